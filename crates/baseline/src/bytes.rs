@@ -1,0 +1,188 @@
+//! The byte-stream transports: pipe pair, Unix stream socket, TCP. All are two descriptors and a length known
+//! to both sides. A message of no bytes travels as one, since a byte stream cannot show it otherwise.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::Instant;
+
+use rustix::io::Errno;
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags,
+};
+use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
+
+use crate::transport::{Kind, Patience, SILENCE, Setup, Side, Transport, silent, timed_out};
+
+/// One side of a byte-stream transport.
+pub(crate) struct Bytes {
+    kind: Kind,
+    from: OwnedFd,
+    into: OwnedFd,
+    blocking: bool,
+}
+
+impl Bytes {
+    fn new(kind: Kind, from: OwnedFd, into: OwnedFd, blocking: bool) -> io::Result<Self> {
+        rustix::io::ioctl_fionbio(&from, !blocking)?;
+        rustix::io::ioctl_fionbio(&into, !blocking)?;
+        // A dead peer closes its pipe; a socket whose peer hangs needs a time bound.
+        if kind != Kind::Pipe {
+            sockopt::set_socket_timeout(&from, Timeout::Recv, Some(SILENCE))?;
+            sockopt::set_socket_timeout(&from, Timeout::Send, Some(SILENCE))?;
+        }
+        Ok(Self { kind, from, into, blocking })
+    }
+
+    /// One empty turn: spins when polled; a blocking call that came back empty has waited long enough.
+    fn again(&self, patience: &mut Patience) -> io::Result<()> {
+        if self.blocking { Err(timed_out()) } else { patience.spin() }
+    }
+}
+
+impl Transport for Bytes {
+    fn name(&self) -> &'static str {
+        self.kind.name()
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let mut rest = if bytes.is_empty() { &[0] } else { bytes };
+        let mut patience = Patience::new();
+        while !rest.is_empty() {
+            match rustix::io::write(&self.into, rest) {
+                Ok(n) => {
+                    rest = &rest[n..];
+                    patience = Patience::new();
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => self.again(&mut patience)?,
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn recv(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let wanted = buf.len();
+        let mut empty = [0];
+        let mut rest = if buf.is_empty() { &mut empty } else { buf };
+        let mut patience = Patience::new();
+        while !rest.is_empty() {
+            match rustix::io::read(&self.from, &mut *rest) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(n) => {
+                    rest = &mut rest[n..];
+                    patience = Patience::new();
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => self.again(&mut patience)?,
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(wanted)
+    }
+}
+
+/// Each side makes the pipe it writes to and gives away its reading end.
+pub(crate) fn pipe(setup: &mut Setup<'_>) -> io::Result<Bytes> {
+    let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
+    if let Some(size) = setup.rcvbuf {
+        // Above the user's limit the default stays: an ordinary pipe is what we compare with.
+        let _ = fcntl_setpipe_size(&writer, size);
+    }
+    give(setup.control, &reader)?;
+    drop(reader);
+    let from = take(setup.control)?;
+    Bytes::new(Kind::Pipe, from, writer, setup.blocking)
+}
+
+/// Side A makes the socket pair and gives away one end.
+pub(crate) fn unix(setup: &mut Setup<'_>) -> io::Result<Bytes> {
+    let end: OwnedFd = match setup.side {
+        Side::A => {
+            let (ours, theirs) = UnixStream::pair()?;
+            give(setup.control, &theirs)?;
+            ours.into()
+        }
+        Side::B => take(setup.control)?,
+    };
+    if let Some(size) = setup.rcvbuf {
+        sockopt::set_socket_recv_buffer_size(&end, size)?;
+        sockopt::set_socket_send_buffer_size(&end, size)?;
+    }
+    setup.barrier()?;
+    Bytes::new(Kind::Unix, end.try_clone()?, end, setup.blocking)
+}
+
+/// Side A listens, side B connects.
+pub(crate) fn tcp(setup: &mut Setup<'_>) -> io::Result<Bytes> {
+    let stream = match setup.side {
+        Side::A => {
+            let listener = TcpListener::bind((setup.local, 0))?;
+            setup.exchange(&listener.local_addr()?.port().to_le_bytes())?;
+            accept(&listener)?
+        }
+        Side::B => {
+            let port = u16::from_le_bytes(setup.exchange(&[0; 2])?);
+            TcpStream::connect_timeout(&SocketAddr::new(setup.remote, port), SILENCE)?
+        }
+    };
+    stream.set_nodelay(true)?;
+    setup.barrier()?;
+    Bytes::new(Kind::Tcp, stream.try_clone()?.into(), stream.into(), setup.blocking)
+}
+
+fn accept(listener: &TcpListener) -> io::Result<TcpStream> {
+    listener.set_nonblocking(true)?;
+    let since = Instant::now();
+    loop {
+        match listener.accept() {
+            Ok((stream, _)) => return Ok(stream),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock && since.elapsed() < SILENCE => {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            Err(e) => return Err(silent(e)),
+        }
+    }
+}
+
+/// Passes a descriptor over the control stream.
+fn give(control: &UnixStream, fd: &impl AsFd) -> io::Result<()> {
+    let fds = [fd.as_fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !ancillary.push(SendAncillaryMessage::ScmRights(&fds)) {
+        return Err(io::Error::other("no room for a descriptor"));
+    }
+    rustix::net::sendmsg(control, &[IoSlice::new(b"f")], &mut ancillary, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Takes a descriptor from the control stream.
+fn take(control: &UnixStream) -> io::Result<OwnedFd> {
+    let before = control.read_timeout()?;
+    control.set_read_timeout(Some(SILENCE))?;
+    let mut byte = [0];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let taken = rustix::net::recvmsg(
+        control,
+        &mut [IoSliceMut::new(&mut byte)],
+        &mut ancillary,
+        RecvFlags::CMSG_CLOEXEC,
+    );
+    control.set_read_timeout(before)?;
+    taken.map_err(|e| silent(e.into()))?;
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(mut fds) = message
+            && let Some(fd) = fds.next()
+        {
+            return Ok(fd);
+        }
+    }
+    Err(io::Error::other("the other side passed no descriptor"))
+}

@@ -1,0 +1,35 @@
+//! The bare limits and the rivals that `tautline bench` compares with.
+//!
+//! Nothing here knows Tautline: this crate depends on no other crate of the workspace, so that a fault of ours
+//! cannot hide in the yardstick. What is measured does a user's work (buffers rewritten before each send, bytes
+//! read out, ordinary socket buffers), because a limit that does less is no limit.
+//!
+//! | module | what lives there |
+//! |---|---|
+//! | [`transport`] | the two-sided [`Transport`] trait, how two processes open one, and the [`Kind`]s there are |
+//! | [`drive`] | ping-pong, stream and paced drivers over any [`Transport`], ours included |
+//! | [`udp_gso`] | one-way streams of large messages over raw UDP, the limit for bandwidth |
+//! | [`packed`] | small records packed into datagrams, the limit for message rate |
+//! | [`limits`] | a system call, a clock read, `memcpy`, a cache line between two cores |
+//! | [`cpu`] | pinning, CPU time, the CPU burner, the state of the machine |
+//! | [`stats`] | percentiles of one round, spread over rounds |
+//! | [`rivals`] | which other systems are installed here, and their own small latency tests |
+//!
+//! Not here: any row formatting, interleaving of rounds or judgement; that is the bench's.
+
+mod bytes;
+pub mod cpu;
+pub mod drive;
+mod flow;
+pub mod limits;
+mod mmsg;
+pub mod packed;
+mod pattern;
+pub mod rivals;
+pub mod stats;
+pub mod transport;
+mod udp;
+pub mod udp_gso;
+
+pub use cpu::Measured;
+pub use transport::{Kind, Setup, Side, Transport, open};

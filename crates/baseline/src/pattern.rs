@@ -1,0 +1,90 @@
+//! What the messages hold: bytes that change from message to message, with the message's number at both ends.
+
+use std::hint::black_box;
+use std::io;
+
+/// How far the source shifts before it repeats.
+const SHIFT: usize = 4096;
+
+/// Rewrites buffers as a user would, from bytes that lie elsewhere.
+pub(crate) struct Pattern {
+    source: Vec<u8>,
+}
+
+impl Pattern {
+    pub(crate) fn new(bytes: usize) -> Self {
+        let mut state = 0x9E37_79B9_7F4A_7C15_u64;
+        let words = (bytes + SHIFT).div_ceil(8);
+        let step = |_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state.to_le_bytes()
+        };
+        Self { source: (0..words).flat_map(step).collect() }
+    }
+
+    /// Rewrites the whole buffer as message `number`.
+    pub(crate) fn write(&self, number: u64, buf: &mut [u8]) {
+        let from = (number as usize * 8) % SHIFT;
+        buf.copy_from_slice(&self.source[from..from + buf.len()]);
+        stamp(number, buf);
+    }
+}
+
+/// Writes the message's number to both ends, as far as there is room.
+fn stamp(number: u64, buf: &mut [u8]) {
+    let number = number.to_le_bytes();
+    let len = buf.len();
+    let head = len.min(8);
+    buf[..head].copy_from_slice(&number[..head]);
+    if len >= 16 {
+        buf[len - 8..].copy_from_slice(&number);
+    }
+}
+
+/// Checks both ends.
+pub(crate) fn check(number: u64, buf: &[u8]) -> io::Result<()> {
+    let expected = number.to_le_bytes();
+    let len = buf.len();
+    let head = len.min(8);
+    if buf[..head] == expected[..head] && (len < 16 || buf[len - 8..] == expected) {
+        return Ok(());
+    }
+    Err(io::Error::new(
+        io::ErrorKind::InvalidData,
+        format!("message {number} of {len} bytes is not what was sent"),
+    ))
+}
+
+/// Reads every byte, as a user would.
+pub(crate) fn read_out(buf: &[u8]) {
+    let (words, rest) = buf.as_chunks::<8>();
+    let sum = words.iter().fold(0_u64, |sum, word| sum.wrapping_add(u64::from_le_bytes(*word)));
+    black_box(rest.iter().fold(sum, |sum, byte| sum.wrapping_add(u64::from(*byte))));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_written_buffer_checks_and_another_number_does_not() {
+        let pattern = Pattern::new(4096);
+        for len in [0, 1, 7, 8, 15, 16, 17, 4096] {
+            let mut buf = vec![0; len];
+            pattern.write(7, &mut buf);
+            check(7, &buf).unwrap();
+            assert_eq!(check(8, &buf).is_ok(), len == 0, "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn each_message_differs_from_the_last() {
+        let pattern = Pattern::new(64);
+        let (mut one, mut two) = ([0; 64], [0; 64]);
+        pattern.write(1, &mut one);
+        pattern.write(2, &mut two);
+        assert_ne!(one[8..56], two[8..56]);
+    }
+}

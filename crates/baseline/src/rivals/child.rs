@@ -1,0 +1,98 @@
+//! Foreign programs run with a time bound, and leave neither processes nor files behind.
+
+use std::fs;
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+
+/// Runs a program to its end and returns what it printed, or why not.
+pub(super) fn run(command: &mut Command, time: Duration) -> Result<String, String> {
+    command.stdout(Stdio::piped());
+    let mut child = Background::start(command)?;
+    let mut stdout = child.0.stdout.take().ok_or("no output")?;
+    let reader = std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // What was read before an error is all there is to know.
+        let _ = stdout.read_to_end(&mut bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    });
+    let started = Instant::now();
+    let status = loop {
+        match child.0.try_wait().map_err(|e| e.to_string())? {
+            Some(status) => break status,
+            None if started.elapsed() > time => return Err(format!("not done after {time:?}")),
+            None => std::thread::sleep(Duration::from_millis(5)),
+        }
+    };
+    // Whatever it started must not hold the pipe open.
+    drop(child);
+    let text = reader.join().map_err(|_| "its output could not be read".to_owned())?;
+    if status.success() { Ok(text) } else { Err(format!("it ended with {status}")) }
+}
+
+/// A program in a process group of its own, ended with all it started when dropped.
+pub(super) struct Background(Child);
+
+impl Background {
+    pub(super) fn start(command: &mut Command) -> Result<Self, String> {
+        command.stdin(Stdio::null()).stderr(Stdio::null()).process_group(0);
+        command.spawn().map(Self).map_err(|e| format!("it cannot be started: {e}"))
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        if let Some(group) = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw) {
+            // The group may be gone already.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+        let _ = self.0.wait();
+    }
+}
+
+/// A folder that goes when dropped.
+pub(super) struct TempDir(PathBuf);
+
+impl TempDir {
+    pub(super) fn new() -> Result<Self, String> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("tautline-baseline-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+        Ok(Self(path))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn output_failure_and_time_out_are_told_apart() {
+        let shell = |script: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]);
+            run(&mut command, Duration::from_millis(300))
+        };
+        assert_eq!(shell("echo hello").as_deref(), Ok("hello\n"));
+        assert!(shell("exit 3").unwrap_err().contains('3'));
+        assert!(shell("sleep 60").unwrap_err().contains("not done"));
+        assert!(run(&mut Command::new("/no/such/program"), Duration::from_secs(1)).is_err());
+    }
+}

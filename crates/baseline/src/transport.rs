@@ -1,0 +1,188 @@
+//! The two-sided message transport that every driver runs over, and how two processes open one.
+//! The transports themselves are in `bytes.rs` (pipe, Unix socket, TCP) and `udp.rs`.
+
+use std::io::{self, Read, Write};
+use std::net::IpAddr;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use crate::{bytes, udp};
+
+/// How long a transport waits for its silent peer before it gives up: a dead peer must never hang the bench.
+pub const SILENCE: Duration = Duration::from_secs(10);
+
+/// The most small messages (up to 1 KiB) that a driver may have under way without an answer from the other side.
+/// Larger ones are held back by the transports themselves.
+pub const SMALL_WINDOW: usize = 64;
+
+/// A message-oriented connection between side A and side B.
+///
+/// Both sides know the length of the next message, so that a byte stream needs no framing of its own.
+pub trait Transport {
+    /// The name of the system, as it appears in the tables.
+    fn name(&self) -> &'static str;
+
+    /// Sends one message; the buffer may be rewritten as soon as this returns.
+    ///
+    /// # Errors
+    /// Whatever the system reports, and [`io::ErrorKind::TimedOut`] after [`SILENCE`].
+    fn send(&mut self, bytes: &[u8]) -> io::Result<()>;
+
+    /// Waits until one whole message of `buf.len()` bytes is in `buf`, and returns that length.
+    ///
+    /// # Errors
+    /// Whatever the system reports, and [`io::ErrorKind::TimedOut`] after [`SILENCE`].
+    fn recv(&mut self, buf: &mut [u8]) -> io::Result<usize>;
+
+    /// Pushes out what [`send`](Self::send) may have kept back to share a frame.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// One of the two ends; A starts and measures, B answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The side that starts.
+    A,
+    /// The side that answers.
+    B,
+}
+
+/// The transports of this crate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A pair of pipes.
+    Pipe,
+    /// A Unix stream socket.
+    Unix,
+    /// TCP without Nagle's delay.
+    Tcp,
+    /// Connected UDP sockets, one message per datagram where it fits.
+    Udp,
+}
+
+impl Kind {
+    /// Every transport there is, in the order of the tables.
+    pub const ALL: [Kind; 4] = [Kind::Pipe, Kind::Unix, Kind::Tcp, Kind::Udp];
+
+    /// The name of the transport, as it appears in the tables.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Pipe => "pipe",
+            Kind::Unix => "unix",
+            Kind::Tcp => "tcp",
+            Kind::Udp => "udp",
+        }
+    }
+
+    /// Whether the transport goes through the network, and so depends on the addresses of the [`Setup`].
+    #[must_use]
+    pub fn is_network(self) -> bool {
+        matches!(self, Kind::Tcp | Kind::Udp)
+    }
+}
+
+/// What one side needs to open its half of a transport or to run a stream.
+///
+/// The two sides must open the same things in the same order over the same control stream.
+#[derive(Debug)]
+pub struct Setup<'a> {
+    /// Which half this is.
+    pub side: Side,
+    /// A connected stream to the other side, for addresses and descriptors; idle between calls.
+    pub control: &'a mut UnixStream,
+    /// The address to bind here.
+    pub local: IpAddr,
+    /// The address the other side binds.
+    pub remote: IpAddr,
+    /// Sleep in the kernel while waiting; otherwise spin on a non-blocking descriptor.
+    pub blocking: bool,
+    /// `SO_RCVBUF` and `SO_SNDBUF` to ask for (within `rmem_max`; never forced); `None` keeps the system's default.
+    /// TCP ignores it, since its own tuning does better; a pipe takes it as its capacity.
+    pub rcvbuf: Option<usize>,
+}
+
+/// Opens one side of a transport; the other side must do the same at the same time.
+///
+/// # Errors
+/// Whatever the system reports, and [`io::ErrorKind::TimedOut`] if the other side does not answer.
+pub fn open(kind: Kind, setup: &mut Setup<'_>) -> io::Result<Box<dyn Transport>> {
+    Ok(match kind {
+        Kind::Pipe => Box::new(bytes::pipe(setup)?),
+        Kind::Unix => Box::new(bytes::unix(setup)?),
+        Kind::Tcp => Box::new(bytes::tcp(setup)?),
+        Kind::Udp => Box::new(udp::Udp::open(setup)?),
+    })
+}
+
+impl Setup<'_> {
+    /// Gives the other side `N` bytes and takes its `N` bytes; also a barrier.
+    ///
+    /// # Errors
+    /// Whatever the control stream reports, and [`io::ErrorKind::TimedOut`] after [`SILENCE`].
+    pub fn exchange<const N: usize>(&mut self, ours: &[u8; N]) -> io::Result<[u8; N]> {
+        let before = self.control.read_timeout()?;
+        self.control.set_read_timeout(Some(SILENCE))?;
+        let mut theirs = [0; N];
+        let done = self.control.write_all(ours).and_then(|()| self.control.read_exact(&mut theirs));
+        self.control.set_read_timeout(before)?;
+        done.map_err(silent)?;
+        Ok(theirs)
+    }
+
+    /// Returns when the other side has come here too.
+    ///
+    /// # Errors
+    /// As [`exchange`](Self::exchange).
+    pub fn barrier(&mut self) -> io::Result<()> {
+        let theirs = self.exchange(b"meet")?;
+        if &theirs == b"meet" { Ok(()) } else { Err(io::Error::other("the two sides are out of step")) }
+    }
+}
+
+/// What a socket's receive timeout reports as "would block" is a silent peer.
+pub(crate) fn silent(error: io::Error) -> io::Error {
+    if error.kind() == io::ErrorKind::WouldBlock { timed_out() } else { error }
+}
+
+pub(crate) fn timed_out() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "the other side is silent")
+}
+
+/// Empty turns between two looks at the clock.
+const CHECK_EVERY: u32 = 4096;
+
+/// Bounds a spin loop in time, and reads the clock so seldom that the bound costs nothing.
+pub(crate) struct Patience {
+    spins: u32,
+    since: Option<Instant>,
+}
+
+impl Patience {
+    pub(crate) fn new() -> Self {
+        Self { spins: 0, since: None }
+    }
+
+    /// One empty turn of the loop.
+    pub(crate) fn spin(&mut self) -> io::Result<()> {
+        std::hint::spin_loop();
+        self.spins = self.spins.wrapping_add(1);
+        if self.spins.is_multiple_of(CHECK_EVERY) {
+            let since = *self.since.get_or_insert_with(Instant::now);
+            if since.elapsed() > SILENCE {
+                return Err(timed_out());
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether this turn read the clock, so that a caller may do the same.
+    pub(crate) fn is_checkpoint(&self) -> bool {
+        self.spins.is_multiple_of(CHECK_EVERY)
+    }
+}

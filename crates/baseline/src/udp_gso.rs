@@ -1,0 +1,154 @@
+//! One-way streams of large messages over raw UDP: what the bandwidth of a message layer on UDP is compared with.
+//!
+//! It does a user's work and no more: the sender rewrites its buffer before each message, the kernel cuts it into
+//! datagrams (or takes many at once), the receiver takes coalesced datagrams and copies them out to their place in
+//! the user's buffer. There is a sliding window, so that an ordinary receive buffer does not overflow, and go-back
+//! recovery, so that a drop is counted and survived. What a real layer must add (retaining what it sent, order
+//! between channels, a tag) is not there: a message that must be sent again is simply made again.
+
+use std::io;
+
+use crate::cpu::Measured;
+use crate::flow::{self, Shape, Sink, Source};
+use crate::mmsg::{Cut, HEAD, PACKET_MAX};
+use crate::pattern::{self, Pattern};
+use crate::transport::Setup;
+use crate::udp::UdpPair;
+
+/// How a stream is sent. The same on both sides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Bytes of a message.
+    pub bytes: usize,
+    /// Messages.
+    pub count: u64,
+    /// The largest datagram, our 8-byte header included; `None` takes what the path to the peer carries unfragmented.
+    pub datagram: Option<usize>,
+    /// Let the kernel cut and coalesce (GSO, GRO); otherwise each datagram is handed over by itself.
+    pub gso: bool,
+    /// Bytes handed to the kernel as one packet, at most; rounded to whole datagrams.
+    pub packet: usize,
+    /// Packets per system call.
+    pub batch: usize,
+    /// Bytes under way without an acknowledgement, at most; never above half the peer's receive buffer.
+    pub window: usize,
+}
+
+impl Plan {
+    /// A sound plan for this kind of stream; [`best_plan`] finds a better one.
+    #[must_use]
+    pub fn new(bytes: usize, count: u64) -> Self {
+        Self { bytes, count, datagram: None, gso: true, packet: PACKET_MAX, batch: 4, window: 1 << 20 }
+    }
+
+    /// The same with `sendmmsg` and `recvmmsg` only.
+    #[must_use]
+    pub fn without_gso(self) -> Self {
+        Self { gso: false, batch: 16, ..self }
+    }
+
+    /// As far as the path and the peer's buffer allow, and with segments a multiple of `unit`.
+    pub(crate) fn shape(&self, pair: &UdpPair, unit: usize) -> Shape {
+        let datagram = self.datagram.unwrap_or(pair.payload_max).clamp(HEAD + unit, pair.payload_max);
+        let segment = ((datagram - HEAD) / unit * unit).max(unit);
+        // The kernel takes no more than 64 KiB with headers, and no more than 64 segments on older versions.
+        let packet_max = self.packet.min(PACKET_MAX - 128);
+        let per_packet = if self.gso { (packet_max / (segment + HEAD)).clamp(1, 64) } else { 1 };
+        let window = self.window.min(pair.peer_rcvbuf / 2).max(1);
+        Shape {
+            message: self.bytes.max(1),
+            count: self.count,
+            cut: Cut { segment, per_packet },
+            gso: self.gso,
+            batch: self.batch.clamp(1, 16),
+            window: if self.gso { window } else { fit_small(window, segment) },
+        }
+    }
+}
+
+/// Datagrams on their own cost the receive buffer more than their bytes.
+fn fit_small(window: usize, segment: usize) -> usize {
+    const OVERHEAD: usize = 1280;
+    (window * segment / (segment + OVERHEAD)).max(segment)
+}
+
+/// Runs one side of a stream; side A sends. Both sides measure themselves.
+///
+/// # Errors
+/// Whatever the system reports, [`io::ErrorKind::InvalidData`] if what came is not what was sent, and
+/// [`io::ErrorKind::TimedOut`] if the other side is silent.
+pub fn stream(setup: &mut Setup<'_>, plan: &Plan) -> io::Result<Measured> {
+    let pair = UdpPair::open(setup)?;
+    let shape = plan.shape(&pair, 1);
+    let mut writer = Writer { pattern: Pattern::new(shape.message) };
+    let mut copier = Copier { message: vec![0; shape.message] };
+    flow::run(setup, &pair, &shape, &mut writer, &mut copier)
+}
+
+/// Tries variations of a plan on this path and returns the fastest; both sides return the same.
+///
+/// Each is tried three times for about `trial_bytes`, and judged by its best: a limit is what can be done.
+///
+/// # Errors
+/// If no variation runs, and if the control stream fails.
+pub fn best_plan(setup: &mut Setup<'_>, plan: &Plan, trial_bytes: u64) -> io::Result<Plan> {
+    let count = (trial_bytes / plan.bytes.max(1) as u64).clamp(4, plan.count.max(4));
+    let mut best: Option<(u64, Plan)> = None;
+    for candidate in plan.variations() {
+        let trial = Plan { count, ..candidate };
+        for _ in 0..3 {
+            let ours = stream(setup, &trial).map_or(u64::MAX, |measured| measured.elapsed_ns);
+            let theirs = u64::from_le_bytes(setup.exchange(&ours.to_le_bytes())?);
+            // Either clock would do, but the two sides must agree.
+            let worse = ours.max(theirs);
+            if worse != u64::MAX && best.is_none_or(|(ns, _)| worse < ns) {
+                best = Some((worse, candidate));
+            }
+        }
+    }
+    best.map(|(_, plan)| plan).ok_or_else(|| io::Error::other("no way to stream over this path"))
+}
+
+impl Plan {
+    /// The parameters that matter: window and calls; a small buffer likes small packets, and a path that carries
+    /// large datagrams may still like small ones.
+    fn variations(&self) -> Vec<Plan> {
+        let batches = if self.gso { [1, 4] } else { [4, 16] };
+        let mut all = vec![Plan { window: 128 << 10, packet: 32 << 10, ..*self }];
+        for window in [256 << 10, 512 << 10, 1 << 20, 2 << 20] {
+            all.extend(batches.map(|batch| Plan { window, batch, ..*self }));
+        }
+        if self.gso {
+            all.push(Plan { datagram: Some(1472), ..*self });
+        }
+        all
+    }
+}
+
+struct Writer {
+    pattern: Pattern,
+}
+
+impl Source for Writer {
+    fn write(&mut self, number: u64, buf: &mut [u8]) {
+        self.pattern.write(number, buf);
+    }
+}
+
+/// Copies each segment to its place in the user's message, and looks at each message when it is whole.
+struct Copier {
+    message: Vec<u8>,
+}
+
+impl Sink for Copier {
+    fn take(&mut self, position: u64, segment: &[u8]) -> io::Result<()> {
+        let len = self.message.len();
+        let at = (position % len as u64) as usize;
+        let place = self.message.get_mut(at..at + segment.len());
+        place.ok_or_else(|| io::Error::other("a segment beyond its message"))?.copy_from_slice(segment);
+        if at + segment.len() == len {
+            pattern::check(position / len as u64, &self.message)?;
+        }
+        Ok(())
+    }
+}

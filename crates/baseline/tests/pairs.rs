@@ -1,0 +1,192 @@
+//! Every transport and every stream between two threads. No timing decides; the crate's own silence bound keeps a
+//! fault from hanging the run.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::unix::net::UnixStream;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tautline_baseline::drive::{self, Content};
+use tautline_baseline::udp_gso::{self, Plan};
+use tautline_baseline::{Kind, Measured, Setup, Side, Transport, open, packed};
+
+const V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+const V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
+
+/// Runs both sides, each in a thread of its own, and returns what they returned.
+fn both<T: Send>(
+    address: IpAddr,
+    blocking: bool,
+    rcvbuf: Option<usize>,
+    run: impl Fn(&mut Setup<'_>) -> io::Result<T> + Sync,
+) -> (T, T) {
+    // Two sides that spin need the cores for themselves.
+    static CORES: Mutex<()> = Mutex::new(());
+    let _cores = CORES.lock().unwrap_or_else(PoisonError::into_inner);
+    let (mut a, mut b) = UnixStream::pair().unwrap();
+    let setup = |side, control| Setup { side, control, local: address, remote: address, blocking, rcvbuf };
+    std::thread::scope(|scope| {
+        let answering = scope.spawn(|| run(&mut setup(Side::B, &mut b)));
+        let asked = run(&mut setup(Side::A, &mut a));
+        let answered = answering.join().expect("side B does not panic");
+        (asked.expect("side A"), answered.expect("side B"))
+    })
+}
+
+fn every_transport(run: impl Fn(&mut dyn Transport, Side, bool) -> io::Result<()> + Sync) {
+    for kind in Kind::ALL {
+        for blocking in [false, true] {
+            let addresses: &[IpAddr] = if kind.is_network() { &[V4, V6] } else { &[V4] };
+            for &address in addresses {
+                both(address, blocking, None, |setup| {
+                    let mut transport = open(kind, setup)?;
+                    assert_eq!(transport.name(), kind.name());
+                    run(transport.as_mut(), setup.side, setup.blocking)
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn ping_pong_over_every_transport() {
+    every_transport(|transport, side, _| {
+        for bytes in [0, 1, 8, 64, 1024, 1025, 4096, 65_536, 300_000] {
+            let round_trips = drive::ping_pong(transport, side, bytes, 20, Content::Rewritten)?;
+            assert_eq!(round_trips.len(), if side == Side::A { 20 } else { 0 });
+        }
+        drive::ping_pong(transport, side, 4096, 20, Content::Warm).map(drop)
+    });
+}
+
+#[test]
+fn streams_over_every_transport() {
+    every_transport(|transport, side, _| {
+        for (bytes, count) in [(0, 200), (8, 1000), (1024, 200), (4096, 300), (65_536, 100), (1 << 20, 10)] {
+            let measured = drive::stream(transport, side, bytes, count, 64, Content::Rewritten)?;
+            assert_eq!((measured.messages, measured.bytes), (count, count * bytes as u64));
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn paced_over_every_transport() {
+    every_transport(|transport, side, blocking| {
+        let round_trips = drive::paced(transport, side, 64, 10, Duration::from_micros(200), blocking)?;
+        assert_eq!(round_trips.len(), if side == Side::A { 10 } else { 0 });
+        Ok(())
+    });
+}
+
+#[test]
+fn large_messages_through_a_small_and_a_large_buffer() {
+    for rcvbuf in [Some(8192), Some(4 << 20)] {
+        for kind in Kind::ALL {
+            both(V4, false, rcvbuf, |setup| {
+                let mut transport = open(kind, setup)?;
+                drive::ping_pong(transport.as_mut(), setup.side, 1 << 20, 3, Content::Rewritten)
+            });
+        }
+    }
+}
+
+#[test]
+fn a_peer_that_is_gone_is_an_error() {
+    for kind in [Kind::Pipe, Kind::Unix, Kind::Tcp] {
+        for blocking in [false, true] {
+            both(V4, blocking, None, |setup| {
+                let mut transport = open(kind, setup)?;
+                if setup.side == Side::A {
+                    assert!(transport.recv(&mut [0; 8]).is_err(), "{kind:?}");
+                }
+                Ok(())
+            });
+        }
+    }
+}
+
+#[test]
+fn a_wrong_message_is_noticed() {
+    let (wrong, _) = both(V4, false, None, |setup| {
+        let mut transport = open(Kind::Unix, setup)?;
+        match setup.side {
+            Side::A => Ok(drive::ping_pong(transport.as_mut(), Side::A, 64, 1, Content::Rewritten).err()),
+            Side::B => {
+                transport.recv(&mut [0; 64])?;
+                transport.send(&[0xEE; 64])?;
+                Ok(None)
+            }
+        }
+    });
+    assert_eq!(wrong.map(|e| e.kind()), Some(io::ErrorKind::InvalidData));
+}
+
+fn stream_of(plan: Plan, address: IpAddr, blocking: bool, rcvbuf: Option<usize>) {
+    let (a, b): (Measured, Measured) = both(address, blocking, rcvbuf, |setup| udp_gso::stream(setup, &plan));
+    for side in [a, b] {
+        assert_eq!((side.messages, side.bytes), (plan.count, plan.count * plan.bytes as u64));
+    }
+}
+
+#[test]
+fn a_hundred_large_messages_with_gso() {
+    for address in [V4, V6] {
+        for bytes in [64 << 10, 1 << 20] {
+            for blocking in [false, true] {
+                stream_of(Plan::new(bytes, 100), address, blocking, None);
+            }
+            stream_of(Plan { datagram: Some(1472), ..Plan::new(bytes, 100) }, address, false, Some(1 << 20));
+        }
+    }
+}
+
+#[test]
+fn large_messages_without_gso() {
+    for address in [V4, V6] {
+        for bytes in [64 << 10, 1 << 20] {
+            let plan = Plan::new(bytes, 20).without_gso();
+            stream_of(plan, address, false, None);
+            stream_of(Plan { datagram: Some(1472), ..plan }, address, true, None);
+        }
+    }
+}
+
+#[test]
+fn odd_lengths_and_tiny_windows() {
+    for bytes in [1, 1463, 1464, 1465, 70_001] {
+        stream_of(Plan { datagram: Some(1472), window: 1, ..Plan::new(bytes, 50) }, V4, false, None);
+        stream_of(Plan { packet: 40_000, window: 50_000, ..Plan::new(bytes, 50) }, V4, true, None);
+    }
+}
+
+#[test]
+fn a_stream_survives_an_overflowing_buffer() {
+    // The smallest buffer that the kernel gives, and the window is not below a packet: some packets may be dropped.
+    for gso in [true, false] {
+        let plan = Plan { gso, datagram: Some(1472), batch: 4, ..Plan::new(256 << 10, 10) };
+        stream_of(plan, V4, false, Some(1));
+    }
+}
+
+#[test]
+fn both_sides_agree_on_the_best_plan() {
+    let plan = Plan::new(64 << 10, 50);
+    let (a, b) = both(V4, false, None, |setup| udp_gso::best_plan(setup, &plan, 1 << 20));
+    assert_eq!(a, b);
+    assert_eq!((a.bytes, a.count), (plan.bytes, plan.count));
+}
+
+#[test]
+fn packed_records_arrive() {
+    for address in [V4, V6] {
+        for blocking in [false, true] {
+            let (a, b) = both(address, blocking, None, |setup| packed::window(setup, 100));
+            assert_eq!((a.messages, b.messages), (6400, 6400));
+            let (a, b) = both(address, blocking, None, |setup| packed::stream(setup, 100_000, 128 << 10));
+            assert!(a.messages >= 100_000 && a.messages == b.messages);
+            assert_eq!(a.bytes, a.messages * packed::PAYLOAD as u64);
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Frames that are held, and until when.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// How many polls a frame that waits for others to pass waits at most: nobody may come.
+const WAIT_POLLS: u64 = 64;
+
+/// Where we are.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Moment {
+    /// Frames of this direction so far.
+    pub(super) frames: u64,
+    pub(super) polls: u64,
+    pub(super) now: Duration,
+}
+
+/// When a held frame goes on: when any of these is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Due {
+    frames: u64,
+    polls: u64,
+    time: Duration,
+}
+
+impl Due {
+    pub(super) const NOW: Due = Due { frames: 0, polls: 0, time: Duration::ZERO };
+    const NEVER: Due = Due { frames: u64::MAX, polls: u64::MAX, time: Duration::MAX };
+
+    pub(super) fn at_poll(polls: u64) -> Due {
+        Due { polls, ..Due::NEVER }
+    }
+
+    pub(super) fn at_time(time: Duration) -> Due {
+        Due { time, ..Due::NEVER }
+    }
+
+    /// When so many later frames have passed.
+    pub(super) fn after(moment: Moment, passers: u64) -> Due {
+        Due { frames: moment.frames + passers, polls: moment.polls + WAIT_POLLS, ..Due::NEVER }
+    }
+
+    fn reached(self, moment: Moment) -> bool {
+        self.frames <= moment.frames || self.polls <= moment.polls || self.time <= moment.now
+    }
+}
+
+/// A list of frames, oldest first.
+#[derive(Debug)]
+pub(super) struct Held<T>(VecDeque<(Due, T)>);
+
+impl<T> Default for Held<T> {
+    fn default() -> Held<T> {
+        Held(VecDeque::new())
+    }
+}
+
+impl<T> Held<T> {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether any of them waits for a time.
+    pub(super) fn timed(&self) -> bool {
+        self.0.iter().any(|(due, _)| due.time != Duration::MAX)
+    }
+
+    pub(super) fn hold(&mut self, due: Due, frame: T) {
+        self.0.push_back((due, frame));
+    }
+
+    /// The oldest that is due.
+    pub(super) fn take_due(&mut self, moment: Moment) -> Option<T> {
+        let index = self.0.iter().position(|(due, _)| due.reached(moment))?;
+        self.0.remove(index).map(|(_, frame)| frame)
+    }
+
+    pub(super) fn take_all(&mut self) -> impl Iterator<Item = T> {
+        std::mem::take(&mut self.0).into_iter().map(|(_, frame)| frame)
+    }
+}

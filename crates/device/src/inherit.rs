@@ -1,0 +1,25 @@
+//! Descriptors that a launcher passed on purpose.
+
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::sync::Mutex;
+
+static TAKEN: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
+
+/// Takes over an inherited descriptor by its number and closes it to programs that this one starts. Each number can be
+/// taken once.
+pub fn take(number: RawFd) -> io::Result<OwnedFd> {
+    let mut taken = TAKEN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if number < 3 || taken.contains(&number) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a descriptor that was handed over"));
+    }
+    // SAFETY: F_GETFD only asks whether the descriptor exists.
+    if unsafe { libc::fcntl(number, libc::F_GETFD) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor exists, the launcher passed it for us to own, and the list above keeps a second owner away.
+    let fd = unsafe { OwnedFd::from_raw_fd(number) };
+    rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC)?;
+    taken.push(number);
+    Ok(fd)
+}

@@ -1,0 +1,171 @@
+//! Devices: what moves bytes.
+//!
+//! What lives here: the two kinds of device as traits ([`Datagram`], [`Channel`]), the [`udp`] device, the channel of a
+//! process to itself ([`own`]), the wrappers [`fault`], [`trace`] and [`pcap`], and, in `sys`, every system call. What does
+//! not: anything about reliability, order or peers; a device says what it guarantees and the link adds the rest.
+
+pub mod batch;
+pub mod conformance;
+pub mod fault;
+pub mod inherit;
+pub mod own;
+pub mod pcap;
+mod sys;
+pub mod trace;
+pub mod udp;
+mod wrap;
+
+pub use batch::{RxBatch, RxFrame};
+pub use tautline_mem::{Arena, SlotId, arena::HEADROOM};
+
+use std::io;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+
+/// What a device promises of the frames it carries; the link adds what is missing (D-1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Guarantees {
+    /// Every frame arrives, once.
+    pub lossless: bool,
+    /// Frames arrive in the order in which they were sent.
+    pub ordered: bool,
+    /// Frames arrive unaltered (a weak checksum does not count).
+    pub intact: bool,
+    /// Nobody else can send in a peer's name or read along.
+    pub authentic: bool,
+    /// The device itself tells when a peer dies.
+    pub tells_death: bool,
+}
+
+/// A destination that a device knows how to reach; made once per peer, so that sending needs no look-up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RouteId(pub u32);
+
+/// Something that a device noticed by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeviceEvent {
+    /// Frames on this route may now have at most this many bytes (D-5).
+    PathLimit {
+        /// The route.
+        route: RouteId,
+        /// Bytes of a frame.
+        max_frame: usize,
+    },
+    /// A frame could not be sent, with the system's reason; it counts as lost.
+    SendFailed {
+        /// The route.
+        route: RouteId,
+        /// Why.
+        error: io::ErrorKind,
+    },
+}
+
+/// What a device counted; all of it only grows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Frames handed to the network.
+    pub frames_sent: u64,
+    /// Bytes of those frames.
+    pub bytes_sent: u64,
+    /// Frames taken from the network.
+    pub frames_received: u64,
+    /// Bytes of those frames.
+    pub bytes_received: u64,
+    /// System calls made to send.
+    pub send_calls: u64,
+    /// System calls made to receive, including those that found nothing.
+    pub receive_calls: u64,
+    /// Frames that could not be sent and count as lost.
+    pub send_failures: u64,
+    /// Frames that the receiving host dropped for want of room, where the system tells.
+    pub receive_overflows: u64,
+}
+
+/// A device that carries frames without promising that they arrive (D-1 … D-6).
+///
+/// Sending: take a slot from [`Datagram::arena`], write the payload, build the headers in its headroom, then
+/// [`Datagram::send`] a range of it; the range must stay unchanged until [`Datagram::flush`] returns, after which
+/// the device no longer looks at it (D-2). Receiving: [`Datagram::recv`] fills a batch that belongs to the caller.
+pub trait Datagram: Send {
+    /// A short name: `udp`, `xdp`, `sim`.
+    fn name(&self) -> &'static str;
+    /// What this device promises.
+    fn guarantees(&self) -> Guarantees;
+    /// The address at which others reach this device.
+    fn local_addr(&self) -> SocketAddr;
+    /// The memory that frames are sent from.
+    fn arena(&mut self) -> &mut Arena;
+    /// The same, to look.
+    fn arena_ref(&self) -> &Arena;
+    /// Makes a destination. The number of routes is bounded by the number of peers.
+    fn route(&mut self, to: SocketAddr) -> io::Result<RouteId>;
+    /// Points an existing route at another address.
+    fn reroute(&mut self, route: RouteId, to: SocketAddr) -> io::Result<()>;
+    /// The largest frame that the path to this destination takes, as far as the device knows now.
+    fn max_frame(&self, route: RouteId) -> usize;
+    /// Queues bytes of a slot (counted from the start of its headroom) as one frame. Never blocks. A full queue
+    /// flushes itself; what cannot be sent counts as lost (D-3).
+    fn send(&mut self, route: RouteId, slot: SlotId, range: Range<usize>);
+    /// Hands everything queued to the network: one doorbell per batch.
+    fn flush(&mut self);
+    /// Replaces the batch's contents by frames that have arrived; returns how many. Never blocks (D-4).
+    fn recv(&mut self, batch: &mut RxBatch) -> io::Result<usize>;
+    /// Bytes that the system holds for this device before it drops; credit is sized from it (D-6).
+    fn receive_buffer(&self) -> usize;
+    /// The descriptor that becomes readable when a frame has arrived, if there is one.
+    fn fd(&self) -> Option<BorrowedFd<'_>>;
+    /// What the device noticed since the last call.
+    fn poll_event(&mut self) -> Option<DeviceEvent>;
+    /// What the device counted.
+    fn counters(&self) -> Counters;
+}
+
+/// A device that is reliable and ordered by nature (D-7): frames go in at one end and come out at the other, once, in
+/// order and unaltered, until one side closes or dies.
+pub trait Channel: Send {
+    /// A short name: `own`, `shm`.
+    fn name(&self) -> &'static str;
+    /// What this device promises; always lossless and ordered.
+    fn guarantees(&self) -> Guarantees;
+    /// The largest frame.
+    fn max_frame(&self) -> usize;
+    /// How many frames of the largest size may be pushed now.
+    fn room(&self) -> usize;
+    /// Pushes one frame made of two parts. Refused, with nothing pushed, when there is no room or the other side is gone.
+    fn push(&mut self, head: &[u8], body: &[u8]) -> Result<(), PushError>;
+    /// Lets the other side see what was pushed: the doorbell.
+    fn flush(&mut self);
+    /// Copies the oldest frame into `out` and removes it; `None` when there is none.
+    ///
+    /// # Panics
+    /// If `out` is shorter than [`Channel::max_frame`].
+    fn pop(&mut self, out: &mut [u8]) -> Option<usize>;
+    /// Ends the channel; what was pushed can still be popped by the other side.
+    fn close(&mut self);
+    /// Whether the other side has closed or died, and everything it pushed has been popped.
+    fn is_finished(&self) -> bool;
+}
+
+/// Why a frame was not pushed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PushError {
+    /// No room now; pop at the other side makes some.
+    Full,
+    /// Longer than [`Channel::max_frame`].
+    TooLong,
+    /// The channel is closed.
+    Closed,
+}
+
+impl std::fmt::Display for PushError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            PushError::Full => "the channel is full",
+            PushError::TooLong => "the frame is longer than the channel takes",
+            PushError::Closed => "the channel is closed",
+        })
+    }
+}
+
+impl std::error::Error for PushError {}

@@ -1,0 +1,21 @@
+//! Every system call of this crate. Unsafe code lives here and nowhere else; what leaves this module is safe to call.
+
+mod iface;
+mod recv;
+mod send;
+mod socket;
+
+pub(crate) use iface::interface_mtu;
+pub(crate) use recv::{Received, RxVectors, receive_from};
+pub(crate) use rustix::io::Errno;
+pub(crate) use rustix::net::SocketAddrAny;
+pub(crate) use send::{Train, TxVectors, send_to};
+pub(crate) use socket::{
+    adopt_socket, count_overflows, coarse_now, set_gro, has_gso, open_socket, path_mtu, receive_buffer,
+    set_buffers, set_busy_poll,
+};
+
+/// What the last failed call of `libc` said.
+fn last_errno() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}

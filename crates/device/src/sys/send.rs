@@ -1,0 +1,119 @@
+//! Sending: one frame, or a batch of trains of frames.
+
+use std::mem::{offset_of, size_of, zeroed};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr;
+
+use rustix::io::Errno;
+use rustix::net::{SendFlags, SocketAddrAny};
+
+use super::last_errno;
+
+/// Sends one frame with no ancillary data.
+#[inline]
+pub(crate) fn send_to(socket: BorrowedFd<'_>, bytes: &[u8], to: &SocketAddrAny) -> Result<(), Errno> {
+    rustix::net::sendto(socket, bytes, SendFlags::DONTWAIT, to).map(drop)
+}
+
+/// Consecutive queued frames that leave as one message: one frame, or several of one route and size of which only the
+/// last may be shorter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Train {
+    pub(crate) first: u32,
+    pub(crate) frames: u32,
+    pub(crate) route: u32,
+    /// Bytes of every frame but the last.
+    pub(crate) segment: u16,
+}
+
+/// The control message `UDP_SEGMENT`, as `CMSG_SPACE(2)` lays it out.
+#[repr(C, align(8))]
+struct SegmentControl {
+    header: libc::cmsghdr,
+    size: u16,
+}
+
+const SEGMENT_LEN: usize = offset_of!(SegmentControl, size) + size_of::<u16>();
+
+// The layout is that of the CMSG macros.
+const _: () = {
+    // SAFETY: pure arithmetic.
+    assert!(unsafe { libc::CMSG_LEN(2) } as usize == SEGMENT_LEN);
+    // SAFETY: pure arithmetic.
+    assert!(unsafe { libc::CMSG_SPACE(2) } as usize <= size_of::<SegmentControl>());
+};
+
+/// Room for the vectors of one `sendmmsg`, made once. What they point to is set and used within one call only.
+pub(crate) struct TxVectors {
+    messages: Box<[libc::mmsghdr]>,
+    frames: Box<[libc::iovec]>,
+    controls: Box<[SegmentControl]>,
+}
+
+// SAFETY: the pointers inside are written at the start of `send` and used only until it returns; between calls
+// nobody looks at them, so it does not matter which thread holds them.
+unsafe impl Send for TxVectors {}
+
+impl TxVectors {
+    /// Room for a batch of `frames` frames in as many trains.
+    pub(crate) fn new(frames: usize) -> TxVectors {
+        // SAFETY: mmsghdr is made of integers and pointers, for which zero is a value.
+        let message = || unsafe { zeroed::<libc::mmsghdr>() };
+        let control = || {
+            // SAFETY: cmsghdr is made of integers.
+            let mut header = unsafe { zeroed::<libc::cmsghdr>() };
+            header.cmsg_level = libc::SOL_UDP;
+            header.cmsg_type = libc::UDP_SEGMENT;
+            header.cmsg_len = SEGMENT_LEN as _;
+            SegmentControl { header, size: 0 }
+        };
+        let empty = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
+        TxVectors {
+            messages: (0..frames).map(|_| message()).collect(),
+            frames: vec![empty; frames].into_boxed_slice(),
+            controls: (0..frames).map(|_| control()).collect(),
+        }
+    }
+
+    /// Sends trains in one system call; `frame` gives the bytes of a queued frame and `route` a destination. Returns
+    /// how many trains left, or why the first one did not.
+    pub(crate) fn send<'a>(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        trains: &[Train],
+        frame: impl Fn(u32) -> &'a [u8],
+        route: impl Fn(u32) -> &'a SocketAddrAny,
+    ) -> Result<usize, Errno> {
+        let mut used = 0;
+        for ((train, message), control) in trains.iter().zip(&mut self.messages).zip(&mut self.controls) {
+            let vectors = &mut self.frames[used..used + train.frames as usize];
+            used += vectors.len();
+            for (vector, index) in vectors.iter_mut().zip(train.first..) {
+                let bytes = frame(index);
+                vector.iov_base = bytes.as_ptr().cast_mut().cast();
+                vector.iov_len = bytes.len();
+            }
+            let to = route(train.route);
+            let header = &mut message.msg_hdr;
+            header.msg_name = to.as_ptr().cast_mut().cast();
+            header.msg_namelen = to.addr_len();
+            header.msg_iov = vectors.as_mut_ptr();
+            header.msg_iovlen = vectors.len() as _;
+            if train.frames > 1 {
+                control.size = train.segment;
+                header.msg_control = (&raw mut *control).cast();
+                header.msg_controllen = size_of::<SegmentControl>() as _;
+            } else {
+                header.msg_control = ptr::null_mut();
+                header.msg_controllen = 0;
+            }
+        }
+        let count = trains.len().min(self.messages.len()) as libc::c_uint;
+        // SAFETY: the first `count` headers were filled above with names, vectors and controls that are borrowed for
+        // the whole of this call; the kernel reads through them and writes only `msg_len` of each header.
+        let sent = unsafe {
+            libc::sendmmsg(socket.as_raw_fd(), self.messages.as_mut_ptr(), count, libc::MSG_DONTWAIT as _)
+        };
+        usize::try_from(sent).map_err(|_| last_errno())
+    }
+}

@@ -1,0 +1,135 @@
+//! Opening sockets, their options, and the path MTU.
+
+use std::io;
+use std::mem::size_of;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::last_errno;
+
+/// From `asm-generic/socket.h`; `libc` has no name for it on every target.
+const SO_PREFER_BUSY_POLL: libc::c_int = 69;
+
+/// A new unconnected socket, non-blocking and closed on `exec`.
+fn new_socket(ip: IpAddr) -> Result<OwnedFd, Errno> {
+    let family = if ip.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    rustix::net::socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
+}
+
+/// A bound socket that never fragments. An IPv6 socket takes IPv6 only: one device, one family.
+pub(crate) fn open_socket(bind: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
+    let socket = new_socket(bind.ip())?;
+    if bind.is_ipv6() {
+        sockopt::set_ipv6_v6only(&socket, true)?;
+    }
+    rustix::net::bind(&socket, &bind)?;
+    forbid_fragments(socket.as_fd(), bind.ip())?;
+    let local = local_addr(socket.as_fd())?;
+    Ok((socket, local))
+}
+
+/// Makes an inherited socket into what [`open_socket`] would have made; refuses what is no bound UDP socket.
+pub(crate) fn adopt_socket(socket: OwnedFd) -> io::Result<(OwnedFd, SocketAddr)> {
+    if sockopt::socket_type(&socket)? != SocketType::DGRAM {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the inherited descriptor is no datagram socket"));
+    }
+    let local = local_addr(socket.as_fd())?;
+    if local.port() == 0 {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the inherited socket is not bound"));
+    }
+    rustix::io::ioctl_fionbio(&socket, true)?;
+    rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC)?;
+    forbid_fragments(socket.as_fd(), local.ip())?;
+    Ok((socket, local))
+}
+
+/// Where a socket is bound.
+fn local_addr(socket: BorrowedFd<'_>) -> io::Result<SocketAddr> {
+    Ok(SocketAddr::try_from(rustix::net::getsockname(socket)?)?)
+}
+
+fn forbid_fragments(socket: BorrowedFd<'_>, ip: IpAddr) -> Result<(), Errno> {
+    if ip.is_ipv4() {
+        sockopt::set_ip_mtu_discover(socket, sockopt::Ipv4PathMtuDiscovery::DO)
+    } else {
+        sockopt::set_ipv6_mtu_discover(socket, sockopt::Ipv6PathMtuDiscovery::DO)
+    }
+}
+
+/// What the kernel knows now about the path from `from` to `to`: asked of a throw-away connected socket, because an
+/// unconnected one has no path.
+pub(crate) fn path_mtu(from: IpAddr, to: SocketAddr) -> Result<usize, Errno> {
+    let socket = new_socket(to.ip())?;
+    if !from.is_unspecified() && from.is_ipv4() == to.is_ipv4() && !is_link_local(from) {
+        rustix::net::bind(&socket, &SocketAddr::new(from, 0))?;
+    }
+    rustix::net::connect(&socket, &to)?;
+    let mtu = if to.is_ipv4() { sockopt::ip_mtu(&socket)? } else { sockopt::ipv6_mtu(&socket)? };
+    Ok(mtu as usize)
+}
+
+/// Link-local addresses cannot be bound without a scope, and the destination's scope names the interface anyway.
+fn is_link_local(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
+}
+
+/// Sets the socket's buffers where asked; the system may give less than asked for.
+pub(crate) fn set_buffers(socket: BorrowedFd<'_>, receive: Option<usize>, send: Option<usize>) -> io::Result<()> {
+    if let Some(bytes) = receive {
+        // Forcing needs a privilege; without it the system's limit applies.
+        sockopt::set_socket_recv_buffer_size_force(socket, bytes)
+            .or_else(|_| sockopt::set_socket_recv_buffer_size(socket, bytes))?;
+    }
+    if let Some(bytes) = send {
+        sockopt::set_socket_send_buffer_size_force(socket, bytes)
+            .or_else(|_| sockopt::set_socket_send_buffer_size(socket, bytes))?;
+    }
+    Ok(())
+}
+
+/// What the socket really holds before it drops, by the kernel's own account.
+pub(crate) fn receive_buffer(socket: BorrowedFd<'_>) -> io::Result<usize> {
+    Ok(sockopt::socket_recv_buffer_size(socket)?)
+}
+
+/// Lets the kernel poll the network card for so long when a receive finds nothing.
+pub(crate) fn set_busy_poll(socket: BorrowedFd<'_>, time_us: u32) -> Result<(), Errno> {
+    let time_us = libc::c_int::try_from(time_us).unwrap_or(libc::c_int::MAX);
+    set_int(socket, libc::SOL_SOCKET, libc::SO_BUSY_POLL, time_us)?;
+    // Only a preference, unknown to older kernels.
+    let _ = set_int(socket, libc::SOL_SOCKET, SO_PREFER_BUSY_POLL, 1);
+    Ok(())
+}
+
+/// Asks for the number of drops with every received datagram.
+pub(crate) fn count_overflows(socket: BorrowedFd<'_>) -> Result<(), Errno> {
+    set_int(socket, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1)
+}
+
+/// Asks for coalesced datagrams, or for single ones.
+pub(crate) fn set_gro(socket: BorrowedFd<'_>, on: bool) -> Result<(), Errno> {
+    set_int(socket, libc::SOL_UDP, libc::UDP_GRO, libc::c_int::from(on))
+}
+
+/// Whether the kernel knows segmentation offload for UDP; zero means "off", so the socket stays as it is.
+pub(crate) fn has_gso(socket: BorrowedFd<'_>) -> Result<(), Errno> {
+    set_int(socket, libc::SOL_UDP, libc::UDP_SEGMENT, 0)
+}
+
+fn set_int(socket: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> Result<(), Errno> {
+    let len = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the pointer is to a live c_int of the length given; the kernel only reads it.
+    let done = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const value).cast(), len) };
+    if done == 0 { Ok(()) } else { Err(last_errno()) }
+}
+
+/// A clock that costs a few nanoseconds and is right to some milliseconds.
+pub(crate) fn coarse_now() -> Duration {
+    let now = clock_gettime(ClockId::MonotonicCoarse);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}

@@ -1,0 +1,288 @@
+//! The UDP device: what anyone may use between hosts.
+//!
+//! What lives here: one unconnected socket, the queue of frames to send (`send`), receiving (`recv`), the limit of each path
+//! (`path`), and what the machine can do (`probe`). What does not: recovery, order, peers. Batches cost one system call;
+//! trains of equal frames are cut by the kernel (GSO) and arrive joined (GRO) where it can, and a path without
+//! either is kept and tested.
+
+mod config;
+mod path;
+mod probe;
+mod recv;
+mod send;
+
+pub use config::UdpConfig;
+pub use path::FRAME_CAP;
+pub use probe::{Probe, probe};
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use recv::Intake;
+
+use crate::sys::{self, Errno, RxVectors, SocketAddrAny, Train, TxVectors};
+use crate::{Arena, Counters, Datagram, DeviceEvent, Guarantees, RouteId, RxBatch, SlotId};
+
+/// The UDP device.
+///
+/// `Send`, not shared: it moves with the interface that owns it. It makes no thread, keeps no timer, and after
+/// [`Udp::open`] only [`Datagram::route`] allocates.
+pub struct Udp {
+    socket: OwnedFd,
+    local: SocketAddr,
+    arena: Arena,
+    routes: Vec<Route>,
+    queue: Vec<Queued>,
+    trains: Vec<Train>,
+    tx: TxVectors,
+    rx: RxVectors,
+    intake: Intake,
+    /// Routes with something to tell, each at most once.
+    telling: VecDeque<RouteId>,
+    counters: Counters,
+    /// The kernel's count of drops as last seen.
+    drops_seen: u32,
+    flushes: u32,
+    /// When paths were last looked at, and which comes next.
+    refreshed_at: Duration,
+    refresh_next: usize,
+    receive_buffer: usize,
+    gso: Feature,
+    gro: Feature,
+    busy_poll: Feature,
+}
+
+/// A destination.
+struct Route {
+    to: SocketAddr,
+    encoded: SocketAddrAny,
+    max_frame: usize,
+    /// Trains may be used; false once the path's device has refused one.
+    gso: bool,
+    /// Something was sent since the path was last looked at.
+    used: bool,
+    limit_changed: bool,
+    failed: Option<io::ErrorKind>,
+}
+
+/// A frame that waits for the flush.
+#[derive(Clone, Copy)]
+struct Queued {
+    route: u32,
+    slot: SlotId,
+    start: u32,
+    end: u32,
+}
+
+impl Queued {
+    fn len(&self) -> usize {
+        (self.end - self.start) as usize
+    }
+}
+
+/// Whether an optional ability of the system is in use, and why not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Feature {
+    On,
+    /// Not asked for.
+    Off,
+    /// Asked for, and refused by the system.
+    Refused(Errno),
+}
+
+impl Feature {
+    fn tried(asked: bool, turn_on: impl FnOnce() -> Result<(), Errno>) -> Feature {
+        match asked.then(turn_on) {
+            None => Feature::Off,
+            Some(Ok(())) => Feature::On,
+            Some(Err(errno)) => Feature::Refused(errno),
+        }
+    }
+
+    fn is_on(self) -> bool {
+        self == Feature::On
+    }
+}
+
+impl std::fmt::Display for Feature {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Feature::On => f.write_str("on"),
+            Feature::Off => f.write_str("off"),
+            Feature::Refused(errno) => write!(f, "refused ({errno})"),
+        }
+    }
+}
+
+impl Udp {
+    /// Opens the device: binds a socket, or takes over the inherited one, and finds out what the system offers.
+    pub fn open(config: UdpConfig) -> io::Result<Udp> {
+        config.check()?;
+        let (socket, local) = match config.socket {
+            Some(socket) => sys::adopt_socket(socket)?,
+            None => sys::open_socket(config.bind)?,
+        };
+        sys::set_buffers(socket.as_fd(), config.rcvbuf, config.sndbuf)?;
+        // Only a count; a kernel without it counts nothing.
+        let _ = sys::count_overflows(socket.as_fd());
+        let gso = Feature::tried(config.gso, || sys::has_gso(socket.as_fd()));
+        let gro = Feature::tried(config.gro, || sys::set_gro(socket.as_fd(), false));
+        let busy_poll =
+            Feature::tried(config.busy_poll_us > 0, || sys::set_busy_poll(socket.as_fd(), config.busy_poll_us));
+        let payload = config.slot_payload.unwrap_or_else(|| path::slot_payload(local.ip()));
+        Ok(Udp {
+            local,
+            arena: Arena::new(config.tx_slots, payload),
+            routes: Vec::new(),
+            queue: Vec::with_capacity(config.batch),
+            trains: Vec::with_capacity(config.batch),
+            tx: TxVectors::new(config.batch),
+            rx: RxVectors::new(config.batch),
+            intake: Intake::new(gro.is_on()),
+            telling: VecDeque::new(),
+            counters: Counters::default(),
+            drops_seen: 0,
+            flushes: 0,
+            refreshed_at: sys::coarse_now(),
+            refresh_next: 0,
+            receive_buffer: sys::receive_buffer(socket.as_fd())?,
+            gso,
+            gro,
+            busy_poll,
+            socket,
+        })
+    }
+
+    /// One sentence about what this device found and uses, for people.
+    pub fn describe(&self) -> String {
+        format!(
+            "udp at {}: segmentation (GSO) {}, coalescing (GRO) {}, busy poll {}, receive buffer {} B, frames up to {} B",
+            self.local,
+            self.gso,
+            self.gro,
+            self.busy_poll,
+            self.receive_buffer,
+            self.arena.payload_len().min(FRAME_CAP),
+        )
+    }
+
+    /// Puts a route among those with something to tell.
+    #[cold]
+    fn tell(&mut self, route: u32) {
+        let id = RouteId(route);
+        if !self.telling.contains(&id) {
+            self.telling.push_back(id);
+        }
+    }
+}
+
+impl Datagram for Udp {
+    fn name(&self) -> &'static str {
+        "udp"
+    }
+
+    fn guarantees(&self) -> Guarantees {
+        Guarantees { lossless: false, ordered: false, intact: false, authentic: false, tells_death: false }
+    }
+
+    /// Where the socket is bound. An unspecified address (`0.0.0.0`) stays so: only the caller knows which of the
+    /// host's addresses the peers use.
+    fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    fn arena(&mut self) -> &mut Arena {
+        &mut self.arena
+    }
+
+    fn arena_ref(&self) -> &Arena {
+        &self.arena
+    }
+
+    fn route(&mut self, to: SocketAddr) -> io::Result<RouteId> {
+        let max_frame = self.path_limit(to)?;
+        let id = u32::try_from(self.routes.len()).map_err(|_| io::Error::from(io::ErrorKind::QuotaExceeded))?;
+        self.routes.push(Route {
+            to,
+            encoded: to.into(),
+            max_frame,
+            gso: self.gso.is_on(),
+            used: false,
+            limit_changed: false,
+            failed: None,
+        });
+        // A route is in there at most once, so telling never allocates.
+        self.telling.reserve(self.routes.len() - self.telling.len());
+        Ok(RouteId(id))
+    }
+
+    fn reroute(&mut self, route: RouteId, to: SocketAddr) -> io::Result<()> {
+        if route.0 as usize >= self.routes.len() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "no such route"));
+        }
+        // What is queued was meant for the old address.
+        self.flush();
+        let max_frame = self.path_limit(to)?;
+        let gso = self.gso.is_on();
+        let entry = &mut self.routes[route.0 as usize];
+        (entry.to, entry.encoded, entry.gso) = (to, to.into(), gso);
+        self.set_limit(route.0, max_frame);
+        Ok(())
+    }
+
+    #[inline]
+    fn max_frame(&self, route: RouteId) -> usize {
+        self.routes[route.0 as usize].max_frame
+    }
+
+    #[inline]
+    fn send(&mut self, route: RouteId, slot: SlotId, range: Range<usize>) {
+        debug_assert!((route.0 as usize) < self.routes.len());
+        debug_assert!(range.start <= range.end && range.end <= crate::HEADROOM + self.arena.payload_len());
+        if self.queue.len() == self.queue.capacity() {
+            self.flush();
+        }
+        self.queue.push(Queued { route: route.0, slot, start: range.start as u32, end: range.end as u32 });
+    }
+
+    #[inline]
+    fn flush(&mut self) {
+        self.send_queue();
+    }
+
+    #[inline]
+    fn recv(&mut self, batch: &mut RxBatch) -> io::Result<usize> {
+        self.receive(batch)
+    }
+
+    fn receive_buffer(&self) -> usize {
+        self.receive_buffer
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
+    }
+
+    #[inline]
+    fn poll_event(&mut self) -> Option<DeviceEvent> {
+        let route = *self.telling.front()?;
+        let entry = &mut self.routes[route.0 as usize];
+        if std::mem::take(&mut entry.limit_changed) {
+            return Some(DeviceEvent::PathLimit { route, max_frame: entry.max_frame });
+        }
+        let error = entry.failed.take();
+        self.telling.pop_front();
+        match error {
+            Some(error) => Some(DeviceEvent::SendFailed { route, error }),
+            None => self.poll_event(),
+        }
+    }
+
+    fn counters(&self) -> Counters {
+        self.counters
+    }
+}

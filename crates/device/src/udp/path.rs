@@ -1,0 +1,104 @@
+//! How large a frame each path takes, found from the kernel's path MTU and kept up to date (D-5).
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use tautline_wire::frame::{MAX_FRAME, MIN_FRAME};
+
+use super::Udp;
+use crate::sys::{self, Errno};
+
+/// The largest frame, however large the MTU: a jumbo Ethernet frame. It matters on loopback, whose MTU is 65,536: this
+/// size leaves next to nothing of the cost per frame, seven of them fill a train, and slots stay small. See
+/// `examples/udp_cost.rs` for the measurement.
+pub const FRAME_CAP: usize = 8_972;
+
+/// IP and UDP headers.
+const OVERHEAD_V4: usize = 20 + 8;
+const OVERHEAD_V6: usize = 40 + 8;
+/// What an Ethernet path takes: the default where nothing better is known.
+const ETHERNET_MTU: usize = 1_500;
+/// A path is looked at again at most this often, and only if it was used.
+const REFRESH_EVERY: Duration = Duration::from_secs(1);
+/// The clock is read at one flush of so many.
+pub(super) const REFRESH_FLUSHES: u32 = 64;
+
+fn frame_limit(mtu: usize, ip: IpAddr) -> usize {
+    let overhead = if ip.is_ipv4() { OVERHEAD_V4 } else { OVERHEAD_V6 };
+    mtu.saturating_sub(overhead).clamp(1, FRAME_CAP.min(MAX_FRAME))
+}
+
+/// The size of slots when nobody chose one.
+pub(super) fn slot_payload(local: IpAddr) -> usize {
+    let mtu = if local.is_unspecified() {
+        ETHERNET_MTU
+    } else if local.is_loopback() {
+        usize::MAX
+    } else {
+        sys::interface_mtu(local).ok().flatten().unwrap_or(ETHERNET_MTU)
+    };
+    frame_limit(mtu, local).max(MIN_FRAME)
+}
+
+impl Udp {
+    /// The largest frame for a destination. A network that cannot be reached now may come back, so it gets the
+    /// smallest limit and no error; an address that this socket can never reach is an error.
+    pub(super) fn path_limit(&self, to: SocketAddr) -> io::Result<usize> {
+        if to.is_ipv4() != self.local.is_ipv4() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the destination is of the other IP version"));
+        }
+        match sys::path_mtu(self.local.ip(), to) {
+            Ok(mtu) => Ok(frame_limit(mtu, to.ip()).min(self.arena.payload_len())),
+            Err(Errno::NETUNREACH | Errno::HOSTUNREACH | Errno::NETDOWN) => Ok(MIN_FRAME),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Notes a route's limit and tells if it is new.
+    pub(super) fn set_limit(&mut self, route: u32, max_frame: usize) {
+        let entry = &mut self.routes[route as usize];
+        if entry.max_frame != max_frame {
+            entry.max_frame = max_frame;
+            entry.limit_changed = true;
+            self.tell(route);
+        }
+    }
+
+    /// The system refused a frame of `len` bytes as too long for its path.
+    #[cold]
+    pub(super) fn frame_too_long(&mut self, route: u32, len: usize) {
+        let to = self.routes[route as usize].to;
+        let mut limit = self.path_limit(to).unwrap_or(MIN_FRAME);
+        if limit >= len {
+            // The kernel contradicts itself; only what every path takes is safe now.
+            limit = MIN_FRAME.min(len.saturating_sub(1)).max(1);
+        }
+        self.set_limit(route, limit);
+    }
+
+    /// Looks at the paths again, so that a raised or lowered limit is noticed without a refusal. Called once per
+    /// [`REFRESH_FLUSHES`]; does one route at a time, and all used ones in turn.
+    #[cold]
+    pub(super) fn refresh_paths(&mut self) {
+        if self.refresh_next >= self.routes.len() {
+            let now = sys::coarse_now();
+            if now.saturating_sub(self.refreshed_at) < REFRESH_EVERY {
+                return;
+            }
+            self.refreshed_at = now;
+            self.refresh_next = 0;
+        }
+        while let Some(entry) = self.routes.get_mut(self.refresh_next) {
+            let route = self.refresh_next as u32;
+            self.refresh_next += 1;
+            if std::mem::take(&mut entry.used) {
+                let to = entry.to;
+                if let Ok(limit) = self.path_limit(to) {
+                    self.set_limit(route, limit);
+                }
+                return;
+            }
+        }
+    }
+}

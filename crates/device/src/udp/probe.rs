@@ -1,0 +1,105 @@
+//! What UDP can do on this machine, tried out over loopback.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use super::{Feature, Udp, UdpConfig};
+use crate::{Datagram, HEADROOM, RxBatch};
+
+/// What a trial found; every refusal carries its reason, in words for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Probe {
+    /// Frames went out and came back over IPv4.
+    pub ipv4: Result<(), String>,
+    /// The same over IPv6.
+    pub ipv6: Result<(), String>,
+    /// The kernel cuts trains of frames when sending.
+    pub gso: Result<(), String>,
+    /// The kernel joins frames when receiving.
+    pub gro: Result<(), String>,
+    /// This process may ask the kernel to poll the card.
+    pub busy_poll: Result<(), String>,
+    /// Bytes that a socket holds by default before it drops.
+    pub receive_buffer: usize,
+}
+
+/// Frames of the trial.
+const FRAMES: usize = 8;
+/// Loopback delivers within the system call that sends, so that a few polls are plenty.
+const POLLS: usize = 1_000;
+
+/// Tries UDP out, over loopback only.
+pub fn probe() -> Probe {
+    let mut found = Probe {
+        ipv4: Err(String::new()),
+        ipv6: trial(Ipv6Addr::LOCALHOST.into()).map(drop).map_err(|e| e.to_string()),
+        gso: Err("IPv4 does not work".into()),
+        gro: Err("IPv4 does not work".into()),
+        busy_poll: Err("IPv4 does not work".into()),
+        receive_buffer: 0,
+    };
+    match trial(Ipv4Addr::LOCALHOST.into()) {
+        Ok(trial) => {
+            found.ipv4 = Ok(());
+            found.gso = trial.gso;
+            found.gro = trial.gro;
+            found.busy_poll = trial.busy_poll;
+            found.receive_buffer = trial.receive_buffer;
+        }
+        Err(error) => found.ipv4 = Err(error.to_string()),
+    }
+    found
+}
+
+struct Trial {
+    gso: Result<(), String>,
+    gro: Result<(), String>,
+    busy_poll: Result<(), String>,
+    receive_buffer: usize,
+}
+
+/// Sends a train of frames to a second socket and looks how it left and how it came.
+fn trial(ip: IpAddr) -> io::Result<Trial> {
+    let config = || UdpConfig { bind: SocketAddr::new(ip, 0), tx_slots: FRAMES, busy_poll_us: 1, ..UdpConfig::default() };
+    let mut from = Udp::open(config())?;
+    let mut to = Udp::open(config())?;
+    let route = from.route(to.local_addr())?;
+    for _ in 0..FRAMES {
+        let slot = from.arena.take().ok_or(io::ErrorKind::OutOfMemory)?;
+        from.send(route, slot, HEADROOM..HEADROOM + 100);
+    }
+    from.flush();
+    let mut batch = RxBatch::new(FRAMES);
+    let mut frames = 0;
+    let mut joined = false;
+    for _ in 0..POLLS {
+        let got = to.recv(&mut batch)?;
+        frames += got;
+        joined |= batch.frames().iter().any(|frame| frame.start > 0);
+        if frames == FRAMES {
+            break;
+        }
+    }
+    if frames != FRAMES {
+        let why = format!("{FRAMES} frames were sent over loopback and {frames} arrived");
+        return Err(io::Error::new(io::ErrorKind::TimedOut, why));
+    }
+    let cut = from.routes[route.0 as usize].gso;
+    Ok(Trial {
+        gso: verdict(from.gso, cut, "the kernel knows it, but the path refused it"),
+        // Frames can only arrive joined if they left as a train.
+        gro: verdict(to.gro, joined || !cut, "the kernel knows it, but frames arrived one by one"),
+        busy_poll: verdict(to.busy_poll, true, ""),
+        receive_buffer: Udp::open(UdpConfig { bind: SocketAddr::new(ip, 0), tx_slots: 1, ..UdpConfig::default() })?
+            .receive_buffer(),
+    })
+}
+
+fn verdict(feature: Feature, worked: bool, otherwise: &str) -> Result<(), String> {
+    match feature {
+        Feature::On if worked => Ok(()),
+        Feature::On => Err(otherwise.into()),
+        Feature::Off => Err("not tried".into()),
+        Feature::Refused(errno) => Err(format!("the system refused it: {errno}")),
+    }
+}

@@ -1,0 +1,105 @@
+//! What wrappers of devices share: passing calls on, and knowing where routes lead.
+
+use std::io;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+
+use crate::{Arena, Counters, Datagram, DeviceEvent, Guarantees, RouteId, RxBatch, SlotId};
+
+/// The methods that a wrapper with a field `inner` passes on unchanged.
+macro_rules! pass_on {
+    () => {
+        fn name(&self) -> &'static str {
+            self.inner.name()
+        }
+        fn local_addr(&self) -> std::net::SocketAddr {
+            self.inner.local_addr()
+        }
+        fn arena(&mut self) -> &mut crate::Arena {
+            self.inner.arena()
+        }
+        fn arena_ref(&self) -> &crate::Arena {
+            self.inner.arena_ref()
+        }
+        fn max_frame(&self, route: crate::RouteId) -> usize {
+            self.inner.max_frame(route)
+        }
+        fn receive_buffer(&self) -> usize {
+            self.inner.receive_buffer()
+        }
+        fn fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+            self.inner.fd()
+        }
+        fn counters(&self) -> crate::Counters {
+            self.inner.counters()
+        }
+    };
+}
+pub(crate) use pass_on;
+
+/// Where each route leads.
+#[derive(Debug, Default)]
+pub(crate) struct RouteBook(Vec<Option<SocketAddr>>);
+
+impl RouteBook {
+    pub(crate) fn note(&mut self, route: RouteId, to: SocketAddr) {
+        let index = route.0 as usize;
+        if self.0.len() <= index {
+            self.0.resize(index + 1, None);
+        }
+        self.0[index] = Some(to);
+    }
+
+    pub(crate) fn get(&self, route: RouteId) -> Option<SocketAddr> {
+        self.0.get(route.0 as usize).copied().flatten()
+    }
+}
+
+impl<T: Datagram + ?Sized> Datagram for Box<T> {
+    fn name(&self) -> &'static str {
+        (**self).name()
+    }
+    fn guarantees(&self) -> Guarantees {
+        (**self).guarantees()
+    }
+    fn local_addr(&self) -> SocketAddr {
+        (**self).local_addr()
+    }
+    fn arena(&mut self) -> &mut Arena {
+        (**self).arena()
+    }
+    fn arena_ref(&self) -> &Arena {
+        (**self).arena_ref()
+    }
+    fn route(&mut self, to: SocketAddr) -> io::Result<RouteId> {
+        (**self).route(to)
+    }
+    fn reroute(&mut self, route: RouteId, to: SocketAddr) -> io::Result<()> {
+        (**self).reroute(route, to)
+    }
+    fn max_frame(&self, route: RouteId) -> usize {
+        (**self).max_frame(route)
+    }
+    fn send(&mut self, route: RouteId, slot: SlotId, range: Range<usize>) {
+        (**self).send(route, slot, range);
+    }
+    fn flush(&mut self) {
+        (**self).flush();
+    }
+    fn recv(&mut self, batch: &mut RxBatch) -> io::Result<usize> {
+        (**self).recv(batch)
+    }
+    fn receive_buffer(&self) -> usize {
+        (**self).receive_buffer()
+    }
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        (**self).fd()
+    }
+    fn poll_event(&mut self) -> Option<DeviceEvent> {
+        (**self).poll_event()
+    }
+    fn counters(&self) -> Counters {
+        (**self).counters()
+    }
+}

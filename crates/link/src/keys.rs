@@ -1,0 +1,123 @@
+//! The job key and what is derived from it (H-2, H-3).
+
+use tautline_wire::handshake::{HANDSHAKE_LEN, MAC_RANGE};
+
+/// The secret that the processes of a job share. Never printed.
+#[derive(Clone)]
+pub struct JobKey([u8; 32]);
+
+impl std::fmt::Debug for JobKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("JobKey(…)")
+    }
+}
+
+/// Which side of a handshake this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Sent the hello.
+    Initiator,
+    /// Answered it.
+    Responder,
+}
+
+/// The secrets of one channel, one direction each.
+pub(crate) struct LinkKeys {
+    pub(crate) tx: [u8; 32],
+    pub(crate) rx: [u8; 32],
+}
+
+impl JobKey {
+    /// Wraps a key of 32 random bytes.
+    pub fn new(bytes: [u8; 32]) -> JobKey {
+        JobKey(bytes)
+    }
+
+    /// The bytes, for the launcher that hands them on.
+    pub fn bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    /// The job's public name: shows strays and other jobs without trying their authentication.
+    pub fn job_id(&self) -> u64 {
+        let hash = blake3::keyed_hash(&self.0, b"tautline v1 job id");
+        u64::from_le_bytes(hash.as_bytes()[..8].try_into().expect("eight bytes"))
+    }
+
+    fn mac(&self, frame: &[u8; HANDSHAKE_LEN]) -> [u8; 16] {
+        let mut hasher = blake3::Hasher::new_keyed(&self.0);
+        hasher.update(b"tautline v1 handshake");
+        hasher.update(&frame[..MAC_RANGE.start]);
+        hasher.finalize().as_bytes()[..16].try_into().expect("sixteen bytes")
+    }
+
+    /// Puts the authentication code into a handshake frame (H-2).
+    pub(crate) fn sign(&self, frame: &mut [u8; HANDSHAKE_LEN]) {
+        let mac = self.mac(frame);
+        frame[MAC_RANGE].copy_from_slice(&mac);
+    }
+
+    /// Whether a handshake frame was made with this key.
+    pub(crate) fn verify(&self, frame: &[u8; HANDSHAKE_LEN]) -> bool {
+        let mac = self.mac(frame);
+        // Compared as hashes are: in constant time.
+        constant_eq(&mac, &frame[MAC_RANGE])
+    }
+
+    /// The secrets of a channel, from the key, both ranks and both epochs (H-3).
+    pub(crate) fn derive(&self, role: Role, initiator: (u32, u64), responder: (u32, u64)) -> LinkKeys {
+        let direction = |name: &[u8]| {
+            let mut hasher = blake3::Hasher::new_keyed(&self.0);
+            hasher.update(b"tautline v1 link ").update(name);
+            for (rank, epoch) in [initiator, responder] {
+                hasher.update(&rank.to_le_bytes()).update(&epoch.to_le_bytes());
+            }
+            *hasher.finalize().as_bytes()
+        };
+        let (forth, back) = (direction(b"forth"), direction(b"back"));
+        match role {
+            Role::Initiator => LinkKeys { tx: forth, rx: back },
+            Role::Responder => LinkKeys { tx: back, rx: forth },
+        }
+    }
+}
+
+/// Compares without an early exit.
+pub(crate) fn constant_eq(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && std::hint::black_box(a.iter().zip(b).fold(0, |acc, (x, y)| acc | (x ^ y))) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// H-3: the two sides derive the same secrets, crosswise, and any change of epoch changes both.
+    #[test]
+    fn directions_cross() {
+        let key = JobKey::new([7; 32]);
+        let a = key.derive(Role::Initiator, (0, 11), (1, 22));
+        let b = key.derive(Role::Responder, (0, 11), (1, 22));
+        assert_eq!(a.tx, b.rx);
+        assert_eq!(a.rx, b.tx);
+        assert_ne!(a.tx, a.rx);
+        let c = key.derive(Role::Initiator, (0, 12), (1, 22));
+        assert_ne!(a.tx, c.tx);
+        assert_ne!(a.rx, c.rx);
+    }
+
+    /// H-2: a handshake frame altered anywhere, or signed by another job, fails.
+    #[test]
+    fn signature_covers_everything() {
+        let key = JobKey::new([7; 32]);
+        let mut frame = [5u8; HANDSHAKE_LEN];
+        key.sign(&mut frame);
+        assert!(key.verify(&frame));
+        assert!(!JobKey::new([8; 32]).verify(&frame));
+        for i in 0..HANDSHAKE_LEN {
+            frame[i] ^= 1;
+            assert!(!key.verify(&frame), "byte {i}");
+            frame[i] ^= 1;
+        }
+        assert_eq!(format!("{key:?}"), "JobKey(…)");
+    }
+}

@@ -1,0 +1,268 @@
+//! Protection of frames: the three security modes (L-22, L-23). Why these two crates: `docs/decisions/0002-tag-and-cipher.md`.
+
+use std::ops::Range;
+
+use aegis::aegis128x2::Aegis128X2;
+use ring::aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, Tag, UnboundKey};
+use tautline_wire::frame::{HEADER_LEN, TAG_RANGE, flags};
+use tautline_wire::{Header, handshake::Security};
+
+use crate::keys::LinkKeys;
+
+/// Bytes that follow a sealed payload.
+pub const SEAL_LEN: usize = 16;
+/// Packets per sealing key; the next key follows from the packet number alone, without a round trip (L-23).
+const KEY_LIFE_BITS: u32 = 22;
+/// A packet this many generations ahead of what was seen is not worth deriving a key for.
+const MAX_LEAP: u64 = 1;
+
+/// The secrets of a link, one direction each.
+pub(crate) enum Seal {
+    Open { tx: u64, rx: u64 },
+    Fabric { tx: [u8; 16], rx: [u8; 16] },
+    Sealed { tx: Box<Ratchet>, rx: Box<Ratchet> },
+}
+
+impl std::fmt::Debug for Seal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Seal::Open { .. } => "open",
+            Seal::Fabric { .. } => "fabric(…)",
+            Seal::Sealed { .. } => "sealed(…)",
+        })
+    }
+}
+
+impl Seal {
+    pub(crate) fn new(mode: Security, keys: &LinkKeys) -> Seal {
+        match mode {
+            // Not a secret once seen on the wire; it keeps frames of former epochs out, not enemies.
+            Security::Open => Seal::Open { tx: low64(&keys.tx), rx: low64(&keys.rx) },
+            Security::Fabric => Seal::Fabric { tx: first16(&keys.tx), rx: first16(&keys.rx) },
+            Security::Sealed => {
+                Seal::Sealed { tx: Box::new(Ratchet::new(keys.tx)), rx: Box::new(Ratchet::new(keys.rx)) }
+            }
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_sealed(&self) -> bool {
+        matches!(self, Seal::Sealed { .. })
+    }
+
+    /// The tag of a frame whose tag field is zero.
+    #[inline]
+    pub(crate) fn tag(&self, packet: u64, frame: &[u8]) -> u64 {
+        match self {
+            Seal::Open { tx, .. } => *tx,
+            Seal::Fabric { tx, .. } => mac(tx, packet, frame),
+            Seal::Sealed { .. } => 0,
+        }
+    }
+
+    /// Enciphers the payload, which ends [`SEAL_LEN`] bytes before `rest` does; those bytes become the seal.
+    pub(crate) fn encipher(&mut self, packet: u64, head: &[u8], rest: &mut [u8]) {
+        let Seal::Sealed { tx, .. } = self else { unreachable!("only sealed links encipher") };
+        let (payload, seal) = rest.split_at_mut(rest.len() - SEAL_LEN);
+        let key = tx.key(packet).expect("our own packet numbers never leap");
+        let tag = key
+            .seal_in_place_separate_tag(nonce(packet), Aad::from(head), payload)
+            .expect("a frame is far below the cipher's length limit");
+        seal.copy_from_slice(tag.as_ref());
+    }
+
+    /// Proves a frame: `None` if it is not authentic, else where its payload lies, deciphered.
+    #[inline]
+    pub(crate) fn open(&mut self, header: &Header, bytes: &mut [u8], payload: Range<usize>) -> Option<Range<usize>> {
+        if waived() {
+            return Some(payload);
+        }
+        let sealed = header.flags & flags::SEALED != 0;
+        match self {
+            Seal::Open { rx, .. } => (header.tag == *rx && !sealed).then_some(payload),
+            Seal::Fabric { rx, .. } => {
+                bytes[TAG_RANGE].fill(0);
+                let good = mac(rx, header.packet, bytes) == header.tag && !sealed;
+                good.then_some(payload)
+            }
+            Seal::Sealed { rx, .. } => {
+                if !sealed || header.tag != 0 || payload.len() < SEAL_LEN {
+                    return None;
+                }
+                let (head, rest) = bytes.split_at_mut(payload.start);
+                let (body, seal) = rest.split_at_mut(rest.len() - SEAL_LEN);
+                let tag = Tag::try_from(&*seal).ok()?;
+                rx.key(header.packet)?
+                    .open_in_place_separate_tag(nonce(header.packet), Aad::from(&*head), tag, body, 0..)
+                    .ok()?;
+                Some(payload.start..payload.end - SEAL_LEN)
+            }
+        }
+    }
+}
+
+/// Fuzzing feeds bytes that no key was ever used on; there, shape is all that is checked.
+const fn waived() -> bool {
+    cfg!(fuzzing)
+}
+
+/// The keyed 64-bit tag (L-22): AEGIS-128X2 over associated data only, cut to 64 bits. A packet number is used once.
+#[inline]
+fn mac(key: &[u8; 16], packet: u64, frame: &[u8]) -> u64 {
+    let mut nonce = [0; 16];
+    nonce[..8].copy_from_slice(&packet.to_le_bytes());
+    low64(&Aegis128X2::<16>::new(key, &nonce).encrypt_in_place(&mut [], frame))
+}
+
+/// Sealing keys, generation by generation. Two are kept, because frames overtake each other.
+pub(crate) struct Ratchet {
+    secret: [u8; 32],
+    newest: u64,
+    keys: [Option<(u64, LessSafeKey)>; 2],
+}
+
+impl Ratchet {
+    fn new(secret: [u8; 32]) -> Ratchet {
+        Ratchet { secret, newest: 0, keys: [None, None] }
+    }
+
+    fn key(&mut self, packet: u64) -> Option<&LessSafeKey> {
+        let generation = packet >> KEY_LIFE_BITS;
+        if generation > self.newest + MAX_LEAP || generation + 1 < self.newest {
+            return None;
+        }
+        let entry = &mut self.keys[(generation % 2) as usize];
+        if entry.as_ref().is_none_or(|(g, _)| *g != generation) {
+            *entry = Some((generation, derive(&self.secret, generation)));
+            self.newest = self.newest.max(generation);
+        }
+        entry.as_ref().map(|(_, key)| key)
+    }
+}
+
+#[cold]
+fn derive(secret: &[u8; 32], generation: u64) -> LessSafeKey {
+    let mut hasher = blake3::Hasher::new_keyed(secret);
+    hasher.update(b"tautline v1 seal").update(&generation.to_le_bytes());
+    let key = first16(hasher.finalize().as_bytes());
+    LessSafeKey::new(UnboundKey::new(&AES_128_GCM, &key).expect("sixteen bytes are a key"))
+}
+
+fn nonce(packet: u64) -> Nonce {
+    let mut bytes = [0; NONCE_LEN];
+    bytes[4..].copy_from_slice(&packet.to_be_bytes());
+    Nonce::assume_unique_for_key(bytes)
+}
+
+#[inline]
+fn low64(bytes: &[u8]) -> u64 {
+    let mut low = [0; 8];
+    low.copy_from_slice(&bytes[..8]);
+    u64::from_le_bytes(low)
+}
+
+fn first16(bytes: &[u8; 32]) -> [u8; 16] {
+    let mut first = [0; 16];
+    first.copy_from_slice(&bytes[..16]);
+    first
+}
+
+const _: () = assert!(TAG_RANGE.end <= HEADER_LEN);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{JobKey, Role};
+    use tautline_wire::{Frame, Kind, Seq};
+
+    fn pair(mode: Security) -> (Seal, Seal) {
+        let key = JobKey::new([3; 32]);
+        let make = |role| Seal::new(mode, &key.derive(role, (0, 5), (1, 6)));
+        (make(Role::Initiator), make(Role::Responder))
+    }
+
+    fn frame(seal: &mut Seal, packet: u64, payload: &[u8]) -> Vec<u8> {
+        let sealed = seal.is_sealed();
+        let header = Header {
+            kind: Kind::Data,
+            flags: if sealed { flags::SEALED } else { 0 },
+            ext_len: 0,
+            channel: 1,
+            packet,
+            slot: Seq(0),
+            ack: Seq(0),
+            credit: Seq(1),
+            echo: 0,
+            residence_ns: 0,
+            repeats: 0,
+            tag: 0,
+        };
+        let mut bytes = vec![0; HEADER_LEN];
+        header.write(&mut bytes);
+        bytes.extend_from_slice(payload);
+        if sealed {
+            bytes.extend_from_slice(&[0; SEAL_LEN]);
+            let (head, rest) = bytes.split_at_mut(HEADER_LEN);
+            seal.encipher(packet, head, rest);
+        } else {
+            let tag = seal.tag(packet, &bytes);
+            tautline_wire::frame::put_tag(&mut bytes, tag);
+        }
+        bytes
+    }
+
+    fn open(seal: &mut Seal, bytes: &[u8]) -> Option<Vec<u8>> {
+        let mut bytes = bytes.to_vec();
+        let parsed = Frame::parse(&bytes).ok()?;
+        let (header, payload) = (parsed.header, parsed.payload_at()..bytes.len());
+        let payload = seal.open(&header, &mut bytes, payload)?;
+        Some(bytes[payload].to_vec())
+    }
+
+    /// L-22, L-23: every bit of a frame is covered, in both keyed modes, and only the right direction opens it.
+    #[test]
+    fn every_bit_is_covered() {
+        for mode in [Security::Fabric, Security::Sealed] {
+            let (mut a, mut b) = pair(mode);
+            let bytes = frame(&mut a, 9, b"the payload of a frame");
+            assert_eq!(open(&mut b, &bytes).as_deref(), Some(&b"the payload of a frame"[..]), "{mode:?}");
+            assert_eq!(open(&mut a, &bytes), None, "{mode:?}: reflected");
+            for bit in 0..bytes.len() * 8 {
+                let mut damaged = bytes.clone();
+                damaged[bit / 8] ^= 1 << (bit % 8);
+                assert_eq!(open(&mut b, &damaged), None, "{mode:?}: bit {bit}");
+            }
+            for len in HEADER_LEN..bytes.len() {
+                assert_eq!(open(&mut b, &bytes[..len]), None, "{mode:?}: cut to {len}");
+            }
+        }
+    }
+
+    /// L-23: the payload is not readable on the wire, and keys change with the packet number, both ways across.
+    #[test]
+    fn sealed_hides_and_ratchets() {
+        let (mut a, mut b) = pair(Security::Sealed);
+        let text = b"the payload of a frame";
+        let life = 1 << KEY_LIFE_BITS;
+        for packet in [1, life - 1, life, life - 2, life + 1, 2 * life, life + 2] {
+            let bytes = frame(&mut a, packet, text);
+            assert!(!bytes.windows(8).any(|w| w == &text[..8]));
+            assert_eq!(open(&mut b, &bytes).as_deref(), Some(&text[..]), "{packet}");
+        }
+        // Too far ahead and too far behind are refused without deriving anything.
+        let Seal::Sealed { rx, .. } = &mut b else { panic!() };
+        assert!(rx.key(9 * life).is_none());
+        assert!(rx.key(0).is_none());
+    }
+
+    /// L-22: open mode still keeps frames of another epoch out.
+    #[test]
+    fn open_mode_tells_epochs_apart() {
+        let (mut a, mut b) = pair(Security::Open);
+        let bytes = frame(&mut a, 9, b"x");
+        assert!(open(&mut b, &bytes).is_some());
+        let key = JobKey::new([3; 32]);
+        let mut other = Seal::new(Security::Open, &key.derive(Role::Responder, (0, 7), (1, 6)));
+        assert!(open(&mut other, &bytes).is_none());
+    }
+}

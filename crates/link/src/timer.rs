@@ -1,0 +1,98 @@
+//! Time: the retransmission timer, heartbeats, death (L-10, L-15 … L-17).
+
+use crate::link::State;
+use crate::{Death, Event, Link, Nanos};
+
+/// The timer's interval stops doubling here.
+const MAX_BACKOFF: u32 = 6;
+/// Large frames that vanish this often in a row show a black hole (L-21).
+const BLACK_HOLE_AFTER: u32 = 4;
+
+impl Link {
+    /// When [`Link::handle_timeout`] must be called at the latest.
+    pub fn next_deadline(&self) -> Option<Nanos> {
+        let ack = self.rx.ack_deadline();
+        match self.state {
+            State::Dead => return None,
+            State::Closed | State::PeerClosed => return (ack != Nanos::MAX).then_some(ack),
+            State::Open | State::Closing => {}
+        }
+        let mut at = ack.min(self.heartbeat_at()).min(self.clocks.heard + self.config.silence);
+        if self.timer_runs() {
+            at = at.min(self.timer_at());
+        }
+        if let Some(probe) = self.path.probe_deadline() {
+            at = at.min(probe);
+        }
+        Some(at)
+    }
+
+    /// Does what is due; frames that follow from it come from [`Link::poll_transmit`].
+    pub fn handle_timeout(&mut self, now: Nanos) {
+        if !matches!(self.state, State::Open | State::Closing) {
+            return;
+        }
+        let half = self.config.silence / 2;
+        if now.saturating_sub(self.clocks.tick) > half {
+            // L-16: we were not listening; what the peer said meanwhile may still be on its way to us.
+            self.clocks.heard = self.clocks.heard.max(now - half);
+        }
+        self.clocks.tick = now;
+        if now.saturating_sub(self.clocks.heard) >= self.config.silence {
+            self.kill(Death::Silence);
+            return;
+        }
+        if self.timer_runs() && now >= self.timer_at() {
+            self.expire(now);
+        }
+        if now >= self.heartbeat_at() {
+            self.clocks.ask = true;
+            self.clocks.asked = now;
+        }
+    }
+
+    /// The retransmission timer runs while we wait for an answer of any kind (L-10).
+    fn timer_runs(&self) -> bool {
+        self.tx.flying() || self.tx.waiting() > 0 || !self.clocks.confirmed || self.state == State::Closing
+    }
+
+    fn timer_at(&self) -> Nanos {
+        let peer_delay = u64::from(self.peer.ack_delay_us) * crate::MICRO;
+        let timeout = self.rtt.timeout(&self.config, peer_delay);
+        self.clocks.progress + (timeout << self.clocks.backoff).min(self.config.rto_max.max(timeout))
+    }
+
+    /// L-17: when nothing was heard for a while, ask; while there is no answer, ask twice as often.
+    fn heartbeat_at(&self) -> Nanos {
+        let interval = self.config.heartbeat(self.higher);
+        (self.clocks.heard + interval).max(self.clocks.asked + interval / 2)
+    }
+
+    #[cold]
+    fn expire(&mut self, now: Nanos) {
+        self.counters.timeouts += 1;
+        self.clocks.progress = now;
+        self.clocks.backoff = (self.clocks.backoff + 1).min(MAX_BACKOFF);
+        self.clocks.close_due |= self.state == State::Closing;
+        if !self.tx.flying() {
+            // Blocked for want of credit, or not yet answered at all: a question costs least.
+            self.clocks.ask = true;
+            self.clocks.probes = u32::from(!self.tx.lost.is_empty());
+            return;
+        }
+        self.find_black_hole(now);
+        self.config.recovery.rules().on_timeout(&mut self.tx);
+        self.clocks.probes = 1;
+        if self.clocks.backoff > 1 {
+            self.congestion.on_timeout(self.next_packet);
+        }
+    }
+
+    fn find_black_hole(&mut self, now: Nanos) {
+        let large = self.tx.slots.front().is_some_and(|s| s.len as usize > tautline_wire::frame::MIN_FRAME);
+        if self.clocks.backoff >= BLACK_HOLE_AFTER && large && self.path.black_hole(now) {
+            self.counters.black_holes += 1;
+            self.events.push_back(Event::PathChanged(self.path.max_frame()));
+        }
+    }
+}

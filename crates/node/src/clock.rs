@@ -1,0 +1,37 @@
+//! The clock: the system's monotonic one, or a simulated one that stands still until it is moved.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use tautline_link::Nanos;
+
+/// Where a node gets its time from.
+#[derive(Clone, Debug)]
+pub enum Clock {
+    /// The system's monotonic clock, counted from when this was made.
+    System(Instant),
+    /// A clock that a simulation moves.
+    Virtual(Arc<AtomicU64>),
+}
+
+impl Clock {
+    /// The system's clock.
+    pub fn system() -> Clock {
+        Clock::System(Instant::now())
+    }
+
+    /// Nanoseconds since some fixed moment; never zero, so that zero can mean never.
+    #[inline]
+    pub fn now(&self) -> Nanos {
+        match self {
+            Clock::System(start) => start.elapsed().as_nanos() as Nanos + 1,
+            Clock::Virtual(time) => time.load(Ordering::Relaxed) + 1,
+        }
+    }
+
+    /// Whether sleeping makes sense.
+    pub fn is_virtual(&self) -> bool {
+        matches!(self, Clock::Virtual(_))
+    }
+}

@@ -1,0 +1,133 @@
+//! Every tuning knob of a node, in one place.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tautline_device::fault::FaultConfig;
+
+/// How a thread waits for something to happen (N-7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Waiting {
+    /// Polls for as long as the core is ours; parks for a while when somebody else needs it.
+    Spin,
+    /// Polls for [`Config::spin`], then sleeps in the kernel.
+    #[default]
+    SpinThenPark,
+    /// Sleeps at once.
+    Park,
+}
+
+impl Waiting {
+    /// The policy's name in configuration, reports and the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Waiting::Spin => "spin",
+            Waiting::SpinThenPark => "spin-then-park",
+            Waiting::Park => "park",
+        }
+    }
+}
+
+impl std::str::FromStr for Waiting {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Waiting, String> {
+        match name {
+            "spin" => Ok(Waiting::Spin),
+            "spin-then-park" => Ok(Waiting::SpinThenPark),
+            "park" => Ok(Waiting::Park),
+            other => Err(format!("unknown waiting policy \"{other}\"; use spin, spin-then-park or park")),
+        }
+    }
+}
+
+/// A device that may be asked for by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DeviceName {
+    /// Datagrams over UDP sockets.
+    Udp,
+}
+
+impl DeviceName {
+    /// The device's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            DeviceName::Udp => "udp",
+        }
+    }
+}
+
+impl std::str::FromStr for DeviceName {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<DeviceName, String> {
+        match name {
+            "udp" => Ok(DeviceName::Udp),
+            other => Err(format!("unknown device \"{other}\"; this build has: udp")),
+        }
+    }
+}
+
+/// The knobs of a node. The defaults suit a laptop and a cluster alike.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The knobs of its links.
+    pub link: tautline_link::Config,
+    /// The only device to be used; by default the best that opens.
+    pub device: Option<DeviceName>,
+    /// How this node waits.
+    pub waiting: Waiting,
+    /// How long [`Waiting::SpinThenPark`] polls before it sleeps.
+    pub spin: Duration,
+    /// The watchdog takes over when the program has not polled for this long; `None` for no watchdog (N-5).
+    pub watchdog: Option<Duration>,
+    /// Slots to send from.
+    pub tx_slots: usize,
+    /// Small messages may wait for company while earlier ones are unacknowledged. Saves frames, costs latency.
+    pub share_frames: bool,
+    /// How long a send waits for a peer that was never reached.
+    pub connect_timeout: Duration,
+    /// How long closing waits for peers to take what was sent.
+    pub close_timeout: Duration,
+    /// Address to bind, if the job does not say; port 0 for any.
+    pub bind: Option<SocketAddr>,
+    /// Use segmentation offload for sending, where there is any.
+    pub gso: bool,
+    /// Use receive coalescing, where there is any.
+    pub gro: bool,
+    /// Microseconds that the kernel may busy-poll the card on our behalf; zero for not at all.
+    pub busy_poll_us: u32,
+    /// Bytes of socket receive buffer to ask for; the system's default if not set.
+    pub receive_buffer: Option<usize>,
+    /// Spoil traffic on purpose.
+    pub fault: Option<FaultConfig>,
+    /// Write every frame to a capture file.
+    pub pcap: Option<PathBuf>,
+    /// Write a line per frame to standard error.
+    pub trace: bool,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            link: tautline_link::Config::default(),
+            device: None,
+            waiting: Waiting::default(),
+            spin: Duration::from_micros(20),
+            watchdog: Some(Duration::from_millis(1)),
+            tx_slots: 1024,
+            share_frames: false,
+            connect_timeout: Duration::from_secs(10),
+            close_timeout: Duration::from_secs(2),
+            bind: None,
+            gso: true,
+            gro: true,
+            busy_poll_us: 0,
+            receive_buffer: None,
+            fault: None,
+            pcap: None,
+            trace: false,
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! What a node counted.
+
+/// Counters of a node; all of them only grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Of the device.
+    pub device: tautline_device::Counters,
+    /// Sums over all links, living and past.
+    pub links: tautline_link::Counters,
+    /// Frames that were not ours or had no shape.
+    pub strays: u64,
+    /// Frames for channels that no longer exist: of former epochs, mostly.
+    pub stale: u64,
+    /// Handshake frames that were not authentic.
+    pub forged_handshakes: u64,
+    /// Hellos answered with a request for proof of address.
+    pub retries: u64,
+    /// Frames that had to be copied because the program was not extracting.
+    pub frames_held: u64,
+    /// Polls made by the watchdog.
+    pub watchdog_polls: u64,
+    /// Events that gave way to newer ones because the program did not read them.
+    pub events_lost: u64,
+}
+
+/// Adds the counters of a link that is no more.
+pub(crate) fn add(sum: &mut tautline_link::Counters, link: &tautline_link::Counters) {
+    sum.frames_sent += link.frames_sent;
+    sum.frames_accepted += link.frames_accepted;
+    sum.slots_sent += link.slots_sent;
+    sum.slots_resent += link.slots_resent;
+    sum.slots_accepted += link.slots_accepted;
+    sum.slots_repeated += link.slots_repeated;
+    sum.slots_ahead += link.slots_ahead;
+    sum.losses_by_evidence += link.losses_by_evidence;
+    sum.timeouts += link.timeouts;
+    sum.bad_tag += link.bad_tag;
+    sum.replayed += link.replayed;
+    sum.malformed += link.malformed;
+    sum.credit_stalls += link.credit_stalls;
+    sum.black_holes += link.black_holes;
+}

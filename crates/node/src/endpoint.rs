@@ -1,0 +1,524 @@
+//! What a program's thread holds of its node.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
+use tautline_device::Datagram;
+use tautline_link::Nanos;
+use tautline_mem::{ForkGuard, Presence};
+
+use crate::delivery::Delivery;
+use crate::interface::Interface;
+use crate::peer::{Key, UNKNOWN};
+use crate::wait::{Manners, Spinner, Turn};
+use crate::{Choice, Clock, Config, Counters, Event, Job, JoinError, PeerState, Rank, SendError};
+
+/// A thread's hold on its node. Clones share the node.
+///
+/// `Endpoint` is `Send` and `Sync`: calls from several threads take turns. After `fork` the child's copy refuses every
+/// call with [`SendError::Forked`] (N-10).
+#[derive(Clone, Debug)]
+pub struct Endpoint {
+    shared: Arc<Shared>,
+    owner: Arc<Owner>,
+}
+
+/// Ends the watchdog when the last endpoint is dropped.
+#[derive(Debug)]
+struct Owner {
+    shared: Arc<Shared>,
+    watchdog: Mutex<Option<std::thread::JoinHandle<()>>>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    interface: Mutex<Interface>,
+    clock: Clock,
+    pub(crate) presence: Presence,
+    fork: ForkGuard,
+    descriptors: Option<Descriptors>,
+    armed: AtomicBool,
+    closing: AtomicBool,
+    manners: Manners,
+    config: Config,
+    rank: Rank,
+    size: u32,
+}
+
+/// What the kernel can wake us by: the device, other threads, and time.
+#[derive(Debug)]
+struct Descriptors {
+    device: OwnedFd,
+    bell: OwnedFd,
+    timer: OwnedFd,
+    all: OwnedFd,
+}
+
+impl Descriptors {
+    fn new(device: &dyn Datagram) -> Result<Option<Descriptors>, JoinError> {
+        let Some(fd) = device.fd() else { return Ok(None) };
+        let device = fd.try_clone_to_owned()?;
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(std::io::Error::from)?;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)
+            .map_err(std::io::Error::from)?;
+        let all = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(std::io::Error::from)?;
+        for (number, fd) in [device.as_fd(), bell.as_fd(), timer.as_fd()].into_iter().enumerate() {
+            epoll::add(&all, fd, epoll::EventData::new_u64(number as u64), epoll::EventFlags::IN)
+                .map_err(std::io::Error::from)?;
+        }
+        Ok(Some(Descriptors { device, bell, timer, all }))
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Interface> {
+        // The interface keeps its invariants at every step that can panic: nothing of the program's runs under the lock.
+        self.interface.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_armed(&self) -> bool {
+        self.armed.load(Ordering::Relaxed)
+    }
+
+    /// One poll on the program's behalf.
+    pub(crate) fn stand_in_poll(&self) {
+        let ready = {
+            let mut interface = self.lock();
+            interface.counters.watchdog_polls += 1;
+            interface.poll(self.clock.now());
+            interface.hold_in_place();
+            interface.has_ready()
+        };
+        if ready {
+            // The program may be on its way to sleep, and what woke us will not wake it.
+            self.ring();
+        }
+    }
+
+    /// Sleeps until a frame comes or a timer is due.
+    pub(crate) fn sleep_on_device(&self) {
+        let Some(descriptors) = &self.descriptors else { return };
+        let timeout = self.timeout(Some(self.clock.now() + 100_000_000));
+        let mut fds = [PollFd::new(&descriptors.device, PollFlags::IN)];
+        let _ = poll(&mut fds, timeout.as_ref());
+    }
+
+    /// Makes the program look again, from whatever thread.
+    pub(crate) fn ring(&self) {
+        if let Some(descriptors) = &self.descriptors {
+            let _ = rustix::io::write(&descriptors.bell, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Time until the next deadline of the interface, or `until`.
+    fn timeout(&self, until: Option<Nanos>) -> Option<Timespec> {
+        let deadline = self.lock().next_deadline();
+        let at = deadline.into_iter().chain(until).min()?;
+        let left = at.saturating_sub(self.clock.now());
+        Some(Timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as i64 })
+    }
+
+    /// Sleeps until something may have happened.
+    fn park(&self, until: Option<Nanos>) {
+        let Some(descriptors) = &self.descriptors else { return };
+        let timeout = self.timeout(until);
+        self.presence.park();
+        let mut fds =
+            [PollFd::new(&descriptors.device, PollFlags::IN), PollFd::new(&descriptors.bell, PollFlags::IN)];
+        let _ = poll(&mut fds, timeout.as_ref());
+        let rang = fds[1].revents().contains(PollFlags::IN);
+        self.presence.unpark();
+        if rang {
+            self.silence_bell();
+        }
+    }
+
+    fn silence_bell(&self) {
+        if let Some(descriptors) = &self.descriptors {
+            let _ = rustix::io::read(&descriptors.bell, &mut [0; 8]);
+        }
+    }
+}
+
+impl Endpoint {
+    /// Joins a job: opens a device, starts the watchdog, announces `handlers` to whoever connects.
+    pub fn join(mut job: Job, mut config: Config, handlers: Vec<(String, bool)>) -> Result<Endpoint, JoinError> {
+        if let Some(security) = job.security {
+            config.link.security = security;
+        }
+        let (device, choice) = crate::open_device(&mut job, &config)?;
+        let mut entropy = [0; 32];
+        rustix::rand::getrandom(&mut entropy, rustix::rand::GetRandomFlags::empty()).map_err(std::io::Error::from)?;
+        Endpoint::over(&job, config, device, Clock::system(), entropy, handlers, Some(choice))
+    }
+
+    /// Joins a job over a given device and clock; for simulations, and for devices of one's own.
+    pub fn over(
+        job: &Job,
+        config: Config,
+        device: Box<dyn Datagram>,
+        clock: Clock,
+        entropy: [u8; 32],
+        handlers: Vec<(String, bool)>,
+        choice: Option<Choice>,
+    ) -> Result<Endpoint, JoinError> {
+        let descriptors = if clock.is_virtual() { None } else { Descriptors::new(&*device)? };
+        let watchdog = config.watchdog.filter(|_| descriptors.is_some());
+        let mut interface = Interface::new(job, config.clone(), device, entropy, handlers)?;
+        if let Some(choice) = choice {
+            interface.push_event(Event::Device(choice));
+        }
+        let shared = Arc::new(Shared {
+            interface: Mutex::new(interface),
+            clock,
+            presence: Presence::new(),
+            fork: ForkGuard::new(),
+            descriptors,
+            armed: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
+            manners: Manners::default(),
+            config,
+            rank: job.rank,
+            size: job.size(),
+        });
+        let thread = match watchdog {
+            Some(tick) => Some(crate::watchdog::start(shared.clone(), tick)?),
+            None => None,
+        };
+        let owner = Arc::new(Owner { shared: shared.clone(), watchdog: Mutex::new(thread) });
+        Ok(Endpoint { shared, owner })
+    }
+
+    /// This process's rank.
+    pub fn rank(&self) -> Rank {
+        self.shared.rank
+    }
+
+    /// How many processes the job has.
+    pub fn size(&self) -> u32 {
+        self.shared.size
+    }
+
+    /// The node's configuration.
+    pub fn config(&self) -> &Config {
+        &self.shared.config
+    }
+
+    /// The time on the node's clock.
+    pub fn now(&self) -> Nanos {
+        self.shared.clock.now()
+    }
+
+    /// Looks into the interface.
+    pub fn with<T>(&self, look: impl FnOnce(&mut Interface) -> T) -> Result<T, SendError> {
+        if !self.shared.fork.is_mine() {
+            return Err(SendError::Forked);
+        }
+        Ok(look(&mut self.shared.lock()))
+    }
+
+    #[inline]
+    fn enter(&self) -> Result<(MutexGuard<'_, Interface>, Nanos), SendError> {
+        if !self.shared.fork.is_mine() {
+            return Err(SendError::Forked);
+        }
+        let guard = self.shared.lock();
+        // Read under the lock, so that time never runs backwards for the links.
+        let now = self.shared.clock.now();
+        self.shared.presence.polled();
+        Ok((guard, now))
+    }
+
+    /// Makes protocol progress without taking anything out (N-1).
+    pub fn progress(&self) -> Result<usize, SendError> {
+        let (mut interface, now) = self.enter()?;
+        Ok(interface.poll(now))
+    }
+
+    /// Gives a name the number by which this side sends to it; the same name gives the same key.
+    pub fn key(&self, name: &str) -> Result<Key, SendError> {
+        self.with(|i| {
+            let at = i.keys.iter().position(|k| k == name).unwrap_or_else(|| {
+                i.keys.push(name.to_owned());
+                for peer in &mut i.peers {
+                    let number = peer.table.get(name).copied().unwrap_or(UNKNOWN);
+                    peer.numbers.push(number);
+                }
+                i.keys.len() - 1
+            });
+            Key(at as u32)
+        })
+    }
+
+    /// Sends a whole message if it fits one frame. Never blocks.
+    #[inline]
+    pub fn try_send(&self, peer: Rank, key: Key, data: &[u8]) -> Result<bool, SendError> {
+        let (mut interface, now) = self.enter()?;
+        let handler = interface.handler(now, peer, key, data.len() as u64)?;
+        if data.len() > interface.short_limit(peer) {
+            return Ok(false);
+        }
+        interface.short(peer, handler, data).inspect_err(|_| interface.service(now))?;
+        interface.send_now(now, peer);
+        Ok(true)
+    }
+
+    /// Begins a message; returns the peer's incarnation and the message's number. Never blocks.
+    pub fn try_begin(&self, peer: Rank, key: Key, total: u64) -> Result<(u32, u32), SendError> {
+        let (mut interface, now) = self.enter()?;
+        let handler = interface.handler(now, peer, key, total)?;
+        let message = interface.begin(peer, handler, total).inspect_err(|_| interface.service(now))?;
+        Ok((interface.peers[peer as usize].incarnation, message))
+    }
+
+    /// Adds to a message as many bytes of a piece as there is room for now; `fill` writes them in place and is told how
+    /// far the piece has come. Returns how many, zero if there is no room at all. Never blocks.
+    #[inline]
+    pub fn try_add(
+        &self,
+        to: (Rank, u32, u32),
+        offset: u64,
+        len: usize,
+        fill: impl FnMut(usize, &mut [u8]),
+    ) -> Result<usize, SendError> {
+        let (mut interface, now) = self.enter()?;
+        let (peer, incarnation, message) = to;
+        interface.check(peer, incarnation)?;
+        let added = interface.add_with(now, peer, message, offset, len, fill);
+        if added < len {
+            interface.send_now(now, peer);
+        }
+        Ok(added)
+    }
+
+    /// Ends a message: it leaves, unless a batch is open.
+    #[inline]
+    pub fn end(&self, to: (Rank, u32, u32)) -> Result<(), SendError> {
+        let (mut interface, now) = self.enter()?;
+        let (peer, incarnation, message) = to;
+        interface.check(peer, incarnation)?;
+        interface.forget(peer, message);
+        interface.send_now(now, peer);
+        Ok(())
+    }
+
+    /// Gives a message up (M-6). `WouldBlock` if that must be tried again.
+    pub fn try_abort(&self, to: (Rank, u32, u32)) -> Result<(), SendError> {
+        let (mut interface, now) = self.enter()?;
+        let (peer, incarnation, message) = to;
+        interface.check(peer, incarnation)?;
+        interface.abort(peer, message)?;
+        interface.send_now(now, peer);
+        Ok(())
+    }
+
+    /// Lets a peer send up to `limit` bytes of a message; false if that must be tried again.
+    pub fn grant_window(&self, peer: Rank, incarnation: u32, message: u32, limit: u64) -> Result<bool, SendError> {
+        let (mut interface, now) = self.enter()?;
+        if interface.check(peer, incarnation).is_err() {
+            return Ok(true);
+        }
+        let granted = interface.grant_window(peer, message, limit);
+        interface.send_now(now, peer);
+        Ok(granted)
+    }
+
+    /// Opens a batch: messages leave when a frame is full or the outermost batch is closed.
+    pub fn open_batch(&self) -> Result<(), SendError> {
+        self.with(|i| i.batch_depth += 1)
+    }
+
+    /// Closes a batch.
+    pub fn close_batch(&self) -> Result<(), SendError> {
+        let (mut interface, now) = self.enter()?;
+        interface.batch_depth = interface.batch_depth.saturating_sub(1);
+        if interface.batch_depth == 0 {
+            let me = interface.rank;
+            interface.close_slot(me);
+            interface.service(now);
+        }
+        Ok(())
+    }
+
+    /// Polls, then takes slots of up to `limit` bytes (rounded up to whole slots) into `delivery`, which must be empty.
+    #[inline]
+    pub fn take(&self, limit: usize, delivery: &mut Delivery) -> Result<(), SendError> {
+        debug_assert!(delivery.items.is_empty() && delivery.batch.is_none());
+        let (mut interface, now) = self.enter()?;
+        if interface.ready.is_empty() {
+            interface.poll(now);
+        }
+        interface.take_ready(limit, delivery);
+        Ok(())
+    }
+
+    /// Gives a delivery back; its first `consumed` slots are done with.
+    #[inline]
+    pub fn give_back(&self, delivery: &mut Delivery, consumed: usize) -> Result<(), SendError> {
+        let (mut interface, now) = self.enter()?;
+        interface.give_back(delivery, consumed);
+        interface.service(now);
+        Ok(())
+    }
+
+    /// The next thing that happened.
+    pub fn poll_event(&self) -> Option<Event> {
+        self.with(Interface::poll_event).ok().flatten()
+    }
+
+    /// How things stand with a peer.
+    pub fn peer_state(&self, peer: Rank) -> Option<PeerState> {
+        self.with(|i| i.peer_state(peer)).ok().flatten()
+    }
+
+    /// Starts to open a channel to a peer, without waiting for it.
+    pub fn connect(&self, peer: Rank) -> Result<(), SendError> {
+        let (mut interface, now) = self.enter()?;
+        if peer as usize >= interface.peers.len() {
+            return Err(SendError::NoSuchPeer(peer));
+        }
+        if peer != interface.rank {
+            interface.connect(now, peer);
+            interface.service(now);
+        }
+        Ok(())
+    }
+
+    /// What was counted.
+    pub fn counters(&self) -> Counters {
+        self.shared.lock().counters()
+    }
+
+    /// The longest message that [`Endpoint::try_send`] takes for a peer now.
+    pub fn short_limit(&self, peer: Rank) -> usize {
+        self.with(|i| if (peer as usize) < i.peers.len() { i.short_limit(peer) } else { 0 }).unwrap_or(0)
+    }
+
+    /// Polls and waits, by the configured policy, until `done` says so (true) or `timeout` has passed (false).
+    pub fn wait_until(
+        &self,
+        timeout: Option<Duration>,
+        mut done: impl FnMut(&mut Interface) -> bool,
+    ) -> Result<bool, SendError> {
+        let start = self.now();
+        let until = timeout.map(|t| start.saturating_add(t.as_nanos() as Nanos));
+        let config = &self.shared.config;
+        let mut spinner = Spinner::new(config.waiting, config.spin, start, &self.shared.manners);
+        loop {
+            let now = {
+                let (mut interface, now) = self.enter()?;
+                if done(&mut interface) {
+                    return Ok(true);
+                }
+                interface.poll(now);
+                if done(&mut interface) {
+                    return Ok(true);
+                }
+                now
+            };
+            if until.is_some_and(|at| now >= at) {
+                return Ok(false);
+            }
+            match spinner.turn(now) {
+                Turn::Spin => std::hint::spin_loop(),
+                Turn::Park => {
+                    self.shared.park(until);
+                    spinner.slept(self.now());
+                }
+            }
+        }
+    }
+
+    /// Prepares to sleep on the descriptor of [`AsFd`]: false if there is something to do first. Look again after every
+    /// wake-up; a wake-up for nothing is possible, a lost one is not (N-6).
+    pub fn arm(&self) -> Result<bool, SendError> {
+        let (mut interface, now) = self.enter()?;
+        self.shared.silence_bell();
+        interface.poll(now);
+        if interface.has_ready() {
+            return Ok(false);
+        }
+        let deadline = interface.next_deadline();
+        drop(interface);
+        if let Some(descriptors) = &self.shared.descriptors {
+            // Zero would disarm: at least a nanosecond.
+            let left = deadline.map_or(0, |at| at.saturating_sub(now).max(1));
+            let value = Timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as i64 };
+            let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+            let spec = Itimerspec { it_interval: zero, it_value: value };
+            let _ = timerfd_settime(&descriptors.timer, TimerfdTimerFlags::empty(), &spec);
+        }
+        self.shared.armed.store(true, Ordering::Relaxed);
+        Ok(true)
+    }
+
+    /// Something that makes this endpoint look again, from any thread.
+    pub fn waker(&self) -> Waker {
+        Waker(self.shared.clone())
+    }
+
+    /// Closes in good order (N-9): everything sent is delivered, or its peer is gone, or the configured time is over. True
+    /// in the first two cases.
+    pub fn close(&self) -> Result<bool, SendError> {
+        {
+            let (mut interface, now) = self.enter()?;
+            interface.close(now);
+        }
+        if self.shared.clock.is_virtual() {
+            return self.with(|i| i.is_closed());
+        }
+        let closed = self.wait_until(Some(self.shared.config.close_timeout), |i| i.is_closed())?;
+        self.owner.stop();
+        Ok(closed)
+    }
+}
+
+impl Owner {
+    fn stop(&self) {
+        self.shared.closing.store(true, Ordering::Relaxed);
+        self.shared.presence.close();
+        let thread = self.watchdog.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            if self.shared.fork.is_mine() {
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl AsFd for Endpoint {
+    /// The one descriptor that becomes readable when something may have happened (after [`Endpoint::arm`]).
+    ///
+    /// # Panics
+    /// On a simulated node, which has none.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.shared.descriptors.as_ref().expect("a simulated node has no descriptor").all.as_fd()
+    }
+}
+
+/// Makes an endpoint look again, from any thread.
+#[derive(Clone, Debug)]
+pub struct Waker(Arc<Shared>);
+
+impl Waker {
+    /// Wakes whoever waits in [`Endpoint::wait_until`] or on the endpoint's descriptor.
+    pub fn wake(&self) {
+        self.0.ring();
+    }
+}

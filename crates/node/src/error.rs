@@ -1,0 +1,87 @@
+//! Errors, one type per operation; each says what was wrong and what to do.
+
+use crate::{Down, Rank};
+
+/// Why a send did not happen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SendError {
+    /// No room now: the peer's credit, the message's window or the arena is used up. Try again after extracting.
+    WouldBlock,
+    /// The peer is gone.
+    PeerGone(Rank, Down),
+    /// There is no such rank in the job.
+    NoSuchPeer(Rank),
+    /// The peer has no handler of that name.
+    UnknownHandler(Rank),
+    /// The peer's handler takes messages of at most this many bytes.
+    TooLongForHandler(usize),
+    /// This process is a forked child of the one that joined; it has no node (N-10).
+    Forked,
+    /// The node was closed.
+    Closed,
+}
+
+impl std::fmt::Display for SendError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            SendError::WouldBlock => f.write_str("no room to send now; extract, or wait, and try again"),
+            SendError::PeerGone(rank, why) => write!(f, "rank {rank} is gone: {why}"),
+            SendError::NoSuchPeer(rank) => write!(f, "there is no rank {rank} in this job"),
+            SendError::UnknownHandler(rank) => {
+                write!(f, "rank {rank} has registered no handler of that name; check the spelling on both sides")
+            }
+            SendError::TooLongForHandler(limit) => {
+                write!(f, "that handler takes messages of at most {limit} bytes; register it with `on` for longer ones")
+            }
+            SendError::Forked => {
+                f.write_str("this process was forked from the one that joined; join in the child, or exec a new program")
+            }
+            SendError::Closed => f.write_str("the node is closed"),
+        }
+    }
+}
+
+impl std::error::Error for SendError {}
+
+/// Why a process could not join its job.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum JoinError {
+    /// No job was handed over.
+    NoJob,
+    /// The job's description could not be read.
+    Unreadable(String),
+    /// The job's description makes no sense.
+    Nonsense(String),
+    /// No device could be opened; each with its reason.
+    NoDevice(Vec<crate::PassedOver>),
+    /// The system refused something else.
+    System(std::io::Error),
+}
+
+impl std::fmt::Display for JoinError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            JoinError::NoJob => f.write_str(
+                "this process belongs to no job; start it with `tautline run -n 2 PROGRAM`, \
+                 or set TAUTLINE_JOB_FILE to a job file of mode 0600",
+            ),
+            JoinError::Unreadable(why) => write!(f, "cannot read the job description: {why}"),
+            JoinError::Nonsense(why) => write!(f, "the job description makes no sense: {why}"),
+            JoinError::NoDevice(tried) => {
+                f.write_str("no device could be opened:")?;
+                tried.iter().try_for_each(|t| write!(f, " {}: {};", t.device, t.reason))
+            }
+            JoinError::System(error) => write!(f, "cannot join: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for JoinError {}
+
+impl From<std::io::Error> for JoinError {
+    fn from(error: std::io::Error) -> JoinError {
+        JoinError::System(error)
+    }
+}

@@ -1,0 +1,58 @@
+//! What can happen to a node. Failures are events, never a crash of the process (N-8).
+
+use tautline_link::Death;
+use tautline_wire::handshake::Refusal;
+
+use crate::{Choice, Rank};
+
+/// Why a peer is no longer reachable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Down {
+    /// It died: silence, restart, or a broken protocol.
+    Died(Death),
+    /// It closed in good order.
+    Closed,
+    /// It was never reached in time.
+    Unreachable,
+    /// It refused us.
+    Refused(Refusal),
+}
+
+impl std::fmt::Display for Down {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Down::Died(death) => write!(f, "{death}"),
+            Down::Closed => f.write_str("it closed"),
+            Down::Unreachable => f.write_str("it could not be reached"),
+            Down::Refused(refusal) => write!(f, "it refused: {refusal}"),
+        }
+    }
+}
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A device was opened, with the reason for the choice.
+    Device(Choice),
+    /// A peer can be reached; `incarnation` counts how often this has happened.
+    PeerUp {
+        /// The peer.
+        peer: Rank,
+        /// Starts at one.
+        incarnation: u32,
+    },
+    /// A peer can no longer be reached. What was sent to it and not acknowledged may or may not have arrived.
+    PeerDown {
+        /// The peer.
+        peer: Rank,
+        /// Why.
+        why: Down,
+    },
+    /// Frames to this peer may now have at most this many bytes.
+    PathChanged {
+        /// The peer.
+        peer: Rank,
+        /// Bytes of a frame.
+        max_frame: usize,
+    },
+}

@@ -1,0 +1,180 @@
+//! Opening channels: hellos out, handshake frames in, handler tables across.
+
+use std::net::SocketAddr;
+
+use tautline_link::{Fresh, Nanos, Outcome, ShakeFrame};
+use tautline_wire::handshake::HANDSHAKE_LEN;
+use tautline_wire::record::{self, HandlerNames};
+use tautline_wire::{Handshake, Kind};
+
+use crate::interface::Interface;
+use crate::limits::{MAX_HANDLERS, MAX_NAME};
+use crate::peer::{PeerState, SHORT_ONLY};
+use crate::{Down, Event, Rank};
+
+impl Interface {
+    /// Starts to open a channel, unless there is one.
+    pub(crate) fn connect(&mut self, now: Nanos, rank: Rank) {
+        let fresh = self.fresh(rank);
+        let timeout = self.config.connect_timeout.as_nanos() as Nanos;
+        let peer = &mut self.peers[rank as usize];
+        if peer.peering.link().is_some_and(|l| !l.is_over()) || peer.peering.is_knocking() {
+            return;
+        }
+        peer.peering.connect(now, fresh);
+        if peer.state == PeerState::Unknown {
+            peer.state = PeerState::Connecting;
+        }
+        peer.connect_by = now + timeout;
+        self.mark_dirty(rank);
+    }
+
+    fn fresh(&mut self, rank: Rank) -> Fresh {
+        let epoch = self.fresh_number();
+        // The low half finds the peer without a search, the high half tells incarnations apart.
+        let channel = rank & 0xffff | (self.fresh_number() as u32) << 16;
+        Fresh { epoch, channel }
+    }
+
+    /// A frame that is not of an established channel.
+    #[cold]
+    pub(crate) fn handle_handshake(&mut self, now: Nanos, bytes: &[u8], from: Option<SocketAddr>) {
+        let (Ok(shake), Some(from)) = (Handshake::parse(bytes), from) else {
+            self.counters.strays += 1;
+            return;
+        };
+        let frame: &ShakeFrame = bytes[..HANDSHAKE_LEN].try_into().expect("parse checked the length");
+        let rank = shake.from;
+        let authentic = rank != self.rank
+            && self.peers.get(rank as usize).is_some_and(|p| p.peering.is_authentic(frame, &shake));
+        if !authentic {
+            self.counters.forged_handshakes += 1;
+            return;
+        }
+        if self.closed && shake.kind == Kind::Hello {
+            return;
+        }
+        if shake.kind == Kind::Hello && self.must_prove(now, &shake, from) {
+            return;
+        }
+        let fresh = self.fresh(rank);
+        let outcome = self.peers[rank as usize].peering.handle_handshake(now, &shake, fresh);
+        match outcome {
+            Outcome::Ignored => {}
+            Outcome::Reply(reply) => self.send_shake(from, &reply),
+            Outcome::Opened => self.settle(rank, Some(from)),
+            Outcome::Refused(reason) => self.take_down(rank, Down::Refused(reason)),
+        }
+        self.note_link(now, rank);
+        self.mark_dirty(rank);
+    }
+
+    /// H-7: under a flood of hellos, first prove that you live where you say.
+    fn must_prove(&mut self, now: Nanos, hello: &Handshake, from: SocketAddr) -> bool {
+        let mut address = [0; 18];
+        match from {
+            SocketAddr::V4(a) => address[..4].copy_from_slice(&a.ip().octets()),
+            SocketAddr::V6(a) => address[..16].copy_from_slice(&a.ip().octets()),
+        }
+        address[16..].copy_from_slice(&from.port().to_le_bytes());
+        if !self.doorkeeper.wants_proof(now, &address, hello.epoch, &hello.cookie) {
+            return false;
+        }
+        self.counters.retries += 1;
+        let cookie = self.doorkeeper.cookie(&address, hello.epoch);
+        let retry = self.peers[hello.from as usize].peering.retry(hello, cookie);
+        self.send_shake(from, &retry);
+        true
+    }
+
+    /// Handshake frames go back to where the question came from; that proves nothing yet about the peer's address.
+    fn send_shake(&mut self, to: SocketAddr, frame: &ShakeFrame) {
+        if self.device.reroute(self.shake_route, to).is_ok() {
+            self.send_bytes(self.shake_route, frame);
+        }
+    }
+
+    /// The peer has proven that it lives at `from` (H-8).
+    pub(crate) fn settle(&mut self, rank: Rank, from: Option<SocketAddr>) {
+        let route = self.peers[rank as usize].route;
+        if let Some(from) = from {
+            if self.device.reroute(route, from).is_err() {
+                self.counters.strays += 1;
+            }
+        }
+    }
+
+    /// A link may have come alive: announce our handlers on it (M-1).
+    #[cold]
+    pub(crate) fn note_link(&mut self, now: Nanos, rank: Rank) {
+        let peer = &self.peers[rank as usize];
+        let replaced = peer.peering.has_former();
+        if !peer.peering.link().is_some_and(tautline_link::Link::is_open) || peer.announced && !replaced {
+            return;
+        }
+        // The former channel's end is reported before the new one's beginning.
+        if let Some(former) = self.peers[rank as usize].peering.take_former() {
+            self.bury(rank, former);
+        }
+        let peer = &mut self.peers[rank as usize];
+        if let Some(open) = peer.open.take() {
+            self.device.arena().give(open.slot);
+        }
+        let peer = &mut self.peers[rank as usize];
+        peer.reset_channel();
+        peer.announced = true;
+        peer.incarnation += 1;
+        if peer.state != PeerState::Up {
+            peer.state = PeerState::Connecting;
+            peer.connect_by = now + self.config.connect_timeout.as_nanos() as Nanos;
+        }
+        self.announce(rank);
+    }
+
+    fn announce(&mut self, rank: Rank) {
+        let names = std::mem::take(&mut self.handlers);
+        let mut bytes = Vec::new();
+        let mut entries = names.iter().enumerate().peekable();
+        loop {
+            let capacity = self.peers[rank as usize].peering.link().map_or(0, tautline_link::Link::slot_capacity);
+            bytes.clear();
+            bytes.resize(capacity.min(self.device.arena_ref().payload_len()), 0);
+            let head = record::write::handlers(&mut bytes, false, 0);
+            let mut at = head;
+            while let Some((number, (name, short))) = entries.peek() {
+                let number = *number as u16 | if *short { SHORT_ONLY } else { 0 };
+                let Some(used) = record::write::handler_name(&mut bytes[at..], number, name) else { break };
+                at += used;
+                entries.next();
+            }
+            let last = entries.peek().is_none();
+            record::write::handlers(&mut bytes, last, at - head);
+            self.push_control(rank, &bytes[..at]);
+            if last {
+                break;
+            }
+        }
+        self.handlers = names;
+    }
+
+    /// Part of the peer's table of handlers has come.
+    #[cold]
+    pub(crate) fn learn_handlers(&mut self, rank: Rank, last: bool, data: &[u8]) -> bool {
+        let peer = &mut self.peers[rank as usize];
+        for entry in HandlerNames::new(data) {
+            let Ok((number, name)) = entry else { return false };
+            let sane = name.len() <= MAX_NAME && usize::from(number & !SHORT_ONLY) < MAX_HANDLERS;
+            if !sane || peer.table.len() >= MAX_HANDLERS {
+                return false;
+            }
+            peer.learn(name, number, &self.keys);
+        }
+        if last {
+            peer.table_complete = true;
+            peer.state = PeerState::Up;
+            let incarnation = peer.incarnation;
+            self.push_event(Event::PeerUp { peer: rank, incarnation });
+        }
+        true
+    }
+}

@@ -1,0 +1,354 @@
+//! The interface: device, links, and the order in which they are served.
+
+use std::collections::VecDeque;
+
+use tautline_device::own::Own;
+use tautline_device::{Datagram, DeviceEvent, RouteId, RxBatch, SlotId};
+use tautline_link::{Doorkeeper, Event as LinkEvent, Nanos, Peering, Who};
+
+use crate::counters::add;
+use crate::delivery::Item;
+use crate::limits::{BATCH_BUFFERS, HELLOS_FREE, MAX_EVENTS};
+use crate::peer::{Peer, PeerState};
+use crate::{Config, Counters, Down, Event, Job, JoinError, Rank};
+
+/// The software network card of one process. Everything it does is given the time; it reads no clock.
+pub struct Interface {
+    pub(crate) rank: Rank,
+    pub(crate) config: Config,
+    pub(crate) device: Box<dyn Datagram>,
+    pub(crate) own: Own,
+    pub(crate) peers: Vec<Peer>,
+    pub(crate) dirty: Vec<Rank>,
+    pub(crate) next_deadline: Nanos,
+    pub(crate) batch: Option<Box<RxBatch>>,
+    pub(crate) ready: VecDeque<Item>,
+    /// How many items of `ready` lie in the batch.
+    pub(crate) in_place: usize,
+    pub(crate) buffers: Vec<Vec<u8>>,
+    pub(crate) events: VecDeque<Event>,
+    pub(crate) scratch: Vec<SlotId>,
+    pub(crate) batch_depth: u32,
+    pub(crate) handlers: Vec<(String, bool)>,
+    pub(crate) keys: Vec<String>,
+    pub(crate) shake_route: RouteId,
+    pub(crate) doorkeeper: Doorkeeper,
+    pub(crate) seed: u64,
+    pub(crate) counters: Counters,
+    pub(crate) closed: bool,
+}
+
+impl std::fmt::Debug for Interface {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Interface").field("rank", &self.rank).field("device", &self.device.name()).finish()
+    }
+}
+
+impl Interface {
+    /// Makes an interface for `job` over `device`. `entropy` must be fresh and unpredictable: epochs come from it.
+    /// `handlers` are the names that this side announces, each with whether it takes only short messages.
+    pub fn new(
+        job: &Job,
+        mut config: Config,
+        mut device: Box<dyn Datagram>,
+        entropy: [u8; 32],
+        handlers: Vec<(String, bool)>,
+    ) -> Result<Interface, JoinError> {
+        // D-6: the receive buffer is shared by all who may send to it at once.
+        let senders = (job.members.len() as u32).saturating_sub(1).clamp(1, 16);
+        config.link.receive_buffer = (device.receive_buffer() as u32 / senders).max(16 * 1024);
+        let mut peers = Vec::with_capacity(job.members.len());
+        for (rank, member) in job.members.iter().enumerate() {
+            let route = device.route(member.addr)?;
+            let who = Who {
+                key: job.key.clone(),
+                me: job.rank,
+                peer: rank as u32,
+                endpoint: 0,
+                peer_endpoint: 0,
+                max_frame: device.max_frame(route),
+            };
+            peers.push(Peer::new(rank as Rank, Peering::new(who, config.link.clone()), route, 0));
+        }
+        let shake_route = device.route(device.local_addr())?;
+        let own_frame = device.arena_ref().payload_len();
+        let limit = HELLOS_FREE + 4 * peers.len() as u32;
+        let mut seed = [0; 8];
+        seed.copy_from_slice(&entropy[..8]);
+        let mut interface = Interface {
+            rank: job.rank,
+            own: Own::new(config.link.credit_slots as usize, own_frame),
+            config,
+            device,
+            peers,
+            dirty: Vec::new(),
+            next_deadline: Nanos::MAX,
+            batch: Some(Box::new(RxBatch::new(BATCH_BUFFERS))),
+            ready: VecDeque::with_capacity(1024),
+            in_place: 0,
+            buffers: Vec::new(),
+            events: VecDeque::new(),
+            scratch: Vec::new(),
+            batch_depth: 0,
+            handlers,
+            keys: Vec::new(),
+            shake_route,
+            doorkeeper: Doorkeeper::new(entropy, limit),
+            seed: u64::from_le_bytes(seed),
+            counters: Counters::default(),
+            closed: false,
+        };
+        interface.open_own();
+        Ok(interface)
+    }
+
+    /// The channel to ourselves is open from the start.
+    fn open_own(&mut self) {
+        let me = self.rank as usize;
+        let names = self.handlers.clone();
+        for (number, (name, short)) in names.iter().enumerate() {
+            let number = number as u16 | if *short { crate::peer::SHORT_ONLY } else { 0 };
+            self.peers[me].learn(name, number, &[]);
+        }
+        let peer = &mut self.peers[me];
+        peer.state = PeerState::Up;
+        peer.incarnation = 1;
+        peer.table_complete = true;
+    }
+
+    /// Receives, answers, repeats, keeps alive: everything but running handlers (N-1). Returns how many frames came.
+    #[inline]
+    pub fn poll(&mut self, now: Nanos) -> usize {
+        let received = self.receive(now);
+        self.service(now);
+        received
+    }
+
+    /// Sends what the peers marked dirty have to send, and serves timers that are due.
+    #[inline]
+    pub(crate) fn service(&mut self, now: Nanos) {
+        while let Some(rank) = self.dirty.pop() {
+            self.peers[rank as usize].dirty = false;
+            self.serve(now, rank);
+        }
+        if now >= self.next_deadline {
+            self.serve_timers(now);
+        }
+        self.flush();
+    }
+
+    #[inline]
+    pub(crate) fn flush(&mut self) {
+        self.device.flush();
+        for slot in self.scratch.drain(..) {
+            self.device.arena().give(slot);
+        }
+    }
+
+    #[cold]
+    fn serve_timers(&mut self, now: Nanos) {
+        self.next_deadline = Nanos::MAX;
+        for rank in 0..self.peers.len() as Rank {
+            let peer = &mut self.peers[rank as usize];
+            if peer.peering.next_deadline().is_some_and(|at| at <= now) {
+                peer.peering.handle_timeout(now);
+                self.serve(now, rank);
+            } else if peer.state == PeerState::Connecting {
+                self.serve(now, rank);
+            } else {
+                self.note_deadline(rank);
+            }
+        }
+        while let Some(event) = self.device.poll_event() {
+            self.handle_device_event(now, &event);
+        }
+    }
+
+    fn handle_device_event(&mut self, now: Nanos, event: &DeviceEvent) {
+        if let DeviceEvent::PathLimit { route, max_frame } = *event {
+            if let Some(peer) = self.peers.iter_mut().find(|p| p.route == route) {
+                peer.peering.set_path_limit(now, max_frame);
+                let rank = peer.rank;
+                self.serve(now, rank);
+            }
+        }
+    }
+
+    #[inline]
+    pub(crate) fn note_deadline(&mut self, rank: Rank) {
+        let peer = &self.peers[rank as usize];
+        let mut at = peer.peering.next_deadline().unwrap_or(Nanos::MAX);
+        if peer.state == PeerState::Connecting {
+            at = at.min(peer.connect_by);
+        }
+        self.next_deadline = self.next_deadline.min(at);
+    }
+
+    #[inline]
+    pub(crate) fn mark_dirty(&mut self, rank: Rank) {
+        let peer = &mut self.peers[rank as usize];
+        if !peer.dirty {
+            peer.dirty = true;
+            self.dirty.push(rank);
+        }
+    }
+
+    /// Everything that one peer is owed: freed slots, frames, events.
+    #[inline]
+    pub(crate) fn serve(&mut self, now: Nanos, rank: Rank) {
+        if rank == self.rank {
+            return;
+        }
+        self.collect(now, rank);
+        self.transmit(now, rank);
+        self.note_deadline(rank);
+    }
+
+    /// Slots that are no longer needed, and news of the link.
+    #[inline]
+    fn collect(&mut self, now: Nanos, rank: Rank) {
+        if let Some(former) = self.peers[rank as usize].peering.take_former() {
+            self.bury(rank, former);
+        }
+        let peer = &mut self.peers[rank as usize];
+        let Some(link) = peer.peering.link_mut() else {
+            if peer.state == PeerState::Connecting && now >= peer.connect_by {
+                peer.peering.give_up();
+                self.take_down(rank, Down::Unreachable);
+            }
+            return;
+        };
+        let arena = self.device.arena();
+        while let Some(token) = link.poll_freed() {
+            arena.give(SlotId(token));
+        }
+        if let Some(event) = link.poll_event() {
+            self.handle_link_event(rank, &event);
+        }
+    }
+
+    #[cold]
+    fn handle_link_event(&mut self, rank: Rank, event: &LinkEvent) {
+        match event {
+            LinkEvent::Died(why) => self.take_down(rank, Down::Died(*why)),
+            LinkEvent::PeerClosed | LinkEvent::Closed => self.take_down(rank, Down::Closed),
+            LinkEvent::PathChanged(max_frame) => {
+                self.push_event(Event::PathChanged { peer: rank, max_frame: *max_frame });
+            }
+        }
+        // Rare enough that the next poll may take the next one.
+        self.mark_dirty(rank);
+    }
+
+    /// A link was replaced by one with a restarted peer.
+    #[cold]
+    pub(crate) fn bury(&mut self, rank: Rank, mut former: Box<tautline_link::Link>) {
+        while let Some(token) = former.poll_freed() {
+            self.device.arena().give(SlotId(token));
+        }
+        while let Some(event) = former.poll_event() {
+            if let LinkEvent::Died(why) = event {
+                self.take_down(rank, Down::Died(why));
+            }
+        }
+        add(&mut self.counters.links, former.counters());
+    }
+
+    /// The peer is gone; the program is told once (N-8).
+    pub(crate) fn take_down(&mut self, rank: Rank, why: Down) {
+        let peer = &mut self.peers[rank as usize];
+        if let Some(open) = peer.open.take() {
+            self.device.arena().give(open.slot);
+        }
+        peer.reset_channel();
+        if matches!(peer.state, PeerState::Up | PeerState::Connecting) {
+            peer.state = PeerState::Down(why);
+            self.push_event(Event::PeerDown { peer: rank, why });
+        }
+    }
+
+    pub(crate) fn push_event(&mut self, event: Event) {
+        if self.events.len() == MAX_EVENTS {
+            self.events.pop_front();
+            self.counters.events_lost += 1;
+        }
+        tracing::debug!(rank = self.rank, ?event, "event");
+        self.events.push_back(event);
+    }
+
+    /// The next thing that happened.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// When [`Interface::poll`] must be called at the latest, if nothing arrives.
+    pub fn next_deadline(&self) -> Option<Nanos> {
+        (self.next_deadline != Nanos::MAX).then_some(self.next_deadline)
+    }
+
+    /// Whether slots or events wait for the program.
+    #[inline]
+    pub fn has_ready(&self) -> bool {
+        !self.ready.is_empty() || !self.events.is_empty()
+    }
+
+    /// Whether anything sent is unacknowledged, or anything received waits to be acknowledged.
+    pub fn has_pending(&self) -> bool {
+        self.peers.iter().any(|p| p.peering.link().is_some_and(|l| l.unacknowledged() > 0))
+    }
+
+    /// How things stand with a peer.
+    pub fn peer_state(&self, rank: Rank) -> Option<PeerState> {
+        self.peers.get(rank as usize).map(|p| p.state)
+    }
+
+    /// What was counted.
+    pub fn counters(&self) -> Counters {
+        let mut counters = self.counters;
+        counters.device = self.device.counters();
+        for link in self.peers.iter().filter_map(|p| p.peering.link()) {
+            add(&mut counters.links, link.counters());
+        }
+        counters
+    }
+
+    /// The live link to a peer, to look at.
+    pub fn link(&self, rank: Rank) -> Option<&tautline_link::Link> {
+        self.peers.get(rank as usize)?.peering.link()
+    }
+
+    /// The device.
+    pub fn device(&self) -> &dyn Datagram {
+        &*self.device
+    }
+
+    /// Starts to close every link in good order (N-9). Poll until [`Interface::is_closed`].
+    pub fn close(&mut self, now: Nanos) {
+        self.closed = true;
+        self.batch_depth = 0;
+        for rank in 0..self.peers.len() as Rank {
+            self.close_slot(rank);
+            let peer = &mut self.peers[rank as usize];
+            peer.peering.give_up();
+            if let Some(link) = peer.peering.link_mut() {
+                link.close(now);
+            }
+            self.mark_dirty(rank);
+        }
+        self.service(now);
+    }
+
+    /// Whether every link is over.
+    pub fn is_closed(&self) -> bool {
+        self.closed && self.peers.iter().all(|p| p.peering.link().is_none_or(tautline_link::Link::is_over))
+    }
+
+    /// A number that was never used before and cannot be guessed: the next output of a keyed sequence.
+    pub(crate) fn fresh_number(&mut self) -> u64 {
+        self.seed = self.seed.wrapping_add(1);
+        let number = u64::from_le_bytes(
+            self.doorkeeper.cookie(b"fresh", self.seed)[..8].try_into().expect("eight bytes"),
+        );
+        number.max(1)
+    }
+}

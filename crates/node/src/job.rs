@@ -1,0 +1,231 @@
+//! A job: who takes part, where they live, and the key they share (J-1 … J-4).
+//!
+//! Handed over by an inherited descriptor whose number is in `TAUTLINE_JOB_FD`, or by a file of mode 0600 named in
+//! `TAUTLINE_JOB_FILE`. The key is never in arguments or in the environment.
+
+use std::fmt::Write as _;
+use std::io::Read;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use tautline_link::JobKey;
+use tautline_wire::handshake::Security;
+
+use crate::limits::{MAX_JOB_FILE, MAX_PEERS};
+use crate::{JoinError, Rank};
+
+/// Names the inherited descriptor that a job description is read from.
+pub const JOB_FD: &str = "TAUTLINE_JOB_FD";
+/// Names the file that a job description is read from.
+pub const JOB_FILE: &str = "TAUTLINE_JOB_FILE";
+
+const HEADER: &str = "tautline-job 1";
+
+/// One process of a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Where it receives datagrams.
+    pub addr: SocketAddr,
+}
+
+/// A job, as one of its processes sees it.
+#[derive(Debug)]
+pub struct Job {
+    /// This process.
+    pub rank: Rank,
+    /// The shared secret.
+    pub key: JobKey,
+    /// All processes, by rank.
+    pub members: Vec<Member>,
+    /// Protection that the launcher asked for.
+    pub security: Option<Security>,
+    /// A socket, bound to this member's address, that the launcher opened.
+    pub socket: Option<OwnedFd>,
+}
+
+impl Job {
+    /// How many processes there are.
+    pub fn size(&self) -> u32 {
+        self.members.len() as u32
+    }
+
+    /// The job that this process was started in (J-1).
+    pub fn from_environment() -> Result<Job, JoinError> {
+        if let Ok(number) = std::env::var(JOB_FD) {
+            return Job::from_descriptor(&number);
+        }
+        match std::env::var_os(JOB_FILE) {
+            Some(path) => Job::from_file(Path::new(&path)),
+            None => Err(JoinError::NoJob),
+        }
+    }
+
+    fn from_descriptor(number: &str) -> Result<Job, JoinError> {
+        let unreadable = |why: String| JoinError::Unreadable(format!("descriptor {number} ({JOB_FD}): {why}"));
+        let raw = number.parse().map_err(|_| unreadable("not a number".into()))?;
+        let fd = tautline_device::inherit::take(raw)
+            .map_err(|e| unreadable(format!("{e}; it is handed over once, to the process that was launched")))?;
+        let mut text = String::new();
+        std::fs::File::from(fd)
+            .take(MAX_JOB_FILE as u64)
+            .read_to_string(&mut text)
+            .map_err(|e| unreadable(e.to_string()))?;
+        Job::parse(&text)
+    }
+
+    /// Reads a job file, which nobody but its owner may be able to read (J-2).
+    pub fn from_file(path: &Path) -> Result<Job, JoinError> {
+        let unreadable = |why: String| JoinError::Unreadable(format!("{}: {why}", path.display()));
+        let file = std::fs::File::open(path).map_err(|e| unreadable(e.to_string()))?;
+        let meta = file.metadata().map_err(|e| unreadable(e.to_string()))?;
+        if meta.mode() & 0o077 != 0 {
+            return Err(unreadable(format!(
+                "mode {:04o} lets others read the key; run: chmod 600 {}",
+                meta.mode() & 0o7777,
+                path.display()
+            )));
+        }
+        let mut text = String::new();
+        file.take(MAX_JOB_FILE as u64).read_to_string(&mut text).map_err(|e| unreadable(e.to_string()))?;
+        Job::parse(&text)
+    }
+
+    /// Reads a description (J-3).
+    pub fn parse(text: &str) -> Result<Job, JoinError> {
+        let bad = JoinError::Nonsense;
+        let mut lines = text.lines();
+        if lines.next() != Some(HEADER) {
+            return Err(bad(format!("the first line must be \"{HEADER}\"")));
+        }
+        let (mut rank, mut key, mut security, mut socket) = (None, None, None, None);
+        let mut members: Vec<Member> = Vec::new();
+        for line in lines.map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#')) {
+            let (word, rest) = line.split_once(' ').ok_or_else(|| bad(format!("\"{line}\" has no value")))?;
+            match word {
+                "rank" => rank = Some(rest.parse().map_err(|_| bad(format!("\"{rest}\" is no rank")))?),
+                "key" => key = Some(parse_key(rest)?),
+                "member" => members.push(parse_member(rest, members.len())?),
+                "security" => security = Some(rest.parse().map_err(bad)?),
+                "socket" => socket = Some(parse_socket(rest)?),
+                other => return Err(bad(format!("unknown word \"{other}\""))),
+            }
+        }
+        let rank: Rank = rank.ok_or_else(|| bad("there is no rank".into()))?;
+        let key = key.ok_or_else(|| bad("there is no key".into()))?;
+        if rank as usize >= members.len() {
+            return Err(bad(format!("rank {rank} is not among the {} members", members.len())));
+        }
+        if members.len() > MAX_PEERS {
+            return Err(bad(format!("{} members are more than the {MAX_PEERS} that a job may have", members.len())));
+        }
+        Ok(Job { rank, key, members, security, socket })
+    }
+
+    /// Writes a description for the process of `rank`; `socket` is the number of an inherited descriptor.
+    pub fn describe(
+        rank: Rank,
+        key: &JobKey,
+        members: &[Member],
+        security: Option<Security>,
+        socket: Option<i32>,
+    ) -> String {
+        let mut text = format!("{HEADER}\nrank {rank}\nkey ");
+        for byte in key.bytes() {
+            let _ = write!(text, "{byte:02x}");
+        }
+        text.push('\n');
+        for (rank, member) in members.iter().enumerate() {
+            let _ = writeln!(text, "member {rank} {}", member.addr);
+        }
+        if let Some(security) = security {
+            let _ = writeln!(text, "security {}", security.name());
+        }
+        if let Some(socket) = socket {
+            let _ = writeln!(text, "socket {socket}");
+        }
+        text
+    }
+}
+
+fn parse_key(hex: &str) -> Result<JobKey, JoinError> {
+    let mut key = [0; 32];
+    let good = hex.len() == 64
+        && hex.is_ascii()
+        && key.iter_mut().enumerate().all(|(i, byte)| {
+            u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).map(|b| *byte = b).is_ok()
+        });
+    // The key itself never appears in an error.
+    if good { Ok(JobKey::new(key)) } else { Err(JoinError::Nonsense("the key is not 64 hexadecimal digits".into())) }
+}
+
+fn parse_member(text: &str, expected: usize) -> Result<Member, JoinError> {
+    let bad = |why: String| JoinError::Nonsense(format!("member \"{text}\": {why}"));
+    let (rank, addr) = text.split_once(' ').ok_or_else(|| bad("wants a rank and an address".into()))?;
+    if rank.parse() != Ok(expected) {
+        return Err(bad(format!("expected rank {expected}; members are listed in order")));
+    }
+    let addr = addr.trim().parse().map_err(|_| bad("the address must look like 10.0.0.1:7000 or [::1]:7000".into()))?;
+    Ok(Member { addr })
+}
+
+fn parse_socket(text: &str) -> Result<OwnedFd, JoinError> {
+    let bad = |why: String| JoinError::Nonsense(format!("socket \"{text}\": {why}"));
+    let raw = text.parse().map_err(|_| bad("not a descriptor's number".into()))?;
+    tautline_device::inherit::take(raw).map_err(|e| bad(e.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn members() -> Vec<Member> {
+        ["127.0.0.1:1000", "[::1]:2000"].iter().map(|a| Member { addr: a.parse().unwrap() }).collect()
+    }
+
+    /// J-3: a description reads back as written.
+    #[test]
+    fn round_trip() {
+        let key = JobKey::new([0xab; 32]);
+        let text = Job::describe(1, &key, &members(), Some(Security::Sealed), None);
+        let job = Job::parse(&text).unwrap();
+        assert_eq!((job.rank, job.size(), job.security), (1, 2, Some(Security::Sealed)));
+        assert_eq!(job.key.bytes(), key.bytes());
+        assert_eq!(job.members, members());
+    }
+
+    /// J-3: each mistake is named, and the key never is.
+    #[test]
+    fn mistakes_are_named() {
+        let good = Job::describe(1, &JobKey::new([0xab; 32]), &members(), None, None);
+        for (from, to, word) in [
+            ("tautline-job 1", "job", "first line"),
+            ("rank 1", "rank x", "no rank"),
+            ("rank 1", "rank 7", "not among"),
+            ("rank 1\n", "", "no rank"),
+            ("key abab", "key zzab", "hexadecimal"),
+            ("member 1", "member 5", "in order"),
+            ("[::1]:2000", "localhost", "address"),
+            ("rank 1", "bogus 1", "bogus"),
+        ] {
+            let error = Job::parse(&good.replacen(from, to, 1)).unwrap_err().to_string();
+            assert!(error.contains(word), "{error}");
+            assert!(!error.contains("abababab"), "{error}");
+        }
+    }
+
+    /// J-2: a job file that others can read is refused, with the command that mends it.
+    #[test]
+    fn file_mode_is_checked() {
+        use std::os::unix::fs::PermissionsExt;
+        let path = std::env::temp_dir().join(format!("tautline-job-test-{}", std::process::id()));
+        std::fs::write(&path, Job::describe(0, &JobKey::new([1; 32]), &members(), None, None)).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+        let error = Job::from_file(&path).unwrap_err().to_string();
+        assert!(error.contains("chmod 600"), "{error}");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        assert!(Job::from_file(&path).is_ok());
+        std::fs::remove_file(&path).unwrap();
+    }
+}

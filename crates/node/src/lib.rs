@@ -1,0 +1,50 @@
+//! One process on the fabric.
+//!
+//! Two halves. The [`Interface`] owns the device and the links: it is the network card of the papers, in software. An
+//! [`Endpoint`] is what a program's thread holds: it adds records to slots, takes delivered frames, reads events and
+//! waits. Between them stands one owner word (a lock), because the watchdog takes the interface over when the program
+//! computes. What does not live here: the meaning of messages, which is the `tautline` crate's.
+//!
+//! The rule numbers in comments (`N-1`, …) are those of `docs/PROTOCOL.md`.
+#![forbid(unsafe_code)]
+
+mod choose;
+mod clock;
+mod config;
+mod counters;
+mod delivery;
+mod endpoint;
+mod error;
+mod event;
+mod handshake;
+mod interface;
+mod job;
+pub mod limits;
+mod peer;
+mod rx;
+mod tx;
+mod wait;
+mod watchdog;
+
+pub use choose::{Choice, PassedOver, open_device};
+pub use clock::Clock;
+pub use config::{Config, DeviceName, Waiting};
+pub use counters::Counters;
+pub use delivery::{Delivery, Item};
+pub use endpoint::{Endpoint, Waker};
+pub use error::{JoinError, SendError};
+pub use event::{Down, Event};
+pub use interface::Interface;
+pub use job::{Job, Member};
+pub use peer::{Key, PeerState};
+
+/// Re-exported so that layers above need not depend on the crates below.
+pub mod wire {
+    pub use tautline_wire::handshake::Security;
+    pub use tautline_wire::record::{LONG_LEN, Record, Records, SHORT_LEN};
+}
+pub use tautline_device as device;
+pub use tautline_link as link;
+
+/// A process of the job, counted from zero.
+pub type Rank = u32;

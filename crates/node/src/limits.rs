@@ -1,0 +1,26 @@
+//! Every table, queue and loop of a node has its maximum here, with the reason.
+
+/// Peers of one node. Channel numbers keep the peer's index in their low 16 bits.
+pub const MAX_PEERS: usize = 1 << 12;
+/// Names of handlers that one side may announce.
+pub const MAX_HANDLERS: usize = 1 << 10;
+/// Bytes of a handler's name.
+pub const MAX_NAME: usize = 200;
+/// Frames taken from the device in one poll, so that a flood does not starve the program (N-3).
+pub const POLL_FRAMES: usize = 512;
+/// Receive buffers of a batch, 64 KiB each.
+pub const BATCH_BUFFERS: usize = 8;
+/// Events that wait for the program; the oldest give way, and that is counted.
+pub const MAX_EVENTS: usize = 4096;
+/// Slots that may wait unsent for one peer before senders are held back.
+pub const TX_QUEUE: usize = 128;
+/// Slots of the arena that only acknowledgements and other control frames may use.
+pub const TX_RESERVE: usize = 16;
+/// Slots being put together from fragments, per peer.
+pub const MAX_REASSEMBLIES: usize = 64;
+/// Hellos per tenth of a second that are taken without proof of address, beside four per peer.
+pub const HELLOS_FREE: u32 = 64;
+/// Bytes of the longest job description.
+pub const MAX_JOB_FILE: usize = 1 << 20;
+
+const _: () = assert!(MAX_PEERS <= 1 << 16 && MAX_HANDLERS < 1 << 15 && MAX_NAME < 256);

@@ -1,0 +1,109 @@
+//! What a node keeps of one other rank.
+
+use std::collections::{HashMap, VecDeque};
+
+use tautline_device::{RouteId, SlotId};
+use tautline_link::{Peering, Reassembly};
+use tautline_wire::Seq;
+
+use crate::{Down, Rank};
+
+/// A handler's name as this side knows it; see [`crate::Endpoint::key`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key(pub(crate) u32);
+
+/// Set in an announced number: the handler takes only messages that fit one frame (M-2).
+pub(crate) const SHORT_ONLY: u16 = 1 << 15;
+pub(crate) const UNKNOWN: u16 = u16::MAX;
+
+/// How things stand with a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerState {
+    /// No channel has been asked for yet.
+    Unknown,
+    /// A channel is being opened.
+    Connecting,
+    /// Messages can be sent.
+    Up,
+    /// The peer is gone.
+    Down(Down),
+}
+
+/// The slot that records are being added to.
+#[derive(Debug)]
+pub(crate) struct Open {
+    pub(crate) slot: SlotId,
+    pub(crate) used: usize,
+    pub(crate) capacity: usize,
+    /// The last record, if it may still grow: its message and where its header starts.
+    pub(crate) tail: Option<(u32, usize)>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub(crate) rank: Rank,
+    pub(crate) peering: Peering,
+    pub(crate) route: RouteId,
+    pub(crate) state: PeerState,
+    pub(crate) incarnation: u32,
+    pub(crate) connect_by: u64,
+    pub(crate) open: Option<Open>,
+    pub(crate) next_message: u32,
+    /// Limits of messages under way that are longer than the peer's first window.
+    pub(crate) windows: HashMap<u32, u64>,
+    /// Slots that arrived ahead of a gap; the first is the one after the slot that is due.
+    pub(crate) ahead: VecDeque<Option<Vec<u8>>>,
+    pub(crate) parts: Vec<(Seq, Reassembly)>,
+    pub(crate) table: HashMap<String, u16>,
+    pub(crate) numbers: Vec<u16>,
+    pub(crate) table_complete: bool,
+    pub(crate) announced: bool,
+    pub(crate) dirty: bool,
+}
+
+impl Peer {
+    pub(crate) fn new(rank: Rank, peering: Peering, route: RouteId, keys: usize) -> Peer {
+        Peer {
+            rank,
+            peering,
+            route,
+            state: PeerState::Unknown,
+            incarnation: 0,
+            connect_by: 0,
+            open: None,
+            next_message: 0,
+            windows: HashMap::new(),
+            ahead: VecDeque::new(),
+            parts: Vec::new(),
+            table: HashMap::new(),
+            numbers: vec![UNKNOWN; keys],
+            table_complete: false,
+            announced: false,
+            dirty: false,
+        }
+    }
+
+    /// A new channel begins: nothing of the old one may leak into it (N-4).
+    pub(crate) fn reset_channel(&mut self) {
+        self.next_message = 0;
+        self.windows.clear();
+        self.ahead.clear();
+        self.parts.clear();
+        self.table.clear();
+        self.numbers.fill(UNKNOWN);
+        self.table_complete = false;
+        self.announced = false;
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.state == PeerState::Up
+    }
+
+    /// Learns a handler of the peer's.
+    pub(crate) fn learn(&mut self, name: &str, number: u16, keys: &[String]) {
+        self.table.insert(name.to_owned(), number);
+        if let Some(at) = keys.iter().position(|k| k == name) {
+            self.numbers[at] = number;
+        }
+    }
+}

@@ -1,0 +1,354 @@
+//! Sending: from records to frames.
+
+use tautline_device::{Channel, Datagram, HEADROOM, RouteId, SlotId};
+use tautline_link::{Nanos, Transmit};
+use tautline_wire::record::{self, LONG_LEN, SHORT_LEN};
+
+use crate::interface::Interface;
+use crate::limits::{TX_QUEUE, TX_RESERVE};
+use crate::peer::{Key, Open, Peer, PeerState, SHORT_ONLY, UNKNOWN};
+use crate::{Rank, SendError};
+
+/// Bytes that are worth a system call of their own.
+const TRAIN: usize = 60_000;
+
+impl Interface {
+    /// The peer's number for a handler, if a message of `len` bytes may go there now. Starts to connect if need be.
+    #[inline]
+    pub(crate) fn handler(&mut self, now: Nanos, rank: Rank, key: Key, len: u64) -> Result<u16, SendError> {
+        let Some(peer) = self.peers.get(rank as usize) else { return Err(SendError::NoSuchPeer(rank)) };
+        if !peer.is_up() || self.closed {
+            return Err(self.not_up(now, rank));
+        }
+        let number = peer.numbers[key.0 as usize];
+        if number == UNKNOWN {
+            return Err(SendError::UnknownHandler(rank));
+        }
+        if number & SHORT_ONLY != 0 && len > self.short_limit(rank) as u64 {
+            return Err(SendError::TooLongForHandler(self.short_limit(rank)));
+        }
+        Ok(number & !SHORT_ONLY)
+    }
+
+    #[cold]
+    fn not_up(&mut self, now: Nanos, rank: Rank) -> SendError {
+        if self.closed {
+            return SendError::Closed;
+        }
+        self.connect(now, rank);
+        match self.peers[rank as usize].state {
+            PeerState::Down(why) => SendError::PeerGone(rank, why),
+            _ => SendError::WouldBlock,
+        }
+    }
+
+    /// The longest message that fits one frame.
+    pub(crate) fn short_limit(&self, rank: Rank) -> usize {
+        self.capacity(&self.peers[rank as usize]) - LONG_LEN
+    }
+
+    fn capacity(&self, peer: &Peer) -> usize {
+        let arena = self.device.arena_ref().payload_len();
+        if peer.rank == self.rank {
+            return self.own.max_frame().min(arena);
+        }
+        peer.peering.link().map_or(arena, tautline_link::Link::slot_capacity).min(arena)
+    }
+
+    /// Whether another slot may be opened for this peer.
+    #[inline]
+    fn may_open(&self, peer: &Peer) -> bool {
+        let queued = if peer.rank == self.rank {
+            self.own.room() > 0
+        } else {
+            peer.peering.link().is_some_and(|l| l.is_open() && l.waiting() < TX_QUEUE)
+        };
+        queued && self.device.arena_ref().available() > TX_RESERVE
+    }
+
+    /// The slot that records for this peer go to, with at least `need` bytes of room; opens a new one if there must be.
+    #[inline]
+    fn open_slot(&mut self, rank: Rank, need: usize) -> Result<(), SendError> {
+        if self.peers[rank as usize].open.as_ref().is_some_and(|o| o.capacity - o.used >= need) {
+            return Ok(());
+        }
+        self.close_slot(rank);
+        let peer = &self.peers[rank as usize];
+        if !self.may_open(peer) {
+            return Err(SendError::WouldBlock);
+        }
+        let capacity = self.capacity(peer);
+        let slot = self.device.arena().take().ok_or(SendError::WouldBlock)?;
+        self.peers[rank as usize].open = Some(Open { slot, used: 0, capacity, tail: None });
+        Ok(())
+    }
+
+    /// What was added to the open slot is ready to leave.
+    #[inline]
+    pub(crate) fn close_slot(&mut self, rank: Rank) {
+        let peer = &mut self.peers[rank as usize];
+        let Some(open) = peer.open.take() else { return };
+        if open.used == 0 {
+            self.device.arena().give(open.slot);
+        } else if rank == self.rank {
+            let bytes = &self.device.arena_ref().payload(open.slot)[..open.used];
+            // Room was there when the slot was opened, and nobody else pushes.
+            self.own.push(bytes, &[]).expect("the own channel had room");
+            self.device.arena().give(open.slot);
+        } else if let Some(link) = peer.peering.link_mut().filter(|l| l.is_open()) {
+            link.push(open.slot.0, open.used as u32);
+            self.mark_dirty(rank);
+        } else {
+            self.device.arena().give(open.slot);
+        }
+    }
+
+    /// A whole small message (M-3).
+    #[inline]
+    pub(crate) fn short(&mut self, rank: Rank, handler: u16, data: &[u8]) -> Result<(), SendError> {
+        self.open_slot(rank, SHORT_LEN + data.len())?;
+        let open = self.peers[rank as usize].open.as_mut().expect("opened above");
+        let room = &mut self.device.arena().payload_mut(open.slot)[open.used..open.capacity];
+        let head = record::write::short(room, handler, data.len());
+        room[head..head + data.len()].copy_from_slice(data);
+        open.used += head + data.len();
+        open.tail = None;
+        Ok(())
+    }
+
+    /// The beginning of a message (M-3); returns its number.
+    pub(crate) fn begin(&mut self, rank: Rank, handler: u16, total: u64) -> Result<u32, SendError> {
+        self.open_slot(rank, LONG_LEN + usize::from(total > 0))?;
+        let peer = &mut self.peers[rank as usize];
+        let message = peer.next_message;
+        peer.next_message = message.wrapping_add(1);
+        let first_window = peer.peering.link().map_or(u64::MAX, |l| u64::from(l.peer().message_window));
+        let first_window = if rank == self.rank { u64::from(self.config.link.message_window) } else { first_window };
+        if total > first_window {
+            peer.windows.insert(message, first_window);
+        }
+        let open = peer.open.as_mut().expect("opened above");
+        let at = open.used;
+        let room = &mut self.device.arena().payload_mut(open.slot)[at..open.capacity];
+        open.used += record::write::first(room, handler, message, total, 0);
+        open.tail = Some((message, at));
+        Ok(message)
+    }
+
+    /// Adds as many of a piece's `len` bytes as there is room for and returns how many; zero means: wait. `fill` writes
+    /// them in place: it is given how far the piece has come, and room.
+    #[inline]
+    pub(crate) fn add_with(
+        &mut self,
+        now: Nanos,
+        rank: Rank,
+        message: u32,
+        offset: u64,
+        len: usize,
+        mut fill: impl FnMut(usize, &mut [u8]),
+    ) -> usize {
+        let mut len = len;
+        if let Some(limit) = self.peers[rank as usize].windows.get(&message) {
+            len = len.min(limit.saturating_sub(offset) as usize);
+        }
+        let mut done = 0;
+        while done < len {
+            let Some((at, room)) = self.grow(rank, message, offset + done as u64, len - done) else { break };
+            let slot = self.peers[rank as usize].open.as_ref().expect("grown above").slot;
+            fill(done, &mut self.device.arena().payload_mut(slot)[at..at + room]);
+            done += room;
+            if self.train_is_long(rank) {
+                self.service(now);
+            }
+        }
+        done
+    }
+
+    /// Enough slots wait for one system call's worth of frames.
+    #[inline]
+    fn train_is_long(&self, rank: Rank) -> bool {
+        let peer = &self.peers[rank as usize];
+        let capacity = peer.open.as_ref().map_or(1, |o| o.capacity);
+        peer.peering.link().is_some_and(|l| l.waiting() >= (TRAIN / capacity).clamp(1, 64))
+    }
+
+    /// Whether a message begun with `incarnation` of a peer can still go on.
+    #[inline]
+    pub(crate) fn check(&self, rank: Rank, incarnation: u32) -> Result<(), SendError> {
+        let peer = self.peers.get(rank as usize).ok_or(SendError::NoSuchPeer(rank))?;
+        match peer.state {
+            PeerState::Up if peer.incarnation == incarnation && !self.closed => Ok(()),
+            PeerState::Down(why) => Err(SendError::PeerGone(rank, why)),
+            _ if self.closed => Err(SendError::Closed),
+            _ => Err(SendError::PeerGone(rank, crate::Down::Died(tautline_link::Death::Restarted))),
+        }
+    }
+
+    /// The message is complete; its window is of no more interest.
+    pub(crate) fn forget(&mut self, rank: Rank, message: u32) {
+        self.peers[rank as usize].windows.remove(&message);
+    }
+
+    /// Makes room for up to `want` more bytes of a message in the open slot, or in a new one; returns where and how much.
+    #[inline]
+    fn grow(&mut self, rank: Rank, message: u32, offset: u64, want: usize) -> Option<(usize, usize)> {
+        let tail = self.peers[rank as usize].open.as_ref().filter(|o| o.used < o.capacity).and_then(|o| o.tail);
+        let continues = tail.is_some_and(|(m, _)| m == message);
+        if !continues {
+            self.open_slot(rank, LONG_LEN + 1).ok()?;
+        }
+        let open = self.peers[rank as usize].open.as_mut().expect("there is one now");
+        let room = &mut self.device.arena().payload_mut(open.slot)[..open.capacity];
+        let head = match open.tail {
+            Some((m, head)) if m == message && continues => head,
+            _ => {
+                let head = open.used;
+                open.used += record::write::more(&mut room[head..], message, offset, 0);
+                open.tail = Some((message, head));
+                head
+            }
+        };
+        let at = open.used;
+        let take = want.min(open.capacity - at);
+        open.used += take;
+        record::write::set_len(&mut room[head..], open.used - head - LONG_LEN);
+        Some((at, take))
+    }
+
+    /// The message will not be completed (M-6). Refused for want of room: try again.
+    pub(crate) fn abort(&mut self, rank: Rank, message: u32) -> Result<(), SendError> {
+        self.open_slot(rank, LONG_LEN)?;
+        let peer = &mut self.peers[rank as usize];
+        peer.windows.remove(&message);
+        let open = peer.open.as_mut().expect("opened above");
+        let room = &mut self.device.arena().payload_mut(open.slot)[open.used..open.capacity];
+        open.used += record::write::abort(room, message);
+        open.tail = None;
+        Ok(())
+    }
+
+    /// A control slot of its own (W-6): tables and windows do not wait behind messages that are being written.
+    pub(crate) fn push_control(&mut self, rank: Rank, bytes: &[u8]) -> bool {
+        let Some(slot) = self.device.arena().take() else { return false };
+        self.device.arena().payload_mut(slot)[..bytes.len()].copy_from_slice(bytes);
+        if rank == self.rank {
+            let pushed = self.own.push(bytes, &[]).is_ok();
+            self.device.arena().give(slot);
+            return pushed;
+        }
+        match self.peers[rank as usize].peering.link_mut().filter(|l| l.is_open()) {
+            Some(link) => {
+                link.push(slot.0, bytes.len() as u32);
+                self.mark_dirty(rank);
+                true
+            }
+            None => {
+                self.device.arena().give(slot);
+                true
+            }
+        }
+    }
+
+    /// Lets the peer send up to `limit` bytes of a message (M-5). False if that must be tried again.
+    pub(crate) fn grant_window(&mut self, rank: Rank, message: u32, limit: u64) -> bool {
+        let mut bytes = [0; LONG_LEN];
+        record::write::window(&mut bytes, message, limit);
+        self.push_control(rank, &bytes)
+    }
+
+    /// A message has ended, or a batch: whatever is in the open slot leaves, unless it may wait for company (N-2).
+    #[inline]
+    pub(crate) fn send_now(&mut self, now: Nanos, rank: Rank) {
+        if self.batch_depth > 0 {
+            return self.mark_dirty(rank);
+        }
+        if rank == self.rank {
+            return self.close_slot(rank);
+        }
+        self.mark_dirty(rank);
+        self.service(now);
+    }
+
+    /// All frames that a peer's link wants to send now.
+    #[inline]
+    pub(crate) fn transmit(&mut self, now: Nanos, rank: Rank) {
+        if self.batch_depth == 0 && self.peers[rank as usize].open.is_some() && !self.may_wait(rank) {
+            self.close_slot(rank);
+        }
+        if let Some(hello) = self.peers[rank as usize].peering.poll_hello(now) {
+            let route = self.peers[rank as usize].route;
+            self.send_bytes(route, &hello);
+        }
+        let peer = &mut self.peers[rank as usize];
+        let route = peer.route;
+        let Some(link) = peer.peering.link_mut() else { return };
+        while let Some(transmit) = link.poll_transmit(now) {
+            let whole = transmit.slot.as_ref().is_some_and(tautline_link::SlotRef::is_whole);
+            if whole && !transmit.sealed {
+                let slot = transmit.slot.as_ref().expect("whole slots are slots");
+                let range = HEADROOM - transmit.head_len()..HEADROOM + slot.range.end;
+                let bytes = self.device.arena().slot_mut(SlotId(slot.token));
+                link.finish(&transmit, now, &mut bytes[range.clone()]);
+                self.device.send(route, SlotId(slot.token), range);
+            } else if !send_copy(&mut *self.device, &mut self.scratch, link, &transmit, now, route) {
+                break;
+            }
+        }
+    }
+
+    /// Whether the open slot may stay open for company: always while the link cannot send anyway, and, as an option,
+    /// while earlier slots are unacknowledged.
+    #[inline]
+    fn may_wait(&self, rank: Rank) -> bool {
+        let peer = &self.peers[rank as usize];
+        let Some(link) = peer.peering.link() else { return false };
+        let full = peer.open.as_ref().is_none_or(|o| o.capacity - o.used < SHORT_LEN);
+        !full && link.is_open() && (link.waiting() > 0 || self.config.share_frames && link.unacknowledged() > 0)
+    }
+
+    /// Sends bytes that are no slot: handshake frames.
+    pub(crate) fn send_bytes(&mut self, route: RouteId, bytes: &[u8]) {
+        let Some(slot) = self.device.arena().take() else { return };
+        self.scratch.push(slot);
+        self.device.arena().payload_mut(slot)[..bytes.len()].copy_from_slice(bytes);
+        self.device.send(route, slot, HEADROOM..HEADROOM + bytes.len());
+    }
+}
+
+/// Builds a frame in a slot of its own: control frames, fragments, probes, and everything on a sealed link.
+#[cold]
+fn send_copy(
+    device: &mut dyn Datagram,
+    scratch: &mut Vec<SlotId>,
+    link: &mut tautline_link::Link,
+    transmit: &Transmit,
+    now: Nanos,
+    route: RouteId,
+) -> bool {
+    let taken = device.arena().take();
+    // Without a slot to copy to, what is queued goes out first, and its copies come back.
+    let slot = taken.or_else(|| {
+        device.flush();
+        scratch.drain(..).for_each(|slot| device.arena().give(slot));
+        device.arena().take()
+    });
+    let Some(copy) = slot else {
+        tracing::warn!("no slot left for a control frame");
+        return false;
+    };
+    scratch.push(copy);
+    let (head, tail) = (transmit.head_len(), transmit.tail_len());
+    let len = transmit.slot.as_ref().map_or(0, |s| s.range.len());
+    let start = HEADROOM.saturating_sub(head);
+    if let Some(slot) = &transmit.slot {
+        device.arena().copy(SlotId(slot.token), slot.range.clone(), copy, start + head);
+    }
+    let bytes = &mut device.arena().slot_mut(copy)[start..start + head + len + tail];
+    if transmit.sealed {
+        link.finish_sealed(transmit, now, bytes);
+    } else {
+        link.finish(transmit, now, bytes);
+    }
+    device.send(route, copy, start..start + head + len + tail);
+    true
+}

@@ -1,0 +1,314 @@
+//! The frames that open a channel: hello, welcome, retry, refuse (H-1 … H-9).
+//!
+//! All four share one layout of 112 bytes, so that an answer is never longer than the question (H-6).
+
+use crate::layout::fields;
+use crate::{Kind, Malformed, array, put, u16_at, u32_at, u64_at};
+
+/// Bytes of every handshake frame.
+pub const HANDSHAKE_LEN: usize = 112;
+/// Where the authentication code lies: the last 16 bytes, over everything before them.
+pub const MAC_RANGE: std::ops::Range<usize> = AT_MAC..AT_MAC + 16;
+/// "TAUT": told apart from stray traffic at a glance, and by the dissector's heuristic.
+pub const MAGIC: u32 = u32::from_le_bytes(*b"TAUT");
+
+fields! { HANDSHAKE_LEN;
+    AT_KIND: 0, 1;
+    AT_FLAGS: 1, 1;
+    AT_REASON: 2, 2;
+    AT_MAGIC: 4, 4;
+    AT_VERSION_MIN: 8, 1;
+    AT_VERSION_MAX: 9, 1;
+    AT_SECURITY: 10, 1;
+    AT_RESERVED: 11, 1;
+    AT_FEATURES: 12, 4;
+    AT_JOB: 16, 8;
+    AT_FROM: 24, 4;
+    AT_TO: 28, 4;
+    AT_FROM_ENDPOINT: 32, 2;
+    AT_TO_ENDPOINT: 34, 2;
+    AT_CHANNEL: 36, 4;
+    AT_EPOCH: 40, 8;
+    AT_PEER_EPOCH: 48, 8;
+    AT_MAX_FRAME: 56, 4;
+    AT_CREDIT: 60, 4;
+    AT_BUFFER: 64, 4;
+    AT_MESSAGE_WINDOW: 68, 4;
+    AT_SILENCE_MS: 72, 4;
+    AT_ACK_DELAY_US: 76, 4;
+    AT_COOKIE: 80, 16;
+    AT_MAC: 96, 16;
+}
+
+/// How frames of the channel are protected; both sides must want the same (H-5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[repr(u8)]
+pub enum Security {
+    /// No protection beyond the channel's token.
+    Open = 0,
+    /// A keyed tag over every frame.
+    #[default]
+    Fabric = 1,
+    /// Encryption and authentication of every frame.
+    Sealed = 2,
+}
+
+impl Security {
+    fn from_wire(value: u8) -> Result<Security, Malformed> {
+        Ok(match value {
+            0 => Security::Open,
+            1 => Security::Fabric,
+            2 => Security::Sealed,
+            _ => return Err(Malformed::BadValue),
+        })
+    }
+
+    /// The mode's name in configuration, reports and the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Security::Open => "open",
+            Security::Fabric => "fabric",
+            Security::Sealed => "sealed",
+        }
+    }
+}
+
+impl std::str::FromStr for Security {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Security, String> {
+        match name {
+            "open" => Ok(Security::Open),
+            "fabric" => Ok(Security::Fabric),
+            "sealed" => Ok(Security::Sealed),
+            other => Err(format!("unknown security mode \"{other}\"; use fabric, sealed or open")),
+        }
+    }
+}
+
+/// Why a hello was refused (H-5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u16)]
+pub enum Refusal {
+    /// No common wire version.
+    Version = 1,
+    /// The two sides want different security modes.
+    Security = 2,
+    /// The hello is for another rank.
+    WrongRank = 3,
+    /// No such endpoint here.
+    NoEndpoint = 4,
+    /// The table of peers is full.
+    Full = 5,
+    /// A critical feature bit is not supported here.
+    Feature = 6,
+}
+
+impl Refusal {
+    fn from_wire(value: u16) -> Result<Option<Refusal>, Malformed> {
+        Ok(Some(match value {
+            0 => return Ok(None),
+            1 => Refusal::Version,
+            2 => Refusal::Security,
+            3 => Refusal::WrongRank,
+            4 => Refusal::NoEndpoint,
+            5 => Refusal::Full,
+            6 => Refusal::Feature,
+            _ => return Err(Malformed::BadValue),
+        }))
+    }
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Refusal::Version => "no common protocol version",
+            Refusal::Security => "the two sides want different security modes",
+            Refusal::WrongRank => "another rank lives at that address",
+            Refusal::NoEndpoint => "no such endpoint",
+            Refusal::Full => "the peer's table is full",
+            Refusal::Feature => "the peer lacks a required feature",
+        })
+    }
+}
+
+/// A handshake frame as a typed value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Handshake {
+    /// [`Kind::Hello`], [`Kind::Welcome`], [`Kind::Retry`] or [`Kind::Refuse`].
+    pub kind: Kind,
+    /// Set in a refusal only.
+    pub reason: Option<Refusal>,
+    /// Lowest wire version the sender speaks.
+    pub version_min: u8,
+    /// Highest wire version the sender speaks; in a welcome, the version chosen.
+    pub version_max: u8,
+    /// Wanted protection.
+    pub security: Security,
+    /// Low half: features the sender has. High half: features it insists on (H-4).
+    pub features: u32,
+    /// Public name of the job, derived from its key.
+    pub job: u64,
+    /// Sender's rank.
+    pub from: u32,
+    /// Receiver's rank.
+    pub to: u32,
+    /// Sender's endpoint.
+    pub from_endpoint: u16,
+    /// Receiver's endpoint.
+    pub to_endpoint: u16,
+    /// The number that frames to the sender of this frame shall carry.
+    pub channel: u32,
+    /// The sender's epoch: fresh for each incarnation and attempt.
+    pub epoch: u64,
+    /// The receiver's epoch as the sender knows it; zero in a hello.
+    pub peer_epoch: u64,
+    /// Largest frame the sender can take.
+    pub max_frame: u32,
+    /// Slots the sender can take at first.
+    pub credit: u32,
+    /// Bytes of receive buffer the sender sets aside for this channel.
+    pub buffer: u32,
+    /// Bytes of one message that may be sent before the first window update.
+    pub message_window: u32,
+    /// The sender counts a peer dead after this much silence.
+    pub silence_ms: u32,
+    /// The sender acknowledges within this time.
+    pub ack_delay_us: u32,
+    /// Proof of address, from a retry; zeros when none was asked for.
+    pub cookie: [u8; 16],
+    /// Authentication under the job key.
+    pub mac: [u8; 16],
+}
+
+impl Handshake {
+    /// Checks the shape of `bytes` and reads them.
+    pub fn parse(bytes: &[u8]) -> Result<Handshake, Malformed> {
+        if bytes.len() < HANDSHAKE_LEN {
+            return Err(Malformed::Truncated);
+        }
+        let kind = Kind::of(bytes)?;
+        if matches!(kind, Kind::Data | Kind::Close) {
+            return Err(Malformed::UnknownKind);
+        }
+        if u32_at(bytes, AT_MAGIC) != MAGIC {
+            return Err(Malformed::NotOurs);
+        }
+        let shake = Handshake {
+            kind,
+            reason: Refusal::from_wire(u16_at(bytes, AT_REASON))?,
+            version_min: bytes[AT_VERSION_MIN],
+            version_max: bytes[AT_VERSION_MAX],
+            security: Security::from_wire(bytes[AT_SECURITY])?,
+            features: u32_at(bytes, AT_FEATURES),
+            job: u64_at(bytes, AT_JOB),
+            from: u32_at(bytes, AT_FROM),
+            to: u32_at(bytes, AT_TO),
+            from_endpoint: u16_at(bytes, AT_FROM_ENDPOINT),
+            to_endpoint: u16_at(bytes, AT_TO_ENDPOINT),
+            channel: u32_at(bytes, AT_CHANNEL),
+            epoch: u64_at(bytes, AT_EPOCH),
+            peer_epoch: u64_at(bytes, AT_PEER_EPOCH),
+            max_frame: u32_at(bytes, AT_MAX_FRAME),
+            credit: u32_at(bytes, AT_CREDIT),
+            buffer: u32_at(bytes, AT_BUFFER),
+            message_window: u32_at(bytes, AT_MESSAGE_WINDOW),
+            silence_ms: u32_at(bytes, AT_SILENCE_MS),
+            ack_delay_us: u32_at(bytes, AT_ACK_DELAY_US),
+            cookie: array(bytes, AT_COOKIE),
+            mac: array(bytes, AT_MAC),
+        };
+        let frame_ok = (crate::frame::MIN_FRAME..=crate::frame::MAX_FRAME).contains(&(shake.max_frame as usize));
+        let credit_ok = (1..=MAX_CREDIT).contains(&shake.credit);
+        if shake.version_min > shake.version_max || !frame_ok || !credit_ok || shake.epoch == 0 {
+            return Err(Malformed::BadValue);
+        }
+        Ok(shake)
+    }
+
+    /// Writes the frame; the authentication code is put in afterwards, over the first 96 bytes.
+    pub fn write(&self, out: &mut [u8; HANDSHAKE_LEN]) {
+        out.fill(0);
+        out[AT_KIND] = self.kind.first_byte();
+        out[AT_VERSION_MIN] = self.version_min;
+        out[AT_VERSION_MAX] = self.version_max;
+        out[AT_SECURITY] = self.security as u8;
+        put(out, AT_REASON, self.reason.map_or(0, |r| r as u16).to_le_bytes());
+        put(out, AT_MAGIC, MAGIC.to_le_bytes());
+        put(out, AT_FEATURES, self.features.to_le_bytes());
+        put(out, AT_JOB, self.job.to_le_bytes());
+        put(out, AT_FROM, self.from.to_le_bytes());
+        put(out, AT_TO, self.to.to_le_bytes());
+        put(out, AT_FROM_ENDPOINT, self.from_endpoint.to_le_bytes());
+        put(out, AT_TO_ENDPOINT, self.to_endpoint.to_le_bytes());
+        put(out, AT_CHANNEL, self.channel.to_le_bytes());
+        put(out, AT_EPOCH, self.epoch.to_le_bytes());
+        put(out, AT_PEER_EPOCH, self.peer_epoch.to_le_bytes());
+        put(out, AT_MAX_FRAME, self.max_frame.to_le_bytes());
+        put(out, AT_CREDIT, self.credit.to_le_bytes());
+        put(out, AT_BUFFER, self.buffer.to_le_bytes());
+        put(out, AT_MESSAGE_WINDOW, self.message_window.to_le_bytes());
+        put(out, AT_SILENCE_MS, self.silence_ms.to_le_bytes());
+        put(out, AT_ACK_DELAY_US, self.ack_delay_us.to_le_bytes());
+        put(out, AT_COOKIE, self.cookie);
+        put(out, AT_MAC, self.mac);
+    }
+}
+
+/// The largest credit that may be granted at once; keeps sequence arithmetic far from ambiguity (W-8).
+pub const MAX_CREDIT: u32 = 1 << 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub(crate) fn sample() -> Handshake {
+        Handshake {
+            kind: Kind::Hello,
+            reason: None,
+            version_min: 1,
+            version_max: 1,
+            security: Security::Sealed,
+            features: 0x0001_0003,
+            job: 0x0102_0304_0506_0708,
+            from: 1,
+            to: 2,
+            from_endpoint: 0,
+            to_endpoint: 3,
+            channel: 77,
+            epoch: 0xfeed,
+            peer_epoch: 0xbeef,
+            max_frame: 1472,
+            credit: 128,
+            buffer: 212_992,
+            message_window: 1 << 18,
+            silence_ms: 1000,
+            ack_delay_us: 500,
+            cookie: [3; 16],
+            mac: [9; 16],
+        }
+    }
+
+    /// H-1: what is written is what is read.
+    #[test]
+    fn round_trip() {
+        let mut bytes = [0; HANDSHAKE_LEN];
+        sample().write(&mut bytes);
+        assert_eq!(Handshake::parse(&bytes), Ok(sample()));
+    }
+
+    /// H-1: values out of range are refused, not clamped.
+    #[test]
+    fn refuses_nonsense() {
+        let mut bytes = [0; HANDSHAKE_LEN];
+        for (at, value) in [(AT_VERSION_MIN, 9), (AT_SECURITY, 7), (AT_MAX_FRAME + 3, 1), (AT_REASON, 99)] {
+            sample().write(&mut bytes);
+            bytes[at] = value;
+            assert_eq!(Handshake::parse(&bytes), Err(Malformed::BadValue), "{at}");
+        }
+        sample().write(&mut bytes);
+        bytes[AT_MAGIC] ^= 1;
+        assert_eq!(Handshake::parse(&bytes), Err(Malformed::NotOurs));
+        assert_eq!(Handshake::parse(&bytes[..111]), Err(Malformed::Truncated));
+    }
+}

@@ -1,0 +1,319 @@
+//! Records: what a slot is made of (W-6). Several records, of several messages, may share a slot.
+
+use crate::layout::fields;
+use crate::{Malformed, put, u16_at, u32_at, u64_at};
+
+/// Bytes of the header that every record starts with; all there is for a short message.
+pub const SHORT_LEN: usize = 8;
+/// Bytes of the long header.
+pub const LONG_LEN: usize = 24;
+
+fields! { LONG_LEN;
+    AT_KIND: 0, 1;
+    AT_FLAGS: 1, 1;
+    AT_HANDLER: 2, 2;
+    AT_LEN: 4, 4;
+    AT_MESSAGE: 8, 4;
+    AT_AUX: 12, 4;
+    AT_WIDE: 16, 8;
+}
+
+const SHORT: u8 = 1;
+const FIRST: u8 = 2;
+const MORE: u8 = 3;
+const ABORT: u8 = 4;
+const WINDOW: u8 = 5;
+const HANDLERS: u8 = 6;
+
+/// One record. The data of `Short`, `First`, `More` and `Handlers` follows its header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Record<'a> {
+    /// A whole message.
+    Short {
+        /// The receiver's number for the handler.
+        handler: u16,
+        /// All of the message.
+        data: &'a [u8],
+    },
+    /// The beginning of a message.
+    First {
+        /// The receiver's number for the handler.
+        handler: u16,
+        /// The sender's number for the message, counted up per channel.
+        message: u32,
+        /// Bytes of the whole message.
+        total: u64,
+        /// The first bytes of the message; may be none.
+        data: &'a [u8],
+    },
+    /// A further part of a message.
+    More {
+        /// The message it belongs to.
+        message: u32,
+        /// Where in the message the data belongs.
+        offset: u64,
+        /// The data.
+        data: &'a [u8],
+    },
+    /// The sender gave the message up; its remaining bytes will not come.
+    Abort {
+        /// The message.
+        message: u32,
+    },
+    /// The receiver lets the sender send up to `limit` bytes of the message.
+    Window {
+        /// The message.
+        message: u32,
+        /// Bytes of the message that may be sent in all.
+        limit: u64,
+    },
+    /// Names of handlers with their numbers; `last` ends the table (M-1).
+    Handlers {
+        /// No more names follow.
+        last: bool,
+        /// Entries; read them with [`HandlerNames`].
+        data: &'a [u8],
+    },
+}
+
+/// Writes records' headers. All return the header's length.
+pub mod write {
+    use super::*;
+
+    fn base(out: &mut [u8], kind: u8, handler: u16, len: usize) {
+        out[AT_KIND] = kind;
+        out[AT_FLAGS] = 0;
+        put(out, AT_HANDLER, handler.to_le_bytes());
+        put(out, AT_LEN, (len as u32).to_le_bytes());
+    }
+
+    fn long(out: &mut [u8], message: u32, wide: u64) -> usize {
+        put(out, AT_MESSAGE, message.to_le_bytes());
+        put(out, AT_AUX, [0; 4]);
+        put(out, AT_WIDE, wide.to_le_bytes());
+        LONG_LEN
+    }
+
+    /// A short message's header.
+    #[inline]
+    pub fn short(out: &mut [u8], handler: u16, len: usize) -> usize {
+        base(&mut out[..SHORT_LEN], SHORT, handler, len);
+        SHORT_LEN
+    }
+
+    /// The header of a message's first record.
+    #[inline]
+    pub fn first(out: &mut [u8], handler: u16, message: u32, total: u64, len: usize) -> usize {
+        let out = &mut out[..LONG_LEN];
+        base(out, FIRST, handler, len);
+        long(out, message, total)
+    }
+
+    /// The header of a further record.
+    #[inline]
+    pub fn more(out: &mut [u8], message: u32, offset: u64, len: usize) -> usize {
+        let out = &mut out[..LONG_LEN];
+        base(out, MORE, 0, len);
+        long(out, message, offset)
+    }
+
+    /// Gives a message up.
+    pub fn abort(out: &mut [u8], message: u32) -> usize {
+        let out = &mut out[..LONG_LEN];
+        base(out, ABORT, 0, 0);
+        long(out, message, 0)
+    }
+
+    /// Opens a message's window.
+    pub fn window(out: &mut [u8], message: u32, limit: u64) -> usize {
+        let out = &mut out[..LONG_LEN];
+        base(out, WINDOW, 0, 0);
+        long(out, message, limit)
+    }
+
+    /// The header of a table of handler names.
+    pub fn handlers(out: &mut [u8], last: bool, len: usize) -> usize {
+        base(&mut out[..SHORT_LEN], HANDLERS, u16::from(last), len);
+        SHORT_LEN
+    }
+
+    /// Corrects the length of a record whose header starts at `out[0]`, as data is added behind it.
+    #[inline]
+    pub fn set_len(out: &mut [u8], len: usize) {
+        put(out, AT_LEN, (len as u32).to_le_bytes());
+    }
+
+    /// Appends one entry of a table of handler names; `None` if it does not fit.
+    pub fn handler_name(out: &mut [u8], number: u16, name: &str) -> Option<usize> {
+        let len = u8::try_from(name.len()).ok()?;
+        let out = out.get_mut(..3 + name.len())?;
+        put(out, 0, number.to_le_bytes());
+        out[2] = len;
+        out[3..].copy_from_slice(name.as_bytes());
+        Some(out.len())
+    }
+}
+
+/// Iterates over the records of a slot. A malformed record ends the iteration with an error.
+#[derive(Clone, Debug)]
+pub struct Records<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Records<'a> {
+    /// Reads a slot's payload from `at` on.
+    #[inline]
+    pub fn new(bytes: &'a [u8], at: usize) -> Records<'a> {
+        Records { bytes, at }
+    }
+
+    /// How far the iteration has come; with [`Records::new`] it can be resumed there.
+    #[inline]
+    pub fn position(&self) -> usize {
+        self.at
+    }
+
+    #[inline]
+    fn take(&mut self) -> Result<Record<'a>, Malformed> {
+        let rest = &self.bytes[self.at..];
+        if rest.len() < SHORT_LEN {
+            return Err(Malformed::Truncated);
+        }
+        let kind = rest[AT_KIND];
+        let handler = u16_at(rest, AT_HANDLER);
+        let len = u32_at(rest, AT_LEN) as usize;
+        let head = if matches!(kind, SHORT | HANDLERS) { SHORT_LEN } else { LONG_LEN };
+        let end = head.checked_add(len).ok_or(Malformed::Truncated)?;
+        let data = rest.get(head..end).ok_or(Malformed::Truncated)?;
+        self.at += end;
+        if kind == SHORT {
+            return Ok(Record::Short { handler, data });
+        }
+        Self::take_long(kind, handler, rest, data)
+    }
+
+    fn take_long(kind: u8, handler: u16, rest: &[u8], data: &'a [u8]) -> Result<Record<'a>, Malformed> {
+        if kind == HANDLERS {
+            return Ok(Record::Handlers { last: handler != 0, data });
+        }
+        let (message, wide) = (u32_at(rest, AT_MESSAGE), u64_at(rest, AT_WIDE));
+        match kind {
+            FIRST if data.len() as u64 <= wide => Ok(Record::First { handler, message, total: wide, data }),
+            MORE if wide.checked_add(data.len() as u64).is_some() => {
+                Ok(Record::More { message, offset: wide, data })
+            }
+            ABORT if data.is_empty() => Ok(Record::Abort { message }),
+            WINDOW if data.is_empty() => Ok(Record::Window { message, limit: wide }),
+            FIRST | MORE | ABORT | WINDOW => Err(Malformed::BadValue),
+            _ => Err(Malformed::UnknownKind),
+        }
+    }
+}
+
+impl<'a> Iterator for Records<'a> {
+    type Item = Result<Record<'a>, Malformed>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.at >= self.bytes.len() {
+            return None;
+        }
+        let item = self.take();
+        if item.is_err() {
+            self.at = self.bytes.len();
+        }
+        Some(item)
+    }
+}
+
+/// Iterates over the entries of a table of handler names.
+#[derive(Clone, Debug)]
+pub struct HandlerNames<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> HandlerNames<'a> {
+    /// Reads the data of [`Record::Handlers`].
+    pub fn new(data: &'a [u8]) -> HandlerNames<'a> {
+        HandlerNames { rest: data }
+    }
+
+    fn take(&mut self) -> Result<(u16, &'a str), Malformed> {
+        let rest = self.rest;
+        if rest.len() < 3 {
+            return Err(Malformed::Truncated);
+        }
+        let end = 3 + usize::from(rest[2]);
+        let name = rest.get(3..end).ok_or(Malformed::Truncated)?;
+        self.rest = &rest[end..];
+        Ok((u16_at(rest, 0), std::str::from_utf8(name).map_err(|_| Malformed::BadValue)?))
+    }
+}
+
+impl<'a> Iterator for HandlerNames<'a> {
+    type Item = Result<(u16, &'a str), Malformed>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        let item = self.take();
+        if item.is_err() {
+            self.rest = &[];
+        }
+        Some(item)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// W-6: a slot of every kind of record reads back as written.
+    #[test]
+    fn round_trip() {
+        let mut out = vec![0u8; 512];
+        let mut at = 0;
+        at += write::short(&mut out[at..], 4, 3);
+        out[at..at + 3].copy_from_slice(b"abc");
+        at += 3;
+        at += write::first(&mut out[at..], 5, 77, 1 << 33, 2);
+        out[at..at + 2].copy_from_slice(b"de");
+        at += 2;
+        at += write::more(&mut out[at..], 77, 2, 0);
+        at += write::abort(&mut out[at..], 77);
+        at += write::window(&mut out[at..], 78, 1 << 40);
+        let head = at;
+        at += write::handlers(&mut out[at..], true, 0);
+        let mut len = write::handler_name(&mut out[at..], 1, "one").unwrap();
+        len += write::handler_name(&mut out[at + len..], 2, "").unwrap();
+        write::set_len(&mut out[head..], len);
+        at += len;
+
+        let got: Vec<_> = Records::new(&out[..at], 0).collect::<Result<_, _>>().unwrap();
+        assert_eq!(got[0], Record::Short { handler: 4, data: b"abc" });
+        assert_eq!(got[1], Record::First { handler: 5, message: 77, total: 1 << 33, data: b"de" });
+        assert_eq!(got[2], Record::More { message: 77, offset: 2, data: b"" });
+        assert_eq!(got[3], Record::Abort { message: 77 });
+        assert_eq!(got[4], Record::Window { message: 78, limit: 1 << 40 });
+        let Record::Handlers { last: true, data } = got[5] else { panic!("{:?}", got[5]) };
+        let names: Vec<_> = HandlerNames::new(data).collect::<Result<_, _>>().unwrap();
+        assert_eq!(names, [(1, "one"), (2, "")]);
+    }
+
+    /// W-7: a record may neither reach past its slot nor past its message.
+    #[test]
+    fn refuses_overreach() {
+        let mut out = [0u8; 64];
+        write::short(&mut out, 1, 57);
+        assert_eq!(Records::new(&out, 0).next(), Some(Err(Malformed::Truncated)));
+        write::first(&mut out, 1, 1, 3, 4);
+        assert_eq!(Records::new(&out, 0).next(), Some(Err(Malformed::BadValue)));
+        write::more(&mut out, 1, u64::MAX, 4);
+        assert_eq!(Records::new(&out, 0).next(), Some(Err(Malformed::BadValue)));
+        out[0] = 99;
+        assert_eq!(Records::new(&out, 0).next(), Some(Err(Malformed::UnknownKind)));
+        assert_eq!(Records::new(&out[..5], 0).next(), Some(Err(Malformed::Truncated)));
+    }
+}

@@ -1,0 +1,98 @@
+//! Optional Debian packages: what each is for, and installing the missing ones without a question.
+//!
+//! Nothing here is needed to build or to use Tautline; a test whose program is missing is skipped and says so.
+
+use anyhow::{Context, Result, bail};
+
+use crate::run;
+
+struct Package {
+    name: &'static str,
+    /// Its presence on the path shows that the package is there.
+    program: &'static str,
+    needed_by: &'static str,
+}
+
+const PACKAGES: &[Package] = &[
+    Package {
+        name: "iproute2",
+        program: "ip",
+        needed_by: "tests and `tautline bench --netns` between network namespaces",
+    },
+    Package {
+        name: "valgrind",
+        program: "valgrind",
+        needed_by: "`cargo xtask icount`: instructions per frame against the golden file",
+    },
+    Package {
+        name: "tshark",
+        program: "tshark",
+        needed_by: "the tests that Wireshark opens a capture and that the dissector reads its frames",
+    },
+];
+
+/// An install that hangs on a mirror must not hang a test run.
+const INSTALL_LIMIT_S: u32 = 300;
+
+pub fn list() {
+    for package in PACKAGES {
+        let state = if run::find_program(package.program).is_some() { "installed" } else { "missing" };
+        println!("{:<10} {:<10} {}", package.name, state, package.needed_by);
+    }
+    match install_line(&missing()) {
+        None => println!("Nothing is missing."),
+        Some(line) => println!("To install what is missing: cargo xtask setup --yes, as root; or\n  {line}"),
+    }
+}
+
+/// Installs what is missing; without the right to, the error is the command to run.
+pub fn install_all() -> Result<()> {
+    let missing = missing();
+    let Some(line) = install_line(&missing) else {
+        println!("Nothing is missing.");
+        return Ok(());
+    };
+    if !run::is_root() {
+        bail!("installing needs root; run\n  {line}");
+    }
+    apt_get("update").context("the package lists could not be read")?;
+    apt_get(&format!("install --yes --no-install-recommends {}", missing.join(" ")))?;
+    Ok(())
+}
+
+/// The packages whose program is not on the path.
+pub fn missing() -> Vec<&'static str> {
+    let absent = PACKAGES.iter().filter(|package| run::find_program(package.program).is_none());
+    absent.map(|package| package.name).collect()
+}
+
+fn install_line(missing: &[&str]) -> Option<String> {
+    (!missing.is_empty()).then(|| {
+        format!("sudo apt-get update && sudo apt-get install --no-install-recommends {}", missing.join(" "))
+    })
+}
+
+fn apt_get(arguments: &str) -> Result<()> {
+    let options = "-q -o Acquire::http::Timeout=20 -o Acquire::Retries=2 -o DPkg::Lock::Timeout=60";
+    let line = format!("timeout --kill-after=10 {INSTALL_LIMIT_S} apt-get {options} {arguments}");
+    run::check(run::command(&line).env("DEBIAN_FRONTEND", "noninteractive"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_names_every_missing_package_and_nothing_else() {
+        let line = install_line(&["valgrind", "tshark"]).unwrap();
+        assert!(line.ends_with("--no-install-recommends valgrind tshark"), "{line}");
+        assert_eq!(install_line(&[]), None);
+    }
+
+    #[test]
+    fn every_package_says_who_needs_it() {
+        for package in PACKAGES {
+            assert!(package.needed_by.len() > 20, "{} has no reason", package.name);
+        }
+    }
+}

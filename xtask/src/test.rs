@@ -1,0 +1,232 @@
+//! Everything that a change must pass, stage by stage. The first failure ends the run; what is left out says so.
+
+use std::process::Stdio;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+
+use crate::{icount, run, setup, tidy};
+
+const FORMAT: &str = "cargo fmt --all -- --check";
+const CLIPPY: &str = "cargo clippy --workspace --all-targets -- -D warnings";
+const TESTS: &str = "cargo test --workspace --lib --bins --tests --examples";
+const DOC_TESTS: &str = "cargo test --workspace --doc";
+const LOOM: &str = "cargo test -p tautline-mem --release --lib loom";
+const SIMULATION: &str = "cargo run --release -p tautline-cli -- sim --seeds 1000 --messages 10000000";
+const DOCS: &str = "cargo doc --workspace --no-deps";
+const DENY: &str = "cargo deny check bans licenses sources";
+const DENY_ADVISORIES: &str = "cargo deny check advisories";
+const PACKAGE: &str = "cargo package --quiet --workspace --exclude xtask --allow-dirty";
+
+/// What the fuzz targets get together, told to the script; building them comes on top.
+const FUZZ_SECONDS: u32 = 60;
+const FUZZ_BUILD_SECONDS_MAX: u32 = 240;
+const FUZZ_SCRIPT: &str = "fuzz/smoke.sh";
+/// What the script exits with when it cannot fuzz here; its last line says why.
+const EXIT_SKIPPED: i32 = 77;
+
+#[derive(Clone, Copy, PartialEq)]
+pub enum Extent {
+    Full,
+    /// Only what is worth waiting for after each edit.
+    Quick,
+}
+
+enum Outcome {
+    Passed,
+    Skipped(String),
+}
+
+struct Stage {
+    name: &'static str,
+    quick: bool,
+    run: fn() -> Result<Outcome>,
+}
+
+const STAGES: &[Stage] = &[
+    Stage { name: "setup", quick: false, run: install_what_tests_need },
+    Stage { name: "format", quick: true, run: || cargo(FORMAT) },
+    Stage { name: "clippy", quick: true, run: || cargo(CLIPPY) },
+    Stage { name: "tidy", quick: true, run: || tidy::run(&run::root()).map(|()| Outcome::Passed) },
+    Stage { name: "tests", quick: true, run: || cargo(TESTS) },
+    Stage { name: "doc tests", quick: true, run: || cargo(DOC_TESTS) },
+    Stage { name: "loom", quick: false, run: loom },
+    Stage { name: "simulation", quick: false, run: || cargo(SIMULATION) },
+    Stage { name: "instruction counts", quick: false, run: instruction_counts },
+    Stage { name: "docs", quick: false, run: docs },
+    Stage { name: "fuzz smoke", quick: false, run: fuzz_smoke },
+    Stage { name: "deny", quick: false, run: deny },
+    Stage { name: "package", quick: false, run: || cargo(PACKAGE) },
+];
+
+pub fn run(extent: Extent) -> Result<()> {
+    run_stages(STAGES, extent).map(|summary| println!("{summary}"))
+}
+
+/// The summary, or the error of the stage that failed; both say what passed and what was skipped.
+fn run_stages(stages: &[Stage], extent: Extent) -> Result<String> {
+    let begin = Instant::now();
+    let mut passed = 0;
+    let mut skipped: Vec<String> = Vec::new();
+    for (number, stage) in (1..).zip(stages) {
+        println!("\n== {number}/{} {}", stages.len(), stage.name);
+        let stage_begin = Instant::now();
+        let outcome = if extent == Extent::Quick && !stage.quick {
+            Ok(Outcome::Skipped("left out by --quick".to_owned()))
+        } else {
+            (stage.run)()
+        };
+        let seconds = stage_begin.elapsed().as_secs_f64();
+        match outcome {
+            Ok(Outcome::Passed) => {
+                passed += 1;
+                println!("== {} passed in {seconds:.1} s", stage.name);
+            }
+            Ok(Outcome::Skipped(why)) => {
+                println!("== {} SKIPPED: {why}", stage.name);
+                skipped.push(format!("SKIPPED {}: {why}\n", stage.name));
+            }
+            Err(error) => {
+                let not_run = stages.len() - passed - skipped.len() - 1;
+                let tally =
+                    format!("{passed} passed, 1 failed, {} skipped, {not_run} not run", skipped.len());
+                let name = stage.name;
+                return Err(error.context(format!("stage {name} FAILED after {seconds:.1} s ({tally})")));
+            }
+        }
+    }
+    let minutes = begin.elapsed().as_secs_f64() / 60.0;
+    Ok(format!(
+        "\n{}{passed} passed, 0 failed, {} skipped in {minutes:.1} minutes",
+        skipped.concat(),
+        skipped.len()
+    ))
+}
+
+fn cargo(line: &str) -> Result<Outcome> {
+    println!("{line}");
+    run::check(&mut run::command(line)).map(|()| Outcome::Passed)
+}
+
+fn install_what_tests_need() -> Result<Outcome> {
+    let missing = setup::missing();
+    if missing.is_empty() {
+        return Ok(Outcome::Passed);
+    }
+    if let Err(error) = setup::install_all() {
+        return Ok(Outcome::Skipped(format!("without {}: {error:#}", missing.join(", "))));
+    }
+    Ok(Outcome::Passed)
+}
+
+fn loom() -> Result<Outcome> {
+    let mut command = run::command(LOOM);
+    // A target folder of its own, because the flags would rebuild everything else.
+    command.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", run::target_dir().join("loom"));
+    println!("{}", run::shown(&command));
+    if tests_passed(&run::check_and_capture(&mut command)?) == 0 {
+        bail!("the filter of `{LOOM}` matches no test");
+    }
+    Ok(Outcome::Passed)
+}
+
+/// The sum over the result lines of the test harness.
+fn tests_passed(output: &str) -> u32 {
+    let counts = output.lines().filter_map(|line| {
+        let (count, _) = line.strip_prefix("test result: ok. ")?.split_once(" passed")?;
+        count.parse::<u32>().ok()
+    });
+    counts.sum()
+}
+
+fn instruction_counts() -> Result<Outcome> {
+    if run::find_program("valgrind").is_none() {
+        return Ok(Outcome::Skipped("valgrind is not installed; see cargo xtask setup".to_owned()));
+    }
+    icount::check().map(|()| Outcome::Passed)
+}
+
+fn docs() -> Result<Outcome> {
+    println!("{DOCS}");
+    run::check(run::command(DOCS).env("RUSTDOCFLAGS", "-D warnings")).map(|()| Outcome::Passed)
+}
+
+fn fuzz_smoke() -> Result<Outcome> {
+    if !run::root().join(FUZZ_SCRIPT).is_file() {
+        return Ok(Outcome::Skipped(format!("there is no {FUZZ_SCRIPT}")));
+    }
+    let limit = FUZZ_SECONDS + FUZZ_BUILD_SECONDS_MAX;
+    let mut command = run::command(&format!("timeout --kill-after=10 {limit} bash {FUZZ_SCRIPT}"));
+    command.env("FUZZ_SECONDS", FUZZ_SECONDS.to_string()).stderr(Stdio::inherit());
+    println!("{}", run::shown(&command));
+    let output = command.output().context("could not start the fuzz smoke run")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    print!("{text}");
+    match output.status.code() {
+        Some(0) => Ok(Outcome::Passed),
+        Some(EXIT_SKIPPED) => {
+            Ok(Outcome::Skipped(text.lines().last().unwrap_or("no reason given").to_owned()))
+        }
+        _ => bail!("{FUZZ_SCRIPT} failed: {}", output.status),
+    }
+}
+
+fn deny() -> Result<Outcome> {
+    let version = run::command("cargo deny --version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    if !version.is_ok_and(|status| status.success()) {
+        return Ok(Outcome::Skipped(
+            "cargo-deny is not installed (cargo install cargo-deny --locked)".to_owned(),
+        ));
+    }
+    cargo(DENY)?;
+    println!("{DENY_ADVISORIES}");
+    let output = run::command(DENY_ADVISORIES).output().context("could not start cargo deny")?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    print!("{text}");
+    if output.status.success() {
+        Ok(Outcome::Passed)
+    } else if text.contains("failed to fetch advisory database") {
+        Ok(Outcome::Skipped(
+            "advisories only: their database is out of reach; the rest of deny passed".to_owned(),
+        ))
+    } else {
+        bail!("`{DENY_ADVISORIES}` failed: {}", output.status)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: Stage = Stage { name: "good", quick: true, run: || Ok(Outcome::Passed) };
+    const SLOW: Stage = Stage { name: "slow", quick: false, run: || Ok(Outcome::Passed) };
+    const ABSENT: Stage =
+        Stage { name: "absent", quick: true, run: || Ok(Outcome::Skipped("no tool".into())) };
+    const BAD: Stage = Stage { name: "bad", quick: true, run: || bail!("it broke") };
+    const NEVER: Stage = Stage { name: "never", quick: true, run: || panic!("ran after a failure") };
+
+    #[test]
+    fn the_summary_counts_and_names_what_was_skipped() {
+        let summary = run_stages(&[GOOD, ABSENT, SLOW], Extent::Full).unwrap();
+        assert!(summary.contains("SKIPPED absent: no tool\n2 passed, 0 failed, 1 skipped"), "{summary}");
+    }
+
+    #[test]
+    fn the_first_failure_ends_the_run() {
+        let error = format!("{:#}", run_stages(&[GOOD, ABSENT, BAD, NEVER], Extent::Full).unwrap_err());
+        assert!(error.contains("stage bad FAILED") && error.contains("it broke"), "{error}");
+        assert!(error.contains("1 passed, 1 failed, 1 skipped, 1 not run"), "{error}");
+    }
+
+    #[test]
+    fn quick_leaves_out_the_slow_stages_and_says_so() {
+        let summary = run_stages(&[GOOD, SLOW], Extent::Quick).unwrap();
+        assert!(summary.contains("SKIPPED slow: left out by --quick\n1 passed"), "{summary}");
+    }
+
+    #[test]
+    fn a_filter_that_matches_nothing_is_noticed() {
+        assert_eq!(tests_passed("running 0 tests\n\ntest result: ok. 0 passed; 0 failed\n"), 0);
+        assert_eq!(tests_passed("test result: ok. 3 passed; 0 failed\ntest result: ok. 2 passed;\n"), 5);
+    }
+}

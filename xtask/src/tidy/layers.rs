@@ -1,0 +1,108 @@
+//! The map of crates as one table: who may use whom, who may hold unsafe code, and which outside crates each may
+//! depend on, with the reason. Development dependencies and xtask itself are free.
+
+pub struct Layer {
+    /// The folder below `crates/`, which is also the package's name after `tautline-`.
+    pub folder: &'static str,
+    /// Packages of this workspace that it may depend on.
+    pub inside: &'static [&'static str],
+    /// Packages from elsewhere that it may depend on, and why.
+    pub outside: &'static [(&'static str, &'static str)],
+    pub may_be_unsafe: bool,
+}
+
+pub const LAYERS: &[Layer] = &[
+    Layer {
+        folder: "cli",
+        inside: &["tautline", "tautline-sim", "tautline-baseline"],
+        outside: &[],
+        may_be_unsafe: false,
+    },
+    Layer { folder: "mpi", inside: &["tautline"], outside: &[], may_be_unsafe: true },
+    Layer {
+        folder: "sim",
+        inside: &["tautline", "tautline-node", "tautline-link", "tautline-device", "tautline-wire"],
+        outside: &[],
+        may_be_unsafe: false,
+    },
+    Layer { folder: "tautline", inside: &["tautline-node"], outside: &[], may_be_unsafe: false },
+    Layer {
+        folder: "node",
+        inside: &["tautline-link", "tautline-device", "tautline-mem", "tautline-wire"],
+        outside: &[
+            ("rustix", "waiting, clocks, random bits and the job's key, as safe calls"),
+            ("tracing", "log lines, which the program's own subscriber takes"),
+        ],
+        may_be_unsafe: false,
+    },
+    Layer {
+        folder: "device",
+        inside: &["tautline-mem", "tautline-wire"],
+        outside: &[
+            ("libc", "sendmmsg and recvmmsg with GSO and GRO control messages, which rustix does not have"),
+            ("rustix", "sockets and polling as safe calls"),
+        ],
+        may_be_unsafe: true,
+    },
+    Layer {
+        folder: "link",
+        inside: &["tautline-wire"],
+        outside: &[("blake3", "keys derived from the job's key and the handshake's proof")],
+        may_be_unsafe: false,
+    },
+    Layer { folder: "wire", inside: &[], outside: &[], may_be_unsafe: false },
+    Layer {
+        folder: "mem",
+        inside: &[],
+        outside: &[
+            ("loom", "the sync façade becomes it under --cfg loom, never in a normal build"),
+            ("rustix", "mapped pages"),
+        ],
+        may_be_unsafe: true,
+    },
+    Layer {
+        folder: "baseline",
+        inside: &[],
+        outside: &[
+            ("libc", "packed UDP with sendmmsg, UDP_SEGMENT and UDP_GRO, which rustix does not have"),
+            ("rustix", "pipes, sockets, pinning and clocks as safe calls"),
+        ],
+        may_be_unsafe: true,
+    },
+];
+
+/// The layer in `crates/<folder>/`.
+pub fn of_folder(folder: &str) -> Option<&'static Layer> {
+    LAYERS.iter().find(|layer| layer.folder == folder)
+}
+
+/// The part of `path` between `crates/` and the next slash.
+pub fn folder_of(path: &str) -> Option<&str> {
+    path.strip_prefix("crates/")?.split_once('/').map(|(folder, _)| folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_map_has_no_cycle() {
+        // Each round takes away the crates that stand on nothing that is left.
+        let mut left: Vec<_> = LAYERS.iter().collect();
+        while !left.is_empty() {
+            let folders: Vec<_> = left.iter().map(|layer| layer.folder).collect();
+            let before = left.len();
+            let stands_on_left =
+                |name: &&str| folders.contains(&name.strip_prefix("tautline-").unwrap_or(name));
+            left.retain(|layer| layer.inside.iter().any(stands_on_left));
+            assert!(left.len() < before, "a cycle among {folders:?}");
+        }
+    }
+
+    #[test]
+    fn folders_are_read_from_paths() {
+        assert_eq!(folder_of("crates/link/src/lib.rs"), Some("link"));
+        assert_eq!(folder_of("xtask/src/main.rs"), None);
+        assert!(of_folder("link").is_some() && of_folder("chain").is_none());
+    }
+}
