@@ -52,7 +52,7 @@ pub fn unpack(bytes: &[u8]) -> Option<(u32, &[u8], &[u8])> {
 pub fn window(setup: &mut Setup<'_>, rounds: u64) -> io::Result<Measured> {
     let pair = UdpPair::open(setup)?;
     let mut packer = Packer { next: 0 };
-    let mut reader = Reader { expected: 0 };
+    let mut reader = Reader::new(0);
     let mut datagram = [0; WINDOW * RECORD];
     setup.barrier()?;
     let watch = Stopwatch::start();
@@ -66,7 +66,8 @@ pub fn window(setup: &mut Setup<'_>, rounds: u64) -> io::Result<Measured> {
             }
             Side::B => {
                 let len = udp::receive(&pair.socket, &mut datagram, setup.blocking)?;
-                reader.read(&datagram[..len.min(datagram.len())])?;
+                reader.read(&datagram[..len.min(datagram.len())]);
+                reader.check()?;
                 rustix::net::send(&pair.socket, &reader.expected.to_le_bytes(), SendFlags::empty())?;
             }
         }
@@ -83,11 +84,11 @@ pub fn window(setup: &mut Setup<'_>, rounds: u64) -> io::Result<Measured> {
 pub fn stream(setup: &mut Setup<'_>, records: u64, window: usize) -> io::Result<Measured> {
     let pair = UdpPair::open(setup)?;
     let mut shape = Plan { window, ..Plan::new(1, 1) }.shape(&pair, RECORD);
-    shape.message = shape.cut.packet();
+    shape.message = shape.cut.packet() / RECORD * RECORD;
     let per_packet = (shape.message / RECORD) as u64;
     shape.count = records.div_ceil(per_packet);
     let mut packer = Packer { next: 0 };
-    let mut reader = Reader { expected: 0 };
+    let mut reader = Reader::new(0);
     let mut measured = flow::run(setup, &pair, &shape, &mut packer, &mut reader)?;
     measured.messages = shape.count * per_packet;
     measured.bytes = measured.messages * PAYLOAD as u64;
@@ -120,10 +121,15 @@ impl Source for Packer {
 /// Reads one record after the other, and knows which must come next.
 struct Reader {
     expected: u64,
+    wrong: bool,
 }
 
 impl Reader {
-    fn read(&mut self, bytes: &[u8]) -> io::Result<()> {
+    fn new(expected: u64) -> Self {
+        Self { expected, wrong: false }
+    }
+
+    fn read(&mut self, bytes: &[u8]) {
         let mut rest = bytes;
         while !rest.is_empty() {
             let record = unpack(rest).and_then(|(tag, payload, behind)| {
@@ -132,18 +138,32 @@ impl Reader {
                 Some((tag, u64::from_le_bytes(payload)))
             });
             if record != Some((self.expected as u32, self.expected)) {
-                return Err(io::Error::new(io::ErrorKind::InvalidData, "not the record that was sent"));
+                self.wrong = true;
+                return;
             }
             black_box(&record);
             self.expected += 1;
+        }
+    }
+
+    fn check(&self) -> io::Result<()> {
+        if self.wrong {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "not the record that was sent"));
         }
         Ok(())
     }
 }
 
 impl Sink for Reader {
-    fn take(&mut self, _position: u64, segment: &[u8]) -> io::Result<()> {
-        self.read(segment)
+    fn take(&mut self, position: u64, bytes: &[u8]) {
+        if self.expected != position / RECORD as u64 {
+            *self = Self::new(position / RECORD as u64);
+        }
+        self.read(bytes);
+    }
+
+    fn arrived(&mut self, _position: u64) -> io::Result<()> {
+        self.check()
     }
 }
 
@@ -155,8 +175,9 @@ mod tests {
     fn what_is_packed_is_read() {
         let mut buf = [0; WINDOW * RECORD];
         Packer { next: 5 }.fill(&mut buf);
-        let mut reader = Reader { expected: 5 };
-        reader.read(&buf).unwrap();
+        let mut reader = Reader::new(5);
+        reader.read(&buf);
+        reader.check().unwrap();
         assert_eq!(reader.expected, 5 + WINDOW as u64);
     }
 
@@ -185,6 +206,8 @@ mod tests {
         let mut buf = [0; 2 * RECORD];
         Packer { next: 0 }.fill(&mut buf);
         buf[RECORD + HEADER] ^= 1;
-        assert!(Reader { expected: 0 }.read(&buf).is_err());
+        let mut reader = Reader::new(0);
+        reader.read(&buf);
+        assert!(reader.check().is_err());
     }
 }

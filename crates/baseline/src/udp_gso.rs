@@ -22,7 +22,7 @@ pub struct Plan {
     pub bytes: usize,
     /// Messages.
     pub count: u64,
-    /// The largest datagram, our 8-byte header included; `None` takes what the path to the peer carries unfragmented.
+    /// The largest datagram; `None` takes what the path to the peer carries unfragmented.
     pub datagram: Option<usize>,
     /// Let the kernel cut and coalesce (GSO, GRO); otherwise each datagram is handed over by itself.
     pub gso: bool,
@@ -47,29 +47,29 @@ impl Plan {
         Self { gso: false, batch: 16, ..self }
     }
 
-    /// As far as the path and the peer's buffer allow, and with segments a multiple of `unit`.
+    /// As far as the path and the peer's buffer allow, and with datagrams a multiple of `unit`.
     pub(crate) fn shape(&self, pair: &UdpPair, unit: usize) -> Shape {
         let datagram = self.datagram.unwrap_or(pair.payload_max).clamp(HEAD + unit, pair.payload_max);
-        let segment = ((datagram - HEAD) / unit * unit).max(unit);
-        // The kernel takes no more than 64 KiB with headers, and no more than 64 segments on older versions.
-        let packet_max = self.packet.min(PACKET_MAX - 128);
-        let per_packet = if self.gso { (packet_max / (segment + HEAD)).clamp(1, 64) } else { 1 };
+        let datagram = datagram / unit * unit;
+        // The kernel takes no more than 64 KiB with headers, and on older versions no more than 64 datagrams.
+        let per_packet =
+            if self.gso { (self.packet.min(PACKET_MAX - 64) / datagram).clamp(1, 64) } else { 1 };
         let window = self.window.min(pair.peer_rcvbuf / 2).max(1);
         Shape {
             message: self.bytes.max(1),
             count: self.count,
-            cut: Cut { segment, per_packet },
+            cut: Cut { datagram, per_packet },
             gso: self.gso,
             batch: self.batch.clamp(1, 16),
-            window: if self.gso { window } else { fit_small(window, segment) },
+            window: if self.gso { window } else { fit_small(window, datagram) },
         }
     }
 }
 
 /// Datagrams on their own cost the receive buffer more than their bytes.
-fn fit_small(window: usize, segment: usize) -> usize {
+fn fit_small(window: usize, datagram: usize) -> usize {
     const OVERHEAD: usize = 1280;
-    (window * segment / (segment + OVERHEAD)).max(segment)
+    (window * datagram / (datagram + OVERHEAD)).max(datagram)
 }
 
 /// Runs one side of a stream; side A sends. Both sides measure themselves.
@@ -135,20 +135,22 @@ impl Source for Writer {
     }
 }
 
-/// Copies each segment to its place in the user's message, and looks at each message when it is whole.
+/// Copies what comes to its place in the user's message, and looks at each message when it is whole.
 struct Copier {
     message: Vec<u8>,
 }
 
 impl Sink for Copier {
-    fn take(&mut self, position: u64, segment: &[u8]) -> io::Result<()> {
-        let len = self.message.len();
-        let at = (position % len as u64) as usize;
-        let place = self.message.get_mut(at..at + segment.len());
-        place.ok_or_else(|| io::Error::other("a segment beyond its message"))?.copy_from_slice(segment);
-        if at + segment.len() == len {
-            pattern::check(position / len as u64, &self.message)?;
+    fn take(&mut self, position: u64, bytes: &[u8]) {
+        let at = (position % self.message.len() as u64) as usize;
+        // A piece beyond the message is not ours to place; the check of the message will tell.
+        if let Some(place) = self.message.get_mut(at..at + bytes.len()) {
+            place.copy_from_slice(bytes);
         }
-        Ok(())
+    }
+
+    fn arrived(&mut self, position: u64) -> io::Result<()> {
+        let len = self.message.len() as u64;
+        if position.is_multiple_of(len) { pattern::check(position / len - 1, &self.message) } else { Ok(()) }
     }
 }

@@ -29,7 +29,10 @@ fn main() -> io::Result<()> {
             Ok(())
         }
         _ => ping_pong().and_then(|()| {
-            println!("64 KiB messages: {:.2} GB/s", median(&mut collect(5, || stream(FRAME_CAP, true, true))?));
+            println!(
+                "64 KiB messages: {:.2} GB/s",
+                median(&mut collect(5, || stream(FRAME_CAP, true, true))?)
+            );
             Ok(())
         }),
     }
@@ -68,7 +71,11 @@ struct Raw {
 impl Ping for Raw {
     fn send(&mut self) {
         self.out[0] = self.out[0].wrapping_add(1);
-        let _ = if self.connected { self.socket.send(&self.out) } else { self.socket.send_to(&self.out, self.to) };
+        let _ = if self.connected {
+            self.socket.send(&self.out)
+        } else {
+            self.socket.send_to(&self.out, self.to)
+        };
     }
 
     fn receive(&mut self, until: Instant) -> io::Result<()> {

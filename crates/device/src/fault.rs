@@ -64,6 +64,11 @@ pub struct FaultCounters {
     pub spared: u64,
 }
 
+/// Received frames that are held at most; more are let through.
+const INCOMING_MAX: usize = 4_096;
+/// Share of damaged frames that are cut short instead of flipped.
+const CUT_SHARE: f64 = 0.125;
+
 /// The clock of a [`Fault`].
 type Clock = Box<dyn FnMut() -> Duration + Send>;
 
@@ -80,6 +85,8 @@ pub struct Fault<D> {
     /// Slots to give back after the next flush.
     leaving: Vec<SlotId>,
     polls: u64,
+    /// Some delay is, or was, a matter of time.
+    timed: bool,
 }
 
 struct Direction {
@@ -92,7 +99,8 @@ struct Direction {
 struct Fate {
     lost: bool,
     twice: bool,
-    damaged: bool,
+    /// Damaged, in the way that this number says.
+    wound: Option<u64>,
     due: Option<Due>,
 }
 
@@ -119,6 +127,7 @@ impl<D: Datagram> Fault<D> {
             incoming: Held::default(),
             leaving: Vec::new(),
             polls: 0,
+            timed: is_timed(&send) || is_timed(&receive),
         }
     }
 
@@ -131,6 +140,7 @@ impl<D: Datagram> Fault<D> {
     pub fn set_faults(&mut self, send: Faults, receive: Faults) {
         self.sending.faults = send;
         self.receiving.faults = receive;
+        self.timed |= is_timed(&send) || is_timed(&receive);
     }
 
     /// The device inside; frames still held are lost, their slots given back.
@@ -145,17 +155,25 @@ impl<D: Datagram> Fault<D> {
 
     fn moment(&mut self, sending: bool) -> Moment {
         let direction = if sending { &self.sending } else { &self.receiving };
-        let timed = matches!(direction.faults.delay, Delay::Time(..)) || self.outgoing.timed() || self.incoming.timed();
-        let now = if timed { (self.clock)() } else { Duration::ZERO };
+        let now = if self.timed { (self.clock)() } else { Duration::ZERO };
         Moment { frames: direction.did.frames, polls: self.polls, now }
     }
 
-    /// Copies a frame into a slot of its own, damaged if need be; `None` if there is no slot.
-    fn copy_out(&mut self, slot: SlotId, range: Range<usize>, damage: bool) -> Option<(SlotId, Range<usize>)> {
+    /// Copies a frame into a slot of its own, damaged if need be; `None` if there is no slot, or if we hold so many
+    /// that the program might find none.
+    fn copy_out(
+        &mut self,
+        slot: SlotId,
+        range: Range<usize>,
+        wound: Option<u64>,
+    ) -> Option<(SlotId, Range<usize>)> {
+        if self.outgoing.len() + self.leaving.len() >= self.inner.arena_ref().capacity() / 2 {
+            return None;
+        }
         let copy = self.inner.arena().take()?;
         let mut bytes = self.inner.arena_ref().bytes(slot, range.clone()).to_vec();
-        if damage {
-            let len = self.sending.damage(&mut bytes);
+        if let Some(wound) = wound {
+            let len = self.sending.damage(&mut bytes, wound);
             bytes.truncate(len);
         }
         let (head, payload) = self.inner.arena().split_mut(copy);
@@ -197,17 +215,21 @@ impl<D: Datagram> Fault<D> {
                 self.receiving.did.lost += 1;
                 continue;
             }
-            if fate.damaged {
-                frame.len = self.receiving.damage(batch.bytes_mut(frame)) as u32;
+            if let Some(wound) = fate.wound {
+                frame.len = self.receiving.damage(batch.bytes_mut(frame), wound) as u32;
             }
             let copy = || (batch.source(frame), batch.bytes(frame).to_vec());
-            if fate.twice {
+            if fate.twice && self.incoming.len() < INCOMING_MAX {
                 self.receiving.did.duplicated += 1;
                 self.incoming.hold(Due::NOW, copy());
             }
-            if let Some(due) = fate.due {
-                self.incoming.hold(due, copy());
-                continue;
+            match fate.due {
+                Some(due) if self.incoming.len() < INCOMING_MAX => {
+                    self.incoming.hold(due, copy());
+                    continue;
+                }
+                Some(_) => self.receiving.did.spared += 1,
+                None => {}
             }
             batch.frames[kept] = frame;
             kept += 1;
@@ -253,8 +275,8 @@ impl<D: Datagram> Datagram for Fault<D> {
             return;
         }
         let (mut slot, mut range, mut ours) = (slot, range, false);
-        if fate.damaged || fate.due.is_some() {
-            match self.copy_out(slot, range.clone(), fate.damaged) {
+        if fate.wound.is_some() || fate.due.is_some() {
+            match self.copy_out(slot, range.clone(), fate.wound) {
                 Some(copy) => ((slot, range), ours) = (copy, true),
                 None => self.sending.did.spared += 1,
             }
@@ -307,7 +329,7 @@ impl Direction {
         let faults = self.faults;
         let lost = self.random.chance(faults.loss);
         let twice = self.random.chance(faults.duplicate);
-        let damaged = self.random.chance(faults.corrupt);
+        let wound = (self.random.chance(faults.corrupt), self.random.next());
         let back = self.random.chance(faults.reorder);
         let passers = u64::from(self.random.between(1, faults.reorder_by.max(1)));
         let (part, whole) = (self.random.next(), u64::MAX);
@@ -329,29 +351,34 @@ impl Direction {
                 due = Some(Due::after(moment, passers));
             }
         }
-        Fate { lost, twice, damaged, due }
+        Fate { lost, twice, wound: wound.0.then_some(wound.1), due }
     }
 
     /// Damages a frame in place; returns how long it is now.
-    fn damage(&mut self, bytes: &mut [u8]) -> usize {
+    fn damage(&mut self, bytes: &mut [u8], wound: u64) -> usize {
         if bytes.is_empty() {
             self.did.spared += 1;
             return 0;
         }
         self.did.corrupted += 1;
-        let bits = bytes.len() as u64 * 8;
-        if bytes.len() > 1 && self.random.chance(0.125) {
-            return 1 + (self.random.next() % (bytes.len() as u64 - 1)) as usize;
+        let mut random = Random(wound);
+        if bytes.len() > 1 && random.chance(CUT_SHARE) {
+            return 1 + (random.next() % (bytes.len() as u64 - 1)) as usize;
         }
-        let flips = u64::from(self.random.between(1, self.faults.corrupt_bits.max(1))).min(bits);
-        // Neighbours, starting anywhere: no flip undoes another.
-        let first = self.random.next() % bits;
+        let bits = bytes.len() as u64 * 8;
+        let flips = u64::from(random.between(1, self.faults.corrupt_bits.max(1))).min(bits);
+        // One in each stretch, so that no flip undoes another.
+        let stretch = bits / flips;
         for flip in 0..flips {
-            let bit = (first + flip * (bits / flips)) % bits;
+            let bit = flip * stretch + random.next() % stretch;
             bytes[(bit / 8) as usize] ^= 1 << (bit % 8);
         }
         bytes.len()
     }
+}
+
+fn is_timed(faults: &Faults) -> bool {
+    matches!(faults.delay, Delay::Time(..))
 }
 
 /// SplitMix64: small, good enough, and the same everywhere.

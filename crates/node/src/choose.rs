@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use tautline_device::fault::Fault;
 use tautline_device::pcap::Pcap;
-use tautline_device::trace::Trace;
+use tautline_device::trace::{Trace, lines};
 use tautline_device::udp::{Udp, UdpConfig};
 use tautline_device::Datagram;
 
@@ -67,10 +67,10 @@ fn wrap(device: Box<dyn Datagram>, config: &Config) -> Result<Box<dyn Datagram>,
         device = Box::new(Pcap::new(device, std::io::BufWriter::new(file))?);
     }
     if config.trace {
-        device = Box::new(Trace::lines(device, std::io::stderr()));
+        device = Box::new(Trace::new(device, lines(std::io::stderr())));
     }
-    if let Some(fault) = &config.fault {
-        device = Box::new(Fault::new(device, fault.clone()));
+    if let Some((seed, faults)) = config.fault {
+        device = Box::new(Fault::new(device, seed, faults, faults));
     }
     Ok(device)
 }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tautline_device::fault::FaultConfig;
+use tautline_device::fault::Faults;
 
 /// How a thread waits for something to happen (N-7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -100,8 +100,8 @@ pub struct Config {
     pub busy_poll_us: u32,
     /// Bytes of socket receive buffer to ask for; the system's default if not set.
     pub receive_buffer: Option<usize>,
-    /// Spoil traffic on purpose.
-    pub fault: Option<FaultConfig>,
+    /// Spoil traffic on purpose, both ways: a seed, and what goes wrong.
+    pub fault: Option<(u64, Faults)>,
     /// Write every frame to a capture file.
     pub pcap: Option<PathBuf>,
     /// Write a line per frame to standard error.

@@ -214,6 +214,11 @@ impl Endpoint {
         &self.shared.config
     }
 
+    /// Whether the node's time is simulated, so that waiting makes no sense.
+    pub fn is_virtual(&self) -> bool {
+        self.shared.clock.is_virtual()
+    }
+
     /// The time on the node's clock.
     pub fn now(&self) -> Nanos {
         self.shared.clock.now()

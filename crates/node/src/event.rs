@@ -45,6 +45,8 @@ pub enum Event {
     PeerDown {
         /// The peer.
         peer: Rank,
+        /// Which of its incarnations; zero if it was never up.
+        incarnation: u32,
         /// Why.
         why: Down,
     },

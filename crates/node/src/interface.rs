@@ -18,6 +18,10 @@ pub struct Interface {
     pub(crate) config: Config,
     pub(crate) device: Box<dyn Datagram>,
     pub(crate) own: Own,
+    /// Frames that the own channel holds when it is empty.
+    pub(crate) own_room: usize,
+    /// Own slots that are ready or with the program.
+    pub(crate) own_pending: usize,
     pub(crate) peers: Vec<Peer>,
     pub(crate) dirty: Vec<Rank>,
     pub(crate) next_deadline: Nanos,
@@ -36,6 +40,7 @@ pub struct Interface {
     pub(crate) seed: u64,
     pub(crate) counters: Counters,
     pub(crate) closed: bool,
+    pub(crate) activity: u64,
 }
 
 impl std::fmt::Debug for Interface {
@@ -77,7 +82,9 @@ impl Interface {
         seed.copy_from_slice(&entropy[..8]);
         let mut interface = Interface {
             rank: job.rank,
-            own: Own::new(config.link.credit_slots as usize, own_frame),
+            own_pending: 0,
+            own_room: config.link.credit_slots as usize,
+            own: Own::new(own_frame, config.link.credit_slots as usize),
             config,
             device,
             peers,
@@ -97,6 +104,7 @@ impl Interface {
             seed: u64::from_le_bytes(seed),
             counters: Counters::default(),
             closed: false,
+            activity: 0,
         };
         interface.open_own();
         Ok(interface)
@@ -263,7 +271,8 @@ impl Interface {
         peer.reset_channel();
         if matches!(peer.state, PeerState::Up | PeerState::Connecting) {
             peer.state = PeerState::Down(why);
-            self.push_event(Event::PeerDown { peer: rank, why });
+            let incarnation = peer.incarnation;
+            self.push_event(Event::PeerDown { peer: rank, incarnation, why });
         }
     }
 
@@ -272,6 +281,7 @@ impl Interface {
             self.events.pop_front();
             self.counters.events_lost += 1;
         }
+        self.activity += 1;
         tracing::debug!(rank = self.rank, ?event, "event");
         self.events.push_back(event);
     }
@@ -290,6 +300,32 @@ impl Interface {
     #[inline]
     pub fn has_ready(&self) -> bool {
         !self.ready.is_empty() || !self.events.is_empty()
+    }
+
+    /// Whether events wait for the program.
+    #[inline]
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
+    /// Whether slots wait for the program.
+    #[inline]
+    pub fn has_slots(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Changes whenever a frame came or a peer's state changed: reason to try again what would have blocked.
+    #[inline]
+    pub fn activity(&self) -> u64 {
+        self.activity
+    }
+
+    /// A peer sent, under its own authentication, what no correct peer sends; its channel ends.
+    pub fn violation(&mut self, rank: Rank) {
+        if let Some(link) = self.peers.get_mut(rank as usize).and_then(|p| p.peering.link_mut()) {
+            link.violation();
+            self.mark_dirty(rank);
+        }
     }
 
     /// Whether anything sent is unacknowledged, or anything received waits to be acknowledged.

@@ -1,5 +1,7 @@
 //! Every table, queue and loop of a node has its maximum here, with the reason.
 
+/// Bytes of the longest message for a handler of short messages: what fits the largest frame.
+pub const MAX_SHORT: usize = 65_507;
 /// Peers of one node. Channel numbers keep the peer's index in their low 16 bits.
 pub const MAX_PEERS: usize = 1 << 12;
 /// Names of handlers that one side may announce.

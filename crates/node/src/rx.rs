@@ -22,6 +22,7 @@ impl Interface {
             self.handle(now, &mut batch, frame);
         }
         self.batch = Some(batch);
+        self.activity += count as u64;
         self.receive_own();
         count
     }
@@ -172,7 +173,7 @@ impl Interface {
 
     fn receive_own(&mut self) {
         use tautline_device::Channel;
-        while !self.own.is_empty() {
+        while self.own_pending < self.own_room && self.own.room() < self.own_room {
             let mut bytes = self.buffers.pop().unwrap_or_default();
             bytes.resize(self.own.max_frame(), 0);
             let Some(len) = self.own.pop(&mut bytes) else { return self.buffers.push(bytes) };
@@ -184,6 +185,7 @@ impl Interface {
                 self.buffers.push(bytes);
                 continue;
             }
+            self.own_pending += 1;
             self.ready.push_back(Item { peer: me, incarnation: 1, place: Place::Held(bytes) });
         }
     }
@@ -275,8 +277,12 @@ impl Interface {
 
     #[inline]
     fn grant(&mut self, rank: Rank, incarnation: u32) {
+        if rank == self.rank {
+            self.own_pending -= 1;
+            return;
+        }
         let peer = &mut self.peers[rank as usize];
-        if rank != self.rank && peer.incarnation == incarnation && !matches!(peer.state, PeerState::Down(_)) {
+        if peer.incarnation == incarnation && !matches!(peer.state, PeerState::Down(_)) {
             if let Some(link) = peer.peering.link_mut() {
                 link.consumed(1);
             }

@@ -60,9 +60,8 @@ impl<T> Held<T> {
         self.0.is_empty()
     }
 
-    /// Whether any of them waits for a time.
-    pub(super) fn timed(&self) -> bool {
-        self.0.iter().any(|(due, _)| due.time != Duration::MAX)
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
     }
 
     pub(super) fn hold(&mut self, due: Due, frame: T) {

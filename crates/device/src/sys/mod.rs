@@ -11,9 +11,12 @@ pub(crate) use rustix::io::Errno;
 pub(crate) use rustix::net::SocketAddrAny;
 pub(crate) use send::{Train, TxVectors, send_to};
 pub(crate) use socket::{
-    adopt_socket, count_overflows, coarse_now, set_gro, has_gso, open_socket, path_mtu, receive_buffer,
-    set_buffers, set_busy_poll,
+    adopt_socket, coarse_now, count_overflows, has_gso, open_socket, path_mtu, receive_buffer, set_buffers,
+    set_busy_poll, set_gro,
 };
+
+#[cfg(test)]
+pub(crate) use socket::refuse_gso;
 
 /// What the last failed call of `libc` said.
 fn last_errno() -> Errno {

@@ -78,7 +78,11 @@ impl RxVectors {
 
     /// Takes what has arrived, one datagram per buffer; returns how many. [`RxVectors::received`] describes them.
     #[inline]
-    pub(crate) fn receive(&mut self, socket: BorrowedFd<'_>, buffers: &mut [Box<[u8]>]) -> Result<usize, Errno> {
+    pub(crate) fn receive(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        buffers: &mut [Box<[u8]>],
+    ) -> Result<usize, Errno> {
         let count = buffers.len().min(self.messages.len());
         for (i, buffer) in buffers.iter_mut().take(count).enumerate() {
             self.vectors[i].iov_base = buffer.as_mut_ptr().cast();

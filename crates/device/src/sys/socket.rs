@@ -36,7 +36,10 @@ pub(crate) fn open_socket(bind: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)>
 /// Makes an inherited socket into what [`open_socket`] would have made; refuses what is no bound UDP socket.
 pub(crate) fn adopt_socket(socket: OwnedFd) -> io::Result<(OwnedFd, SocketAddr)> {
     if sockopt::socket_type(&socket)? != SocketType::DGRAM {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the inherited descriptor is no datagram socket"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "the inherited descriptor is no datagram socket",
+        ));
     }
     let local = local_addr(socket.as_fd())?;
     if local.port() == 0 {
@@ -79,7 +82,11 @@ fn is_link_local(ip: IpAddr) -> bool {
 }
 
 /// Sets the socket's buffers where asked; the system may give less than asked for.
-pub(crate) fn set_buffers(socket: BorrowedFd<'_>, receive: Option<usize>, send: Option<usize>) -> io::Result<()> {
+pub(crate) fn set_buffers(
+    socket: BorrowedFd<'_>,
+    receive: Option<usize>,
+    send: Option<usize>,
+) -> io::Result<()> {
     if let Some(bytes) = receive {
         // Forcing needs a privilege; without it the system's limit applies.
         sockopt::set_socket_recv_buffer_size_force(socket, bytes)
@@ -121,7 +128,18 @@ pub(crate) fn has_gso(socket: BorrowedFd<'_>) -> Result<(), Errno> {
     set_int(socket, libc::SOL_UDP, libc::UDP_SEGMENT, 0)
 }
 
-fn set_int(socket: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> Result<(), Errno> {
+/// Sends without checksums; the kernel then refuses to cut trains, which is how tests meet a path without GSO.
+#[cfg(test)]
+pub(crate) fn refuse_gso(socket: BorrowedFd<'_>) -> Result<(), Errno> {
+    set_int(socket, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1)
+}
+
+fn set_int(
+    socket: BorrowedFd<'_>,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: libc::c_int,
+) -> Result<(), Errno> {
     let len = size_of::<libc::c_int>() as libc::socklen_t;
     // SAFETY: the pointer is to a live c_int of the length given; the kernel only reads it.
     let done = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const value).cast(), len) };

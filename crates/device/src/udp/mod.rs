@@ -10,6 +10,8 @@ mod path;
 mod probe;
 mod recv;
 mod send;
+#[cfg(test)]
+mod tests;
 
 pub use config::UdpConfig;
 pub use path::FRAME_CAP;
@@ -131,8 +133,9 @@ impl Udp {
         let _ = sys::count_overflows(socket.as_fd());
         let gso = Feature::tried(config.gso, || sys::has_gso(socket.as_fd()));
         let gro = Feature::tried(config.gro, || sys::set_gro(socket.as_fd(), false));
-        let busy_poll =
-            Feature::tried(config.busy_poll_us > 0, || sys::set_busy_poll(socket.as_fd(), config.busy_poll_us));
+        let busy_poll = Feature::tried(config.busy_poll_us > 0, || {
+            sys::set_busy_poll(socket.as_fd(), config.busy_poll_us)
+        });
         let payload = config.slot_payload.unwrap_or_else(|| path::slot_payload(local.ip()));
         Ok(Udp {
             local,
@@ -205,7 +208,8 @@ impl Datagram for Udp {
 
     fn route(&mut self, to: SocketAddr) -> io::Result<RouteId> {
         let max_frame = self.path_limit(to)?;
-        let id = u32::try_from(self.routes.len()).map_err(|_| io::Error::from(io::ErrorKind::QuotaExceeded))?;
+        let id =
+            u32::try_from(self.routes.len()).map_err(|_| io::Error::from(io::ErrorKind::QuotaExceeded))?;
         self.routes.push(Route {
             to,
             encoded: to.into(),

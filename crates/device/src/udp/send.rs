@@ -20,7 +20,7 @@ impl Udp {
     pub(super) fn send_queue(&mut self) {
         match *self.queue.as_slice() {
             [] => return,
-            // A frame alone goes by `sendto`: on loopback some 40 ns cheaper than `sendmmsg`, 20 than `sendmsg`.
+            // A frame alone goes by `sendto`: measured on loopback, `sendmsg` costs some 60 ns more and `sendmmsg` 170.
             [frame] => self.send_one(frame),
             _ => self.send_batch(),
         }
@@ -82,7 +82,12 @@ impl Udp {
             }
             self.routes[frame.route as usize].used = true;
             // No frame is longer than u16 says: the arena's slots are not.
-            self.trains.push(Train { first: index as u32, frames: 1, route: frame.route, segment: len as u16 });
+            self.trains.push(Train {
+                first: index as u32,
+                frames: 1,
+                route: frame.route,
+                segment: len as u16,
+            });
             bytes = len;
         }
     }

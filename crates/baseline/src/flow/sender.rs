@@ -1,0 +1,136 @@
+//! The sending side: fills the window, hears acknowledgements, goes back after a loss.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::time::Instant;
+
+use rustix::net::{RecvFlags, SendFlags};
+
+use super::{Ack, RESEND, Shape, Source, is_transient, u64_at};
+use crate::cpu::{Measured, Stopwatch};
+use crate::mmsg::{HEAD, Outbox};
+use crate::transport::{Patience, SILENCE, timed_out};
+use crate::udp::UdpPair;
+
+pub(super) struct Sender<'a> {
+    pair: &'a UdpPair,
+    shape: &'a Shape,
+    blocking: bool,
+    outbox: Outbox,
+    sent: u64,
+    acked: u64,
+    /// When the receiver last made progress, and when we last did something about its silence.
+    heard: Instant,
+    resent: Instant,
+    drops: u64,
+}
+
+impl<'a> Sender<'a> {
+    pub(super) fn new(pair: &'a UdpPair, shape: &'a Shape, blocking: bool) -> Self {
+        Self {
+            pair,
+            shape,
+            blocking,
+            outbox: Outbox::default(),
+            sent: 0,
+            acked: 0,
+            heard: Instant::now(),
+            resent: Instant::now(),
+            drops: 0,
+        }
+    }
+
+    pub(super) fn run(mut self, source: &mut impl Source) -> io::Result<Measured> {
+        let (total, message) = (self.shape.total(), self.shape.message as u64);
+        let mut buf = vec![0; self.shape.message];
+        let mut held = u64::MAX;
+        let watch = Stopwatch::start();
+        while self.acked < total {
+            while self.sent < total && self.room() > 0 {
+                let number = self.sent / message;
+                if number != held {
+                    source.write(number, &mut buf);
+                    held = number;
+                }
+                let from = (self.sent % message) as usize;
+                self.push(&buf[from..])?;
+            }
+            self.hear()?;
+        }
+        let measured = watch.stop(self.shape.count, total, self.drops);
+        for _ in 0..3 {
+            // The receiver may be gone after the first.
+            let _ = rustix::net::send(&self.pair.socket, &[0xFF; HEAD], SendFlags::empty());
+        }
+        Ok(measured)
+    }
+
+    /// How many bytes may go now: whole packets only, so that a window never ends in small change.
+    fn room(&self) -> usize {
+        let free = self.shape.window.saturating_sub((self.sent - self.acked) as usize);
+        let packet = self.shape.cut.packet();
+        if self.sent == self.acked { free.max(packet) } else { free / packet * packet }
+    }
+
+    fn push(&mut self, rest: &[u8]) -> io::Result<()> {
+        let most = self.room().min(self.shape.batch * self.shape.cut.packet());
+        let bytes = &rest[..rest.len().min(most)];
+        match self.outbox.send(self.pair.socket.as_fd(), self.sent, bytes, self.shape.cut) {
+            Ok(n) => self.sent += n as u64,
+            Err(e) if is_transient(&e) => {}
+            Err(e) => return Err(e),
+        }
+        Ok(())
+    }
+
+    /// Takes acknowledgements: all that are there, and if the window is full, waits for one.
+    fn hear(&mut self) -> io::Result<()> {
+        let mut patience = Patience::new();
+        loop {
+            let mut ack: Ack = [0; 16];
+            let flags = if self.blocking { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
+            match rustix::net::recv(&self.pair.socket, &mut ack, flags) {
+                Ok((_, 16)) => return self.accept(ack),
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::AGAIN) if self.blocking => return self.start_again(),
+                Err(rustix::io::Errno::AGAIN) => {
+                    patience.spin()?;
+                    if patience.is_checkpoint() && self.heard.max(self.resent).elapsed() > RESEND {
+                        return self.start_again();
+                    }
+                }
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    fn accept(&mut self, ack: Ack) -> io::Result<()> {
+        let next = u64_at(&ack, 0);
+        if next > self.shape.total() {
+            return Err(io::Error::other("an acknowledgement beyond the end of the stream"));
+        }
+        if next > self.acked || u64_at(&ack, 8) != 0 {
+            self.heard = Instant::now();
+        }
+        self.acked = self.acked.max(next);
+        self.sent = self.sent.max(self.acked);
+        if u64_at(&ack, 8) != 0 && next == self.acked && self.sent > self.acked {
+            self.drops += 1;
+            self.sent = self.acked;
+        }
+        Ok(())
+    }
+
+    /// Nothing was heard for a while: data or acknowledgements were lost, or the receiver does not run.
+    fn start_again(&mut self) -> io::Result<()> {
+        if self.heard.elapsed() > SILENCE {
+            return Err(timed_out());
+        }
+        self.resent = Instant::now();
+        if self.sent > self.acked {
+            self.drops += 1;
+            self.sent = self.acked;
+        }
+        Ok(())
+    }
+}

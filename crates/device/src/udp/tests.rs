@@ -1,0 +1,196 @@
+//! What the conformance suite cannot see from outside.
+#![allow(clippy::print_stdout)]
+
+use std::net::UdpSocket;
+use std::os::fd::{AsFd, OwnedFd};
+
+use super::{FRAME_CAP, Udp, UdpConfig, probe};
+use crate::{Datagram, DeviceEvent, HEADROOM, RouteId, RxBatch, sys};
+
+const POLLS: usize = 10_000;
+
+fn open() -> Udp {
+    Udp::open(UdpConfig { tx_slots: 128, ..UdpConfig::default() }).unwrap()
+}
+
+fn send(device: &mut Udp, route: RouteId, count: usize, len: usize) {
+    let slots: Vec<_> = (0..count).map(|_| device.arena().take().unwrap()).collect();
+    for slot in &slots {
+        device.send(route, *slot, HEADROOM..HEADROOM + len);
+    }
+    device.flush();
+    slots.into_iter().for_each(|slot| device.arena().give(slot));
+}
+
+/// Receives up to `want` frames; returns how many came, and whether any came joined.
+fn receive(device: &mut Udp, want: usize) -> (usize, bool) {
+    let mut batch = RxBatch::new(16);
+    let (mut got, mut joined) = (0, false);
+    for _ in 0..POLLS {
+        got += device.recv(&mut batch).unwrap();
+        joined |= batch.frames().iter().any(|frame| frame.start > 0);
+        if got >= want {
+            break;
+        }
+    }
+    (got, joined)
+}
+
+/// A path whose device cannot cut trains: nothing is lost, and trains are not tried again.
+#[test]
+fn refused_trains_go_singly() {
+    let (mut a, mut b) = (open(), open());
+    let route = a.route(b.local_addr()).unwrap();
+    if !a.gso.is_on() {
+        println!("SKIPPED refused_trains_go_singly: {}", a.describe());
+        return;
+    }
+    sys::refuse_gso(a.socket.as_fd()).unwrap();
+    send(&mut a, route, 20, 100);
+    assert_eq!(receive(&mut b, 20).0, 20);
+    assert!(!a.routes[0].gso);
+    assert_eq!((a.counters().frames_sent, a.counters().send_failures), (20, 0));
+    let calls = a.counters().send_calls;
+    send(&mut a, route, 20, 100);
+    assert_eq!(receive(&mut b, 20).0, 20);
+    assert_eq!(a.counters().send_calls, calls + 1);
+    assert_eq!(a.poll_event(), None);
+}
+
+/// D-3: one call for a batch, whatever is in it.
+#[test]
+fn a_batch_is_one_call() {
+    for gso in [true, false] {
+        let mut a = Udp::open(UdpConfig { gso, ..UdpConfig::default() }).unwrap();
+        let mut b = open();
+        let (r, s) = (a.route(b.local_addr()).unwrap(), a.route(b.local_addr()).unwrap());
+        let slot = a.arena().take().unwrap();
+        for i in 0..60 {
+            a.send(if i % 9 < 7 { r } else { s }, slot, HEADROOM..HEADROOM + 50 + i % 2);
+        }
+        a.flush();
+        assert_eq!(a.counters().send_calls, 1);
+        assert_eq!(receive(&mut b, 60).0, 60);
+    }
+}
+
+/// Coalescing is switched on by bursts and off by quiet, and no frame suffers from either.
+#[test]
+fn coalescing_comes_and_goes() {
+    let (mut a, mut b) = (open(), open());
+    let route = a.route(b.local_addr()).unwrap();
+    if !a.gso.is_on() || !b.gro.is_on() {
+        println!("SKIPPED coalescing_comes_and_goes: {}", a.describe());
+        return;
+    }
+    for _ in 0..3 {
+        send(&mut a, route, 30, 200);
+        assert_eq!(receive(&mut b, 30), (30, false), "quiet: frames come singly");
+        send(&mut a, route, 30, 200);
+        assert_eq!(receive(&mut b, 30), (30, true), "after a burst: frames come joined");
+        for _ in 0..2_500 {
+            send(&mut a, route, 1, 10);
+            assert_eq!(receive(&mut b, 1).0, 1);
+        }
+    }
+    assert_eq!(b.counters().frames_received, 3 * 2_560);
+}
+
+/// Drops for want of room are counted, and what comes after is received.
+#[test]
+fn overflows_are_counted() {
+    let mut a = open();
+    let mut b = Udp::open(UdpConfig { rcvbuf: Some(8_192), gro: false, ..UdpConfig::default() }).unwrap();
+    assert!(b.receive_buffer() < 100_000, "the real size is told: {}", b.receive_buffer());
+    let route = a.route(b.local_addr()).unwrap();
+    for _ in 0..100 {
+        send(&mut a, route, 1, 1_000);
+    }
+    let got = receive(&mut b, 100).0;
+    assert!(got < 100);
+    // The count comes with a frame that was queued after the drops.
+    send(&mut a, route, 1, 1_000);
+    send(&mut a, route, 1, 999);
+    assert_eq!(receive(&mut b, 2).0, 2);
+    assert_eq!(b.counters().receive_overflows as usize, 100 - got);
+}
+
+/// D-5: a frame that the path does not take is lost, counted, and the limit is told.
+#[test]
+fn too_long_is_told() {
+    let mut a = Udp::open(UdpConfig { slot_payload: Some(65_507), ..UdpConfig::default() }).unwrap();
+    let mut b = open();
+    let route = a.route(b.local_addr()).unwrap();
+    assert_eq!(a.max_frame(route), FRAME_CAP);
+    // With part of the headroom, a slot can hold more than any datagram.
+    let slot = a.arena().take().unwrap();
+    a.send(route, slot, HEADROOM - 100..HEADROOM + 65_507);
+    a.flush();
+    assert_eq!(a.counters().send_failures, 1);
+    assert!(matches!(a.poll_event(), None | Some(DeviceEvent::PathLimit { .. })));
+    a.send(route, slot, HEADROOM..HEADROOM + 5);
+    a.flush();
+    assert_eq!(receive(&mut b, 1).0, 1);
+}
+
+/// A bound socket from elsewhere is as good as our own; anything else is refused.
+#[test]
+fn inherited_sockets() {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let local = socket.local_addr().unwrap();
+    let config = |socket: OwnedFd| UdpConfig { socket: Some(socket), ..UdpConfig::default() };
+    let mut a = Udp::open(config(socket.into())).unwrap();
+    assert_eq!(a.local_addr(), local);
+    let mut b = open();
+    let route = b.route(local).unwrap();
+    send(&mut b, route, 1, 10);
+    assert_eq!(receive(&mut a, 1).0, 1);
+    assert_eq!(receive(&mut a, 1).0, 0, "it does not block");
+    let stream = std::os::unix::net::UnixStream::pair().unwrap().0;
+    assert!(Udp::open(config(stream.into())).is_err());
+    let file = std::fs::File::open("/dev/null").unwrap();
+    assert!(Udp::open(config(file.into())).is_err());
+}
+
+/// Nonsense is refused when the device is opened, and an address of the other family when the route is made.
+#[test]
+fn nonsense_is_refused() {
+    let refused = |config| Udp::open(config).is_err();
+    assert!(refused(UdpConfig { batch: 0, ..UdpConfig::default() }));
+    assert!(refused(UdpConfig { batch: 5_000, ..UdpConfig::default() }));
+    assert!(refused(UdpConfig { tx_slots: 0, ..UdpConfig::default() }));
+    assert!(refused(UdpConfig { slot_payload: Some(70_000), ..UdpConfig::default() }));
+    assert!(open().route("[::1]:9".parse().unwrap()).is_err());
+    assert!(open().reroute(RouteId(3), "127.0.0.1:9".parse().unwrap()).is_err());
+}
+
+/// An empty datagram is not a frame.
+#[test]
+fn empty_datagrams_are_ignored() {
+    let mut b = open();
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    for _ in 0..10 {
+        socket.send_to(&[], b.local_addr()).unwrap();
+    }
+    assert_eq!(receive(&mut b, 1).0, 0);
+    socket.send_to(&[1], b.local_addr()).unwrap();
+    assert_eq!(receive(&mut b, 1).0, 1);
+    assert_eq!(b.counters().frames_received, 1);
+}
+
+/// Bound to no address in particular, slots are of Ethernet's size, whatever loopback could take.
+#[test]
+fn slots_fit_the_interface() {
+    let any = Udp::open(UdpConfig { bind: "0.0.0.0:0".parse().unwrap(), ..UdpConfig::default() }).unwrap();
+    assert_eq!(any.arena_ref().payload_len(), 1_472);
+    assert_eq!(open().arena_ref().payload_len(), FRAME_CAP);
+}
+
+#[test]
+fn the_probe_finds_what_the_devices_use() {
+    let found = probe();
+    assert_eq!(found.ipv4, Ok(()));
+    assert!(found.receive_buffer > 0);
+    assert_eq!(found.gso.is_ok(), open().gso.is_on());
+    assert_eq!(found.gro.is_ok(), open().gro.is_on(), "{found:?}");
+}

@@ -1,0 +1,120 @@
+//! Seeded runs over a network that does everything wrong at once.
+
+use tautline_link::{Config, Policy};
+use tautline_wire::handshake::Security;
+
+use crate::world::{Faults, MICRO, MILLI, Nanos, Rng, SECOND, World};
+
+pub const POLICIES: [Policy; 2] = [Policy::SelectiveRepeat, Policy::GoBackN];
+pub const MODES: [Security; 3] = [Security::Fabric, Security::Sealed, Security::Open];
+
+/// Seeds per policy and mode.
+const SEEDS: u64 = 60;
+
+/// The network is bad enough here that a peer may go unheard for long; death has tests of its own.
+const SILENCE: Nanos = 20 * SECOND;
+
+fn draw(rng: &mut Rng, security: Security) -> Faults {
+    // Swarm: each fault is absent in half of the runs, so that they also meet one by one.
+    let mut sometimes = |limit: u64| if rng.below(2) == 0 { 0 } else { rng.below(limit + 1) as u32 };
+    let (loss, duplicate, reorder, corrupt) = (sometimes(300), sometimes(500), sometimes(200), sometimes(100));
+    let (reorder_by, jitter) = (1 + sometimes(63), u64::from(sometimes(200)) * 5 * MICRO);
+    let delay = (1 + u64::from(sometimes(100)) * u64::from(sometimes(20))) * MICRO;
+    // Open mode has no protection against damage; the checksum of the datagram below is all there is.
+    let corrupt = if security == Security::Open { 0 } else { corrupt };
+    Faults { loss, duplicate, reorder, reorder_by, corrupt, delay, jitter, ..Faults::default() }
+}
+
+/// Some outages: of both ways, of one way, and of large frames only.
+fn trouble(world: &mut World, rng: &mut Rng) {
+    for _ in 0..rng.below(4) {
+        world.run(rng.below(30) * MILLI);
+        match rng.below(4) {
+            0 => world.pipes.iter_mut().for_each(|p| p.faults.cut = true),
+            way @ (1 | 2) => world.pipes[way as usize - 1].faults.cut = true,
+            _ => world.pipes[rng.below(2) as usize].faults.mtu = 1232 + rng.below(200) as usize,
+        }
+        world.run(rng.below(400) * MILLI);
+        for pipe in &mut world.pipes {
+            pipe.faults.cut = false;
+        }
+    }
+}
+
+fn one_run(seed: u64, policy: Policy, security: Security) {
+    let mut rng = Rng(seed);
+    let mut config = Config { security, recovery: policy, silence: SILENCE, ..Config::default() };
+    config.credit_slots = [16, 64, 256, 1000][rng.below(4) as usize];
+    let mut world = World::new(rng.next(), &config);
+    for i in 0..2 {
+        world.pipes[i].faults = draw(&mut rng, security);
+        world.sides[i].load.left = 300 + rng.below(700) as usize;
+        world.sides[i].every = [0, 20 * MICRO, 300 * MICRO][rng.below(3) as usize];
+    }
+    world.sides[rng.below(2) as usize].connect(world.now);
+    if rng.below(4) == 0 {
+        world.sides[0].connect(world.now);
+        world.sides[1].connect(world.now);
+    }
+    trouble(&mut world, &mut rng);
+    let replay = format!("seed {seed}, {}, {}", policy.name(), security.name());
+    world.run_until_true(20 * SECOND, World::is_settled);
+
+    // Healed: whatever is left makes progress soon, and comes to its end.
+    world.set_faults(&Faults::default());
+    let before = world.delivered();
+    if !world.is_settled() {
+        let limit = 10 * config.rto_initial;
+        let progress = world.run_until_true(limit, |w| w.is_settled() || w.delivered() > before);
+        assert!(progress, "{replay}: no progress after healing\n{}", world.report());
+    }
+    let settled = world.run_until_true(5 * SECOND, World::is_settled);
+    assert!(settled, "{replay}: not everything arrived\n{}", world.report());
+    assert!(world.deaths().is_empty(), "{replay}: {:?}\n{}", world.deaths(), world.report());
+}
+
+/// Runs every seed; `TAUTLINE_SEED` runs one.
+fn all_seeds(policy: Policy, security: Security) {
+    if let Some(seed) = std::env::var("TAUTLINE_SEED").ok().and_then(|s| s.parse().ok()) {
+        return one_run(seed, policy, security);
+    }
+    for seed in 0..SEEDS {
+        one_run(seed, policy, security);
+    }
+}
+
+/// L-1, L-4, L-6, L-9, L-10, L-19, L-22: exactly once, in order, unaltered, whatever the network does.
+#[test]
+fn selective_repeat_fabric() {
+    all_seeds(Policy::SelectiveRepeat, Security::Fabric);
+}
+
+/// L-4, L-23: the same under encryption.
+#[test]
+fn selective_repeat_sealed() {
+    all_seeds(Policy::SelectiveRepeat, Security::Sealed);
+}
+
+/// L-4: the same without protection, over a network that damages nothing.
+#[test]
+fn selective_repeat_open() {
+    all_seeds(Policy::SelectiveRepeat, Security::Open);
+}
+
+/// L-4, L-11: the same with the other recovery policy.
+#[test]
+fn go_back_n_fabric() {
+    all_seeds(Policy::GoBackN, Security::Fabric);
+}
+
+/// L-4, L-11, L-23: the same with the other recovery policy.
+#[test]
+fn go_back_n_sealed() {
+    all_seeds(Policy::GoBackN, Security::Sealed);
+}
+
+/// L-4, L-11: the same with the other recovery policy.
+#[test]
+fn go_back_n_open() {
+    all_seeds(Policy::GoBackN, Security::Open);
+}

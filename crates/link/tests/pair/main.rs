@@ -1,0 +1,4 @@
+//! Two links against each other. One binary, so that the world is compiled once and all of it is used.
+
+mod faults;
+mod world;

@@ -1,0 +1,65 @@
+//! What one side pushed on one channel, and what has become of it.
+
+use super::Rng;
+
+pub struct Slot {
+    pub bytes: Vec<u8>,
+    /// The receiver's link took it, in order or ahead of a gap.
+    pub accepted: bool,
+    pub freed: bool,
+}
+
+/// All slots of one channel and direction. The token of a slot is its place here.
+pub struct Stream {
+    pub channel: u32,
+    pub slots: Vec<Slot>,
+    /// How many the other side has been given, in order.
+    pub delivered: usize,
+}
+
+impl Stream {
+    pub fn new(channel: u32) -> Stream {
+        Stream { channel, slots: Vec::new(), delivered: 0 }
+    }
+
+    pub fn add(&mut self, len: usize) -> u32 {
+        let number = self.slots.len() as u32;
+        self.slots.push(Slot { bytes: content(self.channel, number, len), accepted: false, freed: false });
+        number
+    }
+
+    /// The receiver's link took slot `number` now.
+    pub fn accept(&mut self, number: usize) {
+        let slot = &mut self.slots[number];
+        assert!(!slot.accepted, "slot {number} was accepted twice");
+        slot.accepted = true;
+    }
+
+    /// The next slot in order reached the program.
+    pub fn deliver(&mut self, bytes: &[u8]) {
+        let number = self.delivered;
+        let slot = self.slots.get(number).unwrap_or_else(|| panic!("slot {number} was never pushed"));
+        assert!(slot.accepted, "slot {number} was delivered but not accepted");
+        assert!(slot.bytes == bytes, "slot {number} was altered, or is out of order");
+        self.delivered += 1;
+    }
+
+    /// The sender's link gave the token back; only the end of a link excuses that before it was accepted.
+    pub fn free(&mut self, token: u32, over: bool) {
+        let slot = &mut self.slots[token as usize];
+        assert!(!slot.freed, "token {token} was freed twice");
+        assert!(slot.accepted || over, "token {token} was freed before its slot arrived");
+        slot.freed = true;
+    }
+}
+
+/// The bytes of a slot, different for every channel, number and length.
+pub fn content(channel: u32, number: u32, len: usize) -> Vec<u8> {
+    let mut rng = Rng(u64::from(channel) << 32 | u64::from(number));
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        bytes.extend_from_slice(&rng.next().to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}

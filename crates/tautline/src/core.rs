@@ -1,0 +1,135 @@
+//! What all parts of an endpoint share.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Waker;
+use std::thread::ThreadId;
+
+use tautline_node::Delivery;
+
+use crate::messages::handlers::{Registered, Running};
+use crate::{Down, Event, Rank};
+
+/// A message on its way in: who sends it, in which incarnation, under which number.
+pub(crate) type Incoming = (Rank, u32, u32);
+
+pub(crate) struct Core {
+    pub(crate) node: tautline_node::Endpoint,
+    pub(crate) names: Vec<(String, bool)>,
+    pub(crate) handlers: Vec<Registered>,
+    pub(crate) running: RefCell<HashMap<Incoming, Running>>,
+    pub(crate) delivery: RefCell<Option<Box<Delivery>>>,
+    pub(crate) extracting: Cell<bool>,
+    /// Messages whose handlers have finished, well or not.
+    pub(crate) handled: Cell<u64>,
+    pub(crate) failures: RefCell<VecDeque<Failure>>,
+    pub(crate) events: RefCell<VecDeque<Event>>,
+    /// Handlers that wait for room to send.
+    pub(crate) blocked: RefCell<Vec<Waker>>,
+    /// Windows that could not be granted for want of a slot.
+    pub(crate) grants: RefCell<Vec<(Incoming, u64)>>,
+    /// Incarnations of peers that are no more, and whose half-sent messages are to be ended.
+    pub(crate) gone: RefCell<Vec<(Rank, u32, Down)>>,
+    pub(crate) wakes: Arc<Wakes>,
+}
+
+/// A handler that failed; see [`crate::Endpoint::poll_failure`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The handler's name.
+    pub handler: String,
+    /// Who sent the message.
+    pub from: Rank,
+    /// What the handler returned, or the panic's text.
+    pub reason: String,
+    /// The handler panicked.
+    pub panicked: bool,
+}
+
+/// How many failures wait to be read; the oldest give way.
+const MAX_FAILURES: usize = 1024;
+
+impl Core {
+    pub(crate) fn new(
+        node: tautline_node::Endpoint,
+        names: Vec<(String, bool)>,
+        handlers: Vec<Registered>,
+    ) -> Rc<Core> {
+        let wakes = Arc::new(Wakes {
+            woken: Mutex::new(Vec::new()),
+            home: std::thread::current().id(),
+            bell: node.waker(),
+        });
+        Rc::new(Core {
+            node,
+            names,
+            handlers,
+            running: RefCell::default(),
+            delivery: RefCell::new(Some(Box::default())),
+            extracting: Cell::new(false),
+            handled: Cell::new(0),
+            failures: RefCell::default(),
+            events: RefCell::default(),
+            blocked: RefCell::default(),
+            grants: RefCell::default(),
+            gone: RefCell::default(),
+            wakes,
+        })
+    }
+
+    pub(crate) fn fail(&self, handler: usize, from: Rank, reason: String, panicked: bool) {
+        let mut failures = self.failures.borrow_mut();
+        if failures.len() == MAX_FAILURES {
+            failures.pop_front();
+        }
+        failures.push_back(Failure { handler: self.names[handler].0.clone(), from, reason, panicked });
+    }
+}
+
+/// Handlers that were woken, from whatever thread.
+pub(crate) struct Wakes {
+    pub(crate) woken: Mutex<Vec<(usize, usize)>>,
+    home: ThreadId,
+    bell: tautline_node::Waker,
+}
+
+impl Wakes {
+    pub(crate) fn take(&self) -> Vec<(usize, usize)> {
+        std::mem::take(&mut *self.woken.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn any(&self) -> bool {
+        !self.woken.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
+    pub(crate) fn bell(&self) -> tautline_node::Waker {
+        self.bell.clone()
+    }
+}
+
+/// Wakes one handler's slot. Made once per slot, used for every message that runs there.
+pub(crate) struct SlotWaker {
+    pub(crate) handler: usize,
+    pub(crate) slot: usize,
+    pub(crate) wakes: Arc<Wakes>,
+}
+
+impl std::task::Wake for SlotWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        let mut woken = self.wakes.woken.lock().unwrap_or_else(PoisonError::into_inner);
+        if !woken.contains(&(self.handler, self.slot)) {
+            woken.push((self.handler, self.slot));
+        }
+        drop(woken);
+        // At home the endpoint looks before it sleeps; from elsewhere it must be told.
+        if std::thread::current().id() != self.wakes.home {
+            self.wakes.bell.wake();
+        }
+    }
+}

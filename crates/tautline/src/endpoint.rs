@@ -1,0 +1,341 @@
+//! What a program holds.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use tautline_node::{Delivery, Key};
+
+use crate::core::{Core, Failure};
+use crate::messages::dispatch_all;
+use crate::{Builder, Counters, Error, Event, Outgoing, PeerState, Rank, Result, SendError};
+
+/// A program's hold on the fabric. Clones share it. Neither `Send` nor `Sync`: it belongs to the thread that made it.
+///
+/// Dropping the last clone closes in good order, like [`Endpoint::close`], but reports nothing.
+#[derive(Clone, Debug)]
+pub struct Endpoint {
+    core: Rc<Core>,
+}
+
+/// A handler's name, looked up once; see [`Endpoint::handler`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Handler(Key);
+
+/// What names a handler: a string, or a [`Handler`] looked up beforehand, which is faster.
+pub trait Name {
+    #[doc(hidden)]
+    fn key(&self, endpoint: &Endpoint) -> Result<Handler>;
+}
+
+impl Name for Handler {
+    #[inline]
+    fn key(&self, _: &Endpoint) -> Result<Handler> {
+        Ok(*self)
+    }
+}
+
+impl Name for &str {
+    fn key(&self, endpoint: &Endpoint) -> Result<Handler> {
+        endpoint.handler(self)
+    }
+}
+
+/// Wakes an endpoint from any thread.
+#[derive(Clone, Debug)]
+pub struct Waker(tautline_node::Waker);
+
+impl Waker {
+    /// Makes the endpoint's [`Endpoint::wait`] return, and its descriptor readable.
+    pub fn wake(&self) {
+        self.0.wake();
+    }
+}
+
+/// Messages sent while this exists leave when a frame is full, or when it is dropped. See [`Endpoint::batch`].
+#[derive(Debug)]
+#[must_use = "the batch ends when this is dropped"]
+pub struct Batch<'a>(&'a Endpoint);
+
+impl Drop for Batch<'_> {
+    fn drop(&mut self) {
+        let _ = self.0.core.node.close_batch();
+    }
+}
+
+impl Endpoint {
+    pub(crate) fn new(core: Rc<Core>) -> Endpoint {
+        Endpoint { core }
+    }
+
+    /// Starts a builder: register handlers, then join.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// This process's rank in the job.
+    pub fn rank(&self) -> Rank {
+        self.core.node.rank()
+    }
+
+    /// How many processes the job has.
+    pub fn size(&self) -> u32 {
+        self.core.node.size()
+    }
+
+    /// Looks a handler's name up, once for many sends.
+    pub fn handler(&self, name: &str) -> Result<Handler> {
+        Ok(Handler(self.core.node.key(name)?))
+    }
+
+    /// Sends a whole message; waits for the connection and for room if it must. Runs no handlers meanwhile.
+    #[inline]
+    pub fn send(&self, peer: Rank, handler: impl Name, bytes: &[u8]) -> Result<()> {
+        let handler = handler.key(self)?;
+        match self.core.node.try_send(peer, handler.0, bytes) {
+            Ok(true) => Ok(()),
+            Ok(false) => self.send_long(peer, handler, bytes),
+            Err(SendError::WouldBlock) => {
+                if blocking(&self.core, || Ok(self.core.node.try_send(peer, handler.0, bytes)?))? {
+                    return Ok(());
+                }
+                self.send_long(peer, handler, bytes)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn send_long(&self, peer: Rank, handler: Handler, bytes: &[u8]) -> Result<()> {
+        let mut message = self.begin(peer, handler, bytes.len() as u64)?;
+        message.piece(bytes)?;
+        message.end()
+    }
+
+    /// Sends a whole message if that is possible at once; [`SendError::WouldBlock`], and nothing sent, if it is not.
+    /// Messages longer than one frame must be begun instead: [`SendError::TooLongForHandler`].
+    pub fn try_send(&self, peer: Rank, handler: impl Name, bytes: &[u8]) -> Result<()> {
+        let handler = handler.key(self)?;
+        if self.core.node.try_send(peer, handler.0, bytes)? {
+            return Ok(());
+        }
+        Err(SendError::TooLongForHandler(self.core.node.short_limit(peer)).into())
+    }
+
+    /// Sends a whole message, and lets other handlers go on while there is no room. For use in handlers.
+    pub async fn send_async(&self, peer: Rank, handler: impl Name, bytes: &[u8]) -> Result<()> {
+        let handler = handler.key(self)?;
+        if retry(&self.core, || Ok(self.core.node.try_send(peer, handler.0, bytes)?)).await? {
+            return Ok(());
+        }
+        let mut message = self.begin_async(peer, handler, bytes.len() as u64).await?;
+        message.piece_async(bytes).await?;
+        message.end()
+    }
+
+    /// Begins a message of `size` bytes; waits for the connection and for room if it must.
+    pub fn begin(&self, peer: Rank, handler: impl Name, size: u64) -> Result<Outgoing> {
+        let handler = handler.key(self)?;
+        blocking(&self.core, || self.try_begin(peer, handler, size))
+    }
+
+    /// Begins a message if that is possible at once.
+    pub fn try_begin(&self, peer: Rank, handler: impl Name, size: u64) -> Result<Outgoing> {
+        let handler = handler.key(self)?;
+        let (incarnation, message) = self.core.node.try_begin(peer, handler.0, size)?;
+        Ok(Outgoing::new(self.core.clone(), (peer, incarnation, message), size))
+    }
+
+    /// Begins a message, and lets other handlers go on while there is no room. For use in handlers.
+    pub async fn begin_async(&self, peer: Rank, handler: impl Name, size: u64) -> Result<Outgoing> {
+        let handler = handler.key(self)?;
+        retry(&self.core, || self.try_begin(peer, handler, size)).await
+    }
+
+    /// While the returned guard lives, small messages share frames: they leave when a frame is full or the guard is dropped.
+    pub fn batch(&self) -> Batch<'_> {
+        let _ = self.core.node.open_batch();
+        Batch(self)
+    }
+
+    /// Takes what has arrived, up to `bytes` bytes (rounded up to whole frames), and runs the handlers it is for. Never waits.
+    /// Returns how many bytes were taken. What is not extracted holds its sender back: the receiver paces the network (M-8).
+    pub fn extract(&self, bytes: usize) -> Result<usize> {
+        let _guard = Extracting::enter(&self.core.extracting)?;
+        dispatch_all::run_woken(&self.core);
+        let mut delivery: Option<Box<Delivery>> = self.core.delivery.borrow_mut().take();
+        let taking = delivery.as_mut().expect("one delivery per endpoint, and no extraction inside another");
+        let taken = match self.core.node.take(bytes, taking) {
+            Ok(()) if taking.items().is_empty() => self.core.node.give_back(taking, 0).map(|()| 0),
+            Ok(()) => {
+                let (slots, bytes) = dispatch_all::dispatch(&self.core, &mut delivery);
+                let back = delivery.as_mut().expect("handlers give it back");
+                self.core.node.give_back(back, slots).map(|()| bytes)
+            }
+            Err(error) => Err(error),
+        };
+        *self.core.delivery.borrow_mut() = delivery;
+        dispatch_all::after(&self.core);
+        Ok(taken?)
+    }
+
+    /// Waits, by the configured policy, until there may be something to extract, an event, or a handler to go on; false if
+    /// `timeout` passed first.
+    pub fn wait(&self, timeout: Option<Duration>) -> Result<bool> {
+        if self.core.extracting.get() {
+            return Err(Error::Reentrant);
+        }
+        let core = &self.core;
+        if core.wakes.any() || !core.events.borrow().is_empty() {
+            return Ok(true);
+        }
+        let blocked = !core.blocked.borrow().is_empty() || !core.grants.borrow().is_empty();
+        let seen = core.node.with(|i| i.activity())?;
+        Ok(core.node.wait_until(timeout, |i| i.has_ready() || core.wakes.any() || blocked && i.activity() != seen)?)
+    }
+
+    /// Extracts and waits until `done` returns true.
+    pub fn run_until(&self, mut done: impl FnMut() -> bool) -> Result<()> {
+        loop {
+            self.extract(usize::MAX)?;
+            if done() {
+                return Ok(());
+            }
+            self.wait(None)?;
+        }
+    }
+
+    /// Extracts and waits until `messages` more messages have been handled.
+    pub fn serve(&self, messages: u64) -> Result<()> {
+        let until = self.core.handled.get() + messages;
+        self.run_until(|| self.core.handled.get() >= until)
+    }
+
+    /// How many messages' handlers have finished here.
+    pub fn handled(&self) -> u64 {
+        self.core.handled.get()
+    }
+
+    /// Makes protocol progress without running any handler. A program that polls need not call it.
+    pub fn progress(&self) -> Result<()> {
+        self.core.node.progress()?;
+        Ok(())
+    }
+
+    /// The next thing that happened: peers up and down, devices chosen, paths changed.
+    pub fn poll_event(&self) -> Option<Event> {
+        if !self.core.extracting.get() {
+            dispatch_all::absorb(&self.core);
+        }
+        self.core.events.borrow_mut().pop_front()
+    }
+
+    /// The next handler that panicked or returned an error.
+    pub fn poll_failure(&self) -> Option<Failure> {
+        self.core.failures.borrow_mut().pop_front()
+    }
+
+    /// How things stand with a peer.
+    pub fn peer_state(&self, peer: Rank) -> Option<PeerState> {
+        self.core.node.peer_state(peer)
+    }
+
+    /// Starts to open a channel to a peer, without waiting for it.
+    pub fn connect(&self, peer: Rank) -> Result<()> {
+        Ok(self.core.node.connect(peer)?)
+    }
+
+    /// What was counted.
+    pub fn counters(&self) -> Counters {
+        self.core.node.counters()
+    }
+
+    /// Prepares to sleep on this endpoint's descriptor ([`AsFd`]); false if there is something to extract first. After each
+    /// wake-up: [`Endpoint::extract`], then arm again.
+    pub fn arm(&self) -> Result<bool> {
+        if self.core.wakes.any() || !self.core.events.borrow().is_empty() {
+            return Ok(false);
+        }
+        Ok(self.core.node.arm()?)
+    }
+
+    /// Something that wakes this endpoint from any thread.
+    pub fn waker(&self) -> Waker {
+        Waker(self.core.wakes.bell())
+    }
+
+    /// The node below, for tools and tests.
+    pub fn node(&self) -> &tautline_node::Endpoint {
+        &self.core.node
+    }
+
+    /// Closes in good order: what was sent is delivered first, unless its peer is gone or the configured time is over.
+    pub fn close(self) -> Result<()> {
+        self.core.node.close()?;
+        Ok(())
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        let closed = self.node.with(|i| i.is_closed()).unwrap_or(true);
+        if !closed {
+            let _ = self.node.close();
+        }
+    }
+}
+
+impl AsFd for Endpoint {
+    /// The one descriptor that becomes readable when something may have happened; see [`Endpoint::arm`].
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.core.node.as_fd()
+    }
+}
+
+/// Marks that handlers are running, also when one unwinds.
+struct Extracting<'a>(&'a Cell<bool>);
+
+impl Extracting<'_> {
+    fn enter(flag: &Cell<bool>) -> Result<Extracting<'_>> {
+        if flag.replace(true) {
+            return Err(Error::Reentrant);
+        }
+        Ok(Extracting(flag))
+    }
+}
+
+impl Drop for Extracting<'_> {
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
+}
+
+/// Tries until it does not block; between tries, waits for the network without running handlers.
+pub(crate) fn blocking<T>(core: &Core, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+    loop {
+        let seen = core.node.with(|i| i.activity())?;
+        match attempt() {
+            Err(error) if error.is_would_block() => {
+                if core.node.is_virtual() {
+                    return Err(error);
+                }
+                core.node.wait_until(None, |i| i.activity() != seen)?;
+            }
+            result => return result,
+        }
+    }
+}
+
+/// Tries until it does not block; between tries, the handler is suspended.
+pub(crate) async fn retry<T>(core: &Core, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+    poll_fn(|context| match attempt() {
+        Err(error) if error.is_would_block() => {
+            core.blocked.borrow_mut().push(context.waker().clone());
+            Poll::Pending
+        }
+        result => Poll::Ready(result),
+    })
+    .await
+}

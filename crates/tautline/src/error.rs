@@ -1,0 +1,99 @@
+//! Everything that can go wrong, with what to do about it.
+
+use crate::{Down, JoinError, Rank, SendError};
+
+/// What the calls of this crate return.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a call failed.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// The process could not join its job.
+    Join(JoinError),
+    /// A send was refused.
+    Send(SendError),
+    /// More bytes were added to a message than were announced; nothing of the last piece was sent.
+    PieceTooLong {
+        /// Bytes that the message still lacks.
+        room: u64,
+        /// Bytes of the piece.
+        piece: u64,
+    },
+    /// The message ended before all announced bytes were added; it was given up.
+    MessageTooShort {
+        /// Bytes that were missing.
+        missing: u64,
+    },
+    /// The handler wanted more bytes than the message has left; nothing was taken.
+    EndOfMessage {
+        /// Bytes left.
+        left: u64,
+    },
+    /// The sender gave the message up.
+    Aborted,
+    /// The sender is gone; the rest of the message will not come.
+    PeerGone(Rank, Down),
+    /// A handler tried to extract.
+    Reentrant,
+    /// The message has been dealt with; its handler kept it too long.
+    Stale,
+    /// What a handler reports of its own.
+    Other(Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl Error {
+    /// Wraps an error of the program's own, for handlers to return.
+    pub fn other(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+        Error::Other(error.into())
+    }
+
+    /// Whether trying again later may succeed.
+    pub fn is_would_block(&self) -> bool {
+        matches!(self, Error::Send(SendError::WouldBlock))
+    }
+}
+
+impl std::fmt::Display for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Error::Join(error) => error.fmt(f),
+            Error::Send(error) => error.fmt(f),
+            Error::PieceTooLong { room, piece } => {
+                write!(f, "a piece of {piece} bytes does not fit: the message was announced with only {room} more")
+            }
+            Error::MessageTooShort { missing } => {
+                write!(f, "the message ended {missing} bytes before its announced size and was given up")
+            }
+            Error::EndOfMessage { left } => write!(f, "the message has only {left} bytes left"),
+            Error::Aborted => f.write_str("the sender gave the message up"),
+            Error::PeerGone(rank, why) => write!(f, "rank {rank} is gone: {why}"),
+            Error::Reentrant => f.write_str("a handler may not extract; it may send, and await"),
+            Error::Stale => f.write_str("this message has already been dealt with"),
+            Error::Other(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Join(error) => Some(error),
+            Error::Send(error) => Some(error),
+            Error::Other(error) => Some(&**error),
+            _ => None,
+        }
+    }
+}
+
+impl From<JoinError> for Error {
+    fn from(error: JoinError) -> Error {
+        Error::Join(error)
+    }
+}
+
+impl From<SendError> for Error {
+    fn from(error: SendError) -> Error {
+        Error::Send(error)
+    }
+}

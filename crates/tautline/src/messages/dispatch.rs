@@ -1,0 +1,410 @@
+//! From delivered slots to running handlers.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::task::Poll;
+
+use tautline_node::Delivery;
+use tautline_node::wire::{Record, Records};
+
+use super::handlers::{Registered, Running, StreamHandler};
+use super::incoming::Short;
+use super::stream::{End, Stream};
+use crate::core::{Core, Incoming};
+use crate::{Event, Rank};
+
+/// Handlers that may be suspended at once; beyond that, extraction stops at a slot's boundary and credit holds the senders.
+pub(crate) const MAX_RUNNING: usize = 1 << 14;
+
+/// A handler's slot whose message has got new bytes in the current delivery.
+type Run = Option<(usize, usize)>;
+
+/// One record without its data, which stays where it is: `start` and `len` say where.
+enum Step {
+    Short { handler: usize },
+    First { handler: usize, message: u32, total: u64 },
+    More { message: u32, offset: u64 },
+    Abort { message: u32 },
+    Bad,
+}
+
+/// Runs the handlers of all records in a delivery, in order. Returns how many slots were dealt with, and their bytes.
+pub(crate) fn dispatch(core: &Rc<Core>, delivery: &mut Option<Box<Delivery>>) -> (usize, usize) {
+    let count = delivery.as_ref().map_or(0, |d| d.items().len());
+    let mut bytes = 0;
+    let mut run = None;
+    for item in 0..count {
+        if core.running.borrow().len() > MAX_RUNNING {
+            flush(core, delivery, &mut run);
+            return (item, bytes);
+        }
+        bytes += dispatch_slot(core, delivery, item, &mut run);
+    }
+    flush(core, delivery, &mut run);
+    (count, bytes)
+}
+
+fn dispatch_slot(core: &Rc<Core>, delivery: &mut Option<Box<Delivery>>, item: usize, run: &mut Run) -> usize {
+    let (from, incarnation, len) = {
+        let delivery = delivery.as_ref().expect("at rest between records");
+        let it = &delivery.items()[item];
+        (it.peer(), it.incarnation(), delivery.bytes(item).len())
+    };
+    let mut at = 0;
+    while at < len {
+        let (step, start, end) = {
+            let bytes = delivery.as_ref().expect("at rest between records").bytes(item);
+            read_step(bytes, at)
+        };
+        at = end;
+        match step {
+            Step::Short { handler } => short(core, delivery, run, (from, handler), (item, start, end)),
+            Step::First { handler, message, total } => {
+                let incoming = (from, incarnation, message);
+                first(core, delivery, run, (incoming, handler, total), (item, start, end));
+            }
+            Step::More { message, offset } => {
+                let incoming = (from, incarnation, message);
+                more(core, delivery, run, (incoming, offset), (item, start, end));
+            }
+            Step::Abort { message } => abort(core, delivery, run, (from, incarnation, message)),
+            Step::Bad => {
+                flush(core, delivery, run);
+                violation(core, from);
+                break;
+            }
+        }
+    }
+    len
+}
+
+#[inline]
+fn read_step(bytes: &[u8], at: usize) -> (Step, usize, usize) {
+    let mut records = Records::new(bytes, at);
+    let (step, len) = match records.next() {
+        Some(Ok(Record::Short { handler, data })) => (Step::Short { handler: handler.into() }, data.len()),
+        Some(Ok(Record::First { handler, message, total, data })) => {
+            (Step::First { handler: handler.into(), message, total }, data.len())
+        }
+        Some(Ok(Record::More { message, offset, data })) => (Step::More { message, offset }, data.len()),
+        Some(Ok(Record::Abort { message })) => (Step::Abort { message }, 0),
+        _ => (Step::Bad, 0),
+    };
+    let end = records.position();
+    (step, end - len, end)
+}
+
+/// A peer sent, under its own authentication, what no correct peer sends: its channel ends.
+fn violation(core: &Core, from: Rank) {
+    let _ = core.node.with(|i| i.violation(from));
+}
+
+#[inline]
+fn short(
+    core: &Rc<Core>,
+    delivery: &mut Option<Box<Delivery>>,
+    run: &mut Run,
+    (from, handler): (Rank, usize),
+    (item, start, end): (usize, usize, usize),
+) {
+    match core.handlers.get(handler) {
+        Some(Registered::Short(function)) => {
+            if run.is_some() {
+                flush(core, delivery, run);
+            }
+            let data = &delivery.as_ref().expect("at rest between records").bytes(item)[start..end];
+            call(core, handler, function, Short { core, from, data });
+        }
+        Some(Registered::Stream(pool)) => {
+            flush(core, delivery, run);
+            let slot = begin(core, handler, pool, (from, None, (end - start) as u64));
+            pool.with(|p| p.stream(slot).borrow_mut().arrive(item, start, end - start));
+            *run = Some((handler, slot));
+            start_task(core, handler, pool, slot);
+            flush(core, delivery, run);
+        }
+        None => violation(core, from),
+    }
+}
+
+/// Calls a plain handler; a panic is a failure of that message alone (M-7).
+#[inline]
+fn call(
+    core: &Core,
+    handler: usize,
+    function: &std::cell::RefCell<Box<dyn FnMut(Short<'_>)>>,
+    message: Short<'_>,
+) {
+    let from = message.from;
+    let result = catch_unwind(AssertUnwindSafe(|| (function.borrow_mut())(message)));
+    core.handled.set(core.handled.get() + 1);
+    if let Err(panic) = result {
+        core.fail(handler, from, panic_text(&*panic), true);
+    }
+}
+
+fn first(
+    core: &Rc<Core>,
+    delivery: &mut Option<Box<Delivery>>,
+    run: &mut Run,
+    (incoming, handler, total): (Incoming, usize, u64),
+    (item, start, end): (usize, usize, usize),
+) {
+    flush(core, delivery, run);
+    if core.running.borrow().contains_key(&incoming) {
+        return violation(core, incoming.0);
+    }
+    let whole = (end - start) as u64 == total;
+    match core.handlers.get(handler) {
+        Some(Registered::Short(function)) => {
+            let data = &delivery.as_ref().expect("at rest between records").bytes(item)[start..end];
+            if whole {
+                call(core, handler, function, Short { core, from: incoming.0, data });
+            } else if total <= tautline_node::limits::MAX_SHORT as u64 {
+                let bytes = data.to_vec();
+                core.running.borrow_mut().insert(incoming, Running::Collect { handler, bytes, total });
+            } else {
+                violation(core, incoming.0);
+            }
+        }
+        Some(Registered::Stream(pool)) => {
+            let slot = begin(core, handler, pool, (incoming.0, Some(incoming), total));
+            pool.with(|p| p.stream(slot).borrow_mut().arrive(item, start, end - start));
+            if !whole {
+                core.running.borrow_mut().insert(incoming, Running::Task { handler, slot });
+            }
+            start_task(core, handler, pool, slot);
+            *run = Some((handler, slot));
+        }
+        None => violation(core, incoming.0),
+    }
+}
+
+#[inline]
+fn more(
+    core: &Rc<Core>,
+    delivery: &mut Option<Box<Delivery>>,
+    run: &mut Run,
+    (incoming, offset): (Incoming, u64),
+    (item, start, end): (usize, usize, usize),
+) {
+    let len = end - start;
+    let target = match core.running.borrow().get(&incoming) {
+        Some(Running::Task { handler, slot }) => Some((*handler, *slot)),
+        Some(_) => None,
+        None => return violation(core, incoming.0),
+    };
+    let Some((handler, slot)) = target else {
+        flush(core, delivery, run);
+        let data = &delivery.as_ref().expect("at rest between records").bytes(item)[start..end];
+        return more_without_task(core, incoming, offset, data);
+    };
+    if *run != Some((handler, slot)) {
+        flush(core, delivery, run);
+        // The handler may have ended in there.
+        if !matches!(core.running.borrow().get(&incoming), Some(Running::Task { .. })) {
+            let data = &delivery.as_ref().expect("at rest between records").bytes(item)[start..end];
+            return more_without_task(core, incoming, offset, data);
+        }
+    }
+    let Registered::Stream(pool) = &core.handlers[handler] else { return };
+    let (good, complete) = pool.with(|p| {
+        let mut stream = p.stream(slot).borrow_mut();
+        let good = offset == stream.arrived && offset + len as u64 <= stream.total;
+        if good {
+            stream.arrive(item, start, len);
+        }
+        (good, stream.arrived == stream.total)
+    });
+    if !good {
+        return violation(core, incoming.0);
+    }
+    if complete {
+        core.running.borrow_mut().remove(&incoming);
+    }
+    *run = Some((handler, slot));
+}
+
+#[cold]
+fn more_without_task(core: &Rc<Core>, incoming: Incoming, offset: u64, data: &[u8]) {
+    let mut running = core.running.borrow_mut();
+    match running.get_mut(&incoming) {
+        Some(Running::Discard(stream)) => {
+            if offset != stream.arrived || offset + data.len() as u64 > stream.total {
+                drop(running);
+                return violation(core, incoming.0);
+            }
+            stream.arrived += data.len() as u64;
+            let due = stream.window_due(window(core), true);
+            if stream.arrived == stream.total {
+                running.remove(&incoming);
+            }
+            drop(running);
+            if let Some((incoming, limit)) = due {
+                grant(core, incoming, limit);
+            }
+        }
+        Some(Running::Collect { handler, bytes, total }) => {
+            if offset != bytes.len() as u64 || offset + data.len() as u64 > *total {
+                drop(running);
+                return violation(core, incoming.0);
+            }
+            bytes.extend_from_slice(data);
+            if bytes.len() as u64 == *total {
+                let (handler, bytes) = (*handler, std::mem::take(bytes));
+                running.remove(&incoming);
+                drop(running);
+                if let Registered::Short(function) = &core.handlers[handler] {
+                    call(core, handler, function, Short { core, from: incoming.0, data: &bytes });
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+#[cold]
+fn abort(core: &Rc<Core>, delivery: &mut Option<Box<Delivery>>, run: &mut Run, incoming: Incoming) {
+    flush(core, delivery, run);
+    end_message(core, incoming, End::Aborted);
+}
+
+/// No more bytes of a message will come; its handler is told when it asks for them.
+fn end_message(core: &Rc<Core>, incoming: Incoming, end: End) {
+    let running = core.running.borrow_mut().remove(&incoming);
+    if let Some(Running::Task { handler, slot }) = running {
+        let Registered::Stream(pool) = &core.handlers[handler] else { return };
+        pool.with(|p| p.stream(slot).borrow_mut().end = Some(end));
+        poll_task(core, handler, slot);
+    }
+}
+
+/// A peer's channel is no more: every message that it left half sent ends.
+pub(crate) fn end_peers(core: &Rc<Core>) {
+    for (from, last, why) in std::mem::take(&mut *core.gone.borrow_mut()) {
+        let left: Vec<Incoming> =
+            core.running.borrow().keys().filter(|(peer, inc, _)| *peer == from && *inc <= last).copied().collect();
+        for incoming in left {
+            end_message(core, incoming, End::PeerGone(why));
+        }
+    }
+}
+
+fn begin(
+    core: &Rc<Core>,
+    handler: usize,
+    pool: &StreamHandler,
+    (from, incoming, total): (Rank, Option<Incoming>, u64),
+) -> usize {
+    pool.with(|p| {
+        let (slot, stream) = p.claim(handler, core);
+        stream.borrow_mut().restart(from, incoming, total, window(core));
+        slot
+    })
+}
+
+/// Makes the handler's future; its code runs at the first poll, but making it may run code, too, and so may panic.
+fn start_task(core: &Rc<Core>, handler: usize, pool: &StreamHandler, slot: usize) {
+    let result = pool.with(|p| catch_unwind(AssertUnwindSafe(|| p.begin(slot, core))));
+    if let Err(panic) = result {
+        finish(core, handler, slot, Err((panic_text(&*panic), true)));
+    }
+}
+
+/// Polls the handler whose message has got bytes in this delivery, with the delivery lent to it.
+#[inline]
+fn flush(core: &Rc<Core>, delivery: &mut Option<Box<Delivery>>, run: &mut Run) {
+    let Some((handler, slot)) = run.take() else { return };
+    let Registered::Stream(pool) = &core.handlers[handler] else { return };
+    let stream = pool.with(|p| p.stream(slot).clone());
+    stream.borrow_mut().lend(delivery.take().expect("at rest between records"));
+    poll_task(core, handler, slot);
+    *delivery = Some(stream.borrow_mut().reclaim());
+}
+
+/// Polls one handler.
+pub(crate) fn poll_task(core: &Rc<Core>, handler: usize, slot: usize) {
+    let Registered::Stream(pool) = &core.handlers[handler] else { return };
+    let result = pool.with(|p| catch_unwind(AssertUnwindSafe(|| p.poll(slot))));
+    match result {
+        Ok(None) => {}
+        Ok(Some(Poll::Pending)) => {
+            let due = pool.with(|p| p.stream(slot).borrow_mut().window_due(window(core), false));
+            if let Some((incoming, limit)) = due {
+                grant(core, incoming, limit);
+            }
+        }
+        Ok(Some(Poll::Ready(Ok(())))) => finish(core, handler, slot, Ok(())),
+        Ok(Some(Poll::Ready(Err(error)))) => finish(core, handler, slot, Err((error.to_string(), false))),
+        Err(panic) => finish(core, handler, slot, Err((panic_text(&*panic), true))),
+    }
+}
+
+/// A handler has come to its end, in whatever way; the rest of its message, if any, is passed over (M-7).
+fn finish(core: &Rc<Core>, handler: usize, slot: usize, result: Result<(), (String, bool)>) {
+    let Registered::Stream(pool) = &core.handlers[handler] else { return };
+    let (from, rest) = pool.with(|p| {
+        let mut stream = p.stream(slot).borrow_mut();
+        let from = stream.from;
+        let incomplete = stream.arrived < stream.total && stream.end.is_none();
+        let rest = stream.incoming.filter(|_| incomplete).map(|incoming| {
+            let mut rest = Stream::default();
+            rest.restart(from, Some(incoming), stream.total, stream.granted);
+            rest.arrived = stream.arrived;
+            (incoming, rest)
+        });
+        stream.generation += 1;
+        (from, rest)
+    });
+    // Dropping the future runs the program's code, too.
+    let dropped = pool.with(|p| catch_unwind(AssertUnwindSafe(|| p.free(slot))));
+    core.handled.set(core.handled.get() + 1);
+    if let Some((incoming, mut rest)) = rest {
+        let due = rest.window_due(window(core), true);
+        core.running.borrow_mut().insert(incoming, Running::Discard(Box::new(rest)));
+        if let Some((incoming, limit)) = due {
+            grant(core, incoming, limit);
+        }
+    }
+    if let Err((reason, panicked)) = result {
+        core.fail(handler, from, reason, panicked);
+    } else if let Err(panic) = dropped {
+        core.fail(handler, from, panic_text(&*panic), true);
+    }
+}
+
+fn window(core: &Core) -> u64 {
+    u64::from(core.node.config().link.message_window)
+}
+
+fn grant(core: &Core, incoming: Incoming, limit: u64) {
+    let (peer, incarnation, message) = incoming;
+    if matches!(core.node.grant_window(peer, incarnation, message, limit), Ok(false)) {
+        core.grants.borrow_mut().push((incoming, limit));
+    }
+}
+
+/// Tries again what there was no slot for.
+pub(crate) fn retry_grants(core: &Core) {
+    if !core.grants.borrow().is_empty() {
+        let grants = std::mem::take(&mut *core.grants.borrow_mut());
+        for (incoming, limit) in grants {
+            grant(core, incoming, limit);
+        }
+    }
+}
+
+/// Takes what the node reports and keeps it for the program.
+pub(crate) fn absorb_events(core: &Rc<Core>) {
+    while let Some(event) = core.node.poll_event() {
+        if let Event::PeerDown { peer, incarnation, why } = event {
+            core.gone.borrow_mut().push((peer, incarnation, why));
+        }
+        core.events.borrow_mut().push_back(event);
+    }
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "panicked".to_owned())
+}

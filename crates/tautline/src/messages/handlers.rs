@@ -1,0 +1,142 @@
+//! Handlers and the slots that their futures live in: made once, used for message after message by `Pin::set`.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use super::incoming::{Message, Short};
+use super::stream::Stream;
+use crate::Result;
+use crate::core::{Core, SlotWaker};
+
+/// A registered handler.
+pub(crate) enum Registered {
+    Short(RefCell<Box<dyn FnMut(Short<'_>)>>),
+    Stream(StreamHandler),
+}
+
+/// An `async` handler with its slots.
+pub(crate) struct StreamHandler(RefCell<Box<dyn Pool>>);
+
+impl From<Box<dyn Pool>> for StreamHandler {
+    fn from(pool: Box<dyn Pool>) -> StreamHandler {
+        StreamHandler(RefCell::new(pool))
+    }
+}
+
+impl<P: Pool + 'static> From<Box<P>> for StreamHandler {
+    fn from(pool: Box<P>) -> StreamHandler {
+        StreamHandler(RefCell::new(pool))
+    }
+}
+
+impl StreamHandler {
+    /// Runs `work` on the slots; the handler's own code may run inside, but never reaches the pool again.
+    pub(crate) fn with<T>(&self, work: impl FnOnce(&mut dyn Pool) -> T) -> T {
+        work(&mut **self.0.borrow_mut())
+    }
+}
+
+/// What becomes of the rest of a message.
+#[derive(Debug)]
+pub(crate) enum Running {
+    /// A handler's slot takes it.
+    Task {
+        /// Index of the handler.
+        handler: usize,
+        /// Its slot.
+        slot: usize,
+    },
+    /// Nobody wants it any more; the stream only keeps the sender's window open.
+    Discard(Box<Stream>),
+    /// It is collected for a handler of short messages.
+    Collect {
+        /// Index of the handler.
+        handler: usize,
+        /// What has come.
+        bytes: Vec<u8>,
+        /// What will have come.
+        total: u64,
+    },
+}
+
+/// Slots of one handler.
+pub(crate) trait Pool {
+    /// Takes a free slot, or makes one; its stream is to be restarted before [`Pool::begin`].
+    fn claim(&mut self, handler: usize, core: &Rc<Core>) -> (usize, Rc<RefCell<Stream>>);
+    /// Calls the handler on the slot's message. The handler's code before its first `await` runs with the first poll.
+    fn begin(&mut self, slot: usize, core: &Rc<Core>);
+    /// Polls the slot's future; nothing if the slot is free.
+    fn poll(&mut self, slot: usize) -> Option<Poll<Result<()>>>;
+    /// Drops the slot's future and frees the slot.
+    fn free(&mut self, slot: usize);
+    /// The slot's stream.
+    fn stream(&self, slot: usize) -> &Rc<RefCell<Stream>>;
+}
+
+struct Slot<F> {
+    future: Pin<Box<Option<F>>>,
+    stream: Rc<RefCell<Stream>>,
+    waker: Waker,
+    used: bool,
+}
+
+pub(crate) struct Tasks<H, F> {
+    handler: H,
+    slots: Vec<Slot<F>>,
+    free: Vec<usize>,
+}
+
+impl<H, F> Tasks<H, F> {
+    pub(crate) fn new(handler: H) -> Tasks<H, F> {
+        Tasks { handler, slots: Vec::new(), free: Vec::new() }
+    }
+}
+
+impl<H, F> Pool for Tasks<H, F>
+where
+    H: Fn(Message) -> F,
+    F: Future<Output = Result<()>>,
+{
+    fn claim(&mut self, handler: usize, core: &Rc<Core>) -> (usize, Rc<RefCell<Stream>>) {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            let slot = self.slots.len();
+            let waker = Arc::new(SlotWaker { handler, slot, wakes: core.wakes.clone() });
+            self.slots.push(Slot {
+                future: Box::pin(None),
+                stream: Rc::default(),
+                waker: Waker::from(waker),
+                used: false,
+            });
+            slot
+        });
+        self.slots[slot].used = true;
+        (slot, self.slots[slot].stream.clone())
+    }
+
+    fn begin(&mut self, slot: usize, core: &Rc<Core>) {
+        let message = Message::new(&self.slots[slot].stream, core);
+        let future = (self.handler)(message);
+        self.slots[slot].future.as_mut().set(Some(future));
+    }
+
+    fn poll(&mut self, slot: usize) -> Option<Poll<Result<()>>> {
+        let slot = &mut self.slots[slot];
+        let mut context = Context::from_waker(&slot.waker);
+        slot.future.as_mut().as_pin_mut().map(|future| future.poll(&mut context))
+    }
+
+    fn free(&mut self, slot: usize) {
+        if std::mem::replace(&mut self.slots[slot].used, false) {
+            self.free.push(slot);
+            self.slots[slot].future.as_mut().set(None);
+        }
+    }
+
+    fn stream(&self, slot: usize) -> &Rc<RefCell<Stream>> {
+        &self.slots[slot].stream
+    }
+}

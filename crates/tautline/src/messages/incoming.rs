@@ -1,0 +1,190 @@
+//! What a handler holds: the message it deals with.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::rc::{Rc, Weak};
+use std::task::Poll;
+
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::stream::Stream;
+use crate::core::Core;
+use crate::{Endpoint, Error, Rank, Result};
+
+/// A message, as its handler sees it: a stream of bytes that arrives while the handler runs.
+///
+/// Reads take pieces of any size, whatever the pieces were that the sender added. A read that is not satisfied suspends the
+/// handler; dropping it takes nothing.
+#[derive(Debug)]
+pub struct Message {
+    stream: Rc<RefCell<Stream>>,
+    core: Weak<Core>,
+    generation: u64,
+    from: Rank,
+    total: u64,
+}
+
+impl std::fmt::Debug for Core {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Core").finish_non_exhaustive()
+    }
+}
+
+impl Message {
+    pub(crate) fn new(stream: &Rc<RefCell<Stream>>, core: &Rc<Core>) -> Message {
+        let state = stream.borrow();
+        Message {
+            stream: stream.clone(),
+            core: Rc::downgrade(core),
+            generation: state.generation,
+            from: state.from,
+            total: state.total,
+        }
+    }
+
+    /// Who sent it.
+    pub fn from(&self) -> Rank {
+        self.from
+    }
+
+    /// Bytes of the whole message.
+    pub fn len(&self) -> u64 {
+        self.total
+    }
+
+    /// Whether the message has no bytes at all.
+    pub fn is_empty(&self) -> bool {
+        self.total == 0
+    }
+
+    /// Bytes not yet taken.
+    pub fn remaining(&self) -> u64 {
+        self.with(|s| s.left()).unwrap_or(0)
+    }
+
+    /// Bytes that have arrived and can be taken without waiting.
+    pub fn available(&self) -> usize {
+        self.with(|s| s.available()).unwrap_or(0)
+    }
+
+    /// The endpoint that the message came to, to send from.
+    ///
+    /// # Panics
+    /// If the endpoint is gone, which only a message kept beyond its handler can see.
+    pub fn endpoint(&self) -> Endpoint {
+        Endpoint::new(self.core.upgrade().expect("the endpoint outlives its handlers"))
+    }
+
+    fn with<T>(&self, look: impl FnOnce(&mut Stream) -> T) -> Result<T> {
+        let mut stream = self.stream.borrow_mut();
+        if stream.generation == self.generation { Ok(look(&mut stream)) } else { Err(Error::Stale) }
+    }
+
+    /// Fills `out`: bytes go straight from where they were received to their final place.
+    pub async fn read_into(&mut self, out: &mut [u8]) -> Result<()> {
+        // Long reads take what is there as it arrives, so that the sender's window opens under way.
+        if out.len() as u64 > self.remaining() {
+            return self.with(|s| s.left()).and_then(|left| Err(Error::EndOfMessage { left }));
+        }
+        let mut done = 0;
+        poll_fn(|_| {
+            let step = self.with(|s| {
+                let mut at = done;
+                let took = s.take(out.len() - done, |part| {
+                    out[at..at + part.len()].copy_from_slice(part);
+                    at += part.len();
+                });
+                done += took;
+                if done == out.len() { Poll::Ready(Ok(())) } else { s.ready((out.len() - done) as u64) }
+            });
+            step.unwrap_or_else(|error| Poll::Ready(Err(error)))
+        })
+        .await
+    }
+
+    /// Takes a value: any plain type with a fixed layout.
+    pub async fn read<T: FromBytes + IntoBytes>(&mut self) -> Result<T> {
+        let mut value = T::new_zeroed();
+        let size = size_of::<T>() as u64;
+        poll_fn(|_| {
+            let step = self.with(|s| {
+                let ready = s.ready(size);
+                if let Poll::Ready(Ok(())) = ready {
+                    let out = value.as_mut_bytes();
+                    let mut at = 0;
+                    s.take(out.len(), |part| {
+                        out[at..at + part.len()].copy_from_slice(part);
+                        at += part.len();
+                    });
+                }
+                ready
+            });
+            step.unwrap_or_else(|error| Poll::Ready(Err(error)))
+        })
+        .await?;
+        Ok(value)
+    }
+
+    /// Shows up to `max` bytes in place, as soon as there are any, in one or more parts; returns how many there were. Zero
+    /// only at the end of the message.
+    pub async fn read_with(&mut self, max: usize, mut part: impl FnMut(&[u8])) -> Result<usize> {
+        poll_fn(|_| {
+            let step = self.with(|s| {
+                let most = s.left().min(max as u64) as usize;
+                match s.ready(u64::from(most > 0)) {
+                    Poll::Ready(Ok(())) => Poll::Ready(Ok(s.take(most, &mut part))),
+                    Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+                    Poll::Pending => Poll::Pending,
+                }
+            });
+            step.unwrap_or_else(|error| Poll::Ready(Err(error)))
+        })
+        .await
+    }
+
+    /// Takes everything that is left.
+    pub async fn read_to_end(&mut self) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; self.remaining() as usize];
+        self.read_into(&mut bytes).await?;
+        Ok(bytes)
+    }
+
+    /// Passes over `bytes` bytes.
+    pub async fn skip(&mut self, bytes: u64) -> Result<()> {
+        let mut left = bytes;
+        if left > self.remaining() {
+            return self.with(|s| s.left()).and_then(|left| Err(Error::EndOfMessage { left }));
+        }
+        while left > 0 {
+            left -= self.read_with(left.min(1 << 30) as usize, |_| {}).await? as u64;
+        }
+        Ok(())
+    }
+}
+
+/// A whole message that came in one frame, read in place.
+#[derive(Debug)]
+pub struct Short<'a> {
+    pub(crate) core: &'a Rc<Core>,
+    pub(crate) from: Rank,
+    pub(crate) data: &'a [u8],
+}
+
+impl Short<'_> {
+    /// Who sent it.
+    #[inline]
+    pub fn from(&self) -> Rank {
+        self.from
+    }
+
+    /// All of the message.
+    #[inline]
+    pub fn data(&self) -> &[u8] {
+        self.data
+    }
+
+    /// The endpoint that the message came to, to send from.
+    pub fn endpoint(&self) -> Endpoint {
+        Endpoint::new(self.core.clone())
+    }
+}

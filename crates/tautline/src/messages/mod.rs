@@ -1,0 +1,48 @@
+//! Messages: the Fast Messages 2.x interface.
+//!
+//! Sending: [`crate::Endpoint::begin`] with the size, then pieces of any number and size, then [`Outgoing::end`]; or in one go
+//! with [`crate::Endpoint::send`]. Receiving: handlers, run by [`crate::Endpoint::extract`] and by nothing else.
+
+mod dispatch;
+pub(crate) mod handlers;
+mod incoming;
+mod outgoing;
+pub(crate) mod stream;
+
+pub use crate::core::Failure;
+pub use incoming::{Message, Short};
+pub use outgoing::Outgoing;
+
+/// What [`crate::Endpoint`] drives.
+pub(crate) mod dispatch_all {
+    pub(crate) use super::dispatch::{absorb_events as absorb, dispatch};
+    use super::dispatch::{end_peers, poll_task, retry_grants};
+    use crate::core::Core;
+    use std::rc::Rc;
+
+    /// Runs handlers that were woken, and those that wait for room to send.
+    pub(crate) fn run_woken(core: &Rc<Core>) {
+        if !core.blocked.borrow().is_empty() {
+            let blocked = std::mem::take(&mut *core.blocked.borrow_mut());
+            blocked.into_iter().for_each(std::task::Waker::wake);
+        }
+        if core.wakes.any() {
+            for (handler, slot) in core.wakes.take() {
+                poll_task(core, handler, slot);
+            }
+        }
+    }
+
+    /// What remains to be done when a delivery is dealt with.
+    pub(crate) fn after(core: &Rc<Core>) {
+        retry_grants(core);
+        let (events, more) = core.node.with(|i| (i.has_events(), i.has_slots())).unwrap_or_default();
+        if events {
+            absorb(core);
+        }
+        // What a peer sent before it went may complete a message; only then does it count as left half sent.
+        if !more && !core.gone.borrow().is_empty() {
+            end_peers(core);
+        }
+    }
+}
