@@ -70,6 +70,7 @@ pub(crate) fn run(
     sink: &mut impl Sink,
 ) -> io::Result<Measured> {
     sockopt::set_socket_timeout(&pair.socket, Timeout::Recv, Some(RESEND))?;
+    sockopt::set_socket_timeout(&pair.socket, Timeout::Send, Some(RESEND))?;
     match setup.side {
         Side::A => {
             if shape.gso {

@@ -74,13 +74,15 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    /// Sends `bytes`, which begin at `position` of the stream, with one call; returns how many went out.
+    /// Sends `bytes`, which begin at `position` of the stream, with one call; returns how many went out. Without
+    /// `wait`, a full send buffer is [`io::ErrorKind::WouldBlock`].
     pub(crate) fn send(
         &mut self,
         fd: BorrowedFd<'_>,
         position: u64,
         bytes: &[u8],
         cut: Cut,
+        wait: bool,
     ) -> io::Result<usize> {
         self.heads.clear();
         self.pieces.clear();
@@ -96,10 +98,16 @@ impl Outbox {
         for packet in self.pieces.chunks_mut(2) {
             self.packets.push(message(packet));
         }
+        let flags = if wait { 0 } else { libc::MSG_DONTWAIT };
         // SAFETY: every message points at our `pieces`, and those at our `heads` and at `bytes`; none of them changes
         // or moves before the call returns, and sending only reads what the pieces point at.
         let sent = unsafe {
-            libc::sendmmsg(fd.as_raw_fd(), self.packets.as_mut_ptr(), self.packets.len() as libc::c_uint, 0)
+            libc::sendmmsg(
+                fd.as_raw_fd(),
+                self.packets.as_mut_ptr(),
+                self.packets.len() as libc::c_uint,
+                flags,
+            )
         };
         if sent < 0 {
             return Err(io::Error::last_os_error());

@@ -80,6 +80,13 @@ fn change_under_way(spaces: &Spaces, from: &str, to: &str, headers: usize) {
     spaces.enter(1);
     let mut b = open(to);
     spaces.enter(0);
+    let warmed = (0..20).any(|_| {
+        let mut early = open(from);
+        let route = early.route(b.local_addr()).unwrap();
+        send(&mut early, route, 1, 8);
+        receive(&mut b, 1) == 1
+    });
+    assert!(warmed, "the veth pair carries frames");
     let mut a = open(from);
     assert_eq!(a.arena_ref().payload_len(), high, "slots are of the interface's size");
     let route = a.route(b.local_addr()).unwrap();

@@ -11,6 +11,7 @@ impl Link {
     pub(crate) fn handle_ack(&mut self, now: Nanos, header: &Header, sack: Option<&[u8]>) {
         let in_flight = self.tx.in_flight;
         let mut acked = 0;
+        // L-7: what was never sent cannot have arrived.
         let advance = header.ack.distance(self.tx.base);
         if advance > 0 && advance <= self.tx.next.distance(self.tx.base) {
             acked += self.acknowledge_until(header.ack);

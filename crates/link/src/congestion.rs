@@ -20,6 +20,7 @@ pub(crate) struct Congestion {
 
 impl Congestion {
     pub(crate) fn new(config: &Config, peer_buffer: u32) -> Congestion {
+        // L-14: without congestion control, this is the window.
         let ceiling = peer_buffer.max(FLOOR);
         Congestion {
             window: if config.congestion { config.window_initial.min(ceiling) } else { ceiling },

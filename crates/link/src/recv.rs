@@ -388,10 +388,12 @@ impl Link {
         self.take_slot(now, seq).unwrap_or(Arrival::Repeat)
     }
 
-    /// The program is done with `slots` slots, in order; their room is granted to the peer again.
+    /// The program is done with `slots` slots, in order; their room is granted to the peer again. True if the peer should
+    /// be told now: call [`Link::poll_transmit`].
     #[inline]
-    pub fn consumed(&mut self, slots: u32) {
+    pub fn consumed(&mut self, slots: u32) -> bool {
         self.rx.consume(slots);
+        self.rx.ack_now
     }
 
     /// The authenticated peer sent what no correct peer sends.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use aegis::aegis128x2::Aegis128X2;
+use aegis::aegis128x4::Aegis128X4;
 use ring::aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, Tag, UnboundKey};
 use tautline_wire::frame::{HEADER_LEN, TAG_RANGE, flags};
 use tautline_wire::{Header, handshake::Security};
@@ -69,6 +69,7 @@ impl Seal {
             .seal_in_place_separate_tag(nonce(packet), Aad::from(head), payload)
             .expect("a frame is far below the cipher's length limit");
         seal.copy_from_slice(tag.as_ref());
+        tx.proven(packet);
     }
 
     /// Proves a frame: `None` if it is not authentic, else where its payload lies, deciphered.
@@ -95,6 +96,7 @@ impl Seal {
                 rx.key(header.packet)?
                     .open_in_place_separate_tag(nonce(header.packet), Aad::from(&*head), tag, body, 0..)
                     .ok()?;
+                rx.proven(header.packet);
                 Some(payload.start..payload.end - SEAL_LEN)
             }
         }
@@ -106,12 +108,12 @@ const fn waived() -> bool {
     cfg!(fuzzing)
 }
 
-/// The keyed 64-bit tag (L-22): AEGIS-128X2 over associated data only, cut to 64 bits. A packet number is used once.
+/// The keyed 64-bit tag (L-22): AEGIS-128X4 over associated data only, cut to 64 bits. A packet number is used once.
 #[inline]
 fn mac(key: &[u8; 16], packet: u64, frame: &[u8]) -> u64 {
     let mut nonce = [0; 16];
     nonce[..8].copy_from_slice(&packet.to_le_bytes());
-    low64(&Aegis128X2::<16>::new(key, &nonce).encrypt_in_place(&mut [], frame))
+    low64(&Aegis128X4::<16>::new(key, &nonce).encrypt_in_place(&mut [], frame))
 }
 
 /// Sealing keys, generation by generation. Two are kept, because frames overtake each other.
@@ -134,9 +136,14 @@ impl Ratchet {
         let entry = &mut self.keys[(generation % 2) as usize];
         if entry.as_ref().is_none_or(|(g, _)| *g != generation) {
             *entry = Some((generation, derive(&self.secret, generation)));
-            self.newest = self.newest.max(generation);
         }
         entry.as_ref().map(|(_, key)| key)
+    }
+
+    /// A packet was sealed, or proved to be authentic. Only that moves the ratchet on: a packet number alone is hearsay.
+    #[inline]
+    fn proven(&mut self, packet: u64) {
+        self.newest = self.newest.max(packet >> KEY_LIFE_BITS);
     }
 }
 
@@ -253,6 +260,19 @@ mod tests {
         let Seal::Sealed { rx, .. } = &mut b else { panic!() };
         assert!(rx.key(9 * life).is_none());
         assert!(rx.key(0).is_none());
+    }
+
+    /// L-23: damaged packet numbers move nothing: the true ones are still accepted after any number of them.
+    #[test]
+    fn forgery_does_not_turn_the_ratchet() {
+        let (mut a, mut b) = pair(Security::Sealed);
+        let bytes = frame(&mut a, 9, b"x");
+        for generation in 1..5u64 {
+            let mut forged = bytes.clone();
+            forged[8..16].copy_from_slice(&(generation << KEY_LIFE_BITS).to_le_bytes());
+            assert_eq!(open(&mut b, &forged), None);
+        }
+        assert!(open(&mut b, &bytes).is_some());
     }
 
     /// L-22: open mode still keeps frames of another epoch out.

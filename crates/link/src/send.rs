@@ -211,7 +211,7 @@ impl Link {
     #[inline]
     fn poll_slot(&mut self, now: Nanos) -> Option<Transmit> {
         let window_open = self.tx.in_flight < self.congestion.window();
-        if !(window_open || self.clocks.probes > 0) {
+        if !(window_open || self.clocks.probes > 0 || self.tx.fragmenting.is_some()) {
             return None;
         }
         if self.tx.fragmenting.is_some() || !self.tx.lost.is_empty() {
@@ -237,7 +237,11 @@ impl Link {
         if let Some((seq, offset)) = self.tx.fragmenting.take() {
             let alive = !seq.before(self.tx.base) && self.tx.slot_mut(seq).state == SlotState::Flying;
             if alive {
+                // The whole slot has been charged to the window, so the rest of it may follow whatever the window says.
                 return Some(self.fragment_frame(now, seq, offset));
+            }
+            if self.clocks.probes == 0 && self.tx.in_flight >= self.congestion.window() {
+                return None;
             }
         }
         let seq = self.tx.next_lost()?;

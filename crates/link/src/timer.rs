@@ -1,5 +1,8 @@
 //! Time: the retransmission timer, heartbeats, death (L-10, L-15 … L-17).
 
+use tautline_wire::ext::{EXT_HEADER, MAX_SACK_BYTES};
+use tautline_wire::frame::{HEADER_LEN, MIN_FRAME};
+
 use crate::link::State;
 use crate::{Death, Event, Link, Nanos};
 
@@ -89,7 +92,9 @@ impl Link {
     }
 
     fn find_black_hole(&mut self, now: Nanos) {
-        let large = self.tx.slots.front().is_some_and(|s| s.len as usize > tautline_wire::frame::MIN_FRAME);
+        // With all that may be around it, the slot makes a frame that not every path carries.
+        let around = HEADER_LEN + EXT_HEADER + MAX_SACK_BYTES + crate::SEAL_LEN;
+        let large = self.tx.slots.front().is_some_and(|s| s.len as usize + around > MIN_FRAME);
         if self.clocks.backoff >= BLACK_HOLE_AFTER && large && self.path.black_hole(now) {
             self.counters.black_holes += 1;
             self.events.push_back(Event::PathChanged(self.path.max_frame()));

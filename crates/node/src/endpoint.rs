@@ -268,7 +268,15 @@ impl Endpoint {
     /// Sends a whole message if it fits one frame. Never blocks.
     #[inline]
     pub fn try_send(&self, peer: Rank, key: Key, data: &[u8]) -> Result<bool, SendError> {
-        let (mut interface, now) = self.enter()?;
+        if !self.shared.fork.is_mine() {
+            return Err(SendError::Forked);
+        }
+        let mut interface = self.shared.lock();
+        if interface.batch_short(peer, key, data) {
+            return Ok(true);
+        }
+        let now = self.shared.clock.now();
+        self.shared.presence.polled();
         let handler = interface.handler(now, peer, key, data.len() as u64)?;
         if data.len() > interface.short_limit(peer) {
             return Ok(false);
@@ -355,25 +363,34 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Polls, then takes slots of up to `limit` bytes (rounded up to whole slots) into `delivery`, which must be empty.
+    /// Polls, then takes slots of up to `limit` bytes (rounded up to whole slots) into `delivery`, which must be empty. If it
+    /// stays empty, it need not be given back. Returns whether events wait.
     #[inline]
-    pub fn take(&self, limit: usize, delivery: &mut Delivery) -> Result<(), SendError> {
+    pub fn take(&self, limit: usize, delivery: &mut Delivery) -> Result<bool, SendError> {
         debug_assert!(delivery.items.is_empty() && delivery.batch.is_none());
         let (mut interface, now) = self.enter()?;
         if interface.ready.is_empty() {
             interface.poll(now);
         }
-        interface.take_ready(limit, delivery);
-        Ok(())
+        if !interface.ready.is_empty() && limit > 0 {
+            interface.take_ready(limit, delivery);
+        }
+        Ok(interface.has_events())
     }
 
-    /// Gives a delivery back; its first `consumed` slots are done with.
+    /// Gives a delivery back; its first `consumed` slots are done with. Returns whether more slots wait.
     #[inline]
-    pub fn give_back(&self, delivery: &mut Delivery, consumed: usize) -> Result<(), SendError> {
-        let (mut interface, now) = self.enter()?;
+    pub fn give_back(&self, delivery: &mut Delivery, consumed: usize) -> Result<bool, SendError> {
+        if !self.shared.fork.is_mine() {
+            return Err(SendError::Forked);
+        }
+        let mut interface = self.shared.lock();
         interface.give_back(delivery, consumed);
-        interface.service(now);
-        Ok(())
+        if !interface.dirty.is_empty() && interface.batch_depth == 0 {
+            let now = self.shared.clock.now();
+            interface.service(now);
+        }
+        Ok(interface.has_slots())
     }
 
     /// The next thing that happened.

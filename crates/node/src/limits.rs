@@ -8,9 +8,8 @@ pub const MAX_PEERS: usize = 1 << 12;
 pub const MAX_HANDLERS: usize = 1 << 10;
 /// Bytes of a handler's name.
 pub const MAX_NAME: usize = 200;
-/// Frames taken from the device in one poll, so that a flood does not starve the program (N-3).
-pub const POLL_FRAMES: usize = 512;
-/// Receive buffers of a batch, 64 KiB each.
+/// Receive buffers of a batch, 64 KiB each. One poll fills them once at most, so that a flood does not starve the program
+/// (N-3).
 pub const BATCH_BUFFERS: usize = 8;
 /// Events that wait for the program; the oldest give way, and that is counted.
 pub const MAX_EVENTS: usize = 4096;

@@ -284,9 +284,10 @@ impl Interface {
         let peer = &mut self.peers[rank as usize];
         if peer.incarnation == incarnation && !matches!(peer.state, PeerState::Down(_)) {
             if let Some(link) = peer.peering.link_mut() {
-                link.consumed(1);
+                if link.consumed(1) {
+                    self.mark_dirty(rank);
+                }
             }
-            self.mark_dirty(rank);
         }
     }
 }

@@ -103,6 +103,25 @@ impl Interface {
         }
     }
 
+    /// A whole small message into a slot that is open and stays open: all that happens to most messages of a batch. False
+    /// if it takes more than that.
+    #[inline]
+    pub(crate) fn batch_short(&mut self, rank: Rank, key: Key, data: &[u8]) -> bool {
+        if self.batch_depth == 0 || self.closed {
+            return false;
+        }
+        let Some(peer) = self.peers.get_mut(rank as usize) else { return false };
+        let number = peer.numbers.get(key.0 as usize).copied().unwrap_or(UNKNOWN);
+        let Some(open) = peer.open.as_mut().filter(|_| number != UNKNOWN) else { return false };
+        let room = &mut self.device.arena().payload_mut(open.slot)[open.used..open.capacity];
+        let Some(room) = room.get_mut(..SHORT_LEN + data.len()) else { return false };
+        let head = record::write::short(room, number & !SHORT_ONLY, data.len());
+        room[head..].copy_from_slice(data);
+        open.used += room.len();
+        open.tail = None;
+        true
+    }
+
     /// A whole small message (M-3).
     #[inline]
     pub(crate) fn short(&mut self, rank: Rank, handler: u16, data: &[u8]) -> Result<(), SendError> {
@@ -260,6 +279,10 @@ impl Interface {
     #[inline]
     pub(crate) fn send_now(&mut self, now: Nanos, rank: Rank) {
         if self.batch_depth > 0 {
+            if self.train_is_long(rank) {
+                self.mark_dirty(rank);
+                self.service(now);
+            }
             return self.mark_dirty(rank);
         }
         if rank == self.rank {

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
 use std::thread::ThreadId;
@@ -59,6 +60,7 @@ impl Core {
     ) -> Rc<Core> {
         let wakes = Arc::new(Wakes {
             woken: Mutex::new(Vec::new()),
+            any: AtomicBool::new(false),
             home: std::thread::current().id(),
             bell: node.waker(),
         });
@@ -90,18 +92,24 @@ impl Core {
 
 /// Handlers that were woken, from whatever thread.
 pub(crate) struct Wakes {
-    pub(crate) woken: Mutex<Vec<(usize, usize)>>,
+    woken: Mutex<Vec<(usize, usize)>>,
+    /// Whether `woken` has anything in it: looked at in every poll.
+    any: AtomicBool,
     home: ThreadId,
     bell: tautline_node::Waker,
 }
 
 impl Wakes {
     pub(crate) fn take(&self) -> Vec<(usize, usize)> {
-        std::mem::take(&mut *self.woken.lock().unwrap_or_else(PoisonError::into_inner))
+        let mut woken = self.woken.lock().unwrap_or_else(PoisonError::into_inner);
+        self.any.store(false, Ordering::Relaxed);
+        std::mem::take(&mut *woken)
     }
 
+    #[inline]
     pub(crate) fn any(&self) -> bool {
-        !self.woken.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+        // Set under the lock before the bell rings; whoever misses it here is rung for.
+        self.any.load(Ordering::Acquire)
     }
 
     pub(crate) fn bell(&self) -> tautline_node::Waker {
@@ -126,6 +134,7 @@ impl std::task::Wake for SlotWaker {
         if !woken.contains(&(self.handler, self.slot)) {
             woken.push((self.handler, self.slot));
         }
+        self.wakes.any.store(true, Ordering::Release);
         drop(woken);
         // At home the endpoint looks before it sleeps; from elsewhere it must be told.
         if std::thread::current().id() != self.wakes.home {

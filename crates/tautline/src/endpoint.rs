@@ -167,18 +167,17 @@ impl Endpoint {
         dispatch_all::run_woken(&self.core);
         let mut delivery: Option<Box<Delivery>> = self.core.delivery.borrow_mut().take();
         let taking = delivery.as_mut().expect("one delivery per endpoint, and no extraction inside another");
-        let taken = match self.core.node.take(bytes, taking) {
-            Ok(()) if taking.items().is_empty() => self.core.node.give_back(taking, 0).map(|()| 0),
-            Ok(()) => {
-                let (slots, bytes) = dispatch_all::dispatch(&self.core, &mut delivery);
-                let back = delivery.as_mut().expect("handlers give it back");
-                self.core.node.give_back(back, slots).map(|()| bytes)
-            }
-            Err(error) => Err(error),
-        };
+        let mut taken = Ok((0, false));
+        let events = self.core.node.take(bytes, taking);
+        if !taking.items().is_empty() {
+            let (slots, bytes) = dispatch_all::dispatch(&self.core, &mut delivery);
+            let back = delivery.as_mut().expect("handlers give it back");
+            taken = self.core.node.give_back(back, slots).map(|more| (bytes, more));
+        }
         *self.core.delivery.borrow_mut() = delivery;
-        dispatch_all::after(&self.core);
-        Ok(taken?)
+        let (events, (bytes, more)) = (events?, taken?);
+        dispatch_all::after(&self.core, events, more);
+        Ok(bytes)
     }
 
     /// Waits, by the configured policy, until there may be something to extract, an event, or a handler to go on; false if

@@ -53,7 +53,9 @@ impl<'a> Sender<'a> {
                     held = number;
                 }
                 let from = (self.sent % message) as usize;
-                self.push(&buf[from..])?;
+                if !self.push(&buf[from..])? {
+                    break;
+                }
             }
             self.hear()?;
         }
@@ -72,15 +74,16 @@ impl<'a> Sender<'a> {
         if self.sent == self.acked { free.max(packet) } else { free / packet * packet }
     }
 
-    fn push(&mut self, rest: &[u8]) -> io::Result<()> {
+    /// Sends what there is room for; `false` if the kernel has none just now.
+    fn push(&mut self, rest: &[u8]) -> io::Result<bool> {
         let most = self.room().min(self.shape.batch * self.shape.cut.packet());
         let bytes = &rest[..rest.len().min(most)];
-        match self.outbox.send(self.pair.socket.as_fd(), self.sent, bytes, self.shape.cut) {
+        match self.outbox.send(self.pair.socket.as_fd(), self.sent, bytes, self.shape.cut, self.blocking) {
             Ok(n) => self.sent += n as u64,
-            Err(e) if is_transient(&e) => {}
+            Err(e) if is_transient(&e) => return Ok(false),
             Err(e) => return Err(e),
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Takes acknowledgements: all that are there, and if the window is full, waits for one.

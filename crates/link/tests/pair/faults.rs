@@ -9,7 +9,7 @@ pub const POLICIES: [Policy; 2] = [Policy::SelectiveRepeat, Policy::GoBackN];
 pub const MODES: [Security; 3] = [Security::Fabric, Security::Sealed, Security::Open];
 
 /// Seeds per policy and mode.
-const SEEDS: u64 = 60;
+const SEEDS: u64 = 600;
 
 /// The network is bad enough here that a peer may go unheard for long; death has tests of its own.
 const SILENCE: Nanos = 20 * SECOND;
@@ -57,6 +57,7 @@ fn one_run(seed: u64, policy: Policy, security: Security) {
         world.sides[1].connect(world.now);
     }
     trouble(&mut world, &mut rng);
+    eprintln!("{:?}", world.pipes.iter().map(|p| p.faults.clone()).collect::<Vec<_>>());
     let replay = format!("seed {seed}, {}, {}", policy.name(), security.name());
     world.run_until_true(20 * SECOND, World::is_settled);
 
@@ -64,7 +65,7 @@ fn one_run(seed: u64, policy: Policy, security: Security) {
     world.set_faults(&Faults::default());
     let before = world.delivered();
     if !world.is_settled() {
-        let limit = 10 * config.rto_initial;
+        let limit = 2 * config.rto_max;
         let progress = world.run_until_true(limit, |w| w.is_settled() || w.delivered() > before);
         assert!(progress, "{replay}: no progress after healing\n{}", world.report());
     }

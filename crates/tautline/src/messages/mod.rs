@@ -34,9 +34,9 @@ pub(crate) mod dispatch_all {
     }
 
     /// What remains to be done when a delivery is dealt with.
-    pub(crate) fn after(core: &Rc<Core>) {
+    #[inline]
+    pub(crate) fn after(core: &Rc<Core>, events: bool, more: bool) {
         retry_grants(core);
-        let (events, more) = core.node.with(|i| (i.has_events(), i.has_slots())).unwrap_or_default();
         if events {
             absorb(core);
         }

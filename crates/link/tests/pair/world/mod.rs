@@ -9,7 +9,8 @@ pub use pipe::{Faults, Pipe};
 pub use side::{Consume, Load, Side};
 pub use stream::{Stream, content};
 
-use tautline_link::{Config, Death, Event, Link, Nanos};
+pub use tautline_link::Nanos;
+use tautline_link::{Config, Death, Event, Link};
 use tautline_wire::{Handshake, Kind};
 
 pub const MICRO: Nanos = 1_000;

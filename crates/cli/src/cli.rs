@@ -1,0 +1,75 @@
+//! What the command line looks like. Every subcommand's options are defined beside its code.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{CommandFactory, Parser, Subcommand};
+
+use crate::{bench, doctor, run};
+
+const OVERVIEW: &str = "\
+First steps:
+  tautline doctor                         what works on this machine, and what to do about the rest
+  tautline run -n 2 ./hello               two processes of one job on this host
+  tautline bench --quick                  how fast it is here, beside pipes, TCP and raw UDP; below a minute
+
+Each command explains itself by example: tautline help run";
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "tautline",
+    version,
+    about = "User-level cluster messaging: start jobs, measure, examine, simulate.",
+    after_help = OVERVIEW,
+    subcommand_required = false
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Start N processes of one job on this host
+    Run(run::RunArgs),
+    /// Measure messages on this machine, beside what they are compared with
+    Bench(bench::BenchArgs),
+    /// Say which devices work here, and why the others do not
+    Doctor(doctor::DoctorArgs),
+    /// Becomes a program of a job
+    #[command(name = "__child", hide = true)]
+    Child(run::ChildArgs),
+    /// One of the two processes of a measurement
+    #[command(name = "__side", hide = true)]
+    Side(bench::SideArgs),
+}
+
+/// Reads the command line and does what it says.
+pub fn main() -> Result<ExitCode> {
+    // Silent unless asked: the library's log is for those who set RUST_LOG.
+    tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+        .with_writer(std::io::stderr)
+        .init();
+    match Cli::parse().command {
+        None => {
+            Cli::command().print_help()?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Some(Command::Run(args)) => run::run(&args),
+        Some(Command::Bench(args)) => bench::bench(&args),
+        Some(Command::Doctor(args)) => doctor::doctor(&args),
+        Some(Command::Child(args)) => run::become_program(&args),
+        Some(Command::Side(args)) => bench::side(&args),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,118 @@
+//! Starts the processes: sockets, key, descriptions, and the hand-over.
+
+use std::fs::File;
+use std::io::{Seek, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use rustix::rand::{GetRandomFlags, getrandom};
+use tautline::node::link::JobKey;
+use tautline::{Job, Member};
+
+use super::relay::Relay;
+use super::{RunArgs, tag};
+use crate::sys::{self, Inherited};
+
+/// Names the descriptor to the program; `tautline` looks there.
+const JOB_FD: &str = "TAUTLINE_JOB_FD";
+const JOB_FILE: &str = "TAUTLINE_JOB_FILE";
+
+/// The processes of a job, in order of rank.
+pub struct Ranks(pub Vec<Child>);
+
+impl Drop for Ranks {
+    /// Only reached with living processes when starting them failed half way, or when we unwind.
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            if !matches!(child.try_wait(), Ok(Some(_))) {
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+        }
+    }
+}
+
+/// What the launcher watches.
+pub struct Started {
+    pub ranks: Ranks,
+    pub output: tag::Output,
+}
+
+/// Starts all processes; on an error none is left running.
+pub fn start(args: &RunArgs, program: &Path) -> Result<(Started, Option<Relay>)> {
+    let ip: IpAddr = if args.ipv6 { Ipv6Addr::LOCALHOST.into() } else { Ipv4Addr::LOCALHOST.into() };
+    let sockets = (0..args.n).map(|_| UdpSocket::bind((ip, 0))).collect::<Result<Vec<_>, _>>().with_context(|| {
+        format!("cannot bind {} UDP sockets on {ip}\ntautline doctor says what works here; the reason was", args.n)
+    })?;
+    let homes = sockets.iter().map(UdpSocket::local_addr).collect::<Result<Vec<_>, _>>()?;
+    let relay = if args.fault.is_some() || args.pcap.is_some() {
+        Some(Relay::start(&homes, args.fault.as_ref(), args.pcap.as_deref())?)
+    } else {
+        None
+    };
+    let key = random_key()?;
+    // Orphans of the ranks become our children, so that they can be ended too.
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+    let mut started = Started { ranks: Ranks(Vec::with_capacity(args.n)), output: tag::Output::default() };
+    for (rank, socket) in sockets.into_iter().enumerate() {
+        let seen = match &relay {
+            Some(relay) => relay.members(rank),
+            None => homes.clone(),
+        };
+        let mut child = start_one(args, program, rank, &key, &seen, &socket)?;
+        started.output.follow(rank, &mut child);
+        started.ranks.0.push(child);
+    }
+    Ok((started, relay))
+}
+
+fn random_key() -> Result<JobKey> {
+    let mut key = [0; 32];
+    let mut filled = 0;
+    while filled < key.len() {
+        filled += getrandom(&mut key[filled..], GetRandomFlags::empty())?;
+    }
+    Ok(JobKey::new(key))
+}
+
+fn start_one(
+    args: &RunArgs,
+    program: &Path,
+    rank: usize,
+    key: &JobKey,
+    seen: &[SocketAddr],
+    socket: &UdpSocket,
+) -> Result<Child> {
+    let members: Vec<_> = seen.iter().map(|addr| Member { addr: *addr }).collect();
+    let socket = Inherited::new(socket)?;
+    let text = Job::describe(rank as u32, key, &members, args.security, Some(socket.number()));
+    let description = sealed(&text)?;
+    let description = Inherited::new(&description)?;
+    let mut command: Command = sys::ourselves();
+    command
+        .arg("__child")
+        .arg(std::process::id().to_string())
+        .arg(program)
+        .args(&args.program[1..])
+        .env(JOB_FD, description.number().to_string())
+        .env_remove(JOB_FILE);
+    if rank > 0 {
+        command.stdin(Stdio::null());
+    }
+    if args.tag {
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    }
+    command.spawn().with_context(|| format!("cannot start rank {rank}\nare there too many processes? ulimit -u; the reason was"))
+}
+
+/// Text in memory that nobody can change any more, at its beginning.
+fn sealed(text: &str) -> Result<File> {
+    let mut file = File::from(memfd_create("tautline-job", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
+    file.write_all(text.as_bytes())?;
+    file.rewind()?;
+    fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL)?;
+    Ok(file)
+}

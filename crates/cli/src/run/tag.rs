@@ -1,0 +1,49 @@
+//! Output of the ranks, line by line, each with its rank in front.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::Child;
+use std::thread::JoinHandle;
+
+/// The threads that pass output on; none unless the ranks' output was redirected to us.
+#[derive(Default)]
+pub struct Output(Vec<JoinHandle<()>>);
+
+impl Output {
+    /// Passes on what this rank writes, if it writes to us.
+    pub fn follow(&mut self, rank: usize, child: &mut Child) {
+        if let Some(stdout) = child.stdout.take() {
+            self.0.push(std::thread::spawn(move || pass_on(rank, stdout, || std::io::stdout().lock())));
+        }
+        if let Some(stderr) = child.stderr.take() {
+            self.0.push(std::thread::spawn(move || pass_on(rank, stderr, || std::io::stderr().lock())));
+        }
+    }
+
+    /// Waits until everything is passed on; only when no process is left that could write.
+    pub fn finish(self) {
+        for thread in self.0 {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The longest line that is kept together.
+const LINE_MAX: u64 = 64 << 10;
+
+fn pass_on<W: Write>(rank: usize, from: impl Read, to: impl Fn() -> W) {
+    let mut from = BufReader::new(from);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        line.extend_from_slice(format!("[{rank}] ").as_bytes());
+        match from.by_ref().take(LINE_MAX).read_until(b'\n', &mut line) {
+            Ok(n) if n > 0 => {}
+            _ => return,
+        }
+        if line.last() != Some(&b'\n') {
+            line.push(b'\n');
+        }
+        // Our own reader may be gone; the ranks must not stall for that.
+        let _ = to().write_all(&line);
+    }
+}

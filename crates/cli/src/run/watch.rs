@@ -1,0 +1,233 @@
+//! Waits for the ranks, ends those that must be ended, and tells how they ended.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{ExitCode, ExitStatus};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, pidfd_send_signal, wait};
+
+use super::launch::{Ranks, Started};
+use crate::sys::{Signals, poll_until, readable};
+
+/// How far the ending of a job has got.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Phase {
+    /// All is well.
+    Running,
+    /// A rank has failed; the others may still see it for themselves.
+    Grace,
+    /// SIGTERM was sent.
+    Asked,
+    /// SIGKILL was sent.
+    Forced,
+}
+
+struct Watch {
+    ranks: Ranks,
+    /// A living rank's pidfd.
+    alive: Vec<Option<OwnedFd>>,
+    ended: Vec<Option<ExitStatus>>,
+    /// Ranks that were still running when we asked them to end.
+    asked: Vec<bool>,
+    first_failure: Option<usize>,
+    interrupted: Option<Signal>,
+    phase: Phase,
+    /// When the next phase begins.
+    due: Option<Instant>,
+    grace: Duration,
+}
+
+/// Waits until no process is left, and returns the launcher's own exit code.
+pub fn until_the_end(job: Started, mut signals: Signals, grace: Duration) -> Result<ExitCode> {
+    let Started { ranks, output } = job;
+    let n = ranks.0.len();
+    let alive = ranks.0.iter().map(|child| open(child.id()).map(Some)).collect::<Result<Vec<_>>>()?;
+    let mut watch = Watch {
+        ranks,
+        alive,
+        ended: vec![None; n],
+        asked: vec![false; n],
+        first_failure: None,
+        interrupted: None,
+        phase: Phase::Running,
+        due: None,
+        grace,
+    };
+    while watch.alive.iter().any(Option::is_some) {
+        watch.turn(&mut signals)?;
+    }
+    end_orphans(grace);
+    output.finish();
+    watch.report();
+    Ok(watch.exit_code())
+}
+
+fn open(pid: u32) -> Result<OwnedFd> {
+    let pid = Pid::from_raw(pid as i32).expect("a child's number is positive");
+    Ok(pidfd_open(pid, PidfdFlags::empty())?)
+}
+
+impl Watch {
+    /// Waits for something to happen and deals with it.
+    fn turn(&mut self, signals: &mut Signals) -> Result<()> {
+        let mut fds: Vec<_> = signals.fds().chain(self.alive.iter().flatten().map(AsFd::as_fd)).map(readable).collect();
+        let happened = poll_until(&mut fds, self.due)?;
+        drop(fds);
+        if let Some(signal) = signals.take() {
+            // The second request is meant.
+            let phase = if self.interrupted.replace(signal).is_some() { Phase::Forced } else { Phase::Asked };
+            self.enter(phase);
+        }
+        if happened {
+            self.reap()?;
+        } else if self.phase == Phase::Grace {
+            self.enter(Phase::Asked);
+        } else if self.phase == Phase::Asked {
+            self.enter(Phase::Forced);
+        }
+        Ok(())
+    }
+
+    fn reap(&mut self) -> Result<()> {
+        for rank in 0..self.alive.len() {
+            if self.alive[rank].is_none() {
+                continue;
+            }
+            let Some(status) = self.ranks.0[rank].try_wait()? else { continue };
+            self.alive[rank] = None;
+            self.ended[rank] = Some(status);
+            if !status.success() && self.first_failure.is_none() {
+                self.first_failure = Some(rank);
+                if self.phase == Phase::Running {
+                    self.enter(Phase::Grace);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn enter(&mut self, phase: Phase) {
+        self.phase = phase;
+        self.due = (phase != Phase::Forced).then(|| Instant::now() + self.grace);
+        let signal = match phase {
+            Phase::Running | Phase::Grace => return,
+            Phase::Asked => Signal::TERM,
+            Phase::Forced => Signal::KILL,
+        };
+        for (rank, alive) in self.alive.iter().enumerate() {
+            if let Some(fd) = alive {
+                self.asked[rank] = true;
+                // It may have ended just now; then there is nothing to do.
+                let _ = pidfd_send_signal(fd, signal);
+            }
+        }
+    }
+
+    fn exit_code(&self) -> ExitCode {
+        if let Some(signal) = self.interrupted {
+            return ExitCode::from((128 + signal.as_raw()) as u8);
+        }
+        let failed = self.first_failure.and_then(|rank| self.ended[rank]);
+        failed.map_or(ExitCode::SUCCESS, |status| ExitCode::from(code_of(status)))
+    }
+
+    /// One line per rank that did not end with 0, if there is any.
+    fn report(&self) {
+        const LINES: usize = 32;
+        let unwell: Vec<_> = (0..self.ended.len())
+            .filter(|rank| self.ended[*rank].is_some_and(|status| !status.success()))
+            .collect();
+        if unwell.is_empty() {
+            return;
+        }
+        eprintln!("tautline: {} of {} ranks did not end well", unwell.len(), self.ended.len());
+        eprintln!("  rank  code  how it ended");
+        for &rank in unwell.iter().take(LINES) {
+            let Some(status) = self.ended[rank] else { continue };
+            eprintln!("  {rank:>4}  {:>4}  {}", code_of(status), self.account(rank, status));
+        }
+        if unwell.len() > LINES {
+            eprintln!("  and {} more", unwell.len() - LINES);
+        }
+    }
+
+    fn account(&self, rank: usize, status: ExitStatus) -> String {
+        let how = match status.signal() {
+            Some(signal) => format!("killed by signal {signal}{}", name_of(signal)),
+            None => format!("exit code {}", code_of(status)),
+        };
+        if self.first_failure == Some(rank) && !self.asked[rank] {
+            format!("{how} (the first to fail)")
+        } else if self.asked[rank] {
+            let why = if self.interrupted.is_some() { "as asked" } else { "another rank had failed" };
+            format!("{how} (ended by tautline: {why})")
+        } else {
+            how
+        }
+    }
+}
+
+fn code_of(status: ExitStatus) -> u8 {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => code as u8,
+        (None, Some(signal)) => (128 + signal) as u8,
+        (None, None) => 1,
+    }
+}
+
+fn name_of(signal: i32) -> &'static str {
+    match signal {
+        2 => " (INT)",
+        6 => " (ABRT: it gave up, often after a panic or a failed assertion)",
+        7 => " (BUS)",
+        8 => " (FPE)",
+        9 => " (KILL: by someone, or for want of memory)",
+        11 => " (SEGV: it used memory that it did not have)",
+        13 => " (PIPE)",
+        15 => " (TERM)",
+        _ => "",
+    }
+}
+
+/// Ends what the ranks left behind: their orphans have become our children.
+fn end_orphans(grace: Duration) {
+    let ask = |signal| orphans().into_iter().for_each(|pid| drop(kill_process(pid, signal)));
+    let all_gone = |until: Instant| {
+        loop {
+            match wait(WaitOptions::NOHANG) {
+                Ok(Some(_)) => {}
+                Ok(None) if Instant::now() < until => std::thread::sleep(Duration::from_millis(5)),
+                Ok(None) => return false,
+                Err(_) => return true,
+            }
+        }
+    };
+    if all_gone(Instant::now()) {
+        return;
+    }
+    ask(Signal::TERM);
+    if all_gone(Instant::now() + grace) {
+        return;
+    }
+    ask(Signal::KILL);
+    all_gone(Instant::now() + Duration::from_secs(2));
+}
+
+/// Our children, as /proc shows them: the kernel's own list of children is not compiled in everywhere.
+fn orphans() -> Vec<Pid> {
+    let ours = std::process::id();
+    let numbers = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    numbers
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
+        .filter(|pid| parent_of(*pid) == Some(ours))
+        .filter_map(Pid::from_raw)
+        .collect()
+}
+
+fn parent_of(pid: i32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name, in brackets, may itself hold brackets and spaces; state and parent come after it.
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}

@@ -1,0 +1,104 @@
+//! What several subcommands want of the system: signals as a descriptor, descriptors that a child inherits, our own file.
+
+use std::io::{self, Read};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::process::Signal;
+
+/// Signals that ask us to end, as a descriptor that becomes readable.
+#[derive(Debug)]
+pub struct Signals {
+    streams: Vec<(Signal, UnixStream)>,
+}
+
+impl Signals {
+    /// From now on these signals no longer end the process.
+    pub fn catch() -> io::Result<Signals> {
+        let mut streams = Vec::new();
+        for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+            let (ours, theirs) = UnixStream::pair()?;
+            ours.set_nonblocking(true)?;
+            signal_hook::low_level::pipe::register(signal.as_raw(), theirs)?;
+            streams.push((signal, ours));
+        }
+        Ok(Signals { streams })
+    }
+
+    /// The descriptors to poll.
+    pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.streams.iter().map(|(_, stream)| stream.as_fd())
+    }
+
+    /// A signal that has come since the last call.
+    pub fn take(&mut self) -> Option<Signal> {
+        let mut bytes = [0; 64];
+        self.streams.iter_mut().find_map(|(signal, stream)| match stream.read(&mut bytes) {
+            Ok(n) if n > 0 => Some(*signal),
+            _ => None,
+        })
+    }
+}
+
+/// Waits until one of the descriptors is readable; false if `until` passed first.
+pub fn poll_until(fds: &mut [PollFd<'_>], until: Option<Instant>) -> io::Result<bool> {
+    loop {
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        match poll(fds, left.map(timespec).as_ref()) {
+            Ok(n) => return Ok(n > 0),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+/// To be polled for reading.
+pub fn readable<'a>(fd: BorrowedFd<'a>) -> PollFd<'a> {
+    PollFd::from_borrowed_fd(fd, PollFlags::IN)
+}
+
+fn timespec(time: Duration) -> Timespec {
+    // Rounded up, so that a wait that ends has really lasted.
+    let time = time + Duration::from_micros(1);
+    Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) }
+}
+
+/// A descriptor that the next program started inherits, until this is dropped.
+pub struct Inherited<'a>(BorrowedFd<'a>);
+
+impl<'a> Inherited<'a> {
+    /// Opens the descriptor to the next child. Nobody else may start programs meanwhile.
+    pub fn new(fd: &'a impl AsFd) -> io::Result<Inherited<'a>> {
+        fcntl_setfd(fd, FdFlags::empty())?;
+        Ok(Inherited(fd.as_fd()))
+    }
+
+    /// Its number, here and in the child.
+    pub fn number(&self) -> i32 {
+        self.0.as_raw_fd()
+    }
+}
+
+impl Drop for Inherited<'_> {
+    fn drop(&mut self) {
+        let _ = fcntl_setfd(self.0, FdFlags::CLOEXEC);
+    }
+}
+
+/// This very program, to be started again; also if its file was replaced or removed meanwhile.
+pub fn ourselves() -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("tautline");
+    command
+}
+
+/// Makes this process end with the one that started it, `parent`; false if that is gone already.
+pub fn end_with(parent: i32) -> io::Result<bool> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    Ok(rustix::process::getppid().is_some_and(|pid| pid.as_raw_pid() == parent))
+}
