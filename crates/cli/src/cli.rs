@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{CommandFactory, Parser, Subcommand};
+use tracing_subscriber::filter::LevelFilter;
 
 use crate::{bench, doctor, run};
 
@@ -46,9 +47,10 @@ enum Command {
 
 /// Reads the command line and does what it says.
 pub fn main() -> Result<ExitCode> {
-    // Silent unless asked: the library's log is for those who set RUST_LOG.
+    // Silent unless asked: RUST_LOG=info shows which devices were chosen, and why.
+    let level = std::env::var("RUST_LOG").ok().and_then(|level| level.parse().ok());
     tracing_subscriber::fmt()
-        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+        .with_max_level(level.unwrap_or(LevelFilter::OFF))
         .with_writer(std::io::stderr)
         .init();
     match Cli::parse().command {

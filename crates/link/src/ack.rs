@@ -35,7 +35,7 @@ impl Link {
         if header.repeats != self.peer_repeats {
             self.learn_reordering(header.repeats);
         }
-        self.find_losses();
+        self.find_losses(now);
     }
 
     /// Everything before `ack` has arrived; returns the bytes that this freed.
@@ -91,21 +91,22 @@ impl Link {
     }
 
     #[inline]
-    fn find_losses(&mut self) {
+    fn find_losses(&mut self, now: Nanos) {
         let Some(front) = self.tx.slots.front() else { return };
         let overtaken = front.packet != 0 && front.packet + self.reorder <= self.largest_echo;
         if overtaken || self.tx.slots.len() > 1 && front.resent {
-            self.find_losses_slowly();
+            self.find_losses_slowly(now);
         }
     }
 
     #[cold]
-    fn find_losses_slowly(&mut self) {
+    fn find_losses_slowly(&mut self, now: Nanos) {
         let before = self.tx.lost.len();
         let rules = self.config.recovery.rules();
         if let Some(packet) = rules.on_evidence(&mut self.tx, self.largest_echo, self.reorder) {
             self.counters.losses_by_evidence += self.tx.lost.len().saturating_sub(before) as u64;
             self.congestion.on_loss(packet, self.next_packet);
+            self.find_black_hole(now);
         }
     }
 

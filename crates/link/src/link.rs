@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use tautline_wire::frame::{HEADER_LEN, MIN_FRAME};
+use tautline_wire::handshake::MAX_CREDIT;
 use tautline_wire::{Handshake, Seq};
 
 use crate::congestion::Congestion;
@@ -127,6 +128,8 @@ pub(crate) struct Clocks {
     /// From when the retransmission timer counts.
     pub(crate) progress: Nanos,
     pub(crate) backoff: u32,
+    /// The oldest slot, and how often in a row it was found lost.
+    pub(crate) stuck: (Seq, u32),
     /// When we last asked for an answer without data.
     pub(crate) asked: Nanos,
     /// A frame with the ask flag shall go out.
@@ -156,7 +159,7 @@ impl Link {
         let Agreed { peer, my_channel, my_epoch, my_rank, seal, max_frame } = agreed;
         // Sequence numbers start where the epochs say, so that wrap-around is everyday life (L-1).
         let tx = SendQueue::new(Seq(my_epoch as u32), peer.credit);
-        let rx = Receiver::new(Seq(peer.epoch as u32), config.credit_slots);
+        let rx = Receiver::new(Seq(peer.epoch as u32), config.credit_slots.clamp(1, MAX_CREDIT));
         let limit = max_frame.min(peer.max_frame as usize);
         Link {
             config: config.clone(),
@@ -180,6 +183,7 @@ impl Link {
                 tick: now,
                 progress: now,
                 backoff: 0,
+                stuck: (Seq(0), 0),
                 asked: now,
                 ask: true,
                 probes: 0,

@@ -143,8 +143,9 @@ impl Receiver {
         self.consumed = self.consumed.ahead(slots);
         debug_assert!(!self.next.before(self.consumed), "more consumed than received");
         let told = self.advertised.distance(self.next);
+        let little = (self.capacity / 2).max(1) as i32;
         let fresh = self.consumed.ahead(self.capacity).distance(self.advertised);
-        if told < (self.capacity / 2) as i32 && fresh >= (self.capacity / 4).max(1) as i32 {
+        if told < little && fresh >= (self.capacity / 4).max(1) as i32 {
             self.ack_now = true;
         }
     }
@@ -161,7 +162,7 @@ impl Receiver {
         if packet > self.largest {
             return true;
         }
-        packet + REPLAY_WINDOW > self.largest && {
+        self.largest - packet < REPLAY_WINDOW && {
             let at = packet % REPLAY_WINDOW;
             self.replay[(at / 64) as usize] & (1 << (at % 64)) == 0
         }
@@ -328,7 +329,9 @@ impl Link {
         if header.flags & flags::ASK != 0 {
             self.rx.ack_now = true;
         }
-        let ext = payload_ext(bytes, header.ext_len)?;
+        let Ok(ext) = payload_ext(bytes, header.ext_len) else {
+            return self.refuse(Refused::Malformed);
+        };
         self.handle_ack(now, &header, ext.sack.map(|range| &bytes[range]));
         if header.kind == Kind::Close {
             self.handle_close(&header);

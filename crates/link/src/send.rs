@@ -318,6 +318,9 @@ impl Link {
     /// A frame without a slot: acknowledgement, question, close, or path probe.
     #[cold]
     fn poll_control(&mut self, now: Nanos) -> Option<Transmit> {
+        if self.state == State::Dead {
+            return None;
+        }
         let mut transmit = Transmit {
             slot: None,
             sealed: self.seal.is_sealed(),

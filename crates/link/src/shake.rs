@@ -1,5 +1,6 @@
 //! The handshake (H-1 … H-9) and the relation to one other rank, across its restarts.
 
+use tautline_wire::frame::{MAX_FRAME, MIN_FRAME};
 use tautline_wire::handshake::{HANDSHAKE_LEN, MAX_CREDIT, Refusal, Security};
 use tautline_wire::{Handshake, Kind, VERSION};
 
@@ -171,7 +172,7 @@ impl Peering {
         knock.next = now + knock.interval;
         knock.interval = (knock.interval * 2).min(HELLO_MAX);
         let (fresh, cookie) = (knock.fresh, knock.cookie);
-        Some(self.make(Kind::Hello, fresh, 0, cookie, None))
+        Some(self.make(Kind::Hello, fresh, 0, cookie))
     }
 
     /// When [`Peering::poll_hello`] has something next, or the live link must be told the time.
@@ -249,7 +250,7 @@ impl Peering {
 
     /// A stateless answer that asks the sender of an authentic hello to prove its address (H-7).
     pub fn retry(&self, hello: &Handshake, cookie: [u8; 16]) -> ShakeFrame {
-        self.make(Kind::Retry, Fresh { epoch: 1, channel: 0 }, hello.epoch, cookie, None)
+        self.make(Kind::Retry, Fresh { epoch: 1, channel: 0 }, hello.epoch, cookie)
     }
 
     /// Takes a handshake frame that [`Peering::is_authentic`].
@@ -265,10 +266,12 @@ impl Peering {
 
     fn handle_hello(&mut self, now: Nanos, hello: &Handshake, fresh: Fresh) -> Outcome {
         if let Some(reason) = self.objection(hello) {
-            return Outcome::Reply(self.make(Kind::Refuse, fresh, hello.epoch, [0; 16], Some(reason)));
+            return Outcome::Reply(self.refuse(hello, fresh, reason));
         }
-        // H-6: when both knock at once, the lower rank's hello counts.
-        if self.is_knocking() && self.who.me < self.who.peer {
+        // H-6: when both knock at once, the lower rank's hello counts; and whoever was welcomed holds on to that until
+        // the peer has heard of it, for its hello may have been sent before.
+        let welcomed = self.link().is_some_and(|link| !link.is_confirmed() && !link.is_over());
+        if welcomed || self.is_knocking() && self.who.me < self.who.peer {
             return Outcome::Ignored;
         }
         // H-9: a repeated hello gets the same answer.
@@ -285,7 +288,7 @@ impl Peering {
         if self.link().is_some_and(|link| link.peer().epoch == hello.epoch) {
             return Outcome::Ignored;
         }
-        let welcome = self.make(Kind::Welcome, fresh, hello.epoch, [0; 16], None);
+        let welcome = self.make(Kind::Welcome, fresh, hello.epoch, [0; 16]);
         let link = Box::new(self.make_link(now, Role::Responder, hello, fresh));
         let expires = now + self.config.silence;
         self.candidate = Some(Candidate { link, welcome, expires });
@@ -294,6 +297,10 @@ impl Peering {
 
     fn handle_welcome(&mut self, now: Nanos, welcome: &Handshake) -> Outcome {
         let State::Knocking(knock) = &self.state else { return Outcome::Ignored };
+        // H-6: we answered the lower rank's hello; its channel comes to be, unless it shows no life.
+        if self.who.me > self.who.peer && self.candidate.is_some() {
+            return Outcome::Ignored;
+        }
         if welcome.peer_epoch != knock.fresh.epoch || welcome.security != self.config.security {
             return Outcome::Ignored;
         }
@@ -355,22 +362,34 @@ impl Peering {
             my_epoch: fresh.epoch,
             my_rank: self.who.me,
             seal,
-            max_frame: self.who.max_frame,
+            max_frame: self.who.max_frame.clamp(MIN_FRAME, MAX_FRAME),
         };
         Link::new(now, &self.config, agreed)
     }
 
-    fn make(
-        &self,
-        kind: Kind,
-        fresh: Fresh,
-        peer_epoch: u64,
-        cookie: [u8; 16],
-        reason: Option<Refusal>,
-    ) -> ShakeFrame {
-        let shake = Handshake {
+    /// A refusal comes from whom the hello was for, even if that is not us: its sender waits for that name (H-5).
+    fn refuse(&self, hello: &Handshake, fresh: Fresh, reason: Refusal) -> ShakeFrame {
+        let mut shake = self.shake(Kind::Refuse, fresh, hello.epoch, [0; 16]);
+        shake.reason = Some(reason);
+        shake.from = hello.to;
+        self.signed(&shake)
+    }
+
+    fn make(&self, kind: Kind, fresh: Fresh, peer_epoch: u64, cookie: [u8; 16]) -> ShakeFrame {
+        self.signed(&self.shake(kind, fresh, peer_epoch, cookie))
+    }
+
+    fn signed(&self, shake: &Handshake) -> ShakeFrame {
+        let mut frame = [0; HANDSHAKE_LEN];
+        shake.write(&mut frame);
+        self.who.key.sign(&mut frame);
+        frame
+    }
+
+    fn shake(&self, kind: Kind, fresh: Fresh, peer_epoch: u64, cookie: [u8; 16]) -> Handshake {
+        Handshake {
             kind,
-            reason,
+            reason: None,
             version_min: VERSION,
             version_max: VERSION,
             security: self.config.security,
@@ -383,7 +402,7 @@ impl Peering {
             channel: fresh.channel,
             epoch: fresh.epoch,
             peer_epoch,
-            max_frame: self.who.max_frame as u32,
+            max_frame: self.who.max_frame.clamp(MIN_FRAME, MAX_FRAME) as u32,
             credit: self.config.credit_slots.clamp(1, MAX_CREDIT),
             buffer: self.config.receive_buffer,
             message_window: self.config.message_window,
@@ -391,11 +410,7 @@ impl Peering {
             ack_delay_us: (self.config.ack_delay / MICRO) as u32,
             cookie,
             mac: [0; 16],
-        };
-        let mut frame = [0; HANDSHAKE_LEN];
-        shake.write(&mut frame);
-        self.who.key.sign(&mut frame);
-        frame
+        }
     }
 
     /// The protection that links of this peering have.

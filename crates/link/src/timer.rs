@@ -8,8 +8,9 @@ use crate::{Death, Event, Link, Nanos};
 
 /// The timer's interval stops doubling here.
 const MAX_BACKOFF: u32 = 6;
-/// Large frames that vanish this often in a row show a black hole (L-21).
+/// A large slot that vanishes this often in a row shows a black hole: without and with others getting through (L-21).
 const BLACK_HOLE_AFTER: u32 = 4;
+const BLACK_HOLE_AMONG: u32 = 8;
 
 impl Link {
     /// When [`Link::handle_timeout`] must be called at the latest.
@@ -91,11 +92,16 @@ impl Link {
         }
     }
 
-    fn find_black_hole(&mut self, now: Nanos) {
+    /// The oldest slot is lost, or seems to be.
+    #[cold]
+    pub(crate) fn find_black_hole(&mut self, now: Nanos) {
+        let times = if self.clocks.stuck.0 == self.tx.base { self.clocks.stuck.1 + 1 } else { 1 };
+        self.clocks.stuck = (self.tx.base, times);
         // With all that may be around it, the slot makes a frame that not every path carries.
         let around = HEADER_LEN + EXT_HEADER + MAX_SACK_BYTES + crate::SEAL_LEN;
         let large = self.tx.slots.front().is_some_and(|s| s.len as usize + around > MIN_FRAME);
-        if self.clocks.backoff >= BLACK_HOLE_AFTER && large && self.path.black_hole(now) {
+        let hole = self.clocks.backoff >= BLACK_HOLE_AFTER || times >= BLACK_HOLE_AMONG;
+        if hole && large && self.path.black_hole(now) {
             self.counters.black_holes += 1;
             self.events.push_back(Event::PathChanged(self.path.max_frame()));
         }

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
@@ -11,13 +11,15 @@ use rustix::time::{
 };
 use tautline_device::Datagram;
 use tautline_link::Nanos;
-use tautline_mem::{ForkGuard, Presence};
+use tautline_mem::{ForkGuard, Owned, Presence};
 
 use crate::delivery::Delivery;
 use crate::interface::Interface;
 use crate::peer::{Key, UNKNOWN};
 use crate::wait::{Manners, Spinner, Turn};
 use crate::{Choice, Clock, Config, Counters, Event, Job, JoinError, PeerState, Rank, SendError};
+
+type Guard<'a> = tautline_mem::Owner<'a, Interface>;
 
 /// A thread's hold on its node. Clones share the node.
 ///
@@ -38,7 +40,7 @@ struct Owner {
 
 #[derive(Debug)]
 pub(crate) struct Shared {
-    interface: Mutex<Interface>,
+    interface: Owned<Interface>,
     clock: Clock,
     pub(crate) presence: Presence,
     fork: ForkGuard,
@@ -77,9 +79,10 @@ impl Descriptors {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Interface> {
-        // The interface keeps its invariants at every step that can panic: nothing of the program's runs under the lock.
-        self.interface.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Becomes the interface's owner. Nothing of the program's runs meanwhile, so the wait is short.
+    #[inline]
+    fn lock(&self) -> Guard<'_> {
+        self.interface.own()
     }
 
     pub(crate) fn is_closing(&self) -> bool {
@@ -95,12 +98,14 @@ impl Shared {
         let ready = {
             let mut interface = self.lock();
             interface.counters.watchdog_polls += 1;
-            interface.poll(self.clock.now());
+            let received = interface.poll(self.clock.now());
             interface.hold_in_place();
-            interface.has_ready()
+            interface.stood_in |= received > 0;
+            received > 0 || interface.has_ready()
         };
         if ready {
-            // The program may be on its way to sleep, and what woke us will not wake it.
+            // The program may be on its way to sleep, and what woke us will not wake it: be it a slot to take, or an
+            // acknowledgement that makes room to send.
             self.ring();
         }
     }
@@ -115,7 +120,8 @@ impl Shared {
 
     /// Makes the program look again, from whatever thread.
     pub(crate) fn ring(&self) {
-        if let Some(descriptors) = &self.descriptors {
+        // A forked child shares the bell with its parent, and has nothing to tell it.
+        if let Some(descriptors) = self.descriptors.as_ref().filter(|_| self.fork.is_mine()) {
             let _ = rustix::io::write(&descriptors.bell, &1u64.to_ne_bytes());
         }
     }
@@ -179,7 +185,7 @@ impl Endpoint {
             interface.push_event(Event::Device(choice));
         }
         let shared = Arc::new(Shared {
-            interface: Mutex::new(interface),
+            interface: Owned::new(interface),
             clock,
             presence: Presence::new(),
             fork: ForkGuard::new(),
@@ -233,7 +239,7 @@ impl Endpoint {
     }
 
     #[inline]
-    fn enter(&self) -> Result<(MutexGuard<'_, Interface>, Nanos), SendError> {
+    fn enter(&self) -> Result<(Guard<'_>, Nanos), SendError> {
         if !self.shared.fork.is_mine() {
             return Err(SendError::Forked);
         }
@@ -325,13 +331,11 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Gives a message up (M-6). `WouldBlock` if that must be tried again.
-    pub fn try_abort(&self, to: (Rank, u32, u32)) -> Result<(), SendError> {
+    /// Gives a message up (M-6); its receiver is told as soon as there is room. Never blocks.
+    pub fn abort(&self, to: (Rank, u32, u32)) -> Result<(), SendError> {
         let (mut interface, now) = self.enter()?;
-        let (peer, incarnation, message) = to;
-        interface.check(peer, incarnation)?;
-        interface.abort(peer, message)?;
-        interface.send_now(now, peer);
+        interface.give_up(to);
+        interface.service(now);
         Ok(())
     }
 
@@ -368,6 +372,7 @@ impl Endpoint {
     #[inline]
     pub fn take(&self, limit: usize, delivery: &mut Delivery) -> Result<bool, SendError> {
         debug_assert!(delivery.items.is_empty() && delivery.batch.is_none());
+        self.shared.armed.store(false, Ordering::Relaxed);
         let (mut interface, now) = self.enter()?;
         if interface.ready.is_empty() {
             interface.poll(now);
@@ -418,7 +423,7 @@ impl Endpoint {
 
     /// What was counted.
     pub fn counters(&self) -> Counters {
-        self.shared.lock().counters()
+        self.with(|i| i.counters()).unwrap_or_default()
     }
 
     /// The longest message that [`Endpoint::try_send`] takes for a peer now.
@@ -466,8 +471,9 @@ impl Endpoint {
     pub fn arm(&self) -> Result<bool, SendError> {
         let (mut interface, now) = self.enter()?;
         self.shared.silence_bell();
-        interface.poll(now);
-        if interface.has_ready() {
+        // Frames that make no slot ready may still make room to send, so they count, too.
+        let news = std::mem::take(&mut interface.stood_in) | (interface.poll(now) > 0);
+        if news || interface.has_ready() {
             return Ok(false);
         }
         let deadline = interface.next_deadline();
@@ -507,13 +513,16 @@ impl Endpoint {
 
 impl Owner {
     fn stop(&self) {
+        if !self.shared.fork.is_mine() {
+            // The watchdog is not here, and the locks may be held by it for ever.
+            let thread = self.watchdog.try_lock().ok().and_then(|mut t| t.take());
+            return std::mem::forget(thread);
+        }
         self.shared.closing.store(true, Ordering::Relaxed);
         self.shared.presence.close();
         let thread = self.watchdog.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
-            if self.shared.fork.is_mine() {
-                let _ = thread.join();
-            }
+            let _ = thread.join();
         }
     }
 }

@@ -24,7 +24,10 @@ pub struct Interface {
     pub(crate) own_pending: usize,
     pub(crate) peers: Vec<Peer>,
     pub(crate) dirty: Vec<Rank>,
+    /// Never later than the first deadline of any peer.
     pub(crate) next_deadline: Nanos,
+    /// The shortest time after which a timer that starts now can be due.
+    soonest: Nanos,
     pub(crate) batch: Option<Box<RxBatch>>,
     pub(crate) ready: VecDeque<Item>,
     /// How many items of `ready` lie in the batch.
@@ -41,6 +44,10 @@ pub struct Interface {
     pub(crate) counters: Counters,
     pub(crate) closed: bool,
     pub(crate) activity: u64,
+    /// Messages given up whose receivers could not be told yet, for want of room.
+    pub(crate) aborts: VecDeque<(Rank, u32, u32)>,
+    /// The watchdog took frames that the program has not been told of.
+    pub(crate) stood_in: bool,
 }
 
 impl std::fmt::Debug for Interface {
@@ -80,6 +87,7 @@ impl Interface {
         let limit = HELLOS_FREE + 4 * peers.len() as u32;
         let mut seed = [0; 8];
         seed.copy_from_slice(&entropy[..8]);
+        let soonest = config.link.ack_delay.min(config.link.rto_min).min(config.link.hello_interval);
         let mut interface = Interface {
             rank: job.rank,
             own_pending: 0,
@@ -90,6 +98,7 @@ impl Interface {
             peers,
             dirty: Vec::new(),
             next_deadline: Nanos::MAX,
+            soonest,
             batch: Some(Box::new(RxBatch::new(BATCH_BUFFERS))),
             ready: VecDeque::with_capacity(1024),
             in_place: 0,
@@ -105,6 +114,8 @@ impl Interface {
             counters: Counters::default(),
             closed: false,
             activity: 0,
+            aborts: VecDeque::new(),
+            stood_in: false,
         };
         interface.open_own();
         Ok(interface)
@@ -135,6 +146,9 @@ impl Interface {
     /// Sends what the peers marked dirty have to send, and serves timers that are due.
     #[inline]
     pub(crate) fn service(&mut self, now: Nanos) {
+        if !self.aborts.is_empty() {
+            self.retry_aborts();
+        }
         while let Some(rank) = self.dirty.pop() {
             self.peers[rank as usize].dirty = false;
             self.serve(now, rank);
@@ -163,13 +177,12 @@ impl Interface {
                 self.serve(now, rank);
             } else if peer.state == PeerState::Connecting {
                 self.serve(now, rank);
-            } else {
-                self.note_deadline(rank);
             }
         }
         while let Some(event) = self.device.poll_event() {
             self.handle_device_event(now, &event);
         }
+        self.settle_deadline();
     }
 
     fn handle_device_event(&mut self, now: Nanos, event: &DeviceEvent) {
@@ -209,7 +222,16 @@ impl Interface {
         }
         self.collect(now, rank);
         self.transmit(now, rank);
-        self.note_deadline(rank);
+        // No timer that this may have started is due before that; the exact time is worked out when it matters.
+        self.next_deadline = self.next_deadline.min(now + self.soonest);
+    }
+
+    /// Works out the exact time of the next deadline, before a sleep.
+    pub(crate) fn settle_deadline(&mut self) {
+        self.next_deadline = Nanos::MAX;
+        for rank in 0..self.peers.len() as Rank {
+            self.note_deadline(rank);
+        }
     }
 
     /// Slots that are no longer needed, and news of the link.
@@ -292,7 +314,8 @@ impl Interface {
     }
 
     /// When [`Interface::poll`] must be called at the latest, if nothing arrives.
-    pub fn next_deadline(&self) -> Option<Nanos> {
+    pub fn next_deadline(&mut self) -> Option<Nanos> {
+        self.settle_deadline();
         (self.next_deadline != Nanos::MAX).then_some(self.next_deadline)
     }
 

@@ -246,6 +246,27 @@ impl Interface {
         Ok(())
     }
 
+    /// Gives a message up; its receiver is told now or, if there is no room, as soon as there is (M-6).
+    pub(crate) fn give_up(&mut self, to: (Rank, u32, u32)) {
+        self.aborts.push_back(to);
+        self.retry_aborts();
+    }
+
+    #[cold]
+    pub(crate) fn retry_aborts(&mut self) {
+        for _ in 0..self.aborts.len() {
+            let Some((rank, incarnation, message)) = self.aborts.pop_front() else { break };
+            if self.check(rank, incarnation).is_err() {
+                continue;
+            }
+            match self.abort(rank, message) {
+                Err(_) => self.aborts.push_back((rank, incarnation, message)),
+                Ok(()) if rank == self.rank && self.batch_depth == 0 => self.close_slot(rank),
+                Ok(()) => self.mark_dirty(rank),
+            }
+        }
+    }
+
     /// A control slot of its own (W-6): tables and windows do not wait behind messages that are being written.
     pub(crate) fn push_control(&mut self, rank: Rank, bytes: &[u8]) -> bool {
         let Some(slot) = self.device.arena().take() else { return false };

@@ -1,1 +1,70 @@
-//! x
+//! A deterministic world: the very same link, node and messages code for many nodes, in one thread, on a virtual clock.
+//!
+//! # The map
+//! * [`run`]: one seed. The seed draws everything (`swarm`, `schedule`); the network (`net`) loses, repeats, reorders and
+//!   damages; nodes (`world`) pause, compute, crash and come back; programs (`program`, `handlers`) send messages of all
+//!   sorts; the checkers (`check`) hold the promises: exactly once, in order, unaltered, nothing of a former life, lost
+//!   only with a peer whose end was reported, no false death, progress after healing, no slot leaked.
+//! * [`run_many`]: many seeds on a few threads. [`replay`]: one seed with a readable account and a capture.
+//! * [`goodput`]: how much gets through at given loss rates, windows and recovery policies; a golden table.
+//!
+//! The same seed gives the same [`Report::trace_hash`], on every machine. What does not live here: real time, real sockets
+//! and threads, and so the watchdog, waiting and the system calls.
+#![forbid(unsafe_code)]
+
+mod check;
+mod content;
+mod device;
+pub mod goodput;
+mod handlers;
+mod many;
+mod net;
+mod program;
+mod report;
+mod rng;
+mod schedule;
+mod swarm;
+mod trace;
+mod world;
+
+pub use check::Sabotage;
+pub use device::SimDevice;
+pub use many::{Progress, Sum, run_many};
+pub use net::{NetCounters, PathOptions};
+pub use report::{Report, Totals};
+pub use trace::Trace;
+
+/// Nanoseconds on the virtual clock.
+pub type Nanos = u64;
+
+/// What is not left to the seed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Messages per seed, roughly; the seed draws between half and one and a half of it.
+    pub messages: u64,
+    /// Stop at the first violation instead of collecting more.
+    pub stop_at_violation: bool,
+    /// A deliberate mistake, to show that the checkers notice.
+    pub sabotage: Sabotage,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { messages: 10_000, stop_at_violation: true, sabotage: Sabotage::None }
+    }
+}
+
+/// Runs one seed.
+pub fn run(seed: u64, options: &Options) -> Report {
+    world::World::new(seed, options, None).run()
+}
+
+/// Runs one seed and writes an account of it.
+pub fn replay(seed: u64, options: &Options, trace: Trace) -> Report {
+    world::World::new(seed, options, Some(trace)).run()
+}
+
+/// Everything that a seed draws, as text.
+pub fn describe(seed: u64, options: &Options) -> String {
+    swarm::Swarm::draw(seed, options).to_string()
+}

@@ -33,6 +33,10 @@ pub(crate) struct Core {
     pub(crate) grants: RefCell<Vec<(Incoming, u64)>>,
     /// Incarnations of peers that are no more, and whose half-sent messages are to be ended.
     pub(crate) gone: RefCell<Vec<(Rank, u32, Down)>>,
+    /// Events came that the program has not been told of.
+    pub(crate) news: Cell<bool>,
+    /// The node's activity when the oldest of `blocked` and `grants` was last tried in vain.
+    pub(crate) tried_at: Cell<u64>,
     pub(crate) wakes: Arc<Wakes>,
 }
 
@@ -77,8 +81,26 @@ impl Core {
             blocked: RefCell::default(),
             grants: RefCell::default(),
             gone: RefCell::default(),
+            news: Cell::new(false),
+            tried_at: Cell::new(u64::MAX),
             wakes,
         })
+    }
+
+    /// Whether something that would have blocked may succeed now.
+    pub(crate) fn may_retry(&self) -> Option<u64> {
+        let waits = !self.blocked.borrow().is_empty() || !self.grants.borrow().is_empty();
+        waits.then(|| self.tried_at.get())
+    }
+
+    /// Something was tried in vain; what the network did since `activity` is reason to try again.
+    pub(crate) fn tried(&self, activity: u64) {
+        self.tried_at.set(self.tried_at.get().min(activity));
+    }
+
+    /// Handlers or the program have something to do, whatever the network does.
+    pub(crate) fn has_work(&self) -> bool {
+        self.wakes.any() || !self.gone.borrow().is_empty()
     }
 
     pub(crate) fn fail(&self, handler: usize, from: Rank, reason: String, panicked: bool) {

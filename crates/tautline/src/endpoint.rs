@@ -99,7 +99,7 @@ impl Endpoint {
             Ok(true) => Ok(()),
             Ok(false) => self.send_long(peer, handler, bytes),
             Err(SendError::WouldBlock) => {
-                if blocking(&self.core, || Ok(self.core.node.try_send(peer, handler.0, bytes)?))? {
+                if blocking(&self.core, peer, || Ok(self.core.node.try_send(peer, handler.0, bytes)?))? {
                     return Ok(());
                 }
                 self.send_long(peer, handler, bytes)
@@ -138,7 +138,7 @@ impl Endpoint {
     /// Begins a message of `size` bytes; waits for the connection and for room if it must.
     pub fn begin(&self, peer: Rank, handler: impl Name, size: u64) -> Result<Outgoing> {
         let handler = handler.key(self)?;
-        blocking(&self.core, || self.try_begin(peer, handler, size))
+        blocking(&self.core, peer, || self.try_begin(peer, handler, size))
     }
 
     /// Begins a message if that is possible at once.
@@ -167,7 +167,8 @@ impl Endpoint {
         dispatch_all::run_woken(&self.core);
         let mut delivery: Option<Box<Delivery>> = self.core.delivery.borrow_mut().take();
         let taking = delivery.as_mut().expect("one delivery per endpoint, and no extraction inside another");
-        let mut taken = Ok((0, false));
+        // Whoever takes nothing does not know whether there is more.
+        let mut taken = Ok((0, bytes == 0));
         let events = self.core.node.take(bytes, taking);
         if !taking.items().is_empty() {
             let (slots, bytes) = dispatch_all::dispatch(&self.core, &mut delivery);
@@ -186,13 +187,22 @@ impl Endpoint {
         if self.core.extracting.get() {
             return Err(Error::Reentrant);
         }
-        let core = &self.core;
-        if core.wakes.any() || !core.events.borrow().is_empty() {
+        if self.core.news.replace(false) {
             return Ok(true);
         }
-        let blocked = !core.blocked.borrow().is_empty() || !core.grants.borrow().is_empty();
-        let seen = core.node.with(|i| i.activity())?;
-        Ok(core.node.wait_until(timeout, |i| i.has_ready() || core.wakes.any() || blocked && i.activity() != seen)?)
+        self.sleep(timeout)
+    }
+
+    /// As [`Endpoint::wait`], but events that have been fetched already are no reason to return.
+    fn sleep(&self, timeout: Option<Duration>) -> Result<bool> {
+        let core = &self.core;
+        if core.has_work() {
+            return Ok(true);
+        }
+        let retry = core.may_retry();
+        Ok(core.node.wait_until(timeout, |i| {
+            i.has_ready() || core.wakes.any() || retry.is_some_and(|seen| i.activity() != seen)
+        })?)
     }
 
     /// Extracts and waits until `done` returns true.
@@ -202,7 +212,7 @@ impl Endpoint {
             if done() {
                 return Ok(());
             }
-            self.wait(None)?;
+            self.sleep(None)?;
         }
     }
 
@@ -228,7 +238,9 @@ impl Endpoint {
         if !self.core.extracting.get() {
             dispatch_all::absorb(&self.core);
         }
-        self.core.events.borrow_mut().pop_front()
+        let event = self.core.events.borrow_mut().pop_front();
+        self.core.news.set(self.core.news.get() && event.is_some());
+        event
     }
 
     /// The next handler that panicked or returned an error.
@@ -254,10 +266,14 @@ impl Endpoint {
     /// Prepares to sleep on this endpoint's descriptor ([`AsFd`]); false if there is something to extract first. After each
     /// wake-up: [`Endpoint::extract`], then arm again.
     pub fn arm(&self) -> Result<bool> {
-        if self.core.wakes.any() || !self.core.events.borrow().is_empty() {
+        if self.core.news.replace(false) || self.core.has_work() {
             return Ok(false);
         }
-        Ok(self.core.node.arm()?)
+        let armed = self.core.node.arm()?;
+        match self.core.may_retry().filter(|_| armed) {
+            Some(seen) => Ok(self.core.node.with(|i| i.activity())? == seen),
+            None => Ok(armed),
+        }
     }
 
     /// Something that wakes this endpoint from any thread.
@@ -311,13 +327,14 @@ impl Drop for Extracting<'_> {
     }
 }
 
-/// Tries until it does not block; between tries, waits for the network without running handlers.
-pub(crate) fn blocking<T>(core: &Core, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+/// Tries until it does not block; between tries, waits for the network without running handlers. For messages to oneself,
+/// which nothing but extraction makes room for, it does not wait.
+pub(crate) fn blocking<T>(core: &Core, peer: Rank, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
     loop {
         let seen = core.node.with(|i| i.activity())?;
         match attempt() {
             Err(error) if error.is_would_block() => {
-                if core.node.is_virtual() {
+                if core.node.is_virtual() || peer == core.node.rank() {
                     return Err(error);
                 }
                 core.node.wait_until(None, |i| i.activity() != seen)?;
@@ -329,12 +346,19 @@ pub(crate) fn blocking<T>(core: &Core, mut attempt: impl FnMut() -> Result<T>) -
 
 /// Tries until it does not block; between tries, the handler is suspended.
 pub(crate) async fn retry<T>(core: &Core, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
-    poll_fn(|context| match attempt() {
-        Err(error) if error.is_would_block() => {
-            core.blocked.borrow_mut().push(context.waker().clone());
-            Poll::Pending
+    poll_fn(|context| {
+        let seen = match core.node.with(|i| i.activity()) {
+            Ok(seen) => seen,
+            Err(error) => return Poll::Ready(Err(error.into())),
+        };
+        match attempt() {
+            Err(error) if error.is_would_block() => {
+                core.tried(seen);
+                core.blocked.borrow_mut().push(context.waker().clone());
+                Poll::Pending
+            }
+            result => Poll::Ready(result),
         }
-        result => Poll::Ready(result),
     })
     .await
 }

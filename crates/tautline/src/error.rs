@@ -6,7 +6,6 @@ use crate::{Down, JoinError, Rank, SendError};
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why a call failed.
-#[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
     /// The process could not join its job.
@@ -51,6 +50,13 @@ impl Error {
     /// Whether trying again later may succeed.
     pub fn is_would_block(&self) -> bool {
         matches!(self, Error::Send(SendError::WouldBlock))
+    }
+}
+
+/// The same text as [`std::fmt::Display`]: it is what a `main` that returns an error shows to its user.
+impl std::fmt::Debug for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
     }
 }
 

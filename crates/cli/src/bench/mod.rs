@@ -1,13 +1,262 @@
-use anyhow::Result;
-use clap::Args;
+//! `tautline bench`: two pinned processes move real messages, beside everything they are compared with.
+//!
+//! What lives here: the plan (`plan`), the two processes (`pair`, `side`), our drivers (`taut`, `frames`), what the
+//! figures come to (`rows`, `targets`) and how they are shown (`table`, `html`). What does not: the limits and rivals
+//! themselves, which are `tautline-baseline`'s and know nothing of us.
+
+mod case;
+mod content;
+mod frames;
+mod html;
+mod machine;
+mod netns;
+mod only;
+mod pair;
+mod plan;
+mod rows;
+mod side;
+mod svg;
+mod table;
+mod targets;
+mod taut;
+
+use std::path::PathBuf;
 use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use tautline_baseline::cpu::{self, Burner};
+
+use crate::sys::Signals;
+use case::{Case, System, Work};
+use only::Only;
+use pair::{Interrupted, Pair, Path};
+use plan::{Extent, Load};
+pub use side::{SideArgs, side};
+
+const EXAMPLES: &str = "\
+Examples:
+  tautline bench --quick
+        Everything, coarsely, in less than a minute.
+  tautline bench
+        Everything, in about ten minutes; also an HTML report with plots.
+  tautline bench --only latency,64,tautline
+        One test, one size, our system, and what it is compared with.
+  tautline bench --quick --json > rows.jsonl
+        One JSON object per row and line.
+  sudo tautline bench --netns
+        The same between two network namespaces, over veth pairs.
+
+Both processes have a core to themselves. Systems take turns within each round; a figure is the median over rounds,
+with the lowest and highest round beside it, and ratios are formed inside a round. Buffers are rewritten before each
+send and read after each receive, by everyone. Nothing is ever installed; rivals that are here are measured too.";
+
+/// What `tautline bench` is told.
 #[derive(Debug, Args)]
-pub struct BenchArgs {}
-#[derive(Debug, Args)]
-pub struct SideArgs {}
-pub fn bench(_: &BenchArgs) -> Result<ExitCode> {
-    Ok(ExitCode::SUCCESS)
+#[command(after_help = EXAMPLES)]
+pub struct BenchArgs {
+    /// Below a minute, with wider spread
+    #[arg(long)]
+    quick: bool,
+    /// Only these tests, systems, sizes (comma-separated, see the examples)
+    #[arg(long, value_name = "WORDS", default_value = "", hide_default_value = true)]
+    only: Only,
+    /// How often everything is measured; by default 7, or 3 with --quick
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    rounds: Option<u16>,
+    /// One JSON object per row and line instead of tables
+    #[arg(long)]
+    json: bool,
+    /// Where the HTML report goes; by default target/tautline-bench.html if there is a folder target, else
+    /// tautline-bench.html; with --json only if asked for
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Between two network namespaces, over veth (root)
+    #[arg(long)]
+    netns: bool,
+    /// Fail if a result beats its own limit by more than 5 %, or if something could not be measured
+    #[arg(long)]
+    strict: bool,
+    /// A few messages each, for tests
+    #[arg(long, hide = true)]
+    smoke: bool,
 }
-pub fn side(_: &SideArgs) -> Result<ExitCode> {
-    Ok(ExitCode::SUCCESS)
+
+/// Everything that a report shows.
+pub struct Report {
+    pub path: Path,
+    pub machine: machine::State,
+    pub results: Vec<rows::Result>,
+    pub rows: Vec<rows::Row>,
+    pub targets: Vec<targets::Target>,
+}
+
+/// Measures and reports.
+pub fn bench(args: &BenchArgs) -> Result<ExitCode> {
+    let path = if args.netns { Path::Veth } else { Path::Loopback };
+    if args.netns {
+        netns::check()?;
+    }
+    let extent = match (args.smoke, args.quick) {
+        (true, _) => Extent::Smoke,
+        (_, true) => Extent::Quick,
+        _ => Extent::Full,
+    };
+    let mut signals = Signals::catch()?;
+    let report = match measure(args, path, extent, &mut signals) {
+        Err(error) if error.is::<Interrupted>() => {
+            eprintln!("tautline: {error}");
+            let signal = error.downcast_ref::<Interrupted>().map_or(2, |i| i.0);
+            return Ok(ExitCode::from((128 + signal) as u8));
+        }
+        report => report?,
+    };
+    show(args, &report)?;
+    let wrong = report.rows.iter().any(|row| row.wrong_limit || row.error.is_some());
+    Ok(if args.strict && wrong { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn measure(args: &BenchArgs, path: Path, extent: Extent, signals: &mut Signals) -> Result<Report> {
+    let cores = cpu::allowed_cores()?;
+    let pinned = [cores[0], *cores.get(1).unwrap_or(&cores[0])];
+    if cores.len() < 2 {
+        eprintln!(
+            "tautline: only one core may be used: both processes share it, and polling is hopeless here"
+        );
+    }
+    let machine = machine::State::look(extent, pinned);
+    let rounds = args.rounds.map_or(extent.rounds(), usize::from);
+    let cells = plan::cells(extent, path == Path::Veth, &args.only);
+    let results = cells
+        .iter()
+        .map(|cell| rows::Result { cell: *cell, figures: Vec::new(), errors: Vec::new() })
+        .collect();
+    let mut bench =
+        Bench { path, pinned, extent, pair: None, results, bar: bar((cells.len() * rounds) as u64) };
+    for round in 0..rounds {
+        bench.round(round, signals)?;
+    }
+    bench.bar.finish_and_clear();
+    let results = bench.results;
+    let rows = rows::rows(&results, path);
+    let targets = targets::judge(&results, &machine);
+    Ok(Report { path, machine, results, rows, targets })
+}
+
+fn bar(len: u64) -> ProgressBar {
+    // Hidden by itself when standard error is no terminal. Drawn only between measurements, so that it costs none of them.
+    let bar = ProgressBar::with_draw_target(Some(len), ProgressDrawTarget::stderr());
+    let style = ProgressStyle::with_template("{bar:40} {pos}/{len} {elapsed_precise} (left: {eta}) {msg}");
+    style.map_or(bar.clone(), |style| bar.with_style(style))
+}
+
+/// A measurement under way.
+struct Bench {
+    path: Path,
+    pinned: [usize; 2],
+    extent: Extent,
+    pair: Option<Pair>,
+    results: Vec<rows::Result>,
+    bar: ProgressBar,
+}
+
+impl Bench {
+    /// Every cell once: first all with idle cores, then those with a burner.
+    fn round(&mut self, round: usize, signals: &mut Signals) -> Result<()> {
+        for load in [Load::Idle, Load::Burner] {
+            let mut these: Vec<usize> =
+                (0..self.results.len()).filter(|i| self.results[*i].cell.load == load).collect();
+            if these.is_empty() {
+                continue;
+            }
+            if round % 2 == 1 {
+                // What comes first in one round comes last in the next: nobody gains by the order.
+                these.reverse();
+            }
+            let burner = match load {
+                Load::Idle => None,
+                Load::Burner => Some(Burner::start(&self.pinned).context("cannot start a CPU burner")?),
+            };
+            for index in these {
+                self.cell(round, index, signals)?;
+            }
+            drop(burner);
+        }
+        Ok(())
+    }
+
+    fn cell(&mut self, round: usize, index: usize, signals: &mut Signals) -> Result<()> {
+        let cell = self.results[index].cell;
+        self.bar.set_message(format!("{} {} {} B", cell.test.name(), cell.system, cell.bytes));
+        let case = Case { system: cell.system, work: cell.work };
+        match self.run(&case, signals) {
+            Ok(outcomes) => self.results[index].figures.push((round, rows::figure(&cell, &outcomes))),
+            Err(error) if error.is::<Interrupted>() => return Err(error),
+            Err(error) => {
+                let error = format!("{error:#}");
+                self.bar.suspend(|| {
+                    eprintln!("tautline: {} {} {} B: {error}", cell.test.name(), cell.system, cell.bytes)
+                });
+                self.results[index].errors.push(error);
+                // Whatever state the two are in, it is not ours to repair.
+                self.pair = None;
+            }
+        }
+        self.bar.inc(1);
+        Ok(())
+    }
+
+    fn run(&mut self, case: &Case, signals: &mut Signals) -> Result<[case::Outcome; 2]> {
+        if self.pair.is_none() {
+            let mut pair = Pair::start(self.path, self.pinned, signals)?;
+            self.tune(&mut pair, signals)?;
+            self.pair = Some(pair);
+        }
+        self.pair.as_mut().context("no processes to measure with")?.run(case, signals)
+    }
+
+    /// Lets the sides find the best raw streams of the sizes that will be asked for.
+    fn tune(&self, pair: &mut Pair, signals: &mut Signals) -> Result<()> {
+        let mut done = Vec::new();
+        for result in &self.results {
+            let (System::Gso { .. } | System::Datagrams { .. }, Work::Stream { bytes, count, .. }) =
+                (result.cell.system, result.cell.work)
+            else {
+                continue;
+            };
+            let gso = matches!(result.cell.system, System::Gso { .. });
+            if done.contains(&(bytes, gso)) {
+                continue;
+            }
+            done.push((bytes, gso));
+            self.bar.set_message(format!("looking for the best raw stream of {bytes} B"));
+            let system =
+                if gso { System::Gso { blocking: false } } else { System::Datagrams { blocking: false } };
+            let work = Work::Tune { bytes, count, trial_bytes: self.extent.trial_bytes() };
+            pair.run(&Case { system, work }, signals).context("the raw stream to compare with")?;
+        }
+        Ok(())
+    }
+}
+
+fn show(args: &BenchArgs, report: &Report) -> Result<()> {
+    if args.json {
+        for row in &report.rows {
+            println!("{}", serde_json::to_string(row)?);
+        }
+    } else {
+        print!("{}", table::render(report));
+    }
+    let file = match &args.html {
+        Some(file) => file.clone(),
+        None if args.json || args.smoke => return Ok(()),
+        None if std::path::Path::new("target").is_dir() => "target/tautline-bench.html".into(),
+        None => "tautline-bench.html".into(),
+    };
+    std::fs::write(&file, html::render(report)).with_context(|| {
+        format!("cannot write {}\ngive another file: --html FILE; the reason was", file.display())
+    })?;
+    eprintln!("report: {}", file.display());
+    Ok(())
 }

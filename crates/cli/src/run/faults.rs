@@ -23,17 +23,23 @@ impl FromStr for FaultSpec {
     fn from_str(text: &str) -> Result<FaultSpec, String> {
         let mut spec = FaultSpec::default();
         for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
-            let (word, value) =
-                part.split_once('=').ok_or_else(|| format!("\"{part}\" has no value; write it like loss=5%"))?;
+            let (word, value) = part
+                .split_once('=')
+                .ok_or_else(|| format!("\"{part}\" has no value; write it like loss=5%"))?;
             match word {
                 "loss" => spec.faults.loss = share(value)?,
                 "dup" | "duplicate" => spec.faults.duplicate = share(value)?,
                 "reorder" => (spec.faults.reorder, spec.faults.reorder_by) = (share(value)?, REORDER_BY),
                 "corrupt" => (spec.faults.corrupt, spec.faults.corrupt_bits) = (share(value)?, CORRUPT_BITS),
                 "delay" => spec.faults.delay = delay(value)?,
-                "seed" => spec.seed = value.parse().map_err(|_| format!("\"{value}\" is no seed; give a whole number"))?,
+                "seed" => {
+                    spec.seed =
+                        value.parse().map_err(|_| format!("\"{value}\" is no seed; give a whole number"))?
+                }
                 other => {
-                    return Err(format!("unknown fault \"{other}\"; there are loss, dup, reorder, corrupt, delay, and seed"));
+                    return Err(format!(
+                        "unknown fault \"{other}\"; there are loss, dup, reorder, corrupt, delay, and seed"
+                    ));
                 }
             }
         }
@@ -80,7 +86,8 @@ mod tests {
 
     #[test]
     fn a_whole_specification() {
-        let spec: FaultSpec = "loss=5%,dup=0.01,reorder=10%,corrupt=1%,delay=100us-2ms,seed=7".parse().unwrap();
+        let spec: FaultSpec =
+            "loss=5%,dup=0.01,reorder=10%,corrupt=1%,delay=100us-2ms,seed=7".parse().unwrap();
         assert_eq!((spec.faults.loss, spec.faults.duplicate, spec.seed), (0.05, 0.01, 7));
         assert_eq!((spec.faults.reorder, spec.faults.reorder_by), (0.1, REORDER_BY));
         assert_eq!(spec.faults.delay, Delay::Time(Duration::from_micros(100), Duration::from_millis(2)));

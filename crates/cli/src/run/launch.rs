@@ -44,9 +44,13 @@ pub struct Started {
 /// Starts all processes; on an error none is left running.
 pub fn start(args: &RunArgs, program: &Path) -> Result<(Started, Option<Relay>)> {
     let ip: IpAddr = if args.ipv6 { Ipv6Addr::LOCALHOST.into() } else { Ipv4Addr::LOCALHOST.into() };
-    let sockets = (0..args.n).map(|_| UdpSocket::bind((ip, 0))).collect::<Result<Vec<_>, _>>().with_context(|| {
-        format!("cannot bind {} UDP sockets on {ip}\ntautline doctor says what works here; the reason was", args.n)
-    })?;
+    let sockets =
+        (0..args.n).map(|_| UdpSocket::bind((ip, 0))).collect::<Result<Vec<_>, _>>().with_context(|| {
+            format!(
+                "cannot bind {} UDP sockets on {ip}\ntautline doctor says what works here; the reason was",
+                args.n
+            )
+        })?;
     let homes = sockets.iter().map(UdpSocket::local_addr).collect::<Result<Vec<_>, _>>()?;
     let relay = if args.fault.is_some() || args.pcap.is_some() {
         Some(Relay::start(&homes, args.fault.as_ref(), args.pcap.as_deref())?)
@@ -105,7 +109,9 @@ fn start_one(
     if args.tag {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
     }
-    command.spawn().with_context(|| format!("cannot start rank {rank}\nare there too many processes? ulimit -u; the reason was"))
+    command.spawn().with_context(|| {
+        format!("cannot start rank {rank}\nare there too many processes? ulimit -u; the reason was")
+    })
 }
 
 /// Text in memory that nobody can change any more, at its beginning.

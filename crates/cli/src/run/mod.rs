@@ -103,7 +103,9 @@ const DESCRIPTORS_SPARE: u64 = 64;
 fn check_count(n: usize) -> Result<()> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     if n == 0 {
-        bail!("a job of 0 processes cannot do anything\ngive -n 1 or more, for example: tautline run -n 2 ./program");
+        bail!(
+            "a job of 0 processes cannot do anything\ngive -n 1 or more, for example: tautline run -n 2 ./program"
+        );
     }
     if n > MAX_PEERS {
         bail!("{n} processes are more than the {MAX_PEERS} that a job may have\ngive a smaller -n");
@@ -113,7 +115,9 @@ fn check_count(n: usize) -> Result<()> {
     if limit.current.is_some_and(|soft| soft < needed) {
         if limit.maximum.is_some_and(|hard| hard < needed) {
             let hard = limit.maximum.unwrap_or(0);
-            bail!("{n} processes need {needed} open files here, and {hard} are allowed\ngive a smaller -n, or raise the limit: ulimit -Hn {needed}");
+            bail!(
+                "{n} processes need {needed} open files here, and {hard} are allowed\ngive a smaller -n, or raise the limit: ulimit -Hn {needed}"
+            );
         }
         setrlimit(Resource::Nofile, Rlimit { current: Some(needed), maximum: limit.maximum })?;
     }

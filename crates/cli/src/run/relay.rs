@@ -53,7 +53,10 @@ impl Relay {
         }
         if let Some(folder) = pcap {
             std::fs::create_dir_all(folder).with_context(|| {
-                format!("cannot make the folder {} for captures\ngive another one; the reason was", folder.display())
+                format!(
+                    "cannot make the folder {} for captures\ngive another one; the reason was",
+                    folder.display()
+                )
             })?;
         }
         let mut legs = Vec::new();
@@ -65,7 +68,9 @@ impl Relay {
         let seen = legs.iter().map(|leg| (leg.from, leg.to, leg.device.local_addr())).collect();
         let stop = Arc::new(AtomicBool::new(false));
         let told = stop.clone();
-        let thread = std::thread::Builder::new().name("relay".into()).spawn(move || pass_frames_on(&mut legs, &told))?;
+        let thread = std::thread::Builder::new()
+            .name("relay".into())
+            .spawn(move || pass_frames_on(&mut legs, &told))?;
         Ok(Relay { homes: homes.to_vec(), legs: seen, stop, thread })
     }
 
@@ -90,11 +95,13 @@ impl Leg {
         pcap: Option<&Path>,
     ) -> Result<Leg> {
         let bind = SocketAddr::new(homes[from].ip(), 0);
-        let mut device: Box<dyn Datagram> = Box::new(Udp::open(UdpConfig { bind, tx_slots: 512, ..UdpConfig::default() })?);
+        let mut device: Box<dyn Datagram> =
+            Box::new(Udp::open(UdpConfig { bind, tx_slots: 512, ..UdpConfig::default() })?);
         // One of the two legs of a pair sees everything that the pair exchanges.
         if let Some(folder) = pcap.filter(|_| from < to) {
             let file = folder.join(format!("ranks-{from}-{to}.pcap"));
-            let file = File::create(&file).with_context(|| format!("cannot write the capture {}", file.display()))?;
+            let file = File::create(&file)
+                .with_context(|| format!("cannot write the capture {}", file.display()))?;
             device = Box::new(Pcap::new(device, BufWriter::new(file))?);
         }
         if let Some(spec) = fault {
@@ -110,7 +117,11 @@ fn pass_frames_on(legs: &mut [Leg], stop: &AtomicBool) {
     let mut batch = RxBatch::new(16);
     let counterparts: Vec<_> = legs
         .iter()
-        .map(|leg| legs.iter().position(|other| (other.from, other.to) == (leg.to, leg.from)).expect("legs come in pairs"))
+        .map(|leg| {
+            legs.iter()
+                .position(|other| (other.from, other.to) == (leg.to, leg.from))
+                .expect("legs come in pairs")
+        })
         .collect();
     while !stop.load(Ordering::Relaxed) {
         let mut moved = false;

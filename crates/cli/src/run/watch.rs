@@ -6,7 +6,9 @@ use std::process::{ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, pidfd_send_signal, wait};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, pidfd_send_signal, wait,
+};
 
 use super::launch::{Ranks, Started};
 use crate::sys::{Signals, poll_until, readable};
@@ -72,7 +74,8 @@ fn open(pid: u32) -> Result<OwnedFd> {
 impl Watch {
     /// Waits for something to happen and deals with it.
     fn turn(&mut self, signals: &mut Signals) -> Result<()> {
-        let mut fds: Vec<_> = signals.fds().chain(self.alive.iter().flatten().map(AsFd::as_fd)).map(readable).collect();
+        let mut fds: Vec<_> =
+            signals.fds().chain(self.alive.iter().flatten().map(AsFd::as_fd)).map(readable).collect();
         let happened = poll_until(&mut fds, self.due)?;
         drop(fds);
         if let Some(signal) = signals.take() {
@@ -193,7 +196,7 @@ fn name_of(signal: i32) -> &'static str {
 
 /// Ends what the ranks left behind: their orphans have become our children.
 fn end_orphans(grace: Duration) {
-    let ask = |signal| orphans().into_iter().for_each(|pid| drop(kill_process(pid, signal)));
+    let ask = |signal| orphans().into_iter().for_each(|pid| kill_process(pid, signal).unwrap_or_default());
     let all_gone = |until: Instant| {
         loop {
             match wait(WaitOptions::NOHANG) {

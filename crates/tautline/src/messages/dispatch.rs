@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use tautline_node::Delivery;
+use tautline_node::limits::MAX_EVENTS;
 use tautline_node::wire::{Record, Records};
 
 use super::handlers::{Registered, Running, StreamHandler};
@@ -379,7 +380,13 @@ fn window(core: &Core) -> u64 {
 
 fn grant(core: &Core, incoming: Incoming, limit: u64) {
     let (peer, incarnation, message) = incoming;
-    if matches!(core.node.grant_window(peer, incarnation, message, limit), Ok(false)) {
+    let refused = || matches!(core.node.grant_window(peer, incarnation, message, limit), Ok(false));
+    if !refused() {
+        return;
+    }
+    let Ok(seen) = core.node.with(|i| i.activity()) else { return };
+    if refused() {
+        core.tried(seen);
         core.grants.borrow_mut().push((incoming, limit));
     }
 }
@@ -400,7 +407,12 @@ pub(crate) fn absorb_events(core: &Rc<Core>) {
         if let Event::PeerDown { peer, incarnation, why } = event {
             core.gone.borrow_mut().push((peer, incarnation, why));
         }
-        core.events.borrow_mut().push_back(event);
+        let mut events = core.events.borrow_mut();
+        if events.len() == MAX_EVENTS {
+            events.pop_front();
+        }
+        events.push_back(event);
+        core.news.set(true);
     }
 }
 

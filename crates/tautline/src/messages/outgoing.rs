@@ -43,7 +43,7 @@ impl Outgoing {
         let mut done = 0;
         while done < bytes.len() {
             let core = self.core.clone();
-            done += blocking(&core, || self.try_piece(&bytes[done..]))?;
+            done += blocking(&core, self.to.0, || self.try_piece(&bytes[done..]))?;
         }
         Ok(())
     }
@@ -60,7 +60,7 @@ impl Outgoing {
         let core = self.core.clone();
         let mut done = 0;
         while done < len {
-            done += blocking(&core, || self.try_fill(len - done, |at, room| fill(done + at, room)))?;
+            done += blocking(&core, self.to.0, || self.try_fill(len - done, |at, room| fill(done + at, room)))?;
         }
         Ok(())
     }
@@ -105,10 +105,8 @@ impl Outgoing {
 impl Drop for Outgoing {
     fn drop(&mut self) {
         if !self.over {
-            let core = self.core.clone();
-            let to = self.to;
             // A peer that is gone needs no telling.
-            let _ = blocking(&core, || Ok(core.node.try_abort(to)?));
+            let _ = self.core.node.abort(self.to);
         }
     }
 }

@@ -1,15 +1,24 @@
 //! Jobs for tests: several endpoints in one process, each in a thread of its own.
 #![allow(dead_code)]
 
+pub mod launch;
+
 use std::net::UdpSocket;
 use std::os::fd::OwnedFd;
+use std::sync::mpsc;
+use std::time::Duration;
 
-use tautline::{Builder, Endpoint, Job, Member};
 use tautline::node::link::JobKey;
+use tautline::{Builder, Config, Endpoint, Event, Job, Member};
 
 /// Descriptions of a job of `n` processes on loopback; the sockets are bound, so that no port can be taken meanwhile.
 pub fn jobs(n: usize) -> Vec<Job> {
-    let sockets: Vec<_> = (0..n).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
+    jobs_at("127.0.0.1:0", n)
+}
+
+/// As [`jobs`], at addresses of a given kind.
+pub fn jobs_at(address: &str, n: usize) -> Vec<Job> {
+    let sockets: Vec<_> = (0..n).map(|_| UdpSocket::bind(address).unwrap()).collect();
     let members: Vec<_> = sockets.iter().map(|s| Member { addr: s.local_addr().unwrap() }).collect();
     sockets
         .into_iter()
@@ -24,10 +33,16 @@ pub fn jobs(n: usize) -> Vec<Job> {
         .collect()
 }
 
-/// Runs `program` once per rank, each in a thread, and waits for all.
+/// Runs `program` once per rank, each in a thread, and waits for all, but not for ever.
 pub fn run(n: usize, program: impl Fn(Job) + Send + Sync) {
+    run_jobs(jobs(n), program);
+}
+
+/// As [`run`], with jobs made beforehand.
+pub fn run_jobs(jobs: Vec<Job>, program: impl Fn(Job) + Send + Sync) {
+    let _limit = Limit::seconds(60);
     std::thread::scope(|scope| {
-        for job in jobs(n) {
+        for job in jobs {
             let program = &program;
             scope.spawn(move || program(job));
         }
@@ -37,4 +52,55 @@ pub fn run(n: usize, program: impl Fn(Job) + Send + Sync) {
 /// Joins with a builder.
 pub fn join(builder: Builder, job: Job) -> Endpoint {
     builder.join_job(job).unwrap()
+}
+
+/// Ends the test process if it is not dropped in time: a test that hangs must not hang everything.
+pub struct Limit(#[allow(dead_code)] mpsc::Sender<()>);
+
+impl Limit {
+    pub fn seconds(seconds: u64) -> Limit {
+        let (alive, over) = mpsc::channel::<()>();
+        let name = std::thread::current().name().unwrap_or("a test").to_owned();
+        std::thread::spawn(move || {
+            if over.recv_timeout(Duration::from_secs(seconds)) == Err(mpsc::RecvTimeoutError::Timeout) {
+                eprintln!("{name} did not end within {seconds} s");
+                std::process::exit(124);
+            }
+        });
+        Limit(alive)
+    }
+}
+
+/// Knobs that are changed in place.
+pub fn config(change: impl FnOnce(&mut Config)) -> Config {
+    let mut config = Config::default();
+    change(&mut config);
+    config
+}
+
+/// Bytes that tell where they belong.
+pub fn pattern(size: usize, salt: usize) -> Vec<u8> {
+    (0..size).map(|i| (i * 31 + i / 251 + salt * 97) as u8).collect()
+}
+
+/// Extracts until an event satisfies `wanted`, and returns it.
+pub fn await_event(ep: &Endpoint, mut wanted: impl FnMut(&Event) -> bool) -> Event {
+    loop {
+        ep.extract(usize::MAX).unwrap();
+        while let Some(event) = ep.poll_event() {
+            if wanted(&event) {
+                return event;
+            }
+        }
+        ep.wait(Some(Duration::from_millis(100))).unwrap();
+    }
+}
+
+/// Extracts for as long as `time` says.
+pub fn extract_for(ep: &Endpoint, time: Duration) {
+    let until = std::time::Instant::now() + time;
+    while std::time::Instant::now() < until {
+        ep.extract(usize::MAX).unwrap();
+        ep.wait(Some(Duration::from_millis(1))).unwrap();
+    }
 }

@@ -6,7 +6,7 @@ mod side;
 mod stream;
 
 pub use pipe::{Faults, Pipe};
-pub use side::{Consume, Load, Side};
+pub use side::{Consume, Load, Side, build, who};
 pub use stream::{Stream, content};
 
 pub use tautline_link::Nanos;

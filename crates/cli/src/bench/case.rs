@@ -1,0 +1,220 @@
+//! One measurement, as the controller asks both sides for it, and what they answer. One JSON object per line.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use tautline::{Security, Waiting};
+use tautline_baseline::Kind;
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum System {
+    /// A transport of the kernel, polled or blocking.
+    Plain { kind: Plain, blocking: bool },
+    /// A stream over raw UDP that the kernel cuts and joins: the limit of bandwidth.
+    Gso { blocking: bool },
+    /// The same with one datagram at a time.
+    Datagrams { blocking: bool },
+    /// Small records packed into raw UDP frames: the limit of the message rate.
+    Packed { blocking: bool },
+    /// Frames of our device and nothing else, or with flow control.
+    Bare { flow: bool },
+    /// Messages.
+    Taut { security: Mode, waiting: Policy },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Plain {
+    Pipe,
+    Unix,
+    Tcp,
+    Udp,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Mode {
+    Open,
+    Fabric,
+    Sealed,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Policy {
+    Spin,
+    SpinThenPark,
+    Park,
+}
+
+impl Plain {
+    pub const ALL: [Plain; 4] = [Plain::Pipe, Plain::Unix, Plain::Tcp, Plain::Udp];
+
+    pub fn kind(self) -> Kind {
+        match self {
+            Plain::Pipe => Kind::Pipe,
+            Plain::Unix => Kind::Unix,
+            Plain::Tcp => Kind::Tcp,
+            Plain::Udp => Kind::Udp,
+        }
+    }
+}
+
+impl Mode {
+    pub const ALL: [Mode; 3] = [Mode::Open, Mode::Fabric, Mode::Sealed];
+
+    pub fn security(self) -> Security {
+        match self {
+            Mode::Open => Security::Open,
+            Mode::Fabric => Security::Fabric,
+            Mode::Sealed => Security::Sealed,
+        }
+    }
+}
+
+impl Policy {
+    pub fn waiting(self) -> Waiting {
+        match self {
+            Policy::Spin => Waiting::Spin,
+            Policy::SpinThenPark => Waiting::SpinThenPark,
+            Policy::Park => Waiting::Park,
+        }
+    }
+}
+
+impl System {
+    /// The name in tables; with [`System::policy`] and [`System::security`] it tells systems apart.
+    pub fn name(self) -> &'static str {
+        match self {
+            System::Plain { kind, .. } => kind.kind().name(),
+            System::Gso { .. } => "udp-gso",
+            System::Datagrams { .. } => "udp-mmsg",
+            System::Packed { .. } => "udp-packed",
+            System::Bare { flow: false } => "frames",
+            System::Bare { flow: true } => "frames+flow",
+            System::Taut { .. } => "tautline",
+        }
+    }
+
+    /// How it waits.
+    pub fn policy(self) -> &'static str {
+        match self {
+            System::Plain { blocking, .. }
+            | System::Gso { blocking }
+            | System::Datagrams { blocking }
+            | System::Packed { blocking } => {
+                if blocking {
+                    "blocking"
+                } else {
+                    "polled"
+                }
+            }
+            System::Bare { .. } => "polled",
+            System::Taut { waiting, .. } => waiting.waiting().name(),
+        }
+    }
+
+    /// How frames are protected, if they are ours.
+    pub fn security(self) -> Option<&'static str> {
+        match self {
+            System::Taut { security, .. } => Some(security.security().name()),
+            _ => None,
+        }
+    }
+
+    /// What moves the bytes.
+    pub fn device(self) -> &'static str {
+        match self {
+            System::Plain { kind, .. } => kind.kind().name(),
+            _ => "udp",
+        }
+    }
+
+    pub fn is_ours(self) -> bool {
+        matches!(self, System::Taut { .. } | System::Bare { .. })
+    }
+
+    /// Whether it goes over the network, and so is measured over veth too.
+    pub fn is_network(self) -> bool {
+        !matches!(self, System::Plain { kind: Plain::Pipe | Plain::Unix, .. })
+    }
+
+    /// The veth pair that it has to itself, counted from zero: TCP, raw UDP, ours.
+    pub fn lane(self) -> u8 {
+        match self {
+            System::Plain { kind: Plain::Udp, .. }
+            | System::Gso { .. }
+            | System::Datagrams { .. }
+            | System::Packed { .. } => 1,
+            System::Plain { .. } => 0,
+            System::Bare { .. } | System::Taut { .. } => 2,
+        }
+    }
+
+    /// Whether it sleeps while it waits.
+    pub fn is_blocking(self) -> bool {
+        match self {
+            System::Plain { blocking, .. }
+            | System::Gso { blocking }
+            | System::Datagrams { blocking }
+            | System::Packed { blocking } => blocking,
+            System::Bare { .. } => false,
+            System::Taut { waiting, .. } => waiting != Policy::Spin,
+        }
+    }
+}
+
+impl fmt::Display for System {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.security() {
+            Some(security) => write!(f, "{} {security} {}", self.name(), self.policy()),
+            None => write!(f, "{} {}", self.name(), self.policy()),
+        }
+    }
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Work {
+    /// Back and forth.
+    PingPong { bytes: usize, count: u64, warm: bool },
+    /// One message per period, echoed.
+    Paced { bytes: usize, count: u64, period_us: u64 },
+    /// One way; with a window, that many and then an answer.
+    Stream { bytes: usize, count: u64, window: Option<u64>, batch: bool },
+    /// Finds the best plan for streams of such messages; both sides remember it.
+    Tune { bytes: usize, count: u64, trial_bytes: u64 },
+    /// Connected, and nothing to do.
+    Idle { milliseconds: u64 },
+}
+
+/// One measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Case {
+    pub system: System,
+    pub work: Work,
+}
+
+/// What a side found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// One-way times in microseconds; zero if there were none.
+    pub median_us: f64,
+    pub p99_us: f64,
+    pub p999_us: f64,
+    /// What was moved.
+    pub messages: u64,
+    pub bytes: u64,
+    pub elapsed_ns: u64,
+    /// How often something was lost and sent again, as far as the system tells.
+    pub drops: u64,
+    /// CPU time of the whole process.
+    pub cpu_ns: u64,
+}
+
+/// A side's answer to a case.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Reply {
+    /// It is there, and pinned.
+    Ready,
+    Done(Outcome),
+    Failed(String),
+}

@@ -1,0 +1,3 @@
+pub fn render(_: &super::Report) -> String {
+    String::new()
+}

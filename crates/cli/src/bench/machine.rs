@@ -1,0 +1,64 @@
+//! The state of the machine, its bare limits, and the rivals that are here.
+
+use tautline_baseline::cpu::Machine;
+use tautline_baseline::limits;
+use tautline_baseline::rivals::{self, Found, Outcome, Rival, Route};
+
+use super::plan::Extent;
+
+/// What a reader must know to judge the figures.
+pub struct State {
+    pub machine: Machine,
+    pub cores: [usize; 2],
+    pub system_call_ns: f64,
+    pub clock_read_ns: f64,
+    /// Gigabytes per second of 64 KiB and 1 MiB copies.
+    pub copy: [f64; 2],
+    /// One way between the two cores.
+    pub cache_line_ns: Option<f64>,
+    pub found: Vec<Found>,
+    pub rivals: Vec<RivalRow>,
+}
+
+/// A rival's own latency test.
+pub struct RivalRow {
+    pub rival: Rival,
+    pub route: Route,
+    pub bytes: usize,
+    pub outcome: Outcome,
+}
+
+impl State {
+    /// Looks at the machine, measures its bare limits, and lets rivals run their own tests.
+    pub fn look(extent: Extent, cores: [usize; 2]) -> State {
+        let batches = if extent == Extent::Smoke { 3 } else { 100 };
+        let line = if extent == Extent::Smoke { 1_000 } else { 200_000 };
+        let found = rivals::detect();
+        State {
+            machine: Machine::look(),
+            cores,
+            system_call_ns: limits::system_call_ns(batches),
+            clock_read_ns: limits::clock_read_ns(batches),
+            copy: [(64 << 10, 2_000), (1 << 20, 200)]
+                .map(|(bytes, copies)| limits::copy_gigabytes_per_second(bytes, copies.min(batches * 20))),
+            cache_line_ns: limits::cache_line_ns(cores[0], cores[1], line).ok(),
+            rivals: if extent == Extent::Smoke { Vec::new() } else { measured(&found) },
+            found,
+        }
+    }
+}
+
+fn measured(found: &[Found]) -> Vec<RivalRow> {
+    let mut rows = Vec::new();
+    for rival in found.iter().filter(|found| found.version.is_some()).map(|found| found.rival) {
+        for route in [Route::Host, Route::Tcp] {
+            for bytes in [8, 64] {
+                let outcome = rivals::latency(rival, route, bytes, 20_000);
+                if outcome != Outcome::Absent {
+                    rows.push(RivalRow { rival, route, bytes, outcome });
+                }
+            }
+        }
+    }
+    rows
+}

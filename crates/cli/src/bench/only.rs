@@ -1,0 +1,104 @@
+//! `--only latency,64,tautline`: which cells are wanted.
+
+use std::str::FromStr;
+
+use super::plan::{Cell, Test};
+
+/// Words of three kinds; of each kind that is there, one must fit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Only {
+    tests: Vec<Test>,
+    systems: Vec<String>,
+    bytes: Vec<usize>,
+}
+
+/// What a cell may be called beside its system's name.
+const WAYS: [&str; 10] =
+    ["polled", "blocking", "spin", "spin-then-park", "park", "open", "fabric", "sealed", "idle", "burner"];
+const SYSTEMS: [&str; 11] = [
+    "pipe",
+    "unix",
+    "tcp",
+    "udp",
+    "udp-gso",
+    "udp-mmsg",
+    "udp-packed",
+    "frames",
+    "frames+flow",
+    "tautline",
+    "tautline-batch",
+];
+
+impl FromStr for Only {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Only, String> {
+        let mut only = Only::default();
+        for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
+            if let Some(test) = Test::ALL.into_iter().find(|test| test.name() == word) {
+                only.tests.push(test);
+            } else if SYSTEMS.contains(&word) || WAYS.contains(&word) {
+                only.systems.push(word.to_owned());
+            } else if let Some(bytes) = parse_bytes(word) {
+                only.bytes.push(bytes);
+            } else {
+                let tests: Vec<_> = Test::ALL.iter().map(|test| test.name()).collect();
+                return Err(format!(
+                    "\"{word}\" is none of the tests ({}), systems ({}), ways ({}) or sizes (8, 64K, 1M)",
+                    tests.join(", "),
+                    SYSTEMS.join(", "),
+                    WAYS.join(", ")
+                ));
+            }
+        }
+        Ok(only)
+    }
+}
+
+fn parse_bytes(word: &str) -> Option<usize> {
+    let upper = word.to_ascii_uppercase();
+    let digits = upper.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match &upper[digits.len()..] {
+        "" | "B" => 1,
+        "K" | "KIB" => 1 << 10,
+        "M" | "MIB" => 1 << 20,
+        _ => return None,
+    };
+    digits.parse::<usize>().ok().map(|number| number * unit)
+}
+
+impl Only {
+    /// Whether this cell was asked for.
+    pub fn wants(&self, cell: &Cell) -> bool {
+        let called = |word: &String| {
+            [cell.name(), cell.system.name(), cell.system.policy(), cell.load.name()].contains(&word.as_str())
+                || cell.system.security() == Some(word)
+        };
+        (self.tests.is_empty() || self.tests.contains(&cell.test))
+            && (self.systems.is_empty() || self.systems.iter().any(called))
+            && (self.bytes.is_empty() || self.bytes.contains(&cell.bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::plan::{Extent, cells};
+
+    #[test]
+    fn words_of_every_kind() {
+        let only: Only = "latency,64,64K,tautline".parse().unwrap();
+        assert_eq!(
+            (only.tests.as_slice(), only.bytes.as_slice()),
+            ([Test::Latency].as_slice(), [64, 65_536].as_slice())
+        );
+        let wanted = cells(Extent::Quick, false, &only);
+        assert!(!wanted.is_empty() && wanted.iter().all(|cell| cell.test == Test::Latency));
+        assert!(
+            wanted.iter().any(|cell| cell.system.name() == "udp"),
+            "what ours is compared with comes along"
+        );
+        assert!(wanted.iter().all(|cell| cell.system.name() != "pipe"));
+        assert!("nonsense".parse::<Only>().unwrap_err().contains("latency"));
+    }
+}

@@ -1,0 +1,175 @@
+//! Two pinned processes and the streams to them. A side that dies, hangs or fails is an error here, never a hang.
+
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use super::case::{Case, Outcome, Reply};
+use super::netns;
+use crate::sys::{self, Inherited, Signals, poll_until, readable};
+
+/// No case takes this long.
+const CASE_TIME: Duration = Duration::from_secs(60);
+
+/// Where the two processes live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Path {
+    Loopback,
+    /// Each in a network namespace of its own, with veth pairs in between.
+    Veth,
+}
+
+impl Path {
+    pub fn name(self) -> &'static str {
+        match self {
+            Path::Loopback => "loopback",
+            Path::Veth => "veth",
+        }
+    }
+}
+
+/// The two processes, side A first.
+pub struct Pair {
+    sides: [One; 2],
+}
+
+struct One {
+    child: Child,
+    stream: UnixStream,
+    /// What has come of the next answer.
+    heard: Vec<u8>,
+}
+
+impl Drop for One {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Pair {
+    /// Starts both, each on its core.
+    pub fn start(path: Path, cores: [usize; 2], signals: &mut Signals) -> Result<Pair> {
+        let (a, b) = UnixStream::pair()?;
+        let mut pair =
+            Pair { sides: [One::start("a", path, cores[0], &a)?, One::start("b", path, cores[1], &b)?] };
+        for reply in pair.collect(signals)? {
+            if reply != Reply::Ready {
+                bail!("a process of the measurement did not start: {reply:?}");
+            }
+        }
+        if path == Path::Veth {
+            netns::connect(pair.sides[0].child.id(), pair.sides[1].child.id())?;
+        }
+        Ok(pair)
+    }
+
+    /// Has both sides do it. After an error the pair is of no use any more.
+    pub fn run(&mut self, case: &Case, signals: &mut Signals) -> Result<[Outcome; 2]> {
+        let mut line = serde_json::to_vec(case)?;
+        line.push(b'\n');
+        for side in &mut self.sides {
+            side.stream.write_all(&line).context("a process of the measurement is gone")?;
+        }
+        let mut outcomes = [Outcome::default(); 2];
+        for (outcome, reply) in outcomes.iter_mut().zip(self.collect(signals)?) {
+            match reply {
+                Reply::Done(done) => *outcome = done,
+                Reply::Failed(why) => bail!("{why}"),
+                Reply::Ready => bail!("the two sides are out of step"),
+            }
+        }
+        Ok(outcomes)
+    }
+
+    /// One answer of each side; the first failure is not followed by waiting for the other side.
+    fn collect(&mut self, signals: &mut Signals) -> Result<Vec<Reply>> {
+        let until = Instant::now() + CASE_TIME;
+        let mut replies = [None, None];
+        loop {
+            for (side, reply) in self.sides.iter_mut().zip(&mut replies) {
+                if reply.is_none() {
+                    *reply = side.next_answer()?;
+                }
+            }
+            if let Some(Reply::Failed(why)) =
+                replies.iter().flatten().find(|reply| matches!(reply, Reply::Failed(_)))
+            {
+                bail!("{why}");
+            }
+            if replies.iter().all(Option::is_some) {
+                return Ok(replies.into_iter().flatten().collect());
+            }
+            let mut fds: Vec<_> = signals.fds().map(readable).collect();
+            let waiting = self.sides.iter().zip(&replies).filter(|(_, reply)| reply.is_none());
+            fds.extend(waiting.map(|(side, _)| readable(side.stream.as_fd())));
+            let heard = poll_until(&mut fds, Some(until))?;
+            drop(fds);
+            if let Some(signal) = signals.take() {
+                return Err(Interrupted(signal.as_raw()).into());
+            }
+            if !heard {
+                bail!("no answer within {} s", CASE_TIME.as_secs());
+            }
+        }
+    }
+}
+
+impl One {
+    fn start(side: &str, path: Path, core: usize, other: &UnixStream) -> Result<One> {
+        let (ours, theirs) = UnixStream::pair()?;
+        let (orders, other) = (Inherited::new(&theirs)?, Inherited::new(other)?);
+        let mut command = match path {
+            Path::Loopback => sys::ourselves(),
+            Path::Veth => netns::ourselves_apart()?,
+        };
+        command.args(["__side", side, &std::process::id().to_string(), &core.to_string()]);
+        command.args([orders.number().to_string(), other.number().to_string()]);
+        if path == Path::Veth {
+            command.arg("--veth");
+        }
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .context("cannot start a process to measure with")?;
+        ours.set_nonblocking(true)?;
+        Ok(One { child, stream: ours, heard: Vec::new() })
+    }
+
+    /// The next answer, if all of it has come.
+    fn next_answer(&mut self) -> Result<Option<Reply>> {
+        let mut bytes = [0; 4096];
+        loop {
+            if let Some(end) = self.heard.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.heard.drain(..=end).collect();
+                return Ok(Some(serde_json::from_slice(&line)?));
+            }
+            match self.stream.read(&mut bytes) {
+                Ok(0) => {
+                    let how = self.child.wait().map_or_else(|e| e.to_string(), |status| status.to_string());
+                    bail!("a process of the measurement ended: {how}");
+                }
+                Ok(n) => self.heard.extend_from_slice(&bytes[..n]),
+                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return Ok(None),
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+}
+
+/// A signal asked us to end.
+#[derive(Debug)]
+pub struct Interrupted(pub i32);
+
+impl std::fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "interrupted by signal {}; nothing was left behind", self.0)
+    }
+}
+
+impl std::error::Error for Interrupted {}

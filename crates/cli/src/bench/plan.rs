@@ -1,0 +1,386 @@
+//! What is measured: the cells of every test, and how long each may take.
+
+use std::time::Duration;
+
+use super::case::{Mode, Plain, Policy, System, Work};
+use super::only::Only;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Test {
+    Latency,
+    Rate,
+    Bandwidth,
+    Paced,
+    Cpu,
+    Guarantees,
+    Idle,
+}
+
+impl Test {
+    pub const ALL: [Test; 7] =
+        [Test::Latency, Test::Rate, Test::Bandwidth, Test::Paced, Test::Cpu, Test::Guarantees, Test::Idle];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Test::Latency => "latency",
+            Test::Rate => "rate",
+            Test::Bandwidth => "bandwidth",
+            Test::Paced => "paced",
+            Test::Cpu => "cpu",
+            Test::Guarantees => "guarantees",
+            Test::Idle => "idle",
+        }
+    }
+}
+
+/// What else the cores do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Load {
+    Idle,
+    Burner,
+}
+
+impl Load {
+    pub fn name(self) -> &'static str {
+        match self {
+            Load::Idle => "idle",
+            Load::Burner => "burner",
+        }
+    }
+}
+
+/// What a figure is compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit {
+    pub system: System,
+    /// A true limit: whoever beats it has shown that it is wrong. Otherwise a rival, or the layer below.
+    pub hard: bool,
+}
+
+/// One line of the result.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cell {
+    pub test: Test,
+    pub system: System,
+    pub bytes: usize,
+    pub window: Option<u64>,
+    pub load: Load,
+    pub warm: bool,
+    pub batch: bool,
+    pub work: Work,
+    pub limit: Option<Limit>,
+}
+
+impl Cell {
+    /// The name in tables; messages that share frames are another system than those that do not.
+    pub fn name(&self) -> &'static str {
+        if self.batch { "tautline-batch" } else { self.system.name() }
+    }
+
+    /// Whether two cells were measured under the same circumstances.
+    pub fn is_beside(&self, other: &Cell) -> bool {
+        (self.test, self.bytes, self.window, self.load, self.warm)
+            == (other.test, other.bytes, other.window, other.load, other.warm)
+    }
+}
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    Full,
+    /// Below a minute in all.
+    Quick,
+    /// For tests: a few messages each.
+    Smoke,
+}
+
+impl Extent {
+    pub fn rounds(self) -> usize {
+        match self {
+            Extent::Full => 7,
+            Extent::Quick => 3,
+            Extent::Smoke => 1,
+        }
+    }
+
+    /// How many times something that takes about so long each is to be done, so that it is neither too few nor too slow.
+    fn count(self, each_ns: f64, share: f64) -> u64 {
+        let budget = match self {
+            Extent::Full => Duration::from_millis(150),
+            Extent::Quick => Duration::from_millis(24),
+            Extent::Smoke => return 20,
+        };
+        ((budget.as_nanos() as f64 * share / each_ns) as u64).clamp(8, 200_000)
+    }
+
+    /// Trial bytes of each variation when the best raw stream is looked for.
+    pub fn trial_bytes(self) -> u64 {
+        match self {
+            Extent::Full => 48 << 20,
+            Extent::Quick => 12 << 20,
+            Extent::Smoke => 1 << 20,
+        }
+    }
+
+    fn pick<T>(self, full: T, quick: T) -> T {
+        if self == Extent::Full { full } else { quick }
+    }
+}
+
+const POLLED_UDP: System = System::Plain { kind: Plain::Udp, blocking: false };
+const BLOCKING_UDP: System = System::Plain { kind: Plain::Udp, blocking: true };
+const BLOCKING_TCP: System = System::Plain { kind: Plain::Tcp, blocking: true };
+const POLLED_GSO: System = System::Gso { blocking: false };
+
+/// Messages, protected and waiting in this way.
+pub fn taut(security: Mode, waiting: Policy) -> System {
+    System::Taut { security, waiting }
+}
+
+/// Every cell that is wanted, in the order in which a round measures them.
+pub fn cells(extent: Extent, network_only: bool, only: &Only) -> Vec<Cell> {
+    let mut plan = Plan { extent, cells: Vec::new() };
+    plan.latency();
+    plan.rate();
+    plan.bandwidth();
+    plan.paced();
+    plan.cpu();
+    plan.guarantees();
+    plan.idle();
+    let mut cells = plan.cells;
+    cells.retain(|cell| !network_only || cell.system.is_network());
+    // What a wanted cell is compared with is wanted too.
+    let wanted: Vec<Cell> = cells.iter().copied().filter(|cell| only.wants(cell)).collect();
+    cells.retain(|cell| {
+        only.wants(cell)
+            || wanted
+                .iter()
+                .any(|w| w.is_beside(cell) && w.limit.is_some_and(|limit| limit.system == cell.system))
+    });
+    cells
+}
+
+struct Plan {
+    extent: Extent,
+    cells: Vec<Cell>,
+}
+
+fn plain() -> impl Iterator<Item = System> {
+    Plain::ALL.into_iter().flat_map(|kind| [false, true].map(|blocking| System::Plain { kind, blocking }))
+}
+
+impl Plan {
+    fn add(&mut self, test: Test, system: System, work: Work, load: Load, limit: Option<Limit>) {
+        let (bytes, window, warm, batch) = match work {
+            Work::PingPong { bytes, warm, .. } => (bytes, None, warm, false),
+            Work::Paced { bytes, .. } => (bytes, None, false, false),
+            Work::Stream { bytes, window, batch, .. } => (bytes, window, false, batch),
+            Work::Tune { .. } | Work::Idle { .. } => (0, None, false, false),
+        };
+        self.cells.push(Cell { test, system, bytes, window, load, warm, batch, work, limit });
+    }
+
+    fn latency(&mut self) {
+        let sizes: &[usize] = self.extent.pick(
+            &[0, 8, 64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20],
+            &[0, 8, 64, 1 << 10, 4 << 10, 64 << 10, 1 << 20, 4 << 20],
+        );
+        for &bytes in sizes {
+            self.ping_pong(bytes, false, Load::Idle);
+        }
+        for bytes in [64 << 10, 1 << 20] {
+            self.ping_pong(bytes, true, Load::Idle);
+        }
+        self.ping_pong(64, false, Load::Burner);
+    }
+
+    fn ping_pong(&mut self, bytes: usize, warm: bool, load: Load) {
+        let polled = Some(Limit { system: POLLED_UDP, hard: load == Load::Idle });
+        let blocking = Some(Limit { system: BLOCKING_UDP, hard: load == Load::Idle });
+        let ours = [
+            (taut(Mode::Open, Policy::Spin), polled),
+            (taut(Mode::Fabric, Policy::Spin), polled),
+            (taut(Mode::Sealed, Policy::Spin), polled),
+            (taut(Mode::Fabric, Policy::SpinThenPark), polled),
+            (taut(Mode::Fabric, Policy::Park), blocking),
+        ];
+        for (system, limit) in plain().map(|system| (system, None)).chain(ours) {
+            if warm && system.is_blocking() {
+                continue;
+            }
+            let base = if system.is_blocking() { 25_000.0 } else { 6_000.0 };
+            let slower = if load == Load::Burner { 3.0 } else { 1.0 };
+            let count = self.extent.count((base + bytes as f64) * slower, 1.0);
+            self.add(Test::Latency, system, Work::PingPong { bytes, count, warm }, load, limit);
+        }
+    }
+
+    fn rate(&mut self) {
+        let stream = |count, window, batch| Work::Stream { bytes: 8, count, window, batch };
+        let packed = |blocking| System::Packed { blocking };
+        let window = Some(64);
+        for system in plain() {
+            let count = self.extent.count(2_000.0, 1.0);
+            self.add(Test::Rate, system, stream(count, window, false), Load::Idle, None);
+        }
+        let many = self.extent.count(150.0, 1.0) / 64 * 64;
+        for blocking in [false, true] {
+            self.add(Test::Rate, packed(blocking), stream(many.max(64), window, false), Load::Idle, None);
+        }
+        for (security, waiting, batch) in [
+            (Mode::Fabric, Policy::Spin, false),
+            (Mode::Open, Policy::Spin, true),
+            (Mode::Fabric, Policy::Spin, true),
+            (Mode::Sealed, Policy::Spin, true),
+            (Mode::Fabric, Policy::Park, true),
+        ] {
+            let limit = Some(Limit { system: packed(waiting != Policy::Spin), hard: true });
+            let count = if batch { many.max(64) } else { self.extent.count(2_000.0, 1.0) };
+            self.add(Test::Rate, taut(security, waiting), stream(count, window, batch), Load::Idle, limit);
+        }
+        let stream_count = self.extent.count(50.0, 1.0) * 4;
+        self.add(Test::Rate, packed(false), stream(stream_count * 8, None, false), Load::Idle, None);
+        for security in Mode::ALL {
+            let limit = Some(Limit { system: packed(false), hard: true });
+            self.add(
+                Test::Rate,
+                taut(security, Policy::Spin),
+                stream(stream_count, None, true),
+                Load::Idle,
+                limit,
+            );
+        }
+    }
+
+    fn bandwidth(&mut self) {
+        let sizes: &[usize] = self.extent.pick(
+            &[64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20],
+            &[1 << 10, 8 << 10, 64 << 10, 1 << 20],
+        );
+        for &bytes in sizes {
+            let stream = Work::Stream { bytes, count: self.stream_count(bytes), window: None, batch: false };
+            let plain = |kind, blocking| System::Plain { kind, blocking };
+            for system in [
+                POLLED_GSO,
+                System::Datagrams { blocking: false },
+                POLLED_UDP,
+                plain(Plain::Tcp, false),
+                BLOCKING_TCP,
+                plain(Plain::Unix, false),
+                plain(Plain::Pipe, false),
+            ] {
+                self.add(Test::Bandwidth, system, stream, Load::Idle, None);
+            }
+            for security in Mode::ALL {
+                let limit = Some(Limit { system: POLLED_GSO, hard: true });
+                self.add(Test::Bandwidth, taut(security, Policy::Spin), stream, Load::Idle, limit);
+            }
+        }
+    }
+
+    fn stream_count(&self, bytes: usize) -> u64 {
+        self.extent.count(1_500.0 + bytes as f64 / 2.0, 2.5)
+    }
+
+    fn paced(&mut self) {
+        let count = if self.extent == Extent::Smoke { 5 } else { self.extent.pick(700, 180) };
+        let work = Work::Paced { bytes: 64, count, period_us: 1_000 };
+        for load in [Load::Idle, Load::Burner] {
+            for system in [POLLED_UDP, BLOCKING_UDP] {
+                self.add(Test::Paced, system, work, load, None);
+            }
+            for (waiting, system) in [
+                (Policy::Spin, POLLED_UDP),
+                (Policy::SpinThenPark, BLOCKING_UDP),
+                (Policy::Park, BLOCKING_UDP),
+            ] {
+                let hard = load == Load::Idle && waiting == Policy::Spin;
+                self.add(Test::Paced, taut(Mode::Fabric, waiting), work, load, Some(Limit { system, hard }));
+            }
+        }
+    }
+
+    fn cpu(&mut self) {
+        let tcp = Some(Limit { system: BLOCKING_TCP, hard: false });
+        let park = taut(Mode::Fabric, Policy::Park);
+        let small = |batch| Work::Stream {
+            bytes: 64,
+            count: self.extent.count(3_000.0, 2.0),
+            window: Some(64),
+            batch,
+        };
+        let (alone, shared) = (small(false), small(true));
+        for system in [BLOCKING_TCP, BLOCKING_UDP, park] {
+            self.add(Test::Cpu, system, alone, Load::Idle, tcp.filter(|_| system == park));
+        }
+        self.add(Test::Cpu, park, shared, Load::Idle, tcp);
+        for bytes in [64 << 10, 1 << 20] {
+            let work =
+                Work::Stream { bytes, count: self.stream_count(bytes) * 2, window: None, batch: false };
+            for system in [BLOCKING_TCP, System::Gso { blocking: true }] {
+                self.add(Test::Cpu, system, work, Load::Idle, None);
+            }
+            for system in [taut(Mode::Open, Policy::Park), park, taut(Mode::Fabric, Policy::Spin)] {
+                self.add(Test::Cpu, system, work, Load::Idle, tcp);
+            }
+        }
+    }
+
+    fn guarantees(&mut self) {
+        let sizes: &[usize] = self.extent.pick(
+            &[64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10],
+            &[64, 1 << 10, 8 << 10, 64 << 10],
+        );
+        let layers = [System::Bare { flow: false }, System::Bare { flow: true }]
+            .into_iter()
+            .chain(Mode::ALL.map(|security| taut(security, Policy::Spin)));
+        for &bytes in sizes {
+            let work = Work::Stream { bytes, count: self.stream_count(bytes), window: None, batch: false };
+            let mut below = None;
+            for system in layers.clone() {
+                self.add(
+                    Test::Guarantees,
+                    system,
+                    work,
+                    Load::Idle,
+                    below.map(|system| Limit { system, hard: false }),
+                );
+                below = Some(system);
+            }
+        }
+    }
+
+    fn idle(&mut self) {
+        let milliseconds = if self.extent == Extent::Smoke { 50 } else { self.extent.pick(2_000, 1_000) };
+        for waiting in [Policy::SpinThenPark, Policy::Park] {
+            self.add(Test::Idle, taut(Mode::Fabric, waiting), Work::Idle { milliseconds }, Load::Idle, None);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_limit_is_measured_beside_what_it_limits() {
+        for extent in [Extent::Full, Extent::Quick, Extent::Smoke] {
+            for network_only in [false, true] {
+                let cells = cells(extent, network_only, &Only::default());
+                for cell in &cells {
+                    let Some(limit) = cell.limit else { continue };
+                    assert!(cells.iter().any(|c| c.is_beside(cell) && c.system == limit.system), "{cell:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn no_two_cells_are_the_same_line() {
+        let cells = cells(Extent::Full, false, &Only::default());
+        for (i, cell) in cells.iter().enumerate() {
+            let same = |c: &&Cell| c.is_beside(cell) && (c.system, c.batch) == (cell.system, cell.batch);
+            assert_eq!(cells[..i].iter().find(same), None);
+        }
+    }
+}

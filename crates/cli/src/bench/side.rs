@@ -1,0 +1,241 @@
+//! One of the two processes of a measurement: pinned, told by the controller what to do, and in touch with the other.
+
+use std::collections::HashMap;
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::unix::net::UnixStream;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum};
+use tautline::node::device::inherit;
+use tautline_baseline::cpu::{self, CpuTime};
+use tautline_baseline::drive::{self, Content};
+use tautline_baseline::stats::Summary;
+use tautline_baseline::udp_gso::{self, Plan};
+use tautline_baseline::{Measured, Setup, Side, open, packed};
+
+use super::case::{Case, Outcome, Reply, System, Work};
+use super::taut::Taut;
+use super::{frames, netns};
+use crate::sys;
+
+/// How a side is started; nobody types this.
+#[derive(Debug, Args)]
+pub struct SideArgs {
+    side: Which,
+    /// The controller.
+    parent: i32,
+    core: usize,
+    /// Descriptors of the streams to the controller and to the other side.
+    orders: i32,
+    other: i32,
+    /// Addresses are those of the veth pairs.
+    #[arg(long)]
+    veth: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Which {
+    A,
+    B,
+}
+
+/// Does what it is told until nobody tells it any more.
+pub fn side(args: &SideArgs) -> Result<ExitCode> {
+    if !sys::end_with(args.parent)? {
+        return Ok(ExitCode::FAILURE);
+    }
+    cpu::pin(args.core).with_context(|| format!("cannot run on core {}", args.core))?;
+    let orders = UnixStream::from(inherit::take(args.orders)?);
+    let other = UnixStream::from(inherit::take(args.other)?);
+    let mut worker = Worker {
+        side: if args.side == Which::A { Side::A } else { Side::B },
+        other,
+        veth: args.veth,
+        plans: HashMap::new(),
+    };
+    let mut answers = orders.try_clone()?;
+    say(&mut answers, &Reply::Ready)?;
+    for line in BufReader::new(orders).lines() {
+        let case: Case = serde_json::from_str(&line?)?;
+        let reply = match worker.execute(&case) {
+            Ok(outcome) => Reply::Done(outcome),
+            Err(error) => Reply::Failed(error.to_string()),
+        };
+        say(&mut answers, &reply)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn say(to: &mut UnixStream, reply: &Reply) -> Result<()> {
+    let mut line = serde_json::to_vec(reply)?;
+    line.push(b'\n');
+    Ok(to.write_all(&line)?)
+}
+
+struct Worker {
+    side: Side,
+    other: UnixStream,
+    veth: bool,
+    /// The best way to stream messages of a size, with and without GSO.
+    plans: HashMap<(usize, bool), Plan>,
+}
+
+impl Worker {
+    fn setup(&mut self, system: System) -> Setup<'_> {
+        let (a, b) = if self.veth {
+            netns::addresses(system.lane())
+        } else {
+            (IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V4(Ipv4Addr::LOCALHOST))
+        };
+        let (local, remote) = if self.side == Side::A { (a, b) } else { (b, a) };
+        Setup {
+            side: self.side,
+            control: &mut self.other,
+            local,
+            remote,
+            blocking: system.is_blocking(),
+            rcvbuf: None,
+        }
+    }
+
+    fn execute(&mut self, case: &Case) -> io::Result<Outcome> {
+        match case.system {
+            System::Plain { kind, .. } => {
+                let mut transport = open(kind.kind(), &mut self.setup(case.system))?;
+                self.plain(&mut *transport, case)
+            }
+            System::Taut { security, waiting } => {
+                let bytes = match case.work {
+                    Work::PingPong { bytes, .. } | Work::Paced { bytes, .. } | Work::Stream { bytes, .. } => {
+                        bytes
+                    }
+                    Work::Tune { .. } | Work::Idle { .. } => 8,
+                };
+                let side = self.side;
+                let mut setup = self.setup(case.system);
+                let mut taut = Taut::open(&mut setup, security, waiting, bytes)?;
+                let outcome = ours(&mut taut, side, case)?;
+                taut.close(&mut setup)?;
+                Ok(outcome)
+            }
+            _ => self.stream(case),
+        }
+    }
+
+    fn plain(
+        &mut self,
+        transport: &mut dyn tautline_baseline::Transport,
+        case: &Case,
+    ) -> io::Result<Outcome> {
+        let side = self.side;
+        match case.work {
+            Work::PingPong { bytes, count, warm } => {
+                let content = if warm { Content::Warm } else { Content::Rewritten };
+                drive::ping_pong(transport, side, bytes, warm_up(count), content)?;
+                timed(|| drive::ping_pong(transport, side, bytes, count, content))
+            }
+            Work::Paced { bytes, count, period_us } => {
+                let period = Duration::from_micros(period_us);
+                timed(|| drive::paced(transport, side, bytes, count, period, case.system.is_blocking()))
+            }
+            Work::Stream { bytes, count, window, .. } => {
+                let window = window.unwrap_or(WINDOW_OF_ANY_STREAM);
+                drive::stream(transport, side, bytes, warm_up(count), window, Content::Rewritten)?;
+                moved(|| drive::stream(transport, side, bytes, count, window, Content::Rewritten))
+            }
+            Work::Tune { .. } | Work::Idle { .. } => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    /// Streams that have drivers of their own.
+    fn stream(&mut self, case: &Case) -> io::Result<Outcome> {
+        let gso = matches!(case.system, System::Gso { .. });
+        if let Work::Tune { bytes, count, trial_bytes } = case.work {
+            let plan = if gso { Plan::new(bytes, count) } else { Plan::new(bytes, count).without_gso() };
+            let best = udp_gso::best_plan(&mut self.setup(case.system), &plan, trial_bytes)?;
+            self.plans.insert((bytes, gso), best);
+            return Ok(Outcome::default());
+        }
+        let Work::Stream { bytes, count, window, .. } = case.work else {
+            return Err(io::ErrorKind::Unsupported.into());
+        };
+        let plan = self.plans.get(&(bytes, gso)).copied();
+        let mut setup = self.setup(case.system);
+        match case.system {
+            System::Bare { flow } => moved(|| frames::stream(&mut setup, bytes, count, flow)),
+            System::Packed { .. } if window.is_some() => {
+                moved(|| packed::window(&mut setup, count.div_ceil(packed::WINDOW as u64)))
+            }
+            System::Packed { .. } => moved(|| packed::stream(&mut setup, count, packed::STREAM_WINDOW)),
+            _ => {
+                let plan = plan.unwrap_or_else(|| {
+                    if gso { Plan::new(bytes, 1) } else { Plan::new(bytes, 1).without_gso() }
+                });
+                moved(|| udp_gso::stream(&mut setup, &Plan { count, ..plan }))
+            }
+        }
+    }
+}
+
+/// Transports hold large messages back by themselves, so that a driver's window need not be small.
+const WINDOW_OF_ANY_STREAM: u64 = 64;
+
+fn warm_up(count: u64) -> u64 {
+    (count / 10).clamp(2, 500)
+}
+
+fn ours(taut: &mut Taut, side: Side, case: &Case) -> io::Result<Outcome> {
+    match case.work {
+        Work::PingPong { count, warm, .. } => {
+            taut.ping_pong(side, warm_up(count), warm)?;
+            timed(|| taut.ping_pong(side, count, warm))
+        }
+        Work::Paced { count, period_us, .. } => {
+            let period = Duration::from_micros(period_us);
+            timed(|| taut.paced(side, count, period, case.system.is_blocking()))
+        }
+        Work::Stream { count, window, batch, .. } => moved(|| taut.stream(side, count, window, batch)),
+        Work::Idle { milliseconds } => moved(|| {
+            taut.idle(Duration::from_millis(milliseconds))?;
+            Ok(Measured { elapsed_ns: milliseconds * 1_000_000, ..Measured::default() })
+        }),
+        Work::Tune { .. } => Err(io::ErrorKind::Unsupported.into()),
+    }
+}
+
+/// Runs something that returns round trips, and takes the CPU time of the whole process.
+fn timed(run: impl FnOnce() -> io::Result<Vec<u64>>) -> io::Result<Outcome> {
+    let before = CpuTime::of_process();
+    let round_trips = run()?;
+    let one_way = Summary::of(&round_trips).scaled(0.5 / 1000.0);
+    Ok(Outcome {
+        median_us: one_way.median,
+        p99_us: one_way.p99,
+        p999_us: one_way.p999,
+        messages: round_trips.len() as u64,
+        cpu_ns: cpu_since(before),
+        ..Outcome::default()
+    })
+}
+
+/// Runs something that moves messages one way.
+fn moved(run: impl FnOnce() -> io::Result<Measured>) -> io::Result<Outcome> {
+    let before = CpuTime::of_process();
+    let measured = run()?;
+    Ok(Outcome {
+        messages: measured.messages,
+        bytes: measured.bytes,
+        elapsed_ns: measured.elapsed_ns,
+        drops: measured.drops,
+        cpu_ns: cpu_since(before),
+        ..Outcome::default()
+    })
+}
+
+fn cpu_since(before: CpuTime) -> u64 {
+    let used = CpuTime::of_process().since(before);
+    used.user_ns + used.system_ns
+}

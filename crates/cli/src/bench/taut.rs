@@ -1,0 +1,363 @@
+//! Our side of a measurement: an endpoint, its handlers, and the drivers that use them.
+//!
+//! The drivers do what `tautline_baseline::drive` does over a transport. They are written out here because a handler
+//! reads straight into the final buffer, which the baseline's transports, with the caller's buffer in hand, need not.
+
+use std::cell::Cell;
+use std::io;
+use std::net::UdpSocket;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use tautline::node::link::JobKey;
+use tautline::{Endpoint, Event, Handler, Job, Member, Message, Rank, Short};
+use tautline_baseline::cpu::Stopwatch;
+use tautline_baseline::transport::SILENCE;
+use tautline_baseline::{Measured, Setup, Side};
+
+use super::case::{Mode, Policy};
+use super::content::{Pattern, is_right, read_out};
+
+/// How long one wait lasts before the silence is counted.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What arrives, and where it is put.
+struct Sink {
+    arrived: Cell<u64>,
+    wrong: Cell<bool>,
+    /// The final place of a message. Taken out while a handler writes to it.
+    place: Cell<Vec<u8>>,
+    /// Read every byte once more, as a user would; the answer of a ping-pong is.
+    read: Cell<bool>,
+    /// Look at what arrives at all.
+    check: Cell<bool>,
+}
+
+impl Sink {
+    #[inline]
+    fn took(&self, message: &[u8]) {
+        let number = self.arrived.get();
+        if self.check.get() {
+            if !is_right(number, message) {
+                self.wrong.set(true);
+            }
+            if self.read.get() {
+                read_out(message);
+            }
+        }
+        self.arrived.set(number + 1);
+    }
+
+    #[inline]
+    fn short(&self, message: &[u8]) {
+        if let Ok(word) = <[u8; 8]>::try_from(message) {
+            // Eight bytes are taken by value; their place is a register.
+            let number = self.arrived.get();
+            if u64::from_le_bytes(word) != number && self.check.get() {
+                self.wrong.set(true);
+            }
+            self.arrived.set(number + 1);
+            return;
+        }
+        let mut place = self.place.take();
+        if place.len() < message.len() {
+            place.resize(message.len(), 0);
+        }
+        place[..message.len()].copy_from_slice(message);
+        self.took(&place[..message.len()]);
+        self.place.set(place);
+    }
+}
+
+async fn long(sink: Rc<Sink>, mut message: Message) -> tautline::Result<()> {
+    let len = message.len() as usize;
+    let mut place = sink.place.take();
+    if place.len() < len {
+        place.resize(len, 0);
+    }
+    message.read_into(&mut place[..len]).await?;
+    sink.took(&place[..len]);
+    sink.place.set(place);
+    Ok(())
+}
+
+/// One side of a pair of endpoints.
+pub struct Taut {
+    endpoint: Endpoint,
+    peer: Rank,
+    short: Handler,
+    long: Handler,
+    /// Bytes of the longest message that a handler for short ones takes.
+    short_max: usize,
+    sink: Rc<Sink>,
+    pattern: Pattern,
+    outgoing: Vec<u8>,
+    sent: u64,
+    warm: bool,
+}
+
+impl Taut {
+    /// Joins a fresh job with the other side, for messages of `bytes`, and connects.
+    pub fn open(setup: &mut Setup<'_>, security: Mode, waiting: Policy, bytes: usize) -> io::Result<Taut> {
+        let sink = Rc::new(Sink {
+            arrived: Cell::new(0),
+            wrong: Cell::new(false),
+            place: Cell::new(vec![0; bytes]),
+            read: Cell::new(true),
+            check: Cell::new(true),
+        });
+        let (by_short, by_long) = (sink.clone(), sink.clone());
+        let endpoint = Endpoint::builder()
+            .on_short("short", move |message: Short<'_>| by_short.short(message.data()))
+            .on("long", move |message| long(by_long.clone(), message))
+            .security(security.security())
+            .waiting(waiting.waiting())
+            .join_job(job(setup)?)
+            .map_err(io::Error::other)?;
+        let peer = 1 - endpoint.rank();
+        let mut taut = Taut {
+            peer,
+            short: endpoint.handler("short").map_err(io::Error::other)?,
+            long: endpoint.handler("long").map_err(io::Error::other)?,
+            short_max: 0,
+            sink,
+            pattern: Pattern::new(bytes.max(8)),
+            outgoing: vec![0; bytes],
+            sent: 0,
+            warm: false,
+            endpoint,
+        };
+        taut.meet(setup.side)?;
+        taut.pattern = Pattern::new(bytes);
+        taut.pattern.write(0, 0, &mut taut.outgoing);
+        Ok(taut)
+    }
+
+    /// The first messages: each side has then heard from the other.
+    fn meet(&mut self, side: Side) -> io::Result<()> {
+        if side == Side::A {
+            self.answer()?;
+        }
+        self.until(1)?;
+        if side == Side::B {
+            self.answer()?;
+        }
+        self.short_max = self.endpoint.node().short_limit(self.peer);
+        (self.sent, _) = (0, self.sink.arrived.replace(0));
+        self.drain()
+    }
+
+    /// Leaves in good order.
+    pub fn close(self, setup: &mut Setup<'_>) -> io::Result<()> {
+        setup.barrier()?;
+        self.endpoint.close().map_err(io::Error::other)
+    }
+
+    /// Sends eight bytes: the next number.
+    fn answer(&mut self) -> io::Result<()> {
+        let number = self.sent.to_le_bytes();
+        self.sent += 1;
+        self.endpoint.send(self.peer, self.short, &number).map_err(io::Error::other)
+    }
+
+    /// Makes and sends the next message.
+    #[inline]
+    fn send(&mut self) -> io::Result<()> {
+        let number = self.sent;
+        self.sent += 1;
+        if self.outgoing.len() == 8 {
+            return self
+                .endpoint
+                .send(self.peer, self.short, &number.to_le_bytes())
+                .map_err(io::Error::other);
+        }
+        if self.outgoing.len() <= self.short_max {
+            if !self.warm {
+                self.pattern.write(number, 0, &mut self.outgoing);
+            }
+            return self.endpoint.send(self.peer, self.short, &self.outgoing).map_err(io::Error::other);
+        }
+        self.send_long(number).map_err(io::Error::other)
+    }
+
+    fn send_long(&mut self, number: u64) -> tautline::Result<()> {
+        let len = self.outgoing.len();
+        let mut message = self.endpoint.begin(self.peer, self.long, len as u64)?;
+        if self.warm {
+            message.piece(&self.outgoing)?;
+        } else {
+            // Rewritten by being written where it is sent from.
+            message.fill(len, |at, room| self.pattern.write(number, at, room))?;
+        }
+        message.end()
+    }
+
+    /// Runs handlers until so many messages have arrived.
+    #[inline]
+    fn until(&self, arrived: u64) -> io::Result<()> {
+        let (mut woken, mut silent) = (false, 0);
+        loop {
+            let took = self.endpoint.extract(usize::MAX).map_err(io::Error::other)?;
+            if self.sink.arrived.get() >= arrived {
+                return self.verdict();
+            }
+            if took == 0 && woken {
+                self.drain()?;
+            }
+            // No clock is read here: it would count as ours.
+            woken = self.endpoint.wait(Some(PATIENCE)).map_err(io::Error::other)?;
+            silent = if woken { 0 } else { silent + 1 };
+            if PATIENCE * silent > SILENCE {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "the other side is silent"));
+            }
+        }
+    }
+
+    /// Reads events: until they are read, waiting does not sleep.
+    fn drain(&self) -> io::Result<()> {
+        while let Some(event) = self.endpoint.poll_event() {
+            if let Event::PeerDown { why, .. } = event {
+                return Err(io::Error::other(format!("the other side is gone: {why}")));
+            }
+        }
+        self.verdict()
+    }
+
+    fn verdict(&self) -> io::Result<()> {
+        if let Some(failure) = self.endpoint.poll_failure() {
+            return Err(io::Error::other(format!("handler {}: {}", failure.handler, failure.reason)));
+        }
+        if self.sink.wrong.get() {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "what came is not what was sent"));
+        }
+        Ok(())
+    }
+
+    fn round_trip(&mut self) -> io::Result<u64> {
+        let started = Instant::now();
+        self.send()?;
+        self.until(self.sent)?;
+        Ok(started.elapsed().as_nanos() as u64)
+    }
+
+    fn echo(&mut self, count: u64) -> io::Result<Vec<u64>> {
+        for _ in 0..count {
+            self.until(self.sent + 1)?;
+            self.send()?;
+        }
+        Ok(Vec::new())
+    }
+
+    /// Back and forth; round trips in nanoseconds on side A.
+    pub fn ping_pong(&mut self, side: Side, count: u64, warm: bool) -> io::Result<Vec<u64>> {
+        self.warm = warm;
+        self.sink.check.set(!warm);
+        match side {
+            Side::A => (0..count).map(|_| self.round_trip()).collect(),
+            Side::B => self.echo(count),
+        }
+    }
+
+    /// One message per period; side A sleeps in between if `blocking`, and spins otherwise.
+    pub fn paced(
+        &mut self,
+        side: Side,
+        count: u64,
+        period: Duration,
+        blocking: bool,
+    ) -> io::Result<Vec<u64>> {
+        if side == Side::B {
+            return self.echo(count);
+        }
+        let mut due = Instant::now();
+        let mut round_trips = Vec::with_capacity(count as usize);
+        for _ in 0..count {
+            due = wait_until(due, blocking) + period;
+            round_trips.push(self.round_trip()?);
+        }
+        Ok(round_trips)
+    }
+
+    /// One way: with a window, that many and then an answer; without, one answer at the end. With `batch`, messages
+    /// share frames for as long as nobody waits for an answer.
+    pub fn stream(
+        &mut self,
+        side: Side,
+        count: u64,
+        window: Option<u64>,
+        batch: bool,
+    ) -> io::Result<Measured> {
+        let window = window.unwrap_or(count).max(1);
+        let bytes = self.outgoing.len() as u64;
+        self.sink.read.set(false);
+        let mut watch = Stopwatch::start();
+        let mut done = 0;
+        while done < count {
+            let next = (count - done).min(window);
+            match side {
+                Side::A => {
+                    self.send_many(next, batch)?;
+                    self.until(done / window + 1)?;
+                }
+                Side::B => {
+                    if done == 0 {
+                        self.until(1)?;
+                        watch = Stopwatch::start();
+                    }
+                    self.until(done + next)?;
+                    self.answer()?;
+                }
+            }
+            done += next;
+        }
+        Ok(watch.stop(count, count * bytes, 0))
+    }
+
+    fn send_many(&mut self, count: u64, batch: bool) -> io::Result<()> {
+        let endpoint = self.endpoint.clone();
+        let _shared = batch.then(|| endpoint.batch());
+        (0..count).try_for_each(|_| self.send())
+    }
+
+    /// Connected, with nothing to do.
+    pub fn idle(&self, time: Duration) -> io::Result<()> {
+        let until = Instant::now() + time;
+        while let Some(left) = until.checked_duration_since(Instant::now()) {
+            self.endpoint.wait(Some(left)).map_err(io::Error::other)?;
+            self.endpoint.extract(usize::MAX).map_err(io::Error::other)?;
+            self.drain()?;
+        }
+        Ok(())
+    }
+}
+
+/// A job of two, made over the control stream: side A is rank 0 and makes the key.
+fn job(setup: &mut Setup<'_>) -> io::Result<Job> {
+    let socket = UdpSocket::bind((setup.local, 0))?;
+    let ours = socket.local_addr()?;
+    let mut key = [0; 32];
+    if setup.side == Side::A {
+        rustix::rand::getrandom(&mut key, rustix::rand::GetRandomFlags::empty())?;
+    }
+    let theirs = setup.exchange(&key)?;
+    let key = if setup.side == Side::A { key } else { theirs };
+    let port = u16::from_le_bytes(setup.exchange(&ours.port().to_le_bytes())?);
+    let ours = Member { addr: ours };
+    let theirs = Member { addr: (setup.remote, port).into() };
+    let (rank, members) = match setup.side {
+        Side::A => (0, vec![ours, theirs]),
+        Side::B => (1, vec![theirs, ours]),
+    };
+    Ok(Job { rank, key: JobKey::new(key), members, security: None, socket: Some(socket.into()) })
+}
+
+/// Waits until then, and returns then, or now if that is past.
+fn wait_until(due: Instant, blocking: bool) -> Instant {
+    loop {
+        let now = Instant::now();
+        if now >= due {
+            return if now - due > Duration::from_micros(500) { now } else { due };
+        }
+        if blocking { std::thread::sleep(due - now) } else { std::hint::spin_loop() }
+    }
+}

@@ -1,0 +1,127 @@
+//! Credit, congestion window, sequence numbers.
+
+use tautline_link::Config;
+use tautline_wire::Frame;
+use tautline_wire::handshake::MAX_CREDIT;
+
+use crate::world::{Consume, MICRO, MILLI, SECOND, World};
+
+/// L-12: a receiver that consumes nothing stops the sender at its credit, for as long as it likes, and no longer.
+#[test]
+fn credit_stops_the_sender() {
+    let config = Config { credit_slots: 64, ..Config::default() };
+    let mut world = World::open(1, &config);
+    world.sides[1].consume = Consume::Never;
+    world.sides[0].load.left = 500;
+    world.run(10 * SECOND);
+    assert_eq!(world.sides[0].streams[0].delivered, 64);
+    assert_eq!(world.link(0).counters().slots_sent, 64);
+    assert!(world.deaths().is_empty());
+    // A stalled sender asks now and then; it does not shout.
+    let before = world.pipes[0].offered;
+    world.run(10 * SECOND);
+    let asked = world.pipes[0].offered - before;
+    assert!(asked <= 120, "{asked} frames in 10 s of waiting");
+
+    world.sides[1].consume = Consume::AtOnce;
+    assert!(world.run_until_true(SECOND, World::is_settled), "{}", world.report());
+}
+
+/// L-12: a lost credit update is repaired.
+#[test]
+fn lost_credit_update() {
+    let config = Config { credit_slots: 64, ..Config::default() };
+    let mut world = World::open(1, &config);
+    world.sides[1].consume = Consume::Never;
+    world.sides[0].load.left = 100;
+    world.run(SECOND / 10);
+    world.sides[1].consume = Consume::AtOnce;
+    world.pipes[1].faults.cut = true;
+    world.run(MILLI);
+    world.pipes[1].faults.cut = false;
+    let limit = 10 * config.rto_initial;
+    assert!(world.run_until_true(limit, World::is_settled), "{}", world.report());
+}
+
+/// L-12: credit of one slot and of more than may be granted work, and a credit of one costs no timer.
+#[test]
+fn extreme_credit() {
+    for (credit_slots, slots) in [(0, 100), (1, 100), (2, 100), (3, 100), (4 * MAX_CREDIT, 200_000)] {
+        let config = Config { credit_slots, ..Config::default() };
+        let mut world = World::open(1, &config);
+        world.sides[0].load = crate::world::Load { left: slots, queue: 1000, len: 8 };
+        assert!(world.run_until_true(20 * SECOND, World::is_settled), "{credit_slots}\n{}", world.report());
+        let timeouts = world.link(0).counters().timeouts;
+        assert!(timeouts <= 2, "credit of {credit_slots}: {timeouts} timeouts for {slots} slots");
+    }
+}
+
+fn busy(seed: u64) -> World {
+    let config = Config { credit_slots: 1000, ..Config::default() };
+    let mut world = World::open(seed, &config);
+    world.sides[0].load = crate::world::Load { left: usize::MAX, queue: 500, len: 1400 };
+    world
+}
+
+/// L-13: loss shrinks the window, its absence lets it grow back.
+#[test]
+fn window_and_loss() {
+    let mut world = busy(1);
+    world.run(50 * MILLI);
+    let full = world.link(0).window();
+    world.pipes[0].faults.loss = 50;
+    world.run(100 * MILLI);
+    let small = world.link(0).window();
+    assert!(small < full / 3, "{full} → {small}");
+    world.pipes[0].faults.loss = 0;
+    world.run(2 * SECOND);
+    let again = world.link(0).window();
+    assert_eq!(again, full, "{full} → {small} → {again}");
+}
+
+/// L-13: so does delay beyond the target.
+#[test]
+fn window_and_delay() {
+    let mut world = busy(2);
+    world.run(50 * MILLI);
+    let full = world.link(0).window();
+    world.pipes[0].faults.delay = 5 * MILLI;
+    world.run(200 * MILLI);
+    let small = world.link(0).window();
+    assert!(small < full / 2, "{full} → {small}");
+    world.pipes[0].faults.delay = 20 * MICRO;
+    world.run(2 * SECOND);
+    let again = world.link(0).window();
+    assert_eq!(again, full, "{full} → {small} → {again}");
+}
+
+/// L-1, W-8: sequence numbers wrap around under way, with losses, and nobody notices.
+#[test]
+fn wrap_around() {
+    let mut wrapped = 0;
+    for seed in 0..20 {
+        let mut world = World::open(seed, &Config::default());
+        world.pipes[0].tap = Some(Vec::new());
+        world.pipes[0].faults.loss = 100;
+        world.sides[0].load.left = 1000;
+        assert!(world.run_until_true(10 * SECOND, World::is_settled), "{}", world.report());
+        let slot = |f: &Vec<u8>| Frame::parse(f).ok().filter(Frame::has_slot).map(|f| f.header.slot.0);
+        let tap = world.pipes[0].tap.take().unwrap();
+        let slots: Vec<u32> = tap.iter().filter_map(slot).collect();
+        wrapped += u32::from(slots.iter().any(|s| *s > u32::MAX - 300) && slots.iter().any(|s| *s < 1000));
+    }
+    assert!(wrapped > 3, "only {wrapped} of 20 runs wrapped around");
+}
+
+/// L-2: no packet number is used twice, whatever is sent again.
+#[test]
+fn packet_numbers_are_fresh() {
+    let mut world = World::open(3, &Config::default());
+    world.pipes[0].tap = Some(Vec::new());
+    world.pipes[0].faults.loss = 200;
+    world.sides[0].load.left = 2000;
+    assert!(world.run_until_true(10 * SECOND, World::is_settled));
+    let tap = world.pipes[0].tap.take().unwrap();
+    let packets: Vec<u64> = tap.iter().map(|f| Frame::parse(f).unwrap().header.packet).collect();
+    assert!(packets.windows(2).all(|w| w[0] < w[1]));
+}

@@ -1,0 +1,241 @@
+//! Opening channels: lost frames, crossing hellos, refusals, restarts, replays.
+
+use tautline_link::{Config, Death, Doorkeeper, Fresh, JobKey, Outcome, Peering};
+use tautline_wire::frame::Kind;
+use tautline_wire::handshake::{HANDSHAKE_LEN, Refusal, Security};
+use tautline_wire::{Handshake, VERSION};
+
+use crate::faults::MODES;
+use crate::world::{Faults, MICRO, MILLI, Rng, SECOND, World, who};
+
+/// Drops the first `count` frames of a kind.
+fn drop_first(world: &mut World, pipe: usize, kind: Kind, count: u32) {
+    let mut left = count;
+    world.pipes[pipe].filter = Some(Box::new(move |frame| {
+        let hit = left > 0 && Kind::of(frame) == Ok(kind);
+        left -= u32::from(hit);
+        hit
+    }));
+}
+
+fn hello(world: &mut World, side: usize) -> Handshake {
+    world.sides[side].connect(world.now);
+    let frame = world.sides[side].peering.poll_hello(world.now).expect("knocking");
+    Handshake::parse(&frame).unwrap()
+}
+
+/// H-6, H-9: whichever frame of the handshake is lost, and how often, the channel opens, once.
+#[test]
+fn any_frame_may_be_lost() {
+    for (pipe, kind) in [(0, Kind::Hello), (1, Kind::Welcome), (0, Kind::Data), (1, Kind::Data)] {
+        for count in 1..4 {
+            let mut world = World::new(7, &Config::default());
+            drop_first(&mut world, pipe, kind, count);
+            world.sides[0].load.left = 10;
+            world.sides[1].load.left = 10;
+            world.sides[0].connect(world.now);
+            let open = world.run_until_true(SECOND / 2, |w| w.is_open() && w.is_settled());
+            assert!(open, "{kind:?} lost {count} times\n{}", world.report());
+            assert!(world.deaths().is_empty());
+            assert_eq!(world.sides.each_ref().map(|s| s.streams.len()), [1, 1]);
+        }
+    }
+}
+
+/// H-9: a repeated hello gets the very same answer, before and after the channel is live.
+#[test]
+fn repeated_hello() {
+    let mut world = World::new(3, &Config::default());
+    let hello = hello(&mut world, 0);
+    let (now, fresh) = (world.now, |n| Fresh { epoch: n, channel: n as u32 });
+    let answer = |w: &mut World, n| match w.sides[1].peering.handle_handshake(now, &hello, fresh(n)) {
+        Outcome::Reply(reply) => reply,
+        other => panic!("{other:?}"),
+    };
+    let first = answer(&mut world, 100);
+    assert_eq!(answer(&mut world, 101), first);
+    world.deliver(0, first.to_vec());
+    assert!(world.run_until_true(SECOND, World::is_open));
+    assert_eq!(answer(&mut world, 102), first);
+    assert!(world.deaths().is_empty());
+}
+
+/// H-6: when both knock at once one channel comes of it, nothing pushed on it is lost, and nobody seems restarted.
+#[test]
+fn simultaneous_open() {
+    for seed in 0..2000 {
+        let mut rng = Rng(seed);
+        let mut world = World::new(rng.next(), &Config::default());
+        for pipe in &mut world.pipes {
+            let (loss, duplicate) = (rng.below(300) as u32, rng.below(300) as u32);
+            let (delay, jitter) = (rng.below(15_000) * MICRO, rng.below(3) * 5 * MILLI);
+            pipe.faults = Faults { loss, duplicate, delay, jitter, ..Faults::default() };
+        }
+        for side in &mut world.sides {
+            side.load.left = 5;
+        }
+        let first = rng.below(2) as usize;
+        world.sides[first].connect(world.now);
+        world.run(rng.below(3) * rng.below(20_000) * MICRO);
+        world.sides[1 - first].connect(world.now);
+        let open = world.run_until_true(5 * SECOND, |w| w.is_open() && w.is_settled());
+        assert!(open && world.deaths().is_empty(), "seed {seed}: {:?}\n{}", world.deaths(), world.report());
+    }
+}
+
+/// H-6, H-7: under load a hello is answered by a retry no longer than itself, and the cookie opens the door.
+#[test]
+fn proof_of_address() {
+    let mut world = World::new(5, &Config::default());
+    world.sides[1].doorkeeper = Some(Doorkeeper::new([1; 32], 0));
+    world.pipes.iter_mut().for_each(|p| p.tap = Some(Vec::new()));
+    world.sides[0].connect(world.now);
+    assert!(world.run_until_true(SECOND, World::is_open));
+    let kinds = |pipe: usize| -> Vec<_> {
+        let shakes = world.pipes[pipe].tap.as_ref().unwrap().iter().filter(|f| f.len() == HANDSHAKE_LEN);
+        shakes.map(|f| Kind::of(f).unwrap()).filter(|k| !matches!(k, Kind::Data)).collect()
+    };
+    assert_eq!(kinds(0), [Kind::Hello, Kind::Hello]);
+    assert_eq!(kinds(1), [Kind::Retry, Kind::Welcome]);
+}
+
+fn refusal(world: &mut World) -> Option<Refusal> {
+    world.sides[0].connect(world.now);
+    world.run(SECOND / 10);
+    world.sides[0].outcomes.iter().find_map(|o| if let Outcome::Refused(why) = o { Some(*why) } else { None })
+}
+
+/// H-5: each reason to refuse a hello reaches the one who knocked, who then stops.
+#[test]
+fn refusals_arrive() {
+    let config = Config::default();
+    let mut world = World::with(1, [Config { security: Security::Sealed, ..config.clone() }, config.clone()]);
+    assert_eq!(refusal(&mut world), Some(Refusal::Security));
+    assert!(!world.sides[0].peering.is_knocking());
+
+    let mut world = World::new(1, &config);
+    let mut lost = who(0, 1472);
+    lost.peer_endpoint = 7;
+    world.sides[0].peering = Peering::new(lost, config.clone());
+    assert_eq!(refusal(&mut world), Some(Refusal::NoEndpoint));
+
+    // Rank 1's address is in truth rank 5's: it answers in the name it was called by, or nobody would listen.
+    let mut world = World::new(1, &config);
+    let mut other = who(1, 1472);
+    other.me = 5;
+    world.sides[1].peering = Peering::new(other, config);
+    assert_eq!(refusal(&mut world), Some(Refusal::WrongRank));
+}
+
+/// W-2, H-4, H-5: versions and features that are not ours are refused; features that are merely offered are not.
+#[test]
+fn versions_and_features() {
+    let ask = |change: fn(&mut Handshake)| {
+        let mut world = World::new(9, &Config::default());
+        let mut hello = hello(&mut world, 0);
+        change(&mut hello);
+        let now = world.now;
+        let Outcome::Reply(reply) =
+            world.sides[1].peering.handle_handshake(now, &hello, Fresh { epoch: 9, channel: 9 })
+        else {
+            panic!("no answer")
+        };
+        Handshake::parse(&reply).unwrap().reason
+    };
+    assert_eq!(ask(|_| ()), None);
+    assert_eq!(ask(|h| (h.version_min, h.version_max) = (VERSION + 1, VERSION + 3)), Some(Refusal::Version));
+    assert_eq!(ask(|h| (h.version_min, h.version_max) = (0, VERSION + 3)), None);
+    assert_eq!(ask(|h| h.features = 0x0000_ffff), None);
+    assert_eq!(ask(|h| h.features = 0x8000_8000), Some(Refusal::Feature));
+}
+
+/// H-8: a restarted peer is let in under a new epoch; neither side ever takes a frame of the old one.
+#[test]
+fn restart_while_the_old_link_lives() {
+    for (security, restarted) in MODES.into_iter().flat_map(|m| [(m, 0), (m, 1)]) {
+        let mut world = World::open(11, &Config { security, ..Config::default() });
+        world.pipes.iter_mut().for_each(|p| p.tap = Some(Vec::new()));
+        world.sides[0].load.left = 50;
+        world.sides[1].load.left = 50;
+        assert!(world.run_until_true(SECOND, World::is_settled));
+        let old = world.pipes.each_mut().map(|p| p.tap.take().unwrap());
+
+        world.restart(restarted);
+        world.sides[restarted].connect(world.now);
+        assert!(world.run_until_true(SECOND, World::is_open), "{security:?}\n{}", world.report());
+        let survivor = 1 - restarted;
+        assert!(matches!(world.deaths()[..], [(side, _, Death::Restarted)] if side == survivor));
+
+        let taken = world.sides.each_ref().map(|s| s.peering.link().unwrap().counters().frames_accepted);
+        for (from, frames) in old.into_iter().enumerate() {
+            for frame in frames {
+                world.deliver(1 - from, frame);
+            }
+        }
+        let now_taken = world.sides.each_ref().map(|s| s.peering.link().unwrap().counters().frames_accepted);
+        assert_eq!(taken, now_taken, "{security:?}: a frame of the old epoch was taken");
+        world.sides[survivor].load.left = 5;
+        world.run(SECOND / 10);
+        assert_eq!(world.sides[survivor].streams.last().unwrap().delivered, 5);
+        assert_eq!(world.deaths().len(), 1);
+    }
+}
+
+/// H-8: old hellos that are played again, of this epoch or of former ones, do not disturb the live link.
+#[test]
+fn replayed_hello() {
+    let mut world = World::open(13, &Config::default());
+    world.restart(0);
+    world.pipes[0].tap = Some(Vec::new());
+    world.sides[0].connect(world.now);
+    assert!(world.run_until_true(SECOND, World::is_open));
+    world.restart(0);
+    world.sides[0].connect(world.now);
+    world.run(SECOND / 100);
+    assert!(world.run_until_true(SECOND, World::is_open));
+    let deaths = world.deaths().len();
+    let taped = world.pipes[0].tap.take().unwrap();
+    let hellos: Vec<_> = taped.into_iter().filter(|f| Kind::of(f) == Ok(Kind::Hello)).collect();
+    assert_eq!(hellos.len(), 2);
+    world.sides[0].load.left = 100_000;
+    for round in 0..200 {
+        world.deliver(1, hellos[round % 2].clone());
+        world.run(20 * MILLI);
+    }
+    assert_eq!(world.deaths().len(), deaths, "{}", world.report());
+    let stream = world.sides[0].streams.last().unwrap();
+    assert!(stream.delivered > 50_000, "{}", stream.delivered);
+}
+
+/// H-2: a handshake frame with any bit changed, or of another job, is neither believed nor answered.
+#[test]
+fn forged_handshakes() {
+    let mut world = World::new(17, &Config::default());
+    let now = world.now;
+    world.sides[0].connect(now);
+    let hello = world.sides[0].peering.poll_hello(now).unwrap();
+    for bit in 0..HANDSHAKE_LEN * 8 {
+        let mut forged = hello.to_vec();
+        forged[bit / 8] ^= 1 << (bit % 8);
+        world.deliver(1, forged);
+    }
+    let mut stranger = who(0, 1472);
+    stranger.key = JobKey::new([1; 32]);
+    let mut stranger = Peering::new(stranger, Config::default());
+    stranger.connect(now, Fresh { epoch: 5, channel: 5 });
+    world.deliver(1, stranger.poll_hello(now).unwrap().to_vec());
+    assert!(world.sides[1].outcomes.is_empty());
+    assert!(world.pipes[1].next_arrival().is_none());
+}
+
+/// H-1, L-20: a path limit below the smallest frame there is does not keep the channel from opening.
+#[test]
+fn tiny_path_limit() {
+    let mut world = World::new(19, &Config::default());
+    for i in 0..2 {
+        let now = world.now;
+        world.sides[i].peering.set_path_limit(now, 576);
+    }
+    world.sides[0].connect(world.now);
+    assert!(world.run_until_true(SECOND, World::is_open));
+}

@@ -1,0 +1,170 @@
+//! What `link` and `node` cost per small frame, without any kernel: two nodes on a wire made of memory.
+//!
+//! `icount SCENARIO N` does N round trips; the difference between two N, counted by callgrind, is the cost of a round trip: two
+//! frames sent and two received (`cargo xtask icount`). `icount SCENARIO N time` prints nanoseconds per frame sent and received.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use tautline_node::device::{Arena, Counters, Datagram, DeviceEvent, Guarantees, RouteId, RxBatch, SlotId};
+use tautline_node::link::JobKey;
+use tautline_node::wire::Security;
+use tautline_node::{Clock, Config, Delivery, Endpoint, Job, Key, Member, PeerState};
+
+type Queue = Arc<Mutex<VecDeque<Vec<u8>>>>;
+
+/// One end of a wire made of memory; frames are copied once on each side, as a socket does.
+struct Wire {
+    arena: Arena,
+    addr: SocketAddr,
+    peer: SocketAddr,
+    out: Queue,
+    input: Queue,
+    spare: Vec<Vec<u8>>,
+}
+
+impl Datagram for Wire {
+    fn name(&self) -> &'static str {
+        "wire"
+    }
+    fn guarantees(&self) -> Guarantees {
+        Guarantees { lossless: true, ordered: true, intact: true, authentic: false, tells_death: false }
+    }
+    fn local_addr(&self) -> SocketAddr {
+        self.addr
+    }
+    fn arena(&mut self) -> &mut Arena {
+        &mut self.arena
+    }
+    fn arena_ref(&self) -> &Arena {
+        &self.arena
+    }
+    fn route(&mut self, _: SocketAddr) -> std::io::Result<RouteId> {
+        Ok(RouteId(0))
+    }
+    fn reroute(&mut self, _: RouteId, _: SocketAddr) -> std::io::Result<()> {
+        Ok(())
+    }
+    fn max_frame(&self, _: RouteId) -> usize {
+        1472
+    }
+    fn send(&mut self, _: RouteId, slot: SlotId, range: Range<usize>) {
+        let mut frame = self.spare.pop().unwrap_or_default();
+        frame.clear();
+        frame.extend_from_slice(self.arena.bytes(slot, range));
+        self.out.lock().unwrap().push_back(frame);
+    }
+    fn flush(&mut self) {}
+    fn recv(&mut self, batch: &mut RxBatch) -> std::io::Result<usize> {
+        batch.clear();
+        let mut input = self.input.lock().unwrap();
+        while let Some(frame) = input.front() {
+            if !batch.push(self.peer, frame) {
+                break;
+            }
+            self.spare.extend(input.pop_front());
+        }
+        Ok(batch.frames().len())
+    }
+    fn receive_buffer(&self) -> usize {
+        1 << 20
+    }
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+    fn poll_event(&mut self) -> Option<DeviceEvent> {
+        None
+    }
+    fn counters(&self) -> Counters {
+        Counters::default()
+    }
+}
+
+struct Pair {
+    time: Arc<AtomicU64>,
+    ends: [Endpoint; 2],
+    keys: [Key; 2],
+}
+
+fn pair(security: Security) -> Pair {
+    let addrs: [SocketAddr; 2] = ["10.0.0.1:1".parse().unwrap(), "10.0.0.2:1".parse().unwrap()];
+    let queues: [Queue; 2] = Default::default();
+    let time = Arc::new(AtomicU64::new(0));
+    let ends = [0, 1].map(|rank: usize| {
+        let job = Job {
+            rank: rank as u32,
+            key: JobKey::new([1; 32]),
+            members: addrs.map(|addr| Member { addr }).to_vec(),
+            security: None,
+            socket: None,
+        };
+        let mut config = Config::default();
+        config.link.security = security;
+        let wire = Wire {
+            arena: Arena::new(1024, 1472),
+            addr: addrs[rank],
+            peer: addrs[1 - rank],
+            out: queues[rank].clone(),
+            input: queues[1 - rank].clone(),
+            spare: Vec::new(),
+        };
+        let clock = Clock::Virtual(time.clone());
+        let names = vec![("ping".to_owned(), true)];
+        Endpoint::over(&job, config, Box::new(wire), clock, [rank as u8 + 1; 32], names, None).unwrap()
+    });
+    let keys = [0, 1].map(|rank: usize| ends[rank].key("ping").unwrap());
+    let pair = Pair { time, ends, keys };
+    pair.ends[0].connect(1).unwrap();
+    while pair.ends.iter().zip([1, 0]).any(|(end, peer)| end.peer_state(peer) != Some(PeerState::Up)) {
+        pair.time.fetch_add(1000, Ordering::Relaxed);
+        pair.ends.iter().for_each(|end| drop(end.progress()));
+    }
+    pair
+}
+
+/// Sends `count` messages from one side and takes them at the other.
+fn pass(pair: &Pair, from: usize, count: usize, delivery: &mut Delivery) {
+    if count > 1 {
+        pair.ends[from].open_batch().unwrap();
+    }
+    for i in 0..count as u64 {
+        assert!(pair.ends[from].try_send(1 - from as u32, pair.keys[from], &i.to_le_bytes()).unwrap());
+    }
+    if count > 1 {
+        pair.ends[from].close_batch().unwrap();
+    }
+    pair.time.fetch_add(1000, Ordering::Relaxed);
+    let to = &pair.ends[1 - from];
+    to.take(usize::MAX, delivery).unwrap();
+    assert_eq!(delivery.items().len(), 1);
+    std::hint::black_box(delivery.bytes(0));
+    to.give_back(delivery, 1).unwrap();
+}
+
+fn main() {
+    let args: Vec<String> = std::env::args().collect();
+    let usage = "usage: icount open|fabric|sealed|batch N [time]";
+    let (security, count) = match args.get(1).map(String::as_str) {
+        Some("open") => (Security::Open, 1),
+        Some("fabric") => (Security::Fabric, 1),
+        Some("sealed") => (Security::Sealed, 1),
+        Some("batch") => (Security::Fabric, 64),
+        _ => return eprintln!("{usage}"),
+    };
+    let Some(rounds) = args.get(2).and_then(|n| n.parse::<u64>().ok()) else { return eprintln!("{usage}") };
+    let pair = pair(security);
+    let mut delivery = Delivery::default();
+    let start = std::time::Instant::now();
+    for _ in 0..rounds {
+        pass(&pair, 0, count, &mut delivery);
+        pass(&pair, 1, count, &mut delivery);
+    }
+    if args.get(3).is_some() {
+        println!("{:.1} ns per frame, sent and received", start.elapsed().as_nanos() as f64 / rounds as f64 / 2.0);
+    }
+}

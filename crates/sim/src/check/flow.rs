@@ -1,0 +1,106 @@
+//! What one node sends to another.
+
+use std::collections::VecDeque;
+
+use crate::Nanos;
+use crate::handlers::Kind;
+
+/// A channel, by its sender's life and the number that its sender gave it.
+pub(crate) type GenId = (u64, u32);
+
+/// What the sender means to do with a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// Send all of it.
+    Whole,
+    /// Give it up half-way.
+    GivenUp,
+}
+
+/// A message that was begun.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Begun {
+    pub(crate) key: u64,
+    pub(crate) len: u64,
+    pub(crate) kind: Kind,
+    pub(crate) fate: Fate,
+}
+
+/// One channel's worth of a flow.
+#[derive(Debug)]
+pub(crate) struct Generation {
+    pub(crate) id: GenId,
+    pub(crate) began: Nanos,
+    /// The life that its messages go to.
+    pub(crate) receiver: Option<u64>,
+    /// Begun, and not yet seen by a handler.
+    pub(crate) expected: VecDeque<Begun>,
+    /// The sender was told of its end, or is no more.
+    pub(crate) told: bool,
+}
+
+impl Generation {
+    pub(crate) fn new(id: GenId, began: Nanos) -> Generation {
+        Generation { id, began, receiver: None, expected: VecDeque::new(), told: false }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Flow {
+    pub(crate) generations: VecDeque<Generation>,
+    /// Generations that lost messages before their sender was told.
+    pub(crate) abandoned: Vec<GenId>,
+    /// When something last went on.
+    pub(crate) progress: Nanos,
+}
+
+impl Flow {
+    /// The message that must be next, if it is this one; with its generation, and how many were lost before it.
+    pub(crate) fn next(
+        &mut self,
+        kind: Kind,
+        len: u64,
+        head: Option<u64>,
+    ) -> Option<(&mut Generation, Begun, u64)> {
+        let is_next = |g: &Generation| {
+            let same = |b: &Begun| b.kind == kind && b.len == len && head.is_none_or(|key| key == b.key);
+            g.expected.front().is_some_and(same)
+        };
+        let mut at = 0;
+        if !is_next(self.generations.front()?) {
+            // Only a message that shows its key may open a new generation.
+            head?;
+            at = (1..self.generations.len()).find(|i| is_next(&self.generations[*i]))?;
+        }
+        let mut lost = 0;
+        for former in self.generations.drain(..at) {
+            lost += former.expected.len() as u64;
+            if !former.told && !former.expected.is_empty() {
+                self.abandoned.push(former.id);
+            }
+        }
+        let generation = self.generations.front_mut()?;
+        let message = generation.expected.pop_front()?;
+        Some((generation, message, lost))
+    }
+
+    /// Whether messages are under way that neither arrived nor were reported lost.
+    pub(crate) fn owes(&self) -> bool {
+        self.generations.iter().any(|g| !g.told && !g.expected.is_empty())
+    }
+
+    /// Says what was expected instead.
+    #[cold]
+    pub(crate) fn explain(&self, kind: Kind, len: u64, head: Option<u64>) -> String {
+        let got = format!("got {kind:?} of {len} bytes, key {:016x}", head.unwrap_or(0));
+        let place = self.generations.iter().enumerate().find_map(|(g, generation)| {
+            let at = generation.expected.iter().position(|b| b.kind == kind && b.len == len)?;
+            Some(format!("; one like it is number {at} of generation {g}"))
+        });
+        let expected = match self.generations.front() {
+            None => "nothing".to_owned(),
+            Some(g) => format!("{:?} (told {}, {} more)", g.expected.front(), g.told, g.expected.len()),
+        };
+        format!("{got}; expected {expected}{}", place.unwrap_or_default())
+    }
+}

@@ -1,0 +1,154 @@
+//! The device of a simulated node: a plug in the virtual network.
+
+use std::io;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tautline_device::{Arena, Counters, Datagram, DeviceEvent, Guarantees, RouteId, RxBatch, SlotId};
+
+use crate::net::{Net, address};
+
+/// The network, as its plugs share it. Everything runs in one thread; the lock is there because devices are `Send`.
+pub(crate) type SharedNet = Arc<Mutex<Net>>;
+
+pub(crate) fn lock(net: &SharedNet) -> MutexGuard<'_, Net> {
+    net.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Frames queued before they flush themselves.
+const QUEUE: usize = 64;
+
+/// A plug in the virtual network. It belongs to one life of its node: when that is over, it neither sends nor receives,
+/// whatever its owner does in falling.
+#[derive(Debug)]
+pub struct SimDevice {
+    net: SharedNet,
+    node: u32,
+    life: u64,
+    arena: Arena,
+    routes: Vec<(SocketAddr, usize)>,
+    queue: Vec<(RouteId, SlotId, Range<usize>)>,
+    receive_buffer: usize,
+    counters: Counters,
+}
+
+impl SimDevice {
+    pub(crate) fn plug(net: &SharedNet, node: u32, life: u64, slots: usize, max_frame: usize) -> SimDevice {
+        let receive_buffer = {
+            let mut net = lock(net);
+            net.ports[node as usize].life = life;
+            net.ports[node as usize].rx_limit
+        };
+        SimDevice {
+            net: net.clone(),
+            node,
+            life,
+            arena: Arena::new(slots, max_frame),
+            routes: Vec::new(),
+            queue: Vec::with_capacity(QUEUE),
+            receive_buffer,
+            counters: Counters::default(),
+        }
+    }
+}
+
+impl Datagram for SimDevice {
+    fn name(&self) -> &'static str {
+        "sim"
+    }
+
+    fn guarantees(&self) -> Guarantees {
+        Guarantees { lossless: false, ordered: false, intact: false, authentic: false, tells_death: false }
+    }
+
+    fn local_addr(&self) -> SocketAddr {
+        address(self.node)
+    }
+
+    fn arena(&mut self) -> &mut Arena {
+        &mut self.arena
+    }
+
+    fn arena_ref(&self) -> &Arena {
+        &self.arena
+    }
+
+    fn route(&mut self, to: SocketAddr) -> io::Result<RouteId> {
+        self.routes.push((to, self.arena.payload_len()));
+        Ok(RouteId(self.routes.len() as u32 - 1))
+    }
+
+    fn reroute(&mut self, route: RouteId, to: SocketAddr) -> io::Result<()> {
+        self.flush();
+        self.routes[route.0 as usize].0 = to;
+        Ok(())
+    }
+
+    fn max_frame(&self, route: RouteId) -> usize {
+        self.routes[route.0 as usize].1
+    }
+
+    fn send(&mut self, route: RouteId, slot: SlotId, range: Range<usize>) {
+        if self.queue.len() == QUEUE {
+            self.flush();
+        }
+        self.queue.push((route, slot, range));
+    }
+
+    fn flush(&mut self) {
+        if self.queue.is_empty() {
+            return;
+        }
+        let mut net = lock(&self.net);
+        let plugged = net.ports[self.node as usize].life == self.life;
+        self.counters.send_calls += 1;
+        for (route, slot, range) in self.queue.drain(..) {
+            self.counters.frames_sent += 1;
+            self.counters.bytes_sent += range.len() as u64;
+            if plugged {
+                let to = self.routes[route.0 as usize].0;
+                net.transmit(self.node, route, to, self.arena.bytes(slot, range));
+            }
+        }
+    }
+
+    fn recv(&mut self, batch: &mut RxBatch) -> io::Result<usize> {
+        batch.clear();
+        self.counters.receive_calls += 1;
+        let mut net = lock(&self.net);
+        if net.ports[self.node as usize].life != self.life {
+            return Ok(0);
+        }
+        while batch.has_room() {
+            let Some(frame) = net.receive(self.node) else { break };
+            let arrived = net.frame(frame);
+            batch.push(address(arrived.from), &arrived.bytes);
+            self.counters.bytes_received += arrived.bytes.len() as u64;
+            net.recycle(frame);
+        }
+        self.counters.frames_received += batch.frames().len() as u64;
+        Ok(batch.frames().len())
+    }
+
+    fn receive_buffer(&self) -> usize {
+        self.receive_buffer
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn poll_event(&mut self) -> Option<DeviceEvent> {
+        let (route, event) = lock(&self.net).ports[self.node as usize].events.pop_front()?;
+        if let DeviceEvent::PathLimit { max_frame, .. } = event {
+            self.routes[route.0 as usize].1 = max_frame;
+        }
+        Some(event)
+    }
+
+    fn counters(&self) -> Counters {
+        self.counters
+    }
+}

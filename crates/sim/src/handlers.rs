@@ -1,0 +1,353 @@
+//! Handlers of several kinds, all of which check what they get.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
+
+use tautline::{Builder, Endpoint, Error, Message, Rank, Result, Short};
+
+use crate::Nanos;
+use crate::check::{Begun, Check, Expected, Fate, Outcome};
+use crate::content;
+use crate::rng::{Rng, mix};
+
+/// What a handler does with its message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    /// A plain function looks at all of it.
+    Short,
+    /// A plain function that sends something back.
+    Echo,
+    /// A plain function that panics.
+    PanicShort,
+    /// Reads everything, in odd pieces.
+    Stream,
+    /// The same, and waits for something else in between.
+    Slow,
+    /// Returns before the end.
+    Early,
+    /// Panics before the end.
+    Panic,
+    /// Sends something on, and waits until there is room.
+    Relay,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Kind; 8] = [
+        Kind::Short,
+        Kind::Echo,
+        Kind::PanicShort,
+        Kind::Stream,
+        Kind::Slow,
+        Kind::Early,
+        Kind::Panic,
+        Kind::Relay,
+    ];
+
+    pub(crate) fn name(self) -> &'static str {
+        ["short", "echo", "panic-short", "stream", "slow", "early", "panic", "relay"][self as usize]
+    }
+
+    pub(crate) fn is_short(self) -> bool {
+        matches!(self, Kind::Short | Kind::Echo | Kind::PanicShort)
+    }
+
+    pub(crate) fn panics(name: &str) -> bool {
+        name == Kind::Panic.name() || name == Kind::PanicShort.name()
+    }
+}
+
+/// The names of all kinds, looked up once.
+pub(crate) type Names = [tautline::Handler; Kind::ALL.len()];
+
+/// One life of a node, as its program and its handlers share it.
+pub(crate) struct Life {
+    pub(crate) rank: Rank,
+    pub(crate) life: u64,
+    pub(crate) born: Nanos,
+    clock: Arc<AtomicU64>,
+    pub(crate) check: Rc<RefCell<Check>>,
+    sleepers: RefCell<Vec<(Nanos, Waker)>>,
+    /// Crashed: whatever still runs is only being cleared away.
+    pub(crate) over: Cell<bool>,
+    names: Cell<Option<Names>>,
+    /// The channel on which each peer was sent to last.
+    channels: RefCell<Vec<Option<u32>>>,
+    keys: Cell<u64>,
+    scratch: RefCell<Vec<u8>>,
+    size: u32,
+}
+
+impl Life {
+    pub(crate) fn new(
+        (rank, life, born): (Rank, u64, Nanos),
+        size: u32,
+        clock: Arc<AtomicU64>,
+        check: Rc<RefCell<Check>>,
+        seed: u64,
+    ) -> Rc<Life> {
+        Rc::new(Life {
+            rank,
+            life,
+            born,
+            clock,
+            check,
+            sleepers: RefCell::default(),
+            over: Cell::new(false),
+            names: Cell::new(None),
+            channels: RefCell::new(vec![None; size as usize]),
+            keys: Cell::new(mix(seed ^ mix(life))),
+            scratch: RefCell::default(),
+            size,
+        })
+    }
+
+    pub(crate) fn now(&self) -> Nanos {
+        self.clock.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn name(&self, ep: &Endpoint, kind: Kind) -> Result<tautline::Handler> {
+        if let Some(names) = self.names.get() {
+            return Ok(names[kind as usize]);
+        }
+        let first = ep.handler(Kind::Short.name())?;
+        let mut names = [first; Kind::ALL.len()];
+        for kind in Kind::ALL {
+            names[kind as usize] = ep.handler(kind.name())?;
+        }
+        self.names.set(Some(names));
+        Ok(names[kind as usize])
+    }
+
+    pub(crate) fn fresh_key(&self) -> u64 {
+        self.keys.set(self.keys.get().wrapping_add(1));
+        mix(self.keys.get())
+    }
+
+    /// Wakes those whose time has come; returns when the next one's comes.
+    pub(crate) fn wake_sleepers(&self) -> Nanos {
+        let now = self.now();
+        let mut next = Nanos::MAX;
+        self.sleepers.borrow_mut().retain(|(at, waker)| {
+            if *at <= now || self.over.get() {
+                waker.wake_by_ref();
+                return false;
+            }
+            next = next.min(*at);
+            true
+        });
+        next
+    }
+
+    /// The number of the channel to a peer.
+    pub(crate) fn channel(&self, ep: &Endpoint, peer: Rank) -> Option<u32> {
+        if peer == self.rank {
+            return Some(0);
+        }
+        ep.node().with(|i| i.link(peer).map(tautline_link::Link::channel)).ok().flatten()
+    }
+
+    /// Notes a message that was begun on the channel to a peer.
+    pub(crate) fn note(&self, peer: Rank, channel: Option<u32>, message: Begun) {
+        self.channels.borrow_mut()[peer as usize] = channel;
+        let generation = (self.life, channel.unwrap_or(0));
+        self.check.borrow_mut().begun((self.rank, peer), generation, message);
+    }
+
+    /// The first message on a channel shows its key to a handler that sees it at once. True if that is still to be done.
+    pub(crate) fn is_new(&self, peer: Rank, channel: Option<u32>) -> bool {
+        channel.is_none() || self.channels.borrow()[peer as usize] != channel
+    }
+
+    /// Sends a whole message, if that is possible at once.
+    pub(crate) fn post(&self, ep: &Endpoint, peer: Rank, kind: Kind, len: usize) -> Result<()> {
+        let channel = self.channel(ep, peer);
+        if self.is_new(peer, channel) && !(kind.is_short() && len >= 8) {
+            self.post(ep, peer, Kind::Short, 8)?;
+        }
+        let key = self.fresh_key();
+        let mut scratch = self.scratch.borrow_mut();
+        scratch.resize(len, 0);
+        content::fill(key, 0, &mut scratch);
+        ep.try_send(peer, self.name(ep, kind)?, &scratch)?;
+        self.note(peer, channel, Begun { key, len: len as u64, kind, fate: Fate::Whole });
+        Ok(())
+    }
+
+    fn start(&self, from: Rank, kind: Kind, len: u64, head: Option<u64>) -> Option<Expected> {
+        if self.over.get() {
+            return None;
+        }
+        self.check.borrow_mut().started((self.rank, self.life, self.born), from, (kind, len, head))
+    }
+
+    fn took(&self, expected: Expected, offset: u64, bytes: &[u8]) {
+        let good = content::is(expected.key, offset, bytes);
+        self.check.borrow_mut().took(expected, offset, bytes.len(), good);
+    }
+
+    fn finish(&self, expected: Expected, outcome: Outcome) {
+        if !self.over.get() {
+            self.check.borrow_mut().finished(expected, outcome);
+        }
+    }
+
+    /// A short message: all of it is there.
+    fn short(&self, kind: Kind, message: &Short<'_>) {
+        let data = message.data();
+        let head = data.first_chunk().map(|key| u64::from_le_bytes(*key));
+        let Some(expected) = self.start(message.from(), kind, data.len() as u64, head) else { return };
+        self.took(expected, 0, data);
+        self.finish(expected, if kind == Kind::PanicShort { Outcome::Quit } else { Outcome::Complete });
+        match kind {
+            Kind::Echo => {
+                // No room is no harm: nothing was promised.
+                let _ = self.post(&message.endpoint(), message.from(), Kind::Short, 16);
+            }
+            Kind::PanicShort => unwind(),
+            _ => {}
+        }
+    }
+}
+
+/// Panics without a word on standard error.
+fn unwind() -> ! {
+    std::panic::resume_unwind(Box::new("a handler that panics on purpose"))
+}
+
+/// Registers handlers of all kinds.
+pub(crate) fn register(mut builder: Builder, life: &Rc<Life>) -> Builder {
+    for kind in Kind::ALL {
+        let life = life.clone();
+        builder = if kind.is_short() {
+            builder.on_short(kind.name(), move |message: Short<'_>| life.short(kind, &message))
+        } else {
+            builder.on(kind.name(), move |message: Message| {
+                let expected = life.start(message.from(), kind, message.len(), None);
+                handle(life.clone(), message, kind, expected)
+            })
+        };
+    }
+    builder
+}
+
+async fn handle(life: Rc<Life>, message: Message, kind: Kind, expected: Option<Expected>) -> Result<()> {
+    let Some(expected) = expected else { return Ok(()) };
+    let mut rng = Rng::new(expected.key, 7);
+    let mut reader = Reader { life: life.clone(), message, expected, at: 0 };
+    let until = match kind {
+        Kind::Stream | Kind::Relay => reader.message.len(),
+        _ => rng.below(reader.message.len() + 1),
+    };
+    let mut result = reader.read(until, &mut rng).await;
+    if kind == Kind::Slow && result.is_ok() {
+        let pause = rng.magnitude(1_000, 30_000_000);
+        Sleep { life: life.clone(), until: life.now() + pause }.await;
+        result = reader.read(reader.message.len(), &mut rng).await;
+    }
+    let outcome = match &result {
+        Ok(()) if matches!(kind, Kind::Early | Kind::Panic) => Outcome::Quit,
+        Ok(()) => Outcome::Complete,
+        Err(Error::Aborted) => Outcome::Aborted,
+        Err(Error::PeerGone(..)) => Outcome::PeerGone,
+        Err(other) => {
+            life.check.borrow_mut().violation(format!("a handler got the error \"{other}\""));
+            Outcome::Quit
+        }
+    };
+    life.finish(expected, outcome);
+    match kind {
+        Kind::Panic => unwind(),
+        Kind::Early if rng.chance(500_000) => Err(Error::other("enough")),
+        Kind::Relay if outcome == Outcome::Complete => relay(&life, &reader.message, &mut rng).await,
+        _ => result,
+    }
+}
+
+/// Sends something to a third node; waits for room without holding anybody else up.
+async fn relay(life: &Life, message: &Message, rng: &mut Rng) -> Result<()> {
+    if life.over.get() {
+        return Ok(());
+    }
+    let ep = message.endpoint();
+    let peer = rng.below(u64::from(life.size)) as Rank;
+    let key = life.fresh_key();
+    let mut bytes = [0; 100];
+    let len = rng.range(8, 100) as usize;
+    content::fill(key, 0, &mut bytes[..len]);
+    let name = life.name(&ep, Kind::Short)?;
+    ep.send_async(peer, name, &bytes[..len]).await?;
+    let channel = life.channel(&ep, peer);
+    if !life.over.get() {
+        life.note(peer, channel, Begun { key, len: len as u64, kind: Kind::Short, fate: Fate::Whole });
+    }
+    Ok(())
+}
+
+struct Reader {
+    life: Rc<Life>,
+    message: Message,
+    expected: Expected,
+    at: u64,
+}
+
+impl Reader {
+    /// Reads up to `until` in pieces of odd sizes, in all the ways there are.
+    async fn read(&mut self, until: u64, rng: &mut Rng) -> Result<()> {
+        while self.at < until {
+            let left = until - self.at;
+            let want = rng.magnitude(1, left.min(100_000));
+            match rng.below(8) {
+                0 | 1 if left >= 8 => {
+                    let value: [u8; 8] = self.message.read().await?;
+                    self.life.took(self.expected, self.at, &value);
+                    self.at += 8;
+                }
+                2 | 3 => {
+                    let mut piece = [0; 300];
+                    let piece = &mut piece[..want.min(300) as usize];
+                    self.message.read_into(piece).await?;
+                    self.life.took(self.expected, self.at, piece);
+                    self.at += piece.len() as u64;
+                }
+                4 => {
+                    self.message.skip(want).await?;
+                    self.at += want;
+                }
+                _ => {
+                    let (life, expected, mut at) = (&self.life, self.expected, self.at);
+                    self.message
+                        .read_with(want as usize, |part| {
+                            life.took(expected, at, part);
+                            at += part.len() as u64;
+                        })
+                        .await?;
+                    self.at = at;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Waits for a moment of the virtual clock.
+struct Sleep {
+    life: Rc<Life>,
+    until: Nanos,
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        if self.life.now() >= self.until || self.life.over.get() {
+            return Poll::Ready(());
+        }
+        self.life.sleepers.borrow_mut().push((self.until, context.waker().clone()));
+        Poll::Pending
+    }
+}

@@ -1,0 +1,112 @@
+//! Many seeds.
+
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::{Options, Report, run};
+
+/// How far many seeds have come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Seeds that are done.
+    pub seeds: u64,
+    /// Of how many.
+    pub of: u64,
+    /// Messages so far.
+    pub messages: u64,
+    /// Seeds with violations so far.
+    pub failed: u64,
+}
+
+/// What came of many seeds.
+#[derive(Clone, Debug, Default)]
+pub struct Sum {
+    /// Seeds run.
+    pub seeds: u64,
+    /// Messages that reached a handler.
+    pub messages: u64,
+    /// Bytes compared.
+    pub bytes: u64,
+    /// Messages lost with peers whose end was reported.
+    pub lost: u64,
+    /// Reports that a peer is gone.
+    pub deaths: u64,
+    /// Frames delivered.
+    pub frames: u64,
+    /// Virtual time of all seeds together.
+    pub virtual_ns: u64,
+    /// Seeds run a second time that gave the same hash.
+    pub same: u64,
+    /// Seeds run a second time that gave another hash.
+    pub different: Vec<u64>,
+    /// Reports of the seeds with violations.
+    pub failures: Vec<Report>,
+}
+
+impl Sum {
+    /// Whether every promise was kept, and every second run was like the first.
+    pub fn is_good(&self) -> bool {
+        self.failures.is_empty() && self.different.is_empty()
+    }
+
+    fn add(&mut self, report: Report) {
+        self.seeds += 1;
+        self.messages += report.messages;
+        self.bytes += report.bytes;
+        self.lost += report.lost;
+        self.deaths += report.deaths;
+        self.frames += report.frames;
+        self.virtual_ns += report.virtual_ns;
+        if !report.is_good() {
+            self.failures.push(report);
+        }
+    }
+}
+
+/// One seed in so many is run twice and must give the same hash (G4).
+const TWICE_EVERY: u64 = 100;
+
+/// Runs seeds from `first` on: `count` of them, or more until `messages` messages were handled; on up to two threads, each
+/// seed in one of them. `progress` is told after each seed.
+pub fn run_many(
+    first: u64,
+    count: u64,
+    messages: u64,
+    threads: usize,
+    options: &Options,
+    progress: impl Fn(Progress) + Sync,
+) -> Sum {
+    let next = AtomicU64::new(0);
+    let sum = Mutex::new(Sum::default());
+    let work = || {
+        loop {
+            let so_far = sum.lock().unwrap_or_else(PoisonError::into_inner).messages;
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            if index >= count && so_far >= messages {
+                return;
+            }
+            let seed = first.wrapping_add(index);
+            let report = run(seed, options);
+            let again = (index % TWICE_EVERY == 0).then(|| run(seed, options).trace_hash == report.trace_hash);
+            let mut sum = sum.lock().unwrap_or_else(PoisonError::into_inner);
+            match again {
+                Some(true) => sum.same += 1,
+                Some(false) => sum.different.push(seed),
+                None => {}
+            }
+            sum.add(report);
+            let failed = sum.failures.len() as u64;
+            progress(Progress { seeds: sum.seeds, of: count.max(sum.seeds), messages: sum.messages, failed });
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads.clamp(1, 2) {
+            scope.spawn(work);
+        }
+        work();
+    });
+    let mut sum = sum.into_inner().unwrap_or_else(PoisonError::into_inner);
+    sum.failures.sort_by_key(|report| report.seed);
+    sum
+}

@@ -1,0 +1,460 @@
+//! The virtual network: paths with bandwidth, delay, queues and every fault there is, and the heap of things to come.
+//!
+//! All of it is ordered by (time, sequence), so that a seed decides everything. What does not live here: nodes and what
+//! their programs do.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tautline_device::{DeviceEvent, RouteId};
+
+use crate::Nanos;
+use crate::rng::Rng;
+use crate::trace::Trace;
+
+/// What a path is like when nothing special happens. Shares are in millionths.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PathOptions {
+    /// Bandwidth in megabits per second; zero for unlimited.
+    pub mbps: u64,
+    /// One-way delay in nanoseconds.
+    pub delay_ns: Nanos,
+    /// Up to so much more, drawn for each frame; does not change the order.
+    pub jitter_ns: Nanos,
+    /// Bytes that may wait to be put on the wire; more are dropped at the tail. Zero for unlimited.
+    pub queue_bytes: u64,
+    /// Share of frames that vanish.
+    pub loss_ppm: u32,
+    /// Share of frames that come twice, the copy now and then much later.
+    pub duplicate_ppm: u32,
+    /// Share of frames that are held back.
+    pub reorder_ppm: u32,
+    /// How many frames at most pass a frame that is held back.
+    pub reorder_by: u64,
+    /// Share of frames that are damaged: bits flipped, or the end cut off.
+    pub corrupt_ppm: u32,
+}
+
+/// Bytes around a frame on the wire: UDP, IP, Ethernet.
+const OVERHEAD: u64 = 66;
+/// What a frame costs the receiver's buffer beside its bytes.
+const CHARGE: usize = 256;
+/// The share of frames that a burst takes.
+const BURST_PPM: u32 = 950_000;
+
+#[derive(Debug)]
+pub(crate) struct Path {
+    pub(crate) options: PathOptions,
+    pub(crate) mtu: usize,
+    /// Frames that are too large are told of, as routers do; otherwise they vanish.
+    pub(crate) tells: bool,
+    pub(crate) burst_until: Nanos,
+    pub(crate) dark_until: Nanos,
+    told_at: Nanos,
+    busy_until: Nanos,
+    last_arrival: Nanos,
+    held: Vec<Held>,
+}
+
+#[derive(Debug)]
+struct Held {
+    id: u64,
+    frame: u32,
+    left: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum What {
+    Arrive { to: u32, frame: u32 },
+    Release { path: u32, id: u64 },
+    Run { node: u32 },
+    Fault { index: u32 },
+}
+
+/// One node's plug.
+#[derive(Debug)]
+pub(crate) struct Port {
+    pub(crate) addr: SocketAddr,
+    /// Which life of the node is plugged in; zero for none.
+    pub(crate) life: u64,
+    pub(crate) rx: VecDeque<u32>,
+    rx_bytes: usize,
+    pub(crate) rx_limit: usize,
+    pub(crate) events: VecDeque<(RouteId, DeviceEvent)>,
+    /// When the node runs next; `Nanos::MAX` if nothing is planned.
+    run_at: Nanos,
+    /// Not before this.
+    pub(crate) not_before: Nanos,
+    /// How long after a frame's arrival the node looks.
+    pub(crate) latency: Nanos,
+}
+
+/// What the network did; all of it only grows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NetCounters {
+    /// Frames handed to the network.
+    pub sent: u64,
+    /// Frames that reached a node's buffer.
+    pub delivered: u64,
+    /// Bytes of those.
+    pub delivered_bytes: u64,
+    /// Lost by chance or in a burst.
+    pub lost: u64,
+    /// Lost in a black hole or partition.
+    pub dark: u64,
+    /// Dropped at the tail of a queue.
+    pub tail_dropped: u64,
+    /// Dropped because a node's buffer was full.
+    pub overflowed: u64,
+    /// Too large for the path.
+    pub too_large: u64,
+    /// Delivered twice.
+    pub duplicated: u64,
+    /// Held back for others to pass.
+    pub reordered: u64,
+    /// Damaged.
+    pub corrupted: u64,
+    /// For or from a node that was no more.
+    pub unplugged: u64,
+}
+
+/// A frame on its way.
+#[derive(Debug, Default)]
+pub(crate) struct Frame {
+    pub(crate) from: u32,
+    pub(crate) bytes: Vec<u8>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Net {
+    clock: Arc<AtomicU64>,
+    heap: BinaryHeap<Reverse<(Nanos, u64, What)>>,
+    sequence: u64,
+    pub(crate) ports: Vec<Port>,
+    pub(crate) paths: Vec<Path>,
+    frames: Vec<Frame>,
+    free: Vec<u32>,
+    rng: Rng,
+    pub(crate) hash: u64,
+    pub(crate) counters: NetCounters,
+    pub(crate) trace: Option<Trace>,
+}
+
+/// The address of a node.
+pub(crate) fn address(node: u32) -> SocketAddr {
+    SocketAddr::from(([10, 0, (node >> 8) as u8, node as u8 + 1], 7_000))
+}
+
+fn node_of(addr: SocketAddr) -> Option<u32> {
+    match addr {
+        SocketAddr::V4(a) if a.port() == 7_000 && a.ip().octets()[..2] == [10, 0] => {
+            let [_, _, high, low] = a.ip().octets();
+            Some(u32::from(high) << 8 | u32::from(low.checked_sub(1)?))
+        }
+        _ => None,
+    }
+}
+
+impl Net {
+    pub(crate) fn new(nodes: u32, seed: u64, options: PathOptions, mtu: usize, rx_limit: usize) -> Net {
+        let port = |node| Port {
+            addr: address(node),
+            life: 0,
+            rx: VecDeque::new(),
+            rx_bytes: 0,
+            rx_limit,
+            events: VecDeque::new(),
+            run_at: Nanos::MAX,
+            not_before: 0,
+            latency: 1_000,
+        };
+        let path = |_| Path {
+            options,
+            mtu,
+            tells: false,
+            burst_until: 0,
+            dark_until: 0,
+            told_at: 0,
+            busy_until: 0,
+            last_arrival: 0,
+            held: Vec::new(),
+        };
+        Net {
+            clock: Arc::default(),
+            heap: BinaryHeap::new(),
+            sequence: 0,
+            ports: (0..nodes).map(port).collect(),
+            paths: (0..nodes * nodes).map(path).collect(),
+            frames: Vec::new(),
+            free: Vec::new(),
+            rng: Rng::new(seed, 0x6e65_7477),
+            hash: 0xcbf2_9ce4_8422_2325,
+            counters: NetCounters::default(),
+            trace: None,
+        }
+    }
+
+    pub(crate) fn clock(&self) -> Arc<AtomicU64> {
+        self.clock.clone()
+    }
+
+    #[inline]
+    pub(crate) fn now(&self) -> Nanos {
+        self.clock.load(Ordering::Relaxed)
+    }
+
+    fn path_index(&self, from: u32, to: u32) -> usize {
+        from as usize * self.ports.len() + to as usize
+    }
+
+    pub(crate) fn path_mut(&mut self, from: u32, to: u32) -> &mut Path {
+        let at = self.path_index(from, to);
+        &mut self.paths[at]
+    }
+
+    /// Adds something that happened to the trace's hash.
+    #[inline]
+    pub(crate) fn note(&mut self, a: u64, b: u64) {
+        self.hash = (self.hash ^ a).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23);
+        self.hash = (self.hash ^ b).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+    }
+
+    pub(crate) fn schedule(&mut self, at: Nanos, what: What) {
+        self.sequence += 1;
+        self.heap.push(Reverse((at.max(self.now()), self.sequence, what)));
+    }
+
+    /// The node runs at `at`, or earlier if that is planned already.
+    pub(crate) fn wake(&mut self, node: u32, at: Nanos) {
+        let at = at.max(self.ports[node as usize].not_before).max(self.now());
+        if at < self.ports[node as usize].run_at {
+            self.ports[node as usize].run_at = at;
+            self.schedule(at, What::Run { node });
+        }
+    }
+
+    /// A run is planned for this moment; it is thereby begun.
+    fn take_run(&mut self, node: u32, at: Nanos) -> bool {
+        let port = &mut self.ports[node as usize];
+        if port.run_at != at {
+            return false;
+        }
+        port.run_at = Nanos::MAX;
+        if port.not_before > at {
+            let later = port.not_before;
+            self.wake(node, later);
+            return false;
+        }
+        true
+    }
+
+    /// Lets the network go on until a node is to run or a fault is due; moves the clock.
+    pub(crate) fn advance(&mut self) -> Option<(Nanos, What)> {
+        while let Some(Reverse((at, _, what))) = self.heap.pop() {
+            self.clock.store(at, Ordering::Relaxed);
+            match what {
+                What::Arrive { to, frame } => self.arrive(at, to, frame),
+                What::Release { path, id } => self.release(at, path, id),
+                What::Run { node } if !self.take_run(node, at) => {}
+                What::Run { .. } | What::Fault { .. } => return Some((at, what)),
+            }
+        }
+        None
+    }
+
+    fn arrive(&mut self, at: Nanos, to: u32, frame: u32) {
+        let len = self.frames[frame as usize].bytes.len();
+        let digest = digest(&self.frames[frame as usize].bytes);
+        self.note(at ^ u64::from(to) << 56, digest);
+        let port = &mut self.ports[to as usize];
+        let verdict = if port.life == 0 {
+            self.counters.unplugged += 1;
+            "nobody there"
+        } else if port.rx_bytes + len + CHARGE > port.rx_limit {
+            self.counters.overflowed += 1;
+            "buffer full"
+        } else {
+            port.rx_bytes += len + CHARGE;
+            port.rx.push_back(frame);
+            self.counters.delivered += 1;
+            self.counters.delivered_bytes += len as u64;
+            let latency = port.latency;
+            self.wake(to, at + latency);
+            ""
+        };
+        if let Some(trace) = &mut self.trace {
+            let from = self.frames[frame as usize].from;
+            trace.frame(at, from, to, &self.frames[frame as usize].bytes, verdict);
+        }
+        if !verdict.is_empty() {
+            self.recycle(frame);
+        }
+    }
+
+    fn release(&mut self, at: Nanos, path: u32, id: u64) {
+        let held = &mut self.paths[path as usize].held;
+        if let Some(i) = held.iter().position(|h| h.id == id) {
+            let frame = held.remove(i).frame;
+            let to = path % self.ports.len() as u32;
+            self.schedule(at, What::Arrive { to, frame });
+        }
+    }
+
+    /// Takes the next frame out of a node's buffer.
+    pub(crate) fn receive(&mut self, node: u32) -> Option<u32> {
+        let port = &mut self.ports[node as usize];
+        let frame = port.rx.pop_front()?;
+        port.rx_bytes -= self.frames[frame as usize].bytes.len() + CHARGE;
+        Some(frame)
+    }
+
+    pub(crate) fn frame(&self, frame: u32) -> &Frame {
+        &self.frames[frame as usize]
+    }
+
+    pub(crate) fn recycle(&mut self, frame: u32) {
+        self.free.push(frame);
+    }
+
+    /// The node is no more: what waits for it is gone.
+    pub(crate) fn unplug(&mut self, node: u32) {
+        while let Some(frame) = self.receive(node) {
+            self.recycle(frame);
+        }
+        let port = &mut self.ports[node as usize];
+        port.life = 0;
+        port.events.clear();
+        port.run_at = Nanos::MAX;
+    }
+
+    /// Sends a frame; see the head of this file for what may become of it.
+    pub(crate) fn transmit(&mut self, from: u32, route: RouteId, to: SocketAddr, bytes: &[u8]) {
+        self.counters.sent += 1;
+        let now = self.now();
+        let Some(to) = node_of(to).filter(|to| (*to as usize) < self.ports.len()) else {
+            self.counters.unplugged += 1;
+            return;
+        };
+        let index = self.path_index(from, to);
+        let path = &mut self.paths[index];
+        if bytes.len() > path.mtu {
+            self.counters.too_large += 1;
+            // A router answers, but not to every frame.
+            if path.tells && now >= path.told_at {
+                path.told_at = now + 1_000_000;
+                let event = DeviceEvent::PathLimit { route, max_frame: path.mtu };
+                self.ports[from as usize].events.push_back((route, event));
+            }
+            return self.say(now, from, to, bytes, "too large");
+        }
+        let options = path.options;
+        let start = path.busy_until.max(now);
+        let waiting = ((start - now) * options.mbps) / 8_000;
+        if options.queue_bytes > 0 && waiting > options.queue_bytes {
+            self.counters.tail_dropped += 1;
+            return self.say(now, from, to, bytes, "queue full");
+        }
+        let time = (bytes.len() as u64 + OVERHEAD) * 8_000;
+        path.busy_until = start + time.checked_div(options.mbps).unwrap_or(0);
+        if now < path.dark_until {
+            self.counters.dark += 1;
+            return self.say(now, from, to, bytes, "dark");
+        }
+        let loss = if now < path.burst_until { BURST_PPM } else { options.loss_ppm };
+        if self.rng.chance(loss) {
+            self.counters.lost += 1;
+            return self.say(now, from, to, bytes, "lost");
+        }
+        let jitter = if options.jitter_ns > 0 { self.rng.below(options.jitter_ns) } else { 0 };
+        let arrival = (path.busy_until + options.delay_ns + jitter).max(path.last_arrival);
+        path.last_arrival = arrival;
+        self.copy(index, (from, to), arrival, bytes);
+        if self.rng.chance(options.duplicate_ppm) {
+            self.counters.duplicated += 1;
+            let late = if self.rng.chance(60_000) { self.rng.magnitude(1_000, 1_500_000_000) } else { 0 };
+            self.copy(index, (from, to), arrival + late, bytes);
+        }
+        self.pass_held(index, to, arrival);
+    }
+
+    #[inline]
+    fn say(&mut self, now: Nanos, from: u32, to: u32, bytes: &[u8], verdict: &str) {
+        if let Some(trace) = &mut self.trace {
+            trace.frame(now, from, to, bytes, verdict);
+        }
+    }
+
+    /// One copy of a frame sets out.
+    fn copy(&mut self, index: usize, (from, to): (u32, u32), arrival: Nanos, bytes: &[u8]) {
+        let options = self.paths[index].options;
+        let frame = self.free.pop().unwrap_or_else(|| {
+            self.frames.push(Frame::default());
+            self.frames.len() as u32 - 1
+        });
+        let copy = &mut self.frames[frame as usize];
+        copy.from = from;
+        copy.bytes.clear();
+        copy.bytes.extend_from_slice(bytes);
+        if self.rng.chance(options.corrupt_ppm) {
+            self.counters.corrupted += 1;
+            damage(&mut self.rng, &mut self.frames[frame as usize].bytes);
+        }
+        if !self.rng.chance(options.reorder_ppm) {
+            return self.schedule(arrival, What::Arrive { to, frame });
+        }
+        self.counters.reordered += 1;
+        let left = self.rng.range(1, options.reorder_by.max(1));
+        self.sequence += 1;
+        let id = self.sequence;
+        // It passes itself first.
+        self.paths[index].held.push(Held { id, frame, left: left + 1 });
+        self.schedule(arrival + left * 20_000, What::Release { path: index as u32, id });
+    }
+
+    /// A later frame passes those that are held back.
+    fn pass_held(&mut self, index: usize, to: u32, arrival: Nanos) {
+        let mut i = 0;
+        while i < self.paths[index].held.len() {
+            let held = &mut self.paths[index].held[i];
+            held.left -= 1;
+            if held.left == 0 {
+                let frame = self.paths[index].held.remove(i).frame;
+                self.schedule(arrival, What::Arrive { to, frame });
+            } else {
+                i += 1;
+            }
+        }
+    }
+}
+
+/// Flips a few bits, or cuts the end off.
+fn damage(rng: &mut Rng, bytes: &mut Vec<u8>) {
+    if bytes.is_empty() {
+        return;
+    }
+    if rng.chance(125_000) {
+        let len = rng.below(bytes.len() as u64) as usize;
+        return bytes.truncate(len);
+    }
+    for _ in 0..rng.range(1, 8) {
+        let bit = rng.below(bytes.len() as u64 * 8) as usize;
+        bytes[bit / 8] ^= 1 << (bit % 8);
+    }
+}
+
+/// A digest of a frame's bytes.
+fn digest(bytes: &[u8]) -> u64 {
+    let mut hash = bytes.len() as u64;
+    let mut words = bytes.chunks_exact(8);
+    for word in &mut words {
+        let word = u64::from_le_bytes(word.try_into().expect("eight bytes"));
+        hash = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31);
+    }
+    for byte in words.remainder() {
+        hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    }
+    hash
+}

@@ -1,0 +1,120 @@
+//! What came of a run.
+
+use tautline::Counters;
+
+use crate::Nanos;
+use crate::net::NetCounters;
+
+/// Sums over all nodes and all their lives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Turns of the world.
+    pub steps: u64,
+    /// Slots sent for the first time.
+    pub slots_sent: u64,
+    /// Slots sent again.
+    pub slots_resent: u64,
+    /// Expirations of retransmission timers.
+    pub timeouts: u64,
+    /// Frames dropped because their tag or seal was wrong.
+    pub bad_tag: u64,
+    /// Frames dropped because they had been seen.
+    pub replayed: u64,
+    /// Frames dropped because they made no sense, or were not ours.
+    pub malformed: u64,
+    /// Frames of channels that were no more.
+    pub stale: u64,
+    /// Handshake frames that were not authentic.
+    pub forged: u64,
+    /// Path limits lowered because large frames vanished.
+    pub black_holes: u64,
+    /// Times that sending stopped for want of credit.
+    pub credit_stalls: u64,
+    /// Sends refused because the peer was gone.
+    pub refused: u64,
+}
+
+impl Totals {
+    pub(crate) fn add(&mut self, counters: &Counters) {
+        self.slots_sent += counters.links.slots_sent;
+        self.slots_resent += counters.links.slots_resent;
+        self.timeouts += counters.links.timeouts;
+        self.bad_tag += counters.links.bad_tag;
+        self.replayed += counters.links.replayed;
+        self.malformed += counters.links.malformed + counters.strays;
+        self.stale += counters.stale;
+        self.forged += counters.forged_handshakes;
+        self.black_holes += counters.links.black_holes;
+        self.credit_stalls += counters.links.credit_stalls;
+    }
+}
+
+/// What came of one seed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// The seed.
+    pub seed: u64,
+    /// Everything that it drew, as text.
+    pub options: String,
+    /// Messages that reached a handler.
+    pub messages: u64,
+    /// Messages that a handler read to the end.
+    pub completed: u64,
+    /// Bytes that handlers looked at, all of them compared with what was sent.
+    pub bytes: u64,
+    /// Messages that were lost with a peer whose end was reported.
+    pub lost: u64,
+    /// Reports that a peer is gone.
+    pub deaths: u64,
+    /// Frames that the network delivered.
+    pub frames: u64,
+    /// How long it took on the virtual clock.
+    pub virtual_ns: Nanos,
+    /// How often a promise was broken.
+    pub violation_count: u64,
+    /// The first of those, with their times.
+    pub violations: Vec<String>,
+    /// The same for the same seed, always.
+    pub trace_hash: u64,
+    /// What the network did.
+    pub net: NetCounters,
+    /// What the nodes counted.
+    pub totals: Totals,
+}
+
+impl Report {
+    /// Whether every promise was kept.
+    pub fn is_good(&self) -> bool {
+        self.violation_count == 0
+    }
+
+    /// The command that shows this run again.
+    pub fn replay_command(&self) -> String {
+        format!("tautline sim --seed {} --replay", self.seed)
+    }
+}
+
+impl std::fmt::Display for Report {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        writeln!(
+            f,
+            "seed {}: {} messages ({} read to the end, {} lost with their peers), {} frames, {} ms, hash {:016x}",
+            self.seed,
+            self.messages,
+            self.completed,
+            self.lost,
+            self.frames,
+            self.virtual_ns / 1_000_000,
+            self.trace_hash
+        )?;
+        if self.is_good() {
+            return Ok(());
+        }
+        write!(f, "{}", self.options)?;
+        writeln!(f, "{:?}\n{:?}", self.net, self.totals)?;
+        for violation in &self.violations {
+            writeln!(f, "VIOLATION {violation}")?;
+        }
+        writeln!(f, "{} violations; see them again with: {}", self.violation_count, self.replay_command())
+    }
+}

@@ -1,0 +1,86 @@
+//! Faults that happen at their time: drawn beforehand, so that they can be printed.
+
+use crate::rng::Rng;
+use crate::swarm::Swarm;
+use crate::{Nanos, Sabotage};
+
+const MILLI: Nanos = 1_000_000;
+
+/// Something that goes wrong, or right again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// Nearly everything on a path is lost.
+    Burst { from: u32, to: u32, for_ns: Nanos },
+    /// Nothing gets through, one way or both.
+    BlackHole { from: u32, to: u32, both: bool, for_ns: Nanos },
+    /// Nothing gets from the nodes in the mask to the others, or neither way.
+    Partition { mask: u32, both: bool, for_ns: Nanos },
+    /// The node does not run at all.
+    Pause { node: u32, for_ns: Nanos },
+    /// The node's program computes: it neither extracts nor sends, but the watchdog keeps the network going.
+    Compute { node: u32, for_ns: Nanos },
+    /// The node is no more, and comes back under a new epoch.
+    Crash { node: u32, back_after: Nanos },
+    /// A crashed node comes back.
+    Restart { node: u32 },
+    /// Larger frames no longer pass between the two, which is told or not.
+    Mtu { a: u32, b: u32, mtu: usize, tells: bool },
+    /// All is well from here on.
+    Heal,
+}
+
+/// A fault and its time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Planned {
+    pub(crate) at: Nanos,
+    pub(crate) fault: Fault,
+}
+
+pub(crate) fn draw(rng: &mut Rng, swarm: &Swarm, sabotage: Sabotage) -> Vec<Planned> {
+    let nodes = swarm.nodes.len() as u64;
+    // Each seed knows only some sorts of fault, so that each sort also appears without the others.
+    let sorts: Vec<u64> = (0..7).filter(|_| rng.chance(400_000)).collect();
+    let count = if sorts.is_empty() { 0 } else { rng.magnitude(1, 16) };
+    let mut faults: Vec<Planned> = (0..count)
+        .map(|_| {
+            let sort = rng.pick(&sorts);
+            Planned { at: rng.below(swarm.horizon), fault: draw_one(rng, sort, nodes, swarm.max_frame) }
+        })
+        .collect();
+    match sabotage {
+        Sabotage::Stall => {
+            let fault = Fault::BlackHole { from: 0, to: 1, both: false, for_ns: 1 << 50 };
+            faults.push(Planned { at: swarm.horizon / 2, fault });
+        }
+        Sabotage::Deaf => {
+            let fault = Fault::Compute { node: 0, for_ns: 3_000 * MILLI };
+            faults = vec![Planned { at: swarm.horizon / 4, fault }];
+        }
+        _ => {}
+    }
+    faults.sort_by_key(|p| p.at);
+    faults
+}
+
+fn draw_one(rng: &mut Rng, sort: u64, nodes: u64, max_frame: usize) -> Fault {
+    let from = rng.below(nodes) as u32;
+    let to = (from + rng.range(1, nodes - 1) as u32) % nodes as u32;
+    match sort {
+        0 => Fault::Burst { from, to, for_ns: rng.magnitude(MILLI / 10, 50 * MILLI) },
+        1 => Fault::BlackHole { from, to, both: rng.chance(500_000), for_ns: rng.magnitude(MILLI, 5_000 * MILLI) },
+        2 => {
+            let mask = rng.range(1, (1 << nodes) - 2) as u32;
+            Fault::Partition { mask, both: rng.chance(300_000), for_ns: rng.magnitude(MILLI, 3_000 * MILLI) }
+        }
+        3 => {
+            let long = if rng.chance(50_000) { 3_000 * MILLI } else { 500 * MILLI };
+            Fault::Pause { node: from, for_ns: rng.magnitude(MILLI, long) }
+        }
+        4 => Fault::Compute { node: from, for_ns: rng.magnitude(MILLI, 5_000 * MILLI) },
+        5 => Fault::Crash { node: from, back_after: rng.magnitude(MILLI / 10, 2_000 * MILLI) },
+        _ => {
+            let mtu = if rng.chance(300_000) { max_frame } else { rng.range(1_232, max_frame as u64) as usize };
+            Fault::Mtu { a: from, b: to, mtu, tells: rng.chance(500_000) }
+        }
+    }
+}

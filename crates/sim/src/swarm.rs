@@ -1,0 +1,152 @@
+//! Options drawn from a seed: every seed is another world.
+
+use tautline::Security;
+use tautline_link::Policy;
+
+use crate::net::PathOptions;
+use crate::rng::Rng;
+use crate::schedule::{Planned, draw as draw_faults};
+use crate::{Nanos, Options, Sabotage};
+
+/// The options of one node.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NodeOptions {
+    pub(crate) recovery: Policy,
+    pub(crate) credit_slots: u32,
+    pub(crate) message_window: u32,
+    pub(crate) window_initial: u32,
+    pub(crate) congestion: bool,
+    pub(crate) ack_every: u32,
+    pub(crate) ack_delay: Nanos,
+    pub(crate) share_frames: bool,
+    pub(crate) tx_slots: usize,
+    /// Bytes extracted at a time.
+    pub(crate) extract: usize,
+    /// How often a step extracts.
+    pub(crate) rounds: u32,
+    /// How long a step takes.
+    pub(crate) step_ns: Nanos,
+    /// Between a frame's arrival and the program's look.
+    pub(crate) latency_ns: Nanos,
+    pub(crate) batch_ppm: u32,
+    pub(crate) give_up_ppm: u32,
+    pub(crate) burst: u64,
+    pub(crate) gap_ns: Nanos,
+    /// Bytes of the longest message.
+    pub(crate) largest: u64,
+}
+
+/// Everything that a seed decides beforehand.
+#[derive(Clone, Debug)]
+pub(crate) struct Swarm {
+    pub(crate) security: Security,
+    pub(crate) max_frame: usize,
+    pub(crate) rx_limit: usize,
+    pub(crate) path: PathOptions,
+    pub(crate) nodes: Vec<NodeOptions>,
+    pub(crate) messages: u64,
+    pub(crate) horizon: Nanos,
+    pub(crate) faults: Vec<Planned>,
+}
+
+impl Swarm {
+    pub(crate) fn draw(seed: u64, options: &Options) -> Swarm {
+        let mut rng = Rng::new(seed, 0x5377_6172);
+        let sabotage = options.sabotage;
+        let nodes = rng.pick(&[2, 2, 2, 3, 3, 4, 5, 6, 8]);
+        let security = match rng.below(20) {
+            _ if sabotage == Sabotage::Damage => Security::Open,
+            0..=11 => Security::Fabric,
+            12..=16 => Security::Open,
+            _ => Security::Sealed,
+        };
+        let mut path = draw_path(&mut rng);
+        // Without protection, damage would go unnoticed: that is what open mode means.
+        if security == Security::Open {
+            path.corrupt_ppm = if sabotage == Sabotage::Damage { 50_000 } else { 0 };
+        }
+        let horizon = rng.magnitude(10_000_000, 4_000_000_000);
+        let messages = rng.range(options.messages / 2, options.messages + options.messages / 2).max(1);
+        let per_node = messages / nodes + 1;
+        let largest = if rng.chance(300_000) { 1 << 20 } else { rng.magnitude(1_000, 100_000) };
+        let draw_node = |rng: &mut Rng| draw_node(rng, per_node, horizon, largest);
+        let mut swarm = Swarm {
+            security,
+            max_frame: rng.pick(&[1_232, 1_472, 1_472, 1_472, 4_000, 8_972]),
+            rx_limit: rng.pick(&[48, 128, 208, 208, 1_024]) * 1_024,
+            path,
+            nodes: (0..nodes).map(|_| draw_node(&mut rng)).collect(),
+            messages,
+            horizon,
+            faults: Vec::new(),
+        };
+        swarm.faults = draw_faults(&mut rng, &swarm, sabotage);
+        swarm
+    }
+}
+
+fn share(rng: &mut Rng, chance_ppm: u32, most_ppm: u64) -> u32 {
+    if rng.chance(chance_ppm) { rng.magnitude(100, most_ppm) as u32 } else { 0 }
+}
+
+fn draw_path(rng: &mut Rng) -> PathOptions {
+    PathOptions {
+        mbps: rng.pick(&[100, 1_000, 1_000, 10_000, 0]),
+        delay_ns: rng.magnitude(500, 2_000_000),
+        jitter_ns: if rng.chance(500_000) { rng.magnitude(100, 500_000) } else { 0 },
+        queue_bytes: rng.pick(&[0, 64 * 1_024, 256 * 1_024, 1 << 20]),
+        loss_ppm: share(rng, 600_000, 300_000),
+        duplicate_ppm: share(rng, 400_000, 500_000),
+        reorder_ppm: share(rng, 400_000, 300_000),
+        reorder_by: rng.magnitude(1, 64),
+        corrupt_ppm: share(rng, 400_000, 100_000),
+    }
+}
+
+fn draw_node(rng: &mut Rng, messages: u64, horizon: Nanos, largest: u64) -> NodeOptions {
+    let burst = rng.magnitude(1, 500).min(messages);
+    let bursts = messages / (burst / 4 + 1) + 1;
+    NodeOptions {
+        recovery: if rng.chance(250_000) { Policy::GoBackN } else { Policy::SelectiveRepeat },
+        credit_slots: rng.pick(&[2, 8, 64, 256, 256, 256, 1_024]),
+        message_window: rng.pick(&[2_000, 16 * 1_024, 64 * 1_024, 512 * 1_024, 512 * 1_024]),
+        window_initial: rng.pick(&[8, 32, 128, 128]) * 1_024,
+        congestion: !rng.chance(100_000),
+        ack_every: rng.pick(&[1, 8, 24, 24]),
+        ack_delay: rng.pick(&[50_000, 500_000, 500_000, 2_000_000]),
+        share_frames: rng.chance(300_000),
+        tx_slots: rng.pick(&[64, 256, 512]),
+        extract: if rng.chance(800_000) { usize::MAX } else { rng.magnitude(1, 65_536) as usize },
+        rounds: rng.pick(&[1, 8, 32, 32]),
+        step_ns: rng.magnitude(500, 20_000),
+        latency_ns: rng.magnitude(200, 50_000),
+        batch_ppm: rng.pick(&[0, 100_000, 900_000]),
+        give_up_ppm: rng.pick(&[0, 20_000, 100_000]),
+        burst,
+        gap_ns: horizon / bursts,
+        largest,
+    }
+}
+
+impl std::fmt::Display for Swarm {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        writeln!(
+            f,
+            "{} nodes, {} messages over {} ms, {:?}, frames of {} bytes, buffers of {} bytes",
+            self.nodes.len(),
+            self.messages,
+            self.horizon / 1_000_000,
+            self.security,
+            self.max_frame,
+            self.rx_limit
+        )?;
+        writeln!(f, "{:?}", self.path)?;
+        for (rank, node) in self.nodes.iter().enumerate() {
+            writeln!(f, "node {rank}: {node:?}")?;
+        }
+        for planned in &self.faults {
+            writeln!(f, "at {} us: {:?}", planned.at / 1_000, planned.fault)?;
+        }
+        Ok(())
+    }
+}

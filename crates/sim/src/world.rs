@@ -1,0 +1,299 @@
+//! The world: nodes that run, pause, compute, crash and come back, on a virtual clock, in one thread.
+
+mod faults;
+mod finish;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Mutex, PoisonError};
+
+use tautline::{Clock, Config, Endpoint, Event, Job, Member};
+use tautline_link::JobKey;
+
+use crate::check::Check;
+use crate::device::{SharedNet, SimDevice, lock};
+use crate::handlers::{Kind, Life, register};
+use crate::net::{Net, What, address};
+use crate::program::Program;
+use crate::report::{Report, Totals};
+use crate::rng::Rng;
+use crate::swarm::Swarm;
+use crate::trace::{Trace, time};
+use crate::{Nanos, Options, Sabotage};
+
+/// A node that runs, with its program.
+struct Up {
+    // The order of fields is the order of their end: half-sent messages before the endpoint.
+    program: Program,
+    life: Rc<Life>,
+    ep: Endpoint,
+}
+
+/// A place where a node lives, and may live again.
+struct Node {
+    up: Option<Up>,
+    computing_until: Nanos,
+    /// Messages that a restarted program is to send.
+    messages: u64,
+}
+
+pub(crate) struct World {
+    seed: u64,
+    options: Options,
+    swarm: Swarm,
+    net: SharedNet,
+    clock: Arc<AtomicU64>,
+    check: Rc<RefCell<Check>>,
+    nodes: Vec<Node>,
+    entropy: Rng,
+    lives: u64,
+    /// When a pair last suffered something that silence may follow from.
+    suffered: Vec<Nanos>,
+    healed_at: Option<Nanos>,
+    totals: Totals,
+    stop: bool,
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, options: &Options, trace: Option<Trace>) -> World {
+        let swarm = Swarm::draw(seed, options);
+        let size = swarm.nodes.len() as u32;
+        let mut net = Net::new(size, seed, swarm.path, swarm.max_frame, swarm.rx_limit);
+        net.trace = trace;
+        let clock = net.clock();
+        for (index, planned) in swarm.faults.iter().enumerate() {
+            net.schedule(planned.at, What::Fault { index: index as u32 });
+        }
+        net.schedule(swarm.horizon, What::Fault { index: u32::MAX });
+        let messages = swarm.messages / u64::from(size) + 1;
+        let mut world = World {
+            seed,
+            options: options.clone(),
+            net: Arc::new(Mutex::new(net)),
+            clock,
+            check: Rc::new(RefCell::new(Check::new(size, options.sabotage))),
+            nodes: (0..size).map(|_| Node { up: None, computing_until: 0, messages }).collect(),
+            entropy: Rng::new(seed, 0x656e_7472),
+            lives: 0,
+            suffered: vec![0; (size * size) as usize],
+            healed_at: None,
+            totals: Totals::default(),
+            stop: false,
+            swarm,
+        };
+        (0..size).for_each(|node| world.start(node));
+        world
+    }
+
+    fn size(&self) -> u32 {
+        self.nodes.len() as u32
+    }
+
+    fn now(&self) -> Nanos {
+        self.clock.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    fn say(&self, line: impl FnOnce() -> String) {
+        if let Some(trace) = &mut lock(&self.net).trace {
+            trace.line(self.now(), &line());
+        }
+    }
+
+    fn violation(&self, what: impl AsRef<str>) {
+        self.say(|| format!("VIOLATION {}", what.as_ref()));
+        self.check.borrow_mut().violation(what);
+    }
+
+    /// A node comes to life, with fresh entropy and so under a new epoch.
+    fn start(&mut self, node: u32) {
+        self.lives += 1;
+        let (now, size) = (self.now(), self.size());
+        let options = self.swarm.nodes[node as usize];
+        let life = Life::new((node, self.lives, now), size, self.clock.clone(), self.check.clone(), self.seed);
+        let device = SimDevice::plug(&self.net, node, self.lives, options.tx_slots, self.swarm.max_frame);
+        let mut config = Config { share_frames: options.share_frames, ..Config::default() };
+        config.link.security = self.swarm.security;
+        config.link.recovery = options.recovery;
+        config.link.credit_slots = options.credit_slots;
+        config.link.message_window = options.message_window;
+        config.link.window_initial = options.window_initial;
+        config.link.congestion = options.congestion;
+        config.link.ack_every = options.ack_every;
+        config.link.ack_delay = options.ack_delay;
+        let job = Job {
+            rank: node,
+            key: JobKey::new(Rng::new(self.seed, 0x6b65_79).bytes()),
+            members: (0..size).map(|n| Member { addr: address(n) }).collect(),
+            security: None,
+            socket: None,
+        };
+        let clock = Clock::Virtual(self.clock.clone());
+        let builder = register(Endpoint::builder().config(config), &life);
+        let joined = builder.join_over(&job, Box::new(device), clock, self.entropy.bytes());
+        let ep = joined.expect("a simulated node joins");
+        let messages = self.nodes[node as usize].messages;
+        let program = Program::new(self.seed, self.lives, options, messages);
+        self.nodes[node as usize].up = Some(Up { program, life, ep });
+        self.say(|| format!("node {node} starts, life {}", self.lives));
+        let mut net = lock(&self.net);
+        net.ports[node as usize].latency = options.latency_ns;
+        net.note(now, u64::from(node) << 32 | self.lives);
+        net.wake(node, now);
+    }
+
+    /// Runs to the end: faults until the horizon, then healing, then everything owed must come.
+    pub(crate) fn run(mut self) -> Report {
+        while !self.stop {
+            let next = lock(&self.net).advance();
+            let Some((now, what)) = next else {
+                self.violation("the world stands still");
+                break;
+            };
+            self.check.borrow_mut().now = now;
+            match what {
+                What::Run { node } => self.step(node, now),
+                What::Fault { index } => self.fault(index, now),
+                _ => {}
+            }
+            if self.healed_at.is_some() {
+                self.look_for_the_end(now);
+            }
+            self.totals.steps += 1;
+            if self.check.borrow().has_violations() && self.options.stop_at_violation {
+                break;
+            }
+        }
+        self.finish()
+    }
+
+    /// One turn of a node's program.
+    fn step(&mut self, index: u32, now: Nanos) {
+        let node = &mut self.nodes[index as usize];
+        let Some(up) = &mut node.up else { return };
+        let options = self.swarm.nodes[index as usize];
+        let mut next = Nanos::MAX;
+        let computing = now < node.computing_until;
+        if computing {
+            next = node.computing_until;
+            if self.options.sabotage != Sabotage::Deaf {
+                watch(up, options.rounds);
+            }
+        } else {
+            next = next.min(up.life.wake_sleepers());
+            if let Err(error) = extract(up, options.extract, options.rounds) {
+                self.violation(format!("extracting failed: {error}"));
+                return;
+            }
+        }
+        self.take_news(index, now);
+        let size = self.size();
+        let Some(up) = &mut self.nodes[index as usize].up else { return };
+        if !computing {
+            next = next.min(up.program.step(&up.life, &up.ep, size)).min(up.life.wake_sleepers());
+        }
+        let (deadline, more) = up
+            .ep
+            .node()
+            .with(|i| (i.next_deadline().unwrap_or(Nanos::MAX), i.has_slots() && !computing))
+            .unwrap_or((Nanos::MAX, false));
+        if deadline != Nanos::MAX && !(computing && self.options.sabotage == Sabotage::Deaf) {
+            next = next.min(deadline);
+        }
+        let mut net = lock(&self.net);
+        let port = &mut net.ports[index as usize];
+        let soon = now + options.step_ns;
+        port.not_before = port.not_before.max(soon);
+        if more || !port.rx.is_empty() {
+            next = soon;
+        }
+        if next != Nanos::MAX {
+            net.wake(index, next);
+        }
+    }
+
+    /// Events and failures that a node reports.
+    fn take_news(&mut self, index: u32, now: Nanos) {
+        loop {
+            let Some(up) = &self.nodes[index as usize].up else { return };
+            let Some(event) = up.ep.poll_event() else { break };
+            self.say(|| format!("node {index}: {event:?}"));
+            lock(&self.net).note(now ^ 0xe7e7, u64::from(index));
+            if let Event::PeerDown { peer, why, .. } = event {
+                let live = up.ep.node().with(|i| {
+                    i.link(peer).filter(|l| !l.is_over()).map(|l| (l.channel(), l.peer().channel))
+                });
+                let mut check = self.check.borrow_mut();
+                check.down(index, peer, live.ok().flatten());
+                let expected = check.closing && why == tautline::Down::Closed;
+                if let (false, Err(wrong)) = (expected, check.deaths.report(now, index, peer, why)) {
+                    drop(check);
+                    self.violation(wrong);
+                }
+            }
+        }
+        let overdue = self.check.borrow_mut().deaths.overdue(now, index);
+        if let Some(overdue) = overdue {
+            self.violation(overdue);
+        }
+        let Some(up) = &self.nodes[index as usize].up else { return };
+        while let Some(failure) = up.ep.poll_failure() {
+            if failure.panicked && !Kind::panics(&failure.handler) {
+                self.violation(format!("handler {} panicked: {}", failure.handler, failure.reason));
+            }
+        }
+    }
+
+    /// A node is no more: its device is dead before its endpoint is, so that nothing of its end gets out.
+    fn crash(&mut self, index: u32) {
+        let Some(up) = self.nodes[index as usize].up.take() else { return };
+        lock(&self.net).unplug(index);
+        self.check.borrow_mut().crashed(index);
+        self.nodes[index as usize].messages = up.program.left();
+        self.nodes[index as usize].computing_until = 0;
+        self.totals.add(&up.ep.counters());
+        self.clear_away(up);
+    }
+
+    /// Lets go of an endpoint for good: suspended handlers may hold it.
+    fn clear_away(&self, up: Up) {
+        let Up { program, life, ep } = up;
+        life.over.set(true);
+        drop(program);
+        let _ = ep.node().close();
+        life.wake_sleepers();
+        let _ = ep.extract(usize::MAX);
+        let _ = ep.extract(usize::MAX);
+    }
+}
+
+fn extract(up: &Up, limit: usize, rounds: u32) -> tautline::Result<()> {
+    for _ in 0..rounds {
+        if up.ep.extract(limit)? == 0 {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// What the watchdog does while the program computes.
+fn watch(up: &Up, rounds: u32) {
+    for _ in 0..rounds {
+        if up.ep.node().progress().unwrap_or(0) == 0 {
+            break;
+        }
+    }
+}
+
+/// A trace's end, whoever still holds the network.
+fn finish_trace(net: &SharedNet) {
+    if let Some(trace) = &mut net.lock().unwrap_or_else(PoisonError::into_inner).trace {
+        trace.finish();
+    }
+}
+
+/// A point in time, for messages.
+fn at(now: Nanos) -> String {
+    time(now)
+}

@@ -1,0 +1,178 @@
+//! What goes wrong, when its time has come.
+
+use tautline::PeerState;
+use tautline_device::{DeviceEvent, RouteId};
+
+use super::World;
+use crate::device::lock;
+use crate::net::What;
+use crate::schedule::Fault;
+use crate::{Nanos, Sabotage};
+
+const MILLI: Nanos = 1_000_000;
+/// Silence after which a peer is dead.
+const SILENCE: Nanos = 1_000 * MILLI;
+/// What a node may need beyond that to say so: frames still under way, and its own steps.
+const SLACK: Nanos = 1_700 * MILLI;
+/// Shorter faults must not kill anybody by themselves.
+const HARMLESS: Nanos = 250 * MILLI;
+
+impl World {
+    pub(super) fn fault(&mut self, index: u32, now: Nanos) {
+        let fault = match self.swarm.faults.get(index as usize) {
+            Some(planned) => planned.fault,
+            None if index == u32::MAX => Fault::Heal,
+            None => Fault::Restart { node: index - (1 << 16) },
+        };
+        self.say(|| format!("{fault:?}"));
+        lock(&self.net).note(now ^ 0xfa17, u64::from(index));
+        if self.healed_at.is_some() {
+            return;
+        }
+        match fault {
+            Fault::Burst { from, to, for_ns } => lock(&self.net).path_mut(from, to).burst_until = now + for_ns,
+            Fault::BlackHole { from, to, both, for_ns } => {
+                self.darken(from, to, now, for_ns);
+                if both {
+                    self.darken(to, from, now, for_ns);
+                }
+            }
+            Fault::Partition { mask, both, for_ns } => self.partition(mask, both, now, for_ns),
+            Fault::Pause { node, for_ns } => self.pause(node, now, for_ns),
+            Fault::Compute { node, for_ns } => {
+                let computing = &mut self.nodes[node as usize].computing_until;
+                *computing = (now + for_ns).max(*computing);
+            }
+            Fault::Crash { node, back_after } => self.die(node, now, back_after),
+            Fault::Restart { node } => self.come_back(node, now),
+            Fault::Mtu { a, b, mtu, tells } => {
+                self.set_mtu(a, b, mtu, tells);
+                self.set_mtu(b, a, mtu, tells);
+            }
+            Fault::Heal => self.heal(now),
+        }
+    }
+
+    /// A pair suffers: silence is excused if it lasts, or follows soon upon other suffering.
+    fn suffer(&mut self, a: u32, b: u32, now: Nanos, for_ns: Nanos, harmless: Nanos) {
+        let at = (a.min(b) * self.size() + a.max(b)) as usize;
+        let again = self.suffered[at] > 0 && now < self.suffered[at] + 2 * SILENCE;
+        self.suffered[at] = self.suffered[at].max(now + for_ns);
+        if for_ns > harmless || again {
+            self.check.borrow_mut().deaths.excuse(a, b, now + for_ns + SILENCE + SLACK);
+        }
+    }
+
+    fn darken(&mut self, from: u32, to: u32, now: Nanos, for_ns: Nanos) {
+        {
+            let mut net = lock(&self.net);
+            let path = net.path_mut(from, to);
+            path.dark_until = path.dark_until.max(now + for_ns);
+        }
+        self.suffer(from, to, now, for_ns, HARMLESS);
+    }
+
+    fn partition(&mut self, mask: u32, both: bool, now: Nanos, for_ns: Nanos) {
+        let inside = |node: u32| mask & (1 << node) != 0;
+        for from in 0..self.size() {
+            for to in 0..self.size() {
+                if inside(from) != inside(to) && (inside(from) || both) {
+                    self.darken(from, to, now, for_ns);
+                }
+            }
+        }
+    }
+
+    fn pause(&mut self, node: u32, now: Nanos, for_ns: Nanos) {
+        {
+            let mut net = lock(&self.net);
+            let port = &mut net.ports[node as usize];
+            port.not_before = port.not_before.max(now + for_ns);
+        }
+        self.check.borrow_mut().deaths.defer(node, for_ns + SILENCE);
+        for other in (0..self.size()).filter(|other| *other != node) {
+            self.suffer(node, other, now, for_ns, 500 * MILLI);
+        }
+    }
+
+    fn die(&mut self, node: u32, now: Nanos, back_after: Nanos) {
+        if self.nodes[node as usize].up.is_none() {
+            return;
+        }
+        for other in (0..self.size()).filter(|other| *other != node) {
+            let paused = lock(&self.net).ports[other as usize].not_before.saturating_sub(now);
+            let Some(up) = &self.nodes[other as usize].up else { continue };
+            if up.ep.peer_state(node) == Some(PeerState::Up) {
+                let mut until = now + SILENCE + 200 * MILLI;
+                if paused > MILLI {
+                    until += paused + SILENCE;
+                }
+                self.check.borrow_mut().deaths.owe(other, node, until);
+            }
+        }
+        self.excuse_all(node, now + back_after + SILENCE + SLACK);
+        self.crash(node);
+        lock(&self.net).schedule(now + back_after, What::Fault { index: node + (1 << 16) });
+    }
+
+    fn come_back(&mut self, node: u32, now: Nanos) {
+        if self.nodes[node as usize].up.is_none() {
+            self.excuse_all(node, now + SILENCE + SLACK);
+            self.start(node);
+        }
+    }
+
+    fn excuse_all(&mut self, node: u32, until: Nanos) {
+        let mut check = self.check.borrow_mut();
+        for other in (0..self.size()).filter(|other| *other != node) {
+            check.deaths.excuse(node, other, until);
+        }
+    }
+
+    fn set_mtu(&mut self, from: u32, to: u32, mtu: usize, tells: bool) {
+        let mut net = lock(&self.net);
+        let path = net.path_mut(from, to);
+        let raised = mtu > path.mtu;
+        path.mtu = mtu;
+        path.tells = tells;
+        if raised && tells {
+            // Routes are made in the order of ranks.
+            let route = RouteId(to);
+            let event = DeviceEvent::PathLimit { route, max_frame: mtu };
+            net.ports[from as usize].events.push_back((route, event));
+        }
+    }
+
+    /// The last fault is over.
+    fn heal(&mut self, now: Nanos) {
+        let stall = self.options.sabotage == Sabotage::Stall;
+        {
+            let mut net = lock(&self.net);
+            for path in &mut net.paths {
+                if stall {
+                    continue;
+                }
+                path.burst_until = 0;
+                path.dark_until = 0;
+                path.options.loss_ppm = 0;
+                path.options.duplicate_ppm = 0;
+                path.options.reorder_ppm = 0;
+                path.options.corrupt_ppm = 0;
+            }
+            for node in 0..self.nodes.len() as u32 {
+                let port = &mut net.ports[node as usize];
+                port.not_before = port.not_before.min(now);
+                net.wake(node, now);
+            }
+        }
+        self.nodes.iter_mut().for_each(|node| node.computing_until = 0);
+        self.check.borrow_mut().deaths.healed(now + 2 * SILENCE + 2 * SLACK);
+        self.healed_at = Some(now);
+        for node in 0..self.size() {
+            if self.nodes[node as usize].up.is_none() {
+                self.excuse_all(node, now + SILENCE + SLACK);
+                self.start(node);
+            }
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! The end of a run: everything owed has come, every slot is free, every channel closes in good order.
+
+use super::{World, at, finish_trace};
+use crate::Nanos;
+use crate::device::lock;
+use crate::net::What;
+use crate::report::Report;
+
+const MILLI: Nanos = 1_000_000;
+/// Ten times the longest retransmission timeout (G3): a flow that owes something must have moved within this time.
+const PROGRESS: Nanos = 10 * 200 * MILLI;
+/// Until channels have come about anew after healing, nothing can move: silence, then hellos at their longest interval.
+const RECONNECT: Nanos = 2_500 * MILLI;
+/// No run takes longer than this after healing.
+const LONGEST: Nanos = 200_000 * MILLI;
+
+impl World {
+    /// Whether everything is done; or whether something that should go on does not.
+    pub(super) fn look_for_the_end(&mut self, now: Nanos) {
+        // Looking costs; once in a while is enough.
+        if self.totals.steps % 64 != 0 {
+            return;
+        }
+        let healed = self.healed_at.unwrap_or(now);
+        let pending = self.check.borrow().pending();
+        let sending = self.nodes.iter().any(|n| n.up.as_ref().is_some_and(|up| up.program.left() > 0));
+        if pending.is_none() && !sending {
+            self.stop = true;
+            return;
+        }
+        if let Some((from, to, moved)) = pending {
+            let since = moved.max(healed + RECONNECT);
+            if now > since + PROGRESS {
+                let open = self.check.borrow().describe_open();
+                self.violation(format!("no progress {from} → {to} since {}; open: {open}", at(moved)));
+                self.stop = true;
+            }
+        }
+        if now > healed + LONGEST {
+            self.violation("not finished long after healing");
+            self.stop = true;
+        }
+    }
+
+    /// Lets time pass without new messages.
+    fn idle(&mut self, until: impl Fn(&World) -> bool, most: Nanos) -> bool {
+        let end = self.now() + most;
+        while !until(self) {
+            let next = lock(&self.net).advance();
+            let Some((now, what)) = next else { return until(self) };
+            if now > end {
+                return until(self);
+            }
+            self.check.borrow_mut().now = now;
+            if let What::Run { node } = what {
+                self.step(node, now);
+            }
+        }
+        true
+    }
+
+    pub(super) fn finish(mut self) -> Report {
+        if !self.check.borrow().has_violations() {
+            self.settle();
+        }
+        let end = self.now();
+        let hash = {
+            let mut net = lock(&self.net);
+            net.note(end, self.check.borrow().completed);
+            net.hash
+        };
+        let nodes = std::mem::take(&mut self.nodes);
+        for up in nodes.into_iter().filter_map(|node| node.up) {
+            self.totals.add(&up.ep.counters());
+            self.totals.refused += up.program.refused;
+            self.clear_away(up);
+        }
+        finish_trace(&self.net);
+        let mut check = self.check.borrow_mut();
+        let (violation_count, violations) = check.take_violations();
+        let net = lock(&self.net).counters;
+        Report {
+            seed: self.seed,
+            options: self.swarm.to_string(),
+            messages: check.started,
+            completed: check.completed,
+            bytes: check.bytes,
+            lost: check.lost,
+            deaths: check.deaths.reports,
+            frames: net.delivered,
+            virtual_ns: end,
+            violation_count,
+            violations,
+            trace_hash: hash,
+            net,
+            totals: self.totals,
+        }
+    }
+
+    /// Slots all free, then an orderly close, then slots all free again.
+    fn settle(&mut self) {
+        if !self.idle(World::is_quiet, PROGRESS) {
+            let text = self.describe_slots();
+            self.violation(format!("slots are not free although everything has arrived: {text}"));
+            return;
+        }
+        self.check.borrow_mut().settle();
+        if self.check.borrow().has_violations() {
+            return;
+        }
+        self.check.borrow_mut().closing = true;
+        for node in self.nodes.iter().filter_map(|n| n.up.as_ref()) {
+            if let Err(error) = node.ep.node().close() {
+                self.check.borrow_mut().violation(format!("closing failed: {error}"));
+            }
+        }
+        if !self.idle(World::is_closed, PROGRESS) {
+            self.violation("a node did not close in time");
+        } else if !self.idle(World::is_quiet, PROGRESS) {
+            let text = self.describe_slots();
+            self.violation(format!("slots are not free after closing: {text}"));
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        self.nodes
+            .iter()
+            .filter_map(|n| n.up.as_ref())
+            .all(|up| up.ep.node().with(|i| i.is_closed()).unwrap_or(true))
+    }
+
+    /// Whether all slots of all nodes are free.
+    fn is_quiet(&self) -> bool {
+        self.slots().all(|(free, all)| free == all)
+    }
+
+    fn slots(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.nodes.iter().filter_map(|n| n.up.as_ref()).map(|up| {
+            let look = up.ep.node().with(|i| {
+                let arena = i.device().arena_ref();
+                (arena.available(), arena.capacity())
+            });
+            look.unwrap_or_default()
+        })
+    }
+
+    fn describe_slots(&self) -> String {
+        self.slots().map(|(free, all)| format!("{free} of {all} ")).collect()
+    }
+}

@@ -1,0 +1,87 @@
+//! Each example, run as real processes of one job.
+
+mod common;
+
+use std::time::Duration;
+
+use common::launch::{Launcher, example};
+
+/// Runs `n` processes of an example and returns what each wrote.
+fn run(name: &str, n: u32) -> Vec<Vec<String>> {
+    let launcher = Launcher::new(n as usize);
+    let mut members: Vec<_> = (0..n).map(|rank| launcher.start(rank, example(name))).collect();
+    members
+        .iter_mut()
+        .map(|member| {
+            let (code, lines) = member.finish(Duration::from_secs(30));
+            assert_eq!(code, Some(0), "{name}, rank {}: {lines:?}", member.rank);
+            lines
+        })
+        .collect()
+}
+
+#[test]
+fn hello() {
+    for n in [1, 2, 4] {
+        let out = run("hello", n);
+        assert!(out[0].is_empty());
+        for lines in &out[1..] {
+            assert_eq!(lines, &["rank 0 says: hello"]);
+        }
+    }
+}
+
+#[test]
+fn scatter() {
+    let out = run("scatter", 3);
+    assert_eq!(out[0], ["sums of the rows: [0, 100000, 200000]"]);
+}
+
+/// M-8: the sender is held back, and everything arrives all the same.
+#[test]
+fn pacing() {
+    let out = run("pacing", 2);
+    let sent = &out[0][0];
+    assert!(sent.starts_with("sent 20000 messages"), "{sent}");
+    assert!(!sent.ends_with("held back 0 times"), "{sent}");
+    assert!(out[1][0].starts_with("took 20000 messages"), "{:?}", out[1]);
+}
+
+#[test]
+fn wait() {
+    for n in [1, 2, 4] {
+        for (rank, lines) in run("wait", n).iter().enumerate() {
+            assert!(lines[0].starts_with(&format!("rank {rank} uses udp: ")), "{lines:?}");
+            assert!(lines[1].starts_with(&format!("rank {rank}: the word came home")), "{lines:?}");
+        }
+    }
+}
+
+#[test]
+fn tokio() {
+    for (rank, mut lines) in run("tokio", 3).into_iter().enumerate() {
+        lines.sort();
+        let others = (0..3).filter(|r| *r != rank).map(|r| format!("rank {r} says: hello from tokio"));
+        assert_eq!(lines, others.collect::<Vec<_>>());
+    }
+}
+
+/// J-1: a program outside any job is told how to get into one.
+#[test]
+fn without_a_job() {
+    let output = example("hello").env_remove("TAUTLINE_JOB_FD").output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("tautline run -n 2"), "{said}");
+}
+
+/// The README's program is the example, word for word.
+#[test]
+fn readme_shows_hello() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let readme = std::fs::read_to_string(format!("{root}/README.md")).unwrap();
+    let hello = std::fs::read_to_string(format!("{root}/examples/hello.rs")).unwrap();
+    let program = hello.split_once("\n\n").unwrap().1.trim();
+    assert!(hello.lines().count() < 30);
+    assert!(readme.contains(program), "the README's first program is not examples/hello.rs");
+}

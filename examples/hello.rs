@@ -1,0 +1,21 @@
+//! Rank 0 greets everyone else. Start with `tautline run -n 2 target/release/examples/hello`.
+
+use tautline::{Endpoint, Message};
+
+fn main() -> tautline::Result<()> {
+    let ep = Endpoint::builder()
+        .on("greet", |mut msg: Message| async move {
+            let text = msg.read_to_end().await?;
+            println!("rank {} says: {}", msg.from(), String::from_utf8_lossy(&text));
+            Ok(())
+        })
+        .join()?;
+    if ep.rank() == 0 {
+        for peer in 1..ep.size() {
+            ep.send(peer, "greet", b"hello")?;
+        }
+    } else {
+        ep.serve(1)?;
+    }
+    ep.close()
+}

@@ -1,0 +1,56 @@
+//! Under tokio: one task looks after the endpoint, others do as they please. Each rank greets all others once.
+
+use std::os::fd::AsFd;
+
+use tautline::{Endpoint, Message};
+use tokio::io::unix::AsyncFd;
+use tokio::sync::mpsc;
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<()> {
+    let (greeted, greetings) = mpsc::unbounded_channel();
+    let ep = Endpoint::builder()
+        .on("greet", move |mut msg: Message| {
+            let greeted = greeted.clone();
+            async move {
+                let text = msg.read_to_end().await?;
+                let _ = greeted.send((msg.from(), text));
+                Ok(())
+            }
+        })
+        .join()?;
+    tokio::select! {
+        ended = serve(&ep) => ended?,
+        ended = talk(&ep, greetings) => ended?,
+    }
+    ep.close()?;
+    Ok(())
+}
+
+/// Greets everyone, and waits for everyone's greeting.
+async fn talk(ep: &Endpoint, mut greetings: mpsc::UnboundedReceiver<(u32, Vec<u8>)>) -> Result<()> {
+    for peer in (0..ep.size()).filter(|peer| *peer != ep.rank()) {
+        ep.send_async(peer, "greet", b"hello from tokio").await?;
+    }
+    for _ in 1..ep.size() {
+        let (from, text) = greetings.recv().await.ok_or("the endpoint is gone")?;
+        println!("rank {from} says: {}", String::from_utf8_lossy(&text));
+    }
+    Ok(())
+}
+
+/// Takes what comes, for ever. The descriptor tells the runtime when to look again.
+async fn serve(ep: &Endpoint) -> Result<()> {
+    let descriptor = AsyncFd::new(ep.as_fd())?;
+    loop {
+        ep.extract(usize::MAX)?;
+        if ep.arm()? {
+            descriptor.readable().await?.clear_ready();
+        } else {
+            // There is more, but the other tasks shall have their turn.
+            tokio::task::yield_now().await;
+        }
+    }
+}
