@@ -43,7 +43,8 @@ async fn talk(ep: &Endpoint, mut greetings: mpsc::UnboundedReceiver<(u32, Vec<u8
 
 /// Takes what comes, for ever. The descriptor tells the runtime when to look again.
 async fn serve(ep: &Endpoint) -> Result<()> {
-    let descriptor = AsyncFd::new(ep.as_fd())?;
+    // SAFETY: the descriptor is borrowed from `ep`, which keeps it open for longer than this registration lives.
+    let descriptor = unsafe { AsyncFd::register(ep.as_fd()) }.map_err(std::io::Error::from)?;
     loop {
         ep.extract(usize::MAX)?;
         if ep.arm()? {

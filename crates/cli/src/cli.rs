@@ -6,13 +6,14 @@ use anyhow::Result;
 use clap::{CommandFactory, Parser, Subcommand};
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::{bench, doctor, run};
+use crate::{bench, doctor, run, sim};
 
 const OVERVIEW: &str = "\
 First steps:
   tautline doctor                         what works on this machine, and what to do about the rest
   tautline run -n 2 ./hello               two processes of one job on this host
-  tautline bench --quick                  how fast it is here, beside pipes, TCP and raw UDP; below a minute
+  tautline bench --quick                  how fast it is here, beside pipes, TCP and raw UDP
+  tautline sim --seeds 100                a hundred worlds full of faults; no promise may be broken
 
 Each command explains itself by example: tautline help run";
 
@@ -37,6 +38,8 @@ enum Command {
     Bench(bench::BenchArgs),
     /// Say which devices work here, and why the others do not
     Doctor(doctor::DoctorArgs),
+    /// Run simulated worlds full of faults, or show one of them again
+    Sim(sim::SimArgs),
     /// Becomes a program of a job
     #[command(name = "__child", hide = true)]
     Child(run::ChildArgs),
@@ -61,6 +64,7 @@ pub fn main() -> Result<ExitCode> {
         Some(Command::Run(args)) => run::run(&args),
         Some(Command::Bench(args)) => bench::bench(&args),
         Some(Command::Doctor(args)) => doctor::doctor(&args),
+        Some(Command::Sim(args)) => sim::sim(&args),
         Some(Command::Child(args)) => run::become_program(&args),
         Some(Command::Side(args)) => bench::side(&args),
     }

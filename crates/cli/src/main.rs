@@ -9,6 +9,7 @@ mod bench;
 mod cli;
 mod doctor;
 mod run;
+mod sim;
 mod sys;
 
 use std::process::ExitCode;

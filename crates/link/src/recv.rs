@@ -68,6 +68,7 @@ pub(crate) struct Receiver {
     largest_at: Nanos,
     repeats: u32,
     unacked: u32,
+    unacked_bytes: u32,
     ack_now: bool,
     ack_at: Nanos,
 }
@@ -88,6 +89,7 @@ impl Receiver {
             largest_at: 0,
             repeats: 0,
             unacked: 0,
+            unacked_bytes: 0,
             ack_now: false,
             ack_at: Nanos::MAX,
         }
@@ -120,6 +122,7 @@ impl Receiver {
     #[inline]
     pub(crate) fn acked(&mut self) {
         self.unacked = 0;
+        self.unacked_bytes = 0;
         self.ack_now = false;
         self.ack_at = Nanos::MAX;
     }
@@ -343,11 +346,11 @@ impl Link {
         if let Some((offset, total)) = ext.fragment {
             return Ok((Some(self.handle_fragment(header.slot, offset, total)), payload));
         }
-        self.take_slot(now, header.slot).map(|arrival| (Some(arrival), payload))
+        self.take_slot(now, header.slot, payload.len()).map(|arrival| (Some(arrival), payload))
     }
 
     #[inline]
-    fn take_slot(&mut self, now: Nanos, seq: Seq) -> Result<Arrival, Refused> {
+    fn take_slot(&mut self, now: Nanos, seq: Seq, len: usize) -> Result<Arrival, Refused> {
         let keeps = self.config.recovery.rules().keeps_ahead();
         let Some(arrival) = self.rx.take(seq, keeps) else {
             return self.refuse(Refused::Malformed);
@@ -364,7 +367,8 @@ impl Link {
             }
         }
         self.rx.unacked += 1;
-        if self.rx.unacked >= self.config.ack_every {
+        self.rx.unacked_bytes += len as u32;
+        if self.rx.unacked >= self.config.ack_every || self.rx.unacked_bytes >= self.config.receive_buffer / 6 {
             self.rx.ack_now = true;
         } else if self.rx.ack_at == Nanos::MAX {
             self.rx.ack_at = now + self.config.ack_delay;
@@ -386,9 +390,9 @@ impl Link {
         Arrival::Fragment { seq, offset, total }
     }
 
-    /// All fragments of a slot are there: it counts as arrived now.
-    pub fn slot_complete(&mut self, now: Nanos, seq: Seq) -> Arrival {
-        self.take_slot(now, seq).unwrap_or(Arrival::Repeat)
+    /// All fragments of a slot of `len` bytes are there: it counts as arrived now.
+    pub fn slot_complete(&mut self, now: Nanos, seq: Seq, len: usize) -> Arrival {
+        self.take_slot(now, seq, len).unwrap_or(Arrival::Repeat)
     }
 
     /// The program is done with `slots` slots, in order; their room is granted to the peer again. True if the peer should

@@ -54,7 +54,8 @@ impl Seal {
     #[inline]
     pub(crate) fn tag(&self, packet: u64, frame: &[u8]) -> u64 {
         match self {
-            Seal::Open { tx, .. } => *tx,
+            // The length is bound in, so that frames run together or cut short are noticed even here.
+            Seal::Open { tx, .. } => tx.wrapping_add(frame.len() as u64),
             Seal::Fabric { tx, .. } => mac(tx, packet, frame),
             Seal::Sealed { .. } => 0,
         }
@@ -80,7 +81,10 @@ impl Seal {
         }
         let sealed = header.flags & flags::SEALED != 0;
         match self {
-            Seal::Open { rx, .. } => (header.tag == *rx && !sealed).then_some(payload),
+            Seal::Open { rx, .. } => {
+                let good = header.tag == rx.wrapping_add(bytes.len() as u64) && !sealed;
+                good.then_some(payload)
+            }
             Seal::Fabric { rx, .. } => {
                 bytes[TAG_RANGE].fill(0);
                 let good = mac(rx, header.packet, bytes) == header.tag && !sealed;
@@ -275,12 +279,14 @@ mod tests {
         assert!(open(&mut b, &bytes).is_some());
     }
 
-    /// L-22: open mode still keeps frames of another epoch out.
+    /// L-22: open mode still keeps out frames of another epoch, cut frames, and frames run together.
     #[test]
     fn open_mode_tells_epochs_apart() {
         let (mut a, mut b) = pair(Security::Open);
         let bytes = frame(&mut a, 9, b"x");
         assert!(open(&mut b, &bytes).is_some());
+        assert!(open(&mut b, &bytes[..bytes.len() - 1]).is_none());
+        assert!(open(&mut b, &[bytes.clone(), bytes.clone()].concat()).is_none());
         let key = JobKey::new([3; 32]);
         let mut other = Seal::new(Security::Open, &key.derive(Role::Responder, (0, 7), (1, 6)));
         assert!(open(&mut other, &bytes).is_none());

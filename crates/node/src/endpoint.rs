@@ -1,19 +1,16 @@
 //! What a program's thread holds of its node.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
-use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
-};
 use tautline_device::Datagram;
 use tautline_link::Nanos;
 use tautline_mem::{ForkGuard, Owned, Presence};
 
 use crate::delivery::Delivery;
+use crate::descriptors::Descriptors;
 use crate::interface::Interface;
 use crate::peer::{Key, UNKNOWN};
 use crate::wait::{Manners, Spinner, Turn};
@@ -53,31 +50,6 @@ pub(crate) struct Shared {
     size: u32,
 }
 
-/// What the kernel can wake us by: the device, other threads, and time.
-#[derive(Debug)]
-struct Descriptors {
-    device: OwnedFd,
-    bell: OwnedFd,
-    timer: OwnedFd,
-    all: OwnedFd,
-}
-
-impl Descriptors {
-    fn new(device: &dyn Datagram) -> Result<Option<Descriptors>, JoinError> {
-        let Some(fd) = device.fd() else { return Ok(None) };
-        let device = fd.try_clone_to_owned()?;
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(std::io::Error::from)?;
-        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)
-            .map_err(std::io::Error::from)?;
-        let all = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(std::io::Error::from)?;
-        for (number, fd) in [device.as_fd(), bell.as_fd(), timer.as_fd()].into_iter().enumerate() {
-            epoll::add(&all, fd, epoll::EventData::new_u64(number as u64), epoll::EventFlags::IN)
-                .map_err(std::io::Error::from)?;
-        }
-        Ok(Some(Descriptors { device, bell, timer, all }))
-    }
-}
-
 impl Shared {
     /// Becomes the interface's owner. Nothing of the program's runs meanwhile, so the wait is short.
     #[inline]
@@ -113,45 +85,33 @@ impl Shared {
     /// Sleeps until a frame comes or a timer is due.
     pub(crate) fn sleep_on_device(&self) {
         let Some(descriptors) = &self.descriptors else { return };
-        let timeout = self.timeout(Some(self.clock.now() + 100_000_000));
-        let mut fds = [PollFd::new(&descriptors.device, PollFlags::IN)];
-        let _ = poll(&mut fds, timeout.as_ref());
+        descriptors.sleep_on_device(self.time_left(Some(self.clock.now() + 100_000_000)));
     }
 
     /// Makes the program look again, from whatever thread.
     pub(crate) fn ring(&self) {
         // A forked child shares the bell with its parent, and has nothing to tell it.
         if let Some(descriptors) = self.descriptors.as_ref().filter(|_| self.fork.is_mine()) {
-            let _ = rustix::io::write(&descriptors.bell, &1u64.to_ne_bytes());
+            descriptors.ring();
         }
     }
 
     /// Time until the next deadline of the interface, or `until`.
-    fn timeout(&self, until: Option<Nanos>) -> Option<Timespec> {
+    fn time_left(&self, until: Option<Nanos>) -> Option<Nanos> {
         let deadline = self.lock().next_deadline();
         let at = deadline.into_iter().chain(until).min()?;
-        let left = at.saturating_sub(self.clock.now());
-        Some(Timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as i64 })
+        Some(at.saturating_sub(self.clock.now()))
     }
 
     /// Sleeps until something may have happened.
     fn park(&self, until: Option<Nanos>) {
         let Some(descriptors) = &self.descriptors else { return };
-        let timeout = self.timeout(until);
+        let left = self.time_left(until);
         self.presence.park();
-        let mut fds =
-            [PollFd::new(&descriptors.device, PollFlags::IN), PollFd::new(&descriptors.bell, PollFlags::IN)];
-        let _ = poll(&mut fds, timeout.as_ref());
-        let rang = fds[1].revents().contains(PollFlags::IN);
+        let rang = descriptors.sleep(left);
         self.presence.unpark();
         if rang {
-            self.silence_bell();
-        }
-    }
-
-    fn silence_bell(&self) {
-        if let Some(descriptors) = &self.descriptors {
-            let _ = rustix::io::read(&descriptors.bell, &mut [0; 8]);
+            descriptors.silence();
         }
     }
 }
@@ -470,7 +430,9 @@ impl Endpoint {
     /// wake-up; a wake-up for nothing is possible, a lost one is not (N-6).
     pub fn arm(&self) -> Result<bool, SendError> {
         let (mut interface, now) = self.enter()?;
-        self.shared.silence_bell();
+        if let Some(descriptors) = &self.shared.descriptors {
+            descriptors.silence();
+        }
         // Frames that make no slot ready may still make room to send, so they count, too.
         let news = std::mem::take(&mut interface.stood_in) | (interface.poll(now) > 0);
         if news || interface.has_ready() {
@@ -479,12 +441,10 @@ impl Endpoint {
         let deadline = interface.next_deadline();
         drop(interface);
         if let Some(descriptors) = &self.shared.descriptors {
-            // Zero would disarm: at least a nanosecond.
-            let left = deadline.map_or(0, |at| at.saturating_sub(now).max(1));
-            let value = Timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as i64 };
-            let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
-            let spec = Itimerspec { it_interval: zero, it_value: value };
-            let _ = timerfd_settime(&descriptors.timer, TimerfdTimerFlags::empty(), &spec);
+            if let Err(error) = descriptors.arm(deadline.map(|at| at.saturating_sub(now))) {
+                tracing::warn!(%error, "cannot prepare to sleep");
+                return Ok(false);
+            }
         }
         self.shared.armed.store(true, Ordering::Relaxed);
         Ok(true)
@@ -539,7 +499,7 @@ impl AsFd for Endpoint {
     /// # Panics
     /// On a simulated node, which has none.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.shared.descriptors.as_ref().expect("a simulated node has no descriptor").all.as_fd()
+        self.shared.descriptors.as_ref().expect("a simulated node has no descriptor").all()
     }
 }
 

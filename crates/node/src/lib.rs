@@ -13,6 +13,7 @@ mod clock;
 mod config;
 mod counters;
 mod delivery;
+mod descriptors;
 mod endpoint;
 mod error;
 mod event;

@@ -161,7 +161,7 @@ impl Interface {
         }
         let (_, whole) = peer.parts.swap_remove(at);
         let Some(link) = peer.peering.link_mut() else { return };
-        match link.slot_complete(now, seq) {
+        match link.slot_complete(now, seq, total as usize) {
             Arrival::Next { released } => {
                 self.deliver(rank, batch, Place::Held(whole.into_bytes()));
                 self.release(rank, released, batch);

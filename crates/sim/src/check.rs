@@ -170,10 +170,9 @@ impl Check {
             self.violation(format!("order {from} → {to}: {why}"));
             return None;
         };
-        self.lost += dropped;
-        let Generation { began, receiver, .. } = *generation;
+        let Generation { began, receiver, id, .. } = *generation;
         generation.receiver = Some(to_life);
-        let id = generation.id;
+        self.lost += dropped;
         if began < born || receiver.is_some_and(|life| life != to_life) {
             self.violation(format!("former life {from} → {to}: a message of {id:?} reached a restarted node"));
         }

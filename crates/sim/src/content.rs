@@ -8,34 +8,43 @@ fn word(key: u64, at: u64) -> u64 {
     if at == 0 { key } else { mix(key ^ at.wrapping_mul(0x9e37_79b9_7f4a_7c15)) }
 }
 
+/// Splits bytes at `offset` into those before the next whole word, and the rest.
+fn head_len(offset: u64, len: usize) -> usize {
+    (offset.wrapping_neg() % 8).min(len as u64) as usize
+}
+
 /// Writes a message's bytes from `offset` on.
 pub(crate) fn fill(key: u64, offset: u64, out: &mut [u8]) {
-    let mut at = offset;
-    let mut rest = out;
-    while !rest.is_empty() {
-        let bytes = word(key, at / 8).to_le_bytes();
-        let from = (at % 8) as usize;
-        let take = rest.len().min(8 - from);
-        rest[..take].copy_from_slice(&bytes[from..from + take]);
-        rest = &mut rest[take..];
-        at += take as u64;
+    let (head, rest) = out.split_at_mut(head_len(offset, out.len()));
+    if !head.is_empty() {
+        let from = (offset % 8) as usize;
+        head.copy_from_slice(&word(key, offset / 8).to_le_bytes()[from..][..head.len()]);
+    }
+    let mut at = offset.div_ceil(8);
+    let mut words = rest.chunks_exact_mut(8);
+    for out in &mut words {
+        out.copy_from_slice(&word(key, at).to_le_bytes());
+        at += 1;
+    }
+    let tail = words.into_remainder();
+    if !tail.is_empty() {
+        tail.copy_from_slice(&word(key, at).to_le_bytes()[..tail.len()]);
     }
 }
 
 /// Whether these are a message's bytes from `offset` on.
 pub(crate) fn is(key: u64, offset: u64, bytes: &[u8]) -> bool {
-    let mut at = offset;
-    let mut rest = bytes;
-    let mut good = true;
-    while !rest.is_empty() {
-        let expected = word(key, at / 8).to_le_bytes();
-        let from = (at % 8) as usize;
-        let take = rest.len().min(8 - from);
-        good &= rest[..take] == expected[from..from + take];
-        rest = &rest[take..];
-        at += take as u64;
+    let (head, rest) = bytes.split_at(head_len(offset, bytes.len()));
+    let from = (offset % 8) as usize;
+    let mut good = head.is_empty() || *head == word(key, offset / 8).to_le_bytes()[from..][..head.len()];
+    let mut at = offset.div_ceil(8);
+    let words = rest.chunks_exact(8);
+    let tail = words.remainder();
+    for bytes in words {
+        good &= u64::from_le_bytes(bytes.try_into().expect("eight bytes")) == word(key, at);
+        at += 1;
     }
-    good
+    good && (tail.is_empty() || *tail == word(key, at).to_le_bytes()[..tail.len()])
 }
 
 #[cfg(test)]

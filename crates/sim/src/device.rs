@@ -32,6 +32,8 @@ pub struct SimDevice {
     queue: Vec<(RouteId, SlotId, Range<usize>)>,
     receive_buffer: usize,
     counters: Counters,
+    /// Loses a slot: see [`crate::Sabotage::Leak`].
+    pub(crate) leaks: bool,
 }
 
 impl SimDevice {
@@ -50,6 +52,7 @@ impl SimDevice {
             queue: Vec::with_capacity(QUEUE),
             receive_buffer,
             counters: Counters::default(),
+            leaks: false,
         }
     }
 }
@@ -104,6 +107,9 @@ impl Datagram for SimDevice {
         let mut net = lock(&self.net);
         let plugged = net.ports[self.node as usize].life == self.life;
         self.counters.send_calls += 1;
+        if self.leaks && self.counters.send_calls == 100 {
+            self.arena.take();
+        }
         for (route, slot, range) in self.queue.drain(..) {
             self.counters.frames_sent += 1;
             self.counters.bytes_sent += range.len() as u64;

@@ -77,7 +77,6 @@ pub(crate) enum What {
 /// One node's plug.
 #[derive(Debug)]
 pub(crate) struct Port {
-    pub(crate) addr: SocketAddr,
     /// Which life of the node is plugged in; zero for none.
     pub(crate) life: u64,
     pub(crate) rx: VecDeque<u32>,
@@ -160,8 +159,7 @@ fn node_of(addr: SocketAddr) -> Option<u32> {
 
 impl Net {
     pub(crate) fn new(nodes: u32, seed: u64, options: PathOptions, mtu: usize, rx_limit: usize) -> Net {
-        let port = |node| Port {
-            addr: address(node),
+        let port = |_| Port {
             life: 0,
             rx: VecDeque::new(),
             rx_bytes: 0,

@@ -22,6 +22,9 @@ struct Sending {
     key: u64,
     total: u64,
     at: u64,
+    /// What is being added, and how much of it has been.
+    piece: Vec<u8>,
+    piece_at: usize,
     /// Given up when this much was sent.
     stop_at: Option<u64>,
 }
@@ -35,7 +38,8 @@ pub(crate) struct Program {
     left: u64,
     burst: u64,
     next_burst: Nanos,
-    scratch: Vec<u8>,
+    /// Buffers for pieces.
+    spare: Vec<Vec<u8>>,
     /// Sends refused because the peer was gone.
     pub(crate) refused: u64,
 }
@@ -58,7 +62,7 @@ impl Program {
             left: messages,
             burst: 0,
             next_burst: 0,
-            scratch: Vec::new(),
+            spare: Vec::new(),
             refused: 0,
         }
     }
@@ -134,7 +138,8 @@ impl Program {
             94..=95 => Kind::Panic,
             _ => Kind::Relay,
         };
-        let largest = if kind.is_short() || rng.chance(700_000) { 1_000 } else { self.options.largest };
+        let small = self.options.small_ppm;
+        let largest = if kind.is_short() || rng.chance(small) { 1_000 } else { self.options.largest };
         let len = rng.magnitude(0, largest.max(1));
         let whole = kind.is_short() || len <= 1_000 && rng.chance(500_000);
         Draft { peer, kind, len, whole }
@@ -158,7 +163,9 @@ impl Program {
         let key = life.fresh_key();
         let fate = if given_up { Fate::GivenUp } else { Fate::Whole };
         life.note(peer, channel, Begun { key, len, kind, fate });
-        self.open.push(Sending { out, key, total: len, at: 0, stop_at });
+        let mut piece = self.spare.pop().unwrap_or_default();
+        piece.clear();
+        self.open.push(Sending { out, key, total: len, at: 0, piece, piece_at: 0, stop_at });
         self.go_on(life);
         Ok(())
     }
@@ -186,7 +193,8 @@ impl Program {
             match self.add_pieces(i) {
                 Ok(true) => i += 1,
                 Ok(false) => {
-                    let done = self.open.swap_remove(i);
+                    let mut done = self.open.swap_remove(i);
+                    self.spare.push(std::mem::take(&mut done.piece));
                     if let Err(error) = finish(done) {
                         let gone = matches!(error, Error::Send(SendError::PeerGone(..)));
                         if !gone {
@@ -214,12 +222,17 @@ impl Program {
             if sending.at == until {
                 return Ok(false);
             }
-            let left = (until - sending.at).min(MAX_PIECE as u64);
-            let len = self.rng.magnitude(1, left) as usize;
-            self.scratch.resize(len, 0);
-            content::fill(sending.key, sending.at, &mut self.scratch);
-            match sending.out.try_piece(&self.scratch) {
-                Ok(added) => sending.at += added as u64,
+            if sending.piece_at == sending.piece.len() {
+                let left = (until - sending.at).min(MAX_PIECE as u64);
+                sending.piece.resize(self.rng.magnitude(1, left) as usize, 0);
+                content::fill(sending.key, sending.at, &mut sending.piece);
+                sending.piece_at = 0;
+            }
+            match sending.out.try_piece(&sending.piece[sending.piece_at..]) {
+                Ok(added) => {
+                    sending.at += added as u64;
+                    sending.piece_at += added;
+                }
                 Err(error) if error.is_would_block() => return Ok(true),
                 Err(error) => return Err(error),
             }
@@ -240,7 +253,10 @@ fn finish(mut done: Sending) -> Result<()> {
             Ok(()) => Err(Error::other("a message that lacked bytes was ended")),
         };
     }
-    let too_long = vec![0; (done.total - done.at) as usize + 1];
+    if done.total - done.at > MAX_PIECE as u64 {
+        return Ok(());
+    }
+    let too_long = [0; MAX_PIECE + 1];
     match done.out.try_piece(&too_long) {
         Err(Error::PieceTooLong { .. }) => Ok(()),
         other => Err(Error::other(format!("a piece that is too long: {other:?}"))),

@@ -24,6 +24,8 @@ pub(crate) struct NodeOptions {
     pub(crate) extract: usize,
     /// How often a step extracts.
     pub(crate) rounds: u32,
+    /// The program extracts only so often, and meanwhile only sends.
+    pub(crate) extract_gap_ns: Nanos,
     /// How long a step takes.
     pub(crate) step_ns: Nanos,
     /// Between a frame's arrival and the program's look.
@@ -34,6 +36,8 @@ pub(crate) struct NodeOptions {
     pub(crate) gap_ns: Nanos,
     /// Bytes of the longest message.
     pub(crate) largest: u64,
+    /// Share of messages that stay below 1,000 bytes.
+    pub(crate) small_ppm: u32,
 }
 
 /// Everything that a seed decides beforehand.
@@ -65,7 +69,8 @@ impl Swarm {
         if security == Security::Open {
             path.corrupt_ppm = if sabotage == Sabotage::Damage { 50_000 } else { 0 };
         }
-        let horizon = rng.magnitude(10_000_000, 4_000_000_000);
+        let shortest = rng.pick(&[10_000_000, 10_000_000, 1_000_000_000]);
+        let horizon = rng.magnitude(shortest, 5_000_000_000);
         let messages = rng.range(options.messages / 2, options.messages + options.messages / 2).max(1);
         let per_node = messages / nodes + 1;
         let largest = if rng.chance(300_000) { 1 << 20 } else { rng.magnitude(1_000, 100_000) };
@@ -86,7 +91,11 @@ impl Swarm {
 }
 
 fn share(rng: &mut Rng, chance_ppm: u32, most_ppm: u64) -> u32 {
-    if rng.chance(chance_ppm) { rng.magnitude(100, most_ppm) as u32 } else { 0 }
+    if !rng.chance(chance_ppm) {
+        return 0;
+    }
+    // Often little, sometimes very much.
+    (if rng.chance(500_000) { rng.magnitude(100, most_ppm) } else { rng.below(most_ppm) }) as u32
 }
 
 fn draw_path(rng: &mut Rng) -> PathOptions {
@@ -106,6 +115,12 @@ fn draw_path(rng: &mut Rng) -> PathOptions {
 fn draw_node(rng: &mut Rng, messages: u64, horizon: Nanos, largest: u64) -> NodeOptions {
     let burst = rng.magnitude(1, 500).min(messages);
     let bursts = messages / (burst / 4 + 1) + 1;
+    let mut extract_gap_ns = 0;
+    let mut extract = if rng.chance(800_000) { usize::MAX } else { rng.magnitude(1, 65_536) as usize };
+    if rng.chance(150_000) {
+        extract_gap_ns = rng.pick(&[20_000, 300_000, 3_000_000, 10_000_000, 25_000_000]);
+        extract = rng.pick(&[1, 1, 5_000, usize::MAX]);
+    }
     NodeOptions {
         recovery: if rng.chance(250_000) { Policy::GoBackN } else { Policy::SelectiveRepeat },
         credit_slots: rng.pick(&[2, 8, 64, 256, 256, 256, 1_024]),
@@ -116,8 +131,9 @@ fn draw_node(rng: &mut Rng, messages: u64, horizon: Nanos, largest: u64) -> Node
         ack_delay: rng.pick(&[50_000, 500_000, 500_000, 2_000_000]),
         share_frames: rng.chance(300_000),
         tx_slots: rng.pick(&[64, 256, 512]),
-        extract: if rng.chance(800_000) { usize::MAX } else { rng.magnitude(1, 65_536) as usize },
-        rounds: rng.pick(&[1, 8, 32, 32]),
+        extract,
+        rounds: if extract_gap_ns > 0 { 1 } else { rng.pick(&[1, 8, 32, 32]) },
+        extract_gap_ns,
         step_ns: rng.magnitude(500, 20_000),
         latency_ns: rng.magnitude(200, 50_000),
         batch_ppm: rng.pick(&[0, 100_000, 900_000]),
@@ -125,6 +141,7 @@ fn draw_node(rng: &mut Rng, messages: u64, horizon: Nanos, largest: u64) -> Node
         burst,
         gap_ns: horizon / bursts,
         largest,
+        small_ppm: rng.pick(&[700_000, 950_000, 990_000]),
     }
 }
 

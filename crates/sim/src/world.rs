@@ -35,6 +35,7 @@ struct Up {
 struct Node {
     up: Option<Up>,
     computing_until: Nanos,
+    next_extract: Nanos,
     /// Messages that a restarted program is to send.
     messages: u64,
 }
@@ -74,7 +75,7 @@ impl World {
             net: Arc::new(Mutex::new(net)),
             clock,
             check: Rc::new(RefCell::new(Check::new(size, options.sabotage))),
-            nodes: (0..size).map(|_| Node { up: None, computing_until: 0, messages }).collect(),
+            nodes: (0..size).map(|_| Node { up: None, computing_until: 0, next_extract: 0, messages }).collect(),
             entropy: Rng::new(seed, 0x656e_7472),
             lives: 0,
             suffered: vec![0; (size * size) as usize],
@@ -112,7 +113,8 @@ impl World {
         let (now, size) = (self.now(), self.size());
         let options = self.swarm.nodes[node as usize];
         let life = Life::new((node, self.lives, now), size, self.clock.clone(), self.check.clone(), self.seed);
-        let device = SimDevice::plug(&self.net, node, self.lives, options.tx_slots, self.swarm.max_frame);
+        let mut device = SimDevice::plug(&self.net, node, self.lives, options.tx_slots, self.swarm.max_frame);
+        device.leaks = self.options.sabotage == Sabotage::Leak;
         let mut config = Config { share_frames: options.share_frames, ..Config::default() };
         config.link.security = self.swarm.security;
         config.link.recovery = options.recovery;
@@ -148,7 +150,12 @@ impl World {
         while !self.stop {
             let next = lock(&self.net).advance();
             let Some((now, what)) = next else {
-                self.violation("the world stands still");
+                // Nobody has anything to do: either all is done, or never will be.
+                self.totals.steps = 0;
+                self.look_for_the_end(self.now());
+                if !self.stop {
+                    self.violation("the world stands still, and something is not done");
+                }
                 break;
             };
             self.check.borrow_mut().now = now;
@@ -180,7 +187,13 @@ impl World {
             if self.options.sabotage != Sabotage::Deaf {
                 watch(up, options.rounds);
             }
+        } else if now < node.next_extract {
+            next = node.next_extract;
         } else {
+            if options.extract_gap_ns > 0 && self.healed_at.is_none() {
+                node.next_extract = now + options.extract_gap_ns;
+                next = node.next_extract;
+            }
             next = next.min(up.life.wake_sleepers());
             if let Err(error) = extract(up, options.extract, options.rounds) {
                 self.violation(format!("extracting failed: {error}"));
@@ -193,11 +206,14 @@ impl World {
         if !computing {
             next = next.min(up.program.step(&up.life, &up.ep, size)).min(up.life.wake_sleepers());
         }
+        let lazy = now < self.nodes[index as usize].next_extract;
+        let Some(up) = &mut self.nodes[index as usize].up else { return };
         let (deadline, more) = up
             .ep
             .node()
-            .with(|i| (i.next_deadline().unwrap_or(Nanos::MAX), i.has_slots() && !computing))
+            .with(|i| (i.next_deadline().unwrap_or(Nanos::MAX), i.has_slots() && !computing && !lazy))
             .unwrap_or((Nanos::MAX, false));
+        // A program that only sends now and then does not know of deadlines; its watchdog would, if it let it.
         if deadline != Nanos::MAX && !(computing && self.options.sabotage == Sabotage::Deaf) {
             next = next.min(deadline);
         }
@@ -205,7 +221,7 @@ impl World {
         let port = &mut net.ports[index as usize];
         let soon = now + options.step_ns;
         port.not_before = port.not_before.max(soon);
-        if more || !port.rx.is_empty() {
+        if more || !lazy && !port.rx.is_empty() {
             next = soon;
         }
         if next != Nanos::MAX {

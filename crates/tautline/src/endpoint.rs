@@ -91,7 +91,8 @@ impl Endpoint {
         Ok(Handler(self.core.node.key(name)?))
     }
 
-    /// Sends a whole message; waits for the connection and for room if it must. Runs no handlers meanwhile.
+    /// Sends a whole message; waits for the connection and for room if it must. Runs no handlers meanwhile. A message to
+    /// oneself for which there is no room is refused ([`SendError::WouldBlock`]): only extraction makes some.
     #[inline]
     pub fn send(&self, peer: Rank, handler: impl Name, bytes: &[u8]) -> Result<()> {
         let handler = handler.key(self)?;
@@ -181,8 +182,8 @@ impl Endpoint {
         Ok(bytes)
     }
 
-    /// Waits, by the configured policy, until there may be something to extract, an event, or a handler to go on; false if
-    /// `timeout` passed first.
+    /// Waits, by the configured policy, until there may be something to extract, a new event, or a handler to go on; false if
+    /// `timeout` passed first. Events that were left unread are no reason to stay awake: they are told of once.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<bool> {
         if self.core.extracting.get() {
             return Err(Error::Reentrant);
@@ -210,9 +211,13 @@ impl Endpoint {
         loop {
             self.extract(usize::MAX)?;
             if done() {
+                // Whoever waits next is told of what was not read in here.
+                self.core.news.set(!self.core.events.borrow().is_empty());
                 return Ok(());
             }
-            self.sleep(None)?;
+            if !self.core.news.replace(false) {
+                self.sleep(None)?;
+            }
         }
     }
 
@@ -239,7 +244,8 @@ impl Endpoint {
             dispatch_all::absorb(&self.core);
         }
         let event = self.core.events.borrow_mut().pop_front();
-        self.core.news.set(self.core.news.get() && event.is_some());
+        // Whoever reads one is told of the others.
+        self.core.news.set(!self.core.events.borrow().is_empty());
         event
     }
 

@@ -38,7 +38,8 @@
 //!   it, so handlers may hold `Rc` and `Cell`. [`Waker`] is both, and wakes the endpoint from elsewhere.
 //! * Inside a handler: sending, yes; [`Endpoint::extract`] and everything that extracts, no ([`Error::Reentrant`]).
 //! * Dropping an [`Outgoing`] before its end gives the message up; the receiver's handler gets [`Error::Aborted`]. Dropping
-//!   a read's future loses nothing: bytes are consumed only when the read completes.
+//!   the future of [`Message::read`] or [`Message::read_with`] loses nothing; the longer reads may have taken a part, which
+//!   [`Message::remaining`] shows.
 //! * After `fork` the child has no node: every call returns an error that says so. Nothing is inherited over `exec`.
 #![forbid(unsafe_code)]
 

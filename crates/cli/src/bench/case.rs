@@ -128,10 +128,6 @@ impl System {
         }
     }
 
-    pub fn is_ours(self) -> bool {
-        matches!(self, System::Taut { .. } | System::Bare { .. })
-    }
-
     /// Whether it goes over the network, and so is measured over veth too.
     pub fn is_network(self) -> bool {
         !matches!(self, System::Plain { kind: Plain::Pipe | Plain::Unix, .. })

@@ -1,3 +1,247 @@
-pub fn render(_: &super::Report) -> String {
-    String::new()
+//! The report as one HTML file that needs nothing else: no network, no scripts.
+
+use std::fmt::Write as _;
+
+use super::Report;
+use super::plan::Test;
+use super::rows::Row;
+use super::svg::{self, Bar, Line, escape};
+use super::table::{curves, half_power_bytes, short, size};
+
+const STYLE: &str = "\
+:root{color-scheme:light dark;--ground:#fff;--text:#1b1f24;--soft:#5b6570;--grid:#e4e7eb;--card:#f6f7f9;--good:#1a7f37;--bad:#c2381c;\
+--c0:#0b62c4;--c1:#d9700a;--c2:#0a8f6a;--c3:#b5489a;--c4:#3aa0d8;--c5:#a8402a;--c6:#8a7a10;--c7:#7a828c}\
+@media(prefers-color-scheme:dark){:root{--ground:#14171b;--text:#e6e9ec;--soft:#9aa4af;--grid:#2b3138;--card:#1c2026;--good:#57c77a;--bad:#ff8266;\
+--c0:#5aa9ff;--c1:#f2a24b;--c2:#3ecf9f;--c3:#e58bcb;--c4:#7fd0f5;--c5:#ef8f78;--c6:#d9c64a;--c7:#8d97a3}}\
+body{margin:0;background:var(--ground);color:var(--text);font:15px/1.5 system-ui,sans-serif}\
+main{max-width:62rem;margin:0 auto;padding:2rem 1rem 4rem}h1{font-size:1.6rem;margin:0 0 .3rem}h2{font-size:1.15rem;margin:2.2rem 0 .6rem}\
+p,li{max-width:48rem}.soft{color:var(--soft)}figure{margin:0 0 1.4rem;background:var(--card);border-radius:.6rem;padding:1rem}\
+figcaption{font-weight:600;margin-bottom:.5rem}svg{width:100%;height:auto;display:block}\
+.grid{stroke:var(--grid)}.tick{fill:var(--soft);font-size:11px}.name{fill:var(--text);font-size:12px}\
+.line{fill:none;stroke-width:1.6;stroke-dasharray:5 3}.ours{stroke-width:2.6;stroke-dasharray:none}.pale{opacity:.35}\
+.wrap{overflow-x:auto}table{border-collapse:collapse;font-size:.86rem;font-variant-numeric:tabular-nums;width:100%}\
+th,td{padding:.25rem .6rem;text-align:left;border-bottom:1px solid var(--grid);white-space:nowrap}td.n,th.n{text-align:right}\
+.met{color:var(--good);font-weight:600}.missed{color:var(--bad);font-weight:600}details{margin:.6rem 0}summary{cursor:pointer;font-weight:600}";
+
+/// The whole page.
+pub fn render(report: &Report) -> String {
+    let mut page = String::from("<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">");
+    page.push_str("<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\"><title>Tautline bench</title><style>");
+    page.push_str(STYLE);
+    for colour in 0..8 {
+        let _ = write!(
+            page,
+            ".line.c{colour}{{stroke:var(--c{colour})}}.dot.c{colour},.bar.c{colour}{{fill:var(--c{colour})}}"
+        );
+    }
+    page.push_str("</style></head><body><main>");
+    head(&mut page, report);
+    goals(&mut page, report);
+    plots(&mut page, report);
+    half_power(&mut page, &report.rows);
+    figures(&mut page, &report.rows);
+    page.push_str("</main></body></html>\n");
+    page
+}
+
+fn head(page: &mut String, report: &Report) {
+    let m = &report.machine;
+    let _ = write!(page, "<h1>Tautline bench, over {}</h1>", report.path.name());
+    let _ = write!(
+        page,
+        "<p class=\"soft\">{}, {} cores{}, {}; load {:.2} when it began. Side A on core {}, side B on core {}. \
+         A system call {:.0} ns, a clock read {:.0} ns, a cache line {} ns one way, copies {:.0} (64 KiB) and {:.0} GB/s (1 MiB).</p>",
+        escape(&m.machine.cpu),
+        m.machine.cores,
+        if m.machine.virtualised { " (virtual)" } else { "" },
+        escape(&m.machine.kernel),
+        m.machine.load,
+        m.cores[0],
+        m.cores[1],
+        m.system_call_ns,
+        m.clock_read_ns,
+        m.cache_line_ns.map_or_else(|| "?".into(), short),
+        m.copy[0],
+        m.copy[1],
+    );
+    let rivals: Vec<_> = m.found.iter().map(|found| escape(&found.to_string())).collect();
+    let _ = write!(page, "<p class=\"soft\">Rivals looked for: {}.</p>", rivals.join("; "));
+    page.push_str("<p class=\"soft\">Figures are medians over interleaved rounds; ratios are formed inside a round. Machines drift: only ratios in one run mean anything.</p>");
+}
+
+fn goals(page: &mut String, report: &Report) {
+    if report.targets.is_empty() {
+        return;
+    }
+    page.push_str("<h2>Goals</h2><div class=\"wrap\"><table><tr><th></th><th>what</th><th class=\"n\">value</th><th>goal</th></tr>");
+    for target in &report.targets {
+        let (class, word) = if target.met { ("met", "met") } else { ("missed", "missed") };
+        let _ = write!(
+            page,
+            "<tr><td class=\"{class}\">{word}</td><td>{}</td><td class=\"n\">{}</td><td>{}</td></tr>",
+            escape(&target.what),
+            short(target.value),
+            escape(&target.goal)
+        );
+    }
+    page.push_str("</table></div>");
+}
+
+/// Lines that a reader can tell apart; everything is in the tables.
+fn chosen(rows: &[Row], test: Test, names: &[&str]) -> Vec<Line> {
+    let curves = curves(rows, test);
+    let pick = |name: &&str| {
+        let (_, points) = curves.iter().find(|curve| curve.0 == *name)?;
+        let points = points.iter().map(|(bytes, value)| (*bytes as f64, *value)).collect();
+        Some(Line { name: (*name).to_owned(), points, ours: name.starts_with("tautline") })
+    };
+    names.iter().filter_map(pick).collect()
+}
+
+fn plots(page: &mut String, report: &Report) {
+    let rows = &report.rows;
+    page.push_str("<h2>Plots</h2>");
+    let latency = [
+        "tautline fabric spin",
+        "tautline sealed spin",
+        "tautline fabric park",
+        "udp polled",
+        "udp blocking",
+        "tcp polled",
+        "unix polled",
+        "pipe polled",
+    ];
+    page.push_str(&svg::lines(
+        "Latency, one way, against message size",
+        "µs",
+        &chosen(rows, Test::Latency, &latency),
+    ));
+    let bandwidth = [
+        "tautline fabric spin",
+        "tautline open spin",
+        "tautline sealed spin",
+        "udp-gso polled",
+        "udp-mmsg polled",
+        "tcp blocking",
+        "unix polled",
+        "pipe polled",
+    ];
+    page.push_str(&svg::lines(
+        "Bandwidth against message size",
+        "GB/s",
+        &chosen(rows, Test::Bandwidth, &bandwidth),
+    ));
+    page.push_str(&svg::lines("What each guarantee keeps of the layer below it", "share", &kept(rows)));
+    let paced: Vec<_> =
+        rows.iter().filter(|row| row.test == Test::Paced.name() && row.median.is_some()).collect();
+    let bars: Vec<Bar> = paced
+        .iter()
+        .map(|row| Bar {
+            name: format!(
+                "{} {}, {}",
+                row.system,
+                row.policy,
+                if row.load == "burner" { "cores shared" } else { "cores idle" }
+            ),
+            value: row.median.unwrap_or(0.0),
+            further: row.p99.unwrap_or(0.0),
+            ours: row.system.starts_with("tautline"),
+        })
+        .collect();
+    if !bars.is_empty() {
+        page.push_str(&svg::bars(
+            "One 64 B message per millisecond, one way: median, and p99 (pale)",
+            "µs",
+            &bars,
+        ));
+    }
+}
+
+fn kept(rows: &[Row]) -> Vec<Line> {
+    let mut lines: Vec<Line> = Vec::new();
+    for row in rows.iter().filter(|row| row.test == Test::Guarantees.name()) {
+        let Some(ratio) = row.ratio else { continue };
+        let name = match (row.system.as_str(), row.security) {
+            ("frames+flow", _) => "+ flow control",
+            (_, Some("open")) => "+ order, recovery",
+            (_, Some("fabric")) => "+ tag",
+            _ => "+ cipher",
+        };
+        match lines.iter_mut().find(|line| line.name == name) {
+            Some(line) => line.points.push((row.bytes as f64, ratio)),
+            None => {
+                lines.push(Line { name: name.into(), points: vec![(row.bytes as f64, ratio)], ours: true })
+            }
+        }
+    }
+    lines
+}
+
+fn half_power(page: &mut String, rows: &[Row]) {
+    let curves: Vec<_> =
+        curves(rows, Test::Bandwidth).into_iter().filter(|curve| curve.1.len() > 1).collect();
+    if curves.is_empty() {
+        return;
+    }
+    page.push_str("<h2>Half-power message size</h2><p class=\"soft\">Where the bandwidth is half of its most.</p><div class=\"wrap\"><table>");
+    for (name, curve) in curves {
+        if let Some(bytes) = half_power_bytes(&curve) {
+            let _ = write!(page, "<tr><td>{}</td><td class=\"n\">{bytes:.0} B</td></tr>", escape(&name));
+        }
+    }
+    page.push_str("</table></div>");
+}
+
+fn figures(page: &mut String, rows: &[Row]) {
+    page.push_str("<h2>All figures</h2>");
+    for test in Test::ALL {
+        let rows: Vec<_> = rows.iter().filter(|row| row.test == test.name()).collect();
+        if rows.is_empty() {
+            continue;
+        }
+        let unit = rows[0].unit;
+        let _ = write!(
+            page,
+            "<details><summary>{} ({} rows)</summary><div class=\"wrap\"><table><tr>",
+            test.name(),
+            rows.len()
+        );
+        for name in ["size", "load", "system", "mode", "policy", "window"] {
+            let _ = write!(page, "<th>{name}</th>");
+        }
+        for name in ["median", "p99", "p99.9", "low", "high", "ratio"] {
+            let _ = write!(page, "<th class=\"n\">{name}</th>");
+        }
+        let _ = write!(page, "<th>limit ({unit})</th></tr>");
+        for row in rows {
+            figure(page, row);
+        }
+        page.push_str("</table></div></details>");
+    }
+}
+
+fn figure(page: &mut String, row: &Row) {
+    let number = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), short);
+    let warm = if row.warm { ", warm" } else { "" };
+    let _ = write!(
+        page,
+        "<tr><td>{}{warm}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>",
+        size(row.bytes),
+        row.load,
+        row.system,
+        row.security.unwrap_or("–"),
+        row.policy,
+        row.window.map_or_else(|| "–".into(), |w| w.to_string())
+    );
+    for value in [row.median, row.p99, row.p999, row.low, row.high, row.ratio] {
+        let _ = write!(page, "<td class=\"n\">{}</td>", number(value));
+    }
+    let mut note = row.limit.clone().unwrap_or_default();
+    if row.wrong_limit {
+        note.push_str(" WRONG LIMIT");
+    }
+    if let Some(error) = &row.error {
+        let _ = write!(note, " failed: {error}");
+    }
+    let _ = write!(page, "<td>{}</td></tr>", escape(&note));
 }

@@ -30,6 +30,7 @@ use tautline_baseline::cpu::{self, Burner};
 
 use crate::sys::Signals;
 use case::{Case, System, Work};
+pub use netns::check as can_make_namespaces;
 use only::Only;
 use pair::{Interrupted, Pair, Path};
 use plan::{Extent, Load};
@@ -87,7 +88,6 @@ pub struct BenchArgs {
 pub struct Report {
     pub path: Path,
     pub machine: machine::State,
-    pub results: Vec<rows::Result>,
     pub rows: Vec<rows::Row>,
     pub targets: Vec<targets::Target>,
 }
@@ -141,7 +141,7 @@ fn measure(args: &BenchArgs, path: Path, extent: Extent, signals: &mut Signals) 
     let results = bench.results;
     let rows = rows::rows(&results, path);
     let targets = targets::judge(&results, &machine);
-    Ok(Report { path, machine, results, rows, targets })
+    Ok(Report { path, machine, rows, targets })
 }
 
 fn bar(len: u64) -> ProgressBar {
@@ -226,6 +226,9 @@ impl Bench {
                 continue;
             };
             let gso = matches!(result.cell.system, System::Gso { .. });
+            if !gso && self.extent != Extent::Full {
+                continue;
+            }
             if done.contains(&(bytes, gso)) {
                 continue;
             }

@@ -15,6 +15,9 @@ use crate::sys::{self, Inherited, Signals, poll_until, readable};
 /// No case takes this long.
 const CASE_TIME: Duration = Duration::from_secs(60);
 
+/// How long a side may still talk when the other has failed.
+const STORY_TIME: Duration = Duration::from_millis(300);
+
 /// Where the two processes live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Path {
@@ -75,31 +78,35 @@ impl Pair {
         for side in &mut self.sides {
             side.stream.write_all(&line).context("a process of the measurement is gone")?;
         }
-        let mut outcomes = [Outcome::default(); 2];
-        for (outcome, reply) in outcomes.iter_mut().zip(self.collect(signals)?) {
-            match reply {
-                Reply::Done(done) => *outcome = done,
-                Reply::Failed(why) => bail!("{why}"),
-                Reply::Ready => bail!("the two sides are out of step"),
-            }
+        let replies = self.collect(signals)?;
+        let stories: Vec<_> = replies
+            .iter()
+            .filter_map(|reply| match reply {
+                Reply::Failed(why) => Some(why.as_str()),
+                _ => None,
+            })
+            .collect();
+        if !stories.is_empty() {
+            bail!("{}", stories.join("; the other side: "));
         }
-        Ok(outcomes)
+        match replies[..] {
+            [Reply::Done(a), Reply::Done(b)] => Ok([a, b]),
+            _ => bail!("the two sides are out of step"),
+        }
     }
 
-    /// One answer of each side; the first failure is not followed by waiting for the other side.
+    /// One answer of each side. After a failure the other side gets a moment to tell its story too.
     fn collect(&mut self, signals: &mut Signals) -> Result<Vec<Reply>> {
-        let until = Instant::now() + CASE_TIME;
+        let mut until = Instant::now() + CASE_TIME;
         let mut replies = [None, None];
         loop {
             for (side, reply) in self.sides.iter_mut().zip(&mut replies) {
                 if reply.is_none() {
                     *reply = side.next_answer()?;
+                    if matches!(reply, Some(Reply::Failed(_))) {
+                        until = until.min(Instant::now() + STORY_TIME);
+                    }
                 }
-            }
-            if let Some(Reply::Failed(why)) =
-                replies.iter().flatten().find(|reply| matches!(reply, Reply::Failed(_)))
-            {
-                bail!("{why}");
             }
             if replies.iter().all(Option::is_some) {
                 return Ok(replies.into_iter().flatten().collect());
@@ -113,7 +120,10 @@ impl Pair {
                 return Err(Interrupted(signal.as_raw()).into());
             }
             if !heard {
-                bail!("no answer within {} s", CASE_TIME.as_secs());
+                let failed = replies.into_iter().flatten().find(|reply| matches!(reply, Reply::Failed(_)));
+                return failed
+                    .map(|reply| vec![reply])
+                    .with_context(|| format!("no answer within {} s", CASE_TIME.as_secs()));
             }
         }
     }

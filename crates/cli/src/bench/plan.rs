@@ -116,8 +116,8 @@ impl Extent {
     /// Trial bytes of each variation when the best raw stream is looked for.
     pub fn trial_bytes(self) -> u64 {
         match self {
-            Extent::Full => 48 << 20,
-            Extent::Quick => 12 << 20,
+            Extent::Full => 32 << 20,
+            Extent::Quick => 6 << 20,
             Extent::Smoke => 1 << 20,
         }
     }
@@ -183,12 +183,12 @@ impl Plan {
     fn latency(&mut self) {
         let sizes: &[usize] = self.extent.pick(
             &[0, 8, 64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20],
-            &[0, 8, 64, 1 << 10, 4 << 10, 64 << 10, 1 << 20, 4 << 20],
+            &[0, 8, 64, 4 << 10, 64 << 10, 1 << 20],
         );
         for &bytes in sizes {
             self.ping_pong(bytes, false, Load::Idle);
         }
-        for bytes in [64 << 10, 1 << 20] {
+        for &bytes in self.extent.pick(&[64 << 10, 1 << 20][..], &[64 << 10]) {
             self.ping_pong(bytes, true, Load::Idle);
         }
         self.ping_pong(64, false, Load::Burner);
@@ -255,7 +255,7 @@ impl Plan {
     fn bandwidth(&mut self) {
         let sizes: &[usize] = self.extent.pick(
             &[64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20],
-            &[1 << 10, 8 << 10, 64 << 10, 1 << 20],
+            &[4 << 10, 64 << 10, 1 << 20],
         );
         for &bytes in sizes {
             let stream = Work::Stream { bytes, count: self.stream_count(bytes), window: None, batch: false };

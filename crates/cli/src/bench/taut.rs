@@ -81,6 +81,17 @@ async fn long(sink: Rc<Sink>, mut message: Message) -> tautline::Result<()> {
     Ok(())
 }
 
+/// How a message comes about.
+#[derive(Clone, Copy, PartialEq)]
+enum Making {
+    /// Not at all: the same buffer every time.
+    Nothing,
+    /// Written to a buffer of the program's, and then sent from there.
+    First,
+    /// Written straight into the slots it is sent from.
+    InPlace,
+}
+
 /// One side of a pair of endpoints.
 pub struct Taut {
     endpoint: Endpoint,
@@ -93,7 +104,7 @@ pub struct Taut {
     pattern: Pattern,
     outgoing: Vec<u8>,
     sent: u64,
-    warm: bool,
+    making: Making,
 }
 
 impl Taut {
@@ -124,7 +135,7 @@ impl Taut {
             pattern: Pattern::new(bytes.max(8)),
             outgoing: vec![0; bytes],
             sent: 0,
-            warm: false,
+            making: Making::First,
             endpoint,
         };
         taut.meet(setup.side)?;
@@ -172,7 +183,7 @@ impl Taut {
                 .map_err(io::Error::other);
         }
         if self.outgoing.len() <= self.short_max {
-            if !self.warm {
+            if self.making != Making::Nothing {
                 self.pattern.write(number, 0, &mut self.outgoing);
             }
             return self.endpoint.send(self.peer, self.short, &self.outgoing).map_err(io::Error::other);
@@ -183,11 +194,14 @@ impl Taut {
     fn send_long(&mut self, number: u64) -> tautline::Result<()> {
         let len = self.outgoing.len();
         let mut message = self.endpoint.begin(self.peer, self.long, len as u64)?;
-        if self.warm {
-            message.piece(&self.outgoing)?;
-        } else {
+        match self.making {
+            Making::Nothing => message.piece(&self.outgoing)?,
+            Making::First => {
+                self.pattern.write(number, 0, &mut self.outgoing);
+                message.piece(&self.outgoing)?;
+            }
             // Rewritten by being written where it is sent from.
-            message.fill(len, |at, room| self.pattern.write(number, at, room))?;
+            Making::InPlace => message.fill(len, |at, room| self.pattern.write(number, at, room))?,
         }
         message.end()
     }
@@ -250,7 +264,7 @@ impl Taut {
 
     /// Back and forth; round trips in nanoseconds on side A.
     pub fn ping_pong(&mut self, side: Side, count: u64, warm: bool) -> io::Result<Vec<u64>> {
-        self.warm = warm;
+        self.making = if warm { Making::Nothing } else { Making::First };
         self.sink.check.set(!warm);
         match side {
             Side::A => (0..count).map(|_| self.round_trip()).collect(),
@@ -290,6 +304,7 @@ impl Taut {
         let window = window.unwrap_or(count).max(1);
         let bytes = self.outgoing.len() as u64;
         self.sink.read.set(false);
+        self.making = Making::InPlace;
         let mut watch = Stopwatch::start();
         let mut done = 0;
         while done < count {

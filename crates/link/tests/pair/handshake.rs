@@ -63,7 +63,7 @@ fn repeated_hello() {
 /// H-6: when both knock at once one channel comes of it, nothing pushed on it is lost, and nobody seems restarted.
 #[test]
 fn simultaneous_open() {
-    for seed in 0..2000 {
+    for seed in 0..1000 {
         let mut rng = Rng(seed);
         let mut world = World::new(rng.next(), &Config::default());
         for pipe in &mut world.pipes {
@@ -197,14 +197,16 @@ fn replayed_hello() {
     let taped = world.pipes[0].tap.take().unwrap();
     let hellos: Vec<_> = taped.into_iter().filter(|f| Kind::of(f) == Ok(Kind::Hello)).collect();
     assert_eq!(hellos.len(), 2);
-    world.sides[0].load.left = 100_000;
+    world.sides[0].load.left = 20_000;
+    world.sides[0].load.queue = 4;
+    world.sides[1].every = MILLI;
     for round in 0..200 {
         world.deliver(1, hellos[round % 2].clone());
         world.run(20 * MILLI);
     }
     assert_eq!(world.deaths().len(), deaths, "{}", world.report());
     let stream = world.sides[0].streams.last().unwrap();
-    assert!(stream.delivered > 50_000, "{}", stream.delivered);
+    assert!(stream.delivered > 10_000, "{}", stream.delivered);
 }
 
 /// H-2: a handshake frame with any bit changed, or of another job, is neither believed nor answered.

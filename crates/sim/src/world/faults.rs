@@ -165,7 +165,10 @@ impl World {
                 net.wake(node, now);
             }
         }
-        self.nodes.iter_mut().for_each(|node| node.computing_until = 0);
+        for node in &mut self.nodes {
+            node.computing_until = 0;
+            node.next_extract = 0;
+        }
         self.check.borrow_mut().deaths.healed(now + 2 * SILENCE + 2 * SLACK);
         self.healed_at = Some(now);
         for node in 0..self.size() {

@@ -14,7 +14,8 @@ use crate::{Endpoint, Error, Rank, Result};
 /// A message, as its handler sees it: a stream of bytes that arrives while the handler runs.
 ///
 /// Reads take pieces of any size, whatever the pieces were that the sender added. A read that is not satisfied suspends the
-/// handler; dropping it takes nothing.
+/// handler. Dropping the future of [`Message::read`] or [`Message::read_with`] takes nothing; the longer reads take what is
+/// there as it arrives, and when dropped have taken as much as [`Message::remaining`] says.
 #[derive(Debug)]
 pub struct Message {
     stream: Rc<RefCell<Stream>>,
@@ -23,6 +24,9 @@ pub struct Message {
     from: Rank,
     total: u64,
 }
+
+/// Larger values may not fit a message's window, and so cannot wait until all of them is there.
+const LARGE_VALUE: usize = 4096;
 
 impl std::fmt::Debug for Core {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -102,9 +106,13 @@ impl Message {
         .await
     }
 
-    /// Takes a value: any plain type with a fixed layout.
+    /// Takes a value: any plain type with a fixed layout. One of up to 4 KiB is taken whole or not at all.
     pub async fn read<T: FromBytes + IntoBytes>(&mut self) -> Result<T> {
         let mut value = T::new_zeroed();
+        if size_of::<T>() > LARGE_VALUE {
+            self.read_into(value.as_mut_bytes()).await?;
+            return Ok(value);
+        }
         let size = size_of::<T>() as u64;
         poll_fn(|_| {
             let step = self.with(|s| {
@@ -142,10 +150,12 @@ impl Message {
         .await
     }
 
-    /// Takes everything that is left.
+    /// Takes everything that is left. More than memory has room for is an error.
     pub async fn read_to_end(&mut self) -> Result<Vec<u8>> {
-        let mut bytes = vec![0; self.remaining() as usize];
-        self.read_into(&mut bytes).await?;
+        let left = self.with(|s| s.left())?;
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(usize::try_from(left).unwrap_or(usize::MAX)).map_err(Error::other)?;
+        while self.read_with(usize::MAX, |part| bytes.extend_from_slice(part)).await? > 0 {}
         Ok(bytes)
     }
 

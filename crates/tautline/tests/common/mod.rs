@@ -2,6 +2,7 @@
 #![allow(dead_code)]
 
 pub mod launch;
+pub mod talker;
 
 use std::net::UdpSocket;
 use std::os::fd::OwnedFd;

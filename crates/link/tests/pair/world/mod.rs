@@ -6,8 +6,8 @@ mod side;
 mod stream;
 
 pub use pipe::{Faults, Pipe};
-pub use side::{Consume, Load, Side, build, who};
-pub use stream::{Stream, content};
+pub use side::{Consume, Load, Side, who};
+pub use stream::Stream;
 
 pub use tautline_link::Nanos;
 use tautline_link::{Config, Death, Event, Link};

@@ -138,7 +138,7 @@ impl Side {
                 });
                 if self.parts[at].1.add(offset, total, bytes) {
                     let (_, whole) = self.parts.swap_remove(at);
-                    let arrival = self.peering.link_mut().expect("live").slot_complete(now, seq);
+                    let arrival = self.peering.link_mut().expect("live").slot_complete(now, seq, total as usize);
                     self.take(arrival, &whole.into_bytes(), stream);
                 }
             }
@@ -240,7 +240,7 @@ fn drain(streams: &mut [Stream], events: &mut Vec<(Nanos, Event)>, now: Nanos, l
 }
 
 /// Makes the frame that `transmit` stands for.
-pub fn build(link: &mut Link, transmit: &Transmit, now: Nanos, stream: &Stream) -> Vec<u8> {
+fn build(link: &mut Link, transmit: &Transmit, now: Nanos, stream: &Stream) -> Vec<u8> {
     let mut frame = vec![0; transmit.head_len()];
     if let Some(slot) = &transmit.slot {
         frame.extend_from_slice(&stream.slots[slot.token as usize].bytes[slot.range.clone()]);

@@ -54,7 +54,7 @@ impl Stream {
 }
 
 /// The bytes of a slot, different for every channel, number and length.
-pub fn content(channel: u32, number: u32, len: usize) -> Vec<u8> {
+fn content(channel: u32, number: u32, len: usize) -> Vec<u8> {
     let mut rng = Rng(u64::from(channel) << 32 | u64::from(number));
     let mut bytes = Vec::with_capacity(len + 8);
     while bytes.len() < len {

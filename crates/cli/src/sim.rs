@@ -1,0 +1,188 @@
+//! `tautline sim`: many seeds of the deterministic world, or one of them shown again.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::json;
+use tautline_sim::{Options, Report, Sum, Trace};
+
+const EXAMPLES: &str = "\
+Examples:
+  tautline sim --seeds 1000
+        A thousand worlds with their own losses, crashes and partitions; every promise is checked.
+  tautline sim --seeds 1000 --messages 10000000
+        At least that many seeds and that many messages in all.
+  tautline sim --seed 42 --replay
+        One seed again, with an account of everything that happened; add --pcap world.pcap for Wireshark.
+
+The same seed gives the same world on every machine. A seed that breaks a promise is reported with the command that
+shows it again, and the exit code is 1.";
+
+/// What `tautline sim` is told.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct SimArgs {
+    /// How many seeds, at least
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    seeds: u64,
+    /// The first of them
+    #[arg(long, value_name = "SEED", default_value_t = 0)]
+    first: u64,
+    /// How many messages in all, at least
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    messages: u64,
+    /// Messages of one seed, roughly; part of what makes its world
+    #[arg(long, value_name = "N", default_value_t = Options::default().messages)]
+    per_seed: u64,
+    /// Only this seed
+    #[arg(long, value_name = "SEED", conflicts_with_all = ["seeds", "first", "messages"])]
+    seed: Option<u64>,
+    /// Tell everything that happens; goes with --seed
+    #[arg(long, requires = "seed")]
+    replay: bool,
+    /// Write the frames of a replay to this file
+    #[arg(long, value_name = "FILE", requires = "replay")]
+    pcap: Option<PathBuf>,
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs seeds.
+pub fn sim(args: &SimArgs) -> Result<ExitCode> {
+    let options = Options { messages: args.per_seed, ..Options::default() };
+    let good = match args.seed {
+        Some(seed) => one(args, seed, &options)?,
+        None => many(args, &options)?,
+    };
+    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn one(args: &SimArgs, seed: u64, options: &Options) -> Result<bool> {
+    let report = if args.replay {
+        tautline_sim::replay(seed, options, trace(args)?)
+    } else {
+        tautline_sim::run(seed, options)
+    };
+    if args.json {
+        println!("{}", account(&report));
+    } else {
+        print!("{}{report}", tautline_sim::describe(seed, options));
+    }
+    Ok(report.is_good())
+}
+
+/// The account goes to standard error, so that the report stays readable.
+fn trace(args: &SimArgs) -> Result<Trace> {
+    let capture = match &args.pcap {
+        None => None,
+        Some(file) => {
+            let out =
+                std::fs::File::create(file).with_context(|| format!("cannot write {}", file.display()))?;
+            Some(Box::new(std::io::BufWriter::new(out)) as Box<dyn std::io::Write + Send>)
+        }
+    };
+    Ok(Trace::new(Some(Box::new(std::io::BufWriter::new(std::io::stderr()))), capture)?)
+}
+
+fn account(report: &Report) -> serde_json::Value {
+    json!({
+        "seed": report.seed,
+        "messages": report.messages,
+        "completed": report.completed,
+        "lost": report.lost,
+        "bytes": report.bytes,
+        "frames": report.frames,
+        "deaths": report.deaths,
+        "virtual_ns": report.virtual_ns,
+        "trace_hash": format!("{:016x}", report.trace_hash),
+        "violation_count": report.violation_count,
+        "violations": report.violations,
+    })
+}
+
+fn many(args: &SimArgs, options: &Options) -> Result<bool> {
+    let bar = ProgressBar::with_draw_target(Some(args.seeds), ProgressDrawTarget::stderr());
+    if let Ok(style) =
+        ProgressStyle::with_template("{bar:40} {pos}/{len} seeds {elapsed_precise} (left: {eta}) {msg}")
+    {
+        bar.set_style(style);
+    }
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let sum = tautline_sim::run_many(args.first, args.seeds, args.messages, threads, options, |progress| {
+        bar.set_length(progress.of);
+        bar.set_position(progress.seeds);
+        bar.set_message(format!("{} messages, {} failed", progress.messages, progress.failed));
+    });
+    bar.finish_and_clear();
+    tell(args, &sum)?;
+    Ok(sum.is_good())
+}
+
+fn tell(args: &SimArgs, sum: &Sum) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        let value = json!({
+            "first": args.first,
+            "seeds": sum.seeds,
+            "messages": sum.messages,
+            "bytes": sum.bytes,
+            "frames": sum.frames,
+            "lost": sum.lost,
+            "deaths": sum.deaths,
+            "virtual_ns": sum.virtual_ns,
+            "same": sum.same,
+            "different": sum.different,
+            "failures": sum.failures.iter().map(account).collect::<Vec<_>>(),
+        });
+        writeln!(out, "{value}")?;
+        return Ok(());
+    }
+    for report in &sum.failures {
+        writeln!(out, "{report}")?;
+    }
+    writeln!(
+        out,
+        "{} seeds from {}: {} messages, {} bytes compared, {} frames, {:.0} s of virtual time",
+        sum.seeds,
+        args.first,
+        sum.messages,
+        sum.bytes,
+        sum.frames,
+        sum.virtual_ns as f64 / 1e9
+    )?;
+    writeln!(
+        out,
+        "{} messages were lost with peers whose end was reported ({} reports)",
+        sum.lost, sum.deaths
+    )?;
+    writeln!(out, "{} seeds were run twice and were the same", sum.same)?;
+    for seed in &sum.different {
+        writeln!(
+            out,
+            "NOT THE SAME: seed {seed} gave two different worlds; see it with: {}",
+            command(args, *seed)
+        )?;
+    }
+    match sum.failures.first() {
+        None => writeln!(out, "no promise was broken")?,
+        Some(first) => {
+            writeln!(out, "{} seeds broke a promise; see the first again with:", sum.failures.len())?;
+            writeln!(out, "  {}", command(args, first.seed))?;
+        }
+    }
+    Ok(())
+}
+
+/// The one command that shows a seed again.
+fn command(args: &SimArgs, seed: u64) -> String {
+    let mut command = format!("tautline sim --seed {seed} --replay");
+    if args.per_seed != Options::default().messages {
+        command.push_str(&format!(" --per-seed {}", args.per_seed));
+    }
+    command
+}

@@ -1,0 +1,180 @@
+//! `tautline bench`, `doctor` and `sim` as programs read them: every key is there, and nothing is left behind.
+//! The hidden `--smoke` moves a few messages each; no figure decides anything.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::process::Stdio;
+
+use common::{PATIENCE, kill, tautline, until};
+use serde_json::Value;
+
+const KEYS: [&str; 17] = [
+    "test", "path", "device", "system", "bytes", "window", "load", "policy", "security", "warm", "unit",
+    "median", "p99", "low", "high", "limit", "ratio",
+];
+
+fn rows(args: &[&str]) -> Vec<Value> {
+    let out = tautline().args(["bench", "--smoke", "--json"]).args(args).output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    String::from_utf8(out.stdout).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn words(rows: &[Value], key: &str) -> BTreeSet<String> {
+    rows.iter().filter_map(|row| row[key].as_str().map(str::to_owned)).collect()
+}
+
+fn check(rows: &[Value], path: &str) {
+    assert!(!rows.is_empty());
+    for row in rows {
+        assert!(KEYS.iter().all(|key| row.get(key).is_some()), "{row}");
+        assert!(
+            row["error"].is_null() && row["median"].as_f64().is_some_and(|median| median >= 0.0),
+            "{row}"
+        );
+        assert!(row["limit"].is_null() == row["ratio"].is_null(), "{row}");
+        assert_eq!(row["path"], path);
+    }
+}
+
+#[test]
+fn latency_rows_have_every_key() {
+    let rows = rows(&["--quick", "--only", "latency"]);
+    check(&rows, "loopback");
+    assert_eq!(words(&rows, "system"), ["pipe", "tautline", "tcp", "udp", "unix"].map(str::to_owned).into());
+    assert_eq!(words(&rows, "security"), ["fabric", "open", "sealed"].map(str::to_owned).into());
+    let policies = ["blocking", "park", "polled", "spin", "spin-then-park"];
+    assert_eq!(words(&rows, "policy"), policies.map(str::to_owned).into());
+    assert_eq!(words(&rows, "load"), ["burner", "idle"].map(str::to_owned).into());
+}
+
+#[test]
+fn every_other_test_runs() {
+    let rows = rows(&["--only", "rate,bandwidth,paced,cpu,guarantees,idle,64,8,64K,0"]);
+    check(&rows, "loopback");
+    let tests = ["bandwidth", "cpu", "guarantees", "idle", "paced", "rate"];
+    assert_eq!(words(&rows, "test"), tests.map(str::to_owned).into());
+}
+
+/// The report needs nothing from elsewhere.
+#[test]
+fn the_html_report_stands_alone() {
+    let folder = common::folder("html");
+    let file = folder.join("report.html");
+    rows(&["--only", "latency,paced,tautline", "--html", file.to_str().unwrap()]);
+    let page = std::fs::read_to_string(&file).unwrap();
+    assert!(
+        page.starts_with("<!doctype html>") && page.contains("<svg") && page.contains("prefers-color-scheme")
+    );
+    for foreign in ["http://", "https://", "<script", "<link", "@import", "NaN"] {
+        assert!(!page.contains(foreign), "{foreign}");
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn an_interrupted_bench_leaves_nothing_behind() {
+    let mut child = tautline()
+        .args(["bench", "--quick", "--only", "paced"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut sides = Vec::new();
+    until(PATIENCE, || {
+        sides = children_of(child.id());
+        sides.len() >= 2
+    });
+    kill(child.id(), "TERM");
+    assert_eq!(child.wait().unwrap().code(), Some(143));
+    assert!(sides.iter().all(|pid| !std::path::Path::new(&format!("/proc/{pid}")).exists()));
+}
+
+fn children_of(pid: u32) -> Vec<u32> {
+    let numbers = std::fs::read_dir("/proc")
+        .unwrap()
+        .flatten()
+        .filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
+    numbers
+        .filter(|number| {
+            let stat = std::fs::read_to_string(format!("/proc/{number}/stat")).unwrap_or_default();
+            stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse().ok())
+                == Some(pid)
+        })
+        .collect()
+}
+
+/// Between two network namespaces, where the machine lets us make them.
+#[test]
+fn veth_between_namespaces() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: needs root");
+        return;
+    }
+    let rows = rows(&["--netns", "--only", "latency,64,idle"]);
+    check(&rows, "veth");
+    assert!(
+        !words(&rows, "system").contains("pipe"),
+        "what does not use the network is not measured over it"
+    );
+}
+
+#[test]
+fn only_explains_itself() {
+    let out = tautline().args(["bench", "--only", "speed"]).output().unwrap();
+    let text = String::from_utf8_lossy(&out.stderr);
+    assert!(!out.status.success() && text.contains("latency") && text.contains("tautline"), "{text}");
+}
+
+#[test]
+fn doctor_tells_what_works() {
+    let out = tautline().args(["doctor", "--json"]).output().unwrap();
+    let findings: Vec<Value> = String::from_utf8(out.stdout)
+        .unwrap()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let names = words(&findings, "name");
+    for name in ["udp ipv4", "udp gso", "shm", "xdp", "receive buffer", "cores", "clock", "namespaces"] {
+        assert!(names.contains(name), "{name}");
+    }
+    for finding in &findings {
+        assert!(["ok", "warn", "no"].contains(&finding["status"].as_str().unwrap()), "{finding}");
+        assert!(!finding["reason"].as_str().unwrap().is_empty(), "{finding}");
+        assert!(finding["status"] == "ok" || finding["next"].is_string(), "what to do? {finding}");
+    }
+}
+
+#[test]
+fn a_few_seeds_keep_their_promises() {
+    let out = tautline().args(["sim", "--seeds", "3", "--per-seed", "300", "--json"]).output().unwrap();
+    let sum: Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert!(out.status.success() && sum["seeds"].as_u64() >= Some(3), "{sum}");
+    assert_eq!(sum["failures"].as_array().map(Vec::len), Some(0), "{sum}");
+}
+
+#[test]
+fn a_replay_tells_everything_and_is_the_same() {
+    let hash = |args: &[&str]| {
+        let out = tautline()
+            .args(["sim", "--seed", "5", "--per-seed", "300", "--json"])
+            .args(args)
+            .output()
+            .unwrap();
+        let report: Value = serde_json::from_slice(&out.stdout).unwrap();
+        (report["trace_hash"].clone(), out.stderr.len())
+    };
+    let (once, silent) = hash(&[]);
+    let (again, told) = hash(&["--replay"]);
+    assert!(once == again && once.is_string() && silent == 0 && told > 0);
+}
+
+#[test]
+fn help_is_by_example() {
+    let out = tautline().output().unwrap();
+    assert!(out.status.success() && String::from_utf8_lossy(&out.stdout).contains("First steps"));
+    for command in ["run", "bench", "doctor", "sim"] {
+        let out = tautline().args(["help", command]).output().unwrap();
+        assert!(String::from_utf8_lossy(&out.stdout).contains("Examples:"), "{command}");
+    }
+}

@@ -1,0 +1,55 @@
+//! Starts the command and talks to it. No timing decides a test; bounds only keep a fault from hanging it.
+#![allow(dead_code)]
+
+use std::io::Read;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Far beyond what anything here takes.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The command under test, without whatever job the tests themselves may run in.
+pub fn tautline() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tautline"));
+    command.env_remove("TAUTLINE_JOB_FD").env_remove("TAUTLINE_JOB_FILE");
+    command
+}
+
+/// Appends this very test program, to run only the ignored test of that name.
+pub fn as_program<'a>(command: &'a mut Command, test: &str) -> &'a mut Command {
+    command.arg(std::env::current_exe().unwrap()).args([test, "--exact", "--ignored", "--test-threads=1"])
+}
+
+/// One line, byte by byte, so that nothing behind it is lost.
+pub fn read_line(from: &mut impl Read) -> String {
+    let mut line = String::new();
+    let mut byte = [0];
+    while from.read_exact(&mut byte).is_ok() && byte[0] != b'\n' {
+        line.push(byte[0] as char);
+    }
+    assert!(!line.is_empty(), "it said nothing");
+    line
+}
+
+/// Sends a signal to a process that a test started.
+pub fn kill(pid: u32, signal: &str) {
+    let status = Command::new("kill").args([format!("-{signal}"), pid.to_string()]).status().unwrap();
+    assert!(status.success());
+}
+
+/// Waits until something is so.
+pub fn until(patience: Duration, mut so: impl FnMut() -> bool) {
+    let since = Instant::now();
+    while !so() {
+        assert!(since.elapsed() < patience, "it did not come to pass");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A fresh folder for this test.
+pub fn folder(name: &str) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("tautline-cli-test-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}

@@ -1,0 +1,198 @@
+//! `tautline run` as a user sees it: exit codes, the key's secrecy, and nothing left behind.
+
+mod common;
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
+
+use common::{PATIENCE, as_program, kill, read_line, tautline, until};
+use tautline::{Endpoint, Short};
+
+#[test]
+fn all_well_is_zero() {
+    let out = tautline().args(["run", "-n", "3", "true"]).output().unwrap();
+    assert!(out.status.success() && out.stderr.is_empty(), "{out:?}");
+}
+
+#[test]
+fn the_first_failure_is_the_exit_code() {
+    // Only one rank has the first descriptor's number; the others would wait for long.
+    let script = r#"grep -q "^rank 1$" /proc/self/fd/$TAUTLINE_JOB_FD && exit 7; exec sleep 1000"#;
+    let out = tautline().args(["run", "-n", "3", "--grace", "0.1", "sh", "-c", script]).output().unwrap();
+    let text = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(7), "{text}");
+    assert!(text.contains("the first to fail") && text.contains("ended by tautline"), "{text}");
+}
+
+#[test]
+fn a_signal_is_128_and_its_number() {
+    let out = tautline().args(["run", "-n", "1", "sh", "-c", "kill -9 $$"]).output().unwrap();
+    assert_eq!(out.status.code(), Some(137));
+}
+
+#[test]
+fn who_ignores_sigterm_is_killed() {
+    let script = r#"grep -q "^rank 0$" /proc/self/fd/$TAUTLINE_JOB_FD && exit 3; trap "" TERM; while :; do sleep 1; done"#;
+    let out = tautline().args(["run", "-n", "2", "--grace", "0.1", "sh", "-c", script]).output().unwrap();
+    assert_eq!(out.status.code(), Some(3));
+}
+
+#[test]
+fn mistakes_are_explained_in_two_lines() {
+    for (args, word) in [
+        (&["run", "-n", "0", "true"][..], "-n 1 or more"),
+        (&["run", "-n", "1000000", "true"], "smaller -n"),
+        (&["run", "-n", "2", "no-such-program"], "give its path"),
+        (&["run", "-n", "2", "/etc/hostname"], "chmod +x"),
+    ] {
+        let out = tautline().args(args).output().unwrap();
+        let text = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(2), "{text}");
+        assert!(text.contains(word) && text.lines().count() == 2, "{text}");
+    }
+}
+
+/// The key is in the description, and nowhere that `ps` shows.
+#[test]
+fn the_key_is_not_in_arguments_or_environment() {
+    let script = r#"
+        key=$(sed -n "s/^key //p" /proc/self/fd/$TAUTLINE_JOB_FD)
+        test ${#key} = 64 || exit 10
+        for pid in $$ $PPID; do
+            grep -q "$key" /proc/$pid/cmdline && exit 11
+            grep -q "$key" /proc/$pid/environ && exit 12
+        done
+        exit 0"#;
+    let out = tautline().args(["run", "-n", "2", "sh", "-c", script]).output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+}
+
+/// Each rank gets its socket and its description, and no other rank's.
+#[test]
+fn a_rank_inherits_only_what_is_its_own() {
+    let script = r#"ls -l /proc/self/fd | grep -c -e socket: -e memfd:"#;
+    let out = tautline()
+        .args(["run", "-n", "3", "--tag", "sh", "-c", script])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&out.stdout);
+    let mut lines: Vec<_> = text.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["[0] 2", "[1] 2", "[2] 2"]);
+}
+
+#[test]
+fn an_interrupt_ends_the_job() {
+    let mut child = tautline()
+        .args(["run", "-n", "2", "--grace", "0.2", "sh", "-c", "echo $$; exec sleep 1000"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    let pids = [read_line(&mut stdout), read_line(&mut stdout)];
+    kill(child.id(), "INT");
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert!(pids.iter().all(|pid| !is_running(pid)));
+}
+
+#[test]
+fn a_killed_launcher_takes_its_ranks_along() {
+    let mut child = tautline()
+        .args(["run", "-n", "2", "sh", "-c", "echo $$; exec sleep 1000"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    let pids = [read_line(&mut stdout), read_line(&mut stdout)];
+    child.kill().unwrap();
+    assert_eq!(child.wait().unwrap().signal(), Some(9));
+    until(PATIENCE, || pids.iter().all(|pid| !is_running(pid)));
+}
+
+/// A rank's own children are ended when the rank is gone.
+#[test]
+fn orphans_are_ended_too() {
+    let mut child = tautline()
+        .args(["run", "-n", "1", "--grace", "0.2", "sh", "-c", "sleep 1000 & echo $!; exit 4"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let orphan = read_line(&mut child.stdout.take().unwrap());
+    assert_eq!(child.wait().unwrap().code(), Some(4));
+    assert!(!is_running(&orphan));
+}
+
+fn is_running(pid: &str) -> bool {
+    // What is dead and not yet reaped does not run.
+    std::fs::read_to_string(format!("/proc/{pid}/stat"))
+        .is_ok_and(|stat| !stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('Z')))
+}
+
+/// Started by the tests below as the ranks of a job.
+#[test]
+#[ignore = "a program for other tests"]
+fn program_ring() {
+    let count = std::rc::Rc::new(std::cell::Cell::new(0_u64));
+    let seen = count.clone();
+    let endpoint = Endpoint::builder()
+        .on_short("number", move |message: Short<'_>| {
+            assert_eq!(message.data(), seen.get().to_le_bytes());
+            seen.set(seen.get() + 1);
+        })
+        .join()
+        .unwrap();
+    let next = (endpoint.rank() + 1) % endpoint.size();
+    for number in 0..500_u64 {
+        endpoint.send(next, "number", &number.to_le_bytes()).unwrap();
+        endpoint.extract(usize::MAX).unwrap();
+    }
+    endpoint.run_until(|| count.get() == 500).unwrap();
+    endpoint.close().unwrap();
+}
+
+fn ring(options: &[&str]) {
+    let mut command = tautline();
+    command.args(["run", "-n", "3"]).args(options);
+    let out = as_program(&mut command, "program_ring").output().unwrap();
+    assert!(
+        out.status.success(),
+        "{}{}",
+        String::from_utf8_lossy(&out.stdout),
+        String::from_utf8_lossy(&out.stderr)
+    );
+}
+
+#[test]
+fn messages_go_round_in_every_mode() {
+    for mode in ["fabric", "sealed", "open"] {
+        ring(&["--security", mode]);
+    }
+    ring(&["--ipv6"]);
+}
+
+#[test]
+fn messages_do_not_notice_a_spoilt_network() {
+    ring(&["--fault", "loss=5%,dup=2%,reorder=5%,corrupt=1%,delay=0us-200us,seed=3"]);
+}
+
+#[test]
+fn a_capture_is_left_for_each_pair() {
+    let folder = common::folder("captures");
+    ring(&["--pcap", folder.to_str().unwrap()]);
+    for pair in ["0-1", "0-2", "1-2"] {
+        let file = std::fs::read(folder.join(format!("ranks-{pair}.pcap"))).unwrap();
+        assert!(file.len() > 1000, "{} bytes", file.len());
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn options_after_the_program_are_its_own() {
+    let out = tautline().args(["run", "-n", "1", "echo", "--tag", "-n", "2"]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&out.stdout), "--tag -n 2\n");
+    let _: &Command = &tautline();
+}

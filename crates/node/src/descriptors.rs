@@ -1,0 +1,85 @@
+//! What the kernel can wake a node by: the device, other threads, and time.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
+use tautline_device::Datagram;
+use tautline_link::Nanos;
+
+#[derive(Debug)]
+pub(crate) struct Descriptors {
+    device: OwnedFd,
+    bell: OwnedFd,
+    timer: OwnedFd,
+    all: OwnedFd,
+    /// The device is in `all`. Not from the start: a socket that is in an epoll set costs every sender a call into it.
+    watched: AtomicBool,
+}
+
+impl Descriptors {
+    /// `None` for a device that has no descriptor.
+    pub(crate) fn new(device: &dyn Datagram) -> io::Result<Option<Descriptors>> {
+        let Some(fd) = device.fd() else { return Ok(None) };
+        let device = fd.try_clone_to_owned()?;
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
+        let all = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let descriptors = Descriptors { device, bell, timer, all, watched: AtomicBool::new(false) };
+        descriptors.watch(descriptors.bell.as_fd())?;
+        descriptors.watch(descriptors.timer.as_fd())?;
+        Ok(Some(descriptors))
+    }
+
+    fn watch(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(epoll::add(&self.all, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?)
+    }
+
+    /// The one descriptor for loops of the program's own.
+    pub(crate) fn all(&self) -> BorrowedFd<'_> {
+        self.all.as_fd()
+    }
+
+    /// Prepares [`Descriptors::all`] for a sleep that shall end in `left` at the latest.
+    pub(crate) fn arm(&self, left: Option<Nanos>) -> io::Result<()> {
+        if !self.watched.swap(true, Ordering::Relaxed) {
+            self.watch(self.device.as_fd())?;
+        }
+        // Zero would disarm: at least a nanosecond.
+        let value = left.map_or(timespec(0), |left| timespec(left.max(1)));
+        let spec = Itimerspec { it_interval: timespec(0), it_value: value };
+        timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &spec)?;
+        Ok(())
+    }
+
+    /// Makes whoever sleeps look again.
+    pub(crate) fn ring(&self) {
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    }
+
+    /// Forgets that it rang.
+    pub(crate) fn silence(&self) {
+        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+    }
+
+    /// Sleeps until a frame comes or `left` is over.
+    pub(crate) fn sleep_on_device(&self, left: Option<Nanos>) {
+        let mut fds = [PollFd::new(&self.device, PollFlags::IN)];
+        let _ = poll(&mut fds, left.map(timespec).as_ref());
+    }
+
+    /// Sleeps until a frame comes, somebody rings, or `left` is over. True if somebody rang.
+    pub(crate) fn sleep(&self, left: Option<Nanos>) -> bool {
+        let mut fds = [PollFd::new(&self.device, PollFlags::IN), PollFd::new(&self.bell, PollFlags::IN)];
+        let _ = poll(&mut fds, left.map(timespec).as_ref());
+        fds[1].revents().contains(PollFlags::IN)
+    }
+}
+
+fn timespec(nanos: Nanos) -> Timespec {
+    Timespec { tv_sec: (nanos / 1_000_000_000) as i64, tv_nsec: (nanos % 1_000_000_000) as i64 }
+}

@@ -1,0 +1,99 @@
+//! No allocation per message: a counting allocator looks on.
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use common::{join, run};
+use tautline::{Endpoint, Message, Short};
+
+struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: everything is passed on unchanged to the system's allocator, which keeps the contract.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller keeps the contract of this same method.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(at, layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: as above.
+        unsafe { System.realloc(at, layout, size) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+const WARM_UP: u64 = 5000;
+const MESSAGES: u64 = 10_000;
+
+/// M-4: after a warm-up neither side allocates: not for plain handlers, not for `async` ones, not for messages of several
+/// frames, sent whole or in pieces, one at a time or in bulk.
+#[test]
+fn none_per_message() {
+    let kinds = [("short", 16usize), ("stream", 16), ("stream", 150_000), ("stream", 700_000)];
+    let barrier = Barrier::new(2);
+    run(2, |job| {
+        let builder = Endpoint::builder().on_short("short", |_: Short<'_>| {}).on("stream", |mut msg: Message| async move {
+            let mut place = [0; 4096];
+            while msg.remaining() > 0 {
+                let part = (msg.remaining() as usize).min(place.len());
+                msg.read_into(&mut place[..part]).await?;
+            }
+            Ok(())
+        });
+        let ep = join(builder, job);
+        for (name, size) in kinds {
+            let rounds = if size > 1000 { 50 } else { 1 };
+            let name = ep.handler(name).unwrap();
+            let bytes = vec![0; size];
+            exchange(&ep, name, &bytes, WARM_UP / rounds);
+            barrier.wait();
+            let before = ALLOCATIONS.load(Ordering::SeqCst);
+            barrier.wait();
+            exchange(&ep, name, &bytes, MESSAGES / rounds);
+            barrier.wait();
+            let allocated = ALLOCATIONS.load(Ordering::SeqCst) - before;
+            barrier.wait();
+            assert_eq!(allocated, 0, "{size} bytes");
+        }
+        ep.close().unwrap();
+    });
+}
+
+/// Half of the messages one by one as ping-pong, the other half in bulk, as far ahead as the other side lets us.
+fn exchange(ep: &Endpoint, name: tautline::Handler, bytes: &[u8], messages: u64) {
+    let (other, start) = (1 - ep.rank(), ep.handled());
+    for i in 0..messages / 2 {
+        if ep.rank() == 0 {
+            ep.send(other, name, bytes).unwrap();
+        }
+        ep.run_until(|| ep.handled() - start > i).unwrap();
+        if ep.rank() == 1 {
+            ep.send(other, name, bytes).unwrap();
+        }
+    }
+    if ep.rank() == 0 {
+        for _ in 0..messages / 2 {
+            let mut out = ep.begin(other, name, bytes.len() as u64).unwrap();
+            bytes.chunks(5000).for_each(|part| out.piece(part).unwrap());
+            out.end().unwrap();
+        }
+        ep.run_until(|| ep.handled() - start > messages / 2).unwrap();
+    } else {
+        ep.run_until(|| ep.handled() - start == messages / 2 * 2).unwrap();
+        ep.send(other, name, bytes).unwrap();
+    }
+}

@@ -1,0 +1,292 @@
+//! Flow: what holds whom back, and what goes on meanwhile.
+
+mod common;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+use common::{config, extract_for, join, pattern, run};
+use tautline::{Endpoint, Error, Message, Short};
+
+/// A gate that handlers wait at.
+#[derive(Clone, Default)]
+struct Gate(Rc<RefCell<(bool, Vec<Waker>)>>);
+
+impl Gate {
+    fn open(&self) {
+        let mut gate = self.0.borrow_mut();
+        gate.0 = true;
+        gate.1.drain(..).for_each(Waker::wake);
+    }
+
+    fn pass(&self) -> impl Future<Output = ()> {
+        let gate = self.0.clone();
+        std::future::poll_fn(move |context| {
+            let mut gate = gate.borrow_mut();
+            if gate.0 {
+                return Poll::Ready(());
+            }
+            gate.1.push(context.waker().clone());
+            Poll::Pending
+        })
+    }
+}
+
+/// M-4, M-5: a handler that waits for something else holds back its own message, at its window; others of the same peer,
+/// small and large, go on.
+#[test]
+fn window_per_message() {
+    const HELD: usize = 3_000_000;
+    run(2, |job| {
+        let (gate, passed) = (Gate::default(), Rc::new(Cell::new(0)));
+        let (at_gate, count) = (gate.clone(), passed.clone());
+        let builder = Endpoint::builder()
+            .on("held", move |mut msg: Message| {
+                let at_gate = at_gate.clone();
+                async move {
+                    assert_eq!(msg.read::<u8>().await?, 9);
+                    at_gate.pass().await;
+                    assert!(msg.read_to_end().await? == pattern(HELD, 1));
+                    Ok(())
+                }
+            })
+            .on("free", move |mut msg: Message| {
+                let count = count.clone();
+                async move {
+                    let bytes = msg.read_to_end().await?;
+                    assert!(bytes == pattern(bytes.len(), 2));
+                    count.set(count.get() + 1);
+                    Ok(())
+                }
+            });
+        let ep = join(builder, job);
+        if ep.rank() == 0 {
+            let mut held = ep.begin(1, "held", HELD as u64 + 1).unwrap();
+            held.value(&9u8).unwrap();
+            let bytes = pattern(HELD, 1);
+            let mut at = 0;
+            for size in [10, 100_000, 2_000_000, 10, 700_000, 0] {
+                // As much of the held message as will go, then another that goes whole.
+                while let Ok(added) = held.try_piece(&bytes[at..]) {
+                    at += added;
+                }
+                ep.send(1, "free", &pattern(size, 2)).unwrap();
+            }
+            let window = ep.node().config().link.message_window as usize;
+            assert!(at < window, "{at} bytes were let through a window of {window}");
+            held.piece(&bytes[at..]).unwrap();
+            held.end().unwrap();
+        } else {
+            ep.run_until(|| passed.get() == 6).unwrap();
+            extract_for(&ep, Duration::from_millis(20));
+            gate.open();
+            ep.run_until(|| ep.handled() == 7).unwrap();
+            assert_eq!(ep.poll_failure(), None);
+        }
+        ep.close().unwrap();
+    });
+}
+
+/// M-8: what is not extracted holds its sender back; `extract` takes no more than it is told, give or take a frame.
+#[test]
+fn extract_limits() {
+    run(2, |job| {
+        let ep = join(
+            Endpoint::builder().on_short("work", |_: Short<'_>| {}).config(config(|c| c.link.credit_slots = 16)),
+            job,
+        );
+        if ep.rank() == 0 {
+            ep.send(1, "work", &[0; 1000]).unwrap();
+            // The receiver does not extract for a while: credit runs out.
+            let mut sent = 1u64;
+            let until = Instant::now() + Duration::from_millis(200);
+            while Instant::now() < until {
+                match ep.try_send(1, "work", &[0; 1000]) {
+                    Ok(()) => sent += 1,
+                    Err(error) => {
+                        assert!(error.is_would_block(), "{error}");
+                        ep.progress().unwrap();
+                    }
+                }
+            }
+            let queued = 16 + tautline::node::limits::TX_QUEUE as u64 + 1;
+            assert!((16..=queued * 65).contains(&sent), "{sent} messages went into 16 frames and the queue");
+            ep.send(1, "work", b"last").unwrap();
+        } else {
+            ep.run_until(|| ep.handled() > 0).unwrap();
+            let before = ep.handled();
+            std::thread::sleep(Duration::from_millis(300));
+            assert_eq!(ep.handled(), before, "N-1: nothing runs behind the program's back");
+            ep.progress().unwrap();
+            ep.wait(Some(Duration::from_millis(1))).unwrap();
+            assert_eq!(ep.handled(), before);
+            assert_eq!(ep.extract(0).unwrap(), 0);
+            let taken = ep.extract(1).unwrap();
+            assert!((1..=65_536).contains(&taken), "one frame: {taken}");
+            let taken = ep.extract(10_000).unwrap();
+            assert!((10_000..=10_000 + 65_536).contains(&taken), "{taken}");
+            let closed = |ep: &Endpoint| matches!(ep.peer_state(0), Some(tautline::PeerState::Down(_)));
+            while !(closed(&ep) && ep.extract(usize::MAX).unwrap() == 0) {
+                ep.extract(usize::MAX).unwrap();
+                ep.wait(Some(Duration::from_millis(5))).unwrap();
+            }
+        }
+        ep.close().unwrap();
+    });
+}
+
+/// N-1: a blocked send makes progress but runs no handler.
+#[test]
+fn sends_run_no_handlers() {
+    run(2, |job| {
+        let ep = join(
+            Endpoint::builder().on_short("work", |_: Short<'_>| {}).config(config(|c| c.link.credit_slots = 16)),
+            job,
+        );
+        let other = 1 - ep.rank();
+        // Both send more than credit allows at once, so that both block in send; each must extract in between.
+        for round in 1..=50 {
+            let before = ep.handled();
+            for _ in 0..10 {
+                ep.send(other, "work", &[0; 500]).unwrap();
+            }
+            assert_eq!(ep.handled(), before);
+            ep.run_until(|| ep.handled() >= 10 * round).unwrap();
+        }
+        ep.close().unwrap();
+    });
+}
+
+/// M-4: under back-pressure `send_async` suspends its handler; the other side does the same, and neither stands still.
+#[test]
+fn send_async_under_back_pressure() {
+    const ROUNDS: u64 = 300;
+    run(2, |job| {
+        let (got, echoed) = (Rc::new(Cell::new(0u64)), Rc::new(Cell::new(0u64)));
+        let (sink, count) = (got.clone(), echoed.clone());
+        let builder = Endpoint::builder()
+            .on("echo", move |mut msg: Message| {
+                let count = count.clone();
+                async move {
+                    let bytes = msg.read_to_end().await?;
+                    let ep = msg.endpoint();
+                    ep.send_async(msg.from(), "back", &bytes).await?;
+                    let mut out = ep.begin_async(msg.from(), "back", 2 * bytes.len() as u64).await?;
+                    out.piece_async(&bytes).await?;
+                    out.piece_async(&bytes).await?;
+                    out.end()?;
+                    count.set(count.get() + 1);
+                    Ok(())
+                }
+            })
+            .on("back", move |mut msg: Message| {
+                let sink = sink.clone();
+                async move {
+                    msg.skip(msg.remaining()).await?;
+                    sink.set(sink.get() + 1);
+                    Ok(())
+                }
+            });
+        let ep = join(builder.config(config(|c| c.link.credit_slots = 16)), job);
+        let other = 1 - ep.rank();
+        let start = Instant::now();
+        let bytes = vec![5; 20_000];
+        let mut sent = 0;
+        while sent < ROUNDS || got.get() < 2 * ROUNDS || echoed.get() < ROUNDS {
+            ep.extract(usize::MAX).unwrap();
+            if sent < ROUNDS {
+                match ep.try_begin(other, "echo", bytes.len() as u64) {
+                    Ok(mut out) => {
+                        let mut at = 0;
+                        while at < bytes.len() {
+                            match out.try_piece(&bytes[at..]) {
+                                Ok(n) => at += n,
+                                Err(error) => {
+                                    assert!(error.is_would_block(), "{error}");
+                                    ep.extract(usize::MAX).unwrap();
+                                }
+                            }
+                        }
+                        out.end().unwrap();
+                        sent += 1;
+                    }
+                    Err(error) => assert!(error.is_would_block(), "{error}"),
+                }
+            } else {
+                ep.wait(None).unwrap();
+            }
+        }
+        assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+        assert_eq!(ep.poll_failure(), None);
+        // The other may still wait for what we have sent last.
+        ep.close().unwrap();
+    });
+}
+
+/// M-5: 200 MB in one message, streamed with little memory.
+#[test]
+fn streamed() {
+    const BYTES: usize = 200_000_000;
+    run(2, |job| {
+        let builder = Endpoint::builder().on("data", |mut msg: Message| async move {
+            let mut at = 0usize;
+            while msg.remaining() > 0 {
+                let n = msg.read_with(1 << 20, |part| {
+                    assert_eq!((part[0], part[part.len() - 1]), (at as u8, (at + part.len() - 1) as u8));
+                    at += part.len();
+                });
+                n.await?;
+            }
+            assert_eq!(at, BYTES);
+            Ok(())
+        });
+        let ep = join(builder, job);
+        let before = peak_memory();
+        if ep.rank() == 0 {
+            let chunk: Vec<u8> = (0..1 << 16).map(|i| i as u8).collect();
+            let mut out = ep.begin(1, "data", BYTES as u64).unwrap();
+            while out.remaining() > 0 {
+                let part = (out.remaining() as usize).min(chunk.len());
+                out.piece(&chunk[..part]).unwrap();
+            }
+            out.end().unwrap();
+        } else {
+            ep.serve(1).unwrap();
+            assert_eq!(ep.poll_failure(), None);
+            let grown = peak_memory().saturating_sub(before);
+            assert!(grown < 100_000_000, "{grown} bytes for a stream");
+        }
+        ep.close().unwrap();
+    });
+}
+
+/// The most memory that this process has had so far.
+fn peak_memory() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() * 1024
+}
+
+/// N-8: whoever is blocked when the peer closes gets an error, and so does a handler that waits for the rest.
+#[test]
+fn blocked_when_the_peer_leaves() {
+    run(2, |job| {
+        let builder = Endpoint::builder()
+            .on("data", |mut msg: Message| async move { msg.skip(msg.remaining()).await })
+            .on_short("work", |_: Short<'_>| {});
+        let ep = join(builder.config(config(|c| c.link.credit_slots = 16)), job);
+        if ep.rank() == 0 {
+            let mut half = ep.begin(1, "data", 1000).unwrap();
+            half.piece(b"half").unwrap();
+            let result = (0..1_000_000).try_for_each(|_| ep.send(1, "work", &[0; 1000]));
+            assert!(matches!(result, Err(Error::Send(tautline::SendError::PeerGone(1, tautline::Down::Closed)))));
+            assert!(matches!(half.piece(b"x"), Err(Error::Send(tautline::SendError::PeerGone(1, _)))));
+        } else {
+            ep.run_until(|| ep.handled() > 0).unwrap();
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        ep.close().unwrap();
+    });
+}

@@ -1,0 +1,108 @@
+//! Over `fork` the child has no node, and says so; over `exec` nothing is inherited.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use common::{Limit, join, jobs, run};
+use tautline::{Endpoint, Error, Message, SendError, Short};
+
+fn forked<T>(result: tautline::Result<T>) -> bool {
+    matches!(result, Err(Error::Send(SendError::Forked)))
+}
+
+/// What the child tries; each number is an exit code that names what went wrong.
+fn in_child(ep: Endpoint, half: tautline::Outgoing) -> i32 {
+    let tries: [(i32, fn(&Endpoint) -> bool); 9] = [
+        (1, |ep| forked(ep.send(1, "x", b"child"))),
+        (2, |ep| forked(ep.begin(1, "x", 10))),
+        (3, |ep| forked(ep.extract(usize::MAX))),
+        (4, |ep| forked(ep.wait(Some(Duration::from_millis(1))))),
+        (5, |ep| forked(ep.progress())),
+        (6, |ep| forked(ep.arm())),
+        (7, |ep| forked(ep.connect(1)) && ep.poll_event().is_none() && ep.peer_state(1).is_none()),
+        (8, |ep| forked(ep.handler("y")) && ep.counters() == tautline::Counters::default()),
+        (9, |ep| forked(ep.clone().close())),
+    ];
+    if let Some((code, _)) = tries.iter().find(|(_, good)| !good(&ep)) {
+        return *code;
+    }
+    ep.waker().wake();
+    drop(ep.batch());
+    drop(half);
+    drop(ep);
+    0
+}
+
+/// N-10: the child's calls are refused, whatever the watchdog was doing at the moment of the fork; the parent goes on.
+#[test]
+fn fork() {
+    run(2, |job| {
+        let builder = Endpoint::builder()
+            .on("x", |mut msg: Message| async move {
+                assert_eq!(msg.read_to_end().await?, b"parent");
+                Ok(())
+            })
+            .on_short("go on", |_: Short<'_>| {});
+        let ep = join(builder, job);
+        if ep.rank() == 1 {
+            ep.serve(40).unwrap();
+            assert_eq!(ep.poll_failure(), None);
+            return ep.close().unwrap();
+        }
+        for _ in 0..20 {
+            let mut half = ep.begin(1, "x", 6).unwrap();
+            half.piece(b"par").unwrap();
+            ep.send(1, "go on", b"").unwrap();
+            // SAFETY: the child runs no code of other threads, and leaves by _exit.
+            match unsafe { libc::fork() } {
+                0 => {
+                    let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| in_child(ep.clone(), half)));
+                    // SAFETY: leaves at once, without the parent's destructors.
+                    unsafe { libc::_exit(code.unwrap_or(99)) }
+                }
+                pid => {
+                    assert!(pid > 0);
+                    assert_eq!(exit_code(pid), 0);
+                }
+            }
+            half.piece(b"ent").unwrap();
+            half.end().unwrap();
+            // Computes for a while, so that the watchdog is at work when the next fork comes.
+            std::thread::sleep(Duration::from_millis(3));
+        }
+        ep.close().unwrap();
+    });
+}
+
+/// The child's exit code; 98 if it hangs.
+fn exit_code(pid: i32) -> i32 {
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    let until = Instant::now() + Duration::from_secs(5);
+    while Instant::now() < until {
+        if let Some((_, status)) = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::NOHANG).unwrap() {
+            return status.exit_status().unwrap_or(97);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    98
+}
+
+/// N-10: a program that is started by a member gets none of the member's descriptors.
+#[test]
+fn exec() {
+    let _limit = Limit::seconds(20);
+    let inherited = || -> BTreeSet<String> {
+        let out = Command::new("ls").arg("/proc/self/fd").output().unwrap();
+        String::from_utf8(out.stdout).unwrap().split_whitespace().map(str::to_owned).collect()
+    };
+    let own = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let (before, count) = (inherited(), own());
+    let ep = join(Endpoint::builder(), jobs(1).remove(0));
+    assert!(own() > count, "the node has descriptors of its own");
+    assert_eq!(inherited(), before);
+    ep.close().unwrap();
+}

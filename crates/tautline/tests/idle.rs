@@ -1,0 +1,101 @@
+//! Peers that do nothing, and peers that compute: what it costs, and that nobody takes them for dead.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::launch::{Launcher, again, is_member};
+use common::{Limit, await_event, join, jobs};
+use tautline::{Endpoint, Event, PeerState, Short, Waiting};
+
+const PEERS: u32 = 16;
+
+/// Not a test by itself: a member of the job of `idle_cpu`. Rank 0 measures itself.
+#[test]
+fn idle_member() {
+    if !is_member("idle_member") {
+        return;
+    }
+    let ep = Endpoint::builder().waiting(Waiting::Park).join().unwrap();
+    if ep.rank() > 0 {
+        let _ = ep.run_until(|| false);
+    }
+    (1..=PEERS).for_each(|peer| ep.connect(peer).unwrap());
+    for _ in 0..PEERS {
+        await_event(&ep, |e| matches!(e, Event::PeerUp { .. }));
+    }
+    let settled = Instant::now() + Duration::from_millis(500);
+    ep.run_until(|| Instant::now() > settled).unwrap();
+    let (start, before) = (Instant::now(), process_time());
+    ep.run_until(|| start.elapsed() > Duration::from_secs(4)).unwrap();
+    let (wall, used) = (start.elapsed(), process_time() - before);
+    assert!((1..=PEERS).all(|peer| ep.peer_state(peer) == Some(PeerState::Up)));
+    println!("@cpu {} {}", used.as_nanos(), wall.as_nanos());
+    ep.close().unwrap();
+}
+
+/// CPU time of all threads of this process.
+fn process_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// N-7: a parked node with 16 idle peers, each a process of its own, uses less than 0.1 % of a core.
+#[test]
+fn idle_cpu() {
+    let _limit = Limit::seconds(60);
+    let launcher = Launcher::new(1 + PEERS as usize);
+    let _peers: Vec<_> = (1..=PEERS).map(|rank| launcher.start(rank, again("idle_member"))).collect();
+    let mut node = launcher.start(0, again("idle_member"));
+    let (used, wall) = node.expect("figure", Duration::from_secs(30), |line| {
+        let (used, wall) = line.strip_prefix("@cpu ")?.split_once(' ')?;
+        Some((used.parse::<f64>().ok()?, wall.parse::<f64>().ok()?))
+    });
+    let share = 100.0 * used / wall;
+    println!("an idle node with {PEERS} idle peers uses {share:.3} % of a core");
+    assert!(share < 0.1, "{share:.3} %");
+}
+
+/// N-5: a peer that computes for ten seconds, without a call, is alive all the time; its senders make progress until their
+/// credit runs out, and nothing is lost.
+#[test]
+fn computing_peer() {
+    let _limit = Limit::seconds(60);
+    let mut all = jobs(2);
+    let (computes, talks) = (all.pop().unwrap(), all.pop().unwrap());
+    let busy = Duration::from_secs(10);
+    let other = std::thread::spawn(move || {
+        let ep = join(Endpoint::builder().on_short("x", |_: Short<'_>| {}), computes);
+        ep.serve(1).unwrap();
+        let (start, mut sum) = (Instant::now(), 0u64);
+        while start.elapsed() < busy {
+            (0..1000).for_each(|i| sum = std::hint::black_box(sum.wrapping_mul(31) + i));
+        }
+        assert_eq!(ep.handled(), 1, "the watchdog runs no handler");
+        assert!(ep.counters().watchdog_polls > 10);
+        let last = ep.peer_state(0);
+        assert_eq!(last, Some(PeerState::Up));
+        ep.run_until(|| ep.poll_event().is_some_and(|e| matches!(e, Event::PeerDown { .. }))).unwrap();
+        ep.handled()
+    });
+    let ep = join(Endpoint::builder().on_short("x", |_: Short<'_>| {}), talks);
+    ep.send(1, "x", b"").unwrap();
+    let (start, mut sent) = (Instant::now(), 1u64);
+    while start.elapsed() < busy - Duration::from_millis(500) {
+        assert_eq!(ep.peer_state(1), Some(PeerState::Up), "after {:?}", start.elapsed());
+        if sent < 200 {
+            ep.send(1, "x", &[0; 100]).unwrap();
+            sent += 1;
+        } else if start.elapsed() > Duration::from_secs(8) {
+            match ep.try_send(1, "x", &[0; 1000]) {
+                Ok(()) => sent += 1,
+                Err(error) => assert!(error.is_would_block(), "{error}"),
+            }
+        }
+        ep.extract(usize::MAX).unwrap();
+        ep.wait(Some(Duration::from_millis(1))).unwrap();
+    }
+    assert!(sent > 256, "credit is there for more than {sent}");
+    ep.close().unwrap();
+    assert_eq!(other.join().unwrap(), sent);
+}

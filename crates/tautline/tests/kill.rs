@@ -1,0 +1,139 @@
+//! Real processes, killed and stopped at random moments while everyone talks with everyone.
+
+mod common;
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::process::Command;
+use std::time::Duration;
+
+use common::launch::{Launcher, Process, again, is_member};
+use common::{Limit, config, talker};
+use rustix::process::Signal;
+
+/// A killed peer is silent; its death must be told within the bound and some slack for a busy machine.
+const SILENCE: Duration = Duration::from_millis(300);
+const SLACK: Duration = Duration::from_millis(400);
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Not a test by itself: a member of the job of `kills`. Without a watchdog, so that nothing but its own calls changes what
+/// it knows about its peers: it stamps its messages with that.
+#[test]
+fn killed_member() {
+    if is_member("killed_member") {
+        talker::talk(config(|c| {
+            c.link.silence = SILENCE.as_nanos() as u64;
+            c.watchdog = None;
+        }));
+    }
+}
+
+/// Not a test by itself: a member of the job of `stops`.
+#[test]
+fn stopped_member() {
+    if is_member("stopped_member") {
+        talker::talk(config(|_| {}));
+    }
+}
+
+fn member(name: &str, generation: u64) -> Command {
+    let mut command = again(name);
+    command.env(talker::GENERATION, generation.to_string());
+    command
+}
+
+fn random(below: u64) -> u64 {
+    RandomState::new().hash_one(0) % below
+}
+
+/// Waits until `who` has heard some messages of `whom` since `whom` was up last.
+fn hears(who: &mut Process, whom: u32) {
+    who.expect(&format!("word from {whom}"), PATIENCE, |line| {
+        let counts = line.strip_prefix("@heard ")?;
+        let count: u64 = counts.split(' ').nth(whom as usize)?.parse().ok()?;
+        (count >= 10).then_some(())
+    });
+}
+
+/// Waits for the news that `whom` is `what`, and returns the incarnation and the time of the news.
+fn learns(who: &mut Process, what: &str, whom: u32) -> (u32, u64) {
+    let start = format!("@{what} {whom} ");
+    who.expect(&start, PATIENCE, |line| {
+        let mut words = line.strip_prefix(&start)?.split(' ');
+        Some((words.next()?.parse().ok()?, words.next()?.parse().ok()?))
+    })
+}
+
+/// N-8, N-4: of three processes one is killed, again and again. The survivors are told in time and go on; the killed one
+/// comes back at its old address, is let in under a new incarnation, and hears nothing that was meant for its former self.
+#[test]
+fn kills() {
+    let rounds: u64 = std::env::var("TAUTLINE_KILLS").map_or(20, |n| n.parse().unwrap());
+    let _limit = Limit::seconds(60 + 5 * rounds);
+    let launcher = Launcher::new(3);
+    let mut members: Vec<_> = (0..3).map(|rank| launcher.start(rank, member("killed_member", 0))).collect();
+    let (mut silent, mut replaced) = (Vec::new(), Vec::new());
+    for round in 1..=rounds {
+        let victim = random(2) as u32;
+        let survivor = 1 - victim;
+        for (who, whom) in [(0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1)] {
+            hears(&mut members[who], whom);
+        }
+        std::thread::sleep(Duration::from_micros(random(30_000)));
+        let killed = members[victim as usize].kill();
+        // Every other time it is back before anybody can know that it was gone.
+        let at_once = round % 2 == 0;
+        if at_once {
+            members[victim as usize] = launcher.start(victim, member("killed_member", round));
+        }
+        let mut incarnation = 0;
+        for who in [survivor as usize, 2] {
+            let (former, told) = learns(&mut members[who], "down", victim);
+            incarnation = incarnation.max(former);
+            let took = Duration::from_nanos(told.saturating_sub(killed));
+            assert!(took < SILENCE + SLACK, "round {round}: told after {took:?}");
+            if at_once { &mut replaced } else { &mut silent }.push(took);
+        }
+        // The survivors go on talking with each other.
+        hears(&mut members[survivor as usize], 2);
+        hears(&mut members[2], survivor);
+        if !at_once {
+            members[victim as usize] = launcher.start(victim, member("killed_member", round));
+        }
+        let (new, _) = learns(&mut members[survivor as usize], "up", victim);
+        assert!(new > 1, "round {round}: incarnation {new}");
+    }
+    report("silent until told", &mut silent);
+    report("back before told", &mut replaced);
+}
+
+fn report(what: &str, times: &mut [Duration]) {
+    times.sort();
+    if let (Some(min), Some(max)) = (times.first(), times.last()) {
+        let at = |share: usize| times[(times.len() - 1) * share / 100];
+        println!("{what}: {} deaths, min {min:?}, p50 {:?}, p99 {:?}, max {max:?}", times.len(), at(50), at(99));
+    }
+}
+
+/// N-8: a peer that is stopped for 500 ms is not dead, and nothing is lost, repeated or reordered. The members check that.
+#[test]
+fn stops() {
+    let _limit = Limit::seconds(60);
+    let launcher = Launcher::new(3);
+    let mut members: Vec<_> = (0..3).map(|rank| launcher.start(rank, member("stopped_member", 0))).collect();
+    for _ in 0..6 {
+        for (who, whom) in [(0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1)] {
+            hears(&mut members[who], whom);
+        }
+        let victim = random(3) as usize;
+        std::thread::sleep(Duration::from_micros(random(30_000)));
+        members[victim].signal(Signal::STOP);
+        std::thread::sleep(Duration::from_millis(500));
+        members[victim].signal(Signal::CONT);
+        std::thread::sleep(Duration::from_millis(100));
+        for member in &mut members {
+            let news: Vec<_> = member.drain().into_iter().filter(|l| l.starts_with("@down")).collect();
+            assert!(news.is_empty(), "rank {}: {news:?}", member.rank);
+        }
+    }
+}

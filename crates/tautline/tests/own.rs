@@ -1,0 +1,143 @@
+//! Messages to oneself: the same contracts, without a network.
+
+mod common;
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use common::{Limit, join, jobs, pattern};
+use tautline::{Endpoint, Error, Message, Outgoing, SendError, Short};
+
+fn alone(builder: tautline::Builder) -> Endpoint {
+    join(builder, jobs(1).remove(0))
+}
+
+/// An endpoint that counts the bytes sent to "data" and checks them.
+fn counting() -> (Endpoint, Rc<Cell<u64>>) {
+    let bytes = Rc::new(Cell::new(0));
+    let sum = bytes.clone();
+    let ep = alone(
+        Endpoint::builder()
+            .on("data", move |mut msg: Message| {
+                let sum = sum.clone();
+                async move {
+                    let got = msg.read_to_end().await?;
+                    assert!(msg.from() == 0 && got == pattern(got.len(), 0));
+                    sum.set(sum.get() + got.len() as u64);
+                    Ok(())
+                }
+            })
+            .on_short("short", |_: Short<'_>| {}),
+    );
+    (ep, bytes)
+}
+
+/// M-3: messages of all sizes that fit the own channel, in one go.
+#[test]
+fn sizes_that_fit() {
+    let _limit = Limit::seconds(30);
+    let (ep, bytes) = counting();
+    let mut sum = 0;
+    for size in [0, 1, 8, 100, 1500, 10_000, 65_507, 100_000, 400_000] {
+        ep.send(0, "data", &pattern(size, 0)).unwrap();
+        ep.serve(1).unwrap();
+        sum += size as u64;
+        assert_eq!(bytes.get(), sum);
+    }
+    assert_eq!(ep.poll_failure(), None);
+    ep.close().unwrap();
+}
+
+/// Nobody but the program itself can make room for more; a send that would wait for that says so instead of hanging.
+#[test]
+fn too_long_to_wait_for() {
+    let _limit = Limit::seconds(30);
+    let (ep, bytes) = counting();
+    let data = pattern(5_000_000, 0);
+    assert!(ep.send(0, "data", &data).unwrap_err().is_would_block());
+    // That one was given up; now with extraction in between.
+    let mut out = ep.begin(0, "data", data.len() as u64).unwrap();
+    while out.remaining() > 0 {
+        let at = data.len() - out.remaining() as usize;
+        match out.try_piece(&data[at..]) {
+            Ok(_) => {}
+            Err(error) => {
+                assert!(error.is_would_block(), "{error}");
+                ep.extract(usize::MAX).unwrap();
+            }
+        }
+    }
+    out.end().unwrap();
+    ep.serve(1).unwrap();
+    assert_eq!(bytes.get(), data.len() as u64);
+    assert_eq!(ep.poll_failure().unwrap().reason, Error::Aborted.to_string());
+    assert_eq!(ep.poll_failure(), None);
+    ep.close().unwrap();
+}
+
+/// The own channel is bounded, and what is sent when it is full is refused, not lost.
+#[test]
+fn bounded() {
+    let _limit = Limit::seconds(30);
+    let (ep, _) = counting();
+    let mut sent = 0u64;
+    while ep.try_send(0, "short", &[0; 1000]).is_ok() {
+        sent += 1;
+        assert!(sent < 1_000_000);
+    }
+    assert!(ep.send(0, "short", b"x").unwrap_err().is_would_block());
+    ep.serve(sent).unwrap();
+    ep.send(0, "short", b"x").unwrap();
+    ep.serve(1).unwrap();
+    assert_eq!(ep.handled(), sent + 1);
+    ep.close().unwrap();
+}
+
+/// M-6: giving a message up works also when the channel is full at that moment.
+#[test]
+fn given_up_while_full() {
+    let _limit = Limit::seconds(30);
+    let (ep, bytes) = counting();
+    let mut out: Outgoing = ep.begin(0, "data", 1000).unwrap();
+    out.piece(b"abc").unwrap();
+    let mut sent = 0;
+    while ep.try_send(0, "short", &[0; 60_000]).is_ok() {
+        sent += 1;
+    }
+    drop(out);
+    ep.serve(sent + 1).unwrap();
+    assert_eq!(bytes.get(), 0);
+    assert_eq!(ep.poll_failure().unwrap().reason, Error::Aborted.to_string());
+    ep.close().unwrap();
+}
+
+/// M-4: a handler sends to its own node, a chain of thousands, with and without `send_async`.
+#[test]
+fn from_handlers() {
+    let _limit = Limit::seconds(30);
+    let ep = alone(Endpoint::builder().on("count", |mut msg: Message| async move {
+        let left: u64 = msg.read().await?;
+        msg.skip(msg.remaining()).await?;
+        if left > 0 {
+            let mut next = vec![0; if left % 100 == 0 { 600_000 } else { 8 }];
+            next[..8].copy_from_slice(&(left - 1).to_le_bytes());
+            msg.endpoint().send_async(0, "count", &next).await?;
+        }
+        Ok(())
+    }));
+    ep.send(0, "count", &2000u64.to_le_bytes()).unwrap();
+    ep.serve(2001).unwrap();
+    assert_eq!(ep.poll_failure(), None);
+    ep.close().unwrap();
+}
+
+/// N-9: after closing, calls say so.
+#[test]
+fn closed() {
+    let (ep, _) = counting();
+    let still = ep.clone();
+    ep.close().unwrap();
+    assert!(matches!(still.send(0, "data", b"x"), Err(Error::Send(SendError::Closed))));
+    assert!(matches!(still.begin(0, "data", 1).map(drop), Err(Error::Send(SendError::Closed))));
+    still.extract(usize::MAX).unwrap();
+}

@@ -1,0 +1,188 @@
+//! Peers that come, go, never come, or are not who they should be.
+
+mod common;
+
+use std::net::UdpSocket;
+use std::time::{Duration, Instant};
+
+use common::{await_event, config, extract_for, join, jobs, run, run_jobs};
+use tautline::node::link::JobKey;
+use tautline::{Config, DeviceName, Down, Endpoint, Error, Event, PeerState, Security, SendError, Short};
+
+fn gone(result: tautline::Result<()>) -> Down {
+    match result {
+        Err(Error::Send(SendError::PeerGone(_, why))) => why,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// N-8: a rank that never starts is unreachable after the configured time, as an event and as the blocked call's error.
+#[test]
+fn never_started() {
+    let _limit = common::Limit::seconds(30);
+    let mut all = jobs(2);
+    let silent = all.pop().unwrap();
+    let builder = Endpoint::builder().config(config(|c| c.connect_timeout = Duration::from_millis(300)));
+    let ep = join(builder, all.pop().unwrap());
+    let start = Instant::now();
+    assert_eq!(gone(ep.send(1, "x", b"")), Down::Unreachable);
+    let took = start.elapsed();
+    assert!((Duration::from_millis(280)..Duration::from_millis(800)).contains(&took), "{took:?}");
+    await_event(&ep, |e| *e == Event::PeerDown { peer: 1, incarnation: 0, why: Down::Unreachable });
+    assert_eq!(ep.peer_state(1), Some(PeerState::Down(Down::Unreachable)));
+    // Once it does start, it is let in.
+    let late = std::thread::spawn(move || {
+        let ep = join(Endpoint::builder().on_short("x", |_: Short<'_>| {}), silent);
+        ep.serve(1).unwrap();
+    });
+    ep.connect(1).unwrap();
+    await_event(&ep, |e| *e == Event::PeerUp { peer: 1, incarnation: 1 });
+    ep.send(1, "x", b"").unwrap();
+    late.join().unwrap();
+    ep.close().unwrap();
+}
+
+/// Members that disagree on security refuse each other, and both are told why.
+#[test]
+fn security_mismatch() {
+    run(2, |job| {
+        let security = if job.rank == 0 { Security::Sealed } else { Security::Fabric };
+        let ep = join(Endpoint::builder().security(security).on_short("x", |_: Short<'_>| {}), job);
+        let why = gone(ep.send(1 - ep.rank(), "x", b""));
+        assert!(matches!(why, Down::Refused(_)), "{why:?}");
+        let text = why.to_string();
+        assert!(text.contains("security"), "{text}");
+        // The other may not have asked yet, and must get its answer.
+        extract_for(&ep, Duration::from_millis(500));
+        ep.close().unwrap();
+    });
+}
+
+/// All three modes of protection carry messages.
+#[test]
+fn security_modes() {
+    for security in [Security::Open, Security::Fabric, Security::Sealed] {
+        run(2, |job| {
+            let ep = join(Endpoint::builder().security(security).on_short("x", |_: Short<'_>| {}), job);
+            for i in 0..100 {
+                ep.send(1 - ep.rank(), "x", &vec![0; 10 * i]).unwrap();
+            }
+            ep.serve(100).unwrap();
+            ep.close().unwrap();
+        });
+    }
+}
+
+/// With the wrong key nobody gets in, and the attempts are counted.
+#[test]
+fn wrong_key() {
+    let mut all = jobs(2);
+    all[1].key = JobKey::new([43; 32]);
+    run_jobs(all, |job| {
+        let builder = Endpoint::builder().on_short("x", |_: Short<'_>| {});
+        let ep = join(builder.config(config(|c| c.connect_timeout = Duration::from_millis(400))), job);
+        assert_eq!(gone(ep.send(1 - ep.rank(), "x", b"")), Down::Unreachable);
+        extract_for(&ep, Duration::from_millis(100));
+        assert!(ep.counters().forged_handshakes > 0);
+        assert_eq!(ep.handled(), 0);
+        ep.close().unwrap();
+    });
+}
+
+/// N-9: everything sent before closing arrives, although the sender leaves at once.
+#[test]
+fn close_delivers() {
+    run(2, |job| {
+        let ep = join(Endpoint::builder().on_short("x", |_: Short<'_>| {}), job);
+        if ep.rank() == 0 {
+            for _ in 0..5000 {
+                ep.send(1, "x", &[0; 100]).unwrap();
+            }
+        } else {
+            ep.serve(5000).unwrap();
+            await_event(&ep, |e| matches!(e, Event::PeerDown { peer: 0, incarnation: 1, why: Down::Closed }));
+            assert_eq!(gone(ep.send(0, "x", b"")), Down::Closed);
+        }
+        ep.close().unwrap();
+    });
+}
+
+/// N-9: dropping the last clone closes, too.
+#[test]
+fn dropping_closes() {
+    run(2, |job| {
+        let ep = join(Endpoint::builder().on_short("x", |_: Short<'_>| {}), job);
+        if ep.rank() == 0 {
+            ep.send(1, "x", b"").unwrap();
+        } else {
+            await_event(&ep, |e| matches!(e, Event::PeerDown { why: Down::Closed, .. }));
+            assert_eq!(ep.handled(), 1);
+        }
+    });
+}
+
+/// N-8, N-4: a peer that leaves and comes back is another incarnation, with a table of handlers of its own.
+#[test]
+fn comes_back() {
+    let _limit = common::Limit::seconds(30);
+    let mut all = jobs(2);
+    let (address, job) = (all[1].members[1].addr, all.pop().unwrap());
+    let members = job.members.clone();
+    let stay = all.pop().unwrap();
+    let other = std::thread::spawn(move || {
+        let ep = join(Endpoint::builder().on_short("first", |_: Short<'_>| {}), job);
+        ep.serve(1).unwrap();
+        ep.close().unwrap();
+        let job = tautline::Job {
+            rank: 1,
+            key: JobKey::new([42; 32]),
+            members,
+            security: None,
+            socket: Some(UdpSocket::bind(address).unwrap().into()),
+        };
+        let ep = join(Endpoint::builder().on_short("second", |_: Short<'_>| {}), job);
+        ep.serve(1).unwrap();
+        ep.close().unwrap();
+    });
+    let ep = join(Endpoint::builder(), stay);
+    ep.send(1, "first", b"").unwrap();
+    let mut half = ep.begin(1, "first", 10);
+    await_event(&ep, |e| matches!(e, Event::PeerDown { peer: 1, incarnation: 1, .. }));
+    ep.connect(1).unwrap();
+    await_event(&ep, |e| *e == Event::PeerUp { peer: 1, incarnation: 2 });
+    assert!(matches!(ep.send(1, "first", b""), Err(Error::Send(SendError::UnknownHandler(1)))));
+    if let Ok(half) = &mut half {
+        // Begun with the former incarnation: the new one gets nothing of it.
+        assert!(matches!(half.piece(b"x"), Err(Error::Send(SendError::PeerGone(1, _)))));
+    }
+    ep.send(1, "second", b"").unwrap();
+    other.join().unwrap();
+    drop(half);
+    ep.close().unwrap();
+}
+
+/// N-11: the first event says which device was chosen, and why.
+#[test]
+fn device_is_reported() {
+    for device in [None, Some(DeviceName::Udp)] {
+        let builder = Endpoint::builder().config(Config { device, ..Config::default() });
+        let ep = join(builder, jobs(1).remove(0));
+        let Some(Event::Device(choice)) = ep.poll_event() else { panic!("no choice was reported") };
+        assert_eq!(choice.device, "udp");
+        assert_eq!(choice.reason.contains("configuration"), device.is_some(), "{}", choice.reason);
+        assert!(!choice.details.is_empty());
+        ep.close().unwrap();
+    }
+}
+
+/// Mistakes in a builder are named before anything is opened.
+#[test]
+fn builder_mistakes() {
+    let twice = Endpoint::builder().on_short("x", |_: Short<'_>| {}).on_short("x", |_: Short<'_>| {});
+    let long = Endpoint::builder().on_short(&"x".repeat(201), |_: Short<'_>| {});
+    let many = (0..1025).fold(Endpoint::builder(), |b, i| b.on_short(&i.to_string(), |_: Short<'_>| {}));
+    for (builder, word) in [(twice, "twice"), (long, "longer than"), (many, "more than")] {
+        let error = builder.join_job(jobs(1).remove(0)).unwrap_err().to_string();
+        assert!(error.contains(word), "{error}");
+    }
+}

@@ -1,0 +1,241 @@
+//! Waiting: three policies, one descriptor, and no lost wake-up.
+
+mod common;
+
+use std::cell::Cell;
+use std::os::fd::{AsFd, AsRawFd};
+use std::rc::Rc;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use common::{Limit, config, join, jobs, run};
+use rustix::event::epoll;
+use tautline::{Config, Endpoint, Message, Short, Waiting};
+
+/// Longer than any wake-up takes on a busy machine, shorter than a heartbeat, which would hide a lost one.
+const LOST: Duration = Duration::from_millis(150);
+
+/// A job's endpoint that counts what comes to "ping".
+fn pinged(job: tautline::Job, config: Config) -> (Endpoint, Rc<Cell<u64>>) {
+    let count = Rc::new(Cell::new(0));
+    let seen = count.clone();
+    let builder = Endpoint::builder().on_short("ping", move |_: Short<'_>| seen.set(seen.get() + 1));
+    (join(builder.config(config), job), count)
+}
+
+/// Plays ping-pong; `wait` is called with what has not come yet. Returns the longest round trip but the first.
+fn ping_pong(rounds: u64, configs: [Config; 2], wait: impl Fn(&Endpoint, &dyn Fn() -> bool) + Sync) -> Duration {
+    let worst = Mutex::new(Duration::ZERO);
+    run(2, |job| {
+        let config = configs[job.rank as usize].clone();
+        let (ep, count) = pinged(job, config);
+        let other = 1 - ep.rank();
+        let ping = ep.handler("ping").unwrap();
+        for i in 0..rounds {
+            let start = Instant::now();
+            if ep.rank() == 0 {
+                ep.send(other, ping, b"ping").unwrap();
+            }
+            wait(&ep, &|| count.get() > i);
+            if ep.rank() == 1 {
+                ep.send(other, ping, b"pong").unwrap();
+            } else if i > 0 {
+                let mut worst = worst.lock().unwrap();
+                *worst = start.elapsed().max(*worst);
+            }
+        }
+        ep.close().unwrap();
+    });
+    worst.into_inner().unwrap()
+}
+
+fn policy(waiting: Waiting) -> Config {
+    config(|c| c.waiting = waiting)
+}
+
+fn parked() -> [Config; 2] {
+    [policy(Waiting::Park), policy(Waiting::Park)]
+}
+
+/// N-7: ping-pong works under every policy, also when the two sides differ.
+#[test]
+fn policies() {
+    let all = [Waiting::Spin, Waiting::SpinThenPark, Waiting::Park];
+    for zero in all {
+        for one in all {
+            ping_pong(200, [policy(zero), policy(one)], |ep, done| ep.run_until(done).unwrap());
+        }
+    }
+}
+
+/// N-6, N-7: no wake-up is lost in 20,000 ping-pongs with both sides asleep in between.
+#[test]
+fn no_lost_wake_up() {
+    let worst = ping_pong(20_000, parked(), |ep, done| ep.run_until(done).unwrap());
+    println!("the longest of 20,000 round trips took {worst:?}");
+    assert!(worst < LOST, "{worst:?}");
+}
+
+/// N-6: the same with `arm` and epoll.
+#[test]
+fn epoll_loop() {
+    let worst = ping_pong(3000, parked(), |ep, done| {
+        let outer = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+        epoll::add(&outer, ep.as_fd(), epoll::EventData::new_u64(0), epoll::EventFlags::IN).unwrap();
+        loop {
+            ep.extract(usize::MAX).unwrap();
+            if done() {
+                break;
+            }
+            if ep.arm().unwrap() {
+                let mut events = Vec::with_capacity(4);
+                epoll::wait(&outer, rustix::buffer::spare_capacity(&mut events), None).unwrap();
+            }
+        }
+    });
+    assert!(worst < LOST, "{worst:?}");
+}
+
+/// N-6: the same with mio, whose epoll is edge-triggered.
+#[test]
+fn mio_loop() {
+    let worst = ping_pong(3000, parked(), |ep, done| {
+        let mut poll = mio::Poll::new().unwrap();
+        let raw = ep.as_fd().as_raw_fd();
+        let mut source = mio::unix::SourceFd(&raw);
+        poll.registry().register(&mut source, mio::Token(0), mio::Interest::READABLE).unwrap();
+        let mut events = mio::Events::with_capacity(4);
+        loop {
+            ep.extract(usize::MAX).unwrap();
+            if done() {
+                break;
+            }
+            if ep.arm().unwrap() {
+                poll.poll(&mut events, None).unwrap();
+            }
+        }
+    });
+    assert!(worst < LOST, "{worst:?}");
+}
+
+/// N-6: the same with tokio, one registration for all rounds.
+#[test]
+fn tokio_loop() {
+    const ROUNDS: u64 = 3000;
+    let worst = Mutex::new(Duration::ZERO);
+    run(2, |job| {
+        let (ep, count) = pinged(job, policy(Waiting::Park));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            // SAFETY: the descriptor is borrowed from `ep`, which outlives the registration.
+            let descriptor = unsafe { tokio::io::unix::AsyncFd::register(ep.as_fd()) }.unwrap();
+            for i in 0..ROUNDS {
+                let start = Instant::now();
+                if ep.rank() == 0 {
+                    ep.send(1, "ping", b"ping").unwrap();
+                }
+                loop {
+                    ep.extract(usize::MAX).unwrap();
+                    if count.get() > i {
+                        break;
+                    }
+                    if ep.arm().unwrap() {
+                        descriptor.readable().await.unwrap().clear_ready();
+                    }
+                }
+                if ep.rank() == 1 {
+                    ep.send(0, "ping", b"pong").unwrap();
+                } else if i > 0 {
+                    let mut worst = worst.lock().unwrap();
+                    *worst = start.elapsed().max(*worst);
+                }
+            }
+        });
+        ep.close().unwrap();
+    });
+    let worst = worst.into_inner().unwrap();
+    assert!(worst < LOST, "{worst:?}");
+}
+
+/// N-6: a handler that waits for room is told when there is some, in the program's own loop, too.
+#[test]
+fn armed_while_blocked() {
+    run(2, |job| {
+        let builder = Endpoint::builder()
+            .on_short("work", |_: Short<'_>| {})
+            .on("flood", |msg: Message| async move {
+                for _ in 0..20_000 {
+                    msg.endpoint().send_async(msg.from(), "work", &[0; 1000]).await?;
+                }
+                Ok(())
+            });
+        let ep = join(builder.config(config(|c| c.link.credit_slots = 16)), job);
+        if ep.rank() == 0 {
+            ep.send(1, "flood", b"").unwrap();
+            ep.serve(20_000).unwrap();
+        } else {
+            let start = Instant::now();
+            let outer = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+            epoll::add(&outer, ep.as_fd(), epoll::EventData::new_u64(0), epoll::EventFlags::IN).unwrap();
+            while ep.handled() == 0 {
+                ep.extract(usize::MAX).unwrap();
+                if ep.handled() == 0 && ep.arm().unwrap() {
+                    let mut events = Vec::with_capacity(4);
+                    epoll::wait(&outer, rustix::buffer::spare_capacity(&mut events), None).unwrap();
+                }
+            }
+            assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+        }
+        ep.close().unwrap();
+    });
+}
+
+/// A waker makes a sleeping endpoint look up, from any thread; `wait` keeps to its timeout.
+#[test]
+fn wakers_and_timeouts() {
+    let _limit = Limit::seconds(20);
+    for waiting in [Waiting::Spin, Waiting::SpinThenPark, Waiting::Park] {
+        let (ep, _) = pinged(jobs(1).remove(0), policy(waiting));
+        while ep.poll_event().is_some() {}
+        let start = Instant::now();
+        assert!(!ep.wait(Some(Duration::from_millis(30))).unwrap());
+        assert!((Duration::from_millis(30)..Duration::from_millis(130)).contains(&start.elapsed()));
+        let waker = ep.waker();
+        let woken = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let flag = woken.clone();
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(20));
+            flag.store(true, std::sync::atomic::Ordering::SeqCst);
+            waker.wake();
+        });
+        ep.run_until(|| woken.load(std::sync::atomic::Ordering::SeqCst)).unwrap();
+        ep.close().unwrap();
+    }
+}
+
+/// An event that the program does not read is no reason to stay awake: it is told once.
+#[test]
+fn unread_events_do_not_keep_awake() {
+    let _limit = Limit::seconds(20);
+    let (ep, _) = pinged(jobs(1).remove(0), policy(Waiting::Park));
+    ep.extract(usize::MAX).unwrap();
+    assert!(ep.wait(Some(Duration::from_millis(10))).unwrap(), "the choice of device is news");
+    assert!(!ep.wait(Some(Duration::from_millis(10))).unwrap(), "but not for ever");
+    assert!(ep.poll_event().is_some(), "and it is still there");
+    let before = thread_time();
+    let until = Instant::now() + Duration::from_millis(300);
+    let waker = ep.waker();
+    std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(310));
+        waker.wake();
+    });
+    ep.run_until(|| Instant::now() > until).unwrap();
+    let used = thread_time() - before;
+    assert!(used < Duration::from_millis(50), "{used:?} of CPU to wait for 300 ms");
+}
+
+/// CPU time of this thread.
+fn thread_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}

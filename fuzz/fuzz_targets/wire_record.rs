@@ -1,0 +1,43 @@
+//! The records of a slot: they tile it, can be read from the middle on, and read the same after they were written again.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use tautline_wire::record::{HandlerNames, LONG_LEN, Record, Records, write};
+
+fn rewrite(record: Record<'_>, out: &mut [u8]) -> usize {
+    let (head, data): (usize, &[u8]) = match record {
+        Record::Short { handler, data } => (write::short(out, handler, data.len()), data),
+        Record::First { handler, message, total, data } => {
+            (write::first(out, handler, message, total, data.len()), data)
+        }
+        Record::More { message, offset, data } => (write::more(out, message, offset, data.len()), data),
+        Record::Abort { message } => (write::abort(out, message), &[]),
+        Record::Window { message, limit } => (write::window(out, message, limit), &[]),
+        Record::Handlers { last, data } => (write::handlers(out, last, data.len()), data),
+    };
+    out[head..head + data.len()].copy_from_slice(data);
+    head + data.len()
+}
+
+fuzz_target!(|data: &[u8]| {
+    let mut records = Records::new(data, 0);
+    let mut out = vec![0; data.len() + LONG_LEN];
+    loop {
+        let at = records.position();
+        let Some(item) = records.next() else { break };
+        assert_eq!(Records::new(data, at).next(), Some(item));
+        let Ok(record) = item else {
+            assert!(records.next().is_none());
+            break;
+        };
+        let len = rewrite(record, &mut out);
+        assert_eq!(len, records.position() - at);
+        assert_eq!(Records::new(&out[..len], 0).next(), Some(Ok(record)));
+        if let Record::Handlers { data, .. } = record {
+            for name in HandlerNames::new(data) {
+                let _ = name;
+            }
+        }
+    }
+    assert!(Records::new(data, data.len() + 1).next().is_none());
+});

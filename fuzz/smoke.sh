@@ -1,0 +1,52 @@
+#!/bin/sh
+# Runs every fuzz target from the committed corpus, FUZZ_SECONDS (60) in all, on stable Rust, without cargo-fuzz.
+# Exits 77, with the reason in the last line, where that cannot be done. FUZZ_TARGETS names some targets only; with
+# FUZZ_GROW=1 inputs that reach new code are added to the corpus.
+set -eu
+cd "$(dirname "$0")"
+
+seconds=${FUZZ_SECONDS:-60}
+targets=${FUZZ_TARGETS:-"wire_frame wire_handshake wire_record wire_ext job_file link_pair"}
+# Where to build; libFuzzer's instrumentation must not get into the ordinary build.
+out=${FUZZ_TARGET_DIR:-$PWD/target}
+
+cannot() {
+    echo "cannot fuzz here: $1"
+    exit 77
+}
+
+command -v cargo >/dev/null || cannot "there is no cargo"
+command -v c++ >/dev/null || cannot "libFuzzer is built from source, and there is no C++ compiler"
+host=$(rustc -vV | sed -n 's/^host: //p')
+case $host in *-linux-gnu) ;; *) cannot "the instrumentation is set up for Linux with glibc, this is $host" ;; esac
+
+# --target keeps these flags away from build scripts, which have no libFuzzer to link with.
+flags="--cfg fuzzing -C passes=sancov-module -C llvm-args=-sanitizer-coverage-level=4"
+flags="$flags -C llvm-args=-sanitizer-coverage-inline-8bit-counters -C llvm-args=-sanitizer-coverage-pc-table"
+flags="$flags -C llvm-args=-sanitizer-coverage-trace-compares -C link-arg=-Wl,-z,nostart-stop-gc"
+bins=$(for target in $targets; do printf -- '--bin %s ' "$target"; done)
+# shellcheck disable=SC2086
+RUSTFLAGS=$flags CARGO_TARGET_DIR=$out cargo build --quiet --locked --release --target "$host" $bins ||
+    { RUSTFLAGS=$flags CARGO_TARGET_DIR=$out cargo build --quiet --offline --locked --release --target "$host" $bins ||
+        { [ -d "$HOME/.cargo/registry" ] && exit 1 || cannot "the fuzzing crates could not be fetched"; }; }
+
+count=$(echo "$targets" | wc -w)
+each=$((seconds / count))
+[ "$each" -ge 1 ] || each=1
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+mkdir -p artifacts
+for target in $targets; do
+    mkdir -p "corpus/$target" "$scratch/$target"
+    # libFuzzer adds what it finds to the first folder.
+    if [ "${FUZZ_GROW:-0}" = 1 ]; then folders="corpus/$target"; else folders="$scratch/$target corpus/$target"; fi
+    # shellcheck disable=SC2086
+    if ! "$out/$host/release/$target" -max_total_time="$each" -timeout=10 -rss_limit_mb=1024 -print_final_stats=1 \
+        -artifact_prefix="artifacts/$target-" $folders >"$scratch/$target.log" 2>&1; then
+        tail -n 40 "$scratch/$target.log"
+        echo "fuzz target $target failed; the input is in fuzz/artifacts, replay it with: $out/$host/release/$target <input>"
+        exit 1
+    fi
+    runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$scratch/$target.log")
+    echo "$target: $runs executions in $each s"
+done
