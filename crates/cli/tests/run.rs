@@ -3,7 +3,7 @@
 mod common;
 
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use common::{PATIENCE, as_program, kill, read_line, tautline, until};
 use tautline::{Endpoint, Short};
@@ -194,5 +194,4 @@ fn a_capture_is_left_for_each_pair() {
 fn options_after_the_program_are_its_own() {
     let out = tautline().args(["run", "-n", "1", "echo", "--tag", "-n", "2"]).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&out.stdout), "--tag -n 2\n");
-    let _: &Command = &tautline();
 }

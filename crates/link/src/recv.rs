@@ -368,7 +368,8 @@ impl Link {
         }
         self.rx.unacked += 1;
         self.rx.unacked_bytes += len as u32;
-        if self.rx.unacked >= self.config.ack_every || self.rx.unacked_bytes >= self.config.receive_buffer / 6 {
+        if self.rx.unacked >= self.config.ack_every || self.rx.unacked_bytes >= self.config.receive_buffer / 6
+        {
             self.rx.ack_now = true;
         } else if self.rx.ack_at == Nanos::MAX {
             self.rx.ack_at = now + self.config.ack_delay;
@@ -401,6 +402,11 @@ impl Link {
     pub fn consumed(&mut self, slots: u32) -> bool {
         self.rx.consume(slots);
         self.rx.ack_now
+    }
+
+    /// The slot that is due next.
+    pub fn due(&self) -> Seq {
+        self.rx.next
     }
 
     /// The authenticated peer sent what no correct peer sends.

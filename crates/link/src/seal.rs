@@ -75,7 +75,12 @@ impl Seal {
 
     /// Proves a frame: `None` if it is not authentic, else where its payload lies, deciphered.
     #[inline]
-    pub(crate) fn open(&mut self, header: &Header, bytes: &mut [u8], payload: Range<usize>) -> Option<Range<usize>> {
+    pub(crate) fn open(
+        &mut self,
+        header: &Header,
+        bytes: &mut [u8],
+        payload: Range<usize>,
+    ) -> Option<Range<usize>> {
         if waived() {
             return Some(payload);
         }

@@ -197,12 +197,16 @@ impl Link {
     /// The next frame to be sent now, if any. Whoever takes it must send it: packet numbers are used up.
     #[inline]
     pub fn poll_transmit(&mut self, now: Nanos) -> Option<Transmit> {
-        if self.state == State::Open || self.state == State::Closing {
-            if let Some(transmit) = self.poll_slot(now) {
-                return Some(transmit);
-            }
+        if (self.state == State::Open || self.state == State::Closing)
+            && let Some(transmit) = self.poll_slot(now)
+        {
+            return Some(transmit);
         }
-        if self.rx.ack_due(now) || self.clocks.ask || self.clocks.close_due || self.path.probe_deadline().is_some() {
+        if self.rx.ack_due(now)
+            || self.clocks.ask
+            || self.clocks.close_due
+            || self.path.probe_deadline().is_some()
+        {
             return self.poll_control(now);
         }
         None
@@ -214,10 +218,10 @@ impl Link {
         if !(window_open || self.clocks.probes > 0 || self.tx.fragmenting.is_some()) {
             return None;
         }
-        if self.tx.fragmenting.is_some() || !self.tx.lost.is_empty() {
-            if let Some(transmit) = self.poll_repair(now) {
-                return Some(transmit);
-            }
+        if (self.tx.fragmenting.is_some() || !self.tx.lost.is_empty())
+            && let Some(transmit) = self.poll_repair(now)
+        {
+            return Some(transmit);
         }
         let seq = self.tx.next;
         if seq == self.tx.end() || !window_open {
@@ -334,8 +338,11 @@ impl Link {
         if self.clocks.close_due && self.ready_to_close() {
             self.clocks.close_due = false;
             transmit.kind = Kind::Close;
-            transmit.flags =
-                if matches!(self.state, State::PeerClosed | State::Closed) { flags::CLOSE_REPLY } else { flags::ASK };
+            transmit.flags = if matches!(self.state, State::PeerClosed | State::Closed) {
+                flags::CLOSE_REPLY
+            } else {
+                flags::ASK
+            };
         } else if self.rx.ack_due(now) || self.clocks.ask {
             if self.clocks.ask {
                 transmit.flags |= flags::ASK;

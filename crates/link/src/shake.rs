@@ -205,10 +205,10 @@ impl Peering {
         channel: u32,
         bytes: &mut [u8],
     ) -> Result<(Option<Arrival>, std::ops::Range<usize>), Refused> {
-        if let State::Live(link) = &mut self.state {
-            if link.channel() == channel {
-                return link.handle_frame(now, bytes);
-            }
+        if let State::Live(link) = &mut self.state
+            && link.channel() == channel
+        {
+            return link.handle_frame(now, bytes);
         }
         self.handle_candidate_frame(now, channel, bytes)
     }
@@ -274,16 +274,18 @@ impl Peering {
         if welcomed || self.is_knocking() && self.who.me < self.who.peer {
             return Outcome::Ignored;
         }
-        // H-9: a repeated hello gets the same answer.
-        if let Some(candidate) = &self.candidate {
-            if candidate.link.peer().epoch == hello.epoch {
-                return Outcome::Reply(candidate.welcome);
-            }
+        // H-9: a repeated hello gets the same answer, and the candidate the time to show life anew: the initiator that
+        // gets this answer relies on it.
+        if let Some(candidate) = &mut self.candidate
+            && candidate.link.peer().epoch == hello.epoch
+        {
+            candidate.expires = now + self.config.silence;
+            return Outcome::Reply(candidate.welcome);
         }
-        if let Some((epoch, welcome)) = &self.welcome {
-            if *epoch == hello.epoch {
-                return Outcome::Reply(*welcome);
-            }
+        if let Some((epoch, welcome)) = &self.welcome
+            && *epoch == hello.epoch
+        {
+            return Outcome::Reply(*welcome);
         }
         if self.link().is_some_and(|link| link.peer().epoch == hello.epoch) {
             return Outcome::Ignored;
@@ -312,11 +314,12 @@ impl Peering {
     }
 
     fn handle_retry(&mut self, now: Nanos, retry: &Handshake) -> Outcome {
-        if let State::Knocking(knock) = &mut self.state {
-            if retry.peer_epoch == knock.fresh.epoch && !constant_eq(&retry.cookie, &knock.cookie) {
-                knock.cookie = retry.cookie;
-                knock.next = now;
-            }
+        if let State::Knocking(knock) = &mut self.state
+            && retry.peer_epoch == knock.fresh.epoch
+            && !constant_eq(&retry.cookie, &knock.cookie)
+        {
+            knock.cookie = retry.cookie;
+            knock.next = now;
         }
         Outcome::Ignored
     }

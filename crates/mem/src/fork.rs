@@ -49,7 +49,8 @@ impl Page {
         let len = rustix::param::page_size();
         // SAFETY: a fresh private anonymous mapping; nothing else refers to it.
         let at = unsafe {
-            mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE).ok()?
+            mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
+                .ok()?
         };
         let page = Page { at: std::ptr::NonNull::new(at.cast())?, len };
         // SAFETY: the range is exactly the mapping made above.

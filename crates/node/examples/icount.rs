@@ -165,6 +165,9 @@ fn main() {
         pass(&pair, 1, count, &mut delivery);
     }
     if args.get(3).is_some() {
-        println!("{:.1} ns per frame, sent and received", start.elapsed().as_nanos() as f64 / rounds as f64 / 2.0);
+        println!(
+            "{:.1} ns per frame, sent and received",
+            start.elapsed().as_nanos() as f64 / rounds as f64 / 2.0
+        );
     }
 }

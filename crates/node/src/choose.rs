@@ -2,11 +2,11 @@
 
 use std::net::SocketAddr;
 
+use tautline_device::Datagram;
 use tautline_device::fault::Fault;
 use tautline_device::pcap::Pcap;
 use tautline_device::trace::{Trace, lines};
 use tautline_device::udp::{Udp, UdpConfig};
-use tautline_device::Datagram;
 
 use crate::{Config, DeviceName, Job, JoinError};
 
@@ -35,8 +35,9 @@ pub struct Choice {
 /// Opens the best device there is, or the one that the configuration insists on.
 pub fn open_device(job: &mut Job, config: &Config) -> Result<(Box<dyn Datagram>, Choice), JoinError> {
     let bind = config.bind.unwrap_or(job.members[job.rank as usize].addr);
-    let udp = open_udp(job, config, bind)
-        .map_err(|e| JoinError::NoDevice(vec![PassedOver { device: "udp", reason: format!("{bind}: {e}") }]))?;
+    let udp = open_udp(job, config, bind).map_err(|e| {
+        JoinError::NoDevice(vec![PassedOver { device: "udp", reason: format!("{bind}: {e}") }])
+    })?;
     let reason = match config.device {
         Some(DeviceName::Udp) => "asked for by the configuration".to_owned(),
         None => "works everywhere, and is the only device between processes that this version has".to_owned(),

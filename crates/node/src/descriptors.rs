@@ -27,7 +27,8 @@ impl Descriptors {
         let Some(fd) = device.fd() else { return Ok(None) };
         let device = fd.try_clone_to_owned()?;
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
+        let timer =
+            timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
         let all = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let descriptors = Descriptors { device, bell, timer, all, watched: AtomicBool::new(false) };
         descriptors.watch(descriptors.bell.as_fd())?;

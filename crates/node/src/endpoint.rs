@@ -118,13 +118,18 @@ impl Shared {
 
 impl Endpoint {
     /// Joins a job: opens a device, starts the watchdog, announces `handlers` to whoever connects.
-    pub fn join(mut job: Job, mut config: Config, handlers: Vec<(String, bool)>) -> Result<Endpoint, JoinError> {
+    pub fn join(
+        mut job: Job,
+        mut config: Config,
+        handlers: Vec<(String, bool)>,
+    ) -> Result<Endpoint, JoinError> {
         if let Some(security) = job.security {
             config.link.security = security;
         }
         let (device, choice) = crate::open_device(&mut job, &config)?;
         let mut entropy = [0; 32];
-        rustix::rand::getrandom(&mut entropy, rustix::rand::GetRandomFlags::empty()).map_err(std::io::Error::from)?;
+        rustix::rand::getrandom(&mut entropy, rustix::rand::GetRandomFlags::empty())
+            .map_err(std::io::Error::from)?;
         Endpoint::over(&job, config, device, Clock::system(), entropy, handlers, Some(choice))
     }
 
@@ -300,7 +305,13 @@ impl Endpoint {
     }
 
     /// Lets a peer send up to `limit` bytes of a message; false if that must be tried again.
-    pub fn grant_window(&self, peer: Rank, incarnation: u32, message: u32, limit: u64) -> Result<bool, SendError> {
+    pub fn grant_window(
+        &self,
+        peer: Rank,
+        incarnation: u32,
+        message: u32,
+        limit: u64,
+    ) -> Result<bool, SendError> {
         let (mut interface, now) = self.enter()?;
         if interface.check(peer, incarnation).is_err() {
             return Ok(true);
@@ -334,9 +345,8 @@ impl Endpoint {
         debug_assert!(delivery.items.is_empty() && delivery.batch.is_none());
         self.shared.armed.store(false, Ordering::Relaxed);
         let (mut interface, now) = self.enter()?;
-        if interface.ready.is_empty() {
-            interface.poll(now);
-        }
+        // Also when slots wait: whoever extracts slowly must still hear its peers.
+        interface.poll(now);
         if !interface.ready.is_empty() && limit > 0 {
             interface.take_ready(limit, delivery);
         }
@@ -440,11 +450,11 @@ impl Endpoint {
         }
         let deadline = interface.next_deadline();
         drop(interface);
-        if let Some(descriptors) = &self.shared.descriptors {
-            if let Err(error) = descriptors.arm(deadline.map(|at| at.saturating_sub(now))) {
-                tracing::warn!(%error, "cannot prepare to sleep");
-                return Ok(false);
-            }
+        if let Some(descriptors) = &self.shared.descriptors
+            && let Err(error) = descriptors.arm(deadline.map(|at| at.saturating_sub(now)))
+        {
+            tracing::warn!(%error, "cannot prepare to sleep");
+            return Ok(false);
         }
         self.shared.armed.store(true, Ordering::Relaxed);
         Ok(true)

@@ -29,14 +29,20 @@ impl std::fmt::Display for SendError {
             SendError::PeerGone(rank, why) => write!(f, "rank {rank} is gone: {why}"),
             SendError::NoSuchPeer(rank) => write!(f, "there is no rank {rank} in this job"),
             SendError::UnknownHandler(rank) => {
-                write!(f, "rank {rank} has registered no handler of that name; check the spelling on both sides")
+                write!(
+                    f,
+                    "rank {rank} has registered no handler of that name; check the spelling on both sides"
+                )
             }
             SendError::TooLongForHandler(limit) => {
-                write!(f, "that handler takes messages of at most {limit} bytes; register it with `on` for longer ones")
+                write!(
+                    f,
+                    "that handler takes messages of at most {limit} bytes; register it with `on` for longer ones"
+                )
             }
-            SendError::Forked => {
-                f.write_str("this process was forked from the one that joined; join in the child, or exec a new program")
-            }
+            SendError::Forked => f.write_str(
+                "this process was forked from the one that joined; join in the child, or exec a new program",
+            ),
             SendError::Closed => f.write_str("the node is closed"),
         }
     }

@@ -97,10 +97,10 @@ impl Interface {
     /// The peer has proven that it lives at `from` (H-8).
     pub(crate) fn settle(&mut self, rank: Rank, from: Option<SocketAddr>) {
         let route = self.peers[rank as usize].route;
-        if let Some(from) = from {
-            if self.device.reroute(route, from).is_err() {
-                self.counters.strays += 1;
-            }
+        if let Some(from) = from
+            && self.device.reroute(route, from).is_err()
+        {
+            self.counters.strays += 1;
         }
     }
 
@@ -136,7 +136,8 @@ impl Interface {
         let mut bytes = Vec::new();
         let mut entries = names.iter().enumerate().peekable();
         loop {
-            let capacity = self.peers[rank as usize].peering.link().map_or(0, tautline_link::Link::slot_capacity);
+            let capacity =
+                self.peers[rank as usize].peering.link().map_or(0, tautline_link::Link::slot_capacity);
             bytes.clear();
             bytes.resize(capacity.min(self.device.arena_ref().payload_len()), 0);
             let head = record::write::handlers(&mut bytes, false, 0);

@@ -139,6 +139,9 @@ impl Interface {
     #[inline]
     pub fn poll(&mut self, now: Nanos) -> usize {
         let received = self.receive(now);
+        while let Some(event) = self.device.poll_event() {
+            self.handle_device_event(now, &event);
+        }
         self.service(now);
         received
     }
@@ -179,19 +182,16 @@ impl Interface {
                 self.serve(now, rank);
             }
         }
-        while let Some(event) = self.device.poll_event() {
-            self.handle_device_event(now, &event);
-        }
         self.settle_deadline();
     }
 
     fn handle_device_event(&mut self, now: Nanos, event: &DeviceEvent) {
-        if let DeviceEvent::PathLimit { route, max_frame } = *event {
-            if let Some(peer) = self.peers.iter_mut().find(|p| p.route == route) {
-                peer.peering.set_path_limit(now, max_frame);
-                let rank = peer.rank;
-                self.serve(now, rank);
-            }
+        if let DeviceEvent::PathLimit { route, max_frame } = *event
+            && let Some(peer) = self.peers.iter_mut().find(|p| p.route == route)
+        {
+            peer.peering.set_path_limit(now, max_frame);
+            let rank = peer.rank;
+            self.serve(now, rank);
         }
     }
 

@@ -63,10 +63,12 @@ impl Job {
     }
 
     fn from_descriptor(number: &str) -> Result<Job, JoinError> {
-        let unreadable = |why: String| JoinError::Unreadable(format!("descriptor {number} ({JOB_FD}): {why}"));
+        let unreadable =
+            |why: String| JoinError::Unreadable(format!("descriptor {number} ({JOB_FD}): {why}"));
         let raw = number.parse().map_err(|_| unreadable("not a number".into()))?;
-        let fd = tautline_device::inherit::take(raw)
-            .map_err(|e| unreadable(format!("{e}; it is handed over once, to the process that was launched")))?;
+        let fd = tautline_device::inherit::take(raw).map_err(|e| {
+            unreadable(format!("{e}; it is handed over once, to the process that was launched"))
+        })?;
         let mut text = String::new();
         std::fs::File::from(fd)
             .take(MAX_JOB_FILE as u64)
@@ -118,7 +120,10 @@ impl Job {
             return Err(bad(format!("rank {rank} is not among the {} members", members.len())));
         }
         if members.len() > MAX_PEERS {
-            return Err(bad(format!("{} members are more than the {MAX_PEERS} that a job may have", members.len())));
+            return Err(bad(format!(
+                "{} members are more than the {MAX_PEERS} that a job may have",
+                members.len()
+            )));
         }
         Ok(Job { rank, key, members, security, socket })
     }
@@ -153,11 +158,16 @@ fn parse_key(hex: &str) -> Result<JobKey, JoinError> {
     let mut key = [0; 32];
     let good = hex.len() == 64
         && hex.is_ascii()
-        && key.iter_mut().enumerate().all(|(i, byte)| {
-            u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).map(|b| *byte = b).is_ok()
-        });
+        && key
+            .iter_mut()
+            .enumerate()
+            .all(|(i, byte)| u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).map(|b| *byte = b).is_ok());
     // The key itself never appears in an error.
-    if good { Ok(JobKey::new(key)) } else { Err(JoinError::Nonsense("the key is not 64 hexadecimal digits".into())) }
+    if good {
+        Ok(JobKey::new(key))
+    } else {
+        Err(JoinError::Nonsense("the key is not 64 hexadecimal digits".into()))
+    }
 }
 
 fn parse_member(text: &str, expected: usize) -> Result<Member, JoinError> {
@@ -166,7 +176,10 @@ fn parse_member(text: &str, expected: usize) -> Result<Member, JoinError> {
     if rank.parse() != Ok(expected) {
         return Err(bad(format!("expected rank {expected}; members are listed in order")));
     }
-    let addr = addr.trim().parse().map_err(|_| bad("the address must look like 10.0.0.1:7000 or [::1]:7000".into()))?;
+    let addr = addr
+        .trim()
+        .parse()
+        .map_err(|_| bad("the address must look like 10.0.0.1:7000 or [::1]:7000".into()))?;
     Ok(Member { addr })
 }
 

@@ -83,7 +83,8 @@ impl Interface {
             Place::Batch(frame) => batch.bytes(*frame),
             Place::Held(bytes) => bytes,
         };
-        if matches!(Records::new(bytes, 0).next(), Some(Ok(Record::Window { .. } | Record::Handlers { .. }))) {
+        if matches!(Records::new(bytes, 0).next(), Some(Ok(Record::Window { .. } | Record::Handlers { .. })))
+        {
             let copy = self.copy(bytes);
             self.obey(rank, &copy);
             self.recycle(copy);
@@ -148,8 +149,11 @@ impl Interface {
         (seq, offset, total): (tautline_wire::Seq, u32, u32),
         part: RxFrame,
     ) {
-        let limit = self.peers[rank as usize].peering.link().map_or(0, |_| tautline_wire::frame::MAX_FRAME);
+        let limit = tautline_wire::frame::MAX_FRAME;
         let peer = &mut self.peers[rank as usize];
+        let Some(due) = peer.peering.link().map(tautline_link::Link::due) else { return };
+        // Slots of which parts had come, and which then came whole, are of no more interest.
+        peer.parts.retain(|(s, _)| !s.before(due));
         let at = peer.parts.iter().position(|(s, _)| *s == seq).or_else(|| {
             let fresh = Reassembly::new(total, limit).filter(|_| peer.parts.len() < MAX_REASSEMBLIES)?;
             peer.parts.push((seq, fresh));
@@ -178,6 +182,8 @@ impl Interface {
             bytes.resize(self.own.max_frame(), 0);
             let Some(len) = self.own.pop(&mut bytes) else { return self.buffers.push(bytes) };
             bytes.truncate(len);
+            // There is room for another.
+            self.activity += 1;
             let me = self.rank;
             let first = Records::new(&bytes, 0).next();
             if matches!(first, Some(Ok(Record::Window { .. }))) {
@@ -268,10 +274,10 @@ impl Interface {
             }
             self.grant(item.peer, item.incarnation);
         }
-        if let Some(batch) = delivery.batch.take() {
-            if self.batch.is_none() {
-                self.batch = Some(batch);
-            }
+        if let Some(batch) = delivery.batch.take()
+            && self.batch.is_none()
+        {
+            self.batch = Some(batch);
         }
     }
 
@@ -279,15 +285,16 @@ impl Interface {
     fn grant(&mut self, rank: Rank, incarnation: u32) {
         if rank == self.rank {
             self.own_pending -= 1;
+            self.activity += 1;
             return;
         }
         let peer = &mut self.peers[rank as usize];
-        if peer.incarnation == incarnation && !matches!(peer.state, PeerState::Down(_)) {
-            if let Some(link) = peer.peering.link_mut() {
-                if link.consumed(1) {
-                    self.mark_dirty(rank);
-                }
-            }
+        if peer.incarnation == incarnation
+            && !matches!(peer.state, PeerState::Down(_))
+            && let Some(link) = peer.peering.link_mut()
+            && link.consumed(1)
+        {
+            self.mark_dirty(rank);
         }
     }
 }

@@ -142,7 +142,8 @@ impl Interface {
         let message = peer.next_message;
         peer.next_message = message.wrapping_add(1);
         let first_window = peer.peering.link().map_or(u64::MAX, |l| u64::from(l.peer().message_window));
-        let first_window = if rank == self.rank { u64::from(self.config.link.message_window) } else { first_window };
+        let first_window =
+            if rank == self.rank { u64::from(self.config.link.message_window) } else { first_window };
         if total > first_window {
             peer.windows.insert(message, first_window);
         }
@@ -211,7 +212,8 @@ impl Interface {
     /// Makes room for up to `want` more bytes of a message in the open slot, or in a new one; returns where and how much.
     #[inline]
     fn grow(&mut self, rank: Rank, message: u32, offset: u64, want: usize) -> Option<(usize, usize)> {
-        let tail = self.peers[rank as usize].open.as_ref().filter(|o| o.used < o.capacity).and_then(|o| o.tail);
+        let tail =
+            self.peers[rank as usize].open.as_ref().filter(|o| o.used < o.capacity).and_then(|o| o.tail);
         let continues = tail.is_some_and(|(m, _)| m == message);
         if !continues {
             self.open_slot(rank, LONG_LEN + 1).ok()?;
@@ -347,7 +349,9 @@ impl Interface {
         let peer = &self.peers[rank as usize];
         let Some(link) = peer.peering.link() else { return false };
         let full = peer.open.as_ref().is_none_or(|o| o.capacity - o.used < SHORT_LEN);
-        !full && link.is_open() && (link.waiting() > 0 || self.config.share_frames && link.unacknowledged() > 0)
+        !full
+            && link.is_open()
+            && (link.waiting() > 0 || self.config.share_frames && link.unacknowledged() > 0)
     }
 
     /// Sends bytes that are no slot: handshake frames.

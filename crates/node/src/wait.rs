@@ -48,7 +48,9 @@ impl<'a> Spinner<'a> {
         self.last = now;
         match self.policy {
             Waiting::Park => Turn::Park,
-            Waiting::SpinThenPark if away > STOLEN || now.saturating_sub(self.start) >= self.spin => Turn::Park,
+            Waiting::SpinThenPark if away > STOLEN || now.saturating_sub(self.start) >= self.spin => {
+                Turn::Park
+            }
             Waiting::SpinThenPark => Turn::Spin,
             Waiting::Spin => {
                 if away > STOLEN {

@@ -174,7 +174,9 @@ impl Check {
         generation.receiver = Some(to_life);
         self.lost += dropped;
         if began < born || receiver.is_some_and(|life| life != to_life) {
-            self.violation(format!("former life {from} → {to}: a message of {id:?} reached a restarted node"));
+            self.violation(format!(
+                "former life {from} → {to}: a message of {id:?} reached a restarted node"
+            ));
         }
         if self.sabotage == Sabotage::Repeat && self.started > 100 {
             self.sabotage = Sabotage::None;
@@ -206,7 +208,11 @@ impl Check {
         let Some(open) = self.open.remove(&expected.token) else { return };
         let Open { from, to, generation, kind, key, fate, .. } = open;
         self.flow_mut(from, to).progress = now;
-        let text = || format!("outcome {from} → {to}: {kind:?} message {key:016x} that was {fate:?} ended as {outcome:?}");
+        let text = || {
+            format!(
+                "outcome {from} → {to}: {kind:?} message {key:016x} that was {fate:?} ended as {outcome:?}"
+            )
+        };
         match (fate, outcome) {
             (Fate::Whole, Outcome::Complete) => self.completed += 1,
             (_, Outcome::Quit) | (Fate::GivenUp, Outcome::Aborted) => {}
@@ -272,9 +278,11 @@ impl Check {
 
     /// Names handlers that never came to an end, for a report.
     pub(crate) fn describe_open(&self) -> String {
-        let names = self.open.values().take(5).map(|o| {
-            format!("{:?} {} → {} of life {} ({:?})", o.kind, o.from, o.to, o.to_life, o.fate)
-        });
+        let names = self
+            .open
+            .values()
+            .take(5)
+            .map(|o| format!("{:?} {} → {} of life {} ({:?})", o.kind, o.from, o.to, o.to_life, o.fate));
         names.collect::<Vec<_>>().join(", ")
     }
 

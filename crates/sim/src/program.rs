@@ -174,7 +174,8 @@ impl Program {
     fn expect_refusals(&mut self, life: &Life, ep: &Endpoint, peer: Rank) -> Result<()> {
         let unknown = ep.try_send(peer, "nobody", b"x");
         let long = ep.try_begin(peer, life.name(ep, Kind::Short)?, 1 << 20).map(drop);
-        for (result, name) in [(unknown, "an unknown handler"), (long, "a long message for a short handler")] {
+        for (result, name) in [(unknown, "an unknown handler"), (long, "a long message for a short handler")]
+        {
             match result {
                 Err(Error::Send(
                     SendError::UnknownHandler(_) | SendError::TooLongForHandler(_) | SendError::PeerGone(..),

@@ -67,7 +67,12 @@ fn draw_one(rng: &mut Rng, sort: u64, nodes: u64, max_frame: usize) -> Fault {
     let to = (from + rng.range(1, nodes - 1) as u32) % nodes as u32;
     match sort {
         0 => Fault::Burst { from, to, for_ns: rng.magnitude(MILLI / 10, 50 * MILLI) },
-        1 => Fault::BlackHole { from, to, both: rng.chance(500_000), for_ns: rng.magnitude(MILLI, 5_000 * MILLI) },
+        1 => Fault::BlackHole {
+            from,
+            to,
+            both: rng.chance(500_000),
+            for_ns: rng.magnitude(MILLI, 5_000 * MILLI),
+        },
         2 => {
             let mask = rng.range(1, (1 << nodes) - 2) as u32;
             Fault::Partition { mask, both: rng.chance(300_000), for_ns: rng.magnitude(MILLI, 3_000 * MILLI) }
@@ -79,7 +84,8 @@ fn draw_one(rng: &mut Rng, sort: u64, nodes: u64, max_frame: usize) -> Fault {
         4 => Fault::Compute { node: from, for_ns: rng.magnitude(MILLI, 5_000 * MILLI) },
         5 => Fault::Crash { node: from, back_after: rng.magnitude(MILLI / 10, 2_000 * MILLI) },
         _ => {
-            let mtu = if rng.chance(300_000) { max_frame } else { rng.range(1_232, max_frame as u64) as usize };
+            let mtu =
+                if rng.chance(300_000) { max_frame } else { rng.range(1_232, max_frame as u64) as usize };
             Fault::Mtu { a: from, b: to, mtu, tells: rng.chance(500_000) }
         }
     }

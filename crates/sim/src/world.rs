@@ -75,7 +75,9 @@ impl World {
             net: Arc::new(Mutex::new(net)),
             clock,
             check: Rc::new(RefCell::new(Check::new(size, options.sabotage))),
-            nodes: (0..size).map(|_| Node { up: None, computing_until: 0, next_extract: 0, messages }).collect(),
+            nodes: (0..size)
+                .map(|_| Node { up: None, computing_until: 0, next_extract: 0, messages })
+                .collect(),
             entropy: Rng::new(seed, 0x656e_7472),
             lives: 0,
             suffered: vec![0; (size * size) as usize],
@@ -112,7 +114,8 @@ impl World {
         self.lives += 1;
         let (now, size) = (self.now(), self.size());
         let options = self.swarm.nodes[node as usize];
-        let life = Life::new((node, self.lives, now), size, self.clock.clone(), self.check.clone(), self.seed);
+        let life =
+            Life::new((node, self.lives, now), size, self.clock.clone(), self.check.clone(), self.seed);
         let mut device = SimDevice::plug(&self.net, node, self.lives, options.tx_slots, self.swarm.max_frame);
         device.leaks = self.options.sabotage == Sabotage::Leak;
         let mut config = Config { share_frames: options.share_frames, ..Config::default() };
@@ -237,9 +240,10 @@ impl World {
             self.say(|| format!("node {index}: {event:?}"));
             lock(&self.net).note(now ^ 0xe7e7, u64::from(index));
             if let Event::PeerDown { peer, why, .. } = event {
-                let live = up.ep.node().with(|i| {
-                    i.link(peer).filter(|l| !l.is_over()).map(|l| (l.channel(), l.peer().channel))
-                });
+                let live = up
+                    .ep
+                    .node()
+                    .with(|i| i.link(peer).filter(|l| !l.is_over()).map(|l| (l.channel(), l.peer().channel)));
                 let mut check = self.check.borrow_mut();
                 check.down(index, peer, live.ok().flatten());
                 let expected = check.closing && why == tautline::Down::Closed;

@@ -10,7 +10,12 @@ fn forty_seeds() {
     for failure in &sum.failures {
         panic!("{failure}");
     }
-    assert!(sum.is_good() && sum.messages > 40_000, "{} messages, differing: {:?}", sum.messages, sum.different);
+    assert!(
+        sum.is_good() && sum.messages > 40_000,
+        "{} messages, differing: {:?}",
+        sum.messages,
+        sum.different
+    );
 }
 
 /// G4: the same seed gives the same trace, another seed another.

@@ -88,8 +88,15 @@ impl Builder {
         entropy: [u8; 32],
     ) -> Result<Endpoint> {
         self.check()?;
-        let node =
-            tautline_node::Endpoint::over(job, self.config, device, clock, entropy, self.names.clone(), None)?;
+        let node = tautline_node::Endpoint::over(
+            job,
+            self.config,
+            device,
+            clock,
+            entropy,
+            self.names.clone(),
+            None,
+        )?;
         Ok(Endpoint::new(Core::new(node, self.names, self.handlers)))
     }
 

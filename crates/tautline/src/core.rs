@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -65,6 +66,7 @@ impl Core {
         let wakes = Arc::new(Wakes {
             woken: Mutex::new(Vec::new()),
             any: AtomicBool::new(false),
+            called: AtomicBool::new(false),
             home: std::thread::current().id(),
             bell: node.waker(),
         });
@@ -87,6 +89,19 @@ impl Core {
         })
     }
 
+    /// Ends suspended handlers and closes the node, if that has not been done.
+    pub(crate) fn shut(&self) {
+        for handler in &self.handlers {
+            if let Registered::Stream(pool) = handler {
+                // Dropping a handler's future runs the program's code; its panics end with it.
+                let _ = catch_unwind(AssertUnwindSafe(|| pool.with(|p| p.clear())));
+            }
+        }
+        if !self.node.with(|i| i.is_closed()).unwrap_or(true) {
+            let _ = self.node.close();
+        }
+    }
+
     /// Whether something that would have blocked may succeed now.
     pub(crate) fn may_retry(&self) -> Option<u64> {
         let waits = !self.blocked.borrow().is_empty() || !self.grants.borrow().is_empty();
@@ -100,7 +115,7 @@ impl Core {
 
     /// Handlers or the program have something to do, whatever the network does.
     pub(crate) fn has_work(&self) -> bool {
-        self.wakes.any() || !self.gone.borrow().is_empty()
+        self.wakes.any() || self.wakes.is_called() || !self.gone.borrow().is_empty()
     }
 
     pub(crate) fn fail(&self, handler: usize, from: Rank, reason: String, panicked: bool) {
@@ -112,11 +127,13 @@ impl Core {
     }
 }
 
-/// Handlers that were woken, from whatever thread.
+/// Handlers that were woken, and calls to the program itself, from whatever thread.
 pub(crate) struct Wakes {
     woken: Mutex<Vec<(usize, usize)>>,
     /// Whether `woken` has anything in it: looked at in every poll.
     any: AtomicBool,
+    /// The program was called, by [`crate::Waker::wake`].
+    called: AtomicBool,
     home: ThreadId,
     bell: tautline_node::Waker,
 }
@@ -134,8 +151,20 @@ impl Wakes {
         self.any.load(Ordering::Acquire)
     }
 
-    pub(crate) fn bell(&self) -> tautline_node::Waker {
-        self.bell.clone()
+    /// Calls the program.
+    pub(crate) fn call(&self) {
+        self.called.store(true, Ordering::Release);
+        self.bell.wake();
+    }
+
+    #[inline]
+    pub(crate) fn is_called(&self) -> bool {
+        self.called.load(Ordering::Acquire)
+    }
+
+    /// Whether the program was called since the last time.
+    pub(crate) fn take_call(&self) -> bool {
+        self.is_called() && self.called.swap(false, Ordering::AcqRel)
     }
 }
 

@@ -4,21 +4,36 @@ use std::cell::Cell;
 use std::future::poll_fn;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 use tautline_node::{Delivery, Key};
 
-use crate::core::{Core, Failure};
+use crate::core::{Core, Failure, Wakes};
 use crate::messages::dispatch_all;
 use crate::{Builder, Counters, Error, Event, Outgoing, PeerState, Rank, Result, SendError};
 
 /// A program's hold on the fabric. Clones share it. Neither `Send` nor `Sync`: it belongs to the thread that made it.
 ///
 /// Dropping the last clone closes in good order, like [`Endpoint::close`], but reports nothing.
+///
+/// Endpoints that handlers get from [`crate::Message::endpoint`] and [`crate::Short::endpoint`] do not keep it open: a suspended
+/// handler cannot keep alive what it waits for.
 #[derive(Clone, Debug)]
 pub struct Endpoint {
     core: Rc<Core>,
+    _hold: Option<Rc<Hold>>,
+}
+
+/// What the program's own clones share; the last one to go shuts the endpoint.
+#[derive(Debug)]
+struct Hold(Rc<Core>);
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.0.shut();
+    }
 }
 
 /// A handler's name, looked up once; see [`Endpoint::handler`].
@@ -45,13 +60,20 @@ impl Name for &str {
 }
 
 /// Wakes an endpoint from any thread.
-#[derive(Clone, Debug)]
-pub struct Waker(tautline_node::Waker);
+#[derive(Clone)]
+pub struct Waker(Arc<Wakes>);
+
+impl std::fmt::Debug for Waker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Waker").finish_non_exhaustive()
+    }
+}
 
 impl Waker {
-    /// Makes the endpoint's [`Endpoint::wait`] return, and its descriptor readable.
+    /// Makes the endpoint's [`Endpoint::wait`] return, now or the next time, and its descriptor readable;
+    /// [`Endpoint::run_until`] asks again whether it is done.
     pub fn wake(&self) {
-        self.0.wake();
+        self.0.call();
     }
 }
 
@@ -67,8 +89,15 @@ impl Drop for Batch<'_> {
 }
 
 impl Endpoint {
+    /// The program's own hold.
     pub(crate) fn new(core: Rc<Core>) -> Endpoint {
-        Endpoint { core }
+        let hold = Some(Rc::new(Hold(core.clone())));
+        Endpoint { core, _hold: hold }
+    }
+
+    /// A handler's hold.
+    pub(crate) fn inner(core: Rc<Core>) -> Endpoint {
+        Endpoint { core, _hold: None }
     }
 
     /// Starts a builder: register handlers, then join.
@@ -191,7 +220,8 @@ impl Endpoint {
         if self.core.news.replace(false) {
             return Ok(true);
         }
-        self.sleep(timeout)
+        let woken = self.sleep(timeout)?;
+        Ok(self.core.wakes.take_call() || woken)
     }
 
     /// As [`Endpoint::wait`], but events that have been fetched already are no reason to return.
@@ -202,7 +232,7 @@ impl Endpoint {
         }
         let retry = core.may_retry();
         Ok(core.node.wait_until(timeout, |i| {
-            i.has_ready() || core.wakes.any() || retry.is_some_and(|seen| i.activity() != seen)
+            i.has_ready() || core.wakes.any() || core.wakes.is_called() || retry.is_some_and(|seen| i.activity() != seen)
         })?)
     }
 
@@ -284,7 +314,7 @@ impl Endpoint {
 
     /// Something that wakes this endpoint from any thread.
     pub fn waker(&self) -> Waker {
-        Waker(self.core.wakes.bell())
+        Waker(self.core.wakes.clone())
     }
 
     /// The node below, for tools and tests.
@@ -296,15 +326,6 @@ impl Endpoint {
     pub fn close(self) -> Result<()> {
         self.core.node.close()?;
         Ok(())
-    }
-}
-
-impl Drop for Core {
-    fn drop(&mut self) {
-        let closed = self.node.with(|i| i.is_closed()).unwrap_or(true);
-        if !closed {
-            let _ = self.node.close();
-        }
     }
 }
 

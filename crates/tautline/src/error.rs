@@ -66,7 +66,10 @@ impl std::fmt::Display for Error {
             Error::Join(error) => error.fmt(f),
             Error::Send(error) => error.fmt(f),
             Error::PieceTooLong { room, piece } => {
-                write!(f, "a piece of {piece} bytes does not fit: the message was announced with only {room} more")
+                write!(
+                    f,
+                    "a piece of {piece} bytes does not fit: the message was announced with only {room} more"
+                )
             }
             Error::MessageTooShort { missing } => {
                 write!(f, "the message ended {missing} bytes before its announced size and was given up")

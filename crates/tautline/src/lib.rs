@@ -55,11 +55,11 @@ pub use error::{Error, Result};
 pub use messages::{Message, Outgoing, Short};
 pub use tautline_node::wire::Security;
 pub use tautline_node::{
-    Choice, Clock, Config, Counters, DeviceName, Down, Event, Job, JoinError, Member, PassedOver, PeerState, Rank,
-    SendError, Waiting,
+    Choice, Clock, Config, Counters, DeviceName, Down, Event, Job, JoinError, Member, PassedOver, PeerState,
+    Rank, SendError, Waiting,
 };
 
 /// The layers below, for tools and tests.
 pub mod node {
-    pub use tautline_node::{device, link, limits};
+    pub use tautline_node::{device, limits, link};
 }

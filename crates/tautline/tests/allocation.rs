@@ -4,7 +4,7 @@ mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use common::{join, run};
 use tautline::{Endpoint, Message, Short};
@@ -12,11 +12,20 @@ use tautline::{Endpoint, Message, Short};
 struct Counting;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+/// The next allocation is to be shown, with where it came from.
+static SHOW: AtomicBool = AtomicBool::new(false);
+
+fn count() {
+    ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+    if SHOW.load(Ordering::Relaxed) && SHOW.swap(false, Ordering::Relaxed) {
+        eprintln!("allocated: {}", std::backtrace::Backtrace::force_capture());
+    }
+}
 
 // SAFETY: everything is passed on unchanged to the system's allocator, which keeps the contract.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        count();
         // SAFETY: the caller keeps the contract of this same method.
         unsafe { System.alloc(layout) }
     }
@@ -27,7 +36,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        count();
         // SAFETY: as above.
         unsafe { System.realloc(at, layout, size) }
     }
@@ -46,14 +55,17 @@ fn none_per_message() {
     let kinds = [("short", 16usize), ("stream", 16), ("stream", 150_000), ("stream", 700_000)];
     let barrier = Barrier::new(2);
     run(2, |job| {
-        let builder = Endpoint::builder().on_short("short", |_: Short<'_>| {}).on("stream", |mut msg: Message| async move {
-            let mut place = [0; 4096];
-            while msg.remaining() > 0 {
-                let part = (msg.remaining() as usize).min(place.len());
-                msg.read_into(&mut place[..part]).await?;
-            }
-            Ok(())
-        });
+        let builder = Endpoint::builder().on_short("short", |_: Short<'_>| {}).on(
+            "stream",
+            |mut msg: Message| async move {
+                let mut place = [0; 4096];
+                while msg.remaining() > 0 {
+                    let part = (msg.remaining() as usize).min(place.len());
+                    msg.read_into(&mut place[..part]).await?;
+                }
+                Ok(())
+            },
+        );
         let ep = join(builder, job);
         for (name, size) in kinds {
             let rounds = if size > 1000 { 50 } else { 1 };
@@ -62,9 +74,11 @@ fn none_per_message() {
             exchange(&ep, name, &bytes, WARM_UP / rounds);
             barrier.wait();
             let before = ALLOCATIONS.load(Ordering::SeqCst);
+            SHOW.store(true, Ordering::SeqCst);
             barrier.wait();
             exchange(&ep, name, &bytes, MESSAGES / rounds);
             barrier.wait();
+            SHOW.store(false, Ordering::SeqCst);
             let allocated = ALLOCATIONS.load(Ordering::SeqCst) - before;
             barrier.wait();
             assert_eq!(allocated, 0, "{size} bytes");

@@ -94,7 +94,9 @@ fn window_per_message() {
 fn extract_limits() {
     run(2, |job| {
         let ep = join(
-            Endpoint::builder().on_short("work", |_: Short<'_>| {}).config(config(|c| c.link.credit_slots = 16)),
+            Endpoint::builder()
+                .on_short("work", |_: Short<'_>| {})
+                .config(config(|c| c.link.credit_slots = 16)),
             job,
         );
         if ep.rank() == 0 {
@@ -142,7 +144,9 @@ fn extract_limits() {
 fn sends_run_no_handlers() {
     run(2, |job| {
         let ep = join(
-            Endpoint::builder().on_short("work", |_: Short<'_>| {}).config(config(|c| c.link.credit_slots = 16)),
+            Endpoint::builder()
+                .on_short("work", |_: Short<'_>| {})
+                .config(config(|c| c.link.credit_slots = 16)),
             job,
         );
         let other = 1 - ep.rank();
@@ -196,6 +200,7 @@ fn send_async_under_back_pressure() {
         let mut sent = 0;
         while sent < ROUNDS || got.get() < 2 * ROUNDS || echoed.get() < ROUNDS {
             ep.extract(usize::MAX).unwrap();
+            assert!(start.elapsed() < Duration::from_secs(20), "{sent} {} {} {:?} {:?}", got.get(), echoed.get(), ep.counters(), ep.node().with(|i| format!("{:?}", i.link(other))));
             if sent < ROUNDS {
                 match ep.try_begin(other, "echo", bytes.len() as u64) {
                     Ok(mut out) => {
@@ -281,7 +286,10 @@ fn blocked_when_the_peer_leaves() {
             let mut half = ep.begin(1, "data", 1000).unwrap();
             half.piece(b"half").unwrap();
             let result = (0..1_000_000).try_for_each(|_| ep.send(1, "work", &[0; 1000]));
-            assert!(matches!(result, Err(Error::Send(tautline::SendError::PeerGone(1, tautline::Down::Closed)))));
+            assert!(matches!(
+                result,
+                Err(Error::Send(tautline::SendError::PeerGone(1, tautline::Down::Closed)))
+            ));
             assert!(matches!(half.piece(b"x"), Err(Error::Send(tautline::SendError::PeerGone(1, _)))));
         } else {
             ep.run_until(|| ep.handled() > 0).unwrap();

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{Limit, join, jobs, run};
+use common::{Limit, jobs, join, run};
 use tautline::{Endpoint, Error, Message, SendError, Short};
 
 fn forked<T>(result: tautline::Result<T>) -> bool {
@@ -59,7 +59,8 @@ fn fork() {
             // SAFETY: the child runs no code of other threads, and leaves by _exit.
             match unsafe { libc::fork() } {
                 0 => {
-                    let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| in_child(ep.clone(), half)));
+                    let code =
+                        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| in_child(ep.clone(), half)));
                     // SAFETY: leaves at once, without the parent's destructors.
                     unsafe { libc::_exit(code.unwrap_or(99)) }
                 }
@@ -82,7 +83,9 @@ fn exit_code(pid: i32) -> i32 {
     let pid = rustix::process::Pid::from_raw(pid).unwrap();
     let until = Instant::now() + Duration::from_secs(5);
     while Instant::now() < until {
-        if let Some((_, status)) = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::NOHANG).unwrap() {
+        if let Some((_, status)) =
+            rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::NOHANG).unwrap()
+        {
             return status.exit_status().unwrap_or(97);
         }
         std::thread::sleep(Duration::from_millis(1));

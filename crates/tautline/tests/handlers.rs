@@ -183,7 +183,9 @@ fn stale_message() {
                 let mut out = [0; 1];
                 let mut read = std::pin::pin!(msg.read_into(&mut out));
                 let mut context = std::task::Context::from_waker(Waker::noop());
-                let Poll::Ready(Err(Error::Stale)) = read.as_mut().poll(&mut context) else { panic!("not stale") };
+                let Poll::Ready(Err(Error::Stale)) = read.as_mut().poll(&mut context) else {
+                    panic!("not stale")
+                };
             }
             assert_eq!((kept.borrow()[0].len(), kept.borrow()[0].remaining()), (100, 0));
         }

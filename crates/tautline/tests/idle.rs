@@ -5,7 +5,7 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::launch::{Launcher, again, is_member};
-use common::{Limit, await_event, join, jobs};
+use common::{Limit, await_event, jobs, join};
 use tautline::{Endpoint, Event, PeerState, Short, Waiting};
 
 const PEERS: u32 = 16;

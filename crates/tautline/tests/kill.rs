@@ -46,13 +46,20 @@ fn random(below: u64) -> u64 {
     RandomState::new().hash_one(0) % below
 }
 
-/// Waits until `who` has heard some messages of `whom` since `whom` was up last.
-fn hears(who: &mut Process, whom: u32) {
+/// Waits until `who` has heard at least `least` messages of `whom` since `whom` was up last; returns how many.
+fn hears(who: &mut Process, whom: u32, least: u64) -> u64 {
     who.expect(&format!("word from {whom}"), PATIENCE, |line| {
         let counts = line.strip_prefix("@heard ")?;
         let count: u64 = counts.split(' ').nth(whom as usize)?.parse().ok()?;
-        (count >= 10).then_some(())
-    });
+        (count >= least).then_some(count)
+    })
+}
+
+/// Waits until everybody has heard of everybody.
+fn all_hear(members: &mut [Process]) {
+    for (who, whom) in [(0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1)] {
+        hears(&mut members[who], whom, 10);
+    }
 }
 
 /// Waits for the news that `whom` is `what`, and returns the incarnation and the time of the news.
@@ -76,9 +83,7 @@ fn kills() {
     for round in 1..=rounds {
         let victim = random(2) as u32;
         let survivor = 1 - victim;
-        for (who, whom) in [(0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1)] {
-            hears(&mut members[who], whom);
-        }
+        all_hear(&mut members);
         std::thread::sleep(Duration::from_micros(random(30_000)));
         let killed = members[victim as usize].kill();
         // Every other time it is back before anybody can know that it was gone.
@@ -86,22 +91,26 @@ fn kills() {
         if at_once {
             members[victim as usize] = launcher.start(victim, member("killed_member", round));
         }
-        let mut incarnation = 0;
+        let mut former = [0; 3];
         for who in [survivor as usize, 2] {
-            let (former, told) = learns(&mut members[who], "down", victim);
-            incarnation = incarnation.max(former);
+            let (incarnation, told) = learns(&mut members[who], "down", victim);
+            former[who] = incarnation;
             let took = Duration::from_nanos(told.saturating_sub(killed));
             assert!(took < SILENCE + SLACK, "round {round}: told after {took:?}");
             if at_once { &mut replaced } else { &mut silent }.push(took);
         }
-        // The survivors go on talking with each other.
-        hears(&mut members[survivor as usize], 2);
-        hears(&mut members[2], survivor);
         if !at_once {
+            // The survivors go on talking with each other.
+            for (who, whom) in [(survivor, 2), (2, survivor)] {
+                let so_far = hears(&mut members[who as usize], whom, 0);
+                hears(&mut members[who as usize], whom, so_far + 10);
+            }
             members[victim as usize] = launcher.start(victim, member("killed_member", round));
         }
-        let (new, _) = learns(&mut members[survivor as usize], "up", victim);
-        assert!(new > 1, "round {round}: incarnation {new}");
+        for who in [survivor as usize, 2] {
+            let (new, _) = learns(&mut members[who], "up", victim);
+            assert!(new > former[who], "round {round}: incarnation {new} after {}", former[who]);
+        }
     }
     report("silent until told", &mut silent);
     report("back before told", &mut replaced);
@@ -111,7 +120,12 @@ fn report(what: &str, times: &mut [Duration]) {
     times.sort();
     if let (Some(min), Some(max)) = (times.first(), times.last()) {
         let at = |share: usize| times[(times.len() - 1) * share / 100];
-        println!("{what}: {} deaths, min {min:?}, p50 {:?}, p99 {:?}, max {max:?}", times.len(), at(50), at(99));
+        println!(
+            "{what}: {} deaths, min {min:?}, p50 {:?}, p99 {:?}, max {max:?}",
+            times.len(),
+            at(50),
+            at(99)
+        );
     }
 }
 
@@ -122,9 +136,7 @@ fn stops() {
     let launcher = Launcher::new(3);
     let mut members: Vec<_> = (0..3).map(|rank| launcher.start(rank, member("stopped_member", 0))).collect();
     for _ in 0..6 {
-        for (who, whom) in [(0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1)] {
-            hears(&mut members[who], whom);
-        }
+        all_hear(&mut members);
         let victim = random(3) as usize;
         std::thread::sleep(Duration::from_micros(random(30_000)));
         members[victim].signal(Signal::STOP);

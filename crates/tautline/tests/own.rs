@@ -5,7 +5,7 @@ mod common;
 use std::cell::Cell;
 use std::rc::Rc;
 
-use common::{Limit, join, jobs, pattern};
+use common::{Limit, jobs, join, pattern};
 use tautline::{Endpoint, Error, Message, Outgoing, SendError, Short};
 
 fn alone(builder: tautline::Builder) -> Endpoint {

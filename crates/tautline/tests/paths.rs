@@ -5,7 +5,7 @@ mod common;
 use std::cell::Cell;
 use std::rc::Rc;
 
-use common::{config, join, jobs, jobs_at, pattern, run_jobs};
+use common::{config, jobs, jobs_at, join, pattern, run_jobs};
 use tautline::node::device::fault::{Delay, Faults};
 use tautline::{Config, Endpoint, Job, Message, Security, Short};
 

@@ -5,7 +5,7 @@ mod common;
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
-use common::{await_event, config, extract_for, join, jobs, run, run_jobs};
+use common::{await_event, config, extract_for, jobs, join, run, run_jobs};
 use tautline::node::link::JobKey;
 use tautline::{Config, DeviceName, Down, Endpoint, Error, Event, PeerState, Security, SendError, Short};
 

@@ -234,7 +234,8 @@ fn short_only() {
         let got = Rc::new(RefCell::new(Vec::new()));
         let sink = got.clone();
         let ep = join(
-            Endpoint::builder().on_short("short", move |msg: Short<'_>| sink.borrow_mut().push(msg.data().to_vec())),
+            Endpoint::builder()
+                .on_short("short", move |msg: Short<'_>| sink.borrow_mut().push(msg.data().to_vec())),
             job,
         );
         if ep.rank() == 0 {
@@ -259,7 +260,9 @@ fn short_only() {
             ep.serve(5).unwrap();
             let got = got.borrow();
             let limit = got[1].len();
-            assert!(got[1] == pattern(limit, 1) && got[2] == pattern(limit / 2, 2) && got[3] == pattern(limit, 3));
+            assert!(
+                got[1] == pattern(limit, 1) && got[2] == pattern(limit / 2, 2) && got[3] == pattern(limit, 3)
+            );
             assert!(got[4].is_empty());
         }
         ep.close().unwrap();
@@ -288,7 +291,9 @@ fn interleaved() {
         let size = |id: u64| 200_000 + 1000 * id as usize;
         if ep.rank() == 0 {
             let mut open: Vec<_> = (0..8u64)
-                .map(|id| (id, ep.begin(1, "data", 8 + size(id) as u64).unwrap(), pattern(size(id), id as usize)))
+                .map(|id| {
+                    (id, ep.begin(1, "data", 8 + size(id) as u64).unwrap(), pattern(size(id), id as usize))
+                })
                 .collect();
             for (id, out, _) in &mut open {
                 out.value(id).unwrap();

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use common::{Limit, config, join, jobs, run};
+use common::{Limit, config, jobs, join, run};
 use rustix::event::epoll;
 use tautline::{Config, Endpoint, Message, Short, Waiting};
 
@@ -24,7 +24,11 @@ fn pinged(job: tautline::Job, config: Config) -> (Endpoint, Rc<Cell<u64>>) {
 }
 
 /// Plays ping-pong; `wait` is called with what has not come yet. Returns the longest round trip but the first.
-fn ping_pong(rounds: u64, configs: [Config; 2], wait: impl Fn(&Endpoint, &dyn Fn() -> bool) + Sync) -> Duration {
+fn ping_pong(
+    rounds: u64,
+    configs: [Config; 2],
+    wait: impl Fn(&Endpoint, &dyn Fn() -> bool) + Sync,
+) -> Duration {
     let worst = Mutex::new(Duration::ZERO);
     run(2, |job| {
         let config = configs[job.rank as usize].clone();
@@ -161,9 +165,8 @@ fn tokio_loop() {
 #[test]
 fn armed_while_blocked() {
     run(2, |job| {
-        let builder = Endpoint::builder()
-            .on_short("work", |_: Short<'_>| {})
-            .on("flood", |msg: Message| async move {
+        let builder =
+            Endpoint::builder().on_short("work", |_: Short<'_>| {}).on("flood", |msg: Message| async move {
                 for _ in 0..20_000 {
                     msg.endpoint().send_async(msg.from(), "work", &[0; 1000]).await?;
                 }

@@ -218,7 +218,8 @@ impl Handshake {
             cookie: array(bytes, AT_COOKIE),
             mac: array(bytes, AT_MAC),
         };
-        let frame_ok = (crate::frame::MIN_FRAME..=crate::frame::MAX_FRAME).contains(&(shake.max_frame as usize));
+        let frame_ok =
+            (crate::frame::MIN_FRAME..=crate::frame::MAX_FRAME).contains(&(shake.max_frame as usize));
         let credit_ok = (1..=MAX_CREDIT).contains(&shake.credit);
         if shake.version_min > shake.version_max || !frame_ok || !credit_ok || shake.epoch == 0 {
             return Err(Malformed::BadValue);

@@ -18,7 +18,8 @@ fn table(text: &str, name: &str) -> Vec<(String, usize, usize)> {
     let head = format!("-- LAYOUT {name}:");
     let lines = text.lines().skip_while(|l| !l.starts_with(&head)).skip(2).take_while(|l| *l != "}");
     let entry = |line: &str| {
-        let mut parts = line.trim().trim_start_matches('{').trim_end_matches(',').trim_end_matches('}').split(',');
+        let mut parts =
+            line.trim().trim_start_matches('{').trim_end_matches(',').trim_end_matches('}').split(',');
         let mut next = || parts.next().expect("three values").trim().trim_matches('"').to_owned();
         (next(), next().parse().expect("an offset"), next().parse().expect("a size"))
     };
@@ -148,7 +149,8 @@ fn tshark_shows_fields() {
     assert_eq!(shown[1], "1234;5000;5256;4294967301;4321");
     let shown = tshark(&pcap, &["tautline.ext.sack.slot", "tautline.flags.ask", "tautline.flags.sealed"]);
     assert_eq!(shown[1], "5001,5003,5016;1;0");
-    let record = ["kind", "handler", "len", "message", "wide", "data"].map(|f| format!("tautline.record.{f}"));
+    let record =
+        ["kind", "handler", "len", "message", "wide", "data"].map(|f| format!("tautline.record.{f}"));
     let shown = tshark(&pcap, &record.each_ref().map(String::as_str));
     assert_eq!(shown[1], "1,2;11,12;3,2;88;8589934592;616263,6465");
     std::fs::remove_file(&pcap).unwrap();

@@ -74,7 +74,9 @@ fn who(rank: u32, max_frame: usize) -> Who {
 }
 
 fn content(channel: u32, number: u32, len: u32) -> impl Iterator<Item = u8> {
-    (0..len).map(move |i| (channel ^ number.wrapping_mul(0x9e37_79b9) ^ i.wrapping_mul(0x85eb_ca6b)).to_le_bytes()[2])
+    (0..len).map(move |i| {
+        (channel ^ number.wrapping_mul(0x9e37_79b9) ^ i.wrapping_mul(0x85eb_ca6b)).to_le_bytes()[2]
+    })
 }
 
 impl Pair {
@@ -86,13 +88,14 @@ impl Pair {
             credit_slots: [1, 16, 64, 256][bits / 8 % 4],
             ..Config::default()
         };
-        let max_frame = [1232, 1472, 9000, MAX_FRAME][bits / 32 % 4];
+        let max_frame = [1232, 1472, 4000, 9000][bits / 32 % 4];
         let side = |rank| Side {
             peering: Peering::new(who(rank, max_frame), config.clone()),
             books: Books::default(),
             out: VecDeque::new(),
         };
-        let mut pair = Pair { now: 1, fresh: 0, sides: [side(0), side(1)], config: config.clone(), honest: true };
+        let mut pair =
+            Pair { now: 1, fresh: 0, sides: [side(0), side(1)], config: config.clone(), honest: true };
         if bits & 128 == 0 {
             let fresh = pair.fresh();
             pair.sides[0].peering.connect(1, fresh);
@@ -338,7 +341,7 @@ impl Pair {
         if !self.honest {
             return;
         }
-        for _ in 0..40 {
+        for _ in 0..12 {
             self.now += MILLI / 2;
             self.exchange(2);
             self.consume(0);
@@ -376,7 +379,9 @@ impl Side {
                 }
                 assert!(self.books.ahead[at].replace(bytes.to_vec()).is_none(), "two slots in one place");
             }
-            Some(Arrival::Fragment { seq, offset, total }) => return self.fragment(now, (seq, offset, total), bytes),
+            Some(Arrival::Fragment { seq, offset, total }) => {
+                return self.fragment(now, (seq, offset, total), bytes);
+            }
             Some(Arrival::Repeat) | None => {}
         }
         self.books.delivered += due.len() as u32;

@@ -170,7 +170,7 @@ fn kept(rows: &[Row]) -> Vec<Line> {
         match lines.iter_mut().find(|line| line.name == name) {
             Some(line) => line.points.push((row.bytes as f64, ratio)),
             None => {
-                lines.push(Line { name: name.into(), points: vec![(row.bytes as f64, ratio)], ours: true })
+                lines.push(Line { name: name.into(), points: vec![(row.bytes as f64, ratio)], ours: true });
             }
         }
     }

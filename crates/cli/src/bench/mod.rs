@@ -196,7 +196,7 @@ impl Bench {
             Err(error) => {
                 let error = format!("{error:#}");
                 self.bar.suspend(|| {
-                    eprintln!("tautline: {} {} {} B: {error}", cell.test.name(), cell.system, cell.bytes)
+                    eprintln!("tautline: {} {} {} B: {error}", cell.test.name(), cell.system, cell.bytes);
                 });
                 self.results[index].errors.push(error);
                 // Whatever state the two are in, it is not ours to repair.

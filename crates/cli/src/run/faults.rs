@@ -34,7 +34,7 @@ impl FromStr for FaultSpec {
                 "delay" => spec.faults.delay = delay(value)?,
                 "seed" => {
                     spec.seed =
-                        value.parse().map_err(|_| format!("\"{value}\" is no seed; give a whole number"))?
+                        value.parse().map_err(|_| format!("\"{value}\" is no seed; give a whole number"))?;
                 }
                 other => {
                     return Err(format!(

@@ -17,7 +17,8 @@ const SILENCE: Nanos = 20 * SECOND;
 fn draw(rng: &mut Rng, security: Security) -> Faults {
     // Swarm: each fault is absent in half of the runs, so that they also meet one by one.
     let mut sometimes = |limit: u64| if rng.below(2) == 0 { 0 } else { rng.below(limit + 1) as u32 };
-    let (loss, duplicate, reorder, corrupt) = (sometimes(300), sometimes(500), sometimes(200), sometimes(100));
+    let (loss, duplicate, reorder, corrupt) =
+        (sometimes(300), sometimes(500), sometimes(200), sometimes(100));
     let (reorder_by, jitter) = (1 + sometimes(63), u64::from(sometimes(200)) * 5 * MICRO);
     let delay = (1 + u64::from(sometimes(100)) * u64::from(sometimes(20))) * MICRO;
     // Open mode has no protection against damage; the checksum of the datagram below is all there is.

@@ -190,7 +190,10 @@ fn attack(seed: u64, security: Security, count: u64) {
     assert_eq!(world.link(1).counters().frames_accepted, accepted);
     for frame in &loot.fresh {
         let mut frame = frame.clone();
-        assert!(world.link(1).handle_frame(now, &mut frame).is_ok(), "{security:?}: a true frame was refused");
+        assert!(
+            world.link(1).handle_frame(now, &mut frame).is_ok(),
+            "{security:?}: a true frame was refused"
+        );
     }
 }
 

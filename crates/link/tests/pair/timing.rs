@@ -3,7 +3,7 @@
 use tautline_link::{Config, Death, Event};
 use tautline_wire::frame::{Kind, flags};
 
-use crate::world::{MICRO, MILLI, Nanos, Rng, SECOND, World};
+use crate::world::{MICRO, MILLI, Nanos, Pipe, Rng, SECOND, World};
 
 /// L-15: a peer that falls silent is dead within the bound, and not before, whether we send or not.
 #[test]
@@ -21,13 +21,21 @@ fn death_by_silence() {
         world.run(rng.below(SECOND));
         let cut = world.now;
         world.pipes.iter_mut().for_each(|p| p.faults.cut = true);
-        assert!(world.run_until_true(2 * silence, |w| w.deaths().len() == 2), "seed {seed}\n{}", world.report());
+        assert!(
+            world.run_until_true(2 * silence, |w| w.deaths().len() == 2),
+            "seed {seed}\n{}",
+            world.report()
+        );
         for (side, at, why) in world.deaths() {
             assert_eq!(why, Death::Silence);
             let took = at - cut;
             // The last frame came at most one exchange of heartbeats before the cut.
             let least = silence - silence / 4 - silence / 8 - MILLI;
-            assert!((least..=silence + MILLI).contains(&took), "seed {seed}, side {side}: {} ms", took / MILLI);
+            assert!(
+                (least..=silence + MILLI).contains(&took),
+                "seed {seed}, side {side}: {} ms",
+                took / MILLI
+            );
         }
         // Nothing more is sent, all tokens are back.
         let offered = world.pipes.each_ref().map(|p| p.offered);
@@ -83,7 +91,7 @@ fn pause_of_ourselves() {
     // The same when the whole machine slept, and nothing is on its way.
     let mut world = World::open(5, &Config::default());
     world.run(SECOND);
-    world.pipes.iter_mut().for_each(|p| p.clear());
+    world.pipes.iter_mut().for_each(Pipe::clear);
     let wake = world.now + 5 * SECOND;
     world.sides.iter_mut().for_each(|s| s.paused_until = wake);
     world.run(8 * SECOND);

@@ -283,8 +283,13 @@ fn end_message(core: &Rc<Core>, incoming: Incoming, end: End) {
 /// A peer's channel is no more: every message that it left half sent ends.
 pub(crate) fn end_peers(core: &Rc<Core>) {
     for (from, last, why) in std::mem::take(&mut *core.gone.borrow_mut()) {
-        let mut left: Vec<Incoming> =
-            core.running.borrow().keys().filter(|(peer, inc, _)| *peer == from && *inc <= last).copied().collect();
+        let mut left: Vec<Incoming> = core
+            .running
+            .borrow()
+            .keys()
+            .filter(|(peer, inc, _)| *peer == from && *inc <= last)
+            .copied()
+            .collect();
         // A hash map knows no order; handlers shall.
         left.sort_unstable();
         for incoming in left {

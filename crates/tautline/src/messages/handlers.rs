@@ -73,6 +73,8 @@ pub(crate) trait Pool {
     fn poll(&mut self, slot: usize) -> Option<Poll<Result<()>>>;
     /// Drops the slot's future and frees the slot.
     fn free(&mut self, slot: usize);
+    /// Frees all slots.
+    fn clear(&mut self);
     /// The slot's stream.
     fn stream(&self, slot: usize) -> &Rc<RefCell<Stream>>;
 }
@@ -133,6 +135,12 @@ where
         if std::mem::replace(&mut self.slots[slot].used, false) {
             self.free.push(slot);
             self.slots[slot].future.as_mut().set(None);
+        }
+    }
+
+    fn clear(&mut self) {
+        for slot in 0..self.slots.len() {
+            self.free(slot);
         }
     }
 

@@ -76,7 +76,7 @@ impl Message {
     /// # Panics
     /// If the endpoint is gone, which only a message kept beyond its handler can see.
     pub fn endpoint(&self) -> Endpoint {
-        Endpoint::new(self.core.upgrade().expect("the endpoint outlives its handlers"))
+        Endpoint::inner(self.core.upgrade().expect("the endpoint outlives its handlers"))
     }
 
     fn with<T>(&self, look: impl FnOnce(&mut Stream) -> T) -> Result<T> {
@@ -195,6 +195,6 @@ impl Short<'_> {
 
     /// The endpoint that the message came to, to send from.
     pub fn endpoint(&self) -> Endpoint {
-        Endpoint::new(self.core.clone())
+        Endpoint::inner(self.core.clone())
     }
 }

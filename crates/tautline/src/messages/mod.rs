@@ -23,6 +23,7 @@ pub(crate) mod dispatch_all {
     /// Runs handlers that were woken, and those that wait for room to send.
     pub(crate) fn run_woken(core: &Rc<Core>) {
         core.tried_at.set(u64::MAX);
+        core.wakes.take_call();
         if !core.blocked.borrow().is_empty() {
             let blocked = std::mem::take(&mut *core.blocked.borrow_mut());
             blocked.into_iter().for_each(std::task::Waker::wake);

@@ -60,7 +60,8 @@ impl Outgoing {
         let core = self.core.clone();
         let mut done = 0;
         while done < len {
-            done += blocking(&core, self.to.0, || self.try_fill(len - done, |at, room| fill(done + at, room)))?;
+            done +=
+                blocking(&core, self.to.0, || self.try_fill(len - done, |at, room| fill(done + at, room)))?;
         }
         Ok(())
     }
@@ -75,7 +76,8 @@ impl Outgoing {
         if len == 0 {
             return Ok(0);
         }
-        let added = self.core.node.try_add(self.to, self.sent, len, fill).inspect_err(|_| self.over = true)?;
+        let added =
+            self.core.node.try_add(self.to, self.sent, len, fill).inspect_err(|_| self.over = true)?;
         self.sent += added as u64;
         if added == 0 { Err(SendError::WouldBlock.into()) } else { Ok(added) }
     }

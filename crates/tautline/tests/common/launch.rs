@@ -109,7 +109,8 @@ impl Process {
         let until = Instant::now() + limit;
         loop {
             let line = self.lines.recv_timeout(until.saturating_duration_since(Instant::now()));
-            let line = line.unwrap_or_else(|e| panic!("rank {}: no {what} ({e}): {:?}", self.rank, self.seen));
+            let line =
+                line.unwrap_or_else(|e| panic!("rank {}: no {what} ({e}): {:?}", self.rank, self.seen));
             if let Some(found) = pick(&line) {
                 return found;
             }

@@ -55,7 +55,8 @@ pub fn talk(config: Config) {
     let generation = std::env::var(GENERATION).unwrap().parse().unwrap();
     let ears = Ears::default();
     let hear = ears.clone();
-    let builder = Endpoint::builder().config(config).on("data", move |msg: Message| listen(msg, hear.clone()));
+    let builder =
+        Endpoint::builder().config(config).on("data", move |msg: Message| listen(msg, hear.clone()));
     let ep = builder.join().unwrap();
     let peers: Vec<Rank> = (0..ep.size()).filter(|r| *r != ep.rank()).collect();
     let mut mouths: HashMap<Rank, Mouth> = peers.iter().map(|p| (*p, Mouth::default())).collect();

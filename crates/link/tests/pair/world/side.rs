@@ -108,10 +108,10 @@ impl Side {
             self.refused += 1;
             return None;
         }
-        if let (Some(keeper), Kind::Hello) = (&mut self.doorkeeper, shake.kind) {
-            if keeper.wants_proof(now, b"there", shake.epoch, &shake.cookie) {
-                return Some(self.peering.retry(shake, keeper.cookie(b"there", shake.epoch)));
-            }
+        if let (Some(keeper), Kind::Hello) = (&mut self.doorkeeper, shake.kind)
+            && keeper.wants_proof(now, b"there", shake.epoch, &shake.cookie)
+        {
+            return Some(self.peering.retry(shake, keeper.cookie(b"there", shake.epoch)));
         }
         let fresh = self.fresh();
         let outcome = self.peering.handle_handshake(now, shake, fresh);
@@ -138,7 +138,8 @@ impl Side {
                 });
                 if self.parts[at].1.add(offset, total, bytes) {
                     let (_, whole) = self.parts.swap_remove(at);
-                    let arrival = self.peering.link_mut().expect("live").slot_complete(now, seq, total as usize);
+                    let arrival =
+                        self.peering.link_mut().expect("live").slot_complete(now, seq, total as usize);
                     self.take(arrival, &whole.into_bytes(), stream);
                 }
             }
