@@ -43,7 +43,7 @@ fn mistakes_are_explained_in_two_lines() {
         (&["run", "-n", "0", "true"][..], "-n 1 or more"),
         (&["run", "-n", "1000000", "true"], "smaller -n"),
         (&["run", "-n", "2", "no-such-program"], "give its path"),
-        (&["run", "-n", "2", "/etc/hostname"], "chmod +x"),
+        (&["run", "-n", "2", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")], "chmod +x"),
     ] {
         let out = tautline().args(args).output().unwrap();
         let text = String::from_utf8_lossy(&out.stderr);

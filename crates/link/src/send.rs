@@ -58,7 +58,8 @@ impl SendQueue {
             next: start,
             credit: start.ahead(credit),
             in_flight: 0,
-            lost: VecDeque::new(),
+            // Repairs allocate nothing, either.
+            lost: VecDeque::with_capacity(credit.min(1024) as usize),
             fragmenting: None,
         }
     }

@@ -88,7 +88,7 @@ pub struct Peering {
     state: State,
     candidate: Option<Candidate>,
     /// The link that a restarted peer's new one replaced; the caller takes its tokens and events.
-    former: Option<Box<Link>>,
+    former: Vec<Box<Link>>,
     /// The welcome that made the live link, for initiators that did not get it.
     welcome: Option<(u64, ShakeFrame)>,
 }
@@ -97,7 +97,7 @@ impl Peering {
     /// Nothing is sent until [`Peering::connect`] is called or a hello comes.
     pub fn new(who: Who, config: Config) -> Peering {
         let job = who.key.job_id();
-        Peering { who, config, job, state: State::Down, candidate: None, former: None, welcome: None }
+        Peering { who, config, job, state: State::Down, candidate: None, former: Vec::new(), welcome: None }
     }
 
     /// Starts to knock, unless there is a live link or we are knocking already.
@@ -147,12 +147,12 @@ impl Peering {
     /// Whether a link has been replaced and not yet been taken.
     #[inline]
     pub fn has_former(&self) -> bool {
-        self.former.is_some()
+        !self.former.is_empty()
     }
 
     /// A link that has been replaced: take its tokens and events, then drop it.
     pub fn take_former(&mut self) -> Option<Box<Link>> {
-        self.former.take()
+        self.former.pop()
     }
 
     /// The path to the peer now takes frames of this size.
@@ -238,7 +238,7 @@ impl Peering {
     fn retire(&mut self) {
         if let State::Live(mut link) = std::mem::replace(&mut self.state, State::Down) {
             link.kill(Death::Restarted);
-            self.former = Some(link);
+            self.former.push(link);
         }
         self.welcome = None;
     }

@@ -86,6 +86,8 @@ impl Link {
         }
         self.find_black_hole(now);
         self.config.recovery.rules().on_timeout(&mut self.tx);
+        // Evidence came too late: let fewer packets overtake again (L-9), or losses wait for the timer ever after.
+        self.reorder = (self.reorder / 2).max(crate::recovery::REORDER_MIN);
         self.clocks.probes = 1;
         if self.clocks.backoff > 1 {
             self.congestion.on_timeout(self.next_packet);

@@ -113,7 +113,7 @@ impl Interface {
             return;
         }
         // The former channel's end is reported before the new one's beginning.
-        if let Some(former) = self.peers[rank as usize].peering.take_former() {
+        while let Some(former) = self.peers[rank as usize].peering.take_former() {
             self.bury(rank, former);
         }
         let peer = &mut self.peers[rank as usize];

@@ -237,7 +237,7 @@ impl Interface {
     /// Slots that are no longer needed, and news of the link.
     #[inline]
     fn collect(&mut self, now: Nanos, rank: Rank) {
-        if let Some(former) = self.peers[rank as usize].peering.take_former() {
+        while let Some(former) = self.peers[rank as usize].peering.take_former() {
             self.bury(rank, former);
         }
         let peer = &mut self.peers[rank as usize];

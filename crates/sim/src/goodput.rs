@@ -1,1 +1,146 @@
-//! Goodput: later.
+//! Goodput: how much gets through a path of 1 Gb/s and 50 µs at given loss rates, windows and recovery policies. On the
+//! virtual clock, so that the table is the same everywhere and can be kept as a golden file.
+
+use std::cell::Cell;
+use std::fmt::Write as _;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+
+use tautline::{Clock, Config, Endpoint, Job, Member, Message};
+use tautline_link::{JobKey, Policy};
+
+use crate::Nanos;
+use crate::device::{SharedNet, SimDevice, lock};
+use crate::net::{Net, PathOptions, What, address};
+
+/// Loss rates of the table, in millionths, the same both ways.
+pub const LOSSES_PPM: [u32; 8] = [0, 1_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000];
+/// Windows of the table: bytes of the receiver's buffer, of which a sender uses three quarters.
+pub const WINDOWS: [usize; 3] = [32 * 1024, 128 * 1024, 512 * 1024];
+/// Recovery policies of the table.
+pub const POLICIES: [Policy; 2] = [Policy::SelectiveRepeat, Policy::GoBackN];
+
+/// The largest frame on the path.
+const MAX_FRAME: usize = 1_472;
+/// Bytes of a message.
+const MESSAGE: usize = 64 * 1024;
+/// Bytes in all.
+const TOTAL: u64 = 8 * 1024 * 1024;
+/// It never takes longer than this.
+const LONGEST: Nanos = 600_000_000_000;
+
+/// The whole table as text.
+pub fn table() -> String {
+    let mut text =
+        String::from("goodput in Mb/s over 1 Gb/s, 50 us one way, 64 KiB messages, 8 MiB in all\n");
+    let _ = write!(text, "{:<17} {:>8}", "policy", "buffer");
+    for loss in LOSSES_PPM {
+        let _ = write!(text, " {:>7}%", f64::from(loss) / 10_000.0);
+    }
+    text.push('\n');
+    for policy in POLICIES {
+        for window in WINDOWS {
+            let _ = write!(text, "{:<17} {:>5}KiB", policy.name(), window / 1024);
+            for loss in LOSSES_PPM {
+                let _ = write!(text, " {:>8.1}", measure(policy, window, loss));
+            }
+            text.push('\n');
+        }
+    }
+    text
+}
+
+/// Megabits of payload per second of virtual time from one node to another.
+pub fn measure(policy: Policy, window: usize, loss_ppm: u32) -> f64 {
+    let options = PathOptions {
+        mbps: 1_000,
+        delay_ns: 50_000,
+        queue_bytes: 1 << 20,
+        loss_ppm,
+        ..PathOptions::default()
+    };
+    let net: SharedNet =
+        Arc::new(Mutex::new(Net::new(2, u64::from(loss_ppm) + 1, options, MAX_FRAME, window)));
+    let got = Rc::new(Cell::new(0));
+    let nodes = [join(&net, 0, policy, &got), join(&net, 1, policy, &got)];
+    let piece = vec![7; MESSAGE];
+    let mut sending: Option<(tautline::Outgoing, usize)> = None;
+    let mut begun = 0;
+    let mut first: Option<Nanos> = None;
+    (0..2).for_each(|node| lock(&net).wake(node, 0));
+    while got.get() < TOTAL {
+        let next = lock(&net).advance();
+        let Some((now, What::Run { node })) = next else { return 0.0 };
+        if now > LONGEST {
+            return 0.0;
+        }
+        let ep = &nodes[node as usize];
+        while ep.extract(usize::MAX).unwrap_or(0) > 0 {}
+        if node == 0 {
+            send(ep, &piece, &mut sending, &mut begun);
+            if begun > 0 {
+                first.get_or_insert(now);
+            }
+        }
+        let deadline = ep.node().with(|i| i.next_deadline()).ok().flatten();
+        let retry = if node == 0 && first.is_none() { now + 1_000_000 } else { Nanos::MAX };
+        let mut net = lock(&net);
+        net.ports[node as usize].not_before = now + 1_000;
+        net.wake(node, deadline.unwrap_or(Nanos::MAX).min(retry));
+    }
+    let took = lock(&net).now() - first.unwrap_or(0);
+    TOTAL as f64 * 8_000.0 / took as f64
+}
+
+/// Sends as much as there is room for.
+fn send(ep: &Endpoint, piece: &[u8], sending: &mut Option<(tautline::Outgoing, usize)>, begun: &mut u64) {
+    loop {
+        if sending.is_none() {
+            if *begun * MESSAGE as u64 >= TOTAL {
+                return;
+            }
+            let Ok(out) = ep.try_begin(1, "bulk", MESSAGE as u64) else { return };
+            *begun += 1;
+            *sending = Some((out, 0));
+        }
+        let Some((out, at)) = sending else { return };
+        let Ok(added) = out.try_piece(&piece[*at..]) else { return };
+        *at += added;
+        if *at == MESSAGE {
+            let ended = sending.take().map(|(out, _)| out.end());
+            debug_assert!(matches!(ended, Some(Ok(()))));
+        }
+    }
+}
+
+fn join(net: &SharedNet, rank: u32, policy: Policy, got: &Rc<Cell<u64>>) -> Endpoint {
+    let job = Job {
+        rank,
+        key: JobKey::new([9; 32]),
+        members: (0..2).map(|n| Member { addr: address(n) }).collect(),
+        security: None,
+        socket: None,
+    };
+    let mut config = Config::default();
+    config.link.recovery = policy;
+    // Small messages and large windows need more than the default.
+    config.link.credit_slots = 1_024;
+    let device = SimDevice::plug(net, rank, u64::from(rank) + 1, 1_024, MAX_FRAME);
+    let clock = Clock::Virtual(lock(net).clock());
+    let got = got.clone();
+    let bulk = move |mut message: Message| {
+        let got = got.clone();
+        async move {
+            while message.remaining() > 0 {
+                let read = message.read_with(usize::MAX, |_| {}).await?;
+                got.set(got.get() + read as u64);
+            }
+            Ok(())
+        }
+    };
+    Endpoint::builder()
+        .config(config)
+        .on("bulk", bulk)
+        .join_over(&job, Box::new(device), clock, [rank as u8 + 1; 32])
+        .expect("a simulated node joins")
+}

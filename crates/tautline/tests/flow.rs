@@ -200,7 +200,8 @@ fn send_async_under_back_pressure() {
         let mut sent = 0;
         while sent < ROUNDS || got.get() < 2 * ROUNDS || echoed.get() < ROUNDS {
             ep.extract(usize::MAX).unwrap();
-            assert!(start.elapsed() < Duration::from_secs(20), "{sent} {} {} {:?} {:?}", got.get(), echoed.get(), ep.counters(), ep.node().with(|i| format!("{:?}", i.link(other))));
+            let state = || format!("sent {sent}, got {}, echoed {}", got.get(), echoed.get());
+            assert!(start.elapsed() < Duration::from_secs(20), "{}, {:?}", state(), ep.poll_failure());
             if sent < ROUNDS {
                 match ep.try_begin(other, "echo", bytes.len() as u64) {
                     Ok(mut out) => {
@@ -220,7 +221,7 @@ fn send_async_under_back_pressure() {
                     Err(error) => assert!(error.is_would_block(), "{error}"),
                 }
             } else {
-                ep.wait(None).unwrap();
+                ep.wait(Some(Duration::from_secs(1))).unwrap();
             }
         }
         assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());

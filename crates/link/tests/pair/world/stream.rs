@@ -38,10 +38,13 @@ impl Stream {
     /// The next slot in order reached the program.
     pub fn deliver(&mut self, bytes: &[u8]) {
         let number = self.delivered;
-        let slot = self.slots.get(number).unwrap_or_else(|| panic!("slot {number} was never pushed"));
+        let slot = self.slots.get_mut(number).unwrap_or_else(|| panic!("slot {number} was never pushed"));
         assert!(slot.accepted, "slot {number} was delivered but not accepted");
         assert!(slot.bytes == bytes, "slot {number} was altered, or is out of order");
         self.delivered += 1;
+        if slot.freed {
+            slot.bytes = Vec::new();
+        }
     }
 
     /// The sender's link gave the token back; only the end of a link excuses that before it was accepted.
@@ -50,6 +53,9 @@ impl Stream {
         assert!(!slot.freed, "token {token} was freed twice");
         assert!(slot.accepted || over, "token {token} was freed before its slot arrived");
         slot.freed = true;
+        if (token as usize) < self.delivered {
+            slot.bytes = Vec::new();
+        }
     }
 }
 
