@@ -1,5 +1,6 @@
 //! The receiver paces the network: rank 1 takes at most 64 KiB at a time and rests in between; rank 0 sends as fast as it
 //! can, and is held back by what rank 1 has not taken.
+#![allow(clippy::print_stdout)]
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
 //! Under tokio: one task looks after the endpoint, others do as they please. Each rank greets all others once.
+#![allow(clippy::print_stdout)]
 
 use std::os::fd::AsFd;
 

@@ -1,5 +1,6 @@
 //! A loop of one's own, without any runtime: take what has come, look at the events, do something else, sleep.
 //! Every rank sends a word around the ring, and leaves when its own word has come back.
+#![allow(clippy::print_stdout)]
 
 use std::cell::Cell;
 use std::rc::Rc;

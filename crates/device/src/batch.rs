@@ -52,7 +52,7 @@ impl RxBatch {
         &self.frames
     }
 
-    /// Where a frame came from.
+    /// Where a frame came from. The address is the sender's; the port need not be the one that its device is bound to.
     pub fn source(&self, frame: RxFrame) -> Option<SocketAddr> {
         self.sources[frame.buffer as usize]
     }

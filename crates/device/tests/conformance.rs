@@ -57,6 +57,11 @@ fn udp_without_either() {
 }
 
 #[test]
+fn udp_without_connected_sockets() {
+    run("127.0.0.1", |config| UdpConfig { connect: false, ..config }, boxed);
+}
+
+#[test]
 fn udp_with_small_batches() {
     run("127.0.0.1", |config| UdpConfig { batch: 3, ..config }, boxed);
 }

@@ -69,7 +69,10 @@ impl Link {
     /// L-17: when nothing was heard for a while, ask; while there is no answer, ask twice as often.
     fn heartbeat_at(&self) -> Nanos {
         let interval = self.config.heartbeat(self.higher);
-        (self.clocks.heard + interval).max(self.clocks.asked + interval / 2)
+        let due = self.clocks.heard + interval;
+        // The lower rank asks; it asks all its peers at the same moments, so that a node with many of them seldom wakes.
+        let due = if self.higher { due } else { due - due % (interval / 2).max(1) };
+        due.max(self.clocks.asked + interval / 2)
     }
 
     #[cold]

@@ -107,10 +107,7 @@ impl Shared {
     fn park(&self, until: Option<Nanos>) {
         let Some(descriptors) = &self.descriptors else { return };
         let left = self.time_left(until);
-        self.presence.park();
-        let rang = descriptors.sleep(left);
-        self.presence.unpark();
-        if rang {
+        if descriptors.sleep(left) {
             descriptors.silence();
         }
     }
@@ -411,6 +408,7 @@ impl Endpoint {
         let until = timeout.map(|t| start.saturating_add(t.as_nanos() as Nanos));
         let config = &self.shared.config;
         let mut spinner = Spinner::new(config.waiting, config.spin, start, &self.shared.manners);
+        let mut parked = None;
         loop {
             let now = {
                 let (mut interface, now) = self.enter()?;
@@ -429,6 +427,7 @@ impl Endpoint {
             match spinner.turn(now) {
                 Turn::Spin => std::hint::spin_loop(),
                 Turn::Park => {
+                    parked.get_or_insert_with(|| Parked::new(&self.shared.presence));
                     self.shared.park(until);
                     spinner.slept(self.now());
                 }
@@ -478,6 +477,23 @@ impl Endpoint {
         let closed = self.wait_until(Some(self.shared.config.close_timeout), |i| i.is_closed())?;
         self.owner.stop();
         Ok(closed)
+    }
+}
+
+/// The program waits inside the library, and looks after the network itself. The watchdog is woken only when it leaves: not
+/// for every heartbeat that is answered meanwhile.
+struct Parked<'a>(&'a Presence);
+
+impl Parked<'_> {
+    fn new(presence: &Presence) -> Parked<'_> {
+        presence.park();
+        Parked(presence)
+    }
+}
+
+impl Drop for Parked<'_> {
+    fn drop(&mut self) {
+        self.0.unpark();
     }
 }
 

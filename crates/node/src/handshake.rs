@@ -61,8 +61,8 @@ impl Interface {
         let outcome = self.peers[rank as usize].peering.handle_handshake(now, &shake, fresh);
         match outcome {
             Outcome::Ignored => {}
-            Outcome::Reply(reply) => self.send_shake(from, &reply),
-            Outcome::Opened => self.settle(rank, Some(from)),
+            Outcome::Reply(reply) => self.send_shake(rank, &reply),
+            Outcome::Opened => {}
             Outcome::Refused(reason) => self.take_down(rank, Down::Refused(reason)),
         }
         self.note_link(now, rank);
@@ -83,25 +83,14 @@ impl Interface {
         self.counters.retries += 1;
         let cookie = self.doorkeeper.cookie(&address, hello.epoch);
         let retry = self.peers[hello.from as usize].peering.retry(hello, cookie);
-        self.send_shake(from, &retry);
+        self.send_shake(hello.from, &retry);
         true
     }
 
-    /// Handshake frames go back to where the question came from; that proves nothing yet about the peer's address.
-    fn send_shake(&mut self, to: SocketAddr, frame: &ShakeFrame) {
-        if self.device.reroute(self.shake_route, to).is_ok() {
-            self.send_bytes(self.shake_route, frame);
-        }
-    }
-
-    /// The peer has proven that it lives at `from` (H-8).
-    pub(crate) fn settle(&mut self, rank: Rank, from: Option<SocketAddr>) {
+    /// Answers go to the address that the job names for the rank, wherever the question came from (H-6).
+    fn send_shake(&mut self, rank: Rank, frame: &ShakeFrame) {
         let route = self.peers[rank as usize].route;
-        if let Some(from) = from
-            && self.device.reroute(route, from).is_err()
-        {
-            self.counters.strays += 1;
-        }
+        self.send_bytes(route, frame);
     }
 
     /// A link may have come alive: announce our handlers on it (M-1).

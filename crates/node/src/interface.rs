@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use tautline_device::own::Own;
-use tautline_device::{Datagram, DeviceEvent, RouteId, RxBatch, SlotId};
+use tautline_device::{Datagram, DeviceEvent, RxBatch, SlotId};
 use tautline_link::{Doorkeeper, Event as LinkEvent, Nanos, Peering, Who};
 
 use crate::counters::add;
@@ -38,7 +38,6 @@ pub struct Interface {
     pub(crate) batch_depth: u32,
     pub(crate) handlers: Vec<(String, bool)>,
     pub(crate) keys: Vec<String>,
-    pub(crate) shake_route: RouteId,
     pub(crate) doorkeeper: Doorkeeper,
     pub(crate) seed: u64,
     pub(crate) counters: Counters,
@@ -82,7 +81,6 @@ impl Interface {
             };
             peers.push(Peer::new(rank as Rank, Peering::new(who, config.link.clone()), route, 0));
         }
-        let shake_route = device.route(device.local_addr())?;
         let own_frame = device.arena_ref().payload_len();
         let limit = HELLOS_FREE + 4 * peers.len() as u32;
         let mut seed = [0; 8];
@@ -108,7 +106,6 @@ impl Interface {
             batch_depth: 0,
             handlers,
             keys: Vec::new(),
-            shake_route,
             doorkeeper: Doorkeeper::new(entropy, limit),
             seed: u64::from_le_bytes(seed),
             counters: Counters::default(),

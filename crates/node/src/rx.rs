@@ -49,7 +49,6 @@ impl Interface {
         };
         if !peer.announced || peer.peering.has_former() {
             // H-8: the first frame of a new channel.
-            self.settle(rank, batch.source(frame));
             self.note_link(now, rank);
         }
         self.mark_dirty(rank);

@@ -42,7 +42,7 @@ pub enum Sabotage {
     Skip,
     /// The network damages frames although nothing protects them.
     Damage,
-    /// The network never heals.
+    /// After healing, one program never extracts again.
     Stall,
     /// A peer that only computes looks dead, because nothing makes progress for it.
     Deaf,

@@ -158,3 +158,34 @@ impl Datagram for SimDevice {
         self.counters
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+    use tautline_device::conformance::{DatagramOptions, datagram_suite};
+
+    use crate::net::PathOptions;
+
+    /// D-1 … D-6, as for every device.
+    #[test]
+    fn conforms() {
+        let current: RefCell<Option<SharedNet>> = RefCell::new(None);
+        let make = || -> (Box<dyn Datagram>, Box<dyn Datagram>) {
+            let options = PathOptions { delay_ns: 1_000, ..PathOptions::default() };
+            let net = Arc::new(Mutex::new(Net::new(3, 1, options, 1_472, 212_992)));
+            *current.borrow_mut() = Some(net.clone());
+            let plug = |node| SimDevice::plug(&net, node, u64::from(node) + 1, 256, 1_472);
+            (Box::new(plug(0)), Box::new(plug(1)))
+        };
+        let idle = || {
+            if let Some(net) = &*current.borrow() {
+                lock(net).advance();
+            }
+        };
+        datagram_suite(
+            make,
+            &DatagramOptions { dead: Some(address(2)), polls: 2_000, idle: &idle, ..Default::default() },
+        );
+    }
+}

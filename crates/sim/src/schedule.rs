@@ -19,6 +19,8 @@ pub(crate) enum Fault {
     Pause { node: u32, for_ns: Nanos },
     /// The node's program computes: it neither extracts nor sends, but the watchdog keeps the network going.
     Compute { node: u32, for_ns: Nanos },
+    /// The node's program sends whatever it can, again and again, and does not extract.
+    SendOnly { node: u32, for_ns: Nanos },
     /// The node is no more, and comes back under a new epoch.
     Crash { node: u32, back_after: Nanos },
     /// A crashed node comes back.
@@ -39,7 +41,7 @@ pub(crate) struct Planned {
 pub(crate) fn draw(rng: &mut Rng, swarm: &Swarm, sabotage: Sabotage) -> Vec<Planned> {
     let nodes = swarm.nodes.len() as u64;
     // Each seed knows only some sorts of fault, so that each sort also appears without the others.
-    let sorts: Vec<u64> = (0..7).filter(|_| rng.chance(400_000)).collect();
+    let sorts: Vec<u64> = (0..8).filter(|_| rng.chance(400_000)).collect();
     let count = if sorts.is_empty() { 0 } else { rng.magnitude(1, 16) };
     let mut faults: Vec<Planned> = (0..count)
         .map(|_| {
@@ -47,16 +49,9 @@ pub(crate) fn draw(rng: &mut Rng, swarm: &Swarm, sabotage: Sabotage) -> Vec<Plan
             Planned { at: rng.below(swarm.horizon), fault: draw_one(rng, sort, nodes, swarm.max_frame) }
         })
         .collect();
-    match sabotage {
-        Sabotage::Stall => {
-            let fault = Fault::BlackHole { from: 0, to: 1, both: false, for_ns: 1 << 50 };
-            faults.push(Planned { at: swarm.horizon / 2, fault });
-        }
-        Sabotage::Deaf => {
-            let fault = Fault::Compute { node: 0, for_ns: 3_000 * MILLI };
-            faults = vec![Planned { at: swarm.horizon / 4, fault }];
-        }
-        _ => {}
+    if sabotage == Sabotage::Deaf {
+        let fault = Fault::Compute { node: 0, for_ns: 3_000 * MILLI };
+        faults = vec![Planned { at: swarm.horizon / 4, fault }];
     }
     faults.sort_by_key(|p| p.at);
     faults
@@ -82,7 +77,8 @@ fn draw_one(rng: &mut Rng, sort: u64, nodes: u64, max_frame: usize) -> Fault {
             Fault::Pause { node: from, for_ns: rng.magnitude(MILLI, long) }
         }
         4 => Fault::Compute { node: from, for_ns: rng.magnitude(MILLI, 5_000 * MILLI) },
-        5 => Fault::Crash { node: from, back_after: rng.magnitude(MILLI / 10, 2_000 * MILLI) },
+        5 => Fault::SendOnly { node: from, for_ns: rng.magnitude(MILLI, 3_000 * MILLI) },
+        6 => Fault::Crash { node: from, back_after: rng.magnitude(MILLI / 10, 2_000 * MILLI) },
         _ => {
             let mtu =
                 if rng.chance(300_000) { max_frame } else { rng.range(1_232, max_frame as u64) as usize };

@@ -71,6 +71,8 @@ impl Swarm {
         }
         let shortest = rng.pick(&[10_000_000, 10_000_000, 1_000_000_000]);
         let horizon = rng.magnitude(shortest, 5_000_000_000);
+        // Deafness must last to be noticed.
+        let horizon = if sabotage == Sabotage::Deaf { 5_000_000_000 } else { horizon };
         let messages = rng.range(options.messages / 2, options.messages + options.messages / 2).max(1);
         let per_node = messages / nodes + 1;
         let largest = if rng.chance(300_000) { 1 << 20 } else { rng.magnitude(1_000, 100_000) };

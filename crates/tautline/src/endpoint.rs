@@ -232,7 +232,10 @@ impl Endpoint {
         }
         let retry = core.may_retry();
         Ok(core.node.wait_until(timeout, |i| {
-            i.has_ready() || core.wakes.any() || core.wakes.is_called() || retry.is_some_and(|seen| i.activity() != seen)
+            i.has_ready()
+                || core.wakes.any()
+                || core.wakes.is_called()
+                || retry.is_some_and(|seen| i.activity() != seen)
         })?)
     }
 

@@ -1,4 +1,5 @@
 //! Each example, run as real processes of one job.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod common;
 

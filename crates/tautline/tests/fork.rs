@@ -1,4 +1,5 @@
 //! Over `fork` the child has no node, and says so; over `exec` nothing is inherited.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod common;
 
@@ -10,12 +11,13 @@ use common::{Limit, jobs, join, run};
 use tautline::{Endpoint, Error, Message, SendError, Short};
 
 fn forked<T>(result: tautline::Result<T>) -> bool {
-    matches!(result, Err(Error::Send(SendError::Forked)))
+    matches!(result.map(drop), Err(Error::Send(SendError::Forked)))
 }
 
 /// What the child tries; each number is an exit code that names what went wrong.
 fn in_child(ep: Endpoint, half: tautline::Outgoing) -> i32 {
-    let tries: [(i32, fn(&Endpoint) -> bool); 9] = [
+    type Try = (i32, fn(&Endpoint) -> bool);
+    let tries: [Try; 9] = [
         (1, |ep| forked(ep.send(1, "x", b"child"))),
         (2, |ep| forked(ep.begin(1, "x", 10))),
         (3, |ep| forked(ep.extract(usize::MAX))),

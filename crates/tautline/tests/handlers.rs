@@ -1,4 +1,5 @@
 //! The receiver's half of the contracts: handlers, reads, failures, and what may be called where.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod common;
 

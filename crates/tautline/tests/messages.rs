@@ -1,4 +1,5 @@
 //! Messages between real endpoints over UDP on loopback.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! Messages to oneself: the same contracts, without a network.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! The same transfer over every path a machine may offer: with and without offloads, IPv6, and a network that spoils.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! Peers that come, go, never come, or are not who they should be.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod common;
 

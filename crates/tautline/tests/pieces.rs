@@ -1,4 +1,5 @@
 //! The sender's half of the contracts: pieces, sizes, names, and messages given up.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! Waiting: three policies, one descriptor, and no lost wake-up.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod common;
 
@@ -67,7 +68,7 @@ fn policies() {
     let all = [Waiting::Spin, Waiting::SpinThenPark, Waiting::Park];
     for zero in all {
         for one in all {
-            ping_pong(200, [policy(zero), policy(one)], |ep, done| ep.run_until(done).unwrap());
+            ping_pong(200, &[policy(zero), policy(one)], |ep, done| ep.run_until(done).unwrap());
         }
     }
 }
@@ -75,7 +76,7 @@ fn policies() {
 /// N-6, N-7: no wake-up is lost in 20,000 ping-pongs with both sides asleep in between.
 #[test]
 fn no_lost_wake_up() {
-    let worst = ping_pong(20_000, parked(), |ep, done| ep.run_until(done).unwrap());
+    let worst = ping_pong(20_000, &parked(), |ep, done| ep.run_until(done).unwrap());
     println!("the longest of 20,000 round trips took {worst:?}");
     assert!(worst < LOST, "{worst:?}");
 }
@@ -83,7 +84,7 @@ fn no_lost_wake_up() {
 /// N-6: the same with `arm` and epoll.
 #[test]
 fn epoll_loop() {
-    let worst = ping_pong(3000, parked(), |ep, done| {
+    let worst = ping_pong(3000, &parked(), |ep, done| {
         let outer = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
         epoll::add(&outer, ep.as_fd(), epoll::EventData::new_u64(0), epoll::EventFlags::IN).unwrap();
         loop {
@@ -103,7 +104,7 @@ fn epoll_loop() {
 /// N-6: the same with mio, whose epoll is edge-triggered.
 #[test]
 fn mio_loop() {
-    let worst = ping_pong(3000, parked(), |ep, done| {
+    let worst = ping_pong(3000, &parked(), |ep, done| {
         let mut poll = mio::Poll::new().unwrap();
         let raw = ep.as_fd().as_raw_fd();
         let mut source = mio::unix::SourceFd(&raw);

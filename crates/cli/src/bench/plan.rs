@@ -107,7 +107,7 @@ impl Extent {
     fn count(self, each_ns: f64, share: f64) -> u64 {
         let budget = match self {
             Extent::Full => Duration::from_millis(150),
-            Extent::Quick => Duration::from_millis(24),
+            Extent::Quick => Duration::from_millis(20),
             Extent::Smoke => return 20,
         };
         ((budget.as_nanos() as f64 * share / each_ns) as u64).clamp(8, 200_000)
@@ -283,7 +283,7 @@ impl Plan {
     }
 
     fn paced(&mut self) {
-        let count = if self.extent == Extent::Smoke { 5 } else { self.extent.pick(700, 180) };
+        let count = if self.extent == Extent::Smoke { 5 } else { self.extent.pick(700, 120) };
         let work = Work::Paced { bytes: 64, count, period_us: 1_000 };
         for load in [Load::Idle, Load::Burner] {
             for system in [POLLED_UDP, BLOCKING_UDP] {
@@ -351,7 +351,7 @@ impl Plan {
     }
 
     fn idle(&mut self) {
-        let milliseconds = if self.extent == Extent::Smoke { 50 } else { self.extent.pick(2_000, 1_000) };
+        let milliseconds = if self.extent == Extent::Smoke { 50 } else { self.extent.pick(2_000, 500) };
         for waiting in [Policy::SpinThenPark, Policy::Park] {
             self.add(Test::Idle, taut(Mode::Fabric, waiting), Work::Idle { milliseconds }, Load::Idle, None);
         }

@@ -231,7 +231,8 @@ impl Taut {
     fn drain(&self) -> io::Result<()> {
         while let Some(event) = self.endpoint.poll_event() {
             if let Event::PeerDown { why, .. } = event {
-                return Err(io::Error::other(format!("the other side is gone: {why}")));
+                let counters = self.endpoint.counters();
+                return Err(io::Error::other(format!("the other side is gone: {why}; {counters:?}")));
             }
         }
         self.verdict()

@@ -9,10 +9,10 @@ pub(crate) use iface::interface_mtu;
 pub(crate) use recv::{Received, RxVectors, receive_from};
 pub(crate) use rustix::io::Errno;
 pub(crate) use rustix::net::SocketAddrAny;
-pub(crate) use send::{Train, TxVectors, send_to};
+pub(crate) use send::{Train, TxVectors, send_connected, send_to};
 pub(crate) use socket::{
-    adopt_socket, coarse_now, count_overflows, has_gso, open_socket, path_mtu, receive_buffer, set_buffers,
-    set_busy_poll, set_gro,
+    adopt_socket, coarse_now, count_overflows, has_gso, open_line, open_socket, path_mtu, receive_buffer,
+    set_buffers, set_busy_poll, set_gro,
 };
 
 #[cfg(test)]

@@ -15,6 +15,12 @@ pub(crate) fn send_to(socket: BorrowedFd<'_>, bytes: &[u8], to: &SocketAddrAny) 
     rustix::net::sendto(socket, bytes, SendFlags::DONTWAIT, to).map(drop)
 }
 
+/// Sends one frame through a socket that is connected to its destination.
+#[inline]
+pub(crate) fn send_connected(socket: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), Errno> {
+    rustix::net::send(socket, bytes, SendFlags::DONTWAIT).map(drop)
+}
+
 /// Consecutive queued frames that leave as one message: one frame, or several of one route and size of which only the
 /// last may be shorter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,14 +81,14 @@ impl TxVectors {
         }
     }
 
-    /// Sends trains in one system call; `frame` gives the bytes of a queued frame and `route` a destination. Returns
-    /// how many trains left, or why the first one did not.
+    /// Sends trains in one system call; `frame` gives the bytes of a queued frame and `route` a destination, which is `None` if
+    /// the socket is connected to it. Returns how many trains left, or why the first one did not.
     pub(crate) fn send<'a>(
         &mut self,
         socket: BorrowedFd<'_>,
         trains: &[Train],
         frame: impl Fn(u32) -> &'a [u8],
-        route: impl Fn(u32) -> &'a SocketAddrAny,
+        route: impl Fn(u32) -> Option<&'a SocketAddrAny>,
     ) -> Result<usize, Errno> {
         let mut used = 0;
         for ((train, message), control) in trains.iter().zip(&mut self.messages).zip(&mut self.controls) {
@@ -95,8 +101,8 @@ impl TxVectors {
             }
             let to = route(train.route);
             let header = &mut message.msg_hdr;
-            header.msg_name = to.as_ptr().cast_mut().cast();
-            header.msg_namelen = to.addr_len();
+            header.msg_name = to.map_or(ptr::null_mut(), |to| to.as_ptr().cast_mut().cast());
+            header.msg_namelen = to.map_or(0, |to| to.addr_len());
             header.msg_iov = vectors.as_mut_ptr();
             header.msg_iovlen = vectors.len() as _;
             if train.frames > 1 {

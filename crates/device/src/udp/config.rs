@@ -25,6 +25,9 @@ pub struct UdpConfig {
     /// How long the kernel polls the card when a receive finds nothing; 0 is off. May need a privilege; a refusal is
     /// told by [`super::Udp::describe`] and nothing else.
     pub busy_poll_us: u32,
+    /// Send through a connected socket per destination (the first 64), which is cheaper. Frames then come from another port than
+    /// the one that the device is bound to.
+    pub connect: bool,
     /// Bytes of the socket's receive buffer; by default the system's own.
     pub rcvbuf: Option<usize>,
     /// Bytes of the socket's send buffer; by default the system's own.
@@ -47,6 +50,7 @@ impl Default for UdpConfig {
             gro: true,
             batch: 64,
             busy_poll_us: 0,
+            connect: true,
             rcvbuf: None,
             sndbuf: None,
         }

@@ -56,11 +56,17 @@ pub struct Udp {
     gso: Feature,
     gro: Feature,
     busy_poll: Feature,
+    connect: bool,
 }
+
+/// Destinations that get a connected socket of their own; more would use up descriptors.
+const MAX_LINES: usize = 64;
 
 /// A destination.
 struct Route {
     to: SocketAddr,
+    /// A socket connected to the destination, to send from.
+    line: Option<OwnedFd>,
     encoded: SocketAddrAny,
     max_frame: usize,
     /// Trains may be used; false once the path's device has refused one.
@@ -156,6 +162,7 @@ impl Udp {
             gso,
             gro,
             busy_poll,
+            connect: config.connect,
             socket,
         })
     }
@@ -171,6 +178,11 @@ impl Udp {
             self.receive_buffer,
             self.arena.payload_len().min(FRAME_CAP),
         )
+    }
+
+    /// A connected socket for a new route, while there are not too many; without one, frames go through the main socket.
+    fn open_line(&self, to: SocketAddr) -> Option<OwnedFd> {
+        (self.connect && self.routes.len() < MAX_LINES).then(|| sys::open_line(self.local, to).ok()).flatten()
     }
 
     /// Puts a route among those with something to tell.
@@ -210,8 +222,10 @@ impl Datagram for Udp {
         let max_frame = self.path_limit(to)?;
         let id =
             u32::try_from(self.routes.len()).map_err(|_| io::Error::from(io::ErrorKind::QuotaExceeded))?;
+        let line = self.open_line(to);
         self.routes.push(Route {
             to,
+            line,
             encoded: to.into(),
             max_frame,
             gso: self.gso.is_on(),
@@ -232,8 +246,9 @@ impl Datagram for Udp {
         self.flush();
         let max_frame = self.path_limit(to)?;
         let gso = self.gso.is_on();
+        let line = if self.routes[route.0 as usize].line.is_some() { self.open_line(to) } else { None };
         let entry = &mut self.routes[route.0 as usize];
-        (entry.to, entry.encoded, entry.gso) = (to, to.into(), gso);
+        (entry.to, entry.encoded, entry.gso, entry.line) = (to, to.into(), gso, line);
         self.set_limit(route.0, max_frame);
         Ok(())
     }

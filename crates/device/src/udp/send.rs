@@ -37,7 +37,11 @@ impl Udp {
         route.used = true;
         let bytes = self.arena.bytes(frame.slot, frame.start as usize..frame.end as usize);
         self.counters.send_calls += 1;
-        match sys::send_to(self.socket.as_fd(), bytes, &route.encoded) {
+        let sent = match &route.line {
+            Some(line) => sys::send_connected(line.as_fd(), bytes),
+            None => sys::send_to(self.socket.as_fd(), bytes, &route.encoded),
+        };
+        match sent {
             Ok(()) => {
                 self.counters.frames_sent += 1;
                 self.counters.bytes_sent += frame.len() as u64;
@@ -110,14 +114,18 @@ impl Udp {
     fn call(&mut self, alone: Option<Train>, range: std::ops::Range<usize>) -> Result<usize, Errno> {
         let Udp { socket, queue, trains, arena, routes, tx, counters, .. } = self;
         counters.send_calls += 1;
+        let trains = alone.as_ref().map_or(&trains[range], std::slice::from_ref);
+        // Frames of several routes go through the main socket, by one call.
+        let first = trains[0].route;
+        let line = routes[first as usize].line.as_ref().filter(|_| trains.iter().all(|t| t.route == first));
         tx.send(
-            socket.as_fd(),
-            alone.as_ref().map_or(&trains[range], std::slice::from_ref),
+            line.unwrap_or(socket).as_fd(),
+            trains,
             |index| {
                 let frame = queue[index as usize];
                 arena.bytes(frame.slot, frame.start as usize..frame.end as usize)
             },
-            |route| &routes[route as usize].encoded,
+            |route| line.is_none().then_some(&routes[route as usize].encoded),
         )
     }
 

@@ -45,7 +45,7 @@ fn refused_trains_go_singly() {
         println!("SKIPPED refused_trains_go_singly: {}", a.describe());
         return;
     }
-    sys::refuse_gso(a.socket.as_fd()).unwrap();
+    sys::refuse_gso(a.routes[0].line.as_ref().expect("a connected socket").as_fd()).unwrap();
     send(&mut a, route, 20, 100);
     assert_eq!(receive(&mut b, 20).0, 20);
     assert!(!a.routes[0].gso);

@@ -45,6 +45,11 @@ impl World {
                 let computing = &mut self.nodes[node as usize].computing_until;
                 *computing = (now + for_ns).max(*computing);
             }
+            Fault::SendOnly { node, for_ns } => {
+                let extract = &mut self.nodes[node as usize].next_extract;
+                *extract = (now + for_ns).max(*extract);
+                self.nodes[node as usize].sends_often = true;
+            }
             Fault::Crash { node, back_after } => self.die(node, now, back_after),
             Fault::Restart { node } => self.come_back(node, now),
             Fault::Mtu { a, b, mtu, tells } => {
@@ -147,13 +152,9 @@ impl World {
 
     /// The last fault is over.
     fn heal(&mut self, now: Nanos) {
-        let stall = self.options.sabotage == Sabotage::Stall;
         {
             let mut net = lock(&self.net);
             for path in &mut net.paths {
-                if stall {
-                    continue;
-                }
                 path.burst_until = 0;
                 path.dark_until = 0;
                 path.options.loss_ppm = 0;
@@ -170,6 +171,9 @@ impl World {
         for node in &mut self.nodes {
             node.computing_until = 0;
             node.next_extract = 0;
+        }
+        if self.options.sabotage == Sabotage::Stall {
+            self.nodes[1].computing_until = Nanos::MAX;
         }
         self.check.borrow_mut().deaths.healed(now + 2 * SILENCE + 2 * SLACK);
         self.healed_at = Some(now);
