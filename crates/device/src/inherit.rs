@@ -6,7 +6,7 @@ use std::sync::Mutex;
 
 static TAKEN: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
 
-/// Takes over an inherited descriptor by its number and closes it to programs that this one starts. Each number can be
+/// Takes over an inherited descriptor (J-4) by its number and closes it to programs that this one starts. Each number can be
 /// taken once.
 pub fn take(number: RawFd) -> io::Result<OwnedFd> {
     let mut taken = TAKEN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -22,4 +22,23 @@ pub fn take(number: RawFd) -> io::Result<OwnedFd> {
     rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC)?;
     taken.push(number);
     Ok(fd)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::IntoRawFd;
+
+    /// J-4: a descriptor is taken once, is closed over exec from then on, and others than real ones are refused.
+    #[test]
+    fn taken_once() {
+        let (reader, _writer) = std::io::pipe().unwrap();
+        let number = OwnedFd::from(reader).into_raw_fd();
+        let fd = take(number).unwrap();
+        assert!(rustix::io::fcntl_getfd(&fd).unwrap().contains(rustix::io::FdFlags::CLOEXEC));
+        assert!(take(number).is_err());
+        for wrong in [-1, 0, 2, 100_000] {
+            assert!(take(wrong).is_err(), "{wrong}");
+        }
+    }
 }

@@ -119,3 +119,56 @@ impl Link {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Config, Fresh, JobKey, Outcome, Peering, Who};
+    use tautline_wire::{Handshake, Kind};
+
+    fn live_link() -> Peering {
+        let who = |me, peer| Who { key: JobKey::new([1; 32]), me, peer, endpoint: 0, peer_endpoint: 0, max_frame: 1472 };
+        let mut a = Peering::new(who(0, 1), Config::default());
+        let mut b = Peering::new(who(1, 0), Config::default());
+        a.connect(1, Fresh { epoch: 77, channel: 1 });
+        let hello = Handshake::parse(&a.poll_hello(1).unwrap()).unwrap();
+        let Outcome::Reply(welcome) = b.handle_handshake(1, &hello, Fresh { epoch: 88, channel: 2 }) else {
+            panic!("the hello is answered")
+        };
+        a.handle_handshake(1, &Handshake::parse(&welcome).unwrap(), Fresh { epoch: 99, channel: 3 });
+        a
+    }
+
+    /// L-7: slots and packets that were never sent cannot be acknowledged, and credit beyond reason is no credit.
+    #[test]
+    fn what_was_never_sent() {
+        let mut peering = live_link();
+        let link = peering.link_mut().unwrap();
+        let start = link.tx.base;
+        for token in 0..4 {
+            link.push(token, 100);
+        }
+        link.poll_transmit(2).unwrap();
+        link.poll_transmit(2).unwrap();
+        let credit = link.tx.credit;
+        let header = Header {
+            kind: Kind::Data,
+            flags: 0,
+            ext_len: 0,
+            channel: 1,
+            packet: 1,
+            slot: Seq(0),
+            ack: start.ahead(3),
+            credit: start.ahead(1 << 20),
+            echo: 500,
+            residence_ns: 0,
+            repeats: 0,
+            tag: 0,
+        };
+        link.handle_ack(3, &header, Some(&[0xff; 8]));
+        assert_eq!((link.poll_freed(), link.tx.base, link.tx.credit), (None, start, credit));
+        assert_eq!((link.largest_echo, link.round_trip()), (0, None));
+        link.handle_ack(3, &Header { ack: start.ahead(2), echo: 2, ..header }, None);
+        assert_eq!((link.tx.base, link.largest_echo), (start.ahead(2), 2));
+    }
+}

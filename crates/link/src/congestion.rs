@@ -128,4 +128,14 @@ mod tests {
         }
         assert_eq!(c.window(), FLOOR);
     }
+
+    /// L-14: switched off, the peer's buffer is the window, whatever happens.
+    #[test]
+    fn switched_off() {
+        let mut c = Congestion::new(&Config { congestion: false, ..Config::default() }, 200_000);
+        c.on_loss(5, 10);
+        c.on_timeout(11);
+        c.on_delay(1_000_000_000, 10, 12, 13);
+        assert_eq!(c.window(), 200_000);
+    }
 }

@@ -205,10 +205,13 @@ impl Endpoint {
         if !self.shared.fork.is_mine() {
             return Err(SendError::Forked);
         }
-        let guard = self.shared.lock();
+        let mut guard = self.shared.lock();
         // Read under the lock, so that time never runs backwards for the links.
         let now = self.shared.clock.now();
         self.shared.presence.polled();
+        if now >= guard.next_deadline {
+            guard.catch_up(now);
+        }
         Ok((guard, now))
     }
 

@@ -12,6 +12,9 @@ use crate::limits::{BATCH_BUFFERS, HELLOS_FREE, MAX_EVENTS};
 use crate::peer::{Peer, PeerState};
 use crate::{Config, Counters, Down, Event, Job, JoinError, Rank};
 
+/// Batches that are received before timers are served.
+const CATCH_UP: usize = 16;
+
 /// The software network card of one process. Everything it does is given the time; it reads no clock.
 pub struct Interface {
     pub(crate) rank: Rank,
@@ -141,6 +144,18 @@ impl Interface {
         }
         self.service(now);
         received
+    }
+
+    /// A timer is due, and the program may not have polled for long: it may only ever send. Timers judge by what was heard, so
+    /// listen first, or a peer that spoke all the while dies of silence (N-5).
+    #[cold]
+    pub(crate) fn catch_up(&mut self, now: Nanos) {
+        for _ in 0..CATCH_UP {
+            if self.receive(now) == 0 {
+                break;
+            }
+        }
+        self.service(now);
     }
 
     /// Sends what the peers marked dirty have to send, and serves timers that are due.

@@ -184,6 +184,7 @@ impl<'a> Records<'a> {
         let handler = u16_at(rest, AT_HANDLER);
         let len = u32_at(rest, AT_LEN) as usize;
         let head = if matches!(kind, SHORT | HANDLERS) { SHORT_LEN } else { LONG_LEN };
+        // W-7: within its slot.
         let end = head.checked_add(len).ok_or(Malformed::Truncated)?;
         let data = rest.get(head..end).ok_or(Malformed::Truncated)?;
         self.at += end;

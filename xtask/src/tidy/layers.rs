@@ -15,7 +15,16 @@ pub const LAYERS: &[Layer] = &[
     Layer {
         folder: "cli",
         inside: &["tautline", "tautline-sim", "tautline-baseline"],
-        outside: &[],
+        outside: &[
+            ("anyhow", "errors of a program for people: what was wrong, and the chain of causes"),
+            ("clap", "one definition per flag: name, help, parser"),
+            ("indicatif", "progress bars"),
+            ("rustix", "pinning, descriptors, signals and parent-death signals as safe calls"),
+            ("serde", "rows and reports as JSON"),
+            ("serde_json", "rows and reports as JSON"),
+            ("signal-hook", "ctrl-C and termination as something that can be waited for, without unsafe code"),
+            ("tracing-subscriber", "log lines of the libraries, when asked for"),
+        ],
         may_be_unsafe: false,
     },
     Layer { folder: "mpi", inside: &["tautline"], outside: &[], may_be_unsafe: true },
@@ -25,7 +34,12 @@ pub const LAYERS: &[Layer] = &[
         outside: &[],
         may_be_unsafe: false,
     },
-    Layer { folder: "tautline", inside: &["tautline-node"], outside: &[], may_be_unsafe: false },
+    Layer {
+        folder: "tautline",
+        inside: &["tautline-node"],
+        outside: &[("zerocopy", "typed reads and writes of plain types without unsafe code")],
+        may_be_unsafe: false,
+    },
     Layer {
         folder: "node",
         inside: &["tautline-link", "tautline-device", "tautline-mem", "tautline-wire"],
@@ -47,7 +61,11 @@ pub const LAYERS: &[Layer] = &[
     Layer {
         folder: "link",
         inside: &["tautline-wire"],
-        outside: &[("blake3", "keys derived from the job's key and the handshake's proof")],
+        outside: &[
+            ("aegis", "the tag of every frame; docs/decisions/0002"),
+            ("blake3", "keys derived from the job's key and the handshake's proof"),
+            ("ring", "AES-128-GCM of sealed mode; docs/decisions/0002"),
+        ],
         may_be_unsafe: false,
     },
     Layer { folder: "wire", inside: &[], outside: &[], may_be_unsafe: false },

@@ -256,7 +256,7 @@ impl Suite<'_> {
         assert_eq!(a.poll_event(), None, "D-5: nothing to tell");
     }
 
-    /// D-4: what does not fit the batch comes by the next receive.
+    /// D-4: what does not fit the batch comes by the next receive. That is what bounds a poll (N-3).
     fn overflowing_batch_keeps_the_rest(&self, (mut a, mut b): Pair) {
         let route = a.route(b.local_addr()).expect("a route");
         for buffers in [1, 2, 5] {
