@@ -52,7 +52,7 @@ fn mistakes_are_explained_in_two_lines() {
     }
 }
 
-/// The key is in the description, and nowhere that `ps` shows.
+/// J-1: the key is in the description, and nowhere that `ps` shows.
 #[test]
 fn the_key_is_not_in_arguments_or_environment() {
     let script = r#"
@@ -130,6 +130,31 @@ fn is_running(pid: &str) -> bool {
     // What is dead and not yet reaped does not run.
     std::fs::read_to_string(format!("/proc/{pid}/stat"))
         .is_ok_and(|stat| !stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('Z')))
+}
+
+/// Started by the test below: joins, and starts a program of its own.
+#[test]
+#[ignore = "a program for other tests"]
+fn program_parent() {
+    let endpoint = Endpoint::builder().join().unwrap();
+    let out = std::process::Command::new("ls").args(["-l", "/proc/self/fd"]).output().unwrap();
+    let text = String::from_utf8_lossy(&out.stdout);
+    assert!(!text.contains("memfd:") && !text.contains("socket:"), "{text}");
+    assert!(Endpoint::builder().join().is_err(), "the job is handed over once");
+    endpoint.close().unwrap();
+}
+
+/// J-4: what a rank has taken over is closed to the programs that it starts, and taken once.
+#[test]
+fn nothing_is_passed_on() {
+    let mut command = tautline();
+    let out = as_program(command.args(["run", "-n", "2"]), "program_parent").output().unwrap();
+    assert!(
+        out.status.success(),
+        "{}{}",
+        String::from_utf8_lossy(&out.stdout),
+        String::from_utf8_lossy(&out.stderr)
+    );
 }
 
 /// Started by the tests below as the ranks of a job.

@@ -1,7 +1,7 @@
 //! What `link` and `node` cost per small frame, without any kernel: two nodes on a wire made of memory.
 //!
-//! `icount SCENARIO N` does N round trips; the difference between two N, counted by callgrind, is the cost of a round trip: two
-//! frames sent and two received (`cargo xtask icount`). `icount SCENARIO N time` prints nanoseconds per frame sent and received.
+//! `icount SCENARIO N` sends and receives N frames, to and fro; the difference between two N, counted by callgrind, is the cost of a
+//! frame, sent and received (`cargo xtask icount`). `icount SCENARIO N time` prints nanoseconds per frame.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 use std::collections::VecDeque;
@@ -156,11 +156,11 @@ fn main() {
         Some("batch") => (Security::Fabric, 64),
         _ => return eprintln!("{usage}"),
     };
-    let Some(rounds) = args.get(2).and_then(|n| n.parse::<u64>().ok()) else { return eprintln!("{usage}") };
+    let Some(frames) = args.get(2).and_then(|n| n.parse::<u64>().ok()) else { return eprintln!("{usage}") };
     let pair = pair(security);
     let mut delivery = Delivery::default();
     let start = std::time::Instant::now();
-    for _ in 0..rounds {
+    for _ in 0..frames / 2 {
         pass(&pair, 0, count, &mut delivery);
         pass(&pair, 1, count, &mut delivery);
     }

@@ -27,7 +27,7 @@ fn pinged(job: tautline::Job, config: Config) -> (Endpoint, Rc<Cell<u64>>) {
 /// Plays ping-pong; `wait` is called with what has not come yet. Returns the longest round trip but the first.
 fn ping_pong(
     rounds: u64,
-    configs: [Config; 2],
+    configs: &[Config; 2],
     wait: impl Fn(&Endpoint, &dyn Fn() -> bool) + Sync,
 ) -> Duration {
     let worst = Mutex::new(Duration::ZERO);

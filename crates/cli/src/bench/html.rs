@@ -64,6 +64,11 @@ fn head(page: &mut String, report: &Report) {
         m.copy[0],
         m.copy[1],
     );
+    if m.is_busy() {
+        page.push_str(
+            "<p class=\"missed\">The machine was busy: figures vary, and polling systems suffer most.</p>",
+        );
+    }
     let rivals: Vec<_> = m.found.iter().map(|found| escape(&found.to_string())).collect();
     let _ = write!(page, "<p class=\"soft\">Rivals looked for: {}.</p>", rivals.join("; "));
     page.push_str("<p class=\"soft\">Figures are medians over interleaved rounds; ratios are formed inside a round. Machines drift: only ratios in one run mean anything.</p>");

@@ -46,6 +46,11 @@ impl State {
             found,
         }
     }
+
+    /// Whether somebody else was at work when the run began.
+    pub fn is_busy(&self) -> bool {
+        self.machine.load > 0.3 * self.machine.cores as f64
+    }
 }
 
 fn measured(found: &[Found]) -> Vec<RivalRow> {

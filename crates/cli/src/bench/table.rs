@@ -75,6 +75,9 @@ fn about(text: &mut String, report: &Report) {
         m.copy[0],
         m.copy[1]
     );
+    if m.is_busy() {
+        let _ = writeln!(text, "THE MACHINE IS BUSY: figures will vary, and polling systems suffer most");
+    }
     let (here, absent): (Vec<_>, Vec<_>) = m.found.iter().partition(|found| found.version.is_some());
     for found in here {
         let _ = writeln!(text, "rival {found}");
@@ -97,7 +100,7 @@ fn heading(test: Test) -> &'static str {
         Test::Paced => "paced: one 64 B message per millisecond, one way (µs)",
         Test::Cpu => "cpu: of both sides, saturated (seconds per million messages, or per GB)",
         Test::Guarantees => {
-            "guarantees: each layer's bandwidth (GB/s), and what it keeps of the layer above it"
+            "guarantees: each layer's bandwidth (GB/s), and what it keeps of the layer before it"
         }
         Test::Idle => "idle: CPU of a connected process with nothing to do (% of a core)",
     }
