@@ -167,7 +167,7 @@ fn main() {
     if args.get(3).is_some() {
         println!(
             "{:.1} ns per frame, sent and received",
-            start.elapsed().as_nanos() as f64 / rounds as f64 / 2.0
+            start.elapsed().as_nanos() as f64 / frames as f64
         );
     }
 }
