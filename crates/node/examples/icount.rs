@@ -165,9 +165,6 @@ fn main() {
         pass(&pair, 1, count, &mut delivery);
     }
     if args.get(3).is_some() {
-        println!(
-            "{:.1} ns per frame, sent and received",
-            start.elapsed().as_nanos() as f64 / frames as f64
-        );
+        println!("{:.1} ns per frame, sent and received", start.elapsed().as_nanos() as f64 / frames as f64);
     }
 }

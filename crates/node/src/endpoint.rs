@@ -345,8 +345,11 @@ impl Endpoint {
         debug_assert!(delivery.items.is_empty() && delivery.batch.is_none());
         self.shared.armed.store(false, Ordering::Relaxed);
         let (mut interface, now) = self.enter()?;
-        // Also when slots wait: whoever extracts slowly must still hear its peers.
-        interface.poll(now);
+        // Also when slots wait, so that whoever extracts slowly still hears its peers; but not when a wait has just polled, and
+        // what it found lies in place.
+        if interface.in_place == 0 {
+            interface.poll(now);
+        }
         if !interface.ready.is_empty() && limit > 0 {
             interface.take_ready(limit, delivery);
         }

@@ -63,7 +63,21 @@ impl Interface {
         } else {
             peer.peering.link().is_some_and(|l| l.is_open() && l.waiting() < TX_QUEUE)
         };
-        queued && self.device.arena_ref().available() > TX_RESERVE
+        queued && self.may_take(peer)
+    }
+
+    /// Slots are for whoever comes first while there are many; of the second half every peer has its share, so that one that
+    /// takes nothing stalls nobody else (N-3).
+    #[inline]
+    fn may_take(&self, peer: &Peer) -> bool {
+        let arena = self.device.arena_ref();
+        let (available, half) = (arena.available(), arena.capacity() / 2);
+        if available > half {
+            return available > TX_RESERVE;
+        }
+        let share = (half.saturating_sub(TX_RESERVE) / self.peers.len()).max(1);
+        available > TX_RESERVE
+            && peer.peering.link().is_none_or(|l| peer.rank == self.rank || l.unacknowledged() < share)
     }
 
     /// The slot that records for this peer go to, with at least `need` bytes of room; opens a new one if there must be.

@@ -174,6 +174,8 @@ impl Life {
         scratch.resize(len, 0);
         content::fill(key, 0, &mut scratch);
         ep.try_send(peer, self.name(ep, kind)?, &scratch)?;
+        // Sending listens first when a timer is due; the channel may be another one now.
+        let channel = self.channel(ep, peer);
         self.note(peer, channel, Begun { key, len: len as u64, kind, fate: Fate::Whole });
         Ok(())
     }

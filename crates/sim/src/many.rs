@@ -89,7 +89,7 @@ pub fn run_many(
             let seed = first.wrapping_add(index);
             let report = run(seed, options);
             let again =
-                (index % TWICE_EVERY == 0).then(|| run(seed, options).trace_hash == report.trace_hash);
+                index.is_multiple_of(TWICE_EVERY).then(|| run(seed, options).trace_hash == report.trace_hash);
             let mut sum = sum.lock().unwrap_or_else(PoisonError::into_inner);
             match again {
                 Some(true) => sum.same += 1,

@@ -86,6 +86,8 @@ impl Program {
     /// Does what can be done now; returns when there will be more to do, if not earlier because something arrived.
     pub(crate) fn step(&mut self, life: &Rc<Life>, ep: &Endpoint, size: u32) -> Nanos {
         let now = life.now();
+        // Whatever is due is dealt with before the first message, not within the call that sends it.
+        let _ = ep.connect((life.rank + 1) % size);
         let batch = self.rng.chance(self.options.batch_ppm).then(|| ep.batch());
         self.go_on(life);
         if self.left > 0 && self.burst == 0 && now >= self.next_burst {
@@ -156,8 +158,8 @@ impl Program {
         if self.rng.chance(10_000) {
             self.expect_refusals(life, ep, peer)?;
         }
-        let channel = life.channel(ep, peer);
         let out = ep.try_begin(peer, life.name(ep, kind)?, len)?;
+        let channel = life.channel(ep, peer);
         let given_up = len > 0 && self.rng.chance(self.options.give_up_ppm);
         let stop_at = given_up.then(|| self.rng.below(len));
         let key = life.fresh_key();
@@ -247,7 +249,7 @@ fn finish(mut done: Sending) -> Result<()> {
     if done.stop_at.is_none() {
         return done.out.end();
     }
-    if done.key % 3 == 0 {
+    if done.key.is_multiple_of(3) {
         return match done.out.end() {
             Err(Error::MessageTooShort { missing }) if missing == done.total - done.at => Ok(()),
             Err(error) => Err(error),

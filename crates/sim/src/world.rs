@@ -131,7 +131,7 @@ impl World {
         config.link.ack_delay = options.ack_delay;
         let job = Job {
             rank: node,
-            key: JobKey::new(Rng::new(self.seed, 0x6b65_79).bytes()),
+            key: JobKey::new(Rng::new(self.seed, 0x006b_6579).bytes()),
             members: (0..size).map(|n| Member { addr: address(n) }).collect(),
             security: None,
             socket: None,

@@ -178,8 +178,9 @@ fn stale_message() {
         if ep.rank() == 0 {
             ep.send(1, "data", &[1; 100]).unwrap();
             ep.send(1, "data", &[2; 300_000]).unwrap();
+            ep.send(1, "data", b"the last, so that nobody leaves before all is sent").unwrap();
         } else {
-            ep.serve(2).unwrap();
+            ep.serve(3).unwrap();
             for msg in kept.borrow_mut().iter_mut() {
                 let mut out = [0; 1];
                 let mut read = std::pin::pin!(msg.read_into(&mut out));

@@ -120,7 +120,7 @@ fn from_handlers() {
         let left: u64 = msg.read().await?;
         msg.skip(msg.remaining()).await?;
         if left > 0 {
-            let mut next = vec![0; if left % 100 == 0 { 600_000 } else { 8 }];
+            let mut next = vec![0; if left.is_multiple_of(100) { 600_000 } else { 8 }];
             next[..8].copy_from_slice(&(left - 1).to_le_bytes());
             msg.endpoint().send_async(0, "count", &next).await?;
         }

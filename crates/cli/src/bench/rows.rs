@@ -16,6 +16,8 @@ pub struct Figure {
     pub value: f64,
     pub p99: Option<f64>,
     pub p999: Option<f64>,
+    /// How often something was lost and sent again, as far as the system tells.
+    pub drops: u64,
 }
 
 /// A cell and what came of it.
@@ -50,6 +52,8 @@ pub struct Row {
     pub ratio: Option<f64>,
     pub wrong_limit: bool,
     pub rounds: usize,
+    /// How often something was lost and sent again in all rounds, as far as the system tells.
+    pub drops: u64,
     pub error: Option<String>,
 }
 
@@ -71,12 +75,12 @@ fn is_better_when_larger(test: Test) -> bool {
 
 /// What the two sides' outcomes mean for this cell.
 pub fn figure(cell: &Cell, [a, b]: &[Outcome; 2]) -> Figure {
-    let plain = |value| Figure { value, ..Figure::default() };
+    let plain = |value| Figure { value, drops: a.drops.max(b.drops), ..Figure::default() };
     let elapsed = a.elapsed_ns.max(1) as f64;
     let cpu_ns = (a.cpu_ns + b.cpu_ns) as f64;
     match cell.test {
         Test::Latency | Test::Paced => {
-            Figure { value: a.median_us, p99: Some(a.p99_us), p999: Some(a.p999_us) }
+            Figure { value: a.median_us, p99: Some(a.p99_us), p999: Some(a.p999_us), drops: 0 }
         }
         Test::Rate => plain(a.messages as f64 * 1e3 / elapsed),
         Test::Bandwidth => plain(a.bytes as f64 / elapsed),
@@ -137,6 +141,7 @@ fn row(result: &Result, all: &[Result], path: Path) -> Row {
         ratio,
         wrong_limit: hard && ratio.is_some_and(beaten),
         rounds: values.len(),
+        drops: result.figures.iter().map(|(_, figure)| figure.drops).sum(),
         error: result.errors.first().cloned(),
     }
 }

@@ -124,6 +124,9 @@ fn section(text: &mut String, test: Test, rows: &[&Row]) {
         if let Some(window) = row.window {
             let _ = write!(notes, "  (window {window})");
         }
+        if row.drops > 0 {
+            let _ = write!(notes, "  ({} losses)", row.drops);
+        }
         if row.warm {
             notes.push_str("  (warm buffer)");
         }

@@ -31,7 +31,7 @@ impl World {
         }
         match fault {
             Fault::Burst { from, to, for_ns } => {
-                lock(&self.net).path_mut(from, to).burst_until = now + for_ns
+                lock(&self.net).path_mut(from, to).burst_until = now + for_ns;
             }
             Fault::BlackHole { from, to, both, for_ns } => {
                 self.darken(from, to, now, for_ns);

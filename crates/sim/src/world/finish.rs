@@ -18,7 +18,7 @@ impl World {
     /// Whether everything is done; or whether something that should go on does not.
     pub(super) fn look_for_the_end(&mut self, now: Nanos) {
         // Looking costs; once in a while is enough.
-        if self.totals.steps % 64 != 0 {
+        if !self.totals.steps.is_multiple_of(64) {
             return;
         }
         let healed = self.healed_at.unwrap_or(now);

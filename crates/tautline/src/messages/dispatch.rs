@@ -8,7 +8,7 @@ use tautline_node::Delivery;
 use tautline_node::limits::MAX_EVENTS;
 use tautline_node::wire::{Record, Records};
 
-use super::handlers::{Registered, Running, StreamHandler};
+use super::handlers::{Plain, Registered, Running, StreamHandler};
 use super::incoming::Short;
 use super::stream::{End, Stream};
 use crate::core::{Core, Incoming};
@@ -130,12 +130,7 @@ fn short(
 
 /// Calls a plain handler; a panic is a failure of that message alone (M-7).
 #[inline]
-fn call(
-    core: &Core,
-    handler: usize,
-    function: &std::cell::RefCell<Box<dyn FnMut(Short<'_>)>>,
-    message: Short<'_>,
-) {
+fn call(core: &Core, handler: usize, function: &Plain, message: Short<'_>) {
     let from = message.from;
     let result = catch_unwind(AssertUnwindSafe(|| (function.borrow_mut())(message)));
     core.handled.set(core.handled.get() + 1);

@@ -12,9 +12,12 @@ use super::stream::Stream;
 use crate::Result;
 use crate::core::{Core, SlotWaker};
 
+/// A handler of messages that come whole.
+pub(crate) type Plain = RefCell<Box<dyn FnMut(Short<'_>)>>;
+
 /// A registered handler.
 pub(crate) enum Registered {
-    Short(RefCell<Box<dyn FnMut(Short<'_>)>>),
+    Short(Plain),
     Stream(StreamHandler),
 }
 
