@@ -88,7 +88,7 @@ pub struct Peering {
     state: State,
     candidate: Option<Candidate>,
     /// The link that a restarted peer's new one replaced; the caller takes its tokens and events.
-    former: Vec<Box<Link>>,
+    former: Vec<Link>,
     /// The welcome that made the live link, for initiators that did not get it.
     welcome: Option<(u64, ShakeFrame)>,
 }
@@ -151,7 +151,7 @@ impl Peering {
     }
 
     /// A link that has been replaced: take its tokens and events, then drop it.
-    pub fn take_former(&mut self) -> Option<Box<Link>> {
+    pub fn take_former(&mut self) -> Option<Link> {
         self.former.pop()
     }
 
@@ -238,7 +238,7 @@ impl Peering {
     fn retire(&mut self) {
         if let State::Live(mut link) = std::mem::replace(&mut self.state, State::Down) {
             link.kill(Death::Restarted);
-            self.former.push(link);
+            self.former.push(*link);
         }
         self.welcome = None;
     }

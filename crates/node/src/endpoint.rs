@@ -421,6 +421,8 @@ impl Endpoint {
                 if done(&mut interface) {
                     return Ok(true);
                 }
+                // Whoever waits inside a batch may wait for an answer to what is in it.
+                interface.flush_batch(now);
                 interface.poll(now);
                 if done(&mut interface) {
                     return Ok(true);

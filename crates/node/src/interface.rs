@@ -284,7 +284,7 @@ impl Interface {
 
     /// A link was replaced by one with a restarted peer.
     #[cold]
-    pub(crate) fn bury(&mut self, rank: Rank, mut former: Box<tautline_link::Link>) {
+    pub(crate) fn bury(&mut self, rank: Rank, mut former: tautline_link::Link) {
         while let Some(token) = former.poll_freed() {
             self.device.arena().give(SlotId(token));
         }

@@ -329,6 +329,17 @@ impl Interface {
         self.service(now);
     }
 
+    /// Lets what a batch has gathered leave, although the batch goes on.
+    #[inline]
+    pub(crate) fn flush_batch(&mut self, now: Nanos) {
+        if self.batch_depth > 0 {
+            let depth = std::mem::replace(&mut self.batch_depth, 0);
+            self.close_slot(self.rank);
+            self.service(now);
+            self.batch_depth = depth;
+        }
+    }
+
     /// All frames that a peer's link wants to send now.
     #[inline]
     pub(crate) fn transmit(&mut self, now: Nanos, rank: Rank) {

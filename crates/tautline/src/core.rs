@@ -26,6 +26,8 @@ pub(crate) struct Core {
     pub(crate) extracting: Cell<bool>,
     /// Messages whose handlers have finished, well or not.
     pub(crate) handled: Cell<u64>,
+    /// `async` handlers under way.
+    pub(crate) live: Cell<usize>,
     pub(crate) failures: RefCell<VecDeque<Failure>>,
     pub(crate) events: RefCell<VecDeque<Event>>,
     /// Handlers that wait for room to send.
@@ -78,6 +80,7 @@ impl Core {
             delivery: RefCell::new(Some(Box::default())),
             extracting: Cell::new(false),
             handled: Cell::new(0),
+            live: Cell::new(0),
             failures: RefCell::default(),
             events: RefCell::default(),
             blocked: RefCell::default(),

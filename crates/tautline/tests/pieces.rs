@@ -362,3 +362,24 @@ fn batch_shares_frames() {
         },
     );
 }
+
+/// N-2: waiting inside a batch lets what was gathered leave, so that it can be answered.
+#[test]
+fn waiting_inside_a_batch() {
+    run(2, |job| {
+        let ep = join(
+            Endpoint::builder()
+                .on_short("ask", |msg: tautline::Short<'_>| msg.endpoint().send(msg.from(), "answer", b"").unwrap())
+                .on_short("answer", |_| {}),
+            job,
+        );
+        if ep.rank() == 0 {
+            let _batch = ep.batch();
+            ep.send(1, "ask", b"").unwrap();
+            ep.serve(1).unwrap();
+        } else {
+            ep.serve(1).unwrap();
+        }
+        ep.close().unwrap();
+    });
+}

@@ -102,7 +102,7 @@ impl TxVectors {
             let to = route(train.route);
             let header = &mut message.msg_hdr;
             header.msg_name = to.map_or(ptr::null_mut(), |to| to.as_ptr().cast_mut().cast());
-            header.msg_namelen = to.map_or(0, |to| to.addr_len());
+            header.msg_namelen = to.map_or(0, SocketAddrAny::addr_len);
             header.msg_iov = vectors.as_mut_ptr();
             header.msg_iovlen = vectors.len() as _;
             if train.frames > 1 {

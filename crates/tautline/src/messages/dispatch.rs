@@ -14,8 +14,8 @@ use super::stream::{End, Stream};
 use crate::core::{Core, Incoming};
 use crate::{Event, Rank};
 
-/// Handlers that may be suspended at once; beyond that, extraction stops at a slot's boundary and credit holds the senders.
-pub(crate) const MAX_RUNNING: usize = 1 << 14;
+/// Handlers that may be under way at once; further messages for `async` handlers are dropped, and reported as failures.
+const MAX_RUNNING: usize = 1 << 16;
 
 /// A handler's slot whose message has got new bytes in the current delivery.
 type Run = Option<(usize, usize)>;
@@ -35,10 +35,6 @@ pub(crate) fn dispatch(core: &Rc<Core>, delivery: &mut Option<Box<Delivery>>) ->
     let mut bytes = 0;
     let mut run = None;
     for item in 0..count {
-        if core.running.borrow().len() > MAX_RUNNING {
-            flush(core, delivery, &mut run);
-            return (item, bytes);
-        }
         bytes += dispatch_slot(core, delivery, item, &mut run);
     }
     flush(core, delivery, &mut run);
@@ -299,6 +295,7 @@ fn begin(
     pool: &StreamHandler,
     (from, incoming, total): (Rank, Option<Incoming>, u64),
 ) -> usize {
+    core.live.set(core.live.get() + 1);
     pool.with(|p| {
         let (slot, stream) = p.claim(handler, core);
         stream.borrow_mut().restart(from, incoming, total, window(core));
@@ -308,6 +305,10 @@ fn begin(
 
 /// Makes the handler's future; its code runs at the first poll, but making it may run code, too, and so may panic.
 fn start_task(core: &Rc<Core>, handler: usize, pool: &StreamHandler, slot: usize) {
+    if core.live.get() > MAX_RUNNING {
+        let why = format!("more than {MAX_RUNNING} handlers are suspended; the message was dropped");
+        return finish(core, handler, slot, Err((why, false)));
+    }
     let result = pool.with(|p| catch_unwind(AssertUnwindSafe(|| p.begin(slot, core))));
     if let Err(panic) = result {
         finish(core, handler, slot, Err((panic_text(&*panic), true)));
@@ -362,6 +363,7 @@ fn finish(core: &Rc<Core>, handler: usize, slot: usize, result: Result<(), (Stri
     // Dropping the future runs the program's code, too.
     let dropped = pool.with(|p| catch_unwind(AssertUnwindSafe(|| p.free(slot))));
     core.handled.set(core.handled.get() + 1);
+    core.live.set(core.live.get().saturating_sub(1));
     if let Some((incoming, mut rest)) = rest {
         let due = rest.window_due(window(core), true);
         core.running.borrow_mut().insert(incoming, Running::Discard(Box::new(rest)));
