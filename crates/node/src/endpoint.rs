@@ -331,9 +331,7 @@ impl Endpoint {
         let (mut interface, now) = self.enter()?;
         interface.batch_depth = interface.batch_depth.saturating_sub(1);
         if interface.batch_depth == 0 {
-            let me = interface.rank;
-            interface.close_slot(me);
-            interface.service(now);
+            interface.close_slots(now);
         }
         Ok(())
     }

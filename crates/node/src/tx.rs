@@ -334,10 +334,21 @@ impl Interface {
     pub(crate) fn flush_batch(&mut self, now: Nanos) {
         if self.batch_depth > 0 {
             let depth = std::mem::replace(&mut self.batch_depth, 0);
-            self.close_slot(self.rank);
-            self.service(now);
+            self.close_slots(now);
             self.batch_depth = depth;
         }
+    }
+
+    /// Lets everything leave that has been gathered, for whomever. A poll inside a batch may have served peers whose slots stayed
+    /// open, so all are looked at.
+    pub(crate) fn close_slots(&mut self, now: Nanos) {
+        self.close_slot(self.rank);
+        for rank in 0..self.peers.len() as Rank {
+            if self.peers[rank as usize].open.is_some() {
+                self.mark_dirty(rank);
+            }
+        }
+        self.service(now);
     }
 
     /// All frames that a peer's link wants to send now.
