@@ -127,7 +127,14 @@ mod tests {
     use tautline_wire::{Handshake, Kind};
 
     fn live_link() -> Peering {
-        let who = |me, peer| Who { key: JobKey::new([1; 32]), me, peer, endpoint: 0, peer_endpoint: 0, max_frame: 1472 };
+        let who = |me, peer| Who {
+            key: JobKey::new([1; 32]),
+            me,
+            peer,
+            endpoint: 0,
+            peer_endpoint: 0,
+            max_frame: 1472,
+        };
         let mut a = Peering::new(who(0, 1), Config::default());
         let mut b = Peering::new(who(1, 0), Config::default());
         a.connect(1, Fresh { epoch: 77, channel: 1 });

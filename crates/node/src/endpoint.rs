@@ -209,7 +209,7 @@ impl Endpoint {
         // Read under the lock, so that time never runs backwards for the links.
         let now = self.shared.clock.now();
         self.shared.presence.polled();
-        if now >= guard.next_deadline {
+        if now >= guard.next_deadline && guard.is_deaf(now) {
             guard.catch_up(now);
         }
         Ok((guard, now))

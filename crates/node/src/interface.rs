@@ -46,6 +46,8 @@ pub struct Interface {
     pub(crate) counters: Counters,
     pub(crate) closed: bool,
     pub(crate) activity: u64,
+    /// When the device was last asked for frames.
+    pub(crate) listened: Nanos,
     /// Messages given up whose receivers could not be told yet, for want of room.
     pub(crate) aborts: VecDeque<(Rank, u32, u32)>,
     /// The watchdog took frames that the program has not been told of.
@@ -114,6 +116,7 @@ impl Interface {
             counters: Counters::default(),
             closed: false,
             activity: 0,
+            listened: 0,
             aborts: VecDeque::new(),
             stood_in: false,
         };
@@ -146,8 +149,12 @@ impl Interface {
         received
     }
 
-    /// A timer is due, and the program may not have polled for long: it may only ever send. Timers judge by what was heard, so
-    /// listen first, or a peer that spoke all the while dies of silence (N-5).
+    /// Whether nothing was received for so long that timers would judge by old news: the program may only ever send.
+    pub(crate) fn is_deaf(&self, now: Nanos) -> bool {
+        now.saturating_sub(self.listened) > self.config.link.silence / 10
+    }
+
+    /// Listens before timers judge, or a peer that spoke all the while dies of silence (N-5).
     #[cold]
     pub(crate) fn catch_up(&mut self, now: Nanos) {
         for _ in 0..CATCH_UP {

@@ -15,6 +15,7 @@ impl Interface {
     #[inline]
     pub(crate) fn receive(&mut self, now: Nanos) -> usize {
         self.hold_in_place();
+        self.listened = now;
         let mut batch = self.batch.take().unwrap_or_else(|| Box::new(RxBatch::new(BATCH_BUFFERS)));
         let count = self.device.recv(&mut batch).unwrap_or(0);
         for i in 0..count {

@@ -369,7 +369,9 @@ fn waiting_inside_a_batch() {
     run(2, |job| {
         let ep = join(
             Endpoint::builder()
-                .on_short("ask", |msg: tautline::Short<'_>| msg.endpoint().send(msg.from(), "answer", b"").unwrap())
+                .on_short("ask", |msg: tautline::Short<'_>| {
+                    msg.endpoint().send(msg.from(), "answer", b"").unwrap()
+                })
                 .on_short("answer", |_| {}),
             job,
         );

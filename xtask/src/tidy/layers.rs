@@ -22,7 +22,10 @@ pub const LAYERS: &[Layer] = &[
             ("rustix", "pinning, descriptors, signals and parent-death signals as safe calls"),
             ("serde", "rows and reports as JSON"),
             ("serde_json", "rows and reports as JSON"),
-            ("signal-hook", "ctrl-C and termination as something that can be waited for, without unsafe code"),
+            (
+                "signal-hook",
+                "ctrl-C and termination as something that can be waited for, without unsafe code",
+            ),
             ("tracing-subscriber", "log lines of the libraries, when asked for"),
         ],
         may_be_unsafe: false,

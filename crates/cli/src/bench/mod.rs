@@ -19,6 +19,7 @@ mod svg;
 mod table;
 mod targets;
 mod taut;
+mod tune;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

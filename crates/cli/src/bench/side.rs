@@ -18,7 +18,7 @@ use tautline_baseline::{Measured, Setup, Side, open, packed};
 
 use super::case::{Case, Outcome, Reply, System, Work};
 use super::taut::Taut;
-use super::{frames, netns};
+use super::{frames, netns, tune};
 use crate::sys;
 
 /// How a side is started; nobody types this.
@@ -154,8 +154,7 @@ impl Worker {
     fn stream(&mut self, case: &Case) -> io::Result<Outcome> {
         let gso = matches!(case.system, System::Gso { .. });
         if let Work::Tune { bytes, count, trial_bytes } = case.work {
-            let plan = if gso { Plan::new(bytes, count) } else { Plan::new(bytes, count).without_gso() };
-            let best = udp_gso::best_plan(&mut self.setup(case.system), &plan, trial_bytes)?;
+            let best = tune::best(&mut self.setup(case.system), bytes, count, trial_bytes, gso)?;
             self.plans.insert((bytes, gso), best);
             return Ok(Outcome::default());
         }
