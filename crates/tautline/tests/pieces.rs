@@ -370,7 +370,7 @@ fn waiting_inside_a_batch() {
         let ep = join(
             Endpoint::builder()
                 .on_short("ask", |msg: tautline::Short<'_>| {
-                    msg.endpoint().send(msg.from(), "answer", b"").unwrap()
+                    msg.endpoint().send(msg.from(), "answer", b"").unwrap();
                 })
                 .on_short("answer", |_| {}),
             job,
