@@ -54,7 +54,7 @@ impl Plan {
         // The kernel takes no more than 64 KiB with headers, and on older versions no more than 64 datagrams.
         let per_packet =
             if self.gso { (self.packet.min(PACKET_MAX - 64) / datagram).clamp(1, 64) } else { 1 };
-        let window = self.window.min(pair.peer_rcvbuf / 2).max(1);
+        let window = self.window.min(pair.peer_rcvbuf / 8 * 7).max(1);
         Shape {
             message: self.bytes.max(1),
             count: self.count,

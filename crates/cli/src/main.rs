@@ -15,6 +15,7 @@ mod sys;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    end_quietly_without_readers();
     match cli::main() {
         Ok(code) => code,
         Err(error) => {
@@ -22,6 +23,21 @@ fn main() -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+/// Whoever reads our output may stop reading (`tautline sim | head -1`): then there is nothing left to do, and nothing to report.
+fn end_quietly_without_readers() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let text = panic.payload().downcast_ref::<String>().map_or("", String::as_str);
+        if text.starts_with("failed printing to stdout") {
+            if !text.contains("Broken pipe") {
+                eprintln!("tautline: {text}");
+            }
+            std::process::exit(if text.contains("Broken pipe") { 141 } else { 2 });
+        }
+        usual(panic);
+    }));
 }
 
 /// Says in one line what was wrong, and in the next what to do.

@@ -379,6 +379,16 @@ impl Endpoint {
         self.with(|i| i.peer_state(peer)).ok().flatten()
     }
 
+    /// Whether every other rank of the job is gone.
+    pub fn is_deserted(&self) -> bool {
+        let me = self.rank() as usize;
+        self.with(|i| {
+            let mut others = i.peers.iter().enumerate().filter(|(rank, _)| *rank != me).peekable();
+            others.peek().is_some() && others.all(|(_, peer)| matches!(peer.state, PeerState::Down(_)))
+        })
+        .unwrap_or(false)
+    }
+
     /// Starts to open a channel to a peer, without waiting for it.
     pub fn connect(&self, peer: Rank) -> Result<(), SendError> {
         let (mut interface, now) = self.enter()?;

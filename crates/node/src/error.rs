@@ -60,6 +60,8 @@ pub enum JoinError {
     Unreadable(String),
     /// The job's description makes no sense.
     Nonsense(String),
+    /// The registered handlers cannot be.
+    Handlers(String),
     /// No device could be opened; each with its reason.
     NoDevice(Vec<crate::PassedOver>),
     /// The system refused something else.
@@ -75,6 +77,7 @@ impl std::fmt::Display for JoinError {
             ),
             JoinError::Unreadable(why) => write!(f, "cannot read the job description: {why}"),
             JoinError::Nonsense(why) => write!(f, "the job description makes no sense: {why}"),
+            JoinError::Handlers(why) => write!(f, "these handlers cannot be registered: {why}"),
             JoinError::NoDevice(tried) => {
                 f.write_str("no device could be opened:")?;
                 tried.iter().try_for_each(|t| write!(f, " {}: {};", t.device, t.reason))

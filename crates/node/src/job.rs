@@ -80,6 +80,10 @@ impl Job {
     /// Reads a job file, which nobody but its owner may be able to read (J-2).
     pub fn from_file(path: &Path) -> Result<Job, JoinError> {
         let unreadable = |why: String| JoinError::Unreadable(format!("{}: {why}", path.display()));
+        let meta = std::fs::metadata(path).map_err(|e| unreadable(e.to_string()))?;
+        if !meta.is_file() {
+            return Err(unreadable("not a regular file".into()));
+        }
         let file = std::fs::File::open(path).map_err(|e| unreadable(e.to_string()))?;
         let meta = file.metadata().map_err(|e| unreadable(e.to_string()))?;
         if meta.mode() & 0o077 != 0 {
@@ -103,8 +107,13 @@ impl Job {
         }
         let (mut rank, mut key, mut security, mut socket) = (None, None, None, None);
         let mut members: Vec<Member> = Vec::new();
+        let mut seen = Vec::new();
         for line in lines.map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#')) {
             let (word, rest) = line.split_once(' ').ok_or_else(|| bad(format!("\"{line}\" has no value")))?;
+            if word != "member" && seen.contains(&word) {
+                return Err(bad(format!("there are two lines with \"{word}\"")));
+            }
+            seen.push(word);
             match word {
                 "rank" => rank = Some(rest.parse().map_err(|_| bad(format!("\"{rest}\" is no rank")))?),
                 "key" => key = Some(parse_key(rest)?),
@@ -125,6 +134,7 @@ impl Job {
                 members.len()
             )));
         }
+        check_addresses(&members)?;
         Ok(Job { rank, key, members, security, socket })
     }
 
@@ -183,6 +193,21 @@ fn parse_member(text: &str, expected: usize) -> Result<Member, JoinError> {
     Ok(Member { addr })
 }
 
+/// J-3: everybody lives at an address of its own.
+fn check_addresses(members: &[Member]) -> Result<(), JoinError> {
+    let mut addrs: Vec<_> = members.iter().map(|m| m.addr).collect();
+    addrs.sort_unstable();
+    if let Some(addr) = addrs.iter().find(|a| a.port() == 0) {
+        return Err(JoinError::Nonsense(format!(
+            "the address {addr} has no port; others must know where to send"
+        )));
+    }
+    match addrs.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => Err(JoinError::Nonsense(format!("two members have the address {}", pair[0]))),
+        None => Ok(()),
+    }
+}
+
 fn parse_socket(text: &str) -> Result<OwnedFd, JoinError> {
     let bad = |why: String| JoinError::Nonsense(format!("socket \"{text}\": {why}"));
     let raw = text.parse().map_err(|_| bad("not a descriptor's number".into()))?;
@@ -221,6 +246,9 @@ mod tests {
             ("member 1", "member 5", "in order"),
             ("[::1]:2000", "localhost", "address"),
             ("rank 1", "bogus 1", "bogus"),
+            ("rank 1", "rank 1\nrank 0", "two lines"),
+            ("[::1]:2000", "127.0.0.1:1000", "two members"),
+            ("[::1]:2000", "[::1]:0", "no port"),
         ] {
             let error = Job::parse(&good.replacen(from, to, 1)).unwrap_err().to_string();
             assert!(error.contains(word), "{error}");

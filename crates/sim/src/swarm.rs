@@ -87,6 +87,10 @@ impl Swarm {
             horizon,
             faults: Vec::new(),
         };
+        if swarm.path.mbps > 0 && swarm.path.queue_bytes > 0 {
+            // Without a congestion window, a queue that drops its tail makes for collapse: that is what the window is for.
+            swarm.nodes.iter_mut().for_each(|node| node.congestion = true);
+        }
         swarm.faults = draw_faults(&mut rng, &swarm, sabotage);
         swarm
     }

@@ -101,13 +101,20 @@ impl Builder {
     }
 
     fn check(&self) -> Result<()> {
-        let bad = |why: String| Err(Error::Join(JoinError::Nonsense(why)));
+        let bad = |why: String| Err(Error::Join(JoinError::Handlers(why)));
         if self.names.len() > MAX_HANDLERS {
             return bad(format!("{} handlers are more than the {MAX_HANDLERS} allowed", self.names.len()));
         }
         for (i, (name, _)) in self.names.iter().enumerate() {
             if name.len() > MAX_NAME {
-                return bad(format!("the handler name \"{name}\" is longer than {MAX_NAME} bytes"));
+                let start: String = name.chars().take(40).collect();
+                return bad(format!(
+                    "the name \"{start}…\" has {} bytes, at most {MAX_NAME} are allowed",
+                    name.len()
+                ));
+            }
+            if name.is_empty() {
+                return bad("a name is empty".into());
             }
             if self.names[..i].iter().any(|(other, _)| other == name) {
                 return bad(format!("the handler \"{name}\" is registered twice"));

@@ -36,6 +36,8 @@ pub(crate) struct Core {
     pub(crate) grants: RefCell<Vec<(Incoming, u64)>>,
     /// Incarnations of peers that are no more, and whose half-sent messages are to be ended.
     pub(crate) gone: RefCell<Vec<(Rank, u32, Down)>>,
+    /// The last reachable peer went, and nobody has been told.
+    pub(crate) deserted: Cell<Option<(Rank, Down)>>,
     /// Events came that the program has not been told of.
     pub(crate) news: Cell<bool>,
     /// The node's activity when the oldest of `blocked` and `grants` was last tried in vain.
@@ -86,6 +88,7 @@ impl Core {
             blocked: RefCell::default(),
             grants: RefCell::default(),
             gone: RefCell::default(),
+            deserted: Cell::new(None),
             news: Cell::new(false),
             tried_at: Cell::new(u64::MAX),
             wakes,

@@ -122,8 +122,9 @@ impl Endpoint {
         Ok(Handler(self.core.node.key(name)?))
     }
 
-    /// Sends a whole message; waits for the connection and for room if it must. Runs no handlers meanwhile. A message to
-    /// oneself for which there is no room is refused ([`SendError::WouldBlock`]): only extraction makes some.
+    /// Sends a whole message; waits for the connection and for room if it must. Runs no handlers meanwhile: two programs
+    /// that only send to each other, and never extract, come to a standstill when both are out of room; in handlers, use
+    /// [`Endpoint::send_async`]. A message to oneself for which there is no room is refused ([`SendError::WouldBlock`]): only extraction makes some.
     #[inline]
     pub fn send(&self, peer: Rank, handler: impl Name, bytes: &[u8]) -> Result<()> {
         let handler = handler.key(self)?;
@@ -241,7 +242,8 @@ impl Endpoint {
         })?)
     }
 
-    /// Extracts and waits until `done` returns true.
+    /// Extracts and waits until `done` returns true. If meanwhile the last reachable peer goes, so that nobody is left to wait
+    /// for, that is an error, once; peers that come back are let in by waiting again.
     pub fn run_until(&self, mut done: impl FnMut() -> bool) -> Result<()> {
         loop {
             self.extract(usize::MAX)?;
@@ -249,6 +251,9 @@ impl Endpoint {
                 // Whoever waits next is told of what was not read in here.
                 self.core.news.set(!self.core.events.borrow().is_empty());
                 return Ok(());
+            }
+            if let Some((peer, why)) = self.core.deserted.take() {
+                return Err(Error::PeerGone(peer, why));
             }
             if !self.core.news.replace(false) {
                 self.sleep(None)?;
@@ -327,8 +332,12 @@ impl Endpoint {
         &self.core.node
     }
 
-    /// Closes in good order: what was sent is delivered first, unless its peer is gone or the configured time is over.
+    /// Closes in good order: what was sent is delivered first, unless its peer is gone or the configured time is over. Handlers
+    /// may not.
     pub fn close(self) -> Result<()> {
+        if self.core.extracting.get() {
+            return Err(Error::Reentrant);
+        }
         self.core.node.close()?;
         Ok(())
     }

@@ -299,3 +299,19 @@ fn blocked_when_the_peer_leaves() {
         ep.close().unwrap();
     });
 }
+
+/// N-8: waiting for messages ends with an error when nobody is left to send any.
+#[test]
+fn serving_when_everybody_left() {
+    run(2, |job| {
+        let ep = join(Endpoint::builder().on_short("one", |_| {}), job);
+        if ep.rank() == 0 {
+            ep.send(1, "one", b"").unwrap();
+            ep.close().unwrap();
+        } else {
+            let error = ep.serve(2).unwrap_err();
+            assert!(matches!(error, tautline::Error::PeerGone(0, tautline::Down::Closed)), "{error}");
+            assert_eq!(ep.handled(), 1);
+        }
+    });
+}

@@ -182,7 +182,7 @@ fn builder_mistakes() {
     let twice = Endpoint::builder().on_short("x", |_: Short<'_>| {}).on_short("x", |_: Short<'_>| {});
     let long = Endpoint::builder().on_short(&"x".repeat(201), |_: Short<'_>| {});
     let many = (0..1025).fold(Endpoint::builder(), |b, i| b.on_short(&i.to_string(), |_: Short<'_>| {}));
-    for (builder, word) in [(twice, "twice"), (long, "longer than"), (many, "more than")] {
+    for (builder, word) in [(twice, "twice"), (long, "at most"), (many, "more than")] {
         let error = builder.join_job(jobs(1).remove(0)).unwrap_err().to_string();
         assert!(error.contains(word), "{error}");
     }

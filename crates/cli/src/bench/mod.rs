@@ -95,6 +95,12 @@ pub struct Report {
 
 /// Measures and reports.
 pub fn bench(args: &BenchArgs) -> Result<ExitCode> {
+    if let Some(file) = &args.html {
+        // Better now than after the measurement.
+        std::fs::OpenOptions::new().append(true).create(true).open(file).with_context(|| {
+            format!("cannot write {}\ngive another file: --html FILE; the reason was", file.display())
+        })?;
+    }
     let path = if args.netns { Path::Veth } else { Path::Loopback };
     if args.netns {
         netns::check()?;
@@ -106,12 +112,12 @@ pub fn bench(args: &BenchArgs) -> Result<ExitCode> {
     };
     let mut signals = Signals::catch()?;
     let report = match measure(args, path, extent, &mut signals) {
-        Err(error) if error.is::<Interrupted>() => {
-            eprintln!("tautline: {error}");
-            let signal = error.downcast_ref::<Interrupted>().map_or(2, |i| i.0);
-            return Ok(ExitCode::from((128 + signal) as u8));
+        Ok(report) => report,
+        Err(error) => {
+            let Some(interrupted) = error.downcast_ref::<Interrupted>() else { return Err(error) };
+            eprintln!("tautline: {interrupted}");
+            return Ok(ExitCode::from((128 + interrupted.0) as u8));
         }
-        report => report?,
     };
     show(args, &report)?;
     let wrong = report.rows.iter().any(|row| row.wrong_limit || row.error.is_some());
@@ -151,6 +157,9 @@ fn bar(len: u64) -> ProgressBar {
     let style = ProgressStyle::with_template("{bar:40} {pos}/{len} {elapsed_precise} (left: {eta}) {msg}");
     style.map_or(bar.clone(), |style| bar.with_style(style))
 }
+
+/// Datagrams one by one are bound by what each costs; a better plan is looked for from this size on.
+const TUNED_FROM: usize = 4 << 10;
 
 /// A measurement under way.
 struct Bench {
@@ -227,7 +236,7 @@ impl Bench {
                 continue;
             };
             let gso = matches!(result.cell.system, System::Gso { .. });
-            if !gso && self.extent != Extent::Full {
+            if !gso && (bytes < TUNED_FROM || self.extent != Extent::Full) {
                 continue;
             }
             if done.contains(&(bytes, gso)) {

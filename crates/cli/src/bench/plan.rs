@@ -116,8 +116,8 @@ impl Extent {
     /// Trial bytes of each variation when the best raw stream is looked for.
     pub fn trial_bytes(self) -> u64 {
         match self {
-            Extent::Full => 16 << 20,
-            Extent::Quick => 4 << 20,
+            Extent::Full => 8 << 20,
+            Extent::Quick => 2 << 20,
             Extent::Smoke => 1 << 20,
         }
     }

@@ -170,10 +170,9 @@ impl Worker {
             }
             System::Packed { .. } => moved(|| packed::stream(&mut setup, count, packed::STREAM_WINDOW)),
             _ => {
-                let plan = plan.unwrap_or_else(|| {
-                    if gso { Plan::new(bytes, 1) } else { Plan::new(bytes, 1).without_gso() }
-                });
-                moved(|| udp_gso::stream(&mut setup, &Plan { count, ..plan }))
+                let plan = plan.unwrap_or_else(|| tune::untuned(bytes, gso));
+                let plan = tune::for_bytes(&plan, count * bytes as u64);
+                moved(|| udp_gso::stream(&mut setup, &plan))
             }
         }
     }

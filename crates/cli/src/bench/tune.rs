@@ -9,18 +9,31 @@ use tautline_baseline::Setup;
 use tautline_baseline::udp_gso::{self, Plan};
 
 /// Bytes of a datagram (`None`: what the path carries) and of what the kernel gets as one packet.
-const SHAPES: [(Option<usize>, usize); 6] = [
+const SHAPES: [(Option<usize>, usize); 5] = [
     (None, 65_536),
     (Some(8_192), 65_536),
     (Some(8_192), 32_768),
     (Some(16_384), 32_768),
-    (Some(32_768), 32_768),
     (Some(8_192), 16_384),
 ];
+/// Bytes that are written at once.
+const CHUNK: usize = 64 << 10;
 /// How often each shape's best plan is tried against the others'.
 const TRIALS: usize = 3;
 
-/// The fastest plan for streams of such messages; both sides return the same.
+/// A sound plan, without looking for a better one.
+pub fn untuned(bytes: usize, gso: bool) -> Plan {
+    let plan = Plan::new(bytes, 1);
+    if gso { Plan { datagram: Some(8_192), packet: 32_768, ..plan } } else { plan.without_gso() }
+}
+
+/// A raw stream has no messages: small ones may share a packet, and large ones be written part by part, as ours are.
+fn chunks(bytes: usize) -> Vec<usize> {
+    if bytes < CHUNK { vec![CHUNK / bytes.max(1) * bytes.max(1)] } else { vec![bytes, CHUNK, CHUNK / 2] }
+}
+
+/// The fastest plan for streams of such messages; both sides return the same. Its messages may have another size, but the
+/// bytes are as many.
 pub fn best(
     setup: &mut Setup<'_>,
     bytes: usize,
@@ -29,27 +42,30 @@ pub fn best(
     gso: bool,
 ) -> io::Result<Plan> {
     if !gso {
-        return udp_gso::best_plan(setup, &Plan::new(bytes, count).without_gso(), trial_bytes);
+        return udp_gso::best_plan(setup, &Plan { count, ..untuned(bytes, false) }, trial_bytes);
     }
     let mut plans = Vec::new();
     for (datagram, packet) in SHAPES {
-        plans.push(udp_gso::best_plan(
-            setup,
-            &Plan { datagram, packet, ..Plan::new(bytes, count) },
-            trial_bytes,
-        )?);
+        let plan = Plan { datagram, packet, ..Plan::new(CHUNK, trial_bytes / CHUNK as u64) };
+        let best = udp_gso::best_plan(setup, &plan, trial_bytes)?;
+        plans.extend(chunks(bytes).into_iter().map(|chunk| Plan { bytes: chunk, ..best }));
     }
-    let trial = (trial_bytes / bytes.max(1) as u64).clamp(4, count.max(4));
     let mut best = None;
     for _ in 0..TRIALS {
         for plan in &plans {
-            let ours = udp_gso::stream(setup, &Plan { count: trial, ..*plan })?.elapsed_ns;
+            let plan = for_bytes(plan, trial_bytes);
+            let ours = udp_gso::stream(setup, &plan)?.elapsed_ns;
             // Either clock would do, but the two sides must agree.
             let worse = ours.max(u64::from_le_bytes(setup.exchange(&ours.to_le_bytes())?));
             if best.is_none_or(|(ns, _)| worse < ns) {
-                best = Some((worse, *plan));
+                best = Some((worse, plan));
             }
         }
     }
     best.map(|(_, plan)| plan).ok_or_else(|| io::Error::other("no way to stream over this path"))
+}
+
+/// The same plan for about so many bytes.
+pub fn for_bytes(plan: &Plan, bytes: u64) -> Plan {
+    Plan { count: bytes.div_ceil(plan.bytes.max(1) as u64).max(1), ..*plan }
 }

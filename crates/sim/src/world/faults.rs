@@ -111,6 +111,10 @@ impl World {
             let Some(up) = &self.nodes[other as usize].up else { continue };
             if up.ep.peer_state(node) == Some(PeerState::Up) {
                 let mut until = now + SILENCE + 200 * MILLI;
+                // What waits in the buffer of a node that looks rarely is heard when it is read.
+                if self.nodes[other as usize].next_extract > now {
+                    until += SILENCE;
+                }
                 if paused > MILLI {
                     until += paused + SILENCE;
                 }

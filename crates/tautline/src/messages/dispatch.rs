@@ -410,6 +410,9 @@ pub(crate) fn absorb_events(core: &Rc<Core>) {
     while let Some(event) = core.node.poll_event() {
         if let Event::PeerDown { peer, incarnation, why } = event {
             core.gone.borrow_mut().push((peer, incarnation, why));
+            if core.node.is_deserted() {
+                core.deserted.set(Some((peer, why)));
+            }
         }
         let mut events = core.events.borrow_mut();
         if events.len() == MAX_EVENTS {
