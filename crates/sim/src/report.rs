@@ -54,6 +54,8 @@ impl Totals {
 pub struct Report {
     /// The seed.
     pub seed: u64,
+    /// [`crate::Options::messages`] of the run: the same seed with another value is another world.
+    pub per_seed: u64,
     /// Everything that it drew, as text.
     pub options: String,
     /// Messages that reached a handler.
@@ -90,7 +92,9 @@ impl Report {
 
     /// The command that shows this run again.
     pub fn replay_command(&self) -> String {
-        format!("tautline sim --seed {} --replay", self.seed)
+        let usual = self.per_seed == crate::Options::default().messages;
+        let messages = if usual { String::new() } else { format!(" --per-seed {}", self.per_seed) };
+        format!("tautline sim --seed {}{messages} --replay", self.seed)
     }
 }
 

@@ -1,6 +1,9 @@
 //! Seeds keep their promises, twice in the same way, and broken promises are noticed.
 
-use tautline_sim::{Options, Report, Sabotage, run, run_many};
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+
+use tautline_sim::{Options, Report, Sabotage, Trace, replay, run, run_many};
 
 /// G1, G3, G6, G7: a smoke test; `tautline sim` and `cargo xtask test` run many more.
 #[test]
@@ -70,4 +73,41 @@ fn a_false_death_is_noticed() {
 #[test]
 fn a_leaked_slot_is_noticed() {
     caught(Sabotage::Leak, "slots are not free");
+}
+
+/// Bytes that a run writes.
+#[derive(Clone, Default)]
+struct Sink(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A replay is the same run, with an account to read and a capture of every frame that arrived.
+#[test]
+fn a_replay_is_the_same_run() {
+    let options = Options { messages: 300, ..Options::default() };
+    let (text, capture) = (Sink::default(), Sink::default());
+    let trace = Trace::new(Some(Box::new(text.clone())), Some(Box::new(capture.clone()))).unwrap();
+    let replayed = replay(7, &options, trace);
+    assert_eq!(replayed, run(7, &options));
+    assert_eq!(replayed.replay_command(), "tautline sim --seed 7 --per-seed 300 --replay");
+    let text = String::from_utf8(text.0.lock().unwrap().clone()).unwrap();
+    assert!(text.contains("Hello epoch") && text.contains("PeerUp"), "{text}");
+    let capture = capture.0.lock().unwrap();
+    let mut at = 24;
+    let mut packets = 0;
+    while at < capture.len() {
+        let len = u32::from_le_bytes(capture[at + 8..at + 12].try_into().unwrap()) as usize;
+        at += 16 + len;
+        packets += 1;
+    }
+    assert_eq!((at, packets), (capture.len(), replayed.frames));
 }

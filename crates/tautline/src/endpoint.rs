@@ -252,7 +252,10 @@ impl Endpoint {
                 self.core.news.set(!self.core.events.borrow().is_empty());
                 return Ok(());
             }
-            if let Some((peer, why)) = self.core.deserted.take() {
+            // Handlers that are under way may still bring about what is waited for.
+            if self.core.live.get() == 0
+                && let Some((peer, why)) = self.core.deserted.take()
+            {
                 return Err(Error::PeerGone(peer, why));
             }
             if !self.core.news.replace(false) {

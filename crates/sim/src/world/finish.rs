@@ -81,6 +81,7 @@ impl World {
         let net = lock(&self.net).counters;
         Report {
             seed: self.seed,
+            per_seed: self.options.messages,
             options: self.swarm.to_string(),
             messages: check.started,
             completed: check.completed,
