@@ -9,8 +9,8 @@ use crate::{icount, run, setup, tidy};
 
 const FORMAT: &str = "cargo fmt --all -- --check";
 const CLIPPY: &str = "cargo clippy --workspace --all-targets -- -D warnings";
-const TESTS: &str = "cargo test --workspace --lib --bins --tests --examples";
-const DOC_TESTS: &str = "cargo test --workspace --doc";
+/// Without any choice of targets: only then are the examples built as the programs that the tests start.
+const TESTS: &str = "cargo test --workspace";
 const LOOM: &str = "cargo test -p tautline-mem --release --lib loom";
 const SIMULATION: &str = "cargo run --release -p tautline-cli -- sim --seeds 1000 --messages 10000000";
 const DOCS: &str = "cargo doc --workspace --no-deps";
@@ -49,7 +49,6 @@ const STAGES: &[Stage] = &[
     Stage { name: "clippy", quick: true, run: || cargo(CLIPPY) },
     Stage { name: "tidy", quick: true, run: || tidy::run(&run::root()).map(|()| Outcome::Passed) },
     Stage { name: "tests", quick: true, run: || cargo(TESTS) },
-    Stage { name: "doc tests", quick: true, run: || cargo(DOC_TESTS) },
     Stage { name: "loom", quick: false, run: loom },
     Stage { name: "simulation", quick: false, run: || cargo(SIMULATION) },
     Stage { name: "instruction counts", quick: false, run: instruction_counts },
