@@ -23,6 +23,12 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
+/// Nanoseconds on the system's monotonic clock: what nodes on real devices go by.
+#[inline]
+pub fn monotonic_now() -> u64 {
+    sys::now()
+}
+
 /// What a device promises of the frames it carries; the link adds what is missing (D-1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guarantees {

@@ -29,6 +29,12 @@ impl Own {
         Own { ring, max_frame, head: 0, used: 0, closed: false }
     }
 
+    /// Whether there is nothing to pop.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.used == 0
+    }
+
     /// Copies bytes behind those in use.
     fn put(&mut self, bytes: &[u8]) {
         let mut at = self.head + self.used;

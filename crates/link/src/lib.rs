@@ -27,6 +27,7 @@ mod rtt;
 mod seal;
 mod send;
 mod shake;
+mod tag;
 mod timer;
 
 pub use config::{Config, Policy};

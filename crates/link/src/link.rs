@@ -223,6 +223,15 @@ impl Link {
         self.tx.waiting()
     }
 
+    /// Whether nothing need be sent at once: no data waits, no repair, no answer that was asked for, no news.
+    #[inline]
+    pub fn is_calm(&self) -> bool {
+        self.state == State::Open
+            && self.tx.is_idle()
+            && !(self.rx.is_asked() || self.clocks.ask || self.clocks.close_due)
+            && self.events.is_empty()
+    }
+
     /// Whether slots can be pushed.
     #[inline]
     pub fn is_open(&self) -> bool {

@@ -114,6 +114,12 @@ impl Receiver {
         self.ack_now || self.ack_at <= now
     }
 
+    /// An acknowledgement is due at once.
+    #[inline]
+    pub(crate) fn is_asked(&self) -> bool {
+        self.ack_now
+    }
+
     pub(crate) fn ack_deadline(&self) -> Nanos {
         if self.ack_now { 0 } else { self.ack_at }
     }

@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
-use aegis::aegis128x4::Aegis128X4;
 use ring::aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, Tag, UnboundKey};
 use tautline_wire::frame::{HEADER_LEN, TAG_RANGE, flags};
 use tautline_wire::{Header, handshake::Security};
 
 use crate::keys::LinkKeys;
+use crate::tag::TagKey;
 
 /// Bytes that follow a sealed payload.
 pub const SEAL_LEN: usize = 16;
@@ -19,7 +19,7 @@ const MAX_LEAP: u64 = 1;
 /// The secrets of a link, one direction each.
 pub(crate) enum Seal {
     Open { tx: u64, rx: u64 },
-    Fabric { tx: [u8; 16], rx: [u8; 16] },
+    Fabric { tx: Box<TagKey>, rx: Box<TagKey> },
     Sealed { tx: Box<Ratchet>, rx: Box<Ratchet> },
 }
 
@@ -38,7 +38,9 @@ impl Seal {
         match mode {
             // Not a secret once seen on the wire; it keeps frames of former epochs out, not enemies.
             Security::Open => Seal::Open { tx: low64(&keys.tx), rx: low64(&keys.rx) },
-            Security::Fabric => Seal::Fabric { tx: first16(&keys.tx), rx: first16(&keys.rx) },
+            Security::Fabric => {
+                Seal::Fabric { tx: Box::new(TagKey::new(&keys.tx)), rx: Box::new(TagKey::new(&keys.rx)) }
+            }
             Security::Sealed => {
                 Seal::Sealed { tx: Box::new(Ratchet::new(keys.tx)), rx: Box::new(Ratchet::new(keys.rx)) }
             }
@@ -56,7 +58,7 @@ impl Seal {
         match self {
             // The length is bound in, so that frames run together or cut short are noticed even here.
             Seal::Open { tx, .. } => tx.wrapping_add(frame.len() as u64),
-            Seal::Fabric { tx, .. } => mac(tx, packet, frame),
+            Seal::Fabric { tx, .. } => tx.tag(packet, frame),
             Seal::Sealed { .. } => 0,
         }
     }
@@ -92,7 +94,7 @@ impl Seal {
             }
             Seal::Fabric { rx, .. } => {
                 bytes[TAG_RANGE].fill(0);
-                let good = mac(rx, header.packet, bytes) == header.tag && !sealed;
+                let good = rx.tag(header.packet, bytes) == header.tag && !sealed;
                 good.then_some(payload)
             }
             Seal::Sealed { rx, .. } => {
@@ -115,14 +117,6 @@ impl Seal {
 /// Fuzzing feeds bytes that no key was ever used on; there, shape is all that is checked.
 const fn waived() -> bool {
     cfg!(fuzzing)
-}
-
-/// The keyed 64-bit tag (L-22): AEGIS-128X4 over associated data only, cut to 64 bits. A packet number is used once.
-#[inline]
-fn mac(key: &[u8; 16], packet: u64, frame: &[u8]) -> u64 {
-    let mut nonce = [0; 16];
-    nonce[..8].copy_from_slice(&packet.to_le_bytes());
-    low64(&Aegis128X4::<16>::new(key, &nonce).encrypt_in_place(&mut [], frame))
 }
 
 /// Sealing keys, generation by generation. Two are kept, because frames overtake each other.
@@ -171,7 +165,7 @@ fn nonce(packet: u64) -> Nonce {
 }
 
 #[inline]
-fn low64(bytes: &[u8]) -> u64 {
+pub(crate) fn low64(bytes: &[u8]) -> u64 {
     let mut low = [0; 8];
     low.copy_from_slice(&bytes[..8]);
     u64::from_le_bytes(low)

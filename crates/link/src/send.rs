@@ -85,6 +85,12 @@ impl SendQueue {
         self.end().distance(self.next) as usize
     }
 
+    /// Nothing waits to be sent, for the first time or again.
+    #[inline]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.next == self.end() && self.lost.is_empty() && self.fragmenting.is_none()
+    }
+
     #[inline]
     pub(crate) fn slot_mut(&mut self, seq: Seq) -> &mut Slot {
         &mut self.slots[seq.distance(self.base) as usize]
@@ -198,7 +204,8 @@ impl Link {
     /// The next frame to be sent now, if any. Whoever takes it must send it: packet numbers are used up.
     #[inline]
     pub fn poll_transmit(&mut self, now: Nanos) -> Option<Transmit> {
-        if (self.state == State::Open || self.state == State::Closing)
+        if !self.tx.is_idle()
+            && (self.state == State::Open || self.state == State::Closing)
             && let Some(transmit) = self.poll_slot(now)
         {
             return Some(transmit);

@@ -1,10 +1,13 @@
 //! Who looks after the network now: the program or its watchdog.
 //!
-//! The program counts its polls in one word, which costs it a store. The watchdog compares the count over a tick; as
-//! long as it moves, the program is there. When the program parks inside the library it says so, and the watchdog
-//! sleeps without waking up at all until the program leaves (N-6).
+//! The program counts its polls in one word, which costs it a store. The watchdog compares the count over a rest; as
+//! long as it moves, the program is there. When the program parks inside the library it says so; a watchdog that finds it
+//! parked and still sleeps deeply, without waking up at all until the program leaves (N-6). Only then does leaving cost a wake-up:
+//! a program that parks and leaves a thousand times a second does not drag its watchdog along.
 
-use crate::sync::{AtomicU64, Condvar, Mutex, Ordering};
+use std::time::Duration;
+
+use crate::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
 
 /// What the watchdog should do now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +21,8 @@ pub enum Duty {
 #[derive(Debug, Default)]
 struct State {
     parked: bool,
+    /// The watchdog waits to be told when the program leaves.
+    deep: bool,
     closing: bool,
 }
 
@@ -54,8 +59,11 @@ impl Presence {
 
     /// The program has woken up.
     pub fn unpark(&self) {
-        self.lock().parked = false;
-        self.changed.notify_one();
+        let mut state = self.lock();
+        state.parked = false;
+        if state.deep {
+            self.changed.notify_one();
+        }
     }
 
     /// Tells the watchdog to leave.
@@ -64,18 +72,27 @@ impl Presence {
         self.changed.notify_one();
     }
 
-    /// For the watchdog: sleeps while the program is parked, then says what to do.
+    /// For the watchdog: sleeps deeply while the program is parked, then says what to do.
     pub fn await_duty(&self) -> Duty {
         let mut state = self.lock();
-        loop {
-            if state.closing {
-                return Duty::Leave;
-            }
-            if !state.parked {
-                return Duty::Watch;
-            }
+        state.deep = true;
+        while state.parked && !state.closing {
             state = self.changed.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner);
         }
+        state.deep = false;
+        duty(&state)
+    }
+
+    /// For the watchdog: sleeps for a while, whatever the program does meanwhile, then says what to do.
+    pub fn rest(&self, pause: Duration) -> Duty {
+        let state = self.lock();
+        if state.closing {
+            return Duty::Leave;
+        }
+        // A wake-up for nothing only makes the rest shorter.
+        let (state, _) =
+            self.changed.wait_timeout(state, pause).unwrap_or_else(std::sync::PoisonError::into_inner);
+        duty(&state)
     }
 
     /// Whether the program is parked inside the library.
@@ -83,9 +100,13 @@ impl Presence {
         self.lock().parked
     }
 
-    fn lock(&self) -> crate::sync::MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
+}
+
+fn duty(state: &State) -> Duty {
+    if state.closing { Duty::Leave } else { Duty::Watch }
 }
 
 impl Default for Presence {

@@ -2,15 +2,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
-
+use tautline_device::monotonic_now;
 use tautline_link::Nanos;
 
 /// Where a node gets its time from.
 #[derive(Clone, Debug)]
 pub enum Clock {
-    /// The system's monotonic clock, counted from when this was made.
-    System(Instant),
+    /// The system's monotonic clock.
+    System,
     /// A clock that a simulation moves.
     Virtual(Arc<AtomicU64>),
 }
@@ -18,14 +17,14 @@ pub enum Clock {
 impl Clock {
     /// The system's clock.
     pub fn system() -> Clock {
-        Clock::System(Instant::now())
+        Clock::System
     }
 
     /// Nanoseconds since some fixed moment; never zero, so that zero can mean never.
     #[inline]
     pub fn now(&self) -> Nanos {
         match self {
-            Clock::System(start) => start.elapsed().as_nanos() as Nanos + 1,
+            Clock::System => monotonic_now() + 1,
             Clock::Virtual(time) => time.load(Ordering::Relaxed) + 1,
         }
     }

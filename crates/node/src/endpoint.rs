@@ -346,7 +346,7 @@ impl Endpoint {
         // Also when slots wait, so that whoever extracts slowly still hears its peers; but not when a wait has just polled, and
         // what it found lies in place.
         if interface.in_place == 0 {
-            interface.poll(now);
+            interface.listen(now);
         }
         if !interface.ready.is_empty() && limit > 0 {
             interface.take_ready(limit, delivery);
@@ -362,7 +362,7 @@ impl Endpoint {
         }
         let mut interface = self.shared.lock();
         interface.give_back(delivery, consumed);
-        if !interface.dirty.is_empty() && interface.batch_depth == 0 {
+        if interface.urgent && interface.batch_depth == 0 {
             let now = self.shared.clock.now();
             interface.service(now);
         }

@@ -52,6 +52,8 @@ pub struct Interface {
     pub(crate) aborts: VecDeque<(Rank, u32, u32)>,
     /// The watchdog took frames that the program has not been told of.
     pub(crate) stood_in: bool,
+    /// A dirty peer should hear from us now.
+    pub(crate) urgent: bool,
 }
 
 impl std::fmt::Debug for Interface {
@@ -119,6 +121,7 @@ impl Interface {
             listened: 0,
             aborts: VecDeque::new(),
             stood_in: false,
+            urgent: false,
         };
         interface.open_own();
         Ok(interface)
@@ -142,11 +145,38 @@ impl Interface {
     #[inline]
     pub fn poll(&mut self, now: Nanos) -> usize {
         let received = self.receive(now);
+        self.after_receive(now);
+        received
+    }
+
+    #[inline]
+    fn after_receive(&mut self, now: Nanos) {
         while let Some(event) = self.device.poll_event() {
             self.handle_device_event(now, &event);
         }
         self.service(now);
-        received
+    }
+
+    /// As [`Interface::poll`], for whoever takes what has come and calls again soon: if nothing is urgent, acknowledgements and
+    /// timers wait for that call, which often has data that carries them.
+    #[inline]
+    pub(crate) fn listen(&mut self, now: Nanos) {
+        self.receive(now);
+        if self.in_place == 0 || now >= self.next_deadline || !self.is_calm() {
+            self.after_receive(now);
+        } else {
+            self.next_deadline = self.next_deadline.min(now + self.soonest);
+        }
+    }
+
+    /// Whether all that is left to do is for one peer, and can wait.
+    #[inline]
+    fn is_calm(&self) -> bool {
+        let &[rank] = self.dirty.as_slice() else { return false };
+        let peer = &self.peers[rank as usize];
+        peer.open.is_none()
+            && peer.peering.link().is_some_and(tautline_link::Link::is_calm)
+            && self.aborts.is_empty()
     }
 
     /// Whether nothing was received for so long that timers would judge by old news: the program may only ever send.
@@ -168,6 +198,7 @@ impl Interface {
     /// Sends what the peers marked dirty have to send, and serves timers that are due.
     #[inline]
     pub(crate) fn service(&mut self, now: Nanos) {
+        self.urgent = false;
         if !self.aborts.is_empty() {
             self.retry_aborts();
         }

@@ -24,7 +24,9 @@ impl Interface {
         }
         self.batch = Some(batch);
         self.activity += count as u64;
-        self.receive_own();
+        if !self.own.is_empty() {
+            self.receive_own();
+        }
         count
     }
 
@@ -175,9 +177,10 @@ impl Interface {
         }
     }
 
+    #[cold]
     fn receive_own(&mut self) {
         use tautline_device::Channel;
-        while self.own_pending < self.own_room && self.own.room() < self.own_room {
+        while self.own_pending < self.own_room && !self.own.is_empty() {
             let mut bytes = self.buffers.pop().unwrap_or_default();
             bytes.resize(self.own.max_frame(), 0);
             let Some(len) = self.own.pop(&mut bytes) else { return self.buffers.push(bytes) };
@@ -294,6 +297,7 @@ impl Interface {
             && let Some(link) = peer.peering.link_mut()
             && link.consumed(1)
         {
+            self.urgent = true;
             self.mark_dirty(rank);
         }
     }

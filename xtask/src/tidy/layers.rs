@@ -65,8 +65,10 @@ pub const LAYERS: &[Layer] = &[
         folder: "link",
         inside: &["tautline-wire"],
         outside: &[
-            ("aegis", "the tag of every frame; docs/decisions/0002"),
+            ("aegis", "the tag of long frames; docs/decisions/0002"),
+            ("aes", "the pad of short frames' tags; docs/decisions/0002"),
             ("blake3", "keys derived from the job's key and the handshake's proof"),
+            ("polyval", "the hash of short frames' tags; docs/decisions/0002"),
             ("ring", "AES-128-GCM of sealed mode; docs/decisions/0002"),
         ],
         may_be_unsafe: false,

@@ -1,18 +1,20 @@
 //! Every system call of this crate. Unsafe code lives here and nowhere else; what leaves this module is safe to call.
 
+mod clock;
 mod iface;
 mod recv;
 mod send;
 mod socket;
 
+pub(crate) use clock::{coarse_now, now};
 pub(crate) use iface::interface_mtu;
 pub(crate) use recv::{Received, RxVectors, receive_from};
 pub(crate) use rustix::io::Errno;
 pub(crate) use rustix::net::SocketAddrAny;
 pub(crate) use send::{Train, TxVectors, send_connected, send_to};
 pub(crate) use socket::{
-    adopt_socket, coarse_now, count_overflows, has_gso, open_line, open_socket, path_mtu, receive_buffer,
-    set_buffers, set_busy_poll, set_gro,
+    adopt_socket, drops, has_gso, open_line, open_socket, path_mtu, receive_buffer, set_buffers,
+    set_busy_poll, set_gro,
 };
 
 #[cfg(test)]

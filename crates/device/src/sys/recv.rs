@@ -1,4 +1,4 @@
-//! Receiving: one datagram, or many; with the source, the size of coalesced frames and the count of drops.
+//! Receiving: one datagram, or many; with the source and the size of coalesced frames.
 
 use std::mem::{size_of, zeroed};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -10,13 +10,13 @@ use rustix::net::RecvFlags;
 
 use super::last_errno;
 
-/// Room for the control messages that we ask for: two of four bytes each, and some to spare.
+/// Room for the control messages that we ask for: one of four bytes, and some to spare.
 #[repr(C, align(8))]
 struct Control([u8; 64]);
 
 const _: () = {
     // SAFETY: pure arithmetic.
-    assert!(2 * unsafe { libc::CMSG_SPACE(4) } as usize <= size_of::<Control>());
+    assert!(unsafe { libc::CMSG_SPACE(4) } as usize <= size_of::<Control>());
 };
 
 /// Takes one datagram with no ancillary data: the cheapest way to ask. The socket must not coalesce, for this call
@@ -27,7 +27,7 @@ pub(crate) fn receive_from(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<
     let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
     let (_, len, source) = rustix::net::recvfrom(socket, buffer, flags)?;
     let source = source.and_then(|source| SocketAddr::try_from(source).ok());
-    Ok(Received { len, segment: 0, truncated: len > room, source, drops: None })
+    Ok(Received { len, segment: 0, truncated: len > room, source })
 }
 
 /// What one received datagram, or one train of coalesced datagrams, is like.
@@ -39,8 +39,6 @@ pub(crate) struct Received {
     /// It did not fit the buffer.
     pub(crate) truncated: bool,
     pub(crate) source: Option<SocketAddr>,
-    /// How many datagrams the socket has dropped so far, if it says so.
-    pub(crate) drops: Option<u32>,
 }
 
 /// Room for the vectors of one `recvmmsg`, made once. What they point to is set and used within one call only.
@@ -133,7 +131,6 @@ impl RxVectors {
             segment: 0,
             truncated: message.msg_hdr.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0,
             source: source(&self.names[index], message.msg_hdr.msg_namelen as usize),
-            drops: None,
         };
         // The type differs between C libraries.
         let control_len: usize = message.msg_hdr.msg_controllen as _;
@@ -155,11 +152,9 @@ fn read_controls(mut bytes: &[u8], received: &mut Received) {
             return;
         }
         let value = &bytes[HEADER..len];
-        match (header.cmsg_level, header.cmsg_type) {
+        if (header.cmsg_level, header.cmsg_type) == (libc::SOL_UDP, libc::UDP_GRO) {
             // The kernel writes an int; early ones a u16.
-            (libc::SOL_UDP, libc::UDP_GRO) => received.segment = native_int(value) as usize,
-            (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => received.drops = Some(native_int(value)),
-            _ => {}
+            received.segment = native_int(value) as usize;
         }
         // SAFETY: pure arithmetic.
         let next = unsafe { libc::CMSG_SPACE((len - HEADER) as libc::c_uint) } as usize;

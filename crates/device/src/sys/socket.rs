@@ -4,16 +4,18 @@ use std::io;
 use std::mem::size_of;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
-use rustix::time::{ClockId, clock_gettime};
 
 use super::last_errno;
 
 /// From `asm-generic/socket.h`; `libc` has no name for it on every target.
 const SO_PREFER_BUSY_POLL: libc::c_int = 69;
+/// The same.
+const SO_MEMINFO: libc::c_int = 55;
+/// Where the count of drops is in what `SO_MEMINFO` gives; from `linux/sock_diag.h`.
+const MEMINFO_DROPS: usize = 8;
 
 /// A new unconnected socket, non-blocking and closed on `exec`.
 fn new_socket(ip: IpAddr) -> Result<OwnedFd, Errno> {
@@ -125,9 +127,22 @@ pub(crate) fn set_busy_poll(socket: BorrowedFd<'_>, time_us: u32) -> Result<(), 
     Ok(())
 }
 
-/// Asks for the number of drops with every received datagram.
-pub(crate) fn count_overflows(socket: BorrowedFd<'_>) -> Result<(), Errno> {
-    set_int(socket, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1)
+/// How many datagrams the socket has dropped for want of room; zero where the kernel does not say. (`SO_RXQ_OVFL` would tell with every
+/// datagram, and cost some 20 ns each time.)
+pub(crate) fn drops(socket: BorrowedFd<'_>) -> u32 {
+    let mut info = [0u32; MEMINFO_DROPS + 1];
+    let mut len = size_of_val(&info) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes to the array, which has as many.
+    let done = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_MEMINFO,
+            info.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    if done == 0 && len as usize == size_of_val(&info) { info[MEMINFO_DROPS] } else { 0 }
 }
 
 /// Asks for coalesced datagrams, or for single ones.
@@ -156,10 +171,4 @@ fn set_int(
     // SAFETY: the pointer is to a live c_int of the length given; the kernel only reads it.
     let done = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const value).cast(), len) };
     if done == 0 { Ok(()) } else { Err(last_errno()) }
-}
-
-/// A clock that costs a few nanoseconds and is right to some milliseconds.
-pub(crate) fn coarse_now() -> Duration {
-    let now = clock_gettime(ClockId::MonotonicCoarse);
-    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }

@@ -22,7 +22,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
 
 use recv::Intake;
 
@@ -46,11 +45,11 @@ pub struct Udp {
     /// Routes with something to tell, each at most once.
     telling: VecDeque<RouteId>,
     counters: Counters,
-    /// The kernel's count of drops as last seen.
-    drops_seen: u32,
+    /// The kernel's count of drops when the device was opened: an inherited socket may have some.
+    drops_before: u32,
     flushes: u32,
     /// When paths were last looked at, and which comes next.
-    refreshed_at: Duration,
+    refreshed_at: u64,
     refresh_next: usize,
     receive_buffer: usize,
     gso: Feature,
@@ -135,8 +134,6 @@ impl Udp {
             None => sys::open_socket(config.bind)?,
         };
         sys::set_buffers(socket.as_fd(), config.rcvbuf, config.sndbuf)?;
-        // Only a count; a kernel without it counts nothing.
-        let _ = sys::count_overflows(socket.as_fd());
         let gso = Feature::tried(config.gso, || sys::has_gso(socket.as_fd()));
         let gro = Feature::tried(config.gro, || sys::set_gro(socket.as_fd(), false));
         let busy_poll = Feature::tried(config.busy_poll_us > 0, || {
@@ -154,7 +151,7 @@ impl Udp {
             intake: Intake::new(gro.is_on()),
             telling: VecDeque::new(),
             counters: Counters::default(),
-            drops_seen: 0,
+            drops_before: sys::drops(socket.as_fd()),
             flushes: 0,
             refreshed_at: sys::coarse_now(),
             refresh_next: 0,
@@ -302,6 +299,7 @@ impl Datagram for Udp {
     }
 
     fn counters(&self) -> Counters {
-        self.counters
+        let drops = u64::from(sys::drops(self.socket.as_fd()).wrapping_sub(self.drops_before));
+        Counters { receive_overflows: self.counters.receive_overflows + drops, ..self.counters }
     }
 }

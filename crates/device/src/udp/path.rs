@@ -2,7 +2,6 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::time::Duration;
 
 use tautline_wire::frame::{MAX_FRAME, MIN_FRAME};
 
@@ -19,8 +18,8 @@ const OVERHEAD_V4: usize = 20 + 8;
 const OVERHEAD_V6: usize = 40 + 8;
 /// What an Ethernet path takes: the default where nothing better is known.
 const ETHERNET_MTU: usize = 1_500;
-/// A path is looked at again at most this often, and only if it was used.
-const REFRESH_EVERY: Duration = Duration::from_secs(1);
+/// Nanoseconds after which a path is looked at again, at the earliest, and only if it was used.
+const REFRESH_EVERY: u64 = 1_000_000_000;
 /// The clock is read at one flush of so many.
 pub(super) const REFRESH_FLUSHES: u32 = 64;
 

@@ -126,10 +126,6 @@ impl Udp {
     /// Notes the frames of one datagram.
     #[inline]
     fn accept(&mut self, batch: &mut RxBatch, index: usize, received: Received) {
-        if let Some(drops) = received.drops {
-            self.counters.receive_overflows += u64::from(drops.wrapping_sub(self.drops_seen));
-            self.drops_seen = drops;
-        }
         if received.truncated {
             self.counters.receive_overflows += 1;
             return;
