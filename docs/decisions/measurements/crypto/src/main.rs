@@ -57,6 +57,11 @@ struct PolyvalAes {
     aes: Aes128Enc,
 }
 
+/// A measured line that owns what it needs.
+fn with<T>(state: T, tag: impl Fn(&T, u64, &[u8]) -> u64) -> impl Fn(u64, &[u8]) -> u64 {
+    move |n, m| tag(&state, n, m)
+}
+
 impl PolyvalAes {
     fn new() -> Self {
         Self {
@@ -308,14 +313,15 @@ fn tag_lines(chain: bool) -> Vec<Line> {
     line!("VMAC-64, 16 pads at a time, two slices", move |n, m| {
         v.tag2_cached(&mut pads.borrow_mut(), n, &m[..HEADER], &m[HEADER..])
     });
-    let p = PolyvalAes::new();
-    line!("polyval + aes, length block", move |n, m| p.tag_length_block(n, m));
+    line!("polyval + aes, length block", with(PolyvalAes::new(), |p, n, m| p.tag_length_block(n, m)));
     let p = PolyvalAes::new();
     line!("polyval + aes, length in pad", move |n, m| p.tag(n, &[], m));
     let p = PolyvalAes::new();
     line!("polyval + aes, length in pad, two slices", move |n, m| { p.tag(n, &m[..HEADER], &m[HEADER..]) });
-    let p = PolyvalAes::new();
-    line!("polyval + aes, last group reaches back", move |n, m| p.tag_reaching_back(n, m));
+    line!(
+        "polyval + aes, last group reaches back",
+        with(PolyvalAes::new(), |p, n, m| p.tag_reaching_back(n, m))
+    );
     let p = PolyvalAes::new();
     line!("polyval + aes, two lanes", move |n, m| p.tag_two_lanes(n, m));
 
