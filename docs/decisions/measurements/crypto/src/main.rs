@@ -57,11 +57,6 @@ struct PolyvalAes {
     aes: Aes128Enc,
 }
 
-/// A measured line that owns what it needs.
-fn with<T>(state: T, tag: impl Fn(&T, u64, &[u8]) -> u64) -> impl Fn(u64, &[u8]) -> u64 {
-    move |n, m| tag(&state, n, m)
-}
-
 impl PolyvalAes {
     fn new() -> Self {
         Self {
@@ -252,6 +247,20 @@ fn measure(title: &str, mut lines: Vec<Line>) {
     }
 }
 
+fn polyval_lines(chain: bool) -> Vec<Line> {
+    let with = |name, tag: fn(&PolyvalAes, u64, &[u8]) -> u64| {
+        let p = PolyvalAes::new();
+        tag_line(name, chain, move |n, m| tag(&p, n, m))
+    };
+    vec![
+        with("polyval + aes, length block", PolyvalAes::tag_length_block),
+        with("polyval + aes, length in pad", |p, n, m| p.tag(n, &[], m)),
+        with("polyval + aes, length in pad, two slices", |p, n, m| p.tag(n, &m[..HEADER], &m[HEADER..])),
+        with("polyval + aes, last group reaches back", PolyvalAes::tag_reaching_back),
+        with("polyval + aes, two lanes", PolyvalAes::tag_two_lanes),
+    ]
+}
+
 fn tag_lines(chain: bool) -> Vec<Line> {
     let mut lines = Vec::new();
     macro_rules! line {
@@ -313,18 +322,7 @@ fn tag_lines(chain: bool) -> Vec<Line> {
     line!("VMAC-64, 16 pads at a time, two slices", move |n, m| {
         v.tag2_cached(&mut pads.borrow_mut(), n, &m[..HEADER], &m[HEADER..])
     });
-    line!("polyval + aes, length block", with(PolyvalAes::new(), |p, n, m| p.tag_length_block(n, m)));
-    let p = PolyvalAes::new();
-    line!("polyval + aes, length in pad", move |n, m| p.tag(n, &[], m));
-    let p = PolyvalAes::new();
-    line!("polyval + aes, length in pad, two slices", move |n, m| { p.tag(n, &m[..HEADER], &m[HEADER..]) });
-    line!(
-        "polyval + aes, last group reaches back",
-        with(PolyvalAes::new(), |p, n, m| p.tag_reaching_back(n, m))
-    );
-    let p = PolyvalAes::new();
-    line!("polyval + aes, two lanes", move |n, m| p.tag_two_lanes(n, m));
-
+    lines.extend(polyval_lines(chain));
     let h = ghash::GHash::new(&KEY.into());
     let p = PolyvalAes::new();
     line!("ghash + aes, length block", move |n, m| {
