@@ -253,6 +253,10 @@ impl<D: Datagram> Fault<D> {
 impl<D: Datagram> Datagram for Fault<D> {
     pass_on!();
 
+    fn want_sources(&mut self, wanted: bool) {
+        self.inner.want_sources(wanted);
+    }
+
     /// Those of the device inside that no fault can break.
     fn guarantees(&self) -> Guarantees {
         Guarantees { lossless: false, ordered: false, intact: false, ..self.inner.guarantees() }

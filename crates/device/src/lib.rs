@@ -117,6 +117,10 @@ pub trait Datagram: Send {
     fn flush(&mut self);
     /// Replaces the batch's contents by frames that have arrived; returns how many. Never blocks (D-4).
     fn recv(&mut self, batch: &mut RxBatch) -> io::Result<usize>;
+    /// Whether frames shall come with their source, as they do at first; a device may leave it out if that is cheaper (D-8).
+    fn want_sources(&mut self, wanted: bool) {
+        let _ = wanted;
+    }
     /// Bytes that the system holds for this device before it drops; credit is sized from it (D-6).
     fn receive_buffer(&self) -> usize;
     /// The descriptor that becomes readable when a frame has arrived, if there is one.

@@ -45,6 +45,9 @@ impl<D: Datagram, W: Write + Send> Pcap<D, W> {
 impl<D: Datagram, W: Write + Send> Datagram for Pcap<D, W> {
     pass_on!();
 
+    /// A capture needs them, whoever else does not.
+    fn want_sources(&mut self, _: bool) {}
+
     fn guarantees(&self) -> Guarantees {
         self.inner.guarantees()
     }

@@ -52,6 +52,10 @@ impl<D: Datagram, S: FnMut(TraceEvent<'_>) + Send> Trace<D, S> {
 impl<D: Datagram, S: FnMut(TraceEvent<'_>) + Send> Datagram for Trace<D, S> {
     pass_on!();
 
+    fn want_sources(&mut self, wanted: bool) {
+        self.inner.want_sources(wanted);
+    }
+
     fn guarantees(&self) -> Guarantees {
         self.inner.guarantees()
     }

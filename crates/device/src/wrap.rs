@@ -90,6 +90,9 @@ impl<T: Datagram + ?Sized> Datagram for Box<T> {
     fn recv(&mut self, batch: &mut RxBatch) -> io::Result<usize> {
         (**self).recv(batch)
     }
+    fn want_sources(&mut self, wanted: bool) {
+        (**self).want_sources(wanted);
+    }
     fn receive_buffer(&self) -> usize {
         (**self).receive_buffer()
     }

@@ -39,7 +39,7 @@ impl Interface {
     /// A frame that is not of an established channel.
     #[cold]
     pub(crate) fn handle_handshake(&mut self, now: Nanos, bytes: &[u8], from: Option<SocketAddr>) {
-        let (Ok(shake), Some(from)) = (Handshake::parse(bytes), from) else {
+        let Ok(shake) = Handshake::parse(bytes) else {
             self.counters.strays += 1;
             return;
         };
@@ -69,16 +69,20 @@ impl Interface {
         self.mark_dirty(rank);
     }
 
-    /// H-7: under a flood of hellos, first prove that you live where you say.
-    fn must_prove(&mut self, now: Nanos, hello: &Handshake, from: SocketAddr) -> bool {
+    /// H-7: under a flood of hellos, first prove that you live where you say. Only then does it matter where frames come from; a
+    /// hello whose source was not asked for is dropped then, and comes again.
+    fn must_prove(&mut self, now: Nanos, hello: &Handshake, from: Option<SocketAddr>) -> bool {
         let mut address = [0; 18];
         match from {
-            SocketAddr::V4(a) => address[..4].copy_from_slice(&a.ip().octets()),
-            SocketAddr::V6(a) => address[..16].copy_from_slice(&a.ip().octets()),
+            Some(SocketAddr::V4(a)) => address[..4].copy_from_slice(&a.ip().octets()),
+            Some(SocketAddr::V6(a)) => address[..16].copy_from_slice(&a.ip().octets()),
+            None => {}
         }
-        address[16..].copy_from_slice(&from.port().to_le_bytes());
-        if !self.doorkeeper.wants_proof(now, &address, hello.epoch, &hello.cookie) {
-            return false;
+        address[16..].copy_from_slice(&from.map_or(0, |a| a.port()).to_le_bytes());
+        let proof = self.doorkeeper.wants_proof(now, &address, hello.epoch, &hello.cookie);
+        self.device.want_sources(proof);
+        if !proof || from.is_none() {
+            return proof;
         }
         self.counters.retries += 1;
         let cookie = self.doorkeeper.cookie(&address, hello.epoch);

@@ -47,6 +47,7 @@ pub fn datagram_suite(make: impl Fn() -> Pair, options: &DatagramOptions<'_>) {
     suite.limits_fit(make());
     suite.counters_add_up(make());
     suite.waiting_frames_are_kept(make());
+    suite.sources_when_wanted(make());
 }
 
 struct Suite<'a> {
@@ -305,6 +306,22 @@ impl Suite<'_> {
         assert_eq!((got.frames_received, got.bytes_received), (100, bytes as u64), "D-6: what arrived");
         assert_eq!((sent.send_failures, got.receive_overflows), (0, 0), "D-6: nothing was lost");
         assert!(sent.send_calls <= 100, "D-6: never more calls than frames");
+    }
+
+    /// D-8: with or without sources frames arrive, and whoever wants sources again gets them.
+    fn sources_when_wanted(&self, (mut a, mut b): Pair) {
+        let route = a.route(b.local_addr()).expect("a route");
+        for wanted in [false, true] {
+            b.want_sources(wanted);
+            for i in 0..20 {
+                let frame = pattern(40 + i, i);
+                send_all(&mut *a, [(route, frame.clone())]);
+                let got = self.receive(&mut *b, 1, 8);
+                assert_eq!(got.len(), 1, "D-8: one frame");
+                assert!(got[0].bytes == frame, "D-8: its contents");
+                assert!(!wanted || got[0].from == Some(a.local_addr().ip()), "D-8: its source");
+            }
+        }
     }
 
     /// D-6: the device says how much may wait; a part of that really may.

@@ -22,11 +22,19 @@ const _: () = {
 /// Takes one datagram with no ancillary data: the cheapest way to ask. The socket must not coalesce, for this call
 /// cannot tell frames apart.
 #[inline]
-pub(crate) fn receive_from(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<Received, Errno> {
+pub(crate) fn receive_from(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    with_source: bool,
+) -> Result<Received, Errno> {
     let room = buffer.len();
     let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
-    let (_, len, source) = rustix::net::recvfrom(socket, buffer, flags)?;
-    let source = source.and_then(|source| SocketAddr::try_from(source).ok());
+    let (len, source) = if with_source {
+        let (_, len, source) = rustix::net::recvfrom(socket, buffer, flags)?;
+        (len, source.and_then(|source| SocketAddr::try_from(source).ok()))
+    } else {
+        (rustix::net::recv(socket, buffer, flags)?.1, None)
+    };
     Ok(Received { len, segment: 0, truncated: len > room, source })
 }
 

@@ -56,6 +56,8 @@ pub struct Udp {
     gro: Feature,
     busy_poll: Feature,
     connect: bool,
+    /// Frames shall come with their source.
+    sources: bool,
 }
 
 /// Destinations that get a connected socket of their own; more would use up descriptors.
@@ -160,6 +162,7 @@ impl Udp {
             gro,
             busy_poll,
             connect: config.connect,
+            sources: true,
             socket,
         })
     }
@@ -273,6 +276,10 @@ impl Datagram for Udp {
     #[inline]
     fn recv(&mut self, batch: &mut RxBatch) -> io::Result<usize> {
         self.receive(batch)
+    }
+
+    fn want_sources(&mut self, wanted: bool) {
+        self.sources = wanted;
     }
 
     fn receive_buffer(&self) -> usize {

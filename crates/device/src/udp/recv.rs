@@ -58,7 +58,7 @@ impl Udp {
         batch.clear();
         self.counters.receive_calls += 1;
         if self.intake.appetite == 1 && self.intake.mode == Mode::Plain && !batch.buffers.is_empty() {
-            match sys::receive_from(self.socket.as_fd(), &mut batch.buffers[0]) {
+            match sys::receive_from(self.socket.as_fd(), &mut batch.buffers[0], self.sources) {
                 Ok(received) => {
                     self.intake.appetite = APPETITE_GROWTH.min(self.rx.capacity());
                     self.accept(batch, 0, received);
