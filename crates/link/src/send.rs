@@ -15,6 +15,9 @@ pub(crate) fn charge(len: u32) -> u32 {
     if len < 512 { 768 } else { len + 320 }
 }
 
+/// Acknowledged slots that may wait to be given back while there is nothing else to do.
+const FREED_BEHIND: usize = 16;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SlotState {
     Waiting,
@@ -218,6 +221,28 @@ impl Link {
             return self.poll_control(now);
         }
         None
+    }
+
+    /// Whether a slot of `len` bytes pushed now could leave at once, alone in its frame, with nothing to be said or done beside it.
+    #[inline]
+    pub fn is_clear(&self, len: usize) -> bool {
+        self.state == State::Open
+            && self.tx.is_idle()
+            && self.tx.in_flight < self.congestion.window()
+            && self.tx.next.before(self.tx.credit)
+            && len <= self.slot_capacity()
+            && !(self.rx.has_ahead() || self.seal.is_sealed())
+            && self.events.is_empty()
+            && self.freed.len() < FREED_BEHIND
+    }
+
+    /// Pushes a slot and takes its frame in one step; only when [`Link::is_clear`].
+    #[inline]
+    pub fn push_clear(&mut self, now: Nanos, token: Token, len: u32) -> Transmit {
+        let seq = self.tx.push(token, len);
+        self.tx.next = seq.next();
+        self.counters.slots_sent += 1;
+        self.slot_frame(now, seq)
     }
 
     #[inline]

@@ -57,6 +57,17 @@ impl Shared {
         self.interface.own()
     }
 
+    /// The program is here: the time, read under the lock, so that it never runs backwards for the links.
+    #[inline]
+    fn arrive(&self, interface: &mut Interface) -> Nanos {
+        let now = self.clock.now();
+        self.presence.polled();
+        if now >= interface.next_deadline && interface.is_deaf(now) {
+            interface.catch_up(now);
+        }
+        now
+    }
+
     pub(crate) fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Relaxed)
     }
@@ -206,12 +217,7 @@ impl Endpoint {
             return Err(SendError::Forked);
         }
         let mut guard = self.shared.lock();
-        // Read under the lock, so that time never runs backwards for the links.
-        let now = self.shared.clock.now();
-        self.shared.presence.polled();
-        if now >= guard.next_deadline && guard.is_deaf(now) {
-            guard.catch_up(now);
-        }
+        let now = self.shared.arrive(&mut guard);
         Ok((guard, now))
     }
 
@@ -248,6 +254,9 @@ impl Endpoint {
         }
         let now = self.shared.clock.now();
         self.shared.presence.polled();
+        if interface.express(now, peer, key, data) {
+            return Ok(true);
+        }
         let handler = interface.handler(now, peer, key, data.len() as u64)?;
         if data.len() > interface.short_limit(peer) {
             return Ok(false);
@@ -342,10 +351,14 @@ impl Endpoint {
     pub fn take(&self, limit: usize, delivery: &mut Delivery) -> Result<bool, SendError> {
         debug_assert!(delivery.items.is_empty() && delivery.batch.is_none());
         self.shared.armed.store(false, Ordering::Relaxed);
-        let (mut interface, now) = self.enter()?;
+        if !self.shared.fork.is_mine() {
+            return Err(SendError::Forked);
+        }
+        let mut interface = self.shared.lock();
         // Also when slots wait, so that whoever extracts slowly still hears its peers; but not when a wait has just polled, and
         // what it found lies in place.
         if interface.in_place == 0 {
+            let now = self.shared.arrive(&mut interface);
             interface.listen(now);
         }
         if !interface.ready.is_empty() && limit > 0 {
@@ -418,10 +431,8 @@ impl Endpoint {
         timeout: Option<Duration>,
         mut done: impl FnMut(&mut Interface) -> bool,
     ) -> Result<bool, SendError> {
-        let start = self.now();
-        let until = timeout.map(|t| start.saturating_add(t.as_nanos() as Nanos));
         let config = &self.shared.config;
-        let mut spinner = Spinner::new(config.waiting, config.spin, start, &self.shared.manners);
+        let mut times = None;
         let mut parked = None;
         loop {
             let now = {
@@ -431,12 +442,20 @@ impl Endpoint {
                 }
                 // Whoever waits inside a batch may wait for an answer to what is in it.
                 interface.flush_batch(now);
-                interface.poll(now);
+                interface.listen(now);
                 if done(&mut interface) {
                     return Ok(true);
                 }
+                // It was not what the caller waits for, so nothing need wait for the caller.
+                if !interface.dirty.is_empty() {
+                    interface.service(now);
+                }
                 now
             };
+            let (until, spinner) = times.get_or_insert_with(|| {
+                let until = timeout.map(|t| now.saturating_add(t.as_nanos() as Nanos));
+                (until, Spinner::new(config.waiting, config.spin, now, &self.shared.manners))
+            });
             if until.is_some_and(|at| now >= at) {
                 return Ok(false);
             }
@@ -444,7 +463,7 @@ impl Endpoint {
                 Turn::Spin => std::hint::spin_loop(),
                 Turn::Park => {
                     parked.get_or_insert_with(|| Parked::new(&self.shared.presence));
-                    self.shared.park(until);
+                    self.shared.park(*until);
                     spinner.slept(self.now());
                 }
             }

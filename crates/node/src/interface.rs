@@ -30,7 +30,7 @@ pub struct Interface {
     /// Never later than the first deadline of any peer.
     pub(crate) next_deadline: Nanos,
     /// The shortest time after which a timer that starts now can be due.
-    soonest: Nanos,
+    pub(crate) soonest: Nanos,
     pub(crate) batch: Option<Box<RxBatch>>,
     pub(crate) ready: VecDeque<Item>,
     /// How many items of `ready` lie in the batch.

@@ -117,6 +117,42 @@ impl Interface {
         }
     }
 
+    /// A whole small message that can leave at once, in a frame of its own: all that happens to most messages outside a batch.
+    /// False, with nothing done, if it takes more than that.
+    #[inline]
+    pub(crate) fn express(&mut self, now: Nanos, rank: Rank, key: Key, data: &[u8]) -> bool {
+        if self.batch_depth > 0 || self.closed || now >= self.next_deadline || self.dirty.len() > 1 {
+            return false;
+        }
+        let (len, longest) = (SHORT_LEN + data.len(), LONG_LEN + data.len());
+        let Some(peer) = self.peers.get(rank as usize) else { return false };
+        let clear = peer.is_up()
+            && peer.open.is_none()
+            && peer.peering.link().is_some_and(|link| {
+                link.is_clear(longest) && !(self.config.share_frames && link.unacknowledged() > 0)
+            })
+            && longest <= self.device.arena_ref().payload_len()
+            && peer.numbers[key.0 as usize] != UNKNOWN
+            && self.may_take(peer);
+        let Some(slot) = clear.then(|| self.device.arena().take()).flatten() else { return false };
+        let peer = &mut self.peers[rank as usize];
+        let Some(link) = peer.peering.link_mut() else { return false };
+        let bytes = self.device.arena().slot_mut(slot);
+        let head = record::write::short(
+            &mut bytes[HEADROOM..],
+            peer.numbers[key.0 as usize] & !SHORT_ONLY,
+            data.len(),
+        );
+        bytes[HEADROOM + head..HEADROOM + len].copy_from_slice(data);
+        let transmit = link.push_clear(now, slot.0, len as u32);
+        let range = HEADROOM - transmit.head_len()..HEADROOM + len;
+        link.finish(&transmit, now, &mut bytes[range.clone()]);
+        self.device.send(peer.route, slot, range);
+        self.flush();
+        self.next_deadline = self.next_deadline.min(now + self.soonest);
+        true
+    }
+
     /// A whole small message into a slot that is open and stays open: all that happens to most messages of a batch. False
     /// if it takes more than that.
     #[inline]
