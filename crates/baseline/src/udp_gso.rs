@@ -84,7 +84,7 @@ pub fn stream(setup: &mut Setup<'_>, plan: &Plan) -> io::Result<Measured> {
     let pair = UdpPair::open(setup)?;
     let shape = plan.shape(&pair, 1);
     let mut writer = Writer { pattern: Pattern::new(shape.message) };
-    let mut copier = Copier { message: vec![0; shape.message] };
+    let mut copier = Copier { message: vec![0; shape.message], wrong: None };
     flow::run(setup, &pair, &shape, &mut writer, &mut copier)
 }
 
@@ -122,7 +122,7 @@ impl Plan {
             all.extend(batches.map(|batch| Plan { window, batch, ..*self }));
         }
         if self.gso {
-            all.push(Plan { datagram: Some(1472), ..*self });
+            all.extend([1_472, 8_972].map(|datagram| Plan { datagram: Some(datagram), ..*self }));
         }
         all
     }
@@ -141,19 +141,28 @@ impl Source for Writer {
 /// Copies what comes to its place in the user's message, and looks at each message when it is whole.
 struct Copier {
     message: Vec<u8>,
+    /// The first message that was not what was sent.
+    wrong: Option<io::Error>,
 }
 
 impl Sink for Copier {
-    fn take(&mut self, position: u64, bytes: &[u8]) {
-        let at = (position % self.message.len() as u64) as usize;
-        // A piece beyond the message is not ours to place; the check of the message will tell.
-        if let Some(place) = self.message.get_mut(at..at + bytes.len()) {
-            place.copy_from_slice(bytes);
+    fn take(&mut self, mut position: u64, mut bytes: &[u8]) {
+        let len = self.message.len();
+        while !bytes.is_empty() {
+            let at = (position % len as u64) as usize;
+            let (piece, rest) = bytes.split_at(bytes.len().min(len - at));
+            self.message[at..at + piece.len()].copy_from_slice(piece);
+            position += piece.len() as u64;
+            bytes = rest;
+            if position.is_multiple_of(len as u64)
+                && let Err(error) = pattern::check(position / len as u64 - 1, &self.message)
+            {
+                self.wrong.get_or_insert(error);
+            }
         }
     }
 
-    fn arrived(&mut self, position: u64) -> io::Result<()> {
-        let len = self.message.len() as u64;
-        if position.is_multiple_of(len) { pattern::check(position / len - 1, &self.message) } else { Ok(()) }
+    fn arrived(&mut self, _: u64) -> io::Result<()> {
+        self.wrong.take().map_or(Ok(()), Err)
     }
 }

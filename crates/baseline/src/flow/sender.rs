@@ -12,6 +12,9 @@ use crate::mmsg::{HEAD, Outbox};
 use crate::transport::{Patience, SILENCE, timed_out};
 use crate::udp::UdpPair;
 
+/// Bytes of messages made together.
+const GROUP: u64 = 192 << 10;
+
 pub(super) struct Sender<'a> {
     pair: &'a UdpPair,
     shape: &'a Shape,
@@ -42,18 +45,25 @@ impl<'a> Sender<'a> {
 
     pub(super) fn run(mut self, source: &mut impl Source) -> io::Result<Measured> {
         let (total, message) = (self.shape.total(), self.shape.message as u64);
-        let mut buf = vec![0; self.shape.message];
+        // Some packets' worth of messages are made before they are sent: sent one by one, each would end in a small packet, and
+        // so be beaten.
+        let together = (GROUP / message).max(1);
+        let group = together * message;
+        let mut buf = vec![0; group as usize];
         let mut held = u64::MAX;
         let watch = Stopwatch::start();
         while self.acked < total {
             while self.sent < total && self.room() > 0 {
-                let number = self.sent / message;
+                let number = self.sent / group;
+                let end = group.min(total - number * group) as usize;
                 if number != held {
-                    source.write(number, &mut buf);
+                    for (i, one) in (0..).zip(buf[..end].chunks_mut(self.shape.message)) {
+                        source.write(number * together + i, one);
+                    }
                     held = number;
                 }
-                let from = (self.sent % message) as usize;
-                if !self.push(&buf[from..])? {
+                let from = (self.sent % group) as usize;
+                if !self.push(&buf[from..end])? {
                     break;
                 }
             }
