@@ -81,6 +81,6 @@ impl Descriptors {
     }
 }
 
-fn timespec(nanos: Nanos) -> Timespec {
+pub(crate) fn timespec(nanos: Nanos) -> Timespec {
     Timespec { tv_sec: (nanos / 1_000_000_000) as i64, tv_nsec: (nanos % 1_000_000_000) as i64 }
 }

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use tautline_device::Datagram;
 use tautline_link::Nanos;
-use tautline_mem::{ForkGuard, Owned, Presence};
+use tautline_mem::{ForkGuard, Owned};
 
 use crate::delivery::Delivery;
 use crate::descriptors::Descriptors;
 use crate::interface::Interface;
 use crate::peer::{Key, UNKNOWN};
+use crate::presence::Presence;
 use crate::wait::{Manners, Spinner, Turn};
 use crate::{Choice, Clock, Config, Counters, Event, Job, JoinError, PeerState, Rank, SendError};
 
@@ -43,7 +44,6 @@ pub(crate) struct Shared {
     fork: ForkGuard,
     descriptors: Option<Descriptors>,
     armed: AtomicBool,
-    closing: AtomicBool,
     manners: Manners,
     config: Config,
     rank: Rank,
@@ -66,10 +66,6 @@ impl Shared {
             interface.catch_up(now);
         }
         now
-    }
-
-    pub(crate) fn is_closing(&self) -> bool {
-        self.closing.load(Ordering::Relaxed)
     }
 
     pub(crate) fn is_armed(&self) -> bool {
@@ -160,11 +156,10 @@ impl Endpoint {
         let shared = Arc::new(Shared {
             interface: Owned::new(interface),
             clock,
-            presence: Presence::new(),
+            presence: Presence::new(watchdog)?,
             fork: ForkGuard::new(),
             descriptors,
             armed: AtomicBool::new(false),
-            closing: AtomicBool::new(false),
             manners: Manners::default(),
             config,
             rank: job.rank,
@@ -539,7 +534,6 @@ impl Owner {
             let thread = self.watchdog.try_lock().ok().and_then(|mut t| t.take());
             return std::mem::forget(thread);
         }
-        self.shared.closing.store(true, Ordering::Relaxed);
         self.shared.presence.close();
         let thread = self.watchdog.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {

@@ -22,6 +22,7 @@ mod interface;
 mod job;
 pub mod limits;
 mod peer;
+mod presence;
 mod rx;
 mod tx;
 mod wait;

@@ -3,17 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tautline_mem::Duty;
-
 use crate::endpoint::Shared;
 
-/// After so many looks that found the program parked and still, the watchdog sleeps until it is woken.
-const STILL_LOOKS: u32 = 4;
 /// So many looks in a row that found the program at work make the next ones rarer.
 const BUSY_LOOKS: u32 = 16;
 
 /// Starts the watchdog's thread; it ends when the node is closed.
 pub(crate) fn start(shared: Arc<Shared>, tick: Duration) -> std::io::Result<std::thread::JoinHandle<()>> {
+    shared.presence.set_alarm(tick);
     std::thread::Builder::new()
         .name("tautline-watchdog".into())
         .stack_size(256 * 1024)
@@ -21,33 +18,30 @@ pub(crate) fn start(shared: Arc<Shared>, tick: Duration) -> std::io::Result<std:
 }
 
 fn watch(shared: &Shared, tick: Duration) {
-    let (mut still, mut busy) = (0, 0);
+    let presence = &shared.presence;
+    let mut busy = 0;
     loop {
-        let before = shared.presence.polls();
-        let pause = if busy < BUSY_LOOKS { tick } else { 2 * tick };
-        let duty = if still < STILL_LOOKS {
-            shared.presence.rest(pause)
-        } else {
-            still = 0;
-            shared.presence.await_duty()
-        };
-        if duty == Duty::Leave {
+        presence.await_alarm();
+        if presence.is_closing() {
             return;
         }
-        if shared.presence.polls() != before {
-            (still, busy) = (0, busy + 1);
-        } else if shared.presence.is_parked() {
-            still += 1;
-        } else {
-            (still, busy) = (0, 0);
-            stand_in(shared, before, tick);
+        if presence.is_parked() {
+            // Its leaving sets the alarm again.
+            continue;
         }
+        if presence.has_moved() {
+            busy += 1;
+        } else {
+            busy = 0;
+            stand_in(shared, presence.polls(), tick);
+        }
+        presence.set_alarm(if busy < BUSY_LOOKS { tick } else { 2 * tick });
     }
 }
 
 /// Whether the program has neither polled since `before` nor parked inside the library.
 fn absent(shared: &Shared, before: u64) -> bool {
-    shared.presence.polls() == before && !shared.presence.is_parked() && !shared.is_closing()
+    shared.presence.polls() == before && !shared.presence.is_parked() && !shared.presence.is_closing()
 }
 
 /// Looks after the network until the program is back.
