@@ -79,7 +79,7 @@ impl Default for Config {
             receive_buffer: 212_992,
             message_window: 512 * 1024,
             silence: 1_000 * MILLI,
-            ack_delay: 500 * MICRO,
+            ack_delay: 1_500 * MICRO,
             ack_every: 24,
             rto_min: 3 * MILLI,
             rto_max: 200 * MILLI,
