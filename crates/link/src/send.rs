@@ -110,7 +110,9 @@ impl SendQueue {
         if slot.state == SlotState::Flying {
             slot.state = SlotState::Lost;
             self.in_flight -= charge(self.slot_mut(seq).len);
-            self.lost.push_back(seq);
+            // Oldest first: on a path that drops the tail of every burst, whatever comes first arrives.
+            let at = self.lost.iter().rposition(|&other| other.before(seq)).map_or(0, |before| before + 1);
+            self.lost.insert(at, seq);
         }
     }
 
