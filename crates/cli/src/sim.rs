@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
@@ -54,6 +54,9 @@ pub struct SimArgs {
 
 /// Runs seeds.
 pub fn sim(args: &SimArgs) -> Result<ExitCode> {
+    if args.seed.is_none() && args.seeds == 0 && args.messages == 0 {
+        bail!("no seed would be run\ngive --seeds 1 or more, or --messages");
+    }
     let options = Options { messages: args.per_seed, ..Options::default() };
     let good = match args.seed {
         Some(seed) => one(args, seed, &options)?,
@@ -76,7 +79,7 @@ fn one(args: &SimArgs, seed: u64, options: &Options) -> Result<bool> {
     Ok(report.is_good())
 }
 
-/// The account goes to standard error, so that the report stays readable.
+/// The account goes before the report, to standard output; beside JSON to standard error.
 fn trace(args: &SimArgs) -> Result<Trace> {
     let capture = match &args.pcap {
         None => None,
@@ -86,7 +89,12 @@ fn trace(args: &SimArgs) -> Result<Trace> {
             Some(Box::new(std::io::BufWriter::new(out)) as Box<dyn std::io::Write + Send>)
         }
     };
-    Ok(Trace::new(Some(Box::new(std::io::BufWriter::new(std::io::stderr()))), capture)?)
+    let out: Box<dyn std::io::Write + Send> = if args.json {
+        Box::new(std::io::BufWriter::new(std::io::stderr()))
+    } else {
+        Box::new(std::io::BufWriter::new(std::io::stdout()))
+    };
+    Ok(Trace::new(Some(out), capture)?)
 }
 
 fn account(report: &Report) -> serde_json::Value {

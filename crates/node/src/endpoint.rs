@@ -225,15 +225,16 @@ impl Endpoint {
     /// Gives a name the number by which this side sends to it; the same name gives the same key.
     pub fn key(&self, name: &str) -> Result<Key, SendError> {
         self.with(|i| {
-            let at = i.keys.iter().position(|k| k == name).unwrap_or_else(|| {
-                i.keys.push(name.to_owned());
-                for peer in &mut i.peers {
-                    let number = peer.table.get(name).copied().unwrap_or(UNKNOWN);
-                    peer.numbers.push(number);
-                }
-                i.keys.len() - 1
-            });
-            Key(at as u32)
+            if let Some(&at) = i.key_of.get(name) {
+                return Key(at);
+            }
+            for peer in &mut i.peers {
+                peer.numbers.push(peer.table.get(name).copied().unwrap_or(UNKNOWN));
+            }
+            let at = i.keys.len() as u32;
+            i.keys.push(name.to_owned());
+            i.key_of.insert(name.to_owned(), at);
+            Key(at)
         })
     }
 

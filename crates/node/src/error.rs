@@ -37,11 +37,11 @@ impl std::fmt::Display for SendError {
             SendError::TooLongForHandler(limit) => {
                 write!(
                     f,
-                    "that handler takes messages of at most {limit} bytes; register it with `on` for longer ones"
+                    "a message that goes in one frame has at most {limit} bytes here; begin it, and register its handler with `on`"
                 )
             }
             SendError::Forked => f.write_str(
-                "this process was forked from the one that joined; join in the child, or exec a new program",
+                "this process was forked from the one that joined and has no node; start it as a rank of its own",
             ),
             SendError::Closed => f.write_str("the node is closed"),
         }
@@ -80,7 +80,10 @@ impl std::fmt::Display for JoinError {
             JoinError::Handlers(why) => write!(f, "these handlers cannot be registered: {why}"),
             JoinError::NoDevice(tried) => {
                 f.write_str("no device could be opened:")?;
-                tried.iter().try_for_each(|t| write!(f, " {}: {};", t.device, t.reason))
+                let mut between = "";
+                tried.iter().try_for_each(|t| {
+                    write!(f, "{} {}: {}", std::mem::replace(&mut between, ";"), t.device, t.reason)
+                })
             }
             JoinError::System(error) => write!(f, "cannot join: {error}"),
         }

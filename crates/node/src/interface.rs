@@ -1,6 +1,6 @@
 //! The interface: device, links, and the order in which they are served.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use tautline_device::own::Own;
 use tautline_device::{Datagram, DeviceEvent, RxBatch, SlotId};
@@ -41,6 +41,8 @@ pub struct Interface {
     pub(crate) batch_depth: u32,
     pub(crate) handlers: Vec<(String, bool)>,
     pub(crate) keys: Vec<String>,
+    /// Where each name is in `keys`.
+    pub(crate) key_of: HashMap<String, u32>,
     pub(crate) doorkeeper: Doorkeeper,
     pub(crate) seed: u64,
     pub(crate) counters: Counters,
@@ -115,6 +117,7 @@ impl Interface {
             batch_depth: 0,
             handlers,
             keys: Vec::new(),
+            key_of: HashMap::new(),
             doorkeeper: Doorkeeper::new(entropy, limit),
             seed: u64::from_le_bytes(seed),
             counters: Counters::default(),

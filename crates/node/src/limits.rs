@@ -24,4 +24,7 @@ pub const HELLOS_FREE: u32 = 64;
 /// Bytes of the longest job description.
 pub const MAX_JOB_FILE: usize = 1 << 20;
 
+/// Handlers that may be under way at once; further messages for `async` handlers are dropped, and reported as failures.
+pub const MAX_RUNNING: usize = 1 << 16;
+
 const _: () = assert!(MAX_PEERS <= 1 << 16 && MAX_HANDLERS < 1 << 15 && MAX_NAME < 256);

@@ -247,9 +247,9 @@ impl Interface {
     pub(crate) fn check(&self, rank: Rank, incarnation: u32) -> Result<(), SendError> {
         let peer = self.peers.get(rank as usize).ok_or(SendError::NoSuchPeer(rank))?;
         match peer.state {
-            PeerState::Up if peer.incarnation == incarnation && !self.closed => Ok(()),
-            PeerState::Down(why) => Err(SendError::PeerGone(rank, why)),
             _ if self.closed => Err(SendError::Closed),
+            PeerState::Up if peer.incarnation == incarnation => Ok(()),
+            PeerState::Down(why) => Err(SendError::PeerGone(rank, why)),
             _ => Err(SendError::PeerGone(rank, crate::Down::Died(tautline_link::Death::Restarted))),
         }
     }

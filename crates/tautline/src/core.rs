@@ -12,7 +12,7 @@ use std::thread::ThreadId;
 use tautline_node::Delivery;
 
 use crate::messages::handlers::{Registered, Running};
-use crate::{Down, Event, Rank};
+use crate::{Down, Event, Rank, SendError};
 
 /// A message on its way in: who sends it, in which incarnation, under which number.
 pub(crate) type Incoming = (Rank, u32, u32);
@@ -38,6 +38,8 @@ pub(crate) struct Core {
     pub(crate) gone: RefCell<Vec<(Rank, u32, Down)>>,
     /// The last reachable peer went, and nobody has been told.
     pub(crate) deserted: Cell<Option<(Rank, Down)>>,
+    /// The endpoint was closed, by whichever of its clones.
+    pub(crate) closed: Cell<bool>,
     /// Events came that the program has not been told of.
     pub(crate) news: Cell<bool>,
     /// The node's activity when the oldest of `blocked` and `grants` was last tried in vain.
@@ -89,6 +91,7 @@ impl Core {
             grants: RefCell::default(),
             gone: RefCell::default(),
             deserted: Cell::new(None),
+            closed: Cell::new(false),
             news: Cell::new(false),
             tried_at: Cell::new(u64::MAX),
             wakes,
@@ -106,6 +109,12 @@ impl Core {
         if !self.node.with(|i| i.is_closed()).unwrap_or(true) {
             let _ = self.node.close();
         }
+    }
+
+    /// Whatever waits for messages has an end when the endpoint is closed.
+    #[inline]
+    pub(crate) fn check_open(&self) -> Result<(), SendError> {
+        if self.closed.get() { Err(SendError::Closed) } else { Ok(()) }
     }
 
     /// Whether something that would have blocked may succeed now.

@@ -197,6 +197,7 @@ impl Endpoint {
     /// Returns how many bytes were taken. What is not extracted holds its sender back: the receiver paces the network (M-8).
     pub fn extract(&self, bytes: usize) -> Result<usize> {
         let _guard = Extracting::enter(&self.core.extracting)?;
+        self.core.check_open()?;
         dispatch_all::run_woken(&self.core);
         let mut delivery: Option<Box<Delivery>> = self.core.delivery.borrow_mut().take();
         let taking = delivery.as_mut().expect("one delivery per endpoint, and no extraction inside another");
@@ -220,6 +221,7 @@ impl Endpoint {
         if self.core.extracting.get() {
             return Err(Error::Reentrant);
         }
+        self.core.check_open()?;
         if self.core.news.replace(false) {
             return Ok(true);
         }
@@ -336,11 +338,12 @@ impl Endpoint {
     }
 
     /// Closes in good order: what was sent is delivered first, unless its peer is gone or the configured time is over. Handlers
-    /// may not.
+    /// may not. Calls on clones then say that the node is closed.
     pub fn close(self) -> Result<()> {
         if self.core.extracting.get() {
             return Err(Error::Reentrant);
         }
+        self.core.closed.set(true);
         self.core.node.close()?;
         Ok(())
     }

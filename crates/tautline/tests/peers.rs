@@ -187,3 +187,26 @@ fn builder_mistakes() {
         assert!(error.contains(word), "{error}");
     }
 }
+
+/// N-9: after a close, every call on a clone says so, and none hangs.
+#[test]
+fn a_closed_endpoint_says_so() {
+    let _limit = common::Limit::seconds(30);
+    run(2, |job| {
+        let ep = join(Endpoint::builder().on_short("x", |_: Short<'_>| {}), job);
+        let peer = 1 - ep.rank();
+        ep.send(peer, "x", b"").unwrap();
+        ep.serve(1).unwrap();
+        let clone = ep.clone();
+        let mut half = ep.begin(peer, "x", 10).unwrap();
+        ep.close().unwrap();
+        let closed = |result: tautline::Result<()>| {
+            assert!(matches!(result, Err(Error::Send(SendError::Closed))), "{result:?}");
+        };
+        closed(half.piece(b"12345"));
+        closed(clone.send(peer, "x", b""));
+        closed(clone.serve(1));
+        closed(clone.extract(1).map(drop));
+        closed(clone.wait(Some(Duration::from_millis(1))).map(drop));
+    });
+}

@@ -24,7 +24,7 @@ mod tune;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tautline_baseline::cpu::{self, Burner};
@@ -135,6 +135,11 @@ fn measure(args: &BenchArgs, path: Path, extent: Extent, signals: &mut Signals) 
     let machine = machine::State::look(extent, pinned);
     let rounds = args.rounds.map_or(extent.rounds(), usize::from);
     let cells = plan::cells(extent, path == Path::Veth, &args.only);
+    if cells.is_empty() {
+        bail!(
+            "--only leaves nothing to measure\ntry one word less; sizes are 0, 8, 64, 256, 1K, 4K, 16K, 64K, 256K, 1M and 4M"
+        );
+    }
     let results = cells
         .iter()
         .map(|cell| rows::Result { cell: *cell, figures: Vec::new(), errors: Vec::new() })

@@ -34,7 +34,7 @@ impl FromStr for Only {
 
     fn from_str(text: &str) -> Result<Only, String> {
         let mut only = Only::default();
-        for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
+        for word in text.split(',').map(str::trim) {
             if let Some(test) = Test::ALL.into_iter().find(|test| test.name() == word) {
                 only.tests.push(test);
             } else if SYSTEMS.contains(&word) || WAYS.contains(&word) {

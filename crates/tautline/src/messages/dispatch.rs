@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use tautline_node::Delivery;
-use tautline_node::limits::MAX_EVENTS;
+use tautline_node::limits::{MAX_EVENTS, MAX_RUNNING};
 use tautline_node::wire::{Record, Records};
 
 use super::handlers::{Plain, Registered, Running, StreamHandler};
@@ -13,9 +13,6 @@ use super::incoming::Short;
 use super::stream::{End, Stream};
 use crate::core::{Core, Incoming};
 use crate::{Event, Rank};
-
-/// Handlers that may be under way at once; further messages for `async` handlers are dropped, and reported as failures.
-const MAX_RUNNING: usize = 1 << 16;
 
 /// A handler's slot whose message has got new bytes in the current delivery.
 type Run = Option<(usize, usize)>;
