@@ -223,6 +223,24 @@ impl Link {
         self.tx.waiting()
     }
 
+    /// One past the newest slot pushed.
+    #[inline]
+    pub fn end(&self) -> Seq {
+        self.tx.end()
+    }
+
+    /// One past the newest slot that was sent at all.
+    #[inline]
+    pub fn sent_to(&self) -> Seq {
+        self.tx.next
+    }
+
+    /// One past the newest slot up to which everything is acknowledged.
+    #[inline]
+    pub fn acknowledged_to(&self) -> Seq {
+        self.tx.base
+    }
+
     /// Whether nothing need be sent at once: no data waits, no repair, no answer that was asked for, no news.
     #[inline]
     pub fn is_calm(&self) -> bool {

@@ -37,6 +37,8 @@ pub(crate) struct Open {
     pub(crate) capacity: usize,
     /// The last record, if it may still grow: its message and where its header starts.
     pub(crate) tail: Option<(u32, usize)>,
+    /// One past the last slot that was pushed before this one was opened.
+    pub(crate) behind: Seq,
 }
 
 #[derive(Debug)]

@@ -2,6 +2,7 @@
 
 use tautline_device::{Channel, Datagram, HEADROOM, RouteId, SlotId};
 use tautline_link::{Nanos, Transmit};
+use tautline_wire::Seq;
 use tautline_wire::record::{self, LONG_LEN, SHORT_LEN};
 
 use crate::interface::Interface;
@@ -92,8 +93,9 @@ impl Interface {
             return Err(SendError::WouldBlock);
         }
         let capacity = self.capacity(peer);
+        let behind = peer.peering.link().map_or(Seq(0), tautline_link::Link::end);
         let slot = self.device.arena().take().ok_or(SendError::WouldBlock)?;
-        self.peers[rank as usize].open = Some(Open { slot, used: 0, capacity, tail: None });
+        self.peers[rank as usize].open = Some(Open { slot, used: 0, capacity, tail: None, behind });
         Ok(())
     }
 
@@ -414,16 +416,16 @@ impl Interface {
         }
     }
 
-    /// Whether the open slot may stay open for company: always while the link cannot send anyway, and, as an option,
-    /// while earlier slots are unacknowledged.
+    /// Whether the open slot may stay open for company: always while slots from before it cannot be sent anyway, and, as an
+    /// option, while they are unacknowledged. Slots pushed later do not count: control slots would overtake it for ever.
     #[inline]
     fn may_wait(&self, rank: Rank) -> bool {
         let peer = &self.peers[rank as usize];
-        let Some(link) = peer.peering.link() else { return false };
-        let full = peer.open.as_ref().is_none_or(|o| o.capacity - o.used < SHORT_LEN);
-        !full
+        let (Some(link), Some(open)) = (peer.peering.link(), &peer.open) else { return false };
+        open.capacity - open.used >= SHORT_LEN
             && link.is_open()
-            && (link.waiting() > 0 || self.config.share_frames && link.unacknowledged() > 0)
+            && (link.sent_to().before(open.behind)
+                || self.config.share_frames && link.acknowledged_to().before(open.behind))
     }
 
     /// Sends bytes that are no slot: handshake frames.
