@@ -96,6 +96,6 @@ impl Config {
     /// An idle link lets itself be heard this often; the higher rank of a pair waits a little longer, so that one
     /// exchange serves both (L-17).
     pub(crate) fn heartbeat(&self, higher: bool) -> Nanos {
-        if higher { self.silence / 4 + self.silence / 16 } else { self.silence / 4 }
+        if higher { self.silence / 3 + self.silence / 16 } else { self.silence / 3 }
     }
 }

@@ -106,7 +106,7 @@ fn idle_heartbeats() {
     let before: u64 = world.pipes.iter().map(|p| p.offered).sum();
     world.run(20 * SECOND);
     let frames = world.pipes.iter().map(|p| p.offered).sum::<u64>() - before;
-    assert!((140..=162).contains(&frames), "{frames} frames in 20 s");
+    assert!((105..=122).contains(&frames), "{frames} frames in 20 s");
 }
 
 fn close_count(world: &World, side: usize) -> usize {
