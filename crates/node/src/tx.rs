@@ -108,7 +108,7 @@ impl Interface {
             self.device.arena().give(open.slot);
         } else if rank == self.rank {
             let bytes = &self.device.arena_ref().payload(open.slot)[..open.used];
-            // Room was there when the slot was opened, and nobody else pushes.
+            // Room was there when the slot was opened, and control slots leave it alone.
             self.own.push(bytes, &[]).expect("the own channel had room");
             self.device.arena().give(open.slot);
         } else if let Some(link) = peer.peering.link_mut().filter(|l| l.is_open()) {
@@ -326,7 +326,9 @@ impl Interface {
         let Some(slot) = self.device.arena().take() else { return false };
         self.device.arena().payload_mut(slot)[..bytes.len()].copy_from_slice(bytes);
         if rank == self.rank {
-            let pushed = self.own.push(bytes, &[]).is_ok();
+            // The open slot's room is taken.
+            let taken = usize::from(self.peers[rank as usize].open.is_some());
+            let pushed = self.own.room() > taken && self.own.push(bytes, &[]).is_ok();
             self.device.arena().give(slot);
             return pushed;
         }
