@@ -34,7 +34,8 @@ impl FromStr for Only {
 
     fn from_str(text: &str) -> Result<Only, String> {
         let mut only = Only::default();
-        for word in text.split(',').map(str::trim) {
+        // No word at all wants everything.
+        for word in text.split(',').map(str::trim).filter(|_| !text.trim().is_empty()) {
             if let Some(test) = Test::ALL.into_iter().find(|test| test.name() == word) {
                 only.tests.push(test);
             } else if SYSTEMS.contains(&word) || WAYS.contains(&word) {
@@ -99,6 +100,8 @@ mod tests {
             "what ours is compared with comes along"
         );
         assert!(wanted.iter().all(|cell| cell.system.name() != "pipe"));
+        assert_eq!("".parse(), Ok(Only::default()));
+        assert!("latency,,8".parse::<Only>().is_err());
         assert!("nonsense".parse::<Only>().unwrap_err().contains("latency"));
     }
 }
