@@ -126,6 +126,23 @@ fn orphans_are_ended_too() {
     assert!(!is_running(&orphan));
 }
 
+/// Output that cannot be passed on is a failure, and said; a reader that has seen enough is none.
+#[test]
+fn lost_output_is_told() {
+    let run = |out: Stdio| {
+        let mut child = tautline();
+        child.args(["run", "-n", "2", "--tag", "echo", "hi"]).stdout(out).stderr(Stdio::piped());
+        child.spawn().unwrap().wait_with_output().unwrap()
+    };
+    let full = run(std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap().into());
+    assert_eq!(full.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&full.stderr);
+    assert!(said.contains("output of the ranks was lost"), "{said}");
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    assert_eq!(run(writer.into()).status.code(), Some(0));
+}
+
 fn is_running(pid: &str) -> bool {
     // What is dead and not yet reaped does not run.
     std::fs::read_to_string(format!("/proc/{pid}/stat"))

@@ -138,14 +138,9 @@ impl Interface {
             && self.may_take(peer);
         let Some(slot) = clear.then(|| self.device.arena().take()).flatten() else { return false };
         let peer = &mut self.peers[rank as usize];
-        let Some(link) = peer.peering.link_mut() else { return false };
+        let link = peer.peering.link_mut().expect("it is clear");
         let bytes = self.device.arena().slot_mut(slot);
-        let head = record::write::short(
-            &mut bytes[HEADROOM..],
-            peer.numbers[key.0 as usize] & !SHORT_ONLY,
-            data.len(),
-        );
-        bytes[HEADROOM + head..HEADROOM + len].copy_from_slice(data);
+        put_short(&mut bytes[HEADROOM..], peer.numbers[key.0 as usize] & !SHORT_ONLY, data);
         let transmit = link.push_clear(now, slot.0, len as u32);
         let range = HEADROOM - transmit.head_len()..HEADROOM + len;
         link.finish(&transmit, now, &mut bytes[range.clone()]);
@@ -167,9 +162,7 @@ impl Interface {
         let Some(open) = peer.open.as_mut().filter(|_| number != UNKNOWN) else { return false };
         let room = &mut self.device.arena().payload_mut(open.slot)[open.used..open.capacity];
         let Some(room) = room.get_mut(..SHORT_LEN + data.len()) else { return false };
-        let head = record::write::short(room, number & !SHORT_ONLY, data.len());
-        room[head..].copy_from_slice(data);
-        open.used += room.len();
+        open.used += put_short(room, number & !SHORT_ONLY, data);
         open.tail = None;
         true
     }
@@ -180,9 +173,7 @@ impl Interface {
         self.open_slot(rank, SHORT_LEN + data.len())?;
         let open = self.peers[rank as usize].open.as_mut().expect("opened above");
         let room = &mut self.device.arena().payload_mut(open.slot)[open.used..open.capacity];
-        let head = record::write::short(room, handler, data.len());
-        room[head..head + data.len()].copy_from_slice(data);
-        open.used += head + data.len();
+        open.used += put_short(room, handler, data);
         open.tail = None;
         Ok(())
     }
@@ -437,6 +428,14 @@ impl Interface {
         self.device.arena().payload_mut(slot)[..bytes.len()].copy_from_slice(bytes);
         self.device.send(route, slot, HEADROOM..HEADROOM + bytes.len());
     }
+}
+
+/// Writes a whole small message; returns its bytes.
+#[inline]
+fn put_short(room: &mut [u8], handler: u16, data: &[u8]) -> usize {
+    let head = record::write::short(room, handler, data.len());
+    room[head..head + data.len()].copy_from_slice(data);
+    head + data.len()
 }
 
 /// Builds a frame in a slot of its own: control frames, fragments, probes, and everything on a sealed link.

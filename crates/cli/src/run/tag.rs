@@ -1,12 +1,12 @@
 //! Output of the ranks, line by line, each with its rank in front.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::process::Child;
 use std::thread::JoinHandle;
 
 /// The threads that pass output on; none unless the ranks' output was redirected to us.
 #[derive(Default)]
-pub struct Output(Vec<JoinHandle<()>>);
+pub struct Output(Vec<JoinHandle<io::Result<()>>>);
 
 impl Output {
     /// Passes on what this rank writes, if it writes to us.
@@ -19,31 +19,39 @@ impl Output {
         }
     }
 
-    /// Waits until everything is passed on; only when no process is left that could write.
-    pub fn finish(self) {
+    /// Waits until everything is passed on; only when no process is left that could write. An error if some of it was lost, unless
+    /// because whoever read it has gone.
+    pub fn finish(self) -> io::Result<()> {
+        let mut result = Ok(());
         for thread in self.0 {
-            let _ = thread.join();
+            let passed = thread
+                .join()
+                .unwrap_or_else(|_| Err(io::Error::other("a thread that passes it on ended early")));
+            result = result.and(passed);
         }
+        result.or_else(|error| if error.kind() == io::ErrorKind::BrokenPipe { Ok(()) } else { Err(error) })
     }
 }
 
 /// The longest line that is kept together.
 const LINE_MAX: u64 = 64 << 10;
 
-fn pass_on<W: Write>(rank: usize, from: impl Read, to: impl Fn() -> W) {
+fn pass_on<W: Write>(rank: usize, from: impl Read, to: impl Fn() -> W) -> io::Result<()> {
     let mut from = BufReader::new(from);
     let mut line = Vec::new();
+    let mut result = Ok(());
     loop {
         line.clear();
         line.extend_from_slice(format!("[{rank}] ").as_bytes());
         match from.by_ref().take(LINE_MAX).read_until(b'\n', &mut line) {
             Ok(n) if n > 0 => {}
-            _ => return,
+            _ => return result,
         }
         if line.last() != Some(&b'\n') {
             line.push(b'\n');
         }
         // Our own reader may be gone; the ranks must not stall for that.
-        let _ = to().write_all(&line);
+        let mut out = to();
+        result = result.and(out.write_all(&line).and_then(|()| out.flush()));
     }
 }

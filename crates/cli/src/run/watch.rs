@@ -39,6 +39,8 @@ struct Watch {
     /// When the next phase begins.
     due: Option<Instant>,
     grace: Duration,
+    /// Not everything that the ranks wrote could be passed on.
+    output_lost: bool,
 }
 
 /// Waits until no process is left, and returns the launcher's own exit code.
@@ -56,13 +58,18 @@ pub fn until_the_end(job: Started, mut signals: Signals, grace: Duration) -> Res
         phase: Phase::Running,
         due: None,
         grace,
+        output_lost: false,
     };
     while watch.alive.iter().any(Option::is_some) {
         watch.turn(&mut signals)?;
     }
     end_orphans(grace);
-    output.finish();
+    let passed_on = output.finish();
     watch.report();
+    if let Err(error) = passed_on {
+        eprintln!("tautline: output of the ranks was lost: {error}\n  is there room where it goes?");
+        watch.output_lost = true;
+    }
     Ok(watch.exit_code())
 }
 
@@ -133,7 +140,8 @@ impl Watch {
             return ExitCode::from((128 + signal.as_raw()) as u8);
         }
         let failed = self.first_failure.and_then(|rank| self.ended[rank]);
-        failed.map_or(ExitCode::SUCCESS, |status| ExitCode::from(code_of(status)))
+        let otherwise = if self.output_lost { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+        failed.map_or(otherwise, |status| ExitCode::from(code_of(status)))
     }
 
     /// One line per rank that did not end with 0, if there is any.
