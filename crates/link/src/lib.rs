@@ -20,6 +20,7 @@ mod cookie;
 mod keys;
 mod link;
 mod path;
+mod queue;
 mod reassembly;
 mod recovery;
 mod recv;

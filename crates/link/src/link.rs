@@ -8,10 +8,10 @@ use tautline_wire::{Handshake, Seq};
 
 use crate::congestion::Congestion;
 use crate::path::Path;
+use crate::queue::SendQueue;
 use crate::recv::Receiver;
 use crate::rtt::Rtt;
 use crate::seal::Seal;
-use crate::send::SendQueue;
 use crate::{Config, Nanos, SEAL_LEN, Token};
 
 /// Something that happened to a link.
@@ -203,6 +203,16 @@ impl Link {
     pub fn push(&mut self, token: Token, len: u32) -> Seq {
         assert!(self.is_open() && len > 0, "push on a link that is not open, or of nothing");
         self.tx.push(token, len)
+    }
+
+    /// As [`Link::push`], in front of slots that wait to be sent for the first time, which get later numbers: for what the other side
+    /// waits for. Every other slot at most overtakes (W-6).
+    ///
+    /// # Panics
+    /// As [`Link::push`].
+    pub fn push_ahead(&mut self, token: Token, len: u32) {
+        assert!(self.is_open() && len > 0, "push on a link that is not open, or of nothing");
+        self.tx.push_ahead(token, len);
     }
 
     /// Payload bytes that a slot can have now so that it fits one frame (L-20).

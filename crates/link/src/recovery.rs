@@ -2,7 +2,7 @@
 //! slots ahead of a gap are kept.
 
 use crate::Policy;
-use crate::send::{SendQueue, SlotState};
+use crate::queue::{SendQueue, SlotState};
 
 /// Packets that must overtake one before it counts as lost, to begin with (L-9).
 pub(crate) const REORDER_MIN: u64 = 3;
@@ -109,7 +109,7 @@ mod tests {
             let slot = queue.slot_mut(seq);
             slot.packet = u64::from(i) + 1;
             slot.state = SlotState::Flying;
-            queue.in_flight += crate::send::charge(1000);
+            queue.in_flight += crate::queue::charge(1000);
         }
         queue
     }

@@ -1,6 +1,5 @@
-//! What is sent: the queue of slots, and the choice of the next frame.
+//! What is sent: the choice of the next frame, and its making.
 
-use std::collections::VecDeque;
 use std::ops::Range;
 
 use tautline_wire::ext::{self, FRAGMENT_LEN};
@@ -8,150 +7,11 @@ use tautline_wire::frame::{HEADER_LEN, flags, put_tag};
 use tautline_wire::{Header, Kind, Seq};
 
 use crate::link::{SENT_TIMES, State};
+use crate::queue::{SlotState, charge};
 use crate::{Link, Nanos, SEAL_LEN, Token};
-
-/// What a frame costs the receiving host beside its bytes; the kernel's bookkeeping for a datagram, roughly.
-pub(crate) fn charge(len: u32) -> u32 {
-    if len < 512 { 768 } else { len + 320 }
-}
 
 /// Acknowledged slots that may wait to be given back while there is nothing else to do.
 const FREED_BEHIND: usize = 16;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SlotState {
-    Waiting,
-    Flying,
-    Lost,
-    Done,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Slot {
-    pub(crate) token: Token,
-    pub(crate) len: u32,
-    /// The packet that carried it last.
-    pub(crate) packet: u64,
-    pub(crate) state: SlotState,
-    pub(crate) resent: bool,
-}
-
-/// Slots from the oldest unacknowledged one to the newest.
-#[derive(Debug)]
-pub(crate) struct SendQueue {
-    pub(crate) slots: VecDeque<Slot>,
-    /// Sequence number of `slots[0]`.
-    pub(crate) base: Seq,
-    /// The first slot never sent.
-    pub(crate) next: Seq,
-    /// Slots before this one may be sent.
-    pub(crate) credit: Seq,
-    /// Charged bytes of slots in state flying.
-    pub(crate) in_flight: u32,
-    pub(crate) lost: VecDeque<Seq>,
-    /// A slot that is being sent in fragments, and how far that has come.
-    fragmenting: Option<(Seq, u32)>,
-}
-
-impl SendQueue {
-    pub(crate) fn new(start: Seq, credit: u32) -> SendQueue {
-        SendQueue {
-            slots: VecDeque::with_capacity(64),
-            base: start,
-            next: start,
-            credit: start.ahead(credit),
-            in_flight: 0,
-            // Repairs allocate nothing, either.
-            lost: VecDeque::with_capacity(credit.min(1024) as usize),
-            fragmenting: None,
-        }
-    }
-
-    pub(crate) fn push(&mut self, token: Token, len: u32) -> Seq {
-        let seq = self.end();
-        self.slots.push_back(Slot { token, len, packet: 0, state: SlotState::Waiting, resent: false });
-        seq
-    }
-
-    /// One past the newest slot.
-    #[inline]
-    pub(crate) fn end(&self) -> Seq {
-        self.base.ahead(self.slots.len() as u32)
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.slots.len()
-    }
-
-    #[inline]
-    pub(crate) fn waiting(&self) -> usize {
-        self.end().distance(self.next) as usize
-    }
-
-    /// Nothing waits to be sent, for the first time or again.
-    #[inline]
-    pub(crate) fn is_idle(&self) -> bool {
-        self.next == self.end() && self.lost.is_empty() && self.fragmenting.is_none()
-    }
-
-    #[inline]
-    pub(crate) fn slot_mut(&mut self, seq: Seq) -> &mut Slot {
-        &mut self.slots[seq.distance(self.base) as usize]
-    }
-
-    /// Slots have been sent that are neither acknowledged nor known to be lost.
-    pub(crate) fn flying(&self) -> bool {
-        self.in_flight > 0
-    }
-
-    /// Marks a flying slot lost; it will be sent again.
-    pub(crate) fn lose(&mut self, seq: Seq) {
-        let slot = self.slot_mut(seq);
-        if slot.state == SlotState::Flying {
-            slot.state = SlotState::Lost;
-            self.in_flight -= charge(self.slot_mut(seq).len);
-            // Oldest first: on a path that drops the tail of every burst, whatever comes first arrives.
-            let at = self.lost.iter().rposition(|&other| other.before(seq)).map_or(0, |before| before + 1);
-            self.lost.insert(at, seq);
-        }
-    }
-
-    /// A slot was acknowledged; returns its token and charge if that is news.
-    #[inline]
-    pub(crate) fn acknowledge(&mut self, seq: Seq) -> Option<(Token, u32)> {
-        let slot = self.slot_mut(seq);
-        let (token, cost, state) = (slot.token, charge(slot.len), slot.state);
-        match state {
-            SlotState::Done | SlotState::Waiting => return None,
-            SlotState::Flying => self.in_flight -= cost,
-            SlotState::Lost => {}
-        }
-        self.slot_mut(seq).state = SlotState::Done;
-        Some((token, cost))
-    }
-
-    pub(crate) fn drain(&mut self, mut free: impl FnMut(Token)) {
-        for slot in self.slots.drain(..) {
-            if slot.state != SlotState::Done {
-                free(slot.token);
-            }
-        }
-        self.base = self.next;
-        self.in_flight = 0;
-        self.lost.clear();
-        self.fragmenting = None;
-    }
-
-    fn next_lost(&mut self) -> Option<Seq> {
-        while let Some(&seq) = self.lost.front() {
-            if !seq.before(self.base) && self.slot_mut(seq).state == SlotState::Lost {
-                return Some(seq);
-            }
-            self.lost.pop_front();
-        }
-        None
-    }
-}
 
 /// The payload of a frame: part or all of a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -143,7 +143,7 @@ impl Interface {
             }
             let last = entries.peek().is_none();
             record::write::handlers(&mut bytes, last, at - head);
-            self.push_control(rank, &bytes[..at]);
+            self.push_control(rank, &bytes[..at], false);
             if last {
                 break;
             }

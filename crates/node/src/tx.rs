@@ -312,8 +312,9 @@ impl Interface {
         }
     }
 
-    /// A control slot of its own (W-6): tables and windows do not wait behind messages that are being written.
-    pub(crate) fn push_control(&mut self, rank: Rank, bytes: &[u8]) -> bool {
+    /// A control slot of its own (W-6): tables and windows do not wait behind messages that are being written. One that overtakes does
+    /// not wait behind messages that are not yet sent, either.
+    pub(crate) fn push_control(&mut self, rank: Rank, bytes: &[u8], overtakes: bool) -> bool {
         let Some(slot) = self.device.arena().take() else { return false };
         self.device.arena().payload_mut(slot)[..bytes.len()].copy_from_slice(bytes);
         if rank == self.rank {
@@ -323,24 +324,29 @@ impl Interface {
             self.device.arena().give(slot);
             return pushed;
         }
-        match self.peers[rank as usize].peering.link_mut().filter(|l| l.is_open()) {
+        let peer = &mut self.peers[rank as usize];
+        match peer.peering.link_mut().filter(|l| l.is_open()) {
+            Some(link) if overtakes => {
+                link.push_ahead(slot.0, bytes.len() as u32);
+                if let Some(open) = &mut peer.open {
+                    open.behind = open.behind.next();
+                }
+                self.mark_dirty(rank);
+            }
             Some(link) => {
                 link.push(slot.0, bytes.len() as u32);
                 self.mark_dirty(rank);
-                true
             }
-            None => {
-                self.device.arena().give(slot);
-                true
-            }
+            None => self.device.arena().give(slot),
         }
+        true
     }
 
     /// Lets the peer send up to `limit` bytes of a message (M-5). False if that must be tried again.
     pub(crate) fn grant_window(&mut self, rank: Rank, message: u32, limit: u64) -> bool {
         let mut bytes = [0; LONG_LEN];
         record::write::window(&mut bytes, message, limit);
-        self.push_control(rank, &bytes)
+        self.push_control(rank, &bytes, true)
     }
 
     /// A message has ended, or a batch: whatever is in the open slot leaves, unless it may wait for company (N-2).

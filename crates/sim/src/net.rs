@@ -208,6 +208,11 @@ impl Net {
         from as usize * self.ports.len() + to as usize
     }
 
+    /// When the last frame that one sent reaches the other, not counting what the network repeats.
+    pub(crate) fn last_arrival(&self, from: u32, to: u32) -> Nanos {
+        self.paths[self.path_index(from, to)].last_arrival
+    }
+
     pub(crate) fn path_mut(&mut self, from: u32, to: u32) -> &mut Path {
         let at = self.path_index(from, to);
         &mut self.paths[at]

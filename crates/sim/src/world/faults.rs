@@ -110,7 +110,9 @@ impl World {
             let paused = lock(&self.net).ports[other as usize].not_before.saturating_sub(now);
             let Some(up) = &self.nodes[other as usize].up else { continue };
             if up.ep.peer_state(node) == Some(PeerState::Up) {
-                let mut until = now + SILENCE + 200 * MILLI;
+                // What the dead sent and is still under way is heard once more; what the network repeats is not.
+                let heard = lock(&self.net).last_arrival(node, other).max(now);
+                let mut until = heard + SILENCE + 200 * MILLI;
                 // What waits in the buffer of a node that looks rarely is heard when it is read.
                 if self.nodes[other as usize].next_extract > now {
                     until += SILENCE;

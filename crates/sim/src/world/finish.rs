@@ -11,8 +11,9 @@ const MILLI: Nanos = 1_000_000;
 const PROGRESS: Nanos = 10 * 200 * MILLI;
 /// Until channels have come about anew after healing, nothing can move: silence, then hellos at their longest interval.
 const RECONNECT: Nanos = 2_500 * MILLI;
-/// No run takes longer than this after healing.
-const LONGEST: Nanos = 200_000 * MILLI;
+/// No run takes longer than this after healing. Every flow must move all the while ([`PROGRESS`]); this ends worlds that move for ever. The
+/// slowest that the swarm draws have two slots of credit and a round trip of several milliseconds: a hundred thousand slots take minutes.
+const LONGEST: Nanos = 2_000_000 * MILLI;
 
 impl World {
     /// Whether everything is done; or whether something that should go on does not.
