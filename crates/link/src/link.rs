@@ -210,9 +210,9 @@ impl Link {
     ///
     /// # Panics
     /// As [`Link::push`].
-    pub fn push_ahead(&mut self, token: Token, len: u32) {
+    pub fn push_ahead(&mut self, token: Token, len: u32) -> Seq {
         assert!(self.is_open() && len > 0, "push on a link that is not open, or of nothing");
-        self.tx.push_ahead(token, len);
+        self.tx.push_ahead(token, len)
     }
 
     /// Payload bytes that a slot can have now so that it fits one frame (L-20).

@@ -64,12 +64,13 @@ impl SendQueue {
     }
 
     /// As [`SendQueue::push`], but in front of those that wait; only every other slot overtakes, so that all get on (W-6).
-    pub(crate) fn push_ahead(&mut self, token: Token, len: u32) {
+    pub(crate) fn push_ahead(&mut self, token: Token, len: u32) -> Seq {
         let first = if self.next.before(self.overtake) { self.overtake } else { self.next };
         let at = (first.distance(self.base) as u32).min(self.slots.len() as u32);
         let slot = Slot { token, len, packet: 0, state: SlotState::Waiting, resent: false };
         self.slots.insert(at as usize, slot);
         self.overtake = self.base.ahead(at + 2);
+        self.base.ahead(at)
     }
 
     pub(crate) fn push(&mut self, token: Token, len: u32) -> Seq {
@@ -169,7 +170,7 @@ mod tests {
         let mut queue = SendQueue::new(Seq(u32::MAX - 3), 64);
         (0..4).for_each(|token| _ = queue.push(token, 1));
         queue.next = queue.next.next();
-        (10..14).for_each(|token| queue.push_ahead(token, 1));
+        (10..14).for_each(|token| _ = queue.push_ahead(token, 1));
         let order = |queue: &SendQueue| queue.slots.iter().map(|slot| slot.token).collect::<Vec<_>>();
         assert_eq!(order(&queue), [0, 10, 1, 11, 2, 12, 3, 13]);
         // When those are on their way, the next one is the first again.

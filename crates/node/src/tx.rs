@@ -327,8 +327,8 @@ impl Interface {
         let peer = &mut self.peers[rank as usize];
         match peer.peering.link_mut().filter(|l| l.is_open()) {
             Some(link) if overtakes => {
-                link.push_ahead(slot.0, bytes.len() as u32);
-                if let Some(open) = &mut peer.open {
+                let seq = link.push_ahead(slot.0, bytes.len() as u32);
+                if let Some(open) = peer.open.as_mut().filter(|open| seq.before(open.behind)) {
                     open.behind = open.behind.next();
                 }
                 self.mark_dirty(rank);
