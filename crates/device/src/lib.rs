@@ -1,6 +1,6 @@
 //! Devices: what moves bytes.
 //!
-//! What lives here: the two kinds of device as traits ([`Datagram`], [`Channel`]), the [`udp`] device, the channel of a
+//! What lives here: the two kinds of device as traits ([`Datagram`], [`Channel`]), the [`udp`] device, shared memory ([`shm`]), the channel of a
 //! process to itself ([`own`]), the wrappers [`fault`], [`trace`] and [`pcap`], and, in `sys`, every system call. What does
 //! not: anything about reliability, order or peers; a device says what it guarantees and the link adds the rest.
 
@@ -10,6 +10,7 @@ pub mod fault;
 pub mod inherit;
 pub mod own;
 pub mod pcap;
+pub mod shm;
 mod sys;
 pub mod trace;
 pub mod udp;
@@ -141,7 +142,7 @@ pub trait Channel: Send {
     /// The largest frame.
     fn max_frame(&self) -> usize;
     /// How many frames of the largest size may be pushed now.
-    fn room(&self) -> usize;
+    fn room(&mut self) -> usize;
     /// Pushes one frame made of two parts. Refused, with nothing pushed, when there is no room or the other side is gone.
     fn push(&mut self, head: &[u8], body: &[u8]) -> Result<(), PushError>;
     /// Lets the other side see what was pushed: the doorbell.
@@ -154,7 +155,7 @@ pub trait Channel: Send {
     /// Ends the channel; what was pushed can still be popped by the other side.
     fn close(&mut self);
     /// Whether the other side has closed or died, and everything it pushed has been popped.
-    fn is_finished(&self) -> bool;
+    fn is_finished(&mut self) -> bool;
 }
 
 /// Why a frame was not pushed.

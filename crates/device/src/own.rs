@@ -74,7 +74,7 @@ impl Channel for Own {
         self.max_frame
     }
 
-    fn room(&self) -> usize {
+    fn room(&mut self) -> usize {
         if self.closed { 0 } else { (self.ring.len() - self.used) / (LENGTH + self.max_frame) }
     }
 
@@ -116,7 +116,7 @@ impl Channel for Own {
         self.closed = true;
     }
 
-    fn is_finished(&self) -> bool {
+    fn is_finished(&mut self) -> bool {
         self.closed && self.used == 0
     }
 }

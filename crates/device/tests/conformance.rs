@@ -2,12 +2,14 @@
 #![allow(clippy::print_stdout)]
 
 use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsFd;
 
 use tautline_device::Datagram;
 use tautline_device::conformance::{DatagramOptions, Ends, channel_suite, datagram_suite};
 use tautline_device::fault::{Fault, Faults};
 use tautline_device::own::Own;
 use tautline_device::pcap::Pcap;
+use tautline_device::shm::{self, Call, Door, Greeting};
 use tautline_device::trace::{Trace, lines};
 use tautline_device::udp::{Udp, UdpConfig};
 
@@ -95,4 +97,39 @@ fn own() {
     for (max_frame, frames) in [(8, 2), (64, 3), (4_096, 16)] {
         channel_suite(|| Ends::Loop(Box::new(Own::new(max_frame, frames))));
     }
+}
+
+/// Two ends of shared memory, both in this process.
+fn shm_pair() -> Ends {
+    static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+    let number = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    let place = std::env::temp_dir().join(format!("tautline-conformance-{}", std::process::id()));
+    let path = shm::door_of(&place, 1, number);
+    let door = Door::open(&path).unwrap();
+    let prove = |_: &[u8]| [5; 16];
+    let bell = || rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
+    let hello = Greeting { from: 0, to: 1, epoch: 1, answers: 0, asymmetric: true };
+    let call = Call::new(&path, &hello.to_bytes(prove), bell().as_fd()).unwrap();
+    let visitor = door.accept().unwrap().expect("somebody knocked");
+    let (greeting, gift) = visitor.listen(prove).unwrap().expect("it has spoken");
+    assert_eq!(greeting, hello);
+    let answer = Greeting { from: 1, to: 0, epoch: 2, answers: 1, asymmetric: true };
+    let callee = visitor.welcome(gift, &answer.to_bytes(prove), bell().as_fd(), true).unwrap();
+    let (greeting, bell) = call.listen(prove).unwrap().expect("it has answered");
+    assert_eq!(greeting, answer);
+    let caller = call.enter(bell, true);
+    drop(door);
+    assert!(!path.exists(), "a door is taken down");
+    let _ = std::fs::remove_dir(&place);
+    if number % 2 == 0 {
+        Ends::Pair(Box::new(caller), Box::new(callee))
+    } else {
+        Ends::Pair(Box::new(callee), Box::new(caller))
+    }
+}
+
+#[test]
+fn shared_memory() {
+    channel_suite(shm_pair);
+    channel_suite(shm_pair);
 }

@@ -1,13 +1,18 @@
 //! Memory that frames live in, and the words through which threads find each other.
 //!
-//! What lives here: the slot [`Arena`], the owner word [`Owned`], the [`ForkGuard`], and the
-//! [`sync`] façade that becomes loom's types under `--cfg loom`. What does not: any protocol.
+//! What lives here: the slot [`Arena`], the owner word [`Owned`], the [`ForkGuard`]; shared memory ([`Segment`]), the [`ring`] in it, and
+//! the [`Barrier`] that only sleepers pay for; and the [`sync`] façade that becomes loom's types under `--cfg loom`. What does not: any protocol.
 
 pub mod arena;
+mod barrier;
 mod fork;
 mod owned;
+pub mod ring;
+mod segment;
 pub mod sync;
 
 pub use arena::{Arena, SlotId};
+pub use barrier::Barrier;
 pub use fork::ForkGuard;
 pub use owned::{Owned, Owner};
+pub use segment::Segment;

@@ -2,6 +2,7 @@
 
 mod clock;
 mod iface;
+pub(crate) mod local;
 mod recv;
 mod send;
 mod socket;

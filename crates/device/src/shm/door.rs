@@ -1,0 +1,199 @@
+//! How two processes of one host find each other: a socket in a folder of their user's (S-5).
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tautline_mem::Segment;
+
+use super::greeting::{GREETING_LEN, Greeting};
+use super::{SEGMENT_LEN, Shm, Side};
+use crate::sys::local;
+
+/// Names in the folder that are looked at when it is swept.
+const SWEPT: usize = 256;
+/// A door that is not hung by then never will be.
+const HANGING: Duration = Duration::from_secs(60);
+
+/// The folder in which the processes of this user meet.
+pub fn meeting_place() -> PathBuf {
+    PathBuf::from(format!("/tmp/tautline-{}", rustix::process::geteuid().as_raw()))
+}
+
+/// The name of a rank's door.
+pub fn door_of(place: &Path, job: u64, rank: u32) -> PathBuf {
+    place.join(format!("{job:016x}.{rank}"))
+}
+
+/// A door that others of the job may knock at. Taken down when dropped, by the process that hung it.
+#[derive(Debug)]
+pub struct Door {
+    listener: OwnedFd,
+    path: PathBuf,
+    pid: u32,
+}
+
+impl Door {
+    /// Hangs a door, and sweeps away those of processes that are no more. Refused if somebody lives behind one of that name.
+    pub fn open(path: &Path) -> io::Result<Door> {
+        let place = path.parent().unwrap_or(Path::new("."));
+        prepare(place)?;
+        sweep(place);
+        if local::connect(path).is_ok() {
+            return Err(io::Error::new(
+                io::ErrorKind::AddrInUse,
+                format!("another process of this rank is there: {}", path.display()),
+            ));
+        }
+        // It appears under its name when it can be knocked at, so that nobody takes it for a dead one.
+        let pid = std::process::id();
+        let unfinished =
+            place.join(format!(".{pid}.{}", path.file_name().unwrap_or_default().to_string_lossy()));
+        let _ = std::fs::remove_file(&unfinished);
+        let listener = local::listen(&unfinished)?;
+        std::fs::rename(&unfinished, path)?;
+        Ok(Door { listener, path: path.to_owned(), pid })
+    }
+
+    /// The next visitor; nobody if nobody knocked.
+    pub fn accept(&self) -> io::Result<Option<Visitor>> {
+        let Some(socket) = local::accept(&self.listener)? else { return Ok(None) };
+        let process = local::process_behind(&socket)?;
+        Ok(Some(Visitor { socket, process }))
+    }
+
+    /// Becomes readable when somebody knocks.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        if std::process::id() == self.pid {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// The folder is ours alone, or it is not used.
+fn prepare(place: &Path) -> io::Result<()> {
+    let made = std::fs::DirBuilder::new().mode(0o700).create(place);
+    if let Err(error) = made
+        && error.kind() != io::ErrorKind::AlreadyExists
+    {
+        return Err(error);
+    }
+    let meta = std::fs::symlink_metadata(place)?;
+    let mine = meta.is_dir() && meta.uid() == rustix::process::geteuid().as_raw() && meta.mode() & 0o077 == 0;
+    if mine {
+        return Ok(());
+    }
+    let why = format!("{} is not a folder of this user's alone (mode 0700)", place.display());
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
+}
+
+/// Takes down the doors of processes that are no more.
+pub fn sweep(place: &Path) {
+    let Ok(entries) = std::fs::read_dir(place) else { return };
+    for entry in entries.flatten().take(SWEPT) {
+        let path = entry.path();
+        let Ok(meta) = entry.metadata() else { continue };
+        if !meta.file_type().is_socket() {
+            continue;
+        }
+        let hidden = entry.file_name().to_string_lossy().starts_with('.');
+        let old = meta.modified().is_ok_and(|at| at.elapsed().is_ok_and(|age| age > HANGING));
+        let dead =
+            matches!(local::connect(&path), Err(error) if error.kind() == io::ErrorKind::ConnectionRefused);
+        if dead && (!hidden || old) {
+            let _ = std::fs::remove_file(&path);
+        }
+    }
+}
+
+/// Somebody who knocked and has not said who it is, or has not been answered.
+#[derive(Debug)]
+pub struct Visitor {
+    socket: OwnedFd,
+    process: OwnedFd,
+}
+
+/// What a visitor brings along.
+#[derive(Debug)]
+pub struct Gift {
+    segment: Segment,
+    bell: OwnedFd,
+}
+
+impl Visitor {
+    /// What it says, if it has said anything. An error if that makes no sense, or it is gone.
+    pub fn listen(&self, prove: impl FnOnce(&[u8]) -> [u8; 16]) -> io::Result<Option<(Greeting, Gift)>> {
+        let mut bytes = [0; GREETING_LEN];
+        let Some((len, fds)) = local::receive::<2>(&self.socket, &mut bytes)? else { return Ok(None) };
+        let greeting = Greeting::parse(&bytes[..len], prove).ok_or_else(nonsense)?;
+        let [Some(segment), Some(bell)] = fds else { return Err(nonsense()) };
+        Ok(Some((greeting, Gift { segment: Segment::attach(segment, SEGMENT_LEN)?, bell })))
+    }
+
+    /// Lets it in.
+    pub fn welcome(
+        self,
+        gift: Gift,
+        answer: &[u8; GREETING_LEN],
+        bell: BorrowedFd<'_>,
+        asymmetric: bool,
+    ) -> io::Result<Shm> {
+        local::send(&self.socket, answer, &[bell])?;
+        Ok(Shm::new(gift.segment, Side::Callee, (self.socket, self.process, gift.bell), asymmetric))
+    }
+
+    /// Becomes readable when it says something or leaves.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+fn nonsense() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "no greeting of this job")
+}
+
+/// Our knock at somebody's door.
+#[derive(Debug)]
+pub struct Call {
+    socket: OwnedFd,
+    process: OwnedFd,
+    segment: Segment,
+}
+
+impl Call {
+    /// Knocks, and says who we are. An error if nobody lives there, or somebody of another user.
+    pub fn new(door: &Path, greeting: &[u8; GREETING_LEN], bell: BorrowedFd<'_>) -> io::Result<Call> {
+        let socket = local::connect(door)?;
+        let process = local::process_behind(&socket)?;
+        let segment = Segment::create(SEGMENT_LEN)?;
+        local::send(&socket, greeting, &[segment.fd(), bell])?;
+        Ok(Call { socket, process, segment })
+    }
+
+    /// The answer, if there is one. An error if it makes no sense, or they are gone.
+    pub fn listen(&self, prove: impl FnOnce(&[u8]) -> [u8; 16]) -> io::Result<Option<(Greeting, OwnedFd)>> {
+        let mut bytes = [0; GREETING_LEN];
+        let Some((len, fds)) = local::receive::<1>(&self.socket, &mut bytes)? else { return Ok(None) };
+        let greeting = Greeting::parse(&bytes[..len], prove).ok_or_else(nonsense)?;
+        let [Some(bell)] = fds else { return Err(nonsense()) };
+        Ok(Some((greeting, bell)))
+    }
+
+    /// We are in; `bell` came with the answer.
+    pub fn enter(self, bell: OwnedFd, asymmetric: bool) -> Shm {
+        Shm::new(self.segment, Side::Caller, (self.socket, self.process, bell), asymmetric)
+    }
+
+    /// Becomes readable when there is an answer, or they leave.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

@@ -1,0 +1,104 @@
+//! Sockets with a path, and the processes behind them.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
+};
+
+/// Knocks that may wait to be answered.
+const BACKLOG: i32 = 64;
+
+fn socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
+}
+
+/// A socket that can be connected to by its path.
+pub(crate) fn listen(path: &Path) -> io::Result<OwnedFd> {
+    let socket = socket()?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+/// A connection to whoever listens there.
+pub(crate) fn connect(path: &Path) -> io::Result<OwnedFd> {
+    let socket = socket()?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
+
+/// The next connection, if there is one.
+pub(crate) fn accept(listener: &OwnedFd) -> io::Result<Option<OwnedFd>> {
+    match rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+        Ok(socket) => Ok(Some(socket)),
+        Err(error)
+            if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionAborted) =>
+        {
+            Ok(None)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The process at the other end of a connection, which must belong to this user.
+pub(crate) fn process_behind(socket: &OwnedFd) -> io::Result<OwnedFd> {
+    let other = sockopt::socket_peercred(socket)?;
+    if other.uid != rustix::process::geteuid() {
+        let why = format!("it belongs to another user ({})", other.uid.as_raw());
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+    }
+    Ok(rustix::process::pidfd_open(other.pid, rustix::process::PidfdFlags::empty())?)
+}
+
+/// Whether a descriptor is readable now: for a process, whether it has ended.
+pub(crate) fn is_readable(fd: BorrowedFd<'_>) -> bool {
+    let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    matches!(poll(&mut fds, Some(&now)), Ok(n) if n > 0)
+}
+
+/// Sends bytes, and descriptors along with them.
+pub(crate) fn send(socket: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut along = SendAncillaryBuffer::new(&mut space);
+    assert!(along.push(SendAncillaryMessage::ScmRights(fds)), "there is space for two");
+    let sent = rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut along, SendFlags::NOSIGNAL)?;
+    if sent == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+}
+
+/// Receives bytes, and up to `N` descriptors; nothing if there is nothing yet. An error if the other side is gone.
+pub(crate) fn receive<const N: usize>(
+    socket: &OwnedFd,
+    bytes: &mut [u8],
+) -> io::Result<Option<(usize, [Option<OwnedFd>; N])>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    let mut along = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [IoSliceMut::new(bytes)];
+    let message = match rustix::net::recvmsg(socket, &mut parts, &mut along, RecvFlags::CMSG_CLOEXEC) {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+        other => other?,
+    };
+    if message.bytes == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let mut fds = [const { None }; N];
+    let mut slots = fds.iter_mut();
+    for message in along.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = message {
+            // What was not asked for is closed.
+            received.for_each(|fd| {
+                if let Some(slot) = slots.next() {
+                    *slot = Some(fd);
+                }
+            });
+        }
+    }
+    Ok(Some((message.bytes, fds)))
+}

@@ -1,0 +1,96 @@
+use super::*;
+use crate::sync::{Mutex, thread};
+
+const SHAPE: Shape = Shape { lines: 4, bytes: 512, max_frame: 64 };
+
+fn ends() -> (Sender, Receiver) {
+    let segment = Arc::new(Segment::create(SHAPE.size()).unwrap());
+    (Sender::new(segment.clone(), 0, SHAPE), Receiver::new(segment, 0, SHAPE))
+}
+
+fn pop(receiver: &mut Receiver) -> Option<Vec<u8>> {
+    let Next::Frame(len) = receiver.peek().unwrap()? else { return None };
+    let mut out = vec![0; len];
+    receiver.pop(&mut out);
+    Some(out)
+}
+
+/// Every order with at most so many involuntary switches; with more, a lap of the ring takes hours.
+fn model(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(preemptions);
+    model.check(run);
+}
+
+/// S-3: whatever the receiver sees is a whole frame, the next one, also when lines and bytes are used again.
+#[test]
+fn loom_frames_are_whole_and_in_order() {
+    model(3, || {
+        let (mut sender, mut receiver) = ends();
+        let thread = thread::spawn(move || {
+            let mut sent = 0;
+            for tries in 0..5_u8 {
+                let long = [tries + 1; 64];
+                let body: &[u8] = if sent == 1 { &long[..56] } else { &long[..8] };
+                if sender.push(&[sent; 8], body).unwrap() {
+                    sent += 1;
+                }
+            }
+            sent
+        });
+        let mut got = 0;
+        for _ in 0..4 {
+            if let Some(frame) = pop(&mut receiver) {
+                assert_eq!(frame[..8], [got; 8]);
+                assert!(frame[8..].iter().all(|byte| *byte == frame[8]), "torn: {frame:?}");
+                got += 1;
+            }
+        }
+        let sent = thread.join().unwrap();
+        while let Some(frame) = pop(&mut receiver) {
+            assert_eq!(frame[..8], [got; 8]);
+            got += 1;
+        }
+        assert_eq!(got, sent);
+    });
+}
+
+/// S-4: a receiver that said it sleeps, looked again and found nothing is rung for; so is one that says so again while the sender is about
+/// to ring for the time before.
+#[test]
+fn loom_no_wake_up_is_lost() {
+    model(3, || {
+        let (mut sender, mut receiver) = ends();
+        let bell = Arc::new(Mutex::new(false));
+        let rung = bell.clone();
+        let barrier = Barrier::symmetric();
+        let thread = thread::spawn(move || {
+            for i in 0..2_u8 {
+                assert!(sender.push(&[i; 8], &[]).unwrap());
+                if sender.must_ring(barrier) {
+                    *rung.lock().unwrap() = true;
+                }
+            }
+        });
+        let mut got = 0;
+        let mut sleeps = false;
+        for _ in 0..2 {
+            receiver.set_asleep(true);
+            barrier.heavy();
+            sleeps = receiver.is_empty();
+            if sleeps && !std::mem::take(&mut *bell.lock().unwrap()) {
+                break;
+            }
+            sleeps = false;
+            receiver.set_asleep(false);
+            while pop(&mut receiver).is_some() {
+                got += 1;
+            }
+        }
+        thread.join().unwrap();
+        // It went to sleep with something still to come: then the bell has rung by now.
+        if sleeps && got < 2 {
+            assert!(*bell.lock().unwrap(), "asleep with {got} of 2 taken");
+        }
+    });
+}

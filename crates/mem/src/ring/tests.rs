@@ -1,0 +1,92 @@
+use std::collections::VecDeque;
+
+use super::*;
+
+const SHAPE: Shape = Shape { lines: 8, bytes: 4096, max_frame: 512 };
+
+fn ends(shape: Shape) -> (Sender, Receiver) {
+    let segment = Arc::new(Segment::create(shape.size()).unwrap());
+    (Sender::new(segment.clone(), 0, shape), Receiver::new(segment, 0, shape))
+}
+
+fn pop(receiver: &mut Receiver) -> Option<Vec<u8>> {
+    match receiver.peek().unwrap()? {
+        Next::End => None,
+        Next::Frame(len) => {
+            let mut out = vec![0; len];
+            receiver.pop(&mut out);
+            Some(out)
+        }
+    }
+}
+
+/// S-3: the same operations on a `VecDeque` give the same results, over many laps of both rings.
+#[test]
+fn behaves_like_a_queue() {
+    let (mut sender, mut receiver) = ends(SHAPE);
+    let mut oracle: VecDeque<Vec<u8>> = VecDeque::new();
+    let mut state = 11_u64;
+    for step in 0..200_000_u32 {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let len = match state >> 61 {
+            0 => (state >> 33) as usize % 513,
+            _ => (state >> 33) as usize % 70,
+        };
+        let frame: Vec<u8> = (0..len).map(|i| (i as u32 * 7 + step) as u8).collect();
+        if state >> 40 & 1 == 0 {
+            let room = sender.room().unwrap();
+            let (head, body) = frame.split_at(len.min(8));
+            match sender.push(head, body).unwrap() {
+                true => oracle.push_back(frame),
+                false => assert_eq!(room, 0, "refused although there was room"),
+            }
+        } else {
+            assert_eq!(pop(&mut receiver), oracle.pop_front());
+        }
+    }
+}
+
+/// S-3: a full ring refuses, and goes on when the receiver has told what it consumed, which it does by itself.
+#[test]
+fn full_and_empty() {
+    let (mut sender, mut receiver) = ends(SHAPE);
+    let mut sent = 0;
+    while sender.push(&[1; 8], &[2; 504]).unwrap() {
+        sent += 1;
+    }
+    assert!((1..8).contains(&sent) && sender.room() == Ok(0));
+    let mut got = 0;
+    while sender.room() == Ok(0) {
+        assert_eq!(pop(&mut receiver).unwrap().len(), 512);
+        got += 1;
+    }
+    assert!(got <= sent / 2, "{got} of {sent} had to be taken");
+    sender.end();
+    assert!(!sender.push(b"late", &[]).unwrap());
+    while pop(&mut receiver).is_some() {}
+    assert_eq!(receiver.peek(), Ok(Some(Next::End)));
+}
+
+/// S-2: a length that no frame has, and consumption of what was never sent, are noticed.
+#[test]
+fn nonsense_is_noticed() {
+    let segment = Arc::new(Segment::create(SHAPE.size()).unwrap());
+    let mut sender = Sender::new(segment.clone(), 0, SHAPE);
+    let receiver = Receiver::new(segment.clone(), 0, SHAPE);
+    segment.word(LINES).store(1 | 513 << 32, Ordering::Relaxed);
+    assert_eq!(receiver.peek(), Err(Corrupt));
+    segment.word(CONSUMED).store(5, Ordering::Relaxed);
+    assert_eq!(sender.room(), Err(Corrupt));
+}
+
+/// S-3: what a frame of the lap before left behind is no frame of this one, whatever its bytes are.
+#[test]
+fn old_bytes_are_no_frame() {
+    let (mut sender, mut receiver) = ends(SHAPE);
+    let forged = (u64::from(2_u32) | 8 << 32).to_le_bytes();
+    for _ in 0..100 {
+        assert!(sender.push(&forged, &forged.repeat(60)).unwrap());
+        assert!(pop(&mut receiver).is_some());
+        assert!(receiver.is_empty());
+    }
+}

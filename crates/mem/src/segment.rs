@@ -1,0 +1,213 @@
+//! Memory that two processes share. Nothing refers to it but atomic words and raw copies: whatever is in it may change at any time, by
+//! anybody who has it mapped, and is therefore copied once and then checked (S-2).
+
+#[cfg(loom)]
+pub use modelled::Segment;
+#[cfg(not(loom))]
+pub use real::Segment;
+
+#[cfg(not(loom))]
+mod real {
+    use std::io;
+    use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+    use std::ptr::NonNull;
+    use std::sync::atomic::AtomicU64;
+
+    use rustix::fs::{MemfdFlags, SealFlags};
+    use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+    /// A piece of memory without a name, of fixed size, that lives as long as somebody has it open or mapped.
+    #[derive(Debug)]
+    pub struct Segment {
+        at: NonNull<u8>,
+        len: usize,
+        fd: OwnedFd,
+    }
+
+    // SAFETY: the mapping is unmapped only by drop, and reached only through atomics and raw copies, from whatever thread.
+    unsafe impl Send for Segment {}
+    // SAFETY: as above; sharing it among threads adds nothing to sharing it among processes.
+    unsafe impl Sync for Segment {}
+
+    /// What keeps the memory from being taken away under whoever has it mapped.
+    const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+
+    impl Segment {
+        /// Makes one, all zeros.
+        pub fn create(len: usize) -> io::Result<Segment> {
+            let fd = rustix::fs::memfd_create(c"tautline", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+            rustix::fs::ftruncate(&fd, len as u64)?;
+            rustix::fs::fcntl_add_seals(&fd, SEALS)?;
+            Segment::map(fd, len)
+        }
+
+        /// Maps one that another process made. Refused unless it is sealed and has exactly `len` bytes: it could vanish later otherwise.
+        pub fn attach(fd: OwnedFd, len: usize) -> io::Result<Segment> {
+            let unfit = |why: &str| Err(io::Error::new(io::ErrorKind::InvalidData, why));
+            if !rustix::fs::fcntl_get_seals(&fd)?.contains(SEALS) {
+                return unfit("the segment is not sealed");
+            }
+            if rustix::fs::fstat(&fd)?.st_size as u64 != len as u64 {
+                return unfit("the segment has the wrong size");
+            }
+            Segment::map(fd, len)
+        }
+
+        fn map(fd: OwnedFd, len: usize) -> io::Result<Segment> {
+            let protection = ProtFlags::READ | ProtFlags::WRITE;
+            let flags = MapFlags::SHARED | MapFlags::POPULATE;
+            // SAFETY: a fresh mapping of a whole file, at an address of the kernel's choice; nothing else refers to it.
+            let at = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, protection, flags, &fd, 0)? };
+            // SAFETY: the range is the mapping just made. A forked child has no use for it, and must not write there.
+            unsafe { rustix::mm::madvise(at, len, Advice::LinuxDontFork)? };
+            let at = NonNull::new(at.cast()).expect("a mapping is nowhere near zero");
+            Ok(Segment { at, len, fd })
+        }
+
+        /// Its descriptor, to be handed to the other process.
+        pub fn fd(&self) -> BorrowedFd<'_> {
+            self.fd.as_fd()
+        }
+
+        /// How many bytes it has.
+        pub fn len(&self) -> usize {
+            self.len
+        }
+
+        /// Whether it has no bytes at all.
+        pub fn is_empty(&self) -> bool {
+            self.len == 0
+        }
+
+        /// The word at a byte offset.
+        ///
+        /// # Panics
+        /// If it is not aligned, or not within the segment.
+        #[inline(always)]
+        pub fn word(&self, at: usize) -> &AtomicU64 {
+            assert!(at.is_multiple_of(8) && at < self.len && self.len.is_multiple_of(8));
+            // SAFETY: aligned (the mapping is, and so is the offset) and within the mapping, which lives as long as self; an atomic may be
+            // written by others at any time.
+            unsafe { &*self.at.as_ptr().add(at).cast() }
+        }
+
+        /// Copies bytes into the segment.
+        ///
+        /// # Panics
+        /// If they do not fit there.
+        #[inline]
+        pub fn copy_in(&self, at: usize, bytes: &[u8]) {
+            assert!(at <= self.len && bytes.len() <= self.len - at);
+            // SAFETY: the range is within the mapping, and private memory does not overlap it. If somebody else writes there meanwhile,
+            // the bytes are anybody's guess, and any bytes are valid.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.at.as_ptr().add(at), bytes.len()) };
+        }
+
+        /// Copies bytes out of the segment.
+        ///
+        /// # Panics
+        /// If there are not so many.
+        #[inline]
+        pub fn copy_out(&self, at: usize, bytes: &mut [u8]) {
+            assert!(at <= self.len && bytes.len() <= self.len - at);
+            // SAFETY: as in `copy_in`, the other way round.
+            unsafe {
+                std::ptr::copy_nonoverlapping(self.at.as_ptr().add(at), bytes.as_mut_ptr(), bytes.len());
+            };
+        }
+
+        /// Asks for a line that will be written soon.
+        #[inline(always)]
+        pub fn expect_write(&self, at: usize) {
+            assert!(at < self.len);
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: a hint about an address within the mapping; it reads and writes nothing.
+            unsafe {
+                std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_ET0 }>(
+                    self.at.as_ptr().add(at).cast(),
+                );
+            }
+        }
+    }
+
+    impl Drop for Segment {
+        fn drop(&mut self) {
+            // SAFETY: the range is the mapping made in `map`, and nothing borrowed from self is left.
+            unsafe {
+                let _ = rustix::mm::munmap(self.at.as_ptr().cast(), self.len);
+            }
+        }
+    }
+}
+
+#[cfg(loom)]
+mod modelled {
+    use crate::sync::{AtomicU64, Ordering};
+
+    /// The same as words that loom watches; copies go word by word.
+    #[derive(Debug)]
+    pub struct Segment {
+        words: Box<[AtomicU64]>,
+    }
+
+    impl Segment {
+        pub fn create(len: usize) -> std::io::Result<Segment> {
+            Ok(Segment { words: (0..len / 8).map(|_| AtomicU64::new(0)).collect() })
+        }
+
+        pub fn len(&self) -> usize {
+            self.words.len() * 8
+        }
+
+        pub fn word(&self, at: usize) -> &AtomicU64 {
+            &self.words[at / 8]
+        }
+
+        pub fn copy_in(&self, at: usize, bytes: &[u8]) {
+            for (i, part) in bytes.chunks(8).enumerate() {
+                let mut word = [0; 8];
+                word[..part.len()].copy_from_slice(part);
+                self.words[at / 8 + i].store(u64::from_le_bytes(word), Ordering::Relaxed);
+            }
+        }
+
+        pub fn copy_out(&self, at: usize, bytes: &mut [u8]) {
+            for (i, part) in bytes.chunks_mut(8).enumerate() {
+                let word = self.words[at / 8 + i].load(Ordering::Relaxed).to_le_bytes();
+                part.copy_from_slice(&word[..part.len()]);
+            }
+        }
+
+        pub fn expect_write(&self, _at: usize) {}
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::sync::atomic::Ordering;
+
+    /// S-1: two mappings are one memory; what is unsealed or of another size is refused.
+    #[test]
+    fn two_mappings_are_one() {
+        let a = Segment::create(8192).unwrap();
+        let b = Segment::attach(a.fd().try_clone_to_owned().unwrap(), 8192).unwrap();
+        a.copy_in(100, b"over there");
+        let mut got = [0; 10];
+        b.copy_out(100, &mut got);
+        assert_eq!(&got, b"over there");
+        b.word(4096).store(7, Ordering::Release);
+        assert_eq!(a.word(4096).load(Ordering::Acquire), 7);
+        let again = a.fd().try_clone_to_owned().unwrap();
+        assert!(Segment::attach(again, 4096).unwrap_err().to_string().contains("wrong size"));
+        let bare = rustix::fs::memfd_create(c"bare", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&bare, 8192).unwrap();
+        assert!(Segment::attach(bare, 8192).unwrap_err().to_string().contains("not sealed"));
+    }
+
+    #[test]
+    #[should_panic = "assertion failed"]
+    fn nothing_is_read_beyond_the_end() {
+        Segment::create(4096).unwrap().copy_out(4090, &mut [0; 8]);
+    }
+}
