@@ -69,6 +69,27 @@ impl RxBatch {
         &mut self.buffers[frame.buffer as usize][frame.start as usize..][..frame.len as usize]
     }
 
+    /// Adds a frame of `len` bytes, written by `fill`, behind the others; nothing if there is no room for it.
+    #[inline]
+    pub fn append(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Option<RxFrame> {
+        let (buffer, start) = match self.frames.last() {
+            None => (0, 0),
+            Some(last) => {
+                let start = (last.start + last.len).next_multiple_of(64);
+                let fits = start as usize + len <= BUFFER_LEN;
+                if fits { (last.buffer, start) } else { (last.buffer + 1, 0) }
+            }
+        };
+        let room = self.buffers.get_mut(buffer as usize)?.get_mut(start as usize..start as usize + len)?;
+        if self.frames.len() == self.frames.capacity() {
+            return None;
+        }
+        fill(room);
+        let frame = RxFrame { buffer, start, len: len as u32 };
+        self.frames.push(frame);
+        Some(frame)
+    }
+
     /// How many buffers frames lie in.
     fn used(&self) -> usize {
         self.frames.last().map_or(0, |frame| frame.buffer as usize + 1)

@@ -108,12 +108,12 @@ fn shm_pair() -> Ends {
     let door = Door::open(&path).unwrap();
     let prove = |_: &[u8]| [5; 16];
     let bell = || rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
-    let hello = Greeting { from: 0, to: 1, epoch: 1, answers: 0, asymmetric: true };
+    let hello = Greeting { from: 0, to: 1, epoch: 1, answers: 0, window: 1, asymmetric: true };
     let call = Call::new(&path, &hello.to_bytes(prove), bell().as_fd()).unwrap();
     let visitor = door.accept().unwrap().expect("somebody knocked");
     let (greeting, gift) = visitor.listen(prove).unwrap().expect("it has spoken");
     assert_eq!(greeting, hello);
-    let answer = Greeting { from: 1, to: 0, epoch: 2, answers: 1, asymmetric: true };
+    let answer = Greeting { from: 1, to: 0, epoch: 2, answers: 1, window: 1, asymmetric: true };
     let callee = visitor.welcome(gift, &answer.to_bytes(prove), bell().as_fd(), true).unwrap();
     let (greeting, bell) = call.listen(prove).unwrap().expect("it has answered");
     assert_eq!(greeting, answer);
@@ -121,7 +121,7 @@ fn shm_pair() -> Ends {
     drop(door);
     assert!(!path.exists(), "a door is taken down");
     let _ = std::fs::remove_dir(&place);
-    if number % 2 == 0 {
+    if number.is_multiple_of(2) {
         Ends::Pair(Box::new(caller), Box::new(callee))
     } else {
         Ends::Pair(Box::new(callee), Box::new(caller))

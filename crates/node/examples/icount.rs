@@ -101,6 +101,7 @@ fn pair(security: Security) -> Pair {
             key: JobKey::new([1; 32]),
             members: addrs.map(|addr| Member { addr }).to_vec(),
             security: None,
+            device: None,
             socket: None,
         };
         let mut config = Config::default();

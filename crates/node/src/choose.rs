@@ -40,7 +40,8 @@ pub fn open_device(job: &mut Job, config: &Config) -> Result<(Box<dyn Datagram>,
     })?;
     let reason = match config.device {
         Some(DeviceName::Udp) => "asked for by the configuration".to_owned(),
-        None => "works everywhere, and is the only device between processes that this version has".to_owned(),
+        Some(DeviceName::Shm) => "to be reached by nobody: shared memory was asked for".to_owned(),
+        None => "works everywhere; peers on this host are reached through shared memory".to_owned(),
     };
     let choice = Choice { device: "udp", reason, details: udp.describe(), passed_over: Vec::new() };
     tracing::info!(device = choice.device, reason = %choice.reason, details = %choice.details, "device chosen");

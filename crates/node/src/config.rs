@@ -45,6 +45,8 @@ impl std::str::FromStr for Waiting {
 /// A device that may be asked for by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DeviceName {
+    /// Shared memory; only for peers on this host.
+    Shm,
     /// Datagrams over UDP sockets.
     Udp,
 }
@@ -53,6 +55,7 @@ impl DeviceName {
     /// The device's name.
     pub fn name(self) -> &'static str {
         match self {
+            DeviceName::Shm => "shm",
             DeviceName::Udp => "udp",
         }
     }
@@ -63,8 +66,9 @@ impl std::str::FromStr for DeviceName {
 
     fn from_str(name: &str) -> Result<DeviceName, String> {
         match name {
+            "shm" => Ok(DeviceName::Shm),
             "udp" => Ok(DeviceName::Udp),
-            other => Err(format!("unknown device \"{other}\"; this build has: udp")),
+            other => Err(format!("unknown device \"{other}\"; this build has: shm, udp")),
         }
     }
 }

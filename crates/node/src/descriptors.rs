@@ -16,6 +16,8 @@ pub(crate) struct Descriptors {
     device: OwnedFd,
     bell: OwnedFd,
     timer: OwnedFd,
+    /// Somebody on this host knocks, answers or dies.
+    door: Option<OwnedFd>,
     all: OwnedFd,
     /// The device is in `all`. Not from the start: a socket that is in an epoll set costs every sender a call into it.
     watched: AtomicBool,
@@ -30,7 +32,8 @@ impl Descriptors {
         let timer =
             timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
         let all = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let descriptors = Descriptors { device, bell, timer, all, watched: AtomicBool::new(false) };
+        let descriptors =
+            Descriptors { device, bell, timer, door: None, all, watched: AtomicBool::new(false) };
         descriptors.watch(descriptors.bell.as_fd())?;
         descriptors.watch(descriptors.timer.as_fd())?;
         Ok(Some(descriptors))
@@ -38,6 +41,18 @@ impl Descriptors {
 
     fn watch(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         Ok(epoll::add(&self.all, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?)
+    }
+
+    /// What others ring.
+    pub(crate) fn bell(&self) -> io::Result<OwnedFd> {
+        self.bell.try_clone()
+    }
+
+    /// Wakes this node when something happens at its door, too.
+    pub(crate) fn add_door(&mut self, door: BorrowedFd<'_>) -> io::Result<()> {
+        self.watch(door)?;
+        self.door = Some(door.try_clone_to_owned()?);
+        Ok(())
     }
 
     /// The one descriptor for loops of the program's own.
@@ -69,13 +84,19 @@ impl Descriptors {
 
     /// Sleeps until a frame comes or `left` is over.
     pub(crate) fn sleep_on_device(&self, left: Option<Nanos>) {
-        let mut fds = [PollFd::new(&self.device, PollFlags::IN)];
+        let door = self.door.as_ref().unwrap_or(&self.device);
+        let mut fds = [PollFd::new(&self.device, PollFlags::IN), PollFd::new(door, PollFlags::IN)];
         let _ = poll(&mut fds, left.map(timespec).as_ref());
     }
 
     /// Sleeps until a frame comes, somebody rings, or `left` is over. True if somebody rang.
     pub(crate) fn sleep(&self, left: Option<Nanos>) -> bool {
-        let mut fds = [PollFd::new(&self.device, PollFlags::IN), PollFd::new(&self.bell, PollFlags::IN)];
+        let door = self.door.as_ref().unwrap_or(&self.device);
+        let mut fds = [
+            PollFd::new(&self.device, PollFlags::IN),
+            PollFd::new(&self.bell, PollFlags::IN),
+            PollFd::new(door, PollFlags::IN),
+        ];
         let _ = poll(&mut fds, left.map(timespec).as_ref());
         fds[1].revents().contains(PollFlags::IN)
     }

@@ -12,10 +12,14 @@ use tautline_mem::{ForkGuard, Owned};
 use crate::delivery::Delivery;
 use crate::descriptors::Descriptors;
 use crate::interface::Interface;
+use crate::near::Neighbourhood;
 use crate::peer::{Key, UNKNOWN};
 use crate::presence::Presence;
 use crate::wait::{Manners, Spinner, Turn};
-use crate::{Choice, Clock, Config, Counters, Event, Job, JoinError, PeerState, Rank, SendError};
+use crate::{
+    Choice, Clock, Config, Counters, DeviceName, Event, Job, JoinError, PassedOver, PeerState, Rank,
+    SendError,
+};
 
 type Guard<'a> = tautline_mem::Owner<'a, Interface>;
 
@@ -114,9 +118,15 @@ impl Shared {
     fn park(&self, until: Option<Nanos>) {
         let Some(descriptors) = &self.descriptors else { return };
         let left = self.time_left(until);
+        if !self.lock().say_asleep() {
+            return;
+        }
         if descriptors.sleep(left) {
             descriptors.silence();
         }
+        let mut interface = self.lock();
+        interface.say_awake();
+        interface.look_soon();
     }
 }
 
@@ -130,6 +140,7 @@ impl Endpoint {
         if let Some(security) = job.security {
             config.link.security = security;
         }
+        config.device = config.device.or(job.device);
         let (device, choice) = crate::open_device(&mut job, &config)?;
         let mut entropy = [0; 32];
         rustix::rand::getrandom(&mut entropy, rustix::rand::GetRandomFlags::empty())
@@ -147,10 +158,17 @@ impl Endpoint {
         handlers: Vec<(String, bool)>,
         choice: Option<Choice>,
     ) -> Result<Endpoint, JoinError> {
-        let descriptors = if clock.is_virtual() { None } else { Descriptors::new(&*device)? };
+        let mut descriptors = if clock.is_virtual() { None } else { Descriptors::new(&*device)? };
         let watchdog = config.watchdog.filter(|_| descriptors.is_some());
         let mut interface = Interface::new(job, config.clone(), device, entropy, handlers)?;
-        if let Some(choice) = choice {
+        if let Some(mut choice) = choice {
+            if let Some(descriptors) = &mut descriptors {
+                let settled = settle(job, &config, &mut interface, descriptors);
+                if let (Err(why), Some(DeviceName::Shm)) = (&settled, config.device) {
+                    return Err(JoinError::NoDevice(vec![why.clone()]));
+                }
+                choice.passed_over.extend(settled.err());
+            }
             interface.push_event(Event::Device(choice));
         }
         let shared = Arc::new(Shared {
@@ -245,7 +263,8 @@ impl Endpoint {
             return Err(SendError::Forked);
         }
         let mut interface = self.shared.lock();
-        if interface.batch_short(peer, key, data) {
+        if interface.near_short(peer, key, data) || interface.batch_short(peer, key, data) {
+            self.shared.presence.polled();
             return Ok(true);
         }
         let now = self.shared.clock.now();
@@ -351,6 +370,7 @@ impl Endpoint {
             return Err(SendError::Forked);
         }
         let mut interface = self.shared.lock();
+        interface.say_awake();
         // Also when slots wait, so that whoever extracts slowly still hears its peers; but not when a wait has just polled, and
         // what it found lies in place.
         if interface.in_place == 0 {
@@ -475,9 +495,10 @@ impl Endpoint {
         }
         // Frames that make no slot ready may still make room to send, so they count, too.
         let news = std::mem::take(&mut interface.stood_in) | (interface.poll(now) > 0);
-        if news || interface.has_ready() {
+        if news || interface.has_ready() || !interface.say_asleep() {
             return Ok(false);
         }
+        interface.look_soon();
         let deadline = interface.next_deadline();
         drop(interface);
         if let Some(descriptors) = &self.shared.descriptors
@@ -508,6 +529,36 @@ impl Endpoint {
         let closed = self.wait_until(Some(self.shared.config.close_timeout), |i| i.is_closed())?;
         self.owner.stop();
         Ok(closed)
+    }
+}
+
+/// Hangs this node's door, so that peers on this host are reached through shared memory; or says why not.
+fn settle(
+    job: &Job,
+    config: &Config,
+    interface: &mut Interface,
+    descriptors: &mut Descriptors,
+) -> Result<(), PassedOver> {
+    let not = |reason: String| Err(PassedOver { device: "shm", reason });
+    if config.device == Some(DeviceName::Udp) {
+        return not("udp was asked for".to_owned());
+    }
+    if config.fault.is_some() || config.pcap.is_some() || config.trace {
+        return not("faults, captures and traces show datagrams".to_owned());
+    }
+    if job.size() < 2 {
+        return not("there is nobody else in the job".to_owned());
+    }
+    let settled = descriptors
+        .bell()
+        .and_then(|bell| Neighbourhood::new(job, config, bell))
+        .and_then(|hood| descriptors.add_door(hood.fd()).map(|()| hood));
+    match settled {
+        Ok(hood) => {
+            interface.settle_here(hood);
+            Ok(())
+        }
+        Err(error) => not(error.to_string()),
     }
 }
 

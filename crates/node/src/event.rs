@@ -10,6 +10,8 @@ use crate::{Choice, Rank};
 pub enum Down {
     /// It died: silence, restart, or a broken protocol.
     Died(Death),
+    /// Its process, on this host, has ended or let go of the channel.
+    Exited,
     /// It closed in good order.
     Closed,
     /// It was never reached in time.
@@ -22,6 +24,7 @@ impl std::fmt::Display for Down {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Down::Died(death) => write!(f, "{death}"),
+            Down::Exited => f.write_str("its process has ended"),
             Down::Closed => f.write_str("it closed"),
             Down::Unreachable => f.write_str("it could not be reached"),
             Down::Refused(refusal) => write!(f, "it refused: {refusal}"),
@@ -34,6 +37,15 @@ impl std::fmt::Display for Down {
 pub enum Event {
     /// A device was opened, with the reason for the choice.
     Device(Choice),
+    /// Which way a channel to a peer goes, and why; told before it is up.
+    Way {
+        /// The peer.
+        peer: Rank,
+        /// The device's name.
+        device: &'static str,
+        /// Why this one.
+        reason: String,
+    },
     /// A peer can be reached; `incarnation` counts how often this has happened.
     PeerUp {
         /// The peer.

@@ -15,8 +15,26 @@ use crate::{Down, Event, Rank};
 impl Interface {
     /// Starts to open a channel, unless there is one.
     pub(crate) fn connect(&mut self, now: Nanos, rank: Rank) {
+        let peer = &self.peers[rank as usize];
+        let known = peer.peering.link().is_some_and(|l| !l.is_over()) || peer.peering.is_knocking();
+        if !known && self.knock(now, rank) {
+            let timeout = self.config.connect_timeout.as_nanos() as Nanos;
+            let peer = &mut self.peers[rank as usize];
+            if peer.state == PeerState::Unknown {
+                peer.state = PeerState::Connecting;
+                peer.connect_by = now + timeout;
+                self.next_deadline = self.next_deadline.min(now + self.soonest);
+            }
+            return;
+        }
+        self.connect_far(now, rank);
+    }
+
+    /// Starts to open a channel by datagram, unless there is one.
+    pub(crate) fn connect_far(&mut self, now: Nanos, rank: Rank) {
         let fresh = self.fresh(rank);
         let timeout = self.config.connect_timeout.as_nanos() as Nanos;
+        self.has_links = true;
         let peer = &mut self.peers[rank as usize];
         if peer.peering.link().is_some_and(|l| !l.is_over()) || peer.peering.is_knocking() {
             return;
@@ -57,6 +75,12 @@ impl Interface {
         if shake.kind == Kind::Hello && self.must_prove(now, &shake, from) {
             return;
         }
+        let connected = self.peers[rank as usize].peering.link().is_some_and(|l| !l.is_over());
+        if shake.kind == Kind::Hello && !connected && self.knock(now, rank) {
+            // N-12: it lives on this host; the answer comes another way.
+            return;
+        }
+        self.has_links = true;
         let fresh = self.fresh(rank);
         let outcome = self.peers[rank as usize].peering.handle_handshake(now, &shake, fresh);
         match outcome {
@@ -124,15 +148,14 @@ impl Interface {
         self.announce(rank);
     }
 
-    fn announce(&mut self, rank: Rank) {
+    pub(crate) fn announce(&mut self, rank: Rank) {
         let names = std::mem::take(&mut self.handlers);
         let mut bytes = Vec::new();
         let mut entries = names.iter().enumerate().peekable();
         loop {
-            let capacity =
-                self.peers[rank as usize].peering.link().map_or(0, tautline_link::Link::slot_capacity);
+            let capacity = self.capacity(&self.peers[rank as usize]);
             bytes.clear();
-            bytes.resize(capacity.min(self.device.arena_ref().payload_len()), 0);
+            bytes.resize(capacity, 0);
             let head = record::write::handlers(&mut bytes, false, 0);
             let mut at = head;
             while let Some((number, (name, short))) = entries.peek() {

@@ -4,11 +4,12 @@ use std::collections::{HashMap, VecDeque};
 
 use tautline_device::own::Own;
 use tautline_device::{Datagram, DeviceEvent, RxBatch, SlotId};
-use tautline_link::{Doorkeeper, Event as LinkEvent, Nanos, Peering, Who};
+use tautline_link::{Death, Doorkeeper, Event as LinkEvent, Nanos, Peering, Who};
 
 use crate::counters::add;
 use crate::delivery::Item;
 use crate::limits::{BATCH_BUFFERS, HELLOS_FREE, MAX_EVENTS};
+use crate::near::Neighbourhood;
 use crate::peer::{Peer, PeerState};
 use crate::{Config, Counters, Down, Event, Job, JoinError, Rank};
 
@@ -56,6 +57,16 @@ pub struct Interface {
     pub(crate) stood_in: bool,
     /// A dirty peer should hear from us now.
     pub(crate) urgent: bool,
+    /// Where peers on this host are met.
+    pub(crate) hood: Option<Box<Neighbourhood>>,
+    /// Peers that memory is shared with.
+    pub(crate) near_up: Vec<Rank>,
+    /// Polls until the datagram device is looked at again, while memory is shared with somebody.
+    pub(crate) near_polls: u32,
+    /// Peers on this host have been told that this node sleeps.
+    pub(crate) near_asleep: bool,
+    /// There are, or may soon be, channels by datagram.
+    pub(crate) has_links: bool,
 }
 
 impl std::fmt::Debug for Interface {
@@ -127,6 +138,11 @@ impl Interface {
             aborts: VecDeque::new(),
             stood_in: false,
             urgent: false,
+            hood: None,
+            near_up: Vec::new(),
+            near_polls: 0,
+            near_asleep: false,
+            has_links: true,
         };
         interface.open_own();
         Ok(interface)
@@ -150,6 +166,7 @@ impl Interface {
     #[inline]
     pub fn poll(&mut self, now: Nanos) -> usize {
         let received = self.receive(now);
+        self.look_around(now);
         self.after_receive(now);
         received
     }
@@ -167,6 +184,7 @@ impl Interface {
     #[inline]
     pub(crate) fn listen(&mut self, now: Nanos) {
         self.receive(now);
+        self.look_around(now);
         if self.in_place == 0 || now >= self.next_deadline || !self.is_calm() {
             self.after_receive(now);
         } else {
@@ -287,6 +305,9 @@ impl Interface {
         for rank in 0..self.peers.len() as Rank {
             self.note_deadline(rank);
         }
+        if let Some(at) = self.near_deadline() {
+            self.next_deadline = self.next_deadline.min(at);
+        }
     }
 
     /// Slots that are no longer needed, and news of the link.
@@ -377,7 +398,7 @@ impl Interface {
     /// Whether slots or events wait for the program.
     #[inline]
     pub fn has_ready(&self) -> bool {
-        !self.ready.is_empty() || !self.events.is_empty()
+        self.near_news() || !self.ready.is_empty() || !self.events.is_empty()
     }
 
     /// Whether events wait for the program.
@@ -389,7 +410,7 @@ impl Interface {
     /// Whether slots wait for the program.
     #[inline]
     pub fn has_slots(&self) -> bool {
-        !self.ready.is_empty()
+        self.near_news() || !self.ready.is_empty()
     }
 
     /// Changes whenever a frame came or a peer's state changed: reason to try again what would have blocked.
@@ -400,7 +421,10 @@ impl Interface {
 
     /// A peer sent, under its own authentication, what no correct peer sends; its channel ends.
     pub fn violation(&mut self, rank: Rank) {
-        if let Some(link) = self.peers.get_mut(rank as usize).and_then(|p| p.peering.link_mut()) {
+        let Some(peer) = self.peers.get_mut(rank as usize) else { return };
+        if peer.near.is_some() {
+            self.part(rank, Down::Died(Death::Violation));
+        } else if let Some(link) = peer.peering.link_mut() {
             link.violation();
             self.mark_dirty(rank);
         }
@@ -449,6 +473,7 @@ impl Interface {
             }
             self.mark_dirty(rank);
         }
+        self.close_near();
         self.service(now);
     }
 

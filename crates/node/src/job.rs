@@ -14,7 +14,7 @@ use tautline_link::JobKey;
 use tautline_wire::handshake::Security;
 
 use crate::limits::{MAX_JOB_FILE, MAX_PEERS};
-use crate::{JoinError, Rank};
+use crate::{DeviceName, JoinError, Rank};
 
 /// Names the inherited descriptor that a job description is read from.
 pub const JOB_FD: &str = "TAUTLINE_JOB_FD";
@@ -41,6 +41,8 @@ pub struct Job {
     pub members: Vec<Member>,
     /// Protection that the launcher asked for.
     pub security: Option<Security>,
+    /// The only device to be used, if the launcher asked for one.
+    pub device: Option<DeviceName>,
     /// A socket, bound to this member's address, that the launcher opened.
     pub socket: Option<OwnedFd>,
 }
@@ -105,7 +107,7 @@ impl Job {
         if lines.next() != Some(HEADER) {
             return Err(bad(format!("the first line must be \"{HEADER}\"")));
         }
-        let (mut rank, mut key, mut security, mut socket) = (None, None, None, None);
+        let (mut rank, mut key, mut security, mut device, mut socket) = (None, None, None, None, None);
         let mut members: Vec<Member> = Vec::new();
         let mut seen = Vec::new();
         for line in lines.map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#')) {
@@ -119,6 +121,7 @@ impl Job {
                 "key" => key = Some(parse_key(rest)?),
                 "member" => members.push(parse_member(rest, members.len())?),
                 "security" => security = Some(rest.parse().map_err(bad)?),
+                "device" => device = Some(rest.parse().map_err(bad)?),
                 "socket" => socket = Some(parse_socket(rest)?),
                 other => return Err(bad(format!("unknown word \"{other}\""))),
             }
@@ -135,7 +138,7 @@ impl Job {
             )));
         }
         check_addresses(&members)?;
-        Ok(Job { rank, key, members, security, socket })
+        Ok(Job { rank, key, members, security, device, socket })
     }
 
     /// Writes a description for the process of `rank`; `socket` is the number of an inherited descriptor.

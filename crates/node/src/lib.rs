@@ -21,6 +21,7 @@ mod handshake;
 mod interface;
 mod job;
 pub mod limits;
+mod near;
 mod peer;
 mod presence;
 mod rx;

@@ -27,4 +27,9 @@ pub const MAX_JOB_FILE: usize = 1 << 20;
 /// Handlers that may be under way at once; further messages for `async` handlers are dropped, and reported as failures.
 pub const MAX_RUNNING: usize = 1 << 16;
 
+/// Visitors that may stand at the door without having said who they are.
+pub const MAX_VISITORS: usize = 64;
+/// Nanoseconds after which a node that is awake looks again whether a peer on this host has died, or somebody knocks.
+pub const NEAR_LOOK: u64 = 2_000_000;
+
 const _: () = assert!(MAX_PEERS <= 1 << 16 && MAX_HANDLERS < 1 << 15 && MAX_NAME < 256);

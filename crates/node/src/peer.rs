@@ -6,6 +6,7 @@ use tautline_device::{RouteId, SlotId};
 use tautline_link::{Peering, Reassembly};
 use tautline_wire::Seq;
 
+use crate::near::Near;
 use crate::{Down, Rank};
 
 /// A handler's name as this side knows it; see [`crate::Endpoint::key`].
@@ -61,6 +62,8 @@ pub(crate) struct Peer {
     pub(crate) table_complete: bool,
     pub(crate) announced: bool,
     pub(crate) dirty: bool,
+    /// The memory that is shared with it, if it lives on this host.
+    pub(crate) near: Option<Box<Near>>,
 }
 
 impl Peer {
@@ -82,6 +85,7 @@ impl Peer {
             table_complete: false,
             announced: false,
             dirty: false,
+            near: None,
         }
     }
 

@@ -1,22 +1,30 @@
 //! Receiving: from the device's frames to slots that are ready for the program.
 
 use tautline_device::{RxBatch, RxFrame};
-use tautline_link::{Arrival, Nanos, Reassembly};
+use tautline_link::{Arrival, Death, Nanos, Reassembly};
 use tautline_wire::frame::{Kind, channel_of};
 use tautline_wire::record::{Record, Records};
 
 use crate::delivery::{Delivery, Item, Place};
 use crate::interface::Interface;
 use crate::limits::{BATCH_BUFFERS, MAX_REASSEMBLIES};
-use crate::{PeerState, Rank};
+use crate::{Down, PeerState, Rank};
 
 impl Interface {
     /// Takes what the device has. Slots that are due end up in `ready`, in place.
     #[inline]
     pub(crate) fn receive(&mut self, now: Nanos) -> usize {
         self.hold_in_place();
+        if !self.near_up.is_empty() {
+            let found = self.receive_near();
+            if !self.far_is_due(found) {
+                return found;
+            }
+            self.hold_in_place();
+            self.has_links = self.peers.iter().any(|p| p.peering.link().is_some() || p.peering.is_knocking());
+        }
         self.listened = now;
-        let mut batch = self.batch.take().unwrap_or_else(|| Box::new(RxBatch::new(BATCH_BUFFERS)));
+        let mut batch = self.batch.take().unwrap_or_else(|| Box::new(Interface::fresh_batch()));
         let count = self.device.recv(&mut batch).unwrap_or(0);
         for i in 0..count {
             let frame = batch.frames()[i];
@@ -28,6 +36,10 @@ impl Interface {
             self.receive_own();
         }
         count
+    }
+
+    pub(crate) fn fresh_batch() -> RxBatch {
+        RxBatch::new(BATCH_BUFFERS)
     }
 
     #[inline]
@@ -80,13 +92,12 @@ impl Interface {
 
     /// A slot's turn has come: control records are obeyed at once, everything else waits for the program (N-1).
     #[inline]
-    fn deliver(&mut self, rank: Rank, batch: &RxBatch, place: Place) {
+    pub(crate) fn deliver(&mut self, rank: Rank, batch: &RxBatch, place: Place) {
         let bytes = match &place {
             Place::Batch(frame) => batch.bytes(*frame),
             Place::Held(bytes) => bytes,
         };
-        if matches!(Records::new(bytes, 0).next(), Some(Ok(Record::Window { .. } | Record::Handlers { .. })))
-        {
+        if Interface::is_control(bytes) {
             let copy = self.copy(bytes);
             self.obey(rank, &copy);
             self.recycle(copy);
@@ -99,9 +110,15 @@ impl Interface {
         self.ready.push_back(Item { peer: rank, incarnation, place });
     }
 
+    /// Whether a slot holds control records (W-6).
+    #[inline]
+    pub(crate) fn is_control(bytes: &[u8]) -> bool {
+        matches!(Records::new(bytes, 0).next(), Some(Ok(Record::Window { .. } | Record::Handlers { .. })))
+    }
+
     /// Obeys the control records of a slot (W-6) and grants its room again.
     #[cold]
-    fn obey(&mut self, rank: Rank, bytes: &[u8]) {
+    pub(crate) fn obey(&mut self, rank: Rank, bytes: &[u8]) {
         let mut good = true;
         for record in Records::new(bytes, 0) {
             match record {
@@ -114,7 +131,13 @@ impl Interface {
                 _ => good = false,
             }
         }
-        if let Some(link) = self.peers[rank as usize].peering.link_mut() {
+        let peer = &mut self.peers[rank as usize];
+        if let Some(near) = &mut peer.near {
+            near.pending -= 1;
+            if !good {
+                self.part(rank, Down::Died(Death::Violation));
+            }
+        } else if let Some(link) = peer.peering.link_mut() {
             link.consumed(1);
             if !good {
                 link.violation();
@@ -292,6 +315,10 @@ impl Interface {
             return;
         }
         let peer = &mut self.peers[rank as usize];
+        if let Some(near) = &mut peer.near {
+            near.pending -= usize::from(peer.incarnation == incarnation);
+            return;
+        }
         if peer.incarnation == incarnation
             && !matches!(peer.state, PeerState::Down(_))
             && let Some(link) = peer.peering.link_mut()

@@ -48,23 +48,30 @@ impl Interface {
         self.capacity(&self.peers[rank as usize]) - LONG_LEN
     }
 
-    fn capacity(&self, peer: &Peer) -> usize {
+    pub(crate) fn capacity(&self, peer: &Peer) -> usize {
         let arena = self.device.arena_ref().payload_len();
         if peer.rank == self.rank {
             return self.own.max_frame().min(arena);
+        }
+        if let Some(near) = &peer.near {
+            return near.shm.max_frame().min(arena);
         }
         peer.peering.link().map_or(arena, tautline_link::Link::slot_capacity).min(arena)
     }
 
     /// Whether another slot may be opened for this peer.
     #[inline]
-    fn may_open(&self, peer: &Peer) -> bool {
-        let queued = if peer.rank == self.rank {
+    fn may_open(&mut self, rank: Rank) -> bool {
+        let peer = &mut self.peers[rank as usize];
+        let queued = if rank == self.rank {
             self.own.room() > 0
+        } else if let Some(near) = &mut peer.near {
+            near.stalled = !near.shm.is_clear();
+            !near.stalled
         } else {
             peer.peering.link().is_some_and(|l| l.is_open() && l.waiting() < TX_QUEUE)
         };
-        queued && self.may_take(peer)
+        queued && self.may_take(&self.peers[rank as usize])
     }
 
     /// Slots are for whoever comes first while there are many; of the second half every peer has its share, so that one that
@@ -88,10 +95,10 @@ impl Interface {
             return Ok(());
         }
         self.close_slot(rank);
-        let peer = &self.peers[rank as usize];
-        if !self.may_open(peer) {
+        if !self.may_open(rank) {
             return Err(SendError::WouldBlock);
         }
+        let peer = &self.peers[rank as usize];
         let capacity = self.capacity(peer);
         let behind = peer.peering.link().map_or(Seq(0), tautline_link::Link::end);
         let slot = self.device.arena().take().ok_or(SendError::WouldBlock)?;
@@ -110,6 +117,12 @@ impl Interface {
             let bytes = &self.device.arena_ref().payload(open.slot)[..open.used];
             // Room was there when the slot was opened, and control slots leave it alone.
             self.own.push(bytes, &[]).expect("the own channel had room");
+            self.device.arena().give(open.slot);
+        } else if let Some(near) = &mut peer.near {
+            let bytes = &self.device.arena_ref().payload(open.slot)[..open.used];
+            // Room was there when the slot was opened, and control slots leave it alone; if the other side spoilt it, the channel ends.
+            let _ = near.shm.push(bytes, &[]);
+            near.shm.flush();
             self.device.arena().give(open.slot);
         } else if let Some(link) = peer.peering.link_mut().filter(|l| l.is_open()) {
             link.push(open.slot.0, open.used as u32);
@@ -185,6 +198,7 @@ impl Interface {
         let message = peer.next_message;
         peer.next_message = message.wrapping_add(1);
         let first_window = peer.peering.link().map_or(u64::MAX, |l| u64::from(l.peer().message_window));
+        let first_window = peer.near.as_ref().map_or(first_window, |near| near.window.into());
         let first_window =
             if rank == self.rank { u64::from(self.config.link.message_window) } else { first_window };
         if total > first_window {
@@ -306,7 +320,9 @@ impl Interface {
             }
             match self.abort(rank, message) {
                 Err(_) => self.aborts.push_back((rank, incarnation, message)),
-                Ok(()) if rank == self.rank && self.batch_depth == 0 => self.close_slot(rank),
+                Ok(()) if self.batch_depth == 0 && (rank == self.rank || self.is_near(rank)) => {
+                    self.close_slot(rank);
+                }
                 Ok(()) => self.mark_dirty(rank),
             }
         }
@@ -325,6 +341,14 @@ impl Interface {
             return pushed;
         }
         let peer = &mut self.peers[rank as usize];
+        if let Some(near) = &mut peer.near {
+            let pushed =
+                near.shm.room() > usize::from(peer.open.is_some()) && near.shm.push(bytes, &[]).is_ok();
+            near.stalled |= !pushed;
+            near.shm.flush();
+            self.device.arena().give(slot);
+            return pushed;
+        }
         match peer.peering.link_mut().filter(|l| l.is_open()) {
             Some(link) if overtakes => {
                 let seq = link.push_ahead(slot.0, bytes.len() as u32);
@@ -359,7 +383,7 @@ impl Interface {
             }
             return self.mark_dirty(rank);
         }
-        if rank == self.rank {
+        if rank == self.rank || self.peers[rank as usize].near.is_some() {
             return self.close_slot(rank);
         }
         self.mark_dirty(rank);
@@ -381,7 +405,9 @@ impl Interface {
     pub(crate) fn close_slots(&mut self, now: Nanos) {
         self.close_slot(self.rank);
         for rank in 0..self.peers.len() as Rank {
-            if self.peers[rank as usize].open.is_some() {
+            if self.peers[rank as usize].near.is_some() {
+                self.close_slot(rank);
+            } else if self.peers[rank as usize].open.is_some() {
                 self.mark_dirty(rank);
             }
         }

@@ -119,6 +119,7 @@ fn join(net: &SharedNet, rank: u32, policy: Policy, got: &Rc<Cell<u64>>) -> Endp
         key: JobKey::new([9; 32]),
         members: (0..2).map(|n| Member { addr: address(n) }).collect(),
         security: None,
+        device: None,
         socket: None,
     };
     let mut config = Config::default();

@@ -134,6 +134,7 @@ impl World {
             key: JobKey::new(Rng::new(self.seed, 0x006b_6579).bytes()),
             members: (0..size).map(|n| Member { addr: address(n) }).collect(),
             security: None,
+            device: None,
             socket: None,
         };
         let clock = Clock::Virtual(self.clock.clone());

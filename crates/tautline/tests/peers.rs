@@ -139,6 +139,7 @@ fn comes_back() {
             key: JobKey::new([42; 32]),
             members,
             security: None,
+            device: None,
             socket: Some(UdpSocket::bind(address).unwrap().into()),
         };
         let ep = join(Endpoint::builder().on_short("second", |_: Short<'_>| {}), job);

@@ -364,7 +364,14 @@ fn job(setup: &mut Setup<'_>) -> io::Result<Job> {
         Side::A => (0, vec![ours, theirs]),
         Side::B => (1, vec![theirs, ours]),
     };
-    Ok(Job { rank, key: JobKey::new(key), members, security: None, socket: Some(socket.into()) })
+    Ok(Job {
+        rank,
+        key: JobKey::new(key),
+        members,
+        security: None,
+        device: None,
+        socket: Some(socket.into()),
+    })
 }
 
 /// Waits until then, and returns then, or now if that is past.

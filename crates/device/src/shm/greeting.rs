@@ -1,9 +1,9 @@
 //! What two processes say to each other before they share memory (S-5).
 
 /// Bytes of a greeting.
-pub const GREETING_LEN: usize = 48;
+pub const GREETING_LEN: usize = 56;
 /// Bytes of it that the proof covers.
-const PROVEN: usize = 32;
+const PROVEN: usize = 40;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"TSH1");
 const ASYMMETRIC: u32 = 1;
@@ -19,6 +19,8 @@ pub struct Greeting {
     pub epoch: u64,
     /// The epoch that is answered; zero in a first word.
     pub answers: u64,
+    /// Bytes of a message that may be sent to the speaker before it grants more.
+    pub window: u32,
     /// The speaker's kernel lets sleepers alone pay for barriers.
     pub asymmetric: bool,
 }
@@ -33,6 +35,7 @@ impl Greeting {
         bytes[12..16].copy_from_slice(&self.to.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.epoch.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.answers.to_le_bytes());
+        bytes[32..36].copy_from_slice(&self.window.to_le_bytes());
         let proof = prove(&bytes[..PROVEN]);
         bytes[PROVEN..].copy_from_slice(&proof);
         bytes
@@ -53,6 +56,7 @@ impl Greeting {
             to: word(12),
             epoch: long(16),
             answers: long(24),
+            window: word(32),
             asymmetric: word(4) & ASYMMETRIC != 0,
         })
     }
@@ -70,7 +74,7 @@ mod tests {
             bytes.iter().enumerate().for_each(|(i, b)| proof[i % 16] ^= b.rotate_left(i as u32 / 16));
             proof
         };
-        let greeting = Greeting { from: 3, to: 9, epoch: 77, answers: 0, asymmetric: true };
+        let greeting = Greeting { from: 3, to: 9, epoch: 77, answers: 0, window: 9, asymmetric: true };
         let bytes = greeting.to_bytes(prove);
         assert_eq!(Greeting::parse(&bytes, prove), Some(greeting));
         for i in 0..GREETING_LEN {
@@ -78,6 +82,6 @@ mod tests {
             other[i] ^= 4;
             assert_eq!(Greeting::parse(&other, prove), None, "byte {i}");
         }
-        assert_eq!(Greeting::parse(&bytes[..47], prove), None);
+        assert_eq!(Greeting::parse(&bytes[..55], prove), None);
     }
 }

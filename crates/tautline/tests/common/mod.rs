@@ -29,6 +29,7 @@ pub fn jobs_at(address: &str, n: usize) -> Vec<Job> {
             key: JobKey::new([42; 32]),
             members: members.clone(),
             security: None,
+            device: None,
             socket: Some(OwnedFd::from(socket)),
         })
         .collect()

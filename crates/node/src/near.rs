@@ -1,0 +1,474 @@
+//! Peers on this host: shared memory in place of datagrams (N-12, N-13).
+//!
+//! Every node hangs a door where the processes of its user meet. Whoever wants a channel knocks there first; and whoever is asked for one by
+//! datagram knocks, too, before it answers, so that it does not matter who was there first. What is shared needs no progress while the
+//! program computes, so the watchdog has nothing to do here but to open the door.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use tautline_device::Channel;
+use tautline_device::shm::{self, Call, Door, Gift, Greeting, LINE_FRAME, LINE_WORDS, Shm, Visitor};
+use tautline_link::{Death, JobKey, Nanos};
+
+use crate::delivery::{Item, Place};
+use crate::interface::Interface;
+use crate::limits::{MAX_VISITORS, NEAR_LOOK};
+use crate::peer::{Key, PeerState, SHORT_ONLY, UNKNOWN};
+use crate::{Config, DeviceName, Down, Event, Job, Rank};
+
+/// How often frames are looked for at the datagram device while there is other work: every so many polls.
+const FAR_EVERY: u32 = 32;
+
+/// What is shared with one peer.
+#[derive(Debug)]
+pub(crate) struct Near {
+    pub(crate) shm: Shm,
+    /// Frames taken out that are ready or with the program; bounded as credit is.
+    pub(crate) pending: usize,
+    /// Something could not be sent for want of room.
+    pub(crate) stalled: bool,
+    /// Bytes of a message that may be sent before the peer grants more.
+    pub(crate) window: u32,
+}
+
+/// Where this node meets others of its host.
+#[derive(Debug)]
+pub(crate) struct Neighbourhood {
+    door: Door,
+    place: PathBuf,
+    job: u64,
+    key: JobKey,
+    bell: OwnedFd,
+    /// Readable when somebody knocks, answers or dies.
+    watch: OwnedFd,
+    calls: Vec<(Rank, u64, Call)>,
+    visitors: Vec<Visitor>,
+    asymmetric: bool,
+    /// Datagrams are not to be used.
+    only: bool,
+    next_look: Nanos,
+    /// Ranks to knock at again, when their time has come.
+    again: Vec<(Rank, Nanos)>,
+}
+
+impl Neighbourhood {
+    /// Hangs this node's door; `bell` is what others ring to wake it.
+    pub(crate) fn new(job: &Job, config: &Config, bell: OwnedFd) -> io::Result<Neighbourhood> {
+        let place = shm::meeting_place();
+        let id = job.key.job_id();
+        let door = Door::open(&shm::door_of(&place, id, job.rank))?;
+        let watch = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let hood = Neighbourhood {
+            door,
+            place,
+            job: id,
+            key: job.key.clone(),
+            bell,
+            watch,
+            calls: Vec::new(),
+            visitors: Vec::new(),
+            asymmetric: shm::is_asymmetric(),
+            only: config.device == Some(DeviceName::Shm),
+            next_look: 0,
+            again: Vec::new(),
+        };
+        hood.watch(hood.door.fd());
+        Ok(hood)
+    }
+
+    /// Something is to be looked at when this becomes readable.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.watch.as_fd()
+    }
+
+    fn watch(&self, fd: BorrowedFd<'_>) {
+        // Closing a descriptor takes it out again; what cannot be watched is found by looking.
+        let _ = epoll::add(&self.watch, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN);
+    }
+
+    fn has_news(&self) -> bool {
+        let mut fds = [PollFd::new(&self.watch, PollFlags::IN)];
+        matches!(poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(n) if n > 0)
+    }
+
+    fn prove(&self) -> impl Fn(&[u8]) -> [u8; 16] + use<> {
+        let key = self.key.clone();
+        move |said| key.prove("shm", said)
+    }
+}
+
+impl Interface {
+    /// Meets others of this host from now on.
+    pub(crate) fn settle_here(&mut self, hood: Neighbourhood) {
+        self.hood = Some(Box::new(hood));
+    }
+
+    /// Whether the channel to this peer is being opened, or is open, without datagrams.
+    pub(crate) fn is_near(&self, rank: Rank) -> bool {
+        self.peers[rank as usize].near.is_some()
+            || self.hood.as_ref().is_some_and(|hood| hood.calls.iter().any(|(to, _, _)| *to == rank))
+    }
+
+    /// Knocks at a peer's door, if it has one on this host. True if an answer is awaited, or datagrams are not to be used anyway.
+    pub(crate) fn knock(&mut self, now: Nanos, rank: Rank) -> bool {
+        if self.hood.is_none() || self.closed {
+            return false;
+        }
+        if self.is_near(rank) {
+            return true;
+        }
+        let epoch = self.fresh_number();
+        let window = self.config.link.message_window;
+        let Some(hood) = &mut self.hood else { return false };
+        let asymmetric = hood.asymmetric;
+        let greeting = Greeting { from: self.rank, to: rank, epoch, answers: 0, window, asymmetric };
+        let door = shm::door_of(&hood.place, hood.job, rank);
+        match Call::new(&door, &greeting.to_bytes(hood.prove()), hood.bell.as_fd()) {
+            Ok(call) => {
+                hood.watch(call.fd());
+                hood.calls.push((rank, epoch, call));
+                true
+            }
+            Err(error) => {
+                tracing::debug!(rank = self.rank, peer = rank, %error, "no shared memory");
+                if hood.only && !hood.again.iter().any(|(to, _)| *to == rank) {
+                    hood.again.push((rank, now + NEAR_LOOK));
+                }
+                hood.only
+            }
+        }
+    }
+
+    /// Looks whether somebody knocks, answers or dies, if it is time to.
+    #[inline]
+    pub(crate) fn look_around(&mut self, now: Nanos) {
+        if let Some(hood) = &mut self.hood
+            && now >= hood.next_look
+        {
+            hood.next_look = now + NEAR_LOOK;
+            if !hood.again.is_empty() {
+                self.knock_again(now);
+            }
+            if self.hood.as_ref().is_some_and(|hood| hood.has_news()) {
+                self.meet(now);
+            }
+        }
+    }
+
+    /// Whatever woke us may have been somebody at the door.
+    pub(crate) fn look_soon(&mut self) {
+        if let Some(hood) = &mut self.hood {
+            hood.next_look = 0;
+        }
+        self.near_polls = 0;
+    }
+
+    /// When to look at the latest although nothing happens.
+    pub(crate) fn near_deadline(&self) -> Option<Nanos> {
+        self.hood.as_ref()?.again.iter().map(|(_, at)| *at).min()
+    }
+
+    #[cold]
+    fn knock_again(&mut self, now: Nanos) {
+        let Some(hood) = &mut self.hood else { return };
+        let (due, later) = std::mem::take(&mut hood.again).into_iter().partition(|(_, at)| *at <= now);
+        hood.again = later;
+        let due: Vec<(Rank, Nanos)> = due;
+        for (rank, _) in due {
+            if self.peers[rank as usize].state == PeerState::Connecting {
+                self.knock(now, rank);
+            }
+        }
+    }
+
+    #[cold]
+    fn meet(&mut self, now: Nanos) {
+        self.open_the_door();
+        self.hear_visitors(now);
+        self.hear_answers(now);
+        for rank in self.near_up.clone() {
+            let dead = self.peers[rank as usize].near.as_ref().is_some_and(|near| near.shm.is_dead());
+            if dead {
+                self.outlive(rank);
+            }
+        }
+    }
+
+    fn open_the_door(&mut self) {
+        let Some(hood) = &mut self.hood else { return };
+        while hood.visitors.len() < MAX_VISITORS {
+            match hood.door.accept() {
+                Ok(Some(visitor)) => {
+                    hood.watch(visitor.fd());
+                    hood.visitors.push(visitor);
+                }
+                Ok(None) => break,
+                // Of another user, or gone already.
+                Err(error) => {
+                    tracing::debug!(rank = self.rank, %error, "a visitor was turned away");
+                    self.counters.strays += 1;
+                }
+            }
+        }
+    }
+
+    fn hear_visitors(&mut self, now: Nanos) {
+        let Some(hood) = &mut self.hood else { return };
+        let prove = hood.prove();
+        for visitor in std::mem::take(&mut hood.visitors) {
+            match visitor.listen(&prove) {
+                Ok(None) => self.hood.as_mut().expect("looked at above").visitors.push(visitor),
+                Ok(Some((greeting, gift))) => self.let_in(now, visitor, greeting, gift),
+                Err(_) => self.counters.forged_handshakes += 1,
+            }
+        }
+    }
+
+    fn let_in(&mut self, now: Nanos, visitor: Visitor, greeting: Greeting, gift: Gift) {
+        let (me, from) = (self.rank, greeting.from);
+        let stranger = greeting.to != me || from == me || from as usize >= self.peers.len();
+        if stranger || self.closed {
+            return;
+        }
+        let far = self.peers[from as usize].peering.link().is_some_and(|link| !link.is_over());
+        let epoch = self.fresh_number();
+        let window = self.config.link.message_window;
+        let Some(hood) = &mut self.hood else { return };
+        // Both called: the lower rank's call counts. And a live channel by datagram is not replaced; a restarted peer is let in by datagram.
+        if far || me < from && hood.calls.iter().any(|(to, _, _)| *to == from) {
+            return;
+        }
+        hood.calls.retain(|(to, _, _)| *to != from);
+        let answer = Greeting {
+            from: me,
+            to: from,
+            epoch,
+            answers: greeting.epoch,
+            window,
+            asymmetric: hood.asymmetric,
+        };
+        let both = greeting.asymmetric && hood.asymmetric;
+        let answer = answer.to_bytes(hood.prove());
+        if let Ok(shm) = visitor.welcome(gift, &answer, hood.bell.as_fd(), both) {
+            self.move_in(now, from, shm, greeting.window);
+        }
+    }
+
+    fn hear_answers(&mut self, now: Nanos) {
+        let Some(hood) = &mut self.hood else { return };
+        let prove = hood.prove();
+        for (rank, epoch, call) in std::mem::take(&mut hood.calls) {
+            let Some(hood) = &mut self.hood else { return };
+            match call.listen(&prove) {
+                Ok(None) => hood.calls.push((rank, epoch, call)),
+                Ok(Some((answer, bell))) => {
+                    let meant = answer.from == rank && answer.to == self.rank && answer.answers == epoch;
+                    let both = hood.asymmetric && answer.asymmetric;
+                    if meant {
+                        self.move_in(now, rank, call.enter(bell, both), answer.window);
+                    }
+                }
+                // They left, or would rather call us.
+                Err(_) if self.peers[rank as usize].state == PeerState::Connecting && !hood.only => {
+                    self.connect_far(now, rank);
+                }
+                Err(_) if hood.only => hood.again.push((rank, now + NEAR_LOOK)),
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// A channel through shared memory begins.
+    fn move_in(&mut self, now: Nanos, rank: Rank, shm: Shm, window: u32) {
+        if self.peers[rank as usize].near.is_some() {
+            self.part(rank, Down::Died(Death::Restarted));
+        }
+        let Some(hood) = &mut self.hood else { return };
+        shm.watched().into_iter().for_each(|fd| hood.watch(fd));
+        hood.again.retain(|(to, _)| *to != rank);
+        let peer = &mut self.peers[rank as usize];
+        peer.peering.give_up();
+        if let Some(open) = peer.open.take() {
+            self.device.arena().give(open.slot);
+        }
+        let peer = &mut self.peers[rank as usize];
+        peer.reset_channel();
+        peer.near = Some(Box::new(Near { shm, pending: 0, stalled: false, window }));
+        peer.announced = true;
+        peer.incarnation += 1;
+        peer.state = PeerState::Connecting;
+        peer.connect_by = now + self.config.connect_timeout.as_nanos() as Nanos;
+        self.near_up.push(rank);
+        let reason = "on this host, of this user".to_owned();
+        tracing::info!(rank = self.rank, peer = rank, %reason, "shared memory");
+        self.push_event(Event::Way { peer: rank, device: "shm", reason });
+        self.announce(rank);
+    }
+
+    /// The other process is no more: what it sent whole still counts (S-6).
+    fn outlive(&mut self, rank: Rank) {
+        let incarnation = self.peers[rank as usize].incarnation;
+        while let Some(near) = &mut self.peers[rank as usize].near
+            && let Some(len) = near.shm.peek()
+        {
+            let mut bytes = self.buffers.pop().unwrap_or_default();
+            bytes.resize(len, 0);
+            near.shm.take(&mut bytes);
+            near.pending += 1;
+            if Interface::is_control(&bytes) {
+                self.obey(rank, &bytes);
+                self.buffers.push(bytes);
+            } else {
+                self.ready.push_back(Item { peer: rank, incarnation, place: Place::Held(bytes) });
+            }
+        }
+        let closed = self.peers[rank as usize].near.as_ref().is_some_and(|near| near.shm.has_ended());
+        self.part(rank, if closed { Down::Closed } else { Down::Exited });
+    }
+
+    /// Lets go of what was shared with a peer.
+    pub(crate) fn part(&mut self, rank: Rank, why: Down) {
+        self.near_up.retain(|up| *up != rank);
+        self.peers[rank as usize].near = None;
+        self.take_down(rank, why);
+    }
+
+    /// Whether a peer on this host has sent something, or closed.
+    #[inline(always)]
+    pub(crate) fn near_news(&self) -> bool {
+        self.near_up.iter().any(|rank| match &self.peers[*rank as usize].near {
+            Some(near) => near.shm.has_news(),
+            None => false,
+        })
+    }
+
+    /// Takes what peers on this host have sent, as much as a batch holds. Returns how many frames.
+    pub(crate) fn receive_near(&mut self) -> usize {
+        let mut batch = self.batch.take().unwrap_or_else(|| Box::new(Interface::fresh_batch()));
+        batch.clear();
+        let mut count = 0;
+        let limit = self.config.link.credit_slots as usize;
+        for i in 0..self.near_up.len() {
+            let rank = self.near_up[i];
+            let Some(near) = &mut self.peers[rank as usize].near else { continue };
+            if near.stalled && near.shm.is_clear() {
+                near.stalled = false;
+                self.activity += 1;
+            }
+            while let Some(near) = &mut self.peers[rank as usize].near
+                && near.pending < limit
+                && let Some(len) = near.shm.peek()
+                && let Some(frame) = batch.append(len, |room| near.shm.take(room))
+            {
+                near.pending += 1;
+                count += 1;
+                self.deliver(rank, &batch, Place::Batch(frame));
+            }
+        }
+        self.batch = Some(batch);
+        self.activity += count as u64;
+        self.look_for_ends();
+        count
+    }
+
+    #[inline]
+    fn look_for_ends(&mut self) {
+        for i in (0..self.near_up.len()).rev() {
+            let rank = self.near_up[i];
+            let Some(near) = &self.peers[rank as usize].near else { continue };
+            if near.shm.is_corrupt() {
+                self.part(rank, Down::Died(Death::Violation));
+            } else if near.shm.has_ended() {
+                self.part(rank, Down::Closed);
+            }
+        }
+    }
+
+    /// Whether frames are to be looked for at the datagram device now.
+    #[inline]
+    pub(crate) fn far_is_due(&mut self, found: usize) -> bool {
+        let due = self.near_polls == 0 || found == 0 && self.has_links;
+        self.near_polls = if due { FAR_EVERY } else { self.near_polls - 1 };
+        due
+    }
+
+    /// A whole small message through shared memory, as one line: all that happens to most of them. False, with nothing done, if it takes
+    /// more than that.
+    #[inline]
+    pub(crate) fn near_short(&mut self, rank: Rank, key: Key, data: &[u8]) -> bool {
+        const HEAD: usize = tautline_wire::record::SHORT_LEN;
+        let Some(peer) = self.peers.get_mut(rank as usize) else { return false };
+        let number = peer.numbers.get(key.0 as usize).copied().unwrap_or(UNKNOWN);
+        let Some(near) = &mut peer.near else { return false };
+        if number == UNKNOWN || peer.open.is_some() || self.batch_depth > 0 || self.closed {
+            return false;
+        }
+        let len = HEAD + data.len();
+        if len > LINE_FRAME {
+            if len > near.shm.max_frame() {
+                return false;
+            }
+            let mut head = [0; HEAD];
+            tautline_wire::record::write::short(&mut head, number & !SHORT_ONLY, data.len());
+            let sent = near.shm.push(&head, data).is_ok();
+            near.shm.flush();
+            return sent;
+        }
+        let mut bytes = [0; LINE_FRAME];
+        let head = tautline_wire::record::write::short(&mut bytes, number & !SHORT_ONLY, data.len());
+        bytes[head..head + data.len()].copy_from_slice(data);
+        let mut words = [0; LINE_WORDS];
+        for (word, part) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+            *word = u64::from_le_bytes(part.try_into().expect("eight bytes"));
+        }
+        near.shm.push_line(&words, len)
+    }
+
+    /// Says to all peers on this host that this node is about to sleep, and looks again: false if it should not.
+    pub(crate) fn say_asleep(&mut self) -> bool {
+        let mut barrier = None;
+        for i in 0..self.near_up.len() {
+            let rank = self.near_up[i] as usize;
+            if let Some(near) = &mut self.peers[rank].near {
+                near.shm.say_asleep();
+                self.near_asleep = true;
+                barrier = Some(rank);
+            }
+        }
+        if let Some(near) = barrier.and_then(|rank| self.peers[rank].near.as_ref()) {
+            near.shm.barrier();
+        }
+        let room = self.near_up.iter().any(|rank| {
+            self.peers[*rank as usize].near.as_mut().is_some_and(|near| near.stalled && near.shm.is_clear())
+        });
+        if room || self.near_news() {
+            self.say_awake();
+            return false;
+        }
+        true
+    }
+
+    /// Says that this node is awake again.
+    pub(crate) fn say_awake(&mut self) {
+        if std::mem::take(&mut self.near_asleep) {
+            for rank in &self.near_up {
+                if let Some(near) = &self.peers[*rank as usize].near {
+                    near.shm.say_awake();
+                }
+            }
+        }
+    }
+
+    /// Says goodbye to all peers on this host: what was sent stays where they find it.
+    pub(crate) fn close_near(&mut self) {
+        for rank in std::mem::take(&mut self.near_up) {
+            if let Some(mut near) = self.peers[rank as usize].near.take() {
+                near.shm.close();
+            }
+        }
+        self.hood = None;
+    }
+}
