@@ -58,7 +58,7 @@ impl Neighbourhood {
     /// Hangs this node's door; `bell` is what others ring to wake it.
     pub(crate) fn new(job: &Job, config: &Config, bell: OwnedFd) -> io::Result<Neighbourhood> {
         let place = shm::meeting_place();
-        let id = job.key.job_id();
+        let id = job_at(job);
         let door = Door::open(&shm::door_of(&place, id, job.rank))?;
         let watch = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let hood = Neighbourhood {
@@ -98,6 +98,13 @@ impl Neighbourhood {
         let key = self.key.clone();
         move |said| key.prove("shm", said)
     }
+}
+
+/// What this job is called where the processes of its user meet: those who know the same key and the same members mean the same job.
+fn job_at(job: &Job) -> u64 {
+    let members: String = job.members.iter().map(|member| format!("{} ", member.addr)).collect();
+    let name = job.key.prove("door", members.as_bytes());
+    u64::from_le_bytes(name[..8].try_into().expect("eight bytes"))
 }
 
 impl Interface {
