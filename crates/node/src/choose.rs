@@ -40,6 +40,7 @@ pub fn open_device(job: &mut Job, config: &Config) -> Result<(Box<dyn Datagram>,
     })?;
     let reason = match config.device {
         Some(DeviceName::Udp) => "asked for by the configuration".to_owned(),
+        Some(DeviceName::Shm) => "shared memory was asked for, which this version does not have".to_owned(),
         None => "works everywhere, and is the only device between processes that this version has".to_owned(),
     };
     let choice = Choice { device: "udp", reason, details: udp.describe(), passed_over: Vec::new() };

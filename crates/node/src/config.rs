@@ -47,6 +47,8 @@ impl std::str::FromStr for Waiting {
 pub enum DeviceName {
     /// Datagrams over UDP sockets.
     Udp,
+    /// Memory that processes of one host share.
+    Shm,
 }
 
 impl DeviceName {
@@ -54,6 +56,7 @@ impl DeviceName {
     pub fn name(self) -> &'static str {
         match self {
             DeviceName::Udp => "udp",
+            DeviceName::Shm => "shm",
         }
     }
 }
@@ -64,7 +67,8 @@ impl std::str::FromStr for DeviceName {
     fn from_str(name: &str) -> Result<DeviceName, String> {
         match name {
             "udp" => Ok(DeviceName::Udp),
-            other => Err(format!("unknown device \"{other}\"; this build has: udp")),
+            "shm" => Ok(DeviceName::Shm),
+            other => Err(format!("unknown device \"{other}\"; this build has: udp, shm")),
         }
     }
 }
