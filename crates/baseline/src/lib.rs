@@ -30,6 +30,7 @@ mod pattern;
 pub mod rivals;
 pub mod shm;
 pub mod stats;
+mod sysv;
 pub mod transport;
 mod udp;
 pub mod udp_gso;

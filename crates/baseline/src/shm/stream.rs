@@ -35,7 +35,11 @@ impl Plan {
 
     fn variations(self) -> impl Iterator<Item = Plan> {
         let chunks = [4, 8, 16, 32, 64].map(|kib| kib << 10);
-        chunks.into_iter().flat_map(move |chunk| [4, 16].map(|slots| Plan { chunk, slots, ..self }))
+        // Room beyond that no longer stays in a core's own cache.
+        let rooms = [128 << 10, 256 << 10];
+        chunks
+            .into_iter()
+            .flat_map(move |chunk| rooms.map(|room| Plan { chunk, slots: room / chunk, ..self }))
     }
 }
 
