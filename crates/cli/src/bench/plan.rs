@@ -395,6 +395,15 @@ mod tests {
     }
 
     #[test]
+    fn shared_memory_is_not_measured_over_a_network() {
+        let of = |network_only| {
+            let cells = cells(Extent::Quick, network_only, &Only::default());
+            cells.iter().filter(|cell| cell.system.device() == "shm").count()
+        };
+        assert_eq!((of(false) > 0, of(true)), (true, 0));
+    }
+
+    #[test]
     fn no_two_cells_are_the_same_line() {
         let cells = cells(Extent::Full, false, &Only::default());
         for (i, cell) in cells.iter().enumerate() {
