@@ -1,21 +1,17 @@
 //! The byte-stream transports: pipe pair, Unix stream socket, TCP. All are two descriptors and a length known
 //! to both sides. A message of no bytes travels as one, since a byte stream cannot show it otherwise.
 
-use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags,
-};
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 
+use crate::descriptors::{give, take};
 use crate::transport::{Kind, Patience, SILENCE, Setup, Side, Transport, silent, timed_out};
 
 /// One side of a byte-stream transport.
@@ -148,41 +144,4 @@ fn accept(listener: &TcpListener) -> io::Result<TcpStream> {
             Err(e) => return Err(silent(e)),
         }
     }
-}
-
-/// Passes a descriptor over the control stream.
-fn give(control: &UnixStream, fd: &impl AsFd) -> io::Result<()> {
-    let fds = [fd.as_fd()];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    if !ancillary.push(SendAncillaryMessage::ScmRights(&fds)) {
-        return Err(io::Error::other("no room for a descriptor"));
-    }
-    rustix::net::sendmsg(control, &[IoSlice::new(b"f")], &mut ancillary, SendFlags::NOSIGNAL)?;
-    Ok(())
-}
-
-/// Takes a descriptor from the control stream.
-fn take(control: &UnixStream) -> io::Result<OwnedFd> {
-    let before = control.read_timeout()?;
-    control.set_read_timeout(Some(SILENCE))?;
-    let mut byte = [0];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let taken = rustix::net::recvmsg(
-        control,
-        &mut [IoSliceMut::new(&mut byte)],
-        &mut ancillary,
-        RecvFlags::CMSG_CLOEXEC,
-    );
-    control.set_read_timeout(before)?;
-    taken.map_err(|e| silent(e.into()))?;
-    for message in ancillary.drain() {
-        if let RecvAncillaryMessage::ScmRights(mut fds) = message
-            && let Some(fd) = fds.next()
-        {
-            return Ok(fd);
-        }
-    }
-    Err(io::Error::other("the other side passed no descriptor"))
 }

@@ -10,6 +10,7 @@
 //! | [`drive`] | ping-pong, stream and paced drivers over any [`Transport`], ours included |
 //! | [`udp_gso`] | one-way streams of large messages over raw UDP, the limit for bandwidth |
 //! | [`packed`] | small records packed into datagrams, the limit for message rate |
+//! | [`shm`] | what two processes can do with memory that they share, the limits on one host |
 //! | [`limits`] | a system call, a clock read, `memcpy`, a cache line between two cores |
 //! | [`cpu`] | pinning, CPU time, the CPU burner, the state of the machine |
 //! | [`stats`] | percentiles of one round, spread over rounds |
@@ -19,6 +20,7 @@
 
 mod bytes;
 pub mod cpu;
+mod descriptors;
 pub mod drive;
 mod flow;
 pub mod limits;
@@ -26,7 +28,9 @@ mod mmsg;
 pub mod packed;
 mod pattern;
 pub mod rivals;
+pub mod shm;
 pub mod stats;
+mod sysv;
 pub mod transport;
 mod udp;
 pub mod udp_gso;

@@ -26,20 +26,30 @@ impl Pattern {
 
     /// Rewrites the whole buffer as message `number`.
     pub(crate) fn write(&self, number: u64, buf: &mut [u8]) {
-        let from = (number as usize * 8) % SHIFT;
-        buf.copy_from_slice(&self.source[from..from + buf.len()]);
-        stamp(number, buf);
+        self.write_part(number, 0, buf.len(), buf);
+    }
+
+    /// Writes the part of message `number`, of `bytes` in all, that begins `at` bytes from its start. The number stands
+    /// at both ends of the message, as far as there is room.
+    #[inline]
+    pub(crate) fn write_part(&self, number: u64, at: usize, bytes: usize, part: &mut [u8]) {
+        let from = (number as usize * 8) % SHIFT + at;
+        part.copy_from_slice(&self.source[from..from + part.len()]);
+        let stamp = number.to_le_bytes();
+        if at < 8 {
+            overlay(&stamp, 0, at, part);
+        }
+        if bytes >= 16 && at + part.len() > bytes - 8 {
+            overlay(&stamp, bytes - 8, at, part);
+        }
     }
 }
 
-/// Writes the message's number to both ends, as far as there is room.
-fn stamp(number: u64, buf: &mut [u8]) {
-    let number = number.to_le_bytes();
-    let len = buf.len();
-    let head = len.min(8);
-    buf[..head].copy_from_slice(&number[..head]);
-    if len >= 16 {
-        buf[len - 8..].copy_from_slice(&number);
+/// Writes as much of a stamp, which belongs at `place`, as falls into a part that begins at `at`.
+fn overlay(stamp: &[u8; 8], place: usize, at: usize, part: &mut [u8]) {
+    let (first, last) = (place.max(at), (place + 8).min(at + part.len()));
+    if first < last {
+        part[first - at..last - at].copy_from_slice(&stamp[first - place..last - place]);
     }
 }
 
@@ -76,6 +86,22 @@ mod tests {
             pattern.write(7, &mut buf);
             check(7, &buf).unwrap();
             assert_eq!(check(8, &buf).is_ok(), len == 0, "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn parts_make_the_whole() {
+        for bytes in [1, 8, 15, 16, 100, 5000] {
+            let pattern = Pattern::new(bytes);
+            let (mut whole, mut pieced) = (vec![0; bytes], vec![0; bytes]);
+            pattern.write(777, &mut whole);
+            for part in [1, 3, 64] {
+                for (i, room) in pieced.chunks_mut(part).enumerate() {
+                    pattern.write_part(777, i * part, bytes, room);
+                }
+                assert_eq!(pieced, whole, "{bytes} by {part}");
+                pieced.fill(0);
+            }
         }
     }
 

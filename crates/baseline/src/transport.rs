@@ -1,12 +1,12 @@
 //! The two-sided message transport that every driver runs over, and how two processes open one.
-//! The transports themselves are in `bytes.rs` (pipe, Unix socket, TCP) and `udp.rs`.
+//! The transports themselves are in `bytes.rs` (pipe, Unix socket, TCP), `sysv.rs` and `udp.rs`.
 
 use std::io::{self, Read, Write};
 use std::net::IpAddr;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use crate::{bytes, udp};
+use crate::{bytes, sysv, udp};
 
 /// How long a transport waits for its silent peer before it gives up: a dead peer must never hang the bench.
 pub const SILENCE: Duration = Duration::from_secs(10);
@@ -57,6 +57,8 @@ pub enum Side {
 pub enum Kind {
     /// A pair of pipes.
     Pipe,
+    /// A System V message queue.
+    SysV,
     /// A Unix stream socket.
     Unix,
     /// TCP without Nagle's delay.
@@ -67,13 +69,14 @@ pub enum Kind {
 
 impl Kind {
     /// Every transport there is, in the order of the tables.
-    pub const ALL: [Kind; 4] = [Kind::Pipe, Kind::Unix, Kind::Tcp, Kind::Udp];
+    pub const ALL: [Kind; 5] = [Kind::Pipe, Kind::SysV, Kind::Unix, Kind::Tcp, Kind::Udp];
 
     /// The name of the transport, as it appears in the tables.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Kind::Pipe => "pipe",
+            Kind::SysV => "sysv",
             Kind::Unix => "unix",
             Kind::Tcp => "tcp",
             Kind::Udp => "udp",
@@ -114,6 +117,7 @@ pub struct Setup<'a> {
 pub fn open(kind: Kind, setup: &mut Setup<'_>) -> io::Result<Box<dyn Transport>> {
     Ok(match kind {
         Kind::Pipe => Box::new(bytes::pipe(setup)?),
+        Kind::SysV => Box::new(sysv::SysV::open(setup)?),
         Kind::Unix => Box::new(bytes::unix(setup)?),
         Kind::Tcp => Box::new(bytes::tcp(setup)?),
         Kind::Udp => Box::new(udp::Udp::open(setup)?),

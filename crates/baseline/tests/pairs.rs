@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tautline_baseline::drive::{self, Content};
 use tautline_baseline::udp_gso::{self, Plan};
-use tautline_baseline::{Kind, Measured, Setup, Side, Transport, open, packed};
+use tautline_baseline::{Kind, Measured, Setup, Side, Transport, cpu, open, packed, shm};
 
 const V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
@@ -27,11 +27,19 @@ fn both<T: Send>(
     let (mut a, mut b) = UnixStream::pair().unwrap();
     let setup = |side, control| Setup { side, control, local: address, remote: address, blocking, rcvbuf };
     std::thread::scope(|scope| {
-        let answering = scope.spawn(|| run(&mut setup(Side::B, &mut b)));
-        let asked = run(&mut setup(Side::A, &mut a));
+        let answering = scope.spawn(|| on_core(1, || run(&mut setup(Side::B, &mut b))));
+        let asking = scope.spawn(|| on_core(0, || run(&mut setup(Side::A, &mut a))));
         let answered = answering.join().expect("side B does not panic");
+        let asked = asking.join().expect("side A does not panic");
         (asked.expect("side A"), answered.expect("side B"))
     })
+}
+
+/// Two that spin on one core get in each other's way for a whole time slice.
+fn on_core<T>(index: usize, run: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    let cores = cpu::allowed_cores()?;
+    cpu::pin(cores[index % cores.len()])?;
+    run()
 }
 
 fn every_transport(run: impl Fn(&mut dyn Transport, Side, bool) -> io::Result<()> + Sync) {
@@ -189,4 +197,49 @@ fn packed_records_arrive() {
             assert_eq!(a.bytes, a.messages * packed::PAYLOAD as u64);
         }
     }
+}
+
+#[test]
+fn messages_through_shared_memory() {
+    use shm::Way;
+    for (way, sizes) in [
+        (Way::Line, &[0, 8][..]),
+        (Way::HandOver, &[0, 8, 64, 4096, 300_000]),
+        (Way::WriteFlagCopy, &[0, 64, 65_536, 300_000]),
+    ] {
+        for &bytes in sizes {
+            let (a, b) = both(V4, false, None, |setup| shm::ping_pong(setup, way, bytes, 2, 10));
+            assert_eq!((a.len(), b.len()), (10, 0), "{way:?} {bytes}");
+        }
+    }
+}
+
+#[test]
+fn a_line_holds_only_so_much() {
+    let (a, b) = both(V4, false, None, |setup| Ok(shm::ping_pong(setup, shm::Way::Line, 9, 1, 1).is_err()));
+    assert!(a && b);
+}
+
+#[test]
+fn a_ring_keeps_its_order() {
+    let (a, b) = both(V4, false, None, |setup| shm::ring_window(setup, 10));
+    assert_eq!((a.messages, b.messages), (640, 640));
+    let (a, b) = both(V4, false, None, |setup| shm::ring_stream(setup, 20_001));
+    assert_eq!((a.messages, b.bytes), (20_001, 160_008));
+}
+
+#[test]
+fn streams_of_chunks_through_shared_memory() {
+    for (bytes, count) in [(1, 5000), (100, 700), (4096, 100), (70_001, 20), (1 << 20, 5)] {
+        for (chunk, slots) in [(4096, 2), (5000, 3), (65_536, 4)] {
+            let plan = shm::Plan { bytes, count, chunk, slots };
+            let (a, b) = both(V4, false, None, |setup| shm::two_copies(setup, &plan));
+            assert_eq!((a.messages, a.bytes, b.bytes), (count, count * bytes as u64, a.bytes));
+        }
+    }
+    let plan = shm::Plan::new(64 << 10, 50);
+    let (a, b) = both(V4, false, None, |setup| shm::best_plan(setup, &plan, 1 << 18));
+    assert!(a == b && (a.bytes, a.count) == (plan.bytes, plan.count));
+    let (a, _) = both(V4, false, None, |setup| shm::copies(setup, 4096, 100));
+    assert_eq!((a.messages, a.bytes), (100, 409_600));
 }

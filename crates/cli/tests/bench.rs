@@ -41,7 +41,8 @@ fn check(rows: &[Value], path: &str) {
 fn latency_rows_have_every_key() {
     let rows = rows(&["--quick", "--only", "latency"]);
     check(&rows, "loopback");
-    assert_eq!(words(&rows, "system"), ["pipe", "tautline", "tcp", "udp", "unix"].map(str::to_owned).into());
+    let systems = ["hand-over", "line", "pipe", "sysv", "tautline", "tcp", "udp", "unix", "write-flag-copy"];
+    assert_eq!(words(&rows, "system"), systems.map(str::to_owned).into());
     assert_eq!(words(&rows, "security"), ["fabric", "open", "sealed"].map(str::to_owned).into());
     let policies = ["blocking", "park", "polled", "spin", "spin-then-park"];
     assert_eq!(words(&rows, "policy"), policies.map(str::to_owned).into());
@@ -54,6 +55,20 @@ fn every_other_test_runs() {
     check(&rows, "loopback");
     let tests = ["bandwidth", "cpu", "guarantees", "idle", "paced", "rate"];
     assert_eq!(words(&rows, "test"), tests.map(str::to_owned).into());
+}
+
+/// Shared memory comes with its limits, and every row of it says so.
+#[test]
+fn shared_memory_has_rows_of_its_own() {
+    let rows = rows(&["--only", "shm"]);
+    check(&rows, "loopback");
+    let ours = rows.iter().filter(|row| row["security"].is_string());
+    assert!(ours.clone().all(|row| row["device"] == "shm" && row["system"] != "udp"));
+    let tests: BTreeSet<_> = ours.map(|row| row["test"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(tests, ["bandwidth", "idle", "latency", "paced", "rate"].map(str::to_owned).into());
+    for limit in ["line", "hand-over", "write-flag-copy", "memcpy", "two-copy-stream", "ring"] {
+        assert!(rows.iter().any(|row| row["system"] == limit && row["device"] == "shm"), "{limit}");
+    }
 }
 
 /// The report needs nothing from elsewhere.
@@ -113,7 +128,7 @@ fn veth_between_namespaces() {
     let rows = rows(&["--netns", "--only", "latency,64,idle"]);
     check(&rows, "veth");
     assert!(
-        !words(&rows, "system").contains("pipe"),
+        !words(&rows, "system").contains("pipe") && !words(&rows, "device").contains("shm"),
         "what does not use the network is not measured over it"
     );
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use tautline::{Security, Waiting};
+use tautline::{DeviceName, Security, Waiting};
 use tautline_baseline::Kind;
 
 /// What is measured.
@@ -19,13 +19,40 @@ pub enum System {
     Packed { blocking: bool },
     /// Frames of our device and nothing else, or with flow control.
     Bare { flow: bool },
+    /// What shared memory allows.
+    Shared { limit: Shared },
     /// Messages.
-    Taut { security: Mode, waiting: Policy },
+    Taut { device: Device, security: Mode, waiting: Policy },
+}
+
+/// The limits between two processes that share memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Shared {
+    /// A cache line with its flag.
+    Line,
+    /// Copied in, copied out.
+    HandOver,
+    /// Written in place, copied out.
+    WriteFlagCopy,
+    /// One process, from its own memory to its own.
+    Memcpy,
+    /// Copied in and copied out at the same time.
+    TwoCopyStream,
+    /// A ring of cache lines.
+    Ring,
+}
+
+/// What our messages go over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Device {
+    Udp,
+    Shm,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Plain {
     Pipe,
+    SysV,
     Unix,
     Tcp,
     Udp,
@@ -46,11 +73,13 @@ pub enum Policy {
 }
 
 impl Plain {
+    /// Those that are measured at every size.
     pub const ALL: [Plain; 4] = [Plain::Pipe, Plain::Unix, Plain::Tcp, Plain::Udp];
 
     pub fn kind(self) -> Kind {
         match self {
             Plain::Pipe => Kind::Pipe,
+            Plain::SysV => Kind::SysV,
             Plain::Unix => Kind::Unix,
             Plain::Tcp => Kind::Tcp,
             Plain::Udp => Kind::Udp,
@@ -70,6 +99,28 @@ impl Mode {
     }
 }
 
+impl Shared {
+    fn name(self) -> &'static str {
+        match self {
+            Shared::Line => "line",
+            Shared::HandOver => "hand-over",
+            Shared::WriteFlagCopy => "write-flag-copy",
+            Shared::Memcpy => "memcpy",
+            Shared::TwoCopyStream => "two-copy-stream",
+            Shared::Ring => "ring",
+        }
+    }
+}
+
+impl Device {
+    pub fn device(self) -> DeviceName {
+        match self {
+            Device::Udp => DeviceName::Udp,
+            Device::Shm => DeviceName::Shm,
+        }
+    }
+}
+
 impl Policy {
     pub fn waiting(self) -> Waiting {
         match self {
@@ -81,7 +132,7 @@ impl Policy {
 }
 
 impl System {
-    /// The name in tables; with [`System::policy`] and [`System::security`] it tells systems apart.
+    /// The name in tables; with [`System::device`], [`System::policy`] and [`System::security`] it tells systems apart.
     pub fn name(self) -> &'static str {
         match self {
             System::Plain { kind, .. } => kind.kind().name(),
@@ -90,6 +141,7 @@ impl System {
             System::Packed { .. } => "udp-packed",
             System::Bare { flow: false } => "frames",
             System::Bare { flow: true } => "frames+flow",
+            System::Shared { limit } => limit.name(),
             System::Taut { .. } => "tautline",
         }
     }
@@ -107,7 +159,7 @@ impl System {
                     "polled"
                 }
             }
-            System::Bare { .. } => "polled",
+            System::Bare { .. } | System::Shared { .. } => "polled",
             System::Taut { waiting, .. } => waiting.waiting().name(),
         }
     }
@@ -124,13 +176,20 @@ impl System {
     pub fn device(self) -> &'static str {
         match self {
             System::Plain { kind, .. } => kind.kind().name(),
+            System::Shared { .. } => "shm",
+            System::Taut { device, .. } => device.device().name(),
             _ => "udp",
         }
     }
 
     /// Whether it goes over the network, and so is measured over veth too.
     pub fn is_network(self) -> bool {
-        !matches!(self, System::Plain { kind: Plain::Pipe | Plain::Unix, .. })
+        !matches!(
+            self,
+            System::Plain { kind: Plain::Pipe | Plain::SysV | Plain::Unix, .. }
+                | System::Shared { .. }
+                | System::Taut { device: Device::Shm, .. }
+        )
     }
 
     /// The veth pair that it has to itself, counted from zero: TCP, raw UDP, ours.
@@ -141,7 +200,7 @@ impl System {
             | System::Datagrams { .. }
             | System::Packed { .. } => 1,
             System::Plain { .. } => 0,
-            System::Bare { .. } | System::Taut { .. } => 2,
+            System::Bare { .. } | System::Shared { .. } | System::Taut { .. } => 2,
         }
     }
 
@@ -152,7 +211,7 @@ impl System {
             | System::Gso { blocking }
             | System::Datagrams { blocking }
             | System::Packed { blocking } => blocking,
-            System::Bare { .. } => false,
+            System::Bare { .. } | System::Shared { .. } => false,
             System::Taut { waiting, .. } => waiting != Policy::Spin,
         }
     }
@@ -160,9 +219,14 @@ impl System {
 
 impl fmt::Display for System {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.security() {
-            Some(security) => write!(f, "{} {security} {}", self.name(), self.policy()),
-            None => write!(f, "{} {}", self.name(), self.policy()),
+        match self {
+            System::Taut { device: Device::Shm, security, .. } => {
+                write!(f, "tautline shm {} {}", security.security().name(), self.policy())
+            }
+            System::Taut { security, .. } => {
+                write!(f, "tautline {} {}", security.security().name(), self.policy())
+            }
+            _ => write!(f, "{} {}", self.name(), self.policy()),
         }
     }
 }
@@ -196,6 +260,7 @@ pub struct Outcome {
     pub median_us: f64,
     pub p99_us: f64,
     pub p999_us: f64,
+    pub mean_us: f64,
     /// What was moved.
     pub messages: u64,
     pub bytes: u64,

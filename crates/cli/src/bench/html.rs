@@ -136,6 +136,7 @@ fn plots(page: &mut String, report: &Report) {
         "GB/s",
         &chosen(rows, Test::Bandwidth, &bandwidth),
     ));
+    one_host(page, rows);
     page.push_str(&svg::lines("What each guarantee keeps of the layer below it", "share", &kept(rows)));
     let paced: Vec<_> =
         rows.iter().filter(|row| row.test == Test::Paced.name() && row.median.is_some()).collect();
@@ -144,7 +145,7 @@ fn plots(page: &mut String, report: &Report) {
         .map(|row| Bar {
             name: format!(
                 "{} {}, {}",
-                row.system,
+                row.name(),
                 row.policy,
                 if row.load == "burner" { "cores shared" } else { "cores idle" }
             ),
@@ -160,6 +161,31 @@ fn plots(page: &mut String, report: &Report) {
             &bars,
         ));
     }
+}
+
+/// Shared memory and its limits, beside what the kernel has for two processes of one host.
+fn one_host(page: &mut String, rows: &[Row]) {
+    let latency = [
+        "tautline shm fabric spin",
+        "line polled",
+        "hand-over polled",
+        "write-flag-copy polled",
+        "unix polled",
+        "unix blocking",
+        "pipe blocking",
+    ];
+    page.push_str(&svg::lines(
+        "Shared memory: latency, one way, against message size",
+        "µs",
+        &chosen(rows, Test::Latency, &latency),
+    ));
+    let bandwidth =
+        ["tautline shm fabric spin", "two-copy-stream polled", "memcpy polled", "unix polled", "pipe polled"];
+    page.push_str(&svg::lines(
+        "Shared memory: bandwidth against message size",
+        "GB/s",
+        &chosen(rows, Test::Bandwidth, &bandwidth),
+    ));
 }
 
 fn kept(rows: &[Row]) -> Vec<Line> {
@@ -233,7 +259,7 @@ fn figure(page: &mut String, row: &Row) {
         "<tr><td>{}{warm}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>",
         size(row.bytes),
         row.load,
-        row.system,
+        row.name(),
         row.security.unwrap_or("–"),
         row.policy,
         row.window.map_or_else(|| "–".into(), |w| w.to_string())

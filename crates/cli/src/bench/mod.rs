@@ -30,7 +30,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tautline_baseline::cpu::{self, Burner};
 
 use crate::sys::Signals;
-use case::{Case, System, Work};
+use case::{Case, Shared, System, Work};
 pub use netns::check as can_make_namespaces;
 use only::Only;
 use pair::{Interrupted, Pair, Path};
@@ -47,6 +47,8 @@ Examples:
         One test, one size, our system, and what it is compared with.
   tautline bench --quick --json > rows.jsonl
         One JSON object per row and line.
+  tautline bench --only shm
+        Shared memory between the two processes, and its limits.
   sudo tautline bench --netns
         The same between two network namespaces, over veth pairs.
 
@@ -231,28 +233,26 @@ impl Bench {
         self.pair.as_mut().context("no processes to measure with")?.run(case, signals)
     }
 
-    /// Lets the sides find the best raw streams of the sizes that will be asked for.
+    /// Lets the sides find the best bare streams of the sizes that will be asked for.
     fn tune(&self, pair: &mut Pair, signals: &mut Signals) -> Result<()> {
         let mut done = Vec::new();
         for result in &self.results {
-            let (System::Gso { .. } | System::Datagrams { .. }, Work::Stream { bytes, count, .. }) =
-                (result.cell.system, result.cell.work)
-            else {
-                continue;
+            let Work::Stream { bytes, count, .. } = result.cell.work else { continue };
+            let system = match result.cell.system {
+                System::Gso { .. } => System::Gso { blocking: false },
+                System::Datagrams { .. } if bytes >= TUNED_FROM && self.extent == Extent::Full => {
+                    System::Datagrams { blocking: false }
+                }
+                system @ System::Shared { limit: Shared::TwoCopyStream } => system,
+                _ => continue,
             };
-            let gso = matches!(result.cell.system, System::Gso { .. });
-            if !gso && (bytes < TUNED_FROM || self.extent != Extent::Full) {
+            if done.contains(&(bytes, system)) {
                 continue;
             }
-            if done.contains(&(bytes, gso)) {
-                continue;
-            }
-            done.push((bytes, gso));
-            self.bar.set_message(format!("looking for the best raw stream of {bytes} B"));
-            let system =
-                if gso { System::Gso { blocking: false } } else { System::Datagrams { blocking: false } };
+            done.push((bytes, system));
+            self.bar.set_message(format!("looking for the best {} stream of {bytes} B", system.name()));
             let work = Work::Tune { bytes, count, trial_bytes: self.extent.trial_bytes() };
-            pair.run(&Case { system, work }, signals).context("the raw stream to compare with")?;
+            pair.run(&Case { system, work }, signals).context("the bare stream to compare with")?;
         }
         Ok(())
     }

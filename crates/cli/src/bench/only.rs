@@ -13,10 +13,22 @@ pub struct Only {
 }
 
 /// What a cell may be called beside its system's name.
-const WAYS: [&str; 10] =
-    ["polled", "blocking", "spin", "spin-then-park", "park", "open", "fabric", "sealed", "idle", "burner"];
-const SYSTEMS: [&str; 11] = [
+const WAYS: [&str; 11] = [
+    "polled",
+    "blocking",
+    "spin",
+    "spin-then-park",
+    "park",
+    "open",
+    "fabric",
+    "sealed",
+    "idle",
+    "burner",
+    "shm",
+];
+const SYSTEMS: [&str; 18] = [
     "pipe",
+    "sysv",
     "unix",
     "tcp",
     "udp",
@@ -25,6 +37,12 @@ const SYSTEMS: [&str; 11] = [
     "udp-packed",
     "frames",
     "frames+flow",
+    "line",
+    "hand-over",
+    "write-flag-copy",
+    "memcpy",
+    "two-copy-stream",
+    "ring",
     "tautline",
     "tautline-batch",
 ];
@@ -72,8 +90,10 @@ impl Only {
     /// Whether this cell was asked for.
     pub fn wants(&self, cell: &Cell) -> bool {
         let called = |word: &String| {
-            [cell.name(), cell.system.name(), cell.system.policy(), cell.load.name()].contains(&word.as_str())
-                || cell.system.security() == Some(word)
+            let system = cell.system;
+            [cell.name(), system.name(), system.policy(), cell.load.name()].contains(&word.as_str())
+                || system.security() == Some(word)
+                || (word == "shm" && system.device() == "shm")
         };
         (self.tests.is_empty() || self.tests.contains(&cell.test))
             && (self.systems.is_empty() || self.systems.iter().any(called))
@@ -100,6 +120,13 @@ mod tests {
             "what ours is compared with comes along"
         );
         assert!(wanted.iter().all(|cell| cell.system.name() != "pipe"));
+        let shared = cells(Extent::Quick, false, &"shm".parse().unwrap());
+        for name in
+            ["tautline", "tautline-batch", "line", "hand-over", "write-flag-copy", "two-copy-stream", "ring"]
+        {
+            assert!(shared.iter().any(|cell| cell.name() == name), "{name}");
+        }
+        assert!(shared.iter().all(|cell| cell.system.device() != "udp"));
         assert_eq!("".parse(), Ok(Only::default()));
         assert!("latency,,8".parse::<Only>().is_err());
         assert!("nonsense".parse::<Only>().unwrap_err().contains("latency"));

@@ -1,9 +1,12 @@
 //! What is measured: the cells of every test, and how long each may take.
 
+mod shm;
+
 use std::time::Duration;
 
-use super::case::{Mode, Plain, Policy, System, Work};
+use super::case::{Device, Mode, Plain, Policy, System, Work};
 use super::only::Only;
+pub use shm::limit_of;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Test {
@@ -132,9 +135,14 @@ const BLOCKING_UDP: System = System::Plain { kind: Plain::Udp, blocking: true };
 const BLOCKING_TCP: System = System::Plain { kind: Plain::Tcp, blocking: true };
 const POLLED_GSO: System = System::Gso { blocking: false };
 
-/// Messages, protected and waiting in this way.
+/// Messages over UDP, protected and waiting in this way.
 pub fn taut(security: Mode, waiting: Policy) -> System {
-    System::Taut { security, waiting }
+    System::Taut { device: Device::Udp, security, waiting }
+}
+
+/// Messages through shared memory, waiting in this way.
+pub fn shared(waiting: Policy) -> System {
+    System::Taut { device: Device::Shm, security: Mode::Fabric, waiting }
 }
 
 /// Every cell that is wanted, in the order in which a round measures them.
@@ -147,6 +155,7 @@ pub fn cells(extent: Extent, network_only: bool, only: &Only) -> Vec<Cell> {
     plan.cpu();
     plan.guarantees();
     plan.idle();
+    plan.shm();
     let mut cells = plan.cells;
     cells.retain(|cell| !network_only || cell.system.is_network());
     // What a wanted cell is compared with is wanted too.
@@ -285,8 +294,7 @@ impl Plan {
     }
 
     fn paced(&mut self) {
-        let count = if self.extent == Extent::Smoke { 5 } else { self.extent.pick(700, 120) };
-        let work = Work::Paced { bytes: 64, count, period_us: 1_000 };
+        let work = self.paced_work();
         for load in [Load::Idle, Load::Burner] {
             for system in [POLLED_UDP, BLOCKING_UDP] {
                 self.add(Test::Paced, system, work, load, None);
@@ -300,6 +308,11 @@ impl Plan {
                 self.add(Test::Paced, taut(Mode::Fabric, waiting), work, load, Some(Limit { system, hard }));
             }
         }
+    }
+
+    fn paced_work(&self) -> Work {
+        let count = if self.extent == Extent::Smoke { 5 } else { self.extent.pick(700, 120) };
+        Work::Paced { bytes: 64, count, period_us: 1_000 }
     }
 
     fn cpu(&mut self) {
@@ -353,10 +366,14 @@ impl Plan {
     }
 
     fn idle(&mut self) {
-        let milliseconds = if self.extent == Extent::Smoke { 50 } else { self.extent.pick(2_000, 500) };
         for waiting in [Policy::SpinThenPark, Policy::Park] {
-            self.add(Test::Idle, taut(Mode::Fabric, waiting), Work::Idle { milliseconds }, Load::Idle, None);
+            self.add(Test::Idle, taut(Mode::Fabric, waiting), self.idle_work(), Load::Idle, None);
         }
+    }
+
+    fn idle_work(&self) -> Work {
+        let milliseconds = if self.extent == Extent::Smoke { 50 } else { self.extent.pick(2_000, 500) };
+        Work::Idle { milliseconds }
     }
 }
 
@@ -375,6 +392,15 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn shared_memory_is_not_measured_over_a_network() {
+        let of = |network_only| {
+            let cells = cells(Extent::Quick, network_only, &Only::default());
+            cells.iter().filter(|cell| cell.system.device() == "shm").count()
+        };
+        assert_eq!((of(false) > 0, of(true)), (true, 0));
     }
 
     #[test]

@@ -16,6 +16,7 @@ pub struct Figure {
     pub value: f64,
     pub p99: Option<f64>,
     pub p999: Option<f64>,
+    pub mean: Option<f64>,
     /// How often something was lost and sent again, as far as the system tells.
     pub drops: u64,
 }
@@ -46,6 +47,7 @@ pub struct Row {
     pub median: Option<f64>,
     pub p99: Option<f64>,
     pub p999: Option<f64>,
+    pub mean: Option<f64>,
     pub low: Option<f64>,
     pub high: Option<f64>,
     pub limit: Option<String>,
@@ -55,6 +57,17 @@ pub struct Row {
     /// How often something was lost and sent again in all rounds, as far as the system tells.
     pub drops: u64,
     pub error: Option<String>,
+}
+
+impl Row {
+    /// The system as people read it: ours says what it goes over, if that is not the network.
+    pub fn name(&self) -> String {
+        if self.security.is_some() && self.device == "shm" {
+            format!("{} shm", self.system)
+        } else {
+            self.system.clone()
+        }
+    }
 }
 
 /// The unit of a cell's figures.
@@ -80,7 +93,8 @@ pub fn figure(cell: &Cell, [a, b]: &[Outcome; 2]) -> Figure {
     let cpu_ns = (a.cpu_ns + b.cpu_ns) as f64;
     match cell.test {
         Test::Latency | Test::Paced => {
-            Figure { value: a.median_us, p99: Some(a.p99_us), p999: Some(a.p999_us), drops: 0 }
+            let (p99, p999, mean) = (Some(a.p99_us), Some(a.p999_us), Some(a.mean_us));
+            Figure { value: a.median_us, p99, p999, mean, drops: 0 }
         }
         Test::Rate => plain(a.messages as f64 * 1e3 / elapsed),
         Test::Bandwidth => plain(a.bytes as f64 / elapsed),
@@ -135,6 +149,7 @@ fn row(result: &Result, all: &[Result], path: Path) -> Row {
         median: spread.map(|s| s.median),
         p99: of(|figure| figure.p99),
         p999: of(|figure| figure.p999),
+        mean: of(|figure| figure.mean),
         low: spread.map(|s| s.low),
         high: spread.map(|s| s.high),
         limit: cell.limit.map(|limit| limit.system.to_string()),

@@ -14,9 +14,9 @@ use tautline_baseline::cpu::{self, CpuTime};
 use tautline_baseline::drive::{self, Content};
 use tautline_baseline::stats::Summary;
 use tautline_baseline::udp_gso::{self, Plan};
-use tautline_baseline::{Measured, Setup, Side, open, packed};
+use tautline_baseline::{Measured, Setup, Side, open, packed, shm};
 
-use super::case::{Case, Outcome, Reply, System, Work};
+use super::case::{Case, Outcome, Reply, Shared, System, Work};
 use super::taut::Taut;
 use super::{frames, netns, tune};
 use crate::sys;
@@ -55,6 +55,7 @@ pub fn side(args: &SideArgs) -> Result<ExitCode> {
         other,
         veth: args.veth,
         plans: HashMap::new(),
+        chunks: HashMap::new(),
     };
     let mut answers = orders.try_clone()?;
     say(&mut answers, &Reply::Ready)?;
@@ -81,6 +82,8 @@ struct Worker {
     veth: bool,
     /// The best way to stream messages of a size, with and without GSO.
     plans: HashMap<(usize, bool), Plan>,
+    /// The best way to stream messages of a size through shared memory.
+    chunks: HashMap<usize, shm::Plan>,
 }
 
 impl Worker {
@@ -107,7 +110,7 @@ impl Worker {
                 let mut transport = open(kind.kind(), &mut self.setup(case.system))?;
                 self.plain(&mut *transport, case)
             }
-            System::Taut { security, waiting } => {
+            System::Taut { device, security, waiting } => {
                 let bytes = match case.work {
                     Work::PingPong { bytes, .. } | Work::Paced { bytes, .. } | Work::Stream { bytes, .. } => {
                         bytes
@@ -116,12 +119,44 @@ impl Worker {
                 };
                 let side = self.side;
                 let mut setup = self.setup(case.system);
-                let mut taut = Taut::open(&mut setup, security, waiting, bytes)?;
+                let mut taut = Taut::open(&mut setup, device, security, waiting, bytes)?;
                 let outcome = ours(&mut taut, side, case)?;
                 taut.close(&mut setup)?;
                 Ok(outcome)
             }
+            System::Shared { limit } => self.shared(limit, &case.work),
             _ => self.stream(case),
+        }
+    }
+
+    fn shared(&mut self, limit: Shared, work: &Work) -> io::Result<Outcome> {
+        let system = System::Shared { limit };
+        match (limit, *work) {
+            (Shared::TwoCopyStream, Work::Tune { bytes, count, trial_bytes }) => {
+                let plan = shm::Plan::new(bytes, count);
+                let best = shm::best_plan(&mut self.setup(system), &plan, trial_bytes)?;
+                self.chunks.insert(bytes, best);
+                Ok(Outcome::default())
+            }
+            (_, Work::PingPong { bytes, count, warm: false }) => {
+                let way = match limit {
+                    Shared::Line => shm::Way::Line,
+                    Shared::HandOver => shm::Way::HandOver,
+                    _ => shm::Way::WriteFlagCopy,
+                };
+                timed(|| shm::ping_pong(&mut self.setup(system), way, bytes, warm_up(count), count))
+            }
+            (_, Work::Stream { bytes, count, window, .. }) => {
+                let plan = self.chunks.get(&bytes).copied().unwrap_or(shm::Plan::new(bytes, count));
+                let mut setup = self.setup(system);
+                moved(|| match (limit, window) {
+                    (Shared::Ring, Some(_)) => shm::ring_window(&mut setup, count.div_ceil(shm::WINDOW)),
+                    (Shared::Ring, None) => shm::ring_stream(&mut setup, count),
+                    (Shared::Memcpy, _) => shm::copies(&mut setup, bytes, count),
+                    _ => shm::two_copies(&mut setup, &shm::Plan { count, ..plan }),
+                })
+            }
+            _ => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 
@@ -213,6 +248,7 @@ fn timed(run: impl FnOnce() -> io::Result<Vec<u64>>) -> io::Result<Outcome> {
         median_us: one_way.median,
         p99_us: one_way.p99,
         p999_us: one_way.p999,
+        mean_us: one_way.mean,
         messages: round_trips.len() as u64,
         cpu_ns: cpu_since(before),
         ..Outcome::default()

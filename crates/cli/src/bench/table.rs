@@ -110,7 +110,7 @@ fn section(text: &mut String, test: Test, rows: &[&Row]) {
     let _ = writeln!(text, "\n{}", heading(test));
     let _ = writeln!(
         text,
-        "{:>8} {:7} {:14} {:7} {:14} {:>9} {:>9} {:>9} {:>19}  ratio to its limit",
+        "{:>8} {:7} {:18} {:7} {:14} {:>9} {:>9} {:>9} {:>19}  ratio to its limit",
         "size", "load", "system", "mode", "policy", "median", "p99", "p99.9", "low – high"
     );
     for row in rows {
@@ -136,10 +136,10 @@ fn section(text: &mut String, test: Test, rows: &[&Row]) {
         let spread = format!("{} – {}", opt(row.low), opt(row.high));
         let _ = writeln!(
             text,
-            "{:>8} {:7} {:14} {:7} {:14} {:>9} {:>9} {:>9} {:>19}  {}",
+            "{:>8} {:7} {:18} {:7} {:14} {:>9} {:>9} {:>9} {:>19}  {}",
             size(row.bytes),
             row.load,
-            row.system,
+            row.name(),
             row.security.unwrap_or("-"),
             row.policy,
             opt(row.median),
@@ -168,8 +168,8 @@ pub fn curves(rows: &[Row], test: Test) -> Vec<(String, Vec<(usize, f64)>)> {
     for row in rows.iter().filter(|row| row.test == test.name() && !row.warm && row.load == "idle") {
         let Some(median) = row.median else { continue };
         let name = match row.security {
-            Some(security) => format!("{} {security} {}", row.system, row.policy),
-            None => format!("{} {}", row.system, row.policy),
+            Some(security) => format!("{} {security} {}", row.name(), row.policy),
+            None => format!("{} {}", row.name(), row.policy),
         };
         match curves.iter_mut().find(|curve| curve.0 == name) {
             Some(curve) => curve.1.push((row.bytes, median)),
@@ -189,7 +189,7 @@ fn half_power(text: &mut String, report: &Report) {
         let smallest = curve.first().map_or(0, |point| point.0);
         if let Some(bytes) = half_power_bytes(&curve) {
             let bound = if bytes <= smallest as f64 { "at most " } else { "" };
-            let _ = writeln!(text, "  {name:24} {bound}{bytes:.0} B");
+            let _ = writeln!(text, "  {name:28} {bound}{bytes:.0} B");
         }
     }
 }

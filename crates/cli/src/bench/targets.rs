@@ -1,5 +1,7 @@
 //! The project's goals for speed, and whether this run met them.
 
+mod shm;
+
 use tautline_baseline::rivals::{Outcome, Route};
 
 use super::case::{Mode, Plain, Policy, System};
@@ -30,6 +32,7 @@ pub fn judge(results: &[Result], machine: &State) -> Vec<Target> {
     judge.rate();
     judge.paced();
     judge.idle();
+    judge.shm();
     judge.targets
 }
 
@@ -166,10 +169,15 @@ impl<'a> Judge<'a> {
     }
 
     fn idle(&mut self) {
-        let Some(parked) = self.find(Test::Idle, taut(Mode::Fabric, Policy::Park), |_| true) else { return };
-        let values: Vec<f64> = parked.figures.iter().map(|f| f.1.value).collect();
+        let what = "CPU of a parked pair that is idle, per process";
+        self.idle_of(what, taut(Mode::Fabric, Policy::Park));
+    }
+
+    fn idle_of(&mut self, what: &str, system: System) {
+        let Some(idle) = self.find(Test::Idle, system, |_| true) else { return };
+        let values: Vec<f64> = idle.figures.iter().map(|f| f.1.value).collect();
         let value = tautline_baseline::stats::median(&values);
-        let what = "CPU of a parked pair that is idle, per process".into();
-        self.targets.push(Target { what, goal: "at most 0.1 % of a core".into(), value, met: value <= 0.1 });
+        let goal = "at most 0.1 % of a core".into();
+        self.targets.push(Target { what: what.into(), goal, value, met: value <= 0.1 });
     }
 }

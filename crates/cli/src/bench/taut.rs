@@ -10,12 +10,12 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use tautline::node::link::JobKey;
-use tautline::{Endpoint, Event, Handler, Job, Member, Message, Rank, Short};
+use tautline::{Config, Endpoint, Event, Handler, Job, Member, Message, Rank, Short};
 use tautline_baseline::cpu::Stopwatch;
 use tautline_baseline::transport::SILENCE;
 use tautline_baseline::{Measured, Setup, Side};
 
-use super::case::{Mode, Policy};
+use super::case::{Device, Mode, Policy};
 use super::content::{Pattern, is_right, read_out};
 
 /// How long one wait lasts before the silence is counted.
@@ -109,7 +109,13 @@ pub struct Taut {
 
 impl Taut {
     /// Joins a fresh job with the other side, for messages of `bytes`, and connects.
-    pub fn open(setup: &mut Setup<'_>, security: Mode, waiting: Policy, bytes: usize) -> io::Result<Taut> {
+    pub fn open(
+        setup: &mut Setup<'_>,
+        device: Device,
+        security: Mode,
+        waiting: Policy,
+        bytes: usize,
+    ) -> io::Result<Taut> {
         let sink = Rc::new(Sink {
             arrived: Cell::new(0),
             wrong: Cell::new(false),
@@ -121,6 +127,7 @@ impl Taut {
         let endpoint = Endpoint::builder()
             .on_short("short", move |message: Short<'_>| by_short.short(message.data()))
             .on("long", move |message| long(by_long.clone(), message))
+            .config(Config { device: Some(device.device()), ..Config::default() })
             .security(security.security())
             .waiting(waiting.waiting())
             .join_job(job(setup)?)

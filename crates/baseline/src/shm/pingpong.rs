@@ -1,0 +1,178 @@
+//! Back and forth through shared memory. Each side sends only after it has received, so that one place per direction
+//! is enough, and a counter beside it says whose turn it is.
+
+use std::io;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use super::memory::Memory;
+use crate::drive::{self, Content};
+use crate::pattern::{self, Pattern};
+use crate::transport::{Setup, Side, Transport};
+
+/// How a message travels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Up to eight bytes, in one cache line with their flag.
+    Line,
+    /// Copied in from the sender's own buffer, and copied out to the receiver's own.
+    HandOver,
+    /// Written where the other side sees it, and copied out to the receiver's own buffer.
+    WriteFlagCopy,
+}
+
+/// Sends a message back and forth, `warm_up` times and then `count` times; returns the latter round trips in
+/// nanoseconds on side A, nothing on side B.
+///
+/// # Errors
+/// Whatever the system reports, [`io::ErrorKind::InvalidData`] if what came is not what was sent, and
+/// [`io::ErrorKind::TimedOut`] if the other side is silent.
+pub fn ping_pong(
+    setup: &mut Setup<'_>,
+    way: Way,
+    bytes: usize,
+    warm_up: u64,
+    count: u64,
+) -> io::Result<Vec<u64>> {
+    if way == Way::Line && bytes > 8 {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "a line holds eight bytes beside its flag"));
+    }
+    let [into, from] = Memory::pair(setup, LINES, if way == Way::Line { 0 } else { bytes })?;
+    let mut place = Place { into, from, sent: 0, received: 0 };
+    let mut run = |count| match way {
+        Way::Line => place.lines(setup.side, bytes, count),
+        Way::HandOver => drive::ping_pong(&mut place, setup.side, bytes, count, Content::Rewritten),
+        Way::WriteFlagCopy => Direct::new(&mut place, bytes).ping_pong(setup.side, count),
+    };
+    run(warm_up)?;
+    run(count)
+}
+
+/// The flag, and a line that keeps what is fetched together with it away from the message.
+const LINES: usize = 2;
+
+/// One place for a message in each direction.
+struct Place {
+    into: Memory,
+    from: Memory,
+    sent: u64,
+    received: u64,
+}
+
+impl Place {
+    /// Says that a message lies there.
+    #[inline]
+    fn raise(&mut self) {
+        self.sent += 1;
+        self.into.lines()[0].flag.store(self.sent, Ordering::Release);
+    }
+
+    /// Waits until one lies here.
+    #[inline]
+    fn wait(&mut self) -> io::Result<()> {
+        self.received += 1;
+        self.from.lines()[0].wait_for(self.received)
+    }
+
+    fn lines(&mut self, side: Side, bytes: usize, count: u64) -> io::Result<Vec<u64>> {
+        let mut round_trips = Vec::with_capacity(if side == Side::A { count as usize } else { 0 });
+        for number in 0..count {
+            match side {
+                Side::A => {
+                    let started = Instant::now();
+                    self.send_line(bytes, number);
+                    self.receive_line(bytes, number)?;
+                    round_trips.push(started.elapsed().as_nanos() as u64);
+                }
+                Side::B => {
+                    self.receive_line(bytes, number)?;
+                    self.send_line(bytes, number);
+                }
+            }
+        }
+        Ok(round_trips)
+    }
+
+    #[inline]
+    fn send_line(&mut self, bytes: usize, number: u64) {
+        if bytes > 0 {
+            self.into.lines()[0].payload.store(number, Ordering::Relaxed);
+        }
+        self.raise();
+    }
+
+    #[inline]
+    fn receive_line(&mut self, bytes: usize, number: u64) -> io::Result<()> {
+        self.wait()?;
+        if bytes > 0 {
+            let payload = self.from.lines()[0].payload.load(Ordering::Relaxed);
+            pattern::check(number, &payload.to_le_bytes())?;
+        }
+        Ok(())
+    }
+}
+
+impl Transport for Place {
+    fn name(&self) -> &'static str {
+        "hand-over"
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        // SAFETY: the other side has answered the last message, so it has read it, and reads no more until the flag.
+        unsafe { self.into.area(0, bytes.len()) }.copy_from_slice(bytes);
+        self.raise();
+        Ok(())
+    }
+
+    fn recv(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.wait()?;
+        // SAFETY: the flag says that the message is there; the other side writes no more until we have answered.
+        buf.copy_from_slice(unsafe { self.from.area(0, buf.len()) });
+        Ok(buf.len())
+    }
+}
+
+/// A sender whose buffer is the shared memory itself.
+struct Direct<'a> {
+    place: &'a mut Place,
+    pattern: Pattern,
+    incoming: Vec<u8>,
+}
+
+impl<'a> Direct<'a> {
+    fn new(place: &'a mut Place, bytes: usize) -> Self {
+        Self { place, pattern: Pattern::new(bytes), incoming: vec![0; bytes] }
+    }
+
+    fn ping_pong(&mut self, side: Side, count: u64) -> io::Result<Vec<u64>> {
+        let mut round_trips = Vec::with_capacity(if side == Side::A { count as usize } else { 0 });
+        for number in 0..count {
+            match side {
+                Side::A => {
+                    let started = Instant::now();
+                    self.send(number);
+                    self.receive(number)?;
+                    round_trips.push(started.elapsed().as_nanos() as u64);
+                }
+                Side::B => {
+                    self.receive(number)?;
+                    self.send(number);
+                }
+            }
+        }
+        Ok(round_trips)
+    }
+
+    fn send(&mut self, number: u64) {
+        // SAFETY: the other side has answered the last message, so it has read it, and reads no more until the flag.
+        self.pattern.write(number, unsafe { self.place.into.area(0, self.incoming.len()) });
+        self.place.raise();
+    }
+
+    fn receive(&mut self, number: u64) -> io::Result<()> {
+        self.place.recv(&mut self.incoming)?;
+        pattern::check(number, &self.incoming)?;
+        pattern::read_out(&self.incoming);
+        Ok(())
+    }
+}

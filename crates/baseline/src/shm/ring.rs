@@ -1,0 +1,154 @@
+//! A ring of cache lines from one producer to one consumer: what the rate of small messages between two processes is
+//! compared with. A message is eight bytes, in one line with its flag.
+
+use std::hint::black_box;
+use std::io;
+use std::sync::atomic::Ordering;
+
+use super::memory::{Line, Memory};
+use crate::cpu::{Measured, Stopwatch};
+use crate::transport::{Patience, Setup, Side};
+
+/// Messages that are acknowledged together by [`ring_window`].
+pub const WINDOW: u64 = 64;
+
+/// Lines of the ring. With fewer, each is fetched back from the other core's nearest cache; 256 were half as fast.
+const SLOTS: u64 = 4096;
+/// The consumer looks for so many at once, so that it does not take a line away that is about to be written.
+const TOGETHER: u64 = 32;
+/// The consumer tells how far it is so often.
+const TELL_EVERY: u64 = SLOTS / 4;
+/// Bytes of a message.
+const PAYLOAD: u64 = 8;
+
+/// 64 messages, then one acknowledgement; `rounds` times.
+///
+/// # Errors
+/// [`io::ErrorKind::InvalidData`] if a message is not what was sent, [`io::ErrorKind::TimedOut`] if the other side is
+/// silent.
+pub fn ring_window(setup: &mut Setup<'_>, rounds: u64) -> io::Result<Measured> {
+    let mut ring = Ring::open(setup)?;
+    ring.windows(setup.side, rounds.min(WARM_UP))?;
+    setup.barrier()?;
+    let watch = Stopwatch::start();
+    ring.windows(setup.side, rounds)?;
+    let messages = rounds * WINDOW;
+    Ok(watch.stop(messages, messages * PAYLOAD, 0))
+}
+
+/// `count` messages, as fast as they are taken.
+///
+/// # Errors
+/// As [`ring_window`].
+pub fn ring_stream(setup: &mut Setup<'_>, count: u64) -> io::Result<Measured> {
+    let mut ring = Ring::open(setup)?;
+    ring.stream(setup.side, count.min(WARM_UP * WINDOW))?;
+    setup.barrier()?;
+    let watch = Stopwatch::start();
+    ring.stream(setup.side, count)?;
+    Ok(watch.stop(count, count * PAYLOAD, 0))
+}
+
+/// Windows of warming up.
+const WARM_UP: u64 = 64;
+
+/// One side of a ring. Side A produces into its own memory; side B answers in the first line of its own.
+struct Ring {
+    into: Memory,
+    from: Memory,
+    /// Messages produced or consumed so far.
+    position: u64,
+    /// What the other side is known to have consumed.
+    taken: u64,
+}
+
+impl Ring {
+    fn open(setup: &mut Setup<'_>) -> io::Result<Self> {
+        let [into, from] = Memory::pair(setup, SLOTS as usize, 0)?;
+        Ok(Self { into, from, position: 0, taken: 0 })
+    }
+
+    fn windows(&mut self, side: Side, rounds: u64) -> io::Result<()> {
+        for _ in 0..rounds {
+            match side {
+                Side::A => {
+                    (0..WINDOW).for_each(|_| self.produce());
+                    self.wait_until_taken(self.position)?;
+                }
+                Side::B => {
+                    self.consume(WINDOW)?;
+                    self.tell();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn stream(&mut self, side: Side, count: u64) -> io::Result<()> {
+        let end = self.position + count;
+        while self.position < end {
+            match side {
+                Side::A => {
+                    if self.position - self.taken == SLOTS {
+                        self.wait_until_taken(self.position + 1 - SLOTS)?;
+                    }
+                    self.produce();
+                }
+                Side::B => {
+                    self.consume((end - self.position).min(TELL_EVERY))?;
+                    self.tell();
+                }
+            }
+        }
+        if side == Side::A { self.wait_until_taken(end) } else { Ok(()) }
+    }
+
+    #[inline]
+    fn produce(&mut self) {
+        let line = slot(&self.into, self.position);
+        line.payload.store(self.position, Ordering::Relaxed);
+        self.position += 1;
+        line.flag.store(self.position, Ordering::Release);
+    }
+
+    fn consume(&mut self, count: u64) -> io::Result<()> {
+        let end = self.position + count;
+        while self.position < end {
+            let group = (end - self.position).min(TOGETHER);
+            let last = self.position + group;
+            slot(&self.from, last - 1).wait_for(last)?;
+            while self.position < last {
+                let line = slot(&self.from, self.position);
+                line.wait_for(self.position + 1)?;
+                if black_box(line.payload.load(Ordering::Relaxed)) != self.position {
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, "not the message that was sent"));
+                }
+                self.position += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Side B: everything so far is consumed.
+    #[inline]
+    fn tell(&self) {
+        self.into.lines()[0].flag.store(self.position, Ordering::Release);
+    }
+
+    /// Side A: waits until at least so much is consumed.
+    fn wait_until_taken(&mut self, position: u64) -> io::Result<()> {
+        let mut patience = Patience::new();
+        loop {
+            self.taken = self.from.lines()[0].flag.load(Ordering::Acquire);
+            if self.taken >= position {
+                return Ok(());
+            }
+            patience.spin()?;
+        }
+    }
+}
+
+#[inline]
+fn slot(memory: &Memory, position: u64) -> &Line {
+    &memory.lines()[(position % SLOTS) as usize]
+}
