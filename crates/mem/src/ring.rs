@@ -189,6 +189,11 @@ impl Sender {
         }
     }
 
+    /// Frames sent.
+    pub fn sent(&self) -> u64 {
+        self.lines
+    }
+
     /// Whether the end has been said.
     #[inline]
     pub fn has_ended(&self) -> bool {
@@ -391,6 +396,11 @@ impl Receiver {
     #[inline(always)]
     pub fn told(&self) -> u64 {
         self.told_lines
+    }
+
+    /// Frames taken.
+    pub fn taken(&self) -> u64 {
+        self.lines
     }
 
     /// Says that this side sleeps, or no longer does. Before sleeping: say so, [`Barrier::heavy`], look again.

@@ -1,8 +1,29 @@
 //! What a node counted.
 
+/// Frames through shared memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NearCounters {
+    /// Frames sent.
+    pub frames_sent: u64,
+    /// Frames received.
+    pub frames_received: u64,
+    /// How often a peer had to be woken: a system call each.
+    pub rings: u64,
+}
+
+impl NearCounters {
+    pub(crate) fn add(&mut self, [sent, received, rings]: [u64; 3]) {
+        self.frames_sent += sent;
+        self.frames_received += received;
+        self.rings += rings;
+    }
+}
+
 /// Counters of a node; all of them only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
+    /// What went through memory that is shared with peers on this host.
+    pub near: NearCounters,
     /// Of the device.
     pub device: tautline_device::Counters,
     /// Sums over all links, living and past.

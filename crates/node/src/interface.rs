@@ -444,6 +444,9 @@ impl Interface {
     pub fn counters(&self) -> Counters {
         let mut counters = self.counters;
         counters.device = self.device.counters();
+        for near in self.peers.iter().filter_map(|p| p.near.as_ref()) {
+            counters.near.add(near.shm.counts());
+        }
         for link in self.peers.iter().filter_map(|p| p.peering.link()) {
             add(&mut counters.links, link.counters());
         }

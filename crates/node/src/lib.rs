@@ -32,7 +32,7 @@ mod watchdog;
 pub use choose::{Choice, PassedOver, open_device};
 pub use clock::Clock;
 pub use config::{Config, DeviceName, Waiting};
-pub use counters::Counters;
+pub use counters::{Counters, NearCounters};
 pub use delivery::{Delivery, Item};
 pub use endpoint::{Endpoint, Waker};
 pub use error::{JoinError, SendError};

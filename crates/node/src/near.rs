@@ -12,6 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use tautline_device::Channel;
 use tautline_device::shm::{self, Call, Door, Gift, Greeting, LINE_FRAME, LINE_WORDS, Shm, Visitor};
 use tautline_link::{Death, JobKey, Nanos};
+use tautline_wire::record::{LONG_LEN, SHORT_LEN};
 
 use crate::delivery::{Item, Place};
 use crate::interface::Interface;
@@ -21,6 +22,9 @@ use crate::{Config, DeviceName, Down, Event, Job, Rank};
 
 /// How often frames are looked for at the datagram device while there is other work: every so many polls.
 const FAR_EVERY: u32 = 32;
+
+/// Bytes that a frame which has to wait takes without more memory.
+const HELD: usize = 256;
 
 /// What is shared with one peer.
 #[derive(Debug)]
@@ -309,6 +313,9 @@ impl Interface {
         peer.state = PeerState::Connecting;
         peer.connect_by = now + self.config.connect_timeout.as_nanos() as Nanos;
         self.near_up.push(rank);
+        // What a program that only sends leaves untaken waits in buffers; they are there from the start.
+        let held = self.config.link.credit_slots as usize;
+        self.buffers.resize_with(self.buffers.len().max(held), || Vec::with_capacity(HELD));
         let reason = "on this host, of this user".to_owned();
         tracing::info!(rank = self.rank, peer = rank, %reason, "shared memory");
         self.push_event(Event::Way { peer: rank, device: "shm", reason });
@@ -339,7 +346,9 @@ impl Interface {
     /// Lets go of what was shared with a peer.
     pub(crate) fn part(&mut self, rank: Rank, why: Down) {
         self.near_up.retain(|up| *up != rank);
-        self.peers[rank as usize].near = None;
+        if let Some(near) = self.peers[rank as usize].near.take() {
+            self.counters.near.add(near.shm.counts());
+        }
         self.take_down(rank, why);
     }
 
@@ -406,7 +415,7 @@ impl Interface {
     /// more than that.
     #[inline]
     pub(crate) fn near_short(&mut self, rank: Rank, key: Key, data: &[u8]) -> bool {
-        const HEAD: usize = tautline_wire::record::SHORT_LEN;
+        const HEAD: usize = SHORT_LEN;
         let Some(peer) = self.peers.get_mut(rank as usize) else { return false };
         let number = peer.numbers.get(key.0 as usize).copied().unwrap_or(UNKNOWN);
         let Some(near) = &mut peer.near else { return false };
@@ -415,7 +424,7 @@ impl Interface {
         }
         let len = HEAD + data.len();
         if len > LINE_FRAME {
-            if len > near.shm.max_frame() {
+            if LONG_LEN + data.len() > near.shm.max_frame().min(self.device.arena_ref().payload_len()) {
                 return false;
             }
             let mut head = [0; HEAD];
@@ -474,6 +483,7 @@ impl Interface {
         for rank in std::mem::take(&mut self.near_up) {
             if let Some(mut near) = self.peers[rank as usize].near.take() {
                 near.shm.close();
+                self.counters.near.add(near.shm.counts());
             }
         }
         self.hood = None;

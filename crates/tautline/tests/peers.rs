@@ -6,7 +6,7 @@ mod common;
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
-use common::{await_event, config, extract_for, jobs, join, run, run_jobs};
+use common::{await_event, config, extract_for, jobs, join, run, run_jobs, run_over};
 use tautline::node::link::JobKey;
 use tautline::{Config, DeviceName, Down, Endpoint, Error, Event, PeerState, Security, SendError, Short};
 
@@ -46,7 +46,7 @@ fn never_started() {
 /// Members that disagree on security refuse each other, and both are told why.
 #[test]
 fn security_mismatch() {
-    run(2, |job| {
+    run_over(DeviceName::Udp, 2, |job| {
         let security = if job.rank == 0 { Security::Sealed } else { Security::Fabric };
         let ep = join(Endpoint::builder().security(security).on_short("x", |_: Short<'_>| {}), job);
         let why = gone(ep.send(1 - ep.rank(), "x", b""));
@@ -198,6 +198,12 @@ fn a_closed_endpoint_says_so() {
         let peer = 1 - ep.rank();
         ep.send(peer, "x", b"").unwrap();
         ep.serve(1).unwrap();
+        if ep.rank() == 1 {
+            // Stays until the other one has left.
+            return ep
+                .run_until(|| ep.poll_event().is_some_and(|e| matches!(e, Event::PeerDown { .. })))
+                .unwrap();
+        }
         let clone = ep.clone();
         let mut half = ep.begin(peer, "x", 10).unwrap();
         ep.close().unwrap();

@@ -187,9 +187,9 @@ impl Shm {
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 
-    /// How often the other side had to be woken.
-    pub fn rings(&self) -> u64 {
-        self.rings
+    /// What was counted: frames sent, frames taken, and how often the other side had to be woken.
+    pub fn counts(&self) -> [u64; 3] {
+        [self.tx.sent(), self.rx.taken(), self.rings]
     }
 
     /// Says that this side is about to sleep. Then [`Shm::barrier`] once for all channels, then look again, then sleep.

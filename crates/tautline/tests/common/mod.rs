@@ -10,7 +10,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use tautline::node::link::JobKey;
-use tautline::{Builder, Config, Endpoint, Event, Job, Member};
+use tautline::{Builder, Config, DeviceName, Endpoint, Event, Job, Member};
 
 /// Descriptions of a job of `n` processes on loopback; the sockets are bound, so that no port can be taken meanwhile.
 pub fn jobs(n: usize) -> Vec<Job> {
@@ -35,9 +35,17 @@ pub fn jobs_at(address: &str, n: usize) -> Vec<Job> {
         .collect()
 }
 
-/// Runs `program` once per rank, each in a thread, and waits for all, but not for ever.
+/// Runs `program` once per rank, each in a thread, and waits for all, but not for ever. First over datagrams, then through shared memory.
 pub fn run(n: usize, program: impl Fn(Job) + Send + Sync) {
-    run_jobs(jobs(n), program);
+    run_over(DeviceName::Udp, n, &program);
+    run_over(DeviceName::Shm, n, &program);
+}
+
+/// As [`run`], over one device.
+pub fn run_over(device: DeviceName, n: usize, program: impl Fn(Job) + Send + Sync) {
+    let mut all = jobs(n);
+    all.iter_mut().filter(|_| n > 1).for_each(|job| job.device = Some(device));
+    run_jobs(all, program);
 }
 
 /// As [`run`], with jobs made beforehand.
