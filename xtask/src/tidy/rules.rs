@@ -10,7 +10,7 @@ use super::{Report, layers};
 const PROTOCOL: &str = "docs/PROTOCOL.md";
 
 /// Wire, handshake, link, device, node, messages, job.
-const FAMILIES: &str = "WHLDNMJ";
+const FAMILIES: &str = "WHLDSNMJ";
 
 /// Modules of these names, or with names that end in `_tests`, hold tests wherever they stand.
 const TEST_MODULES: [&str; 3] = ["tests", "loom", "conformance"];
