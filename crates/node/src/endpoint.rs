@@ -6,22 +6,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tautline_device::Datagram;
+use tautline_device::shm::LINE_FRAME;
 use tautline_link::Nanos;
 use tautline_mem::{ForkGuard, Owned};
 
 use crate::delivery::Delivery;
 use crate::descriptors::Descriptors;
 use crate::interface::Interface;
-use crate::near::Neighbourhood;
+use crate::near::settle;
 use crate::peer::{Key, UNKNOWN};
 use crate::presence::Presence;
+use crate::shared::{Guard, Shared};
 use crate::wait::{Manners, Spinner, Turn};
-use crate::{
-    Choice, Clock, Config, Counters, DeviceName, Event, Job, JoinError, PassedOver, PeerState, Rank,
-    SendError,
-};
-
-type Guard<'a> = tautline_mem::Owner<'a, Interface>;
+use crate::{Choice, Clock, Config, Counters, DeviceName, Event, Job, JoinError, PeerState, Rank, SendError};
 
 /// A thread's hold on its node. Clones share the node.
 ///
@@ -38,96 +35,6 @@ pub struct Endpoint {
 struct Owner {
     shared: Arc<Shared>,
     watchdog: Mutex<Option<std::thread::JoinHandle<()>>>,
-}
-
-#[derive(Debug)]
-pub(crate) struct Shared {
-    interface: Owned<Interface>,
-    clock: Clock,
-    pub(crate) presence: Presence,
-    fork: ForkGuard,
-    descriptors: Option<Descriptors>,
-    armed: AtomicBool,
-    manners: Manners,
-    config: Config,
-    rank: Rank,
-    size: u32,
-}
-
-impl Shared {
-    /// Becomes the interface's owner. Nothing of the program's runs meanwhile, so the wait is short.
-    #[inline]
-    fn lock(&self) -> Guard<'_> {
-        self.interface.own()
-    }
-
-    /// The program is here: the time, read under the lock, so that it never runs backwards for the links.
-    #[inline]
-    fn arrive(&self, interface: &mut Interface) -> Nanos {
-        let now = self.clock.now();
-        self.presence.polled();
-        if now >= interface.next_deadline && interface.is_deaf(now) {
-            interface.catch_up(now);
-        }
-        now
-    }
-
-    pub(crate) fn is_armed(&self) -> bool {
-        self.armed.load(Ordering::Relaxed)
-    }
-
-    /// One poll on the program's behalf.
-    pub(crate) fn stand_in_poll(&self) {
-        let ready = {
-            let mut interface = self.lock();
-            interface.counters.watchdog_polls += 1;
-            let received = interface.poll(self.clock.now());
-            interface.hold_in_place();
-            interface.stood_in |= received > 0;
-            received > 0 || interface.has_ready()
-        };
-        if ready {
-            // The program may be on its way to sleep, and what woke us will not wake it: be it a slot to take, or an
-            // acknowledgement that makes room to send.
-            self.ring();
-        }
-    }
-
-    /// Sleeps until a frame comes or a timer is due.
-    pub(crate) fn sleep_on_device(&self) {
-        let Some(descriptors) = &self.descriptors else { return };
-        descriptors.sleep_on_device(self.time_left(Some(self.clock.now() + 100_000_000)));
-    }
-
-    /// Makes the program look again, from whatever thread.
-    pub(crate) fn ring(&self) {
-        // A forked child shares the bell with its parent, and has nothing to tell it.
-        if let Some(descriptors) = self.descriptors.as_ref().filter(|_| self.fork.is_mine()) {
-            descriptors.ring();
-        }
-    }
-
-    /// Time until the next deadline of the interface, or `until`.
-    fn time_left(&self, until: Option<Nanos>) -> Option<Nanos> {
-        let deadline = self.lock().next_deadline();
-        let at = deadline.into_iter().chain(until).min()?;
-        Some(at.saturating_sub(self.clock.now()))
-    }
-
-    /// Sleeps until something may have happened.
-    fn park(&self, until: Option<Nanos>) {
-        let Some(descriptors) = &self.descriptors else { return };
-        let left = self.time_left(until);
-        if !self.lock().say_asleep() {
-            return;
-        }
-        if descriptors.sleep(left) {
-            descriptors.silence();
-        }
-        let mut interface = self.lock();
-        interface.say_awake();
-        interface.look_soon();
-    }
 }
 
 impl Endpoint {
@@ -183,6 +90,8 @@ impl Endpoint {
             rank: job.rank,
             size: job.size(),
         });
+        // The thread that joins is at home with the interface.
+        drop(shared.lock());
         let thread = match watchdog {
             Some(tick) => Some(crate::watchdog::start(shared.clone(), tick)?),
             None => None,
@@ -383,6 +292,23 @@ impl Endpoint {
         Ok(interface.has_events())
     }
 
+    /// Takes a small frame that a peer on this host has sent, if nothing that came before waits: who sent it, and how long it is. None also
+    /// now and then although there is one, so that everything else has its turn.
+    #[inline]
+    pub fn take_line(&self, line: &mut [u8; LINE_FRAME]) -> Result<Option<(Rank, usize)>, SendError> {
+        if !self.shared.fork.is_mine() {
+            return Err(SendError::Forked);
+        }
+        let mut interface = self.shared.lock();
+        self.shared.presence.polled();
+        Ok(interface.take_line(line))
+    }
+
+    /// Gives back what [`Endpoint::take_line`] took, to be delivered as any other slot.
+    pub fn put_back(&self, from: Rank, line: &[u8]) -> Result<(), SendError> {
+        self.with(|i| i.put_back(from, line))
+    }
+
     /// Gives a delivery back; its first `consumed` slots are done with. Returns whether more slots wait.
     #[inline]
     pub fn give_back(&self, delivery: &mut Delivery, consumed: usize) -> Result<bool, SendError> {
@@ -452,7 +378,18 @@ impl Endpoint {
         let mut parked = None;
         loop {
             let now = {
-                let (mut interface, now) = self.enter()?;
+                if !self.shared.fork.is_mine() {
+                    return Err(SendError::Forked);
+                }
+                let mut interface = self.shared.lock();
+                // Looking at shared memory costs less than looking at the clock.
+                for _ in 1..interface.looks() {
+                    if done(&mut interface) {
+                        return Ok(true);
+                    }
+                    std::hint::spin_loop();
+                }
+                let now = self.shared.arrive(&mut interface);
                 if done(&mut interface) {
                     return Ok(true);
                 }
@@ -529,36 +466,6 @@ impl Endpoint {
         let closed = self.wait_until(Some(self.shared.config.close_timeout), |i| i.is_closed())?;
         self.owner.stop();
         Ok(closed)
-    }
-}
-
-/// Hangs this node's door, so that peers on this host are reached through shared memory; or says why not.
-fn settle(
-    job: &Job,
-    config: &Config,
-    interface: &mut Interface,
-    descriptors: &mut Descriptors,
-) -> Result<(), PassedOver> {
-    let not = |reason: String| Err(PassedOver { device: "shm", reason });
-    if config.device == Some(DeviceName::Udp) {
-        return not("udp was asked for".to_owned());
-    }
-    if config.fault.is_some() || config.pcap.is_some() || config.trace {
-        return not("faults, captures and traces show datagrams".to_owned());
-    }
-    if job.size() < 2 {
-        return not("there is nobody else in the job".to_owned());
-    }
-    let settled = descriptors
-        .bell()
-        .and_then(|bell| Neighbourhood::new(job, config, bell))
-        .and_then(|hood| descriptors.add_door(hood.fd()).map(|()| hood));
-    match settled {
-        Ok(hood) => {
-            interface.settle_here(hood);
-            Ok(())
-        }
-        Err(error) => not(error.to_string()),
     }
 }
 

@@ -63,6 +63,8 @@ pub struct Interface {
     pub(crate) near_up: Vec<Rank>,
     /// Polls until the datagram device is looked at again, while memory is shared with somebody.
     pub(crate) near_polls: u32,
+    /// Small frames that may be taken before everything else has its turn.
+    pub(crate) near_lines: u32,
     /// Peers on this host have been told that this node sleeps.
     pub(crate) near_asleep: bool,
     /// There are, or may soon be, channels by datagram.
@@ -141,6 +143,7 @@ impl Interface {
             hood: None,
             near_up: Vec::new(),
             near_polls: 0,
+            near_lines: 0,
             near_asleep: false,
             has_links: true,
         };

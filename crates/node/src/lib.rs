@@ -25,6 +25,7 @@ mod near;
 mod peer;
 mod presence;
 mod rx;
+mod shared;
 mod tx;
 mod wait;
 mod watchdog;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::endpoint::Shared;
+use crate::shared::Shared;
 
 /// So many looks in a row that found the program at work make the next ones rarer.
 const BUSY_LOOKS: u32 = 16;

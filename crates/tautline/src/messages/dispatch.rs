@@ -5,8 +5,9 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use tautline_node::Delivery;
+use tautline_node::device::shm::LINE_FRAME;
 use tautline_node::limits::{MAX_EVENTS, MAX_RUNNING};
-use tautline_node::wire::{Record, Records};
+use tautline_node::wire::{Record, Records, SHORT_LEN};
 
 use super::handlers::{Plain, Registered, Running, StreamHandler};
 use super::incoming::Short;
@@ -36,6 +37,29 @@ pub(crate) fn dispatch(core: &Rc<Core>, delivery: &mut Option<Box<Delivery>>) ->
     }
     flush(core, delivery, &mut run);
     (count, bytes)
+}
+
+/// Runs the handlers of small messages from peers on this host as they are found, up to `limit` bytes. Whatever takes more than that is left to
+/// [`dispatch`]. Returns how many bytes were taken.
+#[inline]
+pub(crate) fn lines(core: &Rc<Core>, limit: usize) -> crate::Result<usize> {
+    let mut line = [0; LINE_FRAME];
+    let mut taken = 0;
+    while taken < limit {
+        let Some((from, len)) = core.node.take_line(&mut line)? else { break };
+        let whole = Records::new(&line[..len], 0).next();
+        if let Some(Ok(Record::Short { handler, data })) = whole
+            && SHORT_LEN + data.len() == len
+            && let Some(Registered::Short(function)) = core.handlers.get(usize::from(handler))
+        {
+            call(core, handler.into(), function, Short { core, from, data });
+            taken += len;
+        } else {
+            core.node.put_back(from, &line[..len])?;
+            break;
+        }
+    }
+    Ok(taken)
 }
 
 fn dispatch_slot(core: &Rc<Core>, delivery: &mut Option<Box<Delivery>>, item: usize, run: &mut Run) -> usize {
