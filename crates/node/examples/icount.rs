@@ -1,4 +1,5 @@
-//! What `link` and `node` cost per small frame, without any kernel: two nodes on a wire made of memory.
+//! What `link` and `node` cost per small frame, without any kernel: two nodes on a wire made of memory. Scenario `near`: two nodes that share
+//! memory, where there is no link.
 //!
 //! `icount SCENARIO N` sends and receives N frames, to and fro; the difference between two N, counted by callgrind, is the cost of a
 //! frame, sent and received (`cargo xtask icount`). `icount SCENARIO N time` prints nanoseconds per frame.
@@ -11,10 +12,11 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use tautline_node::device::shm::LINE_FRAME;
 use tautline_node::device::{Arena, Counters, Datagram, DeviceEvent, Guarantees, RouteId, RxBatch, SlotId};
 use tautline_node::link::JobKey;
 use tautline_node::wire::Security;
-use tautline_node::{Clock, Config, Delivery, Endpoint, Job, Key, Member, PeerState};
+use tautline_node::{Clock, Config, Delivery, DeviceName, Endpoint, Job, Key, Line, Member, PeerState};
 
 type Queue = Arc<Mutex<VecDeque<Vec<u8>>>>;
 
@@ -128,6 +130,48 @@ fn pair(security: Security) -> Pair {
     pair
 }
 
+/// Two nodes that share memory, both in this thread.
+fn near() -> Pair {
+    let sockets = [0, 1].map(|_| std::net::UdpSocket::bind("127.0.0.1:0").unwrap());
+    let members: Vec<Member> = sockets.iter().map(|s| Member { addr: s.local_addr().unwrap() }).collect();
+    let mut rank = 0;
+    let ends = sockets.map(|socket| {
+        let job = Job {
+            rank,
+            key: JobKey::new([1; 32]),
+            members: members.clone(),
+            security: None,
+            device: Some(DeviceName::Shm),
+            socket: Some(socket.into()),
+        };
+        rank += 1;
+        let config = Config { watchdog: None, ..Config::default() };
+        Endpoint::join(job, config, vec![("ping".to_owned(), true)]).unwrap()
+    });
+    let keys = [0, 1].map(|rank: usize| ends[rank].key("ping").unwrap());
+    let pair = Pair { time: Arc::default(), ends, keys };
+    pair.ends[0].connect(1).unwrap();
+    while pair.ends.iter().zip([1, 0]).any(|(end, peer)| end.peer_state(peer) != Some(PeerState::Up)) {
+        pair.ends.iter().for_each(|end| drop(end.progress()));
+    }
+    pair
+}
+
+/// Sends one message from one side and takes it at the other.
+fn pass_near(pair: &Pair, from: usize, line: &mut [u8; LINE_FRAME], delivery: &mut Delivery) {
+    assert!(pair.ends[from].try_send(1 - from as u32, pair.keys[from], &[1; 8]).unwrap());
+    let to = &pair.ends[1 - from];
+    while let Line::Rest = std::hint::black_box(to.take_line(line).unwrap()) {
+        to.take(0, delivery).unwrap();
+        if to.take_line(line).unwrap() == Line::Rest {
+            to.take(usize::MAX, delivery).unwrap();
+            let count = delivery.items().len();
+            to.give_back(delivery, count).unwrap();
+        }
+        return;
+    }
+}
+
 /// Sends `count` messages from one side and takes them at the other.
 fn pass(pair: &Pair, from: usize, count: usize, delivery: &mut Delivery) {
     if count > 1 {
@@ -149,19 +193,25 @@ fn pass(pair: &Pair, from: usize, count: usize, delivery: &mut Delivery) {
 
 fn main() {
     let args: Vec<String> = std::env::args().collect();
-    let usage = "usage: icount open|fabric|sealed|batch N [time]";
+    let usage = "usage: icount open|fabric|sealed|batch|near N [time]";
     let (security, count) = match args.get(1).map(String::as_str) {
         Some("open") => (Security::Open, 1),
         Some("fabric") => (Security::Fabric, 1),
         Some("sealed") => (Security::Sealed, 1),
         Some("batch") => (Security::Fabric, 64),
+        Some("near") => (Security::Fabric, 0),
         _ => return eprintln!("{usage}"),
     };
     let Some(frames) = args.get(2).and_then(|n| n.parse::<u64>().ok()) else { return eprintln!("{usage}") };
-    let pair = pair(security);
+    let pair = if count == 0 { near() } else { pair(security) };
     let mut delivery = Delivery::default();
+    let mut line = [0; LINE_FRAME];
     let start = std::time::Instant::now();
-    for _ in 0..frames / 2 {
+    for _ in 0..if count == 0 { frames / 2 } else { 0 } {
+        pass_near(&pair, 0, &mut line, &mut delivery);
+        pass_near(&pair, 1, &mut line, &mut delivery);
+    }
+    for _ in 0..if count == 0 { 0 } else { frames / 2 } {
         pass(&pair, 0, count, &mut delivery);
         pass(&pair, 1, count, &mut delivery);
     }

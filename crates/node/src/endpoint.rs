@@ -13,7 +13,7 @@ use tautline_mem::{ForkGuard, Owned};
 use crate::delivery::Delivery;
 use crate::descriptors::Descriptors;
 use crate::interface::Interface;
-use crate::near::settle;
+use crate::near::{Line, settle};
 use crate::peer::{Key, UNKNOWN};
 use crate::presence::Presence;
 use crate::shared::{Guard, Shared};
@@ -292,10 +292,10 @@ impl Endpoint {
         Ok(interface.has_events())
     }
 
-    /// Takes a small frame that a peer on this host has sent, if nothing that came before waits: who sent it, and how long it is. None also
-    /// now and then although there is one, so that everything else has its turn.
+    /// Takes a small frame that a peer on this host has sent, if nothing that came before waits. Every so often it says [`Line::Rest`]
+    /// although there may be one: then [`Endpoint::take`] is due, so that everything else has its turn.
     #[inline]
-    pub fn take_line(&self, line: &mut [u8; LINE_FRAME]) -> Result<Option<(Rank, usize)>, SendError> {
+    pub fn take_line(&self, line: &mut [u8; LINE_FRAME]) -> Result<Line, SendError> {
         if !self.shared.fork.is_mine() {
             return Err(SendError::Forked);
         }

@@ -6,6 +6,8 @@
 
 mod frames;
 
+pub use frames::Line;
+
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;

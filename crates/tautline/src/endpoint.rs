@@ -199,9 +199,8 @@ impl Endpoint {
         let _guard = Extracting::enter(&self.core.extracting)?;
         self.core.check_open()?;
         dispatch_all::run_woken(&self.core);
-        let lines = dispatch_all::lines(&self.core, bytes)?;
-        if lines > 0 {
-            return Ok(lines);
+        if let Some(taken) = dispatch_all::lines(&self.core, bytes)? {
+            return Ok(taken);
         }
         let mut delivery: Option<Box<Delivery>> = self.core.delivery.borrow_mut().take();
         let taking = delivery.as_mut().expect("one delivery per endpoint, and no extraction inside another");

@@ -11,11 +11,22 @@ use crate::peer::{Key, SHORT_ONLY, UNKNOWN};
 use crate::{Down, Rank};
 
 /// How often frames are looked for at the datagram device while there is other work: every so many polls.
-const FAR_EVERY: u32 = 32;
+const FAR_EVERY: u32 = 64;
 /// Looks at shared memory for each at the clock.
-const LOOKS: u32 = 16;
-/// Small frames that are taken before everything else has its turn.
-const LINES_AT_ONCE: u32 = 128;
+const LOOKS: u32 = 64;
+/// Small frames that are taken, and vain looks for them, before everything else has its turn.
+const LINES_AT_ONCE: u32 = 64;
+
+/// What there is of small frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Line {
+    /// One, from a peer, of so many bytes.
+    From(Rank, usize),
+    /// None, and nothing else either.
+    Nothing,
+    /// None that may be taken now; everything else is to be looked at.
+    Rest,
+}
 
 impl Interface {
     /// Whether a peer on this host has sent something, or closed.
@@ -33,27 +44,25 @@ impl Interface {
         if self.near_up.is_empty() { 1 } else { LOOKS }
     }
 
-    /// Takes a small frame, if nothing that came before waits. Every so often it takes none, so that the rest has its turn.
+    /// Takes a small frame, if nothing that came before waits.
     #[inline]
-    pub(crate) fn take_line(&mut self, line: &mut [u8; LINE_FRAME]) -> Option<(Rank, usize)> {
-        if !self.ready.is_empty() || self.near_asleep {
-            return None;
+    pub(crate) fn take_line(&mut self, line: &mut [u8; LINE_FRAME]) -> Line {
+        if !self.ready.is_empty() || self.near_asleep || self.near_lines == 0 {
+            self.near_lines = LINES_AT_ONCE;
+            return Line::Rest;
         }
+        self.near_lines -= 1;
         for i in 0..self.near_up.len() {
             let rank = self.near_up[i];
             let Some(near) = &mut self.peers[rank as usize].near else { continue };
             if let Some(len) = near.shm.pop_line(line) {
-                if self.near_lines == 0 {
-                    self.near_lines = LINES_AT_ONCE;
-                    self.near_up.rotate_left(1);
-                    self.put_back(rank, &line[..len]);
-                    return None;
-                }
-                self.near_lines -= 1;
-                return Some((rank, len));
+                return Line::From(rank, len);
+            }
+            if near.shm.has_news() {
+                return Line::Rest;
             }
         }
-        None
+        if self.near_up.is_empty() || !self.events.is_empty() { Line::Rest } else { Line::Nothing }
     }
 
     /// What was taken is delivered as any other slot.

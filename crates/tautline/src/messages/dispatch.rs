@@ -4,10 +4,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::task::Poll;
 
-use tautline_node::Delivery;
 use tautline_node::device::shm::LINE_FRAME;
 use tautline_node::limits::{MAX_EVENTS, MAX_RUNNING};
 use tautline_node::wire::{Record, Records, SHORT_LEN};
+use tautline_node::{Delivery, Line};
 
 use super::handlers::{Plain, Registered, Running, StreamHandler};
 use super::incoming::Short;
@@ -40,13 +40,17 @@ pub(crate) fn dispatch(core: &Rc<Core>, delivery: &mut Option<Box<Delivery>>) ->
 }
 
 /// Runs the handlers of small messages from peers on this host as they are found, up to `limit` bytes. Whatever takes more than that is left to
-/// [`dispatch`]. Returns how many bytes were taken.
+/// [`dispatch`]. Returns how many bytes were taken; nothing if everything else is to be looked at.
 #[inline]
-pub(crate) fn lines(core: &Rc<Core>, limit: usize) -> crate::Result<usize> {
+pub(crate) fn lines(core: &Rc<Core>, limit: usize) -> crate::Result<Option<usize>> {
     let mut line = [0; LINE_FRAME];
     let mut taken = 0;
     while taken < limit {
-        let Some((from, len)) = core.node.take_line(&mut line)? else { break };
+        let (from, len) = match core.node.take_line(&mut line)? {
+            Line::From(from, len) => (from, len),
+            Line::Nothing => return Ok(Some(taken)),
+            Line::Rest => break,
+        };
         let whole = Records::new(&line[..len], 0).next();
         if let Some(Ok(Record::Short { handler, data })) = whole
             && SHORT_LEN + data.len() == len
@@ -59,7 +63,7 @@ pub(crate) fn lines(core: &Rc<Core>, limit: usize) -> crate::Result<usize> {
             break;
         }
     }
-    Ok(taken)
+    Ok((taken > 0).then_some(taken))
 }
 
 fn dispatch_slot(core: &Rc<Core>, delivery: &mut Option<Box<Delivery>>, item: usize, run: &mut Run) -> usize {
