@@ -147,6 +147,7 @@ impl Job {
         key: &JobKey,
         members: &[Member],
         security: Option<Security>,
+        device: Option<DeviceName>,
         socket: Option<i32>,
     ) -> String {
         let mut text = format!("{HEADER}\nrank {rank}\nkey ");
@@ -159,6 +160,9 @@ impl Job {
         }
         if let Some(security) = security {
             let _ = writeln!(text, "security {}", security.name());
+        }
+        if let Some(device) = device {
+            let _ = writeln!(text, "device {}", device.name());
         }
         if let Some(socket) = socket {
             let _ = writeln!(text, "socket {socket}");
@@ -229,9 +233,10 @@ mod tests {
     #[test]
     fn round_trip() {
         let key = JobKey::new([0xab; 32]);
-        let text = Job::describe(1, &key, &members(), Some(Security::Sealed), None);
+        let text = Job::describe(1, &key, &members(), Some(Security::Sealed), Some(DeviceName::Udp), None);
         let job = Job::parse(&text).unwrap();
         assert_eq!((job.rank, job.size(), job.security), (1, 2, Some(Security::Sealed)));
+        assert_eq!(job.device, Some(DeviceName::Udp));
         assert_eq!(job.key.bytes(), key.bytes());
         assert_eq!(job.members, members());
     }
@@ -239,7 +244,7 @@ mod tests {
     /// J-3: each mistake is named, and the key never is.
     #[test]
     fn mistakes_are_named() {
-        let good = Job::describe(1, &JobKey::new([0xab; 32]), &members(), None, None);
+        let good = Job::describe(1, &JobKey::new([0xab; 32]), &members(), None, None, None);
         for (from, to, word) in [
             ("tautline-job 1", "job", "first line"),
             ("rank 1", "rank x", "no rank"),
@@ -264,7 +269,7 @@ mod tests {
     fn file_mode_is_checked() {
         use std::os::unix::fs::PermissionsExt;
         let path = std::env::temp_dir().join(format!("tautline-job-test-{}", std::process::id()));
-        std::fs::write(&path, Job::describe(0, &JobKey::new([1; 32]), &members(), None, None)).unwrap();
+        std::fs::write(&path, Job::describe(0, &JobKey::new([1; 32]), &members(), None, None, None)).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
         let error = Job::from_file(&path).unwrap_err().to_string();
         assert!(error.contains("chmod 600"), "{error}");

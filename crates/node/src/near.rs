@@ -12,7 +12,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
-use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::event::{Timespec, epoll};
 use tautline_device::shm::{self, Call, Door, Gift, Greeting, Shm, Visitor};
 use tautline_link::{Death, JobKey, Nanos};
 
@@ -21,10 +21,13 @@ use crate::descriptors::Descriptors;
 use crate::interface::Interface;
 use crate::limits::{MAX_VISITORS, NEAR_LOOK};
 use crate::peer::PeerState;
-use crate::{Config, DeviceName, Down, Event, Job, PassedOver, Rank};
+use crate::{Config, DeviceName, Down, Event, Job, Member, PassedOver, Rank};
 
 /// Bytes that a frame which has to wait takes without more memory.
 const HELD: usize = 256;
+
+/// Stands for whoever is not known yet.
+const STRANGER: u64 = u64::MAX;
 
 /// What is shared with one peer.
 #[derive(Debug)]
@@ -62,7 +65,7 @@ impl Neighbourhood {
     /// Hangs this node's door; `bell` is what others ring to wake it.
     pub(crate) fn new(job: &Job, config: &Config, bell: OwnedFd) -> io::Result<Neighbourhood> {
         let place = shm::meeting_place();
-        let id = job_at(job);
+        let id = job_at(&job.key, &job.members);
         let door = Door::open(&shm::door_of(&place, id, job.rank))?;
         let watch = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let hood = Neighbourhood {
@@ -79,7 +82,7 @@ impl Neighbourhood {
             next_look: 0,
             again: Vec::new(),
         };
-        hood.watch(hood.door.fd());
+        hood.watch(hood.door.fd(), None);
         Ok(hood)
     }
 
@@ -88,14 +91,28 @@ impl Neighbourhood {
         self.watch.as_fd()
     }
 
-    fn watch(&self, fd: BorrowedFd<'_>) {
-        // Closing a descriptor takes it out again; what cannot be watched is found by looking.
-        let _ = epoll::add(&self.watch, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN);
+    /// Watches a descriptor of a peer that memory is shared with, or of somebody who is not known yet.
+    fn watch(&self, fd: BorrowedFd<'_>, of: Option<Rank>) {
+        let data = of.map_or(STRANGER, u64::from);
+        if let Err(error) =
+            epoll::add(&self.watch, fd, epoll::EventData::new_u64(data), epoll::EventFlags::IN)
+        {
+            tracing::warn!(%error, "cannot watch a peer on this host");
+        }
     }
 
-    fn has_news(&self) -> bool {
-        let mut fds = [PollFd::new(&self.watch, PollFlags::IN)];
-        matches!(poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(n) if n > 0)
+    /// No longer watches it: closing it is not enough when a forked child has it, too.
+    fn forget(&self, fd: BorrowedFd<'_>) {
+        let _ = epoll::delete(&self.watch, fd);
+    }
+
+    /// Who has news; [`STRANGER`] for whoever is not known yet.
+    fn news(&self) -> Vec<u64> {
+        let mut events =
+            [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 64];
+        let none = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let count = epoll::wait(&self.watch, &mut events[..], Some(&none)).unwrap_or(0);
+        events[..count].iter().map(|event| event.data.u64()).collect()
     }
 
     fn prove(&self) -> impl Fn(&[u8]) -> [u8; 16] + use<> {
@@ -105,10 +122,18 @@ impl Neighbourhood {
 }
 
 /// What this job is called where the processes of its user meet: those who know the same key and the same members mean the same job.
-fn job_at(job: &Job) -> u64 {
-    let members: String = job.members.iter().map(|member| format!("{} ", member.addr)).collect();
-    let name = job.key.prove("door", members.as_bytes());
+fn job_at(key: &JobKey, members: &[Member]) -> u64 {
+    let members: String = members.iter().map(|member| format!("{} ", member.addr)).collect();
+    let name = key.prove("door", members.as_bytes());
     u64::from_le_bytes(name[..8].try_into().expect("eight bytes"))
+}
+
+/// Takes down the doors that ranks of a job on this host left behind when they were killed: for launchers.
+pub fn take_down_doors(key: &JobKey, members: &[Member]) {
+    let (place, job) = (shm::meeting_place(), job_at(key, members));
+    for rank in 0..members.len() as Rank {
+        shm::take_down(&shm::door_of(&place, job, rank));
+    }
 }
 
 impl Interface {
@@ -139,7 +164,7 @@ impl Interface {
         let door = shm::door_of(&hood.place, hood.job, rank);
         match Call::new(&door, &greeting.to_bytes(hood.prove()), hood.bell.as_fd()) {
             Ok(call) => {
-                hood.watch(call.fd());
+                hood.watch(call.fd(), None);
                 hood.calls.push((rank, epoch, call));
                 true
             }
@@ -163,8 +188,9 @@ impl Interface {
             if !hood.again.is_empty() {
                 self.knock_again(now);
             }
-            if self.hood.as_ref().is_some_and(|hood| hood.has_news()) {
-                self.meet(now);
+            let news = self.hood.as_ref().map_or(Vec::new(), |hood| hood.news());
+            if !news.is_empty() {
+                self.meet(now, &news);
             }
         }
     }
@@ -196,15 +222,18 @@ impl Interface {
     }
 
     #[cold]
-    fn meet(&mut self, now: Nanos) {
-        self.open_the_door();
-        self.hear_visitors(now);
-        self.hear_answers(now);
-        for rank in self.near_up.clone() {
+    fn meet(&mut self, now: Nanos, news: &[u64]) {
+        // Deaths first: whoever knocks may be the dead one's successor.
+        for rank in news.iter().filter(|of| **of != STRANGER).map(|of| *of as Rank) {
             let dead = self.peers[rank as usize].near.as_ref().is_some_and(|near| near.shm.is_dead());
             if dead {
                 self.outlive(rank);
             }
+        }
+        if news.contains(&STRANGER) {
+            self.open_the_door();
+            self.hear_visitors(now);
+            self.hear_answers(now);
         }
     }
 
@@ -213,7 +242,7 @@ impl Interface {
         while hood.visitors.len() < MAX_VISITORS {
             match hood.door.accept() {
                 Ok(Some(visitor)) => {
-                    hood.watch(visitor.fd());
+                    hood.watch(visitor.fd(), None);
                     hood.visitors.push(visitor);
                 }
                 Ok(None) => break,
@@ -298,7 +327,11 @@ impl Interface {
             self.part(rank, Down::Died(Death::Restarted));
         }
         let Some(hood) = &mut self.hood else { return };
-        shm.watched().into_iter().for_each(|fd| hood.watch(fd));
+        let [process, socket] = shm.watched();
+        // It was a stranger's so far.
+        hood.forget(socket);
+        hood.watch(process, Some(rank));
+        hood.watch(socket, Some(rank));
         hood.again.retain(|(to, _)| *to != rank);
         let peer = &mut self.peers[rank as usize];
         peer.peering.give_up();
@@ -339,6 +372,10 @@ impl Interface {
                 self.ready.push_back(Item { peer: rank, incarnation, place: Place::Held(bytes) });
             }
         }
+        if let Some(hood) = &self.hood {
+            // It may have had no time to take its door down.
+            shm::take_down(&shm::door_of(&hood.place, hood.job, rank));
+        }
         let closed = self.peers[rank as usize].near.as_ref().is_some_and(|near| near.shm.has_ended());
         self.part(rank, if closed { Down::Closed } else { Down::Exited });
     }
@@ -347,6 +384,9 @@ impl Interface {
     pub(crate) fn part(&mut self, rank: Rank, why: Down) {
         self.near_up.retain(|up| *up != rank);
         if let Some(near) = self.peers[rank as usize].near.take() {
+            if let Some(hood) = &self.hood {
+                near.shm.watched().into_iter().for_each(|fd| hood.forget(fd));
+            }
             self.counters.near.add(near.shm.counts());
         }
         self.take_down(rank, why);

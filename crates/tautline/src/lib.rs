@@ -61,5 +61,5 @@ pub use tautline_node::{
 
 /// The layers below, for tools and tests.
 pub mod node {
-    pub use tautline_node::{device, limits, link};
+    pub use tautline_node::{device, limits, link, take_down_doors};
 }

@@ -49,8 +49,18 @@ fn process_time() -> Duration {
 /// N-7: a parked node with 16 idle peers, each a process of its own, uses less than 0.1 % of a core.
 #[test]
 fn idle_cpu() {
+    idle(DeviceName::Udp);
+}
+
+/// N-7: the same with peers that memory is shared with.
+#[test]
+fn idle_cpu_near() {
+    idle(DeviceName::Shm);
+}
+
+fn idle(device: DeviceName) {
     let _limit = Limit::seconds(60);
-    let launcher = Launcher::new(1 + PEERS as usize);
+    let launcher = Launcher::new(1 + PEERS as usize).over(device);
     let _peers: Vec<_> = (1..=PEERS).map(|rank| launcher.start(rank, again("idle_member"))).collect();
     let mut node = launcher.start(0, again("idle_member"));
     let shares = [(); 3].map(|()| {

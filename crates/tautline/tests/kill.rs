@@ -11,6 +11,7 @@ use std::time::Duration;
 use common::launch::{Launcher, Process, again, is_member};
 use common::{Limit, config, talker};
 use rustix::process::Signal;
+use tautline::DeviceName;
 
 /// A killed peer is silent; its death must be told within the bound and some slack for a busy machine.
 const SILENCE: Duration = Duration::from_millis(300);
@@ -78,7 +79,7 @@ fn learns(who: &mut Process, what: &str, whom: u32) -> (u32, u64) {
 fn kills() {
     let rounds: u64 = std::env::var("TAUTLINE_KILLS").map_or(20, |n| n.parse().unwrap());
     let _limit = Limit::seconds(60 + 5 * rounds);
-    let launcher = Launcher::new(3);
+    let launcher = Launcher::new(3).over(DeviceName::Udp);
     let mut members: Vec<_> = (0..3).map(|rank| launcher.start(rank, member("killed_member", 0))).collect();
     let (mut silent, mut replaced) = (Vec::new(), Vec::new());
     for round in 1..=rounds {
@@ -134,7 +135,7 @@ fn report(what: &str, times: &mut [Duration]) {
 #[test]
 fn stops() {
     let _limit = Limit::seconds(60);
-    let launcher = Launcher::new(3);
+    let launcher = Launcher::new(3).over(DeviceName::Udp);
     let mut members: Vec<_> = (0..3).map(|rank| launcher.start(rank, member("stopped_member", 0))).collect();
     for _ in 0..6 {
         all_hear(&mut members);

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use rustix::rand::{GetRandomFlags, getrandom};
 use tautline::node::link::JobKey;
-use tautline::{Job, Member};
+use tautline::{DeviceName, Job, Member};
 
 use super::relay::Relay;
 use super::{RunArgs, tag};
@@ -41,8 +41,20 @@ pub struct Started {
     pub output: tag::Output,
 }
 
+/// Where the ranks meet each other; ranks that are killed leave their part of it behind, and it is cleared away when this is dropped.
+pub struct Doors {
+    key: JobKey,
+    members: Vec<Member>,
+}
+
+impl Drop for Doors {
+    fn drop(&mut self) {
+        tautline::node::take_down_doors(&self.key, &self.members);
+    }
+}
+
 /// Starts all processes; on an error none is left running.
-pub fn start(args: &RunArgs, program: &Path) -> Result<(Started, Option<Relay>)> {
+pub fn start(args: &RunArgs, program: &Path) -> Result<(Started, Option<Relay>, Doors)> {
     let ip: IpAddr = if args.ipv6 { Ipv6Addr::LOCALHOST.into() } else { Ipv4Addr::LOCALHOST.into() };
     let sockets =
         (0..args.n).map(|_| UdpSocket::bind((ip, 0))).collect::<Result<Vec<_>, _>>().with_context(|| {
@@ -60,6 +72,8 @@ pub fn start(args: &RunArgs, program: &Path) -> Result<(Started, Option<Relay>)>
     let key = random_key()?;
     // Orphans of the ranks become our children, so that they can be ended too.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+    let doors =
+        Doors { key: key.clone(), members: homes.iter().map(|addr| Member { addr: *addr }).collect() };
     let mut started = Started { ranks: Ranks(Vec::with_capacity(args.n)), output: tag::Output::default() };
     for (rank, socket) in sockets.into_iter().enumerate() {
         let seen = match &relay {
@@ -70,7 +84,7 @@ pub fn start(args: &RunArgs, program: &Path) -> Result<(Started, Option<Relay>)>
         started.output.follow(rank, &mut child);
         started.ranks.0.push(child);
     }
-    Ok((started, relay))
+    Ok((started, relay, doors))
 }
 
 fn random_key() -> Result<JobKey> {
@@ -92,7 +106,10 @@ fn start_one(
 ) -> Result<Child> {
     let members: Vec<_> = seen.iter().map(|addr| Member { addr: *addr }).collect();
     let socket = Inherited::new(socket)?;
-    let text = Job::describe(rank as u32, key, &members, args.security, Some(socket.number()));
+    // What is spoilt or captured must be datagrams.
+    let relayed = args.fault.is_some() || args.pcap.is_some();
+    let device = if relayed { Some(DeviceName::Udp) } else { args.device };
+    let text = Job::describe(rank as u32, key, &members, args.security, device, Some(socket.number()));
     let description = sealed(&text)?;
     let description = Inherited::new(&description)?;
     let mut command: Command = sys::ourselves();

@@ -18,8 +18,8 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use tautline::Security;
 use tautline::node::limits::MAX_PEERS;
+use tautline::{DeviceName, Security};
 
 use crate::sys;
 use faults::FaultSpec;
@@ -32,6 +32,8 @@ Examples:
         Options after the program are the program's. Each line of output says which rank wrote it.
   tautline run -n 2 --fault loss=5%,reorder=10%,seed=7 ./hello
         The network between them loses and reorders frames; messages must not notice.
+  tautline run -n 2 --device udp ./hello
+        As between hosts: datagrams in place of shared memory.
   tautline run -n 2 --pcap captures ./hello
         Leaves captures/ranks-0-1.pcap for Wireshark.
 
@@ -49,6 +51,9 @@ pub struct RunArgs {
     /// Protection of frames: fabric (a keyed tag), sealed (enciphered) or open (none); by default what the program asks for
     #[arg(long, value_name = "MODE")]
     security: Option<Security>,
+    /// The only device to use: shm or udp; by default shared memory, which all ranks of one host can use. Faults and captures want udp
+    #[arg(long, value_name = "DEVICE")]
+    device: Option<DeviceName>,
     /// Bind to ::1 instead of 127.0.0.1
     #[arg(long)]
     ipv6: bool,
@@ -88,8 +93,9 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     check_count(args.n)?;
     let program = lookup::find(&args.program[0])?;
     let signals = sys::Signals::catch()?;
-    let (job, relay) = launch::start(args, &program)?;
+    let (job, relay, doors) = launch::start(args, &program)?;
     let code = watch::until_the_end(job, signals, args.grace);
+    drop(doors);
     if let Some(relay) = relay {
         relay.finish();
     }

@@ -14,6 +14,8 @@ use crate::sys::local;
 
 /// Names in the folder that are looked at when it is swept.
 const SWEPT: usize = 256;
+/// How often the folder is swept, at most: looking behind a door disturbs whoever lives there.
+const SWEEPING: Duration = Duration::from_secs(60);
 /// A door that is not hung by then never will be.
 const HANGING: Duration = Duration::from_secs(60);
 
@@ -95,8 +97,23 @@ fn prepare(place: &Path) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
 }
 
-/// Takes down the doors of processes that are no more.
-pub fn sweep(place: &Path) {
+/// Takes a door down if nobody lives behind it. True if it did.
+pub fn take_down(door: &Path) -> bool {
+    let dead = matches!(local::connect(door), Err(error) if error.kind() == io::ErrorKind::ConnectionRefused);
+    dead && std::fs::remove_file(door).is_ok()
+}
+
+fn is_older(meta: &std::fs::Metadata, than: Duration) -> bool {
+    meta.modified().is_ok_and(|at| at.elapsed().is_ok_and(|age| age > than))
+}
+
+/// Takes down the doors of processes that are no more, once in a while.
+fn sweep(place: &Path) {
+    let mark = place.join(".swept");
+    if std::fs::metadata(&mark).is_ok_and(|meta| !is_older(&meta, SWEEPING)) {
+        return;
+    }
+    let _ = std::fs::write(&mark, b"");
     let Ok(entries) = std::fs::read_dir(place) else { return };
     for entry in entries.flatten().take(SWEPT) {
         let path = entry.path();

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use tautline_mem::ring::{self, Corrupt, INLINE, INLINE_WORDS, Next, Shape};
 use tautline_mem::{Barrier, Segment};
 
-pub use door::{Call, Door, Gift, Visitor, door_of, meeting_place, sweep};
+pub use door::{Call, Door, Gift, Visitor, door_of, meeting_place, take_down};
 pub use greeting::{GREETING_LEN, Greeting};
 
 use crate::sys::local;

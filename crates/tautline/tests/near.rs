@@ -1,0 +1,91 @@
+//! Peers on this host: which way messages go, and why.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Limit, await_event, jobs, join, run_jobs};
+use tautline::{DeviceName, Down, Endpoint, Event, Job, PeerState, Short};
+
+/// Sends a message each way and returns the ways that were told of.
+fn talk(job: Job) -> Vec<&'static str> {
+    let ep = join(Endpoint::builder().on_short("x", |_: Short<'_>| {}), job);
+    let peer = 1 - ep.rank();
+    ep.send(peer, "x", b"there").unwrap();
+    ep.serve(1).unwrap();
+    let ways = std::iter::from_fn(|| ep.poll_event()).filter_map(|event| match event {
+        Event::Way { device, .. } => Some(device),
+        _ => None,
+    });
+    let ways = ways.collect();
+    // Whoever has been heard may leave only when the other has heard.
+    ep.send(peer, "x", b"done").unwrap();
+    ep.serve(1).unwrap();
+    let counters = ep.counters();
+    if counters.near.frames_sent > 0 {
+        // S-7: no acknowledgement, no heartbeat, no handshake beside the table of handlers.
+        assert_eq!(counters.near.frames_sent, 3, "{counters:?}");
+        assert_eq!(counters.links.frames_sent, 0, "{counters:?}");
+    }
+    ep.close().unwrap();
+    ways
+}
+
+/// N-12, S-5: processes of one host find each other's doors by themselves, and say so; nothing is left of the doors.
+#[test]
+fn neighbours_share_memory() {
+    run_jobs(jobs(2), |job| assert_eq!(talk(job), ["shm"]));
+}
+
+/// N-12: it does not matter who was there first.
+#[test]
+fn late_neighbours_share_memory() {
+    for late in [0, 1] {
+        run_jobs(jobs(2), |job| {
+            if job.rank == late {
+                std::thread::sleep(Duration::from_millis(150));
+            }
+            assert_eq!(talk(job), ["shm"]);
+        });
+    }
+}
+
+/// N-12: whoever asks for datagrams gets them, from peers that asked for nothing, too.
+#[test]
+fn asked_for_datagrams() {
+    let mut all = jobs(2);
+    all[1].device = Some(DeviceName::Udp);
+    run_jobs(all, |job| assert!(talk(job).is_empty()));
+}
+
+/// N-12: with shared memory alone, a peer without a door is not reached, and its caller is told.
+#[test]
+fn no_door_no_way() {
+    let _limit = Limit::seconds(30);
+    let mut all = jobs(2);
+    let mut job = all.remove(0);
+    job.device = Some(DeviceName::Shm);
+    let config = common::config(|config| config.connect_timeout = Duration::from_millis(200));
+    let ep = join(Endpoint::builder().config(config), job);
+    let error = ep.send(1, "x", b"").unwrap_err();
+    assert!(
+        matches!(error, tautline::Error::Send(tautline::SendError::PeerGone(1, Down::Unreachable))),
+        "{error}"
+    );
+}
+
+/// S-6: a peer that closes is gone at once, and what it sent before has come.
+#[test]
+fn what_was_sent_before_a_close_comes() {
+    run_jobs(jobs(2), |job| {
+        let ep = join(Endpoint::builder().on_short("x", |_: Short<'_>| {}), job);
+        if ep.rank() == 0 {
+            (0..100u64).for_each(|i| ep.send(1, "x", &i.to_le_bytes()).unwrap());
+            return ep.close().unwrap();
+        }
+        await_event(&ep, |event| matches!(event, Event::PeerDown { why: Down::Closed, .. }));
+        assert_eq!(ep.peer_state(0), Some(PeerState::Down(Down::Closed)));
+        while ep.extract(usize::MAX).unwrap() > 0 {}
+        assert_eq!(ep.handled(), 100);
+    });
+}
