@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tautline_device::Datagram;
-use tautline_device::shm::LINE_FRAME;
 use tautline_link::Nanos;
 use tautline_mem::{ForkGuard, Owned};
 
@@ -29,6 +28,9 @@ pub struct Endpoint {
     shared: Arc<Shared>,
     owner: Arc<Owner>,
 }
+
+/// Bytes from which on a piece is worth a frame of its own.
+const LONG_PIECE: usize = 1024;
 
 /// Ends the watchdog when the last endpoint is dropped.
 #[derive(Debug)]
@@ -218,6 +220,19 @@ impl Endpoint {
         Ok(added)
     }
 
+    /// As [`Endpoint::try_add`], with bytes that are there already.
+    #[inline]
+    pub fn try_piece(&self, to: (Rank, u32, u32), offset: u64, bytes: &[u8]) -> Result<usize, SendError> {
+        if bytes.len() >= LONG_PIECE {
+            let (mut interface, _) = self.enter()?;
+            interface.check(to.0, to.1)?;
+            if let Some(added) = interface.near_piece((to.0, to.2), offset, bytes) {
+                return Ok(added);
+            }
+        }
+        self.try_add(to, offset, bytes.len(), |at, room| room.copy_from_slice(&bytes[at..at + room.len()]))
+    }
+
     /// Ends a message: it leaves, unless a batch is open.
     #[inline]
     pub fn end(&self, to: (Rank, u32, u32)) -> Result<(), SendError> {
@@ -292,16 +307,16 @@ impl Endpoint {
         Ok(interface.has_events())
     }
 
-    /// Takes a small frame that a peer on this host has sent, if nothing that came before waits. Every so often it says [`Line::Rest`]
+    /// Takes a frame that a peer on this host has sent, if `frame` has room for it and nothing that came before waits. Every so often it says [`Line::Rest`]
     /// although there may be one: then [`Endpoint::take`] is due, so that everything else has its turn.
     #[inline]
-    pub fn take_line(&self, line: &mut [u8; LINE_FRAME]) -> Result<Line, SendError> {
+    pub fn take_line(&self, frame: &mut [u8]) -> Result<Line, SendError> {
         if !self.shared.fork.is_mine() {
             return Err(SendError::Forked);
         }
         let mut interface = self.shared.lock();
         self.shared.presence.polled();
-        Ok(interface.take_line(line))
+        Ok(interface.take_line(frame))
     }
 
     /// Gives back what [`Endpoint::take_line`] took, to be delivered as any other slot.
@@ -383,7 +398,8 @@ impl Endpoint {
                 }
                 let mut interface = self.shared.lock();
                 // Looking at shared memory costs less than looking at the clock.
-                for _ in 1..interface.looks() {
+                let looks = if config.waiting == Waiting::Park { 1 } else { interface.looks() };
+                for _ in 1..looks {
                     if done(&mut interface) {
                         return Ok(true);
                     }

@@ -82,6 +82,7 @@ fn computing_peer() {
     computing(DeviceName::Udp);
 }
 
+/// N-13: the same through shared memory, which the watchdog does not touch.
 #[test]
 fn computing_peer_near() {
     computing(DeviceName::Shm);

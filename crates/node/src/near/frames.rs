@@ -17,6 +17,11 @@ const LOOKS: u32 = 64;
 /// Small frames that are taken, and vain looks for them, before everything else has its turn.
 const LINES_AT_ONCE: u32 = 64;
 
+/// Bytes that are taken out in one go: they stay in the first cache, or near it, until they are read.
+const AT_ONCE: usize = 64 << 10;
+/// Bytes of a long piece that are shown to the receiver at a time: it copies them out while the next ones are copied in.
+const PART: usize = 16 << 10;
+
 /// What there is of small frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Line {
@@ -44,9 +49,10 @@ impl Interface {
         if self.near_up.is_empty() { 1 } else { LOOKS }
     }
 
-    /// Takes a small frame, if nothing that came before waits.
+    /// Takes a frame that `frame` has room for, if nothing that came before waits.
     #[inline]
-    pub(crate) fn take_line(&mut self, line: &mut [u8; LINE_FRAME]) -> Line {
+    pub(crate) fn take_line(&mut self, frame: &mut [u8]) -> Line {
+        let (line, _) = frame.split_first_chunk_mut().expect("room for a line at least");
         if !self.ready.is_empty() || self.near_asleep || self.near_lines == 0 {
             self.near_lines = LINES_AT_ONCE;
             return Line::Rest;
@@ -59,7 +65,13 @@ impl Interface {
                 return Line::From(rank, len);
             }
             if near.shm.has_news() {
-                return Line::Rest;
+                return match near.shm.peek() {
+                    Some(len) if len <= frame.len() => {
+                        near.shm.take(&mut frame[..len]);
+                        Line::From(rank, len)
+                    }
+                    _ => Line::Rest,
+                };
             }
         }
         if self.near_up.is_empty() || !self.events.is_empty() { Line::Rest } else { Line::Nothing }
@@ -85,7 +97,7 @@ impl Interface {
     pub(crate) fn receive_near(&mut self) -> usize {
         let mut batch = self.batch.take().unwrap_or_else(|| Box::new(Interface::fresh_batch()));
         batch.clear();
-        let mut count = 0;
+        let (mut count, mut bytes) = (0, 0);
         let limit = self.config.link.credit_slots as usize;
         for i in 0..self.near_up.len() {
             let rank = self.near_up[i];
@@ -96,11 +108,13 @@ impl Interface {
             }
             while let Some(near) = &mut self.peers[rank as usize].near
                 && near.pending < limit
+                && bytes < AT_ONCE
                 && let Some(len) = near.shm.peek()
                 && let Some(frame) = batch.append(len, |room| near.shm.take(room))
             {
                 near.pending += 1;
                 count += 1;
+                bytes += len;
                 self.deliver(rank, &batch, Place::Batch(frame));
             }
         }
@@ -161,6 +175,34 @@ impl Interface {
             *word = u64::from_le_bytes(part.try_into().expect("eight bytes"));
         }
         near.shm.push_line(&words, len)
+    }
+
+    /// Sends bytes of a message to a peer on this host, from where they are to where the peer finds them, part by part. Returns how many; nothing if
+    /// the peer is not on this host.
+    pub(crate) fn near_piece(
+        &mut self,
+        (rank, message): (Rank, u32),
+        offset: u64,
+        bytes: &[u8],
+    ) -> Option<usize> {
+        self.peers[rank as usize].near.as_ref()?;
+        self.close_slot(rank);
+        let peer = &mut self.peers[rank as usize];
+        let near = peer.near.as_mut()?;
+        let limit = peer.windows.get(&message).map_or(u64::MAX, |limit| limit.saturating_sub(offset));
+        let bytes = &bytes[..(bytes.len() as u64).min(limit) as usize];
+        let mut done = 0;
+        for part in bytes.chunks(PART) {
+            let mut head = [0; LONG_LEN];
+            record::write::more(&mut head, message, offset + done as u64, part.len());
+            if near.shm.push(&head, part).is_err() {
+                near.stalled = true;
+                break;
+            }
+            near.shm.flush();
+            done += part.len();
+        }
+        Some(done)
     }
 
     /// Says to all peers on this host that this node is about to sleep, and looks again: false if it should not.

@@ -4,7 +4,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::task::Poll;
 
-use tautline_node::device::shm::LINE_FRAME;
 use tautline_node::limits::{MAX_EVENTS, MAX_RUNNING};
 use tautline_node::wire::{Record, Records, SHORT_LEN};
 use tautline_node::{Delivery, Line};
@@ -43,15 +42,16 @@ pub(crate) fn dispatch(core: &Rc<Core>, delivery: &mut Option<Box<Delivery>>) ->
 /// [`dispatch`]. Returns how many bytes were taken; nothing if everything else is to be looked at.
 #[inline]
 pub(crate) fn lines(core: &Rc<Core>, limit: usize) -> crate::Result<Option<usize>> {
-    let mut line = [0; LINE_FRAME];
+    // Nobody else has it: extraction is not entered twice.
+    let mut frame = core.frame.borrow_mut();
     let mut taken = 0;
     while taken < limit {
-        let (from, len) = match core.node.take_line(&mut line)? {
+        let (from, len) = match core.node.take_line(&mut frame)? {
             Line::From(from, len) => (from, len),
             Line::Nothing => return Ok(Some(taken)),
             Line::Rest => break,
         };
-        let whole = Records::new(&line[..len], 0).next();
+        let whole = Records::new(&frame[..len], 0).next();
         if let Some(Ok(Record::Short { handler, data })) = whole
             && SHORT_LEN + data.len() == len
             && let Some(Registered::Short(function)) = core.handlers.get(usize::from(handler))
@@ -59,7 +59,7 @@ pub(crate) fn lines(core: &Rc<Core>, limit: usize) -> crate::Result<Option<usize
             call(core, handler.into(), function, Short { core, from, data });
             taken += len;
         } else {
-            core.node.put_back(from, &line[..len])?;
+            core.node.put_back(from, &frame[..len])?;
             break;
         }
     }

@@ -68,7 +68,13 @@ impl Outgoing {
 
     /// Adds as much of a piece as there is room for, and returns how much; [`SendError::WouldBlock`] if there is none.
     pub fn try_piece(&mut self, bytes: &[u8]) -> Result<usize> {
-        self.try_fill(bytes.len(), |at, room| room.copy_from_slice(&bytes[at..at + room.len()]))
+        self.check(bytes.len())?;
+        if bytes.is_empty() {
+            return Ok(0);
+        }
+        let added = self.core.node.try_piece(self.to, self.sent, bytes).inspect_err(|_| self.over = true)?;
+        self.sent += added as u64;
+        if added == 0 { Err(SendError::WouldBlock.into()) } else { Ok(added) }
     }
 
     fn try_fill(&mut self, len: usize, fill: impl FnMut(usize, &mut [u8])) -> Result<usize> {
