@@ -398,7 +398,7 @@ impl Endpoint {
                 }
                 let mut interface = self.shared.lock();
                 // Looking at shared memory costs less than looking at the clock.
-                let looks = if config.waiting == Waiting::Park { 1 } else { interface.looks() };
+                let looks = if config.waiting == crate::Waiting::Park { 1 } else { interface.looks() };
                 for _ in 1..looks {
                     if done(&mut interface) {
                         return Ok(true);
