@@ -200,9 +200,8 @@ fn a_closed_endpoint_says_so() {
         ep.serve(1).unwrap();
         if ep.rank() == 1 {
             // Stays until the other one has left.
-            return ep
-                .run_until(|| ep.poll_event().is_some_and(|e| matches!(e, Event::PeerDown { .. })))
-                .unwrap();
+            let left = || std::iter::from_fn(|| ep.poll_event()).any(|e| matches!(e, Event::PeerDown { .. }));
+            return ep.run_until(left).unwrap();
         }
         let clone = ep.clone();
         let mut half = ep.begin(peer, "x", 10).unwrap();
