@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
-use tautline::node::device::udp;
+use tautline::node::device::{shm, udp};
 use tautline_baseline::cpu::{self, Machine};
 use tautline_baseline::rivals;
 
@@ -139,8 +139,20 @@ fn devices(findings: &mut Vec<Finding>) {
         "the kernel may poll the card for us",
         (Status::Warn, "only useful with real cards; needs CAP_NET_ADMIN above net.core.busy_read"),
     ));
-    let later = "processes of one host use udp over loopback meanwhile";
-    findings.push(finding("shm", Status::No, "not in this version", Some(later)));
+    let shm = shm::probe();
+    findings.push(tried(
+        "shm",
+        shm.works,
+        "a frame went through shared memory; processes of one host and user use it by themselves",
+        (Status::Warn, "processes of one host use udp over loopback meanwhile"),
+    ));
+    let lean = if shm.asymmetric { Ok(()) } else { Err("the kernel has no expedited membarrier".to_owned()) };
+    findings.push(tried(
+        "shm barriers",
+        lean,
+        "only sleepers pay for barriers (membarrier)",
+        (Status::Warn, "each small message costs a fence more; Linux 4.16 or newer has it"),
+    ));
     findings.push(finding(
         "xdp",
         Status::No,

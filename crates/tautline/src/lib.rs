@@ -6,7 +6,7 @@
 //!   frame, and take pieces of any size.
 //! * [`Config`]: every knob. [`Event`]: everything that can happen. [`Error`]: everything that can go wrong.
 //!
-//! Below this crate: `tautline-node` (interface, peers, waiting), `tautline-link` (reliability), `tautline-device` (UDP)
+//! Below this crate: `tautline-node` (interface, peers, waiting), `tautline-link` (reliability), `tautline-device` (shared memory, UDP)
 //! and `tautline-wire` (layouts). What each promises, and the test that holds the promise, is in `docs/GUARANTEES.md`.
 //!
 //! # A first program

@@ -6,6 +6,7 @@
 
 mod door;
 mod greeting;
+mod probe;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use tautline_mem::{Barrier, Segment};
 
 pub use door::{Call, Door, Gift, Visitor, door_of, meeting_place, take_down};
 pub use greeting::{GREETING_LEN, Greeting};
+pub use probe::{ShmProbe, probe};
 
 use crate::sys::local;
 use crate::{Channel, Guarantees, PushError};
