@@ -83,6 +83,12 @@ impl Place {
         (number >> self.shape.lines.trailing_zeros()) as u32 + 1
     }
 
+    /// What the word of a line holds when its frame, of `len` bytes, is there. Written last: before it there is no frame.
+    #[inline(always)]
+    fn word(&self, number: u64, len: u32) -> u64 {
+        u64::from(self.stamp(number)) | u64::from(len) << 32
+    }
+
     /// Where in the ring of bytes the rest of a frame lies, if the ring is used up to `at`: it is never split. Returns the start and the
     /// end, counted as `at` is.
     #[inline]
@@ -131,14 +137,12 @@ impl Sender {
         if self.lines - self.seen_lines >= self.place.shape.lines as u64 - 1 && !self.look(0)? || self.ended {
             return Ok(false);
         }
-        let at = self.place.line(self.lines);
-        let used = len.div_ceil(8);
-        for (i, word) in words.iter().enumerate() {
-            if i < used {
-                self.place.segment.word(at + 8 + 8 * i).store(*word, Ordering::Relaxed);
-            }
+        let line = self.place.segment.line(self.place.line(self.lines));
+        for (to, word) in line[1..].iter().zip(words).take(len.div_ceil(8)) {
+            to.store(*word, Ordering::Relaxed);
         }
-        self.publish(at, len as u32);
+        line[0].store(self.place.word(self.lines, len as u32), Ordering::Release);
+        self.lines += 1;
         Ok(true)
     }
 
@@ -161,31 +165,25 @@ impl Sender {
         if !self.has_room(end) && !self.look(end)? || self.ended {
             return Ok(false);
         }
-        let at = self.place.line(self.lines);
         let to = self.place.byte(start);
         self.place.segment.copy_in(to, rest_of_head);
         self.place.segment.copy_in(to + rest_of_head.len(), rest);
-        for (i, word) in words.iter().enumerate() {
-            self.place.segment.word(at + 8 + 8 * i).store(*word, Ordering::Relaxed);
+        let line = self.place.segment.line(self.place.line(self.lines));
+        for (to, word) in line[1..].iter().zip(&words) {
+            to.store(*word, Ordering::Relaxed);
         }
         self.bytes = end;
-        self.publish(at, len as u32);
-        Ok(true)
-    }
-
-    /// The frame is there from this moment on.
-    #[inline(always)]
-    fn publish(&mut self, at: usize, len: u32) {
-        let word = u64::from(self.place.stamp(self.lines)) | u64::from(len) << 32;
-        self.place.segment.word(at).store(word, Ordering::Release);
+        line[0].store(self.place.word(self.lines, len as u32), Ordering::Release);
         self.lines += 1;
+        Ok(true)
     }
 
     /// Says that nothing will follow; there is always room for that.
     pub fn end(&mut self) {
         if !std::mem::replace(&mut self.ended, true) {
-            let at = self.place.line(self.lines);
-            self.publish(at, END);
+            let line = self.place.segment.line(self.place.line(self.lines));
+            line[0].store(self.place.word(self.lines, END), Ordering::Release);
+            self.lines += 1;
         }
     }
 
@@ -348,9 +346,9 @@ impl Receiver {
 
     #[inline(always)]
     fn take_line(&self, out: &mut [u8; INLINE]) {
-        let at = self.place.line(self.lines) + 8;
-        for (i, part) in out.chunks_exact_mut(8).enumerate() {
-            part.copy_from_slice(&self.place.segment.word(at + 8 * i).load(Ordering::Relaxed).to_le_bytes());
+        let line = self.place.segment.line(self.place.line(self.lines));
+        for (part, word) in out.chunks_exact_mut(8).zip(&line[1..]) {
+            part.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
         }
     }
 

@@ -91,6 +91,17 @@ mod real {
             unsafe { &*self.at.as_ptr().add(at).cast() }
         }
 
+        /// The words of the cache line at a byte offset.
+        ///
+        /// # Panics
+        /// If it is not aligned, or not within the segment.
+        #[inline(always)]
+        pub fn line(&self, at: usize) -> &[AtomicU64; 8] {
+            assert!(at.is_multiple_of(64) && at < self.len && self.len.is_multiple_of(64));
+            // SAFETY: aligned and within the mapping, as in `word`; atomics may be written by others at any time.
+            unsafe { &*self.at.as_ptr().add(at).cast() }
+        }
+
         /// Copies bytes into the segment.
         ///
         /// # Panics
@@ -161,6 +172,10 @@ mod modelled {
 
         pub fn word(&self, at: usize) -> &AtomicU64 {
             &self.words[at / 8]
+        }
+
+        pub fn line(&self, at: usize) -> &[AtomicU64; 8] {
+            self.words[at / 8..at / 8 + 8].try_into().expect("eight words")
         }
 
         pub fn copy_in(&self, at: usize, bytes: &[u8]) {

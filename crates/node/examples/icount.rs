@@ -12,11 +12,12 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use tautline_node::device::shm::LINE_FRAME;
 use tautline_node::device::{Arena, Counters, Datagram, DeviceEvent, Guarantees, RouteId, RxBatch, SlotId};
 use tautline_node::link::JobKey;
 use tautline_node::wire::Security;
-use tautline_node::{Clock, Config, Delivery, DeviceName, Endpoint, Job, Key, Line, Member, PeerState};
+use tautline_node::{
+    Clock, Config, Delivery, DeviceName, Endpoint, Found, Job, Key, Member, PeerState, Taken,
+};
 
 type Queue = Arc<Mutex<VecDeque<Vec<u8>>>>;
 
@@ -158,17 +159,17 @@ fn near() -> Pair {
 }
 
 /// Sends one message from one side and takes it at the other.
-fn pass_near(pair: &Pair, from: usize, line: &mut [u8; LINE_FRAME], delivery: &mut Delivery) {
+fn pass_near(pair: &Pair, from: usize, taken: &mut Taken, delivery: &mut Delivery) {
     assert!(pair.ends[from].try_send(1 - from as u32, pair.keys[from], &[1; 8]).unwrap());
     let to = &pair.ends[1 - from];
-    if to.take_line(line).unwrap() == Line::Rest {
+    if to.take_frames(1, taken).unwrap() == Found::Rest {
         // Everything else has its turn.
         to.take(0, delivery).unwrap();
         to.take(usize::MAX, delivery).unwrap();
         let count = delivery.items().len();
         to.give_back(delivery, count).unwrap();
     }
-    std::hint::black_box(line);
+    std::hint::black_box(taken);
 }
 
 /// Sends `count` messages from one side and takes them at the other.
@@ -204,11 +205,11 @@ fn main() {
     let Some(frames) = args.get(2).and_then(|n| n.parse::<u64>().ok()) else { return eprintln!("{usage}") };
     let pair = if count == 0 { near() } else { pair(security) };
     let mut delivery = Delivery::default();
-    let mut line = [0; LINE_FRAME];
+    let mut taken = Taken::default();
     let start = std::time::Instant::now();
     for _ in 0..if count == 0 { frames / 2 } else { 0 } {
-        pass_near(&pair, 0, &mut line, &mut delivery);
-        pass_near(&pair, 1, &mut line, &mut delivery);
+        pass_near(&pair, 0, &mut taken, &mut delivery);
+        pass_near(&pair, 1, &mut taken, &mut delivery);
     }
     for _ in 0..if count == 0 { 0 } else { frames / 2 } {
         pass(&pair, 0, count, &mut delivery);

@@ -12,7 +12,7 @@ use tautline_mem::{ForkGuard, Owned};
 use crate::delivery::Delivery;
 use crate::descriptors::Descriptors;
 use crate::interface::Interface;
-use crate::near::{Line, settle};
+use crate::near::{Found, Taken, settle};
 use crate::peer::{Key, UNKNOWN};
 use crate::presence::Presence;
 use crate::shared::{Guard, Shared};
@@ -307,19 +307,19 @@ impl Endpoint {
         Ok(interface.has_events())
     }
 
-    /// Takes a frame that a peer on this host has sent, if `frame` has room for it and nothing that came before waits. Every so often it says [`Line::Rest`]
-    /// although there may be one: then [`Endpoint::take`] is due, so that everything else has its turn.
+    /// Takes frames that peers on this host have sent, up to `limit` bytes (rounded up), if nothing that came before waits. Every so often it says
+    /// [`Found::Rest`] although there may be some: then [`Endpoint::take`] is due, so that everything else has its turn.
     #[inline]
-    pub fn take_line(&self, frame: &mut [u8]) -> Result<Line, SendError> {
+    pub fn take_frames(&self, limit: usize, taken: &mut Taken) -> Result<Found, SendError> {
         if !self.shared.fork.is_mine() {
             return Err(SendError::Forked);
         }
         let mut interface = self.shared.lock();
         self.shared.presence.polled();
-        Ok(interface.take_line(frame))
+        Ok(interface.take_frames(limit, taken))
     }
 
-    /// Gives back what [`Endpoint::take_line`] took, to be delivered as any other slot.
+    /// Gives back a frame that [`Endpoint::take_frames`] took, to be delivered as any other slot; those behind it must follow.
     pub fn put_back(&self, from: Rank, line: &[u8]) -> Result<(), SendError> {
         self.with(|i| i.put_back(from, line))
     }
@@ -403,6 +403,7 @@ impl Endpoint {
                     if done(&mut interface) {
                         return Ok(true);
                     }
+                    interface.near_vain = interface.near_vain.saturating_add(1);
                     std::hint::spin_loop();
                 }
                 let now = self.shared.arrive(&mut interface);

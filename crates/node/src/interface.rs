@@ -65,6 +65,9 @@ pub struct Interface {
     pub(crate) near_polls: u32,
     /// Small frames that may be taken before everything else has its turn.
     pub(crate) near_lines: u32,
+    /// Finds in close succession, and vain looks since the last one.
+    pub(crate) near_streak: u32,
+    pub(crate) near_vain: u32,
     /// Peers on this host have been told that this node sleeps.
     pub(crate) near_asleep: bool,
     /// There are, or may soon be, channels by datagram.
@@ -144,6 +147,8 @@ impl Interface {
             near_up: Vec::new(),
             near_polls: 0,
             near_lines: 0,
+            near_streak: 0,
+            near_vain: 0,
             near_asleep: false,
             has_links: true,
         };

@@ -40,7 +40,7 @@ pub use error::{JoinError, SendError};
 pub use event::{Down, Event};
 pub use interface::Interface;
 pub use job::{Job, Member};
-pub use near::{Line, take_down_doors};
+pub use near::{Found, Taken, take_down_doors};
 pub use peer::{Key, PeerState};
 
 /// Re-exported so that layers above need not depend on the crates below.

@@ -6,7 +6,7 @@
 
 mod frames;
 
-pub use frames::Line;
+pub use frames::{Found, Taken};
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
 use std::thread::ThreadId;
 
-use tautline_node::Delivery;
+use tautline_node::{Delivery, Taken};
 
 use crate::messages::handlers::{Registered, Running};
 use crate::{Down, Event, Rank, SendError};
@@ -24,7 +24,7 @@ pub(crate) struct Core {
     pub(crate) running: RefCell<HashMap<Incoming, Running>>,
     pub(crate) delivery: RefCell<Option<Box<Delivery>>>,
     /// Where frames from peers on this host are read.
-    pub(crate) frame: RefCell<Box<[u8]>>,
+    pub(crate) taken: RefCell<Taken>,
     pub(crate) extracting: Cell<bool>,
     /// Messages whose handlers have finished, well or not.
     pub(crate) handled: Cell<u64>,
@@ -62,9 +62,6 @@ pub struct Failure {
     pub panicked: bool,
 }
 
-/// Bytes of the longest frame from a peer on this host that is read without more ado.
-const FRAME: usize = 32 << 10;
-
 /// How many failures wait to be read; the oldest give way.
 const MAX_FAILURES: usize = 1024;
 
@@ -87,7 +84,7 @@ impl Core {
             handlers,
             running: RefCell::default(),
             delivery: RefCell::new(Some(Box::default())),
-            frame: RefCell::new(vec![0; FRAME].into_boxed_slice()),
+            taken: RefCell::default(),
             extracting: Cell::new(false),
             handled: Cell::new(0),
             live: Cell::new(0),

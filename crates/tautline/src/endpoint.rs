@@ -199,7 +199,7 @@ impl Endpoint {
         let _guard = Extracting::enter(&self.core.extracting)?;
         self.core.check_open()?;
         dispatch_all::run_woken(&self.core);
-        if let Some(taken) = dispatch_all::lines(&self.core, bytes)? {
+        if let Some(taken) = dispatch_all::frames(&self.core, bytes)? {
             return Ok(taken);
         }
         let mut delivery: Option<Box<Delivery>> = self.core.delivery.borrow_mut().take();

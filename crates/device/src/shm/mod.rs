@@ -28,6 +28,8 @@ const SEGMENT_LEN: usize = 2 * RING_LEN;
 
 const _: () = assert!(SHAPE.is_sound());
 
+/// Bytes of the longest frame.
+pub const MAX_FRAME: usize = SHAPE.max_frame;
 /// Bytes of a frame that moves one cache line.
 pub const LINE_FRAME: usize = INLINE;
 /// Words of such a frame.

@@ -1,7 +1,7 @@
 //! Frames to and from peers on this host, and sleeping while they may send.
 
 use tautline_device::Channel;
-use tautline_device::shm::{LINE_FRAME, LINE_WORDS};
+use tautline_device::shm::{self, LINE_FRAME, LINE_WORDS};
 use tautline_link::Death;
 use tautline_wire::record::{self, LONG_LEN, SHORT_LEN};
 
@@ -15,22 +15,75 @@ const FAR_EVERY: u32 = 64;
 /// Looks at shared memory for each at the clock.
 const LOOKS: u32 = 64;
 /// Small frames that are taken, and vain looks for them, before everything else has its turn.
-const LINES_AT_ONCE: u32 = 64;
+const LINES_AT_ONCE: u32 = 256;
 
+/// Finds in close succession that make a burst.
+const STREAK: u32 = 8;
+/// How long a receiver that has caught up with a burst looks away.
+const BREATH: u32 = 3;
+/// Small frames that are taken out in one go.
+const SMALL: usize = 16;
 /// Bytes that are taken out in one go: they stay in the first cache, or near it, until they are read.
 const AT_ONCE: usize = 64 << 10;
 /// Bytes of a long piece that are shown to the receiver at a time: it copies them out while the next ones are copied in.
 const PART: usize = 16 << 10;
 
-/// What there is of small frames.
+/// Lets a sender that is sending one small frame after the other get ahead. Whoever looks all the time at the line that is being written makes it
+/// travel to and fro for every word.
+#[inline]
+fn breathe() {
+    for _ in 0..BREATH {
+        std::hint::spin_loop();
+    }
+}
+
+/// What was found of frames from peers on this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Line {
-    /// One, from a peer, of so many bytes.
-    From(Rank, usize),
+pub enum Found {
+    /// Small ones from a peer: [`Taken::lines`].
+    Lines(Rank),
+    /// One from a peer, of so many bytes: [`Taken::frame`].
+    Frame(Rank, usize),
     /// None, and nothing else either.
     Nothing,
     /// None that may be taken now; everything else is to be looked at.
     Rest,
+}
+
+/// A frame that moved one cache line.
+#[derive(Clone, Copy, Debug)]
+struct Small {
+    bytes: [u8; LINE_FRAME],
+    len: usize,
+}
+
+/// Where frames from peers on this host are read.
+#[derive(Debug)]
+pub struct Taken {
+    lines: [Small; SMALL],
+    count: usize,
+    frame: Box<[u8]>,
+}
+
+impl Default for Taken {
+    fn default() -> Taken {
+        let small = Small { bytes: [0; LINE_FRAME], len: 0 };
+        Taken { lines: [small; SMALL], count: 0, frame: vec![0; shm::MAX_FRAME].into_boxed_slice() }
+    }
+}
+
+impl Taken {
+    /// The small frames, in order.
+    #[inline]
+    pub fn lines(&self) -> impl Iterator<Item = &[u8]> {
+        self.lines[..self.count].iter().map(|line| &line.bytes[..line.len])
+    }
+
+    /// The longer one.
+    #[inline]
+    pub fn frame(&self, len: usize) -> &[u8] {
+        &self.frame[..len]
+    }
 }
 
 impl Interface {
@@ -49,32 +102,59 @@ impl Interface {
         if self.near_up.is_empty() { 1 } else { LOOKS }
     }
 
-    /// Takes a frame that `frame` has room for, if nothing that came before waits.
+    /// Takes frames of up to `limit` bytes in all, rounded up, if nothing that came before waits: small ones of one peer, or one that is longer.
     #[inline]
-    pub(crate) fn take_line(&mut self, frame: &mut [u8]) -> Line {
-        let (line, _) = frame.split_first_chunk_mut().expect("room for a line at least");
+    pub(crate) fn take_frames(&mut self, limit: usize, taken: &mut Taken) -> Found {
+        taken.count = 0;
         if !self.ready.is_empty() || self.near_asleep || self.near_lines == 0 {
             self.near_lines = LINES_AT_ONCE;
-            return Line::Rest;
+            return Found::Rest;
         }
         self.near_lines -= 1;
+        let mut found = self.find_frames(limit, taken);
+        if found == Found::Nothing && self.near_streak > STREAK {
+            breathe();
+            found = self.find_frames(limit, taken);
+        }
+        if found == Found::Nothing {
+            self.near_vain = self.near_vain.saturating_add(1);
+        } else {
+            let close_by = self.near_vain <= 2;
+            self.near_streak = if close_by { self.near_streak.saturating_add(1) } else { 0 };
+            self.near_vain = 0;
+        }
+        found
+    }
+
+    #[inline]
+    fn find_frames(&mut self, limit: usize, taken: &mut Taken) -> Found {
         for i in 0..self.near_up.len() {
             let rank = self.near_up[i];
             let Some(near) = &mut self.peers[rank as usize].near else { continue };
-            if let Some(len) = near.shm.pop_line(line) {
-                return Line::From(rank, len);
+            let mut bytes = 0;
+            // Many at a time, so that the processor can fetch them at a time.
+            while bytes < limit
+                && let Some(line) = taken.lines.get_mut(taken.count)
+                && let Some(len) = near.shm.pop_line(&mut line.bytes)
+            {
+                line.len = len;
+                bytes += len;
+                taken.count += 1;
+            }
+            if taken.count > 0 {
+                return Found::Lines(rank);
             }
             if near.shm.has_news() {
                 return match near.shm.peek() {
-                    Some(len) if len <= frame.len() => {
-                        near.shm.take(&mut frame[..len]);
-                        Line::From(rank, len)
+                    Some(len) => {
+                        near.shm.take(&mut taken.frame[..len]);
+                        Found::Frame(rank, len)
                     }
-                    _ => Line::Rest,
+                    None => Found::Rest,
                 };
             }
         }
-        if self.near_up.is_empty() || !self.events.is_empty() { Line::Rest } else { Line::Nothing }
+        if self.near_up.is_empty() || !self.events.is_empty() { Found::Rest } else { Found::Nothing }
     }
 
     /// What was taken is delivered as any other slot.
@@ -167,12 +247,18 @@ impl Interface {
             near.shm.flush();
             return sent;
         }
-        let mut bytes = [0; LINE_FRAME];
-        let head = record::write::short(&mut bytes, number & !SHORT_ONLY, data.len());
-        bytes[head..head + data.len()].copy_from_slice(data);
         let mut words = [0; LINE_WORDS];
-        for (word, part) in words.iter_mut().zip(bytes.chunks_exact(8)) {
-            *word = u64::from_le_bytes(part.try_into().expect("eight bytes"));
+        let mut head = [0; HEAD];
+        record::write::short(&mut head, number & !SHORT_ONLY, data.len());
+        words[0] = u64::from_le_bytes(head);
+        let (whole, rest) = data.as_chunks::<8>();
+        for (word, part) in words[1..].iter_mut().zip(whole) {
+            *word = u64::from_le_bytes(*part);
+        }
+        if !rest.is_empty() {
+            let mut last = [0; 8];
+            last[..rest.len()].copy_from_slice(rest);
+            words[1 + whole.len()] = u64::from_le_bytes(last);
         }
         near.shm.push_line(&words, len)
     }

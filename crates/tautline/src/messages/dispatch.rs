@@ -6,7 +6,7 @@ use std::task::Poll;
 
 use tautline_node::limits::{MAX_EVENTS, MAX_RUNNING};
 use tautline_node::wire::{Record, Records, SHORT_LEN};
-use tautline_node::{Delivery, Line};
+use tautline_node::{Delivery, Found, Taken};
 
 use super::handlers::{Plain, Registered, Running, StreamHandler};
 use super::incoming::Short;
@@ -38,32 +38,59 @@ pub(crate) fn dispatch(core: &Rc<Core>, delivery: &mut Option<Box<Delivery>>) ->
     (count, bytes)
 }
 
-/// Runs the handlers of small messages from peers on this host as they are found, up to `limit` bytes. Whatever takes more than that is left to
+/// Runs the handlers of whole messages from peers on this host as they are found, up to `limit` bytes. Whatever takes more than that is left to
 /// [`dispatch`]. Returns how many bytes were taken; nothing if everything else is to be looked at.
 #[inline]
-pub(crate) fn lines(core: &Rc<Core>, limit: usize) -> crate::Result<Option<usize>> {
+pub(crate) fn frames(core: &Rc<Core>, limit: usize) -> crate::Result<Option<usize>> {
     // Nobody else has it: extraction is not entered twice.
-    let mut frame = core.frame.borrow_mut();
-    let mut taken = 0;
-    while taken < limit {
-        let (from, len) = match core.node.take_line(&mut frame)? {
-            Line::From(from, len) => (from, len),
-            Line::Nothing => return Ok(Some(taken)),
-            Line::Rest => break,
+    let mut taken = core.taken.borrow_mut();
+    let mut bytes = 0;
+    while bytes < limit {
+        let found = core.node.take_frames(limit - bytes, &mut taken)?;
+        let whole = match found {
+            Found::Lines(from) => lines(core, from, &taken),
+            Found::Frame(from, len) => Some(len).filter(|_| whole(core, from, taken.frame(len))),
+            Found::Nothing => return Ok(Some(bytes)),
+            Found::Rest => break,
         };
-        let whole = Records::new(&frame[..len], 0).next();
-        if let Some(Ok(Record::Short { handler, data })) = whole
-            && SHORT_LEN + data.len() == len
-            && let Some(Registered::Short(function)) = core.handlers.get(usize::from(handler))
-        {
-            call(core, handler.into(), function, Short { core, from, data });
-            taken += len;
-        } else {
-            core.node.put_back(from, &frame[..len])?;
-            break;
+        match (whole, found) {
+            (Some(whole), _) => bytes += whole,
+            (None, Found::Frame(from, len)) => {
+                core.node.put_back(from, taken.frame(len))?;
+                break;
+            }
+            (None, _) => break,
         }
     }
-    Ok((taken > 0).then_some(taken))
+    Ok((bytes > 0).then_some(bytes))
+}
+
+/// Runs the handlers of small frames; from the first that takes more than that, all are left to [`dispatch`], and nothing is returned.
+#[inline]
+fn lines(core: &Rc<Core>, from: Rank, taken: &Taken) -> Option<usize> {
+    let mut bytes = 0;
+    let mut rest = false;
+    for line in taken.lines() {
+        rest = rest || !whole(core, from, line);
+        if rest {
+            // The peer may be gone by now, and then nobody waits for it.
+            let _ = core.node.put_back(from, line);
+        }
+        bytes += line.len();
+    }
+    (!rest).then_some(bytes)
+}
+
+/// Runs the handler of a frame that is one whole message for a plain function. False if it is not.
+#[inline]
+fn whole(core: &Rc<Core>, from: Rank, frame: &[u8]) -> bool {
+    let Some(Ok(Record::Short { handler, data })) = Records::new(frame, 0).next() else { return false };
+    if SHORT_LEN + data.len() != frame.len() {
+        return false;
+    }
+    let Some(Registered::Short(function)) = core.handlers.get(usize::from(handler)) else { return false };
+    call(core, handler.into(), function, Short { core, from, data });
+    true
 }
 
 fn dispatch_slot(core: &Rc<Core>, delivery: &mut Option<Box<Delivery>>, item: usize, run: &mut Run) -> usize {

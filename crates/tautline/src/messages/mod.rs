@@ -15,7 +15,7 @@ pub use outgoing::Outgoing;
 
 /// What [`crate::Endpoint`] drives.
 pub(crate) mod dispatch_all {
-    pub(crate) use super::dispatch::{absorb_events as absorb, dispatch, lines};
+    pub(crate) use super::dispatch::{absorb_events as absorb, dispatch, frames};
     use super::dispatch::{end_peers, poll_task, retry_grants};
     use crate::core::Core;
     use std::rc::Rc;
