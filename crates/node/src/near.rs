@@ -89,8 +89,13 @@ impl Neighbourhood {
     }
 
     fn watch(&self, fd: BorrowedFd<'_>) {
-        // Closing a descriptor takes it out again; what cannot be watched is found by looking.
+        // What cannot be watched is found by looking.
         let _ = epoll::add(&self.watch, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN);
+    }
+
+    /// Closing alone would not do: a forked child of this process may have a copy.
+    fn unwatch(&self, fd: BorrowedFd<'_>) {
+        let _ = epoll::delete(&self.watch, fd);
     }
 
     fn has_news(&self) -> bool {
@@ -210,14 +215,14 @@ impl Interface {
 
     fn open_the_door(&mut self) {
         let Some(hood) = &mut self.hood else { return };
-        while hood.visitors.len() < MAX_VISITORS {
+        for _ in hood.visitors.len()..MAX_VISITORS {
             match hood.door.accept() {
                 Ok(Some(visitor)) => {
                     hood.watch(visitor.fd());
                     hood.visitors.push(visitor);
                 }
                 Ok(None) => break,
-                // Of another user, or gone already.
+                // Of another user, or gone already; or we have too many descriptors.
                 Err(error) => {
                     tracing::debug!(rank = self.rank, %error, "a visitor was turned away");
                     self.counters.strays += 1;
@@ -230,10 +235,16 @@ impl Interface {
         let Some(hood) = &mut self.hood else { return };
         let prove = hood.prove();
         for visitor in std::mem::take(&mut hood.visitors) {
-            match visitor.listen(&prove) {
-                Ok(None) => self.hood.as_mut().expect("looked at above").visitors.push(visitor),
+            let Some(hood) = &mut self.hood else { return };
+            let said = visitor.listen(&prove);
+            if let Ok(None) = said {
+                hood.visitors.push(visitor);
+                continue;
+            }
+            hood.unwatch(visitor.fd());
+            match said {
                 Ok(Some((greeting, gift))) => self.let_in(now, visitor, greeting, gift),
-                Err(_) => self.counters.forged_handshakes += 1,
+                _ => self.counters.forged_handshakes += 1,
             }
         }
     }
@@ -252,7 +263,10 @@ impl Interface {
         if far || me < from && hood.calls.iter().any(|(to, _, _)| *to == from) {
             return;
         }
-        hood.calls.retain(|(to, _, _)| *to != from);
+        let (given_up, calls) = std::mem::take(&mut hood.calls).into_iter().partition(|(to, ..)| *to == from);
+        hood.calls = calls;
+        let given_up: Vec<(Rank, u64, Call)> = given_up;
+        given_up.iter().for_each(|(_, _, call)| hood.unwatch(call.fd()));
         let answer = Greeting {
             from: me,
             to: from,
@@ -273,8 +287,14 @@ impl Interface {
         let prove = hood.prove();
         for (rank, epoch, call) in std::mem::take(&mut hood.calls) {
             let Some(hood) = &mut self.hood else { return };
-            match call.listen(&prove) {
-                Ok(None) => hood.calls.push((rank, epoch, call)),
+            let said = call.listen(&prove);
+            if let Ok(None) = said {
+                hood.calls.push((rank, epoch, call));
+                continue;
+            }
+            hood.unwatch(call.fd());
+            match said {
+                Ok(None) => {}
                 Ok(Some((answer, bell))) => {
                     let meant = answer.from == rank && answer.to == self.rank && answer.answers == epoch;
                     let both = hood.asymmetric && answer.asymmetric;
@@ -325,9 +345,10 @@ impl Interface {
     /// The other process is no more: what it sent whole still counts (S-6).
     fn outlive(&mut self, rank: Rank) {
         let incarnation = self.peers[rank as usize].incarnation;
-        while let Some(near) = &mut self.peers[rank as usize].near
-            && let Some(len) = near.shm.peek()
-        {
+        // No more than there was room for, in case that somebody still writes there.
+        for _ in 0..shm::MAX_FRAMES {
+            let Some(near) = &mut self.peers[rank as usize].near else { break };
+            let Some(len) = near.shm.peek() else { break };
             let mut bytes = self.buffers.pop().unwrap_or_default();
             bytes.resize(len, 0);
             near.shm.take(&mut bytes);
@@ -348,6 +369,9 @@ impl Interface {
         self.near_up.retain(|up| *up != rank);
         if let Some(near) = self.peers[rank as usize].near.take() {
             self.counters.near.add(near.shm.counts());
+            if let Some(hood) = &self.hood {
+                near.shm.watched().into_iter().for_each(|fd| hood.unwatch(fd));
+            }
         }
         self.take_down(rank, why);
     }
@@ -457,8 +481,10 @@ impl Interface {
         if let Some(near) = barrier.and_then(|rank| self.peers[rank].near.as_ref()) {
             near.shm.barrier();
         }
+        // Nor does it sleep on memory that turns out to be spoilt: nobody might wake it for that.
         let room = self.near_up.iter().any(|rank| {
-            self.peers[*rank as usize].near.as_mut().is_some_and(|near| near.stalled && near.shm.is_clear())
+            let near = self.peers[*rank as usize].near.as_mut();
+            near.is_some_and(|near| near.stalled && near.shm.is_clear() || near.shm.is_corrupt())
         });
         if room || self.near_news() {
             self.say_awake();

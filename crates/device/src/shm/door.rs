@@ -41,7 +41,7 @@ impl Door {
         let place = path.parent().unwrap_or(Path::new("."));
         prepare(place)?;
         sweep(place);
-        if local::connect(path).is_ok() {
+        if at(path) == Behind::Somebody {
             return Err(io::Error::new(
                 io::ErrorKind::AddrInUse,
                 format!("another process of this rank is there: {}", path.display()),
@@ -95,6 +95,28 @@ fn prepare(place: &Path) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
 }
 
+/// Who is behind a door.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Behind {
+    Somebody,
+    /// The process that hung it is no more. A forked child of it may still have the socket: it does not count.
+    Nobody,
+    /// There is no door, or it cannot be told.
+    Unknown,
+}
+
+fn at(door: &Path) -> Behind {
+    match local::connect(door).map(|socket| local::process_behind(&socket)) {
+        Ok(Ok(process)) if local::is_readable(process.as_fd()) => Behind::Nobody,
+        Ok(Ok(_)) => Behind::Somebody,
+        Ok(Err(error)) if error.raw_os_error() == Some(libc::ESRCH) => Behind::Nobody,
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Behind::Nobody,
+        // The backlog is full: somebody may be slow, but is there.
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Behind::Somebody,
+        Ok(Err(_)) | Err(_) => Behind::Unknown,
+    }
+}
+
 /// Takes down the doors of processes that are no more.
 pub fn sweep(place: &Path) {
     let Ok(entries) = std::fs::read_dir(place) else { return };
@@ -106,9 +128,7 @@ pub fn sweep(place: &Path) {
         }
         let hidden = entry.file_name().to_string_lossy().starts_with('.');
         let old = meta.modified().is_ok_and(|at| at.elapsed().is_ok_and(|age| age > HANGING));
-        let dead =
-            matches!(local::connect(&path), Err(error) if error.kind() == io::ErrorKind::ConnectionRefused);
-        if dead && (!hidden || old) {
+        if at(&path) == Behind::Nobody && (!hidden || old) {
             let _ = std::fs::remove_file(&path);
         }
     }
@@ -173,6 +193,9 @@ impl Call {
     pub fn new(door: &Path, greeting: &[u8; GREETING_LEN], bell: BorrowedFd<'_>) -> io::Result<Call> {
         let socket = local::connect(door)?;
         let process = local::process_behind(&socket)?;
+        if local::is_readable(process.as_fd()) {
+            return Err(io::Error::new(io::ErrorKind::ConnectionRefused, "its process has ended"));
+        }
         let segment = Segment::create(SEGMENT_LEN)?;
         local::send(&socket, greeting, &[segment.fd(), bell])?;
         Ok(Call { socket, process, segment })

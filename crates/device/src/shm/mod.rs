@@ -26,6 +26,8 @@ const SEGMENT_LEN: usize = 2 * RING_LEN;
 
 const _: () = assert!(SHAPE.is_sound());
 
+/// Frames that can be under way in one direction.
+pub const MAX_FRAMES: usize = SHAPE.lines;
 /// Bytes of a frame that moves one cache line.
 pub const LINE_FRAME: usize = INLINE;
 /// Words of such a frame.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use command_fds::{CommandFdExt, FdMapping};
 use tautline::node::link::JobKey;
-use tautline::{Job, Member};
+use tautline::{DeviceName, Job, Member};
 
 /// Where a child finds its job and its socket.
 const JOB: i32 = 3;
@@ -20,18 +20,39 @@ const SOCKET: i32 = 4;
 pub struct Launcher {
     sockets: Vec<UdpSocket>,
     members: Vec<Member>,
+    device: Option<DeviceName>,
 }
 
 impl Launcher {
     pub fn new(n: usize) -> Launcher {
         let sockets: Vec<_> = (0..n).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
         let members = sockets.iter().map(|s| Member { addr: s.local_addr().unwrap() }).collect();
-        Launcher { sockets, members }
+        Launcher { sockets, members, device: None }
+    }
+
+    /// As [`Launcher::new`], for a job that uses one device only.
+    pub fn over(device: DeviceName, n: usize) -> Launcher {
+        Launcher { device: Some(device), ..Launcher::new(n) }
+    }
+
+    /// The job for a member in this very process.
+    pub fn job(&self, rank: u32) -> Job {
+        let mut job = Job::parse(&self.describe(rank)).unwrap();
+        job.socket = Some(self.sockets[rank as usize].as_fd().try_clone_to_owned().unwrap());
+        job
+    }
+
+    fn describe(&self, rank: u32) -> String {
+        let mut text = Job::describe(rank, &JobKey::new([42; 32]), &self.members, None, None);
+        if let Some(device) = self.device {
+            text += &format!("device {}\n", device.name());
+        }
+        text
     }
 
     /// Starts the member of `rank`: the job comes in a pipe, the socket as a descriptor.
     pub fn start(&self, rank: u32, mut command: Command) -> Process {
-        let text = Job::describe(rank, &JobKey::new([42; 32]), &self.members, None, Some(SOCKET));
+        let text = format!("{}socket {SOCKET}\n", self.describe(rank));
         let (reader, writer) = std::io::pipe().unwrap();
         { writer }.write_all(text.as_bytes()).unwrap();
         let socket = self.sockets[rank as usize].as_fd().try_clone_to_owned().unwrap();
