@@ -363,6 +363,7 @@ fn the_cleaner_is_killed_too() {
         let until = Instant::now() + PATIENCE;
         while !(down[1] && down[2]) {
             assert!(Instant::now() < until, "up {up:?}, down {down:?}");
+            scene.ep.wait(Some(Duration::from_millis(100))).unwrap();
             scene.ep.extract(usize::MAX).unwrap();
             while let Some(event) = scene.ep.poll_event() {
                 match event {
@@ -384,7 +385,6 @@ fn the_cleaner_is_killed_too() {
                     now()
                 }));
             }
-            scene.ep.wait(Some(Duration::from_millis(50))).unwrap();
         }
         let told = now();
         times.push(Duration::from_nanos(told.saturating_sub(killed.unwrap().join().unwrap())));
