@@ -235,7 +235,7 @@ impl Survivor {
                 }
                 match call.as_ref().map(|c| c.listen(prove)) {
                     Some(Ok(Some((_, bell)))) => {
-                        *shm = Some(call.take().expect("it knocked").enter(bell, true))
+                        *shm = Some(call.take().expect("it knocked").enter(bell, true));
                     }
                     Some(Err(_)) => *call = None,
                     Some(Ok(None)) | None => {}

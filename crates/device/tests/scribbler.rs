@@ -61,9 +61,9 @@ fn scribble(segment: &Segment, dice: &mut Dice) {
     let old = segment.word(word).load(Ordering::Relaxed);
     let new = match dice.below(5) {
         // A stamp of the first laps with a length that may be.
-        0 => 1 + dice.below(4) as u64 | (dice.below(33 << 10) as u64) << 32,
-        1 => 1 + dice.below(4) as u64 | dice.next() << 32,
-        2 => old ^ 1 << dice.below(64),
+        0 => (1 + dice.below(4) as u64) | ((dice.below(33 << 10) as u64) << 32),
+        1 => (1 + dice.below(4) as u64) | (dice.next() << 32),
+        2 => old ^ (1 << dice.below(64)),
         3 => old.wrapping_add(dice.below(5) as u64).wrapping_sub(2),
         _ => dice.next(),
     };

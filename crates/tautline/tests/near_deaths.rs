@@ -167,7 +167,8 @@ fn a_forked_child_is_not_the_peer() {
     // Its successor comes while it is a zombie, and another one when it is not.
     let mut successor = scene.start("talk");
     until(&scene.ep, || scene.heard() > 20);
-    (successor.kill(), victim.kill());
+    successor.kill();
+    victim.kill();
     assert_eq!(await_down(&scene.ep, VICTIM), Down::Exited);
     let successor = scene.start("talk");
     assert!(state_of(child).is_some_and(|state| state != 'Z'), "the child lives on");
@@ -209,6 +210,20 @@ fn a_survivor_with_a_child_sleeps_on() {
     kill_process(child, Signal::KILL).unwrap();
     rustix::process::waitpid(Some(child), rustix::process::WaitOptions::empty()).unwrap();
     assert!(spent < Duration::from_millis(100), "{spent:?} of processor time in half a second of sleep");
+}
+
+/// S-5: somebody knocks at a node that has no descriptor left: it goes on, and opens when it can.
+#[test]
+fn knocking_when_there_are_no_descriptors() {
+    let _alone = alone();
+    let _limit = Limit::seconds(60);
+    let scene = Scene::new(2, Waiting::SpinThenPark);
+    let mut victim = start(&scene.launcher, VICTIM, "full");
+    victim.expect("@full", PATIENCE, |line| (line == "@full").then_some(()));
+    scene.ep.connect(VICTIM).unwrap();
+    victim.expect("@alive", PATIENCE, |line| (line == "@alive").then_some(()));
+    await_up(&scene.ep, VICTIM);
+    until(&scene.ep, || scene.heard() > 20);
 }
 
 /// S-6, N-10: a peer that becomes another program is gone.
@@ -388,7 +403,8 @@ fn the_cleaner_is_killed_too() {
         }
         let told = now();
         times.push(Duration::from_nanos(told.saturating_sub(killed.unwrap().join().unwrap())));
-        (first.kill(), second.kill());
+        first.kill();
+        second.kill();
     }
     assert_eq!((remains().0, remains().1), (0, 0));
     report("killed one after the other", &mut times);

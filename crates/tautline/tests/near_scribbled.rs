@@ -7,10 +7,14 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use common::{Limit, jobs, pattern};
-use tautline::{DeviceName, Down, Endpoint, Event, Job, Message, Short};
+use tautline::{DeviceName, Down, Endpoint, Event, Job, Message, PeerState, Short};
+
+/// One at a time: the segments of this process are those of one test.
+static ALONE: Mutex<()> = Mutex::new(());
 
 /// The segments that this process has open now.
 fn segments() -> Vec<File> {
@@ -34,6 +38,10 @@ fn scribble(wanted: u64, count: &AtomicU64) {
     while count.load(Ordering::Relaxed) < wanted {
         for segment in segments() {
             let len = segment.metadata().map_or(0, |meta| meta.len());
+            if len == 0 {
+                // It is being made.
+                continue;
+            }
             for _ in 0..64 {
                 let ring = dice(2) * (len / 2);
                 let at = match dice(4) {
@@ -44,7 +52,7 @@ fn scribble(wanted: u64, count: &AtomicU64) {
                 };
                 let word = match dice(3) {
                     // A stamp of the first laps with a length that may be, so that the rest is taken for records.
-                    0 => 1 + dice(4) | dice(400) << 32,
+                    0 => (1 + dice(4)) | (dice(400) << 32),
                     1 => dice(u64::MAX),
                     _ => 1 << dice(64),
                 };
@@ -102,10 +110,49 @@ fn talk(job: Job, over: &(dyn Fn() -> bool + Sync)) -> BTreeMap<String, u64> {
     downs
 }
 
+/// S-7, N-12: on one host a channel goes through shared memory by itself, and a message of 40 bytes is a record in a frame, with
+/// nothing around it.
+#[test]
+fn frames_are_records() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _limit = Limit::seconds(30);
+    let said = pattern(40, 77);
+    let ends: Vec<_> = jobs(2)
+        .into_iter()
+        .map(|job| Endpoint::builder().on_short("short", |_: Short<'_>| {}).join_job(job).unwrap())
+        .collect();
+    ends[0].connect(1).unwrap();
+    let up = |ep: &Endpoint| matches!(ep.peer_state(1 - ep.rank()), Some(PeerState::Up));
+    while !(up(&ends[0]) && up(&ends[1])) {
+        for ep in &ends {
+            ep.extract(usize::MAX).unwrap();
+        }
+    }
+    for ep in &ends {
+        let ways: Vec<_> = std::iter::from_fn(|| ep.poll_event())
+            .filter_map(|event| match event {
+                Event::Way { device, .. } => Some(device),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(ways, ["shm"]);
+    }
+    ends[0].send(1, "short", &said).unwrap();
+    let memory = segments().remove(0);
+    let mut bytes = vec![0; memory.metadata().unwrap().len() as usize];
+    memory.read_exact_at(&mut bytes, 0).unwrap();
+    let at = bytes.windows(said.len()).position(|part| part == said).expect("it is there");
+    // The line's word, the record's head, the message.
+    assert_eq!(at % 64, 16);
+    assert_eq!(bytes[at - 12..at - 8], 48_u32.to_le_bytes(), "the frame's length");
+    ends[1].serve(1).unwrap();
+}
+
 /// S-2, N-8: nonsense in the memory ends channels, which begin anew, and neither a node nor its program. How much is in
 /// `TAUTLINE_SCRIBBLES`.
 #[test]
 fn nodes_outlive_a_scribbler() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let wanted: u64 = std::env::var("TAUTLINE_SCRIBBLES").map_or(100_000, |n| n.parse().unwrap());
     let _limit = Limit::seconds(60 + wanted / 20_000);
     let mut jobs = jobs(2);

@@ -95,13 +95,15 @@ pub fn live() {
     let size = if role == "crowd" { 3 } else { 2 };
     let (builder, _) = listener(size, Config::default());
     let ep = builder.join().unwrap();
-    if role == "crowd" {
-        return crowd(&ep);
+    match role.as_str() {
+        "crowd" => return crowd(&ep),
+        "full" => hoard(&ep),
+        _ => {}
     }
     let stream = now();
     ep.send(SURVIVOR, "data", &message(stream, 0)).unwrap();
     match role.as_str() {
-        "talk" => talk(&ep, stream),
+        "talk" | "full" => talk(&ep, stream),
         "listen" => loop {
             ep.extract(usize::MAX).unwrap();
             ep.wait(None).unwrap();
@@ -114,6 +116,22 @@ pub fn live() {
         "close" => ep.close().unwrap(),
         other => panic!("no role {other}"),
     }
+}
+
+/// Has no descriptor left for a while, in which it makes progress.
+fn hoard(ep: &Endpoint) {
+    let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    limit.current = Some(64);
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
+    let hoard: Vec<_> = std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect();
+    println!("@full");
+    let start = now();
+    while now() - start < 300_000_000 {
+        ep.extract(usize::MAX).unwrap();
+        ep.wait(Some(Duration::from_millis(1))).unwrap();
+    }
+    drop(hoard);
+    println!("@alive");
 }
 
 /// Sends all the time, takes what comes.
