@@ -196,10 +196,10 @@ impl Ring {
                 assert!(!self.is_sound() || !clear || room > 0, "clear, and no room");
             }
             100..200 => {
-                self.receiver.set_asleep(which % 2 == 0);
+                self.receiver.set_asleep(which.is_multiple_of(2));
                 let ring = self.sender.must_ring(Barrier::symmetric());
                 assert!(
-                    !self.is_sound() || ring == (which % 2 == 0),
+                    !self.is_sound() || ring == which.is_multiple_of(2),
                     "only sleepers are rung for, and always"
                 );
             }
