@@ -6,7 +6,7 @@ set -eu
 cd "$(dirname "$0")"
 
 seconds=${FUZZ_SECONDS:-60}
-targets=${FUZZ_TARGETS:-"wire_frame wire_handshake wire_record wire_ext job_file link_pair"}
+targets=${FUZZ_TARGETS:-"wire_frame wire_handshake wire_record wire_ext job_file link_pair shm_ring shm_greeting"}
 # Where to build; libFuzzer's instrumentation must not get into the ordinary build.
 out=${FUZZ_TARGET_DIR:-$PWD/target}
 

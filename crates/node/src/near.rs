@@ -239,14 +239,14 @@ impl Interface {
 
     fn open_the_door(&mut self) {
         let Some(hood) = &mut self.hood else { return };
-        while hood.visitors.len() < MAX_VISITORS {
+        for _ in hood.visitors.len()..MAX_VISITORS {
             match hood.door.accept() {
                 Ok(Some(visitor)) => {
                     hood.watch(visitor.fd(), None);
                     hood.visitors.push(visitor);
                 }
                 Ok(None) => break,
-                // Of another user, or gone already.
+                // Of another user, or gone already; or we have too many descriptors.
                 Err(error) => {
                     tracing::debug!(rank = self.rank, %error, "a visitor was turned away");
                     self.counters.strays += 1;
@@ -259,10 +259,16 @@ impl Interface {
         let Some(hood) = &mut self.hood else { return };
         let prove = hood.prove();
         for visitor in std::mem::take(&mut hood.visitors) {
-            match visitor.listen(&prove) {
-                Ok(None) => self.hood.as_mut().expect("looked at above").visitors.push(visitor),
+            let Some(hood) = &mut self.hood else { return };
+            let said = visitor.listen(&prove);
+            if let Ok(None) = said {
+                hood.visitors.push(visitor);
+                continue;
+            }
+            hood.forget(visitor.fd());
+            match said {
                 Ok(Some((greeting, gift))) => self.let_in(now, visitor, greeting, gift),
-                Err(_) => self.counters.forged_handshakes += 1,
+                _ => self.counters.forged_handshakes += 1,
             }
         }
     }
@@ -281,7 +287,10 @@ impl Interface {
         if far || me < from && hood.calls.iter().any(|(to, _, _)| *to == from) {
             return;
         }
-        hood.calls.retain(|(to, _, _)| *to != from);
+        let (given_up, calls) = std::mem::take(&mut hood.calls).into_iter().partition(|(to, ..)| *to == from);
+        hood.calls = calls;
+        let given_up: Vec<(Rank, u64, Call)> = given_up;
+        given_up.iter().for_each(|(_, _, call)| hood.forget(call.fd()));
         let answer = Greeting {
             from: me,
             to: from,
@@ -302,8 +311,14 @@ impl Interface {
         let prove = hood.prove();
         for (rank, epoch, call) in std::mem::take(&mut hood.calls) {
             let Some(hood) = &mut self.hood else { return };
-            match call.listen(&prove) {
-                Ok(None) => hood.calls.push((rank, epoch, call)),
+            let said = call.listen(&prove);
+            if let Ok(None) = said {
+                hood.calls.push((rank, epoch, call));
+                continue;
+            }
+            hood.forget(call.fd());
+            match said {
+                Ok(None) => {}
                 Ok(Some((answer, bell))) => {
                     let meant = answer.from == rank && answer.to == self.rank && answer.answers == epoch;
                     let both = hood.asymmetric && answer.asymmetric;
@@ -358,9 +373,10 @@ impl Interface {
     /// The other process is no more: what it sent whole still counts (S-6).
     fn outlive(&mut self, rank: Rank) {
         let incarnation = self.peers[rank as usize].incarnation;
-        while let Some(near) = &mut self.peers[rank as usize].near
-            && let Some(len) = near.shm.peek()
-        {
+        // No more than there was room for, in case that somebody still writes there.
+        for _ in 0..shm::MAX_FRAMES {
+            let Some(near) = &mut self.peers[rank as usize].near else { break };
+            let Some(len) = near.shm.peek() else { break };
             let mut bytes = self.buffers.pop().unwrap_or_default();
             bytes.resize(len, 0);
             near.shm.take(&mut bytes);

@@ -60,7 +60,7 @@ fn idle_cpu_near() {
 
 fn idle(device: DeviceName) {
     let _limit = Limit::seconds(60);
-    let launcher = Launcher::new(1 + PEERS as usize).over(device);
+    let launcher = Launcher::over(device, 1 + PEERS as usize);
     let _peers: Vec<_> = (1..=PEERS).map(|rank| launcher.start(rank, again("idle_member"))).collect();
     let mut node = launcher.start(0, again("idle_member"));
     let shares = [(); 3].map(|()| {

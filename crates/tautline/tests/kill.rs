@@ -79,7 +79,7 @@ fn learns(who: &mut Process, what: &str, whom: u32) -> (u32, u64) {
 fn kills() {
     let rounds: u64 = std::env::var("TAUTLINE_KILLS").map_or(20, |n| n.parse().unwrap());
     let _limit = Limit::seconds(60 + 5 * rounds);
-    let launcher = Launcher::new(3).over(DeviceName::Udp);
+    let launcher = Launcher::over(DeviceName::Udp, 3);
     let mut members: Vec<_> = (0..3).map(|rank| launcher.start(rank, member("killed_member", 0))).collect();
     let (mut silent, mut replaced) = (Vec::new(), Vec::new());
     for round in 1..=rounds {
@@ -135,7 +135,7 @@ fn report(what: &str, times: &mut [Duration]) {
 #[test]
 fn stops() {
     let _limit = Limit::seconds(60);
-    let launcher = Launcher::new(3).over(DeviceName::Udp);
+    let launcher = Launcher::over(DeviceName::Udp, 3);
     let mut members: Vec<_> = (0..3).map(|rank| launcher.start(rank, member("stopped_member", 0))).collect();
     for _ in 0..6 {
         all_hear(&mut members);

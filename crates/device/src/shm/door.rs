@@ -42,8 +42,8 @@ impl Door {
     pub fn open(path: &Path) -> io::Result<Door> {
         let place = path.parent().unwrap_or(Path::new("."));
         prepare(place)?;
-        sweep(place);
-        if local::connect(path).is_ok() {
+        sweep_rarely(place);
+        if at(path) == Behind::Somebody {
             return Err(io::Error::new(
                 io::ErrorKind::AddrInUse,
                 format!("another process of this rank is there: {}", path.display()),
@@ -97,23 +97,49 @@ fn prepare(place: &Path) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
 }
 
+/// Who is behind a door.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Behind {
+    Somebody,
+    /// The process that hung it is no more. A forked child of it may still have the socket: it does not count.
+    Nobody,
+    /// There is no door, or it cannot be told.
+    Unknown,
+}
+
+fn at(door: &Path) -> Behind {
+    match local::connect(door).map(|socket| local::process_behind(&socket)) {
+        Ok(Ok(process)) if local::is_readable(process.as_fd()) => Behind::Nobody,
+        Ok(Ok(_)) => Behind::Somebody,
+        Ok(Err(error)) if error.raw_os_error() == Some(libc::ESRCH) => Behind::Nobody,
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Behind::Nobody,
+        // The backlog is full: somebody may be slow, but is there.
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Behind::Somebody,
+        Ok(Err(_)) | Err(_) => Behind::Unknown,
+    }
+}
+
 /// Takes a door down if nobody lives behind it. True if it did.
 pub fn take_down(door: &Path) -> bool {
-    let dead = matches!(local::connect(door), Err(error) if error.kind() == io::ErrorKind::ConnectionRefused);
-    dead && std::fs::remove_file(door).is_ok()
+    at(door) == Behind::Nobody && std::fs::remove_file(door).is_ok()
 }
 
 fn is_older(meta: &std::fs::Metadata, than: Duration) -> bool {
     meta.modified().is_ok_and(|at| at.elapsed().is_ok_and(|age| age > than))
 }
 
-/// Takes down the doors of processes that are no more, once in a while.
-fn sweep(place: &Path) {
+/// Sweeps once in a while.
+fn sweep_rarely(place: &Path) {
     let mark = place.join(".swept");
     if std::fs::metadata(&mark).is_ok_and(|meta| !is_older(&meta, SWEEPING)) {
         return;
     }
     let _ = std::fs::write(&mark, b"");
+    sweep(place);
+}
+
+/// Takes down the doors of processes that are no more.
+pub fn sweep(place: &Path) {
     let Ok(entries) = std::fs::read_dir(place) else { return };
     for entry in entries.flatten().take(SWEPT) {
         let path = entry.path();
@@ -122,11 +148,8 @@ fn sweep(place: &Path) {
             continue;
         }
         let hidden = entry.file_name().to_string_lossy().starts_with('.');
-        let old = meta.modified().is_ok_and(|at| at.elapsed().is_ok_and(|age| age > HANGING));
-        let dead =
-            matches!(local::connect(&path), Err(error) if error.kind() == io::ErrorKind::ConnectionRefused);
-        if dead && (!hidden || old) {
-            let _ = std::fs::remove_file(&path);
+        if !hidden || is_older(&meta, HANGING) {
+            take_down(&path);
         }
     }
 }
@@ -190,6 +213,9 @@ impl Call {
     pub fn new(door: &Path, greeting: &[u8; GREETING_LEN], bell: BorrowedFd<'_>) -> io::Result<Call> {
         let socket = local::connect(door)?;
         let process = local::process_behind(&socket)?;
+        if local::is_readable(process.as_fd()) {
+            return Err(io::Error::new(io::ErrorKind::ConnectionRefused, "its process has ended"));
+        }
         let segment = Segment::create(SEGMENT_LEN)?;
         local::send(&socket, greeting, &[segment.fd(), bell])?;
         Ok(Call { socket, process, segment })

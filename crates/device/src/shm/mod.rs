@@ -14,7 +14,7 @@ use std::sync::Arc;
 use tautline_mem::ring::{self, Corrupt, INLINE, INLINE_WORDS, Next, Shape};
 use tautline_mem::{Barrier, Segment};
 
-pub use door::{Call, Door, Gift, Visitor, door_of, meeting_place, take_down};
+pub use door::{Call, Door, Gift, Visitor, door_of, meeting_place, sweep, take_down};
 pub use greeting::{GREETING_LEN, Greeting};
 pub use probe::{ShmProbe, probe};
 
@@ -30,6 +30,8 @@ const _: () = assert!(SHAPE.is_sound());
 
 /// Bytes of the longest frame.
 pub const MAX_FRAME: usize = SHAPE.max_frame;
+/// Frames that can be under way in one direction.
+pub const MAX_FRAMES: usize = SHAPE.lines;
 /// Bytes of a frame that moves one cache line.
 pub const LINE_FRAME: usize = INLINE;
 /// Words of such a frame.

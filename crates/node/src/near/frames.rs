@@ -305,8 +305,10 @@ impl Interface {
         if let Some(near) = barrier.and_then(|rank| self.peers[rank].near.as_ref()) {
             near.shm.barrier();
         }
+        // Nor does it sleep on memory that turns out to be spoilt: nobody might wake it for that.
         let room = self.near_up.iter().any(|rank| {
-            self.peers[*rank as usize].near.as_mut().is_some_and(|near| near.stalled && near.shm.is_clear())
+            let near = self.peers[*rank as usize].near.as_mut();
+            near.is_some_and(|near| near.stalled && near.shm.is_clear() || near.shm.is_corrupt())
         });
         if room || self.near_news() {
             self.say_awake();

@@ -30,15 +30,25 @@ impl Launcher {
         Launcher { sockets, members, device: None }
     }
 
-    /// Insists on a device.
-    pub fn over(self, device: DeviceName) -> Launcher {
-        Launcher { device: Some(device), ..self }
+    /// As [`Launcher::new`], for a job that uses one device only.
+    pub fn over(device: DeviceName, n: usize) -> Launcher {
+        Launcher { device: Some(device), ..Launcher::new(n) }
+    }
+
+    /// The job for a member in this very process.
+    pub fn job(&self, rank: u32) -> Job {
+        let mut job = Job::parse(&self.describe(rank)).unwrap();
+        job.socket = Some(self.sockets[rank as usize].as_fd().try_clone_to_owned().unwrap());
+        job
+    }
+
+    fn describe(&self, rank: u32) -> String {
+        Job::describe(rank, &JobKey::new([42; 32]), &self.members, None, self.device, None)
     }
 
     /// Starts the member of `rank`: the job comes in a pipe, the socket as a descriptor.
     pub fn start(&self, rank: u32, mut command: Command) -> Process {
-        let text =
-            Job::describe(rank, &JobKey::new([42; 32]), &self.members, None, self.device, Some(SOCKET));
+        let text = format!("{}socket {SOCKET}\n", self.describe(rank));
         let (reader, writer) = std::io::pipe().unwrap();
         { writer }.write_all(text.as_bytes()).unwrap();
         let socket = self.sockets[rank as usize].as_fd().try_clone_to_owned().unwrap();

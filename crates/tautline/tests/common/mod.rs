@@ -3,6 +3,7 @@
 
 pub mod launch;
 pub mod talker;
+pub mod victim;
 
 use std::net::UdpSocket;
 use std::os::fd::OwnedFd;

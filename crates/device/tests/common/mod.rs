@@ -1,0 +1,97 @@
+//! Shared memory for tests: a folder to meet in, greetings without a key, and both halves of a meeting.
+#![allow(dead_code)]
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use tautline_device::shm::{self, Call, Door, GREETING_LEN, Greeting, Shm};
+
+/// A folder of this test's own, with a name of a door in it; removed when dropped.
+pub struct Folder(pub PathBuf);
+
+impl Folder {
+    pub fn new(what: &str) -> Folder {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        Folder(std::env::temp_dir().join(format!("tautline-{what}-{}-{number}", std::process::id())))
+    }
+
+    pub fn door(&self) -> PathBuf {
+        shm::door_of(&self.0, 1, 0)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+pub fn prove(_: &[u8]) -> [u8; 16] {
+    [5; 16]
+}
+
+pub fn hello() -> [u8; GREETING_LEN] {
+    let greeting = Greeting { from: 0, to: 1, epoch: 1, answers: 0, window: 1, asymmetric: true };
+    greeting.to_bytes(prove)
+}
+
+pub fn answer() -> [u8; GREETING_LEN] {
+    let greeting = Greeting { from: 1, to: 0, epoch: 2, answers: 1, window: 1, asymmetric: true };
+    greeting.to_bytes(prove)
+}
+
+pub fn bell() -> OwnedFd {
+    use rustix::event::EventfdFlags;
+    rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap()
+}
+
+/// Tries again until there is an answer; never for ever.
+pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(start.elapsed() < Duration::from_secs(10), "{what} takes for ever");
+        std::thread::yield_now();
+    }
+}
+
+/// Knocks and enters.
+pub fn call(door: &Path) -> Shm {
+    let call = Call::new(door, &hello(), bell().as_fd()).unwrap();
+    let (_, bell) = until("an answer", || call.listen(prove).unwrap());
+    call.enter(bell, true)
+}
+
+/// Lets the next caller in.
+pub fn welcome(door: &Door) -> Shm {
+    let visitor = until("a visitor", || door.accept().unwrap());
+    let (_, gift) = until("a greeting", || visitor.listen(prove).unwrap());
+    visitor.welcome(gift, &answer(), bell().as_fd(), true).unwrap()
+}
+
+/// Both ends in this process.
+pub fn pair(door: &Door, path: &Path) -> (Shm, Shm) {
+    let call = Call::new(path, &hello(), bell().as_fd()).unwrap();
+    let callee = welcome(door);
+    let (_, bell) = call.listen(prove).unwrap().expect("it has answered");
+    (call.enter(bell, true), callee)
+}
+
+/// Bytes that tell which frame they belong to.
+pub fn frame(number: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 31 + number * 97 + 5) as u8).collect()
+}
+
+/// How many mappings and descriptors of segments this process has.
+pub fn segments() -> (usize, usize) {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let mapped = maps.lines().filter(|line| line.contains("memfd:tautline")).count();
+    let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let open = links.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+    (mapped, open.filter(|to| to.to_string_lossy().contains("memfd:tautline")).count())
+}

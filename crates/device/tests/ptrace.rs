@@ -1,0 +1,415 @@
+//! A peer that is killed after every single instruction of what it does with shared memory, and at every system call of coming and
+//! going. The survivor never hangs, never sees a torn frame, and is left with nothing.
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#![allow(clippy::print_stdout)]
+
+mod common;
+mod tracee;
+
+use std::os::fd::AsFd;
+use std::sync::Mutex;
+
+use common::{Folder, answer, bell, call, frame, hello, prove, segments, until, welcome};
+use tautline_device::shm::{Call, Door, Shm, Visitor, sweep};
+use tautline_device::{Channel, PushError};
+use tracee::{Stop, Tracee, may_trace, pause};
+
+/// One at a time: they count what this process has mapped.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// What the child does, instruction by instruction, with what it did before, and what the survivor then finds.
+struct Operation {
+    name: &'static str,
+    /// Frames that the survivor sends first.
+    sent: usize,
+    /// The survivor says that it sleeps, so that it has to be rung for.
+    asleep: bool,
+    before: fn(&mut Shm),
+    stepped: fn(&mut Shm),
+    /// Lengths of the frames that the child sends: before, and while it is stepped.
+    whole: &'static [usize],
+    last: Option<usize>,
+}
+
+fn push(shm: &mut Shm, number: usize, len: usize) {
+    let bytes = frame(number, len);
+    shm.push(&bytes[..8], &bytes[8..]).unwrap();
+}
+
+fn two_frames(shm: &mut Shm) {
+    push(shm, 0, 40);
+    push(shm, 1, 300);
+    shm.flush();
+}
+
+fn nothing(_: &mut Shm) {}
+
+fn take(shm: &mut Shm) {
+    let mut out = [0; 16];
+    let len = shm.peek().expect("a frame is there");
+    shm.take(&mut out[..len]);
+    std::hint::black_box(out);
+}
+
+/// All but one of the frames after which the receiver says what it has consumed.
+fn nearly_a_quarter(shm: &mut Shm) {
+    (0..127).for_each(|_| take(shm));
+}
+
+const BASE: Operation = Operation {
+    name: "",
+    sent: 0,
+    asleep: true,
+    before: two_frames,
+    stepped: nothing,
+    whole: &[40, 300],
+    last: None,
+};
+
+/// The bytes to send are ready beforehand: what is stepped is the library, not the test.
+fn push_16(shm: &mut Shm) {
+    let _ = std::hint::black_box(shm.push(&F16.0, &F16.1));
+    shm.flush();
+}
+
+fn push_300(shm: &mut Shm) {
+    let _ = std::hint::black_box(shm.push(&F300.0, &F300.1));
+    shm.flush();
+}
+
+fn push_line(shm: &mut Shm) {
+    std::hint::black_box(shm.push_line(&LINE_16, 16));
+}
+
+const fn made<const N: usize>(from: usize) -> [u8; N] {
+    let mut bytes = [0; N];
+    let mut i = 0;
+    while i < N {
+        bytes[i] = ((from + i) * 31 + 2 * 97 + 5) as u8;
+        i += 1;
+    }
+    bytes
+}
+
+static F16: ([u8; 8], [u8; 8]) = (made(0), made(8));
+static F300: ([u8; 8], [u8; 292]) = (made(0), made(8));
+static LINE_16: [u64; 7] = [u64::from_le_bytes(made(0)), u64::from_le_bytes(made(8)), 0, 0, 0, 0, 0];
+
+const OPERATIONS: &[Operation] = &[
+    Operation { name: "send 16 bytes to a sleeper", stepped: push_16, last: Some(16), ..BASE },
+    Operation { name: "send 16 bytes", asleep: false, stepped: push_16, last: Some(16), ..BASE },
+    Operation { name: "send 300 bytes to a sleeper", stepped: push_300, last: Some(300), ..BASE },
+    Operation { name: "send a line", stepped: push_line, last: Some(16), ..BASE },
+    Operation { name: "receive 16 bytes", sent: 1, stepped: take, ..BASE },
+    Operation {
+        name: "receive, and say so",
+        sent: 128,
+        before: nearly_a_quarter,
+        stepped: take,
+        whole: &[],
+        ..BASE
+    },
+    Operation { name: "fall asleep and wake", sent: 1, stepped: sleep, ..BASE },
+    Operation { name: "close", stepped: Shm::close, ..BASE },
+];
+
+fn sleep(shm: &mut Shm) {
+    shm.say_asleep();
+    shm.barrier();
+    shm.say_awake();
+}
+
+/// S-3, S-6: a peer that dies after any instruction of sending and receiving has sent a frame whole or not at all.
+#[test]
+fn killed_at_every_instruction() {
+    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if !may_trace() {
+        return println!("SKIPPED killed_at_every_instruction: this process may not trace its children");
+    }
+    let before = segments();
+    for operation in OPERATIONS {
+        let folder = Folder::new("step");
+        let door = Door::open(&folder.door()).unwrap();
+        let (mut kills, mut first_seen) = (0, None);
+        loop {
+            let (over, seen) = kill_after(operation, &folder, &door, kills);
+            if seen && first_seen.is_none() {
+                first_seen = Some(kills);
+            }
+            assert!(seen || first_seen.is_none(), "{}: there before step {kills}, not then", operation.name);
+            if over {
+                break;
+            }
+            kills += 1;
+        }
+        assert_eq!(first_seen.is_some(), operation.last.is_some(), "{}", operation.name);
+        assert!(kills > 5, "{}: it was stepped", operation.name);
+        println!("{}: {kills} kills, the frame is there after {first_seen:?} instructions", operation.name);
+    }
+    assert_eq!(segments(), before, "mappings and descriptors of segments");
+}
+
+/// Kills a child after `steps` instructions. Returns whether the operation was over by then, and whether its frame is there.
+fn kill_after(operation: &Operation, folder: &Folder, door: &Door, steps: usize) -> (bool, bool) {
+    let path = folder.door();
+    let mut child = Tracee::fork(|| {
+        let mut shm = call(&path);
+        pause();
+        (operation.before)(&mut shm);
+        pause();
+        (operation.stepped)(&mut shm);
+        pause();
+    });
+    child.go();
+    let mut shm = welcome(door);
+    assert_eq!(child.await_stop(), Stop::Paused, "{}", operation.name);
+    (0..operation.sent).for_each(|i| push(&mut shm, i, 16));
+    child.go();
+    assert_eq!(child.await_stop(), Stop::Paused, "{}", operation.name);
+    if operation.asleep {
+        shm.say_asleep();
+    }
+    let over = (0..steps).any(|_| match child.step() {
+        Stop::Step => false,
+        Stop::Paused => true,
+        other => panic!("{}: {other:?} after {steps} steps", operation.name),
+    });
+    assert!(!shm.is_dead(), "a stopped process is not dead");
+    child.kill();
+    let seen = examine(&mut shm, operation);
+    child.reap();
+    (over, seen)
+}
+
+/// What the survivor finds; whether the last frame is there.
+fn examine(shm: &mut Shm, operation: &Operation) -> bool {
+    until("the death", || shm.is_dead().then_some(()));
+    let mut out = vec![0; shm.max_frame()];
+    let mut pop = |shm: &mut Shm| shm.pop(&mut out).map(|len| out[..len].to_vec());
+    for (i, len) in operation.whole.iter().enumerate() {
+        assert!(!shm.is_finished());
+        assert_eq!(pop(shm), Some(frame(i, *len)), "{}: frame {i}", operation.name);
+    }
+    let last = pop(shm);
+    if let Some(last) = &last {
+        assert_eq!(Some(last.len()), operation.last, "{}", operation.name);
+        assert_eq!(*last, frame(operation.whole.len(), last.len()), "{}: torn", operation.name);
+    }
+    assert_eq!(pop(shm), None, "{}: nothing else", operation.name);
+    assert!(shm.is_finished() && !shm.is_corrupt(), "{}", operation.name);
+    let refused = (0..2_000).find_map(|i| shm.push(&frame(i, 16), &frame(i, 300)).err());
+    assert_eq!(refused, Some(PushError::Full), "{}", operation.name);
+    shm.flush();
+    assert!(!shm.is_clear() && shm.room() == 0 && !shm.is_corrupt());
+    shm.close();
+    last.is_some()
+}
+
+/// The half of a meeting that stays: nothing in it waits, and whatever it is told, it goes on.
+enum Survivor {
+    Host { door: Door, visitor: Option<Visitor>, shm: Option<Shm> },
+    Guest { call: Option<Call>, shm: Option<Shm> },
+}
+
+impl Survivor {
+    /// Does whatever can be done now.
+    fn turn(&mut self, folder: &Folder) {
+        match self {
+            Survivor::Host { door, visitor, shm } => {
+                if let Ok(Some(next)) = door.accept() {
+                    *visitor = Some(next);
+                }
+                match visitor.as_ref().map(|v| v.listen(prove)) {
+                    Some(Ok(Some((_, gift)))) => {
+                        let visitor = visitor.take().expect("it spoke");
+                        *shm = visitor.welcome(gift, &answer(), bell().as_fd(), true).ok();
+                    }
+                    Some(Err(_)) => *visitor = None,
+                    Some(Ok(None)) | None => {}
+                }
+                Survivor::exchange(shm);
+            }
+            Survivor::Guest { call, shm } => {
+                if call.is_none() && shm.is_none() {
+                    *call = Call::new(&folder.door(), &hello(), bell().as_fd()).ok();
+                }
+                match call.as_ref().map(|c| c.listen(prove)) {
+                    Some(Ok(Some((_, bell)))) => {
+                        *shm = Some(call.take().expect("it knocked").enter(bell, true));
+                    }
+                    Some(Err(_)) => *call = None,
+                    Some(Ok(None)) | None => {}
+                }
+                Survivor::exchange(shm);
+            }
+        }
+    }
+
+    fn exchange(shm: &mut Option<Shm>) {
+        let Some(shm) = shm else { return };
+        let _ = shm.push(&frame(7, 100), &[]);
+        shm.flush();
+        let mut out = vec![0; shm.max_frame()];
+        while let Some(len) = shm.pop(&mut out) {
+            assert_eq!(out[..len], frame(7, 100), "torn");
+        }
+        assert!(!shm.is_corrupt());
+    }
+
+    /// The other process is dead: that shows wherever one can see it.
+    fn check(self) {
+        let (visitor, call, shm) = match self {
+            Survivor::Host { door, visitor, shm } => {
+                // Whoever knocked and died is turned away without a wait.
+                while let Ok(Some(visitor)) = door.accept() {
+                    if let Ok(None) = visitor.listen(prove) {
+                        panic!("a dead visitor is not gone");
+                    }
+                }
+                (visitor, None, shm)
+            }
+            Survivor::Guest { call, shm } => (None, call, shm),
+        };
+        assert!(!visitor.is_some_and(|v| matches!(v.listen(prove), Ok(None))), "a dead visitor is not gone");
+        assert!(!call.is_some_and(|c| matches!(c.listen(prove), Ok(None))), "a dead host is not gone");
+        if let Some(shm) = shm {
+            until("the death", || shm.is_dead().then_some(()));
+            Survivor::exchange(&mut Some(shm));
+        }
+    }
+}
+
+/// What a child does that comes and goes.
+#[derive(Clone, Copy, Debug)]
+enum Visit {
+    Guest,
+    Host,
+    /// Its peer closes, it cleans up after it, and sweeps dead doors away.
+    Heir,
+}
+
+/// Comes, exchanges frames, and goes in good order.
+fn visit(visit: Visit, folder: &Folder) {
+    let exchange = |mut shm: Shm| {
+        let _ = shm.push(&frame(7, 100), &[]);
+        shm.flush();
+        let mut out = vec![0; shm.max_frame()];
+        while shm.pop(&mut out).is_some() {}
+        shm.close();
+    };
+    match visit {
+        Visit::Guest => {
+            let Ok(call) = Call::new(&folder.door(), &hello(), bell().as_fd()) else { return };
+            for _ in 0..1_000 {
+                match call.listen(prove) {
+                    Ok(Some((_, bell))) => return exchange(call.enter(bell, true)),
+                    Ok(None) => {}
+                    Err(_) => return,
+                }
+            }
+        }
+        Visit::Host => {
+            let door = Door::open(&folder.door()).unwrap();
+            let visitor = until("a visitor", || door.accept().unwrap());
+            let (_, gift) = until("a greeting", || visitor.listen(prove).unwrap());
+            exchange(visitor.welcome(gift, &answer(), bell().as_fd(), true).unwrap());
+        }
+        Visit::Heir => {
+            let door = Door::open(&folder.door()).unwrap();
+            let mut ends = common::pair(&door, &folder.door());
+            ends.0.close();
+            drop(ends.0);
+            assert!(ends.1.is_finished() && ends.1.is_dead());
+            drop(ends.1);
+            sweep(&folder.0);
+        }
+    }
+}
+
+/// A door that nobody is behind any more.
+fn leave_a_dead_door(folder: &Folder) {
+    let door = Door::open(&tautline_device::shm::door_of(&folder.0, 1, 9)).unwrap();
+    // The file outlives the socket as it does when a process is killed.
+    let path = tautline_device::shm::door_of(&folder.0, 1, 8);
+    std::fs::hard_link(tautline_device::shm::door_of(&folder.0, 1, 9), path).unwrap();
+    drop(door);
+}
+
+/// Runs the child up to its `stops`-th stop at a system call and then `steps` instructions further, and kills it. True if it was over.
+fn kill_visitor(kind: Visit, stops: usize, steps: usize) -> bool {
+    let folder = Folder::new("call");
+    let mut survivor = match kind {
+        Visit::Guest => {
+            Survivor::Host { door: Door::open(&folder.door()).unwrap(), visitor: None, shm: None }
+        }
+        Visit::Host | Visit::Heir => Survivor::Guest { call: None, shm: None },
+    };
+    let heir = matches!(kind, Visit::Heir);
+    if heir {
+        leave_a_dead_door(&folder);
+    }
+    let mut child = Tracee::fork(|| {
+        pause();
+        visit(kind, &folder);
+        pause();
+    });
+    child.go();
+    assert_eq!(child.await_stop(), Stop::Paused);
+    let mut over = false;
+    for _ in 0..stops {
+        over = match child.next_call() {
+            Stop::Call => false,
+            Stop::Paused => true,
+            other => panic!("{kind:?}: {other:?} at stop {stops}"),
+        };
+        if over {
+            break;
+        }
+        if !heir {
+            survivor.turn(&folder);
+        }
+    }
+    for _ in 0..if over { 0 } else { steps } {
+        if child.step() != Stop::Step {
+            break;
+        }
+    }
+    child.kill();
+    child.await_death();
+    if !heir {
+        survivor.turn(&folder);
+    }
+    survivor.check();
+    // Its name is free again, reaped or not.
+    let door = Door::open(&folder.door()).unwrap();
+    sweep(&folder.0);
+    assert!(!tautline_device::shm::door_of(&folder.0, 1, 8).exists(), "swept");
+    drop(common::pair(&door, &folder.door()));
+    child.reap();
+    over
+}
+
+/// S-1, S-5, S-6: a peer that dies at any system call of knocking, letting in, leaving or cleaning up leaves nobody waiting, its name can be
+/// taken again, and its memory is gone.
+#[test]
+fn killed_at_every_call() {
+    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if !may_trace() {
+        return println!("SKIPPED killed_at_every_call: this process may not trace its children");
+    }
+    let before = segments();
+    for kind in [Visit::Guest, Visit::Host, Visit::Heir] {
+        let mut stops = 0;
+        while !kill_visitor(kind, stops, 0) {
+            stops += 1;
+        }
+        assert!(stops > 20, "{kind:?} was traced");
+        // And at instructions between them, some of very many.
+        let samples: usize = std::env::var("TAUTLINE_STEPS").map_or(60, |n| n.parse().unwrap());
+        for i in 0..samples {
+            kill_visitor(kind, i * 7 % stops, 1 + i * 37 % 211);
+        }
+        println!("{kind:?}: {stops} kills at system calls, {samples} between them");
+    }
+    assert_eq!(segments(), before, "mappings and descriptors of segments");
+}

@@ -1,0 +1,230 @@
+//! Somebody overwrites the shared memory with random bytes while a pair uses it: errors and nonsense, but no panic, no hang, and no byte
+//! touched outside (S-2).
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
+mod common;
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use common::{Folder, frame, pair};
+use tautline_device::Channel;
+use tautline_device::shm::{Door, LINE_FRAME, LINE_WORDS, Shm};
+use tautline_mem::Segment;
+
+/// Numbers without a pattern, the same for the same seed.
+struct Dice(u64);
+
+impl Dice {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        ((self.next() >> 16) % n as u64) as usize
+    }
+}
+
+/// The segment of the only pair in this process, mapped once more.
+fn third_mapping() -> Segment {
+    let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let path = links
+        .map(|entry| entry.path())
+        .find(|path| std::fs::read_link(path).is_ok_and(|to| to.to_string_lossy().contains("memfd:tautline")))
+        .expect("the pair has one");
+    let file = std::fs::File::options().read(true).write(true).open(path).unwrap();
+    let len = file.metadata().unwrap().len() as usize;
+    Segment::attach(OwnedFd::from(file), len).unwrap()
+}
+
+/// Overwrites one place: anywhere, or where it hurts.
+fn scribble(segment: &Segment, dice: &mut Dice) {
+    let ring = dice.below(2) * (segment.len() / 2);
+    let word = match dice.below(8) {
+        // What has been consumed, and who sleeps.
+        0 => ring + 8 * dice.below(32),
+        // The words of lines, and what is in them.
+        1 => ring + 256 + 64 * dice.below(512),
+        2 => ring + 256 + 8 * dice.below(8 * 512),
+        3 => {
+            let bytes = dice.next().to_le_bytes();
+            let at = dice.below(segment.len() - 8);
+            return segment.copy_in(at, &bytes[..1 + dice.below(7)]);
+        }
+        _ => 8 * dice.below(segment.len() / 8),
+    };
+    let old = segment.word(word).load(Ordering::Relaxed);
+    let new = match dice.below(5) {
+        // A stamp of the first laps with a length that may be.
+        0 => (1 + dice.below(4) as u64) | ((dice.below(33 << 10) as u64) << 32),
+        1 => (1 + dice.below(4) as u64) | (dice.next() << 32),
+        2 => old ^ (1 << dice.below(64)),
+        3 => old.wrapping_add(dice.below(5) as u64).wrapping_sub(2),
+        _ => dice.next(),
+    };
+    segment.word(word).store(new, Ordering::Relaxed);
+}
+
+/// All that a node does with its end, once. Returns frames sent and frames taken.
+fn use_end(shm: &mut Shm, dice: &mut Dice, out: &mut [u8]) -> (u64, u64) {
+    let (mut sent, mut taken) = (0, 0);
+    for _ in 0..1 + dice.below(8) {
+        let len = [16, 48, 56, 57, 300, 5_000, 32 << 10][dice.below(7)];
+        sent += u64::from(match dice.below(3) {
+            0 => shm.push_line(&[dice.next(); LINE_WORDS], dice.below(LINE_FRAME + 1)),
+            1 => shm.push(&frame(1, len / 2), &frame(2, len - len / 2)).is_ok(),
+            _ => shm.is_clear() && shm.push(&[], &frame(3, len)).is_ok(),
+        });
+    }
+    shm.flush();
+    assert!(shm.room() <= 512);
+    for _ in 0..1 + dice.below(12) {
+        let mut line = [0; LINE_FRAME];
+        let popped = if dice.below(2) == 0 { shm.pop_line(&mut line) } else { shm.pop(out) };
+        let Some(len) = popped else { continue };
+        assert!(len <= shm.max_frame());
+        taken += 1;
+    }
+    if dice.below(4) == 0 {
+        shm.say_asleep();
+        shm.barrier();
+        let _ = shm.has_news();
+        shm.say_awake();
+    }
+    assert!(!shm.is_dead(), "the other end lives");
+    (sent, taken)
+}
+
+/// What came of it.
+#[derive(Default, Debug)]
+struct Tally {
+    pairs: u64,
+    corrupt: u64,
+    ended: u64,
+    stuck: u64,
+    sent: u64,
+    taken: u64,
+}
+
+/// The segment in use; none while there is no pair.
+type Current = Mutex<Option<Segment>>;
+
+/// Uses pairs until `over`, a fresh one whenever one is found spoilt or moves nothing any more.
+fn use_pairs(
+    seed: u64,
+    current: &Current,
+    mut before: impl FnMut(&mut Dice),
+    mut over: impl FnMut() -> bool,
+) -> Tally {
+    let folder = Folder::new("scribbler");
+    let door = Door::open(&folder.door()).unwrap();
+    let (mut dice, mut tally) = (Dice(seed), Tally::default());
+    let mut out = vec![0; 32 << 10];
+    while !over() {
+        let (mut a, mut b) = pair(&door, &folder.door());
+        *current.lock().unwrap() = Some(third_mapping());
+        tally.pairs += 1;
+        let mut idle = 0;
+        for _ in 0..4_000 {
+            before(&mut dice);
+            let (sent, taken) = use_end(&mut a, &mut dice, &mut out);
+            let (sent_too, taken_too) = use_end(&mut b, &mut dice, &mut out);
+            tally.sent += sent + sent_too;
+            tally.taken += taken + taken_too;
+            idle = if sent + taken + sent_too + taken_too == 0 { idle + 1 } else { 0 };
+            tally.stuck += u64::from(idle == 20);
+            let corrupt = a.is_corrupt() || b.is_corrupt();
+            let ended = a.has_ended() || b.has_ended();
+            tally.corrupt += u64::from(corrupt);
+            tally.ended += u64::from(ended);
+            if corrupt || ended || idle == 20 || over() {
+                break;
+            }
+        }
+        *current.lock().unwrap() = None;
+        a.close();
+        b.close();
+        // A peer that is gone ends whatever is left.
+        drop(a);
+        (0..2_000).find(|_| b.pop(&mut out).is_none());
+        assert!(b.is_dead());
+    }
+    tally
+}
+
+fn wanted() -> u64 {
+    std::env::var("TAUTLINE_SCRIBBLES").map_or(200_000, |n| n.parse().unwrap())
+}
+
+/// Ends the process if a test hangs.
+fn limit(seconds: u64) -> Arc<AtomicBool> {
+    let done = Arc::new(AtomicBool::new(false));
+    let (seen, start) = (done.clone(), Instant::now());
+    std::thread::spawn(move || {
+        while !seen.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(50));
+            if start.elapsed() > Duration::from_secs(seconds) {
+                eprintln!("the test hangs");
+                std::process::exit(124);
+            }
+        }
+    });
+    done
+}
+
+/// One at a time: the pair's segment is found by being the only one.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// S-2: a scribbler in a thread of its own, as fast as it can.
+#[test]
+fn scribbled_all_the_time() {
+    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let wanted = wanted();
+    let done = limit(60 + wanted / 20_000);
+    let current = Current::new(None);
+    let count = AtomicU64::new(0);
+    let tally = std::thread::scope(|scope| {
+        let (count, current) = (&count, &current);
+        let scribbler = scope.spawn(move || {
+            let mut dice = Dice(7);
+            while count.load(Ordering::Relaxed) < wanted {
+                if let Some(segment) = &*current.lock().unwrap() {
+                    (0..16).for_each(|_| scribble(segment, &mut dice));
+                    count.fetch_add(16, Ordering::Relaxed);
+                }
+                // So that the pair gets somewhere between.
+                (0..dice.below(4_000)).for_each(|_| std::hint::spin_loop());
+            }
+        });
+        use_pairs(3, current, |_| {}, || scribbler.is_finished())
+    });
+    done.store(true, Ordering::Relaxed);
+    println!("{} scribbles all the time: {tally:?}", count.load(Ordering::Relaxed));
+    assert!(tally.corrupt > 0 && tally.taken > 0, "{tally:?}");
+}
+
+/// S-2: one place is overwritten, then everything is tried; the same again for the same seed.
+#[test]
+fn scribbled_step_by_step() {
+    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let wanted = wanted();
+    let done = limit(60 + wanted / 2_000);
+    let (count, current) = (AtomicU64::new(0), Current::new(None));
+    let step = |dice: &mut Dice| {
+        // Seldom at first, so that the rings are under way; sometimes a lot.
+        let scribbles = [0, 0, 0, 1, 2, 40][dice.below(6)];
+        if let Some(segment) = &*current.lock().unwrap() {
+            (0..scribbles).for_each(|_| scribble(segment, dice));
+        }
+        count.fetch_add(scribbles, Ordering::Relaxed);
+    };
+    let tally = use_pairs(11, &current, step, || count.load(Ordering::Relaxed) >= wanted);
+    done.store(true, Ordering::Relaxed);
+    println!("{} scribbles step by step: {tally:?}", count.load(Ordering::Relaxed));
+    assert!(tally.corrupt > 0 && tally.taken > 0, "{tally:?}");
+}

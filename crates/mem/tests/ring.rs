@@ -1,0 +1,69 @@
+//! The ring's oracle, on the fuzz target's corpus and on random programs.
+#![cfg(not(loom))]
+#![allow(clippy::print_stdout, missing_docs)]
+
+mod ring_oracle;
+
+use ring_oracle::{Tally, run};
+
+fn add(sum: &mut Tally, one: Tally) {
+    sum.pushed += one.pushed;
+    sum.refused += one.refused;
+    sum.popped += one.popped;
+    sum.overwritten += one.overwritten;
+    sum.noticed += one.noticed;
+}
+
+/// A program of random operations; `spoil` for one that may overwrite memory.
+fn random(seed: u64, spoil: bool) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    // The first byte chooses the ring's shape.
+    let mut bytes = vec![seed as u8];
+    for _ in 0..400 {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        let [op, rest @ ..] = (state >> 8).to_le_bytes();
+        if spoil || op % 16 != 15 {
+            bytes.push(op);
+            match op % 16 {
+                0..4 => bytes.push(rest[0]),
+                4..8 => bytes.extend_from_slice(&rest[..4]),
+                13 => bytes.push(rest[0].max(1)),
+                15 => bytes.extend_from_slice(&rest[..5]),
+                _ => {}
+            }
+        }
+    }
+    bytes
+}
+
+/// S-3: a ring behaves as a queue does, whatever is done in whatever order.
+#[test]
+fn oracle() {
+    let mut sum = Tally::default();
+    (0..2_000).for_each(|seed| add(&mut sum, run(&random(seed, false))));
+    println!("{sum:?}");
+    assert!(sum.pushed > 10_000 && sum.refused > 1_000 && sum.pushed == sum.popped, "{sum:?}");
+    assert_eq!((sum.overwritten, sum.noticed), (0, 0));
+}
+
+/// S-2: overwritten words lead to errors or to other frames, never to a panic.
+#[test]
+fn oracle_with_overwritten_words() {
+    let mut sum = Tally::default();
+    (0..2_000).for_each(|seed| add(&mut sum, run(&random(seed, true))));
+    println!("{sum:?}");
+    assert!(sum.overwritten > 1_000 && sum.noticed > 100, "{sum:?}");
+}
+
+/// S-2, S-3: what fuzzing found interesting.
+#[test]
+fn oracle_on_the_corpus() {
+    let corpus = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/shm_ring");
+    // A packaged crate comes without it.
+    let Ok(entries) = std::fs::read_dir(corpus) else { return };
+    entries.flatten().for_each(|entry| {
+        run(&std::fs::read(entry.path()).unwrap());
+    });
+}

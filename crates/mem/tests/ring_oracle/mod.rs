@@ -1,0 +1,243 @@
+//! A ring against a `VecDeque`: the same operations give the same results, until a word of the memory is overwritten; from then on nothing may
+//! panic or run for ever, and nothing else is asked. The operations are read from bytes; the fuzz target `shm_ring` runs this, too.
+
+use std::collections::VecDeque;
+
+use tautline_mem::ring::{Corrupt, INLINE, INLINE_WORDS, LINE, Next, Receiver, Sender, Shape};
+use tautline_mem::sync::{Arc, Ordering};
+use tautline_mem::{Barrier, Segment};
+
+const SHAPES: [Shape; 3] = [
+    Shape { lines: 8, bytes: 4096, max_frame: 512 },
+    Shape { lines: 4, bytes: 512, max_frame: 64 },
+    Shape { lines: 64, bytes: 1024, max_frame: 128 },
+];
+
+/// What came of a program.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    pub pushed: u64,
+    pub refused: u64,
+    pub popped: u64,
+    pub overwritten: u64,
+    pub noticed: u64,
+}
+
+/// The operations, read byte by byte.
+struct Program<'a>(&'a [u8]);
+
+impl Program<'_> {
+    fn byte(&mut self) -> Option<usize> {
+        let (first, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(usize::from(*first))
+    }
+
+    fn number(&mut self) -> usize {
+        self.byte().unwrap_or(0) << 8 | self.byte().unwrap_or(0)
+    }
+}
+
+struct Ring {
+    segment: Arc<Segment>,
+    base: usize,
+    shape: Shape,
+    sender: Sender,
+    receiver: Receiver,
+    frames: VecDeque<Vec<u8>>,
+    tally: Tally,
+}
+
+/// Runs a program of operations.
+///
+/// # Panics
+/// If the ring and the queue differ.
+pub fn run(program: &[u8]) -> Tally {
+    let mut program = Program(program);
+    let first = program.byte().unwrap_or(0);
+    let shape = SHAPES[first % SHAPES.len()];
+    // Not at the segment's start: what is wrong by so much shows.
+    let base = first / SHAPES.len() % 2 * LINE;
+    let segment = Arc::new(Segment::create(base + shape.size()).unwrap());
+    let mut ring = Ring {
+        sender: Sender::new(segment.clone(), base, shape),
+        receiver: Receiver::new(segment.clone(), base, shape),
+        segment,
+        base,
+        shape,
+        frames: VecDeque::new(),
+        tally: Tally::default(),
+    };
+    while let Some(op) = program.byte() {
+        // Whoever finds the ring corrupt goes on: a careless caller must not come to harm either.
+        if ring.step(op, &mut program).is_err() {
+            assert!(ring.tally.overwritten > 0, "nobody overwrote anything");
+            ring.tally.noticed += 1;
+        }
+    }
+    ring.drain();
+    ring.tally
+}
+
+impl Ring {
+    fn is_sound(&self) -> bool {
+        self.tally.overwritten == 0
+    }
+
+    fn step(&mut self, op: usize, program: &mut Program<'_>) -> Result<(), Corrupt> {
+        match op % 16 {
+            0..4 => {
+                let len = program.byte().unwrap_or(0) % (INLINE + 1);
+                self.push_line(len)
+            }
+            4..8 => {
+                let (len, split) = (program.number() % (self.shape.max_frame + 1), program.number());
+                self.push(len, split % (len + 1))
+            }
+            8..12 => self.pop(),
+            12 => self.pop_line(),
+            13 => self.look(program.byte().unwrap_or(0)),
+            14 => {
+                self.receiver.tell();
+                Ok(())
+            }
+            _ => {
+                self.overwrite(program);
+                Ok(())
+            }
+        }
+    }
+
+    fn frame(&self, len: usize) -> Vec<u8> {
+        (0..len).map(|i| (i as u64 * 7 + self.tally.pushed * 13) as u8).collect()
+    }
+
+    fn note_push(&mut self, frame: Vec<u8>, pushed: bool, room: usize) {
+        if pushed {
+            assert!(!self.sender.has_ended(), "after the end");
+            self.frames.push_back(frame);
+            self.tally.pushed += 1;
+        } else {
+            assert!(room == 0 || !self.is_sound(), "refused although there was room");
+            self.tally.refused += 1;
+        }
+    }
+
+    fn push_line(&mut self, len: usize) -> Result<(), Corrupt> {
+        let frame = self.frame(len);
+        let mut words = [0; INLINE_WORDS];
+        for (word, part) in words.iter_mut().zip(frame.chunks(8)) {
+            let mut bytes = [0; 8];
+            bytes[..part.len()].copy_from_slice(part);
+            *word = u64::from_le_bytes(bytes);
+        }
+        let room = self.sender.room()?;
+        let pushed = self.sender.push_line(&words, len)?;
+        self.note_push(frame, pushed, room);
+        Ok(())
+    }
+
+    fn push(&mut self, len: usize, split: usize) -> Result<(), Corrupt> {
+        let frame = self.frame(len);
+        let room = self.sender.room()?;
+        let (head, body) = frame.split_at(split);
+        let pushed = self.sender.push(head, body)?;
+        self.note_push(frame, pushed, room);
+        Ok(())
+    }
+
+    fn pop(&mut self) -> Result<(), Corrupt> {
+        let next = self.receiver.peek()?;
+        let expected = self.frames.pop_front();
+        match next {
+            Some(Next::Frame(len)) => {
+                let mut out = vec![0; len];
+                self.receiver.pop(&mut out);
+                self.tally.popped += 1;
+                assert!(!self.is_sound() || Some(out) == expected, "not what was pushed");
+            }
+            Some(Next::End) => {
+                assert!(!self.is_sound() || self.sender.has_ended() && expected.is_none(), "the end is last");
+            }
+            None => {
+                assert!(
+                    !self.is_sound() || !self.sender.has_ended() && expected.is_none(),
+                    "a frame is missing"
+                );
+            }
+        }
+        Ok(())
+    }
+
+    fn pop_line(&mut self) -> Result<(), Corrupt> {
+        let mut out = [0; INLINE];
+        let popped = self.receiver.pop_line(&mut out);
+        if !self.is_sound() {
+            self.frames.pop_front();
+            return Ok(());
+        }
+        match popped {
+            Some(len) => {
+                let expected = self.frames.pop_front();
+                assert_eq!(expected.as_deref(), Some(&out[..len]), "not what was pushed");
+                self.tally.popped += 1;
+            }
+            None => assert!(self.frames.front().is_none_or(|f| f.len() > INLINE), "a line is missing"),
+        }
+        Ok(())
+    }
+
+    fn look(&mut self, which: usize) -> Result<(), Corrupt> {
+        match which {
+            0 => self.sender.end(),
+            1..100 => {
+                let (clear, room) = (self.sender.is_clear()?, self.sender.room()?);
+                assert!(room < self.shape.lines);
+                assert!(!self.is_sound() || !clear || room > 0, "clear, and no room");
+            }
+            100..200 => {
+                self.receiver.set_asleep(which.is_multiple_of(2));
+                let ring = self.sender.must_ring(Barrier::symmetric());
+                assert!(
+                    !self.is_sound() || ring == which.is_multiple_of(2),
+                    "only sleepers are rung for, and always"
+                );
+            }
+            _ => assert!(!self.is_sound() || self.receiver.taken() == self.tally.popped, "counts"),
+        }
+        Ok(())
+    }
+
+    /// Somebody writes a word where it should not.
+    fn overwrite(&mut self, program: &mut Program<'_>) {
+        let (place, kind, value) = (program.number(), program.byte().unwrap_or(0), program.number());
+        let words = self.shape.size() / 8;
+        let word = match kind % 4 {
+            // The control words, the words of lines, anywhere.
+            0 => place % 32,
+            1 => 32 + 8 * (place % self.shape.lines),
+            _ => place % words,
+        };
+        let word = self.segment.word(self.base + 8 * word);
+        let old = word.load(Ordering::Relaxed);
+        let new = match kind / 4 % 4 {
+            0 => old ^ 1 << (value % 64),
+            1 => (value as u64 & 0xff) | (value as u64 >> 8) << 32,
+            2 => old.wrapping_add(value as u64).wrapping_sub(1 << 15),
+            _ => u64::MAX - value as u64,
+        };
+        word.store(new, Ordering::Relaxed);
+        self.tally.overwritten += 1;
+    }
+
+    /// What is left comes out, and comes to an end.
+    fn drain(&mut self) {
+        self.sender.end();
+        for _ in 0..=self.shape.lines {
+            if self.pop().is_err() {
+                return self.tally.noticed += 1;
+            }
+        }
+        assert!(!self.is_sound() || self.receiver.peek() == Ok(Some(Next::End)), "it ends");
+    }
+}

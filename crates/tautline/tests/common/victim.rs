@@ -1,0 +1,210 @@
+//! A member on the same host that is going to die, and what its survivor checks. Its messages name their
+//! stream, by the time when it began, and are numbered in it.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tautline::{Builder, Config, Down, Endpoint, Error, Event, Message, Rank, SendError};
+
+use super::launch::{Launcher, Process, again, now};
+use super::pattern;
+
+/// What the victim is to do; in its environment.
+const ROLE: &str = "TAUTLINE_TEST_ROLE";
+
+/// Bytes of the messages that are sent in turn: in one line, beside it, in several frames.
+const SIZES: [usize; 6] = [16, 40, 300, 5_000, 60_000, 24];
+
+pub const SURVIVOR: Rank = 0;
+pub const VICTIM: Rank = 1;
+
+/// Of each rank: the stream that was heard last, and how many whole messages of it.
+pub type Heard = Rc<RefCell<Vec<(u64, u64)>>>;
+
+/// A builder whose handler checks that nothing is torn, repeated, reordered or left out.
+pub fn listener(ranks: usize, config: Config) -> (Builder, Heard) {
+    let heard: Heard = Rc::new(RefCell::new(vec![(0, 0); ranks]));
+    let ears = heard.clone();
+    let builder = Endpoint::builder().config(config).on("data", move |msg: Message| hear(msg, ears.clone()));
+    (builder, heard)
+}
+
+async fn hear(mut msg: Message, heard: Heard) -> tautline::Result<()> {
+    let from = msg.from();
+    let bytes = msg.read_to_end().await?;
+    let (mut stream, mut due) = heard.borrow()[from as usize];
+    let said = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"));
+    if said != stream {
+        assert!(said > stream, "from {from}: an old stream");
+        (stream, due) = (said, 0);
+    }
+    assert!(bytes == message(stream, due), "message {due} of {from}: {} bytes", bytes.len());
+    heard.borrow_mut()[from as usize] = (stream, due + 1);
+    Ok(())
+}
+
+/// The message of a number.
+pub fn message(stream: u64, number: u64) -> Vec<u8> {
+    let size = SIZES[number as usize % SIZES.len()];
+    let mut bytes = pattern(size, number as usize);
+    bytes[..8].copy_from_slice(&stream.to_le_bytes());
+    bytes[8..16].copy_from_slice(&number.to_le_bytes());
+    bytes
+}
+
+/// Extracts until `peer` is up.
+pub fn await_up(ep: &Endpoint, peer: Rank) {
+    super::await_event(ep, |event| matches!(event, Event::PeerUp { peer: p, .. } if *p == peer));
+}
+
+/// Extracts until `done` says so.
+pub fn until(ep: &Endpoint, mut done: impl FnMut() -> bool) {
+    while !done() {
+        ep.extract(usize::MAX).unwrap();
+        ep.wait(Some(Duration::from_millis(5))).unwrap();
+    }
+}
+
+/// Extracts until `peer` is down, and says why. Failures of messages that were cut off are in order, others are not.
+pub fn await_down(ep: &Endpoint, peer: Rank) -> Down {
+    let event =
+        super::await_event(ep, |event| matches!(event, Event::PeerDown { peer: p, .. } if *p == peer));
+    while ep.extract(usize::MAX).unwrap() > 0 {}
+    check_failures(ep);
+    let Event::PeerDown { why, .. } = event else { unreachable!("it was asked for") };
+    why
+}
+
+pub fn check_failures(ep: &Endpoint) {
+    while let Some(failure) = ep.poll_failure() {
+        assert!(!failure.panicked && failure.reason.contains("is gone"), "{failure:?}");
+    }
+}
+
+/// Starts the victim of rank `rank` in the role `role`, as the test `near_victim`.
+pub fn start(launcher: &Launcher, rank: Rank, role: &str) -> Process {
+    let mut command = again("near_victim");
+    command.env(ROLE, role);
+    launcher.start(rank, command)
+}
+
+/// What the victim does until it is killed.
+pub fn live() {
+    let role = std::env::var(ROLE).unwrap();
+    let size = if role == "crowd" { 3 } else { 2 };
+    let (builder, _) = listener(size, Config::default());
+    let ep = builder.join().unwrap();
+    match role.as_str() {
+        "crowd" => return crowd(&ep),
+        "full" => hoard(&ep),
+        _ => {}
+    }
+    let stream = now();
+    ep.send(SURVIVOR, "data", &message(stream, 0)).unwrap();
+    match role.as_str() {
+        "talk" | "full" => talk(&ep, stream),
+        "listen" => loop {
+            ep.extract(usize::MAX).unwrap();
+            ep.wait(None).unwrap();
+        },
+        // Is there and takes nothing.
+        "deaf" => std::thread::sleep(Duration::from_secs(600)),
+        "some" => some(&ep, stream),
+        "fork" => fork(),
+        "exec" => exec(),
+        "close" => ep.close().unwrap(),
+        other => panic!("no role {other}"),
+    }
+}
+
+/// Has no descriptor left for a while, in which it makes progress.
+fn hoard(ep: &Endpoint) {
+    let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    limit.current = Some(64);
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
+    let hoard: Vec<_> = std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect();
+    println!("@full");
+    let start = now();
+    while now() - start < 300_000_000 {
+        ep.extract(usize::MAX).unwrap();
+        ep.wait(Some(Duration::from_millis(1))).unwrap();
+    }
+    drop(hoard);
+    println!("@alive");
+}
+
+/// Sends all the time, takes what comes.
+fn talk(ep: &Endpoint, stream: u64) {
+    for number in 1.. {
+        ep.send(SURVIVOR, "data", &message(stream, number)).unwrap();
+        while ep.extract(usize::MAX).unwrap() > 0 {}
+    }
+}
+
+/// Talks with both others, whatever happens to them.
+fn crowd(ep: &Endpoint) {
+    let others: Vec<Rank> = (0..3).filter(|r| *r != ep.rank()).collect();
+    let mut next = [None; 3];
+    others.iter().for_each(|peer| ep.connect(*peer).unwrap());
+    loop {
+        ep.extract(usize::MAX).unwrap();
+        while let Some(event) = ep.poll_event() {
+            match event {
+                Event::PeerUp { peer, .. } => next[peer as usize] = Some((now(), 0)),
+                Event::PeerDown { peer, .. } => {
+                    next[peer as usize] = None;
+                    ep.connect(peer).unwrap();
+                }
+                _ => {}
+            }
+        }
+        check_failures(ep);
+        for peer in &others {
+            let Some((stream, number)) = &mut next[*peer as usize] else { continue };
+            let bytes = message(*stream, *number);
+            let sent = match ep.try_send(*peer, "data", &bytes) {
+                Err(Error::Send(SendError::TooLongForHandler(_))) => ep.send(*peer, "data", &bytes),
+                other => other,
+            };
+            *number += u64::from(sent.is_ok());
+        }
+        ep.wait(Some(Duration::from_micros(200))).unwrap();
+    }
+}
+
+/// Sends some messages, says how many went off, and waits for its death. Those of several frames are left out: they wait for windows, which nobody
+/// grants meanwhile.
+fn some(ep: &Endpoint, stream: u64) {
+    let mut sent = 1;
+    for i in 1..40 {
+        for number in 0..4 {
+            ep.send(SURVIVOR, "data", &message(stream + i, number)).unwrap();
+            sent += 1;
+        }
+    }
+    println!("@sent {sent}");
+    std::thread::sleep(Duration::from_secs(600));
+}
+
+/// Forks a child that lives on, and waits for its own death.
+fn fork() {
+    // SAFETY: the child only sleeps, and leaves by _exit or is killed.
+    match unsafe { libc::fork() } {
+        0 => {
+            std::thread::sleep(Duration::from_secs(60));
+            // SAFETY: leaves at once, without the parent's destructors.
+            unsafe { libc::_exit(0) }
+        }
+        pid => println!("@child {pid}"),
+    }
+    std::thread::sleep(Duration::from_secs(600));
+}
+
+/// Becomes another program, which lives on.
+fn exec() {
+    use std::os::unix::process::CommandExt;
+    println!("@exec");
+    let error = std::process::Command::new("sleep").arg("600").exec();
+    panic!("{error}");
+}
