@@ -20,9 +20,11 @@ impl Interface {
         if !known && self.knock(now, rank) {
             let timeout = self.config.connect_timeout.as_nanos() as Nanos;
             let peer = &mut self.peers[rank as usize];
+            if peer.state != PeerState::Connecting {
+                peer.connect_by = now + timeout;
+            }
             if peer.state == PeerState::Unknown {
                 peer.state = PeerState::Connecting;
-                peer.connect_by = now + timeout;
                 self.next_deadline = self.next_deadline.min(now + self.soonest);
             }
             return;

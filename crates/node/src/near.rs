@@ -215,7 +215,9 @@ impl Interface {
         hood.again = later;
         let due: Vec<(Rank, Nanos)> = due;
         for (rank, _) in due {
-            if self.peers[rank as usize].state == PeerState::Connecting {
+            // One that had been there may come back, too.
+            let peer = &self.peers[rank as usize];
+            if peer.state == PeerState::Connecting || peer.near.is_none() && now < peer.connect_by {
                 self.knock(now, rank);
             }
         }
@@ -327,7 +329,7 @@ impl Interface {
                     }
                 }
                 // They left, or would rather call us.
-                Err(_) if self.peers[rank as usize].state == PeerState::Connecting && !hood.only => {
+                Err(_) if self.peers[rank as usize].near.is_none() && !hood.only => {
                     self.connect_far(now, rank);
                 }
                 Err(_) if hood.only => hood.again.push((rank, now + NEAR_LOOK)),
