@@ -382,9 +382,9 @@ fn kill_visitor(kind: Visit, stops: usize, steps: usize) -> bool {
     survivor.check();
     // Its name is free again, reaped or not.
     let door = Door::open(&folder.door()).unwrap();
+    drop(common::pair(&door, &folder.door()));
     sweep(&folder.0);
     assert!(!tautline_device::shm::door_of(&folder.0, 1, 8).exists(), "swept");
-    drop(common::pair(&door, &folder.door()));
     child.reap();
     over
 }
