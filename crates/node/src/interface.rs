@@ -70,6 +70,8 @@ pub struct Interface {
     pub(crate) near_vain: u32,
     /// Peers on this host have been told that this node sleeps.
     pub(crate) near_asleep: bool,
+    /// The watchdog polls in the program's place.
+    pub(crate) absent: bool,
     /// There are, or may soon be, channels by datagram.
     pub(crate) has_links: bool,
 }
@@ -150,6 +152,7 @@ impl Interface {
             near_streak: 0,
             near_vain: 0,
             near_asleep: false,
+            absent: false,
             has_links: true,
         };
         interface.open_own();

@@ -15,7 +15,8 @@ impl Interface {
     #[inline]
     pub(crate) fn receive(&mut self, now: Nanos) -> usize {
         self.hold_in_place();
-        if !self.near_up.is_empty() {
+        // N-13: what peers on this host have sent waits where it is while the program is absent.
+        if !self.near_up.is_empty() && !self.absent {
             let found = self.receive_near();
             if !self.far_is_due(found) {
                 return found;

@@ -55,7 +55,9 @@ impl Shared {
         let ready = {
             let mut interface = self.lock();
             interface.counters.watchdog_polls += 1;
+            interface.absent = true;
             let received = interface.poll(self.clock.now());
+            interface.absent = false;
             interface.hold_in_place();
             interface.stood_in |= received > 0;
             received > 0 || interface.has_ready()

@@ -2,7 +2,7 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -10,6 +10,8 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
 };
+
+use super::Errno;
 
 /// Knocks that may wait to be answered.
 const BACKLOG: i32 = 64;
@@ -54,7 +56,32 @@ pub(crate) fn process_behind(socket: &OwnedFd) -> io::Result<OwnedFd> {
         let why = format!("it belongs to another user ({})", other.uid.as_raw());
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
     }
-    Ok(rustix::process::pidfd_open(other.pid, rustix::process::PidfdFlags::empty())?)
+    match peer_process(socket) {
+        // Kernels before 6.5 know the number of the process alone. If that has been given to another one since, the connection tells.
+        Err(Errno::NOPROTOOPT) => {
+            Ok(rustix::process::pidfd_open(other.pid, rustix::process::PidfdFlags::empty())?)
+        }
+        other => Ok(other?),
+    }
+}
+
+/// The very process that listens, or connected.
+fn peer_process(socket: &OwnedFd) -> Result<OwnedFd, Errno> {
+    const SO_PEERPIDFD: libc::c_int = 77;
+    let mut fd: libc::c_int = -1;
+    let mut len = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes to `fd`, which is as long, and the new length to `len`.
+    let done = unsafe {
+        let to = std::ptr::from_mut(&mut fd).cast();
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_PEERPIDFD, to, &raw mut len)
+    };
+    if done != 0 || fd < 0 {
+        return Err(super::last_errno());
+    }
+    // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC)?;
+    Ok(fd)
 }
 
 /// Whether a descriptor is readable now: for a process, whether it has ended.
