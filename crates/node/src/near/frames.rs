@@ -238,14 +238,7 @@ impl Interface {
         }
         let len = HEAD + data.len();
         if len > LINE_FRAME {
-            if LONG_LEN + data.len() > near.shm.max_frame().min(self.device.arena_ref().payload_len()) {
-                return false;
-            }
-            let mut head = [0; HEAD];
-            record::write::short(&mut head, number & !SHORT_ONLY, data.len());
-            let sent = near.shm.push(&head, data).is_ok();
-            near.shm.flush();
-            return sent;
+            return self.near_frame(rank, number & !SHORT_ONLY, data);
         }
         let mut words = [0; LINE_WORDS];
         let mut head = [0; HEAD];
@@ -261,6 +254,20 @@ impl Interface {
             words[1 + whole.len()] = u64::from_le_bytes(last);
         }
         near.shm.push_line(&words, len)
+    }
+
+    /// A whole message that does not fit a line, but one frame.
+    #[inline(never)]
+    fn near_frame(&mut self, rank: Rank, number: u16, data: &[u8]) -> bool {
+        let Some(near) = &mut self.peers[rank as usize].near else { return false };
+        if LONG_LEN + data.len() > near.shm.max_frame().min(self.device.arena_ref().payload_len()) {
+            return false;
+        }
+        let mut head = [0; SHORT_LEN];
+        record::write::short(&mut head, number, data.len());
+        let sent = near.shm.push(&head, data).is_ok();
+        near.shm.flush();
+        sent
     }
 
     /// Sends bytes of a message to a peer on this host, from where they are to where the peer finds them, part by part. Returns how many; nothing if
