@@ -90,3 +90,27 @@ fn what_was_sent_before_a_close_comes() {
         assert_eq!(ep.handled(), 100);
     });
 }
+
+/// N-7: whoever waits without taking what has come sleeps, although there is more than it may take out.
+#[test]
+fn untaken_frames_keep_nobody_awake() {
+    run_jobs(jobs(2), |job| {
+        let ep = join(Endpoint::builder().on_short("x", |_: Short<'_>| {}), job);
+        if ep.rank() == 0 {
+            (0..400u64).for_each(|i| ep.send(1, "x", &i.to_le_bytes()).unwrap());
+            await_event(&ep, |event| matches!(event, Event::PeerDown { .. }));
+            return;
+        }
+        let arrived = |ep: &Endpoint| ep.peer_state(0) == Some(PeerState::Up);
+        while !arrived(&ep) {
+            ep.node().wait_until(Some(Duration::from_millis(10)), |_| false).unwrap();
+        }
+        let cpu = || rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        let (before, long) = (cpu(), Duration::from_millis(500));
+        assert!(!ep.node().wait_until(Some(long), |_| false).unwrap());
+        let used = Duration::try_from(cpu() - before).unwrap();
+        assert!(used < long / 5, "{used:?} of {long:?}");
+        ep.serve(400).unwrap();
+        ep.close().unwrap();
+    });
+}

@@ -298,6 +298,15 @@ impl Interface {
         Some(done)
     }
 
+    /// Whether there is news that may be taken out: not of a peer that has sent as much as the program leaves untaken.
+    fn near_takeable(&self) -> bool {
+        let limit = self.config.link.credit_slots as usize;
+        self.near_up.iter().any(|rank| match &self.peers[*rank as usize].near {
+            Some(near) => near.pending < limit && near.shm.has_news(),
+            None => false,
+        })
+    }
+
     /// Says to all peers on this host that this node is about to sleep, and looks again: false if it should not.
     pub(crate) fn say_asleep(&mut self) -> bool {
         let mut barrier = None;
@@ -317,7 +326,7 @@ impl Interface {
             let near = self.peers[*rank as usize].near.as_mut();
             near.is_some_and(|near| near.stalled && near.shm.is_clear() || near.shm.is_corrupt())
         });
-        if room || self.near_news() {
+        if room || self.near_takeable() {
             self.say_awake();
             return false;
         }
