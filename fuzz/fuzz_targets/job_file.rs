@@ -12,7 +12,7 @@ fuzz_target!(|data: &[u8]| {
     }
     let Ok(job) = Job::parse(text) else { return };
     assert!(job.rank < job.size());
-    let again = Job::parse(&Job::describe(job.rank, &job.key, &job.members, job.security, None))
+    let again = Job::parse(&Job::describe(job.rank, &job.key, &job.members, job.security, job.device, None))
         .expect("our own words");
     assert_eq!((again.rank, &again.members, again.security), (job.rank, &job.members, job.security));
     assert_eq!(again.key.bytes(), job.key.bytes());

@@ -37,7 +37,8 @@ impl Plan {
 
     fn shm_latency(&mut self, bytes: usize) {
         // Whoever copies in and out at the same time may be ahead of whoever writes everything first.
-        let limit = Some(Limit { system: limit_of(bytes), hard: limit_of(bytes) != bare(Shared::WriteFlagCopy) });
+        let limit =
+            Some(Limit { system: limit_of(bytes), hard: limit_of(bytes) != bare(Shared::WriteFlagCopy) });
         self.shm_ping_pong(limit_of(bytes), bytes, Load::Idle, None);
         self.shm_ping_pong(shared(Policy::Spin), bytes, Load::Idle, limit);
         if [8, 64].contains(&bytes) {
