@@ -65,6 +65,8 @@ pub struct Interface {
     pub(crate) near_polls: u32,
     /// Small frames that may be taken before everything else has its turn.
     pub(crate) near_lines: u32,
+    /// The peer on this host that is looked at first.
+    pub(crate) near_turn: usize,
     /// Finds in close succession, and vain looks since the last one.
     pub(crate) near_streak: u32,
     pub(crate) near_vain: u32,
@@ -149,6 +151,7 @@ impl Interface {
             near_up: Vec::new(),
             near_polls: 0,
             near_lines: 0,
+            near_turn: 0,
             near_streak: 0,
             near_vain: 0,
             near_asleep: false,

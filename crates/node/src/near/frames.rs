@@ -62,13 +62,19 @@ struct Small {
 pub struct Taken {
     lines: [Small; SMALL],
     count: usize,
+    more: bool,
     frame: Box<[u8]>,
 }
 
 impl Default for Taken {
     fn default() -> Taken {
         let small = Small { bytes: [0; LINE_FRAME], len: 0 };
-        Taken { lines: [small; SMALL], count: 0, frame: vec![0; shm::MAX_FRAME].into_boxed_slice() }
+        Taken {
+            lines: [small; SMALL],
+            count: 0,
+            more: false,
+            frame: vec![0; shm::MAX_FRAME].into_boxed_slice(),
+        }
     }
 }
 
@@ -77,6 +83,12 @@ impl Taken {
     #[inline]
     pub fn lines(&self) -> impl Iterator<Item = &[u8]> {
         self.lines[..self.count].iter().map(|line| &line.bytes[..line.len])
+    }
+
+    /// Whether there may be more than the small frames taken.
+    #[inline]
+    pub fn has_more(&self) -> bool {
+        self.more
     }
 
     /// The longer one.
@@ -126,10 +138,21 @@ impl Interface {
         found
     }
 
+    /// The place of the peer that is looked at after `i` others.
+    #[inline(always)]
+    fn turn(&self, i: usize) -> usize {
+        let count = self.near_up.len();
+        // Peers may have gone since.
+        let first = if self.near_turn < count { self.near_turn } else { 0 };
+        if first + i < count { first + i } else { (first + i).saturating_sub(count) }
+    }
+
     #[inline]
     fn find_frames(&mut self, limit: usize, taken: &mut Taken) -> Found {
+        // Whoever was found last is looked at last.
         for i in 0..self.near_up.len() {
-            let rank = self.near_up[i];
+            let turn = self.turn(i);
+            let Some(&rank) = self.near_up.get(turn) else { continue };
             let Some(near) = &mut self.peers[rank as usize].near else { continue };
             let mut bytes = 0;
             // Many at a time, so that the processor can fetch them at a time.
@@ -142,12 +165,17 @@ impl Interface {
                 taken.count += 1;
             }
             if taken.count > 0 {
+                taken.more = taken.count == SMALL || self.near_up.len() > 1 || near.shm.has_news();
+                self.near_turn = turn;
+                self.near_turn = self.turn(1);
                 return Found::Lines(rank);
             }
             if near.shm.has_news() {
                 return match near.shm.peek() {
                     Some(len) => {
                         near.shm.take(&mut taken.frame[..len]);
+                        self.near_turn = turn;
+                        self.near_turn = self.turn(1);
                         Found::Frame(rank, len)
                     }
                     None => Found::Rest,
@@ -179,8 +207,10 @@ impl Interface {
         batch.clear();
         let (mut count, mut bytes) = (0, 0);
         let limit = self.config.link.credit_slots as usize;
+        self.near_turn = self.turn(1);
         for i in 0..self.near_up.len() {
-            let rank = self.near_up[i];
+            // What they send may end their channels.
+            let Some(&rank) = self.near_up.get(self.turn(i)) else { continue };
             let Some(near) = &mut self.peers[rank as usize].near else { continue };
             if near.stalled && near.shm.is_clear() {
                 near.stalled = false;

@@ -54,6 +54,8 @@ pub(crate) fn frames(core: &Rc<Core>, limit: usize) -> crate::Result<Option<usiz
             Found::Rest => break,
         };
         match (whole, found) {
+            // Looking again costs, and would find nothing.
+            (Some(whole), Found::Lines(_)) if !taken.has_more() => return Ok(Some(bytes + whole)),
             (Some(whole), _) => bytes += whole,
             (None, Found::Frame(from, len)) => {
                 core.node.put_back(from, taken.frame(len))?;
