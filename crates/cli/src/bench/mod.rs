@@ -42,7 +42,7 @@ Examples:
   tautline bench --quick
         Everything, coarsely, in less than a minute.
   tautline bench
-        Everything, in about ten minutes; also an HTML report with plots.
+        Everything, in about a quarter of an hour; also an HTML report with plots.
   tautline bench --only latency,64,tautline
         One test, one size, our system, and what it is compared with.
   tautline bench --quick --json > rows.jsonl

@@ -100,7 +100,7 @@ pub enum Extent {
 impl Extent {
     pub fn rounds(self) -> usize {
         match self {
-            Extent::Full => 7,
+            Extent::Full => 5,
             Extent::Quick => 3,
             Extent::Smoke => 1,
         }
