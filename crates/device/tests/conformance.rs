@@ -120,6 +120,7 @@ fn shm_pair() -> Ends {
     let caller = call.enter(bell, true);
     drop(door);
     assert!(!path.exists(), "a door is taken down");
+    let _ = std::fs::remove_file(place.join(".swept"));
     let _ = std::fs::remove_dir(&place);
     if number.is_multiple_of(2) {
         Ends::Pair(Box::new(caller), Box::new(callee))
