@@ -332,6 +332,12 @@ impl Receiver {
         }
     }
 
+    /// The first byte of what [`Receiver::peek`] showed.
+    #[inline]
+    pub fn head(&self) -> u8 {
+        self.place.segment.line(self.place.line(self.lines))[1].load(Ordering::Relaxed) as u8
+    }
+
     /// Takes the next frame if it is short enough for its line. `None` if there is none, or it is not.
     #[inline(always)]
     pub fn pop_line(&mut self, out: &mut [u8; INLINE]) -> Option<usize> {

@@ -173,38 +173,12 @@ impl Endpoint {
         if !self.shared.fork.is_mine() {
             return Err(SendError::Forked);
         }
-        let interface = self.shared.lock();
-        // Calls of their own, so that neither way pays for the other's registers.
-        if interface.near_up.is_empty() {
-            self.try_send_far(interface, peer, key, data)
-        } else {
-            self.try_send_near(interface, peer, key, data)
-        }
-    }
-
-    #[inline(never)]
-    fn try_send_near(
-        &self,
-        mut interface: Guard<'_>,
-        peer: Rank,
-        key: Key,
-        data: &[u8],
-    ) -> Result<bool, SendError> {
-        if interface.near_short(peer, key, data) {
+        let mut interface = self.shared.lock();
+        // A call, so that the way to other hosts does not pay for this one's registers.
+        if !interface.near_up.is_empty() && interface.near_short(peer, key, data) {
             self.shared.presence.polled();
             return Ok(true);
         }
-        self.try_send_far(interface, peer, key, data)
-    }
-
-    #[inline(never)]
-    fn try_send_far(
-        &self,
-        mut interface: Guard<'_>,
-        peer: Rank,
-        key: Key,
-        data: &[u8],
-    ) -> Result<bool, SendError> {
         if interface.batch_short(peer, key, data) {
             return Ok(true);
         }
@@ -349,9 +323,9 @@ impl Endpoint {
         Ok(interface.take_frames(limit, taken))
     }
 
-    /// Gives back a frame that [`Endpoint::take_frames`] took, to be delivered as any other slot; those behind it must follow.
-    pub fn put_back(&self, from: Rank, line: &[u8]) -> Result<(), SendError> {
-        self.with(|i| i.put_back(from, line))
+    /// Gives back what [`Endpoint::take_frames`] took, but for the first `handled` frames, to be delivered as any other slot.
+    pub fn put_back(&self, taken: &Taken, handled: usize) -> Result<(), SendError> {
+        self.with(|i| i.put_back(taken, handled))
     }
 
     /// Gives a delivery back; its first `consumed` slots are done with. Returns whether more slots wait.

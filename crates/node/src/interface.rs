@@ -349,6 +349,10 @@ impl Interface {
 
     #[cold]
     fn handle_link_event(&mut self, rank: Rank, event: &LinkEvent) {
+        if self.peers[rank as usize].near.is_some() {
+            // News of a link that shared memory has taken the place of.
+            return self.mark_dirty(rank);
+        }
         match event {
             LinkEvent::Died(why) => self.take_down(rank, Down::Died(*why)),
             LinkEvent::PeerClosed | LinkEvent::Closed => self.take_down(rank, Down::Closed),
@@ -376,6 +380,7 @@ impl Interface {
 
     /// The peer is gone; the program is told once (N-8).
     pub(crate) fn take_down(&mut self, rank: Rank, why: Down) {
+        self.part(rank);
         let peer = &mut self.peers[rank as usize];
         if let Some(open) = peer.open.take() {
             self.device.arena().give(open.slot);
@@ -437,7 +442,7 @@ impl Interface {
     pub fn violation(&mut self, rank: Rank) {
         let Some(peer) = self.peers.get_mut(rank as usize) else { return };
         if peer.near.is_some() {
-            self.part(rank, Down::Died(Death::Violation));
+            self.take_down(rank, Down::Died(Death::Violation));
         } else if let Some(link) = peer.peering.link_mut() {
             link.violation();
             self.mark_dirty(rank);

@@ -341,7 +341,7 @@ impl Interface {
     /// A channel through shared memory begins.
     fn move_in(&mut self, now: Nanos, rank: Rank, shm: Shm, window: u32) {
         if self.peers[rank as usize].near.is_some() {
-            self.part(rank, Down::Died(Death::Restarted));
+            self.take_down(rank, Down::Died(Death::Restarted));
         }
         let Some(hood) = &mut self.hood else { return };
         let [process, socket] = shm.watched();
@@ -395,11 +395,11 @@ impl Interface {
             shm::take_down(&shm::door_of(&hood.place, hood.job, rank));
         }
         let closed = self.peers[rank as usize].near.as_ref().is_some_and(|near| near.shm.has_ended());
-        self.part(rank, if closed { Down::Closed } else { Down::Exited });
+        self.take_down(rank, if closed { Down::Closed } else { Down::Exited });
     }
 
-    /// Lets go of what was shared with a peer.
-    pub(crate) fn part(&mut self, rank: Rank, why: Down) {
+    /// Lets go of what is shared with a peer, if anything is.
+    pub(crate) fn part(&mut self, rank: Rank) {
         self.near_up.retain(|up| *up != rank);
         if let Some(near) = self.peers[rank as usize].near.take() {
             if let Some(hood) = &self.hood {
@@ -407,7 +407,6 @@ impl Interface {
             }
             self.counters.near.add(near.shm.counts());
         }
-        self.take_down(rank, why);
     }
 }
 

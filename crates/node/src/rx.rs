@@ -136,7 +136,7 @@ impl Interface {
         if let Some(near) = &mut peer.near {
             near.pending -= 1;
             if !good {
-                self.part(rank, Down::Died(Death::Violation));
+                self.take_down(rank, Down::Died(Death::Violation));
             }
         } else if let Some(link) = peer.peering.link_mut() {
             link.consumed(1);
@@ -245,7 +245,7 @@ impl Interface {
         self.batch = batch;
     }
 
-    fn copy(&mut self, bytes: &[u8]) -> Vec<u8> {
+    pub(crate) fn copy(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut buffer = self.buffers.pop().unwrap_or_default();
         buffer.clear();
         buffer.extend_from_slice(bytes);

@@ -3,10 +3,12 @@
 
 mod common;
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::time::Duration;
 
 use common::{Limit, await_event, jobs, join, run_jobs};
-use tautline::{DeviceName, Down, Endpoint, Event, Job, PeerState, Short};
+use tautline::{DeviceName, Down, Endpoint, Event, Job, Message, PeerState, Short};
 
 /// Sends a message each way and returns the ways that were told of.
 fn talk(job: Job) -> Vec<&'static str> {
@@ -111,6 +113,46 @@ fn untaken_frames_keep_nobody_awake() {
         let used = Duration::try_from(cpu() - before).unwrap();
         assert!(used < long / 5, "{used:?} of {long:?}");
         ep.serve(400).unwrap();
+        ep.close().unwrap();
+    });
+}
+
+/// M-4: small frames are taken out many at a time; whatever a handler does meanwhile, those behind it keep their places before what comes later.
+#[test]
+fn handlers_start_in_order_whatever_one_does() {
+    const COUNT: u64 = 60;
+    run_jobs(jobs(2), |job| {
+        let seen = Rc::new(RefCell::new(Vec::new()));
+        let (plain, streamed) = (seen.clone(), seen.clone());
+        let builder = Endpoint::builder()
+            .on_short("ready", |_: Short<'_>| {})
+            .on_short("plain", move |msg: Short<'_>| {
+                // Takes further frames out of the ring, without running handlers.
+                msg.endpoint().progress().unwrap();
+                plain.borrow_mut().push(u64::from_le_bytes(msg.data().try_into().unwrap()));
+            })
+            .on("streamed", move |mut msg: Message| {
+                let streamed = streamed.clone();
+                async move {
+                    let number = msg.read::<u64>().await?;
+                    streamed.borrow_mut().push(number);
+                    Ok(())
+                }
+            });
+        let ep = join(builder, job);
+        if ep.rank() == 0 {
+            ep.send(1, "ready", b"").unwrap();
+            for i in 0..COUNT {
+                let name = if i % 5 == 3 { "streamed" } else { "plain" };
+                ep.send(1, name, &i.to_le_bytes()).unwrap();
+            }
+            await_event(&ep, |event| matches!(event, Event::PeerDown { .. }));
+            return;
+        }
+        ep.serve(1).unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+        ep.run_until(|| seen.borrow().len() as u64 == COUNT).unwrap();
+        assert_eq!(*seen.borrow(), (0..COUNT).collect::<Vec<_>>());
         ep.close().unwrap();
     });
 }

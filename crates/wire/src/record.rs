@@ -25,6 +25,12 @@ const ABORT: u8 = 4;
 const WINDOW: u8 = 5;
 const HANDLERS: u8 = 6;
 
+/// Whether a record that starts with this byte is a whole message.
+#[inline]
+pub fn is_short(first: u8) -> bool {
+    first == SHORT
+}
+
 /// One record. The data of `Short`, `First`, `More` and `Handlers` follows its header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record<'a> {

@@ -129,6 +129,12 @@ impl Shm {
         }
     }
 
+    /// The first byte of the next frame.
+    #[inline]
+    pub fn head(&self) -> u8 {
+        self.rx.head()
+    }
+
     /// Takes the frame whose length [`Shm::peek`] told, into exactly as many bytes.
     pub fn take(&mut self, out: &mut [u8]) {
         let told = self.rx.told();

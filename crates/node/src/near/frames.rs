@@ -40,10 +40,8 @@ fn breathe() {
 /// What was found of frames from peers on this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// Small ones from a peer: [`Taken::lines`].
-    Lines(Rank),
-    /// One from a peer, of so many bytes: [`Taken::frame`].
-    Frame(Rank, usize),
+    /// Some, from one peer: they are in [`Taken`].
+    Frames,
     /// None, and nothing else either.
     Nothing,
     /// None that may be taken now; everything else is to be looked at.
@@ -57,44 +55,50 @@ struct Small {
     len: usize,
 }
 
-/// Where frames from peers on this host are read.
+/// Where frames from a peer on this host are read: small ones, or one that is longer.
 #[derive(Debug)]
 pub struct Taken {
+    from: Rank,
+    incarnation: u32,
     lines: [Small; SMALL],
-    count: usize,
-    more: bool,
+    small: usize,
     frame: Box<[u8]>,
+    long: Option<usize>,
+    more: bool,
 }
 
 impl Default for Taken {
     fn default() -> Taken {
-        let small = Small { bytes: [0; LINE_FRAME], len: 0 };
         Taken {
-            lines: [small; SMALL],
-            count: 0,
-            more: false,
+            from: 0,
+            incarnation: 0,
+            lines: [Small { bytes: [0; LINE_FRAME], len: 0 }; SMALL],
+            small: 0,
             frame: vec![0; shm::MAX_FRAME].into_boxed_slice(),
+            long: None,
+            more: false,
         }
     }
 }
 
 impl Taken {
-    /// The small frames, in order.
+    /// Who sent them.
     #[inline]
-    pub fn lines(&self) -> impl Iterator<Item = &[u8]> {
-        self.lines[..self.count].iter().map(|line| &line.bytes[..line.len])
+    pub fn from(&self) -> Rank {
+        self.from
     }
 
-    /// Whether there may be more than the small frames taken.
+    /// The frames, in order.
+    #[inline]
+    pub fn frames(&self) -> impl DoubleEndedIterator<Item = &[u8]> {
+        let lines = self.lines[..self.small].iter().map(|line| &line.bytes[..line.len]);
+        lines.chain(self.long.iter().map(|len| &self.frame[..*len]))
+    }
+
+    /// Whether there may be more.
     #[inline]
     pub fn has_more(&self) -> bool {
         self.more
-    }
-
-    /// The longer one.
-    #[inline]
-    pub fn frame(&self, len: usize) -> &[u8] {
-        &self.frame[..len]
     }
 }
 
@@ -114,10 +118,10 @@ impl Interface {
         if self.near_up.is_empty() { 1 } else { LOOKS }
     }
 
-    /// Takes frames of up to `limit` bytes in all, rounded up, if nothing that came before waits: small ones of one peer, or one that is longer.
+    /// Takes frames of up to `limit` bytes in all, rounded up, if nothing that came before waits: small ones of one peer, or a longer one that holds
+    /// a whole message.
     #[inline]
     pub(crate) fn take_frames(&mut self, limit: usize, taken: &mut Taken) -> Found {
-        taken.count = 0;
         if !self.ready.is_empty() || self.near_asleep || self.near_lines == 0 {
             self.near_lines = LINES_AT_ONCE;
             return Found::Rest;
@@ -142,63 +146,73 @@ impl Interface {
     #[inline(always)]
     fn turn(&self, i: usize) -> usize {
         let count = self.near_up.len();
-        // Peers may have gone since.
+        // It may be the turn of one past the last, and peers may have gone since.
         let first = if self.near_turn < count { self.near_turn } else { 0 };
         if first + i < count { first + i } else { (first + i).saturating_sub(count) }
     }
 
     #[inline]
     fn find_frames(&mut self, limit: usize, taken: &mut Taken) -> Found {
-        // Whoever was found last is looked at last.
+        (taken.small, taken.long) = (0, None);
         for i in 0..self.near_up.len() {
+            // Whoever was found last is looked at last.
             let turn = self.turn(i);
-            let Some(&rank) = self.near_up.get(turn) else { continue };
-            let Some(near) = &mut self.peers[rank as usize].near else { continue };
+            let peer = &mut self.peers[self.near_up[turn] as usize];
+            let Some(near) = &mut peer.near else { continue };
             let mut bytes = 0;
             // Many at a time, so that the processor can fetch them at a time.
             while bytes < limit
-                && let Some(line) = taken.lines.get_mut(taken.count)
+                && let Some(line) = taken.lines.get_mut(taken.small)
                 && let Some(len) = near.shm.pop_line(&mut line.bytes)
             {
                 line.len = len;
                 bytes += len;
-                taken.count += 1;
+                taken.small += 1;
             }
-            if taken.count > 0 {
-                taken.more = taken.count == SMALL || self.near_up.len() > 1 || near.shm.has_news();
-                self.near_turn = turn;
-                self.near_turn = self.turn(1);
-                return Found::Lines(rank);
-            }
-            if near.shm.has_news() {
-                return match near.shm.peek() {
+            taken.more = near.shm.has_news();
+            if taken.small == 0 && taken.more {
+                match near.shm.peek().filter(|_| record::is_short(near.shm.head())) {
                     Some(len) => {
                         near.shm.take(&mut taken.frame[..len]);
-                        self.near_turn = turn;
-                        self.near_turn = self.turn(1);
-                        Found::Frame(rank, len)
+                        taken.long = Some(len);
+                        taken.more = near.shm.has_news();
                     }
-                    None => Found::Rest,
-                };
+                    // The end, or part of a message: not for here.
+                    None => return Found::Rest,
+                }
+            }
+            if taken.small > 0 || taken.long.is_some() {
+                (taken.from, taken.incarnation) = (peer.rank, peer.incarnation);
+                taken.more |= self.near_up.len() > 1;
+                self.near_turn = turn + 1;
+                return Found::Frames;
             }
         }
         if self.near_up.is_empty() || !self.events.is_empty() { Found::Rest } else { Found::Nothing }
     }
 
-    /// What was taken is delivered as any other slot.
+    /// What was taken, but for the first `handled`, is delivered as any other slot, before whatever has been taken out since.
     #[cold]
-    pub(crate) fn put_back(&mut self, rank: Rank, line: &[u8]) {
-        let Some(near) = &mut self.peers[rank as usize].near else { return };
-        near.pending += 1;
+    pub(crate) fn put_back(&mut self, taken: &Taken, handled: usize) {
+        let (rank, incarnation) = (taken.from, taken.incarnation);
         self.activity += 1;
-        if Interface::is_control(line) {
-            return self.obey(rank, line);
+        for control in taken.frames().skip(handled).filter(|frame| Interface::is_control(frame)) {
+            let peer = &mut self.peers[rank as usize];
+            if let Some(near) = peer.near.as_mut().filter(|_| peer.incarnation == incarnation) {
+                near.pending += 1;
+                self.obey(rank, control);
+            }
         }
-        let mut bytes = self.buffers.pop().unwrap_or_default();
-        bytes.clear();
-        bytes.extend_from_slice(line);
-        let incarnation = self.peers[rank as usize].incarnation;
-        self.ready.push_back(Item { peer: rank, incarnation, place: Place::Held(bytes) });
+        let count = taken.frames().count() - handled;
+        for frame in taken.frames().rev().take(count).filter(|frame| !Interface::is_control(frame)) {
+            let peer = &mut self.peers[rank as usize];
+            // If the peer is gone by now, what it sent whole still counts (S-6).
+            if let Some(near) = peer.near.as_mut().filter(|_| peer.incarnation == incarnation) {
+                near.pending += 1;
+            }
+            let bytes = self.copy(frame);
+            self.ready.push_front(Item { peer: rank, incarnation, place: Place::Held(bytes) });
+        }
     }
 
     /// Takes what peers on this host have sent, as much as a batch holds. Returns how many frames.
@@ -240,9 +254,9 @@ impl Interface {
             let rank = self.near_up[i];
             let Some(near) = &self.peers[rank as usize].near else { continue };
             if near.shm.is_corrupt() {
-                self.part(rank, Down::Died(Death::Violation));
+                self.take_down(rank, Down::Died(Death::Violation));
             } else if near.shm.has_ended() {
-                self.part(rank, Down::Closed);
+                self.take_down(rank, Down::Closed);
             }
         }
     }
@@ -257,7 +271,7 @@ impl Interface {
 
     /// A whole small message through shared memory, as one line: all that happens to most of them. False, with nothing done, if it takes
     /// more than that.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn near_short(&mut self, rank: Rank, key: Key, data: &[u8]) -> bool {
         const HEAD: usize = SHORT_LEN;
         let Some(peer) = self.peers.get_mut(rank as usize) else { return false };
@@ -287,7 +301,6 @@ impl Interface {
     }
 
     /// A whole message that does not fit a line, but one frame.
-    #[inline(never)]
     fn near_frame(&mut self, rank: Rank, number: u16, data: &[u8]) -> bool {
         let Some(near) = &mut self.peers[rank as usize].near else { return false };
         if LONG_LEN + data.len() > near.shm.max_frame().min(self.device.arena_ref().payload_len()) {

@@ -6,7 +6,7 @@ use std::task::Poll;
 
 use tautline_node::limits::{MAX_EVENTS, MAX_RUNNING};
 use tautline_node::wire::{Record, Records, SHORT_LEN};
-use tautline_node::{Delivery, Found, Taken};
+use tautline_node::{Delivery, Found};
 
 use super::handlers::{Plain, Registered, Running, StreamHandler};
 use super::incoming::Short;
@@ -46,41 +46,24 @@ pub(crate) fn frames(core: &Rc<Core>, limit: usize) -> crate::Result<Option<usiz
     let mut taken = core.taken.borrow_mut();
     let mut bytes = 0;
     while bytes < limit {
-        let found = core.node.take_frames(limit - bytes, &mut taken)?;
-        let whole = match found {
-            Found::Lines(from) => lines(core, from, &taken),
-            Found::Frame(from, len) => Some(len).filter(|_| whole(core, from, taken.frame(len))),
+        match core.node.take_frames(limit - bytes, &mut taken)? {
+            Found::Frames => {}
             Found::Nothing => return Ok(Some(bytes)),
             Found::Rest => break,
-        };
-        match (whole, found) {
-            // Looking again costs, and would find nothing.
-            (Some(whole), Found::Lines(_)) if !taken.has_more() => return Ok(Some(bytes + whole)),
-            (Some(whole), _) => bytes += whole,
-            (None, Found::Frame(from, len)) => {
-                core.node.put_back(from, taken.frame(len))?;
-                break;
+        }
+        for (i, frame) in taken.frames().enumerate() {
+            if !whole(core, taken.from(), frame) {
+                core.node.put_back(&taken, i)?;
+                return Ok((bytes > 0).then_some(bytes));
             }
-            (None, _) => break,
+            bytes += frame.len();
+        }
+        if !taken.has_more() {
+            // Looking again costs, and would find nothing.
+            return Ok(Some(bytes));
         }
     }
     Ok((bytes > 0).then_some(bytes))
-}
-
-/// Runs the handlers of small frames; from the first that takes more than that, all are left to [`dispatch`], and nothing is returned.
-#[inline]
-fn lines(core: &Rc<Core>, from: Rank, taken: &Taken) -> Option<usize> {
-    let mut bytes = 0;
-    let mut rest = false;
-    for line in taken.lines() {
-        rest = rest || !whole(core, from, line);
-        if rest {
-            // The peer may be gone by now, and then nobody waits for it.
-            let _ = core.node.put_back(from, line);
-        }
-        bytes += line.len();
-    }
-    (!rest).then_some(bytes)
 }
 
 /// Runs the handler of a frame that is one whole message for a plain function. False if it is not.
