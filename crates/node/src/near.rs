@@ -26,6 +26,9 @@ use crate::{Config, DeviceName, Down, Event, Job, Member, PassedOver, Rank};
 /// Bytes that a frame which has to wait takes without more memory.
 const HELD: usize = 256;
 
+/// How often the door of a dead peer is looked at.
+const LAST_RESPECTS: u32 = 50;
+
 /// Stands for whoever is not known yet.
 const STRANGER: u64 = u64::MAX;
 
@@ -59,6 +62,8 @@ pub(crate) struct Neighbourhood {
     next_look: Nanos,
     /// Ranks to knock at again, when their time has come.
     again: Vec<(Rank, Nanos)>,
+    /// Ranks that died, whose doors may still be there, how often that is looked at, and when next.
+    fallen: Vec<(Rank, u32, Nanos)>,
 }
 
 impl Neighbourhood {
@@ -81,6 +86,7 @@ impl Neighbourhood {
             only: config.device == Some(DeviceName::Shm),
             next_look: 0,
             again: Vec::new(),
+            fallen: Vec::new(),
         };
         hood.watch(hood.door.fd(), None);
         Ok(hood)
@@ -113,6 +119,18 @@ impl Neighbourhood {
         let none = Timespec { tv_sec: 0, tv_nsec: 0 };
         let count = epoll::wait(&self.watch, &mut events[..], Some(&none)).unwrap_or(0);
         events[..count].iter().map(|event| event.data.u64()).collect()
+    }
+
+    /// Takes down the doors of those who had no time to. Their connections close before their doors do, so it is tried for a while.
+    fn clear_doors(&mut self, now: Nanos) {
+        for (rank, tries, at) in std::mem::take(&mut self.fallen) {
+            let door = shm::door_of(&self.place, self.job, rank);
+            let over = at <= now && (shm::take_down(&door) || tries == 0 || !door.exists());
+            if !over {
+                let (tries, at) = if at <= now { (tries - 1, now + NEAR_LOOK) } else { (tries, at) };
+                self.fallen.push((rank, tries, at));
+            }
+        }
     }
 
     fn prove(&self) -> impl Fn(&[u8]) -> [u8; 16] + use<> {
@@ -185,6 +203,9 @@ impl Interface {
             && now >= hood.next_look
         {
             hood.next_look = now + NEAR_LOOK;
+            if !hood.fallen.is_empty() {
+                hood.clear_doors(now);
+            }
             if !hood.again.is_empty() {
                 self.knock_again(now);
             }
@@ -205,7 +226,8 @@ impl Interface {
 
     /// When to look at the latest although nothing happens.
     pub(crate) fn near_deadline(&self) -> Option<Nanos> {
-        self.hood.as_ref()?.again.iter().map(|(_, at)| *at).min()
+        let hood = self.hood.as_ref()?;
+        hood.again.iter().map(|(_, at)| *at).chain(hood.fallen.iter().map(|(_, _, at)| *at)).min()
     }
 
     #[cold]
@@ -390,9 +412,9 @@ impl Interface {
                 self.ready.push_back(Item { peer: rank, incarnation, place: Place::Held(bytes) });
             }
         }
-        if let Some(hood) = &self.hood {
-            // It may have had no time to take its door down.
-            shm::take_down(&shm::door_of(&hood.place, hood.job, rank));
+        if let Some(hood) = &mut self.hood {
+            hood.fallen.push((rank, LAST_RESPECTS, 0));
+            hood.clear_doors(self.listened);
         }
         let closed = self.peers[rank as usize].near.as_ref().is_some_and(|near| near.shm.has_ended());
         self.take_down(rank, if closed { Down::Closed } else { Down::Exited });
