@@ -126,6 +126,17 @@ fn orphans_are_ended_too() {
     assert!(!is_running(&orphan));
 }
 
+/// What contradicts itself is refused: only datagrams can be spoilt or captured.
+#[test]
+fn shared_memory_is_not_spoilt() {
+    let out = tautline()
+        .args(["run", "-n", "2", "--device", "shm", "--fault", "loss=5%", "true"])
+        .output()
+        .unwrap();
+    assert_eq!(out.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&out.stderr).contains("leave out --device shm"));
+}
+
 /// Output that cannot be passed on is a failure, and said; a reader that has seen enough is none.
 #[test]
 fn lost_output_is_told() {

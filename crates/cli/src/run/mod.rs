@@ -91,6 +91,11 @@ fn seconds(text: &str) -> Result<Duration, String> {
 /// Starts the job and waits for its end.
 pub fn run(args: &RunArgs) -> Result<ExitCode> {
     check_count(args.n)?;
+    if args.device == Some(DeviceName::Shm) && (args.fault.is_some() || args.pcap.is_some()) {
+        bail!(
+            "shared memory can be neither spoilt nor captured\nleave out --device shm, or --fault and --pcap"
+        );
+    }
     let program = lookup::find(&args.program[0])?;
     let signals = sys::Signals::catch()?;
     let (job, relay, doors) = launch::start(args, &program)?;

@@ -93,7 +93,8 @@ fn prepare(place: &Path) -> io::Result<()> {
     if mine {
         return Ok(());
     }
-    let why = format!("{} is not a folder of this user's alone (mode 0700)", place.display());
+    let why =
+        format!("{0} is not a folder of this user's alone; remove it, or: chmod 700 {0}", place.display());
     Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
 }
 
