@@ -108,13 +108,15 @@ fn shm_pair() -> Ends {
     let door = Door::open(&path).unwrap();
     let prove = |_: &[u8]| [5; 16];
     let bell = || rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
-    let hello = Greeting { from: 0, to: 1, epoch: 1, answers: 0, window: 1, asymmetric: true };
-    let call = Call::new(&path, &hello.to_bytes(prove), bell().as_fd()).unwrap();
+    let hello =
+        Greeting { from: 0, to: 1, epoch: 1, answers: 0, window: 1, asymmetric: true, pool: 0, beacon: 0 };
+    let call = Call::new(&path, bell().as_fd(), || (hello.to_bytes(prove), None)).unwrap();
     let visitor = door.accept().unwrap().expect("somebody knocked");
     let (greeting, gift) = visitor.listen(prove).unwrap().expect("it has spoken");
     assert_eq!(greeting, hello);
-    let answer = Greeting { from: 1, to: 0, epoch: 2, answers: 1, window: 1, asymmetric: true };
-    let callee = visitor.welcome(gift, &answer.to_bytes(prove), bell().as_fd(), true).unwrap();
+    let answer =
+        Greeting { from: 1, to: 0, epoch: 2, answers: 1, window: 1, asymmetric: true, pool: 0, beacon: 0 };
+    let callee = visitor.welcome(gift, &answer.to_bytes(prove), (bell().as_fd(), None), true).unwrap();
     let (greeting, bell) = call.listen(prove).unwrap().expect("it has answered");
     assert_eq!(greeting, answer);
     let caller = call.enter(bell, true);

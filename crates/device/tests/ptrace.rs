@@ -9,8 +9,8 @@ mod tracee;
 use std::os::fd::AsFd;
 use std::sync::Mutex;
 
-use common::{Folder, answer, bell, call, frame, hello, prove, segments, until, welcome};
-use tautline_device::shm::{Call, Door, Shm, Visitor, sweep};
+use common::{Folder, bell, call, frame, hello, let_in, prove, segments, until, welcome};
+use tautline_device::shm::{Call, Door, Piece, Shm, Visitor, sweep};
 use tautline_device::{Channel, PushError};
 use tracee::{Stop, Tracee, may_trace, pause};
 
@@ -29,6 +29,8 @@ struct Operation {
     /// Lengths of the frames that the child sends: before, and while it is stepped.
     whole: &'static [usize],
     last: Option<usize>,
+    /// What else is to be so, given whether the last frame is there.
+    after: fn(&mut Shm, bool),
 }
 
 fn push(shm: &mut Shm, number: usize, len: usize) {
@@ -64,6 +66,7 @@ const BASE: Operation = Operation {
     stepped: nothing,
     whole: &[40, 300],
     last: None,
+    after: |_, _| {},
 };
 
 /// The bytes to send are ready beforehand: what is stepped is the library, not the test.
@@ -93,6 +96,19 @@ const fn made<const N: usize>(from: usize) -> [u8; N] {
 
 static F16: ([u8; 8], [u8; 8]) = (made(0), made(8));
 static F300: ([u8; 8], [u8; 292]) = (made(0), made(8));
+/// As the first frame.
+static LINE_0: [u64; 7] = [u64::from_le_bytes(zeroth(0)), u64::from_le_bytes(zeroth(8)), 0, 0, 0, 0, 0];
+
+const fn zeroth<const N: usize>(from: usize) -> [u8; N] {
+    let mut bytes = [0; N];
+    let mut i = 0;
+    while i < N {
+        bytes[i] = ((from + i) * 31 + 5) as u8;
+        i += 1;
+    }
+    bytes
+}
+
 static LINE_16: [u64; 7] = [u64::from_le_bytes(made(0)), u64::from_le_bytes(made(8)), 0, 0, 0, 0, 0];
 
 const OPERATIONS: &[Operation] = &[
@@ -111,7 +127,64 @@ const OPERATIONS: &[Operation] = &[
     },
     Operation { name: "fall asleep and wake", sent: 1, stepped: sleep, ..BASE },
     Operation { name: "close", stepped: Shm::close, ..BASE },
+    Operation { name: "take a loan", before: two_frames, stepped: loan, ..BASE },
+    Operation {
+        name: "lend to a sleeper",
+        before: fill_loan,
+        stepped: lend,
+        whole: &[],
+        last: Some(16),
+        after: read_loan,
+        ..BASE
+    },
+    Operation { name: "give back to a sleeper", sent: 1, stepped: give_back, after: loan_comes_back, ..BASE },
 ];
+
+/// Bytes of what is lent.
+const LENT: usize = 5_000;
+
+thread_local! {
+    static PIECE: std::cell::RefCell<Option<Piece>> = const { std::cell::RefCell::new(None) };
+}
+
+fn loan(shm: &mut Shm) {
+    let piece = shm.loan(LENT).expect("nothing is lent");
+    shm.unloan(piece);
+}
+
+fn fill_loan(shm: &mut Shm) {
+    let mut piece = shm.loan(LENT).expect("nothing is lent");
+    piece.copy_from_slice(&frame(3, LENT));
+    assert_eq!(piece.place(), (0, 0, LENT as u64));
+    PIECE.set(Some(piece));
+}
+
+fn lend(shm: &mut Shm) {
+    if let Some(piece) = PIECE.take() {
+        std::hint::black_box(shm.push_line(&LINE_0, 16));
+        shm.lent(piece);
+    }
+}
+
+/// S-8: what the dead have lent whole can be read.
+fn read_loan(shm: &mut Shm, told: bool) {
+    let view = shm.view().expect("the other side lends").clone();
+    let mut got = vec![0; LENT];
+    view.copy_out(0, &mut got);
+    assert!(!told || got == frame(3, LENT), "torn");
+}
+
+fn give_back(shm: &mut Shm) {
+    shm.give_back(0);
+}
+
+/// S-8: what the dead have not given back stays away, which is no error; it goes with the channel.
+fn loan_comes_back(shm: &mut Shm, _: bool) {
+    let whole = 2 * tautline_device::shm::POOL_UNIT;
+    let back = shm.has_returns();
+    let piece = shm.loan(whole);
+    assert_eq!(piece.is_ok(), back, "{piece:?}");
+}
 
 fn sleep(shm: &mut Shm) {
     shm.say_asleep();
@@ -164,6 +237,11 @@ fn kill_after(operation: &Operation, folder: &Folder, door: &Door, steps: usize)
     let mut shm = welcome(door);
     assert_eq!(child.await_stop(), Stop::Paused, "{}", operation.name);
     (0..operation.sent).for_each(|i| push(&mut shm, i, 16));
+    if operation.name.starts_with("give back") {
+        let piece = shm.loan(LENT).expect("nothing is lent");
+        assert_eq!(piece.place().0, 0);
+        shm.lent(piece);
+    }
     child.go();
     assert_eq!(child.await_stop(), Stop::Paused, "{}", operation.name);
     if operation.asleep {
@@ -196,6 +274,7 @@ fn examine(shm: &mut Shm, operation: &Operation) -> bool {
         assert_eq!(*last, frame(operation.whole.len(), last.len()), "{}: torn", operation.name);
     }
     assert_eq!(pop(shm), None, "{}: nothing else", operation.name);
+    (operation.after)(shm, last.is_some());
     assert!(shm.is_finished() && !shm.is_corrupt(), "{}", operation.name);
     let refused = (0..2_000).find_map(|i| shm.push(&frame(i, 16), &frame(i, 300)).err());
     assert_eq!(refused, Some(PushError::Full), "{}", operation.name);
@@ -222,7 +301,7 @@ impl Survivor {
                 match visitor.as_ref().map(|v| v.listen(prove)) {
                     Some(Ok(Some((_, gift)))) => {
                         let visitor = visitor.take().expect("it spoke");
-                        *shm = visitor.welcome(gift, &answer(), bell().as_fd(), true).ok();
+                        *shm = let_in(visitor, gift).ok();
                     }
                     Some(Err(_)) => *visitor = None,
                     Some(Ok(None)) | None => {}
@@ -231,7 +310,7 @@ impl Survivor {
             }
             Survivor::Guest { call, shm } => {
                 if call.is_none() && shm.is_none() {
-                    *call = Call::new(&folder.door(), &hello(), bell().as_fd()).ok();
+                    *call = Call::new(&folder.door(), bell().as_fd(), hello).ok();
                 }
                 match call.as_ref().map(|c| c.listen(prove)) {
                     Some(Ok(Some((_, bell)))) => {
@@ -299,7 +378,7 @@ fn visit(visit: Visit, folder: &Folder) {
     };
     match visit {
         Visit::Guest => {
-            let Ok(call) = Call::new(&folder.door(), &hello(), bell().as_fd()) else { return };
+            let Ok(call) = Call::new(&folder.door(), bell().as_fd(), hello) else { return };
             for _ in 0..1_000 {
                 match call.listen(prove) {
                     Ok(Some((_, bell))) => return exchange(call.enter(bell, true)),
@@ -312,7 +391,7 @@ fn visit(visit: Visit, folder: &Folder) {
             let door = Door::open(&folder.door()).unwrap();
             let visitor = until("a visitor", || door.accept().unwrap());
             let (_, gift) = until("a greeting", || visitor.listen(prove).unwrap());
-            exchange(visitor.welcome(gift, &answer(), bell().as_fd(), true).unwrap());
+            exchange(let_in(visitor, gift).unwrap());
         }
         Visit::Heir => {
             let door = Door::open(&folder.door()).unwrap();

@@ -35,17 +35,24 @@ fn third_mapping() -> Segment {
     let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
     let path = links
         .map(|entry| entry.path())
-        .find(|path| std::fs::read_link(path).is_ok_and(|to| to.to_string_lossy().contains("memfd:tautline")))
+        .find(|path| {
+            std::fs::read_link(path).is_ok_and(|to| to.to_string_lossy().contains("memfd:tautline "))
+        })
         .expect("the pair has one");
     let file = std::fs::File::options().read(true).write(true).open(path).unwrap();
     let len = file.metadata().unwrap().len() as usize;
     Segment::attach(OwnedFd::from(file), len).unwrap()
 }
 
+/// Bytes of the segment's end.
+const RETURNS: usize = 2 * (2048 + 64);
+
 /// Overwrites one place: anywhere, or where it hurts.
 fn scribble(segment: &Segment, dice: &mut Dice) {
-    let ring = dice.below(2) * (segment.len() / 2);
-    let word = match dice.below(8) {
+    // Two rings, and behind them where loans come back.
+    let ring = dice.below(2) * (segment.len() - RETURNS) / 2;
+    let word = match dice.below(9) {
+        4 => segment.len() - RETURNS + 8 * dice.below(RETURNS / 8),
         // What has been consumed, and who sleeps.
         0 => ring + 8 * dice.below(32),
         // The words of lines, and what is in them.
@@ -70,6 +77,27 @@ fn scribble(segment: &Segment, dice: &mut Dice) {
     segment.word(word).store(new, Ordering::Relaxed);
 }
 
+/// Lends, reads what is lent, and gives something back.
+fn lend_and_borrow(shm: &mut Shm, dice: &mut Dice) {
+    let _ = shm.has_returns();
+    if let Ok(mut piece) = shm.loan(dice.below(9_000)) {
+        piece.fill(7);
+        if dice.below(2) == 0 && shm.push_line(&[1; LINE_WORDS], 32) {
+            shm.lent(piece);
+        } else {
+            shm.unloan(piece);
+        }
+    }
+    let mut got = [0; 64];
+    let (at, view) = (dice.next() >> dice.below(64), shm.view().expect("the other side lends").clone());
+    if view.has(at, 64) {
+        view.copy_out(at as usize, &mut got);
+    }
+    if dice.below(3) == 0 {
+        shm.give_back(dice.below(300) as u32);
+    }
+}
+
 /// All that a node does with its end, once. Returns frames sent and frames taken.
 fn use_end(shm: &mut Shm, dice: &mut Dice, out: &mut [u8]) -> (u64, u64) {
     let (mut sent, mut taken) = (0, 0);
@@ -89,6 +117,9 @@ fn use_end(shm: &mut Shm, dice: &mut Dice, out: &mut [u8]) -> (u64, u64) {
         let Some(len) = popped else { continue };
         assert!(len <= shm.max_frame());
         taken += 1;
+    }
+    if dice.below(4) == 0 {
+        lend_and_borrow(shm, dice);
     }
     if dice.below(4) == 0 {
         shm.say_asleep();

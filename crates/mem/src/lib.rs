@@ -1,12 +1,16 @@
 //! Memory that frames live in, and the words through which threads find each other.
 //!
-//! What lives here: the slot [`Arena`], the owner word [`Owned`], the [`ForkGuard`]; shared memory ([`Segment`]), the [`ring`] in it, and
+//! What lives here: the slot [`Arena`], the owner word [`Owned`], the [`ForkGuard`]; shared memory ([`Segment`]), the [`ring`] in it, the [`pool`] that
+//! pieces are lent from and the [`returns`] they come back by, and
 //! the [`Barrier`] that only sleepers pay for; and the [`sync`] façade that becomes loom's types under `--cfg loom`. What does not: any protocol.
 
 pub mod arena;
 mod barrier;
 mod fork;
 mod owned;
+#[cfg(not(loom))]
+pub mod pool;
+pub mod returns;
 pub mod ring;
 mod segment;
 pub mod sync;

@@ -104,6 +104,11 @@ pub struct Config {
     pub busy_poll_us: u32,
     /// Bytes of socket receive buffer to ask for; the system's default if not set.
     pub receive_buffer: Option<usize>,
+    /// Bytes that each peer on this host can be lent at a time; zero for none. Memory is used only as far as it is lent.
+    pub loan_pool: usize,
+    /// Messages of so many bytes and more, sent in one go and waiting, are copied by the peer itself, if it is on this host and the system lets it; by default none are.
+    /// It spares this process's core a copy, and costs time where both cores are free (docs/decisions/0005).
+    pub single_copy: Option<usize>,
     /// Spoil traffic on purpose, both ways: a seed, and what goes wrong.
     pub fault: Option<(u64, Faults)>,
     /// Write every frame to a capture file.
@@ -129,6 +134,8 @@ impl Default for Config {
             gro: true,
             busy_poll_us: 0,
             receive_buffer: None,
+            loan_pool: 256 << 20,
+            single_copy: None,
             fault: None,
             pcap: None,
             trace: false,

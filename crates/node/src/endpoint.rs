@@ -1,5 +1,7 @@
 //! What a program's thread holds of its node.
 
+mod lending;
+
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -299,6 +301,10 @@ impl Endpoint {
         }
         let mut interface = self.shared.lock();
         interface.say_awake();
+        if !interface.formers.is_empty() && interface.ready.is_empty() {
+            // Whatever was taken before has been dealt with.
+            interface.formers.clear();
+        }
         // Also when slots wait, so that whoever extracts slowly still hears its peers; but not when a wait has just polled, and
         // what it found lies in place.
         if interface.in_place == 0 {

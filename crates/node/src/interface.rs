@@ -1,8 +1,10 @@
 //! The interface: device, links, and the order in which they are served.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 use tautline_device::own::Own;
+use tautline_device::shm::View;
 use tautline_device::{Datagram, DeviceEvent, RxBatch, SlotId};
 use tautline_link::{Death, Doorkeeper, Event as LinkEvent, Nanos, Peering, Who};
 
@@ -76,6 +78,8 @@ pub struct Interface {
     pub(crate) absent: bool,
     /// There are, or may soon be, channels by datagram.
     pub(crate) has_links: bool,
+    /// What peers that are gone had lent, until the program has looked at all that they sent.
+    pub(crate) formers: Vec<(Rank, u32, Arc<View>)>,
 }
 
 impl std::fmt::Debug for Interface {
@@ -157,6 +161,7 @@ impl Interface {
             near_asleep: false,
             absent: false,
             has_links: true,
+            formers: Vec::new(),
         };
         interface.open_own();
         Ok(interface)

@@ -40,13 +40,13 @@ pub use error::{JoinError, SendError};
 pub use event::{Down, Event};
 pub use interface::Interface;
 pub use job::{Job, Member};
-pub use near::{Found, Taken, take_down_doors};
+pub use near::{Found, Lease, Loan, Offer, Taken, take_down_doors};
 pub use peer::{Key, PeerState};
 
 /// Re-exported so that layers above need not depend on the crates below.
 pub mod wire {
     pub use tautline_wire::handshake::Security;
-    pub use tautline_wire::record::{LONG_LEN, Record, Records, SHORT_LEN};
+    pub use tautline_wire::record::{LONG_LEN, Record, Records, SHORT_LEN, Where};
 }
 pub use tautline_device as device;
 pub use tautline_link as link;

@@ -5,15 +5,17 @@
 //! program computes, so the watchdog has nothing to do here but to open the door.
 
 mod frames;
+mod loans;
 
 pub use frames::{Found, Taken};
+pub use loans::{Lease, Loan, Offer};
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
 use rustix::event::{Timespec, epoll};
-use tautline_device::shm::{self, Call, Door, Gift, Greeting, Shm, Visitor};
+use tautline_device::shm::{self, Call, Door, Gift, Greeting, POOL_UNIT, Pool, Shm, Visitor};
 use tautline_link::{Death, JobKey, Nanos};
 
 use crate::delivery::{Item, Place};
@@ -40,6 +42,8 @@ pub(crate) struct Near {
     pub(crate) pending: usize,
     /// Something could not be sent for want of room.
     pub(crate) stalled: bool,
+    /// Something could not be lent for want of room.
+    pub(crate) wanting: bool,
     /// Bytes of a message that may be sent before the peer grants more.
     pub(crate) window: u32,
 }
@@ -59,6 +63,10 @@ pub(crate) struct Neighbourhood {
     asymmetric: bool,
     /// Datagrams are not to be used.
     only: bool,
+    /// Bytes that each peer can be lent.
+    pool: usize,
+    /// What peers that may read this process find there: the job's name (S-9).
+    beacon: Box<u64>,
     next_look: Nanos,
     /// Ranks to knock at again, when their time has come.
     again: Vec<(Rank, Nanos)>,
@@ -84,6 +92,8 @@ impl Neighbourhood {
             visitors: Vec::new(),
             asymmetric: shm::is_asymmetric(),
             only: config.device == Some(DeviceName::Shm),
+            pool: config.loan_pool,
+            beacon: Box::new(id),
             next_look: 0,
             again: Vec::new(),
             fallen: Vec::new(),
@@ -133,6 +143,21 @@ impl Neighbourhood {
         }
     }
 
+    /// Memory to lend from, if there is to be any, and how much of it greetings tell.
+    fn pool(&self) -> (Option<Pool>, u32) {
+        let made = (self.pool > 0).then(|| Pool::create(self.pool)).transpose();
+        let pool = made.unwrap_or_else(|error| {
+            tracing::warn!(%error, "nothing can be lent to peers on this host");
+            None
+        });
+        let units = pool.as_ref().map_or(0, |pool| pool.size() / POOL_UNIT);
+        (pool, units as u32)
+    }
+
+    fn beacon(&self) -> u64 {
+        std::ptr::from_ref::<u64>(&self.beacon) as u64
+    }
+
     fn prove(&self) -> impl Fn(&[u8]) -> [u8; 16] + use<> {
         let key = self.key.clone();
         move |said| key.prove("shm", said)
@@ -177,10 +202,15 @@ impl Interface {
         let epoch = self.fresh_number();
         let window = self.config.link.message_window;
         let Some(hood) = &mut self.hood else { return false };
-        let asymmetric = hood.asymmetric;
-        let greeting = Greeting { from: self.rank, to: rank, epoch, answers: 0, window, asymmetric };
-        let door = shm::door_of(&hood.place, hood.job, rank);
-        match Call::new(&door, &greeting.to_bytes(hood.prove()), hood.bell.as_fd()) {
+        let (me, asymmetric) = (self.rank, hood.asymmetric);
+        let greet = || {
+            let (lent, pool) = hood.pool();
+            let beacon = hood.beacon();
+            let greeting =
+                Greeting { from: me, to: rank, epoch, answers: 0, window, pool, beacon, asymmetric };
+            (greeting.to_bytes(hood.prove()), lent)
+        };
+        match Call::new(&shm::door_of(&hood.place, hood.job, rank), hood.bell.as_fd(), greet) {
             Ok(call) => {
                 hood.watch(call.fd(), None);
                 hood.calls.push((rank, epoch, call));
@@ -315,18 +345,21 @@ impl Interface {
         hood.calls = calls;
         let given_up: Vec<(Rank, u64, Call)> = given_up;
         given_up.iter().for_each(|(_, _, call)| hood.forget(call.fd()));
+        let (lent, pool) = hood.pool();
         let answer = Greeting {
             from: me,
             to: from,
             epoch,
             answers: greeting.epoch,
             window,
+            pool,
+            beacon: hood.beacon(),
             asymmetric: hood.asymmetric,
         };
         let both = greeting.asymmetric && hood.asymmetric;
         let answer = answer.to_bytes(hood.prove());
-        if let Ok(shm) = visitor.welcome(gift, &answer, hood.bell.as_fd(), both) {
-            self.move_in(now, from, shm, greeting.window);
+        if let Ok(shm) = visitor.welcome(gift, &answer, (hood.bell.as_fd(), lent), both) {
+            self.move_in(now, from, shm, &greeting);
         }
     }
 
@@ -343,11 +376,11 @@ impl Interface {
             hood.forget(call.fd());
             match said {
                 Ok(None) => {}
-                Ok(Some((answer, bell))) => {
+                Ok(Some((answer, theirs))) => {
                     let meant = answer.from == rank && answer.to == self.rank && answer.answers == epoch;
                     let both = hood.asymmetric && answer.asymmetric;
                     if meant {
-                        self.move_in(now, rank, call.enter(bell, both), answer.window);
+                        self.move_in(now, rank, call.enter(theirs, both), &answer);
                     }
                 }
                 // They left, or would rather call us.
@@ -361,11 +394,12 @@ impl Interface {
     }
 
     /// A channel through shared memory begins.
-    fn move_in(&mut self, now: Nanos, rank: Rank, shm: Shm, window: u32) {
+    fn move_in(&mut self, now: Nanos, rank: Rank, mut shm: Shm, greeting: &Greeting) {
         if self.peers[rank as usize].near.is_some() {
             self.take_down(rank, Down::Died(Death::Restarted));
         }
         let Some(hood) = &mut self.hood else { return };
+        shm.try_to_read(greeting.beacon, hood.job);
         let [process, socket] = shm.watched();
         // It was a stranger's so far.
         hood.forget(socket);
@@ -379,7 +413,8 @@ impl Interface {
         }
         let peer = &mut self.peers[rank as usize];
         peer.reset_channel();
-        peer.near = Some(Box::new(Near { shm, pending: 0, stalled: false, window }));
+        peer.near =
+            Some(Box::new(Near { shm, pending: 0, stalled: false, wanting: false, window: greeting.window }));
         peer.announced = true;
         peer.incarnation += 1;
         peer.state = PeerState::Connecting;
@@ -423,7 +458,10 @@ impl Interface {
     /// Lets go of what is shared with a peer, if anything is.
     pub(crate) fn part(&mut self, rank: Rank) {
         self.near_up.retain(|up| *up != rank);
+        let incarnation = self.peers[rank as usize].incarnation;
         if let Some(near) = self.peers[rank as usize].near.take() {
+            // What it lent before counts, and may not have been looked at.
+            self.formers.extend(near.shm.view().map(|view| (rank, incarnation, view.clone())));
             if let Some(hood) = &self.hood {
                 near.shm.watched().into_iter().for_each(|fd| hood.forget(fd));
             }

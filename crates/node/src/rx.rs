@@ -18,7 +18,7 @@ impl Interface {
         // N-13: what peers on this host have sent waits where it is while the program is absent.
         if !self.near_up.is_empty() && !self.absent {
             let found = self.receive_near();
-            if !self.far_is_due(found) {
+            if !self.far_is_due(found) && self.own.is_empty() {
                 return found;
             }
             self.hold_in_place();

@@ -32,7 +32,7 @@ impl Interface {
     }
 
     #[cold]
-    fn not_up(&mut self, now: Nanos, rank: Rank) -> SendError {
+    pub(crate) fn not_up(&mut self, now: Nanos, rank: Rank) -> SendError {
         if self.closed {
             return SendError::Closed;
         }

@@ -7,7 +7,9 @@ use tautline_node::limits::{MAX_HANDLERS, MAX_NAME};
 
 use crate::core::Core;
 use crate::messages::handlers::{Registered, Tasks};
-use crate::{Clock, Config, Endpoint, Error, Job, JoinError, Message, Result, Security, Short, Waiting};
+use crate::{
+    Clock, Config, Endpoint, Error, Job, JoinError, Lent, Message, Result, Security, Short, Waiting,
+};
 
 /// Registers handlers and joins a job; see [`Endpoint::builder`].
 #[derive(Default)]
@@ -45,6 +47,17 @@ impl Builder {
     {
         self.names.push((name.to_owned(), true));
         self.handlers.push(Registered::Short(std::cell::RefCell::new(Box::new(handler))));
+        self
+    }
+
+    /// Registers a handler for whole messages of any size: a plain function of a message that, if it was lent ([`Endpoint::loan`]), still lies where its sender
+    /// wrote it. Messages that were not lent are collected first.
+    pub fn on_loan<H>(mut self, name: &str, handler: H) -> Builder
+    where
+        H: FnMut(Lent) + 'static,
+    {
+        self.names.push((name.to_owned(), false));
+        self.handlers.push(Registered::lent(handler));
         self
     }
 

@@ -104,7 +104,7 @@ impl Core {
     /// Ends suspended handlers and closes the node, if that has not been done.
     pub(crate) fn shut(&self) {
         for handler in &self.handlers {
-            if let Registered::Stream(pool) = handler {
+            if let Some(pool) = handler.stream() {
                 // Dropping a handler's future runs the program's code; its panics end with it.
                 let _ = catch_unwind(AssertUnwindSafe(|| pool.with(|p| p.clear())));
             }

@@ -12,7 +12,7 @@ use tautline_node::{Delivery, Key};
 
 use crate::core::{Core, Failure, Wakes};
 use crate::messages::dispatch_all;
-use crate::{Builder, Counters, Error, Event, Outgoing, PeerState, Rank, Result, SendError};
+use crate::{Builder, Counters, Error, Event, Loan, Outgoing, PeerState, Rank, Result, SendError};
 
 /// A program's hold on the fabric. Clones share it. Neither `Send` nor `Sync`: it belongs to the thread that made it.
 ///
@@ -38,7 +38,7 @@ impl Drop for Hold {
 
 /// A handler's name, looked up once; see [`Endpoint::handler`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Handler(Key);
+pub struct Handler(pub(crate) Key);
 
 /// What names a handler: a string, or a [`Handler`] looked up beforehand, which is faster.
 pub trait Name {
@@ -142,6 +142,13 @@ impl Endpoint {
     }
 
     fn send_long(&self, peer: Rank, handler: Handler, bytes: &[u8]) -> Result<()> {
+        if self.core.node.config().single_copy.is_some_and(|least| bytes.len() >= least) {
+            let offer =
+                blocking(&self.core, peer, || Ok(self.core.node.try_offer(peer, handler.0, bytes)?))?;
+            if let Some(offer) = offer {
+                return blocking(&self.core, peer, || Ok(self.core.node.is_read(&offer)?));
+            }
+        }
         let mut message = self.begin(peer, handler, bytes.len() as u64)?;
         message.piece(bytes)?;
         message.end()
@@ -185,6 +192,22 @@ impl Endpoint {
     pub async fn begin_async(&self, peer: Rank, handler: impl Name, size: u64) -> Result<Outgoing> {
         let handler = handler.key(self)?;
         retry(&self.core, || self.try_begin(peer, handler, size)).await
+    }
+
+    /// A buffer of `len` bytes to fill and send to `peer`: on this host in memory that the peer reads in place, so that nothing is copied. Waits for the
+    /// connection, and until enough of what was lent before has come back.
+    pub fn loan(&self, peer: Rank, len: usize) -> Result<Loan> {
+        blocking(&self.core, peer, || self.try_loan(peer, len))
+    }
+
+    /// As [`Endpoint::loan`], if that is possible at once.
+    pub fn try_loan(&self, peer: Rank, len: usize) -> Result<Loan> {
+        Loan::try_new(&self.core, peer, len)
+    }
+
+    /// As [`Endpoint::loan`], and lets other handlers go on meanwhile. For use in handlers.
+    pub async fn loan_async(&self, peer: Rank, len: usize) -> Result<Loan> {
+        retry(&self.core, || self.try_loan(peer, len)).await
     }
 
     /// While the returned guard lives, small messages share frames: they leave when a frame is full or the guard is dropped.
@@ -251,14 +274,15 @@ impl Endpoint {
     /// for, that is an error, once; peers that come back are let in by waiting again.
     pub fn run_until(&self, mut done: impl FnMut() -> bool) -> Result<()> {
         loop {
-            self.extract(usize::MAX)?;
+            let taken = self.extract(usize::MAX)?;
             if done() {
                 // Whoever waits next is told of what was not read in here.
                 self.core.news.set(!self.core.events.borrow().is_empty());
                 return Ok(());
             }
-            // Handlers that are under way may still bring about what is waited for.
-            if self.core.live.get() == 0
+            // Messages that have not been taken, and handlers that are under way, may still bring about what is waited for.
+            if taken == 0
+                && self.core.live.get() == 0
                 && let Some((peer, why)) = self.core.deserted.take()
             {
                 return Err(Error::PeerGone(peer, why));

@@ -52,7 +52,7 @@ pub mod messages;
 pub use builder::Builder;
 pub use endpoint::{Batch, Endpoint, Handler, Name, Waker};
 pub use error::{Error, Result};
-pub use messages::{Message, Outgoing, Short};
+pub use messages::{Lent, Loan, Message, Outgoing, Short};
 pub use tautline_node::wire::Security;
 pub use tautline_node::{
     Choice, Clock, Config, Counters, DeviceName, Down, Event, Job, JoinError, Member, PassedOver, PeerState,

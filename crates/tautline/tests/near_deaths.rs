@@ -105,6 +105,7 @@ fn deaths_are_told_at_once() {
         ("parked", Waiting::Park, "listen"),
         ("spinning", Waiting::Spin, "listen"),
         ("spinning among messages", Waiting::Spin, "talk"),
+        ("among messages that are lent", Waiting::SpinThenPark, "lend"),
         ("held back in a send", Waiting::SpinThenPark, "deaf"),
         ("held back in a send, spinning", Waiting::Spin, "deaf"),
     ] {
@@ -281,10 +282,14 @@ fn nothing_is_left_behind() {
         std::fs::read_dir(place).unwrap().flatten().map(|entry| entry.file_name()).collect()
     };
     let mut before = None;
-    for round in 0..5 {
+    for round in 0..6 {
         let doors_before = doors();
-        let mut victim = scene.start(if round % 2 == 0 { "talk" } else { "listen" });
-        assert_eq!((remains().0, remains().1), (1, 1), "one segment while it lives");
+        let mut victim = scene.start(["talk", "listen", "lend"][round % 3]);
+        assert_eq!(
+            (remains().0, remains().1),
+            (3, 2),
+            "one segment, and a pool for each to lend from, of which one is ours"
+        );
         let own: Vec<_> = doors().into_iter().filter(|door| !doors_before.contains(door)).collect();
         victim.kill();
         assert_eq!(await_down(&scene.ep, VICTIM), Down::Exited);
@@ -316,7 +321,7 @@ fn random_kills() {
     let scene = Scene::new(2, Waiting::SpinThenPark);
     let (mut times, mut messages, mut unborn) = (Vec::new(), 0, 0);
     for round in 0..rounds {
-        let mut victim = start(&scene.launcher, VICTIM, "talk");
+        let mut victim = start(&scene.launcher, VICTIM, ["talk", "lend"][round as usize % 2]);
         if round % 8 == 0 {
             // Before it is there, or while it comes.
             std::thread::sleep(Duration::from_micros(random(40_000)));

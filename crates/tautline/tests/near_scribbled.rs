@@ -21,7 +21,7 @@ fn segments() -> Vec<File> {
     let Ok(links) = std::fs::read_dir("/proc/self/fd") else { return Vec::new() };
     let paths = links.flatten().map(|entry| entry.path());
     let ours = paths.filter(|path| {
-        std::fs::read_link(path).is_ok_and(|to| to.to_string_lossy().contains("memfd:tautline"))
+        std::fs::read_link(path).is_ok_and(|to| to.to_string_lossy().contains("memfd:tautline "))
     });
     ours.filter_map(|path| File::options().read(true).write(true).open(path).ok()).collect()
 }
@@ -43,7 +43,7 @@ fn scribble(wanted: u64, count: &AtomicU64) {
                 continue;
             }
             for _ in 0..64 {
-                let ring = dice(2) * (len / 2);
+                let ring = dice(2) * ((len - 4224) / 2);
                 let at = match dice(4) {
                     0 => ring + 8 * dice(32),
                     1 => ring + 256 + 8 * dice(8 * 512),
@@ -72,6 +72,7 @@ fn talk(job: Job, over: &(dyn Fn() -> bool + Sync)) -> BTreeMap<String, u64> {
             let _ = msg.read_to_end().await?;
             Ok(())
         })
+        .on_loan("lent", |message: tautline::Lent| message.for_each_part(|_| {}))
         .on_short("short", |_: Short<'_>| {});
     let ep = builder.join_job(job).unwrap();
     let peer = 1 - ep.rank();
@@ -82,6 +83,9 @@ fn talk(job: Job, over: &(dyn Fn() -> bool + Sync)) -> BTreeMap<String, u64> {
         ep.connect(peer).unwrap();
         for i in 0..20 {
             let _ = ep.try_send(peer, "short", &pattern(i * 17, i));
+        }
+        for handler in ["lent", "long"] {
+            let _ = ep.try_loan(peer, 20_000).map(|loan| loan.try_send(handler));
         }
         if going.is_none() {
             going = ep.try_begin(peer, "long", long.len() as u64).ok().map(|out| (out, 0));

@@ -24,6 +24,10 @@ const MORE: u8 = 3;
 const ABORT: u8 = 4;
 const WINDOW: u8 = 5;
 const HANDLERS: u8 = 6;
+const LEND: u8 = 7;
+
+/// Bytes of a record that lends a message.
+pub const LEND_LEN: usize = LONG_LEN + 8;
 
 /// Whether a record that starts with this byte is a whole message.
 #[inline]
@@ -80,6 +84,26 @@ pub enum Record<'a> {
         /// Entries; read them with [`HandlerNames`].
         data: &'a [u8],
     },
+    /// A whole message that lies elsewhere, where the receiver reads it until it gives the number back; only through shared memory (S-8).
+    Lend {
+        /// The receiver's number for the handler.
+        handler: u16,
+        /// What to give back.
+        number: u32,
+        /// Where it lies.
+        at: Where,
+        /// Bytes of the message.
+        len: u64,
+    },
+}
+
+/// Where a message lies that is lent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Where {
+    /// So many bytes into the sender's pool.
+    Pool(u64),
+    /// At an address of the sender's process.
+    Process(u64),
 }
 
 /// Writes records' headers. All return the header's length.
@@ -141,6 +165,21 @@ pub mod write {
     pub fn handlers(out: &mut [u8], last: bool, len: usize) -> usize {
         base(&mut out[..SHORT_LEN], HANDLERS, u16::from(last), len);
         SHORT_LEN
+    }
+
+    /// Lends a message.
+    #[inline]
+    pub fn lend(out: &mut [u8], handler: u16, number: u32, at: Where, len: u64) -> usize {
+        let out = &mut out[..LEND_LEN];
+        base(out, LEND, handler, LEND_LEN - LONG_LEN);
+        let (kind, at) = match at {
+            Where::Pool(at) => (0u32, at),
+            Where::Process(at) => (1, at),
+        };
+        long(out, number, at);
+        put(out, AT_AUX, kind.to_le_bytes());
+        put(out, LONG_LEN, len.to_le_bytes());
+        LEND_LEN
     }
 
     /// Corrects the length of a record whose header starts at `out[0]`, as data is added behind it.
@@ -212,7 +251,15 @@ impl<'a> Records<'a> {
             }
             ABORT if data.is_empty() => Ok(Record::Abort { message }),
             WINDOW if data.is_empty() => Ok(Record::Window { message, limit: wide }),
-            FIRST | MORE | ABORT | WINDOW => Err(Malformed::BadValue),
+            LEND if data.len() == 8 => {
+                let at = match u32_at(rest, AT_AUX) {
+                    0 => Where::Pool(wide),
+                    1 => Where::Process(wide),
+                    _ => return Err(Malformed::BadValue),
+                };
+                Ok(Record::Lend { handler, number: message, at, len: u64_at(data, 0) })
+            }
+            FIRST | MORE | ABORT | WINDOW | LEND => Err(Malformed::BadValue),
             _ => Err(Malformed::UnknownKind),
         }
     }
@@ -291,6 +338,8 @@ mod tests {
         at += write::more(&mut out[at..], 77, 2, 0);
         at += write::abort(&mut out[at..], 77);
         at += write::window(&mut out[at..], 78, 1 << 40);
+        at += write::lend(&mut out[at..], 9, 200, Where::Pool(1 << 34), 1 << 33);
+        at += write::lend(&mut out[at..], 9, 201, Where::Process(u64::MAX), 3);
         let head = at;
         at += write::handlers(&mut out[at..], true, 0);
         let mut len = write::handler_name(&mut out[at..], 1, "one").unwrap();
@@ -304,7 +353,9 @@ mod tests {
         assert_eq!(got[2], Record::More { message: 77, offset: 2, data: b"" });
         assert_eq!(got[3], Record::Abort { message: 77 });
         assert_eq!(got[4], Record::Window { message: 78, limit: 1 << 40 });
-        let Record::Handlers { last: true, data } = got[5] else { panic!("{:?}", got[5]) };
+        assert_eq!(got[5], Record::Lend { handler: 9, number: 200, at: Where::Pool(1 << 34), len: 1 << 33 });
+        assert_eq!(got[6], Record::Lend { handler: 9, number: 201, at: Where::Process(u64::MAX), len: 3 });
+        let Record::Handlers { last: true, data } = got[7] else { panic!("{:?}", got[7]) };
         let names: Vec<_> = HandlerNames::new(data).collect::<Result<_, _>>().unwrap();
         assert_eq!(names, [(1, "one"), (2, "")]);
     }
@@ -318,6 +369,9 @@ mod tests {
         write::first(&mut out, 1, 1, 3, 4);
         assert_eq!(Records::new(&out, 0).next(), Some(Err(Malformed::BadValue)));
         write::more(&mut out, 1, u64::MAX, 4);
+        assert_eq!(Records::new(&out, 0).next(), Some(Err(Malformed::BadValue)));
+        write::lend(&mut out, 1, 1, Where::Pool(0), 4);
+        out[AT_AUX] = 2;
         assert_eq!(Records::new(&out, 0).next(), Some(Err(Malformed::BadValue)));
         out[0] = 99;
         assert_eq!(Records::new(&out, 0).next(), Some(Err(Malformed::UnknownKind)));

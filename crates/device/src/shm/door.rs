@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tautline_mem::Segment;
+use tautline_mem::pool::{POOL_UNIT, Pool, View};
 
 use super::greeting::{GREETING_LEN, Greeting};
 use super::{SEGMENT_LEN, Shm, Side};
@@ -166,29 +167,66 @@ pub struct Visitor {
 #[derive(Debug)]
 pub struct Gift {
     segment: Segment,
-    bell: OwnedFd,
+    theirs: Theirs,
+}
+
+/// What the other side gives us: its bell, and what it lends from.
+#[derive(Debug)]
+pub struct Theirs {
+    pub(super) bell: OwnedFd,
+    pub(super) view: Option<View>,
+}
+
+impl Theirs {
+    fn new(bell: Option<OwnedFd>, pool: Option<OwnedFd>, greeting: &Greeting) -> io::Result<Theirs> {
+        let Some(bell) = bell else { return Err(nonsense()) };
+        let view = match (pool, greeting.pool as usize * POOL_UNIT) {
+            (None, 0) => None,
+            (Some(pool), len) if len > 0 => Some(View::attach(&pool, len)?),
+            _ => return Err(nonsense()),
+        };
+        Ok(Theirs { bell, view })
+    }
+}
+
+/// Says who we are, and hands over what the other side needs.
+fn introduce(
+    socket: &OwnedFd,
+    greeting: &[u8; GREETING_LEN],
+    first: &[BorrowedFd<'_>],
+    pool: Option<&Pool>,
+) -> io::Result<()> {
+    match (first, pool) {
+        (&[a, b], Some(pool)) => local::send(socket, greeting, &[a, b, pool.fd()]),
+        (&[a], Some(pool)) => local::send(socket, greeting, &[a, pool.fd()]),
+        (fds, _) => local::send(socket, greeting, fds),
+    }
 }
 
 impl Visitor {
     /// What it says, if it has said anything. An error if that makes no sense, or it is gone.
     pub fn listen(&self, prove: impl FnOnce(&[u8]) -> [u8; 16]) -> io::Result<Option<(Greeting, Gift)>> {
         let mut bytes = [0; GREETING_LEN];
-        let Some((len, fds)) = local::receive::<2>(&self.socket, &mut bytes)? else { return Ok(None) };
+        let Some((len, [segment, bell, pool])) = local::receive::<3>(&self.socket, &mut bytes)? else {
+            return Ok(None);
+        };
         let greeting = Greeting::parse(&bytes[..len], prove).ok_or_else(nonsense)?;
-        let [Some(segment), Some(bell)] = fds else { return Err(nonsense()) };
-        Ok(Some((greeting, Gift { segment: Segment::attach(segment, SEGMENT_LEN)?, bell })))
+        let segment = Segment::attach(segment.ok_or_else(nonsense)?, SEGMENT_LEN)?;
+        let theirs = Theirs::new(bell, pool, &greeting)?;
+        Ok(Some((greeting, Gift { segment, theirs })))
     }
 
-    /// Lets it in.
+    /// Lets it in. What we lend comes from `pool`, if there is one; the answer says how large it is.
     pub fn welcome(
         self,
         gift: Gift,
         answer: &[u8; GREETING_LEN],
-        bell: BorrowedFd<'_>,
+        (bell, pool): (BorrowedFd<'_>, Option<Pool>),
         asymmetric: bool,
     ) -> io::Result<Shm> {
-        local::send(&self.socket, answer, &[bell])?;
-        Ok(Shm::new(gift.segment, Side::Callee, (self.socket, self.process, gift.bell), asymmetric))
+        introduce(&self.socket, answer, &[bell], pool.as_ref())?;
+        let fds = (self.socket, self.process);
+        Ok(Shm::new(gift.segment, Side::Callee, fds, (gift.theirs, pool), asymmetric))
     }
 
     /// Becomes readable when it says something or leaves.
@@ -207,33 +245,43 @@ pub struct Call {
     socket: OwnedFd,
     process: OwnedFd,
     segment: Segment,
+    pool: Option<Pool>,
 }
 
 impl Call {
-    /// Knocks, and says who we are. An error if nobody lives there, or somebody of another user.
-    pub fn new(door: &Path, greeting: &[u8; GREETING_LEN], bell: BorrowedFd<'_>) -> io::Result<Call> {
+    /// Knocks, and says who we are. An error if nobody lives there, or somebody of another user. If somebody does, `greet` makes what we lend from, if we do,
+    /// and the greeting, which says how large it is.
+    pub fn new(
+        door: &Path,
+        bell: BorrowedFd<'_>,
+        greet: impl FnOnce() -> ([u8; GREETING_LEN], Option<Pool>),
+    ) -> io::Result<Call> {
         let socket = local::connect(door)?;
         let process = local::process_behind(&socket)?;
         if local::is_readable(process.as_fd()) {
             return Err(io::Error::new(io::ErrorKind::ConnectionRefused, "its process has ended"));
         }
         let segment = Segment::create(SEGMENT_LEN)?;
-        local::send(&socket, greeting, &[segment.fd(), bell])?;
-        Ok(Call { socket, process, segment })
+        let (greeting, pool) = greet();
+        introduce(&socket, &greeting, &[segment.fd(), bell], pool.as_ref())?;
+        Ok(Call { socket, process, segment, pool })
     }
 
     /// The answer, if there is one. An error if it makes no sense, or they are gone.
-    pub fn listen(&self, prove: impl FnOnce(&[u8]) -> [u8; 16]) -> io::Result<Option<(Greeting, OwnedFd)>> {
+    pub fn listen(&self, prove: impl FnOnce(&[u8]) -> [u8; 16]) -> io::Result<Option<(Greeting, Theirs)>> {
         let mut bytes = [0; GREETING_LEN];
-        let Some((len, fds)) = local::receive::<1>(&self.socket, &mut bytes)? else { return Ok(None) };
+        let Some((len, [bell, pool])) = local::receive::<2>(&self.socket, &mut bytes)? else {
+            return Ok(None);
+        };
         let greeting = Greeting::parse(&bytes[..len], prove).ok_or_else(nonsense)?;
-        let [Some(bell)] = fds else { return Err(nonsense()) };
-        Ok(Some((greeting, bell)))
+        let theirs = Theirs::new(bell, pool, &greeting)?;
+        Ok(Some((greeting, theirs)))
     }
 
-    /// We are in; `bell` came with the answer.
-    pub fn enter(self, bell: OwnedFd, asymmetric: bool) -> Shm {
-        Shm::new(self.segment, Side::Caller, (self.socket, self.process, bell), asymmetric)
+    /// We are in, with what came with the answer.
+    pub fn enter(self, theirs: Theirs, asymmetric: bool) -> Shm {
+        let fds = (self.socket, self.process);
+        Shm::new(self.segment, Side::Caller, fds, (theirs, self.pool), asymmetric)
     }
 
     /// Becomes readable when there is an answer, or they leave.

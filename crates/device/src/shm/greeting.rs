@@ -1,9 +1,9 @@
 //! What two processes say to each other before they share memory (S-5).
 
 /// Bytes of a greeting.
-pub const GREETING_LEN: usize = 56;
+pub const GREETING_LEN: usize = 64;
 /// Bytes of it that the proof covers.
-const PROVEN: usize = 40;
+const PROVEN: usize = 48;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"TSH1");
 const ASYMMETRIC: u32 = 1;
@@ -21,6 +21,10 @@ pub struct Greeting {
     pub answers: u64,
     /// Bytes of a message that may be sent to the speaker before it grants more.
     pub window: u32,
+    /// How much the speaker can lend, in units of [`tautline_mem::pool::POOL_UNIT`]; zero if nothing.
+    pub pool: u32,
+    /// Where in the speaker's process a word lies that both know: whoever can read it there may copy messages out of that process (S-9).
+    pub beacon: u64,
     /// The speaker's kernel lets sleepers alone pay for barriers.
     pub asymmetric: bool,
 }
@@ -36,6 +40,8 @@ impl Greeting {
         bytes[16..24].copy_from_slice(&self.epoch.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.answers.to_le_bytes());
         bytes[32..36].copy_from_slice(&self.window.to_le_bytes());
+        bytes[36..40].copy_from_slice(&self.pool.to_le_bytes());
+        bytes[40..48].copy_from_slice(&self.beacon.to_le_bytes());
         let proof = prove(&bytes[..PROVEN]);
         bytes[PROVEN..].copy_from_slice(&proof);
         bytes
@@ -57,6 +63,8 @@ impl Greeting {
             epoch: long(16),
             answers: long(24),
             window: word(32),
+            pool: word(36),
+            beacon: long(40),
             asymmetric: word(4) & ASYMMETRIC != 0,
         })
     }
@@ -74,7 +82,16 @@ mod tests {
             bytes.iter().enumerate().for_each(|(i, b)| proof[i % 16] ^= b.rotate_left(i as u32 / 16));
             proof
         };
-        let greeting = Greeting { from: 3, to: 9, epoch: 77, answers: 0, window: 9, asymmetric: true };
+        let greeting = Greeting {
+            from: 3,
+            to: 9,
+            epoch: 77,
+            answers: 0,
+            window: 9,
+            pool: 77,
+            beacon: 1 << 40,
+            asymmetric: true,
+        };
         let bytes = greeting.to_bytes(prove);
         assert_eq!(Greeting::parse(&bytes, prove), Some(greeting));
         for i in 0..GREETING_LEN {
@@ -82,6 +99,6 @@ mod tests {
             other[i] ^= 4;
             assert_eq!(Greeting::parse(&other, prove), None, "byte {i}");
         }
-        assert_eq!(Greeting::parse(&bytes[..55], prove), None);
+        assert_eq!(Greeting::parse(&bytes[..63], prove), None);
     }
 }

@@ -6,17 +6,24 @@
 
 mod door;
 mod greeting;
+mod lending;
 mod probe;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use tautline_mem::ring::{self, Corrupt, INLINE, INLINE_WORDS, Next, Shape};
+use tautline_mem::pool::MAX_PIECES;
+use tautline_mem::ring::{self, Corrupt, INLINE, INLINE_WORDS, LINE, Next, Shape};
 use tautline_mem::{Barrier, Segment};
 
-pub use door::{Call, Door, Gift, Visitor, door_of, meeting_place, sweep, take_down};
+pub use tautline_mem::pool::{POOL_UNIT, Piece, Pool, View};
+
+pub use door::{Call, Door, Gift, Theirs, Visitor, door_of, meeting_place, sweep, take_down};
 pub use greeting::{GREETING_LEN, Greeting};
+pub use lending::{Lack, Outside};
 pub use probe::{ShmProbe, probe};
+
+use lending::Lending;
 
 use crate::sys::local;
 use crate::{Channel, Guarantees, PushError};
@@ -24,7 +31,9 @@ use crate::{Channel, Guarantees, PushError};
 /// The rings of a pair: lines for bursts of small messages that stay in the first cache, bytes that stay in the second.
 const SHAPE: Shape = Shape { lines: 512, bytes: 512 << 10, max_frame: 32 << 10 };
 const RING_LEN: usize = SHAPE.size().next_multiple_of(4096);
-const SEGMENT_LEN: usize = 2 * RING_LEN;
+/// Where numbers of pieces come back, for each direction.
+const RETURNS_LEN: usize = 8 * MAX_PIECES + LINE;
+const SEGMENT_LEN: usize = 2 * RING_LEN + 2 * RETURNS_LEN;
 
 const _: () = assert!(SHAPE.is_sound());
 
@@ -61,20 +70,27 @@ pub struct Shm {
     corrupt: bool,
     ended: bool,
     rings: u64,
+    lending: Lending,
 }
 
 impl Shm {
-    fn new(segment: Segment, side: Side, fds: (OwnedFd, OwnedFd, OwnedFd), asymmetric: bool) -> Shm {
+    fn new(
+        segment: Segment,
+        side: Side,
+        (socket, process): (OwnedFd, OwnedFd),
+        (theirs, pool): (Theirs, Option<Pool>),
+        asymmetric: bool,
+    ) -> Shm {
         let segment = Arc::new(segment);
         let (out, back) = match side {
             Side::Caller => (0, RING_LEN),
             Side::Callee => (RING_LEN, 0),
         };
-        let (socket, process, bell) = fds;
         Shm {
             tx: ring::Sender::new(segment.clone(), out, SHAPE),
-            rx: ring::Receiver::new(segment, back, SHAPE),
-            bell,
+            rx: ring::Receiver::new(segment.clone(), back, SHAPE),
+            lending: Lending::new(&segment, side, pool, theirs.view),
+            bell: theirs.bell,
             process,
             socket,
             barrier: if asymmetric { Barrier::between_processes() } else { Barrier::symmetric() },

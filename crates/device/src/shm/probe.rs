@@ -28,11 +28,12 @@ fn frame() -> std::io::Result<()> {
     let prove = |_: &[u8]| [0; 16];
     let bell =
         || -> std::io::Result<OwnedFd> { Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?) };
-    let hello = Greeting { from: 1, to: 0, epoch: 1, answers: 0, window: 0, asymmetric: false };
-    let call = Call::new(&path, &hello.to_bytes(prove), bell()?.as_fd())?;
+    let hello =
+        Greeting { from: 1, to: 0, epoch: 1, answers: 0, window: 0, asymmetric: false, pool: 0, beacon: 0 };
+    let call = Call::new(&path, bell()?.as_fd(), || (hello.to_bytes(prove), None))?;
     let visitor = door.accept()?.ok_or_else(|| nobody("nobody came to the door"))?;
     let (_, gift) = visitor.listen(prove)?.ok_or_else(|| nobody("the visitor said nothing"))?;
-    let mut there = visitor.welcome(gift, &hello.to_bytes(prove), bell()?.as_fd(), false)?;
+    let mut there = visitor.welcome(gift, &hello.to_bytes(prove), (bell()?.as_fd(), None), false)?;
     let (_, bell) = call.listen(prove)?.ok_or_else(|| nobody("there was no answer"))?;
     let mut here = call.enter(bell, false);
     let mut out = vec![0; there.max_frame()];

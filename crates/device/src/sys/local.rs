@@ -84,6 +84,25 @@ fn peer_process(socket: &OwnedFd) -> Result<OwnedFd, Errno> {
     Ok(fd)
 }
 
+/// The number of the process at the other end of a connection.
+pub(crate) fn pid_behind(socket: &OwnedFd) -> io::Result<i32> {
+    Ok(sockopt::socket_peercred(socket)?.pid.as_raw_nonzero().get())
+}
+
+/// Copies bytes out of another process.
+pub(crate) fn read_process(pid: i32, address: u64, out: &mut [u8]) -> Result<(), Errno> {
+    let local = libc::iovec { iov_base: out.as_mut_ptr().cast(), iov_len: out.len() };
+    let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: out.len() };
+    // SAFETY: the kernel writes at most `out.len()` bytes to `out`, and only looks at memory of the other process; whatever the address, that is
+    // an error at worst.
+    let read = unsafe { libc::process_vm_readv(pid, &raw const local, 1, &raw const remote, 1, 0) };
+    match usize::try_from(read) {
+        Ok(read) if read == out.len() => Ok(()),
+        Ok(_) => Err(Errno::FAULT),
+        Err(_) => Err(super::last_errno()),
+    }
+}
+
 /// Whether a descriptor is readable now: for a process, whether it has ended.
 pub(crate) fn is_readable(fd: BorrowedFd<'_>) -> bool {
     let mut fds = [PollFd::new(&fd, PollFlags::IN)];
@@ -93,9 +112,9 @@ pub(crate) fn is_readable(fd: BorrowedFd<'_>) -> bool {
 
 /// Sends bytes, and descriptors along with them.
 pub(crate) fn send(socket: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut along = SendAncillaryBuffer::new(&mut space);
-    assert!(along.push(SendAncillaryMessage::ScmRights(fds)), "there is space for two");
+    assert!(along.push(SendAncillaryMessage::ScmRights(fds)), "there is space for three");
     let sent = rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut along, SendFlags::NOSIGNAL)?;
     if sent == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use tautline_device::shm::{self, Call, Door, GREETING_LEN, Greeting, Shm};
+use tautline_device::shm::{self, Call, Door, GREETING_LEN, Gift, Greeting, POOL_UNIT, Pool, Shm, Visitor};
 
 /// A folder of this test's own, with a name of a door in it; removed when dropped.
 pub struct Folder(pub PathBuf);
@@ -33,14 +33,23 @@ pub fn prove(_: &[u8]) -> [u8; 16] {
     [5; 16]
 }
 
-pub fn hello() -> [u8; GREETING_LEN] {
-    let greeting = Greeting { from: 0, to: 1, epoch: 1, answers: 0, window: 1, asymmetric: true };
-    greeting.to_bytes(prove)
+/// Units of what each side lends from.
+const POOL: u32 = 2;
+
+fn greet(from: u32, answers: u64) -> ([u8; GREETING_LEN], Option<Pool>) {
+    let (to, epoch) = (1 - from, u64::from(from) + 1);
+    let greeting = Greeting { from, to, epoch, answers, window: 1, asymmetric: true, pool: POOL, beacon: 0 };
+    (greeting.to_bytes(prove), Some(Pool::create(POOL as usize * POOL_UNIT).unwrap()))
 }
 
-pub fn answer() -> [u8; GREETING_LEN] {
-    let greeting = Greeting { from: 1, to: 0, epoch: 2, answers: 1, window: 1, asymmetric: true };
-    greeting.to_bytes(prove)
+pub fn hello() -> ([u8; GREETING_LEN], Option<Pool>) {
+    greet(0, 0)
+}
+
+/// Answers a visitor.
+pub fn let_in(visitor: Visitor, gift: Gift) -> std::io::Result<Shm> {
+    let (answer, pool) = greet(1, 1);
+    visitor.welcome(gift, &answer, (bell().as_fd(), pool), true)
 }
 
 pub fn bell() -> OwnedFd {
@@ -62,7 +71,7 @@ pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 
 /// Knocks and enters.
 pub fn call(door: &Path) -> Shm {
-    let call = Call::new(door, &hello(), bell().as_fd()).unwrap();
+    let call = Call::new(door, bell().as_fd(), hello).unwrap();
     let (_, bell) = until("an answer", || call.listen(prove).unwrap());
     call.enter(bell, true)
 }
@@ -71,12 +80,12 @@ pub fn call(door: &Path) -> Shm {
 pub fn welcome(door: &Door) -> Shm {
     let visitor = until("a visitor", || door.accept().unwrap());
     let (_, gift) = until("a greeting", || visitor.listen(prove).unwrap());
-    visitor.welcome(gift, &answer(), bell().as_fd(), true).unwrap()
+    let_in(visitor, gift).unwrap()
 }
 
 /// Both ends in this process.
 pub fn pair(door: &Door, path: &Path) -> (Shm, Shm) {
-    let call = Call::new(path, &hello(), bell().as_fd()).unwrap();
+    let call = Call::new(path, bell().as_fd(), hello).unwrap();
     let callee = welcome(door);
     let (_, bell) = call.listen(prove).unwrap().expect("it has answered");
     (call.enter(bell, true), callee)

@@ -88,6 +88,12 @@ impl Taken {
         self.from
     }
 
+    /// Which incarnation of it.
+    #[inline]
+    pub fn incarnation(&self) -> u32 {
+        self.incarnation
+    }
+
     /// The frames, in order.
     #[inline]
     pub fn frames(&self) -> impl DoubleEndedIterator<Item = &[u8]> {
@@ -230,6 +236,10 @@ impl Interface {
                 near.stalled = false;
                 self.activity += 1;
             }
+            if near.wanting && near.shm.has_returns() {
+                near.wanting = false;
+                self.activity += 1;
+            }
             while let Some(near) = &mut self.peers[rank as usize].near
                 && near.pending < limit
                 && bytes < AT_ONCE
@@ -367,7 +377,11 @@ impl Interface {
         // Nor does it sleep on memory that turns out to be spoilt: nobody might wake it for that.
         let room = self.near_up.iter().any(|rank| {
             let near = self.peers[*rank as usize].near.as_mut();
-            near.is_some_and(|near| near.stalled && near.shm.is_clear() || near.shm.is_corrupt())
+            near.is_some_and(|near| {
+                near.stalled && near.shm.is_clear()
+                    || near.wanting && near.shm.has_returns()
+                    || near.shm.is_corrupt()
+            })
         });
         if room || self.near_takeable() {
             self.say_awake();

@@ -4,13 +4,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::task::Poll;
 
+use tautline_node::Delivery;
 use tautline_node::limits::{MAX_EVENTS, MAX_RUNNING};
-use tautline_node::wire::{Record, Records, SHORT_LEN};
-use tautline_node::{Delivery, Found};
+use tautline_node::wire::{Record, Records, Where};
 
 use super::handlers::{Plain, Registered, Running, StreamHandler};
 use super::incoming::Short;
+use super::loan::Held;
 use super::stream::{End, Stream};
+use super::whole::lent;
 use crate::core::{Core, Incoming};
 use crate::{Event, Rank};
 
@@ -23,6 +25,7 @@ enum Step {
     First { handler: usize, message: u32, total: u64 },
     More { message: u32, offset: u64 },
     Abort { message: u32 },
+    Lend { handler: usize, number: u32, at: Where, len: u64 },
     Bad,
 }
 
@@ -36,46 +39,6 @@ pub(crate) fn dispatch(core: &Rc<Core>, delivery: &mut Option<Box<Delivery>>) ->
     }
     flush(core, delivery, &mut run);
     (count, bytes)
-}
-
-/// Runs the handlers of whole messages from peers on this host as they are found, up to `limit` bytes. Whatever takes more than that is left to
-/// [`dispatch`]. Returns how many bytes were taken; nothing if everything else is to be looked at.
-#[inline]
-pub(crate) fn frames(core: &Rc<Core>, limit: usize) -> crate::Result<Option<usize>> {
-    // Nobody else has it: extraction is not entered twice.
-    let mut taken = core.taken.borrow_mut();
-    let mut bytes = 0;
-    while bytes < limit {
-        match core.node.take_frames(limit - bytes, &mut taken)? {
-            Found::Frames => {}
-            Found::Nothing => return Ok(Some(bytes)),
-            Found::Rest => break,
-        }
-        for (i, frame) in taken.frames().enumerate() {
-            if !whole(core, taken.from(), frame) {
-                core.node.put_back(&taken, i)?;
-                return Ok((bytes > 0).then_some(bytes));
-            }
-            bytes += frame.len();
-        }
-        if !taken.has_more() {
-            // Looking again costs, and would find nothing.
-            return Ok(Some(bytes));
-        }
-    }
-    Ok((bytes > 0).then_some(bytes))
-}
-
-/// Runs the handler of a frame that is one whole message for a plain function. False if it is not.
-#[inline]
-fn whole(core: &Rc<Core>, from: Rank, frame: &[u8]) -> bool {
-    let Some(Ok(Record::Short { handler, data })) = Records::new(frame, 0).next() else { return false };
-    if SHORT_LEN + data.len() != frame.len() {
-        return false;
-    }
-    let Some(Registered::Short(function)) = core.handlers.get(usize::from(handler)) else { return false };
-    call(core, handler.into(), function, Short { core, from, data });
-    true
 }
 
 fn dispatch_slot(core: &Rc<Core>, delivery: &mut Option<Box<Delivery>>, item: usize, run: &mut Run) -> usize {
@@ -102,6 +65,14 @@ fn dispatch_slot(core: &Rc<Core>, delivery: &mut Option<Box<Delivery>>, item: us
                 more(core, delivery, run, (incoming, offset), (item, start, end));
             }
             Step::Abort { message } => abort(core, delivery, run, (from, incarnation, message)),
+            Step::Lend { handler, number, at, len } => {
+                flush(core, delivery, run);
+                if let Some(lease) = core.node.lease((from, incarnation), number, at, len) {
+                    lent(core, handler, Held::new(core, from, lease));
+                } else {
+                    violation(core, from);
+                }
+            }
             Step::Bad => {
                 flush(core, delivery, run);
                 violation(core, from);
@@ -122,6 +93,9 @@ fn read_step(bytes: &[u8], at: usize) -> (Step, usize, usize) {
         }
         Some(Ok(Record::More { message, offset, data })) => (Step::More { message, offset }, data.len()),
         Some(Ok(Record::Abort { message })) => (Step::Abort { message }, 0),
+        Some(Ok(Record::Lend { handler, number, at, len })) => {
+            (Step::Lend { handler: handler.into(), number, at, len }, 0)
+        }
         _ => (Step::Bad, 0),
     };
     let end = records.position();
@@ -129,7 +103,7 @@ fn read_step(bytes: &[u8], at: usize) -> (Step, usize, usize) {
 }
 
 /// A peer sent, under its own authentication, what no correct peer sends: its channel ends.
-fn violation(core: &Core, from: Rank) {
+pub(super) fn violation(core: &Core, from: Rank) {
     let _ = core.node.with(|i| i.violation(from));
 }
 
@@ -149,7 +123,7 @@ fn short(
             let data = &delivery.as_ref().expect("at rest between records").bytes(item)[start..end];
             call(core, handler, function, Short { core, from, data });
         }
-        Some(Registered::Stream(pool)) => {
+        Some(Registered::Stream(pool) | Registered::Lent(_, pool)) => {
             flush(core, delivery, run);
             let slot = begin(core, handler, pool, (from, None, (end - start) as u64));
             pool.with(|p| p.stream(slot).borrow_mut().arrive(item, start, end - start));
@@ -163,7 +137,7 @@ fn short(
 
 /// Calls a plain handler; a panic is a failure of that message alone (M-7).
 #[inline]
-fn call(core: &Core, handler: usize, function: &Plain, message: Short<'_>) {
+pub(super) fn call(core: &Core, handler: usize, function: &Plain, message: Short<'_>) {
     let from = message.from;
     let result = catch_unwind(AssertUnwindSafe(|| (function.borrow_mut())(message)));
     core.handled.set(core.handled.get() + 1);
@@ -196,7 +170,7 @@ fn first(
                 violation(core, incoming.0);
             }
         }
-        Some(Registered::Stream(pool)) => {
+        Some(Registered::Stream(pool) | Registered::Lent(_, pool)) => {
             let slot = begin(core, handler, pool, (incoming.0, Some(incoming), total));
             pool.with(|p| p.stream(slot).borrow_mut().arrive(item, start, end - start));
             if !whole {
@@ -236,7 +210,7 @@ fn more(
             return more_without_task(core, incoming, offset, data);
         }
     }
-    let Registered::Stream(pool) = &core.handlers[handler] else { return };
+    let Some(pool) = core.handlers[handler].stream() else { return };
     let (good, complete) = pool.with(|p| {
         let mut stream = p.stream(slot).borrow_mut();
         let good = offset == stream.arrived && offset + len as u64 <= stream.total;
@@ -302,7 +276,7 @@ fn abort(core: &Rc<Core>, delivery: &mut Option<Box<Delivery>>, run: &mut Run, i
 fn end_message(core: &Rc<Core>, incoming: Incoming, end: End) {
     let running = core.running.borrow_mut().remove(&incoming);
     if let Some(Running::Task { handler, slot }) = running {
-        let Registered::Stream(pool) = &core.handlers[handler] else { return };
+        let Some(pool) = core.handlers[handler].stream() else { return };
         pool.with(|p| p.stream(slot).borrow_mut().end = Some(end));
         poll_task(core, handler, slot);
     }
@@ -326,7 +300,7 @@ pub(crate) fn end_peers(core: &Rc<Core>) {
     }
 }
 
-fn begin(
+pub(super) fn begin(
     core: &Rc<Core>,
     handler: usize,
     pool: &StreamHandler,
@@ -341,7 +315,7 @@ fn begin(
 }
 
 /// Makes the handler's future; its code runs at the first poll, but making it may run code, too, and so may panic.
-fn start_task(core: &Rc<Core>, handler: usize, pool: &StreamHandler, slot: usize) {
+pub(super) fn start_task(core: &Rc<Core>, handler: usize, pool: &StreamHandler, slot: usize) {
     if core.live.get() > MAX_RUNNING {
         let why = format!("more than {MAX_RUNNING} handlers are suspended; the message was dropped");
         return finish(core, handler, slot, Err((why, false)));
@@ -356,7 +330,7 @@ fn start_task(core: &Rc<Core>, handler: usize, pool: &StreamHandler, slot: usize
 #[inline]
 fn flush(core: &Rc<Core>, delivery: &mut Option<Box<Delivery>>, run: &mut Run) {
     let Some((handler, slot)) = run.take() else { return };
-    let Registered::Stream(pool) = &core.handlers[handler] else { return };
+    let Some(pool) = core.handlers[handler].stream() else { return };
     let stream = pool.with(|p| p.stream(slot).clone());
     stream.borrow_mut().lend(delivery.take().expect("at rest between records"));
     poll_task(core, handler, slot);
@@ -365,7 +339,7 @@ fn flush(core: &Rc<Core>, delivery: &mut Option<Box<Delivery>>, run: &mut Run) {
 
 /// Polls one handler.
 pub(crate) fn poll_task(core: &Rc<Core>, handler: usize, slot: usize) {
-    let Registered::Stream(pool) = &core.handlers[handler] else { return };
+    let Some(pool) = core.handlers[handler].stream() else { return };
     let result = pool.with(|p| catch_unwind(AssertUnwindSafe(|| p.poll(slot))));
     match result {
         Ok(None) => {}
@@ -383,7 +357,7 @@ pub(crate) fn poll_task(core: &Rc<Core>, handler: usize, slot: usize) {
 
 /// A handler has come to its end, in whatever way; the rest of its message, if any, is passed over (M-7).
 fn finish(core: &Rc<Core>, handler: usize, slot: usize, result: Result<(), (String, bool)>) {
-    let Registered::Stream(pool) = &core.handlers[handler] else { return };
+    let Some(pool) = core.handlers[handler].stream() else { return };
     let (from, rest) = pool.with(|p| {
         let mut stream = p.stream(slot).borrow_mut();
         let from = stream.from;
@@ -395,6 +369,7 @@ fn finish(core: &Rc<Core>, handler: usize, slot: usize, result: Result<(), (Stri
             (incoming, rest)
         });
         stream.generation += 1;
+        stream.lease = None;
         (from, rest)
     });
     // Dropping the future runs the program's code, too.
@@ -460,7 +435,7 @@ pub(crate) fn absorb_events(core: &Rc<Core>) {
     }
 }
 
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+pub(super) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "panicked".to_owned())
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::incoming::{Message, Short};
+use super::loan::Lent;
 use super::stream::Stream;
 use crate::Result;
 use crate::core::{Core, SlotWaker};
@@ -19,6 +20,39 @@ pub(crate) type Plain = RefCell<Box<dyn FnMut(Short<'_>)>>;
 pub(crate) enum Registered {
     Short(Plain),
     Stream(StreamHandler),
+    /// What takes lent messages, and what collects the others.
+    Lent(LentHandler, StreamHandler),
+}
+
+/// A handler of lent messages.
+pub(crate) type LentHandler = Rc<RefCell<dyn FnMut(Lent)>>;
+
+impl Registered {
+    /// A handler of whole messages that may have been lent.
+    pub(crate) fn lent(handler: impl FnMut(Lent) + 'static) -> Registered {
+        let handler: LentHandler = Rc::new(RefCell::new(handler));
+        let collect = {
+            let handler = handler.clone();
+            move |mut message: Message| {
+                let handler = handler.clone();
+                async move {
+                    let lent = message.collect().await?;
+                    (handler.borrow_mut())(lent);
+                    Ok(())
+                }
+            }
+        };
+        Registered::Lent(handler, Box::new(Tasks::new(collect)).into())
+    }
+
+    /// What takes messages as they arrive, if it is such a handler.
+    #[inline]
+    pub(crate) fn stream(&self) -> Option<&StreamHandler> {
+        match self {
+            Registered::Short(_) => None,
+            Registered::Stream(pool) | Registered::Lent(_, pool) => Some(pool),
+        }
+    }
 }
 
 /// An `async` handler with its slots.

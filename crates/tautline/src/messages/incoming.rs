@@ -7,6 +7,7 @@ use std::task::Poll;
 
 use zerocopy::{FromBytes, IntoBytes};
 
+use super::loan::Lent;
 use super::stream::Stream;
 use crate::core::Core;
 use crate::{Endpoint, Error, Rank, Result};
@@ -93,12 +94,7 @@ impl Message {
         let mut done = 0;
         poll_fn(|_| {
             let step = self.with(|s| {
-                let mut at = done;
-                let took = s.take(out.len() - done, |part| {
-                    out[at..at + part.len()].copy_from_slice(part);
-                    at += part.len();
-                });
-                done += took;
+                done += s.take_into(&mut out[done..]);
                 if done == out.len() { Poll::Ready(Ok(())) } else { s.ready((out.len() - done) as u64) }
             });
             step.unwrap_or_else(|error| Poll::Ready(Err(error)))
@@ -117,13 +113,10 @@ impl Message {
         poll_fn(|_| {
             let step = self.with(|s| {
                 let ready = s.ready(size);
-                if let Poll::Ready(Ok(())) = ready {
-                    let out = value.as_mut_bytes();
-                    let mut at = 0;
-                    s.take(out.len(), |part| {
-                        out[at..at + part.len()].copy_from_slice(part);
-                        at += part.len();
-                    });
+                if let Poll::Ready(Ok(())) = ready
+                    && s.take_into(value.as_mut_bytes()) < size as usize
+                {
+                    return s.ready(size);
                 }
                 ready
             });
@@ -140,7 +133,11 @@ impl Message {
             let step = self.with(|s| {
                 let most = s.left().min(max as u64) as usize;
                 match s.ready(u64::from(most > 0)) {
-                    Poll::Ready(Ok(())) => Poll::Ready(Ok(s.take(most, &mut part))),
+                    Poll::Ready(Ok(())) => match s.take(most, &mut part) {
+                        // It was there, and is no more.
+                        0 if most > 0 => s.ready(1).map_ok(|()| 0),
+                        took => Poll::Ready(Ok(took)),
+                    },
                     Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
                     Poll::Pending => Poll::Pending,
                 }
@@ -157,6 +154,27 @@ impl Message {
         bytes.try_reserve_exact(usize::try_from(left).unwrap_or(usize::MAX)).map_err(Error::other)?;
         while self.read_with(usize::MAX, |part| bytes.extend_from_slice(part)).await? > 0 {}
         Ok(bytes)
+    }
+
+    /// The whole message as it was lent, to be read where its sender wrote it. Nothing if it was not lent, or part of it has been taken.
+    pub fn lent(&mut self) -> Option<Lent> {
+        self.with(|s| {
+            let held = s.lease.take_if(|held| s.taken == 0 && held.is_mapped())?;
+            s.taken = s.total;
+            Some(Lent::shared(held))
+        })
+        .ok()
+        .flatten()
+    }
+
+    /// The whole message: as it was lent, or collected.
+    pub(crate) async fn collect(&mut self) -> Result<Lent> {
+        if let Some(lent) = self.lent() {
+            return Ok(lent);
+        }
+        let bytes = self.read_to_end().await?;
+        let core = self.core.upgrade().ok_or(Error::Stale)?;
+        Ok(Lent::own(&core, self.from, bytes))
     }
 
     /// Passes over `bytes` bytes.

@@ -6,17 +6,21 @@
 mod dispatch;
 pub(crate) mod handlers;
 mod incoming;
+mod loan;
 mod outgoing;
 pub(crate) mod stream;
+mod whole;
 
 pub use crate::core::Failure;
 pub use incoming::{Message, Short};
+pub use loan::{Lent, Loan};
 pub use outgoing::Outgoing;
 
 /// What [`crate::Endpoint`] drives.
 pub(crate) mod dispatch_all {
-    pub(crate) use super::dispatch::{absorb_events as absorb, dispatch, frames};
+    pub(crate) use super::dispatch::{absorb_events as absorb, dispatch};
     use super::dispatch::{end_peers, poll_task, retry_grants};
+    pub(crate) use super::whole::frames;
     use crate::core::Core;
     use std::rc::Rc;
 

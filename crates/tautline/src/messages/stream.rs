@@ -5,8 +5,12 @@ use std::task::Poll;
 
 use tautline_node::Delivery;
 
+use super::loan::Held;
 use crate::core::Incoming;
 use crate::{Error, Rank, Result};
+
+/// Bytes of a lent message that are shown at a time: they stay in the first cache.
+const PART: usize = 16 << 10;
 
 /// Why no more bytes will come.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +36,8 @@ pub(crate) struct Stream {
     at: usize,
     lent: Option<Box<Delivery>>,
     ranges: VecDeque<(u32, u32, u32)>,
+    /// All of the message, where its sender wrote it.
+    pub(crate) lease: Option<Held>,
 }
 
 impl Stream {
@@ -47,6 +53,13 @@ impl Stream {
         self.buffer.clear();
         self.at = 0;
         self.ranges.clear();
+        self.lease = None;
+    }
+
+    /// All of the message is there, elsewhere.
+    pub(crate) fn arrive_lent(&mut self, message: Held) {
+        self.arrived = self.total;
+        self.lease = Some(message);
     }
 
     /// Notes bytes of a delivery that will be lent.
@@ -77,6 +90,9 @@ impl Stream {
 
     /// Bytes that can be taken now.
     pub(crate) fn available(&self) -> usize {
+        if self.lease.is_some() {
+            return self.left() as usize;
+        }
         let lent: usize = self.ranges.iter().map(|(_, _, len)| *len as usize).sum();
         self.buffer.len() - self.at + lent
     }
@@ -100,8 +116,56 @@ impl Stream {
         }
     }
 
+    /// Takes up to `out.len()` bytes; returns how many.
+    #[inline]
+    pub(crate) fn take_into(&mut self, out: &mut [u8]) -> usize {
+        if let Some(lent) = &self.lease {
+            let take = out.len().min(self.left() as usize);
+            if !lent.copy_to(self.taken as usize, &mut out[..take]) {
+                self.lose();
+                return 0;
+            }
+            self.taken += take as u64;
+            return take;
+        }
+        let mut at = 0;
+        self.take(out.len(), |part| {
+            out[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        })
+    }
+
+    /// The sender died with the message.
+    #[cold]
+    fn lose(&mut self) {
+        self.lease = None;
+        self.end = Some(End::PeerGone(crate::Down::Exited));
+    }
+
+    /// As [`Stream::take`], of a message that was lent.
+    #[cold]
+    fn take_lent(&mut self, max: usize, mut part: impl FnMut(&[u8])) -> usize {
+        let most = max.min(self.left() as usize);
+        let mut done = 0;
+        let mut buffer = std::mem::take(&mut self.buffer);
+        while done < most {
+            buffer.resize(PART.min(most - done), 0);
+            if self.lease.is_none() || self.take_into(&mut buffer) == 0 {
+                break;
+            }
+            done += buffer.len();
+            part(&buffer);
+        }
+        buffer.clear();
+        self.buffer = buffer;
+        done
+    }
+
     /// Takes up to `max` bytes in as few parts as they lie in, oldest first; returns how many were taken.
     pub(crate) fn take(&mut self, max: usize, mut part: impl FnMut(&[u8])) -> usize {
+        if self.lease.is_some() {
+            return self.take_lent(max, part);
+        }
         let mut done = 0;
         let waiting = (self.buffer.len() - self.at).min(max);
         if waiting > 0 {

@@ -93,7 +93,12 @@ pub fn start(launcher: &Launcher, rank: Rank, role: &str) -> Process {
 pub fn live() {
     let role = std::env::var(ROLE).unwrap();
     let size = if role == "crowd" { 3 } else { 2 };
-    let (builder, _) = listener(size, Config::default());
+    let mut config = Config::default();
+    if role == "lend" {
+        // Half of its long messages are copied by their receiver.
+        config.single_copy = Some(50_000);
+    }
+    let (builder, _) = listener(size, config);
     let ep = builder.join().unwrap();
     match role.as_str() {
         "crowd" => return crowd(&ep),
@@ -104,6 +109,7 @@ pub fn live() {
     ep.send(SURVIVOR, "data", &message(stream, 0)).unwrap();
     match role.as_str() {
         "talk" | "full" => talk(&ep, stream),
+        "lend" => lend(&ep, stream),
         "listen" => loop {
             ep.extract(usize::MAX).unwrap();
             ep.wait(None).unwrap();
@@ -138,6 +144,22 @@ fn hoard(ep: &Endpoint) {
 fn talk(ep: &Endpoint, stream: u64) {
     for number in 1.. {
         ep.send(SURVIVOR, "data", &message(stream, number)).unwrap();
+        while ep.extract(usize::MAX).unwrap() > 0 {}
+    }
+}
+
+/// Lends every other message, sends the rest, takes what comes.
+fn lend(ep: &Endpoint, stream: u64) {
+    for number in 1.. {
+        let bytes = message(stream, number);
+        if (number / SIZES.len() as u64).is_multiple_of(2) {
+            let mut loan = ep.loan(SURVIVOR, bytes.len()).unwrap();
+            assert!(loan.is_shared());
+            loan.copy_from_slice(&bytes);
+            loan.send("data").unwrap();
+        } else {
+            ep.send(SURVIVOR, "data", &bytes).unwrap();
+        }
         while ep.extract(usize::MAX).unwrap() > 0 {}
     }
 }

@@ -1,0 +1,178 @@
+//! Messages that stay where they are: the sender lends them, the receiver reads them in place and gives them back (S-8).
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tautline_mem::Segment;
+use tautline_mem::pool::{MAX_PIECES, Piece, Pool, View};
+use tautline_mem::returns::{Giver, Returns};
+use tautline_mem::ring::Corrupt;
+
+use crate::sys::local;
+
+use super::{RETURNS_LEN, RING_LEN, Shm, Side};
+
+/// What each side lends the other.
+#[derive(Debug)]
+pub(super) struct Lending {
+    /// What we lend from, and where it comes back.
+    pool: Option<Pool>,
+    returns: Returns,
+    /// What is lent to us, and where we give it back.
+    view: Option<Arc<View>>,
+    giver: Giver,
+    /// Where we say that we may read the other process, and where it says so of us.
+    may: (usize, usize),
+    segment: Arc<Segment>,
+    outside: Option<Arc<Outside>>,
+}
+
+/// Another process, as memory to copy from (S-9).
+#[derive(Debug)]
+pub struct Outside {
+    pid: i32,
+    process: OwnedFd,
+}
+
+impl Outside {
+    /// Copies bytes out of it. An error if it cannot be read there, or is no more: then what was read may be another process's.
+    pub fn read(&self, address: u64, out: &mut [u8]) -> io::Result<()> {
+        local::read_process(self.pid, address, out)?;
+        if local::is_readable(self.process.as_fd()) {
+            return Err(io::Error::from_raw_os_error(libc::ESRCH));
+        }
+        Ok(())
+    }
+}
+
+impl Lending {
+    pub(super) fn new(segment: &Arc<Segment>, side: Side, pool: Option<Pool>, view: Option<View>) -> Lending {
+        let (ours, theirs) = match side {
+            Side::Caller => (2 * RING_LEN, 2 * RING_LEN + RETURNS_LEN),
+            Side::Callee => (2 * RING_LEN + RETURNS_LEN, 2 * RING_LEN),
+        };
+        Lending {
+            pool,
+            returns: Returns::new(segment.clone(), ours, MAX_PIECES),
+            view: view.map(Arc::new),
+            giver: Giver::new(segment.clone(), theirs, MAX_PIECES),
+            may: (theirs + 8 * MAX_PIECES, ours + 8 * MAX_PIECES),
+            segment: segment.clone(),
+            outside: None,
+        }
+    }
+}
+
+/// Why there is no piece to lend.
+#[derive(Debug)]
+pub enum Lack {
+    /// There never will be: nothing can be lent to this peer, or not so much.
+    Never,
+    /// Others must come back first.
+    Now,
+    /// The system has no memory.
+    Memory(io::Error),
+}
+
+impl Shm {
+    /// Takes what came back into the pool again.
+    fn collect(&mut self) {
+        let Some(pool) = &mut self.lending.pool else { return };
+        while let Some(number) = self.lending.returns.take() {
+            if pool.returned(number) == Err(Corrupt) {
+                self.corrupt = true;
+                return;
+            }
+        }
+    }
+
+    /// A piece of memory that the other side can read, to be filled.
+    pub fn loan(&mut self, len: usize) -> Result<Piece, Lack> {
+        self.collect();
+        match &mut self.lending.pool {
+            Some(pool) if pool.could_take(len) => match pool.take(len) {
+                Ok(Some(piece)) => Ok(piece),
+                Ok(None) => Err(Lack::Now),
+                Err(error) => Err(Lack::Memory(error)),
+            },
+            _ => Err(Lack::Never),
+        }
+    }
+
+    /// Takes back a piece that was not lent.
+    pub fn unloan(&mut self, piece: Piece) {
+        if let Some(pool) = &mut self.lending.pool {
+            pool.give(piece);
+        }
+    }
+
+    /// The other side has been told of the piece, and reads it until it gives its number back.
+    pub fn lent(&mut self, piece: Piece) {
+        if let Some(pool) = &mut self.lending.pool {
+            pool.lend(piece);
+        }
+    }
+
+    /// Finds out whether this process may read the other one, where it should find `known`, and says so.
+    pub fn try_to_read(&mut self, beacon: u64, known: u64) {
+        let Ok(pid) = local::pid_behind(&self.socket) else { return };
+        let Ok(process) = self.process.try_clone() else { return };
+        let outside = Outside { pid, process };
+        let mut found = [0; 8];
+        if outside.read(beacon, &mut found).is_ok() && u64::from_ne_bytes(found) == known {
+            self.lending.outside = Some(Arc::new(outside));
+            self.lending.segment.word(self.lending.may.0).store(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The other process, if this one may read it.
+    pub fn outside(&self) -> Option<&Arc<Outside>> {
+        self.lending.outside.as_ref()
+    }
+
+    /// Whether the other side may read this process.
+    #[inline]
+    pub fn is_open_to_it(&self) -> bool {
+        self.lending.segment.word(self.lending.may.1).load(Ordering::Relaxed) == 1
+    }
+
+    /// A number for bytes of this process that the other side is to read; nothing if there is none left.
+    pub fn refer(&mut self) -> Option<u32> {
+        self.collect();
+        self.lending.pool.as_mut()?.refer()
+    }
+
+    /// The other side was not told of the number after all.
+    pub fn unrefer(&mut self, number: u32) {
+        if let Some(pool) = &mut self.lending.pool {
+            let _ = pool.returned(number);
+            pool.is_done(number);
+        }
+    }
+
+    /// Whether the other side has given back a number of [`Shm::refer`]; true once. Also if the channel is spoilt: then there is nothing to wait for.
+    pub fn is_read(&mut self, number: u32) -> bool {
+        self.collect();
+        self.corrupt || self.lending.pool.as_mut().is_none_or(|pool| pool.is_done(number))
+    }
+
+    /// Whether something has come back since the last [`Shm::loan`].
+    pub fn has_returns(&self) -> bool {
+        !self.lending.returns.is_empty()
+    }
+
+    /// The memory that the other side lends from.
+    pub fn view(&self) -> Option<&Arc<View>> {
+        self.lending.view.as_ref()
+    }
+
+    /// Gives a number back: what goes by it is no longer read. Wakes the other side if it sleeps: it may wait for that.
+    pub fn give_back(&mut self, number: u32) {
+        self.lending.giver.give(number);
+        if self.tx.must_ring(self.barrier) {
+            self.ring();
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! Memory that one process writes and another only reads: pieces are taken from it, filled, lent, and given back (S-8).
+//!
+//! The kernel keeps the other side from writing there (`F_SEAL_FUTURE_WRITE`), so the owner may look at its pieces as at any memory of its own. The reader may not:
+//! for it nothing stays as it is, and so it gets copies.
+
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+use crate::ring::Corrupt;
+
+/// Pieces that may be out at a time.
+pub const MAX_PIECES: usize = 256;
+/// A pool's size is a multiple of this.
+pub const POOL_UNIT: usize = 64 << 10;
+
+const LINE: usize = 64;
+const PAGE: usize = 4096;
+/// Memory is asked for so much at a time.
+const STEP: usize = 2 << 20;
+
+/// What keeps the memory from being taken away under its readers, and from being written by them.
+const SEALS: SealFlags =
+    SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::FUTURE_WRITE).union(SealFlags::SEAL);
+
+/// A whole file, mapped.
+#[derive(Debug)]
+struct Map {
+    at: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the mapping is unmapped only by drop, and is reached only as `Piece` and `View` say.
+unsafe impl Send for Map {}
+// SAFETY: as above.
+unsafe impl Sync for Map {}
+
+impl Map {
+    fn new(fd: &OwnedFd, len: usize, protection: ProtFlags) -> io::Result<Map> {
+        let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+        // SAFETY: a fresh mapping of a whole file, at an address of the kernel's choice; nothing else refers to it.
+        let at = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, protection, flags, fd, 0)? };
+        let map = Map { at: NonNull::new(at.cast()).expect("a mapping is nowhere near zero"), len };
+        // SAFETY: the range is the mapping just made. A forked child has no use for it, and must not write there.
+        unsafe { rustix::mm::madvise(at, len, Advice::LinuxDontFork)? };
+        Ok(map)
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        // SAFETY: the range is the mapping made in `new`, and nothing borrowed from self is left.
+        unsafe {
+            let _ = rustix::mm::munmap(self.at.as_ptr().cast(), self.len);
+        }
+    }
+}
+
+/// What has become of a number that pieces go by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Free,
+    /// The program fills it.
+    Taken,
+    /// The other side reads it: where it starts, and how much room it takes.
+    Lent(usize, usize),
+    /// The other side reads memory that is not of this pool.
+    Elsewhere,
+    /// It has done so.
+    Done,
+}
+
+/// The memory of whoever lends.
+#[derive(Debug)]
+pub struct Pool {
+    map: Arc<Map>,
+    fd: OwnedFd,
+    /// What is free, in order: where it starts, and how long it is. Neighbours are joined.
+    free: Vec<(usize, usize)>,
+    /// Up to here the kernel has given us memory.
+    committed: usize,
+    states: Box<[State]>,
+    numbers: Vec<u32>,
+}
+
+/// A piece of a pool that belongs to whoever holds it, until it is lent or given back. One that is just dropped stays taken.
+#[derive(Debug)]
+pub struct Piece {
+    map: Arc<Map>,
+    start: usize,
+    len: usize,
+    room: usize,
+    number: u32,
+}
+
+impl Piece {
+    /// Its number in its pool, where in the pool it starts, and how long it is.
+    pub fn place(&self) -> (u32, u64, u64) {
+        (self.number, self.start as u64, self.len as u64)
+    }
+}
+
+impl Deref for Piece {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: within the mapping, which lives as long as self. No two pieces overlap, nothing else of this process refers to a piece, and no
+        // other process can write there: the memory was sealed before anybody else had it.
+        unsafe { std::slice::from_raw_parts(self.map.at.as_ptr().add(self.start), self.len) }
+    }
+}
+
+impl DerefMut for Piece {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`; others may read along, by copies that may come out torn, which is their concern.
+        unsafe { std::slice::from_raw_parts_mut(self.map.at.as_ptr().add(self.start), self.len) }
+    }
+}
+
+impl Pool {
+    /// Makes one of `len` bytes, rounded up; memory is used only where pieces are.
+    pub fn create(len: usize) -> io::Result<Pool> {
+        let len = len.max(1).next_multiple_of(POOL_UNIT);
+        let fd =
+            rustix::fs::memfd_create(c"tautline-loans", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        rustix::fs::ftruncate(&fd, len as u64)?;
+        let map = Map::new(&fd, len, ProtFlags::READ | ProtFlags::WRITE)?;
+        // From here on nobody else can map it to write.
+        rustix::fs::fcntl_add_seals(&fd, SEALS)?;
+        let mut free = Vec::with_capacity(MAX_PIECES + 1);
+        free.push((0, len));
+        Ok(Pool {
+            map: Arc::new(map),
+            fd,
+            free,
+            committed: 0,
+            states: vec![State::Free; MAX_PIECES].into_boxed_slice(),
+            numbers: (0..MAX_PIECES as u32).rev().collect(),
+        })
+    }
+
+    /// Its descriptor, to be handed to the other process.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// How many bytes there are in all, free or not.
+    pub fn size(&self) -> usize {
+        self.map.len
+    }
+
+    /// Takes a piece; its bytes are whatever was there before. Nothing if there is no room now; an error if the system has no memory.
+    pub fn take(&mut self, len: usize) -> io::Result<Option<Piece>> {
+        let grain = if len < PAGE { LINE } else { PAGE };
+        let Some(room) = len.max(1).checked_next_multiple_of(grain) else { return Ok(None) };
+        let Some(at) =
+            self.free.iter().position(|(start, free)| start.next_multiple_of(grain) - start + room <= *free)
+        else {
+            return Ok(None);
+        };
+        let Some(&number) = self.numbers.last() else { return Ok(None) };
+        let (from, free) = self.free[at];
+        let start = from.next_multiple_of(grain);
+        self.commit(start + room)?;
+        self.numbers.pop();
+        self.states[number as usize] = State::Taken;
+        // What was left out before it for alignment belongs to it, too.
+        let room = start - from + room;
+        if room == free {
+            self.free.remove(at);
+        } else {
+            self.free[at] = (from + room, free - room);
+        }
+        Ok(Some(Piece { map: self.map.clone(), start, len, room, number }))
+    }
+
+    /// Makes sure that there is memory up to `end`: better an error here than a signal when it is written.
+    fn commit(&mut self, end: usize) -> io::Result<()> {
+        if end <= self.committed {
+            return Ok(());
+        }
+        let end = end.next_multiple_of(STEP).min(self.map.len);
+        let (from, len) = (self.committed, end - self.committed);
+        rustix::fs::fallocate(&self.fd, FallocateFlags::empty(), from as u64, len as u64)?;
+        // SAFETY: the range is within the mapping; this changes nothing in it, but spares the writer the faults. Older kernels do not know it.
+        unsafe {
+            let at = self.map.at.as_ptr().add(from).cast();
+            let _ = rustix::mm::madvise(at, len, Advice::LinuxPopulateWrite);
+        }
+        self.committed = end;
+        Ok(())
+    }
+
+    /// Whether a piece of `len` bytes could be taken if nothing else were.
+    pub fn could_take(&self, len: usize) -> bool {
+        len <= self.map.len
+    }
+
+    /// Takes back a piece that was not lent.
+    ///
+    /// # Panics
+    /// If it is of another pool.
+    #[allow(clippy::needless_pass_by_value)]
+    pub fn give(&mut self, piece: Piece) {
+        let (start, room) = self.extent(&piece);
+        self.free_number(piece.number);
+        self.free_range(start, room);
+    }
+
+    /// The other side is going to read the piece, until it returns its number.
+    ///
+    /// # Panics
+    /// If it is of another pool.
+    #[allow(clippy::needless_pass_by_value)]
+    pub fn lend(&mut self, piece: Piece) {
+        let (start, room) = self.extent(&piece);
+        self.states[piece.number as usize] = State::Lent(start, room);
+    }
+
+    fn extent(&self, piece: &Piece) -> (usize, usize) {
+        let known = Arc::ptr_eq(&piece.map, &self.map) && self.states[piece.number as usize] == State::Taken;
+        assert!(known, "a piece of another pool");
+        let aligned = if piece.len < PAGE { LINE } else { PAGE };
+        let before = piece.room - piece.len.max(1).next_multiple_of(aligned);
+        (piece.start - before, piece.room)
+    }
+
+    /// A number for memory elsewhere that the other side is going to read; nothing if there is none left.
+    pub fn refer(&mut self) -> Option<u32> {
+        let number = self.numbers.pop()?;
+        self.states[number as usize] = State::Elsewhere;
+        Some(number)
+    }
+
+    /// Whether the other side has returned a number of [`Pool::refer`]; it is free again then.
+    pub fn is_done(&mut self, number: u32) -> bool {
+        let done = self.states[number as usize] == State::Done;
+        if done {
+            self.free_number(number);
+        }
+        done
+    }
+
+    /// The other side says that it no longer reads what goes by this number.
+    pub fn returned(&mut self, number: u32) -> Result<(), Corrupt> {
+        match self.states.get(number as usize) {
+            Some(&State::Lent(start, room)) => {
+                self.free_number(number);
+                self.free_range(start, room);
+                Ok(())
+            }
+            Some(State::Elsewhere) => {
+                self.states[number as usize] = State::Done;
+                Ok(())
+            }
+            _ => Err(Corrupt),
+        }
+    }
+
+    fn free_number(&mut self, number: u32) {
+        self.states[number as usize] = State::Free;
+        self.numbers.push(number);
+    }
+
+    fn free_range(&mut self, start: usize, len: usize) {
+        let at = self.free.partition_point(|(from, _)| *from < start);
+        let (mut start, mut len, mut at) = (start, len, at);
+        if at > 0 && self.free[at - 1].0 + self.free[at - 1].1 == start {
+            at -= 1;
+            (start, len) = (self.free[at].0, self.free[at].1 + len);
+            self.free.remove(at);
+        }
+        match self.free.get_mut(at) {
+            Some(next) if start + len == next.0 => *next = (start, len + next.1),
+            _ => self.free.insert(at, (start, len)),
+        }
+    }
+}
+
+/// The memory of a lender, as the other side sees it: it may change at any time, and cannot be written.
+#[derive(Debug)]
+pub struct View(Map);
+
+impl View {
+    /// Maps what another process lends from. Refused unless it is sealed and has exactly `len` bytes: it could vanish later otherwise.
+    pub fn attach(fd: &OwnedFd, len: usize) -> io::Result<View> {
+        let unfit = |why: &str| Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        if !rustix::fs::fcntl_get_seals(fd)?.contains(SEALS) {
+            return unfit("the pool is not sealed");
+        }
+        if len == 0 || rustix::fs::fstat(fd)?.st_size as u64 != len as u64 {
+            return unfit("the pool has the wrong size");
+        }
+        Ok(View(Map::new(fd, len, ProtFlags::READ)?))
+    }
+
+    /// Whether it has bytes from `at` to `at + len`.
+    #[inline]
+    pub fn has(&self, at: u64, len: u64) -> bool {
+        at.checked_add(len).is_some_and(|end| end <= self.0.len as u64)
+    }
+
+    /// Copies bytes out.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    #[inline]
+    pub fn copy_out(&self, at: usize, bytes: &mut [u8]) {
+        assert!(at <= self.0.len && bytes.len() <= self.0.len - at);
+        // SAFETY: the range is within the mapping, and private memory does not overlap it. If the owner writes there meanwhile, the bytes are
+        // anybody's guess, and any bytes are valid.
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.0.at.as_ptr().add(at), bytes.as_mut_ptr(), bytes.len());
+        };
+    }
+
+    /// Where a byte lies: for programs that trust the lender not to write any more, and say so with `unsafe` of their own.
+    ///
+    /// # Panics
+    /// If there is no such byte.
+    pub fn as_ptr(&self, at: usize) -> *const u8 {
+        assert!(at <= self.0.len);
+        // SAFETY: within the mapping, or one past it.
+        unsafe { self.0.at.as_ptr().add(at) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,111 @@
+use super::*;
+
+fn pair(len: usize) -> (Pool, View) {
+    let pool = Pool::create(len).unwrap();
+    let view = View::attach(&pool.fd().try_clone_to_owned().unwrap(), pool.size()).unwrap();
+    (pool, view)
+}
+
+/// S-8: what the lender writes the other side reads, and a returned piece can be taken again.
+#[test]
+fn lent_and_returned() {
+    let (mut pool, view) = pair(1 << 20);
+    let mut piece = pool.take(10_000).unwrap().unwrap();
+    piece.fill(7);
+    piece[9_999] = 8;
+    let (number, at, len) = piece.place();
+    assert!(view.has(at, len) && !view.has(at, 1 << 21) && !view.has(u64::MAX, 2));
+    pool.lend(piece);
+    let mut got = vec![0; 10_000];
+    view.copy_out(at as usize, &mut got);
+    assert!(got[..9_999].iter().all(|b| *b == 7) && got[9_999] == 8);
+    assert_eq!(pool.take(1 << 20).unwrap().map(|p| p.place()), None, "part of it is lent");
+    pool.returned(number).unwrap();
+    assert_eq!(pool.returned(number), Err(Corrupt), "returned twice");
+    assert_eq!(pool.returned(u32::MAX), Err(Corrupt), "never lent");
+    assert!(pool.take(1 << 20).unwrap().is_some());
+}
+
+/// S-8: the other side cannot write there, in whatever way it tries; what is not sealed so is refused.
+#[test]
+fn the_other_side_cannot_write() {
+    let pool = Pool::create(1 << 16).unwrap();
+    let fd = pool.fd().try_clone_to_owned().unwrap();
+    assert!(Map::new(&fd, pool.size(), ProtFlags::READ | ProtFlags::WRITE).is_err());
+    assert!(rustix::io::write(&fd, b"x").is_err());
+    assert!(rustix::fs::ftruncate(&fd, 0).is_err());
+    let again = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd));
+    let other = std::fs::OpenOptions::new().write(true).read(true).open(again).unwrap();
+    assert!(Map::new(&other.into(), pool.size(), ProtFlags::READ | ProtFlags::WRITE).is_err());
+    assert!(View::attach(&fd, 1 << 17).unwrap_err().to_string().contains("wrong size"));
+    let bare = rustix::fs::memfd_create(c"bare", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+    rustix::fs::ftruncate(&bare, 1 << 16).unwrap();
+    assert!(View::attach(&bare, 1 << 16).unwrap_err().to_string().contains("not sealed"));
+}
+
+/// No two pieces overlap, whatever is taken and returned in whatever order; in the end all is one again.
+#[test]
+fn pieces_are_apart() {
+    let (mut pool, _view) = pair(4 << 20);
+    let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut next = |below: u64| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed % below
+    };
+    let mut held: Vec<(Piece, u8)> = Vec::new();
+    let mut lent: Vec<u32> = Vec::new();
+    for step in 0..20_000 {
+        match next(4) {
+            0 | 1 => {
+                let len = if next(2) == 0 { next(300) } else { next(300_000) };
+                if let Some(mut piece) = pool.take(len as usize).unwrap() {
+                    assert!(piece.len() < PAGE || (piece.as_ptr() as usize).is_multiple_of(PAGE));
+                    piece.fill(step as u8);
+                    held.push((piece, step as u8));
+                }
+            }
+            2 if !held.is_empty() => {
+                let (piece, mark) = held.swap_remove(next(held.len() as u64) as usize);
+                assert!(piece.iter().all(|b| *b == mark), "another piece wrote there");
+                if next(2) == 0 {
+                    pool.give(piece);
+                } else {
+                    lent.push(piece.place().0);
+                    pool.lend(piece);
+                }
+            }
+            _ if !lent.is_empty() => {
+                let number = lent.swap_remove(next(lent.len() as u64) as usize);
+                pool.returned(number).unwrap();
+            }
+            _ => {}
+        }
+        assert!(pool.free.is_sorted() && pool.free.windows(2).all(|w| w[0].0 + w[0].1 < w[1].0));
+    }
+    held.into_iter().for_each(|(piece, _)| pool.give(piece));
+    lent.into_iter().for_each(|number| pool.returned(number).unwrap());
+    assert_eq!(pool.free, [(0, 4 << 20)]);
+    assert_eq!(pool.numbers.len(), MAX_PIECES);
+}
+
+/// There are so many numbers and no more; what is referred to elsewhere takes one, too.
+#[test]
+fn numbers_run_out() {
+    let (mut pool, _view) = pair(1 << 20);
+    let elsewhere = pool.refer().unwrap();
+    let pieces: Vec<_> = std::iter::from_fn(|| pool.take(8).unwrap()).collect();
+    assert_eq!(pieces.len(), MAX_PIECES - 1);
+    assert!(pool.refer().is_none() && !pool.is_done(elsewhere));
+    pool.returned(elsewhere).unwrap();
+    assert!(pool.is_done(elsewhere));
+    assert!(pool.refer().is_some());
+}
+
+#[test]
+#[should_panic = "another pool"]
+fn a_strangers_piece_is_refused() {
+    let (mut a, mut b) = (Pool::create(1 << 16).unwrap(), Pool::create(1 << 16).unwrap());
+    b.give(a.take(8).unwrap().unwrap());
+}

@@ -1,0 +1,63 @@
+//! Lending messages to peers on this host, and reading what they lend (M-9).
+
+use tautline_wire::record::Where;
+
+use super::Endpoint;
+use crate::near::{Lease, Loan, Offer};
+use crate::peer::Key;
+use crate::{Rank, SendError};
+
+impl Endpoint {
+    /// Memory that a peer on this host can read, to be filled and lent. Nothing if it cannot be lent so much; [`SendError::WouldBlock`] while what
+    /// was lent before must come back first, or the peer is being connected to. It must be lent, or given back.
+    pub fn try_loan(&self, peer: Rank, len: usize) -> Result<Option<Loan>, SendError> {
+        let (mut interface, now) = self.enter()?;
+        interface.loan(now, peer, len).inspect_err(|_| interface.service(now))
+    }
+
+    /// Gives back what was not lent.
+    pub fn unloan(&self, loan: Loan) {
+        let _ = self.with(|i| i.unloan(loan));
+    }
+
+    /// Sends what was filled as a message, by lending it; what `loan` held is gone then. False, with nothing sent, if the handler takes only messages that
+    /// fit a frame. Never blocks.
+    #[inline]
+    pub fn try_lend(&self, key: Key, loan: &mut Option<Loan>) -> Result<bool, SendError> {
+        if !self.shared.fork.is_mine() {
+            return Err(SendError::Forked);
+        }
+        let mut interface = self.shared.lock();
+        self.shared.presence.polled();
+        let lent = interface.lend(key, loan);
+        if lent.is_err() {
+            let now = self.shared.arrive(&mut interface);
+            interface.service(now);
+        }
+        lent
+    }
+
+    /// Lets a peer on this host copy a message out of this process by itself. Nothing, with nothing sent, if that cannot be: then it is to be sent as any other. `bytes` must stay as
+    /// they are until [`Endpoint::is_read`] says so, or the peer reads something else. Never blocks.
+    pub fn try_offer(&self, peer: Rank, key: Key, bytes: &[u8]) -> Result<Option<Offer>, SendError> {
+        let (mut interface, now) = self.enter()?;
+        interface.offer(now, peer, key, bytes).inspect_err(|_| interface.service(now))
+    }
+
+    /// Whether the peer has read what it was offered, or is gone; [`SendError::WouldBlock`] if not yet. Asked once more after that, it is nonsense.
+    pub fn is_read(&self, offer: &Offer) -> Result<(), SendError> {
+        self.with(|i| i.is_read(offer))?
+    }
+
+    /// What a peer lends us, as its record says; nothing if there is no such thing. It must be given back with [`Endpoint::end_lease`].
+    #[inline]
+    pub fn lease(&self, from: (Rank, u32), number: u32, at: Where, len: u64) -> Option<Lease> {
+        self.with(|i| i.lease(from, number, at, len)).ok().flatten()
+    }
+
+    /// Gives back what a peer lent us.
+    #[inline]
+    pub fn end_lease(&self, lease: &Lease) {
+        let _ = self.with(|i| i.end_lease((lease.peer, lease.incarnation), lease.number));
+    }
+}

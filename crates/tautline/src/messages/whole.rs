@@ -1,0 +1,92 @@
+//! Whole messages from peers on this host, from the memory that is shared with them straight to their handlers.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+
+use tautline_node::wire::{Record, Records, SHORT_LEN, Where};
+use tautline_node::{Found, Taken};
+
+use super::dispatch::{begin, call, panic_text, poll_task, start_task, violation};
+use super::handlers::Registered;
+use super::incoming::Short;
+use super::loan::{Held, Lent};
+use crate::core::Core;
+
+/// Runs the handlers of whole messages from peers on this host as they are found, up to `limit` bytes. Whatever takes more than that is left to the long way. Returns how many bytes were taken; nothing if everything else is to be looked at.
+#[inline]
+pub(crate) fn frames(core: &Rc<Core>, limit: usize) -> crate::Result<Option<usize>> {
+    // Nobody else has it: extraction is not entered twice.
+    let mut taken = core.taken.borrow_mut();
+    let mut bytes = 0;
+    while bytes < limit {
+        match core.node.take_frames(limit - bytes, &mut taken)? {
+            Found::Frames => {}
+            Found::Nothing => return Ok(Some(bytes)),
+            Found::Rest => break,
+        }
+        for (i, frame) in taken.frames().enumerate() {
+            if !whole(core, &taken, frame) {
+                core.node.put_back(&taken, i)?;
+                return Ok((bytes > 0).then_some(bytes));
+            }
+            bytes += frame.len();
+        }
+        if !taken.has_more() {
+            // Looking again costs, and would find nothing.
+            return Ok(Some(bytes));
+        }
+    }
+    Ok((bytes > 0).then_some(bytes))
+}
+
+/// Runs the handler of a frame that is one whole message for a plain function. False if it is not.
+#[inline]
+fn whole(core: &Rc<Core>, taken: &Taken, frame: &[u8]) -> bool {
+    let (handler, data) = match Records::new(frame, 0).next() {
+        Some(Ok(Record::Short { handler, data })) => (handler, data),
+        Some(Ok(Record::Lend { handler, number, at, len })) => {
+            return whole_lent(core, taken, handler.into(), (number, at, len));
+        }
+        _ => return false,
+    };
+    let from = taken.from();
+    if SHORT_LEN + data.len() != frame.len() {
+        return false;
+    }
+    let Some(Registered::Short(function)) = core.handlers.get(usize::from(handler)) else { return false };
+    call(core, handler.into(), function, Short { core, from, data });
+    true
+}
+
+/// Runs the handler of a frame that lends a message, if it takes such messages. False if it is to be left to the long way.
+#[inline]
+fn whole_lent(core: &Rc<Core>, taken: &Taken, handler: usize, (number, at, len): (u32, Where, u64)) -> bool {
+    let Some(Registered::Lent(..)) = core.handlers.get(handler) else { return false };
+    let from = (taken.from(), taken.incarnation());
+    let Some(lease) = core.node.lease(from, number, at, len) else { return false };
+    lent(core, handler, Held::new(core, taken.from(), lease));
+    true
+}
+
+/// Hands a lent message to its handler.
+pub(super) fn lent(core: &Rc<Core>, handler: usize, message: Held) {
+    let from = message.from();
+    match core.handlers.get(handler) {
+        Some(Registered::Lent(function, _)) if message.is_mapped() => {
+            let message = Lent::shared(message);
+            let result = catch_unwind(AssertUnwindSafe(|| (function.borrow_mut())(message)));
+            core.handled.set(core.handled.get() + 1);
+            if let Err(panic) = result {
+                core.fail(handler, from, panic_text(&*panic), true);
+            }
+        }
+        Some(Registered::Stream(pool) | Registered::Lent(_, pool)) => {
+            let slot = begin(core, handler, pool, (from, None, message.len()));
+            pool.with(|p| p.stream(slot).borrow_mut().arrive_lent(message));
+            start_task(core, handler, pool, slot);
+            poll_task(core, handler, slot);
+        }
+        // No correct peer lends to a handler that takes only short messages.
+        Some(Registered::Short(_)) | None => violation(core, from),
+    }
+}

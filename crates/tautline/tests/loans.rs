@@ -1,0 +1,349 @@
+//! Messages that are lent instead of copied (M-9, S-8).
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
+mod common;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use common::{await_event, config, jobs, join, run, run_jobs, run_over};
+use tautline::{DeviceName, Down, Endpoint, Error, Event, Lent, Message, SendError, Short};
+
+/// The byte at a place of the message with a number.
+fn byte(number: usize, at: usize) -> u8 {
+    (number * 31 + at * 7 + at / 251) as u8
+}
+
+fn fill(number: usize, bytes: &mut [u8]) {
+    bytes.iter_mut().enumerate().for_each(|(at, to)| *to = byte(number, at));
+}
+
+fn check(number: usize, bytes: &[u8]) {
+    for (at, got) in bytes.iter().enumerate() {
+        assert_eq!(*got, byte(number, at), "byte {at} of message {number}");
+    }
+}
+
+/// A handler that keeps what it is lent.
+fn keeper(builder: tautline::Builder) -> (tautline::Builder, Rc<RefCell<Vec<Lent>>>) {
+    let kept = Rc::new(RefCell::new(Vec::new()));
+    let keep = kept.clone();
+    (builder.on_loan("keep", move |message| keep.borrow_mut().push(message)), kept)
+}
+
+const SIZES: [usize; 9] = [0, 1, 8, 64, 1000, 4096, 100_000, 1 << 20, 3 << 20];
+const HANDLERS: [&str; 3] = ["lent", "stream", "taken"];
+
+/// M-9: a lent message comes to handlers as any other does, in order with the others, over every device; where both are on one host, it is read
+/// where it was written.
+#[test]
+fn every_handler_every_size() {
+    for device in [DeviceName::Udp, DeviceName::Shm] {
+        run_over(device, 2, |job| {
+            let near = device == DeviceName::Shm;
+            let seen = Rc::new(Cell::new(0));
+            let counter = |seen: &Rc<Cell<usize>>| {
+                let seen = seen.clone();
+                move || seen.replace(seen.get() + 1)
+            };
+            let (lent, stream, taken, plain) =
+                (counter(&seen), counter(&seen), counter(&seen), counter(&seen));
+            let builder = Endpoint::builder()
+                .on_loan("lent", move |message: Lent| {
+                    let number = lent();
+                    assert_eq!((message.len(), message.is_shared()), (SIZES[number / 4], near));
+                    check(number, &message.to_vec());
+                    let mut got = Vec::new();
+                    message.for_each_part(|part| got.extend_from_slice(part));
+                    check(number, &got);
+                    if message.len() >= 9 {
+                        assert_eq!(message.read::<[u8; 8]>(1), std::array::from_fn(|i| byte(number, i + 1)));
+                    }
+                })
+                .on("stream", move |mut message: Message| {
+                    let number = stream();
+                    async move {
+                        let mut got = vec![0; message.len().min(5) as usize];
+                        message.read_into(&mut got).await?;
+                        assert!(got.is_empty() || message.lent().is_none(), "part of it is taken");
+                        message.read_with(77, |part| got.extend_from_slice(part)).await?;
+                        got.extend(message.read_to_end().await?);
+                        assert_eq!(got.len(), SIZES[number / 4]);
+                        check(number, &got);
+                        Ok(())
+                    }
+                })
+                .on("taken", move |mut message: Message| {
+                    let number = taken();
+                    async move {
+                        let Some(lent) = message.lent() else {
+                            assert!(!near);
+                            check(number, &message.read_to_end().await?);
+                            return Ok(());
+                        };
+                        assert!(near && message.remaining() == 0 && lent.len() == SIZES[number / 4]);
+                        check(number, &lent.to_vec());
+                        Ok(())
+                    }
+                })
+                .on_short("plain", move |message: Short<'_>| check(plain(), message.data()));
+            let ep = join(builder, job);
+            if ep.rank() == 1 {
+                ep.serve(4 * SIZES.len() as u64).unwrap();
+                assert_eq!(ep.poll_failure(), None);
+                return ep.close().unwrap();
+            }
+            for (number, size) in (0..).step_by(4).zip(SIZES) {
+                for (i, handler) in HANDLERS.into_iter().enumerate() {
+                    let mut loan = ep.loan(1, size).unwrap();
+                    assert_eq!((loan.len(), loan.is_shared(), loan.peer()), (size, near, 1));
+                    fill(number + i, &mut loan);
+                    loan.send(handler).unwrap();
+                }
+                let mut bytes = [0; 40];
+                fill(number + 3, &mut bytes);
+                ep.send(1, "plain", &bytes).unwrap();
+            }
+            ep.close().unwrap();
+        });
+    }
+}
+
+/// M-9: handlers that take only short messages get loans as copies; what is too long for them is refused, and what is sent to oneself is a copy, too.
+#[test]
+fn short_handlers_and_oneself() {
+    run(2, |job| {
+        let got = Rc::new(Cell::new(0));
+        let (short, own) = (got.clone(), got.clone());
+        let builder = Endpoint::builder()
+            .on_short("bye", |_| {})
+            .on_short("short", move |message: Short<'_>| {
+                check(5, message.data());
+                short.set(short.get() + message.data().len());
+            })
+            .on_loan("own", move |message: Lent| {
+                assert!(!message.is_shared());
+                check(6, &message.to_vec());
+                own.set(own.get() + message.len());
+            });
+        let ep = join(builder, job);
+        let mut loan = ep.loan(1 - ep.rank(), 700).unwrap();
+        fill(5, &mut loan);
+        loan.try_send("short").map_err(|(_, error)| error).unwrap();
+        let loan = ep.loan(1 - ep.rank(), 1 << 20).unwrap();
+        let error = loan.send("short").unwrap_err();
+        assert!(matches!(error, Error::Send(SendError::TooLongForHandler(_))), "{error}");
+        let loan = ep.loan(1 - ep.rank(), 8).unwrap();
+        let (loan, error) = loan.try_send("nobody").unwrap_err();
+        assert!(matches!(error, Error::Send(SendError::UnknownHandler(_))), "{error}");
+        drop(loan);
+        let mut loan = ep.loan(ep.rank(), 50_000).unwrap();
+        fill(6, &mut loan);
+        loan.send("own").unwrap();
+        // Whoever leaves first would refuse the other's loans.
+        ep.send(1 - ep.rank(), "bye", &[]).unwrap();
+        ep.run_until(|| got.get() == 50_700 && ep.handled() == 3).unwrap();
+        ep.close().unwrap();
+    });
+}
+
+/// S-8: what is kept counts; the lender waits until some of it comes back, whichever first, and is woken then, however it waits.
+#[test]
+fn whoever_keeps_holds_back() {
+    for waiting in [tautline::Waiting::Park, tautline::Waiting::SpinThenPark, tautline::Waiting::Spin] {
+        run_over(DeviceName::Shm, 2, |job| {
+            let builder = Endpoint::builder().config(config(|config| {
+                config.loan_pool = 1 << 20;
+                config.waiting = waiting;
+            }));
+            let (builder, kept) = keeper(builder);
+            let ep = join(builder, job);
+            let lent = 4;
+            if ep.rank() == 0 {
+                for number in 0..lent {
+                    let mut loan = ep.loan(1, 256 << 10).unwrap();
+                    fill(number, &mut loan);
+                    loan.send("keep").unwrap();
+                }
+                let error = ep.try_loan(1, 1).unwrap_err();
+                assert!(matches!(error, Error::Send(SendError::WouldBlock)), "{error}");
+                // More than there ever will be is memory of our own.
+                assert!(!ep.loan(1, 2 << 20).unwrap().is_shared());
+                // Comes back when the other side drops one.
+                let mut loan = ep.loan(1, 200 << 10).unwrap();
+                assert!(loan.is_shared());
+                fill(9, &mut loan);
+                loan.send("keep").unwrap();
+                return ep.close().unwrap();
+            }
+            ep.run_until(|| kept.borrow().len() == lent).unwrap();
+            std::thread::sleep(Duration::from_millis(50));
+            let third = kept.borrow_mut().remove(2);
+            check(2, &third.to_vec());
+            drop(third);
+            ep.run_until(|| kept.borrow().len() == lent).unwrap();
+            // What has been kept all the while is as it was sent.
+            for (number, message) in [0, 1, 3, 9].into_iter().zip(kept.borrow().iter()) {
+                check(number, &message.to_vec());
+            }
+            kept.borrow_mut().clear();
+            ep.close().unwrap();
+        });
+    }
+}
+
+/// S-8: loans that are dropped unsent, and messages that nobody reads, come back, too: nothing leaks.
+#[test]
+fn nothing_leaks() {
+    run_over(DeviceName::Shm, 2, |job| {
+        let config = config(|config| config.loan_pool = 1 << 20);
+        let builder = Endpoint::builder()
+            .config(config)
+            .on_loan("drop", |_| {})
+            .on_loan("panic", |_| panic!("on purpose"))
+            .on("early", |_: Message| async { Ok(()) })
+            .on("late", |mut message: Message| async move { message.skip(10).await });
+        let ep = join(builder, job);
+        let rounds = 300;
+        if ep.rank() == 0 {
+            for i in 0..rounds {
+                for handler in ["drop", "panic", "early", "late"] {
+                    let loan = ep.loan(1, 300 << 10).unwrap();
+                    assert!(loan.is_shared());
+                    if i % 3 == 0 {
+                        drop(loan);
+                    } else {
+                        loan.send(handler).unwrap();
+                    }
+                }
+            }
+            return ep.close().unwrap();
+        }
+        ep.serve(4 * rounds * 2 / 3).unwrap();
+        ep.close().unwrap();
+    });
+}
+
+/// S-6, S-8: what was lent before its sender closed can be read afterwards, also if it was not looked at before; what is held of a channel that is no more
+/// can be dropped.
+#[test]
+fn outlives_its_sender() {
+    run_jobs(jobs(2), |job| {
+        let (builder, kept) = keeper(Endpoint::builder());
+        let ep = join(builder, job);
+        if ep.rank() == 0 {
+            let unsent = ep.loan(1, 5000).unwrap();
+            for number in 0..20 {
+                let mut loan = ep.loan(1, 100_000).unwrap();
+                fill(number, &mut loan);
+                loan.send("keep").unwrap();
+            }
+            let again = ep.clone();
+            ep.close().unwrap();
+            drop(unsent);
+            return assert!(again.loan(1, 8).is_err());
+        }
+        await_event(&ep, |event| matches!(event, Event::PeerDown { why: Down::Closed, .. }));
+        ep.run_until(|| kept.borrow().len() == 20).unwrap();
+        for (number, message) in kept.borrow().iter().enumerate() {
+            assert!(message.is_shared());
+            check(number, &message.to_vec());
+        }
+        ep.close().unwrap();
+        // Beyond its endpoint, too.
+        check(7, &kept.borrow()[7].to_vec());
+    });
+}
+
+/// M-9: handlers lend, too, and wait for room without standing in each other's way.
+#[test]
+fn handlers_lend() {
+    run_over(DeviceName::Shm, 2, |job| {
+        let back = Rc::new(Cell::new(0));
+        let count = back.clone();
+        let builder = Endpoint::builder()
+            .config(config(|config| config.loan_pool = 1 << 20))
+            .on("ask", |mut message: Message| async move {
+                let number = message.read::<u64>().await?;
+                let mut loan = message.endpoint().loan_async(message.from(), 400_000).await?;
+                loan[..8].copy_from_slice(&number.to_le_bytes());
+                fill(number as usize, &mut loan[8..]);
+                loan.send_async("answer").await
+            })
+            .on_loan("answer", move |message: Lent| {
+                // Whichever handler got room first.
+                check(message.read::<u64>(0) as usize, &message.to_vec()[8..]);
+                count.set(count.get() + 1);
+            });
+        let ep = join(builder, job);
+        for number in 0..30u64 {
+            ep.send(1 - ep.rank(), "ask", &number.to_le_bytes()).unwrap();
+        }
+        ep.run_until(|| back.get() == 30 && ep.handled() == 60).unwrap();
+        ep.close().unwrap();
+    });
+}
+
+/// S-9, M-9: long messages that the receiver copies out of the sender's process itself are messages like any other; the sender's buffer is its own again when
+/// the send returns.
+#[test]
+fn copied_by_the_receiver() {
+    run(2, |job| {
+        let seen = Rc::new(Cell::new(0));
+        let (stream, lent, later) = (seen.clone(), seen.clone(), seen.clone());
+        let builder = Endpoint::builder()
+            .config(config(|config| config.single_copy = Some(100_000)))
+            .on("stream", move |mut message: Message| {
+                let number = stream.replace(stream.get() + 1);
+                async move {
+                    let mut got = vec![0; 1000];
+                    message.read_into(&mut got).await?;
+                    assert!(message.lent().is_none());
+                    let more = message.read::<[u8; 3]>().await?;
+                    got.extend(more);
+                    message.read_with(40_000, |part| got.extend_from_slice(part)).await?;
+                    got.extend(message.read_to_end().await?);
+                    assert_eq!(got.len(), 900_001);
+                    check(number, &got);
+                    Ok(())
+                }
+            })
+            .on_loan("lent", move |message: Lent| {
+                let number = lent.replace(lent.get() + 1);
+                assert_eq!(message.len(), 300_000);
+                check(number, &message.to_vec());
+            })
+            .on("part", move |mut message: Message| {
+                let number = later.replace(later.get() + 1);
+                async move {
+                    let mut got = [0; 10];
+                    message.read_into(&mut got).await?;
+                    check(number, &got);
+                    Ok(())
+                }
+            });
+        let ep = join(builder, job);
+        let rounds = 20;
+        if ep.rank() == 1 {
+            ep.serve(3 * rounds).unwrap();
+            assert_eq!(ep.poll_failure(), None);
+            return ep.close().unwrap();
+        }
+        let mut bytes = vec![0; 900_001];
+        for number in (0..3 * rounds as usize).step_by(3) {
+            for (i, (handler, len)) in
+                [("stream", 900_001), ("lent", 300_000), ("part", 100_000)].into_iter().enumerate()
+            {
+                fill(number + i, &mut bytes[..len]);
+                ep.send(1, handler, &bytes[..len]).unwrap();
+                bytes.fill(0);
+            }
+        }
+        let counters = ep.counters();
+        if counters.near.frames_sent > 0 {
+            assert!(counters.near.frames_sent < 3 * rounds + 10, "one frame each: {counters:?}");
+        }
+        ep.close().unwrap();
+    });
+}
