@@ -21,6 +21,10 @@ pub enum System {
     Bare { flow: bool },
     /// What shared memory allows.
     Shared { limit: Shared },
+    /// Messages that are lent.
+    Lent,
+    /// Messages that the receiver copies out of the sender's process.
+    SingleCopy,
     /// Messages.
     Taut { device: Device, security: Mode, waiting: Policy },
 }
@@ -142,6 +146,8 @@ impl System {
             System::Bare { flow: false } => "frames",
             System::Bare { flow: true } => "frames+flow",
             System::Shared { limit } => limit.name(),
+            System::Lent => "loans",
+            System::SingleCopy => "single-copy",
             System::Taut { .. } => "tautline",
         }
     }
@@ -160,6 +166,7 @@ impl System {
                 }
             }
             System::Bare { .. } | System::Shared { .. } => "polled",
+            System::Lent | System::SingleCopy => Policy::Spin.waiting().name(),
             System::Taut { waiting, .. } => waiting.waiting().name(),
         }
     }
@@ -176,7 +183,7 @@ impl System {
     pub fn device(self) -> &'static str {
         match self {
             System::Plain { kind, .. } => kind.kind().name(),
-            System::Shared { .. } => "shm",
+            System::Shared { .. } | System::Lent | System::SingleCopy => "shm",
             System::Taut { device, .. } => device.device().name(),
             _ => "udp",
         }
@@ -188,6 +195,8 @@ impl System {
             self,
             System::Plain { kind: Plain::Pipe | Plain::SysV | Plain::Unix, .. }
                 | System::Shared { .. }
+                | System::Lent
+                | System::SingleCopy
                 | System::Taut { device: Device::Shm, .. }
         )
     }
@@ -200,7 +209,7 @@ impl System {
             | System::Datagrams { .. }
             | System::Packed { .. } => 1,
             System::Plain { .. } => 0,
-            System::Bare { .. } | System::Shared { .. } | System::Taut { .. } => 2,
+            _ => 2,
         }
     }
 
@@ -211,7 +220,7 @@ impl System {
             | System::Gso { blocking }
             | System::Datagrams { blocking }
             | System::Packed { blocking } => blocking,
-            System::Bare { .. } | System::Shared { .. } => false,
+            System::Bare { .. } | System::Shared { .. } | System::Lent | System::SingleCopy => false,
             System::Taut { waiting, .. } => waiting != Policy::Spin,
         }
     }
@@ -223,6 +232,7 @@ impl fmt::Display for System {
             System::Taut { device: Device::Shm, security, .. } => {
                 write!(f, "tautline shm {} {}", security.security().name(), self.policy())
             }
+            System::Lent | System::SingleCopy => write!(f, "tautline {} {}", self.name(), self.policy()),
             System::Taut { security, .. } => {
                 write!(f, "tautline {} {}", security.security().name(), self.policy())
             }

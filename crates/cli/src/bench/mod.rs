@@ -8,6 +8,7 @@ mod case;
 mod content;
 mod frames;
 mod html;
+mod lent;
 mod machine;
 mod netns;
 mod only;

@@ -16,7 +16,8 @@ use tautline_baseline::stats::Summary;
 use tautline_baseline::udp_gso::{self, Plan};
 use tautline_baseline::{Measured, Setup, Side, open, packed, shm};
 
-use super::case::{Case, Outcome, Reply, Shared, System, Work};
+use super::case::{Case, Device, Mode, Outcome, Policy, Reply, Shared, System, Work};
+use super::lent::Lender;
 use super::taut::Taut;
 use super::{frames, netns, tune};
 use crate::sys;
@@ -110,6 +111,30 @@ impl Worker {
                 let mut transport = open(kind.kind(), &mut self.setup(case.system))?;
                 self.plain(&mut *transport, case)
             }
+            System::Lent => {
+                let (side, mut setup) = (self.side, self.setup(case.system));
+                let Work::PingPong { bytes, count, .. } = case.work else {
+                    return Err(io::ErrorKind::Unsupported.into());
+                };
+                let mut lender = Lender::open(&mut setup, bytes)?;
+                lender.ping_pong(side, warm_up(count))?;
+                let outcome = timed(|| lender.ping_pong(side, count))?;
+                lender.close(&mut setup)?;
+                Ok(outcome)
+            }
+            System::SingleCopy => {
+                let whole = System::Taut { device: Device::Shm, security: Mode::Open, waiting: Policy::Spin };
+                self.taut(&Case { system: whole, work: case.work }, Some(0))
+            }
+            System::Taut { .. } => self.taut(case, None),
+            System::Shared { limit } => self.shared(limit, &case.work),
+            _ => self.stream(case),
+        }
+    }
+
+    /// Measures our messages; those of so many bytes and more may be copied by the receiver.
+    fn taut(&mut self, case: &Case, single_copy: Option<usize>) -> io::Result<Outcome> {
+        match case.system {
             System::Taut { device, security, waiting } => {
                 let bytes = match case.work {
                     Work::PingPong { bytes, .. } | Work::Paced { bytes, .. } | Work::Stream { bytes, .. } => {
@@ -119,13 +144,12 @@ impl Worker {
                 };
                 let side = self.side;
                 let mut setup = self.setup(case.system);
-                let mut taut = Taut::open(&mut setup, device, security, waiting, bytes)?;
+                let mut taut = Taut::open(&mut setup, device, security, waiting, bytes, single_copy)?;
                 let outcome = ours(&mut taut, side, case)?;
                 taut.close(&mut setup)?;
                 Ok(outcome)
             }
-            System::Shared { limit } => self.shared(limit, &case.work),
-            _ => self.stream(case),
+            _ => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 

@@ -115,6 +115,7 @@ impl Taut {
         security: Mode,
         waiting: Policy,
         bytes: usize,
+        single_copy: Option<usize>,
     ) -> io::Result<Taut> {
         let sink = Rc::new(Sink {
             arrived: Cell::new(0),
@@ -127,7 +128,7 @@ impl Taut {
         let endpoint = Endpoint::builder()
             .on_short("short", move |message: Short<'_>| by_short.short(message.data()))
             .on("long", move |message| long(by_long.clone(), message))
-            .config(Config { device: Some(device.device()), ..Config::default() })
+            .config(Config { device: Some(device.device()), single_copy, ..Config::default() })
             .security(security.security())
             .waiting(waiting.waiting())
             .join_job(job(setup)?)
@@ -200,6 +201,13 @@ impl Taut {
 
     fn send_long(&mut self, number: u64) -> tautline::Result<()> {
         let len = self.outgoing.len();
+        if self.endpoint.node().config().single_copy.is_some() {
+            // Only what is sent in one go is left to the receiver to copy.
+            if self.making != Making::Nothing {
+                self.pattern.write(number, 0, &mut self.outgoing);
+            }
+            return self.endpoint.send(self.peer, self.long, &self.outgoing);
+        }
         let mut message = self.endpoint.begin(self.peer, self.long, len as u64)?;
         match self.making {
             Making::Nothing => message.piece(&self.outgoing)?,
@@ -355,7 +363,7 @@ impl Taut {
 }
 
 /// A job of two, made over the control stream: side A is rank 0 and makes the key.
-fn job(setup: &mut Setup<'_>) -> io::Result<Job> {
+pub(super) fn job(setup: &mut Setup<'_>) -> io::Result<Job> {
     let socket = UdpSocket::bind((setup.local, 0))?;
     let ours = socket.local_addr()?;
     let mut key = [0; 32];

@@ -26,6 +26,9 @@ impl Plan {
             self.shm_latency(bytes);
         }
         self.shm_ping_pong(shared(Policy::SpinThenPark), 64, Load::Burner, RIVAL);
+        for bytes in [8, 4 << 10, 1 << 20, 4 << 20] {
+            self.shm_loans(bytes);
+        }
         self.shm_ping_pong(SYSV, 8, Load::Idle, None);
         self.shm_rate();
         for bytes in [4 << 10, 64 << 10, 1 << 20, 4 << 20] {
@@ -41,11 +44,27 @@ impl Plan {
             Some(Limit { system: limit_of(bytes), hard: limit_of(bytes) != bare(Shared::WriteFlagCopy) });
         self.shm_ping_pong(limit_of(bytes), bytes, Load::Idle, None);
         self.shm_ping_pong(shared(Policy::Spin), bytes, Load::Idle, limit);
+        if bytes >= 64 << 10 {
+            self.shm_ping_pong(System::SingleCopy, bytes, Load::Idle, limit);
+        }
         if [8, 64].contains(&bytes) {
             self.shm_ping_pong(shared(Policy::SpinThenPark), bytes, Load::Idle, limit);
             // How fast a sleeper is woken is the scheduler's business.
             self.shm_ping_pong(shared(Policy::Park), bytes, Load::Idle, RIVAL);
         }
+    }
+
+    /// Whatever its size, a loan moves one line; the other systems' times hold filling and reading, which loans leave out.
+    fn shm_loans(&mut self, bytes: usize) {
+        let count = self.extent.count(4_000.0 + bytes as f64, 1.0);
+        let limit = Some(Limit { system: bare(Shared::Line), hard: false });
+        self.add(
+            Test::Latency,
+            System::Lent,
+            Work::PingPong { bytes, count, warm: false },
+            Load::Idle,
+            limit,
+        );
     }
 
     fn shm_ping_pong(&mut self, system: System, bytes: usize, load: Load, limit: Option<Limit>) {
@@ -79,6 +98,9 @@ impl Plan {
         self.add(Test::Bandwidth, bare(Shared::Memcpy), work, Load::Idle, None);
         self.add(Test::Bandwidth, bare(Shared::TwoCopyStream), work, Load::Idle, None);
         self.add(Test::Bandwidth, shared(Policy::Spin), work, Load::Idle, limit);
+        if bytes >= 64 << 10 {
+            self.add(Test::Bandwidth, System::SingleCopy, work, Load::Idle, limit);
+        }
     }
 
     fn shm_paced(&mut self) {

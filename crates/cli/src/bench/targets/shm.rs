@@ -14,6 +14,7 @@ const MEAN: Get = |figure| figure.mean;
 impl Judge<'_> {
     pub(super) fn shm(&mut self) {
         self.shm_latency();
+        self.shm_loans();
         self.shm_rate();
         self.shm_paced();
         self.shm_burner();
@@ -32,6 +33,13 @@ impl Judge<'_> {
             let value = self.beside(Test::Bandwidth, ours, TWO_COPIES, bytes, Load::Idle, VALUE);
             self.at_least(format!("bandwidth, {}, shm", size(bytes)), value, 0.9, TWO_COPIES.name());
         }
+    }
+
+    fn shm_loans(&mut self) {
+        let loan = self.at(Test::Latency, System::Lent, 4 << 20, Load::Idle);
+        let small = self.at(Test::Latency, shared(Policy::Spin), 8, Load::Idle);
+        let value = loan.zip(small).and_then(|(loan, small)| ratio(loan, small, VALUE));
+        self.at_most("latency of a loan, 4 MiB, shm".into(), value, 1.3, "a message of 8 B");
     }
 
     fn shm_rate(&mut self) {
