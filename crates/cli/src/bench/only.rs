@@ -26,7 +26,7 @@ const WAYS: [&str; 11] = [
     "burner",
     "shm",
 ];
-const SYSTEMS: [&str; 18] = [
+const SYSTEMS: [&str; 20] = [
     "pipe",
     "sysv",
     "unix",
@@ -42,6 +42,8 @@ const SYSTEMS: [&str; 18] = [
     "write-flag-copy",
     "memcpy",
     "two-copy-stream",
+    "loans",
+    "single-copy",
     "ring",
     "tautline",
     "tautline-batch",
@@ -122,7 +124,9 @@ mod tests {
         assert!(wanted.iter().all(|cell| cell.system.name() != "pipe"));
         let shared = cells(Extent::Quick, false, &"shm".parse().unwrap());
         for name in
-            ["tautline", "tautline-batch", "line", "hand-over", "write-flag-copy", "two-copy-stream", "ring"]
+            ["tautline", "tautline-batch", "line", "hand-over", "write-flag-copy", "two-copy-stream",
+    "loans",
+    "single-copy", "ring"]
         {
             assert!(shared.iter().any(|cell| cell.name() == name), "{name}");
         }
