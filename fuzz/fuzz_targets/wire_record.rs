@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tautline_wire::record::{HandlerNames, LEND_LEN, Record, Records, write};
+use tautline_wire::record::{HandlerNames, LEND_MORE_LEN, Record, Records, write};
 
 fn rewrite(record: Record<'_>, out: &mut [u8]) -> usize {
     let (head, data): (usize, &[u8]) = match record {
@@ -14,6 +14,9 @@ fn rewrite(record: Record<'_>, out: &mut [u8]) -> usize {
         Record::Abort { message } => (write::abort(out, message), &[]),
         Record::Window { message, limit } => (write::window(out, message, limit), &[]),
         Record::Lend { handler, number, at, len } => (write::lend(out, handler, number, at, len), &[]),
+        Record::LendMore { message, offset, number, at, len } => {
+            (write::lend_more(out, message, offset, (number, at, len)), &[])
+        }
         Record::Handlers { last, data } => (write::handlers(out, last, data.len()), data),
     };
     out[head..head + data.len()].copy_from_slice(data);
@@ -22,7 +25,7 @@ fn rewrite(record: Record<'_>, out: &mut [u8]) -> usize {
 
 fuzz_target!(|data: &[u8]| {
     let mut records = Records::new(data, 0);
-    let mut out = vec![0; data.len() + LEND_LEN];
+    let mut out = vec![0; data.len() + LEND_MORE_LEN];
     loop {
         let at = records.position();
         let Some(item) = records.next() else { break };

@@ -113,7 +113,7 @@ fn use_end(shm: &mut Shm, dice: &mut Dice, out: &mut [u8]) -> (u64, u64) {
     assert!(shm.room() <= 512);
     for _ in 0..1 + dice.below(12) {
         let mut line = [0; LINE_FRAME];
-        let popped = if dice.below(2) == 0 { shm.pop_line(&mut line) } else { shm.pop(out) };
+        let popped = if dice.below(2) == 0 { shm.pop_line(&mut line, |_| true) } else { shm.pop(out) };
         let Some(len) = popped else { continue };
         assert!(len <= shm.max_frame());
         taken += 1;

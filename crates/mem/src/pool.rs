@@ -86,6 +86,9 @@ pub struct Pool {
     committed: usize,
     states: Box<[State]>,
     numbers: Vec<u32>,
+    /// Which numbers belong to parts of messages, and how many do.
+    part: Box<[bool]>,
+    parts: usize,
 }
 
 /// A piece of a pool that belongs to whoever holds it, until it is lent or given back. One that is just dropped stays taken.
@@ -143,6 +146,8 @@ impl Pool {
             committed: 0,
             states: vec![State::Free; MAX_PIECES].into_boxed_slice(),
             numbers: (0..MAX_PIECES as u32).rev().collect(),
+            part: vec![false; MAX_PIECES].into_boxed_slice(),
+            parts: 0,
         })
     }
 
@@ -196,6 +201,22 @@ impl Pool {
         }
         self.committed = end;
         Ok(())
+    }
+
+    /// Takes a piece for part of a message; [`Pool::parts`] counts it until it is back.
+    pub fn take_part(&mut self, len: usize) -> io::Result<Option<Piece>> {
+        let piece = self.take(len)?;
+        if let Some(piece) = &piece {
+            self.part[piece.number as usize] = true;
+            self.parts += 1;
+        }
+        Ok(piece)
+    }
+
+    /// How many parts of messages are out.
+    #[inline]
+    pub fn parts(&self) -> usize {
+        self.parts
     }
 
     /// Whether a piece of `len` bytes could be taken if nothing else were.
@@ -267,6 +288,7 @@ impl Pool {
     fn free_number(&mut self, number: u32) {
         self.states[number as usize] = State::Free;
         self.numbers.push(number);
+        self.parts -= usize::from(std::mem::take(&mut self.part[number as usize]));
     }
 
     fn free_range(&mut self, start: usize, len: usize) {

@@ -333,16 +333,16 @@ impl Receiver {
     }
 
     /// The first byte of what [`Receiver::peek`] showed.
-    #[inline]
+    #[inline(always)]
     pub fn head(&self) -> u8 {
         self.place.segment.line(self.place.line(self.lines))[1].load(Ordering::Relaxed) as u8
     }
 
-    /// Takes the next frame if it is short enough for its line. `None` if there is none, or it is not.
+    /// Takes the next frame if it is short enough for its line, and its first byte is as wanted. `None` if there is none, or it is not.
     #[inline(always)]
-    pub fn pop_line(&mut self, out: &mut [u8; INLINE]) -> Option<usize> {
+    pub fn pop_line(&mut self, out: &mut [u8; INLINE], wanted: impl FnOnce(u8) -> bool) -> Option<usize> {
         let len = self.word()? as usize;
-        if len > INLINE {
+        if len > INLINE || !wanted(self.head()) {
             return None;
         }
         self.take_line(out);

@@ -106,6 +106,8 @@ pub struct Config {
     pub receive_buffer: Option<usize>,
     /// Bytes that each peer on this host can be lent at a time; zero for none. Memory is used only as far as it is lent.
     pub loan_pool: usize,
+    /// As [`tautline_link::Config::message_window`], for messages from peers on this host: there, granting more takes longer than copying.
+    pub near_window: u32,
     /// Messages of so many bytes and more, sent in one go and waiting, are copied by the peer itself, if it is on this host and the system lets it; by default none are.
     /// It spares this process's core a copy, and costs time where both cores are free (docs/decisions/0005).
     pub single_copy: Option<usize>,
@@ -135,6 +137,7 @@ impl Default for Config {
             busy_poll_us: 0,
             receive_buffer: None,
             loan_pool: 256 << 20,
+            near_window: 2 << 20,
             single_copy: None,
             fault: None,
             pcap: None,

@@ -219,6 +219,12 @@ impl Endpoint {
         let (mut interface, now) = self.enter()?;
         let (peer, incarnation, message) = to;
         interface.check(peer, incarnation)?;
+        let mut fill = fill;
+        if len >= LONG_PIECE
+            && let Some(added) = interface.near_fill((peer, message), offset, len, &mut fill)
+        {
+            return Ok(added);
+        }
         let added = interface.add_with(now, peer, message, offset, len, fill);
         if added < len {
             interface.send_now(now, peer);

@@ -425,6 +425,12 @@ impl Interface {
         self.near_news() || !self.ready.is_empty() || !self.events.is_empty()
     }
 
+    /// Bytes of a message that a peer may send before this side grants more (M-5).
+    pub fn first_window(&self, rank: Rank) -> u64 {
+        let near = self.peers.get(rank as usize).is_some_and(|peer| peer.near.is_some());
+        u64::from(if near { self.config.near_window } else { self.config.link.message_window })
+    }
+
     /// Whether events wait for the program.
     #[inline]
     pub fn has_events(&self) -> bool {

@@ -200,7 +200,7 @@ impl Interface {
             return true;
         }
         let epoch = self.fresh_number();
-        let window = self.config.link.message_window;
+        let window = self.config.near_window;
         let Some(hood) = &mut self.hood else { return false };
         let (me, asymmetric) = (self.rank, hood.asymmetric);
         let greet = || {
@@ -335,7 +335,7 @@ impl Interface {
         }
         let far = self.peers[from as usize].peering.link().is_some_and(|link| !link.is_over());
         let epoch = self.fresh_number();
-        let window = self.config.link.message_window;
+        let window = self.config.near_window;
         let Some(hood) = &mut self.hood else { return };
         // Both called: the lower rank's call counts. And a live channel by datagram is not replaced; a restarted peer is let in by datagram.
         if far || me < from && hood.calls.iter().any(|(to, _, _)| *to == from) {

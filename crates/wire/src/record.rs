@@ -25,14 +25,17 @@ const ABORT: u8 = 4;
 const WINDOW: u8 = 5;
 const HANDLERS: u8 = 6;
 const LEND: u8 = 7;
+const LEND_MORE: u8 = 8;
 
 /// Bytes of a record that lends a message.
 pub const LEND_LEN: usize = LONG_LEN + 8;
+/// Bytes of a record that lends part of one.
+pub const LEND_MORE_LEN: usize = LONG_LEN + 16;
 
 /// Whether a record that starts with this byte is a whole message.
 #[inline]
-pub fn is_short(first: u8) -> bool {
-    first == SHORT
+pub fn is_whole(first: u8) -> bool {
+    matches!(first, SHORT | LEND)
 }
 
 /// One record. The data of `Short`, `First`, `More` and `Handlers` follows its header.
@@ -94,6 +97,19 @@ pub enum Record<'a> {
         at: Where,
         /// Bytes of the message.
         len: u64,
+    },
+    /// A further part of a message, lent as [`Record::Lend`] is, from the pool.
+    LendMore {
+        /// The message it belongs to.
+        message: u32,
+        /// Where in the message the data belongs.
+        offset: u64,
+        /// What to give back.
+        number: u32,
+        /// Where in the pool it lies.
+        at: u64,
+        /// Bytes of it.
+        len: u32,
     },
 }
 
@@ -182,6 +198,18 @@ pub mod write {
         LEND_LEN
     }
 
+    /// Lends part of a message.
+    #[inline]
+    pub fn lend_more(out: &mut [u8], message: u32, offset: u64, (number, at, len): (u32, u64, u32)) -> usize {
+        let out = &mut out[..LEND_MORE_LEN];
+        base(out, LEND_MORE, 0, LEND_MORE_LEN - LONG_LEN);
+        long(out, message, offset);
+        put(out, AT_AUX, len.to_le_bytes());
+        put(out, LONG_LEN, u64::from(number).to_le_bytes());
+        put(out, LONG_LEN + 8, at.to_le_bytes());
+        LEND_MORE_LEN
+    }
+
     /// Corrects the length of a record whose header starts at `out[0]`, as data is added behind it.
     #[inline]
     pub fn set_len(out: &mut [u8], len: usize) {
@@ -259,7 +287,13 @@ impl<'a> Records<'a> {
                 };
                 Ok(Record::Lend { handler, number: message, at, len: u64_at(data, 0) })
             }
-            FIRST | MORE | ABORT | WINDOW | LEND => Err(Malformed::BadValue),
+            LEND_MORE if data.len() == 16 => {
+                let len = u32_at(rest, AT_AUX);
+                let number = u32::try_from(u64_at(data, 0)).map_err(|_| Malformed::BadValue)?;
+                wide.checked_add(u64::from(len)).ok_or(Malformed::BadValue)?;
+                Ok(Record::LendMore { message, offset: wide, number, at: u64_at(data, 8), len })
+            }
+            FIRST | MORE | ABORT | WINDOW | LEND | LEND_MORE => Err(Malformed::BadValue),
             _ => Err(Malformed::UnknownKind),
         }
     }
@@ -340,6 +374,7 @@ mod tests {
         at += write::window(&mut out[at..], 78, 1 << 40);
         at += write::lend(&mut out[at..], 9, 200, Where::Pool(1 << 34), 1 << 33);
         at += write::lend(&mut out[at..], 9, 201, Where::Process(u64::MAX), 3);
+        at += write::lend_more(&mut out[at..], 77, 9, (202, 1 << 20, 3));
         let head = at;
         at += write::handlers(&mut out[at..], true, 0);
         let mut len = write::handler_name(&mut out[at..], 1, "one").unwrap();
@@ -355,7 +390,9 @@ mod tests {
         assert_eq!(got[4], Record::Window { message: 78, limit: 1 << 40 });
         assert_eq!(got[5], Record::Lend { handler: 9, number: 200, at: Where::Pool(1 << 34), len: 1 << 33 });
         assert_eq!(got[6], Record::Lend { handler: 9, number: 201, at: Where::Process(u64::MAX), len: 3 });
-        let Record::Handlers { last: true, data } = got[7] else { panic!("{:?}", got[7]) };
+        let more = Record::LendMore { message: 77, offset: 9, number: 202, at: 1 << 20, len: 3 };
+        assert_eq!(got[7], more);
+        let Record::Handlers { last: true, data } = got[8] else { panic!("{:?}", got[8]) };
         let names: Vec<_> = HandlerNames::new(data).collect::<Result<_, _>>().unwrap();
         assert_eq!(names, [(1, "one"), (2, "")]);
     }
@@ -369,6 +406,8 @@ mod tests {
         write::first(&mut out, 1, 1, 3, 4);
         assert_eq!(Records::new(&out, 0).next(), Some(Err(Malformed::BadValue)));
         write::more(&mut out, 1, u64::MAX, 4);
+        assert_eq!(Records::new(&out, 0).next(), Some(Err(Malformed::BadValue)));
+        write::lend_more(&mut out, 1, u64::MAX, (1, 0, 4));
         assert_eq!(Records::new(&out, 0).next(), Some(Err(Malformed::BadValue)));
         write::lend(&mut out, 1, 1, Where::Pool(0), 4);
         out[AT_AUX] = 2;

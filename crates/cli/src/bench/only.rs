@@ -123,11 +123,17 @@ mod tests {
         );
         assert!(wanted.iter().all(|cell| cell.system.name() != "pipe"));
         let shared = cells(Extent::Quick, false, &"shm".parse().unwrap());
-        for name in
-            ["tautline", "tautline-batch", "line", "hand-over", "write-flag-copy", "two-copy-stream",
-    "loans",
-    "single-copy", "ring"]
-        {
+        for name in [
+            "tautline",
+            "tautline-batch",
+            "line",
+            "hand-over",
+            "write-flag-copy",
+            "two-copy-stream",
+            "loans",
+            "single-copy",
+            "ring",
+        ] {
             assert!(shared.iter().any(|cell| cell.name() == name), "{name}");
         }
         assert!(shared.iter().all(|cell| cell.system.device() != "udp"));

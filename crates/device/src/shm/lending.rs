@@ -65,6 +65,9 @@ impl Lending {
     }
 }
 
+/// Parts of messages that are under way at a time.
+const MAX_PARTS: usize = 12;
+
 /// Why there is no piece to lend.
 #[derive(Debug)]
 pub enum Lack {
@@ -98,6 +101,17 @@ impl Shm {
                 Err(error) => Err(Lack::Memory(error)),
             },
             _ => Err(Lack::Never),
+        }
+    }
+
+    /// As [`Shm::loan`], for part of a message: no more of them than stay in the nearer caches.
+    #[inline]
+    pub fn loan_part(&mut self, len: usize) -> Result<Piece, Lack> {
+        self.collect();
+        match &mut self.lending.pool {
+            Some(pool) if pool.parts() < MAX_PARTS => pool.take_part(len).ok().flatten().ok_or(Lack::Never),
+            Some(_) => Err(Lack::Now),
+            None => Err(Lack::Never),
         }
     }
 

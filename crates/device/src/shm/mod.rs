@@ -117,11 +117,11 @@ impl Shm {
         }
     }
 
-    /// Takes the next frame, if it is one of up to [`LINE_FRAME`] bytes.
+    /// Takes the next frame, if it is one of up to [`LINE_FRAME`] bytes that starts as `wanted`.
     #[inline(always)]
-    pub fn pop_line(&mut self, out: &mut [u8; LINE_FRAME]) -> Option<usize> {
+    pub fn pop_line(&mut self, out: &mut [u8; LINE_FRAME], wanted: impl FnOnce(u8) -> bool) -> Option<usize> {
         let told = self.rx.told();
-        let len = self.rx.pop_line(out)?;
+        let len = self.rx.pop_line(out, wanted)?;
         if self.rx.told() != told {
             self.told();
         }

@@ -1,9 +1,9 @@
 //! Frames to and from peers on this host, and sleeping while they may send.
 
 use tautline_device::Channel;
-use tautline_device::shm::{self, LINE_FRAME, LINE_WORDS};
+use tautline_device::shm::{self, LINE_FRAME, LINE_WORDS, Lack};
 use tautline_link::Death;
-use tautline_wire::record::{self, LONG_LEN, SHORT_LEN};
+use tautline_wire::record::{self, LEND_MORE_LEN, LONG_LEN, SHORT_LEN};
 
 use crate::delivery::{Item, Place};
 use crate::interface::Interface;
@@ -27,6 +27,10 @@ const SMALL: usize = 16;
 const AT_ONCE: usize = 64 << 10;
 /// Bytes of a long piece that are shown to the receiver at a time: it copies them out while the next ones are copied in.
 const PART: usize = 16 << 10;
+/// The same, when they are lent.
+const LENT_PART: usize = 32 << 10;
+/// A piece that is so long goes in longer parts.
+const MANY_PARTS: usize = 512 << 10;
 
 /// Lets a sender that is sending one small frame after the other get ahead. Whoever looks all the time at the line that is being written makes it
 /// travel to and fro for every word.
@@ -35,6 +39,16 @@ fn breathe() {
     for _ in 0..BREATH {
         std::hint::spin_loop();
     }
+}
+
+/// The words of a small frame.
+#[inline]
+pub(super) fn line_of<const N: usize>(bytes: &[u8; N]) -> [u64; LINE_WORDS] {
+    let mut words = [0; LINE_WORDS];
+    for (word, part) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
+        *word = u64::from_le_bytes(*part);
+    }
+    words
 }
 
 /// What was found of frames from peers on this host.
@@ -169,7 +183,7 @@ impl Interface {
             // Many at a time, so that the processor can fetch them at a time.
             while bytes < limit
                 && let Some(line) = taken.lines.get_mut(taken.small)
-                && let Some(len) = near.shm.pop_line(&mut line.bytes)
+                && let Some(len) = near.shm.pop_line(&mut line.bytes, record::is_whole)
             {
                 line.len = len;
                 bytes += len;
@@ -177,7 +191,7 @@ impl Interface {
             }
             taken.more = near.shm.has_news();
             if taken.small == 0 && taken.more {
-                match near.shm.peek().filter(|_| record::is_short(near.shm.head())) {
+                match near.shm.peek().filter(|_| record::is_whole(near.shm.head())) {
                     Some(len) => {
                         near.shm.take(&mut taken.frame[..len]);
                         taken.long = Some(len);
@@ -323,15 +337,58 @@ impl Interface {
         sent
     }
 
-    /// Sends bytes of a message to a peer on this host, from where they are to where the peer finds them, part by part. Returns how many; nothing if
-    /// the peer is not on this host.
-    pub(crate) fn near_piece(
+    /// Sends bytes of a message to a peer on this host, part by part; `fill` writes each where the peer reads it. Returns how many; nothing if the peer is not on this host, or
+    /// nothing can be lent to it now.
+    pub(crate) fn near_fill(
         &mut self,
         (rank, message): (Rank, u32),
         offset: u64,
-        bytes: &[u8],
+        len: usize,
+        mut fill: impl FnMut(usize, &mut [u8]),
     ) -> Option<usize> {
         self.peers[rank as usize].near.as_ref()?;
+        self.close_slot(rank);
+        let peer = &mut self.peers[rank as usize];
+        let near = peer.near.as_mut()?;
+        let limit = peer.windows.get(&message).map_or(u64::MAX, |limit| limit.saturating_sub(offset));
+        let len = (len as u64).min(limit) as usize;
+        // Short parts for the sake of latency; long ones are worth it when there are many.
+        let part = if len < MANY_PARTS { LENT_PART } else { 2 * LENT_PART };
+        let mut done = 0;
+        while done < len {
+            if !near.shm.is_clear() {
+                near.stalled = true;
+                break;
+            }
+            let mut piece = match near.shm.loan_part(part.min(len - done)) {
+                Ok(piece) => piece,
+                Err(Lack::Now) => {
+                    near.wanting = true;
+                    break;
+                }
+                // What was written so far is on its way; the rest finds another one.
+                Err(_) => return (done > 0).then_some(done),
+            };
+            fill(done, &mut piece);
+            let (number, at, size) = piece.place();
+            let mut bytes = [0; LEND_MORE_LEN];
+            record::write::lend_more(&mut bytes, message, offset + done as u64, (number, at, size as u32));
+            near.shm.push_line(&line_of(&bytes), LEND_MORE_LEN);
+            near.shm.lent(piece);
+            done += size as usize;
+        }
+        Some(done)
+    }
+
+    /// Sends bytes of a message to a peer on this host, from where they are to where the peer finds them, part by part. Returns how many; nothing if
+    /// the peer is not on this host.
+    pub(crate) fn near_piece(&mut self, to: (Rank, u32), offset: u64, bytes: &[u8]) -> Option<usize> {
+        let copy = |at: usize, room: &mut [u8]| room.copy_from_slice(&bytes[at..at + room.len()]);
+        self.near_fill(to, offset, bytes.len(), copy).or_else(|| self.near_copy(to, offset, bytes))
+    }
+
+    /// As [`Interface::near_piece`], through the ring, which has room when there is nothing to lend.
+    fn near_copy(&mut self, (rank, message): (Rank, u32), offset: u64, bytes: &[u8]) -> Option<usize> {
         self.close_slot(rank);
         let peer = &mut self.peers[rank as usize];
         let near = peer.near.as_mut()?;

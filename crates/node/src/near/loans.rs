@@ -3,10 +3,11 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use tautline_device::shm::{LINE_FRAME, LINE_WORDS, Lack, Outside, Piece, View};
+use tautline_device::shm::{LINE_FRAME, Lack, Outside, Piece, View};
 use tautline_link::Nanos;
 use tautline_wire::record::{self, LEND_LEN, Where};
 
+use super::frames::line_of;
 use crate::interface::Interface;
 use crate::peer::{Key, SHORT_ONLY, UNKNOWN};
 use crate::{Rank, SendError};
@@ -177,12 +178,8 @@ impl Interface {
         self.close_slot(rank);
         let mut bytes = [0; LEND_LEN];
         record::write::lend(&mut bytes, handler, number, at, len);
-        let mut words = [0; LINE_WORDS];
-        for (word, part) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
-            *word = u64::from_le_bytes(*part);
-        }
         let Some(near) = &mut self.peers[rank as usize].near else { return Err(SendError::WouldBlock) };
-        if near.shm.push_line(&words, LEND_LEN) {
+        if near.shm.push_line(&line_of(&bytes), LEND_LEN) {
             return Ok(());
         }
         near.stalled = true;

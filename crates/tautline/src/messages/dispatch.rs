@@ -11,7 +11,7 @@ use tautline_node::wire::{Record, Records, Where};
 use super::handlers::{Plain, Registered, Running, StreamHandler};
 use super::incoming::Short;
 use super::loan::Held;
-use super::stream::{End, Stream};
+use super::stream::End;
 use super::whole::lent;
 use crate::core::{Core, Incoming};
 use crate::{Event, Rank};
@@ -26,6 +26,7 @@ enum Step {
     More { message: u32, offset: u64 },
     Abort { message: u32 },
     Lend { handler: usize, number: u32, at: Where, len: u64 },
+    LendMore { message: u32, offset: u64, number: u32, at: u64, len: u32 },
     Bad,
 }
 
@@ -73,6 +74,15 @@ fn dispatch_slot(core: &Rc<Core>, delivery: &mut Option<Box<Delivery>>, item: us
                     violation(core, from);
                 }
             }
+            Step::LendMore { message, offset, number, at, len } => {
+                match core.node.lease((from, incarnation), number, Where::Pool(at), len.into()) {
+                    Some(lease) => {
+                        let held = Held::new(core, from, lease);
+                        more_lent(core, delivery, run, ((from, incarnation, message), offset), held);
+                    }
+                    None => violation(core, from),
+                }
+            }
             Step::Bad => {
                 flush(core, delivery, run);
                 violation(core, from);
@@ -95,6 +105,9 @@ fn read_step(bytes: &[u8], at: usize) -> (Step, usize, usize) {
         Some(Ok(Record::Abort { message })) => (Step::Abort { message }, 0),
         Some(Ok(Record::Lend { handler, number, at, len })) => {
             (Step::Lend { handler: handler.into(), number, at, len }, 0)
+        }
+        Some(Ok(Record::LendMore { message, offset, number, at, len })) => {
+            (Step::LendMore { message, offset, number, at, len }, 0)
         }
         _ => (Step::Bad, 0),
     };
@@ -228,6 +241,55 @@ fn more(
     *run = Some((handler, slot));
 }
 
+/// As [`more`], for bytes that stay where they are until the handler takes them.
+fn more_lent(
+    core: &Rc<Core>,
+    delivery: &mut Option<Box<Delivery>>,
+    run: &mut Run,
+    (incoming, offset): (Incoming, u64),
+    held: Held,
+) {
+    let task = || match core.running.borrow().get(&incoming) {
+        Some(Running::Task { handler, slot }) => Some((*handler, *slot)),
+        _ => None,
+    };
+    // What waits in the delivery comes first; polling the handler may end it.
+    let waits = |(handler, slot): (usize, usize)| {
+        core.handlers[handler]
+            .stream()
+            .is_some_and(|pool| pool.with(|p| p.stream(slot).borrow().has_ranges()))
+    };
+    if *run != task() || task().is_some_and(waits) {
+        flush(core, delivery, run);
+    }
+    let Some((handler, slot)) = task() else {
+        if !core.running.borrow().contains_key(&incoming) {
+            return violation(core, incoming.0);
+        }
+        let mut bytes = vec![0; held.len() as usize];
+        if held.copy_to(0, &mut bytes) {
+            more_without_task(core, incoming, offset, &bytes);
+        }
+        return;
+    };
+    let Some(pool) = core.handlers[handler].stream() else { return };
+    let (good, complete) = pool.with(|p| {
+        let mut stream = p.stream(slot).borrow_mut();
+        let good = offset == stream.arrived && offset + held.len() <= stream.total;
+        if good {
+            stream.arrive_held(held);
+        }
+        (good, stream.arrived == stream.total)
+    });
+    if !good {
+        return violation(core, incoming.0);
+    }
+    if complete {
+        core.running.borrow_mut().remove(&incoming);
+    }
+    *run = Some((handler, slot));
+}
+
 #[cold]
 fn more_without_task(core: &Rc<Core>, incoming: Incoming, offset: u64, data: &[u8]) {
     let mut running = core.running.borrow_mut();
@@ -238,7 +300,7 @@ fn more_without_task(core: &Rc<Core>, incoming: Incoming, offset: u64, data: &[u
                 return violation(core, incoming.0);
             }
             stream.arrived += data.len() as u64;
-            let due = stream.window_due(window(core), true);
+            let due = stream.window_due(true);
             if stream.arrived == stream.total {
                 running.remove(&incoming);
             }
@@ -309,7 +371,7 @@ pub(super) fn begin(
     core.live.set(core.live.get() + 1);
     pool.with(|p| {
         let (slot, stream) = p.claim(handler, core);
-        stream.borrow_mut().restart(from, incoming, total, window(core));
+        stream.borrow_mut().restart(from, incoming, total, window(core, from, total));
         slot
     })
 }
@@ -344,7 +406,7 @@ pub(crate) fn poll_task(core: &Rc<Core>, handler: usize, slot: usize) {
     match result {
         Ok(None) => {}
         Ok(Some(Poll::Pending)) => {
-            let due = pool.with(|p| p.stream(slot).borrow_mut().window_due(window(core), false));
+            let due = pool.with(|p| p.stream(slot).borrow_mut().window_due(false));
             if let Some((incoming, limit)) = due {
                 grant(core, incoming, limit);
             }
@@ -362,14 +424,9 @@ fn finish(core: &Rc<Core>, handler: usize, slot: usize, result: Result<(), (Stri
         let mut stream = p.stream(slot).borrow_mut();
         let from = stream.from;
         let incomplete = stream.arrived < stream.total && stream.end.is_none();
-        let rest = stream.incoming.filter(|_| incomplete).map(|incoming| {
-            let mut rest = Stream::default();
-            rest.restart(from, Some(incoming), stream.total, stream.granted);
-            rest.arrived = stream.arrived;
-            (incoming, rest)
-        });
+        let rest = stream.incoming.filter(|_| incomplete).map(|incoming| (incoming, stream.rest()));
         stream.generation += 1;
-        stream.lease = None;
+        stream.drop_held();
         (from, rest)
     });
     // Dropping the future runs the program's code, too.
@@ -377,7 +434,7 @@ fn finish(core: &Rc<Core>, handler: usize, slot: usize, result: Result<(), (Stri
     core.handled.set(core.handled.get() + 1);
     core.live.set(core.live.get().saturating_sub(1));
     if let Some((incoming, mut rest)) = rest {
-        let due = rest.window_due(window(core), true);
+        let due = rest.window_due(true);
         core.running.borrow_mut().insert(incoming, Running::Discard(Box::new(rest)));
         if let Some((incoming, limit)) = due {
             grant(core, incoming, limit);
@@ -390,8 +447,13 @@ fn finish(core: &Rc<Core>, handler: usize, slot: usize, result: Result<(), (Stri
     }
 }
 
-fn window(core: &Core) -> u64 {
-    u64::from(core.node.config().link.message_window)
+/// Bytes of a message that its sender may send before more is granted.
+fn window(core: &Core, from: Rank, total: u64) -> u64 {
+    let least = u64::from(core.node.config().link.message_window);
+    if total <= least {
+        return least;
+    }
+    core.node.with(|i| i.first_window(from)).unwrap_or(least)
 }
 
 fn grant(core: &Core, incoming: Incoming, limit: u64) {

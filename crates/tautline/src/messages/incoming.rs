@@ -158,13 +158,7 @@ impl Message {
 
     /// The whole message as it was lent, to be read where its sender wrote it. Nothing if it was not lent, or part of it has been taken.
     pub fn lent(&mut self) -> Option<Lent> {
-        self.with(|s| {
-            let held = s.lease.take_if(|held| s.taken == 0 && held.is_mapped())?;
-            s.taken = s.total;
-            Some(Lent::shared(held))
-        })
-        .ok()
-        .flatten()
+        self.with(Stream::take_lent).ok().flatten().map(Lent::shared)
     }
 
     /// The whole message: as it was lent, or collected.

@@ -31,35 +31,79 @@ pub(crate) struct Stream {
     pub(crate) arrived: u64,
     pub(crate) taken: u64,
     pub(crate) granted: u64,
+    /// How much is granted beyond what is taken.
+    window: u64,
     pub(crate) end: Option<End>,
     buffer: Vec<u8>,
     at: usize,
+    /// Where what lies elsewhere is shown from.
+    shown: Vec<u8>,
     lent: Option<Box<Delivery>>,
     ranges: VecDeque<(u32, u32, u32)>,
-    /// All of the message, where its sender wrote it.
-    pub(crate) lease: Option<Held>,
+    /// What lies where its sender wrote it, and how much of that is taken: behind what is in the buffer, and before what is in the delivery.
+    held: VecDeque<(Held, usize)>,
+    /// It is all of the message, and nobody else waits for it to come back.
+    whole: bool,
 }
 
 impl Stream {
-    pub(crate) fn restart(&mut self, from: Rank, incoming: Option<Incoming>, total: u64, granted: u64) {
+    pub(crate) fn restart(&mut self, from: Rank, incoming: Option<Incoming>, total: u64, window: u64) {
         self.generation += 1;
         self.from = from;
         self.incoming = incoming;
         self.total = total;
         self.arrived = 0;
         self.taken = 0;
-        self.granted = granted;
+        (self.granted, self.window) = (window, window);
         self.end = None;
         self.buffer.clear();
         self.at = 0;
         self.ranges.clear();
-        self.lease = None;
+        self.held.clear();
+        self.whole = false;
+    }
+
+    /// What is left of a message that nobody wants any more.
+    pub(crate) fn rest(&self) -> Stream {
+        let mut rest = Stream::default();
+        rest.restart(self.from, self.incoming, self.total, self.window);
+        (rest.granted, rest.arrived) = (self.granted, self.arrived);
+        rest
+    }
+
+    /// Lets go of what is left of the message.
+    pub(crate) fn drop_held(&mut self) {
+        self.held.clear();
+    }
+
+    /// Whether bytes wait in a delivery that has not been lent yet.
+    pub(crate) fn has_ranges(&self) -> bool {
+        !self.ranges.is_empty()
     }
 
     /// All of the message is there, elsewhere.
-    pub(crate) fn arrive_lent(&mut self, message: Held) {
-        self.arrived = self.total;
-        self.lease = Some(message);
+    pub(crate) fn arrive_whole(&mut self, held: Held) {
+        self.whole = true;
+        self.arrive_held(held);
+    }
+
+    /// Bytes are there, elsewhere. None wait in a delivery.
+    pub(crate) fn arrive_held(&mut self, held: Held) {
+        debug_assert!(self.ranges.is_empty(), "they would be overtaken");
+        self.arrived += held.len();
+        if held.len() > 0 || self.total == 0 {
+            self.held.push_back((held, 0));
+        }
+    }
+
+    /// All of the message as it was lent, if it was, and nothing of it is taken.
+    pub(crate) fn take_lent(&mut self) -> Option<Held> {
+        let mapped = self.held.front().is_some_and(|(held, _)| held.is_mapped());
+        if !self.whole || !mapped || self.taken > 0 {
+            return None;
+        }
+        self.taken = self.total;
+        self.held.pop_front().map(|(held, _)| held)
     }
 
     /// Notes bytes of a delivery that will be lent.
@@ -81,6 +125,9 @@ impl Stream {
             self.buffer.clear();
             self.at = 0;
         }
+        if !self.whole && !self.held.is_empty() {
+            self.hold_own();
+        }
         for (item, start, len) in self.ranges.drain(..) {
             let bytes = &delivery.bytes(item as usize)[start as usize..][..len as usize];
             self.buffer.extend_from_slice(bytes);
@@ -90,11 +137,9 @@ impl Stream {
 
     /// Bytes that can be taken now.
     pub(crate) fn available(&self) -> usize {
-        if self.lease.is_some() {
-            return self.left() as usize;
-        }
+        let held: usize = self.held.iter().map(|(held, at)| held.len() as usize - at).sum();
         let lent: usize = self.ranges.iter().map(|(_, _, len)| *len as usize).sum();
-        self.buffer.len() - self.at + lent
+        self.buffer.len() - self.at + held + lent
     }
 
     pub(crate) fn left(&self) -> u64 {
@@ -116,56 +161,100 @@ impl Stream {
         }
     }
 
+    /// Parts that the handler did not take move to our own buffer: their memory is for whatever comes next, of whichever message.
+    #[cold]
+    fn hold_own(&mut self) {
+        while let Some((held, at)) = self.held.pop_front() {
+            let start = self.buffer.len();
+            self.buffer.resize(start + held.len() as usize - at, 0);
+            if !held.copy_to(at, &mut self.buffer[start..]) {
+                self.buffer.truncate(start);
+                return self.lose();
+            }
+        }
+    }
+
     /// Takes up to `out.len()` bytes; returns how many.
     #[inline]
     pub(crate) fn take_into(&mut self, out: &mut [u8]) -> usize {
-        if let Some(lent) = &self.lease {
-            let take = out.len().min(self.left() as usize);
-            if !lent.copy_to(self.taken as usize, &mut out[..take]) {
-                self.lose();
-                return 0;
-            }
-            self.taken += take as u64;
-            return take;
-        }
         let mut at = 0;
-        self.take(out.len(), |part| {
-            out[at..at + part.len()].copy_from_slice(part);
-            at += part.len();
-        })
+        if self.at < self.buffer.len() || self.held.is_empty() {
+            self.take_near(out.len(), |part| {
+                out[at..at + part.len()].copy_from_slice(part);
+                at += part.len();
+            });
+        }
+        while at < out.len() && !self.held.is_empty() {
+            let took = self.take_held(&mut out[at..]);
+            if took == 0 {
+                return at;
+            }
+            at += took;
+        }
+        if at < out.len() && !self.ranges.is_empty() {
+            self.take_near(out.len() - at, |part| {
+                out[at..at + part.len()].copy_from_slice(part);
+                at += part.len();
+            });
+        }
+        at
+    }
+
+    /// Takes bytes of the first part that lies elsewhere.
+    #[inline]
+    fn take_held(&mut self, out: &mut [u8]) -> usize {
+        let Some((held, at)) = self.held.front_mut() else { return 0 };
+        let left = held.len() as usize - *at;
+        let take = left.min(out.len());
+        if !held.copy_to(*at, &mut out[..take]) {
+            self.lose();
+            return 0;
+        }
+        *at += take;
+        if take == left {
+            self.held.pop_front();
+        }
+        self.taken += take as u64;
+        take
     }
 
     /// The sender died with the message.
     #[cold]
     fn lose(&mut self) {
-        self.lease = None;
+        self.held.clear();
+        self.ranges.clear();
         self.end = Some(End::PeerGone(crate::Down::Exited));
-    }
-
-    /// As [`Stream::take`], of a message that was lent.
-    #[cold]
-    fn take_lent(&mut self, max: usize, mut part: impl FnMut(&[u8])) -> usize {
-        let most = max.min(self.left() as usize);
-        let mut done = 0;
-        let mut buffer = std::mem::take(&mut self.buffer);
-        while done < most {
-            buffer.resize(PART.min(most - done), 0);
-            if self.lease.is_none() || self.take_into(&mut buffer) == 0 {
-                break;
-            }
-            done += buffer.len();
-            part(&buffer);
-        }
-        buffer.clear();
-        self.buffer = buffer;
-        done
     }
 
     /// Takes up to `max` bytes in as few parts as they lie in, oldest first; returns how many were taken.
     pub(crate) fn take(&mut self, max: usize, mut part: impl FnMut(&[u8])) -> usize {
-        if self.lease.is_some() {
-            return self.take_lent(max, part);
+        let mut done = 0;
+        if self.at < self.buffer.len() || self.held.is_empty() {
+            done = self.take_near(max, &mut part);
         }
+        if !self.held.is_empty() && done < max {
+            let mut buffer = std::mem::take(&mut self.shown);
+            buffer.resize(PART, 0);
+            while done < max && !self.held.is_empty() {
+                let most = PART.min(max - done);
+                let took = self.take_held(&mut buffer[..most]);
+                if took == 0 {
+                    break;
+                }
+                part(&buffer[..took]);
+                done += took;
+            }
+            self.shown = buffer;
+            if done < max && self.held.is_empty() {
+                done += self.take_near(max - done, &mut part);
+            }
+        }
+        done
+    }
+
+    /// Takes up to `max` bytes of what has to wait in our own buffer or, if nothing is elsewhere before them, in the delivery; in as few parts as they
+    /// lie in, oldest first. Returns how many were taken.
+    fn take_near(&mut self, max: usize, mut part: impl FnMut(&[u8])) -> usize {
         let mut done = 0;
         let waiting = (self.buffer.len() - self.at).min(max);
         if waiting > 0 {
@@ -173,7 +262,7 @@ impl Stream {
             self.at += waiting;
             done = waiting;
         }
-        while done < max {
+        while done < max && self.held.is_empty() {
             let (Some(range), Some(delivery)) = (self.ranges.front_mut(), self.lent.as_ref()) else { break };
             let (item, start, len) = *range;
             let take = (len as usize).min(max - done);
@@ -190,7 +279,8 @@ impl Stream {
     }
 
     /// The window to grant now, if the handler has taken enough to make it worth a slot (M-5).
-    pub(crate) fn window_due(&mut self, window: u64, finished: bool) -> Option<(Incoming, u64)> {
+    pub(crate) fn window_due(&mut self, finished: bool) -> Option<(Incoming, u64)> {
+        let window = self.window;
         if self.granted >= self.total {
             return None;
         }

@@ -82,7 +82,7 @@ pub(super) fn lent(core: &Rc<Core>, handler: usize, message: Held) {
         }
         Some(Registered::Stream(pool) | Registered::Lent(_, pool)) => {
             let slot = begin(core, handler, pool, (from, None, message.len()));
-            pool.with(|p| p.stream(slot).borrow_mut().arrive_lent(message));
+            pool.with(|p| p.stream(slot).borrow_mut().arrive_whole(message));
             start_task(core, handler, pool, slot);
             poll_task(core, handler, slot);
         }
