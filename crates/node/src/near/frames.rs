@@ -389,6 +389,7 @@ impl Interface {
 
     /// As [`Interface::near_piece`], through the ring, which has room when there is nothing to lend.
     fn near_copy(&mut self, (rank, message): (Rank, u32), offset: u64, bytes: &[u8]) -> Option<usize> {
+        self.peers[rank as usize].near.as_ref()?;
         self.close_slot(rank);
         let peer = &mut self.peers[rank as usize];
         let near = peer.near.as_mut()?;
