@@ -83,16 +83,20 @@ impl Lender {
                     let started = Instant::now();
                     loan.send(self.lent).map_err(io::Error::other)?;
                     self.until(|inbox| inbox.message.borrow().is_some())?;
-                    started.elapsed()
+                    let took = started.elapsed();
+                    // Only now does the other side read: its copying would slow down what is timed here.
+                    self.say_ready()?;
+                    took
                 }
                 Side::B => {
                     let started = Instant::now();
                     for i in 0..READY {
-                        self.until(|inbox| inbox.ready.get() > self.count * READY + i)?;
+                        self.until(|inbox| inbox.ready.get() > self.count * (READY + 1) + i)?;
                         self.say_ready()?;
                     }
                     self.until(|inbox| inbox.message.borrow().is_some())?;
                     loan.send(self.lent).map_err(io::Error::other)?;
+                    self.until(|inbox| inbox.ready.get() > self.count * (READY + 1) + READY)?;
                     started.elapsed()
                 }
             };
