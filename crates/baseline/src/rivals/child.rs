@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,15 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 /// Runs a program to its end and returns what it printed, or why not.
 pub(super) fn run(command: &mut Command, time: Duration) -> Result<String, String> {
+    run_unless(command, time, &mut || false)
+}
+
+/// The same, unless told to stop meanwhile.
+pub(super) fn run_unless(
+    command: &mut Command,
+    time: Duration,
+    stop: &mut dyn FnMut() -> bool,
+) -> Result<String, String> {
     command.stdout(Stdio::piped());
     let mut child = Background::start(command)?;
     let mut stdout = child.0.stdout.take().ok_or("no output")?;
@@ -26,6 +35,7 @@ pub(super) fn run(command: &mut Command, time: Duration) -> Result<String, Strin
         match child.0.try_wait().map_err(|e| e.to_string())? {
             Some(status) => break status,
             None if started.elapsed() > time => return Err(format!("not done after {time:?}")),
+            None if stop() => return Err("told to stop".to_owned()),
             None => std::thread::sleep(Duration::from_millis(5)),
         }
     };
@@ -42,6 +52,11 @@ impl Background {
     pub(super) fn start(command: &mut Command) -> Result<Self, String> {
         command.stdin(Stdio::null()).stderr(Stdio::null()).process_group(0);
         command.spawn().map(Self).map_err(|e| format!("it cannot be started: {e}"))
+    }
+
+    /// How it ended, if it has.
+    pub(super) fn ended(&mut self) -> Option<ExitStatus> {
+        self.0.try_wait().ok().flatten()
     }
 }
 

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use tautline::{DeviceName, Security, Waiting};
 use tautline_baseline::Kind;
+use tautline_baseline::rivals::{Found, Rival};
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -21,6 +22,8 @@ pub enum System {
     Bare { flow: bool },
     /// What shared memory allows.
     Shared { limit: Shared },
+    /// Another system that is installed here.
+    Rival { other: Other, tcp: bool },
     /// Messages.
     Taut { device: Device, security: Mode, waiting: Policy },
 }
@@ -40,6 +43,18 @@ pub enum Shared {
     TwoCopyStream,
     /// A ring of cache lines.
     Ring,
+}
+
+/// The rivals that are measured, each through its own shared memory or local sockets, some over TCP too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Other {
+    OpenMpi,
+    Mpich,
+    Ucx,
+    ZeroMq,
+    Iceoryx2,
+    /// Without any copy; filled before its time and read after.
+    Iceoryx2Loan,
 }
 
 /// What our messages go over.
@@ -99,6 +114,43 @@ impl Mode {
     }
 }
 
+impl Other {
+    const ALL: [Other; 6] = [
+        Other::OpenMpi,
+        Other::Mpich,
+        Other::Ucx,
+        Other::ZeroMq,
+        Other::Iceoryx2,
+        Other::Iceoryx2Loan,
+    ];
+
+    /// Those that are here.
+    pub fn installed(found: &[Found]) -> Vec<Other> {
+        let is_here = |other: &Other| found.iter().any(|f| f.rival == other.rival() && f.version.is_some());
+        Other::ALL.into_iter().filter(is_here).collect()
+    }
+
+    pub fn rival(self) -> Rival {
+        match self {
+            Other::OpenMpi => Rival::OpenMpi,
+            Other::Mpich => Rival::Mpich,
+            Other::Ucx => Rival::Ucx,
+            Other::ZeroMq => Rival::ZeroMq,
+            Other::Iceoryx2 | Other::Iceoryx2Loan => Rival::Iceoryx2,
+        }
+    }
+
+    /// Whether its own test resends an untouched buffer, whatever one asks it for.
+    pub fn is_warm(self) -> bool {
+        self == Other::Ucx
+    }
+
+    /// Whether it does what it is for, or leaves something out that a user would do.
+    pub fn has_streams(self) -> bool {
+        self != Other::Iceoryx2Loan
+    }
+}
+
 impl Shared {
     fn name(self) -> &'static str {
         match self {
@@ -142,6 +194,14 @@ impl System {
             System::Bare { flow: false } => "frames",
             System::Bare { flow: true } => "frames+flow",
             System::Shared { limit } => limit.name(),
+            System::Rival { other: Other::OpenMpi, tcp: false } => "openmpi",
+            System::Rival { other: Other::OpenMpi, tcp: true } => "openmpi-tcp",
+            System::Rival { other: Other::Mpich, .. } => "mpich",
+            System::Rival { other: Other::Ucx, tcp: false } => "ucx",
+            System::Rival { other: Other::Ucx, tcp: true } => "ucx-tcp",
+            System::Rival { other: Other::ZeroMq, .. } => Kind::ZeroMq.name(),
+            System::Rival { other: Other::Iceoryx2, .. } => Kind::Iceoryx2.name(),
+            System::Rival { other: Other::Iceoryx2Loan, .. } => "iceoryx2-loan",
             System::Taut { .. } => "tautline",
         }
     }
@@ -159,7 +219,7 @@ impl System {
                     "polled"
                 }
             }
-            System::Bare { .. } | System::Shared { .. } => "polled",
+            System::Bare { .. } | System::Shared { .. } | System::Rival { .. } => "polled",
             System::Taut { waiting, .. } => waiting.waiting().name(),
         }
     }
@@ -176,7 +236,9 @@ impl System {
     pub fn device(self) -> &'static str {
         match self {
             System::Plain { kind, .. } => kind.kind().name(),
-            System::Shared { .. } => "shm",
+            System::Rival { tcp: true, .. } => "tcp",
+            System::Rival { other: Other::ZeroMq, .. } => "unix",
+            System::Shared { .. } | System::Rival { .. } => "shm",
             System::Taut { device, .. } => device.device().name(),
             _ => "udp",
         }
@@ -188,8 +250,14 @@ impl System {
             self,
             System::Plain { kind: Plain::Pipe | Plain::SysV | Plain::Unix, .. }
                 | System::Shared { .. }
+                | System::Rival { tcp: false, .. }
                 | System::Taut { device: Device::Shm, .. }
         )
+    }
+
+    /// Whether it is somebody else's: it may fail, and that is a line in the report and no more.
+    pub fn is_rival(self) -> bool {
+        matches!(self, System::Rival { .. })
     }
 
     /// The veth pair that it has to itself, counted from zero: TCP, raw UDP, ours.
@@ -199,7 +267,7 @@ impl System {
             | System::Gso { .. }
             | System::Datagrams { .. }
             | System::Packed { .. } => 1,
-            System::Plain { .. } => 0,
+            System::Plain { .. } | System::Rival { .. } => 0,
             System::Bare { .. } | System::Shared { .. } | System::Taut { .. } => 2,
         }
     }
@@ -211,7 +279,7 @@ impl System {
             | System::Gso { blocking }
             | System::Datagrams { blocking }
             | System::Packed { blocking } => blocking,
-            System::Bare { .. } | System::Shared { .. } => false,
+            System::Bare { .. } | System::Shared { .. } | System::Rival { .. } => false,
             System::Taut { waiting, .. } => waiting != Policy::Spin,
         }
     }
@@ -244,6 +312,29 @@ pub enum Work {
     Tune { bytes: usize, count: u64, trial_bytes: u64 },
     /// Connected, and nothing to do.
     Idle { milliseconds: u64 },
+}
+
+impl Work {
+    /// Of the longest message.
+    pub fn bytes(self) -> usize {
+        match self {
+            Work::PingPong { bytes, .. } | Work::Paced { bytes, .. } | Work::Stream { bytes, .. } => bytes,
+            Work::Tune { .. } | Work::Idle { .. } => 8,
+        }
+    }
+}
+
+impl Work {
+    /// Messages, or round trips.
+    pub fn count(self) -> u64 {
+        match self {
+            Work::PingPong { count, .. }
+            | Work::Paced { count, .. }
+            | Work::Stream { count, .. }
+            | Work::Tune { count, .. } => count,
+            Work::Idle { .. } => 0,
+        }
+    }
 }
 
 /// One measurement.

@@ -170,17 +170,26 @@ fn one_host(page: &mut String, rows: &[Row]) {
         "line polled",
         "hand-over polled",
         "write-flag-copy polled",
+        "openmpi polled",
+        "mpich polled",
+        "iceoryx2 polled",
         "unix polled",
-        "unix blocking",
-        "pipe blocking",
     ];
     page.push_str(&svg::lines(
         "Shared memory: latency, one way, against message size",
         "µs",
         &chosen(rows, Test::Latency, &latency),
     ));
-    let bandwidth =
-        ["tautline shm fabric spin", "two-copy-stream polled", "memcpy polled", "unix polled", "pipe polled"];
+    let bandwidth = [
+        "tautline shm fabric spin",
+        "two-copy-stream polled",
+        "memcpy polled",
+        "openmpi polled",
+        "mpich polled",
+        "iceoryx2 polled",
+        "unix polled",
+        "pipe polled",
+    ];
     page.push_str(&svg::lines(
         "Shared memory: bandwidth against message size",
         "GB/s",

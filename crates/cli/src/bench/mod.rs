@@ -5,6 +5,7 @@
 //! themselves, which are `tautline-baseline`'s and know nothing of us.
 
 mod case;
+mod contenders;
 mod content;
 mod frames;
 mod html;
@@ -28,9 +29,11 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tautline_baseline::cpu::{self, Burner};
+use tautline_baseline::rivals::Place;
 
 use crate::sys::Signals;
-use case::{Case, Shared, System, Work};
+use case::{Case, Other, Shared, System, Work};
+use contenders::Contenders;
 pub use netns::check as can_make_namespaces;
 use only::Only;
 use pair::{Interrupted, Pair, Path};
@@ -49,12 +52,15 @@ Examples:
         One JSON object per row and line.
   tautline bench --only shm
         Shared memory between the two processes, and its limits.
+  tautline bench --only rivals,shm
+        The rivals that are installed here, beside shared memory.
   sudo tautline bench --netns
         The same between two network namespaces, over veth pairs.
 
 Both processes have a core to themselves. Systems take turns within each round; a figure is the median over rounds,
 with the lowest and highest round beside it, and ratios are formed inside a round. Buffers are rewritten before each
-send and read after each receive, by everyone. Nothing is ever installed; rivals that are here are measured too.";
+send and read after each receive, by everyone but ucx_perftest. Nothing is ever installed; rivals that are here (Open
+MPI, MPICH, UCX, ZeroMQ, and iceoryx2 in a build with the feature iceoryx2) are measured in the same rounds.";
 
 /// What `tautline bench` is told.
 #[derive(Debug, Args)]
@@ -122,7 +128,7 @@ pub fn bench(args: &BenchArgs) -> Result<ExitCode> {
         }
     };
     show(args, &report)?;
-    let wrong = report.rows.iter().any(|row| row.wrong_limit || row.error.is_some());
+    let wrong = report.rows.iter().any(|row| row.wrong_limit || (row.error.is_some() && !row.rival));
     Ok(if args.strict && wrong { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
@@ -135,8 +141,14 @@ fn measure(args: &BenchArgs, path: Path, extent: Extent, signals: &mut Signals) 
         );
     }
     let machine = machine::State::look(extent, pinned);
+    // A smoke test needs no rivals, unless it is about them.
+    let rivals = if extent == Extent::Smoke && !args.only.names_rivals() {
+        Vec::new()
+    } else {
+        Other::installed(&machine.found)
+    };
     let rounds = args.rounds.map_or(extent.rounds(), usize::from);
-    let cells = plan::cells(extent, path == Path::Veth, &args.only);
+    let cells = plan::cells(extent, path == Path::Veth, &args.only, &rivals);
     if cells.is_empty() {
         bail!(
             "--only leaves nothing to measure\ntry one word less; sizes are 0, 8, 64, 256, 1K, 4K, 16K, 64K, 256K, 1M and 4M"
@@ -146,15 +158,22 @@ fn measure(args: &BenchArgs, path: Path, extent: Extent, signals: &mut Signals) 
         .iter()
         .map(|cell| rows::Result { cell: *cell, figures: Vec::new(), errors: Vec::new() })
         .collect();
-    let mut bench =
-        Bench { path, pinned, extent, pair: None, results, bar: bar((cells.len() * rounds) as u64) };
+    let mut bench = Bench {
+        path,
+        pinned,
+        extent,
+        pair: None,
+        contenders: Contenders::default(),
+        results,
+        bar: bar((cells.len() * rounds) as u64),
+    };
     for round in 0..rounds {
         bench.round(round, signals)?;
     }
     bench.bar.finish_and_clear();
     let results = bench.results;
     let rows = rows::rows(&results, path);
-    let targets = targets::judge(&results, &machine);
+    let targets = targets::judge(&results);
     Ok(Report { path, machine, rows, targets })
 }
 
@@ -174,6 +193,7 @@ struct Bench {
     pinned: [usize; 2],
     extent: Extent,
     pair: Option<Pair>,
+    contenders: Contenders,
     results: Vec<rows::Result>,
     bar: ProgressBar,
 }
@@ -216,8 +236,10 @@ impl Bench {
                     eprintln!("tautline: {} {} {} B: {error}", cell.test.name(), cell.system, cell.bytes);
                 });
                 self.results[index].errors.push(error);
-                // Whatever state the two are in, it is not ours to repair.
-                self.pair = None;
+                if !contenders::is_one(cell.system) {
+                    // Whatever state the two are in, it is not ours to repair.
+                    self.pair = None;
+                }
             }
         }
         self.bar.inc(1);
@@ -229,6 +251,10 @@ impl Bench {
             let mut pair = Pair::start(self.path, self.pinned, signals)?;
             self.tune(&mut pair, signals)?;
             self.pair = Some(pair);
+        }
+        if contenders::is_one(case.system) {
+            let place = Place { cores: self.pinned, apart: None };
+            return self.contenders.run(case, &place, signals);
         }
         self.pair.as_mut().context("no processes to measure with")?.run(case, signals)
     }

@@ -1,11 +1,13 @@
 //! What is measured: the cells of every test, and how long each may take.
 
+mod rivals;
 mod shm;
 
 use std::time::Duration;
 
-use super::case::{Device, Mode, Plain, Policy, System, Work};
+use super::case::{Device, Mode, Other, Plain, Policy, System, Work};
 use super::only::Only;
+pub use rivals::{KERNEL, SIZES, STREAMED, on_host};
 pub use shm::limit_of;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -145,8 +147,8 @@ pub fn shared(waiting: Policy) -> System {
     System::Taut { device: Device::Shm, security: Mode::Fabric, waiting }
 }
 
-/// Every cell that is wanted, in the order in which a round measures them.
-pub fn cells(extent: Extent, network_only: bool, only: &Only) -> Vec<Cell> {
+/// Every cell that is wanted, in the order in which a round measures them, with these rivals.
+pub fn cells(extent: Extent, network_only: bool, only: &Only, rivals: &[Other]) -> Vec<Cell> {
     let mut plan = Plan { extent, cells: Vec::new() };
     plan.latency();
     plan.rate();
@@ -156,6 +158,7 @@ pub fn cells(extent: Extent, network_only: bool, only: &Only) -> Vec<Cell> {
     plan.guarantees();
     plan.idle();
     plan.shm();
+    plan.rivals(rivals);
     let mut cells = plan.cells;
     cells.retain(|cell| !network_only || cell.system.is_network());
     // What a wanted cell is compared with is wanted too.
@@ -381,11 +384,13 @@ impl Plan {
 mod tests {
     use super::*;
 
+    const RIVALS: [Other; 3] = [Other::OpenMpi, Other::Ucx, Other::Iceoryx2Loan];
+
     #[test]
     fn every_limit_is_measured_beside_what_it_limits() {
         for extent in [Extent::Full, Extent::Quick, Extent::Smoke] {
             for network_only in [false, true] {
-                let cells = cells(extent, network_only, &Only::default());
+                let cells = cells(extent, network_only, &Only::default(), &RIVALS);
                 for cell in &cells {
                     let Some(limit) = cell.limit else { continue };
                     assert!(cells.iter().any(|c| c.is_beside(cell) && c.system == limit.system), "{cell:?}");
@@ -397,7 +402,7 @@ mod tests {
     #[test]
     fn shared_memory_is_not_measured_over_a_network() {
         let of = |network_only| {
-            let cells = cells(Extent::Quick, network_only, &Only::default());
+            let cells = cells(Extent::Quick, network_only, &Only::default(), &RIVALS);
             cells.iter().filter(|cell| cell.system.device() == "shm").count()
         };
         assert_eq!((of(false) > 0, of(true)), (true, 0));
@@ -405,7 +410,7 @@ mod tests {
 
     #[test]
     fn no_two_cells_are_the_same_line() {
-        let cells = cells(Extent::Full, false, &Only::default());
+        let cells = cells(Extent::Full, false, &Only::default(), &RIVALS);
         for (i, cell) in cells.iter().enumerate() {
             let same = |c: &&Cell| c.is_beside(cell) && (c.system, c.batch) == (cell.system, cell.batch);
             assert_eq!(cells[..i].iter().find(same), None);

@@ -14,9 +14,9 @@ use tautline_baseline::cpu::{self, CpuTime};
 use tautline_baseline::drive::{self, Content};
 use tautline_baseline::stats::Summary;
 use tautline_baseline::udp_gso::{self, Plan};
-use tautline_baseline::{Measured, Setup, Side, open, packed, shm};
+use tautline_baseline::{Kind, Measured, Setup, Side, loan_ping_pong, open, packed, shm};
 
-use super::case::{Case, Outcome, Reply, Shared, System, Work};
+use super::case::{Case, Other, Outcome, Reply, Shared, System, Work};
 use super::taut::Taut;
 use super::{frames, netns, tune};
 use crate::sys;
@@ -107,16 +107,12 @@ impl Worker {
     fn execute(&mut self, case: &Case) -> io::Result<Outcome> {
         match case.system {
             System::Plain { kind, .. } => {
-                let mut transport = open(kind.kind(), &mut self.setup(case.system))?;
+                let mut transport = open(kind.kind(), &mut self.setup(case.system), case.work.bytes())?;
                 self.plain(&mut *transport, case)
             }
+            System::Rival { other, .. } => self.rival(other, case),
             System::Taut { device, security, waiting } => {
-                let bytes = match case.work {
-                    Work::PingPong { bytes, .. } | Work::Paced { bytes, .. } | Work::Stream { bytes, .. } => {
-                        bytes
-                    }
-                    Work::Tune { .. } | Work::Idle { .. } => 8,
-                };
+                let bytes = case.work.bytes();
                 let side = self.side;
                 let mut setup = self.setup(case.system);
                 let mut taut = Taut::open(&mut setup, device, security, waiting, bytes)?;
@@ -127,6 +123,21 @@ impl Worker {
             System::Shared { limit } => self.shared(limit, &case.work),
             _ => self.stream(case),
         }
+    }
+
+    /// Rivals that are libraries; the others have processes of their own.
+    fn rival(&mut self, other: Other, case: &Case) -> io::Result<Outcome> {
+        let kind = match (other, case.work) {
+            (Other::Iceoryx2Loan, Work::PingPong { bytes, count, warm: false }) => {
+                let mut setup = self.setup(case.system);
+                return timed(|| loan_ping_pong(&mut setup, bytes, warm_up(count), count));
+            }
+            (Other::ZeroMq, _) => Kind::ZeroMq,
+            (Other::Iceoryx2, _) => Kind::Iceoryx2,
+            _ => return Err(io::ErrorKind::Unsupported.into()),
+        };
+        let mut transport = open(kind, &mut self.setup(case.system), case.work.bytes())?;
+        self.plain(&mut *transport, case)
     }
 
     fn shared(&mut self, limit: Shared, work: &Work) -> io::Result<Outcome> {

@@ -86,10 +86,6 @@ fn about(text: &mut String, report: &Report) {
     if !absent.is_empty() {
         let _ = writeln!(text, "rivals not installed: {}", absent.join(", "));
     }
-    for row in &m.rivals {
-        let _ =
-            writeln!(text, "rival {} {:?} {} B: {:?}", row.rival.name(), row.route, row.bytes, row.outcome);
-    }
 }
 
 fn heading(test: Test) -> &'static str {
