@@ -12,6 +12,7 @@ use iceoryx2::prelude::{BackpressureStrategy, LogLevel, Node, NodeBuilder, ipc, 
 use iceoryx2::sample::Sample;
 use iceoryx2::sample_mut::SampleMut;
 
+use crate::shm::Memory;
 use crate::pattern::{self, Pattern};
 use crate::transport::{Kind, Patience, SMALL_WINDOW, Setup, Side, Transport};
 
@@ -121,10 +122,14 @@ pub fn loan_ping_pong(
     count: u64,
 ) -> io::Result<Vec<u64>> {
     let pair = Iceoryx2::open(setup, bytes)?;
+    // Says that the other side has filled its next message, or else the time would be that of the slower one.
+    let [into, from] = Memory::pair(setup, 1, 0)?;
     let pattern = Pattern::new(bytes);
     let mut round_trips = Vec::with_capacity(count as usize);
     let mut next = pair.filled(&pattern, 0, bytes)?;
     for number in 0..warm_up + count {
+        into.lines()[0].flag.store(number + 1, Ordering::Release);
+        from.lines()[0].wait_for(number + 1)?;
         let started = Instant::now();
         let came = if setup.side == Side::A {
             next.send().map_err(other)?;

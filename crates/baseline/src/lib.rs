@@ -11,6 +11,7 @@
 //! | [`udp_gso`] | one-way streams of large messages over raw UDP, the limit for bandwidth |
 //! | [`packed`] | small records packed into datagrams, the limit for message rate |
 //! | [`shm`] | what two processes can do with memory that they share, the limits on one host |
+//! | [`xdp`] | bare AF_XDP frames between two interfaces, the limits of OS bypass |
 //! | [`limits`] | a system call, a clock read, `memcpy`, a cache line between two cores |
 //! | [`cpu`] | pinning, CPU time, the CPU burner, the state of the machine |
 //! | [`stats`] | percentiles of one round, spread over rounds |
@@ -36,6 +37,7 @@ mod sysv;
 pub mod transport;
 mod udp;
 pub mod udp_gso;
+pub mod xdp;
 mod zeromq;
 
 pub use cpu::Measured;

@@ -21,8 +21,7 @@ pub(super) fn run_unless(
     time: Duration,
     stop: &mut dyn FnMut() -> bool,
 ) -> Result<String, String> {
-    command.stdout(Stdio::piped());
-    let mut child = Background::start(command)?;
+    let mut child = Background::with_output(command, Stdio::piped())?;
     let mut stdout = child.0.stdout.take().ok_or("no output")?;
     let reader = std::thread::spawn(move || {
         let mut bytes = Vec::new();
@@ -50,7 +49,11 @@ pub(super) struct Background(Child);
 
 impl Background {
     pub(super) fn start(command: &mut Command) -> Result<Self, String> {
-        command.stdin(Stdio::null()).stderr(Stdio::null()).process_group(0);
+        Self::with_output(command, Stdio::null())
+    }
+
+    fn with_output(command: &mut Command, output: Stdio) -> Result<Self, String> {
+        command.stdin(Stdio::null()).stdout(output).stderr(Stdio::null()).process_group(0);
         command.spawn().map(Self).map_err(|e| format!("it cannot be started: {e}"))
     }
 

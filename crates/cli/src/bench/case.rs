@@ -219,6 +219,7 @@ impl System {
                     "polled"
                 }
             }
+            System::Rival { other: Other::ZeroMq, .. } => "blocking",
             System::Bare { .. } | System::Shared { .. } | System::Rival { .. } => "polled",
             System::Taut { waiting, .. } => waiting.waiting().name(),
         }
@@ -279,7 +280,9 @@ impl System {
             | System::Gso { blocking }
             | System::Datagrams { blocking }
             | System::Packed { blocking } => blocking,
-            System::Bare { .. } | System::Shared { .. } | System::Rival { .. } => false,
+            // Its own thread needs the core that it shares with the program.
+            System::Rival { other, .. } => other == Other::ZeroMq,
+            System::Bare { .. } | System::Shared { .. } => false,
             System::Taut { waiting, .. } => waiting != Policy::Spin,
         }
     }
