@@ -12,8 +12,8 @@ use iceoryx2::prelude::{BackpressureStrategy, LogLevel, Node, NodeBuilder, ipc, 
 use iceoryx2::sample::Sample;
 use iceoryx2::sample_mut::SampleMut;
 
-use crate::shm::Memory;
 use crate::pattern::{self, Pattern};
+use crate::shm::Memory;
 use crate::transport::{Kind, Patience, SMALL_WINDOW, Setup, Side, Transport};
 
 /// Bytes of messages under way, beside the least and the most in number.
@@ -75,7 +75,12 @@ impl Iceoryx2 {
         }
     }
 
-    fn filled(&self, pattern: &Pattern, number: u64, bytes: usize) -> io::Result<SampleMut<Service, [u8], ()>> {
+    fn filled(
+        &self,
+        pattern: &Pattern,
+        number: u64,
+        bytes: usize,
+    ) -> io::Result<SampleMut<Service, [u8], ()>> {
         let mut sample = self.into.loan_slice_uninit(bytes).map_err(other)?;
         let room: &mut [MaybeUninit<u8>] = sample.payload_mut();
         room.fill(MaybeUninit::new(0));
@@ -115,12 +120,7 @@ impl Transport for Iceoryx2 {
 ///
 /// # Errors
 /// Whatever iceoryx2 reports, and [`io::ErrorKind::InvalidData`] if what came is not what was sent.
-pub fn loan_ping_pong(
-    setup: &mut Setup<'_>,
-    bytes: usize,
-    warm_up: u64,
-    count: u64,
-) -> io::Result<Vec<u64>> {
+pub fn loan_ping_pong(setup: &mut Setup<'_>, bytes: usize, warm_up: u64, count: u64) -> io::Result<Vec<u64>> {
     let pair = Iceoryx2::open(setup, bytes)?;
     // Says that the other side has filled its next message, or else the time would be that of the slower one.
     let [into, from] = Memory::pair(setup, 1, 0)?;

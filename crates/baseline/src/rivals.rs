@@ -214,11 +214,7 @@ impl Contender {
     ///
     /// # Errors
     /// Why there is no figure.
-    pub fn run(
-        &mut self,
-        order: &Order,
-        stop: &mut dyn FnMut() -> bool,
-    ) -> Result<[Figures; 2], String> {
+    pub fn run(&mut self, order: &Order, stop: &mut dyn FnMut() -> bool) -> Result<[Figures; 2], String> {
         match &mut self.team {
             Some(team) => team.run(order, stop),
             None => perftest::measure(self.route, &self.place, order, stop),

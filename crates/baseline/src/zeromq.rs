@@ -132,8 +132,9 @@ impl ZeroMq {
     fn set(&self, option: c_int, value: c_int) -> io::Result<()> {
         let bytes = size_of::<c_int>();
         // SAFETY: the socket is open, and the option takes an int.
-        let set =
-            unsafe { (self.library.setsockopt)(self.socket.as_ptr(), option, (&raw const value).cast(), bytes) };
+        let set = unsafe {
+            (self.library.setsockopt)(self.socket.as_ptr(), option, (&raw const value).cast(), bytes)
+        };
         self.library.check(set).map(drop)
     }
 

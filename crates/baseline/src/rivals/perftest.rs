@@ -25,19 +25,26 @@ pub(super) fn measure(
         Test::Paced { .. } => return Err("ucx_perftest has no paced test".to_owned()),
     };
     let port = free_port()?;
-    let start = |core: usize| {
-        let mut command = Command::new(&tool);
+    let start = |side: usize| {
+        let mut command = match &place.apart {
+            Some(apart) => apart.command(side, &tool),
+            None => Command::new(&tool),
+        };
         command.env("UCX_TLS", if route == Route::Tcp { "tcp,self" } else { "sm,self" });
-        command.args(["-p", &port, "-c", &core.to_string()]);
+        if let Some(apart) = &place.apart {
+            command.env("UCX_NET_DEVICES", &apart.interface);
+        }
+        command.args(["-p", &port, "-c", &place.cores[side].to_string()]);
         command
     };
-    let _server = Background::start(&mut start(place.cores[1]))?;
+    let server = place.apart.as_ref().map_or(Ipv4Addr::LOCALHOST.into(), |apart| apart.addresses[1]);
+    let _server = Background::start(&mut start(1))?;
     let mut last = String::new();
     for _ in 0..TRIES {
         std::thread::sleep(Duration::from_millis(25));
-        let mut client = start(place.cores[0]);
+        let mut client = start(0);
         let warm_up = (order.count / 10).clamp(2, 500);
-        client.args(["127.0.0.1", "-t", test, "-s", &order.bytes.to_string()]);
+        client.args([&server.to_string(), "-t", test, "-s", &order.bytes.to_string()]);
         client.args(["-n", &order.count.to_string(), "-w", &warm_up.to_string()]);
         if let Some(window) = outstanding {
             client.args(["-O", &window.to_string()]);

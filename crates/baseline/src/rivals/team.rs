@@ -40,9 +40,12 @@ impl Team {
         let socket = folder.path().join("desk");
         let listener = UnixListener::bind(&socket).map_err(|e| e.to_string())?;
         listener.set_nonblocking(true).map_err(|e| e.to_string())?;
-        let mut command = Command::new(&mpi.mpirun);
+        let mut command = match &place.apart {
+            Some(apart) => apart.node(&mpi.mpirun),
+            None => Command::new(&mpi.mpirun),
+        };
         if rival == Rival::OpenMpi {
-            open_mpi_options(&mut command, route);
+            open_mpi_options(&mut command, route, place.apart.is_some());
         }
         if let Some(apart) = &place.apart {
             apart.options(&mut command, &folder)?;
@@ -84,12 +87,15 @@ fn compile(mpi: &Mpi, folder: &TempDir) -> Result<(), String> {
     run(&mut command, START_TIME).map(drop).map_err(|e| format!("mpicc: {e}"))
 }
 
-fn open_mpi_options(command: &mut Command, route: Route) {
+fn open_mpi_options(command: &mut Command, route: Route, apart: bool) {
     command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
     // The program pins itself; and it polls, as we do.
     command.args(["--bind-to", "none", "--mca", "mpi_yield_when_idle", "0"]);
     if route == Route::Tcp {
         command.args(["--mca", "pml", "ob1", "--mca", "btl", "tcp,self"]);
+        if !apart {
+            command.args(["--mca", "btl_tcp_if_include", "lo"]);
+        }
     }
 }
 

@@ -235,7 +235,8 @@ fn bind(socket: &OwnedFd, interface: u32) -> io::Result<()> {
 
 /// Asks that our own calls do the interface's work, for up to 20 µs and 64 frames each.
 fn busy_polling(socket: &OwnedFd) -> io::Result<()> {
-    for (option, value) in [(libc::SO_PREFER_BUSY_POLL, 1), (libc::SO_BUSY_POLL, 20), (libc::SO_BUSY_POLL_BUDGET, 64)]
+    for (option, value) in
+        [(libc::SO_PREFER_BUSY_POLL, 1), (libc::SO_BUSY_POLL, 20), (libc::SO_BUSY_POLL_BUDGET, 64)]
     {
         let value: libc::c_int = value;
         let len = size_of::<libc::c_int>() as libc::socklen_t;

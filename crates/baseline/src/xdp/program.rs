@@ -134,7 +134,9 @@ impl Steering {
 
 fn explain(what: &str, error: &io::Error) -> io::Error {
     let hint = match error.raw_os_error() {
-        Some(libc::EPERM) => "; it takes CAP_BPF and CAP_NET_ADMIN outside of any user namespace: run it as root",
+        Some(libc::EPERM) => {
+            "; it takes CAP_BPF and CAP_NET_ADMIN outside of any user namespace: run it as root"
+        }
         Some(libc::ENOSYS | libc::EINVAL) => "; this kernel does not offer it",
         Some(libc::EBUSY | libc::EEXIST) => "; another XDP program is attached there",
         _ => "",

@@ -22,6 +22,8 @@ pub enum System {
     Bare { flow: bool },
     /// What shared memory allows.
     Shared { limit: Shared },
+    /// Bare AF_XDP, one message in a frame: the limit of OS bypass.
+    Xdp { native: bool, busy: bool },
     /// Another system that is installed here.
     Rival { other: Other, tcp: bool },
     /// Messages.
@@ -115,14 +117,8 @@ impl Mode {
 }
 
 impl Other {
-    const ALL: [Other; 6] = [
-        Other::OpenMpi,
-        Other::Mpich,
-        Other::Ucx,
-        Other::ZeroMq,
-        Other::Iceoryx2,
-        Other::Iceoryx2Loan,
-    ];
+    const ALL: [Other; 6] =
+        [Other::OpenMpi, Other::Mpich, Other::Ucx, Other::ZeroMq, Other::Iceoryx2, Other::Iceoryx2Loan];
 
     /// Those that are here.
     pub fn installed(found: &[Found]) -> Vec<Other> {
@@ -194,6 +190,8 @@ impl System {
             System::Bare { flow: false } => "frames",
             System::Bare { flow: true } => "frames+flow",
             System::Shared { limit } => limit.name(),
+            System::Xdp { native: false, .. } => "xdp-generic",
+            System::Xdp { native: true, .. } => "xdp-native",
             System::Rival { other: Other::OpenMpi, tcp: false } => "openmpi",
             System::Rival { other: Other::OpenMpi, tcp: true } => "openmpi-tcp",
             System::Rival { other: Other::Mpich, .. } => "mpich",
@@ -220,7 +218,10 @@ impl System {
                 }
             }
             System::Rival { other: Other::ZeroMq, .. } => "blocking",
-            System::Bare { .. } | System::Shared { .. } | System::Rival { .. } => "polled",
+            System::Xdp { busy: true, .. } => "busy-poll",
+            System::Xdp { .. } | System::Bare { .. } | System::Shared { .. } | System::Rival { .. } => {
+                "polled"
+            }
             System::Taut { waiting, .. } => waiting.waiting().name(),
         }
     }
@@ -237,6 +238,7 @@ impl System {
     pub fn device(self) -> &'static str {
         match self {
             System::Plain { kind, .. } => kind.kind().name(),
+            System::Xdp { .. } => "xdp",
             System::Rival { tcp: true, .. } => "tcp",
             System::Rival { other: Other::ZeroMq, .. } => "unix",
             System::Shared { .. } | System::Rival { .. } => "shm",
@@ -261,14 +263,18 @@ impl System {
         matches!(self, System::Rival { .. })
     }
 
-    /// The veth pair that it has to itself, counted from zero: TCP, raw UDP, ours.
+    /// The veth pair that it has to itself, counted from zero: TCP, raw UDP, ours, bare AF_XDP (a program in the driver
+    /// switches off what its pair can do for others), rivals.
     pub fn lane(self) -> u8 {
         match self {
             System::Plain { kind: Plain::Udp, .. }
             | System::Gso { .. }
             | System::Datagrams { .. }
             | System::Packed { .. } => 1,
-            System::Plain { .. } | System::Rival { .. } => 0,
+            System::Plain { .. } => 0,
+            System::Xdp { native: false, .. } => 3,
+            System::Xdp { native: true, .. } => 4,
+            System::Rival { .. } => 5,
             System::Bare { .. } | System::Shared { .. } | System::Taut { .. } => 2,
         }
     }
@@ -282,7 +288,7 @@ impl System {
             | System::Packed { blocking } => blocking,
             // Its own thread needs the core that it shares with the program.
             System::Rival { other, .. } => other == Other::ZeroMq,
-            System::Bare { .. } | System::Shared { .. } => false,
+            System::Bare { .. } | System::Shared { .. } | System::Xdp { .. } => false,
             System::Taut { waiting, .. } => waiting != Policy::Spin,
         }
     }

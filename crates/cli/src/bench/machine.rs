@@ -3,7 +3,9 @@
 use tautline_baseline::cpu::Machine;
 use tautline_baseline::limits;
 use tautline_baseline::rivals::{self, Found};
+use tautline_baseline::xdp;
 
+use super::pair::Path;
 use super::plan::Extent;
 
 /// What a reader must know to judge the figures.
@@ -17,11 +19,13 @@ pub struct State {
     /// One way between the two cores.
     pub cache_line_ns: Option<f64>,
     pub found: Vec<Found>,
+    /// Why bare AF_XDP cannot be measured here; asked where it could be.
+    pub no_xdp: Option<String>,
 }
 
 impl State {
     /// Looks at the machine and who is installed there, and measures its bare limits.
-    pub fn look(extent: Extent, cores: [usize; 2]) -> State {
+    pub fn look(extent: Extent, cores: [usize; 2], path: Path) -> State {
         let batches = if extent == Extent::Smoke { 3 } else { 100 };
         let line = if extent == Extent::Smoke { 1_000 } else { 200_000 };
         State {
@@ -33,6 +37,7 @@ impl State {
                 .map(|(bytes, copies)| limits::copy_gigabytes_per_second(bytes, copies.min(batches * 20))),
             cache_line_ns: limits::cache_line_ns(cores[0], cores[1], line).ok(),
             found: rivals::detect(),
+            no_xdp: if path == Path::Veth { xdp::check().err().map(|e| e.to_string()) } else { None },
         }
     }
 

@@ -29,7 +29,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tautline_baseline::cpu::{self, Burner};
-use tautline_baseline::rivals::Place;
+use tautline_baseline::rivals::{Apart, Place};
 
 use crate::sys::Signals;
 use case::{Case, Other, Shared, System, Work};
@@ -37,7 +37,7 @@ use contenders::Contenders;
 pub use netns::check as can_make_namespaces;
 use only::Only;
 use pair::{Interrupted, Pair, Path};
-use plan::{Extent, Load};
+use plan::{Extent, Here, Load};
 pub use side::{SideArgs, side};
 
 const EXAMPLES: &str = "\
@@ -55,7 +55,7 @@ Examples:
   tautline bench --only rivals,shm
         The rivals that are installed here, beside shared memory.
   sudo tautline bench --netns
-        The same between two network namespaces, over veth pairs.
+        The same between two network namespaces, over veth pairs, with bare AF_XDP beside it.
 
 Both processes have a core to themselves. Systems take turns within each round; a figure is the median over rounds,
 with the lowest and highest round beside it, and ratios are formed inside a round. Buffers are rewritten before each
@@ -140,15 +140,16 @@ fn measure(args: &BenchArgs, path: Path, extent: Extent, signals: &mut Signals) 
             "tautline: only one core may be used: both processes share it, and polling is hopeless here"
         );
     }
-    let machine = machine::State::look(extent, pinned);
+    let machine = machine::State::look(extent, pinned, path);
     // A smoke test needs no rivals, unless it is about them.
     let rivals = if extent == Extent::Smoke && !args.only.names_rivals() {
         Vec::new()
     } else {
         Other::installed(&machine.found)
     };
+    let here = Here { rivals, xdp: path == Path::Veth && machine.no_xdp.is_none() };
     let rounds = args.rounds.map_or(extent.rounds(), usize::from);
-    let cells = plan::cells(extent, path == Path::Veth, &args.only, &rivals);
+    let cells = plan::cells(extent, path == Path::Veth, &args.only, &here);
     if cells.is_empty() {
         bail!(
             "--only leaves nothing to measure\ntry one word less; sizes are 0, 8, 64, 256, 1K, 4K, 16K, 64K, 256K, 1M and 4M"
@@ -237,8 +238,11 @@ impl Bench {
                 });
                 self.results[index].errors.push(error);
                 if !contenders::is_one(cell.system) {
-                    // Whatever state the two are in, it is not ours to repair.
+                    // Whatever state the two are in, it is not ours to repair. Their namespaces go with them.
                     self.pair = None;
+                    if self.path == Path::Veth {
+                        self.contenders = Contenders::default();
+                    }
                 }
             }
         }
@@ -252,11 +256,18 @@ impl Bench {
             self.tune(&mut pair, signals)?;
             self.pair = Some(pair);
         }
-        if contenders::is_one(case.system) {
-            let place = Place { cores: self.pinned, apart: None };
-            return self.contenders.run(case, &place, signals);
+        let pair = self.pair.as_mut().context("no processes to measure with")?;
+        if !contenders::is_one(case.system) {
+            return pair.run(case, signals);
         }
-        self.pair.as_mut().context("no processes to measure with")?.run(case, signals)
+        let lane = case.system.lane();
+        let (a, b) = netns::addresses(lane);
+        let apart = (self.path == Path::Veth).then(|| Apart {
+            processes: pair.processes(),
+            addresses: [a, b],
+            interface: netns::interface(lane),
+        });
+        self.contenders.run(case, &Place { cores: self.pinned, apart }, signals)
     }
 
     /// Lets the sides find the best bare streams of the sizes that will be asked for.

@@ -13,7 +13,7 @@ pub struct Only {
 }
 
 /// What a cell may be called beside its system's name.
-const WAYS: [&str; 11] = [
+const WAYS: [&str; 13] = [
     "polled",
     "blocking",
     "spin",
@@ -25,19 +25,12 @@ const WAYS: [&str; 11] = [
     "idle",
     "burner",
     "shm",
+    "xdp",
+    "busy-poll",
 ];
-const RIVALS: [&str; 9] = [
-    "rivals",
-    "openmpi",
-    "openmpi-tcp",
-    "mpich",
-    "ucx",
-    "ucx-tcp",
-    "zeromq",
-    "iceoryx2",
-    "iceoryx2-loan",
-];
-const SYSTEMS: [&str; 18] = [
+const RIVALS: [&str; 9] =
+    ["rivals", "openmpi", "openmpi-tcp", "mpich", "ucx", "ucx-tcp", "zeromq", "iceoryx2", "iceoryx2-loan"];
+const SYSTEMS: [&str; 20] = [
     "pipe",
     "sysv",
     "unix",
@@ -54,6 +47,8 @@ const SYSTEMS: [&str; 18] = [
     "memcpy",
     "two-copy-stream",
     "ring",
+    "xdp-generic",
+    "xdp-native",
     "tautline",
     "tautline-batch",
 ];
@@ -110,8 +105,10 @@ impl Only {
             let system = cell.system;
             [cell.name(), system.name(), system.policy(), cell.load.name()].contains(&word.as_str())
                 || system.security() == Some(word)
-                || (word == "shm" && (system.device() == "shm" || (system.is_rival() && !system.is_network())))
+                || (word == "shm"
+                    && (system.device() == "shm" || (system.is_rival() && !system.is_network())))
                 || (word == "rivals" && system.is_rival())
+                || (word == "xdp" && system.device() == "xdp")
         };
         (self.tests.is_empty() || self.tests.contains(&cell.test))
             && (self.systems.is_empty() || self.systems.iter().any(called))
@@ -122,7 +119,7 @@ impl Only {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::plan::{Extent, cells};
+    use crate::bench::plan::{Extent, Here, cells};
 
     #[test]
     fn words_of_every_kind() {
@@ -131,14 +128,14 @@ mod tests {
             (only.tests.as_slice(), only.bytes.as_slice()),
             ([Test::Latency].as_slice(), [64, 65_536].as_slice())
         );
-        let wanted = cells(Extent::Quick, false, &only, &[]);
+        let wanted = cells(Extent::Quick, false, &only, &Here::default());
         assert!(!wanted.is_empty() && wanted.iter().all(|cell| cell.test == Test::Latency));
         assert!(
             wanted.iter().any(|cell| cell.system.name() == "udp"),
             "what ours is compared with comes along"
         );
         assert!(wanted.iter().all(|cell| cell.system.name() != "pipe"));
-        let shared = cells(Extent::Quick, false, &"shm".parse().unwrap(), &[]);
+        let shared = cells(Extent::Quick, false, &"shm".parse().unwrap(), &Here::default());
         for name in
             ["tautline", "tautline-batch", "line", "hand-over", "write-flag-copy", "two-copy-stream", "ring"]
         {

@@ -14,6 +14,7 @@ use tautline_baseline::cpu::{self, CpuTime};
 use tautline_baseline::drive::{self, Content};
 use tautline_baseline::stats::Summary;
 use tautline_baseline::udp_gso::{self, Plan};
+use tautline_baseline::xdp::{self, Attach};
 use tautline_baseline::{Kind, Measured, Setup, Side, loan_ping_pong, open, packed, shm};
 
 use super::case::{Case, Other, Outcome, Reply, Shared, System, Work};
@@ -111,6 +112,7 @@ impl Worker {
                 self.plain(&mut *transport, case)
             }
             System::Rival { other, .. } => self.rival(other, case),
+            System::Xdp { native, busy } => self.xdp(native, busy, case),
             System::Taut { device, security, waiting } => {
                 let bytes = case.work.bytes();
                 let side = self.side;
@@ -122,6 +124,21 @@ impl Worker {
             }
             System::Shared { limit } => self.shared(limit, &case.work),
             _ => self.stream(case),
+        }
+    }
+
+    fn xdp(&mut self, native: bool, busy: bool, case: &Case) -> io::Result<Outcome> {
+        let way = xdp::Way { attach: if native { Attach::Native } else { Attach::Generic }, busy };
+        let mut setup = self.setup(case.system);
+        match case.work {
+            Work::PingPong { bytes, count, warm: false } => {
+                timed(|| xdp::ping_pong(&mut setup, way, bytes, warm_up(count), count))
+            }
+            Work::Stream { bytes, count, window, .. } => {
+                xdp::stream(&mut setup, way, bytes, warm_up(count), window)?;
+                moved(|| xdp::stream(&mut setup, way, bytes, count, window))
+            }
+            _ => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod rivals;
 mod shm;
+mod xdp;
 
 use super::case::{Mode, Plain, Policy, System};
 use super::plan::{Load, Test, taut};
@@ -32,6 +33,7 @@ pub fn judge(results: &[Result]) -> Vec<Target> {
     judge.idle();
     judge.shm();
     judge.rivals();
+    judge.xdp();
     judge.targets
 }
 

@@ -51,12 +51,14 @@ impl Plan {
             _ => {}
         }
         if other.has_streams() {
-            self.rival_streams(other);
+            self.rival_streams(on_host(other), other.is_warm(), 1.0);
         }
         if matches!(other, Other::OpenMpi | Other::Ucx) {
+            let over_tcp = System::Rival { other, tcp: true };
             for bytes in [8, 64] {
-                self.rival_latency(System::Rival { other, tcp: true }, bytes, other.is_warm(), 12_000.0);
+                self.rival_latency(over_tcp, bytes, other.is_warm(), 12_000.0);
             }
+            self.rival_streams(over_tcp, other.is_warm(), 8.0);
         }
     }
 
@@ -65,17 +67,17 @@ impl Plan {
         self.add(Test::Latency, system, Work::PingPong { bytes, count, warm }, Load::Idle, None);
     }
 
-    fn rival_streams(&mut self, other: Other) {
+    fn rival_streams(&mut self, system: System, warm: bool, slower: f64) {
+        let first = self.cells.len();
         let stream = |bytes, count, window| Work::Stream { bytes, count, window, batch: false };
-        let count = (self.extent.count(500.0, 1.0)).next_multiple_of(64);
-        self.add(Test::Rate, on_host(other), stream(8, count, Some(64)), Load::Idle, None);
+        let count = (self.extent.count(500.0 * slower, 1.0)).next_multiple_of(64);
+        self.add(Test::Rate, system, stream(8, count, Some(64)), Load::Idle, None);
         for bytes in STREAMED {
-            let count = self.extent.count(1_000.0 + bytes as f64 / 6.0, 1.0);
-            self.add(Test::Bandwidth, on_host(other), stream(bytes, count, None), Load::Idle, None);
+            let count = self.extent.count((1_000.0 + bytes as f64 / 6.0) * slower, 1.0);
+            self.add(Test::Bandwidth, system, stream(bytes, count, None), Load::Idle, None);
         }
-        if other.is_warm() {
-            let ours = self.cells.iter_mut().rev().take_while(|cell| cell.system == on_host(other));
-            ours.for_each(|cell| cell.warm = true);
+        for cell in &mut self.cells[first..] {
+            cell.warm = warm;
         }
     }
 
