@@ -1,9 +1,9 @@
 //! Which other systems are installed here, and the same work done by them. Nothing is ever installed.
 //! A rival that does not run is reported as such; it is never an error of the bench.
 //!
-//! Those that are programs of their own are driven from here: the two MPIs by a team of two ranks that compile with
-//! the system's own `mpicc` and stay for all rounds, UCX by its `ucx_perftest`. Those that are libraries (ZeroMQ,
-//! iceoryx2) are transports like any other, see [`Kind`](crate::Kind).
+//! Those that are C libraries with headers are driven from here: the two MPIs and UCX by a team of two ranks, a small C
+//! program that the system's own compiler makes and that stays for all rounds; beside it UCX's own `ucx_perftest`.
+//! ZeroMQ and iceoryx2 are transports like any other, see [`Kind`](crate::Kind).
 
 mod apart;
 mod child;
@@ -24,8 +24,10 @@ pub enum Rival {
     OpenMpi,
     /// MPICH: its `mpirun` (Hydra) and `mpicc`.
     Mpich,
-    /// UCX: `ucx_perftest`.
+    /// UCX: its headers, and a C compiler.
     Ucx,
+    /// UCX's own `ucx_perftest`, which resends an untouched buffer.
+    UcxPerftest,
     /// ZeroMQ's `libzmq`.
     ZeroMq,
     /// iceoryx2, if this crate was built with the feature of that name.
@@ -68,10 +70,11 @@ pub fn detect() -> Vec<Found> {
 
 impl Rival {
     /// Every system we look for.
-    pub const ALL: [Rival; 7] = [
+    pub const ALL: [Rival; 8] = [
         Rival::OpenMpi,
         Rival::Mpich,
         Rival::Ucx,
+        Rival::UcxPerftest,
         Rival::ZeroMq,
         Rival::Iceoryx2,
         Rival::Iperf3,
@@ -85,6 +88,7 @@ impl Rival {
             Rival::OpenMpi => "Open MPI",
             Rival::Mpich => "MPICH",
             Rival::Ucx => "UCX",
+            Rival::UcxPerftest => "ucx_perftest",
             Rival::ZeroMq => "libzmq",
             Rival::Iceoryx2 => "iceoryx2",
             Rival::Iperf3 => "iperf3",
@@ -98,8 +102,9 @@ impl Rival {
         match self {
             Rival::OpenMpi => line_with(&tools::open_mpi()?.mpirun, "--version", "Open MPI"),
             Rival::Mpich => line_with(&tools::mpich()?.mpirun, "--version", "Version"),
-            Rival::Ucx => {
-                find_tool("ucx_perftest")?;
+            Rival::Ucx | Rival::UcxPerftest => {
+                let here = if self == Rival::Ucx { tools::ucx() } else { find_tool("ucx_perftest") };
+                here?;
                 let version = find_tool("ucx_info").and_then(|tool| line_with(&tool, "-v", "ersion"));
                 Some(version.map_or("version unknown".to_owned(), |line| line.replace("# ", "")))
             }
@@ -175,9 +180,8 @@ impl Figures {
     }
 }
 
-/// A rival that is a program of its own, ready to be measured. Its processes sleep meanwhile, or are not there.
+/// A rival that has processes of its own, ready to be measured. Its processes sleep meanwhile, or are not there.
 pub struct Contender {
-    route: Route,
     place: Place,
     /// `None` if a program is started for each figure.
     team: Option<Team>,
@@ -187,7 +191,7 @@ impl Contender {
     /// Whether a rival is driven this way.
     #[must_use]
     pub fn is_one(rival: Rival) -> bool {
-        matches!(rival, Rival::OpenMpi | Rival::Mpich | Rival::Ucx)
+        matches!(rival, Rival::OpenMpi | Rival::Mpich | Rival::Ucx | Rival::UcxPerftest)
     }
 
     /// Starts what a rival needs, unless `stop` says so meanwhile.
@@ -204,10 +208,10 @@ impl Contender {
             return Err(format!("there is no program of {} to measure", rival.name()));
         }
         let team = match rival {
-            Rival::Ucx => None,
+            Rival::UcxPerftest => None,
             _ => Some(Team::start(rival, route, &place, stop)?),
         };
-        Ok(Self { route, place, team })
+        Ok(Self { place, team })
     }
 
     /// Has its two processes do this, unless `stop` says so meanwhile. After an error it is of no use any more.
@@ -217,7 +221,7 @@ impl Contender {
     pub fn run(&mut self, order: &Order, stop: &mut dyn FnMut() -> bool) -> Result<[Figures; 2], String> {
         match &mut self.team {
             Some(team) => team.run(order, stop),
-            None => perftest::measure(self.route, &self.place, order, stop),
+            None => perftest::measure(&self.place, order, stop),
         }
     }
 }

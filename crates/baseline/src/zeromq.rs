@@ -3,6 +3,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::io;
+use std::mem::transmute;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 
@@ -20,17 +21,26 @@ const LINGER_MS: c_int = 1_000;
 
 /// The functions of the library that we call.
 struct Library {
-    ctx_new: unsafe extern "C" fn() -> *mut c_void,
-    ctx_term: unsafe extern "C" fn(*mut c_void) -> c_int,
-    socket: unsafe extern "C" fn(*mut c_void, c_int) -> *mut c_void,
-    close: unsafe extern "C" fn(*mut c_void) -> c_int,
-    bind: unsafe extern "C" fn(*mut c_void, *const c_char) -> c_int,
-    connect: unsafe extern "C" fn(*mut c_void, *const c_char) -> c_int,
-    setsockopt: unsafe extern "C" fn(*mut c_void, c_int, *const c_void, usize) -> c_int,
-    send: unsafe extern "C" fn(*mut c_void, *const c_void, usize, c_int) -> c_int,
-    recv: unsafe extern "C" fn(*mut c_void, *mut c_void, usize, c_int) -> c_int,
-    errno: unsafe extern "C" fn() -> c_int,
+    ctx_new: CtxNew,
+    ctx_term: Unary,
+    socket: NewSocket,
+    close: Unary,
+    bind: Join,
+    connect: Join,
+    setsockopt: SetOption,
+    send: Send,
+    recv: Receive,
+    errno: Errno,
 }
+
+type CtxNew = unsafe extern "C" fn() -> *mut c_void;
+type Unary = unsafe extern "C" fn(*mut c_void) -> c_int;
+type NewSocket = unsafe extern "C" fn(*mut c_void, c_int) -> *mut c_void;
+type Join = unsafe extern "C" fn(*mut c_void, *const c_char) -> c_int;
+type SetOption = unsafe extern "C" fn(*mut c_void, c_int, *const c_void, usize) -> c_int;
+type Send = unsafe extern "C" fn(*mut c_void, *const c_void, usize, c_int) -> c_int;
+type Receive = unsafe extern "C" fn(*mut c_void, *mut c_void, usize, c_int) -> c_int;
+type Errno = unsafe extern "C" fn() -> c_int;
 
 /// Whether the library is here.
 pub(crate) fn is_installed() -> bool {
@@ -54,16 +64,16 @@ impl Library {
         // SAFETY: each symbol is the function of that name in zmq.h, with exactly this signature.
         unsafe {
             Some(Self {
-                ctx_new: std::mem::transmute::<*mut c_void, _>(find(c"zmq_ctx_new")?),
-                ctx_term: std::mem::transmute::<*mut c_void, _>(find(c"zmq_ctx_term")?),
-                socket: std::mem::transmute::<*mut c_void, _>(find(c"zmq_socket")?),
-                close: std::mem::transmute::<*mut c_void, _>(find(c"zmq_close")?),
-                bind: std::mem::transmute::<*mut c_void, _>(find(c"zmq_bind")?),
-                connect: std::mem::transmute::<*mut c_void, _>(find(c"zmq_connect")?),
-                setsockopt: std::mem::transmute::<*mut c_void, _>(find(c"zmq_setsockopt")?),
-                send: std::mem::transmute::<*mut c_void, _>(find(c"zmq_send")?),
-                recv: std::mem::transmute::<*mut c_void, _>(find(c"zmq_recv")?),
-                errno: std::mem::transmute::<*mut c_void, _>(find(c"zmq_errno")?),
+                ctx_new: transmute::<*mut c_void, CtxNew>(find(c"zmq_ctx_new")?),
+                ctx_term: transmute::<*mut c_void, Unary>(find(c"zmq_ctx_term")?),
+                socket: transmute::<*mut c_void, NewSocket>(find(c"zmq_socket")?),
+                close: transmute::<*mut c_void, Unary>(find(c"zmq_close")?),
+                bind: transmute::<*mut c_void, Join>(find(c"zmq_bind")?),
+                connect: transmute::<*mut c_void, Join>(find(c"zmq_connect")?),
+                setsockopt: transmute::<*mut c_void, SetOption>(find(c"zmq_setsockopt")?),
+                send: transmute::<*mut c_void, Send>(find(c"zmq_send")?),
+                recv: transmute::<*mut c_void, Receive>(find(c"zmq_recv")?),
+                errno: transmute::<*mut c_void, Errno>(find(c"zmq_errno")?),
             })
         }
     }

@@ -22,14 +22,7 @@ pub struct Apart {
 }
 
 impl Apart {
-    /// A program in the namespace of one of the two.
-    pub(super) fn command(&self, side: usize, program: &Path) -> Command {
-        let mut command = Command::new("nsenter");
-        command.arg(self.namespace(side)).arg(program);
-        command
-    }
-
-    /// The same with a host name of its own, since Open MPI tells nodes apart by their names.
+    /// A program in the first namespace, with a host name of its own, since Open MPI tells nodes apart by their names.
     pub(super) fn node(&self, program: &Path) -> Command {
         let mut command = Command::new("nsenter");
         command.arg(self.namespace(0)).args(["unshare", "--uts", "sh", "-c"]);

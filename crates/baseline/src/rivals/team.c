@@ -1,13 +1,12 @@
-/* Two MPI ranks that sleep until they are told what to measure.
+/* Two processes (ranks) that sleep until they are told what to measure over LINK, a header beside this file.
  *
  *   team SOCKET CORE0 CORE1
  *
- * Each rank connects to SOCKET, says "rank R", and then reads orders, one per line: TEST BYTES COUNT WINDOW PERIOD_US.
+ * Each connects to SOCKET, says "rank R", and then reads orders, one per line: TEST BYTES COUNT WINDOW PERIOD_US.
  * It answers each with one line of figures. Between orders it sleeps in read(), so that it is in nobody's way.
  * Buffers are rewritten before each send, read out and checked after each receive, inside the measured time.
  */
 #define _GNU_SOURCE
-#include <mpi.h>
 #include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -19,6 +18,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include LINK
+
 /* A rank that hangs ends itself. */
 enum { ORDER_SECONDS = 25, END_SECONDS = 5 };
 /* How far the source of the messages shifts before it repeats. */
@@ -26,7 +27,9 @@ enum { SHIFT = 4096 };
 /* The most messages under way, and the most bytes of them. */
 enum { SLOTS = 64, SLOT_BYTES = 512 << 10 };
 
-static int rank;
+/* What a message is. */
+enum { DATA = 1, ANSWER = 2, MEET = 3 };
+
 static volatile uint64_t sink;
 
 static uint64_t now_ns(void) {
@@ -46,7 +49,7 @@ static uint64_t cpu_ns(void) {
 
 static void fail(const char *why) {
     fprintf(stderr, "rank %d: %s\n", rank, why);
-    MPI_Abort(MPI_COMM_WORLD, 1);
+    link_fail();
     exit(1);
 }
 
@@ -77,6 +80,18 @@ static void read_out(const char *buf, size_t bytes, uint64_t number) {
     sink = sum;
 }
 
+/* Returns when the other side has come here too. */
+static void meet(void) {
+    char byte = 0;
+    if (rank == 0) {
+        link_send(&byte, 1, MEET);
+        link_receive(&byte, 1, MEET);
+    } else {
+        link_receive(&byte, 1, MEET);
+        link_send(&byte, 1, MEET);
+    }
+}
+
 struct buffers {
     char *source, *out, *in;
     size_t bytes;
@@ -84,46 +99,34 @@ struct buffers {
 
 static void send_one(struct buffers *b, uint64_t number) {
     rewrite(b->out, b->source, b->bytes, number);
-    MPI_Send(b->out, (int)b->bytes, MPI_BYTE, 1 - rank, 0, MPI_COMM_WORLD);
+    link_send(b->out, b->bytes, DATA);
 }
 
 static void receive_one(struct buffers *b, uint64_t number) {
-    MPI_Recv(b->in, (int)b->bytes, MPI_BYTE, 1 - rank, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    link_receive(b->in, b->bytes, DATA);
     read_out(b->in, b->bytes, number);
 }
 
-/* Where cores are shared, much depends on whether both ranks have their slices of time at once, as two that were woken
- * by one order do. That is drawn anew so often. */
-enum { SPANS = 10, SLICE_US = 8000 };
-
-static void lose_step(uint64_t span) {
-    static uint64_t state = 1442695040888963407u;
-    state = state * 6364136223846793005u + span;
-    if (rank == 1) usleep((useconds_t)((state >> 33) % SLICE_US));
-    MPI_Barrier(MPI_COMM_WORLD);
-}
-
-/* Back and forth; with a period, one message per so many microseconds. */
+/* Back and forth; with a period, one message per so many microseconds. Its time counts from when it was due, and what
+ * falls due while one is stuck counts as stuck with it. */
 static void ping_pong(struct buffers *b, uint64_t count, uint64_t period_us, uint64_t *samples) {
-    uint64_t due = now_ns();
+    uint64_t period = period_us * 1000, start = now_ns(), taken = 0;
     for (uint64_t i = 0; i < count; i++) {
-        if (period_us && i % (count / SPANS + 1) == 0) lose_step(i);
         if (rank == 1) {
             receive_one(b, i);
             send_one(b, i);
             continue;
         }
-        if (period_us) {
-            uint64_t now;
-            while ((now = now_ns()) < due) {}
-            /* No bursts to catch up. */
-            if (now - due > 500000) due = now;
-            due += period_us * 1000;
-        }
-        uint64_t start = now_ns();
+        if (!period) start = now_ns();
+        while (now_ns() < start) {}
         send_one(b, i);
         receive_one(b, i);
-        samples[i] = now_ns() - start;
+        uint64_t took = now_ns() - start;
+        for (;; took -= period) {
+            if (taken < count) samples[taken++] = took;
+            start += period;
+            if (!period || took <= period) break;
+        }
     }
 }
 
@@ -134,36 +137,35 @@ static void stream_small(struct buffers *b, uint64_t count, uint64_t window) {
         if (rank == 0) send_one(b, i);
         else receive_one(b, i);
         if ((window && (i + 1) % window == 0) || i + 1 == count) {
-            if (rank == 0) MPI_Recv(&answer, 8, MPI_BYTE, 1, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-            else MPI_Send(&answer, 8, MPI_BYTE, 0, 1, MPI_COMM_WORLD);
+            if (rank == 0) link_receive(&answer, 8, ANSWER);
+            else link_send(&answer, 8, ANSWER);
         }
     }
 }
 
 /* One way, several under way: each slot is rewritten, or read out and posted again, as soon as it is free. */
 static void stream_large(struct buffers *b, uint64_t count, int slots) {
-    MPI_Request requests[SLOTS];
+    link_request requests[SLOTS];
     char *buffer[SLOTS];
     uint64_t answer = 0;
     for (int s = 0; s < slots; s++) {
-        requests[s] = MPI_REQUEST_NULL;
+        requests[s] = link_nothing();
         buffer[s] = room(b->bytes);
     }
-    int bytes = (int)b->bytes;
     for (uint64_t i = 0; i < count + (rank == 1 ? (uint64_t)slots : 0); i++) {
         int s = (int)(i % (uint64_t)slots);
-        MPI_Wait(&requests[s], MPI_STATUS_IGNORE);
+        link_wait(&requests[s]);
         if (rank == 0) {
             rewrite(buffer[s], b->source, b->bytes, i);
-            MPI_Isend(buffer[s], bytes, MPI_BYTE, 1, 0, MPI_COMM_WORLD, &requests[s]);
+            requests[s] = link_post_send(buffer[s], b->bytes, DATA);
         } else {
             if (i >= (uint64_t)slots) read_out(buffer[s], b->bytes, i - (uint64_t)slots);
-            if (i < count) MPI_Irecv(buffer[s], bytes, MPI_BYTE, 0, 0, MPI_COMM_WORLD, &requests[s]);
+            if (i < count) requests[s] = link_post_receive(buffer[s], b->bytes, DATA);
         }
     }
-    for (int s = 0; s < slots; s++) MPI_Wait(&requests[s], MPI_STATUS_IGNORE);
-    if (rank == 0) MPI_Recv(&answer, 8, MPI_BYTE, 1, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-    else MPI_Send(&answer, 8, MPI_BYTE, 0, 1, MPI_COMM_WORLD);
+    for (int s = 0; s < slots; s++) link_wait(&requests[s]);
+    if (rank == 0) link_receive(&answer, 8, ANSWER);
+    else link_send(&answer, 8, ANSWER);
     for (int s = 0; s < slots; s++) free(buffer[s]);
 }
 
@@ -209,7 +211,7 @@ static void obey(FILE *to, char test, size_t bytes, uint64_t count, uint64_t win
     if (!samples) fail("no memory");
     if (test == 'p') ping_pong(&b, warm_up < count ? warm_up : count, 0, samples);
     else stream(&b, warm_up, window);
-    MPI_Barrier(MPI_COMM_WORLD);
+    meet();
     uint64_t cpu = cpu_ns(), start = now_ns();
     if (test == 'p') ping_pong(&b, count, period_us, samples);
     else stream(&b, count, window);
@@ -228,8 +230,7 @@ static int report_to(const char *path) {
 
 int main(int argc, char **argv) {
     alarm(ORDER_SECONDS);
-    MPI_Init(&argc, &argv);
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    link_open(&argc, &argv);
     if (argc != 4) fail("usage: team SOCKET CORE0 CORE1");
     cpu_set_t cores;
     CPU_ZERO(&cores);
@@ -240,6 +241,7 @@ int main(int argc, char **argv) {
     if (!orders || !answers) fail("nobody to report to");
     fprintf(answers, "rank %d\n", rank);
     fflush(answers);
+    link_join(orders, answers);
     alarm(0);
     char line[256], test;
     unsigned long bytes, count, window, period_us;
@@ -250,6 +252,6 @@ int main(int argc, char **argv) {
         alarm(0);
     }
     alarm(END_SECONDS);
-    MPI_Finalize();
+    link_close();
     return 0;
 }

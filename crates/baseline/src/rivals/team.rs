@@ -1,14 +1,15 @@
-//! Two ranks of an MPI, started once and then told what to measure, so that a round costs no start of processes.
+//! Two ranks over an MPI or UCX, started once and then told what to measure, so that a round costs no start of processes.
 //! Between two orders they sleep. Whatever hangs ends by itself: the ranks have an alarm, and we a time bound.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use super::child::{Background, TempDir, run};
-use super::tools::{self, Mpi};
+use super::child::{Background, TempDir, run, story};
+use super::tools;
 use super::{Figures, Order, Place, Rival, Route, Test};
 
 /// To compile the program, or for both ranks to report.
@@ -21,9 +22,12 @@ const LOOK: Duration = Duration::from_millis(20);
 /// The ranks, and the streams to them. Ends with all its processes when dropped.
 pub(super) struct Team {
     ranks: [BufReader<UnixStream>; 2],
-    _mpirun: Background,
-    _folder: TempDir,
+    _processes: Vec<Background>,
+    folder: TempDir,
 }
+
+/// What the ranks complain of.
+const COMPLAINTS: &str = "complaints";
 
 impl Team {
     pub(super) fn start(
@@ -32,30 +36,38 @@ impl Team {
         place: &Place,
         stop: &mut dyn FnMut() -> bool,
     ) -> Result<Self, String> {
-        let mpi = if rival == Rival::OpenMpi { tools::open_mpi() } else { tools::mpich() };
-        let mpi = mpi.ok_or("mpirun or mpicc is not there")?;
         let folder = TempDir::new()?;
-        let program = folder.path().join("team");
-        compile(&mpi, &folder)?;
         let socket = folder.path().join("desk");
         let listener = UnixListener::bind(&socket).map_err(|e| e.to_string())?;
         listener.set_nonblocking(true).map_err(|e| e.to_string())?;
-        let mut command = match &place.apart {
-            Some(apart) => apart.node(&mpi.mpirun),
-            None => Command::new(&mpi.mpirun),
+        let commands = match rival {
+            Rival::Ucx => ucx(route, place, &folder, &socket)?,
+            Rival::OpenMpi => vec![open_mpi(route, place, &folder, &socket)?],
+            _ => vec![mpich(place, &folder, &socket)?],
         };
-        if rival == Rival::OpenMpi {
-            open_mpi_options(&mut command, route, place.apart.is_some());
+        let file = File::create(folder.path().join(COMPLAINTS)).map_err(|e| e.to_string())?;
+        let mut processes = Vec::new();
+        for mut command in commands {
+            let complaints = file.try_clone().map_err(|e| e.to_string())?;
+            processes.push(Background::start(&mut command, complaints)?);
         }
-        if let Some(apart) = &place.apart {
-            apart.options(&mut command, &folder)?;
-        } else {
-            command.args(["-n", "2"]);
+        let ranks = gather(&listener, &mut processes, stop).map_err(|e| format!("{e}{}", told(&folder)))?;
+        let mut team = Self { ranks, _processes: processes, folder };
+        if rival == Rival::Ucx {
+            team.introduce(stop)?;
         }
-        command.arg(&program).arg(&socket).args(place.cores.map(|core| core.to_string()));
-        let mut mpirun = Background::start(&mut command)?;
-        let ranks = gather(&listener, &mut mpirun, stop)?;
-        Ok(Self { ranks, _mpirun: mpirun, _folder: folder })
+        Ok(team)
+    }
+
+    /// Tells each rank the other's address.
+    fn introduce(&mut self, stop: &mut dyn FnMut() -> bool) -> Result<(), String> {
+        let until = Instant::now() + START_TIME;
+        let [one, other] = &mut self.ranks;
+        let addresses = [line_from(one, until, stop)?, line_from(other, until, stop)?];
+        for (rank, address) in self.ranks.iter_mut().rev().zip(addresses) {
+            rank.get_mut().write_all(address.as_bytes()).map_err(|e| e.to_string())?;
+        }
+        Ok(())
     }
 
     pub(super) fn run(
@@ -74,35 +86,95 @@ impl Team {
         }
         let until = Instant::now() + ORDER_TIME;
         let [one, other] = &mut self.ranks;
-        let first = parse(&line_from(one, until, stop)?)?;
-        Ok([first, parse(&line_from(other, until, stop)?)?].map(|figures| figures.with(order)))
+        let mut answer = |rank| parse(&line_from(rank, until, stop)?);
+        let answers = answer(one).and_then(|first| Ok([first, answer(other)?]));
+        let answers = answers.map_err(|e| format!("{e}{}", told(&self.folder)))?;
+        Ok(answers.map(|figures| figures.with(order)))
     }
 }
 
-fn compile(mpi: &Mpi, folder: &TempDir) -> Result<(), String> {
-    let source = folder.path().join("team.c");
-    fs::write(&source, include_str!("team.c")).map_err(|e| e.to_string())?;
-    let mut command = Command::new(&mpi.mpicc);
-    command.arg("-O3").arg("-o").arg(folder.path().join("team")).arg(&source);
-    run(&mut command, START_TIME).map(drop).map_err(|e| format!("mpicc: {e}"))
+/// What the ranks complained of, as the end of a sentence.
+fn told(folder: &TempDir) -> String {
+    story(&fs::read_to_string(folder.path().join(COMPLAINTS)).unwrap_or_default())
 }
 
-fn open_mpi_options(command: &mut Command, route: Route, apart: bool) {
+/// Compiles the ranks' program over a link, and returns the file.
+fn compile(compiler: &Path, folder: &TempDir, link: &str, libraries: &[&str]) -> Result<PathBuf, String> {
+    for (name, text) in [
+        ("team.c", include_str!("team.c")),
+        ("link_mpi.h", include_str!("link_mpi.h")),
+        ("link_ucx.h", include_str!("link_ucx.h")),
+    ] {
+        fs::write(folder.path().join(name), text).map_err(|e| e.to_string())?;
+    }
+    let program = folder.path().join("team");
+    let mut command = Command::new(compiler);
+    command.arg("-O3").arg(format!("-DLINK=\"{link}\"")).arg("-o").arg(&program);
+    command.arg(folder.path().join("team.c")).args(libraries);
+    run(&mut command, START_TIME).map_err(|e| format!("the compiler: {e}"))?;
+    Ok(program)
+}
+
+/// What every rank is told.
+fn arguments(command: &mut Command, place: &Place, socket: &Path) {
+    command.arg(socket).args(place.cores.map(|core| core.to_string()));
+}
+
+fn open_mpi(route: Route, place: &Place, folder: &TempDir, socket: &Path) -> Result<Command, String> {
+    let mpi = tools::open_mpi().ok_or("its mpirun or mpicc is not there")?;
+    let program = compile(&mpi.mpicc, folder, "link_mpi.h", &[])?;
+    let mut command = match &place.apart {
+        Some(apart) => apart.node(&mpi.mpirun),
+        None => Command::new(&mpi.mpirun),
+    };
     command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
     // The program pins itself; and it polls, as we do.
     command.args(["--bind-to", "none", "--mca", "mpi_yield_when_idle", "0"]);
     if route == Route::Tcp {
         command.args(["--mca", "pml", "ob1", "--mca", "btl", "tcp,self"]);
-        if !apart {
-            command.args(["--mca", "btl_tcp_if_include", "lo"]);
+    }
+    match &place.apart {
+        Some(apart) => apart.options(&mut command, folder)?,
+        None if route == Route::Tcp => {
+            command.args(["-n", "2", "--mca", "btl_tcp_if_include", "lo"]);
+        }
+        None => {
+            command.args(["-n", "2"]);
         }
     }
+    arguments(command.arg(program), place, socket);
+    Ok(command)
+}
+
+fn mpich(place: &Place, folder: &TempDir, socket: &Path) -> Result<Command, String> {
+    let mpi = tools::mpich().ok_or("its mpirun or mpicc is not there")?;
+    let program = compile(&mpi.mpicc, folder, "link_mpi.h", &[])?;
+    let mut command = Command::new(&mpi.mpirun);
+    arguments(command.args(["-n", "2"]).arg(program), place, socket);
+    Ok(command)
+}
+
+/// UCX has nobody to start processes, so that is done here.
+fn ucx(route: Route, place: &Place, folder: &TempDir, socket: &Path) -> Result<Vec<Command>, String> {
+    let compiler = tools::ucx().ok_or("its headers or a C compiler are not there")?;
+    let program = compile(&compiler, folder, "link_ucx.h", &["-lucp", "-lucs"])?;
+    let start = |rank: &str| {
+        let mut command = Command::new(&program);
+        command.env("UCX_TLS", if route == Route::Tcp { "tcp,self" } else { "sm,self" });
+        if route == Route::Tcp {
+            command.env("UCX_NET_DEVICES", "lo");
+        }
+        arguments(&mut command, place, socket);
+        command.arg(rank);
+        command
+    };
+    Ok(vec![start("0"), start("1")])
 }
 
 /// Waits until both ranks have said who they are.
 fn gather(
     listener: &UnixListener,
-    mpirun: &mut Background,
+    processes: &mut [Background],
     stop: &mut dyn FnMut() -> bool,
 ) -> Result<[BufReader<UnixStream>; 2], String> {
     let until = Instant::now() + START_TIME;
@@ -118,8 +190,8 @@ fn gather(
                 *seat = Some(reader);
             }
             Err(e) if e.kind() == ErrorKind::WouldBlock => {
-                if let Some(status) = mpirun.ended() {
-                    return Err(format!("mpirun ended with {status}"));
+                if let Some(status) = processes.iter_mut().find_map(Background::ended) {
+                    return Err(format!("it ended with {status}"));
                 }
                 if Instant::now() > until || stop() {
                     return Err("its processes did not report".to_owned());

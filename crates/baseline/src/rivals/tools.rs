@@ -49,6 +49,13 @@ pub(super) fn mpich() -> Option<Mpi> {
     })
 }
 
+/// The C compiler, if it would find UCX's headers.
+pub(super) fn ucx() -> Option<PathBuf> {
+    let folders = ["/usr/include", "/usr/local/include"];
+    let has_headers = folders.iter().any(|folder| Path::new(folder).join("ucp/api/ucp.h").is_file());
+    has_headers.then(|| ["cc", "gcc", "clang"].iter().find_map(|name| find_tool(name)))?
+}
+
 fn first(names: &[&str], argument: &str, word: &str) -> Option<PathBuf> {
     let found = names.iter().filter_map(|name| find_tool(name));
     found.into_iter().find(|tool| line_with(tool, argument, word).is_some())

@@ -53,6 +53,8 @@ pub enum Other {
     OpenMpi,
     Mpich,
     Ucx,
+    /// Its own test, which resends an untouched buffer.
+    UcxPerftest,
     ZeroMq,
     Iceoryx2,
     /// Without any copy; filled before its time and read after.
@@ -117,8 +119,15 @@ impl Mode {
 }
 
 impl Other {
-    const ALL: [Other; 6] =
-        [Other::OpenMpi, Other::Mpich, Other::Ucx, Other::ZeroMq, Other::Iceoryx2, Other::Iceoryx2Loan];
+    const ALL: [Other; 7] = [
+        Other::OpenMpi,
+        Other::Mpich,
+        Other::Ucx,
+        Other::UcxPerftest,
+        Other::ZeroMq,
+        Other::Iceoryx2,
+        Other::Iceoryx2Loan,
+    ];
 
     /// Those that are here.
     pub fn installed(found: &[Found]) -> Vec<Other> {
@@ -131,6 +140,7 @@ impl Other {
             Other::OpenMpi => Rival::OpenMpi,
             Other::Mpich => Rival::Mpich,
             Other::Ucx => Rival::Ucx,
+            Other::UcxPerftest => Rival::UcxPerftest,
             Other::ZeroMq => Rival::ZeroMq,
             Other::Iceoryx2 | Other::Iceoryx2Loan => Rival::Iceoryx2,
         }
@@ -138,7 +148,7 @@ impl Other {
 
     /// Whether its own test resends an untouched buffer, whatever one asks it for.
     pub fn is_warm(self) -> bool {
-        self == Other::Ucx
+        self == Other::UcxPerftest
     }
 
     /// Whether it does what it is for, or leaves something out that a user would do.
@@ -197,6 +207,7 @@ impl System {
             System::Rival { other: Other::Mpich, .. } => "mpich",
             System::Rival { other: Other::Ucx, tcp: false } => "ucx",
             System::Rival { other: Other::Ucx, tcp: true } => "ucx-tcp",
+            System::Rival { other: Other::UcxPerftest, .. } => "ucx-perftest",
             System::Rival { other: Other::ZeroMq, .. } => Kind::ZeroMq.name(),
             System::Rival { other: Other::Iceoryx2, .. } => Kind::Iceoryx2.name(),
             System::Rival { other: Other::Iceoryx2Loan, .. } => "iceoryx2-loan",
@@ -254,6 +265,8 @@ impl System {
             System::Plain { kind: Plain::Pipe | Plain::SysV | Plain::Unix, .. }
                 | System::Shared { .. }
                 | System::Rival { tcp: false, .. }
+                // It looks for interfaces where another namespace's are not seen.
+                | System::Rival { other: Other::Ucx, .. }
                 | System::Taut { device: Device::Shm, .. }
         )
     }
@@ -261,6 +274,15 @@ impl System {
     /// Whether it is somebody else's: it may fail, and that is a line in the report and no more.
     pub fn is_rival(self) -> bool {
         matches!(self, System::Rival { .. })
+    }
+
+    /// Whether it is another way between two processes of one host.
+    pub fn is_host_rival(self) -> bool {
+        matches!(
+            self,
+            System::Rival { tcp: false, .. }
+                | System::Plain { kind: Plain::Pipe | Plain::SysV | Plain::Unix, blocking: false }
+        )
     }
 
     /// The veth pair that it has to itself, counted from zero: TCP, raw UDP, ours, bare AF_XDP (a program in the driver

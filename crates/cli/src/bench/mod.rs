@@ -59,7 +59,7 @@ Examples:
 
 Both processes have a core to themselves. Systems take turns within each round; a figure is the median over rounds,
 with the lowest and highest round beside it, and ratios are formed inside a round. Buffers are rewritten before each
-send and read after each receive, by everyone but ucx_perftest. Nothing is ever installed; rivals that are here (Open
+send and read after each receive, by everyone but ucx-perftest. Nothing is ever installed; rivals that are here (Open
 MPI, MPICH, UCX, ZeroMQ, and iceoryx2 in a build with the feature iceoryx2) are measured in the same rounds.";
 
 /// What `tautline bench` is told.

@@ -28,8 +28,18 @@ const WAYS: [&str; 13] = [
     "xdp",
     "busy-poll",
 ];
-const RIVALS: [&str; 9] =
-    ["rivals", "openmpi", "openmpi-tcp", "mpich", "ucx", "ucx-tcp", "zeromq", "iceoryx2", "iceoryx2-loan"];
+const RIVALS: [&str; 10] = [
+    "rivals",
+    "openmpi",
+    "openmpi-tcp",
+    "mpich",
+    "ucx",
+    "ucx-tcp",
+    "ucx-perftest",
+    "zeromq",
+    "iceoryx2",
+    "iceoryx2-loan",
+];
 const SYSTEMS: [&str; 20] = [
     "pipe",
     "sysv",
@@ -105,8 +115,7 @@ impl Only {
             let system = cell.system;
             [cell.name(), system.name(), system.policy(), cell.load.name()].contains(&word.as_str())
                 || system.security() == Some(word)
-                || (word == "shm"
-                    && (system.device() == "shm" || (system.is_rival() && !system.is_network())))
+                || (word == "shm" && (system.device() == "shm" || system.is_host_rival()))
                 || (word == "rivals" && system.is_rival())
                 || (word == "xdp" && system.device() == "xdp")
         };

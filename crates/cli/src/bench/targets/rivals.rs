@@ -54,7 +54,9 @@ impl Judge<'_> {
                 System::Rival { other, tcp } => !tcp && other != Other::Iceoryx2Loan,
                 system => KERNEL.contains(&system),
             };
+            // Whoever resends an untouched buffer does less; that is shown, and decides nothing.
             is_other
+                && !cell.warm
                 && (cell.test, cell.bytes, cell.load) == (test, bytes, Load::Idle)
                 && (test != Test::Rate || cell.window == Some(64))
         };
@@ -81,7 +83,7 @@ impl Judge<'_> {
         });
     }
 
-    /// Where more is better. Ours are rewritten, even beside a rival that is not.
+    /// Where more is better.
     fn ahead_of_everyone(&mut self, test: Test, bytes: usize) {
         let ours = self.find(test, shared(Policy::Spin), |cell| {
             cell.bytes == bytes && !cell.batch && (test != Test::Rate || cell.window == Some(64))
@@ -96,8 +98,6 @@ impl Judge<'_> {
     }
 }
 
-/// Its name, and what it leaves out.
 fn named(result: &Result) -> String {
-    let warm = if result.cell.warm { " (warm buffer)" } else { "" };
-    format!("{}{warm}", result.cell.system.name())
+    result.cell.system.name().to_owned()
 }
