@@ -1,6 +1,7 @@
 //! Rivals that have processes of their own, where they are installed. Nothing is ever installed for this, so that on a
 //! bare machine there is little to test but that their absence is told.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tautline_baseline::cpu;
@@ -20,6 +21,12 @@ fn here() -> Vec<Rival> {
     all.into_iter().filter(|rival| rival.version().is_some()).collect()
 }
 
+/// Two that poll need the cores for themselves, and whoever counts processes must be alone.
+fn alone() -> MutexGuard<'static, ()> {
+    static CORES: Mutex<()> = Mutex::new(());
+    CORES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Processes of ours that run a team's program from a temporary folder.
 fn ranks() -> Vec<String> {
     let mine = format!("tautline-baseline-{}-", std::process::id());
@@ -33,6 +40,7 @@ fn ranks() -> Vec<String> {
 
 #[test]
 fn every_rival_does_the_work_again_and_again() {
+    let _alone = alone();
     for rival in here() {
         let mut contender = Contender::start(rival, Route::Host, place(), &mut || false).unwrap();
         let mut run = |test, bytes, count| {
@@ -57,6 +65,7 @@ fn every_rival_does_the_work_again_and_again() {
 
 #[test]
 fn a_team_that_is_dropped_leaves_neither_processes_nor_files() {
+    let _alone = alone();
     for rival in here() {
         let contender = Contender::start(rival, Route::Host, place(), &mut || false).unwrap();
         drop(contender);
@@ -70,6 +79,7 @@ fn a_team_that_is_dropped_leaves_neither_processes_nor_files() {
 
 #[test]
 fn told_to_stop_it_stops() {
+    let _alone = alone();
     for rival in here() {
         let started = Instant::now();
         let mut contender = Contender::start(rival, Route::Host, place(), &mut || false).unwrap();
