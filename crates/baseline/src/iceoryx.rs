@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use iceoryx2::port::publisher::Publisher;
 use iceoryx2::port::subscriber::Subscriber;
+use iceoryx2::port::update_connections::UpdateConnections as _;
 use iceoryx2::prelude::{BackpressureStrategy, LogLevel, Node, NodeBuilder, ipc, set_log_level};
 use iceoryx2::sample::Sample;
 use iceoryx2::sample_mut::SampleMut;
@@ -60,7 +61,12 @@ impl Iceoryx2 {
             .create()
             .map_err(other)?;
         let from = inward.subscriber_builder().create().map_err(other)?;
-        // Whoever sends before the other is subscribed sends to nobody.
+        // Whoever sends more than fits before the other has looked sends to nobody: first all ports are there, then both
+        // publishers know their subscribers, then both subscribers look.
+        setup.barrier()?;
+        into.update_connections().map_err(other)?;
+        setup.barrier()?;
+        from.update_connections().map_err(other)?;
         setup.barrier()?;
         Ok(Self { into, from, _node: node })
     }

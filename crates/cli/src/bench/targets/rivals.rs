@@ -37,7 +37,8 @@ impl Judge<'_> {
             return;
         };
         for result in self.results.iter().filter(|result| {
-            result.cell.bytes == bytes && matches!(result.cell.system, System::Rival { tcp: true, .. })
+            (result.cell.test, result.cell.bytes) == (Test::Latency, bytes)
+                && matches!(result.cell.system, System::Rival { tcp: true, .. })
         }) {
             let value = ratio(ours, result, VALUE);
             let than = named(result);
