@@ -121,7 +121,7 @@ impl Bench<'_> {
         {
             for (kind, blocking) in kinds() {
                 let side = self.side;
-                let mut transport = open(kind, &mut self.setup(blocking))?;
+                let mut transport = open(kind, &mut self.setup(blocking), 1 << 20)?;
                 let trips =
                     drive::ping_pong(transport.as_mut(), side, bytes, iterations, Content::Rewritten)?;
                 self.say(|| row(kind, blocking, bytes, &latency_text(&trips)));
@@ -135,7 +135,7 @@ impl Bench<'_> {
         for (bytes, count, window) in [(8, 200_000, 64), (65_536, 10_000, 16), (1 << 20, 1000, 16)] {
             for (kind, blocking) in kinds() {
                 let side = self.side;
-                let mut transport = open(kind, &mut self.setup(blocking))?;
+                let mut transport = open(kind, &mut self.setup(blocking), 1 << 20)?;
                 let measured =
                     drive::stream(transport.as_mut(), side, bytes, count, window, Content::Rewritten)?;
                 self.say(|| row(kind, blocking, bytes, &stream_text(&measured)));
@@ -175,7 +175,7 @@ impl Bench<'_> {
         self.say(|| "\n64 B paced one per ms, one way in µs: median / p99 / p99.9".to_owned());
         for (kind, blocking) in kinds() {
             let side = self.side;
-            let mut transport = open(kind, &mut self.setup(blocking))?;
+            let mut transport = open(kind, &mut self.setup(blocking), 1 << 20)?;
             let period = Duration::from_millis(1);
             let trips = drive::paced(transport.as_mut(), side, 64, 500, period, blocking)?;
             self.say(|| row(kind, blocking, 64, &latency_text(&trips)));

@@ -82,8 +82,8 @@ pub fn stream(
 
 /// Sends one message per `period` and has it echoed; returns the round trips in nanoseconds on side A.
 ///
-/// Side A sleeps between two messages if `blocking`, and spins otherwise. A round trip longer than the period delays
-/// the next message; there are no bursts to catch up.
+/// Side A sleeps between two messages if `blocking`, and spins otherwise. What falls due while a message is stuck counts
+/// as stuck too, see [`Pace`]; the first `count` times are returned.
 ///
 /// # Errors
 /// Whatever the transport reports, and [`io::ErrorKind::InvalidData`] if what came is not what was sent.
@@ -99,23 +99,60 @@ pub fn paced(
     if side == Side::B {
         return peer.echo(count);
     }
-    let mut due = Instant::now();
+    let mut pace = Pace::new(period, blocking);
     let mut round_trips = Vec::with_capacity(count as usize);
     for number in 0..count {
-        due = wait_until(due, blocking) + period;
-        round_trips.push(peer.round_trip(number)?);
+        pace.wait();
+        peer.round_trip(number)?;
+        pace.record(&mut round_trips);
     }
+    round_trips.truncate(count as usize);
     Ok(round_trips)
 }
 
-/// Waits until then, and returns then, or now if that is past.
-fn wait_until(due: Instant, blocking: bool) -> Instant {
-    loop {
+/// A source of one message per period, whatever becomes of the messages.
+///
+/// A message's time counts from when it was due. While one is stuck, those that fall due meanwhile would be stuck with
+/// it: they are not sent, but their times are recorded as if they had been answered together with it. Otherwise whoever
+/// is stuck would be asked less often, and seem faster. A source that sleeps is no part of that: how late the system
+/// wakes it is not the messages' fault.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    due: Instant,
+    period: Duration,
+    sleeps: bool,
+}
+
+impl Pace {
+    /// The first is due now.
+    #[must_use]
+    pub fn new(period: Duration, sleeps: bool) -> Self {
+        Self { due: Instant::now(), period, sleeps }
+    }
+
+    /// Waits until the next is due.
+    pub fn wait(&mut self) {
         let now = Instant::now();
-        if now >= due {
-            return if now - due > Duration::from_micros(500) { now } else { due };
+        if self.sleeps && now < self.due {
+            std::thread::sleep(self.due - now);
+            self.due = Instant::now();
         }
-        if blocking { std::thread::sleep(due - now) } else { std::hint::spin_loop() }
+        while Instant::now() < self.due {
+            std::hint::spin_loop();
+        }
+    }
+
+    /// The last one has come back: records its time, and the times of those that were stuck with it.
+    pub fn record(&mut self, round_trips: &mut Vec<u64>) {
+        let mut took = self.due.elapsed();
+        loop {
+            round_trips.push(took.as_nanos() as u64);
+            self.due += self.period;
+            if took <= self.period {
+                return;
+            }
+            took -= self.period;
+        }
     }
 }
 
@@ -173,5 +210,25 @@ impl<'a> Peer<'a> {
             self.transport.flush()?;
         }
         Ok(Vec::new())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_due_meanwhile_was_stuck_too() {
+        let period = Duration::from_millis(20);
+        let mut pace = Pace::new(period, false);
+        let mut times = Vec::new();
+        pace.wait();
+        pace.record(&mut times);
+        pace.wait();
+        std::thread::sleep(3 * period + period / 2);
+        pace.record(&mut times);
+        assert!(times.len() >= 5, "one at once, one that was stuck, and at least three with it: {times:?}");
+        assert!(times[1] >= 70_000_000 && times[2] + 20_000_000 == times[1], "{times:?}");
+        assert!(times[times.len() - 1] <= 20_000_000, "{times:?}");
     }
 }

@@ -11,10 +11,11 @@
 //! | [`udp_gso`] | one-way streams of large messages over raw UDP, the limit for bandwidth |
 //! | [`packed`] | small records packed into datagrams, the limit for message rate |
 //! | [`shm`] | what two processes can do with memory that they share, the limits on one host |
+//! | [`xdp`] | bare AF_XDP frames between two interfaces, the limits of OS bypass |
 //! | [`limits`] | a system call, a clock read, `memcpy`, a cache line between two cores |
 //! | [`cpu`] | pinning, CPU time, the CPU burner, the state of the machine |
 //! | [`stats`] | percentiles of one round, spread over rounds |
-//! | [`rivals`] | which other systems are installed here, and their own small latency tests |
+//! | [`rivals`] | which other systems are installed here, and the same work done by them |
 //!
 //! Not here: any row formatting, interleaving of rounds or judgement; that is the bench's.
 
@@ -23,6 +24,8 @@ pub mod cpu;
 mod descriptors;
 pub mod drive;
 mod flow;
+#[cfg(feature = "iceoryx2")]
+mod iceoryx;
 pub mod limits;
 mod mmsg;
 pub mod packed;
@@ -34,6 +37,23 @@ mod sysv;
 pub mod transport;
 mod udp;
 pub mod udp_gso;
+pub mod xdp;
+mod zeromq;
 
 pub use cpu::Measured;
 pub use transport::{Kind, Setup, Side, Transport, open};
+
+/// The version of iceoryx2 that this crate was built with, by its feature of that name.
+pub const ICEORYX2: Option<&str> = if cfg!(feature = "iceoryx2") { Some("iceoryx2 0.10") } else { None };
+
+#[cfg(feature = "iceoryx2")]
+pub use iceoryx::loan_ping_pong;
+
+/// Without the feature `iceoryx2` there are no loans.
+///
+/// # Errors
+/// Always.
+#[cfg(not(feature = "iceoryx2"))]
+pub fn loan_ping_pong(_: &mut Setup<'_>, _: usize, _: u64, _: u64) -> std::io::Result<Vec<u64>> {
+    Err(std::io::Error::new(std::io::ErrorKind::Unsupported, "built without the feature iceoryx2"))
+}

@@ -8,6 +8,8 @@ mod pingpong;
 mod ring;
 mod stream;
 
+#[cfg(feature = "iceoryx2")]
+pub(crate) use memory::Memory;
 pub use pingpong::{Way, ping_pong};
 pub use ring::{WINDOW, ring_stream, ring_window};
 pub use stream::{Plan, best_plan, copies, two_copies};

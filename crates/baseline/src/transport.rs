@@ -1,12 +1,13 @@
 //! The two-sided message transport that every driver runs over, and how two processes open one.
-//! The transports themselves are in `bytes.rs` (pipe, Unix socket, TCP), `sysv.rs` and `udp.rs`.
+//! The transports themselves are in `bytes.rs` (pipe, Unix socket, TCP), `sysv.rs` and `udp.rs`; those of libraries
+//! that may be installed in `zeromq.rs` and `iceoryx.rs`.
 
 use std::io::{self, Read, Write};
 use std::net::IpAddr;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use crate::{bytes, sysv, udp};
+use crate::{bytes, sysv, udp, zeromq};
 
 /// How long a transport waits for its silent peer before it gives up: a dead peer must never hang the bench.
 pub const SILENCE: Duration = Duration::from_secs(10);
@@ -65,10 +66,14 @@ pub enum Kind {
     Tcp,
     /// Connected UDP sockets, one message per datagram where it fits.
     Udp,
+    /// ZeroMQ's `ipc`, if its library is installed.
+    ZeroMq,
+    /// iceoryx2 with a copy at each end, if this crate was built with the feature `iceoryx2`.
+    Iceoryx2,
 }
 
 impl Kind {
-    /// Every transport there is, in the order of the tables.
+    /// Every transport of the kernel, in the order of the tables.
     pub const ALL: [Kind; 5] = [Kind::Pipe, Kind::SysV, Kind::Unix, Kind::Tcp, Kind::Udp];
 
     /// The name of the transport, as it appears in the tables.
@@ -80,6 +85,18 @@ impl Kind {
             Kind::Unix => "unix",
             Kind::Tcp => "tcp",
             Kind::Udp => "udp",
+            Kind::ZeroMq => "zeromq",
+            Kind::Iceoryx2 => "iceoryx2",
+        }
+    }
+
+    /// Whether it can be opened here; those of the kernel always can.
+    #[must_use]
+    pub fn is_installed(self) -> bool {
+        match self {
+            Kind::ZeroMq => zeromq::is_installed(),
+            Kind::Iceoryx2 => crate::ICEORYX2.is_some(),
+            _ => true,
         }
     }
 
@@ -110,18 +127,30 @@ pub struct Setup<'a> {
     pub rcvbuf: Option<usize>,
 }
 
-/// Opens one side of a transport; the other side must do the same at the same time.
+/// Opens one side of a transport for messages of up to so many bytes; the other side must do the same at the same time.
 ///
 /// # Errors
 /// Whatever the system reports, and [`io::ErrorKind::TimedOut`] if the other side does not answer.
-pub fn open(kind: Kind, setup: &mut Setup<'_>) -> io::Result<Box<dyn Transport>> {
+pub fn open(kind: Kind, setup: &mut Setup<'_>, bytes: usize) -> io::Result<Box<dyn Transport>> {
     Ok(match kind {
         Kind::Pipe => Box::new(bytes::pipe(setup)?),
         Kind::SysV => Box::new(sysv::SysV::open(setup)?),
         Kind::Unix => Box::new(bytes::unix(setup)?),
         Kind::Tcp => Box::new(bytes::tcp(setup)?),
         Kind::Udp => Box::new(udp::Udp::open(setup)?),
+        Kind::ZeroMq => Box::new(zeromq::ZeroMq::open(setup)?),
+        Kind::Iceoryx2 => iceoryx2(setup, bytes)?,
     })
+}
+
+#[cfg(feature = "iceoryx2")]
+fn iceoryx2(setup: &mut Setup<'_>, bytes: usize) -> io::Result<Box<dyn Transport>> {
+    Ok(Box::new(crate::iceoryx::Iceoryx2::open(setup, bytes)?))
+}
+
+#[cfg(not(feature = "iceoryx2"))]
+fn iceoryx2(_: &mut Setup<'_>, _: usize) -> io::Result<Box<dyn Transport>> {
+    Err(io::Error::new(io::ErrorKind::Unsupported, "built without the feature iceoryx2"))
 }
 
 impl Setup<'_> {

@@ -43,12 +43,13 @@ fn on_core<T>(index: usize, run: impl FnOnce() -> io::Result<T>) -> io::Result<T
 }
 
 fn every_transport(run: impl Fn(&mut dyn Transport, Side, bool) -> io::Result<()> + Sync) {
-    for kind in Kind::ALL {
+    let libraries = [Kind::ZeroMq, Kind::Iceoryx2].into_iter().filter(|kind| kind.is_installed());
+    for kind in Kind::ALL.into_iter().chain(libraries) {
         for blocking in [false, true] {
             let addresses: &[IpAddr] = if kind.is_network() { &[V4, V6] } else { &[V4] };
             for &address in addresses {
                 both(address, blocking, None, |setup| {
-                    let mut transport = open(kind, setup)?;
+                    let mut transport = open(kind, setup, 1 << 20)?;
                     assert_eq!(transport.name(), kind.name());
                     run(transport.as_mut(), setup.side, setup.blocking)
                 });
@@ -93,7 +94,7 @@ fn large_messages_through_a_small_and_a_large_buffer() {
     for rcvbuf in [Some(8192), Some(4 << 20)] {
         for kind in Kind::ALL {
             both(V4, false, rcvbuf, |setup| {
-                let mut transport = open(kind, setup)?;
+                let mut transport = open(kind, setup, 1 << 20)?;
                 drive::ping_pong(transport.as_mut(), setup.side, 1 << 20, 3, Content::Rewritten)
             });
         }
@@ -105,7 +106,7 @@ fn a_peer_that_is_gone_is_an_error() {
     for kind in [Kind::Pipe, Kind::Unix, Kind::Tcp] {
         for blocking in [false, true] {
             both(V4, blocking, None, |setup| {
-                let mut transport = open(kind, setup)?;
+                let mut transport = open(kind, setup, 1 << 20)?;
                 if setup.side == Side::A {
                     assert!(transport.recv(&mut [0; 8]).is_err(), "{kind:?}");
                 }
@@ -118,7 +119,7 @@ fn a_peer_that_is_gone_is_an_error() {
 #[test]
 fn a_wrong_message_is_noticed() {
     let (wrong, _) = both(V4, false, None, |setup| {
-        let mut transport = open(Kind::Unix, setup)?;
+        let mut transport = open(Kind::Unix, setup, 64)?;
         match setup.side {
             Side::A => Ok(drive::ping_pong(transport.as_mut(), Side::A, 64, 1, Content::Rewritten).err()),
             Side::B => {

@@ -71,6 +71,21 @@ fn shared_memory_has_rows_of_its_own() {
     }
 }
 
+/// Whoever else is installed is measured too, and one that fails is a line and no more.
+#[test]
+fn rivals_have_rows_of_their_own() {
+    let rows = rows(&["--strict", "--only", "rivals,line,8,64"]);
+    let (rivals, others): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row["rival"] == true);
+    check(&others, "loopback");
+    for row in &rivals {
+        assert!(row["error"].is_string() != row["median"].is_number(), "{row}");
+        assert_eq!(row["warm"] == true, row["system"] == "ucx-perftest", "{row}");
+    }
+    let host = |name: &str| rivals.iter().filter(|row| row["system"] == name && row["bytes"] == 64).count();
+    // Latency at least; paced with idle and with shared cores too.
+    assert!([0, 3].contains(&host("openmpi")) && [0, 1].contains(&host("mpich")), "{rivals:?}");
+}
+
 /// The report needs nothing from elsewhere.
 #[test]
 fn the_html_report_stands_alone() {
@@ -131,6 +146,25 @@ fn veth_between_namespaces() {
         !words(&rows, "system").contains("pipe") && !words(&rows, "device").contains("shm"),
         "what does not use the network is not measured over it"
     );
+}
+
+/// The bare limits of AF_XDP, every way; as anyone but root there is nothing to test.
+#[test]
+fn bare_xdp_between_namespaces() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let rows = rows(&["--netns", "--only", "xdp,64,8,1472"]);
+    check(&rows, "veth");
+    let bare: Vec<_> = rows.iter().filter(|row| row["device"] == "xdp").collect();
+    for (test, bytes) in [("latency", 8), ("latency", 64), ("rate", 8), ("cpu", 64), ("bandwidth", 1472)] {
+        let ways: BTreeSet<_> = bare
+            .iter()
+            .filter(|row| row["test"] == test && row["bytes"] == bytes)
+            .map(|row| format!("{} {}", row["system"], row["policy"]))
+            .collect();
+        assert_eq!(ways.len(), 4, "{test}: {ways:?}");
+    }
 }
 
 #[test]

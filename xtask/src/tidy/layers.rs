@@ -87,7 +87,11 @@ pub const LAYERS: &[Layer] = &[
         folder: "baseline",
         inside: &[],
         outside: &[
-            ("libc", "packed UDP with sendmmsg, UDP_SEGMENT and UDP_GRO, which rustix does not have"),
+            ("iceoryx2", "a rival to measure, in no build that does not ask for it"),
+            (
+                "libc",
+                "packed UDP with sendmmsg, UDP_SEGMENT and UDP_GRO, eBPF and dlopen, which rustix does not have",
+            ),
             ("rustix", "pipes, sockets, pinning and clocks as safe calls"),
         ],
         may_be_unsafe: true,

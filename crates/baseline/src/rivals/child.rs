@@ -4,44 +4,75 @@ use std::fs;
 use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
 /// Runs a program to its end and returns what it printed, or why not.
 pub(super) fn run(command: &mut Command, time: Duration) -> Result<String, String> {
+    run_unless(command, time, &mut || false)
+}
+
+/// The same, unless told to stop meanwhile.
+pub(super) fn run_unless(
+    command: &mut Command,
+    time: Duration,
+    stop: &mut dyn FnMut() -> bool,
+) -> Result<String, String> {
     command.stdout(Stdio::piped());
-    let mut child = Background::start(command)?;
-    let mut stdout = child.0.stdout.take().ok_or("no output")?;
-    let reader = std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        // What was read before an error is all there is to know.
-        let _ = stdout.read_to_end(&mut bytes);
-        String::from_utf8_lossy(&bytes).into_owned()
-    });
+    let mut child = Background::spawn(command, Stdio::piped())?;
+    let output = read(child.0.stdout.take().ok_or("no output")?);
+    let complaints = read(child.0.stderr.take().ok_or("no output")?);
     let started = Instant::now();
     let status = loop {
         match child.0.try_wait().map_err(|e| e.to_string())? {
             Some(status) => break status,
             None if started.elapsed() > time => return Err(format!("not done after {time:?}")),
+            None if stop() => return Err("told to stop".to_owned()),
             None => std::thread::sleep(Duration::from_millis(5)),
         }
     };
     // Whatever it started must not hold the pipe open.
     drop(child);
-    let text = reader.join().map_err(|_| "its output could not be read".to_owned())?;
-    if status.success() { Ok(text) } else { Err(format!("it ended with {status}")) }
+    let [text, complaints] = [output, complaints].map(|reader| reader.join().unwrap_or_default());
+    if status.success() { Ok(text) } else { Err(format!("it ended with {status}{}", story(&complaints))) }
+}
+
+fn read(mut stream: impl Read + Send + 'static) -> JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // What was read before an error is all there is to know.
+        let _ = stream.read_to_end(&mut bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+/// What a program complained of, as the end of a sentence: the last line with words in it.
+pub(super) fn story(complaints: &str) -> String {
+    let mut lines = complaints.lines().rev().map(str::trim);
+    lines.find(|line| line.chars().any(char::is_alphabetic)).map_or(String::new(), |line| format!(": {line}"))
 }
 
 /// A program in a process group of its own, ended with all it started when dropped.
 pub(super) struct Background(Child);
 
 impl Background {
-    pub(super) fn start(command: &mut Command) -> Result<Self, String> {
-        command.stdin(Stdio::null()).stderr(Stdio::null()).process_group(0);
+    /// Starts it; what it complains of goes there.
+    pub(super) fn start(command: &mut Command, complaints: impl Into<Stdio>) -> Result<Self, String> {
+        Self::spawn(command.stdout(Stdio::null()), complaints)
+    }
+
+    fn spawn(command: &mut Command, complaints: impl Into<Stdio>) -> Result<Self, String> {
+        command.stdin(Stdio::null()).stderr(complaints).process_group(0);
         command.spawn().map(Self).map_err(|e| format!("it cannot be started: {e}"))
+    }
+
+    /// How it ended, if it has.
+    pub(super) fn ended(&mut self) -> Option<ExitStatus> {
+        self.0.try_wait().ok().flatten()
     }
 }
 
@@ -92,6 +123,7 @@ mod tests {
         };
         assert_eq!(shell("echo hello").as_deref(), Ok("hello\n"));
         assert!(shell("exit 3").unwrap_err().contains('3'));
+        assert!(shell("echo why >&2; echo --- >&2; exit 3").unwrap_err().ends_with(": why"));
         assert!(shell("sleep 60").unwrap_err().contains("not done"));
         assert!(run(&mut Command::new("/no/such/program"), Duration::from_secs(1)).is_err());
     }

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use tautline::{DeviceName, Security, Waiting};
 use tautline_baseline::Kind;
+use tautline_baseline::rivals::{Found, Rival};
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -25,6 +26,10 @@ pub enum System {
     Lent,
     /// Messages that the receiver copies out of the sender's process.
     SingleCopy,
+    /// Bare AF_XDP, one message in a frame: the limit of OS bypass.
+    Xdp { native: bool, busy: bool },
+    /// Another system that is installed here.
+    Rival { other: Other, tcp: bool },
     /// Messages.
     Taut { device: Device, security: Mode, waiting: Policy },
 }
@@ -44,6 +49,20 @@ pub enum Shared {
     TwoCopyStream,
     /// A ring of cache lines.
     Ring,
+}
+
+/// The rivals that are measured, each through its own shared memory or local sockets, some over TCP too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Other {
+    OpenMpi,
+    Mpich,
+    Ucx,
+    /// Its own test, which resends an untouched buffer.
+    UcxPerftest,
+    ZeroMq,
+    Iceoryx2,
+    /// Without any copy; filled before its time and read after.
+    Iceoryx2Loan,
 }
 
 /// What our messages go over.
@@ -103,6 +122,45 @@ impl Mode {
     }
 }
 
+impl Other {
+    const ALL: [Other; 7] = [
+        Other::OpenMpi,
+        Other::Mpich,
+        Other::Ucx,
+        Other::UcxPerftest,
+        Other::ZeroMq,
+        Other::Iceoryx2,
+        Other::Iceoryx2Loan,
+    ];
+
+    /// Those that are here.
+    pub fn installed(found: &[Found]) -> Vec<Other> {
+        let is_here = |other: &Other| found.iter().any(|f| f.rival == other.rival() && f.version.is_some());
+        Other::ALL.into_iter().filter(is_here).collect()
+    }
+
+    pub fn rival(self) -> Rival {
+        match self {
+            Other::OpenMpi => Rival::OpenMpi,
+            Other::Mpich => Rival::Mpich,
+            Other::Ucx => Rival::Ucx,
+            Other::UcxPerftest => Rival::UcxPerftest,
+            Other::ZeroMq => Rival::ZeroMq,
+            Other::Iceoryx2 | Other::Iceoryx2Loan => Rival::Iceoryx2,
+        }
+    }
+
+    /// Whether its own test resends an untouched buffer, whatever one asks it for.
+    pub fn is_warm(self) -> bool {
+        self == Other::UcxPerftest
+    }
+
+    /// Whether it does what it is for, or leaves something out that a user would do.
+    pub fn has_streams(self) -> bool {
+        self != Other::Iceoryx2Loan
+    }
+}
+
 impl Shared {
     fn name(self) -> &'static str {
         match self {
@@ -148,6 +206,17 @@ impl System {
             System::Shared { limit } => limit.name(),
             System::Lent => "loans",
             System::SingleCopy => "single-copy",
+            System::Xdp { native: false, .. } => "xdp-generic",
+            System::Xdp { native: true, .. } => "xdp-native",
+            System::Rival { other: Other::OpenMpi, tcp: false } => "openmpi",
+            System::Rival { other: Other::OpenMpi, tcp: true } => "openmpi-tcp",
+            System::Rival { other: Other::Mpich, .. } => "mpich",
+            System::Rival { other: Other::Ucx, tcp: false } => "ucx",
+            System::Rival { other: Other::Ucx, tcp: true } => "ucx-tcp",
+            System::Rival { other: Other::UcxPerftest, .. } => "ucx-perftest",
+            System::Rival { other: Other::ZeroMq, .. } => Kind::ZeroMq.name(),
+            System::Rival { other: Other::Iceoryx2, .. } => Kind::Iceoryx2.name(),
+            System::Rival { other: Other::Iceoryx2Loan, .. } => "iceoryx2-loan",
             System::Taut { .. } => "tautline",
         }
     }
@@ -165,8 +234,12 @@ impl System {
                     "polled"
                 }
             }
-            System::Bare { .. } | System::Shared { .. } => "polled",
             System::Lent | System::SingleCopy => Policy::Spin.waiting().name(),
+            System::Rival { other: Other::ZeroMq, .. } => "blocking",
+            System::Xdp { busy: true, .. } => "busy-poll",
+            System::Xdp { .. } | System::Bare { .. } | System::Shared { .. } | System::Rival { .. } => {
+                "polled"
+            }
             System::Taut { waiting, .. } => waiting.waiting().name(),
         }
     }
@@ -183,7 +256,10 @@ impl System {
     pub fn device(self) -> &'static str {
         match self {
             System::Plain { kind, .. } => kind.kind().name(),
-            System::Shared { .. } | System::Lent | System::SingleCopy => "shm",
+            System::Xdp { .. } => "xdp",
+            System::Rival { tcp: true, .. } => "tcp",
+            System::Rival { other: Other::ZeroMq, .. } => "unix",
+            System::Shared { .. } | System::Lent | System::SingleCopy | System::Rival { .. } => "shm",
             System::Taut { device, .. } => device.device().name(),
             _ => "udp",
         }
@@ -197,11 +273,29 @@ impl System {
                 | System::Shared { .. }
                 | System::Lent
                 | System::SingleCopy
+                | System::Rival { tcp: false, .. }
+                // It looks for interfaces where another namespace's are not seen.
+                | System::Rival { other: Other::Ucx, .. }
                 | System::Taut { device: Device::Shm, .. }
         )
     }
 
-    /// The veth pair that it has to itself, counted from zero: TCP, raw UDP, ours.
+    /// Whether it is somebody else's: it may fail, and that is a line in the report and no more.
+    pub fn is_rival(self) -> bool {
+        matches!(self, System::Rival { .. })
+    }
+
+    /// Whether it is another way between two processes of one host.
+    pub fn is_host_rival(self) -> bool {
+        matches!(
+            self,
+            System::Rival { tcp: false, .. }
+                | System::Plain { kind: Plain::Pipe | Plain::SysV | Plain::Unix, blocking: false }
+        )
+    }
+
+    /// The veth pair that it has to itself, counted from zero: TCP, raw UDP, ours, bare AF_XDP (a program in the driver
+    /// switches off what its pair can do for others), rivals.
     pub fn lane(self) -> u8 {
         match self {
             System::Plain { kind: Plain::Udp, .. }
@@ -209,6 +303,9 @@ impl System {
             | System::Datagrams { .. }
             | System::Packed { .. } => 1,
             System::Plain { .. } => 0,
+            System::Xdp { native: false, .. } => 3,
+            System::Xdp { native: true, .. } => 4,
+            System::Rival { .. } => 5,
             _ => 2,
         }
     }
@@ -220,7 +317,13 @@ impl System {
             | System::Gso { blocking }
             | System::Datagrams { blocking }
             | System::Packed { blocking } => blocking,
-            System::Bare { .. } | System::Shared { .. } | System::Lent | System::SingleCopy => false,
+            // Its own thread needs the core that it shares with the program.
+            System::Rival { other, .. } => other == Other::ZeroMq,
+            System::Bare { .. }
+            | System::Shared { .. }
+            | System::Lent
+            | System::SingleCopy
+            | System::Xdp { .. } => false,
             System::Taut { waiting, .. } => waiting != Policy::Spin,
         }
     }
@@ -254,6 +357,29 @@ pub enum Work {
     Tune { bytes: usize, count: u64, trial_bytes: u64 },
     /// Connected, and nothing to do.
     Idle { milliseconds: u64 },
+}
+
+impl Work {
+    /// Of the longest message.
+    pub fn bytes(self) -> usize {
+        match self {
+            Work::PingPong { bytes, .. } | Work::Paced { bytes, .. } | Work::Stream { bytes, .. } => bytes,
+            Work::Tune { .. } | Work::Idle { .. } => 8,
+        }
+    }
+}
+
+impl Work {
+    /// Messages, or round trips.
+    pub fn count(self) -> u64 {
+        match self {
+            Work::PingPong { count, .. }
+            | Work::Paced { count, .. }
+            | Work::Stream { count, .. }
+            | Work::Tune { count, .. } => count,
+            Work::Idle { .. } => 0,
+        }
+    }
 }
 
 /// One measurement.

@@ -69,6 +69,9 @@ fn head(page: &mut String, report: &Report) {
             "<p class=\"missed\">The machine was busy: figures vary, and polling systems suffer most.</p>",
         );
     }
+    if let Some(reason) = &m.no_xdp {
+        let _ = write!(page, "<p class=\"soft\">Bare AF_XDP is not measured: {}.</p>", escape(reason));
+    }
     let rivals: Vec<_> = m.found.iter().map(|found| escape(&found.to_string())).collect();
     let _ = write!(page, "<p class=\"soft\">Rivals looked for: {}.</p>", rivals.join("; "));
     page.push_str("<p class=\"soft\">Figures are medians over interleaved rounds; ratios are formed inside a round. Machines drift: only ratios in one run mean anything.</p>");
@@ -170,17 +173,26 @@ fn one_host(page: &mut String, rows: &[Row]) {
         "line polled",
         "hand-over polled",
         "write-flag-copy polled",
+        "openmpi polled",
+        "mpich polled",
+        "iceoryx2 polled",
         "unix polled",
-        "unix blocking",
-        "pipe blocking",
     ];
     page.push_str(&svg::lines(
         "Shared memory: latency, one way, against message size",
         "µs",
         &chosen(rows, Test::Latency, &latency),
     ));
-    let bandwidth =
-        ["tautline shm fabric spin", "two-copy-stream polled", "memcpy polled", "unix polled", "pipe polled"];
+    let bandwidth = [
+        "tautline shm fabric spin",
+        "two-copy-stream polled",
+        "memcpy polled",
+        "openmpi polled",
+        "mpich polled",
+        "iceoryx2 polled",
+        "unix polled",
+        "pipe polled",
+    ];
     page.push_str(&svg::lines(
         "Shared memory: bandwidth against message size",
         "GB/s",

@@ -2,8 +2,10 @@
 
 use tautline_baseline::cpu::Machine;
 use tautline_baseline::limits;
-use tautline_baseline::rivals::{self, Found, Outcome, Rival, Route};
+use tautline_baseline::rivals::{self, Found};
+use tautline_baseline::xdp;
 
+use super::pair::Path;
 use super::plan::Extent;
 
 /// What a reader must know to judge the figures.
@@ -17,23 +19,15 @@ pub struct State {
     /// One way between the two cores.
     pub cache_line_ns: Option<f64>,
     pub found: Vec<Found>,
-    pub rivals: Vec<RivalRow>,
-}
-
-/// A rival's own latency test.
-pub struct RivalRow {
-    pub rival: Rival,
-    pub route: Route,
-    pub bytes: usize,
-    pub outcome: Outcome,
+    /// Why bare AF_XDP cannot be measured here; asked where it could be.
+    pub no_xdp: Option<String>,
 }
 
 impl State {
-    /// Looks at the machine, measures its bare limits, and lets rivals run their own tests.
-    pub fn look(extent: Extent, cores: [usize; 2]) -> State {
+    /// Looks at the machine and who is installed there, and measures its bare limits.
+    pub fn look(extent: Extent, cores: [usize; 2], path: Path) -> State {
         let batches = if extent == Extent::Smoke { 3 } else { 100 };
         let line = if extent == Extent::Smoke { 1_000 } else { 200_000 };
-        let found = rivals::detect();
         State {
             machine: Machine::look(),
             cores,
@@ -42,8 +36,8 @@ impl State {
             copy: [(64 << 10, 2_000), (1 << 20, 200)]
                 .map(|(bytes, copies)| limits::copy_gigabytes_per_second(bytes, copies.min(batches * 20))),
             cache_line_ns: limits::cache_line_ns(cores[0], cores[1], line).ok(),
-            rivals: if extent == Extent::Smoke { Vec::new() } else { measured(&found) },
-            found,
+            found: rivals::detect(),
+            no_xdp: if path == Path::Veth { xdp::check().err().map(|e| e.to_string()) } else { None },
         }
     }
 
@@ -51,19 +45,4 @@ impl State {
     pub fn is_busy(&self) -> bool {
         self.machine.load > 0.3 * self.machine.cores as f64
     }
-}
-
-fn measured(found: &[Found]) -> Vec<RivalRow> {
-    let mut rows = Vec::new();
-    for rival in found.iter().filter(|found| found.version.is_some()).map(|found| found.rival) {
-        for route in [Route::Host, Route::Tcp] {
-            for bytes in [8, 64] {
-                let outcome = rivals::latency(rival, route, bytes, 20_000);
-                if outcome != Outcome::Absent {
-                    rows.push(RivalRow { rival, route, bytes, outcome });
-                }
-            }
-        }
-    }
-    rows
 }

@@ -5,6 +5,7 @@
 //! themselves, which are `tautline-baseline`'s and know nothing of us.
 
 mod case;
+mod contenders;
 mod content;
 mod frames;
 mod html;
@@ -29,13 +30,15 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tautline_baseline::cpu::{self, Burner};
+use tautline_baseline::rivals::{Apart, Place};
 
 use crate::sys::Signals;
-use case::{Case, Shared, System, Work};
+use case::{Case, Other, Shared, System, Work};
+use contenders::Contenders;
 pub use netns::check as can_make_namespaces;
 use only::Only;
 use pair::{Interrupted, Pair, Path};
-use plan::{Extent, Load};
+use plan::{Extent, Here, Load};
 pub use side::{SideArgs, side};
 
 const EXAMPLES: &str = "\
@@ -50,12 +53,15 @@ Examples:
         One JSON object per row and line.
   tautline bench --only shm
         Shared memory between the two processes, and its limits.
+  tautline bench --only rivals,shm
+        The rivals that are installed here, beside shared memory.
   sudo tautline bench --netns
-        The same between two network namespaces, over veth pairs.
+        The same between two network namespaces, over veth pairs, with bare AF_XDP beside it.
 
 Both processes have a core to themselves. Systems take turns within each round; a figure is the median over rounds,
 with the lowest and highest round beside it, and ratios are formed inside a round. Buffers are rewritten before each
-send and read after each receive, by everyone. Nothing is ever installed; rivals that are here are measured too.";
+send and read after each receive, by everyone but ucx-perftest. Nothing is ever installed; rivals that are here (Open
+MPI, MPICH, UCX, ZeroMQ, and iceoryx2 in a build with the feature iceoryx2) are measured in the same rounds.";
 
 /// What `tautline bench` is told.
 #[derive(Debug, Args)]
@@ -123,7 +129,7 @@ pub fn bench(args: &BenchArgs) -> Result<ExitCode> {
         }
     };
     show(args, &report)?;
-    let wrong = report.rows.iter().any(|row| row.wrong_limit || row.error.is_some());
+    let wrong = report.rows.iter().any(|row| row.wrong_limit || (row.error.is_some() && !row.rival));
     Ok(if args.strict && wrong { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
@@ -135,9 +141,16 @@ fn measure(args: &BenchArgs, path: Path, extent: Extent, signals: &mut Signals) 
             "tautline: only one core may be used: both processes share it, and polling is hopeless here"
         );
     }
-    let machine = machine::State::look(extent, pinned);
+    let machine = machine::State::look(extent, pinned, path);
+    // A smoke test needs no rivals, unless it is about them.
+    let rivals = if extent == Extent::Smoke && !args.only.names_rivals() {
+        Vec::new()
+    } else {
+        Other::installed(&machine.found)
+    };
+    let here = Here { rivals, xdp: path == Path::Veth && machine.no_xdp.is_none() };
     let rounds = args.rounds.map_or(extent.rounds(), usize::from);
-    let cells = plan::cells(extent, path == Path::Veth, &args.only);
+    let cells = plan::cells(extent, path == Path::Veth, &args.only, &here);
     if cells.is_empty() {
         bail!(
             "--only leaves nothing to measure\ntry one word less; sizes are 0, 8, 64, 256, 1K, 4K, 16K, 64K, 256K, 1M and 4M"
@@ -147,15 +160,22 @@ fn measure(args: &BenchArgs, path: Path, extent: Extent, signals: &mut Signals) 
         .iter()
         .map(|cell| rows::Result { cell: *cell, figures: Vec::new(), errors: Vec::new() })
         .collect();
-    let mut bench =
-        Bench { path, pinned, extent, pair: None, results, bar: bar((cells.len() * rounds) as u64) };
+    let mut bench = Bench {
+        path,
+        pinned,
+        extent,
+        pair: None,
+        contenders: Contenders::default(),
+        results,
+        bar: bar((cells.len() * rounds) as u64),
+    };
     for round in 0..rounds {
         bench.round(round, signals)?;
     }
     bench.bar.finish_and_clear();
     let results = bench.results;
     let rows = rows::rows(&results, path);
-    let targets = targets::judge(&results, &machine);
+    let targets = targets::judge(&results);
     Ok(Report { path, machine, rows, targets })
 }
 
@@ -175,6 +195,7 @@ struct Bench {
     pinned: [usize; 2],
     extent: Extent,
     pair: Option<Pair>,
+    contenders: Contenders,
     results: Vec<rows::Result>,
     bar: ProgressBar,
 }
@@ -217,8 +238,13 @@ impl Bench {
                     eprintln!("tautline: {} {} {} B: {error}", cell.test.name(), cell.system, cell.bytes);
                 });
                 self.results[index].errors.push(error);
-                // Whatever state the two are in, it is not ours to repair.
-                self.pair = None;
+                if !contenders::is_one(cell.system) {
+                    // Whatever state the two are in, it is not ours to repair. Their namespaces go with them.
+                    self.pair = None;
+                    if self.path == Path::Veth {
+                        self.contenders = Contenders::default();
+                    }
+                }
             }
         }
         self.bar.inc(1);
@@ -231,7 +257,18 @@ impl Bench {
             self.tune(&mut pair, signals)?;
             self.pair = Some(pair);
         }
-        self.pair.as_mut().context("no processes to measure with")?.run(case, signals)
+        let pair = self.pair.as_mut().context("no processes to measure with")?;
+        if !contenders::is_one(case.system) {
+            return pair.run(case, signals);
+        }
+        let lane = case.system.lane();
+        let (a, b) = netns::addresses(lane);
+        let apart = (self.path == Path::Veth).then(|| Apart {
+            processes: pair.processes(),
+            addresses: [a, b],
+            interface: netns::interface(lane),
+        });
+        self.contenders.run(case, &Place { cores: self.pinned, apart }, signals)
     }
 
     /// Lets the sides find the best bare streams of the sizes that will be asked for.

@@ -9,8 +9,13 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// One pair each for TCP, raw UDP and ours.
-const LANES: u8 = 3;
+/// One pair each for TCP, raw UDP, ours, bare AF_XDP in two modes, and rivals.
+const LANES: u8 = 6;
+
+/// The name of a veth pair's interface, on both sides.
+pub fn interface(lane: u8) -> String {
+    format!("taut{lane}")
+}
 
 /// The addresses of sides A and B on a veth pair.
 pub fn addresses(lane: u8) -> (IpAddr, IpAddr) {
@@ -50,7 +55,7 @@ pub fn connect(a: u32, b: u32) -> Result<()> {
     ip(&in_a, &["link", "set", "lo", "up"])?;
     ip(&in_b, &["link", "set", "lo", "up"])?;
     for lane in 0..LANES {
-        let name = format!("taut{lane}");
+        let name = interface(lane);
         let peer = b.to_string();
         ip(&in_a, &["link", "add", &name, "type", "veth", "peer", "name", &name, "netns", &peer])?;
         let (address_a, address_b) = addresses(lane);

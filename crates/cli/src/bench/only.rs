@@ -13,7 +13,7 @@ pub struct Only {
 }
 
 /// What a cell may be called beside its system's name.
-const WAYS: [&str; 11] = [
+const WAYS: [&str; 13] = [
     "polled",
     "blocking",
     "spin",
@@ -25,8 +25,22 @@ const WAYS: [&str; 11] = [
     "idle",
     "burner",
     "shm",
+    "xdp",
+    "busy-poll",
 ];
-const SYSTEMS: [&str; 20] = [
+const RIVALS: [&str; 10] = [
+    "rivals",
+    "openmpi",
+    "openmpi-tcp",
+    "mpich",
+    "ucx",
+    "ucx-tcp",
+    "ucx-perftest",
+    "zeromq",
+    "iceoryx2",
+    "iceoryx2-loan",
+];
+const SYSTEMS: [&str; 22] = [
     "pipe",
     "sysv",
     "unix",
@@ -45,6 +59,8 @@ const SYSTEMS: [&str; 20] = [
     "loans",
     "single-copy",
     "ring",
+    "xdp-generic",
+    "xdp-native",
     "tautline",
     "tautline-batch",
 ];
@@ -58,16 +74,17 @@ impl FromStr for Only {
         for word in text.split(',').map(str::trim).filter(|_| !text.trim().is_empty()) {
             if let Some(test) = Test::ALL.into_iter().find(|test| test.name() == word) {
                 only.tests.push(test);
-            } else if SYSTEMS.contains(&word) || WAYS.contains(&word) {
+            } else if [&SYSTEMS[..], &WAYS, &RIVALS].concat().contains(&word) {
                 only.systems.push(word.to_owned());
             } else if let Some(bytes) = parse_bytes(word) {
                 only.bytes.push(bytes);
             } else {
                 let tests: Vec<_> = Test::ALL.iter().map(|test| test.name()).collect();
                 return Err(format!(
-                    "\"{word}\" is none of the tests ({}), systems ({}), ways ({}) or sizes (8, 64K, 1M)",
+                    "\"{word}\" is none of the tests ({}), systems ({}), rivals ({}), ways ({}) or sizes (8, 64K, 1M)",
                     tests.join(", "),
                     SYSTEMS.join(", "),
+                    RIVALS.join(", "),
                     WAYS.join(", ")
                 ));
             }
@@ -89,13 +106,20 @@ fn parse_bytes(word: &str) -> Option<usize> {
 }
 
 impl Only {
+    /// Whether rivals were asked for by name.
+    pub fn names_rivals(&self) -> bool {
+        self.systems.iter().any(|word| RIVALS.contains(&word.as_str()))
+    }
+
     /// Whether this cell was asked for.
     pub fn wants(&self, cell: &Cell) -> bool {
         let called = |word: &String| {
             let system = cell.system;
             [cell.name(), system.name(), system.policy(), cell.load.name()].contains(&word.as_str())
                 || system.security() == Some(word)
-                || (word == "shm" && system.device() == "shm")
+                || (word == "shm" && (system.device() == "shm" || system.is_host_rival()))
+                || (word == "rivals" && system.is_rival())
+                || (word == "xdp" && system.device() == "xdp")
         };
         (self.tests.is_empty() || self.tests.contains(&cell.test))
             && (self.systems.is_empty() || self.systems.iter().any(called))
@@ -106,7 +130,7 @@ impl Only {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::plan::{Extent, cells};
+    use crate::bench::plan::{Extent, Here, cells};
 
     #[test]
     fn words_of_every_kind() {
@@ -115,14 +139,14 @@ mod tests {
             (only.tests.as_slice(), only.bytes.as_slice()),
             ([Test::Latency].as_slice(), [64, 65_536].as_slice())
         );
-        let wanted = cells(Extent::Quick, false, &only);
+        let wanted = cells(Extent::Quick, false, &only, &Here::default());
         assert!(!wanted.is_empty() && wanted.iter().all(|cell| cell.test == Test::Latency));
         assert!(
             wanted.iter().any(|cell| cell.system.name() == "udp"),
             "what ours is compared with comes along"
         );
         assert!(wanted.iter().all(|cell| cell.system.name() != "pipe"));
-        let shared = cells(Extent::Quick, false, &"shm".parse().unwrap());
+        let shared = cells(Extent::Quick, false, &"shm".parse().unwrap(), &Here::default());
         for name in [
             "tautline",
             "tautline-batch",

@@ -71,6 +71,11 @@ impl Pair {
         Ok(pair)
     }
 
+    /// The numbers of the two processes, whose namespaces others may share.
+    pub fn processes(&self) -> [u32; 2] {
+        [self.sides[0].child.id(), self.sides[1].child.id()]
+    }
+
     /// Has both sides do it. After an error the pair is of no use any more.
     pub fn run(&mut self, case: &Case, signals: &mut Signals) -> Result<[Outcome; 2]> {
         let mut line = serde_json::to_vec(case)?;

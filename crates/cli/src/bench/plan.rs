@@ -1,12 +1,16 @@
 //! What is measured: the cells of every test, and how long each may take.
 
+mod rivals;
 mod shm;
+mod xdp;
 
 use std::time::Duration;
 
-use super::case::{Device, Mode, Plain, Policy, System, Work};
+use super::case::{Device, Mode, Other, Plain, Policy, System, Work};
 use super::only::Only;
+pub use rivals::{KERNEL, SIZES, STREAMED, on_host};
 pub use shm::limit_of;
+pub use xdp::BARE;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Test {
@@ -145,8 +149,17 @@ pub fn shared(waiting: Policy) -> System {
     System::Taut { device: Device::Shm, security: Mode::Fabric, waiting }
 }
 
+/// What can be measured beside ourselves.
+#[derive(Clone, Debug, Default)]
+pub struct Here {
+    /// Rivals that are installed.
+    pub rivals: Vec<Other>,
+    /// Bare AF_XDP: there are two interfaces to do it over, and the right to.
+    pub xdp: bool,
+}
+
 /// Every cell that is wanted, in the order in which a round measures them.
-pub fn cells(extent: Extent, network_only: bool, only: &Only) -> Vec<Cell> {
+pub fn cells(extent: Extent, network_only: bool, only: &Only, here: &Here) -> Vec<Cell> {
     let mut plan = Plan { extent, cells: Vec::new() };
     plan.latency();
     plan.rate();
@@ -156,6 +169,10 @@ pub fn cells(extent: Extent, network_only: bool, only: &Only) -> Vec<Cell> {
     plan.guarantees();
     plan.idle();
     plan.shm();
+    plan.rivals(&here.rivals);
+    if here.xdp {
+        plan.xdp();
+    }
     let mut cells = plan.cells;
     cells.retain(|cell| !network_only || cell.system.is_network());
     // What a wanted cell is compared with is wanted too.
@@ -381,11 +398,15 @@ impl Plan {
 mod tests {
     use super::*;
 
+    fn everything() -> Here {
+        Here { rivals: vec![Other::OpenMpi, Other::Ucx, Other::ZeroMq, Other::Iceoryx2Loan], xdp: true }
+    }
+
     #[test]
     fn every_limit_is_measured_beside_what_it_limits() {
         for extent in [Extent::Full, Extent::Quick, Extent::Smoke] {
             for network_only in [false, true] {
-                let cells = cells(extent, network_only, &Only::default());
+                let cells = cells(extent, network_only, &Only::default(), &everything());
                 for cell in &cells {
                     let Some(limit) = cell.limit else { continue };
                     assert!(cells.iter().any(|c| c.is_beside(cell) && c.system == limit.system), "{cell:?}");
@@ -397,7 +418,7 @@ mod tests {
     #[test]
     fn shared_memory_is_not_measured_over_a_network() {
         let of = |network_only| {
-            let cells = cells(Extent::Quick, network_only, &Only::default());
+            let cells = cells(Extent::Quick, network_only, &Only::default(), &everything());
             cells.iter().filter(|cell| cell.system.device() == "shm").count()
         };
         assert_eq!((of(false) > 0, of(true)), (true, 0));
@@ -405,7 +426,7 @@ mod tests {
 
     #[test]
     fn no_two_cells_are_the_same_line() {
-        let cells = cells(Extent::Full, false, &Only::default());
+        let cells = cells(Extent::Full, false, &Only::default(), &everything());
         for (i, cell) in cells.iter().enumerate() {
             let same = |c: &&Cell| c.is_beside(cell) && (c.system, c.batch) == (cell.system, cell.batch);
             assert_eq!(cells[..i].iter().find(same), None);

@@ -37,6 +37,8 @@ pub struct Row {
     pub path: &'static str,
     pub device: &'static str,
     pub system: String,
+    /// Somebody else's system, that was found here.
+    pub rival: bool,
     pub bytes: usize,
     pub window: Option<u64>,
     pub load: &'static str,
@@ -93,7 +95,9 @@ pub fn figure(cell: &Cell, [a, b]: &[Outcome; 2]) -> Figure {
     let cpu_ns = (a.cpu_ns + b.cpu_ns) as f64;
     match cell.test {
         Test::Latency | Test::Paced => {
-            let (p99, p999, mean) = (Some(a.p99_us), Some(a.p999_us), Some(a.mean_us));
+            // Not every rival tells all of them.
+            let told = |us: f64| (us > 0.0).then_some(us);
+            let (p99, p999, mean) = (told(a.p99_us), told(a.p999_us), told(a.mean_us));
             Figure { value: a.median_us, p99, p999, mean, drops: 0 }
         }
         Test::Rate => plain(a.messages as f64 * 1e3 / elapsed),
@@ -139,6 +143,7 @@ fn row(result: &Result, all: &[Result], path: Path) -> Row {
         path: path.name(),
         device: cell.system.device(),
         system: cell.name().to_owned(),
+        rival: cell.system.is_rival(),
         bytes: cell.bytes,
         window: cell.window,
         load: cell.load.name(),

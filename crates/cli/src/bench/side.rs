@@ -14,9 +14,10 @@ use tautline_baseline::cpu::{self, CpuTime};
 use tautline_baseline::drive::{self, Content};
 use tautline_baseline::stats::Summary;
 use tautline_baseline::udp_gso::{self, Plan};
-use tautline_baseline::{Measured, Setup, Side, open, packed, shm};
+use tautline_baseline::xdp::{self, Attach};
+use tautline_baseline::{Kind, Measured, Setup, Side, loan_ping_pong, open, packed, shm};
 
-use super::case::{Case, Device, Mode, Outcome, Policy, Reply, Shared, System, Work};
+use super::case::{Case, Device, Mode, Other, Outcome, Policy, Reply, Shared, System, Work};
 use super::lent::Lender;
 use super::taut::Taut;
 use super::{frames, netns, tune};
@@ -108,7 +109,7 @@ impl Worker {
     fn execute(&mut self, case: &Case) -> io::Result<Outcome> {
         match case.system {
             System::Plain { kind, .. } => {
-                let mut transport = open(kind.kind(), &mut self.setup(case.system))?;
+                let mut transport = open(kind.kind(), &mut self.setup(case.system), case.work.bytes())?;
                 self.plain(&mut *transport, case)
             }
             System::Lent => {
@@ -126,6 +127,8 @@ impl Worker {
                 let whole = System::Taut { device: Device::Shm, security: Mode::Open, waiting: Policy::Spin };
                 self.taut(&Case { system: whole, work: case.work }, Some(0))
             }
+            System::Rival { other, .. } => self.rival(other, case),
+            System::Xdp { native, busy } => self.xdp(native, busy, case),
             System::Taut { .. } => self.taut(case, None),
             System::Shared { limit } => self.shared(limit, &case.work),
             _ => self.stream(case),
@@ -136,12 +139,7 @@ impl Worker {
     fn taut(&mut self, case: &Case, single_copy: Option<usize>) -> io::Result<Outcome> {
         match case.system {
             System::Taut { device, security, waiting } => {
-                let bytes = match case.work {
-                    Work::PingPong { bytes, .. } | Work::Paced { bytes, .. } | Work::Stream { bytes, .. } => {
-                        bytes
-                    }
-                    Work::Tune { .. } | Work::Idle { .. } => 8,
-                };
+                let bytes = case.work.bytes();
                 let side = self.side;
                 let mut setup = self.setup(case.system);
                 let mut taut = Taut::open(&mut setup, device, security, waiting, bytes, single_copy)?;
@@ -151,6 +149,36 @@ impl Worker {
             }
             _ => Err(io::ErrorKind::Unsupported.into()),
         }
+    }
+
+    fn xdp(&mut self, native: bool, busy: bool, case: &Case) -> io::Result<Outcome> {
+        let way = xdp::Way { attach: if native { Attach::Native } else { Attach::Generic }, busy };
+        let mut setup = self.setup(case.system);
+        match case.work {
+            Work::PingPong { bytes, count, warm: false } => {
+                timed(|| xdp::ping_pong(&mut setup, way, bytes, warm_up(count), count))
+            }
+            Work::Stream { bytes, count, window, .. } => {
+                xdp::stream(&mut setup, way, bytes, warm_up(count), window)?;
+                moved(|| xdp::stream(&mut setup, way, bytes, count, window))
+            }
+            _ => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    /// Rivals that are libraries; the others have processes of their own.
+    fn rival(&mut self, other: Other, case: &Case) -> io::Result<Outcome> {
+        let kind = match (other, case.work) {
+            (Other::Iceoryx2Loan, Work::PingPong { bytes, count, warm: false }) => {
+                let mut setup = self.setup(case.system);
+                return timed(|| loan_ping_pong(&mut setup, bytes, warm_up(count), count));
+            }
+            (Other::ZeroMq, _) => Kind::ZeroMq,
+            (Other::Iceoryx2, _) => Kind::Iceoryx2,
+            _ => return Err(io::ErrorKind::Unsupported.into()),
+        };
+        let mut transport = open(kind, &mut self.setup(case.system), case.work.bytes())?;
+        self.plain(&mut *transport, case)
     }
 
     fn shared(&mut self, limit: Shared, work: &Work) -> io::Result<Outcome> {

@@ -78,6 +78,9 @@ fn about(text: &mut String, report: &Report) {
     if m.is_busy() {
         let _ = writeln!(text, "THE MACHINE IS BUSY: figures will vary, and polling systems suffer most");
     }
+    if let Some(reason) = &m.no_xdp {
+        let _ = writeln!(text, "bare AF_XDP is not measured: {reason}");
+    }
     let (here, absent): (Vec<_>, Vec<_>) = m.found.iter().partition(|found| found.version.is_some());
     for found in here {
         let _ = writeln!(text, "rival {found}");
@@ -85,10 +88,6 @@ fn about(text: &mut String, report: &Report) {
     let absent: Vec<_> = absent.iter().map(|found| found.rival.name()).collect();
     if !absent.is_empty() {
         let _ = writeln!(text, "rivals not installed: {}", absent.join(", "));
-    }
-    for row in &m.rivals {
-        let _ =
-            writeln!(text, "rival {} {:?} {} B: {:?}", row.rival.name(), row.route, row.bytes, row.outcome);
     }
 }
 

@@ -1,11 +1,10 @@
 //! The project's goals for speed, and whether this run met them.
 
+mod rivals;
 mod shm;
-
-use tautline_baseline::rivals::{Outcome, Route};
+mod xdp;
 
 use super::case::{Mode, Plain, Policy, System};
-use super::machine::State;
 use super::plan::{Load, Test, taut};
 use super::rows::{Figure, Result, ratio};
 
@@ -25,14 +24,16 @@ const GSO: System = System::Gso { blocking: false };
 const PACKED: System = System::Packed { blocking: false };
 
 /// Judges what was measured; goals whose figures are not there are left out.
-pub fn judge(results: &[Result], machine: &State) -> Vec<Target> {
+pub fn judge(results: &[Result]) -> Vec<Target> {
     let mut judge = Judge { results, targets: Vec::new() };
-    judge.latency(machine);
+    judge.latency();
     judge.bandwidth();
     judge.rate();
     judge.paced();
     judge.idle();
     judge.shm();
+    judge.rivals();
+    judge.xdp();
     judge.targets
 }
 
@@ -88,7 +89,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    fn latency(&mut self, machine: &State) {
+    fn latency(&mut self) {
         for bytes in [8, 64] {
             let ours = self.at(Test::Latency, taut(Mode::Fabric, Policy::Spin), bytes, Load::Idle);
             for (system, goal, than) in [(UDP, 1.25, "raw polled UDP"), (TCP, 1.0, "polled TCP")] {
@@ -96,13 +97,7 @@ impl<'a> Judge<'a> {
                 let value = ours.zip(other).and_then(|(ours, other)| ratio(ours, other, VALUE));
                 self.at_most(format!("latency, {bytes} B, fabric"), value, goal, than);
             }
-            let ours: Vec<f64> =
-                ours.map(|r| r.figures.iter().map(|f| f.1.value).collect()).unwrap_or_default();
-            for row in machine.rivals.iter().filter(|row| row.bytes == bytes && row.route == Route::Tcp) {
-                let Outcome::OneWayUs(theirs) = row.outcome else { continue };
-                let value = (!ours.is_empty()).then(|| tautline_baseline::stats::median(&ours) / theirs);
-                self.at_most(format!("latency, {bytes} B, fabric"), value, 1.0, row.rival.name());
-            }
+            self.latency_over_tcp(bytes);
         }
     }
 

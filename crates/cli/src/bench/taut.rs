@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use tautline::node::link::JobKey;
 use tautline::{Config, Endpoint, Event, Handler, Job, Member, Message, Rank, Short};
 use tautline_baseline::cpu::Stopwatch;
+use tautline_baseline::drive::Pace;
 use tautline_baseline::transport::SILENCE;
 use tautline_baseline::{Measured, Setup, Side};
 
@@ -299,12 +300,14 @@ impl Taut {
         if side == Side::B {
             return self.echo(count);
         }
-        let mut due = Instant::now();
+        let mut pace = Pace::new(period, blocking);
         let mut round_trips = Vec::with_capacity(count as usize);
         for _ in 0..count {
-            due = wait_until(due, blocking) + period;
-            round_trips.push(self.round_trip()?);
+            pace.wait();
+            self.round_trip()?;
+            pace.record(&mut round_trips);
         }
+        round_trips.truncate(count as usize);
         Ok(round_trips)
     }
 
@@ -387,15 +390,4 @@ pub(super) fn job(setup: &mut Setup<'_>) -> io::Result<Job> {
         device: None,
         socket: Some(socket.into()),
     })
-}
-
-/// Waits until then, and returns then, or now if that is past.
-fn wait_until(due: Instant, blocking: bool) -> Instant {
-    loop {
-        let now = Instant::now();
-        if now >= due {
-            return if now - due > Duration::from_micros(500) { now } else { due };
-        }
-        if blocking { std::thread::sleep(due - now) } else { std::hint::spin_loop() }
-    }
 }

@@ -1,0 +1,272 @@
+//! Two ranks over an MPI or UCX, started once and then told what to measure, so that a round costs no start of processes.
+//! Between two orders they sleep. Whatever hangs ends by itself: the ranks have an alarm, and we a time bound.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use super::child::{Background, TempDir, run, story};
+use super::tools;
+use super::{Figures, Order, Place, Rival, Route, Test};
+
+/// To compile the program, or for both ranks to report.
+const START_TIME: Duration = Duration::from_secs(20);
+/// For one order; the ranks' own alarm comes first.
+const ORDER_TIME: Duration = Duration::from_secs(30);
+/// Between two looks whether somebody wants us to stop.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// The ranks, and the streams to them. Ends with all its processes when dropped.
+pub(super) struct Team {
+    ranks: [BufReader<UnixStream>; 2],
+    _processes: Vec<Background>,
+    folder: TempDir,
+}
+
+/// What the ranks complain of.
+const COMPLAINTS: &str = "complaints";
+
+impl Team {
+    pub(super) fn start(
+        rival: Rival,
+        route: Route,
+        place: &Place,
+        stop: &mut dyn FnMut() -> bool,
+    ) -> Result<Self, String> {
+        let folder = TempDir::new()?;
+        let socket = folder.path().join("desk");
+        let listener = UnixListener::bind(&socket).map_err(|e| e.to_string())?;
+        listener.set_nonblocking(true).map_err(|e| e.to_string())?;
+        let commands = match rival {
+            Rival::Ucx => ucx(route, place, &folder, &socket)?,
+            Rival::OpenMpi => vec![open_mpi(route, place, &folder, &socket)?],
+            _ => vec![mpich(place, &folder, &socket)?],
+        };
+        let file = File::create(folder.path().join(COMPLAINTS)).map_err(|e| e.to_string())?;
+        let mut processes = Vec::new();
+        for mut command in commands {
+            let complaints = file.try_clone().map_err(|e| e.to_string())?;
+            processes.push(Background::start(&mut command, complaints)?);
+        }
+        let ranks = gather(&listener, &mut processes, stop).map_err(|e| format!("{e}{}", told(&folder)))?;
+        let mut team = Self { ranks, _processes: processes, folder };
+        if rival == Rival::Ucx {
+            team.introduce(stop)?;
+        }
+        Ok(team)
+    }
+
+    /// Tells each rank the other's address.
+    fn introduce(&mut self, stop: &mut dyn FnMut() -> bool) -> Result<(), String> {
+        let until = Instant::now() + START_TIME;
+        let [one, other] = &mut self.ranks;
+        let addresses = [line_from(one, until, stop)?, line_from(other, until, stop)?];
+        for (rank, address) in self.ranks.iter_mut().rev().zip(addresses) {
+            rank.get_mut().write_all(address.as_bytes()).map_err(|e| e.to_string())?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn run(
+        &mut self,
+        order: &Order,
+        stop: &mut dyn FnMut() -> bool,
+    ) -> Result<[Figures; 2], String> {
+        let (test, window, period) = match order.test {
+            Test::PingPong => ('p', 0, 0),
+            Test::Paced { period_us } => ('p', 0, period_us),
+            Test::Stream { window } => ('s', window.unwrap_or(0), 0),
+        };
+        let line = format!("{test} {} {} {window} {period}\n", order.bytes, order.count);
+        for rank in &mut self.ranks {
+            rank.get_mut().write_all(line.as_bytes()).map_err(|_| "its processes are gone".to_owned())?;
+        }
+        let until = Instant::now() + ORDER_TIME;
+        let [one, other] = &mut self.ranks;
+        let mut answer = |rank| parse(&line_from(rank, until, stop)?);
+        let answers = answer(one).and_then(|first| Ok([first, answer(other)?]));
+        let answers = answers.map_err(|e| format!("{e}{}", told(&self.folder)))?;
+        Ok(answers.map(|figures| figures.with(order)))
+    }
+}
+
+/// What the ranks complained of, as the end of a sentence.
+fn told(folder: &TempDir) -> String {
+    story(&fs::read_to_string(folder.path().join(COMPLAINTS)).unwrap_or_default())
+}
+
+/// Compiles the ranks' program over a link, and returns the file.
+fn compile(compiler: &Path, folder: &TempDir, link: &str, libraries: &[&str]) -> Result<PathBuf, String> {
+    for (name, text) in [
+        ("team.c", include_str!("team.c")),
+        ("link_mpi.h", include_str!("link_mpi.h")),
+        ("link_ucx.h", include_str!("link_ucx.h")),
+    ] {
+        fs::write(folder.path().join(name), text).map_err(|e| e.to_string())?;
+    }
+    let program = folder.path().join("team");
+    let mut command = Command::new(compiler);
+    command.arg("-O3").arg(format!("-DLINK=\"{link}\"")).arg("-o").arg(&program);
+    command.arg(folder.path().join("team.c")).args(libraries);
+    run(&mut command, START_TIME).map_err(|e| format!("the compiler: {e}"))?;
+    Ok(program)
+}
+
+/// What every rank is told.
+fn arguments(command: &mut Command, place: &Place, socket: &Path) {
+    command.arg(socket).args(place.cores.map(|core| core.to_string()));
+}
+
+fn open_mpi(route: Route, place: &Place, folder: &TempDir, socket: &Path) -> Result<Command, String> {
+    let mpi = tools::open_mpi().ok_or("its mpirun or mpicc is not there")?;
+    let program = compile(&mpi.mpicc, folder, "link_mpi.h", &[])?;
+    let mut command = match &place.apart {
+        Some(apart) => apart.node(&mpi.mpirun),
+        None => Command::new(&mpi.mpirun),
+    };
+    command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+    // The program pins itself; and it polls, as we do.
+    command.args(["--bind-to", "none", "--mca", "mpi_yield_when_idle", "0"]);
+    if route == Route::Tcp {
+        command.args(["--mca", "pml", "ob1", "--mca", "btl", "tcp,self"]);
+    }
+    match &place.apart {
+        Some(apart) => apart.options(&mut command, folder)?,
+        None if route == Route::Tcp => {
+            command.args(["-n", "2", "--mca", "btl_tcp_if_include", "lo"]);
+        }
+        None => {
+            command.args(["-n", "2"]);
+        }
+    }
+    arguments(command.arg(program), place, socket);
+    Ok(command)
+}
+
+fn mpich(place: &Place, folder: &TempDir, socket: &Path) -> Result<Command, String> {
+    let mpi = tools::mpich().ok_or("its mpirun or mpicc is not there")?;
+    let program = compile(&mpi.mpicc, folder, "link_mpi.h", &[])?;
+    let mut command = Command::new(&mpi.mpirun);
+    arguments(command.args(["-n", "2"]).arg(program), place, socket);
+    Ok(command)
+}
+
+/// UCX has nobody to start processes, so that is done here.
+fn ucx(route: Route, place: &Place, folder: &TempDir, socket: &Path) -> Result<Vec<Command>, String> {
+    let compiler = tools::ucx().ok_or("its headers or a C compiler are not there")?;
+    let program = compile(&compiler, folder, "link_ucx.h", &["-lucp", "-lucs"])?;
+    let start = |rank: &str| {
+        let mut command = Command::new(&program);
+        command.env("UCX_TLS", if route == Route::Tcp { "tcp,self" } else { "sm,self" });
+        if route == Route::Tcp {
+            command.env("UCX_NET_DEVICES", "lo");
+        }
+        arguments(&mut command, place, socket);
+        command.arg(rank);
+        command
+    };
+    Ok(vec![start("0"), start("1")])
+}
+
+/// Waits until both ranks have said who they are.
+fn gather(
+    listener: &UnixListener,
+    processes: &mut [Background],
+    stop: &mut dyn FnMut() -> bool,
+) -> Result<[BufReader<UnixStream>; 2], String> {
+    let until = Instant::now() + START_TIME;
+    let mut ranks = [None, None];
+    while ranks.iter().any(Option::is_none) {
+        match listener.accept() {
+            Ok((stream, _)) => {
+                stream.set_nonblocking(false).map_err(|e| e.to_string())?;
+                let mut reader = BufReader::new(stream);
+                let line = line_from(&mut reader, until, stop)?;
+                let rank = line.trim().strip_prefix("rank ").and_then(|rank| rank.parse::<usize>().ok());
+                let seat = rank.and_then(|rank| ranks.get_mut(rank)).ok_or("it started something else")?;
+                *seat = Some(reader);
+            }
+            Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                if let Some(status) = processes.iter_mut().find_map(Background::ended) {
+                    return Err(format!("it ended with {status}"));
+                }
+                if Instant::now() > until || stop() {
+                    return Err("its processes did not report".to_owned());
+                }
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            Err(e) => return Err(e.to_string()),
+        }
+    }
+    let [Some(first), Some(second)] = ranks else { return Err("two ranks of one number".to_owned()) };
+    Ok([first, second])
+}
+
+/// The next line, within the time and unless told to stop.
+fn line_from(
+    rank: &mut BufReader<UnixStream>,
+    until: Instant,
+    stop: &mut dyn FnMut() -> bool,
+) -> Result<String, String> {
+    rank.get_ref().set_read_timeout(Some(LOOK)).map_err(|e| e.to_string())?;
+    let mut line = String::new();
+    loop {
+        match rank.read_line(&mut line) {
+            Ok(0) => return Err("one of its processes ended".to_owned()),
+            Ok(_) => return Ok(line),
+            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+                if stop() {
+                    return Err("told to stop".to_owned());
+                }
+                if Instant::now() > until {
+                    return Err("it did not answer in time".to_owned());
+                }
+            }
+            Err(e) => return Err(e.to_string()),
+        }
+    }
+}
+
+fn parse(line: &str) -> Result<Figures, String> {
+    let numbers: Vec<f64> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    let [median_ns, p99_ns, p999_ns, mean_ns, elapsed_ns, cpu_ns] = numbers[..] else {
+        return Err(format!("it answered {line:?}"));
+    };
+    let ns = |value: f64| value as u64;
+    Ok(Figures {
+        median_ns,
+        p99_ns,
+        p999_ns,
+        mean_ns,
+        elapsed_ns: ns(elapsed_ns),
+        cpu_ns: ns(cpu_ns),
+        ..Figures::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_has_six_figures() {
+        let figures = parse("740 1200 3000 801.5 9000000 8000000\n").unwrap();
+        assert_eq!((figures.median_ns, figures.mean_ns, figures.elapsed_ns), (740.0, 801.5, 9_000_000));
+        assert!(parse("740 1200\n").is_err() && parse("").is_err());
+    }
+
+    #[test]
+    fn a_rank_that_says_nothing_is_not_waited_for_when_told_to_stop() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let mut turns = 0;
+        let mut stop = || {
+            turns += 1;
+            turns > 2
+        };
+        let said = line_from(&mut BufReader::new(ours), Instant::now() + ORDER_TIME, &mut stop);
+        assert_eq!(said, Err("told to stop".to_owned()));
+    }
+}

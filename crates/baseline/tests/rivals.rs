@@ -1,0 +1,96 @@
+//! Rivals that have processes of their own, where they are installed. Nothing is ever installed for this, so that on a
+//! bare machine there is little to test but that their absence is told.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tautline_baseline::cpu;
+use tautline_baseline::rivals::{Contender, Order, Place, Rival, Route, Test};
+
+fn place() -> Place {
+    let cores = cpu::allowed_cores().unwrap();
+    Place { cores: [cores[0], cores[1 % cores.len()]], apart: None }
+}
+
+/// Those that are here; two that poll need a core each.
+fn here() -> Vec<Rival> {
+    let all = [Rival::OpenMpi, Rival::Mpich, Rival::Ucx, Rival::UcxPerftest];
+    if cpu::allowed_cores().unwrap().len() < 2 {
+        return Vec::new();
+    }
+    all.into_iter().filter(|rival| rival.version().is_some()).collect()
+}
+
+/// Two that poll need the cores for themselves, and whoever counts processes must be alone.
+fn alone() -> MutexGuard<'static, ()> {
+    static CORES: Mutex<()> = Mutex::new(());
+    CORES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Processes of ours that run a team's program from a temporary folder.
+fn ranks() -> Vec<String> {
+    let mine = format!("tautline-baseline-{}-", std::process::id());
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let lines = processes.filter_map(|p| std::fs::read(p.path().join("cmdline")).ok());
+    lines
+        .map(|line| String::from_utf8_lossy(&line).into_owned())
+        .filter(|line| line.contains(&mine))
+        .collect()
+}
+
+#[test]
+fn every_rival_does_the_work_again_and_again() {
+    let _alone = alone();
+    for rival in here() {
+        let mut contender = Contender::start(rival, Route::Host, place(), &mut || false).unwrap();
+        let mut run = |test, bytes, count| {
+            let order = Order { test, bytes, count };
+            let [a, _] = contender.run(&order, &mut || false).unwrap_or_else(|e| panic!("{rival:?}: {e}"));
+            assert_eq!((a.messages, a.bytes), (count, count * bytes as u64), "{rival:?}");
+            a
+        };
+        for bytes in [1, 8, 64, 4096, 65_536, 1 << 20] {
+            assert!(run(Test::PingPong, bytes, 20).median_ns > 0.0, "{rival:?}");
+        }
+        for (bytes, window) in [(8, Some(64)), (8, None), (65_536, None), (1 << 20, None)] {
+            assert!(run(Test::Stream { window }, bytes, 70).elapsed_ns > 0, "{rival:?}");
+        }
+        if rival == Rival::UcxPerftest {
+            continue;
+        }
+        let paced = run(Test::Paced { period_us: 200 }, 64, 20);
+        assert!(paced.p99_ns >= paced.median_ns && paced.elapsed_ns > 19 * 200_000, "{rival:?}");
+    }
+}
+
+#[test]
+fn a_team_that_is_dropped_leaves_neither_processes_nor_files() {
+    let _alone = alone();
+    for rival in here() {
+        let contender = Contender::start(rival, Route::Host, place(), &mut || false).unwrap();
+        drop(contender);
+        let since = Instant::now();
+        while !ranks().is_empty() && since.elapsed() < Duration::from_secs(10) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert_eq!(ranks(), Vec::<String>::new(), "{rival:?}");
+    }
+}
+
+#[test]
+fn told_to_stop_it_stops() {
+    let _alone = alone();
+    for rival in here() {
+        let started = Instant::now();
+        let mut contender = Contender::start(rival, Route::Host, place(), &mut || false).unwrap();
+        let order = Order { test: Test::PingPong, bytes: 1 << 20, count: 100_000 };
+        assert!(contender.run(&order, &mut || true).is_err(), "{rival:?}");
+        assert!(started.elapsed() < Duration::from_secs(15), "{rival:?}");
+    }
+}
+
+#[test]
+fn what_is_not_there_is_told() {
+    let refused = Contender::start(Rival::Sockperf, Route::Host, place(), &mut || false);
+    assert!(refused.err().is_some_and(|reason| reason.contains("sockperf")));
+}

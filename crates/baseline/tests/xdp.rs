@@ -1,0 +1,131 @@
+//! Bare AF_XDP between two network namespaces, each that of a thread: they have no names, and go with the threads,
+//! however those end. As anyone but root there is nothing to test.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::unix::net::UnixStream;
+use std::process::Command;
+use std::sync::mpsc;
+
+use tautline_baseline::xdp::{self, Attach, FULL, Way};
+use tautline_baseline::{Setup, Side, cpu};
+
+const WAYS: [Way; 4] = [
+    Way { attach: Attach::Generic, busy: false },
+    Way { attach: Attach::Generic, busy: true },
+    Way { attach: Attach::Native, busy: false },
+    Way { attach: Attach::Native, busy: true },
+];
+
+fn ip(thread: i32, args: &[&str]) {
+    let namespace = format!("--net=/proc/{thread}/ns/net");
+    let out = Command::new("nsenter").arg(namespace).arg("ip").args(args).output().unwrap();
+    assert!(out.status.success(), "ip {args:?}: {}", String::from_utf8_lossy(&out.stderr));
+}
+
+/// Runs both sides, each in a thread with a namespace of its own, joined by one veth pair.
+fn apart<T: Send>(run: impl Fn(&mut Setup<'_>) -> io::Result<T> + Sync) -> [io::Result<T>; 2] {
+    let (mut one, mut other) = UnixStream::pair().unwrap();
+    let (mut tell, threads) = (Vec::new(), mpsc::channel());
+    let run = &run;
+    std::thread::scope(|scope| {
+        let mut sides = Vec::new();
+        for (side, control) in [(Side::A, &mut one), (Side::B, &mut other)] {
+            let (ready, go) = mpsc::channel::<()>();
+            tell.push(ready);
+            let name = threads.0.clone();
+            sides.push(scope.spawn(move || {
+                let core = cpu::allowed_cores()?[usize::from(side == Side::B) % cpu::allowed_cores()?.len()];
+                // SAFETY: only this thread changes its namespace, and it holds nothing of the old one.
+                assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0);
+                name.send((side, rustix::thread::gettid().as_raw_pid())).unwrap();
+                go.recv().map_err(io::Error::other)?;
+                cpu::pin(core)?;
+                let address = |last| IpAddr::V4(Ipv4Addr::new(10, 77, 0, last));
+                let (local, remote) =
+                    if side == Side::A { (address(1), address(2)) } else { (address(2), address(1)) };
+                run(&mut Setup { side, control, local, remote, blocking: false, rcvbuf: None })
+            }));
+        }
+        let mut ids = [threads.1.recv().unwrap(), threads.1.recv().unwrap()];
+        ids.sort_by_key(|(side, _)| *side == Side::B);
+        let [a, b] = ids.map(|(_, id)| id);
+        ip(a, &["link", "add", "tlr0", "type", "veth", "peer", "name", "tlr0", "netns", &b.to_string()]);
+        for (thread, address) in [(a, "10.77.0.1/24"), (b, "10.77.0.2/24")] {
+            ip(thread, &["address", "add", address, "dev", "tlr0"]);
+            ip(thread, &["link", "set", "tlr0", "up"]);
+        }
+        for ready in tell {
+            ready.send(()).unwrap();
+        }
+        let mut results = sides.into_iter().map(|side| side.join().expect("no side panics"));
+        [results.next().unwrap(), results.next().unwrap()]
+    })
+}
+
+fn may() -> bool {
+    rustix::process::geteuid().is_root() && xdp::check().is_ok()
+}
+
+#[test]
+fn frames_go_back_and_forth_every_way() {
+    for way in WAYS.into_iter().filter(|_| may()) {
+        let [a, b] = apart(|setup| {
+            let mut all = Vec::new();
+            for bytes in [8, 64, FULL] {
+                all.extend(xdp::ping_pong(setup, way, bytes, 10, 50)?);
+            }
+            Ok(all)
+        });
+        assert_eq!((a.unwrap().len(), b.unwrap().len()), (150, 0), "{way:?}");
+    }
+}
+
+#[test]
+fn streams_arrive_whole_every_way() {
+    for way in WAYS.into_iter().filter(|_| may()) {
+        let [a, b] = apart(|setup| {
+            xdp::stream(setup, way, 8, 10_000, Some(64))?;
+            xdp::stream(setup, way, 8, 30_001, None)?;
+            xdp::stream(setup, way, FULL, 10_000, None)
+        });
+        for side in [a.unwrap(), b.unwrap()] {
+            assert_eq!((side.messages, side.bytes), (10_000, 10_000 * FULL as u64), "{way:?}");
+        }
+    }
+}
+
+/// Everything that is not ours goes to the kernel, and the program goes with its owner.
+#[test]
+fn others_are_let_through_and_nothing_stays_attached() {
+    if !may() {
+        return;
+    }
+    let [a, b] = apart(|setup| {
+        xdp::ping_pong(setup, WAYS[0], 64, 0, 10)?;
+        // Ordinary sockets, after the program has gone and while another pair of programs is there.
+        let socket = std::net::UdpSocket::bind((setup.local, 7077))?;
+        socket.set_read_timeout(Some(std::time::Duration::from_secs(5)))?;
+        setup.barrier()?;
+        let mut seen = [0; 16];
+        for number in 0..20_u8 {
+            socket.send_to(&[number], (setup.remote, 7077))?;
+            assert_eq!((socket.recv(&mut seen)?, seen[0]), (1, number));
+        }
+        let shown = Command::new("ip").args(["-details", "link", "show", "tlr0"]).output()?;
+        setup.barrier()?;
+        Ok(String::from_utf8_lossy(&shown.stdout).into_owned())
+    });
+    for shown in [a.unwrap(), b.unwrap()] {
+        assert!(shown.contains("veth") && !shown.contains("prog/xdp"), "{shown}");
+    }
+}
+
+#[test]
+fn what_cannot_be_is_an_error() {
+    if !may() {
+        return;
+    }
+    let [a, b] = apart(|setup| xdp::ping_pong(setup, WAYS[0], FULL + 1, 0, 1));
+    assert!(a.is_err() && b.is_err());
+}

@@ -1,0 +1,103 @@
+//! Rivals that are programs of their own: started when first wanted, kept for all rounds, given up after two failures.
+
+use std::collections::HashMap;
+
+use anyhow::{Result, bail};
+use tautline_baseline::rivals::{Contender, Figures, Order, Place, Route, Test};
+
+use super::case::{Case, Other, Outcome, System, Work};
+use super::pair::Interrupted;
+use crate::sys::Signals;
+
+/// A rival that has failed so often is not tried again.
+const FAILURES: u32 = 2;
+
+/// Whether a system has processes of its own, beside the two that everybody else is measured in.
+pub fn is_one(system: System) -> bool {
+    matches!(system, System::Rival { other, .. } if Contender::is_one(other.rival()))
+}
+
+/// Those that were wanted so far.
+#[derive(Default)]
+pub struct Contenders {
+    seats: HashMap<(Other, bool), Seat>,
+}
+
+#[derive(Default)]
+struct Seat {
+    contender: Option<Contender>,
+    failures: u32,
+    last: String,
+}
+
+impl Contenders {
+    /// Has a rival do it. A failure concerns this figure only.
+    pub fn run(&mut self, case: &Case, place: &Place, signals: &mut Signals) -> Result<[Outcome; 2]> {
+        let System::Rival { other, tcp } = case.system else { bail!("no rival") };
+        let test = match case.work {
+            Work::PingPong { .. } => Test::PingPong,
+            Work::Paced { period_us, .. } => Test::Paced { period_us },
+            Work::Stream { window, .. } => Test::Stream { window },
+            Work::Tune { .. } | Work::Idle { .. } => bail!("rivals have no such test"),
+        };
+        let order = Order { test, bytes: case.work.bytes(), count: case.work.count() };
+        let seat = self.seats.entry((other, tcp)).or_default();
+        if seat.failures >= FAILURES {
+            bail!("not tried again after {FAILURES} failures: {}", seat.last);
+        }
+        let mut signal = None;
+        let done = seat.measure(other, tcp, place, &order, &mut || {
+            signal = signal.or_else(|| signals.take());
+            signal.is_some()
+        });
+        if let Some(signal) = signal {
+            return Err(Interrupted(signal.as_raw()).into());
+        }
+        match done {
+            Ok(figures) => Ok(figures.map(|figures| outcome(&figures))),
+            Err(reason) => {
+                seat.contender = None;
+                seat.failures += 1;
+                seat.last.clone_from(&reason);
+                bail!("{reason}")
+            }
+        }
+    }
+}
+
+impl Seat {
+    fn measure(
+        &mut self,
+        other: Other,
+        tcp: bool,
+        place: &Place,
+        order: &Order,
+        stop: &mut dyn FnMut() -> bool,
+    ) -> Result<[Figures; 2], String> {
+        let mut contender = match self.contender.take() {
+            Some(contender) => contender,
+            None => {
+                let route = if tcp { Route::Tcp } else { Route::Host };
+                Contender::start(other.rival(), route, place.clone(), stop)?
+            }
+        };
+        let figures = contender.run(order, stop)?;
+        self.contender = Some(contender);
+        Ok(figures)
+    }
+}
+
+fn outcome(figures: &Figures) -> Outcome {
+    let one_way_us = |ns: f64| ns / 2e3;
+    Outcome {
+        median_us: one_way_us(figures.median_ns),
+        p99_us: one_way_us(figures.p99_ns),
+        p999_us: one_way_us(figures.p999_ns),
+        mean_us: one_way_us(figures.mean_ns),
+        messages: figures.messages,
+        bytes: figures.bytes,
+        elapsed_ns: figures.elapsed_ns,
+        drops: 0,
+        cpu_ns: figures.cpu_ns,
+    }
+}

@@ -1,0 +1,43 @@
+//! What is measured of AF_XDP, between two interfaces: its bare limits, and what they are compared with.
+//!
+//! Rows of a device of ours over AF_XDP belong here too, each with the limit beside which it is measured; the goals in
+//! `targets/xdp.rs` find them by their device.
+
+use tautline_baseline::xdp::FULL;
+
+use super::{Load, POLLED_UDP, Plan, Test};
+use crate::bench::case::{System, Work};
+
+/// Every way that bare AF_XDP goes.
+pub const BARE: [System; 4] = [
+    System::Xdp { native: false, busy: false },
+    System::Xdp { native: false, busy: true },
+    System::Xdp { native: true, busy: false },
+    System::Xdp { native: true, busy: true },
+];
+
+impl Plan {
+    pub(super) fn xdp(&mut self) {
+        for system in BARE {
+            for bytes in [8, 64] {
+                let count = self.extent.count(6_000.0, 1.0);
+                let work = Work::PingPong { bytes, count, warm: false };
+                self.add(Test::Latency, system, work, Load::Idle, None);
+            }
+            for window in [Some(64), None] {
+                self.add(Test::Rate, system, self.frames(8, window), Load::Idle, None);
+            }
+        }
+        // Whoever is saturated polls, so that its CPU time is what the clock says: per message is what counts.
+        for system in [POLLED_UDP].into_iter().chain(BARE) {
+            self.add(Test::Cpu, system, self.frames(64, Some(64)), Load::Idle, None);
+            self.add(Test::Bandwidth, system, self.frames(FULL, None), Load::Idle, None);
+        }
+    }
+
+    /// One message in each frame.
+    fn frames(&self, bytes: usize, window: Option<u64>) -> Work {
+        let count = self.extent.count(1_500.0, 1.0).next_multiple_of(64);
+        Work::Stream { bytes, count, window, batch: false }
+    }
+}
