@@ -57,7 +57,7 @@ impl Plan {
     /// Whatever its size, a loan moves one line; the other systems' times hold filling and reading, which loans leave out.
     fn shm_loans(&mut self, bytes: usize) {
         let count = self.extent.count(4_000.0 + bytes as f64, 1.0);
-        let limit = Some(Limit { system: bare(Shared::Line), hard: false });
+        let limit = (bytes == 8).then_some(Limit { system: bare(Shared::Line), hard: false });
         self.add(
             Test::Latency,
             System::Lent,
