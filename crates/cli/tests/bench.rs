@@ -41,7 +41,19 @@ fn check(rows: &[Value], path: &str) {
 fn latency_rows_have_every_key() {
     let rows = rows(&["--quick", "--only", "latency"]);
     check(&rows, "loopback");
-    let systems = ["hand-over", "line", "pipe", "sysv", "tautline", "tcp", "udp", "unix", "write-flag-copy"];
+    let systems = [
+        "hand-over",
+        "line",
+        "loans",
+        "pipe",
+        "single-copy",
+        "sysv",
+        "tautline",
+        "tcp",
+        "udp",
+        "unix",
+        "write-flag-copy",
+    ];
     assert_eq!(words(&rows, "system"), systems.map(str::to_owned).into());
     assert_eq!(words(&rows, "security"), ["fabric", "open", "sealed"].map(str::to_owned).into());
     let policies = ["blocking", "park", "polled", "spin", "spin-then-park"];
