@@ -38,6 +38,16 @@ fn scatter() {
     assert_eq!(out[0], ["sums of the rows: [0, 100000, 200000]"]);
 }
 
+/// M-9: eight mebibytes, read where they were written.
+#[test]
+fn loan() {
+    let out = run("loan", 3);
+    for lines in &out[1..] {
+        assert_eq!(lines[0], "8388608 bytes, not copied");
+        assert!(lines[1].ends_with("as expected: true"), "{lines:?}");
+    }
+}
+
 /// M-8: the sender is held back, and everything arrives all the same.
 #[test]
 fn pacing() {
