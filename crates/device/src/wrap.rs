@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
-use crate::{Arena, Counters, Datagram, DeviceEvent, Guarantees, RouteId, RxBatch, SlotId};
+use crate::{Arena, Counters, Datagram, DeviceEvent, Guarantees, RouteId, RxBatch, SlotId, Way};
 
 /// The methods that a wrapper with a field `inner` passes on unchanged.
 macro_rules! pass_on {
@@ -33,6 +33,12 @@ macro_rules! pass_on {
         }
         fn counters(&self) -> crate::Counters {
             self.inner.counters()
+        }
+        fn way(&self, route: crate::RouteId) -> Option<crate::Way> {
+            self.inner.way(route)
+        }
+        fn ask_way(&mut self, route: crate::RouteId, way: Option<crate::Way>) {
+            self.inner.ask_way(route, way);
         }
     };
 }
@@ -104,5 +110,11 @@ impl<T: Datagram + ?Sized> Datagram for Box<T> {
     }
     fn counters(&self) -> Counters {
         (**self).counters()
+    }
+    fn way(&self, route: RouteId) -> Option<Way> {
+        (**self).way(route)
+    }
+    fn ask_way(&mut self, route: RouteId, way: Option<Way>) {
+        (**self).ask_way(route, way);
     }
 }

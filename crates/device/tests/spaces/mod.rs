@@ -1,0 +1,258 @@
+//! Two network namespaces of our own, joined by a veth pair, for tests; and devices that live in one of them.
+#![allow(dead_code, clippy::print_stdout)]
+
+use std::fs::File;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use tautline_device::{
+    Arena, Counters, Datagram, DeviceEvent, Guarantees, HEADROOM, RouteId, RxBatch, SlotId, Way,
+};
+
+/// How the pair is made.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    pub mtu: usize,
+    /// Addresses are on a VLAN of this number.
+    pub vlan: Option<u16>,
+    /// The neighbours know each other from the start, for good.
+    pub acquainted: bool,
+}
+
+impl Default for Shape {
+    fn default() -> Shape {
+        Shape { mtu: 1_500, vlan: None, acquainted: true }
+    }
+}
+
+/// Two namespaces joined by a veth pair; gone when dropped, also by a panic.
+pub struct Spaces {
+    pub names: [String; 2],
+    files: [File; 2],
+    shape: Shape,
+}
+
+pub fn run(program: &str, args: &str) -> Result<String, String> {
+    let ran = Command::new(program)
+        .args(args.split_whitespace())
+        .output()
+        .map_err(|e| format!("{program}: {e}"))?;
+    let said = String::from_utf8_lossy(&ran.stderr).into_owned();
+    if ran.status.success() {
+        Ok(String::from_utf8_lossy(&ran.stdout).into_owned())
+    } else {
+        Err(format!("{program} {args}: {said}"))
+    }
+}
+
+pub fn ip(args: &str) -> Result<String, String> {
+    run("ip", args)
+}
+
+/// Takes namespaces away, whatever happens in between.
+struct Names([String; 2]);
+
+impl Drop for Names {
+    fn drop(&mut self) {
+        for name in &self.0 {
+            let _ = ip(&format!("netns del {name}"));
+        }
+    }
+}
+
+/// The hardware addresses of the two ends.
+pub const MACS: [&str; 2] = ["02:00:00:54:4c:01", "02:00:00:54:4c:02"];
+
+impl Spaces {
+    pub fn new(shape: Shape) -> Result<Spaces, String> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let names = ["a", "b"].map(|side| format!("tlx{side}-{}-{number}", std::process::id()));
+        let guard = Names(names.clone());
+        let [a, b] = &names;
+        ip(&format!("netns add {a}"))?;
+        ip(&format!("netns add {b}"))?;
+        for name in [a, b] {
+            let _ = run("ip", &format!("netns exec {name} sysctl -qw net.ipv6.conf.all.accept_dad=0 net.ipv6.conf.default.accept_dad=0"));
+            ip(&format!("-n {name} link set lo up"))?;
+        }
+        let mtu = shape.mtu;
+        ip(&format!(
+            "-n {a} link add v0 mtu {mtu} address {} type veth peer name v0 mtu {mtu} address {} netns {b}",
+            MACS[0], MACS[1]
+        ))?;
+        for (side, name) in names.iter().enumerate() {
+            ip(&format!("-n {name} link set v0 up"))?;
+            if let Some(vlan) = shape.vlan {
+                ip(&format!("-n {name} link add link v0 name v0.{vlan} type vlan id {vlan}"))?;
+                ip(&format!("-n {name} link set v0.{vlan} up"))?;
+            }
+            let host = side + 1;
+            let upper = upper(shape);
+            ip(&format!("-n {name} addr add 10.211.9.{host}/24 dev {upper}"))?;
+            ip(&format!("-n {name} addr add fd00:211:9::{host}/64 dev {upper} nodad"))?;
+        }
+        let files = names.clone().map(|name| File::open(format!("/var/run/netns/{name}")));
+        let [Ok(first), Ok(second)] = files else { return Err("no /var/run/netns".into()) };
+        std::mem::forget(guard);
+        let spaces = Spaces { names, files: [first, second], shape };
+        if shape.acquainted {
+            spaces.acquaint()?;
+        }
+        Ok(spaces)
+    }
+
+    /// Tells each side the other's hardware address, for good.
+    pub fn acquaint(&self) -> Result<(), String> {
+        for (side, name) in self.names.iter().enumerate() {
+            let (other, mac) = (2 - side, MACS[1 - side]);
+            for to in [format!("10.211.9.{other}"), format!("fd00:211:9::{other}")] {
+                let upper = upper(self.shape);
+                ip(&format!("-n {name} neigh replace {to} lladdr {mac} dev {upper} nud permanent"))?;
+            }
+        }
+        Ok(())
+    }
+
+    pub fn addr(&self, side: usize, v6: bool) -> IpAddr {
+        let host = side + 1;
+        let text = if v6 { format!("fd00:211:9::{host}") } else { format!("10.211.9.{host}") };
+        text.parse().unwrap()
+    }
+
+    pub fn enter(&self, side: usize) {
+        move_into_link_name_space(self.files[side].as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+    }
+
+    /// XDP programs attached in a namespace, by what `ip` shows.
+    pub fn has_program(&self, side: usize) -> bool {
+        ip(&format!("-n {} link show v0", self.names[side])).unwrap().contains("xdp")
+    }
+}
+
+pub fn upper(shape: Shape) -> String {
+    shape.vlan.map_or("v0".to_owned(), |vlan| format!("v0.{vlan}"))
+}
+
+impl Drop for Spaces {
+    fn drop(&mut self) {
+        drop(Names(self.names.clone()));
+    }
+}
+
+/// Namespaces, or a loud word why there are none.
+pub fn spaces(test: &str, shape: Shape) -> Option<Arc<Spaces>> {
+    if !rustix::process::geteuid().is_root() {
+        println!("SKIPPED {test}: network namespaces need root");
+        return None;
+    }
+    match Spaces::new(shape) {
+        Ok(spaces) => Some(Arc::new(spaces)),
+        Err(why) => {
+            println!("SKIPPED {test}: {why}");
+            None
+        }
+    }
+}
+
+/// A device in one of the namespaces: calls that open sockets enter it first.
+pub struct Resident<D> {
+    pub device: D,
+    pub spaces: Arc<Spaces>,
+    pub side: usize,
+}
+
+impl<D: Datagram> Datagram for Resident<D> {
+    fn name(&self) -> &'static str {
+        self.device.name()
+    }
+    fn guarantees(&self) -> Guarantees {
+        self.device.guarantees()
+    }
+    fn local_addr(&self) -> SocketAddr {
+        self.device.local_addr()
+    }
+    fn arena(&mut self) -> &mut Arena {
+        self.device.arena()
+    }
+    fn arena_ref(&self) -> &Arena {
+        self.device.arena_ref()
+    }
+    fn route(&mut self, to: SocketAddr) -> io::Result<RouteId> {
+        self.spaces.enter(self.side);
+        self.device.route(to)
+    }
+    fn reroute(&mut self, route: RouteId, to: SocketAddr) -> io::Result<()> {
+        self.spaces.enter(self.side);
+        self.device.reroute(route, to)
+    }
+    fn max_frame(&self, route: RouteId) -> usize {
+        self.device.max_frame(route)
+    }
+    fn send(&mut self, route: RouteId, slot: SlotId, range: Range<usize>) {
+        self.device.send(route, slot, range);
+    }
+    fn flush(&mut self) {
+        self.spaces.enter(self.side);
+        self.device.flush();
+    }
+    fn recv(&mut self, batch: &mut RxBatch) -> io::Result<usize> {
+        self.device.recv(batch)
+    }
+    fn want_sources(&mut self, wanted: bool) {
+        self.device.want_sources(wanted);
+    }
+    fn receive_buffer(&self) -> usize {
+        self.device.receive_buffer()
+    }
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.device.fd()
+    }
+    fn poll_event(&mut self) -> Option<DeviceEvent> {
+        self.device.poll_event()
+    }
+    fn counters(&self) -> Counters {
+        self.device.counters()
+    }
+    fn way(&self, route: RouteId) -> Option<Way> {
+        self.device.way(route)
+    }
+    fn ask_way(&mut self, route: RouteId, way: Option<Way>) {
+        self.device.ask_way(route, way);
+    }
+}
+
+/// Sends one frame.
+pub fn send(device: &mut impl Datagram, route: RouteId, bytes: &[u8]) {
+    let slot = device.arena().take().unwrap();
+    device.arena().payload_mut(slot)[..bytes.len()].copy_from_slice(bytes);
+    device.send(route, slot, HEADROOM..HEADROOM + bytes.len());
+    device.flush();
+    device.arena().give(slot);
+}
+
+/// Receives until so many frames have come, or for half a second.
+pub fn receive(device: &mut impl Datagram, want: usize) -> Vec<Vec<u8>> {
+    let mut batch = RxBatch::new(16);
+    let until = Instant::now() + Duration::from_millis(500);
+    let mut got = Vec::new();
+    while got.len() < want && Instant::now() < until {
+        device.recv(&mut batch).unwrap();
+        got.extend(batch.frames().iter().map(|frame| batch.bytes(*frame).to_vec()));
+    }
+    got
+}
+
+/// A frame that looks like data (W-1).
+pub fn data_frame(number: usize, len: usize) -> Vec<u8> {
+    let mut bytes: Vec<u8> = (0..len).map(|i| (i * 31 + number * 97 + 5) as u8).collect();
+    bytes[0] = 0x71;
+    bytes
+}
