@@ -36,3 +36,86 @@ fn a_frame_crosses() {
     assert_eq!(receive(&mut a, 1), [pong]);
     assert_eq!((a.counters().receive_calls, b.counters().receive_calls), (0, 0), "no call to receive");
 }
+
+/// Runs the suite in a thread of its own, because a thread that entered a namespace stays there.
+fn suite(test: &'static str, shape: Shape, v6: bool, config: fn() -> XdpConfig) {
+    let Some(spaces) = spaces(test, shape) else { return };
+    let spaces = &spaces;
+    let run = || {
+        // A frame to where nobody listens makes the kernel answer that, and nothing else.
+        let dead = SocketAddr::new(spaces.addr(1, v6), 9);
+        let pair = || -> (Box<dyn Datagram>, Box<dyn Datagram>) {
+            let any = XdpConfig { any_shape: true, ..config() };
+            let (a, b) = (open(spaces, 0, v6, any), open(spaces, 1, v6, XdpConfig { any_shape: true, ..config() }));
+            (Box::new(a), Box::new(b))
+        };
+        datagram_suite(pair, &DatagramOptions { dead: Some(dead), ..DatagramOptions::default() });
+        straight(spaces, v6, config);
+    };
+    std::thread::scope(|scope| scope.spawn(run).join()).expect("the suite");
+    assert!(!spaces.has_program(0) && !spaces.has_program(1), "no program is left");
+}
+
+/// Full frames of our shape, in bursts, all by the ring.
+fn straight(spaces: &Arc<Spaces>, v6: bool, config: fn() -> XdpConfig) {
+    let mut a = open(spaces, 0, v6, config());
+    let mut b = open(spaces, 1, v6, config());
+    let route = a.route(b.local_addr()).unwrap();
+    b.route(a.local_addr()).unwrap();
+    assert_eq!(a.way(route), Some(Way::Xdp), "{}", a.device.describe());
+    let max = a.max_frame(route);
+    let frames: Vec<_> = (0..100).map(|i| data_frame(i, [max, 48, max - i, 200][i % 4])).collect();
+    for burst in frames.chunks(25) {
+        let slots: Vec<_> = burst
+            .iter()
+            .map(|frame| {
+                let slot = a.arena().take().unwrap();
+                a.arena().payload_mut(slot)[..frame.len()].copy_from_slice(frame);
+                a.send(route, slot, tautline_device::HEADROOM..tautline_device::HEADROOM + frame.len());
+                slot
+            })
+            .collect();
+        a.flush();
+        slots.into_iter().for_each(|slot| a.arena().give(slot));
+        assert!(receive(&mut b, burst.len()) == burst, "every byte, in order");
+    }
+    assert_eq!(b.counters().receive_calls, u64::from(config().receive == Receive::BusyPoll) * b.counters().receive_calls);
+    assert!(b.device.strange() == tautline_device::xdp::Strange::default());
+}
+
+macro_rules! suites {
+    ($($name:ident: $shape:expr, $v6:expr, $config:expr;)*) => {
+        $(#[test]
+        fn $name() {
+            suite(stringify!($name), $shape, $v6, || $config);
+        })*
+    };
+}
+
+const JUMBO: Shape = Shape { mtu: 9_000, vlan: None, acquainted: true };
+const TAGGED: Shape = Shape { mtu: 1_500, vlan: Some(7), acquainted: true };
+const PLAIN: Shape = Shape { mtu: 1_500, vlan: None, acquainted: true };
+
+fn mode(mode: Mode) -> XdpConfig {
+    XdpConfig { mode, ..XdpConfig::default() }
+}
+
+suites! {
+    generic_v4: PLAIN, false, mode(Mode::Generic);
+    generic_v6: PLAIN, true, mode(Mode::Generic);
+    native_v4: PLAIN, false, mode(Mode::Native);
+    native_v6: PLAIN, true, mode(Mode::Native);
+    generic_jumbo_v4: JUMBO, false, mode(Mode::Generic);
+    native_jumbo_v6: JUMBO, true, mode(Mode::Native);
+    generic_tagged_v4: TAGGED, false, mode(Mode::Generic);
+    generic_tagged_v6: TAGGED, true, mode(Mode::Generic);
+    native_tagged_v4: TAGGED, false, mode(Mode::Native);
+    generic_busy_polled: PLAIN, false, XdpConfig { receive: Receive::BusyPoll, ..mode(Mode::Generic) };
+    native_busy_polled: PLAIN, false, XdpConfig { receive: Receive::BusyPoll, ..mode(Mode::Native) };
+    generic_raw_frames: PLAIN, false, XdpConfig { framing: Framing::Raw, ..mode(Mode::Generic) };
+    native_raw_frames_tagged: TAGGED, true, XdpConfig { framing: Framing::Raw, ..mode(Mode::Native) };
+    generic_own_tags_v4: PLAIN, false, XdpConfig { vlan: Some(7), ..mode(Mode::Generic) };
+    native_own_tags_v6: PLAIN, true, XdpConfig { vlan: Some(4_094), ..mode(Mode::Native) };
+    native_own_tags_jumbo_v4: JUMBO, false, XdpConfig { vlan: Some(7), ..mode(Mode::Native) };
+    a_small_ring: PLAIN, false, XdpConfig { tx_ring: 4, ..mode(Mode::Generic) };
+}

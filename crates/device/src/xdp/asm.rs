@@ -94,6 +94,11 @@ impl Asm {
         assert!(before.is_none(), "the label {name} is used once");
     }
 
+    /// Whether anything goes to a label: the kernel refuses instructions that nothing leads to.
+    pub(crate) fn leads_to(&self, name: &'static str) -> bool {
+        self.jumps.iter().any(|(_, label)| *label == name)
+    }
+
     /// `to = *(from + offset)`.
     pub(crate) fn load(&mut self, size: Size, to: Reg, from: Reg, offset: i16) {
         self.put(CLASS_LDX | size as u8 | MODE_MEM, to, from as u8, offset, 0);

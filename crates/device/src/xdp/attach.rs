@@ -5,6 +5,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::config::{Mode, XdpConfig};
 use super::headers::Framing;
@@ -82,7 +83,7 @@ pub(super) struct Place {
 }
 
 /// Where an address is.
-pub(super) fn find(netlink: &mut Netlink, ip: IpAddr) -> Result<Place, Refusal> {
+pub(super) fn find(netlink: &mut Netlink, ip: IpAddr, vlan: Option<u16>) -> Result<Place, Refusal> {
     let refuse = |why: String| Err(Refusal::Interface(why));
     if ip.is_unspecified() {
         return refuse("bound to no particular address: name the address of the interface that shall be used".into());
@@ -95,6 +96,7 @@ pub(super) fn find(netlink: &mut Netlink, ip: IpAddr) -> Result<Place, Refusal> 
         return refuse(format!("no interface has the address {ip}"));
     };
     let upper = neighbour::link(netlink, index).map_err(failed)?;
+    let mut upper = upper;
     let lower = match (upper.vlan, upper.below) {
         (Some(_), Some(below)) => neighbour::link(netlink, below).map_err(failed)?,
         _ => upper.clone(),
@@ -102,6 +104,7 @@ pub(super) fn find(netlink: &mut Netlink, ip: IpAddr) -> Result<Place, Refusal> 
     if lower.mac == [0; 6] {
         return refuse(format!("{} is no Ethernet interface", lower.name));
     }
+    upper.vlan = vlan.or(upper.vlan);
     let driver = neighbour::driver(&lower);
     Ok(Place { upper, lower, driver })
 }
@@ -203,6 +206,11 @@ fn system(what: &str, errno: Errno) -> Refusal {
     Refusal::System(format!("the system refused {what}: {errno}"))
 }
 
+/// A former device lets go of its queue a moment after it was closed, and of its program when children that it was just starting have
+/// closed what they inherited; so often and so long is waited for that.
+const BUSY_WAITS: u32 = 100;
+const BUSY_WAIT: Duration = Duration::from_millis(2);
+
 fn attach(config: &XdpConfig, place: &Place, local: SocketAddr, mode: Mode) -> Result<Attached, Refusal> {
     let sockets = SocketMap::new(place.lower.queues).map_err(|e| system("a map of sockets", e))?;
     let drops = CounterMap::new(DROPS).map_err(|e| system("a map of counters", e))?;
@@ -216,25 +224,42 @@ fn attach(config: &XdpConfig, place: &Place, local: SocketAddr, mode: Mode) -> R
         drops: drops.raw(),
     };
     let code = program::steering(&steering, Machine::Kernel);
-    let program = bpf::load(bpf::PROG_XDP, &code, bpf::F_HAS_FRAGS, "tautline").map_err(|(errno, said)| {
+    let program = bpf::load(bpf::PROG_XDP, &code, bpf::F_HAS_FRAGS, PROGRAM).map_err(|(errno, said)| {
         let last = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no reason given");
         Refusal::System(format!("the system refused the steering program: {errno} ({last})"))
     })?;
     let flags = if mode == Mode::Generic { bpf::XDP_GENERIC } else { bpf::XDP_DRIVER };
-    match bpf::attach(program.as_fd(), place.lower.index, flags) {
-        Ok(link) => Ok(Attached { _link: link, sockets, drops }),
-        Err(errno @ (Errno::BUSY | Errno::EXIST)) => Err(occupied(place, errno)),
-        Err(errno) => Err(system("to attach the steering program", errno)),
+    let mut refused = Errno::BUSY;
+    for _ in 0..BUSY_WAITS {
+        match bpf::attach(program.as_fd(), place.lower.index, flags) {
+            Ok(link) => return Ok(Attached { _link: link, sockets, drops }),
+            Err(errno @ (Errno::BUSY | Errno::EXIST)) => refused = errno,
+            Err(errno) => return Err(system("to attach the steering program", errno)),
+        }
+        if !occupant(place).is_some_and(|(_, info)| info.is_ok_and(|info| info.name == PROGRAM)) {
+            break;
+        }
+        std::thread::sleep(BUSY_WAIT);
     }
+    Err(occupied(place, refused))
+}
+
+/// The program's name in the kernel's tables.
+const PROGRAM: &str = "tautline";
+
+/// The program that is attached, and what the kernel tells about it.
+fn occupant(place: &Place) -> Option<(u32, Result<bpf::ProgramInfo, Errno>)> {
+    let now = Netlink::open(0).ok().and_then(|mut n| neighbour::link(&mut n, place.lower.index).ok())?;
+    let program = *now.programs.first()?;
+    Some((program, bpf::program_info(program)))
 }
 
 /// Who was there first.
 fn occupied(place: &Place, errno: Errno) -> Refusal {
-    let now = Netlink::open(0).ok().and_then(|mut n| neighbour::link(&mut n, place.lower.index).ok());
-    let Some(program) = now.and_then(|link| link.programs.first().copied()) else {
+    let Some((program, info)) = occupant(place) else {
         return system("to attach the steering program", errno);
     };
-    let name = match bpf::program_info(program) {
+    let name = match info {
         Ok(info) => format!("\"{}\" of user {}", info.name, info.uid),
         Err(errno) => format!("its name is not told to us ({errno})"),
     };
@@ -297,7 +322,7 @@ fn bind(
                 )));
             }
             Err(Errno::BUSY) => {
-                return Err(Refusal::System(format!("all {} queues are taken", place.lower.queues)));
+                return Err(Refusal::System(format!("every queue of {} is taken", place.lower.name)));
             }
             Err(errno) => return Err(system(&format!("a socket in {} mode", mode.name()), errno)),
         }
@@ -310,15 +335,19 @@ fn bind_queue(
     options: XskOptions,
     memory: &Memory,
 ) -> Result<(Xsk, u32), Errno> {
-    let mut refused = Errno::BUSY;
-    for queue in config.queue..place.lower.queues.max(config.queue + 1) {
-        match Xsk::open(&memory.umem, XskOptions { queue, ..options }) {
-            Ok(xsk) => return Ok((xsk, queue)),
-            Err(errno @ Errno::BUSY) => refused = errno,
-            Err(errno) => return Err(errno),
+    for _ in 0..BUSY_WAITS {
+        for queue in config.queue..place.lower.queues.max(config.queue + 1) {
+            match Xsk::open(&memory.umem, XskOptions { queue, ..options }) {
+                Ok(xsk) => return Ok((xsk, queue)),
+                Err(Errno::BUSY) => {}
+                // Interfaces may have room for more queues than they use.
+                Err(Errno::INVAL) if queue > config.queue => break,
+                Err(errno) => return Err(errno),
+            }
         }
+        std::thread::sleep(BUSY_WAIT);
     }
-    Err(refused)
+    Err(Errno::BUSY)
 }
 
 /// Words that tell of mail: for the socket that owns the port, and of news from the kernel's tables.

@@ -77,6 +77,8 @@ pub struct XdpConfig {
     pub framing: Framing,
     /// When bytes that were sent may be changed.
     pub done: Done,
+    /// The VLAN whose tag frames carry; by default that of the interface.
+    pub vlan: Option<u16>,
     /// Chunks to receive into: a power of two. Fewer are taken if the system does not let so much be pinned.
     pub rx_chunks: u32,
     /// Entries of the ring to send by: a power of two.
@@ -97,6 +99,7 @@ impl Default for XdpConfig {
             receive: Receive::default(),
             framing: Framing::default(),
             done: Done::default(),
+            vlan: None,
             rx_chunks: 2_048,
             tx_ring: 512,
             queue: 0,

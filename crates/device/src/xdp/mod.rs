@@ -73,6 +73,10 @@ pub struct Xdp {
     counters: Counters,
     strange: Strange,
     flushes: u32,
+    /// Frames shall come with their source.
+    sources: bool,
+    /// Addresses that belong to hardware addresses, as far as raw frames made us ask.
+    senders: Vec<(headers::Mac, std::net::IpAddr)>,
     about: String,
 }
 
@@ -123,7 +127,7 @@ impl Xdp {
             .map_err(|e| Refusal::System(format!("the port cannot be had: {e}")))?;
             config.udp.socket = Some(socket);
             let (news, mut asks) = attach::tables()?;
-            let place = attach::find(&mut asks, local.ip())?;
+            let place = attach::find(&mut asks, local.ip(), config.vlan)?;
             let payload = config.udp.slot_payload.unwrap_or_else(|| udp::slot_payload(local.ip()));
             let opened = attach::open(&config, &place, local, payload)?;
             Ok((local, news, asks, place, opened))
@@ -192,6 +196,8 @@ impl Xdp {
             counters: Counters::default(),
             strange: Strange::default(),
             flushes: 0,
+            sources: true,
+            senders: Vec::new(),
             about,
         })
     }
@@ -341,6 +347,7 @@ impl Datagram for Xdp {
     }
 
     fn want_sources(&mut self, wanted: bool) {
+        self.sources = wanted;
         self.udp.want_sources(wanted);
     }
 

@@ -169,6 +169,19 @@ pub(crate) fn neighbour(netlink: &mut Netlink, interface: u32, ip: IpAddr) -> Op
     asked.ok().and(found).and_then(|neighbour| neighbour.mac)
 }
 
+/// All neighbours at an interface whose hardware addresses are known.
+pub(crate) fn neighbours(netlink: &mut Netlink, interface: u32) -> Vec<(Mac, IpAddr)> {
+    let mut found = Vec::new();
+    let asked = netlink.ask(libc::RTM_GETNEIGH, FLAG_DUMP, &[0; NEIGHBOUR_FIXED], |_, body| {
+        let this = read_neighbour(body, false).filter(|n| n.interface == interface);
+        found.extend(this.and_then(|n| n.mac.map(|mac| (mac, n.ip))));
+    });
+    if asked.is_err() {
+        found.clear();
+    }
+    found
+}
+
 /// What a message tells, if it matters.
 pub(crate) fn read_news(kind: u16, body: &[u8]) -> Option<News> {
     match kind {

@@ -282,9 +282,11 @@ fn endings(p: &mut Asm, to: &Steering) {
         (Drop::Source, "source"),
         (Drop::Short, "short"),
     ] {
-        p.label(label);
-        p.op_number(Op::Move, R3, kind as i32);
-        p.jump("drop");
+        if p.leads_to(label) {
+            p.label(label);
+            p.op_number(Op::Move, R3, kind as i32);
+            p.jump("drop");
+        }
     }
     p.label("drop");
     p.store(Size::Word, R10, -4, R3);

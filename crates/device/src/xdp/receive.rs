@@ -1,9 +1,11 @@
 //! Receiving: frames are read where the kernel put them, and lent to the batch (D-10). While nothing arrives this looks at memory and at nothing else.
 
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 
 use super::attach::{MAIL_NEWS, MAIL_UDP};
-use super::headers::{Parsed, Sender, Unfit, parse};
+use super::headers::{Mac, Parsed, Sender, Unfit, parse};
+use super::neighbour;
 use super::{Receive, Xdp};
 use crate::sys::Taken;
 use crate::{Datagram, RxBatch};
@@ -161,10 +163,23 @@ impl Xdp {
 
     /// Who a frame is from: of a raw frame, whoever has that hardware address.
     #[inline]
-    fn source(&self, from: Sender) -> Option<std::net::SocketAddr> {
+    fn source(&mut self, from: Sender) -> Option<SocketAddr> {
         match from {
             Sender::Ip(source) => Some(source),
-            Sender::Raw(mac, port) => self.routes.iter().find(|r| r.is_at(mac, port)).map(|r| r.to),
+            Sender::Raw(mac, port) if self.sources => self.raw_source(mac, port),
+            Sender::Raw(..) => None,
         }
+    }
+
+    #[cold]
+    fn raw_source(&mut self, mac: Mac, port: u16) -> Option<SocketAddr> {
+        let of = |senders: &[(Mac, IpAddr)]| senders.iter().find(|(m, _)| *m == mac).map(|(_, ip)| *ip);
+        let ip = of(&self.senders).or_else(|| {
+            let v4 = self.local.is_ipv4();
+            self.senders = neighbour::neighbours(&mut self.asks, self.place.upper.index);
+            self.senders.retain(|(_, ip)| ip.is_ipv4() == v4);
+            of(&self.senders)
+        });
+        ip.map(|ip| SocketAddr::new(ip, port))
     }
 }

@@ -43,11 +43,6 @@ impl Route {
             confirmed_at: sys::coarse_now(),
         }
     }
-
-    /// Whether frames from this hardware address and port come from this destination.
-    pub(super) fn is_at(&self, mac: Mac, port: u16) -> bool {
-        self.mac == Some(mac) && self.to.port() == port
-    }
 }
 
 /// Whether the ring can be used at all, and why not.
@@ -166,6 +161,7 @@ impl Xdp {
     }
 
     fn neighbour_is(&mut self, interface: u32, ip: IpAddr, mac: Option<Mac>) {
+        self.senders.clear();
         for id in 0..self.routes.len() {
             let route = &mut self.routes[id];
             let is_hop = route.hop.is_some_and(|hop| hop.interface == interface && hop.neighbour == ip);
