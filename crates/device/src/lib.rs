@@ -164,6 +164,11 @@ pub trait Datagram: Send {
         let _ = route;
         None
     }
+    /// Why it goes that way, in words for people.
+    fn why(&self, route: RouteId) -> &str {
+        let _ = route;
+        ""
+    }
     /// Asks for a way, as far as it can be had; `None` for the best.
     fn ask_way(&mut self, route: RouteId, way: Option<Way>) {
         let _ = (route, way);

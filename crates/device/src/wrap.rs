@@ -37,6 +37,9 @@ macro_rules! pass_on {
         fn way(&self, route: crate::RouteId) -> Option<crate::Way> {
             self.inner.way(route)
         }
+        fn why(&self, route: crate::RouteId) -> &str {
+            self.inner.why(route)
+        }
         fn ask_way(&mut self, route: crate::RouteId, way: Option<crate::Way>) {
             self.inner.ask_way(route, way);
         }
@@ -113,6 +116,9 @@ impl<T: Datagram + ?Sized> Datagram for Box<T> {
     }
     fn way(&self, route: RouteId) -> Option<Way> {
         (**self).way(route)
+    }
+    fn why(&self, route: RouteId) -> &str {
+        (**self).why(route)
     }
     fn ask_way(&mut self, route: RouteId, way: Option<Way>) {
         (**self).ask_way(route, way);

@@ -49,6 +49,8 @@ pub enum DeviceName {
     Shm,
     /// Datagrams over UDP sockets.
     Udp,
+    /// The same datagrams past the kernel, by AF_XDP; over UDP sockets where that cannot be.
+    Xdp,
 }
 
 impl DeviceName {
@@ -57,6 +59,7 @@ impl DeviceName {
         match self {
             DeviceName::Shm => "shm",
             DeviceName::Udp => "udp",
+            DeviceName::Xdp => "xdp",
         }
     }
 }
@@ -68,7 +71,8 @@ impl std::str::FromStr for DeviceName {
         match name {
             "shm" => Ok(DeviceName::Shm),
             "udp" => Ok(DeviceName::Udp),
-            other => Err(format!("unknown device \"{other}\"; this build has: shm, udp")),
+            "xdp" => Ok(DeviceName::Xdp),
+            other => Err(format!("unknown device \"{other}\"; this build has: shm, udp, xdp")),
         }
     }
 }
@@ -104,6 +108,12 @@ pub struct Config {
     pub busy_poll_us: u32,
     /// Bytes of socket receive buffer to ask for; the system's default if not set.
     pub receive_buffer: Option<usize>,
+    /// How [`DeviceName::Xdp`] gets frames from the card to our memory.
+    pub xdp_mode: tautline_device::xdp::Mode,
+    /// Who moves frames that [`DeviceName::Xdp`] receives.
+    pub xdp_receive: tautline_device::xdp::Receive,
+    /// How [`DeviceName::Xdp`] frames its frames; all nodes of a job must agree.
+    pub xdp_framing: tautline_device::xdp::Framing,
     /// Spoil traffic on purpose, both ways: a seed, and what goes wrong.
     pub fault: Option<(u64, Faults)>,
     /// Write every frame to a capture file.
@@ -129,6 +139,9 @@ impl Default for Config {
             gro: true,
             busy_poll_us: 0,
             receive_buffer: None,
+            xdp_mode: tautline_device::xdp::Mode::default(),
+            xdp_receive: tautline_device::xdp::Receive::default(),
+            xdp_framing: tautline_device::xdp::Framing::default(),
             fault: None,
             pcap: None,
             trace: false,

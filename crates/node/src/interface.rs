@@ -280,6 +280,13 @@ impl Interface {
             let rank = peer.rank;
             self.serve(now, rank);
         }
+        if let DeviceEvent::Way { route, way, why } = event
+            && let Some(peer) = self.peers.iter().find(|p| p.route == *route && p.peering.link().is_some())
+        {
+            let peer = peer.rank;
+            tracing::info!(rank = self.rank, peer, way = way.name(), reason = %why, "another way");
+            self.push_event(Event::Way { peer, device: way.name(), reason: why.clone() });
+        }
     }
 
     #[inline]

@@ -382,6 +382,10 @@ impl Datagram for Xdp {
         self.routes.get(route.0 as usize).map(|route| route.way)
     }
 
+    fn why(&self, route: RouteId) -> &str {
+        self.routes.get(route.0 as usize).map_or("", |route| &route.why)
+    }
+
     fn ask_way(&mut self, route: RouteId, way: Option<Way>) {
         if let Some(entry) = self.routes.get_mut(route.0 as usize) {
             entry.asked = way;

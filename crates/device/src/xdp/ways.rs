@@ -17,6 +17,8 @@ pub(super) struct Route {
     /// The headers, while frames can go directly.
     pub template: Option<Template>,
     pub way: Way,
+    /// Why this one.
+    pub why: String,
     /// The way that the caller asked for.
     pub asked: Option<Way>,
     /// The route has told which way it goes, so changes are news.
@@ -36,6 +38,7 @@ impl Route {
             mac: None,
             template: None,
             way: Way::Udp,
+            why: String::new(),
             asked: None,
             told: false,
             used: false,
@@ -100,6 +103,7 @@ impl Xdp {
         route.template = template;
         route.confirm = false;
         let changed = std::mem::replace(&mut route.way, way) != way;
+        route.why.clone_from(&why);
         if changed && route.told {
             if self.events.len() >= EVENTS_MAX {
                 self.events.pop_front();

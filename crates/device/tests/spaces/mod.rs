@@ -224,6 +224,9 @@ impl<D: Datagram> Datagram for Resident<D> {
     fn way(&self, route: RouteId) -> Option<Way> {
         self.device.way(route)
     }
+    fn why(&self, route: RouteId) -> &str {
+        self.device.why(route)
+    }
     fn ask_way(&mut self, route: RouteId, way: Option<Way>) {
         self.device.ask_way(route, way);
     }
