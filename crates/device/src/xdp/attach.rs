@@ -219,6 +219,7 @@ fn attach(config: &XdpConfig, place: &Place, local: SocketAddr, mode: Mode) -> R
         port: local.port(),
         vlan: place.upper.vlan,
         any_shape: config.any_shape,
+        pass_unfinished: mode == Mode::Generic,
         raw: config.framing == Framing::Raw,
         sockets: sockets.raw(),
         drops: drops.raw(),

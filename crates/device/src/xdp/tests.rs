@@ -40,7 +40,7 @@ const THEM6: &str = "[fd00::4]:9000";
 
 fn steer(to: &str) -> Steering {
     let to: SocketAddr = to.parse().unwrap();
-    Steering { ip: to.ip(), port: to.port(), vlan: None, any_shape: false, raw: false, sockets: 0, drops: 0 }
+    Steering { ip: to.ip(), port: to.port(), vlan: None, any_shape: false, pass_unfinished: false, raw: false, sockets: 0, drops: 0 }
 }
 
 /// The verdict of an interpreter.
@@ -308,6 +308,10 @@ fn checksums_are_looked_at() {
         let pseudo = fold(u64::from((!whole).to_be()) + u64::from((!body).to_be()));
         partial[udp + 6..udp + 8].copy_from_slice(&pseudo.to_ne_bytes());
         assert!(parse(&partial).is_ok(), "a card was to complete it");
+        judge(&steer(us), &partial, Fate::Taken, "in native mode nobody hands over trains");
+        let generic = Steering { pass_unfinished: true, ..steer(us) };
+        judge(&generic, &partial, Fate::Passes, "in generic mode it may be a train");
+        judge(&generic, &frame, Fate::Taken, "a finished one is none");
     }
 }
 

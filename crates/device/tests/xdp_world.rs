@@ -1,0 +1,544 @@
+//! The AF_XDP device in a world that changes: neighbours, links, other people's traffic and frames, deaths.
+#![allow(clippy::print_stdout)]
+
+mod spaces;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsFd;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use spaces::{Resident, Shape, Spaces, data_frame, ip, receive, send, spaces};
+use tautline_device::udp::{Udp, UdpConfig};
+use tautline_device::xdp::{Done, Mode, Refusal, Xdp, XdpConfig};
+use tautline_device::{Datagram, DeviceEvent, HEADROOM, RouteId, Way};
+
+const STRANGERS: Shape = Shape { mtu: 1_500, vlan: None, acquainted: false };
+
+fn udp_config(spaces: &Spaces, side: usize) -> UdpConfig {
+    UdpConfig { bind: SocketAddr::new(spaces.addr(side, false), 0), tx_slots: 256, ..UdpConfig::default() }
+}
+
+fn open(spaces: &Arc<Spaces>, side: usize, config: XdpConfig) -> Resident<Xdp> {
+    spaces.enter(side);
+    let config = XdpConfig { udp: udp_config(spaces, side), rx_chunks: 512, ..config };
+    let device = Xdp::open(config).unwrap_or_else(|r| panic!("{}", r.why));
+    Resident { device, spaces: spaces.clone(), side }
+}
+
+fn open_udp(spaces: &Arc<Spaces>, side: usize) -> Resident<Udp> {
+    spaces.enter(side);
+    Resident { device: Udp::open(udp_config(spaces, side)).unwrap(), spaces: spaces.clone(), side }
+}
+
+/// Runs in a thread of its own, because a thread that entered a namespace stays there.
+fn apart(test: &str, shape: Shape, run: impl FnOnce(&Arc<Spaces>) + Send) {
+    let Some(spaces) = spaces(test, shape) else { return };
+    std::thread::scope(|scope| scope.spawn(|| run(&spaces)).join()).expect("the thread in the namespaces");
+}
+
+/// Sends numbered frames until one arrives, and more until the route goes the way that is wanted; returns what was told.
+fn until_way(from: &mut Resident<Xdp>, to: &mut impl Datagram, route: RouteId, way: Way) -> Vec<DeviceEvent> {
+    let until = Instant::now() + Duration::from_secs(5);
+    let mut told = Vec::new();
+    while from.way(route) != Some(way) {
+        assert!(Instant::now() < until, "{} for ever, because {}", way.name(), from.why(route));
+        send(from, route, &data_frame(0, 64));
+        receive_some(to);
+        receive_some(from);
+        told.extend(std::iter::from_fn(|| from.poll_event()));
+    }
+    told
+}
+
+fn receive_some(device: &mut impl Datagram) {
+    let mut batch = tautline_device::RxBatch::new(8);
+    for _ in 0..50 {
+        device.recv(&mut batch).unwrap();
+    }
+}
+
+fn arrives(from: &mut impl Datagram, to: &mut impl Datagram, route: RouteId, number: usize) {
+    let frame = data_frame(number, 300);
+    send(from, route, &frame);
+    assert!(receive(to, 1) == [frame], "frame {number} arrives");
+}
+
+/// An xdp device and a udp device understand each other, both ways, in all sizes.
+#[test]
+fn xdp_and_udp_interoperate() {
+    apart("xdp_and_udp_interoperate", Shape::default(), |spaces| {
+        for mode in [Mode::Generic, Mode::Native] {
+            let mut a = open(spaces, 0, XdpConfig { mode, ..XdpConfig::default() });
+            let mut b = open_udp(spaces, 1);
+            let (to_b, to_a) = (a.route(b.local_addr()).unwrap(), b.route(a.local_addr()).unwrap());
+            assert_eq!(a.way(to_b), Some(Way::Xdp));
+            for len in [48, 49, 64, 1_000, a.max_frame(to_b)] {
+                let frame = data_frame(len, len);
+                send(&mut a, to_b, &frame);
+                assert!(receive(&mut b, 1) == [frame.clone()], "{len} bytes, xdp to udp");
+                send(&mut b, to_a, &frame);
+                assert!(receive(&mut a, 1) == [frame], "{len} bytes, udp to xdp");
+            }
+            if mode == Mode::Native {
+                assert_eq!(a.counters().receive_calls, 0, "all of it came by the ring");
+            }
+            // A train that a card would cut, or in generic mode nobody.
+            let slot = b.arena().take().unwrap();
+            b.arena().payload_mut(slot)[..1_000].copy_from_slice(&data_frame(1, 1_000));
+            (0..20).for_each(|_| b.send(to_a, slot, HEADROOM..HEADROOM + 1_000));
+            b.flush();
+            b.arena().give(slot);
+            assert_eq!(receive(&mut a, 20).len(), 20, "a train arrives frame by frame");
+        }
+    });
+}
+
+/// D-13: an unknown neighbour is reached through the socket until the kernel knows it; a neighbour that moves is followed.
+#[test]
+fn neighbours_come_and_move() {
+    apart("neighbours_come_and_move", STRANGERS, |spaces| {
+        let mut a = open(spaces, 0, XdpConfig::default());
+        let mut b = open(spaces, 1, XdpConfig::default());
+        let route = a.route(b.local_addr()).unwrap();
+        assert_eq!(a.way(route), Some(Way::Udp));
+        assert!(a.why(route).contains("10.211.9.2"), "{}", a.why(route));
+        let told = until_way(&mut a, &mut b, route, Way::Xdp);
+        assert!(matches!(&told[..], [DeviceEvent::Way { way: Way::Xdp, .. }]), "{told:?}");
+        arrives(&mut a, &mut b, route, 1);
+
+        ip(&format!("-n {} link set v0 address 02:00:00:54:4c:99", spaces.names[1])).unwrap();
+        ip(&format!("-n {} neigh replace 10.211.9.2 lladdr 02:00:00:54:4c:99 dev v0 nud reachable", spaces.names[0]))
+            .unwrap();
+        receive_some(&mut a);
+        assert_eq!(a.way(route), Some(Way::Xdp));
+        arrives(&mut a, &mut b, route, 2);
+
+        ip(&format!("-n {} neigh del 10.211.9.2 dev v0", spaces.names[0])).unwrap();
+        receive_some(&mut a);
+        assert_eq!(a.way(route), Some(Way::Udp), "nobody knows where it is");
+        until_way(&mut a, &mut b, route, Way::Xdp);
+        arrives(&mut a, &mut b, route, 3);
+    });
+}
+
+/// D-13: a link that goes down and comes up again is told both times, and frames go on.
+#[test]
+fn the_link_flaps() {
+    apart("the_link_flaps", Shape::default(), |spaces| {
+        for mode in [Mode::Generic, Mode::Native] {
+            let mut a = open(spaces, 0, XdpConfig { mode, ..XdpConfig::default() });
+            let mut b = open(spaces, 1, XdpConfig { mode, ..XdpConfig::default() });
+            let route = a.route(b.local_addr()).unwrap();
+            for flap in 0..2 {
+                arrives(&mut a, &mut b, route, flap);
+                ip(&format!("-n {} link set v0 down", spaces.names[1])).unwrap();
+                // The kernel takes its time to notice.
+                let told = until_way(&mut a, &mut b, route, Way::Udp);
+                let down = |e: &DeviceEvent| matches!(e, DeviceEvent::Way { way: Way::Udp, why, .. } if why.contains("down"));
+                assert!(told.iter().any(down), "{told:?}");
+                send(&mut a, route, &data_frame(9, 100));
+                ip(&format!("-n {} link set v0 up", spaces.names[1])).unwrap();
+                spaces.acquaint().unwrap();
+                until_way(&mut a, &mut b, route, Way::Xdp);
+                while !receive(&mut b, 1).is_empty() {}
+            }
+            arrives(&mut a, &mut b, route, 7);
+            assert_eq!(a.arena_ref().available(), a.arena_ref().capacity(), "no slot is lost");
+        }
+    });
+}
+
+/// D-13: the interface vanishes; the device says so, holds nothing, and lives.
+#[test]
+fn the_interface_vanishes() {
+    apart("the_interface_vanishes", Shape::default(), |spaces| {
+        let mut a = open(spaces, 0, XdpConfig { done: Done::Told, ..XdpConfig::default() });
+        let b = open_udp(spaces, 1);
+        let route = a.route(b.local_addr()).unwrap();
+        send(&mut a, route, &data_frame(1, 100));
+        ip(&format!("-n {} link del v0", spaces.names[0])).unwrap();
+        receive_some(&mut a);
+        assert_eq!(a.way(route), Some(Way::Udp));
+        let told: Vec<_> = std::iter::from_fn(|| a.poll_event()).collect();
+        assert!(
+            told.iter().any(|e| matches!(e, DeviceEvent::Way { way: Way::Udp, why, .. } if why.contains("gone") || why.contains("down"))),
+            "{told:?}"
+        );
+        for number in 0..100 {
+            send(&mut a, route, &data_frame(number, 100));
+            receive_some(&mut a);
+        }
+        assert_eq!(a.arena_ref().available(), a.arena_ref().capacity(), "no slot is held for ever");
+    });
+}
+
+/// D-13: a hundred changes of way while frames flow lose none.
+#[test]
+fn a_hundred_changes_of_way() {
+    apart("a_hundred_changes_of_way", Shape::default(), |spaces| {
+        let mut a = open(spaces, 0, XdpConfig::default());
+        let mut b = open(spaces, 1, XdpConfig::default());
+        let route = a.route(b.local_addr()).unwrap();
+        for change in 0..100 {
+            let way = if change % 2 == 0 { Way::Udp } else { Way::Xdp };
+            let mut sent: Vec<_> = (0..8).map(|i| data_frame(change * 8 + i, 100 + i)).collect();
+            for (i, frame) in sent.iter().enumerate() {
+                if i == 4 {
+                    a.ask_way(route, Some(way));
+                    assert_eq!(a.way(route), Some(way));
+                    assert!(matches!(a.poll_event(), Some(DeviceEvent::Way { way: told, .. }) if told == way));
+                }
+                let slot = a.arena().take().unwrap();
+                a.arena().payload_mut(slot)[..frame.len()].copy_from_slice(frame);
+                a.send(route, slot, HEADROOM..HEADROOM + frame.len());
+                if i % 3 == 0 {
+                    a.flush();
+                }
+                // A slot that waits for the flush is given back only behind it, as everywhere.
+                a.flush();
+                a.arena().give(slot);
+            }
+            let mut got = receive(&mut b, sent.len());
+            got.sort();
+            sent.sort();
+            assert!(got == sent, "change {change}: {} of {} frames", got.len(), sent.len());
+        }
+        assert_eq!(a.arena_ref().available(), a.arena_ref().capacity());
+    });
+}
+
+/// D-9: while the kernel has not said that it is done, a slot that was given back is not taken anew, and what is sent again from it goes from
+/// a copy; then all is free.
+#[test]
+fn slots_are_held_until_told() {
+    apart("slots_are_held_until_told", Shape::default(), |spaces| {
+        let mut a = open(spaces, 0, XdpConfig { done: Done::Told, ..XdpConfig::default() });
+        let mut b = open(spaces, 1, XdpConfig::default());
+        let route = a.route(b.local_addr()).unwrap();
+        let all = a.arena_ref().capacity();
+        for number in 0..2_000 {
+            let frame = data_frame(number, 200);
+            let slot = a.arena().take().expect("slots come back");
+            assert!(!a.arena_ref().is_held(slot), "a slot that is free is not held");
+            a.arena().payload_mut(slot)[..200].copy_from_slice(&frame);
+            a.send(route, slot, HEADROOM..HEADROOM + 200);
+            assert!(a.arena_ref().is_held(slot), "held from the moment it is queued");
+            a.send(route, slot, HEADROOM..HEADROOM + 200);
+            a.flush();
+            a.arena().give(slot);
+            assert!(receive(&mut b, 2) == [frame.clone(), frame], "frame {number}, twice");
+        }
+        // Whatever is still held is let go by the next flush.
+        send(&mut a, route, &data_frame(1, 100));
+        assert!(a.arena_ref().available() + 4 >= all, "{} of {all}", a.arena_ref().available());
+    });
+}
+
+/// What others send over the same interface arrives byte for byte, while this device sends as fast as it can.
+#[test]
+fn foreign_traffic_is_undisturbed() {
+    const BYTES: usize = 8 << 20;
+    fn byte(i: usize) -> u8 {
+        (i * 31 + (i >> 8) * 7 + (i >> 16)) as u8
+    }
+    for mode in [Mode::Generic, Mode::Native] {
+        apart("foreign_traffic_is_undisturbed", Shape::default(), |spaces| {
+            let mut a = open(spaces, 0, XdpConfig { mode, ..XdpConfig::default() });
+            let mut b = open(spaces, 1, XdpConfig { mode, ..XdpConfig::default() });
+            let route = a.route(b.local_addr()).unwrap();
+            spaces.enter(1);
+            let listener = TcpListener::bind(SocketAddr::new(spaces.addr(1, false), 0)).unwrap();
+            let other = UdpSocket::bind(SocketAddr::new(spaces.addr(1, false), 0)).unwrap();
+            other.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+            let (tcp, udp) = (listener.local_addr().unwrap(), other.local_addr().unwrap());
+            spaces.enter(0);
+            let mut stream = TcpStream::connect(tcp).unwrap();
+            let near = UdpSocket::bind(SocketAddr::new(spaces.addr(0, false), 0)).unwrap();
+            let over = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let data: Vec<u8> = (0..BYTES).map(byte).collect();
+                    stream.write_all(&data).unwrap();
+                });
+                let server = scope.spawn(|| {
+                    let mut data = Vec::with_capacity(BYTES);
+                    listener.accept().unwrap().0.take(BYTES as u64).read_to_end(&mut data).unwrap();
+                    assert_eq!(data.len(), BYTES);
+                    assert!(data.iter().enumerate().all(|(i, b)| *b == byte(i)), "TCP, byte for byte");
+                });
+                let pings = scope.spawn(|| {
+                    let mut buffer = [0; 2_000];
+                    for i in 0..200usize {
+                        // Even what looks like a frame of ours, for another port.
+                        let ping = data_frame(i, 100 + i);
+                        near.send_to(&ping, udp).unwrap();
+                        let len = other.recv(&mut buffer).unwrap();
+                        assert!(buffer[..len] == ping, "UDP of others, byte for byte");
+                    }
+                });
+                let flood = scope.spawn(|| {
+                    let (mut batch, mut got) = (tautline_device::RxBatch::new(64), 0);
+                    while !over.load(Ordering::Relaxed) {
+                        for number in 0..16 {
+                            let slot = a.arena().take().unwrap();
+                            let frame = data_frame(number, 200);
+                            a.arena().payload_mut(slot)[..200].copy_from_slice(&frame);
+                            a.send(route, slot, HEADROOM..HEADROOM + 200);
+                            a.arena().hold(slot);
+                            a.arena().give(slot);
+                            a.flush();
+                            a.arena().let_go(slot);
+                        }
+                        got += b.recv(&mut batch).unwrap();
+                        assert!(batch.frames().iter().all(|f| batch.bytes(*f).len() == 200));
+                    }
+                    got
+                });
+                let done = [server.join(), pings.join()];
+                over.store(true, Ordering::Relaxed);
+                assert!(flood.join().unwrap() > 1_000, "Tautline ran all the while");
+                assert!(done.iter().all(Result::is_ok));
+            });
+        });
+    }
+}
+
+/// A raw socket on an interface of the current namespace.
+fn raw_socket(interface: &str) -> std::os::fd::OwnedFd {
+    use rustix::net::{AddressFamily, SocketType, netdevice, socket};
+    let fd = socket(AddressFamily::PACKET, SocketType::RAW, None).unwrap();
+    let index = netdevice::name_to_index(&fd, interface).unwrap();
+    let mut address = [0u8; 20];
+    address[..2].copy_from_slice(&17u16.to_ne_bytes());
+    address[2..4].copy_from_slice(&3u16.to_be_bytes());
+    address[4..8].copy_from_slice(&index.to_ne_bytes());
+    let raw = std::os::fd::AsRawFd::as_raw_fd(&fd);
+    // SAFETY: the pointer is to a live sockaddr_ll of its own length, which the kernel only reads.
+    let bound = unsafe { libc::bind(raw, address.as_ptr().cast(), 20) };
+    assert_eq!(bound, 0);
+    fd
+}
+
+/// Hostile frames from the peer's namespace: dropped and counted, or passed to the socket as the strays they are; never taken as frames.
+#[test]
+fn hostile_frames_are_never_taken() {
+    for mode in [Mode::Generic, Mode::Native] {
+        apart("hostile_frames_are_never_taken", Shape::default(), |spaces| {
+            let mut b = open(spaces, 1, XdpConfig { mode, ..XdpConfig::default() });
+            let local = b.local_addr();
+            spaces.enter(0);
+            let socket = raw_socket("v0");
+            let inject = |frame: &[u8]| {
+                rustix::net::send(&socket, frame, rustix::net::SendFlags::empty()).unwrap();
+            };
+            let good = frame_by_hand(local, &data_frame(1, 100));
+            inject(&good);
+            assert_eq!(receive(&mut b, 1).len(), 1, "the hand-made frame is right");
+            let mut injected = 0u64;
+            // The UDP checksum, the payload, cut short, run together.
+            let mut wrong = Vec::new();
+            for at in [40, 41, 43, 60, 141] {
+                let mut frame = good.clone();
+                frame[at] ^= 0x10;
+                wrong.push(frame);
+            }
+            wrong.extend([43, 60, 90, 100, 141].map(|len| good[..len].to_vec()));
+            // IP header and lengths.
+            for at in [15, 16, 17, 18, 22, 24, 25, 26, 38, 39] {
+                let mut frame = good.clone();
+                frame[at] ^= 1;
+                wrong.push(frame);
+            }
+            for frame in &wrong {
+                inject(frame);
+                injected += 1;
+            }
+            let got = receive(&mut b, 1);
+            assert!(got.is_empty(), "{} of {injected} hostile frames were taken", got.len());
+            let counted = b.device.strange();
+            let all = counted.length + counted.checksum + counted.source + counted.short + counted.shape;
+            assert_eq!(all, injected, "all are counted: {counted:?}");
+            // And then all goes on.
+            inject(&good);
+            assert_eq!(receive(&mut b, 1).len(), 1);
+        });
+    }
+}
+
+/// An IPv4 frame as another program would build it.
+fn frame_by_hand(to: SocketAddr, payload: &[u8]) -> Vec<u8> {
+    let SocketAddr::V4(to) = to else { panic!("IPv4 only") };
+    let sum = |bytes: &[u8]| {
+        let mut total: u32 = bytes
+            .chunks(2)
+            .map(|pair| u32::from(pair[0]) << 8 | u32::from(pair.get(1).copied().unwrap_or(0)))
+            .sum();
+        while total > 0xffff {
+            total = (total & 0xffff) + (total >> 16);
+        }
+        !(total as u16)
+    };
+    let mut ip = vec![0x45, 0];
+    ip.extend(((28 + payload.len()) as u16).to_be_bytes());
+    ip.extend([0, 0, 0x40, 0, 64, 17, 0, 0, 10, 211, 9, 1]);
+    ip.extend(to.ip().octets());
+    let check = sum(&ip).to_be_bytes();
+    ip[10..12].copy_from_slice(&check);
+    let mut udp = Vec::new();
+    udp.extend(9_999u16.to_be_bytes());
+    udp.extend(to.port().to_be_bytes());
+    udp.extend(((8 + payload.len()) as u16).to_be_bytes());
+    udp.extend([0, 0]);
+    udp.extend(payload);
+    let mut pseudo = ip[12..20].to_vec();
+    pseudo.extend([0, 17]);
+    pseudo.extend((udp.len() as u16).to_be_bytes());
+    pseudo.extend(&udp);
+    let check = sum(&pseudo).to_be_bytes();
+    udp[6..8].copy_from_slice(&check);
+    let mut frame = vec![2, 0, 0, 0x54, 0x4c, 2, 2, 0, 0, 0x54, 0x4c, 1, 8, 0];
+    frame.extend(ip);
+    frame.extend(udp);
+    frame
+}
+
+/// A second program on the interface is refused, by name and number, and the refused gets back what UDP needs.
+#[test]
+fn an_occupied_interface_is_refused() {
+    apart("an_occupied_interface_is_refused", Shape::default(), |spaces| {
+        let first = open(spaces, 0, XdpConfig::default());
+        spaces.enter(0);
+        let refused = Xdp::open(XdpConfig { udp: udp_config(spaces, 0), ..XdpConfig::default() }).err().unwrap();
+        let Refusal::Occupied { interface, program, owner } = &refused.why else { panic!("{}", refused.why) };
+        assert_eq!(interface, "v0");
+        assert!(*program > 0 && owner.contains("\"tautline\""), "{owner}");
+        assert!(owner.contains(&format!("process {}", std::process::id())), "{owner}");
+        let udp = Udp::open(refused.udp).unwrap();
+        assert_ne!(udp.local_addr().port(), first.local_addr().port());
+        drop(first);
+        open(spaces, 0, XdpConfig::default());
+    });
+}
+
+/// Opening and closing leaves nothing behind.
+#[test]
+fn nothing_is_leaked() {
+    apart("nothing_is_leaked", Shape::default(), |spaces| {
+        let count = || {
+            let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+            maps.lines().filter(|line| line.contains("AF_XDP") || line.contains("XDP") || line.contains("bpf-map")).count()
+        };
+        drop(open(spaces, 0, XdpConfig::default()));
+        let before = count();
+        for _ in 0..10 {
+            let device = open(spaces, 0, XdpConfig::default());
+            assert!(spaces.has_program(0));
+            drop(device);
+            assert_eq!(count(), before, "mappings");
+        }
+        assert!(!spaces.has_program(0), "no program is left");
+    });
+}
+
+/// What a child of these tests does: opens a device, says so, and lives on.
+#[test]
+fn child() {
+    let Ok(role) = std::env::var("TAUTLINE_XDP_CHILD") else { return };
+    let bind = "10.211.9.1:7100".parse().unwrap();
+    let udp = UdpConfig { bind, tx_slots: 256, ..UdpConfig::default() };
+    let drop_privileges = role == "drop";
+    let mut device = match Xdp::open(XdpConfig { udp, drop_privileges, ..XdpConfig::default() }) {
+        Ok(device) => device,
+        Err(refused) => {
+            println!("REFUSED {}", refused.why);
+            return;
+        }
+    };
+    println!("OPEN {}", device.describe());
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+    println!("{}", status.lines().find(|line| line.starts_with("CapEff")).unwrap());
+    std::io::stdout().flush().unwrap();
+    let route = device.route("10.211.9.2:7100".parse().unwrap()).unwrap();
+    let until = Instant::now() + Duration::from_secs(if role == "kill" { 20 } else { 0 });
+    loop {
+        send(&mut device, route, &data_frame(1, 100));
+        receive_some(&mut device);
+        if Instant::now() >= until {
+            break;
+        }
+    }
+    println!("WAY {:?}", device.way(route));
+}
+
+/// This very program, as a child in a namespace.
+fn as_child(spaces: &Spaces, role: &str, before: &str) -> Command {
+    let me = std::env::current_exe().unwrap();
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", &spaces.names[0]]);
+    command.args(before.split_whitespace()).arg(me).args(["--exact", "child", "--nocapture"]);
+    command.env("TAUTLINE_XDP_CHILD", role).stdout(Stdio::piped()).stderr(Stdio::null());
+    command
+}
+
+/// A process that is killed at any time leaves no program: the kernel takes it away.
+#[test]
+fn the_killed_leave_nothing() {
+    let kills: u32 = std::env::var("TAUTLINE_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(12);
+    apart("the_killed_leave_nothing", Shape::default(), |spaces| {
+        let mut attached = 0;
+        for round in 0..kills {
+            let mut child = as_child(spaces, "kill", "").spawn().unwrap();
+            std::thread::sleep(Duration::from_micros(u64::from(round) * 7_919 % 60_000));
+            attached += u32::from(spaces.has_program(0));
+            child.kill().unwrap();
+            child.wait().unwrap();
+            let until = Instant::now() + Duration::from_secs(5);
+            while spaces.has_program(0) {
+                assert!(Instant::now() < until, "round {round}: a program is left");
+            }
+        }
+        assert!(attached > 0, "some were killed while their program was attached");
+    });
+}
+
+/// The three privileges suffice; without one of them it is named, with how to grant it; and they can be given up.
+#[test]
+fn three_privileges_suffice() {
+    if spaces::run("setpriv", "--version").is_err() {
+        println!("SKIPPED three_privileges_suffice: there is no setpriv");
+        return;
+    }
+    apart("three_privileges_suffice", Shape::default(), |spaces| {
+        let run = |role: &str, caps: &str| {
+            let set = format!("setpriv --bounding-set=-all{caps} --inh-caps=-all");
+            let out = as_child(spaces, role, &set).output().unwrap();
+            String::from_utf8_lossy(&out.stdout).into_owned()
+        };
+        let said = run("once", ",+net_raw,+net_admin,+bpf");
+        assert!(said.contains("OPEN") && said.contains("WAY Some(Xdp)"), "{said}");
+        let said = run("drop", ",+net_raw,+net_admin,+bpf");
+        assert!(said.contains("WAY Some(Xdp)") && said.contains("CapEff:\t0000000000000000"), "{said}");
+        let said = run("once", ",+net_raw,+bpf");
+        assert!(said.contains("REFUSED") && said.contains("cap_net_admin") && said.contains("setcap"), "{said}");
+        let said = run("once", "");
+        assert!(said.contains("lacks cap_net_raw,cap_net_admin,cap_bpf"), "{said}");
+    });
+}
+
+#[test]
+fn what_cannot_be_is_said() {
+    let refused = |bind: &str| {
+        let udp = UdpConfig { bind: bind.parse().unwrap(), ..UdpConfig::default() };
+        Xdp::open(XdpConfig { udp, ..XdpConfig::default() }).err().unwrap()
+    };
+    let loopback = refused("127.0.0.1:0");
+    assert!(loopback.why.to_string().contains("loopback"), "{}", loopback.why);
+    let bound = loopback.udp.socket.as_ref().expect("the socket comes back").as_fd().try_clone_to_owned().unwrap();
+    assert!(Udp::open(loopback.udp).is_ok());
+    drop(bound);
+    assert!(refused("0.0.0.0:0").why.to_string().contains("no particular address"));
+}
