@@ -3,6 +3,8 @@
 //! `cargo run --release -p tautline-device --example xdp_cost [ping-pongs]`, as root. It makes two namespaces and takes them away again.
 #![allow(clippy::print_stdout)]
 
+#[path = "../tests/resident/mod.rs"]
+mod resident;
 #[path = "../tests/spaces/mod.rs"]
 mod spaces;
 
@@ -11,7 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use spaces::{Shape, Spaces, data_frame};
+use resident::data_frame;
+use spaces::{Shape, Spaces};
 use tautline_device::udp::{Udp, UdpConfig};
 use tautline_device::xdp::{Framing, Mode, Receive, Xdp, XdpConfig};
 use tautline_device::{Datagram, HEADROOM, RouteId, RxBatch};

@@ -1,15 +1,17 @@
 //! The AF_XDP device between two network namespaces, held to the same rules as every other.
 #![allow(clippy::print_stdout)]
 
+mod resident;
 mod spaces;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use spaces::{Resident, Shape, Spaces, data_frame, receive, send, spaces};
+use resident::{Resident, data_frame, receive, send};
+use spaces::{Shape, Spaces, spaces};
 use tautline_device::conformance::{DatagramOptions, datagram_suite};
-use tautline_device::udp::{Udp, UdpConfig};
-use tautline_device::xdp::{Done, Framing, Mode, Receive, Xdp, XdpConfig};
+use tautline_device::udp::UdpConfig;
+use tautline_device::xdp::{Framing, Mode, Receive, Xdp, XdpConfig};
 use tautline_device::{Datagram, Way};
 
 fn open(spaces: &Arc<Spaces>, side: usize, v6: bool, config: XdpConfig) -> Resident<Xdp> {

@@ -1,6 +1,7 @@
 //! The AF_XDP device in a world that changes: neighbours, links, other people's traffic and frames, deaths.
 #![allow(clippy::print_stdout)]
 
+mod resident;
 mod spaces;
 
 use std::io::{Read, Write};
@@ -11,7 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use spaces::{Resident, Shape, Spaces, data_frame, ip, receive, send, spaces};
+use resident::{Resident, data_frame, receive, send};
+use spaces::{Shape, Spaces, ip, spaces};
 use tautline_device::udp::{Udp, UdpConfig};
 use tautline_device::xdp::{Done, Mode, Refusal, Xdp, XdpConfig};
 use tautline_device::{Datagram, DeviceEvent, HEADROOM, RouteId, Way};
@@ -424,24 +426,39 @@ fn an_occupied_interface_is_refused() {
     });
 }
 
-/// Opening and closing leaves nothing behind.
+/// Opening and closing leaves nothing behind: in a process of its own, where nobody else opens anything.
 #[test]
 fn nothing_is_leaked() {
     apart("nothing_is_leaked", Shape::default(), |spaces| {
-        let count = || {
-            let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-            maps.lines().filter(|line| line.contains("AF_XDP") || line.contains("XDP") || line.contains("bpf-map")).count()
-        };
-        drop(open(spaces, 0, XdpConfig::default()));
-        let before = count();
-        for _ in 0..10 {
-            let device = open(spaces, 0, XdpConfig::default());
-            assert!(spaces.has_program(0));
-            drop(device);
-            assert_eq!(count(), before, "mappings");
-        }
+        let out = as_child(spaces, "leak", "").output().unwrap();
+        let said = String::from_utf8_lossy(&out.stdout);
+        assert!(said.contains("NOTHING LEAKED"), "{said}");
         assert!(!spaces.has_program(0), "no program is left");
     });
+}
+
+/// Descriptors, mappings of sockets and maps, and mapped bytes.
+fn possessions() -> (usize, usize, usize) {
+    let open = std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let mapped = maps.lines().filter(|line| line.contains("socket:") || line.contains("bpf-map")).count();
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
+    (open, mapped, size.trim().trim_end_matches(" kB").parse().unwrap())
+}
+
+fn open_and_close(config: fn() -> XdpConfig) {
+    drop(Xdp::open(config()).unwrap_or_else(|r| panic!("{}", r.why)));
+    let before = possessions();
+    for _ in 0..20 {
+        let device = Xdp::open(config()).unwrap_or_else(|r| panic!("{}", r.why));
+        assert!(possessions().1 > before.1, "what is counted is what devices map");
+        drop(device);
+    }
+    let after = possessions();
+    assert_eq!((after.0, after.1), (before.0, before.1), "descriptors and mappings");
+    assert!(after.2 < before.2 + 1_024, "memory: {} kB, then {}", before.2, after.2);
+    println!("NOTHING LEAKED");
 }
 
 /// What a child of these tests does: opens a device, says so, and lives on.
@@ -449,6 +466,12 @@ fn nothing_is_leaked() {
 fn child() {
     let Ok(role) = std::env::var("TAUTLINE_XDP_CHILD") else { return };
     let bind = "10.211.9.1:7100".parse().unwrap();
+    if role == "leak" {
+        return open_and_close(|| XdpConfig {
+            udp: UdpConfig { bind: "10.211.9.1:7100".parse().unwrap(), ..UdpConfig::default() },
+            ..XdpConfig::default()
+        });
+    }
     let udp = UdpConfig { bind, tx_slots: 256, ..UdpConfig::default() };
     let drop_privileges = role == "drop";
     let mut device = match Xdp::open(XdpConfig { udp, drop_privileges, ..XdpConfig::default() }) {

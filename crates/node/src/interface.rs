@@ -484,6 +484,14 @@ impl Interface {
         self.peers.get(rank as usize)?.peering.link()
     }
 
+    /// Asks that frames for a peer go another way, where the device has several; `None` for the best. Whatever becomes of it is an
+    /// event.
+    pub fn ask_way(&mut self, rank: Rank, way: Option<tautline_device::Way>) {
+        if let Some(peer) = self.peers.get(rank as usize) {
+            self.device.ask_way(peer.route, way);
+        }
+    }
+
     /// The device.
     pub fn device(&self) -> &dyn Datagram {
         &*self.device
