@@ -19,6 +19,9 @@ use tautline_device::udp::{Udp, UdpConfig};
 use tautline_device::xdp::{Framing, Mode, Receive, Xdp, XdpConfig};
 use tautline_device::{Datagram, HEADROOM, RouteId, RxBatch};
 
+/// How a device is opened; none for UDP.
+type Config = fn() -> Option<XdpConfig>;
+
 const PORTS: [u16; 2] = [7_001, 7_002];
 
 fn open(spaces: &Spaces, side: usize, config: Option<XdpConfig>) -> (Box<dyn Datagram>, RouteId) {
@@ -51,7 +54,7 @@ fn send(device: &mut dyn Datagram, route: RouteId, frame: &[u8]) {
 }
 
 /// Returns nanoseconds one way.
-fn ping_pong(spaces: &Arc<Spaces>, config: fn() -> Option<XdpConfig>, len: usize, rounds: usize) -> f64 {
+fn ping_pong(spaces: &Arc<Spaces>, config: Config, len: usize, rounds: usize) -> f64 {
     let (mut far, to_near) = open(spaces, 1, config());
     let (mut near, to_far) = open(spaces, 0, config());
     let done = Arc::new(AtomicBool::new(false));
@@ -92,7 +95,7 @@ fn ping_pong(spaces: &Arc<Spaces>, config: fn() -> Option<XdpConfig>, len: usize
 }
 
 /// Returns frames received per second, with 32 sent by each doorbell.
-fn stream(spaces: &Arc<Spaces>, config: fn() -> Option<XdpConfig>, len: usize, frames: usize) -> f64 {
+fn stream(spaces: &Arc<Spaces>, config: Config, len: usize, frames: usize) -> f64 {
     let (mut far, _) = open(spaces, 1, config());
     let (mut near, to_far) = open(spaces, 0, config());
     let done = Arc::new(AtomicBool::new(false));
@@ -135,7 +138,7 @@ fn stream(spaces: &Arc<Spaces>, config: fn() -> Option<XdpConfig>, len: usize, f
 fn main() {
     let rounds = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(50_000);
     let Some(spaces) = spaces::spaces("xdp_cost", Shape::default()) else { return };
-    let ways: [(&str, fn() -> Option<XdpConfig>); 6] = [
+    let ways: [(&str, Config); 6] = [
         ("udp", || None),
         ("xdp generic", || Some(XdpConfig { mode: Mode::Generic, ..XdpConfig::default() })),
         ("xdp native", || Some(XdpConfig { mode: Mode::Native, ..XdpConfig::default() })),

@@ -60,7 +60,9 @@ impl Arena {
         payload: usize,
     ) -> Arena {
         assert!(count > 0 && count <= u32::MAX as usize && payload > 0);
-        assert!(HEADROOM + payload <= stride && stride.checked_mul(count).is_some_and(|all| all <= bytes.len()));
+        assert!(
+            HEADROOM + payload <= stride && stride.checked_mul(count).is_some_and(|all| all <= bytes.len())
+        );
         Arena::with(Memory { bytes, owner: Some(owner) }, count, stride, payload)
     }
 

@@ -62,7 +62,7 @@ pub fn open_device(job: &mut Job, config: &Config) -> Result<(Box<dyn Datagram>,
     Ok((wrap(Box::new(udp), config)?, choice))
 }
 
-/// Opens AF_XDP; refused, it says why and gives back what UDP needs.
+/// Opens AF_XDP, which is asked for (N-14); refused, it says why and gives back what UDP needs.
 fn open_xdp(udp: UdpConfig, config: &Config) -> Result<(Box<dyn Datagram>, Choice), (PassedOver, UdpConfig)> {
     let told = XdpConfig {
         udp,
@@ -71,9 +71,8 @@ fn open_xdp(udp: UdpConfig, config: &Config) -> Result<(Box<dyn Datagram>, Choic
         framing: config.xdp_framing,
         ..XdpConfig::default()
     };
-    let device = Xdp::open(told).map_err(|refused| {
-        (PassedOver { device: "xdp", reason: refused.why.to_string() }, refused.udp)
-    })?;
+    let device = Xdp::open(told)
+        .map_err(|refused| (PassedOver { device: "xdp", reason: refused.why.to_string() }, refused.udp))?;
     let reason = "asked for by the configuration".to_owned();
     let details = device.describe().to_owned();
     let choice = Choice { device: "xdp", reason, details, passed_over: Vec::new() };

@@ -157,7 +157,8 @@ fn run(test: &str, role: &str, devices: [&str; 2], meanwhile: impl FnOnce(&Space
 
 /// The number behind a word.
 fn number(said: &str, word: &str) -> u64 {
-    let line = said.lines().find_map(|line| line.strip_prefix(word)).unwrap_or_else(|| panic!("{word}: {said}"));
+    let line =
+        said.lines().find_map(|line| line.strip_prefix(word)).unwrap_or_else(|| panic!("{word}: {said}"));
     line.trim().parse().unwrap()
 }
 

@@ -182,12 +182,8 @@ pub(crate) fn driver(interface: &str) -> Option<String> {
         driver: [u8; 32],
         rest: [u8; 160],
     }
-    let socket = rustix::net::socket(
-        rustix::net::AddressFamily::INET,
-        rustix::net::SocketType::DGRAM,
-        None,
-    )
-    .ok()?;
+    let socket =
+        rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None).ok()?;
     let mut info = DriverInfo { command: ETHTOOL_GDRVINFO, driver: [0; 32], rest: [0; 160] };
     // SAFETY: `ifreq` is made of integers and unions of integers and pointers, for which zero is a value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };

@@ -78,7 +78,8 @@ impl Xsk {
         let _ = set(&fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &(4 << 20));
         let at: libc::xdp_mmap_offsets = get(&fd, libc::XDP_MMAP_OFFSETS)?;
         let fill = Ring::map(&fd, at.fr, options.rx, libc::XDP_UMEM_PGOFF_FILL_RING as libc::off_t)?;
-        let completion = Ring::map(&fd, at.cr, options.tx, libc::XDP_UMEM_PGOFF_COMPLETION_RING as libc::off_t)?;
+        let completion =
+            Ring::map(&fd, at.cr, options.tx, libc::XDP_UMEM_PGOFF_COMPLETION_RING as libc::off_t)?;
         let rx = Ring::map(&fd, at.rx, options.rx, libc::XDP_PGOFF_RX_RING)?;
         let tx = Ring::map(&fd, at.tx, options.tx, libc::XDP_PGOFF_TX_RING)?;
         let socket = Xsk { fd, umem: umem.clone(), fill, completion, rx, tx };
@@ -98,7 +99,11 @@ impl Xsk {
         };
         // SAFETY: the pointer is to a live sockaddr_xdp of the length given; the kernel only reads it.
         let done = unsafe {
-            libc::bind(self.fd.as_raw_fd(), (&raw const address).cast(), size_of::<libc::sockaddr_xdp>() as u32)
+            libc::bind(
+                self.fd.as_raw_fd(),
+                (&raw const address).cast(),
+                size_of::<libc::sockaddr_xdp>() as u32,
+            )
         };
         if done == 0 { Ok(()) } else { Err(last_errno()) }
     }
@@ -122,6 +127,7 @@ impl Xsk {
 
     /// Gives a chunk to the kernel, to be seen with the next [`Xsk::submit_chunks`]. There are never more chunks than entries.
     #[inline]
+    #[expect(clippy::needless_pass_by_value, reason = "the token is used up: the chunk is the kernel's now")]
     pub(crate) fn fill(&mut self, chunk: Chunk) {
         let place = self.umem.place(&chunk);
         self.fill.write(place);
@@ -233,8 +239,8 @@ impl Xsk {
     }
 
     pub(crate) fn statistics(&self) -> XskStatistics {
-        get::<Statistics>(&self.fd, libc::XDP_STATISTICS).map_or(XskStatistics::default(), |s| XskStatistics {
-            overflows: s.rx_dropped + s.rx_ring_full + s.rx_fill_ring_empty_descs,
+        get::<Statistics>(&self.fd, libc::XDP_STATISTICS).map_or(XskStatistics::default(), |s| {
+            XskStatistics { overflows: s.rx_dropped + s.rx_ring_full + s.rx_fill_ring_empty_descs }
         })
     }
 }
@@ -264,8 +270,7 @@ struct Statistics {
 fn set<T>(fd: &OwnedFd, level: libc::c_int, name: libc::c_int, value: &T) -> Result<(), Errno> {
     let len = size_of::<T>() as libc::socklen_t;
     // SAFETY: the pointer is to a live value of the length given; the kernel only reads it.
-    let done =
-        unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, ptr::from_ref(value).cast(), len) };
+    let done = unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, ptr::from_ref(value).cast(), len) };
     if done == 0 { Ok(()) } else { Err(last_errno()) }
 }
 
@@ -306,7 +311,12 @@ struct Ring<T> {
 unsafe impl<T: Send> Send for Ring<T> {}
 
 impl<T: Copy> Ring<T> {
-    fn map(fd: &OwnedFd, at: libc::xdp_ring_offset, count: u32, offset: libc::off_t) -> Result<Ring<T>, Errno> {
+    fn map(
+        fd: &OwnedFd,
+        at: libc::xdp_ring_offset,
+        count: u32,
+        offset: libc::off_t,
+    ) -> Result<Ring<T>, Errno> {
         assert!(count.is_power_of_two());
         let len = at.desc as usize + count as usize * size_of::<T>();
         let protection = libc::PROT_READ | libc::PROT_WRITE;

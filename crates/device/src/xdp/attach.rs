@@ -45,7 +45,10 @@ impl fmt::Display for Refusal {
         match self {
             Refusal::Privileges(missing) => {
                 let list = missing.join(",");
-                write!(f, "this process lacks {list}; to grant: sudo setcap cap_net_raw,cap_net_admin,cap_bpf=ep PROGRAM")
+                write!(
+                    f,
+                    "this process lacks {list}; to grant: sudo setcap cap_net_raw,cap_net_admin,cap_bpf=ep PROGRAM"
+                )
             }
             Refusal::Occupied { interface, program, owner } => {
                 write!(f, "another XDP program is attached to {interface}: number {program}, {owner}")
@@ -86,7 +89,9 @@ pub(super) struct Place {
 pub(super) fn find(netlink: &mut Netlink, ip: IpAddr, vlan: Option<u16>) -> Result<Place, Refusal> {
     let refuse = |why: String| Err(Refusal::Interface(why));
     if ip.is_unspecified() {
-        return refuse("bound to no particular address: name the address of the interface that shall be used".into());
+        return refuse(
+            "bound to no particular address: name the address of the interface that shall be used".into(),
+        );
     }
     if ip.is_loopback() {
         return refuse("loopback carries no frames that AF_XDP could take".into());
@@ -177,7 +182,12 @@ fn order(mode: Mode, driver: &str) -> &'static [Mode] {
 }
 
 /// Attaches the program and binds a socket, in the best mode that works.
-pub(super) fn open(config: &XdpConfig, place: &Place, local: SocketAddr, payload: usize) -> Result<Opened, Refusal> {
+pub(super) fn open(
+    config: &XdpConfig,
+    place: &Place,
+    local: SocketAddr,
+    payload: usize,
+) -> Result<Opened, Refusal> {
     let missing = caps::missing();
     if !missing.is_empty() {
         return Err(Refusal::Privileges(missing));
@@ -280,7 +290,8 @@ fn holders(program: u32) -> Vec<String> {
     numbers
         .take(LOOK_AT)
         .filter(|process| {
-            let descriptors = std::fs::read_dir(process.path().join("fdinfo")).into_iter().flatten().flatten();
+            let descriptors =
+                std::fs::read_dir(process.path().join("fdinfo")).into_iter().flatten().flatten();
             descriptors.take(LOOK_AT).any(|descriptor| {
                 std::fs::read_to_string(descriptor.path())
                     .is_ok_and(|text| text.lines().any(|l| l.trim_end() == line))
@@ -360,8 +371,10 @@ pub(super) fn watch(udp: std::os::fd::BorrowedFd<'_>, news: &Netlink) -> Result<
     let words = WordMap::new(2).map_err(|e| system("a map of words", e))?;
     for (word, socket) in [(MAIL_UDP, udp), (MAIL_NEWS, news.fd())] {
         let code = program::mail(words.raw(), word as u32);
-        let filter = bpf::load(bpf::PROG_SOCKET_FILTER, &code, 0, "tautline_mail")
-            .map_err(|(errno, said)| Refusal::System(format!("the system refused a filter: {errno} {said}")))?;
+        let filter =
+            bpf::load(bpf::PROG_SOCKET_FILTER, &code, 0, "tautline_mail").map_err(|(errno, said)| {
+                Refusal::System(format!("the system refused a filter: {errno} {said}"))
+            })?;
         bpf::attach_filter(filter.as_fd(), socket).map_err(|e| system("to attach a filter", e))?;
     }
     Ok(words)

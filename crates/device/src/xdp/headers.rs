@@ -201,7 +201,7 @@ pub(crate) enum Unfit {
 /// Reads the headers of a whole frame.
 ///
 /// A checksum that is still to be completed by a card (only the pseudo header is in it) is taken as right: between two interfaces of one
-/// host nobody completes it.
+/// host nobody completes it (D-14).
 #[inline]
 pub(crate) fn parse(frame: &[u8]) -> Result<Parsed, Unfit> {
     let ether = u16_at(frame, 12).ok_or(Unfit::Shape)?;

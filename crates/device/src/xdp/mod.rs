@@ -156,7 +156,10 @@ impl Xdp {
         let udp_config = UdpConfig { rcvbuf: config.udp.rcvbuf.or(Some(room)), ..config.udp };
         // From here on nothing fails but by a lack of descriptors or memory.
         let failed = |e: String| {
-            Box::new(Refused { why: Refusal::System(e), udp: UdpConfig { bind: local, ..UdpConfig::default() } })
+            Box::new(Refused {
+                why: Refusal::System(e),
+                udp: UdpConfig { bind: local, ..UdpConfig::default() },
+            })
         };
         let udp = Udp::open_over(udp_config, Some(arena)).map_err(|e| failed(e.to_string()))?;
         let socket = udp.fd().ok_or_else(|| failed("the UDP device has no socket".into()))?;
@@ -171,7 +174,8 @@ impl Xdp {
             sys::caps::give_up().map_err(|e| failed(format!("privileges cannot be given up: {e}")))?;
         }
         let told = tell.done == Done::Told || zero_copy || !COPYING_DRIVERS.contains(&place.driver.as_str());
-        let about = describe(&tell, &place, local, (queue, mode, zero_copy), &passed_over, (&umem, layout), busy);
+        let about =
+            describe(&tell, &place, local, (queue, mode, zero_copy), &passed_over, (&umem, layout), busy);
         Ok(Xdp {
             xsk,
             attached,

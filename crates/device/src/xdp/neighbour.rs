@@ -233,7 +233,8 @@ fn read_link(body: &[u8]) -> Option<Link> {
             libc::IFLA_LINKINFO => link.vlan = read_vlan(value),
             libc::IFLA_XDP => {
                 let numbers = attributes(value, 0).filter(|(kind, _)| IFLA_XDP_PROG_IDS.contains(kind));
-                link.programs = numbers.filter_map(|(_, value)| u32_at(value, 0)).filter(|n| *n > 0).collect();
+                link.programs =
+                    numbers.filter_map(|(_, value)| u32_at(value, 0)).filter(|n| *n > 0).collect();
                 link.programs.dedup();
             }
             _ => {}
@@ -247,7 +248,9 @@ fn read_vlan(info: &[u8]) -> Option<u16> {
     if !of(IFLA_INFO_KIND)?.starts_with(b"vlan") {
         return None;
     }
-    attributes(of(IFLA_INFO_DATA)?, 0).find(|(kind, _)| *kind == IFLA_VLAN_ID).and_then(|(_, id)| u16_at(id, 0))
+    attributes(of(IFLA_INFO_DATA)?, 0)
+        .find(|(kind, _)| *kind == IFLA_VLAN_ID)
+        .and_then(|(_, id)| u16_at(id, 0))
 }
 
 /// The driver of an interface, by name.

@@ -26,8 +26,7 @@ pub struct InterfaceProbe {
 /// Looks at the machine.
 pub fn probe() -> Probe {
     let missing = caps::missing();
-    let allowed =
-        if missing.is_empty() { Ok(()) } else { Err(Refusal::Privileges(missing).to_string()) };
+    let allowed = if missing.is_empty() { Ok(()) } else { Err(Refusal::Privileges(missing).to_string()) };
     let links = Netlink::open(0).ok().and_then(|mut netlink| neighbour::links(&mut netlink).ok());
     let usable = links.unwrap_or_default().into_iter().filter(|link| !link.loopback && link.mac != [0; 6]);
     let interfaces = usable.map(|link| {
@@ -39,7 +38,9 @@ pub fn probe() -> Probe {
         let verdict = match (link.programs.first(), link.running) {
             (Some(number), _) => Err(format!("another XDP program is attached: number {number}")),
             (None, false) => Err("it is down".to_owned()),
-            (None, true) => Ok(format!("driver {driver}, {} queue(s), MTU {}: {expected}", link.queues, link.mtu)),
+            (None, true) => {
+                Ok(format!("driver {driver}, {} queue(s), MTU {}: {expected}", link.queues, link.mtu))
+            }
         };
         InterfaceProbe { name: link.name, verdict }
     });

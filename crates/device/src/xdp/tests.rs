@@ -40,7 +40,16 @@ const THEM6: &str = "[fd00::4]:9000";
 
 fn steer(to: &str) -> Steering {
     let to: SocketAddr = to.parse().unwrap();
-    Steering { ip: to.ip(), port: to.port(), vlan: None, any_shape: false, pass_unfinished: false, raw: false, sockets: 0, drops: 0 }
+    Steering {
+        ip: to.ip(),
+        port: to.port(),
+        vlan: None,
+        any_shape: false,
+        pass_unfinished: false,
+        raw: false,
+        sockets: 0,
+        drops: 0,
+    }
 }
 
 /// The verdict of an interpreter.
@@ -167,10 +176,25 @@ fn everything_else_passes() {
             frame[at] = byte;
             frame
         };
-        judge(&to, &framed(&ends(them, other, None), Framing::Udp, &payload(0x71, 60)), Fate::Passes, "another address");
+        judge(
+            &to,
+            &framed(&ends(them, other, None), Framing::Udp, &payload(0x71, 60)),
+            Fate::Passes,
+            "another address",
+        );
         let port = SocketAddr::new(us.parse::<SocketAddr>().unwrap().ip(), 7_001).to_string();
-        judge(&to, &framed(&ends(them, &port, None), Framing::Udp, &payload(0x71, 60)), Fate::Passes, "another port");
-        judge(&to, &framed(&ends(them, us, None), Framing::Raw, &payload(0x71, 60)), Fate::Passes, "raw and we are not");
+        judge(
+            &to,
+            &framed(&ends(them, &port, None), Framing::Udp, &payload(0x71, 60)),
+            Fate::Passes,
+            "another port",
+        );
+        judge(
+            &to,
+            &framed(&ends(them, us, None), Framing::Raw, &payload(0x71, 60)),
+            Fate::Passes,
+            "raw and we are not",
+        );
         for first in [0x00, 0x70, 0x77, 0x7f, 0x81, 0xff] {
             let stray = framed(&ends(them, us, None), Framing::Udp, &payload(first, 60));
             judge(&to, &stray, Fate::Passes, &format!("a stray that begins with {first:x}"));
@@ -259,7 +283,12 @@ fn raw_frames() {
         reserved[head - 1] = 1;
         judge(&to, &reserved, Fate::Dropped(Drop::Checksum), "what must be zero");
     }
-    judge(&to, &framed(&ends(THEM4, US4, None), Framing::Udp, &payload(0x71, 60)), Fate::Taken, "UDP all the same");
+    judge(
+        &to,
+        &framed(&ends(THEM4, US4, None), Framing::Udp, &payload(0x71, 60)),
+        Fate::Taken,
+        "UDP all the same",
+    );
 }
 
 /// What is written is read back, and has the checksums that anyone would work out.
@@ -284,7 +313,7 @@ fn headers_read_back() {
     }
 }
 
-/// A checksum that is wrong is noticed; one that a card was to complete is not wrong, and over IPv4 there may be none.
+/// D-14: a checksum that is wrong is noticed; one that a card was to complete is not wrong, and over IPv4 there may be none.
 #[test]
 fn checksums_are_looked_at() {
     for (us, them, may_lack) in [(US4, THEM4, true), (US6, THEM6, false)] {

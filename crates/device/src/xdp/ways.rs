@@ -84,9 +84,9 @@ impl Xdp {
     pub(super) fn look_up(&mut self, id: RouteId) {
         let to = self.routes[id.0 as usize].to.ip();
         let hop = neighbour::route(&mut self.asks, self.local.ip(), to).ok();
-        let mac = hop.filter(|hop| hop.interface == self.place.upper.index && !hop.local).and_then(|hop| {
-            neighbour::neighbour(&mut self.asks, hop.interface, hop.neighbour)
-        });
+        let mac = hop
+            .filter(|hop| hop.interface == self.place.upper.index && !hop.local)
+            .and_then(|hop| neighbour::neighbour(&mut self.asks, hop.interface, hop.neighbour));
         let route = &mut self.routes[id.0 as usize];
         (route.hop, route.mac) = (hop, mac);
         self.choose(id);
@@ -96,7 +96,9 @@ impl Xdp {
     pub(super) fn choose(&mut self, id: RouteId) {
         let verdict = self.verdict(id);
         let (way, why, template) = match verdict {
-            Ok(template) => (Way::Xdp, "the neighbour is known and the link is up".to_owned(), Some(template)),
+            Ok(template) => {
+                (Way::Xdp, "the neighbour is known and the link is up".to_owned(), Some(template))
+            }
             Err(why) => (Way::Udp, why, None),
         };
         let route = &mut self.routes[id.0 as usize];

@@ -1,5 +1,5 @@
 //! Devices that live in a network namespace, for tests.
-#![allow(dead_code)]
+#![allow(dead_code, clippy::needless_pass_by_value)]
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,7 +8,9 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::spaces::Spaces;
+use crate::spaces::{Shape, Spaces, spaces};
+use tautline_device::udp::{Udp, UdpConfig};
+use tautline_device::xdp::{Xdp, XdpConfig};
 use tautline_device::{
     Arena, Counters, Datagram, DeviceEvent, Guarantees, HEADROOM, RouteId, RxBatch, SlotId, Way,
 };
@@ -109,4 +111,34 @@ pub fn data_frame(number: usize, len: usize) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..len).map(|i| (i * 31 + number * 97 + 5) as u8).collect();
     bytes[0] = 0x71;
     bytes
+}
+
+pub fn udp_config(spaces: &Spaces, side: usize) -> UdpConfig {
+    UdpConfig { bind: SocketAddr::new(spaces.addr(side, false), 0), tx_slots: 256, ..UdpConfig::default() }
+}
+
+pub fn open(spaces: &Arc<Spaces>, side: usize, config: XdpConfig) -> Resident<Xdp> {
+    spaces.enter(side);
+    let config = XdpConfig { udp: udp_config(spaces, side), rx_chunks: 512, ..config };
+    let device = Xdp::open(config).unwrap_or_else(|r| panic!("{}", r.why));
+    Resident { device, spaces: spaces.clone(), side }
+}
+
+pub fn open_udp(spaces: &Arc<Spaces>, side: usize) -> Resident<Udp> {
+    spaces.enter(side);
+    Resident { device: Udp::open(udp_config(spaces, side)).unwrap(), spaces: spaces.clone(), side }
+}
+
+/// Runs in a thread of its own, because a thread that entered a namespace stays there.
+pub fn apart(test: &str, shape: Shape, run: impl FnOnce(&Arc<Spaces>) + Send) {
+    let Some(spaces) = spaces(test, shape) else { return };
+    std::thread::scope(|scope| scope.spawn(|| run(&spaces)).join()).expect("the thread in the namespaces");
+}
+
+/// Receives what is there, and news.
+pub fn receive_some(device: &mut impl Datagram) {
+    let mut batch = tautline_device::RxBatch::new(8);
+    for _ in 0..50 {
+        device.recv(&mut batch).unwrap();
+    }
 }

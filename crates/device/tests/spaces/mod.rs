@@ -74,7 +74,12 @@ impl Spaces {
         ip(&format!("netns add {a}"))?;
         ip(&format!("netns add {b}"))?;
         for name in [a, b] {
-            let _ = run("ip", &format!("netns exec {name} sysctl -qw net.ipv6.conf.all.accept_dad=0 net.ipv6.conf.default.accept_dad=0"));
+            let _ = run(
+                "ip",
+                &format!(
+                    "netns exec {name} sysctl -qw net.ipv6.conf.all.accept_dad=0 net.ipv6.conf.default.accept_dad=0"
+                ),
+            );
             ip(&format!("-n {name} link set lo up"))?;
         }
         let mtu = shape.mtu;
