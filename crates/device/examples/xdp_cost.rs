@@ -1,6 +1,6 @@
 //! What a frame costs over a veth pair between two namespaces, by each way there is: one-way time of a ping-pong, and a stream's rate.
 //!
-//! `cargo run --release -p tautline-device --example xdp_cost [ping-pongs]`, as root. It makes two namespaces and takes them away again.
+//! `cargo run --release -p tautline-device --example xdp_cost [ping-pongs [way]]`, as root. It makes two namespaces and takes them away again.
 #![allow(clippy::print_stdout)]
 
 #[path = "../tests/resident/mod.rs"]
@@ -153,7 +153,8 @@ fn main() {
         }),
     ];
     println!("{:26} {:>10} {:>10} {:>12} {:>12}", "", "64 B ns", "1472 B ns", "64 B M/s", "1472 B GB/s");
-    for (name, config) in ways {
+    let only = std::env::args().nth(2);
+    for (name, config) in ways.into_iter().filter(|(name, _)| only.as_ref().is_none_or(|only| only == name)) {
         let small = ping_pong(&spaces, config, 64, rounds);
         let large = ping_pong(&spaces, config, 1_472, rounds);
         let rate = stream(&spaces, config, 64, rounds * 4) / 1e6;

@@ -10,6 +10,9 @@ use std::sync::Arc;
 use resident::{Resident, data_frame, receive, send};
 use spaces::{Shape, Spaces, spaces};
 use tautline_device::conformance::{DatagramOptions, datagram_suite};
+use tautline_device::fault::{Fault, Faults};
+use tautline_device::pcap::Pcap;
+use tautline_device::trace::{Trace, lines};
 use tautline_device::udp::UdpConfig;
 use tautline_device::xdp::{Framing, Mode, Receive, Xdp, XdpConfig};
 use tautline_device::{Datagram, Way};
@@ -57,7 +60,7 @@ fn suite(test: &'static str, shape: Shape, v6: bool, config: fn() -> XdpConfig) 
         straight(spaces, v6, config);
     };
     std::thread::scope(|scope| scope.spawn(run).join()).expect("the suite");
-    assert!(!spaces.has_program(0) && !spaces.has_program(1), "no program is left");
+    assert!(spaces.is_left_alone(), "no program is left");
 }
 
 /// D-10: full frames of our shape, in bursts, all by the ring, read where they lie; a batch that is dropped gives its frames back.
@@ -99,6 +102,22 @@ const PLAIN: Shape = Shape { mtu: 1_500, vlan: None, acquainted: true };
 
 fn mode(mode: Mode) -> XdpConfig {
     XdpConfig { mode, ..XdpConfig::default() }
+}
+
+/// Wrappers see frames that lie in the device's memory as they see any others.
+#[test]
+fn wrapped() {
+    let Some(spaces) = spaces("wrapped", Shape::default()) else { return };
+    let run = || {
+        let wrap = |side| -> Box<dyn Datagram> {
+            let inner = open(&spaces, side, false, XdpConfig { any_shape: true, ..XdpConfig::default() });
+            let captured =
+                Pcap::new(Fault::new(inner, 1, Faults::default(), Faults::default()), Vec::new()).unwrap();
+            Box::new(Trace::new(captured, lines(std::io::sink())))
+        };
+        datagram_suite(|| (wrap(0), wrap(1)), &DatagramOptions::default());
+    };
+    std::thread::scope(|scope| scope.spawn(run).join()).expect("the suite");
 }
 
 #[test]

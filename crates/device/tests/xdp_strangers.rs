@@ -211,7 +211,7 @@ fn nothing_is_leaked() {
         let out = as_child(spaces, "leak", "").output().unwrap();
         let said = String::from_utf8_lossy(&out.stdout);
         assert!(said.contains("NOTHING LEAKED"), "{said}");
-        assert!(!spaces.has_program(0), "no program is left");
+        assert!(spaces.is_left_alone(), "no program is left");
     });
 }
 

@@ -69,6 +69,7 @@ fn open_xdp(udp: UdpConfig, config: &Config) -> Result<(Box<dyn Datagram>, Choic
         mode: config.xdp_mode,
         receive: config.xdp_receive,
         framing: config.xdp_framing,
+        drop_privileges: config.xdp_drop_privileges,
         ..XdpConfig::default()
     };
     let device = Xdp::open(told)

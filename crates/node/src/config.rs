@@ -114,6 +114,8 @@ pub struct Config {
     pub xdp_receive: tautline_device::xdp::Receive,
     /// How [`DeviceName::Xdp`] frames its frames; all nodes of a job must agree.
     pub xdp_framing: tautline_device::xdp::Framing,
+    /// Give up the three privileges once [`DeviceName::Xdp`] is open, in the thread that joins and those it starts from then on.
+    pub xdp_drop_privileges: bool,
     /// Spoil traffic on purpose, both ways: a seed, and what goes wrong.
     pub fault: Option<(u64, Faults)>,
     /// Write every frame to a capture file.
@@ -142,6 +144,7 @@ impl Default for Config {
             xdp_mode: tautline_device::xdp::Mode::default(),
             xdp_receive: tautline_device::xdp::Receive::default(),
             xdp_framing: tautline_device::xdp::Framing::default(),
+            xdp_drop_privileges: false,
             fault: None,
             pcap: None,
             trace: false,

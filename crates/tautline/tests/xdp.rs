@@ -151,7 +151,7 @@ fn run(test: &str, role: &str, devices: [&str; 2], meanwhile: impl FnOnce(&Space
     let said = [finish(first, "the sender"), finish(second, "the receiver")];
     assert!(said[1].contains(&format!("ALL {MESSAGES}")), "{}", said[1]);
     assert!(!said.iter().any(|said| said.contains("DOWN it")), "nobody died: {said:?}");
-    assert!(!spaces.has_program(0) && !spaces.has_program(1), "no program is left");
+    assert!(spaces.is_left_alone(), "no program is left");
     Some(said)
 }
 

@@ -100,16 +100,18 @@ impl Netlink {
         Err(io::Error::from(io::ErrorKind::InvalidData))
     }
 
-    /// Hands on what was heard. An error says that some was lost, or that the socket is of no more use.
-    pub(crate) fn hear(&mut self, mut take: impl FnMut(u16, &[u8])) -> Result<(), Errno> {
+    /// Hands on what was heard. False if some was lost for want of room.
+    pub(crate) fn hear(&mut self, mut take: impl FnMut(u16, &[u8])) -> bool {
+        let mut whole = true;
         for _ in 0..READS_MAX {
             match self.read() {
                 Ok(len) => messages(&self.buffer[..len]).for_each(|m| take(m.kind, m.body)),
-                Err(Errno::AGAIN) => return Ok(()),
-                Err(errno) => return Err(errno),
+                Err(Errno::AGAIN) => break,
+                // The rest can still be read.
+                Err(_) => whole = false,
             }
         }
-        Ok(())
+        whole
     }
 
     fn read(&mut self) -> Result<usize, Errno> {

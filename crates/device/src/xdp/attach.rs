@@ -247,7 +247,8 @@ fn attach(config: &XdpConfig, place: &Place, local: SocketAddr, mode: Mode) -> R
             Err(errno @ (Errno::BUSY | Errno::EXIST)) => refused = errno,
             Err(errno) => return Err(system("to attach the steering program", errno)),
         }
-        if !occupant(place).is_some_and(|(_, info)| info.is_ok_and(|info| info.name == PROGRAM)) {
+        // Somebody else's program stays; ours may be on its way out, or gone by now.
+        if occupant(place).is_some_and(|(_, info)| !info.is_ok_and(|info| info.name == PROGRAM)) {
             break;
         }
         std::thread::sleep(BUSY_WAIT);

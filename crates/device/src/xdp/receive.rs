@@ -12,10 +12,10 @@ use crate::{Datagram, RxBatch};
 
 /// Frames of one receive: what bounds a poll (N-3).
 const FRAMES: usize = 64;
-/// Looks at the socket after its word last changed. The word is counted up a moment before the datagram can be read, so that one look
+/// Looks at a socket after its word last changed. The word is counted up a moment before what came can be read, so that one look
 /// might be too early.
 const LOOKS: u32 = 64;
-/// Receives after which the socket is looked at whatever its word says, in case that moment was long.
+/// Receives after which both sockets are looked at whatever their words say, in case that moment was long.
 const LOOK_ANYWAY: u32 = 1 << 16;
 
 /// What is known of the mail for the socket.
@@ -23,7 +23,9 @@ const LOOK_ANYWAY: u32 = 1 << 16;
 pub(super) struct Post {
     udp_seen: u64,
     news_seen: u64,
+    /// Looks that are still due, at the socket and at the kernel's tables.
     looks: u32,
+    news_looks: u32,
     receives: u32,
     /// The socket had its turn, so the ring has the next.
     had_turn: bool,
@@ -33,9 +35,9 @@ impl Xdp {
     #[inline]
     pub(super) fn receive_frames(&mut self, batch: &mut RxBatch) -> io::Result<usize> {
         self.take_back(batch);
-        if self.mail.get(MAIL_NEWS) != self.post.news_seen {
-            self.post.news_seen = self.mail.get(MAIL_NEWS);
-            self.hear_news();
+        let news = self.mail.get(MAIL_NEWS);
+        if news != self.post.news_seen || self.post.news_looks > 0 {
+            self.look_for_news(news);
         }
         if self.has_mail() {
             self.post.had_turn = true;
@@ -89,6 +91,14 @@ impl Xdp {
         }
     }
 
+    #[cold]
+    fn look_for_news(&mut self, word: u64) {
+        let fresh = word != self.post.news_seen;
+        self.post.news_seen = word;
+        self.post.news_looks = if fresh { LOOKS } else { self.post.news_looks - 1 };
+        self.hear_news();
+    }
+
     /// Whether the socket shall be looked at now.
     #[inline]
     fn has_mail(&mut self) -> bool {
@@ -98,6 +108,7 @@ impl Xdp {
             (self.post.udp_seen, self.post.looks) = (word, LOOKS);
         } else if self.post.receives >= LOOK_ANYWAY {
             (self.post.receives, self.post.looks) = (0, self.post.looks.max(1));
+            self.post.news_looks = self.post.news_looks.max(1);
         }
         self.post.looks > 0 && !self.post.had_turn | !self.xsk.has_some()
     }

@@ -92,7 +92,8 @@ impl Xdp {
         }
         self.reap();
         self.xsk.submit();
-        if self.xsk.wants_kick() {
+        // What is pending may all be with the kernel already; then there is nothing to ring for.
+        if self.xsk.unseen() > 0 && self.xsk.wants_kick() {
             self.kick();
         }
         if !self.told {

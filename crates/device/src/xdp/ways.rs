@@ -150,9 +150,8 @@ impl Xdp {
     #[cold]
     pub(super) fn hear_news(&mut self) {
         let mut heard = Vec::new();
-        let lost = self.news.hear(|kind, body| heard.extend(neighbour::read_news(kind, body))).is_err();
         // What was lost may have been anything.
-        let mut all = lost;
+        let mut all = !self.news.hear(|kind, body| heard.extend(neighbour::read_news(kind, body)));
         for news in heard {
             match news {
                 News::Neighbour(n) => self.neighbour_is(n.interface, n.ip, n.mac),

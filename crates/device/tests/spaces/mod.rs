@@ -130,6 +130,17 @@ impl Spaces {
         move_into_link_name_space(self.files[side].as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
     }
 
+    /// Whether no program is attached on either side, at the latest when children that were being started have closed what they inherited.
+    pub fn is_left_alone(&self) -> bool {
+        (0..200).any(|_| {
+            let alone = !self.has_program(0) && !self.has_program(1);
+            if !alone {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+            alone
+        })
+    }
+
     /// XDP programs attached in a namespace, by what `ip` shows.
     pub fn has_program(&self, side: usize) -> bool {
         ip(&format!("-n {} link show v0", self.names[side])).unwrap().contains("xdp")
