@@ -155,6 +155,11 @@ pub trait Datagram: Send {
     fn receive_buffer(&self) -> usize;
     /// The descriptor that becomes readable when a frame has arrived, if there is one.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
+    /// Up to two more descriptors that a sleeper must watch, for a device that has several sources. They are not gathered in one of the
+    /// kernel's sets: every frame would pay for its membership, whether anybody sleeps or not.
+    fn more_fds(&self) -> [Option<BorrowedFd<'_>>; 2] {
+        [None, None]
+    }
     /// What the device noticed since the last call.
     fn poll_event(&mut self) -> Option<DeviceEvent>;
     /// What the device counted.

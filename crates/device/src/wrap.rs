@@ -31,6 +31,9 @@ macro_rules! pass_on {
         fn fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
             self.inner.fd()
         }
+        fn more_fds(&self) -> [Option<std::os::fd::BorrowedFd<'_>>; 2] {
+            self.inner.more_fds()
+        }
         fn counters(&self) -> crate::Counters {
             self.inner.counters()
         }
@@ -107,6 +110,9 @@ impl<T: Datagram + ?Sized> Datagram for Box<T> {
     }
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         (**self).fd()
+    }
+    fn more_fds(&self) -> [Option<BorrowedFd<'_>>; 2] {
+        (**self).more_fds()
     }
     fn poll_event(&mut self) -> Option<DeviceEvent> {
         (**self).poll_event()

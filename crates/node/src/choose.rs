@@ -7,7 +7,7 @@ use tautline_device::fault::Fault;
 use tautline_device::pcap::Pcap;
 use tautline_device::trace::{Trace, lines};
 use tautline_device::udp::{Udp, UdpConfig};
-use tautline_device::xdp::{Xdp, XdpConfig};
+use tautline_device::xdp::{Refused, Xdp, XdpConfig};
 
 use crate::{Config, DeviceName, Job, JoinError};
 
@@ -41,10 +41,11 @@ pub fn open_device(job: &mut Job, config: &Config) -> Result<(Box<dyn Datagram>,
     if config.device == Some(DeviceName::Xdp) {
         match open_xdp(told, config) {
             Ok((device, choice)) => return Ok((wrap(device, config)?, choice)),
-            Err((why, back)) => {
-                tracing::warn!(reason = %why.reason, "AF_XDP cannot be used");
-                passed_over.push(why);
-                told = back;
+            Err(refused) => {
+                let reason = refused.why.to_string();
+                tracing::warn!(%reason, "AF_XDP cannot be used");
+                passed_over.push(PassedOver { device: "xdp", reason });
+                told = refused.udp;
             }
         }
     }
@@ -63,7 +64,7 @@ pub fn open_device(job: &mut Job, config: &Config) -> Result<(Box<dyn Datagram>,
 }
 
 /// Opens AF_XDP, which is asked for (N-14); refused, it says why and gives back what UDP needs.
-fn open_xdp(udp: UdpConfig, config: &Config) -> Result<(Box<dyn Datagram>, Choice), (PassedOver, UdpConfig)> {
+fn open_xdp(udp: UdpConfig, config: &Config) -> Result<(Box<dyn Datagram>, Choice), Box<Refused>> {
     let told = XdpConfig {
         udp,
         mode: config.xdp_mode,
@@ -72,8 +73,7 @@ fn open_xdp(udp: UdpConfig, config: &Config) -> Result<(Box<dyn Datagram>, Choic
         drop_privileges: config.xdp_drop_privileges,
         ..XdpConfig::default()
     };
-    let device = Xdp::open(told)
-        .map_err(|refused| (PassedOver { device: "xdp", reason: refused.why.to_string() }, refused.udp))?;
+    let device = Xdp::open(told)?;
     let reason = "asked for by the configuration".to_owned();
     let details = device.describe().to_owned();
     let choice = Choice { device: "xdp", reason, details, passed_over: Vec::new() };

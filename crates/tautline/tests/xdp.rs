@@ -16,12 +16,14 @@ use std::time::{Duration, Instant};
 use spaces::{Shape, Spaces, ip, spaces};
 use tautline::node::device::Way;
 use tautline::node::link::JobKey;
-use tautline::{Config, DeviceName, Endpoint, Event, Job, Member, Short};
+use tautline::{Config, DeviceName, Endpoint, Event, Job, Member, Short, Waiting};
 
 /// Messages of one run.
 const MESSAGES: u64 = 20_000;
 /// Changes of way during one run.
 const CHANGES: u64 = 100;
+/// Ping-pongs of one run.
+const PING_PONGS: u64 = 2_000;
 
 /// What a message of a number holds; its size varies up to most of a frame.
 fn message(number: u64) -> Vec<u8> {
@@ -31,8 +33,11 @@ fn message(number: u64) -> Vec<u8> {
     bytes
 }
 
-fn config(device: DeviceName) -> Config {
+fn config(role: &str, device: DeviceName) -> Config {
     let mut config = Config { device: Some(device), ..Config::default() };
+    if role == "parked" {
+        config.waiting = Waiting::Park;
+    }
     // A link that flaps is no death.
     config.link.silence = 10_000_000_000;
     config
@@ -46,11 +51,12 @@ fn child() {
     let job = Job::from_file(&PathBuf::from(std::env::var("TAUTLINE_XDP_JOB").unwrap())).unwrap();
     let seen = Rc::new(Cell::new(0));
     let count = seen.clone();
-    let builder = Endpoint::builder().config(config(device)).on_short("number", move |short: Short<'_>| {
-        let number = count.get();
-        assert!(short.data() == message(number), "message {number}, in order and unaltered");
-        count.set(number + 1);
-    });
+    let builder =
+        Endpoint::builder().config(config(&role, device)).on_short("number", move |short: Short<'_>| {
+            let number = count.get();
+            assert!(short.data() == message(number), "message {number}, in order and unaltered");
+            count.set(number + 1);
+        });
     let endpoint = builder.join_job(job).unwrap();
     let mut ways = Vec::new();
     let mut note = |endpoint: &Endpoint| {
@@ -64,10 +70,13 @@ fn child() {
         }
         ways.len()
     };
-    if endpoint.rank() == 0 {
+    if role == "parked" {
+        ping_pong(&endpoint, &seen);
+        println!("ALL {MESSAGES}");
+    } else if endpoint.rank() == 0 {
         for number in 0..MESSAGES {
             if role == "changes" && number % (MESSAGES / CHANGES) == 0 {
-                let way = if number / (MESSAGES / CHANGES) % 2 == 0 { Way::Udp } else { Way::Xdp };
+                let way = if (number / (MESSAGES / CHANGES)).is_multiple_of(2) { Way::Udp } else { Way::Xdp };
                 endpoint.node().with(|interface| interface.ask_way(1, Some(way))).unwrap();
             }
             endpoint.send(1, "number", &message(number)).unwrap();
@@ -88,6 +97,23 @@ fn child() {
     endpoint.close().unwrap();
     println!("CLOSED");
     std::io::stdout().flush().unwrap();
+}
+
+/// Ping-pongs of parked processes: every wake-up counts. Half of them by each way.
+fn ping_pong(endpoint: &Endpoint, seen: &Cell<u64>) {
+    let (me, other) = (endpoint.rank(), 1 - endpoint.rank());
+    for number in 0..PING_PONGS {
+        if number == PING_PONGS / 2 {
+            endpoint.node().with(|interface| interface.ask_way(other, Some(Way::Udp))).unwrap();
+        }
+        if me == 0 {
+            endpoint.send(other, "number", &message(number)).unwrap();
+        }
+        endpoint.run_until(|| seen.get() == number + 1).unwrap();
+        if me == 1 {
+            endpoint.send(other, "number", &message(number)).unwrap();
+        }
+    }
 }
 
 struct Running {
@@ -171,7 +197,18 @@ fn ways_change_under_load() {
     println!("{}", said[0]);
 }
 
-/// The same between an xdp node and a udp node.
+/// N-6: parked nodes are woken by the ring and by the socket; no wake-up is lost.
+#[test]
+fn parked_nodes_are_woken() {
+    let start = Instant::now();
+    if run("parked_nodes_are_woken", "parked", ["xdp", "xdp"], |_| {}).is_some() {
+        // A lost wake-up would cost the time of a heartbeat, which is longer than all of this.
+        assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+        println!("{PING_PONGS} ping-pongs of parked nodes in {:?}", start.elapsed());
+    }
+}
+
+/// An xdp node and a udp node understand each other.
 #[test]
 fn an_xdp_node_and_a_udp_node() {
     for devices in [["xdp", "udp"], ["udp", "xdp"]] {

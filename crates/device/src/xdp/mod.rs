@@ -29,11 +29,10 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use attach::{Attached, Memory, Place};
-use rustix::event::epoll;
 use ways::Route;
 
 use crate::sys::bpf::WordMap;
@@ -56,8 +55,6 @@ pub struct Xdp {
     mail: WordMap,
     news: Netlink,
     asks: Netlink,
-    /// Readable when any of the three sockets is.
-    any: OwnedFd,
     place: Place,
     local: SocketAddr,
     framing: Framing,
@@ -164,7 +161,6 @@ impl Xdp {
         let udp = Udp::open_over(udp_config, Some(arena)).map_err(|e| failed(e.to_string()))?;
         let socket = udp.fd().ok_or_else(|| failed("the UDP device has no socket".into()))?;
         let mail = attach::watch(socket, &news).map_err(|e| failed(e.to_string()))?;
-        let any = watch_all([xsk.fd(), socket, news.fd()]).map_err(|e| failed(e.to_string()))?;
         let zero_copy = xsk.is_zero_copy();
         let busy = match tell.receive {
             Receive::Kernel => Ok(()),
@@ -186,7 +182,6 @@ impl Xdp {
             mail,
             news,
             asks,
-            any,
             place,
             local,
             framing: tell.framing,
@@ -276,14 +271,6 @@ fn describe(
     text
 }
 
-fn watch_all(sockets: [BorrowedFd<'_>; 3]) -> io::Result<OwnedFd> {
-    let all = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    for (number, socket) in sockets.into_iter().enumerate() {
-        epoll::add(&all, socket, epoll::EventData::new_u64(number as u64), epoll::EventFlags::IN)?;
-    }
-    Ok(all)
-}
-
 impl Datagram for Xdp {
     fn name(&self) -> &'static str {
         "xdp"
@@ -360,7 +347,11 @@ impl Datagram for Xdp {
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.any.as_fd())
+        Some(self.xsk.fd())
+    }
+
+    fn more_fds(&self) -> [Option<BorrowedFd<'_>>; 2] {
+        [self.udp.fd(), Some(self.news.fd())]
     }
 
     #[inline]

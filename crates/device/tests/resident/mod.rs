@@ -68,6 +68,9 @@ impl<D: Datagram> Datagram for Resident<D> {
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.device.fd()
     }
+    fn more_fds(&self) -> [Option<BorrowedFd<'_>>; 2] {
+        self.device.more_fds()
+    }
     fn poll_event(&mut self) -> Option<DeviceEvent> {
         self.device.poll_event()
     }
