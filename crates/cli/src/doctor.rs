@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
-use tautline::node::device::{shm, udp};
+use tautline::node::device::{shm, udp, xdp};
 use tautline_baseline::cpu::{self, Machine};
 use tautline_baseline::rivals;
 
@@ -88,6 +88,7 @@ fn show(finding: &Finding) {
 fn examine() -> Vec<Finding> {
     let mut findings = Vec::new();
     devices(&mut findings);
+    af_xdp(&mut findings);
     buffers(&mut findings);
     machine(&mut findings);
     rights(&mut findings);
@@ -104,6 +105,26 @@ fn tried(name: &'static str, result: Result<(), String>, well: &str, otherwise: 
     match result {
         Ok(()) => finding(name, Status::Ok, well, None),
         Err(why) => finding(name, otherwise.0, why, Some(otherwise.1)),
+    }
+}
+
+/// What AF_XDP can do here, interface by interface.
+fn af_xdp(findings: &mut Vec<Finding>) {
+    let probe = xdp::probe();
+    let allowed = probe.allowed.is_ok();
+    findings.push(tried(
+        "xdp",
+        probe.allowed,
+        "this process may use AF_XDP; ask for it with --device xdp",
+        (Status::Warn, "udp is used meanwhile"),
+    ));
+    for interface in probe.interfaces {
+        let (status, reason, next) = match interface.verdict {
+            Ok(what) if allowed => (Status::Ok, what, None),
+            Ok(what) => (Status::Warn, what, Some("needs the privileges named above")),
+            Err(why) => (Status::Warn, why, Some("udp is used for this interface")),
+        };
+        findings.push(finding("xdp interface", status, format!("{}: {reason}", interface.name), next));
     }
 }
 
@@ -152,12 +173,6 @@ fn devices(findings: &mut Vec<Finding>) {
         lean,
         "only sleepers pay for barriers (membarrier)",
         (Status::Warn, "each small message costs a fence more; Linux 4.16 or newer has it"),
-    ));
-    findings.push(finding(
-        "xdp",
-        Status::No,
-        "not in this version",
-        Some("udp is used between hosts meanwhile"),
     ));
 }
 

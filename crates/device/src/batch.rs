@@ -1,6 +1,9 @@
 //! A batch of received frames: buffers that belong to the caller, and where in them the frames lie.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+
+use crate::sys::{Loans, Taken, Umem};
 
 /// Bytes of one receive buffer: the largest UDP payload, or a whole train of coalesced frames.
 pub const BUFFER_LEN: usize = 65_536;
@@ -25,6 +28,9 @@ pub struct RxBatch {
     pub(crate) buffers: Vec<Box<[u8]>>,
     pub(crate) sources: Vec<Option<SocketAddr>>,
     pub(crate) frames: Vec<RxFrame>,
+    /// Frames that lie in a device's own memory; their buffers are numbered from the last of ours on (D-10).
+    loans: Loans,
+    lent_from: Vec<Option<SocketAddr>>,
 }
 
 impl RxBatch {
@@ -34,6 +40,8 @@ impl RxBatch {
             buffers: (0..buffers).map(|_| vec![0; BUFFER_LEN].into_boxed_slice()).collect(),
             sources: vec![None; buffers],
             frames: Vec::with_capacity(buffers * TRAIN_MAX),
+            loans: Loans::default(),
+            lent_from: Vec::new(),
         }
     }
 
@@ -42,9 +50,14 @@ impl RxBatch {
         self.buffers.len()
     }
 
-    /// Forgets all frames.
+    /// Forgets all frames; those that lie in a device's memory go back to it.
+    #[inline]
     pub fn clear(&mut self) {
         self.frames.clear();
+        if !self.loans.is_empty() {
+            self.loans.clear();
+            self.lent_from.clear();
+        }
     }
 
     /// The frames, in the order in which they arrived.
@@ -54,25 +67,64 @@ impl RxBatch {
 
     /// Where a frame came from. The address is the sender's; the port need not be the one that its device is bound to.
     pub fn source(&self, frame: RxFrame) -> Option<SocketAddr> {
-        self.sources[frame.buffer as usize]
+        match self.sources.get(frame.buffer as usize) {
+            Some(source) => *source,
+            None => self.lent_from[frame.buffer as usize - self.buffers.len()],
+        }
     }
 
     /// A frame's bytes.
     #[inline]
     pub fn bytes(&self, frame: RxFrame) -> &[u8] {
-        &self.buffers[frame.buffer as usize][frame.start as usize..][..frame.len as usize]
+        match self.buffers.get(frame.buffer as usize) {
+            Some(buffer) => &buffer[frame.start as usize..][..frame.len as usize],
+            None => {
+                let lent = frame.buffer as usize - self.buffers.len();
+                self.loans.bytes(lent, frame.start as usize, frame.len as usize)
+            }
+        }
     }
 
     /// A frame's bytes, to decipher in place.
     #[inline]
     pub fn bytes_mut(&mut self, frame: RxFrame) -> &mut [u8] {
-        &mut self.buffers[frame.buffer as usize][frame.start as usize..][..frame.len as usize]
+        let own = self.buffers.len();
+        match self.buffers.get_mut(frame.buffer as usize) {
+            Some(buffer) => &mut buffer[frame.start as usize..][..frame.len as usize],
+            None => {
+                let lent = frame.buffer as usize - own;
+                self.loans.bytes_mut(lent, frame.start as usize, frame.len as usize)
+            }
+        }
+    }
+
+    /// Adds a frame where it lies in a device's memory, less what is before `from` and behind `to` (D-10).
+    #[inline]
+    pub(crate) fn lend(
+        &mut self,
+        umem: &Arc<Umem>,
+        frame: Taken,
+        (from, to): (usize, usize),
+        source: Option<SocketAddr>,
+    ) {
+        let lent = self.loans.lend(umem, frame, from, to);
+        self.lent_from.push(source);
+        let buffer = (self.buffers.len() + lent) as u32;
+        self.frames.push(RxFrame { buffer, start: 0, len: (to - from) as u32 });
+    }
+
+    /// Forgets all frames; those of this memory go back to it by `take`.
+    #[inline]
+    pub(crate) fn take_back(&mut self, umem: &Arc<Umem>, take: impl FnMut(crate::sys::Chunk)) {
+        self.frames.clear();
+        self.lent_from.clear();
+        self.loans.take_back(umem, take);
     }
 
     /// Adds a frame of `len` bytes, written by `fill`, behind the others; nothing if there is no room for it.
     #[inline]
     pub fn append(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Option<RxFrame> {
-        let (buffer, start) = match self.frames.last() {
+        let (buffer, start) = match self.last() {
             None => (0, 0),
             Some(last) => {
                 let start = (last.start + last.len).next_multiple_of(64);
@@ -90,9 +142,16 @@ impl RxBatch {
         Some(frame)
     }
 
+    /// The last frame in a buffer of ours.
+    #[inline]
+    fn last(&self) -> Option<&RxFrame> {
+        let own = self.buffers.len() as u32;
+        self.frames.iter().rev().find(|frame| frame.buffer < own)
+    }
+
     /// How many buffers frames lie in.
     fn used(&self) -> usize {
-        self.frames.last().map_or(0, |frame| frame.buffer as usize + 1)
+        self.last().map_or(0, |frame| frame.buffer as usize + 1)
     }
 
     /// Whether [`RxBatch::push`] has a buffer left.

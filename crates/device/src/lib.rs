@@ -1,6 +1,6 @@
 //! Devices: what moves bytes.
 //!
-//! What lives here: the two kinds of device as traits ([`Datagram`], [`Channel`]), the [`udp`] device, shared memory ([`shm`]), the channel of a
+//! What lives here: the two kinds of device as traits ([`Datagram`], [`Channel`]), the [`udp`] device, the [`xdp`] device, shared memory ([`shm`]), the channel of a
 //! process to itself ([`own`]), the wrappers [`fault`], [`trace`] and [`pcap`], and, in `sys`, every system call. What does
 //! not: anything about reliability, order or peers; a device says what it guarantees and the link adds the rest.
 
@@ -15,6 +15,7 @@ mod sys;
 pub mod trace;
 pub mod udp;
 mod wrap;
+pub mod xdp;
 
 pub use batch::{RxBatch, RxFrame};
 pub use tautline_mem::{Arena, SlotId, arena::HEADROOM};
@@ -59,6 +60,15 @@ pub enum DeviceEvent {
         /// Bytes of a frame.
         max_frame: usize,
     },
+    /// Frames on this route go another way from now on (D-13).
+    Way {
+        /// The route.
+        route: RouteId,
+        /// The new way.
+        way: Way,
+        /// Why, in words for people.
+        why: String,
+    },
     /// A frame could not be sent, with the system's reason; it counts as lost.
     SendFailed {
         /// The route.
@@ -66,6 +76,25 @@ pub enum DeviceEvent {
         /// Why.
         error: io::ErrorKind,
     },
+}
+
+/// How the frames of a route go, where a device has several ways.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Way {
+    /// Through a UDP socket.
+    Udp,
+    /// Directly between our memory and the card.
+    Xdp,
+}
+
+impl Way {
+    /// The way's name: that of the device which has no other.
+    pub fn name(self) -> &'static str {
+        match self {
+            Way::Udp => "udp",
+            Way::Xdp => "xdp",
+        }
+    }
 }
 
 /// What a device counted; all of it only grows.
@@ -126,10 +155,29 @@ pub trait Datagram: Send {
     fn receive_buffer(&self) -> usize;
     /// The descriptor that becomes readable when a frame has arrived, if there is one.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
+    /// Up to two more descriptors that a sleeper must watch, for a device that has several sources. They are not gathered in one of the
+    /// kernel's sets: every frame would pay for its membership, whether anybody sleeps or not.
+    fn more_fds(&self) -> [Option<BorrowedFd<'_>>; 2] {
+        [None, None]
+    }
     /// What the device noticed since the last call.
     fn poll_event(&mut self) -> Option<DeviceEvent>;
     /// What the device counted.
     fn counters(&self) -> Counters;
+    /// The way that frames of a route go now, if the device has several (D-13).
+    fn way(&self, route: RouteId) -> Option<Way> {
+        let _ = route;
+        None
+    }
+    /// Why it goes that way, in words for people.
+    fn why(&self, route: RouteId) -> &str {
+        let _ = route;
+        ""
+    }
+    /// Asks for a way, as far as it can be had; `None` for the best.
+    fn ask_way(&mut self, route: RouteId, way: Option<Way>) {
+        let _ = (route, way);
+    }
 }
 
 /// A device that is reliable and ordered by nature (D-7): frames go in at one end and come out at the other, once, in

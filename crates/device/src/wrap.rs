@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
-use crate::{Arena, Counters, Datagram, DeviceEvent, Guarantees, RouteId, RxBatch, SlotId};
+use crate::{Arena, Counters, Datagram, DeviceEvent, Guarantees, RouteId, RxBatch, SlotId, Way};
 
 /// The methods that a wrapper with a field `inner` passes on unchanged.
 macro_rules! pass_on {
@@ -31,8 +31,20 @@ macro_rules! pass_on {
         fn fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
             self.inner.fd()
         }
+        fn more_fds(&self) -> [Option<std::os::fd::BorrowedFd<'_>>; 2] {
+            self.inner.more_fds()
+        }
         fn counters(&self) -> crate::Counters {
             self.inner.counters()
+        }
+        fn way(&self, route: crate::RouteId) -> Option<crate::Way> {
+            self.inner.way(route)
+        }
+        fn why(&self, route: crate::RouteId) -> &str {
+            self.inner.why(route)
+        }
+        fn ask_way(&mut self, route: crate::RouteId, way: Option<crate::Way>) {
+            self.inner.ask_way(route, way);
         }
     };
 }
@@ -99,10 +111,22 @@ impl<T: Datagram + ?Sized> Datagram for Box<T> {
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         (**self).fd()
     }
+    fn more_fds(&self) -> [Option<BorrowedFd<'_>>; 2] {
+        (**self).more_fds()
+    }
     fn poll_event(&mut self) -> Option<DeviceEvent> {
         (**self).poll_event()
     }
     fn counters(&self) -> Counters {
         (**self).counters()
+    }
+    fn way(&self, route: RouteId) -> Option<Way> {
+        (**self).way(route)
+    }
+    fn why(&self, route: RouteId) -> &str {
+        (**self).why(route)
+    }
+    fn ask_way(&mut self, route: RouteId, way: Option<Way>) {
+        (**self).ask_way(route, way);
     }
 }

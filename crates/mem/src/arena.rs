@@ -3,7 +3,10 @@
 //! A slot is [`HEADROOM`] bytes, where headers of every layer are built anew for each transmission, and behind them
 //! the payload, which is written once and stays until it is acknowledged. Nothing is allocated after start-up.
 
-use std::ops::Range;
+use std::any::Any;
+use std::ops::{Deref, DerefMut, Range};
+use std::ptr::NonNull;
+use std::sync::Arc;
 
 /// Bytes before a slot's payload: Ethernet, VLAN, IPv6 and UDP headers, the frame header, and its extensions.
 pub const HEADROOM: usize = 256;
@@ -16,14 +19,22 @@ const LINE: usize = 64;
 pub struct SlotId(pub u32);
 
 /// A pool of slots. Not shared between threads: it moves with the device that owns it.
+///
+/// A device that looks at a slot after its flush *holds* it (D-9): giving it back then takes effect when the device lets go.
 #[derive(Debug)]
 pub struct Arena {
-    bytes: Box<[u8]>,
+    bytes: Memory,
     stride: usize,
     payload: usize,
     free: Vec<SlotId>,
-    taken: Box<[bool]>,
+    /// Per slot: [`TAKEN`], and how often the device holds it.
+    states: Box<[u16]>,
 }
+
+/// Somebody has taken the slot and not given it back.
+const TAKEN: u16 = 1 << 15;
+/// The most holds of one slot.
+const HOLDS_MAX: u16 = TAKEN - 1;
 
 impl Arena {
     /// Makes `count` slots with room for `payload` bytes each.
@@ -32,12 +43,36 @@ impl Arena {
         // An odd number of lines, so that the heads of consecutive slots fall into different cache sets.
         let lines = (HEADROOM + payload).div_ceil(LINE) | 1;
         let stride = lines * LINE;
+        let bytes = Box::leak(vec![0; stride * count].into_boxed_slice());
+        Arena::with(Memory { bytes: bytes.into(), owner: None }, count, stride, payload)
+    }
+
+    /// Makes `count` slots, `stride` bytes apart, in memory that belongs to `owner`.
+    ///
+    /// # Safety
+    /// For as long as `owner` lives, the memory must be valid and initialised, and nobody else may write it; nobody else may read a slot's
+    /// bytes but a device that was told to send them.
+    pub unsafe fn over(
+        bytes: NonNull<[u8]>,
+        owner: Arc<dyn Any + Send + Sync>,
+        count: usize,
+        stride: usize,
+        payload: usize,
+    ) -> Arena {
+        assert!(count > 0 && count <= u32::MAX as usize && payload > 0);
+        assert!(
+            HEADROOM + payload <= stride && stride.checked_mul(count).is_some_and(|all| all <= bytes.len())
+        );
+        Arena::with(Memory { bytes, owner: Some(owner) }, count, stride, payload)
+    }
+
+    fn with(bytes: Memory, count: usize, stride: usize, payload: usize) -> Arena {
         Arena {
-            bytes: vec![0; stride * count].into_boxed_slice(),
+            bytes,
             stride,
             payload,
             free: (0..count as u32).rev().map(SlotId).collect(),
-            taken: vec![false; count].into_boxed_slice(),
+            states: vec![0; count].into_boxed_slice(),
         }
     }
 
@@ -48,7 +83,7 @@ impl Arena {
 
     /// How many slots there are in all.
     pub fn capacity(&self) -> usize {
-        self.taken.len()
+        self.states.len()
     }
 
     /// How many slots may still be taken.
@@ -60,20 +95,53 @@ impl Arena {
     #[inline]
     pub fn take(&mut self) -> Option<SlotId> {
         let slot = self.free.pop()?;
-        self.taken[slot.0 as usize] = true;
+        self.states[slot.0 as usize] = TAKEN;
         Some(slot)
     }
 
-    /// Gives a slot back.
+    /// Gives a slot back. If the device holds it, it is free when the device lets go.
     ///
     /// # Panics
     /// If the slot is not taken: a slot freed twice would let two messages share memory.
     #[inline]
     pub fn give(&mut self, slot: SlotId) {
-        let taken = &mut self.taken[slot.0 as usize];
-        assert!(*taken, "slot {} given back twice", slot.0);
-        *taken = false;
+        let state = &mut self.states[slot.0 as usize];
+        if *state != TAKEN {
+            return give_held(slot, state);
+        }
+        *state = 0;
         self.free.push(slot);
+    }
+
+    /// The device goes on looking at a slot after its flush (D-9).
+    ///
+    /// # Panics
+    /// If the slot is not taken.
+    #[inline]
+    pub fn hold(&mut self, slot: SlotId) {
+        let state = &mut self.states[slot.0 as usize];
+        assert!(*state & TAKEN != 0 && *state & HOLDS_MAX < HOLDS_MAX, "slot {} cannot be held", slot.0);
+        *state += 1;
+    }
+
+    /// The device is done with what it held once; a slot that was given back meanwhile is free when all is let go.
+    ///
+    /// # Panics
+    /// If the slot is not held.
+    #[inline]
+    pub fn let_go(&mut self, slot: SlotId) {
+        let state = &mut self.states[slot.0 as usize];
+        assert!(*state & HOLDS_MAX > 0, "slot {} is not held", slot.0);
+        *state -= 1;
+        if *state == 0 {
+            self.free.push(slot);
+        }
+    }
+
+    /// Whether the device may still look at a slot: then nothing of it may be written (D-9).
+    #[inline]
+    pub fn is_held(&self, slot: SlotId) -> bool {
+        self.states[slot.0 as usize] & HOLDS_MAX > 0
     }
 
     /// The slot's payload.
@@ -120,6 +188,51 @@ impl Arena {
     }
 }
 
+#[cold]
+fn give_held(slot: SlotId, state: &mut u16) {
+    assert!(*state & TAKEN != 0, "slot {} given back twice", slot.0);
+    *state &= !TAKEN;
+}
+
+/// The bytes of all slots: our own, or somebody's who stays alive for as long as we do.
+#[derive(Debug)]
+struct Memory {
+    bytes: NonNull<[u8]>,
+    owner: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+// SAFETY: the bytes are reached through this value alone, whichever thread has it; the owner is Send and Sync by itself.
+unsafe impl Send for Memory {}
+// SAFETY: a shared `Memory` only gives out shared bytes.
+unsafe impl Sync for Memory {}
+
+impl Deref for Memory {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: valid and initialised while this lives, and written only through `deref_mut`, which is exclusive.
+        unsafe { self.bytes.as_ref() }
+    }
+}
+
+impl DerefMut for Memory {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: valid and initialised while this lives, and borrowed exclusively.
+        unsafe { self.bytes.as_mut() }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if self.owner.is_none() {
+            // SAFETY: without an owner the bytes came from a leaked box, and nothing refers to them any more.
+            drop(unsafe { Box::from_raw(self.bytes.as_ptr()) });
+        }
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
@@ -140,6 +253,36 @@ mod tests {
         assert!(arena.take().is_none());
         arena.give(slots[3]);
         assert_eq!(arena.take(), Some(slots[3]));
+    }
+
+    /// D-9: what the device holds is not taken anew, however often it was sent and whenever it was given back.
+    #[test]
+    fn a_held_slot_is_not_free() {
+        let mut arena = Arena::new(1, 8);
+        let slot = arena.take().unwrap();
+        arena.hold(slot);
+        arena.hold(slot);
+        arena.give(slot);
+        assert!(arena.is_held(slot) && arena.take().is_none());
+        arena.let_go(slot);
+        assert!(arena.is_held(slot) && arena.take().is_none());
+        arena.let_go(slot);
+        assert_eq!((arena.is_held(slot), arena.take()), (false, Some(slot)));
+        arena.hold(slot);
+        arena.let_go(slot);
+        assert_eq!(arena.available(), 0, "let go, and still taken");
+        arena.give(slot);
+        assert_eq!(arena.available(), 1);
+    }
+
+    #[test]
+    #[should_panic(expected = "given back twice")]
+    fn a_held_slot_is_given_once() {
+        let mut arena = Arena::new(2, 8);
+        let slot = arena.take().unwrap();
+        arena.hold(slot);
+        arena.give(slot);
+        arena.give(slot);
     }
 
     #[test]

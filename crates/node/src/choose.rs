@@ -7,6 +7,7 @@ use tautline_device::fault::Fault;
 use tautline_device::pcap::Pcap;
 use tautline_device::trace::{Trace, lines};
 use tautline_device::udp::{Udp, UdpConfig};
+use tautline_device::xdp::{Refused, Xdp, XdpConfig};
 
 use crate::{Config, DeviceName, Job, JoinError};
 
@@ -35,21 +36,53 @@ pub struct Choice {
 /// Opens the best device there is, or the one that the configuration insists on.
 pub fn open_device(job: &mut Job, config: &Config) -> Result<(Box<dyn Datagram>, Choice), JoinError> {
     let bind = config.bind.unwrap_or(job.members[job.rank as usize].addr);
-    let udp = open_udp(job, config, bind).map_err(|e| {
+    let mut told = udp_config(job, config, bind);
+    let mut passed_over = Vec::new();
+    if config.device == Some(DeviceName::Xdp) {
+        match open_xdp(told, config) {
+            Ok((device, choice)) => return Ok((wrap(device, config)?, choice)),
+            Err(refused) => {
+                let reason = refused.why.to_string();
+                tracing::warn!(%reason, "AF_XDP cannot be used");
+                passed_over.push(PassedOver { device: "xdp", reason });
+                told = refused.udp;
+            }
+        }
+    }
+    let udp = Udp::open(told).map_err(|e| {
         JoinError::NoDevice(vec![PassedOver { device: "udp", reason: format!("{bind}: {e}") }])
     })?;
     let reason = match config.device {
+        Some(DeviceName::Xdp) => "xdp was asked for and cannot be used".to_owned(),
         Some(DeviceName::Udp) => "asked for by the configuration".to_owned(),
         Some(DeviceName::Shm) => "to be reached by nobody: shared memory was asked for".to_owned(),
         None => "works everywhere; peers on this host are reached through shared memory".to_owned(),
     };
-    let choice = Choice { device: "udp", reason, details: udp.describe(), passed_over: Vec::new() };
+    let choice = Choice { device: "udp", reason, details: udp.describe(), passed_over };
     tracing::info!(device = choice.device, reason = %choice.reason, details = %choice.details, "device chosen");
     Ok((wrap(Box::new(udp), config)?, choice))
 }
 
-fn open_udp(job: &mut Job, config: &Config, bind: SocketAddr) -> std::io::Result<Udp> {
-    Udp::open(UdpConfig {
+/// Opens AF_XDP, which is asked for (N-14); refused, it says why and gives back what UDP needs.
+fn open_xdp(udp: UdpConfig, config: &Config) -> Result<(Box<dyn Datagram>, Choice), Box<Refused>> {
+    let told = XdpConfig {
+        udp,
+        mode: config.xdp_mode,
+        receive: config.xdp_receive,
+        framing: config.xdp_framing,
+        drop_privileges: config.xdp_drop_privileges,
+        ..XdpConfig::default()
+    };
+    let device = Xdp::open(told)?;
+    let reason = "asked for by the configuration".to_owned();
+    let details = device.describe().to_owned();
+    let choice = Choice { device: "xdp", reason, details, passed_over: Vec::new() };
+    tracing::info!(device = choice.device, reason = %choice.reason, details = %choice.details, "device chosen");
+    Ok((Box::new(device), choice))
+}
+
+fn udp_config(job: &mut Job, config: &Config, bind: SocketAddr) -> UdpConfig {
+    UdpConfig {
         bind,
         socket: job.socket.take(),
         tx_slots: config.tx_slots,
@@ -58,7 +91,7 @@ fn open_udp(job: &mut Job, config: &Config, bind: SocketAddr) -> std::io::Result
         busy_poll_us: config.busy_poll_us,
         rcvbuf: config.receive_buffer,
         ..UdpConfig::default()
-    })
+    }
 }
 
 /// Faults innermost, then the capture, then the trace: both show what really went over the wire.

@@ -49,6 +49,8 @@ pub enum DeviceName {
     Shm,
     /// Datagrams over UDP sockets.
     Udp,
+    /// The same datagrams past the kernel, by AF_XDP; over UDP sockets where that cannot be.
+    Xdp,
 }
 
 impl DeviceName {
@@ -57,6 +59,7 @@ impl DeviceName {
         match self {
             DeviceName::Shm => "shm",
             DeviceName::Udp => "udp",
+            DeviceName::Xdp => "xdp",
         }
     }
 }
@@ -68,7 +71,8 @@ impl std::str::FromStr for DeviceName {
         match name {
             "shm" => Ok(DeviceName::Shm),
             "udp" => Ok(DeviceName::Udp),
-            other => Err(format!("unknown device \"{other}\"; this build has: shm, udp")),
+            "xdp" => Ok(DeviceName::Xdp),
+            other => Err(format!("unknown device \"{other}\"; this build has: shm, udp, xdp")),
         }
     }
 }
@@ -111,6 +115,14 @@ pub struct Config {
     /// Messages of so many bytes and more, sent in one go and waiting, are copied by the peer itself, if it is on this host and the system lets it; by default none are.
     /// It spares this process's core a copy, and costs time where both cores are free (docs/decisions/0005).
     pub single_copy: Option<usize>,
+    /// How [`DeviceName::Xdp`] gets frames from the card to our memory.
+    pub xdp_mode: tautline_device::xdp::Mode,
+    /// Who moves frames that [`DeviceName::Xdp`] receives.
+    pub xdp_receive: tautline_device::xdp::Receive,
+    /// How [`DeviceName::Xdp`] frames its frames; all nodes of a job must agree.
+    pub xdp_framing: tautline_device::xdp::Framing,
+    /// Give up the three privileges once [`DeviceName::Xdp`] is open, in the thread that joins and those it starts from then on.
+    pub xdp_drop_privileges: bool,
     /// Spoil traffic on purpose, both ways: a seed, and what goes wrong.
     pub fault: Option<(u64, Faults)>,
     /// Write every frame to a capture file.
@@ -139,6 +151,10 @@ impl Default for Config {
             loan_pool: 256 << 20,
             near_window: 2 << 20,
             single_copy: None,
+            xdp_mode: tautline_device::xdp::Mode::default(),
+            xdp_receive: tautline_device::xdp::Receive::default(),
+            xdp_framing: tautline_device::xdp::Framing::default(),
+            xdp_drop_privileges: false,
             fault: None,
             pcap: None,
             trace: false,

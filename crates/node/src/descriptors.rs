@@ -14,6 +14,8 @@ use tautline_link::Nanos;
 #[derive(Debug)]
 pub(crate) struct Descriptors {
     device: OwnedFd,
+    /// What else the device wakes by: at most two.
+    more: Vec<OwnedFd>,
     bell: OwnedFd,
     timer: OwnedFd,
     /// Somebody on this host knocks, answers or dies.
@@ -27,13 +29,19 @@ impl Descriptors {
     /// `None` for a device that has no descriptor.
     pub(crate) fn new(device: &dyn Datagram) -> io::Result<Option<Descriptors>> {
         let Some(fd) = device.fd() else { return Ok(None) };
+        let more = device
+            .more_fds()
+            .into_iter()
+            .flatten()
+            .map(|fd| fd.try_clone_to_owned())
+            .collect::<Result<_, _>>()?;
         let device = fd.try_clone_to_owned()?;
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let timer =
             timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
         let all = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let descriptors =
-            Descriptors { device, bell, timer, door: None, all, watched: AtomicBool::new(false) };
+            Descriptors { device, more, bell, timer, door: None, all, watched: AtomicBool::new(false) };
         descriptors.watch(descriptors.bell.as_fd())?;
         descriptors.watch(descriptors.timer.as_fd())?;
         Ok(Some(descriptors))
@@ -64,6 +72,9 @@ impl Descriptors {
     pub(crate) fn arm(&self, left: Option<Nanos>) -> io::Result<()> {
         if !self.watched.swap(true, Ordering::Relaxed) {
             self.watch(self.device.as_fd())?;
+            for more in &self.more {
+                self.watch(more.as_fd())?;
+            }
         }
         // Zero would disarm: at least a nanosecond.
         let value = left.map_or(timespec(0), |left| timespec(left.max(1)));
@@ -82,22 +93,32 @@ impl Descriptors {
         let _ = rustix::io::read(&self.bell, &mut [0; 8]);
     }
 
+    /// What else the device wakes by, to poll; the device itself where there is nothing.
+    fn more(&self) -> [PollFd<'_>; 2] {
+        [0, 1].map(|i| PollFd::new(self.more.get(i).unwrap_or(&self.device), PollFlags::IN))
+    }
+
     /// Sleeps until a frame comes or `left` is over.
     pub(crate) fn sleep_on_device(&self, left: Option<Nanos>) {
         let door = self.door.as_ref().unwrap_or(&self.device);
-        let mut fds = [PollFd::new(&self.device, PollFlags::IN), PollFd::new(door, PollFlags::IN)];
-        let _ = poll(&mut fds, left.map(timespec).as_ref());
+        let [first, second] = self.more();
+        let mut fds =
+            [PollFd::new(&self.device, PollFlags::IN), PollFd::new(door, PollFlags::IN), first, second];
+        let _ = poll(&mut fds[..2 + self.more.len()], left.map(timespec).as_ref());
     }
 
     /// Sleeps until a frame comes, somebody rings, or `left` is over. True if somebody rang.
     pub(crate) fn sleep(&self, left: Option<Nanos>) -> bool {
         let door = self.door.as_ref().unwrap_or(&self.device);
+        let [first, second] = self.more();
         let mut fds = [
             PollFd::new(&self.device, PollFlags::IN),
             PollFd::new(&self.bell, PollFlags::IN),
             PollFd::new(door, PollFlags::IN),
+            first,
+            second,
         ];
-        let _ = poll(&mut fds, left.map(timespec).as_ref());
+        let _ = poll(&mut fds[..3 + self.more.len()], left.map(timespec).as_ref());
         fds[1].revents().contains(PollFlags::IN)
     }
 }

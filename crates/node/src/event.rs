@@ -37,7 +37,8 @@ impl std::fmt::Display for Down {
 pub enum Event {
     /// A device was opened, with the reason for the choice.
     Device(Choice),
-    /// Which way a channel to a peer goes, and why; told before it is up.
+    /// Which way a channel to a peer goes, and why; told before it is up, and whenever it changes. A change loses nothing and
+    /// reorders nothing.
     Way {
         /// The peer.
         peer: Rank,

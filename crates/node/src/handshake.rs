@@ -147,6 +147,11 @@ impl Interface {
             peer.state = PeerState::Connecting;
             peer.connect_by = now + self.config.connect_timeout.as_nanos() as Nanos;
         }
+        let route = peer.route;
+        if let Some(way) = self.device.way(route) {
+            let reason = self.device.why(route).to_owned();
+            self.push_event(Event::Way { peer: rank, device: way.name(), reason });
+        }
         self.announce(rank);
     }
 

@@ -285,6 +285,13 @@ impl Interface {
             let rank = peer.rank;
             self.serve(now, rank);
         }
+        if let DeviceEvent::Way { route, way, why } = event
+            && let Some(peer) = self.peers.iter().find(|p| p.route == *route && p.peering.link().is_some())
+        {
+            let peer = peer.rank;
+            tracing::info!(rank = self.rank, peer, way = way.name(), reason = %why, "another way");
+            self.push_event(Event::Way { peer, device: way.name(), reason: why.clone() });
+        }
     }
 
     #[inline]
@@ -486,6 +493,14 @@ impl Interface {
     /// The live link to a peer, to look at.
     pub fn link(&self, rank: Rank) -> Option<&tautline_link::Link> {
         self.peers.get(rank as usize)?.peering.link()
+    }
+
+    /// Asks that frames for a peer go another way, where the device has several; `None` for the best. Whatever becomes of it is an
+    /// event.
+    pub fn ask_way(&mut self, rank: Rank, way: Option<tautline_device::Way>) {
+        if let Some(peer) = self.peers.get(rank as usize) {
+            self.device.ask_way(peer.route, way);
+        }
     }
 
     /// The device.

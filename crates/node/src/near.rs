@@ -478,8 +478,8 @@ pub(crate) fn settle(
     descriptors: &mut Descriptors,
 ) -> Result<(), PassedOver> {
     let not = |reason: String| Err(PassedOver { device: "shm", reason });
-    if config.device == Some(DeviceName::Udp) {
-        return not("udp was asked for".to_owned());
+    if let Some(asked @ (DeviceName::Udp | DeviceName::Xdp)) = config.device {
+        return not(format!("{} was asked for", asked.name()));
     }
     if config.fault.is_some() || config.pcap.is_some() || config.trace {
         return not("faults, captures and traces show datagrams".to_owned());

@@ -428,7 +428,11 @@ impl Interface {
         let route = peer.route;
         let Some(link) = peer.peering.link_mut() else { return };
         while let Some(transmit) = link.poll_transmit(now) {
-            let whole = transmit.slot.as_ref().is_some_and(tautline_link::SlotRef::is_whole);
+            // D-9: while the device looks at a slot's earlier frame, its headers must stay; the rare repetition goes from a copy.
+            let whole = transmit
+                .slot
+                .as_ref()
+                .is_some_and(|slot| slot.is_whole() && !self.device.arena_ref().is_held(SlotId(slot.token)));
             if whole && !transmit.sealed {
                 let slot = transmit.slot.as_ref().expect("whole slots are slots");
                 let range = HEADROOM - transmit.head_len()..HEADROOM + slot.range.end;

@@ -51,7 +51,8 @@ pub struct RunArgs {
     /// Protection of frames: fabric (a keyed tag), sealed (enciphered) or open (none); by default what the program asks for
     #[arg(long, value_name = "MODE")]
     security: Option<Security>,
-    /// The only device to use: shm or udp; by default shared memory, which all ranks of one host can use. Faults and captures want udp
+    /// The only device to use: shm, udp or xdp; by default shared memory, which all ranks of one host can use. Faults and captures want
+    /// udp; xdp reaches other hosts only, and says so
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceName>,
     /// Bind to ::1 instead of 127.0.0.1

@@ -1,11 +1,16 @@
 //! Every system call of this crate. Unsafe code lives here and nowhere else; what leaves this module is safe to call.
 
+pub(crate) mod bpf;
+pub(crate) mod caps;
 mod clock;
 mod iface;
 pub(crate) mod local;
+pub(crate) mod netlink;
 mod recv;
 mod send;
 mod socket;
+mod umem;
+mod xsk;
 
 pub(crate) use clock::{coarse_now, now};
 pub(crate) use iface::interface_mtu;
@@ -17,6 +22,8 @@ pub(crate) use socket::{
     adopt_socket, drops, has_gso, open_line, open_socket, path_mtu, receive_buffer, set_buffers,
     set_busy_poll, set_gro,
 };
+pub(crate) use umem::{Chunk, Layout, Loans, Taken, Umem};
+pub(crate) use xsk::{Xsk, XskOptions};
 
 #[cfg(test)]
 pub(crate) use socket::refuse_gso;

@@ -15,6 +15,7 @@ mod tests;
 
 pub use config::UdpConfig;
 pub use path::FRAME_CAP;
+pub(crate) use path::slot_payload;
 pub use probe::{Probe, probe};
 
 use std::collections::VecDeque;
@@ -130,6 +131,11 @@ impl std::fmt::Display for Feature {
 impl Udp {
     /// Opens the device: binds a socket, or takes over the inherited one, and finds out what the system offers.
     pub fn open(config: UdpConfig) -> io::Result<Udp> {
+        Udp::open_over(config, None)
+    }
+
+    /// The same, to send from slots that are somewhere already.
+    pub(crate) fn open_over(config: UdpConfig, arena: Option<Arena>) -> io::Result<Udp> {
         config.check()?;
         let (socket, local) = match config.socket {
             Some(socket) => sys::adopt_socket(socket)?,
@@ -141,10 +147,10 @@ impl Udp {
         let busy_poll = Feature::tried(config.busy_poll_us > 0, || {
             sys::set_busy_poll(socket.as_fd(), config.busy_poll_us)
         });
-        let payload = config.slot_payload.unwrap_or_else(|| path::slot_payload(local.ip()));
+        let payload = || config.slot_payload.unwrap_or_else(|| path::slot_payload(local.ip()));
         Ok(Udp {
             local,
-            arena: Arena::new(config.tx_slots, payload),
+            arena: arena.unwrap_or_else(|| Arena::new(config.tx_slots, payload())),
             routes: Vec::new(),
             queue: Vec::with_capacity(config.batch),
             trains: Vec::with_capacity(config.batch),
@@ -183,6 +189,19 @@ impl Udp {
     /// A connected socket for a new route, while there are not too many; without one, frames go through the main socket.
     fn open_line(&self, to: SocketAddr) -> Option<OwnedFd> {
         (self.connect && self.routes.len() < MAX_LINES).then(|| sys::open_line(self.local, to).ok()).flatten()
+    }
+
+    /// Looks at a route's path again.
+    pub(crate) fn recheck(&mut self, route: RouteId) {
+        if let Ok(limit) = self.path_limit(self.routes[route.0 as usize].to) {
+            self.set_limit(route.0, limit);
+        }
+    }
+
+    /// Whether frames wait for the flush.
+    #[inline]
+    pub(crate) fn has_queued(&self) -> bool {
+        !self.queue.is_empty()
     }
 
     /// Puts a route among those with something to tell.

@@ -29,7 +29,7 @@ fn frame_limit(mtu: usize, ip: IpAddr) -> usize {
 }
 
 /// The size of slots when nobody chose one.
-pub(super) fn slot_payload(local: IpAddr) -> usize {
+pub(crate) fn slot_payload(local: IpAddr) -> usize {
     let mtu = if local.is_unspecified() {
         ETHERNET_MTU
     } else if local.is_loopback() {

@@ -1,0 +1,201 @@
+//! A route netlink socket: requests with their answers, and news of what changes.
+
+use std::io;
+use std::mem::size_of;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr;
+
+use rustix::io::Errno;
+
+use super::last_errno;
+
+/// Bytes of a message's header, and what every message is padded to.
+const HEADER: usize = 16;
+const ALIGN: usize = 4;
+/// Room for one read: the kernel never sends more at once.
+const BUFFER: usize = 64 << 10;
+/// Reads for one answer, at most.
+const READS_MAX: usize = 1_024;
+
+const MSG_ERROR: u16 = 2;
+const MSG_DONE: u16 = 3;
+const FLAG_REQUEST: u16 = 1;
+/// All there is of the kind.
+pub(crate) const FLAG_DUMP: u16 = 0x300;
+
+/// A socket to ask the kernel about links, addresses, routes and neighbours.
+#[derive(Debug)]
+pub(crate) struct Netlink {
+    fd: OwnedFd,
+    sequence: u32,
+    buffer: Box<[u8]>,
+}
+
+impl Netlink {
+    /// Opens a socket that also hears news of these groups; none for questions only.
+    pub(crate) fn open(groups: u32) -> Result<Netlink, Errno> {
+        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        // SAFETY: the call takes no pointers; a descriptor that it returns is ours alone.
+        let fd = unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) };
+        if fd < 0 {
+            return Err(last_errno());
+        }
+        // SAFETY: fresh from the kernel, and owned by nobody else.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        // SAFETY: `sockaddr_nl` is made of integers, for which zero is a value.
+        let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
+        address.nl_family = libc::AF_NETLINK as libc::sa_family_t;
+        address.nl_groups = groups;
+        let len = size_of::<libc::sockaddr_nl>() as libc::socklen_t;
+        // SAFETY: the pointer is to a live sockaddr_nl of the length given; the kernel only reads it.
+        if unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), len) } != 0 {
+            return Err(last_errno());
+        }
+        Ok(Netlink { fd, sequence: 0, buffer: vec![0; BUFFER].into_boxed_slice() })
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Asks, and hands each message of the answer to `take`: its kind and its body.
+    pub(crate) fn ask(
+        &mut self,
+        kind: u16,
+        flags: u16,
+        body: &[u8],
+        mut take: impl FnMut(u16, &[u8]),
+    ) -> io::Result<()> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let sequence = self.sequence;
+        let mut request = Vec::with_capacity(HEADER + body.len());
+        request.extend(((HEADER + body.len()) as u32).to_ne_bytes());
+        request.extend(kind.to_ne_bytes());
+        request.extend((FLAG_REQUEST | flags).to_ne_bytes());
+        request.extend(sequence.to_ne_bytes());
+        request.extend(0u32.to_ne_bytes());
+        request.extend(body);
+        // SAFETY: the pointer is to as many live bytes as the length says; the kernel only reads them.
+        let sent = unsafe { libc::send(self.fd.as_raw_fd(), request.as_ptr().cast(), request.len(), 0) };
+        if sent < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        for _ in 0..READS_MAX {
+            // The kernel answers within the call that asks, so an empty queue means that there is no more.
+            let len = self.read()?;
+            for message in messages(&self.buffer[..len]) {
+                if message.sequence != sequence {
+                    continue;
+                }
+                match message.kind {
+                    MSG_DONE => return Ok(()),
+                    MSG_ERROR => return error_of(message.body),
+                    kind => take(kind, message.body),
+                }
+                if flags & FLAG_DUMP == 0 {
+                    return Ok(());
+                }
+            }
+        }
+        Err(io::Error::from(io::ErrorKind::InvalidData))
+    }
+
+    /// Hands on what was heard. False if some was lost for want of room.
+    pub(crate) fn hear(&mut self, mut take: impl FnMut(u16, &[u8])) -> bool {
+        let mut whole = true;
+        for _ in 0..READS_MAX {
+            match self.read() {
+                Ok(len) => messages(&self.buffer[..len]).for_each(|m| take(m.kind, m.body)),
+                Err(Errno::AGAIN) => break,
+                // The rest can still be read.
+                Err(_) => whole = false,
+            }
+        }
+        whole
+    }
+
+    fn read(&mut self) -> Result<usize, Errno> {
+        let (at, len) = (self.buffer.as_mut_ptr(), self.buffer.len());
+        // SAFETY: the kernel writes at most `len` bytes to the buffer, which has as many.
+        let got = unsafe { libc::recv(self.fd.as_raw_fd(), at.cast(), len, libc::MSG_DONTWAIT) };
+        usize::try_from(got).map_err(|_| last_errno())
+    }
+}
+
+struct Message<'a> {
+    kind: u16,
+    sequence: u32,
+    body: &'a [u8],
+}
+
+/// The messages of one read, as far as they are well-formed.
+fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Message<'_>> {
+    std::iter::from_fn(move || {
+        let len = u32_at(bytes, 0)? as usize;
+        let message = bytes.get(..len).filter(|_| len >= HEADER)?;
+        bytes = bytes.get(len.next_multiple_of(ALIGN)..).unwrap_or_default();
+        Some(Message { kind: u16_at(message, 4)?, sequence: u32_at(message, 8)?, body: &message[HEADER..] })
+    })
+}
+
+fn error_of(body: &[u8]) -> io::Result<()> {
+    match u32_at(body, 0).map_or(-1, u32::cast_signed) {
+        0 => Ok(()),
+        errno => Err(io::Error::from_raw_os_error(-errno)),
+    }
+}
+
+/// The attributes behind a body's fixed part: kind and value.
+pub(crate) fn attributes(body: &[u8], fixed: usize) -> impl Iterator<Item = (u16, &[u8])> {
+    let mut rest = body.get(fixed..).unwrap_or_default();
+    std::iter::from_fn(move || {
+        let len = u16_at(rest, 0)? as usize;
+        let attribute = rest.get(..len).filter(|_| len >= 4)?;
+        rest = rest.get(len.next_multiple_of(ALIGN)..).unwrap_or_default();
+        // The two high bits say that the value is nested, or in network order.
+        Some((u16_at(attribute, 2)? & 0x3fff, &attribute[4..]))
+    })
+}
+
+/// Adds an attribute to a body.
+pub(crate) fn add_attribute(body: &mut Vec<u8>, kind: u16, value: &[u8]) {
+    body.extend(((4 + value.len()) as u16).to_ne_bytes());
+    body.extend(kind.to_ne_bytes());
+    body.extend(value);
+    body.resize(body.len().next_multiple_of(ALIGN), 0);
+}
+
+pub(crate) fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    bytes.get(at..)?.first_chunk().map(|b| u16::from_ne_bytes(*b))
+}
+
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..)?.first_chunk().map(|b| u32::from_ne_bytes(*b))
+}
+
+/// The driver of an interface, by name; `None` where it does not tell.
+pub(crate) fn driver(interface: &str) -> Option<String> {
+    /// From `linux/ethtool.h`.
+    const ETHTOOL_GDRVINFO: u32 = 3;
+    const SIOCETHTOOL: libc::c_ulong = 0x8946;
+    #[repr(C)]
+    struct DriverInfo {
+        command: u32,
+        driver: [u8; 32],
+        rest: [u8; 160],
+    }
+    let socket =
+        rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None).ok()?;
+    let mut info = DriverInfo { command: ETHTOOL_GDRVINFO, driver: [0; 32], rest: [0; 160] };
+    // SAFETY: `ifreq` is made of integers and unions of integers and pointers, for which zero is a value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    let room = request.ifr_name.len() - 1;
+    for (to, from) in request.ifr_name[..room].iter_mut().zip(interface.bytes()) {
+        *to = from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_data = (&raw mut info).cast();
+    // SAFETY: the request has a name ended by zero and a pointer to a live `ethtool_drvinfo`, which the kernel writes.
+    let done = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, ptr::from_mut(&mut request)) };
+    let name = info.driver.split(|b| *b == 0).next().unwrap_or_default();
+    (done == 0).then(|| String::from_utf8_lossy(name).into_owned())
+}

@@ -1,0 +1,262 @@
+//! The memory that AF_XDP sends from and receives into: one mapping, pinned by the kernel.
+//!
+//! The front belongs to arenas, which send from it; the rest is chunks that frames arrive in. A chunk has one owner at a time, shown by
+//! a token ([`Chunk`]) that can be neither copied nor made up: the fill ring, the kernel, or a batch that reads from it.
+
+use std::io;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tautline_mem::Arena;
+
+/// What a huge page holds on the machines that this is made for; others get ordinary pages.
+const HUGE_PAGE: usize = 2 << 20;
+
+/// The mapping, and the chunks that came back from batches that were dropped or cleared elsewhere.
+#[derive(Debug)]
+pub(crate) struct Umem {
+    base: NonNull<u8>,
+    len: usize,
+    chunk: usize,
+    /// Where the chunks to receive into begin.
+    chunks_at: usize,
+    huge: bool,
+    returned: Mutex<Vec<Chunk>>,
+    any_returned: AtomicBool,
+}
+
+// SAFETY: the pointer is to a mapping that lives as long as this value; bytes are reached only through tokens and arenas, which
+// are exclusive by themselves.
+unsafe impl Send for Umem {}
+// SAFETY: as above; what is shared through `&Umem` is behind a mutex and an atomic.
+unsafe impl Sync for Umem {}
+
+/// A chunk to receive into; whoever has it may read and write its bytes.
+#[derive(Debug)]
+pub(crate) struct Chunk(u32);
+
+/// How the memory is divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Layout {
+    /// Bytes of a chunk, as the kernel counts: 2,048 or 4,096.
+    pub chunk: usize,
+    /// Chunks that a slot of the arenas takes.
+    pub slot_chunks: usize,
+    /// Slots to send from.
+    pub slots: usize,
+    /// Slots for copies of frames that cannot go from where they are.
+    pub copies: usize,
+    /// Chunks to receive into.
+    pub chunks: usize,
+}
+
+impl Layout {
+    pub(crate) fn stride(self) -> usize {
+        self.chunk * self.slot_chunks
+    }
+
+    fn chunks_at(self) -> usize {
+        self.stride() * (self.slots + self.copies)
+    }
+
+    pub(crate) fn len(self) -> usize {
+        self.chunks_at() + self.chunk * self.chunks
+    }
+}
+
+impl Umem {
+    /// Maps memory of this layout, of huge pages if the system has some to spare, and the arenas in it: slots, then copies.
+    pub(crate) fn new(layout: Layout, payload: usize) -> io::Result<(Arc<Umem>, [Arena; 2], Vec<Chunk>)> {
+        let whole = layout.len().next_multiple_of(HUGE_PAGE);
+        let (base, len, huge) = match map(whole, libc::MAP_HUGETLB) {
+            Ok(base) => (base, whole, true),
+            Err(_) => (map(layout.len(), 0)?, layout.len(), false),
+        };
+        let umem = Arc::new(Umem {
+            base,
+            len,
+            chunk: layout.chunk,
+            chunks_at: layout.chunks_at(),
+            huge,
+            // Never more than there are chunks, so giving back allocates nothing.
+            returned: Mutex::new(Vec::with_capacity(layout.chunks)),
+            any_returned: AtomicBool::new(false),
+        });
+        // SAFETY: a range of pages that were mapped above; it only keeps them out of forked children, for whom pinned pages would be copied.
+        unsafe { libc::madvise(base.as_ptr().cast(), len, libc::MADV_DONTFORK) };
+        let arena = |from: usize, count: usize| {
+            // SAFETY: the slots lie in front of the chunks, hence within the mapping.
+            let start = unsafe { base.add(from * layout.stride()) };
+            let bytes = NonNull::slice_from_raw_parts(start, count * layout.stride());
+            // SAFETY: zeroed pages that live as long as `umem`; the two ranges are apart from each other and from all chunks, and the
+            // kernel reads only what it was told to send.
+            unsafe { Arena::over(bytes, umem.clone(), count, layout.stride(), payload) }
+        };
+        let arenas = [arena(0, layout.slots), arena(layout.slots, layout.copies)];
+        Ok((umem, arenas, (0..layout.chunks as u32).map(Chunk).collect()))
+    }
+
+    pub(crate) fn address(&self) -> u64 {
+        self.base.as_ptr().addr() as u64
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn chunk_len(&self) -> usize {
+        self.chunk
+    }
+
+    pub(crate) fn is_huge(&self) -> bool {
+        self.huge
+    }
+
+    /// Where a chunk begins, as descriptors count.
+    #[inline]
+    pub(super) fn place(&self, chunk: &Chunk) -> u64 {
+        (self.chunks_at + chunk.0 as usize * self.chunk) as u64
+    }
+
+    /// The chunk that an address from the kernel lies in. Only for addresses that the kernel has just handed over: that is what makes the token true.
+    #[inline]
+    pub(super) fn chunk_at(&self, address: u64) -> Option<Chunk> {
+        let offset = usize::try_from(address).ok()?.checked_sub(self.chunks_at)?;
+        (self.chunks_at + offset < self.len).then_some(Chunk((offset / self.chunk) as u32))
+    }
+
+    /// Chunks that came back by themselves.
+    #[inline]
+    pub(crate) fn take_returned(&self, mut take: impl FnMut(Chunk)) {
+        if self.any_returned.load(Ordering::Relaxed) {
+            self.any_returned.store(false, Ordering::Relaxed);
+            self.returned.lock().unwrap_or_else(PoisonError::into_inner).drain(..).for_each(&mut take);
+        }
+    }
+
+    #[cold]
+    fn give_back(&self, chunks: impl Iterator<Item = Chunk>) {
+        self.returned.lock().unwrap_or_else(PoisonError::into_inner).extend(chunks);
+        self.any_returned.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Umem {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made in `new`, and whoever had a part of it held this value alive.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+fn map(len: usize, flags: libc::c_int) -> io::Result<NonNull<u8>> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE | flags;
+    // SAFETY: a new anonymous mapping at a place of the kernel's choice.
+    let at = unsafe { libc::mmap(ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+    if at == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    NonNull::new(at.cast()).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))
+}
+
+/// What arrived in a chunk.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    pub(super) chunk: Chunk,
+    /// From the start of the mapping; the bytes lie within the chunk.
+    pub(super) start: usize,
+    pub(super) len: usize,
+    /// The frame goes on in the next chunk.
+    pub(crate) more: bool,
+}
+
+impl Taken {
+    /// The bytes.
+    #[inline]
+    pub(crate) fn bytes<'a>(&'a self, umem: &'a Umem) -> &'a [u8] {
+        assert!(self.start + self.len <= umem.len);
+        // SAFETY: the range lies within the chunk, whose token this value has: nobody else touches it meanwhile.
+        unsafe { std::slice::from_raw_parts(umem.base.as_ptr().add(self.start), self.len) }
+    }
+
+    pub(crate) fn into_chunk(self) -> Chunk {
+        self.chunk
+    }
+}
+
+/// Frames that a batch has in place: the chunks are the batch's until it is cleared, filled again or dropped.
+#[derive(Debug, Default)]
+pub(crate) struct Loans {
+    umem: Option<Arc<Umem>>,
+    frames: Vec<Taken>,
+}
+
+impl Loans {
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+
+    /// Part of a frame.
+    ///
+    /// # Panics
+    /// If there is no such frame or it is not that long.
+    #[inline]
+    pub(crate) fn bytes(&self, frame: usize, start: usize, len: usize) -> &[u8] {
+        match &self.umem {
+            Some(umem) => &self.frames[frame].bytes(umem)[start..][..len],
+            None => panic!("no frame is lent"),
+        }
+    }
+
+    /// Part of a frame, to write.
+    ///
+    /// # Panics
+    /// If there is no such frame or it is not that long.
+    #[inline]
+    pub(crate) fn bytes_mut(&mut self, frame: usize, start: usize, len: usize) -> &mut [u8] {
+        let (Some(umem), frame) = (&self.umem, &mut self.frames[frame]) else { panic!("no frame is lent") };
+        // SAFETY: the range lies within the chunk, whose token is borrowed exclusively.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(umem.base.as_ptr().add(frame.start), frame.len) };
+        &mut bytes[start..][..len]
+    }
+
+    /// Lends a frame, less what is before `from` and behind `to`; returns its number. All frames of a batch are of one memory.
+    ///
+    /// # Panics
+    /// If frames of another memory are lent, or the frame is not that long.
+    #[inline]
+    pub(crate) fn lend(&mut self, umem: &Arc<Umem>, mut frame: Taken, from: usize, to: usize) -> usize {
+        assert!(from <= to && to <= frame.len);
+        (frame.start, frame.len) = (frame.start + from, to - from);
+        if !self.umem.as_ref().is_some_and(|mine| Arc::ptr_eq(mine, umem)) {
+            assert!(self.frames.is_empty(), "a batch holds frames of one device");
+            self.umem = Some(umem.clone());
+        }
+        self.frames.push(frame);
+        self.frames.len() - 1
+    }
+
+    /// Takes back what was lent from this memory.
+    #[inline]
+    pub(crate) fn take_back(&mut self, umem: &Arc<Umem>, take: impl FnMut(Chunk)) {
+        if self.umem.as_ref().is_some_and(|mine| Arc::ptr_eq(mine, umem)) {
+            self.frames.drain(..).map(Taken::into_chunk).for_each(take);
+        } else {
+            self.clear();
+        }
+    }
+
+    /// Gives everything back; its device will find it.
+    pub(crate) fn clear(&mut self) {
+        if let Some(umem) = self.umem.as_ref().filter(|_| !self.frames.is_empty()) {
+            umem.give_back(self.frames.drain(..).map(Taken::into_chunk));
+        }
+    }
+}
+
+impl Drop for Loans {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}

@@ -1,0 +1,423 @@
+//! AF_XDP sockets: their options, their four rings, their doorbells.
+
+use std::mem::size_of;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::io::Errno;
+
+use super::last_errno;
+use super::umem::{Chunk, Taken, Umem};
+
+/// From `linux/if_xdp.h` of Linux 6.17: how many frames one `sendto` may take from the ring in copy mode.
+const XDP_MAX_TX_SKB_BUDGET: libc::c_int = 9;
+/// From `asm-generic/socket.h`; `libc` has no name for them on every target.
+const SO_PREFER_BUSY_POLL: libc::c_int = 69;
+const SO_BUSY_POLL_BUDGET: libc::c_int = 70;
+
+/// What a socket is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct XskOptions {
+    pub ifindex: u32,
+    pub queue: u32,
+    /// Insist on zero copy, or on copies.
+    pub zero_copy: bool,
+    /// Frames may lie in several chunks.
+    pub multi_buffer: bool,
+    /// Entries of the rx and fill rings, and of the tx and completion rings: powers of two.
+    pub rx: u32,
+    pub tx: u32,
+}
+
+/// A bound socket.
+#[derive(Debug)]
+pub(crate) struct Xsk {
+    fd: OwnedFd,
+    umem: Arc<Umem>,
+    fill: Ring<u64>,
+    completion: Ring<u64>,
+    rx: Ring<libc::xdp_desc>,
+    tx: Ring<libc::xdp_desc>,
+}
+
+/// What the kernel counted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct XskStatistics {
+    /// Frames that found no room: no chunk to receive into, or no entry.
+    pub overflows: u64,
+}
+
+impl Xsk {
+    /// Opens a socket on one queue of an interface.
+    pub(crate) fn open(umem: &Arc<Umem>, options: XskOptions) -> Result<Xsk, Errno> {
+        // SAFETY: the call takes no pointers; a descriptor that it returns is ours alone.
+        let fd = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+        if fd < 0 {
+            return Err(last_errno());
+        }
+        // SAFETY: fresh from the kernel, and owned by nobody else.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let reg = UmemReg {
+            addr: umem.address(),
+            len: umem.len() as u64,
+            chunk_size: umem.chunk_len() as u32,
+            headroom: 0,
+            flags: 0,
+            tx_metadata_len: 0,
+        };
+        set(&fd, libc::SOL_XDP, libc::XDP_UMEM_REG, &reg)?;
+        set(&fd, libc::SOL_XDP, libc::XDP_UMEM_FILL_RING, &options.rx)?;
+        set(&fd, libc::SOL_XDP, libc::XDP_UMEM_COMPLETION_RING, &options.tx)?;
+        set(&fd, libc::SOL_XDP, libc::XDP_RX_RING, &options.rx)?;
+        set(&fd, libc::SOL_XDP, libc::XDP_TX_RING, &options.tx)?;
+        // Kernels before 6.17 take 32 frames at a time, and are asked again.
+        let _ = set(&fd, libc::SOL_XDP, XDP_MAX_TX_SKB_BUDGET, &options.tx);
+        // Many frames may be on their way through the kernel at once; refused without the privilege, which only slows large bursts.
+        let _ = set(&fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &(4 << 20));
+        let at: libc::xdp_mmap_offsets = get(&fd, libc::XDP_MMAP_OFFSETS)?;
+        let fill = Ring::map(&fd, at.fr, options.rx, libc::XDP_UMEM_PGOFF_FILL_RING as libc::off_t)?;
+        let completion =
+            Ring::map(&fd, at.cr, options.tx, libc::XDP_UMEM_PGOFF_COMPLETION_RING as libc::off_t)?;
+        let rx = Ring::map(&fd, at.rx, options.rx, libc::XDP_PGOFF_RX_RING)?;
+        let tx = Ring::map(&fd, at.tx, options.tx, libc::XDP_PGOFF_TX_RING)?;
+        let socket = Xsk { fd, umem: umem.clone(), fill, completion, rx, tx };
+        socket.bind(options)?;
+        Ok(socket)
+    }
+
+    fn bind(&self, options: XskOptions) -> Result<(), Errno> {
+        let mode = if options.zero_copy { libc::XDP_ZEROCOPY } else { libc::XDP_COPY };
+        let sg = if options.multi_buffer { libc::XDP_USE_SG } else { 0 };
+        let address = libc::sockaddr_xdp {
+            sxdp_family: libc::AF_XDP as u16,
+            sxdp_flags: mode | sg | libc::XDP_USE_NEED_WAKEUP,
+            sxdp_ifindex: options.ifindex,
+            sxdp_queue_id: options.queue,
+            sxdp_shared_umem_fd: 0,
+        };
+        // SAFETY: the pointer is to a live sockaddr_xdp of the length given; the kernel only reads it.
+        let done = unsafe {
+            libc::bind(
+                self.fd.as_raw_fd(),
+                (&raw const address).cast(),
+                size_of::<libc::sockaddr_xdp>() as u32,
+            )
+        };
+        if done == 0 { Ok(()) } else { Err(last_errno()) }
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Whether the kernel says that it copies nothing.
+    pub(crate) fn is_zero_copy(&self) -> bool {
+        get::<libc::xdp_options>(&self.fd, libc::XDP_OPTIONS)
+            .is_ok_and(|options| options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0)
+    }
+
+    /// Lets the caller of [`Xsk::knock`] drive the card.
+    pub(crate) fn prefer_busy_poll(&self, time_us: u32, budget: u32) -> Result<(), Errno> {
+        set(&self.fd, libc::SOL_SOCKET, SO_PREFER_BUSY_POLL, &1u32)?;
+        set(&self.fd, libc::SOL_SOCKET, libc::SO_BUSY_POLL, &time_us)?;
+        set(&self.fd, libc::SOL_SOCKET, SO_BUSY_POLL_BUDGET, &budget)
+    }
+
+    /// Gives a chunk to the kernel, to be seen with the next [`Xsk::submit_chunks`]. There are never more chunks than entries.
+    #[inline]
+    #[expect(clippy::needless_pass_by_value, reason = "the token is used up: the chunk is the kernel's now")]
+    pub(crate) fn fill(&mut self, chunk: Chunk) {
+        let place = self.umem.place(&chunk);
+        self.fill.write(place);
+    }
+
+    #[inline]
+    pub(crate) fn submit_chunks(&mut self) {
+        self.fill.submit();
+    }
+
+    /// Whether the driver sleeps until it is told of new chunks.
+    #[inline]
+    pub(crate) fn wants_knock(&self) -> bool {
+        self.fill.needs_wakeup()
+    }
+
+    /// Wakes the driver's receiving side, or polls the card for us.
+    pub(crate) fn knock(&self) {
+        // SAFETY: a receive without a buffer; nothing is written.
+        unsafe {
+            libc::recvfrom(
+                self.fd.as_raw_fd(),
+                ptr::null_mut(),
+                0,
+                libc::MSG_DONTWAIT,
+                ptr::null_mut(),
+                ptr::null_mut(),
+            )
+        };
+    }
+
+    /// The next frame, or part of one, that has arrived. What lies outside of all chunks is passed over: the kernel never says so.
+    #[inline]
+    pub(crate) fn take(&mut self) -> Option<Taken> {
+        loop {
+            let desc = self.rx.read()?;
+            if let Some(chunk) = self.umem.chunk_at(desc.addr) {
+                let begin = self.umem.place(&chunk);
+                let room = begin + self.umem.chunk_len() as u64 - desc.addr;
+                return Some(Taken {
+                    chunk,
+                    start: desc.addr as usize,
+                    len: u64::from(desc.len).min(room) as usize,
+                    more: desc.options & libc::XDP_PKT_CONTD != 0,
+                });
+            }
+        }
+    }
+
+    /// Whether something has arrived, by a look at memory.
+    #[inline]
+    pub(crate) fn has_some(&mut self) -> bool {
+        self.rx.available() > 0
+    }
+
+    /// What was taken may be overwritten.
+    #[inline]
+    pub(crate) fn finish_taking(&mut self) {
+        self.rx.release();
+    }
+
+    /// Whether so many descriptors may be pushed now.
+    #[inline]
+    pub(crate) fn has_room(&mut self, descriptors: u32) -> bool {
+        self.tx.has_room(descriptors)
+    }
+
+    /// Queues bytes, from `address` in the memory; to be seen with the next [`Xsk::submit`]. There must be room.
+    #[inline]
+    pub(crate) fn push(&mut self, address: u64, len: u32, more: bool) {
+        let options = if more { libc::XDP_PKT_CONTD } else { 0 };
+        self.tx.write(libc::xdp_desc { addr: address, len, options });
+    }
+
+    #[inline]
+    pub(crate) fn submit(&mut self) {
+        self.tx.submit();
+    }
+
+    /// Descriptors that the kernel has not looked at yet.
+    #[inline]
+    pub(crate) fn unseen(&mut self) -> u32 {
+        self.tx.unseen()
+    }
+
+    #[inline]
+    pub(crate) fn wants_kick(&self) -> bool {
+        self.tx.needs_wakeup()
+    }
+
+    /// The doorbell: makes the kernel send what was submitted.
+    #[inline]
+    pub(crate) fn kick(&self) -> Result<(), Errno> {
+        // SAFETY: a send without a buffer or an address; nothing is read.
+        let done =
+            unsafe { libc::sendto(self.fd.as_raw_fd(), ptr::null(), 0, libc::MSG_DONTWAIT, ptr::null(), 0) };
+        if done >= 0 { Ok(()) } else { Err(last_errno()) }
+    }
+
+    /// The next address whose bytes the kernel is done with.
+    #[inline]
+    pub(crate) fn completed(&mut self) -> Option<u64> {
+        self.completion.read()
+    }
+
+    #[inline]
+    pub(crate) fn finish_completed(&mut self) {
+        self.completion.release();
+    }
+
+    pub(crate) fn statistics(&self) -> XskStatistics {
+        get::<Statistics>(&self.fd, libc::XDP_STATISTICS).map_or(XskStatistics::default(), |s| {
+            XskStatistics { overflows: s.rx_dropped + s.rx_ring_full + s.rx_fill_ring_empty_descs }
+        })
+    }
+}
+
+/// `xdp_umem_reg` of Linux 6.8; older kernels take the beginning.
+#[repr(C)]
+struct UmemReg {
+    addr: u64,
+    len: u64,
+    chunk_size: u32,
+    headroom: u32,
+    flags: u32,
+    tx_metadata_len: u32,
+}
+
+/// `xdp_statistics` of Linux 5.9.
+#[repr(C)]
+struct Statistics {
+    rx_dropped: u64,
+    rx_invalid_descs: u64,
+    tx_invalid_descs: u64,
+    rx_ring_full: u64,
+    rx_fill_ring_empty_descs: u64,
+    tx_ring_empty_descs: u64,
+}
+
+fn set<T>(fd: &OwnedFd, level: libc::c_int, name: libc::c_int, value: &T) -> Result<(), Errno> {
+    let len = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the pointer is to a live value of the length given; the kernel only reads it.
+    let done = unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, ptr::from_ref(value).cast(), len) };
+    if done == 0 { Ok(()) } else { Err(last_errno()) }
+}
+
+/// Values for which `get` may be used: any bytes are a value.
+trait Plain: Sized {}
+impl Plain for libc::xdp_mmap_offsets {}
+impl Plain for libc::xdp_options {}
+impl Plain for Statistics {}
+
+fn get<T: Plain>(fd: &OwnedFd, name: libc::c_int) -> Result<T, Errno> {
+    // SAFETY: integers only, for which zero is a value.
+    let mut value: T = unsafe { std::mem::zeroed() };
+    let mut len = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes to the value, which has as many.
+    let done = unsafe {
+        libc::getsockopt(fd.as_raw_fd(), libc::SOL_XDP, name, (&raw mut value).cast(), &raw mut len)
+    };
+    if done == 0 { Ok(value) } else { Err(last_errno()) }
+}
+
+/// One of the four rings, seen from this side. The kernel is the other side; which of the two words is ours follows from which methods are called.
+#[derive(Debug)]
+struct Ring<T> {
+    map: NonNull<u8>,
+    map_len: usize,
+    producer: NonNull<AtomicU32>,
+    consumer: NonNull<AtomicU32>,
+    flags: NonNull<AtomicU32>,
+    entries: NonNull<T>,
+    mask: u32,
+    /// Our own word, ahead of what the kernel has been shown.
+    ours: u32,
+    /// The kernel's word when it was last looked at.
+    theirs: u32,
+}
+
+// SAFETY: the pointers are to a mapping of the socket that this value alone uses; the kernel does not mind from which thread.
+unsafe impl<T: Send> Send for Ring<T> {}
+
+impl<T: Copy> Ring<T> {
+    fn map(
+        fd: &OwnedFd,
+        at: libc::xdp_ring_offset,
+        count: u32,
+        offset: libc::off_t,
+    ) -> Result<Ring<T>, Errno> {
+        assert!(count.is_power_of_two());
+        let len = at.desc as usize + count as usize * size_of::<T>();
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
+        // SAFETY: a new mapping of this socket's ring, at a place of the kernel's choice.
+        let map = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, fd.as_raw_fd(), offset) };
+        if map == libc::MAP_FAILED {
+            return Err(last_errno());
+        }
+        let map = NonNull::new(map.cast::<u8>()).ok_or(Errno::NOMEM)?;
+        // SAFETY: (all four) the kernel says where in the mapping its words and entries lie; they are aligned to their size.
+        let at_word = |offset: u64| unsafe { map.add(offset as usize) }.cast::<AtomicU32>();
+        Ok(Ring {
+            producer: at_word(at.producer),
+            consumer: at_word(at.consumer),
+            flags: at_word(at.flags),
+            // SAFETY: as above.
+            entries: unsafe { map.add(at.desc as usize) }.cast(),
+            map,
+            map_len: len,
+            mask: count - 1,
+            ours: 0,
+            theirs: 0,
+        })
+    }
+
+    #[inline]
+    fn word(at: &NonNull<AtomicU32>) -> &AtomicU32 {
+        // SAFETY: it points into the mapping, which lives as long as the ring that the pointer is borrowed from.
+        unsafe { at.as_ref() }
+    }
+
+    #[inline]
+    fn needs_wakeup(&self) -> bool {
+        Self::word(&self.flags).load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
+    }
+
+    /// Producing: whether so many entries may be written.
+    #[inline]
+    fn has_room(&mut self, entries: u32) -> bool {
+        if self.ours.wrapping_sub(self.theirs) + entries <= self.mask + 1 {
+            return true;
+        }
+        self.theirs = Self::word(&self.consumer).load(Ordering::Acquire);
+        self.ours.wrapping_sub(self.theirs) + entries <= self.mask + 1
+    }
+
+    /// Producing: entries that the kernel has not taken.
+    #[inline]
+    fn unseen(&mut self) -> u32 {
+        self.theirs = Self::word(&self.consumer).load(Ordering::Acquire);
+        Self::word(&self.producer).load(Ordering::Relaxed).wrapping_sub(self.theirs)
+    }
+
+    /// Producing: writes the next entry. There must be room.
+    #[inline]
+    fn write(&mut self, entry: T) {
+        // SAFETY: masked, so within the ring; the kernel does not look at it before the word says so.
+        unsafe { self.entries.add((self.ours & self.mask) as usize).write(entry) };
+        self.ours = self.ours.wrapping_add(1);
+    }
+
+    /// Producing: shows what was written.
+    #[inline]
+    fn submit(&mut self) {
+        Self::word(&self.producer).store(self.ours, Ordering::Release);
+    }
+
+    /// Consuming: entries that may be read.
+    #[inline]
+    fn available(&mut self) -> u32 {
+        let known = self.theirs.wrapping_sub(self.ours);
+        if known > 0 {
+            return known;
+        }
+        self.theirs = Self::word(&self.producer).load(Ordering::Acquire);
+        self.theirs.wrapping_sub(self.ours)
+    }
+
+    /// Consuming: the next entry.
+    #[inline]
+    fn read(&mut self) -> Option<T> {
+        if self.available() == 0 {
+            return None;
+        }
+        // SAFETY: masked, so within the ring; the kernel wrote it before it moved its word, and leaves it until ours moves.
+        let entry = unsafe { self.entries.add((self.ours & self.mask) as usize).read() };
+        self.ours = self.ours.wrapping_add(1);
+        Some(entry)
+    }
+
+    /// Consuming: what was read may be overwritten.
+    #[inline]
+    fn release(&mut self) {
+        Self::word(&self.consumer).store(self.ours, Ordering::Release);
+    }
+}
+
+impl<T> Drop for Ring<T> {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `map`, unmapped once, and nothing refers to it any more.
+        unsafe { libc::munmap(self.map.as_ptr().cast(), self.map_len) };
+    }
+}

@@ -1,0 +1,259 @@
+//! Who is where: the kernel's own tables of links, addresses, routes and neighbours, asked once and then kept up to date by its news.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::headers::Mac;
+use crate::sys::netlink::{self, FLAG_DUMP, Netlink, add_attribute, attributes, u16_at, u32_at};
+
+/// What a link is, as far as it matters here.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub(crate) struct Link {
+    pub index: u32,
+    pub name: String,
+    /// Up, and with something at the other end.
+    pub running: bool,
+    pub loopback: bool,
+    pub mtu: usize,
+    pub mac: Mac,
+    /// The link below this one, and its tag there, if this is a VLAN.
+    pub below: Option<u32>,
+    pub vlan: Option<u16>,
+    /// Queues that frames arrive by.
+    pub queues: u32,
+    /// Numbers of attached XDP programs.
+    pub programs: Vec<u32>,
+}
+
+/// The first hop towards a destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Hop {
+    /// The interface that it leaves by; zero for none.
+    pub interface: u32,
+    /// The neighbour to hand it to.
+    pub neighbour: IpAddr,
+    /// It is for this very host.
+    pub local: bool,
+}
+
+/// A neighbour's hardware address, or that it is not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Neighbour {
+    pub interface: u32,
+    pub ip: IpAddr,
+    pub mac: Option<Mac>,
+}
+
+/// Something changed in the kernel's tables.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum News {
+    Neighbour(Neighbour),
+    Link(Link),
+    LinkGone(u32),
+    /// A route or an address; where things lead must be asked again.
+    Routes,
+}
+
+/// Groups whose news is heard: links, neighbours, addresses and routes.
+pub(crate) const GROUPS: u32 = (libc::RTMGRP_LINK
+    | libc::RTMGRP_NEIGH
+    | libc::RTMGRP_IPV4_IFADDR
+    | libc::RTMGRP_IPV6_IFADDR
+    | libc::RTMGRP_IPV4_ROUTE
+    | libc::RTMGRP_IPV6_ROUTE) as u32;
+
+// Bytes of the fixed parts of messages, and attributes that `libc` has no name for.
+const LINK_FIXED: usize = 16;
+const ADDRESS_FIXED: usize = 8;
+const ROUTE_FIXED: usize = 12;
+const NEIGHBOUR_FIXED: usize = 12;
+const IFA_ADDRESS: u16 = 1;
+const IFA_LOCAL: u16 = 2;
+const IFLA_NUM_RX_QUEUES: u16 = 32;
+const IFLA_INFO_KIND: u16 = 1;
+const IFLA_INFO_DATA: u16 = 2;
+const IFLA_VLAN_ID: u16 = 1;
+const IFLA_XDP_PROG_IDS: std::ops::RangeInclusive<u16> = 4..=7;
+const ROUTE_LOCAL: u8 = 2;
+const ROUTE_UNICAST: u8 = 1;
+/// States in which a neighbour's address may be used.
+const USABLE: u16 = libc::NUD_REACHABLE
+    | libc::NUD_STALE
+    | libc::NUD_DELAY
+    | libc::NUD_PROBE
+    | libc::NUD_NOARP
+    | libc::NUD_PERMANENT;
+
+fn family(ip: IpAddr) -> u8 {
+    if ip.is_ipv4() { libc::AF_INET as u8 } else { libc::AF_INET6 as u8 }
+}
+
+fn octets(ip: IpAddr) -> Vec<u8> {
+    match ip {
+        IpAddr::V4(ip) => ip.octets().to_vec(),
+        IpAddr::V6(ip) => ip.octets().to_vec(),
+    }
+}
+
+fn ip_of(bytes: &[u8]) -> Option<IpAddr> {
+    if let Ok(four) = <[u8; 4]>::try_from(bytes) {
+        return Some(Ipv4Addr::from(four).into());
+    }
+    <[u8; 16]>::try_from(bytes).ok().map(|all| Ipv6Addr::from(all).into())
+}
+
+/// The interface that has this very address.
+pub(crate) fn interface_of(netlink: &mut Netlink, ip: IpAddr) -> io::Result<Option<u32>> {
+    let body = [family(ip), 0, 0, 0, 0, 0, 0, 0];
+    let mut found = None;
+    netlink.ask(libc::RTM_GETADDR, FLAG_DUMP, &body, |_, body| {
+        let has = attributes(body, ADDRESS_FIXED)
+            .any(|(kind, value)| matches!(kind, IFA_ADDRESS | IFA_LOCAL) && ip_of(value) == Some(ip));
+        if has {
+            found = found.or(u32_at(body, 4));
+        }
+    })?;
+    Ok(found)
+}
+
+/// A link by number.
+pub(crate) fn link(netlink: &mut Netlink, index: u32) -> io::Result<Link> {
+    let mut body = vec![0; LINK_FIXED];
+    body[4..8].copy_from_slice(&index.to_ne_bytes());
+    let mut found = None;
+    netlink.ask(libc::RTM_GETLINK, 0, &body, |_, body| found = read_link(body))?;
+    found.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
+}
+
+/// All links.
+pub(crate) fn links(netlink: &mut Netlink) -> io::Result<Vec<Link>> {
+    let mut found = Vec::new();
+    netlink.ask(libc::RTM_GETLINK, FLAG_DUMP, &[0; LINK_FIXED], |_, body| found.extend(read_link(body)))?;
+    Ok(found)
+}
+
+/// Where packets between these addresses go first.
+pub(crate) fn route(netlink: &mut Netlink, from: IpAddr, to: IpAddr) -> io::Result<Hop> {
+    let bits = if to.is_ipv4() { 32 } else { 128 };
+    let mut body = vec![0; ROUTE_FIXED];
+    (body[0], body[1]) = (family(to), bits);
+    add_attribute(&mut body, libc::RTA_DST, &octets(to));
+    if !from.is_unspecified() {
+        body[2] = bits;
+        add_attribute(&mut body, libc::RTA_SRC, &octets(from));
+    }
+    let mut hop = None;
+    netlink.ask(libc::RTM_GETROUTE, 0, &body, |_, body| {
+        let kind = body.get(7).copied().unwrap_or(0);
+        let mut this = Hop { interface: 0, neighbour: to, local: kind == ROUTE_LOCAL };
+        for (kind, value) in attributes(body, ROUTE_FIXED) {
+            match kind {
+                libc::RTA_OIF => this.interface = u32_at(value, 0).unwrap_or(0),
+                libc::RTA_GATEWAY => this.neighbour = ip_of(value).unwrap_or(to),
+                _ => {}
+            }
+        }
+        hop = matches!(kind, ROUTE_LOCAL | ROUTE_UNICAST).then_some(this);
+    })?;
+    hop.ok_or_else(|| io::Error::from(io::ErrorKind::NetworkUnreachable))
+}
+
+/// A neighbour's hardware address, if the kernel knows it now.
+pub(crate) fn neighbour(netlink: &mut Netlink, interface: u32, ip: IpAddr) -> Option<Mac> {
+    let mut body = vec![0; NEIGHBOUR_FIXED];
+    body[0] = family(ip);
+    body[4..8].copy_from_slice(&interface.to_ne_bytes());
+    add_attribute(&mut body, libc::NDA_DST, &octets(ip));
+    let mut found = None;
+    let asked = netlink.ask(libc::RTM_GETNEIGH, 0, &body, |_, body| found = read_neighbour(body, false));
+    asked.ok().and(found).and_then(|neighbour| neighbour.mac)
+}
+
+/// All neighbours at an interface whose hardware addresses are known.
+pub(crate) fn neighbours(netlink: &mut Netlink, interface: u32) -> Vec<(Mac, IpAddr)> {
+    let mut found = Vec::new();
+    let asked = netlink.ask(libc::RTM_GETNEIGH, FLAG_DUMP, &[0; NEIGHBOUR_FIXED], |_, body| {
+        let this = read_neighbour(body, false).filter(|n| n.interface == interface);
+        found.extend(this.and_then(|n| n.mac.map(|mac| (mac, n.ip))));
+    });
+    if asked.is_err() {
+        found.clear();
+    }
+    found
+}
+
+/// What a message tells, if it matters.
+pub(crate) fn read_news(kind: u16, body: &[u8]) -> Option<News> {
+    match kind {
+        libc::RTM_NEWNEIGH => read_neighbour(body, false).map(News::Neighbour),
+        libc::RTM_DELNEIGH => read_neighbour(body, true).map(News::Neighbour),
+        libc::RTM_NEWLINK => read_link(body).map(News::Link),
+        // A bridge's port that goes is told in the same way, by another family.
+        libc::RTM_DELLINK if body.first() == Some(&0) => u32_at(body, 4).map(News::LinkGone),
+        libc::RTM_NEWROUTE | libc::RTM_DELROUTE | libc::RTM_NEWADDR | libc::RTM_DELADDR => Some(News::Routes),
+        _ => None,
+    }
+}
+
+fn read_neighbour(body: &[u8], gone: bool) -> Option<Neighbour> {
+    let interface = u32_at(body, 4)?;
+    let state = u16_at(body, 8)?;
+    let (mut ip, mut mac) = (None, None);
+    for (kind, value) in attributes(body, NEIGHBOUR_FIXED) {
+        match kind {
+            libc::NDA_DST => ip = ip_of(value),
+            libc::NDA_LLADDR => mac = <Mac>::try_from(value).ok(),
+            _ => {}
+        }
+    }
+    let mac = mac.filter(|_| !gone && state & USABLE != 0);
+    Some(Neighbour { interface, ip: ip?, mac })
+}
+
+fn read_link(body: &[u8]) -> Option<Link> {
+    const RUNNING: u32 = (libc::IFF_UP | libc::IFF_RUNNING) as u32;
+    let flags = u32_at(body, 8)?;
+    let mut link = Link {
+        index: u32_at(body, 4)?,
+        running: flags & RUNNING == RUNNING,
+        loopback: flags & libc::IFF_LOOPBACK as u32 != 0,
+        queues: 1,
+        ..Link::default()
+    };
+    for (kind, value) in attributes(body, LINK_FIXED) {
+        match kind {
+            libc::IFLA_IFNAME => {
+                let name = value.split(|b| *b == 0).next().unwrap_or_default();
+                link.name = String::from_utf8_lossy(name).into_owned();
+            }
+            libc::IFLA_MTU => link.mtu = u32_at(value, 0)? as usize,
+            libc::IFLA_ADDRESS => link.mac = <Mac>::try_from(value).unwrap_or_default(),
+            libc::IFLA_LINK => link.below = u32_at(value, 0),
+            IFLA_NUM_RX_QUEUES => link.queues = u32_at(value, 0)?.max(1),
+            libc::IFLA_LINKINFO => link.vlan = read_vlan(value),
+            libc::IFLA_XDP => {
+                let numbers = attributes(value, 0).filter(|(kind, _)| IFLA_XDP_PROG_IDS.contains(kind));
+                link.programs =
+                    numbers.filter_map(|(_, value)| u32_at(value, 0)).filter(|n| *n > 0).collect();
+                link.programs.dedup();
+            }
+            _ => {}
+        }
+    }
+    Some(link)
+}
+
+fn read_vlan(info: &[u8]) -> Option<u16> {
+    let of = |wanted| attributes(info, 0).find(|(kind, _)| *kind == wanted).map(|(_, value)| value);
+    if !of(IFLA_INFO_KIND)?.starts_with(b"vlan") {
+        return None;
+    }
+    attributes(of(IFLA_INFO_DATA)?, 0)
+        .find(|(kind, _)| *kind == IFLA_VLAN_ID)
+        .and_then(|(_, id)| u16_at(id, 0))
+}
+
+/// The driver of an interface, by name.
+pub(crate) fn driver(link: &Link) -> String {
+    netlink::driver(&link.name).unwrap_or_else(|| "unknown".to_owned())
+}

@@ -1,0 +1,345 @@
+//! The steering program: what runs for every frame that the interface receives, today's firmware of the card.
+//!
+//! It takes frames that are for this device's address and port and have the shape of ours, drops such as are for us and
+//! misshapen, counting them, and lets everything else pass to the kernel untouched (D-11). Fragments, packets with IP options or extension
+//! headers, and datagrams that do not look like frames (W-1) pass, too: the socket that owns the port gets them.
+
+use std::net::IpAddr;
+
+use tautline_wire::frame::{HEADER_LEN, MARK};
+use tautline_wire::handshake::HANDSHAKE_LEN;
+
+use super::asm::{Asm, If, Op, Reg::*, Size};
+use super::headers::{ETHER_IPV4, ETHER_IPV6, ETHER_RAW, ETHER_VLAN, RAW_LEN};
+
+/// What the program drops, and where it counts it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Drop {
+    /// Lengths that contradict each other or the frame.
+    Length,
+    /// A wrong checksum of the IP header, or none over IPv6.
+    Checksum,
+    /// A source that no host has: ourselves, loopback, multicast, none.
+    Source,
+    /// Of our shape, but shorter than any such frame.
+    Short,
+}
+
+/// How many kinds of drops there are.
+pub(crate) const DROPS: u32 = 4;
+
+/// Whom the program works for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Steering {
+    pub ip: IpAddr,
+    pub port: u16,
+    /// The VLAN that the address belongs to. Cards often take the tag off, so frames without one are taken, too.
+    pub vlan: Option<u16>,
+    /// Take every datagram for the port, whatever it looks like; for tests.
+    pub any_shape: bool,
+    /// Let datagrams pass whose checksum is still to be completed by a card. Only the sender's kernel on this very host leaves it so, and
+    /// in generic mode it may hand over trains that nobody has cut; the socket's owner gets them cut.
+    pub pass_unfinished: bool,
+    /// Take raw Ethernet frames, too.
+    pub raw: bool,
+    /// Descriptors of the maps.
+    pub sockets: i32,
+    pub drops: i32,
+}
+
+/// What the program runs on. The kernel shows the frame's place by 32-bit fields, which it rewrites; an interpreter has real pointers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Machine {
+    Kernel,
+    #[cfg(test)]
+    Interpreter,
+}
+
+// Verdicts and functions of the kernel, from `linux/bpf.h`.
+const XDP_DROP: i32 = 1;
+const XDP_PASS: i32 = 2;
+const MAP_LOOKUP: i32 = 1;
+const REDIRECT_MAP: i32 = 51;
+const FRAME_LEN: i32 = 188;
+
+const ETHERNET: i16 = 14;
+const TAG: i32 = 4;
+const UDP: i16 = 17;
+/// Where IPv4 and IPv6 keep UDP, and behind it the payload, when nothing is between.
+const UDP4: i16 = ETHERNET + 20;
+const UDP6: i16 = ETHERNET + 40;
+const UDP_LEN: i16 = 8;
+
+/// Assembles the program.
+///
+/// `R6` is the context, `R7` the frame (behind a VLAN tag: four bytes on), `R8` where its first piece ends, `R9` how long all of it is.
+pub(crate) fn steering(to: &Steering, machine: Machine) -> Vec<u64> {
+    let mut p = Asm::default();
+    p.op(Op::Move, R6, R1);
+    p.call(FRAME_LEN);
+    p.op(Op::Move, R9, R0);
+    load_bounds(&mut p, machine);
+    need(&mut p, ETHERNET, "pass");
+    p.load_be16(R3, R7, 12);
+    p.jump_if_number(R3, If::NotEqual, ETHER_VLAN.into(), "untagged");
+    untag(&mut p, to.vlan);
+    p.label("untagged");
+    if to.raw {
+        p.jump_if_number(R3, If::Equal, ETHER_RAW.into(), "raw");
+    }
+    match to.ip {
+        IpAddr::V4(ip) => ipv4(&mut p, ip.octets(), to),
+        IpAddr::V6(ip) => ipv6(&mut p, ip.octets(), to),
+    }
+    if to.raw {
+        p.label("raw");
+        raw(&mut p, to);
+    }
+    endings(&mut p, to);
+    p.build()
+}
+
+fn load_bounds(p: &mut Asm, machine: Machine) {
+    match machine {
+        Machine::Kernel => {
+            p.load(Size::Word, R7, R6, 0);
+            p.load(Size::Word, R8, R6, 4);
+        }
+        #[cfg(test)]
+        Machine::Interpreter => {
+            p.load(Size::Double, R7, R6, 0);
+            p.load(Size::Double, R8, R6, 8);
+        }
+    }
+}
+
+/// Goes on only if the frame's first piece has so many bytes.
+fn need(p: &mut Asm, bytes: i16, otherwise: &'static str) {
+    p.op(Op::Move, R2, R7);
+    p.op_number(Op::Add, R2, bytes.into());
+    p.jump_if(R2, If::Greater, R8, otherwise);
+}
+
+/// Steps over a tag of ours, or one that only tells a priority.
+fn untag(p: &mut Asm, vlan: Option<u16>) {
+    need(p, ETHERNET + TAG as i16, "pass");
+    p.load_be16(R4, R7, 14);
+    p.op_number(Op::And, R4, 0x0fff);
+    p.jump_if_number(R4, If::NotEqual, vlan.unwrap_or(0).into(), "pass");
+    p.load_be16(R3, R7, 16);
+    p.op_number(Op::Add, R7, TAG);
+    p.op_number(Op::Sub, R9, TAG);
+}
+
+fn ipv4(p: &mut Asm, ip: [u8; 4], to: &Steering) {
+    p.jump_if_number(R3, If::NotEqual, ETHER_IPV4.into(), "pass");
+    need(p, UDP4 + UDP_LEN, "pass");
+    // Version 4, no options.
+    p.load(Size::Byte, R3, R7, ETHERNET);
+    p.jump_if_number(R3, If::NotEqual, 0x45, "pass");
+    // No fragment: neither "more" nor an offset.
+    p.load_be16(R3, R7, ETHERNET + 6);
+    p.jump_if_number(R3, If::Bits, 0x3fff, "pass");
+    p.load(Size::Byte, R3, R7, ETHERNET + 9);
+    p.jump_if_number(R3, If::NotEqual, UDP.into(), "pass");
+    p.jump_unless_word(R7, ETHERNET + 16, ip, "pass");
+    p.load_be16(R3, R7, UDP4 + 2);
+    p.jump_if_number(R3, If::NotEqual, to.port.into(), "pass");
+    if !to.any_shape {
+        shape(p, UDP4 + UDP_LEN);
+    }
+    if to.pass_unfinished {
+        unfinished(p, ETHERNET + 12, 2, UDP4);
+    }
+    // It is for us. The IP header's words add up to zero, in their arithmetic.
+    add_words(p, ETHERNET, 5);
+    fold(p);
+    p.jump_if_number(R3, If::NotEqual, 0xffff, "checksum");
+    // The packet fits the frame, and UDP fills the packet.
+    p.load_be16(R3, R7, ETHERNET + 2);
+    p.op(Op::Move, R4, R3);
+    p.op_number(Op::Add, R4, ETHERNET.into());
+    p.jump_if(R4, If::Greater, R9, "length");
+    p.load_be16(R4, R7, UDP4 + 4);
+    p.op(Op::Move, R5, R4);
+    p.op_number(Op::Add, R5, 20);
+    p.jump_if(R5, If::NotEqual, R3, "length");
+    // A source that can exist: not ourselves, not 0/8, not 127/8, not multicast or beyond.
+    p.load(Size::Byte, R3, R7, ETHERNET + 12);
+    p.jump_if_number(R3, If::Equal, 0, "source");
+    p.jump_if_number(R3, If::Equal, 127, "source");
+    p.jump_if_number(R3, If::Greater, 223, "source");
+    p.load(Size::Word, R3, R7, ETHERNET + 12);
+    p.load(Size::Word, R5, R7, ETHERNET + 16);
+    p.jump_if(R3, If::Equal, R5, "source");
+    size(p, to, UDP4 + UDP_LEN);
+}
+
+/// `R3 =` the sum of so many words of 32 bits, in memory order. Uses `R4`.
+fn add_words(p: &mut Asm, at: i16, words: i16) {
+    p.op_number(Op::Move, R3, 0);
+    for word in 0..words {
+        p.load(Size::Word, R4, R7, at + 4 * word);
+        p.op(Op::Add, R3, R4);
+    }
+}
+
+/// Folds the sum in `R3` into 16 bits. Uses `R4` and `R5`.
+fn fold(p: &mut Asm) {
+    p.op(Op::Move, R4, R3);
+    p.op_number(Op::ShiftRight, R4, 32);
+    p.op_number(Op::Move, R5, -1);
+    p.op_number(Op::ShiftRight, R5, 32);
+    p.op(Op::And, R3, R5);
+    p.op(Op::Add, R3, R4);
+    // Thirty-three bits leave a carry twice.
+    for _ in 0..3 {
+        p.op(Op::Move, R4, R3);
+        p.op_number(Op::ShiftRight, R4, 16);
+        p.op_number(Op::And, R3, 0xffff);
+        p.op(Op::Add, R3, R4);
+    }
+}
+
+/// A datagram passes if its checksum covers the pseudo header alone: addresses, protocol and length.
+fn unfinished(p: &mut Asm, addresses: i16, words: i16, udp: i16) {
+    add_words(p, addresses, words);
+    p.op_number(Op::Add, R3, u16::from_ne_bytes(UDP.to_be_bytes()).into());
+    p.load(Size::Half, R4, R7, udp + 4);
+    p.op(Op::Add, R3, R4);
+    fold(p);
+    p.load(Size::Half, R4, R7, udp + 6);
+    p.jump_if(R3, If::Equal, R4, "pass");
+}
+
+fn ipv6(p: &mut Asm, ip: [u8; 16], to: &Steering) {
+    p.jump_if_number(R3, If::NotEqual, ETHER_IPV6.into(), "pass");
+    need(p, UDP6 + UDP_LEN, "pass");
+    p.load(Size::Byte, R3, R7, ETHERNET);
+    p.op_number(Op::ShiftRight, R3, 4);
+    p.jump_if_number(R3, If::NotEqual, 6, "pass");
+    // UDP at once: no extension headers, hence no fragment.
+    p.load(Size::Byte, R3, R7, ETHERNET + 6);
+    p.jump_if_number(R3, If::NotEqual, UDP.into(), "pass");
+    for word in 0..4 {
+        let bytes = [ip[4 * word], ip[4 * word + 1], ip[4 * word + 2], ip[4 * word + 3]];
+        p.jump_unless_word(R7, ETHERNET + 24 + 4 * word as i16, bytes, "pass");
+    }
+    p.load_be16(R3, R7, UDP6 + 2);
+    p.jump_if_number(R3, If::NotEqual, to.port.into(), "pass");
+    if !to.any_shape {
+        shape(p, UDP6 + UDP_LEN);
+    }
+    if to.pass_unfinished {
+        unfinished(p, ETHERNET + 8, 8, UDP6);
+    }
+    // It is for us. The packet fits the frame, UDP fills the packet, and has a checksum.
+    p.load_be16(R3, R7, ETHERNET + 4);
+    p.op(Op::Move, R4, R3);
+    p.op_number(Op::Add, R4, UDP6.into());
+    p.jump_if(R4, If::Greater, R9, "length");
+    p.load_be16(R4, R7, UDP6 + 4);
+    p.jump_if(R4, If::NotEqual, R3, "length");
+    p.load(Size::Half, R3, R7, UDP6 + 6);
+    p.jump_if_number(R3, If::Equal, 0, "checksum");
+    // A source that can exist: not multicast, and not the unspecified address or loopback, whose first half is zero.
+    p.load(Size::Byte, R3, R7, ETHERNET + 8);
+    p.jump_if_number(R3, If::Equal, 0xff, "source");
+    p.load(Size::Word, R3, R7, ETHERNET + 8);
+    p.load(Size::Word, R5, R7, ETHERNET + 12);
+    p.op(Op::Add, R3, R5);
+    p.jump_if_number(R3, If::Equal, 0, "source");
+    size(p, to, UDP6 + UDP_LEN);
+}
+
+/// A frame of the raw framing: length, port, port, zero (D-12).
+fn raw(p: &mut Asm, to: &Steering) {
+    need(p, ETHERNET + RAW_LEN as i16, "pass");
+    p.load_be16(R3, R7, ETHERNET + 2);
+    p.jump_if_number(R3, If::NotEqual, to.port.into(), "pass");
+    if !to.any_shape {
+        shape(p, ETHERNET + RAW_LEN as i16);
+    }
+    p.load(Size::Half, R3, R7, ETHERNET + 6);
+    p.jump_if_number(R3, If::NotEqual, 0, "checksum");
+    p.load_be16(R4, R7, ETHERNET);
+    // From here on as if there were a UDP header's length.
+    p.op_number(Op::Add, R4, UDP_LEN.into());
+    p.op(Op::Move, R3, R4);
+    p.op_number(Op::Add, R3, i32::from(ETHERNET) + RAW_LEN as i32 - i32::from(UDP_LEN));
+    p.jump_if(R3, If::Greater, R9, "length");
+    size(p, to, ETHERNET + RAW_LEN as i16);
+}
+
+/// Frames look like ours (W-1); strays pass, and the socket's owner counts them.
+fn shape(p: &mut Asm, payload: i16) {
+    need(p, payload + 1, "pass");
+    p.load(Size::Byte, R3, R7, payload);
+    p.jump_if_number(R3, If::Less, i32::from(MARK) + 1, "pass");
+    p.jump_if_number(R3, If::Greater, i32::from(MARK) + 6, "pass");
+}
+
+/// The last look: `R4` has the length of UDP header and payload. No frame is shorter than its kind's header.
+fn size(p: &mut Asm, to: &Steering, payload: i16) {
+    p.jump_if_number(R4, If::Less, i32::from(UDP_LEN) + 1, "length");
+    if !to.any_shape {
+        p.jump_if_number(R4, If::Less, i32::from(UDP_LEN) + HEADER_LEN as i32, "short");
+        need(p, payload + 1, "short");
+        p.load(Size::Byte, R3, R7, payload);
+        // Data and close have the short header, the four between them are handshakes.
+        p.jump_if_number(R3, If::Less, i32::from(MARK) + 2, "take");
+        p.jump_if_number(R3, If::Greater, i32::from(MARK) + 5, "take");
+        p.jump_if_number(R4, If::Less, i32::from(UDP_LEN) + HANDSHAKE_LEN as i32, "short");
+    }
+    p.jump("take");
+}
+
+fn endings(p: &mut Asm, to: &Steering) {
+    p.label("take");
+    p.map(R1, to.sockets);
+    // The queue that the frame came by; without a socket there, the kernel gets it.
+    p.load(Size::Word, R2, R6, 16);
+    p.op_number(Op::Move, R3, XDP_PASS);
+    p.call(REDIRECT_MAP);
+    p.exit();
+    for (kind, label) in [
+        (Drop::Length, "length"),
+        (Drop::Checksum, "checksum"),
+        (Drop::Source, "source"),
+        (Drop::Short, "short"),
+    ] {
+        if p.leads_to(label) {
+            p.label(label);
+            p.op_number(Op::Move, R3, kind as i32);
+            p.jump("drop");
+        }
+    }
+    p.label("drop");
+    p.store(Size::Word, R10, -4, R3);
+    p.op(Op::Move, R2, R10);
+    p.op_number(Op::Add, R2, -4);
+    p.map(R1, to.drops);
+    p.call(MAP_LOOKUP);
+    p.jump_if_number(R0, If::Equal, 0, "dropped");
+    p.load(Size::Double, R3, R0, 0);
+    p.op_number(Op::Add, R3, 1);
+    p.store(Size::Double, R0, 0, R3);
+    p.label("dropped");
+    p.op_number(Op::Move, R0, XDP_DROP);
+    p.exit();
+    p.label("pass");
+    p.op_number(Op::Move, R0, XDP_PASS);
+    p.exit();
+}
+
+/// A filter for an ordinary socket that lets everything in and counts it in a word that this process can see: so a look at memory tells
+/// whether a system call is worth while.
+pub(crate) fn mail(words: i32, word: u32) -> Vec<u64> {
+    let mut p = Asm::default();
+    p.map_value(R1, words, word * 8);
+    p.op_number(Op::Move, R2, 1);
+    p.atomic_add(R1, 0, R2);
+    p.op_number(Op::Move, R0, -1);
+    p.exit();
+    p.build()
+}

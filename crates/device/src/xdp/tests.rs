@@ -1,0 +1,405 @@
+//! The steering program on an interpreter and in the kernel, and the headers against it.
+#![allow(clippy::print_stdout)]
+
+use std::cell::Cell;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
+
+use super::headers::{Ends, Framing, HEADERS_MAX, Parsed, Sender, Template, Unfit, fold, parse, sum};
+use super::program::{DROPS, Drop, Machine, Steering, steering};
+use crate::sys::bpf::{self, CounterMap, SocketMap};
+use crate::sys::caps;
+
+const PASS: u64 = 2;
+const DROP: u64 = 1;
+/// What the stand-in for the kernel's function returns: frames that it is called for are taken.
+const TAKEN: u64 = 4;
+
+thread_local! {
+    static FRAME_LEN: Cell<u64> = const { Cell::new(0) };
+}
+
+fn frame_len(_: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
+    FRAME_LEN.get()
+}
+
+fn redirect(_: u64, queue: u64, otherwise: u64, _: u64, _: u64) -> u64 {
+    assert_eq!((queue, otherwise), (3, PASS), "the frame's own queue, and the kernel if there is no socket");
+    TAKEN
+}
+
+/// Finds no counter; in the kernel they are looked at.
+fn lookup(_: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
+    0
+}
+
+const US4: &str = "10.1.2.3:7000";
+const THEM4: &str = "10.1.2.4:9000";
+const US6: &str = "[fd00::3]:7000";
+const THEM6: &str = "[fd00::4]:9000";
+
+fn steer(to: &str) -> Steering {
+    let to: SocketAddr = to.parse().unwrap();
+    Steering {
+        ip: to.ip(),
+        port: to.port(),
+        vlan: None,
+        any_shape: false,
+        pass_unfinished: false,
+        raw: false,
+        sockets: 0,
+        drops: 0,
+    }
+}
+
+/// The verdict of an interpreter.
+fn interpret(to: &Steering, frame: &[u8]) -> u64 {
+    let code = steering(to, Machine::Interpreter);
+    let bytes: Vec<u8> = code.iter().flat_map(|insn| insn.to_le_bytes()).collect();
+    let mut vm = rbpf::EbpfVmMbuff::new(Some(&bytes)).unwrap();
+    vm.register_helper(188, frame_len).unwrap();
+    vm.register_helper(51, redirect).unwrap();
+    vm.register_helper(1, lookup).unwrap();
+    FRAME_LEN.set(frame.len() as u64);
+    let start = frame.as_ptr().addr() as u64;
+    let mut context = Vec::new();
+    context.extend(start.to_ne_bytes());
+    context.extend((start + frame.len() as u64).to_ne_bytes());
+    context.extend(3u64.to_ne_bytes());
+    vm.execute_program(frame, &context).unwrap()
+}
+
+/// The verdict of the kernel, and which counter it counted; `None` where this process may not ask.
+fn ask_kernel(to: &Steering, frame: &[u8]) -> Option<(u32, Option<Drop>)> {
+    if !caps::missing().is_empty() {
+        return None;
+    }
+    let (sockets, drops) = (SocketMap::new(4).unwrap(), CounterMap::new(DROPS).unwrap());
+    let told = Steering { sockets: sockets.raw(), drops: drops.raw(), ..*to };
+    let code = steering(&told, Machine::Kernel);
+    let program = bpf::load(bpf::PROG_XDP, &code, bpf::F_HAS_FRAGS, "tautline").unwrap();
+    let verdict = bpf::test_run(program.as_fd(), frame).unwrap();
+    let all = [Drop::Length, Drop::Checksum, Drop::Source, Drop::Short];
+    let counted: Vec<_> = all.into_iter().filter(|kind| drops.get(*kind as u32) > 0).collect();
+    assert!(counted.len() <= 1, "one cause");
+    Some((verdict, counted.first().copied()))
+}
+
+/// What shall become of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Taken,
+    Passes,
+    Dropped(Drop),
+}
+
+fn judge(to: &Steering, frame: &[u8], fate: Fate, what: &str) {
+    let expected = match fate {
+        Fate::Taken => TAKEN,
+        Fate::Passes => PASS,
+        Fate::Dropped(_) => DROP,
+    };
+    assert_eq!(interpret(to, frame), expected, "{what}, interpreted");
+    // The kernel's own trial wants at least an Ethernet header.
+    if frame.len() < 14 {
+        return;
+    }
+    let Some((verdict, counted)) = ask_kernel(to, frame) else { return };
+    // There is no socket at the queue of a trial, so what is taken passes.
+    let expected = if matches!(fate, Fate::Dropped(_)) { DROP } else { PASS };
+    assert_eq!(u64::from(verdict), expected, "{what}, in the kernel");
+    assert_eq!(counted.map_or(fate, Fate::Dropped), fate, "{what}: its counter");
+}
+
+fn ends(from: &str, to: &str, vlan: Option<u16>) -> Ends {
+    Ends {
+        from_mac: [2, 0, 0, 0, 0, 4],
+        to_mac: [2, 0, 0, 0, 0, 3],
+        vlan,
+        from: from.parse().unwrap(),
+        to: to.parse().unwrap(),
+    }
+}
+
+fn framed(ends: &Ends, framing: Framing, payload: &[u8]) -> Vec<u8> {
+    let template = Template::new(ends, framing);
+    let mut frame = vec![0xee; template.len()];
+    frame.extend(payload);
+    template.write(&mut frame);
+    frame
+}
+
+fn payload(first: u8, len: usize) -> Vec<u8> {
+    let mut bytes: Vec<u8> = (0..len).map(|i| (i * 7 + 1) as u8).collect();
+    if let Some(byte) = bytes.first_mut() {
+        *byte = first;
+    }
+    bytes
+}
+
+/// D-11: frames of ours are taken, with and without a tag.
+#[test]
+fn our_frames_are_taken() {
+    if !caps::missing().is_empty() {
+        println!("SKIPPED in the kernel: {:?} are missing; interpreted only", caps::missing());
+    }
+    for (us, them) in [(US4, THEM4), (US6, THEM6)] {
+        let to = steer(us);
+        for (first, len) in [(0x71, 48), (0x71, 1_400), (0x76, 48), (0x72, 112), (0x75, 112), (0x73, 200)] {
+            let frame = framed(&ends(them, us, None), Framing::Udp, &payload(first, len));
+            judge(&to, &frame, Fate::Taken, &format!("{us}, kind {first:x}, {len} bytes"));
+            // Short frames are padded on the cable.
+            let mut padded = frame.clone();
+            padded.resize(frame.len() + 6, 0);
+            judge(&to, &padded, Fate::Taken, "padded");
+        }
+        let tagged = framed(&ends(them, us, Some(7)), Framing::Udp, &payload(0x71, 60));
+        judge(&Steering { vlan: Some(7), ..to }, &tagged, Fate::Taken, "our tag");
+        judge(&Steering { vlan: Some(8), ..to }, &tagged, Fate::Passes, "another tag");
+        judge(&to, &tagged, Fate::Passes, "a tag and we have none");
+        let prioritised = framed(&ends(them, us, Some(0)), Framing::Udp, &payload(0x71, 60));
+        judge(&to, &prioritised, Fate::Taken, "a tag with a priority only");
+        let untagged = framed(&ends(them, us, None), Framing::Udp, &payload(0x71, 60));
+        judge(&Steering { vlan: Some(7), ..to }, &untagged, Fate::Taken, "the card took our tag off");
+    }
+}
+
+/// D-11: everything that is not ours passes.
+#[test]
+fn everything_else_passes() {
+    for (us, them, other) in [(US4, THEM4, "10.1.2.5:7000"), (US6, THEM6, "[fd00::5]:7000")] {
+        let to = steer(us);
+        let ours = framed(&ends(them, us, None), Framing::Udp, &payload(0x71, 60));
+        let ip = 14;
+        let change = |at: usize, byte: u8| {
+            let mut frame = ours.clone();
+            frame[at] = byte;
+            frame
+        };
+        judge(
+            &to,
+            &framed(&ends(them, other, None), Framing::Udp, &payload(0x71, 60)),
+            Fate::Passes,
+            "another address",
+        );
+        let port = SocketAddr::new(us.parse::<SocketAddr>().unwrap().ip(), 7_001).to_string();
+        judge(
+            &to,
+            &framed(&ends(them, &port, None), Framing::Udp, &payload(0x71, 60)),
+            Fate::Passes,
+            "another port",
+        );
+        judge(
+            &to,
+            &framed(&ends(them, us, None), Framing::Raw, &payload(0x71, 60)),
+            Fate::Passes,
+            "raw and we are not",
+        );
+        for first in [0x00, 0x70, 0x77, 0x7f, 0x81, 0xff] {
+            let stray = framed(&ends(them, us, None), Framing::Udp, &payload(first, 60));
+            judge(&to, &stray, Fate::Passes, &format!("a stray that begins with {first:x}"));
+            judge(&Steering { any_shape: true, ..to }, &stray, Fate::Taken, "unless any shape will do");
+        }
+        judge(&to, &change(12, 0x80), Fate::Passes, "no IP");
+        if us == US4 {
+            judge(&to, &change(ip, 0x46), Fate::Passes, "options");
+            judge(&to, &change(ip + 6, 0x20), Fate::Passes, "a first fragment");
+            judge(&to, &change(ip + 7, 0x10), Fate::Passes, "a later fragment");
+            judge(&to, &change(ip + 9, 6), Fate::Passes, "TCP");
+        } else {
+            judge(&to, &change(ip, 0x50), Fate::Passes, "version 5");
+            judge(&to, &change(ip + 6, 44), Fate::Passes, "a fragment header");
+            judge(&to, &change(ip + 6, 6), Fate::Passes, "TCP");
+        }
+        // Whatever is cut off within the headers is nobody's.
+        let headers = ours.len() - 60;
+        for len in 0..headers {
+            judge(&to, &ours[..len], Fate::Passes, &format!("cut to {len}"));
+        }
+        // The rest is ours, and too short for what it says.
+        for len in headers + 1..ours.len() {
+            judge(&to, &ours[..len], Fate::Dropped(Drop::Length), &format!("cut to {len}"));
+        }
+    }
+}
+
+/// D-11: what is for us and cannot be right is dropped and counted by cause.
+#[test]
+fn misshapen_frames_are_dropped() {
+    let to = steer(US4);
+    let ours = framed(&ends(THEM4, US4, None), Framing::Udp, &payload(0x71, 60));
+    let ip = 14;
+    // Every bit of the IP header that does not lead elsewhere breaks its checksum.
+    for at in [1, 2, 3, 4, 5, 8, 10, 11, 12, 13, 14, 15] {
+        for bit in 0..8 {
+            let mut frame = ours.clone();
+            frame[ip + at] ^= 1 << bit;
+            judge(&to, &frame, Fate::Dropped(Drop::Checksum), &format!("bit {bit} of byte {at}"));
+        }
+    }
+    let mut frame = ours.clone();
+    frame[ip + 20 + 5] ^= 1;
+    judge(&to, &frame, Fate::Dropped(Drop::Length), "UDP's length");
+    for from in ["10.1.2.3:9000", "127.0.0.1:9000", "0.0.0.0:9000", "224.0.0.1:9000", "255.255.255.255:9"] {
+        let frame = framed(&ends(from, US4, None), Framing::Udp, &payload(0x71, 60));
+        judge(&to, &frame, Fate::Dropped(Drop::Source), from);
+    }
+    let to6 = steer(US6);
+    for from in ["[::]:9000", "[::1]:9000", "[ff02::1]:9000"] {
+        let frame = framed(&ends(from, US6, None), Framing::Udp, &payload(0x71, 60));
+        judge(&to6, &frame, Fate::Dropped(Drop::Source), from);
+    }
+    for (us, them) in [(US4, THEM4), (US6, THEM6)] {
+        for (first, len) in [(0x71, 1), (0x71, 47), (0x76, 47), (0x72, 111), (0x75, 48)] {
+            let frame = framed(&ends(them, us, None), Framing::Udp, &payload(first, len));
+            judge(&steer(us), &frame, Fate::Dropped(Drop::Short), &format!("kind {first:x}, {len} bytes"));
+        }
+    }
+    let mut frame = framed(&ends(THEM6, US6, None), Framing::Udp, &payload(0x71, 60));
+    frame[ip + 40 + 6..][..2].fill(0);
+    judge(&to6, &frame, Fate::Dropped(Drop::Checksum), "no checksum over IPv6");
+}
+
+/// D-12: the raw framing.
+#[test]
+fn raw_frames() {
+    let to = Steering { raw: true, ..steer(US4) };
+    for vlan in [None, Some(7)] {
+        let to = Steering { vlan, ..to };
+        let frame = framed(&ends(THEM4, US4, vlan), Framing::Raw, &payload(0x71, 60));
+        judge(&to, &frame, Fate::Taken, "raw");
+        let head = frame.len() - 60;
+        let Parsed { start, end, from } = parse(&frame).unwrap();
+        assert_eq!((start, end, from), (head, frame.len(), Sender::Raw([2, 0, 0, 0, 0, 4], 9_000)));
+        for len in head..frame.len() {
+            let fate = if len == head { Fate::Passes } else { Fate::Dropped(Drop::Length) };
+            judge(&to, &frame[..len], fate, "cut");
+            assert_eq!(parse(&frame[..len]), Err(Unfit::Shape));
+        }
+        let mut other = frame.clone();
+        other[head - 5] ^= 1;
+        judge(&to, &other, Fate::Passes, "another port");
+        let mut reserved = frame.clone();
+        reserved[head - 1] = 1;
+        judge(&to, &reserved, Fate::Dropped(Drop::Checksum), "what must be zero");
+    }
+    judge(
+        &to,
+        &framed(&ends(THEM4, US4, None), Framing::Udp, &payload(0x71, 60)),
+        Fate::Taken,
+        "UDP all the same",
+    );
+}
+
+/// What is written is read back, and has the checksums that anyone would work out.
+#[test]
+fn headers_read_back() {
+    for (us, them) in [(US4, THEM4), (US6, THEM6)] {
+        for vlan in [None, Some(7)] {
+            for len in (1..70).chain([1_471, 1_472, 8_972]) {
+                let frame = framed(&ends(them, us, vlan), Framing::Udp, &payload(0x71, len));
+                let head = frame.len() - len;
+                assert!(head <= HEADERS_MAX);
+                let read = parse(&frame).unwrap();
+                assert_eq!((read.start, read.end), (head, frame.len()));
+                assert_eq!(read.from, Sender::Ip(them.parse().unwrap()));
+                let udp = head - 8;
+                assert_eq!(udp_sum_by_hand(us, them, &frame[udp..]), 0xffff, "{len} bytes");
+                if us == US4 {
+                    assert_eq!(sum_by_hand(&frame[udp - 20..udp]), 0xffff);
+                }
+            }
+        }
+    }
+}
+
+/// D-14: a checksum that is wrong is noticed; one that a card was to complete is not wrong, and over IPv4 there may be none.
+#[test]
+fn checksums_are_looked_at() {
+    for (us, them, may_lack) in [(US4, THEM4, true), (US6, THEM6, false)] {
+        let frame = framed(&ends(them, us, None), Framing::Udp, &payload(0x71, 60));
+        let udp = frame.len() - 68;
+        for at in udp + 8..frame.len() {
+            for bit in [0, 7] {
+                let mut wrong = frame.clone();
+                wrong[at] ^= 1 << bit;
+                assert_eq!(parse(&wrong), Err(Unfit::Checksum), "byte {at}");
+            }
+        }
+        let mut none = frame.clone();
+        none[udp + 6..udp + 8].fill(0);
+        assert_eq!(parse(&none).is_ok(), may_lack);
+        let mut partial = frame.clone();
+        partial[udp + 6..udp + 8].fill(0);
+        let whole = !udp_sum_by_hand(us, them, &partial[udp..]);
+        let body = sum_by_hand(&partial[udp..]);
+        // What is left of the whole sum without the UDP part is the pseudo header's.
+        let pseudo = fold(u64::from((!whole).to_be()) + u64::from((!body).to_be()));
+        partial[udp + 6..udp + 8].copy_from_slice(&pseudo.to_ne_bytes());
+        assert!(parse(&partial).is_ok(), "a card was to complete it");
+        judge(&steer(us), &partial, Fate::Taken, "in native mode nobody hands over trains");
+        let generic = Steering { pass_unfinished: true, ..steer(us) };
+        judge(&generic, &partial, Fate::Passes, "in generic mode it may be a train");
+        judge(&generic, &frame, Fate::Taken, "a finished one is none");
+    }
+}
+
+/// Every cut and many alterations: an answer, never a panic, and never bytes beyond the frame.
+#[test]
+fn hostile_headers_are_survived() {
+    let mut state = 1u64;
+    let mut random = move || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 33) as usize
+    };
+    for (us, them) in [(US4, THEM4), (US6, THEM6)] {
+        for framing in [Framing::Udp, Framing::Raw] {
+            let frame = framed(&ends(them, us, Some(7)), framing, &payload(0x71, 60));
+            for len in 0..frame.len() {
+                assert!(parse(&frame[..len]).is_err(), "cut to {len}");
+            }
+            for _ in 0..20_000 {
+                let mut wrong = frame.clone();
+                for _ in 0..1 + random() % 3 {
+                    let at = random() % 70;
+                    wrong[at] = random() as u8;
+                }
+                wrong.truncate(1 + random() % frame.len());
+                if let Ok(read) = parse(&wrong) {
+                    assert!(read.start < read.end && read.end <= wrong.len());
+                }
+            }
+        }
+    }
+}
+
+fn sum_by_hand(bytes: &[u8]) -> u16 {
+    let mut total = 0u32;
+    for pair in bytes.chunks(2) {
+        total += u32::from(pair[0]) << 8 | u32::from(pair.get(1).copied().unwrap_or(0));
+        total = (total & 0xffff) + (total >> 16);
+    }
+    total as u16
+}
+
+fn udp_sum_by_hand(us: &str, them: &str, udp: &[u8]) -> u16 {
+    let mut bytes = Vec::new();
+    for end in [them, us] {
+        match end.parse::<SocketAddr>().unwrap().ip() {
+            IpAddr::V4(ip) => bytes.extend(ip.octets()),
+            IpAddr::V6(ip) => bytes.extend(ip.octets()),
+        }
+    }
+    bytes.extend((udp.len() as u32).to_be_bytes());
+    bytes.extend([0, 0, 0, 17]);
+    bytes.extend(udp);
+    sum_by_hand(&bytes)
+}
+
+#[test]
+fn sums_do_not_mind_how_wide_one_adds() {
+    let bytes: Vec<u8> = (0..300).map(|i| (i * 37 + 11) as u8).collect();
+    for len in 0..bytes.len() {
+        assert_eq!(fold(sum(&bytes[..len])).to_be(), sum_by_hand(&bytes[..len]), "{len}");
+    }
+}

@@ -1,0 +1,231 @@
+//! Which way each route goes: directly, or through the UDP socket; and why (D-13).
+
+use std::net::{IpAddr, SocketAddr};
+
+use super::Xdp;
+use super::headers::{Ends, Mac, Template};
+use super::neighbour::{self, Hop, Link, News};
+use crate::sys::{self, Errno};
+use crate::{DeviceEvent, RouteId, Way};
+
+/// A destination.
+pub(super) struct Route {
+    pub to: SocketAddr,
+    /// Its first hop, once asked for.
+    hop: Option<Hop>,
+    mac: Option<Mac>,
+    /// The headers, while frames can go directly.
+    pub template: Option<Template>,
+    pub way: Way,
+    /// Why this one.
+    pub why: String,
+    /// The way that the caller asked for.
+    pub asked: Option<Way>,
+    /// The route has told which way it goes, so changes are news.
+    pub told: bool,
+    /// Something was sent directly since the neighbour was last confirmed.
+    pub used: bool,
+    /// The next frame goes through the socket, although there is a better way: the kernel then looks after its neighbour.
+    pub confirm: bool,
+    confirmed_at: u64,
+}
+
+impl Route {
+    pub(super) fn new(to: SocketAddr) -> Route {
+        Route {
+            to,
+            hop: None,
+            mac: None,
+            template: None,
+            way: Way::Udp,
+            why: String::new(),
+            asked: None,
+            told: false,
+            used: false,
+            confirm: false,
+            confirmed_at: sys::coarse_now(),
+        }
+    }
+}
+
+/// Whether the ring can be used at all, and why not.
+#[derive(Debug, Default)]
+pub(super) struct Health {
+    /// The interface does not exist any more.
+    pub gone: bool,
+    /// It is down, or nothing is at its other end.
+    pub down: bool,
+    /// What the system said when it refused to send.
+    pub refused: Option<Errno>,
+    /// Flushes in a row in which the kernel took nothing from a ring that had something.
+    pub stalls: u32,
+}
+
+/// So many flushes without a frame taken, and the ring counts as stuck.
+pub(super) const STALLS_MAX: u32 = 256;
+/// A neighbour that is used is confirmed this often, in nanoseconds.
+const CONFIRM_EVERY: u64 = 1_000_000_000;
+
+impl Health {
+    fn why(&self) -> Option<String> {
+        match self {
+            Health { gone: true, .. } => Some("the interface is gone".into()),
+            Health { down: true, .. } => Some("the link is down".into()),
+            Health { refused: Some(errno), .. } => Some(format!("the system refuses frames: {errno}")),
+            Health { stalls: STALLS_MAX.., .. } => Some("the ring is stuck".into()),
+            _ => None,
+        }
+    }
+}
+
+impl Xdp {
+    /// Asks the kernel's tables where a route leads, and chooses its way.
+    #[cold]
+    pub(super) fn look_up(&mut self, id: RouteId) {
+        let to = self.routes[id.0 as usize].to.ip();
+        let hop = neighbour::route(&mut self.asks, self.local.ip(), to).ok();
+        let mac = hop
+            .filter(|hop| hop.interface == self.place.upper.index && !hop.local)
+            .and_then(|hop| neighbour::neighbour(&mut self.asks, hop.interface, hop.neighbour));
+        let route = &mut self.routes[id.0 as usize];
+        (route.hop, route.mac) = (hop, mac);
+        self.choose(id);
+    }
+
+    /// Chooses a route's way from what is known, and tells if it changed.
+    pub(super) fn choose(&mut self, id: RouteId) {
+        let verdict = self.verdict(id);
+        let (way, why, template) = match verdict {
+            Ok(template) => {
+                (Way::Xdp, "the neighbour is known and the link is up".to_owned(), Some(template))
+            }
+            Err(why) => (Way::Udp, why, None),
+        };
+        let route = &mut self.routes[id.0 as usize];
+        route.template = template;
+        route.confirm = false;
+        let changed = std::mem::replace(&mut route.way, way) != way;
+        route.why.clone_from(&why);
+        if changed && route.told {
+            if self.events.len() >= EVENTS_MAX {
+                self.events.pop_front();
+            }
+            self.events.push_back(DeviceEvent::Way { route: id, way, why });
+        }
+    }
+
+    /// The headers for a route, or why there are none.
+    fn verdict(&self, id: RouteId) -> Result<Template, String> {
+        let route = &self.routes[id.0 as usize];
+        if route.asked == Some(Way::Udp) {
+            return Err("asked for".into());
+        }
+        if let Some(why) = self.health.why() {
+            return Err(why);
+        }
+        let hop = route.hop.ok_or("no route leads there")?;
+        if hop.local {
+            return Err("it is this very host".into());
+        }
+        if hop.interface != self.place.upper.index {
+            return Err("its route leads through another interface".into());
+        }
+        let to_mac = route.mac.ok_or_else(|| unknown(hop.neighbour))?;
+        let ends = Ends {
+            from_mac: self.place.lower.mac,
+            to_mac,
+            vlan: self.place.upper.vlan,
+            from: self.local,
+            to: route.to,
+        };
+        Ok(Template::new(&ends, self.framing))
+    }
+
+    /// All routes look again at what is known.
+    pub(super) fn choose_all(&mut self) {
+        (0..self.routes.len() as u32).for_each(|id| self.choose(RouteId(id)));
+    }
+
+    /// Takes news from the kernel's tables.
+    #[cold]
+    pub(super) fn hear_news(&mut self) {
+        let mut heard = Vec::new();
+        // What was lost may have been anything.
+        let mut all = !self.news.hear(|kind, body| heard.extend(neighbour::read_news(kind, body)));
+        for news in heard {
+            match news {
+                News::Neighbour(n) => self.neighbour_is(n.interface, n.ip, n.mac),
+                News::Link(link) => self.link_is(&link),
+                News::LinkGone(index) => self.link_gone(index),
+                News::Routes => all = true,
+            }
+        }
+        if all {
+            (0..self.routes.len() as u32).for_each(|id| self.look_up(RouteId(id)));
+        }
+    }
+
+    fn neighbour_is(&mut self, interface: u32, ip: IpAddr, mac: Option<Mac>) {
+        self.senders.clear();
+        for id in 0..self.routes.len() {
+            let route = &mut self.routes[id];
+            let is_hop = route.hop.is_some_and(|hop| hop.interface == interface && hop.neighbour == ip);
+            if is_hop && route.mac != mac {
+                route.mac = mac;
+                self.choose(RouteId(id as u32));
+            }
+        }
+    }
+
+    fn link_is(&mut self, link: &Link) {
+        let (upper, lower) = (self.place.upper.index, self.place.lower.index);
+        if link.index != upper && link.index != lower {
+            return;
+        }
+        let mtu = if link.index == upper { self.place.upper.mtu } else { self.place.lower.mtu };
+        if link.index == upper {
+            self.place.upper = Link { vlan: self.place.upper.vlan, ..link.clone() };
+        }
+        if link.index == lower {
+            self.place.lower = link.clone();
+        }
+        self.health.down = !(self.place.upper.running && self.place.lower.running);
+        if !self.health.down {
+            // Whatever was refused or stuck may go on now.
+            (self.health.refused, self.health.stalls) = (None, 0);
+            self.ring();
+        }
+        if link.mtu != mtu {
+            (0..self.routes.len() as u32).for_each(|id| self.udp.recheck(RouteId(id)));
+        }
+        (0..self.routes.len() as u32).for_each(|id| self.look_up(RouteId(id)));
+    }
+
+    fn link_gone(&mut self, index: u32) {
+        if index == self.place.upper.index || index == self.place.lower.index {
+            self.health.gone = true;
+            // The kernel has let go of the ring, and of all that was in it.
+            self.let_go_all();
+            self.choose_all();
+        }
+    }
+
+    /// Lets the kernel see to its neighbours now and then: it knows nothing of frames that pass it by, and would take a
+    /// neighbour that moved for one that is still there.
+    #[cold]
+    pub(super) fn confirm_neighbours(&mut self) {
+        let now = sys::coarse_now();
+        for route in &mut self.routes {
+            if route.used && now.saturating_sub(route.confirmed_at) > CONFIRM_EVERY {
+                (route.used, route.confirm, route.confirmed_at) = (false, true, now);
+            }
+        }
+    }
+}
+
+/// Events kept for a caller that does not ask.
+const EVENTS_MAX: usize = 1_024;
+
+fn unknown(ip: IpAddr) -> String {
+    format!("the hardware address of {ip} is not known")
+}

@@ -1,0 +1,147 @@
+//! Devices that live in a network namespace, for tests.
+#![allow(dead_code, clippy::needless_pass_by_value)]
+
+use std::io;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::spaces::{Shape, Spaces, spaces};
+use tautline_device::udp::{Udp, UdpConfig};
+use tautline_device::xdp::{Xdp, XdpConfig};
+use tautline_device::{
+    Arena, Counters, Datagram, DeviceEvent, Guarantees, HEADROOM, RouteId, RxBatch, SlotId, Way,
+};
+
+/// A device in one of the namespaces: calls that open sockets enter it first.
+pub struct Resident<D> {
+    pub device: D,
+    pub spaces: Arc<Spaces>,
+    pub side: usize,
+}
+
+impl<D: Datagram> Datagram for Resident<D> {
+    fn name(&self) -> &'static str {
+        self.device.name()
+    }
+    fn guarantees(&self) -> Guarantees {
+        self.device.guarantees()
+    }
+    fn local_addr(&self) -> SocketAddr {
+        self.device.local_addr()
+    }
+    fn arena(&mut self) -> &mut Arena {
+        self.device.arena()
+    }
+    fn arena_ref(&self) -> &Arena {
+        self.device.arena_ref()
+    }
+    fn route(&mut self, to: SocketAddr) -> io::Result<RouteId> {
+        self.spaces.enter(self.side);
+        self.device.route(to)
+    }
+    fn reroute(&mut self, route: RouteId, to: SocketAddr) -> io::Result<()> {
+        self.spaces.enter(self.side);
+        self.device.reroute(route, to)
+    }
+    fn max_frame(&self, route: RouteId) -> usize {
+        self.device.max_frame(route)
+    }
+    fn send(&mut self, route: RouteId, slot: SlotId, range: Range<usize>) {
+        self.device.send(route, slot, range);
+    }
+    fn flush(&mut self) {
+        self.spaces.enter(self.side);
+        self.device.flush();
+    }
+    fn recv(&mut self, batch: &mut RxBatch) -> io::Result<usize> {
+        self.device.recv(batch)
+    }
+    fn want_sources(&mut self, wanted: bool) {
+        self.device.want_sources(wanted);
+    }
+    fn receive_buffer(&self) -> usize {
+        self.device.receive_buffer()
+    }
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.device.fd()
+    }
+    fn more_fds(&self) -> [Option<BorrowedFd<'_>>; 2] {
+        self.device.more_fds()
+    }
+    fn poll_event(&mut self) -> Option<DeviceEvent> {
+        self.device.poll_event()
+    }
+    fn counters(&self) -> Counters {
+        self.device.counters()
+    }
+    fn way(&self, route: RouteId) -> Option<Way> {
+        self.device.way(route)
+    }
+    fn why(&self, route: RouteId) -> &str {
+        self.device.why(route)
+    }
+    fn ask_way(&mut self, route: RouteId, way: Option<Way>) {
+        self.device.ask_way(route, way);
+    }
+}
+
+/// Sends one frame.
+pub fn send(device: &mut impl Datagram, route: RouteId, bytes: &[u8]) {
+    let slot = device.arena().take().unwrap();
+    device.arena().payload_mut(slot)[..bytes.len()].copy_from_slice(bytes);
+    device.send(route, slot, HEADROOM..HEADROOM + bytes.len());
+    device.flush();
+    device.arena().give(slot);
+}
+
+/// Receives until so many frames have come, or for half a second.
+pub fn receive(device: &mut impl Datagram, want: usize) -> Vec<Vec<u8>> {
+    let mut batch = RxBatch::new(16);
+    let until = Instant::now() + Duration::from_millis(500);
+    let mut got = Vec::new();
+    while got.len() < want && Instant::now() < until {
+        device.recv(&mut batch).unwrap();
+        got.extend(batch.frames().iter().map(|frame| batch.bytes(*frame).to_vec()));
+    }
+    got
+}
+
+/// A frame that looks like data (W-1).
+pub fn data_frame(number: usize, len: usize) -> Vec<u8> {
+    let mut bytes: Vec<u8> = (0..len).map(|i| (i * 31 + number * 97 + 5) as u8).collect();
+    bytes[0] = 0x71;
+    bytes
+}
+
+pub fn udp_config(spaces: &Spaces, side: usize) -> UdpConfig {
+    UdpConfig { bind: SocketAddr::new(spaces.addr(side, false), 0), tx_slots: 256, ..UdpConfig::default() }
+}
+
+pub fn open(spaces: &Arc<Spaces>, side: usize, config: XdpConfig) -> Resident<Xdp> {
+    spaces.enter(side);
+    let config = XdpConfig { udp: udp_config(spaces, side), rx_chunks: 512, ..config };
+    let device = Xdp::open(config).unwrap_or_else(|r| panic!("{}", r.why));
+    Resident { device, spaces: spaces.clone(), side }
+}
+
+pub fn open_udp(spaces: &Arc<Spaces>, side: usize) -> Resident<Udp> {
+    spaces.enter(side);
+    Resident { device: Udp::open(udp_config(spaces, side)).unwrap(), spaces: spaces.clone(), side }
+}
+
+/// Runs in a thread of its own, because a thread that entered a namespace stays there.
+pub fn apart(test: &str, shape: Shape, run: impl FnOnce(&Arc<Spaces>) + Send) {
+    let Some(spaces) = spaces(test, shape) else { return };
+    std::thread::scope(|scope| scope.spawn(|| run(&spaces)).join()).expect("the thread in the namespaces");
+}
+
+/// Receives what is there, and news.
+pub fn receive_some(device: &mut impl Datagram) {
+    let mut batch = tautline_device::RxBatch::new(8);
+    for _ in 0..50 {
+        device.recv(&mut batch).unwrap();
+    }
+}

@@ -1,0 +1,173 @@
+//! Two network namespaces of our own, joined by a veth pair, for tests.
+#![allow(dead_code, clippy::print_stdout)]
+
+use std::fs::File;
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+/// How the pair is made.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    pub mtu: usize,
+    /// Addresses are on a VLAN of this number.
+    pub vlan: Option<u16>,
+    /// The neighbours know each other from the start, for good.
+    pub acquainted: bool,
+}
+
+impl Default for Shape {
+    fn default() -> Shape {
+        Shape { mtu: 1_500, vlan: None, acquainted: true }
+    }
+}
+
+/// Two namespaces joined by a veth pair; gone when dropped, also by a panic.
+pub struct Spaces {
+    pub names: [String; 2],
+    files: [File; 2],
+    shape: Shape,
+}
+
+pub fn run(program: &str, args: &str) -> Result<String, String> {
+    let ran = Command::new(program)
+        .args(args.split_whitespace())
+        .output()
+        .map_err(|e| format!("{program}: {e}"))?;
+    let said = String::from_utf8_lossy(&ran.stderr).into_owned();
+    if ran.status.success() {
+        Ok(String::from_utf8_lossy(&ran.stdout).into_owned())
+    } else {
+        Err(format!("{program} {args}: {said}"))
+    }
+}
+
+pub fn ip(args: &str) -> Result<String, String> {
+    run("ip", args)
+}
+
+/// Takes namespaces away, whatever happens in between.
+struct Names([String; 2]);
+
+impl Drop for Names {
+    fn drop(&mut self) {
+        for name in &self.0 {
+            let _ = ip(&format!("netns del {name}"));
+        }
+    }
+}
+
+/// The hardware addresses of the two ends.
+pub const MACS: [&str; 2] = ["02:00:00:54:4c:01", "02:00:00:54:4c:02"];
+
+impl Spaces {
+    pub fn new(shape: Shape) -> Result<Spaces, String> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let names = ["a", "b"].map(|side| format!("tlx{side}-{}-{number}", std::process::id()));
+        let guard = Names(names.clone());
+        let [a, b] = &names;
+        ip(&format!("netns add {a}"))?;
+        ip(&format!("netns add {b}"))?;
+        for name in [a, b] {
+            let _ = run(
+                "ip",
+                &format!(
+                    "netns exec {name} sysctl -qw net.ipv6.conf.all.accept_dad=0 net.ipv6.conf.default.accept_dad=0"
+                ),
+            );
+            ip(&format!("-n {name} link set lo up"))?;
+        }
+        let mtu = shape.mtu;
+        ip(&format!(
+            "-n {a} link add v0 mtu {mtu} address {} type veth peer name v0 mtu {mtu} address {} netns {b}",
+            MACS[0], MACS[1]
+        ))?;
+        for (side, name) in names.iter().enumerate() {
+            ip(&format!("-n {name} link set v0 up"))?;
+            if let Some(vlan) = shape.vlan {
+                ip(&format!("-n {name} link add link v0 name v0.{vlan} type vlan id {vlan}"))?;
+                ip(&format!("-n {name} link set v0.{vlan} up"))?;
+            }
+            let host = side + 1;
+            let upper = upper(shape);
+            ip(&format!("-n {name} addr add 10.211.9.{host}/24 dev {upper}"))?;
+            ip(&format!("-n {name} addr add fd00:211:9::{host}/64 dev {upper} nodad"))?;
+        }
+        let files = names.clone().map(|name| File::open(format!("/var/run/netns/{name}")));
+        let [Ok(first), Ok(second)] = files else { return Err("no /var/run/netns".into()) };
+        std::mem::forget(guard);
+        let spaces = Spaces { names, files: [first, second], shape };
+        if shape.acquainted {
+            spaces.acquaint()?;
+        }
+        Ok(spaces)
+    }
+
+    /// Tells each side the other's hardware address, for good.
+    pub fn acquaint(&self) -> Result<(), String> {
+        for (side, name) in self.names.iter().enumerate() {
+            let (other, mac) = (2 - side, MACS[1 - side]);
+            for to in [format!("10.211.9.{other}"), format!("fd00:211:9::{other}")] {
+                let upper = upper(self.shape);
+                ip(&format!("-n {name} neigh replace {to} lladdr {mac} dev {upper} nud permanent"))?;
+            }
+        }
+        Ok(())
+    }
+
+    pub fn addr(&self, side: usize, v6: bool) -> IpAddr {
+        let host = side + 1;
+        let text = if v6 { format!("fd00:211:9::{host}") } else { format!("10.211.9.{host}") };
+        text.parse().unwrap()
+    }
+
+    pub fn enter(&self, side: usize) {
+        move_into_link_name_space(self.files[side].as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+    }
+
+    /// Whether no program is attached on either side, at the latest when children that were being started have closed what they inherited.
+    pub fn is_left_alone(&self) -> bool {
+        (0..200).any(|_| {
+            let alone = !self.has_program(0) && !self.has_program(1);
+            if !alone {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+            alone
+        })
+    }
+
+    /// XDP programs attached in a namespace, by what `ip` shows.
+    pub fn has_program(&self, side: usize) -> bool {
+        ip(&format!("-n {} link show v0", self.names[side])).unwrap().contains("xdp")
+    }
+}
+
+pub fn upper(shape: Shape) -> String {
+    shape.vlan.map_or("v0".to_owned(), |vlan| format!("v0.{vlan}"))
+}
+
+impl Drop for Spaces {
+    fn drop(&mut self) {
+        drop(Names(self.names.clone()));
+    }
+}
+
+/// Namespaces, or a loud word why there are none.
+pub fn spaces(test: &str, shape: Shape) -> Option<Arc<Spaces>> {
+    if !rustix::process::geteuid().is_root() {
+        println!("SKIPPED {test}: network namespaces need root");
+        return None;
+    }
+    match Spaces::new(shape) {
+        Ok(spaces) => Some(Arc::new(spaces)),
+        Err(why) => {
+            println!("SKIPPED {test}: {why}");
+            None
+        }
+    }
+}

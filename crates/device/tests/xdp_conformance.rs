@@ -1,0 +1,215 @@
+//! The AF_XDP device between two network namespaces, held to the same rules as every other.
+#![allow(clippy::print_stdout, clippy::needless_pass_by_value)]
+
+mod resident;
+mod spaces;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use resident::{Resident, data_frame, receive, send};
+use spaces::{Shape, Spaces, spaces};
+use tautline_device::conformance::{DatagramOptions, datagram_suite};
+use tautline_device::fault::{Fault, Faults};
+use tautline_device::pcap::Pcap;
+use tautline_device::trace::{Trace, lines};
+use tautline_device::udp::UdpConfig;
+use tautline_device::xdp::{Framing, Mode, Receive, Xdp, XdpConfig};
+use tautline_device::{Datagram, Way};
+
+fn open(spaces: &Arc<Spaces>, side: usize, v6: bool, config: XdpConfig) -> Resident<Xdp> {
+    spaces.enter(side);
+    let bind = SocketAddr::new(spaces.addr(side, v6), 0);
+    let udp = UdpConfig { bind, tx_slots: 256, ..UdpConfig::default() };
+    let device =
+        Xdp::open(XdpConfig { udp, rx_chunks: 512, ..config }).unwrap_or_else(|r| panic!("{}", r.why));
+    Resident { device, spaces: spaces.clone(), side }
+}
+
+/// One frame there, one back, each by the ring.
+#[test]
+fn a_frame_crosses() {
+    let Some(spaces) = spaces("a_frame_crosses", Shape::default()) else { return };
+    let mut a = open(&spaces, 0, false, XdpConfig::default());
+    println!("{}", a.device.describe());
+    let mut b = open(&spaces, 1, false, XdpConfig::default());
+    let (to_b, to_a) = (a.route(b.local_addr()).unwrap(), b.route(a.local_addr()).unwrap());
+    assert_eq!((a.way(to_b), b.way(to_a)), (Some(Way::Xdp), Some(Way::Xdp)));
+    let (ping, pong) = (data_frame(1, 100), data_frame(2, 1_472));
+    send(&mut a, to_b, &ping);
+    assert_eq!(receive(&mut b, 1), [ping]);
+    send(&mut b, to_a, &pong);
+    assert_eq!(receive(&mut a, 1), [pong]);
+    assert_eq!((a.counters().receive_calls, b.counters().receive_calls), (0, 0), "no call to receive");
+}
+
+/// Runs the suite in a thread of its own, because a thread that entered a namespace stays there.
+fn suite(test: &'static str, shape: Shape, v6: bool, config: fn() -> XdpConfig) {
+    let Some(spaces) = spaces(test, shape) else { return };
+    let spaces = &spaces;
+    let run = || {
+        // A frame to where nobody listens makes the kernel answer that, and nothing else.
+        let dead = SocketAddr::new(spaces.addr(1, v6), 9);
+        let pair = || -> (Box<dyn Datagram>, Box<dyn Datagram>) {
+            let any = XdpConfig { any_shape: true, ..config() };
+            let (a, b) =
+                (open(spaces, 0, v6, any), open(spaces, 1, v6, XdpConfig { any_shape: true, ..config() }));
+            (Box::new(a), Box::new(b))
+        };
+        datagram_suite(pair, &DatagramOptions { dead: Some(dead), ..DatagramOptions::default() });
+        straight(spaces, v6, config);
+    };
+    std::thread::scope(|scope| scope.spawn(run).join()).expect("the suite");
+    assert!(spaces.is_left_alone(), "no program is left");
+}
+
+/// D-10: full frames of our shape, in bursts, all by the ring, read where they lie; a batch that is dropped gives its frames back.
+fn straight(spaces: &Arc<Spaces>, v6: bool, config: fn() -> XdpConfig) {
+    let mut a = open(spaces, 0, v6, config());
+    let mut b = open(spaces, 1, v6, config());
+    let route = a.route(b.local_addr()).unwrap();
+    b.route(a.local_addr()).unwrap();
+    assert_eq!(a.way(route), Some(Way::Xdp), "{}", a.device.describe());
+    let max = a.max_frame(route);
+    let frames: Vec<_> = (0..100).map(|i| data_frame(i, [max, 48, max - i, 200][i % 4])).collect();
+    for burst in frames.chunks(25) {
+        let slots: Vec<_> = burst
+            .iter()
+            .map(|frame| {
+                let slot = a.arena().take().unwrap();
+                a.arena().payload_mut(slot)[..frame.len()].copy_from_slice(frame);
+                a.send(route, slot, tautline_device::HEADROOM..tautline_device::HEADROOM + frame.len());
+                slot
+            })
+            .collect();
+        a.flush();
+        slots.into_iter().for_each(|slot| a.arena().give(slot));
+        assert!(receive(&mut b, burst.len()) == burst, "every byte, in order");
+    }
+    // Far more than there are chunks, each batch dropped with its frames.
+    for round in 0..100 {
+        let frame = data_frame(round, 300);
+        (0..8).for_each(|_| send(&mut a, route, &frame));
+        assert!(receive(&mut b, 8).iter().all(|got| *got == frame), "round {round}");
+    }
+    assert!(config().receive == Receive::BusyPoll || b.counters().receive_calls == 0, "no call to receive");
+    assert!(b.device.strange() == tautline_device::xdp::Strange::default());
+}
+
+const JUMBO: Shape = Shape { mtu: 9_000, vlan: None, acquainted: true };
+const TAGGED: Shape = Shape { mtu: 1_500, vlan: Some(7), acquainted: true };
+const PLAIN: Shape = Shape { mtu: 1_500, vlan: None, acquainted: true };
+
+fn mode(mode: Mode) -> XdpConfig {
+    XdpConfig { mode, ..XdpConfig::default() }
+}
+
+/// Wrappers see frames that lie in the device's memory as they see any others.
+#[test]
+fn wrapped() {
+    let Some(spaces) = spaces("wrapped", Shape::default()) else { return };
+    let run = || {
+        let wrap = |side| -> Box<dyn Datagram> {
+            let inner = open(&spaces, side, false, XdpConfig { any_shape: true, ..XdpConfig::default() });
+            let captured =
+                Pcap::new(Fault::new(inner, 1, Faults::default(), Faults::default()), Vec::new()).unwrap();
+            Box::new(Trace::new(captured, lines(std::io::sink())))
+        };
+        datagram_suite(|| (wrap(0), wrap(1)), &DatagramOptions::default());
+    };
+    std::thread::scope(|scope| scope.spawn(run).join()).expect("the suite");
+}
+
+#[test]
+fn generic_v4() {
+    suite("generic_v4", PLAIN, false, || mode(Mode::Generic));
+}
+
+#[test]
+fn generic_v6() {
+    suite("generic_v6", PLAIN, true, || mode(Mode::Generic));
+}
+
+#[test]
+fn native_v4() {
+    suite("native_v4", PLAIN, false, || mode(Mode::Native));
+}
+
+#[test]
+fn native_v6() {
+    suite("native_v6", PLAIN, true, || mode(Mode::Native));
+}
+
+#[test]
+fn generic_jumbo_v4() {
+    suite("generic_jumbo_v4", JUMBO, false, || mode(Mode::Generic));
+}
+
+#[test]
+fn native_jumbo_v6() {
+    suite("native_jumbo_v6", JUMBO, true, || mode(Mode::Native));
+}
+
+#[test]
+fn generic_tagged_v4() {
+    suite("generic_tagged_v4", TAGGED, false, || mode(Mode::Generic));
+}
+
+#[test]
+fn generic_tagged_v6() {
+    suite("generic_tagged_v6", TAGGED, true, || mode(Mode::Generic));
+}
+
+#[test]
+fn native_tagged_v4() {
+    suite("native_tagged_v4", TAGGED, false, || mode(Mode::Native));
+}
+
+#[test]
+fn generic_busy_polled() {
+    suite("generic_busy_polled", PLAIN, false, || XdpConfig {
+        receive: Receive::BusyPoll,
+        ..mode(Mode::Generic)
+    });
+}
+
+#[test]
+fn native_busy_polled() {
+    suite("native_busy_polled", PLAIN, false, || XdpConfig {
+        receive: Receive::BusyPoll,
+        ..mode(Mode::Native)
+    });
+}
+
+#[test]
+fn generic_raw_frames() {
+    suite("generic_raw_frames", PLAIN, false, || XdpConfig { framing: Framing::Raw, ..mode(Mode::Generic) });
+}
+
+#[test]
+fn native_raw_frames_tagged() {
+    suite("native_raw_frames_tagged", TAGGED, true, || XdpConfig {
+        framing: Framing::Raw,
+        ..mode(Mode::Native)
+    });
+}
+
+#[test]
+fn generic_own_tags_v4() {
+    suite("generic_own_tags_v4", PLAIN, false, || XdpConfig { vlan: Some(7), ..mode(Mode::Generic) });
+}
+
+#[test]
+fn native_own_tags_v6() {
+    suite("native_own_tags_v6", PLAIN, true, || XdpConfig { vlan: Some(4_094), ..mode(Mode::Native) });
+}
+
+#[test]
+fn native_own_tags_jumbo_v4() {
+    suite("native_own_tags_jumbo_v4", JUMBO, false, || XdpConfig { vlan: Some(7), ..mode(Mode::Native) });
+}
+
+#[test]
+fn a_small_ring() {
+    suite("a_small_ring", PLAIN, false, || XdpConfig { tx_ring: 4, ..mode(Mode::Generic) });
+}

@@ -1,0 +1,210 @@
+//! The AF_XDP device in a world that changes: peers over UDP, neighbours, links, interfaces, ways.
+#![allow(clippy::print_stdout)]
+
+mod resident;
+mod spaces;
+
+use std::time::{Duration, Instant};
+
+use resident::{Resident, apart, data_frame, open, open_udp, receive, receive_some, send};
+use spaces::{Shape, ip};
+use tautline_device::xdp::{Done, Mode, Xdp, XdpConfig};
+use tautline_device::{Datagram, DeviceEvent, HEADROOM, RouteId, Way};
+
+const STRANGERS: Shape = Shape { mtu: 1_500, vlan: None, acquainted: false };
+
+/// Sends numbered frames until one arrives, and more until the route goes the way that is wanted; returns what was told.
+fn until_way(from: &mut Resident<Xdp>, to: &mut impl Datagram, route: RouteId, way: Way) -> Vec<DeviceEvent> {
+    let until = Instant::now() + Duration::from_secs(5);
+    let mut told = Vec::new();
+    while from.way(route) != Some(way) {
+        assert!(Instant::now() < until, "{} for ever, because {}", way.name(), from.why(route));
+        send(from, route, &data_frame(0, 64));
+        receive_some(to);
+        receive_some(from);
+        told.extend(std::iter::from_fn(|| from.poll_event()));
+    }
+    told
+}
+
+fn arrives(from: &mut impl Datagram, to: &mut impl Datagram, route: RouteId, number: usize) {
+    let frame = data_frame(number, 300);
+    send(from, route, &frame);
+    assert!(receive(to, 1) == [frame], "frame {number} arrives");
+}
+
+/// An xdp device and a udp device understand each other, both ways, in all sizes.
+#[test]
+fn xdp_and_udp_interoperate() {
+    apart("xdp_and_udp_interoperate", Shape::default(), |spaces| {
+        for mode in [Mode::Generic, Mode::Native] {
+            let mut a = open(spaces, 0, XdpConfig { mode, ..XdpConfig::default() });
+            let mut b = open_udp(spaces, 1);
+            let (to_b, to_a) = (a.route(b.local_addr()).unwrap(), b.route(a.local_addr()).unwrap());
+            assert_eq!(a.way(to_b), Some(Way::Xdp));
+            for len in [48, 49, 64, 1_000, a.max_frame(to_b)] {
+                let frame = data_frame(len, len);
+                send(&mut a, to_b, &frame);
+                assert!(receive(&mut b, 1) == [frame.clone()], "{len} bytes, xdp to udp");
+                send(&mut b, to_a, &frame);
+                assert!(receive(&mut a, 1) == [frame], "{len} bytes, udp to xdp");
+            }
+            if mode == Mode::Native {
+                assert_eq!(a.counters().receive_calls, 0, "all of it came by the ring");
+            }
+            // A train that a card would cut, or in generic mode nobody.
+            let slot = b.arena().take().unwrap();
+            b.arena().payload_mut(slot)[..1_000].copy_from_slice(&data_frame(1, 1_000));
+            (0..20).for_each(|_| b.send(to_a, slot, HEADROOM..HEADROOM + 1_000));
+            b.flush();
+            b.arena().give(slot);
+            assert_eq!(receive(&mut a, 20).len(), 20, "a train arrives frame by frame");
+        }
+    });
+}
+
+/// D-13: an unknown neighbour is reached through the socket until the kernel knows it; a neighbour that moves is followed.
+#[test]
+fn neighbours_come_and_move() {
+    apart("neighbours_come_and_move", STRANGERS, |spaces| {
+        let mut a = open(spaces, 0, XdpConfig::default());
+        let mut b = open(spaces, 1, XdpConfig::default());
+        let route = a.route(b.local_addr()).unwrap();
+        assert_eq!(a.way(route), Some(Way::Udp));
+        assert!(a.why(route).contains("10.211.9.2"), "{}", a.why(route));
+        let told = until_way(&mut a, &mut b, route, Way::Xdp);
+        assert!(matches!(&told[..], [DeviceEvent::Way { way: Way::Xdp, .. }]), "{told:?}");
+        arrives(&mut a, &mut b, route, 1);
+
+        ip(&format!("-n {} link set v0 address 02:00:00:54:4c:99", spaces.names[1])).unwrap();
+        ip(&format!(
+            "-n {} neigh replace 10.211.9.2 lladdr 02:00:00:54:4c:99 dev v0 nud reachable",
+            spaces.names[0]
+        ))
+        .unwrap();
+        receive_some(&mut a);
+        assert_eq!(a.way(route), Some(Way::Xdp));
+        arrives(&mut a, &mut b, route, 2);
+
+        ip(&format!("-n {} neigh del 10.211.9.2 dev v0", spaces.names[0])).unwrap();
+        receive_some(&mut a);
+        assert_eq!(a.way(route), Some(Way::Udp), "nobody knows where it is");
+        until_way(&mut a, &mut b, route, Way::Xdp);
+        arrives(&mut a, &mut b, route, 3);
+    });
+}
+
+/// D-13: a link that goes down and comes up again is told both times, and frames go on.
+#[test]
+fn the_link_flaps() {
+    apart("the_link_flaps", Shape::default(), |spaces| {
+        for mode in [Mode::Generic, Mode::Native] {
+            let mut a = open(spaces, 0, XdpConfig { mode, ..XdpConfig::default() });
+            let mut b = open(spaces, 1, XdpConfig { mode, ..XdpConfig::default() });
+            let route = a.route(b.local_addr()).unwrap();
+            for flap in 0..2 {
+                arrives(&mut a, &mut b, route, flap);
+                ip(&format!("-n {} link set v0 down", spaces.names[1])).unwrap();
+                // The kernel takes its time to notice.
+                let told = until_way(&mut a, &mut b, route, Way::Udp);
+                let down = |e: &DeviceEvent| matches!(e, DeviceEvent::Way { way: Way::Udp, why, .. } if why.contains("down"));
+                assert!(told.iter().any(down), "{told:?}");
+                send(&mut a, route, &data_frame(9, 100));
+                ip(&format!("-n {} link set v0 up", spaces.names[1])).unwrap();
+                spaces.acquaint().unwrap();
+                until_way(&mut a, &mut b, route, Way::Xdp);
+                while !receive(&mut b, 1).is_empty() {}
+            }
+            arrives(&mut a, &mut b, route, 7);
+            assert_eq!(a.arena_ref().available(), a.arena_ref().capacity(), "no slot is lost");
+        }
+    });
+}
+
+/// D-13: the interface vanishes; the device says so, holds nothing, and lives.
+#[test]
+fn the_interface_vanishes() {
+    apart("the_interface_vanishes", Shape::default(), |spaces| {
+        let mut a = open(spaces, 0, XdpConfig { done: Done::Told, ..XdpConfig::default() });
+        let b = open_udp(spaces, 1);
+        let route = a.route(b.local_addr()).unwrap();
+        send(&mut a, route, &data_frame(1, 100));
+        ip(&format!("-n {} link del v0", spaces.names[0])).unwrap();
+        receive_some(&mut a);
+        assert_eq!(a.way(route), Some(Way::Udp));
+        let told: Vec<_> = std::iter::from_fn(|| a.poll_event()).collect();
+        assert!(
+            told.iter().any(|e| matches!(e, DeviceEvent::Way { way: Way::Udp, why, .. } if why.contains("gone") || why.contains("down"))),
+            "{told:?}"
+        );
+        for number in 0..100 {
+            send(&mut a, route, &data_frame(number, 100));
+            receive_some(&mut a);
+        }
+        assert_eq!(a.arena_ref().available(), a.arena_ref().capacity(), "no slot is held for ever");
+    });
+}
+
+/// D-13: a hundred changes of way while frames flow lose none.
+#[test]
+fn a_hundred_changes_of_way() {
+    apart("a_hundred_changes_of_way", Shape::default(), |spaces| {
+        let mut a = open(spaces, 0, XdpConfig::default());
+        let mut b = open(spaces, 1, XdpConfig::default());
+        let route = a.route(b.local_addr()).unwrap();
+        for change in 0..100 {
+            let way = if change % 2 == 0 { Way::Udp } else { Way::Xdp };
+            let mut sent: Vec<_> = (0..8).map(|i| data_frame(change * 8 + i, 100 + i)).collect();
+            for (i, frame) in sent.iter().enumerate() {
+                if i == 4 {
+                    a.ask_way(route, Some(way));
+                    assert_eq!(a.way(route), Some(way));
+                    assert!(
+                        matches!(a.poll_event(), Some(DeviceEvent::Way { way: told, .. }) if told == way)
+                    );
+                }
+                let slot = a.arena().take().unwrap();
+                a.arena().payload_mut(slot)[..frame.len()].copy_from_slice(frame);
+                a.send(route, slot, HEADROOM..HEADROOM + frame.len());
+                if i % 3 == 0 {
+                    a.flush();
+                }
+                // A slot that waits for the flush is given back only behind it, as everywhere.
+                a.flush();
+                a.arena().give(slot);
+            }
+            let mut got = receive(&mut b, sent.len());
+            got.sort();
+            sent.sort();
+            assert!(got == sent, "change {change}: {} of {} frames", got.len(), sent.len());
+        }
+        assert_eq!(a.arena_ref().available(), a.arena_ref().capacity());
+    });
+}
+
+/// D-9: while the kernel has not said that it is done, a slot that was given back is not taken anew, and what is sent again from it goes from
+/// a copy; then all is free.
+#[test]
+fn slots_are_held_until_told() {
+    apart("slots_are_held_until_told", Shape::default(), |spaces| {
+        let mut a = open(spaces, 0, XdpConfig { done: Done::Told, ..XdpConfig::default() });
+        let mut b = open(spaces, 1, XdpConfig::default());
+        let route = a.route(b.local_addr()).unwrap();
+        let all = a.arena_ref().capacity();
+        for number in 0..2_000 {
+            let frame = data_frame(number, 200);
+            let slot = a.arena().take().expect("slots come back");
+            assert!(!a.arena_ref().is_held(slot), "a slot that is free is not held");
+            a.arena().payload_mut(slot)[..200].copy_from_slice(&frame);
+            a.send(route, slot, HEADROOM..HEADROOM + 200);
+            assert!(a.arena_ref().is_held(slot), "held from the moment it is queued");
+            a.send(route, slot, HEADROOM..HEADROOM + 200);
+            a.flush();
+            a.arena().give(slot);
+            assert!(receive(&mut b, 2) == [frame.clone(), frame], "frame {number}, twice");
+        }
+        // Whatever is still held is let go by the next flush.
+        send(&mut a, route, &data_frame(1, 100));
+        assert!(a.arena_ref().available() + 4 >= all, "{} of {all}", a.arena_ref().available());
+    });
+}

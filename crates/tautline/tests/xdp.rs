@@ -1,0 +1,235 @@
+//! Channels over AF_XDP: two processes in two network namespaces, while ways change and links flap.
+#![allow(clippy::print_stdout)]
+
+#[path = "../../device/tests/spaces/mod.rs"]
+mod spaces;
+
+use std::cell::Cell;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use spaces::{Shape, Spaces, ip, spaces};
+use tautline::node::device::Way;
+use tautline::node::link::JobKey;
+use tautline::{Config, DeviceName, Endpoint, Event, Job, Member, Short, Waiting};
+
+/// Messages of one run.
+const MESSAGES: u64 = 20_000;
+/// Changes of way during one run.
+const CHANGES: u64 = 100;
+/// Ping-pongs of one run.
+const PING_PONGS: u64 = 2_000;
+
+/// What a message of a number holds; its size varies up to most of a frame.
+fn message(number: u64) -> Vec<u8> {
+    let len = 8 + (number * 37 % 1_000) as usize;
+    let mut bytes: Vec<u8> = (0..len).map(|i| (i as u64 * 31 + number * 7) as u8).collect();
+    bytes[..8].copy_from_slice(&number.to_le_bytes());
+    bytes
+}
+
+fn config(role: &str, device: DeviceName) -> Config {
+    let mut config = Config { device: Some(device), ..Config::default() };
+    if role == "parked" {
+        config.waiting = Waiting::Park;
+    }
+    // A link that flaps is no death.
+    config.link.silence = 10_000_000_000;
+    config
+}
+
+/// What a child of these tests does: rank 0 sends, rank 1 looks at everything.
+#[test]
+fn child() {
+    let Ok(role) = std::env::var("TAUTLINE_XDP_ROLE") else { return };
+    let device: DeviceName = std::env::var("TAUTLINE_XDP_DEVICE").unwrap().parse().unwrap();
+    let job = Job::from_file(&PathBuf::from(std::env::var("TAUTLINE_XDP_JOB").unwrap())).unwrap();
+    let seen = Rc::new(Cell::new(0));
+    let count = seen.clone();
+    let builder =
+        Endpoint::builder().config(config(&role, device)).on_short("number", move |short: Short<'_>| {
+            let number = count.get();
+            assert!(short.data() == message(number), "message {number}, in order and unaltered");
+            count.set(number + 1);
+        });
+    let endpoint = builder.join_job(job).unwrap();
+    let mut ways = Vec::new();
+    let mut note = |endpoint: &Endpoint| {
+        while let Some(event) = endpoint.poll_event() {
+            match event {
+                Event::Device(choice) => println!("DEVICE {} {:?}", choice.device, choice.passed_over),
+                Event::Way { device, reason, .. } => ways.push((device, reason)),
+                Event::PeerDown { why, .. } => println!("DOWN {why}"),
+                _ => {}
+            }
+        }
+        ways.len()
+    };
+    if role == "parked" {
+        ping_pong(&endpoint, &seen);
+        println!("ALL {MESSAGES}");
+    } else if endpoint.rank() == 0 {
+        for number in 0..MESSAGES {
+            if role == "changes" && number % (MESSAGES / CHANGES) == 0 {
+                let way = if (number / (MESSAGES / CHANGES)).is_multiple_of(2) { Way::Udp } else { Way::Xdp };
+                endpoint.node().with(|interface| interface.ask_way(1, Some(way))).unwrap();
+            }
+            endpoint.send(1, "number", &message(number)).unwrap();
+            note(&endpoint);
+            if role == "flaps" && number % 10 == 0 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        println!("WAYS {}", note(&endpoint));
+    } else {
+        endpoint.run_until(|| seen.get() == MESSAGES).unwrap();
+        note(&endpoint);
+        println!("ALL {}", seen.get());
+    }
+    let last = ways.last().cloned();
+    println!("LAST {last:?}");
+    println!("COUNTERS {:?}", endpoint.counters().device);
+    endpoint.close().unwrap();
+    println!("CLOSED");
+    std::io::stdout().flush().unwrap();
+}
+
+/// Ping-pongs of parked processes: every wake-up counts. Half of them by each way.
+fn ping_pong(endpoint: &Endpoint, seen: &Cell<u64>) {
+    let (me, other) = (endpoint.rank(), 1 - endpoint.rank());
+    for number in 0..PING_PONGS {
+        if number == PING_PONGS / 2 {
+            endpoint.node().with(|interface| interface.ask_way(other, Some(Way::Udp))).unwrap();
+        }
+        if me == 0 {
+            endpoint.send(other, "number", &message(number)).unwrap();
+        }
+        endpoint.run_until(|| seen.get() == number + 1).unwrap();
+        if me == 1 {
+            endpoint.send(other, "number", &message(number)).unwrap();
+        }
+    }
+}
+
+struct Running {
+    child: Child,
+    job: PathBuf,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_file(&self.job);
+    }
+}
+
+fn start(spaces: &Spaces, rank: usize, role: &str, device: &str) -> Running {
+    let members: Vec<_> =
+        (0..2).map(|side| Member { addr: SocketAddr::new(spaces.addr(side, false), 7_300) }).collect();
+    let text = Job::describe(rank as u32, &JobKey::new([9; 32]), &members, None, None, None);
+    let job = std::env::temp_dir().join(format!("{}.job", spaces.names[rank]));
+    let mut file =
+        std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&job).unwrap();
+    file.write_all(text.as_bytes()).unwrap();
+    let child = Command::new("ip")
+        .args(["netns", "exec", &spaces.names[rank]])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "child", "--nocapture"])
+        .env("TAUTLINE_XDP_ROLE", role)
+        .env("TAUTLINE_XDP_DEVICE", device)
+        .env("TAUTLINE_XDP_JOB", &job)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    Running { child, job }
+}
+
+/// Waits for a child's end and returns what it said.
+fn finish(mut member: Running, what: &str) -> String {
+    let until = Instant::now() + Duration::from_secs(60);
+    while member.child.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < until, "{what} takes for ever");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let read = |pipe: &mut dyn std::io::Read| {
+        let mut text = String::new();
+        pipe.read_to_string(&mut text).unwrap();
+        text
+    };
+    let said = read(member.child.stdout.as_mut().unwrap());
+    let errors = read(member.child.stderr.as_mut().unwrap());
+    assert!(said.contains("CLOSED"), "{what}: {said}{errors}");
+    said
+}
+
+fn run(test: &str, role: &str, devices: [&str; 2], meanwhile: impl FnOnce(&Spaces)) -> Option<[String; 2]> {
+    let spaces = spaces(test, Shape { acquainted: role != "changes", ..Shape::default() })?;
+    let second = start(&spaces, 1, role, devices[1]);
+    let first = start(&spaces, 0, role, devices[0]);
+    meanwhile(&spaces);
+    let said = [finish(first, "the sender"), finish(second, "the receiver")];
+    assert!(said[1].contains(&format!("ALL {MESSAGES}")), "{}", said[1]);
+    assert!(!said.iter().any(|said| said.contains("DOWN it")), "nobody died: {said:?}");
+    assert!(spaces.is_left_alone(), "no program is left");
+    Some(said)
+}
+
+/// The number behind a word.
+fn number(said: &str, word: &str) -> u64 {
+    let line =
+        said.lines().find_map(|line| line.strip_prefix(word)).unwrap_or_else(|| panic!("{word}: {said}"));
+    line.trim().parse().unwrap()
+}
+
+/// D-13: a hundred changes of way under load lose no message and reorder none; each is an event.
+#[test]
+fn ways_change_under_load() {
+    let Some(said) = run("ways_change_under_load", "changes", ["xdp", "xdp"], |_| {}) else { return };
+    assert!(said.iter().all(|said| said.contains("DEVICE xdp")), "{said:?}");
+    assert!(number(&said[0], "WAYS ") >= CHANGES - 1, "{}", said[0]);
+    println!("{}", said[0]);
+}
+
+/// N-6: parked nodes are woken by the ring and by the socket; no wake-up is lost.
+#[test]
+fn parked_nodes_are_woken() {
+    let start = Instant::now();
+    if run("parked_nodes_are_woken", "parked", ["xdp", "xdp"], |_| {}).is_some() {
+        // A lost wake-up would cost the time of a heartbeat, which is longer than all of this.
+        assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+        println!("{PING_PONGS} ping-pongs of parked nodes in {:?}", start.elapsed());
+    }
+}
+
+/// An xdp node and a udp node understand each other.
+#[test]
+fn an_xdp_node_and_a_udp_node() {
+    for devices in [["xdp", "udp"], ["udp", "xdp"]] {
+        let Some(said) = run("an_xdp_node_and_a_udp_node", "plain", devices, |_| {}) else { return };
+        println!("{}{}", said[0], said[1]);
+    }
+}
+
+/// D-13: a link that goes down and up under load loses no message and reorders none.
+#[test]
+fn the_link_flaps_under_load() {
+    let said = run("the_link_flaps_under_load", "flaps", ["xdp", "xdp"], |spaces| {
+        for side in [1, 0] {
+            std::thread::sleep(Duration::from_millis(600));
+            ip(&format!("-n {} link set v0 down", spaces.names[side])).unwrap();
+            std::thread::sleep(Duration::from_millis(100));
+            ip(&format!("-n {} link set v0 up", spaces.names[side])).unwrap();
+            spaces.acquaint().unwrap();
+        }
+    });
+    if let Some(said) = said {
+        println!("{}{}", said[0], said[1]);
+    }
+}
