@@ -495,6 +495,14 @@ impl Interface {
         self.peers.get(rank as usize)?.peering.link()
     }
 
+    /// The way that frames for a peer go now, where the device has several, and why.
+    pub fn way(&self, rank: Rank) -> (Option<tautline_device::Way>, &str) {
+        match self.peers.get(rank as usize) {
+            Some(peer) => (self.device.way(peer.route), self.device.why(peer.route)),
+            None => (None, "there is no such rank"),
+        }
+    }
+
     /// Asks that frames for a peer go another way, where the device has several; `None` for the best. Whatever becomes of it is an
     /// event.
     pub fn ask_way(&mut self, rank: Rank, way: Option<tautline_device::Way>) {

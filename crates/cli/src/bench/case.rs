@@ -70,6 +70,10 @@ pub enum Other {
 pub enum Device {
     Udp,
     Shm,
+    /// Past the kernel's stack, in the frames of UDP.
+    Xdp,
+    /// The same in Ethernet frames of our own.
+    XdpRaw,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -179,6 +183,7 @@ impl Device {
         match self {
             Device::Udp => DeviceName::Udp,
             Device::Shm => DeviceName::Shm,
+            Device::Xdp | Device::XdpRaw => DeviceName::Xdp,
         }
     }
 }
@@ -260,6 +265,7 @@ impl System {
             System::Rival { tcp: true, .. } => "tcp",
             System::Rival { other: Other::ZeroMq, .. } => "unix",
             System::Shared { .. } | System::Lent | System::SingleCopy | System::Rival { .. } => "shm",
+            System::Taut { device: Device::XdpRaw, .. } => "xdp-raw",
             System::Taut { device, .. } => device.device().name(),
             _ => "udp",
         }
@@ -306,6 +312,8 @@ impl System {
             System::Xdp { native: false, .. } => 3,
             System::Xdp { native: true, .. } => 4,
             System::Rival { .. } => 5,
+            System::Taut { device: Device::Xdp, .. } => 6,
+            System::Taut { device: Device::XdpRaw, .. } => 7,
             _ => 2,
         }
     }
@@ -332,8 +340,8 @@ impl System {
 impl fmt::Display for System {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            System::Taut { device: Device::Shm, security, .. } => {
-                write!(f, "tautline shm {} {}", security.security().name(), self.policy())
+            System::Taut { device: Device::Shm | Device::Xdp | Device::XdpRaw, security, .. } => {
+                write!(f, "tautline {} {} {}", self.device(), security.security().name(), self.policy())
             }
             System::Lent | System::SingleCopy => write!(f, "tautline {} {}", self.name(), self.policy()),
             System::Taut { security, .. } => {

@@ -9,8 +9,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// One pair each for TCP, raw UDP, ours, bare AF_XDP in two modes, and rivals.
-const LANES: u8 = 6;
+/// One pair each for TCP, raw UDP, ours, bare AF_XDP in two modes, rivals, and ours over AF_XDP in two framings.
+const LANES: u8 = 8;
 
 /// The name of a veth pair's interface, on both sides.
 pub fn interface(lane: u8) -> String {

@@ -9,6 +9,8 @@ use std::net::UdpSocket;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use tautline::node::device::Way;
+use tautline::node::device::xdp::Framing;
 use tautline::node::link::JobKey;
 use tautline::{Config, Endpoint, Event, Handler, Job, Member, Message, Rank, Short};
 use tautline_baseline::cpu::Stopwatch;
@@ -129,7 +131,12 @@ impl Taut {
         let endpoint = Endpoint::builder()
             .on_short("short", move |message: Short<'_>| by_short.short(message.data()))
             .on("long", move |message| long(by_long.clone(), message))
-            .config(Config { device: Some(device.device()), single_copy, ..Config::default() })
+            .config(Config {
+                device: Some(device.device()),
+                xdp_framing: if device == Device::XdpRaw { Framing::Raw } else { Framing::Udp },
+                single_copy,
+                ..Config::default()
+            })
             .security(security.security())
             .waiting(waiting.waiting())
             .join_job(job(setup)?)
@@ -148,6 +155,9 @@ impl Taut {
             endpoint,
         };
         taut.meet(setup.side)?;
+        if matches!(device, Device::Xdp | Device::XdpRaw) {
+            taut.take_the_way()?;
+        }
         taut.pattern = Pattern::new(bytes);
         taut.pattern.write(0, 0, &mut taut.outgoing);
         Ok(taut)
@@ -165,6 +175,30 @@ impl Taut {
         self.short_max = self.endpoint.node().short_limit(self.peer);
         (self.sent, _) = (0, self.sink.arrived.replace(0));
         self.drain()
+    }
+
+    /// Goes on until frames to the other side go past the kernel: before its neighbour is known, they cannot.
+    fn take_the_way(&mut self) -> io::Result<()> {
+        let started = Instant::now();
+        loop {
+            let peer = self.peer;
+            let look = self.endpoint.node().with(|i| {
+                let (way, why) = i.way(peer);
+                (way == Some(Way::Xdp), why.to_owned())
+            });
+            let (taken, why) = look.map_err(io::Error::other)?;
+            if taken {
+                return Ok(());
+            }
+            if started.elapsed() > SILENCE {
+                return Err(io::Error::other(format!(
+                    "the other side is not reached past the kernel: {why}"
+                )));
+            }
+            self.endpoint.wait(Some(Duration::from_millis(1))).map_err(io::Error::other)?;
+            self.endpoint.extract(usize::MAX).map_err(io::Error::other)?;
+            while self.endpoint.poll_event().is_some() {}
+        }
     }
 
     /// Leaves in good order.

@@ -6,7 +6,7 @@
 use tautline_baseline::xdp::FULL;
 
 use super::{Load, POLLED_UDP, Plan, Test};
-use crate::bench::case::{System, Work};
+use crate::bench::case::{Device, Mode, Policy, System, Work};
 
 /// Every way that bare AF_XDP goes.
 pub const BARE: [System; 4] = [
@@ -28,11 +28,30 @@ impl Plan {
                 self.add(Test::Rate, system, self.frames(8, window), Load::Idle, None);
             }
         }
+        for device in [Device::Xdp, Device::XdpRaw] {
+            self.our_xdp(System::Taut { device, security: Mode::Fabric, waiting: Policy::Spin });
+        }
         // Whoever is saturated polls, so that its CPU time is what the clock says: per message is what counts.
         for system in [POLLED_UDP].into_iter().chain(BARE) {
             self.add(Test::Cpu, system, self.frames(64, Some(64)), Load::Idle, None);
             self.add(Test::Bandwidth, system, self.frames(FULL, None), Load::Idle, None);
         }
+    }
+
+    /// What messages make of it.
+    fn our_xdp(&mut self, ours: System) {
+        for bytes in [8, 64] {
+            let work = Work::PingPong { bytes, count: self.extent.count(8_000.0, 1.0), warm: false };
+            self.add(Test::Latency, ours, work, Load::Idle, None);
+        }
+        self.add(Test::Rate, ours, self.frames(8, Some(64)), Load::Idle, None);
+        let count = (self.extent.count(2_000.0, 1.0) * 16).next_multiple_of(64);
+        let packed = Work::Stream { bytes: 8, count, window: None, batch: true };
+        self.add(Test::Rate, ours, packed, Load::Idle, None);
+        self.add(Test::Cpu, ours, self.frames(64, Some(64)), Load::Idle, None);
+        let count = self.extent.count(64_000.0, 1.0);
+        let full = Work::Stream { bytes: 64 << 10, count, window: None, batch: false };
+        self.add(Test::Bandwidth, ours, full, Load::Idle, None);
     }
 
     /// One message in each frame.

@@ -4,13 +4,14 @@
 use tautline_baseline::xdp::FULL;
 
 use super::{Judge, UDP, VALUE};
-use crate::bench::case::{Policy, System};
+use crate::bench::case::{Device, Mode, Policy, System};
 use crate::bench::plan::{BARE, Load, Test};
 use crate::bench::rows::{Result, ratio};
 
 impl<'a> Judge<'a> {
     pub(super) fn xdp(&mut self) {
         let Some(ours) = self.our_xdp() else { return };
+        self.raw_gain(ours);
         for bytes in [8, 64] {
             let what = || format!("latency, {bytes} B, xdp, fabric");
             let of = |system| self.at(Test::Latency, system, bytes, Load::Idle);
@@ -36,13 +37,20 @@ impl<'a> Judge<'a> {
         self.at_least("rate, 8 B, packed, xdp, fabric".into(), value, 5.0, "bare AF_XDP frames");
     }
 
+    /// What our own framing gains over that of UDP, whatever it is.
+    fn raw_gain(&mut self, ours: System) {
+        let raw = System::Taut { device: Device::XdpRaw, security: Mode::Fabric, waiting: Policy::Spin };
+        for bytes in [8, 64] {
+            let of = |system| self.at(Test::Latency, system, bytes, Load::Idle);
+            let value = of(raw).zip(of(ours)).and_then(|(raw, udp)| ratio(raw, udp, VALUE));
+            self.at_most(format!("latency, {bytes} B, xdp, raw Ethernet"), value, 1.0, "the framing of UDP");
+        }
+    }
+
     /// The system of ours that goes over AF_XDP, if it was measured: with its tag, and polling.
     fn our_xdp(&self) -> Option<System> {
-        let systems = self.results.iter().map(|result| result.cell.system);
-        systems.into_iter().find(|system| {
-            let System::Taut { waiting: Policy::Spin, .. } = system else { return false };
-            system.device() == "xdp" && system.security() == Some("fabric")
-        })
+        let ours = System::Taut { device: Device::Xdp, security: Mode::Fabric, waiting: Policy::Spin };
+        self.results.iter().any(|result| result.cell.system == ours).then_some(ours)
     }
 
     /// The ratio to whichever of several is hardest to stand beside.
