@@ -164,6 +164,10 @@ pub trait Datagram: Send {
     fn poll_event(&mut self) -> Option<DeviceEvent>;
     /// What the device counted.
     fn counters(&self) -> Counters;
+    /// Whether a look at memory, which costs next to nothing, shows that nothing has come; false where it takes more than that to tell.
+    fn is_quiet(&mut self) -> bool {
+        false
+    }
     /// The way that frames of a route go now, if the device has several (D-13).
     fn way(&self, route: RouteId) -> Option<Way> {
         let _ = route;

@@ -120,6 +120,9 @@ impl<T: Datagram + ?Sized> Datagram for Box<T> {
     fn counters(&self) -> Counters {
         (**self).counters()
     }
+    fn is_quiet(&mut self) -> bool {
+        (**self).is_quiet()
+    }
     fn way(&self, route: RouteId) -> Option<Way> {
         (**self).way(route)
     }

@@ -419,6 +419,9 @@ impl Endpoint {
                     if done(&mut interface) {
                         return Ok(true);
                     }
+                    if interface.near_up.is_empty() && !interface.device.is_quiet() {
+                        break;
+                    }
                     interface.near_vain = interface.near_vain.saturating_add(1);
                     std::hint::spin_loop();
                 }

@@ -62,10 +62,10 @@ pub struct Row {
 }
 
 impl Row {
-    /// The system as people read it: ours says what it goes over, if that is not the network.
+    /// The system as people read it: ours says what it goes over, if that is not UDP.
     pub fn name(&self) -> String {
-        if self.security.is_some() && self.device == "shm" {
-            format!("{} shm", self.system)
+        if self.security.is_some() && self.device != "udp" {
+            format!("{} {}", self.system, self.device)
         } else {
             self.system.clone()
         }

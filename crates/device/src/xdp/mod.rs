@@ -373,6 +373,11 @@ impl Datagram for Xdp {
         }
     }
 
+    #[inline]
+    fn is_quiet(&mut self) -> bool {
+        self.sees_nothing()
+    }
+
     fn way(&self, route: RouteId) -> Option<Way> {
         self.routes.get(route.0 as usize).map(|route| route.way)
     }

@@ -75,6 +75,17 @@ impl Xdp {
         Ok(count)
     }
 
+    /// Whether there is nothing to be done: no frame, no mail, nobody to knock for.
+    #[inline]
+    pub(super) fn sees_nothing(&mut self) -> bool {
+        !self.xsk.has_some()
+            && self.receive != Receive::BusyPoll
+            && (self.post.looks | self.post.news_looks) == 0
+            && self.mail.get(MAIL_UDP) == self.post.udp_seen
+            && self.mail.get(MAIL_NEWS) == self.post.news_seen
+            && !self.xsk.wants_knock()
+    }
+
     /// Takes back the chunks that the batch had, and those that came back by themselves.
     #[inline]
     fn take_back(&mut self, batch: &mut RxBatch) {

@@ -14,6 +14,8 @@ use crate::{Down, Rank};
 const FAR_EVERY: u32 = 64;
 /// Looks at shared memory for each at the clock.
 const LOOKS: u32 = 64;
+/// The same, where looking for datagrams costs as little.
+const FAR_LOOKS: u32 = 16;
 /// Small frames that are taken, and vain looks for them, before everything else has its turn.
 const LINES_AT_ONCE: u32 = 256;
 
@@ -134,8 +136,14 @@ impl Interface {
 
     /// How often a waiting program looks before it reads the clock.
     #[inline]
-    pub(crate) fn looks(&self) -> u32 {
-        if self.near_up.is_empty() { 1 } else { LOOKS }
+    pub(crate) fn looks(&mut self) -> u32 {
+        if !self.near_up.is_empty() {
+            LOOKS
+        } else if self.device.is_quiet() {
+            FAR_LOOKS
+        } else {
+            1
+        }
     }
 
     /// Takes frames of up to `limit` bytes in all, rounded up, if nothing that came before waits: small ones of one peer, or a longer one that holds
