@@ -69,6 +69,11 @@ mod real {
             self.fd.as_fd()
         }
 
+        /// Where it begins.
+        pub(crate) fn base(&self) -> NonNull<u8> {
+            self.at
+        }
+
         /// How many bytes it has.
         pub fn len(&self) -> usize {
             self.len
