@@ -235,7 +235,9 @@ impl ApertureMemory {
     pub fn fetch_add(&self, at: usize, value: u64) -> Result<u64, OutOfRange> {
         let word = self.word(at)?;
         let add = |old| Some(u64::from_le(old).wrapping_add(value).to_le());
-        Ok(u64::from_le(word.fetch_update(Ordering::AcqRel, Ordering::Acquire, add).unwrap_or_else(|old| old)))
+        Ok(u64::from_le(
+            word.fetch_update(Ordering::AcqRel, Ordering::Acquire, add).unwrap_or_else(|old| old),
+        ))
     }
 
     /// Puts a value into an aligned word; returns what it held.

@@ -136,7 +136,7 @@ impl Endpoint {
     }
 
     #[inline]
-    fn enter(&self) -> Result<(Guard<'_>, Nanos), SendError> {
+    pub(crate) fn enter(&self) -> Result<(Guard<'_>, Nanos), SendError> {
         if !self.shared.fork.is_mine() {
             return Err(SendError::Forked);
         }

@@ -9,6 +9,7 @@ use tautline_link::{Death, Doorkeeper, Event as LinkEvent, Nanos, Peering, Who};
 use crate::counters::add;
 use crate::delivery::Item;
 use crate::limits::{BATCH_BUFFERS, HELLOS_FREE, MAX_EVENTS};
+use crate::memory::{Failure, Memory};
 use crate::near::Neighbourhood;
 use crate::peer::{Peer, PeerState};
 use crate::{Config, Counters, Down, Event, Job, JoinError, Rank};
@@ -76,6 +77,8 @@ pub struct Interface {
     pub(crate) absent: bool,
     /// There are, or may soon be, channels by datagram.
     pub(crate) has_links: bool,
+    /// Apertures, tripwires, operations.
+    pub(crate) memory: Box<Memory>,
 }
 
 impl std::fmt::Debug for Interface {
@@ -157,7 +160,9 @@ impl Interface {
             near_asleep: false,
             absent: false,
             has_links: true,
+            memory: Box::new(Memory::new(0)),
         };
+        interface.memory.epoch = interface.fresh_number();
         interface.open_own();
         Ok(interface)
     }
@@ -214,6 +219,7 @@ impl Interface {
         peer.open.is_none()
             && peer.peering.link().is_some_and(tautline_link::Link::is_calm)
             && self.aborts.is_empty()
+            && self.memory.busy.is_empty()
     }
 
     /// Whether nothing was received for so long that timers would judge by old news: the program may only ever send.
@@ -238,6 +244,9 @@ impl Interface {
         self.urgent = false;
         if !self.aborts.is_empty() {
             self.retry_aborts();
+        }
+        if !self.memory.busy.is_empty() {
+            self.serve_memory(now);
         }
         while let Some(rank) = self.dirty.pop() {
             self.peers[rank as usize].dirty = false;
@@ -385,6 +394,8 @@ impl Interface {
         if let Some(open) = peer.open.take() {
             self.device.arena().give(open.slot);
         }
+        self.end_memory(rank, Failure::PeerGone(rank, why));
+        let peer = &mut self.peers[rank as usize];
         peer.reset_channel();
         if matches!(peer.state, PeerState::Up | PeerState::Connecting) {
             peer.state = PeerState::Down(why);
@@ -417,13 +428,13 @@ impl Interface {
     /// Whether slots or events wait for the program.
     #[inline]
     pub fn has_ready(&self) -> bool {
-        self.near_news() || !self.ready.is_empty() || !self.events.is_empty()
+        self.near_news() || !self.ready.is_empty() || self.has_events()
     }
 
     /// Whether events wait for the program.
     #[inline]
     pub fn has_events(&self) -> bool {
-        !self.events.is_empty()
+        !self.events.is_empty() || self.memory.news.is_fresh()
     }
 
     /// Whether slots wait for the program.
@@ -495,6 +506,9 @@ impl Interface {
             }
             self.mark_dirty(rank);
         }
+        for rank in 0..self.peers.len() as Rank {
+            self.end_memory(rank, Failure::Closed);
+        }
         self.close_near();
         self.service(now);
     }
@@ -506,10 +520,13 @@ impl Interface {
 
     /// A number that was never used before and cannot be guessed: the next output of a keyed sequence.
     pub(crate) fn fresh_number(&mut self) -> u64 {
-        self.seed = self.seed.wrapping_add(1);
-        let number = u64::from_le_bytes(
-            self.doorkeeper.cookie(b"fresh", self.seed)[..8].try_into().expect("eight bytes"),
-        );
+        let number = u64::from_le_bytes(self.fresh_secret()[..8].try_into().expect("eight bytes"));
         number.max(1)
+    }
+
+    /// Bytes that were never used before and cannot be guessed.
+    pub(crate) fn fresh_secret(&mut self) -> [u8; 16] {
+        self.seed = self.seed.wrapping_add(1);
+        self.doorkeeper.cookie(b"fresh", self.seed)
     }
 }

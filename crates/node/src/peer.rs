@@ -6,6 +6,7 @@ use tautline_device::{RouteId, SlotId};
 use tautline_link::{Peering, Reassembly};
 use tautline_wire::Seq;
 
+use crate::memory::PeerMemory;
 use crate::near::Near;
 use crate::{Down, Rank};
 
@@ -40,6 +41,8 @@ pub(crate) struct Open {
     pub(crate) tail: Option<(u32, usize)>,
     /// One past the last slot that was pushed before this one was opened.
     pub(crate) behind: Seq,
+    /// It holds records of memory, and no others.
+    pub(crate) memory: bool,
 }
 
 #[derive(Debug)]
@@ -64,6 +67,8 @@ pub(crate) struct Peer {
     pub(crate) dirty: bool,
     /// The memory that is shared with it, if it lives on this host.
     pub(crate) near: Option<Box<Near>>,
+    /// What is asked of its memory, and what it asks of ours.
+    pub(crate) memory: PeerMemory,
 }
 
 impl Peer {
@@ -86,6 +91,7 @@ impl Peer {
             announced: false,
             dirty: false,
             near: None,
+            memory: PeerMemory::default(),
         }
     }
 
@@ -99,6 +105,7 @@ impl Peer {
         self.numbers.fill(UNKNOWN);
         self.table_complete = false;
         self.announced = false;
+        self.memory.reset();
     }
 
     pub(crate) fn is_up(&self) -> bool {

@@ -3,7 +3,7 @@
 use tautline_device::{RxBatch, RxFrame};
 use tautline_link::{Arrival, Death, Nanos, Reassembly};
 use tautline_wire::frame::{Kind, channel_of};
-use tautline_wire::record::{Record, Records};
+use tautline_wire::record::{Record, Records, is_memory};
 
 use crate::delivery::{Delivery, Item, Place};
 use crate::interface::Interface;
@@ -15,8 +15,8 @@ impl Interface {
     #[inline]
     pub(crate) fn receive(&mut self, now: Nanos) -> usize {
         self.hold_in_place();
-        // N-13: what peers on this host have sent waits where it is while the program is absent.
-        if !self.near_up.is_empty() && !self.absent {
+        // N-13: what peers on this host have sent waits where it is while the program is absent, unless memory is to be served.
+        if !self.near_up.is_empty() && (!self.absent || self.serves_memory()) {
             let found = self.receive_near();
             if !self.far_is_due(found) {
                 return found;
@@ -25,6 +25,7 @@ impl Interface {
             self.has_links = self.peers.iter().any(|p| p.peering.link().is_some() || p.peering.is_knocking());
         }
         self.listened = now;
+        self.memory.now = now;
         let mut batch = self.batch.take().unwrap_or_else(|| Box::new(Interface::fresh_batch()));
         let count = self.device.recv(&mut batch).unwrap_or(0);
         for i in 0..count {
@@ -98,6 +99,10 @@ impl Interface {
             Place::Batch(frame) => batch.bytes(*frame),
             Place::Held(bytes) => bytes,
         };
+        if bytes.first().is_some_and(|first| is_memory(*first)) {
+            let good = self.obey_memory(rank, bytes);
+            return self.obeyed(rank, good);
+        }
         if Interface::is_control(bytes) {
             let copy = self.copy(bytes);
             self.obey(rank, &copy);
@@ -114,12 +119,19 @@ impl Interface {
     /// Whether a slot holds control records (W-6).
     #[inline]
     pub(crate) fn is_control(bytes: &[u8]) -> bool {
-        matches!(Records::new(bytes, 0).next(), Some(Ok(Record::Window { .. } | Record::Handlers { .. })))
+        matches!(
+            Records::new(bytes, 0).next(),
+            Some(Ok(Record::Window { .. } | Record::Handlers { .. } | Record::Memory { .. }))
+        )
     }
 
     /// Obeys the control records of a slot (W-6) and grants its room again.
     #[cold]
     pub(crate) fn obey(&mut self, rank: Rank, bytes: &[u8]) {
+        if is_memory(bytes[0]) {
+            let good = self.obey_memory(rank, bytes);
+            return self.obeyed(rank, good);
+        }
         let mut good = true;
         for record in Records::new(bytes, 0) {
             match record {
@@ -132,6 +144,12 @@ impl Interface {
                 _ => good = false,
             }
         }
+        self.obeyed(rank, good);
+    }
+
+    /// A slot was obeyed, and its room is granted again; if it was not good, its channel ends.
+    #[inline]
+    fn obeyed(&mut self, rank: Rank, good: bool) {
         let peer = &mut self.peers[rank as usize];
         if let Some(near) = &mut peer.near {
             near.pending -= 1;
@@ -213,7 +231,7 @@ impl Interface {
             self.activity += 1;
             let me = self.rank;
             let first = Records::new(&bytes, 0).next();
-            if matches!(first, Some(Ok(Record::Window { .. }))) {
+            if matches!(first, Some(Ok(Record::Window { .. } | Record::Memory { .. }))) {
                 self.obey(me, &bytes);
                 self.buffers.push(bytes);
                 continue;

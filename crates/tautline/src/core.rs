@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
 use std::thread::ThreadId;
 
+use tautline_node::memory::Woken;
 use tautline_node::{Delivery, Taken};
 
 use crate::messages::handlers::{Registered, Running};
@@ -47,6 +48,8 @@ pub(crate) struct Core {
     /// The node's activity when the oldest of `blocked` and `grants` was last tried in vain.
     pub(crate) tried_at: Cell<u64>,
     pub(crate) wakes: Arc<Wakes>,
+    /// Who waits for what of memory.
+    pub(crate) memory_waits: RefCell<HashMap<Woken, Vec<Waker>>>,
 }
 
 /// A handler that failed; see [`crate::Endpoint::poll_failure`].
@@ -98,6 +101,7 @@ impl Core {
             news: Cell::new(false),
             tried_at: Cell::new(u64::MAX),
             wakes,
+            memory_waits: RefCell::default(),
         })
     }
 

@@ -22,7 +22,7 @@ use crate::{Builder, Counters, Error, Event, Outgoing, PeerState, Rank, Result, 
 /// handler cannot keep alive what it waits for.
 #[derive(Clone, Debug)]
 pub struct Endpoint {
-    core: Rc<Core>,
+    pub(crate) core: Rc<Core>,
     _hold: Option<Rc<Hold>>,
 }
 
@@ -233,7 +233,7 @@ impl Endpoint {
     }
 
     /// As [`Endpoint::wait`], but events that have been fetched already are no reason to return.
-    fn sleep(&self, timeout: Option<Duration>) -> Result<bool> {
+    pub(crate) fn sleep(&self, timeout: Option<Duration>) -> Result<bool> {
         let core = &self.core;
         if core.has_work() {
             return Ok(true);
@@ -254,7 +254,8 @@ impl Endpoint {
             self.extract(usize::MAX)?;
             if done() {
                 // Whoever waits next is told of what was not read in here.
-                self.core.news.set(!self.core.events.borrow().is_empty());
+                let more = !self.core.events.borrow().is_empty() || self.core.node.memory_told()?;
+                self.core.news.set(more);
                 return Ok(());
             }
             // Handlers that are under way may still bring about what is waited for.
@@ -292,8 +293,10 @@ impl Endpoint {
             dispatch_all::absorb(&self.core);
         }
         let event = self.core.events.borrow_mut().pop_front();
+        let event = event.or_else(|| self.core.node.poll_memory_event().ok().flatten().map(Event::Memory));
         // Whoever reads one is told of the others.
-        self.core.news.set(!self.core.events.borrow().is_empty());
+        let more = !self.core.events.borrow().is_empty() || self.core.node.memory_told().unwrap_or(false);
+        self.core.news.set(more);
         event
     }
 

@@ -122,7 +122,8 @@ impl Interface {
     /// a whole message.
     #[inline]
     pub(crate) fn take_frames(&mut self, limit: usize, taken: &mut Taken) -> Found {
-        if !self.ready.is_empty() || self.near_asleep || self.near_lines == 0 {
+        if !self.ready.is_empty() || self.near_asleep || self.near_lines == 0 || !self.memory.busy.is_empty()
+        {
             self.near_lines = LINES_AT_ONCE;
             return Found::Rest;
         }
@@ -157,18 +158,48 @@ impl Interface {
         for i in 0..self.near_up.len() {
             // Whoever was found last is looked at last.
             let turn = self.turn(i);
-            let peer = &mut self.peers[self.near_up[turn] as usize];
-            let Some(near) = &mut peer.near else { continue };
+            let Some(&rank) = self.near_up.get(turn) else { continue };
             let mut bytes = 0;
-            // Many at a time, so that the processor can fetch them at a time.
-            while bytes < limit
-                && let Some(line) = taken.lines.get_mut(taken.small)
-                && let Some(len) = near.shm.pop_line(&mut line.bytes)
-            {
-                line.len = len;
-                bytes += len;
-                taken.small += 1;
+            let mut served = 0;
+            loop {
+                let Some(near) = &mut self.peers[rank as usize].near else { break };
+                let mut memory = false;
+                // Many at a time, so that the processor can fetch them at a time.
+                while bytes < limit
+                    && let Some(line) = taken.lines.get_mut(taken.small)
+                    && let Some(len) = near.shm.pop_line(&mut line.bytes)
+                {
+                    line.len = len;
+                    if record::is_memory(line.bytes[0]) {
+                        memory = true;
+                        break;
+                    }
+                    bytes += len;
+                    taken.small += 1;
+                }
+                if memory {
+                    let Small { bytes: line, len } = taken.lines[taken.small];
+                    served += LINE_FRAME;
+                    self.obey_near(rank, &line[..len]);
+                } else if near.shm.has_news()
+                    && let Some(len) = near.shm.peek().filter(|_| record::is_memory(near.shm.head()))
+                {
+                    near.shm.take(&mut taken.frame[..len]);
+                    served += len;
+                    self.obey_near(rank, &taken.frame[..len]);
+                } else {
+                    break;
+                }
+                if served >= AT_ONCE {
+                    break;
+                }
             }
+            if served > 0 {
+                self.activity += 1;
+                self.pump();
+            }
+            let peer = &mut self.peers[rank as usize];
+            let Some(near) = &mut peer.near else { continue };
             taken.more = near.shm.has_news();
             if taken.small == 0 && taken.more {
                 match near.shm.peek().filter(|_| record::is_short(near.shm.head())) {
@@ -188,7 +219,53 @@ impl Interface {
                 return Found::Frames;
             }
         }
-        if self.near_up.is_empty() || !self.events.is_empty() { Found::Rest } else { Found::Nothing }
+        if self.near_up.is_empty() || self.has_events() { Found::Rest } else { Found::Nothing }
+    }
+
+    /// Serves what peers on this host ask of memory, as far as no message stands before it: for whoever waits for a tripwire.
+    #[inline]
+    pub fn glance(&mut self) {
+        let mut served = false;
+        let mut i = 0;
+        while let Some(&rank) = self.near_up.get(i) {
+            i += 1;
+            while let Some(near) = &mut self.peers[rank as usize].near
+                && near.shm.has_news()
+                && !self.near_asleep
+                && record::is_memory(near.shm.head())
+            {
+                served = true;
+                let mut line = [0; LINE_FRAME];
+                match near.shm.pop_line(&mut line) {
+                    Some(len) => self.obey_near(rank, &line[..len]),
+                    None if !self.glance_long(rank) => break,
+                    None => {}
+                }
+            }
+        }
+        if served {
+            self.activity += 1;
+            self.pump();
+        }
+    }
+
+    fn glance_long(&mut self, rank: Rank) -> bool {
+        let Some(near) = &mut self.peers[rank as usize].near else { return false };
+        let Some(len) = near.shm.peek() else { return false };
+        let mut bytes = std::mem::take(&mut self.memory.scratch);
+        bytes.resize(len.max(bytes.len()), 0);
+        near.shm.take(&mut bytes[..len]);
+        self.obey_near(rank, &bytes[..len]);
+        self.memory.scratch = bytes;
+        true
+    }
+
+    /// A memory frame from a peer on this host.
+    #[inline]
+    fn obey_near(&mut self, rank: Rank, bytes: &[u8]) {
+        if !self.obey_memory(rank, bytes) {
+            self.take_down(rank, Down::Died(Death::Violation));
+        }
     }
 
     /// What was taken, but for the first `handled`, is delivered as any other slot, before whatever has been taken out since.
@@ -369,7 +446,7 @@ impl Interface {
             let near = self.peers[*rank as usize].near.as_mut();
             near.is_some_and(|near| near.stalled && near.shm.is_clear() || near.shm.is_corrupt())
         });
-        if room || self.near_takeable() {
+        if room || self.memory.more || self.near_takeable() {
             self.say_awake();
             return false;
         }

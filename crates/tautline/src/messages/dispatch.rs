@@ -458,6 +458,7 @@ pub(crate) fn absorb_events(core: &Rc<Core>) {
         events.push_back(event);
         core.news.set(true);
     }
+    crate::memory::absorb(core);
 }
 
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
