@@ -207,7 +207,8 @@ mod tests {
                 all[gone].on = 0;
             }
             let start = random(SIZE);
-            let end = (start + 1 + random(1 << random(18))).min(SIZE);
+            let longest = 1 << random(18);
+            let end = (start + 1 + random(longest)).min(SIZE);
             let on = 1 + random(3) as u8;
             let mut got = Vec::new();
             index.touched(start, end, on, &all, |wire| got.push(wire));
