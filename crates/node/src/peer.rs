@@ -6,7 +6,7 @@ use tautline_device::{RouteId, SlotId};
 use tautline_link::{Peering, Reassembly};
 use tautline_wire::Seq;
 
-use crate::memory::PeerMemory;
+use crate::memory::{PeerMemory, Placed};
 use crate::near::Near;
 use crate::{Down, Rank};
 
@@ -45,6 +45,15 @@ pub(crate) struct Open {
     pub(crate) memory: bool,
 }
 
+/// A slot that arrived ahead of a gap.
+#[derive(Debug)]
+pub(crate) enum Ahead {
+    /// All of it.
+    Bytes(Vec<u8>),
+    /// Part of a put whose bytes are in their place already.
+    Placed(Placed),
+}
+
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) rank: Rank,
@@ -58,7 +67,7 @@ pub(crate) struct Peer {
     /// Limits of messages under way that are longer than the peer's first window.
     pub(crate) windows: HashMap<u32, u64>,
     /// Slots that arrived ahead of a gap; the first is the one after the slot that is due.
-    pub(crate) ahead: VecDeque<Option<Vec<u8>>>,
+    pub(crate) ahead: VecDeque<Option<Ahead>>,
     pub(crate) parts: Vec<(Seq, Reassembly)>,
     pub(crate) table: HashMap<String, u16>,
     pub(crate) numbers: Vec<u16>,

@@ -8,6 +8,7 @@ use tautline_wire::record::{Record, Records, is_memory};
 use crate::delivery::{Delivery, Item, Place};
 use crate::interface::Interface;
 use crate::limits::{BATCH_BUFFERS, MAX_REASSEMBLIES};
+use crate::peer::Ahead;
 use crate::{Down, PeerState, Rank};
 
 impl Interface {
@@ -83,8 +84,11 @@ impl Interface {
                 }
             }
             Some(Arrival::Ahead { distance }) => {
-                let copy = self.copy(batch.bytes(slot));
-                self.keep_ahead(rank, distance, copy);
+                let slot = match self.place_ahead(rank, batch.bytes(slot)) {
+                    Some(placed) => Ahead::Placed(placed),
+                    None => Ahead::Bytes(self.copy(batch.bytes(slot))),
+                };
+                self.keep_ahead(rank, distance, slot);
             }
             Some(Arrival::Fragment { seq, offset, total }) => {
                 self.handle_fragment(now, rank, batch, (seq, offset, total), slot);
@@ -164,20 +168,26 @@ impl Interface {
         }
     }
 
-    fn keep_ahead(&mut self, rank: Rank, distance: u32, bytes: Vec<u8>) {
+    fn keep_ahead(&mut self, rank: Rank, distance: u32, slot: Ahead) {
         let ahead = &mut self.peers[rank as usize].ahead;
         let at = distance as usize - 1;
         if ahead.len() <= at {
             ahead.resize_with(at + 1, || None);
         }
-        ahead[at] = Some(bytes);
+        ahead[at] = Some(slot);
     }
 
     /// The gap is closed: what had arrived ahead of it is due now.
     fn release(&mut self, rank: Rank, released: u32, batch: &RxBatch) {
         for _ in 0..released {
-            let Some(Some(bytes)) = self.peers[rank as usize].ahead.pop_front() else { break };
-            self.deliver(rank, batch, Place::Held(bytes));
+            match self.peers[rank as usize].ahead.pop_front() {
+                Some(Some(Ahead::Bytes(bytes))) => self.deliver(rank, batch, Place::Held(bytes)),
+                Some(Some(Ahead::Placed(placed))) => {
+                    let good = self.settle_placed(rank, placed);
+                    self.obeyed(rank, good);
+                }
+                _ => break,
+            }
         }
         // The place of the slot that is due now.
         self.peers[rank as usize].ahead.pop_front();
@@ -214,7 +224,7 @@ impl Interface {
                 self.deliver(rank, batch, Place::Held(whole.into_bytes()));
                 self.release(rank, released, batch);
             }
-            Arrival::Ahead { distance } => self.keep_ahead(rank, distance, whole.into_bytes()),
+            Arrival::Ahead { distance } => self.keep_ahead(rank, distance, Ahead::Bytes(whole.into_bytes())),
             Arrival::Repeat | Arrival::Fragment { .. } => {}
         }
     }

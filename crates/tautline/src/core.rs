@@ -50,6 +50,8 @@ pub(crate) struct Core {
     pub(crate) wakes: Arc<Wakes>,
     /// Who waits for what of memory.
     pub(crate) memory_waits: RefCell<HashMap<Woken, Vec<Waker>>>,
+    /// Who is to look again when a peer goes.
+    pub(crate) peer_waits: RefCell<Vec<Waker>>,
 }
 
 /// A handler that failed; see [`crate::Endpoint::poll_failure`].
@@ -102,6 +104,7 @@ impl Core {
             tried_at: Cell::new(u64::MAX),
             wakes,
             memory_waits: RefCell::default(),
+            peer_waits: RefCell::default(),
         })
     }
 
@@ -122,6 +125,14 @@ impl Core {
     #[inline]
     pub(crate) fn check_open(&self) -> Result<(), SendError> {
         if self.closed.get() { Err(SendError::Closed) } else { Ok(()) }
+    }
+
+    /// Whoever polls is woken when a peer goes.
+    pub(crate) fn blocked_on_peers(&self, context: &std::task::Context<'_>) {
+        let mut waits = self.peer_waits.borrow_mut();
+        if !waits.iter().any(|waker| waker.will_wake(context.waker())) {
+            waits.push(context.waker().clone());
+        }
     }
 
     /// Whether something that would have blocked may succeed now.

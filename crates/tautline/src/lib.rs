@@ -5,6 +5,7 @@
 //! * [`messages`]: begin a message to a peer's handler, add pieces, end it; handlers are `async`, start with the first
 //!   frame, and take pieces of any size.
 //! * [`memory`]: apertures that peers reach into with cookies, and tripwires that tell the owner of exactly the accesses it cares about.
+//! * [`queue`], [`rpc`], [`stream`]: styles, each a thin layer over the two.
 //! * [`Config`]: every knob. [`Event`]: everything that can happen. [`Error`]: everything that can go wrong.
 //!
 //! Below this crate: `tautline-node` (interface, peers, waiting), `tautline-link` (reliability), `tautline-device` (shared memory, UDP)
@@ -50,6 +51,9 @@ mod endpoint;
 mod error;
 pub mod memory;
 pub mod messages;
+pub mod queue;
+pub mod rpc;
+pub mod stream;
 
 pub use builder::Builder;
 pub use endpoint::{Batch, Endpoint, Handler, Name, Waker};

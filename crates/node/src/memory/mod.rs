@@ -23,6 +23,7 @@ use tautline_link::Nanos;
 pub use news::{Aside, MemoryEvent, Woken};
 pub use queue::{Local, Operation, Progress};
 pub use request::{Failure, Ticket};
+pub(crate) use serve::Placed;
 pub use slab::Name;
 pub use tables::{ApertureId, Cookie, Rights};
 pub use tautline_wire::memory::{Atomic, MAX_ASIDE, Refusal};

@@ -426,7 +426,7 @@ impl Interface {
     /// Bytes of the longest put, head and all, that goes in one record.
     fn whole_limit(&self, rank: Rank) -> usize {
         let peer = &self.peers[rank as usize];
-        if peer.near.is_some() { NEAR_PART } else { self.capacity(peer) }
+        if peer.near.is_some() && self.batch_depth == 0 { NEAR_PART } else { self.capacity(peer) }
     }
 
     #[inline]

@@ -250,5 +250,6 @@ impl Interface {
         for request in queue {
             self.fail_request(&request, why);
         }
+        self.wake_wires();
     }
 }

@@ -10,6 +10,15 @@ use super::wires::Access;
 use crate::Rank;
 use crate::interface::Interface;
 
+/// Part of a put, without its bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Placed {
+    target: Target,
+    rest: u64,
+    len: u64,
+    flags: u8,
+}
+
 impl Interface {
     /// Obeys the records of a memory slot. False if the peer sent what no correct peer sends.
     #[inline]
@@ -103,17 +112,30 @@ impl Interface {
     }
 
     fn serve_part(&mut self, rank: Rank, target: Target, rest: u64, data: &[u8], flags: u8) -> bool {
+        let part = Placed { target, rest, len: data.len() as u64, flags };
+        self.take_part(rank, part, Some(data))
+    }
+
+    /// The turn of a part has come whose bytes are in place already.
+    pub(crate) fn settle_placed(&mut self, rank: Rank, part: Placed) -> bool {
+        self.take_part(rank, part, None)
+    }
+
+    fn take_part(&mut self, rank: Rank, part: Placed, data: Option<&[u8]>) -> bool {
+        let Placed { target, rest, len, flags } = part;
         let memory = &self.peers[rank as usize].memory;
         let goes_on = memory.current == Some(target.id) || memory.refused == Some(target.id);
         if !goes_on && !self.count(rank, target.id) {
             return false;
         }
         if self.peers[rank as usize].memory.refused != Some(target.id) {
-            let len = data.len() as u64;
             match self.access(rank, (target.handle, target.at), len + rest, Rights::WRITE) {
                 Ok((granted, at)) => {
                     let aperture = granted.aperture;
-                    let _ = granted.memory.write(at as usize, data);
+                    if let Some(data) = data {
+                        // A cookie never reaches beyond its aperture.
+                        let _ = granted.memory.write(at as usize, data);
+                    }
                     self.memory.counters.bytes_put += len;
                     self.memory.counters.puts += u64::from(rest == 0);
                     self.peers[rank as usize].memory.current = Some(target.id);
@@ -134,6 +156,25 @@ impl Interface {
         let memory = &mut self.peers[rank as usize].memory;
         (memory.current, memory.refused) = (None, None);
         self.done(rank, target.id, flags)
+    }
+
+    /// Places a part that arrived ahead of a gap, if the put that it belongs to is the one whose turn it is: then nothing that comes
+    /// before it can be overtaken. What follows from it waits for its turn.
+    #[cold]
+    pub(crate) fn place_ahead(&mut self, rank: Rank, bytes: &[u8]) -> Option<Placed> {
+        let current = self.peers[rank as usize].memory.current?;
+        let mut records = Records::new(bytes, 0);
+        let record = records.next()?.ok()?;
+        let Record::Memory { flags, .. } = record else { return None };
+        let Ok(Message::Part(target, rest, data)) = Message::of(&record) else { return None };
+        if target.id != current || records.next().is_some() {
+            return None;
+        }
+        let len = data.len() as u64;
+        let (granted, at) = self.access(rank, (target.handle, target.at), len + rest, Rights::WRITE).ok()?;
+        granted.memory.write(at as usize, data).ok()?;
+        self.memory.counters.placed_ahead += 1;
+        Some(Placed { target, rest, len, flags })
     }
 
     fn serve_get(&mut self, rank: Rank, target: Target, len: u64, flags: u8) -> bool {

@@ -325,6 +325,17 @@ impl Interface {
         }
     }
 
+    /// A peer is gone: whoever waits for a fire looks whether that can still come.
+    pub(crate) fn wake_wires(&mut self) {
+        let super::Memory { news, wires, .. } = &mut *self.memory;
+        let names: Vec<Name> = wires.all.names().collect();
+        for name in names {
+            if wires.all.get_mut(name).is_some_and(|wire| std::mem::take(&mut wire.awaited)) {
+                news.wake(super::Woken::Wire(WireId(name)));
+            }
+        }
+    }
+
     /// A future waits for the set to be ready.
     pub(crate) fn await_set(&mut self, id: SetId) {
         if let Some(set) = self.memory.wires.sets.get_mut(id.0) {

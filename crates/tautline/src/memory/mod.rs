@@ -37,6 +37,7 @@
 mod aperture;
 mod completion;
 mod remote;
+pub(crate) mod ring;
 mod tripwire;
 
 pub use aperture::Aperture;
@@ -46,6 +47,7 @@ pub use tautline_node::memory::{
     Access, ApertureId, Aside, Condition, Cookie, Failure, MAX_ASIDE, MemoryCounters, MemoryEvent, Refusal,
     Report, Rights, SetId, Test, Ticket, WireId,
 };
+pub(crate) use tripwire::wait_on;
 pub use tripwire::{Tripping, Tripset, Tripwire};
 
 use crate::core::Core;

@@ -123,6 +123,13 @@ impl Tripwire {
         Ok(self.take())
     }
 
+    /// Whoever polls is woken at the next fire, and when a peer goes.
+    pub(crate) fn register(&self, context: &std::task::Context<'_>) -> Result<()> {
+        self.core.node.await_wire(self.id)?;
+        wait_for(&self.core, Woken::Wire(self.id), context);
+        Ok(())
+    }
+
     /// Waits until it fires; returns how often it has.
     pub async fn fired(&mut self) -> Result<u64> {
         poll_fn(|context| {
@@ -161,6 +168,17 @@ impl Drop for Tripwire {
 
 /// Extracts and waits until a cell has counted beyond `seen`, or the time is over.
 fn wait_cell(core: &Rc<Core>, cell: &WireCell, seen: u64, timeout: Option<Duration>) -> Result<()> {
+    wait_on(core, timeout, || cell.fires() > seen, || false)
+}
+
+/// Extracts and waits until `done` says so, or the time is over. It is asked often, under the node's lock, and so may only look at memory. `over` is
+/// asked whenever something else happened.
+pub(crate) fn wait_on(
+    core: &Rc<Core>,
+    timeout: Option<Duration>,
+    done: impl Fn() -> bool,
+    over: impl Fn() -> bool,
+) -> Result<()> {
     if core.extracting.get() {
         return Err(Error::Reentrant);
     }
@@ -172,16 +190,15 @@ fn wait_cell(core: &Rc<Core>, cell: &WireCell, seen: u64, timeout: Option<Durati
         let left = until.map(|at| Duration::from_nanos(at.saturating_sub(core.node.now())));
         let more = core.node.wait_until(left, |i| {
             i.glance();
-            cell.fires() > seen
-                || i.has_ready()
+            done() || i.has_ready()
                 || core.has_work()
                 || retry.is_some_and(|since| i.activity() != since)
         })?;
-        if cell.fires() > seen || !more {
+        if done() || !more {
             return Ok(());
         }
         endpoint.extract(usize::MAX)?;
-        if cell.fires() > seen {
+        if done() || over() {
             return Ok(());
         }
     }

@@ -10,6 +10,7 @@ mod outgoing;
 pub(crate) mod stream;
 
 pub use crate::core::Failure;
+pub(crate) use dispatch::panic_text;
 pub use incoming::{Message, Short};
 pub use outgoing::Outgoing;
 
