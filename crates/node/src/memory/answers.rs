@@ -104,7 +104,8 @@ impl Interface {
                 return true;
             }
             let peer = &self.peers[rank as usize];
-            let most = if peer.near.is_some() { NEAR_PART } else { self.capacity(peer) - DATA_HEAD };
+            let direct = peer.near.is_some() && self.batch_depth == 0;
+            let most = if direct { NEAR_PART } else { self.capacity(peer) - DATA_HEAD };
             let part = (*len - *sent).min(most as u64) as usize;
             let message = Message::Data { id: *id, at: *sent, data: &[] };
             let (from, memory) = ((*at + *sent) as usize, memory.clone());
