@@ -25,7 +25,7 @@ use crate::{Choice, Clock, Config, Counters, DeviceName, Event, Job, JoinError, 
 /// call with [`SendError::Forked`] (N-10).
 #[derive(Clone, Debug)]
 pub struct Endpoint {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     owner: Arc<Owner>,
 }
 

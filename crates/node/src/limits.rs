@@ -47,9 +47,9 @@ pub const MAX_OPERATIONS: usize = 1 << 16;
 /// Requests that may wait for one peer before the program is held back.
 pub const MAX_QUEUED: usize = 1 << 12;
 /// Requests of one channel that the owner of the memory has not said are done: what answers it may owe is bounded by this.
-pub const MAX_UNANSWERED: u32 = 1 << 10;
+pub const MAX_UNANSWERED: u32 = 1 << 12;
 /// At least every so many requests the owner is asked to say what is done.
-pub const ASK_EVERY: u32 = 1 << 8;
+pub const ASK_EVERY: u32 = 1 << 9;
 /// Notices and refusals that wait for the program; further ones are dropped and counted (T-6).
 pub const MAX_NOTICES: usize = 1 << 16;
 /// Out-of-band messages that wait for the program.

@@ -272,7 +272,9 @@ impl World {
                     }
                     match result {
                         Ok(_) => self.sum.complete += 1,
-                        Err(Failure::PeerGone(..) | Failure::Before | Failure::Closed) => self.sum.failed += 1,
+                        Err(Failure::PeerGone(..) | Failure::Before | Failure::Closed) => {
+                            self.sum.failed += 1
+                        }
                         // A cookie may outlive the channel it came by; its owner's next life knows nothing of it.
                         Err(Failure::Refused(tautline::memory::Refusal::Stale)) => self.sum.failed += 1,
                         Err(other) => return Err(format!("operation {tag}: {other}")),
@@ -303,7 +305,8 @@ impl World {
             self.sum.hash = crate::rng::mix(self.sum.hash ^ number ^ now);
             if rng.chance(100_000) && region.passing.len() < 8 {
                 let from = number + rng.below(20);
-                let wire = region.aperture.tripwire(NUMBER..NUMBER + 8).when(Test::AtLeast(from)).each_event(1);
+                let wire =
+                    region.aperture.tripwire(NUMBER..NUMBER + 8).when(Test::AtLeast(from)).each_event(1);
                 region.passing.push((wire.arm().map_err(|e| e.to_string())?, number, from));
             }
             if rng.chance(100_000) && !region.passing.is_empty() {

@@ -40,7 +40,8 @@ fn mistakes_are_noticed() {
         (Mistake::AddTwice, "the sum"),
         (Mistake::Overcount, "every time"),
     ] {
-        let caught = (700..706).filter(|seed| run(*seed, 40, mistake).is_err_and(|why| why.contains(reason))).count();
+        let caught =
+            (700..706).filter(|seed| run(*seed, 40, mistake).is_err_and(|why| why.contains(reason))).count();
         assert!(caught >= 4, "{mistake:?} was caught in {caught} of 6 seeds");
     }
 }

@@ -360,6 +360,58 @@ fn chains_and_notices() {
     });
 }
 
+/// a peer that takes nothing holds back what is asked of it, and nothing else.
+#[test]
+fn one_that_takes_nothing_stalls_nobody_else() {
+    for device in [tautline::DeviceName::Udp, tautline::DeviceName::Shm] {
+        let (told, wake) = std::sync::mpsc::channel::<()>();
+        let (told, wake) = (std::sync::Mutex::new(told), std::sync::Mutex::new(wake));
+        common::run_over(device, 3, |job| {
+            let rank = job.rank;
+            let mail = Rc::new(RefCell::new(Vec::new()));
+            let inbox = mail.clone();
+            let config = tautline::Config { watchdog: None, ..tautline::Config::default() };
+            let builder = Endpoint::builder()
+                .config(config)
+                .on_short("mail", move |m: Short<'_>| inbox.borrow_mut().push((m.from(), m.data().to_vec())));
+            let ep = join(builder, job);
+            if rank > 0 {
+                let aperture = ep.aperture(1 << 20).unwrap();
+                let cookie = aperture.cookie(.., Rights::ALL).unwrap();
+                ep.send(0, "mail", &cookie.to_bytes()).unwrap();
+                if rank == 1 {
+                    ep.progress().unwrap();
+                    wake.lock()
+                        .unwrap()
+                        .recv_timeout(Duration::from_millis(700))
+                        .expect("held back by somebody else");
+                }
+                ep.run_until(|| !mail.borrow().is_empty()).unwrap();
+                return ep.close().unwrap();
+            }
+            ep.run_until(|| mail.borrow().len() == 2).unwrap();
+            mail.borrow_mut().sort_by_key(|(from, _)| *from);
+            let remotes: Vec<Remote> = mail
+                .borrow()
+                .iter()
+                .map(|(_, bytes)| ep.remote(&Cookie::from_bytes(bytes.as_slice().try_into().unwrap())))
+                .collect();
+            let mine = ep.aperture(1 << 20).unwrap();
+            let mut big: Vec<_> = (0..32).map(|_| remotes[0].put_from(0, &mine, ..).unwrap()).collect();
+            for _ in 0..100 {
+                remotes[1].put_told(0, &[1; 8]).unwrap().wait().unwrap();
+            }
+            assert!(big.last_mut().unwrap().try_take().is_none());
+            told.lock().unwrap().send(()).unwrap();
+            for op in big {
+                op.wait().unwrap();
+            }
+            (1..3).for_each(|peer| ep.send(peer, "mail", b"over").unwrap());
+            ep.close().unwrap();
+        });
+    }
+}
+
 /// when the owner dies, everything that was asked of it ends with an error, once.
 #[test]
 fn the_owner_goes() {

@@ -65,10 +65,12 @@ fn a_queue_keeps_order() {
                 match i % 3 {
                     0 => queue.push(&entry).unwrap(),
                     1 => queue.push_pieces(&[a, &[], b]).unwrap(),
-                    _ => while !queue.try_push(&entry).unwrap() {
-                        ep.wait(Some(Duration::from_millis(10))).unwrap();
-                        ep.extract(usize::MAX).unwrap();
-                    },
+                    _ => {
+                        while !queue.try_push(&entry).unwrap() {
+                            ep.wait(Some(Duration::from_millis(10))).unwrap();
+                            ep.extract(usize::MAX).unwrap();
+                        }
+                    }
                 }
             }
             queue.end().unwrap();
@@ -222,10 +224,19 @@ fn calls() {
             let wrong = rpc.call::<_, u64>(&ep, peer, "divide", &0u8).unwrap().wait();
             assert!(matches!(wrong, Err(CallError::Unreadable)), "{wrong:?}");
             let panicked = rpc.call_raw(&ep, peer, "bad", b"").unwrap().wait();
-            assert!(matches!(&panicked, Err(CallError::Panicked(text)) if text == "as it should"), "{panicked:?}");
+            assert!(
+                matches!(&panicked, Err(CallError::Panicked(text)) if text == "as it should"),
+                "{panicked:?}"
+            );
             let panicked = rpc.call::<_, ()>(&ep, peer, "worse", &()).unwrap().wait();
-            assert!(matches!(&panicked, Err(CallError::Panicked(text)) if text == "as it must"), "{panicked:?}");
-            assert_eq!(rpc.call::<_, u64>(&ep, peer, "factorial", &15u64).unwrap().wait().unwrap(), 1_307_674_368_000);
+            assert!(
+                matches!(&panicked, Err(CallError::Panicked(text)) if text == "as it must"),
+                "{panicked:?}"
+            );
+            assert_eq!(
+                rpc.call::<_, u64>(&ep, peer, "factorial", &15u64).unwrap().wait().unwrap(),
+                1_307_674_368_000
+            );
             let text: Vec<u8> = (0..300_000u32).map(|i| i as u8).collect();
             let mut back = rpc.call_raw(&ep, peer, "long", &text).unwrap().wait().unwrap();
             back.reverse();
@@ -244,7 +255,8 @@ fn deadlines_and_cancellation() {
         let peer = 1 - ep.rank();
         if ep.rank() == 1 {
             let start = Instant::now();
-            let late = rpc.call_within(&ep, peer, "never", b"", Some(Duration::from_millis(30))).unwrap().wait();
+            let late =
+                rpc.call_within(&ep, peer, "never", b"", Some(Duration::from_millis(30))).unwrap().wait();
             assert!(matches!(late, Err(CallError::Late)), "{late:?}");
             assert!(start.elapsed() >= Duration::from_millis(30));
             drop(rpc.call_raw(&ep, peer, "never", b"").unwrap());

@@ -1,13 +1,15 @@
 //! The second primitive: memory that others reach, and tripwires that tell of it.
 //!
 //! What lives here: apertures and cookies (`tables`), tripwires and tripsets (`wires`, over `index`), what is done for others (`serve`,
-//! `answers`), what others are asked to do (`request`, `queue`), and what the program is told (`news`). Everything happens under the interface's owner
+//! `answers`), what others are asked to do (`request`, `queue`, `put`, `emit`), and what the program is told (`news`). Everything happens under the interface's owner
 //! word; requests are served whenever anybody polls, the watchdog included.
 
 mod answers;
+mod emit;
 mod endpoint;
 mod index;
 mod news;
+mod put;
 mod queue;
 mod request;
 mod serve;
@@ -21,7 +23,8 @@ use std::collections::{HashMap, VecDeque};
 use tautline_link::Nanos;
 
 pub use news::{Aside, MemoryEvent, Woken};
-pub use queue::{Local, Operation, Progress};
+pub use put::Progress;
+pub use queue::{Local, Operation};
 pub use request::{Failure, Ticket};
 pub(crate) use serve::Placed;
 pub use slab::Name;

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use tautline_device::Channel;
-use tautline_device::shm::{LINE_FRAME, LINE_WORDS};
 use tautline_link::Nanos;
 use tautline_mem::ApertureMemory;
-use tautline_wire::memory::{ASK, Atomic, MAX_HEAD, Memory as Message, PART_HEAD, PUT_HEAD, Target};
+use tautline_wire::memory::{ASK, Atomic, MAX_HEAD, Memory as Message, Target};
 
+use super::put::part;
 use super::request::{Failure, Outstanding, Tell, Ticket};
 use super::slab::Name;
 use super::tables::{ApertureId, Cookie};
@@ -20,10 +19,6 @@ use crate::{Rank, SendError};
 const QUANTUM: usize = 60_000;
 /// Rounds of service in one poll.
 const ROUNDS: usize = 16;
-/// Bytes of a part of a put to a peer on this host: it copies them out while the next ones are copied in.
-const NEAR_PART: usize = 16 << 10;
-/// A slot with less room than this is not worth beginning a part in.
-const LEAST_PART: usize = 256;
 
 /// A range of this node's own memory.
 #[derive(Clone, Debug)]
@@ -75,23 +70,6 @@ pub(crate) struct Request {
     /// The number it goes by, once it has begun, and how many bytes have been sent.
     pub(crate) id: Option<u32>,
     pub(crate) sent: u64,
-}
-
-/// How far a put of the program's own bytes has come.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Progress {
-    pub(crate) id: Option<u32>,
-    pub(crate) sent: usize,
-    pub(crate) incarnation: u32,
-    /// The number under which the owner knows the cookie: a hint for the next put.
-    pub hint: u32,
-}
-
-impl Progress {
-    /// Of a put that has not begun.
-    pub fn with_hint(hint: u32) -> Progress {
-        Progress { hint, ..Progress::default() }
-    }
 }
 
 impl Interface {
@@ -224,7 +202,7 @@ impl Interface {
 
     /// Whether another request may be begun, and its number and flags if so. `ask`: somebody waits for its end.
     #[inline]
-    fn next_request(&mut self, rank: Rank, ask: bool) -> Option<(u32, u8)> {
+    pub(crate) fn next_request(&mut self, rank: Rank, ask: bool) -> Option<(u32, u8)> {
         let memory = &self.peers[rank as usize].memory;
         if memory.sent.wrapping_sub(memory.done) >= MAX_UNANSWERED {
             return None;
@@ -235,13 +213,13 @@ impl Interface {
     }
 
     /// The flags of a request that has begun.
-    fn flags_of(&self, rank: Rank, id: u32) -> u8 {
+    pub(crate) fn flags_of(&self, rank: Rank, id: u32) -> u8 {
         if self.peers[rank as usize].memory.asked == id { ASK } else { 0 }
     }
 
     /// A request has begun under its number.
     #[inline]
-    fn began(&mut self, rank: Rank, (id, flags): (u32, u8), op: Option<Name>, answered: bool) {
+    pub(crate) fn began(&mut self, rank: Rank, (id, flags): (u32, u8), op: Option<Name>, answered: bool) {
         let memory = &mut self.peers[rank as usize].memory;
         memory.sent = id;
         if flags & ASK != 0 {
@@ -254,7 +232,7 @@ impl Interface {
 
     /// The number under which the owner knows a cookie; tells it first if it must be. None for want of room.
     #[inline]
-    fn show(&mut self, cookie: &Cookie, hint: u32) -> Option<u32> {
+    pub(crate) fn show(&mut self, cookie: &Cookie, hint: u32) -> Option<u32> {
         match self.handle_of(cookie, hint) {
             Some(handle) => Some(handle),
             None => self.show_anew(cookie),
@@ -379,233 +357,4 @@ impl Interface {
             }
         }
     }
-
-    /// How many of `left` bytes the next part of a put shall have.
-    #[inline]
-    fn part_len(&self, rank: Rank, left: u64) -> usize {
-        let peer = &self.peers[rank as usize];
-        let most = if peer.near.is_some() && self.batch_depth == 0 {
-            NEAR_PART
-        } else {
-            let fresh = self.capacity(peer) - PART_HEAD;
-            let open = peer.open.as_ref().filter(|open| open.memory);
-            let here = open.map_or(0, |open| (open.capacity - open.used).saturating_sub(PART_HEAD));
-            if here >= LEAST_PART || here as u64 >= left { here } else { fresh }
-        };
-        (most as u64).min(left) as usize
-    }
-
-    /// Puts the program's own bytes, as many as there is room for; true if that is all of them. The first time it takes a number.
-    #[inline]
-    pub(crate) fn put_bytes(
-        &mut self,
-        now: Nanos,
-        (cookie, at): (&Cookie, u64),
-        bytes: &[u8],
-        op: Option<Name>,
-        progress: &mut Progress,
-    ) -> Result<bool, SendError> {
-        let rank = cookie.owner;
-        self.reach(now, rank)?;
-        if progress.id.is_none() {
-            let memory = &self.peers[rank as usize].memory;
-            if memory.half.is_some() || !memory.queue.is_empty() {
-                self.service(now);
-                return Err(SendError::WouldBlock);
-            }
-            if PUT_HEAD + bytes.len() <= self.whole_limit(rank) {
-                return self.put_whole(now, (cookie, at), bytes, op, progress).map(|()| true);
-            }
-            progress.incarnation = self.peers[rank as usize].incarnation;
-        } else {
-            self.check(rank, progress.incarnation)?;
-        }
-        self.put_parts(now, (cookie, at), bytes, op, progress)
-    }
-
-    /// Bytes of the longest put, head and all, that goes in one record.
-    fn whole_limit(&self, rank: Rank) -> usize {
-        let peer = &self.peers[rank as usize];
-        if peer.near.is_some() && self.batch_depth == 0 { NEAR_PART } else { self.capacity(peer) }
-    }
-
-    #[inline]
-    fn put_whole(
-        &mut self,
-        now: Nanos,
-        (cookie, at): (&Cookie, u64),
-        bytes: &[u8],
-        op: Option<Name>,
-        progress: &mut Progress,
-    ) -> Result<(), SendError> {
-        let rank = cookie.owner;
-        let blocked = |it: &mut Interface| {
-            it.service(now);
-            Err(SendError::WouldBlock)
-        };
-        let Some((id, flags)) = self.next_request(rank, op.is_some()) else { return blocked(self) };
-        let Some(handle) = self.show(cookie, progress.hint) else { return blocked(self) };
-        progress.hint = handle;
-        let message = Message::Put(Target { handle, id, at }, &[]);
-        if self.express_memory(now, rank, &message, flags, bytes) {
-            self.began(rank, (id, flags), op, false);
-            return Ok(());
-        }
-        if !self.emit(rank, &message, flags, bytes) {
-            return blocked(self);
-        }
-        self.began(rank, (id, flags), op, false);
-        self.send_now(now, rank);
-        Ok(())
-    }
-
-    fn put_parts(
-        &mut self,
-        now: Nanos,
-        (cookie, at): (&Cookie, u64),
-        bytes: &[u8],
-        op: Option<Name>,
-        progress: &mut Progress,
-    ) -> Result<bool, SendError> {
-        let rank = cookie.owner;
-        loop {
-            let first = progress.id.is_none();
-            let next = match progress.id {
-                Some(id) => Some((id, self.flags_of(rank, id))),
-                None => self.next_request(rank, op.is_some()),
-            };
-            let shown = next.and_then(|next| Some((next, self.show(cookie, progress.hint)?)));
-            let sent = progress.sent;
-            let Some(((id, flags), handle)) = shown else { break };
-            progress.hint = handle;
-            let len = self.part_len(rank, (bytes.len() - sent) as u64);
-            let rest = (bytes.len() - sent - len) as u64;
-            let target = Target { handle, id, at: at + sent as u64 };
-            if !self.emit(rank, &part(first, target, rest), flags, &bytes[sent..sent + len]) {
-                break;
-            }
-            if first {
-                self.began(rank, (id, flags), op, false);
-                (progress.id, self.peers[rank as usize].memory.half) = (Some(id), Some(id));
-            }
-            progress.sent += len;
-            if rest == 0 {
-                self.peers[rank as usize].memory.half = None;
-                self.send_now(now, rank);
-                return Ok(true);
-            }
-            if self.train_is_long(rank) {
-                self.service(now);
-            }
-        }
-        self.send_now(now, rank);
-        Ok(false)
-    }
-
-    /// A put that was begun piece by piece is not continued: the owner drops it when the next request comes.
-    pub(crate) fn abandon_put(&mut self, rank: Rank, progress: &Progress) {
-        let peer = &mut self.peers[rank as usize];
-        if peer.incarnation == progress.incarnation && progress.id.is_some() {
-            peer.memory.half = None;
-            if !peer.memory.queue.is_empty() {
-                self.mark_busy(rank);
-            }
-        }
-    }
-
-    /// Whether a record of so many bytes can be sent now.
-    pub(crate) fn has_room(&mut self, rank: Rank, len: usize) -> bool {
-        let direct = self.batch_depth == 0;
-        match &mut self.peers[rank as usize].near {
-            Some(near) if direct => {
-                let clear = near.shm.is_clear();
-                near.stalled |= !clear;
-                clear
-            }
-            _ => self.open_slot_for(rank, len, true).is_ok(),
-        }
-    }
-
-    /// Sends a memory record with data that lies in private memory. False for want of room.
-    #[inline]
-    pub(crate) fn emit(&mut self, rank: Rank, message: &Message<'_>, flags: u8, data: &[u8]) -> bool {
-        if self.peers[rank as usize].near.is_some() && self.batch_depth == 0 {
-            return self.emit_near(rank, message, flags, data);
-        }
-        self.emit_slot(rank, message, flags, data.len(), |out| out.copy_from_slice(data))
-    }
-
-    /// As [`Interface::emit`], with data that `fill` writes.
-    pub(crate) fn emit_with(
-        &mut self,
-        rank: Rank,
-        message: &Message<'_>,
-        flags: u8,
-        len: usize,
-        fill: impl FnOnce(&mut [u8]),
-    ) -> bool {
-        if self.peers[rank as usize].near.is_some() && self.batch_depth == 0 {
-            let mut scratch = std::mem::take(&mut self.memory.scratch);
-            scratch.resize(len.max(scratch.len()), 0);
-            fill(&mut scratch[..len]);
-            let sent = self.emit_near(rank, message, flags, &scratch[..len]);
-            self.memory.scratch = scratch;
-            return sent;
-        }
-        self.emit_slot(rank, message, flags, len, fill)
-    }
-
-    fn emit_slot(
-        &mut self,
-        rank: Rank,
-        message: &Message<'_>,
-        flags: u8,
-        len: usize,
-        fill: impl FnOnce(&mut [u8]),
-    ) -> bool {
-        if self.open_slot_for(rank, message.head_len() + len, true).is_err() {
-            return false;
-        }
-        let open = self.peers[rank as usize].open.as_mut().expect("opened above");
-        let room = &mut self.device.arena().payload_mut(open.slot)[open.used..open.capacity];
-        let head = message.write(room, flags, len);
-        fill(&mut room[head..head + len]);
-        open.used += head + len;
-        open.tail = None;
-        true
-    }
-
-    /// Straight into the ring that is shared with the peer; a small record moves one line.
-    #[inline]
-    fn emit_near(&mut self, rank: Rank, message: &Message<'_>, flags: u8, data: &[u8]) -> bool {
-        if self.peers[rank as usize].open.is_some() {
-            self.close_slot(rank);
-        }
-        let Some(near) = &mut self.peers[rank as usize].near else { return false };
-        let mut head = [0; MAX_HEAD];
-        let len = message.write(&mut head, flags, data.len());
-        let whole = len + data.len();
-        if whole <= LINE_FRAME {
-            let mut line = [0; LINE_FRAME];
-            line[..len].copy_from_slice(&head[..len]);
-            line[len..whole].copy_from_slice(data);
-            let mut words = [0; LINE_WORDS];
-            for (word, bytes) in words.iter_mut().zip(line.as_chunks::<8>().0) {
-                *word = u64::from_le_bytes(*bytes);
-            }
-            if near.shm.push_line(&words, whole) {
-                return true;
-            }
-        }
-        let sent = near.shm.push(&head[..len], data).is_ok();
-        near.stalled |= !sent;
-        near.shm.flush();
-        sent
-    }
-}
-
-/// A put's record: all of it, or a part.
-#[inline]
-fn part(first: bool, target: Target, rest: u64) -> Message<'static> {
-    if first && rest == 0 { Message::Put(target, &[]) } else { Message::Part(target, rest, &[]) }
 }

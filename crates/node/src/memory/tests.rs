@@ -32,8 +32,14 @@ fn node() -> Endpoint {
     let sockets: Vec<_> = (0..3).map(|_| std::net::UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
     let members = sockets.iter().map(|s| Member { addr: s.local_addr().unwrap() }).collect();
     let socket = sockets.into_iter().next().map(Into::into);
-    let job =
-        Job { rank: 0, key: JobKey::new([1; 32]), members, security: None, device: Some(DeviceName::Udp), socket };
+    let job = Job {
+        rank: 0,
+        key: JobKey::new([1; 32]),
+        members,
+        security: None,
+        device: Some(DeviceName::Udp),
+        socket,
+    };
     Endpoint::join(job, Config { watchdog: None, ..Config::default() }, Vec::new()).unwrap()
 }
 
@@ -90,7 +96,8 @@ impl Modelled {
         }
         if let Some(Condition { at, width, test }) = self.trip.condition {
             let mut word = [0; 8];
-            word[..usize::from(width)].copy_from_slice(&memory[at as usize..at as usize + usize::from(width)]);
+            word[..usize::from(width)]
+                .copy_from_slice(&memory[at as usize..at as usize + usize::from(width)]);
             let value = u64::from_le_bytes(word);
             let holds = match test {
                 Test::Equal(it) => value == it,
@@ -205,7 +212,11 @@ fn access(
                 peer.say(ep, &Message::Part(target, more.len() as u64, &[]), 0, part);
                 (target.at, rest) = (target.at + part.len() as u64, more);
             }
-            let last = if rest.len() == data.len() { Message::Put(target, &[]) } else { Message::Part(target, 0, &[]) };
+            let last = if rest.len() == data.len() {
+                Message::Put(target, &[])
+            } else {
+                Message::Part(target, 0, &[])
+            };
             peer.say(ep, &last, ASK, rest);
             assert!(matches!(peer.answer(ep), Some(Answer::Done { .. })));
             let start = (base + at) as usize;
@@ -245,7 +256,9 @@ fn access(
             let target = peer.target(handle, at);
             peer.say(ep, &Message::Get(target, len), 0, &[]);
             // Answers are read when they are sent; here they are only owed.
-            let Some(Answer::Data { at: from, len: wanted, .. }) = peer.answer(ep) else { panic!("no answer") };
+            let Some(Answer::Data { at: from, len: wanted, .. }) = peer.answer(ep) else {
+                panic!("no answer")
+            };
             assert_eq!((from, wanted), (base + at, len));
         }
     }
@@ -280,7 +293,8 @@ fn follow(wire: &mut Modelled, before: &[u8], after: &[u8], range: (u64, u64)) {
 fn read_events(ep: &Endpoint, wires: &mut [Modelled]) {
     while let Some(event) = ep.poll_memory_event().unwrap() {
         let MemoryEvent::Tripwire { wire, tag, fires } = event else { panic!("{event:?}") };
-        let wire = wires.iter_mut().find(|it| it.id == wire).expect("no event of a tripwire that is disarmed");
+        let wire =
+            wires.iter_mut().find(|it| it.id == wire).expect("no event of a tripwire that is disarmed");
         assert_eq!(tag, wire.trip.tag);
         assert!(fires > 0 && (wire.trip.report == Report::Once || fires == 1));
         wire.events -= fires;
@@ -300,18 +314,12 @@ fn forged_requests_touch_nothing() {
     let mut rng = Rng(0x5eed);
     let memory = Arc::new(ApertureMemory::adopt(vec![0x55; 64]).unwrap());
     let aperture = ep.open_aperture(memory.clone()).unwrap().unwrap();
-    let all = Trip {
-        start: 0,
-        len: 64,
-        on: Access(7),
-        condition: None,
-        once: false,
-        report: Report::Once,
-        tag: 0,
-    };
+    let all =
+        Trip { start: 0, len: 64, on: Access(7), condition: None, once: false, report: Report::Once, tag: 0 };
     let (_, cell) = ep.arm_wire(aperture, all).unwrap().unwrap();
     let grant = |rights, life| ep.grant_cookie(aperture, (8, 32), rights, life).unwrap().unwrap();
-    let (good, reading, writing) = (grant(Rights::ALL, None), grant(Rights::READ, None), grant(Rights::WRITE, None));
+    let (good, reading, writing) =
+        (grant(Rights::ALL, None), grant(Rights::READ, None), grant(Rights::WRITE, None));
     let expired = grant(Rights::ALL, Some(0));
     let revoked = grant(Rights::ALL, None);
     ep.progress().unwrap();

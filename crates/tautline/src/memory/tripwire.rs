@@ -190,9 +190,7 @@ pub(crate) fn wait_on(
         let left = until.map(|at| Duration::from_nanos(at.saturating_sub(core.node.now())));
         let more = core.node.wait_until(left, |i| {
             i.glance();
-            done() || i.has_ready()
-                || core.has_work()
-                || retry.is_some_and(|since| i.activity() != since)
+            done() || i.has_ready() || core.has_work() || retry.is_some_and(|since| i.activity() != since)
         })?;
         if done() || !more {
             return Ok(());

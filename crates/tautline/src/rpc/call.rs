@@ -40,7 +40,9 @@ impl std::fmt::Display for CallError {
         match self {
             CallError::Failed(why) => write!(f, "the service failed: {}", String::from_utf8_lossy(why)),
             CallError::Panicked(why) => write!(f, "the service panicked: {why}"),
-            CallError::Unreadable => f.write_str("request and service, or answer and caller, do not agree on types"),
+            CallError::Unreadable => {
+                f.write_str("request and service, or answer and caller, do not agree on types")
+            }
             CallError::Late => f.write_str("no answer came before the deadline"),
             CallError::PeerGone(rank, why) => write!(f, "rank {rank} is gone: {why}"),
             CallError::Not(error) => error.fmt(f),

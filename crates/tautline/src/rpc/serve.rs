@@ -10,7 +10,10 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::{ANSWER, ANSWER_HEAD, FAILED, GOOD, LATER, LONG_ANSWER, PANICKED, REQUEST_HEAD, Rpc, Serving, State, UNREADABLE, word};
+use super::{
+    ANSWER, ANSWER_HEAD, FAILED, GOOD, LATER, LONG_ANSWER, PANICKED, REQUEST_HEAD, Rpc, Serving, State,
+    UNREADABLE, word,
+};
 use crate::messages::panic_text;
 use crate::{Builder, Endpoint, Error, Message, Rank, Result, Short};
 
@@ -54,7 +57,8 @@ impl Rpc {
             answer.clear();
             answer.extend_from_slice(&id.to_le_bytes());
             answer.extend_from_slice(&GOOD.to_le_bytes());
-            let ran = catch_unwind(AssertUnwindSafe(|| service(m.from(), &data[REQUEST_HEAD..], &mut answer)));
+            let ran =
+                catch_unwind(AssertUnwindSafe(|| service(m.from(), &data[REQUEST_HEAD..], &mut answer)));
             if let Err(panic) = &ran {
                 answer.truncate(8);
                 answer.extend_from_slice(&PANICKED.to_le_bytes());
@@ -160,7 +164,11 @@ impl Drop for Listed<'_> {
 }
 
 /// Runs a service; nothing if it was called off first.
-async fn until_called_off(state: &State, which: (Rank, u64), run: impl Future<Output = (u64, Vec<u8>)>) -> Option<Ended> {
+async fn until_called_off(
+    state: &State,
+    which: (Rank, u64),
+    run: impl Future<Output = (u64, Vec<u8>)>,
+) -> Option<Ended> {
     state.serving.borrow_mut().insert(which, Serving::default());
     let _listed = Listed(state, which);
     let mut run = pin!(run);

@@ -1,7 +1,7 @@
 //! Wakes futures at their deadlines: one sleeping thread, started with the first deadline that is awaited.
 
-use std::collections::BinaryHeap;
 use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::Waker;
 use std::time::Instant;
