@@ -64,6 +64,12 @@ impl ApertureMemory {
         Ok(ApertureMemory { at: segment.base().cast(), len, holds: Holds::Segment(segment) })
     }
 
+    /// As [`ApertureMemory::attach`], only to be read.
+    pub fn attach_to_read(fd: OwnedFd, len: usize) -> io::Result<ApertureMemory> {
+        let segment = Segment::attach_to_read(fd, pages(len)?)?;
+        Ok(ApertureMemory { at: segment.base().cast(), len, holds: Holds::Segment(segment) })
+    }
+
     /// Takes over memory of the program's; [`ApertureMemory::give_back`] returns it. Its capacity grows to whole words if need be, which
     /// may move it. Memory that does not start at a multiple of eight is refused, and comes back: its words could tear.
     pub fn adopt(mut bytes: Vec<u8>) -> Result<ApertureMemory, Vec<u8>> {
@@ -201,7 +207,7 @@ impl ApertureMemory {
         if words.len() >= MANY {
             // SAFETY: the range was checked, is aligned, and does not overlap private memory.
             unsafe {
-                copy_words(self.at.as_ptr().add(at / WORD).cast(), words.as_mut_ptr().cast(), words.len())
+                copy_words(self.at.as_ptr().add(at / WORD).cast(), words.as_mut_ptr().cast(), words.len());
             };
         } else {
             for (i, word) in words.iter_mut().enumerate() {

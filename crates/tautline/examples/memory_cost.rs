@@ -243,7 +243,9 @@ impl Side {
 
 /// A node puts to itself, at random places of an aperture, with ever more tripwires in it.
 fn matching() -> tautline::Result<()> {
-    println!("tripwires: cost of a put of 8 B to oneself, batched, at random places of 8 MiB that they watch, but for reads: all are matched, none fires");
+    println!(
+        "tripwires: cost of a put of 8 B to oneself, batched, at random places of 8 MiB that they watch, but for reads: all are matched, none fires"
+    );
     for (sort, step, len) in
         [("disjoint, 8 B each", 80u64, 8u64), ("overlapping by half, 160 B each", 80, 160)]
     {

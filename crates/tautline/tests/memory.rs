@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use common::{join, run};
-use tautline::memory::{Access, Condition, Cookie, Failure, MemoryEvent, Refusal, Rights, Test};
+use tautline::memory::{Access, Condition, Cookie, Failure, MapCookie, MemoryEvent, Refusal, Rights, Test};
 use tautline::{Aperture, Endpoint, Error, Event, Job, Remote, Short};
 
 /// A pair: rank 0 has an aperture and gives rank 1 a cookie for all of it.
@@ -449,6 +449,55 @@ fn the_owner_goes() {
             println!("{good} got, {bad} ended with the owner");
             pair.ep.close().unwrap();
         }
+    });
+}
+
+/// on one host an aperture can be mapped, to read or to write; what is revoked is over when it is let go of.
+#[test]
+fn mapped_apertures() {
+    run(2, |job| {
+        let pair = Pair::join(job);
+        if pair.ep.rank() == 0 {
+            let aperture = pair.ep.aperture(10_000).unwrap();
+            aperture.write_u64(8, 5).unwrap();
+            let (reading, writing) =
+                (aperture.share(Rights::READ).unwrap(), aperture.share(Rights::ALL).unwrap());
+            for share in [&reading, &writing] {
+                pair.ep.send(1, "mail", &share.cookie().to_bytes()).unwrap();
+            }
+            let memory = aperture.memory().clone();
+            while memory.read_u64(0).unwrap() != 77 {
+                std::thread::yield_now();
+            }
+            assert_eq!(writing.mapped_by(), [1]);
+            aperture.write_u64(16, 9).unwrap();
+            assert_eq!(pair.hear(), b"mapped");
+            writing.revoke();
+            assert!(!writing.is_over());
+            pair.say("revoked");
+            assert_eq!(pair.hear(), b"let go");
+            assert!(writing.is_over() && !reading.is_over());
+            assert!(pair.ep.adopt(vec![0; 8]).unwrap().share(Rights::READ).is_err());
+        } else {
+            let take = || MapCookie::from_bytes(pair.hear().as_slice().try_into().unwrap());
+            let (reading, writing) = (take(), take());
+            let (read, written) = (pair.ep.map(&reading).unwrap(), pair.ep.map(&writing).unwrap());
+            assert_eq!((read.read_u64(8).unwrap(), written.fetch_add(8, 1).unwrap()), (5, 5));
+            assert!(matches!(read.write_u64(8, 1), Err(Error::OutOfRange)));
+            written.write_u64(0, 77).unwrap();
+            assert!(read.poll_until(16, Test::AtLeast(9), Duration::from_secs(10)).unwrap());
+            let mut forged = writing.to_bytes();
+            forged[40] ^= 1;
+            assert!(matches!(pair.ep.map(&MapCookie::from_bytes(&forged)), Err(Error::Stale)));
+            pair.say("mapped");
+            assert_eq!(pair.hear(), b"revoked");
+            assert!(matches!(written.write_u64(0, 1), Err(Error::Stale)));
+            assert!(matches!(pair.ep.map(&writing), Err(Error::Stale)));
+            drop(written);
+            assert_eq!(read.read_u64(8).unwrap(), 6);
+            pair.say("let go");
+        }
+        pair.close();
     });
 }
 

@@ -41,6 +41,11 @@ impl Endpoint {
         self.with(|i| i.revoke_cookie(cookie))
     }
 
+    /// Bytes that nobody can guess.
+    pub fn fresh_secret(&self) -> Result<[u8; 16], SendError> {
+        self.with(|i| i.fresh_secret())
+    }
+
     /// Arms a tripwire; see [`Trip`].
     pub fn arm_wire(
         &self,

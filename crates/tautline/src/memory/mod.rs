@@ -36,12 +36,14 @@
 
 mod aperture;
 mod completion;
+mod mapped;
 mod remote;
 pub(crate) mod ring;
 mod tripwire;
 
 pub use aperture::Aperture;
 pub use completion::{Completion, Fetch};
+pub use mapped::{MapCookie, Mapped, Share};
 pub use remote::{After, Remote};
 pub use tautline_node::memory::{
     Access, ApertureId, Aside, Condition, Cookie, Failure, MAX_ASIDE, MemoryCounters, MemoryEvent, Refusal,
