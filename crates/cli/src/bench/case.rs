@@ -23,6 +23,29 @@ pub enum System {
     Shared { limit: Shared },
     /// Messages.
     Taut { device: Device, security: Mode, waiting: Policy },
+    /// Memory, or calls; polled, and protected as messages are by default.
+    Memory { device: Device, style: Style },
+}
+
+/// What is done with memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Style {
+    /// Puts that a tripwire notices.
+    Put,
+    /// Stores through a mapping, polled.
+    Mapped,
+    /// Calls of a raw service.
+    Rpc,
+}
+
+impl Style {
+    fn name(self) -> &'static str {
+        match self {
+            Style::Put => "put",
+            Style::Mapped => "mapped",
+            Style::Rpc => "rpc",
+        }
+    }
 }
 
 /// The limits between two processes that share memory.
@@ -143,6 +166,7 @@ impl System {
             System::Bare { flow: true } => "frames+flow",
             System::Shared { limit } => limit.name(),
             System::Taut { .. } => "tautline",
+            System::Memory { style, .. } => style.name(),
         }
     }
 
@@ -160,6 +184,7 @@ impl System {
                 }
             }
             System::Bare { .. } | System::Shared { .. } => "polled",
+            System::Memory { .. } => "spin",
             System::Taut { waiting, .. } => waiting.waiting().name(),
         }
     }
@@ -177,7 +202,7 @@ impl System {
         match self {
             System::Plain { kind, .. } => kind.kind().name(),
             System::Shared { .. } => "shm",
-            System::Taut { device, .. } => device.device().name(),
+            System::Taut { device, .. } | System::Memory { device, .. } => device.device().name(),
             _ => "udp",
         }
     }
@@ -189,6 +214,7 @@ impl System {
             System::Plain { kind: Plain::Pipe | Plain::SysV | Plain::Unix, .. }
                 | System::Shared { .. }
                 | System::Taut { device: Device::Shm, .. }
+                | System::Memory { device: Device::Shm, .. }
         )
     }
 
@@ -200,7 +226,7 @@ impl System {
             | System::Datagrams { .. }
             | System::Packed { .. } => 1,
             System::Plain { .. } => 0,
-            System::Bare { .. } | System::Shared { .. } | System::Taut { .. } => 2,
+            System::Bare { .. } | System::Shared { .. } | System::Taut { .. } | System::Memory { .. } => 2,
         }
     }
 
@@ -211,7 +237,7 @@ impl System {
             | System::Gso { blocking }
             | System::Datagrams { blocking }
             | System::Packed { blocking } => blocking,
-            System::Bare { .. } | System::Shared { .. } => false,
+            System::Bare { .. } | System::Shared { .. } | System::Memory { .. } => false,
             System::Taut { waiting, .. } => waiting != Policy::Spin,
         }
     }
@@ -226,6 +252,7 @@ impl fmt::Display for System {
             System::Taut { security, .. } => {
                 write!(f, "tautline {} {}", security.security().name(), self.policy())
             }
+            System::Memory { .. } => write!(f, "{} {}", self.name(), self.device()),
             _ => write!(f, "{} {}", self.name(), self.policy()),
         }
     }

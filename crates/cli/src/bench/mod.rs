@@ -9,6 +9,7 @@ mod content;
 mod frames;
 mod html;
 mod machine;
+mod memory;
 mod netns;
 mod only;
 mod pair;

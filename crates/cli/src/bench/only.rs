@@ -26,7 +26,7 @@ const WAYS: [&str; 11] = [
     "burner",
     "shm",
 ];
-const SYSTEMS: [&str; 18] = [
+const SYSTEMS: [&str; 21] = [
     "pipe",
     "sysv",
     "unix",
@@ -45,6 +45,9 @@ const SYSTEMS: [&str; 18] = [
     "ring",
     "tautline",
     "tautline-batch",
+    "put",
+    "mapped",
+    "rpc",
 ];
 
 impl FromStr for Only {

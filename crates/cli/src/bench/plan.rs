@@ -1,11 +1,13 @@
 //! What is measured: the cells of every test, and how long each may take.
 
+mod memory;
 mod shm;
 
 use std::time::Duration;
 
 use super::case::{Device, Mode, Plain, Policy, System, Work};
 use super::only::Only;
+pub use memory::memory;
 pub use shm::limit_of;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -156,6 +158,7 @@ pub fn cells(extent: Extent, network_only: bool, only: &Only) -> Vec<Cell> {
     plan.guarantees();
     plan.idle();
     plan.shm();
+    plan.memory();
     let mut cells = plan.cells;
     cells.retain(|cell| !network_only || cell.system.is_network());
     // What a wanted cell is compared with is wanted too.

@@ -16,7 +16,8 @@ use tautline_baseline::stats::Summary;
 use tautline_baseline::udp_gso::{self, Plan};
 use tautline_baseline::{Measured, Setup, Side, open, packed, shm};
 
-use super::case::{Case, Outcome, Reply, Shared, System, Work};
+use super::case::{Case, Device, Outcome, Reply, Shared, Style, System, Work};
+use super::memory::Memory;
 use super::taut::Taut;
 use super::{frames, netns, tune};
 use crate::sys;
@@ -124,9 +125,29 @@ impl Worker {
                 taut.close(&mut setup)?;
                 Ok(outcome)
             }
+            System::Memory { device, style } => self.memory(case, device, style),
             System::Shared { limit } => self.shared(limit, &case.work),
             _ => self.stream(case),
         }
+    }
+
+    fn memory(&mut self, case: &Case, device: Device, style: Style) -> io::Result<Outcome> {
+        let (Work::PingPong { bytes, .. } | Work::Stream { bytes, .. }) = case.work else {
+            return Err(io::ErrorKind::Unsupported.into());
+        };
+        let side = self.side;
+        let mut setup = self.setup(case.system);
+        let mut memory = Memory::open(&mut setup, device, style, bytes)?;
+        let outcome = match case.work {
+            Work::PingPong { count, .. } => {
+                memory.ping_pong(side, 0, warm_up(count))?;
+                timed(|| memory.ping_pong(side, warm_up(count), count))?
+            }
+            Work::Stream { count, window, .. } => moved(|| memory.stream(side, count, window))?,
+            _ => return Err(io::ErrorKind::Unsupported.into()),
+        };
+        memory.close(&mut setup)?;
+        Ok(outcome)
     }
 
     fn shared(&mut self, limit: Shared, work: &Work) -> io::Result<Outcome> {

@@ -1,5 +1,6 @@
 //! The project's goals for speed, and whether this run met them.
 
+mod memory;
 mod shm;
 
 use tautline_baseline::rivals::{Outcome, Route};
@@ -33,6 +34,7 @@ pub fn judge(results: &[Result], machine: &State) -> Vec<Target> {
     judge.paced();
     judge.idle();
     judge.shm();
+    judge.memory();
     judge.targets
 }
 

@@ -355,7 +355,7 @@ impl Taut {
 }
 
 /// A job of two, made over the control stream: side A is rank 0 and makes the key.
-fn job(setup: &mut Setup<'_>) -> io::Result<Job> {
+pub(super) fn job(setup: &mut Setup<'_>) -> io::Result<Job> {
     let socket = UdpSocket::bind((setup.local, 0))?;
     let ours = socket.local_addr()?;
     let mut key = [0; 32];

@@ -10,6 +10,7 @@ use super::{
     ApertureId, Aside, Cookie, Failure, MemoryCounters, MemoryEvent, Operation, Progress, Report, Rights,
     SetId, Ticket, Trip, WireCell, WireId, Woken,
 };
+use crate::interface::Interface;
 use crate::{Endpoint, Rank, SendError};
 
 impl Endpoint {
@@ -43,7 +44,7 @@ impl Endpoint {
 
     /// Bytes that nobody can guess.
     pub fn fresh_secret(&self) -> Result<[u8; 16], SendError> {
-        self.with(|i| i.fresh_secret())
+        self.with(Interface::fresh_secret)
     }
 
     /// Arms a tripwire; see [`Trip`].
@@ -186,7 +187,7 @@ impl Endpoint {
 
     /// The next thing that happened to memory.
     pub fn poll_memory_event(&self) -> Result<Option<MemoryEvent>, SendError> {
-        self.with(|i| i.poll_memory_event())
+        self.with(Interface::poll_memory_event)
     }
 
     /// Sends a small message to a peer's event queue.

@@ -161,8 +161,7 @@ impl Interface {
             let Some(&rank) = self.near_up.get(turn) else { continue };
             let mut bytes = 0;
             let mut served = 0;
-            loop {
-                let Some(near) = &mut self.peers[rank as usize].near else { break };
+            while let Some(near) = &mut self.peers[rank as usize].near {
                 let mut memory = false;
                 // Many at a time, so that the processor can fetch them at a time.
                 while bytes < limit
