@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
 
-use tautline::memory::{Cookie, MapCookie, Mapped, Rights};
+use tautline::memory::{Cookie, MapCookie, Mapped, Rights, Share};
 use tautline::rpc::Rpc;
 use tautline::{Aperture, Config, Endpoint, Rank, Remote, Short, Tripwire};
 use tautline_baseline::cpu::Stopwatch;
@@ -26,6 +26,7 @@ pub struct Memory {
     rpc: Rpc,
     served: Rc<Cell<u64>>,
     aperture: Aperture,
+    _share: Share,
     remote: Remote,
     /// The peer's memory, mapped.
     mapped: Option<Mapped>,
@@ -33,6 +34,7 @@ pub struct Memory {
     arrived: Tripwire,
     pattern: Pattern,
     outgoing: Vec<u8>,
+    incoming: Vec<u8>,
 }
 
 /// What each tells the other: a cookie, and how to map.
@@ -73,12 +75,13 @@ impl Memory {
             Style::Mapped => Some(endpoint.map(&map).map_err(other)?),
             Style::Put | Style::Rpc => None,
         };
-        // Until both have mapped; dropping the share revokes it for later ones only if it is let go of.
-        std::mem::forget(share);
         let pattern = Pattern::new(bytes);
         let outgoing = vec![0; bytes];
         setup.barrier()?;
+        let incoming = vec![0; bytes];
         Ok(Memory {
+            _share: share,
+            incoming,
             endpoint,
             peer,
             style,
@@ -109,13 +112,12 @@ impl Memory {
 
     fn arrive(&mut self, number: u64) -> io::Result<()> {
         self.arrived.wait().map_err(other)?;
-        let mut got = vec![0; self.outgoing.len()];
-        if got.len() == 8 {
+        if self.incoming.len() == 8 {
             let word = self.aperture.read_u64(0).map_err(other)?;
             return if word == number { Ok(()) } else { Err(other("not what was put")) };
         }
-        self.aperture.read(0, &mut got).map_err(other)?;
-        if is_right(number, &got) { Ok(()) } else { Err(other("not what was put")) }
+        self.aperture.read(0, &mut self.incoming).map_err(other)?;
+        if is_right(number, &self.incoming) { Ok(()) } else { Err(other("not what was put")) }
     }
 
     fn store(&self, number: u64) -> io::Result<()> {
