@@ -273,17 +273,15 @@ impl World {
                     match result {
                         Ok(_) => self.sum.complete += 1,
                         Err(Failure::PeerGone(..) | Failure::Before | Failure::Closed) => {
-                            self.sum.failed += 1
+                            self.sum.failed += 1;
                         }
                         // A cookie may outlive the channel it came by; its owner's next life knows nothing of it.
                         Err(Failure::Refused(tautline::memory::Refusal::Stale)) => self.sum.failed += 1,
                         Err(other) => return Err(format!("operation {tag}: {other}")),
                     }
                 }
-                Event::Memory(MemoryEvent::Tripwire { wire, .. }) => {
-                    if life.gone_names.contains(&wire) {
-                        return Err("an event of a tripwire that was disarmed".into());
-                    }
+                Event::Memory(MemoryEvent::Tripwire { wire, .. }) if life.gone_names.contains(&wire) => {
+                    return Err("an event of a tripwire that was disarmed".into());
                 }
                 _ => {}
             }

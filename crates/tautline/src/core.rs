@@ -50,6 +50,10 @@ pub(crate) struct Core {
     pub(crate) wakes: Arc<Wakes>,
     /// Who waits for what of memory.
     pub(crate) memory_waits: RefCell<HashMap<Woken, Vec<Waker>>>,
+    /// Who is to look again when there are events.
+    pub(crate) event_waits: RefCell<Vec<Waker>>,
+    /// What handlers send by way of [`Core::gather`] leaves when the extraction is over.
+    pub(crate) gathering: Cell<bool>,
     /// Who is to look again when a peer goes.
     pub(crate) peer_waits: RefCell<Vec<Waker>>,
 }
@@ -104,6 +108,8 @@ impl Core {
             tried_at: Cell::new(u64::MAX),
             wakes,
             memory_waits: RefCell::default(),
+            event_waits: RefCell::default(),
+            gathering: Cell::new(false),
             peer_waits: RefCell::default(),
         })
     }
@@ -125,6 +131,20 @@ impl Core {
     #[inline]
     pub(crate) fn check_open(&self) -> Result<(), SendError> {
         if self.closed.get() { Err(SendError::Closed) } else { Ok(()) }
+    }
+
+    /// What is sent from now on shares frames, until the extraction that is under way is over.
+    pub(crate) fn gather(&self) {
+        if self.extracting.get() && !self.gathering.replace(true) {
+            let _ = self.node.open_batch();
+        }
+    }
+
+    /// The extraction is over.
+    pub(crate) fn let_leave(&self) {
+        if self.gathering.replace(false) {
+            let _ = self.node.close_batch();
+        }
     }
 
     /// Whoever polls is woken when a peer goes.

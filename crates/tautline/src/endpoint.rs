@@ -1,6 +1,5 @@
 //! What a program holds.
 
-use std::cell::Cell;
 use std::future::poll_fn;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
@@ -196,7 +195,7 @@ impl Endpoint {
     /// Takes what has arrived, up to `bytes` bytes (rounded up to whole frames), and runs the handlers it is for. Never waits.
     /// Returns how many bytes were taken. What is not extracted holds its sender back: the receiver paces the network (M-8).
     pub fn extract(&self, bytes: usize) -> Result<usize> {
-        let _guard = Extracting::enter(&self.core.extracting)?;
+        let _guard = Extracting::enter(&self.core)?;
         self.core.check_open()?;
         dispatch_all::run_woken(&self.core);
         if let Some(taken) = dispatch_all::frames(&self.core, bytes)? {
@@ -363,20 +362,21 @@ impl AsFd for Endpoint {
 }
 
 /// Marks that handlers are running, also when one unwinds.
-struct Extracting<'a>(&'a Cell<bool>);
+struct Extracting<'a>(&'a Core);
 
 impl Extracting<'_> {
-    fn enter(flag: &Cell<bool>) -> Result<Extracting<'_>> {
-        if flag.replace(true) {
+    fn enter(core: &Core) -> Result<Extracting<'_>> {
+        if core.extracting.replace(true) {
             return Err(Error::Reentrant);
         }
-        Ok(Extracting(flag))
+        Ok(Extracting(core))
     }
 }
 
 impl Drop for Extracting<'_> {
     fn drop(&mut self) {
-        self.0.set(false);
+        self.0.extracting.set(false);
+        self.0.let_leave();
     }
 }
 

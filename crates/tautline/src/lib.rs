@@ -49,6 +49,8 @@ mod builder;
 mod core;
 mod endpoint;
 mod error;
+#[cfg(feature = "futures")]
+mod events;
 pub mod memory;
 pub mod messages;
 pub mod queue;
@@ -58,6 +60,8 @@ pub mod stream;
 pub use builder::Builder;
 pub use endpoint::{Batch, Endpoint, Handler, Name, Waker};
 pub use error::{Error, Result};
+#[cfg(feature = "futures")]
+pub use events::Events;
 pub use memory::{Aperture, Cookie, Remote, Tripset, Tripwire};
 pub use messages::{Message, Outgoing, Short};
 pub use tautline_node::wire::Security;

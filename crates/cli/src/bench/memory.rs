@@ -166,6 +166,9 @@ impl Memory {
     fn call(&self, count: u64, window: u64) -> io::Result<()> {
         let service = self.endpoint.handler("echo").map_err(other)?;
         let begin = || self.rpc.call_raw(&self.endpoint, self.peer, service, &self.outgoing).map_err(other);
+        // Whoever has many to make lets them share frames; whoever waits lets them leave.
+        let far = !self.endpoint.node().is_near(self.peer);
+        let _together = (window > 1 && far).then(|| self.endpoint.batch());
         let mut calls = std::collections::VecDeque::with_capacity(window as usize);
         for done in 0..count {
             while (calls.len() as u64) < window.min(count - done) {
@@ -188,7 +191,11 @@ impl Memory {
             (Style::Rpc, Side::A) => self.call(count, window.unwrap_or(1))?,
             (Style::Rpc, Side::B) => self.serve(count)?,
             (_, Side::A) => {
-                (1..=count).try_for_each(|number| self.put(number))?;
+                // Rewritten by being written where it is sent from, as messages are.
+                let (pattern, len) = (&self.pattern, self.outgoing.len());
+                for number in 1..=count {
+                    self.remote.fill(0, len, |at, room| pattern.write(number, at, room)).map_err(other)?;
+                }
                 self.arrived.wait().map_err(other)?;
             }
             (_, Side::B) => {

@@ -109,6 +109,23 @@ impl Endpoint {
         interface.put_bytes(now, (cookie, at), bytes, None, progress)
     }
 
+    /// As [`Endpoint::try_put`], with `len` bytes that `fill` writes straight to where they are sent from: it is given how far the put has come, and room.
+    pub fn try_put_filled(
+        &self,
+        (cookie, at): (&Cookie, u64),
+        len: usize,
+        progress: &mut Progress,
+        fill: impl FnMut(usize, &mut [u8]),
+    ) -> Result<bool, SendError> {
+        let (mut interface, now) = self.enter()?;
+        interface.put_filled(now, (cookie, at), len, progress, fill)
+    }
+
+    /// Whether a peer is reached through shared memory.
+    pub fn is_near(&self, peer: Rank) -> bool {
+        self.with(|i| i.peers.get(peer as usize).is_some_and(|peer| peer.near.is_some())).unwrap_or(false)
+    }
+
     /// A put to a peer on this host that nothing is in the way of: no clock is read.
     #[inline]
     fn near_put(

@@ -73,7 +73,36 @@ impl Interface {
         } else {
             self.check(rank, progress.incarnation)?;
         }
-        self.put_parts(now, (cookie, at), bytes, op, progress)
+        self.put_parts(now, (cookie, at), bytes.len(), op, progress, |it, message, flags, (sent, len)| {
+            it.emit(rank, message, flags, &bytes[sent..sent + len])
+        })
+    }
+
+    /// As [`Interface::put_bytes`], with bytes that `fill` writes straight to where they are sent from: it is given how far the put has come, and room. What is
+    /// refused for want of room is asked for again.
+    pub(crate) fn put_filled(
+        &mut self,
+        now: Nanos,
+        (cookie, at): (&Cookie, u64),
+        len: usize,
+        progress: &mut Progress,
+        mut fill: impl FnMut(usize, &mut [u8]),
+    ) -> Result<bool, SendError> {
+        let rank = cookie.owner;
+        self.reach(now, rank)?;
+        if progress.id.is_none() {
+            let memory = &self.peers[rank as usize].memory;
+            if memory.half.is_some() || !memory.queue.is_empty() {
+                self.service(now);
+                return Err(SendError::WouldBlock);
+            }
+            progress.incarnation = self.peers[rank as usize].incarnation;
+        } else {
+            self.check(rank, progress.incarnation)?;
+        }
+        self.put_parts(now, (cookie, at), len, None, progress, |it, message, flags, (sent, len)| {
+            it.emit_with(rank, message, flags, len, |room| fill(sent, room))
+        })
     }
 
     /// A whole small put to a peer on this host, as one line: all that happens to most of them. False, with nothing done, if it takes
@@ -152,10 +181,12 @@ impl Interface {
         &mut self,
         now: Nanos,
         (cookie, at): (&Cookie, u64),
-        bytes: &[u8],
+        len: usize,
         op: Option<Name>,
         progress: &mut Progress,
+        mut emit: impl FnMut(&mut Interface, &Message<'_>, u8, (usize, usize)) -> bool,
     ) -> Result<bool, SendError> {
+        let whole = len;
         let rank = cookie.owner;
         loop {
             let first = progress.id.is_none();
@@ -167,10 +198,10 @@ impl Interface {
             let sent = progress.sent;
             let Some(((id, flags), handle)) = shown else { break };
             progress.hint = handle;
-            let len = self.part_len(rank, (bytes.len() - sent) as u64);
-            let rest = (bytes.len() - sent - len) as u64;
+            let len = self.part_len(rank, (whole - sent) as u64);
+            let rest = (whole - sent - len) as u64;
             let target = Target { handle, id, at: at + sent as u64 };
-            if !self.emit(rank, &part(first, target, rest), flags, &bytes[sent..sent + len]) {
+            if !emit(self, &part(first, target, rest), flags, (sent, len)) {
                 break;
             }
             if first {

@@ -102,6 +102,21 @@ impl Remote {
         }
     }
 
+    /// As [`Remote::put`], with `len` bytes that `fill` writes straight to where they are sent from: it is called for one part after the other, with the offset within
+    /// the put and the room to fill, and now and then again for a part that found no room.
+    pub fn fill(&self, at: u64, len: usize, mut fill: impl FnMut(usize, &mut [u8])) -> Result<()> {
+        let mut putting = Putting::new(self, false);
+        blocking(&self.core, self.owner(), || {
+            let node = &self.core.node;
+            if !node.try_put_filled((&self.cookie, at), len, &mut putting.progress, &mut fill)? {
+                return Err(SendError::WouldBlock.into());
+            }
+            putting.over = true;
+            self.hint.set(putting.progress.hint);
+            Ok(())
+        })
+    }
+
     /// As [`Remote::put`], in handlers: others go on while there is no room. Dropped half-way, part of the bytes may be in place, but no tripwire is told.
     pub async fn put_async(&self, at: u64, bytes: &[u8]) -> Result<()> {
         let mut putting = Putting::new(self, false);
@@ -146,49 +161,49 @@ impl Remote {
     /// Puts bytes and then tells the owner's event queue so ([`super::MemoryEvent::Notice`]): for owners that have no tripwire there.
     pub fn put_notice(&self, at: u64, bytes: &[u8], value: u64) -> Result<Completion> {
         self.put(at, bytes)?;
-        self.submit(at, Operation::Notice { len: bytes.len() as u64, value }, None)
+        self.submit(at, &Operation::Notice { len: bytes.len() as u64, value }, None)
     }
 
     /// Puts bytes of an aperture of this node's own, without waiting: they are read as there is room, and must stay as they are until it is complete.
     pub fn put_from(&self, at: u64, from: &Aperture, range: impl RangeBounds<u64>) -> Result<Completion> {
-        self.submit(at, Operation::Put(local(from, &range)?), None)
+        self.submit(at, &Operation::Put(local(from, &range)?), None)
     }
 
     /// Gets bytes straight into an aperture of this node's own.
     pub fn get_into(&self, at: u64, into: &Aperture, range: impl RangeBounds<u64>) -> Result<Completion> {
-        self.submit(at, Operation::Get(local(into, &range)?), None)
+        self.submit(at, &Operation::Get(local(into, &range)?), None)
     }
 
     /// Gets bytes.
     pub fn get(&self, at: u64, len: usize) -> Result<Fetch> {
         let memory = Arc::new(ApertureMemory::adopt(vec![0; len]).map_err(|_| Error::OutOfRange)?);
         let local = Local { memory: memory.clone(), aperture: None, at: 0, len: len as u64 };
-        Ok(Fetch::new(self.submit(at, Operation::Get(local), None)?, memory))
+        Ok(Fetch::new(self.submit(at, &Operation::Get(local), None)?, memory))
     }
 
     /// Puts `new` into an aligned word of eight bytes if it holds `expected`; the completion's value is what it held.
     pub fn compare_swap(&self, at: u64, expected: u64, new: u64) -> Result<Completion> {
-        self.submit(at, Operation::Atomic(Atomic::CompareSwap(expected, new)), None)
+        self.submit(at, &Operation::Atomic(Atomic::CompareSwap(expected, new)), None)
     }
 
     /// Adds to an aligned word of eight bytes, wrapping around; the completion's value is what it held.
     pub fn fetch_add(&self, at: u64, value: u64) -> Result<Completion> {
-        self.submit(at, Operation::Atomic(Atomic::Add(value)), None)
+        self.submit(at, &Operation::Atomic(Atomic::Add(value)), None)
     }
 
     /// Puts a value into an aligned word of eight bytes; the completion's value is what it held.
     pub fn swap(&self, at: u64, value: u64) -> Result<Completion> {
-        self.submit(at, Operation::Atomic(Atomic::Swap(value)), None)
+        self.submit(at, &Operation::Atomic(Atomic::Swap(value)), None)
     }
 
     /// Complete when everything that was asked of this node before is in place.
     pub fn flush(&self) -> Result<Completion> {
-        self.submit(0, Operation::Flush, None)
+        self.submit(0, &Operation::Flush, None)
     }
 
     /// What is asked of this node later is not begun before all that was asked before is complete, gets included.
     pub fn fence(&self) -> Result<Completion> {
-        self.submit(0, Operation::Fence, None)
+        self.submit(0, &Operation::Fence, None)
     }
 
     /// What is asked for through this is not begun before `first`, on whatever node's memory, is complete; if that fails, it is not tried.
@@ -196,7 +211,7 @@ impl Remote {
         After { remote: self, first: first.ticket() }
     }
 
-    fn submit(&self, at: u64, operation: Operation, after: Option<Ticket>) -> Result<Completion> {
+    fn submit(&self, at: u64, operation: &Operation, after: Option<Ticket>) -> Result<Completion> {
         let ticket = blocking(&self.core, self.owner(), || {
             Ok(self.core.node.submit((&self.cookie, at), operation.clone(), None, after)?)
         })?;
@@ -219,27 +234,27 @@ pub struct After<'a> {
 impl After<'_> {
     /// As [`Remote::put_from`].
     pub fn put_from(&self, at: u64, from: &Aperture, range: impl RangeBounds<u64>) -> Result<Completion> {
-        self.remote.submit(at, Operation::Put(local(from, &range)?), self.first)
+        self.remote.submit(at, &Operation::Put(local(from, &range)?), self.first)
     }
 
     /// As [`Remote::get_into`].
     pub fn get_into(&self, at: u64, into: &Aperture, range: impl RangeBounds<u64>) -> Result<Completion> {
-        self.remote.submit(at, Operation::Get(local(into, &range)?), self.first)
+        self.remote.submit(at, &Operation::Get(local(into, &range)?), self.first)
     }
 
     /// As [`Remote::fetch_add`].
     pub fn fetch_add(&self, at: u64, value: u64) -> Result<Completion> {
-        self.remote.submit(at, Operation::Atomic(Atomic::Add(value)), self.first)
+        self.remote.submit(at, &Operation::Atomic(Atomic::Add(value)), self.first)
     }
 
     /// As [`Remote::compare_swap`].
     pub fn compare_swap(&self, at: u64, expected: u64, new: u64) -> Result<Completion> {
-        self.remote.submit(at, Operation::Atomic(Atomic::CompareSwap(expected, new)), self.first)
+        self.remote.submit(at, &Operation::Atomic(Atomic::CompareSwap(expected, new)), self.first)
     }
 
     /// A notice to the owner's event queue.
     pub fn notice(&self, at: u64, len: u64, value: u64) -> Result<Completion> {
-        self.remote.submit(at, Operation::Notice { len, value }, self.first)
+        self.remote.submit(at, &Operation::Notice { len, value }, self.first)
     }
 }
 

@@ -201,6 +201,10 @@ pub(super) async fn send_answer(ep: &Endpoint, to: Rank, answer: &[u8]) -> Resul
 /// Sends an answer at once if there is room, and otherwise by way of a message to this node itself.
 #[inline]
 fn answer_now(ep: &Endpoint, to: Rank, answer: &[u8]) {
+    // Between hosts a frame costs more than an answer: those to requests that came together leave together.
+    if !ep.node().is_near(to) {
+        ep.core.gather();
+    }
     if ep.try_send(to, ANSWER, answer).is_ok() {
         return;
     }
