@@ -441,7 +441,7 @@ fn the_owner_goes() {
                 match op.wait() {
                     Ok(_) => good += 1,
                     Err(Error::Operation(Failure::PeerGone(0, _) | Failure::Refused(Refusal::Revoked))) => {
-                        bad += 1
+                        bad += 1;
                     }
                     Err(other) => panic!("{other}"),
                 }
@@ -526,7 +526,7 @@ fn awaited_in_handlers() {
                 }
             })
             .on_short("over", move |m: Short<'_>| {
-                given.set(m.data().try_into().ok().map(Cookie::from_bytes))
+                given.set(m.data().try_into().ok().map(Cookie::from_bytes));
             });
         let ep = join(builder, job);
         let peer = 1 - ep.rank();

@@ -167,7 +167,7 @@ fn node(job: Job) -> Node {
     let builder = rpc.serve_raw(builder, "echo", |_, request, answer| answer.extend_from_slice(request));
     let builder = rpc.serve_raw(builder, "bad", |_, _, _| panic!("as it should"));
     let builder = rpc.serve(builder, "divide", |_, (a, b): (u64, u64)| async move {
-        if b == 0 { Err("by zero".to_owned()) } else { Ok(a / b) }
+        a.checked_div(b).ok_or("by zero".to_owned())
     });
     let builder = rpc.serve(builder, "worse", |_, (): ()| async move {
         if true {
