@@ -49,8 +49,8 @@ fn pair(device: DeviceName) -> tautline::Result<()> {
     let mut jobs = jobs(device).map_err(tautline::Error::other)?;
     let (b, a) = (jobs.pop().expect("two"), jobs.pop().expect("two"));
     std::thread::scope(|scope| {
-        let other = scope.spawn(|| Side::join(b).and_then(|side| side.run()));
-        let one = Side::join(a).and_then(|side| side.run());
+        let other = scope.spawn(|| Side::join(b).and_then(Side::run));
+        let one = Side::join(a).and_then(Side::run);
         other.join().expect("it does not panic").and(one)
     })
 }
