@@ -8,7 +8,8 @@ fn main() -> tautline::Result<()> {
     let rpc = Rpc::new();
     let builder = rpc.install(Endpoint::builder());
     let builder = rpc.serve(builder, "divide", |_, (a, b): (u64, u64)| async move {
-        if b == 0 { Err("division by zero".to_owned()) } else { Ok((a / b, a % b)) }
+        let whole = a.checked_div(b).ok_or("division by zero".to_owned())?;
+        Ok::<_, String>((whole, a - whole * b))
     });
     let builder = rpc.serve_raw(builder, "shout", |from, request, answer| {
         answer.extend_from_slice(format!("rank {from}: ").as_bytes());

@@ -20,6 +20,9 @@ const _: () = assert!(RETURN + Cookie::LEN as u64 <= BYTES);
 const READ: u64 = 0;
 const GONE: u64 = 8;
 
+/// How soon a reader that waits tries again to tell what it has read.
+const RETRY: std::time::Duration = std::time::Duration::from_millis(1);
+
 /// The end of a ring that reads.
 #[derive(Debug)]
 pub(crate) struct RingReader {
@@ -140,16 +143,21 @@ impl RingReader {
 
     /// Extracts and waits until so many bytes are there, or the end.
     pub(crate) fn wait(&mut self, bytes: u64) -> Result<()> {
-        while !self.ready(bytes)? {
-            let before = self.aperture.memory().read_u64(WRITTEN as usize).unwrap_or(0);
+        loop {
+            // Looked at first: the watchdog may change it at any time, and then there is nothing to wait for.
+            let before = self.aperture.read_u64(WRITTEN)?;
+            if self.ready(bytes)? {
+                return Ok(());
+            }
             let memory = self.aperture.memory().clone();
             let done = || {
                 memory.read_u64(WRITTEN as usize) != Ok(before) || memory.read_u64(ENDED as usize) != Ok(0)
             };
             let over = || self.writer().is_some_and(|writer| gone(&self.core, writer).is_some());
-            wait_on(&self.core, None, done, over)?;
+            // What could not be told is tried again.
+            let limit = (self.told != self.read).then_some(RETRY);
+            wait_on(&self.core, limit, done, over)?;
         }
-        Ok(())
     }
 
     /// As [`RingReader::wait`], for futures.
@@ -160,6 +168,12 @@ impl RingReader {
         }
         if let Err(error) = self.wire.register(context) {
             return Poll::Ready(Err(error));
+        }
+        if self.told != self.read {
+            // What could not be told is tried again when something has happened.
+            let Ok(seen) = self.core.node.with(|i| i.activity()) else { return Poll::Pending };
+            self.core.tried(seen);
+            self.core.blocked.borrow_mut().push(context.waker().clone());
         }
         // It may have come just before.
         match self.ready(bytes) {
@@ -223,14 +237,17 @@ impl RingWriter {
 
     /// Extracts and waits until there is room for so many bytes.
     pub(crate) fn wait(&mut self, bytes: u64) -> Result<()> {
-        while self.room()? < bytes {
+        loop {
+            // Looked at first, as above.
             let before = self.aperture.read_u64(READ)?;
+            if self.room()? >= bytes {
+                return Ok(());
+            }
             let memory = self.aperture.memory().clone();
             let done =
                 || memory.read_u64(READ as usize) != Ok(before) || memory.read_u64(GONE as usize) != Ok(0);
             wait_on(&self.core, None, done, || gone(&self.core, self.remote.owner()).is_some())?;
         }
-        Ok(())
     }
 
     /// As [`RingWriter::wait`], for futures.
