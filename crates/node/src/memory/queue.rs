@@ -145,6 +145,8 @@ impl Interface {
         if !memory.busy {
             memory.busy = true;
             self.memory.busy.push_back(rank);
+            // Frames from peers on this host are taken when everything has had its turn.
+            self.near_lines = 0;
         }
     }
 

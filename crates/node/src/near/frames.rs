@@ -21,6 +21,8 @@ const LINES_AT_ONCE: u32 = 256;
 const STREAK: u32 = 8;
 /// How long a receiver that has caught up with a burst looks away.
 const BREATH: u32 = 3;
+/// Memory frames of one peer that are served before everything else has its turn.
+const MAX_GLANCE: u32 = 256;
 /// Small frames that are taken out in one go.
 const SMALL: usize = 16;
 /// Bytes that are taken out in one go: they stay in the first cache, or near it, until they are read.
@@ -122,8 +124,7 @@ impl Interface {
     /// a whole message.
     #[inline]
     pub(crate) fn take_frames(&mut self, limit: usize, taken: &mut Taken) -> Found {
-        if !self.ready.is_empty() || self.near_asleep || self.near_lines == 0 || !self.memory.busy.is_empty()
-        {
+        if !self.ready.is_empty() || self.near_asleep || self.near_lines == 0 {
             self.near_lines = LINES_AT_ONCE;
             return Found::Rest;
         }
@@ -158,47 +159,21 @@ impl Interface {
         for i in 0..self.near_up.len() {
             // Whoever was found last is looked at last.
             let turn = self.turn(i);
-            let Some(&rank) = self.near_up.get(turn) else { continue };
-            let mut bytes = 0;
-            let mut served = 0;
-            while let Some(near) = &mut self.peers[rank as usize].near {
-                let mut memory = false;
-                // Many at a time, so that the processor can fetch them at a time.
-                while bytes < limit
-                    && let Some(line) = taken.lines.get_mut(taken.small)
-                    && let Some(len) = near.shm.pop_line(&mut line.bytes)
-                {
-                    line.len = len;
-                    if record::is_memory(line.bytes[0]) {
-                        memory = true;
-                        break;
-                    }
-                    bytes += len;
-                    taken.small += 1;
-                }
-                if memory {
-                    let Small { bytes: line, len } = taken.lines[taken.small];
-                    served += LINE_FRAME;
-                    self.obey_near(rank, &line[..len]);
-                } else if near.shm.has_news()
-                    && let Some(len) = near.shm.peek().filter(|_| record::is_memory(near.shm.head()))
-                {
-                    near.shm.take(&mut taken.frame[..len]);
-                    served += len;
-                    self.obey_near(rank, &taken.frame[..len]);
-                } else {
-                    break;
-                }
-                if served >= AT_ONCE {
-                    break;
-                }
-            }
-            if served > 0 {
-                self.activity += 1;
-                self.pump();
-            }
-            let peer = &mut self.peers[rank as usize];
+            let peer = &mut self.peers[self.near_up[turn] as usize];
             let Some(near) = &mut peer.near else { continue };
+            let mut bytes = 0;
+            // Many at a time, so that the processor can fetch them at a time.
+            while bytes < limit
+                && let Some(line) = taken.lines.get_mut(taken.small)
+                && let Some(len) = near.shm.pop_line(&mut line.bytes)
+            {
+                line.len = len;
+                if record::is_memory(line.bytes[0]) {
+                    return self.serve_found(turn, taken);
+                }
+                bytes += len;
+                taken.small += 1;
+            }
             taken.more = near.shm.has_news();
             if taken.small == 0 && taken.more {
                 match near.shm.peek().filter(|_| record::is_short(near.shm.head())) {
@@ -206,6 +181,10 @@ impl Interface {
                         near.shm.take(&mut taken.frame[..len]);
                         taken.long = Some(len);
                         taken.more = near.shm.has_news();
+                    }
+                    None if record::is_memory(near.shm.head()) => {
+                        self.glance();
+                        return self.found_nothing();
                     }
                     // The end, or part of a message: not for here.
                     None => return Found::Rest,
@@ -218,7 +197,32 @@ impl Interface {
                 return Found::Frames;
             }
         }
+        self.found_nothing()
+    }
+
+    #[inline]
+    fn found_nothing(&self) -> Found {
         if self.near_up.is_empty() || self.has_events() { Found::Rest } else { Found::Nothing }
+    }
+
+    /// Behind the small frames that were taken stood one of memory, which is out already: it is obeyed, and so are those behind it.
+    #[inline(never)]
+    fn serve_found(&mut self, turn: usize, taken: &mut Taken) -> Found {
+        let rank = self.near_up[turn];
+        let incarnation = self.peers[rank as usize].incarnation;
+        let Small { bytes, len } = taken.lines[taken.small];
+        self.obey_near(rank, &bytes[..len]);
+        self.activity += 1;
+        self.glance();
+        if !self.memory.busy.is_empty() {
+            self.pump();
+        }
+        if taken.small == 0 {
+            return self.found_nothing();
+        }
+        (taken.from, taken.incarnation, taken.more) = (rank, incarnation, true);
+        self.near_turn = turn + 1;
+        Found::Frames
     }
 
     /// Serves what peers on this host ask of memory, as far as no message stands before it: for whoever waits for a tripwire.
@@ -228,12 +232,15 @@ impl Interface {
         let mut i = 0;
         while let Some(&rank) = self.near_up.get(i) {
             i += 1;
+            let mut frames = 0;
             while let Some(near) = &mut self.peers[rank as usize].near
+                && frames < MAX_GLANCE
                 && near.shm.has_news()
                 && !self.near_asleep
                 && record::is_memory(near.shm.head())
             {
                 served = true;
+                frames += 1;
                 let mut line = [0; LINE_FRAME];
                 match near.shm.pop_line(&mut line) {
                     Some(len) => self.obey_near(rank, &line[..len]),
