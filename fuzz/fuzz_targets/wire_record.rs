@@ -1,8 +1,9 @@
-//! The records of a slot: they tile it, can be read from the middle on, and read the same after they were written again.
+//! The records of a slot: they tile it, can be read from the middle on, and read the same after they were written again; those of memory, too.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use tautline_wire::record::{HandlerNames, LEND_MORE_LEN, Record, Records, write};
+use tautline_wire::memory::Memory;
 
 fn rewrite(record: Record<'_>, out: &mut [u8]) -> usize {
     let (head, data): (usize, &[u8]) = match record {
@@ -18,9 +19,25 @@ fn rewrite(record: Record<'_>, out: &mut [u8]) -> usize {
             (write::lend_more(out, message, offset, (number, at, len)), &[])
         }
         Record::Handlers { last, data } => (write::handlers(out, last, data.len()), data),
+        Record::Memory { .. } => unreachable!("they are written by other means"),
     };
     out[head..head + data.len()].copy_from_slice(data);
     head + data.len()
+}
+
+/// Bytes that no field uses are not kept, so what is read is compared, not what is written.
+fn memory(record: &Record<'_>, flags: u8, out: &mut [u8]) {
+    let Ok(memory) = Memory::of(record) else { return };
+    let data = match memory {
+        Memory::Put(_, data) | Memory::Part(_, _, data) | Memory::Aside(data) | Memory::Data { data, .. } => {
+            data
+        }
+        _ => &[],
+    };
+    let head = memory.write(out, flags, data.len());
+    out[head..head + data.len()].copy_from_slice(data);
+    let again = Records::new(&out[..head + data.len()], 0).next().unwrap().unwrap();
+    assert_eq!(Memory::of(&again), Ok(memory));
 }
 
 fuzz_target!(|data: &[u8]| {
@@ -34,6 +51,10 @@ fuzz_target!(|data: &[u8]| {
             assert!(records.next().is_none());
             break;
         };
+        if let Record::Memory { flags, .. } = record {
+            memory(&record, flags, &mut out);
+            continue;
+        }
         let len = rewrite(record, &mut out);
         assert_eq!(len, records.position() - at);
         assert_eq!(Records::new(&out[..len], 0).next(), Some(Ok(record)));

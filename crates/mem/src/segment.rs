@@ -43,18 +43,32 @@ mod real {
 
         /// Maps one that another process made. Refused unless it is sealed and has exactly `len` bytes: it could vanish later otherwise.
         pub fn attach(fd: OwnedFd, len: usize) -> io::Result<Segment> {
-            let unfit = |why: &str| Err(io::Error::new(io::ErrorKind::InvalidData, why));
-            if !rustix::fs::fcntl_get_seals(&fd)?.contains(SEALS) {
-                return unfit("the segment is not sealed");
-            }
-            if rustix::fs::fstat(&fd)?.st_size as u64 != len as u64 {
-                return unfit("the segment has the wrong size");
-            }
+            Segment::check(&fd, len)?;
             Segment::map(fd, len)
         }
 
+        fn check(fd: &OwnedFd, len: usize) -> io::Result<()> {
+            let unfit = |why: &str| Err(io::Error::new(io::ErrorKind::InvalidData, why));
+            if !rustix::fs::fcntl_get_seals(fd)?.contains(SEALS) {
+                return unfit("the segment is not sealed");
+            }
+            if rustix::fs::fstat(fd)?.st_size as u64 != len as u64 {
+                return unfit("the segment has the wrong size");
+            }
+            Ok(())
+        }
+
+        /// As [`Segment::attach`], only to be read: whoever writes there is ended by the kernel.
+        pub(crate) fn attach_to_read(fd: OwnedFd, len: usize) -> io::Result<Segment> {
+            Segment::check(&fd, len)?;
+            Segment::map_with(fd, len, ProtFlags::READ)
+        }
+
         fn map(fd: OwnedFd, len: usize) -> io::Result<Segment> {
-            let protection = ProtFlags::READ | ProtFlags::WRITE;
+            Segment::map_with(fd, len, ProtFlags::READ | ProtFlags::WRITE)
+        }
+
+        fn map_with(fd: OwnedFd, len: usize, protection: ProtFlags) -> io::Result<Segment> {
             let flags = MapFlags::SHARED | MapFlags::POPULATE;
             // SAFETY: a fresh mapping of a whole file, at an address of the kernel's choice; nothing else refers to it.
             let at = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, protection, flags, &fd, 0)? };
@@ -67,6 +81,11 @@ mod real {
         /// Its descriptor, to be handed to the other process.
         pub fn fd(&self) -> BorrowedFd<'_> {
             self.fd.as_fd()
+        }
+
+        /// Where it begins.
+        pub(crate) fn base(&self) -> NonNull<u8> {
+            self.at
         }
 
         /// How many bytes it has.

@@ -27,7 +27,7 @@ use crate::{Choice, Clock, Config, Counters, DeviceName, Event, Job, JoinError, 
 /// call with [`SendError::Forked`] (N-10).
 #[derive(Clone, Debug)]
 pub struct Endpoint {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     owner: Arc<Owner>,
 }
 
@@ -138,7 +138,7 @@ impl Endpoint {
     }
 
     #[inline]
-    fn enter(&self) -> Result<(Guard<'_>, Nanos), SendError> {
+    pub(crate) fn enter(&self) -> Result<(Guard<'_>, Nanos), SendError> {
         if !self.shared.fork.is_mine() {
             return Err(SendError::Forked);
         }

@@ -3,6 +3,7 @@
 use tautline_link::Death;
 use tautline_wire::handshake::Refusal;
 
+use crate::memory::MemoryEvent;
 use crate::{Choice, Rank};
 
 /// Why a peer is no longer reachable.
@@ -70,4 +71,6 @@ pub enum Event {
         /// Bytes of a frame.
         max_frame: usize,
     },
+    /// A tripwire, an operation's end, a notice: something that happened to memory.
+    Memory(MemoryEvent),
 }

@@ -11,6 +11,7 @@ use tautline_link::{Death, Doorkeeper, Event as LinkEvent, Nanos, Peering, Who};
 use crate::counters::add;
 use crate::delivery::Item;
 use crate::limits::{BATCH_BUFFERS, HELLOS_FREE, MAX_EVENTS};
+use crate::memory::{Failure, Memory};
 use crate::near::Neighbourhood;
 use crate::peer::{Peer, PeerState};
 use crate::{Config, Counters, Down, Event, Job, JoinError, Rank};
@@ -80,6 +81,8 @@ pub struct Interface {
     pub(crate) has_links: bool,
     /// What peers that are gone had lent, until the program has looked at all that they sent.
     pub(crate) formers: Vec<(Rank, u32, Arc<View>)>,
+    /// Apertures, tripwires, operations.
+    pub(crate) memory: Box<Memory>,
 }
 
 impl std::fmt::Debug for Interface {
@@ -162,7 +165,9 @@ impl Interface {
             absent: false,
             has_links: true,
             formers: Vec::new(),
+            memory: Box::new(Memory::new(0)),
         };
+        interface.memory.epoch = interface.fresh_number();
         interface.open_own();
         Ok(interface)
     }
@@ -219,6 +224,7 @@ impl Interface {
         peer.open.is_none()
             && peer.peering.link().is_some_and(tautline_link::Link::is_calm)
             && self.aborts.is_empty()
+            && self.memory.busy.is_empty()
     }
 
     /// Whether nothing was received for so long that timers would judge by old news: the program may only ever send.
@@ -243,6 +249,9 @@ impl Interface {
         self.urgent = false;
         if !self.aborts.is_empty() {
             self.retry_aborts();
+        }
+        if !self.memory.busy.is_empty() {
+            self.serve_memory(now);
         }
         while let Some(rank) = self.dirty.pop() {
             self.peers[rank as usize].dirty = false;
@@ -397,6 +406,8 @@ impl Interface {
         if let Some(open) = peer.open.take() {
             self.device.arena().give(open.slot);
         }
+        self.end_memory(rank, Failure::PeerGone(rank, why));
+        let peer = &mut self.peers[rank as usize];
         peer.reset_channel();
         if matches!(peer.state, PeerState::Up | PeerState::Connecting) {
             peer.state = PeerState::Down(why);
@@ -429,7 +440,7 @@ impl Interface {
     /// Whether slots or events wait for the program.
     #[inline]
     pub fn has_ready(&self) -> bool {
-        self.near_news() || !self.ready.is_empty() || !self.events.is_empty()
+        self.near_news() || !self.ready.is_empty() || self.has_events()
     }
 
     /// Bytes of a message that a peer may send before this side grants more (M-5).
@@ -441,7 +452,7 @@ impl Interface {
     /// Whether events wait for the program.
     #[inline]
     pub fn has_events(&self) -> bool {
-        !self.events.is_empty()
+        !self.events.is_empty() || self.memory.news.is_fresh()
     }
 
     /// Whether slots wait for the program.
@@ -529,6 +540,9 @@ impl Interface {
             }
             self.mark_dirty(rank);
         }
+        for rank in 0..self.peers.len() as Rank {
+            self.end_memory(rank, Failure::Closed);
+        }
         self.close_near();
         self.service(now);
     }
@@ -540,10 +554,13 @@ impl Interface {
 
     /// A number that was never used before and cannot be guessed: the next output of a keyed sequence.
     pub(crate) fn fresh_number(&mut self) -> u64 {
-        self.seed = self.seed.wrapping_add(1);
-        let number = u64::from_le_bytes(
-            self.doorkeeper.cookie(b"fresh", self.seed)[..8].try_into().expect("eight bytes"),
-        );
+        let number = u64::from_le_bytes(self.fresh_secret()[..8].try_into().expect("eight bytes"));
         number.max(1)
+    }
+
+    /// Bytes that were never used before and cannot be guessed.
+    pub(crate) fn fresh_secret(&mut self) -> [u8; 16] {
+        self.seed = self.seed.wrapping_add(1);
+        self.doorkeeper.cookie(b"fresh", self.seed)
     }
 }

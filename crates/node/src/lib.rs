@@ -21,6 +21,7 @@ mod handshake;
 mod interface;
 mod job;
 pub mod limits;
+pub mod memory;
 mod near;
 mod peer;
 mod presence;
@@ -50,6 +51,7 @@ pub mod wire {
 }
 pub use tautline_device as device;
 pub use tautline_link as link;
+pub use tautline_mem::{ApertureMemory, OutOfRange};
 
 /// A process of the job, counted from zero.
 pub type Rank = u32;

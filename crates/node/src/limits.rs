@@ -32,4 +32,28 @@ pub const MAX_VISITORS: usize = 64;
 /// Nanoseconds after which a node that is awake looks again whether a peer on this host has died, or somebody knocks.
 pub const NEAR_LOOK: u64 = 2_000_000;
 
+/// Apertures of one node.
+pub const MAX_APERTURES: usize = 1 << 16;
+/// Cookies that one node has given and not taken back.
+pub const MAX_COOKIES: usize = 1 << 20;
+/// Cookies that one peer may have shown on a channel; the oldest give way.
+pub const MAX_HANDLES: usize = 1 << 12;
+/// Tripwires of one node.
+pub const MAX_WIRES: usize = 1 << 20;
+/// Tripsets of one node.
+pub const MAX_SETS: usize = 1 << 16;
+/// Operations on others' memory whose ends somebody waits for.
+pub const MAX_OPERATIONS: usize = 1 << 16;
+/// Requests that may wait for one peer before the program is held back.
+pub const MAX_QUEUED: usize = 1 << 12;
+/// Requests of one channel that the owner of the memory has not said are done: what answers it may owe is bounded by this.
+pub const MAX_UNANSWERED: u32 = 1 << 12;
+/// At least every so many requests the owner is asked to say what is done.
+pub const ASK_EVERY: u32 = 1 << 9;
+/// Notices and refusals that wait for the program; further ones are dropped and counted (T-6).
+pub const MAX_NOTICES: usize = 1 << 16;
+/// Out-of-band messages that wait for the program.
+pub const MAX_ASIDES: usize = 1 << 12;
+
+const _: () = assert!(2 * ASK_EVERY <= MAX_UNANSWERED);
 const _: () = assert!(MAX_PEERS <= 1 << 16 && MAX_HANDLERS < 1 << 15 && MAX_NAME < 256);

@@ -6,6 +6,7 @@ use tautline_device::{RouteId, SlotId};
 use tautline_link::{Peering, Reassembly};
 use tautline_wire::Seq;
 
+use crate::memory::{PeerMemory, Placed};
 use crate::near::Near;
 use crate::{Down, Rank};
 
@@ -40,6 +41,17 @@ pub(crate) struct Open {
     pub(crate) tail: Option<(u32, usize)>,
     /// One past the last slot that was pushed before this one was opened.
     pub(crate) behind: Seq,
+    /// It holds records of memory, and no others.
+    pub(crate) memory: bool,
+}
+
+/// A slot that arrived ahead of a gap.
+#[derive(Debug)]
+pub(crate) enum Ahead {
+    /// All of it.
+    Bytes(Vec<u8>),
+    /// Part of a put whose bytes are in their place already.
+    Placed(Placed),
 }
 
 #[derive(Debug)]
@@ -55,7 +67,7 @@ pub(crate) struct Peer {
     /// Limits of messages under way that are longer than the peer's first window.
     pub(crate) windows: HashMap<u32, u64>,
     /// Slots that arrived ahead of a gap; the first is the one after the slot that is due.
-    pub(crate) ahead: VecDeque<Option<Vec<u8>>>,
+    pub(crate) ahead: VecDeque<Option<Ahead>>,
     pub(crate) parts: Vec<(Seq, Reassembly)>,
     pub(crate) table: HashMap<String, u16>,
     pub(crate) numbers: Vec<u16>,
@@ -64,6 +76,8 @@ pub(crate) struct Peer {
     pub(crate) dirty: bool,
     /// The memory that is shared with it, if it lives on this host.
     pub(crate) near: Option<Box<Near>>,
+    /// What is asked of its memory, and what it asks of ours.
+    pub(crate) memory: PeerMemory,
 }
 
 impl Peer {
@@ -86,6 +100,7 @@ impl Peer {
             announced: false,
             dirty: false,
             near: None,
+            memory: PeerMemory::default(),
         }
     }
 
@@ -99,6 +114,7 @@ impl Peer {
         self.numbers.fill(UNKNOWN);
         self.table_complete = false;
         self.announced = false;
+        self.memory.reset();
     }
 
     pub(crate) fn is_up(&self) -> bool {

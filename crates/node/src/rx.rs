@@ -3,11 +3,12 @@
 use tautline_device::{RxBatch, RxFrame};
 use tautline_link::{Arrival, Death, Nanos, Reassembly};
 use tautline_wire::frame::{Kind, channel_of};
-use tautline_wire::record::{Record, Records};
+use tautline_wire::record::{Record, Records, is_memory};
 
 use crate::delivery::{Delivery, Item, Place};
 use crate::interface::Interface;
 use crate::limits::{BATCH_BUFFERS, MAX_REASSEMBLIES};
+use crate::peer::Ahead;
 use crate::{Down, PeerState, Rank};
 
 impl Interface {
@@ -15,8 +16,8 @@ impl Interface {
     #[inline]
     pub(crate) fn receive(&mut self, now: Nanos) -> usize {
         self.hold_in_place();
-        // N-13: what peers on this host have sent waits where it is while the program is absent.
-        if !self.near_up.is_empty() && !self.absent {
+        // N-13: what peers on this host have sent waits where it is while the program is absent, unless memory is to be served.
+        if !self.near_up.is_empty() && (!self.absent || self.serves_memory()) {
             let found = self.receive_near();
             if !self.far_is_due(found) && self.own.is_empty() {
                 return found;
@@ -25,6 +26,7 @@ impl Interface {
             self.has_links = self.peers.iter().any(|p| p.peering.link().is_some() || p.peering.is_knocking());
         }
         self.listened = now;
+        self.memory.now = now;
         let mut batch = self.batch.take().unwrap_or_else(|| Box::new(Interface::fresh_batch()));
         let count = self.device.recv(&mut batch).unwrap_or(0);
         for i in 0..count {
@@ -82,8 +84,11 @@ impl Interface {
                 }
             }
             Some(Arrival::Ahead { distance }) => {
-                let copy = self.copy(batch.bytes(slot));
-                self.keep_ahead(rank, distance, copy);
+                let slot = match self.place_ahead(rank, batch.bytes(slot)) {
+                    Some(placed) => Ahead::Placed(placed),
+                    None => Ahead::Bytes(self.copy(batch.bytes(slot))),
+                };
+                self.keep_ahead(rank, distance, slot);
             }
             Some(Arrival::Fragment { seq, offset, total }) => {
                 self.handle_fragment(now, rank, batch, (seq, offset, total), slot);
@@ -98,6 +103,10 @@ impl Interface {
             Place::Batch(frame) => batch.bytes(*frame),
             Place::Held(bytes) => bytes,
         };
+        if bytes.first().is_some_and(|first| is_memory(*first)) {
+            let good = self.obey_memory(rank, bytes);
+            return self.obeyed(rank, good);
+        }
         if Interface::is_control(bytes) {
             let copy = self.copy(bytes);
             self.obey(rank, &copy);
@@ -114,12 +123,19 @@ impl Interface {
     /// Whether a slot holds control records (W-6).
     #[inline]
     pub(crate) fn is_control(bytes: &[u8]) -> bool {
-        matches!(Records::new(bytes, 0).next(), Some(Ok(Record::Window { .. } | Record::Handlers { .. })))
+        matches!(
+            Records::new(bytes, 0).next(),
+            Some(Ok(Record::Window { .. } | Record::Handlers { .. } | Record::Memory { .. }))
+        )
     }
 
     /// Obeys the control records of a slot (W-6) and grants its room again.
     #[cold]
     pub(crate) fn obey(&mut self, rank: Rank, bytes: &[u8]) {
+        if is_memory(bytes[0]) {
+            let good = self.obey_memory(rank, bytes);
+            return self.obeyed(rank, good);
+        }
         let mut good = true;
         for record in Records::new(bytes, 0) {
             match record {
@@ -132,6 +148,12 @@ impl Interface {
                 _ => good = false,
             }
         }
+        self.obeyed(rank, good);
+    }
+
+    /// A slot was obeyed, and its room is granted again; if it was not good, its channel ends.
+    #[inline]
+    fn obeyed(&mut self, rank: Rank, good: bool) {
         let peer = &mut self.peers[rank as usize];
         if let Some(near) = &mut peer.near {
             near.pending -= 1;
@@ -146,20 +168,26 @@ impl Interface {
         }
     }
 
-    fn keep_ahead(&mut self, rank: Rank, distance: u32, bytes: Vec<u8>) {
+    fn keep_ahead(&mut self, rank: Rank, distance: u32, slot: Ahead) {
         let ahead = &mut self.peers[rank as usize].ahead;
         let at = distance as usize - 1;
         if ahead.len() <= at {
             ahead.resize_with(at + 1, || None);
         }
-        ahead[at] = Some(bytes);
+        ahead[at] = Some(slot);
     }
 
     /// The gap is closed: what had arrived ahead of it is due now.
     fn release(&mut self, rank: Rank, released: u32, batch: &RxBatch) {
         for _ in 0..released {
-            let Some(Some(bytes)) = self.peers[rank as usize].ahead.pop_front() else { break };
-            self.deliver(rank, batch, Place::Held(bytes));
+            match self.peers[rank as usize].ahead.pop_front() {
+                Some(Some(Ahead::Bytes(bytes))) => self.deliver(rank, batch, Place::Held(bytes)),
+                Some(Some(Ahead::Placed(placed))) => {
+                    let good = self.settle_placed(rank, placed);
+                    self.obeyed(rank, good);
+                }
+                _ => break,
+            }
         }
         // The place of the slot that is due now.
         self.peers[rank as usize].ahead.pop_front();
@@ -196,7 +224,7 @@ impl Interface {
                 self.deliver(rank, batch, Place::Held(whole.into_bytes()));
                 self.release(rank, released, batch);
             }
-            Arrival::Ahead { distance } => self.keep_ahead(rank, distance, whole.into_bytes()),
+            Arrival::Ahead { distance } => self.keep_ahead(rank, distance, Ahead::Bytes(whole.into_bytes())),
             Arrival::Repeat | Arrival::Fragment { .. } => {}
         }
     }
@@ -213,7 +241,7 @@ impl Interface {
             self.activity += 1;
             let me = self.rank;
             let first = Records::new(&bytes, 0).next();
-            if matches!(first, Some(Ok(Record::Window { .. }))) {
+            if matches!(first, Some(Ok(Record::Window { .. } | Record::Memory { .. }))) {
                 self.obey(me, &bytes);
                 self.buffers.push(bytes);
                 continue;

@@ -11,6 +11,11 @@ use crate::presence::Presence;
 use crate::wait::Manners;
 use crate::{Clock, Config, Rank};
 
+/// How long the watchdog sleeps at most.
+const LONGEST_SLEEP: Nanos = 100_000_000;
+/// As above, while peers on this host may reach for memory: nobody rings for a program that computes.
+const NEAR_SERVICE: Nanos = 1_000_000;
+
 /// Whoever may touch the interface now.
 pub(crate) type Guard<'a> = tautline_mem::Owner<'a, Interface>;
 
@@ -72,7 +77,8 @@ impl Shared {
     /// Sleeps until a frame comes or a timer is due.
     pub(crate) fn sleep_on_device(&self) {
         let Some(descriptors) = &self.descriptors else { return };
-        descriptors.sleep_on_device(self.time_left(Some(self.clock.now() + 100_000_000)));
+        let most = if self.lock().serves_near() { NEAR_SERVICE } else { LONGEST_SLEEP };
+        descriptors.sleep_on_device(self.time_left(Some(self.clock.now() + most)));
     }
 
     /// Makes the program look again, from whatever thread.

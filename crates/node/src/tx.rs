@@ -3,6 +3,7 @@
 use tautline_device::{Channel, Datagram, HEADROOM, RouteId, SlotId};
 use tautline_link::{Nanos, Transmit};
 use tautline_wire::Seq;
+use tautline_wire::memory::Memory;
 use tautline_wire::record::{self, LONG_LEN, SHORT_LEN};
 
 use crate::interface::Interface;
@@ -91,7 +92,14 @@ impl Interface {
     /// The slot that records for this peer go to, with at least `need` bytes of room; opens a new one if there must be.
     #[inline]
     fn open_slot(&mut self, rank: Rank, need: usize) -> Result<(), SendError> {
-        if self.peers[rank as usize].open.as_ref().is_some_and(|o| o.capacity - o.used >= need) {
+        self.open_slot_for(rank, need, false)
+    }
+
+    /// As above, for records of memory or for all others: they do not share slots (W-6).
+    #[inline]
+    pub(crate) fn open_slot_for(&mut self, rank: Rank, need: usize, memory: bool) -> Result<(), SendError> {
+        let fits = |o: &Open| o.capacity - o.used >= need && o.memory == memory;
+        if self.peers[rank as usize].open.as_ref().is_some_and(fits) {
             return Ok(());
         }
         self.close_slot(rank);
@@ -102,7 +110,7 @@ impl Interface {
         let capacity = self.capacity(peer);
         let behind = peer.peering.link().map_or(Seq(0), tautline_link::Link::end);
         let slot = self.device.arena().take().ok_or(SendError::WouldBlock)?;
-        self.peers[rank as usize].open = Some(Open { slot, used: 0, capacity, tail: None, behind });
+        self.peers[rank as usize].open = Some(Open { slot, used: 0, capacity, tail: None, behind, memory });
         Ok(())
     }
 
@@ -163,6 +171,42 @@ impl Interface {
         true
     }
 
+    /// A memory record that can leave at once, in a frame of its own; as [`Interface::express`].
+    #[inline]
+    pub(crate) fn express_memory(
+        &mut self,
+        now: Nanos,
+        rank: Rank,
+        message: &Memory<'_>,
+        flags: u8,
+        data: &[u8],
+    ) -> bool {
+        if self.batch_depth > 0 || self.closed || now >= self.next_deadline || self.dirty.len() > 1 {
+            return false;
+        }
+        let len = message.head_len() + data.len();
+        let peer = &self.peers[rank as usize];
+        let clear = peer.open.is_none()
+            && peer.peering.link().is_some_and(|link| {
+                link.is_clear(len) && !(self.config.share_frames && link.unacknowledged() > 0)
+            })
+            && len <= self.device.arena_ref().payload_len()
+            && self.may_take(peer);
+        let Some(slot) = clear.then(|| self.device.arena().take()).flatten() else { return false };
+        let peer = &mut self.peers[rank as usize];
+        let link = peer.peering.link_mut().expect("it is clear");
+        let bytes = self.device.arena().slot_mut(slot);
+        let head = message.write(&mut bytes[HEADROOM..], flags, data.len());
+        bytes[HEADROOM + head..HEADROOM + len].copy_from_slice(data);
+        let transmit = link.push_clear(now, slot.0, len as u32);
+        let range = HEADROOM - transmit.head_len()..HEADROOM + len;
+        link.finish(&transmit, now, &mut bytes[range.clone()]);
+        self.device.send(peer.route, slot, range);
+        self.flush();
+        self.next_deadline = self.next_deadline.min(now + self.soonest);
+        true
+    }
+
     /// A whole small message into a slot that is open and stays open: all that happens to most messages of a batch. False
     /// if it takes more than that.
     #[inline]
@@ -172,7 +216,7 @@ impl Interface {
         }
         let Some(peer) = self.peers.get_mut(rank as usize) else { return false };
         let number = peer.numbers.get(key.0 as usize).copied().unwrap_or(UNKNOWN);
-        let Some(open) = peer.open.as_mut().filter(|_| number != UNKNOWN) else { return false };
+        let Some(open) = peer.open.as_mut().filter(|o| number != UNKNOWN && !o.memory) else { return false };
         let room = &mut self.device.arena().payload_mut(open.slot)[open.used..open.capacity];
         let Some(room) = room.get_mut(..SHORT_LEN + data.len()) else { return false };
         open.used += put_short(room, number & !SHORT_ONLY, data);
@@ -243,7 +287,7 @@ impl Interface {
 
     /// Enough slots wait for one system call's worth of frames.
     #[inline]
-    fn train_is_long(&self, rank: Rank) -> bool {
+    pub(crate) fn train_is_long(&self, rank: Rank) -> bool {
         let peer = &self.peers[rank as usize];
         let capacity = peer.open.as_ref().map_or(1, |o| o.capacity);
         peer.peering.link().is_some_and(|l| l.waiting() >= (TRAIN / capacity).clamp(1, 64))

@@ -6,6 +6,7 @@
 //!   sorts; the checkers (`check`) hold the promises: exactly once, in order, unaltered, nothing of a former life, lost
 //!   only with a peer whose end was reported, no false death, progress after healing, no slot leaked.
 //! * [`run_many`]: many seeds on a few threads. [`replay`]: one seed with a readable account and a capture.
+//! * [`memory`]: a world of its own for apertures and tripwires, under the same faults.
 //! * [`goodput`]: how much gets through at given loss rates, windows and recovery policies; a golden table.
 //!
 //! The same seed gives the same [`Report::trace_hash`], on every machine. What does not live here: real time, real sockets
@@ -18,6 +19,7 @@ mod device;
 pub mod goodput;
 mod handlers;
 mod many;
+pub mod memory;
 mod net;
 mod program;
 mod report;

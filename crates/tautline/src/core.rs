@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
 use std::thread::ThreadId;
 
+use tautline_node::memory::Woken;
 use tautline_node::{Delivery, Taken};
 
 use crate::messages::handlers::{Registered, Running};
@@ -47,6 +48,14 @@ pub(crate) struct Core {
     /// The node's activity when the oldest of `blocked` and `grants` was last tried in vain.
     pub(crate) tried_at: Cell<u64>,
     pub(crate) wakes: Arc<Wakes>,
+    /// Who waits for what of memory.
+    pub(crate) memory_waits: RefCell<HashMap<Woken, Vec<Waker>>>,
+    /// Who is to look again when there are events.
+    pub(crate) event_waits: RefCell<Vec<Waker>>,
+    /// What handlers send by way of [`Core::gather`] leaves when the extraction is over.
+    pub(crate) gathering: Cell<bool>,
+    /// Who is to look again when a peer goes.
+    pub(crate) peer_waits: RefCell<Vec<Waker>>,
 }
 
 /// A handler that failed; see [`crate::Endpoint::poll_failure`].
@@ -98,6 +107,10 @@ impl Core {
             news: Cell::new(false),
             tried_at: Cell::new(u64::MAX),
             wakes,
+            memory_waits: RefCell::default(),
+            event_waits: RefCell::default(),
+            gathering: Cell::new(false),
+            peer_waits: RefCell::default(),
         })
     }
 
@@ -118,6 +131,28 @@ impl Core {
     #[inline]
     pub(crate) fn check_open(&self) -> Result<(), SendError> {
         if self.closed.get() { Err(SendError::Closed) } else { Ok(()) }
+    }
+
+    /// What is sent from now on shares frames, until the extraction that is under way is over.
+    pub(crate) fn gather(&self) {
+        if self.extracting.get() && !self.gathering.replace(true) {
+            let _ = self.node.open_batch();
+        }
+    }
+
+    /// The extraction is over.
+    pub(crate) fn let_leave(&self) {
+        if self.gathering.replace(false) {
+            let _ = self.node.close_batch();
+        }
+    }
+
+    /// Whoever polls is woken when a peer goes.
+    pub(crate) fn blocked_on_peers(&self, context: &std::task::Context<'_>) {
+        let mut waits = self.peer_waits.borrow_mut();
+        if !waits.iter().any(|waker| waker.will_wake(context.waker())) {
+            waits.push(context.waker().clone());
+        }
     }
 
     /// Whether something that would have blocked may succeed now.

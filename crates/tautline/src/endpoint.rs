@@ -1,6 +1,5 @@
 //! What a program holds.
 
-use std::cell::Cell;
 use std::future::poll_fn;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
@@ -22,7 +21,7 @@ use crate::{Builder, Counters, Error, Event, Loan, Outgoing, PeerState, Rank, Re
 /// handler cannot keep alive what it waits for.
 #[derive(Clone, Debug)]
 pub struct Endpoint {
-    core: Rc<Core>,
+    pub(crate) core: Rc<Core>,
     _hold: Option<Rc<Hold>>,
 }
 
@@ -219,7 +218,7 @@ impl Endpoint {
     /// Takes what has arrived, up to `bytes` bytes (rounded up to whole frames), and runs the handlers it is for. Never waits.
     /// Returns how many bytes were taken. What is not extracted holds its sender back: the receiver paces the network (M-8).
     pub fn extract(&self, bytes: usize) -> Result<usize> {
-        let _guard = Extracting::enter(&self.core.extracting)?;
+        let _guard = Extracting::enter(&self.core)?;
         self.core.check_open()?;
         dispatch_all::run_woken(&self.core);
         if let Some(taken) = dispatch_all::frames(&self.core, bytes)? {
@@ -256,7 +255,7 @@ impl Endpoint {
     }
 
     /// As [`Endpoint::wait`], but events that have been fetched already are no reason to return.
-    fn sleep(&self, timeout: Option<Duration>) -> Result<bool> {
+    pub(crate) fn sleep(&self, timeout: Option<Duration>) -> Result<bool> {
         let core = &self.core;
         if core.has_work() {
             return Ok(true);
@@ -277,7 +276,8 @@ impl Endpoint {
             let taken = self.extract(usize::MAX)?;
             if done() {
                 // Whoever waits next is told of what was not read in here.
-                self.core.news.set(!self.core.events.borrow().is_empty());
+                let more = !self.core.events.borrow().is_empty() || self.core.node.memory_told()?;
+                self.core.news.set(more);
                 return Ok(());
             }
             // Messages that have not been taken, and handlers that are under way, may still bring about what is waited for.
@@ -316,8 +316,10 @@ impl Endpoint {
             dispatch_all::absorb(&self.core);
         }
         let event = self.core.events.borrow_mut().pop_front();
+        let event = event.or_else(|| self.core.node.poll_memory_event().ok().flatten().map(Event::Memory));
         // Whoever reads one is told of the others.
-        self.core.news.set(!self.core.events.borrow().is_empty());
+        let more = !self.core.events.borrow().is_empty() || self.core.node.memory_told().unwrap_or(false);
+        self.core.news.set(more);
         event
     }
 
@@ -384,20 +386,21 @@ impl AsFd for Endpoint {
 }
 
 /// Marks that handlers are running, also when one unwinds.
-struct Extracting<'a>(&'a Cell<bool>);
+struct Extracting<'a>(&'a Core);
 
 impl Extracting<'_> {
-    fn enter(flag: &Cell<bool>) -> Result<Extracting<'_>> {
-        if flag.replace(true) {
+    fn enter(core: &Core) -> Result<Extracting<'_>> {
+        if core.extracting.replace(true) {
             return Err(Error::Reentrant);
         }
-        Ok(Extracting(flag))
+        Ok(Extracting(core))
     }
 }
 
 impl Drop for Extracting<'_> {
     fn drop(&mut self) {
-        self.0.set(false);
+        self.0.extracting.set(false);
+        self.0.let_leave();
     }
 }
 

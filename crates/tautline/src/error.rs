@@ -1,5 +1,6 @@
 //! Everything that can go wrong, with what to do about it.
 
+use crate::memory::Failure;
 use crate::{Down, JoinError, Rank, SendError};
 
 /// What the calls of this crate return.
@@ -37,6 +38,12 @@ pub enum Error {
     Reentrant,
     /// The message has been dealt with; its handler kept it too long.
     Stale,
+    /// An operation on another node's memory failed.
+    Operation(Failure),
+    /// A range is not within the memory it is meant for, or a word is not aligned.
+    OutOfRange,
+    /// There are too many of these already.
+    TooMany(&'static str),
     /// What a handler reports of its own.
     Other(Box<dyn std::error::Error + Send + Sync>),
 }
@@ -79,6 +86,9 @@ impl std::fmt::Display for Error {
             Error::PeerGone(rank, why) => write!(f, "rank {rank} is gone: {why}"),
             Error::Reentrant => f.write_str("a handler may not extract; it may send, and await"),
             Error::Stale => f.write_str("this message has already been dealt with"),
+            Error::Operation(failure) => failure.fmt(f),
+            Error::OutOfRange => f.write_str("the range is not within the memory, or a word is not aligned"),
+            Error::TooMany(what) => write!(f, "there are too many {what} already"),
             Error::Other(error) => error.fmt(f),
         }
     }
@@ -89,6 +99,7 @@ impl std::error::Error for Error {
         match self {
             Error::Join(error) => Some(error),
             Error::Send(error) => Some(error),
+            Error::Operation(failure) => Some(failure),
             Error::Other(error) => Some(&**error),
             _ => None,
         }
@@ -98,6 +109,12 @@ impl std::error::Error for Error {
 impl From<JoinError> for Error {
     fn from(error: JoinError) -> Error {
         Error::Join(error)
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Error {
+        Error::Operation(failure)
     }
 }
 

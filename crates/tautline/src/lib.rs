@@ -4,6 +4,8 @@
 //! * [`Endpoint`]: what a program holds. [`Endpoint::builder`] registers handlers and joins the job.
 //! * [`messages`]: begin a message to a peer's handler, add pieces, end it; handlers are `async`, start with the first
 //!   frame, and take pieces of any size.
+//! * [`memory`]: apertures that peers reach into with cookies, and tripwires that tell the owner of exactly the accesses it cares about.
+//! * [`queue`], [`rpc`], [`stream`]: styles, each a thin layer over the two.
 //! * [`Config`]: every knob. [`Event`]: everything that can happen. [`Error`]: everything that can go wrong.
 //!
 //! Below this crate: `tautline-node` (interface, peers, waiting), `tautline-link` (reliability), `tautline-device` (shared memory, UDP)
@@ -47,11 +49,20 @@ mod builder;
 mod core;
 mod endpoint;
 mod error;
+#[cfg(feature = "futures")]
+mod events;
+pub mod memory;
 pub mod messages;
+pub mod queue;
+pub mod rpc;
+pub mod stream;
 
 pub use builder::Builder;
 pub use endpoint::{Batch, Endpoint, Handler, Name, Waker};
 pub use error::{Error, Result};
+#[cfg(feature = "futures")]
+pub use events::Events;
+pub use memory::{Aperture, Cookie, Remote, Tripset, Tripwire};
 pub use messages::{Lent, Loan, Message, Outgoing, Short};
 pub use tautline_node::wire::Security;
 pub use tautline_node::{

@@ -77,6 +77,32 @@ fn tokio() {
     }
 }
 
+/// T-1: exactly what rank 0 waits for, and what was put before it.
+#[test]
+fn tripwire() {
+    let out = run("tripwire", 4);
+    assert_eq!(out[0], ["rank 1 put 1", "rank 2 put 4", "rank 3 put 9"]);
+}
+
+#[test]
+fn queue() {
+    assert_eq!(run("queue", 2)[0], ["took 1000 entries with 53500 bytes"]);
+}
+
+#[test]
+fn rpc() {
+    let out = run("rpc", 3);
+    for (rank, lines) in out.iter().enumerate().skip(1) {
+        let shouted = format!("rank {rank}: HELLO");
+        assert_eq!(lines, &["17 / 5 = 3, rest 2", "1 / 0: division by zero", &shouted]);
+    }
+}
+
+#[test]
+fn stream() {
+    assert_eq!(run("stream", 2)[1], ["TRIPWIRES NEED NO HELP OF THE SENDER'S"]);
+}
+
 /// J-1: a program outside any job is told how to get into one.
 #[test]
 fn without_a_job() {

@@ -1,7 +1,7 @@
 //! Frame layouts of the Tautline protocol.
 //!
 //! What lives here: the shape of every byte that crosses the network — the header of a [`frame`], its
-//! [`ext`]ensions, the [`handshake`], and the [`record`]s that a slot is made of — each as a typed value that
+//! [`ext`]ensions, the [`handshake`], and the [`record`]s, those of [`memory`] among them, that a slot is made of — each as a typed value that
 //! cannot hold nonsense, plus the [`seq`]uence arithmetic that goes with them. What does not: state, keys, clocks.
 //!
 //! Everything is little-endian. Decoders take hostile bytes: they return [`Malformed`] and never panic. The rule
@@ -12,6 +12,7 @@ pub mod ext;
 pub mod frame;
 pub mod handshake;
 mod layout;
+pub mod memory;
 pub mod record;
 pub mod seq;
 

@@ -38,6 +38,12 @@ pub fn is_whole(first: u8) -> bool {
     matches!(first, SHORT | LEND)
 }
 
+/// Whether a record that starts with this byte is a memory record.
+#[inline]
+pub fn is_memory(first: u8) -> bool {
+    crate::memory::KINDS.contains(&first)
+}
+
 /// One record. The data of `Short`, `First`, `More` and `Handlers` follows its header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record<'a> {
@@ -110,6 +116,15 @@ pub enum Record<'a> {
         at: u64,
         /// Bytes of it.
         len: u32,
+    },
+    /// An operation on memory, or an answer to one; read it with [`crate::memory::Memory::of`].
+    Memory {
+        /// Which.
+        kind: u8,
+        /// What is asked for beside it.
+        flags: u8,
+        /// Everything else.
+        body: &'a [u8],
     },
 }
 
@@ -210,6 +225,13 @@ pub mod write {
         LEND_MORE_LEN
     }
 
+    /// What every memory record starts with.
+    #[inline]
+    pub(crate) fn memory(out: &mut [u8], kind: u8, flags: u8, len: usize) {
+        base(&mut out[..SHORT_LEN], kind, 0, len);
+        out[AT_FLAGS] = flags;
+    }
+
     /// Corrects the length of a record whose header starts at `out[0]`, as data is added behind it.
     #[inline]
     pub fn set_len(out: &mut [u8], len: usize) {
@@ -256,7 +278,7 @@ impl<'a> Records<'a> {
         let kind = rest[AT_KIND];
         let handler = u16_at(rest, AT_HANDLER);
         let len = u32_at(rest, AT_LEN) as usize;
-        let head = if matches!(kind, SHORT | HANDLERS) { SHORT_LEN } else { LONG_LEN };
+        let head = if matches!(kind, SHORT | HANDLERS) || is_memory(kind) { SHORT_LEN } else { LONG_LEN };
         // W-7: within its slot.
         let end = head.checked_add(len).ok_or(Malformed::Truncated)?;
         let data = rest.get(head..end).ok_or(Malformed::Truncated)?;
@@ -270,6 +292,9 @@ impl<'a> Records<'a> {
     fn take_long(kind: u8, handler: u16, rest: &[u8], data: &'a [u8]) -> Result<Record<'a>, Malformed> {
         if kind == HANDLERS {
             return Ok(Record::Handlers { last: handler != 0, data });
+        }
+        if is_memory(kind) {
+            return Ok(Record::Memory { kind, flags: rest[AT_FLAGS], body: data });
         }
         let (message, wide) = (u32_at(rest, AT_MESSAGE), u64_at(rest, AT_WIDE));
         match kind {

@@ -40,7 +40,13 @@ pub const LAYERS: &[Layer] = &[
     Layer {
         folder: "tautline",
         inside: &["tautline-node"],
-        outside: &[("zerocopy", "typed reads and writes of plain types without unsafe code")],
+        outside: &[
+            ("zerocopy", "typed reads and writes of plain types without unsafe code"),
+            ("serde", "requests and answers of typed calls are any type that derives it"),
+            ("postcard", "how they travel: compact, specified, and nothing but serde at run time"),
+            ("futures-core", "the trait of event streams, if asked for"),
+            ("futures-io", "the traits of byte streams, if asked for"),
+        ],
         may_be_unsafe: false,
     },
     Layer {

@@ -9,8 +9,8 @@ use super::{Report, layers};
 
 const PROTOCOL: &str = "docs/PROTOCOL.md";
 
-/// Wire, handshake, link, device, node, messages, job.
-const FAMILIES: &str = "WHLDSNMJ";
+/// Wire, handshake, link, device, shared memory, node, messages, apertures, tripwires, job.
+const FAMILIES: &str = "WHLDSNMATJ";
 
 /// Modules of these names, or with names that end in `_tests`, hold tests wherever they stand.
 const TEST_MODULES: [&str; 3] = ["tests", "loom", "conformance"];

@@ -32,6 +32,29 @@ pub enum System {
     Rival { other: Other, tcp: bool },
     /// Messages.
     Taut { device: Device, security: Mode, waiting: Policy },
+    /// Memory, or calls; polled, and protected as messages are by default.
+    Memory { device: Device, style: Style },
+}
+
+/// What is done with memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Style {
+    /// Puts that a tripwire notices.
+    Put,
+    /// Stores through a mapping, polled.
+    Mapped,
+    /// Calls of a raw service.
+    Rpc,
+}
+
+impl Style {
+    fn name(self) -> &'static str {
+        match self {
+            Style::Put => "put",
+            Style::Mapped => "mapped",
+            Style::Rpc => "rpc",
+        }
+    }
 }
 
 /// The limits between two processes that share memory.
@@ -223,6 +246,7 @@ impl System {
             System::Rival { other: Other::Iceoryx2, .. } => Kind::Iceoryx2.name(),
             System::Rival { other: Other::Iceoryx2Loan, .. } => "iceoryx2-loan",
             System::Taut { .. } => "tautline",
+            System::Memory { style, .. } => style.name(),
         }
     }
 
@@ -245,6 +269,7 @@ impl System {
             System::Xdp { .. } | System::Bare { .. } | System::Shared { .. } | System::Rival { .. } => {
                 "polled"
             }
+            System::Memory { .. } => "spin",
             System::Taut { waiting, .. } => waiting.waiting().name(),
         }
     }
@@ -266,7 +291,7 @@ impl System {
             System::Rival { other: Other::ZeroMq, .. } => "unix",
             System::Shared { .. } | System::Lent | System::SingleCopy | System::Rival { .. } => "shm",
             System::Taut { device: Device::XdpRaw, .. } => "xdp-raw",
-            System::Taut { device, .. } => device.device().name(),
+            System::Taut { device, .. } | System::Memory { device, .. } => device.device().name(),
             _ => "udp",
         }
     }
@@ -283,6 +308,7 @@ impl System {
                 // It looks for interfaces where another namespace's are not seen.
                 | System::Rival { other: Other::Ucx, .. }
                 | System::Taut { device: Device::Shm, .. }
+                | System::Memory { device: Device::Shm, .. }
         )
     }
 
@@ -331,6 +357,7 @@ impl System {
             | System::Shared { .. }
             | System::Lent
             | System::SingleCopy
+            | System::Memory { .. }
             | System::Xdp { .. } => false,
             System::Taut { waiting, .. } => waiting != Policy::Spin,
         }
@@ -347,6 +374,7 @@ impl fmt::Display for System {
             System::Taut { security, .. } => {
                 write!(f, "tautline {} {}", security.security().name(), self.policy())
             }
+            System::Memory { .. } => write!(f, "{} {}", self.name(), self.device()),
             _ => write!(f, "{} {}", self.name(), self.policy()),
         }
     }

@@ -11,6 +11,7 @@ mod frames;
 mod html;
 mod lent;
 mod machine;
+mod memory;
 mod netns;
 mod only;
 mod pair;

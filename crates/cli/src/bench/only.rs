@@ -40,7 +40,7 @@ const RIVALS: [&str; 10] = [
     "iceoryx2",
     "iceoryx2-loan",
 ];
-const SYSTEMS: [&str; 22] = [
+const SYSTEMS: [&str; 25] = [
     "pipe",
     "sysv",
     "unix",
@@ -63,6 +63,9 @@ const SYSTEMS: [&str; 22] = [
     "xdp-native",
     "tautline",
     "tautline-batch",
+    "put",
+    "mapped",
+    "rpc",
 ];
 
 impl FromStr for Only {

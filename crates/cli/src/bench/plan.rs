@@ -1,5 +1,6 @@
 //! What is measured: the cells of every test, and how long each may take.
 
+mod memory;
 mod rivals;
 mod shm;
 mod xdp;
@@ -8,6 +9,7 @@ use std::time::Duration;
 
 use super::case::{Device, Mode, Other, Plain, Policy, System, Work};
 use super::only::Only;
+pub use memory::memory;
 pub use rivals::{KERNEL, SIZES, STREAMED, on_host};
 pub use shm::limit_of;
 pub use xdp::BARE;
@@ -173,6 +175,7 @@ pub fn cells(extent: Extent, network_only: bool, only: &Only, here: &Here) -> Ve
     if here.xdp {
         plan.xdp();
     }
+    plan.memory();
     let mut cells = plan.cells;
     cells.retain(|cell| !network_only || cell.system.is_network());
     // What a wanted cell is compared with is wanted too.

@@ -17,8 +17,9 @@ use tautline_baseline::udp_gso::{self, Plan};
 use tautline_baseline::xdp::{self, Attach};
 use tautline_baseline::{Kind, Measured, Setup, Side, loan_ping_pong, open, packed, shm};
 
-use super::case::{Case, Device, Mode, Other, Outcome, Policy, Reply, Shared, System, Work};
+use super::case::{Case, Device, Mode, Other, Outcome, Policy, Reply, Shared, Style, System, Work};
 use super::lent::Lender;
+use super::memory::Memory;
 use super::taut::Taut;
 use super::{frames, netns, tune};
 use crate::sys;
@@ -130,6 +131,7 @@ impl Worker {
             System::Rival { other, .. } => self.rival(other, case),
             System::Xdp { native, busy } => self.xdp(native, busy, case),
             System::Taut { .. } => self.taut(case, None),
+            System::Memory { device, style } => self.memory(case, device, style),
             System::Shared { limit } => self.shared(limit, &case.work),
             _ => self.stream(case),
         }
@@ -179,6 +181,25 @@ impl Worker {
         };
         let mut transport = open(kind, &mut self.setup(case.system), case.work.bytes())?;
         self.plain(&mut *transport, case)
+    }
+
+    fn memory(&mut self, case: &Case, device: Device, style: Style) -> io::Result<Outcome> {
+        let (Work::PingPong { bytes, .. } | Work::Stream { bytes, .. }) = case.work else {
+            return Err(io::ErrorKind::Unsupported.into());
+        };
+        let side = self.side;
+        let mut setup = self.setup(case.system);
+        let mut memory = Memory::open(&mut setup, device, style, bytes)?;
+        let outcome = match case.work {
+            Work::PingPong { count, .. } => {
+                memory.ping_pong(side, 0, warm_up(count))?;
+                timed(|| memory.ping_pong(side, warm_up(count), count))?
+            }
+            Work::Stream { count, window, .. } => moved(|| memory.stream(side, count, window))?,
+            _ => return Err(io::ErrorKind::Unsupported.into()),
+        };
+        memory.close(&mut setup)?;
+        Ok(outcome)
     }
 
     fn shared(&mut self, limit: Shared, work: &Work) -> io::Result<Outcome> {

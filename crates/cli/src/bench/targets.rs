@@ -1,5 +1,6 @@
 //! The project's goals for speed, and whether this run met them.
 
+mod memory;
 mod rivals;
 mod shm;
 mod xdp;
@@ -34,6 +35,7 @@ pub fn judge(results: &[Result]) -> Vec<Target> {
     judge.shm();
     judge.rivals();
     judge.xdp();
+    judge.memory();
     judge.targets
 }
 

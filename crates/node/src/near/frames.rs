@@ -23,6 +23,8 @@ const LINES_AT_ONCE: u32 = 256;
 const STREAK: u32 = 8;
 /// How long a receiver that has caught up with a burst looks away.
 const BREATH: u32 = 3;
+/// Memory frames of one peer that are served before everything else has its turn.
+const MAX_GLANCE: u32 = 256;
 /// Small frames that are taken out in one go.
 const SMALL: usize = 16;
 /// Bytes that are taken out in one go: they stay in the first cache, or near it, until they are read.
@@ -41,6 +43,12 @@ fn breathe() {
     for _ in 0..BREATH {
         std::hint::spin_loop();
     }
+}
+
+/// Whether a frame that starts with this byte is dealt with as it is found: a whole message, or something asked of memory.
+#[inline(always)]
+fn is_for_here(first: u8) -> bool {
+    record::is_whole(first) || record::is_memory(first)
 }
 
 /// The words of a small frame.
@@ -191,9 +199,12 @@ impl Interface {
             // Many at a time, so that the processor can fetch them at a time.
             while bytes < limit
                 && let Some(line) = taken.lines.get_mut(taken.small)
-                && let Some(len) = near.shm.pop_line(&mut line.bytes, record::is_whole)
+                && let Some(len) = near.shm.pop_line(&mut line.bytes, is_for_here)
             {
                 line.len = len;
+                if record::is_memory(line.bytes[0]) {
+                    return self.serve_found(turn, taken);
+                }
                 bytes += len;
                 taken.small += 1;
             }
@@ -204,6 +215,10 @@ impl Interface {
                         near.shm.take(&mut taken.frame[..len]);
                         taken.long = Some(len);
                         taken.more = near.shm.has_news();
+                    }
+                    None if record::is_memory(near.shm.head()) => {
+                        self.glance();
+                        return self.found_nothing();
                     }
                     // The end, or part of a message: not for here.
                     None => return Found::Rest,
@@ -216,7 +231,81 @@ impl Interface {
                 return Found::Frames;
             }
         }
-        if self.near_up.is_empty() || !self.events.is_empty() { Found::Rest } else { Found::Nothing }
+        self.found_nothing()
+    }
+
+    #[inline]
+    fn found_nothing(&self) -> Found {
+        if self.near_up.is_empty() || self.has_events() { Found::Rest } else { Found::Nothing }
+    }
+
+    /// Behind the small frames that were taken stood one of memory, which is out already: it is obeyed, and so are those behind it.
+    #[inline(never)]
+    fn serve_found(&mut self, turn: usize, taken: &mut Taken) -> Found {
+        let rank = self.near_up[turn];
+        let incarnation = self.peers[rank as usize].incarnation;
+        let Small { bytes, len } = taken.lines[taken.small];
+        self.obey_near(rank, &bytes[..len]);
+        self.activity += 1;
+        self.glance();
+        if !self.memory.busy.is_empty() {
+            self.pump();
+        }
+        if taken.small == 0 {
+            return self.found_nothing();
+        }
+        (taken.from, taken.incarnation, taken.more) = (rank, incarnation, true);
+        self.near_turn = turn + 1;
+        Found::Frames
+    }
+
+    /// Serves what peers on this host ask of memory, as far as no message stands before it: for whoever waits for a tripwire.
+    #[inline]
+    pub fn glance(&mut self) {
+        let mut served = false;
+        let mut i = 0;
+        while let Some(&rank) = self.near_up.get(i) {
+            i += 1;
+            let mut frames = 0;
+            while let Some(near) = &mut self.peers[rank as usize].near
+                && frames < MAX_GLANCE
+                && near.shm.has_news()
+                && !self.near_asleep
+                && record::is_memory(near.shm.head())
+            {
+                served = true;
+                frames += 1;
+                let mut line = [0; LINE_FRAME];
+                match near.shm.pop_line(&mut line, |_| true) {
+                    Some(len) => self.obey_near(rank, &line[..len]),
+                    None if !self.glance_long(rank) => break,
+                    None => {}
+                }
+            }
+        }
+        if served {
+            self.activity += 1;
+            self.pump();
+        }
+    }
+
+    fn glance_long(&mut self, rank: Rank) -> bool {
+        let Some(near) = &mut self.peers[rank as usize].near else { return false };
+        let Some(len) = near.shm.peek() else { return false };
+        let mut bytes = std::mem::take(&mut self.memory.scratch);
+        bytes.resize(len.max(bytes.len()), 0);
+        near.shm.take(&mut bytes[..len]);
+        self.obey_near(rank, &bytes[..len]);
+        self.memory.scratch = bytes;
+        true
+    }
+
+    /// A memory frame from a peer on this host.
+    #[inline]
+    fn obey_near(&mut self, rank: Rank, bytes: &[u8]) {
+        if !self.obey_memory(rank, bytes) {
+            self.take_down(rank, Down::Died(Death::Violation));
+        }
     }
 
     /// What was taken, but for the first `handled`, is delivered as any other slot, before whatever has been taken out since.
@@ -449,7 +538,7 @@ impl Interface {
                     || near.shm.is_corrupt()
             })
         });
-        if room || self.near_takeable() {
+        if room || self.memory.more || self.near_takeable() {
             self.say_awake();
             return false;
         }

@@ -484,6 +484,7 @@ pub(crate) fn absorb_events(core: &Rc<Core>) {
     while let Some(event) = core.node.poll_event() {
         if let Event::PeerDown { peer, incarnation, why } = event {
             core.gone.borrow_mut().push((peer, incarnation, why));
+            std::mem::take(&mut *core.peer_waits.borrow_mut()).into_iter().for_each(std::task::Waker::wake);
             if core.node.is_deserted() {
                 core.deserted.set(Some((peer, why)));
             }
@@ -495,9 +496,10 @@ pub(crate) fn absorb_events(core: &Rc<Core>) {
         events.push_back(event);
         core.news.set(true);
     }
+    crate::memory::absorb(core);
 }
 
-pub(super) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "panicked".to_owned())
 }

@@ -12,6 +12,7 @@ pub(crate) mod stream;
 mod whole;
 
 pub use crate::core::Failure;
+pub(crate) use dispatch::panic_text;
 pub use incoming::{Message, Short};
 pub use loan::{Lent, Loan};
 pub use outgoing::Outgoing;

@@ -68,7 +68,7 @@ impl Judge<'_> {
     }
 
     /// The ratio of two systems that were measured under the same circumstances.
-    fn beside(
+    pub(super) fn beside(
         &self,
         test: Test,
         ours: System,

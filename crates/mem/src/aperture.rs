@@ -1,0 +1,410 @@
+//! Memory that others may reach: by threads of this process, and, when it is mapped, by other processes.
+//!
+//! No reference to its bytes is ever formed. Everything is done by whole aligned words of eight bytes, each moved at once; bytes that share a
+//! word with others are merged into it by compare-and-exchange. So a word is never seen torn, whoever writes it and however many bytes of it,
+//! and no byte is written that was not meant.
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::Segment;
+
+/// Bytes of a word.
+pub const WORD: usize = 8;
+
+/// A range that is not within the memory, or a word that is not aligned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfRange;
+
+impl std::fmt::Display for OutOfRange {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("beyond the memory's end, or a word that is not aligned")
+    }
+}
+
+impl std::error::Error for OutOfRange {}
+
+/// Where the bytes live.
+#[derive(Debug)]
+enum Holds {
+    /// In a segment, which other processes of this host can map.
+    Segment(Segment),
+    /// In what the program handed over.
+    Adopted(Vec<u8>),
+}
+
+/// Owned memory that is read and written by copying.
+///
+/// `Send` and `Sync`: every access is atomic by words. What is written in several words is not seen at once; what must be is
+/// guarded by a word that is written last ([`ApertureMemory::write_u64`] releases, [`ApertureMemory::read_u64`] acquires).
+#[derive(Debug)]
+pub struct ApertureMemory {
+    at: NonNull<AtomicU64>,
+    len: usize,
+    holds: Holds,
+}
+
+// SAFETY: the memory is freed only by drop and reached only through atomic words, from whatever thread.
+unsafe impl Send for ApertureMemory {}
+// SAFETY: as above.
+unsafe impl Sync for ApertureMemory {}
+
+impl ApertureMemory {
+    /// Takes `len` bytes from the system, all zero, so that peers on this host can map them.
+    pub fn allocate(len: usize) -> io::Result<ApertureMemory> {
+        let segment = Segment::create(pages(len)?)?;
+        Ok(ApertureMemory { at: segment.base().cast(), len, holds: Holds::Segment(segment) })
+    }
+
+    /// Maps memory that another process allocated with `len` bytes.
+    pub fn attach(fd: OwnedFd, len: usize) -> io::Result<ApertureMemory> {
+        let segment = Segment::attach(fd, pages(len)?)?;
+        Ok(ApertureMemory { at: segment.base().cast(), len, holds: Holds::Segment(segment) })
+    }
+
+    /// As [`ApertureMemory::attach`], only to be read.
+    pub fn attach_to_read(fd: OwnedFd, len: usize) -> io::Result<ApertureMemory> {
+        let segment = Segment::attach_to_read(fd, pages(len)?)?;
+        Ok(ApertureMemory { at: segment.base().cast(), len, holds: Holds::Segment(segment) })
+    }
+
+    /// Takes over memory of the program's; [`ApertureMemory::give_back`] returns it. Its capacity grows to whole words if need be, which
+    /// may move it. Memory that does not start at a multiple of eight is refused, and comes back: its words could tear.
+    pub fn adopt(mut bytes: Vec<u8>) -> Result<ApertureMemory, Vec<u8>> {
+        let len = bytes.len();
+        bytes.resize(len.max(1).next_multiple_of(WORD), 0);
+        let at = NonNull::new(bytes.as_mut_ptr()).expect("a vector is nowhere near zero").cast::<AtomicU64>();
+        if !at.is_aligned() {
+            bytes.truncate(len);
+            return Err(bytes);
+        }
+        Ok(ApertureMemory { at, len, holds: Holds::Adopted(bytes) })
+    }
+
+    /// Gives adopted memory back, with what is in it by now; nothing if it was allocated here.
+    pub fn give_back(self) -> Option<Vec<u8>> {
+        match self.holds {
+            Holds::Segment(_) => None,
+            Holds::Adopted(mut bytes) => {
+                bytes.truncate(self.len);
+                Some(bytes)
+            }
+        }
+    }
+
+    /// How many bytes it has.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes at all.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// What another process needs to map it; nothing if it was adopted.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        match &self.holds {
+            Holds::Segment(segment) => Some(segment.fd()),
+            Holds::Adopted(_) => None,
+        }
+    }
+
+    #[inline]
+    fn check(&self, at: usize, len: usize) -> Result<(), OutOfRange> {
+        if at <= self.len && len <= self.len - at { Ok(()) } else { Err(OutOfRange) }
+    }
+
+    /// The word that holds the byte at an offset, which is within the memory.
+    #[inline(always)]
+    fn holding(&self, at: usize) -> &AtomicU64 {
+        debug_assert!(at < self.len);
+        // SAFETY: the memory has whole words up to and including the one that holds its last byte, lives as long as self, and is reached by
+        // atomics of this one size alone; the caller has checked the offset.
+        unsafe { self.at.add(at / WORD).as_ref() }
+    }
+
+    #[inline]
+    fn word(&self, at: usize) -> Result<&AtomicU64, OutOfRange> {
+        self.check(at, WORD)?;
+        if at.is_multiple_of(WORD) { Ok(self.holding(at)) } else { Err(OutOfRange) }
+    }
+
+    /// Copies bytes in. Words that are written whole appear at once, one after the other, in order of their addresses.
+    #[inline]
+    pub fn write(&self, at: usize, bytes: &[u8]) -> Result<(), OutOfRange> {
+        self.check(at, bytes.len())?;
+        if bytes.len() == WORD && at.is_multiple_of(WORD) {
+            self.holding(at).store(word_of(bytes), Ordering::Release);
+            return Ok(());
+        }
+        self.write_any(at, bytes);
+        Ok(())
+    }
+
+    fn write_any(&self, mut at: usize, mut bytes: &[u8]) {
+        let before = (WORD - at % WORD) % WORD;
+        if before > 0 && !bytes.is_empty() {
+            let (part, rest) = bytes.split_at(before.min(bytes.len()));
+            self.merge(at, part);
+            (at, bytes) = (at + part.len(), rest);
+        }
+        let (words, rest) = bytes.as_chunks::<WORD>();
+        if words.len() >= MANY {
+            // SAFETY: the range was checked, is aligned, and does not overlap private memory.
+            unsafe { copy_words(words.as_ptr().cast(), self.at.as_ptr().add(at / WORD).cast(), words.len()) };
+        } else {
+            for (i, word) in words.iter().enumerate() {
+                self.holding(at + i * WORD).store(u64::from_le_bytes(*word), Ordering::Relaxed);
+            }
+        }
+        if !rest.is_empty() {
+            self.merge(at + words.len() * WORD, rest);
+        }
+        // Whoever learns of this write through a later one sees it.
+        std::sync::atomic::fence(Ordering::Release);
+    }
+
+    /// Writes some bytes of one word.
+    fn merge(&self, at: usize, bytes: &[u8]) {
+        let shift = 8 * (at % WORD);
+        let mask = (u64::MAX >> (64 - 8 * bytes.len())) << shift;
+        let new = word_of(bytes) << shift;
+        let word = self.holding(at);
+        let mut old = word.load(Ordering::Relaxed);
+        while let Err(now) =
+            word.compare_exchange_weak(old, old & !mask | new, Ordering::Release, Ordering::Relaxed)
+        {
+            old = now;
+        }
+    }
+
+    /// Copies bytes out.
+    #[inline]
+    pub fn read(&self, at: usize, out: &mut [u8]) -> Result<(), OutOfRange> {
+        self.check(at, out.len())?;
+        if out.len() == WORD && at.is_multiple_of(WORD) {
+            out.copy_from_slice(&self.holding(at).load(Ordering::Acquire).to_le_bytes());
+            return Ok(());
+        }
+        self.read_any(at, out);
+        Ok(())
+    }
+
+    fn read_any(&self, mut at: usize, mut out: &mut [u8]) {
+        std::sync::atomic::fence(Ordering::Acquire);
+        let before = (WORD - at % WORD) % WORD;
+        if before > 0 && !out.is_empty() {
+            let len = before.min(out.len());
+            let (part, rest) = out.split_at_mut(len);
+            self.pick(at, part);
+            (at, out) = (at + len, rest);
+        }
+        let (words, rest) = out.as_chunks_mut::<WORD>();
+        if words.len() >= MANY {
+            // SAFETY: the range was checked, is aligned, and does not overlap private memory.
+            unsafe {
+                copy_words(self.at.as_ptr().add(at / WORD).cast(), words.as_mut_ptr().cast(), words.len());
+            };
+        } else {
+            for (i, word) in words.iter_mut().enumerate() {
+                *word = self.holding(at + i * WORD).load(Ordering::Relaxed).to_le_bytes();
+            }
+        }
+        if !rest.is_empty() {
+            self.pick(at + words.len() * WORD, rest);
+        }
+    }
+
+    /// Reads some bytes of one word.
+    fn pick(&self, at: usize, out: &mut [u8]) {
+        let word = self.holding(at).load(Ordering::Acquire).to_le_bytes();
+        let from = at % WORD;
+        out.copy_from_slice(&word[from..from + out.len()]);
+    }
+
+    /// Reads an aligned word, and everything that was written before it was.
+    #[inline]
+    pub fn read_u64(&self, at: usize) -> Result<u64, OutOfRange> {
+        Ok(u64::from_le(self.word(at)?.load(Ordering::Acquire)))
+    }
+
+    /// Writes an aligned word, after everything that was written before.
+    #[inline]
+    pub fn write_u64(&self, at: usize, value: u64) -> Result<(), OutOfRange> {
+        self.word(at)?.store(value.to_le(), Ordering::Release);
+        Ok(())
+    }
+
+    /// Puts `new` into an aligned word if it holds `expected`; returns what it held.
+    #[inline]
+    pub fn compare_exchange(&self, at: usize, expected: u64, new: u64) -> Result<u64, OutOfRange> {
+        let word = self.word(at)?;
+        let (expected, new) = (expected.to_le(), new.to_le());
+        let old = word.compare_exchange(expected, new, Ordering::AcqRel, Ordering::Acquire);
+        Ok(u64::from_le(old.unwrap_or_else(|old| old)))
+    }
+
+    /// Adds to an aligned word, wrapping around; returns what it held.
+    #[inline]
+    pub fn fetch_add(&self, at: usize, value: u64) -> Result<u64, OutOfRange> {
+        let word = self.word(at)?;
+        let add = |old| Some(u64::from_le(old).wrapping_add(value).to_le());
+        Ok(u64::from_le(
+            word.fetch_update(Ordering::AcqRel, Ordering::Acquire, add).unwrap_or_else(|old| old),
+        ))
+    }
+
+    /// Puts a value into an aligned word; returns what it held.
+    #[inline]
+    pub fn swap(&self, at: usize, value: u64) -> Result<u64, OutOfRange> {
+        Ok(u64::from_le(self.word(at)?.swap(value.to_le(), Ordering::AcqRel)))
+    }
+}
+
+/// Words from which on the processor copies them faster than a loop does, where it can.
+const MANY: usize = if cfg!(target_arch = "x86_64") { 64 } else { usize::MAX };
+
+/// Copies whole words, each of which is moved at once if it is aligned; others may write to either side meanwhile. What is done later is done after it.
+///
+/// # Safety
+/// Both ranges are valid for so many words, and do not overlap. The side that is not private memory is aligned.
+#[inline]
+unsafe fn copy_words(from: *const u64, to: *mut u64, words: usize) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the caller vouches for the ranges. Quadwords that are aligned are loaded and stored whole; the direction flag is clear, as
+    // everywhere between calls. To the compiler this is memory that somebody else may touch, which it is.
+    unsafe {
+        std::arch::asm!(
+            "rep movsq",
+            inout("rcx") words => _,
+            inout("rsi") from => _,
+            inout("rdi") to => _,
+            options(nostack, preserves_flags)
+        );
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    unreachable!("{words} words from {from:?} to {to:?} are copied one by one");
+}
+
+/// Up to eight bytes as a word, the first one lowest.
+#[inline(always)]
+fn word_of(bytes: &[u8]) -> u64 {
+    let mut word = [0; WORD];
+    word[..bytes.len()].copy_from_slice(bytes);
+    u64::from_le_bytes(word)
+}
+
+/// Bytes of the whole pages that `len` bytes take.
+fn pages(len: usize) -> io::Result<usize> {
+    let page = rustix::param::page_size();
+    len.max(1).checked_next_multiple_of(page).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// whatever the offsets and lengths, what is written is what is read, and nothing beside it changes.
+    #[test]
+    fn copies_are_exact() {
+        for memory in [ApertureMemory::allocate(61).unwrap(), ApertureMemory::adopt(vec![0; 61]).unwrap()] {
+            let mut model = [0u8; 61];
+            let mut state = 1u64;
+            for step in 0..20_000u64 {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(step);
+                let at = (state >> 33) as usize % 62;
+                let len = (state >> 43) as usize % (62 - at);
+                let bytes: Vec<u8> = (0..len).map(|i| (state >> (i % 7)) as u8).collect();
+                memory.write(at, &bytes).unwrap();
+                model[at..at + len].copy_from_slice(&bytes);
+                let from = (state >> 20) as usize % 62;
+                let mut got = vec![0; (state >> 50) as usize % (62 - from)];
+                memory.read(from, &mut got).unwrap();
+                assert_eq!(got, model[from..from + got.len()]);
+            }
+        }
+    }
+
+    /// nothing is reached beyond the end, and no word that is not aligned.
+    #[test]
+    fn bounds() {
+        let memory = ApertureMemory::adopt(vec![7; 20]).unwrap();
+        assert_eq!(memory.write(20, &[]), Ok(()));
+        assert_eq!(memory.write(19, &[1, 2]), Err(OutOfRange));
+        assert_eq!(memory.read(usize::MAX, &mut [0]), Err(OutOfRange));
+        assert_eq!(memory.read_u64(4), Err(OutOfRange));
+        assert_eq!(memory.read_u64(16), Err(OutOfRange));
+        assert_eq!(memory.swap(usize::MAX - 7, 1), Err(OutOfRange));
+        assert_eq!(memory.give_back(), Some(vec![7; 20]));
+    }
+
+    #[test]
+    fn words() {
+        let memory = ApertureMemory::allocate(16).unwrap();
+        memory.write(8, &5u64.to_le_bytes()).unwrap();
+        assert_eq!(memory.compare_exchange(8, 4, 9), Ok(5));
+        assert_eq!(memory.compare_exchange(8, 5, 9), Ok(5));
+        assert_eq!(memory.fetch_add(8, u64::MAX), Ok(9));
+        assert_eq!(memory.swap(8, 1), Ok(8));
+        assert_eq!(memory.read_u64(8), Ok(1));
+        let mapped = ApertureMemory::attach(memory.fd().unwrap().try_clone_to_owned().unwrap(), 16).unwrap();
+        mapped.write_u64(0, 77).unwrap();
+        assert_eq!(memory.read_u64(0), Ok(77));
+    }
+
+    /// nor in the middle of a long copy, in or out.
+    #[test]
+    fn long_copies_do_not_tear() {
+        let memory = ApertureMemory::allocate(8192).unwrap();
+        let rounds = if cfg!(debug_assertions) { 5_000 } else { 100_000u32 };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for i in 0..rounds {
+                    let bytes = [if i % 2 == 0 { 0 } else { 0xff }; 4096];
+                    // Whole words, and then such that all but the outermost are.
+                    memory.write(8, &bytes[..2048 + 8 * (i as usize % 200)]).unwrap();
+                    memory.write(5, &bytes[..2048]).unwrap();
+                }
+            });
+            let mut got = [0; 2000];
+            for i in 0..rounds {
+                memory.read(8 * (1 + i as usize % 3), &mut got).unwrap();
+                let torn = got.as_chunks::<8>().0.iter().find(|word| word.iter().any(|b| *b != word[0]));
+                assert_eq!(torn, None);
+            }
+        });
+    }
+
+    /// a reader never sees half of a word, whether it is written whole, in company, or byte by byte beside others.
+    #[test]
+    fn words_do_not_tear() {
+        let memory = ApertureMemory::adopt(vec![0; 64]).unwrap();
+        let rounds = if cfg!(debug_assertions) { 200_000 } else { 2_000_000u64 };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for i in 0..rounds {
+                    let word = if i % 2 == 0 { [0; 8] } else { [0xff; 8] };
+                    match i % 3 {
+                        0 => memory.write(8, &word).unwrap(),
+                        1 => memory.write(3, &[word, word].concat()).unwrap(),
+                        _ => memory.write(8, &[word, word, word].concat()).unwrap(),
+                    }
+                    // The words beside it are written in part.
+                    memory.write(16, &word[..3]).unwrap();
+                }
+            });
+            scope.spawn(|| (0..rounds).for_each(|i| memory.write(19, &[i as u8; 5]).unwrap()));
+            for _ in 0..rounds {
+                let mut got = [0; 24];
+                memory.read(8, &mut got).unwrap();
+                // Written from offset 3 on, the word gets eight bytes of one write, too: five of one word and three of the next, all alike.
+                let word = &got[..8];
+                assert!(word.iter().all(|b| *b == word[0]), "torn: {word:?}");
+            }
+        });
+    }
+}

@@ -1,0 +1,136 @@
+//! Answers that are owed, and wait for room.
+
+use std::sync::Arc;
+
+use tautline_mem::ApertureMemory;
+use tautline_wire::memory::{DATA_HEAD, MAX_HEAD, Memory as Message, Refusal};
+
+use super::slab::Name;
+use super::tables::{ApertureId, Handle};
+use super::wires::Access;
+use crate::Rank;
+use crate::interface::Interface;
+use crate::limits::MAX_UNANSWERED;
+
+/// Bytes of a part of an answer to a peer on this host.
+const NEAR_PART: usize = 16 << 10;
+
+#[derive(Debug)]
+pub(crate) enum Answer {
+    Done {
+        id: u32,
+    },
+    Failed {
+        id: u32,
+        why: Refusal,
+    },
+    Value {
+        id: u32,
+        value: u64,
+    },
+    /// Bytes are read when they are sent.
+    Data {
+        id: u32,
+        cookie: Option<Name>,
+        memory: Arc<ApertureMemory>,
+        aperture: ApertureId,
+        at: u64,
+        len: u64,
+        sent: u64,
+    },
+}
+
+impl Interface {
+    /// An answer is owed. False if the peer asked for more at once than it may.
+    pub(crate) fn owe(&mut self, rank: Rank, answer: Answer) -> bool {
+        let answers = &mut self.peers[rank as usize].memory.answers;
+        if let (Some(Answer::Done { id }), Answer::Done { id: later }) = (answers.back_mut(), &answer) {
+            *id = *later;
+            return true;
+        }
+        // A request has at most an answer of its own and one that tells that it is done.
+        if answers.len() >= 2 * MAX_UNANSWERED as usize {
+            return false;
+        }
+        answers.push_back(answer);
+        self.mark_busy(rank);
+        true
+    }
+
+    /// The cookie that a peer's number stands for.
+    pub(crate) fn cookie_of(&self, rank: Rank, handle: u32) -> Option<Name> {
+        match self.peers[rank as usize].memory.handles.get(handle as usize)? {
+            Handle::Cookie(name) => Some(*name),
+            Handle::Refused(_) => None,
+        }
+    }
+
+    /// Sends answers to one peer; false if there is no room for the next one.
+    pub(crate) fn pump_answers(&mut self, rank: Rank, room: &mut usize) -> bool {
+        while *room > 0 {
+            let Some(answer) = self.peers[rank as usize].memory.answers.pop_front() else { return true };
+            let message = match &answer {
+                Answer::Done { id } => Message::Done { id: *id },
+                Answer::Failed { id, why } => Message::Failed { id: *id, why: *why },
+                Answer::Value { id, value } => Message::Value { id: *id, value: *value },
+                Answer::Data { .. } => {
+                    let blocked = !self.answer_data(rank, answer, room);
+                    if blocked {
+                        return false;
+                    }
+                    continue;
+                }
+            };
+            if !self.emit(rank, &message, 0, &[]) {
+                self.peers[rank as usize].memory.answers.push_front(answer);
+                return false;
+            }
+            *room = room.saturating_sub(MAX_HEAD);
+        }
+        true
+    }
+
+    /// Sends bytes that were wanted, until the turn is over; false if there is no room.
+    fn answer_data(&mut self, rank: Rank, mut answer: Answer, room: &mut usize) -> bool {
+        loop {
+            let Answer::Data { id, cookie, memory, aperture, at, len, sent } = &mut answer else {
+                return true;
+            };
+            // what is revoked is not read any further.
+            if cookie.is_none_or(|cookie| self.memory.cookies.get(cookie).is_none()) {
+                self.memory.counters.refused += 1;
+                let failed = Answer::Failed { id: *id, why: Refusal::Revoked };
+                self.peers[rank as usize].memory.answers.push_front(failed);
+                return true;
+            }
+            let peer = &self.peers[rank as usize];
+            let direct = peer.near.is_some() && self.batch_depth == 0;
+            let most = if direct { NEAR_PART } else { self.capacity(peer) - DATA_HEAD };
+            let part = (*len - *sent).min(most as u64) as usize;
+            let message = Message::Data { id: *id, at: *sent, data: &[] };
+            let (from, memory) = ((*at + *sent) as usize, memory.clone());
+            let fill = |out: &mut [u8]| {
+                // A cookie never reaches beyond its aperture.
+                let _ = memory.read(from, out);
+            };
+            let (aperture, start, sent_before) = (*aperture, *at, *sent);
+            let whole = start + *len;
+            if !self.emit_with(rank, &message, 0, part, fill) {
+                self.peers[rank as usize].memory.answers.push_front(answer);
+                return false;
+            }
+            *sent += part as u64;
+            let over = *sent == *len;
+            let read = (start + sent_before, start + sent_before + part as u64);
+            self.trip(aperture, Access::READ, read, whole);
+            *room = room.saturating_sub(MAX_HEAD + part);
+            if over {
+                return true;
+            }
+            if *room == 0 {
+                self.peers[rank as usize].memory.answers.push_front(answer);
+                return true;
+            }
+        }
+    }
+}

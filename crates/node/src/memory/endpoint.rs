@@ -1,0 +1,231 @@
+//! What a thread can ask its node to do with memory. Never blocks.
+
+use std::sync::Arc;
+
+use tautline_mem::ApertureMemory;
+use tautline_wire::memory::Memory as Message;
+
+use super::request::Tell;
+use super::{
+    ApertureId, Aside, Cookie, Failure, MemoryCounters, MemoryEvent, Operation, Progress, Report, Rights,
+    SetId, Ticket, Trip, WireCell, WireId, Woken,
+};
+use crate::interface::Interface;
+use crate::{Endpoint, Rank, SendError};
+
+impl Endpoint {
+    /// Makes memory an aperture; none if there are too many.
+    pub fn open_aperture(&self, memory: Arc<ApertureMemory>) -> Result<Option<ApertureId>, SendError> {
+        self.with(|i| i.open_aperture(memory))
+    }
+
+    /// Closes an aperture: nobody reaches it any more.
+    pub fn close_aperture(&self, aperture: ApertureId) -> Result<(), SendError> {
+        self.with(|i| i.close_aperture(aperture))
+    }
+
+    /// Gives a cookie for `len` bytes from `start` on, good for `life` nanoseconds if that is said; none if they are not in the aperture,
+    /// or there are too many.
+    pub fn grant_cookie(
+        &self,
+        aperture: ApertureId,
+        (start, len): (u64, u64),
+        rights: Rights,
+        life: Option<u64>,
+    ) -> Result<Option<Cookie>, SendError> {
+        let expires = life.map_or(u64::MAX, |life| self.now().saturating_add(life));
+        self.with(|i| i.grant_cookie(aperture, (start, len), rights, expires))
+    }
+
+    /// Takes a cookie back, at once; false if it is not good any more anyway.
+    pub fn revoke_cookie(&self, cookie: &Cookie) -> Result<bool, SendError> {
+        self.with(|i| i.revoke_cookie(cookie))
+    }
+
+    /// Bytes that nobody can guess.
+    pub fn fresh_secret(&self) -> Result<[u8; 16], SendError> {
+        self.with(Interface::fresh_secret)
+    }
+
+    /// Arms a tripwire; see [`Trip`].
+    pub fn arm_wire(
+        &self,
+        aperture: ApertureId,
+        trip: Trip,
+    ) -> Result<Option<(WireId, Arc<WireCell>)>, SendError> {
+        self.with(|i| i.arm_wire(aperture, trip))
+    }
+
+    /// Disarms a tripwire: nothing of it comes any more.
+    pub fn disarm_wire(&self, wire: WireId) -> Result<bool, SendError> {
+        self.with(|i| i.disarm(wire))
+    }
+
+    /// Arms a tripwire again that was to fire once, and did.
+    pub fn rearm_wire(&self, wire: WireId) -> Result<bool, SendError> {
+        self.with(|i| i.rearm(wire))
+    }
+
+    /// Groups tripwires.
+    pub fn make_set(
+        &self,
+        members: Vec<WireId>,
+        need: usize,
+        report: Report,
+        tag: u64,
+    ) -> Result<Option<(SetId, Arc<WireCell>)>, SendError> {
+        self.with(|i| i.make_set(members, need, report, tag))
+    }
+
+    /// Dissolves a group of tripwires.
+    pub fn dissolve_set(&self, set: SetId) -> Result<bool, SendError> {
+        self.with(|i| i.dissolve(set))
+    }
+
+    /// Asks for an operation on another node's memory; `tag` if its end shall be an event, otherwise the ticket is looked at.
+    pub fn submit(
+        &self,
+        (cookie, at): (&Cookie, u64),
+        operation: Operation,
+        tag: Option<u64>,
+        after: Option<Ticket>,
+    ) -> Result<Ticket, SendError> {
+        let (mut interface, now) = self.enter()?;
+        interface.submit(now, (cookie, at), operation, tag.map_or(Tell::Holder, Tell::Event), after)
+    }
+
+    /// Puts bytes, as many as there is room for; true if that is all of them. A put that was begun must be gone on with, or given up.
+    #[inline]
+    pub fn try_put(
+        &self,
+        (cookie, at): (&Cookie, u64),
+        bytes: &[u8],
+        progress: &mut Progress,
+    ) -> Result<bool, SendError> {
+        if progress.id.is_none() && self.near_put((cookie, at), bytes, progress)? {
+            return Ok(true);
+        }
+        let (mut interface, now) = self.enter()?;
+        interface.put_bytes(now, (cookie, at), bytes, None, progress)
+    }
+
+    /// As [`Endpoint::try_put`], with `len` bytes that `fill` writes straight to where they are sent from: it is given how far the put has come, and room.
+    pub fn try_put_filled(
+        &self,
+        (cookie, at): (&Cookie, u64),
+        len: usize,
+        progress: &mut Progress,
+        fill: impl FnMut(usize, &mut [u8]),
+    ) -> Result<bool, SendError> {
+        let (mut interface, now) = self.enter()?;
+        interface.put_filled(now, (cookie, at), len, progress, fill)
+    }
+
+    /// Whether a peer is reached through shared memory.
+    pub fn is_near(&self, peer: Rank) -> bool {
+        self.with(|i| i.peers.get(peer as usize).is_some_and(|peer| peer.near.is_some())).unwrap_or(false)
+    }
+
+    /// A put to a peer on this host that nothing is in the way of: no clock is read.
+    #[inline]
+    fn near_put(
+        &self,
+        (cookie, at): (&Cookie, u64),
+        bytes: &[u8],
+        progress: &Progress,
+    ) -> Result<bool, SendError> {
+        if !self.shared.fork.is_mine() {
+            return Err(SendError::Forked);
+        }
+        let mut interface = self.shared.lock();
+        if interface.near_up.is_empty() || !interface.near_put(cookie, at, bytes, progress.hint) {
+            return Ok(false);
+        }
+        self.shared.presence.polled();
+        Ok(true)
+    }
+
+    /// As [`Endpoint::try_put`]; with the last byte a ticket for its end. The ticket lies in `ticket` between calls.
+    pub fn try_put_told(
+        &self,
+        (cookie, at): (&Cookie, u64),
+        bytes: &[u8],
+        progress: &mut Progress,
+        ticket: &mut Option<Ticket>,
+    ) -> Result<bool, SendError> {
+        let (mut interface, now) = self.enter()?;
+        let op = match ticket {
+            Some(ticket) => ticket.0,
+            None => interface.new_op(Tell::Holder).ok_or(SendError::WouldBlock)?,
+        };
+        *ticket = Some(Ticket(op));
+        interface.put_bytes(now, (cookie, at), bytes, Some(op), progress)
+    }
+
+    /// Gives a put up that was begun: what was sent of it may be in place, but no tripwire is told.
+    pub fn abandon_put(&self, owner: Rank, progress: &Progress) -> Result<(), SendError> {
+        self.with(|i| i.abandon_put(owner, progress))
+    }
+
+    /// The result of an operation, once it is complete. `wait`: [`Endpoint::take_woken`] tells when to look again.
+    pub fn look_at(&self, ticket: Ticket, wait: bool) -> Result<Option<Result<u64, Failure>>, SendError> {
+        self.with(|i| i.look_at(ticket, wait))
+    }
+
+    /// Nobody will look at an operation's result.
+    pub fn let_go(&self, ticket: Ticket) -> Result<(), SendError> {
+        self.with(|i| i.let_go(ticket))
+    }
+
+    /// [`Endpoint::take_woken`] shall tell of the next fire.
+    pub fn await_wire(&self, wire: WireId) -> Result<(), SendError> {
+        self.with(|i| i.await_wire(wire))
+    }
+
+    /// [`Endpoint::take_woken`] shall tell when the set is ready.
+    pub fn await_set(&self, set: SetId) -> Result<(), SendError> {
+        self.with(|i| i.await_set(set))
+    }
+
+    /// What a future waited for and has happened.
+    pub fn take_woken(&self) -> Result<Option<Woken>, SendError> {
+        self.with(|i| i.memory.news.take_woken())
+    }
+
+    /// The program has been told that there may be events of memory; true if there are any.
+    pub fn memory_told(&self) -> Result<bool, SendError> {
+        self.with(|i| i.memory.news.told())
+    }
+
+    /// The end of an operation shall be an event, instead of being looked at.
+    pub fn tell_by_event(&self, ticket: Ticket, tag: u64) -> Result<(), SendError> {
+        self.with(|i| i.tell_by_event(ticket, tag))
+    }
+
+    /// The next thing that happened to memory.
+    pub fn poll_memory_event(&self) -> Result<Option<MemoryEvent>, SendError> {
+        self.with(Interface::poll_memory_event)
+    }
+
+    /// Sends a small message to a peer's event queue.
+    pub fn send_aside(&self, peer: Rank, aside: &Aside) -> Result<(), SendError> {
+        let (mut interface, now) = self.enter()?;
+        interface.reach(now, peer)?;
+        if !interface.emit(peer, &Message::Aside(&[]), 0, aside.bytes()) {
+            interface.service(now);
+            return Err(SendError::WouldBlock);
+        }
+        interface.send_now(now, peer);
+        Ok(())
+    }
+
+    /// What was counted of memory.
+    pub fn memory_counters(&self) -> MemoryCounters {
+        self.with(|i| {
+            let mut counters = i.memory.counters;
+            counters.events_lost = i.memory.news.lost();
+            counters
+        })
+        .unwrap_or_default()
+    }
+}

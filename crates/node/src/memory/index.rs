@@ -1,0 +1,225 @@
+//! Which tripwires a range touches: found for the price of a few loads, however many there are (T-3).
+//!
+//! An aperture is cut into buckets of 64 bytes, and again into buckets of 512, of 4,096 and so on. A range is kept in the smallest buckets
+//! that are no shorter than it, which are one or two. Whoever asks looks into the buckets that the access touches, on the levels that
+//! are used at all. Tables are made where ranges are, 4,096 buckets at a time.
+
+const LEVELS: usize = 15;
+const FIRST_BITS: u32 = 6;
+const STEP_BITS: u32 = 3;
+const CHUNK_BITS: u32 = 12;
+const CHUNK: usize = 1 << CHUNK_BITS;
+
+/// Nothing in a bucket, or no further node.
+const NONE: u32 = 0;
+/// Set in a bucket that holds several: the rest is the first node. Without it: one wire, counted from one.
+const LIST: u32 = 1 << 31;
+
+/// The range of one tripwire, with what it watches for; zero for nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Watched {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) on: u8,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Node {
+    wire: u32,
+    next: u32,
+}
+
+#[derive(Debug, Default)]
+struct Level {
+    chunks: Vec<Option<Box<[u32; CHUNK]>>>,
+    count: usize,
+}
+
+/// The ranges of one aperture.
+#[derive(Debug)]
+pub(crate) struct Index {
+    levels: Vec<Level>,
+    /// A bit for each level that is used.
+    used: u32,
+    nodes: Vec<Node>,
+    free: Vec<u32>,
+}
+
+const fn bits(level: usize) -> u32 {
+    FIRST_BITS + STEP_BITS * level as u32
+}
+
+/// The level for a range of so many bytes.
+fn level_of(len: u64) -> usize {
+    (0..LEVELS - 1).find(|level| len <= 1 << bits(*level)).unwrap_or(LEVELS - 1)
+}
+
+impl Index {
+    pub(crate) fn new() -> Index {
+        let levels = (0..LEVELS).map(|_| Level::default()).collect();
+        // Node zero is never used, so that zero can mean none.
+        Index { levels, used: 0, nodes: vec![Node { wire: 0, next: NONE }], free: Vec::new() }
+    }
+
+    fn bucket(&mut self, level: usize, bucket: u64) -> &mut u32 {
+        let (chunk, at) = ((bucket >> CHUNK_BITS) as usize, bucket as usize & (CHUNK - 1));
+        let chunks = &mut self.levels[level].chunks;
+        if chunks.len() <= chunk {
+            chunks.resize_with(chunk + 1, || None);
+        }
+        &mut chunks[chunk].get_or_insert_with(|| Box::new([NONE; CHUNK]))[at]
+    }
+
+    fn node(&mut self, wire: u32, next: u32) -> u32 {
+        match self.free.pop() {
+            Some(at) => {
+                self.nodes[at as usize] = Node { wire, next };
+                at
+            }
+            None => {
+                self.nodes.push(Node { wire, next });
+                self.nodes.len() as u32 - 1
+            }
+        }
+    }
+
+    /// Adds a range, which is not empty.
+    pub(crate) fn insert(&mut self, wire: u32, start: u64, end: u64) {
+        let level = level_of(end - start);
+        for bucket in start >> bits(level)..=(end - 1) >> bits(level) {
+            let held = *self.bucket(level, bucket);
+            let new = if held == NONE {
+                wire + 1
+            } else {
+                let next = if held & LIST == 0 { self.node(held - 1, NONE) } else { held & !LIST };
+                self.node(wire, next) | LIST
+            };
+            *self.bucket(level, bucket) = new;
+        }
+        self.levels[level].count += 1;
+        self.used |= 1 << level;
+    }
+
+    /// Removes a range that was added.
+    pub(crate) fn remove(&mut self, wire: u32, start: u64, end: u64) {
+        let level = level_of(end - start);
+        for bucket in start >> bits(level)..=(end - 1) >> bits(level) {
+            let held = *self.bucket(level, bucket);
+            if held & LIST == 0 {
+                *self.bucket(level, bucket) = NONE;
+                continue;
+            }
+            let (mut at, mut before) = (held & !LIST, NONE);
+            while at != NONE && self.nodes[at as usize].wire != wire {
+                (before, at) = (at, self.nodes[at as usize].next);
+            }
+            let next = self.nodes[at as usize].next;
+            self.free.push(at);
+            if before == NONE {
+                *self.bucket(level, bucket) = if next == NONE { NONE } else { next | LIST };
+            } else {
+                self.nodes[before as usize].next = next;
+            }
+        }
+        self.levels[level].count -= 1;
+        if self.levels[level].count == 0 {
+            self.used &= !(1 << level);
+            self.levels[level].chunks.clear();
+        }
+    }
+
+    /// Calls `found` once for each tripwire whose range touches `start..end`, which is not empty, and that watches for any of `on`.
+    #[inline]
+    pub(crate) fn touched(&self, start: u64, end: u64, on: u8, all: &[Watched], mut found: impl FnMut(u32)) {
+        let mut used = self.used;
+        while used != 0 {
+            let level = used.trailing_zeros() as usize;
+            used &= used - 1;
+            let (first, last) = (start >> bits(level), (end - 1) >> bits(level));
+            let mut look = |wire: u32, bucket: u64| {
+                let it = &all[wire as usize];
+                // One that lies in two of the buckets counts in the first.
+                let counts = bucket == first.max(it.start >> bits(level));
+                if it.start < end && start < it.end && it.on & on != 0 && counts {
+                    found(wire);
+                }
+            };
+            let mut bucket = first;
+            while bucket <= last {
+                let Some(chunk) = self.levels[level].chunks.get((bucket >> CHUNK_BITS) as usize) else {
+                    break;
+                };
+                let until = last.min(bucket | (CHUNK as u64 - 1));
+                if let Some(chunk) = chunk {
+                    for at in bucket..=until {
+                        let held = chunk[at as usize & (CHUNK - 1)];
+                        if held == NONE {
+                            continue;
+                        }
+                        if held & LIST == 0 {
+                            look(held - 1, at);
+                            continue;
+                        }
+                        let mut node = held & !LIST;
+                        while node != NONE {
+                            let Node { wire, next } = self.nodes[node as usize];
+                            look(wire, at);
+                            node = next;
+                        }
+                    }
+                }
+                bucket = until + 1;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// T-3: whatever ranges come and go, exactly those that an access touches are found, each once.
+    #[test]
+    fn finds_exactly_what_is_touched() {
+        let mut index = Index::new();
+        let mut all: Vec<Watched> = Vec::new();
+        let mut state = 7u64;
+        let mut random = move |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        };
+        const SIZE: u64 = 3 << 20;
+        for step in 0..20_000 {
+            let live: Vec<usize> = (0..all.len()).filter(|i| all[*i].on != 0).collect();
+            if live.len() < 50 || random(2) == 0 && live.len() < 300 {
+                let longest = 1 << random(22);
+                let start = random(SIZE);
+                let end = (start + 1 + random(longest)).min(SIZE);
+                let free = (0..all.len()).find(|i| all[*i].on == 0).unwrap_or_else(|| {
+                    all.push(Watched::default());
+                    all.len() - 1
+                });
+                all[free] = Watched { start, end, on: 1 + random(3) as u8 };
+                index.insert(free as u32, start, end);
+            } else {
+                let gone = live[random(live.len() as u64) as usize];
+                index.remove(gone as u32, all[gone].start, all[gone].end);
+                all[gone].on = 0;
+            }
+            let start = random(SIZE);
+            let longest = 1 << random(18);
+            let end = (start + 1 + random(longest)).min(SIZE);
+            let on = 1 + random(3) as u8;
+            let mut got = Vec::new();
+            index.touched(start, end, on, &all, |wire| got.push(wire));
+            got.sort_unstable();
+            let want: Vec<u32> = (0..all.len() as u32)
+                .filter(|i| {
+                    let it = &all[*i as usize];
+                    it.on & on != 0 && it.start < end && start < it.end
+                })
+                .collect();
+            assert_eq!(got, want, "step {step}");
+        }
+    }
+}

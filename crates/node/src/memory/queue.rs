@@ -1,0 +1,362 @@
+//! Requests on their way out, and the fair service of all who have some.
+
+use std::sync::Arc;
+
+use tautline_link::Nanos;
+use tautline_mem::ApertureMemory;
+use tautline_wire::memory::{ASK, Atomic, MAX_HEAD, Memory as Message, Target};
+
+use super::put::part;
+use super::request::{Failure, Outstanding, Tell, Ticket};
+use super::slab::Name;
+use super::tables::{ApertureId, Cookie};
+use crate::interface::Interface;
+use crate::limits::{ASK_EVERY, MAX_QUEUED, MAX_UNANSWERED};
+use crate::peer::PeerState;
+use crate::{Rank, SendError};
+
+/// Bytes that one peer is served with before the next one's turn.
+const QUANTUM: usize = 60_000;
+/// Rounds of service in one poll.
+const ROUNDS: usize = 16;
+
+/// A range of this node's own memory.
+#[derive(Clone, Debug)]
+pub struct Local {
+    /// The memory.
+    pub memory: Arc<ApertureMemory>,
+    /// The aperture it belongs to, whose tripwires shall know.
+    pub aperture: Option<ApertureId>,
+    /// The first byte.
+    pub at: u64,
+    /// How many.
+    pub len: u64,
+}
+
+impl Local {
+    fn is_sound(&self) -> bool {
+        self.at.checked_add(self.len).is_some_and(|end| end <= self.memory.len() as u64)
+    }
+}
+
+/// What can be asked of another node's memory.
+#[derive(Clone, Debug)]
+pub enum Operation {
+    /// Bytes go there. They must stay as they are until it is complete.
+    Put(Local),
+    /// Bytes come from there.
+    Get(Local),
+    /// A word is changed.
+    Atomic(Atomic),
+    /// The owner's event queue is told that something was put.
+    Notice {
+        /// How many bytes it is about.
+        len: u64,
+        /// What it is told.
+        value: u64,
+    },
+    /// Nothing; complete when all before it is.
+    Flush,
+    /// Nothing; what comes later is not begun before all before it is complete.
+    Fence,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    pub(crate) cookie: Cookie,
+    pub(crate) at: u64,
+    pub(crate) operation: Operation,
+    pub(crate) op: Option<Name>,
+    /// The number it goes by, once it has begun, and how many bytes have been sent.
+    pub(crate) id: Option<u32>,
+    pub(crate) sent: u64,
+}
+
+impl Interface {
+    /// Whether a peer's memory can be reached now; starts to connect if need be.
+    pub(crate) fn reach(&mut self, now: Nanos, rank: Rank) -> Result<(), SendError> {
+        let peer = self.peers.get(rank as usize).ok_or(SendError::NoSuchPeer(rank))?;
+        if peer.is_up() && !self.closed {
+            return Ok(());
+        }
+        Err(self.not_up(now, rank))
+    }
+
+    /// Asks for an operation. It is begun at once if nothing is in its way, and otherwise when its turn has come.
+    pub(crate) fn submit(
+        &mut self,
+        now: Nanos,
+        (cookie, at): (&Cookie, u64),
+        operation: Operation,
+        tell: Tell,
+        after: Option<Ticket>,
+    ) -> Result<Ticket, SendError> {
+        let rank = cookie.owner;
+        self.reach(now, rank)?;
+        if self.peers[rank as usize].memory.queue.len() >= MAX_QUEUED {
+            return Err(SendError::WouldBlock);
+        }
+        let op = self.new_op(tell).ok_or(SendError::WouldBlock)?;
+        let it = self.memory.ops.get_mut(op).expect("made just now");
+        let sound = match &operation {
+            Operation::Put(local) | Operation::Get(local) => {
+                it.touches = local.aperture.map(|of| (of, local.at, local.at + local.len));
+                local.is_sound()
+            }
+            _ => true,
+        };
+        if let Operation::Get(local) = &operation {
+            it.into = Some((local.memory.clone(), local.at, local.len));
+        }
+        let request = Request { cookie: *cookie, at, operation, op: Some(op), id: None, sent: 0 };
+        if !sound {
+            self.complete(op, Err(Failure::Refused(tautline_wire::memory::Refusal::OutOfRange)));
+            return Ok(Ticket(op));
+        }
+        if let Some(first) = after.and_then(|ticket| self.memory.ops.get_mut(ticket.0)) {
+            match first.result {
+                None => first.then.push(request),
+                Some(Ok(_)) => self.enqueue(request),
+                Some(Err(_)) => self.fail_request(&request, Failure::Before),
+            }
+        } else {
+            self.enqueue(request);
+        }
+        self.service(now);
+        Ok(Ticket(op))
+    }
+
+    /// A request takes its place in its peer's queue.
+    pub(crate) fn enqueue(&mut self, request: Request) {
+        let rank = request.cookie.owner;
+        match self.peers[rank as usize].state {
+            PeerState::Down(why) => self.fail_request(&request, Failure::PeerGone(rank, why)),
+            _ if self.closed => self.fail_request(&request, Failure::Closed),
+            _ => {
+                self.peers[rank as usize].memory.queue.push_back(request);
+                self.mark_busy(rank);
+            }
+        }
+    }
+
+    #[inline]
+    pub(crate) fn mark_busy(&mut self, rank: Rank) {
+        let memory = &mut self.peers[rank as usize].memory;
+        if !memory.busy {
+            memory.busy = true;
+            self.memory.busy.push_back(rank);
+            // Frames from peers on this host are taken when everything has had its turn.
+            self.near_lines = 0;
+        }
+    }
+
+    /// Sends answers and requests as far as there is room, and what that made ready to leave.
+    #[cold]
+    pub(crate) fn serve_memory(&mut self, now: Nanos) {
+        for _ in 0..ROUNDS {
+            self.pump();
+            while let Some(rank) = self.dirty.pop() {
+                self.peers[rank as usize].dirty = false;
+                self.serve(now, rank);
+            }
+            if !self.memory.more {
+                break;
+            }
+        }
+    }
+
+    /// Gives every peer that has answers or requests waiting its turn.
+    pub(crate) fn pump(&mut self) {
+        self.memory.more = false;
+        for _ in 0..self.memory.busy.len() {
+            let Some(rank) = self.memory.busy.pop_front() else { break };
+            self.peers[rank as usize].memory.busy = false;
+            let mut room = QUANTUM;
+            let blocked = !self.pump_answers(rank, &mut room) || !self.pump_requests(rank, &mut room);
+            // What is here leaves, whatever batch the program has open.
+            if room < QUANTUM {
+                self.close_slot(rank);
+            }
+            let memory = &self.peers[rank as usize].memory;
+            if !memory.answers.is_empty() || !memory.queue.is_empty() {
+                self.memory.more |= !blocked;
+                self.mark_busy(rank);
+            }
+        }
+    }
+
+    /// Begins or continues requests of one peer's queue; false if something other than its turn's end stops them.
+    fn pump_requests(&mut self, rank: Rank, room: &mut usize) -> bool {
+        while *room > 0 {
+            if self.peers[rank as usize].memory.half.is_some() {
+                return false;
+            }
+            let Some(mut request) = self.peers[rank as usize].memory.queue.pop_front() else { return true };
+            let done = self.begin_request(rank, &mut request, room);
+            if !done {
+                let blocked = *room > 0;
+                self.peers[rank as usize].memory.queue.push_front(request);
+                return !blocked;
+            }
+        }
+        true
+    }
+
+    /// Whether another request may be begun, and its number and flags if so. `ask`: somebody waits for its end.
+    #[inline]
+    pub(crate) fn next_request(&mut self, rank: Rank, ask: bool) -> Option<(u32, u8)> {
+        let memory = &self.peers[rank as usize].memory;
+        if memory.sent.wrapping_sub(memory.done) >= MAX_UNANSWERED {
+            return None;
+        }
+        let id = memory.sent.wrapping_add(1);
+        let ask = ask || id.wrapping_sub(memory.asked) >= ASK_EVERY;
+        Some((id, if ask { ASK } else { 0 }))
+    }
+
+    /// The flags of a request that has begun.
+    pub(crate) fn flags_of(&self, rank: Rank, id: u32) -> u8 {
+        if self.peers[rank as usize].memory.asked == id { ASK } else { 0 }
+    }
+
+    /// A request has begun under its number.
+    #[inline]
+    pub(crate) fn began(&mut self, rank: Rank, (id, flags): (u32, u8), op: Option<Name>, answered: bool) {
+        let memory = &mut self.peers[rank as usize].memory;
+        memory.sent = id;
+        if flags & ASK != 0 {
+            memory.asked = id;
+        }
+        if let Some(op) = op {
+            memory.outstanding.push_back(Outstanding { id, op, answered });
+        }
+    }
+
+    /// The number under which the owner knows a cookie; tells it first if it must be. None for want of room.
+    #[inline]
+    pub(crate) fn show(&mut self, cookie: &Cookie, hint: u32) -> Option<u32> {
+        match self.handle_of(cookie, hint) {
+            Some(handle) => Some(handle),
+            None => self.show_anew(cookie),
+        }
+    }
+
+    #[cold]
+    fn show_anew(&mut self, cookie: &Cookie) -> Option<u32> {
+        if !self.has_room(cookie.owner, MAX_HEAD) {
+            return None;
+        }
+        let handle = self.new_handle(cookie);
+        let (id, epoch, secret) = cookie.key();
+        let open = Message::Open { handle, cookie: id, epoch, secret };
+        // Room was there.
+        self.emit(cookie.owner, &open, 0, &[]).then_some(handle)
+    }
+
+    /// True if the request is wholly on its way.
+    fn begin_request(&mut self, rank: Rank, request: &mut Request, room: &mut usize) -> bool {
+        let at = request.at;
+        let (message, answered) = match &request.operation {
+            Operation::Put(_) => return self.continue_put(rank, request, room),
+            Operation::Fence => return self.pass_fence(rank, request),
+            Operation::Flush => {
+                let Some((id, _)) = self.next_request(rank, true) else { return false };
+                if !self.emit(rank, &Message::Flush { id }, ASK, &[]) {
+                    return false;
+                }
+                self.began(rank, (id, ASK), request.op, false);
+                *room = room.saturating_sub(MAX_HEAD);
+                return true;
+            }
+            Operation::Get(local) => (Message::Get(Target { handle: 0, id: 0, at }, local.len), true),
+            Operation::Atomic(atomic) => (Message::Atomic(Target { handle: 0, id: 0, at }, *atomic), true),
+            Operation::Notice { len, value } => {
+                let target = Target { handle: 0, id: 0, at };
+                (Message::Notice { target, len: *len, value: *value }, false)
+            }
+        };
+        if let Operation::Get(Local { len: 0, .. }) = request.operation {
+            self.fail_or_finish_empty(request);
+            return true;
+        }
+        let Some((id, flags)) = self.next_request(rank, !answered) else { return false };
+        let Some(handle) = self.show(&request.cookie, 0) else { return false };
+        let target = Target { handle, id, at };
+        let message = match message {
+            Message::Get(_, len) => Message::Get(target, len),
+            Message::Atomic(_, atomic) => Message::Atomic(target, atomic),
+            Message::Notice { len, value, .. } => Message::Notice { target, len, value },
+            other => other,
+        };
+        if !self.emit(rank, &message, flags, &[]) {
+            return false;
+        }
+        self.began(rank, (id, flags), request.op, answered);
+        *room = room.saturating_sub(MAX_HEAD);
+        true
+    }
+
+    /// Nothing is wanted, so nothing is asked for.
+    fn fail_or_finish_empty(&mut self, request: &Request) {
+        if let Some(op) = request.op {
+            self.complete(op, Ok(0));
+        }
+    }
+
+    fn pass_fence(&mut self, rank: Rank, request: &Request) -> bool {
+        let memory = &self.peers[rank as usize].memory;
+        if memory.outstanding.is_empty() && memory.done == memory.sent {
+            self.fail_or_finish_empty(request);
+            return true;
+        }
+        if memory.asked != memory.sent
+            && let Some((id, _)) = self.next_request(rank, true)
+            && self.emit(rank, &Message::Flush { id }, ASK, &[])
+        {
+            self.began(rank, (id, ASK), None, false);
+            self.close_slot(rank);
+        }
+        false
+    }
+
+    /// Sends as much of a put as there is room for.
+    fn continue_put(&mut self, rank: Rank, request: &mut Request, room: &mut usize) -> bool {
+        let Operation::Put(local) = request.operation.clone() else { return true };
+        loop {
+            let (id, flags) = match request.id {
+                Some(id) => (id, self.flags_of(rank, id)),
+                None => match self.next_request(rank, request.op.is_some()) {
+                    Some(next) => next,
+                    None => return false,
+                },
+            };
+            let Some(handle) = self.show(&request.cookie, 0) else { return false };
+            let left = local.len - request.sent;
+            let target = Target { handle, id, at: request.at + request.sent };
+            let len = self.part_len(rank, left);
+            let rest = left - len as u64;
+            let message = part(request.id.is_none(), target, rest);
+            let from = (local.at + request.sent) as usize;
+            let memory = local.memory.clone();
+            let fill = |out: &mut [u8]| {
+                // The range was checked when the operation was asked for.
+                let _ = memory.read(from, out);
+            };
+            if !self.emit_with(rank, &message, flags, len, fill) {
+                return false;
+            }
+            if request.id.is_none() {
+                self.began(rank, (id, flags), request.op, false);
+                request.id = Some(id);
+            }
+            request.sent += len as u64;
+            *room = room.saturating_sub(MAX_HEAD + len);
+            if rest == 0 {
+                return true;
+            }
+            if *room == 0 {
+                return false;
+            }
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! Operations that this node asked others for, until they are complete.
+
+use std::sync::Arc;
+
+use tautline_mem::ApertureMemory;
+use tautline_wire::memory::Refusal;
+
+use super::news::{MemoryEvent, Woken};
+use super::queue::Request;
+use super::slab::Name;
+use super::tables::ApertureId;
+use super::wires::Access;
+use super::{Memory, PeerMemory};
+use crate::interface::Interface;
+use crate::{Down, Rank};
+
+/// An operation that is under way, or complete and not yet looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ticket(pub(crate) Name);
+
+/// Why an operation did not happen, or may not have happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Failure {
+    /// The owner of the memory refused it; nothing was touched, unless a long put was refused on its way.
+    Refused(Refusal),
+    /// The owner of the memory is gone; whether it happened is not known.
+    PeerGone(Rank, Down),
+    /// This node was closed.
+    Closed,
+    /// What it was to follow failed, so it was not tried.
+    Before,
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Failure::Refused(why) => write!(f, "refused: {why}"),
+            Failure::PeerGone(rank, why) => write!(f, "rank {rank} is gone: {why}"),
+            Failure::Closed => f.write_str("the node was closed"),
+            Failure::Before => f.write_str("not tried, because what it was to follow failed"),
+        }
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// Who wants to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tell {
+    /// Whoever asks with the ticket.
+    Holder,
+    /// The event queue.
+    Event(u64),
+    /// Nobody any more.
+    Nobody,
+}
+
+#[derive(Debug)]
+pub(crate) struct Op {
+    pub(crate) tell: Tell,
+    pub(crate) result: Option<Result<u64, Failure>>,
+    pub(crate) awaited: bool,
+    /// The local side, for tripwires on completion.
+    pub(crate) touches: Option<(ApertureId, u64, u64)>,
+    /// Where what is got goes, how much it is, and how much has come.
+    pub(crate) into: Option<(Arc<ApertureMemory>, u64, u64)>,
+    pub(crate) come: u64,
+    /// What is to follow.
+    pub(crate) then: Vec<Request>,
+}
+
+/// A request on its way whose end somebody waits for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outstanding {
+    pub(crate) id: u32,
+    pub(crate) op: Name,
+    /// It has an answer of its own.
+    pub(crate) answered: bool,
+}
+
+/// Whether `a` comes before `b`, both being numbers that wrap around.
+pub(crate) fn before(a: u32, b: u32) -> bool {
+    (a.wrapping_sub(b) as i32) < 0
+}
+
+impl PeerMemory {
+    fn find(&self, id: u32) -> Option<usize> {
+        let at = self.outstanding.partition_point(|it| before(it.id, id));
+        self.outstanding.get(at).filter(|it| it.id == id).map(|_| at)
+    }
+}
+
+impl Interface {
+    /// A new operation, for whoever wants to know of its end.
+    pub(crate) fn new_op(&mut self, tell: Tell) -> Option<Name> {
+        let op =
+            Op { tell, result: None, awaited: false, touches: None, into: None, come: 0, then: Vec::new() };
+        self.memory.ops.insert(op)
+    }
+
+    /// An operation has come to its end, the one and only.
+    pub(crate) fn complete(&mut self, name: Name, result: Result<u64, Failure>) {
+        let Some(op) = self.memory.ops.get_mut(name).filter(|op| op.result.is_none()) else { return };
+        op.result = Some(result);
+        op.into = None;
+        let (tell, touches, then) = (op.tell, op.touches, std::mem::take(&mut op.then));
+        if std::mem::take(&mut op.awaited) {
+            self.memory.news.wake(Woken::Op(Ticket(name)));
+        }
+        self.activity += 1;
+        if let (Ok(_), Some((aperture, start, end))) = (result, touches) {
+            self.trip(aperture, Access::COMPLETE, (start, end), end);
+        }
+        match tell {
+            Tell::Holder => {}
+            Tell::Nobody => drop(self.memory.ops.remove(name)),
+            Tell::Event(tag) => {
+                self.memory.ops.remove(name);
+                self.memory.news.push(MemoryEvent::Completed { ticket: Ticket(name), tag, result });
+            }
+        }
+        for request in then {
+            match result {
+                Ok(_) => self.enqueue(request),
+                Err(_) => self.fail_request(&request, Failure::Before),
+            }
+        }
+    }
+
+    pub(crate) fn fail_request(&mut self, request: &Request, why: Failure) {
+        if let Some(op) = request.op {
+            self.complete(op, Err(why));
+        }
+    }
+
+    /// The result of an operation, if it is complete; it can be looked at once. `wait`: otherwise, wake whoever waits when it is.
+    pub(crate) fn look_at(&mut self, ticket: Ticket, wait: bool) -> Option<Result<u64, Failure>> {
+        let Some(op) = self.memory.ops.get_mut(ticket.0) else { return Some(Err(Failure::Closed)) };
+        op.awaited |= wait && op.result.is_none();
+        let result = op.result?;
+        self.memory.ops.remove(ticket.0);
+        Some(result)
+    }
+
+    /// The end of an operation becomes an event, also if it is there already.
+    pub(crate) fn tell_by_event(&mut self, ticket: Ticket, tag: u64) {
+        let Some(op) = self.memory.ops.get_mut(ticket.0) else { return };
+        op.tell = Tell::Event(tag);
+        if let Some(result) = op.result {
+            self.memory.ops.remove(ticket.0);
+            self.memory.news.push(MemoryEvent::Completed { ticket, tag, result });
+        }
+    }
+
+    /// Nobody will look at an operation's result; it goes on.
+    pub(crate) fn let_go(&mut self, ticket: Ticket) {
+        match self.memory.ops.get_mut(ticket.0) {
+            Some(op) if op.result.is_some() => drop(self.memory.ops.remove(ticket.0)),
+            Some(op) => (op.tell, op.awaited) = (Tell::Nobody, false),
+            None => {}
+        }
+    }
+
+    /// The peer says that all requests up to one are done. False if no correct peer would.
+    pub(crate) fn heard_done(&mut self, rank: Rank, id: u32) -> bool {
+        let memory = &mut self.peers[rank as usize].memory;
+        if before(id, memory.done) || before(memory.sent, id) {
+            return false;
+        }
+        memory.done = id;
+        let mut at = 0;
+        while let Some(it) = self.peers[rank as usize].memory.outstanding.get(at).copied()
+            && !before(id, it.id)
+        {
+            if it.answered {
+                at += 1;
+                continue;
+            }
+            self.peers[rank as usize].memory.outstanding.remove(at);
+            self.complete(it.op, Ok(0));
+        }
+        // There is room for further requests.
+        self.activity += 1;
+        self.resume(rank);
+        true
+    }
+
+    /// The peer refused a request.
+    pub(crate) fn heard_failed(&mut self, rank: Rank, id: u32, why: Refusal) -> bool {
+        let memory = &mut self.peers[rank as usize].memory;
+        if before(memory.sent, id) {
+            return false;
+        }
+        match memory.find(id).and_then(|at| memory.outstanding.remove(at)) {
+            Some(it) => self.complete(it.op, Err(Failure::Refused(why))),
+            None => self.memory.news.unasked(MemoryEvent::Refused { peer: rank, why }),
+        }
+        self.resume(rank);
+        true
+    }
+
+    /// The peer tells a word's former value.
+    pub(crate) fn heard_value(&mut self, rank: Rank, id: u32, value: u64) -> bool {
+        let memory = &mut self.peers[rank as usize].memory;
+        let Some(at) = memory.find(id).filter(|at| memory.outstanding[*at].answered) else { return false };
+        let Some(it) = memory.outstanding.remove(at) else { return false };
+        self.complete(it.op, Ok(value));
+        self.resume(rank);
+        true
+    }
+
+    /// The peer sends bytes that were wanted: straight to their place.
+    pub(crate) fn heard_data(&mut self, rank: Rank, id: u32, at: u64, data: &[u8]) -> bool {
+        let Memory { ops, .. } = &mut *self.memory;
+        let memory = &mut self.peers[rank as usize].memory;
+        let Some(place) = memory.find(id) else { return false };
+        let name = memory.outstanding[place].op;
+        let Some(op) = ops.get_mut(name) else { return false };
+        let Some((into, start, len)) = &op.into else { return false };
+        if at != op.come || data.len() as u64 > len - op.come {
+            return false;
+        }
+        // The range was checked when the operation was asked for.
+        let _ = into.write((start + at) as usize, data);
+        op.come += data.len() as u64;
+        if op.come == *len {
+            memory.outstanding.remove(place);
+            self.complete(name, Ok(0));
+            self.resume(rank);
+        }
+        true
+    }
+
+    /// Whatever waited for an answer of this peer may go on.
+    fn resume(&mut self, rank: Rank) {
+        if !self.peers[rank as usize].memory.queue.is_empty() {
+            self.mark_busy(rank);
+        }
+    }
+
+    /// The channel to a peer is over: everything that was asked of it ends, once.
+    pub(crate) fn end_memory(&mut self, rank: Rank, why: Failure) {
+        let memory = &mut self.peers[rank as usize].memory;
+        let outstanding = std::mem::take(&mut memory.outstanding);
+        let queue = std::mem::take(&mut memory.queue);
+        memory.reset();
+        for it in outstanding {
+            self.complete(it.op, Err(why));
+        }
+        for request in queue {
+            self.fail_request(&request, why);
+        }
+        self.wake_wires();
+    }
+}

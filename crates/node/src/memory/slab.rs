@@ -1,0 +1,98 @@
+//! A table whose entries are named by place and generation, so that an old name never means a new entry.
+
+/// What names an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Name {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+impl Name {
+    /// As one number, for tables of the program's own.
+    pub fn to_u64(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.index)
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Slab<T> {
+    entries: Vec<(u32, Option<T>)>,
+    free: Vec<u32>,
+    limit: usize,
+}
+
+impl<T> Slab<T> {
+    /// A table of at most `limit` entries.
+    pub(crate) fn new(limit: usize) -> Slab<T> {
+        Slab { entries: Vec::new(), free: Vec::new(), limit }
+    }
+
+    pub(crate) fn insert(&mut self, value: T) -> Option<Name> {
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None if self.entries.len() < self.limit => {
+                self.entries.push((1, None));
+                self.entries.len() as u32 - 1
+            }
+            None => return None,
+        };
+        let entry = &mut self.entries[index as usize];
+        entry.1 = Some(value);
+        Some(Name { index, generation: entry.0 })
+    }
+
+    pub(crate) fn remove(&mut self, name: Name) -> Option<T> {
+        let entry = self.entries.get_mut(name.index as usize).filter(|e| e.0 == name.generation)?;
+        let value = entry.1.take()?;
+        entry.0 = entry.0.wrapping_add(1);
+        self.free.push(name.index);
+        Some(value)
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, name: Name) -> Option<&T> {
+        self.entries.get(name.index as usize).filter(|e| e.0 == name.generation)?.1.as_ref()
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, name: Name) -> Option<&mut T> {
+        self.entries.get_mut(name.index as usize).filter(|e| e.0 == name.generation)?.1.as_mut()
+    }
+
+    /// The entry at a place, whatever its generation.
+    #[inline]
+    pub(crate) fn at(&self, index: u32) -> Option<(Name, &T)> {
+        let (generation, value) = self.entries.get(index as usize)?;
+        Some((Name { index, generation: *generation }, value.as_ref()?))
+    }
+
+    /// The names of all entries.
+    pub(crate) fn names(&self) -> impl Iterator<Item = Name> + '_ {
+        self.entries
+            .iter()
+            .enumerate()
+            .filter(|(_, entry)| entry.1.is_some())
+            .map(|(index, entry)| Name { index: index as u32, generation: entry.0 })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len() - self.free.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_name_means_nothing() {
+        let mut slab = Slab::new(2);
+        let (a, b) = (slab.insert('a').unwrap(), slab.insert('b').unwrap());
+        assert_eq!(slab.insert('c'), None);
+        assert_eq!(slab.remove(a), Some('a'));
+        let c = slab.insert('c').unwrap();
+        assert_eq!((c.index, slab.get(a), slab.get(c), slab.get(b)), (a.index, None, Some(&'c'), Some(&'b')));
+        assert_eq!(slab.remove(a), None);
+        assert_eq!(slab.len(), 2);
+    }
+}

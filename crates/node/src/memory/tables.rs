@@ -1,0 +1,285 @@
+//! Apertures, and the cookies that open them.
+
+use std::sync::Arc;
+
+use tautline_link::Nanos;
+use tautline_mem::ApertureMemory;
+use tautline_wire::memory::Refusal;
+
+use super::index::Index;
+use super::slab::Name;
+use crate::Rank;
+use crate::interface::Interface;
+use crate::limits::MAX_HANDLES;
+
+/// An aperture of this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ApertureId(pub(crate) Name);
+
+/// What a cookie allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Rights(u8);
+
+impl Rights {
+    /// Bytes may be read.
+    pub const READ: Rights = Rights(1);
+    /// Bytes may be written.
+    pub const WRITE: Rights = Rights(2);
+    /// Words may be changed, and their former values seen.
+    pub const ATOMIC: Rights = Rights(4);
+    /// Everything.
+    pub const ALL: Rights = Rights(7);
+
+    /// These and those.
+    pub const fn and(self, more: Rights) -> Rights {
+        Rights(self.0 | more.0)
+    }
+
+    /// Whether all of `these` are among them.
+    pub const fn include(self, these: Rights) -> bool {
+        self.0 & these.0 == these.0
+    }
+}
+
+/// A capability to part of an aperture: whoever has it may do there what it allows, until it is revoked, its time is over, or its
+/// owner's life ends. It can be sent in any message.
+///
+/// `Debug` does not show the secret.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Cookie {
+    /// Whose memory it opens.
+    pub(crate) owner: Rank,
+    pub(crate) id: u32,
+    pub(crate) epoch: u64,
+    pub(crate) secret: [u8; 16],
+    pub(crate) len: u64,
+    pub(crate) rights: Rights,
+}
+
+impl std::fmt::Debug for Cookie {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut it = f.debug_struct("Cookie");
+        it.field("owner", &self.owner)
+            .field("len", &self.len)
+            .field("rights", &self.rights)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Cookie {
+    /// Bytes of a cookie in a message.
+    pub const LEN: usize = 48;
+
+    /// What the owner is shown of it.
+    pub(crate) fn key(&self) -> CookieKey {
+        (self.id, self.epoch, self.secret)
+    }
+
+    /// Whose memory it opens.
+    pub fn owner(&self) -> Rank {
+        self.owner
+    }
+
+    /// How many bytes it opens.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// What it allows.
+    pub fn rights(&self) -> Rights {
+        self.rights
+    }
+
+    /// For a message.
+    pub fn to_bytes(&self) -> [u8; Cookie::LEN] {
+        let mut out = [0; Cookie::LEN];
+        out[..4].copy_from_slice(&self.owner.to_le_bytes());
+        out[4..8].copy_from_slice(&self.id.to_le_bytes());
+        out[8..16].copy_from_slice(&self.epoch.to_le_bytes());
+        out[16..32].copy_from_slice(&self.secret);
+        out[32..40].copy_from_slice(&self.len.to_le_bytes());
+        out[40] = self.rights.0;
+        out
+    }
+
+    /// Out of a message. Any bytes make a cookie; only one that was given opens anything.
+    pub fn from_bytes(bytes: &[u8; Cookie::LEN]) -> Cookie {
+        let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+        Cookie {
+            owner: word(0) as u32,
+            id: (word(0) >> 32) as u32,
+            epoch: word(8),
+            secret: bytes[16..32].try_into().expect("sixteen bytes"),
+            len: word(32),
+            rights: Rights(bytes[40]),
+        }
+    }
+}
+
+/// What the owner of a cookie is shown: its number, its owner's life, its secret.
+pub(crate) type CookieKey = (u32, u64, [u8; 16]);
+
+/// An aperture, as its node knows it.
+#[derive(Debug)]
+pub(crate) struct Aperture {
+    pub(crate) memory: Arc<ApertureMemory>,
+    /// The tripwires in it, if there are any, and what they watch for.
+    pub(crate) index: Option<Box<Index>>,
+    pub(crate) watched: u8,
+    pub(crate) cookies: Vec<Name>,
+}
+
+/// A cookie, as its owner knows it.
+#[derive(Debug)]
+pub(crate) struct Granted {
+    pub(crate) secret: [u8; 16],
+    pub(crate) aperture: ApertureId,
+    pub(crate) memory: Arc<ApertureMemory>,
+    pub(crate) start: u64,
+    pub(crate) len: u64,
+    pub(crate) rights: Rights,
+    pub(crate) expires: Nanos,
+}
+
+/// What a peer's number for a cookie stands for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Handle {
+    Cookie(Name),
+    Refused(Refusal),
+}
+
+/// Compares without telling by its time where a difference is.
+fn same(a: &[u8; 16], b: &[u8; 16]) -> bool {
+    std::hint::black_box(u128::from_ne_bytes(*a) ^ u128::from_ne_bytes(*b)) == 0
+}
+
+impl Interface {
+    /// Makes memory an aperture.
+    pub(crate) fn open_aperture(&mut self, memory: Arc<ApertureMemory>) -> Option<ApertureId> {
+        let aperture = Aperture { memory, index: None, watched: 0, cookies: Vec::new() };
+        self.memory.apertures.insert(aperture).map(ApertureId)
+    }
+
+    /// Closes an aperture: its cookies are revoked, its tripwires disarmed. From now on nobody reaches it.
+    pub(crate) fn close_aperture(&mut self, id: ApertureId) {
+        for wire in self.memory.wires.of(id) {
+            self.disarm(wire);
+        }
+        if let Some(aperture) = self.memory.apertures.remove(id.0) {
+            for cookie in aperture.cookies {
+                self.memory.cookies.remove(cookie);
+            }
+        }
+    }
+
+    /// Gives a cookie for part of an aperture.
+    pub(crate) fn grant_cookie(
+        &mut self,
+        aperture: ApertureId,
+        (start, len): (u64, u64),
+        rights: Rights,
+        expires: Nanos,
+    ) -> Option<Cookie> {
+        let secret = self.fresh_secret();
+        let it = self.memory.apertures.get_mut(aperture.0)?;
+        let memory = it.memory.clone();
+        start.checked_add(len).filter(|end| *end <= memory.len() as u64)?;
+        let granted = Granted { secret, aperture, memory, start, len, rights, expires };
+        let name = self.memory.cookies.insert(granted)?;
+        it.cookies.push(name);
+        Some(Cookie { owner: self.rank, id: name.index, epoch: self.memory.epoch, secret, len, rights })
+    }
+
+    /// Takes a cookie back, at once: the next request that shows it is refused. False if it was not given, or is gone already.
+    pub(crate) fn revoke_cookie(&mut self, cookie: &Cookie) -> bool {
+        let Some((name, granted)) = self.memory.cookies.at(cookie.id) else { return false };
+        if cookie.epoch != self.memory.epoch || !same(&granted.secret, &cookie.secret) {
+            return false;
+        }
+        let aperture = granted.aperture;
+        if let Some(aperture) = self.memory.apertures.get_mut(aperture.0) {
+            aperture.cookies.retain(|it| *it != name);
+        }
+        self.memory.cookies.remove(name).is_some()
+    }
+
+    /// A peer shows a cookie, and will refer to it by a number. False if no correct peer would.
+    pub(crate) fn admit(
+        &mut self,
+        rank: Rank,
+        handle: u32,
+        (id, epoch, secret): (u32, u64, [u8; 16]),
+    ) -> bool {
+        let handles = &mut self.peers[rank as usize].memory.handles;
+        if handle as usize > handles.len() || handle as usize >= MAX_HANDLES {
+            return false;
+        }
+        // All three are looked at, whatever the first says.
+        let known = self.memory.cookies.at(id);
+        let right = known.map(|(name, granted)| (name, same(&granted.secret, &secret)));
+        let admitted = match right {
+            _ if epoch != self.memory.epoch => Handle::Refused(Refusal::Stale),
+            Some((name, true)) => Handle::Cookie(name),
+            _ => Handle::Refused(Refusal::Forged),
+        };
+        if handle as usize == handles.len() {
+            handles.push(admitted);
+        } else {
+            handles[handle as usize] = admitted;
+        }
+        true
+    }
+
+    /// What a peer's number for a cookie gives access to now: `len` bytes at `at`, if all of that is allowed.
+    #[inline]
+    pub(crate) fn access(
+        &self,
+        rank: Rank,
+        (handle, at): (u32, u64),
+        len: u64,
+        rights: Rights,
+    ) -> Result<(&Granted, u64), Refusal> {
+        let name = match self.peers[rank as usize].memory.handles.get(handle as usize) {
+            Some(Handle::Cookie(name)) => *name,
+            Some(Handle::Refused(why)) => return Err(*why),
+            None => return Err(Refusal::Forged),
+        };
+        let granted = self.memory.cookies.get(name).ok_or(Refusal::Revoked)?;
+        if !granted.rights.include(rights) {
+            return Err(Refusal::Rights);
+        }
+        if granted.expires <= self.memory.now {
+            return Err(Refusal::Expired);
+        }
+        if at > granted.len || len > granted.len - at {
+            return Err(Refusal::OutOfRange);
+        }
+        Ok((granted, granted.start + at))
+    }
+
+    /// The number by which a peer knows a cookie, if it was told; `hint` is where it was last time.
+    #[inline]
+    pub(crate) fn handle_of(&self, cookie: &Cookie, hint: u32) -> Option<u32> {
+        let memory = &self.peers[cookie.owner as usize].memory;
+        if memory.opened.get(hint as usize) == Some(&cookie.key()) {
+            return Some(hint);
+        }
+        memory.by_key.get(&cookie.key()).copied()
+    }
+
+    /// Chooses the number by which the peer shall know a cookie; the oldest gives way.
+    pub(crate) fn new_handle(&mut self, cookie: &Cookie) -> u32 {
+        let memory = &mut self.peers[cookie.owner as usize].memory;
+        let handle = memory.next_handle as usize % MAX_HANDLES;
+        memory.next_handle = memory.next_handle.wrapping_add(1);
+        if handle < memory.opened.len() {
+            let old = std::mem::replace(&mut memory.opened[handle], cookie.key());
+            memory.by_key.remove(&old);
+        } else {
+            memory.opened.push(cookie.key());
+        }
+        memory.by_key.insert(cookie.key(), handle as u32);
+        handle as u32
+    }
+}

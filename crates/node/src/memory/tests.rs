@@ -1,0 +1,435 @@
+//! Requests as they come out of slots, against a model of memory with tripwires, and against forgers.
+//!
+//! `TAUTLINE_FORGERIES=100000000 cargo test --release -p tautline-node forged` is the long run.
+
+use std::sync::Arc;
+
+use tautline_link::JobKey;
+use tautline_mem::ApertureMemory;
+use tautline_wire::memory::{ASK, Atomic, Memory as Message, Refusal, Target};
+
+use super::answers::Answer;
+use super::*;
+use crate::{Config, DeviceName, Endpoint, Job, Member};
+
+struct Rng(u64);
+
+impl Rng {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+}
+
+/// A node whose peers never come; what they would send is made up here.
+fn node() -> Endpoint {
+    let sockets: Vec<_> = (0..3).map(|_| std::net::UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
+    let members = sockets.iter().map(|s| Member { addr: s.local_addr().unwrap() }).collect();
+    let socket = sockets.into_iter().next().map(Into::into);
+    let job = Job {
+        rank: 0,
+        key: JobKey::new([1; 32]),
+        members,
+        security: None,
+        device: Some(DeviceName::Udp),
+        socket,
+    };
+    Endpoint::join(job, Config { watchdog: None, ..Config::default() }, Vec::new()).unwrap()
+}
+
+/// A peer, as far as its requests go.
+struct Peer {
+    rank: u32,
+    id: u32,
+}
+
+impl Peer {
+    fn say(&self, ep: &Endpoint, message: &Message<'_>, flags: u8, data: &[u8]) {
+        let mut slot = vec![0; message.head_len()];
+        message.write(&mut slot, flags, data.len());
+        slot.extend_from_slice(data);
+        assert!(ep.with(|i| i.obey_memory(self.rank, &slot)).unwrap(), "{message:?}");
+    }
+
+    fn open(&self, ep: &Endpoint, handle: u32, (cookie, epoch, secret): (u32, u64, [u8; 16])) {
+        self.say(ep, &Message::Open { handle, cookie, epoch, secret }, 0, &[]);
+    }
+
+    fn target(&mut self, handle: u32, at: u64) -> Target {
+        self.id = self.id.wrapping_add(1);
+        Target { handle, id: self.id, at }
+    }
+
+    /// The only answer that is owed.
+    fn answer(&self, ep: &Endpoint) -> Option<Answer> {
+        ep.with(|i| {
+            let answers = &mut i.peers[self.rank as usize].memory.answers;
+            assert!(answers.len() < 2);
+            answers.pop_front()
+        })
+        .unwrap()
+    }
+}
+
+/// One tripwire of the model.
+struct Modelled {
+    id: WireId,
+    cell: Arc<WireCell>,
+    trip: Trip,
+    armed: bool,
+    fires: u64,
+    events: u64,
+}
+
+impl Modelled {
+    /// `start..end` is accessed, all of it at once.
+    fn access(&mut self, on: Access, (start, end): (u64, u64), memory: &[u8]) {
+        let hit = self.armed && self.trip.on.0 & on.0 != 0;
+        if !hit || start >= self.trip.start + self.trip.len || end <= self.trip.start || start == end {
+            return;
+        }
+        if let Some(Condition { at, width, test }) = self.trip.condition {
+            let mut word = [0; 8];
+            word[..usize::from(width)]
+                .copy_from_slice(&memory[at as usize..at as usize + usize::from(width)]);
+            let value = u64::from_le_bytes(word);
+            let holds = match test {
+                Test::Equal(it) => value == it,
+                Test::NotEqual(it) => value != it,
+                Test::AtLeast(it) => value >= it,
+                Test::Masked(mask, it) => value & mask == it & mask,
+            };
+            if !holds {
+                return;
+            }
+        }
+        self.fires += 1;
+        self.events += 1;
+        self.armed &= !self.trip.once;
+    }
+}
+
+const LEN: u64 = 4096;
+
+fn random_trip(rng: &mut Rng) -> Trip {
+    let start = rng.below(LEN);
+    let longest = 1 << rng.below(13);
+    let len = 1 + rng.below((LEN - start).min(longest));
+    let width = [1, 2, 4, 8][rng.below(4) as usize];
+    let at = rng.below(LEN / u64::from(width)) * u64::from(width);
+    let value = rng.below(4);
+    let test = [Test::Equal(value), Test::NotEqual(value), Test::AtLeast(value), Test::Masked(3, value)]
+        [rng.below(4) as usize];
+    Trip {
+        start,
+        len,
+        on: Access(1 + rng.below(3) as u8),
+        condition: (rng.below(2) == 0).then_some(Condition { at, width, test }),
+        once: rng.below(4) == 0,
+        report: [Report::Poll, Report::Once, Report::Each][rng.below(3) as usize],
+        tag: rng.next(),
+    }
+}
+
+/// T-1, T-2, T-4, T-5: whatever is asked for and armed, memory, tripwires and events are those of the model.
+#[test]
+fn the_model_agrees() {
+    for seed in 1..=20 {
+        let ep = node();
+        let mut rng = Rng(seed);
+        let memory = Arc::new(ApertureMemory::adopt(vec![0; LEN as usize]).unwrap());
+        let aperture = ep.open_aperture(memory.clone()).unwrap().unwrap();
+        let mut model = vec![0u8; LEN as usize];
+        let mut peers: Vec<Peer> = (1..3).map(|rank| Peer { rank, id: 0 }).collect();
+        // Each peer has two cookies: for all, and for the second half.
+        for peer in &peers {
+            for (handle, start) in [(0, 0), (1, LEN / 2)] {
+                let cookie =
+                    ep.grant_cookie(aperture, (start, LEN - start), Rights::ALL, None).unwrap().unwrap();
+                peer.open(&ep, handle, cookie.key());
+            }
+        }
+        let mut wires: Vec<Modelled> = Vec::new();
+        for step in 0..4_000 {
+            match rng.below(12) {
+                0 if wires.len() < 40 => {
+                    let trip = random_trip(&mut rng);
+                    let (id, cell) = ep.arm_wire(aperture, trip).unwrap().unwrap();
+                    wires.push(Modelled { id, cell, trip, armed: true, fires: 0, events: 0 });
+                }
+                1 if !wires.is_empty() => {
+                    let wire = wires.swap_remove(rng.below(wires.len() as u64) as usize);
+                    assert!(ep.disarm_wire(wire.id).unwrap());
+                }
+                2 if !wires.is_empty() => {
+                    let at = rng.below(wires.len() as u64) as usize;
+                    assert!(ep.rearm_wire(wires[at].id).unwrap());
+                    wires[at].armed = true;
+                }
+                3 => read_events(&ep, &mut wires),
+                _ => access(&ep, &mut rng, &mut peers, (&memory, &mut model), &mut wires),
+            }
+            for wire in &wires {
+                assert_eq!(wire.cell.fires(), wire.fires, "seed {seed}, step {step}: {:?}", wire.trip);
+            }
+        }
+        let mut got = vec![0; LEN as usize];
+        memory.read(0, &mut got).unwrap();
+        assert!(got == model, "seed {seed}");
+        read_events(&ep, &mut wires);
+    }
+}
+
+/// One access of a peer's.
+fn access(
+    ep: &Endpoint,
+    rng: &mut Rng,
+    peers: &mut [Peer],
+    (memory, model): (&ApertureMemory, &mut Vec<u8>),
+    wires: &mut [Modelled],
+) {
+    let which = rng.below(2) as usize;
+    let peer = &mut peers[which];
+    let handle = rng.below(2) as u32;
+    let base = if handle == 0 { 0 } else { LEN / 2 };
+    let most = LEN - base;
+    match rng.below(4) {
+        0 | 1 => {
+            let at = rng.below(most);
+            let len = rng.below(most - at).min(1 << rng.below(12));
+            let data: Vec<u8> = (0..len).map(|_| rng.below(5) as u8).collect();
+            let mut target = peer.target(handle, at);
+            // In one go, or in parts: the model does not see the difference.
+            let mut rest = data.as_slice();
+            while rest.len() > 8 && rng.below(3) > 0 {
+                let (part, more) = rest.split_at(1 + rng.below(rest.len() as u64 - 1) as usize);
+                peer.say(ep, &Message::Part(target, more.len() as u64, &[]), 0, part);
+                (target.at, rest) = (target.at + part.len() as u64, more);
+            }
+            let last = if rest.len() == data.len() {
+                Message::Put(target, &[])
+            } else {
+                Message::Part(target, 0, &[])
+            };
+            peer.say(ep, &last, ASK, rest);
+            assert!(matches!(peer.answer(ep), Some(Answer::Done { .. })));
+            let start = (base + at) as usize;
+            // Between its parts the rest of a put is not there: conditions are looked at as each range is complete.
+            let before = model.clone();
+            model[start..start + data.len()].copy_from_slice(&data);
+            for wire in wires.iter_mut() {
+                let end = (base + at + len).min(wire.trip.start + wire.trip.len);
+                // The part that completes the range decides; with a condition elsewhere in what is still to come, the parts matter.
+                let seen = if condition_beyond(wire, end) { None } else { Some(&*model) };
+                match seen {
+                    Some(seen) => wire.access(Access::WRITE, (base + at, base + at + len), seen),
+                    None => follow(wire, &before, model, (base + at, base + at + len)),
+                }
+            }
+        }
+        2 => {
+            let at = rng.below(most / 8) * 8;
+            let (a, b) = (rng.below(4), rng.below(4));
+            let place = (base + at) as usize;
+            let old = u64::from_le_bytes(model[place..place + 8].try_into().unwrap());
+            let (atomic, new) = match rng.below(3) {
+                0 => (Atomic::Swap(a), a),
+                1 => (Atomic::Add(a), old.wrapping_add(a)),
+                _ => (Atomic::CompareSwap(a, b), if old == a { b } else { old }),
+            };
+            let target = peer.target(handle, at);
+            peer.say(ep, &Message::Atomic(target, atomic), 0, &[]);
+            assert!(matches!(peer.answer(ep), Some(Answer::Value { value, .. }) if value == old));
+            model[place..place + 8].copy_from_slice(&new.to_le_bytes());
+            let both = Access::WRITE.or(Access::READ);
+            wires.iter_mut().for_each(|wire| wire.access(both, (base + at, base + at + 8), model));
+        }
+        _ => {
+            let at = rng.below(most);
+            let len = rng.below(most - at + 1);
+            let target = peer.target(handle, at);
+            peer.say(ep, &Message::Get(target, len), 0, &[]);
+            // Answers are read when they are sent; here they are only owed.
+            let Some(Answer::Data { at: from, len: wanted, .. }) = peer.answer(ep) else {
+                panic!("no answer")
+            };
+            assert_eq!((from, wanted), (base + at, len));
+        }
+    }
+    let word = rng.below(LEN / 8) * 8;
+    let place = word as usize;
+    assert_eq!(memory.read_u64(place), Ok(u64::from_le_bytes(model[place..place + 8].try_into().unwrap())));
+}
+
+/// Whether a tripwire's condition may look at bytes that come later in the same put than those that complete its range.
+fn condition_beyond(wire: &Modelled, end: u64) -> bool {
+    wire.trip.condition.is_some_and(|condition| condition.at + u64::from(condition.width) > end)
+}
+
+/// What such a tripwire did depends on how the put was cut; it is one of the two.
+fn follow(wire: &mut Modelled, before: &[u8], after: &[u8], range: (u64, u64)) {
+    let known = (wire.fires, wire.events, wire.armed);
+    wire.access(Access::WRITE, range, after);
+    if wire.cell.fires() != wire.fires {
+        (wire.fires, wire.events, wire.armed) = known;
+        wire.access(Access::WRITE, range, before);
+    }
+    if wire.cell.fires() != wire.fires {
+        // The word was half old and half new: it lies over the cut.
+        let fired = wire.cell.fires() - known.0;
+        assert!(fired <= 1);
+        (wire.fires, wire.events) = (known.0 + fired, known.1 + fired);
+        wire.armed = known.2 && !(fired == 1 && wire.trip.once);
+    }
+}
+
+/// T-6: the events that wait are those of the fires since the last time.
+fn read_events(ep: &Endpoint, wires: &mut [Modelled]) {
+    while let Some(event) = ep.poll_memory_event().unwrap() {
+        let MemoryEvent::Tripwire { wire, tag, fires } = event else { panic!("{event:?}") };
+        let wire =
+            wires.iter_mut().find(|it| it.id == wire).expect("no event of a tripwire that is disarmed");
+        assert_eq!(tag, wire.trip.tag);
+        assert!(fires > 0 && (wire.trip.report == Report::Once || fires == 1));
+        wire.events -= fires;
+    }
+    for wire in wires {
+        let left = if wire.trip.report == Report::Poll { std::mem::take(&mut wire.events) } else { 0 };
+        assert_eq!(wire.events, 0, "{:?}, {left}", wire.trip);
+    }
+}
+
+/// forged, stale, expired, revoked, out-of-range and overreaching requests: all are refused and counted, none touches anything.
+#[test]
+fn forged_requests_touch_nothing() {
+    const DEFAULT: u64 = 200_000;
+    let count = std::env::var("TAUTLINE_FORGERIES").ok().and_then(|n| n.parse().ok()).unwrap_or(DEFAULT);
+    let ep = node();
+    let mut rng = Rng(0x5eed);
+    let memory = Arc::new(ApertureMemory::adopt(vec![0x55; 64]).unwrap());
+    let aperture = ep.open_aperture(memory.clone()).unwrap().unwrap();
+    let all =
+        Trip { start: 0, len: 64, on: Access(7), condition: None, once: false, report: Report::Once, tag: 0 };
+    let (_, cell) = ep.arm_wire(aperture, all).unwrap().unwrap();
+    let grant = |rights, life| ep.grant_cookie(aperture, (8, 32), rights, life).unwrap().unwrap();
+    let (good, reading, writing) =
+        (grant(Rights::ALL, None), grant(Rights::READ, None), grant(Rights::WRITE, None));
+    let expired = grant(Rights::ALL, Some(0));
+    let revoked = grant(Rights::ALL, None);
+    ep.progress().unwrap();
+    let mut peer = Peer { rank: 1, id: 0 };
+    for (handle, cookie) in [good, reading, writing, expired, revoked].iter().enumerate() {
+        peer.open(&ep, handle as u32, cookie.key());
+    }
+    assert!(ep.revoke_cookie(&revoked).unwrap());
+    for done in 0..count {
+        let (handle, at, len, what) = match rng.below(8) {
+            0 => (0, 33 + rng.below(u64::MAX - 40), rng.below(9), rng.below(4)),
+            1 => (0, rng.below(33), 33 + rng.below(u64::MAX / 2), 1),
+            2 => (1, rng.below(24), rng.below(8), [0, 2, 3][rng.below(3) as usize]),
+            3 => (2, rng.below(24), rng.below(8), 1 + rng.below(2)),
+            4 => (3 + rng.below(2) as u32, rng.below(24), rng.below(8), rng.below(4)),
+            // A number that stands for nothing, or for what was shown and is not so.
+            5 => (6 + rng.next() as u32 % 1000, rng.below(24), rng.below(8), rng.below(4)),
+            _ => {
+                let (mut id, mut epoch, mut secret) = good.key();
+                match rng.below(4) {
+                    0 => id = id.wrapping_add(1 + rng.below(1 << 20) as u32),
+                    1 => epoch ^= 1 << rng.below(64),
+                    2 => secret[rng.below(16) as usize] ^= 1 << rng.below(8),
+                    _ => secret.iter_mut().for_each(|byte| *byte = rng.next() as u8),
+                }
+                peer.open(&ep, 5, (id, epoch, secret));
+                (5, rng.below(24), rng.below(8), rng.below(4))
+            }
+        };
+        let target = peer.target(handle, at);
+        let data = [0xaa; 16];
+        match what {
+            0 => peer.say(&ep, &Message::Put(target, &[]), 0, &data[..(len as usize).min(16)]),
+            1 => peer.say(&ep, &Message::Get(target, len), 0, &[]),
+            2 => peer.say(&ep, &Message::Atomic(target, Atomic::Add(1)), 0, &[]),
+            _ => peer.say(&ep, &Message::Notice { target, len, value: 1 }, 0, &[]),
+        }
+        assert!(matches!(peer.answer(&ep), Some(Answer::Failed { .. })), "{handle} {at} {len} {what}");
+        if done % 64 == 0 || done + 1 == count {
+            for word in (0..64).step_by(8) {
+                assert_eq!(memory.read_u64(word), Ok(0x5555_5555_5555_5555));
+            }
+            assert_eq!((cell.fires(), ep.memory_counters().refused), (0, done + 1));
+            assert_eq!(ep.poll_memory_event().unwrap(), None);
+        }
+    }
+    // And the true one still opens.
+    let target = peer.target(0, 0);
+    peer.say(&ep, &Message::Put(target, &[]), 0, &[1]);
+    assert_eq!((cell.fires(), ep.memory_counters().puts), (1, 1));
+}
+
+/// T-6: what peers send unasked is dropped when too much of it waits, counted, and said at its place; tripwires lose nothing.
+#[test]
+fn the_event_queue_overflows_as_it_says() {
+    let ep = node();
+    let memory = Arc::new(ApertureMemory::adopt(vec![0; 64]).unwrap());
+    let aperture = ep.open_aperture(memory).unwrap().unwrap();
+    let each = Trip {
+        start: 0,
+        len: 8,
+        on: Access::WRITE,
+        condition: None,
+        once: false,
+        report: Report::Each,
+        tag: 5,
+    };
+    ep.arm_wire(aperture, each).unwrap().unwrap();
+    let cookie = ep.grant_cookie(aperture, (0, 64), Rights::ALL, None).unwrap().unwrap();
+    let mut peer = Peer { rank: 1, id: 0 };
+    peer.open(&ep, 0, cookie.key());
+    let most = crate::limits::MAX_NOTICES as u64;
+    for value in 0..most + 10 {
+        let target = peer.target(0, 0);
+        peer.say(&ep, &Message::Notice { target, len: 0, value }, 0, &[]);
+    }
+    for _ in 0..7 {
+        let target = peer.target(0, 0);
+        peer.say(&ep, &Message::Put(target, &[]), 0, &[1]);
+    }
+    let events: Vec<_> = std::iter::from_fn(|| ep.poll_memory_event().unwrap()).collect();
+    assert_eq!(events.len() as u64, most + 2);
+    assert!(matches!(events[most as usize], MemoryEvent::Lost { events: 10 }));
+    assert!(matches!(events[most as usize + 1], MemoryEvent::Tripwire { tag: 5, fires: 7, .. }));
+    assert_eq!(ep.memory_counters().events_lost, 10);
+}
+
+/// a peer that asks for more at once than it may, or numbers its requests wrongly, breaks the protocol.
+#[test]
+fn the_protocol_is_kept() {
+    let ep = node();
+    let bad = |message: &Message<'_>| {
+        let mut slot = vec![0; message.head_len()];
+        message.write(&mut slot, 0, 0);
+        !ep.with(|i| i.obey_memory(1, &slot)).unwrap()
+    };
+    assert!(bad(&Message::Flush { id: 2 }));
+    assert!(bad(&Message::Done { id: 77 }));
+    assert!(bad(&Message::Value { id: 1, value: 0 }));
+    assert!(bad(&Message::Data { id: 1, at: 0, data: &[] }));
+    assert!(bad(&Message::Failed { id: 1, why: Refusal::Forged }));
+    assert!(bad(&Message::Open { handle: 9, cookie: 0, epoch: 0, secret: [0; 16] }));
+    let ep = node();
+    let mut peer = Peer { rank: 1, id: 0 };
+    let asked = (0..10_000u32).find(|_| {
+        let target = peer.target(0, 0);
+        let message = Message::Get(target, 1);
+        let mut slot = vec![0; message.head_len()];
+        message.write(&mut slot, 0, 0);
+        !ep.with(|i| i.obey_memory(1, &slot)).unwrap()
+    });
+    assert_eq!(asked, Some(2 * crate::limits::MAX_UNANSWERED));
+}

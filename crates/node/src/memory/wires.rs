@@ -1,0 +1,423 @@
+//! Tripwires and tripsets: what the owner of memory wants to know of (T-1, T-2, T-4, T-5).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tautline_mem::ApertureMemory;
+
+use super::index::{Index, Watched};
+use super::news::MemoryEvent;
+use super::slab::{Name, Slab};
+use super::tables::ApertureId;
+use crate::interface::Interface;
+use crate::limits::{MAX_SETS, MAX_WIRES};
+
+/// A tripwire of this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct WireId(pub(crate) Name);
+
+/// A tripset of this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SetId(pub(crate) Name);
+
+/// What a tripwire watches for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Access(pub(crate) u8);
+
+impl Access {
+    /// A peer writes: a put, or a word that is changed.
+    pub const WRITE: Access = Access(1);
+    /// A peer reads: a get, or a word's former value.
+    pub const READ: Access = Access(2);
+    /// An operation that this node asked for is complete, and its local side touches the range: what was got has been placed here, or what
+    /// is here has been put.
+    pub const COMPLETE: Access = Access(4);
+
+    /// This or that.
+    pub const fn or(self, other: Access) -> Access {
+        Access(self.0 | other.0)
+    }
+}
+
+/// How a value is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Test {
+    /// It is this.
+    Equal(u64),
+    /// It is not this.
+    NotEqual(u64),
+    /// It is at least this.
+    AtLeast(u64),
+    /// Those of its bits that the first names are those of the second.
+    Masked(u64, u64),
+}
+
+/// A condition on a word of memory, looked at when everything is in place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Condition {
+    /// Where the word is; a multiple of its width.
+    pub at: u64,
+    /// Bytes of it: 1, 2, 4 or 8.
+    pub width: u8,
+    /// What it is compared with.
+    pub test: Test,
+}
+
+impl Condition {
+    /// Whether the word is in the memory, and whole.
+    fn is_sound(&self, len: u64) -> bool {
+        matches!(self.width, 1 | 2 | 4 | 8)
+            && self.at.is_multiple_of(self.width.into())
+            && self.at.checked_add(self.width.into()).is_some_and(|end| end <= len)
+    }
+
+    fn holds(&self, memory: &ApertureMemory) -> bool {
+        let mut word = [0; 8];
+        if memory.read(self.at as usize, &mut word[..usize::from(self.width)]).is_err() {
+            return false;
+        }
+        let value = u64::from_le_bytes(word);
+        match self.test {
+            Test::Equal(it) => value == it,
+            Test::NotEqual(it) => value != it,
+            Test::AtLeast(it) => value >= it,
+            Test::Masked(mask, it) => value & mask == it & mask,
+        }
+    }
+}
+
+/// How the program is told that a tripwire fired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Report {
+    /// Not at all: it looks.
+    Poll,
+    /// By an event; while one waits to be read, further fires are counted with it.
+    Once,
+    /// By an event for each fire. When the queue is full, as with [`Report::Once`].
+    Each,
+}
+
+/// What a tripwire shall do.
+#[derive(Clone, Copy, Debug)]
+pub struct Trip {
+    /// The first byte that is watched.
+    pub start: u64,
+    /// How many, at least one.
+    pub len: u64,
+    /// What for.
+    pub on: Access,
+    /// Fire only if this holds.
+    pub condition: Option<Condition>,
+    /// Disarm at the first fire.
+    pub once: bool,
+    /// How to tell.
+    pub report: Report,
+    /// What the event shall say, beside which tripwire it was.
+    pub tag: u64,
+}
+
+/// How often a tripwire fired: what the program looks at, for the price of a load (T-4).
+#[derive(Debug, Default)]
+pub struct WireCell(AtomicU64);
+
+impl WireCell {
+    /// How often it fired. Whoever sees a fire sees the bytes that caused it.
+    #[inline]
+    pub fn fires(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    #[inline]
+    fn add(&self) -> u64 {
+        // A single writer: the interface's owner.
+        let fires = self.0.load(Ordering::Relaxed) + 1;
+        self.0.store(fires, Ordering::Release);
+        fires
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Wire {
+    pub(crate) aperture: ApertureId,
+    pub(crate) trip: Trip,
+    cell: Arc<WireCell>,
+    /// Fires that the program has been told of, or is about to be.
+    pub(crate) told: u64,
+    /// Events that wait in the queue.
+    pub(crate) queued: usize,
+    /// A future waits for the next fire.
+    pub(crate) awaited: bool,
+    sets: Vec<SetId>,
+}
+
+#[derive(Debug)]
+struct Set {
+    members: Vec<WireId>,
+    /// Which of them fired since the set was last ready.
+    fired: Vec<WireId>,
+    need: usize,
+    cell: Arc<WireCell>,
+    tag: u64,
+    report: Report,
+    /// An event waits in the queue.
+    queued: bool,
+    awaited: bool,
+}
+
+/// All tripwires of a node.
+#[derive(Debug)]
+pub(crate) struct Wires {
+    pub(crate) all: Slab<Wire>,
+    /// The ranges, by place in `all`: what is looked at for every access.
+    ranges: Vec<Watched>,
+    sets: Slab<Set>,
+    hits: Vec<u32>,
+}
+
+impl Default for Wires {
+    fn default() -> Wires {
+        let (all, sets) = (Slab::new(MAX_WIRES), Slab::new(MAX_SETS));
+        Wires { all, ranges: Vec::new(), sets, hits: Vec::new() }
+    }
+}
+
+impl Wires {
+    /// The tripwires of an aperture.
+    pub(crate) fn of(&self, aperture: ApertureId) -> Vec<WireId> {
+        let mine = |name: &Name| self.all.get(*name).is_some_and(|wire| wire.aperture == aperture);
+        self.all.names().filter(mine).map(WireId).collect()
+    }
+
+    /// An event of a tripwire is read: how many fires it tells of. Nothing if the tripwire is gone.
+    pub(crate) fn read(&mut self, id: WireId, fires: u64) -> Option<u64> {
+        let wire = self.all.get_mut(id.0)?;
+        wire.queued -= 1;
+        // The last one that waits tells of all there were.
+        let fires = if wire.queued == 0 { wire.cell.fires() } else { fires };
+        Some(fires - std::mem::replace(&mut wire.told, fires))
+    }
+
+    /// An event of a tripset is read: how often it has been ready. Nothing if the set is gone.
+    pub(crate) fn read_set(&mut self, id: SetId) -> Option<u64> {
+        let set = self.sets.get_mut(id.0)?;
+        set.queued = false;
+        Some(set.cell.fires())
+    }
+
+    fn has_cause(&self, event: &MemoryEvent) -> bool {
+        match event {
+            MemoryEvent::Tripwire { wire, .. } => self.all.get(wire.0).is_some(),
+            MemoryEvent::Tripset { set, .. } => self.sets.get(set.0).is_some(),
+            _ => true,
+        }
+    }
+}
+
+impl Interface {
+    /// Arms a tripwire (T-1). None if the aperture is closed, the range or the condition's word is not in it, or there are too many.
+    pub(crate) fn arm_wire(&mut self, aperture: ApertureId, trip: Trip) -> Option<(WireId, Arc<WireCell>)> {
+        let it = self.memory.apertures.get_mut(aperture.0)?;
+        let len = it.memory.len() as u64;
+        let end = trip.start.checked_add(trip.len).filter(|end| *end <= len && trip.len > 0)?;
+        if trip.condition.is_some_and(|condition| !condition.is_sound(len)) {
+            return None;
+        }
+        let cell = Arc::new(WireCell::default());
+        let wire =
+            Wire { aperture, trip, cell: cell.clone(), told: 0, queued: 0, awaited: false, sets: Vec::new() };
+        let wires = &mut self.memory.wires;
+        let name = wires.all.insert(wire)?;
+        let at = name.index as usize;
+        if wires.ranges.len() <= at {
+            wires.ranges.resize(at + 1, Watched::default());
+        }
+        wires.ranges[at] = Watched { start: trip.start, end, on: trip.on.0 };
+        it.index.get_or_insert_with(|| Box::new(Index::new())).insert(name.index, trip.start, end);
+        it.watched |= trip.on.0;
+        Some((WireId(name), cell))
+    }
+
+    /// Disarms a tripwire: when this returns it fires no more, and no event of it is left (T-2).
+    pub(crate) fn disarm(&mut self, id: WireId) -> bool {
+        self.unhook(id);
+        let Some(wire) = self.memory.wires.all.remove(id.0) else { return false };
+        for set in wire.sets {
+            if let Some(set) = self.memory.wires.sets.get_mut(set.0) {
+                set.members.retain(|member| *member != id);
+                set.fired.retain(|member| *member != id);
+            }
+        }
+        let super::Memory { news, wires, .. } = &mut *self.memory;
+        news.abandon(wire.queued, |event| wires.has_cause(event));
+        true
+    }
+
+    /// The tripwire watches no more, but its name and what it has to tell stay.
+    fn unhook(&mut self, id: WireId) {
+        let wires = &mut self.memory.wires;
+        let Some(wire) = wires.all.get(id.0) else { return };
+        let range = std::mem::take(&mut wires.ranges[id.0.index as usize]);
+        if range.on != 0
+            && let Some(aperture) = self.memory.apertures.get_mut(wire.aperture.0)
+            && let Some(index) = &mut aperture.index
+        {
+            index.remove(id.0.index, range.start, range.end);
+        }
+    }
+
+    /// Arms a tripwire again that disarmed itself at its fire.
+    pub(crate) fn rearm(&mut self, id: WireId) -> bool {
+        let wires = &mut self.memory.wires;
+        let Some(wire) = wires.all.get(id.0) else { return false };
+        let range = &mut wires.ranges[id.0.index as usize];
+        if range.on == 0
+            && let Some(aperture) = self.memory.apertures.get_mut(wire.aperture.0)
+            && let Some(index) = &mut aperture.index
+        {
+            let Trip { start, len, on, .. } = wire.trip;
+            *range = Watched { start, end: start + len, on: on.0 };
+            index.insert(id.0.index, start, start + len);
+        }
+        true
+    }
+
+    /// Groups tripwires: the set is ready when `need` of them have fired.
+    pub(crate) fn make_set(
+        &mut self,
+        members: Vec<WireId>,
+        need: usize,
+        report: Report,
+        tag: u64,
+    ) -> Option<(SetId, Arc<WireCell>)> {
+        let wires = &mut self.memory.wires;
+        if need == 0 || need > members.len() || members.iter().any(|it| wires.all.get(it.0).is_none()) {
+            return None;
+        }
+        let cell = Arc::new(WireCell::default());
+        let fired = Vec::with_capacity(members.len());
+        let set =
+            Set { members, fired, need, cell: cell.clone(), tag, report, queued: false, awaited: false };
+        let id = SetId(wires.sets.insert(set)?);
+        for at in 0..wires.sets.get(id.0)?.members.len() {
+            let member = wires.sets.get(id.0)?.members[at];
+            wires.all.get_mut(member.0)?.sets.push(id);
+        }
+        Some((id, cell))
+    }
+
+    /// Dissolves a set; its tripwires stay.
+    pub(crate) fn dissolve(&mut self, id: SetId) -> bool {
+        let Some(set) = self.memory.wires.sets.remove(id.0) else { return false };
+        for member in set.members {
+            if let Some(wire) = self.memory.wires.all.get_mut(member.0) {
+                wire.sets.retain(|it| *it != id);
+            }
+        }
+        let super::Memory { news, wires, .. } = &mut *self.memory;
+        news.abandon(usize::from(set.queued), |event| wires.has_cause(event));
+        true
+    }
+
+    /// A future waits for the next fire.
+    pub(crate) fn await_wire(&mut self, id: WireId) {
+        if let Some(wire) = self.memory.wires.all.get_mut(id.0) {
+            wire.awaited = true;
+        }
+    }
+
+    /// A peer is gone: whoever waits for a fire looks whether that can still come.
+    pub(crate) fn wake_wires(&mut self) {
+        let super::Memory { news, wires, .. } = &mut *self.memory;
+        let names: Vec<Name> = wires.all.names().collect();
+        for name in names {
+            if wires.all.get_mut(name).is_some_and(|wire| std::mem::take(&mut wire.awaited)) {
+                news.wake(super::Woken::Wire(WireId(name)));
+            }
+        }
+    }
+
+    /// A future waits for the set to be ready.
+    pub(crate) fn await_set(&mut self, id: SetId) {
+        if let Some(set) = self.memory.wires.sets.get_mut(id.0) {
+            set.awaited = true;
+        }
+    }
+
+    /// Bytes `start..end` of an aperture were written or read, the last of an access that goes on to `whole`. Fires what watches them: a
+    /// tripwire whose range the access goes on in waits for the rest (T-5).
+    #[inline]
+    pub(crate) fn trip(&mut self, aperture: ApertureId, on: Access, (start, end): (u64, u64), whole: u64) {
+        let Some(it) = self.memory.apertures.get(aperture.0) else { return };
+        if it.watched & on.0 == 0 || start == end {
+            return;
+        }
+        let Some(index) = &it.index else { return };
+        let wires = &mut self.memory.wires;
+        wires.hits.clear();
+        let (ranges, hits) = (&wires.ranges, &mut wires.hits);
+        index.touched(start, end, on.0, ranges, |wire| {
+            if end >= ranges[wire as usize].end.min(whole) {
+                hits.push(wire);
+            }
+        });
+        if !wires.hits.is_empty() {
+            self.fire_hits();
+        }
+    }
+
+    fn fire_hits(&mut self) {
+        let mut hits = std::mem::take(&mut self.memory.wires.hits);
+        // In order of names, so that the same traffic gives the same events.
+        hits.sort_unstable();
+        for index in &hits {
+            let Some((name, wire)) = self.memory.wires.all.at(*index) else { continue };
+            let holds = wire.trip.condition.is_none_or(|condition| {
+                self.memory.apertures.get(wire.aperture.0).is_some_and(|it| condition.holds(&it.memory))
+            });
+            if holds {
+                self.fire(WireId(name));
+            }
+        }
+        self.memory.wires.hits = hits;
+    }
+
+    fn fire(&mut self, id: WireId) {
+        let Some(wire) = self.memory.wires.all.get_mut(id.0) else { return };
+        self.memory.counters.fires += 1;
+        let fires = wire.cell.add();
+        let (once, in_sets) = (wire.trip.once, !wire.sets.is_empty());
+        if std::mem::take(&mut wire.awaited) {
+            self.memory.news.wake(super::Woken::Wire(id));
+        }
+        self.memory.news.wire_fired(id, wire, fires);
+        if once {
+            self.unhook(id);
+        }
+        if in_sets {
+            self.fire_sets(id);
+        }
+    }
+
+    #[cold]
+    fn fire_sets(&mut self, id: WireId) {
+        let Some(wire) = self.memory.wires.all.get(id.0) else { return };
+        for at in 0..wire.sets.len() {
+            let set_id = self.memory.wires.all.get(id.0).expect("it fired just now").sets[at];
+            let Some(set) = self.memory.wires.sets.get_mut(set_id.0) else { continue };
+            if !set.fired.contains(&id) {
+                set.fired.push(id);
+            }
+            if set.fired.len() >= set.need {
+                set.fired.clear();
+                let fires = set.cell.add();
+                if std::mem::take(&mut set.awaited) {
+                    self.memory.news.wake(super::Woken::Set(set_id));
+                }
+                if set.report != Report::Poll && !std::mem::replace(&mut set.queued, true) {
+                    let tag = set.tag;
+                    self.memory.news.push(MemoryEvent::Tripset { set: set_id, tag, times: fires });
+                }
+            }
+        }
+    }
+}

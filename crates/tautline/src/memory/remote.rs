@@ -1,0 +1,273 @@
+//! Another node's memory, through a cookie.
+
+use std::cell::Cell;
+use std::ops::RangeBounds;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use tautline_node::ApertureMemory;
+use tautline_node::memory::{Atomic, Local, Operation, Progress, Ticket};
+
+use super::aperture::span;
+use super::{Aperture, Completion, Cookie, Fetch};
+use crate::core::Core;
+use crate::endpoint::{blocking, retry};
+use crate::{Endpoint, Error, Rank, Result, SendError};
+
+/// Part of another node's memory. Operations of one pair of nodes take effect in the order in which they were asked for; a get reads when its turn has
+/// come, and a long one while later puts already take effect, unless there is a [`Remote::fence`] between.
+///
+/// Offsets count from the start of what the cookie opens.
+#[derive(Clone, Debug)]
+pub struct Remote {
+    core: Rc<Core>,
+    cookie: Cookie,
+    /// By which number the owner knew the cookie last time.
+    hint: Cell<u32>,
+}
+
+/// Bytes on their way, given up if nobody goes on with them.
+struct Putting<'a> {
+    remote: &'a Remote,
+    progress: Progress,
+    ticket: Option<Ticket>,
+    told: bool,
+    over: bool,
+}
+
+impl<'a> Putting<'a> {
+    fn new(remote: &'a Remote, told: bool) -> Putting<'a> {
+        let progress = Progress::with_hint(remote.hint.get());
+        Putting { remote, progress, ticket: None, told, over: false }
+    }
+
+    /// Puts what there is room for; would block unless that is all.
+    fn go_on(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
+        let (node, cookie) = (&self.remote.core.node, &self.remote.cookie);
+        let all = if self.told {
+            node.try_put_told((cookie, at), bytes, &mut self.progress, &mut self.ticket)?
+        } else {
+            node.try_put((cookie, at), bytes, &mut self.progress)?
+        };
+        if !all {
+            return Err(SendError::WouldBlock.into());
+        }
+        self.over = true;
+        self.remote.hint.set(self.progress.hint);
+        Ok(())
+    }
+
+    fn completion(mut self) -> Result<Completion> {
+        let ticket = self.ticket.take().ok_or(Error::Stale)?;
+        Ok(Completion::new(self.remote.core.clone(), ticket))
+    }
+}
+
+impl Drop for Putting<'_> {
+    fn drop(&mut self) {
+        if !self.over {
+            let _ = self.remote.core.node.abandon_put(self.remote.owner(), &self.progress);
+        }
+        if let Some(ticket) = self.ticket {
+            let _ = self.remote.core.node.let_go(ticket);
+        }
+    }
+}
+
+impl Remote {
+    pub(crate) fn new(core: Rc<Core>, cookie: Cookie) -> Remote {
+        Remote { core, cookie, hint: Cell::new(0) }
+    }
+
+    /// The cookie.
+    pub fn cookie(&self) -> &Cookie {
+        &self.cookie
+    }
+
+    /// Whose memory it is.
+    pub fn owner(&self) -> Rank {
+        self.cookie.owner()
+    }
+
+    /// Puts bytes; waits for the connection and for room if it must, and for nothing else: nobody is told when they are in place, but an event
+    /// ([`super::MemoryEvent::Refused`]) if they are refused. [`Remote::flush`] tells of all at once.
+    #[inline]
+    pub fn put(&self, at: u64, bytes: &[u8]) -> Result<()> {
+        let mut putting = Putting::new(self, false);
+        match putting.go_on(at, bytes) {
+            Err(error) if error.is_would_block() => {
+                blocking(&self.core, self.owner(), || putting.go_on(at, bytes))
+            }
+            result => result,
+        }
+    }
+
+    /// As [`Remote::put`], with `len` bytes that `fill` writes straight to where they are sent from: it is called for one part after the other, with the offset within
+    /// the put and the room to fill, and now and then again for a part that found no room.
+    pub fn fill(&self, at: u64, len: usize, mut fill: impl FnMut(usize, &mut [u8])) -> Result<()> {
+        let mut putting = Putting::new(self, false);
+        blocking(&self.core, self.owner(), || {
+            let node = &self.core.node;
+            if !node.try_put_filled((&self.cookie, at), len, &mut putting.progress, &mut fill)? {
+                return Err(SendError::WouldBlock.into());
+            }
+            putting.over = true;
+            self.hint.set(putting.progress.hint);
+            Ok(())
+        })
+    }
+
+    /// As [`Remote::put`], in handlers: others go on while there is no room. Dropped half-way, part of the bytes may be in place, but no tripwire is told.
+    pub async fn put_async(&self, at: u64, bytes: &[u8]) -> Result<()> {
+        let mut putting = Putting::new(self, false);
+        retry(&self.core, || putting.go_on(at, bytes)).await
+    }
+
+    /// Puts bytes of up to one frame if that is possible at once; [`SendError::WouldBlock`], and nothing done, if it is not.
+    pub fn try_put(&self, at: u64, bytes: &[u8]) -> Result<()> {
+        if bytes.len() > self.core.node.short_limit(self.owner()) {
+            return Err(SendError::TooLongForHandler(self.core.node.short_limit(self.owner())).into());
+        }
+        Putting::new(self, false).go_on(at, bytes)
+    }
+
+    /// As [`Remote::put`]; the completion tells when the bytes are in place.
+    pub fn put_told(&self, at: u64, bytes: &[u8]) -> Result<Completion> {
+        let mut putting = Putting::new(self, true);
+        blocking(&self.core, self.owner(), || putting.go_on(at, bytes))?;
+        putting.completion()
+    }
+
+    /// Scatters: each piece to its place, in order. One completion for all.
+    pub fn put_list(&self, pieces: &[(u64, &[u8])]) -> Result<Completion> {
+        let Some((last, first)) = pieces.split_last() else { return self.flush() };
+        for (at, bytes) in first {
+            self.put(*at, bytes)?;
+        }
+        self.put_told(last.0, last.1)
+    }
+
+    /// Gathers: pieces one behind the other, from `at` on. One completion for all.
+    pub fn put_pieces(&self, at: u64, pieces: &[&[u8]]) -> Result<Completion> {
+        let mut list = Vec::with_capacity(pieces.len());
+        let mut place = at;
+        for piece in pieces {
+            list.push((place, *piece));
+            place += piece.len() as u64;
+        }
+        self.put_list(&list)
+    }
+
+    /// Puts bytes and then tells the owner's event queue so ([`super::MemoryEvent::Notice`]): for owners that have no tripwire there.
+    pub fn put_notice(&self, at: u64, bytes: &[u8], value: u64) -> Result<Completion> {
+        self.put(at, bytes)?;
+        self.submit(at, &Operation::Notice { len: bytes.len() as u64, value }, None)
+    }
+
+    /// Puts bytes of an aperture of this node's own, without waiting: they are read as there is room, and must stay as they are until it is complete.
+    pub fn put_from(&self, at: u64, from: &Aperture, range: impl RangeBounds<u64>) -> Result<Completion> {
+        self.submit(at, &Operation::Put(local(from, &range)?), None)
+    }
+
+    /// Gets bytes straight into an aperture of this node's own.
+    pub fn get_into(&self, at: u64, into: &Aperture, range: impl RangeBounds<u64>) -> Result<Completion> {
+        self.submit(at, &Operation::Get(local(into, &range)?), None)
+    }
+
+    /// Gets bytes.
+    pub fn get(&self, at: u64, len: usize) -> Result<Fetch> {
+        let memory = Arc::new(ApertureMemory::adopt(vec![0; len]).map_err(|_| Error::OutOfRange)?);
+        let local = Local { memory: memory.clone(), aperture: None, at: 0, len: len as u64 };
+        Ok(Fetch::new(self.submit(at, &Operation::Get(local), None)?, memory))
+    }
+
+    /// Puts `new` into an aligned word of eight bytes if it holds `expected`; the completion's value is what it held.
+    pub fn compare_swap(&self, at: u64, expected: u64, new: u64) -> Result<Completion> {
+        self.submit(at, &Operation::Atomic(Atomic::CompareSwap(expected, new)), None)
+    }
+
+    /// Adds to an aligned word of eight bytes, wrapping around; the completion's value is what it held.
+    pub fn fetch_add(&self, at: u64, value: u64) -> Result<Completion> {
+        self.submit(at, &Operation::Atomic(Atomic::Add(value)), None)
+    }
+
+    /// Puts a value into an aligned word of eight bytes; the completion's value is what it held.
+    pub fn swap(&self, at: u64, value: u64) -> Result<Completion> {
+        self.submit(at, &Operation::Atomic(Atomic::Swap(value)), None)
+    }
+
+    /// Complete when everything that was asked of this node before is in place.
+    pub fn flush(&self) -> Result<Completion> {
+        self.submit(0, &Operation::Flush, None)
+    }
+
+    /// What is asked of this node later is not begun before all that was asked before is complete, gets included.
+    pub fn fence(&self) -> Result<Completion> {
+        self.submit(0, &Operation::Fence, None)
+    }
+
+    /// What is asked for through this is not begun before `first`, on whatever node's memory, is complete; if that fails, it is not tried.
+    pub fn after<'a>(&'a self, first: &Completion) -> After<'a> {
+        After { remote: self, first: first.ticket() }
+    }
+
+    fn submit(&self, at: u64, operation: &Operation, after: Option<Ticket>) -> Result<Completion> {
+        let ticket = blocking(&self.core, self.owner(), || {
+            Ok(self.core.node.submit((&self.cookie, at), operation.clone(), None, after)?)
+        })?;
+        Ok(Completion::new(self.core.clone(), ticket))
+    }
+}
+
+fn local(aperture: &Aperture, range: &impl RangeBounds<u64>) -> Result<Local> {
+    let (at, len) = span(range, aperture.len())?;
+    Ok(Local { memory: aperture.memory().clone(), aperture: Some(aperture.id()), at, len })
+}
+
+/// A link of a chain: see [`Remote::after`].
+#[derive(Clone, Copy, Debug)]
+pub struct After<'a> {
+    remote: &'a Remote,
+    first: Option<Ticket>,
+}
+
+impl After<'_> {
+    /// As [`Remote::put_from`].
+    pub fn put_from(&self, at: u64, from: &Aperture, range: impl RangeBounds<u64>) -> Result<Completion> {
+        self.remote.submit(at, &Operation::Put(local(from, &range)?), self.first)
+    }
+
+    /// As [`Remote::get_into`].
+    pub fn get_into(&self, at: u64, into: &Aperture, range: impl RangeBounds<u64>) -> Result<Completion> {
+        self.remote.submit(at, &Operation::Get(local(into, &range)?), self.first)
+    }
+
+    /// As [`Remote::fetch_add`].
+    pub fn fetch_add(&self, at: u64, value: u64) -> Result<Completion> {
+        self.remote.submit(at, &Operation::Atomic(Atomic::Add(value)), self.first)
+    }
+
+    /// As [`Remote::compare_swap`].
+    pub fn compare_swap(&self, at: u64, expected: u64, new: u64) -> Result<Completion> {
+        self.remote.submit(at, &Operation::Atomic(Atomic::CompareSwap(expected, new)), self.first)
+    }
+
+    /// A notice to the owner's event queue.
+    pub fn notice(&self, at: u64, len: u64, value: u64) -> Result<Completion> {
+        self.remote.submit(at, &Operation::Notice { len, value }, self.first)
+    }
+}
+
+impl Endpoint {
+    /// Sends up to [`super::MAX_ASIDE`] bytes to a peer's event queue ([`super::MemoryEvent::Aside`]), beside all handlers: for set-up, tear-down and
+    /// exceptional conditions.
+    pub fn send_aside(&self, peer: Rank, bytes: &[u8]) -> Result<()> {
+        let aside = super::Aside::new(bytes).ok_or(Error::OutOfRange)?;
+        blocking(&self.core, peer, || Ok(self.core.node.send_aside(peer, &aside)?))
+    }
+
+    /// What was counted of memory.
+    pub fn memory_counters(&self) -> super::MemoryCounters {
+        self.core.node.memory_counters()
+    }
+}

@@ -1,0 +1,267 @@
+//! Tripwires and tripsets.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use tautline_node::memory::{Trip, WireCell, Woken};
+
+use super::completion::wait_for;
+use super::{Access, Aperture, Condition, Report, SetId, Test, WireId};
+use crate::core::Core;
+use crate::{Endpoint, Error, Result};
+
+/// A tripwire that is being described; [`Tripping::arm`] arms it. By default it watches for writes, fires every time, and is polled.
+#[derive(Debug)]
+#[must_use = "a tripwire watches nothing until it is armed"]
+pub struct Tripping<'a> {
+    aperture: &'a Aperture,
+    span: Result<(u64, u64)>,
+    trip: Trip,
+}
+
+impl<'a> Tripping<'a> {
+    pub(crate) fn new(aperture: &'a Aperture, span: Result<(u64, u64)>) -> Tripping<'a> {
+        let trip = Trip {
+            start: 0,
+            len: 0,
+            on: Access::WRITE,
+            condition: None,
+            once: false,
+            report: Report::Poll,
+            tag: 0,
+        };
+        Tripping { aperture, span, trip }
+    }
+
+    /// Watches for these accesses.
+    pub fn on(mut self, access: Access) -> Tripping<'a> {
+        self.trip.on = access;
+        self
+    }
+
+    /// Fires only if the word of eight bytes at the start of the range passes, once the bytes are in place.
+    pub fn when(mut self, test: Test) -> Tripping<'a> {
+        let at = self.span.as_ref().map_or(0, |(start, _)| *start);
+        self.trip.condition = Some(Condition { at, width: 8, test });
+        self
+    }
+
+    /// Fires only if this holds, once the bytes are in place.
+    pub fn condition(mut self, condition: Condition) -> Tripping<'a> {
+        self.trip.condition = Some(condition);
+        self
+    }
+
+    /// Disarms itself at the first fire; [`Tripwire::rearm`] arms it again.
+    pub fn once(mut self) -> Tripping<'a> {
+        self.trip.once = true;
+        self
+    }
+
+    /// Tells of fires by events with this tag; while one waits to be read, further fires are counted with it.
+    pub fn event(mut self, tag: u64) -> Tripping<'a> {
+        (self.trip.report, self.trip.tag) = (Report::Once, tag);
+        self
+    }
+
+    /// Tells of every fire by an event with this tag, as long as the queue is not full.
+    pub fn each_event(mut self, tag: u64) -> Tripping<'a> {
+        (self.trip.report, self.trip.tag) = (Report::Each, tag);
+        self
+    }
+
+    /// Arms it: from now on it fires.
+    pub fn arm(self) -> Result<Tripwire> {
+        let (start, len) = self.span?;
+        let trip = Trip { start, len, ..self.trip };
+        let core = self.aperture.core().clone();
+        let (id, cell) = core.node.arm_wire(self.aperture.id(), trip)?.ok_or(Error::OutOfRange)?;
+        Ok(Tripwire { core, id, cell, seen: 0 })
+    }
+}
+
+/// An armed tripwire: it counts its fires, and testing it costs a load. Dropping it disarms it: when that returns, nothing of it comes any more (T-2).
+#[derive(Debug)]
+pub struct Tripwire {
+    core: Rc<Core>,
+    id: WireId,
+    cell: Arc<WireCell>,
+    seen: u64,
+}
+
+impl Tripwire {
+    /// Which tripwire events mean.
+    pub fn id(&self) -> WireId {
+        self.id
+    }
+
+    /// How often it has fired since it was armed.
+    #[inline]
+    pub fn fires(&self) -> u64 {
+        self.cell.fires()
+    }
+
+    /// How often it has fired since this was last asked, or waited for.
+    #[inline]
+    pub fn take(&mut self) -> u64 {
+        let fires = self.cell.fires();
+        fires - std::mem::replace(&mut self.seen, fires)
+    }
+
+    /// Extracts and waits until it fires; returns how often it has. Not in handlers: there, [`Tripwire::fired`].
+    pub fn wait(&mut self) -> Result<u64> {
+        wait_cell(&self.core, &self.cell, self.seen, None)?;
+        Ok(self.take())
+    }
+
+    /// As [`Tripwire::wait`], for a while; zero if nothing happened.
+    pub fn wait_for(&mut self, timeout: Duration) -> Result<u64> {
+        wait_cell(&self.core, &self.cell, self.seen, Some(timeout))?;
+        Ok(self.take())
+    }
+
+    /// Whoever polls is woken at the next fire, and when a peer goes.
+    pub(crate) fn register(&self, context: &std::task::Context<'_>) -> Result<()> {
+        self.core.node.await_wire(self.id)?;
+        wait_for(&self.core, Woken::Wire(self.id), context);
+        Ok(())
+    }
+
+    /// Waits until it fires; returns how often it has.
+    pub async fn fired(&mut self) -> Result<u64> {
+        poll_fn(|context| {
+            if self.cell.fires() == self.seen {
+                if let Err(error) = self.core.node.await_wire(self.id) {
+                    return Poll::Ready(Err(Error::from(error)));
+                }
+                // It may have fired just before.
+                if self.cell.fires() == self.seen {
+                    wait_for(&self.core, Woken::Wire(self.id), context);
+                    return Poll::Pending;
+                }
+            }
+            Poll::Ready(Ok(()))
+        })
+        .await?;
+        Ok(self.take())
+    }
+
+    /// Arms it again if it was to fire once and did.
+    pub fn rearm(&self) -> Result<()> {
+        self.core.node.rearm_wire(self.id)?;
+        Ok(())
+    }
+
+    /// Disarms it, as dropping it does.
+    pub fn disarm(self) {}
+}
+
+impl Drop for Tripwire {
+    fn drop(&mut self) {
+        self.core.memory_waits.borrow_mut().remove(&Woken::Wire(self.id));
+        let _ = self.core.node.disarm_wire(self.id);
+    }
+}
+
+/// Extracts and waits until a cell has counted beyond `seen`, or the time is over.
+fn wait_cell(core: &Rc<Core>, cell: &WireCell, seen: u64, timeout: Option<Duration>) -> Result<()> {
+    wait_on(core, timeout, || cell.fires() > seen, || false)
+}
+
+/// Extracts and waits until `done` says so, or the time is over. It is asked often, under the node's lock, and so may only look at memory. `over` is
+/// asked whenever something else happened.
+pub(crate) fn wait_on(
+    core: &Rc<Core>,
+    timeout: Option<Duration>,
+    done: impl Fn() -> bool,
+    over: impl Fn() -> bool,
+) -> Result<()> {
+    if core.extracting.get() {
+        return Err(Error::Reentrant);
+    }
+    core.check_open()?;
+    let endpoint = Endpoint::inner(core.clone());
+    let retry = core.may_retry();
+    let until = timeout.map(|timeout| core.node.now().saturating_add(timeout.as_nanos() as u64));
+    loop {
+        let left = until.map(|at| Duration::from_nanos(at.saturating_sub(core.node.now())));
+        let more = core.node.wait_until(left, |i| {
+            i.glance();
+            done() || i.has_ready() || core.has_work() || retry.is_some_and(|since| i.activity() != since)
+        })?;
+        if done() || !more {
+            return Ok(());
+        }
+        endpoint.extract(usize::MAX)?;
+        if done() || over() {
+            return Ok(());
+        }
+    }
+}
+
+/// Several tripwires, of which any, or so many, are waited for. Each counts once until the set is ready; then all begin anew.
+#[derive(Debug)]
+pub struct Tripset {
+    core: Rc<Core>,
+    id: SetId,
+    cell: Arc<WireCell>,
+    seen: u64,
+}
+
+impl Endpoint {
+    /// Groups tripwires: ready when `need` of them have fired. With a tag, that is an event, too.
+    pub fn tripset(&self, wires: &[&Tripwire], need: usize, tag: Option<u64>) -> Result<Tripset> {
+        let members = wires.iter().map(|wire| wire.id).collect();
+        let report = if tag.is_some() { Report::Once } else { Report::Poll };
+        let made = self.core.node.make_set(members, need, report, tag.unwrap_or(0))?;
+        let (id, cell) = made.ok_or(Error::OutOfRange)?;
+        Ok(Tripset { core: self.core.clone(), id, cell, seen: 0 })
+    }
+}
+
+impl Tripset {
+    /// Which set events mean.
+    pub fn id(&self) -> SetId {
+        self.id
+    }
+
+    /// How often it has been ready since this was last asked, or waited for.
+    pub fn take(&mut self) -> u64 {
+        let times = self.cell.fires();
+        times - std::mem::replace(&mut self.seen, times)
+    }
+
+    /// Extracts and waits until it is ready. Not in handlers: there, [`Tripset::ready`].
+    pub fn wait(&mut self) -> Result<u64> {
+        wait_cell(&self.core, &self.cell, self.seen, None)?;
+        Ok(self.take())
+    }
+
+    /// Waits until it is ready.
+    pub async fn ready(&mut self) -> Result<u64> {
+        poll_fn(|context| {
+            if self.cell.fires() == self.seen {
+                if let Err(error) = self.core.node.await_set(self.id) {
+                    return Poll::Ready(Err(Error::from(error)));
+                }
+                if self.cell.fires() == self.seen {
+                    wait_for(&self.core, Woken::Set(self.id), context);
+                    return Poll::Pending;
+                }
+            }
+            Poll::Ready(Ok(()))
+        })
+        .await?;
+        Ok(self.take())
+    }
+}
+
+impl Drop for Tripset {
+    fn drop(&mut self) {
+        self.core.memory_waits.borrow_mut().remove(&Woken::Set(self.id));
+        let _ = self.core.node.dissolve_set(self.id);
+    }
+}

@@ -1,0 +1,294 @@
+//! The side that calls.
+
+use std::future::Future;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::timer::Timer;
+use super::{CANCEL, FAILED, GOOD, PANICKED, REQUEST_HEAD, Rpc, State};
+use crate::core::Core;
+use crate::endpoint::Name;
+use crate::memory::wait_on;
+use crate::{Down, Endpoint, Error, PeerState, Rank, Result};
+
+/// Why a call has no answer.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum CallError {
+    /// The service returned an error: its text, or, of a typed service, what it serialises to.
+    Failed(Vec<u8>),
+    /// The service panicked.
+    Panicked(String),
+    /// One side could not read what the other sent.
+    Unreadable,
+    /// The deadline passed. The service may run nevertheless.
+    Late,
+    /// The peer is gone. The service may have run.
+    PeerGone(Rank, Down),
+    /// The call could not be sent, or waited for.
+    Not(Error),
+}
+
+impl std::fmt::Display for CallError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            CallError::Failed(why) => write!(f, "the service failed: {}", String::from_utf8_lossy(why)),
+            CallError::Panicked(why) => write!(f, "the service panicked: {why}"),
+            CallError::Unreadable => {
+                f.write_str("request and service, or answer and caller, do not agree on types")
+            }
+            CallError::Late => f.write_str("no answer came before the deadline"),
+            CallError::PeerGone(rank, why) => write!(f, "rank {rank} is gone: {why}"),
+            CallError::Not(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for CallError {}
+
+impl CallError {
+    /// The error of a typed service, if that is what it is.
+    pub fn service<E: DeserializeOwned>(&self) -> Option<E> {
+        match self {
+            CallError::Failed(bytes) => postcard::from_bytes(bytes).ok(),
+            _ => None,
+        }
+    }
+}
+
+impl From<CallError> for Error {
+    fn from(error: CallError) -> Error {
+        match error {
+            CallError::PeerGone(rank, why) => Error::PeerGone(rank, why),
+            CallError::Not(error) => error,
+            other => Error::other(other),
+        }
+    }
+}
+
+impl Rpc {
+    /// Calls a raw service: a request of bytes. Those that are served by [`Rpc::serve_raw`] take what fits one frame.
+    #[inline]
+    pub fn call_raw(&self, ep: &Endpoint, peer: Rank, service: impl Name, request: &[u8]) -> Result<Call> {
+        self.call_within(ep, peer, service, request, None)
+    }
+
+    /// As [`Rpc::call_raw`]; after `limit` it is an error, and the service is called off.
+    #[allow(clippy::needless_pass_by_value)]
+    pub fn call_within(
+        &self,
+        ep: &Endpoint,
+        peer: Rank,
+        service: impl Name,
+        request: &[u8],
+        limit: Option<Duration>,
+    ) -> Result<Call> {
+        let service = service.key(ep)?;
+        let id = self.0.calls.borrow_mut().begin(peer);
+        let call = Call {
+            state: self.0.clone(),
+            core: ep.core.clone(),
+            peer,
+            id,
+            until: limit.map(|limit| Instant::now() + limit),
+            over: false,
+        };
+        let left = limit.map_or(u64::MAX, |limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX));
+        const SMALL: usize = 256;
+        if request.len() <= SMALL {
+            let mut frame = [0; REQUEST_HEAD + SMALL];
+            frame[..8].copy_from_slice(&id.to_le_bytes());
+            frame[8..16].copy_from_slice(&left.to_le_bytes());
+            frame[REQUEST_HEAD..REQUEST_HEAD + request.len()].copy_from_slice(request);
+            ep.send(peer, service, &frame[..REQUEST_HEAD + request.len()])?;
+        } else {
+            let mut frame = Vec::with_capacity(REQUEST_HEAD + request.len());
+            frame.extend_from_slice(&id.to_le_bytes());
+            frame.extend_from_slice(&left.to_le_bytes());
+            frame.extend_from_slice(request);
+            ep.send(peer, service, &frame)?;
+        }
+        Ok(call)
+    }
+
+    /// Calls a typed service.
+    pub fn call<Q: Serialize + ?Sized, A: DeserializeOwned>(
+        &self,
+        ep: &Endpoint,
+        peer: Rank,
+        service: impl Name,
+        request: &Q,
+    ) -> Result<TypedCall<A>> {
+        self.call_typed(ep, peer, service, request, None)
+    }
+
+    /// As [`Rpc::call`], with a deadline.
+    pub fn call_typed<Q: Serialize + ?Sized, A: DeserializeOwned>(
+        &self,
+        ep: &Endpoint,
+        peer: Rank,
+        service: impl Name,
+        request: &Q,
+        limit: Option<Duration>,
+    ) -> Result<TypedCall<A>> {
+        let request = postcard::to_allocvec(request).map_err(Error::other)?;
+        Ok(TypedCall { call: self.call_within(ep, peer, service, &request, limit)?, answer: PhantomData })
+    }
+}
+
+/// A call under way: a future, or [`Call::wait`] for it. Dropped, it is called off: a service that has not ended is dropped where it waits.
+#[must_use = "a call that is dropped is called off"]
+pub struct Call {
+    state: Rc<State>,
+    core: Rc<Core>,
+    peer: Rank,
+    id: u64,
+    until: Option<Instant>,
+    over: bool,
+}
+
+impl std::fmt::Debug for Call {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Call").field("peer", &self.peer).field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl Call {
+    /// The answer, if it has come, shown to `look`.
+    #[inline]
+    fn look<T>(&mut self, look: impl FnOnce(&[u8]) -> T) -> Option<std::result::Result<T, CallError>> {
+        let mut calls = self.state.calls.borrow_mut();
+        let entry = calls.get(self.id)?;
+        let result = match entry.ended? {
+            GOOD => Ok(look(&entry.bytes)),
+            FAILED => Err(CallError::Failed(entry.bytes.clone())),
+            PANICKED => Err(CallError::Panicked(String::from_utf8_lossy(&entry.bytes).into_owned())),
+            _ => Err(CallError::Unreadable),
+        };
+        calls.end(self.id);
+        self.over = true;
+        Some(result)
+    }
+
+    /// Why no answer can come any more, if so.
+    fn hopeless(&self) -> Option<CallError> {
+        if self.until.is_some_and(|until| Instant::now() >= until) {
+            return Some(CallError::Late);
+        }
+        match self.core.node.peer_state(self.peer) {
+            Some(PeerState::Down(why)) => Some(CallError::PeerGone(self.peer, why)),
+            _ => None,
+        }
+    }
+
+    /// Extracts and waits for the answer, and shows it where it is. Not in handlers: there, `await` the call.
+    pub fn wait_with<T>(mut self, look: impl FnOnce(&[u8]) -> T) -> std::result::Result<T, CallError> {
+        if self.core.extracting.get() {
+            return Err(CallError::Not(Error::Reentrant));
+        }
+        let ep = Endpoint::inner(self.core.clone());
+        let mut tries = 0u32;
+        loop {
+            ep.extract(usize::MAX).map_err(CallError::Not)?;
+            if self.state.calls.borrow_mut().get(self.id).is_some_and(|entry| entry.ended.is_some()) {
+                return self.look(look).expect("it has ended");
+            }
+            // The first looks are quick: most answers come soon.
+            tries += 1;
+            if tries > 1 {
+                if let Some(why) = self.hopeless() {
+                    return Err(why);
+                }
+                let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
+                let ended = || {
+                    let mut calls = self.state.calls.borrow_mut();
+                    calls.get(self.id).is_none_or(|entry| entry.ended.is_some())
+                };
+                wait_on(&self.core, left, ended, || self.hopeless().is_some()).map_err(CallError::Not)?;
+            }
+        }
+    }
+
+    /// Extracts and waits for the answer. Not in handlers: there, `await` the call.
+    pub fn wait(self) -> std::result::Result<Vec<u8>, CallError> {
+        self.wait_with(<[u8]>::to_vec)
+    }
+
+    fn poll_answer<T>(
+        &mut self,
+        context: &Context<'_>,
+        look: impl FnOnce(&[u8]) -> T,
+    ) -> Poll<std::result::Result<T, CallError>> {
+        if let Some(result) = self.look(look) {
+            return Poll::Ready(result);
+        }
+        if let Some(why) = self.hopeless() {
+            return Poll::Ready(Err(why));
+        }
+        if let Some(entry) = self.state.calls.borrow_mut().get(self.id) {
+            entry.waker = Some(context.waker().clone());
+        }
+        if let Some(until) = self.until {
+            self.state.timer.borrow_mut().get_or_insert_with(Timer::start).at(until, context.waker().clone());
+        }
+        // Whoever waits for a peer is woken when it goes.
+        self.core.blocked_on_peers(context);
+        Poll::Pending
+    }
+}
+
+impl Future for Call {
+    type Output = std::result::Result<Vec<u8>, CallError>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.get_mut().poll_answer(context, <[u8]>::to_vec)
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        if !self.over {
+            self.state.calls.borrow_mut().end(self.id);
+            // If there is no room, the service runs to its end in vain.
+            let ep = Endpoint::inner(self.core.clone());
+            let _ = ep.try_send(self.peer, CANCEL, &self.id.to_le_bytes());
+        }
+    }
+}
+
+/// A call of a typed service; as [`Call`].
+#[derive(Debug)]
+#[must_use = "a call that is dropped is called off"]
+pub struct TypedCall<A> {
+    call: Call,
+    answer: PhantomData<fn() -> A>,
+}
+
+fn read<A: DeserializeOwned>(bytes: &[u8]) -> std::result::Result<A, CallError> {
+    postcard::from_bytes(bytes).map_err(|_| CallError::Unreadable)
+}
+
+impl<A: DeserializeOwned> TypedCall<A> {
+    /// Extracts and waits for the answer. Not in handlers: there, `await` the call.
+    pub fn wait(self) -> std::result::Result<A, CallError> {
+        self.call.wait_with(read)?
+    }
+}
+
+impl<A: DeserializeOwned> Future for TypedCall<A> {
+    type Output = std::result::Result<A, CallError>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.get_mut().call.poll_answer(context, read) {
+            Poll::Ready(Ok(result)) => Poll::Ready(result),
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}

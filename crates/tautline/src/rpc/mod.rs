@@ -1,0 +1,194 @@
+//! Calls: a request to a peer's service, and its answer.
+//!
+//! Typed calls carry any type that serde knows; raw ones carry bytes, and cost what two messages cost. Many may be under way at once; services are `async`,
+//! so they may call others, and wait, while further calls are served. A call is sent once and never repeated: it runs at most once. If its peer
+//! goes, it ends with an error, and may or may not have run. An error or a panic of the service is an error of the call.
+//!
+//! ```no_run
+//! use tautline::rpc::Rpc;
+//! use tautline::Endpoint;
+//!
+//! fn main() -> tautline::Result<()> {
+//!     let rpc = Rpc::new();
+//!     let builder = rpc.install(Endpoint::builder());
+//!     let builder = rpc.serve(builder, "add", |_, (a, b): (u64, u64)| async move { Ok::<u64, String>(a + b) });
+//!     let builder = rpc.serve_raw(builder, "echo", |_, request, answer| answer.extend_from_slice(request));
+//!     let ep = builder.join()?;
+//!     if ep.rank() == 1 {
+//!         let sum: u64 = rpc.call::<_, u64>(&ep, 0, "add", &(2u64, 3u64))?.wait()?;
+//!         assert_eq!(sum, 5);
+//!         assert_eq!(rpc.call_raw(&ep, 0, "echo", b"hello")?.wait()?, b"hello");
+//!     } else {
+//!         ep.serve(2)?;
+//!     }
+//!     ep.close()
+//! }
+//! ```
+//!
+//! Whoever calls needs [`Rpc::install`] only; whoever serves, too.
+
+mod call;
+mod serve;
+mod timer;
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::task::Waker;
+
+pub use call::{Call, CallError, TypedCall};
+pub use serve::Caller;
+
+use crate::{Builder, Rank, Short};
+use timer::Timer;
+
+/// Where answers come to: those of one frame, and all others.
+const ANSWER: &str = "tautline.rpc.answer";
+const LONG_ANSWER: &str = "tautline.rpc.answer.long";
+/// Where calls that nobody waits for any more are named.
+const CANCEL: &str = "tautline.rpc.cancel";
+/// Where a node sends itself answers that found no room.
+const LATER: &str = "tautline.rpc.later";
+
+/// Bytes in front of a request: the call's number, and nanoseconds until nobody waits for it any more.
+const REQUEST_HEAD: usize = 16;
+/// Bytes in front of an answer: the call's number, and how it ended.
+const ANSWER_HEAD: usize = 16;
+
+/// How a call ended.
+const GOOD: u64 = 0;
+const FAILED: u64 = 1;
+const PANICKED: u64 = 2;
+const UNREADABLE: u64 = 3;
+
+/// One's calls and services. Clones share them.
+#[derive(Clone, Default)]
+pub struct Rpc(Rc<State>);
+
+impl std::fmt::Debug for Rpc {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Rpc").field("calls", &self.0.calls.borrow().live).finish_non_exhaustive()
+    }
+}
+
+#[derive(Default)]
+struct State {
+    calls: RefCell<Calls>,
+    /// Services under way, by who called and under which number: what to wake when they are called off.
+    serving: RefCell<HashMap<(Rank, u64), Serving>>,
+    timer: RefCell<Option<Timer>>,
+}
+
+/// A service under way.
+#[derive(Default)]
+struct Serving {
+    called_off: bool,
+    waker: Option<Waker>,
+}
+
+/// Calls under way.
+#[derive(Default)]
+struct Calls {
+    entries: Vec<Entry>,
+    free: Vec<u32>,
+    live: usize,
+}
+
+#[derive(Default)]
+struct Entry {
+    generation: u32,
+    peer: Rank,
+    live: bool,
+    /// How it ended, once it has; the answer lies in `bytes`.
+    ended: Option<u64>,
+    bytes: Vec<u8>,
+    waker: Option<Waker>,
+}
+
+impl Calls {
+    fn begin(&mut self, peer: Rank) -> u64 {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.entries.push(Entry::default());
+            self.entries.len() as u32 - 1
+        });
+        let entry = &mut self.entries[index as usize];
+        entry.generation = entry.generation.wrapping_add(1);
+        (entry.peer, entry.live, entry.ended) = (peer, true, None);
+        entry.bytes.clear();
+        self.live += 1;
+        u64::from(entry.generation) << 32 | u64::from(index)
+    }
+
+    fn get(&mut self, id: u64) -> Option<&mut Entry> {
+        let entry = self.entries.get_mut(id as u32 as usize)?;
+        (entry.live && entry.generation == (id >> 32) as u32).then_some(entry)
+    }
+
+    fn end(&mut self, id: u64) {
+        if let Some(entry) = self.get(id) {
+            entry.live = false;
+            entry.waker = None;
+            self.live -= 1;
+            self.free.push(id as u32);
+        }
+    }
+
+    /// An answer has come. One that nobody waits for, or that comes from somebody else, is dropped.
+    fn answered(&mut self, from: Rank, id: u64, ended: u64, bytes: &[u8]) {
+        if let Some(entry) = self.get(id).filter(|entry| entry.peer == from && entry.ended.is_none()) {
+            entry.ended = Some(ended);
+            entry.bytes.extend_from_slice(bytes);
+            if let Some(waker) = entry.waker.take() {
+                waker.wake();
+            }
+        }
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}
+
+impl Rpc {
+    /// No calls and no services.
+    pub fn new() -> Rpc {
+        Rpc::default()
+    }
+
+    /// Registers what calls need: the handlers that answers come to. Once per endpoint.
+    pub fn install(&self, builder: Builder) -> Builder {
+        let (short, long, cancel) = (self.0.clone(), self.0.clone(), self.0.clone());
+        builder
+            .on_short(ANSWER, move |m: Short<'_>| {
+                let data = m.data();
+                if let (Some(id), Some(ended)) = (word(data, 0), word(data, 8)) {
+                    short.calls.borrow_mut().answered(m.from(), id, ended, &data[ANSWER_HEAD..]);
+                }
+            })
+            .on(LONG_ANSWER, move |mut m| {
+                let long = long.clone();
+                async move {
+                    let data = m.read_to_end().await?;
+                    if let (Some(id), Some(ended)) = (word(&data, 0), word(&data, 8)) {
+                        long.calls.borrow_mut().answered(m.from(), id, ended, &data[ANSWER_HEAD..]);
+                    }
+                    Ok(())
+                }
+            })
+            .on_short(CANCEL, move |m: Short<'_>| {
+                let called_off = word(m.data(), 0).map(|id| (m.from(), id));
+                let mut serving = cancel.serving.borrow_mut();
+                if let Some(service) = called_off.and_then(|which| serving.get_mut(&which)) {
+                    service.called_off = true;
+                    if let Some(waker) = service.waker.take() {
+                        waker.wake();
+                    }
+                }
+            })
+            .on(LATER, |mut m| async move {
+                let to = m.read::<u64>().await? as Rank;
+                let answer = m.read_to_end().await?;
+                serve::send_answer(&m.endpoint(), to, &answer).await
+            })
+    }
+}

@@ -1,0 +1,221 @@
+//! The side that serves.
+
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::{
+    ANSWER, ANSWER_HEAD, FAILED, GOOD, LATER, LONG_ANSWER, PANICKED, REQUEST_HEAD, Rpc, Serving, State,
+    UNREADABLE, word,
+};
+use crate::messages::panic_text;
+use crate::{Builder, Endpoint, Error, Message, Rank, Result, Short};
+
+/// Who called, and what it expects.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    from: Rank,
+    left: u64,
+    endpoint: Endpoint,
+}
+
+impl Caller {
+    /// Its rank.
+    pub fn rank(&self) -> Rank {
+        self.from
+    }
+
+    /// How long it was going to wait when it called; nothing if for ever.
+    pub fn patience(&self) -> Option<Duration> {
+        (self.left != u64::MAX).then(|| Duration::from_nanos(self.left))
+    }
+
+    /// The endpoint that was called, to call others from.
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+}
+
+impl Rpc {
+    /// Registers a raw service: a plain function of one request of up to a frame, which adds its answer to a buffer. The cheapest there is.
+    pub fn serve_raw(
+        &self,
+        builder: Builder,
+        name: &str,
+        mut service: impl FnMut(Rank, &[u8], &mut Vec<u8>) + 'static,
+    ) -> Builder {
+        let mut answer = Vec::new();
+        builder.on_short(name, move |m: Short<'_>| {
+            let data = m.data();
+            let (Some(id), true) = (word(data, 0), data.len() >= REQUEST_HEAD) else { return };
+            answer.clear();
+            answer.extend_from_slice(&id.to_le_bytes());
+            answer.extend_from_slice(&GOOD.to_le_bytes());
+            let ran =
+                catch_unwind(AssertUnwindSafe(|| service(m.from(), &data[REQUEST_HEAD..], &mut answer)));
+            if let Err(panic) = &ran {
+                answer.truncate(8);
+                answer.extend_from_slice(&PANICKED.to_le_bytes());
+                answer.extend_from_slice(panic_text(&**panic).as_bytes());
+            }
+            answer_now(&m.endpoint(), m.from(), &answer);
+            if let Err(panic) = ran {
+                // The failure is reported here, too.
+                std::panic::resume_unwind(panic);
+            }
+        })
+    }
+
+    /// Registers a service of bytes that may wait, and call others, while further calls are served; requests and answers have any size.
+    pub fn serve_bytes<S, F>(&self, builder: Builder, name: &str, service: S) -> Builder
+    where
+        S: Fn(Caller, Vec<u8>) -> F + 'static,
+        F: Future<Output = std::result::Result<Vec<u8>, Vec<u8>>> + 'static,
+    {
+        self.serve_any(builder, name, move |caller, bytes| {
+            let run = service(caller, bytes);
+            async move {
+                match run.await {
+                    Ok(answer) => (GOOD, answer),
+                    Err(answer) => (FAILED, answer),
+                }
+            }
+        })
+    }
+
+    /// Registers a typed service. Its error crosses to the caller; see [`super::CallError::service`].
+    pub fn serve<Q, A, E, S, F>(&self, builder: Builder, name: &str, service: S) -> Builder
+    where
+        Q: DeserializeOwned + 'static,
+        A: Serialize + 'static,
+        E: Serialize + 'static,
+        S: Fn(Caller, Q) -> F + 'static,
+        F: Future<Output = std::result::Result<A, E>> + 'static,
+    {
+        self.serve_any(builder, name, move |caller, bytes| {
+            let run = postcard::from_bytes(&bytes).ok().map(|request| service(caller, request));
+            async move {
+                let Some(run) = run else { return (UNREADABLE, Vec::new()) };
+                let (ended, written) = match run.await {
+                    Ok(answer) => (GOOD, postcard::to_allocvec(&answer)),
+                    Err(error) => (FAILED, postcard::to_allocvec(&error)),
+                };
+                written.map_or((UNREADABLE, Vec::new()), |bytes| (ended, bytes))
+            }
+        })
+    }
+
+    fn serve_any<S, F>(&self, builder: Builder, name: &str, service: S) -> Builder
+    where
+        S: Fn(Caller, Vec<u8>) -> F + 'static,
+        F: Future<Output = (u64, Vec<u8>)> + 'static,
+    {
+        let (state, service) = (self.0.clone(), Rc::new(service));
+        builder.on(name, move |mut m: Message| {
+            let (state, service) = (state.clone(), service.clone());
+            async move {
+                let (id, left) = (m.read::<u64>().await?, m.read::<u64>().await?);
+                let bytes = m.read_to_end().await?;
+                let caller = Caller { from: m.from(), left, endpoint: m.endpoint() };
+                let (from, endpoint) = (m.from(), m.endpoint());
+                let making = catch_unwind(AssertUnwindSafe(|| service(caller, bytes)));
+                let ended = match making {
+                    Ok(run) => until_called_off(&state, (from, id), run).await,
+                    Err(panic) => Some(Err(panic)),
+                };
+                // Nobody waits for the answer of a call that was called off.
+                let Some(ended) = ended else { return Ok(()) };
+                let (how, answer, panicked) = match ended {
+                    Ok((how, answer)) => (how, answer, None),
+                    Err(panic) => {
+                        let text = panic_text(&*panic);
+                        (PANICKED, text.clone().into_bytes(), Some(text))
+                    }
+                };
+                let mut bytes = Vec::with_capacity(ANSWER_HEAD + answer.len());
+                bytes.extend_from_slice(&id.to_le_bytes());
+                bytes.extend_from_slice(&how.to_le_bytes());
+                bytes.extend_from_slice(&answer);
+                send_answer(&endpoint, from, &bytes).await?;
+                match panicked {
+                    Some(text) => Err(Error::other(format!("the service panicked: {text}"))),
+                    None => Ok(()),
+                }
+            }
+        })
+    }
+}
+
+type Ended = std::result::Result<(u64, Vec<u8>), Box<dyn std::any::Any + Send>>;
+
+/// Takes a service off the list, however it ends.
+struct Listed<'a>(&'a State, (Rank, u64));
+
+impl Drop for Listed<'_> {
+    fn drop(&mut self) {
+        self.0.serving.borrow_mut().remove(&self.1);
+    }
+}
+
+/// Runs a service; nothing if it was called off first.
+async fn until_called_off(
+    state: &State,
+    which: (Rank, u64),
+    run: impl Future<Output = (u64, Vec<u8>)>,
+) -> Option<Ended> {
+    state.serving.borrow_mut().insert(which, Serving::default());
+    let _listed = Listed(state, which);
+    let mut run = pin!(run);
+    poll_fn(|context| {
+        if state.serving.borrow().get(&which).is_none_or(|service| service.called_off) {
+            return Poll::Ready(None);
+        }
+        match catch_unwind(AssertUnwindSafe(|| run.as_mut().poll(context))) {
+            Ok(Poll::Ready(ended)) => return Poll::Ready(Some(Ok(ended))),
+            Ok(Poll::Pending) => {}
+            Err(panic) => return Poll::Ready(Some(Err(panic))),
+        }
+        if let Some(service) = state.serving.borrow_mut().get_mut(&which) {
+            service.waker = Some(context.waker().clone());
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+/// Sends an answer, when there is room.
+pub(super) async fn send_answer(ep: &Endpoint, to: Rank, answer: &[u8]) -> Result<()> {
+    if answer.len() <= ep.node().short_limit(to) {
+        ep.send_async(to, ANSWER, answer).await
+    } else {
+        ep.send_async(to, LONG_ANSWER, answer).await
+    }
+}
+
+/// Sends an answer at once if there is room, and otherwise by way of a message to this node itself.
+#[inline]
+fn answer_now(ep: &Endpoint, to: Rank, answer: &[u8]) {
+    // Between hosts a frame costs more than an answer: those to requests that came together leave together.
+    if !ep.node().is_near(to) {
+        ep.core.gather();
+    }
+    if ep.try_send(to, ANSWER, answer).is_ok() {
+        return;
+    }
+    answer_later(ep, to, answer);
+}
+
+#[cold]
+fn answer_later(ep: &Endpoint, to: Rank, answer: &[u8]) {
+    let mut bytes = Vec::with_capacity(8 + answer.len());
+    bytes.extend_from_slice(&u64::from(to).to_le_bytes());
+    bytes.extend_from_slice(answer);
+    // A message to oneself is refused only if a thousand others wait; then the caller's deadline is what ends the call.
+    let _ = ep.send(ep.rank(), LATER, &bytes);
+}

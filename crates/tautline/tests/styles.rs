@@ -1,0 +1,316 @@
+//! Queues, calls and streams between nodes, over datagrams and through shared memory.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
+mod common;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use common::{join, run};
+use tautline::rpc::{CallError, Rpc};
+use tautline::{Builder, Cookie, Endpoint, Error, Job, Short, queue, stream};
+
+/// Cookies that came.
+type Mail = Rc<RefCell<Vec<Cookie>>>;
+
+fn with_mail(builder: Builder) -> (Builder, Mail) {
+    let mail = Mail::default();
+    let inbox = mail.clone();
+    let builder = builder.on_short("cookie", move |m: Short<'_>| {
+        inbox.borrow_mut().push(Cookie::from_bytes(m.data().try_into().expect("a cookie")));
+    });
+    (builder, mail)
+}
+
+fn next_cookie(ep: &Endpoint, mail: &Mail) -> Cookie {
+    ep.run_until(|| !mail.borrow().is_empty()).unwrap();
+    mail.borrow_mut().remove(0)
+}
+
+/// Both are done.
+fn part(ep: Endpoint, mail: &Mail) {
+    let aperture = ep.aperture(8).unwrap();
+    let cookie = aperture.cookie(.., tautline::memory::Rights::READ).unwrap();
+    ep.send(1 - ep.rank(), "cookie", &cookie.to_bytes()).unwrap();
+    next_cookie(&ep, mail);
+    ep.close().unwrap();
+}
+
+fn entry(i: usize) -> Vec<u8> {
+    vec![i as u8; (i * 37) % 700]
+}
+
+/// entries of all sizes come out as they went in, also over the ring's end, with a ring much smaller than all of them.
+#[test]
+fn a_queue_keeps_order() {
+    run(2, |job| {
+        let (builder, mail) = with_mail(Endpoint::builder());
+        let ep = join(builder, job);
+        const COUNT: usize = 3000;
+        if ep.rank() == 0 {
+            let (mut queue, cookie) = queue::make(&ep, 4000).unwrap();
+            ep.send(1, "cookie", &cookie.to_bytes()).unwrap();
+            for i in 0..COUNT {
+                assert_eq!(queue.pop().unwrap(), Some(entry(i)), "entry {i}");
+            }
+            assert_eq!(queue.pop().unwrap(), None);
+            assert!(queue.is_over().unwrap());
+        } else {
+            let mut queue = queue::Sender::new(&ep, &next_cookie(&ep, &mail)).unwrap();
+            assert!(matches!(queue.push(&[0; 4096]), Err(Error::OutOfRange)));
+            for i in 0..COUNT {
+                let entry = entry(i);
+                let (a, b) = entry.split_at(entry.len() / 3);
+                match i % 3 {
+                    0 => queue.push(&entry).unwrap(),
+                    1 => queue.push_pieces(&[a, &[], b]).unwrap(),
+                    _ => {
+                        while !queue.try_push(&entry).unwrap() {
+                            ep.wait(Some(Duration::from_millis(10))).unwrap();
+                            ep.extract(usize::MAX).unwrap();
+                        }
+                    }
+                }
+            }
+            queue.end().unwrap();
+            assert!(matches!(queue.push(&[1]), Err(Error::Aborted)));
+        }
+        part(ep, &mail);
+    });
+}
+
+/// A queue whose sender dies tells what came whole, and then says so.
+#[test]
+fn a_queue_outlives_its_sender() {
+    run(2, |job| {
+        let (builder, mail) = with_mail(Endpoint::builder());
+        let ep = join(builder, job);
+        if ep.rank() == 0 {
+            let (mut queue, cookie) = queue::make(&ep, 4000).unwrap();
+            ep.send(1, "cookie", &cookie.to_bytes()).unwrap();
+            assert_eq!(queue.pop().unwrap().as_deref(), Some(&b"last words"[..]));
+            match queue.pop() {
+                Ok(None) | Err(Error::PeerGone(1, _)) => {}
+                other => panic!("{other:?}"),
+            }
+        } else {
+            let mut queue = queue::Sender::new(&ep, &next_cookie(&ep, &mail)).unwrap();
+            queue.push(b"last words").unwrap();
+            std::mem::forget(queue);
+        }
+        ep.close().unwrap();
+    });
+}
+
+/// Bytes come out as they went in; each half closes on its own; a slow reader holds the writer back.
+#[test]
+fn a_stream_both_ways() {
+    run(2, |job| {
+        let (builder, mail) = with_mail(Endpoint::builder());
+        let ep = join(builder, job);
+        let (reader, cookie) = stream::make(&ep, 10_000).unwrap();
+        ep.send(1 - ep.rank(), "cookie", &cookie.to_bytes()).unwrap();
+        let writer = stream::Writer::new(&ep, &next_cookie(&ep, &mail)).unwrap();
+        let mut stream = stream::Stream { reader, writer };
+        let text: Vec<u8> = (0..200_000u32).map(|i| (i / 7) as u8).collect();
+        if ep.rank() == 0 {
+            stream.writer.write_all(&text).unwrap();
+            stream.writer.close().unwrap();
+            let mut back = Vec::new();
+            let mut part = [0; 777];
+            loop {
+                match stream.reader.read(&mut part).unwrap() {
+                    0 => break,
+                    len => back.extend_from_slice(&part[..len]),
+                }
+            }
+            assert!(back == text);
+        } else {
+            let mut part = [0; 1000];
+            let mut all = Vec::new();
+            loop {
+                match stream.reader.read(&mut part).unwrap() {
+                    0 => break,
+                    len => all.extend_from_slice(&part[..len]),
+                }
+            }
+            // One half is closed; the other goes on until it is.
+            assert_eq!(stream.writer.try_write(&all).unwrap(), 10_000);
+            stream.writer.write_all(&all[10_000..]).unwrap();
+            stream.writer.close().unwrap();
+        }
+        part(ep, &mail);
+    });
+}
+
+struct Node {
+    ep: Endpoint,
+    rpc: Rpc,
+    mail: Mail,
+    dropped: Rc<Cell<u32>>,
+}
+
+struct CountDrop(Rc<Cell<u32>>);
+
+impl Drop for CountDrop {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() + 1);
+    }
+}
+
+/// Every sort of service, on every rank.
+fn node(job: Job) -> Node {
+    let rpc = Rpc::new();
+    let dropped = Rc::new(Cell::new(0));
+    let (builder, mail) = with_mail(rpc.install(Endpoint::builder()));
+    let builder = rpc.serve_raw(builder, "echo", |_, request, answer| answer.extend_from_slice(request));
+    let builder = rpc.serve_raw(builder, "bad", |_, _, _| panic!("as it should"));
+    let builder = rpc.serve(builder, "divide", |_, (a, b): (u64, u64)| async move {
+        a.checked_div(b).ok_or("by zero".to_owned())
+    });
+    let builder = rpc.serve(builder, "worse", |_, (): ()| async move {
+        if true {
+            panic!("as it must");
+        }
+        Ok::<(), ()>(())
+    });
+    let nested = rpc.clone();
+    let builder = rpc.serve(builder, "factorial", move |caller, n: u64| {
+        let nested = nested.clone();
+        async move {
+            if n < 2 {
+                return Ok::<u64, String>(1);
+            }
+            // Back to whoever called, and so on.
+            let call = nested.call::<_, u64>(caller.endpoint(), caller.rank(), "factorial", &(n - 1));
+            let rest = call.map_err(|e| e.to_string())?.await.map_err(|e| e.to_string())?;
+            Ok(n * rest)
+        }
+    });
+    let drops = dropped.clone();
+    let builder = rpc.serve_bytes(builder, "never", move |_, _| {
+        let guard = CountDrop(drops.clone());
+        async move {
+            let _guard = guard;
+            std::future::pending::<()>().await;
+            Ok(Vec::new())
+        }
+    });
+    let builder = rpc.serve_bytes(builder, "long", |_, mut bytes| async move {
+        bytes.reverse();
+        Ok(bytes)
+    });
+    Node { ep: join(builder, job), rpc, mail, dropped }
+}
+
+/// Calls of all sorts: raw and typed, long and short, many at once, nested; errors and panics cross over.
+#[test]
+fn calls() {
+    run(2, |job| {
+        let Node { ep, rpc, mail, .. } = node(job);
+        let peer = 1 - ep.rank();
+        if ep.rank() == 1 {
+            assert_eq!(rpc.call_raw(&ep, peer, "echo", b"hello").unwrap().wait().unwrap(), b"hello");
+            let calls: Vec<_> =
+                (0..500u32).map(|i| rpc.call_raw(&ep, peer, "echo", &i.to_le_bytes()).unwrap()).collect();
+            for (i, call) in calls.into_iter().enumerate() {
+                assert_eq!(call.wait().unwrap(), (i as u32).to_le_bytes());
+            }
+            let good: u64 = rpc.call(&ep, peer, "divide", &(12u64, 4u64)).unwrap().wait().unwrap();
+            assert_eq!(good, 3);
+            let bad = rpc.call::<_, u64>(&ep, peer, "divide", &(12u64, 0u64)).unwrap().wait().unwrap_err();
+            assert_eq!(bad.service::<String>().as_deref(), Some("by zero"));
+            let wrong = rpc.call::<_, u64>(&ep, peer, "divide", &0u8).unwrap().wait();
+            assert!(matches!(wrong, Err(CallError::Unreadable)), "{wrong:?}");
+            let panicked = rpc.call_raw(&ep, peer, "bad", b"").unwrap().wait();
+            assert!(
+                matches!(&panicked, Err(CallError::Panicked(text)) if text == "as it should"),
+                "{panicked:?}"
+            );
+            let panicked = rpc.call::<_, ()>(&ep, peer, "worse", &()).unwrap().wait();
+            assert!(
+                matches!(&panicked, Err(CallError::Panicked(text)) if text == "as it must"),
+                "{panicked:?}"
+            );
+            assert_eq!(
+                rpc.call::<_, u64>(&ep, peer, "factorial", &15u64).unwrap().wait().unwrap(),
+                1_307_674_368_000
+            );
+            let text: Vec<u8> = (0..300_000u32).map(|i| i as u8).collect();
+            let mut back = rpc.call_raw(&ep, peer, "long", &text).unwrap().wait().unwrap();
+            back.reverse();
+            assert!(back == text);
+            assert!(rpc.call_raw(&ep, peer, "no such", b"").is_err());
+        }
+        part(ep, &mail);
+    });
+}
+
+/// Deadlines end calls; calls that nobody waits for are called off where they wait.
+#[test]
+fn deadlines_and_cancellation() {
+    run(2, |job| {
+        let Node { ep, rpc, mail, dropped } = node(job);
+        let peer = 1 - ep.rank();
+        if ep.rank() == 1 {
+            let start = Instant::now();
+            let late =
+                rpc.call_within(&ep, peer, "never", b"", Some(Duration::from_millis(30))).unwrap().wait();
+            assert!(matches!(late, Err(CallError::Late)), "{late:?}");
+            assert!(start.elapsed() >= Duration::from_millis(30));
+            drop(rpc.call_raw(&ep, peer, "never", b"").unwrap());
+        } else {
+            ep.run_until(|| dropped.get() == 2).unwrap();
+        }
+        part(ep, &mail);
+    });
+}
+
+/// Deadlines are noticed in handlers, too, although nothing else happens.
+#[test]
+fn deadlines_in_handlers() {
+    run(2, |job| {
+        let rpc = Rpc::new();
+        let (builder, mail) = with_mail(rpc.install(Endpoint::builder()));
+        let builder = rpc.serve_bytes(builder, "never", |_, _| std::future::pending());
+        let inner = rpc.clone();
+        let builder = rpc.serve(builder, "try", move |caller, (): ()| {
+            let inner = inner.clone();
+            async move {
+                let limit = Some(Duration::from_millis(20));
+                let call = inner.call_within(caller.endpoint(), caller.rank(), "never", b"", limit);
+                match call.map_err(|e| e.to_string())?.await {
+                    Err(CallError::Late) => Ok::<bool, String>(true),
+                    other => Err(format!("{other:?}")),
+                }
+            }
+        });
+        let ep = join(builder, job);
+        if ep.rank() == 1 {
+            assert!(rpc.call::<_, bool>(&ep, 0, "try", &()).unwrap().wait().unwrap());
+        }
+        part(ep, &mail);
+    });
+}
+
+/// A call to a peer that goes is an error.
+#[test]
+fn a_call_outlives_its_peer() {
+    run(2, |job| {
+        let Node { ep, rpc, mail, dropped } = node(job);
+        if ep.rank() == 1 {
+            let call = rpc.call_raw(&ep, 0, "never", b"").unwrap();
+            let gone = call.wait();
+            assert!(matches!(gone, Err(CallError::PeerGone(0, _))), "{gone:?}");
+        } else {
+            // Until the service runs.
+            ep.wait(None).unwrap();
+            while ep.extract(usize::MAX).unwrap() == 0 {
+                ep.wait(None).unwrap();
+            }
+        }
+        drop((mail, dropped));
+        ep.close().unwrap();
+    });
+}

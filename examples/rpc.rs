@@ -1,0 +1,32 @@
+//! Rank 0 divides, everybody else asks. Start with `tautline run -n 3 target/release/examples/rpc`.
+#![allow(clippy::print_stdout)]
+
+use tautline::Endpoint;
+use tautline::rpc::Rpc;
+
+fn main() -> tautline::Result<()> {
+    let rpc = Rpc::new();
+    let builder = rpc.install(Endpoint::builder());
+    let builder = rpc.serve(builder, "divide", |_, (a, b): (u64, u64)| async move {
+        let whole = a.checked_div(b).ok_or("division by zero".to_owned())?;
+        Ok::<_, String>((whole, a - whole * b))
+    });
+    let builder = rpc.serve_raw(builder, "shout", |from, request, answer| {
+        answer.extend_from_slice(format!("rank {from}: ").as_bytes());
+        answer.extend(request.iter().map(u8::to_ascii_uppercase));
+    });
+    let ep = builder.join()?;
+    if ep.rank() == 0 {
+        ep.serve(3 * (u64::from(ep.size()) - 1))?;
+    } else {
+        let (whole, rest): (u64, u64) = rpc.call(&ep, 0, "divide", &(17u64, 5u64))?.wait()?;
+        println!("17 / 5 = {whole}, rest {rest}");
+        match rpc.call::<_, (u64, u64)>(&ep, 0, "divide", &(1u64, 0u64))?.wait() {
+            Err(error) => println!("1 / 0: {}", error.service::<String>().unwrap_or_default()),
+            Ok(_) => println!("1 / 0 is a number"),
+        }
+        let answer = rpc.call_raw(&ep, 0, "shout", b"hello")?.wait()?;
+        println!("{}", String::from_utf8_lossy(&answer));
+    }
+    ep.close()
+}
