@@ -100,6 +100,8 @@ impl<T> Owned<T> {
     /// The one who is at home goes in, unless somebody else is there.
     #[inline(always)]
     fn enter(&self) -> Option<Owner<'_, T>> {
+        // Nobody else sets it. Without this, a thread that asks again while it is the owner would own it twice.
+        assert!(!self.inside.load(Ordering::Relaxed), "this thread is the owner already");
         self.inside.store(true, Ordering::Relaxed);
         self.barrier.light();
         if self.taken.load(Ordering::Acquire) {
@@ -183,6 +185,15 @@ mod tests {
             }
         });
         assert_eq!(*counter.own(), 40_000);
+    }
+
+    /// One thread never owns it twice at a time.
+    #[test]
+    #[should_panic = "the owner already"]
+    fn never_owned_twice() {
+        let owned = Owned::new(1);
+        let _first = owned.own();
+        let _second = owned.own();
     }
 
     #[test]

@@ -81,6 +81,8 @@ pub struct Interface {
     pub(crate) has_links: bool,
     /// What peers that are gone had lent, until the program has looked at all that they sent.
     pub(crate) formers: Vec<(Rank, u32, Arc<View>)>,
+    /// What peers that are gone had read in this process; whoever waits for that is told.
+    pub(crate) read_before: Vec<(Rank, u32, u32)>,
     /// Apertures, tripwires, operations.
     pub(crate) memory: Box<Memory>,
 }
@@ -165,6 +167,7 @@ impl Interface {
             absent: false,
             has_links: true,
             formers: Vec::new(),
+            read_before: Vec::new(),
             memory: Box::new(Memory::new(0)),
         };
         interface.memory.epoch = interface.fresh_number();

@@ -44,6 +44,8 @@ pub(crate) struct Near {
     pub(crate) stalled: bool,
     /// Something could not be lent for want of room.
     pub(crate) wanting: bool,
+    /// What the peer has been offered to read in this process and has not been known to have read.
+    pub(crate) offered: Vec<u32>,
     /// Bytes of a message that may be sent before the peer grants more.
     pub(crate) window: u32,
 }
@@ -413,8 +415,14 @@ impl Interface {
         }
         let peer = &mut self.peers[rank as usize];
         peer.reset_channel();
-        peer.near =
-            Some(Box::new(Near { shm, pending: 0, stalled: false, wanting: false, window: greeting.window }));
+        peer.near = Some(Box::new(Near {
+            shm,
+            pending: 0,
+            stalled: false,
+            wanting: false,
+            offered: Vec::new(),
+            window: greeting.window,
+        }));
         peer.announced = true;
         peer.incarnation += 1;
         peer.state = PeerState::Connecting;
@@ -459,7 +467,13 @@ impl Interface {
     pub(crate) fn part(&mut self, rank: Rank) {
         self.near_up.retain(|up| *up != rank);
         let incarnation = self.peers[rank as usize].incarnation;
-        if let Some(near) = self.peers[rank as usize].near.take() {
+        if let Some(mut near) = self.peers[rank as usize].near.take() {
+            // What it read before it went was sent.
+            for number in std::mem::take(&mut near.offered) {
+                if near.shm.is_read(number) {
+                    self.read_before.push((rank, incarnation, number));
+                }
+            }
             // What it lent before counts, and may not have been looked at.
             self.formers.extend(near.shm.view().map(|view| (rank, incarnation, view.clone())));
             if let Some(hood) = &self.hood {

@@ -349,7 +349,8 @@ impl Endpoint {
         if self.core.news.replace(false) || self.core.has_work() {
             return Ok(false);
         }
-        let armed = self.core.node.arm()?;
+        // Whoever called meanwhile rang a bell that has been silenced since.
+        let armed = self.core.node.arm()? && !self.core.has_work();
         match self.core.may_retry().filter(|_| armed) {
             Some(seen) => Ok(self.core.node.with(|i| i.activity())? == seen),
             None => Ok(armed),

@@ -243,3 +243,40 @@ fn thread_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
+
+/// N-6: a call from another thread is not lost, whenever it comes while the endpoint prepares to sleep.
+#[test]
+fn calls_while_arming_are_not_lost() {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    const CALLS: u64 = 20_000;
+    let _limit = Limit::seconds(60);
+    let ep = join(Endpoint::builder(), jobs(1).remove(0));
+    let (turn, called) = (AtomicU64::new(0), AtomicU64::new(0));
+    let waker = ep.waker();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for call in 1..=CALLS {
+                while turn.load(Ordering::Acquire) < call {
+                    std::thread::yield_now();
+                }
+                // At another moment each time.
+                (0..call % 97 * 8).for_each(|_| std::hint::spin_loop());
+                called.store(call, Ordering::Release);
+                waker.wake();
+            }
+        });
+        for call in 1..=CALLS {
+            turn.store(call, Ordering::Release);
+            while called.load(Ordering::Acquire) < call {
+                if ep.arm().unwrap() {
+                    let mut fds = [rustix::event::PollFd::new(&ep, rustix::event::PollFlags::IN)];
+                    let limit = rustix::event::Timespec { tv_sec: 2, tv_nsec: 0 };
+                    let ready = rustix::event::poll(&mut fds, Some(&limit)).unwrap();
+                    assert!(ready > 0, "call {call} was lost");
+                }
+                ep.extract(usize::MAX).unwrap();
+            }
+        }
+    });
+    ep.close().unwrap();
+}

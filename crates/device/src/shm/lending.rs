@@ -166,10 +166,10 @@ impl Shm {
         }
     }
 
-    /// Whether the other side has given back a number of [`Shm::refer`]; true once. Also if the channel is spoilt: then there is nothing to wait for.
+    /// Whether the other side has given back a number of [`Shm::refer`]; true once.
     pub fn is_read(&mut self, number: u32) -> bool {
         self.collect();
-        self.corrupt || self.lending.pool.as_mut().is_none_or(|pool| pool.is_done(number))
+        !self.corrupt && self.lending.pool.as_mut().is_some_and(|pool| pool.is_done(number))
     }
 
     /// Whether something has come back since the last [`Shm::loan`].

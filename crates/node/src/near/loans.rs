@@ -207,15 +207,27 @@ impl Interface {
             }
             return Err(error);
         }
+        if let Some(near) = &mut self.peers[rank as usize].near {
+            near.offered.push(number);
+        }
         Ok(Some(offer))
     }
 
     /// Whether a peer has read what it was offered; [`SendError::WouldBlock`] if not yet.
     pub(crate) fn is_read(&mut self, offer: &Offer) -> Result<(), SendError> {
+        let same = |read: &(Rank, u32, u32)| *read == (offer.peer, offer.incarnation, offer.number);
+        if let Some(at) = self.read_before.iter().position(same) {
+            self.read_before.swap_remove(at);
+            return Ok(());
+        }
         self.check(offer.peer, offer.incarnation)?;
-        let Some(near) = &mut self.peers[offer.peer as usize].near else { return Ok(()) };
+        let Some(near) = &mut self.peers[offer.peer as usize].near else { return Err(SendError::WouldBlock) };
         near.wanting = true;
-        if near.shm.is_read(offer.number) { Ok(()) } else { Err(SendError::WouldBlock) }
+        if !near.shm.is_read(offer.number) {
+            return Err(SendError::WouldBlock);
+        }
+        near.offered.retain(|number| *number != offer.number);
+        Ok(())
     }
 
     /// What a peer lends us; nothing if there is no such thing.
