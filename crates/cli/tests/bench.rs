@@ -45,7 +45,9 @@ fn latency_rows_have_every_key() {
         "hand-over",
         "line",
         "loans",
+        "mapped",
         "pipe",
+        "put",
         "single-copy",
         "sysv",
         "tautline",
@@ -160,7 +162,7 @@ fn veth_between_namespaces() {
     );
 }
 
-/// The bare limits of AF_XDP, every way; as anyone but root there is nothing to test.
+/// The bare limits of AF_XDP, every way, and our messages in both framings; as anyone but root there is nothing to test.
 #[test]
 fn bare_xdp_between_namespaces() {
     if !rustix::process::geteuid().is_root() {
@@ -168,7 +170,8 @@ fn bare_xdp_between_namespaces() {
     }
     let rows = rows(&["--netns", "--only", "xdp,64,8,1472"]);
     check(&rows, "veth");
-    let bare: Vec<_> = rows.iter().filter(|row| row["device"] == "xdp").collect();
+    let bare: Vec<_> =
+        rows.iter().filter(|row| row["device"] == "xdp" && row["security"].is_null()).collect();
     for (test, bytes) in [("latency", 8), ("latency", 64), ("rate", 8), ("cpu", 64), ("bandwidth", 1472)] {
         let ways: BTreeSet<_> = bare
             .iter()
@@ -176,6 +179,11 @@ fn bare_xdp_between_namespaces() {
             .map(|row| format!("{} {}", row["system"], row["policy"]))
             .collect();
         assert_eq!(ways.len(), 4, "{test}: {ways:?}");
+    }
+    for device in ["xdp", "xdp-raw"] {
+        let ours = rows.iter().filter(|row| row["device"] == device && row["security"] == "fabric");
+        let tests: BTreeSet<_> = ours.map(|row| row["test"].as_str().unwrap()).collect();
+        assert!(["cpu", "latency", "rate"].iter().all(|test| tests.contains(test)), "{device}: {tests:?}");
     }
 }
 
