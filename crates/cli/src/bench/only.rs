@@ -122,7 +122,7 @@ impl Only {
                 || system.security() == Some(word)
                 || (word == "shm" && (system.device() == "shm" || system.is_host_rival()))
                 || (word == "rivals" && system.is_rival())
-                || (word == "xdp" && system.device() == "xdp")
+                || (word == "xdp" && system.device().starts_with("xdp"))
         };
         (self.tests.is_empty() || self.tests.contains(&cell.test))
             && (self.systems.is_empty() || self.systems.iter().any(called))
