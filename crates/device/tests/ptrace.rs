@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use std::sync::Mutex;
 
 use common::{Folder, bell, call, frame, hello, let_in, prove, segments, until, welcome};
-use tautline_device::shm::{Call, Door, Piece, Shm, Visitor, sweep};
+use tautline_device::shm::{Back, Call, Door, Piece, Shm, Visitor, sweep};
 use tautline_device::{Channel, PushError};
 use tracee::{Stop, Tracee, may_trace, pause};
 
@@ -175,7 +175,7 @@ fn read_loan(shm: &mut Shm, told: bool) {
 }
 
 fn give_back(shm: &mut Shm) {
-    shm.give_back(0);
+    shm.give_back(0, Back::Read);
 }
 
 /// S-8: what the dead have not given back stays away, which is no error; it goes with the channel.

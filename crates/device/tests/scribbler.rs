@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use common::{Folder, frame, pair};
 use tautline_device::Channel;
-use tautline_device::shm::{Door, LINE_FRAME, LINE_WORDS, Shm};
+use tautline_device::shm::{Back, Door, LINE_FRAME, LINE_WORDS, Shm};
 use tautline_mem::Segment;
 
 /// Numbers without a pattern, the same for the same seed.
@@ -94,7 +94,7 @@ fn lend_and_borrow(shm: &mut Shm, dice: &mut Dice) {
         view.copy_out(at as usize, &mut got);
     }
     if dice.below(3) == 0 {
-        shm.give_back(dice.below(300) as u32);
+        shm.give_back(dice.below(300) as u32, [Back::Read, Back::Refused, Back::Broken][dice.below(3)]);
     }
 }
 

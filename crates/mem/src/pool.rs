@@ -16,6 +16,44 @@ use crate::ring::Corrupt;
 
 /// Pieces that may be out at a time.
 pub const MAX_PIECES: usize = 256;
+/// Bits of what is given back that are its number.
+pub const NUMBER: u32 = (1 << 30) - 1;
+/// Pieces that programs may have out at a time: the rest is for parts of messages.
+const MAX_LOANS: usize = MAX_PIECES - 16;
+/// Bytes of a pool that are for parts of messages, behind all that can be lent.
+const PARTS_LEN: usize = 1 << 20;
+
+/// How something comes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Back {
+    /// It has been read, as far as anybody wanted.
+    Read,
+    /// It could not be read, and nobody was told of it.
+    Refused,
+    /// It could not be read to its end, by somebody who had begun.
+    Broken,
+}
+
+impl Back {
+    /// What tells it, beside the number.
+    pub fn flag(self) -> u32 {
+        match self {
+            Back::Read => 0,
+            Back::Refused => 1 << 30,
+            Back::Broken => 1 << 31,
+        }
+    }
+
+    /// What was told with a number.
+    pub fn of(word: u32) -> Back {
+        match word & !NUMBER {
+            0 => Back::Read,
+            flag if flag == Back::Refused.flag() => Back::Refused,
+            _ => Back::Broken,
+        }
+    }
+}
+
 /// A pool's size is a multiple of this.
 pub const POOL_UNIT: usize = 64 << 10;
 
@@ -71,8 +109,8 @@ enum State {
     Lent(usize, usize),
     /// The other side reads memory that is not of this pool.
     Elsewhere,
-    /// It has done so.
-    Done,
+    /// It has done so, or not.
+    Done(Back),
 }
 
 /// The memory of whoever lends.
@@ -80,10 +118,12 @@ enum State {
 pub struct Pool {
     map: Arc<Map>,
     fd: OwnedFd,
-    /// What is free, in order: where it starts, and how long it is. Neighbours are joined.
-    free: Vec<(usize, usize)>,
-    /// Up to here the kernel has given us memory.
-    committed: usize,
+    /// What is free to be lent, and for parts of messages, in order: where it starts, and how long it is. Neighbours are joined.
+    free: [Vec<(usize, usize)>; 2],
+    /// Up to here the kernel has given us memory: of what can be lent, and of what is for parts.
+    committed: [usize; 2],
+    /// Where what is for parts begins.
+    parts_at: usize,
     states: Box<[State]>,
     numbers: Vec<u32>,
     /// Which numbers belong to parts of messages, and how many do.
@@ -128,22 +168,29 @@ impl DerefMut for Piece {
 }
 
 impl Pool {
-    /// Makes one of `len` bytes, rounded up; memory is used only where pieces are.
+    /// Makes one from which `len` bytes can be lent, rounded up; memory is used only where pieces were.
     pub fn create(len: usize) -> io::Result<Pool> {
-        let len = len.max(1).next_multiple_of(POOL_UNIT);
+        let too_much = || io::Error::from(io::ErrorKind::OutOfMemory);
+        let parts_at = len.checked_next_multiple_of(POOL_UNIT).ok_or_else(too_much)?;
+        let len = parts_at.checked_add(PARTS_LEN).ok_or_else(too_much)?;
+        crate::segment::check_file_size(len)?;
         let fd =
             rustix::fs::memfd_create(c"tautline-loans", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&fd, len as u64)?;
         let map = Map::new(&fd, len, ProtFlags::READ | ProtFlags::WRITE)?;
         // From here on nobody else can map it to write.
         rustix::fs::fcntl_add_seals(&fd, SEALS)?;
-        let mut free = Vec::with_capacity(MAX_PIECES + 1);
-        free.push((0, len));
+        let list = |from: usize, to: usize| {
+            let mut free = Vec::with_capacity(MAX_PIECES + 1);
+            free.extend((from < to).then_some((from, to - from)));
+            free
+        };
         Ok(Pool {
             map: Arc::new(map),
             fd,
-            free,
-            committed: 0,
+            free: [list(0, parts_at), list(parts_at, len)],
+            committed: [0, parts_at],
+            parts_at,
             states: vec![State::Free; MAX_PIECES].into_boxed_slice(),
             numbers: (0..MAX_PIECES as u32).rev().collect(),
             part: vec![false; MAX_PIECES].into_boxed_slice(),
@@ -163,49 +210,59 @@ impl Pool {
 
     /// Takes a piece; its bytes are whatever was there before. Nothing if there is no room now; an error if the system has no memory.
     pub fn take(&mut self, len: usize) -> io::Result<Option<Piece>> {
+        if self.numbers.len() <= MAX_PIECES - MAX_LOANS {
+            return Ok(None);
+        }
+        self.take_from(0, len)
+    }
+
+    fn take_from(&mut self, list: usize, len: usize) -> io::Result<Option<Piece>> {
         let grain = if len < PAGE { LINE } else { PAGE };
         let Some(room) = len.max(1).checked_next_multiple_of(grain) else { return Ok(None) };
-        let Some(at) =
-            self.free.iter().position(|(start, free)| start.next_multiple_of(grain) - start + room <= *free)
+        let Some(at) = self.free[list]
+            .iter()
+            .position(|(start, free)| start.next_multiple_of(grain) - start + room <= *free)
         else {
             return Ok(None);
         };
         let Some(&number) = self.numbers.last() else { return Ok(None) };
-        let (from, free) = self.free[at];
+        let (from, free) = self.free[list][at];
         let start = from.next_multiple_of(grain);
-        self.commit(start + room)?;
+        self.commit(list, start + room)?;
         self.numbers.pop();
         self.states[number as usize] = State::Taken;
         // What was left out before it for alignment belongs to it, too.
         let room = start - from + room;
         if room == free {
-            self.free.remove(at);
+            self.free[list].remove(at);
         } else {
-            self.free[at] = (from + room, free - room);
+            self.free[list][at] = (from + room, free - room);
         }
         Ok(Some(Piece { map: self.map.clone(), start, len, room, number }))
     }
 
     /// Makes sure that there is memory up to `end`: better an error here than a signal when it is written.
-    fn commit(&mut self, end: usize) -> io::Result<()> {
-        if end <= self.committed {
+    fn commit(&mut self, list: usize, end: usize) -> io::Result<()> {
+        let from = self.committed[list];
+        if end <= from {
             return Ok(());
         }
-        let end = end.next_multiple_of(STEP).min(self.map.len);
-        let (from, len) = (self.committed, end - self.committed);
+        let last = [self.parts_at, self.map.len][list];
+        let end = end.next_multiple_of(STEP).min(last);
+        let len = end - from;
         rustix::fs::fallocate(&self.fd, FallocateFlags::empty(), from as u64, len as u64)?;
         // SAFETY: the range is within the mapping; this changes nothing in it, but spares the writer the faults. Older kernels do not know it.
         unsafe {
             let at = self.map.at.as_ptr().add(from).cast();
             let _ = rustix::mm::madvise(at, len, Advice::LinuxPopulateWrite);
         }
-        self.committed = end;
+        self.committed[list] = end;
         Ok(())
     }
 
     /// Takes a piece for part of a message; [`Pool::parts`] counts it until it is back.
     pub fn take_part(&mut self, len: usize) -> io::Result<Option<Piece>> {
-        let piece = self.take(len)?;
+        let piece = self.take_from(1, len)?;
         if let Some(piece) = &piece {
             self.part[piece.number as usize] = true;
             self.parts += 1;
@@ -221,7 +278,7 @@ impl Pool {
 
     /// Whether a piece of `len` bytes could be taken if nothing else were.
     pub fn could_take(&self, len: usize) -> bool {
-        len <= self.map.len
+        len <= self.parts_at
     }
 
     /// Takes back a piece that was not lent.
@@ -260,17 +317,20 @@ impl Pool {
         Some(number)
     }
 
-    /// Whether the other side has returned a number of [`Pool::refer`]; it is free again then.
-    pub fn is_done(&mut self, number: u32) -> bool {
-        let done = self.states[number as usize] == State::Done;
-        if done {
-            self.free_number(number);
-        }
-        done
+    /// How a number of [`Pool::refer`] came back, if it did; it is free again then.
+    pub fn is_done(&mut self, number: u32) -> Option<Back> {
+        let State::Done(back) = self.states[number as usize] else { return None };
+        self.free_number(number);
+        Some(back)
+    }
+
+    /// Whether something is with the other side, and so may come back.
+    pub fn has_lent(&self) -> bool {
+        self.states.iter().any(|state| matches!(state, State::Lent(..) | State::Elsewhere))
     }
 
     /// The other side says that it no longer reads what goes by this number.
-    pub fn returned(&mut self, number: u32) -> Result<(), Corrupt> {
+    pub fn returned(&mut self, number: u32, back: Back) -> Result<(), Corrupt> {
         match self.states.get(number as usize) {
             Some(&State::Lent(start, room)) => {
                 self.free_number(number);
@@ -278,7 +338,7 @@ impl Pool {
                 Ok(())
             }
             Some(State::Elsewhere) => {
-                self.states[number as usize] = State::Done;
+                self.states[number as usize] = State::Done(back);
                 Ok(())
             }
             _ => Err(Corrupt),
@@ -292,16 +352,17 @@ impl Pool {
     }
 
     fn free_range(&mut self, start: usize, len: usize) {
-        let at = self.free.partition_point(|(from, _)| *from < start);
-        let (mut start, mut len, mut at) = (start, len, at);
-        if at > 0 && self.free[at - 1].0 + self.free[at - 1].1 == start {
+        let free = &mut self.free[usize::from(start >= self.parts_at)];
+        let mut at = free.partition_point(|(from, _)| *from < start);
+        let (mut start, mut len) = (start, len);
+        if at > 0 && free[at - 1].0 + free[at - 1].1 == start {
             at -= 1;
-            (start, len) = (self.free[at].0, self.free[at].1 + len);
-            self.free.remove(at);
+            (start, len) = (free[at].0, free[at].1 + len);
+            free.remove(at);
         }
-        match self.free.get_mut(at) {
+        match free.get_mut(at) {
             Some(next) if start + len == next.0 => *next = (start, len + next.1),
-            _ => self.free.insert(at, (start, len)),
+            _ => free.insert(at, (start, len)),
         }
     }
 }

@@ -6,6 +6,17 @@ pub use modelled::Segment;
 #[cfg(not(loom))]
 pub use real::Segment;
 
+/// A file that is longer than this process may make any would end it by a signal: better an error.
+#[cfg(not(loom))]
+pub(crate) fn check_file_size(len: usize) -> std::io::Result<()> {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
+    if limit.is_some_and(|limit| len as u64 > limit) {
+        let why = format!("{len} bytes are more than files may have here (ulimit -f)");
+        return Err(std::io::Error::new(std::io::ErrorKind::FileTooLarge, why));
+    }
+    Ok(())
+}
+
 #[cfg(not(loom))]
 mod real {
     use std::io;
@@ -35,6 +46,7 @@ mod real {
     impl Segment {
         /// Makes one, all zeros.
         pub fn create(len: usize) -> io::Result<Segment> {
+            super::check_file_size(len)?;
             let fd = rustix::fs::memfd_create(c"tautline", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
             rustix::fs::ftruncate(&fd, len as u64)?;
             rustix::fs::fcntl_add_seals(&fd, SEALS)?;

@@ -108,12 +108,13 @@ pub struct Config {
     pub busy_poll_us: u32,
     /// Bytes of socket receive buffer to ask for; the system's default if not set.
     pub receive_buffer: Option<usize>,
-    /// Bytes that each peer on this host can be lent at a time; zero for none. Memory is used only as far as it is lent.
+    /// Bytes that each peer on this host can be lent at a time; zero for none. Memory is taken as it is first lent, and kept for the next time.
     pub loan_pool: usize,
     /// As [`tautline_link::Config::message_window`], for messages from peers on this host: there, granting more takes longer than copying.
     pub near_window: u32,
     /// Messages of so many bytes and more, sent in one go and waiting, are copied by the peer itself, if it is on this host and the system lets it; by default none are.
-    /// It spares this process's core a copy, and costs time where both cores are free (docs/decisions/0005).
+    /// It spares this process's core a copy, and costs time where both cores are free (docs/decisions/0005). The send waits until the peer's handler has read the message, or ended: a handler that
+    /// waits for another message of the same program first would wait for ever.
     pub single_copy: Option<usize>,
     /// How [`DeviceName::Xdp`] gets frames from the card to our memory.
     pub xdp_mode: tautline_device::xdp::Mode,

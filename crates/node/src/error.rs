@@ -18,6 +18,8 @@ pub enum SendError {
     TooLongForHandler(usize),
     /// This process is a forked child of the one that joined; it has no node (N-10).
     Forked,
+    /// The peer began to read the message in this process's memory, and could not go on; it has been told.
+    Unread(Rank),
     /// The node was closed.
     Closed,
 }
@@ -42,6 +44,10 @@ impl std::fmt::Display for SendError {
             }
             SendError::Forked => f.write_str(
                 "this process was forked from the one that joined and has no node; start it as a rank of its own",
+            ),
+            SendError::Unread(rank) => write!(
+                f,
+                "rank {rank} could not read the message in this process's memory to its end; send it without `single_copy`"
             ),
             SendError::Closed => f.write_str("the node is closed"),
         }

@@ -471,8 +471,12 @@ impl Interface {
     }
 
     /// A peer sent, under its own authentication, what no correct peer sends; its channel ends.
-    pub fn violation(&mut self, rank: Rank) {
+    pub fn violation(&mut self, rank: Rank, incarnation: u32) {
         let Some(peer) = self.peers.get_mut(rank as usize) else { return };
+        if peer.incarnation != incarnation {
+            // It was a former self, which is gone.
+            return;
+        }
         if peer.near.is_some() {
             self.take_down(rank, Down::Died(Death::Violation));
         } else if let Some(link) = peer.peering.link_mut() {

@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
 use rustix::event::{Timespec, epoll};
-use tautline_device::shm::{self, Call, Door, Gift, Greeting, POOL_UNIT, Pool, Shm, Visitor};
+use tautline_device::shm::{self, Back, Call, Door, Gift, Greeting, POOL_UNIT, Pool, Shm, Visitor};
 use tautline_link::{Death, JobKey, Nanos};
 
 use crate::delivery::{Item, Place};
@@ -147,11 +147,9 @@ impl Neighbourhood {
 
     /// Memory to lend from, if there is to be any, and how much of it greetings tell.
     fn pool(&self) -> (Option<Pool>, u32) {
-        let made = (self.pool > 0).then(|| Pool::create(self.pool)).transpose();
-        let pool = made.unwrap_or_else(|error| {
-            tracing::warn!(%error, "nothing can be lent to peers on this host");
-            None
-        });
+        let pool = Pool::create(self.pool)
+            .inspect_err(|error| tracing::warn!(%error, "nothing can be lent to peers on this host"))
+            .ok();
         let units = pool.as_ref().map_or(0, |pool| pool.size() / POOL_UNIT);
         (pool, units as u32)
     }
@@ -470,7 +468,7 @@ impl Interface {
         if let Some(mut near) = self.peers[rank as usize].near.take() {
             // What it read before it went was sent.
             for number in std::mem::take(&mut near.offered) {
-                if near.shm.is_read(number) {
+                if near.shm.is_read(number) == Some(Back::Read) {
                     self.read_before.push((rank, incarnation, number));
                 }
             }

@@ -144,8 +144,11 @@ impl Endpoint {
         if self.core.node.config().single_copy.is_some_and(|least| bytes.len() >= least) {
             let offer =
                 blocking(&self.core, peer, || Ok(self.core.node.try_offer(peer, handler.0, bytes)?))?;
-            if let Some(offer) = offer {
-                return blocking(&self.core, peer, || Ok(self.core.node.is_read(&offer)?));
+            // What the peer may not read after all is copied for it.
+            if let Some(offer) = offer
+                && blocking(&self.core, peer, || Ok(self.core.node.is_read(&offer)?))?
+            {
+                return Ok(());
             }
         }
         let mut message = self.begin(peer, handler, bytes.len() as u64)?;

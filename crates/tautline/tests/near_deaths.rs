@@ -14,7 +14,7 @@ use common::victim::{
 };
 use common::{Limit, config, extract_for};
 use rustix::process::{Pid, Signal, kill_process};
-use tautline::{DeviceName, Down, Endpoint, Error, SendError, Waiting};
+use tautline::{DeviceName, Down, Endpoint, Error, Event, SendError, Waiting};
 
 /// A timing does not decide a test on a busy machine; what is promised is 10 ms.
 const SOON: Duration = Duration::from_millis(100);
@@ -310,6 +310,33 @@ fn nothing_is_left_behind() {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
+}
+
+/// S-9, N-4: what a dead peer had offered to be read in its memory is lost with it, and its successor has nothing to do with that.
+#[test]
+fn an_offer_dies_with_its_sender() {
+    let _alone = alone();
+    let _limit = Limit::seconds(60);
+    let scene = Scene::new(2, Waiting::SpinThenPark);
+    let mut victim = scene.start("offer");
+    victim.expect("@offers", PATIENCE, |line| (line == "@offers").then_some(()));
+    std::thread::sleep(Duration::from_millis(50));
+    victim.kill();
+    let successor = start(&scene.launcher, VICTIM, "talk");
+    std::thread::sleep(Duration::from_millis(200));
+    let mut downs = Vec::new();
+    let ep = &scene.ep;
+    until(ep, || {
+        while let Some(event) = ep.poll_event() {
+            if let Event::PeerDown { why, .. } = event {
+                downs.push(why);
+            }
+        }
+        scene.heard() > 20
+    });
+    assert_eq!(downs, [Down::Exited], "the first one, and nobody else");
+    check_failures(ep);
+    drop(successor);
 }
 
 /// S-3, S-6, N-4: a peer is killed at random moments, from its start on, again and again. How often is in `TAUTLINE_KILLS`.

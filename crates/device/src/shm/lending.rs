@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tautline_mem::Segment;
-use tautline_mem::pool::{MAX_PIECES, Piece, Pool, View};
+use tautline_mem::pool::{Back, MAX_PIECES, NUMBER, Piece, Pool, View};
 use tautline_mem::returns::{Giver, Returns};
 use tautline_mem::ring::Corrupt;
 
@@ -34,13 +34,16 @@ pub(super) struct Lending {
 pub struct Outside {
     pid: i32,
     process: OwnedFd,
+    /// Where a word lies that is there for as long as the process has the memory it had.
+    beacon: u64,
+    known: u64,
 }
 
 impl Outside {
-    /// Copies bytes out of it. An error if it cannot be read there, or is no more: then what was read may be another process's.
+    /// Copies bytes out of it. An error if it cannot be read there, or is no more, or has become another program: then what was read may be anybody's.
     pub fn read(&self, address: u64, out: &mut [u8]) -> io::Result<()> {
-        local::read_process(self.pid, address, out)?;
-        if local::is_readable(self.process.as_fd()) {
+        let word = local::read_process(self.pid, address, out, self.beacon)?;
+        if word != self.known || local::is_readable(self.process.as_fd()) {
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
         }
         Ok(())
@@ -84,7 +87,8 @@ impl Shm {
     fn collect(&mut self) {
         let Some(pool) = &mut self.lending.pool else { return };
         while let Some(number) = self.lending.returns.take() {
-            if pool.returned(number) == Err(Corrupt) {
+            let back = Back::of(number);
+            if pool.returned(number & NUMBER, back) == Err(Corrupt) {
                 self.corrupt = true;
                 return;
             }
@@ -97,7 +101,9 @@ impl Shm {
         match &mut self.lending.pool {
             Some(pool) if pool.could_take(len) => match pool.take(len) {
                 Ok(Some(piece)) => Ok(piece),
-                Ok(None) => Err(Lack::Now),
+                Ok(None) if pool.has_lent() => Err(Lack::Now),
+                // The program itself has all of it, and waiting would not change that.
+                Ok(None) => Err(Lack::Never),
                 Err(error) => Err(Lack::Memory(error)),
             },
             _ => Err(Lack::Never),
@@ -133,9 +139,8 @@ impl Shm {
     pub fn try_to_read(&mut self, beacon: u64, known: u64) {
         let Ok(pid) = local::pid_behind(&self.socket) else { return };
         let Ok(process) = self.process.try_clone() else { return };
-        let outside = Outside { pid, process };
-        let mut found = [0; 8];
-        if outside.read(beacon, &mut found).is_ok() && u64::from_ne_bytes(found) == known {
+        let outside = Outside { pid, process, beacon, known };
+        if outside.read(beacon, &mut []).is_ok() {
             self.lending.outside = Some(Arc::new(outside));
             self.lending.segment.word(self.lending.may.0).store(1, Ordering::Relaxed);
         }
@@ -161,15 +166,15 @@ impl Shm {
     /// The other side was not told of the number after all.
     pub fn unrefer(&mut self, number: u32) {
         if let Some(pool) = &mut self.lending.pool {
-            let _ = pool.returned(number);
+            let _ = pool.returned(number, Back::Read);
             pool.is_done(number);
         }
     }
 
-    /// Whether the other side has given back a number of [`Shm::refer`]; true once.
-    pub fn is_read(&mut self, number: u32) -> bool {
+    /// What the other side said when it gave back a number of [`Shm::refer`]; once.
+    pub fn is_read(&mut self, number: u32) -> Option<Back> {
         self.collect();
-        !self.corrupt && self.lending.pool.as_mut().is_some_and(|pool| pool.is_done(number))
+        if self.corrupt { None } else { self.lending.pool.as_mut()?.is_done(number) }
     }
 
     /// Whether something has come back since the last [`Shm::loan`].
@@ -182,9 +187,9 @@ impl Shm {
         self.lending.view.as_ref()
     }
 
-    /// Gives a number back: what goes by it is no longer read. Wakes the other side if it sleeps: it may wait for that.
-    pub fn give_back(&mut self, number: u32) {
-        self.lending.giver.give(number);
+    /// Gives a number back: what goes by it is no longer read, or could not be. Wakes the other side if it sleeps: it may wait for that.
+    pub fn give_back(&mut self, number: u32, back: Back) {
+        self.lending.giver.give(number | back.flag());
         if self.tx.must_ring(self.barrier) {
             self.ring();
         }

@@ -16,7 +16,7 @@ use tautline_mem::pool::MAX_PIECES;
 use tautline_mem::ring::{self, Corrupt, INLINE, INLINE_WORDS, LINE, Next, Shape};
 use tautline_mem::{Barrier, Segment};
 
-pub use tautline_mem::pool::{POOL_UNIT, Piece, Pool, View};
+pub use tautline_mem::pool::{Back, POOL_UNIT, Piece, Pool, View};
 
 pub use door::{Call, Door, Gift, Theirs, Visitor, door_of, meeting_place, sweep, take_down};
 pub use greeting::{GREETING_LEN, Greeting};

@@ -89,15 +89,23 @@ pub(crate) fn pid_behind(socket: &OwnedFd) -> io::Result<i32> {
     Ok(sockopt::socket_peercred(socket)?.pid.as_raw_nonzero().get())
 }
 
-/// Copies bytes out of another process.
-pub(crate) fn read_process(pid: i32, address: u64, out: &mut [u8]) -> Result<(), Errno> {
-    let local = libc::iovec { iov_base: out.as_mut_ptr().cast(), iov_len: out.len() };
-    let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: out.len() };
-    // SAFETY: the kernel writes at most `out.len()` bytes to `out`, and only looks at memory of the other process; whatever the address, that is
-    // an error at worst.
-    let read = unsafe { libc::process_vm_readv(pid, &raw const local, 1, &raw const remote, 1, 0) };
+/// Copies bytes out of another process, and a word that lies elsewhere in it, both out of the same memory: a process that becomes another program
+/// gets a new one.
+pub(crate) fn read_process(pid: i32, address: u64, out: &mut [u8], word_at: u64) -> Result<u64, Errno> {
+    let mut word = [0; 8];
+    let local = [
+        libc::iovec { iov_base: out.as_mut_ptr().cast(), iov_len: out.len() },
+        libc::iovec { iov_base: word.as_mut_ptr().cast(), iov_len: word.len() },
+    ];
+    let remote = [
+        libc::iovec { iov_base: address as *mut libc::c_void, iov_len: out.len() },
+        libc::iovec { iov_base: word_at as *mut libc::c_void, iov_len: word.len() },
+    ];
+    // SAFETY: the kernel writes at most as many bytes to `out` and `word` as they have, and only looks at memory of the other process; whatever the
+    // addresses, that is an error at worst.
+    let read = unsafe { libc::process_vm_readv(pid, local.as_ptr(), 2, remote.as_ptr(), 2, 0) };
     match usize::try_from(read) {
-        Ok(read) if read == out.len() => Ok(()),
+        Ok(read) if read == out.len() + word.len() => Ok(u64::from_ne_bytes(word)),
         Ok(_) => Err(Errno::FAULT),
         Err(_) => Err(super::last_errno()),
     }

@@ -33,13 +33,15 @@ pub fn prove(_: &[u8]) -> [u8; 16] {
     [5; 16]
 }
 
-/// Units of what each side lends from.
-const POOL: u32 = 2;
+/// What each side can lend.
+const POOL: usize = 2 * POOL_UNIT;
 
 fn greet(from: u32, answers: u64) -> ([u8; GREETING_LEN], Option<Pool>) {
     let (to, epoch) = (1 - from, u64::from(from) + 1);
-    let greeting = Greeting { from, to, epoch, answers, window: 1, asymmetric: true, pool: POOL, beacon: 0 };
-    (greeting.to_bytes(prove), Some(Pool::create(POOL as usize * POOL_UNIT).unwrap()))
+    let made = Pool::create(POOL).unwrap();
+    let pool = (made.size() / POOL_UNIT) as u32;
+    let greeting = Greeting { from, to, epoch, answers, window: 1, asymmetric: true, pool, beacon: 0 };
+    (greeting.to_bytes(prove), Some(made))
 }
 
 pub fn hello() -> ([u8; GREETING_LEN], Option<Pool>) {

@@ -14,15 +14,15 @@ fn lent_and_returned() {
     piece.fill(7);
     piece[9_999] = 8;
     let (number, at, len) = piece.place();
-    assert!(view.has(at, len) && !view.has(at, 1 << 21) && !view.has(u64::MAX, 2));
+    assert!(view.has(at, len) && !view.has(at, 1 << 22) && !view.has(u64::MAX, 2));
     pool.lend(piece);
     let mut got = vec![0; 10_000];
     view.copy_out(at as usize, &mut got);
     assert!(got[..9_999].iter().all(|b| *b == 7) && got[9_999] == 8);
     assert_eq!(pool.take(1 << 20).unwrap().map(|p| p.place()), None, "part of it is lent");
-    pool.returned(number).unwrap();
-    assert_eq!(pool.returned(number), Err(Corrupt), "returned twice");
-    assert_eq!(pool.returned(u32::MAX), Err(Corrupt), "never lent");
+    pool.returned(number, Back::Read).unwrap();
+    assert_eq!(pool.returned(number, Back::Read), Err(Corrupt), "returned twice");
+    assert_eq!(pool.returned(u32::MAX, Back::Read), Err(Corrupt), "never lent");
     assert!(pool.take(1 << 20).unwrap().is_some());
 }
 
@@ -60,7 +60,8 @@ fn pieces_are_apart() {
         match next(4) {
             0 | 1 => {
                 let len = if next(2) == 0 { next(300) } else { next(300_000) };
-                if let Some(mut piece) = pool.take(len as usize).unwrap() {
+                let taken = if next(3) == 0 { pool.take_part(len as usize) } else { pool.take(len as usize) };
+                if let Some(mut piece) = taken.unwrap() {
                     assert!(piece.len() < PAGE || (piece.as_ptr() as usize).is_multiple_of(PAGE));
                     piece.fill(step as u8);
                     held.push((piece, step as u8));
@@ -78,15 +79,15 @@ fn pieces_are_apart() {
             }
             _ if !lent.is_empty() => {
                 let number = lent.swap_remove(next(lent.len() as u64) as usize);
-                pool.returned(number).unwrap();
+                pool.returned(number, Back::Read).unwrap();
             }
             _ => {}
         }
-        assert!(pool.free.is_sorted() && pool.free.windows(2).all(|w| w[0].0 + w[0].1 < w[1].0));
+        assert!(pool.free.iter().all(|f| f.is_sorted() && f.windows(2).all(|w| w[0].0 + w[0].1 < w[1].0)));
     }
     held.into_iter().for_each(|(piece, _)| pool.give(piece));
-    lent.into_iter().for_each(|number| pool.returned(number).unwrap());
-    assert_eq!(pool.free, [(0, 4 << 20)]);
+    lent.into_iter().for_each(|number| pool.returned(number, Back::Read).unwrap());
+    assert_eq!(pool.free, [vec![(0, 4 << 20)], vec![(4 << 20, PARTS_LEN)]]);
     assert_eq!(pool.numbers.len(), MAX_PIECES);
 }
 
@@ -96,10 +97,10 @@ fn numbers_run_out() {
     let (mut pool, _view) = pair(1 << 20);
     let elsewhere = pool.refer().unwrap();
     let pieces: Vec<_> = std::iter::from_fn(|| pool.take(8).unwrap()).collect();
-    assert_eq!(pieces.len(), MAX_PIECES - 1);
-    assert!(pool.refer().is_none() && !pool.is_done(elsewhere));
-    pool.returned(elsewhere).unwrap();
-    assert!(pool.is_done(elsewhere));
+    assert_eq!(pieces.len(), MAX_LOANS - 1);
+    assert!(pool.is_done(elsewhere).is_none());
+    pool.returned(elsewhere, Back::Broken).unwrap();
+    assert_eq!(pool.is_done(elsewhere), Some(Back::Broken));
     assert!(pool.refer().is_some());
 }
 

@@ -1,5 +1,6 @@
 //! Lending messages to peers on this host, and reading what they lend (M-9).
 
+use tautline_device::shm::Back;
 use tautline_wire::record::Where;
 
 use super::Endpoint;
@@ -44,8 +45,9 @@ impl Endpoint {
         interface.offer(now, peer, key, bytes).inspect_err(|_| interface.service(now))
     }
 
-    /// Whether the peer has read what it was offered, or is gone; [`SendError::WouldBlock`] if not yet. Asked once more after that, it is nonsense.
-    pub fn is_read(&self, offer: &Offer) -> Result<(), SendError> {
+    /// Whether the peer has read what it was offered: false, with nothing sent, if it could not; [`SendError::WouldBlock`] if not yet. Asked once more after that, it is
+    /// nonsense.
+    pub fn is_read(&self, offer: &Offer) -> Result<bool, SendError> {
         self.with(|i| i.is_read(offer))?
     }
 
@@ -55,9 +57,9 @@ impl Endpoint {
         self.with(|i| i.lease(from, number, at, len)).ok().flatten()
     }
 
-    /// Gives back what a peer lent us.
+    /// Gives back what a peer lent us, and says whether it was read.
     #[inline]
-    pub fn end_lease(&self, lease: &Lease) {
-        let _ = self.with(|i| i.end_lease((lease.peer, lease.incarnation), lease.number));
+    pub fn end_lease(&self, lease: &Lease, back: Back) {
+        let _ = self.with(|i| i.end_lease((lease.peer, lease.incarnation), lease.number, back));
     }
 }

@@ -3,7 +3,7 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use tautline_device::shm::{LINE_FRAME, Lack, Outside, Piece, View};
+use tautline_device::shm::{Back, LINE_FRAME, Lack, Outside, Piece, View};
 use tautline_link::Nanos;
 use tautline_wire::record::{self, LEND_LEN, Where};
 
@@ -80,6 +80,11 @@ impl Lease {
     /// Whether it has no bytes at all.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Who lent it, in which incarnation.
+    pub fn lender(&self) -> (Rank, u32) {
+        (self.peer, self.incarnation)
     }
 
     /// Whether it lies in memory that both sides have, and so is there whatever becomes of the sender.
@@ -213,21 +218,23 @@ impl Interface {
         Ok(Some(offer))
     }
 
-    /// Whether a peer has read what it was offered; [`SendError::WouldBlock`] if not yet.
-    pub(crate) fn is_read(&mut self, offer: &Offer) -> Result<(), SendError> {
+    /// Whether a peer has read what it was offered: true if so, false if it could not, and nobody there has heard of it; [`SendError::WouldBlock`] if not yet.
+    pub(crate) fn is_read(&mut self, offer: &Offer) -> Result<bool, SendError> {
         let same = |read: &(Rank, u32, u32)| *read == (offer.peer, offer.incarnation, offer.number);
         if let Some(at) = self.read_before.iter().position(same) {
             self.read_before.swap_remove(at);
-            return Ok(());
+            return Ok(true);
         }
         self.check(offer.peer, offer.incarnation)?;
         let Some(near) = &mut self.peers[offer.peer as usize].near else { return Err(SendError::WouldBlock) };
         near.wanting = true;
-        if !near.shm.is_read(offer.number) {
-            return Err(SendError::WouldBlock);
-        }
+        let Some(back) = near.shm.is_read(offer.number) else { return Err(SendError::WouldBlock) };
         near.offered.retain(|number| *number != offer.number);
-        Ok(())
+        match back {
+            Back::Read => Ok(true),
+            Back::Refused => Ok(false),
+            Back::Broken => Err(SendError::Unread(offer.peer)),
+        }
     }
 
     /// What a peer lends us; nothing if there is no such thing.
@@ -259,10 +266,10 @@ impl Interface {
 
     /// A lease is over: its memory is the peer's again.
     #[inline]
-    pub(crate) fn end_lease(&mut self, (rank, incarnation): (Rank, u32), number: u32) {
+    pub(crate) fn end_lease(&mut self, (rank, incarnation): (Rank, u32), number: u32, back: Back) {
         let peer = &mut self.peers[rank as usize];
         if let Some(near) = peer.near.as_mut().filter(|_| peer.incarnation == incarnation) {
-            near.shm.give_back(number);
+            near.shm.give_back(number, back);
         }
     }
 }

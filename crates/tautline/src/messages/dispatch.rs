@@ -56,7 +56,9 @@ fn dispatch_slot(core: &Rc<Core>, delivery: &mut Option<Box<Delivery>>, item: us
         };
         at = end;
         match step {
-            Step::Short { handler } => short(core, delivery, run, (from, handler), (item, start, end)),
+            Step::Short { handler } => {
+                short(core, delivery, run, (from, incarnation, handler), (item, start, end));
+            }
             Step::First { handler, message, total } => {
                 let incoming = (from, incarnation, message);
                 first(core, delivery, run, (incoming, handler, total), (item, start, end));
@@ -71,7 +73,7 @@ fn dispatch_slot(core: &Rc<Core>, delivery: &mut Option<Box<Delivery>>, item: us
                 if let Some(lease) = core.node.lease((from, incarnation), number, at, len) {
                     lent(core, handler, Held::new(core, from, lease));
                 } else {
-                    violation(core, from);
+                    violation(core, (from, incarnation));
                 }
             }
             Step::LendMore { message, offset, number, at, len } => {
@@ -80,12 +82,12 @@ fn dispatch_slot(core: &Rc<Core>, delivery: &mut Option<Box<Delivery>>, item: us
                         let held = Held::new(core, from, lease);
                         more_lent(core, delivery, run, ((from, incarnation, message), offset), held);
                     }
-                    None => violation(core, from),
+                    None => violation(core, (from, incarnation)),
                 }
             }
             Step::Bad => {
                 flush(core, delivery, run);
-                violation(core, from);
+                violation(core, (from, incarnation));
                 break;
             }
         }
@@ -116,8 +118,8 @@ fn read_step(bytes: &[u8], at: usize) -> (Step, usize, usize) {
 }
 
 /// A peer sent, under its own authentication, what no correct peer sends: its channel ends.
-pub(super) fn violation(core: &Core, from: Rank) {
-    let _ = core.node.with(|i| i.violation(from));
+pub(super) fn violation(core: &Core, (from, incarnation): (Rank, u32)) {
+    let _ = core.node.with(|i| i.violation(from, incarnation));
 }
 
 #[inline]
@@ -125,7 +127,7 @@ fn short(
     core: &Rc<Core>,
     delivery: &mut Option<Box<Delivery>>,
     run: &mut Run,
-    (from, handler): (Rank, usize),
+    (from, incarnation, handler): (Rank, u32, usize),
     (item, start, end): (usize, usize, usize),
 ) {
     match core.handlers.get(handler) {
@@ -144,7 +146,7 @@ fn short(
             start_task(core, handler, pool, slot);
             flush(core, delivery, run);
         }
-        None => violation(core, from),
+        None => violation(core, (from, incarnation)),
     }
 }
 
@@ -168,7 +170,7 @@ fn first(
 ) {
     flush(core, delivery, run);
     if core.running.borrow().contains_key(&incoming) {
-        return violation(core, incoming.0);
+        return violation(core, (incoming.0, incoming.1));
     }
     let whole = (end - start) as u64 == total;
     match core.handlers.get(handler) {
@@ -180,7 +182,7 @@ fn first(
                 let bytes = data.to_vec();
                 core.running.borrow_mut().insert(incoming, Running::Collect { handler, bytes, total });
             } else {
-                violation(core, incoming.0);
+                violation(core, (incoming.0, incoming.1));
             }
         }
         Some(Registered::Stream(pool) | Registered::Lent(_, pool)) => {
@@ -192,7 +194,7 @@ fn first(
             start_task(core, handler, pool, slot);
             *run = Some((handler, slot));
         }
-        None => violation(core, incoming.0),
+        None => violation(core, (incoming.0, incoming.1)),
     }
 }
 
@@ -208,7 +210,7 @@ fn more(
     let target = match core.running.borrow().get(&incoming) {
         Some(Running::Task { handler, slot }) => Some((*handler, *slot)),
         Some(_) => None,
-        None => return violation(core, incoming.0),
+        None => return violation(core, (incoming.0, incoming.1)),
     };
     let Some((handler, slot)) = target else {
         flush(core, delivery, run);
@@ -233,7 +235,7 @@ fn more(
         (good, stream.arrived == stream.total)
     });
     if !good {
-        return violation(core, incoming.0);
+        return violation(core, (incoming.0, incoming.1));
     }
     if complete {
         core.running.borrow_mut().remove(&incoming);
@@ -264,7 +266,7 @@ fn more_lent(
     }
     let Some((handler, slot)) = task() else {
         if !core.running.borrow().contains_key(&incoming) {
-            return violation(core, incoming.0);
+            return violation(core, (incoming.0, incoming.1));
         }
         let mut bytes = vec![0; held.len() as usize];
         if held.copy_to(0, &mut bytes) {
@@ -282,7 +284,7 @@ fn more_lent(
         (good, stream.arrived == stream.total)
     });
     if !good {
-        return violation(core, incoming.0);
+        return violation(core, (incoming.0, incoming.1));
     }
     if complete {
         core.running.borrow_mut().remove(&incoming);
@@ -297,7 +299,7 @@ fn more_without_task(core: &Rc<Core>, incoming: Incoming, offset: u64, data: &[u
         Some(Running::Discard(stream)) => {
             if offset != stream.arrived || offset + data.len() as u64 > stream.total {
                 drop(running);
-                return violation(core, incoming.0);
+                return violation(core, (incoming.0, incoming.1));
             }
             stream.arrived += data.len() as u64;
             let due = stream.window_due(true);
@@ -312,7 +314,7 @@ fn more_without_task(core: &Rc<Core>, incoming: Incoming, offset: u64, data: &[u
         Some(Running::Collect { handler, bytes, total }) => {
             if offset != bytes.len() as u64 || offset + data.len() as u64 > *total {
                 drop(running);
-                return violation(core, incoming.0);
+                return violation(core, (incoming.0, incoming.1));
             }
             bytes.extend_from_slice(data);
             if bytes.len() as u64 == *total {

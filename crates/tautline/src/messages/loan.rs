@@ -1,8 +1,10 @@
 //! Messages that are lent instead of copied: filled where the receiver reads them (M-9).
 
+use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
 use std::rc::{Rc, Weak};
 
+use tautline_node::device::shm::Back;
 use tautline_node::{Lease, Loan as Shared};
 use zerocopy::FromBytes;
 
@@ -13,7 +15,8 @@ use crate::{Endpoint, Name, Rank, Result};
 /// A buffer to fill and send to one peer; see [`Endpoint::loan`].
 ///
 /// Where the peer is on this host, it is memory that both sides have: sending it copies nothing, whatever its size. Elsewhere it is memory of the program's own,
-/// and sending it is like [`Endpoint::send`]. Its bytes are at first whatever was there before. Dropped unsent, it is given back.
+/// and sending it is like [`Endpoint::send`]. Its bytes are at first whatever was there before. Dropped unsent, it is given back. A peer can be lent
+/// [`crate::Config::loan_pool`] bytes at a time, in up to 240 pieces; what a program holds unsent counts. A forked child must not touch it.
 #[derive(Debug)]
 #[must_use = "a loan that is dropped is not sent"]
 pub struct Loan {
@@ -33,7 +36,15 @@ enum Memory {
 impl Loan {
     pub(crate) fn try_new(core: &Rc<Core>, peer: Rank, len: usize) -> Result<Loan> {
         let shared = if peer == core.node.rank() { None } else { core.node.try_loan(peer, len)? };
-        let memory = shared.map_or_else(|| Memory::Own(vec![0; len]), |loan| Memory::Shared(Some(loan)));
+        let memory = match shared {
+            Some(loan) => Memory::Shared(Some(loan)),
+            None => {
+                let mut own = Vec::new();
+                own.try_reserve_exact(len).map_err(crate::Error::other)?;
+                own.resize(len, 0);
+                Memory::Own(own)
+            }
+        };
         Ok(Loan { core: core.clone(), peer, memory })
     }
 
@@ -131,7 +142,7 @@ impl Drop for Loan {
 
 /// A whole message that is read where its sender wrote it, if both are on one host; see [`crate::Builder::on_loan`].
 ///
-/// It may be kept for as long as it is needed. Dropping it gives the memory back to its sender, who can lend only so much at a time.
+/// It may be kept for as long as it is needed, but not be touched by a forked child. Dropping it gives the memory back to its sender, who can lend only so much at a time.
 /// Reads copy: the sender is another process and could still write there. What has been read stays as it was read.
 #[derive(Debug)]
 pub struct Lent {
@@ -152,12 +163,13 @@ pub(crate) struct Held {
     core: Weak<Core>,
     from: Rank,
     lease: Lease,
+    back: Cell<Back>,
 }
 
 impl Held {
     #[inline]
     pub(crate) fn new(core: &Rc<Core>, from: Rank, lease: Lease) -> Held {
-        Held { core: Rc::downgrade(core), from, lease }
+        Held { core: Rc::downgrade(core), from, lease, back: Cell::new(Back::Read) }
     }
 
     pub(crate) fn from(&self) -> Rank {
@@ -171,7 +183,27 @@ impl Held {
     /// Copies bytes out; false if they are no more.
     #[inline]
     pub(crate) fn copy_to(&self, at: usize, out: &mut [u8]) -> bool {
-        self.lease.copy_to(at, out)
+        let there = self.lease.copy_to(at, out);
+        if !there {
+            self.back.set(Back::Broken);
+        }
+        there
+    }
+
+    /// Whether it can be read, as far as its first byte shows.
+    #[inline]
+    pub(crate) fn can_be_read(&self) -> bool {
+        self.is_mapped() || self.lease.is_empty() || self.lease.copy_to(0, &mut [0])
+    }
+
+    /// Gives it back unread.
+    pub(crate) fn refuse(self) {
+        self.back.set(Back::Refused);
+    }
+
+    /// Who lent it, in which incarnation.
+    pub(crate) fn lender(&self) -> (Rank, u32) {
+        self.lease.lender()
     }
 
     /// Whether it stays, whatever becomes of its sender.
@@ -185,7 +217,7 @@ impl Drop for Held {
     #[inline]
     fn drop(&mut self) {
         if let Some(core) = self.core.upgrade() {
-            core.node.end_lease(&self.lease);
+            core.node.end_lease(&self.lease, self.back.get());
         }
     }
 }

@@ -16,6 +16,8 @@ const PART: usize = 16 << 10;
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum End {
     Aborted,
+    /// It can no longer be read where its sender has it.
+    Lost,
     PeerGone(crate::Down),
 }
 
@@ -157,6 +159,10 @@ impl Stream {
         match self.end {
             None => Poll::Pending,
             Some(End::Aborted) => Poll::Ready(Err(Error::Aborted)),
+            Some(End::Lost) => {
+                let why = "the message is gone: it can no longer be read where its sender has it";
+                Poll::Ready(Err(Error::other(why)))
+            }
             Some(End::PeerGone(why)) => Poll::Ready(Err(Error::PeerGone(self.from, why))),
         }
     }
@@ -218,12 +224,12 @@ impl Stream {
         take
     }
 
-    /// The sender died with the message.
+    /// The message can no longer be read: most likely its sender died with it.
     #[cold]
     fn lose(&mut self) {
         self.held.clear();
         self.ranges.clear();
-        self.end = Some(End::PeerGone(crate::Down::Exited));
+        self.end = Some(End::Lost);
     }
 
     /// Takes up to `max` bytes in as few parts as they lie in, oldest first; returns how many were taken.

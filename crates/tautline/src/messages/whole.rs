@@ -71,6 +71,10 @@ fn whole_lent(core: &Rc<Core>, taken: &Taken, handler: usize, (number, at, len):
 /// Hands a lent message to its handler.
 pub(super) fn lent(core: &Rc<Core>, handler: usize, message: Held) {
     let from = message.from();
+    if !message.can_be_read() {
+        // Nobody has heard of it, so its sender may send it in another way.
+        return message.refuse();
+    }
     match core.handlers.get(handler) {
         Some(Registered::Lent(function, _)) if message.is_mapped() => {
             let message = Lent::shared(message);
@@ -87,6 +91,6 @@ pub(super) fn lent(core: &Rc<Core>, handler: usize, message: Held) {
             poll_task(core, handler, slot);
         }
         // No correct peer lends to a handler that takes only short messages.
-        Some(Registered::Short(_)) | None => violation(core, from),
+        Some(Registered::Short(_)) | None => violation(core, message.lender()),
     }
 }

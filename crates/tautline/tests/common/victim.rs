@@ -94,7 +94,7 @@ pub fn live() {
     let role = std::env::var(ROLE).unwrap();
     let size = if role == "crowd" { 3 } else { 2 };
     let mut config = Config::default();
-    if role == "lend" {
+    if role == "lend" || role == "offer" {
         // Half of its long messages are copied by their receiver.
         config.single_copy = Some(50_000);
     }
@@ -110,6 +110,7 @@ pub fn live() {
     match role.as_str() {
         "talk" | "full" => talk(&ep, stream),
         "lend" => lend(&ep, stream),
+        "offer" => offer(&ep, stream),
         "listen" => loop {
             ep.extract(usize::MAX).unwrap();
             ep.wait(None).unwrap();
@@ -162,6 +163,14 @@ fn lend(ep: &Endpoint, stream: u64) {
         }
         while ep.extract(usize::MAX).unwrap() > 0 {}
     }
+}
+
+/// Waits until a message is read in its memory; nobody does.
+fn offer(ep: &Endpoint, stream: u64) {
+    (1..4).for_each(|number| ep.send(SURVIVOR, "data", &message(stream, number)).unwrap());
+    println!("@offers");
+    ep.send(SURVIVOR, "data", &message(stream, 4)).unwrap();
+    panic!("nobody reads it");
 }
 
 /// Talks with both others, whatever happens to them.
