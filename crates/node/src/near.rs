@@ -31,6 +31,9 @@ const HELD: usize = 256;
 /// How often the door of a dead peer is looked at.
 const LAST_RESPECTS: u32 = 50;
 
+/// How long the door of a peer that could not be met is left alone.
+const TURNED_AWAY: Nanos = 1_000_000_000;
+
 /// Stands for whoever is not known yet.
 const STRANGER: u64 = u64::MAX;
 
@@ -199,6 +202,10 @@ impl Interface {
         if self.is_near(rank) {
             return true;
         }
+        let Some(only) = self.hood.as_ref().map(|hood| hood.only) else { return false };
+        if now < self.peers[rank as usize].knock_after && !only {
+            return false;
+        }
         let epoch = self.fresh_number();
         let window = self.config.near_window;
         let Some(hood) = &mut self.hood else { return false };
@@ -280,7 +287,7 @@ impl Interface {
         // Deaths first: whoever knocks may be the dead one's successor.
         for rank in news.iter().filter(|of| **of != STRANGER).map(|of| *of as Rank) {
             let dead = self.peers[rank as usize].near.as_ref().is_some_and(|near| near.shm.is_dead());
-            if dead {
+            if dead && !self.has_turned_away(now, rank) {
                 self.outlive(rank);
             }
         }
@@ -385,7 +392,7 @@ impl Interface {
                 }
                 // They left, or would rather call us.
                 Err(_) if self.peers[rank as usize].near.is_none() && !hood.only => {
-                    self.connect_far(now, rank);
+                    self.turn_away(now, rank);
                 }
                 Err(_) if hood.only => hood.again.push((rank, now + NEAR_LOOK)),
                 Err(_) => {}
@@ -433,6 +440,26 @@ impl Interface {
         tracing::info!(rank = self.rank, peer = rank, %reason, "shared memory");
         self.push_event(Event::Way { peer: rank, device: "shm", reason });
         self.announce(rank);
+    }
+
+    /// The peer could not be met, for want of descriptors perhaps: it is reached by datagram, without another knock at every hello.
+    fn turn_away(&mut self, now: Nanos, rank: Rank) {
+        self.peers[rank as usize].knock_after = now + TURNED_AWAY;
+        self.connect_far(now, rank);
+    }
+
+    /// Whether the peer lives, and let go of the memory before it ever used it: it could not come in.
+    fn has_turned_away(&mut self, now: Nanos, rank: Rank) -> bool {
+        let only = self.hood.as_ref().is_some_and(|hood| hood.only);
+        let peer = &self.peers[rank as usize];
+        let lives = peer.near.as_ref().is_some_and(|near| !near.shm.has_exited() && !near.shm.has_news());
+        if peer.state != PeerState::Connecting || !lives || only {
+            return false;
+        }
+        self.part(rank);
+        self.peers[rank as usize].reset_channel();
+        self.turn_away(now, rank);
+        true
     }
 
     /// The other process is no more: what it sent whole still counts (S-6).

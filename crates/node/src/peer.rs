@@ -74,6 +74,8 @@ pub(crate) struct Peer {
     pub(crate) table_complete: bool,
     pub(crate) announced: bool,
     pub(crate) dirty: bool,
+    /// Its door is not knocked at before: it could not be entered the last time.
+    pub(crate) knock_after: u64,
     /// The memory that is shared with it, if it lives on this host.
     pub(crate) near: Option<Box<Near>>,
     /// What is asked of its memory, and what it asks of ours.
@@ -99,6 +101,7 @@ impl Peer {
             table_complete: false,
             announced: false,
             dirty: false,
+            knock_after: 0,
             near: None,
             memory: PeerMemory::default(),
         }

@@ -286,6 +286,8 @@ impl Endpoint {
             // Messages that have not been taken, and handlers that are under way, may still bring about what is waited for.
             if taken == 0
                 && self.core.live.get() == 0
+                && self.core.deserted.get().is_some()
+                && !self.core.node.with(|i| i.has_slots())?
                 && let Some((peer, why)) = self.core.deserted.take()
             {
                 return Err(Error::PeerGone(peer, why));

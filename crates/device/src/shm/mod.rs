@@ -196,6 +196,11 @@ impl Shm {
         local::is_readable(self.process.as_fd()) || local::is_readable(self.socket.as_fd())
     }
 
+    /// Whether the other process is no more.
+    pub fn has_exited(&self) -> bool {
+        local::is_readable(self.process.as_fd())
+    }
+
     /// What becomes readable when the other process ends, or lets go of the channel.
     pub fn watched(&self) -> [BorrowedFd<'_>; 2] {
         [self.process.as_fd(), self.socket.as_fd()]
