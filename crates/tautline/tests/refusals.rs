@@ -1,4 +1,5 @@
 //! What memory refuses: forged, expired and revoked cookies, numbers beyond all memory, and what follows a failure. Over datagrams and through shared memory.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod common;
 
