@@ -14,6 +14,9 @@ use crate::core::Core;
 use crate::endpoint::{blocking, retry};
 use crate::{Endpoint, Error, Rank, Result, SendError};
 
+/// More bytes than this are got only if the system has room for them.
+const MUCH: usize = 1 << 20;
+
 /// Part of another node's memory. Operations of one pair of nodes take effect in the order in which they were asked for; a get reads when its turn has
 /// come, and a long one while later puts already take effect, unless there is a [`Remote::fence`] between.
 ///
@@ -177,9 +180,11 @@ impl Remote {
 
     /// Gets bytes.
     pub fn get(&self, at: u64, len: usize) -> Result<Fetch> {
-        // Asked for first, because there is no saying no to `vec`; a few bytes more, to make whole words.
-        let room = len.checked_add(8).ok_or(Error::OutOfRange)?;
-        Vec::<u8>::new().try_reserve_exact(room).map_err(Error::other)?;
+        if len > MUCH {
+            // There is no saying no to `vec`; a few bytes more, to make whole words.
+            let room = len.checked_add(8).ok_or(Error::OutOfRange)?;
+            Vec::<u8>::new().try_reserve_exact(room).map_err(Error::other)?;
+        }
         let memory = Arc::new(ApertureMemory::adopt(vec![0; len]).map_err(|_| Error::OutOfRange)?);
         let local = Local { memory: memory.clone(), aperture: None, at: 0, len: len as u64 };
         Ok(Fetch::new(self.submit(at, &Operation::Get(local), None)?, memory))
