@@ -332,6 +332,9 @@ impl Endpoint {
         }
         let mut interface = self.shared.lock();
         self.shared.presence.polled();
+        if interface.wants_time() {
+            interface.tell_time(self.shared.clock.now());
+        }
         Ok(interface.take_frames(limit, taken))
     }
 
@@ -442,7 +445,8 @@ impl Endpoint {
                 now
             };
             let (until, spinner) = times.get_or_insert_with(|| {
-                let until = timeout.map(|t| now.saturating_add(t.as_nanos() as Nanos));
+                let until =
+                    timeout.map(|t| now.saturating_add(Nanos::try_from(t.as_nanos()).unwrap_or(Nanos::MAX)));
                 (until, Spinner::new(config.waiting, config.spin, now, &self.shared.manners))
             });
             if until.is_some_and(|at| now >= at) {

@@ -16,6 +16,7 @@ impl Interface {
     #[inline]
     pub(crate) fn receive(&mut self, now: Nanos) -> usize {
         self.hold_in_place();
+        self.memory.now = now;
         // N-13: what peers on this host have sent waits where it is while the program is absent, unless memory is to be served.
         if !self.near_up.is_empty() && (!self.absent || self.serves_memory()) {
             let found = self.receive_near();
@@ -26,7 +27,6 @@ impl Interface {
             self.has_links = self.peers.iter().any(|p| p.peering.link().is_some() || p.peering.is_knocking());
         }
         self.listened = now;
-        self.memory.now = now;
         let mut batch = self.batch.take().unwrap_or_else(|| Box::new(Interface::fresh_batch()));
         let count = self.device.recv(&mut batch).unwrap_or(0);
         for i in 0..count {

@@ -7,61 +7,10 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
+use common::pair::{Pair, refused};
 use common::{join, run};
 use tautline::memory::{Access, Condition, Cookie, Failure, MapCookie, MemoryEvent, Refusal, Rights, Test};
-use tautline::{Aperture, Endpoint, Error, Event, Job, Remote, Short};
-
-/// A pair: rank 0 has an aperture and gives rank 1 a cookie for all of it.
-struct Pair {
-    ep: Endpoint,
-    mail: Rc<RefCell<Vec<Vec<u8>>>>,
-}
-
-impl Pair {
-    fn join(job: Job) -> Pair {
-        let mail = Rc::new(RefCell::new(Vec::new()));
-        let inbox = mail.clone();
-        let builder = Endpoint::builder()
-            .on_short("mail", move |m: Short<'_>| inbox.borrow_mut().push(m.data().to_vec()));
-        Pair { ep: join(builder, job), mail }
-    }
-
-    fn other(&self) -> u32 {
-        1 - self.ep.rank()
-    }
-
-    fn give(&self, cookie: &Cookie) {
-        self.ep.send(self.other(), "mail", &cookie.to_bytes()).unwrap();
-    }
-
-    fn say(&self, text: &str) {
-        self.ep.send(self.other(), "mail", text.as_bytes()).unwrap();
-    }
-
-    fn hear(&self) -> Vec<u8> {
-        self.ep.run_until(|| !self.mail.borrow().is_empty()).unwrap();
-        self.mail.borrow_mut().remove(0)
-    }
-
-    fn take_cookie(&self) -> Remote {
-        let bytes = self.hear();
-        self.ep.remote(&Cookie::from_bytes(bytes.as_slice().try_into().unwrap()))
-    }
-
-    /// Both come to the end together.
-    fn close(self) {
-        self.say("over");
-        self.hear();
-        self.ep.close().unwrap();
-    }
-}
-
-fn refused(result: Result<u64, Error>) -> Refusal {
-    match result {
-        Err(Error::Operation(Failure::Refused(why))) => why,
-        other => panic!("not refused: {other:?}"),
-    }
-}
+use tautline::{Aperture, Endpoint, Error, Event, Remote, Short};
 
 /// A-5, T-1: a put lands in the owner's memory, the tripwire on it fires, and one beside it does not.
 #[test]

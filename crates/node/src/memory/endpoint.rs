@@ -37,9 +37,9 @@ impl Endpoint {
         self.with(|i| i.grant_cookie(aperture, (start, len), rights, expires))
     }
 
-    /// Takes a cookie back, at once; false if it is not good any more anyway.
-    pub fn revoke_cookie(&self, cookie: &Cookie) -> Result<bool, SendError> {
-        self.with(|i| i.revoke_cookie(cookie))
+    /// Takes a cookie of an aperture back, at once; false if it is not one, or not good any more anyway.
+    pub fn revoke_cookie(&self, aperture: ApertureId, cookie: &Cookie) -> Result<bool, SendError> {
+        self.with(|i| i.revoke_cookie(aperture, cookie))
     }
 
     /// Bytes that nobody can guess.
@@ -145,20 +145,24 @@ impl Endpoint {
         Ok(true)
     }
 
-    /// As [`Endpoint::try_put`]; with the last byte a ticket for its end. The ticket lies in `ticket` between calls.
+    /// As [`Endpoint::try_put`]; with the last byte a ticket for its end. The ticket lies in `ticket` between calls. If it is one of several puts that shall end as one,
+    /// `left` says how many of them, this one included, are still to be put.
     pub fn try_put_told(
         &self,
         (cookie, at): (&Cookie, u64),
         bytes: &[u8],
         progress: &mut Progress,
-        ticket: &mut Option<Ticket>,
+        (ticket, left): (&mut Option<Ticket>, usize),
     ) -> Result<bool, SendError> {
         let (mut interface, now) = self.enter()?;
         let op = match ticket {
             Some(ticket) => ticket.0,
-            None => interface.new_op(Tell::Holder).ok_or(SendError::WouldBlock)?,
+            None => interface.new_op_of(left, Tell::Holder).ok_or(SendError::WouldBlock)?,
         };
         *ticket = Some(Ticket(op));
+        if let Some(op) = interface.memory.ops.get_mut(op) {
+            op.asks = left == 1;
+        }
         interface.put_bytes(now, (cookie, at), bytes, Some(op), progress)
     }
 
@@ -170,6 +174,11 @@ impl Endpoint {
     /// The result of an operation, once it is complete. `wait`: [`Endpoint::take_woken`] tells when to look again.
     pub fn look_at(&self, ticket: Ticket, wait: bool) -> Result<Option<Result<u64, Failure>>, SendError> {
         self.with(|i| i.look_at(ticket, wait))
+    }
+
+    /// An operation whose puts were not all begun is given up.
+    pub fn drop_op(&self, ticket: Ticket) -> Result<(), SendError> {
+        self.with(|i| i.drop_op(ticket))
     }
 
     /// Nobody will look at an operation's result.

@@ -49,6 +49,8 @@ pub(crate) struct Memory {
     pub(crate) epoch: u64,
     pub(crate) apertures: Slab<Aperture>,
     pub(crate) cookies: Slab<Granted>,
+    /// The secrets of the last cookies that were taken back, by number.
+    pub(crate) gone: HashMap<u32, [u8; 16]>,
     pub(crate) wires: Wires,
     pub(crate) ops: Slab<Op>,
     pub(crate) news: News,
@@ -58,6 +60,8 @@ pub(crate) struct Memory {
     pub(crate) more: bool,
     /// The time of the last poll that knew it.
     pub(crate) now: Nanos,
+    /// When the last cookie that expires will have.
+    pub(crate) last_expiry: Nanos,
     pub(crate) scratch: Vec<u8>,
     pub(crate) counters: MemoryCounters,
 }
@@ -68,12 +72,14 @@ impl Memory {
             epoch,
             apertures: Slab::new(MAX_APERTURES),
             cookies: Slab::new(MAX_COOKIES),
+            gone: HashMap::new(),
             wires: Wires::default(),
             ops: Slab::new(MAX_OPERATIONS),
             news: News::default(),
             busy: VecDeque::new(),
             more: false,
             now: 0,
+            last_expiry: 0,
             scratch: Vec::new(),
             counters: MemoryCounters::default(),
         }
@@ -90,6 +96,18 @@ impl crate::interface::Interface {
     #[inline]
     pub(crate) fn serves_memory(&self) -> bool {
         self.memory.is_used()
+    }
+
+    /// Whether it matters what time it is to those who ask for memory: a cookie has not expired yet that will. Whoever serves them
+    /// without having looked at the clock looks then, and says it with [`Interface::tell_time`].
+    #[inline]
+    pub fn wants_time(&self) -> bool {
+        self.memory.now < self.memory.last_expiry
+    }
+
+    /// It is so late now.
+    pub fn tell_time(&mut self, now: Nanos) {
+        self.memory.now = now;
     }
 
     /// Whether peers on this host may reach for memory.

@@ -59,6 +59,7 @@ impl Interface {
         progress: &mut Progress,
     ) -> Result<bool, SendError> {
         let rank = cookie.owner;
+        let bytes = &bytes[..within(at, bytes.len())];
         self.reach(now, rank)?;
         if progress.id.is_none() {
             let memory = &self.peers[rank as usize].memory;
@@ -89,6 +90,7 @@ impl Interface {
         mut fill: impl FnMut(usize, &mut [u8]),
     ) -> Result<bool, SendError> {
         let rank = cookie.owner;
+        let len = within(at, len);
         self.reach(now, rank)?;
         if progress.id.is_none() {
             let memory = &self.peers[rank as usize].memory;
@@ -161,7 +163,7 @@ impl Interface {
             it.service(now);
             Err(SendError::WouldBlock)
         };
-        let Some((id, flags)) = self.next_request(rank, op.is_some()) else { return blocked(self) };
+        let Some((id, flags)) = self.next_request(rank, self.asks(op)) else { return blocked(self) };
         let Some(handle) = self.show(cookie, progress.hint) else { return blocked(self) };
         progress.hint = handle;
         let message = Message::Put(Target { handle, id, at }, &[]);
@@ -192,7 +194,7 @@ impl Interface {
             let first = progress.id.is_none();
             let next = match progress.id {
                 Some(id) => Some((id, self.flags_of(rank, id))),
-                None => self.next_request(rank, op.is_some()),
+                None => self.next_request(rank, self.asks(op)),
             };
             let shown = next.and_then(|next| Some((next, self.show(cookie, progress.hint)?)));
             let sent = progress.sent;
@@ -224,7 +226,8 @@ impl Interface {
 
     /// A put that was begun piece by piece is not continued: the owner drops it when the next request comes.
     pub(crate) fn abandon_put(&mut self, rank: Rank, progress: &Progress) {
-        let peer = &mut self.peers[rank as usize];
+        // Any bytes make a cookie: its owner may be nobody.
+        let Some(peer) = self.peers.get_mut(rank as usize) else { return };
         if peer.incarnation == progress.incarnation && progress.id.is_some() {
             peer.memory.half = None;
             if !peer.memory.queue.is_empty() {
@@ -232,6 +235,11 @@ impl Interface {
             }
         }
     }
+}
+
+/// Bytes of a put that are worth sending: none if their places cannot be counted; no owner has such, and it will say so.
+fn within(at: u64, len: usize) -> usize {
+    if at.checked_add(len as u64).is_some() { len } else { 0 }
 }
 
 /// A put's record: all of it, or a part.

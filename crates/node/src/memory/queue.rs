@@ -100,8 +100,9 @@ impl Interface {
         let it = self.memory.ops.get_mut(op).expect("made just now");
         let sound = match &operation {
             Operation::Put(local) | Operation::Get(local) => {
-                it.touches = local.aperture.map(|of| (of, local.at, local.at + local.len));
-                local.is_sound()
+                it.touches = local.aperture.map(|of| (of, local.at, local.at.saturating_add(local.len)));
+                // What cannot be counted is nowhere.
+                local.is_sound() && at.checked_add(local.len).is_some()
             }
             _ => true,
         };
@@ -275,10 +276,6 @@ impl Interface {
                 (Message::Notice { target, len: *len, value: *value }, false)
             }
         };
-        if let Operation::Get(Local { len: 0, .. }) = request.operation {
-            self.fail_or_finish_empty(request);
-            return true;
-        }
         let Some((id, flags)) = self.next_request(rank, !answered) else { return false };
         let Some(handle) = self.show(&request.cookie, 0) else { return false };
         let target = Target { handle, id, at };
@@ -296,17 +293,12 @@ impl Interface {
         true
     }
 
-    /// Nothing is wanted, so nothing is asked for.
-    fn fail_or_finish_empty(&mut self, request: &Request) {
-        if let Some(op) = request.op {
-            self.complete(op, Ok(0));
-        }
-    }
-
     fn pass_fence(&mut self, rank: Rank, request: &Request) -> bool {
         let memory = &self.peers[rank as usize].memory;
         if memory.outstanding.is_empty() && memory.done == memory.sent {
-            self.fail_or_finish_empty(request);
+            if let Some(op) = request.op {
+                self.complete(op, Ok(0));
+            }
             return true;
         }
         if memory.asked != memory.sent

@@ -65,6 +65,11 @@ pub(crate) struct Op {
     /// Where what is got goes, how much it is, and how much has come.
     pub(crate) into: Option<(Arc<ApertureMemory>, u64, u64)>,
     pub(crate) come: u64,
+    /// Requests that it consists of and that have not ended, and why one of them was refused.
+    pub(crate) left: usize,
+    pub(crate) refused: Option<Refusal>,
+    /// The peer is asked to tell of the end: of its last request.
+    pub(crate) asks: bool,
     /// What is to follow.
     pub(crate) then: Vec<Request>,
 }
@@ -93,14 +98,42 @@ impl PeerMemory {
 impl Interface {
     /// A new operation, for whoever wants to know of its end.
     pub(crate) fn new_op(&mut self, tell: Tell) -> Option<Name> {
-        let op =
-            Op { tell, result: None, awaited: false, touches: None, into: None, come: 0, then: Vec::new() };
-        self.memory.ops.insert(op)
+        self.new_op_of(1, tell)
     }
 
-    /// An operation has come to its end, the one and only.
+    /// As [`Interface::new_op`], of several requests.
+    pub(crate) fn new_op_of(&mut self, left: usize, tell: Tell) -> Option<Name> {
+        self.memory.ops.insert(Op {
+            tell,
+            result: None,
+            awaited: false,
+            touches: None,
+            into: None,
+            come: 0,
+            left,
+            refused: None,
+            asks: left == 1,
+            then: Vec::new(),
+        })
+    }
+
+    /// Whether the peer shall tell of the end of the request that is begun for this operation.
+    #[inline]
+    pub(crate) fn asks(&self, op: Option<Name>) -> bool {
+        op.is_some_and(|op| self.memory.ops.get(op).is_none_or(|op| op.asks))
+    }
+
+    /// An operation has come to its end, the one and only; or one of the requests that it consists of has. It fails if any of them does.
     pub(crate) fn complete(&mut self, name: Name, result: Result<u64, Failure>) {
         let Some(op) = self.memory.ops.get_mut(name).filter(|op| op.result.is_none()) else { return };
+        if let Err(Failure::Refused(why)) = result {
+            op.refused.get_or_insert(why);
+        }
+        op.left -= 1;
+        if op.left > 0 && matches!(result, Ok(_) | Err(Failure::Refused(_))) {
+            return;
+        }
+        let result = op.refused.map_or(result, |why| Err(Failure::Refused(why)));
         op.result = Some(result);
         op.into = None;
         let (tell, touches, then) = (op.tell, op.touches, std::mem::take(&mut op.then));
@@ -159,6 +192,11 @@ impl Interface {
             Some(op) => (op.tell, op.awaited) = (Tell::Nobody, false),
             None => {}
         }
+    }
+
+    /// An operation whose requests were not all begun is given up.
+    pub(crate) fn drop_op(&mut self, ticket: Ticket) {
+        self.memory.ops.remove(ticket.0);
     }
 
     /// The peer says that all requests up to one are done. False if no correct peer would.

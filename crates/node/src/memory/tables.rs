@@ -168,7 +168,7 @@ impl Interface {
         }
         if let Some(aperture) = self.memory.apertures.remove(id.0) {
             for cookie in aperture.cookies {
-                self.memory.cookies.remove(cookie);
+                self.take_back(cookie);
             }
         }
     }
@@ -188,20 +188,31 @@ impl Interface {
         let granted = Granted { secret, aperture, memory, start, len, rights, expires };
         let name = self.memory.cookies.insert(granted)?;
         it.cookies.push(name);
+        if expires != Nanos::MAX {
+            self.memory.last_expiry = self.memory.last_expiry.max(expires);
+        }
         Some(Cookie { owner: self.rank, id: name.index, epoch: self.memory.epoch, secret, len, rights })
     }
 
-    /// Takes a cookie back, at once: the next request that shows it is refused. False if it was not given, or is gone already.
-    pub(crate) fn revoke_cookie(&mut self, cookie: &Cookie) -> bool {
+    /// Takes a cookie back, at once: the next request that shows it is refused. False if it was not given for
+    /// this aperture, or is gone already.
+    pub(crate) fn revoke_cookie(&mut self, aperture: ApertureId, cookie: &Cookie) -> bool {
         let Some((name, granted)) = self.memory.cookies.at(cookie.id) else { return false };
-        if cookie.epoch != self.memory.epoch || !same(&granted.secret, &cookie.secret) {
+        let ours = cookie.owner == self.rank && cookie.epoch == self.memory.epoch;
+        if !ours || granted.aperture != aperture || !same(&granted.secret, &cookie.secret) {
             return false;
         }
-        let aperture = granted.aperture;
         if let Some(aperture) = self.memory.apertures.get_mut(aperture.0) {
             aperture.cookies.retain(|it| *it != name);
         }
-        self.memory.cookies.remove(name).is_some()
+        self.take_back(name)
+    }
+
+    /// A cookie opens nothing any more. Its secret is kept until the next one of its number goes, so that whoever shows it learns why.
+    fn take_back(&mut self, name: Name) -> bool {
+        let Some(granted) = self.memory.cookies.remove(name) else { return false };
+        self.memory.gone.insert(name.index, granted.secret);
+        true
     }
 
     /// A peer shows a cookie, and will refer to it by a number. False if no correct peer would.
@@ -215,12 +226,14 @@ impl Interface {
         if handle as usize > handles.len() || handle as usize >= MAX_HANDLES {
             return false;
         }
-        // All three are looked at, whatever the first says.
+        // All are looked at, whatever the first says.
         let known = self.memory.cookies.at(id);
         let right = known.map(|(name, granted)| (name, same(&granted.secret, &secret)));
+        let gone = self.memory.gone.get(&id).is_some_and(|gone| same(gone, &secret));
         let admitted = match right {
             _ if epoch != self.memory.epoch => Handle::Refused(Refusal::Stale),
             Some((name, true)) => Handle::Cookie(name),
+            _ if gone => Handle::Refused(Refusal::Revoked),
             _ => Handle::Refused(Refusal::Forged),
         };
         if handle as usize == handles.len() {

@@ -327,7 +327,7 @@ fn forged_requests_touch_nothing() {
     for (handle, cookie) in [good, reading, writing, expired, revoked].iter().enumerate() {
         peer.open(&ep, handle as u32, cookie.key());
     }
-    assert!(ep.revoke_cookie(&revoked).unwrap());
+    assert!(ep.revoke_cookie(aperture, &revoked).unwrap());
     for done in 0..count {
         let (handle, at, len, what) = match rng.below(8) {
             0 => (0, 33 + rng.below(u64::MAX - 40), rng.below(9), rng.below(4)),

@@ -281,7 +281,7 @@ impl Interface {
         true
     }
 
-    /// Groups tripwires: the set is ready when `need` of them have fired.
+    /// Groups tripwires: the set is ready when `need` of them have fired. None if there are not so many, if one is gone or named twice, or there are too many sets.
     pub(crate) fn make_set(
         &mut self,
         members: Vec<WireId>,
@@ -290,7 +290,8 @@ impl Interface {
         tag: u64,
     ) -> Option<(SetId, Arc<WireCell>)> {
         let wires = &mut self.memory.wires;
-        if need == 0 || need > members.len() || members.iter().any(|it| wires.all.get(it.0).is_none()) {
+        let once = |(at, it): (usize, &WireId)| !members[..at].contains(it) && wires.all.get(it.0).is_some();
+        if need == 0 || need > members.len() || !members.iter().enumerate().all(once) {
             return None;
         }
         let cell = Arc::new(WireCell::default());

@@ -260,6 +260,7 @@ impl Interface {
     }
 
     /// Serves what peers on this host ask of memory, as far as no message stands before it: for whoever waits for a tripwire.
+    /// It is told the time before if it wants to know ([`Interface::wants_time`]).
     #[inline]
     pub fn glance(&mut self) {
         let mut served = false;

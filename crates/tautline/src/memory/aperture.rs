@@ -135,9 +135,10 @@ impl Aperture {
         self.core.node.grant_cookie(self.id, span, rights, life)?.ok_or(Error::TooMany("cookies"))
     }
 
-    /// Takes a cookie back: when this returns, no request that shows it touches anything any more. False if it was not good anyway.
+    /// Takes a cookie back: when this returns, no request that shows it touches anything any more. False if it was not good anyway, or is not
+    /// one of this aperture's.
     pub fn revoke(&self, cookie: &Cookie) -> Result<bool> {
-        Ok(self.core.node.revoke_cookie(cookie)?)
+        Ok(self.core.node.revoke_cookie(self.id, cookie)?)
     }
 
     /// Begins to describe a tripwire on a range.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use tautline_node::ApertureMemory;
-use tautline_node::memory::{Ticket, Woken};
+use tautline_node::memory::{Failure, Ticket, Woken};
 
 use crate::core::Core;
 use crate::{Endpoint, Error, Result};
@@ -20,15 +20,18 @@ use crate::{Endpoint, Error, Result};
 pub struct Completion {
     core: Rc<Core>,
     ticket: Option<Ticket>,
+    /// It is over, and has failed.
+    failed: bool,
 }
 
 impl Completion {
     pub(crate) fn new(core: Rc<Core>, ticket: Ticket) -> Completion {
-        Completion { core, ticket: Some(ticket) }
+        Completion { core, ticket: Some(ticket), failed: false }
     }
 
-    pub(crate) fn ticket(&self) -> Option<Ticket> {
-        self.ticket
+    /// For whatever shall follow it: nothing if it is over, an error if it failed.
+    pub(crate) fn first(&self) -> std::result::Result<Option<Ticket>, Failure> {
+        if self.failed { Err(Failure::Before) } else { Ok(self.ticket) }
     }
 
     /// The result, if it is there; then the operation is over.
@@ -42,7 +45,7 @@ impl Completion {
             Ok(result) => result?.map_err(Error::from),
             Err(error) => Err(error.into()),
         };
-        self.ticket = None;
+        (self.ticket, self.failed) = (None, result.is_err());
         Some(result)
     }
 

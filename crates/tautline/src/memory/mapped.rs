@@ -13,10 +13,13 @@ use super::{Aperture, Rights, Test};
 use crate::core::Core;
 use crate::{Endpoint, Error, PeerState, Rank, Result};
 
-/// In the page that goes with a share: its secret, whether it is revoked, the memory's number, then a word for each rank that has it mapped.
+/// In the page that goes with a share: its secret, whether it is revoked, the memory's number, whether it may be written, how long it is, then a word for each rank
+/// that has it mapped.
 const SECRET: usize = 0;
 const REVOKED: usize = 16;
 const INODE: usize = 24;
+const WRITABLE: usize = 32;
+const LENGTH: usize = 40;
 const RANKS: usize = 64;
 
 /// What a peer on this host needs to map an aperture. It can be sent in any message, and is of use to processes of the same user alone.
@@ -108,6 +111,8 @@ impl Aperture {
         let inode = file.metadata().map_err(system)?.ino();
         page.write(SECRET, &secret)
             .and_then(|()| page.write_u64(INODE, inode))
+            .and_then(|()| page.write_u64(WRITABLE, rights.include(Rights::WRITE).into()))
+            .and_then(|()| page.write_u64(LENGTH, memory.len() as u64))
             .map_err(|_| Error::OutOfRange)?;
         let number = |fd: i32| u32::try_from(fd).map_err(Error::other);
         let cookie = MapCookie {
@@ -166,14 +171,23 @@ pub struct Mapped {
 }
 
 impl Endpoint {
-    /// Maps an aperture of a peer on this host. An error if the peer is elsewhere, of another user, gone, or has revoked it.
+    /// Maps an aperture of a peer on this host. An error if the peer is elsewhere, of another user, gone, or has revoked it, or if the cookie says more than the owner
+    /// granted. Rights bind whoever maps through this library; another process of the same user could open the owner's memory without it.
     pub fn map(&self, cookie: &MapCookie) -> Result<Mapped> {
+        if cookie.ranks != self.size() {
+            return Err(Error::Stale);
+        }
         let page = descriptor(cookie.process, cookie.page, true)?;
         let page = ApertureMemory::attach(page.into(), RANKS + 8 * cookie.ranks as usize).map_err(system)?;
         let mut secret = [0; 16];
         page.read(SECRET, &mut secret).map_err(|_| Error::OutOfRange)?;
         // The process may be another one by now, which has something else by this number.
         if std::hint::black_box(u128::from_ne_bytes(secret) ^ u128::from_ne_bytes(cookie.secret)) != 0 {
+            return Err(Error::Stale);
+        }
+        // What is allowed is what the owner says, not what the cookie does.
+        let granted = page.read_u64(WRITABLE) == Ok(1) || !cookie.writable;
+        if !granted || page.read_u64(LENGTH) != Ok(cookie.len) {
             return Err(Error::Stale);
         }
         let file = descriptor(cookie.process, cookie.memory, cookie.writable)?;
@@ -263,7 +277,8 @@ impl Mapped {
 
     /// Polls an aligned word of eight bytes until it passes; false if it did not in time. It spins: nobody rings for a mapping.
     pub fn poll_until(&self, at: u64, test: Test, limit: Duration) -> Result<bool> {
-        let until = Instant::now() + limit;
+        // A limit beyond all time is none.
+        let until = Instant::now().checked_add(limit);
         loop {
             for _ in 0..256 {
                 let value = self.read_u64(at)?;
@@ -278,7 +293,7 @@ impl Mapped {
                 }
                 std::hint::spin_loop();
             }
-            if Instant::now() >= until {
+            if until.is_some_and(|until| Instant::now() >= until) {
                 return Ok(false);
             }
         }

@@ -9,10 +9,13 @@ use tautline_node::ApertureMemory;
 use tautline_node::memory::{Atomic, Local, Operation, Progress, Ticket};
 
 use super::aperture::span;
-use super::{Aperture, Completion, Cookie, Fetch};
+use super::{Aperture, Completion, Cookie, Failure, Fetch};
 use crate::core::Core;
 use crate::endpoint::{blocking, retry};
 use crate::{Endpoint, Error, Rank, Result, SendError};
+
+/// More bytes than this are got only if the system has room for them.
+const MUCH: usize = 1 << 20;
 
 /// Part of another node's memory. Operations of one pair of nodes take effect in the order in which they were asked for; a get reads when its turn has
 /// come, and a long one while later puts already take effect, unless there is a [`Remote::fence`] between.
@@ -31,12 +34,13 @@ struct Putting<'a> {
     remote: &'a Remote,
     progress: Progress,
     ticket: Option<Ticket>,
-    told: bool,
+    /// How many puts of one operation are left, this one included, if somebody shall be told of its end.
+    told: Option<usize>,
     over: bool,
 }
 
 impl<'a> Putting<'a> {
-    fn new(remote: &'a Remote, told: bool) -> Putting<'a> {
+    fn new(remote: &'a Remote, told: Option<usize>) -> Putting<'a> {
         let progress = Progress::with_hint(remote.hint.get());
         Putting { remote, progress, ticket: None, told, over: false }
     }
@@ -44,8 +48,8 @@ impl<'a> Putting<'a> {
     /// Puts what there is room for; would block unless that is all.
     fn go_on(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
         let (node, cookie) = (&self.remote.core.node, &self.remote.cookie);
-        let all = if self.told {
-            node.try_put_told((cookie, at), bytes, &mut self.progress, &mut self.ticket)?
+        let all = if let Some(left) = self.told {
+            node.try_put_told((cookie, at), bytes, &mut self.progress, (&mut self.ticket, left))?
         } else {
             node.try_put((cookie, at), bytes, &mut self.progress)?
         };
@@ -56,11 +60,6 @@ impl<'a> Putting<'a> {
         self.remote.hint.set(self.progress.hint);
         Ok(())
     }
-
-    fn completion(mut self) -> Result<Completion> {
-        let ticket = self.ticket.take().ok_or(Error::Stale)?;
-        Ok(Completion::new(self.remote.core.clone(), ticket))
-    }
 }
 
 impl Drop for Putting<'_> {
@@ -69,7 +68,7 @@ impl Drop for Putting<'_> {
             let _ = self.remote.core.node.abandon_put(self.remote.owner(), &self.progress);
         }
         if let Some(ticket) = self.ticket {
-            let _ = self.remote.core.node.let_go(ticket);
+            let _ = self.remote.core.node.drop_op(ticket);
         }
     }
 }
@@ -93,7 +92,7 @@ impl Remote {
     /// ([`super::MemoryEvent::Refused`]) if they are refused. [`Remote::flush`] tells of all at once.
     #[inline]
     pub fn put(&self, at: u64, bytes: &[u8]) -> Result<()> {
-        let mut putting = Putting::new(self, false);
+        let mut putting = Putting::new(self, None);
         match putting.go_on(at, bytes) {
             Err(error) if error.is_would_block() => {
                 blocking(&self.core, self.owner(), || putting.go_on(at, bytes))
@@ -105,7 +104,7 @@ impl Remote {
     /// As [`Remote::put`], with `len` bytes that `fill` writes straight to where they are sent from: it is called for one part after the other, with the offset within
     /// the put and the room to fill, and now and then again for a part that found no room.
     pub fn fill(&self, at: u64, len: usize, mut fill: impl FnMut(usize, &mut [u8])) -> Result<()> {
-        let mut putting = Putting::new(self, false);
+        let mut putting = Putting::new(self, None);
         blocking(&self.core, self.owner(), || {
             let node = &self.core.node;
             if !node.try_put_filled((&self.cookie, at), len, &mut putting.progress, &mut fill)? {
@@ -119,32 +118,37 @@ impl Remote {
 
     /// As [`Remote::put`], in handlers: others go on while there is no room. Dropped half-way, part of the bytes may be in place, but no tripwire is told.
     pub async fn put_async(&self, at: u64, bytes: &[u8]) -> Result<()> {
-        let mut putting = Putting::new(self, false);
+        let mut putting = Putting::new(self, None);
         retry(&self.core, || putting.go_on(at, bytes)).await
     }
 
     /// Puts bytes of up to one frame if that is possible at once; [`SendError::WouldBlock`], and nothing done, if it is not.
     pub fn try_put(&self, at: u64, bytes: &[u8]) -> Result<()> {
+        // Any bytes make a cookie: its owner may be nobody.
+        if self.owner() >= self.core.node.size() {
+            return Err(SendError::NoSuchPeer(self.owner()).into());
+        }
         if bytes.len() > self.core.node.short_limit(self.owner()) {
             return Err(SendError::TooLongForHandler(self.core.node.short_limit(self.owner())).into());
         }
-        Putting::new(self, false).go_on(at, bytes)
+        Putting::new(self, None).go_on(at, bytes)
     }
 
     /// As [`Remote::put`]; the completion tells when the bytes are in place.
     pub fn put_told(&self, at: u64, bytes: &[u8]) -> Result<Completion> {
-        let mut putting = Putting::new(self, true);
-        blocking(&self.core, self.owner(), || putting.go_on(at, bytes))?;
-        putting.completion()
+        self.put_list(&[(at, bytes)])
     }
 
-    /// Scatters: each piece to its place, in order. One completion for all.
+    /// Scatters: each piece to its place, in order. One completion for all: when they are in place, or, if any was refused, when all have been tried.
     pub fn put_list(&self, pieces: &[(u64, &[u8])]) -> Result<Completion> {
-        let Some((last, first)) = pieces.split_last() else { return self.flush() };
-        for (at, bytes) in first {
-            self.put(*at, bytes)?;
+        let mut ticket = None;
+        for (i, (at, bytes)) in pieces.iter().enumerate() {
+            let mut putting = Putting::new(self, Some(pieces.len() - i));
+            putting.ticket = ticket;
+            blocking(&self.core, self.owner(), || putting.go_on(*at, bytes))?;
+            ticket = putting.ticket.take();
         }
-        self.put_told(last.0, last.1)
+        ticket.map_or_else(|| self.flush(), |ticket| Ok(Completion::new(self.core.clone(), ticket)))
     }
 
     /// Gathers: pieces one behind the other, from `at` on. One completion for all.
@@ -153,7 +157,7 @@ impl Remote {
         let mut place = at;
         for piece in pieces {
             list.push((place, *piece));
-            place += piece.len() as u64;
+            place = place.checked_add(piece.len() as u64).ok_or(Error::OutOfRange)?;
         }
         self.put_list(&list)
     }
@@ -176,6 +180,11 @@ impl Remote {
 
     /// Gets bytes.
     pub fn get(&self, at: u64, len: usize) -> Result<Fetch> {
+        if len > MUCH {
+            // There is no saying no to `vec`; a few bytes more, to make whole words.
+            let room = len.checked_add(8).ok_or(Error::OutOfRange)?;
+            Vec::<u8>::new().try_reserve_exact(room).map_err(Error::other)?;
+        }
         let memory = Arc::new(ApertureMemory::adopt(vec![0; len]).map_err(|_| Error::OutOfRange)?);
         let local = Local { memory: memory.clone(), aperture: None, at: 0, len: len as u64 };
         Ok(Fetch::new(self.submit(at, &Operation::Get(local), None)?, memory))
@@ -208,7 +217,7 @@ impl Remote {
 
     /// What is asked for through this is not begun before `first`, on whatever node's memory, is complete; if that fails, it is not tried.
     pub fn after<'a>(&'a self, first: &Completion) -> After<'a> {
-        After { remote: self, first: first.ticket() }
+        After { remote: self, first: first.first() }
     }
 
     fn submit(&self, at: u64, operation: &Operation, after: Option<Ticket>) -> Result<Completion> {
@@ -228,33 +237,33 @@ fn local(aperture: &Aperture, range: &impl RangeBounds<u64>) -> Result<Local> {
 #[derive(Clone, Copy, Debug)]
 pub struct After<'a> {
     remote: &'a Remote,
-    first: Option<Ticket>,
+    first: std::result::Result<Option<Ticket>, Failure>,
 }
 
 impl After<'_> {
     /// As [`Remote::put_from`].
     pub fn put_from(&self, at: u64, from: &Aperture, range: impl RangeBounds<u64>) -> Result<Completion> {
-        self.remote.submit(at, &Operation::Put(local(from, &range)?), self.first)
+        self.remote.submit(at, &Operation::Put(local(from, &range)?), self.first?)
     }
 
     /// As [`Remote::get_into`].
     pub fn get_into(&self, at: u64, into: &Aperture, range: impl RangeBounds<u64>) -> Result<Completion> {
-        self.remote.submit(at, &Operation::Get(local(into, &range)?), self.first)
+        self.remote.submit(at, &Operation::Get(local(into, &range)?), self.first?)
     }
 
     /// As [`Remote::fetch_add`].
     pub fn fetch_add(&self, at: u64, value: u64) -> Result<Completion> {
-        self.remote.submit(at, &Operation::Atomic(Atomic::Add(value)), self.first)
+        self.remote.submit(at, &Operation::Atomic(Atomic::Add(value)), self.first?)
     }
 
     /// As [`Remote::compare_swap`].
     pub fn compare_swap(&self, at: u64, expected: u64, new: u64) -> Result<Completion> {
-        self.remote.submit(at, &Operation::Atomic(Atomic::CompareSwap(expected, new)), self.first)
+        self.remote.submit(at, &Operation::Atomic(Atomic::CompareSwap(expected, new)), self.first?)
     }
 
     /// A notice to the owner's event queue.
     pub fn notice(&self, at: u64, len: u64, value: u64) -> Result<Completion> {
-        self.remote.submit(at, &Operation::Notice { len, value }, self.first)
+        self.remote.submit(at, &Operation::Notice { len, value }, self.first?)
     }
 }
 

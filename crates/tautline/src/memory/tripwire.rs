@@ -185,10 +185,14 @@ pub(crate) fn wait_on(
     core.check_open()?;
     let endpoint = Endpoint::inner(core.clone());
     let retry = core.may_retry();
-    let until = timeout.map(|timeout| core.node.now().saturating_add(timeout.as_nanos() as u64));
+    let nanos = |timeout: Duration| u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+    let until = timeout.map(|timeout| core.node.now().saturating_add(nanos(timeout)));
     loop {
         let left = until.map(|at| Duration::from_nanos(at.saturating_sub(core.node.now())));
         let more = core.node.wait_until(left, |i| {
+            if i.wants_time() {
+                i.tell_time(core.node.now());
+            }
             i.glance();
             done() || i.has_ready() || core.has_work() || retry.is_some_and(|since| i.activity() != since)
         })?;
@@ -212,9 +216,12 @@ pub struct Tripset {
 }
 
 impl Endpoint {
-    /// Groups tripwires: ready when `need` of them have fired. With a tag, that is an event, too.
+    /// Groups tripwires: ready when `need` of them have fired. With a tag, that is an event, too. No tripwire may be named twice: it would count once.
     pub fn tripset(&self, wires: &[&Tripwire], need: usize, tag: Option<u64>) -> Result<Tripset> {
-        let members = wires.iter().map(|wire| wire.id).collect();
+        let members: Vec<WireId> = wires.iter().map(|wire| wire.id).collect();
+        if members.iter().enumerate().any(|(at, wire)| members[..at].contains(wire)) {
+            return Err(Error::other("a tripwire is named twice in one set, where it would count once"));
+        }
         let report = if tag.is_some() { Report::Once } else { Report::Poll };
         let made = self.core.node.make_set(members, need, report, tag.unwrap_or(0))?;
         let (id, cell) = made.ok_or(Error::OutOfRange)?;

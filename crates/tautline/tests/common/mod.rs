@@ -2,6 +2,7 @@
 #![allow(dead_code)]
 
 pub mod launch;
+pub mod pair;
 pub mod talker;
 pub mod victim;
 

@@ -1,0 +1,285 @@
+//! What memory refuses: forged, expired and revoked cookies, numbers beyond all memory, and what follows a failure. Over datagrams and through shared memory.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
+mod common;
+
+use std::time::Duration;
+
+use common::pair::{Pair, refused};
+use common::run;
+use tautline::memory::{Cookie, Failure, MapCookie, MemoryEvent, Refusal, Rights, Test};
+use tautline::{Error, Event, SendError};
+
+/// any bytes make a cookie. One whose owner is nobody is an error, whatever is asked of it.
+#[test]
+fn a_cookie_of_nobody() {
+    run(2, |job| {
+        let pair = Pair::join(job);
+        let aperture = pair.ep.aperture(4096).unwrap();
+        let mut bytes = aperture.cookie(.., Rights::ALL).unwrap().to_bytes();
+        for owner in [2, 0x1_0000, u32::MAX] {
+            bytes[..4].copy_from_slice(&owner.to_le_bytes());
+            let nobody = pair.ep.remote(&Cookie::from_bytes(&bytes));
+            let said = [
+                nobody.put(0, &[1]),
+                nobody.put(0, &[1; 100_000]),
+                nobody.try_put(0, &[1]),
+                nobody.put_told(0, &[1]).map(drop),
+                nobody.put_list(&[(0, &[1]), (8, &[2])]).map(drop),
+                nobody.put_notice(0, &[1], 1).map(drop),
+                nobody.put_from(0, &aperture, ..).map(drop),
+                nobody.fill(0, 8, |_, _| {}),
+                nobody.get(0, 8).map(drop),
+                nobody.fetch_add(0, 1).map(drop),
+                nobody.flush().map(drop),
+                nobody.fence().map(drop),
+                tautline::queue::Sender::new(&pair.ep, nobody.cookie()).map(drop),
+            ];
+            for (i, said) in said.into_iter().enumerate() {
+                let told = matches!(&said, Err(Error::Send(SendError::NoSuchPeer(it))) if *it == owner);
+                assert!(told, "{i}: {said:?}");
+            }
+            assert!(!aperture.revoke(nobody.cookie()).unwrap());
+        }
+        pair.close();
+    });
+}
+
+/// what has expired is refused, whatever the owner does meanwhile: sleep, wait for a tripwire, poll or compute; and what has not is obeyed.
+#[test]
+fn expired_is_over() {
+    run(2, |job| {
+        let pair = Pair::join(job);
+        let brief = Duration::from_millis(20);
+        if pair.ep.rank() == 0 {
+            let aperture = pair.ep.aperture(64).unwrap();
+            let mut wire = aperture.tripwire(..).arm().unwrap();
+            let (good, long) =
+                (aperture.cookie(.., Rights::ALL), aperture.cookie_for(.., Rights::ALL, Duration::MAX));
+            pair.give(&good.unwrap());
+            pair.give(&long.unwrap());
+            for round in 0..8 {
+                pair.give(&aperture.cookie_for(.., Rights::ALL, brief).unwrap());
+                match round % 4 {
+                    0 => {}
+                    1 => assert_eq!(wire.wait_for(Duration::from_millis(150)).unwrap(), 0),
+                    2 => common::extract_for(&pair.ep, Duration::from_millis(150)),
+                    _ => std::thread::sleep(Duration::from_millis(150)),
+                }
+                assert_eq!(pair.hear(), b"refused");
+            }
+            assert_eq!(wire.take(), 0);
+            // An hour is long enough.
+            pair.give(&aperture.cookie_for(.., Rights::ALL, Duration::from_secs(3600)).unwrap());
+            assert_eq!(wire.wait_for(Duration::MAX).unwrap(), 1);
+            assert_eq!(pair.hear(), b"done");
+            assert_eq!(aperture.read_u64(0).unwrap(), 3);
+            assert_eq!(pair.ep.memory_counters().refused, 16);
+        } else {
+            let (good, long) = (pair.take_cookie(), pair.take_cookie());
+            for _ in 0..8 {
+                let brief = pair.take_cookie();
+                std::thread::sleep(Duration::from_millis(50));
+                assert_eq!(refused(brief.put_told(0, &[9]).unwrap().wait()), Refusal::Expired);
+                std::thread::sleep(Duration::from_millis(50));
+                assert_eq!(refused(brief.fetch_add(0, 9).unwrap().wait()), Refusal::Expired);
+                pair.say("refused");
+            }
+            let hour = pair.take_cookie();
+            for remote in [&good, &long, &hour] {
+                remote.fetch_add(0, 1).unwrap().wait().unwrap();
+            }
+            pair.say("done");
+        }
+        pair.close();
+    });
+}
+
+/// a list of puts ends as one: with an error if any of them was refused, with none if none was.
+#[test]
+fn a_list_fails_with_any_of_its_pieces() {
+    run(2, |job| {
+        let pair = Pair::join(job);
+        if pair.ep.rank() == 0 {
+            let aperture = pair.ep.aperture(50_000).unwrap();
+            pair.give(&aperture.cookie(..40_000, Rights::ALL).unwrap());
+            assert_eq!(pair.hear(), b"done");
+            let mut all = [0; 6];
+            aperture.read(0, &mut all).unwrap();
+            assert_eq!(all, [1, 2, 3, 4, 5, 6]);
+        } else {
+            let remote = pair.take_cookie();
+            let long = vec![7; 40_000];
+            let list = |pieces: &[(u64, &[u8])]| remote.put_list(pieces).unwrap().wait();
+            assert_eq!(refused(list(&[(40_000, &[7]), (0, &[1])])), Refusal::OutOfRange);
+            assert_eq!(refused(list(&[(1, &[2]), (40_000, &[7]), (2, &[3])])), Refusal::OutOfRange);
+            assert_eq!(refused(list(&[(3, &[4]), (39_999, &[7, 7])])), Refusal::OutOfRange);
+            assert_eq!(refused(list(&[(1, &long), (4, &[5]), (u64::MAX, &[7])])), Refusal::OutOfRange);
+            list(&[(8, &long[8..]), (0, &[1, 2, 3]), (3, &[4, 5]), (5, &[])]).unwrap();
+            list(&[]).unwrap();
+            // Many, in one operation whose end is an event; and what follows a list that fails is not tried.
+            let many: Vec<(u64, &[u8])> = (0..10_000).map(|i| (100 + i, &[9][..])).collect();
+            remote.put_list(&many).unwrap().into_event(5).unwrap();
+            let bad = remote.put_list(&[(40_000, &[7]), (5, &[6])]).unwrap();
+            let next = remote.after(&bad).fetch_add(0, 1).unwrap();
+            assert!(matches!(next.wait(), Err(Error::Operation(Failure::Before))));
+            assert_eq!(refused(bad.wait()), Refusal::OutOfRange);
+            let events: Vec<_> = std::iter::from_fn(|| pair.ep.poll_event()).collect();
+            let ends =
+                |e: &Event| matches!(e, Event::Memory(MemoryEvent::Completed { tag: 5, result: Ok(_), .. }));
+            assert_eq!(events.iter().filter(|e| ends(e)).count(), 1, "{events:?}");
+            // Every refusal was somebody's answer.
+            assert!(!events.iter().any(|e| matches!(e, Event::Memory(MemoryEvent::Refused { .. }))));
+            pair.say("done");
+        }
+        pair.close();
+    });
+}
+
+/// A-9, T-4: what follows a failure is not tried, whether or not somebody has looked at that; a set takes no tripwire twice.
+#[test]
+fn after_a_failure_that_was_seen() {
+    run(2, |job| {
+        let pair = Pair::join(job);
+        if pair.ep.rank() == 0 {
+            let aperture = pair.ep.aperture(64).unwrap();
+            let (one, two) =
+                (aperture.tripwire(0..8).arm().unwrap(), aperture.tripwire(8..16).arm().unwrap());
+            for wires in [&[&one, &one][..], &[&one, &two, &one]] {
+                let said = pair.ep.tripset(wires, 2, None).map(drop);
+                assert!(said.unwrap_err().to_string().contains("twice"));
+            }
+            pair.ep.tripset(&[&one, &two], 2, None).unwrap();
+            pair.give(&aperture.cookie(.., Rights::ALL).unwrap());
+            assert_eq!(pair.hear(), b"done");
+            assert_eq!(aperture.read_u64(0).unwrap(), 1);
+        } else {
+            let remote = pair.take_cookie();
+            let take = |at: u64, value: u64| {
+                let mut first = remote.fetch_add(at, value).unwrap();
+                loop {
+                    pair.ep.extract(usize::MAX).unwrap();
+                    if let Some(result) = first.try_take() {
+                        return (first, result);
+                    }
+                }
+            };
+            let (bad, result) = take(4, 1);
+            assert_eq!(refused(result), Refusal::Misaligned);
+            let next = remote.after(&bad).fetch_add(0, 100).and_then(tautline::memory::Completion::wait);
+            assert!(matches!(next, Err(Error::Operation(Failure::Before))), "{next:?}");
+            let (good, result) = take(8, 1);
+            assert_eq!(result.unwrap(), 0);
+            remote.after(&good).fetch_add(0, 1).unwrap().wait().unwrap();
+            pair.say("done");
+        }
+        pair.close();
+    });
+}
+
+/// numbers beyond all memory are errors, and nothing worse.
+#[test]
+fn extreme_numbers() {
+    run(2, |job| {
+        let pair = Pair::join(job);
+        if pair.ep.rank() == 0 {
+            let aperture = pair.ep.aperture(100).unwrap();
+            pair.give(&aperture.cookie(.., Rights::ALL).unwrap());
+            assert_eq!(pair.hear(), b"done");
+            let mut all = [1; 100];
+            aperture.read(0, &mut all).unwrap();
+            assert_eq!(all, [0; 100]);
+        } else {
+            let remote = pair.take_cookie();
+            let fetch = |at: u64, len: usize| remote.get(at, len).and_then(tautline::memory::Fetch::wait);
+            for len in [usize::MAX, usize::MAX - 8, isize::MAX as usize, 1 << 60] {
+                assert!(remote.get(0, len).is_err(), "{len}");
+            }
+            assert_eq!(fetch(100, 0).unwrap(), []);
+            for (at, len) in [(101, 0), (u64::MAX, 0), (u64::MAX, 8), (0, 101)] {
+                assert_eq!(refused(fetch(at, len).map(|_| 0)), Refusal::OutOfRange, "{at} {len}");
+            }
+            assert!(matches!(remote.put_pieces(u64::MAX, &[&[7], &[7]]), Err(Error::OutOfRange)));
+            let (long, mine) = (vec![7; 300_000], pair.ep.adopt(vec![7; 300_000]).unwrap());
+            for at in [101, u64::MAX - 100_000, u64::MAX] {
+                let told = remote.put_told(at, &long).unwrap();
+                assert_eq!(refused(told.wait()), Refusal::OutOfRange);
+                assert_eq!(refused(remote.put_from(at, &mine, ..).unwrap().wait()), Refusal::OutOfRange);
+                assert_eq!(refused(remote.put_told(at, &[]).unwrap().wait()), Refusal::OutOfRange);
+                remote.fill(at, long.len(), |_, room| room.fill(7)).unwrap();
+                remote.flush().unwrap().wait().unwrap();
+            }
+            pair.say("done");
+        }
+        pair.close();
+    });
+}
+
+/// a cookie that was taken back says so, also to whoever shows it for the first time; an aperture takes back its own alone.
+#[test]
+fn revoked_before_its_first_use() {
+    run(2, |job| {
+        let pair = Pair::join(job);
+        if pair.ep.rank() == 0 {
+            let (one, two) = (pair.ep.aperture(64).unwrap(), pair.ep.aperture(64).unwrap());
+            let (revoked, closed) =
+                (one.cookie(.., Rights::ALL).unwrap(), two.cookie(.., Rights::ALL).unwrap());
+            assert!(!one.revoke(&closed).unwrap() && !two.revoke(&revoked).unwrap());
+            assert!(one.revoke(&revoked).unwrap());
+            drop(two);
+            // Their numbers may be others' by now.
+            let other = one.cookie(.., Rights::ALL).unwrap();
+            for cookie in [&revoked, &closed, &other] {
+                pair.give(cookie);
+            }
+            assert_eq!(pair.hear(), b"done");
+            assert_eq!((pair.ep.memory_counters().refused, pair.ep.memory_counters().forged), (3, 1));
+        } else {
+            let (revoked, closed, other) = (pair.take_cookie(), pair.take_cookie(), pair.take_cookie());
+            for gone in [&revoked, &closed] {
+                assert_eq!(refused(gone.put_told(0, &[1]).unwrap().wait()), Refusal::Revoked);
+            }
+            let mut forged = revoked.cookie().to_bytes();
+            forged[16] ^= 1;
+            let forged = pair.ep.remote(&Cookie::from_bytes(&forged));
+            assert_eq!(refused(forged.put_told(0, &[1]).unwrap().wait()), Refusal::Forged);
+            other.put_told(0, &[1]).unwrap().wait().unwrap();
+            pair.say("done");
+        }
+        pair.close();
+    });
+}
+
+/// a cookie for a mapping that says more than its owner granted maps nothing.
+#[test]
+fn mapping_more_than_was_granted() {
+    run(2, |job| {
+        let pair = Pair::join(job);
+        if pair.ep.rank() == 0 {
+            let aperture = pair.ep.aperture(4096).unwrap();
+            let share = aperture.share(Rights::READ).unwrap();
+            pair.ep.send(1, "mail", &share.cookie().to_bytes()).unwrap();
+            assert_eq!(pair.hear(), b"done");
+            assert_eq!(aperture.read_u64(0).unwrap(), 0);
+        } else {
+            let given: [u8; MapCookie::LEN] = pair.hear().as_slice().try_into().unwrap();
+            let altered = |at: usize, bytes: &[u8]| {
+                let mut it = given;
+                it[at..at + bytes.len()].copy_from_slice(bytes);
+                pair.ep.map(&MapCookie::from_bytes(&it)).map(drop)
+            };
+            assert!(matches!(altered(20, &[1]), Err(Error::Stale)));
+            for ranks in [0, 1, 3, 100_000, u32::MAX] {
+                assert!(matches!(altered(16, &ranks.to_le_bytes()), Err(Error::Stale)));
+            }
+            for len in [0, 4095, 4097, 1 << 30, u64::MAX] {
+                assert!(matches!(altered(24, &u64::to_le_bytes(len)), Err(Error::Stale)));
+            }
+            let mapped = pair.ep.map(&MapCookie::from_bytes(&given)).unwrap();
+            assert!(matches!(mapped.write_u64(0, 1), Err(Error::OutOfRange)));
+            assert!(mapped.poll_until(0, Test::Equal(0), Duration::MAX).unwrap());
+            pair.say("done");
+        }
+        pair.close();
+    });
+}
