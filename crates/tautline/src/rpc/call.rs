@@ -185,6 +185,8 @@ impl Call {
             Err(error) => return Err(error.into()),
         }
         self.sent = true;
+        // Whoever waited for the connection knows by now whom it is with.
+        self.life = self.life.or_else(|| self.state.life(&self.core, self.peer));
         Ok(())
     }
 
