@@ -2,12 +2,15 @@
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod common;
+#[path = "styles/lives.rs"]
+mod lives;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use common::{join, run};
+use tautline::memory::Rights;
 use tautline::rpc::{CallError, Rpc};
 use tautline::{Builder, Cookie, Endpoint, Error, Job, Short, queue, stream};
 
@@ -312,5 +315,185 @@ fn a_call_outlives_its_peer() {
         }
         drop((mail, dropped));
         ep.close().unwrap();
+    });
+}
+
+/// Fills the way to a peer until nothing more goes.
+fn fill(ep: &Endpoint, peer: u32) {
+    let filled = (0..10_000_000).any(|_| ep.try_send(peer, "fill", b"fill").is_err());
+    assert!(filled, "there is always room");
+}
+
+fn with_fill(builder: Builder) -> (Builder, Mail) {
+    let (builder, mail) = with_mail(builder);
+    (builder.on_short("fill", |_: Short<'_>| {}), mail)
+}
+
+/// Raw answers that find no room are sent later, every one, and those of any length arrive whole.
+#[test]
+fn answers_wait_for_room() {
+    run(2, |job| {
+        let rpc = Rpc::new();
+        let (builder, mail) = with_mail(rpc.install(Endpoint::builder()));
+        let builder = rpc.serve_raw(builder, "as long as", |_, request, answer| {
+            let len = u32::from_le_bytes(request.try_into().unwrap());
+            answer.extend((0..len).map(|i| (i / 7) as u8));
+        });
+        let ep = join(builder, job);
+        if ep.rank() == 1 {
+            // Nothing is extracted meanwhile: answers find no room soon.
+            let calls: Vec<_> = (0..6000u32)
+                .map(|i| (i % 1500, rpc.call_raw(&ep, 0, "as long as", &(i % 1500).to_le_bytes()).unwrap()))
+                .collect();
+            for (len, call) in calls {
+                assert_eq!(call.wait().unwrap().len(), len as usize);
+            }
+            for len in [70_000u32, 600_000, 5_000_000] {
+                let answer = rpc.call_raw(&ep, 0, "as long as", &len.to_le_bytes()).unwrap().wait().unwrap();
+                assert!(answer.iter().copied().eq((0..len).map(|i| (i / 7) as u8)), "{len} bytes");
+            }
+        }
+        part(ep, &mail);
+    });
+}
+
+/// Handlers on both sides call each other with more than there is room for, all at once: none waits for room in the way of another.
+#[test]
+fn nested_calls_of_any_length() {
+    run(2, |job| {
+        let rpc = Rpc::new();
+        let (builder, mail) = with_mail(rpc.install(Endpoint::builder()));
+        let builder = rpc.serve_bytes(builder, "inner", |_, bytes| async move {
+            Ok((bytes.len() as u64).to_le_bytes().to_vec())
+        });
+        let nested = rpc.clone();
+        let builder = rpc.serve_bytes(builder, "outer", move |caller, _| {
+            let nested = nested.clone();
+            async move {
+                let call = nested.call_raw(caller.endpoint(), caller.rank(), "inner", &vec![1; 4 << 20]);
+                let call = call.map_err(|e| e.to_string().into_bytes())?;
+                call.await.map_err(|e| e.to_string().into_bytes())
+            }
+        });
+        let ep = join(builder, job);
+        for _ in 0..3 {
+            let limit = Some(Duration::from_secs(30));
+            let calls: Vec<_> =
+                (0..4).map(|_| rpc.call_within(&ep, 1 - ep.rank(), "outer", b"", limit).unwrap()).collect();
+            for call in calls {
+                assert_eq!(call.wait().unwrap(), (4u64 << 20).to_le_bytes());
+            }
+        }
+        part(ep, &mail);
+    });
+}
+
+/// Whoever waits for a tripwire when the last peer is gone is told.
+#[test]
+fn a_tripwire_that_nobody_can_touch() {
+    run(2, |job| {
+        let (builder, mail) = with_mail(Endpoint::builder());
+        let ep = join(builder, job);
+        if ep.rank() == 0 {
+            let aperture = ep.aperture(64).unwrap();
+            let mut wire = aperture.tripwire(0..8).arm().unwrap();
+            ep.send(1, "cookie", &aperture.cookie(.., Rights::ALL).unwrap().to_bytes()).unwrap();
+            assert_eq!(wire.wait().unwrap(), 1);
+            let gone = wire.wait();
+            assert!(matches!(gone, Err(Error::PeerGone(1, _))), "{gone:?}");
+        } else {
+            let remote = ep.remote(&next_cookie(&ep, &mail));
+            remote.put_told(0, &[1; 8]).unwrap().wait().unwrap();
+        }
+        ep.close().unwrap();
+    });
+}
+
+/// A receiver that goes without having taken anything fails its sender, whether it was met before or not.
+#[test]
+fn a_queue_without_its_receiver() {
+    run(2, |job| {
+        let (builder, mail) = with_mail(Endpoint::builder());
+        let ep = join(builder, job);
+        if ep.rank() == 0 {
+            let (queue, cookie) = queue::make(&ep, 4096).unwrap();
+            let (never, other) = queue::make(&ep, 4096).unwrap();
+            drop(never);
+            ep.send(1, "cookie", &cookie.to_bytes()).unwrap();
+            ep.send(1, "cookie", &other.to_bytes()).unwrap();
+            next_cookie(&ep, &mail);
+            drop(queue);
+        } else {
+            let (cookie, other) = (next_cookie(&ep, &mail), next_cookie(&ep, &mail));
+            let mut queue = queue::Sender::new(&ep, &cookie).unwrap();
+            queue.push(b"one").unwrap();
+            ep.send(0, "cookie", &cookie.to_bytes()).unwrap();
+            let failed = (0..1000).find_map(|_| queue.push(&[0; 100]).err());
+            assert!(matches!(failed, Some(Error::Aborted)), "{failed:?}");
+            let mut queue = queue::Sender::new(&ep, &other).unwrap();
+            let failed = (0..1000).find_map(|_| queue.push(&[0; 100]).err());
+            assert!(failed.is_some());
+        }
+        part(ep, &mail);
+    });
+}
+
+/// A writer that is dropped while there is no room ends its stream nevertheless.
+#[test]
+fn a_writer_goes_without_room() {
+    run(2, |job| {
+        let (builder, mail) = with_fill(Endpoint::builder());
+        let ep = join(builder, job);
+        if ep.rank() == 0 {
+            let (mut reader, cookie) = stream::make(&ep, 1 << 16).unwrap();
+            ep.send(1, "cookie", &cookie.to_bytes()).unwrap();
+            std::thread::sleep(Duration::from_millis(500));
+            let mut text = [0; 5];
+            reader.read_exact(&mut text).unwrap();
+            assert_eq!(reader.read(&mut text).unwrap(), 0);
+        } else {
+            let mut writer = stream::Writer::new(&ep, &next_cookie(&ep, &mail)).unwrap();
+            writer.write_all(b"hello").unwrap();
+            fill(&ep, 0);
+            drop(writer);
+        }
+        part(ep, &mail);
+    });
+}
+
+/// A reader that only polls, and found no room to tell what it has read, tells it later.
+#[test]
+fn a_reader_that_only_polls() {
+    run(2, |job| {
+        let (builder, mail) = with_fill(Endpoint::builder());
+        let ep = join(builder, job);
+        if ep.rank() == 0 {
+            let (mut queue, cookie) = queue::make(&ep, 4096).unwrap();
+            ep.send(1, "cookie", &cookie.to_bytes()).unwrap();
+            next_cookie(&ep, &mail);
+            fill(&ep, 1);
+            let mut taken = 0;
+            while queue.try_pop().unwrap().is_some() {
+                taken += 1;
+            }
+            assert!(taken > 0);
+            let start = Instant::now();
+            let mut more = 0;
+            while more < 10 {
+                assert!(start.elapsed() < Duration::from_secs(20), "{more} of 10 came");
+                ep.extract(usize::MAX).unwrap();
+                more += usize::from(queue.try_pop().unwrap().is_some());
+            }
+        } else {
+            let cookie = next_cookie(&ep, &mail);
+            let mut queue = queue::Sender::new(&ep, &cookie).unwrap();
+            while queue.try_push(&[1; 100]).unwrap() {}
+            ep.send(0, "cookie", &cookie.to_bytes()).unwrap();
+            std::thread::sleep(Duration::from_millis(500));
+            for _ in 0..10 {
+                queue.push(&[2; 100]).unwrap();
+            }
+        }
+        part(ep, &mail);
     });
 }

@@ -1,13 +1,17 @@
 //! The distributed queue of the CLAN paper, as bytes: a ring in the receiver's memory, and two counters of which each side has its own and a lazily
 //! updated copy of the other's. All that crosses the network are writes. Queues and streams are made of it.
 
+use std::cell::Cell;
+use std::future::Future;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use super::tripwire::wait_on;
-use super::{Aperture, Cookie, Remote, Rights, Tripwire};
+use super::{Aperture, Completion, Cookie, Remote, Rights, Tripwire};
 use crate::core::Core;
-use crate::{Endpoint, Error, PeerState, Rank, Result};
+use crate::rpc::later;
+use crate::{Endpoint, Error, PeerState, Rank, Result, SendError};
 
 /// In the receiver's memory: bytes ever written, whether no more will come, the sender's cookie, then the ring.
 const WRITTEN: u64 = 0;
@@ -20,7 +24,7 @@ const _: () = assert!(RETURN + Cookie::LEN as u64 <= BYTES);
 const READ: u64 = 0;
 const GONE: u64 = 8;
 
-/// How soon a reader that waits tries again to tell what it has read.
+/// How soon a writer that waits looks again whether its cookie was accepted, until it knows.
 const RETRY: std::time::Duration = std::time::Duration::from_millis(1);
 
 /// The end of a ring that reads.
@@ -30,9 +34,18 @@ pub(crate) struct RingReader {
     aperture: Aperture,
     capacity: u64,
     wire: Tripwire,
-    read: u64,
-    told: u64,
-    back: Option<Remote>,
+    counts: Rc<Counts>,
+    /// Where the writer wants to be told, and which life it is in.
+    back: Option<(Cookie, Option<u32>)>,
+}
+
+/// What has been read. Whatever tells the writer later looks at it, too.
+#[derive(Debug, Default)]
+struct Counts {
+    read: Cell<u64>,
+    told: Cell<u64>,
+    /// It will be told as soon as there is room.
+    telling: Cell<bool>,
 }
 
 /// The end of a ring that writes.
@@ -40,6 +53,10 @@ pub(crate) struct RingReader {
 pub(crate) struct RingWriter {
     core: Rc<Core>,
     remote: Remote,
+    /// Which life the reader is in.
+    life: Option<u32>,
+    /// Whether the reader knows where to tell what it has read, while that is not known.
+    hello: Option<Completion>,
     capacity: u64,
     aperture: Aperture,
     wire: Tripwire,
@@ -47,9 +64,50 @@ pub(crate) struct RingWriter {
     ended: bool,
 }
 
-fn gone(core: &Core, peer: Rank) -> Option<Error> {
-    match core.node.peer_state(peer) {
-        Some(PeerState::Down(why)) => Some(Error::PeerGone(peer, why)),
+/// A word is put when there is room, and nobody waits for it. Whoever is gone needs no telling.
+fn put_later(core: &Rc<Core>, cookie: Cookie, at: u64, word: u64) {
+    let put = move |core: &Rc<Core>| Remote::new(core.clone(), cookie).try_put(at, &word.to_le_bytes());
+    if !later::is_over(&put(core)) {
+        later::add(core, cookie.owner(), move |core| later::is_over(&put(core)));
+    }
+}
+
+/// How many lives of a peer are looked through at most.
+const LIVES: u32 = 1 << 16;
+
+/// Whether a peer can be reached, and is in this life.
+fn lives(core: &Core, peer: Rank, life: u32) -> std::result::Result<(), SendError> {
+    // No bytes, of no message: nothing is done, but the node looks whether it could be.
+    core.node.try_add((peer, life, 0), 0, 0, |_, _| {}).map(|_| ())
+}
+
+/// Which life a peer is in, if it can be reached; most likely the one that was known last.
+pub(crate) fn life(core: &Core, peer: Rank, known: u32) -> Option<u32> {
+    if peer == core.node.rank() || lives(core, peer, known).is_ok() {
+        return Some(known);
+    }
+    if core.node.peer_state(peer) != Some(PeerState::Up) {
+        return None;
+    }
+    (1..LIVES).find(|life| lives(core, peer, *life).is_ok())
+}
+
+/// As [`gone`], also of a peer whose life is not known.
+pub(crate) fn lost(core: &Core, peer: Rank, life: Option<u32>) -> Option<Error> {
+    match (life, core.node.peer_state(peer)) {
+        (Some(life), _) => gone(core, peer, life),
+        (None, Some(PeerState::Down(why))) => Some(Error::PeerGone(peer, why)),
+        _ => None,
+    }
+}
+
+/// Why nothing comes any more from a peer that was in this life, if so.
+fn gone(core: &Core, peer: Rank, life: u32) -> Option<Error> {
+    if peer == core.node.rank() {
+        return None;
+    }
+    match lives(core, peer, life) {
+        Err(SendError::PeerGone(peer, why)) => Some(Error::PeerGone(peer, why)),
         _ => None,
     }
 }
@@ -62,7 +120,7 @@ impl RingReader {
         let wire = aperture.tripwire(WRITTEN..RETURN).arm()?;
         let cookie = aperture.cookie(.., Rights::WRITE)?;
         let core = ep.core.clone();
-        Ok((RingReader { core, aperture, capacity, wire, read: 0, told: 0, back: None }, cookie))
+        Ok((RingReader { core, aperture, capacity, wire, counts: Rc::default(), back: None }, cookie))
     }
 
     pub(crate) fn capacity(&self) -> u64 {
@@ -72,12 +130,16 @@ impl RingReader {
     fn written(&self) -> Result<u64> {
         let written = self.aperture.read_u64(WRITTEN)?;
         // The sender's word is not to be trusted: more than fits is nonsense.
-        if written.wrapping_sub(self.read) > self.capacity { Err(Error::Stale) } else { Ok(written) }
+        if written.wrapping_sub(self.counts.read.get()) > self.capacity {
+            Err(Error::Stale)
+        } else {
+            Ok(written)
+        }
     }
 
     /// Bytes that can be read now.
     pub(crate) fn available(&self) -> Result<u64> {
-        Ok(self.written()?.wrapping_sub(self.read))
+        Ok(self.written()?.wrapping_sub(self.counts.read.get()))
     }
 
     /// Whether nothing more will come, and all that came has been read.
@@ -87,7 +149,7 @@ impl RingReader {
 
     /// Copies bytes out that are available, from `skip` on, without taking them.
     pub(crate) fn peek(&self, skip: u64, out: &mut [u8]) -> Result<()> {
-        let at = self.read.wrapping_add(skip) % self.capacity;
+        let at = self.counts.read.get().wrapping_add(skip) % self.capacity;
         let first = (self.capacity - at).min(out.len() as u64) as usize;
         let (a, b) = out.split_at_mut(first);
         self.aperture.read(BYTES + at, a)?;
@@ -96,49 +158,65 @@ impl RingReader {
 
     /// Takes bytes that are available. The sender is told when a quarter of the ring is free again, or all of it.
     pub(crate) fn take(&mut self, bytes: u64) -> Result<()> {
-        self.read = self.read.wrapping_add(bytes);
-        let untold = self.read.wrapping_sub(self.told);
-        if untold >= self.capacity / 4 || untold > 0 && self.available()? == 0 { self.tell() } else { Ok(()) }
-    }
-
-    fn tell(&mut self) -> Result<()> {
-        if self.back.is_none() {
-            let mut bytes = [0; Cookie::LEN];
-            self.aperture.read(RETURN, &mut bytes)?;
-            self.back = Some(Remote::new(self.core.clone(), Cookie::from_bytes(&bytes)));
-        }
-        let back = self.back.as_ref().expect("made above");
-        match back.try_put(READ, &self.read.to_le_bytes()) {
-            Ok(()) => self.told = self.read,
-            // Told with the next bytes that are taken, or when the reader waits.
-            Err(error) if error.is_would_block() => {}
-            // Whoever is gone needs no telling.
-            Err(Error::Send(_)) => self.told = self.read,
-            Err(error) => return Err(error),
+        self.counts.read.set(self.counts.read.get().wrapping_add(bytes));
+        let untold = self.untold();
+        if untold >= self.capacity / 4 || untold > 0 && self.available()? == 0 {
+            self.tell();
         }
         Ok(())
     }
 
-    /// Who writes, once it has begun.
-    fn writer(&self) -> Option<Rank> {
-        let mut bytes = [0; Cookie::LEN];
-        self.aperture.read(RETURN, &mut bytes).ok()?;
-        let cookie = Cookie::from_bytes(&bytes);
-        (bytes != [0; Cookie::LEN]).then(|| cookie.owner())
+    fn untold(&self) -> u64 {
+        self.counts.read.get().wrapping_sub(self.counts.told.get())
+    }
+
+    fn tell(&mut self) {
+        let Some((cookie, _)) = self.meet().filter(|_| !self.counts.telling.get()) else { return };
+        let counts = self.counts.clone();
+        let tell = move |core: &Rc<Core>| {
+            let read = counts.read.get();
+            let back = Remote::new(core.clone(), cookie);
+            let over = later::is_over(&back.try_put(READ, &read.to_le_bytes()));
+            if over {
+                // Whoever is gone needs no telling.
+                counts.told.set(read);
+            }
+            counts.telling.set(!over);
+            over
+        };
+        if !tell(&self.core) {
+            later::add(&self.core, cookie.owner(), tell);
+        }
+    }
+
+    /// Who writes, once it has begun, and in which life.
+    fn meet(&mut self) -> Option<(Cookie, Option<u32>)> {
+        if self.back.is_none() {
+            let mut bytes = [0; Cookie::LEN];
+            self.aperture.read(RETURN, &mut bytes).ok().filter(|()| bytes != [0; Cookie::LEN])?;
+            self.back = Some((Cookie::from_bytes(&bytes), None));
+        }
+        let (cookie, known) = self.back.as_mut()?;
+        *known = known.or_else(|| life(&self.core, cookie.owner(), 1));
+        self.back
+    }
+
+    /// Why the writer writes no more, if it is gone.
+    fn lost(&self) -> Option<Error> {
+        let (cookie, life) = self.back?;
+        lost(&self.core, cookie.owner(), life)
     }
 
     /// Whether it is worth looking: there are so many bytes, or nothing more will come. If the writer is gone with fewer, that is an error.
     fn ready(&mut self, bytes: u64) -> Result<bool> {
+        self.meet();
         if self.available()? >= bytes || self.aperture.read_u64(ENDED)? != 0 {
             return Ok(true);
         }
-        if self.told != self.read {
-            self.tell()?;
+        if self.untold() > 0 {
+            self.tell();
         }
-        match self.writer().and_then(|writer| gone(&self.core, writer)) {
-            Some(error) => Err(error),
-            None => Ok(false),
-        }
+        self.lost().map_or(Ok(false), Err)
     }
 
     /// Extracts and waits until so many bytes are there, or the end.
@@ -153,10 +231,7 @@ impl RingReader {
             let done = || {
                 memory.read_u64(WRITTEN as usize) != Ok(before) || memory.read_u64(ENDED as usize) != Ok(0)
             };
-            let over = || self.writer().is_some_and(|writer| gone(&self.core, writer).is_some());
-            // What could not be told is tried again.
-            let limit = (self.told != self.read).then_some(RETRY);
-            wait_on(&self.core, limit, done, over)?;
+            wait_on(&self.core, None, done, || self.lost().is_some())?;
         }
     }
 
@@ -169,12 +244,7 @@ impl RingReader {
         if let Err(error) = self.wire.register(context) {
             return Poll::Ready(Err(error));
         }
-        if self.told != self.read {
-            // What could not be told is tried again when something has happened.
-            let Ok(seen) = self.core.node.with(|i| i.activity()) else { return Poll::Pending };
-            self.core.tried(seen);
-            self.core.blocked.borrow_mut().push(context.waker().clone());
-        }
+        self.core.blocked_on_peers(context);
         // It may have come just before.
         match self.ready(bytes) {
             Ok(false) => Poll::Pending,
@@ -185,8 +255,8 @@ impl RingReader {
 
 impl Drop for RingReader {
     fn drop(&mut self) {
-        if let Some(back) = &self.back {
-            let _ = back.try_put(GONE, &1u64.to_le_bytes());
+        if let Some((cookie, _)) = self.meet() {
+            put_later(&self.core, cookie, GONE, 1);
         }
     }
 }
@@ -199,8 +269,10 @@ impl RingWriter {
         let wire = aperture.tripwire(..).arm()?;
         let remote = ep.remote(cookie);
         let mine = aperture.cookie(.., Rights::WRITE)?;
-        remote.put(RETURN, &mine.to_bytes())?;
-        Ok(RingWriter { core: ep.core.clone(), remote, capacity, aperture, wire, written: 0, ended: false })
+        let hello = Some(remote.put_told(RETURN, &mine.to_bytes())?);
+        let core = ep.core.clone();
+        let life = life(&core, cookie.owner(), 1);
+        Ok(RingWriter { core, remote, life, hello, capacity, aperture, wire, written: 0, ended: false })
     }
 
     pub(crate) fn capacity(&self) -> u64 {
@@ -208,9 +280,15 @@ impl RingWriter {
     }
 
     /// Bytes that can be written now.
-    pub(crate) fn room(&self) -> Result<u64> {
-        if let Some(error) = gone(&self.core, self.remote.owner()) {
+    pub(crate) fn room(&mut self) -> Result<u64> {
+        if let Some(error) = lost(&self.core, self.remote.owner(), self.life) {
             return Err(error);
+        }
+        if let Some(result) = self.hello.as_mut().and_then(Completion::try_take) {
+            self.hello = None;
+            // A reader that is gone before it was met is refused, and stays so.
+            self.ended |= result.is_err();
+            result?;
         }
         if self.ended || self.aperture.read_u64(GONE)? != 0 {
             return Err(Error::Aborted);
@@ -246,18 +324,29 @@ impl RingWriter {
             let memory = self.aperture.memory().clone();
             let done =
                 || memory.read_u64(READ as usize) != Ok(before) || memory.read_u64(GONE as usize) != Ok(0);
-            wait_on(&self.core, None, done, || gone(&self.core, self.remote.owner()).is_some())?;
+            let over = || lost(&self.core, self.remote.owner(), self.life).is_some();
+            wait_on(&self.core, self.hello.as_ref().map(|_| RETRY), done, over)?;
         }
     }
 
     /// As [`RingWriter::wait`], for futures.
-    pub(crate) fn poll_wait(&mut self, context: &Context<'_>, bytes: u64) -> Poll<Result<()>> {
+    pub(crate) fn poll_wait(&mut self, context: &mut Context<'_>, bytes: u64) -> Poll<Result<()>> {
         match self.room() {
             Ok(room) if room < bytes => {}
             result => return Poll::Ready(result.map(|_| ())),
         }
         if let Err(error) = self.wire.register(context) {
             return Poll::Ready(Err(error));
+        }
+        self.core.blocked_on_peers(context);
+        if let Some(hello) = &mut self.hello
+            && let Poll::Ready(result) = Pin::new(hello).poll(context)
+        {
+            self.hello = None;
+            self.ended |= result.is_err();
+            if let Err(error) = result {
+                return Poll::Ready(Err(error));
+            }
         }
         match self.room() {
             Ok(room) if room < bytes => Poll::Pending,
@@ -277,7 +366,7 @@ impl RingWriter {
 impl Drop for RingWriter {
     fn drop(&mut self) {
         if !self.ended {
-            let _ = self.remote.try_put(ENDED, &2u64.to_le_bytes());
+            put_later(&self.core, *self.remote.cookie(), ENDED, 2);
         }
     }
 }

@@ -111,7 +111,8 @@ impl Tripwire {
         fires - std::mem::replace(&mut self.seen, fires)
     }
 
-    /// Extracts and waits until it fires; returns how often it has. Not in handlers: there, [`Tripwire::fired`].
+    /// Extracts and waits until it fires; returns how often it has. If meanwhile the last reachable peer goes, that is an error, once, as of
+    /// [`Endpoint::run_until`]. Not in handlers: there, [`Tripwire::fired`].
     pub fn wait(&mut self) -> Result<u64> {
         wait_cell(&self.core, &self.cell, self.seen, None)?;
         Ok(self.take())
@@ -166,9 +167,21 @@ impl Drop for Tripwire {
     }
 }
 
-/// Extracts and waits until a cell has counted beyond `seen`, or the time is over.
+/// Extracts and waits until a cell has counted beyond `seen`, or the time is over. Whoever waits for ever is told, once, that nobody is left to wait for.
 fn wait_cell(core: &Rc<Core>, cell: &WireCell, seen: u64, timeout: Option<Duration>) -> Result<()> {
-    wait_on(core, timeout, || cell.fires() > seen, || false)
+    let fired = || cell.fires() > seen;
+    // Handlers that are under way may still bring it about.
+    let deserted = || timeout.is_none() && core.live.get() == 0 && core.deserted.get().is_some();
+    if !deserted() {
+        wait_on(core, timeout, fired, deserted)?;
+    }
+    if !fired()
+        && deserted()
+        && let Some((peer, why)) = core.deserted.take()
+    {
+        return Err(Error::PeerGone(peer, why));
+    }
+    Ok(())
 }
 
 /// Extracts and waits until `done` says so, or the time is over. It is asked often, under the node's lock, and so may only look at memory. `over` is
@@ -184,11 +197,11 @@ pub(crate) fn wait_on(
     }
     core.check_open()?;
     let endpoint = Endpoint::inner(core.clone());
-    let retry = core.may_retry();
     let nanos = |timeout: Duration| u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
     let until = timeout.map(|timeout| core.node.now().saturating_add(nanos(timeout)));
     loop {
         let left = until.map(|at| Duration::from_nanos(at.saturating_sub(core.node.now())));
+        let retry = core.may_retry();
         let more = core.node.wait_until(left, |i| {
             if i.wants_time() {
                 i.tell_time(core.node.now());

@@ -10,12 +10,14 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::later::{self, Parcel};
 use super::timer::Timer;
-use super::{CANCEL, FAILED, GOOD, PANICKED, REQUEST_HEAD, Rpc, State};
+use super::{CANCEL, FAILED, GOOD, PANICKED, REQUEST_HEAD, Rpc, State, UNSENT};
 use crate::core::Core;
-use crate::endpoint::Name;
+use crate::endpoint::{Handler, Name};
+use crate::memory::ring::lost;
 use crate::memory::wait_on;
-use crate::{Down, Endpoint, Error, PeerState, Rank, Result};
+use crate::{Down, Endpoint, Error, Rank, Result, SendError};
 
 /// Why a call has no answer.
 #[derive(Debug)]
@@ -74,6 +76,8 @@ impl From<CallError> for Error {
 
 impl Rpc {
     /// Calls a raw service: a request of bytes. Those that are served by [`Rpc::serve_raw`] take what fits one frame.
+    /// Waits for room if it must, as [`Endpoint::send`] does; in handlers it does not, and with a deadline it waits for the
+    /// connection only: the request leaves when there is room.
     #[inline]
     pub fn call_raw(&self, ep: &Endpoint, peer: Rank, service: impl Name, request: &[u8]) -> Result<Call> {
         self.call_within(ep, peer, service, request, None)
@@ -90,13 +94,16 @@ impl Rpc {
         limit: Option<Duration>,
     ) -> Result<Call> {
         let service = service.key(ep)?;
-        let id = self.0.calls.borrow_mut().begin(peer);
-        let call = Call {
+        let id = self.0.calls.borrow_mut().begin(&ep.core, peer)?;
+        let mut call = Call {
             state: self.0.clone(),
             core: ep.core.clone(),
             peer,
+            life: self.0.life(&ep.core, peer),
             id,
-            until: limit.map(|limit| Instant::now() + limit),
+            until: limit.and_then(|limit| Instant::now().checked_add(limit)),
+            alarm: false,
+            sent: false,
             over: false,
         };
         let left = limit.map_or(u64::MAX, |limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX));
@@ -106,13 +113,13 @@ impl Rpc {
             frame[..8].copy_from_slice(&id.to_le_bytes());
             frame[8..16].copy_from_slice(&left.to_le_bytes());
             frame[REQUEST_HEAD..REQUEST_HEAD + request.len()].copy_from_slice(request);
-            ep.send(peer, service, &frame[..REQUEST_HEAD + request.len()])?;
+            call.send(ep, service, &frame[..REQUEST_HEAD + request.len()])?;
         } else {
             let mut frame = Vec::with_capacity(REQUEST_HEAD + request.len());
             frame.extend_from_slice(&id.to_le_bytes());
             frame.extend_from_slice(&left.to_le_bytes());
             frame.extend_from_slice(request);
-            ep.send(peer, service, &frame)?;
+            call.send(ep, service, &frame)?;
         }
         Ok(call)
     }
@@ -148,8 +155,14 @@ pub struct Call {
     state: Rc<State>,
     core: Rc<Core>,
     peer: Rank,
+    /// Which life of the peer's was called, once that is known.
+    life: Option<u32>,
     id: u64,
     until: Option<Instant>,
+    /// Somebody is to be woken at the deadline.
+    alarm: bool,
+    /// The request left, or will when there is room.
+    sent: bool,
     over: bool,
 }
 
@@ -160,6 +173,49 @@ impl std::fmt::Debug for Call {
 }
 
 impl Call {
+    /// Sends the request, or leaves it to be sent when there is room.
+    #[inline]
+    fn send(&mut self, ep: &Endpoint, service: Handler, frame: &[u8]) -> Result<()> {
+        match self.core.node.try_send(self.peer, service.0, frame) {
+            Ok(true) => {}
+            Ok(false) | Err(SendError::WouldBlock) if self.must_not_wait() => {
+                self.send_later(service, frame.to_vec());
+            }
+            Ok(false) | Err(SendError::WouldBlock) => ep.send(self.peer, service, frame)?,
+            Err(error) => return Err(error.into()),
+        }
+        self.sent = true;
+        // Whoever waited for the connection knows by now whom it is with.
+        self.life = self.life.or_else(|| self.state.life(&self.core, self.peer));
+        Ok(())
+    }
+
+    /// Handlers never wait; a program waits for the connection, and for room if it has no deadline.
+    fn must_not_wait(&self) -> bool {
+        self.core.extracting.get() || self.until.is_some() && self.life.is_some()
+    }
+
+    #[cold]
+    fn send_later(&self, service: Handler, frame: Vec<u8>) {
+        let (state, id) = (self.state.clone(), self.id);
+        let mut parcel = Parcel::new(self.peer, service, frame);
+        later::add(&self.core, self.peer, move |core| {
+            // Nobody waits for it any more.
+            if state.calls.borrow_mut().get(id).is_none() {
+                parcel.give_up(core);
+                return true;
+            }
+            let result = parcel.go_on(core);
+            let over = later::is_over(&result);
+            if let Err(error) = result
+                && over
+            {
+                state.calls.borrow_mut().failed(id, error);
+            }
+            over
+        });
+    }
+
     /// The answer, if it has come, shown to `look`.
     #[inline]
     fn look<T>(&mut self, look: impl FnOnce(&[u8]) -> T) -> Option<std::result::Result<T, CallError>> {
@@ -169,6 +225,13 @@ impl Call {
             GOOD => Ok(look(&entry.bytes)),
             FAILED => Err(CallError::Failed(entry.bytes.clone())),
             PANICKED => Err(CallError::Panicked(String::from_utf8_lossy(&entry.bytes).into_owned())),
+            UNSENT => Err(match entry.error.take() {
+                Some(Error::PeerGone(rank, why) | Error::Send(SendError::PeerGone(rank, why))) => {
+                    CallError::PeerGone(rank, why)
+                }
+                Some(error) => CallError::Not(error),
+                None => CallError::Unreadable,
+            }),
             _ => Err(CallError::Unreadable),
         };
         calls.end(self.id);
@@ -177,14 +240,16 @@ impl Call {
     }
 
     /// Why no answer can come any more, if so.
-    fn hopeless(&self) -> Option<CallError> {
+    fn hopeless(&mut self) -> Option<CallError> {
         if self.until.is_some_and(|until| Instant::now() >= until) {
             return Some(CallError::Late);
         }
-        match self.core.node.peer_state(self.peer) {
-            Some(PeerState::Down(why)) => Some(CallError::PeerGone(self.peer, why)),
-            _ => None,
-        }
+        // A call that waited for its peer to come up knows by now who it is.
+        self.life = self.life.or_else(|| self.state.life(&self.core, self.peer));
+        Some(match lost(&self.core, self.peer, self.life)? {
+            Error::PeerGone(peer, why) => CallError::PeerGone(peer, why),
+            error => CallError::Not(error),
+        })
     }
 
     /// Extracts and waits for the answer, and shows it where it is. Not in handlers: there, `await` the call.
@@ -210,7 +275,8 @@ impl Call {
                     let mut calls = self.state.calls.borrow_mut();
                     calls.get(self.id).is_none_or(|entry| entry.ended.is_some())
                 };
-                wait_on(&self.core, left, ended, || self.hopeless().is_some()).map_err(CallError::Not)?;
+                let over = || lost(&self.core, self.peer, self.life).is_some();
+                wait_on(&self.core, left, ended, over).map_err(CallError::Not)?;
             }
         }
     }
@@ -235,7 +301,9 @@ impl Call {
             entry.waker = Some(context.waker().clone());
         }
         if let Some(until) = self.until {
-            self.state.timer.borrow_mut().get_or_insert_with(Timer::start).at(until, context.waker().clone());
+            let mut timer = self.state.timer.borrow_mut();
+            timer.get_or_insert_with(Timer::start).at((until, self.id), context.waker());
+            self.alarm = true;
         }
         // Whoever waits for a peer is woken when it goes.
         self.core.blocked_on_peers(context);
@@ -253,12 +321,22 @@ impl Future for Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        if !self.over {
-            self.state.calls.borrow_mut().end(self.id);
-            // If there is no room, the service runs to its end in vain.
-            let ep = Endpoint::inner(self.core.clone());
-            let _ = ep.try_send(self.peer, CANCEL, &self.id.to_le_bytes());
+        if let Some(until) = self.until.filter(|_| self.alarm)
+            && let Some(timer) = self.state.timer.borrow().as_ref()
+        {
+            timer.forget((until, self.id));
         }
+        if self.over {
+            return;
+        }
+        self.state.calls.borrow_mut().end(self.id);
+        let ep = Endpoint::inner(self.core.clone());
+        if !self.sent || later::is_over(&ep.try_send(self.peer, CANCEL, &self.id.to_le_bytes())) {
+            return;
+        }
+        let Ok(cancel) = ep.handler(CANCEL) else { return };
+        let mut parcel = Parcel::new(self.peer, cancel, self.id.to_le_bytes().to_vec());
+        later::add(&self.core, self.peer, move |core| later::is_over(&parcel.go_on(core)));
     }
 }
 

@@ -28,6 +28,7 @@
 //! Whoever calls needs [`Rpc::install`] only; whoever serves, too.
 
 mod call;
+pub(crate) mod later;
 mod serve;
 mod timer;
 
@@ -39,7 +40,9 @@ use std::task::Waker;
 pub use call::{Call, CallError, TypedCall};
 pub use serve::Caller;
 
-use crate::{Builder, Rank, Short};
+use crate::core::Core;
+use crate::memory::ring::life;
+use crate::{Builder, Error, Rank, Result, SendError, Short};
 use timer::Timer;
 
 /// Where answers come to: those of one frame, and all others.
@@ -47,8 +50,6 @@ const ANSWER: &str = "tautline.rpc.answer";
 const LONG_ANSWER: &str = "tautline.rpc.answer.long";
 /// Where calls that nobody waits for any more are named.
 const CANCEL: &str = "tautline.rpc.cancel";
-/// Where a node sends itself answers that found no room.
-const LATER: &str = "tautline.rpc.later";
 
 /// Bytes in front of a request: the call's number, and nanoseconds until nobody waits for it any more.
 const REQUEST_HEAD: usize = 16;
@@ -60,6 +61,8 @@ const GOOD: u64 = 0;
 const FAILED: u64 = 1;
 const PANICKED: u64 = 2;
 const UNREADABLE: u64 = 3;
+/// Never said by a peer: the call did not get there.
+const UNSENT: u64 = u64::MAX;
 
 /// One's calls and services. Clones share them.
 #[derive(Clone, Default)]
@@ -77,6 +80,19 @@ struct State {
     /// Services under way, by who called and under which number: what to wake when they are called off.
     serving: RefCell<HashMap<(Rank, u64), Serving>>,
     timer: RefCell<Option<Timer>>,
+    /// Which lives peers were in when they were last looked at.
+    lives: RefCell<HashMap<Rank, u32>>,
+}
+
+impl State {
+    /// Which life a peer is in, if it can be reached.
+    fn life(&self, core: &Core, peer: Rank) -> Option<u32> {
+        let mut lives = self.lives.borrow_mut();
+        let known = lives.entry(peer).or_insert(1);
+        let now = life(core, peer, *known)?;
+        *known = now;
+        Some(now)
+    }
 }
 
 /// A service under way.
@@ -92,36 +108,52 @@ struct Calls {
     entries: Vec<Entry>,
     free: Vec<u32>,
     live: usize,
+    /// Counts calls, from a secret number on: an answer to a former life of this node is not taken for one to this.
+    count: Option<u64>,
 }
 
 #[derive(Default)]
 struct Entry {
-    generation: u32,
+    id: u64,
     peer: Rank,
     live: bool,
     /// How it ended, once it has; the answer lies in `bytes`.
     ended: Option<u64>,
+    /// It could not be sent.
+    error: Option<Error>,
     bytes: Vec<u8>,
     waker: Option<Waker>,
 }
 
+/// Bits of a call's number that say where it is listed; the others are counted.
+const INDEX_BITS: u32 = 24;
+
 impl Calls {
-    fn begin(&mut self, peer: Rank) -> u64 {
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.entries.push(Entry::default());
-            self.entries.len() as u32 - 1
-        });
+    fn begin(&mut self, core: &Core, peer: Rank) -> Result<u64> {
+        let count = match self.count {
+            Some(count) => count.wrapping_add(1),
+            None => word(&core.node.fresh_secret()?, 0).unwrap_or_default(),
+        };
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None if self.entries.len() >> INDEX_BITS > 0 => return Err(SendError::WouldBlock.into()),
+            None => {
+                self.entries.push(Entry::default());
+                self.entries.len() as u32 - 1
+            }
+        };
+        self.count = Some(count);
         let entry = &mut self.entries[index as usize];
-        entry.generation = entry.generation.wrapping_add(1);
-        (entry.peer, entry.live, entry.ended) = (peer, true, None);
+        entry.id = count << INDEX_BITS | u64::from(index);
+        (entry.peer, entry.live, entry.ended, entry.error) = (peer, true, None, None);
         entry.bytes.clear();
         self.live += 1;
-        u64::from(entry.generation) << 32 | u64::from(index)
+        Ok(entry.id)
     }
 
     fn get(&mut self, id: u64) -> Option<&mut Entry> {
-        let entry = self.entries.get_mut(id as u32 as usize)?;
-        (entry.live && entry.generation == (id >> 32) as u32).then_some(entry)
+        let entry = self.entries.get_mut((id & ((1 << INDEX_BITS) - 1)) as usize)?;
+        (entry.live && entry.id == id).then_some(entry)
     }
 
     fn end(&mut self, id: u64) {
@@ -129,14 +161,24 @@ impl Calls {
             entry.live = false;
             entry.waker = None;
             self.live -= 1;
-            self.free.push(id as u32);
+            self.free.push((id & ((1 << INDEX_BITS) - 1)) as u32);
+        }
+    }
+
+    /// A call could not be sent.
+    fn failed(&mut self, id: u64, error: Error) {
+        if let Some(entry) = self.get(id).filter(|entry| entry.ended.is_none()) {
+            (entry.ended, entry.error) = (Some(UNSENT), Some(error));
+            if let Some(waker) = entry.waker.take() {
+                waker.wake();
+            }
         }
     }
 
     /// An answer has come. One that nobody waits for, or that comes from somebody else, is dropped.
     fn answered(&mut self, from: Rank, id: u64, ended: u64, bytes: &[u8]) {
         if let Some(entry) = self.get(id).filter(|entry| entry.peer == from && entry.ended.is_none()) {
-            entry.ended = Some(ended);
+            entry.ended = Some(ended.min(UNREADABLE));
             entry.bytes.extend_from_slice(bytes);
             if let Some(waker) = entry.waker.take() {
                 waker.wake();
@@ -184,11 +226,6 @@ impl Rpc {
                         waker.wake();
                     }
                 }
-            })
-            .on(LATER, |mut m| async move {
-                let to = m.read::<u64>().await? as Rank;
-                let answer = m.read_to_end().await?;
-                serve::send_answer(&m.endpoint(), to, &answer).await
             })
     }
 }

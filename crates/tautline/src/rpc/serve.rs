@@ -10,10 +10,12 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::later::{self, Parcel};
 use super::{
-    ANSWER, ANSWER_HEAD, FAILED, GOOD, LATER, LONG_ANSWER, PANICKED, REQUEST_HEAD, Rpc, Serving, State,
-    UNREADABLE, word,
+    ANSWER, ANSWER_HEAD, FAILED, GOOD, LONG_ANSWER, PANICKED, REQUEST_HEAD, Rpc, Serving, State, UNREADABLE,
+    word,
 };
+use crate::memory::ring::lost;
 use crate::messages::panic_text;
 use crate::{Builder, Endpoint, Error, Message, Rank, Result, Short};
 
@@ -126,7 +128,7 @@ impl Rpc {
                 let (from, endpoint) = (m.from(), m.endpoint());
                 let making = catch_unwind(AssertUnwindSafe(|| service(caller, bytes)));
                 let ended = match making {
-                    Ok(run) => until_called_off(&state, (from, id), run).await,
+                    Ok(run) => until_called_off(&state, &endpoint, (from, id), run).await,
                     Err(panic) => Some(Err(panic)),
                 };
                 // Nobody waits for the answer of a call that was called off.
@@ -163,17 +165,22 @@ impl Drop for Listed<'_> {
     }
 }
 
-/// Runs a service; nothing if it was called off first.
+/// Runs a service; nothing if it was called off first, or the caller is gone.
 async fn until_called_off(
     state: &State,
+    ep: &Endpoint,
     which: (Rank, u64),
     run: impl Future<Output = (u64, Vec<u8>)>,
 ) -> Option<Ended> {
     state.serving.borrow_mut().insert(which, Serving::default());
     let _listed = Listed(state, which);
+    let life = state.life(&ep.core, which.0);
     let mut run = pin!(run);
     poll_fn(|context| {
         if state.serving.borrow().get(&which).is_none_or(|service| service.called_off) {
+            return Poll::Ready(None);
+        }
+        if lost(&ep.core, which.0, life).is_some() {
             return Poll::Ready(None);
         }
         match catch_unwind(AssertUnwindSafe(|| run.as_mut().poll(context))) {
@@ -184,13 +191,14 @@ async fn until_called_off(
         if let Some(service) = state.serving.borrow_mut().get_mut(&which) {
             service.waker = Some(context.waker().clone());
         }
+        ep.core.blocked_on_peers(context);
         Poll::Pending
     })
     .await
 }
 
 /// Sends an answer, when there is room.
-pub(super) async fn send_answer(ep: &Endpoint, to: Rank, answer: &[u8]) -> Result<()> {
+async fn send_answer(ep: &Endpoint, to: Rank, answer: &[u8]) -> Result<()> {
     if answer.len() <= ep.node().short_limit(to) {
         ep.send_async(to, ANSWER, answer).await
     } else {
@@ -198,7 +206,7 @@ pub(super) async fn send_answer(ep: &Endpoint, to: Rank, answer: &[u8]) -> Resul
     }
 }
 
-/// Sends an answer at once if there is room, and otherwise by way of a message to this node itself.
+/// Sends an answer at once if there is room, and otherwise later.
 #[inline]
 fn answer_now(ep: &Endpoint, to: Rank, answer: &[u8]) {
     // Between hosts a frame costs more than an answer: those to requests that came together leave together.
@@ -208,14 +216,15 @@ fn answer_now(ep: &Endpoint, to: Rank, answer: &[u8]) {
     if ep.try_send(to, ANSWER, answer).is_ok() {
         return;
     }
-    answer_later(ep, to, answer);
+    answer_later(ep, to, answer.to_vec());
 }
 
+/// Sends an answer when there is room, of whatever length, behind those that wait already.
 #[cold]
-fn answer_later(ep: &Endpoint, to: Rank, answer: &[u8]) {
-    let mut bytes = Vec::with_capacity(8 + answer.len());
-    bytes.extend_from_slice(&u64::from(to).to_le_bytes());
-    bytes.extend_from_slice(answer);
-    // A message to oneself is refused only if a thousand others wait; then the caller's deadline is what ends the call.
-    let _ = ep.send(ep.rank(), LATER, &bytes);
+fn answer_later(ep: &Endpoint, to: Rank, answer: Vec<u8>) {
+    let name = if answer.len() <= ep.node().short_limit(to) { ANSWER } else { LONG_ANSWER };
+    let Ok(handler) = ep.handler(name) else { return };
+    let mut parcel = Parcel::new(to, handler, answer);
+    // Whoever is gone needs no answer.
+    later::add(&ep.core, to, move |core| later::is_over(&parcel.go_on(core)));
 }

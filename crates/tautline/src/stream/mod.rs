@@ -132,7 +132,7 @@ impl Writer {
         Ok(())
     }
 
-    pub(crate) fn poll_add(&mut self, context: &Context<'_>, bytes: &[u8]) -> Poll<Result<usize>> {
+    pub(crate) fn poll_add(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<Result<usize>> {
         match self.ring.poll_wait(context, 1) {
             Poll::Ready(Ok(())) => Poll::Ready(self.try_write(bytes)),
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),

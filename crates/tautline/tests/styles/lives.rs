@@ -1,0 +1,141 @@
+//! What becomes of calls and streams when a process is started again.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use tautline::memory::Rights;
+use tautline::rpc::{Call, CallError, Rpc};
+use tautline::{DeviceName, Endpoint, Error, Job, stream};
+
+use crate::common::launch::Launcher;
+use crate::common::{Limit, extract_for, join};
+use crate::{CountDrop, Node, next_cookie, node, part, with_mail};
+
+/// Runs two programs, of which the second has two lives.
+fn with_second_life(first: impl Fn(Job) + Sync, second: impl Fn(Job, Job) + Sync) {
+    for device in [DeviceName::Udp, DeviceName::Shm] {
+        let _limit = Limit::seconds(60);
+        let launcher = Launcher::over(device, 2);
+        let (one, two, again) = (launcher.job(0), launcher.job(1), launcher.job(1));
+        std::thread::scope(|scope| {
+            scope.spawn(|| first(one));
+            scope.spawn(|| second(two, again));
+        });
+    }
+}
+
+/// A call to a server that is restarted while the caller computes ends; its next life is called afresh.
+#[test]
+fn a_server_restarts() {
+    with_second_life(
+        |job| {
+            let Node { ep, rpc, mail, .. } = node(job);
+            let call = rpc.call_raw(&ep, 1, "never", b"").unwrap();
+            extract_for(&ep, Duration::from_millis(50));
+            // The first life ends when it has sent this, the second begins.
+            next_cookie(&ep, &mail);
+            std::thread::sleep(Duration::from_millis(1500));
+            let gone = call.wait();
+            assert!(matches!(gone, Err(CallError::PeerGone(1, _))), "{gone:?}");
+            let start = Instant::now();
+            loop {
+                match rpc.call_raw(&ep, 1, "echo", b"new").map_err(CallError::Not).and_then(Call::wait) {
+                    Ok(answer) => break assert_eq!(answer, b"new"),
+                    Err(error) if start.elapsed() > Duration::from_secs(20) => panic!("{error}"),
+                    Err(_) => extract_for(&ep, Duration::from_millis(20)),
+                }
+            }
+            part(ep, &mail);
+        },
+        |job, again| {
+            let Node { ep, dropped, .. } = node(job);
+            let start = ep.handled();
+            extract_for(&ep, Duration::from_millis(300));
+            assert_eq!((ep.handled(), dropped.get()), (start, 0), "the service runs");
+            let aperture = ep.aperture(8).unwrap();
+            let cookie = aperture.cookie(.., Rights::READ).unwrap();
+            ep.send(0, "cookie", &cookie.to_bytes()).unwrap();
+            ep.close().unwrap();
+            let Node { ep, mail, .. } = node(again);
+            ep.connect(0).unwrap();
+            part(ep, &mail);
+        },
+    );
+}
+
+/// A caller is restarted: what its former life asked for is called off, and never taken for an answer to its second.
+#[test]
+fn a_caller_restarts() {
+    with_second_life(
+        |job| {
+            let rpc = Rpc::new();
+            let (builder, mail) = with_mail(rpc.install(Endpoint::builder()));
+            let (calls, dropped) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+            let (turns, drops) = (calls.clone(), dropped.clone());
+            let builder = rpc.serve_bytes(builder, "slow", move |_, request| {
+                turns.set(turns.get() + 1);
+                let (first, guard) = (turns.get() == 1, CountDrop(drops.clone()));
+                async move {
+                    let _guard = guard;
+                    if first {
+                        std::future::pending::<()>().await;
+                    }
+                    Ok(request)
+                }
+            });
+            let ep = join(builder, job);
+            ep.run_until(|| calls.get() == 1).unwrap();
+            while calls.get() < 2 {
+                extract_for(&ep, Duration::from_millis(5));
+            }
+            extract_for(&ep, Duration::from_millis(100));
+            assert_eq!(dropped.get(), 2, "both are over: one called off, one answered");
+            part(ep, &mail);
+        },
+        |job, again| {
+            let rpc = Rpc::new();
+            let ep = join(rpc.install(Endpoint::builder()), job);
+            std::mem::forget(rpc.call_raw(&ep, 0, "slow", b"first").unwrap());
+            extract_for(&ep, Duration::from_millis(200));
+            ep.close().unwrap();
+            let rpc = Rpc::new();
+            let (builder, mail) = with_mail(rpc.install(Endpoint::builder()));
+            let ep = join(builder, again);
+            assert_eq!(rpc.call_raw(&ep, 0, "slow", b"second").unwrap().wait().unwrap(), b"second");
+            part(ep, &mail);
+        },
+    );
+}
+
+/// A stream whose writer was restarted while the reader computed ends with an error.
+#[test]
+fn a_writer_restarts() {
+    with_second_life(
+        |job| {
+            let (builder, mail) = with_mail(Endpoint::builder());
+            let ep = join(builder, job);
+            let (mut reader, cookie) = stream::make(&ep, 4096).unwrap();
+            ep.send(1, "cookie", &cookie.to_bytes()).unwrap();
+            let mut half = [0; 11];
+            reader.read_exact(&mut half).unwrap();
+            std::thread::sleep(Duration::from_millis(1500));
+            let gone = reader.read(&mut half);
+            assert!(matches!(gone, Err(Error::PeerGone(1, _))), "{gone:?}");
+            part(ep, &mail);
+        },
+        |job, again| {
+            let (builder, mail) = with_mail(Endpoint::builder());
+            let ep = join(builder, job);
+            let mut writer = stream::Writer::new(&ep, &next_cookie(&ep, &mail)).unwrap();
+            writer.write_all(b"half a mess").unwrap();
+            extract_for(&ep, Duration::from_millis(200));
+            std::mem::forget(writer);
+            ep.close().unwrap();
+            let (builder, mail) = with_mail(Endpoint::builder());
+            let ep = join(builder, again);
+            ep.connect(0).unwrap();
+            part(ep, &mail);
+        },
+    );
+}
