@@ -99,7 +99,7 @@ impl crate::interface::Interface {
     }
 
     /// Whether it matters what time it is to those who ask for memory: a cookie has not expired yet that will. Whoever serves them
-    /// without having looked at the clock looks then, and says it with [`Interface::tell_time`].
+    /// without having looked at the clock looks then, and says it with `Interface::tell_time`.
     #[inline]
     pub fn wants_time(&self) -> bool {
         self.memory.now < self.memory.last_expiry
