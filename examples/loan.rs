@@ -16,7 +16,7 @@ fn main() -> tautline::Result<()> {
     let sum = total.clone();
     let ep = Endpoint::builder()
         .on_loan("sum", move |message: Lent| {
-            // In place, part by part; dropping the message gives the memory back.
+            // Part by part, from where it was written; dropping the message gives the memory back.
             message.for_each_part(|part| {
                 for number in part.as_chunks::<8>().0 {
                     sum.set(sum.get() + u64::from_le_bytes(*number));
@@ -25,7 +25,7 @@ fn main() -> tautline::Result<()> {
             println!(
                 "{} bytes, {}",
                 message.len(),
-                if message.is_shared() { "not copied" } else { "copied" }
+                if message.is_shared() { "not copied on the way" } else { "copied" }
             );
         })
         .join()?;

@@ -43,7 +43,7 @@ fn scatter() {
 fn loan() {
     let out = run("loan", 3);
     for lines in &out[1..] {
-        assert_eq!(lines[0], "8388608 bytes, not copied");
+        assert_eq!(lines[0], "8388608 bytes, not copied on the way");
         assert!(lines[1].ends_with("as expected: true"), "{lines:?}");
     }
 }

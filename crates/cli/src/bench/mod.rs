@@ -45,9 +45,9 @@ pub use side::{SideArgs, side};
 const EXAMPLES: &str = "\
 Examples:
   tautline bench --quick
-        Everything, coarsely, in less than a minute.
+        Everything, coarsely.
   tautline bench
-        Everything, in about a quarter of an hour; also an HTML report with plots.
+        Everything, with an HTML report and plots; it takes a while, and shows how far it is.
   tautline bench --only latency,64,tautline
         One test, one size, our system, and what it is compared with.
   tautline bench --quick --json > rows.jsonl
