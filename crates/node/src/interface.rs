@@ -513,6 +513,11 @@ impl Interface {
         self.peers.get(rank as usize)?.peering.link()
     }
 
+    /// Which incarnation of a peer can be reached now, if any.
+    pub fn incarnation(&self, rank: Rank) -> Option<u32> {
+        self.peers.get(rank as usize).filter(|peer| peer.is_up()).map(|peer| peer.incarnation)
+    }
+
     /// The way that frames for a peer go now, where the device has several, and why.
     pub fn way(&self, rank: Rank) -> (Option<tautline_device::Way>, &str) {
         match self.peers.get(rank as usize) {

@@ -158,17 +158,32 @@ impl Interface {
             && peer.numbers[key.0 as usize] != UNKNOWN
             && self.may_take(peer);
         let Some(slot) = clear.then(|| self.device.arena().take()).flatten() else { return false };
+        let number = self.peers[rank as usize].numbers[key.0 as usize] & !SHORT_ONLY;
+        self.send_clear(now, rank, (slot, len), |room| {
+            put_short(room, number, data);
+        });
+        true
+    }
+
+    /// Sends a slot of `len` bytes at once, over a link that is clear; `write` writes them.
+    #[inline(always)]
+    fn send_clear(
+        &mut self,
+        now: Nanos,
+        rank: Rank,
+        (slot, len): (SlotId, usize),
+        write: impl FnOnce(&mut [u8]),
+    ) {
         let peer = &mut self.peers[rank as usize];
         let link = peer.peering.link_mut().expect("it is clear");
         let bytes = self.device.arena().slot_mut(slot);
-        put_short(&mut bytes[HEADROOM..], peer.numbers[key.0 as usize] & !SHORT_ONLY, data);
+        write(&mut bytes[HEADROOM..]);
         let transmit = link.push_clear(now, slot.0, len as u32);
         let range = HEADROOM - transmit.head_len()..HEADROOM + len;
         link.finish(&transmit, now, &mut bytes[range.clone()]);
         self.device.send(peer.route, slot, range);
         self.flush();
         self.next_deadline = self.next_deadline.min(now + self.soonest);
-        true
     }
 
     /// A memory record that can leave at once, in a frame of its own; as [`Interface::express`].
@@ -193,17 +208,10 @@ impl Interface {
             && len <= self.device.arena_ref().payload_len()
             && self.may_take(peer);
         let Some(slot) = clear.then(|| self.device.arena().take()).flatten() else { return false };
-        let peer = &mut self.peers[rank as usize];
-        let link = peer.peering.link_mut().expect("it is clear");
-        let bytes = self.device.arena().slot_mut(slot);
-        let head = message.write(&mut bytes[HEADROOM..], flags, data.len());
-        bytes[HEADROOM + head..HEADROOM + len].copy_from_slice(data);
-        let transmit = link.push_clear(now, slot.0, len as u32);
-        let range = HEADROOM - transmit.head_len()..HEADROOM + len;
-        link.finish(&transmit, now, &mut bytes[range.clone()]);
-        self.device.send(peer.route, slot, range);
-        self.flush();
-        self.next_deadline = self.next_deadline.min(now + self.soonest);
+        self.send_clear(now, rank, (slot, len), |room| {
+            let head = message.write(room, flags, data.len());
+            room[head..len].copy_from_slice(data);
+        });
         true
     }
 
@@ -295,7 +303,7 @@ impl Interface {
 
     /// Whether a message begun with `incarnation` of a peer can still go on.
     #[inline]
-    pub(crate) fn check(&self, rank: Rank, incarnation: u32) -> Result<(), SendError> {
+    pub fn check(&self, rank: Rank, incarnation: u32) -> Result<(), SendError> {
         let peer = self.peers.get(rank as usize).ok_or(SendError::NoSuchPeer(rank))?;
         match peer.state {
             _ if self.closed => Err(SendError::Closed),

@@ -12,6 +12,7 @@ use std::thread::ThreadId;
 use tautline_node::memory::Woken;
 use tautline_node::{Delivery, Taken};
 
+use crate::later::Outbox;
 use crate::messages::handlers::{Registered, Running};
 use crate::{Down, Event, Rank, SendError};
 
@@ -47,6 +48,8 @@ pub(crate) struct Core {
     pub(crate) news: Cell<bool>,
     /// The node's activity when the oldest of `blocked` and `grants` was last tried in vain.
     pub(crate) tried_at: Cell<u64>,
+    /// What found no room, and is sent later.
+    pub(crate) outbox: Outbox,
     pub(crate) wakes: Arc<Wakes>,
     /// Who waits for what of memory.
     pub(crate) memory_waits: RefCell<HashMap<Woken, Vec<Waker>>>,
@@ -106,6 +109,7 @@ impl Core {
             closed: Cell::new(false),
             news: Cell::new(false),
             tried_at: Cell::new(u64::MAX),
+            outbox: Outbox::default(),
             wakes,
             memory_waits: RefCell::default(),
             event_waits: RefCell::default(),
@@ -157,7 +161,8 @@ impl Core {
 
     /// Whether something that would have blocked may succeed now.
     pub(crate) fn may_retry(&self) -> Option<u64> {
-        let waits = !self.blocked.borrow().is_empty() || !self.grants.borrow().is_empty();
+        let waits =
+            !self.blocked.borrow().is_empty() || !self.grants.borrow().is_empty() || !self.outbox.is_empty();
         waits.then(|| self.tried_at.get())
     }
 

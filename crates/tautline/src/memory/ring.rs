@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use super::tripwire::wait_on;
 use super::{Aperture, Completion, Cookie, Remote, Rights, Tripwire};
 use crate::core::Core;
-use crate::rpc::later;
+use crate::later;
 use crate::{Endpoint, Error, PeerState, Rank, Result, SendError};
 
 /// In the receiver's memory: bytes ever written, whether no more will come, the sender's cookie, then the ring.
@@ -72,24 +72,9 @@ fn put_later(core: &Rc<Core>, cookie: Cookie, at: u64, word: u64) {
     }
 }
 
-/// How many lives of a peer are looked through at most.
-const LIVES: u32 = 1 << 16;
-
-/// Whether a peer can be reached, and is in this life.
-fn lives(core: &Core, peer: Rank, life: u32) -> std::result::Result<(), SendError> {
-    // No bytes, of no message: nothing is done, but the node looks whether it could be.
-    core.node.try_add((peer, life, 0), 0, 0, |_, _| {}).map(|_| ())
-}
-
-/// Which life a peer is in, if it can be reached; most likely the one that was known last.
-pub(crate) fn life(core: &Core, peer: Rank, known: u32) -> Option<u32> {
-    if peer == core.node.rank() || lives(core, peer, known).is_ok() {
-        return Some(known);
-    }
-    if core.node.peer_state(peer) != Some(PeerState::Up) {
-        return None;
-    }
-    (1..LIVES).find(|life| lives(core, peer, *life).is_ok())
+/// Which life a peer is in, if it can be reached.
+pub(crate) fn life(core: &Core, peer: Rank) -> Option<u32> {
+    core.node.with(|i| i.incarnation(peer)).ok().flatten()
 }
 
 /// As [`gone`], also of a peer whose life is not known.
@@ -106,8 +91,8 @@ fn gone(core: &Core, peer: Rank, life: u32) -> Option<Error> {
     if peer == core.node.rank() {
         return None;
     }
-    match lives(core, peer, life) {
-        Err(SendError::PeerGone(peer, why)) => Some(Error::PeerGone(peer, why)),
+    match core.node.with(|i| i.check(peer, life)) {
+        Ok(Err(SendError::PeerGone(peer, why))) => Some(Error::PeerGone(peer, why)),
         _ => None,
     }
 }
@@ -197,7 +182,7 @@ impl RingReader {
             self.back = Some((Cookie::from_bytes(&bytes), None));
         }
         let (cookie, known) = self.back.as_mut()?;
-        *known = known.or_else(|| life(&self.core, cookie.owner(), 1));
+        *known = known.or_else(|| life(&self.core, cookie.owner()));
         self.back
     }
 
@@ -271,7 +256,7 @@ impl RingWriter {
         let mine = aperture.cookie(.., Rights::WRITE)?;
         let hello = Some(remote.put_told(RETURN, &mine.to_bytes())?);
         let core = ep.core.clone();
-        let life = life(&core, cookie.owner(), 1);
+        let life = life(&core, cookie.owner());
         Ok(RingWriter { core, remote, life, hello, capacity, aperture, wire, written: 0, ended: false })
     }
 

@@ -33,6 +33,9 @@ pub(crate) mod dispatch_all {
             let blocked = std::mem::take(&mut *core.blocked.borrow_mut());
             blocked.into_iter().for_each(std::task::Waker::wake);
         }
+        if !core.outbox.is_empty() {
+            core.outbox.run(core);
+        }
         if core.wakes.any() {
             for (handler, slot) in core.wakes.take() {
                 poll_task(core, handler, slot);

@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::later::{self, Parcel};
 use super::timer::Timer;
 use super::{CANCEL, FAILED, GOOD, PANICKED, REQUEST_HEAD, Rpc, State, UNSENT};
 use crate::core::Core;
 use crate::endpoint::{Handler, Name};
+use crate::later::{self, Parcel};
+use crate::memory::ring::life;
 use crate::memory::ring::lost;
 use crate::memory::wait_on;
 use crate::{Down, Endpoint, Error, Rank, Result, SendError};
@@ -99,7 +100,7 @@ impl Rpc {
             state: self.0.clone(),
             core: ep.core.clone(),
             peer,
-            life: self.0.life(&ep.core, peer),
+            life: life(&ep.core, peer),
             id,
             until: limit.and_then(|limit| Instant::now().checked_add(limit)),
             alarm: false,
@@ -186,7 +187,7 @@ impl Call {
         }
         self.sent = true;
         // Whoever waited for the connection knows by now whom it is with.
-        self.life = self.life.or_else(|| self.state.life(&self.core, self.peer));
+        self.life = self.life.or_else(|| life(&self.core, self.peer));
         Ok(())
     }
 
@@ -245,7 +246,7 @@ impl Call {
             return Some(CallError::Late);
         }
         // A call that waited for its peer to come up knows by now who it is.
-        self.life = self.life.or_else(|| self.state.life(&self.core, self.peer));
+        self.life = self.life.or_else(|| life(&self.core, self.peer));
         Some(match lost(&self.core, self.peer, self.life)? {
             Error::PeerGone(peer, why) => CallError::PeerGone(peer, why),
             error => CallError::Not(error),

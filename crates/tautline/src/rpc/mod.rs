@@ -28,7 +28,6 @@
 //! Whoever calls needs [`Rpc::install`] only; whoever serves, too.
 
 mod call;
-pub(crate) mod later;
 mod serve;
 mod timer;
 
@@ -41,7 +40,6 @@ pub use call::{Call, CallError, TypedCall};
 pub use serve::Caller;
 
 use crate::core::Core;
-use crate::memory::ring::life;
 use crate::{Builder, Error, Rank, Result, SendError, Short};
 use timer::Timer;
 
@@ -80,19 +78,6 @@ struct State {
     /// Services under way, by who called and under which number: what to wake when they are called off.
     serving: RefCell<HashMap<(Rank, u64), Serving>>,
     timer: RefCell<Option<Timer>>,
-    /// Which lives peers were in when they were last looked at.
-    lives: RefCell<HashMap<Rank, u32>>,
-}
-
-impl State {
-    /// Which life a peer is in, if it can be reached.
-    fn life(&self, core: &Core, peer: Rank) -> Option<u32> {
-        let mut lives = self.lives.borrow_mut();
-        let known = lives.entry(peer).or_insert(1);
-        let now = life(core, peer, *known)?;
-        *known = now;
-        Some(now)
-    }
 }
 
 /// A service under way.

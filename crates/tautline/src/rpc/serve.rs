@@ -10,11 +10,12 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::later::{self, Parcel};
 use super::{
     ANSWER, ANSWER_HEAD, FAILED, GOOD, LONG_ANSWER, PANICKED, REQUEST_HEAD, Rpc, Serving, State, UNREADABLE,
     word,
 };
+use crate::later::{self, Parcel};
+use crate::memory::ring::life;
 use crate::memory::ring::lost;
 use crate::messages::panic_text;
 use crate::{Builder, Endpoint, Error, Message, Rank, Result, Short};
@@ -174,7 +175,7 @@ async fn until_called_off(
 ) -> Option<Ended> {
     state.serving.borrow_mut().insert(which, Serving::default());
     let _listed = Listed(state, which);
-    let life = state.life(&ep.core, which.0);
+    let life = life(&ep.core, which.0);
     let mut run = pin!(run);
     poll_fn(|context| {
         if state.serving.borrow().get(&which).is_none_or(|service| service.called_off) {

@@ -1,10 +1,8 @@
 //! What finds no room is sent later: kept per peer, in order, and tried again whenever the endpoint extracts and something has happened. Nobody waits for it.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::rc::{Rc, Weak};
-use std::sync::Arc;
-use std::task::{Wake, Waker};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
 
 use crate::core::Core;
 use crate::endpoint::Handler;
@@ -14,78 +12,43 @@ use crate::{Rank, Result, SendError};
 type Job = Box<dyn FnMut(&Rc<Core>) -> bool>;
 
 /// What one endpoint has to send.
-struct Outbox {
-    core: Weak<Core>,
+#[derive(Default)]
+pub(crate) struct Outbox {
     jobs: RefCell<BTreeMap<Rank, VecDeque<Job>>>,
-    /// The endpoint will call when it may be worth trying again.
-    listed: Cell<bool>,
-    waker: Waker,
-}
-
-thread_local! {
-    /// Of all endpoints of this thread, by where they are; as long as an outbox points there, nothing else can be.
-    static OUTBOXES: RefCell<HashMap<usize, Rc<Outbox>>> = RefCell::default();
-}
-
-struct Again(usize);
-
-impl Wake for Again {
-    fn wake(self: Arc<Self>) {
-        let found = OUTBOXES.try_with(|all| all.borrow().get(&self.0).cloned());
-        if let Ok(Some(outbox)) = found {
-            outbox.listed.set(false);
-            outbox.run();
-        }
-    }
+    /// There are some: looked at in every extraction.
+    any: Cell<bool>,
 }
 
 impl Outbox {
-    fn of(core: &Rc<Core>) -> Option<Rc<Outbox>> {
-        let place = Rc::as_ptr(core) as usize;
-        let find = |all: &RefCell<HashMap<usize, Rc<Outbox>>>| {
-            let mut all = all.borrow_mut();
-            // Those of endpoints that are no more go with the next that is asked for.
-            all.retain(|_, outbox| outbox.core.strong_count() > 0);
-            let make = || {
-                Rc::new(Outbox {
-                    core: Rc::downgrade(core),
-                    jobs: RefCell::default(),
-                    listed: Cell::new(false),
-                    waker: Arc::new(Again(place)).into(),
-                })
-            };
-            all.entry(place).or_insert_with(make).clone()
-        };
-        OUTBOXES.try_with(find).ok()
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        !self.any.get()
     }
 
-    fn run(&self) {
-        let Some(core) = self.core.upgrade() else { return };
-        // What happens from now on is reason to try again.
-        let Ok(seen) = core.node.with(|i| i.activity()) else { return self.jobs.borrow_mut().clear() };
+    /// Tries all that waits, each peer's in order.
+    #[cold]
+    pub(crate) fn run(&self, core: &Rc<Core>) {
         let mut jobs = self.jobs.borrow_mut();
+        // What happens from now on is reason to try again.
+        match core.node.with(|i| i.activity()) {
+            Ok(seen) => core.tried(seen),
+            Err(_) => jobs.clear(),
+        }
         jobs.retain(|_, queue| {
-            while queue.front_mut().is_some_and(|job| job(&core)) {
+            while queue.front_mut().is_some_and(|job| job(core)) {
                 queue.pop_front();
             }
             !queue.is_empty()
         });
-        if !jobs.is_empty() {
-            core.tried(seen);
-            if !self.listed.replace(true) {
-                core.blocked.borrow_mut().push(self.waker.clone());
-            }
-        }
+        self.any.set(!jobs.is_empty());
     }
 }
 
 /// Does something for a peer as soon as it can be done, behind what waits already.
 #[cold]
 pub(crate) fn add(core: &Rc<Core>, peer: Rank, job: impl FnMut(&Rc<Core>) -> bool + 'static) {
-    if let Some(outbox) = Outbox::of(core) {
-        outbox.jobs.borrow_mut().entry(peer).or_default().push_back(Box::new(job));
-        outbox.run();
-    }
+    core.outbox.jobs.borrow_mut().entry(peer).or_default().push_back(Box::new(job));
+    core.outbox.run(core);
 }
 
 /// Whether something was done, well or not, and need not be tried again.
