@@ -45,12 +45,26 @@ pub(crate) struct Near {
     pub(crate) pending: usize,
     /// Something could not be sent for want of room.
     pub(crate) stalled: bool,
-    /// Something could not be lent for want of room.
-    pub(crate) wanting: bool,
+    /// Something could not be lent for want of room when so much had come back.
+    pub(crate) wanting: Option<u64>,
     /// What the peer has been offered to read in this process and has not been known to have read.
     pub(crate) offered: Vec<u32>,
     /// Bytes of a message that may be sent before the peer grants more.
     pub(crate) window: u32,
+}
+
+impl Near {
+    /// What comes back from now on is to be told: not only to whoever asks next.
+    #[inline]
+    pub(crate) fn want(&mut self) {
+        self.wanting.get_or_insert(self.shm.returned());
+    }
+
+    /// Whether something has come back that is waited for.
+    #[inline]
+    pub(crate) fn has_wanted(&self) -> bool {
+        self.wanting.is_some_and(|seen| self.shm.has_returned_since(seen))
+    }
 }
 
 /// Where this node meets others of its host.
@@ -424,7 +438,7 @@ impl Interface {
             shm,
             pending: 0,
             stalled: false,
-            wanting: false,
+            wanting: None,
             offered: Vec::new(),
             window: greeting.window,
         }));

@@ -67,8 +67,11 @@ impl Interface {
         let queued = if rank == self.rank {
             self.own.room() > 0
         } else if let Some(near) = &mut peer.near {
-            near.stalled = !near.shm.is_clear();
-            !near.stalled
+            let clear = near.shm.is_clear();
+            // Whoever found no room before is to try again: nobody else will notice that there is some.
+            self.activity += u64::from(clear && near.stalled);
+            near.stalled = !clear;
+            clear
         } else {
             peer.peering.link().is_some_and(|l| l.is_open() && l.waiting() < TX_QUEUE)
         };

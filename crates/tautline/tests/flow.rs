@@ -5,11 +5,12 @@ mod common;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::{Arc, Barrier};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
-use common::{config, extract_for, join, pattern, run};
-use tautline::{Endpoint, Error, Message, Short};
+use common::{config, extract_for, join, pattern, run, run_over};
+use tautline::{DeviceName, Endpoint, Error, Message, Short};
 
 /// A gate that handlers wait at.
 #[derive(Clone, Default)]
@@ -218,6 +219,63 @@ fn send_async_under_back_pressure() {
         ep.run_until(|| got.get() == 2 * ROUNDS && echoed.get() == ROUNDS).unwrap();
         assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
         assert_eq!(ep.poll_failure(), None);
+        ep.close().unwrap();
+    });
+}
+
+/// N-6: room that one message finds is told to the others that wait for some. They need not wait until something else happens.
+#[test]
+fn room_that_another_found() {
+    let barrier = Arc::new(Barrier::new(2));
+    run_over(DeviceName::Shm, 2, |job| {
+        let (meet, barrier) = (barrier.clone(), barrier.clone());
+        let (late, done) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
+        let (count, flag) = (late.clone(), done.clone());
+        let builder = Endpoint::builder()
+            .on_short("junk", |_: Short<'_>| {})
+            .on_short("done", move |_: Short<'_>| flag.set(true))
+            .on("late", move |mut msg: Message| {
+                let count = count.clone();
+                async move {
+                    msg.read_to_end().await?;
+                    count.set(count.get() + 1);
+                    Ok(())
+                }
+            })
+            .on("fill", |msg: Message| async move {
+                let ep = msg.endpoint();
+                while would_block(ep.try_send(1, "junk", &[0; 1000])).is_some() {}
+                ep.send_async(1, "late", &[1; 1000]).await
+            })
+            .on("next", move |msg: Message| {
+                let meet = meet.clone();
+                async move {
+                    // Only now is there room, and this message finds it first.
+                    meet.wait();
+                    meet.wait();
+                    msg.endpoint().send_async(1, "late", &[1; 100_000]).await
+                }
+            });
+        let ep = join(builder, job);
+        if ep.rank() == 0 {
+            ep.serve(1).unwrap();
+            // Nor are there events to stay awake for.
+            while ep.poll_event().is_some() {}
+            barrier.wait();
+            barrier.wait();
+            ep.run_until(|| done.get()).unwrap();
+        } else {
+            ep.send(0, "junk", b"").unwrap();
+            barrier.wait();
+            ep.send(0, "fill", b"").unwrap();
+            ep.send(0, "next", b"").unwrap();
+            barrier.wait();
+            barrier.wait();
+            while ep.extract(usize::MAX).unwrap() > 0 {}
+            barrier.wait();
+            ep.run_until(|| late.get() == 2).unwrap();
+            ep.send(0, "done", b"").unwrap();
+        }
         ep.close().unwrap();
     });
 }

@@ -20,6 +20,8 @@ pub(super) struct Lending {
     /// What we lend from, and where it comes back.
     pool: Option<Pool>,
     returns: Returns,
+    /// How much has been taken back.
+    returned: u64,
     /// What is lent to us, and where we give it back.
     view: Option<Arc<View>>,
     giver: Giver,
@@ -59,6 +61,7 @@ impl Lending {
         Lending {
             pool,
             returns: Returns::new(segment.clone(), ours, MAX_PIECES),
+            returned: 0,
             view: view.map(Arc::new),
             giver: Giver::new(segment.clone(), theirs, MAX_PIECES),
             may: (theirs + 8 * MAX_PIECES, ours + 8 * MAX_PIECES),
@@ -88,6 +91,7 @@ impl Shm {
         let Some(pool) = &mut self.lending.pool else { return };
         while let Some(number) = self.lending.returns.take() {
             let back = Back::of(number);
+            self.lending.returned += 1;
             if pool.returned(number & NUMBER, back) == Err(Corrupt) {
                 self.corrupt = true;
                 return;
@@ -177,9 +181,19 @@ impl Shm {
         if self.corrupt { None } else { self.lending.pool.as_mut()?.is_done(number) }
     }
 
-    /// Whether something has come back since the last [`Shm::loan`].
+    /// Whether something has come back that has not been taken into the pool.
     pub fn has_returns(&self) -> bool {
         !self.lending.returns.is_empty()
+    }
+
+    /// How much has been taken into the pool again so far; see [`Shm::has_returned_since`].
+    pub fn returned(&self) -> u64 {
+        self.lending.returned
+    }
+
+    /// Whether something has come back since so much had, whoever took it.
+    pub fn has_returned_since(&self, returned: u64) -> bool {
+        self.has_returns() || self.lending.returned != returned
     }
 
     /// The memory that the other side lends from.

@@ -348,8 +348,8 @@ impl Interface {
                 near.stalled = false;
                 self.activity += 1;
             }
-            if near.wanting && near.shm.has_returns() {
-                near.wanting = false;
+            if near.has_wanted() {
+                near.wanting = None;
                 self.activity += 1;
             }
             while let Some(near) = &mut self.peers[rank as usize].near
@@ -461,7 +461,7 @@ impl Interface {
             let mut piece = match near.shm.loan_part(part.min(len - done)) {
                 Ok(piece) => piece,
                 Err(Lack::Now) => {
-                    near.wanting = true;
+                    near.want();
                     break;
                 }
                 // What was written so far is on its way; the rest finds another one.
@@ -534,9 +534,7 @@ impl Interface {
         let room = self.near_up.iter().any(|rank| {
             let near = self.peers[*rank as usize].near.as_mut();
             near.is_some_and(|near| {
-                near.stalled && near.shm.is_clear()
-                    || near.wanting && near.shm.has_returns()
-                    || near.shm.is_corrupt()
+                near.stalled && near.shm.is_clear() || near.has_wanted() || near.shm.is_corrupt()
             })
         });
         if room || self.memory.more || self.near_takeable() {

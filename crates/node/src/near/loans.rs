@@ -132,7 +132,7 @@ impl Interface {
             Ok(piece) => Ok(Some(Loan { peer: rank, incarnation: peer.incarnation, piece })),
             Err(Lack::Never) => Ok(None),
             Err(Lack::Now) => {
-                near.wanting = true;
+                near.want();
                 Err(SendError::WouldBlock)
             }
             Err(Lack::Memory(error)) => {
@@ -227,7 +227,7 @@ impl Interface {
         }
         self.check(offer.peer, offer.incarnation)?;
         let Some(near) = &mut self.peers[offer.peer as usize].near else { return Err(SendError::WouldBlock) };
-        near.wanting = true;
+        near.want();
         let Some(back) = near.shm.is_read(offer.number) else { return Err(SendError::WouldBlock) };
         near.offered.retain(|number| *number != offer.number);
         match back {
