@@ -6,6 +6,7 @@ mod common;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use common::{join, run};
 use tautline::{Endpoint, Message, Short};
@@ -39,16 +40,20 @@ static COUNTING: Counting = Counting;
 
 const WARM_UP: u64 = 5000;
 const MESSAGES: u64 = 10_000;
-/// Buffers that frames wait in grow, each once, to the largest frame that waited in them; when one does depends on the
-/// scheduler. So a few are allowed; one per message, or per hundred of them, is not.
+/// Buffers that frames wait in grow, each once, to the largest frame that waited in them; [`grow`] brings that about, but when one does
+/// depends on the scheduler. So a few are allowed; one per message, or per hundred of them, is not.
 const GROWTH: u64 = 60;
+/// Messages that one side sends while the other is absent: more than there is credit for.
+const AHEAD: u64 = 400;
+/// How long nothing is sent when there is no credit left.
+const QUIET: Duration = Duration::from_millis(60);
 
 /// M-4: after a warm-up neither side allocates per message: not for plain handlers, not for `async` ones, not for messages of several
 /// frames, sent whole or in pieces, one at a time or in bulk.
 #[test]
 fn none_per_message() {
     let kinds = [("short", 16usize), ("stream", 16), ("stream", 150_000), ("stream", 700_000)];
-    let barrier = Barrier::new(2);
+    let (barrier, sent) = (Barrier::new(2), AtomicU64::new(0));
     run(2, |job| {
         let builder = Endpoint::builder().on_short("short", |_: Short<'_>| {}).on(
             "stream",
@@ -66,6 +71,7 @@ fn none_per_message() {
             let rounds = if size > 1000 { 50 } else { 1 };
             let name = ep.handler(name).unwrap();
             let bytes = vec![0; size];
+            grow(&ep, name, &bytes, (&barrier, &sent));
             exchange(&ep, name, &bytes, WARM_UP / rounds);
             barrier.wait();
             let before = ALLOCATIONS.load(Ordering::SeqCst);
@@ -78,6 +84,32 @@ fn none_per_message() {
         }
         ep.close().unwrap();
     });
+}
+
+/// Each side leaves as many frames untaken as it may.
+fn grow(ep: &Endpoint, name: tautline::Handler, bytes: &[u8], (barrier, sent): (&Barrier, &AtomicU64)) {
+    // Of long messages a few have as many frames.
+    let messages = if bytes.len() > 1000 { 60_000_000 / bytes.len() as u64 } else { AHEAD };
+    for sender in 0..2 {
+        barrier.wait();
+        let start = ep.handled();
+        if ep.rank() == sender {
+            for _ in 0..messages {
+                ep.send(1 - sender, name, bytes).unwrap();
+                sent.fetch_add(1, Ordering::SeqCst);
+            }
+            ep.run_until(|| ep.handled() > start).unwrap();
+        } else {
+            let mut before = u64::MAX;
+            while before != sent.load(Ordering::SeqCst) {
+                before = sent.load(Ordering::SeqCst);
+                std::thread::sleep(QUIET);
+            }
+            ep.run_until(|| ep.handled() - start == messages).unwrap();
+            ep.send(sender, name, bytes).unwrap();
+        }
+    }
+    barrier.wait();
 }
 
 /// Half of the messages one by one as ping-pong, the other half in bulk, as far ahead as the other side lets us.
