@@ -13,8 +13,8 @@ use common::{Limit, config, jobs, join, run};
 use rustix::event::epoll;
 use tautline::{Config, Endpoint, Message, Short, Waiting};
 
-/// Longer than any wake-up takes on a busy machine, shorter than a heartbeat, which would hide a lost one.
-const LOST: Duration = Duration::from_millis(150);
+/// Longer than a test may take: a timer that goes off so late hides no lost wake-up.
+const NEVER: u64 = 3_600_000_000_000;
 
 /// A job's endpoint that counts what comes to "ping".
 fn pinged(job: tautline::Job, config: Config) -> (Endpoint, Rc<Cell<u64>>) {
@@ -58,8 +58,17 @@ fn policy(waiting: Waiting) -> Config {
     config(|c| c.waiting = waiting)
 }
 
+/// Nothing wakes whoever sleeps but the message: no heartbeat, and no frame that is sent again. A wake-up that is lost is a test that does not end.
 fn parked() -> [Config; 2] {
-    [policy(Waiting::Park), policy(Waiting::Park)]
+    let config = config(|c| {
+        c.waiting = Waiting::Park;
+        (c.link.silence, c.link.rto_min, c.link.rto_initial, c.link.rto_max) = (NEVER, NEVER, NEVER, NEVER);
+    });
+    [config.clone(), config]
+}
+
+fn report(worst: Duration) {
+    println!("the longest round trip took {worst:?}");
 }
 
 /// N-7: ping-pong works under every policy, also when the two sides differ.
@@ -77,8 +86,7 @@ fn policies() {
 #[test]
 fn no_lost_wake_up() {
     let worst = ping_pong(20_000, &parked(), |ep, done| ep.run_until(done).unwrap());
-    println!("the longest of 20,000 round trips took {worst:?}");
-    assert!(worst < LOST, "{worst:?}");
+    report(worst);
 }
 
 /// N-6: the same with `arm` and epoll.
@@ -98,7 +106,7 @@ fn epoll_loop() {
             }
         }
     });
-    assert!(worst < LOST, "{worst:?}");
+    report(worst);
 }
 
 /// N-6: the same with mio, whose epoll is edge-triggered.
@@ -120,7 +128,7 @@ fn mio_loop() {
             }
         }
     });
-    assert!(worst < LOST, "{worst:?}");
+    report(worst);
 }
 
 /// N-6: the same with tokio, one registration for all rounds.
@@ -129,7 +137,8 @@ fn tokio_loop() {
     const ROUNDS: u64 = 3000;
     let worst = Mutex::new(Duration::ZERO);
     run(2, |job| {
-        let (ep, count) = pinged(job, policy(Waiting::Park));
+        let [config, _] = parked();
+        let (ep, count) = pinged(job, config);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             // SAFETY: the descriptor is borrowed from `ep`, which outlives the registration.
@@ -159,7 +168,7 @@ fn tokio_loop() {
         ep.close().unwrap();
     });
     let worst = worst.into_inner().unwrap();
-    assert!(worst < LOST, "{worst:?}");
+    report(worst);
 }
 
 /// N-6: a handler that waits for room is told when there is some, in the program's own loop, too.
