@@ -64,12 +64,14 @@ struct Place {
     segment: Arc<Segment>,
     base: usize,
     shape: Shape,
+    /// So many bits of a frame's number say in which line it lies; the others, in which lap.
+    bits: u32,
 }
 
 impl Place {
     fn new(segment: Arc<Segment>, base: usize, shape: Shape) -> Place {
         assert!(shape.is_sound() && base.is_multiple_of(LINE) && base + shape.size() <= segment.len());
-        Place { segment, base, shape }
+        Place { segment, base, shape, bits: shape.lines.trailing_zeros() }
     }
 
     #[inline(always)]
@@ -80,7 +82,7 @@ impl Place {
     /// What the word of a line holds in its lower half when its frame is there.
     #[inline(always)]
     fn stamp(&self, number: u64) -> u32 {
-        (number >> self.shape.lines.trailing_zeros()) as u32 + 1
+        (number >> self.bits) as u32 + 1
     }
 
     /// What the word of a line holds when its frame, of `len` bytes, is there. Written last: before it there is no frame.
@@ -133,8 +135,7 @@ impl Sender {
     #[inline(always)]
     pub fn push_line(&mut self, words: &[u64; INLINE_WORDS], len: usize) -> Result<bool, Corrupt> {
         debug_assert!(len <= INLINE);
-        // One line is kept for the end.
-        if self.lines - self.seen_lines >= self.place.shape.lines as u64 - 1 && !self.look(0)? || self.ended {
+        if !self.has_line()? {
             return Ok(false);
         }
         let line = self.place.segment.line(self.place.line(self.lines));
@@ -144,6 +145,34 @@ impl Sender {
         line[0].store(self.place.word(self.lines, len as u32), Ordering::Release);
         self.lines += 1;
         Ok(true)
+    }
+
+    /// As [`Sender::push_line`], from where it is: a first word, and up to [`INLINE`] - 8 bytes behind it.
+    #[inline(always)]
+    pub fn push_short(&mut self, head: u64, body: &[u8]) -> Result<bool, Corrupt> {
+        assert!(body.len() <= INLINE - 8, "the frame is longer than a line");
+        if !self.has_line()? {
+            return Ok(false);
+        }
+        let line = self.place.segment.line(self.place.line(self.lines));
+        line[1].store(head, Ordering::Relaxed);
+        let (whole, rest) = body.as_chunks::<8>();
+        for (to, part) in line[2..].iter().zip(whole) {
+            to.store(u64::from_le_bytes(*part), Ordering::Relaxed);
+        }
+        if let Some(to) = line[2..].get(whole.len()).filter(|_| !rest.is_empty()) {
+            to.store(rest.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)), Ordering::Relaxed);
+        }
+        line[0].store(self.place.word(self.lines, 8 + body.len() as u32), Ordering::Release);
+        self.lines += 1;
+        Ok(true)
+    }
+
+    /// Whether there is a line to write. One is kept for the end.
+    #[inline(always)]
+    fn has_line(&mut self) -> Result<bool, Corrupt> {
+        let free = self.lines - self.seen_lines < self.place.shape.lines as u64 - 1;
+        Ok((free || self.look(0)?) && !self.ended)
     }
 
     /// Sends a frame made of two parts. False if there is no room.
@@ -258,12 +287,6 @@ impl Sender {
         asleep.store(0, Ordering::Relaxed);
         true
     }
-
-    /// Asks for the next line, which will be written soon.
-    #[inline(always)]
-    pub fn prepare(&self) {
-        self.place.segment.expect_write(self.place.line(self.lines));
-    }
 }
 
 /// Packs two parts into words.
@@ -341,20 +364,35 @@ impl Receiver {
     /// Takes the next frame if it is short enough for its line, and its first byte is as wanted. `None` if there is none, or it is not.
     #[inline(always)]
     pub fn pop_line(&mut self, out: &mut [u8; INLINE], wanted: impl FnOnce(u8) -> bool) -> Option<usize> {
-        let len = self.word()? as usize;
-        if len > INLINE || !wanted(self.head()) {
+        let line = self.place.segment.line(self.place.line(self.lines));
+        // Read once, as everywhere.
+        let word = line[0].load(Ordering::Acquire);
+        let len = (word >> 32) as usize;
+        if word as u32 != self.place.stamp(self.lines) || len > INLINE {
             return None;
         }
-        self.take_line(out);
-        self.advance();
+        let first = line[1].load(Ordering::Relaxed);
+        if !wanted(first as u8) {
+            return None;
+        }
+        let (parts, _) = out.as_chunks_mut::<8>();
+        parts[0] = first.to_le_bytes();
+        for (part, word) in parts[1..].iter_mut().zip(&line[2..]) {
+            *part = word.load(Ordering::Relaxed).to_le_bytes();
+        }
+        self.lines += 1;
+        // It took no bytes.
+        if self.lines - self.told_lines >= self.place.shape.lines as u64 / 4 {
+            self.tell();
+        }
         Some(len)
     }
 
     #[inline(always)]
     fn take_line(&self, out: &mut [u8; INLINE]) {
         let line = self.place.segment.line(self.place.line(self.lines));
-        for (part, word) in out.chunks_exact_mut(8).zip(&line[1..]) {
-            part.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
+        for (part, word) in out.as_chunks_mut::<8>().0.iter_mut().zip(&line[1..]) {
+            *part = word.load(Ordering::Relaxed).to_le_bytes();
         }
     }
 
@@ -385,6 +423,7 @@ impl Receiver {
     }
 
     /// Tells the sender what has been consumed. Returns whether that was news.
+    #[cold]
     pub fn tell(&mut self) -> bool {
         if (self.told_lines, self.told_bytes) == (self.lines, self.bytes) {
             return false;

@@ -157,19 +157,6 @@ mod real {
                 std::ptr::copy_nonoverlapping(self.at.as_ptr().add(at), bytes.as_mut_ptr(), bytes.len());
             };
         }
-
-        /// Asks for a line that will be written soon.
-        #[inline(always)]
-        pub fn expect_write(&self, at: usize) {
-            assert!(at < self.len);
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: a hint about an address within the mapping; it reads and writes nothing.
-            unsafe {
-                std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_ET0 }>(
-                    self.at.as_ptr().add(at).cast(),
-                );
-            }
-        }
     }
 
     impl Drop for Segment {
@@ -223,8 +210,6 @@ mod modelled {
                 part.copy_from_slice(&word[..part.len()]);
             }
         }
-
-        pub fn expect_write(&self, _at: usize) {}
     }
 }
 

@@ -176,11 +176,21 @@ impl Endpoint {
             return Err(SendError::Forked);
         }
         let mut interface = self.shared.lock();
-        // A call, so that the way to other hosts does not pay for this one's registers.
         if !interface.near_up.is_empty() && interface.near_short(peer, key, data) {
             self.shared.presence.polled();
             return Ok(true);
         }
+        // A call, so that neither way pays for the other one's registers.
+        self.try_send_far(interface, (peer, key), data)
+    }
+
+    #[inline(never)]
+    fn try_send_far(
+        &self,
+        mut interface: Guard<'_>,
+        (peer, key): (Rank, Key),
+        data: &[u8],
+    ) -> Result<bool, SendError> {
         if interface.batch_short(peer, key, data) {
             return Ok(true);
         }

@@ -129,6 +129,21 @@ impl Endpoint {
         let handler = handler.key(self)?;
         match self.core.node.try_send(peer, handler.0, bytes) {
             Ok(true) => Ok(()),
+            sent => self.send_slowly(sent, peer, handler, bytes),
+        }
+    }
+
+    /// What is too long for one frame, or found no room.
+    #[inline(never)]
+    fn send_slowly(
+        &self,
+        sent: std::result::Result<bool, SendError>,
+        peer: Rank,
+        handler: Handler,
+        bytes: &[u8],
+    ) -> Result<()> {
+        match sent {
+            Ok(true) => Ok(()),
             Ok(false) => self.send_long(peer, handler, bytes),
             Err(SendError::WouldBlock) => {
                 if blocking(&self.core, peer, || Ok(self.core.node.try_send(peer, handler.0, bytes)?))? {

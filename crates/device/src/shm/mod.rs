@@ -117,6 +117,21 @@ impl Shm {
         }
     }
 
+    /// As [`Shm::push_line`], from where it is: a first word, and up to [`LINE_FRAME`] - 8 bytes behind it.
+    #[inline(always)]
+    pub fn push_short(&mut self, head: u64, body: &[u8]) -> bool {
+        match self.tx.push_short(head, body) {
+            Ok(true) => {
+                if self.tx.must_ring(self.barrier) {
+                    self.ring();
+                }
+                true
+            }
+            Ok(false) => false,
+            Err(Corrupt) => self.spoilt(),
+        }
+    }
+
     /// Takes the next frame, if it is one of up to [`LINE_FRAME`] bytes that starts as `wanted`.
     #[inline(always)]
     pub fn pop_line(&mut self, out: &mut [u8; LINE_FRAME], wanted: impl FnOnce(u8) -> bool) -> Option<usize> {

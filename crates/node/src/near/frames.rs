@@ -406,20 +406,9 @@ impl Interface {
         if len > LINE_FRAME {
             return self.near_frame(rank, number & !SHORT_ONLY, data);
         }
-        let mut words = [0; LINE_WORDS];
         let mut head = [0; HEAD];
         record::write::short(&mut head, number & !SHORT_ONLY, data.len());
-        words[0] = u64::from_le_bytes(head);
-        let (whole, rest) = data.as_chunks::<8>();
-        for (word, part) in words[1..].iter_mut().zip(whole) {
-            *word = u64::from_le_bytes(*part);
-        }
-        if !rest.is_empty() {
-            let mut last = [0; 8];
-            last[..rest.len()].copy_from_slice(rest);
-            words[1 + whole.len()] = u64::from_le_bytes(last);
-        }
-        near.shm.push_line(&words, len)
+        near.shm.push_short(u64::from_le_bytes(head), data)
     }
 
     /// A whole message that does not fit a line, but one frame.

@@ -151,7 +151,8 @@ fn short(
 }
 
 /// Calls a plain handler; a panic is a failure of that message alone (M-7).
-#[inline]
+// The message is made where the handler finds it: copied, it would be read before it is through the store buffer.
+#[inline(always)]
 pub(super) fn call(core: &Core, handler: usize, function: &Plain, message: Short<'_>) {
     let from = message.from;
     let result = catch_unwind(AssertUnwindSafe(|| (function.borrow_mut())(message)));
