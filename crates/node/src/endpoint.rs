@@ -260,7 +260,10 @@ impl Endpoint {
     pub fn end(&self, to: (Rank, u32, u32)) -> Result<(), SendError> {
         let (mut interface, now) = self.enter()?;
         let (peer, incarnation, message) = to;
-        interface.check(peer, incarnation)?;
+        if let Err(gone) = interface.check(peer, incarnation) {
+            // M-6: it need not wait for this to have the message, and to close.
+            return if interface.had_left(peer, incarnation) { Ok(()) } else { Err(gone) };
+        }
         interface.forget(peer, message);
         interface.send_now(now, peer);
         Ok(())

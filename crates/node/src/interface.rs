@@ -406,6 +406,7 @@ impl Interface {
     pub(crate) fn take_down(&mut self, rank: Rank, why: Down) {
         self.part(rank);
         let peer = &mut self.peers[rank as usize];
+        peer.all_left = peer.open.is_none();
         if let Some(open) = peer.open.take() {
             self.device.arena().give(open.slot);
         }

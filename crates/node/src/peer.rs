@@ -63,6 +63,8 @@ pub(crate) struct Peer {
     pub(crate) incarnation: u32,
     pub(crate) connect_by: u64,
     pub(crate) open: Option<Open>,
+    /// When its channel ended, nothing waited in an open slot to leave.
+    pub(crate) all_left: bool,
     pub(crate) next_message: u32,
     /// Limits of messages under way that are longer than the peer's first window.
     pub(crate) windows: HashMap<u32, u64>,
@@ -92,6 +94,7 @@ impl Peer {
             incarnation: 0,
             connect_by: 0,
             open: None,
+            all_left: false,
             next_message: 0,
             windows: HashMap::new(),
             ahead: VecDeque::new(),

@@ -316,6 +316,14 @@ impl Interface {
         }
     }
 
+    /// Whether a peer closed after all that was written for it had left: it may have taken it.
+    pub(crate) fn had_left(&self, rank: Rank, incarnation: u32) -> bool {
+        let closed = PeerState::Down(crate::Down::Closed);
+        self.peers.get(rank as usize).is_some_and(|peer| {
+            (peer.state, peer.incarnation) == (closed, incarnation) && peer.all_left && !self.closed
+        })
+    }
+
     /// The message is complete; its window is of no more interest.
     pub(crate) fn forget(&mut self, rank: Rank, message: u32) {
         self.peers[rank as usize].windows.remove(&message);

@@ -6,8 +6,8 @@ mod common;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use common::{join, run};
-use tautline::{Endpoint, Message, Short};
+use common::{await_event, join, pattern, run, run_over};
+use tautline::{DeviceName, Endpoint, Event, Message, Short};
 
 /// M-3, M-4: messages of many sizes arrive whole, in order, whatever the pieces.
 #[test]
@@ -78,5 +78,34 @@ fn ping_pong_short() {
             }
         }
         ep.close().unwrap();
+    });
+}
+
+/// M-6: a receiver that has all of a message, and closes, does not fail the sender that is about to end it.
+#[test]
+fn complete_before_its_end() {
+    const SIZE: usize = 800_000;
+    let barrier = std::sync::Barrier::new(2);
+    run_over(DeviceName::Shm, 2, |job| {
+        let ep = join(
+            Endpoint::builder().on("data", |mut m: Message| async move {
+                assert_eq!(m.read_to_end().await?, pattern(SIZE, 3));
+                Ok(())
+            }),
+            job,
+        );
+        if ep.rank() == 0 {
+            ep.serve(1).unwrap();
+            assert_eq!(ep.poll_failure(), None);
+            ep.close().unwrap();
+            barrier.wait();
+        } else {
+            let mut message = ep.begin(0, "data", SIZE as u64).unwrap();
+            message.piece(&pattern(SIZE, 3)).unwrap();
+            barrier.wait();
+            await_event(&ep, |event| matches!(event, Event::PeerDown { peer: 0, .. }));
+            message.end().unwrap();
+            ep.close().unwrap();
+        }
     });
 }
