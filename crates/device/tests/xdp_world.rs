@@ -11,7 +11,7 @@ use spaces::{Shape, ip};
 use tautline_device::xdp::{Done, Mode, Xdp, XdpConfig};
 use tautline_device::{Datagram, DeviceEvent, HEADROOM, RouteId, Way};
 
-const STRANGERS: Shape = Shape { mtu: 1_500, vlan: None, acquainted: false };
+const STRANGERS: Shape = Shape { mtu: 1_500, vlan: None, acquainted: false, queues: None };
 
 /// Sends numbered frames until one arrives, and more until the route goes the way that is wanted; returns what was told.
 fn until_way(from: &mut Resident<Xdp>, to: &mut impl Datagram, route: RouteId, way: Way) -> Vec<DeviceEvent> {

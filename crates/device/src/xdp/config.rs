@@ -85,6 +85,8 @@ pub struct XdpConfig {
     pub tx_ring: u32,
     /// The first queue to try; a taken one gives the next.
     pub queue: u32,
+    /// Processes that share the interface: each takes its part of the queues, and at least one.
+    pub sharers: u32,
     /// Take every datagram for the port, not only those that look like frames; for tests of the device alone.
     pub any_shape: bool,
     /// Give up the privileges that opening needed, in this thread.
@@ -103,6 +105,7 @@ impl Default for XdpConfig {
             rx_chunks: 2_048,
             tx_ring: 512,
             queue: 0,
+            sharers: 1,
             any_shape: false,
             drop_privileges: false,
         }

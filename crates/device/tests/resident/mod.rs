@@ -68,7 +68,7 @@ impl<D: Datagram> Datagram for Resident<D> {
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.device.fd()
     }
-    fn more_fds(&self) -> [Option<BorrowedFd<'_>>; 2] {
+    fn more_fds(&self) -> Vec<BorrowedFd<'_>> {
         self.device.more_fds()
     }
     fn poll_event(&mut self) -> Option<DeviceEvent> {

@@ -18,11 +18,13 @@ pub struct Shape {
     pub vlan: Option<u16>,
     /// The neighbours know each other from the start, for good.
     pub acquainted: bool,
+    /// Queues of each end; by default what the system gives.
+    pub queues: Option<u32>,
 }
 
 impl Default for Shape {
     fn default() -> Shape {
-        Shape { mtu: 1_500, vlan: None, acquainted: true }
+        Shape { mtu: 1_500, vlan: None, acquainted: true, queues: None }
     }
 }
 
@@ -82,22 +84,7 @@ impl Spaces {
             );
             ip(&format!("-n {name} link set lo up"))?;
         }
-        let mtu = shape.mtu;
-        ip(&format!(
-            "-n {a} link add v0 mtu {mtu} address {} type veth peer name v0 mtu {mtu} address {} netns {b}",
-            MACS[0], MACS[1]
-        ))?;
-        for (side, name) in names.iter().enumerate() {
-            ip(&format!("-n {name} link set v0 up"))?;
-            if let Some(vlan) = shape.vlan {
-                ip(&format!("-n {name} link add link v0 name v0.{vlan} type vlan id {vlan}"))?;
-                ip(&format!("-n {name} link set v0.{vlan} up"))?;
-            }
-            let host = side + 1;
-            let upper = upper(shape);
-            ip(&format!("-n {name} addr add 10.211.9.{host}/24 dev {upper}"))?;
-            ip(&format!("-n {name} addr add fd00:211:9::{host}/64 dev {upper} nodad"))?;
-        }
+        join(&names, shape)?;
         let files = names.clone().map(|name| File::open(format!("/var/run/netns/{name}")));
         let [Ok(first), Ok(second)] = files else { return Err("no /var/run/netns".into()) };
         std::mem::forget(guard);
@@ -106,6 +93,13 @@ impl Spaces {
             spaces.acquaint()?;
         }
         Ok(spaces)
+    }
+
+    /// Takes the pair away, and makes it anew.
+    pub fn rejoin(&self) -> Result<(), String> {
+        ip(&format!("-n {} link del v0", self.names[0]))?;
+        join(&self.names, self.shape)?;
+        if self.shape.acquainted { self.acquaint() } else { Ok(()) }
     }
 
     /// Tells each side the other's hardware address, for good.
@@ -145,6 +139,29 @@ impl Spaces {
     pub fn has_program(&self, side: usize) -> bool {
         ip(&format!("-n {} link show v0", self.names[side])).unwrap().contains("xdp")
     }
+}
+
+/// Joins two namespaces by a veth pair, with addresses.
+fn join(names: &[String; 2], shape: Shape) -> Result<(), String> {
+    let [a, b] = names;
+    let mtu = shape.mtu;
+    let queues = shape.queues.map_or(String::new(), |n| format!("numtxqueues {n} numrxqueues {n}"));
+    ip(&format!(
+        "-n {a} link add v0 mtu {mtu} address {} {queues} type veth peer name v0 mtu {mtu} address {} {queues} netns {b}",
+        MACS[0], MACS[1]
+    ))?;
+    for (side, name) in names.iter().enumerate() {
+        ip(&format!("-n {name} link set v0 up"))?;
+        if let Some(vlan) = shape.vlan {
+            ip(&format!("-n {name} link add link v0 name v0.{vlan} type vlan id {vlan}"))?;
+            ip(&format!("-n {name} link set v0.{vlan} up"))?;
+        }
+        let host = side + 1;
+        let upper = upper(shape);
+        ip(&format!("-n {name} addr add 10.211.9.{host}/24 dev {upper}"))?;
+        ip(&format!("-n {name} addr add fd00:211:9::{host}/64 dev {upper} nodad"))?;
+    }
+    Ok(())
 }
 
 pub fn upper(shape: Shape) -> String {
