@@ -208,3 +208,66 @@ fn slots_are_held_until_told() {
         assert!(a.arena_ref().available() + 4 >= all, "{} of {all}", a.arena_ref().available());
     });
 }
+
+/// D-13: an interface that was removed and made anew is opened again, whatever its queues; slots, routes and memory stay, and frames go directly again, which is
+/// told with the reason.
+#[test]
+fn the_interface_comes_back() {
+    for (mode, done) in
+        [(Mode::Generic, Done::Known), (Mode::Native, Done::Known), (Mode::Generic, Done::Told)]
+    {
+        apart("the_interface_comes_back", Shape::default(), |spaces| {
+            let config = || XdpConfig { mode, done, ..XdpConfig::default() };
+            let mut a = open(spaces, 0, config());
+            let mut b = open(spaces, 1, config());
+            let (to_b, to_a) = (a.route(b.local_addr()).unwrap(), b.route(a.local_addr()).unwrap());
+            for round in 0..3 {
+                arrives(&mut a, &mut b, to_b, round);
+                // A slot that is in use all the while.
+                let kept = a.arena().take().unwrap();
+                a.arena().payload_mut(kept)[..100].copy_from_slice(&data_frame(77, 100));
+                // What is on its way then may be lost, as anything may.
+                send(&mut b, to_a, &data_frame(1, 100));
+                spaces.rejoin().unwrap();
+                let told = until_back(&mut a, &mut b, to_b);
+                until_back(&mut b, &mut a, to_a);
+                let back = |e: &DeviceEvent| matches!(e, DeviceEvent::Way { way: Way::Xdp, why, .. } if why.contains("known"));
+                assert!(told.iter().any(back), "{told:?}");
+                assert!(told.contains(&DeviceEvent::Descriptors), "{told:?}");
+                while !receive(&mut b, 1).is_empty() {}
+                while !receive(&mut a, 1).is_empty() {}
+                a.send(to_b, kept, HEADROOM..HEADROOM + 100);
+                a.flush();
+                a.arena().give(kept);
+                assert!(receive(&mut b, 1) == [data_frame(77, 100)], "from the slot that was kept");
+                // More than there are chunks: none was lost.
+                let before = b.device.came_by_socket();
+                for number in 0..1_500 {
+                    arrives(&mut a, &mut b, to_b, number);
+                }
+                // Once a second one goes through the socket, to keep the neighbour.
+                assert!(b.device.came_by_socket() - before < 100, "by the ring again");
+                send(&mut a, to_b, &data_frame(1, 100));
+                assert_eq!(receive(&mut b, 1).len(), 1);
+            }
+            a.flush();
+            assert!(a.arena_ref().available() + 4 >= a.arena_ref().capacity(), "no slot is lost");
+            drop((a, b));
+            assert!(spaces.is_left_alone());
+        });
+    }
+}
+
+/// Polls until the device has told that it has other descriptors, and goes directly.
+fn until_back(from: &mut Resident<Xdp>, to: &mut Resident<Xdp>, route: RouteId) -> Vec<DeviceEvent> {
+    let until = Instant::now() + Duration::from_secs(10);
+    let mut told = Vec::new();
+    while from.way(route) != Some(Way::Xdp) || !told.contains(&DeviceEvent::Descriptors) {
+        assert!(Instant::now() < until, "not back, because {}; {told:?}", from.why(route));
+        receive_some(from);
+        receive_some(to);
+        send(from, route, &data_frame(0, 64));
+        told.extend(std::iter::from_fn(|| from.poll_event()));
+    }
+    told
+}

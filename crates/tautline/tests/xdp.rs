@@ -35,7 +35,7 @@ fn message(number: u64) -> Vec<u8> {
 
 fn config(role: &str, device: DeviceName) -> Config {
     let mut config = Config { device: Some(device), ..Config::default() };
-    if role == "parked" {
+    if role == "parked" || role == "removed" {
         config.waiting = Waiting::Park;
     }
     // A link that flaps is no death.
@@ -58,8 +58,9 @@ fn child() {
             count.set(number + 1);
         });
     let endpoint = builder.join_job(job).unwrap();
-    let mut ways = Vec::new();
-    let mut note = |endpoint: &Endpoint| {
+    let ways = std::cell::RefCell::new(Vec::new());
+    let note = |endpoint: &Endpoint| {
+        let mut ways = ways.borrow_mut();
         while let Some(event) = endpoint.poll_event() {
             match event {
                 Event::Device(choice) => println!("DEVICE {} {:?}", choice.device, choice.passed_over),
@@ -81,6 +82,14 @@ fn child() {
             }
             endpoint.send(1, "number", &message(number)).unwrap();
             note(&endpoint);
+            if role == "removed" && number == MESSAGES / 2 {
+                wait_for_return(&endpoint, || {
+                    note(&endpoint);
+                    let ways = ways.borrow();
+                    ways.iter().any(|(device, _)| *device == "udp")
+                        && ways.last().is_some_and(|(device, _)| *device == "xdp")
+                });
+            }
             if role == "flaps" && number % 10 == 0 {
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -91,12 +100,22 @@ fn child() {
         note(&endpoint);
         println!("ALL {}", seen.get());
     }
-    let last = ways.last().cloned();
+    let last = ways.borrow().last().cloned();
     println!("LAST {last:?}");
     println!("COUNTERS {:?}", endpoint.counters().device);
     endpoint.close().unwrap();
     println!("CLOSED");
     std::io::stdout().flush().unwrap();
+}
+
+/// Waits until the device has been back, for at most half a minute.
+fn wait_for_return(endpoint: &Endpoint, is_back: impl Fn() -> bool) {
+    println!("HALF");
+    let until = Instant::now() + Duration::from_secs(30);
+    while !is_back() {
+        assert!(Instant::now() < until, "it does not come back");
+        endpoint.node().wait_until(Some(Duration::from_millis(20)), |_| false).unwrap();
+    }
 }
 
 /// Ping-pongs of parked processes: every wake-up counts. Half of them by each way.
@@ -230,6 +249,25 @@ fn the_link_flaps_under_load() {
         }
     });
     if let Some(said) = said {
+        println!("{}{}", said[0], said[1]);
+    }
+}
+
+/// D-13: the interface is removed and made anew under load; the device opens it again, says so, and no message is lost or reordered.
+#[test]
+fn the_interface_comes_back_under_load() {
+    let said = run("the_interface_comes_back_under_load", "removed", ["xdp", "xdp"], |spaces| {
+        // Not before both have opened it.
+        let until = Instant::now() + Duration::from_secs(20);
+        while !(spaces.has_program(0) && spaces.has_program(1)) {
+            assert!(Instant::now() < until, "nobody opens it");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        std::thread::sleep(Duration::from_millis(300));
+        spaces.rejoin().unwrap();
+    });
+    if let Some(said) = said {
+        assert!(said[0].contains("LAST Some((\"xdp\""), "{}", said[0]);
         println!("{}{}", said[0], said[1]);
     }
 }

@@ -57,6 +57,8 @@ impl<D: Datagram> Datagram for Resident<D> {
         self.device.flush();
     }
     fn recv(&mut self, batch: &mut RxBatch) -> io::Result<usize> {
+        // A device that finds its interface again opens sockets there.
+        self.spaces.enter(self.side);
         self.device.recv(batch)
     }
     fn want_sources(&mut self, wanted: bool) {
