@@ -118,6 +118,8 @@ pub struct Counters {
     pub send_failures: u64,
     /// Frames that the receiving host dropped for want of room, where the system tells.
     pub receive_overflows: u64,
+    /// Frames for this device that were misshapen and not taken, where the device looks at headers by itself (D-11, D-14).
+    pub frames_refused: u64,
 }
 
 /// A device that carries frames without promising that they arrive (D-1 … D-6).

@@ -81,6 +81,8 @@ pub struct Xdp {
     /// Addresses that belong to hardware addresses, as far as raw frames made us ask.
     senders: Vec<(headers::Mac, std::net::IpAddr)>,
     about: String,
+    /// Doorbells that are not rung; for tests.
+    lost_doorbells: u32,
 }
 
 /// Whose slot a descriptor points into.
@@ -103,6 +105,13 @@ pub struct Strange {
     pub short: u64,
     /// By us: what the program should not have let through.
     pub shape: u64,
+}
+
+impl Strange {
+    /// All of them.
+    pub fn all(self) -> u64 {
+        self.length + self.checksum + self.source + self.short + self.shape
+    }
 }
 
 /// A device that could not be opened, with everything needed to open a plain UDP device in its place.
@@ -212,6 +221,7 @@ impl Xdp {
             sources: true,
             senders: Vec::new(),
             about,
+            lost_doorbells: 0,
         })
     }
 
@@ -228,6 +238,11 @@ impl Xdp {
     /// The queues that this device has.
     pub fn queues(&self) -> &[u32] {
         &self.numbers
+    }
+
+    /// The next so many doorbells are not rung, neither for sending nor for receiving, as if the system had missed them; for tests.
+    pub fn lose_doorbells(&mut self, count: u32) {
+        self.lost_doorbells = count;
     }
 
     /// Frames for us that were not taken, by cause.
@@ -420,6 +435,7 @@ impl Datagram for Xdp {
             receive_calls: udp.receive_calls + own.receive_calls,
             send_failures: udp.send_failures + own.send_failures,
             receive_overflows: udp.receive_overflows + own.receive_overflows + kernel.overflows,
+            frames_refused: self.strange().all(),
         }
     }
 

@@ -131,6 +131,9 @@ impl Xdp {
 
     #[cold]
     fn knock(&mut self) {
+        if self.loses_doorbell() {
+            return;
+        }
         self.counters.receive_calls += 1;
         self.queues.knock();
     }

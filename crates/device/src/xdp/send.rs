@@ -112,12 +112,37 @@ impl Xdp {
     /// Makes the kernel take what was submitted.
     #[inline]
     fn kick(&mut self) {
-        self.counters.send_calls += 1;
-        let kicked = self.queues.first().kick();
+        let kicked = self.ring_once();
         if self.queues.first().unseen() > 0 || kicked.is_err() {
             self.kick_again(kicked);
-        } else {
-            self.health.stalls = 0;
+        } else if self.health.stalls > 0 {
+            self.ring_moves();
+        }
+    }
+
+    /// One doorbell.
+    #[inline]
+    fn ring_once(&mut self) -> Result<(), Errno> {
+        if self.loses_doorbell() {
+            return Ok(());
+        }
+        self.counters.send_calls += 1;
+        self.queues.first().kick()
+    }
+
+    /// Whether a test wants this doorbell not to be rung.
+    #[inline]
+    pub(super) fn loses_doorbell(&mut self) -> bool {
+        let loses = self.lost_doorbells > 0;
+        self.lost_doorbells -= u32::from(loses);
+        loses
+    }
+
+    /// The kernel takes frames from the ring, perhaps after a long while.
+    #[cold]
+    fn ring_moves(&mut self) {
+        if std::mem::take(&mut self.health.stalls) >= STALLS_MAX {
+            self.choose_all();
         }
     }
 
@@ -136,17 +161,16 @@ impl Xdp {
             }
             let left = self.queues.first().unseen();
             if left < before {
-                self.health.stalls = 0;
+                self.ring_moves();
             }
             if left == 0 {
                 return;
             }
             before = left;
             self.reap();
-            self.counters.send_calls += 1;
-            kicked = self.queues.first().kick();
+            kicked = self.ring_once();
         }
-        self.health.stalls += 1;
+        self.health.stalls = self.health.stalls.saturating_add(1);
         if self.health.stalls == STALLS_MAX {
             self.choose_all();
         }
