@@ -1,6 +1,8 @@
 //! Channels over AF_XDP: two processes in two network namespaces, while ways change and links flap.
 #![allow(clippy::print_stdout)]
 
+#[path = "../../device/tests/forge/mod.rs"]
+mod forge;
 #[path = "../../device/tests/spaces/mod.rs"]
 mod spaces;
 
@@ -90,6 +92,9 @@ fn child() {
                         && ways.last().is_some_and(|(device, _)| *device == "xdp")
                 });
             }
+            if role == "hostile" && number == MESSAGES / 2 {
+                wait_for_return(&endpoint, || sign().exists());
+            }
             if role == "flaps" && number % 10 == 0 {
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -103,17 +108,33 @@ fn child() {
     let last = ways.borrow().last().cloned();
     println!("LAST {last:?}");
     println!("COUNTERS {:?}", endpoint.counters().device);
-    endpoint.close().unwrap();
+    if role == "hostile" {
+        // So that nothing is sent any more when it is counted.
+        endpoint.node().close().unwrap();
+    }
+    let all = endpoint.counters();
+    let links = all.links;
+    let refused = all.device.frames_refused
+        + [all.strays, all.stale, all.forged_handshakes, all.retries].iter().sum::<u64>()
+        + [links.bad_tag, links.replayed, links.malformed].iter().sum::<u64>();
+    println!("REFUSED {refused}\nSENT {}\nACCEPTED {}", links.frames_sent, links.frames_accepted);
+    let closed = endpoint.close();
+    assert!(role == "hostile" || closed.is_ok(), "{closed:?}");
     println!("CLOSED");
     std::io::stdout().flush().unwrap();
 }
 
-/// Waits until the device has been back, for at most half a minute.
+/// A file that is there when the test has done its part.
+fn sign() -> PathBuf {
+    PathBuf::from(std::env::var("TAUTLINE_XDP_SIGN").unwrap())
+}
+
+/// Waits for that, for at most half a minute.
 fn wait_for_return(endpoint: &Endpoint, is_back: impl Fn() -> bool) {
     println!("HALF");
     let until = Instant::now() + Duration::from_secs(30);
     while !is_back() {
-        assert!(Instant::now() < until, "it does not come back");
+        assert!(Instant::now() < until, "it takes for ever");
         endpoint.node().wait_until(Some(Duration::from_millis(20)), |_| false).unwrap();
     }
 }
@@ -145,6 +166,7 @@ impl Drop for Running {
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = std::fs::remove_file(&self.job);
+        let _ = std::fs::remove_file(self.job.with_extension("sign"));
     }
 }
 
@@ -163,11 +185,16 @@ fn start(spaces: &Spaces, rank: usize, role: &str, device: &str) -> Running {
         .env("TAUTLINE_XDP_ROLE", role)
         .env("TAUTLINE_XDP_DEVICE", device)
         .env("TAUTLINE_XDP_JOB", &job)
+        .env("TAUTLINE_XDP_SIGN", sign_of(spaces))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
     Running { child, job }
+}
+
+fn sign_of(spaces: &Spaces) -> PathBuf {
+    std::env::temp_dir().join(format!("{}.sign", spaces.names[0]))
 }
 
 /// Waits for a child's end and returns what it said.
@@ -192,12 +219,22 @@ fn run(test: &str, role: &str, devices: [&str; 2], meanwhile: impl FnOnce(&Space
     let spaces = spaces(test, Shape { acquainted: role != "changes", ..Shape::default() })?;
     let second = start(&spaces, 1, role, devices[1]);
     let first = start(&spaces, 0, role, devices[0]);
+    until_open(&spaces, devices);
     meanwhile(&spaces);
     let said = [finish(first, "the sender"), finish(second, "the receiver")];
     assert!(said[1].contains(&format!("ALL {MESSAGES}")), "{}", said[1]);
     assert!(!said.iter().any(|said| said.contains("DOWN it")), "nobody died: {said:?}");
     assert!(spaces.is_left_alone(), "no program is left");
     Some(said)
+}
+
+/// Waits until both have opened their devices.
+fn until_open(spaces: &Spaces, devices: [&str; 2]) {
+    let until = Instant::now() + Duration::from_secs(20);
+    while !(0..2).all(|side| devices[side] != "xdp" || spaces.has_program(side)) {
+        assert!(Instant::now() < until, "nobody opens it");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// The number behind a word.
@@ -257,12 +294,6 @@ fn the_link_flaps_under_load() {
 #[test]
 fn the_interface_comes_back_under_load() {
     let said = run("the_interface_comes_back_under_load", "removed", ["xdp", "xdp"], |spaces| {
-        // Not before both have opened it.
-        let until = Instant::now() + Duration::from_secs(20);
-        while !(spaces.has_program(0) && spaces.has_program(1)) {
-            assert!(Instant::now() < until, "nobody opens it");
-            std::thread::sleep(Duration::from_millis(10));
-        }
         std::thread::sleep(Duration::from_millis(300));
         spaces.rejoin().unwrap();
     });
@@ -270,4 +301,77 @@ fn the_interface_comes_back_under_load() {
         assert!(said[0].contains("LAST Some((\"xdp\""), "{}", said[0]);
         println!("{}{}", said[0], said[1]);
     }
+}
+
+/// What the fuzzers have found worth keeping, as far as it fits a frame.
+fn corpus() -> Vec<Vec<u8>> {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
+    let kinds = ["wire_frame", "wire_handshake", "wire_ext", "wire_record", "link_pair"];
+    let files = kinds.iter().flat_map(|kind| std::fs::read_dir(root.join(kind)).unwrap().flatten());
+    let read = files.map(|file| std::fs::read(file.path()).unwrap());
+    let mut all: Vec<_> = read.filter(|bytes| !bytes.is_empty() && bytes.len() <= 1_400).collect();
+    all.sort();
+    // The same with each kind's first byte, so that the steering program takes them for frames; and long enough for any kind.
+    for kind in 0x71..=0x76 {
+        let shaped: Vec<_> = all.iter().filter(|bytes| bytes.len() < 1_200).take(60).cloned().collect();
+        all.extend(shaped.into_iter().map(|mut bytes| {
+            bytes[0] = kind;
+            bytes.resize(bytes.len().max(112 + usize::from(kind)), 0x5a);
+            bytes
+        }));
+    }
+    all
+}
+
+/// Hostile frames by a raw socket from the peer's side, while messages flow: what fuzzers found, with the peer's own address, with another one, with the
+/// receiver's, with wrong checksums, cut short. All are refused and counted, none is accepted, and no message is harmed.
+#[test]
+fn hostile_frames_are_refused_and_counted() {
+    let mut injected = 0;
+    let said = run("hostile_frames_are_refused_and_counted", "hostile", ["xdp", "xdp"], |spaces| {
+        let count = std::thread::scope(|scope| scope.spawn(|| inject(spaces)).join()).unwrap();
+        injected = count;
+        std::fs::write(sign_of(spaces), "").unwrap();
+    });
+    let Some(said) = said else { return };
+    let refused = number(&said[1], "REFUSED ");
+    println!("{injected} injected, {refused} refused\n{}", said[1]);
+    assert!(refused >= injected, "{refused} of {injected}: {}", said[1]);
+    assert!(number(&said[1], "ACCEPTED ") <= number(&said[0], "SENT "), "{said:?}");
+}
+
+/// Sends all of it to the device at side 1; returns how many frames a device or a node must count.
+fn inject(spaces: &Spaces) -> u64 {
+    spaces.enter(0);
+    let socket = forge::raw_socket("v0");
+    let at = |host: usize| SocketAddr::new(spaces.addr(host, false), 7_300);
+    let stranger: SocketAddr = "10.211.9.77:7300".parse().unwrap();
+    let to = at(1);
+    let mut count = 0;
+    let mut send = |frame: &[u8]| {
+        rustix::net::send(&socket, frame, rustix::net::SendFlags::empty()).unwrap();
+        count += 1;
+        if count % 16 == 0 {
+            // What passes to the socket must find room there.
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    };
+    for payload in corpus() {
+        send(&forge::frame_by_hand(at(0), to, &payload));
+        send(&forge::frame_by_hand(stranger, to, &payload));
+        if !(0x71..=0x76).contains(&payload[0]) {
+            // The kernel gets what is no frame of ours, and would count these by itself.
+            continue;
+        }
+        send(&forge::frame_by_hand(to, to, &payload));
+        let good = forge::frame_by_hand(at(0), to, &payload);
+        send(&good[..good.len() - 1]);
+        let mut wrong = good.clone();
+        wrong[40] ^= 0x55;
+        send(&wrong);
+        let mut wrong = good;
+        *wrong.last_mut().unwrap() ^= 1;
+        send(&wrong);
+    }
+    count
 }
