@@ -45,7 +45,7 @@ fn config(role: &str, device: DeviceName) -> Config {
     config
 }
 
-/// What a child of these tests does: rank 0 sends, rank 1 looks at everything.
+/// What a child of these tests does: the first half of the ranks sends, each to one of the other half, who look at everything.
 #[test]
 fn child() {
     let Ok(role) = std::env::var("TAUTLINE_XDP_ROLE") else { return };
@@ -65,7 +65,9 @@ fn child() {
         let mut ways = ways.borrow_mut();
         while let Some(event) = endpoint.poll_event() {
             match event {
-                Event::Device(choice) => println!("DEVICE {} {:?}", choice.device, choice.passed_over),
+                Event::Device(choice) => {
+                    println!("DEVICE {} {:?}\n{}", choice.device, choice.passed_over, choice.details);
+                }
                 Event::Way { device, reason, .. } => ways.push((device, reason)),
                 Event::PeerDown { why, .. } => println!("DOWN {why}"),
                 _ => {}
@@ -76,13 +78,14 @@ fn child() {
     if role == "parked" {
         ping_pong(&endpoint, &seen);
         println!("ALL {MESSAGES}");
-    } else if endpoint.rank() == 0 {
+    } else if endpoint.rank() < endpoint.size() / 2 {
+        let to = endpoint.rank() + endpoint.size() / 2;
         for number in 0..MESSAGES {
             if role == "changes" && number % (MESSAGES / CHANGES) == 0 {
                 let way = if (number / (MESSAGES / CHANGES)).is_multiple_of(2) { Way::Udp } else { Way::Xdp };
-                endpoint.node().with(|interface| interface.ask_way(1, Some(way))).unwrap();
+                endpoint.node().with(|interface| interface.ask_way(to, Some(way))).unwrap();
             }
-            endpoint.send(1, "number", &message(number)).unwrap();
+            endpoint.send(to, "number", &message(number)).unwrap();
             note(&endpoint);
             if role == "removed" && number == MESSAGES / 2 {
                 wait_for_return(&endpoint, || {
@@ -166,20 +169,25 @@ impl Drop for Running {
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = std::fs::remove_file(&self.job);
-        let _ = std::fs::remove_file(self.job.with_extension("sign"));
     }
 }
 
 fn start(spaces: &Spaces, rank: usize, role: &str, device: &str) -> Running {
-    let members: Vec<_> =
-        (0..2).map(|side| Member { addr: SocketAddr::new(spaces.addr(side, false), 7_300) }).collect();
+    start_of(spaces, (rank, 1), role, device)
+}
+
+/// Starts a rank of a job with so many ranks at each side.
+fn start_of(spaces: &Spaces, (rank, each): (usize, usize), role: &str, device: &str) -> Running {
+    let side = rank / each;
+    let addr = |rank: usize| SocketAddr::new(spaces.addr(rank / each, false), 7_300 + (rank % each) as u16);
+    let members: Vec<_> = (0..2 * each).map(|rank| Member { addr: addr(rank) }).collect();
     let text = Job::describe(rank as u32, &JobKey::new([9; 32]), &members, None, None, None);
-    let job = std::env::temp_dir().join(format!("{}.job", spaces.names[rank]));
+    let job = std::env::temp_dir().join(format!("{}-{rank}.job", spaces.names[side]));
     let mut file =
         std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&job).unwrap();
     file.write_all(text.as_bytes()).unwrap();
     let child = Command::new("ip")
-        .args(["netns", "exec", &spaces.names[rank]])
+        .args(["netns", "exec", &spaces.names[side]])
         .arg(std::env::current_exe().unwrap())
         .args(["--exact", "child", "--nocapture"])
         .env("TAUTLINE_XDP_ROLE", role)
@@ -225,6 +233,7 @@ fn run(test: &str, role: &str, devices: [&str; 2], meanwhile: impl FnOnce(&Space
     assert!(said[1].contains(&format!("ALL {MESSAGES}")), "{}", said[1]);
     assert!(!said.iter().any(|said| said.contains("DOWN it")), "nobody died: {said:?}");
     assert!(spaces.is_left_alone(), "no program is left");
+    let _ = std::fs::remove_file(sign_of(&spaces));
     Some(said)
 }
 
@@ -374,4 +383,25 @@ fn inject(spaces: &Spaces) -> u64 {
         send(&wrong);
     }
     count
+}
+
+/// D-15: two ranks of a job at each side share their interface: each has queues of its own, and no message is lost or reordered.
+#[test]
+fn ranks_share_an_interface() {
+    const EACH: usize = 2;
+    let shape = Shape { queues: Some(4), ..Shape::default() };
+    let Some(spaces) = spaces("ranks_share_an_interface", shape) else { return };
+    let ranks: Vec<_> =
+        (0..2 * EACH).rev().map(|rank| (rank, start_of(&spaces, (rank, EACH), "plain", "xdp"))).collect();
+    let mut shared = 0;
+    for (rank, running) in ranks {
+        let said = finish(running, &format!("rank {rank}"));
+        assert!(said.contains("DEVICE xdp"), "rank {rank}: {said}");
+        assert!(rank < EACH || said.contains(&format!("ALL {MESSAGES}")), "rank {rank}: {said}");
+        assert!(said.contains("queue 0+1 of 4") || said.contains("queue 2+3 of 4"), "rank {rank}: {said}");
+        shared += usize::from(said.contains("the program of another process"));
+        println!("{said}");
+    }
+    assert_eq!(shared, 2, "one at each side came later");
+    assert!(spaces.is_left_alone(), "no program is left");
 }
