@@ -8,6 +8,7 @@ use tautline_device::pcap::Pcap;
 use tautline_device::trace::{Trace, lines};
 use tautline_device::udp::{Udp, UdpConfig};
 use tautline_device::xdp::{Refused, Xdp, XdpConfig};
+use tautline_wire::handshake::Security;
 
 use crate::{Config, DeviceName, Job, JoinError};
 
@@ -76,6 +77,8 @@ fn open_xdp(
         framing: config.xdp_framing,
         drop_privileges: config.xdp_drop_privileges,
         sharers,
+        // L-22, L-23: with a key every frame has a tag over all of it.
+        checksums: config.link.security == Security::Open,
         ..XdpConfig::default()
     };
     let device = Xdp::open(told)?;

@@ -77,6 +77,8 @@ pub struct XdpConfig {
     pub framing: Framing,
     /// When bytes that were sent may be changed.
     pub done: Done,
+    /// Work out UDP's checksum. Whoever protects all of a frame by other means need not (D-14); over IPv6 it is worked out all the same.
+    pub checksums: bool,
     /// The VLAN whose tag frames carry; by default that of the interface.
     pub vlan: Option<u16>,
     /// Chunks to receive into: a power of two. Fewer are taken if the system does not let so much be pinned.
@@ -101,6 +103,7 @@ impl Default for XdpConfig {
             receive: Receive::default(),
             framing: Framing::default(),
             done: Done::default(),
+            checksums: true,
             vlan: None,
             rx_chunks: 2_048,
             tx_ring: 512,

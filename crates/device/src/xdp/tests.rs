@@ -322,6 +322,23 @@ fn headers_read_back() {
     }
 }
 
+/// D-14: over IPv4 the checksum may be left out, over IPv6 not; the program takes both.
+#[test]
+fn checksums_may_be_left_out() {
+    for (us, them, left_out) in [(US4, THEM4, true), (US6, THEM6, false)] {
+        let whole = Template::new(&ends(them, us, None), Framing::Udp);
+        let mut frame = vec![0xee; whole.len()];
+        frame.extend(payload(0x71, 60));
+        let udp = whole.len() - 8;
+        whole.without_checksum().write(&mut frame);
+        assert_eq!(frame[udp + 6..udp + 8] == [0, 0], left_out);
+        assert!(parse(&frame).is_ok());
+        for generic in [false, true] {
+            judge(&Steering { pass_unfinished: generic, ..steer(us) }, &frame, Fate::Taken, "no checksum");
+        }
+    }
+}
+
 /// D-14: a checksum that is wrong is noticed; one that a card was to complete is not wrong, and over IPv4 there may be none.
 #[test]
 fn checksums_are_looked_at() {

@@ -151,7 +151,8 @@ impl Xdp {
             from: self.local,
             to: route.to,
         };
-        Ok(Template::new(&ends, self.config.framing))
+        let template = Template::new(&ends, self.config.framing);
+        Ok(if self.config.checksums { template } else { template.without_checksum() })
     }
 
     /// All routes look again at what is known.
