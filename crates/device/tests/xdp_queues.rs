@@ -1,5 +1,5 @@
 //! The AF_XDP device on interfaces with several queues: one device with all of them, and several processes that share.
-#![allow(clippy::print_stdout)]
+#![allow(clippy::print_stdout, clippy::needless_pass_by_value)]
 
 mod forge;
 mod resident;

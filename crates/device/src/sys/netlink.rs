@@ -34,9 +34,18 @@ pub(crate) struct Netlink {
 impl Netlink {
     /// Opens a socket that also hears news of these groups; none for questions only.
     pub(crate) fn open(groups: u32) -> Result<Netlink, Errno> {
+        Netlink::open_for(libc::NETLINK_ROUTE, groups)
+    }
+
+    /// Opens a socket to ask whichever parts of the kernel answer by name.
+    pub(crate) fn open_generic() -> Result<Netlink, Errno> {
+        Netlink::open_for(libc::NETLINK_GENERIC, 0)
+    }
+
+    fn open_for(protocol: libc::c_int, groups: u32) -> Result<Netlink, Errno> {
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: the call takes no pointers; a descriptor that it returns is ours alone.
-        let fd = unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) };
+        let fd = unsafe { libc::socket(libc::AF_NETLINK, kind, protocol) };
         if fd < 0 {
             return Err(last_errno());
         }

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::bind::{Memory, bind, bind_queues, options, refused, share};
 use super::config::{Mode, XdpConfig};
 use super::headers::Framing;
 use super::neighbour::{self, GROUPS, Link};
@@ -14,8 +15,7 @@ use super::program::{self, DROPS, Machine, Steering};
 use super::shared::{self, Alone, Attached, Terms};
 use crate::sys::bpf::{self, CounterMap, QueueMap, WordMap};
 use crate::sys::netlink::Netlink;
-use crate::sys::{Chunk, Errno, Layout, Queues, Umem, XskOptions, caps};
-use crate::{Arena, HEADROOM};
+use crate::sys::{Errno, Layout, Queues, Umem, caps};
 
 /// Why AF_XDP cannot be used, in words for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -129,43 +129,6 @@ pub(super) fn find(netlink: &mut Netlink, ip: IpAddr, vlan: Option<u16>) -> Resu
     Ok(Place { upper, lower, driver })
 }
 
-/// Memory, and how it is divided.
-pub(super) struct Memory {
-    pub layout: Layout,
-    pub umem: Arc<Umem>,
-    pub arena: Arena,
-    pub copies: Arena,
-    pub chunks: Vec<Chunk>,
-}
-
-/// Chunks of half a page, if whole frames fit: what the kernel keeps free in front of a received frame.
-const RX_HEADROOM: usize = 256;
-/// Ethernet and a tag.
-const ETHERNET_MAX: usize = 18;
-/// Slots for copies.
-const COPIES: usize = 64;
-/// Fewer chunks than this are of no use.
-const CHUNKS_MIN: u32 = 128;
-
-pub(super) fn divide(payload: usize, mtu: usize, slots: usize, chunks: u32) -> Layout {
-    let (slot, frame) = (HEADROOM + payload, RX_HEADROOM + ETHERNET_MAX + mtu);
-    let chunk = if slot.max(frame) <= 2_048 { 2_048 } else { 4_096 };
-    Layout { chunk, slot_chunks: slot.div_ceil(chunk), slots, copies: COPIES, chunks: chunks as usize }
-}
-
-impl Memory {
-    pub(super) fn new(layout: Layout, payload: usize) -> Result<Memory, Refusal> {
-        let failed = |e| Refusal::Memory(format!("{} bytes of memory cannot be had: {e}", layout.len()));
-        let (umem, [arena, copies], chunks) = Umem::new(layout, payload).map_err(failed)?;
-        Ok(Memory { layout, umem, arena, copies, chunks })
-    }
-
-    /// Whether a received frame may need several chunks.
-    pub(super) fn is_split(layout: Layout, mtu: usize) -> bool {
-        RX_HEADROOM + ETHERNET_MAX + mtu > layout.chunk || layout.slot_chunks > 1
-    }
-}
-
 /// What came of opening.
 pub(super) struct Opened {
     pub attached: Attached,
@@ -258,16 +221,14 @@ fn work_for(
     Ok(())
 }
 
-fn system(what: &str, errno: Errno) -> Refusal {
+pub(super) fn system(what: &str, errno: Errno) -> Refusal {
     Refusal::System(format!("the system refused {what}: {errno}"))
 }
 
 /// A former device lets go of its queue a moment after it was closed, and of its program when children that it was just starting have
 /// closed what they inherited; so often and so long is waited for that.
-const BUSY_WAITS: u32 = 100;
-const BUSY_WAIT: Duration = Duration::from_millis(2);
-/// The same for a queue that nobody else can have: the kernel lets go of it when it finds the time.
-const RELEASE_WAITS: u32 = 1_500;
+pub(super) const BUSY_WAITS: u32 = 100;
+pub(super) const BUSY_WAIT: Duration = Duration::from_millis(2);
 
 /// So many times is waited for an answer of whoever has the program there.
 const ASKS: u32 = 3;
@@ -383,102 +344,6 @@ fn holders(program: u32) -> Vec<String> {
             format!("process {} ({})", process.file_name().to_string_lossy(), name.trim())
         })
         .collect()
-}
-
-/// The most queues that one device takes.
-const QUEUES_MAX: u32 = 32;
-/// Memory for so many queues is had without making each queue's smaller.
-const QUEUES_FULL: u32 = 4;
-
-/// How many queues are ours, of an interface that is shared by so many.
-fn share(config: &XdpConfig, place: &Place) -> u32 {
-    (place.lower.queues / config.sharers.max(1)).clamp(1, QUEUES_MAX)
-}
-
-/// Binds sockets to queues that are free, with as much memory as may be pinned.
-fn bind(
-    config: &XdpConfig,
-    place: &Place,
-    attached: &Attached,
-    payload: usize,
-) -> Result<(Queues, Memory, Vec<u32>), Refusal> {
-    let share = share(config, place);
-    let less = (share / QUEUES_FULL).max(1).next_power_of_two();
-    let mut chunks = (config.rx_chunks / less).max(CHUNKS_MIN);
-    loop {
-        let layout = divide(payload, place.lower.mtu, config.udp.tx_slots, chunks * share);
-        let memory = Memory::new(layout, payload)?;
-        let options = options(config, place, attached.terms.mode, layout, chunks);
-        match bind_queues(config, place, options, &memory.umem, (share, attached.joined)) {
-            Ok((queues, numbers)) => return Ok((queues, memory, numbers)),
-            Err(Errno::NOBUFS | Errno::NOMEM | Errno::PERM) if chunks > CHUNKS_MIN => chunks /= 2,
-            Err(errno) => return Err(refused(place, &layout, errno)),
-        }
-    }
-}
-
-fn options(config: &XdpConfig, place: &Place, mode: Mode, layout: Layout, chunks: u32) -> XskOptions {
-    XskOptions {
-        ifindex: place.lower.index,
-        queue: 0,
-        zero_copy: mode == Mode::ZeroCopy,
-        multi_buffer: Memory::is_split(layout, place.lower.mtu),
-        rx: chunks,
-        tx: config.tx_ring,
-    }
-}
-
-fn refused(place: &Place, layout: &Layout, errno: Errno) -> Refusal {
-    match errno {
-        Errno::NOBUFS | Errno::NOMEM | Errno::PERM => Refusal::Memory(format!(
-            "{} bytes cannot be pinned ({errno}): RLIMIT_MEMLOCK is too small; ulimit -l shows it, limits.conf or CAP_IPC_LOCK raises it",
-            layout.len()
-        )),
-        Errno::BUSY => Refusal::Queues(format!(
-            "each of the {} queue(s) of {} is taken by another process",
-            place.lower.queues, place.lower.name
-        )),
-        errno => system("a socket", errno),
-    }
-}
-
-/// Takes up to so many queues, from the first one that is free on. One that is not yet let go of is waited for, not so long by whoever shares the
-/// interface with others (`joined`), who may have it.
-fn bind_queues(
-    config: &XdpConfig,
-    place: &Place,
-    options: XskOptions,
-    umem: &Arc<Umem>,
-    (share, joined): (u32, bool),
-) -> Result<(Queues, Vec<u32>), Errno> {
-    let mut last = place.lower.queues.max(config.queue + 1);
-    let mut taken: Option<(Queues, Vec<u32>)> = None;
-    for _ in 0..if joined { BUSY_WAITS } else { RELEASE_WAITS } {
-        for queue in config.queue..last {
-            let options = XskOptions { queue, ..options };
-            let bound = match &mut taken {
-                Some((_, numbers)) if numbers.contains(&queue) => continue,
-                Some((queues, numbers)) => queues.add(umem, options).map(|()| numbers.push(queue)),
-                None => Queues::open(umem, options).map(|queues| taken = Some((queues, vec![queue]))),
-            };
-            match bound {
-                Ok(()) | Err(Errno::BUSY) => {}
-                // Interfaces may have room for more queues than they use.
-                Err(Errno::INVAL) if queue > config.queue => last = queue,
-                Err(errno) if taken.is_none() => return Err(errno),
-                Err(_) => last = queue,
-            }
-            if taken.as_ref().is_some_and(|(_, numbers)| numbers.len() == share as usize) {
-                break;
-            }
-        }
-        let wanted = share.min(last - config.queue) as usize;
-        if taken.as_ref().is_some_and(|(_, numbers)| numbers.len() >= wanted) {
-            break;
-        }
-        std::thread::sleep(BUSY_WAIT);
-    }
-    taken.ok_or(Errno::BUSY)
 }
 
 /// Words that tell of mail: for the socket that owns the port, and of news from the kernel's tables.

@@ -10,7 +10,9 @@
 mod asm;
 mod attach;
 mod back;
+mod bind;
 mod config;
+mod features;
 mod headers;
 mod neighbour;
 mod probe;
@@ -34,7 +36,8 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use attach::{MAIL_NEWS, Memory, Place};
+use attach::{MAIL_NEWS, Place};
+use bind::Memory;
 use shared::Attached;
 use ways::Route;
 
