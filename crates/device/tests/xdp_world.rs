@@ -189,6 +189,7 @@ fn slots_are_held_until_told() {
     apart("slots_are_held_until_told", Shape::default(), |spaces| {
         let mut a = open(spaces, 0, XdpConfig { done: Done::Told, ..XdpConfig::default() });
         let mut b = open(spaces, 1, XdpConfig::default());
+        let (start, mut by_socket) = (Instant::now(), 0);
         let route = a.route(b.local_addr()).unwrap();
         let all = a.arena_ref().capacity();
         for number in 0..2_000 {
@@ -197,8 +198,13 @@ fn slots_are_held_until_told() {
             assert!(!a.arena_ref().is_held(slot), "a slot that is free is not held");
             a.arena().payload_mut(slot)[..200].copy_from_slice(&frame);
             a.send(route, slot, HEADROOM..HEADROOM + 200);
-            assert!(a.arena_ref().is_held(slot), "held from the moment it is queued");
+            // Once a second one goes through the socket, to keep the neighbour.
+            by_socket += u64::from(!a.arena_ref().is_held(slot));
+            // (The device's clock moves in steps of some milliseconds.)
+            let seconds = (start.elapsed() + Duration::from_millis(20)).as_secs();
+            assert!(by_socket <= seconds, "held from the moment it is queued");
             a.send(route, slot, HEADROOM..HEADROOM + 200);
+            assert!(a.arena_ref().is_held(slot), "held from the moment it is queued");
             a.flush();
             a.arena().give(slot);
             assert!(receive(&mut b, 2) == [frame.clone(), frame], "frame {number}, twice");
@@ -221,7 +227,7 @@ fn the_interface_comes_back() {
             let mut a = open(spaces, 0, config());
             let mut b = open(spaces, 1, config());
             let (to_b, to_a) = (a.route(b.local_addr()).unwrap(), b.route(a.local_addr()).unwrap());
-            for round in 0..3 {
+            for round in 0..2 {
                 arrives(&mut a, &mut b, to_b, round);
                 // A slot that is in use all the while.
                 let kept = a.arena().take().unwrap();
@@ -242,7 +248,7 @@ fn the_interface_comes_back() {
                 assert!(receive(&mut b, 1) == [data_frame(77, 100)], "from the slot that was kept");
                 // More than there are chunks: none was lost.
                 let before = b.device.came_by_socket();
-                for number in 0..1_500 {
+                for number in 0..700 {
                     arrives(&mut a, &mut b, to_b, number);
                 }
                 // Once a second one goes through the socket, to keep the neighbour.

@@ -1,6 +1,7 @@
 //! Two network namespaces of our own, joined by a veth pair, for tests.
 #![allow(dead_code, clippy::print_stdout)]
 
+use std::cell::Cell;
 use std::fs::File;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
@@ -31,6 +32,7 @@ impl Default for Shape {
 /// Two namespaces joined by a veth pair; gone when dropped, also by a panic.
 pub struct Spaces {
     pub names: [String; 2],
+    number: u32,
     files: [File; 2],
     shape: Shape,
 }
@@ -88,7 +90,7 @@ impl Spaces {
         let files = names.clone().map(|name| File::open(format!("/var/run/netns/{name}")));
         let [Ok(first), Ok(second)] = files else { return Err("no /var/run/netns".into()) };
         std::mem::forget(guard);
-        let spaces = Spaces { names, files: [first, second], shape };
+        let spaces = Spaces { names, number, files: [first, second], shape };
         if shape.acquainted {
             spaces.acquaint()?;
         }
@@ -120,7 +122,12 @@ impl Spaces {
         text.parse().unwrap()
     }
 
+    /// Moves this thread to a side; nothing is done if it is there already.
     pub fn enter(&self, side: usize) {
+        thread_local!(static HERE: Cell<Option<(u32, usize)>> = const { Cell::new(None) });
+        if HERE.replace(Some((self.number, side))) == Some((self.number, side)) {
+            return;
+        }
         move_into_link_name_space(self.files[side].as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
     }
 
