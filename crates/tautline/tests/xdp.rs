@@ -60,6 +60,9 @@ fn child() {
             count.set(number + 1);
         });
     let endpoint = builder.join_job(job).unwrap();
+    if role == "shared" {
+        std::fs::write(opened(&PathBuf::from(std::env::var("TAUTLINE_XDP_JOB").unwrap())), "").unwrap();
+    }
     let ways = std::cell::RefCell::new(Vec::new());
     let note = |endpoint: &Endpoint| {
         let mut ways = ways.borrow_mut();
@@ -95,7 +98,7 @@ fn child() {
                         && ways.last().is_some_and(|(device, _)| *device == "xdp")
                 });
             }
-            if role == "hostile" && number == MESSAGES / 2 {
+            if (role == "hostile" || role == "shared") && number == MESSAGES / 2 {
                 wait_for_return(&endpoint, || sign().exists());
             }
             if role == "flaps" && number % 10 == 0 {
@@ -125,6 +128,11 @@ fn child() {
     assert!(role == "hostile" || closed.is_ok(), "{closed:?}");
     println!("CLOSED");
     std::io::stdout().flush().unwrap();
+}
+
+/// A file that is there when the child with that job file has joined.
+fn opened(job: &std::path::Path) -> PathBuf {
+    job.with_extension("open")
 }
 
 /// A file that is there when the test has done its part.
@@ -169,6 +177,7 @@ impl Drop for Running {
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = std::fs::remove_file(&self.job);
+        let _ = std::fs::remove_file(opened(&self.job));
     }
 }
 
@@ -392,7 +401,14 @@ fn ranks_share_an_interface() {
     let shape = Shape { queues: Some(4), ..Shape::default() };
     let Some(spaces) = spaces("ranks_share_an_interface", shape) else { return };
     let ranks: Vec<_> =
-        (0..2 * EACH).rev().map(|rank| (rank, start_of(&spaces, (rank, EACH), "plain", "xdp"))).collect();
+        (0..2 * EACH).rev().map(|rank| (rank, start_of(&spaces, (rank, EACH), "shared", "xdp"))).collect();
+    // Nobody finishes before all are there.
+    let until = Instant::now() + Duration::from_secs(20);
+    while !ranks.iter().all(|(_, running)| opened(&running.job).exists()) {
+        assert!(Instant::now() < until, "they do not all open it");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    std::fs::write(sign_of(&spaces), "").unwrap();
     let mut shared = 0;
     for (rank, running) in ranks {
         let said = finish(running, &format!("rank {rank}"));
@@ -402,6 +418,7 @@ fn ranks_share_an_interface() {
         shared += usize::from(said.contains("the program of another process"));
         println!("{said}");
     }
+    let _ = std::fs::remove_file(sign_of(&spaces));
     assert_eq!(shared, 2, "one at each side came later");
     assert!(spaces.is_left_alone(), "no program is left");
 }
