@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
 
 use super::last_errno;
 use super::umem::{Chunk, Taken, Umem};
@@ -156,17 +157,8 @@ impl Xsk {
 
     /// Wakes the driver's receiving side, or polls the card for us.
     pub(crate) fn knock(&self) {
-        // SAFETY: a receive without a buffer; nothing is written.
-        unsafe {
-            libc::recvfrom(
-                self.fd.as_raw_fd(),
-                ptr::null_mut(),
-                0,
-                libc::MSG_DONTWAIT,
-                ptr::null_mut(),
-                ptr::null_mut(),
-            )
-        };
+        let nothing: &mut [u8] = &mut [];
+        let _ = rustix::net::recv(&self.fd, nothing, RecvFlags::DONTWAIT);
     }
 
     /// The next frame, or part of one, that has arrived. What lies outside of all chunks is passed over: the kernel never says so.
@@ -231,10 +223,8 @@ impl Xsk {
     /// The doorbell: makes the kernel send what was submitted.
     #[inline]
     pub(crate) fn kick(&self) -> Result<(), Errno> {
-        // SAFETY: a send without a buffer or an address; nothing is read.
-        let done =
-            unsafe { libc::sendto(self.fd.as_raw_fd(), ptr::null(), 0, libc::MSG_DONTWAIT, ptr::null(), 0) };
-        if done >= 0 { Ok(()) } else { Err(last_errno()) }
+        // By rustix, which calls the system without a detour through the C library's points of cancellation.
+        rustix::net::send(&self.fd, &[], SendFlags::DONTWAIT).map(drop)
     }
 
     /// The next address whose bytes the kernel is done with.
