@@ -123,6 +123,7 @@ fn child() {
     let refused = all.device.frames_refused
         + [all.strays, all.stale, all.forged_handshakes, all.retries].iter().sum::<u64>()
         + [links.bad_tag, links.replayed, links.malformed].iter().sum::<u64>();
+    println!("OVERFLOWS {}", all.device.receive_overflows);
     println!("REFUSED {refused}\nSENT {}\nACCEPTED {}", links.frames_sent, links.frames_accepted);
     let closed = endpoint.close();
     assert!(role == "hostile" || closed.is_ok(), "{closed:?}");
@@ -345,17 +346,32 @@ fn corpus() -> Vec<Vec<u8>> {
 /// receiver's, with wrong checksums, cut short. All are refused and counted, none is accepted, and no message is harmed.
 #[test]
 fn hostile_frames_are_refused_and_counted() {
-    let mut injected = 0;
+    let (mut injected, mut dropped) = (0, 0);
     let said = run("hostile_frames_are_refused_and_counted", "hostile", ["xdp", "xdp"], |spaces| {
         let count = std::thread::scope(|scope| scope.spawn(|| inject(spaces)).join()).unwrap();
         injected = count;
+        dropped = dropped_before_us(spaces);
         std::fs::write(sign_of(spaces), "").unwrap();
     });
     let Some(said) = said else { return };
     let refused = number(&said[1], "REFUSED ");
-    println!("{injected} injected, {refused} refused\n{}", said[1]);
-    assert!(refused >= injected, "{refused} of {injected}: {}", said[1]);
+    let overflows = number(&said[1], "OVERFLOWS ");
+    println!(
+        "{injected} injected, {refused} refused, {dropped} and {overflows} dropped by the kernel\n{}",
+        said[1]
+    );
+    // On a host that finds no time for it, the kernel drops some before anybody has looked at them; it counts them, too.
+    assert!(refused + dropped + overflows >= injected, "{refused} of {injected}: {}", said[1]);
+    assert!(refused > injected / 10, "{refused} of {injected}: {}", said[1]);
     assert!(number(&said[1], "ACCEPTED ") <= number(&said[0], "SENT "), "{said:?}");
+}
+
+/// Frames that the kernel dropped at side 1 before any program saw them, for want of time.
+fn dropped_before_us(spaces: &Spaces) -> u64 {
+    let shown = ip(&format!("-j -s -n {} link show v0", spaces.names[1])).unwrap();
+    let received = shown.split("\"rx\":{").nth(1).unwrap();
+    let dropped = received.split("\"dropped\":").nth(1).unwrap();
+    dropped.split([',', '}']).next().unwrap().trim().parse().unwrap()
 }
 
 /// Sends all of it to the device at side 1; returns how many frames a device or a node must count.
@@ -369,9 +385,9 @@ fn inject(spaces: &Spaces) -> u64 {
     let mut send = |frame: &[u8]| {
         rustix::net::send(&socket, frame, rustix::net::SendFlags::empty()).unwrap();
         count += 1;
-        if count % 16 == 0 {
-            // What passes to the socket must find room there.
-            std::thread::sleep(Duration::from_micros(200));
+        if count % 8 == 0 {
+            // What passes to the socket must find room there, and the kernel time for it.
+            std::thread::sleep(Duration::from_micros(500));
         }
     };
     for payload in corpus() {
