@@ -117,7 +117,7 @@ pub(super) fn find(netlink: &mut Netlink, ip: IpAddr, vlan: Option<u16>) -> Resu
     };
     let upper = neighbour::link(netlink, index).map_err(failed)?;
     let mut upper = upper;
-    let lower = match (upper.vlan, upper.below) {
+    let mut lower = match (upper.vlan, upper.below) {
         (Some(_), Some(below)) => neighbour::link(netlink, below).map_err(failed)?,
         _ => upper.clone(),
     };
@@ -126,6 +126,8 @@ pub(super) fn find(netlink: &mut Netlink, ip: IpAddr, vlan: Option<u16>) -> Resu
     }
     upper.vlan = vlan.or(upper.vlan);
     let driver = neighbour::driver(&lower);
+    // There may be room for more queues than are in use.
+    lower.queues = lower.queues.min(neighbour::queues(&lower));
     Ok(Place { upper, lower, driver })
 }
 

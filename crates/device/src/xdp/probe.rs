@@ -44,7 +44,7 @@ pub fn probe() -> Probe {
             )),
             (None, false) => Err("it is down".to_owned()),
             (None, true) => {
-                Ok(format!("driver {driver}, {} queue(s), MTU {}: {expected}", link.queues, link.mtu))
+                Ok(format!("driver {driver}, {} queue(s), MTU {}: {expected}", neighbour::queues(&link), link.mtu))
             }
         };
         InterfaceProbe { name: link.name, verdict }
