@@ -82,9 +82,10 @@ impl Features {
         let list = [
             has(self.zero_copy, "zero copy"),
             has(self.pieces, "frames in several pieces"),
-            has(self.checksum, "checksum offload for sending (not used)"),
+            has(self.checksum, "checksum offload for sending"),
         ];
-        format!("{mode}; the driver has {}", list.join(", "))
+        let unused = if self.checksum { " (not used)" } else { "" };
+        format!("{mode}; the driver has {}{unused}", list.join(", "))
     }
 }
 
