@@ -69,6 +69,8 @@ pub enum DeviceEvent {
         /// Why, in words for people.
         why: String,
     },
+    /// What a sleeper must watch has changed: ask again for the descriptors.
+    Descriptors,
     /// A frame could not be sent, with the system's reason; it counts as lost.
     SendFailed {
         /// The route.
@@ -116,6 +118,8 @@ pub struct Counters {
     pub send_failures: u64,
     /// Frames that the receiving host dropped for want of room, where the system tells.
     pub receive_overflows: u64,
+    /// Frames for this device that were misshapen and not taken, where the device looks at headers by itself (D-11, D-14).
+    pub frames_refused: u64,
 }
 
 /// A device that carries frames without promising that they arrive (D-1 … D-6).
@@ -155,10 +159,10 @@ pub trait Datagram: Send {
     fn receive_buffer(&self) -> usize;
     /// The descriptor that becomes readable when a frame has arrived, if there is one.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
-    /// Up to two more descriptors that a sleeper must watch, for a device that has several sources. They are not gathered in one of the
+    /// More descriptors that a sleeper must watch, for a device that has several sources. They are not gathered in one of the
     /// kernel's sets: every frame would pay for its membership, whether anybody sleeps or not.
-    fn more_fds(&self) -> [Option<BorrowedFd<'_>>; 2] {
-        [None, None]
+    fn more_fds(&self) -> Vec<BorrowedFd<'_>> {
+        Vec::new()
     }
     /// What the device noticed since the last call.
     fn poll_event(&mut self) -> Option<DeviceEvent>;

@@ -31,7 +31,7 @@ macro_rules! pass_on {
         fn fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
             self.inner.fd()
         }
-        fn more_fds(&self) -> [Option<std::os::fd::BorrowedFd<'_>>; 2] {
+        fn more_fds(&self) -> Vec<std::os::fd::BorrowedFd<'_>> {
             self.inner.more_fds()
         }
         fn counters(&self) -> crate::Counters {
@@ -111,7 +111,7 @@ impl<T: Datagram + ?Sized> Datagram for Box<T> {
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         (**self).fd()
     }
-    fn more_fds(&self) -> [Option<BorrowedFd<'_>>; 2] {
+    fn more_fds(&self) -> Vec<BorrowedFd<'_>> {
         (**self).more_fds()
     }
     fn poll_event(&mut self) -> Option<DeviceEvent> {

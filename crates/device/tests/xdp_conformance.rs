@@ -96,9 +96,9 @@ fn straight(spaces: &Arc<Spaces>, v6: bool, config: fn() -> XdpConfig) {
     assert!(b.device.strange() == tautline_device::xdp::Strange::default());
 }
 
-const JUMBO: Shape = Shape { mtu: 9_000, vlan: None, acquainted: true };
-const TAGGED: Shape = Shape { mtu: 1_500, vlan: Some(7), acquainted: true };
-const PLAIN: Shape = Shape { mtu: 1_500, vlan: None, acquainted: true };
+const JUMBO: Shape = Shape { mtu: 9_000, vlan: None, acquainted: true, queues: None };
+const TAGGED: Shape = Shape { mtu: 1_500, vlan: Some(7), acquainted: true, queues: None };
+const PLAIN: Shape = Shape { mtu: 1_500, vlan: None, acquainted: true, queues: None };
 
 fn mode(mode: Mode) -> XdpConfig {
     XdpConfig { mode, ..XdpConfig::default() }

@@ -1,6 +1,7 @@
 //! The AF_XDP device among other people: their traffic, their frames, their programs; deaths, and privileges.
 #![allow(clippy::print_stdout)]
 
+mod forge;
 mod resident;
 mod spaces;
 
@@ -11,6 +12,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use forge::{frame_by_hand, raw_socket};
 use resident::{apart, data_frame, open, receive, receive_some, send, udp_config};
 use spaces::{Shape, Spaces};
 use tautline_device::udp::{Udp, UdpConfig};
@@ -86,22 +88,6 @@ fn foreign_traffic_is_undisturbed() {
     }
 }
 
-/// A raw socket on an interface of the current namespace.
-fn raw_socket(interface: &str) -> std::os::fd::OwnedFd {
-    use rustix::net::{AddressFamily, SocketType, netdevice, socket};
-    let fd = socket(AddressFamily::PACKET, SocketType::RAW, None).unwrap();
-    let index = netdevice::name_to_index(&fd, interface).unwrap();
-    let mut address = [0u8; 20];
-    address[..2].copy_from_slice(&17u16.to_ne_bytes());
-    address[2..4].copy_from_slice(&3u16.to_be_bytes());
-    address[4..8].copy_from_slice(&index.to_ne_bytes());
-    let raw = std::os::fd::AsRawFd::as_raw_fd(&fd);
-    // SAFETY: the pointer is to a live sockaddr_ll of its own length, which the kernel only reads.
-    let bound = unsafe { libc::bind(raw, address.as_ptr().cast(), 20) };
-    assert_eq!(bound, 0);
-    fd
-}
-
 /// Hostile frames from the peer's namespace: dropped and counted, or passed to the socket as the strays they are; never taken as frames.
 #[test]
 fn hostile_frames_are_never_taken() {
@@ -114,7 +100,8 @@ fn hostile_frames_are_never_taken() {
             let inject = |frame: &[u8]| {
                 rustix::net::send(&socket, frame, rustix::net::SendFlags::empty()).unwrap();
             };
-            let good = frame_by_hand(local, &data_frame(1, 100));
+            let good =
+                frame_by_hand(SocketAddr::new(spaces.addr(0, false), 9_999), local, &data_frame(1, 100));
             inject(&good);
             assert_eq!(receive(&mut b, 1).len(), 1, "the hand-made frame is right");
             let mut injected = 0u64;
@@ -139,50 +126,13 @@ fn hostile_frames_are_never_taken() {
             let got = receive(&mut b, 1);
             assert!(got.is_empty(), "{} of {injected} hostile frames were taken", got.len());
             let counted = b.device.strange();
-            let all = counted.length + counted.checksum + counted.source + counted.short + counted.shape;
-            assert_eq!(all, injected, "all are counted: {counted:?}");
+            assert_eq!(b.counters().frames_refused, counted.all());
+            assert_eq!(counted.all(), injected, "all are counted: {counted:?}");
             // And then all goes on.
             inject(&good);
             assert_eq!(receive(&mut b, 1).len(), 1);
         });
     }
-}
-
-/// An IPv4 frame as another program would build it.
-fn frame_by_hand(to: SocketAddr, payload: &[u8]) -> Vec<u8> {
-    let SocketAddr::V4(to) = to else { panic!("IPv4 only") };
-    let sum = |bytes: &[u8]| {
-        let mut total: u32 = bytes
-            .chunks(2)
-            .map(|pair| u32::from(pair[0]) << 8 | u32::from(pair.get(1).copied().unwrap_or(0)))
-            .sum();
-        while total > 0xffff {
-            total = (total & 0xffff) + (total >> 16);
-        }
-        !(total as u16)
-    };
-    let mut ip = vec![0x45, 0];
-    ip.extend(((28 + payload.len()) as u16).to_be_bytes());
-    ip.extend([0, 0, 0x40, 0, 64, 17, 0, 0, 10, 211, 9, 1]);
-    ip.extend(to.ip().octets());
-    let check = sum(&ip).to_be_bytes();
-    ip[10..12].copy_from_slice(&check);
-    let mut udp = Vec::new();
-    udp.extend(9_999u16.to_be_bytes());
-    udp.extend(to.port().to_be_bytes());
-    udp.extend(((8 + payload.len()) as u16).to_be_bytes());
-    udp.extend([0, 0]);
-    udp.extend(payload);
-    let mut pseudo = ip[12..20].to_vec();
-    pseudo.extend([0, 17]);
-    pseudo.extend((udp.len() as u16).to_be_bytes());
-    pseudo.extend(&udp);
-    let check = sum(&pseudo).to_be_bytes();
-    udp[6..8].copy_from_slice(&check);
-    let mut frame = vec![2, 0, 0, 0x54, 0x4c, 2, 2, 0, 0, 0x54, 0x4c, 1, 8, 0];
-    frame.extend(ip);
-    frame.extend(udp);
-    frame
 }
 
 /// A second program on the interface is refused, by name and number, and the refused gets back what UDP needs.

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use resident::{Resident, apart, data_frame, open, open_udp, receive, receive_some, send};
 use spaces::{Shape, ip};
-use tautline_device::xdp::{Done, Mode, Xdp, XdpConfig};
+use tautline_device::xdp::{Done, Mode, Receive, Xdp, XdpConfig};
 use tautline_device::{Datagram, DeviceEvent, HEADROOM, RouteId, Way};
 
-const STRANGERS: Shape = Shape { mtu: 1_500, vlan: None, acquainted: false };
+const STRANGERS: Shape = Shape { mtu: 1_500, vlan: None, acquainted: false, queues: None };
 
 /// Sends numbered frames until one arrives, and more until the route goes the way that is wanted; returns what was told.
 fn until_way(from: &mut Resident<Xdp>, to: &mut impl Datagram, route: RouteId, way: Way) -> Vec<DeviceEvent> {
@@ -189,6 +189,7 @@ fn slots_are_held_until_told() {
     apart("slots_are_held_until_told", Shape::default(), |spaces| {
         let mut a = open(spaces, 0, XdpConfig { done: Done::Told, ..XdpConfig::default() });
         let mut b = open(spaces, 1, XdpConfig::default());
+        let (start, mut by_socket) = (Instant::now(), 0);
         let route = a.route(b.local_addr()).unwrap();
         let all = a.arena_ref().capacity();
         for number in 0..2_000 {
@@ -197,8 +198,13 @@ fn slots_are_held_until_told() {
             assert!(!a.arena_ref().is_held(slot), "a slot that is free is not held");
             a.arena().payload_mut(slot)[..200].copy_from_slice(&frame);
             a.send(route, slot, HEADROOM..HEADROOM + 200);
-            assert!(a.arena_ref().is_held(slot), "held from the moment it is queued");
+            // Once a second one goes through the socket, to keep the neighbour.
+            by_socket += u64::from(!a.arena_ref().is_held(slot));
+            // (The device's clock moves in steps of some milliseconds.)
+            let seconds = (start.elapsed() + Duration::from_millis(20)).as_secs();
+            assert!(by_socket <= seconds, "held from the moment it is queued");
             a.send(route, slot, HEADROOM..HEADROOM + 200);
+            assert!(a.arena_ref().is_held(slot), "held from the moment it is queued");
             a.flush();
             a.arena().give(slot);
             assert!(receive(&mut b, 2) == [frame.clone(), frame], "frame {number}, twice");
@@ -207,4 +213,186 @@ fn slots_are_held_until_told() {
         send(&mut a, route, &data_frame(1, 100));
         assert!(a.arena_ref().available() + 4 >= all, "{} of {all}", a.arena_ref().available());
     });
+}
+
+/// D-13: an interface that was removed and made anew is opened again, whatever its queues; slots, routes and memory stay, and frames go directly again, which is
+/// told with the reason.
+#[test]
+fn the_interface_comes_back() {
+    for (mode, done) in
+        [(Mode::Generic, Done::Known), (Mode::Native, Done::Known), (Mode::Generic, Done::Told)]
+    {
+        apart("the_interface_comes_back", Shape::default(), |spaces| {
+            let config = || XdpConfig { mode, done, ..XdpConfig::default() };
+            let mut a = open(spaces, 0, config());
+            let mut b = open(spaces, 1, config());
+            let (to_b, to_a) = (a.route(b.local_addr()).unwrap(), b.route(a.local_addr()).unwrap());
+            for round in 0..2 {
+                arrives(&mut a, &mut b, to_b, round);
+                // A slot that is in use all the while.
+                let kept = a.arena().take().unwrap();
+                a.arena().payload_mut(kept)[..100].copy_from_slice(&data_frame(77, 100));
+                // What is on its way then may be lost, as anything may.
+                send(&mut b, to_a, &data_frame(1, 100));
+                spaces.rejoin().unwrap();
+                let told = until_back(&mut a, &mut b, to_b);
+                until_back(&mut b, &mut a, to_a);
+                let back = |e: &DeviceEvent| matches!(e, DeviceEvent::Way { way: Way::Xdp, why, .. } if why.contains("known"));
+                assert!(told.iter().any(back), "{told:?}");
+                assert!(told.contains(&DeviceEvent::Descriptors), "{told:?}");
+                while !receive(&mut b, 1).is_empty() {}
+                while !receive(&mut a, 1).is_empty() {}
+                a.send(to_b, kept, HEADROOM..HEADROOM + 100);
+                a.flush();
+                a.arena().give(kept);
+                assert!(receive(&mut b, 1) == [data_frame(77, 100)], "from the slot that was kept");
+                // More than there are chunks: none was lost.
+                let before = b.device.came_by_socket();
+                for number in 0..700 {
+                    arrives(&mut a, &mut b, to_b, number);
+                }
+                // Once a second one goes through the socket, to keep the neighbour.
+                assert!(b.device.came_by_socket() - before < 100, "by the ring again");
+                send(&mut a, to_b, &data_frame(1, 100));
+                assert_eq!(receive(&mut b, 1).len(), 1);
+            }
+            a.flush();
+            assert!(a.arena_ref().available() + 4 >= a.arena_ref().capacity(), "no slot is lost");
+            drop((a, b));
+            assert!(spaces.is_left_alone());
+        });
+    }
+}
+
+/// Polls until the device has told that it has other descriptors, and goes directly.
+fn until_back(from: &mut Resident<Xdp>, to: &mut Resident<Xdp>, route: RouteId) -> Vec<DeviceEvent> {
+    let until = Instant::now() + Duration::from_secs(10);
+    let mut told = Vec::new();
+    while from.way(route) != Some(Way::Xdp) || !told.contains(&DeviceEvent::Descriptors) {
+        assert!(Instant::now() < until, "not back, because {}; {told:?}", from.why(route));
+        receive_some(from);
+        receive_some(to);
+        send(from, route, &data_frame(0, 64));
+        told.extend(std::iter::from_fn(|| from.poll_event()));
+    }
+    told
+}
+
+/// Queues frames, one slot each, without a flush.
+fn queue(device: &mut Resident<Xdp>, route: RouteId, frames: &[Vec<u8>]) -> Vec<tautline_device::SlotId> {
+    let slots = frames.iter().map(|frame| {
+        let slot = device.arena().take().unwrap();
+        device.arena().payload_mut(slot)[..frame.len()].copy_from_slice(frame);
+        device.send(route, slot, HEADROOM..HEADROOM + frame.len());
+        slot
+    });
+    slots.collect()
+}
+
+/// A doorbell that the system misses is rung again: by the next flush at the latest everything is on its way, once.
+#[test]
+fn a_doorbell_is_missed() {
+    for (mode, receive_mode) in
+        [(Mode::Generic, Receive::Kernel), (Mode::Native, Receive::Kernel), (Mode::Native, Receive::BusyPoll)]
+    {
+        apart("a_doorbell_is_missed", Shape::default(), |spaces| {
+            let config = || XdpConfig { mode, receive: receive_mode, ..XdpConfig::default() };
+            let mut a = open(spaces, 0, config());
+            let mut b = open(spaces, 1, config());
+            let route = a.route(b.local_addr()).unwrap();
+            for lost in [1, 10, 100, 1_000] {
+                let frames: Vec<_> = (0..10).map(|i| data_frame(lost + i, 100 + i)).collect();
+                let slots = queue(&mut a, route, &frames);
+                a.device.lose_doorbells(lost as u32);
+                a.flush();
+                let mut got = Vec::new();
+                if lost > 100 {
+                    got.extend(receive(&mut b, 1));
+                    assert!(got.is_empty(), "nobody has rung");
+                }
+                // As a node does with every poll.
+                for _ in 0..=lost / 64 {
+                    a.flush();
+                }
+                b.device.lose_doorbells(lost as u32);
+                got.extend(receive(&mut b, frames.len()));
+                assert!(got == frames, "{lost} doorbells missed: {} frames", got.len());
+                assert!(receive(&mut b, 1).is_empty(), "each of them once");
+                slots.into_iter().for_each(|slot| a.arena().give(slot));
+            }
+            assert_eq!(a.way(route), Some(Way::Xdp));
+            assert_eq!(a.arena_ref().available(), a.arena_ref().capacity(), "no slot is lost");
+        });
+    }
+}
+
+/// D-13: a ring that does not move for long is given up, frames go through the socket, and it is used again once it moves; all of it is told.
+#[test]
+fn the_ring_is_stuck_for_a_while() {
+    apart("the_ring_is_stuck_for_a_while", Shape::default(), |spaces| {
+        let mut a = open(spaces, 0, XdpConfig::default());
+        let mut b = open(spaces, 1, XdpConfig::default());
+        let route = a.route(b.local_addr()).unwrap();
+        let stuck = [data_frame(1, 100)];
+        let slots = queue(&mut a, route, &stuck);
+        a.device.lose_doorbells(u32::MAX);
+        for _ in 0..300 {
+            a.flush();
+        }
+        assert_eq!((a.way(route), a.why(route)), (Some(Way::Udp), "the ring is stuck"));
+        arrives(&mut a, &mut b, route, 2);
+        a.device.lose_doorbells(0);
+        a.flush();
+        assert_eq!(a.way(route), Some(Way::Xdp), "{}", a.why(route));
+        assert!(receive(&mut b, 1) == stuck, "late, but there");
+        let told: Vec<_> = std::iter::from_fn(|| a.poll_event()).collect();
+        let ways: Vec<_> = told
+            .iter()
+            .filter_map(|e| if let DeviceEvent::Way { way, .. } = e { Some(*way) } else { None })
+            .collect();
+        assert_eq!(ways, [Way::Udp, Way::Xdp]);
+        slots.into_iter().for_each(|slot| a.arena().give(slot));
+        assert_eq!(a.arena_ref().available(), a.arena_ref().capacity());
+    });
+}
+
+/// D-3: what finds the ring to send by full counts as lost, and is counted; what was in it goes, and so does what comes later.
+#[test]
+fn the_ring_is_full() {
+    apart("the_ring_is_full", Shape::default(), |spaces| {
+        let mut a = open(spaces, 0, XdpConfig { tx_ring: 8, ..XdpConfig::default() });
+        let mut b = open(spaces, 1, XdpConfig::default());
+        let route = a.route(b.local_addr()).unwrap();
+        let frames: Vec<_> = (0..20).map(|i| data_frame(i, 100 + i)).collect();
+        a.device.lose_doorbells(u32::MAX);
+        let slots = queue(&mut a, route, &frames);
+        assert_eq!(a.counters().send_failures, 12, "eight fit");
+        a.device.lose_doorbells(0);
+        a.flush();
+        assert!(receive(&mut b, 8) == frames[..8], "those that fitted arrive, in order");
+        slots.into_iter().for_each(|slot| a.arena().give(slot));
+        arrives(&mut a, &mut b, route, 99);
+        assert_eq!(a.arena_ref().available(), a.arena_ref().capacity(), "no slot is lost");
+    });
+}
+
+/// Frames that find no chunk to receive into are lost, and counted; when there is room again, frames come again.
+#[test]
+fn nobody_receives_for_a_while() {
+    for mode in [Mode::Generic, Mode::Native] {
+        apart("nobody_receives_for_a_while", Shape { queues: Some(1), ..Shape::default() }, |spaces| {
+            let mut a = open(spaces, 0, XdpConfig { mode, ..XdpConfig::default() });
+            let mut b = open(spaces, 1, XdpConfig { mode, ..XdpConfig::default() });
+            let route = a.route(b.local_addr()).unwrap();
+            const SENT: usize = 2_000;
+            (0..SENT).for_each(|number| send(&mut a, route, &data_frame(number, 100)));
+            let got = receive(&mut b, SENT);
+            assert!(got.len() >= 256 && got.len() < SENT, "{} of {SENT}", got.len());
+            // In the end the loss shows, wherever the kernel noticed it; what it drops before our program sees it only the interface knows.
+            assert!(b.counters().receive_overflows > 0, "{:?}", b.counters());
+            for number in 0..1_000 {
+                arrives(&mut a, &mut b, route, number);
+            }
+        });
+    }
 }

@@ -8,6 +8,7 @@ use tautline_device::pcap::Pcap;
 use tautline_device::trace::{Trace, lines};
 use tautline_device::udp::{Udp, UdpConfig};
 use tautline_device::xdp::{Refused, Xdp, XdpConfig};
+use tautline_wire::handshake::Security;
 
 use crate::{Config, DeviceName, Job, JoinError};
 
@@ -39,7 +40,7 @@ pub fn open_device(job: &mut Job, config: &Config) -> Result<(Box<dyn Datagram>,
     let mut told = udp_config(job, config, bind);
     let mut passed_over = Vec::new();
     if config.device == Some(DeviceName::Xdp) {
-        match open_xdp(told, config) {
+        match open_xdp(told, config, sharers(job)) {
             Ok((device, choice)) => return Ok((wrap(device, config)?, choice)),
             Err(refused) => {
                 let reason = refused.why.to_string();
@@ -64,13 +65,20 @@ pub fn open_device(job: &mut Job, config: &Config) -> Result<(Box<dyn Datagram>,
 }
 
 /// Opens AF_XDP, which is asked for (N-14); refused, it says why and gives back what UDP needs.
-fn open_xdp(udp: UdpConfig, config: &Config) -> Result<(Box<dyn Datagram>, Choice), Box<Refused>> {
+fn open_xdp(
+    udp: UdpConfig,
+    config: &Config,
+    sharers: u32,
+) -> Result<(Box<dyn Datagram>, Choice), Box<Refused>> {
     let told = XdpConfig {
         udp,
         mode: config.xdp_mode,
         receive: config.xdp_receive,
         framing: config.xdp_framing,
         drop_privileges: config.xdp_drop_privileges,
+        sharers,
+        // L-22, L-23: with a key every frame has a tag over all of it.
+        checksums: config.link.security == Security::Open,
         ..XdpConfig::default()
     };
     let device = Xdp::open(told)?;
@@ -79,6 +87,12 @@ fn open_xdp(udp: UdpConfig, config: &Config) -> Result<(Box<dyn Datagram>, Choic
     let choice = Choice { device: "xdp", reason, details, passed_over: Vec::new() };
     tracing::info!(device = choice.device, reason = %choice.reason, details = %choice.details, "device chosen");
     Ok((Box::new(device), choice))
+}
+
+/// Ranks that have this rank's address: they share its interface.
+fn sharers(job: &Job) -> u32 {
+    let mine = job.members[job.rank as usize].addr.ip();
+    job.members.iter().filter(|member| member.addr.ip() == mine).count() as u32
 }
 
 fn udp_config(job: &mut Job, config: &Config, bind: SocketAddr) -> UdpConfig {

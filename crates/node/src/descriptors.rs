@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
 use rustix::time::{
@@ -13,35 +14,30 @@ use tautline_link::Nanos;
 
 #[derive(Debug)]
 pub(crate) struct Descriptors {
-    device: OwnedFd,
-    /// What else the device wakes by: at most two.
-    more: Vec<OwnedFd>,
+    /// What the device wakes by.
+    device: Mutex<Arc<[OwnedFd]>>,
     bell: OwnedFd,
     timer: OwnedFd,
     /// Somebody on this host knocks, answers or dies.
     door: Option<OwnedFd>,
     all: OwnedFd,
-    /// The device is in `all`. Not from the start: a socket that is in an epoll set costs every sender a call into it.
+    /// The device's are in `all`. Not from the start: a socket that is in an epoll set costs every sender a call into it.
     watched: AtomicBool,
 }
 
 impl Descriptors {
     /// `None` for a device that has no descriptor.
     pub(crate) fn new(device: &dyn Datagram) -> io::Result<Option<Descriptors>> {
-        let Some(fd) = device.fd() else { return Ok(None) };
-        let more = device
-            .more_fds()
-            .into_iter()
-            .flatten()
-            .map(|fd| fd.try_clone_to_owned())
-            .collect::<Result<_, _>>()?;
-        let device = fd.try_clone_to_owned()?;
+        if device.fd().is_none() {
+            return Ok(None);
+        }
+        let device = Mutex::new(of_device(device)?);
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let timer =
             timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
         let all = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let descriptors =
-            Descriptors { device, more, bell, timer, door: None, all, watched: AtomicBool::new(false) };
+            Descriptors { device, bell, timer, door: None, all, watched: AtomicBool::new(false) };
         descriptors.watch(descriptors.bell.as_fd())?;
         descriptors.watch(descriptors.timer.as_fd())?;
         Ok(Some(descriptors))
@@ -49,6 +45,24 @@ impl Descriptors {
 
     fn watch(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         Ok(epoll::add(&self.all, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?)
+    }
+
+    /// The device has others now. Whoever sleeps on the old ones is woken, and sleeps on the new ones next time.
+    pub(crate) fn renew(&self, device: &dyn Datagram) -> io::Result<()> {
+        let fresh = of_device(device)?;
+        let old = std::mem::replace(&mut *self.lock(), fresh);
+        if self.watched.swap(false, Ordering::Relaxed) {
+            for fd in &*old {
+                // One that both have is put back by the next `arm`.
+                let _ = epoll::delete(&self.all, fd);
+            }
+        }
+        self.ring();
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Arc<[OwnedFd]>> {
+        self.device.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What others ring.
@@ -71,10 +85,8 @@ impl Descriptors {
     /// Prepares [`Descriptors::all`] for a sleep that shall end in `left` at the latest.
     pub(crate) fn arm(&self, left: Option<Nanos>) -> io::Result<()> {
         if !self.watched.swap(true, Ordering::Relaxed) {
-            self.watch(self.device.as_fd())?;
-            for more in &self.more {
-                self.watch(more.as_fd())?;
-            }
+            let device = self.lock().clone();
+            device.iter().try_for_each(|fd| self.watch(fd.as_fd()))?;
         }
         // Zero would disarm: at least a nanosecond.
         let value = left.map_or(timespec(0), |left| timespec(left.max(1)));
@@ -93,34 +105,38 @@ impl Descriptors {
         let _ = rustix::io::read(&self.bell, &mut [0; 8]);
     }
 
-    /// What else the device wakes by, to poll; the device itself where there is nothing.
-    fn more(&self) -> [PollFd<'_>; 2] {
-        [0, 1].map(|i| PollFd::new(self.more.get(i).unwrap_or(&self.device), PollFlags::IN))
-    }
-
     /// Sleeps until a frame comes or `left` is over.
     pub(crate) fn sleep_on_device(&self, left: Option<Nanos>) {
-        let door = self.door.as_ref().unwrap_or(&self.device);
-        let [first, second] = self.more();
-        let mut fds =
-            [PollFd::new(&self.device, PollFlags::IN), PollFd::new(door, PollFlags::IN), first, second];
-        let _ = poll(&mut fds[..2 + self.more.len()], left.map(timespec).as_ref());
+        let device = self.lock().clone();
+        poll_all(device.iter().chain(&self.door), left);
     }
 
     /// Sleeps until a frame comes, somebody rings, or `left` is over. True if somebody rang.
     pub(crate) fn sleep(&self, left: Option<Nanos>) -> bool {
-        let door = self.door.as_ref().unwrap_or(&self.device);
-        let [first, second] = self.more();
-        let mut fds = [
-            PollFd::new(&self.device, PollFlags::IN),
-            PollFd::new(&self.bell, PollFlags::IN),
-            PollFd::new(door, PollFlags::IN),
-            first,
-            second,
-        ];
-        let _ = poll(&mut fds[..3 + self.more.len()], left.map(timespec).as_ref());
-        fds[1].revents().contains(PollFlags::IN)
+        let device = self.lock().clone();
+        poll_all(std::iter::once(&self.bell).chain(&*device).chain(&self.door), left)
     }
+}
+
+/// More descriptors than a device has, with bell and door.
+const SOURCES_MAX: usize = 64;
+
+/// Sleeps on all of them; true if the first one has something. Allocates nothing.
+fn poll_all<'a>(mut fds: impl Iterator<Item = &'a OwnedFd>, left: Option<Nanos>) -> bool {
+    let Some(first) = fds.next() else { return false };
+    let mut count = 1;
+    let mut fds: [PollFd<'a>; SOURCES_MAX] = std::array::from_fn(|i| {
+        let fd = if i == 0 { None } else { fds.next() };
+        count += usize::from(fd.is_some());
+        PollFd::new(fd.unwrap_or(first), PollFlags::IN)
+    });
+    let _ = poll(&mut fds[..count], left.map(timespec).as_ref());
+    fds[0].revents().contains(PollFlags::IN)
+}
+
+/// What a device wakes by.
+fn of_device(device: &dyn Datagram) -> io::Result<Arc<[OwnedFd]>> {
+    device.fd().into_iter().chain(device.more_fds()).map(|fd| fd.try_clone_to_owned()).collect()
 }
 
 pub(crate) fn timespec(nanos: Nanos) -> Timespec {

@@ -489,6 +489,7 @@ impl Endpoint {
             return Ok(false);
         }
         interface.look_soon();
+        self.shared.renew(&mut interface);
         let deadline = interface.next_deadline();
         drop(interface);
         if let Some(descriptors) = &self.shared.descriptors

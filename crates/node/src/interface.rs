@@ -77,6 +77,8 @@ pub struct Interface {
     pub(crate) near_asleep: bool,
     /// The watchdog polls in the program's place.
     pub(crate) absent: bool,
+    /// The device wakes by other descriptors than before.
+    pub(crate) other_fds: bool,
     /// There are, or may soon be, channels by datagram.
     pub(crate) has_links: bool,
     /// What peers that are gone had lent, until the program has looked at all that they sent.
@@ -165,6 +167,7 @@ impl Interface {
             near_vain: 0,
             near_asleep: false,
             absent: false,
+            other_fds: false,
             has_links: true,
             formers: Vec::new(),
             read_before: Vec::new(),
@@ -296,6 +299,9 @@ impl Interface {
             peer.peering.set_path_limit(now, max_frame);
             let rank = peer.rank;
             self.serve(now, rank);
+        }
+        if *event == DeviceEvent::Descriptors {
+            self.other_fds = true;
         }
         if let DeviceEvent::Way { route, way, why } = event
             && let Some(peer) = self.peers.iter().find(|p| p.route == *route && p.peering.link().is_some())

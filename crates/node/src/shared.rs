@@ -89,9 +89,24 @@ impl Shared {
         }
     }
 
+    /// Before a sleep: what wakes may have changed.
+    pub(crate) fn renew(&self, interface: &mut Interface) {
+        if let Some(descriptors) = self.descriptors.as_ref().filter(|_| interface.other_fds)
+            && let Err(error) = descriptors.renew(&*interface.device)
+        {
+            tracing::warn!(%error, "cannot watch the device");
+        } else {
+            interface.other_fds = false;
+        }
+    }
+
     /// Time until the next deadline of the interface, or `until`.
     pub(crate) fn time_left(&self, until: Option<Nanos>) -> Option<Nanos> {
-        let deadline = self.lock().next_deadline();
+        let deadline = {
+            let mut interface = self.lock();
+            self.renew(&mut interface);
+            interface.next_deadline()
+        };
         let at = deadline.into_iter().chain(until).min()?;
         Some(at.saturating_sub(self.clock.now()))
     }

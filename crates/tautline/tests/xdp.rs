@@ -1,6 +1,8 @@
 //! Channels over AF_XDP: two processes in two network namespaces, while ways change and links flap.
 #![allow(clippy::print_stdout)]
 
+#[path = "../../device/tests/forge/mod.rs"]
+mod forge;
 #[path = "../../device/tests/spaces/mod.rs"]
 mod spaces;
 
@@ -35,7 +37,7 @@ fn message(number: u64) -> Vec<u8> {
 
 fn config(role: &str, device: DeviceName) -> Config {
     let mut config = Config { device: Some(device), ..Config::default() };
-    if role == "parked" {
+    if role == "parked" || role == "removed" {
         config.waiting = Waiting::Park;
     }
     // A link that flaps is no death.
@@ -43,7 +45,7 @@ fn config(role: &str, device: DeviceName) -> Config {
     config
 }
 
-/// What a child of these tests does: rank 0 sends, rank 1 looks at everything.
+/// What a child of these tests does: the first half of the ranks sends, each to one of the other half, who look at everything.
 #[test]
 fn child() {
     let Ok(role) = std::env::var("TAUTLINE_XDP_ROLE") else { return };
@@ -58,11 +60,17 @@ fn child() {
             count.set(number + 1);
         });
     let endpoint = builder.join_job(job).unwrap();
-    let mut ways = Vec::new();
-    let mut note = |endpoint: &Endpoint| {
+    if role == "shared" {
+        std::fs::write(opened(&PathBuf::from(std::env::var("TAUTLINE_XDP_JOB").unwrap())), "").unwrap();
+    }
+    let ways = std::cell::RefCell::new(Vec::new());
+    let note = |endpoint: &Endpoint| {
+        let mut ways = ways.borrow_mut();
         while let Some(event) = endpoint.poll_event() {
             match event {
-                Event::Device(choice) => println!("DEVICE {} {:?}", choice.device, choice.passed_over),
+                Event::Device(choice) => {
+                    println!("DEVICE {} {:?}\n{}", choice.device, choice.passed_over, choice.details);
+                }
                 Event::Way { device, reason, .. } => ways.push((device, reason)),
                 Event::PeerDown { why, .. } => println!("DOWN {why}"),
                 _ => {}
@@ -73,14 +81,26 @@ fn child() {
     if role == "parked" {
         ping_pong(&endpoint, &seen);
         println!("ALL {MESSAGES}");
-    } else if endpoint.rank() == 0 {
+    } else if endpoint.rank() < endpoint.size() / 2 {
+        let to = endpoint.rank() + endpoint.size() / 2;
         for number in 0..MESSAGES {
             if role == "changes" && number % (MESSAGES / CHANGES) == 0 {
                 let way = if (number / (MESSAGES / CHANGES)).is_multiple_of(2) { Way::Udp } else { Way::Xdp };
-                endpoint.node().with(|interface| interface.ask_way(1, Some(way))).unwrap();
+                endpoint.node().with(|interface| interface.ask_way(to, Some(way))).unwrap();
             }
-            endpoint.send(1, "number", &message(number)).unwrap();
+            endpoint.send(to, "number", &message(number)).unwrap();
             note(&endpoint);
+            if role == "removed" && number == MESSAGES / 2 {
+                wait_for_return(&endpoint, || {
+                    note(&endpoint);
+                    let ways = ways.borrow();
+                    ways.iter().any(|(device, _)| *device == "udp")
+                        && ways.last().is_some_and(|(device, _)| *device == "xdp")
+                });
+            }
+            if (role == "hostile" || role == "shared") && number == MESSAGES / 2 {
+                wait_for_return(&endpoint, || sign().exists());
+            }
             if role == "flaps" && number % 10 == 0 {
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -91,12 +111,44 @@ fn child() {
         note(&endpoint);
         println!("ALL {}", seen.get());
     }
-    let last = ways.last().cloned();
+    let last = ways.borrow().last().cloned();
     println!("LAST {last:?}");
     println!("COUNTERS {:?}", endpoint.counters().device);
-    endpoint.close().unwrap();
+    if role == "hostile" {
+        // So that nothing is sent any more when it is counted.
+        endpoint.node().close().unwrap();
+    }
+    let all = endpoint.counters();
+    let links = all.links;
+    let refused = all.device.frames_refused
+        + [all.strays, all.stale, all.forged_handshakes, all.retries].iter().sum::<u64>()
+        + [links.bad_tag, links.replayed, links.malformed].iter().sum::<u64>();
+    println!("OVERFLOWS {}", all.device.receive_overflows);
+    println!("REFUSED {refused}\nSENT {}\nACCEPTED {}", links.frames_sent, links.frames_accepted);
+    let closed = endpoint.close();
+    assert!(role == "hostile" || closed.is_ok(), "{closed:?}");
     println!("CLOSED");
     std::io::stdout().flush().unwrap();
+}
+
+/// A file that is there when the child with that job file has joined.
+fn opened(job: &std::path::Path) -> PathBuf {
+    job.with_extension("open")
+}
+
+/// A file that is there when the test has done its part.
+fn sign() -> PathBuf {
+    PathBuf::from(std::env::var("TAUTLINE_XDP_SIGN").unwrap())
+}
+
+/// Waits for that, for at most half a minute.
+fn wait_for_return(endpoint: &Endpoint, is_back: impl Fn() -> bool) {
+    println!("HALF");
+    let until = Instant::now() + Duration::from_secs(30);
+    while !is_back() {
+        assert!(Instant::now() < until, "it takes for ever");
+        endpoint.node().wait_until(Some(Duration::from_millis(20)), |_| false).unwrap();
+    }
 }
 
 /// Ping-pongs of parked processes: every wake-up counts. Half of them by each way.
@@ -126,29 +178,41 @@ impl Drop for Running {
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = std::fs::remove_file(&self.job);
+        let _ = std::fs::remove_file(opened(&self.job));
     }
 }
 
 fn start(spaces: &Spaces, rank: usize, role: &str, device: &str) -> Running {
-    let members: Vec<_> =
-        (0..2).map(|side| Member { addr: SocketAddr::new(spaces.addr(side, false), 7_300) }).collect();
+    start_of(spaces, (rank, 1), role, device)
+}
+
+/// Starts a rank of a job with so many ranks at each side.
+fn start_of(spaces: &Spaces, (rank, each): (usize, usize), role: &str, device: &str) -> Running {
+    let side = rank / each;
+    let addr = |rank: usize| SocketAddr::new(spaces.addr(rank / each, false), 7_300 + (rank % each) as u16);
+    let members: Vec<_> = (0..2 * each).map(|rank| Member { addr: addr(rank) }).collect();
     let text = Job::describe(rank as u32, &JobKey::new([9; 32]), &members, None, None, None);
-    let job = std::env::temp_dir().join(format!("{}.job", spaces.names[rank]));
+    let job = std::env::temp_dir().join(format!("{}-{rank}.job", spaces.names[side]));
     let mut file =
         std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&job).unwrap();
     file.write_all(text.as_bytes()).unwrap();
     let child = Command::new("ip")
-        .args(["netns", "exec", &spaces.names[rank]])
+        .args(["netns", "exec", &spaces.names[side]])
         .arg(std::env::current_exe().unwrap())
         .args(["--exact", "child", "--nocapture"])
         .env("TAUTLINE_XDP_ROLE", role)
         .env("TAUTLINE_XDP_DEVICE", device)
         .env("TAUTLINE_XDP_JOB", &job)
+        .env("TAUTLINE_XDP_SIGN", sign_of(spaces))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
     Running { child, job }
+}
+
+fn sign_of(spaces: &Spaces) -> PathBuf {
+    std::env::temp_dir().join(format!("{}.sign", spaces.names[0]))
 }
 
 /// Waits for a child's end and returns what it said.
@@ -173,12 +237,23 @@ fn run(test: &str, role: &str, devices: [&str; 2], meanwhile: impl FnOnce(&Space
     let spaces = spaces(test, Shape { acquainted: role != "changes", ..Shape::default() })?;
     let second = start(&spaces, 1, role, devices[1]);
     let first = start(&spaces, 0, role, devices[0]);
+    until_open(&spaces, devices);
     meanwhile(&spaces);
     let said = [finish(first, "the sender"), finish(second, "the receiver")];
     assert!(said[1].contains(&format!("ALL {MESSAGES}")), "{}", said[1]);
     assert!(!said.iter().any(|said| said.contains("DOWN it")), "nobody died: {said:?}");
     assert!(spaces.is_left_alone(), "no program is left");
+    let _ = std::fs::remove_file(sign_of(&spaces));
     Some(said)
+}
+
+/// Waits until both have opened their devices.
+fn until_open(spaces: &Spaces, devices: [&str; 2]) {
+    let until = Instant::now() + Duration::from_secs(20);
+    while !(0..2).all(|side| devices[side] != "xdp" || spaces.has_program(side)) {
+        assert!(Instant::now() < until, "nobody opens it");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// The number behind a word.
@@ -232,4 +307,134 @@ fn the_link_flaps_under_load() {
     if let Some(said) = said {
         println!("{}{}", said[0], said[1]);
     }
+}
+
+/// D-13: the interface is removed and made anew under load; the device opens it again, says so, and no message is lost or reordered.
+#[test]
+fn the_interface_comes_back_under_load() {
+    let said = run("the_interface_comes_back_under_load", "removed", ["xdp", "xdp"], |spaces| {
+        std::thread::sleep(Duration::from_millis(300));
+        spaces.rejoin().unwrap();
+    });
+    if let Some(said) = said {
+        assert!(said[0].contains("LAST Some((\"xdp\""), "{}", said[0]);
+        println!("{}{}", said[0], said[1]);
+    }
+}
+
+/// What the fuzzers have found worth keeping, as far as it fits a frame.
+fn corpus() -> Vec<Vec<u8>> {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
+    let kinds = ["wire_frame", "wire_handshake", "wire_ext", "wire_record", "link_pair"];
+    let files = kinds.iter().flat_map(|kind| std::fs::read_dir(root.join(kind)).unwrap().flatten());
+    let read = files.map(|file| std::fs::read(file.path()).unwrap());
+    let mut all: Vec<_> = read.filter(|bytes| !bytes.is_empty() && bytes.len() <= 1_400).collect();
+    all.sort();
+    // The same with each kind's first byte, so that the steering program takes them for frames; and long enough for any kind.
+    for kind in 0x71..=0x76 {
+        let shaped: Vec<_> = all.iter().filter(|bytes| bytes.len() < 1_200).take(60).cloned().collect();
+        all.extend(shaped.into_iter().map(|mut bytes| {
+            bytes[0] = kind;
+            bytes.resize(bytes.len().max(112 + usize::from(kind)), 0x5a);
+            bytes
+        }));
+    }
+    all
+}
+
+/// Hostile frames by a raw socket from the peer's side, while messages flow: what fuzzers found, with the peer's own address, with another one, with the
+/// receiver's, with wrong checksums, cut short. All are refused and counted, none is accepted, and no message is harmed.
+#[test]
+fn hostile_frames_are_refused_and_counted() {
+    let (mut injected, mut dropped) = (0, 0);
+    let said = run("hostile_frames_are_refused_and_counted", "hostile", ["xdp", "xdp"], |spaces| {
+        let count = std::thread::scope(|scope| scope.spawn(|| inject(spaces)).join()).unwrap();
+        injected = count;
+        dropped = dropped_before_us(spaces);
+        std::fs::write(sign_of(spaces), "").unwrap();
+    });
+    let Some(said) = said else { return };
+    let refused = number(&said[1], "REFUSED ");
+    let overflows = number(&said[1], "OVERFLOWS ");
+    println!(
+        "{injected} injected, {refused} refused, {dropped} and {overflows} dropped by the kernel\n{}",
+        said[1]
+    );
+    // On a host that finds no time for it, the kernel drops some before anybody has looked at them; it counts them, too.
+    assert!(refused + dropped + overflows >= injected, "{refused} of {injected}: {}", said[1]);
+    assert!(refused > injected / 10, "{refused} of {injected}: {}", said[1]);
+    assert!(number(&said[1], "ACCEPTED ") <= number(&said[0], "SENT "), "{said:?}");
+}
+
+/// Frames that the kernel dropped at side 1 before any program saw them, for want of time.
+fn dropped_before_us(spaces: &Spaces) -> u64 {
+    let shown = ip(&format!("-j -s -n {} link show v0", spaces.names[1])).unwrap();
+    let received = shown.split("\"rx\":{").nth(1).unwrap();
+    let dropped = received.split("\"dropped\":").nth(1).unwrap();
+    dropped.split([',', '}']).next().unwrap().trim().parse().unwrap()
+}
+
+/// Sends all of it to the device at side 1; returns how many frames a device or a node must count.
+fn inject(spaces: &Spaces) -> u64 {
+    spaces.enter(0);
+    let socket = forge::raw_socket("v0");
+    let at = |host: usize| SocketAddr::new(spaces.addr(host, false), 7_300);
+    let stranger: SocketAddr = "10.211.9.77:7300".parse().unwrap();
+    let to = at(1);
+    let mut count = 0;
+    let mut send = |frame: &[u8]| {
+        rustix::net::send(&socket, frame, rustix::net::SendFlags::empty()).unwrap();
+        count += 1;
+        if count % 8 == 0 {
+            // What passes to the socket must find room there, and the kernel time for it.
+            std::thread::sleep(Duration::from_micros(500));
+        }
+    };
+    for payload in corpus() {
+        send(&forge::frame_by_hand(at(0), to, &payload));
+        send(&forge::frame_by_hand(stranger, to, &payload));
+        if !(0x71..=0x76).contains(&payload[0]) {
+            // The kernel gets what is no frame of ours, and would count these by itself.
+            continue;
+        }
+        send(&forge::frame_by_hand(to, to, &payload));
+        let good = forge::frame_by_hand(at(0), to, &payload);
+        send(&good[..good.len() - 1]);
+        let mut wrong = good.clone();
+        wrong[40] ^= 0x55;
+        send(&wrong);
+        let mut wrong = good;
+        *wrong.last_mut().unwrap() ^= 1;
+        send(&wrong);
+    }
+    count
+}
+
+/// D-15: two ranks of a job at each side share their interface: each has queues of its own, and no message is lost or reordered.
+#[test]
+fn ranks_share_an_interface() {
+    const EACH: usize = 2;
+    let shape = Shape { queues: Some(4), ..Shape::default() };
+    let Some(spaces) = spaces("ranks_share_an_interface", shape) else { return };
+    let ranks: Vec<_> =
+        (0..2 * EACH).rev().map(|rank| (rank, start_of(&spaces, (rank, EACH), "shared", "xdp"))).collect();
+    // Nobody finishes before all are there.
+    let until = Instant::now() + Duration::from_secs(20);
+    while !ranks.iter().all(|(_, running)| opened(&running.job).exists()) {
+        assert!(Instant::now() < until, "they do not all open it");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    std::fs::write(sign_of(&spaces), "").unwrap();
+    let mut shared = 0;
+    for (rank, running) in ranks {
+        let said = finish(running, &format!("rank {rank}"));
+        assert!(said.contains("DEVICE xdp"), "rank {rank}: {said}");
+        assert!(rank < EACH || said.contains(&format!("ALL {MESSAGES}")), "rank {rank}: {said}");
+        assert!(said.contains("queue 0+1 of 4") || said.contains("queue 2+3 of 4"), "rank {rank}: {said}");
+        shared += usize::from(said.contains("the program of another process"));
+        println!("{said}");
+    }
+    let _ = std::fs::remove_file(sign_of(&spaces));
+    assert_eq!(shared, 2, "one at each side came later");
+    assert!(spaces.is_left_alone(), "no program is left");
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::CStr;
 use std::mem::size_of_val;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -89,21 +89,35 @@ struct MapElement {
     flags: u64,
 }
 
-/// AF_XDP sockets by queue: where the program sends frames.
+/// Numbers by queue, each of four bytes; or AF_XDP sockets by queue, which are told by their descriptors.
 #[derive(Debug)]
-pub(crate) struct SocketMap(OwnedFd);
+pub(crate) struct QueueMap(OwnedFd);
 
-impl SocketMap {
-    pub(crate) fn new(queues: u32) -> Result<SocketMap, Errno> {
-        create_map(MAP_XSK, 4, queues, 0, "tautline_queues").map(SocketMap)
+impl QueueMap {
+    /// Where the program sends frames.
+    pub(crate) fn sockets(queues: u32) -> Result<QueueMap, Errno> {
+        create_map(MAP_XSK, 4, queues, 0, "tautline_queues").map(QueueMap)
+    }
+
+    /// Which port each queue works for; zero for none.
+    pub(crate) fn ports(queues: u32) -> Result<QueueMap, Errno> {
+        create_map(MAP_ARRAY, 4, queues, 0, "tautline_ports").map(QueueMap)
+    }
+
+    /// A map that somebody else has made.
+    pub(crate) fn of(fd: OwnedFd) -> QueueMap {
+        QueueMap(fd)
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 
     pub(crate) fn raw(&self) -> i32 {
         self.0.as_raw_fd()
     }
 
-    pub(crate) fn set(&self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), Errno> {
-        let value = socket.as_raw_fd();
+    pub(crate) fn set(&self, queue: u32, value: u32) -> Result<(), Errno> {
         let mut attributes = MapElement {
             map: self.0.as_raw_fd() as u32,
             pad: 0,
@@ -112,6 +126,10 @@ impl SocketMap {
             flags: 0,
         };
         bpf(MAP_UPDATE, &mut attributes).map(drop)
+    }
+
+    pub(crate) fn set_socket(&self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), Errno> {
+        self.set(queue, socket.as_raw_fd() as u32)
     }
 }
 
@@ -126,6 +144,15 @@ impl CounterMap {
     pub(crate) fn new(counters: u32) -> Result<CounterMap, Errno> {
         let cores = possible_cores();
         create_map(MAP_PERCPU_ARRAY, 8, counters, 0, "tautline_drops").map(|fd| CounterMap { fd, cores })
+    }
+
+    /// Counters that somebody else has made.
+    pub(crate) fn of(fd: OwnedFd) -> CounterMap {
+        CounterMap { fd, cores: possible_cores() }
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 
     pub(crate) fn raw(&self) -> i32 {

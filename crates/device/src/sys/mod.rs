@@ -3,9 +3,11 @@
 pub(crate) mod bpf;
 pub(crate) mod caps;
 mod clock;
+pub(crate) mod door;
 mod iface;
 pub(crate) mod local;
 pub(crate) mod netlink;
+mod queues;
 mod recv;
 mod send;
 mod socket;
@@ -14,6 +16,7 @@ mod xsk;
 
 pub(crate) use clock::{coarse_now, now};
 pub(crate) use iface::interface_mtu;
+pub(crate) use queues::Queues;
 pub(crate) use recv::{Received, RxVectors, receive_from};
 pub(crate) use rustix::io::Errno;
 pub(crate) use rustix::net::SocketAddrAny;
@@ -23,7 +26,7 @@ pub(crate) use socket::{
     set_busy_poll, set_gro,
 };
 pub(crate) use umem::{Chunk, Layout, Loans, Taken, Umem};
-pub(crate) use xsk::{Xsk, XskOptions};
+pub(crate) use xsk::XskOptions;
 
 #[cfg(test)]
 pub(crate) use socket::refuse_gso;

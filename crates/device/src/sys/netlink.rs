@@ -34,9 +34,18 @@ pub(crate) struct Netlink {
 impl Netlink {
     /// Opens a socket that also hears news of these groups; none for questions only.
     pub(crate) fn open(groups: u32) -> Result<Netlink, Errno> {
+        Netlink::open_for(libc::NETLINK_ROUTE, groups)
+    }
+
+    /// Opens a socket to ask whichever parts of the kernel answer by name.
+    pub(crate) fn open_generic() -> Result<Netlink, Errno> {
+        Netlink::open_for(libc::NETLINK_GENERIC, 0)
+    }
+
+    fn open_for(protocol: libc::c_int, groups: u32) -> Result<Netlink, Errno> {
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: the call takes no pointers; a descriptor that it returns is ours alone.
-        let fd = unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) };
+        let fd = unsafe { libc::socket(libc::AF_NETLINK, kind, protocol) };
         if fd < 0 {
             return Err(last_errno());
         }
@@ -175,27 +184,52 @@ pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 
 /// The driver of an interface, by name; `None` where it does not tell.
 pub(crate) fn driver(interface: &str) -> Option<String> {
-    /// From `linux/ethtool.h`.
-    const ETHTOOL_GDRVINFO: u32 = 3;
-    const SIOCETHTOOL: libc::c_ulong = 0x8946;
+    /// `ethtool_drvinfo` of `linux/ethtool.h`.
     #[repr(C)]
     struct DriverInfo {
         command: u32,
         driver: [u8; 32],
         rest: [u8; 160],
     }
+    const GET_DRIVER: u32 = 3;
+    let mut info = DriverInfo { command: GET_DRIVER, driver: [0; 32], rest: [0; 160] };
+    ask_driver(interface, &mut info)?;
+    let name = info.driver.split(|b| *b == 0).next().unwrap_or_default();
+    Some(String::from_utf8_lossy(name).into_owned())
+}
+
+/// Queues that frames arrive by now, of those that there is room for; `None` where the driver does not tell.
+pub(crate) fn queues(interface: &str) -> Option<u32> {
+    /// `ethtool_channels`: first the most that there can be of each kind, then how many there are.
+    #[repr(C)]
+    #[derive(Default)]
+    struct Channels {
+        command: u32,
+        most: [u32; 4],
+        rx: u32,
+        tx: u32,
+        other: u32,
+        combined: u32,
+    }
+    const GET_CHANNELS: u32 = 0x3c;
+    let mut channels = Channels { command: GET_CHANNELS, ..Channels::default() };
+    ask_driver(interface, &mut channels)?;
+    Some(channels.rx + channels.combined).filter(|queues| *queues > 0)
+}
+
+/// Asks an interface's driver. What is asked begins with a command, and has room for what that command's answer is, by `linux/ethtool.h`.
+fn ask_driver<T>(interface: &str, question: &mut T) -> Option<()> {
+    const SIOCETHTOOL: libc::c_ulong = 0x8946;
     let socket =
         rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None).ok()?;
-    let mut info = DriverInfo { command: ETHTOOL_GDRVINFO, driver: [0; 32], rest: [0; 160] };
     // SAFETY: `ifreq` is made of integers and unions of integers and pointers, for which zero is a value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     let room = request.ifr_name.len() - 1;
     for (to, from) in request.ifr_name[..room].iter_mut().zip(interface.bytes()) {
         *to = from as libc::c_char;
     }
-    request.ifr_ifru.ifru_data = (&raw mut info).cast();
-    // SAFETY: the request has a name ended by zero and a pointer to a live `ethtool_drvinfo`, which the kernel writes.
+    request.ifr_ifru.ifru_data = ptr::from_mut(question).cast();
+    // SAFETY: the request has a name ended by zero and a pointer to what is asked, which lives and is as long as the kernel's own.
     let done = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, ptr::from_mut(&mut request)) };
-    let name = info.driver.split(|b| *b == 0).next().unwrap_or_default();
-    (done == 0).then(|| String::from_utf8_lossy(name).into_owned())
+    (done == 0).then_some(())
 }

@@ -34,7 +34,7 @@ unsafe impl Sync for Umem {}
 
 /// A chunk to receive into; whoever has it may read and write its bytes.
 #[derive(Debug)]
-pub(crate) struct Chunk(u32);
+pub(crate) struct Chunk(pub(super) u32);
 
 /// How the memory is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,6 +107,11 @@ impl Umem {
 
     pub(crate) fn chunk_len(&self) -> usize {
         self.chunk
+    }
+
+    /// How many chunks there can be.
+    pub(super) fn chunk_count(&self) -> usize {
+        (self.len - self.chunks_at).div_ceil(self.chunk)
     }
 
     pub(crate) fn is_huge(&self) -> bool {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
 
 use super::last_errno;
 use super::umem::{Chunk, Taken, Umem};
@@ -50,8 +51,13 @@ pub(crate) struct XskStatistics {
 }
 
 impl Xsk {
-    /// Opens a socket on one queue of an interface.
-    pub(crate) fn open(umem: &Arc<Umem>, options: XskOptions) -> Result<Xsk, Errno> {
+    /// Opens a socket on one queue of an interface. One that shares the memory of another, which must be on another queue of the same
+    /// interface, is in the same mode, too.
+    pub(crate) fn open(
+        umem: &Arc<Umem>,
+        options: XskOptions,
+        shares: Option<BorrowedFd<'_>>,
+    ) -> Result<Xsk, Errno> {
         // SAFETY: the call takes no pointers; a descriptor that it returns is ours alone.
         let fd = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
         if fd < 0 {
@@ -59,15 +65,17 @@ impl Xsk {
         }
         // SAFETY: fresh from the kernel, and owned by nobody else.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        let reg = UmemReg {
-            addr: umem.address(),
-            len: umem.len() as u64,
-            chunk_size: umem.chunk_len() as u32,
-            headroom: 0,
-            flags: 0,
-            tx_metadata_len: 0,
-        };
-        set(&fd, libc::SOL_XDP, libc::XDP_UMEM_REG, &reg)?;
+        if shares.is_none() {
+            let reg = UmemReg {
+                addr: umem.address(),
+                len: umem.len() as u64,
+                chunk_size: umem.chunk_len() as u32,
+                headroom: 0,
+                flags: 0,
+                tx_metadata_len: 0,
+            };
+            set(&fd, libc::SOL_XDP, libc::XDP_UMEM_REG, &reg)?;
+        }
         set(&fd, libc::SOL_XDP, libc::XDP_UMEM_FILL_RING, &options.rx)?;
         set(&fd, libc::SOL_XDP, libc::XDP_UMEM_COMPLETION_RING, &options.tx)?;
         set(&fd, libc::SOL_XDP, libc::XDP_RX_RING, &options.rx)?;
@@ -83,19 +91,22 @@ impl Xsk {
         let rx = Ring::map(&fd, at.rx, options.rx, libc::XDP_PGOFF_RX_RING)?;
         let tx = Ring::map(&fd, at.tx, options.tx, libc::XDP_PGOFF_TX_RING)?;
         let socket = Xsk { fd, umem: umem.clone(), fill, completion, rx, tx };
-        socket.bind(options)?;
+        socket.bind(options, shares)?;
         Ok(socket)
     }
 
-    fn bind(&self, options: XskOptions) -> Result<(), Errno> {
+    fn bind(&self, options: XskOptions, shares: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
         let mode = if options.zero_copy { libc::XDP_ZEROCOPY } else { libc::XDP_COPY };
         let sg = if options.multi_buffer { libc::XDP_USE_SG } else { 0 };
         let address = libc::sockaddr_xdp {
             sxdp_family: libc::AF_XDP as u16,
-            sxdp_flags: mode | sg | libc::XDP_USE_NEED_WAKEUP,
+            sxdp_flags: match shares {
+                None => mode | sg | libc::XDP_USE_NEED_WAKEUP,
+                Some(_) => libc::XDP_SHARED_UMEM,
+            },
             sxdp_ifindex: options.ifindex,
             sxdp_queue_id: options.queue,
-            sxdp_shared_umem_fd: 0,
+            sxdp_shared_umem_fd: shares.map_or(0, |fd| fd.as_raw_fd() as u32),
         };
         // SAFETY: the pointer is to a live sockaddr_xdp of the length given; the kernel only reads it.
         let done = unsafe {
@@ -146,17 +157,8 @@ impl Xsk {
 
     /// Wakes the driver's receiving side, or polls the card for us.
     pub(crate) fn knock(&self) {
-        // SAFETY: a receive without a buffer; nothing is written.
-        unsafe {
-            libc::recvfrom(
-                self.fd.as_raw_fd(),
-                ptr::null_mut(),
-                0,
-                libc::MSG_DONTWAIT,
-                ptr::null_mut(),
-                ptr::null_mut(),
-            )
-        };
+        let nothing: &mut [u8] = &mut [];
+        let _ = rustix::net::recv(&self.fd, nothing, RecvFlags::DONTWAIT);
     }
 
     /// The next frame, or part of one, that has arrived. What lies outside of all chunks is passed over: the kernel never says so.
@@ -221,10 +223,8 @@ impl Xsk {
     /// The doorbell: makes the kernel send what was submitted.
     #[inline]
     pub(crate) fn kick(&self) -> Result<(), Errno> {
-        // SAFETY: a send without a buffer or an address; nothing is read.
-        let done =
-            unsafe { libc::sendto(self.fd.as_raw_fd(), ptr::null(), 0, libc::MSG_DONTWAIT, ptr::null(), 0) };
-        if done >= 0 { Ok(()) } else { Err(last_errno()) }
+        // By rustix, which calls the system without a detour through the C library's points of cancellation.
+        rustix::net::send(&self.fd, &[], SendFlags::DONTWAIT).map(drop)
     }
 
     /// The next address whose bytes the kernel is done with.

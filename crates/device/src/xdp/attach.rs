@@ -3,18 +3,19 @@
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::bind::{Memory, bind, bind_queues, options, refused, share};
 use super::config::{Mode, XdpConfig};
 use super::headers::Framing;
 use super::neighbour::{self, GROUPS, Link};
 use super::program::{self, DROPS, Machine, Steering};
-use crate::sys::bpf::{self, CounterMap, SocketMap, WordMap};
+use super::shared::{self, Alone, Attached, Terms};
+use crate::sys::bpf::{self, CounterMap, QueueMap, WordMap};
 use crate::sys::netlink::Netlink;
-use crate::sys::{Chunk, Errno, Layout, Umem, Xsk, XskOptions, caps};
-use crate::{Arena, HEADROOM};
+use crate::sys::{Errno, Layout, Queues, Umem, caps};
 
 /// Why AF_XDP cannot be used, in words for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +35,8 @@ pub enum Refusal {
     Interface(String),
     /// The memory could not be had, or not be pinned.
     Memory(String),
+    /// Every queue is taken.
+    Queues(String),
     /// No mode works; what was tried, and what the system said.
     Modes(Vec<(Mode, String)>),
     /// The system refused something that it must give.
@@ -53,7 +56,9 @@ impl fmt::Display for Refusal {
             Refusal::Occupied { interface, program, owner } => {
                 write!(f, "another XDP program is attached to {interface}: number {program}, {owner}")
             }
-            Refusal::Interface(why) | Refusal::Memory(why) | Refusal::System(why) => f.write_str(why),
+            Refusal::Interface(why) | Refusal::Memory(why) | Refusal::Queues(why) | Refusal::System(why) => {
+                f.write_str(why)
+            }
             Refusal::Modes(tried) => {
                 f.write_str("no mode works here:")?;
                 tried.iter().try_for_each(|(mode, why)| write!(f, " {}: {why};", mode.name()))
@@ -64,11 +69,21 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
+impl Refusal {
+    /// Whether no other mode can help.
+    fn is_final(&self) -> bool {
+        matches!(
+            self,
+            Refusal::Occupied { .. } | Refusal::Queues(_) | Refusal::Memory(_) | Refusal::Privileges(_)
+        )
+    }
+}
+
 impl From<Refusal> for io::Error {
     fn from(refusal: Refusal) -> io::Error {
         let kind = match refusal {
             Refusal::Privileges(_) => io::ErrorKind::PermissionDenied,
-            Refusal::Occupied { .. } => io::ErrorKind::ResourceBusy,
+            Refusal::Occupied { .. } | Refusal::Queues(_) => io::ErrorKind::ResourceBusy,
             _ => io::ErrorKind::Unsupported,
         };
         io::Error::new(kind, refusal)
@@ -102,7 +117,7 @@ pub(super) fn find(netlink: &mut Netlink, ip: IpAddr, vlan: Option<u16>) -> Resu
     };
     let upper = neighbour::link(netlink, index).map_err(failed)?;
     let mut upper = upper;
-    let lower = match (upper.vlan, upper.below) {
+    let mut lower = match (upper.vlan, upper.below) {
         (Some(_), Some(below)) => neighbour::link(netlink, below).map_err(failed)?,
         _ => upper.clone(),
     };
@@ -111,63 +126,19 @@ pub(super) fn find(netlink: &mut Netlink, ip: IpAddr, vlan: Option<u16>) -> Resu
     }
     upper.vlan = vlan.or(upper.vlan);
     let driver = neighbour::driver(&lower);
+    // There may be room for more queues than are in use.
+    lower.queues = lower.queues.min(neighbour::queues(&lower));
     Ok(Place { upper, lower, driver })
-}
-
-/// Memory, and how it is divided.
-pub(super) struct Memory {
-    pub layout: Layout,
-    pub umem: Arc<Umem>,
-    pub arena: Arena,
-    pub copies: Arena,
-    pub chunks: Vec<Chunk>,
-}
-
-/// Chunks of half a page, if whole frames fit: what the kernel keeps free in front of a received frame.
-const RX_HEADROOM: usize = 256;
-/// Ethernet and a tag.
-const ETHERNET_MAX: usize = 18;
-/// Slots for copies.
-const COPIES: usize = 64;
-/// Fewer chunks than this are of no use.
-const CHUNKS_MIN: u32 = 128;
-
-pub(super) fn divide(payload: usize, mtu: usize, slots: usize, chunks: u32) -> Layout {
-    let (slot, frame) = (HEADROOM + payload, RX_HEADROOM + ETHERNET_MAX + mtu);
-    let chunk = if slot.max(frame) <= 2_048 { 2_048 } else { 4_096 };
-    Layout { chunk, slot_chunks: slot.div_ceil(chunk), slots, copies: COPIES, chunks: chunks as usize }
-}
-
-impl Memory {
-    pub(super) fn new(layout: Layout, payload: usize) -> Result<Memory, Refusal> {
-        let failed = |e| Refusal::Memory(format!("{} bytes of memory cannot be had: {e}", layout.len()));
-        let (umem, [arena, copies], chunks) = Umem::new(layout, payload).map_err(failed)?;
-        Ok(Memory { layout, umem, arena, copies, chunks })
-    }
-
-    /// Whether a received frame may need several chunks.
-    pub(super) fn is_split(layout: Layout, mtu: usize) -> bool {
-        RX_HEADROOM + ETHERNET_MAX + mtu > layout.chunk || layout.slot_chunks > 1
-    }
-}
-
-/// The program on its interface. Dropping it, or dying, takes the program away: the kernel sees to that.
-#[derive(Debug)]
-pub(super) struct Attached {
-    _link: OwnedFd,
-    pub sockets: SocketMap,
-    pub drops: CounterMap,
 }
 
 /// What came of opening.
 pub(super) struct Opened {
     pub attached: Attached,
-    pub xsk: Xsk,
+    pub queues: Queues,
     pub memory: Memory,
-    pub queue: u32,
-    pub mode: Mode,
-    /// Modes that were tried before, and why they failed.
-    pub passed_over: Vec<(Mode, String)>,
+    /// The queues' numbers.
+    pub numbers: Vec<u32>,
+    pub passed_over: PassedOver,
 }
 
 /// The modes to be tried, best first.
@@ -181,57 +152,113 @@ fn order(mode: Mode, driver: &str) -> &'static [Mode] {
     }
 }
 
-/// Attaches the program and binds a socket, in the best mode that works.
-pub(super) fn open(
-    config: &XdpConfig,
-    place: &Place,
-    local: SocketAddr,
-    payload: usize,
-) -> Result<Opened, Refusal> {
-    let missing = caps::missing();
-    if !missing.is_empty() {
-        return Err(Refusal::Privileges(missing));
-    }
+/// Modes that were tried in vain, and why.
+type PassedOver = Vec<(Mode, String)>;
+
+/// Attaches the program in the best mode in which `then` works, too.
+fn in_best_mode<T>(
+    (config, place, local): (&XdpConfig, &Place, SocketAddr),
+    mut then: impl FnMut(&mut Attached) -> Result<T, Refusal>,
+) -> Result<(Attached, T, PassedOver), Refusal> {
     let mut passed_over = Vec::new();
     for &mode in order(config.mode, &place.driver) {
-        let tried = attach(config, place, local, mode).and_then(|attached| {
-            let (xsk, memory, queue) = bind(config, place, mode, payload)?;
-            attached.sockets.set(queue, xsk.fd()).map_err(|e| system("the socket", e))?;
-            Ok((attached, xsk, memory, queue))
-        });
+        let tried = attach(config, place, local, mode)
+            .and_then(|mut attached| then(&mut attached).map(|bound| (attached, bound)));
         match tried {
-            Ok((attached, xsk, memory, queue)) => {
-                return Ok(Opened { attached, xsk, memory, queue, mode, passed_over });
-            }
-            Err(refusal @ (Refusal::Occupied { .. } | Refusal::Memory(_) | Refusal::Privileges(_))) => {
-                return Err(refusal);
-            }
+            Ok((attached, bound)) => return Ok((attached, bound, passed_over)),
+            Err(refusal) if refusal.is_final() => return Err(refusal),
             Err(refusal) => passed_over.push((mode, refusal.to_string())),
         }
     }
     Err(Refusal::Modes(passed_over))
 }
 
-fn system(what: &str, errno: Errno) -> Refusal {
+/// Attaches the program and binds sockets, in the best mode that works.
+pub(super) fn open(
+    config: &XdpConfig,
+    place: &Place,
+    local: SocketAddr,
+    payload: usize,
+) -> Result<Opened, Refusal> {
+    let (attached, (queues, memory, numbers), passed_over) =
+        in_best_mode((config, place, local), |attached| {
+            let bound = bind(config, place, attached, payload)?;
+            work_for(attached, place, local.port(), &bound.0, &bound.2)?;
+            Ok(bound)
+        })?;
+    Ok(Opened { attached, queues, memory, numbers, passed_over })
+}
+
+/// Does the same once more on an interface that has come back, with memory that is there.
+pub(super) fn reopen(
+    config: &XdpConfig,
+    place: &Place,
+    local: SocketAddr,
+    (umem, layout, each): (&Arc<Umem>, Layout, u32),
+) -> Result<(Attached, Queues, Vec<u32>), Refusal> {
+    let (attached, (queues, numbers), _) = in_best_mode((config, place, local), |attached| {
+        let options = options(config, place, attached.terms.mode, layout, each);
+        let share = share(config, place).min(layout.chunks as u32 / each);
+        let (queues, numbers) = bind_queues(config, place, options, umem, (share, attached.joined))
+            .map_err(|e| refused(place, &layout, e))?;
+        work_for(attached, place, local.port(), &queues, &numbers)?;
+        Ok((queues, numbers))
+    })?;
+    Ok((attached, queues, numbers))
+}
+
+/// Makes the program send frames for our port to our sockets, and lets others ask for a part in it.
+fn work_for(
+    attached: &mut Attached,
+    place: &Place,
+    port: u16,
+    queues: &Queues,
+    numbers: &[u32],
+) -> Result<(), Refusal> {
+    for (&number, socket) in numbers.iter().zip(queues.fds()) {
+        attached.ports.set(number, port.into()).map_err(|e| system("the port", e))?;
+        attached.sockets.set_socket(number, socket).map_err(|e| system("the socket", e))?;
+    }
+    attached.open_door(place.lower.index, numbers[0]);
+    Ok(())
+}
+
+pub(super) fn system(what: &str, errno: Errno) -> Refusal {
     Refusal::System(format!("the system refused {what}: {errno}"))
 }
 
 /// A former device lets go of its queue a moment after it was closed, and of its program when children that it was just starting have
 /// closed what they inherited; so often and so long is waited for that.
-const BUSY_WAITS: u32 = 100;
-const BUSY_WAIT: Duration = Duration::from_millis(2);
+pub(super) const BUSY_WAITS: u32 = 100;
+pub(super) const BUSY_WAIT: Duration = Duration::from_millis(2);
+
+/// So many times is waited for an answer of whoever has the program there.
+const ASKS: u32 = 3;
 
 fn attach(config: &XdpConfig, place: &Place, local: SocketAddr, mode: Mode) -> Result<Attached, Refusal> {
-    let sockets = SocketMap::new(place.lower.queues).map_err(|e| system("a map of sockets", e))?;
-    let drops = CounterMap::new(DROPS).map_err(|e| system("a map of counters", e))?;
-    let steering = Steering {
+    let missing = caps::missing();
+    if !missing.is_empty() {
+        return Err(Refusal::Privileges(missing));
+    }
+    let terms = Terms {
+        mode,
         ip: local.ip(),
-        port: local.port(),
         vlan: place.upper.vlan,
         any_shape: config.any_shape,
-        pass_unfinished: mode == Mode::Generic,
         raw: config.framing == Framing::Raw,
+        queues: place.lower.queues,
+    };
+    let sockets = QueueMap::sockets(terms.queues).map_err(|e| system("a map of sockets", e))?;
+    let ports = QueueMap::ports(terms.queues).map_err(|e| system("a map of ports", e))?;
+    let drops = CounterMap::new(DROPS * terms.queues).map_err(|e| system("a map of counters", e))?;
+    let steering = Steering {
+        ip: terms.ip,
+        vlan: terms.vlan,
+        any_shape: terms.any_shape,
+        pass_unfinished: mode == Mode::Generic,
+        raw: terms.raw,
         sockets: sockets.raw(),
+        ports: ports.raw(),
         drops: drops.raw(),
     };
     let code = program::steering(&steering, Machine::Kernel);
@@ -240,12 +267,25 @@ fn attach(config: &XdpConfig, place: &Place, local: SocketAddr, mode: Mode) -> R
         Refusal::System(format!("the system refused the steering program: {errno} ({last})"))
     })?;
     let flags = if mode == Mode::Generic { bpf::XDP_GENERIC } else { bpf::XDP_DRIVER };
-    let mut refused = Errno::BUSY;
+    let (mut refused, mut asks) = (Errno::BUSY, ASKS);
     for _ in 0..BUSY_WAITS {
         match bpf::attach(program.as_fd(), place.lower.index, flags) {
-            Ok(link) => return Ok(Attached { _link: link, sockets, drops }),
+            Ok(link) => {
+                return Ok(Attached { link, sockets, ports, drops, terms, joined: false, door: None });
+            }
             Err(errno @ (Errno::BUSY | Errno::EXIST)) => refused = errno,
             Err(errno) => return Err(system("to attach the steering program", errno)),
+        }
+        match shared::join(place.lower.index, Terms { mode: config.mode, ..terms }) {
+            Ok(attached) => return Ok(attached),
+            Err(Alone::Unfit(why)) => return Err(occupied(place, refused, Some(&why))),
+            Err(Alone::Silent) => {
+                asks -= 1;
+                if asks == 0 {
+                    return Err(occupied(place, refused, Some("it does not answer")));
+                }
+            }
+            Err(Alone::Nobody) => {}
         }
         // Somebody else's program stays; ours may be on its way out, or gone by now.
         if occupant(place).is_some_and(|(_, info)| !info.is_ok_and(|info| info.name == PROGRAM)) {
@@ -253,7 +293,7 @@ fn attach(config: &XdpConfig, place: &Place, local: SocketAddr, mode: Mode) -> R
         }
         std::thread::sleep(BUSY_WAIT);
     }
-    Err(occupied(place, refused))
+    Err(occupied(place, refused, None))
 }
 
 /// The program's name in the kernel's tables.
@@ -267,7 +307,7 @@ fn occupant(place: &Place) -> Option<(u32, Result<bpf::ProgramInfo, Errno>)> {
 }
 
 /// Who was there first.
-fn occupied(place: &Place, errno: Errno) -> Refusal {
+fn occupied(place: &Place, errno: Errno, unshared: Option<&str>) -> Refusal {
     let Some((program, info)) = occupant(place) else {
         return system("to attach the steering program", errno);
     };
@@ -276,7 +316,10 @@ fn occupied(place: &Place, errno: Errno) -> Refusal {
         Err(errno) => format!("its name is not told to us ({errno})"),
     };
     let holders = holders(program);
-    let owner = if holders.is_empty() { name } else { format!("{name}, held by {}", holders.join(", ")) };
+    let mut owner = if holders.is_empty() { name } else { format!("{name}, held by {}", holders.join(", ")) };
+    if let Some(why) = unshared {
+        owner += &format!("; it cannot be shared: {why}");
+    }
     Refusal::Occupied { interface: place.lower.name.clone(), program, owner }
 }
 
@@ -305,80 +348,24 @@ fn holders(program: u32) -> Vec<String> {
         .collect()
 }
 
-/// Binds a socket to the first queue that is free, with as much memory as may be pinned.
-fn bind(
-    config: &XdpConfig,
-    place: &Place,
-    mode: Mode,
-    payload: usize,
-) -> Result<(Xsk, Memory, u32), Refusal> {
-    let mtu = place.lower.mtu;
-    let mut chunks = config.rx_chunks;
-    loop {
-        let layout = divide(payload, mtu, config.udp.tx_slots, chunks);
-        let memory = Memory::new(layout, payload)?;
-        let options = XskOptions {
-            ifindex: place.lower.index,
-            queue: 0,
-            zero_copy: mode == Mode::ZeroCopy,
-            multi_buffer: Memory::is_split(layout, mtu),
-            rx: chunks,
-            tx: config.tx_ring,
-        };
-        match bind_queue(config, place, options, &memory) {
-            Ok((xsk, queue)) => return Ok((xsk, memory, queue)),
-            Err(Errno::NOBUFS | Errno::NOMEM | Errno::PERM) if chunks > CHUNKS_MIN => chunks /= 2,
-            Err(errno @ (Errno::NOBUFS | Errno::NOMEM | Errno::PERM)) => {
-                return Err(Refusal::Memory(format!(
-                    "{} bytes cannot be pinned ({errno}): RLIMIT_MEMLOCK is too small; ulimit -l shows it, limits.conf or CAP_IPC_LOCK raises it",
-                    layout.len()
-                )));
-            }
-            Err(Errno::BUSY) => {
-                return Err(Refusal::System(format!("every queue of {} is taken", place.lower.name)));
-            }
-            Err(errno) => return Err(system(&format!("a socket in {} mode", mode.name()), errno)),
-        }
-    }
-}
-
-fn bind_queue(
-    config: &XdpConfig,
-    place: &Place,
-    options: XskOptions,
-    memory: &Memory,
-) -> Result<(Xsk, u32), Errno> {
-    for _ in 0..BUSY_WAITS {
-        for queue in config.queue..place.lower.queues.max(config.queue + 1) {
-            match Xsk::open(&memory.umem, XskOptions { queue, ..options }) {
-                Ok(xsk) => return Ok((xsk, queue)),
-                Err(Errno::BUSY) => {}
-                // Interfaces may have room for more queues than they use.
-                Err(Errno::INVAL) if queue > config.queue => break,
-                Err(errno) => return Err(errno),
-            }
-        }
-        std::thread::sleep(BUSY_WAIT);
-    }
-    Err(Errno::BUSY)
-}
-
 /// Words that tell of mail: for the socket that owns the port, and of news from the kernel's tables.
 pub(super) const MAIL_UDP: usize = 0;
 pub(super) const MAIL_NEWS: usize = 1;
 
-/// Makes sockets tell of what arrives for them by a word in memory.
-pub(super) fn watch(udp: std::os::fd::BorrowedFd<'_>, news: &Netlink) -> Result<WordMap, Refusal> {
+/// Makes the socket and the tables tell of what arrives for them by a word in memory.
+pub(super) fn watch(udp: BorrowedFd<'_>, news: &Netlink) -> Result<WordMap, Refusal> {
     let words = WordMap::new(2).map_err(|e| system("a map of words", e))?;
-    for (word, socket) in [(MAIL_UDP, udp), (MAIL_NEWS, news.fd())] {
-        let code = program::mail(words.raw(), word as u32);
-        let filter =
-            bpf::load(bpf::PROG_SOCKET_FILTER, &code, 0, "tautline_mail").map_err(|(errno, said)| {
-                Refusal::System(format!("the system refused a filter: {errno} {said}"))
-            })?;
-        bpf::attach_filter(filter.as_fd(), socket).map_err(|e| system("to attach a filter", e))?;
-    }
+    watch_socket(&words, MAIL_UDP, udp)?;
+    watch_socket(&words, MAIL_NEWS, news.fd())?;
     Ok(words)
+}
+
+/// Makes one more tell by that word.
+pub(super) fn watch_socket(words: &WordMap, word: usize, socket: BorrowedFd<'_>) -> Result<(), Refusal> {
+    let code = program::mail(words.raw(), word as u32);
+    let filter = bpf::load(bpf::PROG_SOCKET_FILTER, &code, 0, "tautline_mail")
+        .map_err(|(errno, said)| Refusal::System(format!("the system refused a filter: {errno} {said}")))?;
+    bpf::attach_filter(filter.as_fd(), socket).map_err(|e| system("to attach a filter", e))
 }
 
 /// A socket that hears what changes in the kernel's tables, and one to ask.

@@ -77,6 +77,8 @@ pub struct XdpConfig {
     pub framing: Framing,
     /// When bytes that were sent may be changed.
     pub done: Done,
+    /// Work out UDP's checksum. Whoever protects all of a frame by other means need not (D-14); over IPv6 it is worked out all the same.
+    pub checksums: bool,
     /// The VLAN whose tag frames carry; by default that of the interface.
     pub vlan: Option<u16>,
     /// Chunks to receive into: a power of two. Fewer are taken if the system does not let so much be pinned.
@@ -85,6 +87,8 @@ pub struct XdpConfig {
     pub tx_ring: u32,
     /// The first queue to try; a taken one gives the next.
     pub queue: u32,
+    /// Processes that share the interface: each takes its part of the queues, and at least one.
+    pub sharers: u32,
     /// Take every datagram for the port, not only those that look like frames; for tests of the device alone.
     pub any_shape: bool,
     /// Give up the privileges that opening needed, in this thread.
@@ -99,10 +103,12 @@ impl Default for XdpConfig {
             receive: Receive::default(),
             framing: Framing::default(),
             done: Done::default(),
+            checksums: true,
             vlan: None,
             rx_chunks: 2_048,
             tx_ring: 512,
             queue: 0,
+            sharers: 1,
             any_shape: false,
             drop_privileges: false,
         }

@@ -45,6 +45,8 @@ pub(crate) struct Template {
     ip_at: usize,
     udp_at: usize,
     kind: TemplateKind,
+    /// UDP's checksum is worked out, not left out.
+    sums: bool,
     /// Sum of what never changes in the IPv4 header, and of the pseudo header.
     ip_sum: u64,
     pseudo_sum: u64,
@@ -109,7 +111,12 @@ impl Template {
             out.put(&ends.to.port().to_be_bytes());
             out.put(&[0, 0, 0, 0]);
         }
-        Template { bytes: out.bytes, len: out.len, ip_at, udp_at, kind, ip_sum, pseudo_sum }
+        Template { bytes: out.bytes, len: out.len, ip_at, udp_at, kind, sums: true, ip_sum, pseudo_sum }
+    }
+
+    /// Leaves UDP's checksum out, which IPv4 allows and IPv6 does not (D-14).
+    pub(crate) fn without_checksum(self) -> Template {
+        Template { sums: self.kind == TemplateKind::V6, ..self }
     }
 
     /// Bytes that the headers take.
@@ -137,6 +144,9 @@ impl Template {
             put16(head, self.ip_at + 4, udp_len);
         }
         put16(head, self.udp_at + 4, udp_len);
+        if !self.sums {
+            return;
+        }
         let ports = sum(&head[self.udp_at..self.udp_at + 6]);
         let check = !fold(self.pseudo_sum + be(udp_len) + ports + sum(payload));
         // Zero would mean that there is none.

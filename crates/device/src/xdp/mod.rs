@@ -1,6 +1,6 @@
 //! The AF_XDP device: frames go between the card's rings and our own memory, past the kernel's protocol stack.
 //!
-//! What lives here: one socket on one queue of one interface (`attach`), the program that steers frames to it (`program`, written with
+//! What lives here: sockets on queues of one interface (`attach`), shared with other processes (`shared`), had again when it comes back (`back`), the program that steers frames to it (`program`, written with
 //! `asm`), the headers that the kernel would have written (`headers`), the kernel's tables of routes and neighbours (`neighbour`), which way
 //! each route goes (`ways`), sending (`send`) and receiving (`receive`). What does not: recovery, order, peers.
 //!
@@ -9,13 +9,17 @@
 
 mod asm;
 mod attach;
+mod back;
+mod bind;
 mod config;
+mod features;
 mod headers;
 mod neighbour;
 mod probe;
 mod program;
 mod receive;
 mod send;
+mod shared;
 #[cfg(test)]
 mod tests;
 mod ways;
@@ -32,12 +36,14 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use attach::{Attached, Memory, Place};
+use attach::{MAIL_NEWS, Place};
+use bind::Memory;
+use shared::Attached;
 use ways::Route;
 
 use crate::sys::bpf::WordMap;
 use crate::sys::netlink::Netlink;
-use crate::sys::{self, Layout, Umem, Xsk};
+use crate::sys::{self, Layout, Queues, Umem};
 use crate::udp::{self, Udp, UdpConfig};
 use crate::{Arena, Counters, Datagram, DeviceEvent, Guarantees, RouteId, RxBatch, SlotId, Way};
 
@@ -45,9 +51,14 @@ use crate::{Arena, Counters, Datagram, DeviceEvent, Guarantees, RouteId, RxBatch
 ///
 /// `Send`, not shared: it moves with the interface that owns it. It makes no thread and keeps no timer.
 pub struct Xdp {
-    /// First, so that it is gone before the memory is.
-    xsk: Xsk,
+    /// First, so that they are gone before the memory is.
+    queues: Queues,
+    /// Their numbers.
+    numbers: Vec<u32>,
     attached: Attached,
+    /// What the program had dropped at our queues before they were ours.
+    dropped_before: [u64; program::DROPS as usize],
+    config: XdpConfig,
     udp: Udp,
     copies: Arena,
     umem: Arc<Umem>,
@@ -57,8 +68,6 @@ pub struct Xdp {
     asks: Netlink,
     place: Place,
     local: SocketAddr,
-    framing: Framing,
-    receive: Receive,
     /// The kernel looks at frames until the completion ring says otherwise.
     told: bool,
     routes: Vec<Route>,
@@ -75,6 +84,8 @@ pub struct Xdp {
     /// Addresses that belong to hardware addresses, as far as raw frames made us ask.
     senders: Vec<(headers::Mac, std::net::IpAddr)>,
     about: String,
+    /// Doorbells that are not rung; for tests.
+    lost_doorbells: u32,
 }
 
 /// Whose slot a descriptor points into.
@@ -97,6 +108,13 @@ pub struct Strange {
     pub short: u64,
     /// By us: what the program should not have let through.
     pub shape: u64,
+}
+
+impl Strange {
+    /// All of them.
+    pub fn all(self) -> u64 {
+        self.length + self.checksum + self.source + self.short + self.shape
+    }
 }
 
 /// A device that could not be opened, with everything needed to open a plain UDP device in its place.
@@ -144,11 +162,11 @@ impl Xdp {
         place: Place,
         opened: attach::Opened,
     ) -> Result<Xdp, Box<Refused>> {
-        let attach::Opened { attached, mut xsk, memory, queue, mode, passed_over } = opened;
+        let attach::Opened { attached, mut queues, memory, numbers, passed_over } = opened;
         let Memory { layout, umem, arena, copies, chunks } = memory;
-        chunks.into_iter().for_each(|chunk| xsk.fill(chunk));
-        xsk.submit_chunks();
-        let room = layout.chunks * FRAME_CHARGE;
+        chunks.into_iter().for_each(|chunk| queues.fill(chunk));
+        queues.submit_chunks();
+        let room = queues.each() * FRAME_CHARGE;
         let tell = XdpConfig { udp: UdpConfig::default(), ..config };
         let udp_config = UdpConfig { rcvbuf: config.udp.rcvbuf.or(Some(room)), ..config.udp };
         // From here on nothing fails but by a lack of descriptors or memory.
@@ -161,20 +179,29 @@ impl Xdp {
         let udp = Udp::open_over(udp_config, Some(arena)).map_err(|e| failed(e.to_string()))?;
         let socket = udp.fd().ok_or_else(|| failed("the UDP device has no socket".into()))?;
         let mail = attach::watch(socket, &news).map_err(|e| failed(e.to_string()))?;
-        let zero_copy = xsk.is_zero_copy();
-        let busy = match tell.receive {
-            Receive::Kernel => Ok(()),
-            Receive::BusyPoll => xsk.prefer_busy_poll(BUSY_US, BUSY_FRAMES),
-        };
+        let busy = drive(&queues, tell.receive);
+        if let Some(door) = attached.door() {
+            attach::watch_socket(&mail, MAIL_NEWS, door).map_err(|e| failed(e.to_string()))?;
+        }
         if tell.drop_privileges {
             sys::caps::give_up().map_err(|e| failed(format!("privileges cannot be given up: {e}")))?;
         }
-        let told = tell.done == Done::Told || zero_copy || !COPYING_DRIVERS.contains(&place.driver.as_str());
-        let about =
-            describe(&tell, &place, local, (queue, mode, zero_copy), &passed_over, (&umem, layout), busy);
+        let told = is_told(&tell, &place, &queues);
+        let about = describe(
+            &tell,
+            &place,
+            local,
+            (&queues, &numbers, &attached),
+            &passed_over,
+            (&umem, layout),
+            busy,
+        );
+        let dropped_before = dropped(&attached, &numbers);
         Ok(Xdp {
-            xsk,
+            queues,
+            numbers,
             attached,
+            dropped_before,
             udp,
             copies,
             umem,
@@ -184,12 +211,11 @@ impl Xdp {
             asks,
             place,
             local,
-            framing: tell.framing,
-            receive: tell.receive,
             told,
             routes: Vec::new(),
             events: VecDeque::new(),
             pending: VecDeque::with_capacity(tell.tx_ring as usize),
+            config: tell,
             health: ways::Health::default(),
             post: receive::Post::default(),
             counters: Counters::default(),
@@ -198,6 +224,7 @@ impl Xdp {
             sources: true,
             senders: Vec::new(),
             about,
+            lost_doorbells: 0,
         })
     }
 
@@ -206,9 +233,26 @@ impl Xdp {
         &self.about
     }
 
+    /// Frames that came through the UDP socket, not by a ring: from hosts that the program does not take from, or by queues that have no socket of ours.
+    pub fn came_by_socket(&self) -> u64 {
+        self.udp.counters().frames_received
+    }
+
+    /// The queues that this device has.
+    pub fn queues(&self) -> &[u32] {
+        &self.numbers
+    }
+
+    /// The next so many doorbells are not rung, neither for sending nor for receiving, as if the system had missed them; for tests.
+    pub fn lose_doorbells(&mut self, count: u32) {
+        self.lost_doorbells = count;
+    }
+
     /// Frames for us that were not taken, by cause.
     pub fn strange(&self) -> Strange {
-        let drops = |kind: program::Drop| self.attached.drops.get(kind as u32);
+        let now = dropped(&self.attached, &self.numbers);
+        let drops =
+            |kind: program::Drop| now[kind as usize].saturating_sub(self.dropped_before[kind as usize]);
         Strange {
             length: drops(program::Drop::Length),
             checksum: self.strange.checksum + drops(program::Drop::Checksum),
@@ -216,6 +260,26 @@ impl Xdp {
             short: drops(program::Drop::Short),
             shape: self.strange.shape,
         }
+    }
+}
+
+/// What the program has dropped at these queues, by cause.
+fn dropped(attached: &Attached, numbers: &[u32]) -> [u64; program::DROPS as usize] {
+    std::array::from_fn(|kind| {
+        numbers.iter().map(|number| attached.drops.get(number * program::DROPS + kind as u32)).sum()
+    })
+}
+
+/// Whether the kernel looks at frames until the completion ring says otherwise (D-9).
+fn is_told(config: &XdpConfig, place: &Place, queues: &Queues) -> bool {
+    config.done == Done::Told || queues.is_zero_copy() || !COPYING_DRIVERS.contains(&place.driver.as_str())
+}
+
+/// Who moves frames to the rings, as far as the system agrees.
+fn drive(queues: &Queues, receive: Receive) -> Result<(), sys::Errno> {
+    match receive {
+        Receive::Kernel => Ok(()),
+        Receive::BusyPoll => queues.prefer_busy_poll(BUSY_US, BUSY_FRAMES),
     }
 }
 
@@ -231,19 +295,22 @@ fn describe(
     config: &XdpConfig,
     place: &Place,
     local: SocketAddr,
-    (queue, mode, zero_copy): (u32, Mode, bool),
+    (queues, numbers, attached): (&Queues, &[u32], &Attached),
     passed_over: &[(Mode, String)],
     (umem, layout): (&Umem, Layout),
     busy: Result<(), sys::Errno>,
 ) -> String {
     use std::fmt::Write;
+    let list: Vec<_> = numbers.iter().map(u32::to_string).collect();
     let mut text = format!(
-        "xdp at {local} on {} (driver {}) queue {queue} of {}: {} mode{}",
+        "xdp at {local} on {} (driver {}) queue {} of {}: {} mode{}{}",
         place.lower.name,
         place.driver,
+        list.join("+"),
         place.lower.queues,
-        mode.name(),
-        if zero_copy { ", no copies" } else { ", the kernel copies" },
+        attached.terms.mode.name(),
+        if queues.is_zero_copy() { ", no copies" } else { ", the kernel copies" },
+        if attached.joined { ", the program of another process" } else { "" },
     );
     if config.mode == Mode::Auto && place.driver == "veth" {
         text += " (on veth the faster one)";
@@ -343,15 +410,16 @@ impl Datagram for Xdp {
     }
 
     fn receive_buffer(&self) -> usize {
-        (self.layout.chunks * FRAME_CHARGE).min(self.udp.receive_buffer())
+        (self.queues.each() * FRAME_CHARGE).min(self.udp.receive_buffer())
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.xsk.fd())
+        self.queues.fds().next()
     }
 
-    fn more_fds(&self) -> [Option<BorrowedFd<'_>>; 2] {
-        [self.udp.fd(), Some(self.news.fd())]
+    fn more_fds(&self) -> Vec<BorrowedFd<'_>> {
+        let sockets = self.queues.fds().skip(1);
+        sockets.chain(self.udp.fd()).chain([self.news.fd()]).chain(self.attached.door()).collect()
     }
 
     #[inline]
@@ -360,7 +428,7 @@ impl Datagram for Xdp {
     }
 
     fn counters(&self) -> Counters {
-        let (udp, own, kernel) = (self.udp.counters(), self.counters, self.xsk.statistics());
+        let (udp, own, kernel) = (self.udp.counters(), self.counters, self.queues.statistics());
         Counters {
             frames_sent: udp.frames_sent + own.frames_sent,
             bytes_sent: udp.bytes_sent + own.bytes_sent,
@@ -369,7 +437,8 @@ impl Datagram for Xdp {
             send_calls: udp.send_calls + own.send_calls,
             receive_calls: udp.receive_calls + own.receive_calls,
             send_failures: udp.send_failures + own.send_failures,
-            receive_overflows: udp.receive_overflows + kernel.overflows,
+            receive_overflows: udp.receive_overflows + own.receive_overflows + kernel.overflows,
+            frames_refused: self.strange().all(),
         }
     }
 

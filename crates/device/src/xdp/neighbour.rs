@@ -257,3 +257,8 @@ fn read_vlan(info: &[u8]) -> Option<u16> {
 pub(crate) fn driver(link: &Link) -> String {
     netlink::driver(&link.name).unwrap_or_else(|| "unknown".to_owned())
 }
+
+/// Queues of an interface that are in use, as far as its driver tells.
+pub(crate) fn queues(link: &Link) -> u32 {
+    netlink::queues(&link.name).unwrap_or(link.queues)
+}

@@ -1,7 +1,7 @@
 //! What AF_XDP can do on this machine, interface by interface; nothing is attached or changed.
 
 use super::attach::Refusal;
-use super::neighbour;
+use super::{features, neighbour};
 use crate::sys::caps;
 use crate::sys::netlink::Netlink;
 
@@ -31,15 +31,20 @@ pub fn probe() -> Probe {
     let usable = links.unwrap_or_default().into_iter().filter(|link| !link.loopback && link.mac != [0; 6]);
     let interfaces = usable.map(|link| {
         let driver = neighbour::driver(&link);
-        let expected = match driver.as_str() {
-            "veth" => "generic mode (on veth the faster one), no zero copy",
-            _ => "zero copy if the driver has it, else native or generic mode; opening tells",
+        let expected = match (features::features(link.index), driver.as_str()) {
+            (Some(features), driver) => features.describe(driver),
+            (None, "veth") => "generic mode (on veth the faster one), no zero copy".to_owned(),
+            (None, _) => {
+                "zero copy if the driver has it, else native or generic mode; opening tells".to_owned()
+            }
         };
         let verdict = match (link.programs.first(), link.running) {
-            (Some(number), _) => Err(format!("another XDP program is attached: number {number}")),
+            (Some(number), _) => Err(format!(
+                "another XDP program is attached: number {number}; if it is Tautline's and of this user, a process on it may share the interface, one queue or more each"
+            )),
             (None, false) => Err("it is down".to_owned()),
             (None, true) => {
-                Ok(format!("driver {driver}, {} queue(s), MTU {}: {expected}", link.queues, link.mtu))
+                Ok(format!("driver {driver}, {} queue(s), MTU {}: {expected}", neighbour::queues(&link), link.mtu))
             }
         };
         InterfaceProbe { name: link.name, verdict }

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use tautline_wire::frame::{HEADER_LEN, MARK};
 use tautline_wire::handshake::HANDSHAKE_LEN;
 
-use super::asm::{Asm, If, Op, Reg::*, Size};
+use super::asm::{Asm, If, Op, Reg, Reg::*, Size};
 use super::headers::{ETHER_IPV4, ETHER_IPV6, ETHER_RAW, ETHER_VLAN, RAW_LEN};
 
 /// What the program drops, and where it counts it.
@@ -25,14 +25,13 @@ pub(crate) enum Drop {
     Short,
 }
 
-/// How many kinds of drops there are.
+/// How many kinds of drops there are: each queue has a counter of each.
 pub(crate) const DROPS: u32 = 4;
 
 /// Whom the program works for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Steering {
     pub ip: IpAddr,
-    pub port: u16,
     /// The VLAN that the address belongs to. Cards often take the tag off, so frames without one are taken, too.
     pub vlan: Option<u16>,
     /// Take every datagram for the port, whatever it looks like; for tests.
@@ -42,8 +41,9 @@ pub(crate) struct Steering {
     pub pass_unfinished: bool,
     /// Take raw Ethernet frames, too.
     pub raw: bool,
-    /// Descriptors of the maps.
+    /// Descriptors of the maps: sockets by queue, the port that each queue works for, counters.
     pub sockets: i32,
+    pub ports: i32,
     pub drops: i32,
 }
 
@@ -62,6 +62,8 @@ const MAP_LOOKUP: i32 = 1;
 const REDIRECT_MAP: i32 = 51;
 const FRAME_LEN: i32 = 188;
 
+/// Where the context tells the queue that a frame came by.
+const QUEUE: i16 = 16;
 const ETHERNET: i16 = 14;
 const TAG: i32 = 4;
 const UDP: i16 = 17;
@@ -143,8 +145,7 @@ fn ipv4(p: &mut Asm, ip: [u8; 4], to: &Steering) {
     p.load(Size::Byte, R3, R7, ETHERNET + 9);
     p.jump_if_number(R3, If::NotEqual, UDP.into(), "pass");
     p.jump_unless_word(R7, ETHERNET + 16, ip, "pass");
-    p.load_be16(R3, R7, UDP4 + 2);
-    p.jump_if_number(R3, If::NotEqual, to.port.into(), "pass");
+    port(p, to, UDP4 + 2);
     if !to.any_shape {
         shape(p, UDP4 + UDP_LEN);
     }
@@ -225,8 +226,7 @@ fn ipv6(p: &mut Asm, ip: [u8; 16], to: &Steering) {
         let bytes = [ip[4 * word], ip[4 * word + 1], ip[4 * word + 2], ip[4 * word + 3]];
         p.jump_unless_word(R7, ETHERNET + 24 + 4 * word as i16, bytes, "pass");
     }
-    p.load_be16(R3, R7, UDP6 + 2);
-    p.jump_if_number(R3, If::NotEqual, to.port.into(), "pass");
+    port(p, to, UDP6 + 2);
     if !to.any_shape {
         shape(p, UDP6 + UDP_LEN);
     }
@@ -255,8 +255,7 @@ fn ipv6(p: &mut Asm, ip: [u8; 16], to: &Steering) {
 /// A frame of the raw framing: length, port, port, zero (D-12).
 fn raw(p: &mut Asm, to: &Steering) {
     need(p, ETHERNET + RAW_LEN as i16, "pass");
-    p.load_be16(R3, R7, ETHERNET + 2);
-    p.jump_if_number(R3, If::NotEqual, to.port.into(), "pass");
+    port(p, to, ETHERNET + 2);
     if !to.any_shape {
         shape(p, ETHERNET + RAW_LEN as i16);
     }
@@ -269,6 +268,26 @@ fn raw(p: &mut Asm, to: &Steering) {
     p.op_number(Op::Add, R3, i32::from(ETHERNET) + RAW_LEN as i32 - i32::from(UDP_LEN));
     p.jump_if(R3, If::Greater, R9, "length");
     size(p, to, ETHERNET + RAW_LEN as i16);
+}
+
+/// Goes on only if the frame is for the port that its queue works for. A socket gets frames of its own queue and no others, so a frame for
+/// another process's port goes by that process's UDP socket.
+fn port(p: &mut Asm, to: &Steering, at: i16) {
+    p.load(Size::Word, R3, R6, QUEUE);
+    look_up(p, to.ports, R3);
+    p.jump_if_number(R0, If::Equal, 0, "pass");
+    p.load(Size::Word, R3, R0, 0);
+    p.load_be16(R4, R7, at);
+    p.jump_if(R3, If::NotEqual, R4, "pass");
+}
+
+/// `R0 =` the place of a map's value. Loses `R1` to `R5`.
+fn look_up(p: &mut Asm, map: i32, key: Reg) {
+    p.store(Size::Word, R10, -4, key);
+    p.op(Op::Move, R2, R10);
+    p.op_number(Op::Add, R2, -4);
+    p.map(R1, map);
+    p.call(MAP_LOOKUP);
 }
 
 /// Frames look like ours (W-1); strays pass, and the socket's owner counts them.
@@ -298,7 +317,7 @@ fn endings(p: &mut Asm, to: &Steering) {
     p.label("take");
     p.map(R1, to.sockets);
     // The queue that the frame came by; without a socket there, the kernel gets it.
-    p.load(Size::Word, R2, R6, 16);
+    p.load(Size::Word, R2, R6, QUEUE);
     p.op_number(Op::Move, R3, XDP_PASS);
     p.call(REDIRECT_MAP);
     p.exit();
@@ -315,11 +334,13 @@ fn endings(p: &mut Asm, to: &Steering) {
         }
     }
     p.label("drop");
-    p.store(Size::Word, R10, -4, R3);
-    p.op(Op::Move, R2, R10);
-    p.op_number(Op::Add, R2, -4);
-    p.map(R1, to.drops);
-    p.call(MAP_LOOKUP);
+    // The counters of this queue: four for each.
+    p.load(Size::Word, R4, R6, QUEUE);
+    const { assert!(DROPS == 4) };
+    p.op(Op::Add, R4, R4);
+    p.op(Op::Add, R4, R4);
+    p.op(Op::Add, R3, R4);
+    look_up(p, to.drops, R3);
     p.jump_if_number(R0, If::Equal, 0, "dropped");
     p.load(Size::Double, R3, R0, 0);
     p.op_number(Op::Add, R3, 1);

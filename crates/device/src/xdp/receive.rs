@@ -35,6 +35,9 @@ impl Xdp {
     #[inline]
     pub(super) fn receive_frames(&mut self, batch: &mut RxBatch) -> io::Result<usize> {
         self.take_back(batch);
+        if self.health.gone {
+            self.come_back();
+        }
         let news = self.mail.get(MAIL_NEWS);
         if news != self.post.news_seen || self.post.news_looks > 0 {
             self.look_for_news(news);
@@ -48,12 +51,13 @@ impl Xdp {
             }
         }
         self.post.had_turn = false;
-        if !self.xsk.has_some() && (self.receive == Receive::BusyPoll || self.xsk.wants_knock()) {
+        if !self.queues.has_some() && (self.config.receive == Receive::BusyPoll || self.queues.wants_knock())
+        {
             self.knock();
         }
         let mut strange = 0;
         while batch.frames().len() < FRAMES {
-            let Some(frame) = self.xsk.take() else { break };
+            let Some(frame) = self.queues.take() else { break };
             if frame.more {
                 if !self.gather(batch, frame) {
                     strange += 1;
@@ -67,10 +71,10 @@ impl Xdp {
         }
         let count = batch.frames().len();
         if count + strange > 0 {
-            self.xsk.finish_taking();
+            self.queues.finish_taking();
         }
         if strange > 0 {
-            self.xsk.submit_chunks();
+            self.queues.submit_chunks();
         }
         Ok(count)
     }
@@ -78,27 +82,27 @@ impl Xdp {
     /// Whether there is nothing to be done: no frame, no mail, nobody to knock for.
     #[inline]
     pub(super) fn sees_nothing(&mut self) -> bool {
-        !self.xsk.has_some()
-            && self.receive != Receive::BusyPoll
+        !self.queues.has_some()
+            && self.config.receive != Receive::BusyPoll
             && (self.post.looks | self.post.news_looks) == 0
             && self.mail.get(MAIL_UDP) == self.post.udp_seen
             && self.mail.get(MAIL_NEWS) == self.post.news_seen
-            && !self.xsk.wants_knock()
+            && !self.queues.wants_knock()
     }
 
     /// Takes back the chunks that the batch had, and those that came back by themselves.
     #[inline]
     fn take_back(&mut self, batch: &mut RxBatch) {
-        let Xdp { xsk, umem, .. } = self;
+        let Xdp { queues, umem, .. } = self;
         let mut any = false;
         let mut fill = |chunk| {
             any = true;
-            xsk.fill(chunk);
+            queues.fill(chunk);
         };
         batch.take_back(umem, &mut fill);
         umem.take_returned(&mut fill);
         if any {
-            xsk.submit_chunks();
+            queues.submit_chunks();
         }
     }
 
@@ -108,6 +112,7 @@ impl Xdp {
         self.post.news_seen = word;
         self.post.news_looks = if fresh { LOOKS } else { self.post.news_looks - 1 };
         self.hear_news();
+        self.attached.answer();
     }
 
     /// Whether the socket shall be looked at now.
@@ -121,13 +126,16 @@ impl Xdp {
             (self.post.receives, self.post.looks) = (0, self.post.looks.max(1));
             self.post.news_looks = self.post.news_looks.max(1);
         }
-        self.post.looks > 0 && !self.post.had_turn | !self.xsk.has_some()
+        self.post.looks > 0 && !self.post.had_turn | !self.queues.has_some()
     }
 
     #[cold]
     fn knock(&mut self) {
+        if self.loses_doorbell() {
+            return;
+        }
         self.counters.receive_calls += 1;
-        self.xsk.knock();
+        self.queues.knock();
     }
 
     /// Lends a frame to the batch; false if it is no frame of ours.
@@ -143,7 +151,7 @@ impl Xdp {
             }
             Err(unfit) => {
                 self.refuse(unfit);
-                self.xsk.fill(frame.into_chunk());
+                self.queues.fill(frame.into_chunk());
                 false
             }
         }
@@ -157,10 +165,10 @@ impl Xdp {
         while let Some(part) = next {
             whole.extend_from_slice(part.bytes(&self.umem));
             let more = part.more;
-            self.xsk.fill(part.into_chunk());
-            next = if more { self.xsk.take() } else { None };
+            self.queues.fill(part.into_chunk());
+            next = if more { self.queues.take_rest() } else { None };
         }
-        self.xsk.submit_chunks();
+        self.queues.submit_chunks();
         match parse(&whole) {
             Ok(Parsed { start, end, from }) => {
                 let source = self.source(from);

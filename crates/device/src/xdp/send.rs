@@ -60,9 +60,9 @@ impl Xdp {
     #[inline]
     fn queue(&mut self, origin: Origin, range: Range<usize>, len: usize) {
         let needed = self.layout.slot_chunks as u32;
-        if !self.xsk.has_room(needed) {
+        if !self.queues.first().has_room(needed) {
             self.ring();
-            if !self.xsk.has_room(needed) {
+            if !self.queues.first().has_room(needed) {
                 return self.counters.send_failures += 1;
             }
         }
@@ -77,7 +77,7 @@ impl Xdp {
             let stop = end.min((at / self.layout.chunk + 1) * self.layout.chunk);
             arena.hold(slot);
             self.pending.push_back(origin);
-            self.xsk.push(at as u64, (stop - at) as u32, stop < end);
+            self.queues.first().push(at as u64, (stop - at) as u32, stop < end);
             at = stop;
         }
         self.counters.frames_sent += 1;
@@ -91,13 +91,14 @@ impl Xdp {
             return;
         }
         self.reap();
-        self.xsk.submit();
+        let xsk = self.queues.first();
+        xsk.submit();
         // What is pending may all be with the kernel already; then there is nothing to ring for.
-        if self.xsk.unseen() > 0 && self.xsk.wants_kick() {
+        if xsk.unseen() > 0 && xsk.wants_kick() {
             self.kick();
         }
         if !self.told {
-            let unseen = self.xsk.unseen() as usize;
+            let unseen = self.queues.first().unseen() as usize;
             while self.pending.len() > unseen {
                 self.let_go_first();
             }
@@ -111,18 +112,43 @@ impl Xdp {
     /// Makes the kernel take what was submitted.
     #[inline]
     fn kick(&mut self) {
-        self.counters.send_calls += 1;
-        let kicked = self.xsk.kick();
-        if self.xsk.unseen() > 0 || kicked.is_err() {
+        let kicked = self.ring_once();
+        if self.queues.first().unseen() > 0 || kicked.is_err() {
             self.kick_again(kicked);
-        } else {
-            self.health.stalls = 0;
+        } else if self.health.stalls > 0 {
+            self.ring_moves();
+        }
+    }
+
+    /// One doorbell.
+    #[inline]
+    fn ring_once(&mut self) -> Result<(), Errno> {
+        if self.loses_doorbell() {
+            return Ok(());
+        }
+        self.counters.send_calls += 1;
+        self.queues.first().kick()
+    }
+
+    /// Whether a test wants this doorbell not to be rung.
+    #[inline]
+    pub(super) fn loses_doorbell(&mut self) -> bool {
+        let loses = self.lost_doorbells > 0;
+        self.lost_doorbells -= u32::from(loses);
+        loses
+    }
+
+    /// The kernel takes frames from the ring, perhaps after a long while.
+    #[cold]
+    fn ring_moves(&mut self) {
+        if std::mem::take(&mut self.health.stalls) >= STALLS_MAX {
+            self.choose_all();
         }
     }
 
     #[cold]
     fn kick_again(&mut self, mut kicked: Result<(), Errno>) {
-        let mut before = self.xsk.unseen();
+        let mut before = self.queues.first().unseen();
         for _ in 0..KICKS {
             match kicked {
                 Ok(()) | Err(Errno::AGAIN | Errno::BUSY | Errno::NOBUFS | Errno::INTR) => {}
@@ -133,19 +159,18 @@ impl Xdp {
                     return;
                 }
             }
-            let left = self.xsk.unseen();
+            let left = self.queues.first().unseen();
             if left < before {
-                self.health.stalls = 0;
+                self.ring_moves();
             }
             if left == 0 {
                 return;
             }
             before = left;
             self.reap();
-            self.counters.send_calls += 1;
-            kicked = self.xsk.kick();
+            kicked = self.ring_once();
         }
-        self.health.stalls += 1;
+        self.health.stalls = self.health.stalls.saturating_add(1);
         if self.health.stalls == STALLS_MAX {
             self.choose_all();
         }
@@ -156,7 +181,7 @@ impl Xdp {
     pub(super) fn reap(&mut self) {
         let stride = self.layout.stride() as u64;
         let mut any = false;
-        while let Some(address) = self.xsk.completed() {
+        while let Some(address) = self.queues.first().completed() {
             any = true;
             if self.told {
                 let number = (address / stride) as u32;
@@ -170,7 +195,7 @@ impl Xdp {
             }
         }
         if any {
-            self.xsk.finish_completed();
+            self.queues.first().finish_completed();
         }
     }
 

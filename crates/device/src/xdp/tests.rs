@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 
 use super::headers::{Ends, Framing, HEADERS_MAX, Parsed, Sender, Template, Unfit, fold, parse, sum};
 use super::program::{DROPS, Drop, Machine, Steering, steering};
-use crate::sys::bpf::{self, CounterMap, SocketMap};
+use crate::sys::bpf::{self, CounterMap, QueueMap};
 use crate::sys::caps;
 
 const PASS: u64 = 2;
@@ -28,9 +28,13 @@ fn redirect(_: u64, queue: u64, otherwise: u64, _: u64, _: u64) -> u64 {
     TAKEN
 }
 
-/// Finds no counter; in the kernel they are looked at.
-fn lookup(_: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
-    0
+/// Stands for the map of ports; another one is that of counters, which are looked at in the kernel.
+const PORTS: i32 = 77;
+/// The port that our queue works for.
+static PORT: u32 = 7_000;
+
+fn lookup(map: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
+    if map == PORTS as u64 { (&raw const PORT).addr() as u64 } else { 0 }
 }
 
 const US4: &str = "10.1.2.3:7000";
@@ -42,12 +46,12 @@ fn steer(to: &str) -> Steering {
     let to: SocketAddr = to.parse().unwrap();
     Steering {
         ip: to.ip(),
-        port: to.port(),
         vlan: None,
         any_shape: false,
         pass_unfinished: false,
         raw: false,
         sockets: 0,
+        ports: PORTS,
         drops: 0,
     }
 }
@@ -60,6 +64,8 @@ fn interpret(to: &Steering, frame: &[u8]) -> u64 {
     vm.register_helper(188, frame_len).unwrap();
     vm.register_helper(51, redirect).unwrap();
     vm.register_helper(1, lookup).unwrap();
+    let port = (&raw const PORT).addr() as u64;
+    vm.register_allowed_memory(port..port + 4);
     FRAME_LEN.set(frame.len() as u64);
     let start = frame.as_ptr().addr() as u64;
     let mut context = Vec::new();
@@ -74,8 +80,11 @@ fn ask_kernel(to: &Steering, frame: &[u8]) -> Option<(u32, Option<Drop>)> {
     if !caps::missing().is_empty() {
         return None;
     }
-    let (sockets, drops) = (SocketMap::new(4).unwrap(), CounterMap::new(DROPS).unwrap());
-    let told = Steering { sockets: sockets.raw(), drops: drops.raw(), ..*to };
+    let (sockets, ports) = (QueueMap::sockets(4).unwrap(), QueueMap::ports(4).unwrap());
+    let drops = CounterMap::new(4 * DROPS).unwrap();
+    // A trial's frame comes by the first queue.
+    ports.set(0, PORT).unwrap();
+    let told = Steering { sockets: sockets.raw(), ports: ports.raw(), drops: drops.raw(), ..*to };
     let code = steering(&told, Machine::Kernel);
     let program = bpf::load(bpf::PROG_XDP, &code, bpf::F_HAS_FRAGS, "tautline").unwrap();
     let verdict = bpf::test_run(program.as_fd(), frame).unwrap();
@@ -309,6 +318,23 @@ fn headers_read_back() {
                     assert_eq!(sum_by_hand(&frame[udp - 20..udp]), 0xffff);
                 }
             }
+        }
+    }
+}
+
+/// D-14: over IPv4 the checksum may be left out, over IPv6 not; the program takes both.
+#[test]
+fn checksums_may_be_left_out() {
+    for (us, them, left_out) in [(US4, THEM4, true), (US6, THEM6, false)] {
+        let whole = Template::new(&ends(them, us, None), Framing::Udp);
+        let mut frame = vec![0xee; whole.len()];
+        frame.extend(payload(0x71, 60));
+        let udp = whole.len() - 8;
+        whole.without_checksum().write(&mut frame);
+        assert_eq!(frame[udp + 6..udp + 8] == [0, 0], left_out);
+        assert!(parse(&frame).is_ok());
+        for generic in [false, true] {
+            judge(&Steering { pass_unfinished: generic, ..steer(us) }, &frame, Fate::Taken, "no checksum");
         }
     }
 }

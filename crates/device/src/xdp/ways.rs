@@ -53,6 +53,13 @@ impl Route {
 pub(super) struct Health {
     /// The interface does not exist any more.
     pub gone: bool,
+    /// It came back, and why it cannot be used.
+    pub unusable: Option<String>,
+    /// It has just come back.
+    pub back: bool,
+    /// When, and after how long a pause, it is looked for again, in nanoseconds.
+    pub look_at: u64,
+    pub pause: u64,
     /// It is down, or nothing is at its other end.
     pub down: bool,
     /// What the system said when it refused to send.
@@ -69,6 +76,9 @@ const CONFIRM_EVERY: u64 = 1_000_000_000;
 impl Health {
     fn why(&self) -> Option<String> {
         match self {
+            Health { gone: true, unusable: Some(why), .. } => {
+                Some(format!("the interface came back and cannot be used: {why}"))
+            }
             Health { gone: true, .. } => Some("the interface is gone".into()),
             Health { down: true, .. } => Some("the link is down".into()),
             Health { refused: Some(errno), .. } => Some(format!("the system refuses frames: {errno}")),
@@ -96,6 +106,9 @@ impl Xdp {
     pub(super) fn choose(&mut self, id: RouteId) {
         let verdict = self.verdict(id);
         let (way, why, template) = match verdict {
+            Ok(template) if self.health.back => {
+                (Way::Xdp, "the interface is back and the neighbour is known".to_owned(), Some(template))
+            }
             Ok(template) => {
                 (Way::Xdp, "the neighbour is known and the link is up".to_owned(), Some(template))
             }
@@ -138,7 +151,8 @@ impl Xdp {
             from: self.local,
             to: route.to,
         };
-        Ok(Template::new(&ends, self.framing))
+        let template = Template::new(&ends, self.config.framing);
+        Ok(if self.config.checksums { template } else { template.without_checksum() })
     }
 
     /// All routes look again at what is known.
@@ -160,6 +174,8 @@ impl Xdp {
                 News::Routes => all = true,
             }
         }
+        // Whatever it was: it may be the interface.
+        self.health.look_at = 0;
         if all {
             (0..self.routes.len() as u32).for_each(|id| self.look_up(RouteId(id)));
         }

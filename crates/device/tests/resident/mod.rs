@@ -57,6 +57,8 @@ impl<D: Datagram> Datagram for Resident<D> {
         self.device.flush();
     }
     fn recv(&mut self, batch: &mut RxBatch) -> io::Result<usize> {
+        // A device that finds its interface again opens sockets there.
+        self.spaces.enter(self.side);
         self.device.recv(batch)
     }
     fn want_sources(&mut self, wanted: bool) {
@@ -68,7 +70,7 @@ impl<D: Datagram> Datagram for Resident<D> {
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.device.fd()
     }
-    fn more_fds(&self) -> [Option<BorrowedFd<'_>>; 2] {
+    fn more_fds(&self) -> Vec<BorrowedFd<'_>> {
         self.device.more_fds()
     }
     fn poll_event(&mut self) -> Option<DeviceEvent> {

@@ -1,6 +1,7 @@
 //! Two network namespaces of our own, joined by a veth pair, for tests.
 #![allow(dead_code, clippy::print_stdout)]
 
+use std::cell::Cell;
 use std::fs::File;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
@@ -18,17 +19,20 @@ pub struct Shape {
     pub vlan: Option<u16>,
     /// The neighbours know each other from the start, for good.
     pub acquainted: bool,
+    /// Queues of each end; by default what the system gives.
+    pub queues: Option<u32>,
 }
 
 impl Default for Shape {
     fn default() -> Shape {
-        Shape { mtu: 1_500, vlan: None, acquainted: true }
+        Shape { mtu: 1_500, vlan: None, acquainted: true, queues: None }
     }
 }
 
 /// Two namespaces joined by a veth pair; gone when dropped, also by a panic.
 pub struct Spaces {
     pub names: [String; 2],
+    number: u32,
     files: [File; 2],
     shape: Shape,
 }
@@ -82,30 +86,22 @@ impl Spaces {
             );
             ip(&format!("-n {name} link set lo up"))?;
         }
-        let mtu = shape.mtu;
-        ip(&format!(
-            "-n {a} link add v0 mtu {mtu} address {} type veth peer name v0 mtu {mtu} address {} netns {b}",
-            MACS[0], MACS[1]
-        ))?;
-        for (side, name) in names.iter().enumerate() {
-            ip(&format!("-n {name} link set v0 up"))?;
-            if let Some(vlan) = shape.vlan {
-                ip(&format!("-n {name} link add link v0 name v0.{vlan} type vlan id {vlan}"))?;
-                ip(&format!("-n {name} link set v0.{vlan} up"))?;
-            }
-            let host = side + 1;
-            let upper = upper(shape);
-            ip(&format!("-n {name} addr add 10.211.9.{host}/24 dev {upper}"))?;
-            ip(&format!("-n {name} addr add fd00:211:9::{host}/64 dev {upper} nodad"))?;
-        }
+        join(&names, shape)?;
         let files = names.clone().map(|name| File::open(format!("/var/run/netns/{name}")));
         let [Ok(first), Ok(second)] = files else { return Err("no /var/run/netns".into()) };
         std::mem::forget(guard);
-        let spaces = Spaces { names, files: [first, second], shape };
+        let spaces = Spaces { names, number, files: [first, second], shape };
         if shape.acquainted {
             spaces.acquaint()?;
         }
         Ok(spaces)
+    }
+
+    /// Takes the pair away, and makes it anew.
+    pub fn rejoin(&self) -> Result<(), String> {
+        ip(&format!("-n {} link del v0", self.names[0]))?;
+        join(&self.names, self.shape)?;
+        if self.shape.acquainted { self.acquaint() } else { Ok(()) }
     }
 
     /// Tells each side the other's hardware address, for good.
@@ -126,7 +122,12 @@ impl Spaces {
         text.parse().unwrap()
     }
 
+    /// Moves this thread to a side; nothing is done if it is there already.
     pub fn enter(&self, side: usize) {
+        thread_local!(static HERE: Cell<Option<(u32, usize)>> = const { Cell::new(None) });
+        if HERE.replace(Some((self.number, side))) == Some((self.number, side)) {
+            return;
+        }
         move_into_link_name_space(self.files[side].as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
     }
 
@@ -145,6 +146,29 @@ impl Spaces {
     pub fn has_program(&self, side: usize) -> bool {
         ip(&format!("-n {} link show v0", self.names[side])).unwrap().contains("xdp")
     }
+}
+
+/// Joins two namespaces by a veth pair, with addresses.
+fn join(names: &[String; 2], shape: Shape) -> Result<(), String> {
+    let [a, b] = names;
+    let mtu = shape.mtu;
+    let queues = shape.queues.map_or(String::new(), |n| format!("numtxqueues {n} numrxqueues {n}"));
+    ip(&format!(
+        "-n {a} link add v0 mtu {mtu} address {} {queues} type veth peer name v0 mtu {mtu} address {} {queues} netns {b}",
+        MACS[0], MACS[1]
+    ))?;
+    for (side, name) in names.iter().enumerate() {
+        ip(&format!("-n {name} link set v0 up"))?;
+        if let Some(vlan) = shape.vlan {
+            ip(&format!("-n {name} link add link v0 name v0.{vlan} type vlan id {vlan}"))?;
+            ip(&format!("-n {name} link set v0.{vlan} up"))?;
+        }
+        let host = side + 1;
+        let upper = upper(shape);
+        ip(&format!("-n {name} addr add 10.211.9.{host}/24 dev {upper}"))?;
+        ip(&format!("-n {name} addr add fd00:211:9::{host}/64 dev {upper} nodad"))?;
+    }
+    Ok(())
 }
 
 pub fn upper(shape: Shape) -> String {

@@ -1,0 +1,108 @@
+//! Sockets with a name that only this network namespace knows, by which one process asks another for descriptors. The name is gone when its owner is.
+
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
+    SocketType, sockopt,
+};
+
+/// Descriptors that go along with one message, at most.
+pub(crate) const FDS_MAX: usize = 4;
+
+/// What came: how many bytes, the user who sent it as the kernel tells, and descriptors.
+pub(crate) struct Received {
+    pub len: usize,
+    pub uid: u32,
+    pub fds: Vec<OwnedFd>,
+}
+
+/// The user that this process acts for.
+pub(crate) fn user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+fn socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
+    sockopt::set_socket_passcred(&socket, true)?;
+    Ok(socket)
+}
+
+/// A socket with a name.
+pub(crate) fn open(name: &str) -> io::Result<OwnedFd> {
+    let socket = socket()?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
+    Ok(socket)
+}
+
+/// Asks whoever has that name, and waits for the answer for so long.
+pub(crate) fn ask(name: &str, question: &[u8], out: &mut [u8], wait: Duration) -> io::Result<Received> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let (mine, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
+    sockopt::set_socket_passcred(&mine, true)?;
+    let to = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
+    let knocker = socket()?;
+    rustix::net::connect(&knocker, &to)?;
+    send(knocker.as_fd(), question, &[theirs.as_fd()])?;
+    drop(theirs);
+    let time = Timespec { tv_sec: 0, tv_nsec: wait.as_nanos().min(999_999_999) as i64 };
+    poll(&mut [PollFd::new(&mine, PollFlags::IN)], Some(&time))?;
+    receive(mine.as_fd(), out)?.ok_or_else(|| io::Error::from(io::ErrorKind::TimedOut))
+}
+
+/// Sends bytes, and descriptors along with them.
+pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+    let mut along = SendAncillaryBuffer::new(&mut space);
+    assert!(along.push(SendAncillaryMessage::ScmRights(fds)), "there is space for four");
+    rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut along, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// The next message; nothing if there is none yet.
+///
+/// By hand, because whoever sends it from another namespace of processes has the number zero here, which a typed process number cannot hold.
+pub(crate) fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<Option<Received>> {
+    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    // Words, because control messages are aligned to them.
+    let mut along = [0u64; ALONG / 8];
+    // SAFETY: `msghdr` is made of integers and pointers, for which zero is a value.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    (header.msg_iov, header.msg_iovlen) = (&raw mut part, 1);
+    (header.msg_control, header.msg_controllen) = (along.as_mut_ptr().cast(), ALONG);
+    let flags = libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT;
+    // SAFETY: the kernel writes at most as many bytes to `bytes` and `along` as the header says, which is as many as they have.
+    let len = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut header, flags) };
+    let Ok(len) = usize::try_from(len) else {
+        let error = io::Error::last_os_error();
+        return if error.kind() == io::ErrorKind::WouldBlock { Ok(None) } else { Err(error) };
+    };
+    let (mut uid, mut fds) = (None, Vec::new());
+    // SAFETY: the header is as the kernel left it, and `along` lives on.
+    let mut at = unsafe { libc::CMSG_FIRSTHDR(&raw const header) };
+    while !at.is_null() {
+        // SAFETY: a control message of the kernel's, aligned as `along` is; its data is as long as its length says, and may lie unaligned.
+        unsafe {
+            let (kind, data) = ((*at).cmsg_type, libc::CMSG_DATA(at));
+            let len = (*at).cmsg_len - (data.addr() - at.addr());
+            if kind == libc::SCM_CREDENTIALS && len >= size_of::<libc::ucred>() {
+                uid = Some(data.cast::<libc::ucred>().read_unaligned().uid);
+            } else if kind == libc::SCM_RIGHTS {
+                let numbers = data.cast::<libc::c_int>();
+                let each = (0..len / size_of::<libc::c_int>()).map(|i| numbers.add(i).read_unaligned());
+                fds.extend(each.map(|fd| OwnedFd::from_raw_fd(fd)));
+            }
+            at = libc::CMSG_NXTHDR(&raw const header, at);
+        }
+    }
+    let uid = uid.ok_or_else(|| io::Error::from(io::ErrorKind::PermissionDenied))?;
+    Ok(Some(Received { len, uid, fds }))
+}
+
+/// Room for credentials and descriptors, with what each has around it.
+const ALONG: usize = 128;

@@ -1,0 +1,155 @@
+//! Memory and queues: how the one is divided, and which of the others are had.
+
+use std::sync::Arc;
+
+use super::attach::{BUSY_WAIT, BUSY_WAITS, Place, Refusal, system};
+use super::config::{Mode, XdpConfig};
+use super::shared::Attached;
+use crate::sys::{Chunk, Errno, Layout, Queues, Umem, XskOptions};
+use crate::{Arena, HEADROOM};
+
+/// Memory, and how it is divided.
+pub(super) struct Memory {
+    pub layout: Layout,
+    pub umem: Arc<Umem>,
+    pub arena: Arena,
+    pub copies: Arena,
+    pub chunks: Vec<Chunk>,
+}
+
+/// Chunks of half a page, if whole frames fit: what the kernel keeps free in front of a received frame.
+const RX_HEADROOM: usize = 256;
+/// Ethernet and a tag.
+const ETHERNET_MAX: usize = 18;
+/// Slots for copies.
+const COPIES: usize = 64;
+/// Fewer chunks than this are of no use.
+const CHUNKS_MIN: u32 = 128;
+
+pub(super) fn divide(payload: usize, mtu: usize, slots: usize, chunks: u32) -> Layout {
+    let (slot, frame) = (HEADROOM + payload, RX_HEADROOM + ETHERNET_MAX + mtu);
+    let chunk = if slot.max(frame) <= 2_048 { 2_048 } else { 4_096 };
+    Layout { chunk, slot_chunks: slot.div_ceil(chunk), slots, copies: COPIES, chunks: chunks as usize }
+}
+
+impl Memory {
+    pub(super) fn new(layout: Layout, payload: usize) -> Result<Memory, Refusal> {
+        let failed = |e| Refusal::Memory(format!("{} bytes of memory cannot be had: {e}", layout.len()));
+        let (umem, [arena, copies], chunks) = Umem::new(layout, payload).map_err(failed)?;
+        Ok(Memory { layout, umem, arena, copies, chunks })
+    }
+
+    /// Whether a received frame may need several chunks.
+    pub(super) fn is_split(layout: Layout, mtu: usize) -> bool {
+        RX_HEADROOM + ETHERNET_MAX + mtu > layout.chunk || layout.slot_chunks > 1
+    }
+}
+
+/// The most queues that one device takes.
+const QUEUES_MAX: u32 = 32;
+/// Memory for so many queues is had without making each queue's smaller.
+const QUEUES_FULL: u32 = 4;
+
+/// How many queues are ours, of an interface that is shared by so many.
+pub(super) fn share(config: &XdpConfig, place: &Place) -> u32 {
+    (place.lower.queues / config.sharers.max(1)).clamp(1, QUEUES_MAX)
+}
+
+/// Binds sockets to queues that are free, with as much memory as may be pinned.
+pub(super) fn bind(
+    config: &XdpConfig,
+    place: &Place,
+    attached: &Attached,
+    payload: usize,
+) -> Result<(Queues, Memory, Vec<u32>), Refusal> {
+    let share = share(config, place);
+    let less = (share / QUEUES_FULL).max(1).next_power_of_two();
+    let mut chunks = (config.rx_chunks / less).max(CHUNKS_MIN);
+    loop {
+        let layout = divide(payload, place.lower.mtu, config.udp.tx_slots, chunks * share);
+        let memory = Memory::new(layout, payload)?;
+        let options = options(config, place, attached.terms.mode, layout, chunks);
+        match bind_queues(config, place, options, &memory.umem, (share, attached.joined)) {
+            Ok((queues, numbers)) => return Ok((queues, memory, numbers)),
+            Err(Errno::NOBUFS | Errno::NOMEM | Errno::PERM) if chunks > CHUNKS_MIN => chunks /= 2,
+            Err(errno) => return Err(refused(place, &layout, errno)),
+        }
+    }
+}
+
+pub(super) fn options(
+    config: &XdpConfig,
+    place: &Place,
+    mode: Mode,
+    layout: Layout,
+    chunks: u32,
+) -> XskOptions {
+    XskOptions {
+        ifindex: place.lower.index,
+        queue: 0,
+        zero_copy: mode == Mode::ZeroCopy,
+        multi_buffer: Memory::is_split(layout, place.lower.mtu),
+        rx: chunks,
+        tx: config.tx_ring,
+    }
+}
+
+pub(super) fn refused(place: &Place, layout: &Layout, errno: Errno) -> Refusal {
+    match errno {
+        Errno::NOBUFS | Errno::NOMEM | Errno::PERM => Refusal::Memory(format!(
+            "{} bytes cannot be pinned ({errno}): RLIMIT_MEMLOCK is too small; ulimit -l shows it, limits.conf or CAP_IPC_LOCK raises it",
+            layout.len()
+        )),
+        Errno::BUSY => Refusal::Queues(format!(
+            "each of the {} queue(s) of {} is taken by another process",
+            place.lower.queues, place.lower.name
+        )),
+        errno => system("a socket", errno),
+    }
+}
+
+/// Pauses for a queue that nobody else can have: the kernel lets go of it when it finds the time.
+const RELEASE_WAITS: u32 = 1_500;
+
+/// Takes up to so many queues, from the first one that is free on. One that is not yet let go of is waited for, not so long by whoever shares the
+/// interface with others (`joined`), who may have it.
+pub(super) fn bind_queues(
+    config: &XdpConfig,
+    place: &Place,
+    options: XskOptions,
+    umem: &Arc<Umem>,
+    (share, joined): (u32, bool),
+) -> Result<(Queues, Vec<u32>), Errno> {
+    let mut last = place.lower.queues.max(config.queue + 1);
+    let mut taken: Option<(Queues, Vec<u32>)> = None;
+    for _ in 0..if joined { BUSY_WAITS } else { RELEASE_WAITS } {
+        for queue in config.queue..last {
+            let options = XskOptions { queue, ..options };
+            let bound = match &mut taken {
+                Some((_, numbers)) if numbers.contains(&queue) => continue,
+                Some((queues, numbers)) => queues.add(umem, options).map(|()| numbers.push(queue)),
+                None => Queues::open(umem, options).map(|queues| taken = Some((queues, vec![queue]))),
+            };
+            match bound {
+                Ok(()) | Err(Errno::BUSY) => {}
+                Err(errno) if taken.is_none() && (errno != Errno::INVAL || queue == config.queue) => {
+                    return Err(errno);
+                }
+                // Interfaces may have room for more queues than they use.
+                Err(_) => {
+                    last = queue;
+                    break;
+                }
+            }
+            if taken.as_ref().is_some_and(|(_, numbers)| numbers.len() == share as usize) {
+                break;
+            }
+        }
+        let wanted = share.min(last - config.queue) as usize;
+        if taken.as_ref().is_some_and(|(_, numbers)| numbers.len() >= wanted) {
+            break;
+        }
+        std::thread::sleep(BUSY_WAIT);
+    }
+    taken.ok_or(Errno::BUSY)
+}

@@ -1,0 +1,206 @@
+//! The AF_XDP device on interfaces with several queues: one device with all of them, and several processes that share.
+#![allow(clippy::print_stdout, clippy::needless_pass_by_value)]
+
+mod forge;
+mod resident;
+mod spaces;
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use forge::{frame_by_hand, raw_socket};
+use resident::{Resident, apart, data_frame, open, receive, receive_some, send, udp_config};
+use spaces::{Shape, Spaces};
+use tautline_device::udp::UdpConfig;
+use tautline_device::xdp::{Mode, Refusal, Xdp, XdpConfig};
+use tautline_device::{Datagram, Way};
+
+const FOUR: Shape = Shape { mtu: 1_500, vlan: None, acquainted: true, queues: Some(4) };
+/// Senders' ports: the host's hash of them decides the queue.
+const FLOWS: u16 = 64;
+
+/// A frame of each of many flows, from side 1 to a device at side 0.
+fn from_many(spaces: &Spaces, to: SocketAddr) -> Vec<Vec<u8>> {
+    spaces.enter(1);
+    let socket = raw_socket("v0");
+    let frames: Vec<_> = (0..FLOWS).map(|flow| data_frame(flow.into(), 100 + usize::from(flow))).collect();
+    for (flow, frame) in (0..FLOWS).zip(&frames) {
+        let whole = frame_by_hand(SocketAddr::new(spaces.addr(1, false), 20_000 + flow), to, frame);
+        rustix::net::send(&socket, &whole, rustix::net::SendFlags::empty()).unwrap();
+    }
+    frames
+}
+
+fn sorted(mut frames: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+    frames.sort();
+    frames
+}
+
+/// D-15: a device that is alone on an interface has all of its queues, and every frame comes by a ring.
+#[test]
+fn every_queue_is_heard() {
+    for mode in [Mode::Generic, Mode::Native] {
+        apart("every_queue_is_heard", FOUR, |spaces| {
+            let mut a = open(spaces, 0, XdpConfig { mode, ..XdpConfig::default() });
+            assert_eq!(a.device.queues(), [0, 1, 2, 3], "{}", a.device.describe());
+            for _ in 0..40 {
+                let sent = from_many(spaces, a.local_addr());
+                let got = receive(&mut a, sent.len());
+                assert!(sorted(got) == sorted(sent), "every flow arrives");
+            }
+            assert_eq!(a.device.came_by_socket(), 0, "all by rings");
+        });
+    }
+}
+
+/// D-15: with one queue of four the rest comes through the socket, is counted, and none is lost.
+#[test]
+fn queues_without_a_socket_pass() {
+    for mode in [Mode::Generic, Mode::Native] {
+        apart("queues_without_a_socket_pass", FOUR, |spaces| {
+            let mut a = open(spaces, 0, XdpConfig { mode, sharers: 4, ..XdpConfig::default() });
+            assert_eq!(a.device.queues(), [0]);
+            let sent = from_many(spaces, a.local_addr());
+            let got = receive(&mut a, sent.len());
+            assert!(sorted(got) == sorted(sent.clone()), "every flow arrives");
+            let by_socket = a.device.came_by_socket();
+            assert!(by_socket > 0 && by_socket < sent.len() as u64, "{by_socket} of {}", sent.len());
+        });
+    }
+}
+
+/// Opens a device while another one is polled, as a node does all the time.
+fn open_beside(
+    first: &mut impl Datagram,
+    spaces: &Arc<Spaces>,
+    config: XdpConfig,
+) -> Result<Resident<Xdp>, Refusal> {
+    let opened = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let opening = scope.spawn(|| {
+            spaces.enter(0);
+            let config = XdpConfig { udp: udp_config(spaces, 0), rx_chunks: 512, ..config };
+            let device = Xdp::open(config).map_err(|refused| refused.why);
+            opened.store(true, Ordering::Relaxed);
+            device
+        });
+        while !opened.load(Ordering::Relaxed) && !opening.is_finished() {
+            receive_some(first);
+        }
+        opening.join().unwrap()
+    })
+    .map(|device| Resident { device, spaces: spaces.clone(), side: 0 })
+}
+
+/// D-15: the second takes the next queue and has a part in the first one's program; each gets its own frames, by ring or by socket; and the program stays
+/// until the last is gone.
+#[test]
+fn two_share_an_interface() {
+    for mode in [Mode::Generic, Mode::Native] {
+        apart("two_share_an_interface", FOUR, |spaces| {
+            let config = || XdpConfig { mode, sharers: 2, ..XdpConfig::default() };
+            let mut first = open(spaces, 0, config());
+            let mut second = open_beside(&mut first, spaces, config()).unwrap_or_else(|why| panic!("{why}"));
+            assert_eq!((first.device.queues(), second.device.queues()), (&[0, 1][..], &[2, 3][..]));
+            assert!(second.device.describe().contains("another process"), "{}", second.device.describe());
+            for device in [&mut first, &mut second] {
+                let sent = from_many(spaces, device.local_addr());
+                let got = receive(device, sent.len());
+                assert!(sorted(got) == sorted(sent), "every flow arrives");
+                let by_socket = device.device.came_by_socket();
+                assert!(by_socket < FLOWS.into(), "some come by the rings");
+            }
+            // Both send by queues of their own, too.
+            let mut b = open(spaces, 1, XdpConfig { mode, ..XdpConfig::default() });
+            for device in [&mut first, &mut second] {
+                let route = device.route(b.local_addr()).unwrap();
+                assert_eq!(device.way(route), Some(Way::Xdp));
+                send(device, route, &data_frame(3, 300));
+                assert!(receive(&mut b, 1) == [data_frame(3, 300)]);
+            }
+            assert_eq!(b.device.came_by_socket(), 0, "by rings");
+            drop(first);
+            assert!(spaces.has_program(0), "it is the second one's, too");
+            let sent = from_many(spaces, second.local_addr());
+            let got = receive(&mut second, sent.len());
+            assert!(sorted(got) == sorted(sent), "every flow arrives");
+            // And the place of the first can be taken again, from the second.
+            let third = open_beside(&mut second, spaces, config()).unwrap_or_else(|why| panic!("{why}"));
+            // The kernel may not have let go of both yet.
+            let queues = third.device.queues();
+            assert!(!queues.is_empty() && queues.iter().all(|queue| *queue < 2), "{queues:?}");
+            drop((second, third, b));
+            assert!(spaces.is_left_alone());
+        });
+    }
+}
+
+/// D-15: what cannot be shared is refused with the reason.
+#[test]
+fn what_cannot_be_shared_is_said() {
+    let one = Shape { queues: Some(1), ..FOUR };
+    apart("what_cannot_be_shared_is_said", one, |spaces| {
+        let mut first = open(spaces, 0, XdpConfig { mode: Mode::Generic, ..XdpConfig::default() });
+        let why = open_beside(&mut first, spaces, XdpConfig::default()).err().unwrap();
+        assert!(matches!(why, Refusal::Queues(_)), "{why}");
+        assert!(why.to_string().contains("the 1 queue(s) of v0 is taken"), "{why}");
+        let native = XdpConfig { mode: Mode::Native, ..XdpConfig::default() };
+        let why = open_beside(&mut first, spaces, native).err().unwrap();
+        assert!(matches!(why, Refusal::Occupied { .. }), "{why}");
+        assert!(why.to_string().contains("cannot be shared: it is in generic mode"), "{why}");
+    });
+}
+
+/// What a child of these tests does: shares the interface, and lives on.
+#[test]
+fn child() {
+    if std::env::var("TAUTLINE_XDP_QUEUES_CHILD").is_err() {
+        return;
+    }
+    let udp = UdpConfig { bind: "10.211.9.1:7200".parse().unwrap(), tx_slots: 64, ..UdpConfig::default() };
+    let mut device = match Xdp::open(XdpConfig { udp, rx_chunks: 256, sharers: 2, ..XdpConfig::default() }) {
+        Ok(device) => device,
+        Err(refused) => return println!("REFUSED {}", refused.why),
+    };
+    println!("OPEN {:?}", device.queues());
+    std::io::stdout().flush().unwrap();
+    let until = Instant::now() + Duration::from_secs(60);
+    while Instant::now() < until {
+        receive_some(&mut device);
+    }
+}
+
+/// D-15: the process that attached the program is killed. Who shares it goes on as if nothing had happened, and can be joined; then nothing is left.
+#[test]
+fn the_owner_is_killed() {
+    apart("the_owner_is_killed", FOUR, |spaces| {
+        for _ in 0..3 {
+            let mut command = Command::new("ip");
+            command.args(["netns", "exec", &spaces.names[0]]).arg(std::env::current_exe().unwrap());
+            command.args(["--exact", "child", "--nocapture"]).env("TAUTLINE_XDP_QUEUES_CHILD", "1");
+            let mut owner = command.stdout(Stdio::piped()).spawn().unwrap();
+            let lines = BufReader::new(owner.stdout.take().unwrap()).lines().map_while(Result::ok);
+            let said =
+                lines.into_iter().find(|line| line.contains("OPEN") || line.contains("REFUSED")).unwrap();
+            assert!(said.contains("OPEN [0, 1]"), "{said}");
+            let mut mine = open(spaces, 0, XdpConfig { sharers: 2, ..XdpConfig::default() });
+            assert_eq!(mine.device.queues(), [2, 3], "{}", mine.device.describe());
+            owner.kill().unwrap();
+            owner.wait().unwrap();
+            assert!(spaces.has_program(0), "the survivor's");
+            let before = mine.device.came_by_socket();
+            for _ in 0..10 {
+                let sent = from_many(spaces, mine.local_addr());
+                let got = receive(&mut mine, sent.len());
+                assert!(sorted(got) == sorted(sent), "every flow arrives");
+            }
+            assert!(mine.device.came_by_socket() - before < 10 * u64::from(FLOWS), "some by its rings");
+            drop(mine);
+            assert!(spaces.is_left_alone(), "nothing is left");
+        }
+    });
+}
