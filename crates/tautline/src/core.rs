@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
 use std::thread::ThreadId;
 
+use tautline_node::limits::MAX_EVENTS;
 use tautline_node::memory::Woken;
 use tautline_node::{Delivery, Taken};
 
@@ -57,8 +58,36 @@ pub(crate) struct Core {
     pub(crate) event_waits: RefCell<Vec<Waker>>,
     /// What handlers send by way of [`Core::gather`] leaves when the extraction is over.
     pub(crate) gathering: Cell<bool>,
-    /// Who is to look again when a peer goes.
-    pub(crate) peer_waits: RefCell<Vec<Waker>>,
+    /// Who is to look again when a peer goes, each at its place.
+    peer_waits: RefCell<HashMap<u64, Waker>>,
+    /// The last place that was given among them.
+    last_place: Cell<u64>,
+    /// How often the last reachable peer went, and who that was.
+    pub(crate) desertions: Cell<(u64, Option<(Rank, Down)>)>,
+    /// Events that gave way to others, and that nobody has been told of.
+    pub(crate) events_lost: Cell<u64>,
+}
+
+/// A place among those who are woken when a peer goes; whoever has it gives it up with [`PeerWait::leave`].
+#[derive(Debug, Default)]
+pub(crate) struct PeerWait(Cell<u64>);
+
+impl PeerWait {
+    /// Whoever polls is woken when a peer goes. The price does not depend on how many wait.
+    pub(crate) fn register(&self, core: &Core, context: &std::task::Context<'_>) {
+        if self.0.get() == 0 {
+            core.last_place.set(core.last_place.get() + 1);
+            self.0.set(core.last_place.get());
+        }
+        core.peer_waits.borrow_mut().insert(self.0.get(), context.waker().clone());
+    }
+
+    pub(crate) fn leave(&self, core: &Core) {
+        let place = self.0.take();
+        if place != 0 {
+            core.peer_waits.borrow_mut().remove(&place);
+        }
+    }
 }
 
 /// A handler that failed; see [`crate::Endpoint::poll_failure`].
@@ -115,6 +144,9 @@ impl Core {
             event_waits: RefCell::default(),
             gathering: Cell::new(false),
             peer_waits: RefCell::default(),
+            last_place: Cell::new(0),
+            desertions: Cell::new((0, None)),
+            events_lost: Cell::new(0),
         })
     }
 
@@ -151,12 +183,37 @@ impl Core {
         }
     }
 
-    /// Whoever polls is woken when a peer goes.
-    pub(crate) fn blocked_on_peers(&self, context: &std::task::Context<'_>) {
-        let mut waits = self.peer_waits.borrow_mut();
-        if !waits.iter().any(|waker| waker.will_wake(context.waker())) {
-            waits.push(context.waker().clone());
+    /// A peer is gone: whoever waits for one looks again.
+    pub(crate) fn wake_peer_waits(&self) {
+        self.peer_waits.take().into_values().for_each(Waker::wake);
+    }
+
+    /// The endpoint is closed: whoever waits for anything is told, because nobody will extract any more.
+    pub(crate) fn wake_everyone(&self) {
+        self.wake_peer_waits();
+        self.memory_waits.take().into_values().flatten().for_each(Waker::wake);
+        self.event_waits.take().into_iter().for_each(Waker::wake);
+        self.blocked.take().into_iter().for_each(Waker::wake);
+    }
+
+    /// The last reachable peer is gone.
+    pub(crate) fn desert(&self, peer: Rank, why: Down) {
+        self.deserted.set(Some((peer, why)));
+        self.desertions.set((self.desertions.get().0 + 1, Some((peer, why))));
+    }
+
+    /// Keeps an event for the program; the oldest give way, and that is told.
+    pub(crate) fn keep_event(&self, event: Event) {
+        let mut events = self.events.borrow_mut();
+        if events.len() == MAX_EVENTS {
+            let lost = match events.pop_front() {
+                Some(Event::Lost { events }) => events,
+                _ => 1,
+            };
+            self.events_lost.set(self.events_lost.get() + lost);
         }
+        events.push_back(event);
+        self.news.set(true);
     }
 
     /// Whether something that would have blocked may succeed now.
