@@ -308,3 +308,53 @@ impl std::task::Wake for SlotWaker {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{Endpoint, Event, Job, Member, Rank};
+    use tautline_node::limits::MAX_EVENTS;
+
+    /// A node of a job of its own.
+    fn alone() -> Endpoint {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let members = vec![Member { addr: socket.local_addr().unwrap() }];
+        let key = tautline_node::link::JobKey::new([1; 32]);
+        let job = Job { rank: 0, key, members, security: None, device: None, socket: Some(socket.into()) };
+        Endpoint::builder().join_job(job).unwrap()
+    }
+
+    /// T-6: events that the program does not read give way to later ones, and the first that it reads says how many did, those included that the node had dropped.
+    #[test]
+    fn the_oldest_events_give_way() {
+        let ep = alone();
+        while ep.poll_event().is_some() {}
+        let event = |i: usize| Event::PathChanged { peer: 0 as Rank, max_frame: i };
+        ep.core.keep_event(Event::Lost { events: 7 });
+        for i in 0..MAX_EVENTS + 10 {
+            ep.core.keep_event(event(i));
+        }
+        assert_eq!(ep.poll_event(), Some(Event::Lost { events: 17 }));
+        for i in 10..MAX_EVENTS + 10 {
+            assert_eq!(ep.poll_event(), Some(event(i)));
+        }
+        assert_eq!(ep.poll_event(), None);
+        ep.close().unwrap();
+    }
+
+    /// Whoever waits for peers has one place, however often it asks, and none when it leaves.
+    #[test]
+    fn one_place_per_wait() {
+        let ep = alone();
+        let context = std::task::Context::from_waker(std::task::Waker::noop());
+        let waits: Vec<super::PeerWait> = (0..100).map(|_| super::PeerWait::default()).collect();
+        for _ in 0..3 {
+            waits.iter().for_each(|wait| wait.register(&ep.core, &context));
+        }
+        assert_eq!(ep.core.peer_waits.borrow().len(), 100);
+        waits[1..].iter().for_each(|wait| wait.leave(&ep.core));
+        assert_eq!(ep.core.peer_waits.borrow().len(), 1);
+        ep.core.wake_peer_waits();
+        assert_eq!(ep.core.peer_waits.borrow().len(), 0);
+        ep.close().unwrap();
+    }
+}

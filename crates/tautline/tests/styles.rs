@@ -61,7 +61,10 @@ fn a_queue_keeps_order() {
             assert!(queue.is_over().unwrap());
         } else {
             let mut queue = queue::Sender::new(&ep, &next_cookie(&ep, &mail)).unwrap();
-            assert!(matches!(queue.push(&[0; 4096]), Err(Error::OutOfRange)));
+            assert!(matches!(
+                queue.push(&[0; 4096]),
+                Err(Error::EntryTooLong { entry: 4096, longest: 3992 })
+            ));
             for i in 0..COUNT {
                 let entry = entry(i);
                 let (a, b) = entry.split_at(entry.len() / 3);
