@@ -244,7 +244,7 @@ impl Core {
 
 /// Handlers that were woken, and calls to the program itself, from whatever thread.
 pub(crate) struct Wakes {
-    woken: Mutex<Vec<(usize, usize)>>,
+    woken: Mutex<Vec<WokenSlot>>,
     /// Whether `woken` has anything in it: looked at in every poll.
     any: AtomicBool,
     /// The program was called, by [`crate::Waker::wake`].
@@ -254,7 +254,7 @@ pub(crate) struct Wakes {
 }
 
 impl Wakes {
-    pub(crate) fn take(&self) -> Vec<(usize, usize)> {
+    pub(crate) fn take(&self) -> Vec<WokenSlot> {
         let mut woken = self.woken.lock().unwrap_or_else(PoisonError::into_inner);
         self.any.store(false, Ordering::Relaxed);
         std::mem::take(&mut *woken)
@@ -283,11 +283,31 @@ impl Wakes {
     }
 }
 
-/// Wakes one handler's slot. Made once per slot, used for every message that runs there.
-pub(crate) struct SlotWaker {
+/// A handler's slot; it is among the woken once, which the flag says.
+#[derive(Clone)]
+pub(crate) struct WokenSlot {
     pub(crate) handler: usize,
     pub(crate) slot: usize,
-    pub(crate) wakes: Arc<Wakes>,
+    queued: Arc<AtomicBool>,
+}
+
+impl WokenSlot {
+    /// It is about to be polled: who wakes it from now on wakes it again.
+    pub(crate) fn polled(&self) {
+        self.queued.store(false, Ordering::SeqCst);
+    }
+}
+
+/// Wakes one handler's slot. Made once per slot, used for every message that runs there.
+pub(crate) struct SlotWaker {
+    which: WokenSlot,
+    wakes: Arc<Wakes>,
+}
+
+impl SlotWaker {
+    pub(crate) fn new(handler: usize, slot: usize, wakes: Arc<Wakes>) -> SlotWaker {
+        SlotWaker { which: WokenSlot { handler, slot, queued: Arc::default() }, wakes }
+    }
 }
 
 impl std::task::Wake for SlotWaker {
@@ -296,10 +316,11 @@ impl std::task::Wake for SlotWaker {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        let mut woken = self.wakes.woken.lock().unwrap_or_else(PoisonError::into_inner);
-        if !woken.contains(&(self.handler, self.slot)) {
-            woken.push((self.handler, self.slot));
+        if self.which.queued.swap(true, Ordering::SeqCst) {
+            return;
         }
+        let mut woken = self.wakes.woken.lock().unwrap_or_else(PoisonError::into_inner);
+        woken.push(self.which.clone());
         self.wakes.any.store(true, Ordering::Release);
         drop(woken);
         // At home the endpoint looks before it sleeps; from elsewhere it must be told.

@@ -122,6 +122,8 @@ fn tripwires_of_closed_apertures() {
         let open: Rc<RefCell<Option<Aperture>>> = Rc::default();
         let ended: Rc<RefCell<Vec<String>>> = Rc::default();
         let (watched, ends) = (open.clone(), ended.clone());
+        let ready = Rc::new(Cell::new(false));
+        let readies = ready.clone();
         let builder = Endpoint::builder()
             .on_short("close", closer(&open))
             .on("wire", move |message: Message| {
@@ -149,6 +151,7 @@ fn tripwires_of_closed_apertures() {
                     }
                 }
             })
+            .on_short("ready", move |_: Short<'_>| readies.set(true))
             .on_short("over", |_: Short<'_>| {});
         let ep = join(builder, job);
         let peer = 1 - ep.rank();
@@ -163,6 +166,9 @@ fn tripwires_of_closed_apertures() {
         }
         remote.put_told(8, &[1]).unwrap().wait().unwrap();
         *open.borrow_mut() = Some(aperture);
+        // Both have got so far.
+        ep.send(peer, "ready", &[]).unwrap();
+        ep.run_until(|| ready.get()).unwrap();
         // While they wait, the other side has the aperture closed.
         for what in ["wire", "set", "close"] {
             ep.send(peer, what, &[]).unwrap();

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use common::{join, run};
-use tautline::memory::Rights;
+use tautline::memory::{Failure, Refusal, Rights};
 use tautline::rpc::{CallError, Rpc};
 use tautline::{Builder, Cookie, Endpoint, Error, Job, Short, queue, stream};
 
@@ -433,9 +433,9 @@ fn a_queue_without_its_receiver() {
             ep.send(0, "cookie", &cookie.to_bytes()).unwrap();
             let failed = (0..1000).find_map(|_| queue.push(&[0; 100]).err());
             assert!(matches!(failed, Some(Error::Aborted)), "{failed:?}");
-            let mut queue = queue::Sender::new(&ep, &other).unwrap();
-            let failed = (0..1000).find_map(|_| queue.push(&[0; 100]).err());
-            assert!(failed.is_some());
+            let failed = queue::Sender::new(&ep, &other);
+            let why = Failure::Refused(Refusal::Revoked);
+            assert!(matches!(failed, Err(Error::Operation(it)) if it == why), "{failed:?}");
         }
         part(ep, &mail);
     });

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tautline_node::ApertureMemory;
 use tautline_node::memory::{Atomic, Local, Operation};
 
-use super::remote::{Putting, gathered, local, scattered};
+use super::remote::{Putting, aside, gathered, local, scattered};
 use super::{Aperture, Completion, Fetch, Remote};
 use crate::endpoint::retry;
 use crate::{Endpoint, Error, Rank, Result};
@@ -152,7 +152,7 @@ impl Remote {
 impl Endpoint {
     /// As [`Endpoint::send_aside`], in handlers: others go on while there is no room.
     pub async fn send_aside_async(&self, peer: Rank, bytes: &[u8]) -> Result<()> {
-        let aside = super::Aside::new(bytes).ok_or(Error::OutOfRange)?;
+        let aside = aside(bytes)?;
         retry(&self.core, || Ok(self.core.node.send_aside(peer, &aside)?)).await
     }
 }

@@ -133,7 +133,11 @@ impl Remote {
             return Err(SendError::NoSuchPeer(self.owner()).into());
         }
         if bytes.len() > self.core.node.short_limit(self.owner()) {
-            return Err(SendError::TooLongForHandler(self.core.node.short_limit(self.owner())).into());
+            let (len, limit) = (bytes.len(), self.core.node.short_limit(self.owner()));
+            let why = format!(
+                "a put that is tried goes in one frame, of at most {limit} bytes; this one has {len}"
+            );
+            return Err(Error::other(why));
         }
         Putting::new(self, None).go_on(at, bytes)
     }
@@ -315,11 +319,18 @@ impl After<'_> {
     }
 }
 
+pub(super) fn aside(bytes: &[u8]) -> Result<super::Aside> {
+    super::Aside::new(bytes).ok_or_else(|| {
+        let (len, limit) = (bytes.len(), super::MAX_ASIDE);
+        Error::other(format!("an out-of-band message has at most {limit} bytes; this one has {len}"))
+    })
+}
+
 impl Endpoint {
     /// Sends up to [`super::MAX_ASIDE`] bytes to a peer's event queue ([`super::MemoryEvent::Aside`]), beside all handlers: for set-up, tear-down and
     /// exceptional conditions.
     pub fn send_aside(&self, peer: Rank, bytes: &[u8]) -> Result<()> {
-        let aside = super::Aside::new(bytes).ok_or(Error::OutOfRange)?;
+        let aside = aside(bytes)?;
         asking(&self.core, peer, || Ok(self.core.node.send_aside(peer, &aside)?))
     }
 

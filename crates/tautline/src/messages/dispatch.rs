@@ -487,6 +487,8 @@ pub(crate) fn absorb_events(core: &Rc<Core>) {
     while let Some(event) = core.node.poll_event() {
         match event {
             Event::PeerDown { peer, incarnation, why } => note_gone(core, peer, incarnation, why),
+            // There is somebody to wait for again.
+            Event::PeerUp { .. } => core.deserted.set(None),
             // Deaths may be among them.
             Event::Lost { .. } => note_all_gone(core),
             _ => {}
