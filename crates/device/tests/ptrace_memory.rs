@@ -59,6 +59,12 @@ fn swap_word(memory: &ApertureMemory, at: usize, _: usize) {
     let _ = std::hint::black_box(memory.compare_exchange(at, word(&OLD), word(&NEW)));
 }
 
+/// As no aperture is written.
+fn write_halves(memory: &ApertureMemory, at: usize, _: usize) {
+    let _ = std::hint::black_box(memory.write(at, &NEW[at..at + 4]));
+    let _ = std::hint::black_box(memory.write(at + 4, &NEW[at + 4..at + 8]));
+}
+
 const STORES: &[Store] = &[
     Store { name: "a word", at: 64, len: 8, store: write_word },
     Store { name: "a word, as bytes", at: 72, len: 8, store: write },
@@ -76,16 +82,56 @@ fn before_and_after(at: usize, store: &Store) -> (u64, u64) {
     (word(&OLD), word(&after))
 }
 
-/// How many words are as they shall be and were not so before; every other one must be as it was.
-fn stored(memory: &ApertureMemory, store: &Store, when: &str) -> usize {
+/// How many words are as they shall be and were not so before; every other one must be as it was. If not, where one is torn.
+fn stored(memory: &ApertureMemory, store: &Store) -> Result<usize, usize> {
     let mut count = 0;
     for at in (0..LEN).step_by(8) {
         let word = memory.read_u64(at).unwrap();
         let (old, new) = before_and_after(at, store);
-        assert!(word == old || word == new, "{} {when}: the word at {at} is torn: {word:x}", store.name);
+        if word != old && word != new {
+            return Err(at);
+        }
         count += usize::from(word == new && new != old);
     }
-    count
+    Ok(count)
+}
+
+/// Kills a child after so many instructions of a store. Returns whether it was over, and what is found then; what is found on the way is checked, too.
+fn kill_after(store: &Store, steps: usize) -> (bool, Result<usize, usize>) {
+    let memory = ApertureMemory::allocate(LEN).unwrap();
+    memory.write(0, &OLD).unwrap();
+    let fd = memory.fd().expect("it is allocated").try_clone_to_owned().unwrap();
+    let mut child = Tracee::fork(|| {
+        let mapped = ApertureMemory::attach(fd, LEN).unwrap();
+        pause();
+        (store.store)(&mapped, store.at, store.len);
+        pause();
+    });
+    child.go();
+    assert_eq!(child.await_stop(), Stop::Paused, "{}", store.name);
+    let (mut over, mut seen) = (false, Ok(0));
+    for _ in 0..steps {
+        over = match child.step() {
+            Stop::Step => false,
+            Stop::Paused => true,
+            other => panic!("{}: {other:?}", store.name),
+        };
+        // Looking at all of it after every instruction of every life would take long.
+        if steps % 16 == 0 || store.len <= 8 {
+            let now = stored(&memory, store);
+            if now.is_err() {
+                return (over, now);
+            }
+            assert!(now >= seen, "{}: a word is as it was again", store.name);
+            seen = now;
+        }
+        if over {
+            break;
+        }
+    }
+    child.kill();
+    child.reap();
+    (over, stored(&memory, store))
 }
 
 /// a process that dies after any instruction of a store leaves no word torn, and nobody who looks meanwhile sees one.
@@ -96,44 +142,15 @@ fn killed_while_storing() {
         return println!("SKIPPED killed_while_storing: this process may not trace its children");
     }
     for store in STORES {
-        let all = (0..LEN).step_by(8).filter(|at| {
+        let changes = |at: &usize| {
             let (old, new) = before_and_after(*at, store);
             old != new
-        });
-        let (all, mut kills, mut last) = (all.count(), 0, 0);
+        };
+        let all = (0..LEN).step_by(8).filter(changes).count();
+        let (mut kills, mut last) = (0, 0);
         loop {
-            let memory = ApertureMemory::allocate(LEN).unwrap();
-            memory.write(0, &OLD).unwrap();
-            let fd = memory.fd().expect("it is allocated").try_clone_to_owned().unwrap();
-            let mut child = Tracee::fork(|| {
-                let mapped = ApertureMemory::attach(fd, LEN).unwrap();
-                pause();
-                (store.store)(&mapped, store.at, store.len);
-                pause();
-            });
-            child.go();
-            assert_eq!(child.await_stop(), Stop::Paused, "{}", store.name);
-            let mut over = false;
-            let mut seen = 0;
-            for _ in 0..kills {
-                over = match child.step() {
-                    Stop::Step => false,
-                    Stop::Paused => true,
-                    other => panic!("{}: {other:?}", store.name),
-                };
-                // Looking at all of it after every instruction of every life would take long.
-                if kills % 16 == 0 || store.len <= 8 {
-                    let now = stored(&memory, store, "under way");
-                    assert!(now >= seen, "{}: a word is as it was again", store.name);
-                    seen = now;
-                }
-                if over {
-                    break;
-                }
-            }
-            child.kill();
-            child.reap();
-            let now = stored(&memory, store, "after the death");
+            let (over, found) = kill_after(store, kills);
+            let now = found.unwrap_or_else(|at| panic!("{}: the word at {at} is torn", store.name));
             assert!(now >= last, "{}: {now} words after {kills} instructions, {last} before", store.name);
             last = now;
             if over {
@@ -145,6 +162,10 @@ fn killed_while_storing() {
         assert!(kills > 3, "{}: it was stepped", store.name);
         println!("{}: {kills} kills, {all} words", store.name);
     }
+    // What tears is noticed.
+    let halves = Store { name: "a word in two halves", at: 64, len: 8, store: write_halves };
+    let torn = (0..1000).map(|kills| kill_after(&halves, kills)).take_while(|(over, _)| !over);
+    assert!(torn.into_iter().any(|(_, found)| found == Err(64)));
 }
 
 /// A put of eight bytes, as a line of the ring that two processes share.
@@ -209,7 +230,7 @@ fn killed_while_putting() {
             let memory = ApertureMemory::allocate(LEN).unwrap();
             memory.write(0, &OLD).unwrap();
             let came = serve(&mut shm, &memory);
-            assert_eq!(stored(&memory, &store, "after the death"), usize::from(came));
+            assert_eq!(stored(&memory, &store), Ok(usize::from(came)));
             assert!(!serve(&mut shm, &memory) && shm.is_finished() && !shm.is_corrupt());
             assert!(came || first.is_none(), "it was there after fewer instructions than {kills}");
             if came {

@@ -190,7 +190,7 @@ fn next_cookie_of_any_life(ep: &Endpoint, mail: &Mail) {
     while mail.borrow().is_empty() {
         extract_for(ep, Duration::from_millis(1));
     }
-    mail.borrow_mut().clear();
+    mail.borrow_mut().remove(0);
 }
 
 /// an aperture that is mapped ends with its owner's life, which is known without a call to the library; a second life shares anew.
