@@ -117,7 +117,7 @@ fn kill_after(store: &Store, steps: usize) -> (bool, Result<usize, usize>) {
             other => panic!("{}: {other:?}", store.name),
         };
         // Looking at all of it after every instruction of every life would take long.
-        if steps % 16 == 0 || store.len <= 8 {
+        if steps.is_multiple_of(16) || store.len <= 8 {
             let now = stored(&memory, store);
             if now.is_err() {
                 return (over, now);

@@ -15,7 +15,7 @@ use crate::delivery::Delivery;
 use crate::descriptors::Descriptors;
 use crate::interface::Interface;
 use crate::near::{Found, Taken, settle};
-use crate::peer::{Key, Life, UNKNOWN};
+use crate::peer::{Key, UNKNOWN};
 use crate::presence::Presence;
 use crate::shared::{Guard, Shared};
 use crate::wait::{Manners, Spinner, Turn};
@@ -366,21 +366,6 @@ impl Endpoint {
     /// How things stand with a peer.
     pub fn peer_state(&self, peer: Rank) -> Option<PeerState> {
         self.with(|i| i.peer_state(peer)).ok().flatten()
-    }
-
-    /// Something that tells, without a call, whether the channel to a peer lasts that there is, or will be next. An error if the peer is gone.
-    pub fn life(&self, peer: Rank) -> Result<Arc<Life>, SendError> {
-        self.with(|i| {
-            let closed = i.closed;
-            match i.peers.get_mut(peer as usize) {
-                None => Err(SendError::NoSuchPeer(peer)),
-                Some(_) if closed => Err(SendError::Closed),
-                Some(it) => match it.state {
-                    PeerState::Down(why) => Err(SendError::PeerGone(peer, why)),
-                    _ => Ok(it.life()),
-                },
-            }
-        })?
     }
 
     /// Whether every other rank of the job is gone.

@@ -529,11 +529,6 @@ impl Interface {
         self.peers.get(rank as usize).filter(|peer| peer.is_up()).map(|peer| peer.incarnation)
     }
 
-    /// The last incarnation of a peer that there was, whether it can be reached or not; zero if there was none.
-    pub fn last_incarnation(&self, rank: Rank) -> u32 {
-        self.peers.get(rank as usize).map_or(0, |peer| peer.incarnation)
-    }
-
     /// The way that frames for a peer go now, where the device has several, and why.
     pub fn way(&self, rank: Rank) -> (Option<tautline_device::Way>, &str) {
         match self.peers.get(rank as usize) {

@@ -165,3 +165,10 @@ impl Peer {
         }
     }
 }
+
+impl crate::interface::Interface {
+    /// The last incarnation of a peer that there was, whether it can be reached or not; zero if there was none.
+    pub fn last_incarnation(&self, rank: Rank) -> u32 {
+        self.peers.get(rank as usize).map_or(0, |peer| peer.incarnation)
+    }
+}

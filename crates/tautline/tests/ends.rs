@@ -292,7 +292,7 @@ fn futures_of_a_closed_endpoint() {
     });
 }
 
-/// A ring has one writer: a second one is told so at once, and the first does not notice.
+/// a ring has one writer: a second one is told so at once, and the first does not notice.
 #[test]
 fn a_second_writer() {
     run(3, |job| {

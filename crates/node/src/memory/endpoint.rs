@@ -11,7 +11,7 @@ use super::{
     SetId, Ticket, Trip, WireCell, WireId, Woken,
 };
 use crate::interface::Interface;
-use crate::{Endpoint, Rank, SendError};
+use crate::{Endpoint, Life, PeerState, Rank, SendError};
 
 impl Endpoint {
     /// Makes memory an aperture; none if there are too many.
@@ -40,6 +40,21 @@ impl Endpoint {
     /// Takes a cookie of an aperture back, at once; false if it is not one, or not good any more anyway.
     pub fn revoke_cookie(&self, aperture: ApertureId, cookie: &Cookie) -> Result<bool, SendError> {
         self.with(|i| i.revoke_cookie(aperture, cookie))
+    }
+
+    /// Something that tells, without a call, whether the channel to a peer lasts that there is, or will be next. An error if the peer is gone.
+    pub fn life(&self, peer: Rank) -> Result<Arc<Life>, SendError> {
+        self.with(|i| {
+            let closed = i.closed;
+            match i.peers.get_mut(peer as usize) {
+                None => Err(SendError::NoSuchPeer(peer)),
+                Some(_) if closed => Err(SendError::Closed),
+                Some(it) => match it.state {
+                    PeerState::Down(why) => Err(SendError::PeerGone(peer, why)),
+                    _ => Ok(it.life()),
+                },
+            }
+        })?
     }
 
     /// Bytes that nobody can guess.

@@ -10,13 +10,13 @@ use std::sync::Arc;
 use tautline_node::ApertureMemory;
 use tautline_node::memory::{Atomic, Local, Operation};
 
-use super::remote::{Putting, aside, gathered, local, scattered};
+use super::remote::{Placed, Putting, aside, gathered, local, scattered};
 use super::{Aperture, Completion, Fetch, Remote};
 use crate::endpoint::retry;
 use crate::{Endpoint, Error, Rank, Result};
 
 /// A put of a copy of bytes.
-pub(super) fn copied(bytes: Vec<u8>) -> Result<Operation> {
+pub(crate) fn copied(bytes: Vec<u8>) -> Result<Operation> {
     let len = bytes.len() as u64;
     let memory = ApertureMemory::adopt(bytes).map_err(|_| Error::OutOfRange)?;
     Ok(Operation::Put(Local { memory: Arc::new(memory), aperture: None, at: 0, len }))
@@ -24,7 +24,7 @@ pub(super) fn copied(bytes: Vec<u8>) -> Result<Operation> {
 
 impl Remote {
     /// Asks for operations, as soon as that is possible.
-    async fn ask(&self, operations: &[(u64, Operation)]) -> Result<Completion> {
+    async fn ask(&self, operations: &[Placed]) -> Result<Completion> {
         let ticket =
             retry(&self.core, || Ok(self.core.node.submit_list(&self.cookie, operations, None, None)?));
         Ok(Completion::new(self.core.clone(), ticket.await?))

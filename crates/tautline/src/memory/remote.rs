@@ -232,7 +232,7 @@ impl Remote {
         After { remote: self, first: first.first() }
     }
 
-    fn submit_list(&self, operations: &[(u64, Operation)]) -> Result<Completion> {
+    fn submit_list(&self, operations: &[Placed]) -> Result<Completion> {
         let ticket = asking(&self.core, self.owner(), || {
             Ok(self.core.node.submit_list(&self.cookie, operations, None, None)?)
         })?;
@@ -247,8 +247,11 @@ impl Remote {
     }
 }
 
+/// An operation and its place.
+pub(super) type Placed = (u64, Operation);
+
 /// Memory for pieces that come one behind the other, and what is to be asked for. Of no pieces at all, only the end.
-pub(super) fn gathered(pieces: &[(u64, usize)]) -> Result<(Arc<ApertureMemory>, Vec<(u64, Operation)>)> {
+pub(super) fn gathered(pieces: &[(u64, usize)]) -> Result<(Arc<ApertureMemory>, Vec<Placed>)> {
     let whole = pieces.iter().try_fold(0usize, |sum, (_, len)| sum.checked_add(*len));
     let whole = whole.ok_or(Error::OutOfRange)?;
     if whole > MUCH {
@@ -271,7 +274,7 @@ pub(super) fn gathered(pieces: &[(u64, usize)]) -> Result<(Arc<ApertureMemory>, 
 }
 
 /// What is to be asked for, if bytes shall go to ranges of an aperture.
-pub(super) fn scattered(into: &Aperture, pieces: &[(u64, Range<u64>)]) -> Result<Vec<(u64, Operation)>> {
+pub(super) fn scattered(into: &Aperture, pieces: &[(u64, Range<u64>)]) -> Result<Vec<Placed>> {
     let one = |(at, range): &(u64, Range<u64>)| Ok((*at, Operation::Get(local(into, range)?)));
     let mut operations = pieces.iter().map(one).collect::<Result<Vec<_>>>()?;
     if pieces.is_empty() {

@@ -140,7 +140,7 @@ fn a_writer_restarts() {
     );
 }
 
-/// A reader that looks only when its writer has been started again finds what the former life wrote, and then its end; nothing of the second life's. Also if the first
+/// a reader that looks only when its writer has been started again finds what the former life wrote, and then its end; nothing of the second life's. Also if the first
 /// life wrote nothing.
 #[test]
 fn a_reader_that_looks_late() {
