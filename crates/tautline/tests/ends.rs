@@ -238,6 +238,51 @@ fn tripwires_when_all_are_gone() {
     });
 }
 
+/// a reader whose writer never comes is told when nobody is left who could.
+#[test]
+fn nobody_comes_to_write() {
+    run(2, |job| {
+        let rank = job.rank;
+        let (told, begun) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
+        let (tells, begins) = (told.clone(), begun.clone());
+        let builder = Endpoint::builder().on("read", move |message: Message| {
+            let (tells, begins) = (tells.clone(), begins.clone());
+            async move {
+                let (mut reader, _cookie) = stream::make(&message.endpoint(), 64)?;
+                begins.set(true);
+                let gone = reader.read_async(&mut [0; 8]).await;
+                assert!(matches!(gone, Err(Error::PeerGone(1, _))), "{gone:?}");
+                tells.set(1);
+                Ok(())
+            }
+        });
+        let ep = join(builder, job);
+        if rank == 1 {
+            ep.send(0, "read", &[]).unwrap();
+        } else {
+            let (mut entries, _cookie) = queue::make(&ep, 64).unwrap();
+            ep.run_until(|| begun.get()).unwrap();
+            // The handler is told, and then there is nobody else to tell.
+            ep.run_until(|| told.get() == 1).unwrap();
+            assert!(ep.poll_failure().is_none());
+            assert!(matches!(entries.try_pop(), Ok(None)));
+        }
+        ep.close().unwrap();
+    });
+    run(2, |job| {
+        let pair = Pair::join(job);
+        if pair.ep.rank() == 1 {
+            pair.say("here");
+            return pair.ep.close().unwrap();
+        }
+        assert_eq!(pair.hear(), b"here");
+        let (mut entries, _cookie) = queue::make(&pair.ep, 64).unwrap();
+        let gone = entries.pop();
+        assert!(matches!(gone, Err(Error::PeerGone(1, _))), "{gone:?}");
+        pair.ep.close().unwrap();
+    });
+}
+
 /// Whoever counts its wake-ups.
 struct Woken(AtomicBool);
 

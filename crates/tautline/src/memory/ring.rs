@@ -119,7 +119,7 @@ impl RingReader {
 
     /// Whether nothing more will come, and all that came has been read.
     pub(crate) fn is_over(&self) -> Result<bool> {
-        Ok(self.aperture.read_u64(ENDED)? != 0 && self.available()? == 0)
+        Ok(self.has_end()? && self.available()? == 0)
     }
 
     /// Copies bytes out that are available, from `skip` on, without taking them.
@@ -184,15 +184,50 @@ impl RingReader {
         })
     }
 
+    /// Why nobody will come to write, if so: nobody has yet, and the last reachable peer is gone. Handlers that are under way might.
+    fn deserted(&self) -> Option<Error> {
+        let core = &self.core;
+        let alone = core.extracting.get() || core.live.get() == 0;
+        let (peer, why) = core.deserted.get().filter(|_| alone && self.claimed.by().is_none())?;
+        core.node.is_deserted().then_some(Error::PeerGone(peer, why))
+    }
+
+    fn has_end(&self) -> Result<bool> {
+        Ok(self.aperture.read_u64(ENDED)? != 0)
+    }
+
+    /// Bytes that can be read now; if they are fewer than `least`, and no more will come because the writer is gone, that is an error.
+    pub(crate) fn look(&self, least: u64) -> Result<u64> {
+        let available = self.available()?;
+        if available < least
+            && !self.has_end()?
+            && let Some(error) = self.lost()
+        {
+            // It may have written just before it went.
+            let available = self.available()?;
+            return if available >= least || self.has_end()? { Ok(available) } else { Err(error) };
+        }
+        Ok(available)
+    }
+
     /// Whether it is worth looking: there are so many bytes, or nothing more will come. If the writer is gone with fewer, that is an error.
     fn ready(&self, bytes: u64) -> Result<bool> {
-        if self.available()? >= bytes || self.aperture.read_u64(ENDED)? != 0 {
+        if self.look(bytes)? >= bytes || self.has_end()? {
             return Ok(true);
         }
         if self.untold() > 0 {
             self.tell();
         }
-        self.lost().map_or(Ok(false), Err)
+        match self.deserted() {
+            Some(error) => {
+                // The program is told once, and each of its handlers.
+                if !self.core.extracting.get() {
+                    self.core.deserted.take();
+                }
+                Err(error)
+            }
+            None => Ok(false),
+        }
     }
 
     /// Extracts and waits until so many bytes are there, or the end.
@@ -207,7 +242,7 @@ impl RingReader {
             let done = || {
                 memory.read_u64(WRITTEN as usize) != Ok(before) || memory.read_u64(ENDED as usize) != Ok(0)
             };
-            wait_on(&self.core, None, done, || self.lost().is_some())?;
+            wait_on(&self.core, None, done, || self.lost().is_some() || self.deserted().is_some())?;
         }
     }
 

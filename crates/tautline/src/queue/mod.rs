@@ -55,9 +55,9 @@ fn taken(len: u64) -> u64 {
 }
 
 impl Receiver {
-    /// Bytes of the next entry, if it is there.
+    /// Bytes of the next entry, if it is there. An error if it is not, and the sender, in the life in which it began, is gone without having ended the queue; so it is with all that take entries.
     pub fn peek(&self) -> Result<Option<u64>> {
-        let available = self.ring.available()?;
+        let available = self.ring.look(HEAD)?;
         if available < HEAD {
             return Ok(None);
         }

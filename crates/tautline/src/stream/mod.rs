@@ -54,9 +54,11 @@ pub struct Stream {
 }
 
 impl Reader {
-    /// Takes bytes that are there, up to `out`'s length; [`crate::SendError::WouldBlock`] if there are none. Zero at the end.
+    /// Takes bytes that are there, up to `out`'s length; [`crate::SendError::WouldBlock`] if there are none. Zero at the end. An error if there are none, and the
+    /// writer, in the life in which it began, is gone without having closed its half; so it is with all that read.
     pub fn try_read(&mut self, out: &mut [u8]) -> Result<usize> {
-        let len = self.ring.available()?.min(out.len() as u64) as usize;
+        let least = u64::from(!out.is_empty());
+        let len = self.ring.look(least)?.min(out.len() as u64) as usize;
         if len == 0 && !out.is_empty() && !self.ring.is_over()? {
             return Err(crate::SendError::WouldBlock.into());
         }
