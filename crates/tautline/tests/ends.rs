@@ -48,7 +48,9 @@ fn puts_without_extracting() {
 /// when answers stand behind messages that nobody extracts, a put does not wait for ever, but says so; after extracting it goes on. A queue extracts by itself.
 #[test]
 fn puts_behind_messages() {
-    for device in [DeviceName::Udp, DeviceName::Shm] {
+    for (device, fenced) in
+        [(DeviceName::Udp, false), (DeviceName::Shm, false), (DeviceName::Udp, true), (DeviceName::Shm, true)]
+    {
         let full = AtomicBool::new(false);
         run_over(device, 2, |job| {
             let pair = Pair::join(job);
@@ -86,6 +88,8 @@ fn puts_behind_messages() {
                     pair.ep.progress().unwrap();
                 }
                 let mut told = 0;
+                // Nothing passes a fence before what was got is here.
+                let _held = fenced.then(|| (remote.get(0, 8).unwrap(), remote.fence().unwrap()));
                 for i in 1..=MANY {
                     while let Err(error) = remote.put(0, &i.to_le_bytes()) {
                         assert!(matches!(error, Error::Send(SendError::Unextracted(0))), "{error}");

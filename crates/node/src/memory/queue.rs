@@ -173,7 +173,9 @@ impl Interface {
     /// Whether requests to a peer wait for answers that only extraction lets in: they stand behind as many of its messages as may be left untaken.
     pub fn is_clogged(&self, rank: Rank) -> bool {
         let Some(peer) = self.peers.get(rank as usize) else { return false };
-        let held = peer.memory.sent.wrapping_sub(peer.memory.done) >= MAX_UNANSWERED;
+        let memory = &peer.memory;
+        let fenced = memory.queue.front().is_some_and(|it| matches!(it.operation, Operation::Fence));
+        let held = fenced || memory.sent.wrapping_sub(memory.done) >= MAX_UNANSWERED;
         let clogged = match &peer.near {
             Some(near) => self.is_clogged_near(near),
             None => peer.peering.link().is_some_and(tautline_link::Link::is_full),
