@@ -158,9 +158,11 @@ impl Core {
                 let _ = catch_unwind(AssertUnwindSafe(|| pool.with(|p| p.clear())));
             }
         }
+        self.closed.set(true);
         if !self.node.with(|i| i.is_closed()).unwrap_or(true) {
             let _ = self.node.close();
         }
+        self.wake_everyone();
     }
 
     /// Whatever waits for messages has an end when the endpoint is closed.
