@@ -82,7 +82,68 @@ local REASONS = {
     [6] = "required feature missing",
 }
 local SECURITY = { [0] = "open", [1] = "fabric", [2] = "sealed" }
-local RECORDS = { "Short", "First", "More", "Abort", "Window", "Handlers" }
+local RECORDS = {
+    "Short",
+    "First",
+    "More",
+    "Abort",
+    "Window",
+    "Handlers",
+    "Lend",
+    "Lend more",
+    [16] = "Open",
+    [17] = "Put",
+    [18] = "Part",
+    [19] = "Notice",
+    [20] = "Get",
+    [21] = "Swap",
+    [22] = "Add",
+    [23] = "Compare and swap",
+    [24] = "Flush",
+    [25] = "Aside",
+    [26] = "Done",
+    [27] = "Failed",
+    [28] = "Value",
+    [29] = "Bytes",
+}
+local REFUSALS = {
+    [1] = "no such cookie was given",
+    [2] = "of a former life of its owner",
+    [3] = "revoked",
+    [4] = "expired",
+    [5] = "out of range",
+    [6] = "not allowed",
+    [7] = "misaligned",
+}
+local FIRST_MEMORY, LAST_MEMORY = 16, 29
+
+-- What follows the head of a record: name, offset behind the head, size. Data, if any, comes behind.
+local TARGET = { { "handle", 0, 4 }, { "id", 4, 4 }, { "at", 8, 8 } }
+local function target(...)
+    local body = { TARGET[1], TARGET[2], TARGET[3] }
+    for _, entry in ipairs({ ... }) do
+        body[#body + 1] = entry
+    end
+    return body
+end
+local BODIES = {
+    [7] = { { "bytes", 0, 8 } },
+    [8] = { { "number", 0, 8 }, { "place", 8, 8 } },
+    [16] = { { "handle", 0, 4 }, { "cookie", 4, 4 }, { "epoch", 8, 8 }, { "secret", 16, 16 } },
+    [17] = target(),
+    [18] = target({ "rest", 16, 8 }),
+    [19] = target({ "bytes", 16, 8 }, { "value", 24, 8 }),
+    [20] = target({ "bytes", 16, 8 }),
+    [21] = target({ "value", 16, 8 }),
+    [22] = target({ "value", 16, 8 }),
+    [23] = target({ "expected", 16, 8 }, { "value", 24, 8 }),
+    [24] = { { "id", 0, 4 }, { "unused", 4, 4 } },
+    [25] = {},
+    [26] = { { "id", 0, 4 }, { "unused", 4, 4 } },
+    [27] = { { "id", 0, 4 }, { "why", 4, 4 } },
+    [28] = { { "id", 0, 4 }, { "unused", 4, 4 }, { "value", 8, 8 } },
+    [29] = { { "id", 0, 4 }, { "unused", 4, 4 }, { "at", 8, 8 } },
+}
 local EXTENSIONS = { [1] = "Sack", [2] = "Pad", [128] = "Fragment" }
 local MAGIC = 0x54554154 -- "TAUT", read as a little-endian number
 local HEADER_LEN, HANDSHAKE_LEN, SHORT_LEN, LONG_LEN, SEAL_LEN = 48, 112, 8, 24, 16
@@ -94,6 +155,7 @@ local NAMED = {
     ["handshake.reason"] = REASONS,
     ["handshake.security"] = SECURITY,
     ["record.kind"] = RECORDS,
+    ["memory.why"] = REFUSALS,
 }
 local HEX = { flags = true, tag = true, features = true, job = true, epoch = true, peer_epoch = true, magic = true }
 
@@ -121,6 +183,13 @@ end
 declare("frame", FRAME)
 declare("handshake", HANDSHAKE)
 declare("record", RECORD)
+for _, body in pairs(BODIES) do
+    for _, entry in ipairs(body) do
+        if fields["memory." .. entry[1]] == nil then
+            declare("memory", { entry })
+        end
+    end
+end
 
 local function flag(name, text, mask)
     fields["flag." .. name] = ProtoField.bool("tautline.flags." .. name, text, 8, nil, mask)
@@ -200,14 +269,24 @@ local function add_records(tree, buffer)
     local at, count = 0, 0
     while at + SHORT_LEN <= buffer:len() do
         local kind, len = buffer(at, 1):uint(), buffer(at + 4, 4):le_uint()
-        local head = (kind == 1 or kind == 6) and SHORT_LEN or LONG_LEN
+        local memory = kind >= FIRST_MEMORY and kind <= LAST_MEMORY
+        local head = (memory or kind == 1 or kind == 6) and SHORT_LEN or LONG_LEN
         if RECORDS[kind] == nil or at + head + len > buffer:len() then
             break
         end
         local record = tree:add(tautline, buffer(at, head + len), "Record: " .. RECORDS[kind])
         add_fields(record, "record", RECORD, buffer(at, head), head)
-        if len > 0 then
-            record:add(fields.data, buffer(at + head, len))
+        local body = 0
+        for _, entry in ipairs(BODIES[kind] or {}) do
+            body = math.max(body, entry[2] + entry[3])
+        end
+        if body > len then
+            record:add_proto_expert_info(malformed)
+        elseif body > 0 then
+            add_fields(record, "memory", BODIES[kind], buffer(at + head, body), body)
+        end
+        if body < len then
+            record:add(fields.data, buffer(at + head + body, len - body))
         end
         at, count = at + head + len, count + 1
     end

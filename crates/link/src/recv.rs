@@ -410,6 +410,11 @@ impl Link {
         self.rx.ack_now
     }
 
+    /// Whether the peer has used all its credit for what the program has not consumed: nothing more can come before it does.
+    pub fn is_full(&self) -> bool {
+        !self.rx.next.before(self.rx.consumed.ahead(self.rx.capacity))
+    }
+
     /// The slot that is due next.
     pub fn due(&self) -> Seq {
         self.rx.next

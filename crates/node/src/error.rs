@@ -20,6 +20,10 @@ pub enum SendError {
     Forked,
     /// The peer began to read the message in this process's memory, and could not go on; it has been told.
     Unread(Rank),
+    /// This program has left as many of the peer's messages untaken as it may, and the answers that it waits for stand behind them: extract, then try again.
+    Unextracted(Rank),
+    /// There are too many of these already.
+    TooMany(&'static str),
     /// The node was closed.
     Closed,
 }
@@ -49,6 +53,11 @@ impl std::fmt::Display for SendError {
                 f,
                 "rank {rank} could not read the message in this process's memory to its end; send it without `single_copy`"
             ),
+            SendError::Unextracted(rank) => write!(
+                f,
+                "answers of rank {rank} stand behind its messages, which this program has not extracted; extract, and try again"
+            ),
+            SendError::TooMany(what) => write!(f, "there are too many {what} already"),
             SendError::Closed => f.write_str("the node is closed"),
         }
     }

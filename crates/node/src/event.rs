@@ -71,6 +71,11 @@ pub enum Event {
         /// Bytes of a frame.
         max_frame: usize,
     },
+    /// So many events were dropped here, the oldest, because the program did not read them.
+    Lost {
+        /// How many.
+        events: u64,
+    },
     /// A tripwire, an operation's end, a notice: something that happened to memory.
     Memory(MemoryEvent),
 }

@@ -41,6 +41,8 @@ pub struct Interface {
     pub(crate) in_place: usize,
     pub(crate) buffers: Vec<Vec<u8>>,
     pub(crate) events: VecDeque<Event>,
+    /// Events that gave way to others, and that nobody has been told of.
+    events_lost: u64,
     pub(crate) scratch: Vec<SlotId>,
     pub(crate) batch_depth: u32,
     pub(crate) handlers: Vec<(String, bool)>,
@@ -144,6 +146,7 @@ impl Interface {
             in_place: 0,
             buffers: Vec::new(),
             events: VecDeque::new(),
+            events_lost: 0,
             scratch: Vec::new(),
             batch_depth: 0,
             handlers,
@@ -369,8 +372,11 @@ impl Interface {
             return;
         };
         let arena = self.device.arena();
+        let scarce = arena.available() <= arena.capacity() / 2;
         while let Some(token) = link.poll_freed() {
             arena.give(SlotId(token));
+            // Whoever found none before is to try again.
+            self.activity += u64::from(scarce);
         }
         if let Some(event) = link.poll_event() {
             self.handle_link_event(rank, &event);
@@ -419,6 +425,7 @@ impl Interface {
         self.end_memory(rank, Failure::PeerGone(rank, why));
         let peer = &mut self.peers[rank as usize];
         peer.reset_channel();
+        peer.end_life();
         if matches!(peer.state, PeerState::Up | PeerState::Connecting) {
             peer.state = PeerState::Down(why);
             let incarnation = peer.incarnation;
@@ -429,6 +436,7 @@ impl Interface {
     pub(crate) fn push_event(&mut self, event: Event) {
         if self.events.len() == MAX_EVENTS {
             self.events.pop_front();
+            self.events_lost += 1;
             self.counters.events_lost += 1;
         }
         self.activity += 1;
@@ -436,9 +444,12 @@ impl Interface {
         self.events.push_back(event);
     }
 
-    /// The next thing that happened.
+    /// The next thing that happened; first of all, how many of the oldest were dropped.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+        match std::mem::take(&mut self.events_lost) {
+            0 => self.events.pop_front(),
+            events => Some(Event::Lost { events }),
+        }
     }
 
     /// When [`Interface::poll`] must be called at the latest, if nothing arrives.
@@ -561,6 +572,7 @@ impl Interface {
         }
         for rank in 0..self.peers.len() as Rank {
             self.end_memory(rank, Failure::Closed);
+            self.peers[rank as usize].end_life();
         }
         self.close_near();
         self.service(now);

@@ -42,7 +42,7 @@ pub use event::{Down, Event};
 pub use interface::Interface;
 pub use job::{Job, Member};
 pub use near::{Found, Lease, Loan, Offer, Taken, take_down_doors};
-pub use peer::{Key, PeerState};
+pub use peer::{Key, Life, PeerState};
 
 /// Re-exported so that layers above need not depend on the crates below.
 pub mod wire {

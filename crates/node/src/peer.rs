@@ -1,6 +1,8 @@
 //! What a node keeps of one other rank.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tautline_device::{RouteId, SlotId};
 use tautline_link::{Peering, Reassembly};
@@ -29,6 +31,22 @@ pub enum PeerState {
     Up,
     /// The peer is gone.
     Down(Down),
+}
+
+/// Whether a channel to a peer lasts: what can be looked at without the interface.
+#[derive(Debug, Default)]
+pub struct Life(AtomicBool);
+
+impl Life {
+    /// Whether it is over.
+    #[inline]
+    pub fn is_over(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn end(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// The slot that records are being added to.
@@ -82,6 +100,8 @@ pub(crate) struct Peer {
     pub(crate) near: Option<Box<Near>>,
     /// What is asked of its memory, and what it asks of ours.
     pub(crate) memory: PeerMemory,
+    /// What those look at who want to know whether the channel lasts.
+    life: Option<Arc<Life>>,
 }
 
 impl Peer {
@@ -107,6 +127,19 @@ impl Peer {
             knock_after: 0,
             near: None,
             memory: PeerMemory::default(),
+            life: None,
+        }
+    }
+
+    /// Tells when the channel that there is, or will be next, is over.
+    pub(crate) fn life(&mut self) -> Arc<Life> {
+        self.life.get_or_insert_default().clone()
+    }
+
+    /// The channel is over.
+    pub(crate) fn end_life(&mut self) {
+        if let Some(life) = self.life.take() {
+            life.end();
         }
     }
 
@@ -133,5 +166,12 @@ impl Peer {
         if let Some(at) = keys.iter().position(|k| k == name) {
             self.numbers[at] = number;
         }
+    }
+}
+
+impl crate::interface::Interface {
+    /// The last incarnation of a peer that there was, whether it can be reached or not; zero if there was none.
+    pub fn last_incarnation(&self, rank: Rank) -> u32 {
+        self.peers.get(rank as usize).map_or(0, |peer| peer.incarnation)
     }
 }

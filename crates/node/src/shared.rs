@@ -60,12 +60,13 @@ impl Shared {
         let ready = {
             let mut interface = self.lock();
             interface.counters.watchdog_polls += 1;
+            let before = interface.activity;
             interface.absent = true;
             let received = interface.poll(self.clock.now());
             interface.absent = false;
             interface.hold_in_place();
             interface.stood_in |= received > 0;
-            received > 0 || interface.has_ready()
+            received > 0 || interface.activity != before || interface.has_ready()
         };
         if ready {
             // The program may be on its way to sleep, and what woke us will not wake it: be it a slot to take, or an

@@ -490,6 +490,7 @@ impl Interface {
         let peer = &mut self.peers[rank as usize];
         let route = peer.route;
         let Some(link) = peer.peering.link_mut() else { return };
+        let full = link.waiting() >= TX_QUEUE;
         while let Some(transmit) = link.poll_transmit(now) {
             // D-9: while the device looks at a slot's earlier frame, its headers must stay; the rare repetition goes from a copy.
             let whole = transmit
@@ -506,6 +507,8 @@ impl Interface {
                 break;
             }
         }
+        // Whoever found the queue full is to try again.
+        self.activity += u64::from(full && link.waiting() < TX_QUEUE);
     }
 
     /// Whether the open slot may stay open for company: always while slots from before it cannot be sent anyway, and, as an

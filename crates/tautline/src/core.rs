@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
 use std::thread::ThreadId;
 
+use tautline_node::limits::MAX_EVENTS;
 use tautline_node::memory::Woken;
 use tautline_node::{Delivery, Taken};
 
@@ -57,8 +58,36 @@ pub(crate) struct Core {
     pub(crate) event_waits: RefCell<Vec<Waker>>,
     /// What handlers send by way of [`Core::gather`] leaves when the extraction is over.
     pub(crate) gathering: Cell<bool>,
-    /// Who is to look again when a peer goes.
-    pub(crate) peer_waits: RefCell<Vec<Waker>>,
+    /// Who is to look again when a peer goes, each at its place.
+    peer_waits: RefCell<HashMap<u64, Waker>>,
+    /// The last place that was given among them.
+    last_place: Cell<u64>,
+    /// How often the last reachable peer went, and who that was.
+    pub(crate) desertions: Cell<(u64, Option<(Rank, Down)>)>,
+    /// Events that gave way to others, and that nobody has been told of.
+    pub(crate) events_lost: Cell<u64>,
+}
+
+/// A place among those who are woken when a peer goes; whoever has it gives it up with [`PeerWait::leave`].
+#[derive(Debug, Default)]
+pub(crate) struct PeerWait(Cell<u64>);
+
+impl PeerWait {
+    /// Whoever polls is woken when a peer goes. The price does not depend on how many wait.
+    pub(crate) fn register(&self, core: &Core, context: &std::task::Context<'_>) {
+        if self.0.get() == 0 {
+            core.last_place.set(core.last_place.get() + 1);
+            self.0.set(core.last_place.get());
+        }
+        core.peer_waits.borrow_mut().insert(self.0.get(), context.waker().clone());
+    }
+
+    pub(crate) fn leave(&self, core: &Core) {
+        let place = self.0.take();
+        if place != 0 {
+            core.peer_waits.borrow_mut().remove(&place);
+        }
+    }
 }
 
 /// A handler that failed; see [`crate::Endpoint::poll_failure`].
@@ -115,6 +144,9 @@ impl Core {
             event_waits: RefCell::default(),
             gathering: Cell::new(false),
             peer_waits: RefCell::default(),
+            last_place: Cell::new(0),
+            desertions: Cell::new((0, None)),
+            events_lost: Cell::new(0),
         })
     }
 
@@ -126,9 +158,11 @@ impl Core {
                 let _ = catch_unwind(AssertUnwindSafe(|| pool.with(|p| p.clear())));
             }
         }
+        self.closed.set(true);
         if !self.node.with(|i| i.is_closed()).unwrap_or(true) {
             let _ = self.node.close();
         }
+        self.wake_everyone();
     }
 
     /// Whatever waits for messages has an end when the endpoint is closed.
@@ -151,12 +185,37 @@ impl Core {
         }
     }
 
-    /// Whoever polls is woken when a peer goes.
-    pub(crate) fn blocked_on_peers(&self, context: &std::task::Context<'_>) {
-        let mut waits = self.peer_waits.borrow_mut();
-        if !waits.iter().any(|waker| waker.will_wake(context.waker())) {
-            waits.push(context.waker().clone());
+    /// A peer is gone: whoever waits for one looks again.
+    pub(crate) fn wake_peer_waits(&self) {
+        self.peer_waits.take().into_values().for_each(Waker::wake);
+    }
+
+    /// The endpoint is closed: whoever waits for anything is told, because nobody will extract any more.
+    pub(crate) fn wake_everyone(&self) {
+        self.wake_peer_waits();
+        self.memory_waits.take().into_values().flatten().for_each(Waker::wake);
+        self.event_waits.take().into_iter().for_each(Waker::wake);
+        self.blocked.take().into_iter().for_each(Waker::wake);
+    }
+
+    /// The last reachable peer is gone.
+    pub(crate) fn desert(&self, peer: Rank, why: Down) {
+        self.deserted.set(Some((peer, why)));
+        self.desertions.set((self.desertions.get().0 + 1, Some((peer, why))));
+    }
+
+    /// Keeps an event for the program; the oldest give way, and that is told.
+    pub(crate) fn keep_event(&self, event: Event) {
+        let mut events = self.events.borrow_mut();
+        if events.len() == MAX_EVENTS {
+            let lost = match events.pop_front() {
+                Some(Event::Lost { events }) => events,
+                _ => 1,
+            };
+            self.events_lost.set(self.events_lost.get() + lost);
         }
+        events.push_back(event);
+        self.news.set(true);
     }
 
     /// Whether something that would have blocked may succeed now.
@@ -187,7 +246,7 @@ impl Core {
 
 /// Handlers that were woken, and calls to the program itself, from whatever thread.
 pub(crate) struct Wakes {
-    woken: Mutex<Vec<(usize, usize)>>,
+    woken: Mutex<Vec<WokenSlot>>,
     /// Whether `woken` has anything in it: looked at in every poll.
     any: AtomicBool,
     /// The program was called, by [`crate::Waker::wake`].
@@ -197,7 +256,7 @@ pub(crate) struct Wakes {
 }
 
 impl Wakes {
-    pub(crate) fn take(&self) -> Vec<(usize, usize)> {
+    pub(crate) fn take(&self) -> Vec<WokenSlot> {
         let mut woken = self.woken.lock().unwrap_or_else(PoisonError::into_inner);
         self.any.store(false, Ordering::Relaxed);
         std::mem::take(&mut *woken)
@@ -226,11 +285,31 @@ impl Wakes {
     }
 }
 
-/// Wakes one handler's slot. Made once per slot, used for every message that runs there.
-pub(crate) struct SlotWaker {
+/// A handler's slot; it is among the woken once, which the flag says.
+#[derive(Clone)]
+pub(crate) struct WokenSlot {
     pub(crate) handler: usize,
     pub(crate) slot: usize,
-    pub(crate) wakes: Arc<Wakes>,
+    queued: Arc<AtomicBool>,
+}
+
+impl WokenSlot {
+    /// It is about to be polled: who wakes it from now on wakes it again.
+    pub(crate) fn polled(&self) {
+        self.queued.store(false, Ordering::SeqCst);
+    }
+}
+
+/// Wakes one handler's slot. Made once per slot, used for every message that runs there.
+pub(crate) struct SlotWaker {
+    which: WokenSlot,
+    wakes: Arc<Wakes>,
+}
+
+impl SlotWaker {
+    pub(crate) fn new(handler: usize, slot: usize, wakes: Arc<Wakes>) -> SlotWaker {
+        SlotWaker { which: WokenSlot { handler, slot, queued: Arc::default() }, wakes }
+    }
 }
 
 impl std::task::Wake for SlotWaker {
@@ -239,15 +318,66 @@ impl std::task::Wake for SlotWaker {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        let mut woken = self.wakes.woken.lock().unwrap_or_else(PoisonError::into_inner);
-        if !woken.contains(&(self.handler, self.slot)) {
-            woken.push((self.handler, self.slot));
+        if self.which.queued.swap(true, Ordering::SeqCst) {
+            return;
         }
+        let mut woken = self.wakes.woken.lock().unwrap_or_else(PoisonError::into_inner);
+        woken.push(self.which.clone());
         self.wakes.any.store(true, Ordering::Release);
         drop(woken);
         // At home the endpoint looks before it sleeps; from elsewhere it must be told.
         if std::thread::current().id() != self.wakes.home {
             self.wakes.bell.wake();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Endpoint, Event, Job, Member, Rank};
+    use tautline_node::limits::MAX_EVENTS;
+
+    /// A node of a job of its own.
+    fn alone() -> Endpoint {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let members = vec![Member { addr: socket.local_addr().unwrap() }];
+        let key = tautline_node::link::JobKey::new([1; 32]);
+        let job = Job { rank: 0, key, members, security: None, device: None, socket: Some(socket.into()) };
+        Endpoint::builder().join_job(job).unwrap()
+    }
+
+    /// T-6: events that the program does not read give way to later ones, and the first that it reads says how many did, those included that the node had dropped.
+    #[test]
+    fn the_oldest_events_give_way() {
+        let ep = alone();
+        while ep.poll_event().is_some() {}
+        let event = |i: usize| Event::PathChanged { peer: 0 as Rank, max_frame: i };
+        ep.core.keep_event(Event::Lost { events: 7 });
+        for i in 0..MAX_EVENTS + 10 {
+            ep.core.keep_event(event(i));
+        }
+        assert_eq!(ep.poll_event(), Some(Event::Lost { events: 17 }));
+        for i in 10..MAX_EVENTS + 10 {
+            assert_eq!(ep.poll_event(), Some(event(i)));
+        }
+        assert_eq!(ep.poll_event(), None);
+        ep.close().unwrap();
+    }
+
+    /// Whoever waits for peers has one place, however often it asks, and none when it leaves.
+    #[test]
+    fn one_place_per_wait() {
+        let ep = alone();
+        let context = std::task::Context::from_waker(std::task::Waker::noop());
+        let waits: Vec<super::PeerWait> = (0..100).map(|_| super::PeerWait::default()).collect();
+        for _ in 0..3 {
+            waits.iter().for_each(|wait| wait.register(&ep.core, &context));
+        }
+        assert_eq!(ep.core.peer_waits.borrow().len(), 100);
+        waits[1..].iter().for_each(|wait| wait.leave(&ep.core));
+        assert_eq!(ep.core.peer_waits.borrow().len(), 1);
+        ep.core.wake_peer_waits();
+        assert_eq!(ep.core.peer_waits.borrow().len(), 0);
+        ep.close().unwrap();
     }
 }

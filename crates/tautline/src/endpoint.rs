@@ -335,7 +335,10 @@ impl Endpoint {
         if !self.core.extracting.get() {
             dispatch_all::absorb(&self.core);
         }
-        let event = self.core.events.borrow_mut().pop_front();
+        let event = match self.core.events_lost.take() {
+            0 => self.core.events.borrow_mut().pop_front(),
+            events => Some(Event::Lost { events }),
+        };
         let event = event.or_else(|| self.core.node.poll_memory_event().ok().flatten().map(Event::Memory));
         // Whoever reads one is told of the others.
         let more = !self.core.events.borrow().is_empty() || self.core.node.memory_told().unwrap_or(false);
@@ -388,13 +391,15 @@ impl Endpoint {
     }
 
     /// Closes in good order: what was sent is delivered first, unless its peer is gone or the configured time is over. Handlers
-    /// may not. Calls on clones then say that the node is closed.
+    /// may not. Calls on clones then say that the node is closed, and so do futures that wait for something.
     pub fn close(self) -> Result<()> {
         if self.core.extracting.get() {
             return Err(Error::Reentrant);
         }
         self.core.closed.set(true);
-        self.core.node.close()?;
+        let closed = self.core.node.close();
+        self.core.wake_everyone();
+        closed?;
         Ok(())
     }
 }
@@ -436,6 +441,31 @@ pub(crate) fn blocking<T>(core: &Core, peer: Rank, mut attempt: impl FnMut() -> 
                     return Err(error);
                 }
                 core.node.wait_until(None, |i| i.activity() != seen)?;
+            }
+            result => return result,
+        }
+    }
+}
+
+/// As [`blocking`], for what is asked of a node's memory: of one's own, too, which is served as the node polls. It does not wait for answers that stand behind messages
+/// which this program would have to extract first: that is an error.
+pub(crate) fn asking<T>(core: &Core, owner: Rank, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+    loop {
+        let seen = core.node.with(|i| i.activity())?;
+        let result = blocking(core, owner, || match attempt() {
+            Err(error) if error.is_would_block() && core.node.is_clogged(owner) => {
+                Err(SendError::Unextracted(owner).into())
+            }
+            result => result,
+        });
+        let own = owner == core.node.rank() && !core.node.is_virtual();
+        match result {
+            Err(error) if own && error.is_would_block() => {
+                core.node.progress()?;
+                // Messages to oneself stand before it.
+                if core.node.with(|i| i.activity())? == seen {
+                    return Err(error);
+                }
             }
             result => return result,
         }

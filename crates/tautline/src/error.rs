@@ -30,13 +30,13 @@ pub enum Error {
         /// Bytes left.
         left: u64,
     },
-    /// The sender gave the message up.
+    /// The sender gave the message up, or the other end of a queue or stream is gone, or this end was closed.
     Aborted,
     /// The sender is gone; the rest of the message will not come.
     PeerGone(Rank, Down),
     /// A handler tried to extract.
     Reentrant,
-    /// The message has been dealt with; its handler kept it too long.
+    /// This is over: the message has been dealt with and its handler kept it too long, or the operation's result was taken.
     Stale,
     /// An operation on another node's memory failed.
     Operation(Failure),
@@ -44,6 +44,23 @@ pub enum Error {
     OutOfRange,
     /// There are too many of these already.
     TooMany(&'static str),
+    /// The tripwire, or the tripset, fires no more.
+    Disarmed(&'static str),
+    /// The owner of mapped memory has revoked the share.
+    Revoked,
+    /// Memory was mapped to be read only.
+    ReadOnly,
+    /// Nothing can be mapped with this cookie.
+    NoShare(&'static str),
+    /// An entry does not fit its queue.
+    EntryTooLong {
+        /// Bytes of the entry.
+        entry: u64,
+        /// Bytes of the longest one.
+        longest: u64,
+    },
+    /// The other end of a queue or stream wrote what no correct one writes.
+    Nonsense(&'static str),
     /// What a handler reports of its own.
     Other(Box<dyn std::error::Error + Send + Sync>),
 }
@@ -82,13 +99,21 @@ impl std::fmt::Display for Error {
                 write!(f, "the message ended {missing} bytes before its announced size and was given up")
             }
             Error::EndOfMessage { left } => write!(f, "the message has only {left} bytes left"),
-            Error::Aborted => f.write_str("the sender gave the message up"),
+            Error::Aborted => f.write_str("the other side gave it up, or this side has ended it"),
             Error::PeerGone(rank, why) => write!(f, "rank {rank} is gone: {why}"),
             Error::Reentrant => f.write_str("a handler may not extract; it may send, and await"),
-            Error::Stale => f.write_str("this message has already been dealt with"),
+            Error::Stale => f.write_str("this is over: the message was dealt with, or the result taken"),
             Error::Operation(failure) => failure.fmt(f),
             Error::OutOfRange => f.write_str("the range is not within the memory, or a word is not aligned"),
             Error::TooMany(what) => write!(f, "there are too many {what} already"),
+            Error::Disarmed(why) => write!(f, "this fires no more: {why}"),
+            Error::Revoked => f.write_str("the owner of the memory has revoked the share"),
+            Error::ReadOnly => f.write_str("the memory is mapped to be read only"),
+            Error::NoShare(why) => write!(f, "nothing can be mapped with this cookie: {why}"),
+            Error::EntryTooLong { entry, longest } => {
+                write!(f, "an entry of {entry} bytes does not fit the queue, whose longest has {longest}")
+            }
+            Error::Nonsense(what) => write!(f, "the other end wrote nonsense: {what}"),
             Error::Other(error) => error.fmt(f),
         }
     }

@@ -6,7 +6,8 @@ use std::process::Command;
 use tautline_wire::ext::put_sack;
 use tautline_wire::frame::{HEADER_LEN, flags};
 use tautline_wire::handshake::{HANDSHAKE_LEN, Security};
-use tautline_wire::record::write;
+use tautline_wire::memory::{Atomic, Memory, Refusal, Target};
+use tautline_wire::record::{LEND_LEN, LEND_MORE_LEN, Where, write};
 use tautline_wire::{Field, Handshake, Header, Kind, Seq, VERSION, layout};
 
 fn script() -> PathBuf {
@@ -99,6 +100,50 @@ fn data() -> Vec<u8> {
     bytes
 }
 
+/// One of each memory record, and both kinds of loans, each in a frame of its own.
+fn others() -> Vec<Vec<u8>> {
+    let target = Target { handle: 3, id: 70, at: 1 << 40 };
+    let messages = [
+        (Memory::Open { handle: 3, cookie: 9, epoch: 0xabc, secret: [7; 16] }, &b""[..]),
+        (Memory::Put(target, &[]), b"put"),
+        (Memory::Part(target, 1 << 33, &[]), b"part"),
+        (Memory::Notice { target, len: 11, value: 12 }, b""),
+        (Memory::Get(target, 13), b""),
+        (Memory::Atomic(target, Atomic::Swap(14)), b""),
+        (Memory::Atomic(target, Atomic::Add(15)), b""),
+        (Memory::Atomic(target, Atomic::CompareSwap(16, 17)), b""),
+        (Memory::Flush { id: 71 }, b""),
+        (Memory::Aside(&[]), b"aside"),
+        (Memory::Done { id: 72 }, b""),
+        (Memory::Failed { id: 73, why: Refusal::Expired }, b""),
+        (Memory::Value { id: 74, value: 18 }, b""),
+        (Memory::Data { id: 75, at: 19, data: &[] }, b"data"),
+    ];
+    let mut records: Vec<Vec<u8>> = messages
+        .iter()
+        .map(|(message, data)| {
+            let mut record = vec![0; message.head_len()];
+            message.write(&mut record, 0, data.len());
+            record.extend_from_slice(data);
+            record
+        })
+        .collect();
+    let mut lend = vec![0; LEND_LEN];
+    write::lend(&mut lend, 5, 80, Where::Pool(4096), 81);
+    let mut more = vec![0; LEND_MORE_LEN];
+    write::lend_more(&mut more, 82, 83, (84, 8192, 85));
+    records.extend([lend, more]);
+    let frame = |record: Vec<u8>| {
+        let mut bytes = data();
+        bytes.truncate(HEADER_LEN);
+        // Without the extension.
+        bytes[2..4].fill(0);
+        bytes.extend_from_slice(&record);
+        bytes
+    };
+    records.into_iter().map(frame).collect()
+}
+
 /// A capture of IPv4 packets (link type 228), each a UDP datagram between the same two ports.
 fn capture(datagrams: &[Vec<u8>]) -> Vec<u8> {
     let mut out = Vec::new();
@@ -153,5 +198,73 @@ fn tshark_shows_fields() {
         ["kind", "handler", "len", "message", "wide", "data"].map(|f| format!("tautline.record.{f}"));
     let shown = tshark(&pcap, &record.each_ref().map(String::as_str));
     assert_eq!(shown[1], "1,2;11,12;3,2;88;8589934592;616263,6465");
+    std::fs::remove_file(&pcap).unwrap();
+}
+
+/// A-4, S-8: tshark knows every kind of record, and what is in it.
+#[test]
+#[allow(clippy::print_stderr, reason = "a test that does not run must say so")]
+fn tshark_shows_memory() {
+    if Command::new("tshark").arg("--version").output().is_err() {
+        eprintln!("SKIPPED: tshark is not installed; `cargo xtask setup` tells how to get it");
+        return;
+    }
+    let pcap = std::env::temp_dir().join(format!("tautline-dissector-memory-{}.pcap", std::process::id()));
+    let mut frames = vec![hello()];
+    frames.extend(others());
+    std::fs::write(&pcap, capture(&frames)).unwrap();
+    let memory = |names: &[&str]| -> Vec<String> {
+        let names: Vec<String> = names.iter().map(|name| format!("tautline.{name}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        tshark(&pcap, &names)[1..].to_vec()
+    };
+    let names = ["record.kind", "memory.handle", "memory.id", "memory.at", "record.data"];
+    assert_eq!(
+        memory(&names),
+        [
+            "16;3;;;",
+            "17;3;70;1099511627776;707574",
+            "18;3;70;1099511627776;70617274",
+            "19;3;70;1099511627776;",
+            "20;3;70;1099511627776;",
+            "21;3;70;1099511627776;",
+            "22;3;70;1099511627776;",
+            "23;3;70;1099511627776;",
+            "24;;71;;",
+            "25;;;;6173696465",
+            "26;;72;;",
+            "27;;73;;",
+            "28;;74;;",
+            "29;;75;19;64617461",
+            "7;;;;",
+            "8;;;;",
+        ]
+    );
+    let names =
+        ["bytes", "value", "expected", "rest", "why", "cookie", "epoch"].map(|it| format!("memory.{it}"));
+    assert_eq!(
+        memory(&names.each_ref().map(String::as_str)),
+        [
+            ";;;;;9;0x0000000000000abc",
+            ";;;;;;",
+            ";;;8589934592;;;",
+            "11;12;;;;;",
+            "13;;;;;;",
+            ";14;;;;;",
+            ";15;;;;;",
+            ";17;16;;;;",
+            ";;;;;;",
+            ";;;;;;",
+            ";;;;;;",
+            ";;;;4;;",
+            ";18;;;;;",
+            ";;;;;;",
+            "81;;;;;;",
+            ";;;;;;",
+        ]
+    );
+    let shown = memory(&["memory.number", "memory.place", "record.message", "record.wide", "record.aux"]);
+    assert_eq!(shown[14..], [";;80;4096;0", "84;8192;82;83;85"]);
+    assert!(memory(&["malformed"]).iter().all(String::is_empty));
     std::fs::remove_file(&pcap).unwrap();
 }

@@ -1,4 +1,5 @@
 //! A forked child that is run instruction by instruction, or from one system call to the next, and killed.
+#![allow(dead_code)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;

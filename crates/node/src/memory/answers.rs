@@ -122,7 +122,7 @@ impl Interface {
             *sent += part as u64;
             let over = *sent == *len;
             let read = (start + sent_before, start + sent_before + part as u64);
-            self.trip(aperture, Access::READ, read, whole);
+            self.trip((rank, aperture), Access::READ, read, whole);
             *room = room.saturating_sub(MAX_HEAD + part);
             if over {
                 return true;

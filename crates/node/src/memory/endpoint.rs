@@ -11,7 +11,7 @@ use super::{
     SetId, Ticket, Trip, WireCell, WireId, Woken,
 };
 use crate::interface::Interface;
-use crate::{Endpoint, Rank, SendError};
+use crate::{Endpoint, Life, PeerState, Rank, SendError};
 
 impl Endpoint {
     /// Makes memory an aperture; none if there are too many.
@@ -40,6 +40,21 @@ impl Endpoint {
     /// Takes a cookie of an aperture back, at once; false if it is not one, or not good any more anyway.
     pub fn revoke_cookie(&self, aperture: ApertureId, cookie: &Cookie) -> Result<bool, SendError> {
         self.with(|i| i.revoke_cookie(aperture, cookie))
+    }
+
+    /// Something that tells, without a call, whether the channel to a peer lasts that there is, or will be next. An error if the peer is gone.
+    pub fn life(&self, peer: Rank) -> Result<Arc<Life>, SendError> {
+        self.with(|i| {
+            let closed = i.closed;
+            match i.peers.get_mut(peer as usize) {
+                None => Err(SendError::NoSuchPeer(peer)),
+                Some(_) if closed => Err(SendError::Closed),
+                Some(it) => match it.state {
+                    PeerState::Down(why) => Err(SendError::PeerGone(peer, why)),
+                    _ => Ok(it.life()),
+                },
+            }
+        })?
     }
 
     /// Bytes that nobody can guess.
@@ -90,8 +105,40 @@ impl Endpoint {
         tag: Option<u64>,
         after: Option<Ticket>,
     ) -> Result<Ticket, SendError> {
+        self.submit_list(cookie, &[(at, operation)], tag, after)
+    }
+
+    /// As [`Endpoint::submit`], of several puts and gets, each at its place, or of one of whatever kind: they end together, when all have been tried, and fail if any of them does.
+    pub fn submit_list(
+        &self,
+        cookie: &Cookie,
+        operations: &[(u64, Operation)],
+        tag: Option<u64>,
+        after: Option<Ticket>,
+    ) -> Result<Ticket, SendError> {
         let (mut interface, now) = self.enter()?;
-        interface.submit(now, (cookie, at), operation, tag.map_or(Tell::Holder, Tell::Event), after)
+        interface.submit(now, cookie, operations, tag.map_or(Tell::Holder, Tell::Event), after)
+    }
+
+    /// Puts a copy of bytes as there is room, behind whatever waits already, without waiting for it. Nobody is told of the end, but an event if it is refused.
+    pub fn put_later(&self, to: (&Cookie, u64), bytes: Vec<u8>) -> Result<(), SendError> {
+        let (mut interface, now) = self.enter()?;
+        interface.put_later(now, to, bytes)
+    }
+
+    /// Bytes of the longest put that goes in one record now, and so either is put or not.
+    pub fn put_limit(&self, peer: Rank) -> usize {
+        self.with(|i| if (peer as usize) < i.peers.len() { i.put_limit(peer) } else { 0 }).unwrap_or(0)
+    }
+
+    /// Whether requests to a peer wait for answers that only extraction lets in.
+    pub fn is_clogged(&self, peer: Rank) -> bool {
+        self.with(|i| i.is_clogged(peer)).unwrap_or(false)
+    }
+
+    /// Who fired a tripwire last, and in which of its lives; nobody if it has not fired.
+    pub fn fired_by(&self, wire: WireId) -> Option<(Rank, u32)> {
+        self.with(|i| i.fired_by(wire)).ok().flatten()
     }
 
     /// Puts bytes, as many as there is room for; true if that is all of them. A put that was begun must be gone on with, or given up.
@@ -157,7 +204,9 @@ impl Endpoint {
         let (mut interface, now) = self.enter()?;
         let op = match ticket {
             Some(ticket) => ticket.0,
-            None => interface.new_op_of(left, Tell::Holder).ok_or(SendError::WouldBlock)?,
+            None => interface
+                .new_op_of(left, Tell::Holder)
+                .ok_or(SendError::TooMany("operations whose ends nobody has taken"))?,
         };
         *ticket = Some(Ticket(op));
         if let Some(op) = interface.memory.ops.get_mut(op) {
@@ -186,12 +235,12 @@ impl Endpoint {
         self.with(|i| i.let_go(ticket))
     }
 
-    /// [`Endpoint::take_woken`] shall tell of the next fire.
+    /// [`Endpoint::take_woken`] shall tell of the next fire, or that there will be none.
     pub fn await_wire(&self, wire: WireId) -> Result<(), SendError> {
         self.with(|i| i.await_wire(wire))
     }
 
-    /// [`Endpoint::take_woken`] shall tell when the set is ready.
+    /// [`Endpoint::take_woken`] shall tell when the set is ready, or that it never will be.
     pub fn await_set(&self, set: SetId) -> Result<(), SendError> {
         self.with(|i| i.await_set(set))
     }

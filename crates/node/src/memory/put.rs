@@ -26,6 +26,11 @@ pub struct Progress {
 }
 
 impl Progress {
+    /// Whether part of it has been sent.
+    pub fn is_begun(&self) -> bool {
+        self.id.is_some()
+    }
+
     /// Of a put that has not begun.
     pub fn with_hint(hint: u32) -> Progress {
         Progress { hint, ..Progress::default() }
@@ -149,6 +154,11 @@ impl Interface {
         if peer.near.is_some() && self.batch_depth == 0 { NEAR_PART } else { self.capacity(peer) }
     }
 
+    /// Bytes of the longest put that goes in one record.
+    pub(crate) fn put_limit(&self, rank: Rank) -> usize {
+        self.whole_limit(rank) - PUT_HEAD
+    }
+
     #[inline]
     fn put_whole(
         &mut self,
@@ -168,13 +178,13 @@ impl Interface {
         progress.hint = handle;
         let message = Message::Put(Target { handle, id, at }, &[]);
         if self.express_memory(now, rank, &message, flags, bytes) {
-            self.began(rank, (id, flags), op, false);
+            self.began(rank, (id, flags), op.map(|op| (op, 0)), false);
             return Ok(());
         }
         if !self.emit(rank, &message, flags, bytes) {
             return blocked(self);
         }
-        self.began(rank, (id, flags), op, false);
+        self.began(rank, (id, flags), op.map(|op| (op, 0)), false);
         self.send_now(now, rank);
         Ok(())
     }
@@ -207,12 +217,14 @@ impl Interface {
                 break;
             }
             if first {
-                self.began(rank, (id, flags), op, false);
+                self.began(rank, (id, flags), op.map(|op| (op, 0)), false);
                 (progress.id, self.peers[rank as usize].memory.half) = (Some(id), Some(id));
             }
             progress.sent += len;
             if rest == 0 {
                 self.peers[rank as usize].memory.half = None;
+                // Others may have waited for their turn.
+                self.activity += 1;
                 self.send_now(now, rank);
                 return Ok(true);
             }
@@ -230,6 +242,7 @@ impl Interface {
         let Some(peer) = self.peers.get_mut(rank as usize) else { return };
         if peer.incarnation == progress.incarnation && progress.id.is_some() {
             peer.memory.half = None;
+            self.activity += 1;
             if !peer.memory.queue.is_empty() {
                 self.mark_busy(rank);
             }

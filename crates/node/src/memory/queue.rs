@@ -7,7 +7,7 @@ use tautline_mem::ApertureMemory;
 use tautline_wire::memory::{ASK, Atomic, MAX_HEAD, Memory as Message, Target};
 
 use super::put::part;
-use super::request::{Failure, Outstanding, Tell, Ticket};
+use super::request::{Failure, Outstanding, Piece, Tell, Ticket};
 use super::slab::Name;
 use super::tables::{ApertureId, Cookie};
 use crate::interface::Interface;
@@ -61,15 +61,46 @@ pub enum Operation {
     Fence,
 }
 
+impl Operation {
+    /// Whether its local side is there, and its bytes can be counted at their place.
+    fn is_sound(&self, at: u64) -> bool {
+        match self {
+            Operation::Put(local) | Operation::Get(local) => {
+                local.is_sound() && at.checked_add(local.len).is_some()
+            }
+            _ => true,
+        }
+    }
+
+    /// Its local side, if it has one.
+    fn piece(&self) -> Option<Piece> {
+        let (local, into) = match self {
+            Operation::Put(local) => (local, None),
+            Operation::Get(local) => (local, Some(local.memory.clone())),
+            _ => return None,
+        };
+        Some(Piece { aperture: local.aperture, into, start: local.at, len: local.len, come: 0 })
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) cookie: Cookie,
     pub(crate) at: u64,
     pub(crate) operation: Operation,
     pub(crate) op: Option<Name>,
+    /// Which of the operation's requests it is.
+    pub(crate) piece: u32,
     /// The number it goes by, once it has begun, and how many bytes have been sent.
     pub(crate) id: Option<u32>,
     pub(crate) sent: u64,
+}
+
+impl Request {
+    /// The operation that it belongs to, and which of its requests it is.
+    fn part_of(&self) -> Option<(Name, u32)> {
+        self.op.map(|op| (op, self.piece))
+    }
 }
 
 impl Interface {
@@ -82,46 +113,45 @@ impl Interface {
         Err(self.not_up(now, rank))
     }
 
-    /// Asks for an operation. It is begun at once if nothing is in its way, and otherwise when its turn has come.
+    /// Asks for an operation of one or several requests, each at its place, which ends when all have. It is begun at once if nothing is in its way, and otherwise
+    /// when its turn has come.
     pub(crate) fn submit(
         &mut self,
         now: Nanos,
-        (cookie, at): (&Cookie, u64),
-        operation: Operation,
+        cookie: &Cookie,
+        operations: &[(u64, Operation)],
         tell: Tell,
         after: Option<Ticket>,
     ) -> Result<Ticket, SendError> {
         let rank = cookie.owner;
         self.reach(now, rank)?;
         if self.peers[rank as usize].memory.queue.len() >= MAX_QUEUED {
+            self.service(now);
             return Err(SendError::WouldBlock);
         }
-        let op = self.new_op(tell).ok_or(SendError::WouldBlock)?;
-        let it = self.memory.ops.get_mut(op).expect("made just now");
-        let sound = match &operation {
-            Operation::Put(local) | Operation::Get(local) => {
-                it.touches = local.aperture.map(|of| (of, local.at, local.at.saturating_add(local.len)));
-                // What cannot be counted is nowhere.
-                local.is_sound() && at.checked_add(local.len).is_some()
-            }
-            _ => true,
-        };
-        if let Operation::Get(local) = &operation {
-            it.into = Some((local.memory.clone(), local.at, local.len));
-        }
-        let request = Request { cookie: *cookie, at, operation, op: Some(op), id: None, sent: 0 };
-        if !sound {
+        let op = self.new_op_of(operations.len(), tell);
+        let op = op.ok_or(SendError::TooMany("operations whose ends nobody has taken"))?;
+        if !operations.iter().all(|(at, operation)| operation.is_sound(*at)) {
+            // Nothing of it is tried.
+            self.memory.ops.get_mut(op).expect("made just now").left = 1;
             self.complete(op, Err(Failure::Refused(tautline_wire::memory::Refusal::OutOfRange)));
             return Ok(Ticket(op));
         }
-        if let Some(first) = after.and_then(|ticket| self.memory.ops.get_mut(ticket.0)) {
-            match first.result {
-                None => first.then.push(request),
-                Some(Ok(_)) => self.enqueue(request),
-                Some(Err(_)) => self.fail_request(&request, Failure::Before),
+        let pieces = operations.iter().filter_map(|(_, operation)| operation.piece());
+        self.memory.ops.get_mut(op).expect("made just now").pieces.extend(pieces);
+        for (piece, (at, operation)) in operations.iter().enumerate() {
+            let operation = operation.clone();
+            let piece = piece as u32;
+            let request =
+                Request { cookie: *cookie, at: *at, operation, op: Some(op), piece, id: None, sent: 0 };
+            match after.and_then(|ticket| self.memory.ops.get_mut(ticket.0)) {
+                None => self.enqueue(request),
+                Some(first) => match first.result {
+                    None => first.then.push(request),
+                    Some(Ok(_)) => self.enqueue(request),
+                    Some(Err(_)) => self.fail_request(&request, Failure::Before),
+                },
             }
-        } else {
-            self.enqueue(request);
         }
         self.service(now);
         Ok(Ticket(op))
@@ -138,6 +168,43 @@ impl Interface {
                 self.mark_busy(rank);
             }
         }
+    }
+
+    /// Whether requests to a peer wait for answers that only extraction lets in: they stand behind as many of its messages as may be left untaken.
+    pub fn is_clogged(&self, rank: Rank) -> bool {
+        let Some(peer) = self.peers.get(rank as usize) else { return false };
+        let memory = &peer.memory;
+        let fenced = memory.queue.front().is_some_and(|it| matches!(it.operation, Operation::Fence));
+        let held = fenced || memory.sent.wrapping_sub(memory.done) >= MAX_UNANSWERED;
+        let clogged = match &peer.near {
+            Some(near) => self.is_clogged_near(near),
+            None => peer.peering.link().is_some_and(tautline_link::Link::is_full),
+        };
+        held && clogged
+    }
+
+    /// Takes a copy of bytes to be put as there is room, behind whatever waits already. Nobody is told of the end, but an event if it is refused.
+    pub(crate) fn put_later(
+        &mut self,
+        now: Nanos,
+        (cookie, at): (&Cookie, u64),
+        bytes: Vec<u8>,
+    ) -> Result<(), SendError> {
+        self.reach(now, cookie.owner)?;
+        if self.peers[cookie.owner as usize].memory.queue.len() >= MAX_QUEUED {
+            return Err(SendError::WouldBlock);
+        }
+        let len = bytes.len() as u64;
+        // A place that cannot be counted is nowhere, and its owner will say so.
+        let at = if at.checked_add(len).is_some() { at } else { u64::MAX - len };
+        let Ok(memory) = ApertureMemory::adopt(bytes) else {
+            return Err(SendError::TooMany("bytes at odd places"));
+        };
+        let local = Local { memory: Arc::new(memory), aperture: None, at: 0, len };
+        let operation = Operation::Put(local);
+        self.enqueue(Request { cookie: *cookie, at, operation, op: None, piece: 0, id: None, sent: 0 });
+        self.service(now);
+        Ok(())
     }
 
     #[inline]
@@ -177,6 +244,8 @@ impl Interface {
             // What is here leaves, whatever batch the program has open.
             if room < QUANTUM {
                 self.close_slot(rank);
+                // Whoever found requests in front of its own is to try again.
+                self.activity += 1;
             }
             let memory = &self.peers[rank as usize].memory;
             if !memory.answers.is_empty() || !memory.queue.is_empty() {
@@ -222,14 +291,20 @@ impl Interface {
 
     /// A request has begun under its number.
     #[inline]
-    pub(crate) fn began(&mut self, rank: Rank, (id, flags): (u32, u8), op: Option<Name>, answered: bool) {
+    pub(crate) fn began(
+        &mut self,
+        rank: Rank,
+        (id, flags): (u32, u8),
+        op: Option<(Name, u32)>,
+        answered: bool,
+    ) {
         let memory = &mut self.peers[rank as usize].memory;
         memory.sent = id;
         if flags & ASK != 0 {
             memory.asked = id;
         }
-        if let Some(op) = op {
-            memory.outstanding.push_back(Outstanding { id, op, answered });
+        if let Some((op, piece)) = op {
+            memory.outstanding.push_back(Outstanding { id, op, piece, answered });
         }
     }
 
@@ -265,7 +340,7 @@ impl Interface {
                 if !self.emit(rank, &Message::Flush { id }, ASK, &[]) {
                     return false;
                 }
-                self.began(rank, (id, ASK), request.op, false);
+                self.began(rank, (id, ASK), request.part_of(), false);
                 *room = room.saturating_sub(MAX_HEAD);
                 return true;
             }
@@ -288,7 +363,7 @@ impl Interface {
         if !self.emit(rank, &message, flags, &[]) {
             return false;
         }
-        self.began(rank, (id, flags), request.op, answered);
+        self.began(rank, (id, flags), request.part_of(), answered);
         *room = room.saturating_sub(MAX_HEAD);
         true
     }
@@ -338,7 +413,7 @@ impl Interface {
                 return false;
             }
             if request.id.is_none() {
-                self.began(rank, (id, flags), request.op, false);
+                self.began(rank, (id, flags), request.part_of(), false);
                 request.id = Some(id);
             }
             request.sent += len as u64;

@@ -60,11 +60,8 @@ pub(crate) struct Op {
     pub(crate) tell: Tell,
     pub(crate) result: Option<Result<u64, Failure>>,
     pub(crate) awaited: bool,
-    /// The local side, for tripwires on completion.
-    pub(crate) touches: Option<(ApertureId, u64, u64)>,
-    /// Where what is got goes, how much it is, and how much has come.
-    pub(crate) into: Option<(Arc<ApertureMemory>, u64, u64)>,
-    pub(crate) come: u64,
+    /// The local side of each of its requests, where they have one.
+    pub(crate) pieces: Vec<Piece>,
     /// Requests that it consists of and that have not ended, and why one of them was refused.
     pub(crate) left: usize,
     pub(crate) refused: Option<Refusal>,
@@ -74,11 +71,26 @@ pub(crate) struct Op {
     pub(crate) then: Vec<Request>,
 }
 
+/// The local side of a request.
+#[derive(Debug)]
+pub(crate) struct Piece {
+    /// Whose tripwires on completion shall know.
+    pub(crate) aperture: Option<ApertureId>,
+    /// Where what is got goes.
+    pub(crate) into: Option<Arc<ApertureMemory>>,
+    pub(crate) start: u64,
+    pub(crate) len: u64,
+    /// How much has come.
+    pub(crate) come: u64,
+}
+
 /// A request on its way whose end somebody waits for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outstanding {
     pub(crate) id: u32,
     pub(crate) op: Name,
+    /// Which of the operation's requests it is.
+    pub(crate) piece: u32,
     /// It has an answer of its own.
     pub(crate) answered: bool,
 }
@@ -96,20 +108,13 @@ impl PeerMemory {
 }
 
 impl Interface {
-    /// A new operation, for whoever wants to know of its end.
-    pub(crate) fn new_op(&mut self, tell: Tell) -> Option<Name> {
-        self.new_op_of(1, tell)
-    }
-
-    /// As [`Interface::new_op`], of several requests.
+    /// A new operation of so many requests, for whoever wants to know of its end.
     pub(crate) fn new_op_of(&mut self, left: usize, tell: Tell) -> Option<Name> {
         self.memory.ops.insert(Op {
             tell,
             result: None,
             awaited: false,
-            touches: None,
-            into: None,
-            come: 0,
+            pieces: Vec::new(),
             left,
             refused: None,
             asks: left == 1,
@@ -135,14 +140,17 @@ impl Interface {
         }
         let result = op.refused.map_or(result, |why| Err(Failure::Refused(why)));
         op.result = Some(result);
-        op.into = None;
-        let (tell, touches, then) = (op.tell, op.touches, std::mem::take(&mut op.then));
+        // What is got belongs to whoever asked for it, from now on.
+        let pieces = std::mem::take(&mut op.pieces);
+        let (tell, then) = (op.tell, std::mem::take(&mut op.then));
         if std::mem::take(&mut op.awaited) {
             self.memory.news.wake(Woken::Op(Ticket(name)));
         }
         self.activity += 1;
-        if let (Ok(_), Some((aperture, start, end))) = (result, touches) {
-            self.trip(aperture, Access::COMPLETE, (start, end), end);
+        for Piece { aperture, start, len, .. } in pieces {
+            if let Some(aperture) = aperture.filter(|_| result.is_ok()) {
+                self.trip((self.rank, aperture), Access::COMPLETE, (start, start + len), start + len);
+            }
         }
         match tell {
             Tell::Holder => {}
@@ -252,16 +260,18 @@ impl Interface {
         let Memory { ops, .. } = &mut *self.memory;
         let memory = &mut self.peers[rank as usize].memory;
         let Some(place) = memory.find(id) else { return false };
-        let name = memory.outstanding[place].op;
-        let Some(op) = ops.get_mut(name) else { return false };
-        let Some((into, start, len)) = &op.into else { return false };
-        if at != op.come || data.len() as u64 > len - op.come {
+        let Outstanding { op: name, piece, .. } = memory.outstanding[place];
+        let Some(piece) = ops.get_mut(name).and_then(|op| op.pieces.get_mut(piece as usize)) else {
+            return false;
+        };
+        let Some(into) = &piece.into else { return false };
+        if at != piece.come || data.len() as u64 > piece.len - piece.come {
             return false;
         }
         // The range was checked when the operation was asked for.
-        let _ = into.write((start + at) as usize, data);
-        op.come += data.len() as u64;
-        if op.come == *len {
+        let _ = into.write((piece.start + at) as usize, data);
+        piece.come += data.len() as u64;
+        if piece.come == piece.len {
             memory.outstanding.remove(place);
             self.complete(name, Ok(0));
             self.resume(rank);
@@ -288,6 +298,5 @@ impl Interface {
         for request in queue {
             self.fail_request(&request, why);
         }
-        self.wake_wires();
     }
 }

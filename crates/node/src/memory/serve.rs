@@ -100,7 +100,7 @@ impl Interface {
                 let _ = granted.memory.write(at as usize, data);
                 self.memory.counters.puts += 1;
                 self.memory.counters.bytes_put += len;
-                self.trip(aperture, Access::WRITE, (at, at + len), at + len);
+                self.trip((rank, aperture), Access::WRITE, (at, at + len), at + len);
             }
             Err(why) => {
                 if !self.refuse(rank, target.id, why) {
@@ -139,7 +139,7 @@ impl Interface {
                     self.memory.counters.bytes_put += len;
                     self.memory.counters.puts += u64::from(rest == 0);
                     self.peers[rank as usize].memory.current = Some(target.id);
-                    self.trip(aperture, Access::WRITE, (at, at + len), at + len + rest);
+                    self.trip((rank, aperture), Access::WRITE, (at, at + len), at + len + rest);
                 }
                 Err(why) => {
                     let memory = &mut self.peers[rank as usize].memory;
@@ -212,7 +212,7 @@ impl Interface {
         let good = match result {
             Ok((aperture, at, value)) => {
                 self.memory.counters.atomics += 1;
-                self.trip(aperture, Access::WRITE.or(Access::READ), (at, at + 8), at + 8);
+                self.trip((rank, aperture), Access::WRITE.or(Access::READ), (at, at + 8), at + 8);
                 self.owe(rank, Answer::Value { id: target.id, value })
             }
             Err(why) => self.refuse(rank, target.id, why),

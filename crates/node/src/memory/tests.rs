@@ -407,6 +407,23 @@ fn the_event_queue_overflows_as_it_says() {
     assert_eq!(ep.memory_counters().events_lost, 10);
 }
 
+/// T-6: events that are not of memory give way to later ones, and the first that is read says how many did.
+#[test]
+fn other_events_give_way() {
+    let ep = node();
+    while ep.poll_event().is_some() {}
+    let most = crate::limits::MAX_EVENTS;
+    let event = |i: usize| crate::Event::PathChanged { peer: 1, max_frame: i };
+    for i in 0..most + 10 {
+        ep.with(|it| it.push_event(event(i))).unwrap();
+    }
+    assert_eq!(ep.poll_event(), Some(crate::Event::Lost { events: 10 }));
+    for i in 10..most + 10 {
+        assert_eq!(ep.poll_event(), Some(event(i)));
+    }
+    assert_eq!((ep.poll_event(), ep.counters().events_lost), (None, 10));
+}
+
 /// a peer that asks for more at once than it may, or numbers its requests wrongly, breaks the protocol.
 #[test]
 fn the_protocol_is_kept() {

@@ -1,7 +1,7 @@
 //! Tripwires and tripsets: what the owner of memory wants to know of (T-1, T-2, T-4, T-5).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tautline_mem::ApertureMemory;
 
@@ -9,6 +9,7 @@ use super::index::{Index, Watched};
 use super::news::MemoryEvent;
 use super::slab::{Name, Slab};
 use super::tables::ApertureId;
+use crate::Rank;
 use crate::interface::Interface;
 use crate::limits::{MAX_SETS, MAX_WIRES};
 
@@ -64,8 +65,8 @@ pub struct Condition {
 }
 
 impl Condition {
-    /// Whether the word is in the memory, and whole.
-    fn is_sound(&self, len: u64) -> bool {
+    /// Whether the word is in a memory of `len` bytes, and whole.
+    pub fn is_sound(&self, len: u64) -> bool {
         matches!(self.width, 1 | 2 | 4 | 8)
             && self.at.is_multiple_of(self.width.into())
             && self.at.checked_add(self.width.into()).is_some_and(|end| end <= len)
@@ -118,20 +119,29 @@ pub struct Trip {
 
 /// How often a tripwire fired: what the program looks at, for the price of a load (T-4).
 #[derive(Debug, Default)]
-pub struct WireCell(AtomicU64);
+pub struct WireCell {
+    fires: AtomicU64,
+    over: AtomicBool,
+}
 
 impl WireCell {
     /// How often it fired. Whoever sees a fire sees the bytes that caused it.
     #[inline]
     pub fn fires(&self) -> u64 {
-        self.0.load(Ordering::Acquire)
+        self.fires.load(Ordering::Acquire)
+    }
+
+    /// Whether it will never count again: the tripwire is disarmed, or too few of the set's are left.
+    #[inline]
+    pub fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
     }
 
     #[inline]
     fn add(&self) -> u64 {
         // A single writer: the interface's owner.
-        let fires = self.0.load(Ordering::Relaxed) + 1;
-        self.0.store(fires, Ordering::Release);
+        let fires = self.fires.load(Ordering::Relaxed) + 1;
+        self.fires.store(fires, Ordering::Release);
         fires
     }
 }
@@ -147,6 +157,8 @@ pub(crate) struct Wire {
     pub(crate) queued: usize,
     /// A future waits for the next fire.
     pub(crate) awaited: bool,
+    /// Whose access fired it last, and in which of its lives.
+    by: Option<(Rank, u32)>,
     sets: Vec<SetId>,
 }
 
@@ -223,8 +235,8 @@ impl Interface {
             return None;
         }
         let cell = Arc::new(WireCell::default());
-        let wire =
-            Wire { aperture, trip, cell: cell.clone(), told: 0, queued: 0, awaited: false, sets: Vec::new() };
+        let (sets, watched) = (Vec::new(), cell.clone());
+        let wire = Wire { aperture, trip, cell: watched, told: 0, queued: 0, awaited: false, by: None, sets };
         let wires = &mut self.memory.wires;
         let name = wires.all.insert(wire)?;
         let at = name.index as usize;
@@ -237,16 +249,27 @@ impl Interface {
         Some((WireId(name), cell))
     }
 
-    /// Disarms a tripwire: when this returns it fires no more, and no event of it is left (T-2).
+    /// Disarms a tripwire: when this returns it fires no more, and no event of it is left (T-2). Whoever waits for it, or for a set that now has too few, is told.
     pub(crate) fn disarm(&mut self, id: WireId) -> bool {
         self.unhook(id);
-        let Some(wire) = self.memory.wires.all.remove(id.0) else { return false };
-        for set in wire.sets {
-            if let Some(set) = self.memory.wires.sets.get_mut(set.0) {
-                set.members.retain(|member| *member != id);
-                set.fired.retain(|member| *member != id);
+        let super::Memory { news, wires, .. } = &mut *self.memory;
+        let Some(wire) = wires.all.remove(id.0) else { return false };
+        wire.cell.over.store(true, Ordering::Release);
+        if wire.awaited {
+            news.wake(super::Woken::Wire(id));
+        }
+        for set_id in wire.sets {
+            let Some(set) = wires.sets.get_mut(set_id.0) else { continue };
+            set.members.retain(|member| *member != id);
+            set.fired.retain(|member| *member != id);
+            if set.members.len() < set.need {
+                set.cell.over.store(true, Ordering::Release);
+                if std::mem::take(&mut set.awaited) {
+                    news.wake(super::Woken::Set(set_id));
+                }
             }
         }
+        self.activity += 1;
         let super::Memory { news, wires, .. } = &mut *self.memory;
         news.abandon(wire.queued, |event| wires.has_cause(event));
         true
@@ -326,15 +349,9 @@ impl Interface {
         }
     }
 
-    /// A peer is gone: whoever waits for a fire looks whether that can still come.
-    pub(crate) fn wake_wires(&mut self) {
-        let super::Memory { news, wires, .. } = &mut *self.memory;
-        let names: Vec<Name> = wires.all.names().collect();
-        for name in names {
-            if wires.all.get_mut(name).is_some_and(|wire| std::mem::take(&mut wire.awaited)) {
-                news.wake(super::Woken::Wire(WireId(name)));
-            }
-        }
+    /// Who fired a tripwire last, and in which of its lives.
+    pub(crate) fn fired_by(&self, id: WireId) -> Option<(Rank, u32)> {
+        self.memory.wires.all.get(id.0)?.by
     }
 
     /// A future waits for the set to be ready.
@@ -344,10 +361,16 @@ impl Interface {
         }
     }
 
-    /// Bytes `start..end` of an aperture were written or read, the last of an access that goes on to `whole`. Fires what watches them: a
+    /// Bytes `start..end` of an aperture were written or read by somebody, the last of an access that goes on to `whole`. Fires what watches them: a
     /// tripwire whose range the access goes on in waits for the rest (T-5).
     #[inline]
-    pub(crate) fn trip(&mut self, aperture: ApertureId, on: Access, (start, end): (u64, u64), whole: u64) {
+    pub(crate) fn trip(
+        &mut self,
+        (by, aperture): (Rank, ApertureId),
+        on: Access,
+        (start, end): (u64, u64),
+        whole: u64,
+    ) {
         let Some(it) = self.memory.apertures.get(aperture.0) else { return };
         if it.watched & on.0 == 0 || start == end {
             return;
@@ -362,11 +385,11 @@ impl Interface {
             }
         });
         if !wires.hits.is_empty() {
-            self.fire_hits();
+            self.fire_hits(by);
         }
     }
 
-    fn fire_hits(&mut self) {
+    fn fire_hits(&mut self, by: Rank) {
         let mut hits = std::mem::take(&mut self.memory.wires.hits);
         // In order of names, so that the same traffic gives the same events.
         hits.sort_unstable();
@@ -376,15 +399,17 @@ impl Interface {
                 self.memory.apertures.get(wire.aperture.0).is_some_and(|it| condition.holds(&it.memory))
             });
             if holds {
-                self.fire(WireId(name));
+                self.fire(WireId(name), by);
             }
         }
         self.memory.wires.hits = hits;
     }
 
-    fn fire(&mut self, id: WireId) {
+    fn fire(&mut self, id: WireId, by: Rank) {
         let Some(wire) = self.memory.wires.all.get_mut(id.0) else { return };
         self.memory.counters.fires += 1;
+        // Before it is counted: whoever sees the count may ask.
+        wire.by = Some((by, self.peers[by as usize].incarnation));
         let fires = wire.cell.add();
         let (once, in_sets) = (wire.trip.once, !wire.sets.is_empty());
         if std::mem::take(&mut wire.awaited) {

@@ -7,6 +7,7 @@ use tautline_wire::record::{self, LEND_MORE_LEN, LONG_LEN, SHORT_LEN};
 
 use crate::delivery::{Item, Place};
 use crate::interface::Interface;
+use crate::near::Near;
 use crate::peer::{Key, SHORT_ONLY, UNKNOWN};
 use crate::{Down, Rank};
 
@@ -352,10 +353,11 @@ impl Interface {
                 near.wanting = None;
                 self.activity += 1;
             }
+            // What is asked of memory, or answered, is obeyed at once, however much is left untaken.
             while let Some(near) = &mut self.peers[rank as usize].near
-                && near.pending < limit
                 && bytes < AT_ONCE
                 && let Some(len) = near.shm.peek()
+                && (near.pending < limit || record::is_memory(near.shm.head()))
                 && let Some(frame) = batch.append(len, |room| near.shm.take(room))
             {
                 near.pending += 1;
@@ -498,11 +500,17 @@ impl Interface {
 
     /// Whether there is news that may be taken out: not of a peer that has sent as much as the program leaves untaken.
     fn near_takeable(&self) -> bool {
-        let limit = self.config.link.credit_slots as usize;
         self.near_up.iter().any(|rank| match &self.peers[*rank as usize].near {
-            Some(near) => near.pending < limit && near.shm.has_news(),
+            Some(near) => near.shm.has_news() && !self.is_clogged_near(near),
             None => false,
         })
+    }
+
+    /// Whether the next frame of a peer on this host has to wait until the program takes what has come before.
+    pub(crate) fn is_clogged_near(&self, near: &Near) -> bool {
+        near.pending >= self.config.link.credit_slots as usize
+            && near.shm.has_news()
+            && !record::is_memory(near.shm.head())
     }
 
     /// Says to all peers on this host that this node is about to sleep, and looks again: false if it should not.

@@ -39,7 +39,8 @@ impl Completion {
         self.look(false)
     }
 
-    fn look(&mut self, wait: bool) -> Option<Result<u64>> {
+    /// As [`Completion::try_take`]; `wait`: otherwise, there is news when it is over.
+    pub(crate) fn look(&mut self, wait: bool) -> Option<Result<u64>> {
         let ticket = self.ticket?;
         let result = match self.core.node.look_at(ticket, wait) {
             Ok(result) => result?.map_err(Error::from),

@@ -7,11 +7,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tautline_node::ApertureMemory;
+use tautline_node::link::Death;
+use tautline_node::{ApertureMemory, Life};
 
+use super::holder::Holder;
 use super::{Aperture, Rights, Test};
 use crate::core::Core;
-use crate::{Endpoint, Error, PeerState, Rank, Result};
+use crate::memory::ring::lost;
+use crate::{Down, Endpoint, Error, Rank, Result, SendError};
 
 /// In the page that goes with a share: its secret, whether it is revoked, the memory's number, whether it may be written, how long it is, then a word for each rank
 /// that has it mapped.
@@ -77,10 +80,9 @@ impl MapCookie {
 }
 
 /// An aperture that peers on this host may map, until it is dropped or revoked: then every further access through [`Mapped`] fails, and the revocation is complete
-/// when those who have it mapped have let go ([`Share::is_over`]).
+/// when those who have it mapped have let go ([`Share::is_over`]). It outlives the aperture, if that is closed before.
 #[derive(Debug)]
 pub struct Share {
-    core: Rc<Core>,
     /// Kept, so that its descriptor stays what it is.
     _memory: Arc<ApertureMemory>,
     page: ApertureMemory,
@@ -94,7 +96,9 @@ fn system(error: std::io::Error) -> Error {
 /// A descriptor of another process of this user, opened here.
 fn descriptor(process: u32, number: u32, writable: bool) -> Result<File> {
     let path = format!("/proc/{process}/fd/{number}");
-    OpenOptions::new().read(true).write(writable).open(path).map_err(system)
+    OpenOptions::new().read(true).write(writable).open(path).map_err(|error| {
+        Error::other(format!("cannot open the memory of process {process}, which shared it: {error}"))
+    })
 }
 
 impl Aperture {
@@ -103,7 +107,11 @@ impl Aperture {
     pub fn share(&self, rights: Rights) -> Result<Share> {
         let core = self.core().clone();
         let memory = self.memory().clone();
-        let Some(fd) = memory.fd() else { return Err(Error::OutOfRange) };
+        let Some(fd) = memory.fd() else {
+            return Err(Error::other(
+                "only an aperture that was allocated can be shared, and this was adopted",
+            ));
+        };
         let ranks = core.node.size();
         let page = ApertureMemory::allocate(RANKS + 8 * ranks as usize).map_err(system)?;
         let file = File::from(fd.try_clone_to_owned().map_err(system)?);
@@ -125,7 +133,7 @@ impl Aperture {
             len: memory.len() as u64,
             secret,
         };
-        Ok(Share { core, _memory: memory, page, cookie })
+        Ok(Share { _memory: memory, page, cookie })
     }
 }
 
@@ -140,11 +148,10 @@ impl Share {
         let _ = self.page.write_u64(REVOKED, 1);
     }
 
-    /// The ranks that have it mapped. One whose end was told has not.
+    /// The ranks that have it mapped. A process that has ended has not, whether or not its rank was started again.
     pub fn mapped_by(&self) -> Vec<Rank> {
-        let holds = |rank: &Rank| self.page.read_u64(RANKS + 8 * *rank as usize) != Ok(0);
-        let lives = |rank: &Rank| !matches!(self.core.node.peer_state(*rank), Some(PeerState::Down(_)));
-        (0..self.cookie.ranks).filter(holds).filter(lives).collect()
+        let holds = |rank: &Rank| self.page.read_u64(RANKS + 8 * *rank as usize).is_ok_and(Holder::holds);
+        (0..self.cookie.ranks).filter(holds).collect()
     }
 
     /// Whether it is revoked and nobody has it mapped any more: from now on nobody can touch the memory.
@@ -161,38 +168,55 @@ impl Drop for Share {
 
 /// Memory of a peer on this host, mapped into this process: a put of eight bytes is a store. Its promises are its own: rights are those of whole mappings, nobody is told of an access,
 /// conditions are polled, and what is revoked is over when it is dropped here. Words are never torn.
+///
+/// When the owner is gone, every access is an error ([`Error::PeerGone`]), as soon as this node knows: it looks whenever it polls, and its watchdog does while the program computes, so that takes some
+/// milliseconds. What is written until then goes to memory that nobody looks at any more; what is read is what was there last. An owner that is started again has other memory, and has to share it anew.
 #[derive(Debug)]
 pub struct Mapped {
+    core: Rc<Core>,
     /// There until it is dropped.
     memory: Option<ApertureMemory>,
     page: ApertureMemory,
     writable: bool,
-    rank: usize,
+    owner: Rank,
+    /// Whether the owner lives.
+    life: Arc<Life>,
+    /// Where in the page it is said that this process has it.
+    place: usize,
+    holder: Holder,
 }
 
 impl Endpoint {
     /// Maps an aperture of a peer on this host. An error if the peer is elsewhere, of another user, gone, or has revoked it, or if the cookie says more than the owner
     /// granted. Rights bind whoever maps through this library; another process of the same user could open the owner's memory without it.
     pub fn map(&self, cookie: &MapCookie) -> Result<Mapped> {
-        if cookie.ranks != self.size() {
-            return Err(Error::Stale);
+        if cookie.ranks != self.size() || self.rank() >= cookie.ranks {
+            return Err(Error::NoShare("it is of a job of another size"));
         }
+        // Looked at before the memory is: whoever lives then is whose memory it is. And there has to be a channel, or nobody would be told of its end.
+        let life = self.core.node.life(cookie.owner).map_err(|error| match error {
+            SendError::PeerGone(peer, why) => Error::PeerGone(peer, why),
+            other => other.into(),
+        })?;
+        self.connect(cookie.owner)?;
         let page = descriptor(cookie.process, cookie.page, true)?;
         let page = ApertureMemory::attach(page.into(), RANKS + 8 * cookie.ranks as usize).map_err(system)?;
         let mut secret = [0; 16];
         page.read(SECRET, &mut secret).map_err(|_| Error::OutOfRange)?;
         // The process may be another one by now, which has something else by this number.
         if std::hint::black_box(u128::from_ne_bytes(secret) ^ u128::from_ne_bytes(cookie.secret)) != 0 {
-            return Err(Error::Stale);
+            return Err(Error::NoShare("its secret is not the share's"));
         }
         // What is allowed is what the owner says, not what the cookie does.
-        let granted = page.read_u64(WRITABLE) == Ok(1) || !cookie.writable;
-        if !granted || page.read_u64(LENGTH) != Ok(cookie.len) {
-            return Err(Error::Stale);
+        if cookie.writable && page.read_u64(WRITABLE) != Ok(1) {
+            return Err(Error::NoShare("it says more than was granted: to write"));
+        }
+        if page.read_u64(LENGTH) != Ok(cookie.len) {
+            return Err(Error::NoShare("it says another length than the share has"));
         }
         let file = descriptor(cookie.process, cookie.memory, cookie.writable)?;
-        if page.read_u64(INODE) != Ok(file.metadata().map_err(system)?.ino()) || self.rank() >= cookie.ranks {
-            return Err(Error::Stale);
+        if page.read_u64(INODE) != Ok(file.metadata().map_err(system)?.ino()) {
+            return Err(Error::NoShare("what it names is not the share's memory"));
         }
         let len = usize::try_from(cookie.len).map_err(Error::other)?;
         let memory = if cookie.writable {
@@ -201,9 +225,11 @@ impl Endpoint {
             ApertureMemory::attach_to_read(file.into(), len)
         };
         let memory = memory.map_err(system)?;
-        let rank = RANKS + 8 * self.rank() as usize;
-        page.fetch_add(rank, 1).map_err(|_| Error::OutOfRange)?;
-        let mapped = Mapped { memory: Some(memory), page, writable: cookie.writable, rank };
+        let (place, holder) = (RANKS + 8 * self.rank() as usize, Holder::me()?);
+        holder.enter(&page, place)?;
+        let (core, memory) = (self.core.clone(), Some(memory));
+        let (writable, owner) = (cookie.writable, cookie.owner);
+        let mapped = Mapped { core, memory, page, writable, owner, life, place, holder };
         // Said before it is looked at: a revocation either sees the mapping, or is seen.
         mapped.check()?;
         Ok(mapped)
@@ -218,12 +244,23 @@ impl Mapped {
 
     #[inline]
     fn check(&self) -> Result<()> {
-        if self.page.read_u64(REVOKED) == Ok(0) { Ok(()) } else { Err(Error::Stale) }
+        if self.page.read_u64(REVOKED) == Ok(0) && !self.life.is_over() { Ok(()) } else { Err(self.over()) }
+    }
+
+    /// Why it is over.
+    #[cold]
+    fn over(&self) -> Error {
+        if !self.life.is_over() {
+            return Error::Revoked;
+        }
+        // Whoever can be reached by now is its successor.
+        let restarted = || Error::PeerGone(self.owner, Down::Died(Death::Restarted));
+        lost(&self.core, self.owner, None).unwrap_or_else(restarted)
     }
 
     #[inline]
     fn check_write(&self) -> Result<()> {
-        if self.writable { self.check() } else { Err(Error::OutOfRange) }
+        if self.writable { self.check() } else { Err(Error::ReadOnly) }
     }
 
     /// How many bytes it has.
@@ -303,7 +340,9 @@ impl Mapped {
 impl Drop for Mapped {
     fn drop(&mut self) {
         self.memory = None;
-        // Not before: when the owner sees this, nobody can touch the memory any more.
-        let _ = self.page.fetch_add(self.rank, u64::MAX);
+        // Not before: when the owner sees this, nobody can touch the memory any more. A forked child has nothing mapped, and the page neither.
+        if self.holder.is_me() {
+            self.holder.leave(&self.page, self.place);
+        }
     }
 }

@@ -35,7 +35,9 @@
 //! What is promised, in what order things take effect, and what is seen of a word that is being written, is in `docs/PROTOCOL.md` under A and T.
 
 mod aperture;
+mod awaited;
 mod completion;
+mod holder;
 mod mapped;
 mod remote;
 pub(crate) mod ring;

@@ -1,7 +1,7 @@
 //! Another node's memory, through a cookie.
 
 use std::cell::Cell;
-use std::ops::RangeBounds;
+use std::ops::{Range, RangeBounds};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use tautline_node::memory::{Atomic, Local, Operation, Progress, Ticket};
 use super::aperture::span;
 use super::{Aperture, Completion, Cookie, Failure, Fetch};
 use crate::core::Core;
-use crate::endpoint::{blocking, retry};
+use crate::endpoint::asking;
 use crate::{Endpoint, Error, Rank, Result, SendError};
 
 /// More bytes than this are got only if the system has room for them.
@@ -21,16 +21,18 @@ const MUCH: usize = 1 << 20;
 /// come, and a long one while later puts already take effect, unless there is a [`Remote::fence`] between.
 ///
 /// Offsets count from the start of what the cookie opens.
+///
+/// Methods that return a [`Completion`] or a [`Fetch`] wait for the connection, and for room in the queue of requests, as [`Remote::put`] does; those that end in `_async` never do, and so are for handlers.
 #[derive(Clone, Debug)]
 pub struct Remote {
-    core: Rc<Core>,
-    cookie: Cookie,
+    pub(super) core: Rc<Core>,
+    pub(super) cookie: Cookie,
     /// By which number the owner knew the cookie last time.
     hint: Cell<u32>,
 }
 
 /// Bytes on their way, given up if nobody goes on with them.
-struct Putting<'a> {
+pub(super) struct Putting<'a> {
     remote: &'a Remote,
     progress: Progress,
     ticket: Option<Ticket>,
@@ -40,13 +42,13 @@ struct Putting<'a> {
 }
 
 impl<'a> Putting<'a> {
-    fn new(remote: &'a Remote, told: Option<usize>) -> Putting<'a> {
+    pub(super) fn new(remote: &'a Remote, told: Option<usize>) -> Putting<'a> {
         let progress = Progress::with_hint(remote.hint.get());
         Putting { remote, progress, ticket: None, told, over: false }
     }
 
     /// Puts what there is room for; would block unless that is all.
-    fn go_on(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
+    pub(super) fn go_on(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
         let (node, cookie) = (&self.remote.core.node, &self.remote.cookie);
         let all = if let Some(left) = self.told {
             node.try_put_told((cookie, at), bytes, &mut self.progress, (&mut self.ticket, left))?
@@ -59,6 +61,11 @@ impl<'a> Putting<'a> {
         self.over = true;
         self.remote.hint.set(self.progress.hint);
         Ok(())
+    }
+
+    /// Whether it has been begun and not ended: nothing else may be asked of the same node meanwhile.
+    pub(super) fn is_half(&self) -> bool {
+        !self.over && self.progress.is_begun()
     }
 }
 
@@ -90,12 +97,15 @@ impl Remote {
 
     /// Puts bytes; waits for the connection and for room if it must, and for nothing else: nobody is told when they are in place, but an event
     /// ([`super::MemoryEvent::Refused`]) if they are refused. [`Remote::flush`] tells of all at once.
+    ///
+    /// A program that only puts, and never extracts, goes on for as long as its owner's answers find a way: if as many of the owner's messages are left untaken as may be, and answers stand
+    /// behind them, that is [`SendError::Unextracted`], and part of the bytes may be in place. So it is with all that is asked for here.
     #[inline]
     pub fn put(&self, at: u64, bytes: &[u8]) -> Result<()> {
         let mut putting = Putting::new(self, None);
         match putting.go_on(at, bytes) {
             Err(error) if error.is_would_block() => {
-                blocking(&self.core, self.owner(), || putting.go_on(at, bytes))
+                asking(&self.core, self.owner(), || putting.go_on(at, bytes))
             }
             result => result,
         }
@@ -105,7 +115,7 @@ impl Remote {
     /// the put and the room to fill, and now and then again for a part that found no room.
     pub fn fill(&self, at: u64, len: usize, mut fill: impl FnMut(usize, &mut [u8])) -> Result<()> {
         let mut putting = Putting::new(self, None);
-        blocking(&self.core, self.owner(), || {
+        asking(&self.core, self.owner(), || {
             let node = &self.core.node;
             if !node.try_put_filled((&self.cookie, at), len, &mut putting.progress, &mut fill)? {
                 return Err(SendError::WouldBlock.into());
@@ -116,12 +126,6 @@ impl Remote {
         })
     }
 
-    /// As [`Remote::put`], in handlers: others go on while there is no room. Dropped half-way, part of the bytes may be in place, but no tripwire is told.
-    pub async fn put_async(&self, at: u64, bytes: &[u8]) -> Result<()> {
-        let mut putting = Putting::new(self, None);
-        retry(&self.core, || putting.go_on(at, bytes)).await
-    }
-
     /// Puts bytes of up to one frame if that is possible at once; [`SendError::WouldBlock`], and nothing done, if it is not.
     pub fn try_put(&self, at: u64, bytes: &[u8]) -> Result<()> {
         // Any bytes make a cookie: its owner may be nobody.
@@ -129,7 +133,11 @@ impl Remote {
             return Err(SendError::NoSuchPeer(self.owner()).into());
         }
         if bytes.len() > self.core.node.short_limit(self.owner()) {
-            return Err(SendError::TooLongForHandler(self.core.node.short_limit(self.owner())).into());
+            let (len, limit) = (bytes.len(), self.core.node.short_limit(self.owner()));
+            let why = format!(
+                "a put that is tried goes in one frame, of at most {limit} bytes; this one has {len}"
+            );
+            return Err(Error::other(why));
         }
         Putting::new(self, None).go_on(at, bytes)
     }
@@ -145,7 +153,7 @@ impl Remote {
         for (i, (at, bytes)) in pieces.iter().enumerate() {
             let mut putting = Putting::new(self, Some(pieces.len() - i));
             putting.ticket = ticket;
-            blocking(&self.core, self.owner(), || putting.go_on(*at, bytes))?;
+            asking(&self.core, self.owner(), || putting.go_on(*at, bytes))?;
             ticket = putting.ticket.take();
         }
         ticket.map_or_else(|| self.flush(), |ticket| Ok(Completion::new(self.core.clone(), ticket)))
@@ -180,14 +188,18 @@ impl Remote {
 
     /// Gets bytes.
     pub fn get(&self, at: u64, len: usize) -> Result<Fetch> {
-        if len > MUCH {
-            // There is no saying no to `vec`; a few bytes more, to make whole words.
-            let room = len.checked_add(8).ok_or(Error::OutOfRange)?;
-            Vec::<u8>::new().try_reserve_exact(room).map_err(Error::other)?;
-        }
-        let memory = Arc::new(ApertureMemory::adopt(vec![0; len]).map_err(|_| Error::OutOfRange)?);
-        let local = Local { memory: memory.clone(), aperture: None, at: 0, len: len as u64 };
-        Ok(Fetch::new(self.submit(at, &Operation::Get(local), None)?, memory))
+        self.get_list(&[(at, len)])
+    }
+
+    /// Gathers: pieces of so many bytes, each from its place, which come one behind the other. One end for all: when they are here, or, if any was refused, when all have been tried.
+    pub fn get_list(&self, pieces: &[(u64, usize)]) -> Result<Fetch> {
+        let (memory, operations) = gathered(pieces)?;
+        Ok(Fetch::new(self.submit_list(&operations)?, memory))
+    }
+
+    /// Scatters what is got: the bytes from each place go to a range of an aperture of this node's own. One completion for all.
+    pub fn get_list_into(&self, into: &Aperture, pieces: &[(u64, Range<u64>)]) -> Result<Completion> {
+        self.submit_list(&scattered(into, pieces)?)
     }
 
     /// Puts `new` into an aligned word of eight bytes if it holds `expected`; the completion's value is what it held.
@@ -220,15 +232,58 @@ impl Remote {
         After { remote: self, first: first.first() }
     }
 
+    fn submit_list(&self, operations: &[Placed]) -> Result<Completion> {
+        let ticket = asking(&self.core, self.owner(), || {
+            Ok(self.core.node.submit_list(&self.cookie, operations, None, None)?)
+        })?;
+        Ok(Completion::new(self.core.clone(), ticket))
+    }
+
     fn submit(&self, at: u64, operation: &Operation, after: Option<Ticket>) -> Result<Completion> {
-        let ticket = blocking(&self.core, self.owner(), || {
+        let ticket = asking(&self.core, self.owner(), || {
             Ok(self.core.node.submit((&self.cookie, at), operation.clone(), None, after)?)
         })?;
         Ok(Completion::new(self.core.clone(), ticket))
     }
 }
 
-fn local(aperture: &Aperture, range: &impl RangeBounds<u64>) -> Result<Local> {
+/// An operation and its place.
+pub(super) type Placed = (u64, Operation);
+
+/// Memory for pieces that come one behind the other, and what is to be asked for. Of no pieces at all, only the end.
+pub(super) fn gathered(pieces: &[(u64, usize)]) -> Result<(Arc<ApertureMemory>, Vec<Placed>)> {
+    let whole = pieces.iter().try_fold(0usize, |sum, (_, len)| sum.checked_add(*len));
+    let whole = whole.ok_or(Error::OutOfRange)?;
+    if whole > MUCH {
+        // There is no saying no to `vec`; a few bytes more, to make whole words.
+        let room = whole.checked_add(8).ok_or(Error::OutOfRange)?;
+        Vec::<u8>::new().try_reserve_exact(room).map_err(Error::other)?;
+    }
+    let memory = Arc::new(ApertureMemory::adopt(vec![0; whole]).map_err(|_| Error::OutOfRange)?);
+    let mut place = 0;
+    let mut operations = Vec::with_capacity(pieces.len().max(1));
+    for (at, len) in pieces {
+        let local = Local { memory: memory.clone(), aperture: None, at: place, len: *len as u64 };
+        operations.push((*at, Operation::Get(local)));
+        place += *len as u64;
+    }
+    if pieces.is_empty() {
+        operations.push((0, Operation::Flush));
+    }
+    Ok((memory, operations))
+}
+
+/// What is to be asked for, if bytes shall go to ranges of an aperture.
+pub(super) fn scattered(into: &Aperture, pieces: &[(u64, Range<u64>)]) -> Result<Vec<Placed>> {
+    let one = |(at, range): &(u64, Range<u64>)| Ok((*at, Operation::Get(local(into, range)?)));
+    let mut operations = pieces.iter().map(one).collect::<Result<Vec<_>>>()?;
+    if pieces.is_empty() {
+        operations.push((0, Operation::Flush));
+    }
+    Ok(operations)
+}
+
+pub(super) fn local(aperture: &Aperture, range: &impl RangeBounds<u64>) -> Result<Local> {
     let (at, len) = span(range, aperture.len())?;
     Ok(Local { memory: aperture.memory().clone(), aperture: Some(aperture.id()), at, len })
 }
@@ -267,12 +322,19 @@ impl After<'_> {
     }
 }
 
+pub(super) fn aside(bytes: &[u8]) -> Result<super::Aside> {
+    super::Aside::new(bytes).ok_or_else(|| {
+        let (len, limit) = (bytes.len(), super::MAX_ASIDE);
+        Error::other(format!("an out-of-band message has at most {limit} bytes; this one has {len}"))
+    })
+}
+
 impl Endpoint {
     /// Sends up to [`super::MAX_ASIDE`] bytes to a peer's event queue ([`super::MemoryEvent::Aside`]), beside all handlers: for set-up, tear-down and
     /// exceptional conditions.
     pub fn send_aside(&self, peer: Rank, bytes: &[u8]) -> Result<()> {
-        let aside = super::Aside::new(bytes).ok_or(Error::OutOfRange)?;
-        blocking(&self.core, peer, || Ok(self.core.node.send_aside(peer, &aside)?))
+        let aside = aside(bytes)?;
+        asking(&self.core, peer, || Ok(self.core.node.send_aside(peer, &aside)?))
     }
 
     /// What was counted of memory.

@@ -1,31 +1,31 @@
 //! The distributed queue of the CLAN paper, as bytes: a ring in the receiver's memory, and two counters of which each side has its own and a lazily
-//! updated copy of the other's. All that crosses the network are writes. Queues and streams are made of it.
+//! updated copy of the other's. All that crosses the network are writes, but for one word that whoever comes to write claims first. Queues and streams are made of it.
+
+mod writer;
+
+pub(crate) use writer::RingWriter;
 
 use std::cell::Cell;
-use std::future::Future;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use super::tripwire::wait_on;
-use super::{Aperture, Completion, Cookie, Remote, Rights, Tripwire};
+use super::{Aperture, Cookie, Remote, Rights, Tripwire};
 use crate::core::Core;
 use crate::later;
 use crate::{Endpoint, Error, PeerState, Rank, Result, SendError};
 
-/// In the receiver's memory: bytes ever written, whether no more will come, the sender's cookie, then the ring.
+/// In the receiver's memory: bytes ever written, whether no more will come, the sender's cookie, whether there is a sender, then the ring.
 const WRITTEN: u64 = 0;
 const ENDED: u64 = 8;
 const RETURN: u64 = 16;
-const BYTES: u64 = 64;
-const _: () = assert!(RETURN + Cookie::LEN as u64 <= BYTES);
+const CLAIM: u64 = 64;
+const BYTES: u64 = 128;
+const _: () = assert!(RETURN + Cookie::LEN as u64 <= CLAIM);
 
 /// In the sender's memory: bytes ever read, whether no more will be.
 const READ: u64 = 0;
 const GONE: u64 = 8;
-
-/// How soon a writer that waits looks again whether its cookie was accepted, until it knows.
-const RETRY: std::time::Duration = std::time::Duration::from_millis(1);
 
 /// The end of a ring that reads.
 #[derive(Debug)]
@@ -34,9 +34,11 @@ pub(crate) struct RingReader {
     aperture: Aperture,
     capacity: u64,
     wire: Tripwire,
+    /// Fires once, when the ring is claimed: it knows who writes, and in which of its lives.
+    claimed: Tripwire,
     counts: Rc<Counts>,
-    /// Where the writer wants to be told, and which life it is in.
-    back: Option<(Cookie, Option<u32>)>,
+    /// Where the writer wants to be told.
+    back: Cell<Option<Cookie>>,
 }
 
 /// What has been read. Whatever tells the writer later looks at it, too.
@@ -46,22 +48,6 @@ struct Counts {
     told: Cell<u64>,
     /// It will be told as soon as there is room.
     telling: Cell<bool>,
-}
-
-/// The end of a ring that writes.
-#[derive(Debug)]
-pub(crate) struct RingWriter {
-    core: Rc<Core>,
-    remote: Remote,
-    /// Which life the reader is in.
-    life: Option<u32>,
-    /// Whether the reader knows where to tell what it has read, while that is not known.
-    hello: Option<Completion>,
-    capacity: u64,
-    aperture: Aperture,
-    wire: Tripwire,
-    written: u64,
-    ended: bool,
 }
 
 /// A word is put when there is room, and nobody waits for it. Whoever is gone needs no telling.
@@ -79,6 +65,9 @@ pub(crate) fn life(core: &Core, peer: Rank) -> Option<u32> {
 
 /// As [`gone`], also of a peer whose life is not known.
 pub(crate) fn lost(core: &Core, peer: Rank, life: Option<u32>) -> Option<Error> {
+    if let Err(closed) = core.check_open() {
+        return Some(closed.into());
+    }
     match (life, core.node.peer_state(peer)) {
         (Some(life), _) => gone(core, peer, life),
         (None, Some(PeerState::Down(why))) => Some(Error::PeerGone(peer, why)),
@@ -103,9 +92,10 @@ impl RingReader {
         let capacity = (capacity.max(64) as u64).next_multiple_of(8);
         let aperture = ep.aperture((BYTES + capacity) as usize)?;
         let wire = aperture.tripwire(WRITTEN..RETURN).arm()?;
-        let cookie = aperture.cookie(.., Rights::WRITE)?;
-        let core = ep.core.clone();
-        Ok((RingReader { core, aperture, capacity, wire, counts: Rc::default(), back: None }, cookie))
+        let claimed = aperture.tripwire(CLAIM..BYTES).once().arm()?;
+        let cookie = aperture.cookie(.., Rights::WRITE.and(Rights::ATOMIC))?;
+        let (core, counts, back) = (ep.core.clone(), Rc::default(), Cell::new(None));
+        Ok((RingReader { core, aperture, capacity, wire, claimed, counts, back }, cookie))
     }
 
     pub(crate) fn capacity(&self) -> u64 {
@@ -116,7 +106,7 @@ impl RingReader {
         let written = self.aperture.read_u64(WRITTEN)?;
         // The sender's word is not to be trusted: more than fits is nonsense.
         if written.wrapping_sub(self.counts.read.get()) > self.capacity {
-            Err(Error::Stale)
+            Err(Error::Nonsense("more bytes than the ring has"))
         } else {
             Ok(written)
         }
@@ -129,7 +119,7 @@ impl RingReader {
 
     /// Whether nothing more will come, and all that came has been read.
     pub(crate) fn is_over(&self) -> Result<bool> {
-        Ok(self.aperture.read_u64(ENDED)? != 0 && self.available()? == 0)
+        Ok(self.has_end()? && self.available()? == 0)
     }
 
     /// Copies bytes out that are available, from `skip` on, without taking them.
@@ -155,8 +145,8 @@ impl RingReader {
         self.counts.read.get().wrapping_sub(self.counts.told.get())
     }
 
-    fn tell(&mut self) {
-        let Some((cookie, _)) = self.meet().filter(|_| !self.counts.telling.get()) else { return };
+    fn tell(&self) {
+        let Some(cookie) = self.meet().filter(|_| !self.counts.telling.get()) else { return };
         let counts = self.counts.clone();
         let tell = move |core: &Rc<Core>| {
             let read = counts.read.get();
@@ -174,34 +164,70 @@ impl RingReader {
         }
     }
 
-    /// Who writes, once it has begun, and in which life.
-    fn meet(&mut self) -> Option<(Cookie, Option<u32>)> {
-        if self.back.is_none() {
+    /// Where the writer wants to be told, once it has said so.
+    fn meet(&self) -> Option<Cookie> {
+        if self.back.get().is_none() {
+            let (writer, _) = self.claimed.by()?;
             let mut bytes = [0; Cookie::LEN];
             self.aperture.read(RETURN, &mut bytes).ok().filter(|()| bytes != [0; Cookie::LEN])?;
-            self.back = Some((Cookie::from_bytes(&bytes), None));
+            // Nobody is told on another's behalf.
+            self.back.set(Some(Cookie::from_bytes(&bytes)).filter(|cookie| cookie.owner() == writer));
         }
-        let (cookie, known) = self.back.as_mut()?;
-        *known = known.or_else(|| life(&self.core, cookie.owner()));
-        self.back
+        self.back.get()
     }
 
-    /// Why the writer writes no more, if it is gone.
+    /// Why the writer writes no more, if it is gone: the one that claimed the ring, in the life in which it did.
     fn lost(&self) -> Option<Error> {
-        let (cookie, life) = self.back?;
-        lost(&self.core, cookie.owner(), life)
+        self.core.check_open().err().map(Error::from).or_else(|| {
+            let (writer, life) = self.claimed.by()?;
+            lost(&self.core, writer, Some(life))
+        })
+    }
+
+    /// Why nobody will come to write, if so: nobody has yet, and the last reachable peer is gone. Handlers that are under way might.
+    fn deserted(&self) -> Option<Error> {
+        let core = &self.core;
+        let alone = core.extracting.get() || core.live.get() == 0;
+        let (peer, why) = core.deserted.get().filter(|_| alone && self.claimed.by().is_none())?;
+        core.node.is_deserted().then_some(Error::PeerGone(peer, why))
+    }
+
+    fn has_end(&self) -> Result<bool> {
+        Ok(self.aperture.read_u64(ENDED)? != 0)
+    }
+
+    /// Bytes that can be read now; if they are fewer than `least`, and no more will come because the writer is gone, that is an error.
+    pub(crate) fn look(&self, least: u64) -> Result<u64> {
+        let available = self.available()?;
+        if available < least
+            && !self.has_end()?
+            && let Some(error) = self.lost()
+        {
+            // It may have written just before it went.
+            let available = self.available()?;
+            return if available >= least || self.has_end()? { Ok(available) } else { Err(error) };
+        }
+        Ok(available)
     }
 
     /// Whether it is worth looking: there are so many bytes, or nothing more will come. If the writer is gone with fewer, that is an error.
-    fn ready(&mut self, bytes: u64) -> Result<bool> {
-        self.meet();
-        if self.available()? >= bytes || self.aperture.read_u64(ENDED)? != 0 {
+    fn ready(&self, bytes: u64) -> Result<bool> {
+        if self.look(bytes)? >= bytes || self.has_end()? {
             return Ok(true);
         }
         if self.untold() > 0 {
             self.tell();
         }
-        self.lost().map_or(Ok(false), Err)
+        match self.deserted() {
+            Some(error) => {
+                // The program is told once, and each of its handlers.
+                if !self.core.extracting.get() {
+                    self.core.deserted.take();
+                }
+                Err(error)
+            }
+            None => Ok(false),
+        }
     }
 
     /// Extracts and waits until so many bytes are there, or the end.
@@ -216,7 +242,7 @@ impl RingReader {
             let done = || {
                 memory.read_u64(WRITTEN as usize) != Ok(before) || memory.read_u64(ENDED as usize) != Ok(0)
             };
-            wait_on(&self.core, None, done, || self.lost().is_some())?;
+            wait_on(&self.core, None, done, || self.lost().is_some() || self.deserted().is_some())?;
         }
     }
 
@@ -229,7 +255,6 @@ impl RingReader {
         if let Err(error) = self.wire.register(context) {
             return Poll::Ready(Err(error));
         }
-        self.core.blocked_on_peers(context);
         // It may have come just before.
         match self.ready(bytes) {
             Ok(false) => Poll::Pending,
@@ -240,118 +265,8 @@ impl RingReader {
 
 impl Drop for RingReader {
     fn drop(&mut self) {
-        if let Some((cookie, _)) = self.meet() {
+        if let Some(cookie) = self.meet() {
             put_later(&self.core, cookie, GONE, 1);
-        }
-    }
-}
-
-impl RingWriter {
-    /// Writes to the ring that a cookie opens.
-    pub(crate) fn new(ep: &Endpoint, cookie: &Cookie) -> Result<RingWriter> {
-        let capacity = cookie.len().checked_sub(BYTES).filter(|left| *left > 0).ok_or(Error::OutOfRange)?;
-        let aperture = ep.aperture(16)?;
-        let wire = aperture.tripwire(..).arm()?;
-        let remote = ep.remote(cookie);
-        let mine = aperture.cookie(.., Rights::WRITE)?;
-        let hello = Some(remote.put_told(RETURN, &mine.to_bytes())?);
-        let core = ep.core.clone();
-        let life = life(&core, cookie.owner());
-        Ok(RingWriter { core, remote, life, hello, capacity, aperture, wire, written: 0, ended: false })
-    }
-
-    pub(crate) fn capacity(&self) -> u64 {
-        self.capacity
-    }
-
-    /// Bytes that can be written now.
-    pub(crate) fn room(&mut self) -> Result<u64> {
-        if let Some(error) = lost(&self.core, self.remote.owner(), self.life) {
-            return Err(error);
-        }
-        if let Some(result) = self.hello.as_mut().and_then(Completion::try_take) {
-            self.hello = None;
-            // A reader that is gone before it was met is refused, and stays so.
-            self.ended |= result.is_err();
-            result?;
-        }
-        if self.ended || self.aperture.read_u64(GONE)? != 0 {
-            return Err(Error::Aborted);
-        }
-        let under_way = self.written.wrapping_sub(self.aperture.read_u64(READ)?);
-        self.capacity.checked_sub(under_way).ok_or(Error::Stale)
-    }
-
-    /// Writes pieces one behind the other, for all of which there is room, and then says so; in as few frames as it takes.
-    pub(crate) fn write(&mut self, pieces: &[&[u8]]) -> Result<()> {
-        let ep = Endpoint::inner(self.core.clone());
-        let _together = ep.batch();
-        for piece in pieces {
-            let at = self.written % self.capacity;
-            let (a, b) = piece.split_at((self.capacity - at).min(piece.len() as u64) as usize);
-            self.remote.put(BYTES + at, a)?;
-            if !b.is_empty() {
-                self.remote.put(BYTES, b)?;
-            }
-            self.written = self.written.wrapping_add(piece.len() as u64);
-        }
-        self.remote.put(WRITTEN, &self.written.to_le_bytes())
-    }
-
-    /// Extracts and waits until there is room for so many bytes.
-    pub(crate) fn wait(&mut self, bytes: u64) -> Result<()> {
-        loop {
-            // Looked at first, as above.
-            let before = self.aperture.read_u64(READ)?;
-            if self.room()? >= bytes {
-                return Ok(());
-            }
-            let memory = self.aperture.memory().clone();
-            let done =
-                || memory.read_u64(READ as usize) != Ok(before) || memory.read_u64(GONE as usize) != Ok(0);
-            let over = || lost(&self.core, self.remote.owner(), self.life).is_some();
-            wait_on(&self.core, self.hello.as_ref().map(|_| RETRY), done, over)?;
-        }
-    }
-
-    /// As [`RingWriter::wait`], for futures.
-    pub(crate) fn poll_wait(&mut self, context: &mut Context<'_>, bytes: u64) -> Poll<Result<()>> {
-        match self.room() {
-            Ok(room) if room < bytes => {}
-            result => return Poll::Ready(result.map(|_| ())),
-        }
-        if let Err(error) = self.wire.register(context) {
-            return Poll::Ready(Err(error));
-        }
-        self.core.blocked_on_peers(context);
-        if let Some(hello) = &mut self.hello
-            && let Poll::Ready(result) = Pin::new(hello).poll(context)
-        {
-            self.hello = None;
-            self.ended |= result.is_err();
-            if let Err(error) = result {
-                return Poll::Ready(Err(error));
-            }
-        }
-        match self.room() {
-            Ok(room) if room < bytes => Poll::Pending,
-            result => Poll::Ready(result.map(|_| ())),
-        }
-    }
-
-    /// Says that nothing more will come.
-    pub(crate) fn end(&mut self) -> Result<()> {
-        if !std::mem::replace(&mut self.ended, true) {
-            self.remote.put(ENDED, &1u64.to_le_bytes())?;
-        }
-        Ok(())
-    }
-}
-
-impl Drop for RingWriter {
-    fn drop(&mut self) {
-        if !self.ended {
-            put_later(&self.core, *self.remote.cookie(), ENDED, 2);
         }
     }
 }

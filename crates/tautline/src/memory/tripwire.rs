@@ -3,15 +3,15 @@
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tautline_node::memory::{Trip, WireCell, Woken};
 
 use super::completion::wait_for;
 use super::{Access, Aperture, Condition, Report, SetId, Test, WireId};
-use crate::core::Core;
-use crate::{Endpoint, Error, Result};
+use crate::core::{Core, PeerWait};
+use crate::{Endpoint, Error, Rank, Result};
 
 /// A tripwire that is being described; [`Tripping::arm`] arms it. By default it watches for writes, fires every time, and is polled.
 #[derive(Debug)]
@@ -78,19 +78,38 @@ impl<'a> Tripping<'a> {
         let (start, len) = self.span?;
         let trip = Trip { start, len, ..self.trip };
         let core = self.aperture.core().clone();
-        let (id, cell) = core.node.arm_wire(self.aperture.id(), trip)?.ok_or(Error::OutOfRange)?;
-        Ok(Tripwire { core, id, cell, seen: 0 })
+        let armed = core.node.arm_wire(self.aperture.id(), trip)?;
+        let (id, cell) = armed.ok_or_else(|| {
+            if trip.len == 0 {
+                return Error::other("a tripwire watches at least one byte");
+            }
+            match trip.condition {
+                Some(it) if !it.is_sound(self.aperture.len()) => Error::other(
+                    "a condition looks at an aligned word of 1, 2, 4 or 8 bytes within the aperture",
+                ),
+                _ => Error::TooMany("tripwires"),
+            }
+        })?;
+        Ok(Tripwire { core, id, cell, seen: 0, peers: PeerWait::default() })
     }
 }
 
 /// An armed tripwire: it counts its fires, and testing it costs a load. Dropping it disarms it: when that returns, nothing of it comes any more (T-2).
+///
+/// Closing its aperture disarms it, too. What it has counted by then can still be taken; whoever waits for more gets [`Error::Disarmed`].
 #[derive(Debug)]
 pub struct Tripwire {
     core: Rc<Core>,
     id: WireId,
     cell: Arc<WireCell>,
     seen: u64,
+    peers: PeerWait,
 }
+
+/// Why a tripwire waits in vain.
+const CLOSED: &str = "the tripwire's aperture was closed";
+/// The same, of a tripset.
+const TOO_FEW: &str = "too few of the set's tripwires are left";
 
 impl Tripwire {
     /// Which tripwire events mean.
@@ -112,41 +131,36 @@ impl Tripwire {
     }
 
     /// Extracts and waits until it fires; returns how often it has. If meanwhile the last reachable peer goes, that is an error, once, as of
-    /// [`Endpoint::run_until`]. Not in handlers: there, [`Tripwire::fired`].
+    /// [`Endpoint::run_until`]; if its aperture is closed, that is one, too. Not in handlers: there, [`Tripwire::fired`].
     pub fn wait(&mut self) -> Result<u64> {
-        wait_cell(&self.core, &self.cell, self.seen, None)?;
+        wait_cell(&self.core, &self.cell, self.seen, None, CLOSED)?;
         Ok(self.take())
     }
 
-    /// As [`Tripwire::wait`], for a while; zero if nothing happened.
+    /// As [`Tripwire::wait`], for a while; zero if nothing happened, whoever is gone.
     pub fn wait_for(&mut self, timeout: Duration) -> Result<u64> {
-        wait_cell(&self.core, &self.cell, self.seen, Some(timeout))?;
+        wait_cell(&self.core, &self.cell, self.seen, Some(timeout), CLOSED)?;
         Ok(self.take())
     }
 
     /// Whoever polls is woken at the next fire, and when a peer goes.
-    pub(crate) fn register(&self, context: &std::task::Context<'_>) -> Result<()> {
+    pub(crate) fn register(&self, context: &Context<'_>) -> Result<()> {
         self.core.node.await_wire(self.id)?;
         wait_for(&self.core, Woken::Wire(self.id), context);
+        self.peers.register(&self.core, context);
         Ok(())
     }
 
-    /// Waits until it fires; returns how often it has.
+    /// Who fired it last, and in which of its lives.
+    pub(crate) fn by(&self) -> Option<(Rank, u32)> {
+        self.core.node.fired_by(self.id)
+    }
+
+    /// Waits until it fires; returns how often it has. An error if the last reachable peer goes, which is told to all who wait, if the aperture is closed, or the endpoint.
     pub async fn fired(&mut self) -> Result<u64> {
-        poll_fn(|context| {
-            if self.cell.fires() == self.seen {
-                if let Err(error) = self.core.node.await_wire(self.id) {
-                    return Poll::Ready(Err(Error::from(error)));
-                }
-                // It may have fired just before.
-                if self.cell.fires() == self.seen {
-                    wait_for(&self.core, Woken::Wire(self.id), context);
-                    return Poll::Pending;
-                }
-            }
-            Poll::Ready(Ok(()))
-        })
-        .await?;
+        let before = self.core.desertions.get().0;
+        let looks = Looks { core: &self.core, cell: &self.cell, seen: self.seen, before, vain: CLOSED };
+        poll_fn(|context| looks.poll(|| self.register(context))).await?;
         Ok(self.take())
     }
 
@@ -162,21 +176,73 @@ impl Tripwire {
 
 impl Drop for Tripwire {
     fn drop(&mut self) {
+        self.peers.leave(&self.core);
         self.core.memory_waits.borrow_mut().remove(&Woken::Wire(self.id));
         let _ = self.core.node.disarm_wire(self.id);
     }
 }
 
-/// Extracts and waits until a cell has counted beyond `seen`, or the time is over. Whoever waits for ever is told, once, that nobody is left to wait for.
-fn wait_cell(core: &Rc<Core>, cell: &WireCell, seen: u64, timeout: Option<Duration>) -> Result<()> {
+/// What a future that waits for a fire looks at.
+struct Looks<'a> {
+    core: &'a Core,
+    cell: &'a WireCell,
+    seen: u64,
+    /// How often the last reachable peer had gone when it began to wait.
+    before: u64,
+    vain: &'static str,
+}
+
+impl Looks<'_> {
+    fn look(&self) -> Option<Result<()>> {
+        if self.cell.fires() > self.seen {
+            return Some(Ok(()));
+        }
+        if self.cell.is_over() {
+            return Some(Err(Error::Disarmed(self.vain)));
+        }
+        if let Err(closed) = self.core.check_open() {
+            return Some(Err(closed.into()));
+        }
+        let (times, last) = self.core.desertions.get();
+        let gone = last.filter(|_| times != self.before || self.core.deserted.get().is_some())?;
+        // Somebody may have come back since.
+        self.core.node.is_deserted().then_some(Err(Error::PeerGone(gone.0, gone.1)))
+    }
+
+    fn poll(&self, register: impl FnOnce() -> Result<()>) -> Poll<Result<()>> {
+        if let Some(result) = self.look() {
+            return Poll::Ready(result);
+        }
+        if let Err(error) = register() {
+            return Poll::Ready(Err(error));
+        }
+        // It may have fired just before.
+        self.look().map_or(Poll::Pending, Poll::Ready)
+    }
+}
+
+/// Extracts and waits until a cell has counted beyond `seen`, or the time is over. Whoever waits for ever is told, once, that nobody is left to wait for; and whoever waits in
+/// vain, always.
+fn wait_cell(
+    core: &Rc<Core>,
+    cell: &WireCell,
+    seen: u64,
+    timeout: Option<Duration>,
+    vain: &'static str,
+) -> Result<()> {
     let fired = || cell.fires() > seen;
     // Handlers that are under way may still bring it about.
     let deserted = || timeout.is_none() && core.live.get() == 0 && core.deserted.get().is_some();
     if !deserted() {
-        wait_on(core, timeout, fired, deserted)?;
+        wait_on(core, timeout, || fired() || cell.is_over(), deserted)?;
     }
-    if !fired()
-        && deserted()
+    if fired() {
+        return Ok(());
+    }
+    if cell.is_over() {
+        return Err(Error::Disarmed(vain));
+    }
+    if deserted()
         && let Some((peer, why)) = core.deserted.take()
     {
         return Err(Error::PeerGone(peer, why));
@@ -220,12 +286,15 @@ pub(crate) fn wait_on(
 }
 
 /// Several tripwires, of which any, or so many, are waited for. Each counts once until the set is ready; then all begin anew.
+///
+/// It does not keep its tripwires: those that are dropped, or whose aperture is closed, leave it. When fewer are left than it needs, whoever waits for it gets [`Error::Disarmed`].
 #[derive(Debug)]
 pub struct Tripset {
     core: Rc<Core>,
     id: SetId,
     cell: Arc<WireCell>,
     seen: u64,
+    peers: PeerWait,
 }
 
 impl Endpoint {
@@ -235,10 +304,17 @@ impl Endpoint {
         if members.iter().enumerate().any(|(at, wire)| members[..at].contains(wire)) {
             return Err(Error::other("a tripwire is named twice in one set, where it would count once"));
         }
+        if need == 0 || need > members.len() {
+            let why = format!("a set of {} tripwires cannot wait for {need} of them", members.len());
+            return Err(Error::other(why));
+        }
+        if wires.iter().any(|wire| wire.cell.is_over()) {
+            return Err(Error::Disarmed(CLOSED));
+        }
         let report = if tag.is_some() { Report::Once } else { Report::Poll };
         let made = self.core.node.make_set(members, need, report, tag.unwrap_or(0))?;
-        let (id, cell) = made.ok_or(Error::OutOfRange)?;
-        Ok(Tripset { core: self.core.clone(), id, cell, seen: 0 })
+        let (id, cell) = made.ok_or(Error::TooMany("tripsets"))?;
+        Ok(Tripset { core: self.core.clone(), id, cell, seen: 0, peers: PeerWait::default() })
     }
 }
 
@@ -254,33 +330,37 @@ impl Tripset {
         times - std::mem::replace(&mut self.seen, times)
     }
 
-    /// Extracts and waits until it is ready. Not in handlers: there, [`Tripset::ready`].
+    /// Extracts and waits until it is ready; returns how often it has been. Errors are those of [`Tripwire::wait`]. Not in handlers: there, [`Tripset::ready`].
     pub fn wait(&mut self) -> Result<u64> {
-        wait_cell(&self.core, &self.cell, self.seen, None)?;
+        wait_cell(&self.core, &self.cell, self.seen, None, TOO_FEW)?;
         Ok(self.take())
     }
 
-    /// Waits until it is ready.
+    /// As [`Tripset::wait`], for a while; zero if nothing happened, whoever is gone.
+    pub fn wait_for(&mut self, timeout: Duration) -> Result<u64> {
+        wait_cell(&self.core, &self.cell, self.seen, Some(timeout), TOO_FEW)?;
+        Ok(self.take())
+    }
+
+    fn register(&self, context: &Context<'_>) -> Result<()> {
+        self.core.node.await_set(self.id)?;
+        wait_for(&self.core, Woken::Set(self.id), context);
+        self.peers.register(&self.core, context);
+        Ok(())
+    }
+
+    /// Waits until it is ready; returns how often it has been. Errors are those of [`Tripwire::fired`].
     pub async fn ready(&mut self) -> Result<u64> {
-        poll_fn(|context| {
-            if self.cell.fires() == self.seen {
-                if let Err(error) = self.core.node.await_set(self.id) {
-                    return Poll::Ready(Err(Error::from(error)));
-                }
-                if self.cell.fires() == self.seen {
-                    wait_for(&self.core, Woken::Set(self.id), context);
-                    return Poll::Pending;
-                }
-            }
-            Poll::Ready(Ok(()))
-        })
-        .await?;
+        let before = self.core.desertions.get().0;
+        let looks = Looks { core: &self.core, cell: &self.cell, seen: self.seen, before, vain: TOO_FEW };
+        poll_fn(|context| looks.poll(|| self.register(context))).await?;
         Ok(self.take())
     }
 }
 
 impl Drop for Tripset {
     fn drop(&mut self) {
+        self.peers.leave(&self.core);
         self.core.memory_waits.borrow_mut().remove(&Woken::Set(self.id));
         let _ = self.core.node.dissolve_set(self.id);
     }

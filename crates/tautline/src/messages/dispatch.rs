@@ -5,7 +5,8 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use tautline_node::Delivery;
-use tautline_node::limits::{MAX_EVENTS, MAX_RUNNING};
+use tautline_node::limits::MAX_RUNNING;
+use tautline_node::link::Death;
 use tautline_node::wire::{Record, Records, Where};
 
 use super::handlers::{Plain, Registered, Running, StreamHandler};
@@ -14,7 +15,7 @@ use super::loan::Held;
 use super::stream::End;
 use super::whole::lent;
 use crate::core::{Core, Incoming};
-use crate::{Event, Rank};
+use crate::{Down, Event, PeerState, Rank};
 
 /// A handler's slot whose message has got new bytes in the current delivery.
 type Run = Option<(usize, usize)>;
@@ -485,21 +486,40 @@ pub(crate) fn retry_grants(core: &Core) {
 /// Takes what the node reports and keeps it for the program.
 pub(crate) fn absorb_events(core: &Rc<Core>) {
     while let Some(event) = core.node.poll_event() {
-        if let Event::PeerDown { peer, incarnation, why } = event {
-            core.gone.borrow_mut().push((peer, incarnation, why));
-            std::mem::take(&mut *core.peer_waits.borrow_mut()).into_iter().for_each(std::task::Waker::wake);
-            if core.node.is_deserted() {
-                core.deserted.set(Some((peer, why)));
-            }
+        match event {
+            Event::PeerDown { peer, incarnation, why } => note_gone(core, peer, incarnation, why),
+            // There is somebody to wait for again.
+            Event::PeerUp { .. } => core.deserted.set(None),
+            // Deaths may be among them.
+            Event::Lost { .. } => note_all_gone(core),
+            _ => {}
         }
-        let mut events = core.events.borrow_mut();
-        if events.len() == MAX_EVENTS {
-            events.pop_front();
-        }
-        events.push_back(event);
-        core.news.set(true);
+        core.keep_event(event);
     }
     crate::memory::absorb(core);
+}
+
+fn note_gone(core: &Rc<Core>, peer: Rank, incarnation: u32, why: Down) {
+    core.gone.borrow_mut().push((peer, incarnation, why));
+    core.wake_peer_waits();
+    if core.node.is_deserted() {
+        core.desert(peer, why);
+    }
+}
+
+/// Events were lost: what would have been told of peers is worked out from how they are.
+#[cold]
+fn note_all_gone(core: &Rc<Core>) {
+    for peer in 0..core.node.size() {
+        let Ok(incarnation) = core.node.with(|i| i.last_incarnation(peer)) else { return };
+        match core.node.peer_state(peer) {
+            Some(PeerState::Down(why)) => note_gone(core, peer, incarnation, why),
+            _ if incarnation > 1 => {
+                note_gone(core, peer, incarnation - 1, Down::Died(Death::Restarted));
+            }
+            _ => {}
+        }
+    }
 }
 
 pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {

@@ -143,7 +143,7 @@ where
     fn claim(&mut self, handler: usize, core: &Rc<Core>) -> (usize, Rc<RefCell<Stream>>) {
         let slot = self.free.pop().unwrap_or_else(|| {
             let slot = self.slots.len();
-            let waker = Arc::new(SlotWaker { handler, slot, wakes: core.wakes.clone() });
+            let waker = Arc::new(SlotWaker::new(handler, slot, core.wakes.clone()));
             self.slots.push(Slot {
                 future: Box::pin(None),
                 stream: Rc::default(),

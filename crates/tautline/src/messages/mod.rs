@@ -37,8 +37,9 @@ pub(crate) mod dispatch_all {
             core.outbox.run(core);
         }
         if core.wakes.any() {
-            for (handler, slot) in core.wakes.take() {
-                poll_task(core, handler, slot);
+            for woken in core.wakes.take() {
+                woken.polled();
+                poll_task(core, woken.handler, woken.slot);
             }
         }
     }

@@ -55,9 +55,9 @@ fn taken(len: u64) -> u64 {
 }
 
 impl Receiver {
-    /// Bytes of the next entry, if it is there.
+    /// Bytes of the next entry, if it is there. An error if it is not, and the sender, in the life in which it began, is gone without having ended the queue; so it is with all that take entries.
     pub fn peek(&self) -> Result<Option<u64>> {
-        let available = self.ring.available()?;
+        let available = self.ring.look(HEAD)?;
         if available < HEAD {
             return Ok(None);
         }
@@ -66,7 +66,7 @@ impl Receiver {
         let len = u64::from_le_bytes(head);
         // The sender's word is not to be trusted.
         if len > self.ring.capacity() || taken(len) > available {
-            return Err(Error::Stale);
+            return Err(Error::Nonsense("an entry longer than what was written"));
         }
         Ok(Some(len))
     }
@@ -116,7 +116,8 @@ impl Receiver {
 }
 
 impl Sender {
-    /// Fills the queue that a cookie opens.
+    /// Fills the queue that a cookie opens. Extracts and waits until that is known to be good; in handlers it does not, and the first push tells. A queue has one sender, once: for a second one,
+    /// also for the first one's next life, that is [`Error::TooMany`].
     pub fn new(ep: &Endpoint, cookie: &Cookie) -> Result<Sender> {
         Ok(Sender { ring: RingWriter::new(ep, cookie)? })
     }
@@ -135,23 +136,34 @@ impl Sender {
     pub fn push_pieces(&mut self, pieces: &[&[u8]]) -> Result<()> {
         let need = self.need(pieces)?;
         self.ring.wait(need)?;
-        self.write(pieces)
+        with_frame(pieces, |all| self.ring.write(all, true))
     }
 
-    /// Puts an entry in if there is room; false if not.
+    /// Puts an entry in if there is room in the queue; false if not. In handlers it never waits.
     pub fn try_push(&mut self, entry: &[u8]) -> Result<bool> {
         let need = self.need(&[entry])?;
-        if self.ring.room()? < need {
+        if self.ring.room()?.is_none_or(|room| room < need) {
             return Ok(false);
         }
-        self.write(&[entry]).map(|()| true)
+        match with_frame(&[entry], |all| self.ring.write_now(all)) {
+            Err(error) if error.is_would_block() => Ok(false),
+            result => result.map(|()| true),
+        }
     }
 
-    /// Puts an entry in when there is room. For use in handlers.
+    /// Puts an entry in when there is room. For use in handlers. Dropped before it is done, nothing is put in.
     pub async fn push_async(&mut self, entry: &[u8]) -> Result<()> {
-        let need = self.need(&[entry])?;
-        poll_fn(|context| self.ring.poll_wait(context, need)).await?;
-        self.write(&[entry])
+        self.push_pieces_async(&[entry]).await
+    }
+
+    /// As [`Sender::push_async`], of several pieces.
+    pub async fn push_pieces_async(&mut self, pieces: &[&[u8]]) -> Result<()> {
+        let need = self.need(pieces)?;
+        poll_fn(|context| match self.ring.poll_wait(context, need) {
+            Poll::Ready(Ok(())) => with_frame(pieces, |all| self.ring.poll_write(context, all)),
+            other => other,
+        })
+        .await
     }
 
     /// Says that no more entries will come.
@@ -160,23 +172,27 @@ impl Sender {
     }
 
     fn need(&self, pieces: &[&[u8]]) -> Result<u64> {
-        let need = taken(pieces.iter().map(|piece| piece.len() as u64).sum());
-        if need > self.ring.capacity() { Err(Error::OutOfRange) } else { Ok(need) }
+        let entry = pieces.iter().map(|piece| piece.len() as u64).sum();
+        if taken(entry) > self.ring.capacity() {
+            return Err(Error::EntryTooLong { entry, longest: self.longest() });
+        }
+        Ok(taken(entry))
     }
+}
 
-    fn write(&mut self, pieces: &[&[u8]]) -> Result<()> {
-        let len: u64 = pieces.iter().map(|piece| piece.len() as u64).sum();
-        let (head, pad) = (len.to_le_bytes(), [0; 8]);
-        let pad = &pad[..(len.next_multiple_of(8) - len) as usize];
-        match pieces {
-            [piece] if pad.is_empty() => self.ring.write(&[&head, piece]),
-            [piece] => self.ring.write(&[&head, piece, pad]),
-            _ => {
-                let mut all: Vec<&[u8]> = vec![&head];
-                all.extend_from_slice(pieces);
-                all.push(pad);
-                self.ring.write(&all)
-            }
+/// An entry's pieces, with its length in front and what fills it up behind.
+fn with_frame<T>(pieces: &[&[u8]], write: impl FnOnce(&[&[u8]]) -> T) -> T {
+    let len: u64 = pieces.iter().map(|piece| piece.len() as u64).sum();
+    let (head, pad) = (len.to_le_bytes(), [0; 8]);
+    let pad = &pad[..(len.next_multiple_of(8) - len) as usize];
+    match pieces {
+        [piece] if pad.is_empty() => write(&[&head, piece]),
+        [piece] => write(&[&head, piece, pad]),
+        _ => {
+            let mut all: Vec<&[u8]> = vec![&head];
+            all.extend_from_slice(pieces);
+            all.push(pad);
+            write(&all)
         }
     }
 }

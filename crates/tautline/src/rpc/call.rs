@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 
 use super::timer::Timer;
 use super::{CANCEL, FAILED, GOOD, PANICKED, REQUEST_HEAD, Rpc, State, UNSENT};
-use crate::core::Core;
+use crate::core::{Core, PeerWait};
 use crate::endpoint::{Handler, Name};
 use crate::later::{self, Parcel};
 use crate::memory::ring::life;
@@ -106,6 +106,7 @@ impl Rpc {
             alarm: false,
             sent: false,
             over: false,
+            peers: PeerWait::default(),
         };
         let left = limit.map_or(u64::MAX, |limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX));
         const SMALL: usize = 256;
@@ -165,6 +166,7 @@ pub struct Call {
     /// The request left, or will when there is room.
     sent: bool,
     over: bool,
+    peers: PeerWait,
 }
 
 impl std::fmt::Debug for Call {
@@ -307,7 +309,7 @@ impl Call {
             self.alarm = true;
         }
         // Whoever waits for a peer is woken when it goes.
-        self.core.blocked_on_peers(context);
+        self.peers.register(&self.core, context);
         Poll::Pending
     }
 }
@@ -322,6 +324,7 @@ impl Future for Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
+        self.peers.leave(&self.core);
         if let Some(until) = self.until.filter(|_| self.alarm)
             && let Some(timer) = self.state.timer.borrow().as_ref()
         {

@@ -14,6 +14,7 @@ use super::{
     ANSWER, ANSWER_HEAD, FAILED, GOOD, LONG_ANSWER, PANICKED, REQUEST_HEAD, Rpc, Serving, State, UNREADABLE,
     word,
 };
+use crate::core::{Core, PeerWait};
 use crate::later::{self, Parcel};
 use crate::memory::ring::life;
 use crate::memory::ring::lost;
@@ -158,11 +159,17 @@ impl Rpc {
 type Ended = std::result::Result<(u64, Vec<u8>), Box<dyn std::any::Any + Send>>;
 
 /// Takes a service off the list, however it ends.
-struct Listed<'a>(&'a State, (Rank, u64));
+struct Listed<'a> {
+    state: &'a State,
+    core: &'a Core,
+    which: (Rank, u64),
+    peers: PeerWait,
+}
 
 impl Drop for Listed<'_> {
     fn drop(&mut self) {
-        self.0.serving.borrow_mut().remove(&self.1);
+        self.state.serving.borrow_mut().remove(&self.which);
+        self.peers.leave(self.core);
     }
 }
 
@@ -174,7 +181,7 @@ async fn until_called_off(
     run: impl Future<Output = (u64, Vec<u8>)>,
 ) -> Option<Ended> {
     state.serving.borrow_mut().insert(which, Serving::default());
-    let _listed = Listed(state, which);
+    let listed = Listed { state, core: &ep.core, which, peers: PeerWait::default() };
     let life = life(&ep.core, which.0);
     let mut run = pin!(run);
     poll_fn(|context| {
@@ -192,7 +199,7 @@ async fn until_called_off(
         if let Some(service) = state.serving.borrow_mut().get_mut(&which) {
             service.waker = Some(context.waker().clone());
         }
-        ep.core.blocked_on_peers(context);
+        listed.peers.register(&ep.core, context);
         Poll::Pending
     })
     .await

@@ -54,9 +54,11 @@ pub struct Stream {
 }
 
 impl Reader {
-    /// Takes bytes that are there, up to `out`'s length; [`crate::SendError::WouldBlock`] if there are none. Zero at the end.
+    /// Takes bytes that are there, up to `out`'s length; [`crate::SendError::WouldBlock`] if there are none. Zero at the end. An error if there are none, and the
+    /// writer, in the life in which it began, is gone without having closed its half; so it is with all that read.
     pub fn try_read(&mut self, out: &mut [u8]) -> Result<usize> {
-        let len = self.ring.available()?.min(out.len() as u64) as usize;
+        let least = u64::from(!out.is_empty());
+        let len = self.ring.look(least)?.min(out.len() as u64) as usize;
         if len == 0 && !out.is_empty() && !self.ring.is_over()? {
             return Err(crate::SendError::WouldBlock.into());
         }
@@ -83,6 +85,18 @@ impl Reader {
         Ok(())
     }
 
+    /// Fills `out`, as bytes come; an error if the stream ends before. Dropped before it is done, what was taken is lost.
+    pub async fn read_exact_async(&mut self, out: &mut [u8]) -> Result<()> {
+        let mut done = 0;
+        while done < out.len() {
+            match self.read_async(&mut out[done..]).await? {
+                0 => return Err(Error::EndOfMessage { left: 0 }),
+                len => done += len,
+            }
+        }
+        Ok(())
+    }
+
     /// Takes bytes, when there are some. Zero at the end.
     pub async fn read_async(&mut self, out: &mut [u8]) -> Result<usize> {
         poll_fn(|context| self.poll_take(context, out)).await
@@ -98,18 +112,19 @@ impl Reader {
 }
 
 impl Writer {
-    /// Writes to the stream that a cookie opens.
+    /// Writes to the stream that a cookie opens. Extracts and waits until that is known to be good; in handlers it does not, and the first write tells. A stream has one writer, once: for a
+    /// second one, also for the first one's next life, that is [`Error::TooMany`].
     pub fn new(ep: &Endpoint, cookie: &Cookie) -> Result<Writer> {
         Ok(Writer { ring: RingWriter::new(ep, cookie)? })
     }
 
-    /// Adds as many bytes as there is room for; [`crate::SendError::WouldBlock`] if there is none.
+    /// Adds as many bytes as there is room for; [`crate::SendError::WouldBlock`] if there is none. In handlers it never waits.
     pub fn try_write(&mut self, bytes: &[u8]) -> Result<usize> {
-        let len = self.ring.room()?.min(bytes.len() as u64) as usize;
+        let len = self.ring.room()?.unwrap_or(0).min(bytes.len() as u64) as usize;
         if len == 0 && !bytes.is_empty() {
             return Err(crate::SendError::WouldBlock.into());
         }
-        self.ring.write(&[&bytes[..len]])?;
+        self.ring.write_now(&[&bytes[..len]])?;
         Ok(len)
     }
 
@@ -134,10 +149,16 @@ impl Writer {
 
     pub(crate) fn poll_add(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<Result<usize>> {
         match self.ring.poll_wait(context, 1) {
-            Poll::Ready(Ok(())) => Poll::Ready(self.try_write(bytes)),
-            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-            Poll::Pending => Poll::Pending,
+            Poll::Ready(Ok(())) => {}
+            Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+            Poll::Pending => return Poll::Pending,
         }
+        let room = match self.ring.room() {
+            Ok(room) => room.unwrap_or(0),
+            Err(error) => return Poll::Ready(Err(error)),
+        };
+        let len = room.min(bytes.len() as u64) as usize;
+        self.ring.poll_write(context, &[&bytes[..len]]).map_ok(|()| len)
     }
 
     /// Closes this half: the reader finds the end behind what was written.

@@ -1,16 +1,16 @@
 //! What becomes of calls and streams when a process is started again.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use tautline::memory::Rights;
+use tautline::memory::{MapCookie, Rights};
 use tautline::rpc::{Call, CallError, Rpc};
-use tautline::{DeviceName, Endpoint, Error, Job, stream};
+use tautline::{Builder, DeviceName, Endpoint, Error, Job, Short, stream};
 
 use crate::common::launch::Launcher;
 use crate::common::{Limit, extract_for, join};
-use crate::{CountDrop, Node, next_cookie, node, part, with_mail};
+use crate::{CountDrop, Mail, Node, next_cookie, node, part, with_mail};
 
 /// Runs two programs, of which the second has two lives.
 fn with_second_life(first: impl Fn(Job) + Sync, second: impl Fn(Job, Job) + Sync) {
@@ -138,4 +138,134 @@ fn a_writer_restarts() {
             part(ep, &mail);
         },
     );
+}
+
+/// a reader that looks only when its writer has been started again finds what the former life wrote, and then its end; nothing of the second life's. Also if the first
+/// life wrote nothing.
+#[test]
+fn a_reader_that_looks_late() {
+    for words in [&b"last words"[..], b""] {
+        with_second_life(
+            |job| {
+                let (builder, mail) = with_mail(Endpoint::builder());
+                let ep = join(builder, job);
+                let (mut reader, cookie) = stream::make(&ep, 4096).unwrap();
+                ep.send(1, "cookie", &cookie.to_bytes()).unwrap();
+                // The second life says so.
+                next_cookie_of_any_life(&ep, &mail);
+                let mut all = vec![0; words.len()];
+                reader.read_exact(&mut all).unwrap();
+                assert_eq!(all, words);
+                for gone in [reader.try_read(&mut [0; 8]), reader.read(&mut [0; 8])] {
+                    assert!(matches!(gone, Err(Error::PeerGone(1, _))), "{gone:?}");
+                }
+                part(ep, &mail);
+            },
+            |job, again| {
+                let (builder, mail) = with_mail(Endpoint::builder());
+                let ep = join(builder, job);
+                let ring = next_cookie(&ep, &mail);
+                let mut writer = stream::Writer::new(&ep, &ring).unwrap();
+                writer.write_all(words).unwrap();
+                ep.remote(&ring).flush().unwrap().wait().unwrap();
+                std::mem::forget(writer);
+                ep.close().unwrap();
+                let (builder, mail) = with_mail(Endpoint::builder());
+                let ep = join(builder, again);
+                let aperture = ep.aperture(8).unwrap();
+                let cookie = aperture.cookie(.., Rights::READ).unwrap();
+                // The former life's end may not have been told yet.
+                while ep.send(0, "cookie", &cookie.to_bytes()).is_err() {
+                    extract_for(&ep, Duration::from_millis(5));
+                }
+                let second = stream::Writer::new(&ep, &ring);
+                assert!(matches!(second, Err(Error::TooMany(_))), "{second:?}");
+                part(ep, &mail);
+            },
+        );
+    }
+}
+
+/// As [`next_cookie`], also while one life has ended and the next has not begun.
+fn next_cookie_of_any_life(ep: &Endpoint, mail: &Mail) {
+    while mail.borrow().is_empty() {
+        extract_for(ep, Duration::from_millis(1));
+    }
+    mail.borrow_mut().remove(0);
+}
+
+/// an aperture that is mapped ends with its owner's life, which is known without a call to the library; a second life shares anew.
+#[test]
+fn an_owner_restarts_under_a_mapper() {
+    let sizes = |mail: &Mail| mail.borrow().len();
+    with_second_life(
+        |job| {
+            let maps = Maps::default();
+            let (builder, mail) = with_mail(with_maps(Endpoint::builder(), &maps));
+            let ep = join(builder, job);
+            let first = next_map(&ep, &maps);
+            let mapped = ep.map(&first).unwrap();
+            mapped.write_u64(0, 1).unwrap();
+            // Nothing is extracted: the watchdog notices.
+            let error = loop {
+                if let Err(error) = mapped.write_u64(8, 2) {
+                    break error;
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            };
+            assert!(matches!(error, Error::PeerGone(1, _)), "{error:?}");
+            assert!(matches!(mapped.read_u64(0), Err(Error::PeerGone(1, _))));
+            let second = next_map(&ep, &maps);
+            let anew = ep.map(&second).unwrap();
+            assert_eq!(anew.read_u64(0).unwrap(), 0);
+            anew.write_u64(0, 3).unwrap();
+            assert!(matches!(mapped.write_u64(0, 4), Err(Error::PeerGone(1, _))));
+            assert_eq!(sizes(&mail), 0);
+            part(ep, &mail);
+        },
+        |job, again| {
+            let share = |ep: &Endpoint| {
+                let aperture = ep.aperture(64).unwrap();
+                let share = aperture.share(Rights::ALL).unwrap();
+                while ep.send(0, "map", &share.cookie().to_bytes()).is_err() {
+                    extract_for(ep, Duration::from_millis(5));
+                }
+                (aperture, share)
+            };
+            let (builder, _) = with_mail(Endpoint::builder());
+            let ep = join(builder, job);
+            let (aperture, first) = share(&ep);
+            while aperture.read_u64(0).unwrap() != 1 {
+                extract_for(&ep, Duration::from_millis(1));
+            }
+            // It dies without a word.
+            std::mem::forget(first);
+            ep.close().unwrap();
+            let (builder, mail) = with_mail(Endpoint::builder());
+            let ep = join(builder, again);
+            let (aperture, second) = share(&ep);
+            while aperture.read_u64(0).unwrap() != 3 {
+                extract_for(&ep, Duration::from_millis(1));
+            }
+            assert_eq!(second.mapped_by(), [0]);
+            part(ep, &mail);
+        },
+    );
+}
+
+/// What came to map.
+type Maps = Rc<RefCell<Vec<MapCookie>>>;
+
+fn with_maps(builder: Builder, maps: &Maps) -> Builder {
+    let inbox = maps.clone();
+    builder.on_short("map", move |m: Short<'_>| {
+        inbox.borrow_mut().push(MapCookie::from_bytes(m.data().try_into().expect("a cookie")));
+    })
+}
+
+fn next_map(ep: &Endpoint, maps: &Maps) -> MapCookie {
+    while maps.borrow().is_empty() {
+        extract_for(ep, Duration::from_millis(1));
+    }
+    maps.borrow_mut().remove(0)
 }

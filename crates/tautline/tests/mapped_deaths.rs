@@ -1,0 +1,85 @@
+//! Processes that have each other's memory mapped, killed and started again.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
+mod common;
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use common::launch::{Launcher, again, is_member};
+use common::victim::{await_up, until};
+use common::{Limit, join};
+use tautline::memory::{MapCookie, Rights};
+use tautline::{DeviceName, Endpoint, Error, Short};
+
+/// A builder that takes what can be mapped.
+fn taker() -> (tautline::Builder, Rc<Cell<Option<MapCookie>>>) {
+    let taken = Rc::new(Cell::new(None));
+    let inbox = taken.clone();
+    let builder = Endpoint::builder()
+        .on_short("map", move |m: Short<'_>| inbox.set(m.data().try_into().ok().map(MapCookie::from_bytes)));
+    (builder, taken)
+}
+
+/// Not a test by itself: maps what it is given, says so there, and shares memory of its own, until it is killed.
+#[test]
+fn mapping_member() {
+    if !is_member("mapping_member") {
+        return;
+    }
+    let (builder, taken) = taker();
+    let ep = builder.join().unwrap();
+    ep.connect(0).unwrap();
+    let own = ep.aperture(64).unwrap();
+    let share = own.share(Rights::ALL).unwrap();
+    ep.run_until(|| taken.get().is_some()).unwrap();
+    let mapped = ep.map(&taken.take().expect("it came")).unwrap();
+    mapped.write_u64(0, u64::from(std::process::id())).unwrap();
+    ep.send(0, "map", &share.cookie().to_bytes()).unwrap();
+    ep.run_until(|| false).unwrap();
+}
+
+/// what a killed process had mapped does not count, also when its rank is started again; and what it had shared is over for whoever mapped it.
+#[test]
+fn a_mapper_is_killed() {
+    let _limit = Limit::seconds(60);
+    let launcher = Launcher::over(DeviceName::Shm, 2);
+    let (builder, taken) = taker();
+    let ep = join(builder, launcher.job(0));
+    let aperture = ep.aperture(64).unwrap();
+    let first = aperture.share(Rights::ALL).unwrap();
+    let mut lives = Vec::new();
+    for life in 0..3 {
+        let mut member = launcher.start(1, again("mapping_member"));
+        await_up(&ep, 1);
+        let own = aperture.share(Rights::ALL).unwrap();
+        let share = if life == 0 { &first } else { &own };
+        ep.send(1, "map", &share.cookie().to_bytes()).unwrap();
+        let process = u64::from(member.id().as_raw_nonzero().get().cast_unsigned());
+        until(&ep, || taken.get().is_some() && aperture.read_u64(0).unwrap() == process);
+        assert_eq!(share.mapped_by(), [1]);
+        // The former lives' share is not held by this one.
+        assert_eq!(first.mapped_by(), if life == 0 { &[1][..] } else { &[] });
+        share.revoke();
+        assert!(!share.is_over(), "it is still mapped");
+        let theirs = ep.map(&taken.take().expect("it came")).unwrap();
+        theirs.write_u64(8, 5).unwrap();
+        member.kill();
+        // Nothing is extracted: this is known by itself.
+        while !share.is_over() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let error = loop {
+            match theirs.write_u64(8, 6) {
+                Ok(()) => std::thread::sleep(Duration::from_millis(1)),
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(error, Error::PeerGone(1, _)), "{error}");
+        assert!(first.is_over());
+        lives.push(theirs);
+    }
+    assert!(lives.iter().all(|theirs| matches!(theirs.read_u64(8), Err(Error::PeerGone(1, _)))));
+    ep.close().unwrap();
+}
