@@ -134,7 +134,9 @@ impl Ring {
         let room = self.sender.room()?;
         // Both ways to send a small frame come to the same.
         let pushed = match frame.split_at_checked(8) {
-            Some((_, body)) if self.tally.pushed % 2 == 0 => self.sender.push_short(words[0], body)?,
+            Some((_, body)) if self.tally.pushed.is_multiple_of(2) => {
+                self.sender.push_short(words[0], body)?
+            }
             _ => self.sender.push_line(&words, len)?,
         };
         self.note_push(frame, pushed, room);
