@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
 
-use tautline::memory::{Cookie, MapCookie, Mapped, Rights, Share};
+use tautline::memory::{Cookie, MapCookie, Mapped, Rights, Share, Test};
 use tautline::queue::{self, Receiver, Sender};
 use tautline::{Aperture, Config, Endpoint, Remote, Short, Tripwire};
 use tautline_baseline::cpu::Stopwatch;
@@ -30,6 +30,8 @@ pub struct Memory {
     /// The end of the queue that is taken from, and that into which the peer's is filled.
     queue: Receiver,
     into: Sender,
+    /// Bytes of the longest message that a handler for short ones takes.
+    short: usize,
     /// The last bytes of what is put.
     arrived: Tripwire,
     pattern: Pattern,
@@ -87,16 +89,17 @@ impl Memory {
         Ok(Memory {
             _share: share,
             incoming,
-            endpoint,
             style,
             aperture,
             remote,
             mapped,
             queue,
             into,
+            short: endpoint.node().short_limit(peer),
             arrived,
             pattern,
             outgoing,
+            endpoint,
         })
     }
 
@@ -165,6 +168,30 @@ impl Memory {
         if right { Ok(()) } else { Err(other("not what was put into the queue")) }
     }
 
+    /// Rewritten, as messages are: short blocks where they lie, long ones where they are sent from.
+    fn put_block(&mut self, number: u64) -> io::Result<()> {
+        if self.outgoing.len() <= self.short {
+            return self.put(number);
+        }
+        let pattern = &self.pattern;
+        self.remote.fill(0, self.outgoing.len(), |at, room| pattern.write(number, at, room)).map_err(other)
+    }
+
+    /// Waits for the put of this number, and for nothing before it; all of them must have come.
+    fn last(&mut self, number: u64) -> io::Result<()> {
+        let end = self.outgoing.len() as u64;
+        let mut wire = self.aperture.tripwire(end - 8..).when(Test::Equal(number)).arm().map_err(other)?;
+        // It may have come before this was armed.
+        if self.arrived.fires() < number {
+            wire.wait().map_err(other)?;
+        }
+        if self.arrived.take() != number {
+            return Err(other("not as many puts as were made"));
+        }
+        self.aperture.read(0, &mut self.incoming).map_err(other)?;
+        if is_right(number, &self.incoming) { Ok(()) } else { Err(other("not what was put")) }
+    }
+
     /// One way, then an answer.
     pub fn stream(&mut self, side: Side, count: u64) -> io::Result<Measured> {
         let bytes = self.outgoing.len() as u64;
@@ -182,18 +209,11 @@ impl Memory {
                 self.put(1)?;
             }
             (_, Side::A) => {
-                // Rewritten by being written where it is sent from, as messages are.
-                let (pattern, len) = (&self.pattern, self.outgoing.len());
-                for number in 1..=count {
-                    self.remote.fill(0, len, |at, room| pattern.write(number, at, room)).map_err(other)?;
-                }
+                (1..=count).try_for_each(|number| self.put_block(number))?;
                 self.arrived.wait().map_err(other)?;
             }
             (_, Side::B) => {
-                let mut came = 0;
-                while came < count {
-                    came += self.arrived.wait().map_err(other)?;
-                }
+                self.last(count)?;
                 self.put(1)?;
             }
         }
