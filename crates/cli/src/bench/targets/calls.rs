@@ -19,7 +19,7 @@ impl Judge<'_> {
                     let what = format!("calls, {typed}64 B, {window} in flight, {name}");
                     match of(TARPC) {
                         Some(theirs) => {
-                            self.at_least(what, ratio(ours, theirs, VALUE), goal, "tarpc over TCP")
+                            self.at_least(what, ratio(ours, theirs, VALUE), goal, "tarpc over TCP");
                         }
                         None => self.unknown(what, goal),
                     }
