@@ -81,6 +81,7 @@ pub fn stream(
 }
 
 /// Sends requests and has each answered by as many bytes, with up to `window` under way, until `count` were answered.
+/// As many requests, and as many answers, must fit the transport's buffers: nobody takes answers while it sends.
 ///
 /// # Errors
 /// Whatever the transport reports, and [`io::ErrorKind::InvalidData`] if what came is not what was sent.
