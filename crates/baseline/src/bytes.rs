@@ -96,16 +96,8 @@ pub(crate) fn pipe(setup: &mut Setup<'_>) -> io::Result<Bytes> {
     Bytes::new(Kind::Pipe, from, writer, setup.blocking)
 }
 
-/// Side A makes the socket pair and gives away one end.
 pub(crate) fn unix(setup: &mut Setup<'_>) -> io::Result<Bytes> {
-    let end: OwnedFd = match setup.side {
-        Side::A => {
-            let (ours, theirs) = UnixStream::pair()?;
-            give(setup.control, &theirs)?;
-            ours.into()
-        }
-        Side::B => take(setup.control)?,
-    };
+    let end = unix_end(setup)?;
     if let Some(size) = setup.rcvbuf {
         sockopt::set_socket_recv_buffer_size(&end, size)?;
         sockopt::set_socket_send_buffer_size(&end, size)?;
@@ -114,8 +106,26 @@ pub(crate) fn unix(setup: &mut Setup<'_>) -> io::Result<Bytes> {
     Bytes::new(Kind::Unix, end.try_clone()?, end, setup.blocking)
 }
 
-/// Side A listens, side B connects.
+/// Side A makes the socket pair and gives away one end.
+pub(crate) fn unix_end(setup: &mut Setup<'_>) -> io::Result<OwnedFd> {
+    Ok(match setup.side {
+        Side::A => {
+            let (ours, theirs) = UnixStream::pair()?;
+            give(setup.control, &theirs)?;
+            ours.into()
+        }
+        Side::B => take(setup.control)?,
+    })
+}
+
 pub(crate) fn tcp(setup: &mut Setup<'_>) -> io::Result<Bytes> {
+    let stream = tcp_stream(setup)?;
+    setup.barrier()?;
+    Bytes::new(Kind::Tcp, stream.try_clone()?.into(), stream.into(), setup.blocking)
+}
+
+/// Side A listens, side B connects; without Nagle's delay.
+pub(crate) fn tcp_stream(setup: &mut Setup<'_>) -> io::Result<TcpStream> {
     let stream = match setup.side {
         Side::A => {
             let listener = TcpListener::bind((setup.local, 0))?;
@@ -128,8 +138,7 @@ pub(crate) fn tcp(setup: &mut Setup<'_>) -> io::Result<Bytes> {
         }
     };
     stream.set_nodelay(true)?;
-    setup.barrier()?;
-    Bytes::new(Kind::Tcp, stream.try_clone()?.into(), stream.into(), setup.blocking)
+    Ok(stream)
 }
 
 fn accept(listener: &TcpListener) -> io::Result<TcpStream> {

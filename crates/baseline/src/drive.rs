@@ -80,6 +80,37 @@ pub fn stream(
     Ok(watch.stop(count, count * bytes as u64, 0))
 }
 
+/// Sends requests and has each answered by as many bytes, with up to `window` under way, until `count` were answered.
+/// As many requests, and as many answers, must fit the transport's buffers: nobody takes answers while it sends.
+///
+/// # Errors
+/// Whatever the transport reports, and [`io::ErrorKind::InvalidData`] if what came is not what was sent.
+pub fn calls(
+    transport: &mut dyn Transport,
+    side: Side,
+    bytes: usize,
+    count: u64,
+    window: u64,
+) -> io::Result<Measured> {
+    let mut peer = Peer::new(transport, bytes, Content::Rewritten);
+    let watch = Stopwatch::start();
+    match side {
+        Side::A => {
+            let mut asked = 0;
+            for number in 0..count {
+                while asked < count.min(number + window.max(1)) {
+                    peer.send(asked)?;
+                    asked += 1;
+                }
+                peer.transport.flush()?;
+                peer.receive(number)?;
+            }
+        }
+        Side::B => drop(peer.echo(count)?),
+    }
+    Ok(watch.stop(count, count * bytes as u64, 0))
+}
+
 /// Sends one message per `period` and has it echoed; returns the round trips in nanoseconds on side A.
 ///
 /// Side A sleeps between two messages if `blocking`, and spins otherwise. What falls due while a message is stuck counts

@@ -7,7 +7,7 @@
 //! | module | what lives there |
 //! |---|---|
 //! | [`transport`] | the two-sided [`Transport`] trait, how two processes open one, and the [`Kind`]s there are |
-//! | [`drive`] | ping-pong, stream and paced drivers over any [`Transport`], ours included |
+//! | [`drive`] | ping-pong, stream, request-and-answer and paced drivers over any [`Transport`], ours included |
 //! | [`udp_gso`] | one-way streams of large messages over raw UDP, the limit for bandwidth |
 //! | [`packed`] | small records packed into datagrams, the limit for message rate |
 //! | [`shm`] | what two processes can do with memory that they share, the limits on one host |
@@ -34,6 +34,8 @@ pub mod rivals;
 pub mod shm;
 pub mod stats;
 mod sysv;
+#[cfg(feature = "tarpc")]
+mod tarpc;
 pub mod transport;
 mod udp;
 pub mod udp_gso;
@@ -56,4 +58,19 @@ pub use iceoryx::loan_ping_pong;
 #[cfg(not(feature = "iceoryx2"))]
 pub fn loan_ping_pong(_: &mut Setup<'_>, _: usize, _: u64, _: u64) -> std::io::Result<Vec<u64>> {
     Err(std::io::Error::new(std::io::ErrorKind::Unsupported, "built without the feature iceoryx2"))
+}
+
+/// The version of tarpc that this crate was built with, by its feature of that name.
+pub const TARPC: Option<&str> = if cfg!(feature = "tarpc") { Some("tarpc 0.38") } else { None };
+
+#[cfg(feature = "tarpc")]
+pub use tarpc::calls as tarpc_calls;
+
+/// Without the feature `tarpc` there are no calls of it.
+///
+/// # Errors
+/// Always.
+#[cfg(not(feature = "tarpc"))]
+pub fn tarpc_calls(_: &mut Setup<'_>, _: bool, _: usize, _: [u64; 2], _: u64) -> std::io::Result<Measured> {
+    Err(std::io::Error::new(std::io::ErrorKind::Unsupported, "built without the feature tarpc"))
 }

@@ -3,7 +3,7 @@
 //!
 //! Those that are C libraries with headers are driven from here: the two MPIs and UCX by a team of two ranks, a small C
 //! program that the system's own compiler makes and that stays for all rounds; beside it UCX's own `ucx_perftest`.
-//! ZeroMQ and iceoryx2 are transports like any other, see [`Kind`](crate::Kind).
+//! ZeroMQ and iceoryx2 are transports like any other, see [`Kind`](crate::Kind); tarpc's calls are [`tarpc_calls`](crate::tarpc_calls).
 
 mod apart;
 mod child;
@@ -32,6 +32,8 @@ pub enum Rival {
     ZeroMq,
     /// iceoryx2, if this crate was built with the feature of that name.
     Iceoryx2,
+    /// tarpc, if this crate was built with the feature of that name.
+    Tarpc,
     /// iperf 3.
     Iperf3,
     /// sockperf.
@@ -70,13 +72,14 @@ pub fn detect() -> Vec<Found> {
 
 impl Rival {
     /// Every system we look for.
-    pub const ALL: [Rival; 8] = [
+    pub const ALL: [Rival; 9] = [
         Rival::OpenMpi,
         Rival::Mpich,
         Rival::Ucx,
         Rival::UcxPerftest,
         Rival::ZeroMq,
         Rival::Iceoryx2,
+        Rival::Tarpc,
         Rival::Iperf3,
         Rival::Sockperf,
     ];
@@ -91,9 +94,16 @@ impl Rival {
             Rival::UcxPerftest => "ucx_perftest",
             Rival::ZeroMq => "libzmq",
             Rival::Iceoryx2 => "iceoryx2",
+            Rival::Tarpc => "tarpc",
             Rival::Iperf3 => "iperf3",
             Rival::Sockperf => "sockperf",
         }
+    }
+
+    /// Whether it comes with a feature of this crate, and is not looked for.
+    #[must_use]
+    pub fn is_built_in(self) -> bool {
+        matches!(self, Rival::Iceoryx2 | Rival::Tarpc)
     }
 
     /// Looks for it: its version, or `None`.
@@ -110,6 +120,7 @@ impl Rival {
             }
             Rival::ZeroMq => crate::zeromq::is_installed().then(|| find_library("libzmq.so"))?,
             Rival::Iceoryx2 => crate::ICEORYX2.map(str::to_owned),
+            Rival::Tarpc => crate::TARPC.map(str::to_owned),
             Rival::Iperf3 => line_with(&find_tool("iperf3")?, "--version", "iperf"),
             Rival::Sockperf => line_with(&find_tool("sockperf")?, "--version", "sockperf"),
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tautline_baseline::drive::{self, Content};
 use tautline_baseline::udp_gso::{self, Plan};
-use tautline_baseline::{Kind, Measured, Setup, Side, Transport, cpu, open, packed, shm};
+use tautline_baseline::{Kind, Measured, Setup, Side, Transport, cpu, open, packed, shm, tarpc_calls};
 
 const V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
@@ -78,6 +78,30 @@ fn streams_over_every_transport() {
         }
         Ok(())
     });
+}
+
+#[test]
+fn calls_over_every_transport() {
+    every_transport(|transport, side, _| {
+        for (bytes, window) in [(64, 1), (64, 64), (8, 7), (1024, 4)] {
+            let measured = drive::calls(transport, side, bytes, 100, window)?;
+            assert_eq!((measured.messages, measured.bytes), (100, 100 * bytes as u64));
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn calls_by_tarpc() {
+    if tautline_baseline::TARPC.is_none() {
+        return;
+    }
+    for tcp in [false, true] {
+        for window in [1, 64] {
+            let (asked, _) = both(V4, true, None, |setup| tarpc_calls(setup, tcp, 64, [3, 200], window));
+            assert_eq!((asked.messages, asked.bytes), (200, 12_800));
+        }
+    }
 }
 
 #[test]

@@ -9,9 +9,9 @@ use std::process::Stdio;
 use common::{PATIENCE, kill, tautline, until};
 use serde_json::Value;
 
-const KEYS: [&str; 17] = [
-    "test", "path", "device", "system", "bytes", "window", "load", "policy", "security", "warm", "unit",
-    "median", "p99", "low", "high", "limit", "ratio",
+const KEYS: [&str; 18] = [
+    "test", "path", "device", "system", "bytes", "window", "many", "load", "policy", "security", "warm",
+    "unit", "median", "p99", "low", "high", "limit", "ratio",
 ];
 
 fn rows(args: &[&str]) -> Vec<Value> {
@@ -79,9 +79,71 @@ fn shared_memory_has_rows_of_its_own() {
     let ours = rows.iter().filter(|row| row["security"].is_string());
     assert!(ours.clone().all(|row| row["device"] == "shm" && row["system"] != "udp"));
     let tests: BTreeSet<_> = ours.map(|row| row["test"].as_str().unwrap().to_owned()).collect();
-    assert_eq!(tests, ["bandwidth", "idle", "latency", "paced", "rate"].map(str::to_owned).into());
+    let expected =
+        ["bandwidth", "calls", "clients", "endpoints", "idle", "latency", "matching", "paced", "rate"];
+    assert_eq!(tests, expected.map(str::to_owned).into());
     for limit in ["line", "hand-over", "write-flag-copy", "memcpy", "two-copy-stream", "ring"] {
         assert!(rows.iter().any(|row| row["system"] == limit && row["device"] == "shm"), "{limit}");
+    }
+}
+
+/// Memory and the styles above it, as the CLAN paper measured them: every curve has more than one point.
+#[test]
+fn memory_has_rows_of_its_own() {
+    let mut rows = rows(&["--only", "memory"]);
+    // Messages are there as what puts are compared with; what they are compared with themselves is not.
+    rows.retain(|row| row["system"] != "tautline");
+    check(&rows, "loopback");
+    let points = |test: &str, system: &str, device: &str, key: &str| -> BTreeSet<u64> {
+        let mine = rows
+            .iter()
+            .filter(|row| row["test"] == test && row["system"] == system && row["device"] == device);
+        mine.filter_map(|row| row[key].as_u64()).collect()
+    };
+    for device in ["shm", "udp"] {
+        assert_eq!(points("latency", "put", device, "bytes"), [8, 64].into(), "{device}");
+        for system in ["put", "queue"] {
+            let sizes = [64, 256, 1 << 10, 4 << 10, 64 << 10, 1 << 20];
+            assert_eq!(points("bandwidth", system, device, "bytes"), sizes.into(), "{system} {device}");
+        }
+        for system in ["server", "server-asleep"] {
+            assert_eq!(points("endpoints", system, device, "many"), [1, 64].into(), "{system} {device}");
+        }
+        assert_eq!(points("clients", "server", device, "many"), [1, 8].into(), "{device}");
+        for system in ["rpc", "rpc-typed"] {
+            assert_eq!(points("calls", system, device, "window"), [1, 64].into(), "{system} {device}");
+        }
+    }
+    for system in ["disjoint", "overlapping"] {
+        assert_eq!(points("matching", system, "shm", "many"), [1, 100].into(), "{system}");
+    }
+}
+
+/// Calls come with plain requests over sockets, and say how tarpc is had if this build has it not.
+#[test]
+fn calls_are_compared() {
+    let out = tautline().args(["bench", "--smoke", "--only", "calls"]).output().unwrap();
+    let text = String::from_utf8(out.stdout).unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    for name in ["rpc shm", "rpc-typed", "unix", "tcp"] {
+        assert!(text.contains(name), "{name}: {text}");
+    }
+    assert!(text.contains("64 B, 64 in flight, udp") && text.contains("8 × tarpc over TCP"), "{text}");
+    assert_eq!(text.contains("build with --features tarpc"), !cfg!(feature = "tarpc"), "{text}");
+}
+
+/// In a build with the feature, its rows are there; in any other it says how to get them.
+#[test]
+fn tarpc_has_rows_of_its_own() {
+    if cfg!(feature = "tarpc") {
+        let rows = rows(&["--only", "tarpc,tarpc-unix"]);
+        check(&rows, "loopback");
+        assert_eq!(words(&rows, "system"), ["tarpc", "tarpc-unix"].map(str::to_owned).into());
+        assert_eq!(rows.len(), 4, "one and many calls at once, over each");
+    } else {
+        let out = tautline().args(["bench", "--smoke", "--only", "tarpc"]).output().unwrap();
+        let text = String::from_utf8_lossy(&out.stderr);
+        assert!(!out.status.success() && text.contains("--features tarpc"), "{text}");
     }
 }
 

@@ -93,12 +93,18 @@ pub const LAYERS: &[Layer] = &[
         folder: "baseline",
         inside: &[],
         outside: &[
+            (
+                "futures",
+                "the calls of tarpc that are under way at once, in no build that does not ask for it",
+            ),
             ("iceoryx2", "a rival to measure, in no build that does not ask for it"),
             (
                 "libc",
                 "packed UDP with sendmmsg, UDP_SEGMENT and UDP_GRO, eBPF and dlopen, which rustix does not have",
             ),
             ("rustix", "pipes, sockets, pinning and clocks as safe calls"),
+            ("tarpc", "a rival to measure, in no build that does not ask for it"),
+            ("tokio", "what tarpc runs on, in no build that does not ask for it"),
         ],
         may_be_unsafe: true,
     },

@@ -1,11 +1,15 @@
 //! One measurement, as the controller asks both sides for it, and what they answer. One JSON object per line.
 
+mod style;
+
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use tautline::{DeviceName, Security, Waiting};
 use tautline_baseline::Kind;
 use tautline_baseline::rivals::{Found, Rival};
+
+pub use style::Style;
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -34,27 +38,6 @@ pub enum System {
     Taut { device: Device, security: Mode, waiting: Policy },
     /// Memory, or calls; polled, and protected as messages are by default.
     Memory { device: Device, style: Style },
-}
-
-/// What is done with memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Style {
-    /// Puts that a tripwire notices.
-    Put,
-    /// Stores through a mapping, polled.
-    Mapped,
-    /// Calls of a raw service.
-    Rpc,
-}
-
-impl Style {
-    fn name(self) -> &'static str {
-        match self {
-            Style::Put => "put",
-            Style::Mapped => "mapped",
-            Style::Rpc => "rpc",
-        }
-    }
 }
 
 /// The limits between two processes that share memory.
@@ -86,6 +69,8 @@ pub enum Other {
     Iceoryx2,
     /// Without any copy; filled before its time and read after.
     Iceoryx2Loan,
+    /// Calls, over a Unix socket or TCP.
+    Tarpc,
 }
 
 /// What our messages go over.
@@ -150,7 +135,7 @@ impl Mode {
 }
 
 impl Other {
-    const ALL: [Other; 7] = [
+    const ALL: [Other; 8] = [
         Other::OpenMpi,
         Other::Mpich,
         Other::Ucx,
@@ -158,6 +143,7 @@ impl Other {
         Other::ZeroMq,
         Other::Iceoryx2,
         Other::Iceoryx2Loan,
+        Other::Tarpc,
     ];
 
     /// Those that are here.
@@ -174,12 +160,18 @@ impl Other {
             Other::UcxPerftest => Rival::UcxPerftest,
             Other::ZeroMq => Rival::ZeroMq,
             Other::Iceoryx2 | Other::Iceoryx2Loan => Rival::Iceoryx2,
+            Other::Tarpc => Rival::Tarpc,
         }
     }
 
     /// Whether its own test resends an untouched buffer, whatever one asks it for.
     pub fn is_warm(self) -> bool {
         self == Other::UcxPerftest
+    }
+
+    /// Whether it has messages, and not calls only.
+    pub fn has_messages(self) -> bool {
+        self != Other::Tarpc
     }
 
     /// Whether it does what it is for, or leaves something out that a user would do.
@@ -245,6 +237,8 @@ impl System {
             System::Rival { other: Other::ZeroMq, .. } => Kind::ZeroMq.name(),
             System::Rival { other: Other::Iceoryx2, .. } => Kind::Iceoryx2.name(),
             System::Rival { other: Other::Iceoryx2Loan, .. } => "iceoryx2-loan",
+            System::Rival { other: Other::Tarpc, tcp: true } => "tarpc",
+            System::Rival { other: Other::Tarpc, tcp: false } => "tarpc-unix",
             System::Taut { .. } => "tautline",
             System::Memory { style, .. } => style.name(),
         }
@@ -264,12 +258,12 @@ impl System {
                 }
             }
             System::Lent | System::SingleCopy => Policy::Spin.waiting().name(),
-            System::Rival { other: Other::ZeroMq, .. } => "blocking",
+            System::Rival { other: Other::ZeroMq | Other::Tarpc, .. } => "blocking",
             System::Xdp { busy: true, .. } => "busy-poll",
             System::Xdp { .. } | System::Bare { .. } | System::Shared { .. } | System::Rival { .. } => {
                 "polled"
             }
-            System::Memory { .. } => "spin",
+            System::Memory { style, .. } => style.waiting().waiting().name(),
             System::Taut { waiting, .. } => waiting.waiting().name(),
         }
     }
@@ -278,6 +272,7 @@ impl System {
     pub fn security(self) -> Option<&'static str> {
         match self {
             System::Taut { security, .. } => Some(security.security().name()),
+            System::Memory { .. } => Some(Mode::Fabric.security().name()),
             _ => None,
         }
     }
@@ -288,7 +283,7 @@ impl System {
             System::Plain { kind, .. } => kind.kind().name(),
             System::Xdp { .. } => "xdp",
             System::Rival { tcp: true, .. } => "tcp",
-            System::Rival { other: Other::ZeroMq, .. } => "unix",
+            System::Rival { other: Other::ZeroMq | Other::Tarpc, .. } => "unix",
             System::Shared { .. } | System::Lent | System::SingleCopy | System::Rival { .. } => "shm",
             System::Taut { device: Device::XdpRaw, .. } => "xdp-raw",
             System::Taut { device, .. } | System::Memory { device, .. } => device.device().name(),
@@ -352,7 +347,7 @@ impl System {
             | System::Datagrams { blocking }
             | System::Packed { blocking } => blocking,
             // Its own thread needs the core that it shares with the program.
-            System::Rival { other, .. } => other == Other::ZeroMq,
+            System::Rival { other, .. } => matches!(other, Other::ZeroMq | Other::Tarpc),
             System::Bare { .. }
             | System::Shared { .. }
             | System::Lent
@@ -393,14 +388,23 @@ pub enum Work {
     Tune { bytes: usize, count: u64, trial_bytes: u64 },
     /// Connected, and nothing to do.
     Idle { milliseconds: u64 },
+    /// Requests that are answered, so many at once.
+    Calls { bytes: usize, count: u64, window: u64 },
+    /// Words put to a server's endpoints and answered: one by one with a pause before each, or of all endpoints together.
+    Requests { endpoints: u64, count: u64, together: bool, pause_us: u64 },
+    /// Puts to memory with so many tripwires.
+    Matching { wires: u64, count: u64 },
 }
 
 impl Work {
     /// Of the longest message.
     pub fn bytes(self) -> usize {
         match self {
-            Work::PingPong { bytes, .. } | Work::Paced { bytes, .. } | Work::Stream { bytes, .. } => bytes,
-            Work::Tune { .. } | Work::Idle { .. } => 8,
+            Work::PingPong { bytes, .. }
+            | Work::Paced { bytes, .. }
+            | Work::Stream { bytes, .. }
+            | Work::Calls { bytes, .. } => bytes,
+            Work::Tune { .. } | Work::Idle { .. } | Work::Requests { .. } | Work::Matching { .. } => 8,
         }
     }
 }
@@ -412,7 +416,10 @@ impl Work {
             Work::PingPong { count, .. }
             | Work::Paced { count, .. }
             | Work::Stream { count, .. }
-            | Work::Tune { count, .. } => count,
+            | Work::Tune { count, .. }
+            | Work::Calls { count, .. }
+            | Work::Requests { count, .. }
+            | Work::Matching { count, .. } => count,
             Work::Idle { .. } => 0,
         }
     }

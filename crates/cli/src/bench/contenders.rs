@@ -38,7 +38,7 @@ impl Contenders {
             Work::PingPong { .. } => Test::PingPong,
             Work::Paced { period_us, .. } => Test::Paced { period_us },
             Work::Stream { window, .. } => Test::Stream { window },
-            Work::Tune { .. } | Work::Idle { .. } => bail!("rivals have no such test"),
+            _ => bail!("rivals have no such test"),
         };
         let order = Order { test, bytes: case.work.bytes(), count: case.work.count() };
         let seat = self.seats.entry((other, tcp)).or_default();

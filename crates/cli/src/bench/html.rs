@@ -83,12 +83,17 @@ fn goals(page: &mut String, report: &Report) {
     }
     page.push_str("<h2>Goals</h2><div class=\"wrap\"><table><tr><th></th><th>what</th><th class=\"n\">value</th><th>goal</th></tr>");
     for target in &report.targets {
-        let (class, word) = if target.met { ("met", "met") } else { ("missed", "missed") };
+        let class = match target.value {
+            None => "soft",
+            Some(_) if target.met => "met",
+            Some(_) => "missed",
+        };
+        let word = target.verdict().to_lowercase();
         let _ = write!(
             page,
             "<tr><td class=\"{class}\">{word}</td><td>{}</td><td class=\"n\">{}</td><td>{}</td></tr>",
             escape(&target.what),
-            short(target.value),
+            target.value.map_or_else(|| "–".to_owned(), short),
             escape(&target.goal)
         );
     }
@@ -101,7 +106,8 @@ fn chosen(rows: &[Row], test: Test, names: &[&str]) -> Vec<Line> {
     let pick = |name: &&str| {
         let (_, points) = curves.iter().find(|curve| curve.0 == *name)?;
         let points = points.iter().map(|(bytes, value)| (*bytes as f64, *value)).collect();
-        Some(Line { name: (*name).to_owned(), points, ours: name.starts_with("tautline") })
+        let ours = rows.iter().any(|row| row.security.is_some() && name.starts_with(row.system.as_str()));
+        Some(Line { name: (*name).to_owned(), points, ours })
     };
     names.iter().filter_map(pick).collect()
 }
@@ -140,6 +146,7 @@ fn plots(page: &mut String, report: &Report) {
         &chosen(rows, Test::Bandwidth, &bandwidth),
     ));
     one_host(page, rows);
+    memory(page, rows);
     page.push_str(&svg::lines("What each guarantee keeps of the layer below it", "share", &kept(rows)));
     let paced: Vec<_> =
         rows.iter().filter(|row| row.test == Test::Paced.name() && row.median.is_some()).collect();
@@ -200,6 +207,62 @@ fn one_host(page: &mut String, rows: &[Row]) {
     ));
 }
 
+/// Memory and calls, after the CLAN paper's figures.
+fn memory(page: &mut String, rows: &[Row]) {
+    let bandwidth = ["put shm fabric spin", "queue shm fabric spin", "put fabric spin", "queue fabric spin"];
+    page.push_str(&svg::lines(
+        "Memory: bandwidth by put and by queue against size",
+        "GB/s",
+        &chosen(rows, Test::Bandwidth, &bandwidth),
+    ));
+    let servers = [
+        "server shm fabric spin-then-park",
+        "server fabric spin-then-park",
+        "server-asleep shm fabric spin-then-park",
+        "server-asleep fabric spin-then-park",
+    ];
+    page.push_str(&svg::lines_over_many(
+        "Response time, there and back, against the number of endpoints",
+        "µs",
+        &chosen(rows, Test::Endpoints, &servers),
+    ));
+    page.push_str(&svg::lines_over_many(
+        "Requests per second against the number of clients",
+        "k/s",
+        &chosen(rows, Test::Clients, &servers),
+    ));
+    page.push_str(&svg::lines_over_many(
+        "Cost of a put against the number of tripwires",
+        "ns",
+        &chosen(rows, Test::Matching, &["disjoint shm fabric spin", "overlapping shm fabric spin"]),
+    ));
+    calls(page, rows);
+}
+
+fn calls(page: &mut String, rows: &[Row]) {
+    let of = |window| {
+        move |row: &&Row| row.test == Test::Calls.name() && row.window == Some(window) && row.median.is_some()
+    };
+    let bars: Vec<Bar> = rows
+        .iter()
+        .filter(of(1))
+        .map(|row| {
+            let many = rows.iter().filter(of(64)).find(|many| {
+                (&many.system, many.device, many.policy) == (&row.system, row.device, row.policy)
+            });
+            Bar {
+                name: format!("{} {}", row.name(), row.policy),
+                value: row.median.unwrap_or(0.0),
+                further: many.and_then(|many| many.median).unwrap_or(0.0),
+                ours: row.security.is_some(),
+            }
+        })
+        .collect();
+    if !bars.is_empty() {
+        page.push_str(&svg::bars("Calls of 64 B per second: one at a time, and 64 (pale)", "k/s", &bars));
+    }
+}
+
 fn kept(rows: &[Row]) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     for row in rows.iter().filter(|row| row.test == Test::Guarantees.name()) {
@@ -249,7 +312,8 @@ fn figures(page: &mut String, rows: &[Row]) {
             test.name(),
             rows.len()
         );
-        for name in ["size", "load", "system", "mode", "policy", "window"] {
+        let first = if rows.iter().any(|row| row.many.is_some()) { "many" } else { "size" };
+        for name in [first, "load", "system", "mode", "policy", "window"] {
             let _ = write!(page, "<th>{name}</th>");
         }
         for name in ["median", "p99", "p99.9", "low", "high", "ratio"] {
@@ -269,7 +333,7 @@ fn figure(page: &mut String, row: &Row) {
     let _ = write!(
         page,
         "<tr><td>{}{warm}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>",
-        size(row.bytes),
+        row.many.map_or_else(|| size(row.bytes), |many| many.to_string()),
         row.load,
         row.name(),
         row.security.unwrap_or("–"),

@@ -1,12 +1,12 @@
-//! Our side of a measurement of memory: puts that tripwires notice, stores through a mapping, and calls.
+//! Our side of a measurement of memory: puts that tripwires notice, stores through a mapping, and entries of a queue.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
 
-use tautline::memory::{Cookie, MapCookie, Mapped, Rights, Share};
-use tautline::rpc::Rpc;
-use tautline::{Aperture, Config, Endpoint, Rank, Remote, Short, Tripwire};
+use tautline::memory::{Cookie, MapCookie, Mapped, Rights, Share, Test};
+use tautline::queue::{self, Receiver, Sender};
+use tautline::{Aperture, Config, Endpoint, Remote, Short, Tripwire};
 use tautline_baseline::cpu::Stopwatch;
 use tautline_baseline::{Measured, Setup, Side};
 
@@ -14,22 +14,24 @@ use super::case::{Device, Policy, Style};
 use super::content::{Pattern, is_right};
 use super::taut::job;
 
-fn other<E: Into<Box<dyn std::error::Error + Send + Sync>>>(error: E) -> io::Error {
+pub(super) fn other<E: Into<Box<dyn std::error::Error + Send + Sync>>>(error: E) -> io::Error {
     io::Error::other(error)
 }
 
 /// One side of a pair of endpoints whose memories are open to each other.
 pub struct Memory {
     endpoint: Endpoint,
-    peer: Rank,
     style: Style,
-    rpc: Rpc,
-    served: Rc<Cell<u64>>,
     aperture: Aperture,
     _share: Share,
     remote: Remote,
     /// The peer's memory, mapped.
     mapped: Option<Mapped>,
+    /// The end of the queue that is taken from, and that into which the peer's is filled.
+    queue: Receiver,
+    into: Sender,
+    /// Bytes of the longest message that a handler for short ones takes.
+    short: usize,
     /// The last bytes of what is put.
     arrived: Tripwire,
     pattern: Pattern,
@@ -37,24 +39,27 @@ pub struct Memory {
     incoming: Vec<u8>,
 }
 
-/// What each tells the other: a cookie, and how to map.
-type Mail = Rc<RefCell<Option<(Cookie, MapCookie)>>>;
+/// What each tells the other: how to reach its memory, its queue, and how to map.
+type Mail = Rc<RefCell<Option<(Cookie, Cookie, MapCookie)>>>;
+
+/// Bytes that a queue holds at least, and how many of its entries.
+const QUEUE: usize = 256 << 10;
+const ENTRIES: usize = 4;
+
+fn letter(data: &[u8]) -> Option<(Cookie, Cookie, MapCookie)> {
+    let (memory, rest) = data.split_at_checked(Cookie::LEN)?;
+    let (queue, map) = rest.split_at_checked(Cookie::LEN)?;
+    let cookie = |bytes: &[u8]| bytes.try_into().ok().map(Cookie::from_bytes);
+    Some((cookie(memory)?, cookie(queue)?, map.try_into().ok().map(MapCookie::from_bytes)?))
+}
 
 impl Memory {
     /// Joins a fresh job with the other side, for puts of `bytes`, and connects.
     pub fn open(setup: &mut Setup<'_>, device: Device, style: Style, bytes: usize) -> io::Result<Memory> {
-        let (rpc, served, mail) = (Rpc::new(), Rc::new(Cell::new(0)), Mail::default());
-        let (counter, inbox) = (served.clone(), mail.clone());
-        let builder = rpc.install(Endpoint::builder()).on_short("mail", move |m: Short<'_>| {
-            let (cookie, map) = m.data().split_at(Cookie::LEN);
-            let cookies = cookie.try_into().ok().zip(map.try_into().ok());
-            *inbox.borrow_mut() =
-                cookies.map(|(cookie, map)| (Cookie::from_bytes(cookie), MapCookie::from_bytes(map)));
-        });
-        let builder = rpc.serve_raw(builder, "echo", move |_, request, answer| {
-            counter.set(counter.get() + 1);
-            answer.extend_from_slice(request);
-        });
+        let mail = Mail::default();
+        let inbox = mail.clone();
+        let builder =
+            Endpoint::builder().on_short("mail", move |m: Short<'_>| *inbox.borrow_mut() = letter(m.data()));
         let endpoint = builder
             .config(Config { device: Some(device.device()), ..Config::default() })
             .waiting(Policy::Spin.waiting())
@@ -66,14 +71,16 @@ impl Memory {
         let share = aperture.share(Rights::ALL).map_err(other)?;
         let cookie = aperture.cookie(.., Rights::ALL).map_err(other)?;
         let arrived = aperture.tripwire(bytes as u64 - 8..).arm().map_err(other)?;
-        let letter = [cookie.to_bytes(), share.cookie().to_bytes()].concat();
+        let (queue, fill) = queue::make(&endpoint, QUEUE.max(ENTRIES * bytes)).map_err(other)?;
+        let letter = [cookie.to_bytes(), fill.to_bytes(), share.cookie().to_bytes()].concat();
         endpoint.send(peer, "mail", &letter).map_err(other)?;
         endpoint.run_until(|| mail.borrow().is_some()).map_err(other)?;
-        let (cookie, map) = mail.borrow().ok_or_else(|| other("no cookie came"))?;
+        let (cookie, fill, map) = mail.borrow().ok_or_else(|| other("no cookie came"))?;
         let remote = endpoint.remote(&cookie);
+        let into = Sender::new(&endpoint, &fill).map_err(other)?;
         let mapped = match style {
             Style::Mapped => Some(endpoint.map(&map).map_err(other)?),
-            Style::Put | Style::Rpc => None,
+            _ => None,
         };
         let pattern = Pattern::new(bytes);
         let outgoing = vec![0; bytes];
@@ -82,17 +89,17 @@ impl Memory {
         Ok(Memory {
             _share: share,
             incoming,
-            endpoint,
-            peer,
             style,
-            rpc,
-            served,
             aperture,
             remote,
             mapped,
+            queue,
+            into,
+            short: endpoint.node().short_limit(peer),
             arrived,
             pattern,
             outgoing,
+            endpoint,
         })
     }
 
@@ -137,72 +144,76 @@ impl Memory {
 
     /// Back and forth; round trips in nanoseconds on side A.
     pub fn ping_pong(&mut self, side: Side, from: u64, count: u64) -> io::Result<Vec<u64>> {
-        if self.style == Style::Rpc && side == Side::B {
-            self.serve(count)?;
-            return Ok(Vec::new());
-        }
         let mut round_trips = Vec::with_capacity(count as usize);
         for number in from + 1..=from + count {
             let started = std::time::Instant::now();
             match (self.style, side) {
-                (Style::Put, Side::A) => self.put(number).and_then(|()| self.arrive(number))?,
-                (Style::Put, Side::B) => self.arrive(number).and_then(|()| self.put(number))?,
                 (Style::Mapped, Side::A) => self.store(number).and_then(|()| self.watch(number))?,
                 (Style::Mapped, Side::B) => self.watch(number).and_then(|()| self.store(number))?,
-                (Style::Rpc, _) => self.call(1, 1)?,
+                (_, Side::A) => self.put(number).and_then(|()| self.arrive(number))?,
+                (_, Side::B) => self.arrive(number).and_then(|()| self.put(number))?,
             }
             round_trips.push(started.elapsed().as_nanos() as u64);
         }
         Ok(if side == Side::A { round_trips } else { Vec::new() })
     }
 
-    fn serve(&self, count: u64) -> io::Result<()> {
-        self.endpoint.run_until(|| self.served.get() >= count).map_err(other)?;
-        self.served.set(self.served.get() - count);
-        Ok(())
-    }
-
-    /// So many calls, so many of them at once.
-    fn call(&self, count: u64, window: u64) -> io::Result<()> {
-        let service = self.endpoint.handler("echo").map_err(other)?;
-        let begin = || self.rpc.call_raw(&self.endpoint, self.peer, service, &self.outgoing).map_err(other);
-        // Whoever has many to make lets them share frames; whoever waits lets them leave.
-        let far = !self.endpoint.node().is_near(self.peer);
-        let _together = (window > 1 && far).then(|| self.endpoint.batch());
-        let mut calls = std::collections::VecDeque::with_capacity(window as usize);
-        for done in 0..count {
-            while (calls.len() as u64) < window.min(count - done) {
-                calls.push_back(begin()?);
-            }
-            let call = calls.pop_front().ok_or_else(|| other("no call"))?;
-            let right = call.wait_with(|answer| answer.len() == self.outgoing.len()).map_err(other)?;
-            if !right {
-                return Err(other("not what was asked"));
-            }
+    /// The next entry of the queue.
+    fn take(&mut self, number: u64) -> io::Result<()> {
+        if !self.queue.try_pop_into(&mut self.incoming).map_err(other)? {
+            let entry = self.queue.pop().map_err(other)?;
+            self.incoming = entry.ok_or(io::ErrorKind::UnexpectedEof)?;
         }
-        Ok(())
+        let right = self.incoming.len() == self.outgoing.len() && is_right(number, &self.incoming);
+        if right { Ok(()) } else { Err(other("not what was put into the queue")) }
     }
 
-    /// One way, then an answer; of calls, so many at once.
-    pub fn stream(&mut self, side: Side, count: u64, window: Option<u64>) -> io::Result<Measured> {
+    /// Rewritten, as messages are: short blocks where they lie, long ones where they are sent from.
+    fn put_block(&mut self, number: u64) -> io::Result<()> {
+        if self.outgoing.len() <= self.short {
+            return self.put(number);
+        }
+        let pattern = &self.pattern;
+        self.remote.fill(0, self.outgoing.len(), |at, room| pattern.write(number, at, room)).map_err(other)
+    }
+
+    /// Waits for the put of this number, and for nothing before it; all of them must have come.
+    fn last(&mut self, number: u64) -> io::Result<()> {
+        let end = self.outgoing.len() as u64;
+        let mut wire = self.aperture.tripwire(end - 8..).when(Test::Equal(number)).arm().map_err(other)?;
+        // It may have come before this was armed.
+        if self.arrived.fires() < number {
+            wire.wait().map_err(other)?;
+        }
+        if self.arrived.take() != number {
+            return Err(other("not as many puts as were made"));
+        }
+        self.aperture.read(0, &mut self.incoming).map_err(other)?;
+        if is_right(number, &self.incoming) { Ok(()) } else { Err(other("not what was put")) }
+    }
+
+    /// One way, then an answer.
+    pub fn stream(&mut self, side: Side, count: u64) -> io::Result<Measured> {
         let bytes = self.outgoing.len() as u64;
         let watch = Stopwatch::start();
         match (self.style, side) {
-            (Style::Rpc, Side::A) => self.call(count, window.unwrap_or(1))?,
-            (Style::Rpc, Side::B) => self.serve(count)?,
-            (_, Side::A) => {
-                // Rewritten by being written where it is sent from, as messages are.
-                let (pattern, len) = (&self.pattern, self.outgoing.len());
+            (Style::Queue, Side::A) => {
                 for number in 1..=count {
-                    self.remote.fill(0, len, |at, room| pattern.write(number, at, room)).map_err(other)?;
+                    self.pattern.write(number, 0, &mut self.outgoing);
+                    self.into.push(&self.outgoing).map_err(other)?;
                 }
                 self.arrived.wait().map_err(other)?;
             }
+            (Style::Queue, Side::B) => {
+                (1..=count).try_for_each(|number| self.take(number))?;
+                self.put(1)?;
+            }
+            (_, Side::A) => {
+                (1..=count).try_for_each(|number| self.put_block(number))?;
+                self.arrived.wait().map_err(other)?;
+            }
             (_, Side::B) => {
-                let mut came = 0;
-                while came < count {
-                    came += self.arrived.wait().map_err(other)?;
-                }
+                self.last(count)?;
                 self.put(1)?;
             }
         }

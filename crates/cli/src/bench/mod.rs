@@ -4,6 +4,7 @@
 //! figures come to (`rows`, `targets`) and how they are shown (`table`, `html`). What does not: the limits and rivals
 //! themselves, which are `tautline-baseline`'s and know nothing of us.
 
+mod calls;
 mod case;
 mod contenders;
 mod content;
@@ -11,12 +12,14 @@ mod frames;
 mod html;
 mod lent;
 mod machine;
+mod matching;
 mod memory;
 mod netns;
 mod only;
 mod pair;
 mod plan;
 mod rows;
+mod server;
 mod side;
 mod svg;
 mod table;
@@ -56,13 +59,18 @@ Examples:
         Shared memory between the two processes, and its limits.
   tautline bench --only rivals,shm
         The rivals that are installed here, beside shared memory.
+  tautline bench --only memory
+        Memory and the styles above it: words, blocks, queues, calls, and a server against its number of endpoints.
+  tautline bench --only calls
+        Calls beside tarpc (in a build with the feature tarpc) and plain requests over sockets.
   sudo tautline bench --netns
         The same between two network namespaces, over veth pairs, with bare AF_XDP beside it.
 
 Both processes have a core to themselves. Systems take turns within each round; a figure is the median over rounds,
 with the lowest and highest round beside it, and ratios are formed inside a round. Buffers are rewritten before each
 send and read after each receive, by everyone but ucx-perftest. Nothing is ever installed; rivals that are here (Open
-MPI, MPICH, UCX, ZeroMQ, and iceoryx2 in a build with the feature iceoryx2) are measured in the same rounds.";
+MPI, MPICH, UCX, ZeroMQ, and in builds with the features of these names iceoryx2 and tarpc) are measured in the same
+rounds.";
 
 /// What `tautline bench` is told.
 #[derive(Debug, Args)]
@@ -74,7 +82,7 @@ pub struct BenchArgs {
     /// Only these tests, systems, sizes (comma-separated, see the examples)
     #[arg(long, value_name = "WORDS", default_value = "", hide_default_value = true)]
     only: Only,
-    /// How often everything is measured; by default 7, or 3 with --quick
+    /// How often everything is measured; by default 5, or 3 with --quick
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: Option<u16>,
     /// One JSON object per row and line instead of tables
@@ -153,6 +161,11 @@ fn measure(args: &BenchArgs, path: Path, extent: Extent, signals: &mut Signals) 
     let rounds = args.rounds.map_or(extent.rounds(), usize::from);
     let cells = plan::cells(extent, path == Path::Veth, &args.only, &here);
     if cells.is_empty() {
+        if let Some(feature) = args.only.needs_feature() {
+            bail!(
+                "this build cannot measure {feature}\nbuild one that can: cargo run --release --features {feature} -- bench"
+            );
+        }
         bail!(
             "--only leaves nothing to measure\ntry one word less; sizes are 0, 8, 64, 256, 1K, 4K, 16K, 64K, 256K, 1M and 4M"
         );

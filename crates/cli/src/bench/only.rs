@@ -2,6 +2,7 @@
 
 use std::str::FromStr;
 
+use super::case::System;
 use super::plan::{Cell, Test};
 
 /// Words of three kinds; of each kind that is there, one must fit.
@@ -13,7 +14,7 @@ pub struct Only {
 }
 
 /// What a cell may be called beside its system's name.
-const WAYS: [&str; 13] = [
+const WAYS: [&str; 14] = [
     "polled",
     "blocking",
     "spin",
@@ -25,10 +26,11 @@ const WAYS: [&str; 13] = [
     "idle",
     "burner",
     "shm",
+    "memory",
     "xdp",
     "busy-poll",
 ];
-const RIVALS: [&str; 10] = [
+const RIVALS: [&str; 12] = [
     "rivals",
     "openmpi",
     "openmpi-tcp",
@@ -39,8 +41,10 @@ const RIVALS: [&str; 10] = [
     "zeromq",
     "iceoryx2",
     "iceoryx2-loan",
+    "tarpc",
+    "tarpc-unix",
 ];
-const SYSTEMS: [&str; 25] = [
+const SYSTEMS: [&str; 31] = [
     "pipe",
     "sysv",
     "unix",
@@ -65,7 +69,13 @@ const SYSTEMS: [&str; 25] = [
     "tautline-batch",
     "put",
     "mapped",
+    "queue",
     "rpc",
+    "rpc-typed",
+    "server",
+    "server-asleep",
+    "disjoint",
+    "overlapping",
 ];
 
 impl FromStr for Only {
@@ -114,6 +124,13 @@ impl Only {
         self.systems.iter().any(|word| RIVALS.contains(&word.as_str()))
     }
 
+    /// A feature that was asked for by name, and is not in this build.
+    pub fn needs_feature(&self) -> Option<&'static str> {
+        let absent = [("iceoryx2", tautline_baseline::ICEORYX2), ("tarpc", tautline_baseline::TARPC)];
+        let asked = |name: &str| self.systems.iter().any(|word| word.starts_with(name));
+        absent.into_iter().find(|(name, here)| here.is_none() && asked(name)).map(|(name, _)| name)
+    }
+
     /// Whether this cell was asked for.
     pub fn wants(&self, cell: &Cell) -> bool {
         let called = |word: &String| {
@@ -122,6 +139,7 @@ impl Only {
                 || system.security() == Some(word)
                 || (word == "shm" && (system.device() == "shm" || system.is_host_rival()))
                 || (word == "rivals" && system.is_rival())
+                || (word == "memory" && matches!(system, System::Memory { .. }))
                 || (word == "xdp" && system.device().starts_with("xdp"))
         };
         (self.tests.is_empty() || self.tests.contains(&cell.test))

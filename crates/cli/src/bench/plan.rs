@@ -1,5 +1,6 @@
 //! What is measured: the cells of every test, and how long each may take.
 
+mod calls;
 mod memory;
 mod rivals;
 mod shm;
@@ -9,7 +10,8 @@ use std::time::Duration;
 
 use super::case::{Device, Mode, Other, Plain, Policy, System, Work};
 use super::only::Only;
-pub use memory::memory;
+pub use calls::{TARPC, WINDOWS};
+pub use memory::{ENDPOINTS, WIRES, memory};
 pub use rivals::{KERNEL, SIZES, STREAMED, on_host};
 pub use shm::limit_of;
 pub use xdp::BARE;
@@ -23,11 +25,26 @@ pub enum Test {
     Cpu,
     Guarantees,
     Idle,
+    Calls,
+    Endpoints,
+    Clients,
+    Matching,
 }
 
 impl Test {
-    pub const ALL: [Test; 7] =
-        [Test::Latency, Test::Rate, Test::Bandwidth, Test::Paced, Test::Cpu, Test::Guarantees, Test::Idle];
+    pub const ALL: [Test; 11] = [
+        Test::Latency,
+        Test::Rate,
+        Test::Bandwidth,
+        Test::Paced,
+        Test::Cpu,
+        Test::Guarantees,
+        Test::Idle,
+        Test::Calls,
+        Test::Endpoints,
+        Test::Clients,
+        Test::Matching,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -38,6 +55,10 @@ impl Test {
             Test::Cpu => "cpu",
             Test::Guarantees => "guarantees",
             Test::Idle => "idle",
+            Test::Calls => "calls",
+            Test::Endpoints => "endpoints",
+            Test::Clients => "clients",
+            Test::Matching => "matching",
         }
     }
 }
@@ -73,6 +94,8 @@ pub struct Cell {
     pub system: System,
     pub bytes: usize,
     pub window: Option<u64>,
+    /// How many endpoints, clients or tripwires there are, where that is what is varied.
+    pub many: Option<u64>,
     pub load: Load,
     pub warm: bool,
     pub batch: bool,
@@ -88,8 +111,8 @@ impl Cell {
 
     /// Whether two cells were measured under the same circumstances.
     pub fn is_beside(&self, other: &Cell) -> bool {
-        (self.test, self.bytes, self.window, self.load, self.warm)
-            == (other.test, other.bytes, other.window, other.load, other.warm)
+        (self.test, self.bytes, self.window, self.many, self.load, self.warm)
+            == (other.test, other.bytes, other.window, other.many, other.load, other.warm)
     }
 }
 
@@ -176,6 +199,7 @@ pub fn cells(extent: Extent, network_only: bool, only: &Only, here: &Here) -> Ve
         plan.xdp();
     }
     plan.memory();
+    plan.calls(here.rivals.contains(&Other::Tarpc));
     let mut cells = plan.cells;
     cells.retain(|cell| !network_only || cell.system.is_network());
     // What a wanted cell is compared with is wanted too.
@@ -204,9 +228,16 @@ impl Plan {
             Work::PingPong { bytes, warm, .. } => (bytes, None, warm, false),
             Work::Paced { bytes, .. } => (bytes, None, false, false),
             Work::Stream { bytes, window, batch, .. } => (bytes, window, false, batch),
+            Work::Calls { bytes, window, .. } => (bytes, Some(window), false, false),
+            Work::Requests { .. } | Work::Matching { .. } => (8, None, false, false),
             Work::Tune { .. } | Work::Idle { .. } => (0, None, false, false),
         };
-        self.cells.push(Cell { test, system, bytes, window, load, warm, batch, work, limit });
+        let many = match work {
+            Work::Requests { endpoints, .. } => Some(endpoints),
+            Work::Matching { wires, .. } => Some(wires),
+            _ => None,
+        };
+        self.cells.push(Cell { test, system, bytes, window, many, load, warm, batch, work, limit });
     }
 
     fn latency(&mut self) {
@@ -402,7 +433,8 @@ mod tests {
     use super::*;
 
     fn everything() -> Here {
-        Here { rivals: vec![Other::OpenMpi, Other::Ucx, Other::ZeroMq, Other::Iceoryx2Loan], xdp: true }
+        let rivals = vec![Other::OpenMpi, Other::Ucx, Other::ZeroMq, Other::Iceoryx2Loan, Other::Tarpc];
+        Here { rivals, xdp: true }
     }
 
     #[test]

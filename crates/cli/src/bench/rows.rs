@@ -41,6 +41,8 @@ pub struct Row {
     pub rival: bool,
     pub bytes: usize,
     pub window: Option<u64>,
+    /// How many endpoints, clients or tripwires there were, where that was varied.
+    pub many: Option<u64>,
     pub load: &'static str,
     pub policy: &'static str,
     pub security: Option<&'static str>,
@@ -70,13 +72,20 @@ impl Row {
             self.system.clone()
         }
     }
+
+    /// Where it stands on a curve: how many there were, or else how many bytes.
+    pub fn place(&self) -> usize {
+        self.many.map_or(self.bytes, |many| many as usize)
+    }
 }
 
 /// The unit of a cell's figures.
 pub fn unit(cell: &Cell) -> &'static str {
     match cell.test {
-        Test::Latency | Test::Paced => "us",
+        Test::Latency | Test::Paced | Test::Endpoints => "us",
         Test::Rate => "M/s",
+        Test::Calls | Test::Clients => "k/s",
+        Test::Matching => "ns",
         Test::Bandwidth | Test::Guarantees => "GB/s",
         Test::Cpu if cell.bytes <= 64 => "s/M",
         Test::Cpu => "s/GB",
@@ -85,7 +94,7 @@ pub fn unit(cell: &Cell) -> &'static str {
 }
 
 fn is_better_when_larger(test: Test) -> bool {
-    matches!(test, Test::Rate | Test::Bandwidth | Test::Guarantees)
+    matches!(test, Test::Rate | Test::Bandwidth | Test::Guarantees | Test::Calls | Test::Clients)
 }
 
 /// What the two sides' outcomes mean for this cell.
@@ -100,6 +109,18 @@ pub fn figure(cell: &Cell, [a, b]: &[Outcome; 2]) -> Figure {
             let (p99, p999, mean) = (told(a.p99_us), told(a.p999_us), told(a.mean_us));
             Figure { value: a.median_us, p99, p999, mean, drops: 0 }
         }
+        Test::Endpoints => {
+            // Times are told one way; this is there and back.
+            Figure {
+                value: 2.0 * a.median_us,
+                p99: Some(2.0 * a.p99_us),
+                p999: Some(2.0 * a.p999_us),
+                mean: Some(2.0 * a.mean_us),
+                drops: 0,
+            }
+        }
+        Test::Calls | Test::Clients => plain(a.messages as f64 * 1e6 / elapsed),
+        Test::Matching => plain(elapsed / a.messages.max(1) as f64),
         Test::Rate => plain(a.messages as f64 * 1e3 / elapsed),
         Test::Bandwidth => plain(a.bytes as f64 / elapsed),
         // Bare frames may be lost: what counts is what arrived.
@@ -146,6 +167,7 @@ fn row(result: &Result, all: &[Result], path: Path) -> Row {
         rival: cell.system.is_rival(),
         bytes: cell.bytes,
         window: cell.window,
+        many: cell.many,
         load: cell.load.name(),
         policy: cell.system.policy(),
         security: cell.system.security(),

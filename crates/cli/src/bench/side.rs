@@ -15,11 +15,14 @@ use tautline_baseline::drive::{self, Content};
 use tautline_baseline::stats::Summary;
 use tautline_baseline::udp_gso::{self, Plan};
 use tautline_baseline::xdp::{self, Attach};
-use tautline_baseline::{Kind, Measured, Setup, Side, loan_ping_pong, open, packed, shm};
+use tautline_baseline::{Kind, Measured, Setup, Side, loan_ping_pong, open, packed, shm, tarpc_calls};
 
+use super::calls::Calls;
 use super::case::{Case, Device, Mode, Other, Outcome, Policy, Reply, Shared, Style, System, Work};
 use super::lent::Lender;
+use super::matching::matching;
 use super::memory::Memory;
+use super::server::Server;
 use super::taut::Taut;
 use super::{frames, netns, tune};
 use crate::sys;
@@ -131,7 +134,7 @@ impl Worker {
             System::Rival { other, .. } => self.rival(other, case),
             System::Xdp { native, busy } => self.xdp(native, busy, case),
             System::Taut { .. } => self.taut(case, None),
-            System::Memory { device, style } => self.memory(case, device, style),
+            System::Memory { device, style } => self.memory(case.work, device, style),
             System::Shared { limit } => self.shared(limit, &case.work),
             _ => self.stream(case),
         }
@@ -175,6 +178,11 @@ impl Worker {
                 let mut setup = self.setup(case.system);
                 return timed(|| loan_ping_pong(&mut setup, bytes, warm_up(count), count));
             }
+            (Other::Tarpc, Work::Calls { bytes, count, window }) => {
+                let tcp = matches!(case.system, System::Rival { tcp: true, .. });
+                let mut setup = self.setup(case.system);
+                return moved(|| tarpc_calls(&mut setup, tcp, bytes, [warm_up(count), count], window));
+            }
             (Other::ZeroMq, _) => Kind::ZeroMq,
             (Other::Iceoryx2, _) => Kind::Iceoryx2,
             _ => return Err(io::ErrorKind::Unsupported.into()),
@@ -183,23 +191,46 @@ impl Worker {
         self.plain(&mut *transport, case)
     }
 
-    fn memory(&mut self, case: &Case, device: Device, style: Style) -> io::Result<Outcome> {
-        let (Work::PingPong { bytes, .. } | Work::Stream { bytes, .. }) = case.work else {
-            return Err(io::ErrorKind::Unsupported.into());
-        };
+    fn memory(&mut self, work: Work, device: Device, style: Style) -> io::Result<Outcome> {
         let side = self.side;
-        let mut setup = self.setup(case.system);
-        let mut memory = Memory::open(&mut setup, device, style, bytes)?;
-        let outcome = match case.work {
-            Work::PingPong { count, .. } => {
+        let mut setup = self.setup(System::Memory { device, style });
+        match work {
+            Work::PingPong { bytes, count, .. } => {
+                let mut memory = Memory::open(&mut setup, device, style, bytes)?;
                 memory.ping_pong(side, 0, warm_up(count))?;
-                timed(|| memory.ping_pong(side, warm_up(count), count))?
+                let outcome = timed(|| memory.ping_pong(side, warm_up(count), count))?;
+                memory.close(&mut setup).map(|()| outcome)
             }
-            Work::Stream { count, window, .. } => moved(|| memory.stream(side, count, window))?,
-            _ => return Err(io::ErrorKind::Unsupported.into()),
-        };
-        memory.close(&mut setup)?;
-        Ok(outcome)
+            Work::Stream { bytes, count, .. } => {
+                let mut memory = Memory::open(&mut setup, device, style, bytes)?;
+                let outcome = moved(|| memory.stream(side, count))?;
+                memory.close(&mut setup).map(|()| outcome)
+            }
+            Work::Calls { bytes, count, window } => {
+                let mut calls = Calls::open(&mut setup, device, style, bytes)?;
+                calls.run(side, warm_up(count), window)?;
+                let outcome = moved(|| calls.run(side, count, window))?;
+                calls.close(&mut setup).map(|()| outcome)
+            }
+            Work::Requests { endpoints, count, together, pause_us } => {
+                let mut server = Server::open(&mut setup, device, style, endpoints, together)?;
+                server.warm_up(side)?;
+                let outcome = if together {
+                    moved(|| server.together(side, count))?
+                } else {
+                    timed(|| server.one_by_one(side, count, Duration::from_micros(pause_us)))?
+                };
+                server.close(&mut setup).map(|()| outcome)
+            }
+            Work::Matching { wires, count } => {
+                let outcome = match side {
+                    Side::A => moved(|| matching(wires, count, style == Style::Overlapping))?,
+                    Side::B => Outcome::default(),
+                };
+                setup.barrier().map(|()| outcome)
+            }
+            _ => Err(io::ErrorKind::Unsupported.into()),
+        }
     }
 
     fn shared(&mut self, limit: Shared, work: &Work) -> io::Result<Outcome> {
@@ -254,7 +285,11 @@ impl Worker {
                 drive::stream(transport, side, bytes, warm_up(count), window, Content::Rewritten)?;
                 moved(|| drive::stream(transport, side, bytes, count, window, Content::Rewritten))
             }
-            Work::Tune { .. } | Work::Idle { .. } => Err(io::ErrorKind::Unsupported.into()),
+            Work::Calls { bytes, count, window } => {
+                drive::calls(transport, side, bytes, warm_up(count), window)?;
+                moved(|| drive::calls(transport, side, bytes, count, window))
+            }
+            _ => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 
@@ -308,7 +343,7 @@ fn ours(taut: &mut Taut, side: Side, case: &Case) -> io::Result<Outcome> {
             taut.idle(Duration::from_millis(milliseconds))?;
             Ok(Measured { elapsed_ns: milliseconds * 1_000_000, ..Measured::default() })
         }),
-        Work::Tune { .. } => Err(io::ErrorKind::Unsupported.into()),
+        _ => Err(io::ErrorKind::Unsupported.into()),
     }
 }
 

@@ -59,6 +59,15 @@ pub fn escape(text: &str) -> String {
 
 /// Lines over message size; both axes are logarithmic.
 pub fn lines(title: &str, unit: &str, lines: &[Line]) -> String {
+    lines_over(title, unit, lines, size)
+}
+
+/// Lines over a number of whatever there is; both axes are logarithmic.
+pub fn lines_over_many(title: &str, unit: &str, lines: &[Line]) -> String {
+    lines_over(title, unit, lines, |many| many.to_string())
+}
+
+fn lines_over(title: &str, unit: &str, lines: &[Line], name: fn(usize) -> String) -> String {
     let points = || lines.iter().flat_map(|line| line.points.iter().filter(|p| p.0 > 0.0 && p.1 > 0.0));
     let x = Axis::new(points().map(|p| p.0), LEFT, WIDTH - RIGHT);
     let y = Axis::new(points().map(|p| p.1), HEIGHT - BOTTOM, TOP);
@@ -88,12 +97,12 @@ pub fn lines(title: &str, unit: &str, lines: &[Line]) -> String {
             svg,
             "<text class=\"tick\" x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
             HEIGHT - BOTTOM + 18.0,
-            size(bytes).replace(' ', "\u{a0}")
+            name(bytes).replace(' ', "\u{a0}")
         );
     }
     let _ = write!(svg, "<text class=\"tick\" x=\"6\" y=\"{:.1}\">{unit}</text>", HEIGHT - 6.0);
     for (number, line) in lines.iter().enumerate() {
-        draw(&mut svg, number, line, x, y);
+        draw(&mut svg, number, line, (x, y), name);
     }
     svg.push_str("</svg></figure>");
     svg
@@ -106,14 +115,14 @@ fn open(title: &str) -> String {
     )
 }
 
-fn draw(svg: &mut String, number: usize, line: &Line, x: Axis, y: Axis) {
+fn draw(svg: &mut String, number: usize, line: &Line, (x, y): (Axis, Axis), name: fn(usize) -> String) {
     let colour = number % COLOURS;
     let shown: Vec<_> = line.points.iter().filter(|p| p.0 > 0.0 && p.1 > 0.0).collect();
     let path: Vec<String> = shown.iter().map(|p| format!("{:.1},{:.1}", x.at(p.0), y.at(p.1))).collect();
     let class = if line.ours { "line ours" } else { "line" };
     let _ = write!(svg, "<polyline class=\"{class} c{colour}\" points=\"{}\"/>", path.join(" "));
     for p in &shown {
-        let tip = format!("{}: {} at {}", line.name, short(p.1), size(p.0 as usize));
+        let tip = format!("{}: {} at {}", line.name, short(p.1), name(p.0 as usize));
         let _ = write!(
             svg,
             "<circle class=\"dot c{colour}\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\"><title>{}</title></circle>",

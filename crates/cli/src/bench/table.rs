@@ -85,9 +85,12 @@ fn about(text: &mut String, report: &Report) {
     for found in here {
         let _ = writeln!(text, "rival {found}");
     }
-    let absent: Vec<_> = absent.iter().map(|found| found.rival.name()).collect();
-    if !absent.is_empty() {
-        let _ = writeln!(text, "rivals not installed: {}", absent.join(", "));
+    let (unbuilt, absent): (Vec<_>, Vec<_>) = absent.into_iter().partition(|found| found.rival.is_built_in());
+    for (others, why) in [(absent, "not installed"), (unbuilt, "not in this build (--features)")] {
+        let names: Vec<_> = others.iter().map(|found| found.rival.name()).collect();
+        if !names.is_empty() {
+            let _ = writeln!(text, "rivals {why}: {}", names.join(", "));
+        }
     }
 }
 
@@ -102,6 +105,14 @@ fn heading(test: Test) -> &'static str {
             "guarantees: each layer's bandwidth (GB/s), and what it keeps of the layer before it"
         }
         Test::Idle => "idle: CPU of a connected process with nothing to do (% of a core)",
+        Test::Calls => "calls: requests of 64 B that are answered, so many at once (thousand per second)",
+        Test::Endpoints => {
+            "endpoints: a word put to one of a server's endpoints, and its answer; there and back (µs) against their number"
+        }
+        Test::Clients => {
+            "clients: requests to that server (thousand per second) against clients with one request each"
+        }
+        Test::Matching => "matching: a put of 8 B to oneself (ns) against tripwires that it does not trip",
     }
 }
 
@@ -110,7 +121,15 @@ fn section(text: &mut String, test: Test, rows: &[&Row]) {
     let _ = writeln!(
         text,
         "{:>8} {:7} {:18} {:7} {:14} {:>9} {:>9} {:>9} {:>19}  ratio to its limit",
-        "size", "load", "system", "mode", "policy", "median", "p99", "p99.9", "low – high"
+        if rows.iter().any(|row| row.many.is_some()) { "many" } else { "size" },
+        "load",
+        "system",
+        "mode",
+        "policy",
+        "median",
+        "p99",
+        "p99.9",
+        "low – high"
     );
     for row in rows {
         let mut notes = String::new();
@@ -136,7 +155,7 @@ fn section(text: &mut String, test: Test, rows: &[&Row]) {
         let _ = writeln!(
             text,
             "{:>8} {:7} {:18} {:7} {:14} {:>9} {:>9} {:>9} {:>19}  {}",
-            size(row.bytes),
+            row.many.map_or_else(|| size(row.bytes), |many| many.to_string()),
             row.load,
             row.name(),
             row.security.unwrap_or("-"),
@@ -161,7 +180,7 @@ pub fn half_power_bytes(curve: &[(usize, f64)]) -> Option<f64> {
     Some((before.0 as f64) * (bytes as f64 / before.0 as f64).powf(share))
 }
 
-/// The bandwidth curve of each system, by name.
+/// The curve of each system, by name.
 pub fn curves(rows: &[Row], test: Test) -> Vec<(String, Vec<(usize, f64)>)> {
     let mut curves: Vec<(String, Vec<(usize, f64)>)> = Vec::new();
     for row in rows.iter().filter(|row| row.test == test.name() && !row.warm && row.load == "idle") {
@@ -171,8 +190,8 @@ pub fn curves(rows: &[Row], test: Test) -> Vec<(String, Vec<(usize, f64)>)> {
             None => format!("{} {}", row.name(), row.policy),
         };
         match curves.iter_mut().find(|curve| curve.0 == name) {
-            Some(curve) => curve.1.push((row.bytes, median)),
-            None => curves.push((name, vec![(row.bytes, median)])),
+            Some(curve) => curve.1.push((row.place(), median)),
+            None => curves.push((name, vec![(row.place(), median)])),
         }
     }
     curves
@@ -201,10 +220,10 @@ fn targets(text: &mut String, report: &Report) {
     for target in &report.targets {
         let _ = writeln!(
             text,
-            "  {}  {:48} {:>8}  {}",
-            if target.met { "met   " } else { "MISSED" },
+            "  {:7} {:48} {:>8}  {}",
+            target.verdict(),
             target.what,
-            short(target.value),
+            opt(target.value),
             target.goal
         );
     }

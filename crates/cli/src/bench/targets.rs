@@ -1,5 +1,6 @@
 //! The project's goals for speed, and whether this run met them.
 
+mod calls;
 mod memory;
 mod rivals;
 mod shm;
@@ -13,8 +14,20 @@ use super::rows::{Figure, Result, ratio};
 pub struct Target {
     pub what: String,
     pub goal: String,
-    pub value: f64,
+    /// Nothing if this build cannot measure it.
+    pub value: Option<f64>,
     pub met: bool,
+}
+
+impl Target {
+    /// What came of it, in a word.
+    pub fn verdict(&self) -> &'static str {
+        match (self.value, self.met) {
+            (None, _) => "unknown",
+            (_, true) => "met",
+            (_, false) => "MISSED",
+        }
+    }
 }
 
 const UDP: System = System::Plain { kind: Plain::Udp, blocking: false };
@@ -36,6 +49,7 @@ pub fn judge(results: &[Result]) -> Vec<Target> {
     judge.rivals();
     judge.xdp();
     judge.memory();
+    judge.calls();
     judge.targets
 }
 
@@ -74,7 +88,7 @@ impl<'a> Judge<'a> {
             self.targets.push(Target {
                 what,
                 goal: format!("at most {goal} × {than}"),
-                value,
+                value: Some(value),
                 met: value <= goal,
             });
         }
@@ -85,7 +99,7 @@ impl<'a> Judge<'a> {
             self.targets.push(Target {
                 what,
                 goal: format!("at least {goal} × {than}"),
-                value,
+                value: Some(value),
                 met: value >= goal,
             });
         }
@@ -145,7 +159,7 @@ impl<'a> Judge<'a> {
         self.targets.push(Target {
             what: format!("rate, 8 B stream, fabric: {rate:.1} M/s"),
             goal: "at least 15 M/s, or 0.1 × the packed GSO stream".into(),
-            value: share,
+            value: Some(share),
             met: rate >= 15.0 || share >= 0.1,
         });
     }
@@ -175,6 +189,6 @@ impl<'a> Judge<'a> {
         let values: Vec<f64> = idle.figures.iter().map(|f| f.1.value).collect();
         let value = tautline_baseline::stats::median(&values);
         let goal = "at most 0.1 % of a core".into();
-        self.targets.push(Target { what: what.into(), goal, value, met: value <= 0.1 });
+        self.targets.push(Target { what: what.into(), goal, value: Some(value), met: value <= 0.1 });
     }
 }

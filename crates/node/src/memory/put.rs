@@ -1,6 +1,7 @@
 //! Puts of the program's own bytes, straight from where they are.
 
-use tautline_device::shm::{LINE_FRAME, LINE_WORDS};
+use tautline_device::Channel as _;
+use tautline_device::shm::{LINE_FRAME, LINE_WORDS, Shm};
 use tautline_link::Nanos;
 use tautline_wire::memory::{Memory as Message, PART_HEAD, PUT_HEAD, Target};
 
@@ -112,13 +113,13 @@ impl Interface {
         })
     }
 
-    /// A whole small put to a peer on this host, as one line: all that happens to most of them. False, with nothing done, if it takes
-    /// more than that.
+    /// A whole put to a peer on this host, as one frame, and if it is small as one line: all that happens to most of them. False, with
+    /// nothing done, if it takes more than that.
     #[inline]
     pub(crate) fn near_put(&mut self, cookie: &Cookie, at: u64, bytes: &[u8], hint: u32) -> bool {
         const HEAD: usize = PUT_HEAD;
         let rank = cookie.owner;
-        if self.batch_depth > 0 || self.closed || HEAD + bytes.len() > LINE_FRAME {
+        if self.batch_depth > 0 || self.closed || HEAD + bytes.len() > NEAR_PART {
             return false;
         }
         let Some(peer) = self.peers.get_mut(rank as usize) else { return false };
@@ -134,8 +135,14 @@ impl Interface {
         if !clear {
             return false;
         }
+        let target = Target { handle: hint, id, at };
+        if HEAD + bytes.len() > LINE_FRAME {
+            let sent = push_put(&mut near.shm, target, bytes);
+            memory.sent = if sent { id } else { memory.sent };
+            return sent;
+        }
         let mut line = [0; LINE_FRAME];
-        Message::Put(Target { handle: hint, id, at }, &[]).write(&mut line, 0, bytes.len());
+        Message::Put(target, &[]).write(&mut line, 0, bytes.len());
         line[HEAD..HEAD + bytes.len()].copy_from_slice(bytes);
         let mut words = [0; LINE_WORDS];
         for (word, bytes) in words.iter_mut().zip(line.as_chunks::<8>().0) {
@@ -248,6 +255,16 @@ impl Interface {
             }
         }
     }
+}
+
+/// A whole put that is longer than a line. False for want of room.
+#[inline(never)]
+fn push_put(shm: &mut Shm, target: Target, bytes: &[u8]) -> bool {
+    let mut head = [0; PUT_HEAD];
+    Message::Put(target, &[]).write(&mut head, 0, bytes.len());
+    let sent = shm.push(&head, bytes).is_ok();
+    shm.flush();
+    sent
 }
 
 /// Bytes of a put that are worth sending: none if their places cannot be counted; no owner has such, and it will say so.

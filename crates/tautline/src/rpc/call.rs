@@ -262,13 +262,9 @@ impl Call {
         }
         let ep = Endpoint::inner(self.core.clone());
         let mut tries = 0u32;
-        loop {
-            ep.extract(usize::MAX).map_err(CallError::Not)?;
-            if self.state.calls.borrow_mut().get(self.id).is_some_and(|entry| entry.ended.is_some()) {
-                return self.look(look).expect("it has ended");
-            }
+        // Answers come together: one that is there already needs no look at the network.
+        while !self.has_ended() {
             // The first looks are quick: most answers come soon.
-            tries += 1;
             if tries > 1 {
                 if let Some(why) = self.hopeless() {
                     return Err(why);
@@ -281,7 +277,15 @@ impl Call {
                 let over = || lost(&self.core, self.peer, self.life).is_some();
                 wait_on(&self.core, left, ended, over).map_err(CallError::Not)?;
             }
+            ep.extract(usize::MAX).map_err(CallError::Not)?;
+            tries += 1;
         }
+        self.look(look).expect("it has ended")
+    }
+
+    #[inline]
+    fn has_ended(&self) -> bool {
+        self.state.calls.borrow_mut().get(self.id).is_some_and(|entry| entry.ended.is_some())
     }
 
     /// Extracts and waits for the answer. Not in handlers: there, `await` the call.

@@ -1,5 +1,6 @@
 //! The side that serves.
 
+use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
@@ -15,6 +16,7 @@ use super::{
     word,
 };
 use crate::core::{Core, PeerWait};
+use crate::endpoint::Handler;
 use crate::later::{self, Parcel};
 use crate::memory::ring::life;
 use crate::memory::ring::lost;
@@ -55,6 +57,7 @@ impl Rpc {
         mut service: impl FnMut(Rank, &[u8], &mut Vec<u8>) + 'static,
     ) -> Builder {
         let mut answer = Vec::new();
+        let answers = Answers::default();
         builder.on_short(name, move |m: Short<'_>| {
             let data = m.data();
             let (Some(id), true) = (word(data, 0), data.len() >= REQUEST_HEAD) else { return };
@@ -68,7 +71,7 @@ impl Rpc {
                 answer.extend_from_slice(&PANICKED.to_le_bytes());
                 answer.extend_from_slice(panic_text(&**panic).as_bytes());
             }
-            answer_now(&m.endpoint(), m.from(), &answer);
+            answer_now(&m.endpoint(), m.from(), &answers, &answer);
             if let Err(panic) = ran {
                 // The failure is reported here, too.
                 std::panic::resume_unwind(panic);
@@ -121,8 +124,9 @@ impl Rpc {
         F: Future<Output = (u64, Vec<u8>)> + 'static,
     {
         let (state, service) = (self.0.clone(), Rc::new(service));
+        let answers = Rc::new(Answers::default());
         builder.on(name, move |mut m: Message| {
-            let (state, service) = (state.clone(), service.clone());
+            let (state, service, answers) = (state.clone(), service.clone(), answers.clone());
             async move {
                 let (id, left) = (m.read::<u64>().await?, m.read::<u64>().await?);
                 let bytes = m.read_to_end().await?;
@@ -146,7 +150,7 @@ impl Rpc {
                 bytes.extend_from_slice(&id.to_le_bytes());
                 bytes.extend_from_slice(&how.to_le_bytes());
                 bytes.extend_from_slice(&answer);
-                send_answer(&endpoint, from, &bytes).await?;
+                send_answer(&endpoint, from, &answers, &bytes).await?;
                 match panicked {
                     Some(text) => Err(Error::other(format!("the service panicked: {text}"))),
                     None => Ok(()),
@@ -205,10 +209,39 @@ async fn until_called_off(
     .await
 }
 
+/// Where answers go, looked up at the first of them. Of one service, and so of one endpoint.
+#[derive(Default)]
+struct Answers {
+    short: Cell<Option<Handler>>,
+}
+
+impl Answers {
+    #[inline]
+    fn short(&self, ep: &Endpoint) -> Result<Handler> {
+        match self.short.get() {
+            Some(handler) => Ok(handler),
+            None => {
+                let handler = ep.handler(ANSWER)?;
+                self.short.set(Some(handler));
+                Ok(handler)
+            }
+        }
+    }
+}
+
+/// Between hosts a frame costs more than an answer: those to requests that came together leave together.
+#[inline]
+fn gather(ep: &Endpoint, to: Rank) {
+    if !ep.node().is_near(to) {
+        ep.core.gather();
+    }
+}
+
 /// Sends an answer, when there is room.
-async fn send_answer(ep: &Endpoint, to: Rank, answer: &[u8]) -> Result<()> {
+async fn send_answer(ep: &Endpoint, to: Rank, answers: &Answers, answer: &[u8]) -> Result<()> {
+    gather(ep, to);
     if answer.len() <= ep.node().short_limit(to) {
-        ep.send_async(to, ANSWER, answer).await
+        ep.send_async(to, answers.short(ep)?, answer).await
     } else {
         ep.send_async(to, LONG_ANSWER, answer).await
     }
@@ -216,12 +249,9 @@ async fn send_answer(ep: &Endpoint, to: Rank, answer: &[u8]) -> Result<()> {
 
 /// Sends an answer at once if there is room, and otherwise later.
 #[inline]
-fn answer_now(ep: &Endpoint, to: Rank, answer: &[u8]) {
-    // Between hosts a frame costs more than an answer: those to requests that came together leave together.
-    if !ep.node().is_near(to) {
-        ep.core.gather();
-    }
-    if ep.try_send(to, ANSWER, answer).is_ok() {
+fn answer_now(ep: &Endpoint, to: Rank, answers: &Answers, answer: &[u8]) {
+    gather(ep, to);
+    if answers.short(ep).is_ok_and(|short| ep.try_send(to, short, answer).is_ok()) {
         return;
     }
     answer_later(ep, to, answer.to_vec());

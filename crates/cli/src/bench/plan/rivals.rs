@@ -27,7 +27,7 @@ impl Plan {
                 self.once(system, bytes, 10_000.0);
             }
         }
-        for &other in rivals {
+        for &other in rivals.iter().filter(|other| other.has_messages()) {
             self.rival(other);
         }
     }

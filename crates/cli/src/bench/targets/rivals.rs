@@ -79,7 +79,7 @@ impl Judge<'_> {
         self.targets.push(Target {
             what: format!("latency, {}, shm; the nearest is {nearest}", size(bytes)),
             goal: format!("below every rival installed ({})", ratios.len()),
-            value,
+            value: Some(value),
             met: value < 1.0,
         });
     }

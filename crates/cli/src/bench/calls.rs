@@ -1,0 +1,138 @@
+//! Our side of a measurement of calls: one client, one server, raw or typed.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::io;
+use std::rc::Rc;
+
+use tautline::rpc::{Call, Rpc, TypedCall};
+use tautline::{Config, Endpoint, Handler, Rank};
+use tautline_baseline::cpu::Stopwatch;
+use tautline_baseline::{Measured, Setup, Side};
+
+use super::case::{Device, Style};
+use super::content::{Pattern, is_right};
+use super::memory::other;
+use super::taut::job;
+
+/// A client or a server.
+pub struct Calls {
+    endpoint: Endpoint,
+    peer: Rank,
+    typed: bool,
+    rpc: Rpc,
+    raw: Handler,
+    echo: Handler,
+    served: Rc<Cell<u64>>,
+    pattern: Pattern,
+    request: Vec<u8>,
+}
+
+/// Of typed calls: words, as everybody's typed calls carry here.
+type Words = Vec<u64>;
+
+/// A call under way.
+enum Asked {
+    Raw(Call),
+    Typed(TypedCall<Words>),
+}
+
+impl Calls {
+    /// Joins a fresh job with the other side, for calls of `bytes`.
+    pub fn open(setup: &mut Setup<'_>, device: Device, style: Style, bytes: usize) -> io::Result<Calls> {
+        let (rpc, served) = (Rpc::new(), Rc::new(Cell::new(0)));
+        let (raw, typed) = (served.clone(), served.clone());
+        let builder = rpc.serve_raw(rpc.install(Endpoint::builder()), "raw", move |_, request, answer| {
+            raw.set(raw.get() + 1);
+            answer.extend_from_slice(request);
+        });
+        let builder = rpc.serve(builder, "echo", move |_, words: Words| {
+            typed.set(typed.get() + 1);
+            std::future::ready(Ok::<Words, ()>(words))
+        });
+        let endpoint = builder
+            .config(Config { device: Some(device.device()), ..Config::default() })
+            .waiting(style.waiting().waiting())
+            .join_job(job(setup)?)
+            .map_err(other)?;
+        Ok(Calls {
+            peer: 1 - endpoint.rank(),
+            typed: style == Style::TypedRpc,
+            rpc,
+            raw: endpoint.handler("raw").map_err(other)?,
+            echo: endpoint.handler("echo").map_err(other)?,
+            served,
+            pattern: Pattern::new(bytes),
+            request: vec![0; bytes],
+            endpoint,
+        })
+    }
+
+    /// Leaves in good order.
+    pub fn close(self, setup: &mut Setup<'_>) -> io::Result<()> {
+        setup.barrier()?;
+        self.endpoint.close().map_err(other)
+    }
+
+    /// Side A calls, with up to `window` calls under way; side B serves.
+    pub fn run(&mut self, side: Side, count: u64, window: u64) -> io::Result<Measured> {
+        let bytes = self.request.len() as u64;
+        let watch = Stopwatch::start();
+        match side {
+            Side::A => self.ask(count, window)?,
+            Side::B => {
+                self.endpoint.run_until(|| self.served.get() >= count).map_err(other)?;
+                self.served.set(self.served.get() - count);
+            }
+        }
+        Ok(watch.stop(count, count * bytes, 0))
+    }
+
+    fn ask(&mut self, count: u64, window: u64) -> io::Result<()> {
+        // Whoever has many to make lets them share frames; whoever waits lets them leave.
+        let far = !self.endpoint.node().is_near(self.peer);
+        let endpoint = self.endpoint.clone();
+        let _together = (window > 1 && far).then(|| endpoint.batch());
+        let mut calls = VecDeque::with_capacity(window as usize);
+        let mut asked = 0;
+        for number in 0..count {
+            while asked < count.min(number + window) {
+                calls.push_back(self.begin(asked)?);
+                asked += 1;
+            }
+            let call = calls.pop_front().ok_or_else(|| other("no call"))?;
+            if !self.end(call, number)? {
+                return Err(other("not answered by what was asked"));
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn begin(&mut self, number: u64) -> io::Result<Asked> {
+        if self.typed {
+            let words = vec![number; self.request.len() / 8];
+            return self
+                .rpc
+                .call(&self.endpoint, self.peer, self.echo, &words)
+                .map(Asked::Typed)
+                .map_err(other);
+        }
+        self.pattern.write(number, 0, &mut self.request);
+        self.rpc.call_raw(&self.endpoint, self.peer, self.raw, &self.request).map(Asked::Raw).map_err(other)
+    }
+
+    #[inline]
+    fn end(&self, call: Asked, number: u64) -> io::Result<bool> {
+        let len = self.request.len();
+        match call {
+            Asked::Raw(call) => {
+                call.wait_with(|answer| answer.len() == len && is_right(number, answer)).map_err(other)
+            }
+            Asked::Typed(call) => {
+                let words = call.wait().map_err(other)?;
+                Ok(words.len() == len / 8 && words.iter().all(|word| *word == number))
+            }
+        }
+    }
+}
