@@ -56,6 +56,8 @@ fn taken(len: u64) -> u64 {
 
 impl Receiver {
     /// Bytes of the next entry, if it is there. An error if it is not, and the sender, in the life in which it began, is gone without having ended the queue; so it is with all that take entries.
+    ///
+    /// An entry wakes nobody who waits for messages ([`crate::Endpoint::run_until`], [`crate::Endpoint::wait`]): wait for it with [`Receiver::pop`] or [`Receiver::next`].
     pub fn peek(&self) -> Result<Option<u64>> {
         let available = self.ring.look(HEAD)?;
         if available < HEAD {
