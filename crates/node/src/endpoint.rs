@@ -180,7 +180,10 @@ impl Endpoint {
             self.shared.presence.polled();
             return Ok(true);
         }
-        // A call, so that neither way pays for the other one's registers.
+        if interface.batch_depth > 0 && interface.batch_short(peer, key, data) {
+            return Ok(true);
+        }
+        // Calls, so that no way pays for another one's registers.
         self.try_send_far(interface, (peer, key), data)
     }
 
@@ -191,9 +194,6 @@ impl Endpoint {
         (peer, key): (Rank, Key),
         data: &[u8],
     ) -> Result<bool, SendError> {
-        if interface.batch_short(peer, key, data) {
-            return Ok(true);
-        }
         let now = self.shared.clock.now();
         self.shared.presence.polled();
         if interface.express(now, peer, key, data) {

@@ -220,9 +220,9 @@ impl Interface {
 
     /// A whole small message into a slot that is open and stays open: all that happens to most messages of a batch. False
     /// if it takes more than that.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn batch_short(&mut self, rank: Rank, key: Key, data: &[u8]) -> bool {
-        if self.batch_depth == 0 || self.closed {
+        if self.closed {
             return false;
         }
         let Some(peer) = self.peers.get_mut(rank as usize) else { return false };
