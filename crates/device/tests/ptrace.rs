@@ -88,6 +88,10 @@ fn push_short(shm: &mut Shm) {
     std::hint::black_box(shm.push_short(LINE_16[0], &F16.1));
 }
 
+fn push_long(shm: &mut Shm) {
+    std::hint::black_box(shm.push_long(u64::from_le_bytes(F300.0), &F300.1));
+}
+
 const fn made<const N: usize>(from: usize) -> [u8; N] {
     let mut bytes = [0; N];
     let mut i = 0;
@@ -121,6 +125,7 @@ const OPERATIONS: &[Operation] = &[
     Operation { name: "send 300 bytes to a sleeper", stepped: push_300, last: Some(300), ..BASE },
     Operation { name: "send a line", stepped: push_line, last: Some(16), ..BASE },
     Operation { name: "send a line from where it is", stepped: push_short, last: Some(16), ..BASE },
+    Operation { name: "send 300 bytes from where they are", stepped: push_long, last: Some(300), ..BASE },
     Operation { name: "receive 16 bytes", sent: 1, stepped: take, ..BASE },
     Operation {
         name: "receive, and say so",

@@ -103,7 +103,8 @@ fn use_end(shm: &mut Shm, dice: &mut Dice, out: &mut [u8]) -> (u64, u64) {
     let (mut sent, mut taken) = (0, 0);
     for _ in 0..1 + dice.below(8) {
         let len = [16, 48, 56, 57, 300, 5_000, 32 << 10][dice.below(7)];
-        sent += u64::from(match dice.below(4) {
+        sent += u64::from(match dice.below(5) {
+            4 => shm.push_long(dice.next(), &frame(5, LINE_FRAME + dice.below(5_000))),
             3 => shm.push_short(dice.next(), &frame(4, dice.below(LINE_FRAME - 7))),
             0 => shm.push_line(&[dice.next(); LINE_WORDS], dice.below(LINE_FRAME + 1)),
             1 => shm.push(&frame(1, len / 2), &frame(2, len - len / 2)).is_ok(),

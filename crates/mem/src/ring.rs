@@ -154,6 +154,29 @@ impl Sender {
         if !self.has_line()? {
             return Ok(false);
         }
+        self.write(head, body, 8 + body.len());
+        Ok(true)
+    }
+
+    /// As [`Sender::push_short`], with more bytes behind the first word than a line holds.
+    #[inline]
+    pub fn push_long(&mut self, head: u64, body: &[u8]) -> Result<bool, Corrupt> {
+        let len = 8 + body.len();
+        assert!(INLINE < len && len <= self.place.shape.max_frame, "the frame is too short, or too long");
+        let (first, rest) = body.split_at(INLINE - 8);
+        let (start, end) = self.place.rest(self.bytes, rest.len());
+        if !self.has_room(end) && !self.look(end)? || self.ended {
+            return Ok(false);
+        }
+        self.place.segment.copy_in(self.place.byte(start), rest);
+        self.bytes = end;
+        self.write(head, first, len);
+        Ok(true)
+    }
+
+    /// Writes the next line, of a frame of `len` bytes.
+    #[inline(always)]
+    fn write(&mut self, head: u64, body: &[u8], len: usize) {
         let line = self.place.segment.line(self.place.line(self.lines));
         line[1].store(head, Ordering::Relaxed);
         let (whole, rest) = body.as_chunks::<8>();
@@ -163,9 +186,8 @@ impl Sender {
         if let Some(to) = line[2..].get(whole.len()).filter(|_| !rest.is_empty()) {
             to.store(rest.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)), Ordering::Relaxed);
         }
-        line[0].store(self.place.word(self.lines, 8 + body.len() as u32), Ordering::Release);
+        line[0].store(self.place.word(self.lines, len as u32), Ordering::Release);
         self.lines += 1;
-        Ok(true)
     }
 
     /// Whether there is a line to write. One is kept for the end.
@@ -400,14 +422,17 @@ impl Receiver {
     pub fn pop(&mut self, out: &mut [u8]) {
         let len = out.len();
         assert!(len <= self.place.shape.max_frame, "no frame is that long");
-        let mut line = [0; INLINE];
-        self.take_line(&mut line);
-        let first = len.min(INLINE);
-        out[..first].copy_from_slice(&line[..first]);
-        if len > INLINE {
-            let (start, end) = self.place.rest(self.bytes, len - INLINE);
-            self.place.segment.copy_out(self.place.byte(start), &mut out[INLINE..]);
-            self.bytes = end;
+        if let Some((first, rest)) = out.split_first_chunk_mut::<INLINE>() {
+            self.take_line(first);
+            if !rest.is_empty() {
+                let (start, end) = self.place.rest(self.bytes, rest.len());
+                self.place.segment.copy_out(self.place.byte(start), rest);
+                self.bytes = end;
+            }
+        } else {
+            let mut line = [0; INLINE];
+            self.take_line(&mut line);
+            out.copy_from_slice(&line[..len]);
         }
         self.advance();
     }

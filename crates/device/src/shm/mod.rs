@@ -105,22 +105,28 @@ impl Shm {
     /// messages. False if there is no room.
     #[inline(always)]
     pub fn push_line(&mut self, words: &[u64; LINE_WORDS], len: usize) -> bool {
-        match self.tx.push_line(words, len) {
-            Ok(true) => {
-                if self.tx.must_ring(self.barrier) {
-                    self.ring();
-                }
-                true
-            }
-            Ok(false) => false,
-            Err(Corrupt) => self.spoilt(),
-        }
+        let pushed = self.tx.push_line(words, len);
+        self.announce(pushed)
     }
 
     /// As [`Shm::push_line`], from where it is: a first word, and up to [`LINE_FRAME`] - 8 bytes behind it.
     #[inline(always)]
     pub fn push_short(&mut self, head: u64, body: &[u8]) -> bool {
-        match self.tx.push_short(head, body) {
+        let pushed = self.tx.push_short(head, body);
+        self.announce(pushed)
+    }
+
+    /// As [`Shm::push_short`], with more bytes behind the first word than a line holds, and no more than the longest frame has.
+    #[inline]
+    pub fn push_long(&mut self, head: u64, body: &[u8]) -> bool {
+        let pushed = self.tx.push_long(head, body);
+        self.announce(pushed)
+    }
+
+    /// Wakes the other side if it sleeps, and there is something for it.
+    #[inline(always)]
+    fn announce(&mut self, pushed: Result<bool, Corrupt>) -> bool {
+        match pushed {
             Ok(true) => {
                 if self.tx.must_ring(self.barrier) {
                     self.ring();

@@ -147,7 +147,13 @@ impl Ring {
         let frame = self.frame(len);
         let room = self.sender.room()?;
         let (head, body) = frame.split_at(split);
-        let pushed = self.sender.push(head, body)?;
+        // Both ways to send a long frame come to the same.
+        let pushed = match frame.split_first_chunk::<8>() {
+            Some((head, body)) if len > INLINE && split % 2 == 0 => {
+                self.sender.push_long(u64::from_le_bytes(*head), body)?
+            }
+            _ => self.sender.push(head, body)?,
+        };
         self.note_push(frame, pushed, room);
         Ok(())
     }

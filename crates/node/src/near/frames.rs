@@ -421,9 +421,7 @@ impl Interface {
         }
         let mut head = [0; SHORT_LEN];
         record::write::short(&mut head, number, data.len());
-        let sent = near.shm.push(&head, data).is_ok();
-        near.shm.flush();
-        sent
+        near.shm.push_long(u64::from_le_bytes(head), data)
     }
 
     /// Sends bytes of a message to a peer on this host, part by part; `fill` writes each where the peer reads it. Returns how many; nothing if the peer is not on this host, or
