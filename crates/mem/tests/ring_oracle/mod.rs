@@ -149,7 +149,7 @@ impl Ring {
         let (head, body) = frame.split_at(split);
         // Both ways to send a long frame come to the same.
         let pushed = match frame.split_first_chunk::<8>() {
-            Some((head, body)) if len > INLINE && split % 2 == 0 => {
+            Some((head, body)) if len > INLINE && split.is_multiple_of(2) => {
                 self.sender.push_long(u64::from_le_bytes(*head), body)?
             }
             _ => self.sender.push(head, body)?,
