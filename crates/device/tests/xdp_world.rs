@@ -264,6 +264,47 @@ fn the_interface_comes_back() {
     }
 }
 
+/// D-13: an interface that travels to another namespace and back keeps its link and loses its sockets: the device lets go of the one, tells what
+/// it sees, and goes directly again, all queues included.
+#[test]
+fn the_interface_travels() {
+    for mode in [Mode::Generic, Mode::Native] {
+        apart("the_interface_travels", Shape::default(), |spaces| {
+            let config = || XdpConfig { mode, ..XdpConfig::default() };
+            let mut a = open(spaces, 0, config());
+            let mut b = open(spaces, 1, config());
+            let (to_b, to_a) = (a.route(b.local_addr()).unwrap(), b.route(a.local_addr()).unwrap());
+            let queues = b.device.queues().len();
+            for round in 0..2 {
+                arrives(&mut a, &mut b, to_b, round);
+                arrives(&mut b, &mut a, to_a, round);
+                let [at_a, at_b] = &spaces.names;
+                ip(&format!("-n {at_b} link set v0 netns {at_a} name t0")).unwrap();
+                receive_some(&mut b);
+                let told: Vec<_> = std::iter::from_fn(|| b.poll_event()).collect();
+                let gone = |e: &DeviceEvent| matches!(e, DeviceEvent::Way { way: Way::Udp, why, .. } if why.contains("gone"));
+                assert!(told.iter().any(gone), "{told:?}");
+                assert!(told.contains(&DeviceEvent::Descriptors), "the door is closed: {told:?}");
+                ip(&format!("-n {at_a} link set t0 netns {at_b} name v0")).unwrap();
+                ip(&format!("-n {at_b} link set v0 up")).unwrap();
+                ip(&format!("-n {at_b} addr add 10.211.9.2/24 dev v0")).unwrap();
+                ip(&format!("-n {at_b} addr add fd00:211:9::2/64 dev v0 nodad")).unwrap();
+                spaces.acquaint().unwrap();
+                until_back(&mut b, &mut a, to_a);
+                until_way(&mut a, &mut b, to_b, Way::Xdp);
+                assert_eq!(b.device.queues().len(), queues, "all of them again");
+                while !receive(&mut b, 1).is_empty() {}
+                while !receive(&mut a, 1).is_empty() {}
+            }
+            let before = b.device.came_by_socket();
+            (0..200).for_each(|number| arrives(&mut a, &mut b, to_b, number));
+            assert!(b.device.came_by_socket() - before < 100, "by the ring");
+            drop((a, b));
+            assert!(spaces.is_left_alone());
+        });
+    }
+}
+
 /// Polls until the device has told that it has other descriptors, and goes directly.
 fn until_back(from: &mut Resident<Xdp>, to: &mut Resident<Xdp>, route: RouteId) -> Vec<DeviceEvent> {
     let until = Instant::now() + Duration::from_secs(10);

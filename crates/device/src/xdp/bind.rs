@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use super::attach::{BUSY_WAIT, BUSY_WAITS, Place, Refusal, system};
+use super::attach::{Place, Refusal, system};
 use super::config::{Mode, XdpConfig};
+use super::patience::{PAUSE, Patience};
 use super::shared::Attached;
 use crate::sys::{Chunk, Errno, Layout, Queues, Umem, XskOptions};
 use crate::{Arena, HEADROOM};
@@ -69,7 +70,7 @@ pub(super) fn bind(
         let layout = divide(payload, place.lower.mtu, config.udp.tx_slots, chunks * share);
         let memory = Memory::new(layout, payload)?;
         let options = options(config, place, attached.terms.mode, layout, chunks);
-        match bind_queues(config, place, options, &memory.umem, (share, attached.joined)) {
+        match bind_queues(config, place, options, &memory.umem, (share, attached.joined), Patience::LONG) {
             Ok((queues, numbers)) => return Ok((queues, memory, numbers)),
             Err(Errno::NOBUFS | Errno::NOMEM | Errno::PERM) if chunks > CHUNKS_MIN => chunks /= 2,
             Err(errno) => return Err(refused(place, &layout, errno)),
@@ -108,9 +109,6 @@ pub(super) fn refused(place: &Place, layout: &Layout, errno: Errno) -> Refusal {
     }
 }
 
-/// Pauses for a queue that nobody else can have: the kernel lets go of it when it finds the time.
-const RELEASE_WAITS: u32 = 1_500;
-
 /// Takes up to so many queues, from the first one that is free on. One that is not yet let go of is waited for, not so long by whoever shares the
 /// interface with others (`joined`), who may have it.
 pub(super) fn bind_queues(
@@ -119,10 +117,11 @@ pub(super) fn bind_queues(
     options: XskOptions,
     umem: &Arc<Umem>,
     (share, joined): (u32, bool),
+    patience: Patience,
 ) -> Result<(Queues, Vec<u32>), Errno> {
     let mut last = place.lower.queues.max(config.queue + 1);
-    let mut taken: Option<(Queues, Vec<u32>)> = None;
-    for _ in 0..if joined { BUSY_WAITS } else { RELEASE_WAITS } {
+    let (mut taken, mut all): (Option<(Queues, Vec<u32>)>, bool) = (None, false);
+    for _ in 0..if joined { patience.waits } else { patience.release_waits } {
         for queue in config.queue..last {
             let options = XskOptions { queue, ..options };
             let bound = match &mut taken {
@@ -147,9 +146,10 @@ pub(super) fn bind_queues(
         }
         let wanted = share.min(last - config.queue) as usize;
         if taken.as_ref().is_some_and(|(_, numbers)| numbers.len() >= wanted) {
+            all = true;
             break;
         }
-        std::thread::sleep(BUSY_WAIT);
+        std::thread::sleep(PAUSE);
     }
-    taken.ok_or(Errno::BUSY)
+    taken.filter(|_| all || joined || patience.fewer).ok_or(Errno::BUSY)
 }
