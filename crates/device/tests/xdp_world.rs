@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use resident::{Resident, apart, data_frame, open, open_udp, receive, receive_some, send};
 use spaces::{Shape, ip};
-use tautline_device::xdp::{Done, Mode, Receive, Xdp, XdpConfig};
+use tautline_device::xdp::{Done, Framing, Mode, Receive, Xdp, XdpConfig};
 use tautline_device::{Datagram, DeviceEvent, HEADROOM, RouteId, Way};
 
 const STRANGERS: Shape = Shape { mtu: 1_500, vlan: None, acquainted: false, queues: None };
@@ -91,6 +91,22 @@ fn neighbours_come_and_move() {
         assert_eq!(a.way(route), Some(Way::Udp), "nobody knows where it is");
         until_way(&mut a, &mut b, route, Way::Xdp);
         arrives(&mut a, &mut b, route, 3);
+    });
+}
+
+/// D-12: who is behind a gateway gets no raw frames, which it would not forward, but goes through the socket; UDP framing goes directly.
+#[test]
+fn no_raw_frames_for_gateways() {
+    apart("no_raw_frames_for_gateways", Shape::default(), |spaces| {
+        ip(&format!("-n {} route add 10.212.9.0/24 via 10.211.9.2", spaces.names[0])).unwrap();
+        let behind = "10.212.9.7:9000".parse().unwrap();
+        for (framing, way) in [(Framing::Raw, Way::Udp), (Framing::Udp, Way::Xdp)] {
+            let mut a = open(spaces, 0, XdpConfig { framing, ..XdpConfig::default() });
+            let near = a.route(std::net::SocketAddr::new(spaces.addr(1, false), 9_000)).unwrap();
+            let far = a.route(behind).unwrap();
+            assert_eq!((a.way(near), a.way(far)), (Some(Way::Xdp), Some(way)), "{}", a.why(far));
+            assert_eq!(a.why(far).contains("gateway 10.211.9.2"), framing == Framing::Raw, "{}", a.why(far));
+        }
     });
 }
 

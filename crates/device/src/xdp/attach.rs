@@ -50,11 +50,14 @@ impl fmt::Display for Refusal {
                 let list = missing.join(",");
                 write!(
                     f,
-                    "this process lacks {list}; to grant: sudo setcap cap_net_raw,cap_net_admin,cap_bpf=ep PROGRAM"
+                    "this process lacks {list}; to grant: sudo setcap cap_net_raw,cap_net_admin,cap_bpf,cap_ipc_lock=ep PROGRAM (the last one only lets memory be pinned beyond RLIMIT_MEMLOCK)"
                 )
             }
             Refusal::Occupied { interface, program, owner } => {
-                write!(f, "another XDP program is attached to {interface}: number {program}, {owner}")
+                write!(
+                    f,
+                    "another XDP program is attached to {interface}: number {program}, {owner}; to use the interface, end what holds the program, or if nothing does: ip link set dev {interface} xdp off"
+                )
             }
             Refusal::Interface(why) | Refusal::Memory(why) | Refusal::Queues(why) | Refusal::System(why) => {
                 f.write_str(why)
@@ -216,9 +219,9 @@ pub(super) fn reopen(
 ) -> Result<(Attached, Queues, Vec<u32>), Refusal> {
     let (attached, (queues, numbers), _) = in_best_mode((config, place, local), patience, |attached| {
         let options = options(config, place, attached.terms.mode, layout, each);
-        let share = share(config, place).min(layout.chunks as u32 / each);
+        let share = share(config, place.lower.queues).min(layout.chunks as u32 / each);
         let (queues, numbers) = bind_queues(config, place, options, umem, (share, attached.joined), patience)
-            .map_err(|e| refused(place, &layout, e))?;
+            .map_err(|e| refused(place, (umem.len(), umem.len()), e))?;
         work_for(attached, place, local.port(), &queues, &numbers)?;
         Ok((queues, numbers))
     })?;
@@ -327,15 +330,26 @@ fn occupied(place: &Place, errno: Errno, unshared: Option<&str>) -> Refusal {
     let Some((program, info)) = occupant(place) else {
         return system("to attach the steering program", errno);
     };
-    let name = match info {
-        Ok(info) => format!("\"{}\" of user {}", info.name, info.uid),
-        Err(errno) => format!("its name is not told to us ({errno})"),
-    };
+    let name = owner(info);
     let owner = match unshared {
         Some(why) => format!("{name}; it cannot be shared: {why}"),
         None => name,
     };
     Refusal::Occupied { interface: place.lower.name.clone(), program, owner }
+}
+
+/// A program that is attached to an interface, by number.
+pub(super) fn occupied_by(interface: &str, program: u32) -> Refusal {
+    let owner = owner(bpf::program_info(program));
+    Refusal::Occupied { interface: interface.to_owned(), program, owner }.with_holders()
+}
+
+/// Whose a program is, as far as the kernel tells.
+fn owner(info: Result<bpf::ProgramInfo, Errno>) -> String {
+    match info {
+        Ok(info) => format!("\"{}\" of user {}", info.name, info.uid),
+        Err(errno) => format!("its name is not told to us ({errno})"),
+    }
 }
 
 /// Processes looked at in search of a program's owner, and descriptors of each.

@@ -6,7 +6,7 @@ use super::attach::{Place, Refusal, system};
 use super::config::{Mode, XdpConfig};
 use super::patience::{PAUSE, Patience};
 use super::shared::Attached;
-use crate::sys::{Chunk, Errno, Layout, Queues, Umem, XskOptions};
+use crate::sys::{Chunk, Errno, Layout, Queues, Umem, XskOptions, locked};
 use crate::{Arena, HEADROOM};
 
 /// Memory, and how it is divided.
@@ -51,9 +51,22 @@ const QUEUES_MAX: u32 = 32;
 /// Memory for so many queues is had without making each queue's smaller.
 const QUEUES_FULL: u32 = 4;
 
-/// How many queues are ours, of an interface that is shared by so many.
-pub(super) fn share(config: &XdpConfig, place: &Place) -> u32 {
-    (place.lower.queues / config.sharers.max(1)).clamp(1, QUEUES_MAX)
+/// How many queues are ours, of an interface that has so many.
+pub(super) fn share(config: &XdpConfig, queues: u32) -> u32 {
+    (queues / config.sharers.max(1)).clamp(1, QUEUES_MAX)
+}
+
+/// Chunks of each queue, when so many are ours.
+fn chunks_of_each(config: &XdpConfig, share: u32) -> u32 {
+    let less = (share / QUEUES_FULL).max(1).next_power_of_two();
+    (config.rx_chunks / less).max(CHUNKS_MIN)
+}
+
+/// Bytes that are pinned for an interface with so many queues and this MTU: usually, and at least.
+pub(super) fn pinned(config: &XdpConfig, queues: u32, mtu: usize, payload: usize) -> (usize, usize) {
+    let share = share(config, queues);
+    let of = |chunks: u32| divide(payload, mtu, config.udp.tx_slots, chunks).len();
+    (of(chunks_of_each(config, share) * share), of(CHUNKS_MIN))
 }
 
 /// Binds sockets to queues that are free, with as much memory as may be pinned.
@@ -63,9 +76,8 @@ pub(super) fn bind(
     attached: &Attached,
     payload: usize,
 ) -> Result<(Queues, Memory, Vec<u32>), Refusal> {
-    let share = share(config, place);
-    let less = (share / QUEUES_FULL).max(1).next_power_of_two();
-    let mut chunks = (config.rx_chunks / less).max(CHUNKS_MIN);
+    let mut share = share(config, place.lower.queues);
+    let mut chunks = chunks_of_each(config, share);
     loop {
         let layout = divide(payload, place.lower.mtu, config.udp.tx_slots, chunks * share);
         let memory = Memory::new(layout, payload)?;
@@ -73,9 +85,26 @@ pub(super) fn bind(
         match bind_queues(config, place, options, &memory.umem, (share, attached.joined), Patience::LONG) {
             Ok((queues, numbers)) => return Ok((queues, memory, numbers)),
             Err(Errno::NOBUFS | Errno::NOMEM | Errno::PERM) if chunks > CHUNKS_MIN => chunks /= 2,
-            Err(errno) => return Err(refused(place, &layout, errno)),
+            // A queue less is heard through the socket; no memory, and none is.
+            Err(Errno::NOBUFS | Errno::NOMEM | Errno::PERM) if share > 1 => share /= 2,
+            Err(errno) => {
+                let usual = pinned(config, place.lower.queues, place.lower.mtu, payload).0;
+                return Err(refused(place, (usual, memory.umem.len()), errno));
+            }
         }
     }
+}
+
+/// What to do when not so many bytes may be pinned.
+pub(super) fn too_little(limit: Option<u64>, usual: usize, least: usize) -> String {
+    let kib = |bytes: usize| bytes.div_ceil(1_024);
+    let now = limit.map_or_else(|| "not limited".to_owned(), |bytes| format!("{} KiB", bytes / 1_024));
+    format!(
+        "{} KiB of memory cannot be pinned: RLIMIT_MEMLOCK is {now} for all that this user's processes pin; set it to {} KiB or more (ulimit -l {}, or memlock in limits.conf), or grant cap_ipc_lock, for which it does not count",
+        kib(least),
+        kib(usual),
+        kib(usual),
+    )
 }
 
 pub(super) fn options(
@@ -95,12 +124,12 @@ pub(super) fn options(
     }
 }
 
-pub(super) fn refused(place: &Place, layout: &Layout, errno: Errno) -> Refusal {
+/// Why there is no socket, where so many bytes were to be pinned usually, and at least.
+pub(super) fn refused(place: &Place, (usual, least): (usize, usize), errno: Errno) -> Refusal {
     match errno {
-        Errno::NOBUFS | Errno::NOMEM | Errno::PERM => Refusal::Memory(format!(
-            "{} bytes cannot be pinned ({errno}): RLIMIT_MEMLOCK is too small; ulimit -l shows it, limits.conf or CAP_IPC_LOCK raises it",
-            layout.len()
-        )),
+        Errno::NOBUFS | Errno::NOMEM | Errno::PERM => {
+            Refusal::Memory(format!("{} ({errno})", too_little(locked::limit(), usual, least)))
+        }
         Errno::BUSY => Refusal::Queues(format!(
             "each of the {} queue(s) of {} is taken by another process",
             place.lower.queues, place.lower.name

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::Xdp;
 use super::attach::Refusal;
-use super::headers::{Ends, Mac, Template};
+use super::headers::{Ends, Framing, Mac, Template};
 use super::neighbour::{self, Hop, Link, News};
 use crate::sys::{self, Errno};
 use crate::{DeviceEvent, RouteId, Way};
@@ -150,6 +150,9 @@ impl Xdp {
         }
         if hop.interface != self.place.upper.index {
             return Err("its route leads through another interface".into());
+        }
+        if hop.gateway && self.config.framing == Framing::Raw {
+            return Err(format!("it is behind the gateway {}, which forwards no raw frames", hop.neighbour));
         }
         let to_mac = route.mac.ok_or_else(|| unknown(hop.neighbour))?;
         let ends = Ends {
