@@ -321,6 +321,44 @@ fn the_interface_travels() {
     }
 }
 
+/// D-13: an interface that came back and is taken by then: that is told, with who has it; and once it is free it is used.
+#[test]
+fn the_interface_comes_back_taken() {
+    apart("the_interface_comes_back_taken", Shape::default(), |spaces| {
+        let mut a = open(spaces, 0, XdpConfig::default());
+        let b = open_udp(spaces, 1);
+        let route = a.route(b.local_addr()).unwrap();
+        ip(&format!("-n {} link del v0", spaces.names[0])).unwrap();
+        receive_some(&mut a);
+        while a.poll_event().is_some() {}
+        spaces.join().unwrap();
+        let taker = open(spaces, 0, XdpConfig { framing: Framing::Raw, ..XdpConfig::default() });
+        let mut told = Vec::new();
+        let is_told = |e: &DeviceEvent| matches!(e, DeviceEvent::Way { way: Way::Udp, why, .. } if why.contains("came back and cannot be used"));
+        let until = Instant::now() + Duration::from_secs(10);
+        while !told.iter().any(is_told) {
+            assert!(Instant::now() < until, "{told:?}");
+            receive_some(&mut a);
+            told.extend(std::iter::from_fn(|| a.poll_event()));
+        }
+        let held = format!("process {}", std::process::id());
+        assert!(a.why(route).contains(&held), "{}", a.why(route));
+        // Told once, however often it is looked at.
+        let until = Instant::now() + Duration::from_millis(500);
+        while Instant::now() < until {
+            receive_some(&mut a);
+            told.extend(std::iter::from_fn(|| a.poll_event()));
+        }
+        assert_eq!(told.iter().filter(|e| is_told(e)).count(), 1, "{told:?}");
+        drop(taker);
+        let until = Instant::now() + Duration::from_secs(10);
+        while a.way(route) != Some(Way::Xdp) {
+            assert!(Instant::now() < until, "{}", a.why(route));
+            receive_some(&mut a);
+        }
+    });
+}
+
 /// Polls until the device has told that it has other descriptors, and goes directly.
 fn until_back(from: &mut Resident<Xdp>, to: &mut Resident<Xdp>, route: RouteId) -> Vec<DeviceEvent> {
     let until = Instant::now() + Duration::from_secs(10);
