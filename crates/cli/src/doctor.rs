@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
+use tautline::Config;
 use tautline::node::device::{shm, udp, xdp};
 use tautline_baseline::cpu::{self, Machine};
 use tautline_baseline::rivals;
@@ -110,12 +111,14 @@ fn tried(name: &'static str, result: Result<(), String>, well: &str, otherwise: 
 
 /// What AF_XDP can do here, interface by interface.
 fn af_xdp(findings: &mut Vec<Finding>) {
-    let probe = xdp::probe();
+    // As a node with the default configuration would open it.
+    let told = udp::UdpConfig { tx_slots: Config::default().tx_slots, ..udp::UdpConfig::default() };
+    let probe = xdp::probe(&xdp::XdpConfig { udp: told, ..xdp::XdpConfig::default() });
     let allowed = probe.allowed.is_ok();
     findings.push(tried(
         "xdp",
         probe.allowed,
-        "this process may use AF_XDP; ask for it with --device xdp",
+        "this process has the privileges for AF_XDP; ask for it with --device xdp where an interface below is ok",
         (Status::Warn, "udp is used meanwhile"),
     ));
     for interface in probe.interfaces {

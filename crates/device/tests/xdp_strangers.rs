@@ -16,7 +16,7 @@ use forge::{frame_by_hand, raw_socket};
 use resident::{apart, data_frame, open, receive, receive_some, send, udp_config};
 use spaces::{Shape, Spaces};
 use tautline_device::udp::{Udp, UdpConfig};
-use tautline_device::xdp::{Mode, Refusal, Xdp, XdpConfig};
+use tautline_device::xdp::{self, Mode, Refusal, Xdp, XdpConfig};
 use tautline_device::{Datagram, HEADROOM};
 
 /// What others send over the same interface arrives byte for byte, while this device sends as fast as it can.
@@ -147,6 +147,11 @@ fn an_occupied_interface_is_refused() {
         assert_eq!(interface, "v0");
         assert!(*program > 0 && owner.contains("\"tautline\""), "{owner}");
         assert!(owner.contains(&format!("process {}", std::process::id())), "{owner}");
+        assert!(refused.why.to_string().contains("ip link set dev v0 xdp off"), "{}", refused.why);
+        let found = xdp::probe(&XdpConfig::default()).interfaces;
+        let said = found.into_iter().find(|i| i.name == "v0").unwrap().verdict.unwrap_err();
+        assert!(said.contains(&format!("number {program}, \"tautline\"")), "{said}");
+        assert!(said.contains(&format!("process {}", std::process::id())), "{said}");
         let udp = Udp::open(refused.udp).unwrap();
         assert_ne!(udp.local_addr().port(), first.local_addr().port());
         drop(first);
@@ -280,6 +285,41 @@ fn three_privileges_suffice() {
         );
         let said = run("once", "");
         assert!(said.contains("lacks cap_net_raw,cap_net_admin,cap_bpf"), "{said}");
+    });
+}
+
+/// N-14: too little memory to pin is refused with the number to set; a little more, and fewer chunks and queues are taken. The probe says the same.
+#[test]
+fn little_memory_may_be_pinned() {
+    if spaces::run("setpriv", "--version").is_err() || spaces::run("prlimit", "--version").is_err() {
+        println!("SKIPPED little_memory_may_be_pinned: no setpriv or prlimit");
+        return;
+    }
+    apart("little_memory_may_be_pinned", Shape { queues: Some(4), ..Shape::default() }, |spaces| {
+        let run = |kib: u32| {
+            let set = format!(
+                "prlimit --memlock={} setpriv --bounding-set=-all,+net_raw,+net_admin,+bpf --inh-caps=-all",
+                kib * 1_024
+            );
+            String::from_utf8_lossy(&as_child(spaces, "once", &set).output().unwrap().stdout).into_owned()
+        };
+        let said = run(64);
+        assert!(said.contains("REFUSED") && said.contains("RLIMIT_MEMLOCK is 64 KiB"), "{said}");
+        let number = |text: Option<&str>| {
+            let digits = text.and_then(|text| text.split(|c: char| !c.is_ascii_digit()).next());
+            digits.and_then(|digits| digits.parse::<u32>().ok()).unwrap_or_else(|| panic!("{said}"))
+        };
+        let wanted = number(said.split("ulimit -l ").nth(1));
+        let least = number(said.split("REFUSED ").nth(1));
+        assert!(least < wanted, "{said}");
+        for (kib, what) in [(wanted, "the number suffices"), (least, "fewer queues are better than none")] {
+            if spaces::run("prlimit", &format!("--memlock={} true", kib * 1_024)).is_err() {
+                println!("SKIPPED: nobody may raise RLIMIT_MEMLOCK to {kib} KiB here");
+                continue;
+            }
+            let said = run(kib);
+            assert!(said.contains("OPEN") && said.contains(&format!("{kib} KiB pinned")), "{what}: {said}");
+        }
     });
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use resident::{Resident, apart, data_frame, open, open_udp, receive, receive_some, send};
 use spaces::{Shape, ip};
-use tautline_device::xdp::{Done, Mode, Receive, Xdp, XdpConfig};
+use tautline_device::xdp::{Done, Framing, Mode, Receive, Xdp, XdpConfig};
 use tautline_device::{Datagram, DeviceEvent, HEADROOM, RouteId, Way};
 
 const STRANGERS: Shape = Shape { mtu: 1_500, vlan: None, acquainted: false, queues: None };
@@ -91,6 +91,22 @@ fn neighbours_come_and_move() {
         assert_eq!(a.way(route), Some(Way::Udp), "nobody knows where it is");
         until_way(&mut a, &mut b, route, Way::Xdp);
         arrives(&mut a, &mut b, route, 3);
+    });
+}
+
+/// D-12: who is behind a gateway gets no raw frames, which it would not forward, but goes through the socket; UDP framing goes directly.
+#[test]
+fn no_raw_frames_for_gateways() {
+    apart("no_raw_frames_for_gateways", Shape::default(), |spaces| {
+        ip(&format!("-n {} route add 10.212.9.0/24 via 10.211.9.2", spaces.names[0])).unwrap();
+        let behind = "10.212.9.7:9000".parse().unwrap();
+        for (framing, way) in [(Framing::Raw, Way::Udp), (Framing::Udp, Way::Xdp)] {
+            let mut a = open(spaces, 0, XdpConfig { framing, ..XdpConfig::default() });
+            let near = a.route(std::net::SocketAddr::new(spaces.addr(1, false), 9_000)).unwrap();
+            let far = a.route(behind).unwrap();
+            assert_eq!((a.way(near), a.way(far)), (Some(Way::Xdp), Some(way)), "{}", a.why(far));
+            assert_eq!(a.why(far).contains("gateway 10.211.9.2"), framing == Framing::Raw, "{}", a.why(far));
+        }
     });
 }
 
@@ -262,6 +278,85 @@ fn the_interface_comes_back() {
             assert!(spaces.is_left_alone());
         });
     }
+}
+
+/// D-13: an interface that travels to another namespace and back keeps its link and loses its sockets: the device lets go of the one, tells what
+/// it sees, and goes directly again, all queues included.
+#[test]
+fn the_interface_travels() {
+    for mode in [Mode::Generic, Mode::Native] {
+        apart("the_interface_travels", Shape::default(), |spaces| {
+            let config = || XdpConfig { mode, ..XdpConfig::default() };
+            let mut a = open(spaces, 0, config());
+            let mut b = open(spaces, 1, config());
+            let (to_b, to_a) = (a.route(b.local_addr()).unwrap(), b.route(a.local_addr()).unwrap());
+            let queues = b.device.queues().len();
+            for round in 0..2 {
+                arrives(&mut a, &mut b, to_b, round);
+                arrives(&mut b, &mut a, to_a, round);
+                let [at_a, at_b] = &spaces.names;
+                ip(&format!("-n {at_b} link set v0 netns {at_a} name t0")).unwrap();
+                receive_some(&mut b);
+                let told: Vec<_> = std::iter::from_fn(|| b.poll_event()).collect();
+                let gone = |e: &DeviceEvent| matches!(e, DeviceEvent::Way { way: Way::Udp, why, .. } if why.contains("gone"));
+                assert!(told.iter().any(gone), "{told:?}");
+                assert!(told.contains(&DeviceEvent::Descriptors), "the door is closed: {told:?}");
+                ip(&format!("-n {at_a} link set t0 netns {at_b} name v0")).unwrap();
+                ip(&format!("-n {at_b} link set v0 up")).unwrap();
+                ip(&format!("-n {at_b} addr add 10.211.9.2/24 dev v0")).unwrap();
+                ip(&format!("-n {at_b} addr add fd00:211:9::2/64 dev v0 nodad")).unwrap();
+                spaces.acquaint().unwrap();
+                until_back(&mut b, &mut a, to_a);
+                until_way(&mut a, &mut b, to_b, Way::Xdp);
+                assert_eq!(b.device.queues().len(), queues, "all of them again");
+                while !receive(&mut b, 1).is_empty() {}
+                while !receive(&mut a, 1).is_empty() {}
+            }
+            let before = b.device.came_by_socket();
+            (0..200).for_each(|number| arrives(&mut a, &mut b, to_b, number));
+            assert!(b.device.came_by_socket() - before < 100, "by the ring");
+            drop((a, b));
+            assert!(spaces.is_left_alone());
+        });
+    }
+}
+
+/// D-13: an interface that came back and is taken by then: that is told, with who has it; and once it is free it is used.
+#[test]
+fn the_interface_comes_back_taken() {
+    apart("the_interface_comes_back_taken", Shape::default(), |spaces| {
+        let mut a = open(spaces, 0, XdpConfig::default());
+        let b = open_udp(spaces, 1);
+        let route = a.route(b.local_addr()).unwrap();
+        ip(&format!("-n {} link del v0", spaces.names[0])).unwrap();
+        receive_some(&mut a);
+        while a.poll_event().is_some() {}
+        spaces.join().unwrap();
+        let taker = open(spaces, 0, XdpConfig { framing: Framing::Raw, ..XdpConfig::default() });
+        let mut told = Vec::new();
+        let is_told = |e: &DeviceEvent| matches!(e, DeviceEvent::Way { way: Way::Udp, why, .. } if why.contains("came back and cannot be used"));
+        let until = Instant::now() + Duration::from_secs(10);
+        while !told.iter().any(is_told) {
+            assert!(Instant::now() < until, "{told:?}");
+            receive_some(&mut a);
+            told.extend(std::iter::from_fn(|| a.poll_event()));
+        }
+        let held = format!("process {}", std::process::id());
+        assert!(a.why(route).contains(&held), "{}", a.why(route));
+        // Told once, however often it is looked at.
+        let until = Instant::now() + Duration::from_millis(500);
+        while Instant::now() < until {
+            receive_some(&mut a);
+            told.extend(std::iter::from_fn(|| a.poll_event()));
+        }
+        assert_eq!(told.iter().filter(|e| is_told(e)).count(), 1, "{told:?}");
+        drop(taker);
+        let until = Instant::now() + Duration::from_secs(10);
+        while a.way(route) != Some(Way::Xdp) {
+            assert!(Instant::now() < until, "{}", a.why(route));
+            receive_some(&mut a);
+        }
+    });
 }
 
 /// Polls until the device has told that it has other descriptors, and goes directly.

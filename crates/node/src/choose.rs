@@ -1,13 +1,13 @@
 //! Which device, and why: never in silence (N-11).
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use tautline_device::Datagram;
 use tautline_device::fault::Fault;
 use tautline_device::pcap::Pcap;
 use tautline_device::trace::{Trace, lines};
 use tautline_device::udp::{Udp, UdpConfig};
-use tautline_device::xdp::{Refused, Xdp, XdpConfig};
+use tautline_device::xdp::{Framing, Refused, Xdp, XdpConfig};
 use tautline_wire::handshake::Security;
 
 use crate::{Config, DeviceName, Job, JoinError};
@@ -40,7 +40,7 @@ pub fn open_device(job: &mut Job, config: &Config) -> Result<(Box<dyn Datagram>,
     let mut told = udp_config(job, config, bind);
     let mut passed_over = Vec::new();
     if config.device == Some(DeviceName::Xdp) {
-        match open_xdp(told, config, sharers(job)) {
+        match open_xdp(told, config, job) {
             Ok((device, choice)) => return Ok((wrap(device, config)?, choice)),
             Err(refused) => {
                 let reason = refused.why.to_string();
@@ -65,34 +65,43 @@ pub fn open_device(job: &mut Job, config: &Config) -> Result<(Box<dyn Datagram>,
 }
 
 /// Opens AF_XDP, which is asked for (N-14); refused, it says why and gives back what UDP needs.
-fn open_xdp(
-    udp: UdpConfig,
-    config: &Config,
-    sharers: u32,
-) -> Result<(Box<dyn Datagram>, Choice), Box<Refused>> {
+fn open_xdp(udp: UdpConfig, config: &Config, job: &Job) -> Result<(Box<dyn Datagram>, Choice), Box<Refused>> {
+    let (framing, reframed) = framing(config.xdp_framing, job);
     let told = XdpConfig {
         udp,
         mode: config.xdp_mode,
         receive: config.xdp_receive,
-        framing: config.xdp_framing,
+        framing,
         drop_privileges: config.xdp_drop_privileges,
-        sharers,
+        sharers: sharers(job, job.members[job.rank as usize].addr.ip()),
         // L-22, L-23: with a key every frame has a tag over all of it.
         checksums: config.link.security == Security::Open,
         ..XdpConfig::default()
     };
     let device = Xdp::open(told)?;
     let reason = "asked for by the configuration".to_owned();
-    let details = device.describe().to_owned();
+    let details = format!("{}{reframed}", device.describe());
     let choice = Choice { device: "xdp", reason, details, passed_over: Vec::new() };
     tracing::info!(device = choice.device, reason = %choice.reason, details = %choice.details, "device chosen");
     Ok((Box::new(device), choice))
 }
 
-/// Ranks that have this rank's address: they share its interface.
-fn sharers(job: &Job) -> u32 {
-    let mine = job.members[job.rank as usize].addr.ip();
-    job.members.iter().filter(|member| member.addr.ip() == mine).count() as u32
+/// Ranks that have this address: they share its interface.
+fn sharers(job: &Job, ip: IpAddr) -> u32 {
+    job.members.iter().filter(|member| member.addr.ip() == ip).count() as u32
+}
+
+/// How frames are framed, and why not as asked for (D-12). A raw frame names no address, so ranks that share one cannot be told apart by a card; and
+/// whoever is refused raw frames takes none, so that all ranks must come to the same answer.
+fn framing(asked: Framing, job: &Job) -> (Framing, String) {
+    let shared = job.members.iter().map(|member| member.addr.ip()).find(|ip| sharers(job, *ip) > 1);
+    match (asked, shared) {
+        (Framing::Raw, Some(ip)) => {
+            let ranks = sharers(job, ip);
+            (Framing::Udp, format!(", not raw Ethernet framing because {ranks} ranks share the address {ip}"))
+        }
+        _ => (asked, String::new()),
+    }
 }
 
 fn udp_config(job: &mut Job, config: &Config, bind: SocketAddr) -> UdpConfig {
@@ -122,4 +131,34 @@ fn wrap(device: Box<dyn Datagram>, config: &Config) -> Result<Box<dyn Datagram>,
         device = Box::new(Fault::new(device, seed, faults, faults));
     }
     Ok(device)
+}
+
+#[cfg(test)]
+mod tests {
+    use tautline_link::JobKey;
+
+    use super::*;
+    use crate::Member;
+
+    /// D-12: ranks that share an address rule raw framing out for all ranks of the job, and the reason is told.
+    #[test]
+    fn raw_framing_wants_an_address_for_each_rank() {
+        let of = |rank, addrs: &[&str]| Job {
+            rank,
+            key: JobKey::new([7; 32]),
+            members: addrs.iter().map(|addr| Member { addr: addr.parse().unwrap() }).collect(),
+            security: None,
+            device: None,
+            socket: None,
+        };
+        let alone = of(0, &["10.0.0.1:7000", "10.0.0.2:7000"]);
+        assert_eq!(framing(Framing::Raw, &alone), (Framing::Raw, String::new()));
+        for rank in 0..3 {
+            let shared = of(rank, &["10.0.0.1:7000", "10.0.0.2:7000", "10.0.0.2:7001"]);
+            let (chosen, why) = framing(Framing::Raw, &shared);
+            assert_eq!(chosen, Framing::Udp, "rank {rank}");
+            assert!(why.contains("2 ranks share the address 10.0.0.2"), "{why}");
+            assert_eq!(framing(Framing::Udp, &shared), (Framing::Udp, String::new()));
+        }
+    }
 }

@@ -120,7 +120,9 @@ pub struct Config {
     pub xdp_mode: tautline_device::xdp::Mode,
     /// Who moves frames that [`DeviceName::Xdp`] receives.
     pub xdp_receive: tautline_device::xdp::Receive,
-    /// How [`DeviceName::Xdp`] frames its frames; all nodes of a job must agree.
+    /// How [`DeviceName::Xdp`] frames its frames; all nodes of a job must agree. Raw framing wants every rank on [`DeviceName::Xdp`] with raw framing, one rank per interface, and all
+    /// of them on one segment: whoever is on UDP never sees a raw frame. Where ranks of the job share an address, UDP framing is used and the choice tells why; whoever is behind a gateway is reached
+    /// through the socket.
     pub xdp_framing: tautline_device::xdp::Framing,
     /// Give up the three privileges once [`DeviceName::Xdp`] is open, in the thread that joins and those it starts from then on.
     pub xdp_drop_privileges: bool,

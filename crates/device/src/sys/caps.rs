@@ -31,11 +31,22 @@ fn read() -> io::Result<[Half; 2]> {
     if done == 0 { Ok(halves) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Lets memory be pinned whatever RLIMIT_MEMLOCK says.
+const IPC_LOCK: u32 = 14;
+
+fn has(halves: &[Half; 2], bit: u32) -> bool {
+    halves[bit as usize / 32].effective & 1 << (bit % 32) != 0
+}
+
+/// Whether this thread may pin any amount of memory.
+pub(crate) fn may_lock() -> bool {
+    has(&read().unwrap_or_default(), IPC_LOCK)
+}
+
 /// The needed privileges that this thread lacks.
 pub(crate) fn missing() -> Vec<&'static str> {
     let halves = read().unwrap_or_default();
-    let has = |bit: u32| halves[bit as usize / 32].effective & 1 << (bit % 32) != 0;
-    NEEDED.iter().filter(|(bit, _)| !has(*bit)).map(|(_, name)| *name).collect()
+    NEEDED.iter().filter(|(bit, _)| !has(&halves, *bit)).map(|(_, name)| *name).collect()
 }
 
 /// Gives the three up, for this thread and all that it starts from now on.

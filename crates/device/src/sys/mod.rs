@@ -6,6 +6,7 @@ mod clock;
 pub(crate) mod door;
 mod iface;
 pub(crate) mod local;
+pub(crate) mod locked;
 pub(crate) mod netlink;
 mod queues;
 mod recv;

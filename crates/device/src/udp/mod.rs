@@ -15,7 +15,7 @@ mod tests;
 
 pub use config::UdpConfig;
 pub use path::FRAME_CAP;
-pub(crate) use path::slot_payload;
+pub(crate) use path::{payload_of_mtu, slot_payload};
 pub use probe::{Probe, probe};
 
 use std::collections::VecDeque;

@@ -40,6 +40,11 @@ pub(crate) fn slot_payload(local: IpAddr) -> usize {
     frame_limit(mtu, local).max(MIN_FRAME)
 }
 
+/// The same on an interface with this MTU, at least: of IPv4, whose headers are the shorter.
+pub(crate) fn payload_of_mtu(mtu: usize) -> usize {
+    frame_limit(mtu, std::net::Ipv4Addr::UNSPECIFIED.into()).max(MIN_FRAME)
+}
+
 impl Udp {
     /// The largest frame for a destination. A network that cannot be reached now may come back, so it gets the
     /// smallest limit and no error; an address that this socket can never reach is an error.

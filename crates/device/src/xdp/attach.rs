@@ -5,12 +5,12 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::bind::{Memory, bind, bind_queues, options, refused, share};
 use super::config::{Mode, XdpConfig};
 use super::headers::Framing;
 use super::neighbour::{self, GROUPS, Link};
+use super::patience::{PAUSE, Patience};
 use super::program::{self, DROPS, Machine, Steering};
 use super::shared::{self, Alone, Attached, Terms};
 use crate::sys::bpf::{self, CounterMap, QueueMap, WordMap};
@@ -50,11 +50,14 @@ impl fmt::Display for Refusal {
                 let list = missing.join(",");
                 write!(
                     f,
-                    "this process lacks {list}; to grant: sudo setcap cap_net_raw,cap_net_admin,cap_bpf=ep PROGRAM"
+                    "this process lacks {list}; to grant: sudo setcap cap_net_raw,cap_net_admin,cap_bpf,cap_ipc_lock=ep PROGRAM (the last one only lets memory be pinned beyond RLIMIT_MEMLOCK)"
                 )
             }
             Refusal::Occupied { interface, program, owner } => {
-                write!(f, "another XDP program is attached to {interface}: number {program}, {owner}")
+                write!(
+                    f,
+                    "another XDP program is attached to {interface}: number {program}, {owner}; to use the interface, end what holds the program, or if nothing does: ip link set dev {interface} xdp off"
+                )
             }
             Refusal::Interface(why) | Refusal::Memory(why) | Refusal::Queues(why) | Refusal::System(why) => {
                 f.write_str(why)
@@ -70,6 +73,22 @@ impl fmt::Display for Refusal {
 impl std::error::Error for Refusal {}
 
 impl Refusal {
+    /// With the processes that are in the way. Not from the start: they are searched for among all that there are.
+    pub(super) fn with_holders(self) -> Refusal {
+        match self {
+            Refusal::Occupied { interface, program, owner } => {
+                let holders = holders(program);
+                let held = if holders.is_empty() {
+                    owner
+                } else {
+                    format!("{owner}; held by {}", holders.join(", "))
+                };
+                Refusal::Occupied { interface, program, owner: held }
+            }
+            other => other,
+        }
+    }
+
     /// Whether no other mode can help.
     fn is_final(&self) -> bool {
         matches!(
@@ -157,12 +176,13 @@ type PassedOver = Vec<(Mode, String)>;
 
 /// Attaches the program in the best mode in which `then` works, too.
 fn in_best_mode<T>(
-    (config, place, local): (&XdpConfig, &Place, SocketAddr),
+    what: (&XdpConfig, &Place, SocketAddr),
+    patience: Patience,
     mut then: impl FnMut(&mut Attached) -> Result<T, Refusal>,
 ) -> Result<(Attached, T, PassedOver), Refusal> {
     let mut passed_over = Vec::new();
-    for &mode in order(config.mode, &place.driver) {
-        let tried = attach(config, place, local, mode)
+    for &mode in order(what.0.mode, &what.1.driver) {
+        let tried = attach(what, mode, patience)
             .and_then(|mut attached| then(&mut attached).map(|bound| (attached, bound)));
         match tried {
             Ok((attached, bound)) => return Ok((attached, bound, passed_over)),
@@ -181,7 +201,7 @@ pub(super) fn open(
     payload: usize,
 ) -> Result<Opened, Refusal> {
     let (attached, (queues, memory, numbers), passed_over) =
-        in_best_mode((config, place, local), |attached| {
+        in_best_mode((config, place, local), Patience::LONG, |attached| {
             let bound = bind(config, place, attached, payload)?;
             work_for(attached, place, local.port(), &bound.0, &bound.2)?;
             Ok(bound)
@@ -195,12 +215,13 @@ pub(super) fn reopen(
     place: &Place,
     local: SocketAddr,
     (umem, layout, each): (&Arc<Umem>, Layout, u32),
+    patience: Patience,
 ) -> Result<(Attached, Queues, Vec<u32>), Refusal> {
-    let (attached, (queues, numbers), _) = in_best_mode((config, place, local), |attached| {
+    let (attached, (queues, numbers), _) = in_best_mode((config, place, local), patience, |attached| {
         let options = options(config, place, attached.terms.mode, layout, each);
-        let share = share(config, place).min(layout.chunks as u32 / each);
-        let (queues, numbers) = bind_queues(config, place, options, umem, (share, attached.joined))
-            .map_err(|e| refused(place, &layout, e))?;
+        let share = share(config, place.lower.queues).min(layout.chunks as u32 / each);
+        let (queues, numbers) = bind_queues(config, place, options, umem, (share, attached.joined), patience)
+            .map_err(|e| refused(place, (umem.len(), umem.len()), e))?;
         work_for(attached, place, local.port(), &queues, &numbers)?;
         Ok((queues, numbers))
     })?;
@@ -227,15 +248,11 @@ pub(super) fn system(what: &str, errno: Errno) -> Refusal {
     Refusal::System(format!("the system refused {what}: {errno}"))
 }
 
-/// A former device lets go of its queue a moment after it was closed, and of its program when children that it was just starting have
-/// closed what they inherited; so often and so long is waited for that.
-pub(super) const BUSY_WAITS: u32 = 100;
-pub(super) const BUSY_WAIT: Duration = Duration::from_millis(2);
-
-/// So many times is waited for an answer of whoever has the program there.
-const ASKS: u32 = 3;
-
-fn attach(config: &XdpConfig, place: &Place, local: SocketAddr, mode: Mode) -> Result<Attached, Refusal> {
+fn attach(
+    (config, place, local): (&XdpConfig, &Place, SocketAddr),
+    mode: Mode,
+    patience: Patience,
+) -> Result<Attached, Refusal> {
     let missing = caps::missing();
     if !missing.is_empty() {
         return Err(Refusal::Privileges(missing));
@@ -267,16 +284,18 @@ fn attach(config: &XdpConfig, place: &Place, local: SocketAddr, mode: Mode) -> R
         Refusal::System(format!("the system refused the steering program: {errno} ({last})"))
     })?;
     let flags = if mode == Mode::Generic { bpf::XDP_GENERIC } else { bpf::XDP_DRIVER };
-    let (mut refused, mut asks) = (Errno::BUSY, ASKS);
-    for _ in 0..BUSY_WAITS {
+    let (mut refused, mut asks) = (Errno::BUSY, patience.asks);
+    for _ in 0..patience.waits {
         match bpf::attach(program.as_fd(), place.lower.index, flags) {
             Ok(link) => {
+                let link = Some(link);
                 return Ok(Attached { link, sockets, ports, drops, terms, joined: false, door: None });
             }
             Err(errno @ (Errno::BUSY | Errno::EXIST)) => refused = errno,
             Err(errno) => return Err(system("to attach the steering program", errno)),
         }
-        match shared::join(place.lower.index, Terms { mode: config.mode, ..terms }) {
+        let waits = (patience.answer, patience.answers);
+        match shared::join(place.lower.index, Terms { mode: config.mode, ..terms }, waits) {
             Ok(attached) => return Ok(attached),
             Err(Alone::Unfit(why)) => return Err(occupied(place, refused, Some(&why))),
             Err(Alone::Silent) => {
@@ -291,7 +310,7 @@ fn attach(config: &XdpConfig, place: &Place, local: SocketAddr, mode: Mode) -> R
         if occupant(place).is_some_and(|(_, info)| !info.is_ok_and(|info| info.name == PROGRAM)) {
             break;
         }
-        std::thread::sleep(BUSY_WAIT);
+        std::thread::sleep(PAUSE);
     }
     Err(occupied(place, refused, None))
 }
@@ -311,16 +330,26 @@ fn occupied(place: &Place, errno: Errno, unshared: Option<&str>) -> Refusal {
     let Some((program, info)) = occupant(place) else {
         return system("to attach the steering program", errno);
     };
-    let name = match info {
+    let name = owner(info);
+    let owner = match unshared {
+        Some(why) => format!("{name}; it cannot be shared: {why}"),
+        None => name,
+    };
+    Refusal::Occupied { interface: place.lower.name.clone(), program, owner }
+}
+
+/// A program that is attached to an interface, by number.
+pub(super) fn occupied_by(interface: &str, program: u32) -> Refusal {
+    let owner = owner(bpf::program_info(program));
+    Refusal::Occupied { interface: interface.to_owned(), program, owner }.with_holders()
+}
+
+/// Whose a program is, as far as the kernel tells.
+fn owner(info: Result<bpf::ProgramInfo, Errno>) -> String {
+    match info {
         Ok(info) => format!("\"{}\" of user {}", info.name, info.uid),
         Err(errno) => format!("its name is not told to us ({errno})"),
-    };
-    let holders = holders(program);
-    let mut owner = if holders.is_empty() { name } else { format!("{name}, held by {}", holders.join(", ")) };
-    if let Some(why) = unshared {
-        owner += &format!("; it cannot be shared: {why}");
     }
-    Refusal::Occupied { interface: place.lower.name.clone(), program, owner }
 }
 
 /// Processes looked at in search of a program's owner, and descriptors of each.

@@ -3,7 +3,8 @@
 //! The memory stays, and with it all slots; sockets, rings and the program are had anew. Meanwhile frames go through the UDP socket, which outlives
 //! interfaces.
 
-use super::attach::{self, MAIL_NEWS, Refusal};
+use super::attach::{self, MAIL_NEWS, Place, Refusal};
+use super::patience::Patience;
 use super::{Xdp, drive, dropped, is_told};
 use crate::sys;
 use crate::{DeviceEvent, RouteId};
@@ -11,6 +12,9 @@ use crate::{DeviceEvent, RouteId};
 /// Pauses between looks, in nanoseconds: doubled after each, for news may be lost; ended by news.
 const PAUSE_MIN: u64 = 20_000_000;
 const PAUSE_MAX: u64 = 1_000_000_000;
+/// Looks in vain before the reason is told, and before fewer queues will do.
+const TELL_AFTER: u32 = 3;
+const FEWER_AFTER: u32 = 6;
 
 impl Xdp {
     /// Looks for the interface, now and then.
@@ -25,22 +29,38 @@ impl Xdp {
         match self.reopen() {
             Ok(()) => self.tell_back(),
             // It is not there yet.
-            Err(Refusal::Interface(_)) => {}
-            Err(refusal) => {
-                let why = Some(refusal.to_string());
-                if self.health.unusable != why {
-                    self.health.unusable = why;
-                    self.choose_all();
-                }
-            }
+            Err(Refusal::Interface(_)) => self.health.in_vain = 0,
+            Err(refusal) => self.not_back(refusal),
         }
+    }
+
+    /// It is there, and cannot be had. What a moment's patience mends is not told.
+    fn not_back(&mut self, refusal: Refusal) {
+        self.health.in_vain = self.health.in_vain.saturating_add(1);
+        if self.health.in_vain == 1 {
+            // Seen for the first time, it is looked at again soon.
+            (self.health.pause, self.health.look_at) = (PAUSE_MIN, sys::coarse_now() + PAUSE_MIN);
+        }
+        if self.health.in_vain < TELL_AFTER || self.health.refusal.as_ref() == Some(&refusal) {
+            return;
+        }
+        self.health.refusal = Some(refusal.clone());
+        self.health.unusable = Some(refusal.with_holders().to_string());
+        self.choose_all();
     }
 
     fn reopen(&mut self) -> Result<(), Refusal> {
         let place = attach::find(&mut self.asks, self.local.ip(), self.config.vlan)?;
+        if !self.health.lost && self.is_same(&place) {
+            // Only the address was gone with the interface above: program and sockets are where they were.
+            self.place = place;
+            return Ok(());
+        }
+        self.let_go_of_interface();
+        let patience = Patience { fewer: self.health.in_vain >= FEWER_AFTER, ..Patience::SHORT };
         let each = self.queues.each() as u32;
         let (attached, queues, numbers) =
-            attach::reopen(&self.config, &place, self.local, (&self.umem, self.layout, each))?;
+            attach::reopen(&self.config, &place, self.local, (&self.umem, self.layout, each), patience)?;
         if let Some(door) = attached.door() {
             attach::watch_socket(&self.mail, MAIL_NEWS, door)?;
         }
@@ -62,6 +82,21 @@ impl Xdp {
         self.told = is_told(&self.config, &place, &self.queues);
         (self.attached, self.numbers, self.place) = (attached, numbers, place);
         Ok(())
+    }
+
+    /// Whether a place is where program and sockets are already.
+    fn is_same(&self, place: &Place) -> bool {
+        (place.lower.index, place.upper.vlan) == (self.place.lower.index, self.place.upper.vlan)
+    }
+
+    /// Lets go of the program at once: whoever looks for an interface must not find it taken by himself.
+    pub(super) fn let_go_of_interface(&mut self) {
+        if self.attached.link.is_some() {
+            self.attached.let_go();
+            // The kernel has let go of the ring, and of all that was in it.
+            self.let_go_all();
+            self.events.push_back(DeviceEvent::Descriptors);
+        }
     }
 
     /// Everybody looks again at what is known.

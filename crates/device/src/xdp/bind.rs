@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use super::attach::{BUSY_WAIT, BUSY_WAITS, Place, Refusal, system};
+use super::attach::{Place, Refusal, system};
 use super::config::{Mode, XdpConfig};
+use super::patience::{PAUSE, Patience};
 use super::shared::Attached;
-use crate::sys::{Chunk, Errno, Layout, Queues, Umem, XskOptions};
+use crate::sys::{Chunk, Errno, Layout, Queues, Umem, XskOptions, locked};
 use crate::{Arena, HEADROOM};
 
 /// Memory, and how it is divided.
@@ -50,9 +51,22 @@ const QUEUES_MAX: u32 = 32;
 /// Memory for so many queues is had without making each queue's smaller.
 const QUEUES_FULL: u32 = 4;
 
-/// How many queues are ours, of an interface that is shared by so many.
-pub(super) fn share(config: &XdpConfig, place: &Place) -> u32 {
-    (place.lower.queues / config.sharers.max(1)).clamp(1, QUEUES_MAX)
+/// How many queues are ours, of an interface that has so many.
+pub(super) fn share(config: &XdpConfig, queues: u32) -> u32 {
+    (queues / config.sharers.max(1)).clamp(1, QUEUES_MAX)
+}
+
+/// Chunks of each queue, when so many are ours.
+fn chunks_of_each(config: &XdpConfig, share: u32) -> u32 {
+    let less = (share / QUEUES_FULL).max(1).next_power_of_two();
+    (config.rx_chunks / less).max(CHUNKS_MIN)
+}
+
+/// Bytes that are pinned for an interface with so many queues and this MTU: usually, and at least.
+pub(super) fn pinned(config: &XdpConfig, queues: u32, mtu: usize, payload: usize) -> (usize, usize) {
+    let share = share(config, queues);
+    let of = |chunks: u32| divide(payload, mtu, config.udp.tx_slots, chunks).len();
+    (of(chunks_of_each(config, share) * share), of(CHUNKS_MIN))
 }
 
 /// Binds sockets to queues that are free, with as much memory as may be pinned.
@@ -62,19 +76,35 @@ pub(super) fn bind(
     attached: &Attached,
     payload: usize,
 ) -> Result<(Queues, Memory, Vec<u32>), Refusal> {
-    let share = share(config, place);
-    let less = (share / QUEUES_FULL).max(1).next_power_of_two();
-    let mut chunks = (config.rx_chunks / less).max(CHUNKS_MIN);
+    let mut share = share(config, place.lower.queues);
+    let mut chunks = chunks_of_each(config, share);
     loop {
         let layout = divide(payload, place.lower.mtu, config.udp.tx_slots, chunks * share);
         let memory = Memory::new(layout, payload)?;
         let options = options(config, place, attached.terms.mode, layout, chunks);
-        match bind_queues(config, place, options, &memory.umem, (share, attached.joined)) {
+        match bind_queues(config, place, options, &memory.umem, (share, attached.joined), Patience::LONG) {
             Ok((queues, numbers)) => return Ok((queues, memory, numbers)),
             Err(Errno::NOBUFS | Errno::NOMEM | Errno::PERM) if chunks > CHUNKS_MIN => chunks /= 2,
-            Err(errno) => return Err(refused(place, &layout, errno)),
+            // A queue less is heard through the socket; no memory, and none is.
+            Err(Errno::NOBUFS | Errno::NOMEM | Errno::PERM) if share > 1 => share /= 2,
+            Err(errno) => {
+                let usual = pinned(config, place.lower.queues, place.lower.mtu, payload).0;
+                return Err(refused(place, (usual, memory.umem.len()), errno));
+            }
         }
     }
+}
+
+/// What to do when not so many bytes may be pinned.
+pub(super) fn too_little(limit: Option<u64>, usual: usize, least: usize) -> String {
+    let kib = |bytes: usize| bytes.div_ceil(1_024);
+    let now = limit.map_or_else(|| "not limited".to_owned(), |bytes| format!("{} KiB", bytes / 1_024));
+    format!(
+        "{} KiB of memory cannot be pinned: RLIMIT_MEMLOCK is {now} for all that this user's processes pin; set it to {} KiB or more (ulimit -l {}, or memlock in limits.conf), or grant cap_ipc_lock, for which it does not count",
+        kib(least),
+        kib(usual),
+        kib(usual),
+    )
 }
 
 pub(super) fn options(
@@ -94,12 +124,12 @@ pub(super) fn options(
     }
 }
 
-pub(super) fn refused(place: &Place, layout: &Layout, errno: Errno) -> Refusal {
+/// Why there is no socket, where so many bytes were to be pinned usually, and at least.
+pub(super) fn refused(place: &Place, (usual, least): (usize, usize), errno: Errno) -> Refusal {
     match errno {
-        Errno::NOBUFS | Errno::NOMEM | Errno::PERM => Refusal::Memory(format!(
-            "{} bytes cannot be pinned ({errno}): RLIMIT_MEMLOCK is too small; ulimit -l shows it, limits.conf or CAP_IPC_LOCK raises it",
-            layout.len()
-        )),
+        Errno::NOBUFS | Errno::NOMEM | Errno::PERM => {
+            Refusal::Memory(format!("{} ({errno})", too_little(locked::limit(), usual, least)))
+        }
         Errno::BUSY => Refusal::Queues(format!(
             "each of the {} queue(s) of {} is taken by another process",
             place.lower.queues, place.lower.name
@@ -107,9 +137,6 @@ pub(super) fn refused(place: &Place, layout: &Layout, errno: Errno) -> Refusal {
         errno => system("a socket", errno),
     }
 }
-
-/// Pauses for a queue that nobody else can have: the kernel lets go of it when it finds the time.
-const RELEASE_WAITS: u32 = 1_500;
 
 /// Takes up to so many queues, from the first one that is free on. One that is not yet let go of is waited for, not so long by whoever shares the
 /// interface with others (`joined`), who may have it.
@@ -119,10 +146,11 @@ pub(super) fn bind_queues(
     options: XskOptions,
     umem: &Arc<Umem>,
     (share, joined): (u32, bool),
+    patience: Patience,
 ) -> Result<(Queues, Vec<u32>), Errno> {
     let mut last = place.lower.queues.max(config.queue + 1);
-    let mut taken: Option<(Queues, Vec<u32>)> = None;
-    for _ in 0..if joined { BUSY_WAITS } else { RELEASE_WAITS } {
+    let (mut taken, mut all): (Option<(Queues, Vec<u32>)>, bool) = (None, false);
+    for _ in 0..if joined { patience.waits } else { patience.release_waits } {
         for queue in config.queue..last {
             let options = XskOptions { queue, ..options };
             let bound = match &mut taken {
@@ -147,9 +175,10 @@ pub(super) fn bind_queues(
         }
         let wanted = share.min(last - config.queue) as usize;
         if taken.as_ref().is_some_and(|(_, numbers)| numbers.len() >= wanted) {
+            all = true;
             break;
         }
-        std::thread::sleep(BUSY_WAIT);
+        std::thread::sleep(PAUSE);
     }
-    taken.ok_or(Errno::BUSY)
+    taken.filter(|_| all || joined || patience.fewer).ok_or(Errno::BUSY)
 }

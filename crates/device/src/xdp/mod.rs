@@ -15,6 +15,7 @@ mod config;
 mod features;
 mod headers;
 mod neighbour;
+mod patience;
 mod probe;
 mod program;
 mod receive;
@@ -134,7 +135,7 @@ impl Xdp {
     /// With the reason, in words for people.
     pub fn open(config: XdpConfig) -> Result<Xdp, Box<Refused>> {
         let mut config = config;
-        let opened = (|| {
+        let opened: Result<_, Refusal> = (|| {
             let (socket, local) = match config.udp.socket.take() {
                 Some(socket) => sys::adopt_socket(socket),
                 None => sys::open_socket(config.udp.bind),
@@ -151,7 +152,7 @@ impl Xdp {
             Ok((local, news, asks, place, opened)) => {
                 Xdp::assemble(config, local, (news, asks), place, opened)
             }
-            Err(why) => Err(Box::new(Refused { why, udp: config.udp })),
+            Err(why) => Err(Box::new(Refused { why: why.with_holders(), udp: config.udp })),
         }
     }
 

@@ -32,6 +32,8 @@ pub(crate) struct Hop {
     pub interface: u32,
     /// The neighbour to hand it to.
     pub neighbour: IpAddr,
+    /// That one is a gateway, which looks at the packets.
+    pub gateway: bool,
     /// It is for this very host.
     pub local: bool,
 }
@@ -145,11 +147,11 @@ pub(crate) fn route(netlink: &mut Netlink, from: IpAddr, to: IpAddr) -> io::Resu
     let mut hop = None;
     netlink.ask(libc::RTM_GETROUTE, 0, &body, |_, body| {
         let kind = body.get(7).copied().unwrap_or(0);
-        let mut this = Hop { interface: 0, neighbour: to, local: kind == ROUTE_LOCAL };
+        let mut this = Hop { interface: 0, neighbour: to, gateway: false, local: kind == ROUTE_LOCAL };
         for (kind, value) in attributes(body, ROUTE_FIXED) {
             match kind {
                 libc::RTA_OIF => this.interface = u32_at(value, 0).unwrap_or(0),
-                libc::RTA_GATEWAY => this.neighbour = ip_of(value).unwrap_or(to),
+                libc::RTA_GATEWAY => (this.neighbour, this.gateway) = (ip_of(value).unwrap_or(to), true),
                 _ => {}
             }
         }

@@ -1,9 +1,12 @@
 //! What AF_XDP can do on this machine, interface by interface; nothing is attached or changed.
 
-use super::attach::Refusal;
-use super::{features, neighbour};
-use crate::sys::caps;
+use super::attach::{Refusal, occupied_by};
+use super::bind::{pinned, too_little};
+use super::neighbour::Link;
+use super::{XdpConfig, features, neighbour};
 use crate::sys::netlink::Netlink;
+use crate::sys::{caps, locked};
+use crate::udp;
 
 /// What was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,8 +26,8 @@ pub struct InterfaceProbe {
     pub verdict: Result<String, String>,
 }
 
-/// Looks at the machine.
-pub fn probe() -> Probe {
+/// Looks at the machine, for a device with this configuration.
+pub fn probe(config: &XdpConfig) -> Probe {
     let missing = caps::missing();
     let allowed = if missing.is_empty() { Ok(()) } else { Err(Refusal::Privileges(missing).to_string()) };
     let links = Netlink::open(0).ok().and_then(|mut netlink| neighbour::links(&mut netlink).ok());
@@ -40,14 +43,52 @@ pub fn probe() -> Probe {
         };
         let verdict = match (link.programs.first(), link.running) {
             (Some(number), _) => Err(format!(
-                "another XDP program is attached: number {number}; if it is Tautline's and of this user, a process on it may share the interface, one queue or more each"
+                "{}; if it is Tautline's and of this user, a process on it may share the interface, one queue or more each",
+                occupied_by(&link.name, *number)
             )),
             (None, false) => Err("it is down".to_owned()),
-            (None, true) => {
-                Ok(format!("driver {driver}, {} queue(s), MTU {}: {expected}", neighbour::queues(&link), link.mtu))
-            }
+            (None, true) => memory(config, &link).map(|memory| {
+                let queues = neighbour::queues(&link);
+                format!("driver {driver}, {queues} queue(s), MTU {}: {expected}{memory}", link.mtu)
+            }),
         };
         InterfaceProbe { name: link.name, verdict }
     });
     Probe { allowed, interfaces: interfaces.collect() }
+}
+
+/// What may be pinned against what a device on this interface pins: a word about it, or why it is too little.
+fn memory(config: &XdpConfig, link: &Link) -> Result<String, String> {
+    let payload = config.udp.slot_payload.unwrap_or_else(|| udp::payload_of_mtu(link.mtu));
+    let (usual, least) = pinned(config, neighbour::queues(link), link.mtu, payload);
+    enough(locked::limit().filter(|_| !caps::may_lock()), usual, least)
+}
+
+fn enough(limit: Option<u64>, usual: usize, least: usize) -> Result<String, String> {
+    match limit {
+        Some(limit) if limit < least as u64 => Err(too_little(Some(limit), usual, least)),
+        Some(limit) if limit < usual as u64 => Ok(format!(
+            ", with fewer chunks or queues, for RLIMIT_MEMLOCK is {} KiB and {} KiB are wanted (ulimit -l {})",
+            limit / 1_024,
+            usual.div_ceil(1_024),
+            usual.div_ceil(1_024),
+        )),
+        _ => Ok(String::new()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_be_pinned_is_compared() {
+        assert_eq!(enough(None, 1 << 30, 1 << 20), Ok(String::new()));
+        assert_eq!(enough(Some(1 << 30), 1 << 30, 1 << 20), Ok(String::new()));
+        let fewer = enough(Some(1 << 20), 1 << 30, 1 << 20).unwrap();
+        assert!(fewer.contains("ulimit -l 1048576"), "{fewer}");
+        let why = enough(Some((1 << 20) - 1), 1 << 30, 1 << 20).unwrap_err();
+        assert!(why.contains("1024 KiB") && why.contains("ulimit -l 1048576"), "{why}");
+        assert!(why.contains("RLIMIT_MEMLOCK is 1023 KiB") && why.contains("cap_ipc_lock"), "{why}");
+    }
 }

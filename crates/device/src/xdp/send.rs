@@ -87,7 +87,7 @@ impl Xdp {
     /// Rings the doorbell for what is in the ring.
     #[inline]
     pub(super) fn ring(&mut self) {
-        if self.pending.is_empty() || self.health.gone {
+        if self.pending.is_empty() || self.health.lost {
             return;
         }
         self.reap();

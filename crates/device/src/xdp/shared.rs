@@ -6,7 +6,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::config::Mode;
 use crate::sys::bpf::{CounterMap, QueueMap};
@@ -28,7 +28,8 @@ pub(super) struct Terms {
 /// sees to that.
 #[derive(Debug)]
 pub(super) struct Attached {
-    pub link: OwnedFd,
+    /// Part in the link; none once it was let go of.
+    pub link: Option<OwnedFd>,
     pub sockets: QueueMap,
     pub ports: QueueMap,
     pub drops: CounterMap,
@@ -45,8 +46,6 @@ const QUESTION: &[u8] = b"tautline-xdp 1";
 const ANSWER: usize = 28;
 /// Questions answered at a time.
 const AT_A_TIME: usize = 16;
-/// How long an answer is waited for: a node that computes answers when its watchdog polls.
-const WAIT: Duration = Duration::from_millis(300);
 
 fn name(interface: u32, queue: u32) -> String {
     format!("tautline-xdp-{}-{interface}-{queue}", door::user())
@@ -115,12 +114,19 @@ pub(super) enum Alone {
     Unfit(String),
 }
 
-/// Asks those who may be there already for a part in their program.
-pub(super) fn join(interface: u32, wanted: Terms) -> Result<Attached, Alone> {
+/// Asks those who may be there already for a part in their program. Each is waited for as long as `each` says, and all of them together as
+/// long as `all` does.
+pub(super) fn join(
+    interface: u32,
+    wanted: Terms,
+    (each, all): (Duration, Duration),
+) -> Result<Attached, Alone> {
+    let until = Instant::now() + all;
     let mut bytes = [0; ANSWER + 1];
     let mut alone = Alone::Nobody;
     for queue in 0..wanted.queues {
-        let answer = match door::ask(&name(interface, queue), QUESTION, &mut bytes, WAIT) {
+        let wait = each.min(until.saturating_duration_since(Instant::now()));
+        let answer = match door::ask(&name(interface, queue), QUESTION, &mut bytes, wait) {
             Ok(answer) => answer,
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => continue,
             Err(_) => {
@@ -137,7 +143,7 @@ pub(super) fn join(interface: u32, wanted: Terms) -> Result<Attached, Alone> {
         }
         let Ok([link, sockets, ports, drops]) = <[OwnedFd; 4]>::try_from(answer.fds) else { continue };
         return Ok(Attached {
-            link,
+            link: Some(link),
             sockets: QueueMap::of(sockets),
             ports: QueueMap::of(ports),
             drops: CounterMap::of(drops),
@@ -155,20 +161,26 @@ impl Attached {
         self.door = door::open(&name(interface, queue)).ok();
     }
 
+    /// Lets go of the link, and closes the door. The link survives a journey of its interface through other namespaces, where sockets do not:
+    /// held on to, our own program would take our frames, and our own door would be asked for a part in it.
+    pub(super) fn let_go(&mut self) {
+        (self.link, self.door) = (None, None);
+    }
+
     pub(super) fn door(&self) -> Option<BorrowedFd<'_>> {
         self.door.as_ref().map(AsFd::as_fd)
     }
 
     /// Lets in whoever asks and is of this user.
     pub(super) fn answer(&self) {
-        let Some(door) = self.door() else { return };
+        let (Some(door), Some(link)) = (self.door(), &self.link) else { return };
         let mut bytes = [0; QUESTION.len() + 1];
         for _ in 0..AT_A_TIME {
             match door::receive(door, &mut bytes) {
                 Ok(None) => return,
                 Ok(Some(asked)) if asked.uid == door::user() && &bytes[..asked.len] == QUESTION => {
                     if let Some(to) = asked.fds.first() {
-                        let fds = [self.link.as_fd(), self.sockets.fd(), self.ports.fd(), self.drops.fd()];
+                        let fds = [link.as_fd(), self.sockets.fd(), self.ports.fd(), self.drops.fd()];
                         // Whoever asked may be gone.
                         let _ = door::send(to.as_fd(), &self.terms.write(), &fds);
                     }

@@ -3,7 +3,8 @@
 use std::net::{IpAddr, SocketAddr};
 
 use super::Xdp;
-use super::headers::{Ends, Mac, Template};
+use super::attach::Refusal;
+use super::headers::{Ends, Framing, Mac, Template};
 use super::neighbour::{self, Hop, Link, News};
 use crate::sys::{self, Errno};
 use crate::{DeviceEvent, RouteId, Way};
@@ -53,8 +54,13 @@ impl Route {
 pub(super) struct Health {
     /// The interface does not exist any more.
     pub gone: bool,
+    /// The one below is, with all that was on it.
+    pub lost: bool,
     /// It came back, and why it cannot be used.
     pub unusable: Option<String>,
+    /// The same for us, and looks in vain until now.
+    pub refusal: Option<Refusal>,
+    pub in_vain: u32,
     /// It has just come back.
     pub back: bool,
     /// When, and after how long a pause, it is looked for again, in nanoseconds.
@@ -102,7 +108,7 @@ impl Xdp {
         self.choose(id);
     }
 
-    /// Chooses a route's way from what is known, and tells if it changed.
+    /// Chooses a route's way from what is known, and tells if it, or the reason to do without the ring, changed.
     pub(super) fn choose(&mut self, id: RouteId) {
         let verdict = self.verdict(id);
         let (way, why, template) = match verdict {
@@ -117,7 +123,9 @@ impl Xdp {
         let route = &mut self.routes[id.0 as usize];
         route.template = template;
         route.confirm = false;
-        let changed = std::mem::replace(&mut route.way, way) != way;
+        let other_way = std::mem::replace(&mut route.way, way) != way;
+        // Why it is not the better one is news, too: the link is down, then the interface is gone.
+        let changed = other_way || way == Way::Udp && route.why != why;
         route.why.clone_from(&why);
         if changed && route.told {
             if self.events.len() >= EVENTS_MAX {
@@ -143,6 +151,9 @@ impl Xdp {
         if hop.interface != self.place.upper.index {
             return Err("its route leads through another interface".into());
         }
+        if hop.gateway && self.config.framing == Framing::Raw {
+            return Err(format!("it is behind the gateway {}, which forwards no raw frames", hop.neighbour));
+        }
         let to_mac = route.mac.ok_or_else(|| unknown(hop.neighbour))?;
         let ends = Ends {
             from_mac: self.place.lower.mac,
@@ -166,6 +177,7 @@ impl Xdp {
         let mut heard = Vec::new();
         // What was lost may have been anything.
         let mut all = !self.news.hear(|kind, body| heard.extend(neighbour::read_news(kind, body)));
+        let any = all || !heard.is_empty();
         for news in heard {
             match news {
                 News::Neighbour(n) => self.neighbour_is(n.interface, n.ip, n.mac),
@@ -174,8 +186,10 @@ impl Xdp {
                 News::Routes => all = true,
             }
         }
-        // Whatever it was: it may be the interface.
-        self.health.look_at = 0;
+        // Whatever it was: it may be the interface. One that was there and could not be had is waited for.
+        if any && self.health.in_vain == 0 {
+            self.health.look_at = 0;
+        }
         if all {
             (0..self.routes.len() as u32).for_each(|id| self.look_up(RouteId(id)));
         }
@@ -220,8 +234,12 @@ impl Xdp {
     fn link_gone(&mut self, index: u32) {
         if index == self.place.upper.index || index == self.place.lower.index {
             self.health.gone = true;
-            // The kernel has let go of the ring, and of all that was in it.
-            self.let_go_all();
+            self.health.lost |= index == self.place.lower.index;
+            // One that is gone again is not unusable any more.
+            (self.health.unusable, self.health.refusal, self.health.in_vain) = (None, None, 0);
+            if self.health.lost {
+                self.let_go_of_interface();
+            }
             self.choose_all();
         }
     }

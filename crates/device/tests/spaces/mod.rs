@@ -100,6 +100,11 @@ impl Spaces {
     /// Takes the pair away, and makes it anew.
     pub fn rejoin(&self) -> Result<(), String> {
         ip(&format!("-n {} link del v0", self.names[0]))?;
+        self.join()
+    }
+
+    /// Makes the pair anew.
+    pub fn join(&self) -> Result<(), String> {
         join(&self.names, self.shape)?;
         if self.shape.acquainted { self.acquaint() } else { Ok(()) }
     }
