@@ -55,7 +55,8 @@ pub enum Event {
         /// Starts at one.
         incarnation: u32,
     },
-    /// A peer can no longer be reached. What was sent to it and not acknowledged may or may not have arrived.
+    /// A peer can no longer be reached. What was sent to it and not acknowledged may or may not have arrived. What it sent before, and has not been extracted,
+    /// still can be.
     PeerDown {
         /// The peer.
         peer: Rank,
