@@ -98,6 +98,7 @@ fn kills() {
             let (incarnation, told) = learns(&mut members[who], "down", victim);
             former[who] = incarnation;
             let took = Duration::from_nanos(told.saturating_sub(killed));
+            assert!(took < SILENCE + SLACK, "round {round}: told after {took:?}");
             if at_once { &mut replaced } else { &mut silent }.push(took);
         }
         if !at_once {
@@ -115,11 +116,6 @@ fn kills() {
     }
     report("silent until told", &mut silent);
     report("back before told", &mut replaced);
-    // A busy machine may be late now and then; not as a rule.
-    for times in [silent, replaced] {
-        let late = times.iter().filter(|took| **took >= SILENCE + SLACK).count();
-        assert!(2 * late <= times.len(), "told after {times:?}");
-    }
 }
 
 fn report(what: &str, times: &mut [Duration]) {

@@ -16,8 +16,7 @@ use common::{Limit, config, extract_for};
 use rustix::process::{Pid, Signal, kill_process};
 use tautline::{DeviceName, Down, Endpoint, Error, Event, SendError, Waiting};
 
-/// What is promised is 10 ms. On a busy machine some take longer, so the quickest of several is held to this; and nothing but the watch on
-/// the process tells of a death here, so that one that is told at all was told by it.
+/// A timing does not decide a test on a busy machine; what is promised is 10 ms.
 const SOON: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -127,9 +126,9 @@ fn deaths_are_told_at_once() {
             let told = told.unwrap_or_else(now);
             assert!(state_of(victim.id()).is_some(), "{what}: it is not reaped yet");
             let took = Duration::from_nanos(told - killer.join().unwrap());
+            assert!(took < SOON, "{what}: told after {took:?}");
             times.push(took);
         }
-        assert!(times.iter().any(|took| *took < SOON), "{what}: told after {times:?}");
         report(what, &mut times);
     }
 }
@@ -175,7 +174,7 @@ fn a_forked_child_is_not_the_peer() {
     let successor = scene.start("talk");
     assert!(state_of(child).is_some_and(|state| state != 'Z'), "the child lives on");
     kill_process(child, Signal::KILL).unwrap();
-    report("whose child lives on", &mut [took]);
+    assert!(took < SOON, "told after {took:?}");
     drop(successor);
 }
 
