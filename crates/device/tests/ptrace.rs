@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use std::sync::Mutex;
 
 use common::{Folder, bell, call, frame, hello, let_in, prove, segments, until, welcome};
-use tautline_device::shm::{Back, Call, Door, Piece, Shm, Visitor, sweep};
+use tautline_device::shm::{Back, Call, Door, Piece, Shm, Slip, Visitor, sweep};
 use tautline_device::{Channel, PushError};
 use tracee::{Stop, Tracee, may_trace, pause};
 
@@ -53,6 +53,13 @@ fn take(shm: &mut Shm) {
     std::hint::black_box(out);
 }
 
+fn take_slips(shm: &mut Shm) {
+    let mut slips = [Slip::EMPTY; 2];
+    let (count, _) = shm.pop_slips(&mut slips, usize::MAX, |_| true);
+    assert_eq!(count, 1, "a frame is there");
+    std::hint::black_box(slips);
+}
+
 /// All but one of the frames after which the receiver says what it has consumed.
 fn nearly_a_quarter(shm: &mut Shm) {
     (0..127).for_each(|_| take(shm));
@@ -92,6 +99,10 @@ fn push_long(shm: &mut Shm) {
     std::hint::black_box(shm.push_long(u64::from_le_bytes(F300.0), &F300.1));
 }
 
+fn push_lines(shm: &mut Shm) {
+    std::hint::black_box(shm.push_long(u64::from_le_bytes(F150.0), &F150.1));
+}
+
 const fn made<const N: usize>(from: usize) -> [u8; N] {
     let mut bytes = [0; N];
     let mut i = 0;
@@ -103,6 +114,7 @@ const fn made<const N: usize>(from: usize) -> [u8; N] {
 }
 
 static F16: ([u8; 8], [u8; 8]) = (made(0), made(8));
+static F150: ([u8; 8], [u8; 142]) = (made(0), made(8));
 static F300: ([u8; 8], [u8; 292]) = (made(0), made(8));
 /// As the first frame.
 static LINE_0: [u64; 7] = [u64::from_le_bytes(zeroth(0)), u64::from_le_bytes(zeroth(8)), 0, 0, 0, 0, 0];
@@ -125,8 +137,15 @@ const OPERATIONS: &[Operation] = &[
     Operation { name: "send 300 bytes to a sleeper", stepped: push_300, last: Some(300), ..BASE },
     Operation { name: "send a line", stepped: push_line, last: Some(16), ..BASE },
     Operation { name: "send a line from where it is", stepped: push_short, last: Some(16), ..BASE },
+    Operation {
+        name: "send several lines from where they are",
+        stepped: push_lines,
+        last: Some(150),
+        ..BASE
+    },
     Operation { name: "send 300 bytes from where they are", stepped: push_long, last: Some(300), ..BASE },
     Operation { name: "receive 16 bytes", sent: 1, stepped: take, ..BASE },
+    Operation { name: "receive lines", sent: 1, stepped: take_slips, ..BASE },
     Operation {
         name: "receive, and say so",
         sent: 128,

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use common::{Folder, frame, pair};
 use tautline_device::Channel;
-use tautline_device::shm::{Back, Door, LINE_FRAME, LINE_WORDS, Shm};
+use tautline_device::shm::{Back, Door, LINE_FRAME, LINE_WORDS, Shm, Slip};
 use tautline_mem::Segment;
 
 /// Numbers without a pattern, the same for the same seed.
@@ -102,7 +102,7 @@ fn lend_and_borrow(shm: &mut Shm, dice: &mut Dice) {
 fn use_end(shm: &mut Shm, dice: &mut Dice, out: &mut [u8]) -> (u64, u64) {
     let (mut sent, mut taken) = (0, 0);
     for _ in 0..1 + dice.below(8) {
-        let len = [16, 48, 56, 57, 300, 5_000, 32 << 10][dice.below(7)];
+        let len = [16, 48, 56, 57, 224, 225, 5_000, 32 << 10][dice.below(8)];
         sent += u64::from(match dice.below(5) {
             4 => shm.push_long(dice.next(), &frame(5, LINE_FRAME + dice.below(5_000))),
             3 => shm.push_short(dice.next(), &frame(4, dice.below(LINE_FRAME - 7))),
@@ -115,7 +115,16 @@ fn use_end(shm: &mut Shm, dice: &mut Dice, out: &mut [u8]) -> (u64, u64) {
     assert!(shm.room() <= 512);
     for _ in 0..1 + dice.below(12) {
         let mut line = [0; LINE_FRAME];
-        let popped = if dice.below(2) == 0 { shm.pop_line(&mut line, |_| true) } else { shm.pop(out) };
+        let mut slips = [Slip::EMPTY; 3];
+        let popped = match dice.below(3) {
+            0 => shm.pop_line(&mut line, |_| true),
+            1 => {
+                let (count, _) = shm.pop_slips(&mut slips, 1 + dice.below(200), |_| true);
+                taken += count.saturating_sub(1) as u64;
+                slips[..count].iter().map(|slip| slip.frame().len()).max()
+            }
+            _ => shm.pop(out),
+        };
         let Some(len) = popped else { continue };
         assert!(len <= shm.max_frame());
         taken += 1;

@@ -2,9 +2,12 @@
 //! anybody who has it mapped, and is therefore copied once and then checked (S-2).
 
 #[cfg(loom)]
-pub use modelled::Segment;
+pub use modelled::{Lines, Segment};
 #[cfg(not(loom))]
-pub use real::Segment;
+pub use real::{Lines, Segment};
+
+/// The words of a cache line.
+pub(crate) type Line = [crate::sync::AtomicU64; 8];
 
 /// A file that is longer than this process may make any would end it by a signal: better an error.
 #[cfg(not(loom))]
@@ -22,10 +25,13 @@ mod real {
     use std::io;
     use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
     use std::ptr::NonNull;
+    use std::sync::Arc;
     use std::sync::atomic::AtomicU64;
 
     use rustix::fs::{MemfdFlags, SealFlags};
     use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+    use super::Line;
 
     /// A piece of memory without a name, of fixed size, that lives as long as somebody has it open or mapped.
     #[derive(Debug)]
@@ -122,17 +128,6 @@ mod real {
             unsafe { &*self.at.as_ptr().add(at).cast() }
         }
 
-        /// The words of the cache line at a byte offset.
-        ///
-        /// # Panics
-        /// If it is not aligned, or not within the segment.
-        #[inline(always)]
-        pub fn line(&self, at: usize) -> &[AtomicU64; 8] {
-            assert!(at.is_multiple_of(64) && at < self.len && self.len.is_multiple_of(64));
-            // SAFETY: aligned and within the mapping, as in `word`; atomics may be written by others at any time.
-            unsafe { &*self.at.as_ptr().add(at).cast() }
-        }
-
         /// Copies bytes into the segment.
         ///
         /// # Panics
@@ -159,6 +154,69 @@ mod real {
         }
     }
 
+    /// Cache lines of a segment, a power of two of them: where they lie is checked once.
+    #[derive(Debug)]
+    pub struct Lines {
+        at: NonNull<Line>,
+        mask: usize,
+        /// Keeps them mapped.
+        _segment: Arc<Segment>,
+    }
+
+    // SAFETY: as for the segment, of which this is a part: it is reached only through atomics.
+    unsafe impl Send for Lines {}
+    // SAFETY: as above.
+    unsafe impl Sync for Lines {}
+
+    impl Lines {
+        /// `count` lines from a byte offset on.
+        ///
+        /// # Panics
+        /// If they are not aligned, not a power of two, or not within the segment.
+        pub fn new(segment: &Arc<Segment>, at: usize, count: usize) -> Lines {
+            let len = count.checked_mul(size_of::<Line>()).expect("not so many");
+            assert!(count.is_power_of_two() && at.is_multiple_of(size_of::<Line>()));
+            assert!(at <= segment.len && len <= segment.len - at, "within the segment");
+            // SAFETY: within the mapping, as was just checked.
+            let at = unsafe { segment.at.add(at) }.cast();
+            Lines { at, mask: count - 1, _segment: segment.clone() }
+        }
+
+        /// The line of this number, counted round and round.
+        #[inline(always)]
+        pub fn get(&self, number: u64) -> &Line {
+            // SAFETY: `new` found the lines, up to the mask and with it, aligned and within the mapping, which lives as long as self; atomics
+            // may be written by others at any time.
+            unsafe { self.at.add(number as usize & self.mask).as_ref() }
+        }
+
+        /// The line of this number is about to be read.
+        #[inline(always)]
+        pub fn expect(&self, number: u64) {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: a hint that changes nothing, about an address within the mapping, as in `get`.
+            unsafe {
+                use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+                _mm_prefetch::<_MM_HINT_T0>(self.at.add(number as usize & self.mask).as_ptr().cast());
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            let _ = number;
+        }
+
+        /// The line of this number is about to be written: a processor that has it to itself need not ask for it then.
+        #[inline(always)]
+        pub fn claim(&self, number: u64) {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: a hint that changes nothing, about an address within the mapping, as in `get`; processors that do not know it pass over it.
+            unsafe {
+                let at = self.at.add(number as usize & self.mask).as_ptr();
+                std::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            let _ = number;
+        }
+    }
+
     impl Drop for Segment {
         fn drop(&mut self) {
             // SAFETY: the range is the mapping made in `map`, and nothing borrowed from self is left.
@@ -171,7 +229,8 @@ mod real {
 
 #[cfg(loom)]
 mod modelled {
-    use crate::sync::{AtomicU64, Ordering};
+    use super::Line;
+    use crate::sync::{Arc, AtomicU64, Ordering};
 
     /// The same as words that loom watches; copies go word by word.
     #[derive(Debug)]
@@ -192,10 +251,6 @@ mod modelled {
             &self.words[at / 8]
         }
 
-        pub fn line(&self, at: usize) -> &[AtomicU64; 8] {
-            self.words[at / 8..at / 8 + 8].try_into().expect("eight words")
-        }
-
         pub fn copy_in(&self, at: usize, bytes: &[u8]) {
             for (i, part) in bytes.chunks(8).enumerate() {
                 let mut word = [0; 8];
@@ -210,6 +265,30 @@ mod modelled {
                 part.copy_from_slice(&word[..part.len()]);
             }
         }
+    }
+
+    /// The same.
+    #[derive(Debug)]
+    pub struct Lines {
+        segment: Arc<Segment>,
+        at: usize,
+        mask: usize,
+    }
+
+    impl Lines {
+        pub fn new(segment: &Arc<Segment>, at: usize, count: usize) -> Lines {
+            assert!(count.is_power_of_two() && at + 64 * count <= segment.len());
+            Lines { segment: segment.clone(), at, mask: count - 1 }
+        }
+
+        pub fn get(&self, number: u64) -> &Line {
+            let at = (self.at + (number as usize & self.mask) * 64) / 8;
+            self.segment.words[at..at + 8].try_into().expect("eight words")
+        }
+
+        pub fn expect(&self, _: u64) {}
+
+        pub fn claim(&self, _: u64) {}
     }
 }
 
@@ -234,6 +313,20 @@ mod tests {
         let bare = rustix::fs::memfd_create(c"bare", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&bare, 8192).unwrap();
         assert!(Segment::attach(bare, 8192).unwrap_err().to_string().contains("not sealed"));
+    }
+
+    #[test]
+    fn lines_go_round() {
+        let segment = std::sync::Arc::new(Segment::create(4096).unwrap());
+        let lines = Lines::new(&segment, 128, 4);
+        lines.get(6)[3].store(9, Ordering::Relaxed);
+        assert_eq!(segment.word(128 + 2 * 64 + 3 * 8).load(Ordering::Relaxed), 9);
+    }
+
+    #[test]
+    #[should_panic = "within the segment"]
+    fn lines_are_within() {
+        let _ = Lines::new(&std::sync::Arc::new(Segment::create(4096).unwrap()), 4096 - 128, 4);
     }
 
     #[test]

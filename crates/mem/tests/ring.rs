@@ -27,7 +27,7 @@ fn random(seed: u64, spoil: bool) -> Vec<u8> {
         if spoil || op % 16 != 15 {
             bytes.push(op);
             match op % 16 {
-                0..4 => bytes.push(rest[0]),
+                0..4 | 12 => bytes.push(rest[0]),
                 4..8 => bytes.extend_from_slice(&rest[..4]),
                 13 => bytes.push(rest[0].max(1)),
                 15 => bytes.extend_from_slice(&rest[..5]),

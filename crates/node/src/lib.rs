@@ -47,7 +47,7 @@ pub use peer::{Key, Life, PeerState};
 /// Re-exported so that layers above need not depend on the crates below.
 pub mod wire {
     pub use tautline_wire::handshake::Security;
-    pub use tautline_wire::record::{LONG_LEN, Record, Records, SHORT_LEN, Where};
+    pub use tautline_wire::record::{LONG_LEN, Record, Records, SHORT_LEN, Where, as_short};
 }
 pub use tautline_device as device;
 pub use tautline_link as link;

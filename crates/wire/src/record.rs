@@ -38,6 +38,14 @@ pub fn is_whole(first: u8) -> bool {
     matches!(first, SHORT | LEND)
 }
 
+/// The handler and the data of a slot that holds a whole message and nothing else.
+#[inline]
+pub fn as_short(slot: &[u8]) -> Option<(u16, &[u8])> {
+    let (head, data) = slot.split_first_chunk::<SHORT_LEN>()?;
+    let alone = head[AT_KIND] == SHORT && u32_at(head, AT_LEN) as usize == data.len();
+    alone.then(|| (u16_at(head, AT_HANDLER), data))
+}
+
 /// Whether a record that starts with this byte is a memory record.
 #[inline]
 pub fn is_memory(first: u8) -> bool {
@@ -409,6 +417,11 @@ mod tests {
 
         let got: Vec<_> = Records::new(&out[..at], 0).collect::<Result<_, _>>().unwrap();
         assert_eq!(got[0], Record::Short { handler: 4, data: b"abc" });
+        assert_eq!(as_short(&out[..SHORT_LEN + 3]), Some((4, &b"abc"[..])));
+        assert!(
+            [SHORT_LEN - 1, SHORT_LEN + 2, SHORT_LEN + 4].iter().all(|len| as_short(&out[..*len]).is_none())
+        );
+        assert!(as_short(&out[SHORT_LEN + 3..]).is_none());
         assert_eq!(got[1], Record::First { handler: 5, message: 77, total: 1 << 33, data: b"de" });
         assert_eq!(got[2], Record::More { message: 77, offset: 2, data: b"" });
         assert_eq!(got[3], Record::Abort { message: 77 });

@@ -5,7 +5,7 @@ pub const GREETING_LEN: usize = 64;
 /// Bytes of it that the proof covers.
 const PROVEN: usize = 48;
 
-const MAGIC: u32 = u32::from_le_bytes(*b"TSH1");
+const MAGIC: u32 = u32::from_le_bytes(*b"TSH2");
 const ASYMMETRIC: u32 = 1;
 
 /// Who speaks, to whom, and in which life.

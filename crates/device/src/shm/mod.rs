@@ -17,6 +17,7 @@ use tautline_mem::ring::{self, Corrupt, INLINE, INLINE_WORDS, LINE, Next, Shape}
 use tautline_mem::{Barrier, Segment};
 
 pub use tautline_mem::pool::{Back, POOL_UNIT, Piece, Pool, View};
+pub use tautline_mem::ring::Slip;
 
 pub use door::{Call, Door, Gift, Theirs, Visitor, door_of, meeting_place, sweep, take_down};
 pub use greeting::{GREETING_LEN, Greeting};
@@ -29,7 +30,7 @@ use crate::sys::local;
 use crate::{Channel, Guarantees, PushError};
 
 /// The rings of a pair: lines for bursts of small messages that stay in the first cache, bytes that stay in the second.
-const SHAPE: Shape = Shape { lines: 512, bytes: 512 << 10, max_frame: 32 << 10 };
+const SHAPE: Shape = Shape { lines: 512, span: 4, bytes: 512 << 10, max_frame: 32 << 10 };
 const RING_LEN: usize = SHAPE.size().next_multiple_of(4096);
 /// Where numbers of pieces come back, for each direction.
 const RETURNS_LEN: usize = 8 * MAX_PIECES + LINE;
@@ -43,7 +44,9 @@ pub const MAX_FRAME: usize = SHAPE.max_frame;
 pub const MAX_FRAMES: usize = SHAPE.lines;
 /// Bytes of a frame that moves one cache line.
 pub const LINE_FRAME: usize = INLINE;
-/// Words of such a frame.
+/// Bytes of a frame that moves a few of them.
+pub const SLIP_FRAME: usize = SHAPE.slip();
+/// Words of a frame that moves one.
 pub const LINE_WORDS: usize = INLINE_WORDS;
 
 /// Which ring is ours to send on.
@@ -136,6 +139,23 @@ impl Shm {
             Ok(false) => false,
             Err(Corrupt) => self.spoilt(),
         }
+    }
+
+    /// Takes frames that lie in lines, for as long as they start as `wanted` and have fewer than `limit` bytes together. Returns how many, and whether
+    /// there is something behind them.
+    #[inline(always)]
+    pub fn pop_slips(
+        &mut self,
+        slips: &mut [Slip],
+        limit: usize,
+        wanted: impl Fn(u8) -> bool,
+    ) -> (usize, bool) {
+        let told = self.rx.told();
+        let popped = self.rx.pop_slips(slips, limit, wanted);
+        if self.rx.told() != told {
+            self.told();
+        }
+        popped
     }
 
     /// Takes the next frame, if it is one of up to [`LINE_FRAME`] bytes that starts as `wanted`.

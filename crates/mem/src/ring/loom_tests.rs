@@ -1,11 +1,15 @@
 use super::*;
+use crate::Barrier;
 use crate::sync::{Mutex, thread};
 
-const SHAPE: Shape = Shape { lines: 4, bytes: 512, max_frame: 64 };
+/// What does not fit a line lies in bytes.
+const BYTES: Shape = Shape { lines: 4, span: 1, bytes: 512, max_frame: 64 };
+/// What does not fit a line lies in two.
+const LINES: Shape = Shape { lines: 4, span: 2, bytes: 512, max_frame: 64 };
 
-fn ends() -> (Sender, Receiver) {
-    let segment = Arc::new(Segment::create(SHAPE.size()).unwrap());
-    (Sender::new(segment.clone(), 0, SHAPE), Receiver::new(segment, 0, SHAPE))
+fn ends(shape: Shape) -> (Sender, Receiver) {
+    let segment = Arc::new(Segment::create(shape.size()).unwrap());
+    (Sender::new(segment.clone(), 0, shape), Receiver::new(segment, 0, shape))
 }
 
 fn pop(receiver: &mut Receiver) -> Option<Vec<u8>> {
@@ -25,8 +29,18 @@ fn model(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
 /// S-3: whatever the receiver sees is a whole frame, the next one, also when lines and bytes are used again.
 #[test]
 fn loom_frames_are_whole_and_in_order() {
-    model(3, || {
-        let (mut sender, mut receiver) = ends();
+    whole_and_in_order(BYTES);
+}
+
+/// S-3: the same for frames of several lines.
+#[test]
+fn loom_lines_are_whole_and_in_order() {
+    whole_and_in_order(LINES);
+}
+
+fn whole_and_in_order(shape: Shape) {
+    model(3, move || {
+        let (mut sender, mut receiver) = ends(shape);
         let thread = thread::spawn(move || {
             let mut sent = 0;
             for tries in 0..5_u8 {
@@ -60,7 +74,7 @@ fn loom_frames_are_whole_and_in_order() {
 #[test]
 fn loom_no_wake_up_is_lost() {
     model(3, || {
-        let (mut sender, mut receiver) = ends();
+        let (mut sender, mut receiver) = ends(LINES);
         let bell = Arc::new(Mutex::new(false));
         let rung = bell.clone();
         let barrier = Barrier::symmetric();

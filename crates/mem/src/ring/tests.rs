@@ -1,8 +1,9 @@
 use std::collections::VecDeque;
 
 use super::*;
+use crate::sync::Ordering;
 
-const SHAPE: Shape = Shape { lines: 8, bytes: 4096, max_frame: 512 };
+const SHAPE: Shape = Shape { lines: 16, span: 4, bytes: 4096, max_frame: 512 };
 
 fn ends(shape: Shape) -> (Sender, Receiver) {
     let segment = Arc::new(Segment::create(shape.size()).unwrap());
@@ -30,7 +31,8 @@ fn behaves_like_a_queue() {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let len = match state >> 61 {
             0 => (state >> 33) as usize % 513,
-            _ => (state >> 33) as usize % 70,
+            1 => (state >> 33) as usize % 70,
+            _ => (state >> 33) as usize % 240,
         };
         let frame: Vec<u8> = (0..len).map(|i| (i as u32 * 7 + step) as u8).collect();
         if state >> 40 & 1 == 0 {
@@ -49,7 +51,7 @@ fn behaves_like_a_queue() {
 /// S-3: a full ring refuses, and goes on when the receiver has told what it consumed, which it does by itself.
 #[test]
 fn full_and_empty() {
-    let (mut sender, mut receiver) = ends(SHAPE);
+    let (mut sender, mut receiver) = ends(Shape { lines: 8, span: 1, ..SHAPE });
     let mut sent = 0;
     while sender.push(&[1; 8], &[2; 504]).unwrap() {
         sent += 1;
@@ -73,9 +75,9 @@ fn nonsense_is_noticed() {
     let segment = Arc::new(Segment::create(SHAPE.size()).unwrap());
     let mut sender = Sender::new(segment.clone(), 0, SHAPE);
     let receiver = Receiver::new(segment.clone(), 0, SHAPE);
-    segment.word(LINES).store(1 | 513 << 32, Ordering::Relaxed);
+    segment.word(HEAD * LINE).store(1 | 513 << 32, Ordering::Relaxed);
     assert_eq!(receiver.peek(), Err(Corrupt));
-    segment.word(CONSUMED).store(5, Ordering::Relaxed);
+    segment.word(CONSUMED as usize * LINE).store(5, Ordering::Relaxed);
     assert_eq!(sender.room(), Err(Corrupt));
 }
 
@@ -84,9 +86,56 @@ fn nonsense_is_noticed() {
 fn old_bytes_are_no_frame() {
     let (mut sender, mut receiver) = ends(SHAPE);
     let forged = (u64::from(2_u32) | 8 << 32).to_le_bytes();
-    for _ in 0..100 {
-        assert!(sender.push(&forged, &forged.repeat(60)).unwrap());
+    for round in 0..200 {
+        // In bytes, in one line, in several.
+        let body = forged.repeat([60, 5, 20, 12][round % 4]);
+        assert!(sender.push(&forged, &body).unwrap());
         assert!(pop(&mut receiver).is_some());
         assert!(receiver.is_empty());
     }
+}
+
+/// S-3: a frame of several lines is there with the last of them, and not before.
+#[test]
+fn several_lines_are_one_frame() {
+    let segment = Arc::new(Segment::create(SHAPE.size()).unwrap());
+    let words = Lines::new(&segment, HEAD * LINE, SHAPE.lines);
+    let (mut sender, mut receiver) =
+        (Sender::new(segment.clone(), 0, SHAPE), Receiver::new(segment, 0, SHAPE));
+    let mut written = 0;
+    let body: [u8; 192] = std::array::from_fn(|i| i as u8);
+    for round in 0..50_u64 {
+        assert!(sender.push_long(round, &body[..100 + round as usize]).unwrap());
+        let lines = (8 + 100 + round as usize).div_ceil(INLINE) as u64;
+        written += lines;
+        let last = &words.get(written - 1)[0];
+        let word = last.swap(0, Ordering::Relaxed);
+        assert!(receiver.is_empty() && receiver.peek() == Ok(None));
+        let mut slips = [Slip::EMPTY; 2];
+        assert_eq!(receiver.pop_slips(&mut slips, usize::MAX, |_| true), (0, false));
+        last.store(word, Ordering::Relaxed);
+        assert_eq!(receiver.pop_slips(&mut slips, usize::MAX, |first| first != round as u8), (0, true));
+        assert_eq!(receiver.pop_slips(&mut slips, usize::MAX, |first| first == round as u8), (1, false));
+        assert_eq!(slips[0].frame()[..8], round.to_le_bytes());
+        assert_eq!(slips[0].frame()[8..], body[..100 + round as usize]);
+        assert_eq!((sender.sent(), receiver.taken()), (round + 1, round + 1));
+        assert!((2..=4).contains(&lines));
+    }
+}
+
+/// S-3: frames that lie in lines come out many at a time: no more than there are slips, none after the limit, none beyond one that takes bytes.
+#[test]
+fn slips() {
+    let (mut sender, mut receiver) = ends(SHAPE);
+    for len in [8, 40, 60, 0, 300, 1] {
+        assert!(sender.push(&[len as u8; 8], &vec![1; len]).unwrap());
+    }
+    let mut slips = [Slip::EMPTY; 3];
+    assert_eq!(receiver.pop_slips(&mut slips, 17, |_| true), (2, true));
+    assert_eq!([slips[0].frame().len(), slips[1].frame().len()], [16, 48]);
+    assert_eq!(receiver.pop_slips(&mut slips, usize::MAX, |_| true), (2, true));
+    assert_eq!([slips[0].frame().len(), slips[1].frame().len()], [68, 8]);
+    assert_eq!(receiver.pop_slips(&mut slips, usize::MAX, |_| true), (0, true));
+    assert_eq!(pop(&mut receiver).unwrap().len(), 308);
+    assert_eq!(receiver.pop_slips(&mut slips, usize::MAX, |_| true), (1, false));
 }

@@ -3,14 +3,14 @@
 
 use std::collections::VecDeque;
 
-use tautline_mem::ring::{Corrupt, INLINE, INLINE_WORDS, LINE, Next, Receiver, Sender, Shape};
+use tautline_mem::ring::{Corrupt, INLINE, INLINE_WORDS, LINE, Next, Receiver, Sender, Shape, Slip};
 use tautline_mem::sync::{Arc, Ordering};
 use tautline_mem::{Barrier, Segment};
 
 const SHAPES: [Shape; 3] = [
-    Shape { lines: 8, bytes: 4096, max_frame: 512 },
-    Shape { lines: 4, bytes: 512, max_frame: 64 },
-    Shape { lines: 64, bytes: 1024, max_frame: 128 },
+    Shape { lines: 8, span: 4, bytes: 4096, max_frame: 512 },
+    Shape { lines: 4, span: 1, bytes: 512, max_frame: 64 },
+    Shape { lines: 64, span: 2, bytes: 1024, max_frame: 128 },
 ];
 
 /// What came of a program.
@@ -95,7 +95,10 @@ impl Ring {
                 self.push(len, split % (len + 1))
             }
             8..12 => self.pop(),
-            12 => self.pop_line(),
+            12 => match program.byte().unwrap_or(0) {
+                0..128 => self.pop_line(),
+                limit => self.pop_slips(limit - 127),
+            },
             13 => self.look(program.byte().unwrap_or(0)),
             14 => {
                 self.receiver.tell();
@@ -196,6 +199,23 @@ impl Ring {
             }
             None => assert!(self.frames.front().is_none_or(|f| f.len() > INLINE), "a line is missing"),
         }
+        Ok(())
+    }
+
+    fn pop_slips(&mut self, limit: usize) -> Result<(), Corrupt> {
+        let mut slips = [Slip::EMPTY; 3];
+        let (count, _) = self.receiver.pop_slips(&mut slips, limit, |_| true);
+        if !self.is_sound() {
+            self.frames.drain(..count.min(self.frames.len()));
+            return Ok(());
+        }
+        for slip in &slips[..count] {
+            let expected = self.frames.pop_front();
+            assert_eq!(expected.as_deref(), Some(slip.frame()), "not what was pushed");
+            self.tally.popped += 1;
+        }
+        let slip = self.shape.slip();
+        assert!(count > 0 || self.frames.front().is_none_or(|f| f.len() > slip), "lines are missing");
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! Frames to and from peers on this host, and sleeping while they may send.
 
 use tautline_device::Channel;
-use tautline_device::shm::{self, LINE_FRAME, LINE_WORDS, Lack};
+use tautline_device::shm::{self, LINE_FRAME, LINE_WORDS, Lack, SLIP_FRAME, Slip};
 use tautline_link::Death;
 use tautline_wire::record::{self, LEND_MORE_LEN, LONG_LEN, SHORT_LEN};
 
@@ -46,12 +46,6 @@ fn breathe() {
     }
 }
 
-/// Whether a frame that starts with this byte is dealt with as it is found: a whole message, or something asked of memory.
-#[inline(always)]
-fn is_for_here(first: u8) -> bool {
-    record::is_whole(first) || record::is_memory(first)
-}
-
 /// The words of a small frame.
 #[inline]
 pub(super) fn line_of<const N: usize>(bytes: &[u8; N]) -> [u64; LINE_WORDS] {
@@ -73,19 +67,12 @@ pub enum Found {
     Rest,
 }
 
-/// A frame that moved one cache line.
-#[derive(Clone, Copy, Debug)]
-struct Small {
-    bytes: [u8; LINE_FRAME],
-    len: usize,
-}
-
 /// Where frames from a peer on this host are read: small ones, or one that is longer.
 #[derive(Debug)]
 pub struct Taken {
     from: Rank,
     incarnation: u32,
-    lines: [Small; SMALL],
+    slips: [Slip; SMALL],
     small: usize,
     frame: Box<[u8]>,
     long: Option<usize>,
@@ -97,7 +84,7 @@ impl Default for Taken {
         Taken {
             from: 0,
             incarnation: 0,
-            lines: [Small { bytes: [0; LINE_FRAME], len: 0 }; SMALL],
+            slips: [Slip::EMPTY; SMALL],
             small: 0,
             frame: vec![0; shm::MAX_FRAME].into_boxed_slice(),
             long: None,
@@ -119,11 +106,28 @@ impl Taken {
         self.incarnation
     }
 
-    /// The frames, in order.
+    /// The small frames, in order; if there are none, there is a longer one.
     #[inline]
+    pub fn small(&self) -> impl ExactSizeIterator<Item = &[u8]> {
+        self.slips[..self.small].iter().map(Slip::frame)
+    }
+
+    /// How many frames there are.
+    #[inline]
+    pub fn count(&self) -> usize {
+        self.small + usize::from(self.long.is_some())
+    }
+
+    /// The longer frame, if there is one.
+    #[inline]
+    pub fn long(&self) -> Option<&[u8]> {
+        self.long.map(|len| &self.frame[..len])
+    }
+
+    /// The frames, in order.
     pub fn frames(&self) -> impl DoubleEndedIterator<Item = &[u8]> {
-        let lines = self.lines[..self.small].iter().map(|line| &line.bytes[..line.len]);
-        lines.chain(self.long.iter().map(|len| &self.frame[..*len]))
+        let slips = self.slips[..self.small].iter().map(Slip::frame);
+        slips.chain(self.long())
     }
 
     /// Whether there may be more.
@@ -190,74 +194,54 @@ impl Interface {
 
     #[inline]
     fn find_frames(&mut self, limit: usize, taken: &mut Taken) -> Found {
-        (taken.small, taken.long) = (0, None);
-        for i in 0..self.near_up.len() {
+        let count = self.near_up.len();
+        for i in 0..count {
             // Whoever was found last is looked at last.
             let turn = self.turn(i);
             let peer = &mut self.peers[self.near_up[turn] as usize];
             let Some(near) = &mut peer.near else { continue };
-            let mut bytes = 0;
-            // Many at a time, so that the processor can fetch them at a time.
-            while bytes < limit
-                && let Some(line) = taken.lines.get_mut(taken.small)
-                && let Some(len) = near.shm.pop_line(&mut line.bytes, is_for_here)
-            {
-                line.len = len;
-                if record::is_memory(line.bytes[0]) {
-                    return self.serve_found(turn, taken);
-                }
-                bytes += len;
-                taken.small += 1;
-            }
-            taken.more = near.shm.has_news();
-            if taken.small == 0 && taken.more {
-                match near.shm.peek().filter(|_| record::is_whole(near.shm.head())) {
-                    Some(len) => {
-                        near.shm.take(&mut taken.frame[..len]);
-                        taken.long = Some(len);
-                        taken.more = near.shm.has_news();
-                    }
-                    None if record::is_memory(near.shm.head()) => {
-                        self.glance();
-                        return self.found_nothing();
-                    }
-                    // The end, or part of a message: not for here.
-                    None => return Found::Rest,
-                }
-            }
-            if taken.small > 0 || taken.long.is_some() {
+            let (small, more) = near.shm.pop_slips(&mut taken.slips, limit, record::is_whole);
+            if small > 0 {
+                (taken.small, taken.long) = (small, None);
                 (taken.from, taken.incarnation) = (peer.rank, peer.incarnation);
-                taken.more |= self.near_up.len() > 1;
+                taken.more = more || count > 1;
                 self.near_turn = turn + 1;
                 return Found::Frames;
+            }
+            if more {
+                return self.find_long(turn, taken);
             }
         }
         self.found_nothing()
     }
 
+    /// What a peer has sent next is no small message: it may be a longer one, or something asked of memory.
+    #[inline(never)]
+    fn find_long(&mut self, turn: usize, taken: &mut Taken) -> Found {
+        let peer = &mut self.peers[self.near_up[turn] as usize];
+        let Some(near) = &mut peer.near else { return Found::Rest };
+        let head = near.shm.head();
+        match near.shm.peek() {
+            Some(len) if record::is_whole(head) => {
+                near.shm.take(&mut taken.frame[..len]);
+                (taken.small, taken.long) = (0, Some(len));
+                (taken.from, taken.incarnation) = (peer.rank, peer.incarnation);
+                taken.more = near.shm.has_news() || self.near_up.len() > 1;
+                self.near_turn = turn + 1;
+                Found::Frames
+            }
+            Some(_) if record::is_memory(head) => {
+                self.glance();
+                self.found_nothing()
+            }
+            // The end, or part of a message: not for here.
+            _ => Found::Rest,
+        }
+    }
+
     #[inline]
     fn found_nothing(&self) -> Found {
         if self.near_up.is_empty() || self.has_events() { Found::Rest } else { Found::Nothing }
-    }
-
-    /// Behind the small frames that were taken stood one of memory, which is out already: it is obeyed, and so are those behind it.
-    #[inline(never)]
-    fn serve_found(&mut self, turn: usize, taken: &mut Taken) -> Found {
-        let rank = self.near_up[turn];
-        let incarnation = self.peers[rank as usize].incarnation;
-        let Small { bytes, len } = taken.lines[taken.small];
-        self.obey_near(rank, &bytes[..len]);
-        self.activity += 1;
-        self.glance();
-        if !self.memory.busy.is_empty() {
-            self.pump();
-        }
-        if taken.small == 0 {
-            return self.found_nothing();
-        }
-        (taken.from, taken.incarnation, taken.more) = (rank, incarnation, true);
-        self.near_turn = turn + 1;
-        Found::Frames
     }
 
     /// Serves what peers on this host ask of memory, as far as no message stands before it: for whoever waits for a tripwire.
@@ -404,24 +388,25 @@ impl Interface {
         if number == UNKNOWN || peer.open.is_some() || self.batch_depth > 0 || self.closed {
             return false;
         }
-        let len = HEAD + data.len();
-        if len > LINE_FRAME {
-            return self.near_frame(rank, number & !SHORT_ONLY, data);
-        }
         let mut head = [0; HEAD];
         record::write::short(&mut head, number & !SHORT_ONLY, data.len());
-        near.shm.push_short(u64::from_le_bytes(head), data)
+        let (head, len) = (u64::from_le_bytes(head), HEAD + data.len());
+        if len <= LINE_FRAME {
+            near.shm.push_short(head, data)
+        } else if len <= SLIP_FRAME {
+            near.shm.push_long(head, data)
+        } else {
+            self.near_frame(rank, head, data)
+        }
     }
 
-    /// A whole message that does not fit a line, but one frame.
-    fn near_frame(&mut self, rank: Rank, number: u16, data: &[u8]) -> bool {
+    /// A whole message that does not fit a few lines, but one frame.
+    fn near_frame(&mut self, rank: Rank, head: u64, data: &[u8]) -> bool {
         let Some(near) = &mut self.peers[rank as usize].near else { return false };
         if LONG_LEN + data.len() > near.shm.max_frame().min(self.device.arena_ref().payload_len()) {
             return false;
         }
-        let mut head = [0; SHORT_LEN];
-        record::write::short(&mut head, number, data.len());
-        near.shm.push_long(u64::from_le_bytes(head), data)
+        near.shm.push_long(head, data)
     }
 
     /// Sends bytes of a message to a peer on this host, part by part; `fill` writes each where the peer reads it. Returns how many; nothing if the peer is not on this host, or

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
-use tautline_node::wire::{Record, Records, SHORT_LEN, Where};
+use tautline_node::wire::{Record, Records, Where, as_short};
 use tautline_node::{Found, Taken};
 
 use super::dispatch::{begin, call, panic_text, poll_task, start_task, violation};
@@ -24,12 +24,23 @@ pub(crate) fn frames(core: &Rc<Core>, limit: usize) -> crate::Result<Option<usiz
             Found::Nothing => return Ok(Some(bytes)),
             Found::Rest => break,
         }
-        for (i, frame) in taken.frames().enumerate() {
+        let mut handled = 0;
+        for frame in taken.small() {
             if !whole(core, &taken, frame) {
-                core.node.put_back(&taken, i)?;
-                return Ok((bytes > 0).then_some(bytes));
+                break;
             }
             bytes += frame.len();
+            handled += 1;
+        }
+        if let Some(frame) = taken.long()
+            && whole(core, &taken, frame)
+        {
+            bytes += frame.len();
+            handled += 1;
+        }
+        if handled < taken.count() {
+            core.node.put_back(&taken, handled)?;
+            return Ok((bytes > 0).then_some(bytes));
         }
         if !taken.has_more() {
             // Looking again costs, and would find nothing.
@@ -42,20 +53,20 @@ pub(crate) fn frames(core: &Rc<Core>, limit: usize) -> crate::Result<Option<usiz
 /// Runs the handler of a frame that is one whole message for a plain function. False if it is not.
 #[inline]
 fn whole(core: &Rc<Core>, taken: &Taken, frame: &[u8]) -> bool {
-    let (handler, data) = match Records::new(frame, 0).next() {
-        Some(Ok(Record::Short { handler, data })) => (handler, data),
-        Some(Ok(Record::Lend { handler, number, at, len })) => {
-            return whole_lent(core, taken, handler.into(), (number, at, len));
-        }
-        _ => return false,
-    };
-    let from = taken.from();
-    if SHORT_LEN + data.len() != frame.len() {
-        return false;
-    }
+    let Some((handler, data)) = as_short(frame) else { return other(core, taken, frame) };
     let Some(Registered::Short(function)) = core.handlers.get(usize::from(handler)) else { return false };
-    call(core, handler.into(), function, Short { core, from, data });
+    call(core, handler.into(), function, Short { core, from: taken.from(), data });
     true
+}
+
+#[inline(never)]
+fn other(core: &Rc<Core>, taken: &Taken, frame: &[u8]) -> bool {
+    match Records::new(frame, 0).next() {
+        Some(Ok(Record::Lend { handler, number, at, len })) => {
+            whole_lent(core, taken, handler.into(), (number, at, len))
+        }
+        _ => false,
+    }
 }
 
 /// Runs the handler of a frame that lends a message, if it takes such messages. False if it is to be left to the long way.
