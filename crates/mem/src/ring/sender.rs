@@ -21,6 +21,10 @@ pub struct Sender {
     ended: bool,
 }
 
+/// So many lines before it writes one, the sender asks for it: whoever sends one frame after the other need not wait for each line to come over. Not much
+/// earlier: the receiver may be about to look there.
+const AHEAD: u64 = 4;
+
 /// Writes bytes to words; the last word is filled up with zeros.
 #[inline(always)]
 fn write(words: &[AtomicU64], bytes: &[u8]) {
@@ -60,7 +64,7 @@ impl Sender {
             to.store(*word, Ordering::Relaxed);
         }
         line[0].store(self.place.word(self.lines, len as u32), Ordering::Release);
-        self.lines += 1;
+        self.advance();
         Ok(true)
     }
 
@@ -87,7 +91,6 @@ impl Sender {
             }
             self.write_first(head, first, len);
             self.write_continued(rest);
-            self.claim(len.div_ceil(INLINE) as u64);
             return Ok(true);
         }
         let (start, end) = self.place.rest(self.bytes, rest.len());
@@ -107,18 +110,16 @@ impl Sender {
             let line = self.place.lines.get(self.lines);
             write(&line[1..], part);
             line[0].store(self.place.word(self.lines, CONTINUED), Ordering::Release);
-            self.lines += 1;
+            self.advance();
             self.continued += 1;
         }
     }
 
-    /// If the next frame takes as many lines, those behind its first one are here by then. (The receiver looks at the first one all the time, so
-    /// that one would not stay.)
+    /// The next line has been written, and others will be.
     #[inline(always)]
-    fn claim(&self, count: u64) {
-        for next in 1..count {
-            self.place.lines.claim(self.lines + next);
-        }
+    fn advance(&mut self) {
+        self.lines += 1;
+        self.place.lines.claim(self.lines + AHEAD);
     }
 
     /// Writes the next line, of a frame of `len` bytes.
@@ -128,7 +129,7 @@ impl Sender {
         line[1].store(head, Ordering::Relaxed);
         write(&line[2..], body);
         line[0].store(self.place.word(self.lines, len as u32), Ordering::Release);
-        self.lines += 1;
+        self.advance();
     }
 
     /// Sends a frame made of two parts. False if there is no room.
