@@ -117,6 +117,8 @@ enum State {
 #[derive(Debug)]
 pub struct Pool {
     map: Arc<Map>,
+    /// Holds on the mapping that pieces have given up, for the next ones: counting them anew would take an instruction that waits for every store before it.
+    holds: Vec<Arc<Map>>,
     fd: OwnedFd,
     /// What is free to be lent, and for parts of messages, in order: where it starts, and how long it is. Neighbours are joined.
     free: [Vec<(usize, usize)>; 2],
@@ -187,6 +189,7 @@ impl Pool {
         };
         Ok(Pool {
             map: Arc::new(map),
+            holds: Vec::with_capacity(MAX_PIECES),
             fd,
             free: [list(0, parts_at), list(parts_at, len)],
             committed: [0, parts_at],
@@ -238,7 +241,8 @@ impl Pool {
         } else {
             self.free[list][at] = (from + room, free - room);
         }
-        Ok(Some(Piece { map: self.map.clone(), start, len, room, number }))
+        let map = self.holds.pop().unwrap_or_else(|| self.map.clone());
+        Ok(Some(Piece { map, start, len, room, number }))
     }
 
     /// Makes sure that there is memory up to `end`: better an error here than a signal when it is written.
@@ -285,21 +289,21 @@ impl Pool {
     ///
     /// # Panics
     /// If it is of another pool.
-    #[allow(clippy::needless_pass_by_value)]
     pub fn give(&mut self, piece: Piece) {
         let (start, room) = self.extent(&piece);
         self.free_number(piece.number);
         self.free_range(start, room);
+        self.holds.push(piece.map);
     }
 
     /// The other side is going to read the piece, until it returns its number.
     ///
     /// # Panics
     /// If it is of another pool.
-    #[allow(clippy::needless_pass_by_value)]
     pub fn lend(&mut self, piece: Piece) {
         let (start, room) = self.extent(&piece);
         self.states[piece.number as usize] = State::Lent(start, room);
+        self.holds.push(piece.map);
     }
 
     fn extent(&self, piece: &Piece) -> (usize, usize) {

@@ -435,7 +435,8 @@ impl Endpoint {
                     if done(&mut interface) {
                         return Ok(true);
                     }
-                    if interface.near_up.is_empty() && !interface.device.is_quiet() {
+                    let far = interface.near_up.is_empty() && !interface.device.is_quiet();
+                    if far || interface.has_near_room() {
                         break;
                     }
                     interface.near_vain = interface.near_vain.saturating_add(1);

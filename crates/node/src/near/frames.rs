@@ -147,6 +147,15 @@ impl Interface {
         })
     }
 
+    /// Whether a peer on this host has made room that somebody found missing: [`Interface::receive_near`] tells.
+    #[inline]
+    pub(crate) fn has_near_room(&mut self) -> bool {
+        self.near_up.iter().any(|rank| {
+            let near = self.peers[*rank as usize].near.as_mut();
+            near.is_some_and(|near| near.stalled && near.shm.is_clear() || near.has_wanted())
+        })
+    }
+
     /// How often a waiting program looks before it reads the clock.
     #[inline]
     pub(crate) fn looks(&mut self) -> u32 {
@@ -511,13 +520,12 @@ impl Interface {
             near.shm.barrier();
         }
         // Nor does it sleep on memory that turns out to be spoilt: nobody might wake it for that.
-        let room = self.near_up.iter().any(|rank| {
-            let near = self.peers[*rank as usize].near.as_mut();
-            near.is_some_and(|near| {
-                near.stalled && near.shm.is_clear() || near.has_wanted() || near.shm.is_corrupt()
-            })
-        });
-        if room || self.memory.more || self.near_takeable() {
+        let room = self.has_near_room();
+        let spoilt = self
+            .near_up
+            .iter()
+            .any(|rank| self.peers[*rank as usize].near.as_ref().is_some_and(|near| near.shm.is_corrupt()));
+        if room || spoilt || self.memory.more || self.near_takeable() {
             self.say_awake();
             return false;
         }
