@@ -1,14 +1,13 @@
-//! Frames to and from peers on this host, and sleeping while they may send.
+//! Frames from peers on this host, and sleeping while they may send.
 
 use tautline_device::Channel;
-use tautline_device::shm::{self, LINE_FRAME, LINE_WORDS, Lack, SLIP_FRAME, Slip};
+use tautline_device::shm::{self, LINE_FRAME, Slip};
 use tautline_link::Death;
-use tautline_wire::record::{self, LEND_MORE_LEN, LONG_LEN, SHORT_LEN};
+use tautline_wire::record;
 
 use crate::delivery::{Item, Place};
 use crate::interface::Interface;
 use crate::near::Near;
-use crate::peer::{Key, SHORT_ONLY, UNKNOWN};
 use crate::{Down, Rank};
 
 /// How often frames are looked for at the datagram device while there is other work: every so many polls.
@@ -30,12 +29,6 @@ const MAX_GLANCE: u32 = 256;
 const SMALL: usize = 16;
 /// Bytes that are taken out in one go: they stay in the first cache, or near it, until they are read.
 const AT_ONCE: usize = 64 << 10;
-/// Bytes of a long piece that are shown to the receiver at a time: it copies them out while the next ones are copied in.
-const PART: usize = 16 << 10;
-/// The same, when they are lent.
-const LENT_PART: usize = 32 << 10;
-/// A piece that is so long goes in longer parts.
-const MANY_PARTS: usize = 512 << 10;
 
 /// Lets a sender that is sending one small frame after the other get ahead. Whoever looks all the time at the line that is being written makes it
 /// travel to and fro for every word.
@@ -44,16 +37,6 @@ fn breathe() {
     for _ in 0..BREATH {
         std::hint::spin_loop();
     }
-}
-
-/// The words of a small frame.
-#[inline]
-pub(super) fn line_of<const N: usize>(bytes: &[u8; N]) -> [u64; LINE_WORDS] {
-    let mut words = [0; LINE_WORDS];
-    for (word, part) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
-        *word = u64::from_le_bytes(*part);
-    }
-    words
 }
 
 /// What was found of frames from peers on this host.
@@ -384,110 +367,6 @@ impl Interface {
         let due = self.near_polls == 0 || found == 0 && self.has_links;
         self.near_polls = if due { FAR_EVERY } else { self.near_polls - 1 };
         due
-    }
-
-    /// A whole small message through shared memory, as one line: all that happens to most of them. False, with nothing done, if it takes
-    /// more than that.
-    #[inline(never)]
-    pub(crate) fn near_short(&mut self, rank: Rank, key: Key, data: &[u8]) -> bool {
-        const HEAD: usize = SHORT_LEN;
-        let Some(peer) = self.peers.get_mut(rank as usize) else { return false };
-        let number = peer.numbers.get(key.0 as usize).copied().unwrap_or(UNKNOWN);
-        let Some(near) = &mut peer.near else { return false };
-        if number == UNKNOWN || peer.open.is_some() || self.batch_depth > 0 || self.closed {
-            return false;
-        }
-        let mut head = [0; HEAD];
-        record::write::short(&mut head, number & !SHORT_ONLY, data.len());
-        let (head, len) = (u64::from_le_bytes(head), HEAD + data.len());
-        if len <= LINE_FRAME {
-            near.shm.push_short(head, data)
-        } else if len <= SLIP_FRAME {
-            near.shm.push_long(head, data)
-        } else {
-            self.near_frame(rank, head, data)
-        }
-    }
-
-    /// A whole message that does not fit a few lines, but one frame.
-    fn near_frame(&mut self, rank: Rank, head: u64, data: &[u8]) -> bool {
-        let Some(near) = &mut self.peers[rank as usize].near else { return false };
-        if LONG_LEN + data.len() > near.shm.max_frame().min(self.device.arena_ref().payload_len()) {
-            return false;
-        }
-        near.shm.push_long(head, data)
-    }
-
-    /// Sends bytes of a message to a peer on this host, part by part; `fill` writes each where the peer reads it. Returns how many; nothing if the peer is not on this host, or
-    /// nothing can be lent to it now.
-    pub(crate) fn near_fill(
-        &mut self,
-        (rank, message): (Rank, u32),
-        offset: u64,
-        len: usize,
-        mut fill: impl FnMut(usize, &mut [u8]),
-    ) -> Option<usize> {
-        self.peers[rank as usize].near.as_ref()?;
-        self.close_slot(rank);
-        let peer = &mut self.peers[rank as usize];
-        let near = peer.near.as_mut()?;
-        let limit = peer.windows.get(&message).map_or(u64::MAX, |limit| limit.saturating_sub(offset));
-        let len = (len as u64).min(limit) as usize;
-        // Short parts for the sake of latency; long ones are worth it when there are many.
-        let part = if len < MANY_PARTS { LENT_PART } else { 2 * LENT_PART };
-        let mut done = 0;
-        while done < len {
-            if !near.shm.is_clear() {
-                near.stalled = true;
-                break;
-            }
-            let mut piece = match near.shm.loan_part(part.min(len - done)) {
-                Ok(piece) => piece,
-                Err(Lack::Now) => {
-                    near.want();
-                    break;
-                }
-                // What was written so far is on its way; the rest finds another one.
-                Err(_) => return (done > 0).then_some(done),
-            };
-            fill(done, &mut piece);
-            let (number, at, size) = piece.place();
-            let mut bytes = [0; LEND_MORE_LEN];
-            record::write::lend_more(&mut bytes, message, offset + done as u64, (number, at, size as u32));
-            near.shm.push_line(&line_of(&bytes), LEND_MORE_LEN);
-            near.shm.lent(piece);
-            done += size as usize;
-        }
-        Some(done)
-    }
-
-    /// Sends bytes of a message to a peer on this host, from where they are to where the peer finds them, part by part. Returns how many; nothing if
-    /// the peer is not on this host.
-    pub(crate) fn near_piece(&mut self, to: (Rank, u32), offset: u64, bytes: &[u8]) -> Option<usize> {
-        let copy = |at: usize, room: &mut [u8]| room.copy_from_slice(&bytes[at..at + room.len()]);
-        self.near_fill(to, offset, bytes.len(), copy).or_else(|| self.near_copy(to, offset, bytes))
-    }
-
-    /// As [`Interface::near_piece`], through the ring, which has room when there is nothing to lend.
-    fn near_copy(&mut self, (rank, message): (Rank, u32), offset: u64, bytes: &[u8]) -> Option<usize> {
-        self.peers[rank as usize].near.as_ref()?;
-        self.close_slot(rank);
-        let peer = &mut self.peers[rank as usize];
-        let near = peer.near.as_mut()?;
-        let limit = peer.windows.get(&message).map_or(u64::MAX, |limit| limit.saturating_sub(offset));
-        let bytes = &bytes[..(bytes.len() as u64).min(limit) as usize];
-        let mut done = 0;
-        for part in bytes.chunks(PART) {
-            let mut head = [0; LONG_LEN];
-            record::write::more(&mut head, message, offset + done as u64, part.len());
-            if near.shm.push(&head, part).is_err() {
-                near.stalled = true;
-                break;
-            }
-            near.shm.flush();
-            done += part.len();
-        }
-        Some(done)
     }
 
     /// Whether there is news that may be taken out: not of a peer that has sent as much as the program leaves untaken.

@@ -7,7 +7,7 @@ use tautline_device::shm::{Back, LINE_FRAME, Lack, Outside, Piece, View};
 use tautline_link::Nanos;
 use tautline_wire::record::{self, LEND_LEN, Where};
 
-use super::frames::line_of;
+use super::send::line_of;
 use crate::interface::Interface;
 use crate::peer::{Key, SHORT_ONLY, UNKNOWN};
 use crate::{Rank, SendError};

@@ -69,10 +69,10 @@ fn other(core: &Rc<Core>, taken: &Taken, frame: &[u8]) -> bool {
     }
 }
 
-/// Runs the handler of a frame that lends a message, if it takes such messages. False if it is to be left to the long way.
+/// Runs the handler of a frame that lends a message. False if it is to be left to the long way.
 #[inline]
 fn whole_lent(core: &Rc<Core>, taken: &Taken, handler: usize, (number, at, len): (u32, Where, u64)) -> bool {
-    let Some(Registered::Lent(..)) = core.handlers.get(handler) else { return false };
+    let Some(Registered::Lent(..) | Registered::Stream(_)) = core.handlers.get(handler) else { return false };
     let from = (taken.from(), taken.incarnation());
     let Some(lease) = core.node.lease(from, number, at, len) else { return false };
     lent(core, handler, Held::new(core, taken.from(), lease));
