@@ -394,6 +394,12 @@ impl View {
         at.checked_add(len).is_some_and(|end| end <= self.0.len as u64)
     }
 
+    /// Whether the lender needs what lies there back soon: it has few places for parts of messages.
+    #[inline]
+    pub fn is_for_parts(&self, at: usize) -> bool {
+        at >= self.0.len.saturating_sub(PARTS_LEN)
+    }
+
     /// Copies bytes out.
     ///
     /// # Panics

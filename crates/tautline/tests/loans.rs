@@ -32,6 +32,32 @@ fn keeper(builder: tautline::Builder) -> (tautline::Builder, Rc<RefCell<Vec<Lent
     (builder.on_loan("keep", move |message| keep.borrow_mut().push(message)), kept)
 }
 
+/// M-9: whoever keeps messages that were sent, not lent, has copies of them: the sender's few places for parts are not taken, and everything after arrives.
+#[test]
+fn what_was_sent_can_be_kept() {
+    const KEPT: usize = 40;
+    run_over(DeviceName::Shm, 2, |job| {
+        let (builder, kept) = keeper(Endpoint::builder());
+        let ep = join(builder, job);
+        if ep.rank() == 0 {
+            for number in 0..KEPT {
+                let mut bytes = vec![0; 30_000 + 1_000 * number];
+                fill(number, &mut bytes);
+                ep.send(1, "keep", &bytes).unwrap();
+            }
+            ep.run_until(|| ep.poll_event().is_some_and(|event| matches!(event, Event::PeerDown { .. })))
+                .unwrap();
+        } else {
+            ep.run_until(|| kept.borrow().len() == KEPT).unwrap();
+            for (number, message) in kept.borrow().iter().enumerate() {
+                assert_eq!(message.len(), 30_000 + 1_000 * number);
+                check(number, &message.to_vec());
+            }
+        }
+        ep.close().unwrap();
+    });
+}
+
 const SIZES: [usize; 9] = [0, 1, 8, 64, 1000, 4096, 100_000, 1 << 20, 3 << 20];
 const HANDLERS: [&str; 3] = ["lent", "stream", "taken"];
 

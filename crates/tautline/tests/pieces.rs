@@ -5,10 +5,11 @@ mod common;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use common::{config, join, pattern, run};
-use tautline::{Endpoint, Error, Message, SendError, Short};
+use common::{config, join, pattern, run, run_over};
+use tautline::{DeviceName, Endpoint, Error, Message, SendError, Short};
 
 /// What a handler saw of a message: its first bytes, and how it ended.
 type Seen = Rc<RefCell<Vec<(Vec<u8>, String)>>>;
@@ -69,6 +70,43 @@ fn piece_too_long() {
             out.end().unwrap();
         },
         |_, seen| assert_eq!(seen, [(b"1234567890".to_vec(), "whole".to_owned())]),
+    );
+}
+
+/// M-4: messages that are given in one piece arrive whole and in order, however they travel: in a frame, lent as a whole, or part by part.
+#[test]
+fn one_piece() {
+    let sizes = [1_000, 20_000, 32_744, 33_000, 65_535, 65_536, 65_537, 200_000];
+    pair(
+        |ep| {
+            for (i, size) in sizes.into_iter().enumerate() {
+                let bytes = pattern(size, i);
+                let mut out = ep.begin(1, "data", size as u64).unwrap();
+                if i % 2 == 0 {
+                    out.piece(&bytes).unwrap();
+                } else {
+                    out.fill(size, |at, room| room.copy_from_slice(&bytes[at..at + room.len()])).unwrap();
+                }
+                out.end().unwrap();
+                ep.send(1, "data", &pattern(40, i)).unwrap();
+                // All of it came, though its end was never said.
+                let mut unended = ep.begin(1, "data", 40_000).unwrap();
+                unended.piece(&pattern(40_000, i)).unwrap();
+                drop(unended);
+                // Begun in a frame with another.
+                let batch = ep.batch();
+                ep.send(1, "data", &pattern(41, i)).unwrap();
+                ep.send(1, "data", &pattern(50_000, i)).unwrap();
+                drop(batch);
+            }
+        },
+        |_, seen| {
+            let sent = |i: usize| [sizes[i], 40, 40_000, 41, 50_000].map(|size| pattern(size, i));
+            let sent: Vec<_> =
+                (0..sizes.len()).flat_map(sent).map(|bytes| (bytes, "whole".to_owned())).collect();
+            assert_eq!(seen.len(), sent.len());
+            assert!(seen == sent, "as sent, in order");
+        },
     );
 }
 
@@ -385,4 +423,48 @@ fn waiting_inside_a_batch() {
         }
         ep.close().unwrap();
     });
+}
+
+/// M-4: handlers that have not got round to reading their messages do not keep others from arriving, over any device: here they all wait for one that is sent
+/// after theirs.
+#[test]
+fn unread_messages_hold_nobody_back() {
+    const WAITING: usize = 30;
+    for device in [DeviceName::Udp, DeviceName::Shm] {
+        run_over(device, 2, |job| {
+            let (go, wakers) = (Rc::new(Cell::new(false)), Rc::new(RefCell::new(Vec::<Waker>::new())));
+            let read = Rc::new(Cell::new(0));
+            let (their_go, their_wakers, their_read) = (go.clone(), wakers.clone(), read.clone());
+            let builder = Endpoint::builder()
+                .on("data", move |mut msg: Message| {
+                    let (go, wakers, read) = (their_go.clone(), their_wakers.clone(), their_read.clone());
+                    async move {
+                        std::future::poll_fn(|context| {
+                            wakers.borrow_mut().push(context.waker().clone());
+                            if go.get() { Poll::Ready(()) } else { Poll::Pending }
+                        })
+                        .await;
+                        let mut got = vec![0; msg.len() as usize];
+                        msg.read_into(&mut got).await?;
+                        assert!(got == pattern(40_000, read.get()));
+                        read.set(read.get() + 1);
+                        Ok(())
+                    }
+                })
+                .on_short("go", move |_: Short<'_>| {
+                    go.set(true);
+                    wakers.take().into_iter().for_each(Waker::wake);
+                });
+            let ep = join(builder, job);
+            if ep.rank() == 0 {
+                for i in 0..WAITING {
+                    ep.send(1, "data", &pattern(40_000, i)).unwrap();
+                }
+                ep.send(1, "go", b"").unwrap();
+            } else {
+                ep.run_until(|| read.get() == WAITING).unwrap();
+            }
+            ep.close().unwrap();
+        });
+    }
 }

@@ -93,6 +93,12 @@ impl Lease {
         matches!(self.source, Source::Pool(..))
     }
 
+    /// Whether its sender has few places like it, and waits for this one: it did not lend it on purpose.
+    #[inline]
+    pub fn is_wanted_back(&self) -> bool {
+        matches!(&self.source, Source::Pool(view, at) if view.is_for_parts(*at))
+    }
+
     /// Copies bytes out, from `at` on. False if they are no more: the sender died while they were in its memory alone.
     ///
     /// # Panics

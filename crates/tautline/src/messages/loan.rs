@@ -206,6 +206,12 @@ impl Held {
         self.lease.lender()
     }
 
+    /// Whether its sender has few places like it, and waits for this one.
+    #[inline]
+    pub(crate) fn is_wanted_back(&self) -> bool {
+        self.lease.is_wanted_back()
+    }
+
     /// Whether it stays, whatever becomes of its sender.
     #[inline]
     pub(crate) fn is_mapped(&self) -> bool {

@@ -85,8 +85,19 @@ impl Stream {
 
     /// All of the message is there, elsewhere.
     pub(crate) fn arrive_whole(&mut self, held: Held) {
-        self.whole = true;
+        self.whole = !held.is_wanted_back();
         self.arrive_held(held);
+    }
+
+    /// The handler has had its turn; what it did not take, and others wait for, moves to our own buffer.
+    pub(crate) fn settle(&mut self) {
+        if self.at == self.buffer.len() {
+            self.buffer.clear();
+            self.at = 0;
+        }
+        if !self.whole && !self.held.is_empty() {
+            self.hold_own();
+        }
     }
 
     /// Bytes are there, elsewhere. None wait in a delivery.
@@ -123,13 +134,7 @@ impl Stream {
     /// Takes the delivery back; what the handler did not take moves to our own buffer.
     pub(crate) fn reclaim(&mut self) -> Box<Delivery> {
         let delivery = self.lent.take().expect("lent for the time that the handler runs");
-        if self.at == self.buffer.len() {
-            self.buffer.clear();
-            self.at = 0;
-        }
-        if !self.whole && !self.held.is_empty() {
-            self.hold_own();
-        }
+        self.settle();
         for (item, start, len) in self.ranges.drain(..) {
             let bytes = &delivery.bytes(item as usize)[start as usize..][..len as usize];
             self.buffer.extend_from_slice(bytes);

@@ -87,7 +87,7 @@ pub(super) fn lent(core: &Rc<Core>, handler: usize, message: Held) {
         return message.refuse();
     }
     match core.handlers.get(handler) {
-        Some(Registered::Lent(function, _)) if message.is_mapped() => {
+        Some(Registered::Lent(function, _)) if message.is_mapped() && !message.is_wanted_back() => {
             let message = Lent::shared(message);
             let result = catch_unwind(AssertUnwindSafe(|| (function.borrow_mut())(message)));
             core.handled.set(core.handled.get() + 1);
@@ -100,6 +100,7 @@ pub(super) fn lent(core: &Rc<Core>, handler: usize, message: Held) {
             pool.with(|p| p.stream(slot).borrow_mut().arrive_whole(message));
             start_task(core, handler, pool, slot);
             poll_task(core, handler, slot);
+            pool.with(|p| p.stream(slot).borrow_mut().settle());
         }
         // No correct peer lends to a handler that takes only short messages.
         Some(Registered::Short(_)) | None => violation(core, message.lender()),
