@@ -74,6 +74,7 @@ fn open_xdp(udp: UdpConfig, config: &Config, job: &Job) -> Result<(Box<dyn Datag
         framing,
         drop_privileges: config.xdp_drop_privileges,
         sharers: sharers(job, job.members[job.rank as usize].addr.ip()),
+        rx_chunks: chunks(job.size()),
         // L-22, L-23: with a key every frame has a tag over all of it.
         checksums: config.link.security == Security::Open,
         ..XdpConfig::default()
@@ -85,6 +86,16 @@ fn open_xdp(udp: UdpConfig, config: &Config, job: &Job) -> Result<(Box<dyn Datag
     tracing::info!(device = choice.device, reason = %choice.reason, details = %choice.details, "device chosen");
     Ok((Box::new(device), choice))
 }
+
+/// Chunks to receive into, for a job of so many ranks. The kernel uses them in turn, so that each comes back cold: no more than keep the peers' windows open (D-6).
+fn chunks(size: u32) -> u32 {
+    size.saturating_mul(CHUNKS_EACH).next_power_of_two().clamp(CHUNKS_MIN, CHUNKS_MAX)
+}
+
+/// For each rank, and in all.
+const CHUNKS_EACH: u32 = 128;
+const CHUNKS_MIN: u32 = 512;
+const CHUNKS_MAX: u32 = 2_048;
 
 /// Ranks that have this address: they share its interface.
 fn sharers(job: &Job, ip: IpAddr) -> u32 {
@@ -139,6 +150,13 @@ mod tests {
 
     use super::*;
     use crate::Member;
+
+    /// D-6: small jobs have few chunks, which stay warm; large ones as many as 16 peers want.
+    #[test]
+    fn chunks_are_for_the_job() {
+        let all = [1, 2, 4, 5, 8, 9, 16, 17, u32::MAX].map(chunks);
+        assert_eq!(all, [512, 512, 512, 1_024, 1_024, 2_048, 2_048, 2_048, 2_048]);
+    }
 
     /// D-12: ranks that share an address rule raw framing out for all ranks of the job, and the reason is told.
     #[test]

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use super::bind::{Memory, bind, bind_queues, options, refused, share};
+use super::bind::{Memory, bind, bind_queues, divide, options, refused, share};
 use super::config::{Mode, XdpConfig};
 use super::headers::Framing;
 use super::neighbour::{self, GROUPS, Link};
@@ -16,6 +16,7 @@ use super::shared::{self, Alone, Attached, Terms};
 use crate::sys::bpf::{self, CounterMap, QueueMap, WordMap};
 use crate::sys::netlink::Netlink;
 use crate::sys::{Errno, Layout, Queues, Umem, caps};
+use crate::udp;
 
 /// Why AF_XDP cannot be used, in words for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -279,10 +280,12 @@ fn attach(
         drops: drops.raw(),
     };
     let code = program::steering(&steering, Machine::Kernel);
-    let program = bpf::load(bpf::PROG_XDP, &code, bpf::F_HAS_FRAGS, PROGRAM).map_err(|(errno, said)| {
-        let last = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no reason given");
-        Refusal::System(format!("the system refused the steering program: {errno} ({last})"))
-    })?;
+    let program = bpf::load(bpf::PROG_XDP, &code, parts(config, place, mode, local), PROGRAM).map_err(
+        |(errno, said)| {
+            let last = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no reason given");
+            Refusal::System(format!("the system refused the steering program: {errno} ({last})"))
+        },
+    )?;
     let flags = if mode == Mode::Generic { bpf::XDP_GENERIC } else { bpf::XDP_DRIVER };
     let (mut refused, mut asks) = (Errno::BUSY, patience.asks);
     for _ in 0..patience.waits {
@@ -313,6 +316,14 @@ fn attach(
         std::thread::sleep(PAUSE);
     }
     Err(occupied(place, refused, None))
+}
+
+/// Whether the program says that it knows frames in several parts. Behind the driver the kernel then makes each frame anew before the program sees it, where it would only make room in
+/// front of it; so the program says so only if there are such frames. In the driver it costs nothing, and without it the MTU could not grow.
+fn parts(config: &XdpConfig, place: &Place, mode: Mode, local: SocketAddr) -> u32 {
+    let payload = config.udp.slot_payload.unwrap_or_else(|| udp::slot_payload(local.ip()));
+    let layout = divide(payload, place.lower.mtu, config.udp.tx_slots, config.rx_chunks);
+    if mode == Mode::Generic && !Memory::is_split(layout, place.lower.mtu) { 0 } else { bpf::F_HAS_FRAGS }
 }
 
 /// The program's name in the kernel's tables.

@@ -18,6 +18,10 @@ const LOOKS: u32 = 64;
 /// Receives after which both sockets are looked at whatever their words say, in case that moment was long.
 const LOOK_ANYWAY: u32 = 1 << 16;
 
+/// Looks at the rings for each at everything else, while nothing comes: they are what a waiting program waits for, and the pause between
+/// two looks is on each message's way.
+const GLANCES: u32 = 8;
+
 /// What is known of the mail for the socket.
 #[derive(Debug, Default)]
 pub(super) struct Post {
@@ -82,7 +86,7 @@ impl Xdp {
     /// Whether there is nothing to be done: no frame, no mail, nobody to knock for.
     #[inline]
     pub(super) fn sees_nothing(&mut self) -> bool {
-        !self.queues.has_some()
+        (0..GLANCES).all(|_| !self.queues.has_some())
             && self.config.receive != Receive::BusyPoll
             && (self.post.looks | self.post.news_looks) == 0
             && self.mail.get(MAIL_UDP) == self.post.udp_seen
