@@ -80,6 +80,8 @@ pub struct Xdp {
     counters: Counters,
     strange: Strange,
     flushes: u32,
+    /// Frames received lately, less some for each doorbell: many while others stream to us.
+    streak: u32,
     /// Frames shall come with their source.
     sources: bool,
     /// Addresses that belong to hardware addresses, as far as raw frames made us ask.
@@ -222,6 +224,7 @@ impl Xdp {
             counters: Counters::default(),
             strange: Strange::default(),
             flushes: 0,
+            streak: 0,
             sources: true,
             senders: Vec::new(),
             about,

@@ -22,6 +22,22 @@ const LOOK_ANYWAY: u32 = 1 << 16;
 /// two looks is on each message's way.
 const GLANCES: u32 = 8;
 
+/// Frames in a row, hardly answered, that make a stream; and what is remembered of them at most.
+const STREAK: u32 = 16;
+const STREAK_MAX: u32 = 64;
+/// A doorbell counts against so many frames of a stream: less than the frames that an acknowledgement is for, so that those end none.
+pub(super) const ANSWER: u32 = 16;
+/// How long a receiver that has caught up with a stream looks away.
+const BREATH: u32 = 12;
+
+/// Lets the kernel get ahead with a stream. Whoever looks all the time at the word that it writes makes its line travel to and fro for every frame.
+#[cold]
+fn breathe() {
+    for _ in 0..BREATH {
+        std::hint::spin_loop();
+    }
+}
+
 /// What is known of the mail for the socket.
 #[derive(Debug, Default)]
 pub(super) struct Post {
@@ -75,6 +91,7 @@ impl Xdp {
         }
         let count = batch.frames().len();
         if count + strange > 0 {
+            self.streak = (self.streak + count as u32).min(STREAK_MAX);
             self.queues.finish_taking();
         }
         if strange > 0 {
@@ -86,6 +103,9 @@ impl Xdp {
     /// Whether there is nothing to be done: no frame, no mail, nobody to knock for.
     #[inline]
     pub(super) fn sees_nothing(&mut self) -> bool {
+        if self.streak > STREAK {
+            breathe();
+        }
         (0..GLANCES).all(|_| !self.queues.has_some())
             && self.config.receive != Receive::BusyPoll
             && (self.post.looks | self.post.news_looks) == 0

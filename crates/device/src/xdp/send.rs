@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::receive::ANSWER;
 use super::ways::STALLS_MAX;
 use super::{Origin, Xdp};
 use crate::sys::Errno;
@@ -127,6 +128,7 @@ impl Xdp {
             return Ok(());
         }
         self.counters.send_calls += 1;
+        self.streak = self.streak.saturating_sub(ANSWER);
         self.queues.first().kick()
     }
 
