@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use super::bind::{Memory, bind, bind_queues, divide, options, refused, share};
@@ -269,24 +269,8 @@ fn attach(
     let sockets = QueueMap::sockets(terms.queues).map_err(|e| system("a map of sockets", e))?;
     let ports = QueueMap::ports(terms.queues).map_err(|e| system("a map of ports", e))?;
     let drops = CounterMap::new(DROPS * terms.queues).map_err(|e| system("a map of counters", e))?;
-    let steering = Steering {
-        ip: terms.ip,
-        vlan: terms.vlan,
-        any_shape: terms.any_shape,
-        pass_unfinished: mode == Mode::Generic,
-        raw: terms.raw,
-        sockets: sockets.raw(),
-        ports: ports.raw(),
-        drops: drops.raw(),
-    };
-    let code = program::steering(&steering, Machine::Kernel);
-    let program = bpf::load(bpf::PROG_XDP, &code, parts(config, place, mode, local), PROGRAM).map_err(
-        |(errno, said)| {
-            let last = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no reason given");
-            Refusal::System(format!("the system refused the steering program: {errno} ({last})"))
-        },
-    )?;
-    let flags = if mode == Mode::Generic { bpf::XDP_GENERIC } else { bpf::XDP_DRIVER };
+    let program = load((config, place, local), &terms, (&sockets, &ports, &drops))?;
+    let flags = flags_of(mode);
     let (mut refused, mut asks) = (Errno::BUSY, patience.asks);
     for _ in 0..patience.waits {
         match bpf::attach(program.as_fd(), place.lower.index, flags) {
@@ -316,6 +300,61 @@ fn attach(
         std::thread::sleep(PAUSE);
     }
     Err(occupied(place, refused, None))
+}
+
+fn flags_of(mode: Mode) -> u32 {
+    if mode == Mode::Generic { bpf::XDP_GENERIC } else { bpf::XDP_DRIVER }
+}
+
+/// Makes the program, with these maps.
+fn load(
+    (config, place, local): (&XdpConfig, &Place, SocketAddr),
+    terms: &Terms,
+    (sockets, ports, drops): (&QueueMap, &QueueMap, &CounterMap),
+) -> Result<OwnedFd, Refusal> {
+    let mode = terms.mode;
+    let steering = Steering {
+        ip: terms.ip,
+        vlan: terms.vlan,
+        any_shape: terms.any_shape,
+        pass_unfinished: mode == Mode::Generic,
+        raw: terms.raw,
+        sockets: sockets.raw(),
+        ports: ports.raw(),
+        drops: drops.raw(),
+    };
+    let code = program::steering(&steering, Machine::Kernel);
+    bpf::load(bpf::PROG_XDP, &code, parts(config, place, mode, local), PROGRAM).map_err(|(errno, said)| {
+        let last = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no reason given");
+        Refusal::System(format!("the system refused the steering program: {errno} ({last})"))
+    })
+}
+
+/// Attaches the program again, which somebody has detached. The maps are the same, and so all sockets are in them; of several processes one attaches it,
+/// and gives the others a part.
+pub(super) fn again(
+    (config, place, local): (&XdpConfig, &Place, SocketAddr),
+    attached: &Attached,
+) -> Result<OwnedFd, Refusal> {
+    let missing = caps::missing();
+    if !missing.is_empty() {
+        return Err(Refusal::Privileges(missing));
+    }
+    let maps = (&attached.sockets, &attached.ports, &attached.drops);
+    let program = load((config, place, local), &attached.terms, maps)?;
+    match bpf::attach(program.as_fd(), place.lower.index, flags_of(attached.terms.mode)) {
+        Ok(link) => Ok(link),
+        Err(errno @ (Errno::BUSY | Errno::EXIST)) => {
+            let waits = (Patience::SHORT.answer, Patience::SHORT.answers);
+            match shared::join(place.lower.index, attached.terms, waits) {
+                // Whoever has not noticed yet gives what it had.
+                Ok(Attached { link: Some(link), .. }) if bpf::is_attached(link.as_fd()) => Ok(link),
+                Err(Alone::Unfit(why)) => Err(occupied(place, errno, Some(&why))),
+                _ => Err(occupied(place, errno, None)),
+            }
+        }
+        Err(errno) => Err(system("to attach the steering program", errno)),
+    }
 }
 
 /// Whether the program says that it knows frames in several parts. Behind the driver the kernel then makes each frame anew before the program sees it, where it would only make room in

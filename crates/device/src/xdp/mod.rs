@@ -2,7 +2,7 @@
 //!
 //! What lives here: sockets on queues of one interface (`attach`), shared with other processes (`shared`), had again when it comes back (`back`), the program that steers frames to it (`program`, written with
 //! `asm`), the headers that the kernel would have written (`headers`), the kernel's tables of routes and neighbours (`neighbour`), which way
-//! each route goes (`ways`), sending (`send`) and receiving (`receive`). What does not: recovery, order, peers.
+//! each route goes (`ways`), whether the program is still there (`watch`), sending (`send`) and receiving (`receive`). What does not: recovery, order, peers.
 //!
 //! The device owns a [`Udp`] device on the same address and port (D-13): it reserves the port, gets whatever the program lets pass, and
 //! carries what cannot go directly. Slots are the same for both, so a route changes its way between two frames.
@@ -23,6 +23,7 @@ mod send;
 mod shared;
 #[cfg(test)]
 mod tests;
+mod watch;
 mod ways;
 
 pub use attach::Refusal;
@@ -457,6 +458,19 @@ impl Datagram for Xdp {
 
     fn why(&self, route: RouteId) -> &str {
         self.routes.get(route.0 as usize).map_or("", |route| &route.why)
+    }
+
+    fn takes_raw(&self) -> bool {
+        self.config.framing == Framing::Raw
+    }
+
+    fn note_raw(&mut self, route: RouteId, takes: bool) {
+        if let Some(entry) = self.routes.get_mut(route.0 as usize).filter(|entry| entry.takes_raw != takes) {
+            // Whoever tells us asks for the way next.
+            (entry.takes_raw, entry.told) = (takes, false);
+            self.choose(route);
+            self.routes[route.0 as usize].told = true;
+        }
     }
 
     fn ask_way(&mut self, route: RouteId, way: Option<Way>) {

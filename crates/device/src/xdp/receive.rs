@@ -18,6 +18,9 @@ const LOOKS: u32 = 64;
 /// Receives after which both sockets are looked at whatever their words say, in case that moment was long.
 const LOOK_ANYWAY: u32 = 1 << 16;
 
+/// Receives, one of which is followed by a look at the clock if nothing came, and perhaps at the program: few, because whoever sleeps receives seldom.
+const CARE_RECEIVES: u32 = 4;
+
 /// Looks at the rings for each at everything else, while nothing comes: they are what a waiting program waits for, and the pause between
 /// two looks is on each message's way.
 const GLANCES: u32 = 8;
@@ -67,6 +70,8 @@ impl Xdp {
             let count = self.udp.recv(batch)?;
             self.post.looks = if count > 0 { LOOKS } else { self.post.looks.saturating_sub(1) };
             if count > 0 {
+                // Perhaps because the program is gone.
+                self.look_after_all();
                 return Ok(count);
             }
         }
@@ -96,6 +101,9 @@ impl Xdp {
         }
         if strange > 0 {
             self.queues.submit_chunks();
+        }
+        if count == 0 && self.post.receives.is_multiple_of(CARE_RECEIVES) {
+            self.look_after_all();
         }
         Ok(count)
     }

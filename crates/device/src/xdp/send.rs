@@ -2,6 +2,10 @@
 
 use std::ops::Range;
 
+use tautline_wire::Kind;
+use tautline_wire::handshake::HANDSHAKE_LEN;
+
+use super::headers::Framing;
 use super::receive::ANSWER;
 use super::ways::STALLS_MAX;
 use super::{Origin, Xdp};
@@ -13,6 +17,12 @@ const KICKS: usize = 64;
 /// Flushes between looks at the clock.
 const UPKEEP_FLUSHES: u32 = 16;
 
+/// Whether a frame is to open a channel (W-1, H-1): then it is not known yet which frames the other side takes.
+fn is_handshake(frame: &[u8]) -> bool {
+    let opens = |kind| matches!(kind, Kind::Hello | Kind::Welcome | Kind::Retry | Kind::Refuse);
+    frame.len() == HANDSHAKE_LEN && Kind::of(frame).is_ok_and(opens)
+}
+
 impl Xdp {
     /// Queues a frame, by whatever way its route goes now.
     #[inline]
@@ -23,6 +33,12 @@ impl Xdp {
             return self.udp.send(id, slot, range);
         };
         route.used = true;
+        if self.config.framing == Framing::Raw
+            && is_handshake(self.udp.arena_ref().bytes(slot, range.clone()))
+        {
+            // D-12: whoever does without raw frames hears it, too.
+            return self.udp.send(id, slot, range);
+        }
         let head = template.len();
         if range.start < head || self.udp.arena_ref().is_held(slot) {
             return self.send_copy(id, slot, range);
