@@ -31,7 +31,7 @@ const PING_PONGS: u64 = 2_000;
 /// What a message of a number holds; its size varies up to most of a frame.
 fn message(number: u64) -> Vec<u8> {
     let narrow = std::env::var("TAUTLINE_XDP_ROLE").is_ok_and(|role| role == "narrow");
-    let len = 8 + (number * 37 % if narrow { 600 } else { 1_000 }) as usize;
+    let len = 8 + (number * 37 % if narrow { 500 } else { 1_000 }) as usize;
     let mut bytes: Vec<u8> = (0..len).map(|i| (i as u64 * 31 + number * 7) as u8).collect();
     bytes[..8].copy_from_slice(&number.to_le_bytes());
     bytes
