@@ -54,7 +54,7 @@ pub fn open_device(job: &mut Job, config: &Config) -> Result<(Box<dyn Datagram>,
         JoinError::NoDevice(vec![PassedOver { device: "udp", reason: format!("{bind}: {e}") }])
     })?;
     let reason = match config.device {
-        Some(DeviceName::Xdp) => "xdp was asked for and cannot be used".to_owned(),
+        Some(DeviceName::Xdp | DeviceName::XdpWith(_)) => "xdp was asked for and cannot be used".to_owned(),
         Some(DeviceName::Udp) => "asked for by the configuration".to_owned(),
         Some(DeviceName::Shm) => "to be reached by nobody: shared memory was asked for".to_owned(),
         None => "works everywhere; peers on this host are reached through shared memory".to_owned(),
@@ -89,7 +89,7 @@ fn open_xdp(udp: UdpConfig, config: &Config, job: &Job) -> Result<(Box<dyn Datag
 
 /// Chunks to receive into, for a job of so many ranks. The kernel uses them in turn, so that each comes back cold: no more than keep the peers' windows open (D-6).
 fn chunks(size: u32) -> u32 {
-    size.saturating_mul(CHUNKS_EACH).next_power_of_two().clamp(CHUNKS_MIN, CHUNKS_MAX)
+    size.saturating_mul(CHUNKS_EACH).clamp(CHUNKS_MIN, CHUNKS_MAX).next_power_of_two()
 }
 
 /// For each rank, and in all.

@@ -54,6 +54,28 @@ pub enum Receive {
     BusyPoll,
 }
 
+impl Receive {
+    /// Its name in configuration and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Receive::Kernel => "kernel",
+            Receive::BusyPoll => "busy-poll",
+        }
+    }
+}
+
+impl std::str::FromStr for Receive {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Receive, String> {
+        match name {
+            "kernel" => Ok(Receive::Kernel),
+            "busy-poll" => Ok(Receive::BusyPoll),
+            other => Err(format!("unknown way to receive \"{other}\"; use kernel or busy-poll")),
+        }
+    }
+}
+
 /// When the kernel is done with the bytes of a frame (D-9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Done {
