@@ -10,6 +10,7 @@ use tautline_device::udp::{Udp, UdpConfig};
 use tautline_device::xdp::{Framing, Refused, Xdp, XdpConfig};
 use tautline_wire::handshake::Security;
 
+use crate::error::explain;
 use crate::{Config, DeviceName, Job, JoinError};
 
 /// A device that was considered and not used.
@@ -51,7 +52,7 @@ pub fn open_device(job: &mut Job, config: &Config) -> Result<(Box<dyn Datagram>,
         }
     }
     let udp = Udp::open(told).map_err(|e| {
-        JoinError::NoDevice(vec![PassedOver { device: "udp", reason: format!("{bind}: {e}") }])
+        JoinError::NoDevice(vec![PassedOver { device: "udp", reason: format!("{bind}: {}", explain(&e)) }])
     })?;
     let reason = match config.device {
         Some(DeviceName::Xdp | DeviceName::XdpWith(_)) => "xdp was asked for and cannot be used".to_owned(),

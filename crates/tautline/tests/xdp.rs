@@ -503,3 +503,46 @@ fn ranks_share_an_interface() {
     assert_eq!(shared, 2, "one at each side came later");
     assert!(spaces.is_left_alone(), "no program is left");
 }
+
+/// What a child of the next test does.
+#[test]
+fn poor() {
+    if std::env::var("TAUTLINE_XDP_ROLE").is_ok_and(|role| role == "poor") {
+        let job = Job {
+            rank: 0,
+            key: JobKey::new([9; 32]),
+            members: vec![Member { addr: "127.0.0.1:0".parse().unwrap() }],
+            security: None,
+            device: None,
+            socket: None,
+        };
+        println!("{:?}", Endpoint::builder().join_job(job).map(drop).map_err(|e| e.to_string()));
+    }
+}
+
+/// A process that may open too few files is told so, and what to do; never anything else.
+#[test]
+fn too_few_files() {
+    let me = std::env::current_exe().unwrap();
+    let joins = |files: u32| {
+        let ran = Command::new("sh")
+            .args([
+                "-c",
+                &format!("ulimit -n {files}; exec \"$0\" --exact poor --nocapture --test-threads=1"),
+            ])
+            .arg(&me)
+            .env("TAUTLINE_XDP_ROLE", "poor")
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&ran.stdout).into_owned();
+        let told = said.contains(&format!("may have {files} open")) && said.contains("ulimit -n 256");
+        assert!(
+            said.contains("Ok(())") || told,
+            "{files} files: {said}{}",
+            String::from_utf8_lossy(&ran.stderr)
+        );
+        told
+    };
+    assert!((4..24).filter(|files| joins(*files)).count() > 0, "some are too few");
+    assert!(!joins(64));
+}
