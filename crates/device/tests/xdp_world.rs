@@ -110,6 +110,28 @@ fn no_raw_frames_for_gateways() {
     });
 }
 
+/// Who moves frames is measured on the first traffic, which is answered as ever, and then stays; whoever it is, frames arrive.
+#[test]
+fn the_faster_receive_is_measured() {
+    apart("the_faster_receive_is_measured", Shape::default(), |spaces| {
+        for mode in [Mode::Generic, Mode::Native] {
+            let measured = || XdpConfig { mode, receive: Receive::Measured, ..XdpConfig::default() };
+            let (mut a, mut b) = (open(spaces, 0, measured()), open(spaces, 1, measured()));
+            let (to_b, to_a) = (a.route(b.local_addr()).unwrap(), b.route(a.local_addr()).unwrap());
+            assert!(a.device.is_measuring() && b.device.is_measuring());
+            for number in 0..4_000 {
+                arrives(&mut a, &mut b, to_b, number);
+                arrives(&mut b, &mut a, to_a, number);
+                if !(a.device.is_measuring() || b.device.is_measuring()) {
+                    break;
+                }
+            }
+            assert!(!a.device.is_measuring() && !b.device.is_measuring(), "it ends");
+            (0..10).for_each(|number| arrives(&mut a, &mut b, to_b, number));
+        }
+    });
+}
+
 /// D-13: a steering program that somebody detaches is attached again, and that is told; meanwhile frames come through the socket. One that cannot be
 /// attached again is told, too.
 #[test]

@@ -7,11 +7,11 @@ use tautline_device::fault::Fault;
 use tautline_device::pcap::Pcap;
 use tautline_device::trace::{Trace, lines};
 use tautline_device::udp::{Udp, UdpConfig};
-use tautline_device::xdp::{Framing, Refused, Xdp, XdpConfig};
+use tautline_device::xdp::{Framing, Receive, Refused, Xdp, XdpConfig};
 use tautline_wire::handshake::Security;
 
 use crate::error::explain;
-use crate::{Config, DeviceName, Job, JoinError};
+use crate::{Config, DeviceName, Job, JoinError, Waiting};
 
 /// A device that was considered and not used.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,7 +71,7 @@ fn open_xdp(udp: UdpConfig, config: &Config, job: &Job) -> Result<(Box<dyn Datag
     let told = XdpConfig {
         udp,
         mode: config.xdp_mode,
-        receive: config.xdp_receive,
+        receive: receive(config),
         framing,
         drop_privileges: config.xdp_drop_privileges,
         sharers: sharers(job, job.members[job.rank as usize].addr.ip()),
@@ -86,6 +86,14 @@ fn open_xdp(udp: UdpConfig, config: &Config, job: &Job) -> Result<(Box<dyn Datag
     let choice = Choice { device: "xdp", reason, details, passed_over: Vec::new() };
     tracing::info!(device = choice.device, reason = %choice.reason, details = %choice.details, "device chosen");
     Ok((Box::new(device), choice))
+}
+
+/// Who moves received frames: there is nothing to be measured while the program sleeps.
+fn receive(config: &Config) -> Receive {
+    match (config.xdp_receive, config.waiting) {
+        (Receive::Measured, Waiting::Park) => Receive::Kernel,
+        (receive, _) => receive,
+    }
 }
 
 /// Chunks to receive into, for a job of so many ranks. The kernel uses them in turn, so that each comes back cold: no more than keep the peers' windows open (D-6).

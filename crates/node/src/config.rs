@@ -133,7 +133,7 @@ pub struct Config {
     pub single_copy: Option<usize>,
     /// How [`DeviceName::Xdp`] gets frames from the card to our memory.
     pub xdp_mode: tautline_device::xdp::Mode,
-    /// Who moves frames that [`DeviceName::Xdp`] receives.
+    /// Who moves frames that [`DeviceName::Xdp`] receives; by default whoever is faster on the first traffic. A node that parks at once leaves it to the kernel.
     pub xdp_receive: tautline_device::xdp::Receive,
     /// How [`DeviceName::Xdp`] frames its frames; all nodes of a job must agree. Raw framing wants every rank on [`DeviceName::Xdp`] with raw framing, one rank per interface, and all
     /// of them on one segment: whoever is on UDP never sees a raw frame. Where ranks of the job share an address, UDP framing is used and the choice tells why; whoever is behind a gateway is reached
@@ -191,7 +191,7 @@ impl Default for Config {
             near_window: 2 << 20,
             single_copy: None,
             xdp_mode: tautline_device::xdp::Mode::default(),
-            xdp_receive: tautline_device::xdp::Receive::default(),
+            xdp_receive: tautline_device::xdp::Receive::Measured,
             xdp_framing: tautline_device::xdp::Framing::default(),
             xdp_drop_privileges: false,
             fault: None,

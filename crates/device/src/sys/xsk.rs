@@ -134,9 +134,9 @@ impl Xsk {
             .is_ok_and(|options| options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0)
     }
 
-    /// Lets the caller of [`Xsk::knock`] drive the card.
-    pub(crate) fn prefer_busy_poll(&self, time_us: u32, budget: u32) -> Result<(), Errno> {
-        set(&self.fd, libc::SOL_SOCKET, SO_PREFER_BUSY_POLL, &1u32)?;
+    /// Lets the caller of [`Xsk::knock`] drive the card, or the kernel again.
+    pub(crate) fn prefer_busy_poll(&self, prefer: bool, time_us: u32, budget: u32) -> Result<(), Errno> {
+        set(&self.fd, libc::SOL_SOCKET, SO_PREFER_BUSY_POLL, &u32::from(prefer))?;
         set(&self.fd, libc::SOL_SOCKET, libc::SO_BUSY_POLL, &time_us)?;
         set(&self.fd, libc::SOL_SOCKET, SO_BUSY_POLL_BUDGET, &budget)
     }

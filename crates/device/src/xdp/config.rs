@@ -52,6 +52,8 @@ pub enum Receive {
     Kernel,
     /// The caller: a receive that finds nothing makes the kernel poll the card (preferred busy polling).
     BusyPoll,
+    /// Whoever is faster on the first traffic.
+    Measured,
 }
 
 impl Receive {
@@ -60,6 +62,7 @@ impl Receive {
         match self {
             Receive::Kernel => "kernel",
             Receive::BusyPoll => "busy-poll",
+            Receive::Measured => "measured",
         }
     }
 }
@@ -71,7 +74,8 @@ impl std::str::FromStr for Receive {
         match name {
             "kernel" => Ok(Receive::Kernel),
             "busy-poll" => Ok(Receive::BusyPoll),
-            other => Err(format!("unknown way to receive \"{other}\"; use kernel or busy-poll")),
+            "measured" => Ok(Receive::Measured),
+            other => Err(format!("unknown way to receive \"{other}\"; use kernel, busy-poll or measured")),
         }
     }
 }

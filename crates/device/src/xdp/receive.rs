@@ -3,10 +3,10 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
+use super::Xdp;
 use super::attach::{MAIL_NEWS, MAIL_UDP};
 use super::headers::{Mac, Parsed, Sender, Unfit, parse};
 use super::neighbour;
-use super::{Receive, Xdp};
 use crate::sys::Taken;
 use crate::{Datagram, RxBatch};
 
@@ -76,8 +76,7 @@ impl Xdp {
             }
         }
         self.post.had_turn = false;
-        if !self.queues.has_some() && (self.config.receive == Receive::BusyPoll || self.queues.wants_knock())
-        {
+        if !self.queues.has_some() && (self.busy || self.queues.wants_knock()) {
             self.knock();
         }
         let mut strange = 0;
@@ -96,6 +95,9 @@ impl Xdp {
         }
         let count = batch.frames().len();
         if count + strange > 0 {
+            if self.trial.is_some() {
+                self.frame_came();
+            }
             self.streak = (self.streak + count as u32).min(STREAK_MAX);
             self.queues.finish_taking();
         }
@@ -115,7 +117,7 @@ impl Xdp {
             breathe();
         }
         (0..GLANCES).all(|_| !self.queues.has_some())
-            && self.config.receive != Receive::BusyPoll
+            && !self.busy
             && (self.post.looks | self.post.news_looks) == 0
             && self.mail.get(MAIL_UDP) == self.post.udp_seen
             && self.mail.get(MAIL_NEWS) == self.post.news_seen

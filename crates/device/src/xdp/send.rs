@@ -145,6 +145,9 @@ impl Xdp {
         }
         self.counters.send_calls += 1;
         self.streak = self.streak.saturating_sub(ANSWER);
+        if let Some(trial) = &mut self.trial {
+            trial.rang();
+        }
         self.queues.first().kick()
     }
 
