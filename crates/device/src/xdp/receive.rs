@@ -70,8 +70,7 @@ impl Xdp {
             let count = self.udp.recv(batch)?;
             self.post.looks = if count > 0 { LOOKS } else { self.post.looks.saturating_sub(1) };
             if count > 0 {
-                // Perhaps because the program is gone.
-                self.look_after_all();
+                self.look_after_program(true);
                 return Ok(count);
             }
         }
@@ -105,7 +104,7 @@ impl Xdp {
             self.queues.submit_chunks();
         }
         if count == 0 && self.post.receives.is_multiple_of(CARE_RECEIVES) {
-            self.look_after_all();
+            self.look_after_program(false);
         }
         Ok(count)
     }

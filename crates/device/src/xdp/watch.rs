@@ -6,18 +6,22 @@ use std::os::fd::AsFd;
 
 use super::Xdp;
 use super::attach;
+use super::headers::Framing;
 use crate::sys::bpf;
 use crate::{DeviceEvent, RouteId, Way, sys};
 
-/// Nanoseconds between looks.
-const EVERY: u64 = 100_000_000;
+/// Nanoseconds between looks. Raw frames come by the ring or not at all, and their senders do not wait for ever.
+const EVERY: u64 = 1_000_000_000;
+const EVERY_RAW: u64 = 200_000_000;
+/// The same, when frames come through the socket, perhaps because the program is gone.
+const EVERY_MAIL: u64 = 50_000_000;
 /// Looks in vain before the reason is told: an interface that goes takes its program along, and that is told by itself.
 const TELL_AFTER: u32 = 2;
 
 /// What is known of the program.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
-    look_at: u64,
+    looked_at: u64,
     in_vain: u32,
     /// Why it is not attached.
     pub why: Option<String>,
@@ -26,11 +30,17 @@ pub(super) struct Watch {
 impl Xdp {
     /// Looks whether the program is where it was attached, now and then.
     #[cold]
-    pub(super) fn look_after_program(&mut self, now: u64) {
-        if now < self.health.watch.look_at {
+    pub(super) fn look_after_program(&mut self, has_mail: bool) {
+        let now = sys::coarse_now();
+        let every = match self.config.framing {
+            _ if has_mail => EVERY_MAIL,
+            Framing::Udp => EVERY,
+            Framing::Raw => EVERY_RAW,
+        };
+        if now.saturating_sub(self.health.watch.looked_at) < every {
             return;
         }
-        self.health.watch.look_at = now + EVERY;
+        self.health.watch.looked_at = now;
         let Some(link) = &self.attached.link else { return };
         if self.health.gone || bpf::is_attached(link.as_fd()) {
             return;
@@ -62,12 +72,6 @@ impl Xdp {
                 self.tell(DeviceEvent::Way { route: id, way: Way::Xdp, why });
             }
         }
-    }
-
-    /// The same, by the clock.
-    #[cold]
-    pub(super) fn look_after_all(&mut self) {
-        self.look_after_program(sys::coarse_now());
     }
 
     /// Detaches the program, as somebody else might; for tests.

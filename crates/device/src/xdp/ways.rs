@@ -271,7 +271,7 @@ impl Xdp {
                 (route.used, route.confirm, route.confirmed_at) = (false, true, now);
             }
         }
-        self.look_after_program(now);
+        self.look_after_program(false);
     }
 }
 
