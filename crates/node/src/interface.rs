@@ -276,8 +276,8 @@ impl Interface {
     #[inline]
     pub(crate) fn flush(&mut self) {
         self.device.flush();
-        for slot in self.scratch.drain(..) {
-            self.device.arena().give(slot);
+        if !self.scratch.is_empty() {
+            self.empty_scratch();
         }
     }
 

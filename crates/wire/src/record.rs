@@ -38,6 +38,12 @@ pub fn is_whole(first: u8) -> bool {
     matches!(first, SHORT | LEND)
 }
 
+/// Whether a record that starts with this byte is obeyed as soon as its slot is due: control records, and those of memory (W-6).
+#[inline]
+pub fn is_control(first: u8) -> bool {
+    matches!(first, WINDOW | HANDLERS) || is_memory(first)
+}
+
 /// Whether a record that starts with this byte is a memory record.
 #[inline]
 pub fn is_memory(first: u8) -> bool {
