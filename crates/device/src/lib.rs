@@ -182,6 +182,14 @@ pub trait Datagram: Send {
         let _ = route;
         ""
     }
+    /// Whether this device takes raw Ethernet frames (D-12).
+    fn takes_raw(&self) -> bool {
+        false
+    }
+    /// Tells whether the one at the end of a route takes raw Ethernet frames; a device believes it until told otherwise.
+    fn note_raw(&mut self, route: RouteId, takes: bool) {
+        let _ = (route, takes);
+    }
     /// Asks for a way, as far as it can be had; `None` for the best.
     fn ask_way(&mut self, route: RouteId, way: Option<Way>) {
         let _ = (route, way);

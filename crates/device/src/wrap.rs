@@ -43,6 +43,12 @@ macro_rules! pass_on {
         fn why(&self, route: crate::RouteId) -> &str {
             self.inner.why(route)
         }
+        fn takes_raw(&self) -> bool {
+            self.inner.takes_raw()
+        }
+        fn note_raw(&mut self, route: crate::RouteId, takes: bool) {
+            self.inner.note_raw(route, takes);
+        }
         fn ask_way(&mut self, route: crate::RouteId, way: Option<crate::Way>) {
             self.inner.ask_way(route, way);
         }
@@ -128,6 +134,12 @@ impl<T: Datagram + ?Sized> Datagram for Box<T> {
     }
     fn why(&self, route: RouteId) -> &str {
         (**self).why(route)
+    }
+    fn takes_raw(&self) -> bool {
+        (**self).takes_raw()
+    }
+    fn note_raw(&mut self, route: RouteId, takes: bool) {
+        (**self).note_raw(route, takes);
     }
     fn ask_way(&mut self, route: RouteId, way: Option<Way>) {
         (**self).ask_way(route, way);

@@ -110,6 +110,61 @@ fn no_raw_frames_for_gateways() {
     });
 }
 
+/// Who moves frames is measured on the first traffic, which is answered as ever, and then stays; whoever it is, frames arrive.
+#[test]
+fn the_faster_receive_is_measured() {
+    apart("the_faster_receive_is_measured", Shape::default(), |spaces| {
+        for mode in [Mode::Generic, Mode::Native] {
+            let measured = || XdpConfig { mode, receive: Receive::Measured, ..XdpConfig::default() };
+            let (mut a, mut b) = (open(spaces, 0, measured()), open(spaces, 1, measured()));
+            let (to_b, to_a) = (a.route(b.local_addr()).unwrap(), b.route(a.local_addr()).unwrap());
+            assert!(a.device.is_measuring() && b.device.is_measuring());
+            for number in 0..4_000 {
+                arrives(&mut a, &mut b, to_b, number);
+                arrives(&mut b, &mut a, to_a, number);
+                if !(a.device.is_measuring() || b.device.is_measuring()) {
+                    break;
+                }
+            }
+            assert!(!a.device.is_measuring() && !b.device.is_measuring(), "it ends");
+            (0..10).for_each(|number| arrives(&mut a, &mut b, to_b, number));
+        }
+    });
+}
+
+/// D-13: a steering program that somebody detaches is attached again, and that is told; meanwhile frames come through the socket. One that cannot be
+/// attached again is told, too.
+#[test]
+fn the_program_is_detached() {
+    apart("the_program_is_detached", Shape::default(), |spaces| {
+        for mode in [Mode::Generic, Mode::Native] {
+            let mut a = open(spaces, 0, XdpConfig { mode, ..XdpConfig::default() });
+            let mut b = open(spaces, 1, XdpConfig { mode, ..XdpConfig::default() });
+            let (to_b, to_a) = (a.route(b.local_addr()).unwrap(), b.route(a.local_addr()).unwrap());
+            arrives(&mut a, &mut b, to_b, 1);
+            b.device.detach_program();
+            assert!(!spaces.has_program(1));
+            let until = Instant::now() + Duration::from_secs(5);
+            let mut told = Vec::new();
+            for number in 2.. {
+                arrives(&mut a, &mut b, to_b, number);
+                arrives(&mut b, &mut a, to_a, number);
+                told.extend(std::iter::from_fn(|| b.poll_event()));
+                if spaces.has_program(1) && !told.is_empty() {
+                    break;
+                }
+                assert!(Instant::now() < until, "it stays away");
+            }
+            let again = |e: &DeviceEvent| matches!(e, DeviceEvent::Way { way: Way::Xdp, why, .. } if why.contains("attached again"));
+            assert!(told.iter().all(again), "{told:?}");
+            let before = b.device.came_by_socket();
+            (0..10).for_each(|number| arrives(&mut a, &mut b, to_b, number));
+            // One in a second keeps the neighbour known.
+            assert!(b.device.came_by_socket() < before + 10, "by the ring again");
+        }
+    });
+}
+
 /// D-13: a link that goes down and comes up again is told both times, and frames go on.
 #[test]
 fn the_link_flaps() {

@@ -68,6 +68,8 @@ pub struct Config {
     pub window_initial: u32,
     /// A hello is repeated after this time, doubling.
     pub hello_interval: Nanos,
+    /// This side takes raw Ethernet frames, and says so (H-4).
+    pub raw_frames: bool,
 }
 
 impl Default for Config {
@@ -88,6 +90,7 @@ impl Default for Config {
             congestion: true,
             window_initial: 128 * 1024,
             hello_interval: 10 * MILLI,
+            raw_frames: false,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use tautline_wire::frame::{HEADER_LEN, MIN_FRAME};
+use tautline_wire::frame::{HEADER_LEN, LEAST_FRAME};
 use tautline_wire::handshake::MAX_CREDIT;
 use tautline_wire::{Handshake, Seq};
 
@@ -337,9 +337,9 @@ impl Link {
         self.clocks.confirmed
     }
 
-    /// Tells the link what the device now knows of the path (L-20). Below [`MIN_FRAME`] it is not lowered.
+    /// Tells the link what the device now knows of the path (L-20). Below [`LEAST_FRAME`] it is not lowered.
     pub fn set_path_limit(&mut self, now: Nanos, max_frame: usize) {
-        let limit = max_frame.min(self.peer.max_frame as usize).max(MIN_FRAME);
+        let limit = max_frame.min(self.peer.max_frame as usize).max(LEAST_FRAME);
         if self.path.set_device_limit(now, limit) {
             self.events.push_back(Event::PathChanged(self.path.max_frame()));
         }

@@ -1,7 +1,7 @@
 //! The handshake (H-1 … H-9) and the relation to one other rank, across its restarts.
 
-use tautline_wire::frame::{MAX_FRAME, MIN_FRAME};
-use tautline_wire::handshake::{HANDSHAKE_LEN, MAX_CREDIT, Refusal, Security};
+use tautline_wire::frame::{LEAST_FRAME, MAX_FRAME};
+use tautline_wire::handshake::{HANDSHAKE_LEN, MAX_CREDIT, RAW_FRAMES, Refusal, Security};
 use tautline_wire::{Handshake, Kind, VERSION};
 
 use crate::keys::constant_eq;
@@ -11,8 +11,6 @@ use crate::{Arrival, Config, Death, JobKey, Link, MICRO, MILLI, Nanos, Refused, 
 
 /// Hellos are repeated ever more rarely, down to this interval.
 const HELLO_MAX: Nanos = 320 * MILLI;
-/// Features of this implementation; none is defined yet (H-4).
-const FEATURES: u16 = 0;
 
 /// A handshake frame, ready to be sent.
 pub type ShakeFrame = [u8; HANDSHAKE_LEN];
@@ -345,7 +343,7 @@ impl Peering {
         if !(hello.version_min..=hello.version_max).contains(&VERSION) {
             return Some(Refusal::Version);
         }
-        if (hello.features >> 16) as u16 & !FEATURES != 0 {
+        if (hello.features >> 16) as u16 & !self.features() != 0 {
             return Some(Refusal::Feature);
         }
         (hello.security != self.config.security).then_some(Refusal::Security)
@@ -365,7 +363,7 @@ impl Peering {
             my_epoch: fresh.epoch,
             my_rank: self.who.me,
             seal,
-            max_frame: self.who.max_frame.clamp(MIN_FRAME, MAX_FRAME),
+            max_frame: self.who.max_frame.clamp(LEAST_FRAME, MAX_FRAME),
         };
         Link::new(now, &self.config, agreed)
     }
@@ -396,7 +394,7 @@ impl Peering {
             version_min: VERSION,
             version_max: VERSION,
             security: self.config.security,
-            features: u32::from(FEATURES),
+            features: u32::from(self.features()),
             job: self.job,
             from: self.who.me,
             to: self.who.peer,
@@ -405,7 +403,7 @@ impl Peering {
             channel: fresh.channel,
             epoch: fresh.epoch,
             peer_epoch,
-            max_frame: self.who.max_frame.clamp(MIN_FRAME, MAX_FRAME) as u32,
+            max_frame: self.who.max_frame.clamp(LEAST_FRAME, MAX_FRAME) as u32,
             credit: self.config.credit_slots.clamp(1, MAX_CREDIT),
             buffer: self.config.receive_buffer,
             message_window: self.config.message_window,
@@ -414,6 +412,11 @@ impl Peering {
             cookie,
             mac: [0; 16],
         }
+    }
+
+    /// What this side has (H-4).
+    fn features(&self) -> u16 {
+        if self.config.raw_frames { RAW_FRAMES } else { 0 }
     }
 
     /// The protection that links of this peering have.

@@ -7,10 +7,11 @@ use tautline_device::fault::Fault;
 use tautline_device::pcap::Pcap;
 use tautline_device::trace::{Trace, lines};
 use tautline_device::udp::{Udp, UdpConfig};
-use tautline_device::xdp::{Framing, Refused, Xdp, XdpConfig};
+use tautline_device::xdp::{Framing, Receive, Refused, Xdp, XdpConfig};
 use tautline_wire::handshake::Security;
 
-use crate::{Config, DeviceName, Job, JoinError};
+use crate::error::explain;
+use crate::{Config, DeviceName, Job, JoinError, Waiting};
 
 /// A device that was considered and not used.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,10 +52,10 @@ pub fn open_device(job: &mut Job, config: &Config) -> Result<(Box<dyn Datagram>,
         }
     }
     let udp = Udp::open(told).map_err(|e| {
-        JoinError::NoDevice(vec![PassedOver { device: "udp", reason: format!("{bind}: {e}") }])
+        JoinError::NoDevice(vec![PassedOver { device: "udp", reason: format!("{bind}: {}", explain(&e)) }])
     })?;
     let reason = match config.device {
-        Some(DeviceName::Xdp) => "xdp was asked for and cannot be used".to_owned(),
+        Some(DeviceName::Xdp | DeviceName::XdpWith(_)) => "xdp was asked for and cannot be used".to_owned(),
         Some(DeviceName::Udp) => "asked for by the configuration".to_owned(),
         Some(DeviceName::Shm) => "to be reached by nobody: shared memory was asked for".to_owned(),
         None => "works everywhere; peers on this host are reached through shared memory".to_owned(),
@@ -70,10 +71,11 @@ fn open_xdp(udp: UdpConfig, config: &Config, job: &Job) -> Result<(Box<dyn Datag
     let told = XdpConfig {
         udp,
         mode: config.xdp_mode,
-        receive: config.xdp_receive,
+        receive: receive(config),
         framing,
         drop_privileges: config.xdp_drop_privileges,
         sharers: sharers(job, job.members[job.rank as usize].addr.ip()),
+        rx_chunks: chunks(job.size()),
         // L-22, L-23: with a key every frame has a tag over all of it.
         checksums: config.link.security == Security::Open,
         ..XdpConfig::default()
@@ -85,6 +87,24 @@ fn open_xdp(udp: UdpConfig, config: &Config, job: &Job) -> Result<(Box<dyn Datag
     tracing::info!(device = choice.device, reason = %choice.reason, details = %choice.details, "device chosen");
     Ok((Box::new(device), choice))
 }
+
+/// Who moves received frames: there is nothing to be measured while the program sleeps.
+fn receive(config: &Config) -> Receive {
+    match (config.xdp_receive, config.waiting) {
+        (Receive::Measured, Waiting::Park) => Receive::Kernel,
+        (receive, _) => receive,
+    }
+}
+
+/// Chunks to receive into, for a job of so many ranks. The kernel uses them in turn, so that each comes back cold: no more than keep the peers' windows open (D-6).
+fn chunks(size: u32) -> u32 {
+    size.saturating_mul(CHUNKS_EACH).clamp(CHUNKS_MIN, CHUNKS_MAX).next_power_of_two()
+}
+
+/// For each rank, and in all.
+const CHUNKS_EACH: u32 = 128;
+const CHUNKS_MIN: u32 = 512;
+const CHUNKS_MAX: u32 = 2_048;
 
 /// Ranks that have this address: they share its interface.
 fn sharers(job: &Job, ip: IpAddr) -> u32 {
@@ -139,6 +159,13 @@ mod tests {
 
     use super::*;
     use crate::Member;
+
+    /// D-6: small jobs have few chunks, which stay warm; large ones as many as 16 peers want.
+    #[test]
+    fn chunks_are_for_the_job() {
+        let all = [1, 2, 4, 5, 8, 9, 16, 17, u32::MAX].map(chunks);
+        assert_eq!(all, [512, 512, 512, 1_024, 1_024, 2_048, 2_048, 2_048, 2_048]);
+    }
 
     /// D-12: ranks that share an address rule raw framing out for all ranks of the job, and the reason is told.
     #[test]

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use tautline_device::fault::Faults;
 
+use crate::XdpOptions;
+
 /// How a thread waits for something to happen (N-7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Waiting {
@@ -51,6 +53,8 @@ pub enum DeviceName {
     Udp,
     /// The same datagrams past the kernel, by AF_XDP; over UDP sockets where that cannot be.
     Xdp,
+    /// The same, with what a launcher or a job file says about it; see [`Config::ask_for`].
+    XdpWith(XdpOptions),
 }
 
 impl DeviceName {
@@ -59,7 +63,17 @@ impl DeviceName {
         match self {
             DeviceName::Shm => "shm",
             DeviceName::Udp => "udp",
-            DeviceName::Xdp => "xdp",
+            DeviceName::Xdp | DeviceName::XdpWith(_) => "xdp",
+        }
+    }
+}
+
+impl std::fmt::Display for DeviceName {
+    /// The name with everything that was said, as it is read.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            DeviceName::XdpWith(options) => write!(f, "{},{options}", self.name()),
+            _ => f.write_str(self.name()),
         }
     }
 }
@@ -72,6 +86,7 @@ impl std::str::FromStr for DeviceName {
             "shm" => Ok(DeviceName::Shm),
             "udp" => Ok(DeviceName::Udp),
             "xdp" => Ok(DeviceName::Xdp),
+            other if other.starts_with("xdp,") => other[4..].parse().map(DeviceName::XdpWith),
             other => Err(format!("unknown device \"{other}\"; this build has: shm, udp, xdp")),
         }
     }
@@ -118,7 +133,7 @@ pub struct Config {
     pub single_copy: Option<usize>,
     /// How [`DeviceName::Xdp`] gets frames from the card to our memory.
     pub xdp_mode: tautline_device::xdp::Mode,
-    /// Who moves frames that [`DeviceName::Xdp`] receives.
+    /// Who moves frames that [`DeviceName::Xdp`] receives; by default whoever is faster on the first traffic. A node that parks at once leaves it to the kernel.
     pub xdp_receive: tautline_device::xdp::Receive,
     /// How [`DeviceName::Xdp`] frames its frames; all nodes of a job must agree. Raw framing wants every rank on [`DeviceName::Xdp`] with raw framing, one rank per interface, and all
     /// of them on one segment: whoever is on UDP never sees a raw frame. Where ranks of the job share an address, UDP framing is used and the choice tells why; whoever is behind a gateway is reached
@@ -132,6 +147,27 @@ pub struct Config {
     pub pcap: Option<PathBuf>,
     /// Write a line per frame to standard error.
     pub trace: bool,
+}
+
+impl Config {
+    /// Asks for a device, with whatever is said about it.
+    pub fn ask_for(&mut self, device: DeviceName) {
+        self.device = Some(match device {
+            DeviceName::XdpWith(options) => {
+                options.apply(self);
+                DeviceName::Xdp
+            }
+            other => other,
+        });
+    }
+
+    /// The program's word counts before the job's, but for what the job says about the device that both want.
+    pub(crate) fn settle_device(&mut self, job: Option<DeviceName>) {
+        let same = |asked: &DeviceName| self.device.is_none_or(|own| own.name() == asked.name());
+        if let Some(device) = job.filter(same).or(self.device) {
+            self.ask_for(device);
+        }
+    }
 }
 
 impl Default for Config {
@@ -155,7 +191,7 @@ impl Default for Config {
             near_window: 2 << 20,
             single_copy: None,
             xdp_mode: tautline_device::xdp::Mode::default(),
-            xdp_receive: tautline_device::xdp::Receive::default(),
+            xdp_receive: tautline_device::xdp::Receive::Measured,
             xdp_framing: tautline_device::xdp::Framing::default(),
             xdp_drop_privileges: false,
             fault: None,

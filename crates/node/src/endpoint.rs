@@ -51,7 +51,7 @@ impl Endpoint {
         if let Some(security) = job.security {
             config.link.security = security;
         }
-        config.device = config.device.or(job.device);
+        config.settle_device(job.device);
         let (device, choice) = crate::open_device(&mut job, &config)?;
         let mut entropy = [0; 32];
         rustix::rand::getrandom(&mut entropy, rustix::rand::GetRandomFlags::empty())

@@ -100,10 +100,25 @@ impl std::fmt::Display for JoinError {
                     write!(f, "{} {}: {}", std::mem::replace(&mut between, ";"), t.device, t.reason)
                 })
             }
-            JoinError::System(error) => write!(f, "cannot join: {error}"),
+            JoinError::System(error) => write!(f, "cannot join: {}", explain(error)),
         }
     }
 }
+
+/// The system's words, and what to do where they do not say it.
+pub(crate) fn explain(error: &std::io::Error) -> String {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    match (error.raw_os_error().map(rustix::io::Errno::from_raw_os_error), limit) {
+        (Some(rustix::io::Errno::MFILE), Some(limit)) => format!(
+            "{error}: this process may have {limit} open, which is too few to join a job; raise the limit, for example: ulimit -n {}",
+            (4 * limit).max(FILES)
+        ),
+        _ => error.to_string(),
+    }
+}
+
+/// Open files with which a small job never runs short.
+const FILES: u64 = 256;
 
 impl std::error::Error for JoinError {}
 

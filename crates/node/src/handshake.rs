@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use tautline_link::{Fresh, Nanos, Outcome, ShakeFrame};
-use tautline_wire::handshake::HANDSHAKE_LEN;
+use tautline_wire::handshake::{HANDSHAKE_LEN, RAW_FRAMES};
 use tautline_wire::record::{self, HandlerNames};
 use tautline_wire::{Handshake, Kind};
 
@@ -148,6 +148,10 @@ impl Interface {
             peer.connect_by = now + self.config.connect_timeout.as_nanos() as Nanos;
         }
         let route = peer.route;
+        if self.config.link.raw_frames {
+            let has = peer.peering.link().map_or(0, |link| link.peer().features);
+            self.device.note_raw(route, has & u32::from(RAW_FRAMES) != 0);
+        }
         if let Some(way) = self.device.way(route) {
             let reason = self.device.why(route).to_owned();
             self.push_event(Event::Way { peer: rank, device: way.name(), reason });

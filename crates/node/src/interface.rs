@@ -110,6 +110,7 @@ impl Interface {
         // D-6: the receive buffer is shared by all who may send to it at once.
         let senders = (job.members.len() as u32).saturating_sub(1).clamp(1, 16);
         config.link.receive_buffer = (device.receive_buffer() as u32 / senders).max(16 * 1024);
+        config.link.raw_frames = device.takes_raw();
         let mut peers = Vec::with_capacity(job.members.len());
         for (rank, member) in job.members.iter().enumerate() {
             let route = device.route(member.addr)?;
@@ -275,8 +276,8 @@ impl Interface {
     #[inline]
     pub(crate) fn flush(&mut self) {
         self.device.flush();
-        for slot in self.scratch.drain(..) {
-            self.device.arena().give(slot);
+        if !self.scratch.is_empty() {
+            self.empty_scratch();
         }
     }
 

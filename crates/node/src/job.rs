@@ -162,7 +162,7 @@ impl Job {
             let _ = writeln!(text, "security {}", security.name());
         }
         if let Some(device) = device {
-            let _ = writeln!(text, "device {}", device.name());
+            let _ = writeln!(text, "device {device}");
         }
         if let Some(socket) = socket {
             let _ = writeln!(text, "socket {socket}");

@@ -30,6 +30,7 @@ mod shared;
 mod tx;
 mod wait;
 mod watchdog;
+mod xdp_options;
 
 pub use choose::{Choice, PassedOver, open_device};
 pub use clock::Clock;
@@ -43,6 +44,7 @@ pub use interface::Interface;
 pub use job::{Job, Member};
 pub use near::{Found, Lease, Loan, Offer, Taken, take_down_doors};
 pub use peer::{Key, Life, PeerState};
+pub use xdp_options::XdpOptions;
 
 /// Re-exported so that layers above need not depend on the crates below.
 pub mod wire {

@@ -3,7 +3,7 @@
 use tautline_device::{RxBatch, RxFrame};
 use tautline_link::{Arrival, Death, Nanos, Reassembly};
 use tautline_wire::frame::{Kind, channel_of};
-use tautline_wire::record::{Record, Records, is_memory};
+use tautline_wire::record::{self, Record, Records, is_memory};
 
 use crate::delivery::{Delivery, Item, Place};
 use crate::interface::Interface;
@@ -123,10 +123,7 @@ impl Interface {
     /// Whether a slot holds control records (W-6).
     #[inline]
     pub(crate) fn is_control(bytes: &[u8]) -> bool {
-        matches!(
-            Records::new(bytes, 0).next(),
-            Some(Ok(Record::Window { .. } | Record::Handlers { .. } | Record::Memory { .. }))
-        )
+        bytes.first().is_some_and(|first| record::is_control(*first))
     }
 
     /// Obeys the control records of a slot (W-6) and grants its room again.

@@ -530,6 +530,14 @@ impl Interface {
         self.device.arena().payload_mut(slot)[..bytes.len()].copy_from_slice(bytes);
         self.device.send(route, slot, HEADROOM..HEADROOM + bytes.len());
     }
+
+    /// Gives back the slots of frames that were no slots of a link.
+    #[cold]
+    pub(crate) fn empty_scratch(&mut self) {
+        for slot in self.scratch.drain(..) {
+            self.device.arena().give(slot);
+        }
+    }
 }
 
 /// Writes a whole small message; returns its bytes.

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use spaces::{Shape, Spaces, ip, spaces};
 use tautline::node::device::Way;
+use tautline::node::device::xdp::Framing;
 use tautline::node::link::JobKey;
 use tautline::{Config, DeviceName, Endpoint, Event, Job, Member, Short, Waiting};
 
@@ -29,7 +30,8 @@ const PING_PONGS: u64 = 2_000;
 
 /// What a message of a number holds; its size varies up to most of a frame.
 fn message(number: u64) -> Vec<u8> {
-    let len = 8 + (number * 37 % 1_000) as usize;
+    let narrow = std::env::var("TAUTLINE_XDP_ROLE").is_ok_and(|role| role == "narrow");
+    let len = 8 + (number * 37 % if narrow { 500 } else { 1_000 }) as usize;
     let mut bytes: Vec<u8> = (0..len).map(|i| (i as u64 * 31 + number * 7) as u8).collect();
     bytes[..8].copy_from_slice(&number.to_le_bytes());
     bytes
@@ -39,6 +41,9 @@ fn config(role: &str, device: DeviceName) -> Config {
     let mut config = Config { device: Some(device), ..Config::default() };
     if role == "parked" || role == "removed" {
         config.waiting = Waiting::Park;
+    }
+    if role == "raw" {
+        config.xdp_framing = Framing::Raw;
     }
     // A link that flaps is no death.
     config.link.silence = 10_000_000_000;
@@ -235,16 +240,20 @@ fn finish(mut member: Running, what: &str) -> String {
 
 fn run(test: &str, role: &str, devices: [&str; 2], meanwhile: impl FnOnce(&Spaces)) -> Option<[String; 2]> {
     let spaces = spaces(test, Shape { acquainted: role != "changes", ..Shape::default() })?;
-    let second = start(&spaces, 1, role, devices[1]);
-    let first = start(&spaces, 0, role, devices[0]);
-    until_open(&spaces, devices);
-    meanwhile(&spaces);
+    Some(run_in(&spaces, role, devices, meanwhile))
+}
+
+fn run_in(spaces: &Spaces, role: &str, devices: [&str; 2], meanwhile: impl FnOnce(&Spaces)) -> [String; 2] {
+    let second = start(spaces, 1, role, devices[1]);
+    let first = start(spaces, 0, role, devices[0]);
+    until_open(spaces, devices);
+    meanwhile(spaces);
     let said = [finish(first, "the sender"), finish(second, "the receiver")];
     assert!(said[1].contains(&format!("ALL {MESSAGES}")), "{}", said[1]);
     assert!(!said.iter().any(|said| said.contains("DOWN it")), "nobody died: {said:?}");
     assert!(spaces.is_left_alone(), "no program is left");
-    let _ = std::fs::remove_file(sign_of(&spaces));
-    Some(said)
+    let _ = std::fs::remove_file(sign_of(spaces));
+    said
 }
 
 /// Waits until both have opened their devices.
@@ -289,6 +298,62 @@ fn an_xdp_node_and_a_udp_node() {
     for devices in [["xdp", "udp"], ["udp", "xdp"]] {
         let Some(said) = run("an_xdp_node_and_a_udp_node", "plain", devices, |_| {}) else { return };
         println!("{}{}", said[0], said[1]);
+    }
+}
+
+/// L-20: an interface with a small MTU carries smaller frames, over both devices.
+#[test]
+fn a_small_mtu() {
+    let Some(spaces) = spaces("a_small_mtu", Shape::default()) else { return };
+    for side in 0..2 {
+        ip(&format!("-n {} link set v0 mtu 700", spaces.names[side])).unwrap();
+    }
+    for devices in [["xdp", "xdp"], ["udp", "udp"], ["udp", "xdp"]] {
+        let said = run_in(&spaces, "narrow", devices, |_| {});
+        assert!(said[0].contains(&format!("DEVICE {}", devices[0])), "{}", said[0]);
+        println!("{}{}", said[0], said[1]);
+    }
+}
+
+/// L-20: one that no frame fits is refused, with its MTU and what to do.
+#[test]
+fn too_small_an_mtu() {
+    let Some(spaces) = spaces("too_small_an_mtu", Shape::default()) else { return };
+    ip(&format!("-n {} link set v0 mtu 539", spaces.names[0])).unwrap();
+    spaces.enter(0);
+    for device in [DeviceName::Xdp, DeviceName::Udp] {
+        let job = Job {
+            rank: 0,
+            key: JobKey::new([9; 32]),
+            members: (0..2)
+                .map(|side| Member { addr: SocketAddr::new(spaces.addr(side, false), 7_300) })
+                .collect(),
+            security: None,
+            device: None,
+            socket: None,
+        };
+        let config = Config { device: Some(device), ..Config::default() };
+        let refused = Endpoint::builder().config(config).join_job(job).unwrap_err().to_string();
+        for word in ["10.211.9.1", "MTU of 539", "need 540", "ip link set"] {
+            assert!(refused.contains(word), "{word}: {refused}");
+        }
+    }
+}
+
+/// D-12, H-4: in a job with raw framing a rank that is on UDP is reached through the socket, both ways, and its peer is told why.
+#[test]
+fn a_rank_without_raw_frames() {
+    for devices in [["xdp", "udp"], ["udp", "xdp"], ["xdp", "xdp"]] {
+        let Some(said) = run("a_rank_without_raw_frames", "raw", devices, |_| {}) else { return };
+        for side in (0..2).filter(|side| devices[*side] == "xdp") {
+            assert!(said[side].contains("raw Ethernet framing"), "{}", said[side]);
+            let (way, why) = match devices[1 - side] {
+                "udp" => ("udp", "takes no raw frames"),
+                _ => ("xdp", "the neighbour is known"),
+            };
+            let last = said[side].lines().find(|line| line.starts_with("LAST")).unwrap();
+            assert!(last.contains(way) && last.contains(why), "{last}");
+        }
     }
 }
 
@@ -437,4 +502,47 @@ fn ranks_share_an_interface() {
     let _ = std::fs::remove_file(sign_of(&spaces));
     assert_eq!(shared, 2, "one at each side came later");
     assert!(spaces.is_left_alone(), "no program is left");
+}
+
+/// What a child of the next test does.
+#[test]
+fn poor() {
+    if std::env::var("TAUTLINE_XDP_ROLE").is_ok_and(|role| role == "poor") {
+        let job = Job {
+            rank: 0,
+            key: JobKey::new([9; 32]),
+            members: vec![Member { addr: "127.0.0.1:0".parse().unwrap() }],
+            security: None,
+            device: None,
+            socket: None,
+        };
+        println!("{:?}", Endpoint::builder().join_job(job).map(drop).map_err(|e| e.to_string()));
+    }
+}
+
+/// A process that may open too few files is told so, and what to do; never anything else.
+#[test]
+fn too_few_files() {
+    let me = std::env::current_exe().unwrap();
+    let joins = |files: u32| {
+        let ran = Command::new("sh")
+            .args([
+                "-c",
+                &format!("ulimit -n {files}; exec \"$0\" --exact poor --nocapture --test-threads=1"),
+            ])
+            .arg(&me)
+            .env("TAUTLINE_XDP_ROLE", "poor")
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&ran.stdout).into_owned();
+        let told = said.contains(&format!("may have {files} open")) && said.contains("ulimit -n 256");
+        assert!(
+            said.contains("Ok(())") || told,
+            "{files} files: {said}{}",
+            String::from_utf8_lossy(&ran.stderr)
+        );
+        told
+    };
+    assert!((4..24).filter(|files| joins(*files)).count() > 0, "some are too few");
+    assert!(!joins(64));
 }

@@ -14,8 +14,10 @@ pub const TAG_RANGE: std::ops::Range<usize> = AT_TAG..AT_TAG + 8;
 pub const MARK: u8 = 0x70;
 /// The largest frame that may exist at all: the largest UDP payload over IPv4.
 pub const MAX_FRAME: usize = 65_507;
-/// The smallest frame limit a path may have; IPv6's minimum MTU less IPv6 and UDP headers (L-20).
+/// What every path is expected to take: IPv6's minimum MTU less IPv6 and UDP headers (L-21).
 pub const MIN_FRAME: usize = 1_232;
+/// The smallest frame limit a path may have, where it is known to take less (L-20): the longest record that must be whole fits, a handler's name.
+pub const LEAST_FRAME: usize = 512;
 
 fields! { HEADER_LEN;
     AT_KIND: 0, 1;

@@ -12,6 +12,9 @@ pub const MAC_RANGE: std::ops::Range<usize> = AT_MAC..AT_MAC + 16;
 /// "TAUT": told apart from stray traffic at a glance, and by the dissector's heuristic.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"TAUT");
 
+/// A feature (H-4): whoever has it takes raw Ethernet frames (D-12).
+pub const RAW_FRAMES: u16 = 1;
+
 fields! { HANDSHAKE_LEN;
     AT_KIND: 0, 1;
     AT_FLAGS: 1, 1;
@@ -219,7 +222,7 @@ impl Handshake {
             mac: array(bytes, AT_MAC),
         };
         let frame_ok =
-            (crate::frame::MIN_FRAME..=crate::frame::MAX_FRAME).contains(&(shake.max_frame as usize));
+            (crate::frame::LEAST_FRAME..=crate::frame::MAX_FRAME).contains(&(shake.max_frame as usize));
         let credit_ok = (1..=MAX_CREDIT).contains(&shake.credit);
         if shake.version_min > shake.version_max || !frame_ok || !credit_ok || shake.epoch == 0 {
             return Err(Malformed::BadValue);

@@ -46,6 +46,12 @@ pub fn as_short(slot: &[u8]) -> Option<(u16, &[u8])> {
     alone.then(|| (u16_at(head, AT_HANDLER), data))
 }
 
+/// Whether a record that starts with this byte is obeyed as soon as its slot is due: control records, and those of memory (W-6).
+#[inline]
+pub fn is_control(first: u8) -> bool {
+    matches!(first, WINDOW | HANDLERS) || is_memory(first)
+}
+
 /// Whether a record that starts with this byte is a memory record.
 #[inline]
 pub fn is_memory(first: u8) -> bool {

@@ -52,7 +52,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "MODE")]
     security: Option<Security>,
     /// The only device to use: shm, udp or xdp; by default shared memory, which all ranks of one host can use. Faults and captures want
-    /// udp; xdp reaches other hosts only, and says so
+    /// udp; xdp reaches other hosts only, and says so; its options follow, as in xdp,framing=raw,mode=native,receive=busy-poll
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceName>,
     /// Bind to ::1 instead of 127.0.0.1

@@ -20,6 +20,7 @@ const PROG_TEST_RUN: libc::c_int = 10;
 const PROG_GET_FD_BY_ID: libc::c_int = 13;
 const OBJ_GET_INFO_BY_FD: libc::c_int = 15;
 const LINK_CREATE: libc::c_int = 28;
+const LINK_DETACH: libc::c_int = 34;
 
 /// An array that every core has a copy of.
 pub(crate) const MAP_PERCPU_ARRAY: u32 = 6;
@@ -294,6 +295,35 @@ pub(crate) fn attach(program: BorrowedFd<'_>, ifindex: u32, mode: u32) -> Result
     let mut attributes =
         LinkCreate { prog, ifindex, attach: ATTACH_XDP, flags: mode, ..LinkCreate::default() };
     bpf(LINK_CREATE, &mut attributes).map(owned)
+}
+
+/// Whether what was attached still is. Whoever may do so can detach it, and the kernel tells nobody.
+pub(crate) fn is_attached(link: BorrowedFd<'_>) -> bool {
+    let mut info = LinkInfo::default();
+    let mut attributes = InfoByFd {
+        fd: link.as_raw_fd() as u32,
+        len: size_of_val(&info) as u32,
+        info: (&raw mut info).addr() as u64,
+    };
+    // A kernel that does not tell is believed.
+    bpf(OBJ_GET_INFO_BY_FD, &mut attributes).is_err() || info.ifindex != 0
+}
+
+/// Detaches what was attached, as somebody else might.
+pub(crate) fn detach(link: BorrowedFd<'_>) -> Result<(), Errno> {
+    bpf(LINK_DETACH, &mut (link.as_raw_fd() as u32)).map(drop)
+}
+
+/// The beginning of `bpf_link_info`, of an interface's link: type, number, program; then the interface.
+#[repr(C)]
+#[derive(Default)]
+struct LinkInfo {
+    kind: u32,
+    id: u32,
+    program: u32,
+    pad: u32,
+    ifindex: u32,
+    rest: u32,
 }
 
 /// Lets a program see every packet for a socket.

@@ -71,9 +71,9 @@ impl Queues {
         self.first.is_zero_copy()
     }
 
-    /// Lets the caller of [`Queues::knock`] drive the card.
-    pub(crate) fn prefer_busy_poll(&self, time_us: u32, budget: u32) -> Result<(), Errno> {
-        self.all().try_for_each(|xsk| xsk.prefer_busy_poll(time_us, budget))
+    /// Lets the caller of [`Queues::knock`] drive the card, or the kernel again.
+    pub(crate) fn prefer_busy_poll(&self, prefer: bool, time_us: u32, budget: u32) -> Result<(), Errno> {
+        self.all().try_for_each(|xsk| xsk.prefer_busy_poll(prefer, time_us, budget))
     }
 
     /// Gives a chunk to the kernel, to be seen with the next [`Queues::submit_chunks`].

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
 use super::last_errno;
-use super::umem::{Chunk, Taken, Umem};
+use super::umem::{Chunk, Taken, Umem, fetch};
 
 /// From `linux/if_xdp.h` of Linux 6.17: how many frames one `sendto` may take from the ring in copy mode.
 const XDP_MAX_TX_SKB_BUDGET: libc::c_int = 9;
@@ -41,7 +41,12 @@ pub(crate) struct Xsk {
     completion: Ring<u64>,
     rx: Ring<libc::xdp_desc>,
     tx: Ring<libc::xdp_desc>,
+    /// Where the next frame will lie, and which one, by number, that is.
+    next: (u64, u32),
 }
+
+/// What the kernel leaves free in front of a frame (`XDP_PACKET_HEADROOM`).
+const HEADROOM: u64 = 256;
 
 /// What the kernel counted.
 #[derive(Clone, Copy, Debug, Default)]
@@ -90,7 +95,7 @@ impl Xsk {
             Ring::map(&fd, at.cr, options.tx, libc::XDP_UMEM_PGOFF_COMPLETION_RING as libc::off_t)?;
         let rx = Ring::map(&fd, at.rx, options.rx, libc::XDP_PGOFF_RX_RING)?;
         let tx = Ring::map(&fd, at.tx, options.tx, libc::XDP_PGOFF_TX_RING)?;
-        let socket = Xsk { fd, umem: umem.clone(), fill, completion, rx, tx };
+        let socket = Xsk { fd, umem: umem.clone(), fill, completion, rx, tx, next: (0, u32::MAX) };
         socket.bind(options, shares)?;
         Ok(socket)
     }
@@ -129,9 +134,9 @@ impl Xsk {
             .is_ok_and(|options| options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0)
     }
 
-    /// Lets the caller of [`Xsk::knock`] drive the card.
-    pub(crate) fn prefer_busy_poll(&self, time_us: u32, budget: u32) -> Result<(), Errno> {
-        set(&self.fd, libc::SOL_SOCKET, SO_PREFER_BUSY_POLL, &1u32)?;
+    /// Lets the caller of [`Xsk::knock`] drive the card, or the kernel again.
+    pub(crate) fn prefer_busy_poll(&self, prefer: bool, time_us: u32, budget: u32) -> Result<(), Errno> {
+        set(&self.fd, libc::SOL_SOCKET, SO_PREFER_BUSY_POLL, &u32::from(prefer))?;
         set(&self.fd, libc::SOL_SOCKET, libc::SO_BUSY_POLL, &time_us)?;
         set(&self.fd, libc::SOL_SOCKET, SO_BUSY_POLL_BUDGET, &budget)
     }
@@ -180,9 +185,23 @@ impl Xsk {
     }
 
     /// Whether something has arrived, by a look at memory.
+    ///
+    /// The kernel uses chunks in the order in which it got them, so it is known beforehand where the next frame will lie: when it is there, its lines are
+    /// fetched together with its descriptor, and not one after the other. Where that is wrong, nothing is lost but a fetch.
     #[inline]
     pub(crate) fn has_some(&mut self) -> bool {
-        self.rx.available() > 0
+        if self.rx.known() > 0 {
+            return true;
+        }
+        if self.rx.available() == 0 {
+            if self.next.1 != self.rx.ours {
+                self.next = (self.fill.at(self.rx.ours) + HEADROOM, self.rx.ours);
+            }
+            return false;
+        }
+        fetch(self.rx.entry(self.rx.ours).as_ptr().cast());
+        self.umem.fetch(self.next.0);
+        true
     }
 
     /// What was taken may be overwritten.
@@ -374,8 +393,8 @@ impl<T: Copy> Ring<T> {
     /// Producing: writes the next entry. There must be room.
     #[inline]
     fn write(&mut self, entry: T) {
-        // SAFETY: masked, so within the ring; the kernel does not look at it before the word says so.
-        unsafe { self.entries.add((self.ours & self.mask) as usize).write(entry) };
+        // SAFETY: within the ring; the kernel does not look at it before the word says so.
+        unsafe { self.entry(self.ours).write(entry) };
         self.ours = self.ours.wrapping_add(1);
     }
 
@@ -385,10 +404,30 @@ impl<T: Copy> Ring<T> {
         Self::word(&self.producer).store(self.ours, Ordering::Release);
     }
 
+    /// The place of an entry, by its number since the beginning.
+    #[inline]
+    fn entry(&self, number: u32) -> NonNull<T> {
+        // SAFETY: masked, so within the ring.
+        unsafe { self.entries.add((number & self.mask) as usize) }
+    }
+
+    /// Producing: an entry that was written, by its number since the beginning, if the ring has not come round since.
+    #[inline]
+    fn at(&self, number: u32) -> T {
+        // SAFETY: within the ring; only this side writes there, and the mapping's first bytes are zero, which is an entry.
+        unsafe { self.entry(number).read() }
+    }
+
+    /// Consuming: entries that are known to be there.
+    #[inline]
+    fn known(&self) -> u32 {
+        self.theirs.wrapping_sub(self.ours)
+    }
+
     /// Consuming: entries that may be read.
     #[inline]
     fn available(&mut self) -> u32 {
-        let known = self.theirs.wrapping_sub(self.ours);
+        let known = self.known();
         if known > 0 {
             return known;
         }
@@ -402,8 +441,8 @@ impl<T: Copy> Ring<T> {
         if self.available() == 0 {
             return None;
         }
-        // SAFETY: masked, so within the ring; the kernel wrote it before it moved its word, and leaves it until ours moves.
-        let entry = unsafe { self.entries.add((self.ours & self.mask) as usize).read() };
+        // SAFETY: within the ring; the kernel wrote it before it moved its word, and leaves it until ours moves.
+        let entry = unsafe { self.entry(self.ours).read() };
         self.ours = self.ours.wrapping_add(1);
         Some(entry)
     }

@@ -37,7 +37,7 @@ pub struct UdpConfig {
 /// More than this in one batch gains nothing and only costs memory; the kernel's own bound is 1,024.
 const BATCH_MAX: usize = 1_024;
 /// A slot holds at least the smallest frame limit that a path may have.
-const SLOT_MIN: usize = tautline_wire::frame::MIN_FRAME;
+const SLOT_MIN: usize = tautline_wire::frame::LEAST_FRAME;
 
 impl Default for UdpConfig {
     fn default() -> UdpConfig {
@@ -67,7 +67,7 @@ impl UdpConfig {
             return refuse("there must be at least one slot, and fewer than 2^32");
         }
         if self.slot_payload.is_some_and(|len| !(SLOT_MIN..=tautline_wire::frame::MAX_FRAME).contains(&len)) {
-            return refuse("a slot's payload is 1232 to 65507 bytes");
+            return refuse("a slot's payload is 512 to 65507 bytes");
         }
         Ok(())
     }

@@ -141,6 +141,7 @@ impl Udp {
             Some(socket) => sys::adopt_socket(socket)?,
             None => sys::open_socket(config.bind)?,
         };
+        path::check_mtu(local.ip())?;
         sys::set_buffers(socket.as_fd(), config.rcvbuf, config.sndbuf)?;
         let gso = Feature::tried(config.gso, || sys::has_gso(socket.as_fd()));
         let gro = Feature::tried(config.gro, || sys::set_gro(socket.as_fd(), false));

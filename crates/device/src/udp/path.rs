@@ -3,7 +3,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-use tautline_wire::frame::{MAX_FRAME, MIN_FRAME};
+use tautline_wire::frame::{LEAST_FRAME, MAX_FRAME, MIN_FRAME};
 
 use super::Udp;
 use crate::sys::{self, Errno};
@@ -28,21 +28,41 @@ fn frame_limit(mtu: usize, ip: IpAddr) -> usize {
     mtu.saturating_sub(overhead).clamp(1, FRAME_CAP.min(MAX_FRAME))
 }
 
-/// The size of slots when nobody chose one.
-pub(crate) fn slot_payload(local: IpAddr) -> usize {
-    let mtu = if local.is_unspecified() {
+/// The MTU at an address of this host.
+fn mtu_at(local: IpAddr) -> usize {
+    if local.is_unspecified() {
         ETHERNET_MTU
     } else if local.is_loopback() {
         usize::MAX
     } else {
         sys::interface_mtu(local).ok().flatten().unwrap_or(ETHERNET_MTU)
-    };
-    frame_limit(mtu, local).max(MIN_FRAME)
+    }
+}
+
+/// Refuses an interface that no frame fits (L-20).
+pub(super) fn check_mtu(local: IpAddr) -> io::Result<()> {
+    let mtu = mtu_at(local);
+    let least = LEAST_FRAME + if local.is_ipv4() { OVERHEAD_V4 } else { OVERHEAD_V6 };
+    if mtu >= least {
+        return Ok(());
+    }
+    Err(io::Error::new(
+        io::ErrorKind::Unsupported,
+        format!(
+            "the interface with the address {local} has an MTU of {mtu}, and frames need {least}: raise it (ip link set dev INTERFACE mtu 1500), or use another interface's address"
+        ),
+    ))
+}
+
+/// The size of slots when nobody chose one.
+pub(crate) fn slot_payload(local: IpAddr) -> usize {
+    let mtu = mtu_at(local);
+    frame_limit(mtu, local).max(LEAST_FRAME)
 }
 
 /// The same on an interface with this MTU, at least: of IPv4, whose headers are the shorter.
 pub(crate) fn payload_of_mtu(mtu: usize) -> usize {
-    frame_limit(mtu, std::net::Ipv4Addr::UNSPECIFIED.into()).max(MIN_FRAME)
+    frame_limit(mtu, std::net::Ipv4Addr::UNSPECIFIED.into()).max(LEAST_FRAME)
 }
 
 impl Udp {
@@ -57,7 +77,9 @@ impl Udp {
         }
         match sys::path_mtu(self.local.ip(), to) {
             Ok(mtu) => Ok(frame_limit(mtu, to.ip()).min(self.arena.payload_len())),
-            Err(Errno::NETUNREACH | Errno::HOSTUNREACH | Errno::NETDOWN) => Ok(MIN_FRAME),
+            Err(Errno::NETUNREACH | Errno::HOSTUNREACH | Errno::NETDOWN) => {
+                Ok(MIN_FRAME.min(self.arena.payload_len()))
+            }
             Err(errno) => Err(errno.into()),
         }
     }

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use super::bind::{Memory, bind, bind_queues, options, refused, share};
+use super::bind::{Memory, bind, bind_queues, divide, options, refused, share};
 use super::config::{Mode, XdpConfig};
 use super::headers::Framing;
 use super::neighbour::{self, GROUPS, Link};
@@ -16,6 +16,7 @@ use super::shared::{self, Alone, Attached, Terms};
 use crate::sys::bpf::{self, CounterMap, QueueMap, WordMap};
 use crate::sys::netlink::Netlink;
 use crate::sys::{Errno, Layout, Queues, Umem, caps};
+use crate::udp;
 
 /// Why AF_XDP cannot be used, in words for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -268,22 +269,8 @@ fn attach(
     let sockets = QueueMap::sockets(terms.queues).map_err(|e| system("a map of sockets", e))?;
     let ports = QueueMap::ports(terms.queues).map_err(|e| system("a map of ports", e))?;
     let drops = CounterMap::new(DROPS * terms.queues).map_err(|e| system("a map of counters", e))?;
-    let steering = Steering {
-        ip: terms.ip,
-        vlan: terms.vlan,
-        any_shape: terms.any_shape,
-        pass_unfinished: mode == Mode::Generic,
-        raw: terms.raw,
-        sockets: sockets.raw(),
-        ports: ports.raw(),
-        drops: drops.raw(),
-    };
-    let code = program::steering(&steering, Machine::Kernel);
-    let program = bpf::load(bpf::PROG_XDP, &code, bpf::F_HAS_FRAGS, PROGRAM).map_err(|(errno, said)| {
-        let last = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no reason given");
-        Refusal::System(format!("the system refused the steering program: {errno} ({last})"))
-    })?;
-    let flags = if mode == Mode::Generic { bpf::XDP_GENERIC } else { bpf::XDP_DRIVER };
+    let program = load((config, place, local), &terms, (&sockets, &ports, &drops))?;
+    let flags = flags_of(mode);
     let (mut refused, mut asks) = (Errno::BUSY, patience.asks);
     for _ in 0..patience.waits {
         match bpf::attach(program.as_fd(), place.lower.index, flags) {
@@ -313,6 +300,69 @@ fn attach(
         std::thread::sleep(PAUSE);
     }
     Err(occupied(place, refused, None))
+}
+
+fn flags_of(mode: Mode) -> u32 {
+    if mode == Mode::Generic { bpf::XDP_GENERIC } else { bpf::XDP_DRIVER }
+}
+
+/// Makes the program, with these maps.
+fn load(
+    (config, place, local): (&XdpConfig, &Place, SocketAddr),
+    terms: &Terms,
+    (sockets, ports, drops): (&QueueMap, &QueueMap, &CounterMap),
+) -> Result<OwnedFd, Refusal> {
+    let mode = terms.mode;
+    let steering = Steering {
+        ip: terms.ip,
+        vlan: terms.vlan,
+        any_shape: terms.any_shape,
+        pass_unfinished: mode == Mode::Generic,
+        raw: terms.raw,
+        sockets: sockets.raw(),
+        ports: ports.raw(),
+        drops: drops.raw(),
+    };
+    let code = program::steering(&steering, Machine::Kernel);
+    bpf::load(bpf::PROG_XDP, &code, parts(config, place, mode, local), PROGRAM).map_err(|(errno, said)| {
+        let last = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no reason given");
+        Refusal::System(format!("the system refused the steering program: {errno} ({last})"))
+    })
+}
+
+/// Attaches the program again, which somebody has detached. The maps are the same, and so all sockets are in them; of several processes one attaches it,
+/// and gives the others a part.
+pub(super) fn again(
+    (config, place, local): (&XdpConfig, &Place, SocketAddr),
+    attached: &Attached,
+) -> Result<OwnedFd, Refusal> {
+    let missing = caps::missing();
+    if !missing.is_empty() {
+        return Err(Refusal::Privileges(missing));
+    }
+    let maps = (&attached.sockets, &attached.ports, &attached.drops);
+    let program = load((config, place, local), &attached.terms, maps)?;
+    match bpf::attach(program.as_fd(), place.lower.index, flags_of(attached.terms.mode)) {
+        Ok(link) => Ok(link),
+        Err(errno @ (Errno::BUSY | Errno::EXIST)) => {
+            let waits = (Patience::SHORT.answer, Patience::SHORT.answers);
+            match shared::join(place.lower.index, attached.terms, waits) {
+                // Whoever has not noticed yet gives what it had.
+                Ok(Attached { link: Some(link), .. }) if bpf::is_attached(link.as_fd()) => Ok(link),
+                Err(Alone::Unfit(why)) => Err(occupied(place, errno, Some(&why))),
+                _ => Err(occupied(place, errno, None)),
+            }
+        }
+        Err(errno) => Err(system("to attach the steering program", errno)),
+    }
+}
+
+/// Whether the program says that it knows frames in several parts. Behind the driver the kernel then makes each frame anew before the program sees it, where it would only make room in
+/// front of it; so the program says so only if there are such frames. In the driver it costs nothing, and without it the MTU could not grow.
+fn parts(config: &XdpConfig, place: &Place, mode: Mode, local: SocketAddr) -> u32 {
+    let payload = config.udp.slot_payload.unwrap_or_else(|| udp::slot_payload(local.ip()));
+    let layout = divide(payload, place.lower.mtu, config.udp.tx_slots, config.rx_chunks);
+    if mode == Mode::Generic && !Memory::is_split(layout, place.lower.mtu) { 0 } else { bpf::F_HAS_FRAGS }
 }
 
 /// The program's name in the kernel's tables.

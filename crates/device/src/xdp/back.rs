@@ -5,7 +5,7 @@
 
 use super::attach::{self, MAIL_NEWS, Place, Refusal};
 use super::patience::Patience;
-use super::{Xdp, drive, dropped, is_told};
+use super::{Receive, Xdp, drive, dropped, is_told};
 use crate::sys;
 use crate::{DeviceEvent, RouteId};
 
@@ -65,7 +65,7 @@ impl Xdp {
             attach::watch_socket(&self.mail, MAIL_NEWS, door)?;
         }
         // Refused busy polling makes receiving slower, and nothing else.
-        let _ = drive(&queues, self.config.receive);
+        let _ = drive(&queues, if self.busy { Receive::BusyPoll } else { Receive::Kernel });
         self.counters.receive_overflows += self.queues.statistics().overflows;
         let dropped_then = dropped(&self.attached, &self.numbers);
         let before = std::mem::replace(&mut self.queues, queues);

@@ -52,6 +52,32 @@ pub enum Receive {
     Kernel,
     /// The caller: a receive that finds nothing makes the kernel poll the card (preferred busy polling).
     BusyPoll,
+    /// Whoever is faster on the first traffic.
+    Measured,
+}
+
+impl Receive {
+    /// Its name in configuration and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Receive::Kernel => "kernel",
+            Receive::BusyPoll => "busy-poll",
+            Receive::Measured => "measured",
+        }
+    }
+}
+
+impl std::str::FromStr for Receive {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Receive, String> {
+        match name {
+            "kernel" => Ok(Receive::Kernel),
+            "busy-poll" => Ok(Receive::BusyPoll),
+            "measured" => Ok(Receive::Measured),
+            other => Err(format!("unknown way to receive \"{other}\"; use kernel, busy-poll or measured")),
+        }
+    }
 }
 
 /// When the kernel is done with the bytes of a frame (D-9).

@@ -36,6 +36,28 @@ pub enum Framing {
     Raw,
 }
 
+impl Framing {
+    /// The framing's name in configuration and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Framing::Udp => "udp",
+            Framing::Raw => "raw",
+        }
+    }
+}
+
+impl std::str::FromStr for Framing {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Framing, String> {
+        match name {
+            "udp" => Ok(Framing::Udp),
+            "raw" => Ok(Framing::Raw),
+            other => Err(format!("unknown framing \"{other}\"; use udp or raw")),
+        }
+    }
+}
+
 /// The headers of one route.
 #[derive(Clone, Debug)]
 pub(crate) struct Template {

@@ -2,7 +2,7 @@
 //!
 //! What lives here: sockets on queues of one interface (`attach`), shared with other processes (`shared`), had again when it comes back (`back`), the program that steers frames to it (`program`, written with
 //! `asm`), the headers that the kernel would have written (`headers`), the kernel's tables of routes and neighbours (`neighbour`), which way
-//! each route goes (`ways`), sending (`send`) and receiving (`receive`). What does not: recovery, order, peers.
+//! each route goes (`ways`), who moves frames (`trial`), whether the program is still there (`watch`), sending (`send`) and receiving (`receive`). What does not: recovery, order, peers.
 //!
 //! The device owns a [`Udp`] device on the same address and port (D-13): it reserves the port, gets whatever the program lets pass, and
 //! carries what cannot go directly. Slots are the same for both, so a route changes its way between two frames.
@@ -23,6 +23,8 @@ mod send;
 mod shared;
 #[cfg(test)]
 mod tests;
+mod trial;
+mod watch;
 mod ways;
 
 pub use attach::Refusal;
@@ -77,9 +79,14 @@ pub struct Xdp {
     pending: VecDeque<Origin>,
     health: ways::Health,
     post: receive::Post,
+    /// The caller moves frames to the rings.
+    busy: bool,
+    trial: Option<Box<trial::Trial>>,
     counters: Counters,
     strange: Strange,
     flushes: u32,
+    /// Frames received lately, less some for each doorbell: many while others stream to us.
+    streak: u32,
     /// Frames shall come with their source.
     sources: bool,
     /// Addresses that belong to hardware addresses, as far as raw frames made us ask.
@@ -216,12 +223,15 @@ impl Xdp {
             routes: Vec::new(),
             events: VecDeque::new(),
             pending: VecDeque::with_capacity(tell.tx_ring as usize),
+            busy: tell.receive == Receive::BusyPoll,
+            trial: Xdp::trial_for(tell.receive),
             config: tell,
             health: ways::Health::default(),
             post: receive::Post::default(),
             counters: Counters::default(),
             strange: Strange::default(),
             flushes: 0,
+            streak: 0,
             sources: true,
             senders: Vec::new(),
             about,
@@ -279,8 +289,8 @@ fn is_told(config: &XdpConfig, place: &Place, queues: &Queues) -> bool {
 /// Who moves frames to the rings, as far as the system agrees.
 fn drive(queues: &Queues, receive: Receive) -> Result<(), sys::Errno> {
     match receive {
-        Receive::Kernel => Ok(()),
-        Receive::BusyPoll => queues.prefer_busy_poll(BUSY_US, BUSY_FRAMES),
+        Receive::Kernel | Receive::Measured => Ok(()),
+        Receive::BusyPoll => queues.prefer_busy_poll(true, BUSY_US, BUSY_FRAMES),
     }
 }
 
@@ -321,6 +331,7 @@ fn describe(
     }
     let rx = match (config.receive, busy) {
         (Receive::Kernel, _) => "filled by the kernel".to_owned(),
+        (Receive::Measured, _) => "filled by the kernel, unless busy polling turns out faster".to_owned(),
         (Receive::BusyPoll, Ok(())) => "busy polled".to_owned(),
         (Receive::BusyPoll, Err(errno)) => format!("busy polling refused ({errno})"),
     };
@@ -454,6 +465,19 @@ impl Datagram for Xdp {
 
     fn why(&self, route: RouteId) -> &str {
         self.routes.get(route.0 as usize).map_or("", |route| &route.why)
+    }
+
+    fn takes_raw(&self) -> bool {
+        self.config.framing == Framing::Raw
+    }
+
+    fn note_raw(&mut self, route: RouteId, takes: bool) {
+        if let Some(entry) = self.routes.get_mut(route.0 as usize).filter(|entry| entry.takes_raw != takes) {
+            // Whoever tells us asks for the way next.
+            (entry.takes_raw, entry.told) = (takes, false);
+            self.choose(route);
+            self.routes[route.0 as usize].told = true;
+        }
     }
 
     fn ask_way(&mut self, route: RouteId, way: Option<Way>) {

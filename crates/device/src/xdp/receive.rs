@@ -3,10 +3,10 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
+use super::Xdp;
 use super::attach::{MAIL_NEWS, MAIL_UDP};
 use super::headers::{Mac, Parsed, Sender, Unfit, parse};
 use super::neighbour;
-use super::{Receive, Xdp};
 use crate::sys::Taken;
 use crate::{Datagram, RxBatch};
 
@@ -17,6 +17,29 @@ const FRAMES: usize = 64;
 const LOOKS: u32 = 64;
 /// Receives after which both sockets are looked at whatever their words say, in case that moment was long.
 const LOOK_ANYWAY: u32 = 1 << 16;
+
+/// Receives, one of which is followed by a look at the clock if nothing came, and perhaps at the program: few, because whoever sleeps receives seldom.
+const CARE_RECEIVES: u32 = 4;
+
+/// Looks at the rings for each at everything else, while nothing comes: they are what a waiting program waits for, and the pause between
+/// two looks is on each message's way.
+const GLANCES: u32 = 8;
+
+/// Frames in a row, hardly answered, that make a stream; and what is remembered of them at most.
+const STREAK: u32 = 16;
+const STREAK_MAX: u32 = 64;
+/// A doorbell counts against so many frames of a stream: less than the frames that an acknowledgement is for, so that those end none.
+pub(super) const ANSWER: u32 = 16;
+/// How long a receiver that has caught up with a stream looks away.
+const BREATH: u32 = 12;
+
+/// Lets the kernel get ahead with a stream. Whoever looks all the time at the word that it writes makes its line travel to and fro for every frame.
+#[cold]
+fn breathe() {
+    for _ in 0..BREATH {
+        std::hint::spin_loop();
+    }
+}
 
 /// What is known of the mail for the socket.
 #[derive(Debug, Default)]
@@ -47,12 +70,12 @@ impl Xdp {
             let count = self.udp.recv(batch)?;
             self.post.looks = if count > 0 { LOOKS } else { self.post.looks.saturating_sub(1) };
             if count > 0 {
+                self.look_after_program(true);
                 return Ok(count);
             }
         }
         self.post.had_turn = false;
-        if !self.queues.has_some() && (self.config.receive == Receive::BusyPoll || self.queues.wants_knock())
-        {
+        if !self.queues.has_some() && (self.busy || self.queues.wants_knock()) {
             self.knock();
         }
         let mut strange = 0;
@@ -71,10 +94,17 @@ impl Xdp {
         }
         let count = batch.frames().len();
         if count + strange > 0 {
+            if self.trial.is_some() {
+                self.frame_came();
+            }
+            self.streak = (self.streak + count as u32).min(STREAK_MAX);
             self.queues.finish_taking();
         }
         if strange > 0 {
             self.queues.submit_chunks();
+        }
+        if count == 0 && self.post.receives.is_multiple_of(CARE_RECEIVES) {
+            self.look_after_program(false);
         }
         Ok(count)
     }
@@ -82,8 +112,11 @@ impl Xdp {
     /// Whether there is nothing to be done: no frame, no mail, nobody to knock for.
     #[inline]
     pub(super) fn sees_nothing(&mut self) -> bool {
-        !self.queues.has_some()
-            && self.config.receive != Receive::BusyPoll
+        if self.streak > STREAK {
+            breathe();
+        }
+        (0..GLANCES).all(|_| !self.queues.has_some())
+            && !self.busy
             && (self.post.looks | self.post.news_looks) == 0
             && self.mail.get(MAIL_UDP) == self.post.udp_seen
             && self.mail.get(MAIL_NEWS) == self.post.news_seen

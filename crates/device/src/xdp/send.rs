@@ -2,6 +2,11 @@
 
 use std::ops::Range;
 
+use tautline_wire::Kind;
+use tautline_wire::handshake::HANDSHAKE_LEN;
+
+use super::headers::Framing;
+use super::receive::ANSWER;
 use super::ways::STALLS_MAX;
 use super::{Origin, Xdp};
 use crate::sys::Errno;
@@ -11,6 +16,12 @@ use crate::{Datagram, HEADROOM, RouteId, SlotId};
 const KICKS: usize = 64;
 /// Flushes between looks at the clock.
 const UPKEEP_FLUSHES: u32 = 16;
+
+/// Whether a frame is to open a channel (W-1, H-1): then it is not known yet which frames the other side takes.
+fn is_handshake(frame: &[u8]) -> bool {
+    let opens = |kind| matches!(kind, Kind::Hello | Kind::Welcome | Kind::Retry | Kind::Refuse);
+    frame.len() == HANDSHAKE_LEN && Kind::of(frame).is_ok_and(opens)
+}
 
 impl Xdp {
     /// Queues a frame, by whatever way its route goes now.
@@ -22,6 +33,12 @@ impl Xdp {
             return self.udp.send(id, slot, range);
         };
         route.used = true;
+        if self.config.framing == Framing::Raw
+            && is_handshake(self.udp.arena_ref().bytes(slot, range.clone()))
+        {
+            // D-12: whoever does without raw frames hears it, too.
+            return self.udp.send(id, slot, range);
+        }
         let head = template.len();
         if range.start < head || self.udp.arena_ref().is_held(slot) {
             return self.send_copy(id, slot, range);
@@ -127,6 +144,10 @@ impl Xdp {
             return Ok(());
         }
         self.counters.send_calls += 1;
+        self.streak = self.streak.saturating_sub(ANSWER);
+        if let Some(trial) = &mut self.trial {
+            trial.rang();
+        }
         self.queues.first().kick()
     }
 

@@ -6,6 +6,7 @@ use super::Xdp;
 use super::attach::Refusal;
 use super::headers::{Ends, Framing, Mac, Template};
 use super::neighbour::{self, Hop, Link, News};
+use super::watch::Watch;
 use crate::sys::{self, Errno};
 use crate::{DeviceEvent, RouteId, Way};
 
@@ -22,6 +23,8 @@ pub(super) struct Route {
     pub why: String,
     /// The way that the caller asked for.
     pub asked: Option<Way>,
+    /// Whoever is there takes raw frames, as far as we were told.
+    pub takes_raw: bool,
     /// The route has told which way it goes, so changes are news.
     pub told: bool,
     /// Something was sent directly since the neighbour was last confirmed.
@@ -41,6 +44,7 @@ impl Route {
             way: Way::Udp,
             why: String::new(),
             asked: None,
+            takes_raw: true,
             told: false,
             used: false,
             confirm: false,
@@ -66,6 +70,8 @@ pub(super) struct Health {
     /// When, and after how long a pause, it is looked for again, in nanoseconds.
     pub look_at: u64,
     pub pause: u64,
+    /// Whether the program is where it was attached.
+    pub watch: Watch,
     /// It is down, or nothing is at its other end.
     pub down: bool,
     /// What the system said when it refused to send.
@@ -86,6 +92,9 @@ impl Health {
                 Some(format!("the interface came back and cannot be used: {why}"))
             }
             Health { gone: true, .. } => Some("the interface is gone".into()),
+            Health { watch: Watch { why: Some(why), .. }, .. } => Some(format!(
+                "somebody has detached the steering program, and it cannot be attached again: {why}"
+            )),
             Health { down: true, .. } => Some("the link is down".into()),
             Health { refused: Some(errno), .. } => Some(format!("the system refuses frames: {errno}")),
             Health { stalls: STALLS_MAX.., .. } => Some("the ring is stuck".into()),
@@ -128,11 +137,16 @@ impl Xdp {
         let changed = other_way || way == Way::Udp && route.why != why;
         route.why.clone_from(&why);
         if changed && route.told {
-            if self.events.len() >= EVENTS_MAX {
-                self.events.pop_front();
-            }
-            self.events.push_back(DeviceEvent::Way { route: id, way, why });
+            self.tell(DeviceEvent::Way { route: id, way, why });
         }
+    }
+
+    /// Keeps an event for the caller.
+    pub(super) fn tell(&mut self, event: DeviceEvent) {
+        if self.events.len() >= EVENTS_MAX {
+            self.events.pop_front();
+        }
+        self.events.push_back(event);
     }
 
     /// The headers for a route, or why there are none.
@@ -153,6 +167,9 @@ impl Xdp {
         }
         if hop.gateway && self.config.framing == Framing::Raw {
             return Err(format!("it is behind the gateway {}, which forwards no raw frames", hop.neighbour));
+        }
+        if self.config.framing == Framing::Raw && !route.takes_raw {
+            return Err("it takes no raw frames: it does without AF_XDP, or was not told to use them".into());
         }
         let to_mac = route.mac.ok_or_else(|| unknown(hop.neighbour))?;
         let ends = Ends {
@@ -254,6 +271,7 @@ impl Xdp {
                 (route.used, route.confirm, route.confirmed_at) = (false, true, now);
             }
         }
+        self.look_after_program(false);
     }
 }
 

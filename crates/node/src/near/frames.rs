@@ -15,7 +15,7 @@ const FAR_EVERY: u32 = 64;
 /// Looks at shared memory for each at the clock.
 const LOOKS: u32 = 64;
 /// The same, where looking for datagrams costs as little.
-const FAR_LOOKS: u32 = 16;
+const FAR_LOOKS: u32 = 48;
 /// Small frames that are taken, and vain looks for them, before everything else has its turn.
 const LINES_AT_ONCE: u32 = 256;
 
