@@ -145,24 +145,58 @@ impl ApertureMemory {
         Ok(())
     }
 
-    fn write_any(&self, mut at: usize, mut bytes: &[u8]) {
-        let before = (WORD - at % WORD) % WORD;
-        if before > 0 && !bytes.is_empty() {
-            let (part, rest) = bytes.split_at(before.min(bytes.len()));
-            self.merge(at, part);
-            (at, bytes) = (at + part.len(), rest);
+    #[inline]
+    fn write_any(&self, at: usize, bytes: &[u8]) {
+        // SAFETY: the caller checked the range, which does not overlap private memory.
+        unsafe { self.write_raw(at, bytes.as_ptr(), bytes.len()) };
+    }
+
+    /// As [`ApertureMemory::write`], from memory that others may write to meanwhile: then the bytes are anybody's guess, but no word that is written is torn by this side.
+    ///
+    /// # Safety
+    /// There are `len` bytes to be read at `from`, and they do not overlap this memory.
+    #[inline]
+    pub(crate) unsafe fn write_from(&self, at: usize, from: *const u8, len: usize) -> Result<(), OutOfRange> {
+        self.check(at, len)?;
+        // SAFETY: checked just now, and by the caller.
+        unsafe { self.write_raw(at, from, len) };
+        Ok(())
+    }
+
+    /// Copies bytes in, whole words at once.
+    ///
+    /// # Safety
+    /// The range is within this memory; there are `len` bytes to be read at `from`, and they do not overlap it.
+    unsafe fn write_raw(&self, mut at: usize, mut from: *const u8, mut len: usize) {
+        let few = |from: *const u8, len: usize| {
+            let mut bytes = [0u8; WORD];
+            // SAFETY: it is called for up to seven bytes of those that there are.
+            unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), len) };
+            bytes
+        };
+        let before = ((WORD - at % WORD) % WORD).min(len);
+        if before > 0 {
+            self.merge(at, &few(from, before)[..before]);
+            // SAFETY: there are at least so many.
+            from = unsafe { from.add(before) };
+            (at, len) = (at + before, len - before);
         }
-        let (words, rest) = bytes.as_chunks::<WORD>();
-        if words.len() >= MANY {
-            // SAFETY: the range was checked, is aligned, and does not overlap private memory.
-            unsafe { copy_words(words.as_ptr().cast(), self.at.as_ptr().add(at / WORD).cast(), words.len()) };
+        let words = len / WORD;
+        if words >= MANY {
+            // SAFETY: the range was checked, is aligned, and does not overlap what is read.
+            unsafe { copy_words(from.cast(), self.at.as_ptr().add(at / WORD).cast(), words) };
         } else {
-            for (i, word) in words.iter().enumerate() {
-                self.holding(at + i * WORD).store(u64::from_le_bytes(*word), Ordering::Relaxed);
+            for i in 0..words {
+                // SAFETY: there are so many words to be read, wherever they start; any bytes are a word.
+                let word = unsafe { from.cast::<u64>().add(i).read_unaligned() };
+                self.holding(at + i * WORD).store(u64::from_le(word), Ordering::Relaxed);
             }
         }
-        if !rest.is_empty() {
-            self.merge(at + words.len() * WORD, rest);
+        let rest = len - words * WORD;
+        if rest > 0 {
+            // SAFETY: the last bytes of those that there are.
+            let last = few(unsafe { from.add(words * WORD) }, rest);
+            self.merge(at + words * WORD, &last[..rest]);
         }
         // Whoever learns of this write through a later one sees it.
         std::sync::atomic::fence(Ordering::Release);

@@ -5,6 +5,10 @@
 //! the word is there, there is no frame, and so nobody ever sees half of one, whenever the sender dies. The receiver says what it has consumed
 //! only now and then, in a line of its own, which the sender reads only when it seems to have no room left. Nothing on the way is locked.
 
+mod words;
+
+pub use words::Line;
+
 use crate::sync::{Arc, Ordering};
 use crate::{Barrier, Segment};
 
