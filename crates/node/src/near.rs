@@ -6,6 +6,7 @@
 
 mod frames;
 mod loans;
+mod puts;
 
 pub use frames::{Found, Taken};
 pub use loans::{Lease, Loan, Offer};

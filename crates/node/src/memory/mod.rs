@@ -146,6 +146,16 @@ pub(crate) struct PeerMemory {
 }
 
 impl PeerMemory {
+    /// The peer's next request: whether its number is right, which are counted without gaps.
+    #[inline]
+    pub(crate) fn count(&mut self, id: u32) -> bool {
+        let next = self.seen.wrapping_add(1) == id;
+        self.seen = id;
+        // A put that was begun and not ended is never ended.
+        (self.current, self.refused) = (None, None);
+        next
+    }
+
     /// The channel is over. Whoever waited for answers has been told.
     pub(crate) fn reset(&mut self) {
         let busy = self.busy;

@@ -6,7 +6,6 @@ use tautline_link::Nanos;
 use tautline_mem::ApertureMemory;
 use tautline_wire::memory::{ASK, Atomic, MAX_HEAD, Memory as Message, Target};
 
-use super::put::part;
 use super::request::{Failure, Outstanding, Piece, Tell, Ticket};
 use super::slab::Name;
 use super::tables::{ApertureId, Cookie};
@@ -400,25 +399,22 @@ impl Interface {
             let Some(handle) = self.show(&request.cookie, 0) else { return false };
             let left = local.len - request.sent;
             let target = Target { handle, id, at: request.at + request.sent };
-            let len = self.part_len(rank, left);
-            let rest = left - len as u64;
-            let message = part(request.id.is_none(), target, rest);
             let from = (local.at + request.sent) as usize;
             let memory = local.memory.clone();
             let fill = |out: &mut [u8]| {
                 // The range was checked when the operation was asked for.
                 let _ = memory.read(from, out);
             };
-            if !self.emit_with(rank, &message, flags, len, fill) {
-                return false;
-            }
+            let first = request.id.is_none();
+            let part = self.emit_part(rank, (first, target, flags), (local.len, left), fill);
+            let Some(len) = part else { return false };
             if request.id.is_none() {
                 self.began(rank, (id, flags), request.part_of(), false);
                 request.id = Some(id);
             }
             request.sent += len as u64;
             *room = room.saturating_sub(MAX_HEAD + len);
-            if rest == 0 {
+            if request.sent == local.len {
                 return true;
             }
             if *room == 0 {

@@ -6,6 +6,7 @@ use tautline_link::Nanos;
 use tautline_mem::ApertureMemory;
 use tautline_wire::memory::Refusal;
 
+use super::Memory;
 use super::index::Index;
 use super::slab::Name;
 use crate::Rank;
@@ -154,6 +155,35 @@ fn same(a: &[u8; 16], b: &[u8; 16]) -> bool {
     std::hint::black_box(u128::from_ne_bytes(*a) ^ u128::from_ne_bytes(*b)) == 0
 }
 
+impl Memory {
+    /// As [`Interface::access`], of a peer that has these numbers.
+    #[inline]
+    pub(crate) fn access(
+        &self,
+        handles: &[Handle],
+        (handle, at): (u32, u64),
+        len: u64,
+        rights: Rights,
+    ) -> Result<(&Granted, u64), Refusal> {
+        let name = match handles.get(handle as usize) {
+            Some(Handle::Cookie(name)) => *name,
+            Some(Handle::Refused(why)) => return Err(*why),
+            None => return Err(Refusal::Forged),
+        };
+        let granted = self.cookies.get(name).ok_or(Refusal::Revoked)?;
+        if !granted.rights.include(rights) {
+            return Err(Refusal::Rights);
+        }
+        if granted.expires <= self.now {
+            return Err(Refusal::Expired);
+        }
+        if at > granted.len || len > granted.len - at {
+            return Err(Refusal::OutOfRange);
+        }
+        Ok((granted, granted.start + at))
+    }
+}
+
 impl Interface {
     /// Makes memory an aperture.
     pub(crate) fn open_aperture(&mut self, memory: Arc<ApertureMemory>) -> Option<ApertureId> {
@@ -249,26 +279,11 @@ impl Interface {
     pub(crate) fn access(
         &self,
         rank: Rank,
-        (handle, at): (u32, u64),
+        place: (u32, u64),
         len: u64,
         rights: Rights,
     ) -> Result<(&Granted, u64), Refusal> {
-        let name = match self.peers[rank as usize].memory.handles.get(handle as usize) {
-            Some(Handle::Cookie(name)) => *name,
-            Some(Handle::Refused(why)) => return Err(*why),
-            None => return Err(Refusal::Forged),
-        };
-        let granted = self.memory.cookies.get(name).ok_or(Refusal::Revoked)?;
-        if !granted.rights.include(rights) {
-            return Err(Refusal::Rights);
-        }
-        if granted.expires <= self.memory.now {
-            return Err(Refusal::Expired);
-        }
-        if at > granted.len || len > granted.len - at {
-            return Err(Refusal::OutOfRange);
-        }
-        Ok((granted, granted.start + at))
+        self.memory.access(&self.peers[rank as usize].memory.handles, place, len, rights)
     }
 
     /// The number by which a peer knows a cookie, if it was told; `hint` is where it was last time.
