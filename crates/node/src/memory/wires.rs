@@ -384,23 +384,32 @@ impl Interface {
                 hits.push(wire);
             }
         });
-        if !wires.hits.is_empty() {
-            self.fire_hits(by);
+        match *wires.hits.as_slice() {
+            [] => {}
+            [only] => self.fire_hit(by, only),
+            _ => self.fire_hits(by),
         }
     }
 
+    /// An access has touched all that it will of a tripwire's range.
+    #[inline]
+    fn fire_hit(&mut self, by: Rank, index: u32) {
+        let Some((name, wire)) = self.memory.wires.all.at(index) else { return };
+        let holds = wire.trip.condition.is_none_or(|condition| {
+            self.memory.apertures.get(wire.aperture.0).is_some_and(|it| condition.holds(&it.memory))
+        });
+        if holds {
+            self.fire(WireId(name), by);
+        }
+    }
+
+    #[inline(never)]
     fn fire_hits(&mut self, by: Rank) {
         let mut hits = std::mem::take(&mut self.memory.wires.hits);
         // In order of names, so that the same traffic gives the same events.
         hits.sort_unstable();
         for index in &hits {
-            let Some((name, wire)) = self.memory.wires.all.at(*index) else { continue };
-            let holds = wire.trip.condition.is_none_or(|condition| {
-                self.memory.apertures.get(wire.aperture.0).is_some_and(|it| condition.holds(&it.memory))
-            });
-            if holds {
-                self.fire(WireId(name), by);
-            }
+            self.fire_hit(by, *index);
         }
         self.memory.wires.hits = hits;
     }

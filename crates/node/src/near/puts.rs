@@ -5,13 +5,15 @@ use tautline_link::Death;
 use tautline_wire::memory::{LENT_LEN, Memory as Message, PUT_HEAD, Piece, Target, put_of};
 use tautline_wire::record;
 
-use super::frames::line_of;
+use super::frames::{STREAK, breathe, line_of};
 use crate::interface::Interface;
 use crate::memory::{Access, Rights};
 use crate::{Down, Rank};
 
 /// Memory frames of one peer that are served before everything else has its turn.
 const MAX_GLANCE: u32 = 256;
+/// Looks in close succession.
+const GLANCES: u32 = 1;
 /// Words of a put's data that lie in its line.
 const INLINE_DATA: usize = LINE_WORDS - PUT_HEAD / 8;
 
@@ -45,12 +47,37 @@ impl Interface {
         }
     }
 
+    /// Looks a few times in close succession, until `done` says so: true then. For whoever waits for a tripwire, and does nothing else meanwhile.
+    #[inline]
+    pub fn glance_until(&mut self, done: impl Fn() -> bool) -> bool {
+        for _ in 0..GLANCES {
+            self.glance();
+            if done() {
+                return true;
+            }
+        }
+        false
+    }
+
     /// There is something from a peer, of which a first small frame of memory has been taken.
     #[inline(never)]
     fn glance_at(&mut self, rank: Rank, mut line: Line) {
-        let mut frames = 0;
+        let (mut frames, mut breathed) = (0, false);
+        // As of messages: whoever finds one after the other lets the sender get ahead.
+        let close_by = self.near_vain <= 2;
+        self.near_streak = if close_by { self.near_streak.saturating_add(1) } else { 0 };
+        self.near_vain = 0;
         loop {
             match line {
+                Line::Empty if self.near_streak > STREAK && !breathed => {
+                    breathed = true;
+                    breathe();
+                    match &mut self.peers[rank as usize].near {
+                        Some(near) => line = near.shm.pop_words(record::is_memory),
+                        None => break,
+                    }
+                    continue;
+                }
                 Line::Empty => break,
                 Line::Words(len, words) => self.obey_words(rank, len, &words),
                 Line::Other if self.serve_long(rank) => {}
