@@ -44,6 +44,13 @@ impl Chunk {
     /// Calls `found` for each bucket from `first` to `last` that holds anything.
     #[inline(always)]
     fn each(&self, first: usize, last: usize, mut found: impl FnMut(usize, u32)) {
+        if first == last {
+            // Most accesses are short; looking at the bit first would cost them time.
+            if self.held[first] != NONE {
+                found(first, self.held[first]);
+            }
+            return;
+        }
         for word in first / 64..=last / 64 {
             let mut some = self.some[word];
             if word == first / 64 {
@@ -70,7 +77,7 @@ struct Level {
 /// The ranges of one aperture.
 #[derive(Debug)]
 pub(crate) struct Index {
-    levels: Vec<Level>,
+    levels: [Level; LEVELS],
     /// A bit for each level that is used.
     used: u32,
     nodes: Vec<Node>,
@@ -88,7 +95,7 @@ fn level_of(len: u64) -> usize {
 
 impl Index {
     pub(crate) fn new() -> Index {
-        let levels = (0..LEVELS).map(|_| Level::default()).collect();
+        let levels = std::array::from_fn(|_| Level::default());
         // Node zero is never used, so that zero can mean none.
         Index { levels, used: 0, nodes: vec![Node { wire: 0, next: NONE }], free: Vec::new() }
     }

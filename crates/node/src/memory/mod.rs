@@ -28,7 +28,7 @@ pub use queue::{Local, Operation};
 pub use request::{Failure, Ticket};
 pub(crate) use serve::Placed;
 pub use slab::Name;
-pub use tables::{ApertureId, Cookie, Rights};
+pub use tables::{ApertureId, Cookie, Hint, Rights};
 pub use tautline_wire::memory::{Atomic, MAX_ASIDE, Refusal};
 pub use wires::{Access, Condition, Report, SetId, Test, Trip, WireCell, WireId};
 
@@ -49,6 +49,8 @@ pub(crate) struct Memory {
     pub(crate) epoch: u64,
     pub(crate) apertures: Slab<Aperture>,
     pub(crate) cookies: Slab<Granted>,
+    /// The secrets of cookies, by number.
+    pub(crate) secrets: Vec<[u8; 16]>,
     /// The secrets of the last cookies that were taken back, by number.
     pub(crate) gone: HashMap<u32, [u8; 16]>,
     pub(crate) wires: Wires,
@@ -72,6 +74,7 @@ impl Memory {
             epoch,
             apertures: Slab::new(MAX_APERTURES),
             cookies: Slab::new(MAX_COOKIES),
+            secrets: Vec::new(),
             gone: HashMap::new(),
             wires: Wires::default(),
             ops: Slab::new(MAX_OPERATIONS),

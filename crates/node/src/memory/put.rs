@@ -5,7 +5,7 @@ use tautline_link::Nanos;
 use tautline_wire::memory::{Memory as Message, PART_HEAD, PUT_HEAD, Target, put_words};
 
 use super::slab::Name;
-use super::tables::Cookie;
+use super::tables::{Cookie, Hint};
 use crate::interface::Interface;
 use crate::limits::{ASK_EVERY, MAX_UNANSWERED};
 use crate::{Rank, SendError};
@@ -27,8 +27,8 @@ pub struct Progress {
     pub(crate) id: Option<u32>,
     pub(crate) sent: usize,
     pub(crate) incarnation: u32,
-    /// The number under which the owner knows the cookie: a hint for the next put.
-    pub hint: u32,
+    /// What was learnt of the number under which the owner knows the cookie: a hint for the next put with this cookie.
+    pub hint: Hint,
 }
 
 impl Progress {
@@ -38,7 +38,7 @@ impl Progress {
     }
 
     /// Of a put that has not begun.
-    pub fn with_hint(hint: u32) -> Progress {
+    pub fn with_hint(hint: Hint) -> Progress {
         Progress { hint, ..Progress::default() }
     }
 }
@@ -151,7 +151,7 @@ impl Interface {
     /// A whole put to a peer on this host, as one frame, and if it is small as one line: all that happens to most of them. False, with
     /// nothing done, if it takes more than that.
     #[inline]
-    pub(crate) fn near_put(&mut self, cookie: &Cookie, at: u64, bytes: &[u8], hint: u32) -> bool {
+    pub(crate) fn near_put(&mut self, cookie: &Cookie, at: u64, bytes: &[u8], hint: Hint) -> bool {
         const HEAD: usize = PUT_HEAD;
         let rank = cookie.owner;
         if self.batch_depth > 0 || self.closed || HEAD + bytes.len() > NEAR_PART {
@@ -161,16 +161,16 @@ impl Interface {
         let memory = &mut peer.memory;
         let id = memory.sent.wrapping_add(1);
         let Some(near) = &mut peer.near else { return false };
+        let Some(handle) = memory.hinted(peer.incarnation, cookie, hint) else { return false };
         let clear = peer.open.is_none()
             && memory.half.is_none()
             && memory.queue.is_empty()
-            && memory.opened.get(hint as usize) == Some(&cookie.key())
             && id.wrapping_sub(memory.asked) < ASK_EVERY
             && memory.sent.wrapping_sub(memory.done) < MAX_UNANSWERED;
         if !clear {
             return false;
         }
-        let target = Target { handle: hint, id, at };
+        let target = Target { handle, id, at };
         let head = put_words(target, 0, bytes.len());
         let sent = if HEAD + bytes.len() <= LINE_FRAME {
             near.shm.push_words(head, bytes)
@@ -208,7 +208,7 @@ impl Interface {
         };
         let Some((id, flags)) = self.next_request(rank, self.asks(op)) else { return blocked(self) };
         let Some(handle) = self.show(cookie, progress.hint) else { return blocked(self) };
-        progress.hint = handle;
+        progress.hint = self.hint_of(cookie, handle);
         let message = Message::Put(Target { handle, id, at }, &[]);
         if self.express_memory(now, rank, &message, flags, bytes) {
             self.began(rank, (id, flags), op.map(|op| (op, 0)), false);
@@ -241,7 +241,7 @@ impl Interface {
             let shown = next.and_then(|next| Some((next, self.show(cookie, progress.hint)?)));
             let sent = progress.sent;
             let Some(((id, flags), handle)) = shown else { break };
-            progress.hint = handle;
+            progress.hint = self.hint_of(cookie, handle);
             let target = Target { handle, id, at: at + sent as u64 };
             let left = (whole - sent) as u64;
             let part =

@@ -8,7 +8,7 @@ use tautline_wire::memory::{ASK, Atomic, MAX_HEAD, Memory as Message, Target};
 
 use super::request::{Failure, Outstanding, Piece, Tell, Ticket};
 use super::slab::Name;
-use super::tables::{ApertureId, Cookie};
+use super::tables::{ApertureId, Cookie, Hint};
 use crate::interface::Interface;
 use crate::limits::{ASK_EVERY, MAX_QUEUED, MAX_UNANSWERED};
 use crate::peer::PeerState;
@@ -309,7 +309,7 @@ impl Interface {
 
     /// The number under which the owner knows a cookie; tells it first if it must be. None for want of room.
     #[inline]
-    pub(crate) fn show(&mut self, cookie: &Cookie, hint: u32) -> Option<u32> {
+    pub(crate) fn show(&mut self, cookie: &Cookie, hint: Hint) -> Option<u32> {
         match self.handle_of(cookie, hint) {
             Some(handle) => Some(handle),
             None => self.show_anew(cookie),
@@ -351,7 +351,7 @@ impl Interface {
             }
         };
         let Some((id, flags)) = self.next_request(rank, !answered) else { return false };
-        let Some(handle) = self.show(&request.cookie, 0) else { return false };
+        let Some(handle) = self.show(&request.cookie, Hint::default()) else { return false };
         let target = Target { handle, id, at };
         let message = match message {
             Message::Get(_, len) => Message::Get(target, len),
@@ -396,7 +396,7 @@ impl Interface {
                     None => return false,
                 },
             };
-            let Some(handle) = self.show(&request.cookie, 0) else { return false };
+            let Some(handle) = self.show(&request.cookie, Hint::default()) else { return false };
             let left = local.len - request.sent;
             let target = Target { handle, id, at: request.at + request.sent };
             let from = (local.at + request.sent) as usize;

@@ -6,9 +6,9 @@ use tautline_link::Nanos;
 use tautline_mem::ApertureMemory;
 use tautline_wire::memory::Refusal;
 
-use super::Memory;
 use super::index::Index;
 use super::slab::Name;
+use super::{Memory, PeerMemory};
 use crate::Rank;
 use crate::interface::Interface;
 use crate::limits::MAX_HANDLES;
@@ -132,9 +132,10 @@ pub(crate) struct Aperture {
 }
 
 /// A cookie, as its owner knows it.
+///
+/// Its secret is kept elsewhere: it is looked at once per channel, this with every request.
 #[derive(Debug)]
 pub(crate) struct Granted {
-    pub(crate) secret: [u8; 16],
     pub(crate) aperture: ApertureId,
     pub(crate) memory: Arc<ApertureMemory>,
     pub(crate) start: u64,
@@ -215,8 +216,11 @@ impl Interface {
         let it = self.memory.apertures.get_mut(aperture.0)?;
         let memory = it.memory.clone();
         start.checked_add(len).filter(|end| *end <= memory.len() as u64)?;
-        let granted = Granted { secret, aperture, memory, start, len, rights, expires };
+        let granted = Granted { aperture, memory, start, len, rights, expires };
         let name = self.memory.cookies.insert(granted)?;
+        let secrets = &mut self.memory.secrets;
+        secrets.resize(secrets.len().max(name.index as usize + 1), [0; 16]);
+        secrets[name.index as usize] = secret;
         it.cookies.push(name);
         if expires != Nanos::MAX {
             self.memory.last_expiry = self.memory.last_expiry.max(expires);
@@ -229,7 +233,10 @@ impl Interface {
     pub(crate) fn revoke_cookie(&mut self, aperture: ApertureId, cookie: &Cookie) -> bool {
         let Some((name, granted)) = self.memory.cookies.at(cookie.id) else { return false };
         let ours = cookie.owner == self.rank && cookie.epoch == self.memory.epoch;
-        if !ours || granted.aperture != aperture || !same(&granted.secret, &cookie.secret) {
+        if !ours
+            || granted.aperture != aperture
+            || !same(&self.memory.secrets[name.index as usize], &cookie.secret)
+        {
             return false;
         }
         if let Some(aperture) = self.memory.apertures.get_mut(aperture.0) {
@@ -240,8 +247,10 @@ impl Interface {
 
     /// A cookie opens nothing any more. Its secret is kept until the next one of its number goes, so that whoever shows it learns why.
     fn take_back(&mut self, name: Name) -> bool {
-        let Some(granted) = self.memory.cookies.remove(name) else { return false };
-        self.memory.gone.insert(name.index, granted.secret);
+        if self.memory.cookies.remove(name).is_none() {
+            return false;
+        }
+        self.memory.gone.insert(name.index, self.memory.secrets[name.index as usize]);
         true
     }
 
@@ -258,7 +267,7 @@ impl Interface {
         }
         // All are looked at, whatever the first says.
         let known = self.memory.cookies.at(id);
-        let right = known.map(|(name, granted)| (name, same(&granted.secret, &secret)));
+        let right = known.map(|(name, _)| (name, same(&self.memory.secrets[id as usize], &secret)));
         let gone = self.memory.gone.get(&id).is_some_and(|gone| same(gone, &secret));
         let admitted = match right {
             _ if epoch != self.memory.epoch => Handle::Refused(Refusal::Stale),
@@ -286,14 +295,23 @@ impl Interface {
         self.memory.access(&self.peers[rank as usize].memory.handles, place, len, rights)
     }
 
-    /// The number by which a peer knows a cookie, if it was told; `hint` is where it was last time.
+    /// The number by which a peer knows a cookie, if it was told; `hint` is what was learnt of it last time.
     #[inline]
-    pub(crate) fn handle_of(&self, cookie: &Cookie, hint: u32) -> Option<u32> {
-        let memory = &self.peers[cookie.owner as usize].memory;
-        if memory.opened.get(hint as usize) == Some(&cookie.key()) {
-            return Some(hint);
+    pub(crate) fn handle_of(&self, cookie: &Cookie, hint: Hint) -> Option<u32> {
+        let peer = &self.peers[cookie.owner as usize];
+        if let Some(handle) = peer.memory.hinted(peer.incarnation, cookie, hint) {
+            return Some(handle);
         }
-        memory.by_key.get(&cookie.key()).copied()
+        peer.memory.by_key.get(&cookie.key()).copied()
+    }
+
+    /// What to remember of the number by which a peer knows a cookie.
+    pub(crate) fn hint_of(&self, cookie: &Cookie, handle: u32) -> Hint {
+        let peer = &self.peers[cookie.owner as usize];
+        let newest = peer.memory.next_handle.wrapping_sub(1);
+        // The last of the numbers given so far that falls on this place.
+        let back = newest.wrapping_sub(handle) % MAX_HANDLES as u32;
+        Hint { incarnation: peer.incarnation, turn: newest.wrapping_sub(back) }
     }
 
     /// Chooses the number by which the peer shall know a cookie; the oldest gives way.
@@ -309,5 +327,25 @@ impl Interface {
         }
         memory.by_key.insert(cookie.key(), handle as u32);
         handle as u32
+    }
+}
+
+/// Which of the numbers that were ever given on a channel stands for a cookie: good for as long as the channel lasts, and the number has not been given anew.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hint {
+    /// Zero is no channel's.
+    incarnation: u32,
+    turn: u32,
+}
+
+impl PeerMemory {
+    /// The number that a hint stands for, if it is still good. It was learnt for this cookie.
+    #[inline]
+    pub(crate) fn hinted(&self, incarnation: u32, cookie: &Cookie, hint: Hint) -> Option<u32> {
+        let age = self.next_handle.wrapping_sub(hint.turn).wrapping_sub(1);
+        let good = hint.incarnation == incarnation && age < MAX_HANDLES as u32;
+        let handle = hint.turn % MAX_HANDLES as u32;
+        debug_assert!(!good || self.opened[handle as usize] == cookie.key(), "a hint of another cookie");
+        good.then_some(handle)
     }
 }
