@@ -39,7 +39,7 @@ use news::News;
 use queue::Request;
 use request::{Op, Outstanding};
 use slab::Slab;
-use tables::{Aperture, CookieKey, Granted, Handle};
+use tables::{Aperture, CookieKey, Flag, Granted, Handle};
 use wires::Wires;
 
 /// What a node keeps of memory.
@@ -49,6 +49,8 @@ pub(crate) struct Memory {
     pub(crate) epoch: u64,
     pub(crate) apertures: Slab<Aperture>,
     pub(crate) cookies: Slab<Granted>,
+    /// Changes whenever the place of a put, its being allowed or the tripwires that it touches may be others than before.
+    pub(crate) version: u64,
     /// The secrets of cookies, by number.
     pub(crate) secrets: Vec<[u8; 16]>,
     /// The secrets of the last cookies that were taken back, by number.
@@ -74,6 +76,7 @@ impl Memory {
             epoch,
             apertures: Slab::new(MAX_APERTURES),
             cookies: Slab::new(MAX_COOKIES),
+            version: 0,
             secrets: Vec::new(),
             gone: HashMap::new(),
             wires: Wires::default(),
@@ -138,6 +141,11 @@ pub(crate) struct PeerMemory {
 
     /// What the peer opened.
     pub(crate) handles: Vec<Handle>,
+    /// Where the peer last put a word, and what is known of that if it does so again and again.
+    pub(crate) last: (u32, u64),
+    pub(crate) flag: Option<Flag>,
+    /// When that was last found out.
+    pub(crate) tried: Option<u64>,
     /// The number of the peer's last request.
     pub(crate) seen: u32,
     /// The peer's put that has begun and not ended, if it is allowed.

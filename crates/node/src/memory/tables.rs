@@ -185,6 +185,29 @@ impl Memory {
     }
 }
 
+/// A word with a tripwire of its own, which a peer may put to for as long as nothing changes.
+#[derive(Debug)]
+pub(crate) struct Flag {
+    /// When that was found.
+    pub(crate) version: u64,
+    pub(crate) expires: Nanos,
+    pub(crate) memory: Arc<ApertureMemory>,
+    pub(crate) place: usize,
+    pub(crate) wire: u32,
+}
+
+impl Memory {
+    /// What there is to know of a word that is put again and again. Nothing if that is not allowed, or there is more to be done than to write it and to fire a tripwire that is looked at.
+    #[inline(never)]
+    pub(crate) fn flag(&self, handles: &[Handle], place: (u32, u64)) -> Option<Flag> {
+        let (granted, at) =
+            self.access(handles, place, 8, Rights::WRITE).ok().filter(|(_, at)| at % 8 == 0)?;
+        let (memory, expires) = (granted.memory.clone(), granted.expires);
+        let wire = self.flag_wire(granted.aperture, (at, at + 8))?;
+        Some(Flag { version: self.version, expires, memory, place: at as usize, wire })
+    }
+}
+
 impl Interface {
     /// Makes memory an aperture.
     pub(crate) fn open_aperture(&mut self, memory: Arc<ApertureMemory>) -> Option<ApertureId> {
@@ -194,6 +217,7 @@ impl Interface {
 
     /// Closes an aperture: its cookies are revoked, its tripwires disarmed. From now on nobody reaches it.
     pub(crate) fn close_aperture(&mut self, id: ApertureId) {
+        self.memory.version += 1;
         for wire in self.memory.wires.of(id) {
             self.disarm(wire);
         }
@@ -247,6 +271,7 @@ impl Interface {
 
     /// A cookie opens nothing any more. Its secret is kept until the next one of its number goes, so that whoever shows it learns why.
     fn take_back(&mut self, name: Name) -> bool {
+        self.memory.version += 1;
         if self.memory.cookies.remove(name).is_none() {
             return false;
         }
@@ -261,6 +286,7 @@ impl Interface {
         handle: u32,
         (id, epoch, secret): (u32, u64, [u8; 16]),
     ) -> bool {
+        self.memory.version += 1;
         let handles = &mut self.peers[rank as usize].memory.handles;
         if handle as usize > handles.len() || handle as usize >= MAX_HANDLES {
             return false;

@@ -234,9 +234,25 @@ impl Wires {
     }
 }
 
+impl super::Memory {
+    /// The tripwire that watches exactly these bytes for writes, and is looked at; nothing if there is none, or another one watches any of them, too.
+    pub(crate) fn flag_wire(&self, aperture: ApertureId, (start, end): (u64, u64)) -> Option<u32> {
+        let index = self.apertures.get(aperture.0)?.index.as_ref()?;
+        let (mut hits, mut last) = (0, 0);
+        index.touched(start, end, Access::WRITE.0, &self.wires.ranges, |wire| {
+            (hits, last) = (hits + 1, wire);
+        });
+        let range = self.wires.ranges.get(last as usize).filter(|_| hits == 1)?;
+        let (_, wire) = self.wires.all.at(last)?;
+        let alone = (range.start, range.end) == (start, end) && wire.report == Report::Poll;
+        alone.then_some(last)
+    }
+}
+
 impl Interface {
     /// Arms a tripwire (T-1). None if the aperture is closed, the range or the condition's word is not in it, or there are too many.
     pub(crate) fn arm_wire(&mut self, aperture: ApertureId, trip: Trip) -> Option<(WireId, Arc<WireCell>)> {
+        self.memory.version += 1;
         let it = self.memory.apertures.get_mut(aperture.0)?;
         let len = it.memory.len() as u64;
         let end = trip.start.checked_add(trip.len).filter(|end| *end <= len && trip.len > 0)?;
@@ -299,6 +315,7 @@ impl Interface {
 
     /// The tripwire watches no more, but its name and what it has to tell stay.
     fn unhook(&mut self, id: WireId) {
+        self.memory.version += 1;
         let wires = &mut self.memory.wires;
         let Some(wire) = wires.all.get(id.0) else { return };
         let range = std::mem::take(&mut wires.ranges[id.0.index as usize]);
@@ -312,6 +329,7 @@ impl Interface {
 
     /// Arms a tripwire again that disarmed itself at its fire.
     pub(crate) fn rearm(&mut self, id: WireId) -> bool {
+        self.memory.version += 1;
         let wires = &mut self.memory.wires;
         let Some(wire) = wires.all.get(id.0) else { return false };
         let range = &mut wires.ranges[id.0.index as usize];
@@ -437,7 +455,7 @@ impl Interface {
 
     /// An access has touched all that it will of a tripwire's range.
     #[inline]
-    fn fire_hit(&mut self, by: Rank, index: u32) {
+    pub(crate) fn fire_hit(&mut self, by: Rank, index: u32) {
         let incarnation = self.peers[by as usize].incarnation;
         let super::Memory { wires, news, counters, apertures, .. } = &mut *self.memory;
         let Some((name, wire)) = wires.all.at_mut(index) else { return };
