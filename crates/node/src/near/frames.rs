@@ -21,7 +21,7 @@ const FAR_LOOKS: u32 = 16;
 const LINES_AT_ONCE: u32 = 256;
 
 /// Finds in close succession that make a burst.
-pub(super) const STREAK: u32 = 8;
+const STREAK: u32 = 8;
 /// How long a receiver that has caught up with a burst looks away.
 const BREATH: u32 = 3;
 /// Small frames that are taken out in one go.
@@ -38,7 +38,7 @@ const MANY_PARTS: usize = 512 << 10;
 /// Lets a sender that is sending one small frame after the other get ahead. Whoever looks all the time at the line that is being written makes it
 /// travel to and fro for every word.
 #[inline]
-pub(super) fn breathe() {
+fn breathe() {
     for _ in 0..BREATH {
         std::hint::spin_loop();
     }

@@ -5,7 +5,7 @@ use tautline_link::Death;
 use tautline_wire::memory::{LENT_LEN, Memory as Message, PUT_HEAD, Piece, Target, put_of};
 use tautline_wire::record;
 
-use super::frames::{STREAK, breathe, line_of};
+use super::frames::line_of;
 use crate::interface::Interface;
 use crate::memory::{Access, Rights};
 use crate::{Down, Rank};
@@ -62,22 +62,9 @@ impl Interface {
     /// There is something from a peer, of which a first small frame of memory has been taken.
     #[inline(never)]
     fn glance_at(&mut self, rank: Rank, mut line: Line) {
-        let (mut frames, mut breathed) = (0, false);
-        // As of messages: whoever finds one after the other lets the sender get ahead.
-        let close_by = self.near_vain <= 2;
-        self.near_streak = if close_by { self.near_streak.saturating_add(1) } else { 0 };
-        self.near_vain = 0;
+        let mut frames = 0;
         loop {
             match line {
-                Line::Empty if self.near_streak > STREAK && !breathed => {
-                    breathed = true;
-                    breathe();
-                    match &mut self.peers[rank as usize].near {
-                        Some(near) => line = near.shm.pop_words(record::is_memory),
-                        None => break,
-                    }
-                    continue;
-                }
                 Line::Empty => break,
                 Line::Words(len, words) => self.obey_words(rank, len, &words),
                 Line::Other if self.serve_long(rank) => {}
