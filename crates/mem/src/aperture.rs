@@ -338,7 +338,7 @@ unsafe fn copy_words_in(mut from: *const u64, mut to: *mut u64, mut words: usize
         // SAFETY: the caller vouches for the ranges, of which this stays within: a word if need be, so that what is written is aligned to 16 bytes,
         // then whole lines. Processors that know AVX store 16 aligned bytes whole, and with them the two words that they are.
         unsafe {
-            if to.addr() % 16 != 0 {
+            if !to.addr().is_multiple_of(16) {
                 copy_words(from, to, 1);
                 (from, to, words) = (from.add(1), to.add(1), words - 1);
             }

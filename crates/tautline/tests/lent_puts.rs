@@ -79,7 +79,7 @@ fn of_every_length() {
                         remote.put(at as u64, &bytes).unwrap();
                     } else {
                         let fill = |from: usize, room: &mut [u8]| {
-                            room.copy_from_slice(&bytes[from..from + room.len()])
+                            room.copy_from_slice(&bytes[from..from + room.len()]);
                         };
                         remote.fill(at as u64, len, fill).unwrap();
                     }
@@ -157,10 +157,14 @@ fn both() -> ([Endpoint; 2], tautline::Aperture, tautline::Remote) {
     let aperture = ends[1].aperture(4096).unwrap();
     let letter = aperture.cookie(.., Rights::ALL).unwrap().to_bytes();
     while ends[1].try_send(0, "mail", &letter).is_err() {
-        ends.iter().for_each(|ep| drop(ep.extract(usize::MAX).unwrap()));
+        for ep in &ends {
+            ep.extract(usize::MAX).unwrap();
+        }
     }
     while mail.borrow().is_empty() {
-        ends.iter().for_each(|ep| drop(ep.extract(usize::MAX).unwrap()));
+        for ep in &ends {
+            ep.extract(usize::MAX).unwrap();
+        }
     }
     let remote = ends[0].remote(&Cookie::from_bytes(mail.borrow().as_slice().try_into().unwrap()));
     (ends, aperture, remote)

@@ -201,7 +201,7 @@ impl Memory {
     #[inline(never)]
     pub(crate) fn flag(&self, handles: &[Handle], place: (u32, u64)) -> Option<Flag> {
         let (granted, at) =
-            self.access(handles, place, 8, Rights::WRITE).ok().filter(|(_, at)| at % 8 == 0)?;
+            self.access(handles, place, 8, Rights::WRITE).ok().filter(|(_, at)| at.is_multiple_of(8))?;
         let (memory, expires) = (granted.memory.clone(), granted.expires);
         let wire = self.flag_wire(granted.aperture, (at, at + 8))?;
         Some(Flag { version: self.version, expires, memory, place: at as usize, wire })
