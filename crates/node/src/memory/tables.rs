@@ -218,6 +218,8 @@ impl Interface {
     /// Closes an aperture: its cookies are revoked, its tripwires disarmed. From now on nobody reaches it.
     pub(crate) fn close_aperture(&mut self, id: ApertureId) {
         self.memory.version += 1;
+        // Whoever closes it may want its memory back.
+        self.peers.iter_mut().for_each(|peer| peer.memory.flag = None);
         for wire in self.memory.wires.of(id) {
             self.disarm(wire);
         }

@@ -126,13 +126,17 @@ impl Interface {
             && flag.version == memory.version
             && memory.now < flag.expires
         {
+            let (wire, place, to) = (flag.wire, flag.place, &flag.memory);
+            if target.id != peer.seen.wrapping_add(1) {
+                return false;
+            }
             // A cookie never reaches beyond its aperture, and the place is that of a word.
-            let _ = flag.memory.write_u64(flag.place, word);
+            let _ = to.write_u64(place, word);
             memory.counters.puts += 1;
             memory.counters.bytes_put += 8;
-            let (wire, next) = (flag.wire, peer.count(target.id));
+            peer.count(target.id);
             self.fire_hit(rank, wire);
-            return next && self.done(rank, target.id, flags);
+            return self.done(rank, target.id, flags);
         }
         if place != peer.last {
             (peer.last, peer.tried, peer.flag) = (place, None, None);
