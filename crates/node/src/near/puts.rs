@@ -12,8 +12,6 @@ use crate::{Down, Rank};
 
 /// Memory frames of one peer that are served before everything else has its turn.
 const MAX_GLANCE: u32 = 256;
-/// Looks in close succession.
-const GLANCES: u32 = 1;
 /// Words of a put's data that lie in its line.
 const INLINE_DATA: usize = LINE_WORDS - PUT_HEAD / 8;
 
@@ -45,18 +43,6 @@ impl Interface {
                 line => self.glance_at(rank, line),
             }
         }
-    }
-
-    /// Looks a few times in close succession, until `done` says so: true then. For whoever waits for a tripwire, and does nothing else meanwhile.
-    #[inline]
-    pub fn glance_until(&mut self, done: impl Fn() -> bool) -> bool {
-        for _ in 0..GLANCES {
-            self.glance();
-            if done() {
-                return true;
-            }
-        }
-        false
     }
 
     /// There is something from a peer, of which a first small frame of memory has been taken.

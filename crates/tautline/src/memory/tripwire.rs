@@ -272,10 +272,8 @@ pub(crate) fn wait_on(
             if i.wants_time() {
                 i.tell_time(core.node.now());
             }
-            i.glance_until(&done)
-                || i.has_ready()
-                || core.has_work()
-                || retry.is_some_and(|since| i.activity() != since)
+            i.glance();
+            done() || i.has_ready() || core.has_work() || retry.is_some_and(|since| i.activity() != since)
         })?;
         if done() || !more {
             return Ok(());
