@@ -105,6 +105,7 @@ local RECORDS = {
     [27] = "Failed",
     [28] = "Value",
     [29] = "Bytes",
+    [30] = "Lent part",
 }
 local REFUSALS = {
     [1] = "no such cookie was given",
@@ -115,7 +116,7 @@ local REFUSALS = {
     [6] = "not allowed",
     [7] = "misaligned",
 }
-local FIRST_MEMORY, LAST_MEMORY = 16, 29
+local FIRST_MEMORY, LAST_MEMORY = 16, 30
 
 -- What follows the head of a record: name, offset behind the head, size. Data, if any, comes behind.
 local TARGET = { { "handle", 0, 4 }, { "id", 4, 4 }, { "at", 8, 8 } }
@@ -143,6 +144,7 @@ local BODIES = {
     [27] = { { "id", 0, 4 }, { "why", 4, 4 } },
     [28] = { { "id", 0, 4 }, { "unused", 4, 4 }, { "value", 8, 8 } },
     [29] = { { "id", 0, 4 }, { "unused", 4, 4 }, { "at", 8, 8 } },
+    [30] = target({ "rest", 16, 8 }, { "piece", 24, 4 }, { "length", 28, 4 }, { "place", 32, 8 }),
 }
 local EXTENSIONS = { [1] = "Sack", [2] = "Pad", [128] = "Fragment" }
 local MAGIC = 0x54554154 -- "TAUT", read as a little-endian number

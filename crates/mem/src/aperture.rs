@@ -145,24 +145,58 @@ impl ApertureMemory {
         Ok(())
     }
 
-    fn write_any(&self, mut at: usize, mut bytes: &[u8]) {
-        let before = (WORD - at % WORD) % WORD;
-        if before > 0 && !bytes.is_empty() {
-            let (part, rest) = bytes.split_at(before.min(bytes.len()));
-            self.merge(at, part);
-            (at, bytes) = (at + part.len(), rest);
+    #[inline]
+    fn write_any(&self, at: usize, bytes: &[u8]) {
+        // SAFETY: the caller checked the range, which does not overlap private memory.
+        unsafe { self.write_raw(at, bytes.as_ptr(), bytes.len()) };
+    }
+
+    /// As [`ApertureMemory::write`], from memory that others may write to meanwhile: then the bytes are anybody's guess, but no word that is written is torn by this side.
+    ///
+    /// # Safety
+    /// There are `len` bytes to be read at `from`, and they do not overlap this memory.
+    #[inline]
+    pub(crate) unsafe fn write_from(&self, at: usize, from: *const u8, len: usize) -> Result<(), OutOfRange> {
+        self.check(at, len)?;
+        // SAFETY: checked just now, and by the caller.
+        unsafe { self.write_raw(at, from, len) };
+        Ok(())
+    }
+
+    /// Copies bytes in, whole words at once.
+    ///
+    /// # Safety
+    /// The range is within this memory; there are `len` bytes to be read at `from`, and they do not overlap it.
+    unsafe fn write_raw(&self, mut at: usize, mut from: *const u8, mut len: usize) {
+        let few = |from: *const u8, len: usize| {
+            let mut bytes = [0u8; WORD];
+            // SAFETY: it is called for up to seven bytes of those that there are.
+            unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), len) };
+            bytes
+        };
+        let before = ((WORD - at % WORD) % WORD).min(len);
+        if before > 0 {
+            self.merge(at, &few(from, before)[..before]);
+            // SAFETY: there are at least so many.
+            from = unsafe { from.add(before) };
+            (at, len) = (at + before, len - before);
         }
-        let (words, rest) = bytes.as_chunks::<WORD>();
-        if words.len() >= MANY {
-            // SAFETY: the range was checked, is aligned, and does not overlap private memory.
-            unsafe { copy_words(words.as_ptr().cast(), self.at.as_ptr().add(at / WORD).cast(), words.len()) };
+        let words = len / WORD;
+        if words >= MANY {
+            // SAFETY: the range was checked, is aligned, and does not overlap what is read.
+            unsafe { copy_words_in(from.cast(), self.at.as_ptr().add(at / WORD).cast(), words) };
         } else {
-            for (i, word) in words.iter().enumerate() {
-                self.holding(at + i * WORD).store(u64::from_le_bytes(*word), Ordering::Relaxed);
+            for i in 0..words {
+                // SAFETY: there are so many words to be read, wherever they start; any bytes are a word.
+                let word = unsafe { from.cast::<u64>().add(i).read_unaligned() };
+                self.holding(at + i * WORD).store(u64::from_le(word), Ordering::Relaxed);
             }
         }
-        if !rest.is_empty() {
-            self.merge(at + words.len() * WORD, rest);
+        let rest = len - words * WORD;
+        if rest > 0 {
+            // SAFETY: the last bytes of those that there are.
+            let last = few(unsafe { from.add(words * WORD) }, rest);
+            self.merge(at + words * WORD, &last[..rest]);
         }
         // Whoever learns of this write through a later one sees it.
         std::sync::atomic::fence(Ordering::Release);
@@ -265,10 +299,13 @@ impl ApertureMemory {
     }
 }
 
-/// Words from which on the processor copies them faster than a loop does, where it can.
-const MANY: usize = if cfg!(target_arch = "x86_64") { 64 } else { usize::MAX };
+/// Words from which on they are copied faster than one by one, where the processor can.
+const MANY: usize = if cfg!(target_arch = "x86_64") { 48 } else { usize::MAX };
+/// Words from which on the processor copies them best by itself.
+#[cfg(target_arch = "x86_64")]
+const MOST: usize = 256;
 
-/// Copies whole words, each of which is moved at once if it is aligned; others may write to either side meanwhile. What is done later is done after it.
+/// Copies whole words, each of which is moved at once on the side that is aligned; others may write to either side meanwhile. What is done later is done after it.
 ///
 /// # Safety
 /// Both ranges are valid for so many words, and do not overlap. The side that is not private memory is aligned.
@@ -288,6 +325,56 @@ unsafe fn copy_words(from: *const u64, to: *mut u64, words: usize) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     unreachable!("{words} words from {from:?} to {to:?} are copied one by one");
+}
+
+/// As [`copy_words`], to memory that others read, from wherever: a few lines at a time, so that many of them travel at once.
+///
+/// # Safety
+/// As of [`copy_words`]; `to` is aligned.
+#[inline]
+unsafe fn copy_words_in(mut from: *const u64, mut to: *mut u64, mut words: usize) {
+    #[cfg(target_arch = "x86_64")]
+    if words < MOST && std::is_x86_feature_detected!("avx") {
+        // SAFETY: the caller vouches for the ranges, of which this stays within: a word if need be, so that what is written is aligned to 16 bytes,
+        // then whole lines. Processors that know AVX store 16 aligned bytes whole, and with them the two words that they are.
+        unsafe {
+            if !to.addr().is_multiple_of(16) {
+                copy_words(from, to, 1);
+                (from, to, words) = (from.add(1), to.add(1), words - 1);
+            }
+            let lines = words / 8;
+            if lines > 0 {
+                std::arch::asm!(
+                    "2:",
+                    "movups {a}, [{from}]",
+                    "movups {b}, [{from} + 16]",
+                    "movups {c}, [{from} + 32]",
+                    "movups {d}, [{from} + 48]",
+                    "movaps [{to}], {a}",
+                    "movaps [{to} + 16], {b}",
+                    "movaps [{to} + 32], {c}",
+                    "movaps [{to} + 48], {d}",
+                    "add {from}, 64",
+                    "add {to}, 64",
+                    "dec {lines}",
+                    "jnz 2b",
+                    from = inout(reg) from,
+                    to = inout(reg) to,
+                    lines = inout(reg) lines => _,
+                    a = out(xmm_reg) _,
+                    b = out(xmm_reg) _,
+                    c = out(xmm_reg) _,
+                    d = out(xmm_reg) _,
+                    options(nostack)
+                );
+            }
+            words %= 8;
+        }
+    }
+    if words > 0 {
+        // SAFETY: what is left of the ranges.
+        unsafe { copy_words(from, to, words) };
+    }
 }
 
 /// Up to eight bytes as a word, the first one lowest.

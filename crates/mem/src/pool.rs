@@ -13,6 +13,7 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::ring::Corrupt;
+use crate::{ApertureMemory, OutOfRange};
 
 /// Pieces that may be out at a time.
 pub const MAX_PIECES: usize = 256;
@@ -412,6 +413,23 @@ impl View {
         unsafe {
             std::ptr::copy_nonoverlapping(self.0.at.as_ptr().add(at), bytes.as_mut_ptr(), bytes.len());
         };
+    }
+
+    /// Copies `len` bytes to where others may reach them, whole words at once.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    #[inline]
+    pub fn copy_to(
+        &self,
+        at: usize,
+        len: usize,
+        (to, place): (&ApertureMemory, usize),
+    ) -> Result<(), OutOfRange> {
+        assert!(at <= self.0.len && len <= self.0.len - at);
+        // SAFETY: the range is within the mapping, which is another one than the aperture's. If the owner writes there meanwhile, the bytes are
+        // anybody's guess, and any bytes are valid.
+        unsafe { to.write_from(place, self.0.at.as_ptr().add(at), len) }
     }
 
     /// Where a byte lies: for programs that trust the lender not to write any more, and say so with `unsafe` of their own.

@@ -11,9 +11,11 @@
 
 mod receiver;
 mod sender;
+mod words;
 
 pub use receiver::{Next, Receiver};
 pub use sender::Sender;
+pub use words::Line;
 
 use crate::Segment;
 use crate::segment::Lines;

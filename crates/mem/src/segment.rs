@@ -32,6 +32,7 @@ mod real {
     use rustix::mm::{Advice, MapFlags, ProtFlags};
 
     use super::Line;
+    use crate::{ApertureMemory, OutOfRange};
 
     /// A piece of memory without a name, of fixed size, that lives as long as somebody has it open or mapped.
     #[derive(Debug)]
@@ -151,6 +152,23 @@ mod real {
             unsafe {
                 std::ptr::copy_nonoverlapping(self.at.as_ptr().add(at), bytes.as_mut_ptr(), bytes.len());
             };
+        }
+
+        /// Copies `len` bytes out of the segment to where others may reach them, whole words at once.
+        ///
+        /// # Panics
+        /// If there are not so many.
+        #[inline]
+        pub fn copy_to(
+            &self,
+            at: usize,
+            len: usize,
+            (to, place): (&ApertureMemory, usize),
+        ) -> Result<(), OutOfRange> {
+            assert!(at <= self.len && len <= self.len - at);
+            // SAFETY: the range is within the mapping, which is another one than the aperture's. If somebody else writes there meanwhile, the
+            // bytes are anybody's guess, and any bytes are valid.
+            unsafe { to.write_from(place, self.at.as_ptr().add(at), len) }
         }
     }
 

@@ -6,6 +6,7 @@
 
 mod frames;
 mod loans;
+mod puts;
 mod send;
 
 pub use frames::{Found, Taken};

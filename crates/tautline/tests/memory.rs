@@ -206,6 +206,80 @@ fn tripwires_do_what_they_are_told() {
     });
 }
 
+/// T-2: a word that is put again and again, and waited for, is as any other: whatever becomes of its cookie, its tripwire, its aperture or a second tripwire counts at once.
+#[test]
+fn a_word_again_and_again() {
+    run(2, |job| {
+        let pair = Pair::join(job);
+        if pair.ep.rank() == 0 {
+            let aperture = pair.ep.adopt(vec![0; 64]).unwrap();
+            let mut wire = aperture.tripwire(8..16).arm().unwrap();
+            let cookie = aperture.cookie(.., Rights::ALL).unwrap();
+            pair.give(&cookie);
+            for number in 1..=10 {
+                wire.wait().unwrap();
+                assert_eq!(aperture.read_u64(8).unwrap(), number);
+                pair.say("next");
+            }
+            // A second one beside it, and then without the first.
+            let mut wide = aperture.tripwire(..).arm().unwrap();
+            pair.say("go on");
+            wide.wait().unwrap();
+            assert_eq!(wire.take(), 1);
+            wire.disarm();
+            pair.say("go on");
+            wide.wait().unwrap();
+            drop(wide);
+            let mut once = aperture.tripwire(8..16).once().arm().unwrap();
+            pair.say("go on");
+            assert_eq!(pair.hear(), b"three more");
+            assert_eq!((once.take(), aperture.read_u64(8).unwrap()), (1, 15));
+            assert!(aperture.revoke(&cookie).unwrap());
+            pair.say("go on");
+            assert_eq!(pair.hear(), b"refused");
+            assert_eq!(aperture.read_u64(8).unwrap(), 15);
+            drop(once);
+            let again = aperture.cookie(.., Rights::ALL).unwrap();
+            let mut wire = aperture.tripwire(8..16).arm().unwrap();
+            pair.give(&again);
+            for number in 20..25 {
+                wire.wait().unwrap();
+                assert_eq!(aperture.read_u64(8).unwrap(), number);
+                pair.say("next");
+            }
+            drop(wire);
+            let back = aperture.close().unwrap().expect("nobody else has it");
+            assert_eq!(back[8..16], 24u64.to_le_bytes());
+        } else {
+            let remote = pair.take_cookie();
+            let put = |remote: &Remote, number: u64| {
+                remote.put_told(8, &number.to_le_bytes()).unwrap().wait().map(drop)
+            };
+            for number in 1u64..=10 {
+                remote.put(8, &number.to_le_bytes()).unwrap();
+                assert_eq!(pair.hear(), b"next");
+            }
+            for number in [11u64, 12] {
+                assert_eq!(pair.hear(), b"go on");
+                remote.put(8, &number.to_le_bytes()).unwrap();
+            }
+            assert_eq!(pair.hear(), b"go on");
+            (13..=15).for_each(|number| put(&remote, number).unwrap());
+            pair.say("three more");
+            assert_eq!(pair.hear(), b"go on");
+            let result = remote.put_told(8, &16u64.to_le_bytes()).unwrap().wait();
+            assert_eq!(refused(result), Refusal::Revoked);
+            pair.say("refused");
+            let remote = pair.take_cookie();
+            for number in 20u64..25 {
+                remote.put(8, &number.to_le_bytes()).unwrap();
+                assert_eq!(pair.hear(), b"next");
+            }
+        }
+        pair.close();
+    });
+}
+
 /// T-5: header and body of one long put have tripwires of their own, each told when its bytes are in place and once.
 #[test]
 fn header_before_body() {

@@ -7,7 +7,7 @@ use crate::record::{self, Record, SHORT_LEN};
 use crate::{Malformed, put, u32_at, u64_at};
 
 /// The first and the last kind that is a memory record's.
-pub(crate) const KINDS: std::ops::RangeInclusive<u8> = OPEN..=DATA;
+pub(crate) const KINDS: std::ops::RangeInclusive<u8> = OPEN..=LENT;
 
 const OPEN: u8 = 16;
 const PUT: u8 = 17;
@@ -23,6 +23,7 @@ const DONE: u8 = 26;
 const FAILED: u8 = 27;
 const VALUE: u8 = 28;
 const DATA: u8 = 29;
+const LENT: u8 = 30;
 
 /// The requester wants to be told when this request, and all before it, are done.
 pub const ASK: u8 = 1;
@@ -35,6 +36,8 @@ pub const PUT_HEAD: usize = SHORT_LEN + 16;
 pub const PART_HEAD: usize = SHORT_LEN + 24;
 /// Bytes of the head of a part of an answer to a get.
 pub const DATA_HEAD: usize = SHORT_LEN + 16;
+/// Bytes of a record that lends part of a put.
+pub const LENT_LEN: usize = SHORT_LEN + 40;
 /// Bytes of the longest out-of-band message.
 pub const MAX_ASIDE: usize = 40;
 
@@ -173,6 +176,19 @@ pub enum Memory<'a> {
         /// The bytes.
         data: &'a [u8],
     },
+    /// As [`Memory::Part`], of bytes that lie in the requester's pool, where the owner reads them before it gives the number back; only through shared memory (S-8).
+    Lent(Target, u64, Piece),
+}
+
+/// Where in the requester's pool the bytes of a part lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// What to give back.
+    pub number: u32,
+    /// How many bytes.
+    pub len: u32,
+    /// Where in the pool they start.
+    pub at: u64,
 }
 
 impl<'a> Memory<'a> {
@@ -221,7 +237,14 @@ impl<'a> Memory<'a> {
                 Ok(Memory::Failed { id: u32_at(body, 0), why: why.ok_or(Malformed::BadValue)? })
             }
             (VALUE, 16) => Ok(Memory::Value { id: u32_at(body, 0), value: word(8) }),
-            (OPEN..=DATA, _) => Err(Malformed::BadValue),
+            (LENT, 40) => {
+                let piece = Piece { number: u32_at(body, 24), len: u32_at(body, 28), at: word(32) };
+                let (target, rest) = (target(body), word(16));
+                let end = target.at.checked_add(piece.len.into()).and_then(|end| end.checked_add(rest));
+                end.ok_or(Malformed::BadValue)?;
+                Ok(Memory::Lent(target, rest, piece))
+            }
+            (OPEN..=LENT, _) => Err(Malformed::BadValue),
             _ => Err(Malformed::UnknownKind),
         }
     }
@@ -230,6 +253,7 @@ impl<'a> Memory<'a> {
     pub fn head_len(&self) -> usize {
         SHORT_LEN
             + match self {
+                Memory::Lent(..) => 40,
                 Memory::Open { .. } | Memory::Notice { .. } => 32,
                 Memory::Atomic(_, Atomic::CompareSwap(..)) => 32,
                 Memory::Part(..) | Memory::Get(..) | Memory::Atomic(..) => 24,
@@ -303,9 +327,33 @@ impl<'a> Memory<'a> {
                 put_id(body, VALUE, id, 0)
             }
             Memory::Aside(_) => ASIDE,
+            Memory::Lent(target, rest, piece) => {
+                put(body, 16, rest.to_le_bytes());
+                put(body, 24, piece.number.to_le_bytes());
+                put(body, 28, piece.len.to_le_bytes());
+                put(body, 32, piece.at.to_le_bytes());
+                put_target(out, LENT, target)
+            }
             Memory::Put(..) | Memory::Part(..) | Memory::Data { .. } => unreachable!("written above"),
         }
     }
+}
+
+/// The words of the head of a whole put of `len` bytes, of [`PUT_HEAD`] bytes: what [`Memory::write`] writes.
+#[inline(always)]
+pub fn put_words(target: Target, flags: u8, len: usize) -> [u64; PUT_HEAD / 8] {
+    let first = u64::from(PUT) | u64::from(flags) << 8 | ((PUT_HEAD - SHORT_LEN + len) as u64) << 32;
+    [first, u64::from(target.handle) | u64::from(target.id) << 32, target.at]
+}
+
+/// Reads the head of a frame of `len` bytes that is one whole put and nothing else: its target, its flags, and how many bytes it puts. Nothing if it is something else,
+/// or nonsense.
+#[inline(always)]
+pub fn put_of(words: [u64; PUT_HEAD / 8], len: usize) -> Option<(Target, u8, usize)> {
+    let bytes = len.checked_sub(PUT_HEAD)?;
+    let whole = words[0] as u8 == PUT && (words[0] >> 32) as usize == PUT_HEAD - SHORT_LEN + bytes;
+    let target = Target { handle: words[1] as u32, id: (words[1] >> 32) as u32, at: words[2] };
+    whole.then_some((target, (words[0] >> 8) as u8, bytes))
 }
 
 #[inline]
@@ -350,6 +398,7 @@ mod tests {
             Memory::Failed { id: 13, why: Refusal::Rights },
             Memory::Value { id: 14, value: 15 },
             Memory::Data { id: 16, at: 17, data: b"x" },
+            Memory::Lent(TARGET, 5, Piece { number: 18, len: 19, at: 1 << 20 }),
         ]
     }
 
@@ -379,6 +428,30 @@ mod tests {
         assert!(got.iter().all(|r| matches!(r, Record::Memory { flags: ASK, .. })));
     }
 
+    /// the head of a put is the same by words and by bytes, and nothing else is taken for one.
+    #[test]
+    fn puts_by_words() {
+        let words = |bytes: &[u8]| {
+            let (parts, _) = bytes.as_chunks::<8>();
+            [0, 1, 2].map(|i| parts.get(i).map_or(0, |part| u64::from_le_bytes(*part)))
+        };
+        let mut out = [0u8; 128];
+        for memory in all() {
+            let data = data(&memory);
+            let head = memory.write(&mut out, ASK, data.len());
+            let len = head + data.len();
+            let Memory::Put(target, _) = memory else {
+                assert_eq!(put_of(words(&out), len), None, "{memory:?}");
+                continue;
+            };
+            assert_eq!(words(&out), put_words(target, ASK, data.len()));
+            assert_eq!(put_of(words(&out), len), Some((target, ASK, data.len())));
+            for wrong in [0, 8, head - 1, len - 1, len + 1, len + 8] {
+                assert_eq!(put_of(words(&out), wrong), None, "{wrong} bytes");
+            }
+        }
+    }
+
     /// W-7: a memory record of the wrong length, or with numbers that overflow, is refused.
     #[test]
     fn refuses_nonsense() {
@@ -396,6 +469,12 @@ mod tests {
             let len = memory.write(&mut out, 0, 2);
             let record = Records::new(&out[..len + 2], 0).next().unwrap().unwrap();
             assert!(Memory::of(&record).is_err(), "{memory:?}");
+        }
+        for (rest, len) in [(1, 2), (u64::MAX, 0), (0, 3)] {
+            let lent = Memory::Lent(far, rest, Piece { number: 1, len, at: 0 });
+            lent.write(&mut out, 0, 0);
+            let record = Records::new(&out[..LENT_LEN], 0).next().unwrap().unwrap();
+            assert!(Memory::of(&record).is_err(), "{lent:?}");
         }
         for why in [0u32, 8, 256] {
             Memory::Failed { id: 1, why: Refusal::Rights }.write(&mut out, 0, 0);

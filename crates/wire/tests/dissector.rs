@@ -6,7 +6,7 @@ use std::process::Command;
 use tautline_wire::ext::put_sack;
 use tautline_wire::frame::{HEADER_LEN, flags};
 use tautline_wire::handshake::{HANDSHAKE_LEN, Security};
-use tautline_wire::memory::{Atomic, Memory, Refusal, Target};
+use tautline_wire::memory::{Atomic, Memory, Piece, Refusal, Target};
 use tautline_wire::record::{LEND_LEN, LEND_MORE_LEN, Where, write};
 use tautline_wire::{Field, Handshake, Header, Kind, Seq, VERSION, layout};
 
@@ -118,6 +118,7 @@ fn others() -> Vec<Vec<u8>> {
         (Memory::Failed { id: 73, why: Refusal::Expired }, b""),
         (Memory::Value { id: 74, value: 18 }, b""),
         (Memory::Data { id: 75, at: 19, data: &[] }, b"data"),
+        (Memory::Lent(target, 20, Piece { number: 86, len: 87, at: 12_288 }), b""),
     ];
     let mut records: Vec<Vec<u8>> = messages
         .iter()
@@ -236,6 +237,7 @@ fn tshark_shows_memory() {
             "27;;73;;",
             "28;;74;;",
             "29;;75;19;64617461",
+            "30;3;70;1099511627776;",
             "7;;;;",
             "8;;;;",
         ]
@@ -259,12 +261,14 @@ fn tshark_shows_memory() {
             ";;;;4;;",
             ";18;;;;;",
             ";;;;;;",
+            ";;;20;;;",
             "81;;;;;;",
             ";;;;;;",
         ]
     );
     let shown = memory(&["memory.number", "memory.place", "record.message", "record.wide", "record.aux"]);
-    assert_eq!(shown[14..], [";;80;4096;0", "84;8192;82;83;85"]);
+    assert_eq!(shown[14..], [";12288;;;", ";;80;4096;0", "84;8192;82;83;85"]);
+    assert_eq!(memory(&["memory.piece", "memory.length"])[14], "86;87");
     assert!(memory(&["malformed"]).iter().all(String::is_empty));
     std::fs::remove_file(&pcap).unwrap();
 }

@@ -8,6 +8,7 @@ mod door;
 mod greeting;
 mod lending;
 mod probe;
+mod words;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -15,6 +16,8 @@ use std::sync::Arc;
 use tautline_mem::pool::MAX_PIECES;
 use tautline_mem::ring::{self, Corrupt, INLINE, INLINE_WORDS, LINE, Next, Shape};
 use tautline_mem::{Barrier, Segment};
+
+pub use tautline_mem::ring::Line;
 
 pub use tautline_mem::pool::{Back, POOL_UNIT, Piece, Pool, View};
 pub use tautline_mem::ring::Slip;

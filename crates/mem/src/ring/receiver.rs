@@ -17,12 +17,12 @@ pub enum Next {
 /// The end that frames come out of.
 #[derive(Debug)]
 pub struct Receiver {
-    place: Place,
+    pub(super) place: Place,
     /// Lines and bytes consumed since the beginning.
-    lines: u64,
-    bytes: u64,
+    pub(super) lines: u64,
+    pub(super) bytes: u64,
     /// What the sender has been told of.
-    told_lines: u64,
+    pub(super) told_lines: u64,
     told_bytes: u64,
     /// Lines that continued frames.
     continued: u64,
@@ -75,7 +75,7 @@ impl Receiver {
 
     /// The length that the word of a line tells, if its frame is there, all of it. Read once; what it says is checked and then believed.
     #[inline(always)]
-    fn len_in(&self, line: &Line, number: u64) -> Option<u32> {
+    pub(super) fn len_in(&self, line: &Line, number: u64) -> Option<u32> {
         let word = line[0].load(Ordering::Acquire);
         let len = (word >> 32) as u32;
         let there = word as u32 == self.place.stamp(number);
@@ -197,14 +197,20 @@ impl Receiver {
             self.place.segment.copy_out(self.place.byte(start), rest);
             self.bytes = end;
         } else {
-            let more = read_continued(&self.place.lines, self.lines, rest);
-            (self.lines, self.continued) = (self.lines + more, self.continued + more);
+            self.pop_continued(rest);
         }
         self.advance();
     }
 
+    /// Reads the lines behind the next one, and goes past them.
+    #[inline]
+    pub(super) fn pop_continued(&mut self, rest: &mut [u8]) {
+        let more = read_continued(&self.place.lines, self.lines, rest);
+        (self.lines, self.continued) = (self.lines + more, self.continued + more);
+    }
+
     #[inline(always)]
-    fn advance(&mut self) {
+    pub(super) fn advance(&mut self) {
         self.lines += 1;
         if self.lines - self.told_lines >= self.place.shape.lines as u64 / 4
             || self.bytes - self.told_bytes >= self.place.shape.bytes as u64 / 8

@@ -71,20 +71,38 @@ impl Sender {
     /// As [`Sender::push_line`], from where it is: a first word, and up to [`INLINE`] - 8 bytes behind it.
     #[inline(always)]
     pub fn push_short(&mut self, head: u64, body: &[u8]) -> Result<bool, Corrupt> {
-        assert!(body.len() <= INLINE - 8, "the frame is longer than a line");
-        if !self.has_lines(1)? {
-            return Ok(false);
-        }
-        self.write_first(head, body, 8 + body.len());
-        Ok(true)
+        self.push_words([head], body)
     }
 
     /// As [`Sender::push_short`], with more bytes behind the first word than a line holds.
     #[inline]
     pub fn push_long(&mut self, head: u64, body: &[u8]) -> Result<bool, Corrupt> {
-        let len = 8 + body.len();
+        self.push_many([head], body)
+    }
+
+    /// Sends a frame that fits its line: first words, and bytes behind them. False if there is no room.
+    ///
+    /// # Panics
+    /// If it does not fit.
+    #[inline(always)]
+    pub fn push_words<const N: usize>(&mut self, head: [u64; N], body: &[u8]) -> Result<bool, Corrupt> {
+        assert!(8 * N + body.len() <= INLINE, "the frame is longer than a line");
+        if !self.has_lines(1)? {
+            return Ok(false);
+        }
+        self.write_first(head, body, 8 * N + body.len());
+        Ok(true)
+    }
+
+    /// As [`Sender::push_words`], with more bytes behind the first words than the line holds.
+    ///
+    /// # Panics
+    /// If it is not longer than a line, or longer than the longest frame.
+    #[inline]
+    pub fn push_many<const N: usize>(&mut self, head: [u64; N], body: &[u8]) -> Result<bool, Corrupt> {
+        let len = 8 * N + body.len();
         assert!(INLINE < len && len <= self.place.shape.max_frame, "the frame is too short, or too long");
-        let (first, rest) = body.split_at(INLINE - 8);
+        let (first, rest) = body.split_at(INLINE - 8 * N);
         if len <= self.place.shape.slip() {
             if !self.has_lines(len.div_ceil(INLINE) as u64)? {
                 return Ok(false);
@@ -124,10 +142,12 @@ impl Sender {
 
     /// Writes the next line, of a frame of `len` bytes.
     #[inline(always)]
-    fn write_first(&mut self, head: u64, body: &[u8], len: usize) {
+    fn write_first<const N: usize>(&mut self, head: [u64; N], body: &[u8], len: usize) {
         let line = self.place.lines.get(self.lines);
-        line[1].store(head, Ordering::Relaxed);
-        write(&line[2..], body);
+        for (to, word) in line[1..].iter().zip(head) {
+            to.store(word, Ordering::Relaxed);
+        }
+        write(&line[1 + N..], body);
         line[0].store(self.place.word(self.lines, len as u32), Ordering::Release);
         self.advance();
     }
@@ -174,7 +194,7 @@ impl Sender {
     /// Writes the next line from the beginning of a frame that is gathered in one place.
     fn write_gathered(&mut self, frame: &[u8; MAX_SPAN * INLINE], len: usize) {
         let (head, body) = frame.split_first_chunk::<8>().expect("it has more");
-        self.write_first(u64::from_le_bytes(*head), &body[..INLINE - 8], len);
+        self.write_first([u64::from_le_bytes(*head)], &body[..INLINE - 8], len);
     }
 
     /// Says that nothing will follow; there is always room for that.

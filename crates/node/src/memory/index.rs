@@ -29,16 +29,55 @@ struct Node {
     next: u32,
 }
 
+/// Buckets, and a bit for each that holds anything: long accesses pass over 64 empty ones at a time.
+#[derive(Debug)]
+struct Chunk {
+    some: [u64; CHUNK / 64],
+    held: [u32; CHUNK],
+}
+
+impl Chunk {
+    fn new() -> Box<Chunk> {
+        Box::new(Chunk { some: [0; CHUNK / 64], held: [NONE; CHUNK] })
+    }
+
+    /// Calls `found` for each bucket from `first` to `last` that holds anything.
+    #[inline(always)]
+    fn each(&self, first: usize, last: usize, mut found: impl FnMut(usize, u32)) {
+        if first == last {
+            // Most accesses are short; looking at the bit first would cost them time.
+            if self.held[first] != NONE {
+                found(first, self.held[first]);
+            }
+            return;
+        }
+        for word in first / 64..=last / 64 {
+            let mut some = self.some[word];
+            if word == first / 64 {
+                some &= u64::MAX << (first % 64);
+            }
+            if word == last / 64 {
+                some &= u64::MAX >> (63 - last % 64);
+            }
+            while some != 0 {
+                let at = word * 64 + some.trailing_zeros() as usize;
+                some &= some - 1;
+                found(at, self.held[at]);
+            }
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 struct Level {
-    chunks: Vec<Option<Box<[u32; CHUNK]>>>,
+    chunks: Vec<Option<Box<Chunk>>>,
     count: usize,
 }
 
 /// The ranges of one aperture.
 #[derive(Debug)]
 pub(crate) struct Index {
-    levels: Vec<Level>,
+    levels: [Level; LEVELS],
     /// A bit for each level that is used.
     used: u32,
     nodes: Vec<Node>,
@@ -56,18 +95,26 @@ fn level_of(len: u64) -> usize {
 
 impl Index {
     pub(crate) fn new() -> Index {
-        let levels = (0..LEVELS).map(|_| Level::default()).collect();
+        let levels = std::array::from_fn(|_| Level::default());
         // Node zero is never used, so that zero can mean none.
         Index { levels, used: 0, nodes: vec![Node { wire: 0, next: NONE }], free: Vec::new() }
     }
 
-    fn bucket(&mut self, level: usize, bucket: u64) -> &mut u32 {
+    fn bucket(&self, level: usize, bucket: u64) -> u32 {
+        let (chunk, at) = ((bucket >> CHUNK_BITS) as usize, bucket as usize & (CHUNK - 1));
+        self.levels[level].chunks.get(chunk).and_then(Option::as_ref).map_or(NONE, |chunk| chunk.held[at])
+    }
+
+    fn set_bucket(&mut self, level: usize, bucket: u64, held: u32) {
         let (chunk, at) = ((bucket >> CHUNK_BITS) as usize, bucket as usize & (CHUNK - 1));
         let chunks = &mut self.levels[level].chunks;
         if chunks.len() <= chunk {
             chunks.resize_with(chunk + 1, || None);
         }
-        &mut chunks[chunk].get_or_insert_with(|| Box::new([NONE; CHUNK]))[at]
+        let chunk = chunks[chunk].get_or_insert_with(Chunk::new);
+        chunk.held[at] = held;
+        let (word, bit) = (&mut chunk.some[at / 64], 1 << (at % 64));
+        *word = if held == NONE { *word & !bit } else { *word | bit };
     }
 
     fn node(&mut self, wire: u32, next: u32) -> u32 {
@@ -87,14 +134,14 @@ impl Index {
     pub(crate) fn insert(&mut self, wire: u32, start: u64, end: u64) {
         let level = level_of(end - start);
         for bucket in start >> bits(level)..=(end - 1) >> bits(level) {
-            let held = *self.bucket(level, bucket);
+            let held = self.bucket(level, bucket);
             let new = if held == NONE {
                 wire + 1
             } else {
                 let next = if held & LIST == 0 { self.node(held - 1, NONE) } else { held & !LIST };
                 self.node(wire, next) | LIST
             };
-            *self.bucket(level, bucket) = new;
+            self.set_bucket(level, bucket, new);
         }
         self.levels[level].count += 1;
         self.used |= 1 << level;
@@ -104,9 +151,9 @@ impl Index {
     pub(crate) fn remove(&mut self, wire: u32, start: u64, end: u64) {
         let level = level_of(end - start);
         for bucket in start >> bits(level)..=(end - 1) >> bits(level) {
-            let held = *self.bucket(level, bucket);
+            let held = self.bucket(level, bucket);
             if held & LIST == 0 {
-                *self.bucket(level, bucket) = NONE;
+                self.set_bucket(level, bucket, NONE);
                 continue;
             }
             let (mut at, mut before) = (held & !LIST, NONE);
@@ -116,7 +163,7 @@ impl Index {
             let next = self.nodes[at as usize].next;
             self.free.push(at);
             if before == NONE {
-                *self.bucket(level, bucket) = if next == NONE { NONE } else { next | LIST };
+                self.set_bucket(level, bucket, if next == NONE { NONE } else { next | LIST });
             } else {
                 self.nodes[before as usize].next = next;
             }
@@ -151,22 +198,18 @@ impl Index {
                 };
                 let until = last.min(bucket | (CHUNK as u64 - 1));
                 if let Some(chunk) = chunk {
-                    for at in bucket..=until {
-                        let held = chunk[at as usize & (CHUNK - 1)];
-                        if held == NONE {
-                            continue;
-                        }
+                    let (base, within) = (bucket & !(CHUNK as u64 - 1), |at: u64| at as usize & (CHUNK - 1));
+                    chunk.each(within(bucket), within(until), |at, held| {
                         if held & LIST == 0 {
-                            look(held - 1, at);
-                            continue;
+                            return look(held - 1, base + at as u64);
                         }
                         let mut node = held & !LIST;
                         while node != NONE {
                             let Node { wire, next } = self.nodes[node as usize];
-                            look(wire, at);
+                            look(wire, base + at as u64);
                             node = next;
                         }
-                    }
+                    });
                 }
                 bucket = until + 1;
             }

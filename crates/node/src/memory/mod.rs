@@ -28,7 +28,7 @@ pub use queue::{Local, Operation};
 pub use request::{Failure, Ticket};
 pub(crate) use serve::Placed;
 pub use slab::Name;
-pub use tables::{ApertureId, Cookie, Rights};
+pub use tables::{ApertureId, Cookie, Hint, Rights};
 pub use tautline_wire::memory::{Atomic, MAX_ASIDE, Refusal};
 pub use wires::{Access, Condition, Report, SetId, Test, Trip, WireCell, WireId};
 
@@ -39,7 +39,7 @@ use news::News;
 use queue::Request;
 use request::{Op, Outstanding};
 use slab::Slab;
-use tables::{Aperture, CookieKey, Granted, Handle};
+use tables::{Aperture, CookieKey, Flag, Granted, Handle};
 use wires::Wires;
 
 /// What a node keeps of memory.
@@ -49,6 +49,10 @@ pub(crate) struct Memory {
     pub(crate) epoch: u64,
     pub(crate) apertures: Slab<Aperture>,
     pub(crate) cookies: Slab<Granted>,
+    /// Changes whenever the place of a put, its being allowed or the tripwires that it touches may be others than before.
+    pub(crate) version: u64,
+    /// The secrets of cookies, by number.
+    pub(crate) secrets: Vec<[u8; 16]>,
     /// The secrets of the last cookies that were taken back, by number.
     pub(crate) gone: HashMap<u32, [u8; 16]>,
     pub(crate) wires: Wires,
@@ -72,6 +76,8 @@ impl Memory {
             epoch,
             apertures: Slab::new(MAX_APERTURES),
             cookies: Slab::new(MAX_COOKIES),
+            version: 0,
+            secrets: Vec::new(),
             gone: HashMap::new(),
             wires: Wires::default(),
             ops: Slab::new(MAX_OPERATIONS),
@@ -135,6 +141,11 @@ pub(crate) struct PeerMemory {
 
     /// What the peer opened.
     pub(crate) handles: Vec<Handle>,
+    /// Where the peer last put a word, and what is known of that if it does so again and again.
+    pub(crate) last: (u32, u64),
+    pub(crate) flag: Option<Flag>,
+    /// When that was last found out.
+    pub(crate) tried: Option<u64>,
     /// The number of the peer's last request.
     pub(crate) seen: u32,
     /// The peer's put that has begun and not ended, if it is allowed.
@@ -146,6 +157,16 @@ pub(crate) struct PeerMemory {
 }
 
 impl PeerMemory {
+    /// The peer's next request: whether its number is right, which are counted without gaps.
+    #[inline]
+    pub(crate) fn count(&mut self, id: u32) -> bool {
+        let next = self.seen.wrapping_add(1) == id;
+        self.seen = id;
+        // A put that was begun and not ended is never ended.
+        (self.current, self.refused) = (None, None);
+        next
+    }
+
     /// The channel is over. Whoever waited for answers has been told.
     pub(crate) fn reset(&mut self) {
         let busy = self.busy;

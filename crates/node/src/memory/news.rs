@@ -156,14 +156,14 @@ impl News {
 
     #[inline]
     pub(crate) fn wire_fired(&mut self, id: WireId, wire: &mut Wire, fires: u64) {
-        let queue = match wire.trip.report {
+        let queue = match wire.report {
             Report::Poll => false,
             Report::Once => wire.queued == 0,
             Report::Each => wire.queued == 0 || self.queue.len() < MAX_NOTICES,
         };
         if queue {
             wire.queued += 1;
-            self.push(MemoryEvent::Tripwire { wire: id, tag: wire.trip.tag, fires });
+            self.push(MemoryEvent::Tripwire { wire: id, tag: wire.tag, fires });
         }
     }
 

@@ -1,18 +1,23 @@
 //! Puts of the program's own bytes, straight from where they are.
 
-use tautline_device::Channel as _;
-use tautline_device::shm::{LINE_FRAME, LINE_WORDS, Shm};
+use tautline_device::shm::{LINE_FRAME, Shm};
 use tautline_link::Nanos;
-use tautline_wire::memory::{Memory as Message, PART_HEAD, PUT_HEAD, Target};
+use tautline_wire::memory::{Memory as Message, PART_HEAD, PUT_HEAD, Target, put_words};
 
 use super::slab::Name;
-use super::tables::Cookie;
+use super::tables::{Cookie, Hint};
 use crate::interface::Interface;
 use crate::limits::{ASK_EVERY, MAX_UNANSWERED};
 use crate::{Rank, SendError};
 
 /// Bytes of a part of a put to a peer on this host: it copies them out while the next ones are copied in.
 const NEAR_PART: usize = 16 << 10;
+/// The same, of parts that are lent.
+const LENT_PART: usize = 32 << 10;
+/// The last bytes of a put are lent if they are so many.
+const LEAST_LENT: usize = 1 << 10;
+/// A put of so many bytes is lent in longer parts.
+const MANY_PARTS: usize = 512 << 10;
 /// A slot with less room than this is not worth beginning a part in.
 const LEAST_PART: usize = 256;
 
@@ -22,8 +27,8 @@ pub struct Progress {
     pub(crate) id: Option<u32>,
     pub(crate) sent: usize,
     pub(crate) incarnation: u32,
-    /// The number under which the owner knows the cookie: a hint for the next put.
-    pub hint: u32,
+    /// What was learnt of the number under which the owner knows the cookie: a hint for the next put with this cookie.
+    pub hint: Hint,
 }
 
 impl Progress {
@@ -33,7 +38,7 @@ impl Progress {
     }
 
     /// Of a put that has not begun.
-    pub fn with_hint(hint: u32) -> Progress {
+    pub fn with_hint(hint: Hint) -> Progress {
         Progress { hint, ..Progress::default() }
     }
 }
@@ -41,7 +46,7 @@ impl Progress {
 impl Interface {
     /// How many of `left` bytes the next part of a put shall have.
     #[inline]
-    pub(crate) fn part_len(&self, rank: Rank, left: u64) -> usize {
+    fn part_len(&self, rank: Rank, left: u64) -> usize {
         let peer = &self.peers[rank as usize];
         let most = if peer.near.is_some() && self.batch_depth == 0 {
             NEAR_PART
@@ -52,6 +57,38 @@ impl Interface {
             if here >= LEAST_PART || here as u64 >= left { here } else { fresh }
         };
         (most as u64).min(left) as usize
+    }
+
+    /// Sends the next part of a put of which `left` bytes are to be sent, as many of them as go together; `fill` writes them. How many; nothing for want of room.
+    #[inline]
+    pub(crate) fn emit_part(
+        &mut self,
+        rank: Rank,
+        (first, target, flags): (bool, Target, u8),
+        (whole, left): (u64, u64),
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Option<usize> {
+        let mut fill = Some(fill);
+        if self.peers[rank as usize].near.is_some()
+            && self.batch_depth == 0
+            && whole > NEAR_PART as u64
+            && left >= LEAST_LENT as u64
+        {
+            // Short parts for the sake of latency; long ones are worth it when there are many.
+            let most = if whole < MANY_PARTS as u64 { LENT_PART } else { 2 * LENT_PART };
+            let len = left.min(most as u64) as usize;
+            let filled = |room: &mut [u8]| {
+                if let Some(fill) = fill.take() {
+                    fill(room);
+                }
+            };
+            if let Some(sent) = self.lend_part(rank, (target, left - len as u64, flags), len, filled) {
+                return sent.then_some(len);
+            }
+        }
+        let len = self.part_len(rank, left);
+        let message = part(first, target, left - len as u64);
+        self.emit_with(rank, &message, flags, len, fill?).then_some(len)
     }
 
     /// Puts the program's own bytes, as many as there is room for; true if that is all of them. The first time it takes a number.
@@ -80,8 +117,8 @@ impl Interface {
         } else {
             self.check(rank, progress.incarnation)?;
         }
-        self.put_parts(now, (cookie, at), bytes.len(), op, progress, |it, message, flags, (sent, len)| {
-            it.emit(rank, message, flags, &bytes[sent..sent + len])
+        self.put_parts(now, (cookie, at), bytes.len(), op, progress, |sent, room| {
+            room.copy_from_slice(&bytes[sent..sent + room.len()]);
         })
     }
 
@@ -93,7 +130,7 @@ impl Interface {
         (cookie, at): (&Cookie, u64),
         len: usize,
         progress: &mut Progress,
-        mut fill: impl FnMut(usize, &mut [u8]),
+        fill: impl FnMut(usize, &mut [u8]),
     ) -> Result<bool, SendError> {
         let rank = cookie.owner;
         let len = within(at, len);
@@ -108,15 +145,13 @@ impl Interface {
         } else {
             self.check(rank, progress.incarnation)?;
         }
-        self.put_parts(now, (cookie, at), len, None, progress, |it, message, flags, (sent, len)| {
-            it.emit_with(rank, message, flags, len, |room| fill(sent, room))
-        })
+        self.put_parts(now, (cookie, at), len, None, progress, fill)
     }
 
     /// A whole put to a peer on this host, as one frame, and if it is small as one line: all that happens to most of them. False, with
     /// nothing done, if it takes more than that.
     #[inline]
-    pub(crate) fn near_put(&mut self, cookie: &Cookie, at: u64, bytes: &[u8], hint: u32) -> bool {
+    pub(crate) fn near_put(&mut self, cookie: &Cookie, at: u64, bytes: &[u8], hint: Hint) -> bool {
         const HEAD: usize = PUT_HEAD;
         let rank = cookie.owner;
         if self.batch_depth > 0 || self.closed || HEAD + bytes.len() > NEAR_PART {
@@ -126,33 +161,24 @@ impl Interface {
         let memory = &mut peer.memory;
         let id = memory.sent.wrapping_add(1);
         let Some(near) = &mut peer.near else { return false };
+        let Some(handle) = memory.hinted(peer.incarnation, cookie, hint) else { return false };
         let clear = peer.open.is_none()
             && memory.half.is_none()
             && memory.queue.is_empty()
-            && memory.opened.get(hint as usize) == Some(&cookie.key())
             && id.wrapping_sub(memory.asked) < ASK_EVERY
             && memory.sent.wrapping_sub(memory.done) < MAX_UNANSWERED;
         if !clear {
             return false;
         }
-        let target = Target { handle: hint, id, at };
-        if HEAD + bytes.len() > LINE_FRAME {
-            let sent = push_put(&mut near.shm, target, bytes);
-            memory.sent = if sent { id } else { memory.sent };
-            return sent;
-        }
-        let mut line = [0; LINE_FRAME];
-        Message::Put(target, &[]).write(&mut line, 0, bytes.len());
-        line[HEAD..HEAD + bytes.len()].copy_from_slice(bytes);
-        let mut words = [0; LINE_WORDS];
-        for (word, bytes) in words.iter_mut().zip(line.as_chunks::<8>().0) {
-            *word = u64::from_le_bytes(*bytes);
-        }
-        if !near.shm.push_line(&words, HEAD + bytes.len()) {
-            return false;
-        }
-        memory.sent = id;
-        true
+        let target = Target { handle, id, at };
+        let head = put_words(target, 0, bytes.len());
+        let sent = if HEAD + bytes.len() <= LINE_FRAME {
+            near.shm.push_words(head, bytes)
+        } else {
+            push_put(&mut near.shm, head, bytes)
+        };
+        memory.sent = if sent { id } else { memory.sent };
+        sent
     }
 
     /// Bytes of the longest put, head and all, that goes in one record.
@@ -182,7 +208,7 @@ impl Interface {
         };
         let Some((id, flags)) = self.next_request(rank, self.asks(op)) else { return blocked(self) };
         let Some(handle) = self.show(cookie, progress.hint) else { return blocked(self) };
-        progress.hint = handle;
+        progress.hint = self.hint_of(cookie, handle);
         let message = Message::Put(Target { handle, id, at }, &[]);
         if self.express_memory(now, rank, &message, flags, bytes) {
             self.began(rank, (id, flags), op.map(|op| (op, 0)), false);
@@ -200,12 +226,11 @@ impl Interface {
         &mut self,
         now: Nanos,
         (cookie, at): (&Cookie, u64),
-        len: usize,
+        whole: usize,
         op: Option<Name>,
         progress: &mut Progress,
-        mut emit: impl FnMut(&mut Interface, &Message<'_>, u8, (usize, usize)) -> bool,
+        mut fill: impl FnMut(usize, &mut [u8]),
     ) -> Result<bool, SendError> {
-        let whole = len;
         let rank = cookie.owner;
         loop {
             let first = progress.id.is_none();
@@ -216,19 +241,18 @@ impl Interface {
             let shown = next.and_then(|next| Some((next, self.show(cookie, progress.hint)?)));
             let sent = progress.sent;
             let Some(((id, flags), handle)) = shown else { break };
-            progress.hint = handle;
-            let len = self.part_len(rank, (whole - sent) as u64);
-            let rest = (whole - sent - len) as u64;
+            progress.hint = self.hint_of(cookie, handle);
             let target = Target { handle, id, at: at + sent as u64 };
-            if !emit(self, &part(first, target, rest), flags, (sent, len)) {
-                break;
-            }
+            let left = (whole - sent) as u64;
+            let part =
+                self.emit_part(rank, (first, target, flags), (whole as u64, left), |room| fill(sent, room));
+            let Some(len) = part else { break };
             if first {
                 self.began(rank, (id, flags), op.map(|op| (op, 0)), false);
                 (progress.id, self.peers[rank as usize].memory.half) = (Some(id), Some(id));
             }
             progress.sent += len;
-            if rest == 0 {
+            if progress.sent == whole {
                 self.peers[rank as usize].memory.half = None;
                 // Others may have waited for their turn.
                 self.activity += 1;
@@ -258,13 +282,10 @@ impl Interface {
 }
 
 /// A whole put that is longer than a line. False for want of room.
+// A call, so that small ones do not pay for its registers.
 #[inline(never)]
-fn push_put(shm: &mut Shm, target: Target, bytes: &[u8]) -> bool {
-    let mut head = [0; PUT_HEAD];
-    Message::Put(target, &[]).write(&mut head, 0, bytes.len());
-    let sent = shm.push(&head, bytes).is_ok();
-    shm.flush();
-    sent
+fn push_put(shm: &mut Shm, head: [u64; PUT_HEAD / 8], bytes: &[u8]) -> bool {
+    shm.push_many(head, bytes)
 }
 
 /// Bytes of a put that are worth sending: none if their places cannot be counted; no owner has such, and it will say so.

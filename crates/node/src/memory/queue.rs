@@ -6,10 +6,9 @@ use tautline_link::Nanos;
 use tautline_mem::ApertureMemory;
 use tautline_wire::memory::{ASK, Atomic, MAX_HEAD, Memory as Message, Target};
 
-use super::put::part;
 use super::request::{Failure, Outstanding, Piece, Tell, Ticket};
 use super::slab::Name;
-use super::tables::{ApertureId, Cookie};
+use super::tables::{ApertureId, Cookie, Hint};
 use crate::interface::Interface;
 use crate::limits::{ASK_EVERY, MAX_QUEUED, MAX_UNANSWERED};
 use crate::peer::PeerState;
@@ -310,7 +309,7 @@ impl Interface {
 
     /// The number under which the owner knows a cookie; tells it first if it must be. None for want of room.
     #[inline]
-    pub(crate) fn show(&mut self, cookie: &Cookie, hint: u32) -> Option<u32> {
+    pub(crate) fn show(&mut self, cookie: &Cookie, hint: Hint) -> Option<u32> {
         match self.handle_of(cookie, hint) {
             Some(handle) => Some(handle),
             None => self.show_anew(cookie),
@@ -352,7 +351,7 @@ impl Interface {
             }
         };
         let Some((id, flags)) = self.next_request(rank, !answered) else { return false };
-        let Some(handle) = self.show(&request.cookie, 0) else { return false };
+        let Some(handle) = self.show(&request.cookie, Hint::default()) else { return false };
         let target = Target { handle, id, at };
         let message = match message {
             Message::Get(_, len) => Message::Get(target, len),
@@ -397,28 +396,25 @@ impl Interface {
                     None => return false,
                 },
             };
-            let Some(handle) = self.show(&request.cookie, 0) else { return false };
+            let Some(handle) = self.show(&request.cookie, Hint::default()) else { return false };
             let left = local.len - request.sent;
             let target = Target { handle, id, at: request.at + request.sent };
-            let len = self.part_len(rank, left);
-            let rest = left - len as u64;
-            let message = part(request.id.is_none(), target, rest);
             let from = (local.at + request.sent) as usize;
             let memory = local.memory.clone();
             let fill = |out: &mut [u8]| {
                 // The range was checked when the operation was asked for.
                 let _ = memory.read(from, out);
             };
-            if !self.emit_with(rank, &message, flags, len, fill) {
-                return false;
-            }
+            let first = request.id.is_none();
+            let part = self.emit_part(rank, (first, target, flags), (local.len, left), fill);
+            let Some(len) = part else { return false };
             if request.id.is_none() {
                 self.began(rank, (id, flags), request.part_of(), false);
                 request.id = Some(id);
             }
             request.sent += len as u64;
             *room = room.saturating_sub(MAX_HEAD + len);
-            if rest == 0 {
+            if request.sent == local.len {
                 return true;
             }
             if *room == 0 {

@@ -1,5 +1,6 @@
 //! What is done here for others: requests are obeyed as soon as their slot is due.
 
+use tautline_mem::ApertureMemory;
 use tautline_wire::memory::{ASK, Atomic, Memory as Message, Refusal, Target};
 use tautline_wire::record::{Record, Records};
 
@@ -59,23 +60,19 @@ impl Interface {
             Message::Failed { id, why } => self.heard_failed(rank, id, why),
             Message::Value { id, value } => self.heard_value(rank, id, value),
             Message::Data { id, at, data } => self.heard_data(rank, id, at, data),
+            Message::Lent(target, rest, piece) => self.serve_lent(rank, (target, rest), piece, flags),
         }
     }
 
     /// Requests are numbered without gaps.
     #[inline]
     fn count(&mut self, rank: Rank, id: u32) -> bool {
-        let memory = &mut self.peers[rank as usize].memory;
-        let next = memory.seen.wrapping_add(1) == id;
-        memory.seen = id;
-        // A put that was begun and not ended is never ended.
-        (memory.current, memory.refused) = (None, None);
-        next
+        self.peers[rank as usize].memory.count(id)
     }
 
     /// A request is done; its peer may want to know.
     #[inline]
-    fn done(&mut self, rank: Rank, id: u32, flags: u8) -> bool {
+    pub(crate) fn done(&mut self, rank: Rank, id: u32, flags: u8) -> bool {
         if flags & ASK != 0 { self.owe(rank, Answer::Done { id }) } else { true }
     }
 
@@ -89,15 +86,28 @@ impl Interface {
 
     #[inline]
     fn serve_put(&mut self, rank: Rank, target: Target, data: &[u8], flags: u8) -> bool {
+        self.serve_whole(rank, (target, flags), data.len() as u64, |memory, at| {
+            // A cookie never reaches beyond its aperture.
+            let _ = memory.write(at, data);
+        })
+    }
+
+    /// A whole put of `len` bytes, which `write` writes to their place if that is allowed.
+    #[inline]
+    pub(crate) fn serve_whole(
+        &mut self,
+        rank: Rank,
+        (target, flags): (Target, u8),
+        len: u64,
+        write: impl FnOnce(&ApertureMemory, usize),
+    ) -> bool {
         if !self.count(rank, target.id) {
             return false;
         }
-        let len = data.len() as u64;
         match self.access(rank, (target.handle, target.at), len, Rights::WRITE) {
             Ok((granted, at)) => {
                 let aperture = granted.aperture;
-                // A cookie never reaches beyond its aperture.
-                let _ = granted.memory.write(at as usize, data);
+                write(&granted.memory, at as usize);
                 self.memory.counters.puts += 1;
                 self.memory.counters.bytes_put += len;
                 self.trip((rank, aperture), Access::WRITE, (at, at + len), at + len);
@@ -113,15 +123,29 @@ impl Interface {
 
     fn serve_part(&mut self, rank: Rank, target: Target, rest: u64, data: &[u8], flags: u8) -> bool {
         let part = Placed { target, rest, len: data.len() as u64, flags };
-        self.take_part(rank, part, Some(data))
+        self.take_part(rank, part, |memory, at| {
+            // A cookie never reaches beyond its aperture.
+            let _ = memory.write(at, data);
+        })
+    }
+
+    /// As [`Interface::serve_part`], of `len` bytes that `write` writes to their place if that is allowed.
+    pub(crate) fn take_lent(
+        &mut self,
+        rank: Rank,
+        (target, rest, flags): (Target, u64, u8),
+        len: u64,
+        write: impl FnOnce(&ApertureMemory, usize),
+    ) -> bool {
+        self.take_part(rank, Placed { target, rest, len, flags }, write)
     }
 
     /// The turn of a part has come whose bytes are in place already.
     pub(crate) fn settle_placed(&mut self, rank: Rank, part: Placed) -> bool {
-        self.take_part(rank, part, None)
+        self.take_part(rank, part, |_, _| {})
     }
 
-    fn take_part(&mut self, rank: Rank, part: Placed, data: Option<&[u8]>) -> bool {
+    fn take_part(&mut self, rank: Rank, part: Placed, write: impl FnOnce(&ApertureMemory, usize)) -> bool {
         let Placed { target, rest, len, flags } = part;
         let memory = &self.peers[rank as usize].memory;
         let goes_on = memory.current == Some(target.id) || memory.refused == Some(target.id);
@@ -132,10 +156,7 @@ impl Interface {
             match self.access(rank, (target.handle, target.at), len + rest, Rights::WRITE) {
                 Ok((granted, at)) => {
                     let aperture = granted.aperture;
-                    if let Some(data) = data {
-                        // A cookie never reaches beyond its aperture.
-                        let _ = granted.memory.write(at as usize, data);
-                    }
+                    write(&granted.memory, at as usize);
                     self.memory.counters.bytes_put += len;
                     self.memory.counters.puts += u64::from(rest == 0);
                     self.peers[rank as usize].memory.current = Some(target.id);

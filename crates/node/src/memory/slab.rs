@@ -14,9 +14,17 @@ impl Name {
     }
 }
 
+/// An entry begins a cache line: those that many requests need are one line each, if they are small, or one for what is used most.
+#[derive(Debug)]
+#[repr(C, align(64))]
+struct Entry<T> {
+    generation: u32,
+    value: Option<T>,
+}
+
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
-    entries: Vec<(u32, Option<T>)>,
+    entries: Vec<Entry<T>>,
     free: Vec<u32>,
     limit: usize,
 }
@@ -31,38 +39,38 @@ impl<T> Slab<T> {
         let index = match self.free.pop() {
             Some(index) => index,
             None if self.entries.len() < self.limit => {
-                self.entries.push((1, None));
+                self.entries.push(Entry { generation: 1, value: None });
                 self.entries.len() as u32 - 1
             }
             None => return None,
         };
         let entry = &mut self.entries[index as usize];
-        entry.1 = Some(value);
-        Some(Name { index, generation: entry.0 })
+        entry.value = Some(value);
+        Some(Name { index, generation: entry.generation })
     }
 
     pub(crate) fn remove(&mut self, name: Name) -> Option<T> {
-        let entry = self.entries.get_mut(name.index as usize).filter(|e| e.0 == name.generation)?;
-        let value = entry.1.take()?;
-        entry.0 = entry.0.wrapping_add(1);
+        let entry = self.entries.get_mut(name.index as usize).filter(|e| e.generation == name.generation)?;
+        let value = entry.value.take()?;
+        entry.generation = entry.generation.wrapping_add(1);
         self.free.push(name.index);
         Some(value)
     }
 
     #[inline]
     pub(crate) fn get(&self, name: Name) -> Option<&T> {
-        self.entries.get(name.index as usize).filter(|e| e.0 == name.generation)?.1.as_ref()
+        self.entries.get(name.index as usize).filter(|e| e.generation == name.generation)?.value.as_ref()
     }
 
     #[inline]
     pub(crate) fn get_mut(&mut self, name: Name) -> Option<&mut T> {
-        self.entries.get_mut(name.index as usize).filter(|e| e.0 == name.generation)?.1.as_mut()
+        self.entries.get_mut(name.index as usize).filter(|e| e.generation == name.generation)?.value.as_mut()
     }
 
     /// The entry at a place, whatever its generation.
     #[inline]
     pub(crate) fn at(&self, index: u32) -> Option<(Name, &T)> {
-        let (generation, value) = self.entries.get(index as usize)?;
+        let Entry { generation, value } = self.entries.get(index as usize)?;
         Some((Name { index, generation: *generation }, value.as_ref()?))
     }
 
@@ -71,14 +79,24 @@ impl<T> Slab<T> {
         self.entries
             .iter()
             .enumerate()
-            .filter(|(_, entry)| entry.1.is_some())
-            .map(|(index, entry)| Name { index: index as u32, generation: entry.0 })
+            .filter(|(_, entry)| entry.value.is_some())
+            .map(|(index, entry)| Name { index: index as u32, generation: entry.generation })
+    }
+
+    /// The entry at a place, to be changed, and its name.
+    #[inline]
+    pub(crate) fn at_mut(&mut self, index: u32) -> Option<(Name, &mut T)> {
+        let Entry { generation, value } = self.entries.get_mut(index as usize)?;
+        Some((Name { index, generation: *generation }, value.as_mut()?))
     }
 
     pub(crate) fn len(&self) -> usize {
         self.entries.len() - self.free.len()
     }
 }
+
+/// What the price of a request against the number of endpoints rests on.
+const _: () = assert!(size_of::<Entry<super::tables::Granted>>() == 64);
 
 #[cfg(test)]
 mod tests {

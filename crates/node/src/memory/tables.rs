@@ -8,6 +8,7 @@ use tautline_wire::memory::Refusal;
 
 use super::index::Index;
 use super::slab::Name;
+use super::{Memory, PeerMemory};
 use crate::Rank;
 use crate::interface::Interface;
 use crate::limits::MAX_HANDLES;
@@ -131,9 +132,10 @@ pub(crate) struct Aperture {
 }
 
 /// A cookie, as its owner knows it.
+///
+/// Its secret is kept elsewhere: it is looked at once per channel, this with every request.
 #[derive(Debug)]
 pub(crate) struct Granted {
-    pub(crate) secret: [u8; 16],
     pub(crate) aperture: ApertureId,
     pub(crate) memory: Arc<ApertureMemory>,
     pub(crate) start: u64,
@@ -154,6 +156,58 @@ fn same(a: &[u8; 16], b: &[u8; 16]) -> bool {
     std::hint::black_box(u128::from_ne_bytes(*a) ^ u128::from_ne_bytes(*b)) == 0
 }
 
+impl Memory {
+    /// As [`Interface::access`], of a peer that has these numbers.
+    #[inline]
+    pub(crate) fn access(
+        &self,
+        handles: &[Handle],
+        (handle, at): (u32, u64),
+        len: u64,
+        rights: Rights,
+    ) -> Result<(&Granted, u64), Refusal> {
+        let name = match handles.get(handle as usize) {
+            Some(Handle::Cookie(name)) => *name,
+            Some(Handle::Refused(why)) => return Err(*why),
+            None => return Err(Refusal::Forged),
+        };
+        let granted = self.cookies.get(name).ok_or(Refusal::Revoked)?;
+        if !granted.rights.include(rights) {
+            return Err(Refusal::Rights);
+        }
+        if granted.expires <= self.now {
+            return Err(Refusal::Expired);
+        }
+        if at > granted.len || len > granted.len - at {
+            return Err(Refusal::OutOfRange);
+        }
+        Ok((granted, granted.start + at))
+    }
+}
+
+/// A word with a tripwire of its own, which a peer may put to for as long as nothing changes.
+#[derive(Debug)]
+pub(crate) struct Flag {
+    /// When that was found.
+    pub(crate) version: u64,
+    pub(crate) expires: Nanos,
+    pub(crate) memory: Arc<ApertureMemory>,
+    pub(crate) place: usize,
+    pub(crate) wire: u32,
+}
+
+impl Memory {
+    /// What there is to know of a word that is put again and again. Nothing if that is not allowed, or there is more to be done than to write it and to fire a tripwire that is looked at.
+    #[inline(never)]
+    pub(crate) fn flag(&self, handles: &[Handle], place: (u32, u64)) -> Option<Flag> {
+        let (granted, at) =
+            self.access(handles, place, 8, Rights::WRITE).ok().filter(|(_, at)| at.is_multiple_of(8))?;
+        let (memory, expires) = (granted.memory.clone(), granted.expires);
+        let wire = self.flag_wire(granted.aperture, (at, at + 8))?;
+        Some(Flag { version: self.version, expires, memory, place: at as usize, wire })
+    }
+}
+
 impl Interface {
     /// Makes memory an aperture.
     pub(crate) fn open_aperture(&mut self, memory: Arc<ApertureMemory>) -> Option<ApertureId> {
@@ -163,6 +217,9 @@ impl Interface {
 
     /// Closes an aperture: its cookies are revoked, its tripwires disarmed. From now on nobody reaches it.
     pub(crate) fn close_aperture(&mut self, id: ApertureId) {
+        self.memory.version += 1;
+        // Whoever closes it may want its memory back.
+        self.peers.iter_mut().for_each(|peer| peer.memory.flag = None);
         for wire in self.memory.wires.of(id) {
             self.disarm(wire);
         }
@@ -185,8 +242,11 @@ impl Interface {
         let it = self.memory.apertures.get_mut(aperture.0)?;
         let memory = it.memory.clone();
         start.checked_add(len).filter(|end| *end <= memory.len() as u64)?;
-        let granted = Granted { secret, aperture, memory, start, len, rights, expires };
+        let granted = Granted { aperture, memory, start, len, rights, expires };
         let name = self.memory.cookies.insert(granted)?;
+        let secrets = &mut self.memory.secrets;
+        secrets.resize(secrets.len().max(name.index as usize + 1), [0; 16]);
+        secrets[name.index as usize] = secret;
         it.cookies.push(name);
         if expires != Nanos::MAX {
             self.memory.last_expiry = self.memory.last_expiry.max(expires);
@@ -199,7 +259,10 @@ impl Interface {
     pub(crate) fn revoke_cookie(&mut self, aperture: ApertureId, cookie: &Cookie) -> bool {
         let Some((name, granted)) = self.memory.cookies.at(cookie.id) else { return false };
         let ours = cookie.owner == self.rank && cookie.epoch == self.memory.epoch;
-        if !ours || granted.aperture != aperture || !same(&granted.secret, &cookie.secret) {
+        if !ours
+            || granted.aperture != aperture
+            || !same(&self.memory.secrets[name.index as usize], &cookie.secret)
+        {
             return false;
         }
         if let Some(aperture) = self.memory.apertures.get_mut(aperture.0) {
@@ -210,8 +273,11 @@ impl Interface {
 
     /// A cookie opens nothing any more. Its secret is kept until the next one of its number goes, so that whoever shows it learns why.
     fn take_back(&mut self, name: Name) -> bool {
-        let Some(granted) = self.memory.cookies.remove(name) else { return false };
-        self.memory.gone.insert(name.index, granted.secret);
+        self.memory.version += 1;
+        if self.memory.cookies.remove(name).is_none() {
+            return false;
+        }
+        self.memory.gone.insert(name.index, self.memory.secrets[name.index as usize]);
         true
     }
 
@@ -222,13 +288,14 @@ impl Interface {
         handle: u32,
         (id, epoch, secret): (u32, u64, [u8; 16]),
     ) -> bool {
+        self.memory.version += 1;
         let handles = &mut self.peers[rank as usize].memory.handles;
         if handle as usize > handles.len() || handle as usize >= MAX_HANDLES {
             return false;
         }
         // All are looked at, whatever the first says.
         let known = self.memory.cookies.at(id);
-        let right = known.map(|(name, granted)| (name, same(&granted.secret, &secret)));
+        let right = known.map(|(name, _)| (name, same(&self.memory.secrets[id as usize], &secret)));
         let gone = self.memory.gone.get(&id).is_some_and(|gone| same(gone, &secret));
         let admitted = match right {
             _ if epoch != self.memory.epoch => Handle::Refused(Refusal::Stale),
@@ -249,36 +316,30 @@ impl Interface {
     pub(crate) fn access(
         &self,
         rank: Rank,
-        (handle, at): (u32, u64),
+        place: (u32, u64),
         len: u64,
         rights: Rights,
     ) -> Result<(&Granted, u64), Refusal> {
-        let name = match self.peers[rank as usize].memory.handles.get(handle as usize) {
-            Some(Handle::Cookie(name)) => *name,
-            Some(Handle::Refused(why)) => return Err(*why),
-            None => return Err(Refusal::Forged),
-        };
-        let granted = self.memory.cookies.get(name).ok_or(Refusal::Revoked)?;
-        if !granted.rights.include(rights) {
-            return Err(Refusal::Rights);
-        }
-        if granted.expires <= self.memory.now {
-            return Err(Refusal::Expired);
-        }
-        if at > granted.len || len > granted.len - at {
-            return Err(Refusal::OutOfRange);
-        }
-        Ok((granted, granted.start + at))
+        self.memory.access(&self.peers[rank as usize].memory.handles, place, len, rights)
     }
 
-    /// The number by which a peer knows a cookie, if it was told; `hint` is where it was last time.
+    /// The number by which a peer knows a cookie, if it was told; `hint` is what was learnt of it last time.
     #[inline]
-    pub(crate) fn handle_of(&self, cookie: &Cookie, hint: u32) -> Option<u32> {
-        let memory = &self.peers[cookie.owner as usize].memory;
-        if memory.opened.get(hint as usize) == Some(&cookie.key()) {
-            return Some(hint);
+    pub(crate) fn handle_of(&self, cookie: &Cookie, hint: Hint) -> Option<u32> {
+        let peer = &self.peers[cookie.owner as usize];
+        if let Some(handle) = peer.memory.hinted(peer.incarnation, cookie, hint) {
+            return Some(handle);
         }
-        memory.by_key.get(&cookie.key()).copied()
+        peer.memory.by_key.get(&cookie.key()).copied()
+    }
+
+    /// What to remember of the number by which a peer knows a cookie.
+    pub(crate) fn hint_of(&self, cookie: &Cookie, handle: u32) -> Hint {
+        let peer = &self.peers[cookie.owner as usize];
+        let newest = peer.memory.next_handle.wrapping_sub(1);
+        // The last of the numbers given so far that falls on this place.
+        let back = newest.wrapping_sub(handle) % MAX_HANDLES as u32;
+        Hint { incarnation: peer.incarnation, turn: newest.wrapping_sub(back) }
     }
 
     /// Chooses the number by which the peer shall know a cookie; the oldest gives way.
@@ -294,5 +355,25 @@ impl Interface {
         }
         memory.by_key.insert(cookie.key(), handle as u32);
         handle as u32
+    }
+}
+
+/// Which of the numbers that were ever given on a channel stands for a cookie: good for as long as the channel lasts, and the number has not been given anew.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hint {
+    /// Zero is no channel's.
+    incarnation: u32,
+    turn: u32,
+}
+
+impl PeerMemory {
+    /// The number that a hint stands for, if it is still good. It was learnt for this cookie.
+    #[inline]
+    pub(crate) fn hinted(&self, incarnation: u32, cookie: &Cookie, hint: Hint) -> Option<u32> {
+        let age = self.next_handle.wrapping_sub(hint.turn).wrapping_sub(1);
+        let good = hint.incarnation == incarnation && age < MAX_HANDLES as u32;
+        let handle = hint.turn % MAX_HANDLES as u32;
+        debug_assert!(!good || self.opened[handle as usize] == cookie.key(), "a hint of another cookie");
+        good.then_some(handle)
     }
 }

@@ -439,6 +439,9 @@ fn the_protocol_is_kept() {
     assert!(bad(&Message::Data { id: 1, at: 0, data: &[] }));
     assert!(bad(&Message::Failed { id: 1, why: Refusal::Forged }));
     assert!(bad(&Message::Open { handle: 9, cookie: 0, epoch: 0, secret: [0; 16] }));
+    // S-8: nothing is lent but through shared memory.
+    let piece = tautline_wire::memory::Piece { number: 0, len: 8, at: 0 };
+    assert!(bad(&Message::Lent(Peer { rank: 1, id: 0 }.target(0, 0), 0, piece)));
     let ep = node();
     let mut peer = Peer { rank: 1, id: 0 };
     let asked = (0..10_000u32).find(|_| {

@@ -146,21 +146,30 @@ impl WireCell {
     }
 }
 
+/// A tripwire. What a fire needs comes first, so that it is one cache line.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Wire {
-    pub(crate) aperture: ApertureId,
-    pub(crate) trip: Trip,
     cell: Arc<WireCell>,
+    pub(crate) tag: u64,
     /// Fires that the program has been told of, or is about to be.
     pub(crate) told: u64,
     /// Events that wait in the queue.
     pub(crate) queued: usize,
-    /// A future waits for the next fire.
-    pub(crate) awaited: bool,
     /// Whose access fired it last, and in which of its lives.
     by: Option<(Rank, u32)>,
+    pub(crate) report: Report,
+    once: bool,
+    has_condition: bool,
+    in_sets: bool,
+    /// A future waits for the next fire.
+    pub(crate) awaited: bool,
+    pub(crate) aperture: ApertureId,
+    pub(crate) trip: Trip,
     sets: Vec<SetId>,
 }
+
+const _: () = assert!(std::mem::offset_of!(Wire, aperture) <= 56);
 
 #[derive(Debug)]
 struct Set {
@@ -225,9 +234,25 @@ impl Wires {
     }
 }
 
+impl super::Memory {
+    /// The tripwire that watches exactly these bytes for writes, and is looked at; nothing if there is none, or another one watches any of them, too.
+    pub(crate) fn flag_wire(&self, aperture: ApertureId, (start, end): (u64, u64)) -> Option<u32> {
+        let index = self.apertures.get(aperture.0)?.index.as_ref()?;
+        let (mut hits, mut last) = (0, 0);
+        index.touched(start, end, Access::WRITE.0, &self.wires.ranges, |wire| {
+            (hits, last) = (hits + 1, wire);
+        });
+        let range = self.wires.ranges.get(last as usize).filter(|_| hits == 1)?;
+        let (_, wire) = self.wires.all.at(last)?;
+        let alone = (range.start, range.end) == (start, end) && wire.report == Report::Poll;
+        alone.then_some(last)
+    }
+}
+
 impl Interface {
     /// Arms a tripwire (T-1). None if the aperture is closed, the range or the condition's word is not in it, or there are too many.
     pub(crate) fn arm_wire(&mut self, aperture: ApertureId, trip: Trip) -> Option<(WireId, Arc<WireCell>)> {
+        self.memory.version += 1;
         let it = self.memory.apertures.get_mut(aperture.0)?;
         let len = it.memory.len() as u64;
         let end = trip.start.checked_add(trip.len).filter(|end| *end <= len && trip.len > 0)?;
@@ -235,8 +260,21 @@ impl Interface {
             return None;
         }
         let cell = Arc::new(WireCell::default());
-        let (sets, watched) = (Vec::new(), cell.clone());
-        let wire = Wire { aperture, trip, cell: watched, told: 0, queued: 0, awaited: false, by: None, sets };
+        let wire = Wire {
+            cell: cell.clone(),
+            tag: trip.tag,
+            told: 0,
+            queued: 0,
+            by: None,
+            report: trip.report,
+            once: trip.once,
+            has_condition: trip.condition.is_some(),
+            in_sets: false,
+            awaited: false,
+            aperture,
+            trip,
+            sets: Vec::new(),
+        };
         let wires = &mut self.memory.wires;
         let name = wires.all.insert(wire)?;
         let at = name.index as usize;
@@ -277,6 +315,7 @@ impl Interface {
 
     /// The tripwire watches no more, but its name and what it has to tell stay.
     fn unhook(&mut self, id: WireId) {
+        self.memory.version += 1;
         let wires = &mut self.memory.wires;
         let Some(wire) = wires.all.get(id.0) else { return };
         let range = std::mem::take(&mut wires.ranges[id.0.index as usize]);
@@ -290,6 +329,7 @@ impl Interface {
 
     /// Arms a tripwire again that disarmed itself at its fire.
     pub(crate) fn rearm(&mut self, id: WireId) -> bool {
+        self.memory.version += 1;
         let wires = &mut self.memory.wires;
         let Some(wire) = wires.all.get(id.0) else { return false };
         let range = &mut wires.ranges[id.0.index as usize];
@@ -324,7 +364,9 @@ impl Interface {
         let id = SetId(wires.sets.insert(set)?);
         for at in 0..wires.sets.get(id.0)?.members.len() {
             let member = wires.sets.get(id.0)?.members[at];
-            wires.all.get_mut(member.0)?.sets.push(id);
+            let wire = wires.all.get_mut(member.0)?;
+            wire.sets.push(id);
+            wire.in_sets = true;
         }
         Some((id, cell))
     }
@@ -335,6 +377,7 @@ impl Interface {
         for member in set.members {
             if let Some(wire) = self.memory.wires.all.get_mut(member.0) {
                 wire.sets.retain(|it| *it != id);
+                wire.in_sets = !wire.sets.is_empty();
             }
         }
         let super::Memory { news, wires, .. } = &mut *self.memory;
@@ -371,51 +414,71 @@ impl Interface {
         (start, end): (u64, u64),
         whole: u64,
     ) {
-        let Some(it) = self.memory.apertures.get(aperture.0) else { return };
+        let super::Memory { apertures, wires, .. } = &mut *self.memory;
+        let Some(it) = apertures.get(aperture.0) else { return };
         if it.watched & on.0 == 0 || start == end {
             return;
         }
         let Some(index) = &it.index else { return };
-        let wires = &mut self.memory.wires;
-        wires.hits.clear();
         let (ranges, hits) = (&wires.ranges, &mut wires.hits);
+        // Most accesses touch one at most, and that needs no list.
+        let (mut count, mut only) = (0, 0);
         index.touched(start, end, on.0, ranges, |wire| {
             if end >= ranges[wire as usize].end.min(whole) {
-                hits.push(wire);
+                if count == 1 {
+                    hits.push(only);
+                }
+                if count > 0 {
+                    hits.push(wire);
+                }
+                (count, only) = (count + 1, wire);
             }
         });
-        if !wires.hits.is_empty() {
-            self.fire_hits(by);
+        match count {
+            0 => {}
+            1 => self.fire_hit(by, only),
+            _ => self.fire_hits(by),
         }
     }
 
+    #[inline(never)]
     fn fire_hits(&mut self, by: Rank) {
         let mut hits = std::mem::take(&mut self.memory.wires.hits);
         // In order of names, so that the same traffic gives the same events.
         hits.sort_unstable();
         for index in &hits {
-            let Some((name, wire)) = self.memory.wires.all.at(*index) else { continue };
-            let holds = wire.trip.condition.is_none_or(|condition| {
-                self.memory.apertures.get(wire.aperture.0).is_some_and(|it| condition.holds(&it.memory))
-            });
-            if holds {
-                self.fire(WireId(name), by);
-            }
+            self.fire_hit(by, *index);
         }
+        hits.clear();
         self.memory.wires.hits = hits;
     }
 
-    fn fire(&mut self, id: WireId, by: Rank) {
-        let Some(wire) = self.memory.wires.all.get_mut(id.0) else { return };
-        self.memory.counters.fires += 1;
-        // Before it is counted: whoever sees the count may ask.
-        wire.by = Some((by, self.peers[by as usize].incarnation));
-        let fires = wire.cell.add();
-        let (once, in_sets) = (wire.trip.once, !wire.sets.is_empty());
-        if std::mem::take(&mut wire.awaited) {
-            self.memory.news.wake(super::Woken::Wire(id));
+    /// An access has touched all that it will of a tripwire's range.
+    #[inline]
+    pub(crate) fn fire_hit(&mut self, by: Rank, index: u32) {
+        let incarnation = self.peers[by as usize].incarnation;
+        let super::Memory { wires, news, counters, apertures, .. } = &mut *self.memory;
+        let Some((name, wire)) = wires.all.at_mut(index) else { return };
+        if wire.has_condition {
+            let memory = apertures.get(wire.aperture.0).map(|it| &it.memory);
+            let holds = |condition: Condition| memory.is_some_and(|memory| condition.holds(memory));
+            if !wire.trip.condition.is_none_or(holds) {
+                return;
+            }
         }
-        self.memory.news.wire_fired(id, wire, fires);
+        let id = WireId(name);
+        counters.fires += 1;
+        // Before it is counted: whoever sees the count may ask.
+        wire.by = Some((by, incarnation));
+        let fires = wire.cell.add();
+        let (once, in_sets) = (wire.once, wire.in_sets);
+        if wire.awaited {
+            wire.awaited = false;
+            news.wake(super::Woken::Wire(id));
+        }
+        if wire.report != Report::Poll {
+            news.wire_fired(id, wire, fires);
+        }
         if once {
             self.unhook(id);
         }

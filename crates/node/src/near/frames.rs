@@ -1,7 +1,7 @@
 //! Frames from peers on this host, and sleeping while they may send.
 
 use tautline_device::Channel;
-use tautline_device::shm::{self, LINE_FRAME, Slip};
+use tautline_device::shm::{self, Slip};
 use tautline_link::Death;
 use tautline_wire::record;
 
@@ -23,8 +23,6 @@ const LINES_AT_ONCE: u32 = 256;
 const STREAK: u32 = 8;
 /// How long a receiver that has caught up with a burst looks away.
 const BREATH: u32 = 3;
-/// Memory frames of one peer that are served before everything else has its turn.
-const MAX_GLANCE: u32 = 256;
 /// Small frames that are taken out in one go.
 const SMALL: usize = 16;
 /// Bytes that are taken out in one go: they stay in the first cache, or near it, until they are read.
@@ -234,56 +232,6 @@ impl Interface {
     #[inline]
     fn found_nothing(&self) -> Found {
         if self.near_up.is_empty() || self.has_events() { Found::Rest } else { Found::Nothing }
-    }
-
-    /// Serves what peers on this host ask of memory, as far as no message stands before it: for whoever waits for a tripwire.
-    /// It is told the time before if it wants to know ([`Interface::wants_time`]).
-    #[inline]
-    pub fn glance(&mut self) {
-        let mut served = false;
-        let mut i = 0;
-        while let Some(&rank) = self.near_up.get(i) {
-            i += 1;
-            let mut frames = 0;
-            while let Some(near) = &mut self.peers[rank as usize].near
-                && frames < MAX_GLANCE
-                && near.shm.has_news()
-                && !self.near_asleep
-                && record::is_memory(near.shm.head())
-            {
-                served = true;
-                frames += 1;
-                let mut line = [0; LINE_FRAME];
-                match near.shm.pop_line(&mut line, |_| true) {
-                    Some(len) => self.obey_near(rank, &line[..len]),
-                    None if !self.glance_long(rank) => break,
-                    None => {}
-                }
-            }
-        }
-        if served {
-            self.activity += 1;
-            self.pump();
-        }
-    }
-
-    fn glance_long(&mut self, rank: Rank) -> bool {
-        let Some(near) = &mut self.peers[rank as usize].near else { return false };
-        let Some(len) = near.shm.peek() else { return false };
-        let mut bytes = std::mem::take(&mut self.memory.scratch);
-        bytes.resize(len.max(bytes.len()), 0);
-        near.shm.take(&mut bytes[..len]);
-        self.obey_near(rank, &bytes[..len]);
-        self.memory.scratch = bytes;
-        true
-    }
-
-    /// A memory frame from a peer on this host.
-    #[inline]
-    fn obey_near(&mut self, rank: Rank, bytes: &[u8]) {
-        if !self.obey_memory(rank, bytes) {
-            self.take_down(rank, Down::Died(Death::Violation));
-        }
     }
 
     /// What was taken, but for the first `handled`, is delivered as any other slot, before whatever has been taken out since.

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use tautline_node::ApertureMemory;
-use tautline_node::memory::{Atomic, Local, Operation, Progress, Ticket};
+use tautline_node::memory::{Atomic, Hint, Local, Operation, Progress, Ticket};
 
 use super::aperture::span;
 use super::{Aperture, Completion, Cookie, Failure, Fetch};
@@ -24,11 +24,12 @@ const MUCH: usize = 1 << 20;
 ///
 /// Methods that return a [`Completion`] or a [`Fetch`] wait for the connection, and for room in the queue of requests, as [`Remote::put`] does; those that end in `_async` never do, and so are for handlers.
 #[derive(Clone, Debug)]
+#[repr(align(64))]
 pub struct Remote {
     pub(super) core: Rc<Core>,
     pub(super) cookie: Cookie,
     /// By which number the owner knew the cookie last time.
-    hint: Cell<u32>,
+    hint: Cell<Hint>,
 }
 
 /// Bytes on their way, given up if nobody goes on with them.
@@ -82,7 +83,7 @@ impl Drop for Putting<'_> {
 
 impl Remote {
     pub(crate) fn new(core: Rc<Core>, cookie: Cookie) -> Remote {
-        Remote { core, cookie, hint: Cell::new(0) }
+        Remote { core, cookie, hint: Cell::default() }
     }
 
     /// The cookie.

@@ -119,6 +119,12 @@ impl Stream {
         self.held.pop_front().map(|(held, _)| held)
     }
 
+    /// All of a short message is there, and is copied: its frame is about to be used again.
+    pub(crate) fn arrive_copied(&mut self, bytes: &[u8]) {
+        self.arrived += bytes.len() as u64;
+        self.buffer.extend_from_slice(bytes);
+    }
+
     /// Notes bytes of a delivery that will be lent.
     pub(crate) fn arrive(&mut self, item: usize, start: usize, len: usize) {
         self.arrived += len as u64;

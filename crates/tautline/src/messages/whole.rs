@@ -7,10 +7,14 @@ use tautline_node::wire::{Record, Records, Where, as_short};
 use tautline_node::{Found, Taken};
 
 use super::dispatch::{begin, call, panic_text, poll_task, start_task, violation};
-use super::handlers::Registered;
+use super::handlers::{Registered, StreamHandler};
 use super::incoming::Short;
 use super::loan::{Held, Lent};
+use crate::Rank;
 use crate::core::Core;
+
+/// Bytes of a message up to which copying it once more costs less than the long way.
+const COPIED: usize = 1 << 10;
 
 /// Runs the handlers of whole messages from peers on this host as they are found, up to `limit` bytes. Whatever takes more than that is left to the long way. Returns how many bytes were taken; nothing if everything else is to be looked at.
 #[inline]
@@ -54,9 +58,27 @@ pub(crate) fn frames(core: &Rc<Core>, limit: usize) -> crate::Result<Option<usiz
 #[inline]
 fn whole(core: &Rc<Core>, taken: &Taken, frame: &[u8]) -> bool {
     let Some((handler, data)) = as_short(frame) else { return other(core, taken, frame) };
-    let Some(Registered::Short(function)) = core.handlers.get(usize::from(handler)) else { return false };
-    call(core, handler.into(), function, Short { core, from: taken.from(), data });
-    true
+    let from = taken.from();
+    match core.handlers.get(usize::from(handler)) {
+        Some(Registered::Short(function)) => {
+            call(core, handler.into(), function, Short { core, from, data });
+            true
+        }
+        Some(Registered::Stream(pool)) if data.len() <= COPIED => {
+            copied(core, handler.into(), pool, (from, data));
+            true
+        }
+        _ => false,
+    }
+}
+
+/// Starts a handler with a message that is short enough to be copied for it: it may wait before it has taken all of it.
+#[inline(never)]
+fn copied(core: &Rc<Core>, handler: usize, pool: &StreamHandler, (from, data): (Rank, &[u8])) {
+    let slot = begin(core, handler, pool, (from, None, data.len() as u64));
+    pool.with(|p| p.stream(slot).borrow_mut().arrive_copied(data));
+    start_task(core, handler, pool, slot);
+    poll_task(core, handler, slot);
 }
 
 #[inline(never)]

@@ -75,6 +75,16 @@ impl From<CallError> for Error {
     }
 }
 
+/// Bytes of a request that are put together without asking for memory.
+const SMALL: usize = 256;
+/// The same, of most requests: what is not used of it is cleared in vain.
+const SMALLEST: usize = 80;
+
+/// Nanoseconds after which nobody waits any more.
+fn patience(limit: Option<Duration>) -> u64 {
+    limit.map_or(u64::MAX, |limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX))
+}
+
 impl Rpc {
     /// Calls a raw service: a request of bytes. Those that are served by [`Rpc::serve_raw`] take what fits one frame.
     /// Waits for room if it must, as [`Endpoint::send`] does; in handlers it does not, and with a deadline it waits for the
@@ -108,20 +118,26 @@ impl Rpc {
             over: false,
             peers: PeerWait::default(),
         };
-        let left = limit.map_or(u64::MAX, |limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX));
-        const SMALL: usize = 256;
-        if request.len() <= SMALL {
-            let mut frame = [0; REQUEST_HEAD + SMALL];
+        let frame = |frame: &mut [u8]| {
             frame[..8].copy_from_slice(&id.to_le_bytes());
-            frame[8..16].copy_from_slice(&left.to_le_bytes());
-            frame[REQUEST_HEAD..REQUEST_HEAD + request.len()].copy_from_slice(request);
-            call.send(ep, service, &frame[..REQUEST_HEAD + request.len()])?;
+            frame[8..REQUEST_HEAD].copy_from_slice(&patience(limit).to_le_bytes());
+        };
+        if request.len() <= SMALLEST {
+            let mut bytes = [0; REQUEST_HEAD + SMALLEST];
+            frame(&mut bytes);
+            bytes[REQUEST_HEAD..REQUEST_HEAD + request.len()].copy_from_slice(request);
+            call.send(ep, service, &bytes[..REQUEST_HEAD + request.len()])?;
+        } else if request.len() <= SMALL {
+            let mut bytes = [0; REQUEST_HEAD + SMALL];
+            frame(&mut bytes);
+            bytes[REQUEST_HEAD..REQUEST_HEAD + request.len()].copy_from_slice(request);
+            call.send(ep, service, &bytes[..REQUEST_HEAD + request.len()])?;
         } else {
-            let mut frame = Vec::with_capacity(REQUEST_HEAD + request.len());
-            frame.extend_from_slice(&id.to_le_bytes());
-            frame.extend_from_slice(&left.to_le_bytes());
-            frame.extend_from_slice(request);
-            call.send(ep, service, &frame)?;
+            let mut bytes = Vec::with_capacity(REQUEST_HEAD + request.len());
+            bytes.resize(REQUEST_HEAD, 0);
+            frame(&mut bytes);
+            bytes.extend_from_slice(request);
+            call.send(ep, service, &bytes)?;
         }
         Ok(call)
     }
@@ -146,8 +162,16 @@ impl Rpc {
         request: &Q,
         limit: Option<Duration>,
     ) -> Result<TypedCall<A>> {
-        let request = postcard::to_allocvec(request).map_err(Error::other)?;
-        Ok(TypedCall { call: self.call_within(ep, peer, service, &request, limit)?, answer: PhantomData })
+        let mut small = [0; SMALL];
+        let call = match postcard::to_slice(request, &mut small) {
+            Ok(request) => self.call_within(ep, peer, service, request, limit)?,
+            Err(postcard::Error::SerializeBufferFull) => {
+                let request = postcard::to_allocvec(request).map_err(Error::other)?;
+                self.call_within(ep, peer, service, &request, limit)?
+            }
+            Err(error) => return Err(Error::other(error)),
+        };
+        Ok(TypedCall { call, answer: PhantomData })
     }
 }
 

@@ -88,10 +88,13 @@ impl Rpc {
         self.serve_any(builder, name, move |caller, bytes| {
             let run = service(caller, bytes);
             async move {
-                match run.await {
+                let (how, answer) = match run.await {
                     Ok(answer) => (GOOD, answer),
                     Err(answer) => (FAILED, answer),
-                }
+                };
+                let mut framed = head(how, answer.len());
+                framed.extend_from_slice(&answer);
+                framed
             }
         })
     }
@@ -108,12 +111,12 @@ impl Rpc {
         self.serve_any(builder, name, move |caller, bytes| {
             let run = postcard::from_bytes(&bytes).ok().map(|request| service(caller, request));
             async move {
-                let Some(run) = run else { return (UNREADABLE, Vec::new()) };
-                let (ended, written) = match run.await {
-                    Ok(answer) => (GOOD, postcard::to_allocvec(&answer)),
-                    Err(error) => (FAILED, postcard::to_allocvec(&error)),
+                let Some(run) = run else { return head(UNREADABLE, 0) };
+                let written = match run.await {
+                    Ok(answer) => postcard::to_extend(&answer, head(GOOD, LIKELY)),
+                    Err(error) => postcard::to_extend(&error, head(FAILED, LIKELY)),
                 };
-                written.map_or((UNREADABLE, Vec::new()), |bytes| (ended, bytes))
+                written.unwrap_or_else(|_| head(UNREADABLE, 0))
             }
         })
     }
@@ -121,7 +124,7 @@ impl Rpc {
     fn serve_any<S, F>(&self, builder: Builder, name: &str, service: S) -> Builder
     where
         S: Fn(Caller, Vec<u8>) -> F + 'static,
-        F: Future<Output = (u64, Vec<u8>)> + 'static,
+        F: Future<Output = Vec<u8>> + 'static,
     {
         let (state, service) = (self.0.clone(), Rc::new(service));
         let answers = Rc::new(Answers::default());
@@ -130,8 +133,8 @@ impl Rpc {
             async move {
                 let (id, left) = (m.read::<u64>().await?, m.read::<u64>().await?);
                 let bytes = m.read_to_end().await?;
-                let caller = Caller { from: m.from(), left, endpoint: m.endpoint() };
                 let (from, endpoint) = (m.from(), m.endpoint());
+                let caller = Caller { from, left, endpoint: endpoint.clone() };
                 let making = catch_unwind(AssertUnwindSafe(|| service(caller, bytes)));
                 let ended = match making {
                     Ok(run) => until_called_off(&state, &endpoint, (from, id), run).await,
@@ -139,18 +142,17 @@ impl Rpc {
                 };
                 // Nobody waits for the answer of a call that was called off.
                 let Some(ended) = ended else { return Ok(()) };
-                let (how, answer, panicked) = match ended {
-                    Ok((how, answer)) => (how, answer, None),
+                let (mut answer, panicked) = match ended {
+                    Ok(answer) => (answer, None),
                     Err(panic) => {
                         let text = panic_text(&*panic);
-                        (PANICKED, text.clone().into_bytes(), Some(text))
+                        let mut answer = head(PANICKED, text.len());
+                        answer.extend_from_slice(text.as_bytes());
+                        (answer, Some(text))
                     }
                 };
-                let mut bytes = Vec::with_capacity(ANSWER_HEAD + answer.len());
-                bytes.extend_from_slice(&id.to_le_bytes());
-                bytes.extend_from_slice(&how.to_le_bytes());
-                bytes.extend_from_slice(&answer);
-                send_answer(&endpoint, from, &answers, &bytes).await?;
+                answer[..8].copy_from_slice(&id.to_le_bytes());
+                send_answer(&endpoint, from, &answers, &answer).await?;
                 match panicked {
                     Some(text) => Err(Error::other(format!("the service panicked: {text}"))),
                     None => Ok(()),
@@ -160,7 +162,18 @@ impl Rpc {
     }
 }
 
-type Ended = std::result::Result<(u64, Vec<u8>), Box<dyn std::any::Any + Send>>;
+/// Bytes that most answers take no more than.
+const LIKELY: usize = 112;
+
+/// The head of an answer, with room for so many bytes behind it; the call's number is filled in later.
+fn head(how: u64, room: usize) -> Vec<u8> {
+    let mut answer = Vec::with_capacity(ANSWER_HEAD + room);
+    answer.extend_from_slice(&[0; 8]);
+    answer.extend_from_slice(&how.to_le_bytes());
+    answer
+}
+
+type Ended = std::result::Result<Vec<u8>, Box<dyn std::any::Any + Send>>;
 
 /// Takes a service off the list, however it ends.
 struct Listed<'a> {
@@ -182,17 +195,17 @@ async fn until_called_off(
     state: &State,
     ep: &Endpoint,
     which: (Rank, u64),
-    run: impl Future<Output = (u64, Vec<u8>)>,
+    run: impl Future<Output = Vec<u8>>,
 ) -> Option<Ended> {
-    state.serving.borrow_mut().insert(which, Serving::default());
-    let listed = Listed { state, core: &ep.core, which, peers: PeerWait::default() };
     let life = life(&ep.core, which.0);
     let mut run = pin!(run);
+    let mut listed = None;
     poll_fn(|context| {
-        if state.serving.borrow().get(&which).is_none_or(|service| service.called_off) {
+        if listed.is_some() && state.serving.borrow().get(&which).is_none_or(|service| service.called_off) {
             return Poll::Ready(None);
         }
-        if lost(&ep.core, which.0, life).is_some() {
+        // Whose life is known now is there the first time.
+        if (listed.is_some() || life.is_none()) && lost(&ep.core, which.0, life).is_some() {
             return Poll::Ready(None);
         }
         match catch_unwind(AssertUnwindSafe(|| run.as_mut().poll(context))) {
@@ -200,6 +213,11 @@ async fn until_called_off(
             Ok(Poll::Pending) => {}
             Err(panic) => return Poll::Ready(Some(Err(panic))),
         }
+        // Most services end at once, and nobody can call them off meanwhile. This one is to be found.
+        let listed = listed.get_or_insert_with(|| {
+            state.serving.borrow_mut().insert(which, Serving::default());
+            Listed { state, core: &ep.core, which, peers: PeerWait::default() }
+        });
         if let Some(service) = state.serving.borrow_mut().get_mut(&which) {
             service.waker = Some(context.waker().clone());
         }
@@ -240,6 +258,9 @@ fn gather(ep: &Endpoint, to: Rank) {
 /// Sends an answer, when there is room.
 async fn send_answer(ep: &Endpoint, to: Rank, answers: &Answers, answer: &[u8]) -> Result<()> {
     gather(ep, to);
+    if ep.core.node.try_send(to, answers.short(ep)?.0, answer) == Ok(true) {
+        return Ok(());
+    }
     if answer.len() <= ep.node().short_limit(to) {
         ep.send_async(to, answers.short(ep)?, answer).await
     } else {

@@ -1,0 +1,50 @@
+//! Frames whose heads are words, and what goes from shared memory straight to where others may reach it.
+
+use tautline_mem::ring::{INLINE_WORDS, Line};
+use tautline_mem::{ApertureMemory, OutOfRange};
+
+use super::Shm;
+
+impl Shm {
+    /// Sends a frame of up to [`super::LINE_FRAME`] bytes, first words and bytes behind them, and wakes the other side if it sleeps. False if there is no room.
+    #[inline(always)]
+    pub fn push_words<const N: usize>(&mut self, head: [u64; N], body: &[u8]) -> bool {
+        let pushed = self.tx.push_words(head, body);
+        self.announce(pushed)
+    }
+
+    /// As [`Shm::push_words`], of more bytes than a line holds, and no more than the longest frame has.
+    #[inline]
+    pub fn push_many<const N: usize>(&mut self, head: [u64; N], body: &[u8]) -> bool {
+        let pushed = self.tx.push_many(head, body);
+        self.announce(pushed)
+    }
+
+    /// Takes the next frame, if it is one of up to [`super::LINE_FRAME`] bytes that starts as `wanted`.
+    #[inline(always)]
+    pub fn pop_words(&mut self, wanted: impl FnOnce(u8) -> bool) -> Line {
+        let told = self.rx.told();
+        let line = self.rx.pop_words(wanted);
+        if self.rx.told() != told {
+            self.told();
+        }
+        line
+    }
+
+    /// The first words of the frame whose length [`Shm::peek`] told.
+    #[inline]
+    pub fn words(&self) -> [u64; INLINE_WORDS] {
+        self.rx.words()
+    }
+
+    /// Takes the frame whose length [`Shm::peek`] told; what is not among its first words goes straight to where others may reach it.
+    #[inline]
+    pub fn take_rest(&mut self, len: usize, to: (&ApertureMemory, usize)) -> Result<(), OutOfRange> {
+        let told = self.rx.told();
+        let placed = self.rx.pop_rest(len, to);
+        if self.rx.told() != told {
+            self.told();
+        }
+        placed
+    }
+}
