@@ -71,8 +71,11 @@ fn expired_is_over() {
             assert_eq!(wire.take(), 0);
             // An hour is long enough.
             pair.give(&aperture.cookie_for(.., Rights::ALL, Duration::from_secs(3600)).unwrap());
-            assert_eq!(wire.wait_for(Duration::MAX).unwrap(), 1);
+            // One fire for each of three requests; the watchdog may serve the next ones before we are back.
+            let fires = wire.wait_for(Duration::MAX).unwrap();
+            assert!(fires > 0);
             assert_eq!(pair.hear(), b"done");
+            assert_eq!(fires + wire.take(), 3);
             assert_eq!(aperture.read_u64(0).unwrap(), 3);
             assert_eq!(pair.ep.memory_counters().refused, 16);
         } else {

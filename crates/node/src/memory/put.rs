@@ -13,11 +13,9 @@ use crate::{Rank, SendError};
 /// Bytes of a part of a put to a peer on this host: it copies them out while the next ones are copied in.
 const NEAR_PART: usize = 16 << 10;
 /// The same, of parts that are lent.
-const LENT_PART: usize = 32 << 10;
+const LENT_PART: usize = 64 << 10;
 /// The last bytes of a put are lent if they are so many.
 const LEAST_LENT: usize = 1 << 10;
-/// A put of so many bytes is lent in longer parts.
-const MANY_PARTS: usize = 512 << 10;
 /// A slot with less room than this is not worth beginning a part in.
 const LEAST_PART: usize = 256;
 
@@ -74,9 +72,7 @@ impl Interface {
             && whole > NEAR_PART as u64
             && left >= LEAST_LENT as u64
         {
-            // Short parts for the sake of latency; long ones are worth it when there are many.
-            let most = if whole < MANY_PARTS as u64 { LENT_PART } else { 2 * LENT_PART };
-            let len = left.min(most as u64) as usize;
+            let len = left.min(LENT_PART as u64) as usize;
             let filled = |room: &mut [u8]| {
                 if let Some(fill) = fill.take() {
                     fill(room);
