@@ -154,6 +154,21 @@ mod real {
             };
         }
 
+        /// The cache line at a byte offset is about to be read; nothing if it is not within the segment.
+        #[inline(always)]
+        pub fn expect(&self, at: usize) {
+            #[cfg(target_arch = "x86_64")]
+            if at < self.len {
+                // SAFETY: a hint that changes nothing, about an address within the mapping.
+                unsafe {
+                    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+                    _mm_prefetch::<_MM_HINT_T0>(self.at.as_ptr().add(at).cast());
+                }
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            let _ = at;
+        }
+
         /// Copies `len` bytes out of the segment to where others may reach them, whole words at once.
         ///
         /// # Panics
@@ -268,6 +283,8 @@ mod modelled {
         pub fn word(&self, at: usize) -> &AtomicU64 {
             &self.words[at / 8]
         }
+
+        pub fn expect(&self, _: usize) {}
 
         pub fn copy_in(&self, at: usize, bytes: &[u8]) {
             for (i, part) in bytes.chunks(8).enumerate() {

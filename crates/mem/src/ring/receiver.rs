@@ -1,6 +1,6 @@
 //! The end that frames come out of.
 
-use super::{ASLEEP, CONSUMED, Corrupt, END, INLINE, Place, Shape, Slip};
+use super::{ASLEEP, CONSUMED, Corrupt, END, INLINE, LINE, Place, Shape, Slip};
 use crate::Segment;
 use crate::segment::{Line, Lines};
 use crate::sync::{Arc, Ordering};
@@ -31,6 +31,9 @@ pub struct Receiver {
 /// So many lines before it reads one, a receiver that takes many frames asks for it. What is not there yet has not left this core's caches since the last lap, so asking for it
 /// costs nothing.
 const AHEAD: u64 = 16;
+
+/// Lines of a long frame that are asked for as soon as it is seen; the processor finds out about the others.
+const BEGINNING: usize = 4;
 
 /// Reads what a line holds of a frame.
 #[inline(always)]
@@ -94,12 +97,21 @@ impl Receiver {
 
     #[inline(always)]
     fn len(&self) -> Option<u32> {
-        let len = self.len_in(self.place.lines.get(self.lines), self.lines);
-        if len.is_some() {
-            // More of this frame, or the next one.
-            self.place.lines.expect(self.lines + 1);
+        let len = self.len_in(self.place.lines.get(self.lines), self.lines)?;
+        self.expect(len as usize);
+        Some(len)
+    }
+
+    /// What lies behind the line of a frame of `len` bytes is about to be read: more of the frame, or the next one.
+    #[inline(always)]
+    fn expect(&self, len: usize) {
+        if len <= self.place.shape.slip() {
+            return self.place.lines.expect(self.lines + 1);
         }
-        len
+        let (start, _) = self.place.rest(self.bytes, len.min(self.place.shape.max_frame) - INLINE);
+        for line in 0..BEGINNING {
+            self.place.segment.expect(self.place.byte(start) + line * LINE);
+        }
     }
 
     /// Whether there is anything.

@@ -149,7 +149,12 @@ impl Sender {
         }
         write(&line[1 + N..], body);
         line[0].store(self.place.word(self.lines, len as u32), Ordering::Release);
-        self.advance();
+        if len <= self.place.shape.slip() {
+            self.advance();
+        } else {
+            // There will not be many.
+            self.lines += 1;
+        }
     }
 
     /// Sends a frame made of two parts. False if there is no room.
