@@ -51,6 +51,7 @@ mod endpoint;
 mod error;
 #[cfg(feature = "futures")]
 mod events;
+mod hash;
 mod later;
 pub mod memory;
 pub mod messages;

@@ -14,6 +14,9 @@ use crate::sys::local;
 
 use super::{RETURNS_LEN, RING_LEN, Shm, Side};
 
+/// Holds on what the other side lends that are kept for the next ones.
+const MAX_HOLDS: usize = 32;
+
 /// What each side lends the other.
 #[derive(Debug)]
 pub(super) struct Lending {
@@ -24,6 +27,8 @@ pub(super) struct Lending {
     returned: u64,
     /// What is lent to us, and where we give it back.
     view: Option<Arc<View>>,
+    /// Holds on it that have been given up, for whoever wants one next: counting them anew would take instructions that wait for every store before them.
+    holds: Vec<Arc<View>>,
     giver: Giver,
     /// Where we say that we may read the other process, and where it says so of us.
     may: (usize, usize),
@@ -63,6 +68,7 @@ impl Lending {
             returns: Returns::new(segment.clone(), ours, MAX_PIECES),
             returned: 0,
             view: view.map(Arc::new),
+            holds: Vec::with_capacity(MAX_HOLDS),
             giver: Giver::new(segment.clone(), theirs, MAX_PIECES),
             may: (theirs + 8 * MAX_PIECES, ours + 8 * MAX_PIECES),
             segment: segment.clone(),
@@ -199,6 +205,21 @@ impl Shm {
     /// The memory that the other side lends from.
     pub fn view(&self) -> Option<&Arc<View>> {
         self.lending.view.as_ref()
+    }
+
+    /// As [`Shm::view`], to be kept for a while, and then let go of with [`Shm::let_go`], which costs less than dropping it.
+    #[inline]
+    pub fn hold_view(&mut self) -> Option<Arc<View>> {
+        self.lending.holds.pop().or_else(|| self.lending.view.clone())
+    }
+
+    /// What [`Shm::hold_view`] gave is no longer needed.
+    #[inline]
+    pub fn let_go(&mut self, view: Arc<View>) {
+        let ours = self.lending.view.as_ref().is_some_and(|own| Arc::ptr_eq(own, &view));
+        if ours && self.lending.holds.len() < MAX_HOLDS {
+            self.lending.holds.push(view);
+        }
     }
 
     /// Gives a number back: what goes by it is no longer read, or could not be. Wakes the other side if it sleeps: it may wait for that.

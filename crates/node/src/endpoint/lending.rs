@@ -57,9 +57,9 @@ impl Endpoint {
         self.with(|i| i.lease(from, number, at, len)).ok().flatten()
     }
 
-    /// Gives back what a peer lent us, and says whether it was read.
+    /// Gives back what a peer lent us, and says whether it was read. It cannot be read any more.
     #[inline]
-    pub fn end_lease(&self, lease: &Lease, back: Back) {
-        let _ = self.with(|i| i.end_lease((lease.peer, lease.incarnation), lease.number, back));
+    pub fn end_lease(&self, lease: &mut Lease, back: Back) {
+        let _ = self.with(|i| i.end_lease(lease, back));
     }
 }

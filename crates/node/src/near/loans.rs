@@ -68,6 +68,8 @@ pub struct Lease {
 enum Source {
     Pool(Arc<View>, usize),
     Process(Arc<Outside>, u64),
+    /// It was given back.
+    Nowhere,
 }
 
 impl Lease {
@@ -113,6 +115,7 @@ impl Lease {
                 true
             }
             Source::Process(outside, address) => outside.read(address + at as u64, out).is_ok(),
+            Source::Nowhere => false,
         }
     }
 
@@ -120,7 +123,7 @@ impl Lease {
     pub fn as_ptr(&self) -> *const u8 {
         match &self.source {
             Source::Pool(view, start) => view.as_ptr(*start),
-            Source::Process(..) => std::ptr::null(),
+            Source::Process(..) | Source::Nowhere => std::ptr::null(),
         }
     }
 }
@@ -246,21 +249,23 @@ impl Interface {
     /// What a peer lends us; nothing if there is no such thing.
     #[inline]
     pub(crate) fn lease(
-        &self,
+        &mut self,
         (rank, incarnation): (Rank, u32),
         number: u32,
         at: Where,
         len: u64,
     ) -> Option<Lease> {
-        let peer = self.peers.get(rank as usize)?;
-        let near = peer.near.as_ref().filter(|_| peer.incarnation == incarnation);
+        let peer = self.peers.get_mut(rank as usize)?;
+        let near = peer.near.as_mut().filter(|_| peer.incarnation == incarnation);
         let source = match at {
             Where::Pool(at) => {
+                let former = || self.formers.iter().find(|(r, i, _)| (*r, *i) == (rank, incarnation));
                 let view = match near {
-                    Some(near) => near.shm.view()?,
-                    None => &self.formers.iter().find(|(r, i, _)| (*r, *i) == (rank, incarnation))?.2,
+                    Some(near) if near.shm.view()?.has(at, len) => near.shm.hold_view()?,
+                    Some(_) => return None,
+                    None => former().map(|(.., view)| view).filter(|view| view.has(at, len))?.clone(),
                 };
-                view.has(at, len).then(|| Source::Pool(view.clone(), at as usize))?
+                Source::Pool(view, at as usize)
             }
             Where::Process(at) => {
                 at.checked_add(len)?;
@@ -272,10 +277,14 @@ impl Interface {
 
     /// A lease is over: its memory is the peer's again.
     #[inline]
-    pub(crate) fn end_lease(&mut self, (rank, incarnation): (Rank, u32), number: u32, back: Back) {
-        let peer = &mut self.peers[rank as usize];
-        if let Some(near) = peer.near.as_mut().filter(|_| peer.incarnation == incarnation) {
-            near.shm.give_back(number, back);
+    pub(crate) fn end_lease(&mut self, lease: &mut Lease, back: Back) {
+        let source = std::mem::replace(&mut lease.source, Source::Nowhere);
+        let peer = &mut self.peers[lease.peer as usize];
+        if let Some(near) = peer.near.as_mut().filter(|_| peer.incarnation == lease.incarnation) {
+            near.shm.give_back(lease.number, back);
+            if let Source::Pool(view, _) = source {
+                near.shm.let_go(view);
+            }
         }
     }
 }

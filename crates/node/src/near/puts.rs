@@ -202,7 +202,7 @@ impl Interface {
         piece: Piece,
         flags: u8,
     ) -> bool {
-        let view = self.peers[rank as usize].near.as_ref().and_then(|near| near.shm.view().cloned());
+        let view = self.peers[rank as usize].near.as_mut().and_then(|near| near.shm.hold_view());
         // Read once, and now checked: what lies there may be anything, but it lies there.
         let Some(view) = view.filter(|view| view.has(piece.at, piece.len.into())) else { return false };
         let good = self.take_lent(rank, (target, rest, flags), piece.len.into(), |memory, at| {
@@ -211,6 +211,7 @@ impl Interface {
         });
         if let Some(near) = &mut self.peers[rank as usize].near {
             near.shm.give_back(piece.number, tautline_device::shm::Back::Read);
+            near.shm.let_go(view);
         }
         good
     }

@@ -263,10 +263,12 @@ fn more_lent(
             .stream()
             .is_some_and(|pool| pool.with(|p| p.stream(slot).borrow().has_ranges()))
     };
-    if *run != task() || task().is_some_and(waits) {
+    let mut target = task();
+    if *run != target || target.is_some_and(waits) {
         flush(core, delivery, run);
+        target = task();
     }
-    let Some((handler, slot)) = task() else {
+    let Some((handler, slot)) = target else {
         if !core.running.borrow().contains_key(&incoming) {
             return violation(core, (incoming.0, incoming.1));
         }

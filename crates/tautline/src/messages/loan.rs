@@ -223,7 +223,7 @@ impl Drop for Held {
     #[inline]
     fn drop(&mut self) {
         if let Some(core) = self.core.upgrade() {
-            core.node.end_lease(&self.lease, self.back.get());
+            core.node.end_lease(&mut self.lease, self.back.get());
         }
     }
 }
