@@ -19,7 +19,7 @@ use spaces::{Shape, Spaces, ip, spaces};
 use tautline::node::device::Way;
 use tautline::node::device::xdp::Framing;
 use tautline::node::link::JobKey;
-use tautline::{Config, DeviceName, Endpoint, Event, Job, Member, Short, Waiting};
+use tautline::{Config, DeviceName, Down, Endpoint, Event, Job, Member, Short, Waiting};
 
 /// Messages of one run.
 const MESSAGES: u64 = 20_000;
@@ -77,6 +77,8 @@ fn child() {
                     println!("DEVICE {} {:?}\n{}", choice.device, choice.passed_over, choice.details);
                 }
                 Event::Way { device, reason, .. } => ways.push((device, reason)),
+                // In good order, which the sender may do before the receiver has handled the last of what came.
+                Event::PeerDown { why: Down::Closed, .. } => println!("LEFT"),
                 Event::PeerDown { why, .. } => println!("DOWN {why}"),
                 _ => {}
             }
