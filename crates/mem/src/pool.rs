@@ -132,6 +132,7 @@ pub struct Pool {
     /// Which numbers belong to parts of messages, and how many do.
     part: Box<[bool]>,
     parts: usize,
+    part_bytes: usize,
 }
 
 /// A piece of a pool that belongs to whoever holds it, until it is lent or given back. One that is just dropped stays taken.
@@ -199,6 +200,7 @@ impl Pool {
             numbers: (0..MAX_PIECES as u32).rev().collect(),
             part: vec![false; MAX_PIECES].into_boxed_slice(),
             parts: 0,
+            part_bytes: 0,
         })
     }
 
@@ -271,14 +273,15 @@ impl Pool {
         if let Some(piece) = &piece {
             self.part[piece.number as usize] = true;
             self.parts += 1;
+            self.part_bytes += piece.room;
         }
         Ok(piece)
     }
 
-    /// How many parts of messages are out.
+    /// How many parts of messages are out, and how much room they take.
     #[inline]
-    pub fn parts(&self) -> usize {
-        self.parts
+    pub fn parts(&self) -> (usize, usize) {
+        (self.parts, self.part_bytes)
     }
 
     /// Whether a piece of `len` bytes could be taken if nothing else were.
@@ -357,7 +360,9 @@ impl Pool {
     }
 
     fn free_range(&mut self, start: usize, len: usize) {
-        let free = &mut self.free[usize::from(start >= self.parts_at)];
+        let part = start >= self.parts_at;
+        self.part_bytes -= if part { len } else { 0 };
+        let free = &mut self.free[usize::from(part)];
         let mut at = free.partition_point(|(from, _)| *from < start);
         let (mut start, mut len) = (start, len);
         if at > 0 && free[at - 1].0 + free[at - 1].1 == start {
@@ -380,6 +385,7 @@ impl View {
     /// Maps what another process lends from. Refused unless it is sealed and has exactly `len` bytes: it could vanish later otherwise.
     pub fn attach(fd: &OwnedFd, len: usize) -> io::Result<View> {
         let unfit = |why: &str| Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        crate::segment::check_kind(fd)?;
         if !rustix::fs::fcntl_get_seals(fd)?.contains(SEALS) {
             return unfit("the pool is not sealed");
         }

@@ -20,6 +20,19 @@ pub(crate) fn check_file_size(len: usize) -> std::io::Result<()> {
     Ok(())
 }
 
+/// Memory of any other kind may not be there when it is read: of huge pages, for one, as many can be promised as there are none.
+#[cfg(not(loom))]
+pub(crate) fn check_kind(fd: &std::os::fd::OwnedFd) -> std::io::Result<()> {
+    const TMPFS_MAGIC: i64 = 0x0102_1994;
+    if rustix::fs::fstatfs(fd)?.f_type as i64 != TMPFS_MAGIC {
+        return Err(std::io::Error::new(
+            std::io::ErrorKind::InvalidData,
+            "the memory is not of ordinary pages",
+        ));
+    }
+    Ok(())
+}
+
 #[cfg(not(loom))]
 mod real {
     use std::io;
@@ -68,6 +81,7 @@ mod real {
 
         fn check(fd: &OwnedFd, len: usize) -> io::Result<()> {
             let unfit = |why: &str| Err(io::Error::new(io::ErrorKind::InvalidData, why));
+            super::check_kind(fd)?;
             if !rustix::fs::fcntl_get_seals(fd)?.contains(SEALS) {
                 return unfit("the segment is not sealed");
             }
@@ -348,6 +362,11 @@ mod tests {
         let bare = rustix::fs::memfd_create(c"bare", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&bare, 8192).unwrap();
         assert!(Segment::attach(bare, 8192).unwrap_err().to_string().contains("not sealed"));
+        // There may be no huge pages here at all: then nobody can offer any.
+        let flags = rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::HUGETLB;
+        if let Ok(huge) = rustix::fs::memfd_create(c"huge", flags) {
+            assert!(Segment::attach(huge, 8192).unwrap_err().to_string().contains("ordinary pages"));
+        }
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub struct Endpoint {
 }
 
 /// Bytes from which on a piece is worth a frame of its own.
-const LONG_PIECE: usize = 1024;
+const LONG_PIECE: usize = 8 << 10;
 
 /// Ends the watchdog when the last endpoint is dropped.
 #[derive(Debug)]
@@ -199,11 +199,13 @@ impl Endpoint {
         if interface.express(now, peer, key, data) {
             return Ok(true);
         }
-        let handler = interface.handler(now, peer, key, data.len() as u64)?;
+        // Whoever only tries makes the progress that it waits for.
+        let handler =
+            interface.handler(now, peer, key, data.len() as u64).inspect_err(|_| interface.try_on(now))?;
         if data.len() > interface.short_limit(peer) {
             return Ok(false);
         }
-        interface.short(peer, handler, data).inspect_err(|_| interface.service(now))?;
+        interface.short(peer, handler, data).inspect_err(|_| interface.try_on(now))?;
         interface.send_now(now, peer);
         Ok(true)
     }
@@ -211,8 +213,8 @@ impl Endpoint {
     /// Begins a message; returns the peer's incarnation and the message's number. Never blocks.
     pub fn try_begin(&self, peer: Rank, key: Key, total: u64) -> Result<(u32, u32), SendError> {
         let (mut interface, now) = self.enter()?;
-        let handler = interface.handler(now, peer, key, total)?;
-        let message = interface.begin(peer, handler, total).inspect_err(|_| interface.service(now))?;
+        let handler = interface.handler(now, peer, key, total).inspect_err(|_| interface.try_on(now))?;
+        let message = interface.begin(peer, handler, total).inspect_err(|_| interface.try_on(now))?;
         Ok((interface.peers[peer as usize].incarnation, message))
     }
 

@@ -316,9 +316,15 @@ impl Interface {
 
     fn open_the_door(&mut self) {
         let Some(hood) = &mut self.hood else { return };
-        for _ in hood.visitors.len()..MAX_VISITORS {
+        for _ in 0..MAX_VISITORS {
             match hood.door.accept() {
                 Ok(Some(visitor)) => {
+                    // Whoever means it speaks at once; whoever has been silent for longest makes room.
+                    if hood.visitors.len() >= MAX_VISITORS {
+                        hood.forget(hood.visitors[0].fd());
+                        hood.visitors.remove(0);
+                        self.counters.strays += 1;
+                    }
                     hood.watch(visitor.fd(), None);
                     hood.visitors.push(visitor);
                 }

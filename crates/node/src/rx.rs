@@ -289,10 +289,12 @@ impl Interface {
         let mut bytes = 0;
         while bytes < limit {
             let Some(item) = self.ready.pop_front() else { break };
-            bytes += match &item.place {
-                Place::Batch(frame) => frame.len as usize,
-                Place::Held(held) => held.len(),
+            // What is lent counts as if it were there (M-8).
+            let slot = match &item.place {
+                Place::Batch(frame) => self.batch.as_ref().map_or(&[][..], |batch| batch.bytes(*frame)),
+                Place::Held(held) => held,
             };
+            bytes = bytes.saturating_add(slot.len() + record::lent_len(slot) as usize);
             if matches!(item.place, Place::Batch(_)) {
                 self.in_place -= 1;
             }

@@ -46,6 +46,16 @@ pub fn as_short(slot: &[u8]) -> Option<(u16, &[u8])> {
     alone.then(|| (u16_at(head, AT_HANDLER), data))
 }
 
+/// Bytes of a message that a record lends, if its slot starts with one that does.
+#[inline]
+pub fn lent_len(slot: &[u8]) -> u64 {
+    match slot.first() {
+        Some(&LEND) if slot.len() >= LEND_LEN => u64_at(slot, LONG_LEN),
+        Some(&LEND_MORE) if slot.len() >= LEND_MORE_LEN => u32_at(slot, AT_AUX).into(),
+        _ => 0,
+    }
+}
+
 /// Whether a record that starts with this byte is obeyed as soon as its slot is due: control records, and those of memory (W-6).
 #[inline]
 pub fn is_control(first: u8) -> bool {
@@ -414,6 +424,8 @@ mod tests {
         at += write::lend(&mut out[at..], 9, 200, Where::Pool(1 << 34), 1 << 33);
         at += write::lend(&mut out[at..], 9, 201, Where::Process(u64::MAX), 3);
         at += write::lend_more(&mut out[at..], 77, 9, (202, 1 << 20, 3));
+        assert_eq!([lent_len(&out[at - LEND_MORE_LEN..at]), lent_len(&out[..at])], [3, 0]);
+        assert_eq!(lent_len(&out[at - LEND_MORE_LEN - LEND_LEN..at]), 3);
         let head = at;
         at += write::handlers(&mut out[at..], true, 0);
         let mut len = write::handler_name(&mut out[at..], 1, "one").unwrap();

@@ -77,8 +77,9 @@ impl Lending {
     }
 }
 
-/// Parts of messages that are under way at a time.
-const MAX_PARTS: usize = 12;
+/// Parts of messages that are under way at a time, and the bytes that they may take: no more than stay in the nearer caches.
+const MAX_PARTS: usize = 48;
+const MAX_PART_BYTES: usize = 768 << 10;
 
 /// Why there is no piece to lend.
 #[derive(Debug)]
@@ -125,8 +126,13 @@ impl Shm {
     pub fn loan_part(&mut self, len: usize) -> Result<Piece, Lack> {
         self.collect();
         match &mut self.lending.pool {
-            Some(pool) if pool.parts() < MAX_PARTS => pool.take_part(len).ok().flatten().ok_or(Lack::Never),
-            Some(_) => Err(Lack::Now),
+            Some(pool) => match pool.parts() {
+                (0, _) => pool.take_part(len).ok().flatten().ok_or(Lack::Never),
+                (parts, bytes) if parts < MAX_PARTS && bytes + len <= MAX_PART_BYTES => {
+                    pool.take_part(len).ok().flatten().ok_or(Lack::Never)
+                }
+                _ => Err(Lack::Now),
+            },
             None => Err(Lack::Never),
         }
     }

@@ -5,7 +5,7 @@ use tautline_link::Death;
 use tautline_wire::memory::{LENT_LEN, Memory as Message, PUT_HEAD, Piece, Target, put_of};
 use tautline_wire::record;
 
-use super::send::line_of;
+use super::send::{filled, line_of};
 use crate::interface::Interface;
 use crate::memory::{Access, Rights};
 use crate::{Down, Rank};
@@ -230,7 +230,7 @@ impl Interface {
             near.stalled = true;
             return Some(false);
         }
-        let mut piece = match near.shm.loan_part(len) {
+        let piece = match near.shm.loan_part(len) {
             Ok(piece) => piece,
             Err(Lack::Now) => {
                 near.want();
@@ -238,7 +238,7 @@ impl Interface {
             }
             Err(_) => return None,
         };
-        fill(&mut piece);
+        let piece = filled(&mut near.shm, piece, fill);
         let (number, at, _) = piece.place();
         let mut bytes = [0; LENT_LEN];
         Message::Lent(target, rest, Piece { number, len: len as u32, at }).write(&mut bytes, flags, 0);

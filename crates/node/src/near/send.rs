@@ -1,7 +1,7 @@
 //! Messages to peers on this host: as lines, as frames, and lent, whole or part by part.
 
 use tautline_device::Channel;
-use tautline_device::shm::{LINE_FRAME, LINE_WORDS, Lack, SLIP_FRAME};
+use tautline_device::shm::{LINE_FRAME, LINE_WORDS, Lack, Piece, SLIP_FRAME, Shm};
 use tautline_wire::record::{self, LEND_LEN, LEND_MORE_LEN, LONG_LEN, Record, Records, SHORT_LEN, Where};
 
 use crate::Rank;
@@ -25,6 +25,28 @@ pub(super) fn line_of<const N: usize>(bytes: &[u8; N]) -> [u64; LINE_WORDS] {
         *word = u64::from_le_bytes(*part);
     }
     words
+}
+
+/// A piece while the program fills it: if the program panics, it is taken back.
+struct Filling<'a> {
+    shm: &'a mut Shm,
+    piece: Option<Piece>,
+}
+
+impl Drop for Filling<'_> {
+    fn drop(&mut self) {
+        if let Some(piece) = self.piece.take() {
+            self.shm.unloan(piece);
+        }
+    }
+}
+
+/// Lets the program fill a piece.
+#[inline]
+pub(super) fn filled(shm: &mut Shm, piece: Piece, fill: impl FnOnce(&mut [u8])) -> Piece {
+    let mut filling = Filling { shm, piece: Some(piece) };
+    fill(filling.piece.as_mut().expect("put there just now"));
+    filling.piece.take().expect("nobody else takes it")
 }
 
 impl Interface {
@@ -88,7 +110,7 @@ impl Interface {
                 near.stalled = true;
                 break;
             }
-            let mut piece = match near.shm.loan_part(part.min(len - done)) {
+            let piece = match near.shm.loan_part(part.min(len - done)) {
                 Ok(piece) => piece,
                 Err(Lack::Now) => {
                     near.want();
@@ -97,7 +119,7 @@ impl Interface {
                 // What was written so far is on its way; the rest finds another one.
                 Err(_) => return (done > 0).then_some(done),
             };
-            fill(done, &mut piece);
+            let piece = filled(&mut near.shm, piece, |room| fill(done, room));
             let (number, at, size) = piece.place();
             let mut bytes = [0; LEND_MORE_LEN];
             record::write::lend_more(&mut bytes, message, offset + done as u64, (number, at, size as u32));
@@ -134,7 +156,7 @@ impl Interface {
         let peer = &mut self.peers[rank as usize];
         let near = peer.near.as_mut()?;
         // Room was there when the slot was opened; nothing has been sent since.
-        let mut piece = match near.shm.loan_part(len) {
+        let piece = match near.shm.loan_part(len) {
             Ok(piece) => piece,
             Err(Lack::Now) => {
                 near.want();
@@ -142,7 +164,7 @@ impl Interface {
             }
             Err(_) => return None,
         };
-        fill(0, &mut piece);
+        let piece = filled(&mut near.shm, piece, |room| fill(0, room));
         let (number, at, size) = piece.place();
         let mut bytes = [0; LEND_LEN];
         record::write::lend(&mut bytes, handler, number, Where::Pool(at), size);

@@ -37,7 +37,7 @@ pub(crate) fn dispatch(core: &Rc<Core>, delivery: &mut Option<Box<Delivery>>) ->
     let mut bytes = 0;
     let mut run = None;
     for item in 0..count {
-        bytes += dispatch_slot(core, delivery, item, &mut run);
+        bytes = dispatch_slot(core, delivery, item, &mut run).saturating_add(bytes);
     }
     flush(core, delivery, &mut run);
     (count, bytes)
@@ -49,7 +49,7 @@ fn dispatch_slot(core: &Rc<Core>, delivery: &mut Option<Box<Delivery>>, item: us
         let it = &delivery.items()[item];
         (it.peer(), it.incarnation(), delivery.bytes(item).len())
     };
-    let mut at = 0;
+    let (mut at, mut lent_bytes) = (0, 0_usize);
     while at < len {
         let (step, start, end) = {
             let bytes = delivery.as_ref().expect("at rest between records").bytes(item);
@@ -70,6 +70,7 @@ fn dispatch_slot(core: &Rc<Core>, delivery: &mut Option<Box<Delivery>>, item: us
             }
             Step::Abort { message } => abort(core, delivery, run, (from, incarnation, message)),
             Step::Lend { handler, number, at, len } => {
+                lent_bytes = lent_bytes.saturating_add(len as usize);
                 flush(core, delivery, run);
                 if let Some(lease) = core.node.lease((from, incarnation), number, at, len) {
                     lent(core, handler, Held::new(core, from, lease));
@@ -78,6 +79,7 @@ fn dispatch_slot(core: &Rc<Core>, delivery: &mut Option<Box<Delivery>>, item: us
                 }
             }
             Step::LendMore { message, offset, number, at, len } => {
+                lent_bytes = lent_bytes.saturating_add(len as usize);
                 match core.node.lease((from, incarnation), number, Where::Pool(at), len.into()) {
                     Some(lease) => {
                         let held = Held::new(core, from, lease);
@@ -93,7 +95,7 @@ fn dispatch_slot(core: &Rc<Core>, delivery: &mut Option<Box<Delivery>>, item: us
             }
         }
     }
-    len
+    len.saturating_add(lent_bytes)
 }
 
 #[inline]

@@ -30,16 +30,18 @@ pub(crate) fn frames(core: &Rc<Core>, limit: usize) -> crate::Result<Option<usiz
         }
         let mut handled = 0;
         for frame in taken.small() {
-            if !whole(core, &taken, frame) {
+            // What is lent counts as if it were there (M-8).
+            if bytes >= limit {
                 break;
             }
-            bytes += frame.len();
+            let Some(took) = whole(core, &taken, frame) else { break };
+            bytes = bytes.saturating_add(took);
             handled += 1;
         }
         if let Some(frame) = taken.long()
-            && whole(core, &taken, frame)
+            && let Some(took) = whole(core, &taken, frame)
         {
-            bytes += frame.len();
+            bytes += took;
             handled += 1;
         }
         if handled < taken.count() {
@@ -54,21 +56,21 @@ pub(crate) fn frames(core: &Rc<Core>, limit: usize) -> crate::Result<Option<usiz
     Ok((bytes > 0).then_some(bytes))
 }
 
-/// Runs the handler of a frame that is one whole message for a plain function. False if it is not.
+/// Runs the handler of a frame that is one whole message, and returns its bytes. Nothing if it is not, or is to be left to the long way.
 #[inline]
-fn whole(core: &Rc<Core>, taken: &Taken, frame: &[u8]) -> bool {
+fn whole(core: &Rc<Core>, taken: &Taken, frame: &[u8]) -> Option<usize> {
     let Some((handler, data)) = as_short(frame) else { return other(core, taken, frame) };
     let from = taken.from();
     match core.handlers.get(usize::from(handler)) {
         Some(Registered::Short(function)) => {
             call(core, handler.into(), function, Short { core, from, data });
-            true
+            Some(frame.len())
         }
         Some(Registered::Stream(pool)) if data.len() <= COPIED => {
             copied(core, handler.into(), pool, (from, data));
-            true
+            Some(frame.len())
         }
-        _ => false,
+        _ => None,
     }
 }
 
@@ -82,12 +84,13 @@ fn copied(core: &Rc<Core>, handler: usize, pool: &StreamHandler, (from, data): (
 }
 
 #[inline(never)]
-fn other(core: &Rc<Core>, taken: &Taken, frame: &[u8]) -> bool {
+fn other(core: &Rc<Core>, taken: &Taken, frame: &[u8]) -> Option<usize> {
     match Records::new(frame, 0).next() {
         Some(Ok(Record::Lend { handler, number, at, len })) => {
             whole_lent(core, taken, handler.into(), (number, at, len))
+                .then(|| frame.len().saturating_add(len as usize))
         }
-        _ => false,
+        _ => None,
     }
 }
 

@@ -1,0 +1,191 @@
+//! Room for messages between processes of one host: what is held, what is counted, and what comes back.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
+mod common;
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use common::{join, pattern, run_over};
+use tautline::{DeviceName, Endpoint, Lent, Message, Short};
+
+const DEVICES: [DeviceName; 2] = [DeviceName::Udp, DeviceName::Shm];
+
+/// An endpoint that counts messages and their bytes.
+fn counter(job: tautline::Job) -> (Endpoint, Rc<Cell<(u64, u64)>>) {
+    let count = Rc::new(Cell::new((0, 0)));
+    let (streamed, lent) = (count.clone(), count.clone());
+    let note = |count: &Cell<(u64, u64)>, bytes: u64| count.set((count.get().0 + 1, count.get().1 + bytes));
+    let builder = Endpoint::builder()
+        .on("data", move |mut msg: Message| {
+            let count = streamed.clone();
+            async move {
+                let mut got = vec![0; msg.len() as usize];
+                msg.read_into(&mut got).await?;
+                assert!(got == pattern(got.len(), got.len()));
+                note(&count, got.len() as u64);
+                Ok(())
+            }
+        })
+        .on_loan("lent", move |message: Lent| note(&lent, message.len() as u64))
+        .on_short("short", |_: Short<'_>| {});
+    (join(builder, job), count)
+}
+
+/// M-7: a program that panics while it fills a message loses that message, and no room, however often.
+#[test]
+fn panics_while_filling() {
+    for device in DEVICES {
+        run_over(device, 2, |job| {
+            let (ep, count) = counter(job);
+            if ep.rank() == 0 {
+                for i in 0..60 {
+                    let len = [40_000, 200_000][i % 2];
+                    let mut out = ep.begin(1, "data", len as u64).unwrap();
+                    let filled =
+                        catch_unwind(AssertUnwindSafe(|| out.fill(len, |_, _| panic!("as it should"))));
+                    assert!(filled.is_err());
+                    drop(out);
+                }
+                ep.send(1, "data", &pattern(100_000, 100_000)).unwrap();
+            } else {
+                ep.run_until(|| count.get().0 == 1).unwrap();
+            }
+            ep.close().unwrap();
+        });
+    }
+}
+
+/// M-8: what is lent counts as if it were there: a receiver that takes little gets little, and is told how much.
+#[test]
+fn lent_bytes_count() {
+    for (handler, size) in [("data", 60_000), ("data", 300_000), ("lent", 1_000_000)] {
+        run_over(DeviceName::Shm, 2, |job| {
+            let (ep, count) = counter(job);
+            if ep.rank() == 0 {
+                for _ in 0..4 {
+                    if handler == "lent" {
+                        ep.loan(1, size).unwrap().send("lent").unwrap();
+                    } else {
+                        ep.send(1, handler, &pattern(size, size)).unwrap();
+                    }
+                }
+                ep.run_until(|| !ep.peer_state(1).is_some_and(|state| state == tautline::PeerState::Up)).ok();
+            } else {
+                while count.get().0 < 4 {
+                    let before = count.get();
+                    let took = ep.extract(1000).unwrap() as u64;
+                    let after = count.get();
+                    assert!(after.0 - before.0 <= 1, "{} messages at once", after.0 - before.0);
+                    assert!(after.0 == before.0 || took > 1000, "{took} bytes told of {size}");
+                    ep.wait(Some(Duration::from_millis(100))).unwrap();
+                }
+            }
+            ep.close().unwrap();
+        });
+    }
+}
+
+/// M-8: two programs that send before they extract do not stand still for want of room for a few hundred thousand bytes, in messages or pieces of any size.
+#[test]
+fn both_send_first() {
+    for device in DEVICES {
+        for (messages, size, piece) in [
+            (1, 20_000, 1_024),
+            (1, 400_000, 1_024),
+            (13, 9_000, 9_000),
+            (20, 20_000, 20_000),
+            (14, 33_000, 33_000),
+        ] {
+            run_over(device, 2, |job| {
+                let (ep, count) = counter(job);
+                let other = 1 - ep.rank();
+                for _ in 0..messages {
+                    let bytes = pattern(size, size);
+                    let mut out = ep.begin(other, "data", size as u64).unwrap();
+                    bytes.chunks(piece).for_each(|part| out.piece(part).unwrap());
+                    out.end().unwrap();
+                }
+                ep.run_until(|| count.get().0 == messages).unwrap();
+                // So that nobody leaves before the other has what was sent to it.
+                ep.close().unwrap();
+            });
+        }
+    }
+}
+
+/// N-5: whoever only tries makes the progress that it waits for.
+#[test]
+fn only_tries() {
+    for device in DEVICES {
+        run_over(device, 2, |job| {
+            let (ep, count) = counter(job);
+            if ep.rank() == 0 {
+                let started = Instant::now();
+                let bytes = pattern(2_000, 2_000);
+                for _ in 0..200 {
+                    while ep.try_send(1, "data", &bytes).is_err() {
+                        assert!(started.elapsed() < Duration::from_secs(60), "it takes for ever");
+                    }
+                }
+            } else {
+                ep.run_until(|| count.get().0 == 200).unwrap();
+            }
+            ep.close().unwrap();
+        });
+    }
+}
+
+/// S-5: those who knock and say nothing keep nobody else out.
+#[test]
+fn silent_visitors() {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+    use tautline::node::device::shm::meeting_place;
+
+    let doors = || {
+        let found = std::fs::read_dir(meeting_place()).into_iter().flatten().flatten();
+        found.map(|entry| entry.path()).collect::<std::collections::HashSet<_>>()
+    };
+    let _limit = common::Limit::seconds(60);
+    let mut both = common::jobs(2);
+    both.iter_mut().for_each(|job| job.device = Some(DeviceName::Shm));
+    let (second, first) = (both.pop().unwrap(), both.pop().unwrap());
+    // Other tests hang their doors at the same time: all new ones get silent visitors, which must do no harm there either.
+    let before = doors();
+    let (ep, count) = counter(first);
+    let mut silent = Vec::new();
+    for door in doors().difference(&before) {
+        let address = SocketAddrUnix::new(door).unwrap();
+        let mut came = 0;
+        for _ in 0..10_000 {
+            if came == 80 {
+                break;
+            }
+            let flags = SocketFlags::NONBLOCK;
+            let visitor = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+            match connect(&visitor, &address) {
+                Ok(()) => {
+                    silent.push(visitor);
+                    came += 1;
+                }
+                // The door is crowded; whoever it belongs to opens it now and then.
+                Err(rustix::io::Errno::AGAIN) => ep.wait(Some(Duration::from_millis(1))).map(drop).unwrap(),
+                // Not a door, or one that is gone.
+                Err(_) => break,
+            }
+            ep.extract(usize::MAX).unwrap();
+        }
+    }
+    assert!(silent.len() >= 80, "{} came in", silent.len());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (ep, _) = counter(second);
+            ep.send(0, "data", &pattern(100, 100)).unwrap();
+            ep.close().unwrap();
+        });
+        ep.run_until(|| count.get().0 == 1).unwrap();
+    });
+    ep.close().unwrap();
+}
