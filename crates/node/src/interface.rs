@@ -471,13 +471,6 @@ impl Interface {
         u64::from(if near { self.config.near_window } else { self.config.link.message_window })
     }
 
-    /// Something could not be done now: looks for what would change that. The watchdog stands back while the program is here (N-5).
-    #[cold]
-    pub(crate) fn try_on(&mut self, now: Nanos) {
-        self.service(now);
-        self.poll(now);
-    }
-
     /// Whether events wait for the program.
     #[inline]
     pub fn has_events(&self) -> bool {

@@ -120,6 +120,13 @@ impl Interface {
         self.ready.push_back(Item { peer: rank, incarnation, place });
     }
 
+    /// Something could not be done now: looks for what would change that. The watchdog stands back while the program is here (N-5).
+    #[cold]
+    pub(crate) fn try_on(&mut self, now: Nanos) {
+        self.service(now);
+        self.poll(now);
+    }
+
     /// Whether a slot holds control records (W-6).
     #[inline]
     pub(crate) fn is_control(bytes: &[u8]) -> bool {
