@@ -293,15 +293,17 @@ impl Interface {
     /// Moves ready slots of up to `limit` bytes (at least one slot, if there is any) into an empty delivery.
     #[inline]
     pub(crate) fn take_ready(&mut self, limit: usize, delivery: &mut Delivery) {
-        let mut bytes = 0;
+        let mut bytes = 0_usize;
+        let lends = !self.near_up.is_empty() || !self.formers.is_empty();
         while bytes < limit {
             let Some(item) = self.ready.pop_front() else { break };
-            // What is lent counts as if it were there (M-8).
-            let slot = match &item.place {
-                Place::Batch(frame) => self.batch.as_ref().map_or(&[][..], |batch| batch.bytes(*frame)),
-                Place::Held(held) => held,
+            bytes += match &item.place {
+                Place::Batch(frame) => frame.len as usize,
+                Place::Held(held) => held.len(),
             };
-            bytes = bytes.saturating_add(slot.len() + record::lent_len(slot) as usize);
+            if lends {
+                bytes = bytes.saturating_add(self.lent_by(&item));
+            }
             if matches!(item.place, Place::Batch(_)) {
                 self.in_place -= 1;
             }
@@ -312,6 +314,15 @@ impl Interface {
             self.hold_slowly();
         }
         delivery.batch = self.batch.take();
+    }
+
+    /// Bytes that a slot lends: they count as if they were there (M-8).
+    fn lent_by(&self, item: &Item) -> usize {
+        let slot = match &item.place {
+            Place::Batch(frame) => self.batch.as_ref().map_or(&[][..], |batch| batch.bytes(*frame)),
+            Place::Held(held) => held,
+        };
+        record::lent_len(slot) as usize
     }
 
     /// Takes a delivery back; its first `consumed` slots are done with, their room is granted again. The rest goes back
