@@ -200,12 +200,13 @@ impl Endpoint {
             return Ok(true);
         }
         // Whoever only tries makes the progress that it waits for.
-        let handler =
-            interface.handler(now, peer, key, data.len() as u64).inspect_err(|_| interface.try_on(now))?;
+        let handler = interface
+            .handler(now, peer, key, data.len() as u64)
+            .inspect_err(|_| interface.try_on(now, peer))?;
         if data.len() > interface.short_limit(peer) {
             return Ok(false);
         }
-        interface.short(peer, handler, data).inspect_err(|_| interface.try_on(now))?;
+        interface.short(peer, handler, data).inspect_err(|_| interface.try_on(now, peer))?;
         interface.send_now(now, peer);
         Ok(true)
     }
@@ -213,8 +214,9 @@ impl Endpoint {
     /// Begins a message; returns the peer's incarnation and the message's number. Never blocks.
     pub fn try_begin(&self, peer: Rank, key: Key, total: u64) -> Result<(u32, u32), SendError> {
         let (mut interface, now) = self.enter()?;
-        let handler = interface.handler(now, peer, key, total).inspect_err(|_| interface.try_on(now))?;
-        let message = interface.begin(peer, handler, total).inspect_err(|_| interface.try_on(now))?;
+        let handler =
+            interface.handler(now, peer, key, total).inspect_err(|_| interface.try_on(now, peer))?;
+        let message = interface.begin(peer, handler, total).inspect_err(|_| interface.try_on(now, peer))?;
         Ok((interface.peers[peer as usize].incarnation, message))
     }
 

@@ -120,11 +120,13 @@ impl Interface {
         self.ready.push_back(Item { peer: rank, incarnation, place });
     }
 
-    /// Something could not be done now: looks for what would change that. The watchdog stands back while the program is here (N-5).
+    /// Something could not be sent now: looks for what would change that, because the watchdog stands back while the program is here (N-5). For oneself only extraction makes room.
     #[cold]
-    pub(crate) fn try_on(&mut self, now: Nanos) {
+    pub(crate) fn try_on(&mut self, now: Nanos, to: Rank) {
         self.service(now);
-        self.poll(now);
+        if to != self.rank {
+            self.poll(now);
+        }
     }
 
     /// Whether a slot holds control records (W-6).
