@@ -91,16 +91,16 @@ fn push_line(shm: &mut Shm) {
     std::hint::black_box(shm.push_line(&LINE_16, 16));
 }
 
-fn push_short(shm: &mut Shm) {
-    std::hint::black_box(shm.push_short(LINE_16[0], &F16.1));
+fn push_words(shm: &mut Shm) {
+    std::hint::black_box(shm.push_words([LINE_16[0]], &F16.1));
 }
 
-fn push_long(shm: &mut Shm) {
-    std::hint::black_box(shm.push_long(u64::from_le_bytes(F300.0), &F300.1));
+fn push_many(shm: &mut Shm) {
+    std::hint::black_box(shm.push_many([u64::from_le_bytes(F300.0)], &F300.1));
 }
 
 fn push_lines(shm: &mut Shm) {
-    std::hint::black_box(shm.push_long(u64::from_le_bytes(F150.0), &F150.1));
+    std::hint::black_box(shm.push_many([u64::from_le_bytes(F150.0)], &F150.1));
 }
 
 const fn made<const N: usize>(from: usize) -> [u8; N] {
@@ -136,14 +136,14 @@ const OPERATIONS: &[Operation] = &[
     Operation { name: "send 16 bytes", asleep: false, stepped: push_16, last: Some(16), ..BASE },
     Operation { name: "send 300 bytes to a sleeper", stepped: push_300, last: Some(300), ..BASE },
     Operation { name: "send a line", stepped: push_line, last: Some(16), ..BASE },
-    Operation { name: "send a line from where it is", stepped: push_short, last: Some(16), ..BASE },
+    Operation { name: "send a line from where it is", stepped: push_words, last: Some(16), ..BASE },
     Operation {
         name: "send several lines from where they are",
         stepped: push_lines,
         last: Some(150),
         ..BASE
     },
-    Operation { name: "send 300 bytes from where they are", stepped: push_long, last: Some(300), ..BASE },
+    Operation { name: "send 300 bytes from where they are", stepped: push_many, last: Some(300), ..BASE },
     Operation { name: "receive 16 bytes", sent: 1, stepped: take, ..BASE },
     Operation { name: "receive lines", sent: 1, stepped: take_slips, ..BASE },
     Operation {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use common::{Folder, frame, pair};
 use tautline_device::Channel;
-use tautline_device::shm::{Back, Door, LINE_FRAME, LINE_WORDS, Shm, Slip};
+use tautline_device::shm::{Back, Door, LINE_FRAME, LINE_WORDS, Line, Shm, Slip};
 use tautline_mem::Segment;
 
 /// Numbers without a pattern, the same for the same seed.
@@ -104,8 +104,8 @@ fn use_end(shm: &mut Shm, dice: &mut Dice, out: &mut [u8]) -> (u64, u64) {
     for _ in 0..1 + dice.below(8) {
         let len = [16, 48, 56, 57, 224, 225, 5_000, 32 << 10][dice.below(8)];
         sent += u64::from(match dice.below(5) {
-            4 => shm.push_long(dice.next(), &frame(5, LINE_FRAME + dice.below(5_000))),
-            3 => shm.push_short(dice.next(), &frame(4, dice.below(LINE_FRAME - 7))),
+            4 => shm.push_many([dice.next()], &frame(5, LINE_FRAME + dice.below(5_000))),
+            3 => shm.push_words([dice.next()], &frame(4, dice.below(LINE_FRAME - 7))),
             0 => shm.push_line(&[dice.next(); LINE_WORDS], dice.below(LINE_FRAME + 1)),
             1 => shm.push(&frame(1, len / 2), &frame(2, len - len / 2)).is_ok(),
             _ => shm.is_clear() && shm.push(&[], &frame(3, len)).is_ok(),
@@ -114,10 +114,12 @@ fn use_end(shm: &mut Shm, dice: &mut Dice, out: &mut [u8]) -> (u64, u64) {
     shm.flush();
     assert!(shm.room() <= 512);
     for _ in 0..1 + dice.below(12) {
-        let mut line = [0; LINE_FRAME];
         let mut slips = [Slip::EMPTY; 3];
         let popped = match dice.below(3) {
-            0 => shm.pop_line(&mut line, |_| true),
+            0 => match shm.pop_words(|_| true) {
+                Line::Words(len, _) => Some(len),
+                Line::Empty | Line::Other => None,
+            },
             1 => {
                 let (count, _) = shm.pop_slips(&mut slips, 1 + dice.below(200), |_| true);
                 taken += count.saturating_sub(1) as u64;

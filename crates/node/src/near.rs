@@ -7,7 +7,7 @@
 mod frames;
 mod loans;
 mod puts;
-mod send;
+pub(crate) mod send;
 
 pub use frames::{Found, Taken};
 pub use loans::{Lease, Loan, Offer};

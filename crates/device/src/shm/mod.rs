@@ -115,20 +115,6 @@ impl Shm {
         self.announce(pushed)
     }
 
-    /// As [`Shm::push_line`], from where it is: a first word, and up to [`LINE_FRAME`] - 8 bytes behind it.
-    #[inline(always)]
-    pub fn push_short(&mut self, head: u64, body: &[u8]) -> bool {
-        let pushed = self.tx.push_short(head, body);
-        self.announce(pushed)
-    }
-
-    /// As [`Shm::push_short`], with more bytes behind the first word than a line holds, and no more than the longest frame has.
-    #[inline]
-    pub fn push_long(&mut self, head: u64, body: &[u8]) -> bool {
-        let pushed = self.tx.push_long(head, body);
-        self.announce(pushed)
-    }
-
     /// Wakes the other side if it sleeps, and there is something for it.
     #[inline(always)]
     fn announce(&mut self, pushed: Result<bool, Corrupt>) -> bool {
@@ -153,23 +139,18 @@ impl Shm {
         limit: usize,
         wanted: impl Fn(u8) -> bool,
     ) -> (usize, bool) {
-        let told = self.rx.told();
-        let popped = self.rx.pop_slips(slips, limit, wanted);
-        if self.rx.told() != told {
-            self.told();
-        }
-        popped
+        self.taking(|rx| rx.pop_slips(slips, limit, wanted))
     }
 
-    /// Takes the next frame, if it is one of up to [`LINE_FRAME`] bytes that starts as `wanted`.
+    /// Takes something out, and wakes the other side if it was told of room that it sleeps for.
     #[inline(always)]
-    pub fn pop_line(&mut self, out: &mut [u8; LINE_FRAME], wanted: impl FnOnce(u8) -> bool) -> Option<usize> {
+    fn taking<T>(&mut self, take: impl FnOnce(&mut ring::Receiver) -> T) -> T {
         let told = self.rx.told();
-        let len = self.rx.pop_line(out, wanted)?;
+        let taken = take(&mut self.rx);
         if self.rx.told() != told {
             self.told();
         }
-        Some(len)
+        taken
     }
 
     /// Bytes of the next frame, if there is one.
@@ -197,11 +178,7 @@ impl Shm {
 
     /// Takes the frame whose length [`Shm::peek`] told, into exactly as many bytes.
     pub fn take(&mut self, out: &mut [u8]) {
-        let told = self.rx.told();
-        self.rx.pop(out);
-        if self.rx.told() != told {
-            self.told();
-        }
+        self.taking(|rx| rx.pop(out));
     }
 
     /// Whether something is there: a frame, or the end.

@@ -23,12 +23,7 @@ impl Shm {
     /// Takes the next frame, if it is one of up to [`super::LINE_FRAME`] bytes that starts as `wanted`.
     #[inline(always)]
     pub fn pop_words(&mut self, wanted: impl FnOnce(u8) -> bool) -> Line {
-        let told = self.rx.told();
-        let line = self.rx.pop_words(wanted);
-        if self.rx.told() != told {
-            self.told();
-        }
-        line
+        self.taking(|rx| rx.pop_words(wanted))
     }
 
     /// The first words of the frame whose length [`Shm::peek`] told.
@@ -40,11 +35,6 @@ impl Shm {
     /// Takes the frame whose length [`Shm::peek`] told; what is not among its first words goes straight to where others may reach it.
     #[inline]
     pub fn take_rest(&mut self, len: usize, to: (&ApertureMemory, usize)) -> Result<(), OutOfRange> {
-        let told = self.rx.told();
-        let placed = self.rx.pop_rest(len, to);
-        if self.rx.told() != told {
-            self.told();
-        }
-        placed
+        self.taking(|rx| rx.pop_rest(len, to))
     }
 }

@@ -137,23 +137,6 @@ impl Receiver {
         self.place.lines.get(self.lines)[1].load(Ordering::Relaxed) as u8
     }
 
-    /// Takes the next frame if it is short enough for one line, and its first byte is as wanted. `None` if there is none, or it is not.
-    #[inline(always)]
-    pub fn pop_line(&mut self, out: &mut [u8; INLINE], wanted: impl FnOnce(u8) -> bool) -> Option<usize> {
-        let line = self.place.lines.get(self.lines);
-        let len = self.len_in(line, self.lines)? as usize;
-        if len > INLINE || !wanted(line[1].load(Ordering::Relaxed) as u8) {
-            return None;
-        }
-        read(line, out);
-        self.lines += 1;
-        // It took no bytes.
-        if self.lines - self.told_lines >= self.place.shape.lines as u64 / 4 {
-            self.tell();
-        }
-        Some(len)
-    }
-
     /// Takes frames that lie in lines, for as long as their first bytes are as wanted and they have fewer than `limit` bytes together, up to as many as
     /// there are slips. Returns how many, and whether there is something behind them.
     #[inline(always)]

@@ -68,18 +68,6 @@ impl Sender {
         Ok(true)
     }
 
-    /// As [`Sender::push_line`], from where it is: a first word, and up to [`INLINE`] - 8 bytes behind it.
-    #[inline(always)]
-    pub fn push_short(&mut self, head: u64, body: &[u8]) -> Result<bool, Corrupt> {
-        self.push_words([head], body)
-    }
-
-    /// As [`Sender::push_short`], with more bytes behind the first word than a line holds.
-    #[inline]
-    pub fn push_long(&mut self, head: u64, body: &[u8]) -> Result<bool, Corrupt> {
-        self.push_many([head], body)
-    }
-
     /// Sends a frame that fits its line: first words, and bytes behind them. False if there is no room.
     ///
     /// # Panics

@@ -105,7 +105,7 @@ fn several_lines_are_one_frame() {
     let mut written = 0;
     let body: [u8; 192] = std::array::from_fn(|i| i as u8);
     for round in 0..50_u64 {
-        assert!(sender.push_long(round, &body[..100 + round as usize]).unwrap());
+        assert!(sender.push_many([round], &body[..100 + round as usize]).unwrap());
         let lines = (8 + 100 + round as usize).div_ceil(INLINE) as u64;
         written += lines;
         let last = &words.get(written - 1)[0];

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use tautline_mem::ring::{Corrupt, INLINE, INLINE_WORDS, LINE, Next, Receiver, Sender, Shape, Slip};
+use tautline_mem::ring::{Corrupt, INLINE, INLINE_WORDS, LINE, Line, Next, Receiver, Sender, Shape, Slip};
 use tautline_mem::sync::{Arc, Ordering};
 use tautline_mem::{Barrier, Segment};
 
@@ -96,7 +96,7 @@ impl Ring {
             }
             8..12 => self.pop(),
             12 => match program.byte().unwrap_or(0) {
-                0..128 => self.pop_line(),
+                0..128 => self.pop_words(),
                 limit => self.pop_slips(limit - 127),
             },
             13 => self.look(program.byte().unwrap_or(0)),
@@ -138,7 +138,7 @@ impl Ring {
         // Both ways to send a small frame come to the same.
         let pushed = match frame.split_at_checked(8) {
             Some((_, body)) if self.tally.pushed.is_multiple_of(2) => {
-                self.sender.push_short(words[0], body)?
+                self.sender.push_words([words[0]], body)?
             }
             _ => self.sender.push_line(&words, len)?,
         };
@@ -153,7 +153,7 @@ impl Ring {
         // Both ways to send a long frame come to the same.
         let pushed = match frame.split_first_chunk::<8>() {
             Some((head, body)) if len > INLINE && split.is_multiple_of(2) => {
-                self.sender.push_long(u64::from_le_bytes(*head), body)?
+                self.sender.push_many([u64::from_le_bytes(*head)], body)?
             }
             _ => self.sender.push(head, body)?,
         };
@@ -184,20 +184,24 @@ impl Ring {
         Ok(())
     }
 
-    fn pop_line(&mut self) -> Result<(), Corrupt> {
-        let mut out = [0; INLINE];
-        let popped = self.receiver.pop_line(&mut out, |_| true);
+    fn pop_words(&mut self) -> Result<(), Corrupt> {
+        let popped = self.receiver.pop_words(|_| true);
         if !self.is_sound() {
             self.frames.pop_front();
             return Ok(());
         }
         match popped {
-            Some(len) => {
+            Line::Words(len, words) => {
+                let out: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
                 let expected = self.frames.pop_front();
                 assert_eq!(expected.as_deref(), Some(&out[..len]), "not what was pushed");
                 self.tally.popped += 1;
             }
-            None => assert!(self.frames.front().is_none_or(|f| f.len() > INLINE), "a line is missing"),
+            Line::Other => {
+                let ended = self.sender.has_ended();
+                assert!(self.frames.front().map_or(ended, |f| f.len() > INLINE), "a line is missing");
+            }
+            Line::Empty => assert!(self.frames.is_empty() && !self.sender.has_ended(), "a line is missing"),
         }
         Ok(())
     }

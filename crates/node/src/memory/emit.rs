@@ -1,11 +1,12 @@
 //! Memory records on their way into slots and rings.
 
 use tautline_device::Channel;
-use tautline_device::shm::{LINE_FRAME, LINE_WORDS};
+use tautline_device::shm::LINE_FRAME;
 use tautline_wire::memory::{MAX_HEAD, Memory as Message};
 
 use crate::Rank;
 use crate::interface::Interface;
+use crate::near::send::line_of;
 
 impl Interface {
     /// Whether a record of so many bytes can be sent now.
@@ -84,11 +85,7 @@ impl Interface {
             let mut line = [0; LINE_FRAME];
             line[..len].copy_from_slice(&head[..len]);
             line[len..whole].copy_from_slice(data);
-            let mut words = [0; LINE_WORDS];
-            for (word, bytes) in words.iter_mut().zip(line.as_chunks::<8>().0) {
-                *word = u64::from_le_bytes(*bytes);
-            }
-            if near.shm.push_line(&words, whole) {
+            if near.shm.push_line(&line_of(&line), whole) {
                 return true;
             }
         }

@@ -19,7 +19,7 @@ const MANY_PARTS: usize = 512 << 10;
 
 /// The words of a small frame.
 #[inline]
-pub(super) fn line_of<const N: usize>(bytes: &[u8; N]) -> [u64; LINE_WORDS] {
+pub(crate) fn line_of<const N: usize>(bytes: &[u8; N]) -> [u64; LINE_WORDS] {
     let mut words = [0; LINE_WORDS];
     for (word, part) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
         *word = u64::from_le_bytes(*part);
@@ -65,9 +65,9 @@ impl Interface {
         record::write::short(&mut head, number & !SHORT_ONLY, data.len());
         let (head, len) = (u64::from_le_bytes(head), HEAD + data.len());
         if len <= LINE_FRAME {
-            near.shm.push_short(head, data)
+            near.shm.push_words([head], data)
         } else if len <= SLIP_FRAME {
-            near.shm.push_long(head, data)
+            near.shm.push_many([head], data)
         } else {
             self.near_frame(rank, head, data)
         }
@@ -79,7 +79,7 @@ impl Interface {
         if LONG_LEN + data.len() > near.shm.max_frame().min(self.device.arena_ref().payload_len()) {
             return false;
         }
-        near.shm.push_long(head, data)
+        near.shm.push_many([head], data)
     }
 
     /// Sends bytes of a message to a peer on this host, part by part; `fill` writes each where the peer reads it. Returns how many; nothing if the peer is not on this host, or
