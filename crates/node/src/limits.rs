@@ -26,6 +26,8 @@ pub const MAX_JOB_FILE: usize = 1 << 20;
 
 /// Handlers that may be under way at once; further messages for `async` handlers are dropped, and reported as failures.
 pub const MAX_RUNNING: usize = 1 << 16;
+/// Messages of a pair, in one direction, that are begun and not ended (M-10).
+pub const MAX_BEGUN: u32 = 1 << 16;
 
 /// Visitors that may stand at the door without having said who they are.
 pub const MAX_VISITORS: usize = 64;

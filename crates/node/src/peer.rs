@@ -84,6 +84,8 @@ pub(crate) struct Peer {
     /// When its channel ended, nothing waited in an open slot to leave.
     pub(crate) all_left: bool,
     pub(crate) next_message: u32,
+    /// Messages to it that are begun and not ended (M-10).
+    pub(crate) begun: u32,
     /// Limits of messages under way that are longer than the peer's first window.
     pub(crate) windows: HashMap<u32, u64>,
     /// Slots that arrived ahead of a gap; the first is the one after the slot that is due.
@@ -116,6 +118,7 @@ impl Peer {
             open: None,
             all_left: false,
             next_message: 0,
+            begun: 0,
             windows: HashMap::new(),
             ahead: VecDeque::new(),
             parts: Vec::new(),
@@ -146,6 +149,7 @@ impl Peer {
     /// A new channel begins: nothing of the old one may leak into it (N-4).
     pub(crate) fn reset_channel(&mut self) {
         self.next_message = 0;
+        self.begun = 0;
         self.windows.clear();
         self.ahead.clear();
         self.parts.clear();

@@ -7,7 +7,7 @@ use tautline_wire::memory::Memory;
 use tautline_wire::record::{self, LONG_LEN, SHORT_LEN};
 
 use crate::interface::Interface;
-use crate::limits::{TX_QUEUE, TX_RESERVE};
+use crate::limits::{MAX_BEGUN, TX_QUEUE, TX_RESERVE};
 use crate::peer::{Key, Open, Peer, PeerState, SHORT_ONLY, UNKNOWN};
 use crate::{Rank, SendError};
 
@@ -248,8 +248,12 @@ impl Interface {
 
     /// The beginning of a message (M-3); returns its number.
     pub(crate) fn begin(&mut self, rank: Rank, handler: u16, total: u64) -> Result<u32, SendError> {
+        if self.peers[rank as usize].begun == MAX_BEGUN {
+            return Err(SendError::TooMany("messages to this rank that are begun and not ended; end one"));
+        }
         self.open_slot(rank, LONG_LEN + usize::from(total > 0))?;
         let peer = &mut self.peers[rank as usize];
+        peer.begun += 1;
         let message = peer.next_message;
         peer.next_message = message.wrapping_add(1);
         let first_window = peer.peering.link().map_or(u64::MAX, |l| u64::from(l.peer().message_window));
@@ -324,9 +328,11 @@ impl Interface {
         })
     }
 
-    /// The message is complete; its window is of no more interest.
+    /// The message has ended; its window is of no more interest.
     pub(crate) fn forget(&mut self, rank: Rank, message: u32) {
-        self.peers[rank as usize].windows.remove(&message);
+        let peer = &mut self.peers[rank as usize];
+        peer.windows.remove(&message);
+        peer.begun = peer.begun.saturating_sub(1);
     }
 
     /// Makes room for up to `want` more bytes of a message in the open slot, or in a new one; returns where and how much.
@@ -359,9 +365,8 @@ impl Interface {
     /// The message will not be completed (M-6). Refused for want of room: try again.
     pub(crate) fn abort(&mut self, rank: Rank, message: u32) -> Result<(), SendError> {
         self.open_slot(rank, LONG_LEN)?;
-        let peer = &mut self.peers[rank as usize];
-        peer.windows.remove(&message);
-        let open = peer.open.as_mut().expect("opened above");
+        self.forget(rank, message);
+        let open = self.peers[rank as usize].open.as_mut().expect("opened above");
         let room = &mut self.device.arena().payload_mut(open.slot)[open.used..open.capacity];
         open.used += record::write::abort(room, message);
         open.tail = None;

@@ -13,9 +13,9 @@ use tautline_node::limits::MAX_EVENTS;
 use tautline_node::memory::Woken;
 use tautline_node::{Delivery, Taken};
 
-use crate::hash::Seeded;
 use crate::later::Outbox;
-use crate::messages::handlers::{Registered, Running};
+use crate::messages::begun::Begun;
+use crate::messages::handlers::Registered;
 use crate::{Down, Event, Rank, SendError};
 
 /// A message on its way in: who sends it, in which incarnation, under which number.
@@ -25,7 +25,7 @@ pub(crate) struct Core {
     pub(crate) node: tautline_node::Endpoint,
     pub(crate) names: Vec<(String, bool)>,
     pub(crate) handlers: Vec<Registered>,
-    pub(crate) running: RefCell<HashMap<Incoming, Running, Seeded>>,
+    pub(crate) running: RefCell<Begun>,
     pub(crate) delivery: RefCell<Option<Box<Delivery>>>,
     /// Where frames from peers on this host are read.
     pub(crate) taken: RefCell<Taken>,

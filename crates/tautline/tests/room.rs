@@ -9,7 +9,8 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use common::{join, pattern, run_over};
-use tautline::{DeviceName, Endpoint, Lent, Message, Short};
+use tautline::node::limits::MAX_BEGUN;
+use tautline::{DeviceName, Endpoint, Error, Lent, Message, SendError, Short};
 
 const DEVICES: [DeviceName; 2] = [DeviceName::Udp, DeviceName::Shm];
 
@@ -113,6 +114,31 @@ fn both_send_first() {
                 ep.close().unwrap();
             });
         }
+    }
+}
+
+/// M-10: who begins more messages than may be open at once is told so; nothing else is harmed, and those that are given up make room.
+#[test]
+fn too_many_begun() {
+    for device in DEVICES {
+        run_over(device, 2, |job| {
+            let (ep, count) = counter(job);
+            if ep.rank() == 0 {
+                let mut begun: Vec<_> = (0..MAX_BEGUN).map(|_| ep.begin(1, "data", 100).unwrap()).collect();
+                let refused = ep.begin(1, "data", 100).unwrap_err();
+                assert!(matches!(refused, Error::Send(SendError::TooMany(_))), "{refused}");
+                ep.send(1, "short", &pattern(50, 50)).unwrap();
+                begun.truncate(1_000);
+                ep.send(1, "data", &pattern(100_000, 100_000)).unwrap();
+                for mut out in begun {
+                    out.piece(&pattern(100, 100)).unwrap();
+                    out.end().unwrap();
+                }
+            } else {
+                ep.run_until(|| count.get().0 == 1_001).unwrap();
+            }
+            ep.close().unwrap();
+        });
     }
 }
 

@@ -9,7 +9,8 @@ use tautline_node::limits::MAX_RUNNING;
 use tautline_node::link::Death;
 use tautline_node::wire::{Record, Records, Where};
 
-use super::handlers::{Plain, Registered, Running, StreamHandler};
+use super::begun::Running;
+use super::handlers::{Plain, Registered, StreamHandler};
 use super::incoming::Short;
 use super::loan::Held;
 use super::stream::End;
@@ -173,7 +174,7 @@ fn first(
     (item, start, end): (usize, usize, usize),
 ) {
     flush(core, delivery, run);
-    if core.running.borrow().contains_key(&incoming) {
+    if core.running.borrow().get(incoming).is_some() {
         return violation(core, (incoming.0, incoming.1));
     }
     let whole = (end - start) as u64 == total;
@@ -184,7 +185,7 @@ fn first(
                 call(core, handler, function, Short { core, from: incoming.0, data });
             } else if total <= tautline_node::limits::MAX_SHORT as u64 {
                 let bytes = data.to_vec();
-                core.running.borrow_mut().insert(incoming, Running::Collect { handler, bytes, total });
+                keep(core, incoming, Running::Collect { handler, bytes, total });
             } else {
                 violation(core, (incoming.0, incoming.1));
             }
@@ -193,12 +194,20 @@ fn first(
             let slot = begin(core, handler, pool, (incoming.0, Some(incoming), total));
             pool.with(|p| p.stream(slot).borrow_mut().arrive(item, start, end - start));
             if !whole {
-                core.running.borrow_mut().insert(incoming, Running::Task { handler, slot });
+                keep(core, incoming, Running::Task { handler, slot });
             }
             start_task(core, handler, pool, slot);
             *run = Some((handler, slot));
         }
         None => violation(core, (incoming.0, incoming.1)),
+    }
+}
+
+/// The rest of a message is to come (M-10).
+fn keep(core: &Core, incoming: Incoming, running: Running) {
+    let good = core.running.borrow_mut().insert(incoming, running);
+    if !good {
+        violation(core, (incoming.0, incoming.1));
     }
 }
 
@@ -211,7 +220,7 @@ fn more(
     (item, start, end): (usize, usize, usize),
 ) {
     let len = end - start;
-    let target = match core.running.borrow().get(&incoming) {
+    let target = match core.running.borrow().get(incoming) {
         Some(Running::Task { handler, slot }) => Some((*handler, *slot)),
         Some(_) => None,
         None => return violation(core, (incoming.0, incoming.1)),
@@ -224,7 +233,7 @@ fn more(
     if *run != Some((handler, slot)) {
         flush(core, delivery, run);
         // The handler may have ended in there.
-        if !matches!(core.running.borrow().get(&incoming), Some(Running::Task { .. })) {
+        if !matches!(core.running.borrow().get(incoming), Some(Running::Task { .. })) {
             let data = &delivery.as_ref().expect("at rest between records").bytes(item)[start..end];
             return more_without_task(core, incoming, offset, data);
         }
@@ -242,7 +251,7 @@ fn more(
         return violation(core, (incoming.0, incoming.1));
     }
     if complete {
-        core.running.borrow_mut().remove(&incoming);
+        core.running.borrow_mut().remove(incoming);
     }
     *run = Some((handler, slot));
 }
@@ -255,7 +264,7 @@ fn more_lent(
     (incoming, offset): (Incoming, u64),
     held: Held,
 ) {
-    let task = || match core.running.borrow().get(&incoming) {
+    let task = || match core.running.borrow().get(incoming) {
         Some(Running::Task { handler, slot }) => Some((*handler, *slot)),
         _ => None,
     };
@@ -271,7 +280,7 @@ fn more_lent(
         target = task();
     }
     let Some((handler, slot)) = target else {
-        if !core.running.borrow().contains_key(&incoming) {
+        if core.running.borrow().get(incoming).is_none() {
             return violation(core, (incoming.0, incoming.1));
         }
         let mut bytes = vec![0; held.len() as usize];
@@ -293,7 +302,7 @@ fn more_lent(
         return violation(core, (incoming.0, incoming.1));
     }
     if complete {
-        core.running.borrow_mut().remove(&incoming);
+        core.running.borrow_mut().remove(incoming);
     }
     *run = Some((handler, slot));
 }
@@ -301,7 +310,7 @@ fn more_lent(
 #[cold]
 fn more_without_task(core: &Rc<Core>, incoming: Incoming, offset: u64, data: &[u8]) {
     let mut running = core.running.borrow_mut();
-    match running.get_mut(&incoming) {
+    match running.get_mut(incoming) {
         Some(Running::Discard(stream)) => {
             if offset != stream.arrived || offset + data.len() as u64 > stream.total {
                 drop(running);
@@ -310,7 +319,7 @@ fn more_without_task(core: &Rc<Core>, incoming: Incoming, offset: u64, data: &[u
             stream.arrived += data.len() as u64;
             let due = stream.window_due(true);
             if stream.arrived == stream.total {
-                running.remove(&incoming);
+                running.remove(incoming);
             }
             drop(running);
             if let Some((incoming, limit)) = due {
@@ -325,7 +334,7 @@ fn more_without_task(core: &Rc<Core>, incoming: Incoming, offset: u64, data: &[u
             bytes.extend_from_slice(data);
             if bytes.len() as u64 == *total {
                 let (handler, bytes) = (*handler, std::mem::take(bytes));
-                running.remove(&incoming);
+                running.remove(incoming);
                 drop(running);
                 if let Registered::Short(function) = &core.handlers[handler] {
                     call(core, handler, function, Short { core, from: incoming.0, data: &bytes });
@@ -344,7 +353,7 @@ fn abort(core: &Rc<Core>, delivery: &mut Option<Box<Delivery>>, run: &mut Run, i
 
 /// No more bytes of a message will come; its handler is told when it asks for them.
 fn end_message(core: &Rc<Core>, incoming: Incoming, end: End) {
-    let running = core.running.borrow_mut().remove(&incoming);
+    let running = core.running.borrow_mut().remove(incoming);
     if let Some(Running::Task { handler, slot }) = running {
         let Some(pool) = core.handlers[handler].stream() else { return };
         pool.with(|p| p.stream(slot).borrow_mut().end = Some(end));
@@ -355,15 +364,7 @@ fn end_message(core: &Rc<Core>, incoming: Incoming, end: End) {
 /// A peer's channel is no more: every message that it left half sent ends.
 pub(crate) fn end_peers(core: &Rc<Core>) {
     for (from, last, why) in std::mem::take(&mut *core.gone.borrow_mut()) {
-        let mut left: Vec<Incoming> = core
-            .running
-            .borrow()
-            .keys()
-            .filter(|(peer, inc, _)| *peer == from && *inc <= last)
-            .copied()
-            .collect();
-        // A hash map knows no order; handlers shall.
-        left.sort_unstable();
+        let left = core.running.borrow().of(from, last);
         for incoming in left {
             end_message(core, incoming, End::PeerGone(why));
         }
@@ -443,7 +444,7 @@ fn finish(core: &Rc<Core>, handler: usize, slot: usize, result: Result<(), (Stri
     core.live.set(core.live.get().saturating_sub(1));
     if let Some((incoming, mut rest)) = rest {
         let due = rest.window_due(true);
-        core.running.borrow_mut().insert(incoming, Running::Discard(Box::new(rest)));
+        keep(core, incoming, Running::Discard(Box::new(rest)));
         if let Some((incoming, limit)) = due {
             grant(core, incoming, limit);
         }

@@ -77,29 +77,6 @@ impl StreamHandler {
     }
 }
 
-/// What becomes of the rest of a message.
-#[derive(Debug)]
-pub(crate) enum Running {
-    /// A handler's slot takes it.
-    Task {
-        /// Index of the handler.
-        handler: usize,
-        /// Its slot.
-        slot: usize,
-    },
-    /// Nobody wants it any more; the stream only keeps the sender's window open.
-    Discard(Box<Stream>),
-    /// It is collected for a handler of short messages.
-    Collect {
-        /// Index of the handler.
-        handler: usize,
-        /// What has come.
-        bytes: Vec<u8>,
-        /// What will have come.
-        total: u64,
-    },
-}
-
 /// Slots of one handler.
 pub(crate) trait Pool {
     /// Takes a free slot, or makes one; its stream is to be restarted before [`Pool::begin`].

@@ -3,6 +3,7 @@
 //! Sending: [`crate::Endpoint::begin`] with the size, then pieces of any number and size, then [`Outgoing::end`]; or in one go
 //! with [`crate::Endpoint::send`]. Receiving: handlers, run by [`crate::Endpoint::extract`] and by nothing else.
 
+pub(crate) mod begun;
 mod dispatch;
 pub(crate) mod handlers;
 mod incoming;
