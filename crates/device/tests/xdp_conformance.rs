@@ -210,6 +210,11 @@ fn native_own_tags_jumbo_v4() {
 }
 
 #[test]
+fn native_card_sums_v6() {
+    suite("native_card_sums_v6", PLAIN, true, || XdpConfig { card_sums: Some(true), ..mode(Mode::Native) });
+}
+
+#[test]
 fn a_small_ring() {
     suite("a_small_ring", PLAIN, false, || XdpConfig { tx_ring: 4, ..mode(Mode::Generic) });
 }

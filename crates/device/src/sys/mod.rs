@@ -27,7 +27,7 @@ pub(crate) use socket::{
     set_busy_poll, set_gro,
 };
 pub(crate) use umem::{Chunk, Layout, Loans, Taken, Umem};
-pub(crate) use xsk::XskOptions;
+pub(crate) use xsk::{ORDERS, XskOptions, order_sum};
 
 #[cfg(test)]
 pub(crate) use socket::refuse_gso;

@@ -49,6 +49,11 @@ impl Queues {
         &mut self.first
     }
 
+    /// Whether frames that are sent may have orders to the card in front of them.
+    pub(crate) fn takes_orders(&self) -> bool {
+        self.first.takes_orders()
+    }
+
     /// Chunks of each queue.
     pub(crate) fn each(&self) -> usize {
         self.each as usize

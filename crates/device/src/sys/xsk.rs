@@ -17,6 +17,12 @@ const XDP_MAX_TX_SKB_BUDGET: libc::c_int = 9;
 /// From `asm-generic/socket.h`; `libc` has no name for them on every target.
 const SO_PREFER_BUSY_POLL: libc::c_int = 69;
 const SO_BUSY_POLL_BUDGET: libc::c_int = 70;
+/// From `linux/if_xdp.h` of Linux 6.11: orders in front of frames, their flag in a descriptor, and the one that there is for us.
+const XDP_UMEM_TX_METADATA_LEN: u32 = 1 << 2;
+const XDP_TX_METADATA: u32 = 1 << 1;
+const XDP_TXMD_FLAGS_CHECKSUM: u64 = 1 << 1;
+/// Bytes of orders: flags, where a sum begins and where it goes, and what we have no use for.
+pub(crate) const ORDERS: usize = 24;
 
 /// What a socket is asked for.
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +33,8 @@ pub(crate) struct XskOptions {
     pub zero_copy: bool,
     /// Frames may lie in several chunks.
     pub multi_buffer: bool,
+    /// Frames may have orders to the card in front of them, if the system knows of such. No frame may then begin where a chunk begins.
+    pub orders: bool,
     /// Entries of the rx and fill rings, and of the tx and completion rings: powers of two.
     pub rx: u32,
     pub tx: u32,
@@ -43,6 +51,7 @@ pub(crate) struct Xsk {
     tx: Ring<libc::xdp_desc>,
     /// Where the next frame will lie, and which one, by number, that is.
     next: (u64, u32),
+    orders: bool,
 }
 
 /// What the kernel leaves free in front of a frame (`XDP_PACKET_HEADROOM`).
@@ -70,6 +79,7 @@ impl Xsk {
         }
         // SAFETY: fresh from the kernel, and owned by nobody else.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let mut orders = false;
         if shares.is_none() {
             let reg = UmemReg {
                 addr: umem.address(),
@@ -79,7 +89,11 @@ impl Xsk {
                 flags: 0,
                 tx_metadata_len: 0,
             };
-            set(&fd, libc::SOL_XDP, libc::XDP_UMEM_REG, &reg)?;
+            let ordering = UmemReg { flags: XDP_UMEM_TX_METADATA_LEN, tx_metadata_len: ORDERS as u32, ..reg };
+            orders = options.orders && set(&fd, libc::SOL_XDP, libc::XDP_UMEM_REG, &ordering).is_ok();
+            if !orders {
+                set(&fd, libc::SOL_XDP, libc::XDP_UMEM_REG, &reg)?;
+            }
         }
         set(&fd, libc::SOL_XDP, libc::XDP_UMEM_FILL_RING, &options.rx)?;
         set(&fd, libc::SOL_XDP, libc::XDP_UMEM_COMPLETION_RING, &options.tx)?;
@@ -95,7 +109,7 @@ impl Xsk {
             Ring::map(&fd, at.cr, options.tx, libc::XDP_UMEM_PGOFF_COMPLETION_RING as libc::off_t)?;
         let rx = Ring::map(&fd, at.rx, options.rx, libc::XDP_PGOFF_RX_RING)?;
         let tx = Ring::map(&fd, at.tx, options.tx, libc::XDP_PGOFF_TX_RING)?;
-        let socket = Xsk { fd, umem: umem.clone(), fill, completion, rx, tx, next: (0, u32::MAX) };
+        let socket = Xsk { fd, umem: umem.clone(), fill, completion, rx, tx, next: (0, u32::MAX), orders };
         socket.bind(options, shares)?;
         Ok(socket)
     }
@@ -218,9 +232,15 @@ impl Xsk {
 
     /// Queues bytes, from `address` in the memory; to be seen with the next [`Xsk::submit`]. There must be room.
     #[inline]
-    pub(crate) fn push(&mut self, address: u64, len: u32, more: bool) {
-        let options = if more { libc::XDP_PKT_CONTD } else { 0 };
+    pub(crate) fn push(&mut self, address: u64, len: u32, more: bool, ordered: bool) {
+        debug_assert!(!ordered || self.orders);
+        let options = if more { libc::XDP_PKT_CONTD } else { 0 } | if ordered { XDP_TX_METADATA } else { 0 };
         self.tx.write(libc::xdp_desc { addr: address, len, options });
+    }
+
+    /// Whether frames may have orders in front of them.
+    pub(crate) fn takes_orders(&self) -> bool {
+        self.orders
     }
 
     #[inline]
@@ -262,6 +282,16 @@ impl Xsk {
             XskStatistics { overflows: s.rx_dropped + s.rx_ring_full + s.rx_fill_ring_empty_descs }
         })
     }
+}
+
+/// Orders to add up what lies from `start` of the frame on, and to put the sum at `offset` from there.
+#[inline]
+pub(crate) fn order_sum(start: u16, offset: u16) -> [u8; ORDERS] {
+    let mut orders = [0; ORDERS];
+    orders[..8].copy_from_slice(&XDP_TXMD_FLAGS_CHECKSUM.to_ne_bytes());
+    orders[8..10].copy_from_slice(&start.to_ne_bytes());
+    orders[10..12].copy_from_slice(&offset.to_ne_bytes());
+    orders
 }
 
 /// `xdp_umem_reg` of Linux 6.8; older kernels take the beginning.

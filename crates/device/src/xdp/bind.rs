@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::attach::{Place, Refusal, system};
 use super::config::{Mode, XdpConfig};
+use super::features::features;
 use super::patience::{PAUSE, Patience};
 use super::shared::Attached;
 use crate::sys::{Chunk, Errno, Layout, Queues, Umem, XskOptions, locked};
@@ -119,9 +120,16 @@ pub(super) fn options(
         queue: 0,
         zero_copy: mode == Mode::ZeroCopy,
         multi_buffer: Memory::is_split(layout, place.lower.mtu),
+        // Every chunk needs room for orders then, and only the first one of a slot has it.
+        orders: layout.slot_chunks == 1 && config.card_sums.unwrap_or_else(|| card_adds(place)),
         rx: chunks,
         tx: config.tx_ring,
     }
+}
+
+/// Whether checksums are left to the card. Where frames are copied the kernel would do it for a card that cannot, or leave them unfinished on an interface that is none.
+fn card_adds(place: &Place) -> bool {
+    features(place.lower.index).is_some_and(|has| has.checksum)
 }
 
 /// Why there is no socket, where so many bytes were to be pinned usually, and at least.

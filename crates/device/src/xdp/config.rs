@@ -105,6 +105,8 @@ pub struct XdpConfig {
     pub done: Done,
     /// Work out UDP's checksum. Whoever protects all of a frame by other means need not (D-14); over IPv6 it is worked out all the same.
     pub checksums: bool,
+    /// Leave checksums that are wanted to the card. By default: if its driver offers that for this kind of socket.
+    pub card_sums: Option<bool>,
     /// The VLAN whose tag frames carry; by default that of the interface.
     pub vlan: Option<u16>,
     /// Chunks to receive into: a power of two. Fewer are taken if the system does not let so much be pinned.
@@ -130,6 +132,7 @@ impl Default for XdpConfig {
             framing: Framing::default(),
             done: Done::default(),
             checksums: true,
+            card_sums: None,
             vlan: None,
             rx_chunks: 2_048,
             tx_ring: 512,

@@ -84,8 +84,7 @@ impl Features {
             has(self.pieces, "frames in several pieces"),
             has(self.checksum, "checksum offload for sending"),
         ];
-        let unused = if self.checksum { " (not used)" } else { "" };
-        format!("{mode}; the driver has {}{unused}", list.join(", "))
+        format!("{mode}; the driver has {}", list.join(", "))
     }
 }
 

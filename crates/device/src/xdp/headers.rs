@@ -67,11 +67,18 @@ pub(crate) struct Template {
     ip_at: usize,
     udp_at: usize,
     kind: TemplateKind,
-    /// UDP's checksum is worked out, not left out.
-    sums: bool,
+    sums: Sums,
     /// Sum of what never changes in the IPv4 header, and of the pseudo header.
     ip_sum: u64,
     pseudo_sum: u64,
+}
+
+/// Who works out UDP's checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sums {
+    We,
+    Card,
+    Nobody,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,18 +140,32 @@ impl Template {
             out.put(&ends.to.port().to_be_bytes());
             out.put(&[0, 0, 0, 0]);
         }
-        Template { bytes: out.bytes, len: out.len, ip_at, udp_at, kind, sums: true, ip_sum, pseudo_sum }
+        let sums = if kind == TemplateKind::Raw { Sums::Nobody } else { Sums::We };
+        Template { bytes: out.bytes, len: out.len, ip_at, udp_at, kind, sums, ip_sum, pseudo_sum }
     }
 
     /// Leaves UDP's checksum out, which IPv4 allows and IPv6 does not (D-14).
     pub(crate) fn without_checksum(self) -> Template {
-        Template { sums: self.kind == TemplateKind::V6, ..self }
+        let sums = if self.kind == TemplateKind::V6 { self.sums } else { Sums::Nobody };
+        Template { sums, ..self }
+    }
+
+    /// Leaves the checksum, if there is to be one, to the card: it gets [`Template::orders`].
+    pub(crate) fn with_card(self) -> Template {
+        let sums = if self.sums == Sums::We { Sums::Card } else { self.sums };
+        Template { sums, ..self }
     }
 
     /// Bytes that the headers take.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.len
+    }
+
+    /// What the card is to do with a frame: where the sum begins, and where, from there, it goes.
+    #[inline]
+    pub(crate) fn orders(&self) -> Option<(u16, u16)> {
+        (self.sums == Sums::Card).then_some((self.udp_at as u16, 6))
     }
 
     /// Completes a frame: `frame` is room for the headers, and behind it the payload.
@@ -166,7 +187,12 @@ impl Template {
             put16(head, self.ip_at + 4, udp_len);
         }
         put16(head, self.udp_at + 4, udp_len);
-        if !self.sums {
+        if self.sums != Sums::We {
+            if self.sums == Sums::Card {
+                // It adds to what it finds there.
+                let pseudo = fold(self.pseudo_sum + be(udp_len));
+                head[self.udp_at + 6..][..2].copy_from_slice(&pseudo.to_ne_bytes());
+            }
             return;
         }
         let ports = sum(&head[self.udp_at..self.udp_at + 6]);

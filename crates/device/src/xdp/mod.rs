@@ -344,6 +344,9 @@ fn describe(
         layout.chunks,
         layout.chunk,
     );
+    if queues.takes_orders() && framing == "UDP" && (config.checksums || local.is_ipv6()) {
+        text += ", checksums by the card";
+    }
     if let Some(vlan) = place.upper.vlan {
         let _ = write!(text, ", VLAN {vlan}");
     }

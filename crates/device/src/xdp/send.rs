@@ -5,11 +5,11 @@ use std::ops::Range;
 use tautline_wire::Kind;
 use tautline_wire::handshake::HANDSHAKE_LEN;
 
-use super::headers::Framing;
+use super::headers::{Framing, Template};
 use super::receive::ANSWER;
 use super::ways::STALLS_MAX;
 use super::{Origin, Xdp};
-use crate::sys::Errno;
+use crate::sys::{Errno, ORDERS, order_sum};
 use crate::{Datagram, HEADROOM, RouteId, SlotId};
 
 /// How often the doorbell is rung for one batch before what is left waits for the next.
@@ -21,6 +21,18 @@ const UPKEEP_FLUSHES: u32 = 16;
 fn is_handshake(frame: &[u8]) -> bool {
     let opens = |kind| matches!(kind, Kind::Hello | Kind::Welcome | Kind::Retry | Kind::Refuse);
     frame.len() == HANDSHAKE_LEN && Kind::of(frame).is_ok_and(opens)
+}
+
+/// Completes a frame that lies there in its slot, with orders to the card in front of it if it is to do something. Returns whether it is.
+#[inline]
+fn put_headers(template: &Template, slot: &mut [u8], frame: Range<usize>) -> bool {
+    let start = frame.start;
+    template.write(&mut slot[frame]);
+    let orders = template.orders();
+    if let Some((from, offset)) = orders {
+        slot[start - ORDERS..start].copy_from_slice(&order_sum(from, offset));
+    }
+    orders.is_some()
 }
 
 impl Xdp {
@@ -39,14 +51,13 @@ impl Xdp {
             // D-12: whoever does without raw frames hears it, too.
             return self.udp.send(id, slot, range);
         }
-        let head = template.len();
-        if range.start < head || self.udp.arena_ref().is_held(slot) {
+        if range.start < template.len() + ORDERS || self.udp.arena_ref().is_held(slot) {
             return self.send_copy(id, slot, range);
         }
-        let start = range.start - head;
-        template.write(&mut self.udp.arena().slot_mut(slot)[start..range.end]);
+        let start = range.start - template.len();
+        let ordered = put_headers(template, self.udp.arena().slot_mut(slot), start..range.end);
         let len = range.len();
-        self.queue(Origin::Slot(slot), start..range.end, len);
+        self.queue(Origin::Slot(slot), start..range.end, len, ordered);
     }
 
     /// The frame cannot go from where it is: there is no room before it, or the kernel still looks at an earlier one there.
@@ -61,21 +72,21 @@ impl Xdp {
         let (head, len) = (template.len(), frame.len());
         // From the end of the headroom if it fits there; a frame that began within the headroom is longer than a payload.
         let start = HEADROOM.min(HEADROOM + self.copies.payload_len() - len);
-        if start < head {
+        if start < head + ORDERS {
             self.copies.give(copy);
             return self.counters.send_failures += 1;
         }
         let room = self.copies.slot_mut(copy);
         room[start..start + len].copy_from_slice(frame);
-        template.write(&mut room[start - head..start + len]);
-        self.queue(Origin::Copy(copy), start - head..start + len, len);
+        let ordered = put_headers(template, room, start - head..start + len);
+        self.queue(Origin::Copy(copy), start - head..start + len, len, ordered);
         // Held until it has left, then free.
         self.copies.give(copy);
     }
 
     /// Puts descriptors for these bytes of a slot into the ring: one, or several if they lie in several chunks.
     #[inline]
-    fn queue(&mut self, origin: Origin, range: Range<usize>, len: usize) {
+    fn queue(&mut self, origin: Origin, range: Range<usize>, len: usize, ordered: bool) {
         let needed = self.layout.slot_chunks as u32;
         if !self.queues.first().has_room(needed) {
             self.ring();
@@ -94,7 +105,7 @@ impl Xdp {
             let stop = end.min((at / self.layout.chunk + 1) * self.layout.chunk);
             arena.hold(slot);
             self.pending.push_back(origin);
-            self.queues.first().push(at as u64, (stop - at) as u32, stop < end);
+            self.queues.first().push(at as u64, (stop - at) as u32, stop < end, ordered);
             at = stop;
         }
         self.counters.frames_sent += 1;

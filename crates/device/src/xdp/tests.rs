@@ -339,6 +339,30 @@ fn checksums_may_be_left_out() {
     }
 }
 
+/// D-14: what is left to a card is complete when it has added what it was told to.
+#[test]
+fn checksums_may_be_left_to_a_card() {
+    for (us, them) in [(US4, THEM4), (US6, THEM6)] {
+        for len in [1, 60, 61, 1_472] {
+            let template = Template::new(&ends(them, us, Some(7)), Framing::Udp);
+            assert_eq!(template.orders(), None);
+            let template = template.with_card();
+            let mut frame = vec![0xee; template.len()];
+            frame.extend(payload(0x71, len));
+            template.write(&mut frame);
+            assert!(parse(&frame).is_ok(), "unfinished");
+            let (from, offset) = template.orders().unwrap();
+            let (from, at) = (usize::from(from), usize::from(from + offset));
+            let sum = !sum_by_hand(&frame[from..]);
+            frame[at..at + 2].copy_from_slice(&sum.to_be_bytes());
+            assert_eq!(udp_sum_by_hand(us, them, &frame[from..]), 0xffff, "{len} bytes");
+        }
+    }
+    let raw = Template::new(&ends(THEM4, US4, None), Framing::Raw).with_card();
+    let none = Template::new(&ends(THEM4, US4, None), Framing::Udp).without_checksum().with_card();
+    assert_eq!((raw.orders(), none.orders()), (None, None));
+}
+
 /// D-14: a checksum that is wrong is noticed; one that a card was to complete is not wrong, and over IPv4 there may be none.
 #[test]
 fn checksums_are_looked_at() {

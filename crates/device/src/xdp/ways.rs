@@ -180,7 +180,8 @@ impl Xdp {
             to: route.to,
         };
         let template = Template::new(&ends, self.config.framing);
-        Ok(if self.config.checksums { template } else { template.without_checksum() })
+        let template = if self.config.checksums { template } else { template.without_checksum() };
+        Ok(if self.queues.takes_orders() { template.with_card() } else { template })
     }
 
     /// All routes look again at what is known.

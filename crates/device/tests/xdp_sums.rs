@@ -1,0 +1,127 @@
+//! Checksums that are left to the card: on veth the kernel stands in for it, or leaves them unfinished where it is told that there is one.
+#![allow(clippy::print_stdout)]
+
+mod forge;
+mod resident;
+mod spaces;
+
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
+
+use forge::raw_socket;
+use resident::{Resident, apart, data_frame, send};
+use spaces::{Shape, upper};
+use tautline_device::udp::UdpConfig;
+use tautline_device::xdp::{Mode, Xdp, XdpConfig};
+use tautline_device::{Datagram, Way};
+
+/// Says whether an interface completes checksums (`ETHTOOL_STXCSUM` of `linux/ethtool.h`).
+fn set_card(interface: &str, completes: bool) {
+    const SIOCETHTOOL: libc::c_ulong = 0x8946;
+    let mut order = [0x17_u32, completes.into()];
+    // SAFETY: `ifreq` is made of integers and unions of integers and pointers, for which zero is a value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(interface.bytes()) {
+        *to = from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_data = order.as_mut_ptr().cast();
+    let socket = UdpSocket::bind("[::]:0").unwrap();
+    // SAFETY: the request has a name ended by zero and a pointer to two words, as the command has them, which live.
+    let done = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &raw mut request) };
+    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// What UDP's checksum is made over, added up: all ones if it is right. And whether the checksum is that of the addresses alone.
+fn sums(frame: &[u8]) -> (u16, bool) {
+    let (addresses, udp) = match frame[12..14] {
+        [0x08, 0x00] => (&frame[26..34], &frame[34..]),
+        [0x86, 0xdd] => (&frame[22..54], &frame[54..]),
+        _ => panic!("another kind of frame"),
+    };
+    let udp = &udp[..usize::from(u16::from_be_bytes([udp[4], udp[5]]))];
+    let add = |bytes: &[u8]| -> u64 {
+        bytes.chunks(2).map(|two| u64::from(two[0]) << 8 | u64::from(two.get(1).copied().unwrap_or(0))).sum()
+    };
+    let fold = |mut sum: u64| {
+        while sum > 0xffff {
+            sum = (sum & 0xffff) + (sum >> 16);
+        }
+        sum as u16
+    };
+    let pseudo = add(addresses) + 17 + udp.len() as u64;
+    (fold(pseudo + add(udp)), fold(pseudo) == u16::from_be_bytes([udp[6], udp[7]]))
+}
+
+/// The next frame on the cable for a port.
+fn overhear(wire: &OwnedFd, port: u16) -> Vec<u8> {
+    for _ in 0..1_000 {
+        let mut frame = vec![0; 2_000];
+        let (len, _) = rustix::net::recv(wire, &mut frame[..], rustix::net::RecvFlags::empty()).unwrap();
+        frame.truncate(len);
+        let udp = match frame[12..14] {
+            [0x08, 0x00] if frame[23] == 17 => 34,
+            [0x86, 0xdd] if frame[20] == 17 => 54,
+            _ => continue,
+        };
+        if frame[udp + 2..udp + 4] == port.to_be_bytes() {
+            return frame;
+        }
+    }
+    panic!("other frames only");
+}
+
+fn left_to_the_card(test: &str, mode: Mode, v6: bool) {
+    apart(test, Shape::default(), |spaces| {
+        spaces.enter(1);
+        let them = UdpSocket::bind((spaces.addr(1, v6), 0)).unwrap();
+        them.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let to: SocketAddr = them.local_addr().unwrap();
+        let wire = raw_socket(&upper(Shape::default()));
+        let time = Some(Duration::from_secs(20));
+        rustix::net::sockopt::set_socket_timeout(&wire, rustix::net::sockopt::Timeout::Recv, time).unwrap();
+        spaces.enter(0);
+        for completes in [true, false] {
+            set_card(&upper(Shape::default()), completes);
+            let bind = SocketAddr::new(spaces.addr(0, v6), 0);
+            let udp = UdpConfig { bind, tx_slots: 64, ..UdpConfig::default() };
+            let config = XdpConfig { udp, mode, card_sums: Some(true), ..XdpConfig::default() };
+            let device = Xdp::open(config).unwrap_or_else(|r| panic!("{}", r.why));
+            if !device.describe().contains("checksums by the card") {
+                println!(
+                    "SKIPPED: this kernel takes no orders with frames (Linux 6.11): {}",
+                    device.describe()
+                );
+                return;
+            }
+            let mut we = Resident { device, spaces: spaces.clone(), side: 0 };
+            let route = we.route(to).unwrap();
+            assert_eq!(we.way(route), Some(Way::Xdp));
+            for number in 0..40 {
+                let frame = data_frame(number, [48, 49, 200, 1_452 - number][number % 4]);
+                send(&mut we, route, &frame);
+                let mut got = [0; 2_000];
+                let len = them.recv(&mut got).expect("the kernel takes it, so its checksum is right");
+                assert_eq!(got[..len], frame);
+                // On this cable nobody completes what the card would; without a card the kernel does.
+                let (sum, unfinished) = sums(&overhear(&wire, to.port()));
+                assert_eq!((sum == 0xffff, unfinished), (!completes, completes), "{mode:?} {number}");
+            }
+        }
+    });
+}
+
+#[test]
+fn generic_v4() {
+    left_to_the_card("generic_v4", Mode::Generic, false);
+}
+
+#[test]
+fn generic_v6() {
+    left_to_the_card("generic_v6", Mode::Generic, true);
+}
+
+#[test]
+fn native_v6() {
+    left_to_the_card("native_v6", Mode::Native, true);
+}
