@@ -1,11 +1,12 @@
 //! What a program's thread holds of its node.
 
 mod lending;
+mod waiting;
 
-use std::os::fd::{AsFd, BorrowedFd};
+pub use waiting::Waker;
+
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use tautline_device::Datagram;
 use tautline_link::Nanos;
@@ -18,7 +19,7 @@ use crate::near::{Found, Taken, settle};
 use crate::peer::{Key, UNKNOWN};
 use crate::presence::Presence;
 use crate::shared::{Guard, Shared};
-use crate::wait::{Manners, Spinner, Turn};
+use crate::wait::Manners;
 use crate::{Choice, Clock, Config, Counters, DeviceName, Event, Job, JoinError, PeerState, Rank, SendError};
 
 /// A thread's hold on its node. Clones share the node.
@@ -418,100 +419,6 @@ impl Endpoint {
         self.with(|i| if (peer as usize) < i.peers.len() { i.short_limit(peer) } else { 0 }).unwrap_or(0)
     }
 
-    /// Polls and waits, by the configured policy, until `done` says so (true) or `timeout` has passed (false).
-    pub fn wait_until(
-        &self,
-        timeout: Option<Duration>,
-        mut done: impl FnMut(&mut Interface) -> bool,
-    ) -> Result<bool, SendError> {
-        let config = &self.shared.config;
-        let mut times = None;
-        let mut parked = None;
-        loop {
-            let now = {
-                if !self.shared.fork.is_mine() {
-                    return Err(SendError::Forked);
-                }
-                let mut interface = self.shared.lock();
-                // Looking at shared memory costs less than looking at the clock.
-                let looks = if config.waiting == crate::Waiting::Park { 1 } else { interface.looks() };
-                for _ in 1..looks {
-                    if done(&mut interface) {
-                        return Ok(true);
-                    }
-                    let far = interface.near_up.is_empty() && !interface.device.is_quiet();
-                    if far || interface.has_near_room() {
-                        break;
-                    }
-                    interface.near_vain = interface.near_vain.saturating_add(1);
-                    std::hint::spin_loop();
-                }
-                let now = self.shared.arrive(&mut interface);
-                if done(&mut interface) {
-                    return Ok(true);
-                }
-                // Whoever waits inside a batch may wait for an answer to what is in it.
-                interface.flush_batch(now);
-                interface.listen(now);
-                if done(&mut interface) {
-                    return Ok(true);
-                }
-                // It was not what the caller waits for, so nothing need wait for the caller.
-                if !interface.dirty.is_empty() {
-                    interface.service(now);
-                }
-                now
-            };
-            let (until, spinner) = times.get_or_insert_with(|| {
-                let until =
-                    timeout.map(|t| now.saturating_add(Nanos::try_from(t.as_nanos()).unwrap_or(Nanos::MAX)));
-                (until, Spinner::new(config.waiting, config.spin, now, &self.shared.manners))
-            });
-            if until.is_some_and(|at| now >= at) {
-                return Ok(false);
-            }
-            match spinner.turn(now) {
-                Turn::Spin => std::hint::spin_loop(),
-                Turn::Park => {
-                    parked.get_or_insert_with(|| Parked::new(&self.shared.presence));
-                    self.shared.park(*until);
-                    spinner.slept(self.now());
-                }
-            }
-        }
-    }
-
-    /// Prepares to sleep on the descriptor of [`AsFd`]: false if there is something to do first. Look again after every
-    /// wake-up; a wake-up for nothing is possible, a lost one is not (N-6).
-    pub fn arm(&self) -> Result<bool, SendError> {
-        let (mut interface, now) = self.enter()?;
-        if let Some(descriptors) = &self.shared.descriptors {
-            descriptors.silence();
-        }
-        // Frames that make no slot ready may still make room to send, so they count, too.
-        let news = std::mem::take(&mut interface.stood_in) | (interface.poll(now) > 0);
-        if news || interface.has_ready() || !interface.say_asleep() {
-            return Ok(false);
-        }
-        interface.look_soon();
-        self.shared.renew(&mut interface);
-        let deadline = interface.next_deadline();
-        drop(interface);
-        if let Some(descriptors) = &self.shared.descriptors
-            && let Err(error) = descriptors.arm(deadline.map(|at| at.saturating_sub(now)))
-        {
-            tracing::warn!(%error, "cannot prepare to sleep");
-            return Ok(false);
-        }
-        self.shared.armed.store(true, Ordering::Relaxed);
-        Ok(true)
-    }
-
-    /// Something that makes this endpoint look again, from any thread.
-    pub fn waker(&self) -> Waker {
-        Waker(self.shared.clone())
-    }
-
     /// Closes in good order (N-9): everything sent is delivered, or its peer is gone, or the configured time is over. True
     /// in the first two cases.
     pub fn close(&self) -> Result<bool, SendError> {
@@ -525,23 +432,6 @@ impl Endpoint {
         let closed = self.wait_until(Some(self.shared.config.close_timeout), |i| i.is_closed())?;
         self.owner.stop();
         Ok(closed)
-    }
-}
-
-/// The program waits inside the library, and looks after the network itself. The watchdog is woken only when it leaves: not
-/// for every heartbeat that is answered meanwhile.
-struct Parked<'a>(&'a Presence);
-
-impl Parked<'_> {
-    fn new(presence: &Presence) -> Parked<'_> {
-        presence.park();
-        Parked(presence)
-    }
-}
-
-impl Drop for Parked<'_> {
-    fn drop(&mut self) {
-        self.0.unpark();
     }
 }
 
@@ -563,26 +453,5 @@ impl Owner {
 impl Drop for Owner {
     fn drop(&mut self) {
         self.stop();
-    }
-}
-
-impl AsFd for Endpoint {
-    /// The one descriptor that becomes readable when something may have happened (after [`Endpoint::arm`]).
-    ///
-    /// # Panics
-    /// On a simulated node, which has none.
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.shared.descriptors.as_ref().expect("a simulated node has no descriptor").all()
-    }
-}
-
-/// Makes an endpoint look again, from any thread.
-#[derive(Clone, Debug)]
-pub struct Waker(Arc<Shared>);
-
-impl Waker {
-    /// Wakes whoever waits in [`Endpoint::wait_until`] or on the endpoint's descriptor.
-    pub fn wake(&self) {
-        self.0.ring();
     }
 }

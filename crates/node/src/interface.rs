@@ -1,20 +1,22 @@
 //! The interface: device, links, and the order in which they are served.
 
+mod fate;
+mod look;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use tautline_device::own::Own;
 use tautline_device::shm::View;
 use tautline_device::{Datagram, DeviceEvent, RxBatch, SlotId};
-use tautline_link::{Death, Doorkeeper, Event as LinkEvent, Nanos, Peering, Who};
+use tautline_link::{Doorkeeper, Nanos, Peering, Who};
 
-use crate::counters::add;
 use crate::delivery::Item;
 use crate::limits::{BATCH_BUFFERS, HELLOS_FREE, MAX_EVENTS};
-use crate::memory::{Failure, Memory};
+use crate::memory::Memory;
 use crate::near::Neighbourhood;
 use crate::peer::{Peer, PeerState};
-use crate::{Config, Counters, Down, Event, Job, JoinError, Rank};
+use crate::{Config, Counters, Event, Job, JoinError, Rank};
 
 /// Batches that are received before timers are served.
 const CATCH_UP: usize = 16;
@@ -358,82 +360,6 @@ impl Interface {
         }
     }
 
-    /// Slots that are no longer needed, and news of the link.
-    #[inline]
-    fn collect(&mut self, now: Nanos, rank: Rank) {
-        while let Some(former) = self.peers[rank as usize].peering.take_former() {
-            self.bury(rank, former);
-        }
-        let peer = &mut self.peers[rank as usize];
-        let Some(link) = peer.peering.link_mut() else {
-            if peer.state == PeerState::Connecting && now >= peer.connect_by {
-                peer.peering.give_up();
-                self.take_down(rank, Down::Unreachable);
-            }
-            return;
-        };
-        let arena = self.device.arena();
-        let scarce = arena.available() <= arena.capacity() / 2;
-        while let Some(token) = link.poll_freed() {
-            arena.give(SlotId(token));
-            // Whoever found none before is to try again.
-            self.activity += u64::from(scarce);
-        }
-        if let Some(event) = link.poll_event() {
-            self.handle_link_event(rank, &event);
-        }
-    }
-
-    #[cold]
-    fn handle_link_event(&mut self, rank: Rank, event: &LinkEvent) {
-        if self.peers[rank as usize].near.is_some() {
-            // News of a link that shared memory has taken the place of.
-            return self.mark_dirty(rank);
-        }
-        match event {
-            LinkEvent::Died(why) => self.take_down(rank, Down::Died(*why)),
-            LinkEvent::PeerClosed | LinkEvent::Closed => self.take_down(rank, Down::Closed),
-            LinkEvent::PathChanged(max_frame) => {
-                self.push_event(Event::PathChanged { peer: rank, max_frame: *max_frame });
-            }
-        }
-        // Rare enough that the next poll may take the next one.
-        self.mark_dirty(rank);
-    }
-
-    /// A link was replaced by one with a restarted peer.
-    #[cold]
-    pub(crate) fn bury(&mut self, rank: Rank, mut former: tautline_link::Link) {
-        while let Some(token) = former.poll_freed() {
-            self.device.arena().give(SlotId(token));
-        }
-        while let Some(event) = former.poll_event() {
-            if let LinkEvent::Died(why) = event {
-                self.take_down(rank, Down::Died(why));
-            }
-        }
-        add(&mut self.counters.links, former.counters());
-    }
-
-    /// The peer is gone; the program is told once (N-8).
-    pub(crate) fn take_down(&mut self, rank: Rank, why: Down) {
-        self.part(rank);
-        let peer = &mut self.peers[rank as usize];
-        peer.all_left = peer.open.is_none();
-        if let Some(open) = peer.open.take() {
-            self.device.arena().give(open.slot);
-        }
-        self.end_memory(rank, Failure::PeerGone(rank, why));
-        let peer = &mut self.peers[rank as usize];
-        peer.reset_channel();
-        peer.end_life();
-        if matches!(peer.state, PeerState::Up | PeerState::Connecting) {
-            peer.state = PeerState::Down(why);
-            let incarnation = peer.incarnation;
-            self.push_event(Event::PeerDown { peer: rank, incarnation, why });
-        }
-    }
-
     pub(crate) fn push_event(&mut self, event: Event) {
         if self.events.len() == MAX_EVENTS {
             self.events.pop_front();
@@ -487,101 +413,6 @@ impl Interface {
     #[inline]
     pub fn activity(&self) -> u64 {
         self.activity
-    }
-
-    /// A peer sent, under its own authentication, what no correct peer sends; its channel ends.
-    pub fn violation(&mut self, rank: Rank, incarnation: u32) {
-        let Some(peer) = self.peers.get_mut(rank as usize) else { return };
-        if peer.incarnation != incarnation {
-            // It was a former self, which is gone.
-            return;
-        }
-        if peer.near.is_some() {
-            self.take_down(rank, Down::Died(Death::Violation));
-        } else if let Some(link) = peer.peering.link_mut() {
-            link.violation();
-            self.mark_dirty(rank);
-        }
-    }
-
-    /// Whether anything sent is unacknowledged, or anything received waits to be acknowledged.
-    pub fn has_pending(&self) -> bool {
-        self.peers.iter().any(|p| p.peering.link().is_some_and(|l| l.unacknowledged() > 0))
-    }
-
-    /// How things stand with a peer.
-    pub fn peer_state(&self, rank: Rank) -> Option<PeerState> {
-        self.peers.get(rank as usize).map(|p| p.state)
-    }
-
-    /// What was counted.
-    pub fn counters(&self) -> Counters {
-        let mut counters = self.counters;
-        counters.device = self.device.counters();
-        for near in self.peers.iter().filter_map(|p| p.near.as_ref()) {
-            counters.near.add(near.shm.counts());
-        }
-        for link in self.peers.iter().filter_map(|p| p.peering.link()) {
-            add(&mut counters.links, link.counters());
-        }
-        counters
-    }
-
-    /// The live link to a peer, to look at.
-    pub fn link(&self, rank: Rank) -> Option<&tautline_link::Link> {
-        self.peers.get(rank as usize)?.peering.link()
-    }
-
-    /// Which incarnation of a peer can be reached now, if any.
-    pub fn incarnation(&self, rank: Rank) -> Option<u32> {
-        self.peers.get(rank as usize).filter(|peer| peer.is_up()).map(|peer| peer.incarnation)
-    }
-
-    /// The way that frames for a peer go now, where the device has several, and why.
-    pub fn way(&self, rank: Rank) -> (Option<tautline_device::Way>, &str) {
-        match self.peers.get(rank as usize) {
-            Some(peer) => (self.device.way(peer.route), self.device.why(peer.route)),
-            None => (None, "there is no such rank"),
-        }
-    }
-
-    /// Asks that frames for a peer go another way, where the device has several; `None` for the best. Whatever becomes of it is an
-    /// event.
-    pub fn ask_way(&mut self, rank: Rank, way: Option<tautline_device::Way>) {
-        if let Some(peer) = self.peers.get(rank as usize) {
-            self.device.ask_way(peer.route, way);
-        }
-    }
-
-    /// The device.
-    pub fn device(&self) -> &dyn Datagram {
-        &*self.device
-    }
-
-    /// Starts to close every link in good order (N-9). Poll until [`Interface::is_closed`].
-    pub fn close(&mut self, now: Nanos) {
-        self.closed = true;
-        self.batch_depth = 0;
-        for rank in 0..self.peers.len() as Rank {
-            self.close_slot(rank);
-            let peer = &mut self.peers[rank as usize];
-            peer.peering.give_up();
-            if let Some(link) = peer.peering.link_mut() {
-                link.close(now);
-            }
-            self.mark_dirty(rank);
-        }
-        for rank in 0..self.peers.len() as Rank {
-            self.end_memory(rank, Failure::Closed);
-            self.peers[rank as usize].end_life();
-        }
-        self.close_near();
-        self.service(now);
-    }
-
-    /// Whether every link is over.
-    pub fn is_closed(&self) -> bool {
-        self.closed && self.peers.iter().all(|p| p.peering.link().is_none_or(tautline_link::Link::is_over))
     }
 
     /// A number that was never used before and cannot be guessed: the next output of a keyed sequence.

@@ -23,6 +23,7 @@ mod job;
 pub mod limits;
 pub mod memory;
 mod near;
+mod outgoing;
 mod peer;
 mod presence;
 mod rx;

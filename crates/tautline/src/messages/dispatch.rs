@@ -2,21 +2,19 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
-use std::task::Poll;
 
 use tautline_node::Delivery;
-use tautline_node::limits::MAX_RUNNING;
-use tautline_node::link::Death;
 use tautline_node::wire::{Record, Records, Where};
 
 use super::begun::Running;
-use super::handlers::{Plain, Registered, StreamHandler};
+use super::handlers::{Plain, Registered};
 use super::incoming::Short;
 use super::loan::Held;
 use super::stream::End;
+use super::tasks::{begin, grant, panic_text, poll_task, start_task};
 use super::whole::lent;
+use crate::Rank;
 use crate::core::{Core, Incoming};
-use crate::{Down, Event, PeerState, Rank};
 
 /// A handler's slot whose message has got new bytes in the current delivery.
 type Run = Option<(usize, usize)>;
@@ -204,7 +202,7 @@ fn first(
 }
 
 /// The rest of a message is to come (M-10).
-fn keep(core: &Core, incoming: Incoming, running: Running) {
+pub(super) fn keep(core: &Core, incoming: Incoming, running: Running) {
     let good = core.running.borrow_mut().insert(incoming, running);
     if !good {
         violation(core, (incoming.0, incoming.1));
@@ -352,48 +350,12 @@ fn abort(core: &Rc<Core>, delivery: &mut Option<Box<Delivery>>, run: &mut Run, i
 }
 
 /// No more bytes of a message will come; its handler is told when it asks for them.
-fn end_message(core: &Rc<Core>, incoming: Incoming, end: End) {
+pub(super) fn end_message(core: &Rc<Core>, incoming: Incoming, end: End) {
     let running = core.running.borrow_mut().remove(incoming);
     if let Some(Running::Task { handler, slot }) = running {
         let Some(pool) = core.handlers[handler].stream() else { return };
         pool.with(|p| p.stream(slot).borrow_mut().end = Some(end));
         poll_task(core, handler, slot);
-    }
-}
-
-/// A peer's channel is no more: every message that it left half sent ends.
-pub(crate) fn end_peers(core: &Rc<Core>) {
-    for (from, last, why) in std::mem::take(&mut *core.gone.borrow_mut()) {
-        let left = core.running.borrow().of(from, last);
-        for incoming in left {
-            end_message(core, incoming, End::PeerGone(why));
-        }
-    }
-}
-
-pub(super) fn begin(
-    core: &Rc<Core>,
-    handler: usize,
-    pool: &StreamHandler,
-    (from, incoming, total): (Rank, Option<Incoming>, u64),
-) -> usize {
-    core.live.set(core.live.get() + 1);
-    pool.with(|p| {
-        let (slot, stream) = p.claim(handler, core);
-        stream.borrow_mut().restart(from, incoming, total, window(core, from, total));
-        slot
-    })
-}
-
-/// Makes the handler's future; its code runs at the first poll, but making it may run code, too, and so may panic.
-pub(super) fn start_task(core: &Rc<Core>, handler: usize, pool: &StreamHandler, slot: usize) {
-    if core.live.get() > MAX_RUNNING {
-        let why = format!("more than {MAX_RUNNING} handlers are suspended; the message was dropped");
-        return finish(core, handler, slot, Err((why, false)));
-    }
-    let result = pool.with(|p| catch_unwind(AssertUnwindSafe(|| p.begin(slot, core))));
-    if let Err(panic) = result {
-        finish(core, handler, slot, Err((panic_text(&*panic), true)));
     }
 }
 
@@ -406,128 +368,4 @@ fn flush(core: &Rc<Core>, delivery: &mut Option<Box<Delivery>>, run: &mut Run) {
     stream.borrow_mut().lend(delivery.take().expect("at rest between records"));
     poll_task(core, handler, slot);
     *delivery = Some(stream.borrow_mut().reclaim());
-}
-
-/// Polls one handler.
-pub(crate) fn poll_task(core: &Rc<Core>, handler: usize, slot: usize) {
-    let Some(pool) = core.handlers[handler].stream() else { return };
-    let result = pool.with(|p| catch_unwind(AssertUnwindSafe(|| p.poll(slot))));
-    match result {
-        Ok(None) => {}
-        Ok(Some(Poll::Pending)) => {
-            let due = pool.with(|p| p.stream(slot).borrow_mut().window_due(false));
-            if let Some((incoming, limit)) = due {
-                grant(core, incoming, limit);
-            }
-        }
-        Ok(Some(Poll::Ready(Ok(())))) => finish(core, handler, slot, Ok(())),
-        Ok(Some(Poll::Ready(Err(error)))) => finish(core, handler, slot, Err((error.to_string(), false))),
-        Err(panic) => finish(core, handler, slot, Err((panic_text(&*panic), true))),
-    }
-}
-
-/// A handler has come to its end, in whatever way; the rest of its message, if any, is passed over (M-7).
-fn finish(core: &Rc<Core>, handler: usize, slot: usize, result: Result<(), (String, bool)>) {
-    let Some(pool) = core.handlers[handler].stream() else { return };
-    let (from, rest) = pool.with(|p| {
-        let mut stream = p.stream(slot).borrow_mut();
-        let from = stream.from;
-        let incomplete = stream.arrived < stream.total && stream.end.is_none();
-        let rest = stream.incoming.filter(|_| incomplete).map(|incoming| (incoming, stream.rest()));
-        stream.generation += 1;
-        stream.drop_held();
-        (from, rest)
-    });
-    // Dropping the future runs the program's code, too.
-    let dropped = pool.with(|p| catch_unwind(AssertUnwindSafe(|| p.free(slot))));
-    core.handled.set(core.handled.get() + 1);
-    core.live.set(core.live.get().saturating_sub(1));
-    if let Some((incoming, mut rest)) = rest {
-        let due = rest.window_due(true);
-        keep(core, incoming, Running::Discard(Box::new(rest)));
-        if let Some((incoming, limit)) = due {
-            grant(core, incoming, limit);
-        }
-    }
-    if let Err((reason, panicked)) = result {
-        core.fail(handler, from, reason, panicked);
-    } else if let Err(panic) = dropped {
-        core.fail(handler, from, panic_text(&*panic), true);
-    }
-}
-
-/// Bytes of a message that its sender may send before more is granted.
-fn window(core: &Core, from: Rank, total: u64) -> u64 {
-    let least = u64::from(core.node.config().link.message_window);
-    if total <= least {
-        return least;
-    }
-    core.node.with(|i| i.first_window(from)).unwrap_or(least)
-}
-
-fn grant(core: &Core, incoming: Incoming, limit: u64) {
-    let (peer, incarnation, message) = incoming;
-    let refused = || matches!(core.node.grant_window(peer, incarnation, message, limit), Ok(false));
-    if !refused() {
-        return;
-    }
-    let Ok(seen) = core.node.with(|i| i.activity()) else { return };
-    if refused() {
-        core.tried(seen);
-        core.grants.borrow_mut().push((incoming, limit));
-    }
-}
-
-/// Tries again what there was no slot for.
-pub(crate) fn retry_grants(core: &Core) {
-    if !core.grants.borrow().is_empty() {
-        let grants = std::mem::take(&mut *core.grants.borrow_mut());
-        for (incoming, limit) in grants {
-            grant(core, incoming, limit);
-        }
-    }
-}
-
-/// Takes what the node reports and keeps it for the program.
-pub(crate) fn absorb_events(core: &Rc<Core>) {
-    while let Some(event) = core.node.poll_event() {
-        match event {
-            Event::PeerDown { peer, incarnation, why } => note_gone(core, peer, incarnation, why),
-            // There is somebody to wait for again.
-            Event::PeerUp { .. } => core.deserted.set(None),
-            // Deaths may be among them.
-            Event::Lost { .. } => note_all_gone(core),
-            _ => {}
-        }
-        core.keep_event(event);
-    }
-    crate::memory::absorb(core);
-}
-
-fn note_gone(core: &Rc<Core>, peer: Rank, incarnation: u32, why: Down) {
-    core.gone.borrow_mut().push((peer, incarnation, why));
-    core.wake_peer_waits();
-    if core.node.is_deserted() {
-        core.desert(peer, why);
-    }
-}
-
-/// Events were lost: what would have been told of peers is worked out from how they are.
-#[cold]
-fn note_all_gone(core: &Rc<Core>) {
-    for peer in 0..core.node.size() {
-        let Ok(incarnation) = core.node.with(|i| i.last_incarnation(peer)) else { return };
-        match core.node.peer_state(peer) {
-            Some(PeerState::Down(why)) => note_gone(core, peer, incarnation, why),
-            _ if incarnation > 1 => {
-                note_gone(core, peer, incarnation - 1, Down::Died(Death::Restarted));
-            }
-            _ => {}
-        }
-    }
-}
-
-pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "panicked".to_owned())
 }

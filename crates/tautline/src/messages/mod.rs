@@ -5,23 +5,27 @@
 
 pub(crate) mod begun;
 mod dispatch;
+mod fate;
 pub(crate) mod handlers;
 mod incoming;
 mod loan;
 mod outgoing;
 pub(crate) mod stream;
+mod tasks;
 mod whole;
 
 pub use crate::core::Failure;
-pub(crate) use dispatch::panic_text;
 pub use incoming::{Message, Short};
 pub use loan::{Lent, Loan};
 pub use outgoing::Outgoing;
+pub(crate) use tasks::panic_text;
 
 /// What [`crate::Endpoint`] drives.
 pub(crate) mod dispatch_all {
-    pub(crate) use super::dispatch::{absorb_events as absorb, dispatch};
-    use super::dispatch::{end_peers, poll_task, retry_grants};
+    pub(crate) use super::dispatch::dispatch;
+    pub(crate) use super::fate::absorb_events as absorb;
+    use super::fate::end_peers;
+    use super::tasks::{poll_task, retry_grants};
     pub(crate) use super::whole::frames;
     use crate::core::Core;
     use std::rc::Rc;

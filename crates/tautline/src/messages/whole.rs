@@ -6,10 +6,11 @@ use std::rc::Rc;
 use tautline_node::wire::{Record, Records, Where, as_short};
 use tautline_node::{Found, Taken};
 
-use super::dispatch::{begin, call, panic_text, poll_task, start_task, violation};
+use super::dispatch::{call, violation};
 use super::handlers::{Registered, StreamHandler};
 use super::incoming::Short;
 use super::loan::{Held, Lent};
+use super::tasks::{begin, panic_text, poll_task, start_task};
 use crate::Rank;
 use crate::core::Core;
 

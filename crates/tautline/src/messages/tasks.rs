@@ -1,0 +1,124 @@
+//! Handlers under way: begun, polled, finished, and the room that they grant (M-5, M-7).
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::task::Poll;
+
+use tautline_node::limits::MAX_RUNNING;
+
+use super::begun::Running;
+use super::dispatch::keep;
+use super::handlers::StreamHandler;
+use crate::Rank;
+use crate::core::{Core, Incoming};
+
+pub(super) fn begin(
+    core: &Rc<Core>,
+    handler: usize,
+    pool: &StreamHandler,
+    (from, incoming, total): (Rank, Option<Incoming>, u64),
+) -> usize {
+    core.live.set(core.live.get() + 1);
+    pool.with(|p| {
+        let (slot, stream) = p.claim(handler, core);
+        stream.borrow_mut().restart(from, incoming, total, window(core, from, total));
+        slot
+    })
+}
+
+/// Makes the handler's future; its code runs at the first poll, but making it may run code, too, and so may panic.
+pub(super) fn start_task(core: &Rc<Core>, handler: usize, pool: &StreamHandler, slot: usize) {
+    if core.live.get() > MAX_RUNNING {
+        let why = format!("more than {MAX_RUNNING} handlers are suspended; the message was dropped");
+        return finish(core, handler, slot, Err((why, false)));
+    }
+    let result = pool.with(|p| catch_unwind(AssertUnwindSafe(|| p.begin(slot, core))));
+    if let Err(panic) = result {
+        finish(core, handler, slot, Err((panic_text(&*panic), true)));
+    }
+}
+
+/// Polls one handler.
+pub(crate) fn poll_task(core: &Rc<Core>, handler: usize, slot: usize) {
+    let Some(pool) = core.handlers[handler].stream() else { return };
+    let result = pool.with(|p| catch_unwind(AssertUnwindSafe(|| p.poll(slot))));
+    match result {
+        Ok(None) => {}
+        Ok(Some(Poll::Pending)) => {
+            let due = pool.with(|p| p.stream(slot).borrow_mut().window_due(false));
+            if let Some((incoming, limit)) = due {
+                grant(core, incoming, limit);
+            }
+        }
+        Ok(Some(Poll::Ready(Ok(())))) => finish(core, handler, slot, Ok(())),
+        Ok(Some(Poll::Ready(Err(error)))) => finish(core, handler, slot, Err((error.to_string(), false))),
+        Err(panic) => finish(core, handler, slot, Err((panic_text(&*panic), true))),
+    }
+}
+
+/// A handler has come to its end, in whatever way; the rest of its message, if any, is passed over (M-7).
+fn finish(core: &Rc<Core>, handler: usize, slot: usize, result: Result<(), (String, bool)>) {
+    let Some(pool) = core.handlers[handler].stream() else { return };
+    let (from, rest) = pool.with(|p| {
+        let mut stream = p.stream(slot).borrow_mut();
+        let from = stream.from;
+        let incomplete = stream.arrived < stream.total && stream.end.is_none();
+        let rest = stream.incoming.filter(|_| incomplete).map(|incoming| (incoming, stream.rest()));
+        stream.generation += 1;
+        stream.drop_held();
+        (from, rest)
+    });
+    // Dropping the future runs the program's code, too.
+    let dropped = pool.with(|p| catch_unwind(AssertUnwindSafe(|| p.free(slot))));
+    core.handled.set(core.handled.get() + 1);
+    core.live.set(core.live.get().saturating_sub(1));
+    if let Some((incoming, mut rest)) = rest {
+        let due = rest.window_due(true);
+        keep(core, incoming, Running::Discard(Box::new(rest)));
+        if let Some((incoming, limit)) = due {
+            grant(core, incoming, limit);
+        }
+    }
+    if let Err((reason, panicked)) = result {
+        core.fail(handler, from, reason, panicked);
+    } else if let Err(panic) = dropped {
+        core.fail(handler, from, panic_text(&*panic), true);
+    }
+}
+
+/// Bytes of a message that its sender may send before more is granted.
+fn window(core: &Core, from: Rank, total: u64) -> u64 {
+    let least = u64::from(core.node.config().link.message_window);
+    if total <= least {
+        return least;
+    }
+    core.node.with(|i| i.first_window(from)).unwrap_or(least)
+}
+
+pub(super) fn grant(core: &Core, incoming: Incoming, limit: u64) {
+    let (peer, incarnation, message) = incoming;
+    let refused = || matches!(core.node.grant_window(peer, incarnation, message, limit), Ok(false));
+    if !refused() {
+        return;
+    }
+    let Ok(seen) = core.node.with(|i| i.activity()) else { return };
+    if refused() {
+        core.tried(seen);
+        core.grants.borrow_mut().push((incoming, limit));
+    }
+}
+
+/// Tries again what there was no slot for.
+pub(crate) fn retry_grants(core: &Core) {
+    if !core.grants.borrow().is_empty() {
+        let grants = std::mem::take(&mut *core.grants.borrow_mut());
+        for (incoming, limit) in grants {
+            grant(core, incoming, limit);
+        }
+    }
+}
+
+pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "panicked".to_owned())
+}
