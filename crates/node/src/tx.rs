@@ -325,13 +325,30 @@ impl Interface {
     /// All frames that a peer's link wants to send now.
     #[inline]
     pub(crate) fn transmit(&mut self, now: Nanos, rank: Rank) {
-        if self.batch_depth == 0 && self.peers[rank as usize].open.is_some() && !self.may_wait(rank) {
-            self.close_slot(rank);
-        }
+        self.close_unless_waiting(rank);
         if let Some(hello) = self.peers[rank as usize].peering.poll_hello(now) {
             let route = self.peers[rank as usize].route;
             self.send_bytes(route, &hello);
         }
+        self.transmit_slots(now, rank);
+        // What kept the open slot waiting may have left just now; nobody would look again before it is acknowledged.
+        if self.close_unless_waiting(rank) {
+            self.transmit_slots(now, rank);
+        }
+    }
+
+    /// Closes the open slot, if there is one and nothing is a reason to wait for company. Returns whether it did.
+    #[inline]
+    fn close_unless_waiting(&mut self, rank: Rank) -> bool {
+        let due = self.batch_depth == 0 && self.peers[rank as usize].open.is_some() && !self.may_wait(rank);
+        if due {
+            self.close_slot(rank);
+        }
+        due
+    }
+
+    #[inline]
+    fn transmit_slots(&mut self, now: Nanos, rank: Rank) {
         let peer = &mut self.peers[rank as usize];
         let route = peer.route;
         let Some(link) = peer.peering.link_mut() else { return };

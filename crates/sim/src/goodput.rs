@@ -92,6 +92,47 @@ pub fn measure(policy: Policy, window: usize, loss_ppm: u32) -> f64 {
     TOTAL as f64 * 8_000.0 / took as f64
 }
 
+/// Nanoseconds of virtual time that one message of so many bytes takes, from its first byte at its sender to its last at its handler, on an idle path without loss.
+pub fn one_way(bytes: usize) -> Option<Nanos> {
+    let options =
+        PathOptions { mbps: 1_000, delay_ns: 50_000, queue_bytes: 1 << 20, ..PathOptions::default() };
+    let net: SharedNet = Arc::new(Mutex::new(Net::new(2, 1, options, MAX_FRAME, WINDOWS[2])));
+    let got = Rc::new(Cell::new(0));
+    let policy = Policy::SelectiveRepeat;
+    let nodes = [join(&net, 0, policy, &got), join(&net, 1, policy, &got)];
+    let piece = vec![7; bytes];
+    // The first message finds the peer; the second one is measured when all that came of the first is over.
+    let (mut begun, mut quiet_at) = (0, Nanos::MAX);
+    let mut began_at = 0;
+    (0..2).for_each(|node| lock(&net).wake(node, 0));
+    while got.get() < 2 * bytes as u64 {
+        let Some((now, What::Run { node })) = lock(&net).advance() else { return None };
+        if now > LONGEST {
+            return None;
+        }
+        let ep = &nodes[node as usize];
+        while ep.extract(usize::MAX).unwrap_or(0) > 0 {}
+        if got.get() == bytes as u64 {
+            quiet_at = quiet_at.min(now + 20_000_000);
+        }
+        if node == 0
+            && (begun == 0 || begun == 1 && now >= quiet_at)
+            && let Ok(mut out) = ep.try_begin(1, "bulk", bytes as u64)
+        {
+            began_at = now;
+            begun += 1;
+            out.piece(&piece).ok()?;
+            out.end().ok()?;
+        }
+        let deadline = ep.node().with(tautline_node::Interface::next_deadline).ok().flatten();
+        let retry = if node == 0 && begun < 2 { now + 1_000_000 } else { Nanos::MAX };
+        let mut net = lock(&net);
+        net.ports[node as usize].not_before = now + 1_000;
+        net.wake(node, deadline.unwrap_or(Nanos::MAX).min(retry));
+    }
+    Some(lock(&net).now() - began_at)
+}
+
 /// Sends as much as there is room for.
 fn send(ep: &Endpoint, piece: &[u8], sending: &mut Option<(tautline::Outgoing, usize)>, begun: &mut u64) {
     loop {

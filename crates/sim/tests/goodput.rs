@@ -13,3 +13,15 @@ fn goodput_is_as_it_was() {
     let golden = std::fs::read_to_string(&path).unwrap();
     assert_eq!(golden, table, "goodput changed; if that is meant, rewrite the table with TAUTLINE_BLESS=1");
 }
+
+/// A message that fits the window takes what the path takes, whatever its length: none of its frames waits for an acknowledgement of the others, which may be put
+/// off for 1.5 ms.
+#[test]
+fn no_frame_waits_for_company() {
+    for bytes in [1, 1_000, 1_400, 1_500, 2_000, 3_000, 4_500, 6_000, 9_000, 12_000, 14_000] {
+        let took = tautline_sim::goodput::one_way(bytes).expect("it arrives");
+        // Eight nanoseconds a byte, half a dozen frames' headers and pauses, and the way.
+        let path = 50_000 + 10 * bytes as u64 + 100_000;
+        assert!(took <= path, "{bytes} bytes took {took} ns, the path {path}");
+    }
+}

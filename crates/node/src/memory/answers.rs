@@ -6,7 +6,7 @@ use tautline_mem::ApertureMemory;
 use tautline_wire::memory::{DATA_HEAD, MAX_HEAD, Memory as Message, Refusal};
 
 use super::slab::Name;
-use super::tables::{ApertureId, Handle};
+use super::tables::{ApertureId, Handle, whole_words};
 use super::wires::Access;
 use crate::Rank;
 use crate::interface::Interface;
@@ -106,7 +106,7 @@ impl Interface {
             let peer = &self.peers[rank as usize];
             let direct = peer.near.is_some() && self.batch_depth == 0;
             let most = if direct { NEAR_PART } else { self.capacity(peer) - DATA_HEAD };
-            let part = (*len - *sent).min(most as u64) as usize;
+            let part = whole_words(*at + *sent, most, *len - *sent);
             let message = Message::Data { id: *id, at: *sent, data: &[] };
             let (from, memory) = ((*at + *sent) as usize, memory.clone());
             let fill = |out: &mut [u8]| {

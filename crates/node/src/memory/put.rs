@@ -42,19 +42,18 @@ impl Progress {
 }
 
 impl Interface {
-    /// How many of `left` bytes the next part of a put shall have.
+    /// Bytes of the longest part of a put of which `left` bytes are to be sent.
     #[inline]
-    fn part_len(&self, rank: Rank, left: u64) -> usize {
+    fn part_room(&self, rank: Rank, left: u64) -> usize {
         let peer = &self.peers[rank as usize];
-        let most = if peer.near.is_some() && self.batch_depth == 0 {
+        if peer.near.is_some() && self.batch_depth == 0 {
             NEAR_PART
         } else {
             let fresh = self.capacity(peer) - PART_HEAD;
             let open = peer.open.as_ref().filter(|open| open.memory);
             let here = open.map_or(0, |open| (open.capacity - open.used).saturating_sub(PART_HEAD));
             if here >= LEAST_PART || here as u64 >= left { here } else { fresh }
-        };
-        (most as u64).min(left) as usize
+        }
     }
 
     /// Sends the next part of a put of which `left` bytes are to be sent, as many of them as go together; `fill` writes them. How many; nothing for want of room.
@@ -63,7 +62,7 @@ impl Interface {
         &mut self,
         rank: Rank,
         (first, target, flags): (bool, Target, u8),
-        (whole, left): (u64, u64),
+        (cookie, whole, left): (&Cookie, u64, u64),
         fill: impl FnOnce(&mut [u8]),
     ) -> Option<usize> {
         let mut fill = Some(fill);
@@ -72,7 +71,7 @@ impl Interface {
             && whole > NEAR_PART as u64
             && left >= LEAST_LENT as u64
         {
-            let len = left.min(LENT_PART as u64) as usize;
+            let len = cookie.part(target.at, LENT_PART, left);
             let filled = |room: &mut [u8]| {
                 if let Some(fill) = fill.take() {
                     fill(room);
@@ -82,7 +81,7 @@ impl Interface {
                 return sent.then_some(len);
             }
         }
-        let len = self.part_len(rank, left);
+        let len = cookie.part(target.at, self.part_room(rank, left), left);
         let message = part(first, target, left - len as u64);
         self.emit_with(rank, &message, flags, len, fill?).then_some(len)
     }
@@ -240,8 +239,9 @@ impl Interface {
             progress.hint = self.hint_of(cookie, handle);
             let target = Target { handle, id, at: at + sent as u64 };
             let left = (whole - sent) as u64;
-            let part =
-                self.emit_part(rank, (first, target, flags), (whole as u64, left), |room| fill(sent, room));
+            let part = self.emit_part(rank, (first, target, flags), (cookie, whole as u64, left), |room| {
+                fill(sent, room);
+            });
             let Some(len) = part else { break };
             if first {
                 self.began(rank, (id, flags), op.map(|op| (op, 0)), false);
@@ -268,7 +268,12 @@ impl Interface {
         // Any bytes make a cookie: its owner may be nobody.
         let Some(peer) = self.peers.get_mut(rank as usize) else { return };
         if peer.incarnation == progress.incarnation && progress.id.is_some() {
-            peer.memory.half = None;
+            let memory = &mut peer.memory;
+            memory.half = None;
+            if Some(memory.asked) == progress.id {
+                // The owner never tells of its end; it has to be asked again.
+                memory.asked = memory.asked.wrapping_sub(1);
+            }
             self.activity += 1;
             if !peer.memory.queue.is_empty() {
                 self.mark_busy(rank);

@@ -406,7 +406,7 @@ impl Interface {
                 let _ = memory.read(from, out);
             };
             let first = request.id.is_none();
-            let part = self.emit_part(rank, (first, target, flags), (local.len, left), fill);
+            let part = self.emit_part(rank, (first, target, flags), (&request.cookie, local.len, left), fill);
             let Some(len) = part else { return false };
             if request.id.is_none() {
                 self.began(rank, (id, flags), request.part_of(), false);

@@ -55,6 +55,8 @@ pub struct Cookie {
     pub(crate) secret: [u8; 16],
     pub(crate) len: u64,
     pub(crate) rights: Rights,
+    /// Where in a word of the aperture its first byte lies: parts of puts end where words do.
+    pub(crate) skew: u8,
 }
 
 impl std::fmt::Debug for Cookie {
@@ -101,6 +103,7 @@ impl Cookie {
         out[16..32].copy_from_slice(&self.secret);
         out[32..40].copy_from_slice(&self.len.to_le_bytes());
         out[40] = self.rights.0;
+        out[41] = self.skew;
         out
     }
 
@@ -114,8 +117,25 @@ impl Cookie {
             secret: bytes[16..32].try_into().expect("sixteen bytes"),
             len: word(32),
             rights: Rights(bytes[40]),
+            skew: bytes[41] & 7,
         }
     }
+
+    /// How many of `left` bytes, `at` of them, to send in a part of up to `most`: so many that it ends with a word, or with the last byte.
+    #[inline]
+    pub(crate) fn part(&self, at: u64, most: usize, left: u64) -> usize {
+        whole_words(at.wrapping_add(self.skew.into()), most, left)
+    }
+}
+
+/// How many of `left` bytes of an aperture, from `place` on, to move in one go of up to `most`: all, or up to the end of a word.
+#[inline]
+pub(crate) fn whole_words(place: u64, most: usize, left: u64) -> usize {
+    if most as u64 >= left {
+        return left as usize;
+    }
+    let beyond = (place.wrapping_add(most as u64) % 8) as usize;
+    if most > beyond { most - beyond } else { most }
 }
 
 /// What the owner of a cookie is shown: its number, its owner's life, its secret.
@@ -251,7 +271,15 @@ impl Interface {
         if expires != Nanos::MAX {
             self.memory.last_expiry = self.memory.last_expiry.max(expires);
         }
-        Some(Cookie { owner: self.rank, id: name.index, epoch: self.memory.epoch, secret, len, rights })
+        Some(Cookie {
+            owner: self.rank,
+            id: name.index,
+            epoch: self.memory.epoch,
+            secret,
+            len,
+            rights,
+            skew: (start % 8) as u8,
+        })
     }
 
     /// Takes a cookie back, at once: the next request that shows it is refused. False if it was not given for

@@ -453,3 +453,20 @@ fn the_protocol_is_kept() {
     });
     assert_eq!(asked, Some(2 * crate::limits::MAX_UNANSWERED));
 }
+
+/// what does not go in one piece is cut where words end.
+#[test]
+fn parts_end_with_words() {
+    use super::tables::whole_words;
+    for place in 0..16_u64 {
+        for most in 8..40 {
+            let len = whole_words(place, most, 1_000);
+            assert!(
+                len <= most && len + 8 > most && (place + len as u64).is_multiple_of(8),
+                "{place} {most}"
+            );
+            assert_eq!(whole_words(place, most, most as u64), most);
+        }
+    }
+    assert_eq!(whole_words(u64::MAX, 100, u64::MAX), 97);
+}

@@ -1,0 +1,146 @@
+//! Long puts and gets beside somebody who looks at the same words, and long ones that are given up.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
+mod common;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use common::pair::Pair;
+use common::run_over;
+use tautline::DeviceName;
+use tautline::memory::Rights;
+
+const DEVICES: [DeviceName; 2] = [DeviceName::Udp, DeviceName::Shm];
+/// Bytes that are put: in many parts, over every device.
+const LEN: usize = 300_000;
+/// How long somebody looks at each way to put.
+const TIME: Duration = Duration::from_millis(300);
+
+/// The first word that is not made of one byte.
+fn torn(words: impl Iterator<Item = u64>) -> Option<(usize, u64)> {
+    words.enumerate().find(|(_, word)| *word != u64::from(*word as u8) * 0x0101_0101_0101_0101)
+}
+
+/// whoever looks at a word while a put in parts passes over it sees it before or after, wherever the put begins and the cookie does.
+#[test]
+fn long_puts_tear_no_word() {
+    for device in DEVICES {
+        for (start, at) in [(0, 0), (3, 0), (0, 5), (6, 7)] {
+            run_over(device, 2, |job| {
+                let p = Pair::join(job);
+                if p.ep.rank() == 0 {
+                    let aperture = p.ep.aperture(LEN + 64).unwrap();
+                    p.give(&aperture.cookie(start..(LEN + 64) as u64, Rights::ALL).unwrap());
+                    let (over, memory) = (AtomicBool::new(false), aperture.memory());
+                    std::thread::scope(|scope| {
+                        let looker = scope.spawn(|| {
+                            while !over.load(Ordering::Relaxed) {
+                                // The first and the last word of the put are not all its own.
+                                let words = (2..LEN / 8).map(|i| memory.read_u64(8 * i).unwrap());
+                                assert_eq!(torn(words), None, "{device:?}, cookie at {start}, put at {at}");
+                            }
+                        });
+                        p.hear();
+                        over.store(true, Ordering::Relaxed);
+                        looker.join().unwrap();
+                    });
+                } else {
+                    let remote = p.take_cookie();
+                    let mut byte = 0;
+                    for way in 0..3 {
+                        let until = Instant::now() + TIME;
+                        while Instant::now() < until {
+                            byte = u8::wrapping_add(byte, 1);
+                            let batch = (way == 2).then(|| p.ep.batch());
+                            match way {
+                                0 => remote.fill(at, LEN, |_, room| room.fill(byte)).unwrap(),
+                                _ => remote.put(at, &vec![byte; LEN]).unwrap(),
+                            }
+                            drop(batch);
+                        }
+                    }
+                    remote.flush().unwrap().wait().unwrap();
+                    p.say("enough");
+                }
+                p.close();
+            });
+        }
+    }
+}
+
+/// the same for gets, beside an owner that stores words.
+#[test]
+fn long_gets_tear_no_word() {
+    for device in DEVICES {
+        run_over(device, 2, |job| {
+            let p = Pair::join(job);
+            if p.ep.rank() == 0 {
+                let aperture = p.ep.aperture(LEN).unwrap();
+                p.give(&aperture.cookie(0..LEN as u64, Rights::ALL).unwrap());
+                let (over, memory) = (AtomicBool::new(false), aperture.memory());
+                std::thread::scope(|scope| {
+                    scope.spawn(|| {
+                        let mut byte = 0;
+                        while !over.load(Ordering::Relaxed) {
+                            byte = u8::wrapping_add(byte, 1);
+                            let word = u64::from(byte) * 0x0101_0101_0101_0101;
+                            (0..LEN / 8).for_each(|i| memory.write_u64(8 * i, word).unwrap());
+                        }
+                    });
+                    p.hear();
+                    over.store(true, Ordering::Relaxed);
+                });
+            } else {
+                let remote = p.take_cookie();
+                let until = Instant::now() + 2 * TIME;
+                while Instant::now() < until {
+                    for at in [0, 5] {
+                        let got = remote.get(at, LEN - 8).unwrap().wait().unwrap();
+                        let skip = (8 - at as usize) % 8;
+                        let words =
+                            got[skip..].as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
+                        assert_eq!(torn(words), None, "{device:?}, from {at}");
+                    }
+                }
+                p.say("enough");
+            }
+            p.close();
+        });
+    }
+}
+
+/// a put that was given up on its way, whichever of the puts before it were to be told of, holds up neither a fence nor what comes after it.
+#[test]
+fn what_was_given_up_holds_up_nobody() {
+    for device in DEVICES {
+        for before in [0, 510, 511, 512] {
+            run_over(device, 2, |job| {
+                let p = Pair::join(job);
+                if p.ep.rank() == 0 {
+                    let aperture = p.ep.aperture(LEN).unwrap();
+                    p.give(&aperture.cookie(0..LEN as u64, Rights::ALL).unwrap());
+                    assert_eq!(p.hear(), b"done");
+                    assert_eq!(aperture.read_u64(0).unwrap(), 7);
+                } else {
+                    let remote = p.take_cookie();
+                    (0..before).for_each(|_| remote.put(8, &1_u64.to_le_bytes()).unwrap());
+                    let mut parts = 0;
+                    let filled = catch_unwind(AssertUnwindSafe(|| {
+                        remote.fill(0, LEN, |_, _| {
+                            parts += 1;
+                            assert!(parts < 2, "as it should");
+                        })
+                    }));
+                    assert!(filled.is_err() && parts == 2, "it was begun, and not ended");
+                    remote.fence().unwrap().wait().unwrap();
+                    remote.put(0, &7_u64.to_le_bytes()).unwrap();
+                    remote.flush().unwrap().wait().unwrap();
+                    p.say("done");
+                }
+                p.close();
+            });
+        }
+    }
+}
