@@ -243,7 +243,7 @@ impl Plan {
     fn latency(&mut self) {
         let sizes: &[usize] = self.extent.pick(
             &[0, 8, 64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20],
-            &[0, 8, 64, 4 << 10, 64 << 10, 1 << 20],
+            &[0, 8, 64, 4 << 10, 16 << 10, 64 << 10, 1 << 20],
         );
         for &bytes in sizes {
             self.ping_pong(bytes, false, Load::Idle);
