@@ -38,7 +38,8 @@ pub(crate) fn span(range: &impl RangeBounds<u64>, len: u64) -> Result<(u64, u64)
 }
 
 impl Endpoint {
-    /// Takes `len` bytes from the system, all zero, and makes them an aperture. Peers on this host can also map it.
+    /// Takes `len` bytes from the system, all zero, and makes them an aperture. Peers on this host can also map it. Up to 64 MiB are taken at once; of more, the system
+    /// gives each page when it is first touched. More than the machine has, or than the system lets this process map, is an error.
     pub fn aperture(&self, len: usize) -> Result<Aperture> {
         let memory = ApertureMemory::allocate(len).map_err(Error::other)?;
         Aperture::open(self.core.clone(), memory)
