@@ -27,6 +27,7 @@
 //!
 //! Whoever calls needs [`Rpc::install`] only; whoever serves, too.
 
+mod answer;
 mod call;
 mod serve;
 mod timer;
@@ -36,6 +37,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::task::Waker;
 
+pub use answer::Answer;
 pub use call::{Call, CallError, TypedCall};
 pub use serve::Caller;
 

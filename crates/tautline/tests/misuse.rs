@@ -1,0 +1,62 @@
+//! What a program may do that nobody meant: it gets an error that says so, or what it can have, and never waits for ever. Over datagrams and through shared memory.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
+mod common;
+
+use std::cell::Cell;
+use std::io::Write;
+use std::rc::Rc;
+use std::time::Duration;
+
+use common::{join, run};
+use tautline::rpc::Rpc;
+use tautline::{Builder, Endpoint, Short};
+
+/// Both come to the end together.
+fn with_end(builder: Builder) -> (Builder, Rc<Cell<bool>>) {
+    let ended = Rc::new(Cell::new(false));
+    let end = ended.clone();
+    (builder.on_short("end", move |_: Short<'_>| end.set(true)), ended)
+}
+
+fn part(ep: Endpoint, ended: &Cell<bool>) {
+    ep.send(1 - ep.rank(), "end", b"").unwrap();
+    ep.run_until(|| ended.get()).unwrap();
+    ep.close().unwrap();
+}
+
+/// Whatever a raw service does with its answer, that is its answer.
+#[test]
+fn answers_of_raw_services() {
+    run(2, |job| {
+        let rpc = Rpc::new();
+        let (builder, ended) = with_end(rpc.install(Endpoint::builder()));
+        let builder = rpc.serve_raw(builder, "clear", |_, request, answer| {
+            assert!(answer.is_empty());
+            answer.extend_from_slice(b"not this");
+            answer.clear();
+            answer.extend(request);
+        });
+        let builder = rpc.serve_raw(builder, "shape", |_, _, answer| {
+            answer.resize(5, b'x');
+            answer.truncate(3);
+            answer.reserve(100);
+            answer.push(b'y');
+            write!(answer, "{}", 17).unwrap();
+            answer[0] = b'z';
+            assert_eq!(answer.len(), 6);
+        });
+        let builder = rpc.serve_raw(builder, "nothing", |_, _, answer| answer.resize(0, 1));
+        let ep = join(builder, job);
+        if ep.rank() == 1 {
+            let limit = Some(Duration::from_secs(60));
+            let call = |name: &str| rpc.call_within(&ep, 0, name, b"this", limit).unwrap().wait().unwrap();
+            for _ in 0..2 {
+                assert_eq!(call("clear"), b"this");
+                assert_eq!(call("shape"), b"zxxy17");
+                assert_eq!(call("nothing"), b"");
+            }
+        }
+        part(ep, &ended);
+    });
+}
