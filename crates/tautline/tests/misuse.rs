@@ -25,6 +25,31 @@ fn part(ep: Endpoint, ended: &Cell<bool>) {
     ep.close().unwrap();
 }
 
+/// Calls whose answers would never come are errors that say what to do.
+#[test]
+fn calls_of_what_is_not_installed() {
+    run(2, |job| {
+        let (rpc, other) = (Rpc::new(), Rpc::new());
+        let (mut builder, ended) = with_end(Endpoint::builder());
+        if job.rank == 0 {
+            builder =
+                rpc.serve_raw(rpc.install(builder), "echo", |_, request, answer| answer.extend(request));
+        }
+        let ep = join(builder, job);
+        if ep.rank() == 1 {
+            let why = rpc.call_raw(&ep, 0, "echo", b"").unwrap_err().to_string();
+            assert!(why.contains("Rpc::install"), "{why}");
+            let why = rpc.call::<_, u64>(&ep, 0, "echo", &1u64).unwrap_err().to_string();
+            assert!(why.contains("Rpc::install"), "{why}");
+        } else {
+            let why = other.call_raw(&ep, 0, "echo", b"").unwrap_err().to_string();
+            assert!(why.contains("another Rpc"), "{why}");
+            assert_eq!(rpc.clone().call_raw(&ep, 0, "echo", b"me").unwrap().wait().unwrap(), b"me");
+        }
+        part(ep, &ended);
+    });
+}
+
 /// Whatever a raw service does with its answer, that is its answer.
 #[test]
 fn answers_of_raw_services() {

@@ -104,6 +104,7 @@ impl Rpc {
         request: &[u8],
         limit: Option<Duration>,
     ) -> Result<Call> {
+        self.check_installed(&ep.core)?;
         let service = service.key(ep)?;
         let id = self.0.calls.borrow_mut().begin(&ep.core, peer)?;
         let mut call = Call {

@@ -25,7 +25,7 @@
 //! }
 //! ```
 //!
-//! Whoever calls needs [`Rpc::install`] only; whoever serves, too.
+//! Whoever calls needs [`Rpc::install`] only; whoever serves, too. Calls are made with the [`Rpc`] that was installed, or a clone of it.
 
 mod answer;
 mod call;
@@ -174,18 +174,37 @@ impl Calls {
     }
 }
 
+#[cold]
+fn not_installed(another: bool) -> Error {
+    Error::other(if another {
+        "answers would not come here: another Rpc is installed in this endpoint; call with that one, or a clone of it"
+    } else {
+        "answers would not come here: hand the builder to Rpc::install before it joins"
+    })
+}
+
 fn word(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }
 
 impl Rpc {
+    /// Whether answers to this one's calls come to an endpoint.
+    #[inline]
+    fn check_installed(&self, core: &Core) -> Result<()> {
+        match &core.rpc {
+            Some(rpc) if Rc::ptr_eq(&rpc.0, &self.0) => Ok(()),
+            other => Err(not_installed(other.is_some())),
+        }
+    }
+
     /// No calls and no services.
     pub fn new() -> Rpc {
         Rpc::default()
     }
 
-    /// Registers what calls need: the handlers that answers come to. Once per endpoint.
-    pub fn install(&self, builder: Builder) -> Builder {
+    /// Registers what calls need: the handlers that answers come to. Once per endpoint; without it, calls are errors.
+    pub fn install(&self, mut builder: Builder) -> Builder {
+        builder.rpc = Some(self.clone());
         let (short, long, cancel) = (self.0.clone(), self.0.clone(), self.0.clone());
         builder
             .on_short(ANSWER, move |m: Short<'_>| {
