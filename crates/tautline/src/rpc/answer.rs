@@ -1,6 +1,6 @@
 //! What a raw service answers.
 
-use super::{ANSWER_HEAD, GOOD};
+use super::{ANSWER_HEAD, GOOD, let_go};
 
 /// The answer of a raw service, which it adds bytes to: empty at first. What the protocol puts in front of them is out of its reach.
 pub struct Answer {
@@ -37,6 +37,12 @@ impl Answer {
     #[inline]
     pub(super) fn framed(&self) -> &[u8] {
         &self.bytes
+    }
+
+    /// It has been sent.
+    #[inline]
+    pub(super) fn let_go(&mut self) {
+        let_go(&mut self.bytes);
     }
 
     /// Adds bytes.
@@ -110,5 +116,28 @@ impl std::io::Write for Answer {
 
     fn flush(&mut self) -> std::io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{FAILED, KEPT};
+    use super::*;
+
+    /// The head is what it was, whatever was answered before; the memory of a long answer is let go.
+    #[test]
+    fn one_after_the_other() {
+        let mut answer = Answer::new();
+        for len in [0, 3, 1 << 20, 5] {
+            answer.begin(7);
+            assert!(answer.is_empty());
+            answer.resize(len, 9);
+            assert_eq!(answer.len(), len);
+            answer.end(FAILED);
+            assert_eq!(answer.framed()[..ANSWER_HEAD], [7, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
+            assert_eq!(answer.framed()[ANSWER_HEAD..], vec![9; len]);
+            answer.let_go();
+            assert!(answer.bytes.capacity() <= KEPT);
+        }
     }
 }

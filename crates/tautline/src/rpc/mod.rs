@@ -146,6 +146,7 @@ impl Calls {
     fn end(&mut self, id: u64) {
         if let Some(entry) = self.get(id) {
             entry.live = false;
+            let_go(&mut entry.bytes);
             entry.waker = None;
             self.live -= 1;
             self.free.push((id & ((1 << INDEX_BITS) - 1)) as u32);
@@ -181,6 +182,18 @@ fn not_installed(another: bool) -> Error {
     } else {
         "answers would not come here: hand the builder to Rpc::install before it joins"
     })
+}
+
+/// Bytes of an answer that its buffer keeps room for.
+const KEPT: usize = 64 << 10;
+
+/// What is in a buffer is not needed any more, nor all of its memory if that is much.
+#[inline]
+fn let_go(bytes: &mut Vec<u8>) {
+    if bytes.capacity() > KEPT {
+        bytes.truncate(KEPT);
+        bytes.shrink_to(KEPT);
+    }
 }
 
 fn word(bytes: &[u8], at: usize) -> Option<u64> {
@@ -233,5 +246,27 @@ impl Rpc {
                     }
                 }
             })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A long answer keeps its memory for as long as it is looked at; a short one keeps it for the next.
+    #[test]
+    fn long_answers_are_let_go() {
+        let mut calls = Calls { entries: vec![Entry { live: true, ..Entry::default() }], ..Calls::default() };
+        calls.live = 1;
+        calls.answered(0, 0, GOOD, &vec![1; KEPT / 2]);
+        assert!(calls.entries[0].bytes.capacity() <= KEPT);
+        calls.end(0);
+        assert!(calls.entries[0].bytes.capacity() >= KEPT / 2);
+        let entry = &mut calls.entries[0];
+        (entry.live, entry.ended, calls.live) = (true, None, 1);
+        calls.answered(0, 0, GOOD, &vec![1; 1 << 20]);
+        assert!(calls.entries[0].bytes.len() >= 1 << 20);
+        calls.end(0);
+        assert!(calls.entries[0].bytes.capacity() <= KEPT);
     }
 }

@@ -70,6 +70,7 @@ impl Rpc {
                 answer.extend_from_slice(panic_text(&**panic).as_bytes());
             }
             answer_now(&m.endpoint(), m.from(), &answers, answer.framed());
+            answer.let_go();
             if let Err(panic) = ran {
                 // The failure is reported here, too.
                 std::panic::resume_unwind(panic);
