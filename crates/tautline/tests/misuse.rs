@@ -50,6 +50,21 @@ fn calls_of_what_is_not_installed() {
     });
 }
 
+/// A request that is too long for its service is an error that says what would take it.
+#[test]
+fn a_request_too_long() {
+    run(2, |job| {
+        let rpc = Rpc::new();
+        let (builder, ended) = with_end(rpc.install(Endpoint::builder()));
+        let builder = rpc.serve_raw(builder, "raw", |_, _, _| {});
+        let ep = join(builder, job);
+        let long = vec![1; 1 << 20];
+        let why = rpc.call_raw(&ep, 1 - ep.rank(), "raw", &long).unwrap_err().to_string();
+        assert!(why.contains("serve_bytes"), "{why}");
+        part(ep, &ended);
+    });
+}
+
 /// Whatever a raw service does with its answer, that is its answer.
 #[test]
 fn answers_of_raw_services() {

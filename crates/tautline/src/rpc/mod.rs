@@ -25,6 +25,9 @@
 //! }
 //! ```
 //!
+//! Of many bytes, [`Rpc::serve_bytes`] with [`Rpc::call_raw`] is the way: to serde a `Vec<u8>` is a sequence of numbers, which are written and read one by one. Where bytes are part of a
+//! typed request, the crate `serde_bytes` makes one piece of them.
+//!
 //! Whoever calls needs [`Rpc::install`] only; whoever serves, too. Calls are made with the [`Rpc`] that was installed, or a clone of it.
 
 mod answer;

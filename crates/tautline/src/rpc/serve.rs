@@ -49,7 +49,7 @@ impl Caller {
 }
 
 impl Rpc {
-    /// Registers a raw service: a plain function of one request of up to a frame, which adds its answer to what is empty at first. The cheapest there is.
+    /// Registers a raw service: a plain function of one request of up to a frame (longer ones: [`Rpc::serve_bytes`]), which adds its answer to what is empty at first. The cheapest there is.
     pub fn serve_raw(
         &self,
         builder: Builder,
