@@ -8,9 +8,11 @@ use std::io::Write;
 use std::rc::Rc;
 use std::time::Duration;
 
+use common::pair::Pair;
 use common::{join, run};
+use tautline::memory::Rights;
 use tautline::rpc::Rpc;
-use tautline::{Builder, Endpoint, Short};
+use tautline::{Builder, Endpoint, Error, Short};
 
 /// Both come to the end together.
 fn with_end(builder: Builder) -> (Builder, Rc<Cell<bool>>) {
@@ -98,5 +100,28 @@ fn answers_of_raw_services() {
             }
         }
         part(ep, &ended);
+    });
+}
+
+/// Whoever waits for a result that was taken is told so; as a future, too.
+#[test]
+fn a_result_is_taken_once() {
+    run(2, |job| {
+        let pair = Pair::join(job);
+        let aperture = pair.ep.aperture(64).unwrap();
+        pair.give(&aperture.cookie(.., Rights::ALL).unwrap());
+        let remote = pair.take_cookie();
+        let mut added = remote.fetch_add(0, 1).unwrap();
+        let result = loop {
+            pair.ep.extract(usize::MAX).unwrap();
+            if let Some(result) = added.try_take() {
+                break result;
+            }
+            pair.ep.wait(Some(Duration::from_millis(1))).unwrap();
+        };
+        assert_eq!(result.unwrap(), 0);
+        assert!(added.try_take().is_none());
+        assert!(matches!(added.wait(), Err(Error::Stale)));
+        pair.close();
     });
 }
