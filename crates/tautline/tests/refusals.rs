@@ -326,6 +326,9 @@ fn mapping_more_than_was_granted() {
             for len in [0, 4095, 4097, 1 << 30, u64::MAX] {
                 assert!(matches!(altered(24, &u64::to_le_bytes(len)), Err(Error::NoShare(_))));
             }
+            let own = altered(0, &1u32.to_le_bytes());
+            assert!(matches!(own, Err(Error::NoShare(_))), "{own:?}");
+            assert!(altered(0, &2u32.to_le_bytes()).is_err());
             let mapped = pair.ep.map(&MapCookie::from_bytes(&given)).unwrap();
             assert!(matches!(mapped.write_u64(0, 1), Err(Error::ReadOnly)));
             assert!(mapped.poll_until(0, Test::Equal(0), Duration::MAX).unwrap());
