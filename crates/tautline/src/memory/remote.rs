@@ -9,6 +9,7 @@ use tautline_node::ApertureMemory;
 use tautline_node::memory::{Atomic, Hint, Local, Operation, Progress, Ticket};
 
 use super::aperture::span;
+use super::awaited::copied;
 use super::{Aperture, Completion, Cookie, Failure, Fetch};
 use crate::core::Core;
 use crate::endpoint::asking;
@@ -195,12 +196,12 @@ impl Remote {
     /// Gathers: pieces of so many bytes, each from its place, which come one behind the other. One end for all: when they are here, or, if any was refused, when all have been tried.
     pub fn get_list(&self, pieces: &[(u64, usize)]) -> Result<Fetch> {
         let (memory, operations) = gathered(pieces)?;
-        Ok(Fetch::new(self.submit_list(&operations)?, memory))
+        Ok(Fetch::new(self.submit_list(&operations, None)?, memory))
     }
 
     /// Scatters what is got: the bytes from each place go to a range of an aperture of this node's own. One completion for all.
     pub fn get_list_into(&self, into: &Aperture, pieces: &[(u64, Range<u64>)]) -> Result<Completion> {
-        self.submit_list(&scattered(into, pieces)?)
+        self.submit_list(&scattered(into, pieces)?, None)
     }
 
     /// Puts `new` into an aligned word of eight bytes if it holds `expected`; the completion's value is what it held.
@@ -233,9 +234,9 @@ impl Remote {
         After { remote: self, first: first.first() }
     }
 
-    fn submit_list(&self, operations: &[Placed]) -> Result<Completion> {
+    fn submit_list(&self, operations: &[Placed], after: Option<Ticket>) -> Result<Completion> {
         let ticket = asking(&self.core, self.owner(), || {
-            Ok(self.core.node.submit_list(&self.cookie, operations, None, None)?)
+            Ok(self.core.node.submit_list(&self.cookie, operations, None, after)?)
         })?;
         Ok(Completion::new(self.core.clone(), ticket))
     }
@@ -297,6 +298,11 @@ pub struct After<'a> {
 }
 
 impl After<'_> {
+    /// As [`Remote::put_told`], of a copy.
+    pub fn put(&self, at: u64, bytes: &[u8]) -> Result<Completion> {
+        self.remote.submit(at, &copied(bytes.to_vec())?, self.first?)
+    }
+
     /// As [`Remote::put_from`].
     pub fn put_from(&self, at: u64, from: &Aperture, range: impl RangeBounds<u64>) -> Result<Completion> {
         self.remote.submit(at, &Operation::Put(local(from, &range)?), self.first?)
@@ -307,6 +313,13 @@ impl After<'_> {
         self.remote.submit(at, &Operation::Get(local(into, &range)?), self.first?)
     }
 
+    /// As [`Remote::get`].
+    pub fn get(&self, at: u64, len: usize) -> Result<Fetch> {
+        let first = self.first?;
+        let (memory, operations) = gathered(&[(at, len)])?;
+        Ok(Fetch::new(self.remote.submit_list(&operations, first)?, memory))
+    }
+
     /// As [`Remote::fetch_add`].
     pub fn fetch_add(&self, at: u64, value: u64) -> Result<Completion> {
         self.remote.submit(at, &Operation::Atomic(Atomic::Add(value)), self.first?)
@@ -315,6 +328,16 @@ impl After<'_> {
     /// As [`Remote::compare_swap`].
     pub fn compare_swap(&self, at: u64, expected: u64, new: u64) -> Result<Completion> {
         self.remote.submit(at, &Operation::Atomic(Atomic::CompareSwap(expected, new)), self.first?)
+    }
+
+    /// As [`Remote::swap`].
+    pub fn swap(&self, at: u64, value: u64) -> Result<Completion> {
+        self.remote.submit(at, &Operation::Atomic(Atomic::Swap(value)), self.first?)
+    }
+
+    /// As [`Remote::flush`].
+    pub fn flush(&self) -> Result<Completion> {
+        self.remote.submit(0, &Operation::Flush, self.first?)
     }
 
     /// A notice to the owner's event queue.
