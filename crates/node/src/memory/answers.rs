@@ -96,10 +96,14 @@ impl Interface {
             let Answer::Data { id, cookie, memory, aperture, at, len, sent } = &mut answer else {
                 return true;
             };
-            // what is revoked is not read any further.
-            if cookie.is_none_or(|cookie| self.memory.cookies.get(cookie).is_none()) {
+            // what is revoked, or has expired, is not read any further.
+            let why = match cookie.and_then(|cookie| self.memory.cookies.get(cookie)) {
+                None => Some(Refusal::Revoked),
+                Some(granted) => (granted.expires <= self.memory.now).then_some(Refusal::Expired),
+            };
+            if let Some(why) = why {
                 self.memory.counters.refused += 1;
-                let failed = Answer::Failed { id: *id, why: Refusal::Revoked };
+                let failed = Answer::Failed { id: *id, why };
                 self.peers[rank as usize].memory.answers.push_front(failed);
                 return true;
             }

@@ -453,3 +453,25 @@ fn the_protocol_is_kept() {
     });
     assert_eq!(asked, Some(2 * crate::limits::MAX_UNANSWERED));
 }
+
+/// an answer that is under way when its cookie expires is not gone on with.
+#[test]
+fn an_answer_ends_with_its_cookie() {
+    let ep = node();
+    let memory = Arc::new(ApertureMemory::adopt(vec![0; 64]).unwrap());
+    let aperture = ep.open_aperture(memory).unwrap().unwrap();
+    let cookie = ep.grant_cookie(aperture, (0, 64), Rights::ALL, Some(1 << 50)).unwrap().unwrap();
+    let mut peer = Peer { rank: 1, id: 0 };
+    peer.open(&ep, 0, cookie.key());
+    let target = peer.target(0, 0);
+    peer.say(&ep, &Message::Get(target, 64), 0, &[]);
+    // There is no channel: whatever can be said waits.
+    let pump = || assert!(!ep.with(|i| i.pump_answers(1, &mut 1000)).unwrap());
+    pump();
+    assert_eq!(ep.memory_counters().refused, 0);
+    ep.with(|i| i.tell_time(u64::MAX - 1)).unwrap();
+    pump();
+    let answer = peer.answer(&ep);
+    assert!(matches!(answer, Some(Answer::Failed { id: 1, why: Refusal::Expired })), "{answer:?}");
+    assert_eq!(ep.memory_counters().refused, 1);
+}
