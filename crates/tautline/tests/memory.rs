@@ -375,9 +375,9 @@ fn chains_and_notices() {
             let put = remote.after(&put).put(16, &[7; 40]).unwrap();
             let swapped = remote.after(&put).swap(48, 1).unwrap();
             let back = remote.after(&swapped).put(48, &[8; 8]).unwrap();
-            let got = remote.after(&back).get(15, 49).unwrap();
+            let got = remote.after(&back).get(16, 48).unwrap();
             let all = remote.after(&back).flush().unwrap();
-            assert_eq!(got.wait().unwrap(), [&[0][..], &[7; 32], &[8; 8], &[0; 8]].concat());
+            assert_eq!(got.wait().unwrap(), [&[7; 32][..], &[8; 8], &[0; 8]].concat());
             assert_eq!((swapped.wait().unwrap(), all.wait().unwrap()), (0x0707_0707_0707_0707, 0));
             assert_eq!((put.wait().unwrap(), back.wait().unwrap()), (0, 0));
             let bad = remote.fetch_add(61, 1).unwrap();

@@ -337,3 +337,31 @@ fn mapping_more_than_was_granted() {
         pair.close();
     });
 }
+
+/// whoever closes an aperture gets back what it adopted, also while a peer reads it; the peer is told, or has all of it.
+#[test]
+fn closed_while_it_is_read() {
+    const LEN: usize = 16 << 20;
+    run(2, |job| {
+        let pair = Pair::join(job);
+        if pair.ep.rank() == 0 {
+            let aperture = pair.ep.adopt(vec![7; LEN]).unwrap();
+            pair.give(&aperture.cookie(.., Rights::READ).unwrap());
+            while pair.ep.memory_counters().gets == 0 {
+                pair.ep.extract(usize::MAX).unwrap();
+                std::thread::yield_now();
+            }
+            let memory: std::sync::Weak<tautline::ApertureMemory> =
+                std::sync::Arc::downgrade(aperture.memory());
+            assert_eq!(aperture.close().unwrap().map(|bytes| bytes.len()), Some(LEN));
+            assert!(memory.upgrade().is_none());
+        } else {
+            let got = pair.take_cookie().get(0, LEN).unwrap().wait();
+            match got {
+                Ok(bytes) => assert!(bytes.len() == LEN && bytes.iter().all(|byte| *byte == 7)),
+                Err(error) => assert_eq!(refused(Err(error)), Refusal::Revoked),
+            }
+        }
+        pair.close();
+    });
+}

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tautline_mem::ApertureMemory;
 use tautline_wire::memory::{DATA_HEAD, MAX_HEAD, Memory as Message, Refusal};
 
+use super::PeerMemory;
 use super::slab::Name;
 use super::tables::{ApertureId, Handle};
 use super::wires::Access;
@@ -38,6 +39,22 @@ pub(crate) enum Answer {
         len: u64,
         sent: u64,
     },
+}
+
+impl PeerMemory {
+    /// An aperture is closed: what is still to be read of it is refused, and its memory let go of. How many answers that were.
+    pub(crate) fn refuse_answers(&mut self, closed: ApertureId) -> u64 {
+        let mut refused = 0;
+        for answer in &mut self.answers {
+            if let Answer::Data { id, aperture, .. } = answer
+                && *aperture == closed
+            {
+                *answer = Answer::Failed { id: *id, why: Refusal::Revoked };
+                refused += 1;
+            }
+        }
+        refused
+    }
 }
 
 impl Interface {

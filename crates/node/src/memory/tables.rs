@@ -219,7 +219,10 @@ impl Interface {
     pub(crate) fn close_aperture(&mut self, id: ApertureId) {
         self.memory.version += 1;
         // Whoever closes it may want its memory back.
-        self.peers.iter_mut().for_each(|peer| peer.memory.flag = None);
+        for rank in 0..self.peers.len() {
+            self.peers[rank].memory.flag = None;
+            self.memory.counters.refused += self.peers[rank].memory.refuse_answers(id);
+        }
         for wire in self.memory.wires.of(id) {
             self.disarm(wire);
         }

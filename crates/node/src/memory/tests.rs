@@ -475,3 +475,31 @@ fn an_answer_ends_with_its_cookie() {
     assert!(matches!(answer, Some(Answer::Failed { id: 1, why: Refusal::Expired })), "{answer:?}");
     assert_eq!(ep.memory_counters().refused, 1);
 }
+
+/// whoever closes an aperture has its memory for itself, whatever is owed of it; what is owed of others stays.
+#[test]
+fn a_closed_aperture_is_let_go_of() {
+    let ep = node();
+    let mut peers = [Peer { rank: 1, id: 0 }, Peer { rank: 2, id: 0 }];
+    let memories = [0, 1].map(|_| Arc::new(ApertureMemory::adopt(vec![0; 64]).unwrap()));
+    let apertures = memories.each_ref().map(|memory| ep.open_aperture(memory.clone()).unwrap().unwrap());
+    for peer in &mut peers {
+        for (handle, aperture) in apertures.iter().enumerate() {
+            let cookie = ep.grant_cookie(*aperture, (0, 64), Rights::ALL, None).unwrap().unwrap();
+            peer.open(&ep, handle as u32, cookie.key());
+            let target = peer.target(handle as u32, 0);
+            peer.say(&ep, &Message::Get(target, 64), 0, &[]);
+        }
+    }
+    ep.close_aperture(apertures[0]).unwrap();
+    assert_eq!(Arc::strong_count(&memories[0]), 1);
+    assert_eq!(ep.memory_counters().refused, 2);
+    for peer in peers {
+        let owed: Vec<_> =
+            ep.with(|i| i.peers[peer.rank as usize].memory.answers.drain(..).collect()).unwrap();
+        assert!(
+            matches!(owed[..], [Answer::Failed { id: 1, why: Refusal::Revoked }, Answer::Data { id: 2, .. }]),
+            "{owed:?}"
+        );
+    }
+}

@@ -147,7 +147,8 @@ impl Aperture {
         Tripping::new(self, span(&range, self.len()))
     }
 
-    /// Closes the aperture; memory that was adopted comes back, unless an operation of this node's own still uses it.
+    /// Closes the aperture; memory that was adopted comes back, unless an operation of this node's own still uses it, or somebody keeps [`Aperture::memory`]. What peers are
+    /// being answered from it ends with a refusal.
     pub fn close(mut self) -> Result<Option<Vec<u8>>> {
         self.core.node.close_aperture(self.id)?;
         let memory = self.memory.take().and_then(Arc::into_inner);
