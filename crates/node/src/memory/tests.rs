@@ -2,6 +2,8 @@
 //!
 //! `TAUTLINE_FORGERIES=100000000 cargo test --release -p tautline-node forged` is the long run.
 
+mod sets;
+
 use std::sync::Arc;
 
 use tautline_link::JobKey;
