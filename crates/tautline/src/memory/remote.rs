@@ -115,6 +115,9 @@ impl Remote {
 
     /// As [`Remote::put`], with `len` bytes that `fill` writes straight to where they are sent from: it is called for one part after the other, with the offset within
     /// the put and the room to fill, and now and then again for a part that found no room.
+    ///
+    /// `fill` runs under the node's lock: it must be quick, because nobody is served meanwhile, not even by the watchdog, so that peers may take this node for dead; and whatever it asks of the
+    /// endpoint panics.
     pub fn fill(&self, at: u64, len: usize, mut fill: impl FnMut(usize, &mut [u8])) -> Result<()> {
         let mut putting = Putting::new(self, None);
         asking(&self.core, self.owner(), || {
