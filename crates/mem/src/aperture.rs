@@ -52,21 +52,25 @@ unsafe impl Send for ApertureMemory {}
 unsafe impl Sync for ApertureMemory {}
 
 impl ApertureMemory {
-    /// Takes `len` bytes from the system, all zero, so that peers on this host can map them.
+    /// Takes `len` bytes from the system, all zero, so that peers on this host can map them. Of more than 64 MiB the system gives each page when it is first
+    /// touched. More than this machine has is an error.
     pub fn allocate(len: usize) -> io::Result<ApertureMemory> {
-        let segment = Segment::create(pages(len)?)?;
+        let whole = pages(len)?;
+        let segment = Segment::create_with(whole, whole <= POPULATED).map_err(|why| {
+            io::Error::new(why.kind(), format!("the system does not give {len} bytes of memory: {why}"))
+        })?;
         Ok(ApertureMemory { at: segment.base().cast(), len, holds: Holds::Segment(segment) })
     }
 
     /// Maps memory that another process allocated with `len` bytes.
     pub fn attach(fd: OwnedFd, len: usize) -> io::Result<ApertureMemory> {
-        let segment = Segment::attach(fd, pages(len)?)?;
+        let segment = Segment::attach_with(fd, pages(len)?, len <= POPULATED)?;
         Ok(ApertureMemory { at: segment.base().cast(), len, holds: Holds::Segment(segment) })
     }
 
     /// As [`ApertureMemory::attach`], only to be read.
     pub fn attach_to_read(fd: OwnedFd, len: usize) -> io::Result<ApertureMemory> {
-        let segment = Segment::attach_to_read(fd, pages(len)?)?;
+        let segment = Segment::attach_to_read(fd, pages(len)?, len <= POPULATED)?;
         Ok(ApertureMemory { at: segment.base().cast(), len, holds: Holds::Segment(segment) })
     }
 
@@ -385,15 +389,49 @@ fn word_of(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(word)
 }
 
-/// Bytes of the whole pages that `len` bytes take.
+/// Bytes up to which memory is taken from the system at once, so that nobody waits for it later. More is taken as it is touched: it may never be needed.
+const POPULATED: usize = 64 << 20;
+
+/// Bytes of the whole pages that `len` bytes take. An error if this machine has fewer: whoever touched them all would be ended by the system, or somebody else would.
 fn pages(len: usize) -> io::Result<usize> {
-    let page = rustix::param::page_size();
-    len.max(1).checked_next_multiple_of(page).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+    let info = rustix::system::sysinfo();
+    let unit = u64::from(info.mem_unit.max(1));
+    let most = (info.totalram as u64).saturating_add(info.totalswap as u64).saturating_mul(unit);
+    let whole = len.max(1).checked_next_multiple_of(rustix::param::page_size());
+    whole.filter(|whole| *whole as u64 <= most).ok_or_else(|| {
+        let why = format!("{len} bytes are more than the memory of this machine, which has {most}");
+        io::Error::new(io::ErrorKind::OutOfMemory, why)
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What is long is taken from the system as it is touched, and by whoever maps it, too; what this machine does not have is an error that says so.
+    #[test]
+    fn long_memory_is_taken_as_it_is_touched() {
+        let taken =
+            |memory: &ApertureMemory| rustix::fs::fstat(memory.fd().unwrap()).unwrap().st_blocks * 512;
+        let short = ApertureMemory::allocate(1 << 20).unwrap();
+        assert!(taken(&short) >= 1 << 20, "{}", taken(&short));
+        let len = POPULATED + 1;
+        let long = ApertureMemory::allocate(len).unwrap();
+        let fd = || long.fd().unwrap().try_clone_to_owned().unwrap();
+        let (mapped, read) =
+            (ApertureMemory::attach(fd(), len).unwrap(), ApertureMemory::attach_to_read(fd(), len).unwrap());
+        assert_eq!(taken(&long), 0);
+        long.write(len - 1, &[7]).unwrap();
+        let mut last = [[0]; 2];
+        mapped.read(len - 1, &mut last[0]).unwrap();
+        read.read(len - 1, &mut last[1]).unwrap();
+        assert_eq!(last, [[7]; 2]);
+        assert!((1..1 << 22).contains(&taken(&long)), "{}", taken(&long));
+        for len in [usize::MAX, isize::MAX as usize, 1 << 62] {
+            let why = ApertureMemory::allocate(len).unwrap_err().to_string();
+            assert!(why.contains("more than the memory of this machine"), "{why}");
+        }
+    }
 
     /// whatever the offsets and lengths, what is written is what is read, and nothing beside it changes.
     #[test]

@@ -210,6 +210,8 @@ mod tests {
 
 #[cfg(all(test, loom))]
 mod loom_tests {
+    use std::collections::VecDeque;
+
     use super::*;
     use crate::sync::{Arc, thread};
 
@@ -245,6 +247,43 @@ mod loom_tests {
             *value.visit() += 1;
             thread.join().unwrap();
             assert_eq!(*value.visit(), 2);
+        });
+    }
+
+    /// N-6, T-6: the event queue is a value like this. What a visitor queues while whoever is at home goes to sleep is taken, in order, or the bell has rung by then: it is silenced before the look, and rung
+    /// after what it tells of.
+    #[test]
+    fn loom_events_are_not_slept_through() {
+        model(|| {
+            let queue = Arc::new(Owned::new(VecDeque::new()));
+            let bell = Arc::new(AtomicBool::new(false));
+            drop(queue.own());
+            let dog = {
+                let (queue, bell) = (queue.clone(), bell.clone());
+                thread::spawn(move || {
+                    for event in 0..2 {
+                        queue.visit().push_back(event);
+                        bell.store(true, Ordering::Release);
+                    }
+                })
+            };
+            let (mut got, mut asleep) = (0, false);
+            for _ in 0..2 {
+                bell.swap(false, Ordering::AcqRel);
+                while let Some(event) = queue.own().pop_front() {
+                    assert_eq!(event, got);
+                    got += 1;
+                }
+                asleep = !bell.load(Ordering::Acquire);
+                if asleep {
+                    break;
+                }
+            }
+            dog.join().unwrap();
+            // Whoever sleeps is woken if there is anything to wake for.
+            if asleep && got < 2 {
+                assert!(bell.load(Ordering::Acquire), "asleep with {got} of 2 taken");
+            }
         });
     }
 }

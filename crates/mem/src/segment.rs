@@ -66,17 +66,27 @@ mod real {
     impl Segment {
         /// Makes one, all zeros.
         pub fn create(len: usize) -> io::Result<Segment> {
+            Segment::create_with(len, true)
+        }
+
+        /// As [`Segment::create`]; if not `populated`, the system gives each page when it is first touched.
+        pub(crate) fn create_with(len: usize, populated: bool) -> io::Result<Segment> {
             super::check_file_size(len)?;
             let fd = rustix::fs::memfd_create(c"tautline", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
             rustix::fs::ftruncate(&fd, len as u64)?;
             rustix::fs::fcntl_add_seals(&fd, SEALS)?;
-            Segment::map(fd, len)
+            Segment::map(fd, len, (ProtFlags::READ | ProtFlags::WRITE, populated))
         }
 
         /// Maps one that another process made. Refused unless it is sealed and has exactly `len` bytes: it could vanish later otherwise.
         pub fn attach(fd: OwnedFd, len: usize) -> io::Result<Segment> {
+            Segment::attach_with(fd, len, true)
+        }
+
+        /// As [`Segment::attach`], and [`Segment::create_with`].
+        pub(crate) fn attach_with(fd: OwnedFd, len: usize, populated: bool) -> io::Result<Segment> {
             Segment::check(&fd, len)?;
-            Segment::map(fd, len)
+            Segment::map(fd, len, (ProtFlags::READ | ProtFlags::WRITE, populated))
         }
 
         fn check(fd: &OwnedFd, len: usize) -> io::Result<()> {
@@ -91,18 +101,15 @@ mod real {
             Ok(())
         }
 
-        /// As [`Segment::attach`], only to be read: whoever writes there is ended by the kernel.
-        pub(crate) fn attach_to_read(fd: OwnedFd, len: usize) -> io::Result<Segment> {
+        /// As [`Segment::attach_with`], only to be read: whoever writes there is ended by the kernel.
+        pub(crate) fn attach_to_read(fd: OwnedFd, len: usize, populated: bool) -> io::Result<Segment> {
             Segment::check(&fd, len)?;
-            Segment::map_with(fd, len, ProtFlags::READ)
+            Segment::map(fd, len, (ProtFlags::READ, populated))
         }
 
-        fn map(fd: OwnedFd, len: usize) -> io::Result<Segment> {
-            Segment::map_with(fd, len, ProtFlags::READ | ProtFlags::WRITE)
-        }
-
-        fn map_with(fd: OwnedFd, len: usize, protection: ProtFlags) -> io::Result<Segment> {
-            let flags = MapFlags::SHARED | MapFlags::POPULATE;
+        fn map(fd: OwnedFd, len: usize, (protection, populated): (ProtFlags, bool)) -> io::Result<Segment> {
+            let flags = MapFlags::SHARED;
+            let flags = if populated { flags | MapFlags::POPULATE } else { flags };
             // SAFETY: a fresh mapping of a whole file, at an address of the kernel's choice; nothing else refers to it.
             let at = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, protection, flags, &fd, 0)? };
             // SAFETY: the range is the mapping just made. A forked child has no use for it, and must not write there.

@@ -7,6 +7,7 @@ use tautline_node::limits::{MAX_HANDLERS, MAX_NAME};
 
 use crate::core::Core;
 use crate::messages::handlers::{Registered, Tasks};
+use crate::rpc::Rpc;
 use crate::{
     Clock, Config, Endpoint, Error, Job, JoinError, Lent, Message, Result, Security, Short, Waiting,
 };
@@ -18,6 +19,8 @@ pub struct Builder {
     config: Config,
     names: Vec<(String, bool)>,
     handlers: Vec<Registered>,
+    /// Whose calls are answered here.
+    pub(crate) rpc: Option<Rpc>,
 }
 
 impl std::fmt::Debug for Builder {
@@ -89,7 +92,7 @@ impl Builder {
     pub fn join_job(self, job: Job) -> Result<Endpoint> {
         self.check()?;
         let node = tautline_node::Endpoint::join(job, self.config, self.names.clone())?;
-        Ok(Endpoint::new(Core::new(node, self.names, self.handlers)))
+        Ok(Endpoint::new(Core::new(node, self.names, self.handlers, self.rpc)))
     }
 
     /// Joins a given job over a given device and clock: simulations do. `entropy` must never repeat.
@@ -110,7 +113,7 @@ impl Builder {
             self.names.clone(),
             None,
         )?;
-        Ok(Endpoint::new(Core::new(node, self.names, self.handlers)))
+        Ok(Endpoint::new(Core::new(node, self.names, self.handlers, self.rpc)))
     }
 
     fn check(&self) -> Result<()> {

@@ -16,6 +16,7 @@ use tautline_node::{Delivery, Taken};
 use crate::later::Outbox;
 use crate::messages::begun::Begun;
 use crate::messages::handlers::Registered;
+use crate::rpc::Rpc;
 use crate::{Down, Event, Rank, SendError};
 
 /// A message on its way in: who sends it, in which incarnation, under which number.
@@ -25,6 +26,8 @@ pub(crate) struct Core {
     pub(crate) node: tautline_node::Endpoint,
     pub(crate) names: Vec<(String, bool)>,
     pub(crate) handlers: Vec<Registered>,
+    /// Whose calls are answered here.
+    pub(crate) rpc: Option<Rpc>,
     pub(crate) running: RefCell<Begun>,
     pub(crate) delivery: RefCell<Option<Box<Delivery>>>,
     /// Where frames from peers on this host are read.
@@ -112,6 +115,7 @@ impl Core {
         node: tautline_node::Endpoint,
         names: Vec<(String, bool)>,
         handlers: Vec<Registered>,
+        rpc: Option<Rpc>,
     ) -> Rc<Core> {
         let wakes = Arc::new(Wakes {
             woken: Mutex::new(Vec::new()),
@@ -124,6 +128,7 @@ impl Core {
             node,
             names,
             handlers,
+            rpc,
             running: RefCell::default(),
             delivery: RefCell::new(Some(Box::default())),
             taken: RefCell::default(),

@@ -64,7 +64,7 @@ pub use endpoint::{Batch, Endpoint, Handler, Name, Waker};
 pub use error::{Error, Result};
 #[cfg(feature = "futures")]
 pub use events::Events;
-pub use memory::{Aperture, Cookie, Remote, Tripset, Tripwire};
+pub use memory::{Aperture, ApertureMemory, Cookie, Remote, Tripset, Tripwire};
 pub use messages::{Lent, Loan, Message, Outgoing, Short};
 pub use tautline_node::wire::Security;
 pub use tautline_node::{

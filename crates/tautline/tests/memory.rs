@@ -370,6 +370,16 @@ fn chains_and_notices() {
             assert_eq!((other.read_u64(0).unwrap(), added.wait().unwrap()), (5, 5));
             put.wait().unwrap();
             got.wait().unwrap();
+            // The same with bytes of the program's own: put, swap, put back, get, and all is in place.
+            let put = remote.fetch_add(16, 1).unwrap();
+            let put = remote.after(&put).put(16, &[7; 40]).unwrap();
+            let swapped = remote.after(&put).swap(48, 1).unwrap();
+            let back = remote.after(&swapped).put(48, &[8; 8]).unwrap();
+            let got = remote.after(&back).get(16, 48).unwrap();
+            let all = remote.after(&back).flush().unwrap();
+            assert_eq!(got.wait().unwrap(), [&[7; 32][..], &[8; 8], &[0; 8]].concat());
+            assert_eq!((swapped.wait().unwrap(), all.wait().unwrap()), (0x0707_0707_0707_0707, 0));
+            assert_eq!((put.wait().unwrap(), back.wait().unwrap()), (0, 0));
             let bad = remote.fetch_add(61, 1).unwrap();
             let never = remote.after(&bad).fetch_add(0, 100).unwrap();
             assert_eq!(refused(bad.wait()), Refusal::OutOfRange);

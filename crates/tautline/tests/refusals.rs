@@ -326,10 +326,41 @@ fn mapping_more_than_was_granted() {
             for len in [0, 4095, 4097, 1 << 30, u64::MAX] {
                 assert!(matches!(altered(24, &u64::to_le_bytes(len)), Err(Error::NoShare(_))));
             }
+            let own = altered(0, &1u32.to_le_bytes());
+            assert!(matches!(own, Err(Error::NoShare(_))), "{own:?}");
+            assert!(altered(0, &2u32.to_le_bytes()).is_err());
             let mapped = pair.ep.map(&MapCookie::from_bytes(&given)).unwrap();
             assert!(matches!(mapped.write_u64(0, 1), Err(Error::ReadOnly)));
             assert!(mapped.poll_until(0, Test::Equal(0), Duration::MAX).unwrap());
             pair.say("done");
+        }
+        pair.close();
+    });
+}
+
+/// whoever closes an aperture gets back what it adopted, also while a peer reads it; the peer is told, or has all of it.
+#[test]
+fn closed_while_it_is_read() {
+    const LEN: usize = 16 << 20;
+    run(2, |job| {
+        let pair = Pair::join(job);
+        if pair.ep.rank() == 0 {
+            let aperture = pair.ep.adopt(vec![7; LEN]).unwrap();
+            pair.give(&aperture.cookie(.., Rights::READ).unwrap());
+            while pair.ep.memory_counters().gets == 0 {
+                pair.ep.extract(usize::MAX).unwrap();
+                std::thread::yield_now();
+            }
+            let memory: std::sync::Weak<tautline::ApertureMemory> =
+                std::sync::Arc::downgrade(aperture.memory());
+            assert_eq!(aperture.close().unwrap().map(|bytes| bytes.len()), Some(LEN));
+            assert!(memory.upgrade().is_none());
+        } else {
+            let got = pair.take_cookie().get(0, LEN).unwrap().wait();
+            match got {
+                Ok(bytes) => assert!(bytes.len() == LEN && bytes.iter().all(|byte| *byte == 7)),
+                Err(error) => assert_eq!(refused(Err(error)), Refusal::Revoked),
+            }
         }
         pair.close();
     });

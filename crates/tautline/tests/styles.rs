@@ -120,6 +120,11 @@ fn a_stream_both_ways() {
         ep.send(1 - ep.rank(), "cookie", &cookie.to_bytes()).unwrap();
         let writer = stream::Writer::new(&ep, &next_cookie(&ep, &mail)).unwrap();
         let mut stream = stream::Stream { reader, writer };
+        // No room for anything needs nothing to be there.
+        assert_eq!(stream.reader.read(&mut []).unwrap(), 0);
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        let polled = std::pin::pin!(stream.reader.read_async(&mut [])).poll(&mut context);
+        assert!(matches!(polled, std::task::Poll::Ready(Ok(0))));
         let text: Vec<u8> = (0..200_000u32).map(|i| (i / 7) as u8).collect();
         if ep.rank() == 0 {
             stream.writer.write_all(&text).unwrap();

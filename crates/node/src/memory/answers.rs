@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tautline_mem::ApertureMemory;
 use tautline_wire::memory::{DATA_HEAD, MAX_HEAD, Memory as Message, Refusal};
 
+use super::PeerMemory;
 use super::slab::Name;
 use super::tables::{ApertureId, Handle, whole_words};
 use super::wires::Access;
@@ -38,6 +39,22 @@ pub(crate) enum Answer {
         len: u64,
         sent: u64,
     },
+}
+
+impl PeerMemory {
+    /// An aperture is closed: what is still to be read of it is refused, and its memory let go of. How many answers that were.
+    pub(crate) fn refuse_answers(&mut self, closed: ApertureId) -> u64 {
+        let mut refused = 0;
+        for answer in &mut self.answers {
+            if let Answer::Data { id, aperture, .. } = answer
+                && *aperture == closed
+            {
+                *answer = Answer::Failed { id: *id, why: Refusal::Revoked };
+                refused += 1;
+            }
+        }
+        refused
+    }
 }
 
 impl Interface {
@@ -96,10 +113,14 @@ impl Interface {
             let Answer::Data { id, cookie, memory, aperture, at, len, sent } = &mut answer else {
                 return true;
             };
-            // what is revoked is not read any further.
-            if cookie.is_none_or(|cookie| self.memory.cookies.get(cookie).is_none()) {
+            // what is revoked, or has expired, is not read any further.
+            let why = match cookie.and_then(|cookie| self.memory.cookies.get(cookie)) {
+                None => Some(Refusal::Revoked),
+                Some(granted) => (granted.expires <= self.memory.now).then_some(Refusal::Expired),
+            };
+            if let Some(why) = why {
                 self.memory.counters.refused += 1;
-                let failed = Answer::Failed { id: *id, why: Refusal::Revoked };
+                let failed = Answer::Failed { id: *id, why };
                 self.peers[rank as usize].memory.answers.push_front(failed);
                 return true;
             }

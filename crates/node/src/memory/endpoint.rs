@@ -84,7 +84,7 @@ impl Endpoint {
     /// Groups tripwires.
     pub fn make_set(
         &self,
-        members: Vec<WireId>,
+        members: &[WireId],
         need: usize,
         report: Report,
         tag: u64,

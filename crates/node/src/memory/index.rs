@@ -4,6 +4,8 @@
 //! that are no shorter than it, which are one or two. Whoever asks looks into the buckets that the access touches, on the levels that
 //! are used at all. Tables are made where ranges are, 4,096 buckets at a time.
 
+use super::wires::WireId;
+
 const LEVELS: usize = 15;
 const FIRST_BITS: u32 = 6;
 const STEP_BITS: u32 = 3;
@@ -22,6 +24,9 @@ pub(crate) struct Watched {
     pub(crate) end: u64,
     pub(crate) on: u8,
 }
+
+/// Where a tripwire stands in the lists of the one or two buckets that it lies in.
+pub(crate) type Places = [u32; 2];
 
 #[derive(Clone, Copy, Debug)]
 struct Node {
@@ -81,7 +86,11 @@ pub(crate) struct Index {
     /// A bit for each level that is used.
     used: u32,
     nodes: Vec<Node>,
+    /// Before each node: what only removing needs.
+    before: Vec<u32>,
     free: Vec<u32>,
+    /// All tripwires of the aperture, those included that fired for the only time and watch nothing now.
+    pub(crate) wires: Vec<WireId>,
 }
 
 const fn bits(level: usize) -> u32 {
@@ -97,7 +106,8 @@ impl Index {
     pub(crate) fn new() -> Index {
         let levels = std::array::from_fn(|_| Level::default());
         // Node zero is never used, so that zero can mean none.
-        Index { levels, used: 0, nodes: vec![Node { wire: 0, next: NONE }], free: Vec::new() }
+        let nodes = vec![Node { wire: 0, next: NONE }];
+        Index { levels, used: 0, nodes, before: vec![NONE], free: Vec::new(), wires: Vec::new() }
     }
 
     fn bucket(&self, level: usize, bucket: u64) -> u32 {
@@ -117,29 +127,44 @@ impl Index {
         *word = if held == NONE { *word & !bit } else { *word | bit };
     }
 
+    /// A new node, the first of its list.
     fn node(&mut self, wire: u32, next: u32) -> u32 {
-        match self.free.pop() {
+        let at = match self.free.pop() {
             Some(at) => {
-                self.nodes[at as usize] = Node { wire, next };
+                (self.nodes[at as usize], self.before[at as usize]) = (Node { wire, next }, NONE);
                 at
             }
             None => {
                 self.nodes.push(Node { wire, next });
+                self.before.push(NONE);
                 self.nodes.len() as u32 - 1
             }
+        };
+        if next != NONE {
+            self.before[next as usize] = at;
         }
+        at
     }
 
-    /// Adds a range, which is not empty.
-    pub(crate) fn insert(&mut self, wire: u32, start: u64, end: u64) {
+    /// Adds a tripwire's range, which `all` has already and is not empty. `places` has where each of them stands; nobody else changes it.
+    pub(crate) fn insert(&mut self, wire: u32, all: &[Watched], places: &mut [Places]) {
+        let Watched { start, end, .. } = all[wire as usize];
         let level = level_of(end - start);
+        // Whether a bucket is the second that a range lies in.
+        let second = |wire: u32, bucket: u64| usize::from(bucket != all[wire as usize].start >> bits(level));
         for bucket in start >> bits(level)..=(end - 1) >> bits(level) {
             let held = self.bucket(level, bucket);
             let new = if held == NONE {
                 wire + 1
             } else {
-                let next = if held & LIST == 0 { self.node(held - 1, NONE) } else { held & !LIST };
-                self.node(wire, next) | LIST
+                let mut next = held & !LIST;
+                if held & LIST == 0 {
+                    next = self.node(held - 1, NONE);
+                    places[held as usize - 1][second(held - 1, bucket)] = next;
+                }
+                let node = self.node(wire, next);
+                places[wire as usize][second(wire, bucket)] = node;
+                node | LIST
             };
             self.set_bucket(level, bucket, new);
         }
@@ -147,8 +172,8 @@ impl Index {
         self.used |= 1 << level;
     }
 
-    /// Removes a range that was added.
-    pub(crate) fn remove(&mut self, wire: u32, start: u64, end: u64) {
+    /// Removes a range that was added, at a price that does not depend on how many others are where it is.
+    pub(crate) fn remove(&mut self, wire: u32, (start, end): (u64, u64), places: Places) {
         let level = level_of(end - start);
         for bucket in start >> bits(level)..=(end - 1) >> bits(level) {
             let held = self.bucket(level, bucket);
@@ -156,12 +181,13 @@ impl Index {
                 self.set_bucket(level, bucket, NONE);
                 continue;
             }
-            let (mut at, mut before) = (held & !LIST, NONE);
-            while at != NONE && self.nodes[at as usize].wire != wire {
-                (before, at) = (at, self.nodes[at as usize].next);
-            }
-            let next = self.nodes[at as usize].next;
+            let at = places[usize::from(bucket != start >> bits(level))];
+            debug_assert_eq!(self.nodes[at as usize].wire, wire);
+            let (next, before) = (self.nodes[at as usize].next, self.before[at as usize]);
             self.free.push(at);
+            if next != NONE {
+                self.before[next as usize] = before;
+            }
             if before == NONE {
                 self.set_bucket(level, bucket, if next == NONE { NONE } else { next | LIST });
             } else {
@@ -226,6 +252,7 @@ mod tests {
     fn finds_exactly_what_is_touched() {
         let mut index = Index::new();
         let mut all: Vec<Watched> = Vec::new();
+        let mut places: Vec<Places> = Vec::new();
         let mut state = 7u64;
         let mut random = move |below: u64| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -240,13 +267,14 @@ mod tests {
                 let end = (start + 1 + random(longest)).min(SIZE);
                 let free = (0..all.len()).find(|i| all[*i].on == 0).unwrap_or_else(|| {
                     all.push(Watched::default());
+                    places.push(Places::default());
                     all.len() - 1
                 });
                 all[free] = Watched { start, end, on: 1 + random(3) as u8 };
-                index.insert(free as u32, start, end);
+                index.insert(free as u32, &all, &mut places);
             } else {
                 let gone = live[random(live.len() as u64) as usize];
-                index.remove(gone as u32, all[gone].start, all[gone].end);
+                index.remove(gone as u32, (all[gone].start, all[gone].end), places[gone]);
                 all[gone].on = 0;
             }
             let start = random(SIZE);

@@ -1,6 +1,6 @@
 //! The second primitive: memory that others reach, and tripwires that tell of it.
 //!
-//! What lives here: apertures and cookies (`tables`), tripwires and tripsets (`wires`, over `index`), what is done for others (`serve`,
+//! What lives here: apertures and cookies (`tables`), tripwires and tripsets (`wires`, `sets`, over `index`), what is done for others (`serve`,
 //! `answers`), what others are asked to do (`request`, `queue`, `put`, `emit`), and what the program is told (`news`). Everything happens under the interface's owner
 //! word; requests are served whenever anybody polls, the watchdog included.
 
@@ -13,6 +13,7 @@ mod put;
 mod queue;
 mod request;
 mod serve;
+mod sets;
 mod slab;
 mod tables;
 #[cfg(test)]
@@ -27,10 +28,11 @@ pub use put::Progress;
 pub use queue::{Local, Operation};
 pub use request::{Failure, Ticket};
 pub(crate) use serve::Placed;
+pub use sets::SetId;
 pub use slab::Name;
 pub use tables::{ApertureId, Cookie, Hint, Rights};
 pub use tautline_wire::memory::{Atomic, MAX_ASIDE, Refusal};
-pub use wires::{Access, Condition, Report, SetId, Test, Trip, WireCell, WireId};
+pub use wires::{Access, Condition, Report, Test, Trip, WireCell, WireId};
 
 use crate::Rank;
 use crate::limits::{MAX_APERTURES, MAX_COOKIES, MAX_OPERATIONS};

@@ -3,8 +3,9 @@
 use std::collections::VecDeque;
 
 use super::request::{Failure, Ticket};
+use super::sets::SetId;
 use super::tables::ApertureId;
-use super::wires::{Report, SetId, Wire, WireId};
+use super::wires::{Report, Wire, WireId};
 use crate::Rank;
 use crate::limits::{MAX_ASIDES, MAX_NOTICES};
 use tautline_wire::memory::{MAX_ASIDE, Refusal};

@@ -74,15 +74,6 @@ impl<T> Slab<T> {
         Some((Name { index, generation: *generation }, value.as_ref()?))
     }
 
-    /// The names of all entries.
-    pub(crate) fn names(&self) -> impl Iterator<Item = Name> + '_ {
-        self.entries
-            .iter()
-            .enumerate()
-            .filter(|(_, entry)| entry.value.is_some())
-            .map(|(index, entry)| Name { index: index as u32, generation: entry.generation })
-    }
-
     /// The entry at a place, to be changed, and its name.
     #[inline]
     pub(crate) fn at_mut(&mut self, index: u32) -> Option<(Name, &mut T)> {

@@ -162,6 +162,8 @@ pub(crate) struct Granted {
     pub(crate) len: u64,
     pub(crate) rights: Rights,
     pub(crate) expires: Nanos,
+    /// Where among its aperture's cookies it is.
+    place: u32,
 }
 
 /// What a peer's number for a cookie stands for.
@@ -239,8 +241,11 @@ impl Interface {
     pub(crate) fn close_aperture(&mut self, id: ApertureId) {
         self.memory.version += 1;
         // Whoever closes it may want its memory back.
-        self.peers.iter_mut().for_each(|peer| peer.memory.flag = None);
-        for wire in self.memory.wires.of(id) {
+        for rank in 0..self.peers.len() {
+            self.peers[rank].memory.flag = None;
+            self.memory.counters.refused += self.peers[rank].memory.refuse_answers(id);
+        }
+        while let Some(wire) = self.memory.last_wire(id) {
             self.disarm(wire);
         }
         if let Some(aperture) = self.memory.apertures.remove(id.0) {
@@ -262,7 +267,8 @@ impl Interface {
         let it = self.memory.apertures.get_mut(aperture.0)?;
         let memory = it.memory.clone();
         start.checked_add(len).filter(|end| *end <= memory.len() as u64)?;
-        let granted = Granted { aperture, memory, start, len, rights, expires };
+        let place = it.cookies.len() as u32;
+        let granted = Granted { aperture, memory, start, len, rights, expires, place };
         let name = self.memory.cookies.insert(granted)?;
         let secrets = &mut self.memory.secrets;
         secrets.resize(secrets.len().max(name.index as usize + 1), [0; 16]);
@@ -293,8 +299,15 @@ impl Interface {
         {
             return false;
         }
+        let place = granted.place;
         if let Some(aperture) = self.memory.apertures.get_mut(aperture.0) {
-            aperture.cookies.retain(|it| *it != name);
+            aperture.cookies.swap_remove(place as usize);
+            // The last one has taken its place.
+            if let Some(moved) = aperture.cookies.get(place as usize).copied()
+                && let Some(moved) = self.memory.cookies.get_mut(moved)
+            {
+                moved.place = place;
+            }
         }
         self.take_back(name)
     }

@@ -2,6 +2,8 @@
 //!
 //! `TAUTLINE_FORGERIES=100000000 cargo test --release -p tautline-node forged` is the long run.
 
+mod sets;
+
 use std::sync::Arc;
 
 use tautline_link::JobKey;
@@ -469,4 +471,54 @@ fn parts_end_with_words() {
         }
     }
     assert_eq!(whole_words(u64::MAX, 100, u64::MAX), 97);
+}
+
+/// an answer that is under way when its cookie expires is not gone on with.
+#[test]
+fn an_answer_ends_with_its_cookie() {
+    let ep = node();
+    let memory = Arc::new(ApertureMemory::adopt(vec![0; 64]).unwrap());
+    let aperture = ep.open_aperture(memory).unwrap().unwrap();
+    let cookie = ep.grant_cookie(aperture, (0, 64), Rights::ALL, Some(1 << 50)).unwrap().unwrap();
+    let mut peer = Peer { rank: 1, id: 0 };
+    peer.open(&ep, 0, cookie.key());
+    let target = peer.target(0, 0);
+    peer.say(&ep, &Message::Get(target, 64), 0, &[]);
+    // There is no channel: whatever can be said waits.
+    let pump = || assert!(!ep.with(|i| i.pump_answers(1, &mut 1000)).unwrap());
+    pump();
+    assert_eq!(ep.memory_counters().refused, 0);
+    ep.with(|i| i.tell_time(u64::MAX - 1)).unwrap();
+    pump();
+    let answer = peer.answer(&ep);
+    assert!(matches!(answer, Some(Answer::Failed { id: 1, why: Refusal::Expired })), "{answer:?}");
+    assert_eq!(ep.memory_counters().refused, 1);
+}
+
+/// whoever closes an aperture has its memory for itself, whatever is owed of it; what is owed of others stays.
+#[test]
+fn a_closed_aperture_is_let_go_of() {
+    let ep = node();
+    let mut peers = [Peer { rank: 1, id: 0 }, Peer { rank: 2, id: 0 }];
+    let memories = [0, 1].map(|_| Arc::new(ApertureMemory::adopt(vec![0; 64]).unwrap()));
+    let apertures = memories.each_ref().map(|memory| ep.open_aperture(memory.clone()).unwrap().unwrap());
+    for peer in &mut peers {
+        for (handle, aperture) in apertures.iter().enumerate() {
+            let cookie = ep.grant_cookie(*aperture, (0, 64), Rights::ALL, None).unwrap().unwrap();
+            peer.open(&ep, handle as u32, cookie.key());
+            let target = peer.target(handle as u32, 0);
+            peer.say(&ep, &Message::Get(target, 64), 0, &[]);
+        }
+    }
+    ep.close_aperture(apertures[0]).unwrap();
+    assert_eq!(Arc::strong_count(&memories[0]), 1);
+    assert_eq!(ep.memory_counters().refused, 2);
+    for peer in peers {
+        let owed: Vec<_> =
+            ep.with(|i| i.peers[peer.rank as usize].memory.answers.drain(..).collect()).unwrap();
+        assert!(
+            matches!(owed[..], [Answer::Failed { id: 1, why: Refusal::Revoked }, Answer::Data { id: 2, .. }]),
+            "{owed:?}"
+        );
+    }
 }

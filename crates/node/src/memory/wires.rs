@@ -1,12 +1,13 @@
-//! Tripwires and tripsets: what the owner of memory wants to know of (T-1, T-2, T-4, T-5).
+//! Tripwires: what the owner of memory wants to know of (T-1, T-2, T-4, T-5).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tautline_mem::ApertureMemory;
 
-use super::index::{Index, Watched};
+use super::index::{Index, Places, Watched};
 use super::news::MemoryEvent;
+use super::sets::{Named, Set};
 use super::slab::{Name, Slab};
 use super::tables::ApertureId;
 use crate::Rank;
@@ -16,10 +17,6 @@ use crate::limits::{MAX_SETS, MAX_WIRES};
 /// A tripwire of this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct WireId(pub(crate) Name);
-
-/// A tripset of this node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct SetId(pub(crate) Name);
 
 /// What a tripwire watches for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -137,8 +134,13 @@ impl WireCell {
         self.over.load(Ordering::Acquire)
     }
 
+    /// It will never count again.
+    pub(super) fn end(&self) {
+        self.over.store(true, Ordering::Release);
+    }
+
     #[inline]
-    fn add(&self) -> u64 {
+    pub(super) fn add(&self) -> u64 {
         // A single writer: the interface's owner.
         let fires = self.fires.load(Ordering::Relaxed) + 1;
         self.fires.store(fires, Ordering::Release);
@@ -161,29 +163,17 @@ pub(crate) struct Wire {
     pub(crate) report: Report,
     once: bool,
     has_condition: bool,
-    in_sets: bool,
+    pub(super) in_sets: bool,
     /// A future waits for the next fire.
     pub(crate) awaited: bool,
     pub(crate) aperture: ApertureId,
     pub(crate) trip: Trip,
-    sets: Vec<SetId>,
+    /// Where among its aperture's tripwires it is.
+    place: u32,
+    pub(super) sets: Vec<Named>,
 }
 
 const _: () = assert!(std::mem::offset_of!(Wire, aperture) <= 56);
-
-#[derive(Debug)]
-struct Set {
-    members: Vec<WireId>,
-    /// Which of them fired since the set was last ready.
-    fired: Vec<WireId>,
-    need: usize,
-    cell: Arc<WireCell>,
-    tag: u64,
-    report: Report,
-    /// An event waits in the queue.
-    queued: bool,
-    awaited: bool,
-}
 
 /// All tripwires of a node.
 #[derive(Debug)]
@@ -191,24 +181,20 @@ pub(crate) struct Wires {
     pub(crate) all: Slab<Wire>,
     /// The ranges, by place in `all`: what is looked at for every access.
     ranges: Vec<Watched>,
-    sets: Slab<Set>,
+    /// Where they stand in their aperture's index.
+    places: Vec<Places>,
+    pub(super) sets: Slab<Set>,
     hits: Vec<u32>,
 }
 
 impl Default for Wires {
     fn default() -> Wires {
         let (all, sets) = (Slab::new(MAX_WIRES), Slab::new(MAX_SETS));
-        Wires { all, ranges: Vec::new(), sets, hits: Vec::new() }
+        Wires { all, ranges: Vec::new(), places: Vec::new(), sets, hits: Vec::new() }
     }
 }
 
 impl Wires {
-    /// The tripwires of an aperture.
-    pub(crate) fn of(&self, aperture: ApertureId) -> Vec<WireId> {
-        let mine = |name: &Name| self.all.get(*name).is_some_and(|wire| wire.aperture == aperture);
-        self.all.names().filter(mine).map(WireId).collect()
-    }
-
     /// An event of a tripwire is read: how many fires it tells of. Nothing if the tripwire is gone.
     pub(crate) fn read(&mut self, id: WireId, fires: u64) -> Option<u64> {
         let wire = self.all.get_mut(id.0)?;
@@ -218,14 +204,7 @@ impl Wires {
         Some(fires - std::mem::replace(&mut wire.told, fires))
     }
 
-    /// An event of a tripset is read: how often it has been ready. Nothing if the set is gone.
-    pub(crate) fn read_set(&mut self, id: SetId) -> Option<u64> {
-        let set = self.sets.get_mut(id.0)?;
-        set.queued = false;
-        Some(set.cell.fires())
-    }
-
-    fn has_cause(&self, event: &MemoryEvent) -> bool {
+    pub(super) fn has_cause(&self, event: &MemoryEvent) -> bool {
         match event {
             MemoryEvent::Tripwire { wire, .. } => self.all.get(wire.0).is_some(),
             MemoryEvent::Tripset { set, .. } => self.sets.get(set.0).is_some(),
@@ -235,6 +214,11 @@ impl Wires {
 }
 
 impl super::Memory {
+    /// One of the tripwires of an aperture, if it has any.
+    pub(crate) fn last_wire(&self, aperture: ApertureId) -> Option<WireId> {
+        self.apertures.get(aperture.0)?.index.as_ref()?.wires.last().copied()
+    }
+
     /// The tripwire that watches exactly these bytes for writes, and is looked at; nothing if there is none, or another one watches any of them, too.
     pub(crate) fn flag_wire(&self, aperture: ApertureId, (start, end): (u64, u64)) -> Option<u32> {
         let index = self.apertures.get(aperture.0)?.index.as_ref()?;
@@ -260,6 +244,7 @@ impl Interface {
             return None;
         }
         let cell = Arc::new(WireCell::default());
+        let index = it.index.get_or_insert_with(|| Box::new(Index::new()));
         let wire = Wire {
             cell: cell.clone(),
             tag: trip.tag,
@@ -273,6 +258,7 @@ impl Interface {
             awaited: false,
             aperture,
             trip,
+            place: index.wires.len() as u32,
             sets: Vec::new(),
         };
         let wires = &mut self.memory.wires;
@@ -280,9 +266,11 @@ impl Interface {
         let at = name.index as usize;
         if wires.ranges.len() <= at {
             wires.ranges.resize(at + 1, Watched::default());
+            wires.places.resize(at + 1, Places::default());
         }
         wires.ranges[at] = Watched { start: trip.start, end, on: trip.on.0 };
-        it.index.get_or_insert_with(|| Box::new(Index::new())).insert(name.index, trip.start, end);
+        index.insert(name.index, &wires.ranges, &mut wires.places);
+        index.wires.push(WireId(name));
         it.watched |= trip.on.0;
         Some((WireId(name), cell))
     }
@@ -290,25 +278,25 @@ impl Interface {
     /// Disarms a tripwire: when this returns it fires no more, and no event of it is left (T-2). Whoever waits for it, or for a set that now has too few, is told.
     pub(crate) fn disarm(&mut self, id: WireId) -> bool {
         self.unhook(id);
-        let super::Memory { news, wires, .. } = &mut *self.memory;
+        let super::Memory { news, wires, apertures, .. } = &mut *self.memory;
         let Some(wire) = wires.all.remove(id.0) else { return false };
-        wire.cell.over.store(true, Ordering::Release);
+        if let Some(index) = apertures.get_mut(wire.aperture.0).and_then(|it| it.index.as_mut()) {
+            index.wires.swap_remove(wire.place as usize);
+            // The last one has taken its place.
+            if let Some(moved) = index.wires.get(wire.place as usize)
+                && let Some(moved) = wires.all.get_mut(moved.0)
+            {
+                moved.place = wire.place;
+            }
+        }
+        wire.cell.end();
         if wire.awaited {
             news.wake(super::Woken::Wire(id));
         }
-        for set_id in wire.sets {
-            let Some(set) = wires.sets.get_mut(set_id.0) else { continue };
-            set.members.retain(|member| *member != id);
-            set.fired.retain(|member| *member != id);
-            if set.members.len() < set.need {
-                set.cell.over.store(true, Ordering::Release);
-                if std::mem::take(&mut set.awaited) {
-                    news.wake(super::Woken::Set(set_id));
-                }
-            }
+        for named in wire.sets {
+            wires.leave(named, news);
         }
         self.activity += 1;
-        let super::Memory { news, wires, .. } = &mut *self.memory;
         news.abandon(wire.queued, |event| wires.has_cause(event));
         true
     }
@@ -323,7 +311,7 @@ impl Interface {
             && let Some(aperture) = self.memory.apertures.get_mut(wire.aperture.0)
             && let Some(index) = &mut aperture.index
         {
-            index.remove(id.0.index, range.start, range.end);
+            index.remove(id.0.index, (range.start, range.end), wires.places[id.0.index as usize]);
         }
     }
 
@@ -339,49 +327,8 @@ impl Interface {
         {
             let Trip { start, len, on, .. } = wire.trip;
             *range = Watched { start, end: start + len, on: on.0 };
-            index.insert(id.0.index, start, start + len);
+            index.insert(id.0.index, &wires.ranges, &mut wires.places);
         }
-        true
-    }
-
-    /// Groups tripwires: the set is ready when `need` of them have fired. None if there are not so many, if one is gone or named twice, or there are too many sets.
-    pub(crate) fn make_set(
-        &mut self,
-        members: Vec<WireId>,
-        need: usize,
-        report: Report,
-        tag: u64,
-    ) -> Option<(SetId, Arc<WireCell>)> {
-        let wires = &mut self.memory.wires;
-        let once = |(at, it): (usize, &WireId)| !members[..at].contains(it) && wires.all.get(it.0).is_some();
-        if need == 0 || need > members.len() || !members.iter().enumerate().all(once) {
-            return None;
-        }
-        let cell = Arc::new(WireCell::default());
-        let fired = Vec::with_capacity(members.len());
-        let set =
-            Set { members, fired, need, cell: cell.clone(), tag, report, queued: false, awaited: false };
-        let id = SetId(wires.sets.insert(set)?);
-        for at in 0..wires.sets.get(id.0)?.members.len() {
-            let member = wires.sets.get(id.0)?.members[at];
-            let wire = wires.all.get_mut(member.0)?;
-            wire.sets.push(id);
-            wire.in_sets = true;
-        }
-        Some((id, cell))
-    }
-
-    /// Dissolves a set; its tripwires stay.
-    pub(crate) fn dissolve(&mut self, id: SetId) -> bool {
-        let Some(set) = self.memory.wires.sets.remove(id.0) else { return false };
-        for member in set.members {
-            if let Some(wire) = self.memory.wires.all.get_mut(member.0) {
-                wire.sets.retain(|it| *it != id);
-                wire.in_sets = !wire.sets.is_empty();
-            }
-        }
-        let super::Memory { news, wires, .. } = &mut *self.memory;
-        news.abandon(usize::from(set.queued), |event| wires.has_cause(event));
         true
     }
 
@@ -395,13 +342,6 @@ impl Interface {
     /// Who fired a tripwire last, and in which of its lives.
     pub(crate) fn fired_by(&self, id: WireId) -> Option<(Rank, u32)> {
         self.memory.wires.all.get(id.0)?.by
-    }
-
-    /// A future waits for the set to be ready.
-    pub(crate) fn await_set(&mut self, id: SetId) {
-        if let Some(set) = self.memory.wires.sets.get_mut(id.0) {
-            set.awaited = true;
-        }
     }
 
     /// Bytes `start..end` of an aperture were written or read by somebody, the last of an access that goes on to `whole`. Fires what watches them: a
@@ -484,29 +424,6 @@ impl Interface {
         }
         if in_sets {
             self.fire_sets(id);
-        }
-    }
-
-    #[cold]
-    fn fire_sets(&mut self, id: WireId) {
-        let Some(wire) = self.memory.wires.all.get(id.0) else { return };
-        for at in 0..wire.sets.len() {
-            let set_id = self.memory.wires.all.get(id.0).expect("it fired just now").sets[at];
-            let Some(set) = self.memory.wires.sets.get_mut(set_id.0) else { continue };
-            if !set.fired.contains(&id) {
-                set.fired.push(id);
-            }
-            if set.fired.len() >= set.need {
-                set.fired.clear();
-                let fires = set.cell.add();
-                if std::mem::take(&mut set.awaited) {
-                    self.memory.news.wake(super::Woken::Set(set_id));
-                }
-                if set.report != Report::Poll && !std::mem::replace(&mut set.queued, true) {
-                    let tag = set.tag;
-                    self.memory.news.push(MemoryEvent::Tripset { set: set_id, tag, times: fires });
-                }
-            }
         }
     }
 }

@@ -38,7 +38,8 @@ pub(crate) fn span(range: &impl RangeBounds<u64>, len: u64) -> Result<(u64, u64)
 }
 
 impl Endpoint {
-    /// Takes `len` bytes from the system, all zero, and makes them an aperture. Peers on this host can also map it.
+    /// Takes `len` bytes from the system, all zero, and makes them an aperture. Peers on this host can also map it. Up to 64 MiB are taken at once; of more, the system
+    /// gives each page when it is first touched. More than the machine has, or than the system lets this process map, is an error.
     pub fn aperture(&self, len: usize) -> Result<Aperture> {
         let memory = ApertureMemory::allocate(len).map_err(Error::other)?;
         Aperture::open(self.core.clone(), memory)
@@ -146,7 +147,8 @@ impl Aperture {
         Tripping::new(self, span(&range, self.len()))
     }
 
-    /// Closes the aperture; memory that was adopted comes back, unless an operation of this node's own still uses it.
+    /// Closes the aperture; memory that was adopted comes back, unless an operation of this node's own still uses it, or somebody keeps [`Aperture::memory`]. What peers are
+    /// being answered from it ends with a refusal.
     pub fn close(mut self) -> Result<Option<Vec<u8>>> {
         self.core.node.close_aperture(self.id)?;
         let memory = self.memory.take().and_then(Arc::into_inner);

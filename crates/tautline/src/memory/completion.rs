@@ -34,7 +34,7 @@ impl Completion {
         if self.failed { Err(Failure::Before) } else { Ok(self.ticket) }
     }
 
-    /// The result, if it is there; then the operation is over.
+    /// The result, if it is there; then the operation is over, and whoever waits for it all the same gets [`Error::Stale`].
     pub fn try_take(&mut self) -> Option<Result<u64>> {
         self.look(false)
     }
@@ -54,6 +54,10 @@ impl Completion {
     pub fn wait(mut self) -> Result<u64> {
         if self.core.extracting.get() {
             return Err(Error::Reentrant);
+        }
+        if self.ticket.is_none() {
+            // Its result was taken, and there is no other.
+            return Err(Error::Stale);
         }
         let endpoint = Endpoint::inner(self.core.clone());
         loop {

@@ -16,13 +16,14 @@ use crate::core::Core;
 use crate::memory::ring::lost;
 use crate::{Down, Endpoint, Error, Rank, Result, SendError};
 
-/// In the page that goes with a share: its secret, whether it is revoked, the memory's number, whether it may be written, how long it is, then a word for each rank
+/// In the page that goes with a share: its secret, whether it is revoked, the memory's number, whether it may be written, how long it is, whose it is, then a word for each rank
 /// that has it mapped.
 const SECRET: usize = 0;
 const REVOKED: usize = 16;
 const INODE: usize = 24;
 const WRITABLE: usize = 32;
 const LENGTH: usize = 40;
+const OWNER: usize = 48;
 const RANKS: usize = 64;
 
 /// What a peer on this host needs to map an aperture. It can be sent in any message, and is of use to processes of the same user alone.
@@ -121,6 +122,7 @@ impl Aperture {
             .and_then(|()| page.write_u64(INODE, inode))
             .and_then(|()| page.write_u64(WRITABLE, rights.include(Rights::WRITE).into()))
             .and_then(|()| page.write_u64(LENGTH, memory.len() as u64))
+            .and_then(|()| page.write_u64(OWNER, core.node.rank().into()))
             .map_err(|_| Error::OutOfRange)?;
         let number = |fd: i32| u32::try_from(fd).map_err(Error::other);
         let cookie = MapCookie {
@@ -213,6 +215,10 @@ impl Endpoint {
         }
         if page.read_u64(LENGTH) != Ok(cookie.len) {
             return Err(Error::NoShare("it says another length than the share has"));
+        }
+        // With whose end the mapping ends.
+        if page.read_u64(OWNER) != Ok(cookie.owner.into()) {
+            return Err(Error::NoShare("it says another owner than the share has"));
         }
         let file = descriptor(cookie.process, cookie.memory, cookie.writable)?;
         if page.read_u64(INODE) != Ok(file.metadata().map_err(system)?.ino()) {

@@ -47,6 +47,7 @@ pub use aperture::Aperture;
 pub use completion::{Completion, Fetch};
 pub use mapped::{MapCookie, Mapped, Share};
 pub use remote::{After, Remote};
+pub use tautline_node::ApertureMemory;
 pub use tautline_node::memory::{
     Access, ApertureId, Aside, Condition, Cookie, Failure, MAX_ASIDE, MemoryCounters, MemoryEvent, Refusal,
     Report, Rights, SetId, Test, Ticket, WireId,

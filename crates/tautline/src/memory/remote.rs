@@ -9,6 +9,7 @@ use tautline_node::ApertureMemory;
 use tautline_node::memory::{Atomic, Hint, Local, Operation, Progress, Ticket};
 
 use super::aperture::span;
+use super::awaited::copied;
 use super::{Aperture, Completion, Cookie, Failure, Fetch};
 use crate::core::Core;
 use crate::endpoint::asking;
@@ -114,6 +115,9 @@ impl Remote {
 
     /// As [`Remote::put`], with `len` bytes that `fill` writes straight to where they are sent from: it is called for one part after the other, with the offset within
     /// the put and the room to fill, and now and then again for a part that found no room.
+    ///
+    /// `fill` runs under the node's lock: it must be quick, because nobody is served meanwhile, not even by the watchdog, so that peers may take this node for dead; and whatever it asks of the
+    /// endpoint panics.
     pub fn fill(&self, at: u64, len: usize, mut fill: impl FnMut(usize, &mut [u8])) -> Result<()> {
         let mut putting = Putting::new(self, None);
         asking(&self.core, self.owner(), || {
@@ -195,12 +199,12 @@ impl Remote {
     /// Gathers: pieces of so many bytes, each from its place, which come one behind the other. One end for all: when they are here, or, if any was refused, when all have been tried.
     pub fn get_list(&self, pieces: &[(u64, usize)]) -> Result<Fetch> {
         let (memory, operations) = gathered(pieces)?;
-        Ok(Fetch::new(self.submit_list(&operations)?, memory))
+        Ok(Fetch::new(self.submit_list(&operations, None)?, memory))
     }
 
     /// Scatters what is got: the bytes from each place go to a range of an aperture of this node's own. One completion for all.
     pub fn get_list_into(&self, into: &Aperture, pieces: &[(u64, Range<u64>)]) -> Result<Completion> {
-        self.submit_list(&scattered(into, pieces)?)
+        self.submit_list(&scattered(into, pieces)?, None)
     }
 
     /// Puts `new` into an aligned word of eight bytes if it holds `expected`; the completion's value is what it held.
@@ -233,9 +237,9 @@ impl Remote {
         After { remote: self, first: first.first() }
     }
 
-    fn submit_list(&self, operations: &[Placed]) -> Result<Completion> {
+    fn submit_list(&self, operations: &[Placed], after: Option<Ticket>) -> Result<Completion> {
         let ticket = asking(&self.core, self.owner(), || {
-            Ok(self.core.node.submit_list(&self.cookie, operations, None, None)?)
+            Ok(self.core.node.submit_list(&self.cookie, operations, None, after)?)
         })?;
         Ok(Completion::new(self.core.clone(), ticket))
     }
@@ -297,6 +301,11 @@ pub struct After<'a> {
 }
 
 impl After<'_> {
+    /// As [`Remote::put_told`], of a copy.
+    pub fn put(&self, at: u64, bytes: &[u8]) -> Result<Completion> {
+        self.remote.submit(at, &copied(bytes.to_vec())?, self.first?)
+    }
+
     /// As [`Remote::put_from`].
     pub fn put_from(&self, at: u64, from: &Aperture, range: impl RangeBounds<u64>) -> Result<Completion> {
         self.remote.submit(at, &Operation::Put(local(from, &range)?), self.first?)
@@ -307,6 +316,13 @@ impl After<'_> {
         self.remote.submit(at, &Operation::Get(local(into, &range)?), self.first?)
     }
 
+    /// As [`Remote::get`].
+    pub fn get(&self, at: u64, len: usize) -> Result<Fetch> {
+        let first = self.first?;
+        let (memory, operations) = gathered(&[(at, len)])?;
+        Ok(Fetch::new(self.remote.submit_list(&operations, first)?, memory))
+    }
+
     /// As [`Remote::fetch_add`].
     pub fn fetch_add(&self, at: u64, value: u64) -> Result<Completion> {
         self.remote.submit(at, &Operation::Atomic(Atomic::Add(value)), self.first?)
@@ -315,6 +331,16 @@ impl After<'_> {
     /// As [`Remote::compare_swap`].
     pub fn compare_swap(&self, at: u64, expected: u64, new: u64) -> Result<Completion> {
         self.remote.submit(at, &Operation::Atomic(Atomic::CompareSwap(expected, new)), self.first?)
+    }
+
+    /// As [`Remote::swap`].
+    pub fn swap(&self, at: u64, value: u64) -> Result<Completion> {
+        self.remote.submit(at, &Operation::Atomic(Atomic::Swap(value)), self.first?)
+    }
+
+    /// As [`Remote::flush`].
+    pub fn flush(&self) -> Result<Completion> {
+        self.remote.submit(0, &Operation::Flush, self.first?)
     }
 
     /// A notice to the owner's event queue.

@@ -1,5 +1,6 @@
 //! Tripwires and tripsets.
 
+use std::collections::HashSet;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -301,7 +302,7 @@ impl Endpoint {
     /// Groups tripwires: ready when `need` of them have fired. With a tag, that is an event, too. No tripwire may be named twice: it would count once.
     pub fn tripset(&self, wires: &[&Tripwire], need: usize, tag: Option<u64>) -> Result<Tripset> {
         let members: Vec<WireId> = wires.iter().map(|wire| wire.id).collect();
-        if members.iter().enumerate().any(|(at, wire)| members[..at].contains(wire)) {
+        if members.iter().collect::<HashSet<_>>().len() < members.len() {
             return Err(Error::other("a tripwire is named twice in one set, where it would count once"));
         }
         if need == 0 || need > members.len() {
@@ -312,7 +313,7 @@ impl Endpoint {
             return Err(Error::Disarmed(CLOSED));
         }
         let report = if tag.is_some() { Report::Once } else { Report::Poll };
-        let made = self.core.node.make_set(members, need, report, tag.unwrap_or(0))?;
+        let made = self.core.node.make_set(&members, need, report, tag.unwrap_or(0))?;
         let (id, cell) = made.ok_or(Error::TooMany("tripsets"))?;
         Ok(Tripset { core: self.core.clone(), id, cell, seen: 0, peers: PeerWait::default() })
     }

@@ -55,6 +55,9 @@ impl Outgoing {
 
     /// Adds `len` bytes that `fill` writes straight into the slots they are sent from; it is called for one part after the
     /// other, with the offset within the piece and the room to fill.
+    ///
+    /// `fill` runs under the node's lock: it must be quick, because nobody is served meanwhile, not even by the watchdog, so that peers may take this node for dead; and whatever it asks of the
+    /// endpoint panics.
     pub fn fill(&mut self, len: usize, mut fill: impl FnMut(usize, &mut [u8])) -> Result<()> {
         self.check(len)?;
         let core = self.core.clone();

@@ -80,13 +80,26 @@ const SMALL: usize = 256;
 /// The same, of most requests: what is not used of it is cleared in vain.
 const SMALLEST: usize = 80;
 
+/// Why a request was not sent, in words of calls.
+#[cold]
+fn told(error: Error) -> Error {
+    match error {
+        Error::Send(SendError::TooLongForHandler(limit)) => Error::other(format!(
+            "the service takes requests of up to {} bytes, because its owner registered it with serve_raw; registered with serve_bytes, it takes any",
+            limit.saturating_sub(REQUEST_HEAD)
+        )),
+        error => error,
+    }
+}
+
 /// Nanoseconds after which nobody waits any more.
 fn patience(limit: Option<Duration>) -> u64 {
     limit.map_or(u64::MAX, |limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX))
 }
 
 impl Rpc {
-    /// Calls a raw service: a request of bytes. Those that are served by [`Rpc::serve_raw`] take what fits one frame.
+    /// Calls a raw service: a request of bytes. Those that are served by [`Rpc::serve_raw`] take what fits one frame, those by
+    /// [`Rpc::serve_bytes`] any length.
     /// Waits for room if it must, as [`Endpoint::send`] does; in handlers it does not, and with a deadline it waits for the
     /// connection only: the request leaves when there is room.
     #[inline]
@@ -104,6 +117,7 @@ impl Rpc {
         request: &[u8],
         limit: Option<Duration>,
     ) -> Result<Call> {
+        self.check_installed(&ep.core)?;
         let service = service.key(ep)?;
         let id = self.0.calls.borrow_mut().begin(&ep.core, peer)?;
         let mut call = Call {
@@ -208,8 +222,10 @@ impl Call {
             Ok(false) | Err(SendError::WouldBlock) if self.must_not_wait() => {
                 self.send_later(service, frame.to_vec());
             }
-            Ok(false) | Err(SendError::WouldBlock) => ep.send(self.peer, service, frame)?,
-            Err(error) => return Err(error.into()),
+            Ok(false) | Err(SendError::WouldBlock) => {
+                ep.send(self.peer, service, frame).map_err(told)?;
+            }
+            Err(error) => return Err(told(error.into())),
         }
         self.sent = true;
         // Whoever waited for the connection knows by now whom it is with.
@@ -237,7 +253,7 @@ impl Call {
             if let Err(error) = result
                 && over
             {
-                state.calls.borrow_mut().failed(id, error);
+                state.calls.borrow_mut().failed(id, told(error));
             }
             over
         });

@@ -25,8 +25,12 @@
 //! }
 //! ```
 //!
-//! Whoever calls needs [`Rpc::install`] only; whoever serves, too.
+//! Of many bytes, [`Rpc::serve_bytes`] with [`Rpc::call_raw`] is the way: to serde a `Vec<u8>` is a sequence of numbers, which are written and read one by one. Where bytes are part of a
+//! typed request, the crate `serde_bytes` makes one piece of them.
+//!
+//! Whoever calls needs [`Rpc::install`] only; whoever serves, too. Calls are made with the [`Rpc`] that was installed, or a clone of it.
 
+mod answer;
 mod call;
 mod serve;
 mod timer;
@@ -36,6 +40,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::task::Waker;
 
+pub use answer::Answer;
 pub use call::{Call, CallError, TypedCall};
 pub use serve::Caller;
 
@@ -144,6 +149,7 @@ impl Calls {
     fn end(&mut self, id: u64) {
         if let Some(entry) = self.get(id) {
             entry.live = false;
+            let_go(&mut entry.bytes);
             entry.waker = None;
             self.live -= 1;
             self.free.push((id & ((1 << INDEX_BITS) - 1)) as u32);
@@ -172,18 +178,49 @@ impl Calls {
     }
 }
 
+#[cold]
+fn not_installed(another: bool) -> Error {
+    Error::other(if another {
+        "answers would not come here: another Rpc is installed in this endpoint; call with that one, or a clone of it"
+    } else {
+        "answers would not come here: hand the builder to Rpc::install before it joins"
+    })
+}
+
+/// Bytes of an answer that its buffer keeps room for.
+const KEPT: usize = 64 << 10;
+
+/// What is in a buffer is not needed any more, nor all of its memory if that is much.
+#[inline]
+fn let_go(bytes: &mut Vec<u8>) {
+    if bytes.capacity() > KEPT {
+        bytes.truncate(KEPT);
+        bytes.shrink_to(KEPT);
+    }
+}
+
 fn word(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }
 
 impl Rpc {
+    /// Whether answers to this one's calls come to an endpoint.
+    #[inline]
+    fn check_installed(&self, core: &Core) -> Result<()> {
+        match &core.rpc {
+            Some(rpc) if Rc::ptr_eq(&rpc.0, &self.0) => Ok(()),
+            other => Err(not_installed(other.is_some())),
+        }
+    }
+
     /// No calls and no services.
     pub fn new() -> Rpc {
         Rpc::default()
     }
 
-    /// Registers what calls need: the handlers that answers come to. Once per endpoint.
-    pub fn install(&self, builder: Builder) -> Builder {
+    /// Registers what calls need: the handlers that answers come to. Once per endpoint; without it, calls are errors.
+    pub fn install(&self, mut builder: Builder) -> Builder {
+        builder.rpc = Some(self.clone());
         let (short, long, cancel) = (self.0.clone(), self.0.clone(), self.0.clone());
         builder
             .on_short(ANSWER, move |m: Short<'_>| {
@@ -212,5 +249,27 @@ impl Rpc {
                     }
                 }
             })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A long answer keeps its memory for as long as it is looked at; a short one keeps it for the next.
+    #[test]
+    fn long_answers_are_let_go() {
+        let mut calls = Calls { entries: vec![Entry { live: true, ..Entry::default() }], ..Calls::default() };
+        calls.live = 1;
+        calls.answered(0, 0, GOOD, &vec![1; KEPT / 2]);
+        assert!(calls.entries[0].bytes.capacity() <= KEPT);
+        calls.end(0);
+        assert!(calls.entries[0].bytes.capacity() >= KEPT / 2);
+        let entry = &mut calls.entries[0];
+        (entry.live, entry.ended, calls.live) = (true, None, 1);
+        calls.answered(0, 0, GOOD, &vec![1; 1 << 20]);
+        assert!(calls.entries[0].bytes.len() >= 1 << 20);
+        calls.end(0);
+        assert!(calls.entries[0].bytes.capacity() <= KEPT);
     }
 }

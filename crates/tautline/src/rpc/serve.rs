@@ -12,8 +12,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::{
-    ANSWER, ANSWER_HEAD, FAILED, GOOD, LONG_ANSWER, PANICKED, REQUEST_HEAD, Rpc, Serving, State, UNREADABLE,
-    word,
+    ANSWER, ANSWER_HEAD, Answer, FAILED, GOOD, LONG_ANSWER, PANICKED, REQUEST_HEAD, Rpc, Serving, State,
+    UNREADABLE, word,
 };
 use crate::core::{Core, PeerWait};
 use crate::endpoint::Handler;
@@ -49,29 +49,28 @@ impl Caller {
 }
 
 impl Rpc {
-    /// Registers a raw service: a plain function of one request of up to a frame, which adds its answer to a buffer. The cheapest there is.
+    /// Registers a raw service: a plain function of one request of up to a frame (longer ones: [`Rpc::serve_bytes`]), which adds its answer to what is empty at first. The cheapest there is.
     pub fn serve_raw(
         &self,
         builder: Builder,
         name: &str,
-        mut service: impl FnMut(Rank, &[u8], &mut Vec<u8>) + 'static,
+        mut service: impl FnMut(Rank, &[u8], &mut Answer) + 'static,
     ) -> Builder {
-        let mut answer = Vec::new();
+        let mut answer = Answer::new();
         let answers = Answers::default();
         builder.on_short(name, move |m: Short<'_>| {
             let data = m.data();
             let (Some(id), true) = (word(data, 0), data.len() >= REQUEST_HEAD) else { return };
-            answer.clear();
-            answer.extend_from_slice(&id.to_le_bytes());
-            answer.extend_from_slice(&GOOD.to_le_bytes());
+            answer.begin(id);
             let ran =
                 catch_unwind(AssertUnwindSafe(|| service(m.from(), &data[REQUEST_HEAD..], &mut answer)));
             if let Err(panic) = &ran {
-                answer.truncate(8);
-                answer.extend_from_slice(&PANICKED.to_le_bytes());
+                answer.clear();
+                answer.end(PANICKED);
                 answer.extend_from_slice(panic_text(&**panic).as_bytes());
             }
-            answer_now(&m.endpoint(), m.from(), &answers, &answer);
+            answer_now(&m.endpoint(), m.from(), &answers, answer.framed());
+            answer.let_go();
             if let Err(panic) = ran {
                 // The failure is reported here, too.
                 std::panic::resume_unwind(panic);

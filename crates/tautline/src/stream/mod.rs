@@ -67,8 +67,11 @@ impl Reader {
         Ok(len)
     }
 
-    /// Takes bytes; extracts and waits until there are some. Zero at the end. Not in handlers: there, [`Reader::read_async`].
+    /// Takes bytes; extracts and waits until there are some. Zero at the end, and at once if there is no room for any. Not in handlers: there, [`Reader::read_async`].
     pub fn read(&mut self, out: &mut [u8]) -> Result<usize> {
+        if out.is_empty() {
+            return Ok(0);
+        }
         self.ring.wait(1)?;
         self.try_read(out)
     }
@@ -97,12 +100,15 @@ impl Reader {
         Ok(())
     }
 
-    /// Takes bytes, when there are some. Zero at the end.
+    /// Takes bytes, when there are some. Zero at the end, and at once if there is no room for any.
     pub async fn read_async(&mut self, out: &mut [u8]) -> Result<usize> {
         poll_fn(|context| self.poll_take(context, out)).await
     }
 
     pub(crate) fn poll_take(&mut self, context: &Context<'_>, out: &mut [u8]) -> Poll<Result<usize>> {
+        if out.is_empty() {
+            return Poll::Ready(Ok(0));
+        }
         match self.ring.poll_wait(context, 1) {
             Poll::Ready(Ok(())) => Poll::Ready(self.try_read(out)),
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
@@ -148,6 +154,9 @@ impl Writer {
     }
 
     pub(crate) fn poll_add(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<Result<usize>> {
+        if bytes.is_empty() {
+            return Poll::Ready(Ok(0));
+        }
         match self.ring.poll_wait(context, 1) {
             Poll::Ready(Ok(())) => {}
             Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),

@@ -1,0 +1,127 @@
+//! What a program may do that nobody meant: it gets an error that says so, or what it can have, and never waits for ever. Over datagrams and through shared memory.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
+mod common;
+
+use std::cell::Cell;
+use std::io::Write;
+use std::rc::Rc;
+use std::time::Duration;
+
+use common::pair::Pair;
+use common::{join, run};
+use tautline::memory::Rights;
+use tautline::rpc::Rpc;
+use tautline::{Builder, Endpoint, Error, Short};
+
+/// Both come to the end together.
+fn with_end(builder: Builder) -> (Builder, Rc<Cell<bool>>) {
+    let ended = Rc::new(Cell::new(false));
+    let end = ended.clone();
+    (builder.on_short("end", move |_: Short<'_>| end.set(true)), ended)
+}
+
+fn part(ep: Endpoint, ended: &Cell<bool>) {
+    ep.send(1 - ep.rank(), "end", b"").unwrap();
+    ep.run_until(|| ended.get()).unwrap();
+    ep.close().unwrap();
+}
+
+/// Calls whose answers would never come are errors that say what to do.
+#[test]
+fn calls_of_what_is_not_installed() {
+    run(2, |job| {
+        let (rpc, other) = (Rpc::new(), Rpc::new());
+        let (mut builder, ended) = with_end(Endpoint::builder());
+        if job.rank == 0 {
+            builder =
+                rpc.serve_raw(rpc.install(builder), "echo", |_, request, answer| answer.extend(request));
+        }
+        let ep = join(builder, job);
+        if ep.rank() == 1 {
+            let why = rpc.call_raw(&ep, 0, "echo", b"").unwrap_err().to_string();
+            assert!(why.contains("Rpc::install"), "{why}");
+            let why = rpc.call::<_, u64>(&ep, 0, "echo", &1u64).unwrap_err().to_string();
+            assert!(why.contains("Rpc::install"), "{why}");
+        } else {
+            let why = other.call_raw(&ep, 0, "echo", b"").unwrap_err().to_string();
+            assert!(why.contains("another Rpc"), "{why}");
+            assert_eq!(rpc.clone().call_raw(&ep, 0, "echo", b"me").unwrap().wait().unwrap(), b"me");
+        }
+        part(ep, &ended);
+    });
+}
+
+/// A request that is too long for its service is an error that says what would take it.
+#[test]
+fn a_request_too_long() {
+    run(2, |job| {
+        let rpc = Rpc::new();
+        let (builder, ended) = with_end(rpc.install(Endpoint::builder()));
+        let builder = rpc.serve_raw(builder, "raw", |_, _, _| {});
+        let ep = join(builder, job);
+        let long = vec![1; 1 << 20];
+        let why = rpc.call_raw(&ep, 1 - ep.rank(), "raw", &long).unwrap_err().to_string();
+        assert!(why.contains("serve_bytes"), "{why}");
+        part(ep, &ended);
+    });
+}
+
+/// Whatever a raw service does with its answer, that is its answer.
+#[test]
+fn answers_of_raw_services() {
+    run(2, |job| {
+        let rpc = Rpc::new();
+        let (builder, ended) = with_end(rpc.install(Endpoint::builder()));
+        let builder = rpc.serve_raw(builder, "clear", |_, request, answer| {
+            assert!(answer.is_empty());
+            answer.extend_from_slice(b"not this");
+            answer.clear();
+            answer.extend(request);
+        });
+        let builder = rpc.serve_raw(builder, "shape", |_, _, answer| {
+            answer.resize(5, b'x');
+            answer.truncate(3);
+            answer.reserve(100);
+            answer.push(b'y');
+            write!(answer, "{}", 17).unwrap();
+            answer[0] = b'z';
+            assert_eq!(answer.len(), 6);
+        });
+        let builder = rpc.serve_raw(builder, "nothing", |_, _, answer| answer.resize(0, 1));
+        let ep = join(builder, job);
+        if ep.rank() == 1 {
+            let limit = Some(Duration::from_secs(60));
+            let call = |name: &str| rpc.call_within(&ep, 0, name, b"this", limit).unwrap().wait().unwrap();
+            for _ in 0..2 {
+                assert_eq!(call("clear"), b"this");
+                assert_eq!(call("shape"), b"zxxy17");
+                assert_eq!(call("nothing"), b"");
+            }
+        }
+        part(ep, &ended);
+    });
+}
+
+/// Whoever waits for a result that was taken is told so; as a future, too.
+#[test]
+fn a_result_is_taken_once() {
+    run(2, |job| {
+        let pair = Pair::join(job);
+        let aperture = pair.ep.aperture(64).unwrap();
+        pair.give(&aperture.cookie(.., Rights::ALL).unwrap());
+        let remote = pair.take_cookie();
+        let mut added = remote.fetch_add(0, 1).unwrap();
+        let result = loop {
+            pair.ep.extract(usize::MAX).unwrap();
+            if let Some(result) = added.try_take() {
+                break result;
+            }
+            pair.ep.wait(Some(Duration::from_millis(1))).unwrap();
+        };
+        assert_eq!(result.unwrap(), 0);
+        assert!(added.try_take().is_none());
+        assert!(matches!(added.wait(), Err(Error::Stale)));
+        pair.close();
+    });
+}
