@@ -414,8 +414,75 @@ fn the_interface_comes_back_taken() {
     });
 }
 
+/// D-12: whether raw frames are taken follows the interface, and each change is told once.
+#[test]
+fn raw_frames_are_taken_while_the_ring_is_there() {
+    apart("raw_frames_are_taken_while_the_ring_is_there", Shape::default(), |spaces| {
+        let raw = || XdpConfig { framing: Framing::Raw, ..XdpConfig::default() };
+        let (mut a, mut b) = (open(spaces, 0, raw()), open(spaces, 1, raw()));
+        let (to_b, to_a) = (a.route(b.local_addr()).unwrap(), b.route(a.local_addr()).unwrap());
+        assert!(a.device.takes_raw());
+        arrives(&mut b, &mut a, to_a, 1);
+        let changes = |told: &[DeviceEvent]| told.iter().filter(|e| **e == DeviceEvent::Raw).count();
+        ip(&format!("-n {} link del v0", spaces.names[0])).unwrap();
+        receive_some(&mut a);
+        let told: Vec<_> = std::iter::from_fn(|| a.poll_event()).collect();
+        assert!(!a.device.takes_raw() && changes(&told) == 1, "{told:?}");
+        spaces.join().unwrap();
+        let told = until_back(&mut a, &mut b, to_b);
+        assert!(a.device.takes_raw() && changes(&told) == 1, "{told:?}");
+        until_back(&mut b, &mut a, to_a);
+        while !receive(&mut a, 1).is_empty() {}
+        arrives(&mut b, &mut a, to_a, 2);
+        // Who is told that the other one takes none goes through the socket, and back again.
+        b.device.note_raw(to_a, false);
+        assert_eq!(b.way(to_a), Some(Way::Udp), "{}", b.why(to_a));
+        arrives(&mut b, &mut a, to_a, 3);
+        b.device.note_raw(to_a, true);
+        assert_eq!(b.way(to_a), Some(Way::Xdp), "{}", b.why(to_a));
+        arrives(&mut b, &mut a, to_a, 4);
+    });
+}
+
+/// D-13: an address that moves to another interface of its host takes the device along; meanwhile the socket is used. One that is nowhere is waited for.
+#[test]
+fn the_address_moves() {
+    apart("the_address_moves", Shape::default(), |spaces| {
+        let [at_a, at_b] = &spaces.names;
+        ip(&format!("-n {at_a} link add v1 type veth peer name v1 netns {at_b}")).unwrap();
+        ip(&format!("-n {at_a} link set v1 address 02:00:00:54:4c:11 up")).unwrap();
+        ip(&format!("-n {at_b} link set v1 address 02:00:00:54:4c:12 up")).unwrap();
+        let mut a = open(spaces, 0, XdpConfig::default());
+        let mut b = open_udp(spaces, 1);
+        let (to_b, to_a) = (a.route(b.local_addr()).unwrap(), b.route(a.local_addr()).unwrap());
+        arrives(&mut a, &mut b, to_b, 1);
+        for (from, to, macs) in [("v0", "v1", ["4c:11", "4c:12"]), ("v1", "v0", ["4c:01", "4c:02"])] {
+            ip(&format!("-n {at_a} addr del 10.211.9.1/24 dev {from}")).unwrap();
+            receive_some(&mut a);
+            let told: Vec<_> = std::iter::from_fn(|| a.poll_event()).collect();
+            let lost = |e: &DeviceEvent| matches!(e, DeviceEvent::Way { way: Way::Udp, why, .. } if why.contains("has lost the address"));
+            assert!(told.iter().any(lost), "{told:?}");
+            ip(&format!("-n {at_a} addr add 10.211.9.1/24 dev {to}")).unwrap();
+            ip(&format!("-n {at_b} route replace 10.211.9.1/32 dev {to}")).unwrap();
+            for (side, ip_of, mac) in [(at_a, 2, macs[1]), (at_b, 1, macs[0])] {
+                ip(&format!(
+                    "-n {side} neigh replace 10.211.9.{ip_of} lladdr 02:00:00:54:{mac} dev {to} nud permanent"
+                ))
+                .unwrap();
+            }
+            until_back(&mut a, &mut b, to_b);
+            while !receive(&mut b, 1).is_empty() {}
+            let program = |name| ip(&format!("-n {at_a} link show {name}")).unwrap().contains("xdp");
+            assert_eq!([program(from), program(to)], [false, true]);
+            (0..600).for_each(|number| arrives(&mut a, &mut b, to_b, number));
+            (0..600).for_each(|number| arrives(&mut b, &mut a, to_a, number));
+        }
+        assert!(a.arena_ref().available() + 4 >= a.arena_ref().capacity(), "no slot is lost");
+    });
+}
+
 /// Polls until the device has told that it has other descriptors, and goes directly.
-fn until_back(from: &mut Resident<Xdp>, to: &mut Resident<Xdp>, route: RouteId) -> Vec<DeviceEvent> {
+fn until_back(from: &mut Resident<Xdp>, to: &mut impl Datagram, route: RouteId) -> Vec<DeviceEvent> {
     let until = Instant::now() + Duration::from_secs(10);
     let mut told = Vec::new();
     while from.way(route) != Some(Way::Xdp) || !told.contains(&DeviceEvent::Descriptors) {

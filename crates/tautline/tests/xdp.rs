@@ -42,7 +42,7 @@ fn config(role: &str, device: DeviceName) -> Config {
     if role == "parked" || role == "removed" {
         config.waiting = Waiting::Park;
     }
-    if role == "raw" {
+    if role.starts_with("raw") {
         config.xdp_framing = Framing::Raw;
     }
     // A link that flaps is no death.
@@ -58,8 +58,12 @@ fn child() {
     let job = Job::from_file(&PathBuf::from(std::env::var("TAUTLINE_XDP_JOB").unwrap())).unwrap();
     let seen = Rc::new(Cell::new(0));
     let count = seen.clone();
-    let builder =
-        Endpoint::builder().config(config(&role, device)).on_short("number", move |short: Short<'_>| {
+    let builder = Endpoint::builder()
+        .config(Config {
+            xdp_drop_privileges: role == "raw and poor" && job.rank == 1,
+            ..config(&role, device)
+        })
+        .on_short("number", move |short: Short<'_>| {
             let number = count.get();
             assert!(short.data() == message(number), "message {number}, in order and unaltered");
             count.set(number + 1);
@@ -103,6 +107,15 @@ fn child() {
                     let ways = ways.borrow();
                     ways.iter().any(|(device, _)| *device == "udp")
                         && ways.last().is_some_and(|(device, _)| *device == "xdp")
+                });
+            }
+            if role.starts_with("raw and") && number == MESSAGES / 2 {
+                let last = if role == "raw and poor" { "takes no raw frames" } else { "is known" };
+                wait_for_return(&endpoint, || {
+                    note(&endpoint);
+                    let ways = ways.borrow();
+                    ways.iter().any(|(_, why)| why.contains("gone"))
+                        && ways.last().is_some_and(|(_, why)| why.contains(last))
                 });
             }
             if (role == "hostile" || role == "shared") && number == MESSAGES / 2 {
@@ -386,6 +399,20 @@ fn the_interface_comes_back_under_load() {
     if let Some(said) = said {
         assert!(said[0].contains("LAST Some((\"xdp\""), "{}", said[0]);
         println!("{}{}", said[0], said[1]);
+    }
+}
+
+/// D-12: a receiver that loses its interface, and with it the program that takes raw frames, is sent none from then on: if it may not open the new one, for ever, and else
+/// until it has. No message is lost or reordered, and nobody dies of it.
+#[test]
+fn raw_frames_for_who_takes_them() {
+    for (role, way) in [("raw and poor", "udp"), ("raw and removed", "xdp")] {
+        let said = run("raw_frames_for_who_takes_them", role, ["xdp", "xdp"], |spaces| {
+            std::thread::sleep(Duration::from_millis(300));
+            spaces.rejoin().unwrap();
+        });
+        let Some(said) = said else { return };
+        assert!(said[0].contains(&format!("LAST Some((\"{way}\"")), "{role}: {}", said[0]);
     }
 }
 

@@ -132,7 +132,7 @@ pub(super) fn find(netlink: &mut Netlink, ip: IpAddr, vlan: Option<u16>) -> Resu
         return refuse("loopback carries no frames that AF_XDP could take".into());
     }
     let failed = |e: io::Error| Refusal::System(format!("the kernel's tables cannot be read: {e}"));
-    let Some(index) = neighbour::interface_of(netlink, ip).map_err(failed)? else {
+    let Some(&index) = neighbour::interfaces_of(netlink, ip).map_err(failed)?.first() else {
         return refuse(format!("no interface has the address {ip}"));
     };
     let upper = neighbour::link(netlink, index).map_err(failed)?;

@@ -1,4 +1,4 @@
-//! The interface comes back: it was removed, and one with our address is there again (D-13).
+//! The interface comes back: it was removed, or our address was, and one with our address is there again (D-13).
 //!
 //! The memory stays, and with it all slots; sockets, rings and the program are had anew. Meanwhile frames go through the UDP socket, which outlives
 //! interfaces.
@@ -52,11 +52,13 @@ impl Xdp {
     fn reopen(&mut self) -> Result<(), Refusal> {
         let place = attach::find(&mut self.asks, self.local.ip(), self.config.vlan)?;
         if !self.health.lost && self.is_same(&place) {
-            // Only the address was gone with the interface above: program and sockets are where they were.
+            // Only the address was gone, or the interface above: program and sockets are where they were.
             self.place = place;
             return Ok(());
         }
-        self.let_go_of_interface();
+        if self.health.lost || place.lower.index == self.place.lower.index {
+            self.let_go_of_interface();
+        }
         let patience = Patience { fewer: self.health.in_vain >= FEWER_AFTER, ..Patience::SHORT };
         let each = self.queues.each() as u32;
         let (attached, queues, numbers) =
@@ -72,6 +74,8 @@ impl Xdp {
         for chunk in before.close() {
             self.queues.fill(chunk);
         }
+        // Closed, the kernel looks at nothing that was in the ring.
+        self.let_go_all();
         self.queues.submit_chunks();
         let dropped_now = dropped(&attached, &numbers);
         // What was counted stays counted.
@@ -93,8 +97,10 @@ impl Xdp {
     pub(super) fn let_go_of_interface(&mut self) {
         if self.attached.link.is_some() {
             self.attached.let_go();
-            // The kernel has let go of the ring, and of all that was in it.
-            self.let_go_all();
+            if self.health.lost {
+                // The kernel has let go of the ring, and of all that was in it.
+                self.let_go_all();
+            }
             self.events.push_back(DeviceEvent::Descriptors);
         }
     }
@@ -113,5 +119,6 @@ impl Xdp {
             self.look_up(id);
         }
         self.health.back = false;
+        self.tell_raw();
     }
 }

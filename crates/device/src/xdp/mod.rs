@@ -91,6 +91,8 @@ pub struct Xdp {
     sources: bool,
     /// Addresses that belong to hardware addresses, as far as raw frames made us ask.
     senders: Vec<(headers::Mac, std::net::IpAddr)>,
+    /// Whether raw frames are taken, as the caller was last told.
+    raw_told: bool,
     about: String,
     /// Doorbells that are not rung; for tests.
     lost_doorbells: u32,
@@ -234,6 +236,7 @@ impl Xdp {
             streak: 0,
             sources: true,
             senders: Vec::new(),
+            raw_told: true,
             about,
             lost_doorbells: 0,
         })
@@ -471,7 +474,7 @@ impl Datagram for Xdp {
     }
 
     fn takes_raw(&self) -> bool {
-        self.config.framing == Framing::Raw
+        self.config.framing == Framing::Raw && self.health.hears()
     }
 
     fn note_raw(&mut self, route: RouteId, takes: bool) {

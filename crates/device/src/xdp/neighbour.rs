@@ -52,8 +52,10 @@ pub(crate) enum News {
     Neighbour(Neighbour),
     Link(Link),
     LinkGone(u32),
-    /// A route or an address; where things lead must be asked again.
+    /// A route; where things lead must be asked again.
     Routes,
+    /// The same for an address, which may be ours.
+    Address(IpAddr),
 }
 
 /// Groups whose news is heard: links, neighbours, addresses and routes.
@@ -104,18 +106,22 @@ fn ip_of(bytes: &[u8]) -> Option<IpAddr> {
     <[u8; 16]>::try_from(bytes).ok().map(|all| Ipv6Addr::from(all).into())
 }
 
-/// The interface that has this very address.
-pub(crate) fn interface_of(netlink: &mut Netlink, ip: IpAddr) -> io::Result<Option<u32>> {
+/// The interfaces that have this very address.
+pub(crate) fn interfaces_of(netlink: &mut Netlink, ip: IpAddr) -> io::Result<Vec<u32>> {
     let body = [family(ip), 0, 0, 0, 0, 0, 0, 0];
-    let mut found = None;
+    let mut found = Vec::new();
     netlink.ask(libc::RTM_GETADDR, FLAG_DUMP, &body, |_, body| {
-        let has = attributes(body, ADDRESS_FIXED)
-            .any(|(kind, value)| matches!(kind, IFA_ADDRESS | IFA_LOCAL) && ip_of(value) == Some(ip));
-        if has {
-            found = found.or(u32_at(body, 4));
+        if read_address(body) == Some(ip) {
+            found.extend(u32_at(body, 4));
         }
     })?;
     Ok(found)
+}
+
+/// The address that an interface has; the one that is called local, if any is: the other may be that of its far end.
+fn read_address(body: &[u8]) -> Option<IpAddr> {
+    let of = |wanted| attributes(body, ADDRESS_FIXED).find(|(kind, _)| *kind == wanted);
+    of(IFA_LOCAL).or_else(|| of(IFA_ADDRESS)).and_then(|(_, value)| ip_of(value))
 }
 
 /// A link by number.
@@ -192,7 +198,8 @@ pub(crate) fn read_news(kind: u16, body: &[u8]) -> Option<News> {
         libc::RTM_NEWLINK => read_link(body).map(News::Link),
         // A bridge's port that goes is told in the same way, by another family.
         libc::RTM_DELLINK if body.first() == Some(&0) => u32_at(body, 4).map(News::LinkGone),
-        libc::RTM_NEWROUTE | libc::RTM_DELROUTE | libc::RTM_NEWADDR | libc::RTM_DELADDR => Some(News::Routes),
+        libc::RTM_NEWROUTE | libc::RTM_DELROUTE => Some(News::Routes),
+        libc::RTM_NEWADDR | libc::RTM_DELADDR => Some(read_address(body).map_or(News::Routes, News::Address)),
         _ => None,
     }
 }
