@@ -66,8 +66,10 @@ impl Xdp {
         if let Some(door) = attached.door() {
             attach::watch_socket(&self.mail, MAIL_NEWS, door)?;
         }
-        // Refused busy polling makes receiving slower, and nothing else.
-        let _ = drive(&queues, if self.busy { Receive::BusyPoll } else { Receive::Kernel });
+        // Refused busy polling makes receiving slower, and nothing else. What was measured there need not be so here.
+        let _ = drive(&queues, self.config.receive);
+        (self.busy, self.trial) =
+            (self.config.receive == Receive::BusyPoll, Xdp::trial_for(self.config.receive));
         self.counters.receive_overflows += self.queues.statistics().overflows;
         let dropped_then = dropped(&self.attached, &self.numbers);
         let before = std::mem::replace(&mut self.queues, queues);
