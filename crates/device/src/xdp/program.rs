@@ -242,7 +242,14 @@ fn ipv6(p: &mut Asm, ip: [u8; 16], to: &Steering) {
     p.jump_if(R4, If::NotEqual, R3, "length");
     p.load(Size::Half, R3, R7, UDP6 + 6);
     p.jump_if_number(R3, If::Equal, 0, "checksum");
-    // A source that can exist: not multicast, and not the unspecified address or loopback, whose first half is zero.
+    // A source that can exist: not ourselves, not multicast, and not the unspecified address or loopback, whose first half is zero.
+    for word in (0..16).step_by(4) {
+        p.load(Size::Word, R3, R7, ETHERNET + 8 + word);
+        p.load(Size::Word, R5, R7, ETHERNET + 24 + word);
+        p.jump_if(R3, If::NotEqual, R5, "another");
+    }
+    p.jump("source");
+    p.label("another");
     p.load(Size::Byte, R3, R7, ETHERNET + 8);
     p.jump_if_number(R3, If::Equal, 0xff, "source");
     p.load(Size::Word, R3, R7, ETHERNET + 8);

@@ -254,7 +254,7 @@ fn misshapen_frames_are_dropped() {
         judge(&to, &frame, Fate::Dropped(Drop::Source), from);
     }
     let to6 = steer(US6);
-    for from in ["[::]:9000", "[::1]:9000", "[ff02::1]:9000"] {
+    for from in ["[::]:9000", "[::1]:9000", "[ff02::1]:9000", US6] {
         let frame = framed(&ends(from, US6, None), Framing::Udp, &payload(0x71, 60));
         judge(&to6, &frame, Fate::Dropped(Drop::Source), from);
     }
