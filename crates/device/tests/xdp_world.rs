@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use resident::{Resident, apart, data_frame, open, open_udp, receive, receive_some, send};
 use spaces::{Shape, ip};
+use tautline_device::udp::UdpConfig;
 use tautline_device::xdp::{Done, Framing, Mode, Receive, Xdp, XdpConfig};
 use tautline_device::{Datagram, DeviceEvent, HEADROOM, RouteId, Way};
 
@@ -411,6 +412,73 @@ fn the_interface_comes_back_taken() {
             assert!(Instant::now() < until, "{}", a.why(route));
             receive_some(&mut a);
         }
+    });
+}
+
+/// D-13: a link-local address belongs to one interface, whichever others have the same.
+#[test]
+fn an_address_of_one_interface() {
+    apart("an_address_of_one_interface", Shape::default(), |spaces| {
+        let [at_a, at_b] = &spaces.names;
+        ip(&format!("-n {at_a} link add e0 index 77 type veth peer name e0 index 78 netns {at_b}")).unwrap();
+        for (name, mac) in spaces.names.iter().zip(spaces::MACS) {
+            ip(&format!("-n {name} link set e0 address {mac} up")).unwrap();
+        }
+        let at = |side: usize, port| {
+            let host = format!("fe80::ff:fe54:4c{:02x}", side + 1).parse().unwrap();
+            std::net::SocketAddr::V6(std::net::SocketAddrV6::new(host, port, 0, 77 + side as u32))
+        };
+        let told = |bind| UdpConfig { bind, tx_slots: 64, ..UdpConfig::default() };
+        // An address that was just made is not there at once.
+        let patient = |side: usize| {
+            spaces.enter(side);
+            let until = Instant::now() + Duration::from_secs(10);
+            while std::net::UdpSocket::bind(at(side, 0)).is_err() {
+                assert!(Instant::now() < until, "no address");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        };
+        patient(1);
+        let b = tautline_device::udp::Udp::open(told(at(1, 0))).unwrap();
+        let mut b = Resident { device: b, spaces: spaces.clone(), side: 1 };
+        patient(0);
+        let a = Xdp::open(XdpConfig { udp: told(at(0, 0)), rx_chunks: 512, ..XdpConfig::default() });
+        let a = a.unwrap_or_else(|r| panic!("{}", r.why));
+        let mut a = Resident { device: a, spaces: spaces.clone(), side: 0 };
+        assert!(a.device.describe().contains(" on e0 "), "{}", a.device.describe());
+        let to_b = std::net::SocketAddrV6::new(
+            match b.local_addr() {
+                std::net::SocketAddr::V6(addr) => *addr.ip(),
+                other => panic!("{other}"),
+            },
+            b.local_addr().port(),
+            0,
+            77,
+        );
+        let route = a.route(to_b.into()).unwrap();
+        until_way(&mut a, &mut b, route, Way::Xdp);
+        while !receive(&mut b, 1).is_empty() {}
+        arrives(&mut a, &mut b, route, 5);
+    });
+}
+
+/// D-13: rules of routing may look at protocol and ports; the kernel is asked with them.
+#[test]
+fn rules_may_look_at_ports() {
+    apart("rules_may_look_at_ports", Shape::default(), |spaces| {
+        let at_a = &spaces.names[0];
+        ip(&format!("-n {at_a} link add e0 type veth peer name e1")).unwrap();
+        ["e0", "e1"].iter().for_each(|name| drop(ip(&format!("-n {at_a} link set {name} up")).unwrap()));
+        ip(&format!("-n {at_a} route add 10.211.9.2/32 dev e0 table 100")).unwrap();
+        if let Err(why) = ip(&format!("-n {at_a} rule add ipproto udp dport 9000 lookup 100")) {
+            return println!("SKIPPED rules_may_look_at_ports: {why}");
+        }
+        let mut a = open(spaces, 0, XdpConfig::default());
+        let mut way = |port| {
+            let route = a.route(std::net::SocketAddr::new(spaces.addr(1, false), port)).unwrap();
+            (a.way(route), a.why(route).contains("another interface"))
+        };
+        assert_eq!([way(9_000), way(9_001)], [(Some(Way::Udp), true), (Some(Way::Xdp), false)]);
     });
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -121,7 +121,8 @@ pub(super) struct Place {
 }
 
 /// Where an address is.
-pub(super) fn find(netlink: &mut Netlink, ip: IpAddr, vlan: Option<u16>) -> Result<Place, Refusal> {
+pub(super) fn find(netlink: &mut Netlink, local: SocketAddr, vlan: Option<u16>) -> Result<Place, Refusal> {
+    let ip = local.ip();
     let refuse = |why: String| Err(Refusal::Interface(why));
     if ip.is_unspecified() {
         return refuse(
@@ -132,8 +133,12 @@ pub(super) fn find(netlink: &mut Netlink, ip: IpAddr, vlan: Option<u16>) -> Resu
         return refuse("loopback carries no frames that AF_XDP could take".into());
     }
     let failed = |e: io::Error| Refusal::System(format!("the kernel's tables cannot be read: {e}"));
-    let Some(&index) = neighbour::interfaces_of(netlink, ip).map_err(failed)?.first() else {
-        return refuse(format!("no interface has the address {ip}"));
+    let mut at = neighbour::interfaces_of(netlink, ip).map_err(failed)?;
+    at.retain(|index| neighbour::scope(local).is_none_or(|scope| scope == *index));
+    let Some(&index) = at.first() else {
+        let there =
+            neighbour::scope(local).map_or(String::new(), |scope| format!(" at the interface {scope}"));
+        return refuse(format!("no interface has the address {ip}{there}"));
     };
     let upper = neighbour::link(netlink, index).map_err(failed)?;
     let mut upper = upper;

@@ -50,7 +50,7 @@ impl Xdp {
     }
 
     fn reopen(&mut self) -> Result<(), Refusal> {
-        let place = attach::find(&mut self.asks, self.local.ip(), self.config.vlan)?;
+        let place = attach::find(&mut self.asks, self.local, self.config.vlan)?;
         if !self.health.lost && self.is_same(&place) {
             // Only the address was gone, or the interface above: program and sockets are where they were.
             self.place = place;

@@ -152,7 +152,7 @@ impl Xdp {
             .map_err(|e| Refusal::System(format!("the port cannot be had: {e}")))?;
             config.udp.socket = Some(socket);
             let (news, mut asks) = attach::tables()?;
-            let place = attach::find(&mut asks, local.ip(), config.vlan)?;
+            let place = attach::find(&mut asks, local, config.vlan)?;
             let payload = config.udp.slot_payload.unwrap_or_else(|| udp::slot_payload(local.ip()));
             let opened = attach::open(&config, &place, local, payload)?;
             Ok((local, news, asks, place, opened))

@@ -118,8 +118,8 @@ impl Xdp {
     /// Asks the kernel's tables where a route leads, and chooses its way.
     #[cold]
     pub(super) fn look_up(&mut self, id: RouteId) {
-        let to = self.routes[id.0 as usize].to.ip();
-        let hop = neighbour::route(&mut self.asks, self.local.ip(), to).ok();
+        let to = self.routes[id.0 as usize].to;
+        let hop = neighbour::route(&mut self.asks, self.local, to).ok();
         let mac = hop
             .filter(|hop| hop.interface == self.place.upper.index && !hop.local)
             .and_then(|hop| neighbour::neighbour(&mut self.asks, hop.interface, hop.neighbour));
