@@ -5,7 +5,7 @@
 
 use super::attach::{self, MAIL_NEWS, Place, Refusal};
 use super::patience::Patience;
-use super::{Receive, Xdp, drive, dropped, is_told};
+use super::{Receive, Xdp, describe, drive, dropped, is_told};
 use crate::sys;
 use crate::{DeviceEvent, RouteId};
 
@@ -67,7 +67,7 @@ impl Xdp {
             attach::watch_socket(&self.mail, MAIL_NEWS, door)?;
         }
         // Refused busy polling makes receiving slower, and nothing else. What was measured there need not be so here.
-        let _ = drive(&queues, self.config.receive);
+        let busy = drive(&queues, self.config.receive);
         (self.busy, self.trial) =
             (self.config.receive == Receive::BusyPoll, Xdp::trial_for(self.config.receive));
         self.counters.receive_overflows += self.queues.statistics().overflows;
@@ -87,6 +87,15 @@ impl Xdp {
         }
         self.told = is_told(&self.config, &place, &self.queues);
         (self.attached, self.numbers, self.place) = (attached, numbers, place);
+        self.about = describe(
+            &self.config,
+            &self.place,
+            self.local,
+            (&self.queues, &self.numbers, &self.attached),
+            &[],
+            (&self.umem, self.layout),
+            busy,
+        );
         Ok(())
     }
 

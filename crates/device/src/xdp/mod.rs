@@ -353,6 +353,9 @@ fn describe(
     if let Some(vlan) = place.upper.vlan {
         let _ = write!(text, ", VLAN {vlan}");
     }
+    if let Some(why) = attached.no_door() {
+        let _ = write!(text, ", no other process can share the program because {why}");
+    }
     text
 }
 
