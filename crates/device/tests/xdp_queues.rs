@@ -16,7 +16,7 @@ use forge::{frame_by_hand, raw_socket};
 use resident::{Resident, apart, data_frame, open, receive, receive_some, send, udp_config};
 use spaces::{Shape, Spaces};
 use tautline_device::udp::UdpConfig;
-use tautline_device::xdp::{Mode, Refusal, Xdp, XdpConfig};
+use tautline_device::xdp::{Mode, Refusal, Xdp, XdpConfig, probe};
 use tautline_device::{Datagram, Way};
 
 const FOUR: Shape = Shape { mtu: 1_500, vlan: None, acquainted: true, queues: Some(4) };
@@ -107,6 +107,10 @@ fn two_share_an_interface() {
             let mut second = open_beside(&mut first, spaces, config()).unwrap_or_else(|why| panic!("{why}"));
             assert_eq!((first.device.queues(), second.device.queues()), (&[0, 1][..], &[2, 3][..]));
             assert!(second.device.describe().contains("another process"), "{}", second.device.describe());
+            spaces.enter(0);
+            let probed = probe(&XdpConfig::default()).interfaces.into_iter().find(|of| of.name == "v0");
+            let verdict = probed.unwrap().verdict;
+            assert!(verdict.as_ref().is_ok_and(|said| said.contains("of this user share")), "{verdict:?}");
             for device in [&mut first, &mut second] {
                 let sent = from_many(spaces, device.local_addr());
                 let got = receive(device, sent.len());

@@ -111,7 +111,10 @@ impl Job {
         let mut members: Vec<Member> = Vec::new();
         let mut seen = Vec::new();
         for line in lines.map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#')) {
-            let (word, rest) = line.split_once(' ').ok_or_else(|| bad(format!("\"{line}\" has no value")))?;
+            let (word, rest) = line
+                .split_once(char::is_whitespace)
+                .ok_or_else(|| bad(format!("\"{line}\" has no value")))?;
+            let rest = rest.trim_start();
             if word != "member" && seen.contains(&word) {
                 return Err(bad(format!("there are two lines with \"{word}\"")));
             }
@@ -192,7 +195,8 @@ const SCOPE: &str = "a link-local address wants the number of this host's interf
 
 fn parse_member(text: &str, expected: usize) -> Result<Member, JoinError> {
     let bad = |why: String| JoinError::Nonsense(format!("member \"{text}\": {why}"));
-    let (rank, addr) = text.split_once(' ').ok_or_else(|| bad("wants a rank and an address".into()))?;
+    let (rank, addr) =
+        text.split_once(char::is_whitespace).ok_or_else(|| bad("wants a rank and an address".into()))?;
     if rank.parse() != Ok(expected) {
         return Err(bad(format!("expected rank {expected}; members are listed in order")));
     }
@@ -245,6 +249,9 @@ mod tests {
         assert_eq!(job.device, Some(DeviceName::Udp));
         assert_eq!(job.key.bytes(), key.bytes());
         assert_eq!(job.members, members());
+        let spaced =
+            Job::parse(&text.replace("device ", "device \t ").replace("member 1 ", "member  1  ")).unwrap();
+        assert_eq!((spaced.device, spaced.members), (job.device, job.members));
     }
 
     /// J-3: an address may belong to one interface.

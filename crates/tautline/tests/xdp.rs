@@ -413,6 +413,8 @@ fn raw_frames_for_who_takes_them() {
         });
         let Some(said) = said else { return };
         assert!(said[0].contains(&format!("LAST Some((\"{way}\"")), "{role}: {}", said[0]);
+        // Whoever gave its privileges up is not told how to get them.
+        assert_eq!(said[1].contains("gave up its privileges"), way == "udp", "{role}: {}", said[1]);
     }
 }
 

@@ -30,7 +30,7 @@ impl Xdp {
             Ok(()) => self.tell_back(),
             // It is not there yet.
             Err(Refusal::Interface(_)) => self.health.in_vain = 0,
-            Err(refusal) => self.not_back(refusal),
+            Err(refusal) => self.not_back(refusal.after_giving_up(self.config.drop_privileges)),
         }
     }
 
