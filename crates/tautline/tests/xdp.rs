@@ -129,6 +129,13 @@ fn child() {
     } else {
         endpoint.run_until(|| seen.get() == MESSAGES).unwrap();
         note(&endpoint);
+        if role == "raw and poor" {
+            // Whoever gave its privileges up is not told how to get them.
+            wait_for_return(&endpoint, || {
+                note(&endpoint);
+                ways.borrow().last().is_some_and(|(_, why)| why.contains("gave up its privileges"))
+            });
+        }
         println!("ALL {}", seen.get());
     }
     let last = ways.borrow().last().cloned();
@@ -406,15 +413,14 @@ fn the_interface_comes_back_under_load() {
 /// until it has. No message is lost or reordered, and nobody dies of it.
 #[test]
 fn raw_frames_for_who_takes_them() {
-    for (role, way) in [("raw and poor", "udp"), ("raw and removed", "xdp")] {
+    for role in ["raw and poor", "raw and removed"] {
         let said = run("raw_frames_for_who_takes_them", role, ["xdp", "xdp"], |spaces| {
             std::thread::sleep(Duration::from_millis(300));
             spaces.rejoin().unwrap();
         });
+        // That the sender goes by the socket, or directly again, it waits for in the middle.
         let Some(said) = said else { return };
-        assert!(said[0].contains(&format!("LAST Some((\"{way}\"")), "{role}: {}", said[0]);
-        // Whoever gave its privileges up is not told how to get them.
-        assert_eq!(said[1].contains("gave up its privileges"), way == "udp", "{role}: {}", said[1]);
+        assert!(role != "raw and poor" || said[0].contains("LAST Some((\"udp\""), "{}", said[0]);
     }
 }
 
