@@ -59,6 +59,39 @@ fn an_address_of_one_interface() {
     });
 }
 
+/// D-11: frames come by the ring for the hardware address that the interface has now, and for no other.
+#[test]
+fn the_hardware_address_changes() {
+    for framing in [Framing::Udp, Framing::Raw] {
+        apart("the_hardware_address_changes", Shape::default(), |spaces| {
+            let config = || XdpConfig { framing, ..XdpConfig::default() };
+            let (mut a, mut b) = (open(spaces, 0, config()), open(spaces, 1, config()));
+            let route = a.route(b.local_addr()).unwrap();
+            arrives(&mut a, &mut b, route, 1);
+            let know = |mac: &str| {
+                ip(&format!(
+                    "-n {} neigh replace 10.211.9.2 lladdr {mac} dev v0 nud permanent",
+                    spaces.names[0]
+                ))
+                .unwrap();
+            };
+            let other = "02:00:00:54:4c:99";
+            ip(&format!("-n {} link set v0 address {other}", spaces.names[1])).unwrap();
+            know(other);
+            receive_some(&mut a);
+            receive_some(&mut b);
+            let by_socket = b.device.came_by_socket();
+            (0..50).for_each(|number| arrives(&mut a, &mut b, route, number));
+            // Once a second one goes through the socket, to keep the neighbour.
+            assert!(b.device.came_by_socket() - by_socket < 25, "by the ring");
+            know(spaces::MACS[1]);
+            receive_some(&mut a);
+            resident::send(&mut a, route, &resident::data_frame(1, 100));
+            assert!(receive(&mut b, 1).is_empty(), "for somebody else");
+        });
+    }
+}
+
 /// D-13: rules of routing may look at protocol and ports; the kernel is asked with them.
 #[test]
 fn rules_may_look_at_ports() {

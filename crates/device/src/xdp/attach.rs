@@ -13,7 +13,7 @@ use super::neighbour::{self, GROUPS, Link};
 use super::patience::{PAUSE, Patience};
 use super::program::{self, DROPS, Machine, Steering};
 use super::shared::{self, Alone, Attached, Terms};
-use crate::sys::bpf::{self, CounterMap, QueueMap, WordMap};
+use crate::sys::bpf::{self, Addressee, CounterMap, QueueMap, WordMap};
 use crate::sys::netlink::Netlink;
 use crate::sys::{Errno, Layout, Queues, Umem, caps, door};
 use crate::udp;
@@ -264,8 +264,9 @@ fn work_for(
     queues: &Queues,
     numbers: &[u32],
 ) -> Result<(), Refusal> {
+    let mac = place.upper.mac;
     for (&number, socket) in numbers.iter().zip(queues.fds()) {
-        attached.ports.set(number, port.into()).map_err(|e| system("the port", e))?;
+        attached.ports.set_addressee(number, Addressee { mac, port }).map_err(|e| system("the port", e))?;
         attached.sockets.set_socket(number, socket).map_err(|e| system("the socket", e))?;
     }
     attached.open_door(place.lower.index, numbers[0]);

@@ -54,6 +54,7 @@ impl Xdp {
         if !self.health.lost && self.is_same(&place) {
             // Only the address was gone, or the interface above: program and sockets are where they were.
             self.place = place;
+            self.readdress();
             return Ok(());
         }
         if self.health.lost || place.lower.index == self.place.lower.index {
@@ -87,6 +88,7 @@ impl Xdp {
         }
         self.told = is_told(&self.config, &place, &self.queues);
         (self.attached, self.numbers, self.place) = (attached, numbers, place);
+        self.health.deaf = false;
         self.about = describe(
             &self.config,
             &self.place,
@@ -121,6 +123,7 @@ impl Xdp {
         self.health = super::ways::Health {
             down: !(self.place.upper.running && self.place.lower.running),
             back: true,
+            deaf: self.health.deaf,
             ..super::ways::Health::default()
         };
         self.senders.clear();

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use super::config::Mode;
 use crate::shm;
-use crate::sys::bpf::{CounterMap, QueueMap};
+use crate::sys::Errno;
+use crate::sys::bpf::{Addressee, CounterMap, QueueMap};
 use crate::sys::door::{self, Door};
 
 /// What the program was made for: what all who share it must agree on.
@@ -43,7 +44,7 @@ pub(super) struct Attached {
 }
 
 /// What a question says: the layout of maps and terms belongs to this number.
-const QUESTION: &[u8] = b"tautline-xdp 1";
+const QUESTION: &[u8] = b"tautline-xdp 2";
 /// Bytes of an answer.
 const ANSWER: usize = 28;
 /// Questions answered at a time.
@@ -186,6 +187,11 @@ impl Attached {
 
     pub(super) fn door(&self) -> Option<BorrowedFd<'_>> {
         self.door.as_ref()?.as_ref().ok().map(Door::fd)
+    }
+
+    /// Tells the program that frames for us are addressed otherwise.
+    pub(super) fn readdress(&self, numbers: &[u32], to: Addressee) -> Result<(), Errno> {
+        numbers.iter().try_for_each(|number| self.ports.set_addressee(*number, to))
     }
 
     /// Why others cannot ask.

@@ -7,6 +7,7 @@ use super::attach::Refusal;
 use super::headers::{Ends, Framing, Mac, Template};
 use super::neighbour::{self, Hop, Link, News};
 use super::watch::Watch;
+use crate::sys::bpf::Addressee;
 use crate::sys::{self, Errno};
 use crate::{DeviceEvent, RouteId, Way};
 
@@ -76,6 +77,8 @@ pub(super) struct Health {
     pub watch: Watch,
     /// It is down, or nothing is at its other end.
     pub down: bool,
+    /// The program could not be told our hardware address.
+    pub deaf: bool,
     /// What the system said when it refused to send.
     pub refused: Option<Errno>,
     /// Flushes in a row in which the kernel took nothing from a ring that had something.
@@ -90,7 +93,7 @@ const CONFIRM_EVERY: u64 = 1_000_000_000;
 impl Health {
     /// Whether frames that only the program takes can come.
     pub(super) fn hears(&self) -> bool {
-        !self.gone && self.watch.why.is_none()
+        !self.gone && !self.deaf && self.watch.why.is_none()
     }
 
     fn why(&self) -> Option<String> {
@@ -258,6 +261,7 @@ impl Xdp {
         if link.index != upper && link.index != lower {
             return;
         }
+        let mac = self.place.upper.mac;
         let mtu = if link.index == upper { self.place.upper.mtu } else { self.place.lower.mtu };
         if link.index == upper {
             self.place.upper = Link { vlan: self.place.upper.vlan, ..link.clone() };
@@ -271,10 +275,21 @@ impl Xdp {
             (self.health.refused, self.health.stalls) = (None, 0);
             self.ring();
         }
+        if self.place.upper.mac != mac {
+            self.readdress();
+        }
         if link.mtu != mtu {
             (0..self.routes.len() as u32).for_each(|id| self.udp.recheck(RouteId(id)));
         }
         (0..self.routes.len() as u32).for_each(|id| self.look_up(RouteId(id)));
+    }
+
+    /// The interface has another hardware address. A program that cannot be told lets frames pass to the socket, and raw ones to nobody.
+    pub(super) fn readdress(&mut self) {
+        let to = Addressee { mac: self.place.upper.mac, port: self.local.port() };
+        let deaf = self.attached.readdress(&self.numbers, to).err();
+        self.health.deaf = deaf.is_some();
+        self.tell_raw();
     }
 
     fn link_gone(&mut self, index: u32) {
