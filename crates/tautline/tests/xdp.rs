@@ -111,12 +111,7 @@ fn child() {
             }
             if role.starts_with("raw and") && number == MESSAGES / 2 {
                 let last = if role == "raw and poor" { "takes no raw frames" } else { "is known" };
-                wait_for_return(&endpoint, || {
-                    note(&endpoint);
-                    let ways = ways.borrow();
-                    ways.iter().any(|(_, why)| why.contains("gone"))
-                        && ways.last().is_some_and(|(_, why)| why.contains(last))
-                });
+                wait_for_reasons(&endpoint, &ways, &note, ("gone", last));
             }
             if (role == "hostile" || role == "shared") && number == MESSAGES / 2 {
                 wait_for_return(&endpoint, || sign().exists());
@@ -131,10 +126,7 @@ fn child() {
         note(&endpoint);
         if role == "raw and poor" {
             // Whoever gave its privileges up is not told how to get them.
-            wait_for_return(&endpoint, || {
-                note(&endpoint);
-                ways.borrow().last().is_some_and(|(_, why)| why.contains("gave up its privileges"))
-            });
+            wait_for_reasons(&endpoint, &ways, &note, ("gone", "gave up its privileges"));
         }
         println!("ALL {}", seen.get());
     }
@@ -176,6 +168,21 @@ fn wait_for_return(endpoint: &Endpoint, is_back: impl Fn() -> bool) {
         assert!(Instant::now() < until, "it takes for ever");
         endpoint.node().wait_until(Some(Duration::from_millis(20)), |_| false).unwrap();
     }
+}
+
+/// Waits until a way with the first reason was told of, and the last one has the second.
+fn wait_for_reasons(
+    endpoint: &Endpoint,
+    ways: &std::cell::RefCell<Vec<(&'static str, String)>>,
+    note: &impl Fn(&Endpoint) -> usize,
+    (some, last): (&str, &str),
+) {
+    wait_for_return(endpoint, || {
+        note(endpoint);
+        let ways = ways.borrow();
+        ways.iter().any(|(_, why)| why.contains(some))
+            && ways.last().is_some_and(|(_, why)| why.contains(last))
+    });
 }
 
 /// Ping-pongs of parked processes: every wake-up counts. Half of them by each way.
