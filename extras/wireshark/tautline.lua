@@ -149,7 +149,7 @@ local BODIES = {
 local EXTENSIONS = { [1] = "Sack", [2] = "Pad", [128] = "Fragment" }
 local MAGIC = 0x54554154 -- "TAUT", read as a little-endian number
 local HEADER_LEN, HANDSHAKE_LEN, SHORT_LEN, LONG_LEN, SEAL_LEN = 48, 112, 8, 24, 16
-local SLOT, ASK, SEALED, CLOSE_REPLY = 0x01, 0x02, 0x04, 0x08
+local SLOT, ASK, SEALED, CLOSE_REPLY, RAW = 0x01, 0x02, 0x04, 0x08, 0x10
 
 local NAMED = {
     ["frame.kind"] = KINDS,
@@ -200,6 +200,7 @@ flag("slot", "Carries a slot", SLOT)
 flag("ask", "Asks for an answer", ASK)
 flag("sealed", "Sealed", SEALED)
 flag("close_reply", "Answers a close", CLOSE_REPLY)
+flag("raw", "Takes raw frames", RAW)
 
 fields.ext_kind = ProtoField.uint8("tautline.ext.kind", "Extension", base.DEC, EXTENSIONS)
 fields.sack = ProtoField.bytes("tautline.ext.sack", "Arrived ahead")
@@ -302,7 +303,7 @@ local function dissect_frame(buffer, pinfo, tree)
     local flags, ext_len = buffer(1, 1):uint(), buffer(2, 2):le_uint()
     local header = tree:add(tautline, buffer(0, HEADER_LEN), "Header")
     add_fields(header, "frame", FRAME, buffer, HEADER_LEN)
-    for _, name in ipairs({ "slot", "ask", "sealed", "close_reply" }) do
+    for _, name in ipairs({ "slot", "ask", "sealed", "close_reply", "raw" }) do
         header:add(fields["flag." .. name], buffer(1, 1))
     end
     local body = HEADER_LEN + ext_len

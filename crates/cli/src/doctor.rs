@@ -8,6 +8,7 @@ use clap::Args;
 use serde::Serialize;
 use tautline::Config;
 use tautline::node::device::{shm, udp, xdp};
+use tautline::node::xdp_chunks;
 use tautline_baseline::cpu::{self, Machine};
 use tautline_baseline::rivals;
 
@@ -111,9 +112,10 @@ fn tried(name: &'static str, result: Result<(), String>, well: &str, otherwise: 
 
 /// What AF_XDP can do here, interface by interface.
 fn af_xdp(findings: &mut Vec<Finding>) {
-    // As a node with the default configuration would open it.
+    // As a node of a small job with the default configuration would open it.
     let told = udp::UdpConfig { tx_slots: Config::default().tx_slots, ..udp::UdpConfig::default() };
-    let probe = xdp::probe(&xdp::XdpConfig { udp: told, ..xdp::XdpConfig::default() });
+    let probe =
+        xdp::probe(&xdp::XdpConfig { udp: told, rx_chunks: xdp_chunks(2), ..xdp::XdpConfig::default() });
     let allowed = probe.allowed.is_ok();
     findings.push(tried(
         "xdp",

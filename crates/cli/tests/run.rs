@@ -137,6 +137,23 @@ fn shared_memory_is_not_spoilt() {
     assert!(String::from_utf8_lossy(&out.stderr).contains("leave out --device shm"));
 }
 
+/// N-14: AF_XDP reaches other hosts only: what is used in its place is said, once, and the job runs.
+#[test]
+fn xdp_is_not_for_one_host() {
+    for (more, word) in [(&[][..], "share memory"), (&["--fault", "loss=1%"][..], "use udp")] {
+        let out = tautline()
+            .args(["run", "-n", "2", "--device", "xdp,mode=native"])
+            .args(more)
+            .arg("true")
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert!(out.status.success(), "{said}");
+        assert_eq!(said.matches("xdp reaches other hosts only").count(), 1, "{said}");
+        assert!(said.contains(word), "{said}");
+    }
+}
+
 /// Output that cannot be passed on is a failure, and said; a reader that has seen enough is none.
 #[test]
 fn lost_output_is_told() {

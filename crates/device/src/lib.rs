@@ -71,6 +71,8 @@ pub enum DeviceEvent {
     },
     /// What a sleeper must watch has changed: ask again for the descriptors.
     Descriptors,
+    /// The device takes raw Ethernet frames from now on, or no more: ask again (D-12).
+    Raw,
     /// A frame could not be sent, with the system's reason; it counts as lost.
     SendFailed {
         /// The route.
@@ -182,11 +184,11 @@ pub trait Datagram: Send {
         let _ = route;
         ""
     }
-    /// Whether this device takes raw Ethernet frames (D-12).
+    /// Whether this device takes raw Ethernet frames now (D-12); a change is an event.
     fn takes_raw(&self) -> bool {
         false
     }
-    /// Tells whether the one at the end of a route takes raw Ethernet frames; a device believes it until told otherwise.
+    /// Tells whether the one at the end of a route takes raw Ethernet frames; a device believes it does until told otherwise.
     fn note_raw(&mut self, route: RouteId, takes: bool) {
         let _ = (route, takes);
     }

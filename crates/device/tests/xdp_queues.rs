@@ -16,7 +16,7 @@ use forge::{frame_by_hand, raw_socket};
 use resident::{Resident, apart, data_frame, open, receive, receive_some, send, udp_config};
 use spaces::{Shape, Spaces};
 use tautline_device::udp::UdpConfig;
-use tautline_device::xdp::{Mode, Refusal, Xdp, XdpConfig};
+use tautline_device::xdp::{Mode, Refusal, Xdp, XdpConfig, probe};
 use tautline_device::{Datagram, Way};
 
 const FOUR: Shape = Shape { mtu: 1_500, vlan: None, acquainted: true, queues: Some(4) };
@@ -107,6 +107,10 @@ fn two_share_an_interface() {
             let mut second = open_beside(&mut first, spaces, config()).unwrap_or_else(|why| panic!("{why}"));
             assert_eq!((first.device.queues(), second.device.queues()), (&[0, 1][..], &[2, 3][..]));
             assert!(second.device.describe().contains("another process"), "{}", second.device.describe());
+            spaces.enter(0);
+            let probed = probe(&XdpConfig::default()).interfaces.into_iter().find(|of| of.name == "v0");
+            let verdict = probed.unwrap().verdict;
+            assert!(verdict.as_ref().is_ok_and(|said| said.contains("of this user share")), "{verdict:?}");
             for device in [&mut first, &mut second] {
                 let sent = from_many(spaces, device.local_addr());
                 let got = receive(device, sent.len());
@@ -137,6 +141,36 @@ fn two_share_an_interface() {
             assert!(spaces.is_left_alone());
         });
     }
+}
+
+/// D-15: the door is in a folder of this user's alone. What a dead process left there is replaced, whatever cannot be is told, and nothing is left behind.
+#[test]
+fn doors_are_where_nobody_else_can_hang_them() {
+    use std::os::unix::fs::{FileTypeExt, MetadataExt};
+    apart("doors_are_where_nobody_else_can_hang_them", FOUR, |spaces| {
+        let config = || XdpConfig { sharers: 2, ..XdpConfig::default() };
+        spaces.enter(0);
+        let network = std::fs::metadata("/proc/thread-self/ns/net").unwrap().ino();
+        let link = spaces::ip(&format!("-n {} -o link show v0", spaces.names[0])).unwrap();
+        let interface = link.split(':').next().unwrap().trim().to_owned();
+        drop(open(spaces, 0, config()));
+        let place = tautline_device::shm::meeting_place();
+        assert_eq!(std::fs::metadata(&place).unwrap().mode() & 0o7777, 0o700);
+        let door = place.join(format!("xdp-{network}-{interface}-0"));
+        // A name that its owner did not take down.
+        drop(std::os::unix::net::UnixDatagram::bind(&door).unwrap());
+        let mut first = open(spaces, 0, config());
+        assert!(std::fs::metadata(&door).unwrap().file_type().is_socket());
+        let second = open_beside(&mut first, spaces, config()).unwrap_or_else(|why| panic!("{why}"));
+        assert!(second.device.describe().contains("another process"), "{}", second.device.describe());
+        drop((first, second));
+        assert!(!door.exists(), "taken down");
+        std::fs::create_dir(&door).unwrap();
+        let first = open(spaces, 0, config());
+        std::fs::remove_dir(&door).unwrap();
+        let said = first.device.describe();
+        assert!(said.contains("no other process can share the program because"), "{said}");
+    });
 }
 
 /// D-15: what cannot be shared is refused with the reason.

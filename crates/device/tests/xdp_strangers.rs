@@ -149,7 +149,7 @@ fn an_occupied_interface_is_refused() {
         assert!(owner.contains(&format!("process {}", std::process::id())), "{owner}");
         assert!(refused.why.to_string().contains("ip link set dev v0 xdp off"), "{}", refused.why);
         let found = xdp::probe(&XdpConfig::default()).interfaces;
-        let said = found.into_iter().find(|i| i.name == "v0").unwrap().verdict.unwrap_err();
+        let said = found.into_iter().find(|i| i.name == "v0").unwrap().verdict.unwrap();
         assert!(said.contains(&format!("number {program}, \"tautline\"")), "{said}");
         assert!(said.contains(&format!("process {}", std::process::id())), "{said}");
         let udp = Udp::open(refused.udp).unwrap();
@@ -210,7 +210,7 @@ fn child() {
     let mut device = match Xdp::open(XdpConfig { udp, drop_privileges, ..XdpConfig::default() }) {
         Ok(device) => device,
         Err(refused) => {
-            println!("REFUSED {}", refused.why);
+            println!("REFUSED {}\nPROBE {:?}", refused.why, xdp::probe(&XdpConfig::default()).allowed);
             return;
         }
     };
@@ -286,6 +286,25 @@ fn three_privileges_suffice() {
         let said = run("once", "");
         assert!(said.contains("lacks cap_net_raw,cap_net_admin,cap_bpf"), "{said}");
     });
+}
+
+/// N-14: in a user namespace a process may have all privileges, and they do not count; that is said, by the device and by the probe.
+#[test]
+fn privileges_in_vain() {
+    let script = "ip link add v0 type veth peer name v1 && ip addr add 10.211.9.1/24 dev v0 && ip link set v0 up && exec \"$0\" --exact child --nocapture";
+    let mut command = Command::new("unshare");
+    command.args(["-U", "-r", "-n", "sh", "-c", script]).arg(std::env::current_exe().unwrap());
+    let out = command.env("TAUTLINE_XDP_CHILD", "once").output();
+    let said = out.map_or(String::new(), |out| String::from_utf8_lossy(&out.stdout).into_owned());
+    if !said.contains("running 1 test") {
+        println!("SKIPPED privileges_in_vain: no user namespace can be had");
+        return;
+    }
+    assert!(
+        said.contains("REFUSED the privileges of this process do not count in this user namespace"),
+        "{said}"
+    );
+    assert!(said.contains("PROBE Err(\"the privileges of this process do not count"), "{said}");
 }
 
 /// N-14: too little memory to pin is refused with the number to set; a little more, and fewer chunks and queues are taken. The probe says the same.

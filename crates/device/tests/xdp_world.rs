@@ -6,32 +6,14 @@ mod spaces;
 
 use std::time::{Duration, Instant};
 
-use resident::{Resident, apart, data_frame, open, open_udp, receive, receive_some, send};
+use resident::{
+    Resident, apart, arrives, data_frame, open, open_udp, receive, receive_some, send, until_back, until_way,
+};
 use spaces::{Shape, ip};
 use tautline_device::xdp::{Done, Framing, Mode, Receive, Xdp, XdpConfig};
 use tautline_device::{Datagram, DeviceEvent, HEADROOM, RouteId, Way};
 
 const STRANGERS: Shape = Shape { mtu: 1_500, vlan: None, acquainted: false, queues: None };
-
-/// Sends numbered frames until one arrives, and more until the route goes the way that is wanted; returns what was told.
-fn until_way(from: &mut Resident<Xdp>, to: &mut impl Datagram, route: RouteId, way: Way) -> Vec<DeviceEvent> {
-    let until = Instant::now() + Duration::from_secs(5);
-    let mut told = Vec::new();
-    while from.way(route) != Some(way) {
-        assert!(Instant::now() < until, "{} for ever, because {}", way.name(), from.why(route));
-        send(from, route, &data_frame(0, 64));
-        receive_some(to);
-        receive_some(from);
-        told.extend(std::iter::from_fn(|| from.poll_event()));
-    }
-    told
-}
-
-fn arrives(from: &mut impl Datagram, to: &mut impl Datagram, route: RouteId, number: usize) {
-    let frame = data_frame(number, 300);
-    send(from, route, &frame);
-    assert!(receive(to, 1) == [frame], "frame {number} arrives");
-}
 
 /// An xdp device and a udp device understand each other, both ways, in all sizes.
 #[test]
@@ -412,20 +394,6 @@ fn the_interface_comes_back_taken() {
             receive_some(&mut a);
         }
     });
-}
-
-/// Polls until the device has told that it has other descriptors, and goes directly.
-fn until_back(from: &mut Resident<Xdp>, to: &mut Resident<Xdp>, route: RouteId) -> Vec<DeviceEvent> {
-    let until = Instant::now() + Duration::from_secs(10);
-    let mut told = Vec::new();
-    while from.way(route) != Some(Way::Xdp) || !told.contains(&DeviceEvent::Descriptors) {
-        assert!(Instant::now() < until, "not back, because {}; {told:?}", from.why(route));
-        receive_some(from);
-        receive_some(to);
-        send(from, route, &data_frame(0, 64));
-        told.extend(std::iter::from_fn(|| from.poll_event()));
-    }
-    told
 }
 
 /// Queues frames, one slot each, without a flush.

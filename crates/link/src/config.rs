@@ -68,7 +68,7 @@ pub struct Config {
     pub window_initial: u32,
     /// A hello is repeated after this time, doubling.
     pub hello_interval: Nanos,
-    /// This side takes raw Ethernet frames, and says so (H-4).
+    /// This side takes raw Ethernet frames to begin with, and says so in every frame (D-12).
     pub raw_frames: bool,
 }
 

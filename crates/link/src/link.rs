@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use tautline_wire::frame::{HEADER_LEN, LEAST_FRAME};
+use tautline_wire::frame::{HEADER_LEN, LEAST_FRAME, flags};
 use tautline_wire::handshake::MAX_CREDIT;
 use tautline_wire::{Handshake, Seq};
 
@@ -25,6 +25,8 @@ pub enum Event {
     Died(Death),
     /// Frames on the path may now have at most this many bytes.
     PathChanged(usize),
+    /// The peer takes raw Ethernet frames from now on, or no more (D-12).
+    Raw(bool),
 }
 
 /// Why a channel died.
@@ -113,6 +115,9 @@ pub struct Link {
     pub(crate) reorder: u64,
     pub(crate) largest_echo: u64,
     pub(crate) peer_repeats: u32,
+    /// Flags of every frame of ours, and what the peer's newest one said of the same.
+    pub(crate) says: u8,
+    pub(crate) peer_says: u8,
     pub(crate) clocks: Clocks,
     pub(crate) events: VecDeque<Event>,
     pub(crate) freed: Vec<Token>,
@@ -178,6 +183,8 @@ impl Link {
             reorder: crate::recovery::REORDER_MIN,
             largest_echo: 0,
             peer_repeats: 0,
+            says: if config.raw_frames { flags::RAW } else { 0 },
+            peer_says: 0,
             clocks: Clocks {
                 heard: now,
                 tick: now,
@@ -335,6 +342,19 @@ impl Link {
     /// Whether a frame of the peer's has been accepted on this link: the handshake is complete on both sides.
     pub fn is_confirmed(&self) -> bool {
         self.clocks.confirmed
+    }
+
+    /// Whether the peer takes raw Ethernet frames, by its newest frame; false before there was any (D-12).
+    pub fn peer_takes_raw(&self) -> bool {
+        self.peer_says & flags::RAW != 0
+    }
+
+    /// This side takes raw Ethernet frames from now on, or no more: a frame says so at once, and every later one does.
+    pub(crate) fn set_raw_frames(&mut self, takes: bool) {
+        let says = if takes { flags::RAW } else { 0 };
+        if std::mem::replace(&mut self.says, says) != says {
+            self.clocks.ask = true;
+        }
     }
 
     /// Tells the link what the device now knows of the path (L-20). Below [`LEAST_FRAME`] it is not lowered.

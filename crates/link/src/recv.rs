@@ -330,6 +330,9 @@ impl Link {
             return self.refuse(Refused::BadTag);
         };
         // From here on the frame is the peer's own word.
+        if (header.flags ^ self.peer_says) & flags::RAW != 0 {
+            self.hear_raw(header.packet, header.flags);
+        }
         self.rx.mark_packet(now, header.packet);
         self.counters.frames_accepted += 1;
         self.clocks.heard = now;
@@ -353,6 +356,15 @@ impl Link {
             return Ok((Some(self.handle_fragment(header.slot, offset, total)), payload));
         }
         self.take_slot(now, header.slot, payload.len()).map(|arrival| (Some(arrival), payload))
+    }
+
+    /// D-12: the newest frame counts, whichever came last.
+    #[cold]
+    fn hear_raw(&mut self, packet: u64, says: u8) {
+        if packet > self.rx.largest {
+            self.peer_says = says & flags::RAW;
+            self.events.push_back(Event::Raw(self.peer_takes_raw()));
+        }
     }
 
     #[inline]

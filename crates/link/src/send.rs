@@ -295,7 +295,7 @@ impl Link {
         let sealed = if transmit.sealed { flags::SEALED } else { 0 };
         let header = Header {
             kind: transmit.kind,
-            flags: transmit.flags | sealed,
+            flags: transmit.flags | sealed | self.says,
             ext_len: transmit.ext_len as u16,
             channel: self.peer.channel,
             packet: transmit.packet,

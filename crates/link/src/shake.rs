@@ -1,7 +1,7 @@
 //! The handshake (H-1 … H-9) and the relation to one other rank, across its restarts.
 
 use tautline_wire::frame::{LEAST_FRAME, MAX_FRAME};
-use tautline_wire::handshake::{HANDSHAKE_LEN, MAX_CREDIT, RAW_FRAMES, Refusal, Security};
+use tautline_wire::handshake::{HANDSHAKE_LEN, MAX_CREDIT, Refusal, Security};
 use tautline_wire::{Handshake, Kind, VERSION};
 
 use crate::keys::constant_eq;
@@ -11,6 +11,9 @@ use crate::{Arrival, Config, Death, JobKey, Link, MICRO, MILLI, Nanos, Refused, 
 
 /// Hellos are repeated ever more rarely, down to this interval.
 const HELLO_MAX: Nanos = 320 * MILLI;
+
+/// What this side has (H-4): nothing that version 1 leaves open.
+const FEATURES: u16 = 0;
 
 /// A handshake frame, ready to be sent.
 pub type ShakeFrame = [u8; HANDSHAKE_LEN];
@@ -159,6 +162,17 @@ impl Peering {
         if let Some(link) = self.link_mut() {
             link.set_path_limit(now, max_frame);
         }
+    }
+
+    /// This side takes raw Ethernet frames from now on, or no more: the peer is told at once, and by every frame (D-12).
+    pub fn set_raw_frames(&mut self, takes: bool) {
+        self.config.raw_frames = takes;
+        let candidate = self.candidate.as_mut().map(|candidate| &mut *candidate.link);
+        let live = match &mut self.state {
+            State::Live(link) => Some(&mut **link),
+            _ => None,
+        };
+        candidate.into_iter().chain(live).for_each(|link| link.set_raw_frames(takes));
     }
 
     /// The next hello, when it is due.
@@ -343,7 +357,7 @@ impl Peering {
         if !(hello.version_min..=hello.version_max).contains(&VERSION) {
             return Some(Refusal::Version);
         }
-        if (hello.features >> 16) as u16 & !self.features() != 0 {
+        if (hello.features >> 16) as u16 & !FEATURES != 0 {
             return Some(Refusal::Feature);
         }
         (hello.security != self.config.security).then_some(Refusal::Security)
@@ -394,7 +408,7 @@ impl Peering {
             version_min: VERSION,
             version_max: VERSION,
             security: self.config.security,
-            features: u32::from(self.features()),
+            features: u32::from(FEATURES),
             job: self.job,
             from: self.who.me,
             to: self.who.peer,
@@ -412,11 +426,6 @@ impl Peering {
             cookie,
             mac: [0; 16],
         }
-    }
-
-    /// What this side has (H-4).
-    fn features(&self) -> u16 {
-        if self.config.raw_frames { RAW_FRAMES } else { 0 }
     }
 
     /// The protection that links of this peering have.

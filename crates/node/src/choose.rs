@@ -75,7 +75,7 @@ fn open_xdp(udp: UdpConfig, config: &Config, job: &Job) -> Result<(Box<dyn Datag
         framing,
         drop_privileges: config.xdp_drop_privileges,
         sharers: sharers(job, job.members[job.rank as usize].addr.ip()),
-        rx_chunks: chunks(job.size()),
+        rx_chunks: xdp_chunks(job.size()),
         // L-22, L-23: with a key every frame has a tag over all of it.
         checksums: config.link.security == Security::Open,
         ..XdpConfig::default()
@@ -96,8 +96,8 @@ fn receive(config: &Config) -> Receive {
     }
 }
 
-/// Chunks to receive into, for a job of so many ranks. The kernel uses them in turn, so that each comes back cold: no more than keep the peers' windows open (D-6).
-fn chunks(size: u32) -> u32 {
+/// Chunks that AF_XDP has to receive into, for a job of so many ranks. The kernel uses them in turn, so that each comes back cold: no more than keep the peers' windows open (D-6).
+pub fn xdp_chunks(size: u32) -> u32 {
     size.saturating_mul(CHUNKS_EACH).clamp(CHUNKS_MIN, CHUNKS_MAX).next_power_of_two()
 }
 
@@ -163,7 +163,7 @@ mod tests {
     /// D-6: small jobs have few chunks, which stay warm; large ones as many as 16 peers want.
     #[test]
     fn chunks_are_for_the_job() {
-        let all = [1, 2, 4, 5, 8, 9, 16, 17, u32::MAX].map(chunks);
+        let all = [1, 2, 4, 5, 8, 9, 16, 17, u32::MAX].map(xdp_chunks);
         assert_eq!(all, [512, 512, 512, 1_024, 1_024, 2_048, 2_048, 2_048, 2_048]);
     }
 

@@ -51,7 +51,7 @@ pub enum DeviceName {
     Shm,
     /// Datagrams over UDP sockets.
     Udp,
-    /// The same datagrams past the kernel, by AF_XDP; over UDP sockets where that cannot be.
+    /// The same datagrams past the kernel, by AF_XDP; over UDP sockets where that cannot be, and through shared memory between ranks at one address.
     Xdp,
     /// The same, with what a launcher or a job file says about it; see [`Config::ask_for`].
     XdpWith(XdpOptions),

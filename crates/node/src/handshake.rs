@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use tautline_link::{Fresh, Nanos, Outcome, ShakeFrame};
-use tautline_wire::handshake::{HANDSHAKE_LEN, RAW_FRAMES};
+use tautline_wire::handshake::HANDSHAKE_LEN;
 use tautline_wire::record::{self, HandlerNames};
 use tautline_wire::{Handshake, Kind};
 
@@ -148,10 +148,9 @@ impl Interface {
             peer.connect_by = now + self.config.connect_timeout.as_nanos() as Nanos;
         }
         let route = peer.route;
-        if self.config.link.raw_frames {
-            let has = peer.peering.link().map_or(0, |link| link.peer().features);
-            self.device.note_raw(route, has & u32::from(RAW_FRAMES) != 0);
-        }
+        // D-12: whoever has sent no frame yet has not said that it takes raw ones.
+        let takes_raw = peer.peering.link().is_some_and(tautline_link::Link::peer_takes_raw);
+        self.device.note_raw(route, takes_raw);
         if let Some(way) = self.device.way(route) {
             let reason = self.device.why(route).to_owned();
             self.push_event(Event::Way { peer: rank, device: way.name(), reason });

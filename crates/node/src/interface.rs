@@ -1,6 +1,7 @@
 //! The interface: device, links, and the order in which they are served.
 
 mod fate;
+mod framing;
 mod look;
 
 use std::collections::{HashMap, VecDeque};
@@ -308,6 +309,9 @@ impl Interface {
         }
         if *event == DeviceEvent::Descriptors {
             self.other_fds = true;
+        }
+        if *event == DeviceEvent::Raw {
+            self.tell_raw(now);
         }
         if let DeviceEvent::Way { route, way, why } = event
             && let Some(peer) = self.peers.iter().find(|p| p.route == *route && p.peering.link().is_some())

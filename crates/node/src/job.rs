@@ -111,7 +111,10 @@ impl Job {
         let mut members: Vec<Member> = Vec::new();
         let mut seen = Vec::new();
         for line in lines.map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#')) {
-            let (word, rest) = line.split_once(' ').ok_or_else(|| bad(format!("\"{line}\" has no value")))?;
+            let (word, rest) = line
+                .split_once(char::is_whitespace)
+                .ok_or_else(|| bad(format!("\"{line}\" has no value")))?;
+            let rest = rest.trim_start();
             if word != "member" && seen.contains(&word) {
                 return Err(bad(format!("there are two lines with \"{word}\"")));
             }
@@ -187,17 +190,24 @@ fn parse_key(hex: &str) -> Result<JobKey, JoinError> {
     }
 }
 
+/// What to write for an address that means something at one interface only.
+const SCOPE: &str = "a link-local address wants the number of this host's interface behind it, as `ip link` shows it: [fe80::1%2]:7000 for the interface 2";
+
 fn parse_member(text: &str, expected: usize) -> Result<Member, JoinError> {
     let bad = |why: String| JoinError::Nonsense(format!("member \"{text}\": {why}"));
-    let (rank, addr) = text.split_once(' ').ok_or_else(|| bad("wants a rank and an address".into()))?;
+    let (rank, addr) =
+        text.split_once(char::is_whitespace).ok_or_else(|| bad("wants a rank and an address".into()))?;
     if rank.parse() != Ok(expected) {
         return Err(bad(format!("expected rank {expected}; members are listed in order")));
     }
-    let addr = addr
-        .trim()
-        .parse()
-        .map_err(|_| bad("the address must look like 10.0.0.1:7000 or [::1]:7000".into()))?;
-    Ok(Member { addr })
+    let addr: SocketAddr = match addr.trim().parse() {
+        Ok(addr) => addr,
+        Err(_) if addr.contains('%') => return Err(bad(SCOPE.into())),
+        Err(_) => return Err(bad("the address must look like 10.0.0.1:7000 or [::1]:7000".into())),
+    };
+    let unscoped =
+        matches!(addr, SocketAddr::V6(addr) if addr.ip().is_unicast_link_local() && addr.scope_id() == 0);
+    if unscoped { Err(bad(SCOPE.into())) } else { Ok(Member { addr }) }
 }
 
 /// J-3: everybody lives at an address of its own.
@@ -239,6 +249,19 @@ mod tests {
         assert_eq!(job.device, Some(DeviceName::Udp));
         assert_eq!(job.key.bytes(), key.bytes());
         assert_eq!(job.members, members());
+        let spaced =
+            Job::parse(&text.replace("device ", "device \t ").replace("member 1 ", "member  1  ")).unwrap();
+        assert_eq!((spaced.device, spaced.members), (job.device, job.members));
+    }
+
+    /// J-3: an address may belong to one interface.
+    #[test]
+    fn scopes_are_read() {
+        let text = Job::describe(0, &JobKey::new([1; 32]), &members(), None, None, None);
+        let job = Job::parse(&text.replacen("[::1]:2000", "[fe80::1%7]:2000", 1)).unwrap();
+        assert!(matches!(job.members[1].addr, SocketAddr::V6(addr) if addr.scope_id() == 7));
+        let again = Job::parse(&Job::describe(0, &job.key, &job.members, None, None, None)).unwrap();
+        assert_eq!(again.members, job.members);
     }
 
     /// J-3: each mistake is named, and the key never is.
@@ -253,6 +276,8 @@ mod tests {
             ("key abab", "key zzab", "hexadecimal"),
             ("member 1", "member 5", "in order"),
             ("[::1]:2000", "localhost", "address"),
+            ("[::1]:2000", "[fe80::1%v0]:2000", "ip link"),
+            ("[::1]:2000", "[fe80::1]:2000", "ip link"),
             ("rank 1", "bogus 1", "bogus"),
             ("rank 1", "rank 1\nrank 0", "two lines"),
             ("[::1]:2000", "127.0.0.1:1000", "two members"),

@@ -33,7 +33,7 @@ mod wait;
 mod watchdog;
 mod xdp_options;
 
-pub use choose::{Choice, PassedOver, open_device};
+pub use choose::{Choice, PassedOver, open_device, xdp_chunks};
 pub use clock::Clock;
 pub use config::{Config, DeviceName, Waiting};
 pub use counters::{Counters, NearCounters};

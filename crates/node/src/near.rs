@@ -78,6 +78,8 @@ pub(crate) struct Neighbourhood {
     asymmetric: bool,
     /// Datagrams are not to be used.
     only: bool,
+    /// Ranks that are met here, by number; all of them if there is no list.
+    met: Option<Vec<bool>>,
     /// Bytes that each peer can be lent.
     pool: usize,
     /// What peers that may read this process find there: the job's name (S-9).
@@ -107,6 +109,7 @@ impl Neighbourhood {
             visitors: Vec::new(),
             asymmetric: shm::is_asymmetric(),
             only: config.device == Some(DeviceName::Shm),
+            met: housemates(job, config),
             pool: config.loan_pool,
             beacon: Box::new(id),
             next_look: 0,
@@ -115,6 +118,11 @@ impl Neighbourhood {
         };
         hood.watch(hood.door.fd(), None);
         Ok(hood)
+    }
+
+    /// Whether a rank is to be met here.
+    fn meets(&self, rank: Rank) -> bool {
+        self.met.as_ref().is_none_or(|met| met.get(rank as usize) == Some(&true))
     }
 
     /// Something is to be looked at when this becomes readable.
@@ -182,6 +190,13 @@ fn job_at(key: &JobKey, members: &[Member]) -> u64 {
     let members: String = members.iter().map(|member| format!("{} ", member.addr)).collect();
     let name = key.prove("door", members.as_bytes());
     u64::from_le_bytes(name[..8].try_into().expect("eight bytes"))
+}
+
+/// Ranks that AF_XDP, which is asked for, cannot reach: those at this rank's own address. No list if something else is, or nothing.
+fn housemates(job: &Job, config: &Config) -> Option<Vec<bool>> {
+    let own = job.members[job.rank as usize].addr.ip();
+    let at_home = |(rank, member): (usize, &Member)| rank != job.rank as usize && member.addr.ip() == own;
+    (config.device == Some(DeviceName::Xdp)).then(|| job.members.iter().enumerate().map(at_home).collect())
 }
 
 /// Takes down the doors that ranks of a job on this host left behind when they were killed: for launchers.
@@ -259,8 +274,11 @@ pub(crate) fn settle(
     descriptors: &mut Descriptors,
 ) -> Result<(), PassedOver> {
     let not = |reason: String| Err(PassedOver { device: "shm", reason });
-    if let Some(asked @ (DeviceName::Udp | DeviceName::Xdp)) = config.device {
-        return not(format!("{} was asked for", asked.name()));
+    if config.device == Some(DeviceName::Udp) {
+        return not("udp was asked for".to_owned());
+    }
+    if housemates(job, config).is_some_and(|met| !met.contains(&true)) {
+        return not("xdp was asked for, and no other rank has this one's address".to_owned());
     }
     if config.fault.is_some() || config.pcap.is_some() || config.trace {
         return not("faults, captures and traces show datagrams".to_owned());

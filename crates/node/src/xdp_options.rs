@@ -32,8 +32,13 @@ impl FromStr for XdpOptions {
 
     fn from_str(text: &str) -> Result<XdpOptions, String> {
         let mut options = XdpOptions::default();
+        let mut seen = Vec::new();
         for part in text.split(',') {
             let (word, value) = part.split_once('=').unwrap_or((part, ""));
+            if seen.contains(&word) {
+                return Err(format!("\"{word}=\" is said twice of xdp; say it once"));
+            }
+            seen.push(word);
             match word {
                 "framing" => options.framing = Some(value.parse()?),
                 "mode" => options.mode = Some(value.parse()?),
@@ -95,6 +100,7 @@ mod tests {
             ("xdp,", "framing="),
             ("xdp,speed=high", "speed"),
             ("xdp,framing=cooked", "cooked"),
+            ("xdp,mode=native,mode=generic", "twice"),
             ("xdp,receive", "busy-poll"),
             ("udp,framing=raw", "udp,framing=raw"),
         ] {

@@ -74,5 +74,5 @@ pub use tautline_node::{
 
 /// The layers below, for tools and tests.
 pub mod node {
-    pub use tautline_node::{device, limits, link, take_down_doors};
+    pub use tautline_node::{device, limits, link, take_down_doors, xdp_chunks};
 }

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use common::{Limit, await_event, jobs, join, run_jobs};
+use common::{Limit, await_event, jobs, jobs_at, join, run_jobs};
 use tautline::{DeviceName, Down, Endpoint, Event, Job, Message, PeerState, Short};
 
 /// Sends a message each way and returns the ways that were told of.
@@ -59,6 +59,30 @@ fn asked_for_datagrams() {
     let mut all = jobs(2);
     all[1].device = Some(DeviceName::Udp);
     run_jobs(all, |job| assert!(talk(job).is_empty()));
+}
+
+/// N-12: AF_XDP reaches nobody at the own address, so that ranks there share memory although it is asked for; others get datagrams.
+#[test]
+fn asked_for_xdp() {
+    let xdp = |mut job: Job| {
+        job.device = Some(DeviceName::Xdp);
+        job
+    };
+    run_jobs(jobs(2).into_iter().map(xdp).collect(), |job| assert_eq!(talk(job), ["shm"]));
+    let mut mixed = jobs(2);
+    mixed[0].device = Some(DeviceName::Xdp);
+    run_jobs(mixed, |job| assert_eq!(talk(job), ["shm"]));
+    // One of them knows nothing of devices, and knocks.
+    for asked in [[true, true], [true, false], [false, true]] {
+        let mut apart = jobs(2);
+        let mut other = jobs_at("127.0.0.2:0", 2).remove(1);
+        for (job, asked) in apart.iter_mut().zip(asked) {
+            job.members[1] = other.members[1].clone();
+            job.device = asked.then_some(DeviceName::Xdp);
+        }
+        apart[1].socket = other.socket.take();
+        run_jobs(apart, |job| assert!(!talk(job).contains(&"shm")));
+    }
 }
 
 /// N-12: with shared memory alone, a peer without a door is not reached, and its caller is told.

@@ -42,7 +42,7 @@ fn config(role: &str, device: DeviceName) -> Config {
     if role == "parked" || role == "removed" {
         config.waiting = Waiting::Park;
     }
-    if role == "raw" {
+    if role.starts_with("raw") {
         config.xdp_framing = Framing::Raw;
     }
     // A link that flaps is no death.
@@ -58,8 +58,12 @@ fn child() {
     let job = Job::from_file(&PathBuf::from(std::env::var("TAUTLINE_XDP_JOB").unwrap())).unwrap();
     let seen = Rc::new(Cell::new(0));
     let count = seen.clone();
-    let builder =
-        Endpoint::builder().config(config(&role, device)).on_short("number", move |short: Short<'_>| {
+    let builder = Endpoint::builder()
+        .config(Config {
+            xdp_drop_privileges: role == "raw and poor" && job.rank == 1,
+            ..config(&role, device)
+        })
+        .on_short("number", move |short: Short<'_>| {
             let number = count.get();
             assert!(short.data() == message(number), "message {number}, in order and unaltered");
             count.set(number + 1);
@@ -105,6 +109,10 @@ fn child() {
                         && ways.last().is_some_and(|(device, _)| *device == "xdp")
                 });
             }
+            if role.starts_with("raw and") && number == MESSAGES / 2 {
+                let last = if role == "raw and poor" { "takes no raw frames" } else { "is known" };
+                wait_for_reasons(&endpoint, &ways, &note, ("gone", last));
+            }
             if (role == "hostile" || role == "shared") && number == MESSAGES / 2 {
                 wait_for_return(&endpoint, || sign().exists());
             }
@@ -116,6 +124,10 @@ fn child() {
     } else {
         endpoint.run_until(|| seen.get() == MESSAGES).unwrap();
         note(&endpoint);
+        if role == "raw and poor" {
+            // Whoever gave its privileges up is not told how to get them.
+            wait_for_reasons(&endpoint, &ways, &note, ("gone", "gave up its privileges"));
+        }
         println!("ALL {}", seen.get());
     }
     let last = ways.borrow().last().cloned();
@@ -156,6 +168,21 @@ fn wait_for_return(endpoint: &Endpoint, is_back: impl Fn() -> bool) {
         assert!(Instant::now() < until, "it takes for ever");
         endpoint.node().wait_until(Some(Duration::from_millis(20)), |_| false).unwrap();
     }
+}
+
+/// Waits until a way with the first reason was told of, and the last one has the second.
+fn wait_for_reasons(
+    endpoint: &Endpoint,
+    ways: &std::cell::RefCell<Vec<(&'static str, String)>>,
+    note: &impl Fn(&Endpoint) -> usize,
+    (some, last): (&str, &str),
+) {
+    wait_for_return(endpoint, || {
+        note(endpoint);
+        let ways = ways.borrow();
+        ways.iter().any(|(_, why)| why.contains(some))
+            && ways.last().is_some_and(|(_, why)| why.contains(last))
+    });
 }
 
 /// Ping-pongs of parked processes: every wake-up counts. Half of them by each way.
@@ -386,6 +413,21 @@ fn the_interface_comes_back_under_load() {
     if let Some(said) = said {
         assert!(said[0].contains("LAST Some((\"xdp\""), "{}", said[0]);
         println!("{}{}", said[0], said[1]);
+    }
+}
+
+/// D-12: a receiver that loses its interface, and with it the program that takes raw frames, is sent none from then on: if it may not open the new one, for ever, and else
+/// until it has. No message is lost or reordered, and nobody dies of it.
+#[test]
+fn raw_frames_for_who_takes_them() {
+    for role in ["raw and poor", "raw and removed"] {
+        let said = run("raw_frames_for_who_takes_them", role, ["xdp", "xdp"], |spaces| {
+            std::thread::sleep(Duration::from_millis(300));
+            spaces.rejoin().unwrap();
+        });
+        // That the sender goes by the socket, or directly again, it waits for in the middle.
+        let Some(said) = said else { return };
+        assert!(role != "raw and poor" || said[0].contains("LAST Some((\"udp\""), "{}", said[0]);
     }
 }
 

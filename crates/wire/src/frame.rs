@@ -86,8 +86,10 @@ pub mod flags {
     pub const SEALED: u8 = 1 << 2;
     /// In a close frame: this answers the peer's close.
     pub const CLOSE_REPLY: u8 = 1 << 3;
+    /// The sender takes raw Ethernet frames now (D-12).
+    pub const RAW: u8 = 1 << 4;
     /// Reserved: sent as zero, ignored when received.
-    pub const RESERVED_IGNORED: u8 = 0b0011_0000;
+    pub const RESERVED_IGNORED: u8 = 0b0010_0000;
     /// Reserved: sent as zero, a frame with one of them is dropped.
     pub const RESERVED_CRITICAL: u8 = 0b1100_0000;
 }

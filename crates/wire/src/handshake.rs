@@ -12,9 +12,6 @@ pub const MAC_RANGE: std::ops::Range<usize> = AT_MAC..AT_MAC + 16;
 /// "TAUT": told apart from stray traffic at a glance, and by the dissector's heuristic.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"TAUT");
 
-/// A feature (H-4): whoever has it takes raw Ethernet frames (D-12).
-pub const RAW_FRAMES: u16 = 1;
-
 fields! { HANDSHAKE_LEN;
     AT_KIND: 0, 1;
     AT_FLAGS: 1, 1;

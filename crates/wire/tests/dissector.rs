@@ -75,7 +75,7 @@ fn data() -> Vec<u8> {
     let ext_len = put_sack(&mut sack, &[0b101, 0x80]);
     let header = Header {
         kind: Kind::Data,
-        flags: flags::SLOT | flags::ASK,
+        flags: flags::SLOT | flags::ASK | flags::RAW,
         ext_len: ext_len as u16,
         channel: 77,
         packet: 0x1_0000_0005,
@@ -193,8 +193,11 @@ fn tshark_shows_fields() {
     let header = ["slot", "ack", "credit", "packet", "residence"].map(|f| format!("tautline.frame.{f}"));
     let shown = tshark(&pcap, &header.each_ref().map(String::as_str));
     assert_eq!(shown[1], "1234;5000;5256;4294967301;4321");
-    let shown = tshark(&pcap, &["tautline.ext.sack.slot", "tautline.flags.ask", "tautline.flags.sealed"]);
-    assert_eq!(shown[1], "5001,5003,5016;1;0");
+    let shown = tshark(
+        &pcap,
+        &["tautline.ext.sack.slot", "tautline.flags.ask", "tautline.flags.sealed", "tautline.flags.raw"],
+    );
+    assert_eq!(shown[1], "5001,5003,5016;1;0;1");
     let record =
         ["kind", "handler", "len", "message", "wide", "data"].map(|f| format!("tautline.record.{f}"));
     let shown = tshark(&pcap, &record.each_ref().map(String::as_str));

@@ -52,7 +52,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "MODE")]
     security: Option<Security>,
     /// The only device to use: shm, udp or xdp; by default shared memory, which all ranks of one host can use. Faults and captures want
-    /// udp; xdp reaches other hosts only, and says so; its options follow, as in xdp,framing=raw,mode=native,receive=busy-poll
+    /// udp; xdp reaches other hosts only, so that ranks started here share memory, which is said on standard error; its options follow, as in xdp,framing=raw,mode=native,receive=busy-poll
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceName>,
     /// Bind to ::1 instead of 127.0.0.1
@@ -98,6 +98,14 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         );
     }
     let program = lookup::find(&args.program[0])?;
+    if let Some(DeviceName::Xdp | DeviceName::XdpWith(_)) = args.device {
+        let instead = if args.fault.is_some() || args.pcap.is_some() {
+            "they use udp, as --fault and --pcap want it"
+        } else {
+            "they share memory, unless the program asks for udp"
+        };
+        eprintln!("tautline: xdp reaches other hosts only, and all ranks are on this one: {instead}");
+    }
     let signals = sys::Signals::catch()?;
     let (job, relay, doors) = launch::start(args, &program)?;
     let code = watch::until_the_end(job, signals, args.grace);

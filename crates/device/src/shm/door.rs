@@ -82,7 +82,7 @@ impl Drop for Door {
 }
 
 /// The folder is ours alone, or it is not used.
-fn prepare(place: &Path) -> io::Result<()> {
+pub(crate) fn prepare(place: &Path) -> io::Result<()> {
     let made = std::fs::DirBuilder::new().mode(0o700).create(place);
     if let Err(error) = made
         && error.kind() != io::ErrorKind::AlreadyExists
@@ -131,7 +131,7 @@ fn is_older(meta: &std::fs::Metadata, than: Duration) -> bool {
 }
 
 /// Sweeps once in a while.
-fn sweep_rarely(place: &Path) {
+pub(crate) fn sweep_rarely(place: &Path) {
     let mark = place.join(".swept");
     if std::fs::metadata(&mark).is_ok_and(|meta| !is_older(&meta, SWEEPING)) {
         return;

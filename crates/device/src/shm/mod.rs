@@ -23,6 +23,7 @@ pub use tautline_mem::pool::{Back, POOL_UNIT, Piece, Pool, View};
 pub use tautline_mem::ring::Slip;
 
 pub use door::{Call, Door, Gift, Theirs, Visitor, door_of, meeting_place, sweep, take_down};
+pub(crate) use door::{prepare, sweep_rarely};
 pub use greeting::{GREETING_LEN, Greeting};
 pub use lending::{Lack, Outside};
 pub use probe::{ShmProbe, probe};

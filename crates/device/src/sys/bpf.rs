@@ -90,7 +90,16 @@ struct MapElement {
     flags: u64,
 }
 
-/// Numbers by queue, each of four bytes; or AF_XDP sockets by queue, which are told by their descriptors.
+/// Whom a queue works for: the hardware address and the port that its frames are for.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Addressee {
+    pub mac: [u8; 6],
+    /// Zero for none.
+    pub port: u16,
+}
+
+/// Addressees by queue; or AF_XDP sockets by queue, which are told by their descriptors.
 #[derive(Debug)]
 pub(crate) struct QueueMap(OwnedFd);
 
@@ -100,9 +109,9 @@ impl QueueMap {
         create_map(MAP_XSK, 4, queues, 0, "tautline_queues").map(QueueMap)
     }
 
-    /// Which port each queue works for; zero for none.
+    /// Whom each queue works for.
     pub(crate) fn ports(queues: u32) -> Result<QueueMap, Errno> {
-        create_map(MAP_ARRAY, 4, queues, 0, "tautline_ports").map(QueueMap)
+        create_map(MAP_ARRAY, size_of::<Addressee>() as u32, queues, 0, "tautline_ports").map(QueueMap)
     }
 
     /// A map that somebody else has made.
@@ -118,19 +127,24 @@ impl QueueMap {
         self.0.as_raw_fd()
     }
 
-    pub(crate) fn set(&self, queue: u32, value: u32) -> Result<(), Errno> {
+    /// The value is one of this map's, of the size that it was made with.
+    fn set<T>(&self, queue: u32, value: &T) -> Result<(), Errno> {
         let mut attributes = MapElement {
             map: self.0.as_raw_fd() as u32,
             pad: 0,
             key: ptr::from_ref(&queue).addr() as u64,
-            value: ptr::from_ref(&value).addr() as u64,
+            value: ptr::from_ref(value).addr() as u64,
             flags: 0,
         };
         bpf(MAP_UPDATE, &mut attributes).map(drop)
     }
 
     pub(crate) fn set_socket(&self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), Errno> {
-        self.set(queue, socket.as_raw_fd() as u32)
+        self.set(queue, &(socket.as_raw_fd() as u32))
+    }
+
+    pub(crate) fn set_addressee(&self, queue: u32, to: Addressee) -> Result<(), Errno> {
+        self.set(queue, &to)
     }
 }
 

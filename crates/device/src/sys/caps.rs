@@ -49,6 +49,17 @@ pub(crate) fn missing() -> Vec<&'static str> {
     NEEDED.iter().filter(|(bit, _)| !has(&halves, *bit)).map(|(_, name)| *name).collect()
 }
 
+/// Whether this process is in a user namespace below the first: its privileges are for what belongs to that.
+pub(crate) fn is_enclosed() -> bool {
+    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    is_below(&map)
+}
+
+/// The first one knows every user by its own number.
+fn is_below(uid_map: &str) -> bool {
+    !uid_map.is_empty() && !uid_map.split_whitespace().eq(["0", "0", "4294967295"])
+}
+
 /// Gives the three up, for this thread and all that it starts from now on.
 pub(crate) fn give_up() -> io::Result<()> {
     let mut halves = read()?;
@@ -62,4 +73,15 @@ pub(crate) fn give_up() -> io::Result<()> {
     // SAFETY: a live header and two live halves, which the kernel only reads.
     let done = unsafe { libc::syscall(libc::SYS_capset, ptr::from_mut(&mut header), halves.as_ptr()) };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn namespaces_of_users_are_told_apart() {
+        assert!(!is_below("         0          0 4294967295\n") && !is_below(""));
+        assert!(is_below("0 1000 1\n") && is_below("0 0 65536\n") && is_below("0 0 1\n1 1 4294967294\n"));
+    }
 }

@@ -1,8 +1,10 @@
-//! Sockets with a name that only this network namespace knows, by which one process asks another for descriptors. The name is gone when its owner is.
+//! Sockets with a name in a folder, by which one process asks another for descriptors.
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -33,19 +35,54 @@ fn socket() -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// A socket with a name.
-pub(crate) fn open(name: &str) -> io::Result<OwnedFd> {
-    let socket = socket()?;
-    rustix::net::bind(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
-    Ok(socket)
+/// A socket with a name. Taken down when dropped, by the process that opened it.
+#[derive(Debug)]
+pub(crate) struct Door {
+    socket: OwnedFd,
+    path: PathBuf,
+    inode: u64,
+    pid: u32,
+}
+
+impl Door {
+    /// Opens a door, in place of whatever has that name: a dead process left it behind, or a child that it forked.
+    pub(crate) fn open(path: &Path) -> io::Result<Door> {
+        let pid = std::process::id();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let unfinished = path.with_file_name(format!(".{pid}.{name}"));
+        let _ = std::fs::remove_file(&unfinished);
+        let socket = socket()?;
+        rustix::net::bind(&socket, &SocketAddrUnix::new(&unfinished)?)?;
+        let inode = std::fs::symlink_metadata(&unfinished)?.ino();
+        std::fs::rename(&unfinished, path)?;
+        Ok(Door { socket, path: path.to_owned(), inode, pid })
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        let is_ours = std::fs::symlink_metadata(&self.path).is_ok_and(|meta| meta.ino() == self.inode);
+        if is_ours && std::process::id() == self.pid {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// The number of the network namespace that this thread is in.
+pub(crate) fn network() -> io::Result<u64> {
+    std::fs::metadata("/proc/thread-self/ns/net").map(|meta| meta.ino())
 }
 
 /// Asks whoever has that name, and waits for the answer for so long.
-pub(crate) fn ask(name: &str, question: &[u8], out: &mut [u8], wait: Duration) -> io::Result<Received> {
+pub(crate) fn ask(path: &Path, question: &[u8], out: &mut [u8], wait: Duration) -> io::Result<Received> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let (mine, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
     sockopt::set_socket_passcred(&mine, true)?;
-    let to = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
+    let to = SocketAddrUnix::new(path)?;
     let knocker = socket()?;
     rustix::net::connect(&knocker, &to)?;
     send(knocker.as_fd(), question, &[theirs.as_fd()])?;

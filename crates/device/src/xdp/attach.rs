@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -13,9 +13,9 @@ use super::neighbour::{self, GROUPS, Link};
 use super::patience::{PAUSE, Patience};
 use super::program::{self, DROPS, Machine, Steering};
 use super::shared::{self, Alone, Attached, Terms};
-use crate::sys::bpf::{self, CounterMap, QueueMap, WordMap};
+use crate::sys::bpf::{self, Addressee, CounterMap, QueueMap, WordMap};
 use crate::sys::netlink::Netlink;
-use crate::sys::{Errno, Layout, Queues, Umem, caps};
+use crate::sys::{Errno, Layout, Queues, Umem, caps, door};
 use crate::udp;
 
 /// Why AF_XDP cannot be used, in words for people.
@@ -23,6 +23,10 @@ use crate::udp;
 pub enum Refusal {
     /// Privileges are missing; their names.
     Privileges(Vec<&'static str>),
+    /// The same, because this process gave them up.
+    GivenUp,
+    /// They are there, and do not count; why.
+    InVain(String),
     /// Another program is attached to the interface: its number, and what is known about it.
     Occupied {
         /// The interface.
@@ -54,15 +58,20 @@ impl fmt::Display for Refusal {
                     "this process lacks {list}; to grant: sudo setcap cap_net_raw,cap_net_admin,cap_bpf,cap_ipc_lock=ep PROGRAM (the last one only lets memory be pinned beyond RLIMIT_MEMLOCK)"
                 )
             }
+            Refusal::GivenUp => f.write_str(
+                "this process gave up its privileges when it had opened the interface, as it was told to, and cannot open it again",
+            ),
             Refusal::Occupied { interface, program, owner } => {
                 write!(
                     f,
                     "another XDP program is attached to {interface}: number {program}, {owner}; to use the interface, end what holds the program, or if nothing does: ip link set dev {interface} xdp off"
                 )
             }
-            Refusal::Interface(why) | Refusal::Memory(why) | Refusal::Queues(why) | Refusal::System(why) => {
-                f.write_str(why)
-            }
+            Refusal::Interface(why)
+            | Refusal::Memory(why)
+            | Refusal::Queues(why)
+            | Refusal::InVain(why)
+            | Refusal::System(why) => f.write_str(why),
             Refusal::Modes(tried) => {
                 f.write_str("no mode works here:")?;
                 tried.iter().try_for_each(|(mode, why)| write!(f, " {}: {why};", mode.name()))
@@ -90,11 +99,24 @@ impl Refusal {
         }
     }
 
+    /// As a process is told that had what it lacks, and gave it up.
+    pub(super) fn after_giving_up(self, gave_up: bool) -> Refusal {
+        match self {
+            Refusal::Privileges(_) if gave_up => Refusal::GivenUp,
+            other => other,
+        }
+    }
+
     /// Whether no other mode can help.
     fn is_final(&self) -> bool {
         matches!(
             self,
-            Refusal::Occupied { .. } | Refusal::Queues(_) | Refusal::Memory(_) | Refusal::Privileges(_)
+            Refusal::Occupied { .. }
+                | Refusal::Queues(_)
+                | Refusal::Memory(_)
+                | Refusal::Privileges(_)
+                | Refusal::GivenUp
+                | Refusal::InVain(_)
         )
     }
 }
@@ -102,7 +124,7 @@ impl Refusal {
 impl From<Refusal> for io::Error {
     fn from(refusal: Refusal) -> io::Error {
         let kind = match refusal {
-            Refusal::Privileges(_) => io::ErrorKind::PermissionDenied,
+            Refusal::Privileges(_) | Refusal::GivenUp | Refusal::InVain(_) => io::ErrorKind::PermissionDenied,
             Refusal::Occupied { .. } | Refusal::Queues(_) => io::ErrorKind::ResourceBusy,
             _ => io::ErrorKind::Unsupported,
         };
@@ -121,7 +143,8 @@ pub(super) struct Place {
 }
 
 /// Where an address is.
-pub(super) fn find(netlink: &mut Netlink, ip: IpAddr, vlan: Option<u16>) -> Result<Place, Refusal> {
+pub(super) fn find(netlink: &mut Netlink, local: SocketAddr, vlan: Option<u16>) -> Result<Place, Refusal> {
+    let ip = local.ip();
     let refuse = |why: String| Err(Refusal::Interface(why));
     if ip.is_unspecified() {
         return refuse(
@@ -132,8 +155,12 @@ pub(super) fn find(netlink: &mut Netlink, ip: IpAddr, vlan: Option<u16>) -> Resu
         return refuse("loopback carries no frames that AF_XDP could take".into());
     }
     let failed = |e: io::Error| Refusal::System(format!("the kernel's tables cannot be read: {e}"));
-    let Some(index) = neighbour::interface_of(netlink, ip).map_err(failed)? else {
-        return refuse(format!("no interface has the address {ip}"));
+    let mut at = neighbour::interfaces_of(netlink, ip).map_err(failed)?;
+    at.retain(|index| neighbour::scope(local).is_none_or(|scope| scope == *index));
+    let Some(&index) = at.first() else {
+        let there =
+            neighbour::scope(local).map_or(String::new(), |scope| format!(" at the interface {scope}"));
+        return refuse(format!("no interface has the address {ip}{there}"));
     };
     let upper = neighbour::link(netlink, index).map_err(failed)?;
     let mut upper = upper;
@@ -237,8 +264,9 @@ fn work_for(
     queues: &Queues,
     numbers: &[u32],
 ) -> Result<(), Refusal> {
+    let mac = place.upper.mac;
     for (&number, socket) in numbers.iter().zip(queues.fds()) {
-        attached.ports.set(number, port.into()).map_err(|e| system("the port", e))?;
+        attached.ports.set_addressee(number, Addressee { mac, port }).map_err(|e| system("the port", e))?;
         attached.sockets.set_socket(number, socket).map_err(|e| system("the socket", e))?;
     }
     attached.open_door(place.lower.index, numbers[0]);
@@ -249,15 +277,29 @@ pub(super) fn system(what: &str, errno: Errno) -> Refusal {
     Refusal::System(format!("the system refused {what}: {errno}"))
 }
 
+/// Whether this process may do all this, by its privileges, and they count.
+pub(super) fn allowed() -> Result<(), Refusal> {
+    let missing = caps::missing();
+    if !missing.is_empty() {
+        return Err(Refusal::Privileges(missing));
+    }
+    match QueueMap::ports(1) {
+        Err(Errno::PERM) if caps::is_enclosed() => Err(Refusal::InVain(
+            "the privileges of this process do not count in this user namespace: maps of bpf can only be made outside of all; start it there, as root or with setcap".into(),
+        )),
+        Err(Errno::PERM) => Err(Refusal::InVain(
+            "this process has the privileges, and the system refuses a map of bpf all the same: a policy forbids it (seccomp, lockdown, before Linux 5.11 RLIMIT_MEMLOCK)".into(),
+        )),
+        _ => Ok(()),
+    }
+}
+
 fn attach(
     (config, place, local): (&XdpConfig, &Place, SocketAddr),
     mode: Mode,
     patience: Patience,
 ) -> Result<Attached, Refusal> {
-    let missing = caps::missing();
-    if !missing.is_empty() {
-        return Err(Refusal::Privileges(missing));
-    }
+    allowed()?;
     let terms = Terms {
         mode,
         ip: local.ip(),
@@ -336,10 +378,7 @@ pub(super) fn again(
     (config, place, local): (&XdpConfig, &Place, SocketAddr),
     attached: &Attached,
 ) -> Result<OwnedFd, Refusal> {
-    let missing = caps::missing();
-    if !missing.is_empty() {
-        return Err(Refusal::Privileges(missing));
-    }
+    allowed()?;
     let maps = (&attached.sockets, &attached.ports, &attached.drops);
     let program = load((config, place, local), &attached.terms, maps)?;
     match bpf::attach(program.as_fd(), place.lower.index, flags_of(attached.terms.mode)) {
@@ -388,10 +427,18 @@ fn occupied(place: &Place, errno: Errno, unshared: Option<&str>) -> Refusal {
     Refusal::Occupied { interface: place.lower.name.clone(), program, owner }
 }
 
-/// A program that is attached to an interface, by number.
-pub(super) fn occupied_by(interface: &str, program: u32) -> Refusal {
-    let owner = owner(bpf::program_info(program));
-    Refusal::Occupied { interface: interface.to_owned(), program, owner }.with_holders()
+/// What is known of a program that is attached to an interface, by number: that it may be shared, or why the interface cannot be used.
+pub(super) fn occupant_of(interface: &str, program: u32) -> Result<String, String> {
+    let info = bpf::program_info(program);
+    let ours = matches!(&info, Ok(info) if info.name == PROGRAM && info.uid == door::user());
+    let refusal =
+        Refusal::Occupied { interface: interface.to_owned(), program, owner: owner(info) }.with_holders();
+    match &refusal {
+        Refusal::Occupied { owner, .. } if ours => Ok(format!(
+            "an XDP program is attached, which processes of this user share if they agree on address, framing and mode and a queue is free: number {program}, {owner}"
+        )),
+        _ => Err(refusal.to_string()),
+    }
 }
 
 /// Whose a program is, as far as the kernel tells.

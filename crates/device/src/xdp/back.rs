@@ -1,11 +1,11 @@
-//! The interface comes back: it was removed, and one with our address is there again (D-13).
+//! The interface comes back: it was removed, or our address was, and one with our address is there again (D-13).
 //!
 //! The memory stays, and with it all slots; sockets, rings and the program are had anew. Meanwhile frames go through the UDP socket, which outlives
 //! interfaces.
 
 use super::attach::{self, MAIL_NEWS, Place, Refusal};
 use super::patience::Patience;
-use super::{Receive, Xdp, drive, dropped, is_told};
+use super::{Receive, Xdp, describe, drive, dropped, is_told};
 use crate::sys;
 use crate::{DeviceEvent, RouteId};
 
@@ -30,7 +30,7 @@ impl Xdp {
             Ok(()) => self.tell_back(),
             // It is not there yet.
             Err(Refusal::Interface(_)) => self.health.in_vain = 0,
-            Err(refusal) => self.not_back(refusal),
+            Err(refusal) => self.not_back(refusal.after_giving_up(self.config.drop_privileges)),
         }
     }
 
@@ -50,13 +50,16 @@ impl Xdp {
     }
 
     fn reopen(&mut self) -> Result<(), Refusal> {
-        let place = attach::find(&mut self.asks, self.local.ip(), self.config.vlan)?;
+        let place = attach::find(&mut self.asks, self.local, self.config.vlan)?;
         if !self.health.lost && self.is_same(&place) {
-            // Only the address was gone with the interface above: program and sockets are where they were.
+            // Only the address was gone, or the interface above: program and sockets are where they were.
             self.place = place;
+            self.readdress();
             return Ok(());
         }
-        self.let_go_of_interface();
+        if self.health.lost || place.lower.index == self.place.lower.index {
+            self.let_go_of_interface();
+        }
         let patience = Patience { fewer: self.health.in_vain >= FEWER_AFTER, ..Patience::SHORT };
         let each = self.queues.each() as u32;
         let (attached, queues, numbers) =
@@ -64,14 +67,18 @@ impl Xdp {
         if let Some(door) = attached.door() {
             attach::watch_socket(&self.mail, MAIL_NEWS, door)?;
         }
-        // Refused busy polling makes receiving slower, and nothing else.
-        let _ = drive(&queues, if self.busy { Receive::BusyPoll } else { Receive::Kernel });
+        // Refused busy polling makes receiving slower, and nothing else. What was measured there need not be so here.
+        let busy = drive(&queues, self.config.receive);
+        (self.busy, self.trial) =
+            (self.config.receive == Receive::BusyPoll, Xdp::trial_for(self.config.receive));
         self.counters.receive_overflows += self.queues.statistics().overflows;
         let dropped_then = dropped(&self.attached, &self.numbers);
         let before = std::mem::replace(&mut self.queues, queues);
         for chunk in before.close() {
             self.queues.fill(chunk);
         }
+        // Closed, the kernel looks at nothing that was in the ring.
+        self.let_go_all();
         self.queues.submit_chunks();
         let dropped_now = dropped(&attached, &numbers);
         // What was counted stays counted.
@@ -81,6 +88,16 @@ impl Xdp {
         }
         self.told = is_told(&self.config, &place, &self.queues);
         (self.attached, self.numbers, self.place) = (attached, numbers, place);
+        self.health.deaf = false;
+        self.about = describe(
+            &self.config,
+            &self.place,
+            self.local,
+            (&self.queues, &self.numbers, &self.attached),
+            &[],
+            (&self.umem, self.layout),
+            busy,
+        );
         Ok(())
     }
 
@@ -93,8 +110,10 @@ impl Xdp {
     pub(super) fn let_go_of_interface(&mut self) {
         if self.attached.link.is_some() {
             self.attached.let_go();
-            // The kernel has let go of the ring, and of all that was in it.
-            self.let_go_all();
+            if self.health.lost {
+                // The kernel has let go of the ring, and of all that was in it.
+                self.let_go_all();
+            }
             self.events.push_back(DeviceEvent::Descriptors);
         }
     }
@@ -104,6 +123,7 @@ impl Xdp {
         self.health = super::ways::Health {
             down: !(self.place.upper.running && self.place.lower.running),
             back: true,
+            deaf: self.health.deaf,
             ..super::ways::Health::default()
         };
         self.senders.clear();
@@ -113,5 +133,6 @@ impl Xdp {
             self.look_up(id);
         }
         self.health.back = false;
+        self.tell_raw();
     }
 }

@@ -91,6 +91,8 @@ pub struct Xdp {
     sources: bool,
     /// Addresses that belong to hardware addresses, as far as raw frames made us ask.
     senders: Vec<(headers::Mac, std::net::IpAddr)>,
+    /// Whether raw frames are taken, as the caller was last told.
+    raw_told: bool,
     about: String,
     /// Doorbells that are not rung; for tests.
     lost_doorbells: u32,
@@ -150,7 +152,7 @@ impl Xdp {
             .map_err(|e| Refusal::System(format!("the port cannot be had: {e}")))?;
             config.udp.socket = Some(socket);
             let (news, mut asks) = attach::tables()?;
-            let place = attach::find(&mut asks, local.ip(), config.vlan)?;
+            let place = attach::find(&mut asks, local, config.vlan)?;
             let payload = config.udp.slot_payload.unwrap_or_else(|| udp::slot_payload(local.ip()));
             let opened = attach::open(&config, &place, local, payload)?;
             Ok((local, news, asks, place, opened))
@@ -234,6 +236,7 @@ impl Xdp {
             streak: 0,
             sources: true,
             senders: Vec::new(),
+            raw_told: true,
             about,
             lost_doorbells: 0,
         })
@@ -349,6 +352,9 @@ fn describe(
     }
     if let Some(vlan) = place.upper.vlan {
         let _ = write!(text, ", VLAN {vlan}");
+    }
+    if let Some(why) = attached.no_door() {
+        let _ = write!(text, ", no other process can share the program because {why}");
     }
     text
 }
@@ -471,7 +477,7 @@ impl Datagram for Xdp {
     }
 
     fn takes_raw(&self) -> bool {
-        self.config.framing == Framing::Raw
+        self.config.framing == Framing::Raw && self.health.hears()
     }
 
     fn note_raw(&mut self, route: RouteId, takes: bool) {

@@ -1,7 +1,7 @@
 //! Who is where: the kernel's own tables of links, addresses, routes and neighbours, asked once and then kept up to date by its news.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::headers::Mac;
 use crate::sys::netlink::{self, FLAG_DUMP, Netlink, add_attribute, attributes, u16_at, u32_at};
@@ -52,8 +52,10 @@ pub(crate) enum News {
     Neighbour(Neighbour),
     Link(Link),
     LinkGone(u32),
-    /// A route or an address; where things lead must be asked again.
+    /// A route; where things lead must be asked again.
     Routes,
+    /// The same for an address, which may be ours.
+    Address(IpAddr),
 }
 
 /// Groups whose news is heard: links, neighbours, addresses and routes.
@@ -76,6 +78,9 @@ const IFLA_INFO_KIND: u16 = 1;
 const IFLA_INFO_DATA: u16 = 2;
 const IFLA_VLAN_ID: u16 = 1;
 const IFLA_XDP_PROG_IDS: std::ops::RangeInclusive<u16> = 4..=7;
+const RTA_IP_PROTO: u16 = 27;
+const RTA_SPORT: u16 = 28;
+const RTA_DPORT: u16 = 29;
 const ROUTE_LOCAL: u8 = 2;
 const ROUTE_UNICAST: u8 = 1;
 /// States in which a neighbour's address may be used.
@@ -104,18 +109,22 @@ fn ip_of(bytes: &[u8]) -> Option<IpAddr> {
     <[u8; 16]>::try_from(bytes).ok().map(|all| Ipv6Addr::from(all).into())
 }
 
-/// The interface that has this very address.
-pub(crate) fn interface_of(netlink: &mut Netlink, ip: IpAddr) -> io::Result<Option<u32>> {
+/// The interfaces that have this very address.
+pub(crate) fn interfaces_of(netlink: &mut Netlink, ip: IpAddr) -> io::Result<Vec<u32>> {
     let body = [family(ip), 0, 0, 0, 0, 0, 0, 0];
-    let mut found = None;
+    let mut found = Vec::new();
     netlink.ask(libc::RTM_GETADDR, FLAG_DUMP, &body, |_, body| {
-        let has = attributes(body, ADDRESS_FIXED)
-            .any(|(kind, value)| matches!(kind, IFA_ADDRESS | IFA_LOCAL) && ip_of(value) == Some(ip));
-        if has {
-            found = found.or(u32_at(body, 4));
+        if read_address(body) == Some(ip) {
+            found.extend(u32_at(body, 4));
         }
     })?;
     Ok(found)
+}
+
+/// The address that an interface has; the one that is called local, if any is: the other may be that of its far end.
+fn read_address(body: &[u8]) -> Option<IpAddr> {
+    let of = |wanted| attributes(body, ADDRESS_FIXED).find(|(kind, _)| *kind == wanted);
+    of(IFA_LOCAL).or_else(|| of(IFA_ADDRESS)).and_then(|(_, value)| ip_of(value))
 }
 
 /// A link by number.
@@ -134,16 +143,34 @@ pub(crate) fn links(netlink: &mut Netlink) -> io::Result<Vec<Link>> {
     Ok(found)
 }
 
-/// Where packets between these addresses go first.
-pub(crate) fn route(netlink: &mut Netlink, from: IpAddr, to: IpAddr) -> io::Result<Hop> {
+/// Where datagrams between these addresses go first. Rules may look at protocol and ports, so these are told where the kernel takes them.
+pub(crate) fn route(netlink: &mut Netlink, from: SocketAddr, to: SocketAddr) -> io::Result<Hop> {
+    match ask_route(netlink, from, to, true) {
+        Err(error) if matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => {
+            ask_route(netlink, from, to, false)
+        }
+        answered => answered,
+    }
+}
+
+fn ask_route(netlink: &mut Netlink, from: SocketAddr, to: SocketAddr, ports: bool) -> io::Result<Hop> {
     let bits = if to.is_ipv4() { 32 } else { 128 };
     let mut body = vec![0; ROUTE_FIXED];
-    (body[0], body[1]) = (family(to), bits);
-    add_attribute(&mut body, libc::RTA_DST, &octets(to));
-    if !from.is_unspecified() {
+    (body[0], body[1]) = (family(to.ip()), bits);
+    add_attribute(&mut body, libc::RTA_DST, &octets(to.ip()));
+    if !from.ip().is_unspecified() {
         body[2] = bits;
-        add_attribute(&mut body, libc::RTA_SRC, &octets(from));
+        add_attribute(&mut body, libc::RTA_SRC, &octets(from.ip()));
     }
+    if let Some(interface) = scope(to).or_else(|| scope(from)) {
+        add_attribute(&mut body, libc::RTA_OIF, &interface.to_ne_bytes());
+    }
+    if ports {
+        add_attribute(&mut body, RTA_IP_PROTO, &[libc::IPPROTO_UDP as u8]);
+        add_attribute(&mut body, RTA_SPORT, &from.port().to_be_bytes());
+        add_attribute(&mut body, RTA_DPORT, &to.port().to_be_bytes());
+    }
+    let to = to.ip();
     let mut hop = None;
     netlink.ask(libc::RTM_GETROUTE, 0, &body, |_, body| {
         let kind = body.get(7).copied().unwrap_or(0);
@@ -158,6 +185,16 @@ pub(crate) fn route(netlink: &mut Netlink, from: IpAddr, to: IpAddr) -> io::Resu
         hop = matches!(kind, ROUTE_LOCAL | ROUTE_UNICAST).then_some(this);
     })?;
     hop.ok_or_else(|| io::Error::from(io::ErrorKind::NetworkUnreachable))
+}
+
+/// The interface at which an address means something, if it is such a one: others may have the same address at theirs.
+pub(crate) fn scope(addr: SocketAddr) -> Option<u32> {
+    match addr {
+        SocketAddr::V6(addr) if addr.ip().is_unicast_link_local() => {
+            Some(addr.scope_id()).filter(|id| *id > 0)
+        }
+        _ => None,
+    }
 }
 
 /// A neighbour's hardware address, if the kernel knows it now.
@@ -192,7 +229,8 @@ pub(crate) fn read_news(kind: u16, body: &[u8]) -> Option<News> {
         libc::RTM_NEWLINK => read_link(body).map(News::Link),
         // A bridge's port that goes is told in the same way, by another family.
         libc::RTM_DELLINK if body.first() == Some(&0) => u32_at(body, 4).map(News::LinkGone),
-        libc::RTM_NEWROUTE | libc::RTM_DELROUTE | libc::RTM_NEWADDR | libc::RTM_DELADDR => Some(News::Routes),
+        libc::RTM_NEWROUTE | libc::RTM_DELROUTE => Some(News::Routes),
+        libc::RTM_NEWADDR | libc::RTM_DELADDR => Some(read_address(body).map_or(News::Routes, News::Address)),
         _ => None,
     }
 }

@@ -1,6 +1,6 @@
 //! What AF_XDP can do on this machine, interface by interface; nothing is attached or changed.
 
-use super::attach::{Refusal, occupied_by};
+use super::attach::{self, occupant_of};
 use super::bind::{pinned, too_little};
 use super::neighbour::Link;
 use super::{XdpConfig, features, neighbour};
@@ -28,8 +28,7 @@ pub struct InterfaceProbe {
 
 /// Looks at the machine, for a device with this configuration.
 pub fn probe(config: &XdpConfig) -> Probe {
-    let missing = caps::missing();
-    let allowed = if missing.is_empty() { Ok(()) } else { Err(Refusal::Privileges(missing).to_string()) };
+    let allowed = attach::allowed().map_err(|refusal| refusal.to_string());
     let links = Netlink::open(0).ok().and_then(|mut netlink| neighbour::links(&mut netlink).ok());
     let usable = links.unwrap_or_default().into_iter().filter(|link| !link.loopback && link.mac != [0; 6]);
     let interfaces = usable.map(|link| {
@@ -42,10 +41,7 @@ pub fn probe(config: &XdpConfig) -> Probe {
             }
         };
         let verdict = match (link.programs.first(), link.running) {
-            (Some(number), _) => Err(format!(
-                "{}; if it is Tautline's and of this user, a process on it may share the interface, one queue or more each",
-                occupied_by(&link.name, *number)
-            )),
+            (Some(number), _) => occupant_of(&link.name, *number),
             (None, false) => Err("it is down".to_owned()),
             (None, true) => memory(config, &link).map(|memory| {
                 let queues = neighbour::queues(&link);

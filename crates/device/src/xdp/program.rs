@@ -10,7 +10,7 @@ use tautline_wire::frame::{HEADER_LEN, MARK};
 use tautline_wire::handshake::HANDSHAKE_LEN;
 
 use super::asm::{Asm, If, Op, Reg, Reg::*, Size};
-use super::headers::{ETHER_IPV4, ETHER_IPV6, ETHER_RAW, ETHER_VLAN, RAW_LEN};
+use super::headers::{ETHER_IPV4, ETHER_IPV6, ETHER_RAW, ETHER_VLAN, Mac, RAW_LEN};
 
 /// What the program drops, and where it counts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub(crate) struct Steering {
     pub pass_unfinished: bool,
     /// Take raw Ethernet frames, too.
     pub raw: bool,
-    /// Descriptors of the maps: sockets by queue, the port that each queue works for, counters.
+    /// Descriptors of the maps: sockets by queue, whom each queue works for, counters.
     pub sockets: i32,
     pub ports: i32,
     pub drops: i32,
@@ -64,6 +64,9 @@ const FRAME_LEN: i32 = 188;
 
 /// Where the context tells the queue that a frame came by.
 const QUEUE: i16 = 16;
+/// Where on the stack a hardware address is kept, and a key.
+const MAC: i16 = -16;
+const KEY: i16 = -4;
 const ETHERNET: i16 = 14;
 const TAG: i32 = 4;
 const UDP: i16 = 17;
@@ -82,6 +85,11 @@ pub(crate) fn steering(to: &Steering, machine: Machine) -> Vec<u64> {
     p.op(Op::Move, R9, R0);
     load_bounds(&mut p, machine);
     need(&mut p, ETHERNET, "pass");
+    // The receiver's hardware address, for later: behind a tag it is somewhere else.
+    p.load(Size::Word, R3, R7, 0);
+    p.store(Size::Word, R10, MAC, R3);
+    p.load(Size::Half, R3, R7, 4);
+    p.store(Size::Half, R10, MAC + 4, R3);
     p.load_be16(R3, R7, 12);
     p.jump_if_number(R3, If::NotEqual, ETHER_VLAN.into(), "untagged");
     untag(&mut p, to.vlan);
@@ -145,7 +153,7 @@ fn ipv4(p: &mut Asm, ip: [u8; 4], to: &Steering) {
     p.load(Size::Byte, R3, R7, ETHERNET + 9);
     p.jump_if_number(R3, If::NotEqual, UDP.into(), "pass");
     p.jump_unless_word(R7, ETHERNET + 16, ip, "pass");
-    port(p, to, UDP4 + 2);
+    port(p, to, UDP4 + 2, "addressed");
     if !to.any_shape {
         shape(p, UDP4 + UDP_LEN);
     }
@@ -226,7 +234,7 @@ fn ipv6(p: &mut Asm, ip: [u8; 16], to: &Steering) {
         let bytes = [ip[4 * word], ip[4 * word + 1], ip[4 * word + 2], ip[4 * word + 3]];
         p.jump_unless_word(R7, ETHERNET + 24 + 4 * word as i16, bytes, "pass");
     }
-    port(p, to, UDP6 + 2);
+    port(p, to, UDP6 + 2, "addressed");
     if !to.any_shape {
         shape(p, UDP6 + UDP_LEN);
     }
@@ -242,7 +250,14 @@ fn ipv6(p: &mut Asm, ip: [u8; 16], to: &Steering) {
     p.jump_if(R4, If::NotEqual, R3, "length");
     p.load(Size::Half, R3, R7, UDP6 + 6);
     p.jump_if_number(R3, If::Equal, 0, "checksum");
-    // A source that can exist: not multicast, and not the unspecified address or loopback, whose first half is zero.
+    // A source that can exist: not ourselves, not multicast, and not the unspecified address or loopback, whose first half is zero.
+    for word in (0..16).step_by(4) {
+        p.load(Size::Word, R3, R7, ETHERNET + 8 + word);
+        p.load(Size::Word, R5, R7, ETHERNET + 24 + word);
+        p.jump_if(R3, If::NotEqual, R5, "another");
+    }
+    p.jump("source");
+    p.label("another");
     p.load(Size::Byte, R3, R7, ETHERNET + 8);
     p.jump_if_number(R3, If::Equal, 0xff, "source");
     p.load(Size::Word, R3, R7, ETHERNET + 8);
@@ -255,7 +270,7 @@ fn ipv6(p: &mut Asm, ip: [u8; 16], to: &Steering) {
 /// A frame of the raw framing: length, port, port, zero (D-12).
 fn raw(p: &mut Asm, to: &Steering) {
     need(p, ETHERNET + RAW_LEN as i16, "pass");
-    port(p, to, ETHERNET + 2);
+    port(p, to, ETHERNET + 2, "addressed_raw");
     if !to.any_shape {
         shape(p, ETHERNET + RAW_LEN as i16);
     }
@@ -270,22 +285,30 @@ fn raw(p: &mut Asm, to: &Steering) {
     size(p, to, ETHERNET + RAW_LEN as i16);
 }
 
-/// Goes on only if the frame is for the port that its queue works for. A socket gets frames of its own queue and no others, so a frame for
-/// another process's port goes by that process's UDP socket.
-fn port(p: &mut Asm, to: &Steering, at: i16) {
+/// Goes on, at that label, only if the frame is for the port that its queue works for. A socket gets frames of its own queue and no others, so a frame for
+/// another process's port goes by that process's UDP socket. A frame for one hardware address must be for ours: others are seen where the interface listens to all.
+fn port(p: &mut Asm, to: &Steering, at: i16, addressed: &'static str) {
     p.load(Size::Word, R3, R6, QUEUE);
     look_up(p, to.ports, R3);
     p.jump_if_number(R0, If::Equal, 0, "pass");
-    p.load(Size::Word, R3, R0, 0);
+    p.load(Size::Half, R3, R0, size_of::<Mac>() as i16);
     p.load_be16(R4, R7, at);
     p.jump_if(R3, If::NotEqual, R4, "pass");
+    p.load(Size::Byte, R3, R10, MAC);
+    p.jump_if_number(R3, If::Bits, 1, addressed);
+    for (size, at) in [(Size::Word, 0), (Size::Half, 4)] {
+        p.load(size, R3, R10, MAC + at);
+        p.load(size, R4, R0, at);
+        p.jump_if(R3, If::NotEqual, R4, "pass");
+    }
+    p.label(addressed);
 }
 
 /// `R0 =` the place of a map's value. Loses `R1` to `R5`.
 fn look_up(p: &mut Asm, map: i32, key: Reg) {
-    p.store(Size::Word, R10, -4, key);
+    p.store(Size::Word, R10, KEY, key);
     p.op(Op::Move, R2, R10);
-    p.op_number(Op::Add, R2, -4);
+    p.op_number(Op::Add, R2, KEY.into());
     p.map(R1, map);
     p.call(MAP_LOOKUP);
 }

@@ -58,6 +58,9 @@ impl Xdp {
     #[inline]
     pub(super) fn receive_frames(&mut self, batch: &mut RxBatch) -> io::Result<usize> {
         self.take_back(batch);
+        if let Some(trial) = &mut self.trial {
+            trial.look();
+        }
         if self.health.gone {
             self.come_back();
         }
@@ -99,6 +102,8 @@ impl Xdp {
             }
             self.streak = (self.streak + count as u32).min(STREAK_MAX);
             self.queues.finish_taking();
+        } else if let Some(trial) = &mut self.trial {
+            trial.found_nothing();
         }
         if strange > 0 {
             self.queues.submit_chunks();
@@ -112,6 +117,10 @@ impl Xdp {
     /// Whether there is nothing to be done: no frame, no mail, nobody to knock for.
     #[inline]
     pub(super) fn sees_nothing(&mut self) -> bool {
+        if let Some(trial) = &mut self.trial {
+            trial.look();
+            trial.found_nothing();
+        }
         if self.streak > STREAK {
             breathe();
         }

@@ -1,16 +1,19 @@
 //! One program for several processes of one user: who comes later gets the maps, and a part in the link, from whoever is there (D-15).
 //!
-//! Every process that uses the program has a door, named after the interface and its first queue; any of them lets others in. The link is gone when the last
-//! of them is.
+//! Every process that uses the program has a door, where doors of shared memory are, named after network namespace, interface and its first queue; any of them lets others in.
+//! The link is gone when the last of them is.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::config::Mode;
-use crate::sys::bpf::{CounterMap, QueueMap};
-use crate::sys::door;
+use crate::shm;
+use crate::sys::Errno;
+use crate::sys::bpf::{Addressee, CounterMap, QueueMap};
+use crate::sys::door::{self, Door};
 
 /// What the program was made for: what all who share it must agree on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,19 +39,22 @@ pub(super) struct Attached {
     pub terms: Terms,
     /// Another process was here first.
     pub joined: bool,
-    /// Where others ask; none if the name was taken.
-    pub door: Option<OwnedFd>,
+    /// Where others ask, or why there is no such place; neither yet, or no more.
+    pub door: Option<Result<Door, String>>,
 }
 
 /// What a question says: the layout of maps and terms belongs to this number.
-const QUESTION: &[u8] = b"tautline-xdp 1";
+const QUESTION: &[u8] = b"tautline-xdp 2";
 /// Bytes of an answer.
 const ANSWER: usize = 28;
 /// Questions answered at a time.
 const AT_A_TIME: usize = 16;
 
-fn name(interface: u32, queue: u32) -> String {
-    format!("tautline-xdp-{}-{interface}-{queue}", door::user())
+/// The door of whoever has that queue. Nobody else can put one there: the folder is this user's alone.
+fn door_of(interface: u32, queue: u32) -> io::Result<PathBuf> {
+    let place = shm::meeting_place();
+    shm::prepare(&place)?;
+    Ok(place.join(format!("xdp-{}-{interface}-{queue}", door::network()?)))
 }
 
 impl Terms {
@@ -126,9 +132,17 @@ pub(super) fn join(
     let mut alone = Alone::Nobody;
     for queue in 0..wanted.queues {
         let wait = each.min(until.saturating_duration_since(Instant::now()));
-        let answer = match door::ask(&name(interface, queue), QUESTION, &mut bytes, wait) {
+        let asked = door_of(interface, queue).and_then(|door| door::ask(&door, QUESTION, &mut bytes, wait));
+        let answer = match asked {
             Ok(answer) => answer,
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => continue,
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) =>
+            {
+                continue;
+            }
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                return Err(Alone::Unfit(error.to_string()));
+            }
             Err(_) => {
                 alone = Alone::Silent;
                 continue;
@@ -158,7 +172,11 @@ pub(super) fn join(
 impl Attached {
     /// Lets others ask from now on.
     pub(super) fn open_door(&mut self, interface: u32, queue: u32) {
-        self.door = door::open(&name(interface, queue)).ok();
+        let opened = door_of(interface, queue).and_then(|door| {
+            shm::sweep_rarely(&shm::meeting_place());
+            Door::open(&door)
+        });
+        self.door = Some(opened.map_err(|error| error.to_string()));
     }
 
     /// Lets go of the link, and closes the door. The link survives a journey of its interface through other namespaces, where sockets do not:
@@ -168,7 +186,17 @@ impl Attached {
     }
 
     pub(super) fn door(&self) -> Option<BorrowedFd<'_>> {
-        self.door.as_ref().map(AsFd::as_fd)
+        self.door.as_ref()?.as_ref().ok().map(Door::fd)
+    }
+
+    /// Tells the program that frames for us are addressed otherwise.
+    pub(super) fn readdress(&self, numbers: &[u32], to: Addressee) -> Result<(), Errno> {
+        numbers.iter().try_for_each(|number| self.ports.set_addressee(*number, to))
+    }
+
+    /// Why others cannot ask.
+    pub(super) fn no_door(&self) -> Option<&str> {
+        self.door.as_ref()?.as_ref().err().map(String::as_str)
     }
 
     /// Lets in whoever asks and is of this user.

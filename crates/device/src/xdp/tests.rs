@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 
 use super::headers::{Ends, Framing, HEADERS_MAX, Parsed, Sender, Template, Unfit, fold, parse, sum};
 use super::program::{DROPS, Drop, Machine, Steering, steering};
-use crate::sys::bpf::{self, CounterMap, QueueMap};
+use crate::sys::bpf::{self, Addressee, CounterMap, QueueMap};
 use crate::sys::caps;
 
 const PASS: u64 = 2;
@@ -30,8 +30,8 @@ fn redirect(_: u64, queue: u64, otherwise: u64, _: u64, _: u64) -> u64 {
 
 /// Stands for the map of ports; another one is that of counters, which are looked at in the kernel.
 const PORTS: i32 = 77;
-/// The port that our queue works for.
-static PORT: u32 = 7_000;
+/// Whom our queue works for.
+static PORT: Addressee = Addressee { mac: [2, 0, 0, 0, 0, 3], port: 7_000 };
 
 fn lookup(map: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
     if map == PORTS as u64 { (&raw const PORT).addr() as u64 } else { 0 }
@@ -65,7 +65,7 @@ fn interpret(to: &Steering, frame: &[u8]) -> u64 {
     vm.register_helper(51, redirect).unwrap();
     vm.register_helper(1, lookup).unwrap();
     let port = (&raw const PORT).addr() as u64;
-    vm.register_allowed_memory(port..port + 4);
+    vm.register_allowed_memory(port..port + 8);
     FRAME_LEN.set(frame.len() as u64);
     let start = frame.as_ptr().addr() as u64;
     let mut context = Vec::new();
@@ -83,7 +83,7 @@ fn ask_kernel(to: &Steering, frame: &[u8]) -> Option<(u32, Option<Drop>)> {
     let (sockets, ports) = (QueueMap::sockets(4).unwrap(), QueueMap::ports(4).unwrap());
     let drops = CounterMap::new(4 * DROPS).unwrap();
     // A trial's frame comes by the first queue.
-    ports.set(0, PORT).unwrap();
+    ports.set_addressee(0, PORT).unwrap();
     let told = Steering { sockets: sockets.raw(), ports: ports.raw(), drops: drops.raw(), ..*to };
     let code = steering(&told, Machine::Kernel);
     let program = bpf::load(bpf::PROG_XDP, &code, bpf::F_HAS_FRAGS, "tautline").unwrap();
@@ -210,6 +210,8 @@ fn everything_else_passes() {
             judge(&Steering { any_shape: true, ..to }, &stray, Fate::Taken, "unless any shape will do");
         }
         judge(&to, &change(12, 0x80), Fate::Passes, "no IP");
+        (0..6).for_each(|at| judge(&to, &change(at, 0x42), Fate::Passes, "for another hardware address"));
+        judge(&to, &change(0, 0x33), Fate::Taken, "for several of them");
         if us == US4 {
             judge(&to, &change(ip, 0x46), Fate::Passes, "options");
             judge(&to, &change(ip + 6, 0x20), Fate::Passes, "a first fragment");
@@ -254,7 +256,7 @@ fn misshapen_frames_are_dropped() {
         judge(&to, &frame, Fate::Dropped(Drop::Source), from);
     }
     let to6 = steer(US6);
-    for from in ["[::]:9000", "[::1]:9000", "[ff02::1]:9000"] {
+    for from in ["[::]:9000", "[::1]:9000", "[ff02::1]:9000", US6] {
         let frame = framed(&ends(from, US6, None), Framing::Udp, &payload(0x71, 60));
         judge(&to6, &frame, Fate::Dropped(Drop::Source), from);
     }
@@ -285,6 +287,9 @@ fn raw_frames() {
             judge(&to, &frame[..len], fate, "cut");
             assert_eq!(parse(&frame[..len]), Err(Unfit::Shape));
         }
+        let mut other = frame.clone();
+        other[5] ^= 1;
+        judge(&to, &other, Fate::Passes, "another hardware address");
         let mut other = frame.clone();
         other[head - 5] ^= 1;
         judge(&to, &other, Fate::Passes, "another port");

@@ -54,7 +54,8 @@ impl Xdp {
             Err(refusal) => {
                 self.health.watch.in_vain = self.health.watch.in_vain.saturating_add(1);
                 if self.health.watch.in_vain == TELL_AFTER {
-                    self.health.watch.why = Some(refusal.with_holders().to_string());
+                    let refusal = refusal.after_giving_up(self.config.drop_privileges).with_holders();
+                    self.health.watch.why = Some(refusal.to_string());
                     self.choose_all();
                 }
             }

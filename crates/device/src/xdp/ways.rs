@@ -7,6 +7,7 @@ use super::attach::Refusal;
 use super::headers::{Ends, Framing, Mac, Template};
 use super::neighbour::{self, Hop, Link, News};
 use super::watch::Watch;
+use crate::sys::bpf::Addressee;
 use crate::sys::{self, Errno};
 use crate::{DeviceEvent, RouteId, Way};
 
@@ -60,6 +61,8 @@ pub(super) struct Health {
     pub gone: bool,
     /// The one below is, with all that was on it.
     pub lost: bool,
+    /// It does, and has our address no more.
+    pub moved: bool,
     /// It came back, and why it cannot be used.
     pub unusable: Option<String>,
     /// The same for us, and looks in vain until now.
@@ -74,6 +77,8 @@ pub(super) struct Health {
     pub watch: Watch,
     /// It is down, or nothing is at its other end.
     pub down: bool,
+    /// The program could not be told our hardware address.
+    pub deaf: bool,
     /// What the system said when it refused to send.
     pub refused: Option<Errno>,
     /// Flushes in a row in which the kernel took nothing from a ring that had something.
@@ -86,11 +91,20 @@ pub(super) const STALLS_MAX: u32 = 256;
 const CONFIRM_EVERY: u64 = 1_000_000_000;
 
 impl Health {
+    /// Whether frames that only the program takes can come.
+    pub(super) fn hears(&self) -> bool {
+        !self.gone && !self.deaf && self.watch.why.is_none()
+    }
+
     fn why(&self) -> Option<String> {
         match self {
+            Health { moved: true, unusable: Some(why), .. } => {
+                Some(format!("the address is at another interface, which cannot be used: {why}"))
+            }
             Health { gone: true, unusable: Some(why), .. } => {
                 Some(format!("the interface came back and cannot be used: {why}"))
             }
+            Health { moved: true, .. } => Some("the interface has lost the address".into()),
             Health { gone: true, .. } => Some("the interface is gone".into()),
             Health { watch: Watch { why: Some(why), .. }, .. } => Some(format!(
                 "somebody has detached the steering program, and it cannot be attached again: {why}"
@@ -107,8 +121,8 @@ impl Xdp {
     /// Asks the kernel's tables where a route leads, and chooses its way.
     #[cold]
     pub(super) fn look_up(&mut self, id: RouteId) {
-        let to = self.routes[id.0 as usize].to.ip();
-        let hop = neighbour::route(&mut self.asks, self.local.ip(), to).ok();
+        let to = self.routes[id.0 as usize].to;
+        let hop = neighbour::route(&mut self.asks, self.local, to).ok();
         let mac = hop
             .filter(|hop| hop.interface == self.place.upper.index && !hop.local)
             .and_then(|hop| neighbour::neighbour(&mut self.asks, hop.interface, hop.neighbour));
@@ -169,7 +183,7 @@ impl Xdp {
             return Err(format!("it is behind the gateway {}, which forwards no raw frames", hop.neighbour));
         }
         if self.config.framing == Framing::Raw && !route.takes_raw {
-            return Err("it takes no raw frames: it does without AF_XDP, or was not told to use them".into());
+            return Err("it takes no raw frames as far as it has said: it does without AF_XDP, has lost its interface, or was not told to use them".into());
         }
         let to_mac = route.mac.ok_or_else(|| unknown(hop.neighbour))?;
         let ends = Ends {
@@ -187,6 +201,15 @@ impl Xdp {
     /// All routes look again at what is known.
     pub(super) fn choose_all(&mut self) {
         (0..self.routes.len() as u32).for_each(|id| self.choose(RouteId(id)));
+        self.tell_raw();
+    }
+
+    /// Tells whether raw frames are taken, if that has changed: their senders must hear of it, for nothing else takes them (D-12).
+    pub(super) fn tell_raw(&mut self) {
+        let takes = self.health.hears();
+        if self.config.framing == Framing::Raw && std::mem::replace(&mut self.raw_told, takes) != takes {
+            self.tell(DeviceEvent::Raw);
+        }
     }
 
     /// Takes news from the kernel's tables.
@@ -196,13 +219,21 @@ impl Xdp {
         // What was lost may have been anything.
         let mut all = !self.news.hear(|kind, body| heard.extend(neighbour::read_news(kind, body)));
         let any = all || !heard.is_empty();
+        let mut moved = all;
         for news in heard {
             match news {
                 News::Neighbour(n) => self.neighbour_is(n.interface, n.ip, n.mac),
                 News::Link(link) => self.link_is(&link),
                 News::LinkGone(index) => self.link_gone(index),
                 News::Routes => all = true,
+                News::Address(ip) => {
+                    all = true;
+                    moved |= ip == self.local.ip();
+                }
             }
+        }
+        if moved {
+            self.look_for_address();
         }
         // Whatever it was: it may be the interface. One that was there and could not be had is waited for.
         if any && self.health.in_vain == 0 {
@@ -230,6 +261,7 @@ impl Xdp {
         if link.index != upper && link.index != lower {
             return;
         }
+        let mac = self.place.upper.mac;
         let mtu = if link.index == upper { self.place.upper.mtu } else { self.place.lower.mtu };
         if link.index == upper {
             self.place.upper = Link { vlan: self.place.upper.vlan, ..link.clone() };
@@ -243,21 +275,42 @@ impl Xdp {
             (self.health.refused, self.health.stalls) = (None, 0);
             self.ring();
         }
+        if self.place.upper.mac != mac {
+            self.readdress();
+        }
         if link.mtu != mtu {
             (0..self.routes.len() as u32).for_each(|id| self.udp.recheck(RouteId(id)));
         }
         (0..self.routes.len() as u32).for_each(|id| self.look_up(RouteId(id)));
     }
 
+    /// The interface has another hardware address. A program that cannot be told lets frames pass to the socket, and raw ones to nobody.
+    pub(super) fn readdress(&mut self) {
+        let to = Addressee { mac: self.place.upper.mac, port: self.local.port() };
+        let deaf = self.attached.readdress(&self.numbers, to).err();
+        self.health.deaf = deaf.is_some();
+        self.tell_raw();
+    }
+
     fn link_gone(&mut self, index: u32) {
         if index == self.place.upper.index || index == self.place.lower.index {
-            self.health.gone = true;
+            (self.health.gone, self.health.moved) = (true, false);
             self.health.lost |= index == self.place.lower.index;
             // One that is gone again is not unusable any more.
             (self.health.unusable, self.health.refusal, self.health.in_vain) = (None, None, 0);
             if self.health.lost {
                 self.let_go_of_interface();
             }
+            self.choose_all();
+        }
+    }
+
+    /// An interface without our address is as good as gone: frames for us come by another one, or by none (D-13).
+    fn look_for_address(&mut self) {
+        let (ip, here) = (self.local.ip(), self.place.upper.index);
+        let has = |at: Vec<u32>| at.contains(&here);
+        if !self.health.gone && neighbour::interfaces_of(&mut self.asks, ip).is_ok_and(|at| !has(at)) {
+            (self.health.gone, self.health.moved) = (true, true);
             self.choose_all();
         }
     }

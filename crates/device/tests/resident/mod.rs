@@ -147,3 +147,42 @@ pub fn receive_some(device: &mut impl Datagram) {
         device.recv(&mut batch).unwrap();
     }
 }
+
+/// Sends numbered frames until one arrives, and more until the route goes the way that is wanted; returns what was told.
+pub fn until_way(
+    from: &mut Resident<Xdp>,
+    to: &mut impl Datagram,
+    route: RouteId,
+    way: Way,
+) -> Vec<DeviceEvent> {
+    let until = Instant::now() + Duration::from_secs(5);
+    let mut told = Vec::new();
+    while from.way(route) != Some(way) {
+        assert!(Instant::now() < until, "{} for ever, because {}", way.name(), from.why(route));
+        send(from, route, &data_frame(0, 64));
+        receive_some(to);
+        receive_some(from);
+        told.extend(std::iter::from_fn(|| from.poll_event()));
+    }
+    told
+}
+
+pub fn arrives(from: &mut impl Datagram, to: &mut impl Datagram, route: RouteId, number: usize) {
+    let frame = data_frame(number, 300);
+    send(from, route, &frame);
+    assert!(receive(to, 1) == [frame], "frame {number} arrives");
+}
+
+/// Polls until the device has told that it has other descriptors, and goes directly.
+pub fn until_back(from: &mut Resident<Xdp>, to: &mut impl Datagram, route: RouteId) -> Vec<DeviceEvent> {
+    let until = Instant::now() + Duration::from_secs(10);
+    let mut told = Vec::new();
+    while from.way(route) != Some(Way::Xdp) || !told.contains(&DeviceEvent::Descriptors) {
+        assert!(Instant::now() < until, "not back, because {}; {told:?}", from.why(route));
+        receive_some(from);
+        receive_some(to);
+        send(from, route, &data_frame(0, 64));
+        told.extend(std::iter::from_fn(|| from.poll_event()));
+    }
+    told
+}

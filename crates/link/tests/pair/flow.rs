@@ -1,6 +1,6 @@
 //! Credit, congestion window, sequence numbers.
 
-use tautline_link::Config;
+use tautline_link::{Config, Event};
 use tautline_wire::Frame;
 use tautline_wire::handshake::MAX_CREDIT;
 
@@ -25,6 +25,46 @@ fn credit_stops_the_sender() {
 
     world.sides[1].consume = Consume::AtOnce;
     assert!(world.run_until_true(SECOND, World::is_settled), "{}", world.report());
+}
+
+/// D-12: who takes raw frames no more says so although it may send no slot: none of the peer's answers reach it, and all its credit is used.
+#[test]
+fn raw_frames_are_told_without_credit() {
+    let config = Config { credit_slots: 64, raw_frames: true, ..Config::default() };
+    let mut world = World::open(1, &config);
+    world.run(SECOND / 10);
+    assert!([0, 1].iter().all(|side| world.link(*side).peer_takes_raw()), "both have said so");
+    // Raw frames are lost from now on, and so are all answers.
+    world.pipes[0].faults.cut = true;
+    world.sides[1].load.left = 500;
+    world.run(SECOND / 10);
+    assert_eq!(world.link(1).counters().slots_sent, 64);
+    world.sides[1].peering.set_raw_frames(false);
+    world.run(MILLI);
+    assert!(!world.link(0).peer_takes_raw() && world.link(1).peer_takes_raw());
+    assert!(world.sides[0].events.iter().any(|(_, event)| *event == Event::Raw(false)));
+    world.pipes[0].faults.cut = false;
+    assert!(world.run_until_true(SECOND, World::is_settled), "{}", world.report());
+    assert!(world.deaths().is_empty());
+}
+
+/// D-12: of two frames the newer one counts, whichever comes first; and a lost one is made up for by the next.
+#[test]
+fn the_newest_frame_says_who_takes_raw_frames() {
+    let mut world = World::open(7, &Config { raw_frames: true, ..Config::default() });
+    world.set_faults(&crate::world::Faults { loss: 100, reorder: 300, ..Default::default() });
+    for round in 0..200 {
+        world.sides[0].load.left = 20;
+        let takes = round % 3 == 0;
+        world.sides[1].peering.set_raw_frames(takes);
+        world.run(MILLI);
+        world.sides[1].peering.set_raw_frames(!takes);
+        assert!(world.run_until_true(2 * SECOND, World::is_settled), "{}", world.report());
+        let heard =
+            |world: &World| world.sides[0].peering.link().is_some_and(|link| link.peer_takes_raw() != takes);
+        assert!(world.run_until_true(2 * SECOND, heard), "round {round}");
+    }
+    assert!(world.deaths().is_empty());
 }
 
 /// L-12: a lost credit update is repaired.

@@ -48,6 +48,7 @@ impl Interface {
             LinkEvent::PathChanged(max_frame) => {
                 self.push_event(Event::PathChanged { peer: rank, max_frame: *max_frame });
             }
+            LinkEvent::Raw(takes) => self.hear_raw(rank, *takes),
         }
         // Rare enough that the next poll may take the next one.
         self.mark_dirty(rank);

@@ -26,7 +26,9 @@ impl Interface {
         if self.is_near(rank) {
             return true;
         }
-        let Some(only) = self.hood.as_ref().map(|hood| hood.only) else { return false };
+        let Some(only) = self.hood.as_ref().filter(|hood| hood.meets(rank)).map(|hood| hood.only) else {
+            return false;
+        };
         if now < self.peers[rank as usize].knock_after && !only {
             return false;
         }
@@ -174,8 +176,8 @@ impl Interface {
         let epoch = self.fresh_number();
         let window = self.config.near_window;
         let Some(hood) = &mut self.hood else { return };
-        // Both called: the lower rank's call counts. And a live channel by datagram is not replaced; a restarted peer is let in by datagram.
-        if far || me < from && hood.calls.iter().any(|(to, _, _)| *to == from) {
+        // N-12: somebody whom the device that was asked for reaches. Both called: the lower rank's call counts. And a live channel by datagram is not replaced; a restarted peer is let in by datagram.
+        if far || !hood.meets(from) || me < from && hood.calls.iter().any(|(to, _, _)| *to == from) {
             return;
         }
         let (given_up, calls) = std::mem::take(&mut hood.calls).into_iter().partition(|(to, ..)| *to == from);

@@ -1,0 +1,180 @@
+//! The AF_XDP device and the addresses of its host: which interface has them, where routes lead, who takes raw frames there.
+#![allow(clippy::print_stdout)]
+
+mod resident;
+mod spaces;
+
+use std::time::{Duration, Instant};
+
+use resident::{Resident, apart, arrives, open, open_udp, receive, receive_some, until_back, until_way};
+use spaces::{Shape, ip};
+use tautline_device::udp::UdpConfig;
+use tautline_device::xdp::{Framing, Xdp, XdpConfig};
+use tautline_device::{Datagram, DeviceEvent, Way};
+
+/// D-13: a link-local address belongs to one interface, whichever others have the same.
+#[test]
+fn an_address_of_one_interface() {
+    apart("an_address_of_one_interface", Shape::default(), |spaces| {
+        let [at_a, at_b] = &spaces.names;
+        ip(&format!("-n {at_a} link add e0 index 77 type veth peer name e0 index 78 netns {at_b}")).unwrap();
+        for (name, mac) in spaces.names.iter().zip(spaces::MACS) {
+            ip(&format!("-n {name} link set e0 address {mac} up")).unwrap();
+        }
+        let at = |side: usize, port| {
+            let host = format!("fe80::ff:fe54:4c{:02x}", side + 1).parse().unwrap();
+            std::net::SocketAddr::V6(std::net::SocketAddrV6::new(host, port, 0, 77 + side as u32))
+        };
+        let told = |bind| UdpConfig { bind, tx_slots: 64, ..UdpConfig::default() };
+        // An address that was just made is not there at once.
+        let patient = |side: usize| {
+            spaces.enter(side);
+            let until = Instant::now() + Duration::from_secs(10);
+            while std::net::UdpSocket::bind(at(side, 0)).is_err() {
+                assert!(Instant::now() < until, "no address");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        };
+        patient(1);
+        let b = tautline_device::udp::Udp::open(told(at(1, 0))).unwrap();
+        let mut b = Resident { device: b, spaces: spaces.clone(), side: 1 };
+        patient(0);
+        let a = Xdp::open(XdpConfig { udp: told(at(0, 0)), rx_chunks: 512, ..XdpConfig::default() });
+        let a = a.unwrap_or_else(|r| panic!("{}", r.why));
+        let mut a = Resident { device: a, spaces: spaces.clone(), side: 0 };
+        assert!(a.device.describe().contains(" on e0 "), "{}", a.device.describe());
+        let to_b = std::net::SocketAddrV6::new(
+            match b.local_addr() {
+                std::net::SocketAddr::V6(addr) => *addr.ip(),
+                other => panic!("{other}"),
+            },
+            b.local_addr().port(),
+            0,
+            77,
+        );
+        let route = a.route(to_b.into()).unwrap();
+        until_way(&mut a, &mut b, route, Way::Xdp);
+        while !receive(&mut b, 1).is_empty() {}
+        arrives(&mut a, &mut b, route, 5);
+    });
+}
+
+/// D-11: frames come by the ring for the hardware address that the interface has now, and for no other.
+#[test]
+fn the_hardware_address_changes() {
+    for framing in [Framing::Udp, Framing::Raw] {
+        apart("the_hardware_address_changes", Shape::default(), |spaces| {
+            let config = || XdpConfig { framing, ..XdpConfig::default() };
+            let (mut a, mut b) = (open(spaces, 0, config()), open(spaces, 1, config()));
+            let route = a.route(b.local_addr()).unwrap();
+            arrives(&mut a, &mut b, route, 1);
+            let know = |mac: &str| {
+                ip(&format!(
+                    "-n {} neigh replace 10.211.9.2 lladdr {mac} dev v0 nud permanent",
+                    spaces.names[0]
+                ))
+                .unwrap();
+            };
+            let other = "02:00:00:54:4c:99";
+            ip(&format!("-n {} link set v0 address {other}", spaces.names[1])).unwrap();
+            know(other);
+            receive_some(&mut a);
+            receive_some(&mut b);
+            let by_socket = b.device.came_by_socket();
+            (0..50).for_each(|number| arrives(&mut a, &mut b, route, number));
+            // Once a second one goes through the socket, to keep the neighbour.
+            assert!(b.device.came_by_socket() - by_socket < 25, "by the ring");
+            know(spaces::MACS[1]);
+            receive_some(&mut a);
+            resident::send(&mut a, route, &resident::data_frame(1, 100));
+            assert!(receive(&mut b, 1).is_empty(), "for somebody else");
+        });
+    }
+}
+
+/// D-13: rules of routing may look at protocol and ports; the kernel is asked with them.
+#[test]
+fn rules_may_look_at_ports() {
+    apart("rules_may_look_at_ports", Shape::default(), |spaces| {
+        let at_a = &spaces.names[0];
+        ip(&format!("-n {at_a} link add e0 type veth peer name e1")).unwrap();
+        ["e0", "e1"].iter().for_each(|name| drop(ip(&format!("-n {at_a} link set {name} up")).unwrap()));
+        ip(&format!("-n {at_a} route add 10.211.9.2/32 dev e0 table 100")).unwrap();
+        if let Err(why) = ip(&format!("-n {at_a} rule add ipproto udp dport 9000 lookup 100")) {
+            return println!("SKIPPED rules_may_look_at_ports: {why}");
+        }
+        let mut a = open(spaces, 0, XdpConfig::default());
+        let mut way = |port| {
+            let route = a.route(std::net::SocketAddr::new(spaces.addr(1, false), port)).unwrap();
+            (a.way(route), a.why(route).contains("another interface"))
+        };
+        assert_eq!([way(9_000), way(9_001)], [(Some(Way::Udp), true), (Some(Way::Xdp), false)]);
+    });
+}
+
+/// D-12: whether raw frames are taken follows the interface, and each change is told once.
+#[test]
+fn raw_frames_are_taken_while_the_ring_is_there() {
+    apart("raw_frames_are_taken_while_the_ring_is_there", Shape::default(), |spaces| {
+        let raw = || XdpConfig { framing: Framing::Raw, ..XdpConfig::default() };
+        let (mut a, mut b) = (open(spaces, 0, raw()), open(spaces, 1, raw()));
+        let (to_b, to_a) = (a.route(b.local_addr()).unwrap(), b.route(a.local_addr()).unwrap());
+        assert!(a.device.takes_raw());
+        arrives(&mut b, &mut a, to_a, 1);
+        let changes = |told: &[DeviceEvent]| told.iter().filter(|e| **e == DeviceEvent::Raw).count();
+        ip(&format!("-n {} link del v0", spaces.names[0])).unwrap();
+        receive_some(&mut a);
+        let told: Vec<_> = std::iter::from_fn(|| a.poll_event()).collect();
+        assert!(!a.device.takes_raw() && changes(&told) == 1, "{told:?}");
+        spaces.join().unwrap();
+        let told = until_back(&mut a, &mut b, to_b);
+        assert!(a.device.takes_raw() && changes(&told) == 1, "{told:?}");
+        until_back(&mut b, &mut a, to_a);
+        while !receive(&mut a, 1).is_empty() {}
+        arrives(&mut b, &mut a, to_a, 2);
+        // Who is told that the other one takes none goes through the socket, and back again.
+        b.device.note_raw(to_a, false);
+        assert_eq!(b.way(to_a), Some(Way::Udp), "{}", b.why(to_a));
+        arrives(&mut b, &mut a, to_a, 3);
+        b.device.note_raw(to_a, true);
+        assert_eq!(b.way(to_a), Some(Way::Xdp), "{}", b.why(to_a));
+        arrives(&mut b, &mut a, to_a, 4);
+    });
+}
+
+/// D-13: an address that moves to another interface of its host takes the device along; meanwhile the socket is used. One that is nowhere is waited for.
+#[test]
+fn the_address_moves() {
+    apart("the_address_moves", Shape::default(), |spaces| {
+        let [at_a, at_b] = &spaces.names;
+        ip(&format!("-n {at_a} link add v1 type veth peer name v1 netns {at_b}")).unwrap();
+        ip(&format!("-n {at_a} link set v1 address 02:00:00:54:4c:11 up")).unwrap();
+        ip(&format!("-n {at_b} link set v1 address 02:00:00:54:4c:12 up")).unwrap();
+        let mut a = open(spaces, 0, XdpConfig::default());
+        let mut b = open_udp(spaces, 1);
+        let (to_b, to_a) = (a.route(b.local_addr()).unwrap(), b.route(a.local_addr()).unwrap());
+        arrives(&mut a, &mut b, to_b, 1);
+        for (from, to, macs) in [("v0", "v1", ["4c:11", "4c:12"]), ("v1", "v0", ["4c:01", "4c:02"])] {
+            ip(&format!("-n {at_a} addr del 10.211.9.1/24 dev {from}")).unwrap();
+            receive_some(&mut a);
+            let told: Vec<_> = std::iter::from_fn(|| a.poll_event()).collect();
+            let lost = |e: &DeviceEvent| matches!(e, DeviceEvent::Way { way: Way::Udp, why, .. } if why.contains("has lost the address"));
+            assert!(told.iter().any(lost), "{told:?}");
+            ip(&format!("-n {at_a} addr add 10.211.9.1/24 dev {to}")).unwrap();
+            ip(&format!("-n {at_b} route replace 10.211.9.1/32 dev {to}")).unwrap();
+            for (side, ip_of, mac) in [(at_a, 2, macs[1]), (at_b, 1, macs[0])] {
+                ip(&format!(
+                    "-n {side} neigh replace 10.211.9.{ip_of} lladdr 02:00:00:54:{mac} dev {to} nud permanent"
+                ))
+                .unwrap();
+            }
+            until_back(&mut a, &mut b, to_b);
+            while !receive(&mut b, 1).is_empty() {}
+            let program = |name| ip(&format!("-n {at_a} link show {name}")).unwrap().contains("xdp");
+            assert_eq!([program(from), program(to)], [false, true]);
+            (0..600).for_each(|number| arrives(&mut a, &mut b, to_b, number));
+            (0..600).for_each(|number| arrives(&mut b, &mut a, to_a, number));
+        }
+        assert!(a.arena_ref().available() + 4 >= a.arena_ref().capacity(), "no slot is lost");
+    });
+}

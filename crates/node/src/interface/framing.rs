@@ -1,0 +1,32 @@
+//! Who takes raw Ethernet frames: peers are told what the device says, and the device what peers say (D-12).
+
+use tautline_link::Nanos;
+
+use super::Interface;
+use crate::{Event, Rank};
+
+impl Interface {
+    /// The device takes raw frames from now on, or no more.
+    #[cold]
+    pub(super) fn tell_raw(&mut self, now: Nanos) {
+        let takes = self.device.takes_raw();
+        self.config.link.raw_frames = takes;
+        for rank in 0..self.peers.len() as Rank {
+            self.peers[rank as usize].peering.set_raw_frames(takes);
+            self.serve(now, rank);
+        }
+    }
+
+    /// A peer does.
+    pub(super) fn hear_raw(&mut self, rank: Rank, takes: bool) {
+        let route = self.peers[rank as usize].route;
+        let before = self.device.way(route);
+        self.device.note_raw(route, takes);
+        let now = self.device.way(route);
+        if let Some(way) = now.filter(|_| now != before) {
+            let reason = self.device.why(route).to_owned();
+            tracing::info!(rank = self.rank, peer = rank, way = way.name(), %reason, "another way");
+            self.push_event(Event::Way { peer: rank, device: way.name(), reason });
+        }
+    }
+}
