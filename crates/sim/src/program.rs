@@ -152,11 +152,12 @@ impl Program {
         if whole {
             return life.post(ep, peer, kind, len as usize);
         }
-        if life.is_new(peer, life.channel(ep, peer)) {
-            life.post(ep, peer, Kind::Short, 8)?;
-        }
+        // First what may make progress, and so meet the peer anew; nothing that follows does, unless it fails.
         if self.rng.chance(10_000) {
             self.expect_refusals(life, ep, peer)?;
+        }
+        if life.is_new(peer, life.channel(ep, peer)) {
+            life.post(ep, peer, Kind::Short, 8)?;
         }
         let out = ep.try_begin(peer, life.name(ep, kind)?, len)?;
         let channel = life.channel(ep, peer);
