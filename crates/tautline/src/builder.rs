@@ -64,6 +64,18 @@ impl Builder {
         self
     }
 
+    /// Registers an `async` handler that is begun by `whole` if the message came in one frame, and otherwise by `handler`.
+    pub(crate) fn on_whole<H, W, F>(mut self, name: &str, handler: H, whole: W) -> Builder
+    where
+        H: Fn(Message) -> F + 'static,
+        W: Fn(Short<'_>) -> F + 'static,
+        F: Future<Output = Result<()>> + 'static,
+    {
+        self.names.push((name.to_owned(), false));
+        self.handlers.push(Registered::whole(handler, whole));
+        self
+    }
+
     /// Replaces all knobs.
     pub fn config(mut self, config: Config) -> Builder {
         self.config = config;

@@ -39,10 +39,10 @@ unsafe impl GlobalAlloc for Counting {
 static COUNTING: Counting = Counting;
 
 const WARM_UP: u64 = 5000;
-const MESSAGES: u64 = 10_000;
+const MESSAGES: u64 = 30_000;
 /// Buffers that frames wait in grow, each once, to the largest frame that waited in them; [`grow`] brings that about, but when one does
-/// depends on the scheduler. So a few are allowed; one per message, or per hundred of them, is not.
-const GROWTH: u64 = 60;
+/// depends on the scheduler. So a few are allowed, however many messages there are; one per message, or per two hundred of them, is not.
+const GROWTH: u64 = 150;
 /// Messages that one side sends while the other is absent: more than there is credit for.
 const AHEAD: u64 = 400;
 /// How long nothing is sent when there is no credit left.

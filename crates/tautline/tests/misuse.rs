@@ -11,7 +11,7 @@ use std::time::Duration;
 use common::pair::Pair;
 use common::{join, run};
 use tautline::memory::Rights;
-use tautline::rpc::Rpc;
+use tautline::rpc::{CallError, Rpc};
 use tautline::{Builder, Endpoint, Error, Short};
 
 /// Both come to the end together.
@@ -47,6 +47,35 @@ fn calls_of_what_is_not_installed() {
             let why = other.call_raw(&ep, 0, "echo", b"").unwrap_err().to_string();
             assert!(why.contains("another Rpc"), "{why}");
             assert_eq!(rpc.clone().call_raw(&ep, 0, "echo", b"me").unwrap().wait().unwrap(), b"me");
+        }
+        part(ep, &ended);
+    });
+}
+
+/// A service hears requests of a frame, longer ones and broken ones; one that panics before it has even begun to wait answers for itself alone.
+#[test]
+fn requests_of_all_lengths() {
+    run(2, |job| {
+        let rpc = Rpc::new();
+        let (builder, ended) = with_end(rpc.install(Endpoint::builder()));
+        let builder = rpc.serve(builder, "sum", |_, words: Vec<u64>| {
+            assert!(words.len() != 3, "three is too many");
+            std::future::ready(Ok::<_, ()>((words.iter().sum::<u64>(), words)))
+        });
+        let ep = join(builder, job);
+        if ep.rank() == 1 {
+            for len in [0, 1, 3, 2, 100, 3, 1_000, 40_000, 3, 1] {
+                let words: Vec<u64> = (0..len).collect();
+                let call = rpc.call::<_, (u64, Vec<u64>)>(&ep, 0, "sum", &words).unwrap().wait();
+                if len == 3 {
+                    let Err(CallError::Panicked(text)) = call else { panic!("{call:?}") };
+                    assert_eq!(text, "three is too many");
+                } else {
+                    assert_eq!(call.unwrap(), (words.iter().sum(), words));
+                }
+                // Nobody can answer what has no number.
+                ep.send(0, "sum", b"half a head").unwrap();
+            }
         }
         part(ep, &ended);
     });

@@ -11,7 +11,7 @@ use super::handlers::{Plain, Registered};
 use super::incoming::Short;
 use super::loan::Held;
 use super::stream::End;
-use super::tasks::{begin, grant, panic_text, poll_task, start_task};
+use super::tasks::{begin, grant, panic_text, poll_task, run_whole, start_task};
 use super::whole::lent;
 use crate::Rank;
 use crate::core::{Core, Incoming};
@@ -140,6 +140,11 @@ fn short(
             let data = &delivery.as_ref().expect("at rest between records").bytes(item)[start..end];
             call(core, handler, function, Short { core, from, data });
         }
+        Some(Registered::Whole(pool)) => {
+            flush(core, delivery, run);
+            let data = &delivery.as_ref().expect("at rest between records").bytes(item)[start..end];
+            run_whole(core, handler, pool, Short { core, from, data });
+        }
         Some(Registered::Stream(pool) | Registered::Lent(_, pool)) => {
             flush(core, delivery, run);
             let slot = begin(core, handler, pool, (from, None, (end - start) as u64));
@@ -188,7 +193,7 @@ fn first(
                 violation(core, (incoming.0, incoming.1));
             }
         }
-        Some(Registered::Stream(pool) | Registered::Lent(_, pool)) => {
+        Some(Registered::Stream(pool) | Registered::Whole(pool) | Registered::Lent(_, pool)) => {
             let slot = begin(core, handler, pool, (incoming.0, Some(incoming), total));
             pool.with(|p| p.stream(slot).borrow_mut().arrive(item, start, end - start));
             if !whole {

@@ -20,6 +20,8 @@ pub(crate) type Plain = RefCell<Box<dyn FnMut(Short<'_>)>>;
 pub(crate) enum Registered {
     Short(Plain),
     Stream(StreamHandler),
+    /// An `async` handler that takes messages of one frame whole, where they lie, and all others as they arrive.
+    Whole(StreamHandler),
     /// What takes lent messages, and what collects the others.
     Lent(LentHandler, StreamHandler),
 }
@@ -45,12 +47,23 @@ impl Registered {
         Registered::Lent(handler, Box::new(Tasks::new(collect)).into())
     }
 
+    /// A handler of messages that is begun by `whole` if the message came in one frame, and by `handler` if not.
+    pub(crate) fn whole<H, W, F>(handler: H, whole: W) -> Registered
+    where
+        H: Fn(Message) -> F + 'static,
+        W: Fn(Short<'_>) -> F + 'static,
+        F: Future<Output = Result<()>> + 'static,
+    {
+        let tasks = Tasks { handler, whole, slots: Vec::new(), free: Vec::new() };
+        Registered::Whole(Box::new(tasks).into())
+    }
+
     /// What takes messages as they arrive, if it is such a handler.
     #[inline]
     pub(crate) fn stream(&self) -> Option<&StreamHandler> {
         match self {
             Registered::Short(_) => None,
-            Registered::Stream(pool) | Registered::Lent(_, pool) => Some(pool),
+            Registered::Stream(pool) | Registered::Whole(pool) | Registered::Lent(_, pool) => Some(pool),
         }
     }
 }
@@ -83,6 +96,8 @@ pub(crate) trait Pool {
     fn claim(&mut self, handler: usize, core: &Rc<Core>) -> (usize, Rc<RefCell<Stream>>);
     /// Calls the handler on the slot's message. The handler's code before its first `await` runs with the first poll.
     fn begin(&mut self, slot: usize, core: &Rc<Core>);
+    /// The same on a message that is not the slot's, but lies there whole.
+    fn begin_whole(&mut self, slot: usize, message: Short<'_>);
     /// Polls the slot's future; nothing if the slot is free.
     fn poll(&mut self, slot: usize) -> Option<Poll<Result<()>>>;
     /// Drops the slot's future and frees the slot.
@@ -100,21 +115,25 @@ struct Slot<F> {
     used: bool,
 }
 
-pub(crate) struct Tasks<H, F> {
+pub(crate) struct Tasks<H, W, F> {
     handler: H,
+    whole: W,
     slots: Vec<Slot<F>>,
     free: Vec<usize>,
 }
 
-impl<H, F> Tasks<H, F> {
-    pub(crate) fn new(handler: H) -> Tasks<H, F> {
-        Tasks { handler, slots: Vec::new(), free: Vec::new() }
+impl<H, F> Tasks<H, fn(Short<'_>) -> F, F> {
+    /// Slots of a handler that takes messages as they arrive.
+    pub(crate) fn new(handler: H) -> Self {
+        let whole = |_: Short<'_>| unreachable!("only those registered for whole messages get any");
+        Tasks { handler, whole, slots: Vec::new(), free: Vec::new() }
     }
 }
 
-impl<H, F> Pool for Tasks<H, F>
+impl<H, W, F> Pool for Tasks<H, W, F>
 where
     H: Fn(Message) -> F,
+    W: Fn(Short<'_>) -> F,
     F: Future<Output = Result<()>>,
 {
     fn claim(&mut self, handler: usize, core: &Rc<Core>) -> (usize, Rc<RefCell<Stream>>) {
@@ -136,6 +155,11 @@ where
     fn begin(&mut self, slot: usize, core: &Rc<Core>) {
         let message = Message::new(&self.slots[slot].stream, core);
         let future = (self.handler)(message);
+        self.slots[slot].future.as_mut().set(Some(future));
+    }
+
+    fn begin_whole(&mut self, slot: usize, message: Short<'_>) {
+        let future = (self.whole)(message);
         self.slots[slot].future.as_mut().set(Some(future));
     }
 

@@ -8,7 +8,8 @@ use tautline_node::limits::MAX_RUNNING;
 
 use super::begun::Running;
 use super::dispatch::keep;
-use super::handlers::StreamHandler;
+use super::handlers::{Pool, StreamHandler};
+use super::incoming::Short;
 use crate::Rank;
 use crate::core::{Core, Incoming};
 
@@ -28,14 +29,33 @@ pub(super) fn begin(
 
 /// Makes the handler's future; its code runs at the first poll, but making it may run code, too, and so may panic.
 pub(super) fn start_task(core: &Rc<Core>, handler: usize, pool: &StreamHandler, slot: usize) {
+    start_with(core, handler, pool, slot, |p| p.begin(slot, core));
+}
+
+#[inline]
+fn start_with(
+    core: &Rc<Core>,
+    handler: usize,
+    pool: &StreamHandler,
+    slot: usize,
+    start: impl FnOnce(&mut dyn Pool),
+) {
     if core.live.get() > MAX_RUNNING {
         let why = format!("more than {MAX_RUNNING} handlers are suspended; the message was dropped");
         return finish(core, handler, slot, Err((why, false)));
     }
-    let result = pool.with(|p| catch_unwind(AssertUnwindSafe(|| p.begin(slot, core))));
+    let result = pool.with(|p| catch_unwind(AssertUnwindSafe(|| start(p))));
     if let Err(panic) = result {
         finish(core, handler, slot, Err((panic_text(&*panic), true)));
     }
+}
+
+/// Runs a handler on a message that is there as a whole, where it lies, as far as it gets.
+pub(super) fn run_whole(core: &Rc<Core>, handler: usize, pool: &StreamHandler, message: Short<'_>) {
+    // The message is not the slot's, so there is nothing of it to wait for or to pass over.
+    let slot = begin(core, handler, pool, (message.from, None, 0));
+    start_with(core, handler, pool, slot, |p| p.begin_whole(slot, message));
+    poll_task(core, handler, slot);
 }
 
 /// Polls one handler.

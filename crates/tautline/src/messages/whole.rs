@@ -10,7 +10,7 @@ use super::dispatch::{call, violation};
 use super::handlers::{Registered, StreamHandler};
 use super::incoming::Short;
 use super::loan::{Held, Lent};
-use super::tasks::{begin, panic_text, poll_task, start_task};
+use super::tasks::{begin, panic_text, poll_task, run_whole, start_task};
 use crate::Rank;
 use crate::core::Core;
 
@@ -67,6 +67,10 @@ fn whole(core: &Rc<Core>, taken: &Taken, frame: &[u8]) -> Option<usize> {
             call(core, handler.into(), function, Short { core, from, data });
             Some(frame.len())
         }
+        Some(Registered::Whole(pool)) => {
+            run_whole(core, handler.into(), pool, Short { core, from, data });
+            Some(frame.len())
+        }
         Some(Registered::Stream(pool)) if data.len() <= COPIED => {
             copied(core, handler.into(), pool, (from, data));
             Some(frame.len())
@@ -98,7 +102,9 @@ fn other(core: &Rc<Core>, taken: &Taken, frame: &[u8]) -> Option<usize> {
 /// Runs the handler of a frame that lends a message. False if it is to be left to the long way.
 #[inline]
 fn whole_lent(core: &Rc<Core>, taken: &Taken, handler: usize, (number, at, len): (u32, Where, u64)) -> bool {
-    let Some(Registered::Lent(..) | Registered::Stream(_)) = core.handlers.get(handler) else { return false };
+    if !core.handlers.get(handler).is_some_and(|registered| registered.stream().is_some()) {
+        return false;
+    }
     let from = (taken.from(), taken.incarnation());
     let Some(lease) = core.node.lease(from, number, at, len) else { return false };
     lent(core, handler, Held::new(core, taken.from(), lease));
@@ -121,7 +127,7 @@ pub(super) fn lent(core: &Rc<Core>, handler: usize, message: Held) {
                 core.fail(handler, from, panic_text(&*panic), true);
             }
         }
-        Some(Registered::Stream(pool) | Registered::Lent(_, pool)) => {
+        Some(Registered::Stream(pool) | Registered::Whole(pool) | Registered::Lent(_, pool)) => {
             let slot = begin(core, handler, pool, (from, None, message.len()));
             pool.with(|p| p.stream(slot).borrow_mut().arrive_whole(message));
             start_task(core, handler, pool, slot);

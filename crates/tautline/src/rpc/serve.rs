@@ -1,5 +1,6 @@
 //! The side that serves.
 
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,7 +14,7 @@ use serde::de::DeserializeOwned;
 
 use super::{
     ANSWER, ANSWER_HEAD, Answer, FAILED, GOOD, LONG_ANSWER, PANICKED, REQUEST_HEAD, Rpc, Serving, State,
-    UNREADABLE, word,
+    UNREADABLE, let_go, word,
 };
 use crate::core::{Core, PeerWait};
 use crate::endpoint::Handler;
@@ -84,14 +85,14 @@ impl Rpc {
         S: Fn(Caller, Vec<u8>) -> F + 'static,
         F: Future<Output = std::result::Result<Vec<u8>, Vec<u8>>> + 'static,
     {
-        self.serve_any(builder, name, move |caller, bytes| {
-            let run = service(caller, bytes);
+        self.serve_any(builder, name, move |_, caller, bytes| {
+            let run = service(caller, bytes.into_owned());
             async move {
                 let (how, answer) = match run.await {
                     Ok(answer) => (GOOD, answer),
                     Err(answer) => (FAILED, answer),
                 };
-                let mut framed = head(how, answer.len());
+                let mut framed = head(how, Vec::with_capacity(ANSWER_HEAD + answer.len()));
                 framed.extend_from_slice(&answer);
                 framed
             }
@@ -107,72 +108,124 @@ impl Rpc {
         S: Fn(Caller, Q) -> F + 'static,
         F: Future<Output = std::result::Result<A, E>> + 'static,
     {
-        self.serve_any(builder, name, move |caller, bytes| {
+        self.serve_any(builder, name, move |answers, caller, bytes| {
             let run = postcard::from_bytes(&bytes).ok().map(|request| service(caller, request));
+            let answers = answers.clone();
             async move {
-                let Some(run) = run else { return head(UNREADABLE, 0) };
+                let Some(run) = run else { return head(UNREADABLE, answers.spare()) };
                 let written = match run.await {
-                    Ok(answer) => postcard::to_extend(&answer, head(GOOD, LIKELY)),
-                    Err(error) => postcard::to_extend(&error, head(FAILED, LIKELY)),
+                    Ok(answer) => postcard::to_extend(&answer, head(GOOD, answers.spare())),
+                    Err(error) => postcard::to_extend(&error, head(FAILED, answers.spare())),
                 };
-                written.unwrap_or_else(|_| head(UNREADABLE, 0))
+                written.unwrap_or_else(|_| head(UNREADABLE, Vec::new()))
             }
         })
     }
 
     fn serve_any<S, F>(&self, builder: Builder, name: &str, service: S) -> Builder
     where
-        S: Fn(Caller, Vec<u8>) -> F + 'static,
+        S: Fn(&Rc<Answers>, Caller, Cow<'_, [u8]>) -> F + 'static,
         F: Future<Output = Vec<u8>> + 'static,
     {
-        let (state, service) = (self.0.clone(), Rc::new(service));
-        let answers = Rc::new(Answers::default());
-        builder.on(name, move |mut m: Message| {
-            let (state, service, answers) = (state.clone(), service.clone(), answers.clone());
-            async move {
-                let (id, left) = (m.read::<u64>().await?, m.read::<u64>().await?);
-                let bytes = m.read_to_end().await?;
-                let (from, endpoint) = (m.from(), m.endpoint());
-                let caller = Caller { from, left, endpoint: endpoint.clone() };
-                let making = catch_unwind(AssertUnwindSafe(|| service(caller, bytes)));
-                let ended = match making {
-                    Ok(run) => until_called_off(&state, &endpoint, (from, id), run).await,
-                    Err(panic) => Some(Err(panic)),
-                };
-                // Nobody waits for the answer of a call that was called off.
-                let Some(ended) = ended else { return Ok(()) };
-                let (mut answer, panicked) = match ended {
-                    Ok(answer) => (answer, None),
-                    Err(panic) => {
-                        let text = panic_text(&*panic);
-                        let mut answer = head(PANICKED, text.len());
-                        answer.extend_from_slice(text.as_bytes());
-                        (answer, Some(text))
-                    }
-                };
-                answer[..8].copy_from_slice(&id.to_le_bytes());
-                send_answer(&endpoint, from, &answers, &answer).await?;
-                match panicked {
-                    Some(text) => Err(Error::other(format!("the service panicked: {text}"))),
-                    None => Ok(()),
-                }
-            }
-        })
+        let serving = Rc::new(Service { state: self.0.clone(), answers: Rc::default(), service });
+        let whole = serving.clone();
+        builder.on_whole(
+            name,
+            move |message| run(serving.clone(), Request::Arriving(message)),
+            move |m| run(whole.clone(), whole.begin(&m.endpoint(), m.from(), Cow::Borrowed(m.data()))),
+        )
     }
 }
 
-/// Bytes that most answers take no more than.
-const LIKELY: usize = 112;
+/// A service and what its calls share.
+struct Service<S> {
+    state: Rc<State>,
+    answers: Rc<Answers>,
+    service: S,
+}
 
-/// The head of an answer, with room for so many bytes behind it; the call's number is filled in later.
-fn head(how: u64, room: usize) -> Vec<u8> {
-    let mut answer = Vec::with_capacity(ANSWER_HEAD + room);
+/// A request to a service: still to be read, or read, and the service begun, unless it panicked.
+enum Request<F> {
+    Arriving(Message),
+    Begun {
+        id: u64,
+        from: Rank,
+        endpoint: Endpoint,
+        run: std::result::Result<F, Panic>,
+    },
+    /// Not even a head.
+    Cut,
+}
+
+impl<S, F> Service<S>
+where
+    S: Fn(&Rc<Answers>, Caller, Cow<'_, [u8]>) -> F,
+{
+    /// Begins to serve a request that is there as a whole.
+    fn begin(&self, endpoint: &Endpoint, from: Rank, request: Cow<'_, [u8]>) -> Request<F> {
+        let (Some(id), Some(left)) = (word(&request, 0), word(&request, 8)) else { return Request::Cut };
+        let caller = Caller { from, left, endpoint: endpoint.clone() };
+        let bytes = match request {
+            Cow::Borrowed(bytes) => Cow::Borrowed(&bytes[REQUEST_HEAD..]),
+            Cow::Owned(mut bytes) => {
+                bytes.drain(..REQUEST_HEAD);
+                Cow::Owned(bytes)
+            }
+        };
+        let run = catch_unwind(AssertUnwindSafe(|| (self.service)(&self.answers, caller, bytes)));
+        Request::Begun { id, from, endpoint: endpoint.clone(), run }
+    }
+}
+
+/// Serves one call.
+async fn run<S, F>(service: Rc<Service<S>>, request: Request<F>) -> Result<()>
+where
+    S: Fn(&Rc<Answers>, Caller, Cow<'_, [u8]>) -> F,
+    F: Future<Output = Vec<u8>>,
+{
+    let begun = match request {
+        Request::Arriving(mut m) => {
+            let bytes = m.read_to_end().await?;
+            service.begin(&m.endpoint(), m.from(), Cow::Owned(bytes))
+        }
+        begun => begun,
+    };
+    let Request::Begun { id, from, endpoint, run } = begun else {
+        return Err(Error::other("a request without a head"));
+    };
+    let ended = match run {
+        Ok(run) => until_called_off(&service.state, &endpoint, (from, id), run).await,
+        Err(panic) => Some(Err(panic)),
+    };
+    // Nobody waits for the answer of a call that was called off.
+    let Some(ended) = ended else { return Ok(()) };
+    let (mut answer, panicked) = match ended {
+        Ok(answer) => (answer, None),
+        Err(panic) => {
+            let text = panic_text(&*panic);
+            let mut answer = head(PANICKED, Vec::new());
+            answer.extend_from_slice(text.as_bytes());
+            (answer, Some(text))
+        }
+    };
+    answer[..8].copy_from_slice(&id.to_le_bytes());
+    send_answer(&endpoint, from, &service.answers, &answer).await?;
+    service.answers.keep(answer);
+    match panicked {
+        Some(text) => Err(Error::other(format!("the service panicked: {text}"))),
+        None => Ok(()),
+    }
+}
+
+/// The head of an answer in an empty buffer; the call's number is filled in later.
+fn head(how: u64, mut answer: Vec<u8>) -> Vec<u8> {
     answer.extend_from_slice(&[0; 8]);
     answer.extend_from_slice(&how.to_le_bytes());
     answer
 }
 
-type Ended = std::result::Result<Vec<u8>, Box<dyn std::any::Any + Send>>;
+type Panic = Box<dyn std::any::Any + Send>;
+type Ended = std::result::Result<Vec<u8>, Panic>;
 
 /// Takes a service off the list, however it ends.
 struct Listed<'a> {
@@ -226,13 +279,33 @@ async fn until_called_off(
     .await
 }
 
-/// Where answers go, looked up at the first of them. Of one service, and so of one endpoint.
+/// Bytes that most answers take no more than.
+const LIKELY: usize = 128;
+
+/// Where answers go, looked up at the first of them, and what the next one is written to. Of one service, and so of one endpoint.
 #[derive(Default)]
 struct Answers {
     short: Cell<Option<Handler>>,
+    spare: Cell<Vec<u8>>,
 }
 
 impl Answers {
+    /// An empty buffer.
+    #[inline]
+    fn spare(&self) -> Vec<u8> {
+        let mut spare = self.spare.take();
+        spare.reserve(LIKELY);
+        spare
+    }
+
+    /// A buffer is not needed any more.
+    #[inline]
+    fn keep(&self, mut buffer: Vec<u8>) {
+        buffer.clear();
+        let_go(&mut buffer);
+        self.spare.set(buffer);
+    }
+
     #[inline]
     fn short(&self, ep: &Endpoint) -> Result<Handler> {
         match self.short.get() {
