@@ -20,6 +20,13 @@ pub fn target_dir() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |dir| root().join(dir))
 }
 
+/// Free room of the disk that a folder is on, or will be on once it is made; nothing if that cannot be found out.
+pub fn free_mib(folder: &Path) -> Option<u64> {
+    let there = folder.ancestors().find(|folder| folder.exists())?;
+    let output = Command::new("df").args(["--output=avail", "--block-size=1M"]).arg(there).output().ok()?;
+    String::from_utf8(output.stdout).ok()?.lines().nth(1)?.trim().parse().ok()
+}
+
 /// The place of `program`; the administrator's folders count even when PATH leaves them out.
 pub fn find_program(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();

@@ -25,6 +25,10 @@ const FUZZ_SCRIPT: &str = "fuzz/smoke.sh";
 /// What the script exits with when it cannot fuzz here; its last line says why.
 const EXIT_SKIPPED: i32 = 77;
 
+/// What all stages together leave in the target folder, and what is as good as nothing.
+const DISK_MIB: u64 = 4_000;
+const DISK_MIB_FULL: u64 = 200;
+
 #[derive(Clone, Copy, PartialEq)]
 pub enum Extent {
     Full,
@@ -90,7 +94,13 @@ fn run_stages(stages: &[Stage], extent: Extent) -> Result<String> {
                 let tally =
                     format!("{passed} passed, 1 failed, {} skipped, {not_run} not run", skipped.len());
                 let name = stage.name;
-                return Err(error.context(format!("stage {name} FAILED after {seconds:.1} s ({tally})")));
+                let error = error.context(format!("stage {name} FAILED after {seconds:.1} s ({tally})"));
+                let full =
+                    run::free_mib(&run::target_dir()).and_then(|free| disk_is_full(free, DISK_MIB_FULL));
+                return Err(match full {
+                    Some(why) => error.context(why),
+                    None => error,
+                });
             }
         }
     }
@@ -107,7 +117,24 @@ fn cargo(line: &str) -> Result<Outcome> {
     run::check(&mut run::command(line)).map(|()| Outcome::Passed)
 }
 
+/// What to do about a disk with so little room, if it is too little.
+fn disk_is_full(free: u64, needed: u64) -> Option<String> {
+    let target = run::target_dir();
+    (free < needed).then(|| {
+        format!(
+            "{free} MiB are free for {}; all stages take about {DISK_MIB}: make room, or set CARGO_TARGET_DIR to a folder elsewhere",
+            target.display()
+        )
+    })
+}
+
 fn install_what_tests_need() -> Result<Outcome> {
+    let built = run::target_dir().join("debug/deps").exists();
+    if let Some(little) =
+        run::free_mib(&run::target_dir()).filter(|_| !built).and_then(|free| disk_is_full(free, DISK_MIB))
+    {
+        println!("!! {little}");
+    }
     let missing = setup::missing();
     if missing.is_empty() {
         return Ok(Outcome::Passed);
@@ -228,6 +255,14 @@ mod tests {
         let error = format!("{:#}", run_stages(&[GOOD, ABSENT, BAD, NEVER], Extent::Full).unwrap_err());
         assert!(error.contains("stage bad FAILED") && error.contains("it broke"), "{error}");
         assert!(error.contains("1 passed, 1 failed, 1 skipped, 1 not run"), "{error}");
+    }
+
+    #[test]
+    fn little_room_is_told_with_what_to_do() {
+        let why = disk_is_full(100, DISK_MIB).unwrap();
+        assert!(why.contains("100 MiB") && why.contains("CARGO_TARGET_DIR"), "{why}");
+        assert_eq!(disk_is_full(DISK_MIB, DISK_MIB), None);
+        assert!(run::free_mib(&run::root()).is_some());
     }
 
     #[test]
