@@ -106,7 +106,7 @@ impl Link {
         if let Some(packet) = rules.on_evidence(&mut self.tx, self.largest_echo, self.reorder) {
             self.counters.losses_by_evidence += self.tx.lost.len().saturating_sub(before) as u64;
             self.congestion.on_loss(packet, self.next_packet);
-            self.find_black_hole(now);
+            self.find_black_hole(now, false);
         }
     }
 

@@ -133,8 +133,10 @@ pub(crate) struct Clocks {
     /// From when the retransmission timer counts.
     pub(crate) progress: Nanos,
     pub(crate) backoff: u32,
-    /// The oldest slot, and how often in a row it was found lost.
-    pub(crate) stuck: (Seq, u32),
+    /// The oldest slot, and how often in a row it was lost while later frames arrived: found by the timer, and in all.
+    pub(crate) stuck: Option<(Seq, u32, u32)>,
+    /// A small frame shall go out behind the large slot that is sent again.
+    pub(crate) witness: bool,
     /// When we last asked for an answer without data.
     pub(crate) asked: Nanos,
     /// A frame with the ask flag shall go out.
@@ -190,7 +192,8 @@ impl Link {
                 tick: now,
                 progress: now,
                 backoff: 0,
-                stuck: (Seq(0), 0),
+                stuck: None,
+                witness: false,
                 asked: now,
                 ask: true,
                 probes: 0,
@@ -227,6 +230,13 @@ impl Link {
     pub fn slot_capacity(&self) -> usize {
         let sealed = if self.seal.is_sealed() { SEAL_LEN } else { 0 };
         self.path.max_frame() - HEADER_LEN - sealed
+    }
+
+    /// Payload bytes that a slot may have: as many as ever fitted one frame of this link. One that does not fit now goes in fragments (L-19).
+    #[inline]
+    pub fn slot_limit(&self) -> usize {
+        let sealed = if self.seal.is_sealed() { SEAL_LEN } else { 0 };
+        self.path.widest() - HEADER_LEN - sealed
     }
 
     /// Slots pushed that have not been acknowledged.

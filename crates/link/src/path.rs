@@ -11,6 +11,8 @@ const PROBE_INTERVAL: Nanos = 2_000 * MILLI;
 pub(crate) struct Path {
     device_limit: usize,
     max_frame: usize,
+    /// The largest that the limit ever was.
+    widest: usize,
     probe_at: Nanos,
     /// The probe under way: packet number and size.
     probe: Option<(u64, usize)>,
@@ -18,12 +20,17 @@ pub(crate) struct Path {
 
 impl Path {
     pub(crate) fn new(now: Nanos, limit: usize) -> Path {
-        Path { device_limit: limit, max_frame: limit, probe_at: now, probe: None }
+        Path { device_limit: limit, max_frame: limit, widest: limit, probe_at: now, probe: None }
     }
 
     #[inline]
     pub(crate) fn max_frame(&self) -> usize {
         self.max_frame
+    }
+
+    #[inline]
+    pub(crate) fn widest(&self) -> usize {
+        self.widest
     }
 
     /// True if the limit in force changed.
@@ -32,6 +39,7 @@ impl Path {
         // After a black hole a higher limit must prove itself first.
         if self.max_frame == self.device_limit || limit < self.max_frame {
             self.max_frame = limit;
+            self.widest = self.widest.max(limit);
         }
         self.device_limit = limit;
         self.probe_at = now;
@@ -69,6 +77,7 @@ impl Path {
                 self.probe = None;
                 let raised = size > self.max_frame;
                 self.max_frame = size.max(self.max_frame);
+                self.widest = self.widest.max(size);
                 raised
             }
             _ => false,

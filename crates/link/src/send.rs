@@ -78,6 +78,7 @@ impl Link {
         if self.rx.ack_due(now)
             || self.clocks.ask
             || self.clocks.close_due
+            || self.clocks.witness
             || self.path.probe_deadline().is_some()
         {
             return self.poll_control(now);
@@ -238,8 +239,8 @@ impl Link {
             } else {
                 flags::ASK
             };
-        } else if self.rx.ack_due(now) || self.clocks.ask {
-            if self.clocks.ask {
+        } else if self.rx.ack_due(now) || self.clocks.ask || self.clocks.witness {
+            if self.clocks.ask || std::mem::take(&mut self.clocks.witness) {
                 transmit.flags |= flags::ASK;
                 self.clocks.asked = now;
             }

@@ -8,7 +8,8 @@ use crate::{Death, Event, Link, Nanos};
 
 /// The timer's interval stops doubling here.
 const MAX_BACKOFF: u32 = 6;
-/// A large slot that vanishes this often in a row shows a black hole: without and with others getting through (L-21).
+/// A large slot that vanishes this often in a row, while what was sent after it arrives, shows a black hole (L-21): found by the timer, and
+/// in any way.
 const BLACK_HOLE_AFTER: u32 = 4;
 const BLACK_HOLE_AMONG: u32 = 8;
 
@@ -87,7 +88,7 @@ impl Link {
             self.clocks.probes = u32::from(!self.tx.lost.is_empty());
             return;
         }
-        self.find_black_hole(now);
+        self.find_black_hole(now, true);
         self.config.recovery.rules().on_timeout(&mut self.tx);
         // Evidence came too late: let fewer packets overtake again (L-9), or losses wait for the timer ever after.
         self.reorder = (self.reorder / 2).max(crate::recovery::REORDER_MIN);
@@ -97,16 +98,26 @@ impl Link {
         }
     }
 
-    /// The oldest slot is lost, or seems to be.
+    /// The oldest slot is lost, or seems to be. If it is large, it vanishes for its length only where smaller frames arrive: when
+    /// nothing does, the peer is silent, or the path is cut, and both may be over in a moment.
     #[cold]
-    pub(crate) fn find_black_hole(&mut self, now: Nanos) {
-        let times = if self.clocks.stuck.0 == self.tx.base { self.clocks.stuck.1 + 1 } else { 1 };
-        self.clocks.stuck = (self.tx.base, times);
+    pub(crate) fn find_black_hole(&mut self, now: Nanos, by_timer: bool) {
         // With all that may be around it, the slot makes a frame that not every path carries.
         let around = HEADER_LEN + EXT_HEADER + MAX_SACK_BYTES + crate::SEAL_LEN;
-        let large = self.tx.slots.front().is_some_and(|s| s.len as usize + around > MIN_FRAME);
-        let hole = self.clocks.backoff >= BLACK_HOLE_AFTER || times >= BLACK_HOLE_AMONG;
-        if hole && large && self.path.black_hole(now) {
+        let large = |len: u32| len as usize + around > MIN_FRAME;
+        let Some(front) = self.tx.slots.front().filter(|slot| large(slot.len)) else { return };
+        // A small frame goes after it, to show which of the two it is.
+        self.clocks.witness = by_timer;
+        if self.largest_echo <= front.packet {
+            return;
+        }
+        let base = self.tx.base;
+        let (timers, losses) =
+            self.clocks.stuck.filter(|stuck| stuck.0 == base).map_or((0, 0), |s| (s.1, s.2));
+        let (timers, losses) = (timers + u32::from(by_timer), losses + 1);
+        self.clocks.stuck = Some((base, timers, losses));
+        let hole = timers >= BLACK_HOLE_AFTER || losses >= BLACK_HOLE_AMONG;
+        if hole && self.path.black_hole(now) {
             self.counters.black_holes += 1;
             self.events.push_back(Event::PathChanged(self.path.max_frame()));
         }

@@ -41,9 +41,14 @@ impl Interface {
         }
     }
 
-    /// The longest message that fits one frame.
+    /// The longest message that goes in one slot: what ever fitted one frame, for a path that grows narrow must not turn good messages into bad ones.
     pub(crate) fn short_limit(&self, rank: Rank) -> usize {
-        self.capacity(&self.peers[rank as usize]) - LONG_LEN
+        let peer = &self.peers[rank as usize];
+        let capacity = self.capacity(peer);
+        let link = peer.peering.link().filter(|_| peer.near.is_none() && rank != self.rank);
+        let limit =
+            link.map_or(capacity, |link| link.slot_limit().min(self.device.arena_ref().payload_len()));
+        limit.max(capacity) - LONG_LEN
     }
 
     pub(crate) fn capacity(&self, peer: &Peer) -> usize {
@@ -107,7 +112,8 @@ impl Interface {
             return Err(SendError::WouldBlock);
         }
         let peer = &self.peers[rank as usize];
-        let capacity = self.capacity(peer);
+        // A message that goes in one slot may need more than a frame has now (L-19).
+        let capacity = self.capacity(peer).max(need);
         let behind = peer.peering.link().map_or(Seq(0), tautline_link::Link::end);
         let slot = self.device.arena().take().ok_or(SendError::WouldBlock)?;
         self.peers[rank as usize].open = Some(Open { slot, used: 0, capacity, tail: None, behind, memory });

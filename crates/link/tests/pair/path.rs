@@ -127,3 +127,25 @@ fn limit_goes_up_and_down() {
         assert!(world.deaths().is_empty());
     }
 }
+
+/// L-21: a path that carries nothing, or nothing back, and a peer that says nothing are no black hole, however long the slots; when that is over,
+/// frames are as large as before.
+#[test]
+fn silence_is_no_black_hole() {
+    for (policy, security) in all() {
+        for cut in [&[0, 1][..], &[0], &[1]] {
+            for pause in [50, 150, 400, 900] {
+                let mut world = open(9000, policy, security);
+                world.sides[0].load = Load { left: 400, queue: 50, len: 8000 };
+                world.run(3 * MILLI);
+                cut.iter().for_each(|&pipe| world.pipes[pipe].faults.loss = 1000);
+                world.run(pause * MILLI);
+                cut.iter().for_each(|&pipe| world.pipes[pipe].faults.loss = 0);
+                let name = format!("{cut:?} for {pause} ms, {policy:?} {security:?}");
+                assert!(world.run_until_true(5 * SECOND, World::is_settled), "{name}\n{}", world.report());
+                assert_eq!(world.link(0).counters().black_holes, 0, "{name}");
+                assert!(world.deaths().is_empty(), "{name}");
+            }
+        }
+    }
+}
