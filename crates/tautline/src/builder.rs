@@ -6,7 +6,7 @@ use tautline_node::device::Datagram;
 use tautline_node::limits::{MAX_HANDLERS, MAX_NAME};
 
 use crate::core::Core;
-use crate::messages::handlers::{Registered, Tasks};
+use crate::messages::handlers::{Registered, streamed};
 use crate::rpc::Rpc;
 use crate::{
     Clock, Config, Endpoint, Error, Job, JoinError, Lent, Message, Result, Security, Short, Waiting,
@@ -38,7 +38,7 @@ impl Builder {
         F: Future<Output = Result<()>> + 'static,
     {
         self.names.push((name.to_owned(), false));
-        self.handlers.push(Registered::Stream(Box::new(Tasks::new(handler)).into()));
+        self.handlers.push(Registered::Stream(streamed(handler)));
         self
     }
 
@@ -64,11 +64,11 @@ impl Builder {
         self
     }
 
-    /// Registers an `async` handler that is begun by `whole` if the message came in one frame, and otherwise by `handler`.
+    /// Registers an `async` handler that is begun by `whole` if the message came in one frame, and otherwise by `handler`; see [`Registered::whole`].
     pub(crate) fn on_whole<H, W, F>(mut self, name: &str, handler: H, whole: W) -> Builder
     where
-        H: Fn(Message) -> F + 'static,
-        W: Fn(Short<'_>) -> F + 'static,
+        H: Fn(Message, bool) -> F + 'static,
+        W: Fn(Short<'_>, bool) -> F + 'static,
         F: Future<Output = Result<()>> + 'static,
     {
         self.names.push((name.to_owned(), false));

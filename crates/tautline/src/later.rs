@@ -90,6 +90,11 @@ impl Parcel {
         Ok(core.node.end(to)?)
     }
 
+    /// Another handler is to get it, of which nothing has gone yet.
+    pub(crate) fn redirect(&mut self, handler: Handler) {
+        (self.handler, self.begun, self.sent) = (handler, None, 0);
+    }
+
     /// Nobody wants it any more.
     pub(crate) fn give_up(&self, core: &Core) {
         if let Some(to) = self.begun {

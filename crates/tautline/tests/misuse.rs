@@ -11,6 +11,7 @@ use std::time::Duration;
 use common::pair::Pair;
 use common::{join, run};
 use tautline::memory::Rights;
+use tautline::node::limits::MAX_RUNNING;
 use tautline::rpc::{CallError, Rpc};
 use tautline::{Builder, Endpoint, Error, Short};
 
@@ -78,6 +79,73 @@ fn requests_of_all_lengths() {
             }
         }
         part(ep, &ended);
+    });
+}
+
+/// More calls under way than handlers may be: those whose service ends at once are all answered, and those whose service would have to wait are
+/// told that it was not begun.
+#[test]
+fn more_calls_than_handlers() {
+    run(2, |job| {
+        let rpc = Rpc::new();
+        let (builder, ended) = with_end(rpc.install(Endpoint::builder()));
+        let builder = rpc.serve(builder, "twice", |_, n: u64| async move { Ok::<u64, ()>(2 * n) });
+        let builder = rpc.serve(builder, "never", |_, _: Vec<u8>| std::future::pending::<Result<(), ()>>());
+        let ep = join(builder, job);
+        if ep.rank() == 1 {
+            let most = MAX_RUNNING as u64;
+            let calls: Vec<_> =
+                (0..most + 4_000).map(|n| rpc.call::<_, u64>(&ep, 0, "twice", &n).unwrap()).collect();
+            for (n, call) in calls.into_iter().enumerate() {
+                assert_eq!(call.wait().unwrap(), 2 * n as u64);
+            }
+            let never = |len: usize| rpc.call::<_, ()>(&ep, 0, "never", &vec![0_u8; len]).unwrap();
+            let waiting: Vec<_> = (0..most).map(|_| never(1)).collect();
+            for len in [1, 10_000, 300_000] {
+                let why = never(len).wait();
+                assert!(matches!(why, Err(CallError::Busy)), "{len} bytes: {why:?}");
+            }
+            drop(waiting);
+        }
+        part(ep, &ended);
+    });
+}
+
+/// What looks at an answer may call, whoever calls himself waits for nobody, and a panic whose very remains panic is told as any other.
+#[test]
+fn odd_calls() {
+    struct Worse;
+    impl Drop for Worse {
+        fn drop(&mut self) {
+            assert!(std::thread::panicking(), "worse");
+        }
+    }
+    run(2, |job| {
+        let rpc = Rpc::new();
+        let (builder, ended) = with_end(rpc.install(Endpoint::builder()));
+        let builder =
+            rpc.serve_bytes(builder, "echo", |_, bytes| async move { Ok::<Vec<u8>, Vec<u8>>(bytes) });
+        let builder = rpc.serve(builder, "bad", |_, (): ()| async move {
+            if true {
+                std::panic::panic_any(Worse);
+            }
+            Ok::<(), ()>(())
+        });
+        let ep = join(builder, job);
+        if ep.rank() == 1 {
+            let inner = |bytes: &[u8]| rpc.call_raw(&ep, 0, "echo", bytes).unwrap().wait().unwrap();
+            let outer = rpc.call_raw(&ep, 0, "echo", b"twice").unwrap();
+            assert_eq!(outer.wait_with(inner).unwrap(), b"twice");
+            let long = vec![7; 3 << 20];
+            assert!(rpc.call_raw(&ep, 1, "echo", &long).unwrap().wait().unwrap() == long);
+            let bad = rpc.call::<_, ()>(&ep, 0, "bad", &()).unwrap().wait();
+            assert!(matches!(bad, Err(CallError::Panicked(_))), "{bad:?}");
+            part(ep, &ended);
+        } else {
+            ep.run_until(|| ended.get()).unwrap();
+            assert!(ep.poll_failure().is_some_and(|failure| failure.panicked));
+            part(ep, &ended);
+        }
     });
 }
 

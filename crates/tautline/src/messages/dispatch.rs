@@ -11,7 +11,7 @@ use super::handlers::{Plain, Registered};
 use super::incoming::Short;
 use super::loan::Held;
 use super::stream::End;
-use super::tasks::{begin, grant, panic_text, poll_task, run_whole, start_task};
+use super::tasks::{begin, grant, panic_told, poll_task, run_whole, start_task};
 use super::whole::lent;
 use crate::Rank;
 use crate::core::{Core, Incoming};
@@ -165,7 +165,7 @@ pub(super) fn call(core: &Core, handler: usize, function: &Plain, message: Short
     let result = catch_unwind(AssertUnwindSafe(|| (function.borrow_mut())(message)));
     core.handled.set(core.handled.get() + 1);
     if let Err(panic) = result {
-        core.fail(handler, from, panic_text(&*panic), true);
+        core.fail(handler, from, panic_told(panic), true);
     }
 }
 

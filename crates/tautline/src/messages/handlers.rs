@@ -44,17 +44,18 @@ impl Registered {
                 }
             }
         };
-        Registered::Lent(handler, Box::new(Tasks::new(collect)).into())
+        Registered::Lent(handler, streamed(collect))
     }
 
-    /// A handler of messages that is begun by `whole` if the message came in one frame, and by `handler` if not.
+    /// A handler of messages that is begun by `whole` if the message came in one frame, and by `handler` if not. Both are told whether so many handlers are under
+    /// way that all they may do is to say so.
     pub(crate) fn whole<H, W, F>(handler: H, whole: W) -> Registered
     where
-        H: Fn(Message) -> F + 'static,
-        W: Fn(Short<'_>) -> F + 'static,
+        H: Fn(Message, bool) -> F + 'static,
+        W: Fn(Short<'_>, bool) -> F + 'static,
         F: Future<Output = Result<()>> + 'static,
     {
-        let tasks = Tasks { handler, whole, slots: Vec::new(), free: Vec::new() };
+        let tasks = Tasks { handler, whole, tells: true, slots: Vec::new(), free: Vec::new() };
         Registered::Whole(Box::new(tasks).into())
     }
 
@@ -94,10 +95,12 @@ impl StreamHandler {
 pub(crate) trait Pool {
     /// Takes a free slot, or makes one; its stream is to be restarted before [`Pool::begin`].
     fn claim(&mut self, handler: usize, core: &Rc<Core>) -> (usize, Rc<RefCell<Stream>>);
+    /// Whether the handler itself tells of messages that it cannot run for.
+    fn tells(&self) -> bool;
     /// Calls the handler on the slot's message. The handler's code before its first `await` runs with the first poll.
-    fn begin(&mut self, slot: usize, core: &Rc<Core>);
+    fn begin(&mut self, slot: usize, core: &Rc<Core>, crowded: bool);
     /// The same on a message that is not the slot's, but lies there whole.
-    fn begin_whole(&mut self, slot: usize, message: Short<'_>);
+    fn begin_whole(&mut self, slot: usize, message: Short<'_>, crowded: bool);
     /// Polls the slot's future; nothing if the slot is free.
     fn poll(&mut self, slot: usize) -> Option<Poll<Result<()>>>;
     /// Drops the slot's future and frees the slot.
@@ -118,22 +121,26 @@ struct Slot<F> {
 pub(crate) struct Tasks<H, W, F> {
     handler: H,
     whole: W,
+    tells: bool,
     slots: Vec<Slot<F>>,
     free: Vec<usize>,
 }
 
-impl<H, F> Tasks<H, fn(Short<'_>) -> F, F> {
-    /// Slots of a handler that takes messages as they arrive.
-    pub(crate) fn new(handler: H) -> Self {
-        let whole = |_: Short<'_>| unreachable!("only those registered for whole messages get any");
-        Tasks { handler, whole, slots: Vec::new(), free: Vec::new() }
-    }
+/// Slots of a handler that takes messages as they arrive.
+pub(crate) fn streamed<H, F>(handler: H) -> StreamHandler
+where
+    H: Fn(Message) -> F + 'static,
+    F: Future<Output = Result<()>> + 'static,
+{
+    let whole = |_: Short<'_>, _| -> F { unreachable!("only those registered for whole messages get any") };
+    let handler = move |message, _| handler(message);
+    Box::new(Tasks { handler, whole, tells: false, slots: Vec::new(), free: Vec::new() }).into()
 }
 
 impl<H, W, F> Pool for Tasks<H, W, F>
 where
-    H: Fn(Message) -> F,
-    W: Fn(Short<'_>) -> F,
+    H: Fn(Message, bool) -> F,
+    W: Fn(Short<'_>, bool) -> F,
     F: Future<Output = Result<()>>,
 {
     fn claim(&mut self, handler: usize, core: &Rc<Core>) -> (usize, Rc<RefCell<Stream>>) {
@@ -152,14 +159,18 @@ where
         (slot, self.slots[slot].stream.clone())
     }
 
-    fn begin(&mut self, slot: usize, core: &Rc<Core>) {
+    fn tells(&self) -> bool {
+        self.tells
+    }
+
+    fn begin(&mut self, slot: usize, core: &Rc<Core>, crowded: bool) {
         let message = Message::new(&self.slots[slot].stream, core);
-        let future = (self.handler)(message);
+        let future = (self.handler)(message, crowded);
         self.slots[slot].future.as_mut().set(Some(future));
     }
 
-    fn begin_whole(&mut self, slot: usize, message: Short<'_>) {
-        let future = (self.whole)(message);
+    fn begin_whole(&mut self, slot: usize, message: Short<'_>, crowded: bool) {
+        let future = (self.whole)(message, crowded);
         self.slots[slot].future.as_mut().set(Some(future));
     }
 

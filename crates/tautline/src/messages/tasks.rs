@@ -29,7 +29,7 @@ pub(super) fn begin(
 
 /// Makes the handler's future; its code runs at the first poll, but making it may run code, too, and so may panic.
 pub(super) fn start_task(core: &Rc<Core>, handler: usize, pool: &StreamHandler, slot: usize) {
-    start_with(core, handler, pool, slot, |p| p.begin(slot, core));
+    start_with(core, handler, pool, slot, |p, crowded| p.begin(slot, core, crowded));
 }
 
 #[inline]
@@ -38,15 +38,16 @@ fn start_with(
     handler: usize,
     pool: &StreamHandler,
     slot: usize,
-    start: impl FnOnce(&mut dyn Pool),
+    start: impl FnOnce(&mut dyn Pool, bool),
 ) {
-    if core.live.get() > MAX_RUNNING {
+    let crowded = core.live.get() > MAX_RUNNING;
+    if crowded && !pool.with(|p| p.tells()) {
         let why = format!("more than {MAX_RUNNING} handlers are suspended; the message was dropped");
         return finish(core, handler, slot, Err((why, false)));
     }
-    let result = pool.with(|p| catch_unwind(AssertUnwindSafe(|| start(p))));
+    let result = pool.with(|p| catch_unwind(AssertUnwindSafe(|| start(p, crowded))));
     if let Err(panic) = result {
-        finish(core, handler, slot, Err((panic_text(&*panic), true)));
+        finish(core, handler, slot, Err((panic_told(panic), true)));
     }
 }
 
@@ -54,7 +55,7 @@ fn start_with(
 pub(super) fn run_whole(core: &Rc<Core>, handler: usize, pool: &StreamHandler, message: Short<'_>) {
     // The message is not the slot's, so there is nothing of it to wait for or to pass over.
     let slot = begin(core, handler, pool, (message.from, None, 0));
-    start_with(core, handler, pool, slot, |p| p.begin_whole(slot, message));
+    start_with(core, handler, pool, slot, |p, crowded| p.begin_whole(slot, message, crowded));
     poll_task(core, handler, slot);
 }
 
@@ -72,7 +73,7 @@ pub(crate) fn poll_task(core: &Rc<Core>, handler: usize, slot: usize) {
         }
         Ok(Some(Poll::Ready(Ok(())))) => finish(core, handler, slot, Ok(())),
         Ok(Some(Poll::Ready(Err(error)))) => finish(core, handler, slot, Err((error.to_string(), false))),
-        Err(panic) => finish(core, handler, slot, Err((panic_text(&*panic), true))),
+        Err(panic) => finish(core, handler, slot, Err((panic_told(panic), true))),
     }
 }
 
@@ -102,7 +103,7 @@ fn finish(core: &Rc<Core>, handler: usize, slot: usize, result: Result<(), (Stri
     if let Err((reason, panicked)) = result {
         core.fail(handler, from, reason, panicked);
     } else if let Err(panic) = dropped {
-        core.fail(handler, from, panic_text(&*panic), true);
+        core.fail(handler, from, panic_told(panic), true);
     }
 }
 
@@ -136,6 +137,17 @@ pub(crate) fn retry_grants(core: &Core) {
             grant(core, incoming, limit);
         }
     }
+}
+
+/// What a panic said. Dropping what it was raised with runs the program's code, too.
+#[cold]
+pub(crate) fn panic_told(panic: Box<dyn std::any::Any + Send>) -> String {
+    let text = panic_text(&*panic);
+    if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
+        // Enough is enough.
+        std::mem::forget(another);
+    }
+    text
 }
 
 pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {

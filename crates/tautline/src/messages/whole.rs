@@ -10,7 +10,7 @@ use super::dispatch::{call, violation};
 use super::handlers::{Registered, StreamHandler};
 use super::incoming::Short;
 use super::loan::{Held, Lent};
-use super::tasks::{begin, panic_text, poll_task, run_whole, start_task};
+use super::tasks::{begin, panic_told, poll_task, run_whole, start_task};
 use crate::Rank;
 use crate::core::Core;
 
@@ -124,7 +124,7 @@ pub(super) fn lent(core: &Rc<Core>, handler: usize, message: Held) {
             let result = catch_unwind(AssertUnwindSafe(|| (function.borrow_mut())(message)));
             core.handled.set(core.handled.get() + 1);
             if let Err(panic) = result {
-                core.fail(handler, from, panic_text(&*panic), true);
+                core.fail(handler, from, panic_told(panic), true);
             }
         }
         Some(Registered::Stream(pool) | Registered::Whole(pool) | Registered::Lent(_, pool)) => {

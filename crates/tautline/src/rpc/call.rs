@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::timer::Timer;
-use super::{CANCEL, FAILED, GOOD, PANICKED, REQUEST_HEAD, Rpc, State, UNSENT};
+use super::{BUSY, CANCEL, FAILED, GOOD, PANICKED, REQUEST_HEAD, Rpc, State, UNSENT};
 use crate::core::{Core, PeerWait};
 use crate::endpoint::{Handler, Name};
 use crate::later::{self, Parcel};
@@ -30,6 +30,8 @@ pub enum CallError {
     Panicked(String),
     /// One side could not read what the other sent.
     Unreadable,
+    /// So many handlers are under way at the peer that the service was not begun. Later it may be.
+    Busy,
     /// The deadline passed. The service may run nevertheless.
     Late,
     /// The peer is gone. The service may have run.
@@ -46,6 +48,9 @@ impl std::fmt::Display for CallError {
             CallError::Unreadable => {
                 f.write_str("request and service, or answer and caller, do not agree on types")
             }
+            CallError::Busy => f.write_str(
+                "the peer has too many handlers under way, and did not begin the service; call again later",
+            ),
             CallError::Late => f.write_str("no answer came before the deadline"),
             CallError::PeerGone(rank, why) => write!(f, "rank {rank} is gone: {why}"),
             CallError::Not(error) => error.fmt(f),
@@ -235,7 +240,10 @@ impl Call {
 
     /// Handlers never wait; a program waits for the connection, and for room if it has no deadline.
     fn must_not_wait(&self) -> bool {
-        self.core.extracting.get() || self.until.is_some() && self.life.is_some()
+        // Nor does anybody who calls himself: nobody else would make room.
+        self.core.extracting.get()
+            || self.peer == self.core.node.rank()
+            || self.until.is_some() && self.life.is_some()
     }
 
     #[cold]
@@ -265,9 +273,19 @@ impl Call {
         let mut calls = self.state.calls.borrow_mut();
         let entry = calls.get(self.id)?;
         let result = match entry.ended? {
-            GOOD => Ok(look(&entry.bytes)),
+            GOOD => {
+                // What looks at it may be about to call, too.
+                let bytes = std::mem::take(&mut entry.bytes);
+                calls.end(self.id);
+                self.over = true;
+                drop(calls);
+                let seen = look(&bytes);
+                self.state.calls.borrow_mut().keep(self.id, bytes);
+                return Some(Ok(seen));
+            }
             FAILED => Err(CallError::Failed(entry.bytes.clone())),
             PANICKED => Err(CallError::Panicked(String::from_utf8_lossy(&entry.bytes).into_owned())),
+            BUSY => Err(CallError::Busy),
             UNSENT => Err(match entry.error.take() {
                 Some(Error::PeerGone(rank, why) | Error::Send(SendError::PeerGone(rank, why))) => {
                     CallError::PeerGone(rank, why)

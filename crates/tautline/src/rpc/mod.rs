@@ -64,6 +64,7 @@ const GOOD: u64 = 0;
 const FAILED: u64 = 1;
 const PANICKED: u64 = 2;
 const UNREADABLE: u64 = 3;
+const BUSY: u64 = 4;
 /// Never said by a peer: the call did not get there.
 const UNSENT: u64 = u64::MAX;
 
@@ -156,6 +157,17 @@ impl Calls {
         }
     }
 
+    /// The memory of an answer that has been looked at goes to the next call that is listed in its place.
+    #[inline]
+    fn keep(&mut self, id: u64, mut bytes: Vec<u8>) {
+        bytes.clear();
+        let_go(&mut bytes);
+        let entry = &mut self.entries[(id & ((1 << INDEX_BITS) - 1)) as usize];
+        if entry.bytes.capacity() == 0 {
+            entry.bytes = bytes;
+        }
+    }
+
     /// A call could not be sent.
     fn failed(&mut self, id: u64, error: Error) {
         if let Some(entry) = self.get(id).filter(|entry| entry.ended.is_none()) {
@@ -169,7 +181,7 @@ impl Calls {
     /// An answer has come. One that nobody waits for, or that comes from somebody else, is dropped.
     fn answered(&mut self, from: Rank, id: u64, ended: u64, bytes: &[u8]) {
         if let Some(entry) = self.get(id).filter(|entry| entry.peer == from && entry.ended.is_none()) {
-            entry.ended = Some(ended.min(UNREADABLE));
+            entry.ended = Some(if ended <= BUSY { ended } else { UNREADABLE });
             entry.bytes.extend_from_slice(bytes);
             if let Some(waker) = entry.waker.take() {
                 waker.wake();

@@ -13,8 +13,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::{
-    ANSWER, ANSWER_HEAD, Answer, FAILED, GOOD, LONG_ANSWER, PANICKED, REQUEST_HEAD, Rpc, Serving, State,
-    UNREADABLE, let_go, word,
+    ANSWER, ANSWER_HEAD, Answer, BUSY, FAILED, GOOD, LONG_ANSWER, PANICKED, REQUEST_HEAD, Rpc, Serving,
+    State, UNREADABLE, let_go, word,
 };
 use crate::core::{Core, PeerWait};
 use crate::endpoint::Handler;
@@ -22,7 +22,7 @@ use crate::later::{self, Parcel};
 use crate::memory::ring::life;
 use crate::memory::ring::lost;
 use crate::messages::panic_text;
-use crate::{Builder, Endpoint, Error, Message, Rank, Result, Short};
+use crate::{Builder, Endpoint, Error, Message, Rank, Result, SendError, Short};
 
 /// Who called, and what it expects.
 #[derive(Clone, Debug)]
@@ -131,8 +131,11 @@ impl Rpc {
         let whole = serving.clone();
         builder.on_whole(
             name,
-            move |message| run(serving.clone(), Request::Arriving(message)),
-            move |m| run(whole.clone(), whole.begin(&m.endpoint(), m.from(), Cow::Borrowed(m.data()))),
+            move |message, crowded| run(serving.clone(), Request::Arriving(message, crowded)),
+            move |m, crowded| {
+                let request = whole.begin(&m.endpoint(), m.from(), Cow::Borrowed(m.data()), crowded);
+                run(whole.clone(), request)
+            },
         )
     }
 }
@@ -146,12 +149,18 @@ struct Service<S> {
 
 /// A request to a service: still to be read, or read, and the service begun, unless it panicked.
 enum Request<F> {
-    Arriving(Message),
+    /// Perhaps to be refused, because too many handlers are under way.
+    Arriving(Message, bool),
     Begun {
         id: u64,
         from: Rank,
         endpoint: Endpoint,
         run: std::result::Result<F, Panic>,
+    },
+    Refused {
+        id: u64,
+        from: Rank,
+        endpoint: Endpoint,
     },
     /// Not even a head.
     Cut,
@@ -162,8 +171,11 @@ where
     S: Fn(&Rc<Answers>, Caller, Cow<'_, [u8]>) -> F,
 {
     /// Begins to serve a request that is there as a whole.
-    fn begin(&self, endpoint: &Endpoint, from: Rank, request: Cow<'_, [u8]>) -> Request<F> {
+    fn begin(&self, endpoint: &Endpoint, from: Rank, request: Cow<'_, [u8]>, crowded: bool) -> Request<F> {
         let (Some(id), Some(left)) = (word(&request, 0), word(&request, 8)) else { return Request::Cut };
+        if crowded {
+            return Request::Refused { id, from, endpoint: endpoint.clone() };
+        }
         let caller = Caller { from, left, endpoint: endpoint.clone() };
         let bytes = match request {
             Cow::Borrowed(bytes) => Cow::Borrowed(&bytes[REQUEST_HEAD..]),
@@ -184,14 +196,23 @@ where
     F: Future<Output = Vec<u8>>,
 {
     let begun = match request {
-        Request::Arriving(mut m) => {
+        Request::Arriving(mut m, true) => {
+            let id = m.read::<u64>().await?;
+            Request::Refused { id, from: m.from(), endpoint: m.endpoint() }
+        }
+        Request::Arriving(mut m, false) => {
             let bytes = m.read_to_end().await?;
-            service.begin(&m.endpoint(), m.from(), Cow::Owned(bytes))
+            service.begin(&m.endpoint(), m.from(), Cow::Owned(bytes), false)
         }
         begun => begun,
     };
-    let Request::Begun { id, from, endpoint, run } = begun else {
-        return Err(Error::other("a request without a head"));
+    let (id, from, endpoint, run) = match begun {
+        Request::Begun { id, from, endpoint, run } => (id, from, endpoint, run),
+        Request::Refused { id, from, endpoint } => {
+            service.answers.answer(&endpoint, from, id, head(BUSY, Vec::new()));
+            return Err(Error::other("too many handlers are under way; the caller was told"));
+        }
+        Request::Cut | Request::Arriving(..) => return Err(Error::other("a request without a head")),
     };
     let ended = match run {
         Ok(run) => until_called_off(&service.state, &endpoint, (from, id), run).await,
@@ -199,20 +220,18 @@ where
     };
     // Nobody waits for the answer of a call that was called off.
     let Some(ended) = ended else { return Ok(()) };
-    let (mut answer, panicked) = match ended {
+    let (answer, panicked) = match ended {
         Ok(answer) => (answer, None),
         Err(panic) => {
-            let text = panic_text(&*panic);
             let mut answer = head(PANICKED, Vec::new());
-            answer.extend_from_slice(text.as_bytes());
-            (answer, Some(text))
+            answer.extend_from_slice(panic_text(&*panic).as_bytes());
+            (answer, Some(panic))
         }
     };
-    answer[..8].copy_from_slice(&id.to_le_bytes());
-    send_answer(&endpoint, from, &service.answers, &answer).await?;
-    service.answers.keep(answer);
+    service.answers.answer(&endpoint, from, id, answer);
     match panicked {
-        Some(text) => Err(Error::other(format!("the service panicked: {text}"))),
+        // The failure is reported here, too.
+        Some(panic) => std::panic::resume_unwind(panic),
         None => Ok(()),
     }
 }
@@ -298,6 +317,17 @@ impl Answers {
         spare
     }
 
+    /// Sends an answer at once if there is room, and otherwise later.
+    fn answer(&self, ep: &Endpoint, to: Rank, id: u64, mut answer: Vec<u8>) {
+        answer[..8].copy_from_slice(&id.to_le_bytes());
+        gather(ep, to);
+        if self.short(ep).is_ok_and(|short| ep.core.node.try_send(to, short.0, &answer) == Ok(true)) {
+            self.keep(answer);
+        } else {
+            answer_later(ep, to, answer);
+        }
+    }
+
     /// A buffer is not needed any more.
     #[inline]
     fn keep(&self, mut buffer: Vec<u8>) {
@@ -327,19 +357,6 @@ fn gather(ep: &Endpoint, to: Rank) {
     }
 }
 
-/// Sends an answer, when there is room.
-async fn send_answer(ep: &Endpoint, to: Rank, answers: &Answers, answer: &[u8]) -> Result<()> {
-    gather(ep, to);
-    if ep.core.node.try_send(to, answers.short(ep)?.0, answer) == Ok(true) {
-        return Ok(());
-    }
-    if answer.len() <= ep.node().short_limit(to) {
-        ep.send_async(to, answers.short(ep)?, answer).await
-    } else {
-        ep.send_async(to, LONG_ANSWER, answer).await
-    }
-}
-
 /// Sends an answer at once if there is room, and otherwise later.
 #[inline]
 fn answer_now(ep: &Endpoint, to: Rank, answers: &Answers, answer: &[u8]) {
@@ -350,12 +367,19 @@ fn answer_now(ep: &Endpoint, to: Rank, answers: &Answers, answer: &[u8]) {
     answer_later(ep, to, answer.to_vec());
 }
 
-/// Sends an answer when there is room, of whatever length, behind those that wait already.
+/// Sends an answer when there is room, of whatever length, behind those that wait already. The service is over: it need not wait for that.
 #[cold]
 fn answer_later(ep: &Endpoint, to: Rank, answer: Vec<u8>) {
-    let name = if answer.len() <= ep.node().short_limit(to) { ANSWER } else { LONG_ANSWER };
-    let Ok(handler) = ep.handler(name) else { return };
+    let (Ok(short), Ok(long)) = (ep.handler(ANSWER), ep.handler(LONG_ANSWER)) else { return };
+    let handler = if answer.len() <= ep.node().short_limit(to) { short } else { long };
     let mut parcel = Parcel::new(to, handler, answer);
     // Whoever is gone needs no answer.
-    later::add(&ep.core, to, move |core| later::is_over(&parcel.go_on(core)));
+    later::add(&ep.core, to, move |core| match parcel.go_on(core) {
+        Err(Error::Send(SendError::TooLongForHandler(_))) => {
+            // What fitted when it was written does not any more.
+            parcel.redirect(long);
+            later::is_over(&parcel.go_on(core))
+        }
+        result => later::is_over(&result),
+    });
 }
