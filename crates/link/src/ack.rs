@@ -22,7 +22,7 @@ impl Link {
         // Credit never shrinks, and never exceeds what a sane peer grants (L-12).
         let fresh = header.credit.distance(self.tx.credit);
         if fresh > 0 && header.credit.distance(header.ack) <= tautline_wire::handshake::MAX_CREDIT as i32 {
-            self.tx.credit = header.credit;
+            self.tx.grant(header.credit);
             self.clocks.progress = now;
         }
         self.handle_echo(now, header);

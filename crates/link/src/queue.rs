@@ -27,6 +27,13 @@ pub(crate) struct Slot {
     pub(crate) packet: u64,
     pub(crate) state: SlotState,
     pub(crate) resent: bool,
+    /// It overtakes, and may use the last of the credit.
+    pub(crate) ahead: bool,
+}
+
+/// What is kept of a credit for slots that overtake (L-12).
+pub(crate) fn kept(credit: u32) -> u32 {
+    (credit / 4).min(8)
 }
 
 /// Slots from the oldest unacknowledged one to the newest.
@@ -37,8 +44,10 @@ pub(crate) struct SendQueue {
     pub(crate) base: Seq,
     /// The first slot never sent.
     pub(crate) next: Seq,
-    /// Slots before this one may be sent.
+    /// Slots before this one may be sent: those that overtake, and all others.
     pub(crate) credit: Seq,
+    pub(crate) room: Seq,
+    kept: u32,
     /// Charged bytes of slots in state flying.
     pub(crate) in_flight: u32,
     pub(crate) lost: VecDeque<Seq>,
@@ -55,6 +64,8 @@ impl SendQueue {
             base: start,
             next: start,
             credit: start.ahead(credit),
+            room: start.ahead(credit - kept(credit)),
+            kept: kept(credit),
             in_flight: 0,
             // Repairs allocate nothing, either.
             lost: VecDeque::with_capacity(credit.min(1024) as usize),
@@ -67,15 +78,43 @@ impl SendQueue {
     pub(crate) fn push_ahead(&mut self, token: Token, len: u32) -> Seq {
         let first = if self.next.before(self.overtake) { self.overtake } else { self.next };
         let at = (first.distance(self.base) as u32).min(self.slots.len() as u32);
-        let slot = Slot { token, len, packet: 0, state: SlotState::Waiting, resent: false };
+        let slot = Slot { token, len, packet: 0, state: SlotState::Waiting, resent: false, ahead: true };
         self.slots.insert(at as usize, slot);
         self.overtake = self.base.ahead(at + 2);
         self.base.ahead(at)
     }
 
+    /// The peer grants more.
+    #[inline]
+    pub(crate) fn grant(&mut self, credit: Seq) {
+        self.credit = credit;
+        self.room = Seq(credit.0.wrapping_sub(self.kept));
+    }
+
+    /// There is no credit left for the next slot, unless it is one that overtakes: the first of those comes to the front, if there is one. Whoever waits
+    /// for it may be the one that could grant more. Returns whether it can go.
+    #[cold]
+    pub(crate) fn find_ahead(&mut self) -> bool {
+        let next = self.next.distance(self.base) as usize;
+        let Some(at) = self.slots.range(next..).position(|slot| slot.ahead) else { return false };
+        if !self.next.before(self.credit) {
+            return false;
+        }
+        let slot = self.slots.remove(next + at).expect("found above");
+        self.slots.insert(next, slot);
+        true
+    }
+
     pub(crate) fn push(&mut self, token: Token, len: u32) -> Seq {
         let seq = self.end();
-        self.slots.push_back(Slot { token, len, packet: 0, state: SlotState::Waiting, resent: false });
+        self.slots.push_back(Slot {
+            token,
+            len,
+            packet: 0,
+            state: SlotState::Waiting,
+            resent: false,
+            ahead: false,
+        });
         seq
     }
 
@@ -163,6 +202,29 @@ impl SendQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// L-12: what overtakes goes on when there is no credit for anything else, in order, until there is none at all.
+    #[test]
+    fn the_last_credit_is_kept() {
+        let mut queue = SendQueue::new(Seq(u32::MAX - 3), 16);
+        assert_eq!(queue.room, Seq(u32::MAX - 3).ahead(12));
+        (0..20).for_each(|token| _ = queue.push(token, 1));
+        queue.next = queue.room;
+        assert!(!queue.find_ahead());
+        (30..36).for_each(|token| _ = queue.push_ahead(token, 1));
+        for token in 30..34 {
+            assert!(queue.find_ahead(), "{token}");
+            assert_eq!(queue.slot_mut(queue.next).token, token);
+            queue.next = queue.next.next();
+        }
+        assert!(!queue.find_ahead());
+        queue.grant(queue.credit.ahead(4));
+        assert_eq!((queue.next, queue.find_ahead()), (queue.room, true));
+        let order: Vec<_> = queue.slots.iter().map(|slot| slot.token).filter(|token| *token < 30).collect();
+        assert_eq!(order, (0..20).collect::<Vec<_>>());
+        // With hardly any credit none is kept.
+        assert_eq!(SendQueue::new(Seq(0), 3).room, Seq(3));
+    }
 
     /// W-6: what overtakes goes in front of what was never sent, with one of the others between it and the next.
     #[test]

@@ -422,9 +422,10 @@ impl Link {
         self.rx.ack_now
     }
 
-    /// Whether the peer has used all its credit for what the program has not consumed: nothing more can come before it does.
+    /// Whether the peer has used all its credit for what the program has not consumed: nothing more can come before it does, but for what overtakes.
     pub fn is_full(&self) -> bool {
-        !self.rx.next.before(self.rx.consumed.ahead(self.rx.capacity))
+        let room = self.rx.capacity - crate::queue::kept(self.rx.capacity);
+        !self.rx.next.before(self.rx.consumed.ahead(room))
     }
 
     /// The slot that is due next.

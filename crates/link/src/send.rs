@@ -92,7 +92,7 @@ impl Link {
         self.state == State::Open
             && self.tx.is_idle()
             && self.tx.in_flight < self.congestion.window()
-            && self.tx.next.before(self.tx.credit)
+            && self.tx.next.before(self.tx.room)
             && len <= self.slot_capacity()
             && !(self.rx.has_ahead() || self.seal.is_sealed())
             && self.events.is_empty()
@@ -123,7 +123,7 @@ impl Link {
         if seq == self.tx.end() || !window_open {
             return None;
         }
-        if !seq.before(self.tx.credit) {
+        if !seq.before(self.tx.room) && !self.tx.find_ahead() {
             self.counters.credit_stalls += 1;
             return None;
         }
@@ -191,7 +191,7 @@ impl Link {
     #[inline]
     fn frame(&mut self, slot: SlotRef, packet: u64, spare: usize) -> Transmit {
         let mut flags = flags::SLOT;
-        let full = self.tx.in_flight >= self.congestion.window() || self.tx.next == self.tx.credit;
+        let full = self.tx.in_flight >= self.congestion.window() || self.tx.next == self.tx.room;
         if full || self.clocks.probes > 0 {
             // L-5: whoever cannot go on asks for an answer at once.
             flags |= flags::ASK;

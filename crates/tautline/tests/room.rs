@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use common::{join, pattern, run_over};
+use common::{join, pattern, run, run_over};
 use tautline::node::limits::MAX_BEGUN;
 use tautline::{DeviceName, Endpoint, Error, Lent, Message, SendError, Short};
 
@@ -214,4 +214,43 @@ fn silent_visitors() {
         ep.run_until(|| count.get().0 == 1).unwrap();
     });
     ep.close().unwrap();
+}
+
+/// L-12: whoever sends long messages without extracting hears of the room for them, although the answers to the first ones have used up the credit of messages.
+#[test]
+fn windows_pass_a_clogged_channel() {
+    const COUNT: usize = 16;
+    run(2, |job| {
+        let (answered, asked) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+        let (answers, asks) = (answered.clone(), asked.clone());
+        let builder = Endpoint::builder()
+            .on("ask", move |mut m: Message| {
+                let asks = asks.clone();
+                async move {
+                    let bytes = m.read_to_end().await?;
+                    m.endpoint().send_async(m.from(), "answer", &bytes).await?;
+                    asks.set(asks.get() + 1);
+                    Ok(())
+                }
+            })
+            .on("answer", move |mut m: Message| {
+                let answers = answers.clone();
+                async move {
+                    assert!(m.read_to_end().await?.iter().all(|byte| *byte == 7));
+                    answers.set(answers.get() + 1);
+                    Ok(())
+                }
+            });
+        let ep = join(builder, job);
+        if ep.rank() == 1 {
+            let long = vec![7; 1 << 20];
+            for _ in 0..COUNT {
+                ep.send(0, "ask", &long).unwrap();
+            }
+            ep.run_until(|| answered.get() == COUNT).unwrap();
+        } else {
+            ep.run_until(|| asked.get() == COUNT).unwrap();
+        }
+        ep.close().unwrap();
+    });
 }
