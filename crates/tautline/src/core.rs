@@ -479,7 +479,7 @@ mod tests {
         let mut events = pin!(ep.events());
         assert_eq!(events.as_mut().poll_next(&mut context), Poll::Pending);
         let last = Event::PathChanged { peer: 0, max_frame: 7 };
-        ep.core.keep_event(last);
+        ep.core.keep_event(last.clone());
         ep.close().unwrap();
         assert_eq!(count.0.load(Ordering::Relaxed), 1, "closing wakes whoever waits");
         assert_eq!(events.as_mut().poll_next(&mut context), Poll::Ready(Some(last)));

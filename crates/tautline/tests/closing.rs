@@ -3,16 +3,19 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::pending;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use tautline::memory::Aperture;
 use tautline::node::link::JobKey;
 use tautline::{Builder, Endpoint, Error, Job, Member, Message, SendError, Short, queue, stream};
 
-/// An address that is free.
+/// An address that nobody else takes between two joins: on loopback, of this process alone.
 fn address() -> SocketAddr {
-    UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    static LAST: AtomicU16 = AtomicU16::new(20_000);
+    let [_, a, b, c] = std::process::id().to_be_bytes();
+    SocketAddr::from(([127, 64 | a, b, c], LAST.fetch_add(1, Ordering::Relaxed)))
 }
 
 /// Joins a job of its own at an address.
