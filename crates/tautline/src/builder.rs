@@ -32,6 +32,9 @@ impl std::fmt::Debug for Builder {
 impl Builder {
     /// Registers an `async` handler (M-4). It starts with the first frame of each message and is suspended, while others
     /// go on, when it wants bytes that have not arrived. Returning early skips the rest of the message.
+    ///
+    /// A handler, of whatever kind, may hold an aperture or a clone of the endpoint. Such a clone keeps the endpoint open until [`Endpoint::close`], and
+    /// an aperture keeps its socket until then, or until the last clone is dropped: then the handlers are dropped, too.
     pub fn on<H, F>(mut self, name: &str, handler: H) -> Builder
     where
         H: Fn(Message) -> F + 'static,

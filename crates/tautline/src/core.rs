@@ -1,8 +1,7 @@
 //! What all parts of an endpoint share.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, VecDeque};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -39,8 +38,8 @@ pub(crate) struct Core {
     pub(crate) live: Cell<usize>,
     pub(crate) failures: RefCell<VecDeque<Failure>>,
     pub(crate) events: RefCell<VecDeque<Event>>,
-    /// Handlers that wait for room to send.
-    pub(crate) blocked: RefCell<Vec<Waker>>,
+    /// Handlers that wait for room to send, each at its place, the first to wait first.
+    pub(crate) blocked: RefCell<BTreeMap<u64, Waker>>,
     /// Windows that could not be granted for want of a slot.
     pub(crate) grants: RefCell<Vec<(Incoming, u64)>>,
     /// Incarnations of peers that are no more, and whose half-sent messages are to be ended.
@@ -56,10 +55,10 @@ pub(crate) struct Core {
     /// What found no room, and is sent later.
     pub(crate) outbox: Outbox,
     pub(crate) wakes: Arc<Wakes>,
-    /// Who waits for what of memory.
-    pub(crate) memory_waits: RefCell<HashMap<Woken, Vec<Waker>>>,
-    /// Who is to look again when there are events.
-    pub(crate) event_waits: RefCell<Vec<Waker>>,
+    /// Who waits for what of memory: of each wire, set and operation there is one holder, and so one who waits.
+    pub(crate) memory_waits: RefCell<HashMap<Woken, Waker>>,
+    /// Who is to look again when there are events, each at its place.
+    pub(crate) event_waits: RefCell<BTreeMap<u64, Waker>>,
     /// What handlers send by way of [`Core::gather`] leaves when the extraction is over.
     pub(crate) gathering: Cell<bool>,
     /// Who is to look again when a peer goes, each at its place.
@@ -79,17 +78,51 @@ pub(crate) struct PeerWait(Cell<u64>);
 impl PeerWait {
     /// Whoever polls is woken when a peer goes. The price does not depend on how many wait.
     pub(crate) fn register(&self, core: &Core, context: &std::task::Context<'_>) {
-        if self.0.get() == 0 {
-            core.last_place.set(core.last_place.get() + 1);
-            self.0.set(core.last_place.get());
-        }
-        core.peer_waits.borrow_mut().insert(self.0.get(), context.waker().clone());
+        core.peer_waits.borrow_mut().insert(core.place(&self.0), context.waker().clone());
     }
 
     pub(crate) fn leave(&self, core: &Core) {
         let place = self.0.take();
         if place != 0 {
             core.peer_waits.borrow_mut().remove(&place);
+        }
+    }
+}
+
+/// A place among those who wait for room to send; whoever has it gives it up with [`RoomWait::leave`].
+#[derive(Debug, Default)]
+pub(crate) struct RoomWait(Cell<u64>);
+
+impl RoomWait {
+    /// Whoever polls is woken when there may be room.
+    pub(crate) fn register(&self, core: &Core, context: &std::task::Context<'_>) {
+        core.blocked.borrow_mut().insert(core.place(&self.0), context.waker().clone());
+    }
+
+    pub(crate) fn leave(&self, core: &Core) {
+        let place = self.0.take();
+        if place != 0 {
+            core.blocked.borrow_mut().remove(&place);
+        }
+    }
+}
+
+/// A place among those who are woken when there are events; whoever has it gives it up with [`EventWait::leave`].
+#[cfg_attr(not(feature = "futures"), allow(dead_code))]
+#[derive(Debug, Default)]
+pub(crate) struct EventWait(Cell<u64>);
+
+#[cfg_attr(not(feature = "futures"), allow(dead_code))]
+impl EventWait {
+    /// Whoever polls is woken when there are events, and when the endpoint is closed.
+    pub(crate) fn register(&self, core: &Core, context: &std::task::Context<'_>) {
+        core.event_waits.borrow_mut().insert(core.place(&self.0), context.waker().clone());
+    }
+
+    pub(crate) fn leave(&self, core: &Core) {
+        let place = self.0.take();
+        if place != 0 {
+            core.event_waits.borrow_mut().remove(&place);
         }
     }
 }
@@ -158,17 +191,24 @@ impl Core {
 
     /// Ends suspended handlers and closes the node, if that has not been done.
     pub(crate) fn shut(&self) {
-        for handler in &self.handlers {
-            if let Some(pool) = handler.stream() {
-                // Dropping a handler's future runs the program's code; its panics end with it.
-                let _ = catch_unwind(AssertUnwindSafe(|| pool.with(|p| p.clear())));
-            }
-        }
         self.closed.set(true);
+        self.let_handlers_go();
         if !self.node.with(|i| i.is_closed()).unwrap_or(true) {
             let _ = self.node.close();
         }
         self.wake_everyone();
+    }
+
+    /// The program's handlers, and those of them that are suspended, are dropped, with all that they hold: nobody will run them any more. While one runs
+    /// they stay: whoever extracts next finds the endpoint closed, and does it.
+    pub(crate) fn let_handlers_go(&self) {
+        if self.extracting.get() {
+            return;
+        }
+        for (which, handler) in self.handlers.iter().enumerate() {
+            handler.let_go(|(from, reason)| self.fail(which, from, reason, true));
+        }
+        self.live.set(0);
     }
 
     /// Whatever waits for messages has an end when the endpoint is closed.
@@ -191,6 +231,15 @@ impl Core {
         }
     }
 
+    /// The place of somebody who waits, given when it first asks.
+    fn place(&self, place: &Cell<u64>) -> u64 {
+        if place.get() == 0 {
+            self.last_place.set(self.last_place.get() + 1);
+            place.set(self.last_place.get());
+        }
+        place.get()
+    }
+
     /// A peer is gone: whoever waits for one looks again.
     pub(crate) fn wake_peer_waits(&self) {
         self.peer_waits.take().into_values().for_each(Waker::wake);
@@ -199,9 +248,9 @@ impl Core {
     /// The endpoint is closed: whoever waits for anything is told, because nobody will extract any more.
     pub(crate) fn wake_everyone(&self) {
         self.wake_peer_waits();
-        self.memory_waits.take().into_values().flatten().for_each(Waker::wake);
-        self.event_waits.take().into_iter().for_each(Waker::wake);
-        self.blocked.take().into_iter().for_each(Waker::wake);
+        self.memory_waits.take().into_values().for_each(Waker::wake);
+        self.event_waits.take().into_values().for_each(Waker::wake);
+        self.blocked.take().into_values().for_each(Waker::wake);
     }
 
     /// The last reachable peer is gone.
@@ -341,6 +390,8 @@ impl std::task::Wake for SlotWaker {
 #[cfg(test)]
 mod tests {
     use crate::{Endpoint, Event, Job, Member, Rank};
+    use std::future::Future;
+    use std::pin::pin;
     use tautline_node::limits::MAX_EVENTS;
 
     /// A node of a job of its own.
@@ -368,6 +419,72 @@ mod tests {
         }
         assert_eq!(ep.poll_event(), None);
         ep.close().unwrap();
+    }
+
+    /// Whoever waits, and then does not any more, leaves nothing behind.
+    #[test]
+    fn who_waits_no_more_is_forgotten() {
+        let ep = alone();
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        let aperture = ep.aperture(64).unwrap();
+        let mut wires: Vec<_> = (0..8).map(|i| aperture.tripwire(i..i + 1).arm().unwrap()).collect();
+        let mut set = ep.tripset(&wires.iter().collect::<Vec<_>>(), 1, None).unwrap();
+        let (mut queue, _) = crate::queue::make(&ep, 64).unwrap();
+        let (mut reader, _) = crate::stream::make(&ep, 64).unwrap();
+        for _ in 0..100 {
+            for wire in &mut wires {
+                assert!(pin!(wire.fired()).poll(&mut context).is_pending());
+            }
+            assert!(pin!(set.ready()).poll(&mut context).is_pending());
+            assert!(pin!(queue.next()).poll(&mut context).is_pending());
+            assert!(pin!(reader.read_async(&mut [0; 8])).poll(&mut context).is_pending());
+            let full = || Err::<(), _>(crate::SendError::WouldBlock.into());
+            assert!(pin!(crate::endpoint::retry(&ep.core, full)).poll(&mut context).is_pending());
+            // A queue and a stream each keep the place of whoever asked last.
+            assert_eq!(ep.core.memory_waits.borrow().len(), 2);
+            assert_eq!(ep.core.peer_waits.borrow().len(), 2);
+            assert_eq!(ep.core.blocked.borrow().len(), 0);
+        }
+        drop((queue, reader));
+        assert_eq!((ep.core.memory_waits.borrow().len(), ep.core.peer_waits.borrow().len()), (0, 0));
+        ep.close().unwrap();
+    }
+
+    /// The same of events; and their stream ends when the endpoint is closed.
+    #[cfg(feature = "futures")]
+    #[test]
+    fn events_end() {
+        use futures_core::Stream;
+        use std::sync::Arc;
+        use std::sync::atomic::{AtomicU32, Ordering};
+        use std::task::{Poll, Wake, Waker};
+
+        struct Count(AtomicU32);
+        impl Wake for Count {
+            fn wake(self: Arc<Self>) {
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        let ep = alone();
+        while ep.poll_event().is_some() {}
+        let count = Arc::new(Count(AtomicU32::new(0)));
+        for _ in 0..100 {
+            let waker = Waker::from(count.clone());
+            let polled = pin!(ep.events()).poll_next(&mut std::task::Context::from_waker(&waker));
+            assert_eq!(polled, Poll::Pending);
+        }
+        assert_eq!((ep.core.event_waits.borrow().len(), Arc::strong_count(&count)), (0, 1));
+        let waker = Waker::from(count.clone());
+        let mut context = std::task::Context::from_waker(&waker);
+        let mut events = pin!(ep.events());
+        assert_eq!(events.as_mut().poll_next(&mut context), Poll::Pending);
+        let last = Event::PathChanged { peer: 0, max_frame: 7 };
+        ep.core.keep_event(last.clone());
+        ep.close().unwrap();
+        assert_eq!(count.0.load(Ordering::Relaxed), 1, "closing wakes whoever waits");
+        assert_eq!(events.as_mut().poll_next(&mut context), Poll::Ready(Some(last)));
+        assert_eq!(events.as_mut().poll_next(&mut context), Poll::Ready(None));
+        assert_eq!(events.as_mut().poll_next(&mut context), Poll::Ready(None));
     }
 
     /// Whoever waits for peers has one place, however often it asks, and none when it leaves.

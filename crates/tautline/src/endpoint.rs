@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tautline_node::{Delivery, Key};
 
-use crate::core::{Core, Failure, Wakes};
+use crate::core::{Core, Failure, RoomWait, Wakes};
 use crate::messages::dispatch_all;
 use crate::{Builder, Counters, Error, Event, Loan, Outgoing, PeerState, Rank, Result, SendError};
 
@@ -236,8 +236,12 @@ impl Endpoint {
     /// Takes what has arrived, up to `bytes` bytes (rounded up to whole frames), and runs the handlers it is for. Never waits.
     /// Returns how many bytes were taken. What is not extracted holds its sender back: the receiver paces the network (M-8).
     pub fn extract(&self, bytes: usize) -> Result<usize> {
-        let _guard = Extracting::enter(&self.core)?;
-        self.core.check_open()?;
+        let guard = Extracting::enter(&self.core)?;
+        if let Err(closed) = self.core.check_open() {
+            drop(guard);
+            self.core.let_handlers_go();
+            return Err(closed.into());
+        }
         dispatch_all::run_woken(&self.core);
         if let Some(taken) = dispatch_all::frames(&self.core, bytes)? {
             return Ok(taken);
@@ -392,12 +396,16 @@ impl Endpoint {
 
     /// Closes in good order: what was sent is delivered first, unless its peer is gone or the configured time is over. Handlers
     /// may not. Calls on clones then say that the node is closed, and so do futures that wait for something.
+    ///
+    /// The program's handlers, and those of them that are suspended, are dropped with all that they hold. The socket and its address are free again when everything
+    /// that was made of the endpoint is dropped, too: clones, apertures, remotes, queues, streams.
     pub fn close(self) -> Result<()> {
         if self.core.extracting.get() {
             return Err(Error::Reentrant);
         }
         self.core.closed.set(true);
         let closed = self.core.node.close();
+        self.core.let_handlers_go();
         self.core.wake_everyone();
         closed?;
         Ok(())
@@ -472,8 +480,18 @@ pub(crate) fn asking<T>(core: &Core, owner: Rank, mut attempt: impl FnMut() -> R
     }
 }
 
+/// A handler that waits for room, until it has what it wants, or is dropped.
+struct Blocked<'a>(RoomWait, &'a Core);
+
+impl Drop for Blocked<'_> {
+    fn drop(&mut self) {
+        self.0.leave(self.1);
+    }
+}
+
 /// Tries until it does not block; between tries, the handler is suspended.
 pub(crate) async fn retry<T>(core: &Core, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+    let waits = Blocked(RoomWait::default(), core);
     poll_fn(|context| {
         let seen = match core.node.with(|i| i.activity()) {
             Ok(seen) => seen,
@@ -482,7 +500,7 @@ pub(crate) async fn retry<T>(core: &Core, mut attempt: impl FnMut() -> Result<T>
         match attempt() {
             Err(error) if error.is_would_block() => {
                 core.tried(seen);
-                core.blocked.borrow_mut().push(context.waker().clone());
+                waits.0.register(core, context);
                 Poll::Pending
             }
             result => Poll::Ready(result),

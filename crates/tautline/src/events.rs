@@ -5,18 +5,20 @@ use std::task::{Context, Poll};
 
 use futures_core::Stream;
 
+use crate::core::EventWait;
 use crate::{Endpoint, Event};
 
 /// The events of an endpoint, as they come; see [`Endpoint::events`].
 #[derive(Debug)]
 pub struct Events {
     endpoint: Endpoint,
+    wait: EventWait,
 }
 
 impl Endpoint {
-    /// What happens, as a stream without an end. It is woken by [`Endpoint::extract`], which somebody has to call.
+    /// What happens, as a stream. It is woken by [`Endpoint::extract`], which somebody has to call, and by [`Endpoint::close`]: what has not been told by then is told, and then it ends.
     pub fn events(&self) -> Events {
-        Events { endpoint: Endpoint::inner(self.core.clone()) }
+        Events { endpoint: Endpoint::inner(self.core.clone()), wait: EventWait::default() }
     }
 }
 
@@ -27,10 +29,16 @@ impl Stream for Events {
         if let Some(event) = self.endpoint.poll_event() {
             return Poll::Ready(Some(event));
         }
-        let mut waits = self.endpoint.core.event_waits.borrow_mut();
-        if !waits.iter().any(|waker| waker.will_wake(context.waker())) {
-            waits.push(context.waker().clone());
+        if self.endpoint.core.closed.get() {
+            return Poll::Ready(None);
         }
+        self.wait.register(&self.endpoint.core, context);
         Poll::Pending
+    }
+}
+
+impl Drop for Events {
+    fn drop(&mut self) {
+        self.wait.leave(&self.endpoint.core);
     }
 }

@@ -102,13 +102,9 @@ impl Drop for Completion {
     }
 }
 
-/// Whoever polls is woken when it has happened.
+/// Whoever polled last is woken when it has happened: nobody but the holder of it waits, and in one place at a time.
 pub(crate) fn wait_for(core: &Core, what: Woken, context: &Context<'_>) {
-    let mut waits = core.memory_waits.borrow_mut();
-    let wakers = waits.entry(what).or_default();
-    if !wakers.iter().any(|waker| waker.will_wake(context.waker())) {
-        wakers.push(context.waker().clone());
-    }
+    core.memory_waits.borrow_mut().insert(what, context.waker().clone());
 }
 
 /// Bytes on their way from another node. As [`Completion`], with the bytes as its value.

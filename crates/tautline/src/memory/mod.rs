@@ -60,13 +60,13 @@ use crate::core::Core;
 /// Wakes whoever waited for what has happened, and notes that there are events.
 pub(crate) fn absorb(core: &Core) {
     while let Ok(Some(woken)) = core.node.take_woken() {
-        let wakers = core.memory_waits.borrow_mut().remove(&woken);
-        wakers.into_iter().flatten().for_each(std::task::Waker::wake);
+        let waker = core.memory_waits.borrow_mut().remove(&woken);
+        waker.into_iter().for_each(std::task::Waker::wake);
     }
     if core.node.memory_told().unwrap_or(false) {
         core.news.set(true);
     }
     if core.news.get() && !core.event_waits.borrow().is_empty() {
-        core.event_waits.take().into_iter().for_each(std::task::Waker::wake);
+        core.event_waits.take().into_values().for_each(std::task::Waker::wake);
     }
 }

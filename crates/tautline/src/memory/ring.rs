@@ -89,8 +89,15 @@ fn gone(core: &Core, peer: Rank, life: u32) -> Option<Error> {
 impl RingReader {
     /// A ring of so many bytes, rounded up to a multiple of eight, and the cookie for whoever shall write.
     pub(crate) fn new(ep: &Endpoint, capacity: usize) -> Result<(RingReader, Cookie)> {
-        let capacity = (capacity.max(64) as u64).next_multiple_of(8);
-        let aperture = ep.aperture((BYTES + capacity) as usize)?;
+        let capacity = (capacity.max(64) as u64).checked_next_multiple_of(8).unwrap_or(u64::MAX);
+        let bytes = capacity.checked_add(BYTES).filter(|bytes| *bytes <= isize::MAX as u64);
+        let Some(bytes) = bytes else {
+            let most = isize::MAX as u64 - BYTES;
+            return Err(Error::other(format!(
+                "a ring has at most {most} bytes, and as many as there is memory"
+            )));
+        };
+        let aperture = ep.aperture(bytes as usize)?;
         let wire = aperture.tripwire(WRITTEN..RETURN).arm()?;
         let claimed = aperture.tripwire(CLAIM..BYTES).once().arm()?;
         let cookie = aperture.cookie(.., Rights::WRITE.and(Rights::ATOMIC))?;

@@ -152,6 +152,12 @@ impl Tripwire {
         Ok(())
     }
 
+    /// Nobody waits for it any more.
+    pub(crate) fn leave(&self) {
+        self.peers.leave(&self.core);
+        self.core.memory_waits.borrow_mut().remove(&Woken::Wire(self.id));
+    }
+
     /// Who fired it last, and in which of its lives.
     pub(crate) fn by(&self) -> Option<(Rank, u32)> {
         self.core.node.fired_by(self.id)
@@ -161,7 +167,9 @@ impl Tripwire {
     pub async fn fired(&mut self) -> Result<u64> {
         let before = self.core.desertions.get().0;
         let looks = Looks { core: &self.core, cell: &self.cell, seen: self.seen, before, vain: CLOSED };
+        let waits = Leaving(|| self.leave());
         poll_fn(|context| looks.poll(|| self.register(context))).await?;
+        drop(waits);
         Ok(self.take())
     }
 
@@ -177,9 +185,17 @@ impl Tripwire {
 
 impl Drop for Tripwire {
     fn drop(&mut self) {
-        self.peers.leave(&self.core);
-        self.core.memory_waits.borrow_mut().remove(&Woken::Wire(self.id));
+        self.leave();
         let _ = self.core.node.disarm_wire(self.id);
+    }
+}
+
+/// What a future does when it has come to its end, or is dropped before.
+pub(crate) struct Leaving<F: Fn()>(pub(crate) F);
+
+impl<F: Fn()> Drop for Leaving<F> {
+    fn drop(&mut self) {
+        (self.0)();
     }
 }
 
@@ -350,19 +366,25 @@ impl Tripset {
         Ok(())
     }
 
+    fn leave(&self) {
+        self.peers.leave(&self.core);
+        self.core.memory_waits.borrow_mut().remove(&Woken::Set(self.id));
+    }
+
     /// Waits until it is ready; returns how often it has been. Errors are those of [`Tripwire::fired`].
     pub async fn ready(&mut self) -> Result<u64> {
         let before = self.core.desertions.get().0;
         let looks = Looks { core: &self.core, cell: &self.cell, seen: self.seen, before, vain: TOO_FEW };
+        let waits = Leaving(|| self.leave());
         poll_fn(|context| looks.poll(|| self.register(context))).await?;
+        drop(waits);
         Ok(self.take())
     }
 }
 
 impl Drop for Tripset {
     fn drop(&mut self) {
-        self.peers.leave(&self.core);
-        self.core.memory_waits.borrow_mut().remove(&Woken::Set(self.id));
+        self.leave();
         let _ = self.core.node.dissolve_set(self.id);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -10,8 +11,9 @@ use std::task::{Context, Poll, Waker};
 use super::incoming::{Message, Short};
 use super::loan::Lent;
 use super::stream::Stream;
-use crate::Result;
+use super::tasks::panic_text;
 use crate::core::{Core, SlotWaker};
+use crate::{Rank, Result};
 
 /// A handler of messages that come whole.
 pub(crate) type Plain = RefCell<Box<dyn FnMut(Short<'_>)>>;
@@ -26,13 +28,16 @@ pub(crate) enum Registered {
     Lent(LentHandler, StreamHandler),
 }
 
+/// Who sent the message whose handler panicked when it was dropped, and the panic's text.
+pub(crate) type Dropped = (Rank, String);
+
 /// A handler of lent messages.
-pub(crate) type LentHandler = Rc<RefCell<dyn FnMut(Lent)>>;
+pub(crate) type LentHandler = Rc<RefCell<Box<dyn FnMut(Lent)>>>;
 
 impl Registered {
     /// A handler of whole messages that may have been lent.
     pub(crate) fn lent(handler: impl FnMut(Lent) + 'static) -> Registered {
-        let handler: LentHandler = Rc::new(RefCell::new(handler));
+        let handler: LentHandler = Rc::new(RefCell::new(Box::new(handler)));
         let collect = {
             let handler = handler.clone();
             move |mut message: Message| {
@@ -66,6 +71,24 @@ impl Registered {
             Registered::Short(_) => None,
             Registered::Stream(pool) | Registered::Whole(pool) | Registered::Lent(_, pool) => Some(pool),
         }
+    }
+
+    /// Lets go of the program's code and of what it holds; what is left takes messages, and does nothing. Not while it runs.
+    ///
+    /// Dropping runs the program's code, too: whatever panics does so for itself, and is told to `panicked`.
+    pub(crate) fn let_go(&self, mut panicked: impl FnMut(Dropped)) {
+        if let Some(StreamHandler(pool)) = self.stream() {
+            let ended = Tasks::new(|_: Message| std::future::pending::<Result<()>>());
+            let mut pool = pool.replace(Box::new(ended));
+            pool.clear().into_iter().for_each(&mut panicked);
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(pool)));
+        }
+        let code: Box<dyn std::any::Any> = match self {
+            Registered::Short(plain) => Box::new(plain.replace(Box::new(|_| ()))),
+            Registered::Lent(lent, _) => Box::new(lent.replace(Box::new(|_| ()))),
+            Registered::Stream(_) | Registered::Whole(_) => return,
+        };
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(code)));
     }
 }
 
@@ -105,8 +128,8 @@ pub(crate) trait Pool {
     fn poll(&mut self, slot: usize) -> Option<Poll<Result<()>>>;
     /// Drops the slot's future and frees the slot.
     fn free(&mut self, slot: usize);
-    /// Frees all slots.
-    fn clear(&mut self);
+    /// Frees all slots, also when futures panic as they are dropped.
+    fn clear(&mut self) -> Vec<Dropped>;
     /// The slot's stream.
     fn stream(&self, slot: usize) -> &Rc<RefCell<Stream>>;
 }
@@ -187,10 +210,14 @@ where
         }
     }
 
-    fn clear(&mut self) {
+    fn clear(&mut self) -> Vec<Dropped> {
+        let mut dropped = Vec::new();
         for slot in 0..self.slots.len() {
-            self.free(slot);
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.free(slot))) {
+                dropped.push((self.slots[slot].stream.borrow().from, panic_text(&*panic)));
+            }
         }
+        dropped
     }
 
     fn stream(&self, slot: usize) -> &Rc<RefCell<Stream>> {

@@ -36,7 +36,7 @@ pub(crate) mod dispatch_all {
         core.wakes.take_call();
         if !core.blocked.borrow().is_empty() {
             let blocked = std::mem::take(&mut *core.blocked.borrow_mut());
-            blocked.into_iter().for_each(std::task::Waker::wake);
+            blocked.into_values().for_each(std::task::Waker::wake);
         }
         if !core.outbox.is_empty() {
             core.outbox.run(core);

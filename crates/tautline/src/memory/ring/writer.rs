@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use tautline_node::memory::{Atomic, Operation, Ticket, Woken};
 
 use super::{BYTES, CLAIM, ENDED, GONE, READ, RETURN, WRITTEN, life, lost, put_later};
-use crate::core::Core;
+use crate::core::{Core, RoomWait};
 use crate::endpoint::asking;
 use crate::later;
 use crate::memory::awaited::copied;
@@ -27,6 +27,7 @@ pub(crate) struct RingWriter {
     wire: Tripwire,
     written: u64,
     ended: bool,
+    blocked: RoomWait,
 }
 
 /// How far a writer has come with its reader.
@@ -55,8 +56,18 @@ impl RingWriter {
         let (core, remote) = (ep.core.clone(), ep.remote(cookie));
         let life = life(&core, cookie.owner());
         let hello = Hello::New;
-        let mut writer =
-            RingWriter { core, remote, life, hello, capacity, aperture, wire, written: 0, ended: false };
+        let mut writer = RingWriter {
+            core,
+            remote,
+            life,
+            hello,
+            capacity,
+            aperture,
+            wire,
+            written: 0,
+            ended: false,
+            blocked: RoomWait::default(),
+        };
         if writer.core.extracting.get() || writer.core.node.is_virtual() {
             writer.greet()?;
         } else {
@@ -199,7 +210,7 @@ impl RingWriter {
         match attempt(self) {
             Err(error) if error.is_would_block() => {
                 self.core.tried(seen);
-                self.core.blocked.borrow_mut().push(context.waker().clone());
+                self.blocked.register(&self.core, context);
                 Poll::Pending
             }
             result => Poll::Ready(result),
@@ -307,6 +318,7 @@ impl RingWriter {
 
 impl Drop for RingWriter {
     fn drop(&mut self) {
+        self.blocked.leave(&self.core);
         if let Hello::Greeting(ticket) = self.hello {
             let _ = self.core.node.let_go(ticket);
         }
