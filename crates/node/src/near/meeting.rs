@@ -320,15 +320,14 @@ impl Interface {
 
 /// Why no memory is shared with somebody on this host.
 pub(super) fn why_not(error: &io::Error) -> String {
-    let limit = |of, what: &str, how: &str| {
-        let limit = getrlimit(of).current.map_or("no".to_owned(), |limit| limit.to_string());
-        format!(
-            "{error}: this process has a limit of {limit} {what}, which is too few to share memory; raise it: {how}"
-        )
-    };
-    let said = match error.raw_os_error().map(Errno::from_raw_os_error) {
-        Some(Errno::FBIG) => limit(Resource::Fsize, "bytes of a file", "ulimit -f unlimited"),
-        Some(Errno::MFILE) => limit(Resource::Nofile, "open files", "ulimit -n 256, or more"),
+    let limit = getrlimit(Resource::Nofile).current;
+    let said = match (error.raw_os_error().map(Errno::from_raw_os_error), limit) {
+        (Some(Errno::MFILE), Some(limit)) => {
+            format!(
+                "{error}: this process may have {limit} open; raise the limit, for example: ulimit -n {}",
+                (4 * limit).max(256)
+            )
+        }
         _ => error.to_string(),
     };
     format!("on this host, and no memory can be shared: {said}")
