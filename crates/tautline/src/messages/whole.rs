@@ -102,7 +102,7 @@ fn other(core: &Rc<Core>, taken: &Taken, frame: &[u8]) -> Option<usize> {
 /// Runs the handler of a frame that lends a message. False if it is to be left to the long way.
 #[inline]
 fn whole_lent(core: &Rc<Core>, taken: &Taken, handler: usize, (number, at, len): (u32, Where, u64)) -> bool {
-    if !core.handlers.get(handler).is_some_and(|registered| registered.stream().is_some()) {
+    if core.handlers.get(handler).is_none_or(|registered| registered.stream().is_none()) {
         return false;
     }
     let from = (taken.from(), taken.incarnation());
