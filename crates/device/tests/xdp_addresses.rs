@@ -178,3 +178,40 @@ fn the_address_moves() {
         assert!(a.arena_ref().available() + 4 >= a.arena_ref().capacity(), "no slot is lost");
     });
 }
+
+/// D-5: an MTU that changes while the link is down counts when it is up again, and a route that was made meanwhile is raised to it.
+#[test]
+fn the_mtu_changes_while_the_link_is_down() {
+    let jumbo = Shape { mtu: 9_000, ..Shape::default() };
+    apart("the_mtu_changes_while_the_link_is_down", jumbo, |spaces| {
+        let both = |what: &str| {
+            spaces.names.iter().for_each(|name| drop(ip(&format!("-n {name} link set v0 {what}")).unwrap()));
+        };
+        let mut a = open(spaces, 0, XdpConfig::default());
+        let mut b = open(spaces, 1, XdpConfig::default());
+        let early = a.route(b.local_addr()).unwrap();
+        assert_eq!(a.max_frame(early), 8_972);
+        both("down");
+        both("mtu 8000");
+        receive_some(&mut a);
+        assert_eq!(a.max_frame(early), 8_972, "nothing leads there, which says nothing");
+        let late = a.route(b.local_addr()).unwrap();
+        assert_eq!(a.max_frame(late), 1_232, "what every path takes");
+        both("up");
+        spaces.acquaint().unwrap();
+        let until = Instant::now() + Duration::from_secs(10);
+        while [early, late].iter().any(|route| a.max_frame(*route) != 7_972) {
+            assert!(Instant::now() < until, "{} and {}", a.max_frame(early), a.max_frame(late));
+            receive_some(&mut a);
+        }
+        let told: Vec<_> = std::iter::from_fn(|| a.poll_event()).collect();
+        for route in [early, late] {
+            assert!(told.contains(&DeviceEvent::PathLimit { route, max_frame: 7_972 }), "{told:?}");
+        }
+        until_way(&mut a, &mut b, early, Way::Xdp);
+        while !receive(&mut b, 1).is_empty() {}
+        let frame = resident::data_frame(1, 7_972);
+        resident::send(&mut a, early, &frame);
+        assert!(receive(&mut b, 1) == [frame], "as long as it may be");
+    });
+}

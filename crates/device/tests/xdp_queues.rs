@@ -143,6 +143,28 @@ fn two_share_an_interface() {
     }
 }
 
+/// D-15: on veth ranks that divide the queues hear by their rings in the mode that is chosen by itself, not only the one with the first queue.
+#[test]
+fn every_sharer_hears_by_its_ring() {
+    const FRAMES: usize = 40;
+    apart("every_sharer_hears_by_its_ring", FOUR, |spaces| {
+        let shared = || XdpConfig { sharers: 2, ..XdpConfig::default() };
+        let mut first = open(spaces, 0, shared());
+        let mut second = open_beside(&mut first, spaces, shared()).unwrap_or_else(|why| panic!("{why}"));
+        assert!(second.device.describe().contains("native mode"), "{}", second.device.describe());
+        let mut b = open(spaces, 1, XdpConfig { queue: 2, ..shared() });
+        let route = b.route(second.local_addr()).unwrap();
+        assert_eq!(b.way(route), Some(Way::Xdp));
+        for number in 0..FRAMES {
+            send(&mut b, route, &data_frame(number, 300));
+            assert!(receive(&mut second, 1) == [data_frame(number, 300)]);
+        }
+        // One in a second keeps the neighbour known.
+        let by_socket = second.device.came_by_socket();
+        assert!(by_socket < FRAMES as u64 / 2, "{by_socket} of {FRAMES}");
+    });
+}
+
 /// D-15: the door is in a folder of this user's alone. What a dead process left there is replaced, whatever cannot be is told, and nothing is left behind.
 #[test]
 fn doors_are_where_nobody_else_can_hang_them() {

@@ -58,7 +58,7 @@ pub fn open_device(job: &mut Job, config: &Config) -> Result<(Box<dyn Datagram>,
         Some(DeviceName::Xdp | DeviceName::XdpWith(_)) => "xdp was asked for and cannot be used".to_owned(),
         Some(DeviceName::Udp) => "asked for by the configuration".to_owned(),
         Some(DeviceName::Shm) => "to be reached by nobody: shared memory was asked for".to_owned(),
-        None => "works everywhere; peers on this host are reached through shared memory".to_owned(),
+        None => "works everywhere".to_owned(),
     };
     let choice = Choice { device: "udp", reason, details: udp.describe(), passed_over };
     tracing::info!(device = choice.device, reason = %choice.reason, details = %choice.details, "device chosen");

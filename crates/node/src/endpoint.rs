@@ -79,6 +79,9 @@ impl Endpoint {
                 if let (Err(why), Some(DeviceName::Shm)) = (&settled, config.device) {
                     return Err(JoinError::NoDevice(vec![why.clone()]));
                 }
+                if settled.is_ok() && config.device.is_none() {
+                    choice.reason += "; peers on this host are reached through shared memory";
+                }
                 choice.passed_over.extend(settled.err());
             }
             interface.push_event(Event::Device(choice));

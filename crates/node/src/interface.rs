@@ -67,6 +67,8 @@ pub struct Interface {
     pub(crate) urgent: bool,
     /// Where peers on this host are met.
     pub(crate) hood: Option<Box<Neighbourhood>>,
+    /// Why there is no such place, although one was wanted.
+    pub(crate) no_hood: Option<String>,
     /// Peers that memory is shared with.
     pub(crate) near_up: Vec<Rank>,
     /// Polls until the datagram device is looked at again, while memory is shared with somebody.
@@ -125,7 +127,10 @@ impl Interface {
                 peer_endpoint: 0,
                 max_frame: device.max_frame(route),
             };
-            peers.push(Peer::new(rank as Rank, Peering::new(who, config.link.clone()), route, 0));
+            let mut peer = Peer::new(rank as Rank, Peering::new(who, config.link.clone()), route, 0);
+            let (here, there) = (job.members[job.rank as usize].addr.ip(), member.addr.ip());
+            peer.at_home = here == there || here.is_loopback() && there.is_loopback();
+            peers.push(peer);
         }
         // H-7: only a flood of hellos makes them matter.
         device.want_sources(false);
@@ -166,6 +171,7 @@ impl Interface {
             stood_in: false,
             urgent: false,
             hood: None,
+            no_hood: None,
             near_up: Vec::new(),
             near_polls: 0,
             near_lines: 0,

@@ -205,6 +205,11 @@ fn parse_member(text: &str, expected: usize) -> Result<Member, JoinError> {
         Err(_) if addr.contains('%') => return Err(bad(SCOPE.into())),
         Err(_) => return Err(bad("the address must look like 10.0.0.1:7000 or [::1]:7000".into())),
     };
+    if let SocketAddr::V6(six) = addr
+        && let Some(four) = six.ip().to_ipv4_mapped()
+    {
+        return Err(bad(format!("an IPv4 address in the clothes of IPv6; write {four}:{}", six.port())));
+    }
     let unscoped =
         matches!(addr, SocketAddr::V6(addr) if addr.ip().is_unicast_link_local() && addr.scope_id() == 0);
     if unscoped { Err(bad(SCOPE.into())) } else { Ok(Member { addr }) }
@@ -278,6 +283,7 @@ mod tests {
             ("[::1]:2000", "localhost", "address"),
             ("[::1]:2000", "[fe80::1%v0]:2000", "ip link"),
             ("[::1]:2000", "[fe80::1]:2000", "ip link"),
+            ("[::1]:2000", "[::ffff:10.77.0.1]:7000", "write 10.77.0.1:7000"),
             ("rank 1", "bogus 1", "bogus"),
             ("rank 1", "rank 1\nrank 0", "two lines"),
             ("[::1]:2000", "127.0.0.1:1000", "two members"),

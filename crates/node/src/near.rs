@@ -295,6 +295,11 @@ pub(crate) fn settle(
             interface.settle_here(hood);
             Ok(())
         }
-        Err(error) => not(error.to_string()),
+        Err(error) => {
+            let reason = meeting::why_not(&error);
+            tracing::warn!(rank = job.rank, %reason, "no shared memory");
+            interface.no_hood = Some(reason.clone());
+            not(reason)
+        }
     }
 }

@@ -98,6 +98,10 @@ pub(crate) struct Peer {
     pub(crate) dirty: bool,
     /// Its door is not knocked at before: it could not be entered the last time.
     pub(crate) knock_after: u64,
+    /// It has an address of this host, as far as its address tells.
+    pub(crate) at_home: bool,
+    /// Why no memory could be shared with it when that was tried last.
+    pub(crate) not_near: Option<String>,
     /// The memory that is shared with it, if it lives on this host.
     pub(crate) near: Option<Box<Near>>,
     /// What is asked of its memory, and what it asks of ours.
@@ -128,6 +132,8 @@ impl Peer {
             announced: false,
             dirty: false,
             knock_after: 0,
+            at_home: false,
+            not_near: None,
             near: None,
             memory: PeerMemory::default(),
             life: None,

@@ -12,12 +12,17 @@ use tautline::{DeviceName, Down, Endpoint, Event, Job, Message, PeerState, Short
 
 /// Sends a message each way and returns the ways that were told of.
 fn talk(job: Job) -> Vec<&'static str> {
+    reasons(job).into_iter().map(|(device, _)| device).collect()
+}
+
+/// The same, with the reasons.
+fn reasons(job: Job) -> Vec<(&'static str, String)> {
     let ep = join(Endpoint::builder().on_short("x", |_: Short<'_>| {}), job);
     let peer = 1 - ep.rank();
     ep.send(peer, "x", b"there").unwrap();
     ep.run_until(|| ep.handled() > 0).unwrap();
     let ways = std::iter::from_fn(|| ep.poll_event()).filter_map(|event| match event {
-        Event::Way { device, .. } => Some(device),
+        Event::Way { device, reason, .. } => Some((device, reason)),
         _ => None,
     });
     let ways = ways.collect();
@@ -53,12 +58,45 @@ fn late_neighbours_share_memory() {
     }
 }
 
-/// N-12: whoever asks for datagrams gets them, from peers that asked for nothing, too.
+/// N-12: whoever asks for datagrams gets them, from peers that asked for nothing, too; and these are told why.
 #[test]
 fn asked_for_datagrams() {
     let mut all = jobs(2);
     all[1].device = Some(DeviceName::Udp);
-    run_jobs(all, |job| assert!(talk(job).is_empty()));
+    run_jobs(all, |job| {
+        let asked = job.rank == 1;
+        let told = reasons(job);
+        match &told[..] {
+            [] if asked => {}
+            [("udp", why)] if !asked && why.contains("without a door") => {}
+            _ => panic!("{told:?}"),
+        }
+    });
+}
+
+/// N-12: a limit that rules shared memory out makes nobody unreachable, and is named.
+#[test]
+fn no_room_for_shared_memory() {
+    const INSIDE: &str = "TAUTLINE_TEST_SMALL_FILES";
+    if std::env::var_os(INSIDE).is_some() {
+        return run_jobs(jobs(2), |job| {
+            let told = reasons(job);
+            assert!(matches!(&told[..], [("udp", why)] if why.contains("on this host")), "{told:?}");
+            println!("@told {}", told[0].1);
+        });
+    }
+    // Whoever is refused a file for its length is killed, too, unless it ignores that.
+    let inside = "trap '' XFSZ; ulimit -f 8; exec \"$0\" --exact no_room_for_shared_memory --nocapture";
+    let ran = std::process::Command::new("sh")
+        .args(["-c", inside])
+        .arg(std::env::current_exe().unwrap())
+        .env(INSIDE, "1")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&ran.stdout).into_owned() + &String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success(), "{said}");
+    assert_eq!(said.matches("@told ").count(), 2, "{said}");
+    assert!(said.contains("(ulimit -f)"), "{said}");
 }
 
 /// N-12: AF_XDP reaches nobody at the own address, so that ranks there share memory although it is asked for; others get datagrams.

@@ -265,7 +265,8 @@ struct ProgLoad {
 /// Bytes kept of what the verifier says about a program that it refuses.
 const LOG_LEN: usize = 64 << 10;
 
-/// Loads a program. A refusal comes with the last words of the verifier, if it said any.
+/// Loads a program. A refusal comes with the last words of the verifier, on one line, if it was the verifier's: it counts what it did about programs
+/// that something else is wrong with, too.
 pub(crate) fn load(kind: u32, code: &[u64], flags: u32, name: &str) -> Result<OwnedFd, (Errno, String)> {
     let license = c"MIT";
     let mut attributes = ProgLoad {
@@ -280,17 +281,23 @@ pub(crate) fn load(kind: u32, code: &[u64], flags: u32, name: &str) -> Result<Ow
     };
     match bpf(PROG_LOAD, &mut attributes) {
         Ok(fd) => Ok(owned(fd)),
-        Err(errno @ (Errno::PERM | Errno::NOMEM)) => Err((errno, String::new())),
+        Err(errno) if !matches!(errno, Errno::ACCESS | Errno::INVAL) => Err((errno, String::new())),
         Err(_) => {
             let mut log = vec![0u8; LOG_LEN];
             (attributes.log_level, attributes.log_size) = (1, LOG_LEN as u32);
             attributes.log = log.as_mut_ptr().addr() as u64;
             bpf(PROG_LOAD, &mut attributes).map(owned).map_err(|errno| {
-                let said = CStr::from_bytes_until_nul(&log).map(|said| said.to_string_lossy().into_owned());
-                (errno, said.unwrap_or_default())
+                let said = CStr::from_bytes_until_nul(&log).map(CStr::to_string_lossy).unwrap_or_default();
+                (errno, last_words(&said))
             })
         }
     }
+}
+
+/// The line in which the verifier says what it does not like: the last one but for its counts.
+fn last_words(said: &str) -> String {
+    let counts = |line: &&str| line.starts_with("processed ") || line.starts_with("verification time ");
+    said.lines().map(str::trim).rfind(|line| !line.is_empty() && !counts(line)).unwrap_or_default().to_owned()
 }
 
 #[repr(C)]

@@ -192,13 +192,6 @@ impl Udp {
         (self.connect && self.routes.len() < MAX_LINES).then(|| sys::open_line(self.local, to).ok()).flatten()
     }
 
-    /// Looks at a route's path again.
-    pub(crate) fn recheck(&mut self, route: RouteId) {
-        if let Ok(limit) = self.path_limit(self.routes[route.0 as usize].to) {
-            self.set_limit(route.0, limit);
-        }
-    }
-
     /// Whether frames wait for the flush.
     #[inline]
     pub(crate) fn has_queued(&self) -> bool {
@@ -239,7 +232,7 @@ impl Datagram for Udp {
     }
 
     fn route(&mut self, to: SocketAddr) -> io::Result<RouteId> {
-        let max_frame = self.path_limit(to)?;
+        let max_frame = self.first_limit(to)?;
         let id =
             u32::try_from(self.routes.len()).map_err(|_| io::Error::from(io::ErrorKind::QuotaExceeded))?;
         let line = self.open_line(to);
@@ -264,7 +257,7 @@ impl Datagram for Udp {
         }
         // What is queued was meant for the old address.
         self.flush();
-        let max_frame = self.path_limit(to)?;
+        let max_frame = self.first_limit(to)?;
         let gso = self.gso.is_on();
         let line = if self.routes[route.0 as usize].line.is_some() { self.open_line(to) } else { None };
         let entry = &mut self.routes[route.0 as usize];

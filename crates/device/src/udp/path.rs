@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use tautline_wire::frame::{LEAST_FRAME, MAX_FRAME, MIN_FRAME};
 
 use super::Udp;
+use crate::RouteId;
 use crate::sys::{self, Errno};
 
 /// The largest frame, however large the MTU: a jumbo Ethernet frame. It matters on loopback, whose MTU is 65,536. Streams of 64 KiB
@@ -66,9 +67,9 @@ pub(crate) fn payload_of_mtu(mtu: usize) -> usize {
 }
 
 impl Udp {
-    /// The largest frame for a destination. A network that cannot be reached now may come back, so it gets the
-    /// smallest limit and no error; an address that this socket can never reach is an error.
-    pub(super) fn path_limit(&self, to: SocketAddr) -> io::Result<usize> {
+    /// The largest frame for a destination; none if its network cannot be reached now, which says nothing about it. An
+    /// address that this socket can never reach is an error.
+    pub(super) fn path_limit(&self, to: SocketAddr) -> io::Result<Option<usize>> {
         if to.is_ipv4() != self.local.is_ipv4() {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
@@ -76,11 +77,22 @@ impl Udp {
             ));
         }
         match sys::path_mtu(self.local.ip(), to) {
-            Ok(mtu) => Ok(frame_limit(mtu, to.ip()).min(self.arena.payload_len())),
-            Err(Errno::NETUNREACH | Errno::HOSTUNREACH | Errno::NETDOWN) => {
-                Ok(MIN_FRAME.min(self.arena.payload_len()))
-            }
+            Ok(mtu) => Ok(Some(frame_limit(mtu, to.ip()).min(self.arena.payload_len()))),
+            Err(Errno::NETUNREACH | Errno::HOSTUNREACH | Errno::NETDOWN) => Ok(None),
             Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// The same for a destination of which nothing is known yet: a network that cannot be reached now may come back, so
+    /// it gets what every path takes.
+    pub(super) fn first_limit(&self, to: SocketAddr) -> io::Result<usize> {
+        Ok(self.path_limit(to)?.unwrap_or(MIN_FRAME.min(self.arena.payload_len())))
+    }
+
+    /// Looks at a route's path again. While nothing leads there it keeps the limit that it has.
+    pub(crate) fn recheck(&mut self, route: RouteId) {
+        if let Ok(Some(limit)) = self.path_limit(self.routes[route.0 as usize].to) {
+            self.set_limit(route.0, limit);
         }
     }
 
@@ -98,7 +110,7 @@ impl Udp {
     #[cold]
     pub(super) fn frame_too_long(&mut self, route: u32, len: usize) {
         let to = self.routes[route as usize].to;
-        let mut limit = self.path_limit(to).unwrap_or(MIN_FRAME);
+        let mut limit = self.first_limit(to).unwrap_or(MIN_FRAME);
         if limit >= len {
             // The kernel contradicts itself; only what every path takes is safe now.
             limit = MIN_FRAME.min(len.saturating_sub(1)).max(1);
@@ -122,11 +134,7 @@ impl Udp {
             let route = self.refresh_next as u32;
             self.refresh_next += 1;
             if std::mem::take(&mut entry.used) {
-                let to = entry.to;
-                if let Ok(limit) = self.path_limit(to) {
-                    self.set_limit(route, limit);
-                }
-                return;
+                return self.recheck(RouteId(route));
             }
         }
     }

@@ -188,15 +188,22 @@ pub(super) struct Opened {
     pub passed_over: PassedOver,
 }
 
-/// The modes to be tried, best first.
-fn order(mode: Mode, driver: &str) -> &'static [Mode] {
-    match mode {
-        Mode::Auto if driver == "veth" => &[Mode::Generic, Mode::Native],
+/// The modes to be tried, best first. On veth generic mode is the faster one, and there a frame that another end of a pair sent names no queue: all of
+/// them count as of the first, so that of several ranks which divide the queues only one would hear by its ring. Native mode knows the sender's queue.
+fn order(config: &XdpConfig, place: &Place) -> &'static [Mode] {
+    match config.mode {
+        Mode::Auto if place.driver == "veth" && is_divided(config, place) => &[Mode::Native, Mode::Generic],
+        Mode::Auto if place.driver == "veth" => &[Mode::Generic, Mode::Native],
         Mode::Auto => &[Mode::ZeroCopy, Mode::Native, Mode::Generic],
         Mode::ZeroCopy => &[Mode::ZeroCopy],
         Mode::Native => &[Mode::Native],
         Mode::Generic => &[Mode::Generic],
     }
+}
+
+/// Whether several ranks have a part of the queues each.
+pub(super) fn is_divided(config: &XdpConfig, place: &Place) -> bool {
+    config.sharers > 1 && place.lower.queues > 1
 }
 
 /// Modes that were tried in vain, and why.
@@ -209,7 +216,7 @@ fn in_best_mode<T>(
     mut then: impl FnMut(&mut Attached) -> Result<T, Refusal>,
 ) -> Result<(Attached, T, PassedOver), Refusal> {
     let mut passed_over = Vec::new();
-    for &mode in order(what.0.mode, &what.1.driver) {
+    for &mode in order(what.0, what.1) {
         let tried = attach(what, mode, patience)
             .and_then(|mut attached| then(&mut attached).map(|bound| (attached, bound)));
         match tried {
@@ -366,10 +373,14 @@ fn load(
         drops: drops.raw(),
     };
     let code = program::steering(&steering, Machine::Kernel);
-    bpf::load(bpf::PROG_XDP, &code, parts(config, place, mode, local), PROGRAM).map_err(|(errno, said)| {
-        let last = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no reason given");
-        Refusal::System(format!("the system refused the steering program: {errno} ({last})"))
-    })
+    bpf::load(bpf::PROG_XDP, &code, parts(config, place, mode, local), PROGRAM)
+        .map_err(|refused| unloaded("the steering program", &refused))
+}
+
+/// A program was refused: what the system said, and what the verifier, if it was that.
+fn unloaded(what: &str, (errno, said): &(Errno, String)) -> Refusal {
+    let said = if said.is_empty() { String::new() } else { format!(" ({said})") };
+    Refusal::System(format!("the system refused {what}: {errno}{said}"))
 }
 
 /// Attaches the program again, which somebody has detached. The maps are the same, and so all sockets are in them; of several processes one attaches it,
@@ -490,7 +501,7 @@ pub(super) fn watch(udp: BorrowedFd<'_>, news: &Netlink) -> Result<WordMap, Refu
 pub(super) fn watch_socket(words: &WordMap, word: usize, socket: BorrowedFd<'_>) -> Result<(), Refusal> {
     let code = program::mail(words.raw(), word as u32);
     let filter = bpf::load(bpf::PROG_SOCKET_FILTER, &code, 0, "tautline_mail")
-        .map_err(|(errno, said)| Refusal::System(format!("the system refused a filter: {errno} {said}")))?;
+        .map_err(|refused| unloaded("a filter", &refused))?;
     bpf::attach_filter(filter.as_fd(), socket).map_err(|e| system("to attach a filter", e))
 }
 

@@ -129,7 +129,6 @@ impl Xdp {
         self.senders.clear();
         self.events.push_back(DeviceEvent::Descriptors);
         for id in (0..self.routes.len() as u32).map(RouteId) {
-            self.udp.recheck(id);
             self.look_up(id);
         }
         self.health.back = false;

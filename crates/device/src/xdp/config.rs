@@ -7,7 +7,7 @@ use crate::udp::UdpConfig;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Mode {
     /// The best that works here: zero copy, then native, then generic; on veth, which has no zero copy, generic first, because there
-    /// it is the faster.
+    /// it is the faster, unless several ranks divide its queues, which only native mode can tell apart.
     #[default]
     Auto,
     /// The card writes to our memory by itself.

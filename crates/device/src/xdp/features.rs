@@ -74,7 +74,7 @@ impl Features {
     pub(crate) fn describe(self, driver: &str) -> String {
         let has = |has: bool, what: &str| format!("{}{what}", if has { "" } else { "no " });
         let mode = match (driver, self.zero_copy, self.native) {
-            ("veth", ..) => "generic mode (on veth the faster one)",
+            ("veth", ..) => "generic mode (on veth the faster one; native where ranks share several queues)",
             (_, true, _) => "zero copy",
             (_, false, true) => "native mode",
             (_, false, false) => "generic mode (the driver runs no programs)",

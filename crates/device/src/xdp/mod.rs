@@ -327,7 +327,13 @@ fn describe(
         if attached.joined { ", the program of another process" } else { "" },
     );
     if config.mode == Mode::Auto && place.driver == "veth" {
-        text += " (on veth the faster one)";
+        text += match attached.terms.mode {
+            Mode::Generic if attach::is_divided(config, place) => {
+                " (on veth all frames come by its first queue)"
+            }
+            Mode::Generic => " (on veth the faster one)",
+            _ => " (on veth the one that knows the sender's queue)",
+        };
     }
     for (mode, why) in passed_over {
         let _ = write!(text, ", not {} because {why}", mode.name());

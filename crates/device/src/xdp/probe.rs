@@ -35,7 +35,10 @@ pub fn probe(config: &XdpConfig) -> Probe {
         let driver = neighbour::driver(&link);
         let expected = match (features::features(link.index), driver.as_str()) {
             (Some(features), driver) => features.describe(driver),
-            (None, "veth") => "generic mode (on veth the faster one), no zero copy".to_owned(),
+            (None, "veth") => {
+                "generic mode (on veth the faster one; native where ranks share several queues), no zero copy"
+                    .to_owned()
+            }
             (None, _) => {
                 "zero copy if the driver has it, else native or generic mode; opening tells".to_owned()
             }

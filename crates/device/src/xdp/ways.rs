@@ -118,9 +118,10 @@ impl Health {
 }
 
 impl Xdp {
-    /// Asks the kernel's tables where a route leads, and chooses its way.
+    /// Asks the kernel's tables where a route leads, and how large a frame may be on the way, and chooses the way.
     #[cold]
     pub(super) fn look_up(&mut self, id: RouteId) {
+        self.udp.recheck(id);
         let to = self.routes[id.0 as usize].to;
         let hop = neighbour::route(&mut self.asks, self.local, to).ok();
         let mac = hop
@@ -262,7 +263,6 @@ impl Xdp {
             return;
         }
         let mac = self.place.upper.mac;
-        let mtu = if link.index == upper { self.place.upper.mtu } else { self.place.lower.mtu };
         if link.index == upper {
             self.place.upper = Link { vlan: self.place.upper.vlan, ..link.clone() };
         }
@@ -277,9 +277,6 @@ impl Xdp {
         }
         if self.place.upper.mac != mac {
             self.readdress();
-        }
-        if link.mtu != mtu {
-            (0..self.routes.len() as u32).for_each(|id| self.udp.recheck(RouteId(id)));
         }
         (0..self.routes.len() as u32).for_each(|id| self.look_up(RouteId(id)));
     }

@@ -1,7 +1,10 @@
 //! How peers on this host meet: knocking, opening the door, hearing who is there (S-5, N-12).
 
+use std::io;
 use std::os::fd::AsFd;
 
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 use tautline_device::shm::{self, Call, Gift, Greeting, Shm, Visitor};
 use tautline_link::{Death, Nanos};
 
@@ -51,6 +54,9 @@ impl Interface {
             }
             Err(error) => {
                 tracing::debug!(rank = self.rank, peer = rank, %error, "no shared memory");
+                // No door is no news of somebody who lives elsewhere.
+                let met = error.kind() != io::ErrorKind::NotFound;
+                self.peers[rank as usize].not_near = met.then(|| why_not(&error));
                 if hood.only && !hood.again.iter().any(|(to, _)| *to == rank) {
                     hood.again.push((rank, now + NEAR_LOOK));
                 }
@@ -197,8 +203,9 @@ impl Interface {
         };
         let both = greeting.asymmetric && hood.asymmetric;
         let answer = answer.to_bytes(hood.prove());
-        if let Ok(shm) = visitor.welcome(gift, &answer, (hood.bell.as_fd(), lent), both) {
-            self.move_in(now, from, shm, &greeting);
+        match visitor.welcome(gift, &answer, (hood.bell.as_fd(), lent), both) {
+            Ok(shm) => self.move_in(now, from, shm, &greeting),
+            Err(error) => self.peers[from as usize].not_near = Some(why_not(&error)),
         }
     }
 
@@ -223,7 +230,8 @@ impl Interface {
                     }
                 }
                 // They left, or would rather call us.
-                Err(_) if self.peers[rank as usize].near.is_none() && !hood.only => {
+                Err(error) if self.peers[rank as usize].near.is_none() && !hood.only => {
+                    self.peers[rank as usize].not_near = Some(why_not(&error));
                     self.turn_away(now, rank);
                 }
                 Err(_) if hood.only => hood.again.push((rank, now + NEAR_LOOK)),
@@ -261,6 +269,7 @@ impl Interface {
             window: greeting.window,
         }));
         peer.announced = true;
+        peer.not_near = None;
         peer.incarnation += 1;
         peer.state = PeerState::Connecting;
         peer.connect_by = now + self.config.connect_timeout.as_nanos() as Nanos;
@@ -290,7 +299,36 @@ impl Interface {
         }
         self.part(rank);
         self.peers[rank as usize].reset_channel();
+        self.peers[rank as usize].not_near = Some(
+            "on this host, and it could not share memory with us: it may lack descriptors or memory".into(),
+        );
         self.turn_away(now, rank);
         true
     }
+
+    /// Why a peer on this host is reached by datagram; none for whoever lives elsewhere, or if this node was told to use datagrams (N-12).
+    pub(crate) fn why_not_near(&mut self, rank: Rank) -> Option<String> {
+        let peer = &mut self.peers[rank as usize];
+        let (tried, at_home) = (peer.not_near.take(), peer.at_home);
+        let Some(hood) = &self.hood else {
+            return self.no_hood.clone().filter(|_| at_home);
+        };
+        let no_door = || "on this host, and without a door to shared memory: it was told to use datagrams, belongs to another user, or could not hang one";
+        tried.or_else(|| (at_home && hood.meets(rank)).then(|| no_door().to_owned()))
+    }
+}
+
+/// Why no memory is shared with somebody on this host.
+pub(super) fn why_not(error: &io::Error) -> String {
+    let limit = getrlimit(Resource::Nofile).current;
+    let said = match (error.raw_os_error().map(Errno::from_raw_os_error), limit) {
+        (Some(Errno::MFILE), Some(limit)) => {
+            format!(
+                "{error}: this process may have {limit} open; raise the limit, for example: ulimit -n {}",
+                (4 * limit).max(256)
+            )
+        }
+        _ => error.to_string(),
+    };
+    format!("on this host, and no memory can be shared: {said}")
 }
