@@ -78,8 +78,8 @@ impl Registered {
     /// Dropping runs the program's code, too: whatever panics does so for itself, and is told to `panicked`.
     pub(crate) fn let_go(&self, mut panicked: impl FnMut(Dropped)) {
         if let Some(StreamHandler(pool)) = self.stream() {
-            let ended = Tasks::new(|_: Message| std::future::pending::<Result<()>>());
-            let mut pool = pool.replace(Box::new(ended));
+            let StreamHandler(ended) = streamed(|_: Message| std::future::pending::<Result<()>>());
+            let mut pool = pool.replace(ended.into_inner());
             pool.clear().into_iter().for_each(&mut panicked);
             let _ = catch_unwind(AssertUnwindSafe(|| drop(pool)));
         }
