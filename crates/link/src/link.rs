@@ -228,15 +228,19 @@ impl Link {
     /// Payload bytes that a slot can have now so that it fits one frame (L-20).
     #[inline]
     pub fn slot_capacity(&self) -> usize {
+        self.payload_of(self.path.max_frame())
+    }
+
+    #[inline]
+    fn payload_of(&self, frame: usize) -> usize {
         let sealed = if self.seal.is_sealed() { SEAL_LEN } else { 0 };
-        self.path.max_frame() - HEADER_LEN - sealed
+        frame - HEADER_LEN - sealed
     }
 
     /// Payload bytes that a slot may have: as many as ever fitted one frame of this link. One that does not fit now goes in fragments (L-19).
     #[inline]
     pub fn slot_limit(&self) -> usize {
-        let sealed = if self.seal.is_sealed() { SEAL_LEN } else { 0 };
-        self.path.widest() - HEADER_LEN - sealed
+        self.payload_of(self.path.widest())
     }
 
     /// Slots pushed that have not been acknowledged.

@@ -48,6 +48,8 @@ pub(crate) struct SendQueue {
     pub(crate) credit: Seq,
     pub(crate) room: Seq,
     kept: u32,
+    /// Slots that overtake and were never sent.
+    pub(crate) waiting_ahead: u32,
     /// Charged bytes of slots in state flying.
     pub(crate) in_flight: u32,
     pub(crate) lost: VecDeque<Seq>,
@@ -66,6 +68,7 @@ impl SendQueue {
             credit: start.ahead(credit),
             room: start.ahead(credit - kept(credit)),
             kept: kept(credit),
+            waiting_ahead: 0,
             in_flight: 0,
             // Repairs allocate nothing, either.
             lost: VecDeque::with_capacity(credit.min(1024) as usize),
@@ -80,6 +83,7 @@ impl SendQueue {
         let at = (first.distance(self.base) as u32).min(self.slots.len() as u32);
         let slot = Slot { token, len, packet: 0, state: SlotState::Waiting, resent: false, ahead: true };
         self.slots.insert(at as usize, slot);
+        self.waiting_ahead += 1;
         self.overtake = self.base.ahead(at + 2);
         self.base.ahead(at)
     }
@@ -95,11 +99,11 @@ impl SendQueue {
     /// for it may be the one that could grant more. Returns whether it can go.
     #[cold]
     pub(crate) fn find_ahead(&mut self) -> bool {
-        let next = self.next.distance(self.base) as usize;
-        let Some(at) = self.slots.range(next..).position(|slot| slot.ahead) else { return false };
-        if !self.next.before(self.credit) {
+        if self.waiting_ahead == 0 || !self.next.before(self.credit) {
             return false;
         }
+        let next = self.next.distance(self.base) as usize;
+        let Some(at) = self.slots.range(next..).position(|slot| slot.ahead) else { return false };
         let slot = self.slots.remove(next + at).expect("found above");
         self.slots.insert(next, slot);
         true
@@ -181,6 +185,7 @@ impl SendQueue {
                 free(slot.token);
             }
         }
+        self.waiting_ahead = 0;
         self.base = self.next;
         self.overtake = self.next;
         self.in_flight = 0;

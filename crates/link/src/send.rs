@@ -128,6 +128,7 @@ impl Link {
             return None;
         }
         self.tx.next = seq.next();
+        self.tx.waiting_ahead -= u32::from(self.tx.slot_mut(seq).ahead);
         self.counters.slots_sent += 1;
         Some(self.slot_frame(now, seq))
     }
@@ -191,7 +192,7 @@ impl Link {
     #[inline]
     fn frame(&mut self, slot: SlotRef, packet: u64, spare: usize) -> Transmit {
         let mut flags = flags::SLOT;
-        let full = self.tx.in_flight >= self.congestion.window() || self.tx.next == self.tx.room;
+        let full = self.tx.in_flight >= self.congestion.window() || !self.tx.next.before(self.tx.room);
         if full || self.clocks.probes > 0 {
             // L-5: whoever cannot go on asks for an answer at once.
             flags |= flags::ASK;
@@ -240,7 +241,7 @@ impl Link {
                 flags::ASK
             };
         } else if self.rx.ack_due(now) || self.clocks.ask || self.clocks.witness {
-            if self.clocks.ask || std::mem::take(&mut self.clocks.witness) {
+            if std::mem::take(&mut self.clocks.witness) || self.clocks.ask {
                 transmit.flags |= flags::ASK;
                 self.clocks.asked = now;
             }

@@ -44,11 +44,13 @@ impl Interface {
     /// The longest message that goes in one slot: what ever fitted one frame, for a path that grows narrow must not turn good messages into bad ones.
     pub(crate) fn short_limit(&self, rank: Rank) -> usize {
         let peer = &self.peers[rank as usize];
-        let capacity = self.capacity(peer);
-        let link = peer.peering.link().filter(|_| peer.near.is_none() && rank != self.rank);
-        let limit =
-            link.map_or(capacity, |link| link.slot_limit().min(self.device.arena_ref().payload_len()));
-        limit.max(capacity) - LONG_LEN
+        let longest = match peer.peering.link() {
+            Some(link) if rank != self.rank && peer.near.is_none() => {
+                link.slot_limit().min(self.device.arena_ref().payload_len())
+            }
+            _ => self.capacity(peer),
+        };
+        longest - LONG_LEN
     }
 
     pub(crate) fn capacity(&self, peer: &Peer) -> usize {

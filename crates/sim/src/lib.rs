@@ -20,6 +20,8 @@ pub mod goodput;
 mod handlers;
 mod many;
 pub mod memory;
+#[cfg(test)]
+mod narrow;
 mod net;
 mod program;
 mod report;

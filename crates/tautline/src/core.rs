@@ -1,7 +1,7 @@
 //! What all parts of an endpoint share.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,6 +16,7 @@ use crate::later::Outbox;
 use crate::messages::begun::Begun;
 use crate::messages::handlers::Registered;
 use crate::rpc::Rpc;
+use crate::waits::Waits;
 use crate::{Down, Event, Rank, SendError};
 
 /// A message on its way in: who sends it, in which incarnation, under which number.
@@ -38,8 +39,8 @@ pub(crate) struct Core {
     pub(crate) live: Cell<usize>,
     pub(crate) failures: RefCell<VecDeque<Failure>>,
     pub(crate) events: RefCell<VecDeque<Event>>,
-    /// Handlers that wait for room to send, each at its place, the first to wait first.
-    pub(crate) blocked: RefCell<BTreeMap<u64, Waker>>,
+    /// Handlers that wait for room to send.
+    pub(crate) blocked: Waits,
     /// Windows that could not be granted for want of a slot.
     pub(crate) grants: RefCell<Vec<(Incoming, u64)>>,
     /// Incarnations of peers that are no more, and whose half-sent messages are to be ended.
@@ -57,74 +58,16 @@ pub(crate) struct Core {
     pub(crate) wakes: Arc<Wakes>,
     /// Who waits for what of memory: of each wire, set and operation there is one holder, and so one who waits.
     pub(crate) memory_waits: RefCell<HashMap<Woken, Waker>>,
-    /// Who is to look again when there are events, each at its place.
-    pub(crate) event_waits: RefCell<BTreeMap<u64, Waker>>,
+    /// Who is to look again when there are events.
+    pub(crate) event_waits: Waits,
     /// What handlers send by way of [`Core::gather`] leaves when the extraction is over.
     pub(crate) gathering: Cell<bool>,
-    /// Who is to look again when a peer goes, each at its place.
-    peer_waits: RefCell<HashMap<u64, Waker>>,
-    /// The last place that was given among them.
-    last_place: Cell<u64>,
+    /// Who is to look again when a peer goes.
+    pub(crate) peer_waits: Waits,
     /// How often the last reachable peer went, and who that was.
     pub(crate) desertions: Cell<(u64, Option<(Rank, Down)>)>,
     /// Events that gave way to others, and that nobody has been told of.
     pub(crate) events_lost: Cell<u64>,
-}
-
-/// A place among those who are woken when a peer goes; whoever has it gives it up with [`PeerWait::leave`].
-#[derive(Debug, Default)]
-pub(crate) struct PeerWait(Cell<u64>);
-
-impl PeerWait {
-    /// Whoever polls is woken when a peer goes. The price does not depend on how many wait.
-    pub(crate) fn register(&self, core: &Core, context: &std::task::Context<'_>) {
-        core.peer_waits.borrow_mut().insert(core.place(&self.0), context.waker().clone());
-    }
-
-    pub(crate) fn leave(&self, core: &Core) {
-        let place = self.0.take();
-        if place != 0 {
-            core.peer_waits.borrow_mut().remove(&place);
-        }
-    }
-}
-
-/// A place among those who wait for room to send; whoever has it gives it up with [`RoomWait::leave`].
-#[derive(Debug, Default)]
-pub(crate) struct RoomWait(Cell<u64>);
-
-impl RoomWait {
-    /// Whoever polls is woken when there may be room.
-    pub(crate) fn register(&self, core: &Core, context: &std::task::Context<'_>) {
-        core.blocked.borrow_mut().insert(core.place(&self.0), context.waker().clone());
-    }
-
-    pub(crate) fn leave(&self, core: &Core) {
-        let place = self.0.take();
-        if place != 0 {
-            core.blocked.borrow_mut().remove(&place);
-        }
-    }
-}
-
-/// A place among those who are woken when there are events; whoever has it gives it up with [`EventWait::leave`].
-#[cfg_attr(not(feature = "futures"), allow(dead_code))]
-#[derive(Debug, Default)]
-pub(crate) struct EventWait(Cell<u64>);
-
-#[cfg_attr(not(feature = "futures"), allow(dead_code))]
-impl EventWait {
-    /// Whoever polls is woken when there are events, and when the endpoint is closed.
-    pub(crate) fn register(&self, core: &Core, context: &std::task::Context<'_>) {
-        core.event_waits.borrow_mut().insert(core.place(&self.0), context.waker().clone());
-    }
-
-    pub(crate) fn leave(&self, core: &Core) {
-        let place = self.0.take();
-        if place != 0 {
-            core.event_waits.borrow_mut().remove(&place);
-        }
-    }
 }
 
 /// A handler that failed; see [`crate::Endpoint::poll_failure`].
@@ -170,7 +113,7 @@ impl Core {
             live: Cell::new(0),
             failures: RefCell::default(),
             events: RefCell::default(),
-            blocked: RefCell::default(),
+            blocked: Waits::default(),
             grants: RefCell::default(),
             gone: RefCell::default(),
             deserted: Cell::new(None),
@@ -180,10 +123,9 @@ impl Core {
             outbox: Outbox::default(),
             wakes,
             memory_waits: RefCell::default(),
-            event_waits: RefCell::default(),
+            event_waits: Waits::default(),
             gathering: Cell::new(false),
-            peer_waits: RefCell::default(),
-            last_place: Cell::new(0),
+            peer_waits: Waits::default(),
             desertions: Cell::new((0, None)),
             events_lost: Cell::new(0),
         })
@@ -231,26 +173,12 @@ impl Core {
         }
     }
 
-    /// The place of somebody who waits, given when it first asks.
-    fn place(&self, place: &Cell<u64>) -> u64 {
-        if place.get() == 0 {
-            self.last_place.set(self.last_place.get() + 1);
-            place.set(self.last_place.get());
-        }
-        place.get()
-    }
-
-    /// A peer is gone: whoever waits for one looks again.
-    pub(crate) fn wake_peer_waits(&self) {
-        self.peer_waits.take().into_values().for_each(Waker::wake);
-    }
-
     /// The endpoint is closed: whoever waits for anything is told, because nobody will extract any more.
     pub(crate) fn wake_everyone(&self) {
-        self.wake_peer_waits();
+        self.peer_waits.wake();
         self.memory_waits.take().into_values().for_each(Waker::wake);
-        self.event_waits.take().into_values().for_each(Waker::wake);
-        self.blocked.take().into_values().for_each(Waker::wake);
+        self.event_waits.wake();
+        self.blocked.wake();
     }
 
     /// The last reachable peer is gone.
@@ -275,8 +203,7 @@ impl Core {
 
     /// Whether something that would have blocked may succeed now.
     pub(crate) fn may_retry(&self) -> Option<u64> {
-        let waits =
-            !self.blocked.borrow().is_empty() || !self.grants.borrow().is_empty() || !self.outbox.is_empty();
+        let waits = !self.blocked.is_empty() || !self.grants.borrow().is_empty() || !self.outbox.is_empty();
         waits.then(|| self.tried_at.get())
     }
 
@@ -441,12 +368,11 @@ mod tests {
             let full = || Err::<(), _>(crate::SendError::WouldBlock.into());
             assert!(pin!(crate::endpoint::retry(&ep.core, full)).poll(&mut context).is_pending());
             // A queue and a stream each keep the place of whoever asked last.
-            assert_eq!(ep.core.memory_waits.borrow().len(), 2);
-            assert_eq!(ep.core.peer_waits.borrow().len(), 2);
-            assert_eq!(ep.core.blocked.borrow().len(), 0);
+            assert_eq!((ep.core.memory_waits.borrow().len(), ep.core.peer_waits.len()), (2, 2));
+            assert!(ep.core.blocked.is_empty());
         }
         drop((queue, reader));
-        assert_eq!((ep.core.memory_waits.borrow().len(), ep.core.peer_waits.borrow().len()), (0, 0));
+        assert!(ep.core.memory_waits.borrow().is_empty() && ep.core.peer_waits.is_empty());
         ep.close().unwrap();
     }
 
@@ -473,7 +399,7 @@ mod tests {
             let polled = pin!(ep.events()).poll_next(&mut std::task::Context::from_waker(&waker));
             assert_eq!(polled, Poll::Pending);
         }
-        assert_eq!((ep.core.event_waits.borrow().len(), Arc::strong_count(&count)), (0, 1));
+        assert!(ep.core.event_waits.is_empty() && Arc::strong_count(&count) == 1);
         let waker = Waker::from(count.clone());
         let mut context = std::task::Context::from_waker(&waker);
         let mut events = pin!(ep.events());
@@ -485,22 +411,5 @@ mod tests {
         assert_eq!(events.as_mut().poll_next(&mut context), Poll::Ready(Some(last)));
         assert_eq!(events.as_mut().poll_next(&mut context), Poll::Ready(None));
         assert_eq!(events.as_mut().poll_next(&mut context), Poll::Ready(None));
-    }
-
-    /// Whoever waits for peers has one place, however often it asks, and none when it leaves.
-    #[test]
-    fn one_place_per_wait() {
-        let ep = alone();
-        let context = std::task::Context::from_waker(std::task::Waker::noop());
-        let waits: Vec<super::PeerWait> = (0..100).map(|_| super::PeerWait::default()).collect();
-        for _ in 0..3 {
-            waits.iter().for_each(|wait| wait.register(&ep.core, &context));
-        }
-        assert_eq!(ep.core.peer_waits.borrow().len(), 100);
-        waits[1..].iter().for_each(|wait| wait.leave(&ep.core));
-        assert_eq!(ep.core.peer_waits.borrow().len(), 1);
-        ep.core.wake_peer_waits();
-        assert_eq!(ep.core.peer_waits.borrow().len(), 0);
-        ep.close().unwrap();
     }
 }

@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use tautline_node::{Delivery, Key};
 
-use crate::core::{Core, Failure, RoomWait, Wakes};
+use crate::core::{Core, Failure, Wakes};
 use crate::messages::dispatch_all;
+use crate::waits::Place;
 use crate::{Builder, Counters, Error, Event, Loan, Outgoing, PeerState, Rank, Result, SendError};
 
 /// A program's hold on the fabric. Clones share it. Neither `Send` nor `Sync`: it belongs to the thread that made it.
@@ -481,17 +482,17 @@ pub(crate) fn asking<T>(core: &Core, owner: Rank, mut attempt: impl FnMut() -> R
 }
 
 /// A handler that waits for room, until it has what it wants, or is dropped.
-struct Blocked<'a>(RoomWait, &'a Core);
+struct Blocked<'a>(Place, &'a Core);
 
 impl Drop for Blocked<'_> {
     fn drop(&mut self) {
-        self.0.leave(self.1);
+        self.1.blocked.leave(&self.0);
     }
 }
 
 /// Tries until it does not block; between tries, the handler is suspended.
 pub(crate) async fn retry<T>(core: &Core, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
-    let waits = Blocked(RoomWait::default(), core);
+    let waits = Blocked(Place::default(), core);
     poll_fn(|context| {
         let seen = match core.node.with(|i| i.activity()) {
             Ok(seen) => seen,
@@ -500,7 +501,7 @@ pub(crate) async fn retry<T>(core: &Core, mut attempt: impl FnMut() -> Result<T>
         match attempt() {
             Err(error) if error.is_would_block() => {
                 core.tried(seen);
-                waits.0.register(core, context);
+                core.blocked.register(&waits.0, context);
                 Poll::Pending
             }
             result => Poll::Ready(result),

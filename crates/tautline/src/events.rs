@@ -5,20 +5,20 @@ use std::task::{Context, Poll};
 
 use futures_core::Stream;
 
-use crate::core::EventWait;
+use crate::waits::Place;
 use crate::{Endpoint, Event};
 
 /// The events of an endpoint, as they come; see [`Endpoint::events`].
 #[derive(Debug)]
 pub struct Events {
     endpoint: Endpoint,
-    wait: EventWait,
+    wait: Place,
 }
 
 impl Endpoint {
     /// What happens, as a stream. It is woken by [`Endpoint::extract`], which somebody has to call, and by [`Endpoint::close`]: what has not been told by then is told, and then it ends.
     pub fn events(&self) -> Events {
-        Events { endpoint: Endpoint::inner(self.core.clone()), wait: EventWait::default() }
+        Events { endpoint: Endpoint::inner(self.core.clone()), wait: Place::default() }
     }
 }
 
@@ -32,13 +32,13 @@ impl Stream for Events {
         if self.endpoint.core.closed.get() {
             return Poll::Ready(None);
         }
-        self.wait.register(&self.endpoint.core, context);
+        self.endpoint.core.event_waits.register(&self.wait, context);
         Poll::Pending
     }
 }
 
 impl Drop for Events {
     fn drop(&mut self) {
-        self.wait.leave(&self.endpoint.core);
+        self.endpoint.core.event_waits.leave(&self.wait);
     }
 }

@@ -58,6 +58,7 @@ pub mod messages;
 pub mod queue;
 pub mod rpc;
 pub mod stream;
+mod waits;
 
 pub use builder::Builder;
 pub use endpoint::{Batch, Endpoint, Handler, Name, Waker};

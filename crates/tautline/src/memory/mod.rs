@@ -66,7 +66,7 @@ pub(crate) fn absorb(core: &Core) {
     if core.node.memory_told().unwrap_or(false) {
         core.news.set(true);
     }
-    if core.news.get() && !core.event_waits.borrow().is_empty() {
-        core.event_waits.take().into_values().for_each(std::task::Waker::wake);
+    if core.news.get() && !core.event_waits.is_empty() {
+        core.event_waits.wake();
     }
 }

@@ -11,7 +11,8 @@ use tautline_node::memory::{Trip, WireCell, Woken};
 
 use super::completion::wait_for;
 use super::{Access, Aperture, Condition, Report, SetId, Test, WireId};
-use crate::core::{Core, PeerWait};
+use crate::core::Core;
+use crate::waits::Place;
 use crate::{Endpoint, Error, Rank, Result};
 
 /// A tripwire that is being described; [`Tripping::arm`] arms it. By default it watches for writes, fires every time, and is polled.
@@ -91,7 +92,7 @@ impl<'a> Tripping<'a> {
                 _ => Error::TooMany("tripwires"),
             }
         })?;
-        Ok(Tripwire { core, id, cell, seen: 0, peers: PeerWait::default() })
+        Ok(Tripwire { core, id, cell, seen: 0, peers: Place::default() })
     }
 }
 
@@ -104,7 +105,7 @@ pub struct Tripwire {
     id: WireId,
     cell: Arc<WireCell>,
     seen: u64,
-    peers: PeerWait,
+    peers: Place,
 }
 
 /// Why a tripwire waits in vain.
@@ -148,13 +149,13 @@ impl Tripwire {
     pub(crate) fn register(&self, context: &Context<'_>) -> Result<()> {
         self.core.node.await_wire(self.id)?;
         wait_for(&self.core, Woken::Wire(self.id), context);
-        self.peers.register(&self.core, context);
+        self.core.peer_waits.register(&self.peers, context);
         Ok(())
     }
 
     /// Nobody waits for it any more.
     pub(crate) fn leave(&self) {
-        self.peers.leave(&self.core);
+        self.core.peer_waits.leave(&self.peers);
         self.core.memory_waits.borrow_mut().remove(&Woken::Wire(self.id));
     }
 
@@ -311,7 +312,7 @@ pub struct Tripset {
     id: SetId,
     cell: Arc<WireCell>,
     seen: u64,
-    peers: PeerWait,
+    peers: Place,
 }
 
 impl Endpoint {
@@ -331,7 +332,7 @@ impl Endpoint {
         let report = if tag.is_some() { Report::Once } else { Report::Poll };
         let made = self.core.node.make_set(&members, need, report, tag.unwrap_or(0))?;
         let (id, cell) = made.ok_or(Error::TooMany("tripsets"))?;
-        Ok(Tripset { core: self.core.clone(), id, cell, seen: 0, peers: PeerWait::default() })
+        Ok(Tripset { core: self.core.clone(), id, cell, seen: 0, peers: Place::default() })
     }
 }
 
@@ -362,12 +363,12 @@ impl Tripset {
     fn register(&self, context: &Context<'_>) -> Result<()> {
         self.core.node.await_set(self.id)?;
         wait_for(&self.core, Woken::Set(self.id), context);
-        self.peers.register(&self.core, context);
+        self.core.peer_waits.register(&self.peers, context);
         Ok(())
     }
 
     fn leave(&self) {
-        self.peers.leave(&self.core);
+        self.core.peer_waits.leave(&self.peers);
         self.core.memory_waits.borrow_mut().remove(&Woken::Set(self.id));
     }
 

@@ -37,7 +37,7 @@ pub(crate) fn absorb_events(core: &Rc<Core>) {
 
 fn note_gone(core: &Rc<Core>, peer: Rank, incarnation: u32, why: Down) {
     core.gone.borrow_mut().push((peer, incarnation, why));
-    core.wake_peer_waits();
+    core.peer_waits.wake();
     if core.node.is_deserted() {
         core.desert(peer, why);
     }

@@ -34,9 +34,8 @@ pub(crate) mod dispatch_all {
     pub(crate) fn run_woken(core: &Rc<Core>) {
         core.tried_at.set(u64::MAX);
         core.wakes.take_call();
-        if !core.blocked.borrow().is_empty() {
-            let blocked = std::mem::take(&mut *core.blocked.borrow_mut());
-            blocked.into_values().for_each(std::task::Waker::wake);
+        if !core.blocked.is_empty() {
+            core.blocked.wake();
         }
         if !core.outbox.is_empty() {
             core.outbox.run(core);

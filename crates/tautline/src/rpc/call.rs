@@ -12,12 +12,13 @@ use serde::de::DeserializeOwned;
 
 use super::timer::Timer;
 use super::{BUSY, CANCEL, FAILED, GOOD, PANICKED, REQUEST_HEAD, Rpc, State, UNSENT};
-use crate::core::{Core, PeerWait};
+use crate::core::Core;
 use crate::endpoint::{Handler, Name};
 use crate::later::{self, Parcel};
 use crate::memory::ring::life;
 use crate::memory::ring::lost;
 use crate::memory::wait_on;
+use crate::waits::Place;
 use crate::{Down, Endpoint, Error, Rank, Result, SendError};
 
 /// Why a call has no answer.
@@ -135,7 +136,7 @@ impl Rpc {
             alarm: false,
             sent: false,
             over: false,
-            peers: PeerWait::default(),
+            peers: Place::default(),
         };
         let frame = |frame: &mut [u8]| {
             frame[..8].copy_from_slice(&id.to_le_bytes());
@@ -209,7 +210,7 @@ pub struct Call {
     /// The request left, or will when there is room.
     sent: bool,
     over: bool,
-    peers: PeerWait,
+    peers: Place,
 }
 
 impl std::fmt::Debug for Call {
@@ -371,7 +372,7 @@ impl Call {
             self.alarm = true;
         }
         // Whoever waits for a peer is woken when it goes.
-        self.peers.register(&self.core, context);
+        self.core.peer_waits.register(&self.peers, context);
         Poll::Pending
     }
 }
@@ -386,7 +387,7 @@ impl Future for Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        self.peers.leave(&self.core);
+        self.core.peer_waits.leave(&self.peers);
         if let Some(until) = self.until.filter(|_| self.alarm)
             && let Some(timer) = self.state.timer.borrow().as_ref()
         {

@@ -16,12 +16,13 @@ use super::{
     ANSWER, ANSWER_HEAD, Answer, BUSY, FAILED, GOOD, LONG_ANSWER, PANICKED, REQUEST_HEAD, Rpc, Serving,
     State, UNREADABLE, let_go, word,
 };
-use crate::core::{Core, PeerWait};
+use crate::core::Core;
 use crate::endpoint::Handler;
 use crate::later::{self, Parcel};
 use crate::memory::ring::life;
 use crate::memory::ring::lost;
 use crate::messages::panic_text;
+use crate::waits::Place;
 use crate::{Builder, Endpoint, Error, Message, Rank, Result, SendError, Short};
 
 /// Who called, and what it expects.
@@ -251,13 +252,13 @@ struct Listed<'a> {
     state: &'a State,
     core: &'a Core,
     which: (Rank, u64),
-    peers: PeerWait,
+    peers: Place,
 }
 
 impl Drop for Listed<'_> {
     fn drop(&mut self) {
         self.state.serving.borrow_mut().remove(&self.which);
-        self.peers.leave(self.core);
+        self.core.peer_waits.leave(&self.peers);
     }
 }
 
@@ -287,12 +288,12 @@ async fn until_called_off(
         // Most services end at once, and nobody can call them off meanwhile. This one is to be found.
         let listed = listed.get_or_insert_with(|| {
             state.serving.borrow_mut().insert(which, Serving::default());
-            Listed { state, core: &ep.core, which, peers: PeerWait::default() }
+            Listed { state, core: &ep.core, which, peers: Place::default() }
         });
         if let Some(service) = state.serving.borrow_mut().get_mut(&which) {
             service.waker = Some(context.waker().clone());
         }
-        listed.peers.register(&ep.core, context);
+        ep.core.peer_waits.register(&listed.peers, context);
         Poll::Pending
     })
     .await

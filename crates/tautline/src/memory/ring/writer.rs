@@ -6,12 +6,13 @@ use std::task::{Context, Poll};
 use tautline_node::memory::{Atomic, Operation, Ticket, Woken};
 
 use super::{BYTES, CLAIM, ENDED, GONE, READ, RETURN, WRITTEN, life, lost, put_later};
-use crate::core::{Core, RoomWait};
+use crate::core::Core;
 use crate::endpoint::asking;
 use crate::later;
 use crate::memory::awaited::copied;
 use crate::memory::completion::wait_for;
 use crate::memory::{Aperture, Cookie, Remote, Rights, Tripwire, wait_on};
+use crate::waits::Place;
 use crate::{Endpoint, Error, Result, SendError};
 
 /// The end of a ring that writes.
@@ -27,7 +28,7 @@ pub(crate) struct RingWriter {
     wire: Tripwire,
     written: u64,
     ended: bool,
-    blocked: RoomWait,
+    blocked: Place,
 }
 
 /// How far a writer has come with its reader.
@@ -66,7 +67,7 @@ impl RingWriter {
             wire,
             written: 0,
             ended: false,
-            blocked: RoomWait::default(),
+            blocked: Place::default(),
         };
         if writer.core.extracting.get() || writer.core.node.is_virtual() {
             writer.greet()?;
@@ -210,7 +211,7 @@ impl RingWriter {
         match attempt(self) {
             Err(error) if error.is_would_block() => {
                 self.core.tried(seen);
-                self.blocked.register(&self.core, context);
+                self.core.blocked.register(&self.blocked, context);
                 Poll::Pending
             }
             result => Poll::Ready(result),
@@ -318,7 +319,7 @@ impl RingWriter {
 
 impl Drop for RingWriter {
     fn drop(&mut self) {
-        self.blocked.leave(&self.core);
+        self.core.blocked.leave(&self.blocked);
         if let Hello::Greeting(ticket) = self.hello {
             let _ = self.core.node.let_go(ticket);
         }
