@@ -29,7 +29,7 @@ fn rewrite(record: Record<'_>, out: &mut [u8]) -> usize {
 fn memory(record: &Record<'_>, flags: u8, out: &mut [u8]) {
     let Ok(memory) = Memory::of(record) else { return };
     let data = match memory {
-        Memory::Put(_, data) | Memory::Part(_, _, data) | Memory::Aside(data) | Memory::Data { data, .. } => {
+        Memory::Put(_, data) | Memory::Part(_, _, data) | Memory::OutOfBand(data) | Memory::Data { data, .. } => {
             data
         }
         _ => &[],

@@ -1,6 +1,6 @@
 //! What a frame costs over a veth pair between two namespaces, by each way there is: one-way time of a ping-pong, and a stream's rate.
 //!
-//! `cargo run --release -p tautline-device --example xdp_cost [ping-pongs [way]]`, as root. It makes two namespaces and takes them away again.
+//! `cargo run --release -p tautline-device --example xdp_cost [ping-pongs [transport]]`, as root. It makes two namespaces and takes them away again.
 #![allow(clippy::print_stdout)]
 
 #[path = "../tests/resident/mod.rs"]

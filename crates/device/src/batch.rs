@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use crate::sys::{Loans, Taken, Umem};
+use crate::sys::{FrameBatch, Loans, Umem};
 
 /// Bytes of one receive buffer: the largest UDP payload, or a whole train of coalesced frames.
 pub const BUFFER_LEN: usize = 65_536;
@@ -103,7 +103,7 @@ impl RxBatch {
     pub(crate) fn lend(
         &mut self,
         umem: &Arc<Umem>,
-        frame: Taken,
+        frame: FrameBatch,
         (from, to): (usize, usize),
         source: Option<SocketAddr>,
     ) {

@@ -61,11 +61,11 @@ pub enum DeviceEvent {
         max_frame: usize,
     },
     /// Frames on this route go another way from now on (D-13).
-    Way {
+    Transport {
         /// The route.
         route: RouteId,
         /// The new way.
-        way: Way,
+        transport: Transport,
         /// Why, in words for people.
         why: String,
     },
@@ -84,19 +84,19 @@ pub enum DeviceEvent {
 
 /// How the frames of a route go, where a device has several ways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Way {
+pub enum Transport {
     /// Through a UDP socket.
     Udp,
     /// Directly between our memory and the card.
     Xdp,
 }
 
-impl Way {
+impl Transport {
     /// The way's name: that of the device which has no other.
     pub fn name(self) -> &'static str {
         match self {
-            Way::Udp => "udp",
-            Way::Xdp => "xdp",
+            Transport::Udp => "udp",
+            Transport::Xdp => "xdp",
         }
     }
 }
@@ -175,7 +175,7 @@ pub trait Datagram: Send {
         false
     }
     /// The way that frames of a route go now, if the device has several (D-13).
-    fn way(&self, route: RouteId) -> Option<Way> {
+    fn transport(&self, route: RouteId) -> Option<Transport> {
         let _ = route;
         None
     }
@@ -193,8 +193,8 @@ pub trait Datagram: Send {
         let _ = (route, takes);
     }
     /// Asks for a way, as far as it can be had; `None` for the best.
-    fn ask_way(&mut self, route: RouteId, way: Option<Way>) {
-        let _ = (route, way);
+    fn prefer_transport(&mut self, route: RouteId, transport: Option<Transport>) {
+        let _ = (route, transport);
     }
 }
 

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
-use crate::{Arena, Counters, Datagram, DeviceEvent, Guarantees, RouteId, RxBatch, SlotId, Way};
+use crate::{Arena, Counters, Datagram, DeviceEvent, Guarantees, RouteId, RxBatch, SlotId, Transport};
 
 /// The methods that a wrapper with a field `inner` passes on unchanged.
 macro_rules! pass_on {
@@ -37,8 +37,8 @@ macro_rules! pass_on {
         fn counters(&self) -> crate::Counters {
             self.inner.counters()
         }
-        fn way(&self, route: crate::RouteId) -> Option<crate::Way> {
-            self.inner.way(route)
+        fn transport(&self, route: crate::RouteId) -> Option<crate::Transport> {
+            self.inner.transport(route)
         }
         fn why(&self, route: crate::RouteId) -> &str {
             self.inner.why(route)
@@ -49,8 +49,8 @@ macro_rules! pass_on {
         fn note_raw(&mut self, route: crate::RouteId, takes: bool) {
             self.inner.note_raw(route, takes);
         }
-        fn ask_way(&mut self, route: crate::RouteId, way: Option<crate::Way>) {
-            self.inner.ask_way(route, way);
+        fn prefer_transport(&mut self, route: crate::RouteId, transport: Option<crate::Transport>) {
+            self.inner.prefer_transport(route, transport);
         }
     };
 }
@@ -129,8 +129,8 @@ impl<T: Datagram + ?Sized> Datagram for Box<T> {
     fn is_quiet(&mut self) -> bool {
         (**self).is_quiet()
     }
-    fn way(&self, route: RouteId) -> Option<Way> {
-        (**self).way(route)
+    fn transport(&self, route: RouteId) -> Option<Transport> {
+        (**self).transport(route)
     }
     fn why(&self, route: RouteId) -> &str {
         (**self).why(route)
@@ -141,7 +141,7 @@ impl<T: Datagram + ?Sized> Datagram for Box<T> {
     fn note_raw(&mut self, route: RouteId, takes: bool) {
         (**self).note_raw(route, takes);
     }
-    fn ask_way(&mut self, route: RouteId, way: Option<Way>) {
-        (**self).ask_way(route, way);
+    fn prefer_transport(&mut self, route: RouteId, transport: Option<Transport>) {
+        (**self).prefer_transport(route, transport);
     }
 }

@@ -178,7 +178,7 @@ thread_local! {
 
 fn loan(shm: &mut Shm) {
     let piece = shm.loan(LENT).expect("nothing is lent");
-    shm.unloan(piece);
+    shm.cancel_loan(piece);
 }
 
 fn fill_loan(shm: &mut Shm) {

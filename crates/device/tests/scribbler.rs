@@ -85,7 +85,7 @@ fn lend_and_borrow(shm: &mut Shm, dice: &mut Dice) {
         if dice.below(2) == 0 && shm.push_line(&[1; LINE_WORDS], 32) {
             shm.lent(piece);
         } else {
-            shm.unloan(piece);
+            shm.cancel_loan(piece);
         }
     }
     let mut got = [0; 64];

@@ -10,7 +10,7 @@ use resident::{Resident, apart, arrives, open, open_udp, receive, receive_some, 
 use spaces::{Shape, ip};
 use tautline_device::udp::UdpConfig;
 use tautline_device::xdp::{Framing, Xdp, XdpConfig};
-use tautline_device::{Datagram, DeviceEvent, Way};
+use tautline_device::{Datagram, DeviceEvent, Transport};
 
 /// D-13: a link-local address belongs to one interface, whichever others have the same.
 #[test]
@@ -53,7 +53,7 @@ fn an_address_of_one_interface() {
             77,
         );
         let route = a.route(to_b.into()).unwrap();
-        until_way(&mut a, &mut b, route, Way::Xdp);
+        until_way(&mut a, &mut b, route, Transport::Xdp);
         while !receive(&mut b, 1).is_empty() {}
         arrives(&mut a, &mut b, route, 5);
     });
@@ -104,11 +104,14 @@ fn rules_may_look_at_ports() {
             return println!("SKIPPED rules_may_look_at_ports: {why}");
         }
         let mut a = open(spaces, 0, XdpConfig::default());
-        let mut way = |port| {
+        let mut transport = |port| {
             let route = a.route(std::net::SocketAddr::new(spaces.addr(1, false), port)).unwrap();
-            (a.way(route), a.why(route).contains("another interface"))
+            (a.transport(route), a.why(route).contains("another interface"))
         };
-        assert_eq!([way(9_000), way(9_001)], [(Some(Way::Udp), true), (Some(Way::Xdp), false)]);
+        assert_eq!(
+            [transport(9_000), transport(9_001)],
+            [(Some(Transport::Udp), true), (Some(Transport::Xdp), false)]
+        );
     });
 }
 
@@ -134,10 +137,10 @@ fn raw_frames_are_taken_while_the_ring_is_there() {
         arrives(&mut b, &mut a, to_a, 2);
         // Who is told that the other one takes none goes through the socket, and back again.
         b.device.note_raw(to_a, false);
-        assert_eq!(b.way(to_a), Some(Way::Udp), "{}", b.why(to_a));
+        assert_eq!(b.transport(to_a), Some(Transport::Udp), "{}", b.why(to_a));
         arrives(&mut b, &mut a, to_a, 3);
         b.device.note_raw(to_a, true);
-        assert_eq!(b.way(to_a), Some(Way::Xdp), "{}", b.why(to_a));
+        assert_eq!(b.transport(to_a), Some(Transport::Xdp), "{}", b.why(to_a));
         arrives(&mut b, &mut a, to_a, 4);
     });
 }
@@ -158,7 +161,7 @@ fn the_address_moves() {
             ip(&format!("-n {at_a} addr del 10.211.9.1/24 dev {from}")).unwrap();
             receive_some(&mut a);
             let told: Vec<_> = std::iter::from_fn(|| a.poll_event()).collect();
-            let lost = |e: &DeviceEvent| matches!(e, DeviceEvent::Way { way: Way::Udp, why, .. } if why.contains("has lost the address"));
+            let lost = |e: &DeviceEvent| matches!(e, DeviceEvent::Transport { transport: Transport::Udp, why, .. } if why.contains("has lost the address"));
             assert!(told.iter().any(lost), "{told:?}");
             ip(&format!("-n {at_a} addr add 10.211.9.1/24 dev {to}")).unwrap();
             ip(&format!("-n {at_b} route replace 10.211.9.1/32 dev {to}")).unwrap();
@@ -208,7 +211,7 @@ fn the_mtu_changes_while_the_link_is_down() {
         for route in [early, late] {
             assert!(told.contains(&DeviceEvent::PathLimit { route, max_frame: 7_972 }), "{told:?}");
         }
-        until_way(&mut a, &mut b, early, Way::Xdp);
+        until_way(&mut a, &mut b, early, Transport::Xdp);
         while !receive(&mut b, 1).is_empty() {}
         let frame = resident::data_frame(1, 7_972);
         resident::send(&mut a, early, &frame);

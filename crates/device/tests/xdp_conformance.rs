@@ -15,7 +15,7 @@ use tautline_device::pcap::Pcap;
 use tautline_device::trace::{Trace, lines};
 use tautline_device::udp::UdpConfig;
 use tautline_device::xdp::{Framing, Mode, Receive, Xdp, XdpConfig};
-use tautline_device::{Datagram, Way};
+use tautline_device::{Datagram, Transport};
 
 fn open(spaces: &Arc<Spaces>, side: usize, v6: bool, config: XdpConfig) -> Resident<Xdp> {
     spaces.enter(side);
@@ -34,7 +34,7 @@ fn a_frame_crosses() {
     println!("{}", a.device.describe());
     let mut b = open(&spaces, 1, false, XdpConfig::default());
     let (to_b, to_a) = (a.route(b.local_addr()).unwrap(), b.route(a.local_addr()).unwrap());
-    assert_eq!((a.way(to_b), b.way(to_a)), (Some(Way::Xdp), Some(Way::Xdp)));
+    assert_eq!((a.transport(to_b), b.transport(to_a)), (Some(Transport::Xdp), Some(Transport::Xdp)));
     let (ping, pong) = (data_frame(1, 100), data_frame(2, 1_472));
     send(&mut a, to_b, &ping);
     assert_eq!(receive(&mut b, 1), [ping]);
@@ -69,7 +69,7 @@ fn straight(spaces: &Arc<Spaces>, v6: bool, config: fn() -> XdpConfig) {
     let mut b = open(spaces, 1, v6, config());
     let route = a.route(b.local_addr()).unwrap();
     b.route(a.local_addr()).unwrap();
-    assert_eq!(a.way(route), Some(Way::Xdp), "{}", a.device.describe());
+    assert_eq!(a.transport(route), Some(Transport::Xdp), "{}", a.device.describe());
     let max = a.max_frame(route);
     let frames: Vec<_> = (0..100).map(|i| data_frame(i, [max, 48, max - i, 200][i % 4])).collect();
     for burst in frames.chunks(25) {

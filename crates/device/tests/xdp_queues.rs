@@ -17,7 +17,7 @@ use resident::{Resident, apart, data_frame, open, receive, receive_some, send, u
 use spaces::{Shape, Spaces};
 use tautline_device::udp::UdpConfig;
 use tautline_device::xdp::{Mode, Refusal, Xdp, XdpConfig, probe};
-use tautline_device::{Datagram, Way};
+use tautline_device::{Datagram, Transport};
 
 const FOUR: Shape = Shape { mtu: 1_500, vlan: None, acquainted: true, queues: Some(4) };
 /// Senders' ports: the host's hash of them decides the queue.
@@ -122,7 +122,7 @@ fn two_share_an_interface() {
             let mut b = open(spaces, 1, XdpConfig { mode, ..XdpConfig::default() });
             for device in [&mut first, &mut second] {
                 let route = device.route(b.local_addr()).unwrap();
-                assert_eq!(device.way(route), Some(Way::Xdp));
+                assert_eq!(device.transport(route), Some(Transport::Xdp));
                 send(device, route, &data_frame(3, 300));
                 assert!(receive(&mut b, 1) == [data_frame(3, 300)]);
             }
@@ -154,7 +154,7 @@ fn every_sharer_hears_by_its_ring() {
         assert!(second.device.describe().contains("native mode"), "{}", second.device.describe());
         let mut b = open(spaces, 1, XdpConfig { queue: 2, ..shared() });
         let route = b.route(second.local_addr()).unwrap();
-        assert_eq!(b.way(route), Some(Way::Xdp));
+        assert_eq!(b.transport(route), Some(Transport::Xdp));
         for number in 0..FRAMES {
             send(&mut b, route, &data_frame(number, 300));
             assert!(receive(&mut second, 1) == [data_frame(number, 300)]);

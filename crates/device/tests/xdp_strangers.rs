@@ -227,7 +227,7 @@ fn child() {
             break;
         }
     }
-    println!("WAY {:?}", device.way(route));
+    println!("WAY {:?}", device.transport(route));
 }
 
 /// This very program, as a child in a namespace.

@@ -14,7 +14,7 @@ use resident::{Resident, apart, data_frame, send};
 use spaces::{Shape, upper};
 use tautline_device::udp::UdpConfig;
 use tautline_device::xdp::{Mode, Xdp, XdpConfig};
-use tautline_device::{Datagram, Way};
+use tautline_device::{Datagram, Transport};
 
 /// Says whether an interface completes checksums (`ETHTOOL_STXCSUM` of `linux/ethtool.h`).
 fn set_card(interface: &str, completes: bool) {
@@ -96,7 +96,7 @@ fn left_to_the_card(test: &str, mode: Mode, v6: bool) {
             }
             let mut we = Resident { device, spaces: spaces.clone(), side: 0 };
             let route = we.route(to).unwrap();
-            assert_eq!(we.way(route), Some(Way::Xdp));
+            assert_eq!(we.transport(route), Some(Transport::Xdp));
             for number in 0..40 {
                 let frame = data_frame(number, [48, 49, 200, 1_452 - number][number % 4]);
                 send(&mut we, route, &frame);

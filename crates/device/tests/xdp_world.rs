@@ -11,7 +11,7 @@ use resident::{
 };
 use spaces::{Shape, ip};
 use tautline_device::xdp::{Done, Framing, Mode, Receive, Xdp, XdpConfig};
-use tautline_device::{Datagram, DeviceEvent, HEADROOM, RouteId, Way};
+use tautline_device::{Datagram, DeviceEvent, HEADROOM, RouteId, Transport};
 
 const STRANGERS: Shape = Shape { mtu: 1_500, vlan: None, acquainted: false, queues: None };
 
@@ -23,7 +23,7 @@ fn xdp_and_udp_interoperate() {
             let mut a = open(spaces, 0, XdpConfig { mode, ..XdpConfig::default() });
             let mut b = open_udp(spaces, 1);
             let (to_b, to_a) = (a.route(b.local_addr()).unwrap(), b.route(a.local_addr()).unwrap());
-            assert_eq!(a.way(to_b), Some(Way::Xdp));
+            assert_eq!(a.transport(to_b), Some(Transport::Xdp));
             for len in [48, 49, 64, 1_000, a.max_frame(to_b)] {
                 let frame = data_frame(len, len);
                 send(&mut a, to_b, &frame);
@@ -52,10 +52,10 @@ fn neighbours_come_and_move() {
         let mut a = open(spaces, 0, XdpConfig::default());
         let mut b = open(spaces, 1, XdpConfig::default());
         let route = a.route(b.local_addr()).unwrap();
-        assert_eq!(a.way(route), Some(Way::Udp));
+        assert_eq!(a.transport(route), Some(Transport::Udp));
         assert!(a.why(route).contains("10.211.9.2"), "{}", a.why(route));
-        let told = until_way(&mut a, &mut b, route, Way::Xdp);
-        assert!(matches!(&told[..], [DeviceEvent::Way { way: Way::Xdp, .. }]), "{told:?}");
+        let told = until_way(&mut a, &mut b, route, Transport::Xdp);
+        assert!(matches!(&told[..], [DeviceEvent::Transport { transport: Transport::Xdp, .. }]), "{told:?}");
         arrives(&mut a, &mut b, route, 1);
 
         ip(&format!("-n {} link set v0 address 02:00:00:54:4c:99", spaces.names[1])).unwrap();
@@ -65,13 +65,13 @@ fn neighbours_come_and_move() {
         ))
         .unwrap();
         receive_some(&mut a);
-        assert_eq!(a.way(route), Some(Way::Xdp));
+        assert_eq!(a.transport(route), Some(Transport::Xdp));
         arrives(&mut a, &mut b, route, 2);
 
         ip(&format!("-n {} neigh del 10.211.9.2 dev v0", spaces.names[0])).unwrap();
         receive_some(&mut a);
-        assert_eq!(a.way(route), Some(Way::Udp), "nobody knows where it is");
-        until_way(&mut a, &mut b, route, Way::Xdp);
+        assert_eq!(a.transport(route), Some(Transport::Udp), "nobody knows where it is");
+        until_way(&mut a, &mut b, route, Transport::Xdp);
         arrives(&mut a, &mut b, route, 3);
     });
 }
@@ -82,11 +82,16 @@ fn no_raw_frames_for_gateways() {
     apart("no_raw_frames_for_gateways", Shape::default(), |spaces| {
         ip(&format!("-n {} route add 10.212.9.0/24 via 10.211.9.2", spaces.names[0])).unwrap();
         let behind = "10.212.9.7:9000".parse().unwrap();
-        for (framing, way) in [(Framing::Raw, Way::Udp), (Framing::Udp, Way::Xdp)] {
+        for (framing, transport) in [(Framing::Raw, Transport::Udp), (Framing::Udp, Transport::Xdp)] {
             let mut a = open(spaces, 0, XdpConfig { framing, ..XdpConfig::default() });
             let near = a.route(std::net::SocketAddr::new(spaces.addr(1, false), 9_000)).unwrap();
             let far = a.route(behind).unwrap();
-            assert_eq!((a.way(near), a.way(far)), (Some(Way::Xdp), Some(way)), "{}", a.why(far));
+            assert_eq!(
+                (a.transport(near), a.transport(far)),
+                (Some(Transport::Xdp), Some(transport)),
+                "{}",
+                a.why(far)
+            );
             assert_eq!(a.why(far).contains("gateway 10.211.9.2"), framing == Framing::Raw, "{}", a.why(far));
         }
     });
@@ -137,7 +142,7 @@ fn the_program_is_detached() {
                 }
                 assert!(Instant::now() < until, "it stays away");
             }
-            let again = |e: &DeviceEvent| matches!(e, DeviceEvent::Way { way: Way::Xdp, why, .. } if why.contains("attached again"));
+            let again = |e: &DeviceEvent| matches!(e, DeviceEvent::Transport { transport: Transport::Xdp, why, .. } if why.contains("attached again"));
             assert!(told.iter().all(again), "{told:?}");
             let before = b.device.came_by_socket();
             (0..10).for_each(|number| arrives(&mut a, &mut b, to_b, number));
@@ -159,13 +164,13 @@ fn the_link_flaps() {
                 arrives(&mut a, &mut b, route, flap);
                 ip(&format!("-n {} link set v0 down", spaces.names[1])).unwrap();
                 // The kernel takes its time to notice.
-                let told = until_way(&mut a, &mut b, route, Way::Udp);
-                let down = |e: &DeviceEvent| matches!(e, DeviceEvent::Way { way: Way::Udp, why, .. } if why.contains("down"));
+                let told = until_way(&mut a, &mut b, route, Transport::Udp);
+                let down = |e: &DeviceEvent| matches!(e, DeviceEvent::Transport { transport: Transport::Udp, why, .. } if why.contains("down"));
                 assert!(told.iter().any(down), "{told:?}");
                 send(&mut a, route, &data_frame(9, 100));
                 ip(&format!("-n {} link set v0 up", spaces.names[1])).unwrap();
                 spaces.acquaint().unwrap();
-                until_way(&mut a, &mut b, route, Way::Xdp);
+                until_way(&mut a, &mut b, route, Transport::Xdp);
                 while !receive(&mut b, 1).is_empty() {}
             }
             arrives(&mut a, &mut b, route, 7);
@@ -184,10 +189,10 @@ fn the_interface_vanishes() {
         send(&mut a, route, &data_frame(1, 100));
         ip(&format!("-n {} link del v0", spaces.names[0])).unwrap();
         receive_some(&mut a);
-        assert_eq!(a.way(route), Some(Way::Udp));
+        assert_eq!(a.transport(route), Some(Transport::Udp));
         let told: Vec<_> = std::iter::from_fn(|| a.poll_event()).collect();
         assert!(
-            told.iter().any(|e| matches!(e, DeviceEvent::Way { way: Way::Udp, why, .. } if why.contains("gone") || why.contains("down"))),
+            told.iter().any(|e| matches!(e, DeviceEvent::Transport { transport: Transport::Udp, why, .. } if why.contains("gone") || why.contains("down"))),
             "{told:?}"
         );
         for number in 0..100 {
@@ -206,14 +211,14 @@ fn a_hundred_changes_of_way() {
         let mut b = open(spaces, 1, XdpConfig::default());
         let route = a.route(b.local_addr()).unwrap();
         for change in 0..100 {
-            let way = if change % 2 == 0 { Way::Udp } else { Way::Xdp };
+            let transport = if change % 2 == 0 { Transport::Udp } else { Transport::Xdp };
             let mut sent: Vec<_> = (0..8).map(|i| data_frame(change * 8 + i, 100 + i)).collect();
             for (i, frame) in sent.iter().enumerate() {
                 if i == 4 {
-                    a.ask_way(route, Some(way));
-                    assert_eq!(a.way(route), Some(way));
+                    a.prefer_transport(route, Some(transport));
+                    assert_eq!(a.transport(route), Some(transport));
                     assert!(
-                        matches!(a.poll_event(), Some(DeviceEvent::Way { way: told, .. }) if told == way)
+                        matches!(a.poll_event(), Some(DeviceEvent::Transport { transport: told, .. }) if told == transport)
                     );
                 }
                 let slot = a.arena().take().unwrap();
@@ -290,7 +295,7 @@ fn the_interface_comes_back() {
                 spaces.rejoin().unwrap();
                 let told = until_back(&mut a, &mut b, to_b);
                 until_back(&mut b, &mut a, to_a);
-                let back = |e: &DeviceEvent| matches!(e, DeviceEvent::Way { way: Way::Xdp, why, .. } if why.contains("known"));
+                let back = |e: &DeviceEvent| matches!(e, DeviceEvent::Transport { transport: Transport::Xdp, why, .. } if why.contains("known"));
                 assert!(told.iter().any(back), "{told:?}");
                 assert!(told.contains(&DeviceEvent::Descriptors), "{told:?}");
                 while !receive(&mut b, 1).is_empty() {}
@@ -335,7 +340,7 @@ fn the_interface_travels() {
                 ip(&format!("-n {at_b} link set v0 netns {at_a} name t0")).unwrap();
                 receive_some(&mut b);
                 let told: Vec<_> = std::iter::from_fn(|| b.poll_event()).collect();
-                let gone = |e: &DeviceEvent| matches!(e, DeviceEvent::Way { way: Way::Udp, why, .. } if why.contains("gone"));
+                let gone = |e: &DeviceEvent| matches!(e, DeviceEvent::Transport { transport: Transport::Udp, why, .. } if why.contains("gone"));
                 assert!(told.iter().any(gone), "{told:?}");
                 assert!(told.contains(&DeviceEvent::Descriptors), "the door is closed: {told:?}");
                 ip(&format!("-n {at_a} link set t0 netns {at_b} name v0")).unwrap();
@@ -344,7 +349,7 @@ fn the_interface_travels() {
                 ip(&format!("-n {at_b} addr add fd00:211:9::2/64 dev v0 nodad")).unwrap();
                 spaces.acquaint().unwrap();
                 until_back(&mut b, &mut a, to_a);
-                until_way(&mut a, &mut b, to_b, Way::Xdp);
+                until_way(&mut a, &mut b, to_b, Transport::Xdp);
                 assert_eq!(b.device.queues().len(), queues, "all of them again");
                 while !receive(&mut b, 1).is_empty() {}
                 while !receive(&mut a, 1).is_empty() {}
@@ -371,7 +376,7 @@ fn the_interface_comes_back_taken() {
         spaces.join().unwrap();
         let taker = open(spaces, 0, XdpConfig { framing: Framing::Raw, ..XdpConfig::default() });
         let mut told = Vec::new();
-        let is_told = |e: &DeviceEvent| matches!(e, DeviceEvent::Way { way: Way::Udp, why, .. } if why.contains("came back and cannot be used"));
+        let is_told = |e: &DeviceEvent| matches!(e, DeviceEvent::Transport { transport: Transport::Udp, why, .. } if why.contains("came back and cannot be used"));
         let until = Instant::now() + Duration::from_secs(10);
         while !told.iter().any(is_told) {
             assert!(Instant::now() < until, "{told:?}");
@@ -389,7 +394,7 @@ fn the_interface_comes_back_taken() {
         assert_eq!(told.iter().filter(|e| is_told(e)).count(), 1, "{told:?}");
         drop(taker);
         let until = Instant::now() + Duration::from_secs(10);
-        while a.way(route) != Some(Way::Xdp) {
+        while a.transport(route) != Some(Transport::Xdp) {
             assert!(Instant::now() < until, "{}", a.why(route));
             receive_some(&mut a);
         }
@@ -438,7 +443,7 @@ fn a_doorbell_is_missed() {
                 assert!(receive(&mut b, 1).is_empty(), "each of them once");
                 slots.into_iter().for_each(|slot| a.arena().give(slot));
             }
-            assert_eq!(a.way(route), Some(Way::Xdp));
+            assert_eq!(a.transport(route), Some(Transport::Xdp));
             assert_eq!(a.arena_ref().available(), a.arena_ref().capacity(), "no slot is lost");
         });
     }
@@ -457,18 +462,20 @@ fn the_ring_is_stuck_for_a_while() {
         for _ in 0..300 {
             a.flush();
         }
-        assert_eq!((a.way(route), a.why(route)), (Some(Way::Udp), "the ring is stuck"));
+        assert_eq!((a.transport(route), a.why(route)), (Some(Transport::Udp), "the ring is stuck"));
         arrives(&mut a, &mut b, route, 2);
         a.device.lose_doorbells(0);
         a.flush();
-        assert_eq!(a.way(route), Some(Way::Xdp), "{}", a.why(route));
+        assert_eq!(a.transport(route), Some(Transport::Xdp), "{}", a.why(route));
         assert!(receive(&mut b, 1) == stuck, "late, but there");
         let told: Vec<_> = std::iter::from_fn(|| a.poll_event()).collect();
         let ways: Vec<_> = told
             .iter()
-            .filter_map(|e| if let DeviceEvent::Way { way, .. } = e { Some(*way) } else { None })
+            .filter_map(|e| {
+                if let DeviceEvent::Transport { transport, .. } = e { Some(*transport) } else { None }
+            })
             .collect();
-        assert_eq!(ways, [Way::Udp, Way::Xdp]);
+        assert_eq!(ways, [Transport::Udp, Transport::Xdp]);
         slots.into_iter().for_each(|slot| a.arena().give(slot));
         assert_eq!(a.arena_ref().available(), a.arena_ref().capacity());
     });

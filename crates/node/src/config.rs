@@ -126,7 +126,7 @@ pub struct Config {
     /// Bytes that each peer on this host can be lent at a time; zero for none. Memory is taken as it is first lent, and kept for the next time.
     pub loan_pool: usize,
     /// As [`tautline_link::Config::message_window`], for messages from peers on this host: there, granting more takes longer than copying.
-    pub near_window: u32,
+    pub local_window: u32,
     /// Messages of so many bytes and more, sent in one go and waiting, are copied by the peer itself, if it is on this host and the system lets it; by default none are.
     /// It spares this process's core a copy, and costs time where both cores are free (docs/decisions/0005). The send waits until the peer's handler has read the message, or ended: a handler that
     /// waits for another message of the same program first would wait for ever.
@@ -188,7 +188,7 @@ impl Default for Config {
             busy_poll_us: 0,
             receive_buffer: None,
             loan_pool: 256 << 20,
-            near_window: 2 << 20,
+            local_window: 2 << 20,
             single_copy: None,
             xdp_mode: tautline_device::xdp::Mode::default(),
             xdp_receive: tautline_device::xdp::Receive::Measured,

@@ -2,7 +2,7 @@
 
 /// Frames through shared memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NearCounters {
+pub struct LocalCounters {
     /// Frames sent.
     pub frames_sent: u64,
     /// Frames received.
@@ -11,7 +11,7 @@ pub struct NearCounters {
     pub rings: u64,
 }
 
-impl NearCounters {
+impl LocalCounters {
     pub(crate) fn add(&mut self, [sent, received, rings]: [u64; 3]) {
         self.frames_sent += sent;
         self.frames_received += received;
@@ -23,7 +23,7 @@ impl NearCounters {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// What went through memory that is shared with peers on this host.
-    pub near: NearCounters,
+    pub near: LocalCounters,
     /// Of the device.
     pub device: tautline_device::Counters,
     /// Sums over all links, living and past.

@@ -5,7 +5,7 @@
 
 use tautline_device::{RxBatch, RxFrame};
 
-use crate::Rank;
+use crate::{PeerId, Rank};
 
 /// Where a delivered slot lies.
 #[derive(Debug)]
@@ -26,13 +26,8 @@ pub struct Item {
 
 impl Item {
     /// Who sent it.
-    pub fn peer(&self) -> Rank {
-        self.peer
-    }
-
-    /// Which incarnation of the peer sent it.
-    pub fn incarnation(&self) -> u32 {
-        self.incarnation
+    pub fn from(&self) -> PeerId {
+        PeerId::new(self.peer, self.incarnation)
     }
 }
 

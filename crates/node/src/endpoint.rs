@@ -3,7 +3,7 @@
 mod lending;
 mod waiting;
 
-pub use waiting::Waker;
+pub use waiting::{WaitFor, Waker};
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,8 +15,8 @@ use tautline_mem::{ForkGuard, Owned};
 use crate::delivery::Delivery;
 use crate::descriptors::Descriptors;
 use crate::interface::Interface;
-use crate::near::{Found, Taken, settle};
-use crate::peer::{Key, UNKNOWN};
+use crate::near::{FastPoll, FrameBatch, settle};
+use crate::peer::{Key, MessageId, PeerId, UNKNOWN};
 use crate::presence::Presence;
 use crate::shared::{Guard, Shared};
 use crate::wait::Manners;
@@ -93,6 +93,7 @@ impl Endpoint {
             fork: ForkGuard::new(),
             descriptors,
             armed: AtomicBool::new(false),
+            signal: AtomicBool::new(false),
             manners: Manners::default(),
             config,
             rank: job.rank,
@@ -133,8 +134,8 @@ impl Endpoint {
         self.shared.clock.now()
     }
 
-    /// Looks into the interface.
-    pub fn with<T>(&self, look: impl FnOnce(&mut Interface) -> T) -> Result<T, SendError> {
+    /// Looks into the interface. For this crate alone: nothing of a program's runs under the owner word.
+    pub(crate) fn with<T>(&self, look: impl FnOnce(&mut Interface) -> T) -> Result<T, SendError> {
         if !self.shared.fork.is_mine() {
             return Err(SendError::Forked);
         }
@@ -215,13 +216,13 @@ impl Endpoint {
         Ok(true)
     }
 
-    /// Begins a message; returns the peer's incarnation and the message's number. Never blocks.
-    pub fn try_begin(&self, peer: Rank, key: Key, total: u64) -> Result<(u32, u32), SendError> {
+    /// Begins a message of `total` bytes. Never blocks.
+    pub fn try_begin(&self, peer: Rank, key: Key, total: u64) -> Result<MessageId, SendError> {
         let (mut interface, now) = self.enter()?;
         let handler =
             interface.handler(now, peer, key, total).inspect_err(|_| interface.try_on(now, peer))?;
         let message = interface.begin(peer, handler, total).inspect_err(|_| interface.try_on(now, peer))?;
-        Ok((interface.peers[peer as usize].incarnation, message))
+        Ok(PeerId::new(peer, interface.peers[peer as usize].incarnation).message(message))
     }
 
     /// Adds to a message as many bytes of a piece as there is room for now; `fill` writes them in place and is told how
@@ -229,14 +230,14 @@ impl Endpoint {
     #[inline]
     pub fn try_add(
         &self,
-        to: (Rank, u32, u32),
+        to: MessageId,
         offset: u64,
         len: usize,
         fill: impl FnMut(usize, &mut [u8]),
     ) -> Result<usize, SendError> {
         let (mut interface, now) = self.enter()?;
-        let (peer, incarnation, message) = to;
-        interface.check(peer, incarnation)?;
+        let (peer, message) = (to.peer.rank, to.number);
+        interface.check(to.peer)?;
         let mut fill = fill;
         if len >= LONG_PIECE
             && let Some(added) = interface.near_fill((peer, message), offset, len, &mut fill)
@@ -252,11 +253,11 @@ impl Endpoint {
 
     /// As [`Endpoint::try_add`], with bytes that are there already.
     #[inline]
-    pub fn try_piece(&self, to: (Rank, u32, u32), offset: u64, bytes: &[u8]) -> Result<usize, SendError> {
+    pub fn try_piece(&self, to: MessageId, offset: u64, bytes: &[u8]) -> Result<usize, SendError> {
         if bytes.len() >= LONG_PIECE {
             let (mut interface, _) = self.enter()?;
-            interface.check(to.0, to.1)?;
-            if let Some(added) = interface.near_piece((to.0, to.2), offset, bytes) {
+            interface.check(to.peer)?;
+            if let Some(added) = interface.near_piece((to.peer.rank, to.number), offset, bytes) {
                 return Ok(added);
             }
         }
@@ -265,20 +266,19 @@ impl Endpoint {
 
     /// Ends a message: it leaves, unless a batch is open.
     #[inline]
-    pub fn end(&self, to: (Rank, u32, u32)) -> Result<(), SendError> {
+    pub fn end(&self, to: MessageId) -> Result<(), SendError> {
         let (mut interface, now) = self.enter()?;
-        let (peer, incarnation, message) = to;
-        if let Err(gone) = interface.check(peer, incarnation) {
+        if let Err(gone) = interface.check(to.peer) {
             // M-6: it need not wait for this to have the message, and to close.
-            return if interface.had_left(peer, incarnation) { Ok(()) } else { Err(gone) };
+            return if interface.had_left(to.peer) { Ok(()) } else { Err(gone) };
         }
-        interface.forget(peer, message);
-        interface.send_now(now, peer);
+        interface.forget(to.peer.rank, to.number);
+        interface.send_now(now, to.peer.rank);
         Ok(())
     }
 
     /// Gives a message up (M-6); its receiver is told as soon as there is room. Never blocks.
-    pub fn abort(&self, to: (Rank, u32, u32)) -> Result<(), SendError> {
+    pub fn abort(&self, to: MessageId) -> Result<(), SendError> {
         let (mut interface, now) = self.enter()?;
         interface.give_up(to);
         interface.service(now);
@@ -286,19 +286,13 @@ impl Endpoint {
     }
 
     /// Lets a peer send up to `limit` bytes of a message; false if that must be tried again.
-    pub fn grant_window(
-        &self,
-        peer: Rank,
-        incarnation: u32,
-        message: u32,
-        limit: u64,
-    ) -> Result<bool, SendError> {
+    pub fn grant_window(&self, message: MessageId, limit: u64) -> Result<bool, SendError> {
         let (mut interface, now) = self.enter()?;
-        if interface.check(peer, incarnation).is_err() {
+        if interface.check(message.peer).is_err() {
             return Ok(true);
         }
-        let granted = interface.grant_window(peer, message, limit);
-        interface.send_now(now, peer);
+        let granted = interface.grant_window(message.peer.rank, message.number, limit);
+        interface.send_now(now, message.peer.rank);
         Ok(granted)
     }
 
@@ -345,9 +339,9 @@ impl Endpoint {
     }
 
     /// Takes frames that peers on this host have sent, up to `limit` bytes (rounded up), if nothing that came before waits. Every so often it says
-    /// [`Found::Rest`] although there may be some: then [`Endpoint::take`] is due, so that everything else has its turn.
+    /// [`FastPoll::SlowPath`] although there may be some: then [`Endpoint::take`] is due, so that everything else has its turn.
     #[inline]
-    pub fn take_frames(&self, limit: usize, taken: &mut Taken) -> Result<Found, SendError> {
+    pub fn take_frames(&self, limit: usize, taken: &mut FrameBatch) -> Result<FastPoll, SendError> {
         if !self.shared.fork.is_mine() {
             return Err(SendError::Forked);
         }
@@ -360,7 +354,7 @@ impl Endpoint {
     }
 
     /// Gives back what [`Endpoint::take_frames`] took, but for the first `handled` frames, to be delivered as any other slot.
-    pub fn put_back(&self, taken: &Taken, handled: usize) -> Result<(), SendError> {
+    pub fn put_back(&self, taken: &FrameBatch, handled: usize) -> Result<(), SendError> {
         self.with(|i| i.put_back(taken, handled))
     }
 
@@ -384,13 +378,104 @@ impl Endpoint {
         self.with(Interface::poll_event).ok().flatten()
     }
 
+    /// Changes whenever a frame came or a peer's state changed: reason to try again what would have blocked.
+    #[inline]
+    pub fn activity(&self) -> Result<u64, SendError> {
+        self.with(|i| i.activity())
+    }
+
+    /// Changes whenever something that a peer asked of this node's memory was served.
+    #[inline]
+    pub fn memory_activity(&self) -> Result<u64, SendError> {
+        self.with(|i| i.memory.served)
+    }
+
+    /// Whether slots wait to be taken.
+    pub fn has_slots(&self) -> Result<bool, SendError> {
+        self.with(|i| i.has_slots())
+    }
+
+    /// When [`Endpoint::progress`] must be called at the latest, if nothing arrives. For nodes on a virtual clock.
+    pub fn next_deadline(&self) -> Result<Option<Nanos>, SendError> {
+        self.with(Interface::next_deadline)
+    }
+
+    /// Whether the node was closed, and every link is over.
+    pub fn is_closed(&self) -> Result<bool, SendError> {
+        self.with(|i| i.is_closed())
+    }
+
+    /// The incarnation of a peer that can be reached now, if any.
+    pub fn incarnation(&self, peer: Rank) -> Option<u32> {
+        self.with(|i| i.incarnation(peer)).ok().flatten()
+    }
+
+    /// The last incarnation of a peer that there was, whether it can be reached or not; zero if there was none.
+    pub fn last_incarnation(&self, peer: Rank) -> Result<u32, SendError> {
+        self.with(|i| i.last_incarnation(peer))
+    }
+
+    /// Whether what was begun with this incarnation of a peer can still go on.
+    pub fn check(&self, peer: PeerId) -> Result<(), SendError> {
+        self.with(|i| i.check(peer))?
+    }
+
+    /// Bytes of a message that a peer may send before this side grants more (M-5).
+    pub fn first_window(&self, peer: Rank) -> Result<u64, SendError> {
+        self.with(|i| i.first_window(peer))
+    }
+
+    /// The peer sent what no correct peer sends: its channel ends.
+    pub fn report_violation(&self, peer: PeerId) -> Result<(), SendError> {
+        self.with(|i| i.violation(peer))
+    }
+
+    /// The transport that frames for a peer use now, where the device has several, and why.
+    pub fn transport(&self, peer: Rank) -> Result<(Option<tautline_device::Transport>, String), SendError> {
+        self.with(|i| {
+            let (transport, why) = i.transport(peer);
+            (transport, why.to_owned())
+        })
+    }
+
+    /// Asks that frames for a peer use another transport, where the device has several; `None` for the best. What
+    /// becomes of it is an event.
+    pub fn prefer_transport(
+        &self,
+        peer: Rank,
+        to: Option<tautline_device::Transport>,
+    ) -> Result<(), SendError> {
+        self.with(|i| i.prefer_transport(peer, to))
+    }
+
+    /// The number of the live link to a peer, and the peer's number for it. For tools and tests.
+    pub fn link_channels(&self, peer: Rank) -> Option<(u32, u32)> {
+        let channels = |i: &mut Interface| {
+            i.link(peer).filter(|link| !link.is_over()).map(|link| (link.channel(), link.peer().channel))
+        };
+        self.with(channels).ok().flatten()
+    }
+
+    /// The number of the link to a peer, live or over. For tools and tests.
+    pub fn link_channel(&self, peer: Rank) -> Option<u32> {
+        self.with(|i| i.link(peer).map(tautline_link::Link::channel)).ok().flatten()
+    }
+
+    /// Free slots of the send arena, and all of them. For tools and tests.
+    pub fn send_slots(&self) -> Result<(usize, usize), SendError> {
+        self.with(|i| {
+            let arena = i.device().arena_ref();
+            (arena.available(), arena.capacity())
+        })
+    }
+
     /// How things stand with a peer.
     pub fn peer_state(&self, peer: Rank) -> Option<PeerState> {
         self.with(|i| i.peer_state(peer)).ok().flatten()
     }
 
     /// Whether every other rank of the job is gone.
-    pub fn is_deserted(&self) -> bool {
+    pub fn all_peers_lost(&self) -> bool {
         let me = self.rank() as usize;
         self.with(|i| {
             let mut others = i.peers.iter().enumerate().filter(|(rank, _)| *rank != me).peekable();
@@ -432,7 +517,8 @@ impl Endpoint {
         if self.shared.clock.is_virtual() {
             return self.with(|i| i.is_closed());
         }
-        let closed = self.wait_until(Some(self.shared.config.close_timeout), |i| i.is_closed())?;
+        let timeout = Some(self.shared.config.close_timeout);
+        let closed = self.wait_until(timeout, |i| i.is_closed())?;
         self.owner.stop();
         Ok(closed)
     }

@@ -40,7 +40,7 @@ pub enum Event {
     Device(Choice),
     /// Which way a channel to a peer goes, and why; told before it is up, and whenever it changes. A change loses nothing and
     /// reorders nothing.
-    Way {
+    Transport {
         /// The peer.
         peer: Rank,
         /// The device's name.

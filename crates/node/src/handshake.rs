@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use tautline_device::Way;
+use tautline_device::Transport;
 use tautline_link::{Fresh, Nanos, Outcome, ShakeFrame};
 use tautline_wire::handshake::HANDSHAKE_LEN;
 use tautline_wire::record::{self, HandlerNames};
@@ -153,16 +153,16 @@ impl Interface {
         let takes_raw = peer.peering.link().is_some_and(tautline_link::Link::peer_takes_raw);
         self.device.note_raw(route, takes_raw);
         let not_near = self.why_not_near(rank);
-        let told = match (self.device.way(route), not_near) {
-            (Some(way), Some(not)) if way == Way::Udp => {
-                Some((way.name(), format!("{}; {not}", self.device.why(route))))
+        let told = match (self.device.transport(route), not_near) {
+            (Some(transport), Some(not)) if transport == Transport::Udp => {
+                Some((transport.name(), format!("{}; {not}", self.device.why(route))))
             }
-            (Some(way), _) => Some((way.name(), self.device.why(route).to_owned())),
+            (Some(transport), _) => Some((transport.name(), self.device.why(route).to_owned())),
             (None, not_near) => not_near.map(|reason| ("udp", reason)),
         };
         if let Some((device, reason)) = told {
             tracing::info!(rank = self.rank, peer = rank, device, %reason, "the way to a peer");
-            self.push_event(Event::Way { peer: rank, device, reason });
+            self.push_event(Event::Transport { peer: rank, device, reason });
         }
         self.announce(rank);
     }

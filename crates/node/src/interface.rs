@@ -17,7 +17,7 @@ use crate::limits::{BATCH_BUFFERS, HELLOS_FREE, MAX_EVENTS};
 use crate::memory::Memory;
 use crate::near::Neighbourhood;
 use crate::peer::{Peer, PeerState};
-use crate::{Config, Counters, Event, Job, JoinError, Rank};
+use crate::{Config, Counters, Event, Job, JoinError, MessageId, Rank};
 
 /// Batches that are received before timers are served.
 const CATCH_UP: usize = 16;
@@ -60,7 +60,7 @@ pub struct Interface {
     /// When the device was last asked for frames.
     pub(crate) listened: Nanos,
     /// Messages given up whose receivers could not be told yet, for want of room.
-    pub(crate) aborts: VecDeque<(Rank, u32, u32)>,
+    pub(crate) aborts: VecDeque<MessageId>,
     /// The watchdog took frames that the program has not been told of.
     pub(crate) stood_in: bool,
     /// A dirty peer should hear from us now.
@@ -319,12 +319,12 @@ impl Interface {
         if *event == DeviceEvent::Raw {
             self.tell_raw(now);
         }
-        if let DeviceEvent::Way { route, way, why } = event
+        if let DeviceEvent::Transport { route, transport, why } = event
             && let Some(peer) = self.peers.iter().find(|p| p.route == *route && p.peering.link().is_some())
         {
             let peer = peer.rank;
-            tracing::info!(rank = self.rank, peer, way = way.name(), reason = %why, "another way");
-            self.push_event(Event::Way { peer, device: way.name(), reason: why.clone() });
+            tracing::info!(rank = self.rank, peer, transport = transport.name(), reason = %why, "another way");
+            self.push_event(Event::Transport { peer, device: transport.name(), reason: why.clone() });
         }
     }
 
@@ -404,7 +404,7 @@ impl Interface {
     /// Bytes of a message that a peer may send before this side grants more (M-5).
     pub fn first_window(&self, rank: Rank) -> u64 {
         let near = self.peers.get(rank as usize).is_some_and(|peer| peer.near.is_some());
-        u64::from(if near { self.config.near_window } else { self.config.link.message_window })
+        u64::from(if near { self.config.local_window } else { self.config.link.message_window })
     }
 
     /// Whether events wait for the program.

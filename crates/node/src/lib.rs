@@ -36,15 +36,14 @@ mod xdp_options;
 pub use choose::{Choice, PassedOver, open_device, xdp_chunks};
 pub use clock::Clock;
 pub use config::{Config, DeviceName, Waiting};
-pub use counters::{Counters, NearCounters};
+pub use counters::{Counters, LocalCounters};
 pub use delivery::{Delivery, Item};
-pub use endpoint::{Endpoint, Waker};
+pub use endpoint::{Endpoint, WaitFor, Waker};
 pub use error::{JoinError, SendError};
 pub use event::{Down, Event};
-pub use interface::Interface;
 pub use job::{Job, Member};
-pub use near::{Found, Lease, Loan, Offer, Taken, take_down_doors};
-pub use peer::{Key, Life, PeerState};
+pub use near::{BorrowedLoan, FastPoll, FrameBatch, Loan, Offer, unlink_stale_listeners};
+pub use peer::{Key, Liveness, MessageId, PeerId, PeerState};
 pub use xdp_options::XdpOptions;
 
 /// Re-exported so that layers above need not depend on the crates below.

@@ -55,7 +55,7 @@ pub const ASK_EVERY: u32 = 1 << 9;
 /// Notices and refusals that wait for the program; further ones are dropped and counted (T-6).
 pub const MAX_NOTICES: usize = 1 << 16;
 /// Out-of-band messages that wait for the program.
-pub const MAX_ASIDES: usize = 1 << 12;
+pub const MAX_OUT_OF_BAND_WAITING: usize = 1 << 12;
 
 const _: () = assert!(2 * ASK_EVERY <= MAX_UNANSWERED);
 const _: () = assert!(MAX_PEERS <= 1 << 16 && MAX_HANDLERS < 1 << 15 && MAX_NAME < 256);

@@ -10,8 +10,8 @@ mod meeting;
 mod puts;
 pub(crate) mod send;
 
-pub use frames::{Found, Taken};
-pub use loans::{Lease, Loan, Offer};
+pub use frames::{FastPoll, FrameBatch};
+pub use loans::{BorrowedLoan, Loan, Offer};
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -200,7 +200,7 @@ fn housemates(job: &Job, config: &Config) -> Option<Vec<bool>> {
 }
 
 /// Takes down the doors that ranks of a job on this host left behind when they were killed: for launchers.
-pub fn take_down_doors(key: &JobKey, members: &[Member]) {
+pub fn unlink_stale_listeners(key: &JobKey, members: &[Member]) {
     let (place, job) = (shm::meeting_place(), job_at(key, members));
     for rank in 0..members.len() as Rank {
         shm::take_down(&shm::door_of(&place, job, rank));
@@ -214,7 +214,7 @@ impl Interface {
     }
 
     /// Whether the channel to this peer is being opened, or is open, without datagrams.
-    pub(crate) fn is_near(&self, rank: Rank) -> bool {
+    pub(crate) fn is_local(&self, rank: Rank) -> bool {
         self.peers[rank as usize].near.is_some()
             || self.hood.as_ref().is_some_and(|hood| hood.calls.iter().any(|(to, _, _)| *to == rank))
     }
@@ -252,7 +252,7 @@ impl Interface {
         if let Some(mut near) = self.peers[rank as usize].near.take() {
             // What it read before it went was sent.
             for number in std::mem::take(&mut near.offered) {
-                if near.shm.is_read(number) == Some(Back::Read) {
+                if near.shm.poll_offer(number) == Some(Back::Read) {
                     self.read_before.push((rank, incarnation, number));
                 }
             }

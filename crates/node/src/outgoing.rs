@@ -5,7 +5,7 @@ use tautline_wire::record::{self, LONG_LEN};
 
 use crate::interface::Interface;
 use crate::limits::MAX_BEGUN;
-use crate::{PeerState, Rank, SendError};
+use crate::{MessageId, PeerId, PeerState, Rank, SendError};
 
 /// Bytes that are worth a system call of their own.
 const TRAIN: usize = 60_000;
@@ -75,7 +75,7 @@ impl Interface {
 
     /// Whether a message begun with `incarnation` of a peer can still go on.
     #[inline]
-    pub fn check(&self, rank: Rank, incarnation: u32) -> Result<(), SendError> {
+    pub fn check(&self, PeerId { rank, incarnation }: PeerId) -> Result<(), SendError> {
         let peer = self.peers.get(rank as usize).ok_or(SendError::NoSuchPeer(rank))?;
         match peer.state {
             _ if self.closed => Err(SendError::Closed),
@@ -86,7 +86,7 @@ impl Interface {
     }
 
     /// Whether a peer closed after all that was written for it had left: it may have taken it.
-    pub(crate) fn had_left(&self, rank: Rank, incarnation: u32) -> bool {
+    pub(crate) fn had_left(&self, PeerId { rank, incarnation }: PeerId) -> bool {
         let closed = PeerState::Down(crate::Down::Closed);
         self.peers.get(rank as usize).is_some_and(|peer| {
             (peer.state, peer.incarnation) == (closed, incarnation) && peer.all_left && !self.closed
@@ -139,7 +139,7 @@ impl Interface {
     }
 
     /// Gives a message up; its receiver is told now or, if there is no room, as soon as there is (M-6).
-    pub(crate) fn give_up(&mut self, to: (Rank, u32, u32)) {
+    pub(crate) fn give_up(&mut self, to: MessageId) {
         self.aborts.push_back(to);
         self.retry_aborts();
     }
@@ -147,13 +147,14 @@ impl Interface {
     #[cold]
     pub(crate) fn retry_aborts(&mut self) {
         for _ in 0..self.aborts.len() {
-            let Some((rank, incarnation, message)) = self.aborts.pop_front() else { break };
-            if self.check(rank, incarnation).is_err() {
+            let Some(to) = self.aborts.pop_front() else { break };
+            if self.check(to.peer).is_err() {
                 continue;
             }
-            match self.abort(rank, message) {
-                Err(_) => self.aborts.push_back((rank, incarnation, message)),
-                Ok(()) if self.batch_depth == 0 && (rank == self.rank || self.is_near(rank)) => {
+            let rank = to.peer.rank;
+            match self.abort(rank, to.number) {
+                Err(_) => self.aborts.push_back(to),
+                Ok(()) if self.batch_depth == 0 && (rank == self.rank || self.is_local(rank)) => {
                     self.close_slot(rank);
                 }
                 Ok(()) => self.mark_dirty(rank),

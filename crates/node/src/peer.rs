@@ -20,6 +20,36 @@ pub struct Key(pub(crate) u32);
 pub(crate) const SHORT_ONLY: u16 = 1 << 15;
 pub(crate) const UNKNOWN: u16 = u16::MAX;
 
+/// One incarnation of a rank: a process that was restarted is another peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PeerId {
+    /// The process.
+    pub rank: Rank,
+    /// Which of its incarnations, counted from one as this node met them.
+    pub incarnation: u32,
+}
+
+impl PeerId {
+    /// The incarnation `incarnation` of `rank`.
+    pub const fn new(rank: Rank, incarnation: u32) -> PeerId {
+        PeerId { rank, incarnation }
+    }
+
+    /// One of this peer's messages.
+    pub const fn message(self, number: u32) -> MessageId {
+        MessageId { peer: self, number }
+    }
+}
+
+/// A message to or from a peer. Numbers are counted per channel and direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct MessageId {
+    /// The peer that it goes to or comes from.
+    pub peer: PeerId,
+    /// Its number on the channel.
+    pub number: u32,
+}
+
 /// How things stand with a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerState {
@@ -35,9 +65,9 @@ pub enum PeerState {
 
 /// Whether a channel to a peer lasts: what can be looked at without the interface.
 #[derive(Debug, Default)]
-pub struct Life(AtomicBool);
+pub struct Liveness(AtomicBool);
 
-impl Life {
+impl Liveness {
     /// Whether it is over.
     #[inline]
     pub fn is_over(&self) -> bool {
@@ -107,7 +137,7 @@ pub(crate) struct Peer {
     /// What is asked of its memory, and what it asks of ours.
     pub(crate) memory: PeerMemory,
     /// What those look at who want to know whether the channel lasts.
-    life: Option<Arc<Life>>,
+    life: Option<Arc<Liveness>>,
 }
 
 impl Peer {
@@ -141,7 +171,7 @@ impl Peer {
     }
 
     /// Tells when the channel that there is, or will be next, is over.
-    pub(crate) fn life(&mut self) -> Arc<Life> {
+    pub(crate) fn life(&mut self) -> Arc<Liveness> {
         self.life.get_or_insert_default().clone()
     }
 

@@ -27,6 +27,8 @@ pub(crate) struct Shared {
     pub(crate) fork: ForkGuard,
     pub(crate) descriptors: Option<Descriptors>,
     pub(crate) armed: AtomicBool,
+    /// [`crate::Waker::wake`] was called, and nobody has waited since.
+    pub(crate) signal: AtomicBool,
     pub(crate) manners: Manners,
     pub(crate) config: Config,
     pub(crate) rank: Rank,

@@ -82,7 +82,7 @@ pub fn measure(policy: Policy, window: usize, loss_ppm: u32) -> f64 {
                 first.get_or_insert(now);
             }
         }
-        let deadline = ep.node().with(tautline_node::Interface::next_deadline).ok().flatten();
+        let deadline = ep.node().next_deadline().ok().flatten();
         let retry = if node == 0 && first.is_none() { now + 1_000_000 } else { Nanos::MAX };
         let mut net = lock(&net);
         net.ports[node as usize].not_before = now + 1_000;
@@ -124,7 +124,7 @@ pub fn one_way(bytes: usize) -> Option<Nanos> {
             out.piece(&piece).ok()?;
             out.end().ok()?;
         }
-        let deadline = ep.node().with(tautline_node::Interface::next_deadline).ok().flatten();
+        let deadline = ep.node().next_deadline().ok().flatten();
         let retry = if node == 0 && begun < 2 { now + 1_000_000 } else { Nanos::MAX };
         let mut net = lock(&net);
         net.ports[node as usize].not_before = now + 1_000;

@@ -65,7 +65,7 @@ impl Kind {
 pub(crate) type Names = [tautline::Handler; Kind::ALL.len()];
 
 /// One life of a node, as its program and its handlers share it.
-pub(crate) struct Life {
+pub(crate) struct Liveness {
     pub(crate) rank: Rank,
     pub(crate) life: u64,
     pub(crate) born: Nanos,
@@ -82,15 +82,15 @@ pub(crate) struct Life {
     size: u32,
 }
 
-impl Life {
+impl Liveness {
     pub(crate) fn new(
         (rank, life, born): (Rank, u64, Nanos),
         size: u32,
         clock: Arc<AtomicU64>,
         check: Rc<RefCell<Check>>,
         seed: u64,
-    ) -> Rc<Life> {
-        Rc::new(Life {
+    ) -> Rc<Liveness> {
+        Rc::new(Liveness {
             rank,
             life,
             born,
@@ -148,7 +148,7 @@ impl Life {
         if peer == self.rank {
             return Some(0);
         }
-        ep.node().with(|i| i.link(peer).map(tautline_link::Link::channel)).ok().flatten()
+        ep.node().link_channel(peer)
     }
 
     /// Notes a message that was begun on the channel to a peer.
@@ -222,7 +222,7 @@ fn unwind() -> ! {
 }
 
 /// Registers handlers of all kinds.
-pub(crate) fn register(mut builder: Builder, life: &Rc<Life>) -> Builder {
+pub(crate) fn register(mut builder: Builder, life: &Rc<Liveness>) -> Builder {
     for kind in Kind::ALL {
         let life = life.clone();
         builder = if kind.is_short() {
@@ -237,7 +237,7 @@ pub(crate) fn register(mut builder: Builder, life: &Rc<Life>) -> Builder {
     builder
 }
 
-async fn handle(life: Rc<Life>, message: Message, kind: Kind, expected: Option<Expected>) -> Result<()> {
+async fn handle(life: Rc<Liveness>, message: Message, kind: Kind, expected: Option<Expected>) -> Result<()> {
     let Some(expected) = expected else { return Ok(()) };
     let mut rng = Rng::new(expected.key, 7);
     let mut reader = Reader { life: life.clone(), message, expected, at: 0 };
@@ -271,7 +271,7 @@ async fn handle(life: Rc<Life>, message: Message, kind: Kind, expected: Option<E
 }
 
 /// Sends something to a third node; waits for room without holding anybody else up.
-async fn relay(life: &Life, message: &Message, rng: &mut Rng) -> Result<()> {
+async fn relay(life: &Liveness, message: &Message, rng: &mut Rng) -> Result<()> {
     if life.over.get() {
         return Ok(());
     }
@@ -291,7 +291,7 @@ async fn relay(life: &Life, message: &Message, rng: &mut Rng) -> Result<()> {
 }
 
 struct Reader {
-    life: Rc<Life>,
+    life: Rc<Liveness>,
     message: Message,
     expected: Expected,
     at: u64,
@@ -338,7 +338,7 @@ impl Reader {
 
 /// Waits for a moment of the virtual clock.
 struct Sleep {
-    life: Rc<Life>,
+    life: Rc<Liveness>,
     until: Nanos,
 }
 

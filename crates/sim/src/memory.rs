@@ -79,7 +79,7 @@ struct Belief {
     sum: u64,
 }
 
-struct Life {
+struct Liveness {
     ep: Endpoint,
     given: Rc<RefCell<Option<Cookie>>>,
     /// The owner's: by requester.
@@ -96,7 +96,7 @@ struct Life {
 struct World {
     net: SharedNet,
     rng: Rng,
-    lives: Vec<Option<Life>>,
+    lives: Vec<Option<Liveness>>,
     ops: u64,
     tags: u64,
     sum: Summary,
@@ -149,7 +149,7 @@ impl World {
             })
             .join_over(&job, Box::new(device), clock, self.rng.bytes())
             .expect("a simulated node joins");
-        self.lives[node as usize] = Some(Life {
+        self.lives[node as usize] = Some(Liveness {
             ep,
             given,
             regions: BTreeMap::new(),
@@ -246,7 +246,7 @@ impl World {
             if node == 0 { self.own(now)? } else { self.request(node)? }
         }
         let Some(life) = &self.lives[node as usize] else { return Ok(()) };
-        let deadline = life.ep.node().with(tautline_node::Interface::next_deadline).ok().flatten();
+        let deadline = life.ep.node().next_deadline().ok().flatten();
         let next = deadline.unwrap_or(Nanos::MAX).min(now + 2_000_000).max(now + 2_000);
         let mut net = lock(&self.net);
         net.ports[node as usize].not_before = now + 2_000;

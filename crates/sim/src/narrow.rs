@@ -77,7 +77,7 @@ fn run(tells: bool) -> Vec<usize> {
                 }
             }
         }
-        let deadline = ep.node().with(tautline_node::Interface::next_deadline).ok().flatten();
+        let deadline = ep.node().next_deadline().ok().flatten();
         let retry = if node == 0 && sent < MESSAGES { now + 1_000_000 } else { Nanos::MAX };
         let mut net = lock(&net);
         net.ports[node as usize].not_before = now + 1_000;

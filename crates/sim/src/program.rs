@@ -7,7 +7,7 @@ use tautline::{Endpoint, Error, Outgoing, Rank, Result, SendError};
 use crate::Nanos;
 use crate::check::{Begun, Fate};
 use crate::content;
-use crate::handlers::{Kind, Life};
+use crate::handlers::{Kind, Liveness};
 use crate::rng::Rng;
 use crate::swarm::NodeOptions;
 
@@ -84,7 +84,7 @@ impl Program {
     }
 
     /// Does what can be done now; returns when there will be more to do, if not earlier because something arrived.
-    pub(crate) fn step(&mut self, life: &Rc<Life>, ep: &Endpoint, size: u32) -> Nanos {
+    pub(crate) fn step(&mut self, life: &Rc<Liveness>, ep: &Endpoint, size: u32) -> Nanos {
         let now = life.now();
         // Whatever is due is dealt with before the first message, not within the call that sends it.
         let _ = ep.connect((life.rank + 1) % size);
@@ -147,7 +147,7 @@ impl Program {
         Draft { peer, kind, len, whole }
     }
 
-    fn begin(&mut self, life: &Rc<Life>, ep: &Endpoint, draft: Draft) -> Result<()> {
+    fn begin(&mut self, life: &Rc<Liveness>, ep: &Endpoint, draft: Draft) -> Result<()> {
         let Draft { peer, kind, len, whole } = draft;
         if whole {
             return life.post(ep, peer, kind, len as usize);
@@ -174,7 +174,7 @@ impl Program {
     }
 
     /// What a correct library refuses.
-    fn expect_refusals(&mut self, life: &Life, ep: &Endpoint, peer: Rank) -> Result<()> {
+    fn expect_refusals(&mut self, life: &Liveness, ep: &Endpoint, peer: Rank) -> Result<()> {
         let unknown = ep.try_send(peer, "nobody", b"x");
         let long = ep.try_begin(peer, life.name(ep, Kind::Short)?, 1 << 20).map(drop);
         for (result, name) in [(unknown, "an unknown handler"), (long, "a long message for a short handler")]
@@ -191,7 +191,7 @@ impl Program {
     }
 
     /// Adds pieces to every message under way.
-    fn go_on(&mut self, life: &Life) {
+    fn go_on(&mut self, life: &Liveness) {
         let mut i = 0;
         while i < self.open.len() {
             match self.add_pieces(i) {

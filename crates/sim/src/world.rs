@@ -14,7 +14,7 @@ use tautline_link::JobKey;
 
 use crate::check::Check;
 use crate::device::{SharedNet, SimDevice, lock};
-use crate::handlers::{Kind, Life, register};
+use crate::handlers::{Kind, Liveness, register};
 use crate::net::{Net, What, address};
 use crate::program::Program;
 use crate::report::{Report, Totals};
@@ -27,7 +27,7 @@ use crate::{Nanos, Options, Sabotage};
 struct Up {
     // The order of fields is the order of their end: half-sent messages before the endpoint.
     program: Program,
-    life: Rc<Life>,
+    life: Rc<Liveness>,
     ep: Endpoint,
 }
 
@@ -117,7 +117,7 @@ impl World {
         let (now, size) = (self.now(), self.size());
         let options = self.swarm.nodes[node as usize];
         let life =
-            Life::new((node, self.lives, now), size, self.clock.clone(), self.check.clone(), self.seed);
+            Liveness::new((node, self.lives, now), size, self.clock.clone(), self.check.clone(), self.seed);
         let mut device = SimDevice::plug(&self.net, node, self.lives, options.tx_slots, self.swarm.max_frame);
         device.leaks = self.options.sabotage == Sabotage::Leak;
         let mut config = Config { share_frames: options.share_frames, ..Config::default() };
@@ -215,11 +215,8 @@ impl World {
         }
         let lazy = now < self.nodes[index as usize].next_extract;
         let Some(up) = &mut self.nodes[index as usize].up else { return };
-        let (deadline, more) = up
-            .ep
-            .node()
-            .with(|i| (i.next_deadline().unwrap_or(Nanos::MAX), i.has_slots() && !computing && !lazy))
-            .unwrap_or((Nanos::MAX, false));
+        let deadline = up.ep.node().next_deadline().ok().flatten().unwrap_or(Nanos::MAX);
+        let more = up.ep.node().has_slots().unwrap_or(false) && !computing && !lazy;
         // A program that only sends now and then does not know of deadlines; its watchdog would, if it let it.
         if deadline != Nanos::MAX && !(computing && self.options.sabotage == Sabotage::Deaf) {
             next = next.min(deadline);
@@ -244,12 +241,9 @@ impl World {
             self.say(|| format!("node {index}: {event:?}"));
             lock(&self.net).note(now ^ 0xe7e7, u64::from(index));
             if let Event::PeerDown { peer, why, .. } = event {
-                let live = up
-                    .ep
-                    .node()
-                    .with(|i| i.link(peer).filter(|l| !l.is_over()).map(|l| (l.channel(), l.peer().channel)));
+                let live = up.ep.node().link_channels(peer);
                 let mut check = self.check.borrow_mut();
-                check.down(index, peer, live.ok().flatten());
+                check.down(index, peer, live);
                 let expected = check.closing && why == tautline::Down::Closed;
                 if let (false, Err(wrong)) = (expected, check.deaths.report(now, index, peer, why)) {
                     drop(check);

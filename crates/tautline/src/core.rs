@@ -9,8 +9,8 @@ use std::task::Waker;
 use std::thread::ThreadId;
 
 use tautline_node::limits::MAX_EVENTS;
-use tautline_node::memory::Woken;
-use tautline_node::{Delivery, Taken};
+use tautline_node::memory::Wakeup;
+use tautline_node::{Delivery, FrameBatch, MessageId};
 
 use crate::later::Outbox;
 use crate::messages::begun::Begun;
@@ -18,9 +18,6 @@ use crate::messages::handlers::Registered;
 use crate::rpc::Rpc;
 use crate::waits::Waits;
 use crate::{Down, Event, Rank, SendError};
-
-/// A message on its way in: who sends it, in which incarnation, under which number.
-pub(crate) type Incoming = (Rank, u32, u32);
 
 pub(crate) struct Core {
     pub(crate) node: tautline_node::Endpoint,
@@ -31,7 +28,7 @@ pub(crate) struct Core {
     pub(crate) running: RefCell<Begun>,
     pub(crate) delivery: RefCell<Option<Box<Delivery>>>,
     /// Where frames from peers on this host are read.
-    pub(crate) taken: RefCell<Taken>,
+    pub(crate) taken: RefCell<FrameBatch>,
     pub(crate) extracting: Cell<bool>,
     /// Messages whose handlers have finished, well or not.
     pub(crate) handled: Cell<u64>,
@@ -42,7 +39,7 @@ pub(crate) struct Core {
     /// Handlers that wait for room to send.
     pub(crate) blocked: Waits,
     /// Windows that could not be granted for want of a slot.
-    pub(crate) grants: RefCell<Vec<(Incoming, u64)>>,
+    pub(crate) grants: RefCell<Vec<(MessageId, u64)>>,
     /// Incarnations of peers that are no more, and whose half-sent messages are to be ended.
     pub(crate) gone: RefCell<Vec<(Rank, u32, Down)>>,
     /// The last reachable peer went, and nobody has been told.
@@ -57,7 +54,7 @@ pub(crate) struct Core {
     pub(crate) outbox: Outbox,
     pub(crate) wakes: Arc<Wakes>,
     /// Who waits for what of memory: of each wire, set and operation there is one holder, and so one who waits.
-    pub(crate) memory_waits: RefCell<HashMap<Woken, Waker>>,
+    pub(crate) memory_waits: RefCell<HashMap<Wakeup, Waker>>,
     /// Who is to look again when there are events.
     pub(crate) event_waits: Waits,
     /// What handlers send by way of [`Core::gather`] leaves when the extraction is over.
@@ -135,7 +132,7 @@ impl Core {
     pub(crate) fn shut(&self) {
         self.closed.set(true);
         self.let_handlers_go();
-        if !self.node.with(|i| i.is_closed()).unwrap_or(true) {
+        if !self.node.is_closed().unwrap_or(true) {
             let _ = self.node.close();
         }
         self.wake_everyone();

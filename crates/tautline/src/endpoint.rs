@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use tautline_node::{Delivery, Key};
+use tautline_node::{Delivery, Key, WaitFor};
 
 use crate::core::{Core, Failure, Wakes};
 use crate::messages::dispatch_all;
@@ -162,7 +162,7 @@ impl Endpoint {
                 blocking(&self.core, peer, || Ok(self.core.node.try_offer(peer, handler.0, bytes)?))?;
             // What the peer may not read after all is copied for it.
             if let Some(offer) = offer
-                && blocking(&self.core, peer, || Ok(self.core.node.is_read(&offer)?))?
+                && blocking(&self.core, peer, || Ok(self.core.node.poll_offer(&offer)?))?
             {
                 return Ok(());
             }
@@ -202,8 +202,8 @@ impl Endpoint {
     /// Begins a message if that is possible at once.
     pub fn try_begin(&self, peer: Rank, handler: impl Name, size: u64) -> Result<Outgoing> {
         let handler = handler.key(self)?;
-        let (incarnation, message) = self.core.node.try_begin(peer, handler.0, size)?;
-        Ok(Outgoing::new(self.core.clone(), (peer, incarnation, message), size))
+        let message = self.core.node.try_begin(peer, handler.0, size)?;
+        Ok(Outgoing::new(self.core.clone(), message, size))
     }
 
     /// Begins a message, and lets other handlers go on while there is no room. For use in handlers.
@@ -280,16 +280,12 @@ impl Endpoint {
     /// As [`Endpoint::wait`], but events that have been fetched already are no reason to return.
     pub(crate) fn sleep(&self, timeout: Option<Duration>) -> Result<bool> {
         let core = &self.core;
+        // Whoever wakes this endpoint after this is seen by the wait; what was said before is work.
+        core.node.clear_signal();
         if core.has_work() {
             return Ok(true);
         }
-        let retry = core.may_retry();
-        Ok(core.node.wait_until(timeout, |i| {
-            i.has_ready()
-                || core.wakes.any()
-                || core.wakes.is_called()
-                || retry.is_some_and(|seen| i.activity() != seen)
-        })?)
+        Ok(core.node.wait(timeout, WaitFor { activity: core.may_retry(), memory: None })?)
     }
 
     /// Extracts and waits until `done` returns true. If meanwhile the last reachable peer goes, so that nobody is left to wait
@@ -299,7 +295,8 @@ impl Endpoint {
             let taken = self.extract(usize::MAX)?;
             if done() {
                 // Whoever waits next is told of what was not read in here.
-                let more = !self.core.events.borrow().is_empty() || self.core.node.memory_told()?;
+                let more =
+                    !self.core.events.borrow().is_empty() || self.core.node.acknowledge_memory_events()?;
                 self.core.news.set(more);
                 return Ok(());
             }
@@ -307,7 +304,7 @@ impl Endpoint {
             if taken == 0
                 && self.core.live.get() == 0
                 && self.core.deserted.get().is_some()
-                && !self.core.node.with(|i| i.has_slots())?
+                && !self.core.node.has_slots()?
                 && let Some((peer, why)) = self.core.deserted.take()
             {
                 return Err(Error::PeerGone(peer, why));
@@ -346,7 +343,8 @@ impl Endpoint {
         };
         let event = event.or_else(|| self.core.node.poll_memory_event().ok().flatten().map(Event::Memory));
         // Whoever reads one is told of the others.
-        let more = !self.core.events.borrow().is_empty() || self.core.node.memory_told().unwrap_or(false);
+        let more = !self.core.events.borrow().is_empty()
+            || self.core.node.acknowledge_memory_events().unwrap_or(false);
         self.core.news.set(more);
         event
     }
@@ -380,7 +378,7 @@ impl Endpoint {
         // Whoever called meanwhile rang a bell that has been silenced since.
         let armed = self.core.node.arm()? && !self.core.has_work();
         match self.core.may_retry().filter(|_| armed) {
-            Some(seen) => Ok(self.core.node.with(|i| i.activity())? == seen),
+            Some(seen) => Ok(self.core.node.activity()? == seen),
             None => Ok(armed),
         }
     }
@@ -443,13 +441,13 @@ impl Drop for Extracting<'_> {
 /// which nothing but extraction makes room for, it does not wait.
 pub(crate) fn blocking<T>(core: &Core, peer: Rank, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
     loop {
-        let seen = core.node.with(|i| i.activity())?;
+        let seen = core.node.activity()?;
         match attempt() {
             Err(error) if error.is_would_block() => {
                 if core.node.is_virtual() || peer == core.node.rank() {
                     return Err(error);
                 }
-                core.node.wait_until(None, |i| i.activity() != seen)?;
+                core.node.wait_for_activity(seen)?;
             }
             result => return result,
         }
@@ -460,7 +458,7 @@ pub(crate) fn blocking<T>(core: &Core, peer: Rank, mut attempt: impl FnMut() -> 
 /// which this program would have to extract first: that is an error.
 pub(crate) fn asking<T>(core: &Core, owner: Rank, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
     loop {
-        let seen = core.node.with(|i| i.activity())?;
+        let seen = core.node.activity()?;
         let result = blocking(core, owner, || match attempt() {
             Err(error) if error.is_would_block() && core.node.is_clogged(owner) => {
                 Err(SendError::Unextracted(owner).into())
@@ -472,7 +470,7 @@ pub(crate) fn asking<T>(core: &Core, owner: Rank, mut attempt: impl FnMut() -> R
             Err(error) if own && error.is_would_block() => {
                 core.node.progress()?;
                 // Messages to oneself stand before it.
-                if core.node.with(|i| i.activity())? == seen {
+                if core.node.activity()? == seen {
                     return Err(error);
                 }
             }
@@ -494,7 +492,7 @@ impl Drop for Blocked<'_> {
 pub(crate) async fn retry<T>(core: &Core, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
     let waits = Blocked(Place::default(), core);
     poll_fn(|context| {
-        let seen = match core.node.with(|i| i.activity()) {
+        let seen = match core.node.activity() {
             Ok(seen) => seen,
             Err(error) => return Poll::Ready(Err(error.into())),
         };

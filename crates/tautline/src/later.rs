@@ -4,6 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
+use tautline_node::MessageId;
+
 use crate::core::Core;
 use crate::endpoint::Handler;
 use crate::{Rank, Result, SendError};
@@ -30,7 +32,7 @@ impl Outbox {
     pub(crate) fn run(&self, core: &Rc<Core>) {
         let mut jobs = self.jobs.borrow_mut();
         // What happens from now on is reason to try again.
-        match core.node.with(|i| i.activity()) {
+        match core.node.activity() {
             Ok(seen) => core.tried(seen),
             Err(_) => jobs.clear(),
         }
@@ -61,7 +63,7 @@ pub(crate) struct Parcel {
     peer: Rank,
     handler: Handler,
     bytes: Vec<u8>,
-    begun: Option<(Rank, u32, u32)>,
+    begun: Option<MessageId>,
     sent: usize,
 }
 
@@ -76,9 +78,8 @@ impl Parcel {
             Some(to) => to,
             None if core.node.try_send(self.peer, self.handler.0, &self.bytes)? => return Ok(()),
             None => {
-                let (life, message) =
-                    core.node.try_begin(self.peer, self.handler.0, self.bytes.len() as u64)?;
-                *self.begun.insert((self.peer, life, message))
+                let len = self.bytes.len() as u64;
+                *self.begun.insert(core.node.try_begin(self.peer, self.handler.0, len)?)
             }
         };
         while self.sent < self.bytes.len() {

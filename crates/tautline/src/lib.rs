@@ -75,5 +75,5 @@ pub use tautline_node::{
 
 /// The layers below, for tools and tests.
 pub mod node {
-    pub use tautline_node::{device, limits, link, take_down_doors, xdp_chunks};
+    pub use tautline_node::{device, limits, link, unlink_stale_listeners, xdp_chunks};
 }

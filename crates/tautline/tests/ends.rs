@@ -168,7 +168,7 @@ fn tripwires_of_closed_apertures() {
         for need in [0, 3] {
             assert!(ep.tripset(&[&one, &two], need, None).unwrap_err().to_string().contains("cannot wait"));
         }
-        remote.put_told(8, &[1]).unwrap().wait().unwrap();
+        remote.put_with_completion(8, &[1]).unwrap().wait().unwrap();
         *open.borrow_mut() = Some(aperture);
         // Both have got so far.
         ep.send(peer, "ready", &[]).unwrap();
@@ -288,9 +288,9 @@ fn nobody_comes_to_write() {
 }
 
 /// Whoever counts its wake-ups.
-struct Woken(AtomicBool);
+struct Wakeup(AtomicBool);
 
-impl std::task::Wake for Woken {
+impl std::task::Wake for Wakeup {
     fn wake(self: std::sync::Arc<Self>) {
         self.0.store(true, Ordering::SeqCst);
     }
@@ -311,7 +311,7 @@ fn futures_of_a_closed_endpoint() {
         pair.say("filled");
         pair.hear();
         assert!(entries.peek().unwrap().is_some());
-        let woken: Vec<_> = (0..3).map(|_| std::sync::Arc::new(Woken(AtomicBool::new(false)))).collect();
+        let woken: Vec<_> = (0..3).map(|_| std::sync::Arc::new(Wakeup(AtomicBool::new(false)))).collect();
         let wakers: Vec<std::task::Waker> = woken.iter().map(|it| it.clone().into()).collect();
         let (mut emptied, _cookie) = queue::make(&pair.ep, 64).unwrap();
         {
@@ -485,7 +485,7 @@ async fn work(mut message: Message, turn: u32, done: Rc<Cell<u32>>) -> tautline:
                 remote.put_notice_async(40, &[1], 5).await?;
                 remote.fence_async().await?;
                 remote.flush_async().await?;
-                ep.send_aside_async(0, b"so far").await?;
+                ep.send_out_of_band_async(0, b"so far").await?;
             }
         }
         1 => {

@@ -78,7 +78,7 @@ fn window_per_message() {
             }
             let config = ep.node().config();
             let near = ep.counters().near.frames_sent > 0;
-            let window = if near { config.near_window } else { config.link.message_window } as usize;
+            let window = if near { config.local_window } else { config.link.message_window } as usize;
             assert!(at < window, "{at} bytes were let through a window of {window}");
             held.piece(&bytes[at..]).unwrap();
             held.end().unwrap();

@@ -118,13 +118,13 @@ fn what_is_refused_is_given_back() {
             let (half, read, whole) = (pair.take_cookie(), pair.take_cookie(), pair.take_cookie());
             let bytes = pattern(SIZE, 5);
             for _ in 0..50 {
-                assert_eq!(refused(half.put_told(0, &bytes).unwrap().wait()), Refusal::OutOfRange);
-                assert_eq!(refused(read.put_told(0, &bytes).unwrap().wait()), Refusal::Rights);
+                assert_eq!(refused(half.put_with_completion(0, &bytes).unwrap().wait()), Refusal::OutOfRange);
+                assert_eq!(refused(read.put_with_completion(0, &bytes).unwrap().wait()), Refusal::Rights);
             }
             pair.say("so far");
             assert_eq!(pair.hear(), b"revoked");
-            assert_eq!(refused(whole.put_told(0, &bytes).unwrap().wait()), Refusal::Revoked);
-            half.put_told(0, &bytes[..SIZE / 2]).unwrap().wait().unwrap();
+            assert_eq!(refused(whole.put_with_completion(0, &bytes).unwrap().wait()), Refusal::Revoked);
+            half.put_with_completion(0, &bytes[..SIZE / 2]).unwrap().wait().unwrap();
             pair.say("over");
         }
         pair.close();

@@ -52,7 +52,7 @@ fn every_operation() {
             let remote = pair.take_cookie();
             let pattern: Vec<u8> = (0..LEN).map(|i| i as u8).collect();
             // Long, from the program's own bytes, then from an aperture.
-            remote.put_told(0, &pattern).unwrap().wait().unwrap();
+            remote.put_with_completion(0, &pattern).unwrap().wait().unwrap();
             assert_eq!(remote.get(0, LEN).unwrap().wait().unwrap(), pattern);
             let mine = pair.ep.adopt(pattern.iter().map(|b| b.wrapping_add(7)).collect()).unwrap();
             let mut told = mine.tripwire(..).on(Access::COMPLETE).arm().unwrap();
@@ -116,24 +116,27 @@ fn what_is_not_allowed() {
         } else {
             let (reading, writing, brief) = (pair.take_cookie(), pair.take_cookie(), pair.take_cookie());
             std::thread::sleep(Duration::from_millis(5));
-            assert_eq!(refused(reading.put_told(0, &[1]).unwrap().wait()), Refusal::Rights);
+            assert_eq!(refused(reading.put_with_completion(0, &[1]).unwrap().wait()), Refusal::Rights);
             assert_eq!(refused(reading.swap(0, 1).unwrap().wait()), Refusal::Rights);
             assert_eq!(refused(writing.get(0, 1).unwrap().wait().map(|_| 0)), Refusal::Rights);
-            assert_eq!(refused(writing.put_told(9, &[1; 8]).unwrap().wait()), Refusal::OutOfRange);
-            assert_eq!(refused(writing.put_told(u64::MAX, &[1; 8]).unwrap().wait()), Refusal::OutOfRange);
+            assert_eq!(refused(writing.put_with_completion(9, &[1; 8]).unwrap().wait()), Refusal::OutOfRange);
+            assert_eq!(
+                refused(writing.put_with_completion(u64::MAX, &[1; 8]).unwrap().wait()),
+                Refusal::OutOfRange
+            );
             assert_eq!(refused(reading.get(16, 1).unwrap().wait().map(|_| 0)), Refusal::OutOfRange);
-            assert_eq!(refused(brief.put_told(0, &[1]).unwrap().wait()), Refusal::Expired);
+            assert_eq!(refused(brief.put_with_completion(0, &[1]).unwrap().wait()), Refusal::Expired);
             let mut forged = writing.cookie().to_bytes();
             forged[20] ^= 1;
             let forged = pair.ep.remote(&Cookie::from_bytes(&forged));
-            assert_eq!(refused(forged.put_told(0, &[1]).unwrap().wait()), Refusal::Forged);
+            assert_eq!(refused(forged.put_with_completion(0, &[1]).unwrap().wait()), Refusal::Forged);
             let mut old = writing.cookie().to_bytes();
             old[8] ^= 1;
             let old = pair.ep.remote(&Cookie::from_bytes(&old));
-            assert_eq!(refused(old.put_told(0, &[1]).unwrap().wait()), Refusal::Stale);
+            assert_eq!(refused(old.put_with_completion(0, &[1]).unwrap().wait()), Refusal::Stale);
             pair.say("rights");
             assert_eq!(pair.hear(), b"revoked");
-            assert_eq!(refused(writing.put_told(0, &[1]).unwrap().wait()), Refusal::Revoked);
+            assert_eq!(refused(writing.put_with_completion(0, &[1]).unwrap().wait()), Refusal::Revoked);
             pair.say("again");
             assert_eq!(pair.hear(), b"closed");
             // Nobody waits for this one: the event queue tells.
@@ -253,7 +256,7 @@ fn a_word_again_and_again() {
         } else {
             let remote = pair.take_cookie();
             let put = |remote: &Remote, number: u64| {
-                remote.put_told(8, &number.to_le_bytes()).unwrap().wait().map(drop)
+                remote.put_with_completion(8, &number.to_le_bytes()).unwrap().wait().map(drop)
             };
             for number in 1u64..=10 {
                 remote.put(8, &number.to_le_bytes()).unwrap();
@@ -267,7 +270,7 @@ fn a_word_again_and_again() {
             (13..=15).for_each(|number| put(&remote, number).unwrap());
             pair.say("three more");
             assert_eq!(pair.hear(), b"go on");
-            let result = remote.put_told(8, &16u64.to_le_bytes()).unwrap().wait();
+            let result = remote.put_with_completion(8, &16u64.to_le_bytes()).unwrap().wait();
             assert_eq!(refused(result), Refusal::Revoked);
             pair.say("refused");
             let remote = pair.take_cookie();
@@ -386,7 +389,7 @@ fn chains_and_notices() {
             assert!(matches!(never.wait(), Err(Error::Operation(Failure::Before))));
             let odd = remote.fetch_add(4, 1).unwrap();
             assert_eq!(refused(odd.wait()), Refusal::Misaligned);
-            pair.ep.send_aside(0, b"by the way").unwrap();
+            pair.ep.send_out_of_band(0, b"by the way").unwrap();
             pair.say("done");
         }
         pair.close();
@@ -432,7 +435,7 @@ fn one_that_takes_nothing_stalls_nobody_else() {
             let mine = ep.aperture(1 << 20).unwrap();
             let mut big: Vec<_> = (0..32).map(|_| remotes[0].put_from(0, &mine, ..).unwrap()).collect();
             for _ in 0..100 {
-                remotes[1].put_told(0, &[1; 8]).unwrap().wait().unwrap();
+                remotes[1].put_with_completion(0, &[1; 8]).unwrap().wait().unwrap();
             }
             assert!(big.last_mut().unwrap().try_take().is_none());
             told.lock().unwrap().send(()).unwrap();
@@ -554,7 +557,7 @@ fn awaited_in_handlers() {
                     }
                     let bytes = remote.get(8, 8)?.await?;
                     assert_eq!(bytes[0], 9);
-                    remote.put_told(16, &[1])?.await?;
+                    remote.put_with_completion(16, &[1])?.await?;
                     Ok(())
                 }
             })

@@ -22,7 +22,7 @@ fn reasons(job: Job) -> Vec<(&'static str, String)> {
     ep.send(peer, "x", b"there").unwrap();
     ep.run_until(|| ep.handled() > 0).unwrap();
     let ways = std::iter::from_fn(|| ep.poll_event()).filter_map(|event| match event {
-        Event::Way { device, reason, .. } => Some((device, reason)),
+        Event::Transport { device, reason, .. } => Some((device, reason)),
         _ => None,
     });
     let ways = ways.collect();
@@ -167,11 +167,11 @@ fn untaken_frames_keep_nobody_awake() {
         }
         let arrived = |ep: &Endpoint| ep.peer_state(0) == Some(PeerState::Up);
         while !arrived(&ep) {
-            ep.node().wait_until(Some(Duration::from_millis(10)), |_| false).unwrap();
+            ep.node().poll_for(Duration::from_millis(10)).unwrap();
         }
         let cpu = || rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
         let (before, long) = (cpu(), Duration::from_millis(500));
-        assert!(!ep.node().wait_until(Some(long), |_| false).unwrap());
+        ep.node().poll_for(long).unwrap();
         let used = Duration::try_from(cpu() - before).unwrap();
         assert!(used < long / 5, "{used:?} of {long:?}");
         ep.serve(400).unwrap();

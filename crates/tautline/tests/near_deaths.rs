@@ -383,7 +383,7 @@ fn settle(scene: &Scene) -> bool {
         scene.ep.extract(usize::MAX).unwrap();
         while let Some(event) = scene.ep.poll_event() {
             match event {
-                tautline::Event::Way { .. } => seen = true,
+                tautline::Event::Transport { .. } => seen = true,
                 tautline::Event::PeerDown { why, .. } => {
                     assert_eq!(why, Down::Exited);
                     return true;

@@ -135,7 +135,7 @@ fn frames_are_records() {
     for ep in &ends {
         let ways: Vec<_> = std::iter::from_fn(|| ep.poll_event())
             .filter_map(|event| match event {
-                Event::Way { device, .. } => Some(device),
+                Event::Transport { device, .. } => Some(device),
                 _ => None,
             })
             .collect();

@@ -24,7 +24,7 @@ fn a_cookie_of_nobody() {
                 nobody.put(0, &[1]),
                 nobody.put(0, &[1; 100_000]),
                 nobody.try_put(0, &[1]),
-                nobody.put_told(0, &[1]).map(drop),
+                nobody.put_with_completion(0, &[1]).map(drop),
                 nobody.put_list(&[(0, &[1]), (8, &[2])]).map(drop),
                 nobody.put_notice(0, &[1], 1).map(drop),
                 nobody.put_from(0, &aperture, ..).map(drop),
@@ -83,7 +83,7 @@ fn expired_is_over() {
             for _ in 0..8 {
                 let brief = pair.take_cookie();
                 std::thread::sleep(Duration::from_millis(50));
-                assert_eq!(refused(brief.put_told(0, &[9]).unwrap().wait()), Refusal::Expired);
+                assert_eq!(refused(brief.put_with_completion(0, &[9]).unwrap().wait()), Refusal::Expired);
                 std::thread::sleep(Duration::from_millis(50));
                 assert_eq!(refused(brief.fetch_add(0, 9).unwrap().wait()), Refusal::Expired);
                 pair.say("refused");
@@ -253,10 +253,10 @@ fn extreme_numbers() {
             assert!(matches!(remote.put_pieces(u64::MAX, &[&[7], &[7]]), Err(Error::OutOfRange)));
             let (long, mine) = (vec![7; 300_000], pair.ep.adopt(vec![7; 300_000]).unwrap());
             for at in [101, u64::MAX - 100_000, u64::MAX] {
-                let told = remote.put_told(at, &long).unwrap();
+                let told = remote.put_with_completion(at, &long).unwrap();
                 assert_eq!(refused(told.wait()), Refusal::OutOfRange);
                 assert_eq!(refused(remote.put_from(at, &mine, ..).unwrap().wait()), Refusal::OutOfRange);
-                assert_eq!(refused(remote.put_told(at, &[]).unwrap().wait()), Refusal::OutOfRange);
+                assert_eq!(refused(remote.put_with_completion(at, &[]).unwrap().wait()), Refusal::OutOfRange);
                 remote.fill(at, long.len(), |_, room| room.fill(7)).unwrap();
                 remote.flush().unwrap().wait().unwrap();
             }
@@ -288,13 +288,13 @@ fn revoked_before_its_first_use() {
         } else {
             let (revoked, closed, other) = (pair.take_cookie(), pair.take_cookie(), pair.take_cookie());
             for gone in [&revoked, &closed] {
-                assert_eq!(refused(gone.put_told(0, &[1]).unwrap().wait()), Refusal::Revoked);
+                assert_eq!(refused(gone.put_with_completion(0, &[1]).unwrap().wait()), Refusal::Revoked);
             }
             let mut forged = revoked.cookie().to_bytes();
             forged[16] ^= 1;
             let forged = pair.ep.remote(&Cookie::from_bytes(&forged));
-            assert_eq!(refused(forged.put_told(0, &[1]).unwrap().wait()), Refusal::Forged);
-            other.put_told(0, &[1]).unwrap().wait().unwrap();
+            assert_eq!(refused(forged.put_with_completion(0, &[1]).unwrap().wait()), Refusal::Forged);
+            other.put_with_completion(0, &[1]).unwrap().wait().unwrap();
             pair.say("done");
         }
         pair.close();

@@ -427,7 +427,7 @@ fn a_tripwire_that_nobody_can_touch() {
             assert!(matches!(gone, Err(Error::PeerGone(1, _))), "{gone:?}");
         } else {
             let remote = ep.remote(&next_cookie(&ep, &mail));
-            remote.put_told(0, &[1; 8]).unwrap().wait().unwrap();
+            remote.put_with_completion(0, &[1; 8]).unwrap().wait().unwrap();
         }
         ep.close().unwrap();
     });

@@ -49,12 +49,12 @@ fn long_puts_tear_no_word() {
                 } else {
                     let remote = p.take_cookie();
                     let mut byte = 0;
-                    for way in 0..3 {
+                    for transport in 0..3 {
                         let until = Instant::now() + TIME;
                         while Instant::now() < until {
                             byte = u8::wrapping_add(byte, 1);
-                            let batch = (way == 2).then(|| p.ep.batch());
-                            match way {
+                            let batch = (transport == 2).then(|| p.ep.batch());
+                            match transport {
                                 0 => remote.fill(at, LEN, |_, room| room.fill(byte)).unwrap(),
                                 _ => remote.put(at, &vec![byte; LEN]).unwrap(),
                             }

@@ -16,7 +16,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use spaces::{Shape, Spaces, ip, spaces};
-use tautline::node::device::Way;
+use tautline::node::device::Transport;
 use tautline::node::device::xdp::Framing;
 use tautline::node::link::JobKey;
 use tautline::{Config, DeviceName, Down, Endpoint, Event, Job, Member, Short, Waiting};
@@ -80,7 +80,7 @@ fn child() {
                 Event::Device(choice) => {
                     println!("DEVICE {} {:?}\n{}", choice.device, choice.passed_over, choice.details);
                 }
-                Event::Way { device, reason, .. } => ways.push((device, reason)),
+                Event::Transport { device, reason, .. } => ways.push((device, reason)),
                 // In good order, which the sender may do before the receiver has handled the last of what came.
                 Event::PeerDown { why: Down::Closed, .. } => println!("LEFT"),
                 Event::PeerDown { why, .. } => println!("DOWN {why}"),
@@ -96,8 +96,12 @@ fn child() {
         let to = endpoint.rank() + endpoint.size() / 2;
         for number in 0..MESSAGES {
             if role == "changes" && number % (MESSAGES / CHANGES) == 0 {
-                let way = if (number / (MESSAGES / CHANGES)).is_multiple_of(2) { Way::Udp } else { Way::Xdp };
-                endpoint.node().with(|interface| interface.ask_way(to, Some(way))).unwrap();
+                let transport = if (number / (MESSAGES / CHANGES)).is_multiple_of(2) {
+                    Transport::Udp
+                } else {
+                    Transport::Xdp
+                };
+                endpoint.node().prefer_transport(to, Some(transport)).unwrap();
             }
             endpoint.send(to, "number", &message(number)).unwrap();
             note(&endpoint);
@@ -166,7 +170,7 @@ fn wait_for_return(endpoint: &Endpoint, is_back: impl Fn() -> bool) {
     let until = Instant::now() + Duration::from_secs(30);
     while !is_back() {
         assert!(Instant::now() < until, "it takes for ever");
-        endpoint.node().wait_until(Some(Duration::from_millis(20)), |_| false).unwrap();
+        endpoint.node().poll_for(Duration::from_millis(20)).unwrap();
     }
 }
 
@@ -190,7 +194,7 @@ fn ping_pong(endpoint: &Endpoint, seen: &Cell<u64>) {
     let (me, other) = (endpoint.rank(), 1 - endpoint.rank());
     for number in 0..PING_PONGS {
         if number == PING_PONGS / 2 {
-            endpoint.node().with(|interface| interface.ask_way(other, Some(Way::Udp))).unwrap();
+            endpoint.node().prefer_transport(other, Some(Transport::Udp)).unwrap();
         }
         if me == 0 {
             endpoint.send(other, "number", &message(number)).unwrap();
@@ -376,12 +380,12 @@ fn a_rank_without_raw_frames() {
         let Some(said) = run("a_rank_without_raw_frames", "raw", devices, |_| {}) else { return };
         for side in (0..2).filter(|side| devices[*side] == "xdp") {
             assert!(said[side].contains("raw Ethernet framing"), "{}", said[side]);
-            let (way, why) = match devices[1 - side] {
+            let (transport, why) = match devices[1 - side] {
                 "udp" => ("udp", "takes no raw frames"),
                 _ => ("xdp", "the neighbour is known"),
             };
             let last = said[side].lines().find(|line| line.starts_with("LAST")).unwrap();
-            assert!(last.contains(way) && last.contains(why), "{last}");
+            assert!(last.contains(transport) && last.contains(why), "{last}");
         }
     }
 }

@@ -39,7 +39,7 @@ pub const DATA_HEAD: usize = SHORT_LEN + 16;
 /// Bytes of a record that lends part of a put.
 pub const LENT_LEN: usize = SHORT_LEN + 40;
 /// Bytes of the longest out-of-band message.
-pub const MAX_ASIDE: usize = 40;
+pub const MAX_OUT_OF_BAND: usize = 40;
 
 /// What names part of another node's memory in a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,7 +147,7 @@ pub enum Memory<'a> {
         id: u32,
     },
     /// A small message that goes to the event queue.
-    Aside(&'a [u8]),
+    OutOfBand(&'a [u8]),
     /// All requests up to this one are done, but for those that have answers of their own.
     Done {
         /// The request's number.
@@ -204,7 +204,7 @@ impl<'a> Memory<'a> {
                 at.checked_add(data.len() as u64).ok_or(Malformed::BadValue)?;
                 Ok(Memory::Data { id, at, data })
             }
-            ASIDE if body.len() <= MAX_ASIDE => Ok(Memory::Aside(body)),
+            ASIDE if body.len() <= MAX_OUT_OF_BAND => Ok(Memory::OutOfBand(body)),
             _ => Memory::fixed(kind, body),
         }
     }
@@ -259,7 +259,7 @@ impl<'a> Memory<'a> {
                 Memory::Part(..) | Memory::Get(..) | Memory::Atomic(..) => 24,
                 Memory::Put(..) | Memory::Value { .. } | Memory::Data { .. } => 16,
                 Memory::Flush { .. } | Memory::Done { .. } | Memory::Failed { .. } => 8,
-                Memory::Aside(_) => 0,
+                Memory::OutOfBand(_) => 0,
             }
     }
 
@@ -326,7 +326,7 @@ impl<'a> Memory<'a> {
                 put(body, 8, value.to_le_bytes());
                 put_id(body, VALUE, id, 0)
             }
-            Memory::Aside(_) => ASIDE,
+            Memory::OutOfBand(_) => ASIDE,
             Memory::Lent(target, rest, piece) => {
                 put(body, 16, rest.to_le_bytes());
                 put(body, 24, piece.number.to_le_bytes());
@@ -393,7 +393,7 @@ mod tests {
             Memory::Atomic(TARGET, Atomic::Add(8)),
             Memory::Atomic(TARGET, Atomic::CompareSwap(9, 10)),
             Memory::Flush { id: 11 },
-            Memory::Aside(b"by the way"),
+            Memory::OutOfBand(b"by the way"),
             Memory::Done { id: 12 },
             Memory::Failed { id: 13, why: Refusal::Rights },
             Memory::Value { id: 14, value: 15 },
@@ -406,7 +406,7 @@ mod tests {
         match *memory {
             Memory::Put(_, data)
             | Memory::Part(_, _, data)
-            | Memory::Aside(data)
+            | Memory::OutOfBand(data)
             | Memory::Data { data, .. } => data,
             _ => &[],
         }

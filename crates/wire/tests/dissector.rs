@@ -113,7 +113,7 @@ fn others() -> Vec<Vec<u8>> {
         (Memory::Atomic(target, Atomic::Add(15)), b""),
         (Memory::Atomic(target, Atomic::CompareSwap(16, 17)), b""),
         (Memory::Flush { id: 71 }, b""),
-        (Memory::Aside(&[]), b"aside"),
+        (Memory::OutOfBand(&[]), b"aside"),
         (Memory::Done { id: 72 }, b""),
         (Memory::Failed { id: 73, why: Refusal::Expired }, b""),
         (Memory::Value { id: 74, value: 18 }, b""),

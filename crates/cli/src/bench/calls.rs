@@ -90,7 +90,7 @@ impl Calls {
 
     fn ask(&mut self, count: u64, window: u64) -> io::Result<()> {
         // Whoever has many to make lets them share frames; whoever waits lets them leave.
-        let far = !self.endpoint.node().is_near(self.peer);
+        let far = !self.endpoint.node().is_local(self.peer);
         let endpoint = self.endpoint.clone();
         let _together = (window > 1 && far).then(|| endpoint.batch());
         let mut calls = VecDeque::with_capacity(window as usize);

@@ -216,7 +216,7 @@ impl Server {
     /// Between hosts, what is put in here shares frames.
     #[inline]
     fn sharing<T>(&self, run: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-        let _together = (!self.endpoint.node().is_near(self.peer)).then(|| self.endpoint.batch());
+        let _together = (!self.endpoint.node().is_local(self.peer)).then(|| self.endpoint.batch());
         run()
     }
 }

@@ -9,7 +9,7 @@ use std::net::UdpSocket;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use tautline::node::device::Way;
+use tautline::node::device::Transport;
 use tautline::node::device::xdp::Framing;
 use tautline::node::link::JobKey;
 use tautline::{Config, Endpoint, Event, Handler, Job, Member, Message, Rank, Short};
@@ -181,13 +181,8 @@ impl Taut {
     fn take_the_way(&mut self) -> io::Result<()> {
         let started = Instant::now();
         loop {
-            let peer = self.peer;
-            let look = self.endpoint.node().with(|i| {
-                let (way, why) = i.way(peer);
-                (way == Some(Way::Xdp), why.to_owned())
-            });
-            let (taken, why) = look.map_err(io::Error::other)?;
-            if taken {
+            let (transport, why) = self.endpoint.node().transport(self.peer).map_err(io::Error::other)?;
+            if transport == Some(Transport::Xdp) {
                 return Ok(());
             }
             if started.elapsed() > SILENCE {

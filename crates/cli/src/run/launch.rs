@@ -49,7 +49,7 @@ pub struct Doors {
 
 impl Drop for Doors {
     fn drop(&mut self) {
-        tautline::node::take_down_doors(&self.key, &self.members);
+        tautline::node::unlink_stale_listeners(&self.key, &self.members);
     }
 }
 

@@ -138,7 +138,7 @@ impl Shm {
     }
 
     /// Takes back a piece that was not lent.
-    pub fn unloan(&mut self, piece: Piece) {
+    pub fn cancel_loan(&mut self, piece: Piece) {
         if let Some(pool) = &mut self.lending.pool {
             pool.give(piece);
         }
@@ -188,7 +188,7 @@ impl Shm {
     }
 
     /// What the other side said when it gave back a number of [`Shm::refer`]; once.
-    pub fn is_read(&mut self, number: u32) -> Option<Back> {
+    pub fn poll_offer(&mut self, number: u32) -> Option<Back> {
         self.collect();
         if self.corrupt { None } else { self.lending.pool.as_mut()?.is_done(number) }
     }

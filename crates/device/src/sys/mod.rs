@@ -26,7 +26,7 @@ pub(crate) use socket::{
     adopt_socket, drops, has_gso, open_line, open_socket, path_mtu, receive_buffer, set_buffers,
     set_busy_poll, set_gro,
 };
-pub(crate) use umem::{Chunk, Layout, Loans, Taken, Umem};
+pub(crate) use umem::{Chunk, FrameBatch, Layout, Loans, Umem};
 pub(crate) use xsk::{ORDERS, XskOptions, order_sum};
 
 #[cfg(test)]

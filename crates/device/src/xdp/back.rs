@@ -21,11 +21,11 @@ impl Xdp {
     #[cold]
     pub(super) fn come_back(&mut self) {
         let now = sys::coarse_now();
-        if now < self.health.look_at {
+        if now < self.health.poll_operation {
             return;
         }
         self.health.pause = (self.health.pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
-        self.health.look_at = now + self.health.pause;
+        self.health.poll_operation = now + self.health.pause;
         match self.reopen() {
             Ok(()) => self.tell_back(),
             // It is not there yet.
@@ -39,7 +39,7 @@ impl Xdp {
         self.health.in_vain = self.health.in_vain.saturating_add(1);
         if self.health.in_vain == 1 {
             // Seen for the first time, it is looked at again soon.
-            (self.health.pause, self.health.look_at) = (PAUSE_MIN, sys::coarse_now() + PAUSE_MIN);
+            (self.health.pause, self.health.poll_operation) = (PAUSE_MIN, sys::coarse_now() + PAUSE_MIN);
         }
         if self.health.in_vain < TELL_AFTER || self.health.refusal.as_ref() == Some(&refusal) {
             return;

@@ -48,7 +48,7 @@ use crate::sys::bpf::WordMap;
 use crate::sys::netlink::Netlink;
 use crate::sys::{self, Layout, Queues, Umem};
 use crate::udp::{self, Udp, UdpConfig};
-use crate::{Arena, Counters, Datagram, DeviceEvent, Guarantees, RouteId, RxBatch, SlotId, Way};
+use crate::{Arena, Counters, Datagram, DeviceEvent, Guarantees, RouteId, RxBatch, SlotId, Transport};
 
 /// The AF_XDP device.
 ///
@@ -474,8 +474,8 @@ impl Datagram for Xdp {
         self.sees_nothing()
     }
 
-    fn way(&self, route: RouteId) -> Option<Way> {
-        self.routes.get(route.0 as usize).map(|route| route.way)
+    fn transport(&self, route: RouteId) -> Option<Transport> {
+        self.routes.get(route.0 as usize).map(|route| route.transport)
     }
 
     fn why(&self, route: RouteId) -> &str {
@@ -495,9 +495,9 @@ impl Datagram for Xdp {
         }
     }
 
-    fn ask_way(&mut self, route: RouteId, way: Option<Way>) {
+    fn prefer_transport(&mut self, route: RouteId, transport: Option<Transport>) {
         if let Some(entry) = self.routes.get_mut(route.0 as usize) {
-            entry.asked = way;
+            entry.asked = transport;
             self.look_up(route);
         }
     }

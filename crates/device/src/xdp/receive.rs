@@ -7,7 +7,7 @@ use super::Xdp;
 use super::attach::{MAIL_NEWS, MAIL_UDP};
 use super::headers::{Mac, Parsed, Sender, Unfit, parse};
 use super::neighbour;
-use crate::sys::Taken;
+use crate::sys::FrameBatch;
 use crate::{Datagram, RxBatch};
 
 /// Frames of one receive: what bounds a poll (N-3).
@@ -182,7 +182,7 @@ impl Xdp {
 
     /// Lends a frame to the batch; false if it is no frame of ours.
     #[inline]
-    fn accept(&mut self, batch: &mut RxBatch, frame: Taken) -> bool {
+    fn accept(&mut self, batch: &mut RxBatch, frame: FrameBatch) -> bool {
         match parse(frame.bytes(&self.umem)) {
             Ok(Parsed { start, end, from }) => {
                 let source = self.source(from);
@@ -201,7 +201,7 @@ impl Xdp {
 
     /// A frame that lies in several chunks is put together in a buffer of the batch: the only copy there is.
     #[cold]
-    fn gather(&mut self, batch: &mut RxBatch, first: Taken) -> bool {
+    fn gather(&mut self, batch: &mut RxBatch, first: FrameBatch) -> bool {
         let mut whole = Vec::with_capacity(self.layout.stride() + self.layout.chunk);
         let mut next = Some(first);
         while let Some(part) = next {

@@ -6,7 +6,7 @@
 
 use super::config::Receive;
 use super::{BUSY_FRAMES, BUSY_US, Xdp};
-use crate::{DeviceEvent, RouteId, Way, monotonic_now};
+use crate::{DeviceEvent, RouteId, Transport, monotonic_now};
 
 /// Times that are taken before the other one has its turn, and those of each in one trial.
 const TURN: usize = 32;
@@ -64,12 +64,12 @@ impl Trial {
     /// A look for frames begins.
     pub(super) fn look(&mut self) {
         if self.rang.is_some() {
-            self.look_at(monotonic_now());
+            self.poll_operation(monotonic_now());
         }
     }
 
     /// What was waited for with breaks, or for long, does not count.
-    fn look_at(&mut self, now: u64) {
+    fn poll_operation(&mut self, now: u64) {
         if self.rang.is_some_and(|rang| now - rang > LONGEST) || now - self.looked > BREAK {
             self.rang = None;
         }
@@ -175,11 +175,11 @@ impl Xdp {
     fn tell_busy(&mut self, kernel: u64, caller: u64) {
         for id in (0..self.routes.len() as u32).map(RouteId) {
             let route = &self.routes[id.0 as usize];
-            if route.told && route.way == Way::Xdp {
+            if route.told && route.transport == Transport::Xdp {
                 let why = format!(
                     "busy polled from now on, which is faster here: an answer takes {caller} ns, and {kernel} ns if the kernel moves frames"
                 );
-                self.tell(DeviceEvent::Way { route: id, way: Way::Xdp, why });
+                self.tell(DeviceEvent::Transport { route: id, transport: Transport::Xdp, why });
             }
         }
     }
@@ -199,11 +199,11 @@ mod tests {
             // Looks without a break.
             while now + 1_000 < answer {
                 now += 1_000;
-                trial.look_at(now);
+                trial.poll_operation(now);
                 trial.looked = now;
             }
             now = answer;
-            trial.look_at(now);
+            trial.poll_operation(now);
             let turns = trial.came_at(now, busy);
             let verdict = trial.judge();
             if verdict != Verdict::Open {
@@ -256,10 +256,10 @@ mod tests {
         let mut trial = Trial::default();
         assert!(!trial.came_at(5, false) && trial.taken == [0; 2], "nobody rang");
         trial.ring_at(10_000);
-        trial.look_at(10_000 + BREAK + 1);
+        trial.poll_operation(10_000 + BREAK + 1);
         assert!(!trial.came_at(10_000 + BREAK + 2, false) && trial.taken == [0; 2], "the caller was away");
         trial.ring_at(100_000);
-        trial.look_at(100_000 + BREAK);
+        trial.poll_operation(100_000 + BREAK);
         trial.came_at(100_000 + BREAK, false);
         assert_eq!(trial.taken, [1, 0]);
         let (verdict, frames) = play(|_, _| LONGEST + 1);

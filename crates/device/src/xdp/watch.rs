@@ -8,7 +8,7 @@ use super::Xdp;
 use super::attach;
 use super::headers::Framing;
 use crate::sys::bpf;
-use crate::{DeviceEvent, RouteId, Way, sys};
+use crate::{DeviceEvent, RouteId, Transport, sys};
 
 /// Nanoseconds between looks. Raw frames come by the ring or not at all, and their senders do not wait for ever.
 const EVERY: u64 = 1_000_000_000;
@@ -68,9 +68,9 @@ impl Xdp {
         }
         for id in (0..self.routes.len() as u32).map(RouteId) {
             let route = &self.routes[id.0 as usize];
-            if route.told && route.way == Way::Xdp {
+            if route.told && route.transport == Transport::Xdp {
                 let why = "somebody had detached the steering program, and it is attached again".to_owned();
-                self.tell(DeviceEvent::Way { route: id, way: Way::Xdp, why });
+                self.tell(DeviceEvent::Transport { route: id, transport: Transport::Xdp, why });
             }
         }
     }

@@ -9,7 +9,7 @@ use super::neighbour::{self, Hop, Link, News};
 use super::watch::Watch;
 use crate::sys::bpf::Addressee;
 use crate::sys::{self, Errno};
-use crate::{DeviceEvent, RouteId, Way};
+use crate::{DeviceEvent, RouteId, Transport};
 
 /// A destination.
 pub(super) struct Route {
@@ -19,11 +19,11 @@ pub(super) struct Route {
     mac: Option<Mac>,
     /// The headers, while frames can go directly.
     pub template: Option<Template>,
-    pub way: Way,
+    pub transport: Transport,
     /// Why this one.
     pub why: String,
     /// The way that the caller asked for.
-    pub asked: Option<Way>,
+    pub asked: Option<Transport>,
     /// Whoever is there takes raw frames, as far as we were told.
     pub takes_raw: bool,
     /// The route has told which way it goes, so changes are news.
@@ -42,7 +42,7 @@ impl Route {
             hop: None,
             mac: None,
             template: None,
-            way: Way::Udp,
+            transport: Transport::Udp,
             why: String::new(),
             asked: None,
             takes_raw: true,
@@ -71,7 +71,7 @@ pub(super) struct Health {
     /// It has just come back.
     pub back: bool,
     /// When, and after how long a pause, it is looked for again, in nanoseconds.
-    pub look_at: u64,
+    pub poll_operation: u64,
     pub pause: u64,
     /// Whether the program is where it was attached.
     pub watch: Watch,
@@ -135,24 +135,26 @@ impl Xdp {
     /// Chooses a route's way from what is known, and tells if it, or the reason to do without the ring, changed.
     pub(super) fn choose(&mut self, id: RouteId) {
         let verdict = self.verdict(id);
-        let (way, why, template) = match verdict {
-            Ok(template) if self.health.back => {
-                (Way::Xdp, "the interface is back and the neighbour is known".to_owned(), Some(template))
-            }
+        let (transport, why, template) = match verdict {
+            Ok(template) if self.health.back => (
+                Transport::Xdp,
+                "the interface is back and the neighbour is known".to_owned(),
+                Some(template),
+            ),
             Ok(template) => {
-                (Way::Xdp, "the neighbour is known and the link is up".to_owned(), Some(template))
+                (Transport::Xdp, "the neighbour is known and the link is up".to_owned(), Some(template))
             }
-            Err(why) => (Way::Udp, why, None),
+            Err(why) => (Transport::Udp, why, None),
         };
         let route = &mut self.routes[id.0 as usize];
         route.template = template;
         route.confirm = false;
-        let other_way = std::mem::replace(&mut route.way, way) != way;
+        let other_way = std::mem::replace(&mut route.transport, transport) != transport;
         // Why it is not the better one is news, too: the link is down, then the interface is gone.
-        let changed = other_way || way == Way::Udp && route.why != why;
+        let changed = other_way || transport == Transport::Udp && route.why != why;
         route.why.clone_from(&why);
         if changed && route.told {
-            self.tell(DeviceEvent::Way { route: id, way, why });
+            self.tell(DeviceEvent::Transport { route: id, transport, why });
         }
     }
 
@@ -167,7 +169,7 @@ impl Xdp {
     /// The headers for a route, or why there are none.
     fn verdict(&self, id: RouteId) -> Result<Template, String> {
         let route = &self.routes[id.0 as usize];
-        if route.asked == Some(Way::Udp) {
+        if route.asked == Some(Transport::Udp) {
             return Err("asked for".into());
         }
         if let Some(why) = self.health.why() {
@@ -238,7 +240,7 @@ impl Xdp {
         }
         // Whatever it was: it may be the interface. One that was there and could not be had is waited for.
         if any && self.health.in_vain == 0 {
-            self.health.look_at = 0;
+            self.health.poll_operation = 0;
         }
         if all {
             (0..self.routes.len() as u32).for_each(|id| self.look_up(RouteId(id)));

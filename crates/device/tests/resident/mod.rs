@@ -12,7 +12,7 @@ use crate::spaces::{Shape, Spaces, spaces};
 use tautline_device::udp::{Udp, UdpConfig};
 use tautline_device::xdp::{Xdp, XdpConfig};
 use tautline_device::{
-    Arena, Counters, Datagram, DeviceEvent, Guarantees, HEADROOM, RouteId, RxBatch, SlotId, Way,
+    Arena, Counters, Datagram, DeviceEvent, Guarantees, HEADROOM, RouteId, RxBatch, SlotId, Transport,
 };
 
 /// A device in one of the namespaces: calls that open sockets enter it first.
@@ -79,14 +79,14 @@ impl<D: Datagram> Datagram for Resident<D> {
     fn counters(&self) -> Counters {
         self.device.counters()
     }
-    fn way(&self, route: RouteId) -> Option<Way> {
-        self.device.way(route)
+    fn transport(&self, route: RouteId) -> Option<Transport> {
+        self.device.transport(route)
     }
     fn why(&self, route: RouteId) -> &str {
         self.device.why(route)
     }
-    fn ask_way(&mut self, route: RouteId, way: Option<Way>) {
-        self.device.ask_way(route, way);
+    fn prefer_transport(&mut self, route: RouteId, transport: Option<Transport>) {
+        self.device.prefer_transport(route, transport);
     }
 }
 
@@ -153,12 +153,12 @@ pub fn until_way(
     from: &mut Resident<Xdp>,
     to: &mut impl Datagram,
     route: RouteId,
-    way: Way,
+    transport: Transport,
 ) -> Vec<DeviceEvent> {
     let until = Instant::now() + Duration::from_secs(5);
     let mut told = Vec::new();
-    while from.way(route) != Some(way) {
-        assert!(Instant::now() < until, "{} for ever, because {}", way.name(), from.why(route));
+    while from.transport(route) != Some(transport) {
+        assert!(Instant::now() < until, "{} for ever, because {}", transport.name(), from.why(route));
         send(from, route, &data_frame(0, 64));
         receive_some(to);
         receive_some(from);
@@ -177,7 +177,7 @@ pub fn arrives(from: &mut impl Datagram, to: &mut impl Datagram, route: RouteId,
 pub fn until_back(from: &mut Resident<Xdp>, to: &mut impl Datagram, route: RouteId) -> Vec<DeviceEvent> {
     let until = Instant::now() + Duration::from_secs(10);
     let mut told = Vec::new();
-    while from.way(route) != Some(Way::Xdp) || !told.contains(&DeviceEvent::Descriptors) {
+    while from.transport(route) != Some(Transport::Xdp) || !told.contains(&DeviceEvent::Descriptors) {
         assert!(Instant::now() < until, "not back, because {}; {told:?}", from.why(route));
         receive_some(from);
         receive_some(to);

@@ -4,8 +4,8 @@ use tautline_device::shm::Back;
 use tautline_wire::record::Where;
 
 use super::Endpoint;
-use crate::near::{Lease, Loan, Offer};
-use crate::peer::Key;
+use crate::near::{BorrowedLoan, Loan, Offer};
+use crate::peer::{Key, PeerId};
 use crate::{Rank, SendError};
 
 impl Endpoint {
@@ -17,8 +17,8 @@ impl Endpoint {
     }
 
     /// Gives back what was not lent.
-    pub fn unloan(&self, loan: Loan) {
-        let _ = self.with(|i| i.unloan(loan));
+    pub fn cancel_loan(&self, loan: Loan) {
+        let _ = self.with(|i| i.cancel_loan(loan));
     }
 
     /// Sends what was filled as a message, by lending it; what `loan` held is gone then. False, with nothing sent, if the handler takes only messages that
@@ -39,7 +39,7 @@ impl Endpoint {
     }
 
     /// Lets a peer on this host copy a message out of this process by itself. Nothing, with nothing sent, if that cannot be: then it is to be sent as any other. `bytes` must stay as
-    /// they are until [`Endpoint::is_read`] says so, or the peer reads something else. Never blocks.
+    /// they are until [`Endpoint::poll_offer`] says so, or the peer reads something else. Never blocks.
     pub fn try_offer(&self, peer: Rank, key: Key, bytes: &[u8]) -> Result<Option<Offer>, SendError> {
         let (mut interface, now) = self.enter()?;
         interface.offer(now, peer, key, bytes).inspect_err(|_| interface.service(now))
@@ -47,19 +47,19 @@ impl Endpoint {
 
     /// Whether the peer has read what it was offered: false, with nothing sent, if it could not; [`SendError::WouldBlock`] if not yet. Asked once more after that, it is
     /// nonsense.
-    pub fn is_read(&self, offer: &Offer) -> Result<bool, SendError> {
-        self.with(|i| i.is_read(offer))?
+    pub fn poll_offer(&self, offer: &Offer) -> Result<bool, SendError> {
+        self.with(|i| i.poll_offer(offer))?
     }
 
-    /// What a peer lends us, as its record says; nothing if there is no such thing. It must be given back with [`Endpoint::end_lease`].
+    /// What a peer lends us, as its record says; nothing if there is no such thing. It must be given back with [`Endpoint::return_loan`].
     #[inline]
-    pub fn lease(&self, from: (Rank, u32), number: u32, at: Where, len: u64) -> Option<Lease> {
-        self.with(|i| i.lease(from, number, at, len)).ok().flatten()
+    pub fn borrow_loan(&self, from: PeerId, number: u32, at: Where, len: u64) -> Option<BorrowedLoan> {
+        self.with(|i| i.borrow_loan(from, number, at, len)).ok().flatten()
     }
 
     /// Gives back what a peer lent us, and says whether it was read. It cannot be read any more.
     #[inline]
-    pub fn end_lease(&self, lease: &mut Lease, back: Back) {
-        let _ = self.with(|i| i.end_lease(lease, back));
+    pub fn return_loan(&self, lease: &mut BorrowedLoan, back: Back) {
+        let _ = self.with(|i| i.return_loan(lease, back));
     }
 }

@@ -15,8 +15,48 @@ use crate::shared::Shared;
 use crate::wait::{Spinner, Turn};
 
 impl Endpoint {
-    /// Polls and waits, by the configured policy, until `done` says so (true) or `timeout` has passed (false).
-    pub fn wait_until(
+    /// Polls and waits, by the configured policy, until there may be something for the program to do (true) or
+    /// `timeout` has passed (false).
+    pub fn wait(&self, timeout: Option<Duration>, wanted: WaitFor) -> Result<bool, SendError> {
+        let signal = &self.shared.signal;
+        if wanted.memory.is_none() {
+            return self.wait_until(timeout, |i| {
+                i.has_ready()
+                    || signal.load(Ordering::Acquire)
+                    || wanted.activity.is_some_and(|seen| i.activity() != seen)
+            });
+        }
+        self.wait_until(timeout, |i| {
+            if i.wants_time() {
+                i.tell_time(self.now());
+            }
+            i.glance();
+            wanted.memory.is_some_and(|seen| i.memory.served != seen)
+                || i.has_ready()
+                || signal.load(Ordering::Acquire)
+                || wanted.activity.is_some_and(|seen| i.activity() != seen)
+        })
+    }
+
+    /// Waits until [`Endpoint::activity`] is no longer `seen`; frames that wait to be taken are no reason to return.
+    pub fn wait_for_activity(&self, seen: u64) -> Result<(), SendError> {
+        self.wait_until(None, |i| i.activity() != seen).map(|_| ())
+    }
+
+    /// Polls for `time`, by the configured policy, whatever arrives.
+    pub fn poll_for(&self, time: Duration) -> Result<(), SendError> {
+        self.wait_until(Some(time), |_| false).map(|_| ())
+    }
+
+    /// Forgets that [`Waker::wake`] was called. What its callers did before that call is seen after this one.
+    #[inline]
+    pub fn clear_signal(&self) {
+        if self.shared.signal.load(Ordering::Acquire) {
+            self.shared.signal.swap(false, Ordering::SeqCst);
+        }
+    }
+
+    pub(crate) fn wait_until(
         &self,
         timeout: Option<Duration>,
         mut done: impl FnMut(&mut Interface) -> bool,
@@ -137,13 +177,23 @@ impl AsFd for Endpoint {
     }
 }
 
+/// What [`Endpoint::wait`] returns for, beside frames, events and [`Waker::wake`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WaitFor {
+    /// [`Endpoint::activity`] is no longer this.
+    pub activity: Option<u64>,
+    /// [`Endpoint::memory_activity`] is no longer this. Whoever waits for it serves memory at once.
+    pub memory: Option<u64>,
+}
+
 /// Makes an endpoint look again, from any thread.
 #[derive(Clone, Debug)]
 pub struct Waker(Arc<Shared>);
 
 impl Waker {
-    /// Wakes whoever waits in [`Endpoint::wait_until`] or on the endpoint's descriptor.
+    /// Wakes whoever waits in [`Endpoint::wait`] or on the endpoint's descriptor.
     pub fn wake(&self) {
+        self.0.signal.store(true, Ordering::SeqCst);
         self.0.ring();
     }
 }

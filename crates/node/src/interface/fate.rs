@@ -7,7 +7,7 @@ use super::Interface;
 use crate::counters::add;
 use crate::memory::Failure;
 use crate::peer::PeerState;
-use crate::{Down, Event, Rank};
+use crate::{Down, Event, PeerId, Rank};
 
 impl Interface {
     /// Slots that are no longer needed, and news of the link.
@@ -88,7 +88,7 @@ impl Interface {
     }
 
     /// A peer sent, under its own authentication, what no correct peer sends; its channel ends.
-    pub fn violation(&mut self, rank: Rank, incarnation: u32) {
+    pub fn violation(&mut self, PeerId { rank, incarnation }: PeerId) {
         let Some(peer) = self.peers.get_mut(rank as usize) else { return };
         if peer.incarnation != incarnation {
             // It was a former self, which is gone.

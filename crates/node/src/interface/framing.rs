@@ -20,13 +20,13 @@ impl Interface {
     /// A peer does.
     pub(super) fn hear_raw(&mut self, rank: Rank, takes: bool) {
         let route = self.peers[rank as usize].route;
-        let before = self.device.way(route);
+        let before = self.device.transport(route);
         self.device.note_raw(route, takes);
-        let now = self.device.way(route);
-        if let Some(way) = now.filter(|_| now != before) {
+        let now = self.device.transport(route);
+        if let Some(transport) = now.filter(|_| now != before) {
             let reason = self.device.why(route).to_owned();
-            tracing::info!(rank = self.rank, peer = rank, way = way.name(), %reason, "another way");
-            self.push_event(Event::Way { peer: rank, device: way.name(), reason });
+            tracing::info!(rank = self.rank, peer = rank, transport = transport.name(), %reason, "another way");
+            self.push_event(Event::Transport { peer: rank, device: transport.name(), reason });
         }
     }
 }

@@ -8,11 +8,6 @@ use crate::peer::PeerState;
 use crate::{Counters, Rank};
 
 impl Interface {
-    /// Whether anything sent is unacknowledged, or anything received waits to be acknowledged.
-    pub fn has_pending(&self) -> bool {
-        self.peers.iter().any(|p| p.peering.link().is_some_and(|l| l.unacknowledged() > 0))
-    }
-
     /// How things stand with a peer.
     pub fn peer_state(&self, rank: Rank) -> Option<PeerState> {
         self.peers.get(rank as usize).map(|p| p.state)
@@ -42,18 +37,18 @@ impl Interface {
     }
 
     /// The way that frames for a peer go now, where the device has several, and why.
-    pub fn way(&self, rank: Rank) -> (Option<tautline_device::Way>, &str) {
+    pub fn transport(&self, rank: Rank) -> (Option<tautline_device::Transport>, &str) {
         match self.peers.get(rank as usize) {
-            Some(peer) => (self.device.way(peer.route), self.device.why(peer.route)),
+            Some(peer) => (self.device.transport(peer.route), self.device.why(peer.route)),
             None => (None, "there is no such rank"),
         }
     }
 
     /// Asks that frames for a peer go another way, where the device has several; `None` for the best. Whatever becomes of it is an
     /// event.
-    pub fn ask_way(&mut self, rank: Rank, way: Option<tautline_device::Way>) {
+    pub fn prefer_transport(&mut self, rank: Rank, transport: Option<tautline_device::Transport>) {
         if let Some(peer) = self.peers.get(rank as usize) {
-            self.device.ask_way(peer.route, way);
+            self.device.prefer_transport(peer.route, transport);
         }
     }
 

@@ -7,11 +7,11 @@ use tautline_wire::memory::Memory as Message;
 
 use super::request::Tell;
 use super::{
-    ApertureId, Aside, Cookie, Failure, MemoryCounters, MemoryEvent, Operation, Progress, Report, Rights,
-    SetId, Ticket, Trip, WireCell, WireId, Woken,
+    ApertureId, Cookie, Failure, MemoryCounters, MemoryEvent, Operation, OutOfBand, Progress, Report, Rights,
+    SetId, Ticket, Trip, Wakeup, WireCell, WireId,
 };
 use crate::interface::Interface;
-use crate::{Endpoint, Life, PeerState, Rank, SendError};
+use crate::{Endpoint, Liveness, PeerId, PeerState, Rank, SendError};
 
 impl Endpoint {
     /// Makes memory an aperture; none if there are too many.
@@ -43,7 +43,7 @@ impl Endpoint {
     }
 
     /// Something that tells, without a call, whether the channel to a peer lasts that there is, or will be next. An error if the peer is gone.
-    pub fn life(&self, peer: Rank) -> Result<Arc<Life>, SendError> {
+    pub fn life(&self, peer: Rank) -> Result<Arc<Liveness>, SendError> {
         self.with(|i| {
             let closed = i.closed;
             match i.peers.get_mut(peer as usize) {
@@ -137,7 +137,7 @@ impl Endpoint {
     }
 
     /// Who fired a tripwire last, and in which of its lives; nobody if it has not fired.
-    pub fn fired_by(&self, wire: WireId) -> Option<(Rank, u32)> {
+    pub fn fired_by(&self, wire: WireId) -> Option<PeerId> {
         self.with(|i| i.fired_by(wire)).ok().flatten()
     }
 
@@ -169,7 +169,7 @@ impl Endpoint {
     }
 
     /// Whether a peer is reached through shared memory.
-    pub fn is_near(&self, peer: Rank) -> bool {
+    pub fn is_local(&self, peer: Rank) -> bool {
         self.with(|i| i.peers.get(peer as usize).is_some_and(|peer| peer.near.is_some())).unwrap_or(false)
     }
 
@@ -194,7 +194,7 @@ impl Endpoint {
 
     /// As [`Endpoint::try_put`]; with the last byte a ticket for its end. The ticket lies in `ticket` between calls. If it is one of several puts that shall end as one,
     /// `left` says how many of them, this one included, are still to be put.
-    pub fn try_put_told(
+    pub fn try_put_with_completion(
         &self,
         (cookie, at): (&Cookie, u64),
         bytes: &[u8],
@@ -221,13 +221,17 @@ impl Endpoint {
     }
 
     /// The result of an operation, once it is complete. `wait`: [`Endpoint::take_woken`] tells when to look again.
-    pub fn look_at(&self, ticket: Ticket, wait: bool) -> Result<Option<Result<u64, Failure>>, SendError> {
-        self.with(|i| i.look_at(ticket, wait))
+    pub fn poll_operation(
+        &self,
+        ticket: Ticket,
+        wait: bool,
+    ) -> Result<Option<Result<u64, Failure>>, SendError> {
+        self.with(|i| i.poll_operation(ticket, wait))
     }
 
     /// An operation whose puts were not all begun is given up.
-    pub fn drop_op(&self, ticket: Ticket) -> Result<(), SendError> {
-        self.with(|i| i.drop_op(ticket))
+    pub fn cancel_operation(&self, ticket: Ticket) -> Result<(), SendError> {
+        self.with(|i| i.cancel_operation(ticket))
     }
 
     /// Nobody will look at an operation's result.
@@ -246,18 +250,18 @@ impl Endpoint {
     }
 
     /// What a future waited for and has happened.
-    pub fn take_woken(&self) -> Result<Option<Woken>, SendError> {
+    pub fn take_woken(&self) -> Result<Option<Wakeup>, SendError> {
         self.with(|i| i.memory.news.take_woken())
     }
 
     /// The program has been told that there may be events of memory; true if there are any.
-    pub fn memory_told(&self) -> Result<bool, SendError> {
+    pub fn acknowledge_memory_events(&self) -> Result<bool, SendError> {
         self.with(|i| i.memory.news.told())
     }
 
     /// The end of an operation shall be an event, instead of being looked at.
-    pub fn tell_by_event(&self, ticket: Ticket, tag: u64) -> Result<(), SendError> {
-        self.with(|i| i.tell_by_event(ticket, tag))
+    pub fn complete_by_event(&self, ticket: Ticket, tag: u64) -> Result<(), SendError> {
+        self.with(|i| i.complete_by_event(ticket, tag))
     }
 
     /// The next thing that happened to memory.
@@ -266,10 +270,10 @@ impl Endpoint {
     }
 
     /// Sends a small message to a peer's event queue.
-    pub fn send_aside(&self, peer: Rank, aside: &Aside) -> Result<(), SendError> {
+    pub fn send_out_of_band(&self, peer: Rank, out_of_band: &OutOfBand) -> Result<(), SendError> {
         let (mut interface, now) = self.enter()?;
         interface.reach(now, peer)?;
-        if !interface.emit(peer, &Message::Aside(&[]), 0, aside.bytes()) {
+        if !interface.emit(peer, &Message::OutOfBand(&[]), 0, out_of_band.bytes()) {
             interface.service(now);
             return Err(SendError::WouldBlock);
         }

@@ -23,7 +23,7 @@ mod wires;
 use std::collections::{HashMap, VecDeque};
 use tautline_link::Nanos;
 
-pub use news::{Aside, MemoryEvent, Woken};
+pub use news::{MemoryEvent, OutOfBand, Wakeup};
 pub use put::Progress;
 pub use queue::{Local, Operation};
 pub use request::{Failure, Ticket};
@@ -31,7 +31,7 @@ pub(crate) use serve::Placed;
 pub use sets::SetId;
 pub use slab::Name;
 pub use tables::{ApertureId, Cookie, Hint, Rights};
-pub use tautline_wire::memory::{Atomic, MAX_ASIDE, Refusal};
+pub use tautline_wire::memory::{Atomic, MAX_OUT_OF_BAND, Refusal};
 pub use wires::{Access, Condition, Report, Test, Trip, WireCell, WireId};
 
 use crate::Rank;
@@ -64,6 +64,8 @@ pub(crate) struct Memory {
     pub(crate) busy: VecDeque<Rank>,
     /// The last service ended because it had done enough, not for want of room.
     pub(crate) more: bool,
+    /// Requests and answers of peers that were served.
+    pub(crate) served: u64,
     /// The time of the last poll that knew it.
     pub(crate) now: Nanos,
     /// When the last cookie that expires will have.
@@ -86,6 +88,7 @@ impl Memory {
             news: News::default(),
             busy: VecDeque::new(),
             more: false,
+            served: 0,
             now: 0,
             last_expiry: 0,
             scratch: Vec::new(),

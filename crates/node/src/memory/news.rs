@@ -7,22 +7,22 @@ use super::sets::SetId;
 use super::tables::ApertureId;
 use super::wires::{Report, Wire, WireId};
 use crate::Rank;
-use crate::limits::{MAX_ASIDES, MAX_NOTICES};
-use tautline_wire::memory::{MAX_ASIDE, Refusal};
+use crate::limits::{MAX_NOTICES, MAX_OUT_OF_BAND_WAITING};
+use tautline_wire::memory::{MAX_OUT_OF_BAND, Refusal};
 
 /// A small message beside all others.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Aside {
-    bytes: [u8; MAX_ASIDE],
+pub struct OutOfBand {
+    bytes: [u8; MAX_OUT_OF_BAND],
     len: u8,
 }
 
-impl Aside {
-    /// Of up to [`MAX_ASIDE`] bytes.
-    pub fn new(bytes: &[u8]) -> Option<Aside> {
-        let mut aside = Aside { bytes: [0; MAX_ASIDE], len: bytes.len() as u8 };
-        aside.bytes.get_mut(..bytes.len())?.copy_from_slice(bytes);
-        Some(aside)
+impl OutOfBand {
+    /// Of up to [`MAX_OUT_OF_BAND`] bytes.
+    pub fn new(bytes: &[u8]) -> Option<OutOfBand> {
+        let mut out_of_band = OutOfBand { bytes: [0; MAX_OUT_OF_BAND], len: bytes.len() as u8 };
+        out_of_band.bytes.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        Some(out_of_band)
     }
 
     /// What it says.
@@ -31,7 +31,7 @@ impl Aside {
     }
 }
 
-impl std::fmt::Debug for Aside {
+impl std::fmt::Debug for OutOfBand {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Aside({:?})", String::from_utf8_lossy(self.bytes()))
     }
@@ -88,11 +88,11 @@ pub enum MemoryEvent {
         why: Refusal,
     },
     /// A small message beside all others.
-    Aside {
+    OutOfBand {
         /// Who sent it.
         peer: Rank,
         /// What it says.
-        aside: Aside,
+        out_of_band: OutOfBand,
     },
     /// Notices, refusals or small messages were dropped here because the program did not read its events.
     Lost {
@@ -103,7 +103,7 @@ pub enum MemoryEvent {
 
 /// What a future waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Woken {
+pub enum Wakeup {
     /// A tripwire fired.
     Wire(WireId),
     /// A tripset is ready.
@@ -118,12 +118,12 @@ pub(crate) struct News {
     queue: VecDeque<MemoryEvent>,
     /// Events of peers' making that are in the queue.
     notices: usize,
-    asides: usize,
+    out_of_band_waiting: usize,
     /// The queue's last event says that others were lost.
     losing: bool,
     /// Events in the queue that nobody is to be told of any more.
     stale: usize,
-    woken: Vec<Woken>,
+    woken: Vec<Wakeup>,
     fresh: bool,
     lost: u64,
 }
@@ -146,12 +146,12 @@ impl News {
         self.lost
     }
 
-    pub(crate) fn wake(&mut self, woken: Woken) {
+    pub(crate) fn wake(&mut self, woken: Wakeup) {
         self.fresh = true;
         self.woken.push(woken);
     }
 
-    pub(crate) fn take_woken(&mut self) -> Option<Woken> {
+    pub(crate) fn take_woken(&mut self) -> Option<Wakeup> {
         self.woken.pop()
     }
 
@@ -178,7 +178,7 @@ impl News {
     /// An event that a peer caused, and that the program did not ask for: dropped if too many wait (T-6).
     pub(crate) fn unasked(&mut self, event: MemoryEvent) {
         let (waiting, limit) = match event {
-            MemoryEvent::Aside { .. } => (&mut self.asides, MAX_ASIDES),
+            MemoryEvent::OutOfBand { .. } => (&mut self.out_of_band_waiting, MAX_OUT_OF_BAND_WAITING),
             _ => (&mut self.notices, MAX_NOTICES),
         };
         if *waiting < limit {
@@ -199,7 +199,7 @@ impl News {
     fn pop(&mut self) -> Option<MemoryEvent> {
         let event = self.queue.pop_front()?;
         match event {
-            MemoryEvent::Aside { .. } => self.asides -= 1,
+            MemoryEvent::OutOfBand { .. } => self.out_of_band_waiting -= 1,
             MemoryEvent::Notice { .. } | MemoryEvent::Refused { .. } => self.notices -= 1,
             _ => {}
         }

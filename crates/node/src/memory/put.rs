@@ -8,7 +8,7 @@ use super::slab::Name;
 use super::tables::{Cookie, Hint};
 use crate::interface::Interface;
 use crate::limits::{ASK_EVERY, MAX_UNANSWERED};
-use crate::{Rank, SendError};
+use crate::{PeerId, Rank, SendError};
 
 /// Bytes of a part of a put to a peer on this host: it copies them out while the next ones are copied in.
 const NEAR_PART: usize = 16 << 10;
@@ -110,7 +110,7 @@ impl Interface {
             }
             progress.incarnation = self.peers[rank as usize].incarnation;
         } else {
-            self.check(rank, progress.incarnation)?;
+            self.check(PeerId::new(rank, progress.incarnation))?;
         }
         self.put_parts(now, (cookie, at), bytes.len(), op, progress, |sent, room| {
             room.copy_from_slice(&bytes[sent..sent + room.len()]);
@@ -138,7 +138,7 @@ impl Interface {
             }
             progress.incarnation = self.peers[rank as usize].incarnation;
         } else {
-            self.check(rank, progress.incarnation)?;
+            self.check(PeerId::new(rank, progress.incarnation))?;
         }
         self.put_parts(now, (cookie, at), len, None, progress, fill)
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tautline_mem::ApertureMemory;
 use tautline_wire::memory::Refusal;
 
-use super::news::{MemoryEvent, Woken};
+use super::news::{MemoryEvent, Wakeup};
 use super::queue::Request;
 use super::slab::Name;
 use super::tables::ApertureId;
@@ -144,7 +144,7 @@ impl Interface {
         let pieces = std::mem::take(&mut op.pieces);
         let (tell, then) = (op.tell, std::mem::take(&mut op.then));
         if std::mem::take(&mut op.awaited) {
-            self.memory.news.wake(Woken::Op(Ticket(name)));
+            self.memory.news.wake(Wakeup::Op(Ticket(name)));
         }
         self.activity += 1;
         for Piece { aperture, start, len, .. } in pieces {
@@ -175,7 +175,7 @@ impl Interface {
     }
 
     /// The result of an operation, if it is complete; it can be looked at once. `wait`: otherwise, wake whoever waits when it is.
-    pub(crate) fn look_at(&mut self, ticket: Ticket, wait: bool) -> Option<Result<u64, Failure>> {
+    pub(crate) fn poll_operation(&mut self, ticket: Ticket, wait: bool) -> Option<Result<u64, Failure>> {
         let Some(op) = self.memory.ops.get_mut(ticket.0) else { return Some(Err(Failure::Closed)) };
         op.awaited |= wait && op.result.is_none();
         let result = op.result?;
@@ -184,7 +184,7 @@ impl Interface {
     }
 
     /// The end of an operation becomes an event, also if it is there already.
-    pub(crate) fn tell_by_event(&mut self, ticket: Ticket, tag: u64) {
+    pub(crate) fn complete_by_event(&mut self, ticket: Ticket, tag: u64) {
         let Some(op) = self.memory.ops.get_mut(ticket.0) else { return };
         op.tell = Tell::Event(tag);
         if let Some(result) = op.result {
@@ -203,7 +203,7 @@ impl Interface {
     }
 
     /// An operation whose requests were not all begun is given up.
-    pub(crate) fn drop_op(&mut self, ticket: Ticket) {
+    pub(crate) fn cancel_operation(&mut self, ticket: Ticket) {
         self.memory.ops.remove(ticket.0);
     }
 

@@ -5,7 +5,7 @@ use tautline_wire::memory::{ASK, Atomic, Memory as Message, Refusal, Target};
 use tautline_wire::record::{Record, Records};
 
 use super::answers::Answer;
-use super::news::{Aside, MemoryEvent};
+use super::news::{MemoryEvent, OutOfBand};
 use super::tables::Rights;
 use super::wires::Access;
 use crate::Rank;
@@ -24,6 +24,7 @@ impl Interface {
     /// Obeys the records of a memory slot. False if the peer sent what no correct peer sends.
     #[inline]
     pub(crate) fn obey_memory(&mut self, rank: Rank, bytes: &[u8]) -> bool {
+        self.memory.served += 1;
         for record in Records::new(bytes, 0) {
             let Ok(record) = record else { return false };
             let Record::Memory { flags, .. } = record else { return false };
@@ -50,9 +51,9 @@ impl Interface {
             Message::Atomic(target, atomic) => self.serve_atomic(rank, target, atomic, flags),
             Message::Notice { target, len, value } => self.serve_notice(rank, target, (len, value), flags),
             Message::Flush { id } => self.count(rank, id) && self.done(rank, id, flags),
-            Message::Aside(bytes) => {
-                if let Some(aside) = Aside::new(bytes) {
-                    self.memory.news.unasked(MemoryEvent::Aside { peer: rank, aside });
+            Message::OutOfBand(bytes) => {
+                if let Some(out_of_band) = OutOfBand::new(bytes) {
+                    self.memory.news.unasked(MemoryEvent::OutOfBand { peer: rank, out_of_band });
                 }
                 true
             }
@@ -142,6 +143,7 @@ impl Interface {
 
     /// The turn of a part has come whose bytes are in place already.
     pub(crate) fn settle_placed(&mut self, rank: Rank, part: Placed) -> bool {
+        self.memory.served += 1;
         self.take_part(rank, part, |_, _| {})
     }
 

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::news::{MemoryEvent, News, Woken};
+use super::news::{MemoryEvent, News, Wakeup};
 use super::slab::Name;
 use super::wires::{Report, WireCell, WireId, Wires};
 use crate::interface::Interface;
@@ -69,7 +69,7 @@ impl Wires {
         if set.members.len() < set.need {
             set.cell.end();
             if std::mem::take(&mut set.awaited) {
-                news.wake(Woken::Set(id));
+                news.wake(Wakeup::Set(id));
             }
         }
     }
@@ -163,7 +163,7 @@ impl Interface {
             (set.turn, set.fired) = (set.turn + 1, 0);
             let times = set.cell.add();
             if std::mem::take(&mut set.awaited) {
-                news.wake(Woken::Set(*id));
+                news.wake(Wakeup::Set(*id));
             }
             if set.report != Report::Poll && !std::mem::replace(&mut set.queued, true) {
                 news.push(MemoryEvent::Tripset { set: *id, tag: set.tag, times });

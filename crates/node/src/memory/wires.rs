@@ -10,9 +10,9 @@ use super::news::MemoryEvent;
 use super::sets::{Named, Set};
 use super::slab::{Name, Slab};
 use super::tables::ApertureId;
-use crate::Rank;
 use crate::interface::Interface;
 use crate::limits::{MAX_SETS, MAX_WIRES};
+use crate::{PeerId, Rank};
 
 /// A tripwire of this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -159,7 +159,7 @@ pub(crate) struct Wire {
     /// Events that wait in the queue.
     pub(crate) queued: usize,
     /// Whose access fired it last, and in which of its lives.
-    by: Option<(Rank, u32)>,
+    by: Option<PeerId>,
     pub(crate) report: Report,
     once: bool,
     has_condition: bool,
@@ -291,7 +291,7 @@ impl Interface {
         }
         wire.cell.end();
         if wire.awaited {
-            news.wake(super::Woken::Wire(id));
+            news.wake(super::Wakeup::Wire(id));
         }
         for named in wire.sets {
             wires.leave(named, news);
@@ -340,7 +340,7 @@ impl Interface {
     }
 
     /// Who fired a tripwire last, and in which of its lives.
-    pub(crate) fn fired_by(&self, id: WireId) -> Option<(Rank, u32)> {
+    pub(crate) fn fired_by(&self, id: WireId) -> Option<PeerId> {
         self.memory.wires.all.get(id.0)?.by
     }
 
@@ -409,12 +409,12 @@ impl Interface {
         let id = WireId(name);
         counters.fires += 1;
         // Before it is counted: whoever sees the count may ask.
-        wire.by = Some((by, incarnation));
+        wire.by = Some(PeerId::new(by, incarnation));
         let fires = wire.cell.add();
         let (once, in_sets) = (wire.once, wire.in_sets);
         if wire.awaited {
             wire.awaited = false;
-            news.wake(super::Woken::Wire(id));
+            news.wake(super::Wakeup::Wire(id));
         }
         if wire.report != Report::Poll {
             news.wire_fired(id, wire, fires);

@@ -8,7 +8,7 @@ use tautline_wire::record;
 use crate::delivery::{Item, Place};
 use crate::interface::Interface;
 use crate::near::Near;
-use crate::{Down, Rank};
+use crate::{Down, PeerId, Rank};
 
 /// How often frames are looked for at the datagram device while there is other work: every so many polls.
 const FAR_EVERY: u32 = 64;
@@ -39,18 +39,18 @@ fn breathe() {
 
 /// What was found of frames from peers on this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
-    /// Some, from one peer: they are in [`Taken`].
+pub enum FastPoll {
+    /// Some, from one peer: they are in [`FrameBatch`].
     Frames,
     /// None, and nothing else either.
-    Nothing,
+    Empty,
     /// None that may be taken now; everything else is to be looked at.
-    Rest,
+    SlowPath,
 }
 
 /// Where frames from a peer on this host are read: small ones, or one that is longer.
 #[derive(Debug)]
-pub struct Taken {
+pub struct FrameBatch {
     from: Rank,
     incarnation: u32,
     slips: [Slip; SMALL],
@@ -60,9 +60,9 @@ pub struct Taken {
     more: bool,
 }
 
-impl Default for Taken {
-    fn default() -> Taken {
-        Taken {
+impl Default for FrameBatch {
+    fn default() -> FrameBatch {
+        FrameBatch {
             from: 0,
             incarnation: 0,
             slips: [Slip::EMPTY; SMALL],
@@ -74,17 +74,11 @@ impl Default for Taken {
     }
 }
 
-impl Taken {
+impl FrameBatch {
     /// Who sent them.
     #[inline]
-    pub fn from(&self) -> Rank {
-        self.from
-    }
-
-    /// Which incarnation of it.
-    #[inline]
-    pub fn incarnation(&self) -> u32 {
-        self.incarnation
+    pub fn from(&self) -> PeerId {
+        PeerId::new(self.from, self.incarnation)
     }
 
     /// The small frames, in order; if there are none, there is a longer one.
@@ -152,18 +146,18 @@ impl Interface {
     /// Takes frames of up to `limit` bytes in all, rounded up, if nothing that came before waits: small ones of one peer, or a longer one that holds
     /// a whole message.
     #[inline]
-    pub(crate) fn take_frames(&mut self, limit: usize, taken: &mut Taken) -> Found {
+    pub(crate) fn take_frames(&mut self, limit: usize, taken: &mut FrameBatch) -> FastPoll {
         if !self.ready.is_empty() || self.near_asleep || self.near_lines == 0 {
             self.near_lines = LINES_AT_ONCE;
-            return Found::Rest;
+            return FastPoll::SlowPath;
         }
         self.near_lines -= 1;
         let mut found = self.find_frames(limit, taken);
-        if found == Found::Nothing && self.near_streak > STREAK {
+        if found == FastPoll::Empty && self.near_streak > STREAK {
             breathe();
             found = self.find_frames(limit, taken);
         }
-        if found == Found::Nothing {
+        if found == FastPoll::Empty {
             self.near_vain = self.near_vain.saturating_add(1);
         } else {
             let close_by = self.near_vain <= 2;
@@ -183,7 +177,7 @@ impl Interface {
     }
 
     #[inline]
-    fn find_frames(&mut self, limit: usize, taken: &mut Taken) -> Found {
+    fn find_frames(&mut self, limit: usize, taken: &mut FrameBatch) -> FastPoll {
         let count = self.near_up.len();
         for i in 0..count {
             // Whoever was found last is looked at last.
@@ -196,7 +190,7 @@ impl Interface {
                 (taken.from, taken.incarnation) = (peer.rank, peer.incarnation);
                 taken.more = more || count > 1;
                 self.near_turn = turn + 1;
-                return Found::Frames;
+                return FastPoll::Frames;
             }
             if more {
                 return self.find_long(turn, taken);
@@ -207,9 +201,9 @@ impl Interface {
 
     /// What a peer has sent next is no small message: it may be a longer one, or something asked of memory.
     #[inline(never)]
-    fn find_long(&mut self, turn: usize, taken: &mut Taken) -> Found {
+    fn find_long(&mut self, turn: usize, taken: &mut FrameBatch) -> FastPoll {
         let peer = &mut self.peers[self.near_up[turn] as usize];
-        let Some(near) = &mut peer.near else { return Found::Rest };
+        let Some(near) = &mut peer.near else { return FastPoll::SlowPath };
         let head = near.shm.head();
         match near.shm.peek() {
             Some(len) if record::is_whole(head) => {
@@ -218,25 +212,25 @@ impl Interface {
                 (taken.from, taken.incarnation) = (peer.rank, peer.incarnation);
                 taken.more = near.shm.has_news() || self.near_up.len() > 1;
                 self.near_turn = turn + 1;
-                Found::Frames
+                FastPoll::Frames
             }
             Some(_) if record::is_memory(head) => {
                 self.glance();
                 self.found_nothing()
             }
             // The end, or part of a message: not for here.
-            _ => Found::Rest,
+            _ => FastPoll::SlowPath,
         }
     }
 
     #[inline]
-    fn found_nothing(&self) -> Found {
-        if self.near_up.is_empty() || self.has_events() { Found::Rest } else { Found::Nothing }
+    fn found_nothing(&self) -> FastPoll {
+        if self.near_up.is_empty() || self.has_events() { FastPoll::SlowPath } else { FastPoll::Empty }
     }
 
     /// What was taken, but for the first `handled`, is delivered as any other slot, before whatever has been taken out since.
     #[cold]
-    pub(crate) fn put_back(&mut self, taken: &Taken, handled: usize) {
+    pub(crate) fn put_back(&mut self, taken: &FrameBatch, handled: usize) {
         let (rank, incarnation) = (taken.from, taken.incarnation);
         self.activity += 1;
         for control in taken.frames().skip(handled).filter(|frame| Interface::is_control(frame)) {

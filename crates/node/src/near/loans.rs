@@ -10,7 +10,7 @@ use tautline_wire::record::{self, LEND_LEN, Where};
 use super::send::line_of;
 use crate::interface::Interface;
 use crate::peer::{Key, SHORT_ONLY, UNKNOWN};
-use crate::{Rank, SendError};
+use crate::{PeerId, Rank, SendError};
 
 const _: () = assert!(LEND_LEN <= LINE_FRAME && LEND_LEN.is_multiple_of(8));
 
@@ -55,7 +55,7 @@ pub struct Offer {
 
 /// A message that a peer on this host has lent us, to be read where it is and then given back.
 #[derive(Debug)]
-pub struct Lease {
+pub struct BorrowedLoan {
     pub(crate) peer: Rank,
     pub(crate) incarnation: u32,
     pub(crate) number: u32,
@@ -72,7 +72,7 @@ enum Source {
     Nowhere,
 }
 
-impl Lease {
+impl BorrowedLoan {
     /// Bytes of the message.
     #[inline]
     pub fn len(&self) -> usize {
@@ -85,8 +85,8 @@ impl Lease {
     }
 
     /// Who lent it, in which incarnation.
-    pub fn lender(&self) -> (Rank, u32) {
-        (self.peer, self.incarnation)
+    pub fn lender(&self) -> PeerId {
+        PeerId::new(self.peer, self.incarnation)
     }
 
     /// Whether it lies in memory that both sides have, and so is there whatever becomes of the sender.
@@ -152,10 +152,10 @@ impl Interface {
     }
 
     /// Takes back what was not lent.
-    pub(crate) fn unloan(&mut self, loan: Loan) {
+    pub(crate) fn cancel_loan(&mut self, loan: Loan) {
         let peer = &mut self.peers[loan.peer as usize];
         if let Some(near) = peer.near.as_mut().filter(|_| peer.incarnation == loan.incarnation) {
-            near.shm.unloan(loan.piece);
+            near.shm.cancel_loan(loan.piece);
         }
     }
 
@@ -164,7 +164,7 @@ impl Interface {
     pub(crate) fn lend(&mut self, key: Key, loan: &mut Option<Loan>) -> Result<bool, SendError> {
         let Some(it) = loan.as_ref() else { return Ok(false) };
         let rank = it.peer;
-        self.check(rank, it.incarnation)?;
+        self.check(PeerId::new(rank, it.incarnation))?;
         let number = self.peers[rank as usize].numbers[key.0 as usize];
         if number == UNKNOWN {
             return Err(SendError::UnknownHandler(rank));
@@ -200,7 +200,7 @@ impl Interface {
         Err(SendError::WouldBlock)
     }
 
-    /// Lets a peer read bytes of this process as a message (S-9): what to ask [`Interface::is_read`] for. Nothing if that cannot be.
+    /// Lets a peer read bytes of this process as a message (S-9): what to ask [`Interface::poll_offer`] for. Nothing if that cannot be.
     pub(crate) fn offer(
         &mut self,
         now: Nanos,
@@ -228,16 +228,16 @@ impl Interface {
     }
 
     /// Whether a peer has read what it was offered: true if so, false if it could not, and nobody there has heard of it; [`SendError::WouldBlock`] if not yet.
-    pub(crate) fn is_read(&mut self, offer: &Offer) -> Result<bool, SendError> {
+    pub(crate) fn poll_offer(&mut self, offer: &Offer) -> Result<bool, SendError> {
         let same = |read: &(Rank, u32, u32)| *read == (offer.peer, offer.incarnation, offer.number);
         if let Some(at) = self.read_before.iter().position(same) {
             self.read_before.swap_remove(at);
             return Ok(true);
         }
-        self.check(offer.peer, offer.incarnation)?;
+        self.check(PeerId::new(offer.peer, offer.incarnation))?;
         let Some(near) = &mut self.peers[offer.peer as usize].near else { return Err(SendError::WouldBlock) };
         near.want();
-        let Some(back) = near.shm.is_read(offer.number) else { return Err(SendError::WouldBlock) };
+        let Some(back) = near.shm.poll_offer(offer.number) else { return Err(SendError::WouldBlock) };
         near.offered.retain(|number| *number != offer.number);
         match back {
             Back::Read => Ok(true),
@@ -248,13 +248,13 @@ impl Interface {
 
     /// What a peer lends us; nothing if there is no such thing.
     #[inline]
-    pub(crate) fn lease(
+    pub(crate) fn borrow_loan(
         &mut self,
-        (rank, incarnation): (Rank, u32),
+        PeerId { rank, incarnation }: PeerId,
         number: u32,
         at: Where,
         len: u64,
-    ) -> Option<Lease> {
+    ) -> Option<BorrowedLoan> {
         let peer = self.peers.get_mut(rank as usize)?;
         let near = peer.near.as_mut().filter(|_| peer.incarnation == incarnation);
         let source = match at {
@@ -272,12 +272,12 @@ impl Interface {
                 Source::Process(near?.shm.outside()?.clone(), at)
             }
         };
-        Some(Lease { peer: rank, incarnation, number, source, len: usize::try_from(len).ok()? })
+        Some(BorrowedLoan { peer: rank, incarnation, number, source, len: usize::try_from(len).ok()? })
     }
 
     /// A lease is over: its memory is the peer's again.
     #[inline]
-    pub(crate) fn end_lease(&mut self, lease: &mut Lease, back: Back) {
+    pub(crate) fn return_loan(&mut self, lease: &mut BorrowedLoan, back: Back) {
         let source = std::mem::replace(&mut lease.source, Source::Nowhere);
         let peer = &mut self.peers[lease.peer as usize];
         if let Some(near) = peer.near.as_mut().filter(|_| peer.incarnation == lease.incarnation) {

@@ -26,7 +26,7 @@ impl Interface {
         if self.hood.is_none() || self.closed {
             return false;
         }
-        if self.is_near(rank) {
+        if self.is_local(rank) {
             return true;
         }
         let Some(only) = self.hood.as_ref().filter(|hood| hood.meets(rank)).map(|hood| hood.only) else {
@@ -36,7 +36,7 @@ impl Interface {
             return false;
         }
         let epoch = self.fresh_number();
-        let window = self.config.near_window;
+        let window = self.config.local_window;
         let Some(hood) = &mut self.hood else { return false };
         let (me, asymmetric) = (self.rank, hood.asymmetric);
         let greet = || {
@@ -180,7 +180,7 @@ impl Interface {
         }
         let far = self.peers[from as usize].peering.link().is_some_and(|link| !link.is_over());
         let epoch = self.fresh_number();
-        let window = self.config.near_window;
+        let window = self.config.local_window;
         let Some(hood) = &mut self.hood else { return };
         // N-12: somebody whom the device that was asked for reaches. Both called: the lower rank's call counts. And a live channel by datagram is not replaced; a restarted peer is let in by datagram.
         if far || !hood.meets(from) || me < from && hood.calls.iter().any(|(to, _, _)| *to == from) {
@@ -279,7 +279,7 @@ impl Interface {
         self.buffers.resize_with(self.buffers.len().max(held), || Vec::with_capacity(HELD));
         let reason = "on this host, of this user".to_owned();
         tracing::info!(rank = self.rank, peer = rank, %reason, "shared memory");
-        self.push_event(Event::Way { peer: rank, device: "shm", reason });
+        self.push_event(Event::Transport { peer: rank, device: "shm", reason });
         self.announce(rank);
     }
 

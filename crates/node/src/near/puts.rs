@@ -75,7 +75,10 @@ impl Interface {
     pub(super) fn obey_words(&mut self, rank: Rank, len: usize, words: &[u64; LINE_WORDS]) {
         let [first, second, third, data @ ..] = *words;
         let good = match put_of([first, second, third], len) {
-            Some((target, flags, bytes)) => self.serve_put_words(rank, (target, flags), &data, bytes),
+            Some((target, flags, bytes)) => {
+                self.memory.served += 1;
+                self.serve_put_words(rank, (target, flags), &data, bytes)
+            }
             None => self.obey_memory(rank, &bytes_of::<LINE_WORDS, { 8 * LINE_WORDS }>(words)[..len]),
         };
         if !good {
@@ -190,6 +193,7 @@ impl Interface {
         let (aperture, end) = (granted.aperture, at + bytes as u64);
         memory.counters.puts += 1;
         memory.counters.bytes_put += bytes as u64;
+        memory.served += 1;
         self.trip((rank, aperture), Access::WRITE, (at, end), end);
         Some(self.done(rank, target.id, flags))
     }

@@ -36,7 +36,7 @@ struct Filling<'a> {
 impl Drop for Filling<'_> {
     fn drop(&mut self) {
         if let Some(piece) = self.piece.take() {
-            self.shm.unloan(piece);
+            self.shm.cancel_loan(piece);
         }
     }
 }
@@ -170,7 +170,7 @@ impl Interface {
         record::write::lend(&mut bytes, handler, number, Where::Pool(at), size);
         if !near.shm.push_line(&line_of(&bytes), LEND_LEN) {
             // Spoilt: the channel ends.
-            near.shm.unloan(piece);
+            near.shm.cancel_loan(piece);
             return None;
         }
         near.shm.lent(piece);

@@ -125,10 +125,7 @@ impl World {
     }
 
     fn is_closed(&self) -> bool {
-        self.nodes
-            .iter()
-            .filter_map(|n| n.up.as_ref())
-            .all(|up| up.ep.node().with(|i| i.is_closed()).unwrap_or(true))
+        self.nodes.iter().filter_map(|n| n.up.as_ref()).all(|up| up.ep.node().is_closed().unwrap_or(true))
     }
 
     /// Whether all slots of all nodes are free.
@@ -137,13 +134,10 @@ impl World {
     }
 
     fn slots(&self) -> impl Iterator<Item = (usize, usize)> {
-        self.nodes.iter().filter_map(|n| n.up.as_ref()).map(|up| {
-            let look = up.ep.node().with(|i| {
-                let arena = i.device().arena_ref();
-                (arena.available(), arena.capacity())
-            });
-            look.unwrap_or_default()
-        })
+        self.nodes
+            .iter()
+            .filter_map(|n| n.up.as_ref())
+            .map(|up| up.ep.node().send_slots().unwrap_or_default())
     }
 
     fn describe_slots(&self) -> String {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tautline_node::ApertureMemory;
 
-use super::{ApertureId, Cookie, Remote, Rights, Tripping};
+use super::{ApertureId, Cookie, Remote, Rights, TripwireBuilder};
 use crate::core::Core;
 use crate::{Endpoint, Error, Result};
 
@@ -143,8 +143,8 @@ impl Aperture {
     }
 
     /// Begins to describe a tripwire on a range.
-    pub fn tripwire(&self, range: impl RangeBounds<u64>) -> Tripping<'_> {
-        Tripping::new(self, span(&range, self.len()))
+    pub fn tripwire(&self, range: impl RangeBounds<u64>) -> TripwireBuilder<'_> {
+        TripwireBuilder::new(self, span(&range, self.len()))
     }
 
     /// Closes the aperture; memory that was adopted comes back, unless an operation of this node's own still uses it, or somebody keeps [`Aperture::memory`]. What peers are

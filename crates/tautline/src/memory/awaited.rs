@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tautline_node::ApertureMemory;
 use tautline_node::memory::{Atomic, Local, Operation};
 
-use super::remote::{Placed, Putting, aside, gathered, local, scattered};
+use super::remote::{Placed, Putting, gathered, local, out_of_band, scattered};
 use super::{Aperture, Completion, Fetch, Remote};
 use crate::endpoint::retry;
 use crate::{Endpoint, Error, Rank, Result};
@@ -150,9 +150,9 @@ impl Remote {
 }
 
 impl Endpoint {
-    /// As [`Endpoint::send_aside`], in handlers: others go on while there is no room.
-    pub async fn send_aside_async(&self, peer: Rank, bytes: &[u8]) -> Result<()> {
-        let aside = aside(bytes)?;
-        retry(&self.core, || Ok(self.core.node.send_aside(peer, &aside)?)).await
+    /// As [`Endpoint::send_out_of_band`], in handlers: others go on while there is no room.
+    pub async fn send_out_of_band_async(&self, peer: Rank, bytes: &[u8]) -> Result<()> {
+        let out_of_band = out_of_band(bytes)?;
+        retry(&self.core, || Ok(self.core.node.send_out_of_band(peer, &out_of_band)?)).await
     }
 }

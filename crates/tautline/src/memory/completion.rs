@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use tautline_node::ApertureMemory;
-use tautline_node::memory::{Failure, Ticket, Woken};
+use tautline_node::memory::{Failure, Ticket, Wakeup};
 
 use crate::core::Core;
 use crate::{Endpoint, Error, Result};
@@ -42,7 +42,7 @@ impl Completion {
     /// As [`Completion::try_take`]; `wait`: otherwise, there is news when it is over.
     pub(crate) fn look(&mut self, wait: bool) -> Option<Result<u64>> {
         let ticket = self.ticket?;
-        let result = match self.core.node.look_at(ticket, wait) {
+        let result = match self.core.node.poll_operation(ticket, wait) {
             Ok(result) => result?.map_err(Error::from),
             Err(error) => Err(error.into()),
         };
@@ -75,7 +75,7 @@ impl Completion {
     /// Its end shall be an event ([`super::MemoryEvent::Completed`]) with this tag.
     pub fn into_event(mut self, tag: u64) -> Result<Ticket> {
         let ticket = self.ticket.take().ok_or(Error::Stale)?;
-        self.core.node.tell_by_event(ticket, tag)?;
+        self.core.node.complete_by_event(ticket, tag)?;
         Ok(ticket)
     }
 }
@@ -88,7 +88,7 @@ impl Future for Completion {
         if let Some(result) = self.look(true) {
             return Poll::Ready(result);
         }
-        wait_for(&self.core, Woken::Op(ticket), context);
+        wait_for(&self.core, Wakeup::Op(ticket), context);
         Poll::Pending
     }
 }
@@ -96,14 +96,14 @@ impl Future for Completion {
 impl Drop for Completion {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket {
-            self.core.memory_waits.borrow_mut().remove(&Woken::Op(ticket));
+            self.core.memory_waits.borrow_mut().remove(&Wakeup::Op(ticket));
             let _ = self.core.node.let_go(ticket);
         }
     }
 }
 
 /// Whoever polled last is woken when it has happened: nobody but the holder of it waits, and in one place at a time.
-pub(crate) fn wait_for(core: &Core, what: Woken, context: &Context<'_>) {
+pub(crate) fn wait_for(core: &Core, what: Wakeup, context: &Context<'_>) {
     core.memory_waits.borrow_mut().insert(what, context.waker().clone());
 }
 

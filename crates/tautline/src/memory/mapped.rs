@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tautline_node::link::Death;
-use tautline_node::{ApertureMemory, Life};
+use tautline_node::{ApertureMemory, Liveness};
 
 use super::holder::Holder;
 use super::{Aperture, Rights, Test};
@@ -182,7 +182,7 @@ pub struct Mapped {
     writable: bool,
     owner: Rank,
     /// Whether the owner lives.
-    life: Arc<Life>,
+    life: Arc<Liveness>,
     /// Where in the page it is said that this process has it.
     place: usize,
     holder: Holder,

@@ -49,11 +49,11 @@ pub use mapped::{MapCookie, Mapped, Share};
 pub use remote::{After, Remote};
 pub use tautline_node::ApertureMemory;
 pub use tautline_node::memory::{
-    Access, ApertureId, Aside, Condition, Cookie, Failure, MAX_ASIDE, MemoryCounters, MemoryEvent, Refusal,
-    Report, Rights, SetId, Test, Ticket, WireId,
+    Access, ApertureId, Condition, Cookie, Failure, MAX_OUT_OF_BAND, MemoryCounters, MemoryEvent, OutOfBand,
+    Refusal, Report, Rights, SetId, Test, Ticket, WireId,
 };
 pub(crate) use tripwire::wait_on;
-pub use tripwire::{Tripping, Tripset, Tripwire};
+pub use tripwire::{Tripset, Tripwire, TripwireBuilder};
 
 use crate::core::Core;
 
@@ -63,7 +63,7 @@ pub(crate) fn absorb(core: &Core) {
         let waker = core.memory_waits.borrow_mut().remove(&woken);
         waker.into_iter().for_each(std::task::Waker::wake);
     }
-    if core.node.memory_told().unwrap_or(false) {
+    if core.node.acknowledge_memory_events().unwrap_or(false) {
         core.news.set(true);
     }
     if core.news.get() && !core.event_waits.is_empty() {

@@ -53,7 +53,7 @@ impl<'a> Putting<'a> {
     pub(super) fn go_on(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
         let (node, cookie) = (&self.remote.core.node, &self.remote.cookie);
         let all = if let Some(left) = self.told {
-            node.try_put_told((cookie, at), bytes, &mut self.progress, (&mut self.ticket, left))?
+            node.try_put_with_completion((cookie, at), bytes, &mut self.progress, (&mut self.ticket, left))?
         } else {
             node.try_put((cookie, at), bytes, &mut self.progress)?
         };
@@ -77,7 +77,7 @@ impl Drop for Putting<'_> {
             let _ = self.remote.core.node.abandon_put(self.remote.owner(), &self.progress);
         }
         if let Some(ticket) = self.ticket {
-            let _ = self.remote.core.node.drop_op(ticket);
+            let _ = self.remote.core.node.cancel_operation(ticket);
         }
     }
 }
@@ -148,7 +148,7 @@ impl Remote {
     }
 
     /// As [`Remote::put`]; the completion tells when the bytes are in place.
-    pub fn put_told(&self, at: u64, bytes: &[u8]) -> Result<Completion> {
+    pub fn put_with_completion(&self, at: u64, bytes: &[u8]) -> Result<Completion> {
         self.put_list(&[(at, bytes)])
     }
 
@@ -301,7 +301,7 @@ pub struct After<'a> {
 }
 
 impl After<'_> {
-    /// As [`Remote::put_told`], of a copy.
+    /// As [`Remote::put_with_completion`], of a copy.
     pub fn put(&self, at: u64, bytes: &[u8]) -> Result<Completion> {
         self.remote.submit(at, &copied(bytes.to_vec())?, self.first?)
     }
@@ -349,19 +349,19 @@ impl After<'_> {
     }
 }
 
-pub(super) fn aside(bytes: &[u8]) -> Result<super::Aside> {
-    super::Aside::new(bytes).ok_or_else(|| {
-        let (len, limit) = (bytes.len(), super::MAX_ASIDE);
+pub(super) fn out_of_band(bytes: &[u8]) -> Result<super::OutOfBand> {
+    super::OutOfBand::new(bytes).ok_or_else(|| {
+        let (len, limit) = (bytes.len(), super::MAX_OUT_OF_BAND);
         Error::other(format!("an out-of-band message has at most {limit} bytes; this one has {len}"))
     })
 }
 
 impl Endpoint {
-    /// Sends up to [`super::MAX_ASIDE`] bytes to a peer's event queue ([`super::MemoryEvent::Aside`]), beside all handlers: for set-up, tear-down and
+    /// Sends up to [`super::MAX_OUT_OF_BAND`] bytes to a peer's event queue ([`super::MemoryEvent::OutOfBand`]), beside all handlers: for set-up, tear-down and
     /// exceptional conditions.
-    pub fn send_aside(&self, peer: Rank, bytes: &[u8]) -> Result<()> {
-        let aside = aside(bytes)?;
-        asking(&self.core, peer, || Ok(self.core.node.send_aside(peer, &aside)?))
+    pub fn send_out_of_band(&self, peer: Rank, bytes: &[u8]) -> Result<()> {
+        let out_of_band = out_of_band(bytes)?;
+        asking(&self.core, peer, || Ok(self.core.node.send_out_of_band(peer, &out_of_band)?))
     }
 
     /// What was counted of memory.

@@ -11,6 +11,8 @@ use std::task::{Context, Poll};
 
 use super::tripwire::wait_on;
 use super::{Aperture, Cookie, Remote, Rights, Tripwire};
+use tautline_node::PeerId;
+
 use crate::core::Core;
 use crate::later;
 use crate::{Endpoint, Error, PeerState, Rank, Result, SendError};
@@ -60,7 +62,7 @@ fn put_later(core: &Rc<Core>, cookie: Cookie, at: u64, word: u64) {
 
 /// Which life a peer is in, if it can be reached.
 pub(crate) fn life(core: &Core, peer: Rank) -> Option<u32> {
-    core.node.with(|i| i.incarnation(peer)).ok().flatten()
+    core.node.incarnation(peer)
 }
 
 /// As [`gone`], also of a peer whose life is not known.
@@ -80,8 +82,8 @@ fn gone(core: &Core, peer: Rank, life: u32) -> Option<Error> {
     if peer == core.node.rank() {
         return None;
     }
-    match core.node.with(|i| i.check(peer, life)) {
-        Ok(Err(SendError::PeerGone(peer, why))) => Some(Error::PeerGone(peer, why)),
+    match core.node.check(PeerId::new(peer, life)) {
+        Err(SendError::PeerGone(peer, why)) => Some(Error::PeerGone(peer, why)),
         _ => None,
     }
 }
@@ -174,7 +176,7 @@ impl RingReader {
     /// Where the writer wants to be told, once it has said so.
     fn meet(&self) -> Option<Cookie> {
         if self.back.get().is_none() {
-            let (writer, _) = self.claimed.by()?;
+            let writer = self.claimed.by()?.rank;
             let mut bytes = [0; Cookie::LEN];
             self.aperture.read(RETURN, &mut bytes).ok().filter(|()| bytes != [0; Cookie::LEN])?;
             // Nobody is told on another's behalf.
@@ -186,7 +188,7 @@ impl RingReader {
     /// Why the writer writes no more, if it is gone: the one that claimed the ring, in the life in which it did.
     fn lost(&self) -> Option<Error> {
         self.core.check_open().err().map(Error::from).or_else(|| {
-            let (writer, life) = self.claimed.by()?;
+            let PeerId { rank: writer, incarnation: life } = self.claimed.by()?;
             lost(&self.core, writer, Some(life))
         })
     }
@@ -196,7 +198,7 @@ impl RingReader {
         let core = &self.core;
         let alone = core.extracting.get() || core.live.get() == 0;
         let (peer, why) = core.deserted.get().filter(|_| alone && self.claimed.by().is_none())?;
-        core.node.is_deserted().then_some(Error::PeerGone(peer, why))
+        core.node.all_peers_lost().then_some(Error::PeerGone(peer, why))
     }
 
     fn has_end(&self) -> Result<bool> {

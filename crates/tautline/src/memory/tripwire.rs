@@ -7,25 +7,26 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tautline_node::memory::{Trip, WireCell, Woken};
+use tautline_node::memory::{Trip, Wakeup, WireCell};
+use tautline_node::{PeerId, WaitFor};
 
 use super::completion::wait_for;
 use super::{Access, Aperture, Condition, Report, SetId, Test, WireId};
 use crate::core::Core;
 use crate::waits::Place;
-use crate::{Endpoint, Error, Rank, Result};
+use crate::{Endpoint, Error, Result};
 
-/// A tripwire that is being described; [`Tripping::arm`] arms it. By default it watches for writes, fires every time, and is polled.
+/// A tripwire that is being described; [`TripwireBuilder::arm`] arms it. By default it watches for writes, fires every time, and is polled.
 #[derive(Debug)]
 #[must_use = "a tripwire watches nothing until it is armed"]
-pub struct Tripping<'a> {
+pub struct TripwireBuilder<'a> {
     aperture: &'a Aperture,
     span: Result<(u64, u64)>,
     trip: Trip,
 }
 
-impl<'a> Tripping<'a> {
-    pub(crate) fn new(aperture: &'a Aperture, span: Result<(u64, u64)>) -> Tripping<'a> {
+impl<'a> TripwireBuilder<'a> {
+    pub(crate) fn new(aperture: &'a Aperture, span: Result<(u64, u64)>) -> TripwireBuilder<'a> {
         let trip = Trip {
             start: 0,
             len: 0,
@@ -35,42 +36,42 @@ impl<'a> Tripping<'a> {
             report: Report::Poll,
             tag: 0,
         };
-        Tripping { aperture, span, trip }
+        TripwireBuilder { aperture, span, trip }
     }
 
     /// Watches for these accesses.
-    pub fn on(mut self, access: Access) -> Tripping<'a> {
+    pub fn on(mut self, access: Access) -> TripwireBuilder<'a> {
         self.trip.on = access;
         self
     }
 
     /// Fires only if the word of eight bytes at the start of the range passes, once the bytes are in place.
-    pub fn when(mut self, test: Test) -> Tripping<'a> {
+    pub fn when(mut self, test: Test) -> TripwireBuilder<'a> {
         let at = self.span.as_ref().map_or(0, |(start, _)| *start);
         self.trip.condition = Some(Condition { at, width: 8, test });
         self
     }
 
     /// Fires only if this holds, once the bytes are in place.
-    pub fn condition(mut self, condition: Condition) -> Tripping<'a> {
+    pub fn condition(mut self, condition: Condition) -> TripwireBuilder<'a> {
         self.trip.condition = Some(condition);
         self
     }
 
     /// Disarms itself at the first fire; [`Tripwire::rearm`] arms it again.
-    pub fn once(mut self) -> Tripping<'a> {
+    pub fn once(mut self) -> TripwireBuilder<'a> {
         self.trip.once = true;
         self
     }
 
     /// Tells of fires by events with this tag; while one waits to be read, further fires are counted with it.
-    pub fn event(mut self, tag: u64) -> Tripping<'a> {
+    pub fn event(mut self, tag: u64) -> TripwireBuilder<'a> {
         (self.trip.report, self.trip.tag) = (Report::Once, tag);
         self
     }
 
     /// Tells of every fire by an event with this tag, as long as the queue is not full.
-    pub fn each_event(mut self, tag: u64) -> Tripping<'a> {
+    pub fn each_event(mut self, tag: u64) -> TripwireBuilder<'a> {
         (self.trip.report, self.trip.tag) = (Report::Each, tag);
         self
     }
@@ -148,7 +149,7 @@ impl Tripwire {
     /// Whoever polls is woken at the next fire, and when a peer goes.
     pub(crate) fn register(&self, context: &Context<'_>) -> Result<()> {
         self.core.node.await_wire(self.id)?;
-        wait_for(&self.core, Woken::Wire(self.id), context);
+        wait_for(&self.core, Wakeup::Wire(self.id), context);
         self.core.peer_waits.register(&self.peers, context);
         Ok(())
     }
@@ -156,11 +157,11 @@ impl Tripwire {
     /// Nobody waits for it any more.
     pub(crate) fn leave(&self) {
         self.core.peer_waits.leave(&self.peers);
-        self.core.memory_waits.borrow_mut().remove(&Woken::Wire(self.id));
+        self.core.memory_waits.borrow_mut().remove(&Wakeup::Wire(self.id));
     }
 
     /// Who fired it last, and in which of its lives.
-    pub(crate) fn by(&self) -> Option<(Rank, u32)> {
+    pub(crate) fn by(&self) -> Option<PeerId> {
         self.core.node.fired_by(self.id)
     }
 
@@ -224,7 +225,7 @@ impl Looks<'_> {
         let (times, last) = self.core.desertions.get();
         let gone = last.filter(|_| times != self.before || self.core.deserted.get().is_some())?;
         // Somebody may have come back since.
-        self.core.node.is_deserted().then_some(Err(Error::PeerGone(gone.0, gone.1)))
+        self.core.node.all_peers_lost().then_some(Err(Error::PeerGone(gone.0, gone.1)))
     }
 
     fn poll(&self, register: impl FnOnce() -> Result<()>) -> Poll<Result<()>> {
@@ -268,8 +269,8 @@ fn wait_cell(
     Ok(())
 }
 
-/// Extracts and waits until `done` says so, or the time is over. It is asked often, under the node's lock, and so may only look at memory. `over` is
-/// asked whenever something else happened.
+/// Extracts and waits until `done` says so, or the time is over. `done` looks at memory that peers write: it is
+/// asked whenever a request of a peer was served. `over` is asked whenever something else happened.
 pub(crate) fn wait_on(
     core: &Rc<Core>,
     timeout: Option<Duration>,
@@ -285,16 +286,17 @@ pub(crate) fn wait_on(
     let until = timeout.map(|timeout| core.node.now().saturating_add(nanos(timeout)));
     loop {
         let left = until.map(|at| Duration::from_nanos(at.saturating_sub(core.node.now())));
-        let retry = core.may_retry();
-        let more = core.node.wait_until(left, |i| {
-            if i.wants_time() {
-                i.tell_time(core.node.now());
-            }
-            i.glance();
-            done() || i.has_ready() || core.has_work() || retry.is_some_and(|since| i.activity() != since)
-        })?;
-        if done() || !more {
+        core.node.clear_signal();
+        let served = core.node.memory_activity()?;
+        if done() {
             return Ok(());
+        }
+        if !core.has_work() {
+            let wanted = WaitFor { activity: core.may_retry(), memory: Some(served) };
+            let more = core.node.wait(left, wanted)?;
+            if done() || !more {
+                return Ok(());
+            }
         }
         endpoint.extract(usize::MAX)?;
         if done() || over() {
@@ -362,14 +364,14 @@ impl Tripset {
 
     fn register(&self, context: &Context<'_>) -> Result<()> {
         self.core.node.await_set(self.id)?;
-        wait_for(&self.core, Woken::Set(self.id), context);
+        wait_for(&self.core, Wakeup::Set(self.id), context);
         self.core.peer_waits.register(&self.peers, context);
         Ok(())
     }
 
     fn leave(&self) {
         self.core.peer_waits.leave(&self.peers);
-        self.core.memory_waits.borrow_mut().remove(&Woken::Set(self.id));
+        self.core.memory_waits.borrow_mut().remove(&Wakeup::Set(self.id));
     }
 
     /// Waits until it is ready; returns how often it has been. Errors are those of [`Tripwire::fired`].

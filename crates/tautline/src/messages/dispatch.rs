@@ -3,8 +3,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
-use tautline_node::Delivery;
 use tautline_node::wire::{Record, Records, Where};
+use tautline_node::{Delivery, MessageId, PeerId};
 
 use super::begun::Running;
 use super::handlers::{Plain, Registered};
@@ -13,8 +13,7 @@ use super::loan::Held;
 use super::stream::End;
 use super::tasks::{begin, grant, panic_told, poll_task, run_whole, start_task};
 use super::whole::lent;
-use crate::Rank;
-use crate::core::{Core, Incoming};
+use crate::core::Core;
 
 /// A handler's slot whose message has got new bytes in the current delivery.
 type Run = Option<(usize, usize)>;
@@ -43,10 +42,10 @@ pub(crate) fn dispatch(core: &Rc<Core>, delivery: &mut Option<Box<Delivery>>) ->
 }
 
 fn dispatch_slot(core: &Rc<Core>, delivery: &mut Option<Box<Delivery>>, item: usize, run: &mut Run) -> usize {
-    let (from, incarnation, len) = {
+    let (from, len) = {
         let delivery = delivery.as_ref().expect("at rest between records");
         let it = &delivery.items()[item];
-        (it.peer(), it.incarnation(), delivery.bytes(item).len())
+        (it.from(), delivery.bytes(item).len())
     };
     let (mut at, mut lent_bytes) = (0, 0_usize);
     while at < len {
@@ -57,39 +56,39 @@ fn dispatch_slot(core: &Rc<Core>, delivery: &mut Option<Box<Delivery>>, item: us
         at = end;
         match step {
             Step::Short { handler } => {
-                short(core, delivery, run, (from, incarnation, handler), (item, start, end));
+                short(core, delivery, run, (from, handler), (item, start, end));
             }
             Step::First { handler, message, total } => {
-                let incoming = (from, incarnation, message);
+                let incoming = from.message(message);
                 first(core, delivery, run, (incoming, handler, total), (item, start, end));
             }
             Step::More { message, offset } => {
-                let incoming = (from, incarnation, message);
+                let incoming = from.message(message);
                 more(core, delivery, run, (incoming, offset), (item, start, end));
             }
-            Step::Abort { message } => abort(core, delivery, run, (from, incarnation, message)),
+            Step::Abort { message } => abort(core, delivery, run, from.message(message)),
             Step::Lend { handler, number, at, len } => {
                 lent_bytes = lent_bytes.saturating_add(len as usize);
                 flush(core, delivery, run);
-                if let Some(lease) = core.node.lease((from, incarnation), number, at, len) {
-                    lent(core, handler, Held::new(core, from, lease));
+                if let Some(lease) = core.node.borrow_loan(from, number, at, len) {
+                    lent(core, handler, Held::new(core, from.rank, lease));
                 } else {
-                    violation(core, (from, incarnation));
+                    violation(core, from);
                 }
             }
             Step::LendMore { message, offset, number, at, len } => {
                 lent_bytes = lent_bytes.saturating_add(len as usize);
-                match core.node.lease((from, incarnation), number, Where::Pool(at), len.into()) {
+                match core.node.borrow_loan(from, number, Where::Pool(at), len.into()) {
                     Some(lease) => {
-                        let held = Held::new(core, from, lease);
-                        more_lent(core, delivery, run, ((from, incarnation, message), offset), held);
+                        let held = Held::new(core, from.rank, lease);
+                        more_lent(core, delivery, run, (from.message(message), offset), held);
                     }
-                    None => violation(core, (from, incarnation)),
+                    None => violation(core, from),
                 }
             }
             Step::Bad => {
                 flush(core, delivery, run);
-                violation(core, (from, incarnation));
+                violation(core, from);
                 break;
             }
         }
@@ -120,8 +119,8 @@ fn read_step(bytes: &[u8], at: usize) -> (Step, usize, usize) {
 }
 
 /// A peer sent, under its own authentication, what no correct peer sends: its channel ends.
-pub(super) fn violation(core: &Core, (from, incarnation): (Rank, u32)) {
-    let _ = core.node.with(|i| i.violation(from, incarnation));
+pub(super) fn violation(core: &Core, from: PeerId) {
+    let _ = core.node.report_violation(from);
 }
 
 #[inline]
@@ -129,7 +128,7 @@ fn short(
     core: &Rc<Core>,
     delivery: &mut Option<Box<Delivery>>,
     run: &mut Run,
-    (from, incarnation, handler): (Rank, u32, usize),
+    (from, handler): (PeerId, usize),
     (item, start, end): (usize, usize, usize),
 ) {
     match core.handlers.get(handler) {
@@ -138,22 +137,22 @@ fn short(
                 flush(core, delivery, run);
             }
             let data = &delivery.as_ref().expect("at rest between records").bytes(item)[start..end];
-            call(core, handler, function, Short { core, from, data });
+            call(core, handler, function, Short { core, from: from.rank, data });
         }
         Some(Registered::Whole(pool)) => {
             flush(core, delivery, run);
             let data = &delivery.as_ref().expect("at rest between records").bytes(item)[start..end];
-            run_whole(core, handler, pool, Short { core, from, data });
+            run_whole(core, handler, pool, Short { core, from: from.rank, data });
         }
         Some(Registered::Stream(pool) | Registered::Lent(_, pool)) => {
             flush(core, delivery, run);
-            let slot = begin(core, handler, pool, (from, None, (end - start) as u64));
+            let slot = begin(core, handler, pool, (from.rank, None, (end - start) as u64));
             pool.with(|p| p.stream(slot).borrow_mut().arrive(item, start, end - start));
             *run = Some((handler, slot));
             start_task(core, handler, pool, slot);
             flush(core, delivery, run);
         }
-        None => violation(core, (from, incarnation)),
+        None => violation(core, from),
     }
 }
 
@@ -173,28 +172,28 @@ fn first(
     core: &Rc<Core>,
     delivery: &mut Option<Box<Delivery>>,
     run: &mut Run,
-    (incoming, handler, total): (Incoming, usize, u64),
+    (incoming, handler, total): (MessageId, usize, u64),
     (item, start, end): (usize, usize, usize),
 ) {
     flush(core, delivery, run);
     if core.running.borrow().get(incoming).is_some() {
-        return violation(core, (incoming.0, incoming.1));
+        return violation(core, incoming.peer);
     }
     let whole = (end - start) as u64 == total;
     match core.handlers.get(handler) {
         Some(Registered::Short(function)) => {
             let data = &delivery.as_ref().expect("at rest between records").bytes(item)[start..end];
             if whole {
-                call(core, handler, function, Short { core, from: incoming.0, data });
+                call(core, handler, function, Short { core, from: incoming.peer.rank, data });
             } else if total <= tautline_node::limits::MAX_SHORT as u64 {
                 let bytes = data.to_vec();
                 keep(core, incoming, Running::Collect { handler, bytes, total });
             } else {
-                violation(core, (incoming.0, incoming.1));
+                violation(core, incoming.peer);
             }
         }
         Some(Registered::Stream(pool) | Registered::Whole(pool) | Registered::Lent(_, pool)) => {
-            let slot = begin(core, handler, pool, (incoming.0, Some(incoming), total));
+            let slot = begin(core, handler, pool, (incoming.peer.rank, Some(incoming), total));
             pool.with(|p| p.stream(slot).borrow_mut().arrive(item, start, end - start));
             if !whole {
                 keep(core, incoming, Running::Task { handler, slot });
@@ -202,15 +201,15 @@ fn first(
             start_task(core, handler, pool, slot);
             *run = Some((handler, slot));
         }
-        None => violation(core, (incoming.0, incoming.1)),
+        None => violation(core, incoming.peer),
     }
 }
 
 /// The rest of a message is to come (M-10).
-pub(super) fn keep(core: &Core, incoming: Incoming, running: Running) {
+pub(super) fn keep(core: &Core, incoming: MessageId, running: Running) {
     let good = core.running.borrow_mut().insert(incoming, running);
     if !good {
-        violation(core, (incoming.0, incoming.1));
+        violation(core, incoming.peer);
     }
 }
 
@@ -219,14 +218,14 @@ fn more(
     core: &Rc<Core>,
     delivery: &mut Option<Box<Delivery>>,
     run: &mut Run,
-    (incoming, offset): (Incoming, u64),
+    (incoming, offset): (MessageId, u64),
     (item, start, end): (usize, usize, usize),
 ) {
     let len = end - start;
     let target = match core.running.borrow().get(incoming) {
         Some(Running::Task { handler, slot }) => Some((*handler, *slot)),
         Some(_) => None,
-        None => return violation(core, (incoming.0, incoming.1)),
+        None => return violation(core, incoming.peer),
     };
     let Some((handler, slot)) = target else {
         flush(core, delivery, run);
@@ -251,7 +250,7 @@ fn more(
         (good, stream.arrived == stream.total)
     });
     if !good {
-        return violation(core, (incoming.0, incoming.1));
+        return violation(core, incoming.peer);
     }
     if complete {
         core.running.borrow_mut().remove(incoming);
@@ -264,7 +263,7 @@ fn more_lent(
     core: &Rc<Core>,
     delivery: &mut Option<Box<Delivery>>,
     run: &mut Run,
-    (incoming, offset): (Incoming, u64),
+    (incoming, offset): (MessageId, u64),
     held: Held,
 ) {
     let task = || match core.running.borrow().get(incoming) {
@@ -284,7 +283,7 @@ fn more_lent(
     }
     let Some((handler, slot)) = target else {
         if core.running.borrow().get(incoming).is_none() {
-            return violation(core, (incoming.0, incoming.1));
+            return violation(core, incoming.peer);
         }
         let mut bytes = vec![0; held.len() as usize];
         if held.copy_to(0, &mut bytes) {
@@ -302,7 +301,7 @@ fn more_lent(
         (good, stream.arrived == stream.total)
     });
     if !good {
-        return violation(core, (incoming.0, incoming.1));
+        return violation(core, incoming.peer);
     }
     if complete {
         core.running.borrow_mut().remove(incoming);
@@ -311,13 +310,13 @@ fn more_lent(
 }
 
 #[cold]
-fn more_without_task(core: &Rc<Core>, incoming: Incoming, offset: u64, data: &[u8]) {
+fn more_without_task(core: &Rc<Core>, incoming: MessageId, offset: u64, data: &[u8]) {
     let mut running = core.running.borrow_mut();
     match running.get_mut(incoming) {
         Some(Running::Discard(stream)) => {
             if offset != stream.arrived || offset + data.len() as u64 > stream.total {
                 drop(running);
-                return violation(core, (incoming.0, incoming.1));
+                return violation(core, incoming.peer);
             }
             stream.arrived += data.len() as u64;
             let due = stream.window_due(true);
@@ -332,7 +331,7 @@ fn more_without_task(core: &Rc<Core>, incoming: Incoming, offset: u64, data: &[u
         Some(Running::Collect { handler, bytes, total }) => {
             if offset != bytes.len() as u64 || offset + data.len() as u64 > *total {
                 drop(running);
-                return violation(core, (incoming.0, incoming.1));
+                return violation(core, incoming.peer);
             }
             bytes.extend_from_slice(data);
             if bytes.len() as u64 == *total {
@@ -340,7 +339,7 @@ fn more_without_task(core: &Rc<Core>, incoming: Incoming, offset: u64, data: &[u
                 running.remove(incoming);
                 drop(running);
                 if let Registered::Short(function) = &core.handlers[handler] {
-                    call(core, handler, function, Short { core, from: incoming.0, data: &bytes });
+                    call(core, handler, function, Short { core, from: incoming.peer.rank, data: &bytes });
                 }
             }
         }
@@ -349,13 +348,13 @@ fn more_without_task(core: &Rc<Core>, incoming: Incoming, offset: u64, data: &[u
 }
 
 #[cold]
-fn abort(core: &Rc<Core>, delivery: &mut Option<Box<Delivery>>, run: &mut Run, incoming: Incoming) {
+fn abort(core: &Rc<Core>, delivery: &mut Option<Box<Delivery>>, run: &mut Run, incoming: MessageId) {
     flush(core, delivery, run);
     end_message(core, incoming, End::Aborted);
 }
 
 /// No more bytes of a message will come; its handler is told when it asks for them.
-pub(super) fn end_message(core: &Rc<Core>, incoming: Incoming, end: End) {
+pub(super) fn end_message(core: &Rc<Core>, incoming: MessageId, end: End) {
     let running = core.running.borrow_mut().remove(incoming);
     if let Some(Running::Task { handler, slot }) = running {
         let Some(pool) = core.handlers[handler].stream() else { return };

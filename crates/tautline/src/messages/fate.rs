@@ -38,7 +38,7 @@ pub(crate) fn absorb_events(core: &Rc<Core>) {
 fn note_gone(core: &Rc<Core>, peer: Rank, incarnation: u32, why: Down) {
     core.gone.borrow_mut().push((peer, incarnation, why));
     core.peer_waits.wake();
-    if core.node.is_deserted() {
+    if core.node.all_peers_lost() {
         core.desert(peer, why);
     }
 }
@@ -47,7 +47,7 @@ fn note_gone(core: &Rc<Core>, peer: Rank, incarnation: u32, why: Down) {
 #[cold]
 fn note_all_gone(core: &Rc<Core>) {
     for peer in 0..core.node.size() {
-        let Ok(incarnation) = core.node.with(|i| i.last_incarnation(peer)) else { return };
+        let Ok(incarnation) = core.node.last_incarnation(peer) else { return };
         match core.node.peer_state(peer) {
             Some(PeerState::Down(why)) => note_gone(core, peer, incarnation, why),
             _ if incarnation > 1 => {

@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 use std::rc::{Rc, Weak};
 
 use tautline_node::device::shm::Back;
-use tautline_node::{Lease, Loan as Shared};
+use tautline_node::{BorrowedLoan, Loan as Shared, PeerId};
 use zerocopy::FromBytes;
 
 use crate::core::Core;
@@ -135,7 +135,7 @@ impl Drop for Loan {
         if let Memory::Shared(loan) = &mut self.memory
             && let Some(loan) = loan.take()
         {
-            self.core.node.unloan(loan);
+            self.core.node.cancel_loan(loan);
         }
     }
 }
@@ -162,13 +162,13 @@ enum Source {
 pub(crate) struct Held {
     core: Weak<Core>,
     from: Rank,
-    lease: Lease,
+    lease: BorrowedLoan,
     back: Cell<Back>,
 }
 
 impl Held {
     #[inline]
-    pub(crate) fn new(core: &Rc<Core>, from: Rank, lease: Lease) -> Held {
+    pub(crate) fn new(core: &Rc<Core>, from: Rank, lease: BorrowedLoan) -> Held {
         Held { core: Rc::downgrade(core), from, lease, back: Cell::new(Back::Read) }
     }
 
@@ -202,7 +202,7 @@ impl Held {
     }
 
     /// Who lent it, in which incarnation.
-    pub(crate) fn lender(&self) -> (Rank, u32) {
+    pub(crate) fn lender(&self) -> PeerId {
         self.lease.lender()
     }
 
@@ -223,7 +223,7 @@ impl Drop for Held {
     #[inline]
     fn drop(&mut self) {
         if let Some(core) = self.core.upgrade() {
-            core.node.end_lease(&mut self.lease, self.back.get());
+            core.node.return_loan(&mut self.lease, self.back.get());
         }
     }
 }

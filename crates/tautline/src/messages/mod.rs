@@ -57,7 +57,7 @@ pub(crate) mod dispatch_all {
         }
         // What a peer sent before it went may complete a message; only then does it count as left half sent.
         // The watchdog may have taken that out since, and noticed the end.
-        let left = || core.node.with(|i| i.has_slots()).unwrap_or(false);
+        let left = || core.node.has_slots().unwrap_or(false);
         if !more && !core.gone.borrow().is_empty() && !left() {
             end_peers(core);
         }

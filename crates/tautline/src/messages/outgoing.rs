@@ -4,9 +4,11 @@ use std::rc::Rc;
 
 use zerocopy::{Immutable, IntoBytes};
 
+use tautline_node::MessageId;
+
 use crate::core::Core;
 use crate::endpoint::{blocking, retry};
-use crate::{Error, Rank, Result, SendError};
+use crate::{Error, Result, SendError};
 
 /// A message that has been begun. Add pieces until the announced size is reached, then [`Outgoing::end`] it.
 ///
@@ -16,14 +18,14 @@ use crate::{Error, Rank, Result, SendError};
 #[must_use = "a message that is dropped before its end is given up"]
 pub struct Outgoing {
     core: Rc<Core>,
-    to: (Rank, u32, u32),
+    to: MessageId,
     total: u64,
     sent: u64,
     over: bool,
 }
 
 impl Outgoing {
-    pub(crate) fn new(core: Rc<Core>, to: (Rank, u32, u32), total: u64) -> Outgoing {
+    pub(crate) fn new(core: Rc<Core>, to: MessageId, total: u64) -> Outgoing {
         Outgoing { core, to, total, sent: 0, over: false }
     }
 
@@ -43,7 +45,7 @@ impl Outgoing {
         let mut done = 0;
         while done < bytes.len() {
             let core = self.core.clone();
-            done += blocking(&core, self.to.0, || self.try_piece(&bytes[done..]))?;
+            done += blocking(&core, self.to.peer.rank, || self.try_piece(&bytes[done..]))?;
         }
         Ok(())
     }
@@ -63,8 +65,9 @@ impl Outgoing {
         let core = self.core.clone();
         let mut done = 0;
         while done < len {
-            done +=
-                blocking(&core, self.to.0, || self.try_fill(len - done, |at, room| fill(done + at, room)))?;
+            done += blocking(&core, self.to.peer.rank, || {
+                self.try_fill(len - done, |at, room| fill(done + at, room))
+            })?;
         }
         Ok(())
     }

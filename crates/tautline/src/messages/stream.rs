@@ -6,8 +6,8 @@ use std::task::Poll;
 use tautline_node::Delivery;
 
 use super::loan::Held;
-use crate::core::Incoming;
 use crate::{Error, Rank, Result};
+use tautline_node::MessageId;
 
 /// Bytes of a lent message that are shown at a time: they stay in the first cache.
 const PART: usize = 16 << 10;
@@ -28,7 +28,7 @@ pub(crate) struct Stream {
     /// Counts the messages that used this stream, so that a handle kept too long is noticed.
     pub(crate) generation: u64,
     pub(crate) from: Rank,
-    pub(crate) incoming: Option<Incoming>,
+    pub(crate) incoming: Option<MessageId>,
     pub(crate) total: u64,
     pub(crate) arrived: u64,
     pub(crate) taken: u64,
@@ -49,7 +49,7 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    pub(crate) fn restart(&mut self, from: Rank, incoming: Option<Incoming>, total: u64, window: u64) {
+    pub(crate) fn restart(&mut self, from: Rank, incoming: Option<MessageId>, total: u64, window: u64) {
         self.generation += 1;
         self.from = from;
         self.incoming = incoming;
@@ -296,7 +296,7 @@ impl Stream {
     }
 
     /// The window to grant now, if the handler has taken enough to make it worth a slot (M-5).
-    pub(crate) fn window_due(&mut self, finished: bool) -> Option<(Incoming, u64)> {
+    pub(crate) fn window_due(&mut self, finished: bool) -> Option<(MessageId, u64)> {
         let window = self.window;
         if self.granted >= self.total {
             return None;

@@ -11,13 +11,15 @@ use super::dispatch::keep;
 use super::handlers::{Pool, StreamHandler};
 use super::incoming::Short;
 use crate::Rank;
-use crate::core::{Core, Incoming};
+use tautline_node::MessageId;
+
+use crate::core::Core;
 
 pub(super) fn begin(
     core: &Rc<Core>,
     handler: usize,
     pool: &StreamHandler,
-    (from, incoming, total): (Rank, Option<Incoming>, u64),
+    (from, incoming, total): (Rank, Option<MessageId>, u64),
 ) -> usize {
     core.live.set(core.live.get() + 1);
     pool.with(|p| {
@@ -113,16 +115,15 @@ fn window(core: &Core, from: Rank, total: u64) -> u64 {
     if total <= least {
         return least;
     }
-    core.node.with(|i| i.first_window(from)).unwrap_or(least)
+    core.node.first_window(from).unwrap_or(least)
 }
 
-pub(super) fn grant(core: &Core, incoming: Incoming, limit: u64) {
-    let (peer, incarnation, message) = incoming;
-    let refused = || matches!(core.node.grant_window(peer, incarnation, message, limit), Ok(false));
+pub(super) fn grant(core: &Core, incoming: MessageId, limit: u64) {
+    let refused = || matches!(core.node.grant_window(incoming, limit), Ok(false));
     if !refused() {
         return;
     }
-    let Ok(seen) = core.node.with(|i| i.activity()) else { return };
+    let Ok(seen) = core.node.activity() else { return };
     if refused() {
         core.tried(seen);
         core.grants.borrow_mut().push((incoming, limit));

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
 use tautline_node::wire::{Record, Records, Where, as_short};
-use tautline_node::{Found, Taken};
+use tautline_node::{FastPoll, FrameBatch};
 
 use super::dispatch::{call, violation};
 use super::handlers::{Registered, StreamHandler};
@@ -25,9 +25,9 @@ pub(crate) fn frames(core: &Rc<Core>, limit: usize) -> crate::Result<Option<usiz
     let mut bytes = 0;
     while bytes < limit {
         match core.node.take_frames(limit - bytes, &mut taken)? {
-            Found::Frames => {}
-            Found::Nothing => return Ok(Some(bytes)),
-            Found::Rest => break,
+            FastPoll::Frames => {}
+            FastPoll::Empty => return Ok(Some(bytes)),
+            FastPoll::SlowPath => break,
         }
         let mut handled = 0;
         for frame in taken.small() {
@@ -59,9 +59,9 @@ pub(crate) fn frames(core: &Rc<Core>, limit: usize) -> crate::Result<Option<usiz
 
 /// Runs the handler of a frame that is one whole message, and returns its bytes. Nothing if it is not, or is to be left to the long way.
 #[inline]
-fn whole(core: &Rc<Core>, taken: &Taken, frame: &[u8]) -> Option<usize> {
+fn whole(core: &Rc<Core>, taken: &FrameBatch, frame: &[u8]) -> Option<usize> {
     let Some((handler, data)) = as_short(frame) else { return other(core, taken, frame) };
-    let from = taken.from();
+    let from = taken.from().rank;
     match core.handlers.get(usize::from(handler)) {
         Some(Registered::Short(function)) => {
             call(core, handler.into(), function, Short { core, from, data });
@@ -89,7 +89,7 @@ fn copied(core: &Rc<Core>, handler: usize, pool: &StreamHandler, (from, data): (
 }
 
 #[inline(never)]
-fn other(core: &Rc<Core>, taken: &Taken, frame: &[u8]) -> Option<usize> {
+fn other(core: &Rc<Core>, taken: &FrameBatch, frame: &[u8]) -> Option<usize> {
     match Records::new(frame, 0).next() {
         Some(Ok(Record::Lend { handler, number, at, len })) => {
             whole_lent(core, taken, handler.into(), (number, at, len))
@@ -101,13 +101,17 @@ fn other(core: &Rc<Core>, taken: &Taken, frame: &[u8]) -> Option<usize> {
 
 /// Runs the handler of a frame that lends a message. False if it is to be left to the long way.
 #[inline]
-fn whole_lent(core: &Rc<Core>, taken: &Taken, handler: usize, (number, at, len): (u32, Where, u64)) -> bool {
+fn whole_lent(
+    core: &Rc<Core>,
+    taken: &FrameBatch,
+    handler: usize,
+    (number, at, len): (u32, Where, u64),
+) -> bool {
     if core.handlers.get(handler).is_none_or(|registered| registered.stream().is_none()) {
         return false;
     }
-    let from = (taken.from(), taken.incarnation());
-    let Some(lease) = core.node.lease(from, number, at, len) else { return false };
-    lent(core, handler, Held::new(core, taken.from(), lease));
+    let Some(lease) = core.node.borrow_loan(taken.from(), number, at, len) else { return false };
+    lent(core, handler, Held::new(core, taken.from().rank, lease));
     true
 }
 

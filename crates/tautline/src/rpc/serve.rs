@@ -353,7 +353,7 @@ impl Answers {
 /// Between hosts a frame costs more than an answer: those to requests that came together leave together.
 #[inline]
 fn gather(ep: &Endpoint, to: Rank) {
-    if !ep.node().is_near(to) {
+    if !ep.node().is_local(to) {
         ep.core.gather();
     }
 }

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use tautline_node::memory::{Atomic, Operation, Ticket, Woken};
+use tautline_node::memory::{Atomic, Operation, Ticket, Wakeup};
 
 use super::{BYTES, CLAIM, ENDED, GONE, READ, RETURN, WRITTEN, life, lost, put_later};
 use crate::core::Core;
@@ -45,7 +45,7 @@ enum Hello {
     /// That is done.
     Met,
     /// Somebody else writes.
-    Taken,
+    FrameBatch,
 }
 
 impl RingWriter {
@@ -83,7 +83,7 @@ impl RingWriter {
 
     /// The result of what was asked last, once it is there.
     fn look(&self, ticket: Ticket) -> Result<Option<u64>> {
-        let result = self.core.node.look_at(ticket, true)?;
+        let result = self.core.node.poll_operation(ticket, true)?;
         Ok(result.transpose()?)
     }
 
@@ -92,7 +92,7 @@ impl RingWriter {
         loop {
             self.hello = match self.hello {
                 Hello::Met => return Ok(true),
-                Hello::Taken => return Err(Error::TooMany("writers of this queue or stream")),
+                Hello::FrameBatch => return Err(Error::TooMany("writers of this queue or stream")),
                 Hello::New => {
                     let claim = Operation::Atomic(Atomic::CompareSwap(0, 1));
                     match self.core.node.submit((self.remote.cookie(), CLAIM), claim, None, None) {
@@ -103,7 +103,7 @@ impl RingWriter {
                 Hello::Claiming(ticket) => match self.look(ticket) {
                     Ok(None) => return Ok(false),
                     Ok(Some(0)) => Hello::Claimed,
-                    Ok(Some(_)) => Hello::Taken,
+                    Ok(Some(_)) => Hello::FrameBatch,
                     // A reader that is gone before it was met stays so.
                     Err(error) => return self.give_up(error),
                 },
@@ -204,7 +204,7 @@ impl RingWriter {
         context: &Context<'_>,
         attempt: impl FnOnce(&mut RingWriter) -> Result<()>,
     ) -> Poll<Result<()>> {
-        let seen = match self.core.node.with(|i| i.activity()) {
+        let seen = match self.core.node.activity() {
             Ok(seen) => seen,
             Err(error) => return Poll::Ready(Err(error.into())),
         };
@@ -223,7 +223,7 @@ impl RingWriter {
         loop {
             // Looked at first, as above.
             let before = self.aperture.read_u64(READ)?;
-            let seen = self.core.node.with(|i| i.activity())?;
+            let seen = self.core.node.activity()?;
             if self.room()?.is_some_and(|room| room >= bytes) {
                 return Ok(());
             }
@@ -233,7 +233,7 @@ impl RingWriter {
                     return Err(Error::Reentrant);
                 }
                 Endpoint::inner(self.core.clone()).extract(usize::MAX)?;
-                self.core.node.wait_until(None, |i| i.activity() != seen)?;
+                self.core.node.wait_for_activity(seen)?;
                 continue;
             }
             let memory = self.aperture.memory().clone();
@@ -261,7 +261,7 @@ impl RingWriter {
         }
         match self.hello {
             Hello::Claiming(ticket) | Hello::Greeting(ticket) => {
-                wait_for(&self.core, Woken::Op(ticket), context);
+                wait_for(&self.core, Wakeup::Op(ticket), context);
             }
             Hello::New | Hello::Claimed => {
                 let blocked = self.poll_room(context, |it| {
@@ -277,7 +277,7 @@ impl RingWriter {
                     other => other,
                 };
             }
-            Hello::Met | Hello::Taken => {}
+            Hello::Met | Hello::FrameBatch => {}
         }
         match enough(self) {
             Ok(false) => Poll::Pending,
@@ -305,7 +305,7 @@ impl RingWriter {
         let mut claimed = false;
         later::add(&self.core, cookie.owner(), move |core| {
             if !claimed {
-                match core.node.look_at(ticket, true) {
+                match core.node.poll_operation(ticket, true) {
                     Ok(None) => return false,
                     Ok(Some(Ok(0))) => claimed = true,
                     _ => return true,
@@ -325,7 +325,7 @@ impl Drop for RingWriter {
         }
         match self.hello {
             _ if self.ended => {}
-            Hello::New | Hello::Taken => {}
+            Hello::New | Hello::FrameBatch => {}
             Hello::Claiming(_) => self.end_later(),
             Hello::Claimed | Hello::Greeting(_) | Hello::Met => {
                 put_later(&self.core, *self.remote.cookie(), ENDED, 2);
