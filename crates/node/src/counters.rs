@@ -23,7 +23,7 @@ impl LocalCounters {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// What went through memory that is shared with peers on this host.
-    pub near: LocalCounters,
+    pub local: LocalCounters,
     /// Of the device.
     pub device: tautline_device::Counters,
     /// Sums over all links, living and past.
@@ -44,20 +44,23 @@ pub struct Counters {
     pub events_lost: u64,
 }
 
-/// Adds the counters of a link that is no more.
-pub(crate) fn add(sum: &mut tautline_link::Counters, link: &tautline_link::Counters) {
-    sum.frames_sent += link.frames_sent;
-    sum.frames_accepted += link.frames_accepted;
-    sum.slots_sent += link.slots_sent;
-    sum.slots_resent += link.slots_resent;
-    sum.slots_accepted += link.slots_accepted;
-    sum.slots_repeated += link.slots_repeated;
-    sum.slots_ahead += link.slots_ahead;
-    sum.losses_by_evidence += link.losses_by_evidence;
-    sum.timeouts += link.timeouts;
-    sum.bad_tag += link.bad_tag;
-    sum.replayed += link.replayed;
-    sum.malformed += link.malformed;
-    sum.credit_stalls += link.credit_stalls;
-    sum.black_holes += link.black_holes;
+impl Counters {
+    /// Adds the counters of a link.
+    pub(crate) fn add_link(&mut self, link: &tautline_link::Counters) {
+        let sum = &mut self.links;
+        sum.frames_sent += link.frames_sent;
+        sum.frames_accepted += link.frames_accepted;
+        sum.slots_sent += link.slots_sent;
+        sum.slots_resent += link.slots_resent;
+        sum.slots_accepted += link.slots_accepted;
+        sum.slots_repeated += link.slots_repeated;
+        sum.slots_ahead += link.slots_ahead;
+        sum.losses_by_evidence += link.losses_by_evidence;
+        sum.timeouts += link.timeouts;
+        sum.bad_tag += link.bad_tag;
+        sum.replayed += link.replayed;
+        sum.malformed += link.malformed;
+        sum.credit_stalls += link.credit_stalls;
+        sum.black_holes += link.black_holes;
+    }
 }

@@ -1,49 +1,47 @@
 //! One process on the fabric.
 //!
-//! Two halves. The [`Interface`] owns the device and the links: it is the network card of the papers, in software. An
-//! [`Endpoint`] is what a program's thread holds: it adds records to slots, takes delivered frames, reads events and
-//! waits. Between them stands one owner word (a lock), because the watchdog takes the interface over when the program
-//! computes. What does not live here: the meaning of messages, which is the `tautline` crate's.
+//! An [`Endpoint`] is what a program's thread holds: it adds records to frames, takes delivered ones, reads events and
+//! waits. Behind it a *lane* owns the device and the channels; one owner word stands between the two, because the watchdog
+//! polls the lane while the program computes. What does not live here: the meaning of messages, which is the `tautline`
+//! crate's.
+//!
+//! Modules, from the bottom up: `channel` (what connects with a peer), `memory` (apertures, requests, tripwires),
+//! `membership` (who the peers are), `local` (processes of this host), `lane` (what one thread drives), `wait` (sleeping,
+//! waking, the watchdog), `endpoint` (the verbs of upper crates). None uses one that stands after it.
 //!
 //! The rule numbers in comments (`N-1`, …) are those of `docs/PROTOCOL.md`.
 #![forbid(unsafe_code)]
 
+mod channel;
 mod choose;
 mod clock;
 mod config;
 mod counters;
-mod delivery;
-mod descriptors;
 mod endpoint;
 mod error;
 mod event;
-mod handshake;
-mod interface;
 mod job;
+mod lane;
 pub mod limits;
+mod local;
+mod membership;
 pub mod memory;
-mod near;
-mod outgoing;
-mod peer;
-mod presence;
-mod rx;
-mod shared;
-mod tx;
+mod secrets;
 mod wait;
-mod watchdog;
 mod xdp_options;
 
+pub use channel::loans::{BorrowedLoan, Loan, Offer};
 pub use choose::{Choice, PassedOver, open_device, xdp_chunks};
 pub use clock::Clock;
 pub use config::{Config, DeviceName, Waiting};
 pub use counters::{Counters, LocalCounters};
-pub use delivery::{Delivery, Item};
 pub use endpoint::{Endpoint, WaitFor, Waker};
 pub use error::{JoinError, SendError};
 pub use event::{Down, Event};
 pub use job::{Job, Member};
-pub use near::{BorrowedLoan, FastPoll, FrameBatch, Loan, Offer, unlink_stale_listeners};
-pub use peer::{Key, Liveness, MessageId, PeerId, PeerState};
+pub use lane::{Delivery, FastPoll, FrameBatch, Item};
+pub use local::unlink_stale_listeners;
+pub use membership::{Key, Liveness, MessageId, PeerId, PeerState};
 pub use xdp_options::XdpOptions;
 
 /// Re-exported so that layers above need not depend on the crates below.

@@ -77,7 +77,7 @@ fn window_per_message() {
                 ep.send(1, "free", &pattern(size, 2)).unwrap();
             }
             let config = ep.node().config();
-            let near = ep.counters().near.frames_sent > 0;
+            let near = ep.counters().local.frames_sent > 0;
             let window = if near { config.local_window } else { config.link.message_window } as usize;
             assert!(at < window, "{at} bytes were let through a window of {window}");
             held.piece(&bytes[at..]).unwrap();

@@ -367,8 +367,8 @@ fn copied_by_the_receiver() {
             }
         }
         let counters = ep.counters();
-        if counters.near.frames_sent > 0 {
-            assert!(counters.near.frames_sent < 3 * rounds + 10, "one frame each: {counters:?}");
+        if counters.local.frames_sent > 0 {
+            assert!(counters.local.frames_sent < 3 * rounds + 10, "one frame each: {counters:?}");
         }
         ep.close().unwrap();
     });

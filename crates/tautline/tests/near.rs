@@ -30,9 +30,9 @@ fn reasons(job: Job) -> Vec<(&'static str, String)> {
     ep.send(peer, "x", b"done").unwrap();
     ep.run_until(|| ep.handled() == 2).unwrap();
     let counters = ep.counters();
-    if counters.near.frames_sent > 0 {
+    if counters.local.frames_sent > 0 {
         // S-7: no acknowledgement, no heartbeat, no handshake beside the table of handlers.
-        assert_eq!(counters.near.frames_sent, 3, "{counters:?}");
+        assert_eq!(counters.local.frames_sent, 3, "{counters:?}");
         assert_eq!(counters.links.frames_sent, 0, "{counters:?}");
     }
     ep.close().unwrap();

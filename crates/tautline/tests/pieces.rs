@@ -381,7 +381,7 @@ fn batch_shares_frames() {
         |ep| {
             ep.send(1, "data", b"first").unwrap();
             std::thread::sleep(Duration::from_millis(5));
-            let slots = || ep.counters().links.slots_sent + ep.counters().near.frames_sent;
+            let slots = || ep.counters().links.slots_sent + ep.counters().local.frames_sent;
             let before = slots();
             {
                 let _outer = ep.batch();

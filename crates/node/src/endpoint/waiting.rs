@@ -9,10 +9,8 @@ use tautline_link::Nanos;
 
 use super::Endpoint;
 use crate::SendError;
-use crate::interface::Interface;
-use crate::presence::Presence;
-use crate::shared::Shared;
-use crate::wait::{Spinner, Turn};
+use crate::lane::Lane;
+use crate::wait::{PollActivity, Shared, Spinner, Turn};
 
 impl Endpoint {
     /// Polls and waits, by the configured policy, until there may be something for the program to do (true) or
@@ -20,27 +18,27 @@ impl Endpoint {
     pub fn wait(&self, timeout: Option<Duration>, wanted: WaitFor) -> Result<bool, SendError> {
         let signal = &self.shared.signal;
         if wanted.memory.is_none() {
-            return self.wait_until(timeout, |i| {
-                i.has_ready()
+            return self.wait_until(timeout, |lane| {
+                lane.has_ready()
                     || signal.load(Ordering::Acquire)
-                    || wanted.activity.is_some_and(|seen| i.activity() != seen)
+                    || wanted.activity.is_some_and(|seen| lane.activity() != seen)
             });
         }
-        self.wait_until(timeout, |i| {
-            if i.wants_time() {
-                i.tell_time(self.now());
+        self.wait_until(timeout, |lane| {
+            if lane.memory.wants_time() {
+                lane.memory.now = self.now();
             }
-            i.glance();
-            wanted.memory.is_some_and(|seen| i.memory.served != seen)
-                || i.has_ready()
+            lane.poll_memory();
+            wanted.memory.is_some_and(|seen| lane.memory.served != seen)
+                || lane.has_ready()
                 || signal.load(Ordering::Acquire)
-                || wanted.activity.is_some_and(|seen| i.activity() != seen)
+                || wanted.activity.is_some_and(|seen| lane.activity() != seen)
         })
     }
 
     /// Waits until [`Endpoint::activity`] is no longer `seen`; frames that wait to be taken are no reason to return.
     pub fn wait_for_activity(&self, seen: u64) -> Result<(), SendError> {
-        self.wait_until(None, |i| i.activity() != seen).map(|_| ())
+        self.wait_until(None, |lane| lane.activity() != seen).map(|_| ())
     }
 
     /// Polls for `time`, by the configured policy, whatever arrives.
@@ -56,10 +54,12 @@ impl Endpoint {
         }
     }
 
+    /// Polls and waits until `done` returns true (true) or `timeout` has passed (false). `done` is code of this crate: it
+    /// runs under the owner word.
     pub(crate) fn wait_until(
         &self,
         timeout: Option<Duration>,
-        mut done: impl FnMut(&mut Interface) -> bool,
+        mut done: impl FnMut(&mut Lane) -> bool,
     ) -> Result<bool, SendError> {
         let config = &self.shared.config;
         let mut times = None;
@@ -69,40 +69,38 @@ impl Endpoint {
                 if !self.shared.fork.is_mine() {
                     return Err(SendError::Forked);
                 }
-                let mut interface = self.shared.lock();
-                // Looking at shared memory costs less than looking at the clock.
-                let looks = if config.waiting == crate::Waiting::Park { 1 } else { interface.looks() };
-                for _ in 1..looks {
-                    if done(&mut interface) {
+                let mut lane = self.shared.lock();
+                // Polling shared memory costs less than reading the clock.
+                let spins = if config.waiting == crate::Waiting::Park { 1 } else { lane.spins() };
+                for _ in 1..spins {
+                    if done(&mut lane) {
                         return Ok(true);
                     }
-                    let far = interface.near_up.is_empty() && !interface.device.is_quiet();
-                    if far || interface.has_near_room() {
+                    if !lane.may_spin() {
                         break;
                     }
-                    interface.near_vain = interface.near_vain.saturating_add(1);
                     std::hint::spin_loop();
                 }
-                let now = self.shared.arrive(&mut interface);
-                if done(&mut interface) {
+                let now = self.shared.arrive(&mut lane);
+                if done(&mut lane) {
                     return Ok(true);
                 }
-                // Whoever waits inside a batch may wait for an answer to what is in it.
-                interface.flush_batch(now);
-                interface.listen(now);
-                if done(&mut interface) {
+                // A program that waits inside a batch may wait for an answer to what is in it.
+                lane.flush_batch(now);
+                lane.poll_deferred(now);
+                if done(&mut lane) {
                     return Ok(true);
                 }
                 // It was not what the caller waits for, so nothing need wait for the caller.
-                if !interface.dirty.is_empty() {
-                    interface.service(now);
+                if !lane.port.dirty().is_empty() {
+                    lane.service(now);
                 }
                 now
             };
             let (until, spinner) = times.get_or_insert_with(|| {
                 let until =
                     timeout.map(|t| now.saturating_add(Nanos::try_from(t.as_nanos()).unwrap_or(Nanos::MAX)));
-                (until, Spinner::new(config.waiting, config.spin, now, &self.shared.manners))
+                (until, Spinner::new(config.waiting, config.spin, now, &self.shared.backoff))
             });
             if until.is_some_and(|at| now >= at) {
                 return Ok(false);
@@ -110,7 +108,7 @@ impl Endpoint {
             match spinner.turn(now) {
                 Turn::Spin => std::hint::spin_loop(),
                 Turn::Park => {
-                    parked.get_or_insert_with(|| Parked::new(&self.shared.presence));
+                    parked.get_or_insert_with(|| Parked::new(&self.shared.polls));
                     self.shared.park(*until);
                     spinner.slept(self.now());
                 }
@@ -121,19 +119,19 @@ impl Endpoint {
     /// Prepares to sleep on the descriptor of [`AsFd`]: false if there is something to do first. Look again after every
     /// wake-up; a wake-up for nothing is possible, a lost one is not (N-6).
     pub fn arm(&self) -> Result<bool, SendError> {
-        let (mut interface, now) = self.enter()?;
+        let (mut lane, now) = self.enter()?;
         if let Some(descriptors) = &self.shared.descriptors {
             descriptors.silence();
         }
         // Frames that make no slot ready may still make room to send, so they count, too.
-        let news = std::mem::take(&mut interface.stood_in) | (interface.poll(now) > 0);
-        if news || interface.has_ready() || !interface.say_asleep() {
+        let came = std::mem::take(&mut lane.status.watchdog_polled) | (lane.poll(now) > 0);
+        if came || lane.has_ready() || !lane.announce_sleep() {
             return Ok(false);
         }
-        interface.look_soon();
-        self.shared.renew(&mut interface);
-        let deadline = interface.next_deadline();
-        drop(interface);
+        lane.poll_all_soon();
+        self.shared.renew(&mut lane);
+        let deadline = lane.next_deadline();
+        drop(lane);
         if let Some(descriptors) = &self.shared.descriptors
             && let Err(error) = descriptors.arm(deadline.map(|at| at.saturating_sub(now)))
         {
@@ -152,12 +150,12 @@ impl Endpoint {
 
 /// The program waits inside the library, and looks after the network itself. The watchdog is woken only when it leaves: not
 /// for every heartbeat that is answered meanwhile.
-struct Parked<'a>(&'a Presence);
+struct Parked<'a>(&'a PollActivity);
 
 impl Parked<'_> {
-    fn new(presence: &Presence) -> Parked<'_> {
-        presence.park();
-        Parked(presence)
+    fn new(polls: &PollActivity) -> Parked<'_> {
+        polls.park();
+        Parked(polls)
     }
 }
 

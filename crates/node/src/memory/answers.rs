@@ -10,11 +10,8 @@ use super::slab::Name;
 use super::tables::{ApertureId, Handle, whole_words};
 use super::wires::Access;
 use crate::Rank;
-use crate::interface::Interface;
+use crate::lane::Lane;
 use crate::limits::MAX_UNANSWERED;
-
-/// Bytes of a part of an answer to a peer on this host.
-const NEAR_PART: usize = 16 << 10;
 
 #[derive(Debug)]
 pub(crate) enum Answer {
@@ -57,10 +54,10 @@ impl PeerMemory {
     }
 }
 
-impl Interface {
+impl Lane {
     /// An answer is owed. False if the peer asked for more at once than it may.
     pub(crate) fn owe(&mut self, rank: Rank, answer: Answer) -> bool {
-        let answers = &mut self.peers[rank as usize].memory.answers;
+        let answers = &mut self.peers.member_mut(rank).memory.answers;
         if let (Some(Answer::Done { id }), Answer::Done { id: later }) = (answers.back_mut(), &answer) {
             *id = *later;
             return true;
@@ -76,7 +73,7 @@ impl Interface {
 
     /// The cookie that a peer's number stands for.
     pub(crate) fn cookie_of(&self, rank: Rank, handle: u32) -> Option<Name> {
-        match self.peers[rank as usize].memory.handles.get(handle as usize)? {
+        match self.peers.member(rank).memory.handles.get(handle as usize)? {
             Handle::Cookie(name) => Some(*name),
             Handle::Refused(_) => None,
         }
@@ -85,7 +82,7 @@ impl Interface {
     /// Sends answers to one peer; false if there is no room for the next one.
     pub(crate) fn pump_answers(&mut self, rank: Rank, room: &mut usize) -> bool {
         while *room > 0 {
-            let Some(answer) = self.peers[rank as usize].memory.answers.pop_front() else { return true };
+            let Some(answer) = self.peers.member_mut(rank).memory.answers.pop_front() else { return true };
             let message = match &answer {
                 Answer::Done { id } => Message::Done { id: *id },
                 Answer::Failed { id, why } => Message::Failed { id: *id, why: *why },
@@ -98,8 +95,8 @@ impl Interface {
                     continue;
                 }
             };
-            if !self.emit(rank, &message, 0, &[]) {
-                self.peers[rank as usize].memory.answers.push_front(answer);
+            if !self.writer(rank).write(&message, 0, &[]) {
+                self.peers.member_mut(rank).memory.answers.push_front(answer);
                 return false;
             }
             *room = room.saturating_sub(MAX_HEAD);
@@ -121,12 +118,10 @@ impl Interface {
             if let Some(why) = why {
                 self.memory.counters.refused += 1;
                 let failed = Answer::Failed { id: *id, why };
-                self.peers[rank as usize].memory.answers.push_front(failed);
+                self.peers.member_mut(rank).memory.answers.push_front(failed);
                 return true;
             }
-            let peer = &self.peers[rank as usize];
-            let direct = peer.near.is_some() && self.batch_depth == 0;
-            let most = if direct { NEAR_PART } else { self.capacity(peer) - DATA_HEAD };
+            let most = self.writer(rank).fresh_part_limit(DATA_HEAD);
             let part = whole_words(*at + *sent, most, *len - *sent);
             let message = Message::Data { id: *id, at: *sent, data: &[] };
             let (from, memory) = ((*at + *sent) as usize, memory.clone());
@@ -136,8 +131,8 @@ impl Interface {
             };
             let (aperture, start, sent_before) = (*aperture, *at, *sent);
             let whole = start + *len;
-            if !self.emit_with(rank, &message, 0, part, fill) {
-                self.peers[rank as usize].memory.answers.push_front(answer);
+            if !self.writer(rank).write_with(&message, 0, part, fill) {
+                self.peers.member_mut(rank).memory.answers.push_front(answer);
                 return false;
             }
             *sent += part as u64;
@@ -149,7 +144,7 @@ impl Interface {
                 return true;
             }
             if *room == 0 {
-                self.peers[rank as usize].memory.answers.push_front(answer);
+                self.peers.member_mut(rank).memory.answers.push_front(answer);
                 return true;
             }
         }

@@ -5,8 +5,6 @@
 //! word; requests are served whenever anybody polls, the watchdog included.
 
 mod answers;
-mod emit;
-mod endpoint;
 mod index;
 mod news;
 mod put;
@@ -19,6 +17,7 @@ mod tables;
 #[cfg(test)]
 mod tests;
 mod wires;
+mod words;
 
 use std::collections::{HashMap, VecDeque};
 use tautline_link::Nanos;
@@ -26,6 +25,7 @@ use tautline_link::Nanos;
 pub use news::{MemoryEvent, OutOfBand, Wakeup};
 pub use put::Progress;
 pub use queue::{Local, Operation};
+pub(crate) use request::Tell;
 pub use request::{Failure, Ticket};
 pub(crate) use serve::Placed;
 pub use sets::SetId;
@@ -97,33 +97,23 @@ impl Memory {
     }
 
     /// Whether anybody may reach for memory of this node, or this node waits for answers.
-    fn is_used(&self) -> bool {
+    pub(crate) fn is_used(&self) -> bool {
         self.apertures.len() + self.ops.len() > 0
     }
 }
 
-impl crate::interface::Interface {
-    /// Whether memory is served here, also while the program is absent.
+impl Memory {
+    /// Whether the time matters to requests: a cookie has not expired yet that will.
     #[inline]
-    pub(crate) fn serves_memory(&self) -> bool {
-        self.memory.is_used()
+    pub(crate) fn wants_time(&self) -> bool {
+        self.now < self.last_expiry
     }
+}
 
-    /// Whether it matters what time it is to those who ask for memory: a cookie has not expired yet that will. Whoever serves them
-    /// without having looked at the clock looks then, and says it with `Interface::tell_time`.
-    #[inline]
-    pub fn wants_time(&self) -> bool {
-        self.memory.now < self.memory.last_expiry
-    }
-
-    /// It is so late now.
-    pub fn tell_time(&mut self, now: Nanos) {
-        self.memory.now = now;
-    }
-
+impl crate::lane::Lane {
     /// Whether peers on this host may reach for memory.
-    pub(crate) fn serves_near(&self) -> bool {
-        self.memory.is_used() && !self.near_up.is_empty()
+    pub(crate) fn serves_local(&self) -> bool {
+        self.memory.is_used() && !self.local.poll.is_empty()
     }
 }
 

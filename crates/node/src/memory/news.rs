@@ -217,7 +217,7 @@ impl News {
     }
 }
 
-impl crate::interface::Interface {
+impl crate::lane::Lane {
     /// The next thing that happened to memory.
     pub(crate) fn poll_memory_event(&mut self) -> Option<MemoryEvent> {
         loop {

@@ -1,23 +1,16 @@
 //! Puts of the program's own bytes, straight from where they are.
 
-use tautline_device::shm::{LINE_FRAME, Shm};
 use tautline_link::Nanos;
 use tautline_wire::memory::{Memory as Message, PART_HEAD, PUT_HEAD, Target, put_words};
 
 use super::slab::Name;
 use super::tables::{Cookie, Hint};
-use crate::interface::Interface;
+use crate::lane::Lane;
 use crate::limits::{ASK_EVERY, MAX_UNANSWERED};
 use crate::{PeerId, Rank, SendError};
 
 /// Bytes of a part of a put to a peer on this host: it copies them out while the next ones are copied in.
 const NEAR_PART: usize = 16 << 10;
-/// The same, of parts that are lent.
-const LENT_PART: usize = 64 << 10;
-/// The last bytes of a put are lent if they are so many.
-const LEAST_LENT: usize = 1 << 10;
-/// A slot with less room than this is not worth beginning a part in.
-const LEAST_PART: usize = 256;
 
 /// How far a put of the program's own bytes has come.
 #[derive(Clone, Copy, Debug, Default)]
@@ -41,21 +34,7 @@ impl Progress {
     }
 }
 
-impl Interface {
-    /// Bytes of the longest part of a put of which `left` bytes are to be sent.
-    #[inline]
-    fn part_room(&self, rank: Rank, left: u64) -> usize {
-        let peer = &self.peers[rank as usize];
-        if peer.near.is_some() && self.batch_depth == 0 {
-            NEAR_PART
-        } else {
-            let fresh = self.capacity(peer) - PART_HEAD;
-            let open = peer.open.as_ref().filter(|open| open.memory);
-            let here = open.map_or(0, |open| (open.capacity - open.used).saturating_sub(PART_HEAD));
-            if here >= LEAST_PART || here as u64 >= left { here } else { fresh }
-        }
-    }
-
+impl Lane {
     /// Sends the next part of a put of which `left` bytes are to be sent, as many of them as go together; `fill` writes them. How many; nothing for want of room.
     #[inline]
     pub(crate) fn emit_part(
@@ -66,24 +45,20 @@ impl Interface {
         fill: impl FnOnce(&mut [u8]),
     ) -> Option<usize> {
         let mut fill = Some(fill);
-        if self.peers[rank as usize].near.is_some()
-            && self.batch_depth == 0
-            && whole > NEAR_PART as u64
-            && left >= LEAST_LENT as u64
-        {
-            let len = cookie.part(target.at, LENT_PART, left);
+        if let Some(most) = self.writer(rank).lend_limit(whole, left) {
+            let len = cookie.part(target.at, most, left);
             let filled = |room: &mut [u8]| {
                 if let Some(fill) = fill.take() {
                     fill(room);
                 }
             };
-            if let Some(sent) = self.lend_part(rank, (target, left - len as u64, flags), len, filled) {
+            if let Some(sent) = self.writer(rank).lend_part((target, left - len as u64, flags), len, filled) {
                 return sent.then_some(len);
             }
         }
-        let len = cookie.part(target.at, self.part_room(rank, left), left);
+        let len = cookie.part(target.at, self.writer(rank).part_limit(PART_HEAD, left), left);
         let message = part(first, target, left - len as u64);
-        self.emit_with(rank, &message, flags, len, fill?).then_some(len)
+        self.writer(rank).write_with(&message, flags, len, fill?).then_some(len)
     }
 
     /// Puts the program's own bytes, as many as there is room for; true if that is all of them. The first time it takes a number.
@@ -100,15 +75,15 @@ impl Interface {
         let bytes = &bytes[..within(at, bytes.len())];
         self.reach(now, rank)?;
         if progress.id.is_none() {
-            let memory = &self.peers[rank as usize].memory;
+            let memory = &self.peers.member(rank).memory;
             if memory.half.is_some() || !memory.queue.is_empty() {
                 self.service(now);
                 return Err(SendError::WouldBlock);
             }
-            if PUT_HEAD + bytes.len() <= self.whole_limit(rank) {
+            if PUT_HEAD + bytes.len() <= self.writer(rank).record_limit() {
                 return self.put_whole(now, (cookie, at), bytes, op, progress).map(|()| true);
             }
-            progress.incarnation = self.peers[rank as usize].incarnation;
+            progress.incarnation = self.peers.member(rank).incarnation;
         } else {
             self.check(PeerId::new(rank, progress.incarnation))?;
         }
@@ -117,7 +92,7 @@ impl Interface {
         })
     }
 
-    /// As [`Interface::put_bytes`], with bytes that `fill` writes straight to where they are sent from: it is given how far the put has come, and room. What is
+    /// As [`Lane::put_bytes`], with bytes that `fill` writes straight to where they are sent from: it is given how far the put has come, and room. What is
     /// refused for want of room is asked for again.
     pub(crate) fn put_filled(
         &mut self,
@@ -131,12 +106,12 @@ impl Interface {
         let len = within(at, len);
         self.reach(now, rank)?;
         if progress.id.is_none() {
-            let memory = &self.peers[rank as usize].memory;
+            let memory = &self.peers.member(rank).memory;
             if memory.half.is_some() || !memory.queue.is_empty() {
                 self.service(now);
                 return Err(SendError::WouldBlock);
             }
-            progress.incarnation = self.peers[rank as usize].incarnation;
+            progress.incarnation = self.peers.member(rank).incarnation;
         } else {
             self.check(PeerId::new(rank, progress.incarnation))?;
         }
@@ -146,19 +121,17 @@ impl Interface {
     /// A whole put to a peer on this host, as one frame, and if it is small as one line: all that happens to most of them. False, with
     /// nothing done, if it takes more than that.
     #[inline]
-    pub(crate) fn near_put(&mut self, cookie: &Cookie, at: u64, bytes: &[u8], hint: Hint) -> bool {
+    pub(crate) fn put_inline(&mut self, cookie: &Cookie, at: u64, bytes: &[u8], hint: Hint) -> bool {
         const HEAD: usize = PUT_HEAD;
         let rank = cookie.owner;
-        if self.batch_depth > 0 || self.closed || HEAD + bytes.len() > NEAR_PART {
+        if self.port.closed || HEAD + bytes.len() > NEAR_PART {
             return false;
         }
-        let Some(peer) = self.peers.get_mut(rank as usize) else { return false };
+        let Some(peer) = self.peers.get_mut(rank) else { return false };
         let memory = &mut peer.memory;
         let id = memory.sent.wrapping_add(1);
-        let Some(near) = &mut peer.near else { return false };
         let Some(handle) = memory.hinted(peer.incarnation, cookie, hint) else { return false };
-        let clear = peer.open.is_none()
-            && memory.half.is_none()
+        let clear = memory.half.is_none()
             && memory.queue.is_empty()
             && id.wrapping_sub(memory.asked) < ASK_EVERY
             && memory.sent.wrapping_sub(memory.done) < MAX_UNANSWERED;
@@ -167,24 +140,15 @@ impl Interface {
         }
         let target = Target { handle, id, at };
         let head = put_words(target, 0, bytes.len());
-        let sent = if HEAD + bytes.len() <= LINE_FRAME {
-            near.shm.push_words(head, bytes)
-        } else {
-            push_put(&mut near.shm, head, bytes)
-        };
+        let sent =
+            crate::channel::ChannelWriter::new(&mut peer.channel, &mut self.port).push_put(head, bytes);
         memory.sent = if sent { id } else { memory.sent };
         sent
     }
 
-    /// Bytes of the longest put, head and all, that goes in one record.
-    fn whole_limit(&self, rank: Rank) -> usize {
-        let peer = &self.peers[rank as usize];
-        if peer.near.is_some() && self.batch_depth == 0 { NEAR_PART } else { self.capacity(peer) }
-    }
-
     /// Bytes of the longest put that goes in one record.
-    pub(crate) fn put_limit(&self, rank: Rank) -> usize {
-        self.whole_limit(rank) - PUT_HEAD
+    pub(crate) fn put_limit(&mut self, rank: Rank) -> usize {
+        self.writer(rank).record_limit() - PUT_HEAD
     }
 
     #[inline]
@@ -197,7 +161,7 @@ impl Interface {
         progress: &mut Progress,
     ) -> Result<(), SendError> {
         let rank = cookie.owner;
-        let blocked = |it: &mut Interface| {
+        let blocked = |it: &mut Lane| {
             it.service(now);
             Err(SendError::WouldBlock)
         };
@@ -205,11 +169,11 @@ impl Interface {
         let Some(handle) = self.show(cookie, progress.hint) else { return blocked(self) };
         progress.hint = self.hint_of(cookie, handle);
         let message = Message::Put(Target { handle, id, at }, &[]);
-        if self.express_memory(now, rank, &message, flags, bytes) {
+        if self.writer(rank).write_now(now, &message, flags, bytes) {
             self.began(rank, (id, flags), op.map(|op| (op, 0)), false);
             return Ok(());
         }
-        if !self.emit(rank, &message, flags, bytes) {
+        if !self.writer(rank).write(&message, flags, bytes) {
             return blocked(self);
         }
         self.began(rank, (id, flags), op.map(|op| (op, 0)), false);
@@ -245,17 +209,17 @@ impl Interface {
             let Some(len) = part else { break };
             if first {
                 self.began(rank, (id, flags), op.map(|op| (op, 0)), false);
-                (progress.id, self.peers[rank as usize].memory.half) = (Some(id), Some(id));
+                (progress.id, self.peers.member_mut(rank).memory.half) = (Some(id), Some(id));
             }
             progress.sent += len;
             if progress.sent == whole {
-                self.peers[rank as usize].memory.half = None;
+                self.peers.member_mut(rank).memory.half = None;
                 // Others may have waited for their turn.
-                self.activity += 1;
+                self.port.activity += 1;
                 self.send_now(now, rank);
                 return Ok(true);
             }
-            if self.train_is_long(rank) {
+            if self.peers.member(rank).channel.has_long_train() {
                 self.service(now);
             }
         }
@@ -266,7 +230,7 @@ impl Interface {
     /// A put that was begun piece by piece is not continued: the owner drops it when the next request comes.
     pub(crate) fn abandon_put(&mut self, rank: Rank, progress: &Progress) {
         // Any bytes make a cookie: its owner may be nobody.
-        let Some(peer) = self.peers.get_mut(rank as usize) else { return };
+        let Some(peer) = self.peers.get_mut(rank) else { return };
         if peer.incarnation == progress.incarnation && progress.id.is_some() {
             let memory = &mut peer.memory;
             memory.half = None;
@@ -274,19 +238,12 @@ impl Interface {
                 // The owner never tells of its end; it has to be asked again.
                 memory.asked = memory.asked.wrapping_sub(1);
             }
-            self.activity += 1;
+            self.port.activity += 1;
             if !peer.memory.queue.is_empty() {
                 self.mark_busy(rank);
             }
         }
     }
-}
-
-/// A whole put that is longer than a line. False for want of room.
-// A call, so that small ones do not pay for its registers.
-#[inline(never)]
-fn push_put(shm: &mut Shm, head: [u64; PUT_HEAD / 8], bytes: &[u8]) -> bool {
-    shm.push_many(head, bytes)
 }
 
 /// Bytes of a put that are worth sending: none if their places cannot be counted; no owner has such, and it will say so.

@@ -9,10 +9,9 @@ use tautline_wire::memory::{ASK, Atomic, MAX_HEAD, Memory as Message, Target};
 use super::request::{Failure, Outstanding, Piece, Tell, Ticket};
 use super::slab::Name;
 use super::tables::{ApertureId, Cookie, Hint};
-use crate::interface::Interface;
+use crate::lane::Lane;
 use crate::limits::{ASK_EVERY, MAX_QUEUED, MAX_UNANSWERED};
-use crate::peer::PeerState;
-use crate::{Rank, SendError};
+use crate::{PeerState, Rank, SendError};
 
 /// Bytes that one peer is served with before the next one's turn.
 const QUANTUM: usize = 60_000;
@@ -102,16 +101,7 @@ impl Request {
     }
 }
 
-impl Interface {
-    /// Whether a peer's memory can be reached now; starts to connect if need be.
-    pub(crate) fn reach(&mut self, now: Nanos, rank: Rank) -> Result<(), SendError> {
-        let peer = self.peers.get(rank as usize).ok_or(SendError::NoSuchPeer(rank))?;
-        if peer.is_up() && !self.closed {
-            return Ok(());
-        }
-        Err(self.not_up(now, rank))
-    }
-
+impl Lane {
     /// Asks for an operation of one or several requests, each at its place, which ends when all have. It is begun at once if nothing is in its way, and otherwise
     /// when its turn has come.
     pub(crate) fn submit(
@@ -124,7 +114,7 @@ impl Interface {
     ) -> Result<Ticket, SendError> {
         let rank = cookie.owner;
         self.reach(now, rank)?;
-        if self.peers[rank as usize].memory.queue.len() >= MAX_QUEUED {
+        if self.peers.member_mut(rank).memory.queue.len() >= MAX_QUEUED {
             self.service(now);
             return Err(SendError::WouldBlock);
         }
@@ -159,11 +149,11 @@ impl Interface {
     /// A request takes its place in its peer's queue.
     pub(crate) fn enqueue(&mut self, request: Request) {
         let rank = request.cookie.owner;
-        match self.peers[rank as usize].state {
+        match self.peers.member(rank).state {
             PeerState::Down(why) => self.fail_request(&request, Failure::PeerGone(rank, why)),
-            _ if self.closed => self.fail_request(&request, Failure::Closed),
+            _ if self.port.closed => self.fail_request(&request, Failure::Closed),
             _ => {
-                self.peers[rank as usize].memory.queue.push_back(request);
+                self.peers.member_mut(rank).memory.queue.push_back(request);
                 self.mark_busy(rank);
             }
         }
@@ -171,15 +161,11 @@ impl Interface {
 
     /// Whether requests to a peer wait for answers that only extraction lets in: they stand behind as many of its messages as may be left untaken.
     pub fn is_clogged(&self, rank: Rank) -> bool {
-        let Some(peer) = self.peers.get(rank as usize) else { return false };
+        let Some(peer) = self.peers.get(rank) else { return false };
         let memory = &peer.memory;
         let fenced = memory.queue.front().is_some_and(|it| matches!(it.operation, Operation::Fence));
         let held = fenced || memory.sent.wrapping_sub(memory.done) >= MAX_UNANSWERED;
-        let clogged = match &peer.near {
-            Some(near) => self.is_clogged_near(near),
-            None => peer.peering.link().is_some_and(tautline_link::Link::is_full),
-        };
-        held && clogged
+        held && peer.channel.is_clogged(self.config.link.credit_slots as usize)
     }
 
     /// Takes a copy of bytes to be put as there is room, behind whatever waits already. Nobody is told of the end, but an event if it is refused.
@@ -190,7 +176,7 @@ impl Interface {
         bytes: Vec<u8>,
     ) -> Result<(), SendError> {
         self.reach(now, cookie.owner)?;
-        if self.peers[cookie.owner as usize].memory.queue.len() >= MAX_QUEUED {
+        if self.peers.member_mut(cookie.owner).memory.queue.len() >= MAX_QUEUED {
             return Err(SendError::WouldBlock);
         }
         let len = bytes.len() as u64;
@@ -208,12 +194,12 @@ impl Interface {
 
     #[inline]
     pub(crate) fn mark_busy(&mut self, rank: Rank) {
-        let memory = &mut self.peers[rank as usize].memory;
+        let memory = &mut self.peers.member_mut(rank).memory;
         if !memory.busy {
             memory.busy = true;
             self.memory.busy.push_back(rank);
             // Frames from peers on this host are taken when everything has had its turn.
-            self.near_lines = 0;
+            self.local.poll.yield_fast();
         }
     }
 
@@ -222,10 +208,7 @@ impl Interface {
     pub(crate) fn serve_memory(&mut self, now: Nanos) {
         for _ in 0..ROUNDS {
             self.pump();
-            while let Some(rank) = self.dirty.pop() {
-                self.peers[rank as usize].dirty = false;
-                self.serve(now, rank);
-            }
+            self.serve_dirty(now);
             if !self.memory.more {
                 break;
             }
@@ -237,16 +220,16 @@ impl Interface {
         self.memory.more = false;
         for _ in 0..self.memory.busy.len() {
             let Some(rank) = self.memory.busy.pop_front() else { break };
-            self.peers[rank as usize].memory.busy = false;
+            self.peers.member_mut(rank).memory.busy = false;
             let mut room = QUANTUM;
             let blocked = !self.pump_answers(rank, &mut room) || !self.pump_requests(rank, &mut room);
             // What is here leaves, whatever batch the program has open.
             if room < QUANTUM {
-                self.close_slot(rank);
+                self.writer(rank).flush();
                 // Whoever found requests in front of its own is to try again.
-                self.activity += 1;
+                self.port.activity += 1;
             }
-            let memory = &self.peers[rank as usize].memory;
+            let memory = &self.peers.member(rank).memory;
             if !memory.answers.is_empty() || !memory.queue.is_empty() {
                 self.memory.more |= !blocked;
                 self.mark_busy(rank);
@@ -257,14 +240,14 @@ impl Interface {
     /// Begins or continues requests of one peer's queue; false if something other than its turn's end stops them.
     fn pump_requests(&mut self, rank: Rank, room: &mut usize) -> bool {
         while *room > 0 {
-            if self.peers[rank as usize].memory.half.is_some() {
+            if self.peers.member_mut(rank).memory.half.is_some() {
                 return false;
             }
-            let Some(mut request) = self.peers[rank as usize].memory.queue.pop_front() else { return true };
+            let Some(mut request) = self.peers.member_mut(rank).memory.queue.pop_front() else { return true };
             let done = self.begin_request(rank, &mut request, room);
             if !done {
                 let blocked = *room > 0;
-                self.peers[rank as usize].memory.queue.push_front(request);
+                self.peers.member_mut(rank).memory.queue.push_front(request);
                 return !blocked;
             }
         }
@@ -274,7 +257,7 @@ impl Interface {
     /// Whether another request may be begun, and its number and flags if so. `ask`: somebody waits for its end.
     #[inline]
     pub(crate) fn next_request(&mut self, rank: Rank, ask: bool) -> Option<(u32, u8)> {
-        let memory = &self.peers[rank as usize].memory;
+        let memory = &self.peers.member(rank).memory;
         if memory.sent.wrapping_sub(memory.done) >= MAX_UNANSWERED {
             return None;
         }
@@ -285,7 +268,7 @@ impl Interface {
 
     /// The flags of a request that has begun.
     pub(crate) fn flags_of(&self, rank: Rank, id: u32) -> u8 {
-        if self.peers[rank as usize].memory.asked == id { ASK } else { 0 }
+        if self.peers.member(rank).memory.asked == id { ASK } else { 0 }
     }
 
     /// A request has begun under its number.
@@ -297,7 +280,7 @@ impl Interface {
         op: Option<(Name, u32)>,
         answered: bool,
     ) {
-        let memory = &mut self.peers[rank as usize].memory;
+        let memory = &mut self.peers.member_mut(rank).memory;
         memory.sent = id;
         if flags & ASK != 0 {
             memory.asked = id;
@@ -318,14 +301,14 @@ impl Interface {
 
     #[cold]
     fn show_anew(&mut self, cookie: &Cookie) -> Option<u32> {
-        if !self.has_room(cookie.owner, MAX_HEAD) {
+        if !self.writer(cookie.owner).has_room(MAX_HEAD) {
             return None;
         }
         let handle = self.new_handle(cookie);
         let (id, epoch, secret) = cookie.key();
         let open = Message::Open { handle, cookie: id, epoch, secret };
         // Room was there.
-        self.emit(cookie.owner, &open, 0, &[]).then_some(handle)
+        self.writer(cookie.owner).write(&open, 0, &[]).then_some(handle)
     }
 
     /// True if the request is wholly on its way.
@@ -336,7 +319,7 @@ impl Interface {
             Operation::Fence => return self.pass_fence(rank, request),
             Operation::Flush => {
                 let Some((id, _)) = self.next_request(rank, true) else { return false };
-                if !self.emit(rank, &Message::Flush { id }, ASK, &[]) {
+                if !self.writer(rank).write(&Message::Flush { id }, ASK, &[]) {
                     return false;
                 }
                 self.began(rank, (id, ASK), request.part_of(), false);
@@ -359,7 +342,7 @@ impl Interface {
             Message::Notice { len, value, .. } => Message::Notice { target, len, value },
             other => other,
         };
-        if !self.emit(rank, &message, flags, &[]) {
+        if !self.writer(rank).write(&message, flags, &[]) {
             return false;
         }
         self.began(rank, (id, flags), request.part_of(), answered);
@@ -368,7 +351,7 @@ impl Interface {
     }
 
     fn pass_fence(&mut self, rank: Rank, request: &Request) -> bool {
-        let memory = &self.peers[rank as usize].memory;
+        let memory = &self.peers.member(rank).memory;
         if memory.outstanding.is_empty() && memory.done == memory.sent {
             if let Some(op) = request.op {
                 self.complete(op, Ok(0));
@@ -377,10 +360,10 @@ impl Interface {
         }
         if memory.asked != memory.sent
             && let Some((id, _)) = self.next_request(rank, true)
-            && self.emit(rank, &Message::Flush { id }, ASK, &[])
+            && self.writer(rank).write(&Message::Flush { id }, ASK, &[])
         {
             self.began(rank, (id, ASK), None, false);
-            self.close_slot(rank);
+            self.writer(rank).flush();
         }
         false
     }

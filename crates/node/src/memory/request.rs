@@ -11,7 +11,7 @@ use super::slab::Name;
 use super::tables::ApertureId;
 use super::wires::Access;
 use super::{Memory, PeerMemory};
-use crate::interface::Interface;
+use crate::lane::Lane;
 use crate::{Down, Rank};
 
 /// An operation that is under way, or complete and not yet looked at.
@@ -107,7 +107,7 @@ impl PeerMemory {
     }
 }
 
-impl Interface {
+impl Lane {
     /// A new operation of so many requests, for whoever wants to know of its end.
     pub(crate) fn new_op_of(&mut self, left: usize, tell: Tell) -> Option<Name> {
         self.memory.ops.insert(Op {
@@ -146,7 +146,7 @@ impl Interface {
         if std::mem::take(&mut op.awaited) {
             self.memory.news.wake(Wakeup::Op(Ticket(name)));
         }
-        self.activity += 1;
+        self.port.activity += 1;
         for Piece { aperture, start, len, .. } in pieces {
             if let Some(aperture) = aperture.filter(|_| result.is_ok()) {
                 self.trip((self.rank, aperture), Access::COMPLETE, (start, start + len), start + len);
@@ -209,31 +209,31 @@ impl Interface {
 
     /// The peer says that all requests up to one are done. False if no correct peer would.
     pub(crate) fn heard_done(&mut self, rank: Rank, id: u32) -> bool {
-        let memory = &mut self.peers[rank as usize].memory;
+        let memory = &mut self.peers.member_mut(rank).memory;
         if before(id, memory.done) || before(memory.sent, id) {
             return false;
         }
         memory.done = id;
         let mut at = 0;
-        while let Some(it) = self.peers[rank as usize].memory.outstanding.get(at).copied()
+        while let Some(it) = self.peers.member_mut(rank).memory.outstanding.get(at).copied()
             && !before(id, it.id)
         {
             if it.answered {
                 at += 1;
                 continue;
             }
-            self.peers[rank as usize].memory.outstanding.remove(at);
+            self.peers.member_mut(rank).memory.outstanding.remove(at);
             self.complete(it.op, Ok(0));
         }
         // There is room for further requests.
-        self.activity += 1;
+        self.port.activity += 1;
         self.resume(rank);
         true
     }
 
     /// The peer refused a request.
     pub(crate) fn heard_failed(&mut self, rank: Rank, id: u32, why: Refusal) -> bool {
-        let memory = &mut self.peers[rank as usize].memory;
+        let memory = &mut self.peers.member_mut(rank).memory;
         if before(memory.sent, id) {
             return false;
         }
@@ -247,7 +247,7 @@ impl Interface {
 
     /// The peer tells a word's former value.
     pub(crate) fn heard_value(&mut self, rank: Rank, id: u32, value: u64) -> bool {
-        let memory = &mut self.peers[rank as usize].memory;
+        let memory = &mut self.peers.member_mut(rank).memory;
         let Some(at) = memory.find(id).filter(|at| memory.outstanding[*at].answered) else { return false };
         let Some(it) = memory.outstanding.remove(at) else { return false };
         self.complete(it.op, Ok(value));
@@ -258,7 +258,7 @@ impl Interface {
     /// The peer sends bytes that were wanted: straight to their place.
     pub(crate) fn heard_data(&mut self, rank: Rank, id: u32, at: u64, data: &[u8]) -> bool {
         let Memory { ops, .. } = &mut *self.memory;
-        let memory = &mut self.peers[rank as usize].memory;
+        let memory = &mut self.peers.member_mut(rank).memory;
         let Some(place) = memory.find(id) else { return false };
         let Outstanding { op: name, piece, .. } = memory.outstanding[place];
         let Some(piece) = ops.get_mut(name).and_then(|op| op.pieces.get_mut(piece as usize)) else {
@@ -281,14 +281,14 @@ impl Interface {
 
     /// Whatever waited for an answer of this peer may go on.
     fn resume(&mut self, rank: Rank) {
-        if !self.peers[rank as usize].memory.queue.is_empty() {
+        if !self.peers.member_mut(rank).memory.queue.is_empty() {
             self.mark_busy(rank);
         }
     }
 
     /// The channel to a peer is over: everything that was asked of it ends, once.
     pub(crate) fn end_memory(&mut self, rank: Rank, why: Failure) {
-        let memory = &mut self.peers[rank as usize].memory;
+        let memory = &mut self.peers.member_mut(rank).memory;
         let outstanding = std::mem::take(&mut memory.outstanding);
         let queue = std::mem::take(&mut memory.queue);
         memory.reset();

@@ -9,7 +9,7 @@ use super::news::{MemoryEvent, OutOfBand};
 use super::tables::Rights;
 use super::wires::Access;
 use crate::Rank;
-use crate::interface::Interface;
+use crate::lane::Lane;
 
 /// Part of a put, without its bytes.
 #[derive(Clone, Copy, Debug)]
@@ -20,10 +20,10 @@ pub(crate) struct Placed {
     flags: u8,
 }
 
-impl Interface {
+impl Lane {
     /// Obeys the records of a memory slot. False if the peer sent what no correct peer sends.
     #[inline]
-    pub(crate) fn obey_memory(&mut self, rank: Rank, bytes: &[u8]) -> bool {
+    pub(crate) fn handle_memory(&mut self, rank: Rank, bytes: &[u8]) -> bool {
         self.memory.served += 1;
         for record in Records::new(bytes, 0) {
             let Ok(record) = record else { return false };
@@ -68,7 +68,7 @@ impl Interface {
     /// Requests are numbered without gaps.
     #[inline]
     fn count(&mut self, rank: Rank, id: u32) -> bool {
-        self.peers[rank as usize].memory.count(id)
+        self.peers.member_mut(rank).memory.count(id)
     }
 
     /// A request is done; its peer may want to know.
@@ -130,7 +130,7 @@ impl Interface {
         })
     }
 
-    /// As [`Interface::serve_part`], of `len` bytes that `write` writes to their place if that is allowed.
+    /// As [`Lane::serve_part`], of `len` bytes that `write` writes to their place if that is allowed.
     pub(crate) fn take_lent(
         &mut self,
         rank: Rank,
@@ -149,23 +149,23 @@ impl Interface {
 
     fn take_part(&mut self, rank: Rank, part: Placed, write: impl FnOnce(&ApertureMemory, usize)) -> bool {
         let Placed { target, rest, len, flags } = part;
-        let memory = &self.peers[rank as usize].memory;
+        let memory = &self.peers.member(rank).memory;
         let goes_on = memory.current == Some(target.id) || memory.refused == Some(target.id);
         if !goes_on && !self.count(rank, target.id) {
             return false;
         }
-        if self.peers[rank as usize].memory.refused != Some(target.id) {
+        if self.peers.member_mut(rank).memory.refused != Some(target.id) {
             match self.access(rank, (target.handle, target.at), len + rest, Rights::WRITE) {
                 Ok((granted, at)) => {
                     let aperture = granted.aperture;
                     write(&granted.memory, at as usize);
                     self.memory.counters.bytes_put += len;
                     self.memory.counters.puts += u64::from(rest == 0);
-                    self.peers[rank as usize].memory.current = Some(target.id);
+                    self.peers.member_mut(rank).memory.current = Some(target.id);
                     self.trip((rank, aperture), Access::WRITE, (at, at + len), at + len + rest);
                 }
                 Err(why) => {
-                    let memory = &mut self.peers[rank as usize].memory;
+                    let memory = &mut self.peers.member_mut(rank).memory;
                     (memory.current, memory.refused) = (None, Some(target.id));
                     if !self.refuse(rank, target.id, why) {
                         return false;
@@ -176,7 +176,7 @@ impl Interface {
         if rest > 0 {
             return true;
         }
-        let memory = &mut self.peers[rank as usize].memory;
+        let memory = &mut self.peers.member_mut(rank).memory;
         (memory.current, memory.refused) = (None, None);
         self.done(rank, target.id, flags)
     }
@@ -185,7 +185,7 @@ impl Interface {
     /// before it can be overtaken. What follows from it waits for its turn.
     #[cold]
     pub(crate) fn place_ahead(&mut self, rank: Rank, bytes: &[u8]) -> Option<Placed> {
-        let current = self.peers[rank as usize].memory.current?;
+        let current = self.peers.member_mut(rank).memory.current?;
         let mut records = Records::new(bytes, 0);
         let record = records.next()?.ok()?;
         let Record::Memory { flags, .. } = record else { return None };

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::news::{MemoryEvent, News, Wakeup};
 use super::slab::Name;
 use super::wires::{Report, WireCell, WireId, Wires};
-use crate::interface::Interface;
+use crate::lane::Lane;
 
 /// A tripset of this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -82,7 +82,7 @@ fn are_distinct(wires: &[WireId]) -> bool {
     names.windows(2).all(|two| two[0] != two[1])
 }
 
-impl Interface {
+impl Lane {
     /// Groups tripwires: the set is ready when `need` of them have fired. None if there are not so many, if one is gone or named twice, or there are too many sets.
     pub(crate) fn make_set(
         &mut self,

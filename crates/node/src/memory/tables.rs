@@ -10,7 +10,7 @@ use super::index::Index;
 use super::slab::Name;
 use super::{Memory, PeerMemory};
 use crate::Rank;
-use crate::interface::Interface;
+use crate::lane::Lane;
 use crate::limits::MAX_HANDLES;
 
 /// An aperture of this node.
@@ -179,7 +179,7 @@ fn same(a: &[u8; 16], b: &[u8; 16]) -> bool {
 }
 
 impl Memory {
-    /// As [`Interface::access`], of a peer that has these numbers.
+    /// As [`Lane::access`], of a peer that has these numbers.
     #[inline]
     pub(crate) fn access(
         &self,
@@ -230,7 +230,7 @@ impl Memory {
     }
 }
 
-impl Interface {
+impl Lane {
     /// Makes memory an aperture.
     pub(crate) fn open_aperture(&mut self, memory: Arc<ApertureMemory>) -> Option<ApertureId> {
         let aperture = Aperture { memory, index: None, watched: 0, cookies: Vec::new() };
@@ -241,9 +241,9 @@ impl Interface {
     pub(crate) fn close_aperture(&mut self, id: ApertureId) {
         self.memory.version += 1;
         // Whoever closes it may want its memory back.
-        for rank in 0..self.peers.len() {
-            self.peers[rank].memory.flag = None;
-            self.memory.counters.refused += self.peers[rank].memory.refuse_answers(id);
+        for rank in self.peers.ranks() {
+            self.peers.member_mut(rank).memory.flag = None;
+            self.memory.counters.refused += self.peers.member_mut(rank).memory.refuse_answers(id);
         }
         while let Some(wire) = self.memory.last_wire(id) {
             self.disarm(wire);
@@ -263,7 +263,7 @@ impl Interface {
         rights: Rights,
         expires: Nanos,
     ) -> Option<Cookie> {
-        let secret = self.fresh_secret();
+        let secret = self.secrets.bytes();
         let it = self.memory.apertures.get_mut(aperture.0)?;
         let memory = it.memory.clone();
         start.checked_add(len).filter(|end| *end <= memory.len() as u64)?;
@@ -330,7 +330,7 @@ impl Interface {
         (id, epoch, secret): (u32, u64, [u8; 16]),
     ) -> bool {
         self.memory.version += 1;
-        let handles = &mut self.peers[rank as usize].memory.handles;
+        let handles = &mut self.peers.member_mut(rank).memory.handles;
         if handle as usize > handles.len() || handle as usize >= MAX_HANDLES {
             return false;
         }
@@ -361,13 +361,13 @@ impl Interface {
         len: u64,
         rights: Rights,
     ) -> Result<(&Granted, u64), Refusal> {
-        self.memory.access(&self.peers[rank as usize].memory.handles, place, len, rights)
+        self.memory.access(&self.peers.member(rank).memory.handles, place, len, rights)
     }
 
     /// The number by which a peer knows a cookie, if it was told; `hint` is what was learnt of it last time.
     #[inline]
     pub(crate) fn handle_of(&self, cookie: &Cookie, hint: Hint) -> Option<u32> {
-        let peer = &self.peers[cookie.owner as usize];
+        let peer = self.peers.member(cookie.owner);
         if let Some(handle) = peer.memory.hinted(peer.incarnation, cookie, hint) {
             return Some(handle);
         }
@@ -376,7 +376,7 @@ impl Interface {
 
     /// What to remember of the number by which a peer knows a cookie.
     pub(crate) fn hint_of(&self, cookie: &Cookie, handle: u32) -> Hint {
-        let peer = &self.peers[cookie.owner as usize];
+        let peer = self.peers.member(cookie.owner);
         let newest = peer.memory.next_handle.wrapping_sub(1);
         // The last of the numbers given so far that falls on this place.
         let back = newest.wrapping_sub(handle) % MAX_HANDLES as u32;
@@ -385,7 +385,7 @@ impl Interface {
 
     /// Chooses the number by which the peer shall know a cookie; the oldest gives way.
     pub(crate) fn new_handle(&mut self, cookie: &Cookie) -> u32 {
-        let memory = &mut self.peers[cookie.owner as usize].memory;
+        let memory = &mut self.peers.member_mut(cookie.owner).memory;
         let handle = memory.next_handle as usize % MAX_HANDLES;
         memory.next_handle = memory.next_handle.wrapping_add(1);
         if handle < memory.opened.len() {

@@ -56,7 +56,7 @@ impl Peer {
         let mut slot = vec![0; message.head_len()];
         message.write(&mut slot, flags, data.len());
         slot.extend_from_slice(data);
-        assert!(ep.with(|i| i.obey_memory(self.rank, &slot)).unwrap(), "{message:?}");
+        assert!(ep.with(|i| i.handle_memory(self.rank, &slot)).unwrap(), "{message:?}");
     }
 
     fn open(&self, ep: &Endpoint, handle: u32, (cookie, epoch, secret): (u32, u64, [u8; 16])) {
@@ -71,7 +71,7 @@ impl Peer {
     /// The only answer that is owed.
     fn answer(&self, ep: &Endpoint) -> Option<Answer> {
         ep.with(|i| {
-            let answers = &mut i.peers[self.rank as usize].memory.answers;
+            let answers = &mut i.peers.member_mut(self.rank).memory.answers;
             assert!(answers.len() < 2);
             answers.pop_front()
         })
@@ -433,7 +433,7 @@ fn the_protocol_is_kept() {
     let bad = |message: &Message<'_>| {
         let mut slot = vec![0; message.head_len()];
         message.write(&mut slot, 0, 0);
-        !ep.with(|i| i.obey_memory(1, &slot)).unwrap()
+        !ep.with(|i| i.handle_memory(1, &slot)).unwrap()
     };
     assert!(bad(&Message::Flush { id: 2 }));
     assert!(bad(&Message::Done { id: 77 }));
@@ -451,7 +451,7 @@ fn the_protocol_is_kept() {
         let message = Message::Get(target, 1);
         let mut slot = vec![0; message.head_len()];
         message.write(&mut slot, 0, 0);
-        !ep.with(|i| i.obey_memory(1, &slot)).unwrap()
+        !ep.with(|i| i.handle_memory(1, &slot)).unwrap()
     });
     assert_eq!(asked, Some(2 * crate::limits::MAX_UNANSWERED));
 }
@@ -488,7 +488,7 @@ fn an_answer_ends_with_its_cookie() {
     let pump = || assert!(!ep.with(|i| i.pump_answers(1, &mut 1000)).unwrap());
     pump();
     assert_eq!(ep.memory_counters().refused, 0);
-    ep.with(|i| i.tell_time(u64::MAX - 1)).unwrap();
+    ep.with(|i| i.memory.now = u64::MAX - 1).unwrap();
     pump();
     let answer = peer.answer(&ep);
     assert!(matches!(answer, Some(Answer::Failed { id: 1, why: Refusal::Expired })), "{answer:?}");
@@ -515,7 +515,7 @@ fn a_closed_aperture_is_let_go_of() {
     assert_eq!(ep.memory_counters().refused, 2);
     for peer in peers {
         let owed: Vec<_> =
-            ep.with(|i| i.peers[peer.rank as usize].memory.answers.drain(..).collect()).unwrap();
+            ep.with(|i| i.peers.member_mut(peer.rank).memory.answers.drain(..).collect()).unwrap();
         assert!(
             matches!(owed[..], [Answer::Failed { id: 1, why: Refusal::Revoked }, Answer::Data { id: 2, .. }]),
             "{owed:?}"

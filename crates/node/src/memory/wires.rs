@@ -10,7 +10,7 @@ use super::news::MemoryEvent;
 use super::sets::{Named, Set};
 use super::slab::{Name, Slab};
 use super::tables::ApertureId;
-use crate::interface::Interface;
+use crate::lane::Lane;
 use crate::limits::{MAX_SETS, MAX_WIRES};
 use crate::{PeerId, Rank};
 
@@ -233,7 +233,7 @@ impl super::Memory {
     }
 }
 
-impl Interface {
+impl Lane {
     /// Arms a tripwire (T-1). None if the aperture is closed, the range or the condition's word is not in it, or there are too many.
     pub(crate) fn arm_wire(&mut self, aperture: ApertureId, trip: Trip) -> Option<(WireId, Arc<WireCell>)> {
         self.memory.version += 1;
@@ -296,7 +296,7 @@ impl Interface {
         for named in wire.sets {
             wires.leave(named, news);
         }
-        self.activity += 1;
+        self.port.activity += 1;
         news.abandon(wire.queued, |event| wires.has_cause(event));
         true
     }
@@ -396,7 +396,7 @@ impl Interface {
     /// An access has touched all that it will of a tripwire's range.
     #[inline]
     pub(crate) fn fire_hit(&mut self, by: Rank, index: u32) {
-        let incarnation = self.peers[by as usize].incarnation;
+        let incarnation = self.peers.member(by).incarnation;
         let super::Memory { wires, news, counters, apertures, .. } = &mut *self.memory;
         let Some((name, wire)) = wires.all.at_mut(index) else { return };
         if wire.has_condition {

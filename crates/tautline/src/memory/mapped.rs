@@ -196,7 +196,7 @@ impl Endpoint {
             return Err(Error::NoShare("it is of a job of another size"));
         }
         // Looked at before the memory is: whoever lives then is whose memory it is. And there has to be a channel, or nobody would be told of its end.
-        let life = self.core.node.life(cookie.owner).map_err(|error| match error {
+        let life = self.core.node.liveness(cookie.owner).map_err(|error| match error {
             SendError::PeerGone(peer, why) => Error::PeerGone(peer, why),
             other => other.into(),
         })?;

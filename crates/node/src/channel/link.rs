@@ -1,0 +1,213 @@
+//! The link kind: a reliable channel made of the sans-I/O link and the datagram device.
+
+use std::collections::VecDeque;
+
+use tautline_device::{HEADROOM, RouteId, SlotId};
+use tautline_link::{Arrival, Link, Nanos, Peering, Reassembly, Transmit};
+use tautline_wire::Seq;
+
+use super::port::Port;
+use crate::limits::{MAX_REASSEMBLIES, TX_QUEUE};
+use crate::memory::Placed;
+
+/// A slot that arrived ahead of a gap.
+#[derive(Debug)]
+pub(crate) enum Ahead {
+    /// All of it.
+    Bytes(Vec<u8>),
+    /// Part of a put whose bytes are in their place already.
+    Placed(Placed),
+}
+
+/// The datagram side of a channel. Its handshake may run while another kind is established.
+#[derive(Debug)]
+pub(crate) struct LinkChannel {
+    pub(crate) peering: Peering,
+    pub(crate) route: RouteId,
+    /// Slots that arrived ahead of a gap; the first is the one after the slot that is due.
+    ahead: VecDeque<Option<Ahead>>,
+    /// Slots being put together from fragments.
+    fragments: Vec<(Seq, Reassembly)>,
+}
+
+impl LinkChannel {
+    pub(crate) fn new(peering: Peering, route: RouteId) -> LinkChannel {
+        LinkChannel { peering, route, ahead: VecDeque::new(), fragments: Vec::new() }
+    }
+
+    /// Forgets what arrived out of order on the former channel (N-4).
+    pub(super) fn reset(&mut self) {
+        self.ahead.clear();
+        self.fragments.clear();
+    }
+
+    #[inline]
+    pub(crate) fn link(&self) -> Option<&Link> {
+        self.peering.link()
+    }
+
+    /// Whether there is a link that is not over, or one is being opened.
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.is_live() || self.peering.is_knocking()
+    }
+
+    /// Whether there is a link that is not over.
+    pub(crate) fn is_live(&self) -> bool {
+        self.link().is_some_and(|link| !link.is_over())
+    }
+
+    #[inline]
+    pub(super) fn has_room(&self) -> bool {
+        self.link().is_some_and(|link| link.is_open() && link.waiting() < TX_QUEUE)
+    }
+
+    #[inline]
+    pub(super) fn is_clear(&self, len: usize, share_frames: bool) -> bool {
+        self.link().is_some_and(|link| link.is_clear(len) && !(share_frames && link.unacknowledged() > 0))
+    }
+
+    #[inline]
+    fn open_link(&mut self) -> Option<&mut Link> {
+        self.peering.link_mut().filter(|link| link.is_open())
+    }
+
+    /// Queues a slot; false if there is no open link.
+    #[inline]
+    pub(super) fn push(&mut self, slot: SlotId, len: usize) -> bool {
+        let Some(link) = self.open_link() else { return false };
+        link.push(slot.0, len as u32);
+        true
+    }
+
+    /// Queues a slot in front of those that were never sent (W-6), and returns its number.
+    pub(super) fn push_ahead(&mut self, slot: SlotId, len: usize) -> Option<Seq> {
+        Some(self.open_link()?.push_ahead(slot.0, len as u32))
+    }
+
+    /// Sends a slot of `len` bytes at once over a link that is clear; `write` writes them.
+    #[inline(always)]
+    pub(super) fn send_clear(
+        &mut self,
+        port: &mut Port,
+        now: Nanos,
+        (slot, len): (SlotId, usize),
+        write: impl FnOnce(&mut [u8]),
+    ) {
+        let link = self.peering.link_mut().expect("it is clear");
+        let bytes = port.device.arena().slot_mut(slot);
+        write(&mut bytes[HEADROOM..]);
+        let transmit = link.push_clear(now, slot.0, len as u32);
+        let range = HEADROOM - transmit.head_len()..HEADROOM + len;
+        link.finish(&transmit, now, &mut bytes[range.clone()]);
+        port.device.send(self.route, slot, range);
+        port.flush();
+        port.note_timer(now);
+    }
+
+    /// Sends every frame that the link wants to send now.
+    #[inline]
+    pub(super) fn transmit(&mut self, port: &mut Port, now: Nanos) {
+        let route = self.route;
+        let Some(link) = self.peering.link_mut() else { return };
+        let full = link.waiting() >= TX_QUEUE;
+        while let Some(transmit) = link.poll_transmit(now) {
+            // D-9: the headers of a slot that the device still reads must stay; such a repetition goes from a copy.
+            let whole = transmit
+                .slot
+                .as_ref()
+                .is_some_and(|slot| slot.is_whole() && !port.device.arena_ref().is_held(SlotId(slot.token)));
+            if whole && !transmit.sealed {
+                let slot = transmit.slot.as_ref().expect("whole slots are slots");
+                let range = HEADROOM - transmit.head_len()..HEADROOM + slot.range.end;
+                let bytes = port.device.arena().slot_mut(SlotId(slot.token));
+                link.finish(&transmit, now, &mut bytes[range.clone()]);
+                port.device.send(route, SlotId(slot.token), range);
+            } else if !send_copy(port, link, &transmit, now, route) {
+                break;
+            }
+        }
+        // A sender that found the queue full may try again.
+        port.activity += u64::from(full && link.waiting() < TX_QUEUE);
+    }
+
+    /// Frees the slots that the peer has acknowledged.
+    #[inline]
+    pub(crate) fn free_acknowledged(&mut self, port: &mut Port) {
+        let Some(link) = self.peering.link_mut() else { return };
+        let arena = port.device.arena();
+        let scarce = arena.available() <= arena.capacity() / 2;
+        while let Some(token) = link.poll_freed() {
+            arena.give(SlotId(token));
+            // A sender that found no slot may try again.
+            port.activity += u64::from(scarce);
+        }
+    }
+
+    /// Keeps a slot that arrived `distance` slots ahead of the one that is due.
+    pub(crate) fn keep_ahead(&mut self, distance: u32, slot: Ahead) {
+        let at = distance as usize - 1;
+        if self.ahead.len() <= at {
+            self.ahead.resize_with(at + 1, || None);
+        }
+        self.ahead[at] = Some(slot);
+    }
+
+    #[inline]
+    pub(crate) fn has_ahead(&self) -> bool {
+        !self.ahead.is_empty()
+    }
+
+    /// The slot that follows the one that was due, if it had arrived ahead of it.
+    pub(crate) fn pop_ahead(&mut self) -> Option<Ahead> {
+        self.ahead.pop_front().flatten()
+    }
+
+    /// Adds a fragment. Returns the whole slot and when its turn comes, once all fragments have arrived (L-19).
+    #[cold]
+    pub(crate) fn add_fragment(
+        &mut self,
+        now: Nanos,
+        (seq, offset, total): (Seq, u32, u32),
+        bytes: &[u8],
+    ) -> Option<(Arrival, Vec<u8>)> {
+        let due = self.link()?.due();
+        // Slots that arrived whole after some of their fragments are done with.
+        self.fragments.retain(|(of, _)| !of.before(due));
+        let at = self.fragments.iter().position(|(of, _)| *of == seq).or_else(|| {
+            let fresh = Reassembly::new(total, tautline_wire::frame::MAX_FRAME)
+                .filter(|_| self.fragments.len() < MAX_REASSEMBLIES)?;
+            self.fragments.push((seq, fresh));
+            Some(self.fragments.len() - 1)
+        })?;
+        if !self.fragments[at].1.add(offset, total, bytes) {
+            return None;
+        }
+        let (_, whole) = self.fragments.swap_remove(at);
+        let arrival = self.peering.link_mut()?.slot_complete(now, seq, total as usize);
+        Some((arrival, whole.into_bytes()))
+    }
+}
+
+/// Builds a frame in a slot of its own: control frames, fragments, probes, and everything on a sealed link.
+#[cold]
+fn send_copy(port: &mut Port, link: &mut Link, transmit: &Transmit, now: Nanos, route: RouteId) -> bool {
+    let Some(copy) = port.take_scratch() else {
+        tracing::warn!("no slot left for a control frame");
+        return false;
+    };
+    let (head, tail) = (transmit.head_len(), transmit.tail_len());
+    let len = transmit.slot.as_ref().map_or(0, |s| s.range.len());
+    let start = HEADROOM.saturating_sub(head);
+    let arena = port.device.arena();
+    if let Some(slot) = &transmit.slot {
+        arena.copy(SlotId(slot.token), slot.range.clone(), copy, start + head);
+    }
+    let bytes = &mut arena.slot_mut(copy)[start..start + head + len + tail];
+    if transmit.sealed {
+        link.finish_sealed(transmit, now, bytes);
+    } else {
+        link.finish(transmit, now, bytes);
+    }
+    port.device.send(route, copy, start..start + head + len + tail);
+    true
+}

@@ -1,0 +1,163 @@
+//! What the channels of a lane share: the datagram device with its arena, and what is due to leave.
+
+use tautline_device::{Datagram, HEADROOM, RouteId, SlotId};
+use tautline_link::Nanos;
+
+use crate::limits::TX_RESERVE;
+use crate::{Config, Rank};
+
+/// The device of a lane, and the state that every channel of the lane reads and writes.
+pub(crate) struct Port {
+    pub(crate) device: Box<dyn Datagram>,
+    /// Slots of frames that no link owns: handshakes, acknowledgements, copies. Freed by the next flush.
+    scratch: Vec<SlotId>,
+    /// Ranks whose channels have to be served.
+    dirty: Vec<Rank>,
+    /// Open batches; frames stay open while there is one.
+    pub(crate) batch_depth: u32,
+    /// Changes whenever a send that would have blocked may succeed.
+    pub(crate) activity: u64,
+    /// Never later than the first deadline of any channel.
+    pub(crate) next_deadline: Nanos,
+    /// The shortest time after which a timer that starts now can be due.
+    soonest: Nanos,
+    pub(crate) closed: bool,
+    /// Small messages share the next frame while earlier ones are unacknowledged.
+    pub(crate) share_frames: bool,
+    /// Members among which scarce slots are divided.
+    members: usize,
+    /// Frames in the loopback channel that have not been taken.
+    pub(crate) loopback_frames: usize,
+    /// Where records are put together that go into a ring.
+    bytes: Vec<u8>,
+}
+
+impl Port {
+    pub(crate) fn new(device: Box<dyn Datagram>, config: &Config, members: usize) -> Port {
+        let soonest = config.link.ack_delay.min(config.link.rto_min).min(config.link.hello_interval);
+        Port {
+            device,
+            scratch: Vec::new(),
+            dirty: Vec::new(),
+            batch_depth: 0,
+            activity: 0,
+            next_deadline: Nanos::MAX,
+            soonest,
+            closed: false,
+            share_frames: config.share_frames,
+            members,
+            loopback_frames: 0,
+            bytes: Vec::new(),
+        }
+    }
+
+    /// Bytes of payload that a slot of the arena holds.
+    #[inline]
+    pub(crate) fn slot_len(&self) -> usize {
+        self.device.arena_ref().payload_len()
+    }
+
+    #[inline]
+    pub(crate) fn take_slot(&mut self) -> Option<SlotId> {
+        self.device.arena().take()
+    }
+
+    #[inline]
+    pub(crate) fn free_slot(&mut self, slot: SlotId) {
+        self.device.arena().give(slot);
+    }
+
+    /// Whether a channel with so many unacknowledged slots may take another one (N-3). More than half of the arena is
+    /// open to every channel; the rest is divided evenly, so that a peer that acknowledges nothing blocks nobody else.
+    #[inline]
+    pub(crate) fn may_take(&self, unacknowledged: Option<usize>) -> bool {
+        let arena = self.device.arena_ref();
+        let (available, half) = (arena.available(), arena.capacity() / 2);
+        if available > half {
+            return available > TX_RESERVE;
+        }
+        let share = (half.saturating_sub(TX_RESERVE) / self.members).max(1);
+        available > TX_RESERVE && unacknowledged.is_none_or(|slots| slots < share)
+    }
+
+    /// Whether a frame may leave at once: no batch is open, no timer is due, and at most one channel waits to be served.
+    #[inline]
+    pub(super) fn is_clear(&self, now: Nanos) -> bool {
+        self.batch_depth == 0 && !self.closed && now < self.next_deadline && self.dirty.len() <= 1
+    }
+
+    /// A timer may have started. Its exact time is worked out before the next sleep.
+    #[inline]
+    pub(crate) fn note_timer(&mut self, now: Nanos) {
+        self.next_deadline = self.next_deadline.min(now + self.soonest);
+    }
+
+    #[inline]
+    pub(super) fn push_dirty(&mut self, rank: Rank) {
+        self.dirty.push(rank);
+    }
+
+    /// The next channel that has to be served.
+    #[inline]
+    pub(crate) fn pop_dirty(&mut self) -> Option<Rank> {
+        self.dirty.pop()
+    }
+
+    /// The channels that have to be served.
+    #[inline]
+    pub(crate) fn dirty(&self) -> &[Rank] {
+        &self.dirty
+    }
+
+    /// Sends bytes that are no slot of a link: handshake frames.
+    pub(crate) fn send_bytes(&mut self, route: RouteId, bytes: &[u8]) {
+        let Some(slot) = self.take_scratch() else { return };
+        self.device.arena().payload_mut(slot)[..bytes.len()].copy_from_slice(bytes);
+        self.device.send(route, slot, HEADROOM..HEADROOM + bytes.len());
+    }
+
+    /// A slot that the next flush frees.
+    pub(super) fn take_scratch(&mut self) -> Option<SlotId> {
+        let slot = self.take_slot().or_else(|| {
+            // What is queued goes out first, and its scratch slots come back.
+            self.flush();
+            self.take_slot()
+        })?;
+        self.scratch.push(slot);
+        Some(slot)
+    }
+
+    /// Private memory with `len` bytes that `fill` wrote; [`Port::return_scratch`] takes it back.
+    pub(super) fn fill_scratch(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Vec<u8> {
+        let mut bytes = std::mem::take(&mut self.bytes);
+        bytes.resize(len.max(bytes.len()), 0);
+        fill(&mut bytes[..len]);
+        bytes
+    }
+
+    pub(super) fn return_scratch(&mut self, bytes: Vec<u8>) {
+        self.bytes = bytes;
+    }
+
+    /// Hands everything queued to the network.
+    #[inline]
+    pub(crate) fn flush(&mut self) {
+        self.device.flush();
+        if !self.scratch.is_empty() {
+            self.free_scratch();
+        }
+    }
+
+    #[cold]
+    fn free_scratch(&mut self) {
+        for slot in self.scratch.drain(..) {
+            self.device.arena().give(slot);
+        }
+    }
+}
+
+impl std::fmt::Debug for Port {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Port").field("device", &self.device.name()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,278 @@
+//! Writing messages to a channel: whole small ones, and long ones piece by piece (M-3, M-6).
+
+use tautline_device::SlotId;
+use tautline_link::Nanos;
+use tautline_wire::memory::Memory as Message;
+use tautline_wire::record::{self, LONG_LEN, Record, Records, SHORT_LEN};
+
+use super::{Channel, Kind, Port, write_short};
+use crate::SendError;
+
+/// Bytes from which on a piece through shared memory is worth a loan or a frame of its own.
+const LONG_PIECE: usize = 8 << 10;
+/// A message of up to so many bytes that is given in one piece is lent as a whole.
+const MAX_WHOLE: usize = 64 << 10;
+
+impl Channel {
+    /// Sends a whole small message in the way that most messages go: straight into the ring, or inside a batch into the
+    /// open frame. False, with nothing done, if it takes more than that.
+    #[inline]
+    pub(crate) fn send_direct(&mut self, port: &mut Port, handler: u16, data: &[u8]) -> bool {
+        match &mut self.kind {
+            _ if port.batch_depth > 0 => self.append_short(port, handler, data),
+            Kind::Shm(shm) if self.open.is_none() => shm.push_short(port, handler, data),
+            _ => false,
+        }
+    }
+
+    /// Adds a whole small message to the open frame; false if there is none, or it has no room.
+    #[inline]
+    fn append_short(&mut self, port: &mut Port, handler: u16, data: &[u8]) -> bool {
+        let Some(open) = self.open.as_mut().filter(|open| !open.memory) else { return false };
+        let room = &mut port.device.arena().payload_mut(open.slot)[open.used..open.capacity];
+        let Some(room) = room.get_mut(..SHORT_LEN + data.len()) else { return false };
+        open.used += write_short(room, handler, data);
+        open.tail = None;
+        true
+    }
+
+    /// Sends a whole small message at once in a frame of its own: what happens to most messages outside a batch. False,
+    /// with nothing done, if something is in its way, or this kind has a shorter path.
+    #[inline]
+    pub(crate) fn send_at_once(&mut self, port: &mut Port, now: Nanos, handler: u16, data: &[u8]) -> bool {
+        let Some(slot) = self.take_clear_slot(port, now, LONG_LEN + data.len()) else { return false };
+        self.link.send_clear(port, now, (slot, SHORT_LEN + data.len()), |room| {
+            write_short(room, handler, data);
+        });
+        true
+    }
+
+    /// As [`Channel::send_at_once`], with a memory record.
+    #[inline]
+    pub(super) fn send_record_at_once(
+        &mut self,
+        port: &mut Port,
+        now: Nanos,
+        message: &Message<'_>,
+        flags: u8,
+        data: &[u8],
+    ) -> bool {
+        let len = message.head_len() + data.len();
+        let Some(slot) = self.take_clear_slot(port, now, len) else { return false };
+        self.link.send_clear(port, now, (slot, len), |room| {
+            let head = message.write(room, flags, data.len());
+            room[head..len].copy_from_slice(data);
+        });
+        true
+    }
+
+    /// A slot for `len` bytes that can leave at once.
+    #[inline]
+    fn take_clear_slot(&mut self, port: &mut Port, now: Nanos, len: usize) -> Option<SlotId> {
+        let clear = port.is_clear(now)
+            && self.open.is_none()
+            && matches!(self.kind, Kind::Link)
+            && self.link.is_clear(len, port.share_frames)
+            && len <= port.slot_len()
+            && port.may_take(self.unacknowledged());
+        clear.then(|| port.take_slot()).flatten()
+    }
+
+    /// Adds a whole small message to the open frame, or to a new one (M-3).
+    #[inline]
+    pub(crate) fn write_short(
+        &mut self,
+        port: &mut Port,
+        handler: u16,
+        data: &[u8],
+    ) -> Result<(), SendError> {
+        self.open_frame(port, SHORT_LEN + data.len(), false)?;
+        let open = self.open.as_mut().expect("opened above");
+        let room = &mut port.device.arena().payload_mut(open.slot)[open.used..open.capacity];
+        open.used += write_short(room, handler, data);
+        open.tail = None;
+        Ok(())
+    }
+
+    /// Begins a message (M-3) and returns its number. `own_window` is the first window of the loopback channel.
+    pub(crate) fn begin(
+        &mut self,
+        port: &mut Port,
+        handler: u16,
+        total: u64,
+        own_window: u32,
+    ) -> Result<u32, SendError> {
+        self.messages.check_limit()?;
+        self.open_frame(port, LONG_LEN + usize::from(total > 0), false)?;
+        let first_window = match (&self.kind, self.link.link()) {
+            (Kind::Loopback(_), _) => own_window.into(),
+            (Kind::Shm(shm), _) => shm.first_window(),
+            (Kind::Link, Some(link)) => link.peer().message_window.into(),
+            (Kind::Link, None) => u64::MAX,
+        };
+        let message = self.messages.begin(total, first_window);
+        let open = self.open.as_mut().expect("opened above");
+        let at = open.used;
+        let room = &mut port.device.arena().payload_mut(open.slot)[at..open.capacity];
+        open.used += record::write::first(room, handler, message, total, 0);
+        open.tail = Some((message, at));
+        Ok(message)
+    }
+
+    /// Adds as many of a piece's `len` bytes as there is room for, and returns how many. `fill` writes them in place: it is
+    /// given how far the piece has come, and room.
+    #[inline]
+    pub(crate) fn add(
+        &mut self,
+        port: &mut Port,
+        now: Nanos,
+        (message, offset): (u32, u64),
+        len: usize,
+        mut fill: impl FnMut(usize, &mut [u8]),
+    ) -> usize {
+        if len >= LONG_PIECE
+            && let Some(added) = self.add_lent(port, (message, offset), len, &mut fill)
+        {
+            return added;
+        }
+        self.add_copied(port, now, (message, offset), len, fill)
+    }
+
+    /// As [`Channel::add`], with bytes that are there already.
+    #[inline]
+    pub(crate) fn add_bytes(
+        &mut self,
+        port: &mut Port,
+        now: Nanos,
+        (message, offset): (u32, u64),
+        bytes: &[u8],
+    ) -> usize {
+        let fill = |at: usize, room: &mut [u8]| room.copy_from_slice(&bytes[at..at + room.len()]);
+        if bytes.len() >= LONG_PIECE {
+            if let Some(added) = self.add_lent(port, (message, offset), bytes.len(), fill) {
+                return added;
+            }
+            // The ring has room when there is nothing to lend.
+            self.close_frame_for_shm(port);
+            if let Kind::Shm(shm) = &mut self.kind {
+                let allowed = self.messages.allowed(message, offset, bytes.len());
+                return shm.push_piece((message, offset), &bytes[..allowed]);
+            }
+        }
+        self.add_copied(port, now, (message, offset), bytes.len(), fill)
+    }
+
+    fn close_frame_for_shm(&mut self, port: &mut Port) {
+        if matches!(self.kind, Kind::Shm(_)) {
+            self.close_frame(port);
+        }
+    }
+
+    fn add_copied(
+        &mut self,
+        port: &mut Port,
+        now: Nanos,
+        (message, offset): (u32, u64),
+        len: usize,
+        mut fill: impl FnMut(usize, &mut [u8]),
+    ) -> usize {
+        let len = self.messages.allowed(message, offset, len);
+        let mut done = 0;
+        while done < len {
+            let Some((at, room)) = self.grow(port, message, offset + done as u64, len - done) else { break };
+            let slot = self.open.as_ref().expect("grown above").slot;
+            fill(done, &mut port.device.arena().payload_mut(slot)[at..at + room]);
+            done += room;
+            if self.has_long_train() {
+                self.transmit(port, now);
+                port.flush();
+                port.note_timer(now);
+            }
+        }
+        done
+    }
+
+    /// Makes room for up to `want` more bytes of a message in the open frame, or in a new one; returns where, and how
+    /// much.
+    #[inline]
+    fn grow(&mut self, port: &mut Port, message: u32, offset: u64, want: usize) -> Option<(usize, usize)> {
+        let tail = self.open.as_ref().filter(|open| open.used < open.capacity).and_then(|open| open.tail);
+        let continues = tail.is_some_and(|(of, _)| of == message);
+        if !continues {
+            self.open_frame(port, LONG_LEN + 1, false).ok()?;
+        }
+        let open = self.open.as_mut().expect("there is one now");
+        let room = &mut port.device.arena().payload_mut(open.slot)[..open.capacity];
+        let head = match open.tail {
+            Some((of, head)) if of == message && continues => head,
+            _ => {
+                let head = open.used;
+                open.used += record::write::more(&mut room[head..], message, offset, 0);
+                open.tail = Some((message, head));
+                head
+            }
+        };
+        let at = open.used;
+        let take = want.min(open.capacity - at);
+        open.used += take;
+        record::write::set_len(&mut room[head..], open.used - head - LONG_LEN);
+        Some((at, take))
+    }
+
+    /// Lends bytes of a message to the peer instead of copying them, part by part; a message of which nothing has left may
+    /// be lent as a whole. Returns how many; none if this channel cannot lend now.
+    fn add_lent(
+        &mut self,
+        port: &mut Port,
+        (message, offset): (u32, u64),
+        len: usize,
+        fill: impl FnMut(usize, &mut [u8]),
+    ) -> Option<usize> {
+        self.shm()?;
+        if len <= MAX_WHOLE
+            && let Some(handler) = self.unbegun(port, message, len)
+        {
+            let lent = self.shm_mut()?.lend_whole(handler, len, fill)?;
+            if lent > 0 {
+                self.discard_frame(port);
+            }
+            return Some(lent);
+        }
+        self.close_frame(port);
+        let allowed = self.messages.allowed(message, offset, len);
+        self.shm_mut()?.lend_parts((message, offset), allowed, fill)
+    }
+
+    /// The handler of a message of `len` bytes whose beginning is still in the open frame: it can be sent in another way.
+    /// (A handler of short messages gets no message that does not fit a frame.)
+    fn unbegun(&self, port: &Port, message: u32, len: usize) -> Option<u16> {
+        let open = self.open.as_ref().filter(|open| open.tail == Some((message, 0)))?;
+        if self.messages.is_windowed(message) {
+            return None;
+        }
+        match Records::new(&port.device.arena_ref().payload(open.slot)[..open.used], 0).next() {
+            Some(Ok(Record::First { handler, total, data: [], .. })) if total == len as u64 => {
+                (len > self.short_limit(port)).then_some(handler)
+            }
+            _ => None,
+        }
+    }
+
+    /// Gives a message up: the receiver is told that it will not be completed (M-6). Refused for want of room: try again.
+    pub(crate) fn abort(&mut self, port: &mut Port, message: u32) -> Result<(), SendError> {
+        self.open_frame(port, LONG_LEN, false)?;
+        self.messages.end(message);
+        let open = self.open.as_mut().expect("opened above");
+        let room = &mut port.device.arena().payload_mut(open.slot)[open.used..open.capacity];
+        open.used += record::write::abort(room, message);
+        open.tail = None;
+        Ok(())
+    }
+
+    /// Lets the peer send up to `limit` bytes of a message (M-5). False if that must be tried again.
+    pub(crate) fn grant_window(&mut self, port: &mut Port, message: u32, limit: u64) -> bool {
+        let mut bytes = [0; LONG_LEN];
+        record::write::window(&mut bytes, message, limit);
+        self.push_control(port, &bytes, true)
+    }
+}

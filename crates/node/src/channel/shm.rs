@@ -1,0 +1,507 @@
+//! The shared-memory kind: two rings that this process shares with a peer on its host (S-1 … S-8).
+
+use tautline_device::shm::{
+    LINE_FRAME, LINE_WORDS, Lack, Line, MAX_FRAMES, Piece, SLIP_FRAME, Shm, Slip, View,
+};
+use tautline_device::{Channel as _, RxBatch, RxFrame};
+use tautline_link::Death;
+use tautline_mem::ApertureMemory;
+use tautline_wire::memory::{LENT_LEN, MAX_HEAD, Memory as Message, PUT_HEAD, Piece as Extent, Target};
+use tautline_wire::record::{self, LEND_LEN, LEND_MORE_LEN, LONG_LEN, SHORT_LEN, Where};
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use super::Port;
+use crate::Down;
+
+/// Bytes of a long piece, a put or an answer that the receiver sees at a time: it copies them out while the sender copies
+/// the next ones in.
+pub(super) const PART: usize = 16 << 10;
+/// Bytes of a part of a message that is lent.
+const LENT_PART: usize = 32 << 10;
+/// Bytes of a part of a put that is lent.
+const LENT_PUT_PART: usize = 64 << 10;
+/// The last bytes of a put are lent if they are at least this many.
+const LEAST_LENT: u64 = 1 << 10;
+/// A piece of at least this many bytes goes in parts of twice the length.
+const MANY_PARTS: usize = 512 << 10;
+
+/// Memory that is shared with one peer, and what has been taken out of it.
+#[derive(Debug)]
+pub(crate) struct ShmChannel {
+    pub(super) shm: Shm,
+    /// Frames taken out that are ready or with the program; bounded as credit is.
+    pending: usize,
+    /// A send found no room.
+    stalled: bool,
+    /// A loan found no room when so much had come back.
+    wanting: Option<u64>,
+    /// Offers that the peer is not known to have read.
+    pub(super) offered: Vec<u32>,
+    /// Bytes of a message that may be sent before the peer grants more.
+    window: u32,
+}
+
+/// Bytes of the longest part of a put of `whole` bytes that is worth lending when `left` remain.
+#[inline]
+pub(super) fn lend_limit(whole: u64, left: u64) -> Option<usize> {
+    (whole > PART as u64 && left >= LEAST_LENT).then_some(LENT_PUT_PART)
+}
+
+/// The words of a small frame.
+#[inline]
+pub(super) fn words_of<const N: usize>(bytes: &[u8; N]) -> [u64; LINE_WORDS] {
+    let mut words = [0; LINE_WORDS];
+    for (word, part) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
+        *word = u64::from_le_bytes(*part);
+    }
+    words
+}
+
+/// An extent while the program fills it: if the program panics, it is taken back.
+struct Filling<'a> {
+    shm: &'a mut Shm,
+    extent: Option<Piece>,
+}
+
+impl Drop for Filling<'_> {
+    fn drop(&mut self) {
+        if let Some(extent) = self.extent.take() {
+            self.shm.cancel_loan(extent);
+        }
+    }
+}
+
+/// Lets the program fill an extent.
+#[inline]
+fn filled(shm: &mut Shm, extent: Piece, fill: impl FnOnce(&mut [u8])) -> Piece {
+    let mut filling = Filling { shm, extent: Some(extent) };
+    fill(filling.extent.as_mut().expect("set above"));
+    filling.extent.take().expect("nobody else takes it")
+}
+
+impl ShmChannel {
+    /// `window`: bytes of a message that may be sent before the peer grants more.
+    pub(crate) fn new(shm: Shm, window: u32) -> ShmChannel {
+        ShmChannel { shm, pending: 0, stalled: false, wanting: None, offered: Vec::new(), window }
+    }
+
+    pub(super) fn max_frame(&self) -> usize {
+        self.shm.max_frame()
+    }
+
+    pub(super) fn first_window(&self) -> u64 {
+        self.window.into()
+    }
+
+    // Sending.
+
+    /// Whether a frame of any size can be pushed.
+    #[inline]
+    pub(super) fn has_room(&mut self, port: &mut Port) -> bool {
+        let clear = self.shm.is_clear();
+        // A sender that found no room may try again, and nobody else would notice that there is some.
+        port.activity += u64::from(clear && self.stalled);
+        self.stalled = !clear;
+        clear
+    }
+
+    pub(super) fn has_room_for_record(&mut self) -> bool {
+        let clear = self.shm.is_clear();
+        self.stalled |= !clear;
+        clear
+    }
+
+    /// Pushes a frame, and wakes the peer if it sleeps.
+    pub(super) fn push(&mut self, bytes: &[u8]) -> bool {
+        let pushed = self.shm.push(bytes, &[]).is_ok();
+        self.shm.flush();
+        pushed
+    }
+
+    /// Pushes a control frame, beside `taken` frames whose room is promised. False for want of room.
+    pub(super) fn push_control(&mut self, bytes: &[u8], taken: usize) -> bool {
+        let pushed = self.shm.room() > taken && self.push(bytes);
+        self.stalled |= !pushed;
+        pushed
+    }
+
+    /// Sends a whole small message as one line, or a few. False, with nothing done, if it takes more than that.
+    #[inline]
+    pub(super) fn push_short(&mut self, port: &Port, handler: u16, data: &[u8]) -> bool {
+        let mut head = [0; SHORT_LEN];
+        record::write::short(&mut head, handler, data.len());
+        let (head, len) = (u64::from_le_bytes(head), SHORT_LEN + data.len());
+        if len <= LINE_FRAME {
+            self.shm.push_words([head], data)
+        } else if len <= SLIP_FRAME {
+            self.shm.push_many([head], data)
+        } else {
+            self.push_long(port, head, data)
+        }
+    }
+
+    /// Sends a whole message that fits one frame, but not a few lines.
+    fn push_long(&mut self, port: &Port, head: u64, data: &[u8]) -> bool {
+        let fits = LONG_LEN + data.len() <= self.shm.max_frame().min(port.slot_len());
+        fits && self.shm.push_many([head], data)
+    }
+
+    /// Sends a whole put, its head given as words. False for want of room.
+    #[inline]
+    pub(super) fn push_put(&mut self, head: [u64; PUT_HEAD / 8], bytes: &[u8]) -> bool {
+        if PUT_HEAD + bytes.len() <= LINE_FRAME {
+            self.shm.push_words(head, bytes)
+        } else {
+            self.push_long_put(head, bytes)
+        }
+    }
+
+    // A call, so that small puts do not pay for its registers.
+    #[inline(never)]
+    fn push_long_put(&mut self, head: [u64; PUT_HEAD / 8], bytes: &[u8]) -> bool {
+        self.shm.push_many(head, bytes)
+    }
+
+    /// Sends a memory record; a small one moves one line. False for want of room.
+    #[inline]
+    pub(super) fn push_record(&mut self, message: &Message<'_>, flags: u8, data: &[u8]) -> bool {
+        let mut head = [0; MAX_HEAD];
+        let len = message.write(&mut head, flags, data.len());
+        let whole = len + data.len();
+        if whole <= LINE_FRAME {
+            let mut line = [0; LINE_FRAME];
+            line[..len].copy_from_slice(&head[..len]);
+            line[len..whole].copy_from_slice(data);
+            if self.shm.push_line(&words_of(&line), whole) {
+                return true;
+            }
+        }
+        let sent = self.shm.push(&head[..len], data).is_ok();
+        self.stalled |= !sent;
+        self.shm.flush();
+        sent
+    }
+
+    /// Sends bytes of a message through the ring, part by part; returns how many.
+    pub(super) fn push_piece(&mut self, (message, offset): (u32, u64), bytes: &[u8]) -> usize {
+        let mut done = 0;
+        for part in bytes.chunks(PART) {
+            let mut head = [0; LONG_LEN];
+            record::write::more(&mut head, message, offset + done as u64, part.len());
+            if self.shm.push(&head, part).is_err() {
+                self.stalled = true;
+                break;
+            }
+            self.shm.flush();
+            done += part.len();
+        }
+        done
+    }
+
+    /// Takes an extent for a part: none if nothing can be lent, an error for want of room.
+    fn take_part(&mut self, len: usize) -> Option<Result<Piece, ()>> {
+        match self.shm.loan_part(len) {
+            Ok(extent) => Some(Ok(extent)),
+            Err(Lack::Now) => {
+                self.want_returns();
+                Some(Err(()))
+            }
+            Err(_) => None,
+        }
+    }
+
+    /// Lends bytes of a message part by part; `fill` writes each where the peer reads it. Returns how many; none if nothing
+    /// can be lent now.
+    pub(super) fn lend_parts(
+        &mut self,
+        (message, offset): (u32, u64),
+        len: usize,
+        mut fill: impl FnMut(usize, &mut [u8]),
+    ) -> Option<usize> {
+        // Short parts for the sake of latency; long ones are worth it when there are many.
+        let longest = if len < MANY_PARTS { LENT_PART } else { 2 * LENT_PART };
+        let mut done = 0;
+        while done < len {
+            if !self.has_room_for_record() {
+                break;
+            }
+            let extent = match self.take_part(longest.min(len - done)) {
+                Some(Ok(extent)) => extent,
+                Some(Err(())) => break,
+                // What was written so far is on its way; the rest goes another way.
+                None => return (done > 0).then_some(done),
+            };
+            let extent = filled(&mut self.shm, extent, |room| fill(done, room));
+            let (number, at, size) = extent.place();
+            let mut bytes = [0; LEND_MORE_LEN];
+            record::write::lend_more(&mut bytes, message, offset + done as u64, (number, at, size as u32));
+            self.shm.push_line(&words_of(&bytes), LEND_MORE_LEN);
+            self.shm.lent(extent);
+            done += size as usize;
+        }
+        Some(done)
+    }
+
+    /// Lends a message of which nothing has left as a whole: parts would cost more than copying them one after the other.
+    /// Returns its bytes if it has gone, zero for want of room, none if it cannot be lent.
+    pub(super) fn lend_whole(
+        &mut self,
+        handler: u16,
+        len: usize,
+        mut fill: impl FnMut(usize, &mut [u8]),
+    ) -> Option<usize> {
+        // There was room for a frame when the message was begun; nothing has been sent since.
+        let Ok(extent) = self.take_part(len)? else { return Some(0) };
+        let extent = filled(&mut self.shm, extent, |room| fill(0, room));
+        let (number, at, size) = extent.place();
+        if !self.push_lend((handler, number), Where::Pool(at), size) {
+            // The peer corrupted the ring: the channel ends.
+            self.shm.cancel_loan(extent);
+            return None;
+        }
+        self.shm.lent(extent);
+        Some(len)
+    }
+
+    /// Sends part of a put from memory that the peer reads in place; `fill` writes it there. False for want of room; none
+    /// if nothing can be lent.
+    pub(super) fn lend_put_part(
+        &mut self,
+        (target, rest, flags): (Target, u64, u8),
+        len: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Option<bool> {
+        if !self.has_room_for_record() {
+            return Some(false);
+        }
+        let Ok(extent) = self.take_part(len)? else { return Some(false) };
+        let extent = filled(&mut self.shm, extent, fill);
+        let (number, at, _) = extent.place();
+        let mut bytes = [0; LENT_LEN];
+        Message::Lent(target, rest, Extent { number, len: len as u32, at }).write(&mut bytes, flags, 0);
+        self.shm.push_line(&words_of(&bytes), LENT_LEN);
+        self.shm.lent(extent);
+        Some(true)
+    }
+
+    /// Tells the peer of a message that it reads elsewhere. False for want of room.
+    #[inline]
+    pub(super) fn push_lend(&mut self, (handler, number): (u16, u32), at: Where, len: u64) -> bool {
+        let mut bytes = [0; LEND_LEN];
+        record::write::lend(&mut bytes, handler, number, at, len);
+        let pushed = self.shm.push_line(&words_of(&bytes), LEND_LEN);
+        self.stalled |= !pushed;
+        pushed
+    }
+
+    /// Loans that come back from now on count as activity.
+    #[inline]
+    pub(super) fn want_returns(&mut self) {
+        self.wanting.get_or_insert(self.shm.returned());
+    }
+
+    #[inline]
+    fn has_wanted(&self) -> bool {
+        self.wanting.is_some_and(|seen| self.shm.has_returned_since(seen))
+    }
+
+    /// Whether there is room, or a loan is back, that a sender found missing.
+    #[inline]
+    pub(crate) fn has_new_room(&mut self) -> bool {
+        self.stalled && self.shm.is_clear() || self.has_wanted()
+    }
+
+    /// Turns what a sender found missing, and is there now, into activity.
+    #[inline]
+    pub(crate) fn note_new_room(&mut self, port: &mut Port) {
+        if self.stalled && self.shm.is_clear() {
+            self.stalled = false;
+            port.activity += 1;
+        }
+        if self.has_wanted() {
+            self.wanting = None;
+            port.activity += 1;
+        }
+    }
+
+    // Receiving.
+
+    /// Whether a frame, or the end, is there.
+    #[inline(always)]
+    pub(crate) fn has_frames(&self) -> bool {
+        self.shm.has_news()
+    }
+
+    /// Takes small frames that hold whole messages, fewer than `limit` bytes together. Returns how many, and whether there
+    /// is something behind them.
+    #[inline(always)]
+    pub(crate) fn pop_inline(&mut self, frames: &mut [Slip], limit: usize) -> (usize, bool) {
+        self.shm.pop_slips(frames, limit, record::is_whole)
+    }
+
+    /// The first byte of the next frame.
+    #[inline]
+    pub(crate) fn head(&self) -> u8 {
+        self.shm.head()
+    }
+
+    /// Bytes of the next frame, if there is one.
+    #[inline]
+    pub(crate) fn peek(&mut self) -> Option<usize> {
+        self.shm.peek()
+    }
+
+    /// Takes the frame whose length [`ShmChannel::peek`] returned into exactly as many bytes.
+    pub(crate) fn take(&mut self, out: &mut [u8]) {
+        self.shm.take(out);
+    }
+
+    /// Takes the next frame if it is a small memory record.
+    #[inline(always)]
+    pub(crate) fn pop_memory_words(&mut self) -> Line {
+        self.shm.pop_words(record::is_memory)
+    }
+
+    /// The first words of the frame whose length [`ShmChannel::peek`] returned.
+    #[inline]
+    pub(crate) fn words(&self) -> [u64; LINE_WORDS] {
+        self.shm.words()
+    }
+
+    /// Takes the frame whose length [`ShmChannel::peek`] returned; what follows its first words goes straight to an
+    /// aperture.
+    #[inline]
+    pub(crate) fn take_rest(&mut self, len: usize, to: (&ApertureMemory, usize)) {
+        // A cookie never reaches beyond its aperture.
+        let _ = self.shm.take_rest(len, to);
+    }
+
+    /// Copies the next frame into `batch`, unless `limit` frames are pending; memory records are taken however many are.
+    #[inline]
+    pub(super) fn take_frame(&mut self, batch: &mut RxBatch, limit: usize) -> Option<RxFrame> {
+        let len = self.shm.peek()?;
+        if self.pending >= limit && !record::is_memory(self.shm.head()) {
+            return None;
+        }
+        let frame = batch.append(len, |room| self.shm.take(room))?;
+        self.pending += 1;
+        Some(frame)
+    }
+
+    /// Takes the next frame of a peer that is gone into a buffer of its own.
+    pub(crate) fn take_last(&mut self, buffer: &mut Vec<u8>) -> bool {
+        let Some(len) = self.shm.peek() else { return false };
+        buffer.resize(len, 0);
+        self.shm.take(buffer);
+        self.pending += 1;
+        true
+    }
+
+    /// Frames that can be in the ring at once.
+    pub(crate) const FRAMES: usize = MAX_FRAMES;
+
+    /// A frame taken out counts as pending.
+    #[inline]
+    pub(crate) fn add_pending(&mut self) {
+        self.pending += 1;
+    }
+
+    #[inline]
+    pub(super) fn consumed(&mut self) {
+        self.pending -= 1;
+    }
+
+    /// Whether the next frame waits until the program takes what has come before.
+    pub(crate) fn is_clogged(&self, limit: usize) -> bool {
+        self.pending >= limit && self.shm.has_news() && !record::is_memory(self.shm.head())
+    }
+
+    /// Whether the peer's loan memory has such an extent. The bytes there may be anything.
+    pub(super) fn has_extent(&self, at: u64, len: u64) -> bool {
+        self.shm.view().is_some_and(|view| view.has(at, len))
+    }
+
+    pub(super) fn copy_extent(&mut self, extent: &Extent, to: (&ApertureMemory, usize)) -> bool {
+        let Some(view) = self.shm.hold_view() else { return false };
+        // A cookie never reaches beyond its aperture.
+        let _ = view.copy_to(extent.at as usize, extent.len as usize, to);
+        self.shm.let_go(view);
+        true
+    }
+
+    pub(super) fn return_extent(&mut self, number: u32) {
+        self.shm.give_back(number, tautline_device::shm::Back::Read);
+    }
+
+    /// The memory that the peer lends from.
+    pub(crate) fn loan_memory(&self) -> Option<Arc<View>> {
+        self.shm.view().cloned()
+    }
+
+    // The end.
+
+    /// Why the channel is over, if the peer closed it or corrupted it.
+    #[inline]
+    pub(crate) fn end(&self) -> Option<Down> {
+        if self.shm.is_corrupt() {
+            Some(Down::Died(Death::Violation))
+        } else if self.shm.has_ended() {
+            Some(Down::Closed)
+        } else {
+            None
+        }
+    }
+
+    /// Whether the peer's process has ended or let go of the channel.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.shm.is_dead()
+    }
+
+    /// Whether the peer lives and let go of the channel before it sent anything.
+    pub(crate) fn was_rejected(&self) -> bool {
+        !self.shm.has_exited() && !self.shm.has_news()
+    }
+
+    /// Numbers of offers that the peer read before it went.
+    pub(crate) fn read_offers(&mut self) -> Vec<u32> {
+        let read = |number: &u32| self.shm.poll_offer(*number) == Some(tautline_device::shm::Back::Read);
+        std::mem::take(&mut self.offered).into_iter().filter(read).collect()
+    }
+
+    /// Says goodbye; what was sent stays where the peer finds it.
+    pub(crate) fn close(&mut self) {
+        self.shm.close();
+    }
+
+    // Sleeping.
+
+    /// Says that this side is about to sleep.
+    pub(crate) fn announce_sleep(&mut self) {
+        self.shm.say_asleep();
+    }
+
+    pub(crate) fn announce_wake(&self) {
+        self.shm.say_awake();
+    }
+
+    /// Makes what was announced visible before what is read next (S-4).
+    pub(crate) fn barrier(&self) {
+        self.shm.barrier();
+    }
+
+    pub(crate) fn is_corrupt(&self) -> bool {
+        self.shm.is_corrupt()
+    }
+
+    /// What becomes readable when the peer's process ends, or lets go of the channel.
+    pub(crate) fn watched(&self) -> [BorrowedFd<'_>; 2] {
+        self.shm.watched()
+    }
+
+    /// Frames sent, frames taken, and how often the peer had to be woken.
+    pub(crate) fn counts(&self) -> [u64; 3] {
+        self.shm.counts()
+    }
+}

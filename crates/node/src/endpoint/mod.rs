@@ -1,0 +1,259 @@
+//! What a program's thread holds of its node: the verbs of upper crates.
+//!
+//! Each verb takes the owner word for as long as it runs. No code of a program runs meanwhile, with one exception: `fill` of
+//! [`Endpoint::try_add`] and [`Endpoint::try_put_filled`], which writes a message or a put in place. It must not call the
+//! endpoint, and should only write the bytes.
+
+mod inspect;
+mod loans;
+mod memory;
+mod send;
+mod waiting;
+
+pub use waiting::{WaitFor, Waker};
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tautline_device::Datagram;
+use tautline_link::Nanos;
+use tautline_mem::{ForkGuard, Owned};
+
+use crate::lane::{Delivery, FastPoll, FrameBatch, Lane};
+use crate::local;
+use crate::wait::{Descriptors, Guard, PollActivity, Shared, SpinBackoff, watchdog};
+use crate::{Choice, Clock, Config, DeviceName, Event, Job, JoinError, SendError};
+
+/// A thread's hold on its node. Clones share the node.
+///
+/// `Endpoint` is `Send` and `Sync`: calls from several threads take turns. After `fork` the child's copy refuses every
+/// call with [`SendError::Forked`] (N-10).
+#[derive(Clone, Debug)]
+pub struct Endpoint {
+    pub(crate) shared: Arc<Shared>,
+    owner: Arc<Owner>,
+}
+
+/// Ends the watchdog when the last endpoint is dropped.
+#[derive(Debug)]
+struct Owner {
+    shared: Arc<Shared>,
+    watchdog: Mutex<Option<std::thread::JoinHandle<()>>>,
+}
+
+impl Endpoint {
+    /// Joins a job: opens a device, starts the watchdog, announces `handlers` to peers that connect.
+    pub fn join(
+        mut job: Job,
+        mut config: Config,
+        handlers: Vec<(String, bool)>,
+    ) -> Result<Endpoint, JoinError> {
+        if let Some(security) = job.security {
+            config.link.security = security;
+        }
+        config.settle_device(job.device);
+        let (device, choice) = crate::open_device(&mut job, &config)?;
+        let mut entropy = [0; 32];
+        rustix::rand::getrandom(&mut entropy, rustix::rand::GetRandomFlags::empty())
+            .map_err(io::Error::from)?;
+        Endpoint::over(&job, config, device, Clock::system(), entropy, handlers, Some(choice))
+    }
+
+    /// Joins a job over a given device and clock: for simulations, and for devices of one's own.
+    pub fn over(
+        job: &Job,
+        config: Config,
+        device: Box<dyn Datagram>,
+        clock: Clock,
+        entropy: [u8; 32],
+        handlers: Vec<(String, bool)>,
+        choice: Option<Choice>,
+    ) -> Result<Endpoint, JoinError> {
+        let mut descriptors = if clock.is_virtual() { None } else { Descriptors::new(&*device)? };
+        let tick = config.watchdog.filter(|_| descriptors.is_some());
+        let mut lane = Lane::new(job, config.clone(), device, entropy, handlers)?;
+        if let Some(mut choice) = choice {
+            if let Some(descriptors) = &mut descriptors {
+                discover(job, &config, &mut lane, descriptors, &mut choice)?;
+            }
+            lane.push_event(Event::Device(choice));
+        }
+        let shared = Arc::new(Shared {
+            lane: Owned::new(lane),
+            clock,
+            polls: PollActivity::new(tick)?,
+            fork: ForkGuard::new(),
+            descriptors,
+            armed: AtomicBool::new(false),
+            signal: AtomicBool::new(false),
+            backoff: SpinBackoff::default(),
+            config,
+            rank: job.rank,
+            size: job.size(),
+        });
+        // The thread that joins is the usual owner of the lane.
+        drop(shared.lock());
+        let thread = match tick {
+            Some(tick) => Some(watchdog::start(shared.clone(), tick)?),
+            None => None,
+        };
+        let owner = Arc::new(Owner { shared: shared.clone(), watchdog: Mutex::new(thread) });
+        Ok(Endpoint { shared, owner })
+    }
+
+    /// Runs `verb` under the owner word; for verbs that need no time.
+    pub(crate) fn with<T>(&self, verb: impl FnOnce(&mut Lane) -> T) -> Result<T, SendError> {
+        Ok(verb(&mut *self.lock()?))
+    }
+
+    #[inline]
+    fn lock(&self) -> Result<Guard<'_>, SendError> {
+        if !self.shared.fork.is_mine() {
+            return Err(SendError::Forked);
+        }
+        Ok(self.shared.lock())
+    }
+
+    #[inline]
+    pub(crate) fn enter(&self) -> Result<(Guard<'_>, Nanos), SendError> {
+        let mut lane = self.lock()?;
+        let now = self.shared.arrive(&mut lane);
+        Ok((lane, now))
+    }
+
+    /// Makes protocol progress without taking anything out (N-1).
+    pub fn progress(&self) -> Result<usize, SendError> {
+        let (mut lane, now) = self.enter()?;
+        Ok(lane.poll(now))
+    }
+
+    /// Polls, then takes slots of up to `limit` bytes (rounded up to whole slots) into `delivery`, which must be empty. If it
+    /// stays empty, it need not be given back. Returns whether events wait.
+    #[inline]
+    pub fn take(&self, limit: usize, delivery: &mut Delivery) -> Result<bool, SendError> {
+        debug_assert!(delivery.is_empty());
+        self.shared.armed.store(false, Ordering::Relaxed);
+        let mut lane = self.lock()?;
+        lane.announce_wake();
+        if !lane.local.former.is_empty() && lane.inbox.is_empty() {
+            // What was taken before has been handled.
+            lane.local.former.clear();
+        }
+        // Also when slots wait, so that a program that extracts slowly still hears its peers; but not when a wait has just
+        // polled, and what it found lies in place.
+        if !lane.inbox.has_in_place() {
+            let now = self.shared.arrive(&mut lane);
+            lane.poll_deferred(now);
+        }
+        if !lane.inbox.is_empty() && limit > 0 {
+            lane.take_ready(limit, delivery);
+        }
+        Ok(lane.has_events())
+    }
+
+    /// Takes frames that local peers have sent, up to `limit` bytes (rounded up), if nothing that came before waits. Every so
+    /// often it returns [`FastPoll::SlowPath`] although there may be some: then [`Endpoint::take`] is due, so that everything
+    /// else has its turn.
+    #[inline]
+    pub fn take_frames(&self, limit: usize, batch: &mut FrameBatch) -> Result<FastPoll, SendError> {
+        let mut lane = self.lock()?;
+        self.shared.polls.polled();
+        if lane.memory.wants_time() {
+            lane.memory.now = self.shared.clock.now();
+        }
+        Ok(lane.take_frames(limit, batch))
+    }
+
+    /// Gives back what [`Endpoint::take_frames`] took, but for the first `handled` frames, to be delivered as any other slot.
+    pub fn put_back(&self, batch: &FrameBatch, handled: usize) -> Result<(), SendError> {
+        self.with(|lane| lane.put_back(batch, handled))
+    }
+
+    /// Gives a delivery back; its first `consumed` slots are done with. Returns whether more slots wait.
+    #[inline]
+    pub fn give_back(&self, delivery: &mut Delivery, consumed: usize) -> Result<bool, SendError> {
+        let mut lane = self.lock()?;
+        lane.give_back(delivery, consumed);
+        if lane.status.urgent && lane.port.batch_depth == 0 {
+            let now = self.shared.clock.now();
+            lane.service(now);
+        }
+        Ok(lane.has_slots())
+    }
+
+    /// The next thing that happened.
+    pub fn poll_event(&self) -> Option<Event> {
+        self.with(|lane| lane.poll_event()).ok().flatten()
+    }
+
+    /// Closes in good order (N-9): everything sent is delivered, or its peer is gone, or the configured time is over. True
+    /// in the first two cases.
+    pub fn close(&self) -> Result<bool, SendError> {
+        {
+            let (mut lane, now) = self.enter()?;
+            lane.close(now);
+        }
+        if self.shared.clock.is_virtual() {
+            return self.is_closed();
+        }
+        let timeout = Some(self.shared.config.close_timeout);
+        let closed = self.wait_until(timeout, |lane| lane.is_closed())?;
+        self.owner.stop();
+        Ok(closed)
+    }
+}
+
+/// Opens this node's listener for processes of its host, and notes in `choice` what became of it.
+fn discover(
+    job: &Job,
+    config: &Config,
+    lane: &mut Lane,
+    descriptors: &mut Descriptors,
+    choice: &mut Choice,
+) -> Result<(), JoinError> {
+    let bell = || -> io::Result<OwnedFd> { descriptors.bell() };
+    let started =
+        local::start(job, config, bell).and_then(|discovery| match descriptors.add_local(discovery.fd()) {
+            Ok(()) => Ok(discovery),
+            Err(error) => Err(local::unavailable(job, &error)),
+        });
+    match started {
+        Ok(discovery) => {
+            if config.device.is_none() {
+                choice.reason += "; peers on this host are reached through shared memory";
+            }
+            lane.local.discovery = Some(Box::new(discovery));
+        }
+        Err((why, _)) if config.device == Some(DeviceName::Shm) => {
+            return Err(JoinError::NoDevice(vec![why]));
+        }
+        Err((why, wanted)) => {
+            lane.local.unavailable = wanted.then(|| why.reason.clone());
+            choice.passed_over.push(why);
+        }
+    }
+    Ok(())
+}
+
+impl Owner {
+    fn stop(&self) {
+        if !self.shared.fork.is_mine() {
+            // The watchdog is not here, and its locks may be held for ever.
+            let thread = self.watchdog.try_lock().ok().and_then(|mut thread| thread.take());
+            return std::mem::forget(thread);
+        }
+        self.shared.polls.close();
+        let thread = self.watchdog.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}

@@ -1,0 +1,246 @@
+//! Opening channels: hellos out, handshake frames in, handler tables across.
+
+use std::net::SocketAddr;
+
+use tautline_device::Transport;
+use tautline_link::{Fresh, Nanos, Outcome, ShakeFrame};
+use tautline_wire::handshake::HANDSHAKE_LEN;
+use tautline_wire::record::{self, HandlerNames as AnnouncedNames};
+use tautline_wire::{Handshake, Kind};
+
+use super::Lane;
+use crate::channel::Port;
+use crate::limits::{MAX_HANDLERS, MAX_NAME};
+use crate::membership::{HandlerNames, Peer, SHORT_ONLY};
+use crate::{Down, Event, PeerState, Rank};
+
+impl Lane {
+    /// Starts to open a channel, unless there is one.
+    pub(crate) fn connect(&mut self, now: Nanos, rank: Rank) {
+        if self.peers.member(rank).channel.link.is_in_use() || !self.dial(now, rank) {
+            return self.connect_link(now, rank);
+        }
+        let timeout = self.config.connect_timeout.as_nanos() as Nanos;
+        let peer = self.peers.member_mut(rank);
+        if peer.state != PeerState::Connecting {
+            peer.connect_by = now + timeout;
+        }
+        if peer.state == PeerState::Unknown {
+            peer.state = PeerState::Connecting;
+            self.port.note_timer(now);
+        }
+    }
+
+    /// Starts to open a channel by datagram, unless there is one.
+    pub(super) fn connect_link(&mut self, now: Nanos, rank: Rank) {
+        let fresh = self.fresh(rank);
+        let timeout = self.config.connect_timeout.as_nanos() as Nanos;
+        self.status.has_links = true;
+        let (peer, port) = self.channel(rank);
+        if peer.channel.link.is_in_use() {
+            return;
+        }
+        peer.channel.link.peering.connect(now, fresh);
+        if peer.state == PeerState::Unknown {
+            peer.state = PeerState::Connecting;
+        }
+        peer.connect_by = now + timeout;
+        peer.channel.mark_dirty(port);
+    }
+
+    fn fresh(&mut self, rank: Rank) -> Fresh {
+        let epoch = self.secrets.number();
+        // The low half finds the peer without a search, the high half tells incarnations apart.
+        let channel = rank & 0xffff | (self.secrets.number() as u32) << 16;
+        Fresh { epoch, channel }
+    }
+
+    /// Handles a frame that is not of an established channel.
+    #[cold]
+    pub(super) fn handle_handshake(&mut self, now: Nanos, bytes: &[u8], from: Option<SocketAddr>) {
+        let Ok(shake) = Handshake::parse(bytes) else {
+            self.counters.strays += 1;
+            return;
+        };
+        let frame: &ShakeFrame = bytes[..HANDSHAKE_LEN].try_into().expect("parse checked the length");
+        let rank = shake.from;
+        let authentic = |peer: &Peer| peer.channel.link.peering.is_authentic(frame, &shake);
+        if rank == self.rank || !self.peers.get(rank).is_some_and(authentic) {
+            self.counters.forged_handshakes += 1;
+            return;
+        }
+        if shake.kind == Kind::Hello {
+            if self.port.closed || self.must_prove(now, &shake, from) {
+                return;
+            }
+            // N-12: a peer on this host is answered through its listener.
+            if !self.peers.member(rank).channel.link.is_live() && self.dial(now, rank) {
+                return;
+            }
+        }
+        self.status.has_links = true;
+        let fresh = self.fresh(rank);
+        let outcome = self.peers.member_mut(rank).channel.link.peering.handle_handshake(now, &shake, fresh);
+        match outcome {
+            Outcome::Ignored | Outcome::Opened => {}
+            Outcome::Reply(reply) => self.send_shake(rank, &reply),
+            Outcome::Refused(reason) => self.teardown(rank, Down::Refused(reason)),
+        }
+        self.note_link(now, rank);
+        let (peer, port) = self.channel(rank);
+        peer.channel.mark_dirty(port);
+    }
+
+    /// H-7: under a flood of hellos, a sender first proves its address. Only then do sources matter; a hello that came
+    /// without its source is dropped, and comes again.
+    fn must_prove(&mut self, now: Nanos, hello: &Handshake, from: Option<SocketAddr>) -> bool {
+        let mut address = [0; 18];
+        match from {
+            Some(SocketAddr::V4(a)) => address[..4].copy_from_slice(&a.ip().octets()),
+            Some(SocketAddr::V6(a)) => address[..16].copy_from_slice(&a.ip().octets()),
+            None => {}
+        }
+        address[16..].copy_from_slice(&from.map_or(0, |a| a.port()).to_le_bytes());
+        let proof = self.secrets.limiter.wants_proof(now, &address, hello.epoch, &hello.cookie);
+        self.port.device.want_sources(proof);
+        if !proof || from.is_none() {
+            return proof;
+        }
+        self.counters.retries += 1;
+        let cookie = self.secrets.limiter.cookie(&address, hello.epoch);
+        let retry = self.peers.member(hello.from).channel.link.peering.retry(hello, cookie);
+        self.send_shake(hello.from, &retry);
+        true
+    }
+
+    /// Sends to the address that the job names for the rank, wherever the frame that is answered came from (H-6).
+    fn send_shake(&mut self, rank: Rank, frame: &ShakeFrame) {
+        let route = self.peers.member(rank).channel.link.route;
+        self.port.send_bytes(route, frame);
+    }
+
+    /// Announces this node's handlers on a link that has been opened (M-1).
+    #[cold]
+    pub(super) fn note_link(&mut self, now: Nanos, rank: Rank) {
+        let peer = self.peers.member(rank);
+        let (peering, link) = (&peer.channel.link.peering, peer.channel.link.link());
+        let replaced = peering.has_former();
+        if !link.is_some_and(tautline_link::Link::is_open) || peer.announced && !replaced {
+            return;
+        }
+        // The former channel's end is reported before the new one's beginning.
+        self.retire_former_links(rank);
+        let connect_by = now + self.config.connect_timeout.as_nanos() as Nanos;
+        let (peer, port) = self.channel(rank);
+        peer.reset_channel(port);
+        peer.incarnation += 1;
+        if peer.state != PeerState::Up {
+            peer.state = PeerState::Connecting;
+            peer.connect_by = connect_by;
+        }
+        let route = peer.channel.link.route;
+        // D-12: a peer that has sent no frame yet has not said that it takes raw ones.
+        let takes_raw = peer.channel.link.link().is_some_and(tautline_link::Link::peer_takes_raw);
+        port.device.note_raw(route, takes_raw);
+        self.report_transport(rank);
+        self.announce(rank);
+    }
+
+    /// Says which transport the link to a peer uses, where the device has several or shared memory was expected.
+    fn report_transport(&mut self, rank: Rank) {
+        let no_shm = self.why_not_local(rank);
+        let route = self.peers.member(rank).channel.link.route;
+        let device = &self.port.device;
+        let told = match (device.transport(route), no_shm) {
+            (Some(transport @ Transport::Udp), Some(not)) => {
+                Some((transport.name(), format!("{}; {not}", device.why(route))))
+            }
+            (Some(transport), _) => Some((transport.name(), device.why(route).to_owned())),
+            (None, not_local) => not_local.map(|reason| ("udp", reason)),
+        };
+        if let Some((device, reason)) = told {
+            self.push_transport(rank, device, reason);
+        }
+    }
+
+    /// Tells the program which transport a channel uses, and why.
+    pub(super) fn push_transport(&mut self, peer: Rank, device: &'static str, reason: String) {
+        tracing::info!(rank = self.rank, peer, device, %reason, "transport");
+        self.push_event(Event::Transport { peer, device, reason });
+    }
+
+    /// Announces this node's handlers to a peer.
+    pub(super) fn announce(&mut self, rank: Rank) {
+        let Lane { peers, port, names, .. } = self;
+        let peer = peers.member_mut(rank);
+        peer.announced = true;
+        announce_names(peer, port, names);
+    }
+
+    /// Enters part of the peer's table of handlers. False if no correct peer sends it.
+    #[cold]
+    pub(super) fn learn_handlers(&mut self, rank: Rank, last: bool, data: &[u8]) -> bool {
+        let peer = self.peers.member_mut(rank);
+        for entry in AnnouncedNames::new(data) {
+            let Ok((number, name)) = entry else { return false };
+            let sane = name.len() <= MAX_NAME && usize::from(number & !SHORT_ONLY) < MAX_HANDLERS;
+            if !sane || peer.handlers.len() >= MAX_HANDLERS {
+                return false;
+            }
+            peer.handlers.learn(name, number, &self.names);
+        }
+        if last {
+            peer.state = PeerState::Up;
+            let incarnation = peer.incarnation;
+            self.push_event(Event::PeerUp { peer: rank, incarnation });
+        }
+        true
+    }
+
+    /// The device takes raw frames from now on, or no more: peers are told (D-12).
+    #[cold]
+    pub(super) fn announce_raw(&mut self, now: Nanos) {
+        let takes = self.port.device.takes_raw();
+        self.config.link.raw_frames = takes;
+        for rank in self.peers.ranks() {
+            self.peers.member_mut(rank).channel.link.peering.set_raw_frames(takes);
+            self.serve(now, rank);
+        }
+    }
+
+    /// A peer says whether it takes raw frames (D-12).
+    pub(super) fn note_peer_raw(&mut self, rank: Rank, takes: bool) {
+        let route = self.peers.member(rank).channel.link.route;
+        let device = &mut self.port.device;
+        let before = device.transport(route);
+        device.note_raw(route, takes);
+        let now = device.transport(route);
+        if let Some(transport) = now.filter(|_| now != before) {
+            let reason = device.why(route).to_owned();
+            self.push_transport(rank, transport.name(), reason);
+        }
+    }
+}
+
+/// Sends the names of a node's handlers to a peer, in as many control frames as it takes.
+fn announce_names(peer: &mut Peer, port: &mut Port, names: &HandlerNames) {
+    let mut bytes = Vec::new();
+    let mut entries = names.announced().peekable();
+    loop {
+        bytes.clear();
+        bytes.resize(peer.channel.capacity(port), 0);
+        let head = record::write::handlers(&mut bytes, false, 0);
+        let mut at = head;
+        while let Some((number, name)) = entries.peek() {
+            let Some(used) = record::write::handler_name(&mut bytes[at..], *number, name) else { break };
+            at += used;
+            entries.next();
+        }
+        let last = entries.peek().is_none();
+        record::write::handlers(&mut bytes, last, at - head);
+        peer.channel.push_control(port, &bytes[..at], false);
+        if last {
+            break;
+        }
+    }
+}

@@ -1,0 +1,645 @@
+//! Peers on this host: opening channels through shared memory, taking frames out of their rings, and sleeping while they may
+//! send (N-12, N-13).
+
+use tautline_device::shm::{self, Gift, Greeting, LINE_WORDS, Line, Shm, Slip, Visitor};
+use tautline_link::{Death, Nanos};
+use tautline_wire::record;
+
+use super::Lane;
+use super::inbox::Place;
+use crate::channel::ShmChannel;
+use crate::local::{Dialled, Hello, explain};
+use crate::{Down, PeerId, PeerState, Rank};
+
+/// Polls of shared memory for each read of the clock.
+const SPINS: u32 = 64;
+/// The same, where polling the device costs as little.
+const DEVICE_SPINS: u32 = 48;
+/// Small frames that are taken out in one go.
+const SMALL: usize = 16;
+/// Bytes that are taken out in one go: they stay in the first cache, or near it, until they are read.
+const AT_ONCE: usize = 64 << 10;
+/// Memory records of one peer that are served before everything else has its turn.
+const MEMORY_AT_ONCE: u32 = 256;
+/// How long the listener of a peer that rejected us is left alone.
+const REJECTED: Nanos = 1_000_000_000;
+
+/// What the fast path found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FastPoll {
+    /// Frames of one peer: they are in the [`FrameBatch`].
+    Frames,
+    /// Nothing at all.
+    Empty,
+    /// Nothing that may be taken now: [`crate::Endpoint::take`] is due.
+    SlowPath,
+}
+
+/// Frames of one peer on this host: small ones, or one that is longer.
+#[derive(Debug)]
+pub struct FrameBatch {
+    from: PeerId,
+    inline: [Slip; SMALL],
+    small: usize,
+    frame: Box<[u8]>,
+    long: Option<usize>,
+    more: bool,
+}
+
+impl Default for FrameBatch {
+    fn default() -> FrameBatch {
+        FrameBatch {
+            from: PeerId::new(0, 0),
+            inline: [Slip::EMPTY; SMALL],
+            small: 0,
+            frame: vec![0; shm::MAX_FRAME].into_boxed_slice(),
+            long: None,
+            more: false,
+        }
+    }
+}
+
+impl FrameBatch {
+    /// The peer that sent them.
+    #[inline]
+    pub fn from(&self) -> PeerId {
+        self.from
+    }
+
+    /// The small frames, in order; if there are none, there is a longer one.
+    #[inline]
+    pub fn small(&self) -> impl ExactSizeIterator<Item = &[u8]> {
+        self.inline[..self.small].iter().map(Slip::frame)
+    }
+
+    /// How many frames there are.
+    #[inline]
+    pub fn count(&self) -> usize {
+        self.small + usize::from(self.long.is_some())
+    }
+
+    /// The longer frame, if there is one.
+    #[inline]
+    pub fn long(&self) -> Option<&[u8]> {
+        self.long.map(|len| &self.frame[..len])
+    }
+
+    /// The frames, in order.
+    pub fn frames(&self) -> impl DoubleEndedIterator<Item = &[u8]> {
+        let small = self.inline[..self.small].iter().map(Slip::frame);
+        small.chain(self.long())
+    }
+
+    /// Whether there may be more.
+    #[inline]
+    pub fn has_more(&self) -> bool {
+        self.more
+    }
+}
+
+impl Lane {
+    // Taking frames.
+
+    /// Whether a local peer has sent something, or closed.
+    #[inline(always)]
+    pub(crate) fn has_local_frames(&self) -> bool {
+        self.local.poll.active().iter().any(|rank| self.peers.member(*rank).channel.has_frames())
+    }
+
+    /// Whether a local peer has made room that a sender found missing: [`Lane::receive`] turns it into activity.
+    #[inline]
+    pub(crate) fn has_new_local_room(&mut self) -> bool {
+        let Lane { local, peers, .. } = self;
+        let new_room =
+            |rank: &Rank| peers.member_mut(*rank).channel.shm_mut().is_some_and(ShmChannel::has_new_room);
+        local.poll.active().iter().any(new_room)
+    }
+
+    /// How often a waiting program polls before it reads the clock.
+    #[inline]
+    pub(crate) fn spins(&mut self) -> u32 {
+        if !self.local.poll.is_empty() {
+            SPINS
+        } else if self.port.device.is_quiet() {
+            DEVICE_SPINS
+        } else {
+            1
+        }
+    }
+
+    /// Whether a waiting program may poll again without reading the clock.
+    #[inline]
+    pub(crate) fn may_spin(&mut self) -> bool {
+        let quiet = !self.local.poll.is_empty() || self.port.device.is_quiet();
+        if quiet && !self.has_new_local_room() {
+            self.local.poll.note_vain();
+            return true;
+        }
+        false
+    }
+
+    /// Takes frames of up to `limit` bytes in all, rounded up, if nothing that came before waits: small ones of one peer, or
+    /// a longer one that holds a whole message.
+    #[inline]
+    pub(crate) fn take_frames(&mut self, limit: usize, batch: &mut FrameBatch) -> FastPoll {
+        if !self.local.poll.may_poll_fast(!self.inbox.is_empty()) {
+            return FastPoll::SlowPath;
+        }
+        let mut found = self.find_frames(limit, batch);
+        if found == FastPoll::Empty && self.local.poll.spin_pause() {
+            found = self.find_frames(limit, batch);
+        }
+        self.local.poll.note(found != FastPoll::Empty);
+        found
+    }
+
+    #[inline]
+    fn find_frames(&mut self, limit: usize, batch: &mut FrameBatch) -> FastPoll {
+        let count = self.local.poll.len();
+        for i in 0..count {
+            // The peer that was found last is polled last.
+            let place = self.local.poll.place(i);
+            let peer = self.peers.member_mut(self.local.poll.active()[place]);
+            let id = peer.id();
+            let Some(shm) = peer.channel.shm_mut() else { continue };
+            let (small, more) = shm.pop_inline(&mut batch.inline, limit);
+            if small > 0 {
+                (batch.small, batch.long) = (small, None);
+                batch.from = id;
+                batch.more = more || count > 1;
+                self.local.poll.found_at(place);
+                return FastPoll::Frames;
+            }
+            if more {
+                return self.find_long(place, batch);
+            }
+        }
+        self.found_nothing()
+    }
+
+    /// The next frame of a peer is no small message: it may be a longer one, or a memory record.
+    #[inline(never)]
+    fn find_long(&mut self, place: usize, batch: &mut FrameBatch) -> FastPoll {
+        let count = self.local.poll.len();
+        let peer = self.peers.member_mut(self.local.poll.active()[place]);
+        let id = peer.id();
+        let Some(shm) = peer.channel.shm_mut() else { return FastPoll::SlowPath };
+        let head = shm.head();
+        match shm.peek() {
+            Some(len) if record::is_whole(head) => {
+                shm.take(&mut batch.frame[..len]);
+                (batch.small, batch.long) = (0, Some(len));
+                batch.from = id;
+                batch.more = shm.has_frames() || count > 1;
+                self.local.poll.found_at(place);
+                FastPoll::Frames
+            }
+            Some(_) if record::is_memory(head) => {
+                self.poll_memory();
+                self.found_nothing()
+            }
+            // The end, or part of a message.
+            _ => FastPoll::SlowPath,
+        }
+    }
+
+    #[inline]
+    fn found_nothing(&self) -> FastPoll {
+        if self.local.poll.is_empty() || self.has_events() { FastPoll::SlowPath } else { FastPoll::Empty }
+    }
+
+    /// Delivers the frames of a batch but for the first `handled` as any other slot, before whatever has been taken since.
+    #[cold]
+    pub(crate) fn put_back(&mut self, batch: &FrameBatch, handled: usize) {
+        self.port.activity += 1;
+        let is_control = |frame: &&[u8]| frame.first().is_some_and(|first| record::is_control(*first));
+        for control in batch.frames().skip(handled).filter(is_control) {
+            if self.add_pending(batch.from) {
+                self.handle_control(batch.from.rank, control);
+            }
+        }
+        let count = batch.frames().count() - handled;
+        for frame in batch.frames().rev().take(count).filter(|frame| !is_control(frame)) {
+            // If the peer is gone by now, what it sent whole still counts (S-6).
+            self.add_pending(batch.from);
+            self.inbox.push_front(batch.from, frame);
+        }
+    }
+
+    /// A frame that was taken out counts as pending; false if its peer is gone.
+    fn add_pending(&mut self, from: PeerId) -> bool {
+        let peer = self.peers.member_mut(from.rank);
+        let shm = peer.channel.shm_mut().filter(|_| peer.incarnation == from.incarnation);
+        shm.map(ShmChannel::add_pending).is_some()
+    }
+
+    /// Takes what local peers have sent, as much as a batch holds. Returns how many frames.
+    pub(super) fn receive_local(&mut self) -> usize {
+        let mut batch = self.inbox.take_batch();
+        batch.clear();
+        let (mut count, mut bytes) = (0, 0);
+        let limit = self.config.link.credit_slots as usize;
+        self.local.poll.next_turn();
+        for i in 0..self.local.poll.len() {
+            // What peers send may end their channels.
+            let Some(rank) = self.local.poll.at(self.local.poll.place(i)) else { continue };
+            let (peer, port) = self.channel(rank);
+            let Some(shm) = peer.channel.shm_mut() else { continue };
+            shm.note_new_room(port);
+            while bytes < AT_ONCE
+                && let Some(frame) = self.peers.member_mut(rank).channel.take_frame(&mut batch, limit)
+            {
+                count += 1;
+                bytes += frame.len as usize;
+                self.deliver(rank, &batch, Place::Batch(frame));
+            }
+        }
+        self.inbox.return_batch(batch);
+        self.port.activity += count as u64;
+        self.end_closed();
+        count
+    }
+
+    /// Ends channels that their peers have closed or corrupted.
+    #[inline]
+    fn end_closed(&mut self) {
+        for i in (0..self.local.poll.len()).rev() {
+            let Some(rank) = self.local.poll.at(i) else { continue };
+            if let Some(why) = self.peers.member(rank).channel.shm().and_then(ShmChannel::end) {
+                self.teardown(rank, why);
+            }
+        }
+    }
+
+    // Memory records.
+
+    /// Serves memory records of local peers, as far as no message stands before them: for a program that waits for a
+    /// tripwire. The time is set before, if memory wants to know it.
+    #[inline]
+    pub(crate) fn poll_memory(&mut self) {
+        if self.local.poll.asleep {
+            return;
+        }
+        let mut i = 0;
+        while let Some(rank) = self.local.poll.at(i) {
+            i += 1;
+            let Some(shm) = self.peers.member_mut(rank).channel.shm_mut() else { continue };
+            match shm.pop_memory_words() {
+                Line::Empty => {}
+                line => self.serve_lines(rank, line),
+            }
+        }
+    }
+
+    /// Serves the memory records of a peer of which the first small one has been taken.
+    #[inline(never)]
+    fn serve_lines(&mut self, rank: Rank, mut line: Line) {
+        let mut frames = 0;
+        loop {
+            match line {
+                Line::Empty => break,
+                Line::Words(len, words) => self.serve_words(rank, len, &words),
+                Line::Other if self.serve_long(rank) => {}
+                Line::Other => break,
+            }
+            frames += 1;
+            match self.peers.member_mut(rank).channel.shm_mut() {
+                Some(shm) if frames < MEMORY_AT_ONCE => line = shm.pop_memory_words(),
+                _ => break,
+            }
+        }
+        if frames > 0 {
+            self.port.activity += 1;
+            if !self.memory.busy.is_empty() {
+                self.pump();
+            }
+        }
+    }
+
+    /// Serves a memory record that came in a line of its own.
+    #[inline]
+    fn serve_words(&mut self, rank: Rank, len: usize, words: &[u64; LINE_WORDS]) {
+        if !self.handle_words(rank, len, words) {
+            self.teardown(rank, Down::Died(Death::Violation));
+        }
+    }
+
+    /// Serves the next frame, which is longer than a line, if it holds memory records. False if it does not, or there is
+    /// none.
+    fn serve_long(&mut self, rank: Rank) -> bool {
+        let Some(shm) = self.peers.member_mut(rank).channel.shm_mut() else { return false };
+        let Some(len) = shm.peek() else { return false };
+        let words = shm.words();
+        if !record::is_memory(words[0] as u8) {
+            return false;
+        }
+        let good = self.place_long(rank, &words, len).unwrap_or_else(|| {
+            let mut bytes = self.inbox.take_buffer();
+            bytes.resize(len, 0);
+            if let Some(shm) = self.peers.member_mut(rank).channel.shm_mut() {
+                shm.take(&mut bytes);
+            }
+            let good = self.handle_memory(rank, &bytes);
+            self.inbox.recycle(bytes);
+            good
+        });
+        if !good {
+            self.teardown(rank, Down::Died(Death::Violation));
+        }
+        true
+    }
+
+    // Sleeping.
+
+    /// Tells local peers that this node is about to sleep, and polls once more: false if it should not sleep.
+    pub(crate) fn announce_sleep(&mut self) -> bool {
+        let Lane { local, peers, .. } = self;
+        let mut last = None;
+        for rank in local.poll.active() {
+            if let Some(shm) = peers.member_mut(*rank).channel.shm_mut() {
+                shm.announce_sleep();
+                last = Some(*rank);
+            }
+        }
+        self.local.poll.asleep |= last.is_some();
+        if let Some(shm) = last.and_then(|rank| self.peers.member(rank).channel.shm()) {
+            shm.barrier();
+        }
+        // Nobody might wake this node for a ring that is corrupt.
+        let corrupt =
+            |rank: &Rank| self.peers.member(*rank).channel.shm().is_some_and(ShmChannel::is_corrupt);
+        let corrupt = self.local.poll.active().iter().any(corrupt);
+        if self.has_new_local_room() || corrupt || self.memory.more || self.has_takeable_frames() {
+            self.announce_wake();
+            return false;
+        }
+        true
+    }
+
+    /// Whether there are frames that may be taken out: not of a peer that has sent as much as the program leaves untaken.
+    fn has_takeable_frames(&self) -> bool {
+        let limit = self.config.link.credit_slots as usize;
+        self.local.poll.active().iter().any(|rank| {
+            let shm = self.peers.member(*rank).channel.shm();
+            shm.is_some_and(|shm| shm.has_frames() && !shm.is_clogged(limit))
+        })
+    }
+
+    /// Tells local peers that this node is awake again.
+    pub(crate) fn announce_wake(&mut self) {
+        if std::mem::take(&mut self.local.poll.asleep) {
+            for rank in self.local.poll.active() {
+                if let Some(shm) = self.peers.member(*rank).channel.shm() {
+                    shm.announce_wake();
+                }
+            }
+        }
+    }
+
+    /// This node was woken, perhaps by a process of this host.
+    pub(crate) fn poll_all_soon(&mut self) {
+        if let Some(discovery) = &mut self.local.discovery {
+            discovery.poll_soon();
+        }
+        self.local.poll.poll_device_soon();
+    }
+
+    // Opening channels.
+
+    /// Dials a peer's listener, if it has one on this host. True if an answer is awaited, or datagrams are not to be used
+    /// anyway.
+    pub(super) fn dial(&mut self, now: Nanos, rank: Rank) -> bool {
+        let Lane { local, peers, port, secrets, config, .. } = self;
+        let Some(discovery) = local.discovery.as_mut().filter(|_| !port.closed) else { return false };
+        let peer = peers.member_mut(rank);
+        if peer.channel.shm().is_some() || discovery.is_dialling(rank) {
+            return true;
+        }
+        if !discovery.reaches(rank) || now < peer.local.dial_after && !discovery.only {
+            return false;
+        }
+        let hello = Hello { from: self.rank, to: rank, epoch: secrets.number(), window: config.local_window };
+        let Err(error) = discovery.dial(hello) else { return true };
+        tracing::debug!(rank = self.rank, peer = rank, %error, "no shared memory");
+        // A peer without a listener is on another host.
+        let refused = error.kind() != std::io::ErrorKind::NotFound;
+        peer.local.refused = refused.then(|| explain(&error));
+        if discovery.only {
+            discovery.redial_later(now, rank);
+        }
+        discovery.only
+    }
+
+    /// Polls for processes of this host that dial, answer or die, if it is time to.
+    #[inline]
+    pub(super) fn poll_local(&mut self, now: Nanos) {
+        if let Some(discovery) = &mut self.local.discovery
+            && discovery.is_due(now)
+        {
+            self.poll_discovery(now);
+        }
+    }
+
+    #[inline(never)]
+    fn poll_discovery(&mut self, now: Nanos) {
+        let Some(discovery) = &mut self.local.discovery else { return };
+        discovery.unlink_exited(now);
+        if discovery.has_redials() {
+            for rank in discovery.take_redials(now) {
+                // A peer that had been there may come back, too.
+                let peer = self.peers.member(rank);
+                let wanted = peer.channel.shm().is_none() && now < peer.connect_by;
+                if peer.state == PeerState::Connecting || wanted {
+                    self.dial(now, rank);
+                }
+            }
+        }
+        let Some(discovery) = &mut self.local.discovery else { return };
+        let (peers, strangers) = discovery.readable();
+        // Deaths first: whoever dials may be the successor of the dead peer.
+        for rank in peers {
+            self.check_alive(now, rank);
+        }
+        if strangers {
+            self.accept_all(now);
+        }
+    }
+
+    #[cold]
+    fn check_alive(&mut self, now: Nanos, rank: Rank) {
+        let dead = self.peers.member(rank).channel.shm().is_some_and(ShmChannel::is_dead);
+        if dead && !self.is_rejected(now, rank) {
+            self.peer_exited(rank);
+        }
+    }
+
+    #[cold]
+    fn accept_all(&mut self, now: Nanos) {
+        let Some(discovery) = &mut self.local.discovery else { return };
+        self.counters.strays += discovery.accept_incoming();
+        let (greeted, forged) = discovery.take_greeted();
+        self.counters.forged_handshakes += forged;
+        for (incoming, greeting, handover) in greeted {
+            self.accept(now, incoming, &greeting, handover);
+        }
+        let Some(discovery) = &mut self.local.discovery else { return };
+        for (rank, dialled) in discovery.take_dialled(self.rank) {
+            self.finish_dial(now, rank, dialled);
+        }
+    }
+
+    fn accept(&mut self, now: Nanos, incoming: Visitor, greeting: &Greeting, handover: Gift) {
+        let (me, from) = (self.rank, greeting.from);
+        if greeting.to != me || from == me || !self.peers.contains(from) || self.port.closed {
+            return;
+        }
+        let peer = self.peers.member_mut(from);
+        let Some(discovery) = &mut self.local.discovery else { return };
+        // N-12: a peer that the device reaches which was asked for is not accepted. When both sides dial, the lower rank's
+        // dial counts. A live link is not replaced; a restarted peer comes by datagram then.
+        let ours_counts = me < from && discovery.is_dialling(from);
+        if peer.channel.link.is_live() || !discovery.reaches(from) || ours_counts {
+            return;
+        }
+        discovery.cancel_dials(from);
+        let epoch = self.secrets.number();
+        let hello = Hello { from: me, to: from, epoch, window: self.config.local_window };
+        match discovery.accept(incoming, greeting, handover, hello) {
+            Ok(shm) => self.establish_shm(now, from, shm, greeting),
+            Err(error) => peer.local.refused = Some(explain(&error)),
+        }
+    }
+
+    fn finish_dial(&mut self, now: Nanos, rank: Rank, dialled: Dialled) {
+        let only = self.local.discovery.as_ref().is_some_and(|discovery| discovery.only);
+        match dialled {
+            Dialled::Established(shm, greeting) => self.establish_shm(now, rank, shm, &greeting),
+            Dialled::Mistaken => {}
+            // The peer went away, or would rather dial us.
+            Dialled::Failed(error) if !only => {
+                let peer = self.peers.member_mut(rank);
+                if peer.channel.shm().is_none() {
+                    peer.local.refused = Some(explain(&error));
+                    self.fall_back(now, rank);
+                }
+            }
+            Dialled::Failed(_) => {
+                if let Some(discovery) = &mut self.local.discovery {
+                    discovery.redial_later(now, rank);
+                }
+            }
+        }
+    }
+
+    /// Memory is shared with a peer from now on.
+    fn establish_shm(&mut self, now: Nanos, rank: Rank, mut shm: Shm, greeting: &Greeting) {
+        if self.peers.member(rank).channel.shm().is_some() {
+            self.teardown(rank, Down::Died(Death::Restarted));
+        }
+        let Some(discovery) = &mut self.local.discovery else { return };
+        shm.try_to_read(greeting.beacon, discovery.job());
+        discovery.established(rank, &shm);
+        let connect_by = now + self.config.connect_timeout.as_nanos() as Nanos;
+        let (peer, port) = self.channel(rank);
+        peer.channel.link.peering.give_up();
+        peer.reset_channel(port);
+        peer.channel.establish_shm(ShmChannel::new(shm, greeting.window));
+        peer.local.refused = None;
+        peer.incarnation += 1;
+        peer.state = PeerState::Connecting;
+        peer.connect_by = connect_by;
+        self.local.poll.add(rank);
+        self.inbox.reserve(self.config.link.credit_slots as usize);
+        self.push_transport(rank, "shm", "on this host, of this user".to_owned());
+        self.announce(rank);
+    }
+
+    /// A peer could not share memory, for want of descriptors perhaps: it is reached by datagram, without another dial at
+    /// every hello.
+    fn fall_back(&mut self, now: Nanos, rank: Rank) {
+        self.peers.member_mut(rank).local.dial_after = now + REJECTED;
+        self.connect_link(now, rank);
+    }
+
+    /// Whether the peer lives, and let go of the channel before it ever used it; then datagrams take its place.
+    fn is_rejected(&mut self, now: Nanos, rank: Rank) -> bool {
+        let only = self.local.discovery.as_ref().is_some_and(|discovery| discovery.only);
+        let peer = self.peers.member(rank);
+        let rejected = peer.channel.shm().is_some_and(ShmChannel::was_rejected);
+        if peer.state != PeerState::Connecting || !rejected || only {
+            return false;
+        }
+        self.detach_shm(rank);
+        let (peer, port) = self.channel(rank);
+        peer.reset_channel(port);
+        peer.local.refused = Some(
+            "on this host, and it could not share memory with us: it may lack descriptors or memory".into(),
+        );
+        self.fall_back(now, rank);
+        true
+    }
+
+    /// Why a peer on this host is reached by datagram; none if it is on another host, or this node was told to use datagrams
+    /// (N-12).
+    pub(super) fn why_not_local(&mut self, rank: Rank) -> Option<String> {
+        let hints = &mut self.peers.member_mut(rank).local;
+        let (refused, same_host) = (hints.refused.take(), hints.same_host);
+        let Some(discovery) = &self.local.discovery else {
+            return self.local.unavailable.clone().filter(|_| same_host);
+        };
+        let no_listener = "on this host, and without a listener for shared memory: it was told to use datagrams, \
+                           belongs to another user, or could not open one";
+        refused.or_else(|| (same_host && discovery.reaches(rank)).then(|| no_listener.to_owned()))
+    }
+
+    // The end.
+
+    /// The process of a peer has ended: what it sent whole still counts (S-6).
+    fn peer_exited(&mut self, rank: Rank) {
+        // No more than there was room for, in case that somebody still writes there.
+        for _ in 0..ShmChannel::FRAMES {
+            let mut bytes = self.inbox.take_buffer();
+            let peer = self.peers.member_mut(rank);
+            let from = peer.id();
+            if !peer.channel.shm_mut().is_some_and(|shm| shm.take_last(&mut bytes)) {
+                self.inbox.recycle(bytes);
+                break;
+            }
+            if bytes.first().is_some_and(|first| record::is_control(*first)) {
+                self.handle_control(rank, &bytes);
+                self.inbox.recycle(bytes);
+            } else {
+                self.inbox.push(from, Place::Held(bytes));
+            }
+        }
+        if let Some(discovery) = &mut self.local.discovery {
+            discovery.peer_exited(self.status.received_at, rank);
+        }
+        let end = self.peers.member(rank).channel.shm().and_then(ShmChannel::end);
+        self.teardown(rank, if end == Some(Down::Closed) { Down::Closed } else { Down::Exited });
+    }
+
+    /// Lets go of memory that is shared with a peer, if any is.
+    pub(super) fn detach_shm(&mut self, rank: Rank) {
+        let peer = self.peers.member_mut(rank);
+        let id = peer.id();
+        let Some(mut shm) = peer.channel.detach_shm() else { return };
+        self.local.poll.remove(rank);
+        self.local.former.keep(id, &mut shm);
+        if let Some(discovery) = &self.local.discovery {
+            shm.watched().into_iter().for_each(|fd| discovery.unwatch(fd));
+        }
+        self.counters.local.add(shm.counts());
+    }
+
+    /// Closes the channels of all local peers: what was sent stays where they find it.
+    pub(super) fn close_local(&mut self) {
+        for rank in self.local.poll.take_all() {
+            if let Some(mut shm) = self.peers.member_mut(rank).channel.detach_shm() {
+                shm.close();
+                self.counters.local.add(shm.counts());
+            }
+        }
+        self.local.discovery = None;
+    }
+}

@@ -1,0 +1,338 @@
+//! What one thread drives: a device, the channels over it, and what waits for the program.
+//!
+//! A [`Lane`] is reached through its owner word (`wait::Shared`), by the program's thread or by the watchdog in its place.
+//! It is given the time and reads no clock. What lives here: polling and serving (this file), receiving (`receive`),
+//! sending (`send`), opening channels (`connect`), their ends (`teardown`), processes of this host (`local`), and the
+//! queues to the program (`inbox`, `events`). What does not: how a channel carries frames (`channel`), and what memory
+//! records mean (`memory`).
+
+mod connect;
+mod events;
+mod inbox;
+mod local;
+mod receive;
+mod send;
+mod teardown;
+#[cfg(test)]
+mod tests;
+
+pub use inbox::{Delivery, Item};
+pub use local::{FastPoll, FrameBatch};
+
+use std::collections::VecDeque;
+
+use tautline_device::{Datagram, DeviceEvent};
+use tautline_link::{Nanos, Peering, Who};
+
+use crate::channel::{Channel, LinkChannel, Port};
+use crate::limits::HELLOS_FREE;
+use crate::local::LocalPeers;
+use crate::membership::{HandlerNames, Peer, Peers};
+use crate::memory::Memory;
+use crate::secrets::Secrets;
+use crate::{Config, Counters, Event, Job, JoinError, MessageId, PeerState, Rank};
+use events::EventQueue;
+use inbox::Inbox;
+
+/// Batches that are received before timers are served.
+const CATCH_UP: usize = 16;
+
+/// The device, channels and queues that one thread drives.
+pub(crate) struct Lane {
+    pub(crate) rank: Rank,
+    pub(crate) config: Config,
+    pub(crate) port: Port,
+    pub(crate) peers: Peers,
+    pub(crate) names: HandlerNames,
+    pub(crate) inbox: Inbox,
+    events: EventQueue,
+    pub(crate) local: LocalPeers,
+    pub(crate) memory: Box<Memory>,
+    pub(crate) secrets: Secrets,
+    pub(crate) counters: Counters,
+    /// Messages given up whose receivers could not be told yet, for want of room.
+    aborts: VecDeque<MessageId>,
+    pub(crate) status: Status,
+}
+
+/// How things stand between a lane and those who poll it.
+#[derive(Debug, Default)]
+pub(crate) struct Status {
+    /// When the device was last asked for frames.
+    pub(crate) received_at: Nanos,
+    /// The watchdog is polling in the program's place.
+    pub(crate) watchdog_polls: bool,
+    /// The watchdog took frames that the program has not been told of.
+    pub(crate) watchdog_polled: bool,
+    /// A channel that is dirty has something that its peer waits for.
+    pub(crate) urgent: bool,
+    /// The device has other descriptors than before.
+    pub(crate) descriptors_changed: bool,
+    /// There are, or may soon be, links.
+    has_links: bool,
+}
+
+impl std::fmt::Debug for Lane {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lane").field("rank", &self.rank).field("port", &self.port).finish_non_exhaustive()
+    }
+}
+
+impl Lane {
+    /// Makes a lane for `job` over `device`. `entropy` must be fresh and unpredictable: epochs come from it. `handlers` are
+    /// the names that this node announces, each with whether it takes only short messages.
+    pub(crate) fn new(
+        job: &Job,
+        mut config: Config,
+        mut device: Box<dyn Datagram>,
+        entropy: [u8; 32],
+        handlers: Vec<(String, bool)>,
+    ) -> Result<Lane, JoinError> {
+        // D-6: the receive buffer is shared by all who may send to it at once.
+        let senders = (job.members.len() as u32).saturating_sub(1).clamp(1, 16);
+        config.link.receive_buffer = (device.receive_buffer() as u32 / senders).max(16 * 1024);
+        config.link.raw_frames = device.takes_raw();
+        let mut peers = Vec::with_capacity(job.members.len());
+        for (rank, member) in job.members.iter().enumerate() {
+            let route = device.route(member.addr)?;
+            let who = Who {
+                key: job.key.clone(),
+                me: job.rank,
+                peer: rank as u32,
+                endpoint: 0,
+                peer_endpoint: 0,
+                max_frame: device.max_frame(route),
+            };
+            let link = LinkChannel::new(Peering::new(who, config.link.clone()), route);
+            let (here, there) = (job.members[job.rank as usize].addr.ip(), member.addr.ip());
+            let same_host = here == there || here.is_loopback() && there.is_loopback();
+            peers.push(Peer::new(rank as Rank, Channel::new(rank as Rank, link), same_host));
+        }
+        // H-7: only a flood of hellos makes sources matter.
+        device.want_sources(false);
+        let mut secrets = Secrets::new(entropy, HELLOS_FREE + 4 * peers.len() as u32);
+        let mut lane = Lane {
+            rank: job.rank,
+            port: Port::new(device, &config, peers.len()),
+            peers: Peers::new(peers),
+            names: HandlerNames::new(handlers),
+            inbox: Inbox::new(config.link.credit_slots as usize),
+            events: EventQueue::new(job.rank),
+            local: LocalPeers::default(),
+            memory: Box::new(Memory::new(secrets.number())),
+            secrets,
+            counters: Counters::default(),
+            aborts: VecDeque::new(),
+            status: Status { has_links: true, ..Status::default() },
+            config,
+        };
+        lane.open_loopback();
+        Ok(lane)
+    }
+
+    /// The channel of the node to itself is open from the start.
+    fn open_loopback(&mut self) {
+        let frame = self.port.slot_len();
+        let me = self.peers.member_mut(self.rank);
+        me.channel.make_loopback(frame, self.config.link.credit_slots as usize);
+        for (number, name) in self.names.announced() {
+            me.handlers.learn(name, number, &self.names);
+        }
+        me.state = PeerState::Up;
+        me.incarnation = 1;
+    }
+
+    /// Receives, answers, retransmits, keeps alive: everything but running handlers (N-1). Returns how many frames came.
+    #[inline]
+    pub(crate) fn poll(&mut self, now: Nanos) -> usize {
+        let received = self.receive(now);
+        self.poll_local(now);
+        self.after_receive(now);
+        received
+    }
+
+    #[inline]
+    fn after_receive(&mut self, now: Nanos) {
+        while let Some(event) = self.port.device.poll_event() {
+            self.handle_device_event(now, &event);
+        }
+        self.service(now);
+    }
+
+    /// As [`Lane::poll`], for a caller that takes what has come and calls again soon: if nothing is urgent, acknowledgements
+    /// and timers wait for that call, which often has data that carries them.
+    #[inline]
+    pub(crate) fn poll_deferred(&mut self, now: Nanos) {
+        self.receive(now);
+        self.poll_local(now);
+        if !self.inbox.has_in_place() || now >= self.port.next_deadline || !self.is_calm() {
+            self.after_receive(now);
+        } else {
+            self.port.note_timer(now);
+        }
+    }
+
+    /// Whether all that is left to do is for one peer, and can wait.
+    #[inline]
+    fn is_calm(&self) -> bool {
+        let &[rank] = self.port.dirty() else { return false };
+        self.peers.member(rank).channel.is_calm() && self.aborts.is_empty() && self.memory.busy.is_empty()
+    }
+
+    /// Whether nothing was received for so long that timers would judge by old information: the program may only ever send.
+    pub(crate) fn is_behind(&self, now: Nanos) -> bool {
+        now.saturating_sub(self.status.received_at) > self.config.link.silence / 10
+    }
+
+    /// Receives before timers judge, or a peer that sent all the while would count as silent (N-5).
+    #[cold]
+    pub(crate) fn catch_up(&mut self, now: Nanos) {
+        for _ in 0..CATCH_UP {
+            if self.receive(now) == 0 {
+                break;
+            }
+        }
+        self.service(now);
+    }
+
+    /// Sends what dirty channels have to send, and serves timers that are due.
+    #[inline]
+    pub(crate) fn service(&mut self, now: Nanos) {
+        self.status.urgent = false;
+        if !self.aborts.is_empty() {
+            self.retry_aborts();
+        }
+        if !self.memory.busy.is_empty() {
+            self.serve_memory(now);
+        }
+        self.serve_dirty(now);
+        if now >= self.port.next_deadline {
+            self.serve_timers(now);
+        }
+        self.port.flush();
+    }
+
+    #[inline]
+    pub(crate) fn serve_dirty(&mut self, now: Nanos) {
+        while let Some(rank) = self.port.pop_dirty() {
+            self.peers.member_mut(rank).channel.clear_dirty();
+            self.serve(now, rank);
+        }
+    }
+
+    #[cold]
+    fn serve_timers(&mut self, now: Nanos) {
+        self.port.next_deadline = Nanos::MAX;
+        for rank in self.peers.ranks() {
+            let peer = self.peers.member_mut(rank);
+            let peering = &mut peer.channel.link.peering;
+            if peering.next_deadline().is_some_and(|at| at <= now) {
+                peering.handle_timeout(now);
+                self.serve(now, rank);
+            } else if peer.state == PeerState::Connecting {
+                self.serve(now, rank);
+            }
+        }
+        self.settle_deadline();
+    }
+
+    /// Serves one channel: freed slots, events, frames.
+    #[inline]
+    pub(crate) fn serve(&mut self, now: Nanos, rank: Rank) {
+        if rank == self.rank {
+            return;
+        }
+        self.collect(now, rank);
+        self.peers.member_mut(rank).channel.transmit(&mut self.port, now);
+        self.port.note_timer(now);
+    }
+
+    /// Works out the exact time of the next deadline, before a sleep.
+    fn settle_deadline(&mut self) {
+        let peers = self.peers.iter().map(Peer::next_deadline).min().unwrap_or(Nanos::MAX);
+        self.port.next_deadline = peers.min(self.local.next_deadline().unwrap_or(Nanos::MAX));
+    }
+
+    /// When [`Lane::poll`] must be called at the latest, if nothing arrives.
+    pub(crate) fn next_deadline(&mut self) -> Option<Nanos> {
+        self.settle_deadline();
+        (self.port.next_deadline != Nanos::MAX).then_some(self.port.next_deadline)
+    }
+
+    fn handle_device_event(&mut self, now: Nanos, event: &DeviceEvent) {
+        match event {
+            DeviceEvent::PathLimit { route, max_frame } => {
+                let on_route = |peer: &&mut Peer| peer.channel.link.route == *route;
+                let changed = self.peers.iter_mut().find(on_route).map(|peer| {
+                    peer.channel.link.peering.set_path_limit(now, *max_frame);
+                    peer.rank
+                });
+                if let Some(rank) = changed {
+                    self.serve(now, rank);
+                }
+            }
+            DeviceEvent::Descriptors => self.status.descriptors_changed = true,
+            DeviceEvent::Raw => self.announce_raw(now),
+            DeviceEvent::Transport { route, transport, why } => {
+                let linked =
+                    |peer: &&Peer| peer.channel.link.route == *route && peer.channel.link.link().is_some();
+                let peer = self.peers.iter().find(linked).map(|peer| peer.rank);
+                if let Some(peer) = peer {
+                    self.push_transport(peer, transport.name(), why.clone());
+                }
+            }
+            _ => {}
+        }
+    }
+
+    pub(crate) fn push_event(&mut self, event: Event) {
+        self.port.activity += 1;
+        self.events.push(event);
+    }
+
+    /// The next event of the node.
+    pub(crate) fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop()
+    }
+
+    /// Changes whenever a frame came or a peer's state changed: reason to try again what would have blocked.
+    #[inline]
+    pub(crate) fn activity(&self) -> u64 {
+        self.port.activity
+    }
+
+    /// Whether slots or events wait for the program.
+    #[inline]
+    pub(crate) fn has_ready(&self) -> bool {
+        self.has_slots() || self.has_events()
+    }
+
+    /// Whether events wait for the program.
+    #[inline]
+    pub(crate) fn has_events(&self) -> bool {
+        !self.events.is_empty() || self.memory.news.is_fresh()
+    }
+
+    /// Whether slots wait for the program.
+    #[inline]
+    pub(crate) fn has_slots(&self) -> bool {
+        self.has_local_frames() || !self.inbox.is_empty()
+    }
+
+    /// What was counted.
+    pub(crate) fn counters(&self) -> Counters {
+        let mut counters = self.counters;
+        counters.device = self.port.device.counters();
+        counters.frames_held = self.inbox.held;
+        counters.events_lost = self.events.lost;
+        for peer in self.peers.iter() {
+            if let Some(shm) = peer.channel.shm() {
+                counters.local.add(shm.counts());
+            }
+            if let Some(link) = peer.channel.link.link() {
+                counters.add_link(link.counters());
+            }
+        }
+        counters
+    }
+}

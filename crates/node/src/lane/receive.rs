@@ -1,0 +1,225 @@
+//! Receiving: from the device's frames to slots that are ready for the program.
+
+use tautline_device::{RxBatch, RxFrame};
+use tautline_link::{Arrival, Death, Nanos};
+use tautline_wire::frame::{Kind, channel_of};
+use tautline_wire::record::{Record, Records, is_control, is_memory};
+
+use super::Lane;
+use super::inbox::{Delivery, Place};
+use crate::channel::Ahead;
+use crate::{Down, PeerState, Rank};
+
+impl Lane {
+    /// Takes what local peers, the device and this node itself have sent. Slots that are due end up in the inbox, in place.
+    #[inline]
+    pub(crate) fn receive(&mut self, now: Nanos) -> usize {
+        self.inbox.hold();
+        self.memory.now = now;
+        // N-13: frames in shared memory wait there while the watchdog polls, unless memory is to be served.
+        if !self.local.poll.is_empty() && (!self.status.watchdog_polls || self.memory.is_used()) {
+            let found = self.receive_local();
+            let due = self.local.poll.is_device_due(found, self.status.has_links);
+            if !due && self.port.loopback_frames == 0 {
+                return found;
+            }
+            self.inbox.hold();
+            let in_use = |peer: &crate::membership::Peer| {
+                peer.channel.link.link().is_some() || peer.channel.link.peering.is_knocking()
+            };
+            self.status.has_links = self.peers.iter().any(in_use);
+        }
+        self.status.received_at = now;
+        let mut batch = self.inbox.take_batch();
+        let count = self.port.device.recv(&mut batch).unwrap_or(0);
+        for i in 0..count {
+            let frame = batch.frames()[i];
+            self.handle_frame(now, &mut batch, frame);
+        }
+        self.inbox.return_batch(batch);
+        self.port.activity += count as u64;
+        if self.port.loopback_frames > 0 {
+            self.receive_loopback();
+        }
+        count
+    }
+
+    #[inline]
+    fn handle_frame(&mut self, now: Nanos, batch: &mut RxBatch, frame: RxFrame) {
+        let bytes = batch.bytes_mut(frame);
+        match Kind::of(bytes) {
+            Ok(Kind::Data | Kind::Close) => {}
+            Ok(_) => {
+                let from = batch.source(frame);
+                return self.handle_handshake(now, batch.bytes(frame), from);
+            }
+            Err(_) => return self.counters.strays += 1,
+        }
+        let Ok(channel) = channel_of(bytes) else { return self.counters.strays += 1 };
+        let rank = channel & 0xffff;
+        let Some(peer) = self.peers.get_mut(rank) else { return self.counters.strays += 1 };
+        let peering = &mut peer.channel.link.peering;
+        let Ok((arrival, payload)) = peering.handle_frame(now, channel, bytes) else {
+            if peering.link().is_none_or(|link| link.channel() != channel) {
+                self.counters.stale += 1;
+            }
+            return;
+        };
+        if !peer.announced || peering.has_former() {
+            // H-8: the first frame of a new channel.
+            self.note_link(now, rank);
+        }
+        self.peers.member_mut(rank).channel.mark_dirty(&mut self.port);
+        let slot = RxFrame {
+            buffer: frame.buffer,
+            start: frame.start + payload.start as u32,
+            len: (payload.end - payload.start) as u32,
+        };
+        match arrival {
+            None | Some(Arrival::Repeat) => {}
+            Some(Arrival::Next { released }) => {
+                self.deliver(rank, batch, Place::Batch(slot));
+                if released > 0 || self.peers.member(rank).channel.link.has_ahead() {
+                    self.release(rank, released, batch);
+                }
+            }
+            Some(Arrival::Ahead { distance }) => {
+                let slot = match self.place_ahead(rank, batch.bytes(slot)) {
+                    Some(placed) => Ahead::Placed(placed),
+                    None => Ahead::Bytes(self.inbox.copy(batch.bytes(slot))),
+                };
+                self.peers.member_mut(rank).channel.link.keep_ahead(distance, slot);
+            }
+            Some(Arrival::Fragment { seq, offset, total }) => {
+                self.handle_fragment(now, rank, batch, (seq, offset, total), slot);
+            }
+        }
+    }
+
+    /// Handles a slot whose turn has come: control and memory records at once, everything else waits for the program (N-1).
+    #[inline]
+    pub(crate) fn deliver(&mut self, rank: Rank, batch: &RxBatch, place: Place) {
+        let bytes = match &place {
+            Place::Batch(frame) => batch.bytes(*frame),
+            Place::Held(bytes) => bytes,
+        };
+        match bytes.first() {
+            Some(first) if is_memory(*first) => {
+                let good = self.handle_memory(rank, bytes);
+                self.end_control(rank, good);
+            }
+            Some(first) if is_control(*first) => {
+                // A copy: what it says may change where the batch lies.
+                let copy = self.inbox.copy(bytes);
+                self.handle_control(rank, &copy);
+                self.inbox.recycle(copy);
+            }
+            _ => self.inbox.push(self.peers.member(rank).id(), place),
+        }
+    }
+
+    /// Handles the memory or control records of a slot (W-6), and grants its room again.
+    #[cold]
+    pub(crate) fn handle_control(&mut self, rank: Rank, bytes: &[u8]) {
+        if is_memory(bytes[0]) {
+            let good = self.handle_memory(rank, bytes);
+            return self.end_control(rank, good);
+        }
+        let mut good = true;
+        for record in Records::new(bytes, 0) {
+            match record {
+                Ok(Record::Window { message, limit }) => {
+                    self.peers.member_mut(rank).channel.messages.widen(message, limit);
+                }
+                Ok(Record::Handlers { last, data }) => good &= self.learn_handlers(rank, last, data),
+                _ => good = false,
+            }
+        }
+        self.end_control(rank, good);
+    }
+
+    /// A slot of control or memory records is consumed. If it was not good, its channel ends.
+    #[inline]
+    fn end_control(&mut self, rank: Rank, good: bool) {
+        let channel = &mut self.peers.member_mut(rank).channel;
+        channel.consumed(&mut self.port);
+        if !good && channel.violation() {
+            self.teardown(rank, Down::Died(Death::Violation));
+        }
+    }
+
+    /// Delivers what had arrived ahead of a gap that is closed now.
+    fn release(&mut self, rank: Rank, released: u32, batch: &RxBatch) {
+        for _ in 0..released {
+            match self.peers.member_mut(rank).channel.link.pop_ahead() {
+                Some(Ahead::Bytes(bytes)) => self.deliver(rank, batch, Place::Held(bytes)),
+                Some(Ahead::Placed(placed)) => {
+                    let good = self.settle_placed(rank, placed);
+                    self.end_control(rank, good);
+                }
+                None => break,
+            }
+        }
+        // The place of the slot that is due now.
+        self.peers.member_mut(rank).channel.link.pop_ahead();
+    }
+
+    #[cold]
+    fn handle_fragment(
+        &mut self,
+        now: Nanos,
+        rank: Rank,
+        batch: &RxBatch,
+        fragment: (tautline_wire::Seq, u32, u32),
+        part: RxFrame,
+    ) {
+        let link = &mut self.peers.member_mut(rank).channel.link;
+        let Some((arrival, bytes)) = link.add_fragment(now, fragment, batch.bytes(part)) else { return };
+        match arrival {
+            Arrival::Next { released } => {
+                self.deliver(rank, batch, Place::Held(bytes));
+                self.release(rank, released, batch);
+            }
+            Arrival::Ahead { distance } => link.keep_ahead(distance, Ahead::Bytes(bytes)),
+            Arrival::Repeat | Arrival::Fragment { .. } => {}
+        }
+    }
+
+    #[cold]
+    fn receive_loopback(&mut self) {
+        loop {
+            let mut bytes = self.inbox.take_buffer();
+            let me = self.peers.member_mut(self.rank);
+            if !me.channel.take_loopback(&mut self.port, &mut bytes) {
+                return self.inbox.recycle(bytes);
+            }
+            let from = me.id();
+            if bytes.first().is_some_and(|first| is_control(*first) || is_memory(*first)) {
+                self.handle_control(self.rank, &bytes);
+                self.inbox.recycle(bytes);
+            } else {
+                self.inbox.push(from, Place::Held(bytes));
+            }
+        }
+    }
+
+    /// Moves slots of up to `limit` bytes (at least one, if there is any) into an empty delivery.
+    #[inline]
+    pub(crate) fn take_ready(&mut self, limit: usize, delivery: &mut Delivery) {
+        self.inbox.take(limit, self.local.may_lend(), delivery);
+    }
+
+    /// Takes a delivery back; its first `consumed` slots are done with, and their room is granted again.
+    #[inline]
+    pub(crate) fn give_back(&mut self, delivery: &mut Delivery, consumed: usize) {
+        let Lane { inbox, peers, port, status, .. } = self;
+        inbox.give_back(delivery, consumed, |from| {
+            let peer = peers.member_mut(from.rank);
+            let current = peer.incarnation == from.incarnation && !matches!(peer.state, PeerState::Down(_));
+            if current && peer.channel.consumed(port) {
+                status.urgent = true;
+                peer.channel.mark_dirty(port);
+            }
+        });
+    }
+}

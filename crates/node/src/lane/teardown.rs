@@ -1,0 +1,115 @@
+//! How channels end: by death, by close, by a breach of the protocol (N-8, N-9).
+
+use tautline_device::SlotId;
+use tautline_link::{Death, Event as LinkEvent, Nanos};
+
+use super::Lane;
+use crate::memory::Failure;
+use crate::{Down, Event, PeerId, PeerState, Rank};
+
+impl Lane {
+    /// Frees slots that a link no longer needs, and handles its next event.
+    #[inline]
+    pub(super) fn collect(&mut self, now: Nanos, rank: Rank) {
+        if self.peers.member(rank).channel.link.peering.has_former() {
+            self.retire_former_links(rank);
+        }
+        let peer = self.peers.member_mut(rank);
+        let link = &mut peer.channel.link;
+        if link.link().is_none() {
+            if peer.state == PeerState::Connecting && now >= peer.connect_by {
+                link.peering.give_up();
+                self.teardown(rank, Down::Unreachable);
+            }
+            return;
+        }
+        link.free_acknowledged(&mut self.port);
+        if let Some(event) = link.peering.link_mut().and_then(tautline_link::Link::poll_event) {
+            self.handle_link_event(rank, &event);
+        }
+    }
+
+    #[cold]
+    fn handle_link_event(&mut self, rank: Rank, event: &LinkEvent) {
+        let channel = &mut self.peers.member_mut(rank).channel;
+        // Rare enough that the next poll may take the next one.
+        channel.mark_dirty(&mut self.port);
+        if channel.shm().is_some() {
+            // Shared memory has taken the place of this link.
+            return;
+        }
+        match event {
+            LinkEvent::Died(why) => self.teardown(rank, Down::Died(*why)),
+            LinkEvent::PeerClosed | LinkEvent::Closed => self.teardown(rank, Down::Closed),
+            LinkEvent::PathChanged(max_frame) => {
+                self.push_event(Event::PathChanged { peer: rank, max_frame: *max_frame });
+            }
+            LinkEvent::Raw(takes) => self.note_peer_raw(rank, *takes),
+        }
+    }
+
+    /// Frees what links held that were replaced by one with a restarted peer, and reports their deaths.
+    #[cold]
+    pub(super) fn retire_former_links(&mut self, rank: Rank) {
+        while let Some(mut former) = self.peers.member_mut(rank).channel.link.peering.take_former() {
+            while let Some(token) = former.poll_freed() {
+                self.port.free_slot(SlotId(token));
+            }
+            while let Some(event) = former.poll_event() {
+                if let LinkEvent::Died(why) = event {
+                    self.teardown(rank, Down::Died(why));
+                }
+            }
+            self.counters.add_link(former.counters());
+        }
+    }
+
+    /// The peer is gone; the program is told once (N-8).
+    pub(crate) fn teardown(&mut self, rank: Rank, why: Down) {
+        self.detach_shm(rank);
+        self.end_memory(rank, Failure::PeerGone(rank, why));
+        let (peer, port) = self.channel(rank);
+        peer.reset_channel(port);
+        peer.end_liveness();
+        if matches!(peer.state, PeerState::Up | PeerState::Connecting) {
+            peer.state = PeerState::Down(why);
+            let incarnation = peer.incarnation;
+            self.push_event(Event::PeerDown { peer: rank, incarnation, why });
+        }
+    }
+
+    /// A peer sent, under its own authentication, what no correct peer sends: its channel ends.
+    pub(crate) fn violation(&mut self, id: PeerId) {
+        let Some(peer) = self.peers.get_mut(id.rank) else { return };
+        if peer.incarnation != id.incarnation {
+            // It was a former incarnation, which is gone.
+            return;
+        }
+        if peer.channel.violation() {
+            self.teardown(id.rank, Down::Died(Death::Violation));
+        } else {
+            peer.channel.mark_dirty(&mut self.port);
+        }
+    }
+
+    /// Starts to close every channel in good order (N-9). Poll until [`Lane::is_closed`].
+    pub(crate) fn close(&mut self, now: Nanos) {
+        self.port.closed = true;
+        self.port.batch_depth = 0;
+        for peer in self.peers.iter_mut() {
+            peer.channel.close(&mut self.port, now);
+        }
+        for rank in self.peers.ranks() {
+            self.end_memory(rank, Failure::Closed);
+            self.peers.member_mut(rank).end_liveness();
+        }
+        self.close_local();
+        self.service(now);
+    }
+
+    /// Whether every channel is over.
+    pub(crate) fn is_closed(&self) -> bool {
+        let over = |link: &tautline_link::Link| link.is_over();
+        self.port.closed && self.peers.iter().all(|peer| peer.channel.link.link().is_none_or(over))
+    }
+}

@@ -1,0 +1,426 @@
+//! How processes of one host find each other: listening, dialling, and who has died (S-5, N-12).
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
+use tautline_device::shm::{self, Call, Door, Gift, Greeting, POOL_UNIT, Pool, Shm, Visitor};
+use tautline_link::{JobKey, Nanos};
+
+use crate::limits::{MAX_VISITORS, NEAR_LOOK};
+use crate::{Config, DeviceName, Job, Member, PassedOver, Rank};
+
+/// How often the listener of a dead peer is tried to be unlinked.
+const UNLINK_TRIES: u32 = 50;
+
+/// Stands for a process whose rank is not known yet.
+const STRANGER: u64 = u64::MAX;
+
+/// What a node says of itself when it dials or accepts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hello {
+    pub(crate) from: Rank,
+    pub(crate) to: Rank,
+    /// Not used before.
+    pub(crate) epoch: u64,
+    /// Bytes of a message that the other side may send before it is granted more.
+    pub(crate) window: u32,
+}
+
+/// A dial that has ended.
+#[derive(Debug)]
+pub(crate) enum Dialled {
+    /// The peer shares memory with us.
+    Established(Shm, Greeting),
+    /// The answer was not meant for this dial.
+    Mistaken,
+    /// The peer refused or went away.
+    Failed(io::Error),
+}
+
+/// How this node and others of its host find each other.
+#[derive(Debug)]
+pub(crate) struct Discovery {
+    listener: Door,
+    listeners: ListenerPaths,
+    key: JobKey,
+    /// The doorbell that others ring to wake this node.
+    bell: OwnedFd,
+    /// Readable when somebody dials, answers or dies.
+    watch: OwnedFd,
+    dials: Vec<(Rank, u64, Call)>,
+    incoming: Vec<Visitor>,
+    asymmetric: bool,
+    /// Datagrams are not to be used.
+    pub(crate) only: bool,
+    /// Ranks that are reached through shared memory; all of them if there is no list.
+    reached: Option<Vec<bool>>,
+    /// Bytes that each peer can be lent.
+    pool: usize,
+    /// What peers that may read this process find there: the job's name (S-9).
+    beacon: Box<u64>,
+    timers: Timers,
+}
+
+/// What has to be done at a certain time.
+#[derive(Debug, Default)]
+struct Timers {
+    next_poll: Nanos,
+    /// Ranks to dial again.
+    redial: Vec<(Rank, Nanos)>,
+    /// Ranks that died and whose listeners may still be there, how often that is tried, and when next.
+    unlink: Vec<(Rank, u32, Nanos)>,
+}
+
+/// Where the listeners of a job are.
+#[derive(Clone, Debug)]
+struct ListenerPaths {
+    dir: PathBuf,
+    job: u64,
+}
+
+impl ListenerPaths {
+    /// Processes that know the same key and the same members mean the same job.
+    fn new(key: &JobKey, members: &[Member]) -> ListenerPaths {
+        let members: String = members.iter().map(|member| format!("{} ", member.addr)).collect();
+        let name = key.prove("door", members.as_bytes());
+        let job = u64::from_le_bytes(name[..8].try_into().expect("eight bytes"));
+        ListenerPaths { dir: shm::meeting_place(), job }
+    }
+
+    fn of(&self, rank: Rank) -> PathBuf {
+        shm::door_of(&self.dir, self.job, rank)
+    }
+}
+
+impl Discovery {
+    /// Opens this node's listener; `bell` is what others ring to wake it.
+    fn new(job: &Job, config: &Config, bell: OwnedFd) -> io::Result<Discovery> {
+        let listeners = ListenerPaths::new(&job.key, &job.members);
+        let discovery = Discovery {
+            listener: Door::open(&listeners.of(job.rank))?,
+            key: job.key.clone(),
+            bell,
+            watch: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            dials: Vec::new(),
+            incoming: Vec::new(),
+            asymmetric: shm::is_asymmetric(),
+            only: config.device == Some(DeviceName::Shm),
+            reached: same_address(job, config),
+            pool: config.loan_pool,
+            beacon: Box::new(listeners.job),
+            timers: Timers::default(),
+            listeners,
+        };
+        discovery.watch(discovery.listener.fd(), None);
+        Ok(discovery)
+    }
+
+    /// Whether a rank is reached through shared memory if it is on this host.
+    pub(crate) fn reaches(&self, rank: Rank) -> bool {
+        self.reached.as_ref().is_none_or(|reached| reached.get(rank as usize) == Some(&true))
+    }
+
+    /// The job's name on this host.
+    pub(crate) fn job(&self) -> u64 {
+        self.listeners.job
+    }
+
+    /// Readable when somebody dials, answers or dies.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.watch.as_fd()
+    }
+
+    /// Watches a descriptor of a peer, or of a process that is not known yet.
+    fn watch(&self, fd: BorrowedFd<'_>, of: Option<Rank>) {
+        let data = epoll::EventData::new_u64(of.map_or(STRANGER, u64::from));
+        if let Err(error) = epoll::add(&self.watch, fd, data, epoll::EventFlags::IN) {
+            tracing::warn!(%error, "cannot watch a peer on this host");
+        }
+    }
+
+    /// No longer watches a descriptor: closing it is not enough when a forked child has it, too.
+    pub(crate) fn unwatch(&self, fd: BorrowedFd<'_>) {
+        let _ = epoll::delete(&self.watch, fd);
+    }
+
+    /// Watches the process and the socket of a peer that memory is shared with from now on.
+    pub(crate) fn established(&mut self, rank: Rank, shm: &Shm) {
+        let [process, socket] = shm.watched();
+        // It was a stranger's so far.
+        self.unwatch(socket);
+        self.watch(process, Some(rank));
+        self.watch(socket, Some(rank));
+        self.timers.redial.retain(|(to, _)| *to != rank);
+    }
+
+    // Dialling.
+
+    /// Whether an answer of this rank is awaited.
+    pub(crate) fn is_dialling(&self, rank: Rank) -> bool {
+        self.dials.iter().any(|(to, ..)| *to == rank)
+    }
+
+    /// Dials a peer's listener.
+    pub(crate) fn dial(&mut self, hello: Hello) -> io::Result<()> {
+        let greet = || {
+            let (pool, units) = self.pool();
+            (self.greeting(hello, 0, units).to_bytes(self.prove()), pool)
+        };
+        let dial = Call::new(&self.listeners.of(hello.to), self.bell.as_fd(), greet)?;
+        self.watch(dial.fd(), None);
+        self.dials.push((hello.to, hello.epoch, dial));
+        Ok(())
+    }
+
+    /// Dials a rank again after a while.
+    pub(crate) fn redial_later(&mut self, now: Nanos, rank: Rank) {
+        if !self.timers.redial.iter().any(|(to, _)| *to == rank) {
+            self.timers.redial.push((rank, now + NEAR_LOOK));
+        }
+    }
+
+    /// Takes out the ranks that it is time to dial again.
+    pub(crate) fn take_redials(&mut self, now: Nanos) -> Vec<Rank> {
+        let due = self.timers.redial.extract_if(.., |(_, at)| *at <= now);
+        due.map(|(rank, _)| rank).collect()
+    }
+
+    /// Gives up dials to a rank.
+    pub(crate) fn cancel_dials(&mut self, rank: Rank) {
+        let cancelled: Vec<_> = self.dials.extract_if(.., |(to, ..)| *to == rank).collect();
+        cancelled.iter().for_each(|(.., dial)| self.unwatch(dial.fd()));
+    }
+
+    /// Takes out the dials that have ended, with what became of them.
+    pub(crate) fn take_dialled(&mut self, me: Rank) -> Vec<(Rank, Dialled)> {
+        let prove = self.prove();
+        let mut ended = Vec::new();
+        for (rank, epoch, dial) in std::mem::take(&mut self.dials) {
+            let answer = dial.listen(&prove);
+            if let Ok(None) = answer {
+                self.dials.push((rank, epoch, dial));
+                continue;
+            }
+            self.unwatch(dial.fd());
+            let dialled = match answer {
+                Ok(None) => continue,
+                Ok(Some((answer, handles))) => {
+                    let meant = answer.from == rank && answer.to == me && answer.answers == epoch;
+                    if meant {
+                        let both = self.asymmetric && answer.asymmetric;
+                        Dialled::Established(dial.enter(handles, both), answer)
+                    } else {
+                        Dialled::Mistaken
+                    }
+                }
+                Err(error) => Dialled::Failed(error),
+            };
+            ended.push((rank, dialled));
+        }
+        ended
+    }
+
+    // Accepting.
+
+    /// Accepts connections to the listener. Returns how many were dropped: of another user, gone already, or silent for
+    /// longest when too many wait.
+    pub(crate) fn accept_incoming(&mut self) -> u64 {
+        let mut dropped = 0;
+        for _ in 0..MAX_VISITORS {
+            match self.listener.accept() {
+                Ok(Some(incoming)) => {
+                    // A peer greets at once; the connection that has been silent for longest makes room.
+                    if self.incoming.len() >= MAX_VISITORS {
+                        self.unwatch(self.incoming[0].fd());
+                        self.incoming.remove(0);
+                        dropped += 1;
+                    }
+                    self.watch(incoming.fd(), None);
+                    self.incoming.push(incoming);
+                }
+                Ok(None) => break,
+                // Of another user, or gone already; or this process has too many descriptors.
+                Err(error) => {
+                    tracing::debug!(%error, "a connection was rejected");
+                    dropped += 1;
+                }
+            }
+        }
+        dropped
+    }
+
+    /// Takes out the connections that have greeted, and how many did so without knowing the key.
+    pub(crate) fn take_greeted(&mut self) -> (Vec<(Visitor, Greeting, Gift)>, u64) {
+        let prove = self.prove();
+        let (mut greeted, mut forged) = (Vec::new(), 0);
+        for incoming in std::mem::take(&mut self.incoming) {
+            match incoming.listen(&prove) {
+                Ok(None) => self.incoming.push(incoming),
+                said => {
+                    self.unwatch(incoming.fd());
+                    match said {
+                        Ok(Some((greeting, handover))) => greeted.push((incoming, greeting, handover)),
+                        _ => forged += 1,
+                    }
+                }
+            }
+        }
+        (greeted, forged)
+    }
+
+    /// Answers a greeting, and so shares memory with its sender.
+    pub(crate) fn accept(
+        &self,
+        incoming: Visitor,
+        greeting: &Greeting,
+        handover: Gift,
+        hello: Hello,
+    ) -> io::Result<Shm> {
+        let (pool, units) = self.pool();
+        let answer = self.greeting(hello, greeting.epoch, units).to_bytes(self.prove());
+        let both = greeting.asymmetric && self.asymmetric;
+        incoming.welcome(handover, &answer, (self.bell.as_fd(), pool), both)
+    }
+
+    fn greeting(&self, hello: Hello, answers: u64, pool: u32) -> Greeting {
+        let Hello { from, to, epoch, window } = hello;
+        let beacon = std::ptr::from_ref::<u64>(&self.beacon) as u64;
+        Greeting { from, to, epoch, answers, window, pool, beacon, asymmetric: self.asymmetric }
+    }
+
+    /// Memory to lend from, if there is to be any, and how much of it greetings tell.
+    fn pool(&self) -> (Option<Pool>, u32) {
+        let pool = Pool::create(self.pool)
+            .inspect_err(|error| tracing::warn!(%error, "nothing can be lent to peers on this host"))
+            .ok();
+        let units = pool.as_ref().map_or(0, |pool| pool.size() / POOL_UNIT);
+        (pool, units as u32)
+    }
+
+    fn prove(&self) -> impl Fn(&[u8]) -> [u8; 16] + use<> {
+        let key = self.key.clone();
+        move |said| key.prove("shm", said)
+    }
+
+    // Time, and deaths.
+
+    /// Whether it is time to poll; if so, not again for a while.
+    #[inline]
+    pub(crate) fn is_due(&mut self, now: Nanos) -> bool {
+        let due = now >= self.timers.next_poll;
+        if due {
+            self.timers.next_poll = now + NEAR_LOOK;
+        }
+        due
+    }
+
+    /// The next poll is due at once.
+    pub(crate) fn poll_soon(&mut self) {
+        self.timers.next_poll = 0;
+    }
+
+    /// When to poll at the latest although nothing happens.
+    pub(crate) fn next_deadline(&self) -> Option<Nanos> {
+        let Timers { redial, unlink, .. } = &self.timers;
+        redial.iter().map(|(_, at)| *at).chain(unlink.iter().map(|(.., at)| *at)).min()
+    }
+
+    /// Whether dials have to be repeated.
+    pub(crate) fn has_redials(&self) -> bool {
+        !self.timers.redial.is_empty()
+    }
+
+    /// Peers of which something is to be read, and whether processes that are not known yet have something to say.
+    pub(crate) fn readable(&self) -> (Vec<Rank>, bool) {
+        let mut events =
+            [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 64];
+        let none = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let count = epoll::wait(&self.watch, &mut events[..], Some(&none)).unwrap_or(0);
+        let of = events[..count].iter().map(|event| event.data.u64());
+        let (strangers, peers): (Vec<u64>, Vec<u64>) = of.partition(|of| *of == STRANGER);
+        (peers.into_iter().map(|of| of as Rank).collect(), !strangers.is_empty())
+    }
+
+    /// A peer died and may have left its listener behind.
+    pub(crate) fn peer_exited(&mut self, now: Nanos, rank: Rank) {
+        self.timers.unlink.push((rank, UNLINK_TRIES, 0));
+        self.unlink_exited(now);
+    }
+
+    /// Unlinks the listeners of peers that had no time to. Their connections close before their listeners do, so it is tried
+    /// for a while.
+    pub(crate) fn unlink_exited(&mut self, now: Nanos) {
+        for (rank, tries, at) in std::mem::take(&mut self.timers.unlink) {
+            let path = self.listeners.of(rank);
+            let over = at <= now && (shm::take_down(&path) || tries == 0 || !path.exists());
+            if !over {
+                let (tries, at) = if at <= now { (tries - 1, now + NEAR_LOOK) } else { (tries, at) };
+                self.timers.unlink.push((rank, tries, at));
+            }
+        }
+    }
+}
+
+/// Ranks at this rank's own address, which AF_XDP cannot reach. No list unless AF_XDP is asked for.
+fn same_address(job: &Job, config: &Config) -> Option<Vec<bool>> {
+    let own = job.members[job.rank as usize].addr.ip();
+    let same = |(rank, member): (usize, &Member)| rank != job.rank as usize && member.addr.ip() == own;
+    (config.device == Some(DeviceName::Xdp)).then(|| job.members.iter().enumerate().map(same).collect())
+}
+
+/// Opens this node's listener, so that peers on this host are reached through shared memory; or says why not, and whether it
+/// was wanted.
+pub(crate) fn start(
+    job: &Job,
+    config: &Config,
+    bell: impl FnOnce() -> io::Result<OwnedFd>,
+) -> Result<Discovery, (PassedOver, bool)> {
+    let not = |reason: String, wanted: bool| Err((PassedOver { device: "shm", reason }, wanted));
+    if config.device == Some(DeviceName::Udp) {
+        return not("udp was asked for".to_owned(), false);
+    }
+    if same_address(job, config).is_some_and(|reached| !reached.contains(&true)) {
+        return not("xdp was asked for, and no other rank has this one's address".to_owned(), false);
+    }
+    if config.fault.is_some() || config.pcap.is_some() || config.trace {
+        return not("faults, captures and traces show datagrams".to_owned(), false);
+    }
+    if job.size() < 2 {
+        return not("there is nobody else in the job".to_owned(), false);
+    }
+    bell().and_then(|bell| Discovery::new(job, config, bell)).map_err(|error| unavailable(job, &error))
+}
+
+/// Shared memory was wanted and cannot be had.
+pub(crate) fn unavailable(job: &Job, error: &io::Error) -> (PassedOver, bool) {
+    let reason = explain(error);
+    tracing::warn!(rank = job.rank, %reason, "no shared memory");
+    (PassedOver { device: "shm", reason }, true)
+}
+
+/// Unlinks the listeners that ranks of a job on this host left behind when they were killed: for launchers.
+pub fn unlink_stale_listeners(key: &JobKey, members: &[Member]) {
+    let listeners = ListenerPaths::new(key, members);
+    for rank in 0..members.len() as Rank {
+        shm::take_down(&listeners.of(rank));
+    }
+}
+
+/// Why no memory is shared with a process on this host.
+pub(crate) fn explain(error: &io::Error) -> String {
+    let limit = getrlimit(Resource::Nofile).current;
+    let said = match (error.raw_os_error().map(Errno::from_raw_os_error), limit) {
+        (Some(Errno::MFILE), Some(limit)) => {
+            format!(
+                "{error}: this process may have {limit} open; raise the limit, for example: ulimit -n {}",
+                (4 * limit).max(256)
+            )
+        }
+        _ => error.to_string(),
+    };
+    format!("on this host, and no memory can be shared: {said}")
+}

@@ -1,0 +1,155 @@
+//! What a node keeps of one other rank.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tautline_link::Nanos;
+
+use super::handlers::PeerHandlers;
+use crate::channel::{Channel, Port};
+use crate::memory::PeerMemory;
+use crate::{Down, Rank};
+
+/// One incarnation of a rank: a process that was restarted is another peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PeerId {
+    /// The process.
+    pub rank: Rank,
+    /// Which of its incarnations, counted from one as this node met them.
+    pub incarnation: u32,
+}
+
+impl PeerId {
+    /// The incarnation `incarnation` of `rank`.
+    pub const fn new(rank: Rank, incarnation: u32) -> PeerId {
+        PeerId { rank, incarnation }
+    }
+
+    /// One of this peer's messages.
+    pub const fn message(self, number: u32) -> MessageId {
+        MessageId { peer: self, number }
+    }
+}
+
+/// A message to or from a peer. Numbers are counted per channel and direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct MessageId {
+    /// The peer that it goes to or comes from.
+    pub peer: PeerId,
+    /// Its number on the channel.
+    pub number: u32,
+}
+
+/// How things stand with a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PeerState {
+    /// No channel has been asked for yet.
+    Unknown,
+    /// A channel is being opened.
+    Connecting,
+    /// Messages can be sent.
+    Up,
+    /// The peer is gone.
+    Down(Down),
+}
+
+/// Whether a channel to a peer lasts: what can be read without the owner word.
+#[derive(Debug, Default)]
+pub struct Liveness(AtomicBool);
+
+impl Liveness {
+    /// Whether the channel is over.
+    #[inline]
+    pub fn is_over(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn end(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A member of the job, as this node knows it.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub(crate) rank: Rank,
+    pub(crate) state: PeerState,
+    pub(crate) incarnation: u32,
+    pub(crate) channel: Channel,
+    pub(crate) handlers: PeerHandlers,
+    /// When a channel that is being opened counts as unreachable.
+    pub(crate) connect_by: Nanos,
+    /// This node has announced its handlers on the channel.
+    pub(crate) announced: bool,
+    pub(crate) local: LocalHints,
+    /// What is asked of its memory, and what it asks of ours.
+    pub(crate) memory: PeerMemory,
+    liveness: Option<Arc<Liveness>>,
+}
+
+/// What is known of a peer that may be on this host.
+#[derive(Debug, Default)]
+pub(crate) struct LocalHints {
+    /// Its address is one of this host, as far as addresses tell.
+    pub(crate) same_host: bool,
+    /// Its listener is not dialled before this time: it could not be entered the last time.
+    pub(crate) dial_after: Nanos,
+    /// Why no memory could be shared with it the last time.
+    pub(crate) refused: Option<String>,
+}
+
+impl Peer {
+    pub(crate) fn new(rank: Rank, channel: Channel, same_host: bool) -> Peer {
+        Peer {
+            rank,
+            state: PeerState::Unknown,
+            incarnation: 0,
+            channel,
+            handlers: PeerHandlers::default(),
+            connect_by: 0,
+            announced: false,
+            local: LocalHints { same_host, ..LocalHints::default() },
+            memory: PeerMemory::default(),
+            liveness: None,
+        }
+    }
+
+    /// The present incarnation.
+    #[inline]
+    pub(crate) fn id(&self) -> PeerId {
+        PeerId::new(self.rank, self.incarnation)
+    }
+
+    #[inline]
+    pub(crate) fn is_up(&self) -> bool {
+        self.state == PeerState::Up
+    }
+
+    /// When the peer has to be served at the latest.
+    #[inline]
+    pub(crate) fn next_deadline(&self) -> Nanos {
+        let at = self.channel.link.peering.next_deadline().unwrap_or(Nanos::MAX);
+        if self.state == PeerState::Connecting { at.min(self.connect_by) } else { at }
+    }
+
+    /// Says when the channel that there is, or will be next, is over.
+    pub(crate) fn liveness(&mut self) -> Arc<Liveness> {
+        self.liveness.get_or_insert_default().clone()
+    }
+
+    /// The channel is over.
+    pub(crate) fn end_liveness(&mut self) {
+        if let Some(liveness) = self.liveness.take() {
+            liveness.end();
+        }
+    }
+
+    /// A new channel begins: nothing of the old one may leak into it (N-4).
+    pub(crate) fn reset_channel(&mut self, port: &mut Port) {
+        self.channel.reset(port);
+        self.handlers.reset();
+        self.announced = false;
+        self.memory.reset();
+    }
+}

@@ -1,0 +1,144 @@
+//! What the kernel can wake a node by: the device, other threads, and time.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
+use tautline_device::Datagram;
+use tautline_link::Nanos;
+
+#[derive(Debug)]
+pub(crate) struct Descriptors {
+    /// What the device wakes by.
+    device: Mutex<Arc<[OwnedFd]>>,
+    bell: OwnedFd,
+    timer: OwnedFd,
+    /// A process on this host dials, answers or dies.
+    local: Option<OwnedFd>,
+    all: OwnedFd,
+    /// The device's are in `all`. Not from the start: a socket that is in an epoll set costs every sender a call into it.
+    watched: AtomicBool,
+}
+
+impl Descriptors {
+    /// `None` for a device that has no descriptor.
+    pub(crate) fn new(device: &dyn Datagram) -> io::Result<Option<Descriptors>> {
+        if device.fd().is_none() {
+            return Ok(None);
+        }
+        let device = Mutex::new(of_device(device)?);
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let timer =
+            timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
+        let all = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let descriptors =
+            Descriptors { device, bell, timer, local: None, all, watched: AtomicBool::new(false) };
+        descriptors.watch(descriptors.bell.as_fd())?;
+        descriptors.watch(descriptors.timer.as_fd())?;
+        Ok(Some(descriptors))
+    }
+
+    fn watch(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(epoll::add(&self.all, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?)
+    }
+
+    /// The device has others now. Whoever sleeps on the old ones is woken, and sleeps on the new ones next time.
+    pub(crate) fn renew(&self, device: &dyn Datagram) -> io::Result<()> {
+        let fresh = of_device(device)?;
+        let old = std::mem::replace(&mut *self.lock(), fresh);
+        if self.watched.swap(false, Ordering::Relaxed) {
+            for fd in &*old {
+                // One that both have is put back by the next `arm`.
+                let _ = epoll::delete(&self.all, fd);
+            }
+        }
+        self.ring();
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Arc<[OwnedFd]>> {
+        self.device.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What others ring.
+    pub(crate) fn bell(&self) -> io::Result<OwnedFd> {
+        self.bell.try_clone()
+    }
+
+    /// Wakes this node for what processes of its host do, too.
+    pub(crate) fn add_local(&mut self, local: BorrowedFd<'_>) -> io::Result<()> {
+        self.watch(local)?;
+        self.local = Some(local.try_clone_to_owned()?);
+        Ok(())
+    }
+
+    /// The one descriptor for loops of the program's own.
+    pub(crate) fn all(&self) -> BorrowedFd<'_> {
+        self.all.as_fd()
+    }
+
+    /// Prepares [`Descriptors::all`] for a sleep that shall end in `left` at the latest.
+    pub(crate) fn arm(&self, left: Option<Nanos>) -> io::Result<()> {
+        if !self.watched.swap(true, Ordering::Relaxed) {
+            let device = self.lock().clone();
+            device.iter().try_for_each(|fd| self.watch(fd.as_fd()))?;
+        }
+        // Zero would disarm: at least a nanosecond.
+        let value = left.map_or(timespec(0), |left| timespec(left.max(1)));
+        let spec = Itimerspec { it_interval: timespec(0), it_value: value };
+        timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &spec)?;
+        Ok(())
+    }
+
+    /// Makes whoever sleeps look again.
+    pub(crate) fn ring(&self) {
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    }
+
+    /// Forgets that it rang.
+    pub(crate) fn silence(&self) {
+        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+    }
+
+    /// Sleeps until a frame comes or `left` is over.
+    pub(crate) fn sleep_on_device(&self, left: Option<Nanos>) {
+        let device = self.lock().clone();
+        poll_all(device.iter().chain(&self.local), left);
+    }
+
+    /// Sleeps until a frame comes, somebody rings, or `left` is over. True if somebody rang.
+    pub(crate) fn sleep(&self, left: Option<Nanos>) -> bool {
+        let device = self.lock().clone();
+        poll_all(std::iter::once(&self.bell).chain(&*device).chain(&self.local), left)
+    }
+}
+
+/// More descriptors than a device has, with doorbell and discovery.
+const SOURCES_MAX: usize = 64;
+
+/// Sleeps on all of them; true if the first one has something. Allocates nothing.
+fn poll_all<'a>(mut fds: impl Iterator<Item = &'a OwnedFd>, left: Option<Nanos>) -> bool {
+    let Some(first) = fds.next() else { return false };
+    let mut count = 1;
+    let mut fds: [PollFd<'a>; SOURCES_MAX] = std::array::from_fn(|i| {
+        let fd = if i == 0 { None } else { fds.next() };
+        count += usize::from(fd.is_some());
+        PollFd::new(fd.unwrap_or(first), PollFlags::IN)
+    });
+    let _ = poll(&mut fds[..count], left.map(timespec).as_ref());
+    fds[0].revents().contains(PollFlags::IN)
+}
+
+/// What a device wakes by.
+fn of_device(device: &dyn Datagram) -> io::Result<Arc<[OwnedFd]>> {
+    device.fd().into_iter().chain(device.more_fds()).map(|fd| fd.try_clone_to_owned()).collect()
+}
+
+pub(crate) fn timespec(nanos: Nanos) -> Timespec {
+    Timespec { tv_sec: (nanos / 1_000_000_000) as i64, tv_nsec: (nanos % 1_000_000_000) as i64 }
+}

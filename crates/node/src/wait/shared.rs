@@ -1,0 +1,131 @@
+//! What the threads of a node share: its lane, and how they sleep and wake.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tautline_link::Nanos;
+use tautline_mem::{ForkGuard, Owned};
+
+use super::activity::PollActivity;
+use super::descriptors::Descriptors;
+use super::spin::SpinBackoff;
+use crate::lane::Lane;
+use crate::{Clock, Config, Rank};
+
+/// How long the watchdog sleeps at most.
+const LONGEST_SLEEP: Nanos = 100_000_000;
+/// As above, while peers on this host may reach for memory: nobody rings for a program that computes.
+const LOCAL_SERVICE: Nanos = 1_000_000;
+
+/// Whoever may touch the lane now.
+pub(crate) type Guard<'a> = tautline_mem::Owner<'a, Lane>;
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) lane: Owned<Lane>,
+    pub(crate) clock: Clock,
+    pub(crate) polls: PollActivity,
+    pub(crate) fork: ForkGuard,
+    pub(crate) descriptors: Option<Descriptors>,
+    pub(crate) armed: AtomicBool,
+    /// [`crate::Waker::wake`] was called, and nobody has waited since.
+    pub(crate) signal: AtomicBool,
+    pub(crate) backoff: SpinBackoff,
+    pub(crate) config: Config,
+    pub(crate) rank: Rank,
+    pub(crate) size: u32,
+}
+
+impl Shared {
+    /// Becomes the lane's owner. Nothing of the program's runs meanwhile, so the wait is short.
+    #[inline]
+    pub(crate) fn lock(&self) -> Guard<'_> {
+        self.lane.own()
+    }
+
+    /// The program is here: the time, read under the lock, so that it never runs backwards for the links.
+    #[inline]
+    pub(crate) fn arrive(&self, lane: &mut Lane) -> Nanos {
+        let now = self.clock.now();
+        self.polls.polled();
+        if now >= lane.port.next_deadline && lane.is_behind(now) {
+            lane.catch_up(now);
+        }
+        now
+    }
+
+    pub(crate) fn is_armed(&self) -> bool {
+        self.armed.load(Ordering::Relaxed)
+    }
+
+    /// One poll on the program's behalf.
+    pub(crate) fn poll_as_watchdog(&self) {
+        let ready = {
+            let mut lane = self.lock();
+            lane.counters.watchdog_polls += 1;
+            let before = lane.port.activity;
+            lane.status.watchdog_polls = true;
+            let received = lane.poll(self.clock.now());
+            lane.status.watchdog_polls = false;
+            lane.inbox.hold();
+            lane.status.watchdog_polled |= received > 0;
+            received > 0 || lane.port.activity != before || lane.has_ready()
+        };
+        if ready {
+            // The program may be on its way to sleep, and what woke us will not wake it: be it a slot to take, or an
+            // acknowledgement that makes room to send.
+            self.ring();
+        }
+    }
+
+    /// Sleeps until a frame comes or a timer is due.
+    pub(crate) fn sleep_on_device(&self) {
+        let Some(descriptors) = &self.descriptors else { return };
+        let most = if self.lock().serves_local() { LOCAL_SERVICE } else { LONGEST_SLEEP };
+        descriptors.sleep_on_device(self.time_left(Some(self.clock.now() + most)));
+    }
+
+    /// Makes the program look again, from whatever thread.
+    pub(crate) fn ring(&self) {
+        // A forked child shares the bell with its parent, and has nothing to tell it.
+        if let Some(descriptors) = self.descriptors.as_ref().filter(|_| self.fork.is_mine()) {
+            descriptors.ring();
+        }
+    }
+
+    /// Before a sleep: what wakes may have changed.
+    pub(crate) fn renew(&self, lane: &mut Lane) {
+        if let Some(descriptors) = self.descriptors.as_ref().filter(|_| lane.status.descriptors_changed)
+            && let Err(error) = descriptors.renew(&*lane.port.device)
+        {
+            tracing::warn!(%error, "cannot watch the device");
+        } else {
+            lane.status.descriptors_changed = false;
+        }
+    }
+
+    /// Time until the next deadline of the lane, or `until`.
+    pub(crate) fn time_left(&self, until: Option<Nanos>) -> Option<Nanos> {
+        let deadline = {
+            let mut lane = self.lock();
+            self.renew(&mut lane);
+            lane.next_deadline()
+        };
+        let at = deadline.into_iter().chain(until).min()?;
+        Some(at.saturating_sub(self.clock.now()))
+    }
+
+    /// Sleeps until something may have happened.
+    pub(crate) fn park(&self, until: Option<Nanos>) {
+        let Some(descriptors) = &self.descriptors else { return };
+        let left = self.time_left(until);
+        if !self.lock().announce_sleep() {
+            return;
+        }
+        if descriptors.sleep(left) {
+            descriptors.silence();
+        }
+        let mut lane = self.lock();
+        lane.announce_wake();
+        lane.poll_all_soon();
+    }
+}
