@@ -8,7 +8,7 @@ use tautline_wire::Seq;
 
 use super::port::Port;
 use crate::limits::{MAX_REASSEMBLIES, TX_QUEUE};
-use crate::memory::Placed;
+use crate::memory::PlacedPart;
 
 /// A slot that arrived ahead of a gap.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub(crate) enum Ahead {
     /// All of it.
     Bytes(Vec<u8>),
     /// Part of a put whose bytes are in their place already.
-    Placed(Placed),
+    Placed(PlacedPart),
 }
 
 /// The datagram side of a channel. Its handshake may run while another kind is established.

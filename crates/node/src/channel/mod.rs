@@ -205,12 +205,6 @@ impl Channel {
         Ok(())
     }
 
-    /// Whether a frame is open.
-    #[inline]
-    pub(crate) fn has_open_frame(&self) -> bool {
-        self.open.is_some()
-    }
-
     /// The open frame is ready to leave.
     #[inline]
     pub(crate) fn close_frame(&mut self, port: &mut Port) {

@@ -423,12 +423,9 @@ impl ShmChannel {
         self.shm.view().is_some_and(|view| view.has(at, len))
     }
 
-    pub(super) fn copy_extent(&mut self, extent: &Extent, to: (&ApertureMemory, usize)) -> bool {
-        let Some(view) = self.shm.hold_view() else { return false };
-        // A cookie never reaches beyond its aperture.
-        let _ = view.copy_to(extent.at as usize, extent.len as usize, to);
-        self.shm.let_go(view);
-        true
+    pub(super) fn copy_extent(&self, extent: &Extent, to: (&ApertureMemory, usize)) -> bool {
+        let view = self.shm.view();
+        view.is_some_and(|view| view.copy_to(extent.at as usize, extent.len as usize, to).is_ok())
     }
 
     pub(super) fn return_extent(&mut self, number: u32) {

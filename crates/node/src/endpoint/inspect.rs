@@ -43,7 +43,7 @@ impl Endpoint {
     /// Changes whenever a request of a peer for this node's memory was served.
     #[inline]
     pub fn memory_activity(&self) -> Result<u64, SendError> {
-        self.with(|lane| lane.memory.served)
+        self.with(|lane| lane.memory.served())
     }
 
     /// Whether slots wait to be taken.

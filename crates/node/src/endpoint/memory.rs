@@ -2,43 +2,51 @@
 
 use std::sync::Arc;
 
+use tautline_link::Nanos;
 use tautline_mem::ApertureMemory;
-use tautline_wire::memory::Memory as Message;
+use tautline_wire::memory::PUT_HEAD;
 
 use super::Endpoint;
+use crate::channel::ChannelWriter;
+use crate::lane::Lane;
 use crate::memory::{
-    ApertureId, Cookie, Failure, MemoryCounters, MemoryEvent, Operation, OutOfBand, Progress, Report, Rights,
-    SetId, Tell, Ticket, Trip, Wakeup, WireCell, WireId,
+    ApertureId, Completion, Cookie, Failure, Memory, MemoryCounters, MemoryEvent, Operation, OutOfBand,
+    Progress, PutStatus, RecordWriter, Report, Rights, SetId, Ticket, Trip, Wakeup, WireCell, WireId,
 };
 use crate::{PeerId, Rank, SendError};
+
+const TOO_MANY_OPERATIONS: SendError = SendError::TooMany("operations whose ends nobody has taken");
 
 impl Endpoint {
     /// Makes memory an aperture; none if there are too many.
     pub fn open_aperture(&self, memory: Arc<ApertureMemory>) -> Result<Option<ApertureId>, SendError> {
-        self.with(|i| i.open_aperture(memory))
+        self.with(|lane| lane.memory.open_aperture(memory))
     }
 
     /// Closes an aperture: nobody reaches it any more.
     pub fn close_aperture(&self, aperture: ApertureId) -> Result<(), SendError> {
-        self.with(|i| i.close_aperture(aperture))
+        self.with(|lane| lane.memory.close_aperture(aperture))
     }
 
-    /// Gives a cookie for `len` bytes from `start` on, good for `life` nanoseconds if that is said; none if they are not in the aperture,
-    /// or there are too many.
+    /// Gives a cookie for `len` bytes from `start` on, good for `expires_in` nanoseconds if that is given. None if they are
+    /// not in the aperture, or there are too many cookies.
     pub fn grant_cookie(
         &self,
         aperture: ApertureId,
         (start, len): (u64, u64),
         rights: Rights,
-        life: Option<u64>,
+        expires_in: Option<u64>,
     ) -> Result<Option<Cookie>, SendError> {
-        let expires = life.map_or(u64::MAX, |life| self.now().saturating_add(life));
-        self.with(|i| i.grant_cookie(aperture, (start, len), rights, expires))
+        let expires = expires_in.map_or(Nanos::MAX, |time| self.now().saturating_add(time));
+        self.with(|lane| {
+            let secret = lane.secrets.bytes();
+            lane.memory.grant_cookie(aperture, (start, len), (rights, expires), secret)
+        })
     }
 
-    /// Takes a cookie of an aperture back, at once; false if it is not one, or not good any more anyway.
+    /// Revokes a cookie of an aperture, at once. False if it is not one, or no longer good.
     pub fn revoke_cookie(&self, aperture: ApertureId, cookie: &Cookie) -> Result<bool, SendError> {
-        self.with(|i| i.revoke_cookie(aperture, cookie))
+        self.with(|lane| lane.memory.revoke_cookie(aperture, cookie))
     }
 
     /// Arms a tripwire; see [`Trip`].
@@ -47,20 +55,20 @@ impl Endpoint {
         aperture: ApertureId,
         trip: Trip,
     ) -> Result<Option<(WireId, Arc<WireCell>)>, SendError> {
-        self.with(|i| i.arm_wire(aperture, trip))
+        self.with(|lane| lane.memory.arm(aperture, trip))
     }
 
-    /// Disarms a tripwire: nothing of it comes any more.
+    /// Disarms a tripwire: it fires no more, and no event of it is left.
     pub fn disarm_wire(&self, wire: WireId) -> Result<bool, SendError> {
-        self.with(|i| i.disarm(wire))
+        self.with(|lane| lane.memory.disarm(wire))
     }
 
     /// Arms a tripwire again that was to fire once, and did.
     pub fn rearm_wire(&self, wire: WireId) -> Result<bool, SendError> {
-        self.with(|i| i.rearm(wire))
+        self.with(|lane| lane.memory.rearm(wire))
     }
 
-    /// Groups tripwires.
+    /// Groups tripwires: the set is ready when `need` of them have fired.
     pub fn make_set(
         &self,
         members: &[WireId],
@@ -68,15 +76,20 @@ impl Endpoint {
         report: Report,
         tag: u64,
     ) -> Result<Option<(SetId, Arc<WireCell>)>, SendError> {
-        self.with(|i| i.make_set(members, need, report, tag))
+        self.with(|lane| lane.memory.make_set(members, need, report, tag))
     }
 
     /// Dissolves a group of tripwires.
     pub fn dissolve_set(&self, set: SetId) -> Result<bool, SendError> {
-        self.with(|i| i.dissolve(set))
+        self.with(|lane| lane.memory.dissolve_set(set))
     }
 
-    /// Asks for an operation on another node's memory; `tag` if its end shall be an event, otherwise the ticket is looked at.
+    /// The peer that fired a tripwire last; none if it has not fired.
+    pub fn fired_by(&self, wire: WireId) -> Option<PeerId> {
+        self.with(|lane| lane.memory.fired_by(wire)).ok().flatten()
+    }
+
+    /// Requests an operation on another node's memory. With a `tag` its end is an event, otherwise the ticket is polled.
     pub fn submit(
         &self,
         (cookie, at): (&Cookie, u64),
@@ -87,7 +100,8 @@ impl Endpoint {
         self.submit_list(cookie, &[(at, operation)], tag, after)
     }
 
-    /// As [`Endpoint::submit`], of several puts and gets, each at its place, or of one of whatever kind: they end together, when all have been tried, and fail if any of them does.
+    /// As [`Endpoint::submit`], with several puts and gets, each at its place, or one operation of any kind. They end
+    /// together, when all have been tried, and fail if any of them does.
     pub fn submit_list(
         &self,
         cookie: &Cookie,
@@ -96,31 +110,45 @@ impl Endpoint {
         after: Option<Ticket>,
     ) -> Result<Ticket, SendError> {
         let (mut lane, now) = self.enter()?;
-        lane.submit(now, cookie, operations, tag.map_or(Tell::Holder, Tell::Event), after)
+        lane.reach(now, cookie.owner())?;
+        let completion = tag.map_or(Completion::Polled, Completion::Event);
+        let result = lane.memory.submit(cookie, operations, completion, after);
+        if matches!(result, Ok(_) | Err(SendError::WouldBlock)) {
+            lane.service(now);
+        }
+        result
     }
 
-    /// Puts a copy of bytes as there is room, behind whatever waits already, without waiting for it. Nobody is told of the end, but an event if it is refused.
+    /// Puts a copy of bytes as there is room, behind whatever waits already, without waiting for it. A refusal is an event.
     pub fn put_later(&self, to: (&Cookie, u64), bytes: Vec<u8>) -> Result<(), SendError> {
         let (mut lane, now) = self.enter()?;
-        lane.put_later(now, to, bytes)
+        lane.reach(now, to.0.owner())?;
+        lane.memory.put_later(to, bytes)?;
+        lane.service(now);
+        Ok(())
     }
 
-    /// Bytes of the longest put that goes in one record now, and so either is put or not.
+    /// Bytes of the longest put that goes in one record now, and so happens as a whole or not at all.
     pub fn put_limit(&self, peer: Rank) -> usize {
-        self.with(|i| if i.peers.contains(peer) { i.put_limit(peer) } else { 0 }).unwrap_or(0)
+        let limit = self.with(|lane| {
+            lane.peers.contains(peer).then(|| lane.writer(peer).record_limit() - PUT_HEAD).unwrap_or(0)
+        });
+        limit.unwrap_or(0)
     }
 
-    /// Whether requests to a peer wait for answers that only extraction lets in.
+    /// Whether requests to a peer wait for answers that only extraction lets in: they stand behind as many of its messages
+    /// as may be left untaken.
     pub fn is_clogged(&self, peer: Rank) -> bool {
-        self.with(|i| i.is_clogged(peer)).unwrap_or(false)
+        let clogged = self.with(|lane| {
+            let limit = lane.config.link.credit_slots as usize;
+            lane.peers.get(peer).is_some_and(|peer| peer.channel.is_clogged(limit))
+                && lane.memory.is_held(peer)
+        });
+        clogged.unwrap_or(false)
     }
 
-    /// Who fired a tripwire last, and in which of its lives; nobody if it has not fired.
-    pub fn fired_by(&self, wire: WireId) -> Option<PeerId> {
-        self.with(|i| i.fired_by(wire)).ok().flatten()
-    }
-
-    /// Puts bytes, as many as there is room for; true if that is all of them. A put that was begun must be gone on with, or given up.
+    /// Puts bytes, as many as there is room for; true if that is all of them. A put that was begun must be continued or
+    /// abandoned.
     #[inline]
     pub fn try_put(
         &self,
@@ -128,26 +156,15 @@ impl Endpoint {
         bytes: &[u8],
         progress: &mut Progress,
     ) -> Result<bool, SendError> {
-        if progress.id.is_none() && self.try_put_inline((cookie, at), bytes, progress)? {
+        if !progress.is_begun() && self.try_put_inline((cookie, at), bytes, progress)? {
             return Ok(true);
         }
         let (mut lane, now) = self.enter()?;
-        lane.put_bytes(now, (cookie, at), bytes, None, progress)
+        put_bytes(&mut lane, now, (cookie, at), bytes, None, progress)
     }
 
-    /// As [`Endpoint::try_put`], with `len` bytes that `fill` writes straight to where they are sent from: it is given how far the put has come, and room.
-    pub fn try_put_filled(
-        &self,
-        (cookie, at): (&Cookie, u64),
-        len: usize,
-        progress: &mut Progress,
-        fill: impl FnMut(usize, &mut [u8]),
-    ) -> Result<bool, SendError> {
-        let (mut lane, now) = self.enter()?;
-        lane.put_filled(now, (cookie, at), len, progress, fill)
-    }
-
-    /// A put to a peer on this host that nothing is in the way of: no clock is read.
+    /// Puts bytes to a peer on this host in one frame, if nothing is in the way: what happens to most puts there. No clock is
+    /// read.
     #[inline]
     fn try_put_inline(
         &self,
@@ -156,95 +173,108 @@ impl Endpoint {
         progress: &Progress,
     ) -> Result<bool, SendError> {
         let mut lane = self.lock()?;
-        if !lane.put_inline(cookie, at, bytes, progress.hint) {
+        let Lane { peers, port, memory, .. } = &mut *lane;
+        let Some(peer) = peers.get_mut(cookie.owner()) else { return Ok(false) };
+        let mut writer = ChannelWriter::new(&mut peer.channel, port);
+        if !writer.takes_inline_puts(bytes.len()) {
             return Ok(false);
         }
-        self.shared.polls.polled();
-        Ok(true)
+        let put =
+            memory.put_inline((cookie, at), bytes, progress.hint, |head, bytes| writer.push_put(head, bytes));
+        if put {
+            self.shared.polls.polled();
+        }
+        Ok(put)
     }
 
-    /// As [`Endpoint::try_put`]; with the last byte a ticket for its end. The ticket lies in `ticket` between calls. If it is one of several puts that shall end as one,
-    /// `left` says how many of them, this one included, are still to be put.
+    /// As [`Endpoint::try_put`], with `len` bytes that `fill` writes straight to where they are sent from. It is given how
+    /// far the put has come, and room; it runs under the owner word and must not call the endpoint.
+    pub fn try_put_filled(
+        &self,
+        to: (&Cookie, u64),
+        len: usize,
+        progress: &mut Progress,
+        mut fill: impl FnMut(usize, &mut [u8]),
+    ) -> Result<bool, SendError> {
+        let (mut lane, now) = self.enter()?;
+        put_with(&mut lane, now, to.0.owner(), progress, |memory, writer, progress| {
+            memory.put_filled(writer, to, len, progress, &mut fill)
+        })
+    }
+
+    /// As [`Endpoint::try_put`]; with the last byte a ticket for its end. The ticket lies in `ticket` between calls. If it
+    /// is one of several puts that end as one, `left` says how many of them, this one included, are still to be put.
     pub fn try_put_with_completion(
         &self,
-        (cookie, at): (&Cookie, u64),
+        to: (&Cookie, u64),
         bytes: &[u8],
         progress: &mut Progress,
         (ticket, left): (&mut Option<Ticket>, usize),
     ) -> Result<bool, SendError> {
         let (mut lane, now) = self.enter()?;
-        let op = match ticket {
-            Some(ticket) => ticket.0,
-            None => lane
-                .new_op_of(left, Tell::Holder)
-                .ok_or(SendError::TooMany("operations whose ends nobody has taken"))?,
-        };
-        *ticket = Some(Ticket(op));
-        if let Some(op) = lane.memory.ops.get_mut(op) {
-            op.asks = left == 1;
-        }
-        lane.put_bytes(now, (cookie, at), bytes, Some(op), progress)
+        *ticket = Some(lane.memory.operation_of_puts(*ticket, left).ok_or(TOO_MANY_OPERATIONS)?);
+        put_bytes(&mut lane, now, to, bytes, *ticket, progress)
     }
 
-    /// Gives a put up that was begun: what was sent of it may be in place, but no tripwire is told.
+    /// Abandons a put that was begun: what was sent of it may be in place, but no tripwire fires.
     pub fn abandon_put(&self, owner: Rank, progress: &Progress) -> Result<(), SendError> {
-        self.with(|i| i.abandon_put(owner, progress))
+        self.with(|lane| lane.memory.abandon_put(owner, progress))
     }
 
-    /// The result of an operation, once it is complete. `wait`: [`Endpoint::take_woken`] tells when to look again.
+    /// The result of an operation, once it is complete. With `wait`, [`Endpoint::take_woken`] says when to poll again.
     pub fn poll_operation(
         &self,
         ticket: Ticket,
         wait: bool,
     ) -> Result<Option<Result<u64, Failure>>, SendError> {
-        self.with(|i| i.poll_operation(ticket, wait))
+        self.with(|lane| lane.memory.poll_operation(ticket, wait))
     }
 
-    /// An operation whose puts were not all begun is given up.
+    /// Cancels an operation whose puts were not all begun.
     pub fn cancel_operation(&self, ticket: Ticket) -> Result<(), SendError> {
-        self.with(|i| i.cancel_operation(ticket))
+        self.with(|lane| lane.memory.cancel_operation(ticket))
     }
 
-    /// Nobody will look at an operation's result.
+    /// Nobody will poll an operation's result; the operation goes on.
     pub fn let_go(&self, ticket: Ticket) -> Result<(), SendError> {
-        self.with(|i| i.let_go(ticket))
+        self.with(|lane| lane.memory.detach_operation(ticket))
     }
 
-    /// [`Endpoint::take_woken`] shall tell of the next fire, or that there will be none.
+    /// Makes the end of an operation an event, also if it is there already.
+    pub fn complete_by_event(&self, ticket: Ticket, tag: u64) -> Result<(), SendError> {
+        self.with(|lane| lane.memory.complete_by_event(ticket, tag))
+    }
+
+    /// [`Endpoint::take_woken`] returns the wire when it fires next, or when it never will again.
     pub fn await_wire(&self, wire: WireId) -> Result<(), SendError> {
-        self.with(|i| i.await_wire(wire))
+        self.with(|lane| lane.memory.await_wire(wire))
     }
 
-    /// [`Endpoint::take_woken`] shall tell when the set is ready, or that it never will be.
+    /// [`Endpoint::take_woken`] returns the set when it is ready, or when it never will be.
     pub fn await_set(&self, set: SetId) -> Result<(), SendError> {
-        self.with(|i| i.await_set(set))
+        self.with(|lane| lane.memory.await_set(set))
     }
 
     /// What a future waited for and has happened.
     pub fn take_woken(&self) -> Result<Option<Wakeup>, SendError> {
-        self.with(|i| i.memory.news.take_woken())
+        self.with(|lane| lane.memory.take_wakeup())
     }
 
-    /// The program has been told that there may be events of memory; true if there are any.
+    /// The program knows that there may be events of memory; true if there are any.
     pub fn acknowledge_memory_events(&self) -> Result<bool, SendError> {
-        self.with(|i| i.memory.news.told())
-    }
-
-    /// The end of an operation shall be an event, instead of being looked at.
-    pub fn complete_by_event(&self, ticket: Ticket, tag: u64) -> Result<(), SendError> {
-        self.with(|i| i.complete_by_event(ticket, tag))
+        self.with(|lane| lane.memory.acknowledge_events())
     }
 
     /// The next thing that happened to memory.
     pub fn poll_memory_event(&self) -> Result<Option<MemoryEvent>, SendError> {
-        self.with(|lane| lane.poll_memory_event())
+        self.with(|lane| lane.memory.poll_event())
     }
 
     /// Sends a small message to a peer's event queue.
     pub fn send_out_of_band(&self, peer: Rank, out_of_band: &OutOfBand) -> Result<(), SendError> {
         let (mut lane, now) = self.enter()?;
         lane.reach(now, peer)?;
-        if !lane.writer(peer).write(&Message::OutOfBand(&[]), 0, out_of_band.bytes()) {
+        if !out_of_band.write_to(&mut lane.writer(peer)) {
             lane.service(now);
             return Err(SendError::WouldBlock);
         }
@@ -254,11 +284,55 @@ impl Endpoint {
 
     /// What was counted of memory.
     pub fn memory_counters(&self) -> MemoryCounters {
-        self.with(|i| {
-            let mut counters = i.memory.counters;
-            counters.events_lost = i.memory.news.lost();
-            counters
-        })
-        .unwrap_or_default()
+        self.with(|lane| lane.memory.counters()).unwrap_or_default()
+    }
+}
+
+#[inline]
+fn put_bytes(
+    lane: &mut Lane,
+    now: Nanos,
+    to: (&Cookie, u64),
+    bytes: &[u8],
+    ticket: Option<Ticket>,
+    progress: &mut Progress,
+) -> Result<bool, SendError> {
+    put_with(lane, now, to.0.owner(), progress, |memory, writer, progress| {
+        memory.put_bytes(writer, now, to, bytes, ticket, progress)
+    })
+}
+
+/// Lets memory write a put to the channel of `rank` until it is written or there is no room.
+#[inline]
+fn put_with(
+    lane: &mut Lane,
+    now: Nanos,
+    rank: Rank,
+    progress: &mut Progress,
+    mut put: impl FnMut(&mut Memory, &mut ChannelWriter<'_>, &mut Progress) -> PutStatus,
+) -> Result<bool, SendError> {
+    lane.reach(now, rank)?;
+    loop {
+        if let Some(peer) = progress.begun_with(rank) {
+            lane.check(peer)?;
+        }
+        let Lane { peers, port, memory, .. } = &mut *lane;
+        let mut writer = ChannelWriter::new(&mut peers.member_mut(rank).channel, port);
+        match put(memory, &mut writer, progress) {
+            PutStatus::Sent => return Ok(true),
+            PutStatus::Written => {
+                lane.send_now(now, rank);
+                return Ok(true);
+            }
+            PutStatus::NoRoom => {
+                lane.send_now(now, rank);
+                return Ok(false);
+            }
+            PutStatus::Paused => lane.service(now),
+            PutStatus::Blocked => {
+                lane.service(now);
+                return Err(SendError::WouldBlock);
+            }
+        }
     }
 }

@@ -161,7 +161,7 @@ impl Endpoint {
         let mut lane = self.lock()?;
         self.shared.polls.polled();
         if lane.memory.wants_time() {
-            lane.memory.now = self.shared.clock.now();
+            lane.memory.set_time(self.shared.clock.now());
         }
         Ok(lane.take_frames(limit, batch))
     }

@@ -26,10 +26,10 @@ impl Endpoint {
         }
         self.wait_until(timeout, |lane| {
             if lane.memory.wants_time() {
-                lane.memory.now = self.now();
+                lane.memory.set_time(self.now());
             }
             lane.poll_memory();
-            wanted.memory.is_some_and(|seen| lane.memory.served != seen)
+            wanted.memory.is_some_and(|seen| lane.memory.served() != seen)
                 || lane.has_ready()
                 || signal.load(Ordering::Acquire)
                 || wanted.activity.is_some_and(|seen| lane.activity() != seen)

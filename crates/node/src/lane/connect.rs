@@ -138,10 +138,11 @@ impl Lane {
             peer.state = PeerState::Connecting;
             peer.connect_by = connect_by;
         }
-        let route = peer.channel.link.route;
+        let (route, id) = (peer.channel.link.route, peer.id());
         // D-12: a peer that has sent no frame yet has not said that it takes raw ones.
         let takes_raw = peer.channel.link.link().is_some_and(tautline_link::Link::peer_takes_raw);
         port.device.note_raw(route, takes_raw);
+        self.memory.peer_up(id);
         self.report_transport(rank);
         self.announce(rank);
     }

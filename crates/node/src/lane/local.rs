@@ -142,7 +142,7 @@ impl Lane {
     /// a longer one that holds a whole message.
     #[inline]
     pub(crate) fn take_frames(&mut self, limit: usize, batch: &mut FrameBatch) -> FastPoll {
-        if !self.local.poll.may_poll_fast(!self.inbox.is_empty()) {
+        if !self.local.poll.may_poll_fast(!self.inbox.is_empty() || self.memory.is_busy()) {
             return FastPoll::SlowPath;
         }
         let mut found = self.find_frames(limit, batch);
@@ -310,8 +310,8 @@ impl Lane {
         }
         if frames > 0 {
             self.port.activity += 1;
-            if !self.memory.busy.is_empty() {
-                self.pump();
+            if self.memory.is_busy() {
+                self.pump_memory();
             }
         }
     }
@@ -319,7 +319,9 @@ impl Lane {
     /// Serves a memory record that came in a line of its own.
     #[inline]
     fn serve_words(&mut self, rank: Rank, len: usize, words: &[u64; LINE_WORDS]) {
-        if !self.handle_words(rank, len, words) {
+        let peer = self.peers.member_mut(rank);
+        let from = peer.id();
+        if !self.memory.handle_words(from, &mut peer.channel, len, words) {
             self.teardown(rank, Down::Died(Death::Violation));
         }
     }
@@ -327,13 +329,16 @@ impl Lane {
     /// Serves the next frame, which is longer than a line, if it holds memory records. False if it does not, or there is
     /// none.
     fn serve_long(&mut self, rank: Rank) -> bool {
-        let Some(shm) = self.peers.member_mut(rank).channel.shm_mut() else { return false };
+        let peer = self.peers.member_mut(rank);
+        let from = peer.id();
+        let Some(shm) = peer.channel.shm_mut() else { return false };
         let Some(len) = shm.peek() else { return false };
         let words = shm.words();
         if !record::is_memory(words[0] as u8) {
             return false;
         }
-        let good = self.place_long(rank, &words, len).unwrap_or_else(|| {
+        let placed = self.memory.place_long(from, &words, len, |to, at| shm.take_rest(len, (to, at)));
+        let good = placed.unwrap_or_else(|| {
             let mut bytes = self.inbox.take_buffer();
             bytes.resize(len, 0);
             if let Some(shm) = self.peers.member_mut(rank).channel.shm_mut() {
@@ -347,6 +352,11 @@ impl Lane {
             self.teardown(rank, Down::Died(Death::Violation));
         }
         true
+    }
+
+    /// Whether local peers may reach for memory of this node: nobody rings for a program that computes.
+    pub(crate) fn serves_local_memory(&self) -> bool {
+        self.memory.is_used() && !self.local.poll.is_empty()
     }
 
     // Sleeping.
@@ -369,7 +379,7 @@ impl Lane {
         let corrupt =
             |rank: &Rank| self.peers.member(*rank).channel.shm().is_some_and(ShmChannel::is_corrupt);
         let corrupt = self.local.poll.active().iter().any(corrupt);
-        if self.has_new_local_room() || corrupt || self.memory.more || self.has_takeable_frames() {
+        if self.has_new_local_room() || corrupt || self.memory.has_more() || self.has_takeable_frames() {
             self.announce_wake();
             return false;
         }
@@ -548,6 +558,8 @@ impl Lane {
         peer.incarnation += 1;
         peer.state = PeerState::Connecting;
         peer.connect_by = connect_by;
+        let id = peer.id();
+        self.memory.peer_up(id);
         self.local.poll.add(rank);
         self.inbox.reserve(self.config.link.credit_slots as usize);
         self.push_transport(rank, "shm", "on this host, of this user".to_owned());

@@ -119,7 +119,7 @@ impl Lane {
             inbox: Inbox::new(config.link.credit_slots as usize),
             events: EventQueue::new(job.rank),
             local: LocalPeers::default(),
-            memory: Box::new(Memory::new(secrets.number())),
+            memory: Box::new(Memory::new(job.rank, secrets.number())),
             secrets,
             counters: Counters::default(),
             aborts: VecDeque::new(),
@@ -140,6 +140,7 @@ impl Lane {
         }
         me.state = PeerState::Up;
         me.incarnation = 1;
+        self.memory.peer_up(me.id());
     }
 
     /// Receives, answers, retransmits, keeps alive: everything but running handlers (N-1). Returns how many frames came.
@@ -176,7 +177,7 @@ impl Lane {
     #[inline]
     fn is_calm(&self) -> bool {
         let &[rank] = self.port.dirty() else { return false };
-        self.peers.member(rank).channel.is_calm() && self.aborts.is_empty() && self.memory.busy.is_empty()
+        self.peers.member(rank).channel.is_calm() && self.aborts.is_empty() && !self.memory.is_busy()
     }
 
     /// Whether nothing was received for so long that timers would judge by old information: the program may only ever send.
@@ -202,7 +203,7 @@ impl Lane {
         if !self.aborts.is_empty() {
             self.retry_aborts();
         }
-        if !self.memory.busy.is_empty() {
+        if self.memory.is_busy() {
             self.serve_memory(now);
         }
         self.serve_dirty(now);
@@ -298,7 +299,7 @@ impl Lane {
     /// Changes whenever a frame came or a peer's state changed: reason to try again what would have blocked.
     #[inline]
     pub(crate) fn activity(&self) -> u64 {
-        self.port.activity
+        self.port.activity + self.memory.activity()
     }
 
     /// Whether slots or events wait for the program.
@@ -310,7 +311,7 @@ impl Lane {
     /// Whether events wait for the program.
     #[inline]
     pub(crate) fn has_events(&self) -> bool {
-        !self.events.is_empty() || self.memory.news.is_fresh()
+        !self.events.is_empty() || self.memory.has_new_events()
     }
 
     /// Whether slots wait for the program.

@@ -15,7 +15,7 @@ impl Lane {
     #[inline]
     pub(crate) fn receive(&mut self, now: Nanos) -> usize {
         self.inbox.hold();
-        self.memory.now = now;
+        self.memory.set_time(now);
         // N-13: frames in shared memory wait there while the watchdog polls, unless memory is to be served.
         if !self.local.poll.is_empty() && (!self.status.watchdog_polls || self.memory.is_used()) {
             let found = self.receive_local();
@@ -84,7 +84,8 @@ impl Lane {
                 }
             }
             Some(Arrival::Ahead { distance }) => {
-                let slot = match self.place_ahead(rank, batch.bytes(slot)) {
+                let from = self.peers.member(rank).id();
+                let slot = match self.memory.place_ahead(from, batch.bytes(slot)) {
                     Some(placed) => Ahead::Placed(placed),
                     None => Ahead::Bytes(self.inbox.copy(batch.bytes(slot))),
                 };
@@ -116,6 +117,14 @@ impl Lane {
             }
             _ => self.inbox.push(self.peers.member(rank).id(), place),
         }
+    }
+
+    /// Handles memory records. False if no correct peer sends them.
+    #[inline]
+    pub(super) fn handle_memory(&mut self, rank: Rank, bytes: &[u8]) -> bool {
+        let peer = self.peers.member_mut(rank);
+        let from = peer.id();
+        self.memory.handle_records(from, &mut peer.channel, bytes)
     }
 
     /// Handles the memory or control records of a slot (W-6), and grants its room again.
@@ -154,7 +163,8 @@ impl Lane {
             match self.peers.member_mut(rank).channel.link.pop_ahead() {
                 Some(Ahead::Bytes(bytes)) => self.deliver(rank, batch, Place::Held(bytes)),
                 Some(Ahead::Placed(placed)) => {
-                    let good = self.settle_placed(rank, placed);
+                    let from = self.peers.member(rank).id();
+                    let good = self.memory.settle_placed(from, placed);
                     self.end_control(rank, good);
                 }
                 None => break,

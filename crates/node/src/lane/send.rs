@@ -7,6 +7,9 @@ use crate::channel::{ChannelWriter, Port};
 use crate::membership::{Key, Peer, SHORT_ONLY, UNKNOWN};
 use crate::{MessageId, PeerId, PeerState, Rank, SendError};
 
+/// Rounds of memory service in one poll.
+const MEMORY_ROUNDS: usize = 16;
+
 impl Lane {
     /// Sends a whole small message in the way that most messages go: straight into shared memory, or inside a batch into the
     /// open frame. No clock is read. False, with nothing done, if it takes more than that.
@@ -151,6 +154,27 @@ impl Lane {
                     peer.channel.send_now(port);
                 }
             }
+        }
+    }
+
+    /// Sends answers and requests of memory as far as there is room, and what that made ready to leave.
+    #[cold]
+    pub(super) fn serve_memory(&mut self, now: Nanos) {
+        for _ in 0..MEMORY_ROUNDS {
+            self.pump_memory();
+            self.serve_dirty(now);
+            if !self.memory.has_more() {
+                break;
+            }
+        }
+    }
+
+    /// Gives every peer for which answers or requests of memory wait its turn.
+    pub(super) fn pump_memory(&mut self) {
+        for _ in 0..self.memory.start_round() {
+            let Some(rank) = self.memory.next_busy() else { break };
+            let Lane { peers, port, memory, .. } = self;
+            memory.pump_peer(rank, &mut ChannelWriter::new(&mut peers.member_mut(rank).channel, port));
         }
     }
 

@@ -67,7 +67,7 @@ impl Lane {
     /// The peer is gone; the program is told once (N-8).
     pub(crate) fn teardown(&mut self, rank: Rank, why: Down) {
         self.detach_shm(rank);
-        self.end_memory(rank, Failure::PeerGone(rank, why));
+        self.memory.peer_down(rank, Failure::PeerGone(rank, why));
         let (peer, port) = self.channel(rank);
         peer.reset_channel(port);
         peer.end_liveness();
@@ -100,7 +100,7 @@ impl Lane {
             peer.channel.close(&mut self.port, now);
         }
         for rank in self.peers.ranks() {
-            self.end_memory(rank, Failure::Closed);
+            self.memory.peer_down(rank, Failure::Closed);
             self.peers.member_mut(rank).end_liveness();
         }
         self.close_local();

@@ -96,12 +96,6 @@ impl ShmPoll {
         true
     }
 
-    /// Everything else has its turn before the next fast poll.
-    #[inline]
-    pub(crate) fn yield_fast(&mut self) {
-        self.budget = 0;
-    }
-
     /// Waits a moment for a sender that is sending one small frame after the other, if that is so. A receiver that reads the
     /// line all the time that is being written makes it travel to and fro for every word.
     #[inline]
@@ -178,8 +172,6 @@ mod tests {
         assert!(!poll.may_poll_fast(false), "the first poll is a whole one");
         assert_eq!((0..).take_while(|_| poll.may_poll_fast(false)).count(), FAST_POLLS as usize);
         assert!(!poll.may_poll_fast(true));
-        poll.yield_fast();
-        assert!(!poll.may_poll_fast(false));
         assert!(poll.is_device_due(1, true), "the first poll");
         assert_eq!((0..).take_while(|_| !poll.is_device_due(1, true)).count(), DEVICE_EVERY as usize);
         assert!(poll.is_device_due(0, true));

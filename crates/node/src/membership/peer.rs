@@ -7,7 +7,6 @@ use tautline_link::Nanos;
 
 use super::handlers::PeerHandlers;
 use crate::channel::{Channel, Port};
-use crate::memory::PeerMemory;
 use crate::{Down, Rank};
 
 /// One incarnation of a rank: a process that was restarted is another peer.
@@ -83,8 +82,6 @@ pub(crate) struct Peer {
     /// This node has announced its handlers on the channel.
     pub(crate) announced: bool,
     pub(crate) local: LocalHints,
-    /// What is asked of its memory, and what it asks of ours.
-    pub(crate) memory: PeerMemory,
     liveness: Option<Arc<Liveness>>,
 }
 
@@ -110,7 +107,6 @@ impl Peer {
             connect_by: 0,
             announced: false,
             local: LocalHints { same_host, ..LocalHints::default() },
-            memory: PeerMemory::default(),
             liveness: None,
         }
     }
@@ -150,6 +146,5 @@ impl Peer {
         self.channel.reset(port);
         self.handlers.reset();
         self.announced = false;
-        self.memory.reset();
     }
 }

@@ -1,10 +1,11 @@
-//! Which tripwires a range touches: found for the price of a few loads, however many there are (T-3).
+//! Finds the tripwires that an access touches with a few loads, however many there are (T-3).
 //!
-//! An aperture is cut into buckets of 64 bytes, and again into buckets of 512, of 4,096 and so on. A range is kept in the smallest buckets
-//! that are no shorter than it, which are one or two. Whoever asks looks into the buckets that the access touches, on the levels that
-//! are used at all. Tables are made where ranges are, 4,096 buckets at a time.
+//! An aperture is cut into buckets of 64 bytes, and again into buckets of 512, of 4,096 and so on. A range is
+//! kept in the one or two smallest buckets that are no shorter than it. A search visits the buckets that the
+//! access touches, on the levels that have any ranges. Tables are allocated where ranges are, 4,096 buckets
+//! at a time.
 
-use super::wires::WireId;
+use super::slab::Name;
 
 const LEVELS: usize = 15;
 const FIRST_BITS: u32 = 6;
@@ -12,12 +13,13 @@ const STEP_BITS: u32 = 3;
 const CHUNK_BITS: u32 = 12;
 const CHUNK: usize = 1 << CHUNK_BITS;
 
-/// Nothing in a bucket, or no further node.
+/// An empty bucket, or the end of a list.
 const NONE: u32 = 0;
-/// Set in a bucket that holds several: the rest is the first node. Without it: one wire, counted from one.
+/// Set in a bucket with several tripwires: the other bits are the first node. Without it: one tripwire,
+/// counted from one.
 const LIST: u32 = 1 << 31;
 
-/// The range of one tripwire, with what it watches for; zero for nothing.
+/// The range of one tripwire and the accesses that it watches for; zero for none.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Watched {
     pub(crate) start: u64,
@@ -25,7 +27,7 @@ pub(crate) struct Watched {
     pub(crate) on: u8,
 }
 
-/// Where a tripwire stands in the lists of the one or two buckets that it lies in.
+/// The nodes of a tripwire in the lists of its one or two buckets.
 pub(crate) type Places = [u32; 2];
 
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +36,7 @@ struct Node {
     next: u32,
 }
 
-/// Buckets, and a bit for each that holds anything: long accesses pass over 64 empty ones at a time.
+/// Buckets, and a bit for each that is not empty: long accesses skip 64 empty ones at a time.
 #[derive(Debug)]
 struct Chunk {
     some: [u64; CHUNK / 64],
@@ -46,11 +48,11 @@ impl Chunk {
         Box::new(Chunk { some: [0; CHUNK / 64], held: [NONE; CHUNK] })
     }
 
-    /// Calls `found` for each bucket from `first` to `last` that holds anything.
+    /// Calls `found` for each bucket from `first` to `last` that is not empty.
     #[inline(always)]
     fn each(&self, first: usize, last: usize, mut found: impl FnMut(usize, u32)) {
         if first == last {
-            // Most accesses are short; looking at the bit first would cost them time.
+            // Most accesses are short; testing the bit first would cost them time.
             if self.held[first] != NONE {
                 found(first, self.held[first]);
             }
@@ -83,21 +85,21 @@ struct Level {
 #[derive(Debug)]
 pub(crate) struct Index {
     levels: [Level; LEVELS],
-    /// A bit for each level that is used.
+    /// A bit for each level that has ranges.
     used: u32,
     nodes: Vec<Node>,
-    /// Before each node: what only removing needs.
+    /// The node before each node, which only removal needs.
     before: Vec<u32>,
     free: Vec<u32>,
-    /// All tripwires of the aperture, those included that fired for the only time and watch nothing now.
-    pub(crate) wires: Vec<WireId>,
+    /// All tripwires of the aperture, including those that fired once and watch nothing now.
+    pub(crate) wires: Vec<Name>,
 }
 
 const fn bits(level: usize) -> u32 {
     FIRST_BITS + STEP_BITS * level as u32
 }
 
-/// The level for a range of so many bytes.
+/// Returns the level for a range of `len` bytes.
 fn level_of(len: u64) -> usize {
     (0..LEVELS - 1).find(|level| len <= 1 << bits(*level)).unwrap_or(LEVELS - 1)
 }
@@ -127,7 +129,7 @@ impl Index {
         *word = if held == NONE { *word & !bit } else { *word | bit };
     }
 
-    /// A new node, the first of its list.
+    /// Adds a node at the front of the list that starts with `next`.
     fn node(&mut self, wire: u32, next: u32) -> u32 {
         let at = match self.free.pop() {
             Some(at) => {
@@ -146,11 +148,12 @@ impl Index {
         at
     }
 
-    /// Adds a tripwire's range, which `all` has already and is not empty. `places` has where each of them stands; nobody else changes it.
+    /// Adds a tripwire whose range is in `all` and not empty. `places` has the nodes of each tripwire; only
+    /// this type changes it.
     pub(crate) fn insert(&mut self, wire: u32, all: &[Watched], places: &mut [Places]) {
         let Watched { start, end, .. } = all[wire as usize];
         let level = level_of(end - start);
-        // Whether a bucket is the second that a range lies in.
+        // Whether a bucket is the second one of a range.
         let second = |wire: u32, bucket: u64| usize::from(bucket != all[wire as usize].start >> bits(level));
         for bucket in start >> bits(level)..=(end - 1) >> bits(level) {
             let held = self.bucket(level, bucket);
@@ -172,7 +175,7 @@ impl Index {
         self.used |= 1 << level;
     }
 
-    /// Removes a range that was added, at a price that does not depend on how many others are where it is.
+    /// Removes a range that was added, at a cost that does not depend on the number of ranges in its buckets.
     pub(crate) fn remove(&mut self, wire: u32, (start, end): (u64, u64), places: Places) {
         let level = level_of(end - start);
         for bucket in start >> bits(level)..=(end - 1) >> bits(level) {
@@ -201,7 +204,8 @@ impl Index {
         }
     }
 
-    /// Calls `found` once for each tripwire whose range touches `start..end`, which is not empty, and that watches for any of `on`.
+    /// Calls `found` once for each tripwire whose range touches `start..end`, which is not empty, and that
+    /// watches for any of `on`.
     #[inline]
     pub(crate) fn touched(&self, start: u64, end: u64, on: u8, all: &[Watched], mut found: impl FnMut(u32)) {
         let mut used = self.used;
@@ -209,9 +213,9 @@ impl Index {
             let level = used.trailing_zeros() as usize;
             used &= used - 1;
             let (first, last) = (start >> bits(level), (end - 1) >> bits(level));
-            let mut look = |wire: u32, bucket: u64| {
+            let mut check = |wire: u32, bucket: u64| {
                 let it = &all[wire as usize];
-                // One that lies in two of the buckets counts in the first.
+                // A range in two of the buckets counts in the first.
                 let counts = bucket == first.max(it.start >> bits(level));
                 if it.start < end && start < it.end && it.on & on != 0 && counts {
                     found(wire);
@@ -227,12 +231,12 @@ impl Index {
                     let (base, within) = (bucket & !(CHUNK as u64 - 1), |at: u64| at as usize & (CHUNK - 1));
                     chunk.each(within(bucket), within(until), |at, held| {
                         if held & LIST == 0 {
-                            return look(held - 1, base + at as u64);
+                            return check(held - 1, base + at as u64);
                         }
                         let mut node = held & !LIST;
                         while node != NONE {
                             let Node { wire, next } = self.nodes[node as usize];
-                            look(wire, base + at as u64);
+                            check(wire, base + at as u64);
                             node = next;
                         }
                     });
@@ -247,7 +251,7 @@ impl Index {
 mod tests {
     use super::*;
 
-    /// T-3: whatever ranges come and go, exactly those that an access touches are found, each once.
+    /// T-3: whatever ranges are added and removed, exactly those that an access touches are found, each once.
     #[test]
     fn finds_exactly_what_is_touched() {
         let mut index = Index::new();

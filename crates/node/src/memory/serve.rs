@@ -1,36 +1,74 @@
-//! What is done here for others: requests are obeyed as soon as their slot is due.
+//! Requests of others, which are served as soon as their frame is due, and the answers to them.
 
-use tautline_mem::ApertureMemory;
-use tautline_wire::memory::{ASK, Atomic, Memory as Message, Refusal, Target};
+use tautline_wire::memory::{ASK, Atomic, DATA_HEAD, MAX_HEAD, Memory as Message, Refusal, Target};
 use tautline_wire::record::{Record, Records};
 
-use super::answers::Answer;
-use super::news::{MemoryEvent, OutOfBand};
-use super::tables::Rights;
-use super::wires::Access;
-use crate::Rank;
-use crate::lane::Lane;
+use super::Memory;
+use super::answers::{Answer, Answers, DataAnswer};
+use super::apertures::Handle;
+use super::cookie::{CookieKey, Rights, whole_words};
+use super::events::{MemoryEvent, OutOfBand};
+use super::puts::WordCache;
+use super::slab::Name;
+use super::tripwires::{Access, Touch};
+use super::writer::{LentParts, RecordWriter};
+use crate::{PeerId, Rank};
 
-/// Part of a put, without its bytes.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Placed {
-    target: Target,
-    rest: u64,
-    len: u64,
-    flags: u8,
+/// What one peer asks of this node's memory.
+#[derive(Debug, Default)]
+pub(crate) struct Served {
+    /// The cookies that the peer has shown, by its numbers for them.
+    pub(super) handles: Vec<Handle>,
+    pub(super) word: WordCache,
+    /// The number of the peer's last request.
+    last: u32,
+    /// A put that has begun and not ended, if it is allowed.
+    pub(super) current: Option<u32>,
+    /// A put that has begun and was refused.
+    pub(super) refused: Option<u32>,
+    pub(super) answers: Answers,
 }
 
-impl Lane {
-    /// Obeys the records of a memory slot. False if the peer sent what no correct peer sends.
+impl Served {
+    /// Returns whether `id` is the number of the peer's next request. Requests are numbered without gaps.
     #[inline]
-    pub(crate) fn handle_memory(&mut self, rank: Rank, bytes: &[u8]) -> bool {
-        self.memory.served += 1;
+    pub(super) fn is_next(&self, id: u32) -> bool {
+        self.last.wrapping_add(1) == id
+    }
+
+    /// Counts a request. False if its number is wrong.
+    #[inline]
+    pub(super) fn count(&mut self, id: u32) -> bool {
+        let next = self.is_next(id);
+        self.last = id;
+        // A put that has not ended by now never ends.
+        (self.current, self.refused) = (None, None);
+        next
+    }
+
+    fn cookie_of(&self, handle: u32) -> Option<Name> {
+        match self.handles.get(handle as usize)? {
+            Handle::Cookie(name) => Some(*name),
+            Handle::Refused(_) => None,
+        }
+    }
+}
+
+impl Memory {
+    /// Handles the records of a memory frame; `lent` has the parts that the peer lends. False if no correct
+    /// peer sends it.
+    #[inline]
+    pub(crate) fn handle_records(&mut self, from: PeerId, lent: &mut impl LentParts, bytes: &[u8]) -> bool {
+        self.served += 1;
         for record in Records::new(bytes, 0) {
             let Ok(record) = record else { return false };
             let Record::Memory { flags, .. } = record else { return false };
             let good = match Message::of(&record) {
-                Ok(Message::Put(target, data)) => self.serve_put(rank, target, data, flags),
-                Ok(message) => self.serve_other(rank, message, flags),
+                Ok(Message::Put(target, data)) => self.serve_put(from, target, data, flags),
+                Ok(Message::Lent(target, rest, extent)) => {
+                    self.serve_lent(from, lent, (target, rest), extent, flags)
+                }
+                Ok(message) => self.handle_other(from, message, flags),
                 Err(_) => false,
             };
             if !good {
@@ -40,221 +78,208 @@ impl Lane {
         true
     }
 
-    fn serve_other(&mut self, rank: Rank, message: Message<'_>, flags: u8) -> bool {
+    fn handle_other(&mut self, from: PeerId, message: Message<'_>, flags: u8) -> bool {
+        let rank = from.rank;
         match message {
-            Message::Put(target, data) => self.serve_put(rank, target, data, flags),
-            Message::Part(target, rest, data) => self.serve_part(rank, target, rest, data, flags),
+            Message::Put(..) | Message::Lent(..) => unreachable!("handled by the caller"),
+            Message::Part(target, rest, data) => self.serve_part(from, (target, rest), data, flags),
             Message::Open { handle, cookie, epoch, secret } => {
-                self.admit(rank, handle, (cookie, epoch, secret))
+                let Memory { peers, apertures, .. } = self;
+                let Some(peer) = peers.get_mut(rank) else { return false };
+                apertures.admit(&mut peer.served.handles, handle, CookieKey { id: cookie, epoch, secret })
             }
-            Message::Get(target, len) => self.serve_get(rank, target, len, flags),
-            Message::Atomic(target, atomic) => self.serve_atomic(rank, target, atomic, flags),
-            Message::Notice { target, len, value } => self.serve_notice(rank, target, (len, value), flags),
+            Message::Get(target, len) => self.serve_get(from, target, len, flags),
+            Message::Atomic(target, atomic) => self.serve_atomic(from, target, atomic, flags),
+            Message::Notice { target, len, value } => self.serve_notice(from, target, (len, value), flags),
             Message::Flush { id } => self.count(rank, id) && self.done(rank, id, flags),
             Message::OutOfBand(bytes) => {
                 if let Some(out_of_band) = OutOfBand::new(bytes) {
-                    self.memory.news.unasked(MemoryEvent::OutOfBand { peer: rank, out_of_band });
+                    self.events.push_unasked(MemoryEvent::OutOfBand { peer: rank, out_of_band });
                 }
                 true
             }
-            Message::Done { id } => self.heard_done(rank, id),
-            Message::Failed { id, why } => self.heard_failed(rank, id, why),
-            Message::Value { id, value } => self.heard_value(rank, id, value),
-            Message::Data { id, at, data } => self.heard_data(rank, id, at, data),
-            Message::Lent(target, rest, piece) => self.serve_lent(rank, (target, rest), piece, flags),
+            Message::Done { id } => self.handle_done(rank, id),
+            Message::Failed { id, why } => self.handle_failed(rank, id, why),
+            Message::Value { id, value } => self.handle_value(rank, id, value),
+            Message::Data { id, at, data } => self.handle_data(rank, id, at, data),
         }
     }
 
-    /// Requests are numbered without gaps.
-    #[inline]
     fn count(&mut self, rank: Rank, id: u32) -> bool {
-        self.peers.member_mut(rank).memory.count(id)
+        self.peers.get_mut(rank).is_some_and(|peer| peer.served.count(id))
     }
 
-    /// A request is done; its peer may want to know.
+    /// Reports that a request is done, if the peer asked for that. False if too many answers wait.
     #[inline]
-    pub(crate) fn done(&mut self, rank: Rank, id: u32, flags: u8) -> bool {
-        if flags & ASK != 0 { self.owe(rank, Answer::Done { id }) } else { true }
+    pub(super) fn done(&mut self, rank: Rank, id: u32, flags: u8) -> bool {
+        if flags & ASK != 0 { self.queue_answer(rank, Answer::Done { id }) } else { true }
     }
 
-    /// A request is refused; nothing was touched.
+    /// Refuses a request; nothing was touched. False if too many answers wait.
     #[cold]
-    fn refuse(&mut self, rank: Rank, id: u32, why: Refusal) -> bool {
-        self.memory.counters.refused += 1;
-        self.memory.counters.forged += u64::from(matches!(why, Refusal::Forged | Refusal::Stale));
-        self.owe(rank, Answer::Failed { id, why })
+    pub(super) fn refuse(&mut self, rank: Rank, id: u32, why: Refusal) -> bool {
+        self.counters.refused += 1;
+        self.counters.forged += u64::from(matches!(why, Refusal::Forged | Refusal::Stale));
+        self.queue_answer(rank, Answer::Failed { id, why })
     }
 
-    #[inline]
-    fn serve_put(&mut self, rank: Rank, target: Target, data: &[u8], flags: u8) -> bool {
-        self.serve_whole(rank, (target, flags), data.len() as u64, |memory, at| {
-            // A cookie never reaches beyond its aperture.
-            let _ = memory.write(at, data);
-        })
+    /// Queues an answer. False if the peer has more requests unanswered than it may.
+    fn queue_answer(&mut self, rank: Rank, answer: Answer) -> bool {
+        let Some(peer) = self.peers.get_mut(rank) else { return false };
+        let queued = peer.served.answers.push(answer);
+        if queued {
+            self.mark_busy(rank);
+        }
+        queued
     }
 
-    /// A whole put of `len` bytes, which `write` writes to their place if that is allowed.
-    #[inline]
-    pub(crate) fn serve_whole(
-        &mut self,
-        rank: Rank,
-        (target, flags): (Target, u8),
-        len: u64,
-        write: impl FnOnce(&ApertureMemory, usize),
-    ) -> bool {
-        if !self.count(rank, target.id) {
+    fn serve_get(&mut self, from: PeerId, target: Target, len: u64, flags: u8) -> bool {
+        let Memory { peers, apertures, counters, .. } = self;
+        let Some(peer) = peers.get_mut(from.rank) else { return false };
+        let served = &mut peer.served;
+        if !served.count(target.id) {
             return false;
         }
-        match self.access(rank, (target.handle, target.at), len, Rights::WRITE) {
-            Ok((granted, at)) => {
-                let aperture = granted.aperture;
-                write(&granted.memory, at as usize);
-                self.memory.counters.puts += 1;
-                self.memory.counters.bytes_put += len;
-                self.trip((rank, aperture), Access::WRITE, (at, at + len), at + len);
-            }
-            Err(why) => {
-                if !self.refuse(rank, target.id, why) {
-                    return false;
-                }
-            }
-        }
-        self.done(rank, target.id, flags)
-    }
-
-    fn serve_part(&mut self, rank: Rank, target: Target, rest: u64, data: &[u8], flags: u8) -> bool {
-        let part = Placed { target, rest, len: data.len() as u64, flags };
-        self.take_part(rank, part, |memory, at| {
-            // A cookie never reaches beyond its aperture.
-            let _ = memory.write(at, data);
-        })
-    }
-
-    /// As [`Lane::serve_part`], of `len` bytes that `write` writes to their place if that is allowed.
-    pub(crate) fn take_lent(
-        &mut self,
-        rank: Rank,
-        (target, rest, flags): (Target, u64, u8),
-        len: u64,
-        write: impl FnOnce(&ApertureMemory, usize),
-    ) -> bool {
-        self.take_part(rank, Placed { target, rest, len, flags }, write)
-    }
-
-    /// The turn of a part has come whose bytes are in place already.
-    pub(crate) fn settle_placed(&mut self, rank: Rank, part: Placed) -> bool {
-        self.memory.served += 1;
-        self.take_part(rank, part, |_, _| {})
-    }
-
-    fn take_part(&mut self, rank: Rank, part: Placed, write: impl FnOnce(&ApertureMemory, usize)) -> bool {
-        let Placed { target, rest, len, flags } = part;
-        let memory = &self.peers.member(rank).memory;
-        let goes_on = memory.current == Some(target.id) || memory.refused == Some(target.id);
-        if !goes_on && !self.count(rank, target.id) {
-            return false;
-        }
-        if self.peers.member_mut(rank).memory.refused != Some(target.id) {
-            match self.access(rank, (target.handle, target.at), len + rest, Rights::WRITE) {
-                Ok((granted, at)) => {
-                    let aperture = granted.aperture;
-                    write(&granted.memory, at as usize);
-                    self.memory.counters.bytes_put += len;
-                    self.memory.counters.puts += u64::from(rest == 0);
-                    self.peers.member_mut(rank).memory.current = Some(target.id);
-                    self.trip((rank, aperture), Access::WRITE, (at, at + len), at + len + rest);
-                }
-                Err(why) => {
-                    let memory = &mut self.peers.member_mut(rank).memory;
-                    (memory.current, memory.refused) = (None, Some(target.id));
-                    if !self.refuse(rank, target.id, why) {
-                        return false;
-                    }
-                }
-            }
-        }
-        if rest > 0 {
-            return true;
-        }
-        let memory = &mut self.peers.member_mut(rank).memory;
-        (memory.current, memory.refused) = (None, None);
-        self.done(rank, target.id, flags)
-    }
-
-    /// Places a part that arrived ahead of a gap, if the put that it belongs to is the one whose turn it is: then nothing that comes
-    /// before it can be overtaken. What follows from it waits for its turn.
-    #[cold]
-    pub(crate) fn place_ahead(&mut self, rank: Rank, bytes: &[u8]) -> Option<Placed> {
-        let current = self.peers.member_mut(rank).memory.current?;
-        let mut records = Records::new(bytes, 0);
-        let record = records.next()?.ok()?;
-        let Record::Memory { flags, .. } = record else { return None };
-        let Ok(Message::Part(target, rest, data)) = Message::of(&record) else { return None };
-        if target.id != current || records.next().is_some() {
-            return None;
-        }
-        let len = data.len() as u64;
-        let (granted, at) = self.access(rank, (target.handle, target.at), len + rest, Rights::WRITE).ok()?;
-        granted.memory.write(at as usize, data).ok()?;
-        self.memory.counters.placed_ahead += 1;
-        Some(Placed { target, rest, len, flags })
-    }
-
-    fn serve_get(&mut self, rank: Rank, target: Target, len: u64, flags: u8) -> bool {
-        if !self.count(rank, target.id) {
-            return false;
-        }
-        let good = match self.access(rank, (target.handle, target.at), len, Rights::READ) {
+        let place = (target.handle, target.at);
+        let good = match apertures.access(&served.handles, place, len, Rights::READ) {
             Ok((granted, at)) => {
                 let (memory, aperture) = (granted.memory.clone(), granted.aperture);
-                self.memory.counters.gets += 1;
-                let cookie = self.cookie_of(rank, target.handle);
-                self.owe(rank, Answer::Data { id: target.id, cookie, memory, aperture, at, len, sent: 0 })
+                counters.gets += 1;
+                let (id, cookie) = (target.id, served.cookie_of(target.handle));
+                let answer = DataAnswer { id, cookie, memory, aperture, at, len, sent: 0 };
+                self.queue_answer(from.rank, Answer::Data(answer))
             }
-            Err(why) => self.refuse(rank, target.id, why),
+            Err(why) => self.refuse(from.rank, target.id, why),
         };
-        good && self.done(rank, target.id, flags)
+        good && self.done(from.rank, target.id, flags)
     }
 
-    fn serve_atomic(&mut self, rank: Rank, target: Target, atomic: Atomic, flags: u8) -> bool {
-        if !self.count(rank, target.id) {
+    fn serve_atomic(&mut self, from: PeerId, target: Target, atomic: Atomic, flags: u8) -> bool {
+        let Memory { peers, apertures, counters, .. } = self;
+        let Some(peer) = peers.get_mut(from.rank) else { return false };
+        let served = &mut peer.served;
+        if !served.count(target.id) {
             return false;
         }
-        let result =
-            self.access(rank, (target.handle, target.at), 8, Rights::ATOMIC).and_then(|(granted, at)| {
-                let place = at as usize;
-                let old = match atomic {
-                    Atomic::Swap(value) => granted.memory.swap(place, value),
-                    Atomic::Add(value) => granted.memory.fetch_add(place, value),
-                    Atomic::CompareSwap(expected, new) => {
-                        granted.memory.compare_exchange(place, expected, new)
-                    }
-                };
-                Ok((granted.aperture, at, old.map_err(|_| Refusal::Misaligned)?))
-            });
+        let access = apertures.access(&served.handles, (target.handle, target.at), 8, Rights::ATOMIC);
+        let result = access.and_then(|(granted, at)| {
+            let place = at as usize;
+            let old = match atomic {
+                Atomic::Swap(value) => granted.memory.swap(place, value),
+                Atomic::Add(value) => granted.memory.fetch_add(place, value),
+                Atomic::CompareSwap(expected, new) => granted.memory.compare_exchange(place, expected, new),
+            };
+            Ok((granted.aperture, at, old.map_err(|_| Refusal::Misaligned)?))
+        });
         let good = match result {
-            Ok((aperture, at, value)) => {
-                self.memory.counters.atomics += 1;
-                self.trip((rank, aperture), Access::WRITE.or(Access::READ), (at, at + 8), at + 8);
-                self.owe(rank, Answer::Value { id: target.id, value })
+            Ok((aperture, start, value)) => {
+                counters.atomics += 1;
+                let (on, end) = (Access::WRITE.or(Access::READ), start + 8);
+                self.touch(Touch { by: from, aperture, on, start, end, whole: end });
+                self.queue_answer(from.rank, Answer::Value { id: target.id, value })
             }
-            Err(why) => self.refuse(rank, target.id, why),
+            Err(why) => self.refuse(from.rank, target.id, why),
         };
-        good && self.done(rank, target.id, flags)
+        good && self.done(from.rank, target.id, flags)
     }
 
-    fn serve_notice(&mut self, rank: Rank, target: Target, (len, value): (u64, u64), flags: u8) -> bool {
-        if !self.count(rank, target.id) {
+    fn serve_notice(&mut self, from: PeerId, target: Target, (len, value): (u64, u64), flags: u8) -> bool {
+        let Memory { peers, apertures, events, .. } = self;
+        let Some(peer) = peers.get_mut(from.rank) else { return false };
+        let served = &mut peer.served;
+        if !served.count(target.id) {
             return false;
         }
-        let good = match self.access(rank, (target.handle, target.at), len, Rights::WRITE) {
+        let good = match apertures.access(&served.handles, (target.handle, target.at), len, Rights::WRITE) {
             Ok((granted, at)) => {
-                let aperture = granted.aperture;
-                self.memory.news.unasked(MemoryEvent::Notice { peer: rank, aperture, at, len, value });
+                let (peer, aperture) = (from.rank, granted.aperture);
+                events.push_unasked(MemoryEvent::Notice { peer, aperture, at, len, value });
                 true
             }
-            Err(why) => self.refuse(rank, target.id, why),
+            Err(why) => self.refuse(from.rank, target.id, why),
         };
-        good && self.done(rank, target.id, flags)
+        good && self.done(from.rank, target.id, flags)
+    }
+
+    /// Sends answers to one peer. False if there is no room for the next one.
+    pub(super) fn pump_answers(
+        &mut self,
+        rank: Rank,
+        budget: &mut usize,
+        writer: &mut impl RecordWriter,
+    ) -> bool {
+        while *budget > 0 {
+            let Some(peer) = self.peers.get_mut(rank) else { return true };
+            let Some(answer) = peer.served.answers.pop() else { return true };
+            let message = match answer {
+                Answer::Done { id } => Message::Done { id },
+                Answer::Failed { id, why } => Message::Failed { id, why },
+                Answer::Value { id, value } => Message::Value { id, value },
+                Answer::Data(data) => {
+                    let by = peer.id;
+                    if !self.send_data(by, data, budget, writer) {
+                        return false;
+                    }
+                    continue;
+                }
+            };
+            if !writer.write(&message, 0, &[]) {
+                peer.served.answers.put_back(answer);
+                return false;
+            }
+            *budget = budget.saturating_sub(MAX_HEAD);
+        }
+        true
+    }
+
+    /// Sends bytes that a peer gets, until its turn is over. False if there is no room.
+    fn send_data(
+        &mut self,
+        to: PeerId,
+        mut answer: DataAnswer,
+        budget: &mut usize,
+        writer: &mut impl RecordWriter,
+    ) -> bool {
+        loop {
+            // nothing more is read once the cookie is revoked or expired.
+            let why = match answer.cookie.and_then(|cookie| self.apertures.cookie(cookie)) {
+                None => Some(Refusal::Revoked),
+                Some(granted) => (granted.expires <= self.apertures.now()).then_some(Refusal::Expired),
+            };
+            if let Some(why) = why {
+                self.counters.refused += 1;
+                self.put_back(to.rank, Answer::Failed { id: answer.id, why });
+                return true;
+            }
+            let start = answer.at + answer.sent;
+            let len = whole_words(start, writer.data_limit(DATA_HEAD), answer.len - answer.sent);
+            let message = Message::Data { id: answer.id, at: answer.sent, data: &[] };
+            let written = writer.write_with(&message, 0, len, |out| {
+                // A cookie never extends beyond its aperture.
+                let _ = answer.memory.read(start as usize, out);
+            });
+            if !written {
+                self.put_back(to.rank, Answer::Data(answer));
+                return false;
+            }
+            answer.sent += len as u64;
+            let (aperture, on) = (answer.aperture, Access::READ);
+            let (end, whole) = (start + len as u64, answer.at + answer.len);
+            self.touch(Touch { by: to, aperture, on, start, end, whole });
+            *budget = budget.saturating_sub(MAX_HEAD + len);
+            if answer.sent == answer.len {
+                return true;
+            }
+            if *budget == 0 {
+                self.put_back(to.rank, Answer::Data(answer));
+                return true;
+            }
+        }
+    }
+
+    fn put_back(&mut self, rank: Rank, answer: Answer) {
+        if let Some(peer) = self.peers.get_mut(rank) {
+            peer.served.answers.put_back(answer);
+        }
     }
 }

@@ -1,6 +1,6 @@
-//! A table whose entries are named by place and generation, so that an old name never means a new entry.
+//! A table whose entries are named by index and generation, so that an old name never finds a new entry.
 
-/// What names an entry.
+/// The name of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Name {
     pub(crate) index: u32,
@@ -8,13 +8,13 @@ pub struct Name {
 }
 
 impl Name {
-    /// As one number, for tables of the program's own.
+    /// Returns it as one number, for tables of the program.
     pub fn to_u64(self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.index)
     }
 }
 
-/// An entry begins a cache line: those that many requests need are one line each, if they are small, or one for what is used most.
+/// An entry starts at a cache line: a small one is one line, and of a larger one the fields used most are.
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct Entry<T> {
@@ -30,7 +30,10 @@ pub(crate) struct Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// A table of at most `limit` entries.
+    /// Bytes of an entry.
+    pub(super) const ENTRY_SIZE: usize = size_of::<Entry<T>>();
+
+    /// Creates a table of at most `limit` entries.
     pub(crate) fn new(limit: usize) -> Slab<T> {
         Slab { entries: Vec::new(), free: Vec::new(), limit }
     }
@@ -67,14 +70,14 @@ impl<T> Slab<T> {
         self.entries.get_mut(name.index as usize).filter(|e| e.generation == name.generation)?.value.as_mut()
     }
 
-    /// The entry at a place, whatever its generation.
+    /// Returns the entry at an index, whatever its generation, with its name.
     #[inline]
     pub(crate) fn at(&self, index: u32) -> Option<(Name, &T)> {
         let Entry { generation, value } = self.entries.get(index as usize)?;
         Some((Name { index, generation: *generation }, value.as_ref()?))
     }
 
-    /// The entry at a place, to be changed, and its name.
+    /// As [`Slab::at`], mutably.
     #[inline]
     pub(crate) fn at_mut(&mut self, index: u32) -> Option<(Name, &mut T)> {
         let Entry { generation, value } = self.entries.get_mut(index as usize)?;
@@ -86,15 +89,12 @@ impl<T> Slab<T> {
     }
 }
 
-/// What the price of a request against the number of endpoints rests on.
-const _: () = assert!(size_of::<Entry<super::tables::Granted>>() == 64);
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn an_old_name_means_nothing() {
+    fn a_stale_name_finds_nothing() {
         let mut slab = Slab::new(2);
         let (a, b) = (slab.insert('a').unwrap(), slab.insert('b').unwrap());
         assert_eq!(slab.insert('c'), None);

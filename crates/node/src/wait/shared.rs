@@ -62,13 +62,13 @@ impl Shared {
         let ready = {
             let mut lane = self.lock();
             lane.counters.watchdog_polls += 1;
-            let before = lane.port.activity;
+            let before = lane.activity();
             lane.status.watchdog_polls = true;
             let received = lane.poll(self.clock.now());
             lane.status.watchdog_polls = false;
             lane.inbox.hold();
             lane.status.watchdog_polled |= received > 0;
-            received > 0 || lane.port.activity != before || lane.has_ready()
+            received > 0 || lane.activity() != before || lane.has_ready()
         };
         if ready {
             // The program may be on its way to sleep, and what woke us will not wake it: be it a slot to take, or an
@@ -80,7 +80,7 @@ impl Shared {
     /// Sleeps until a frame comes or a timer is due.
     pub(crate) fn sleep_on_device(&self) {
         let Some(descriptors) = &self.descriptors else { return };
-        let most = if self.lock().serves_local() { LOCAL_SERVICE } else { LONGEST_SLEEP };
+        let most = if self.lock().serves_local_memory() { LOCAL_SERVICE } else { LONGEST_SLEEP };
         descriptors.sleep_on_device(self.time_left(Some(self.clock.now() + most)));
     }
 

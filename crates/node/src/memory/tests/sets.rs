@@ -19,13 +19,13 @@ struct ModelledSet {
 
 /// T-4: whatever tripwires and sets come and go, a set has been ready as often as the model's, and is over when that is.
 #[test]
-fn sets_are_as_the_model_says() {
+fn tripsets_match_a_model() {
     const WORDS: u64 = 12;
     let ep = node();
     let mut rng = Rng(0x5e75);
     let memory = Arc::new(ApertureMemory::adopt(vec![0; 8 * WORDS as usize]).unwrap());
-    let aperture = ep.open_aperture(memory).unwrap().unwrap();
-    let cookie = ep.grant_cookie(aperture, (0, 8 * WORDS), Rights::ALL, None).unwrap().unwrap();
+    let aperture = ep.open_aperture(memory).unwrap();
+    let cookie = ep.grant_cookie(aperture, (0, 8 * WORDS), Rights::ALL, None).unwrap();
     let mut peer = Peer { rank: 1, id: 0 };
     peer.open(&ep, 0, cookie.key());
     let mut wires: Vec<(WireId, u64)> = Vec::new();
@@ -34,11 +34,11 @@ fn sets_are_as_the_model_says() {
         match rng.below(10) {
             0 | 1 if wires.len() < 20 => {
                 let word = rng.below(WORDS);
-                wires.push((ep.arm_wire(aperture, plain(8 * word, 8)).unwrap().unwrap().0, word));
+                wires.push((ep.arm_wire(aperture, plain(8 * word, 8)).unwrap().0, word));
             }
             2 if !wires.is_empty() => {
                 let (gone, _) = wires.swap_remove(rng.below(wires.len() as u64) as usize);
-                assert!(ep.disarm_wire(gone).unwrap());
+                assert!(ep.disarm_wire(gone));
                 for set in &mut sets {
                     set.members.retain(|member| *member != gone);
                     set.fired.retain(|member| *member != gone);
@@ -47,7 +47,7 @@ fn sets_are_as_the_model_says() {
             3 if sets.len() < 8 => {
                 let members: Vec<_> = wires.iter().map(|it| it.0).filter(|_| rng.below(2) == 0).collect();
                 let need = rng.below(5) as usize;
-                match ep.make_set(&members, need, Report::Poll, 0).unwrap() {
+                match ep.make_set(&members, need, Report::Poll, 0) {
                     None => assert!(need == 0 || need > members.len(), "step {step}"),
                     Some((id, cell)) => {
                         sets.push(ModelledSet { id, cell, members, fired: Vec::new(), need, times: 0 });
@@ -56,7 +56,7 @@ fn sets_are_as_the_model_says() {
             }
             4 if !sets.is_empty() => {
                 let gone = sets.swap_remove(rng.below(sets.len() as u64) as usize);
-                assert!(ep.dissolve_set(gone.id).unwrap());
+                assert!(ep.dissolve_set(gone.id));
             }
             _ => {
                 let word = rng.below(WORDS);
@@ -83,42 +83,40 @@ fn sets_are_as_the_model_says() {
             assert_eq!((set.cell.fires(), set.cell.is_over()), (set.times, over), "step {step}");
         }
     }
-    assert!(ep.make_set(&[wires[0].0, wires[0].0], 1, Report::Poll, 0).unwrap().is_none());
+    assert!(ep.make_set(&[wires[0].0, wires[0].0], 1, Report::Poll, 0).is_none());
     // Sets and tripwires that are left go with the aperture.
-    ep.close_aperture(aperture).unwrap();
+    ep.close_aperture(aperture);
     assert!(sets.iter().all(|set| set.cell.is_over()));
-    assert_eq!(ep.with(|i| i.memory.wires.all.len()).unwrap(), 0);
+    assert_eq!(ep.with(|it| it.tripwires.len()), 0);
 }
 
 /// Tripwires on the same bytes, in one set, cookies of one aperture, apertures beside them: many come and go at a price each. If each looked at all others, this would not end in time.
 #[test]
-fn many_come_and_go() {
+fn removal_cost_does_not_depend_on_count() {
     const MANY: u64 = 1 << 18;
     let (done, wait) = std::sync::mpsc::channel();
     let work = std::thread::spawn(move || {
         let ep = node();
         let open = || {
             let memory = Arc::new(ApertureMemory::adopt(vec![0; 64]).unwrap());
-            ep.open_aperture(memory).unwrap().unwrap()
+            ep.open_aperture(memory).unwrap()
         };
         let aperture = open();
-        let arm = || ep.arm_wire(aperture, plain(0, 8)).unwrap().unwrap().0;
-        let cookies: Vec<_> = (0..MANY)
-            .map(|_| ep.grant_cookie(aperture, (0, 64), Rights::ALL, None).unwrap().unwrap())
-            .collect();
-        assert!(cookies.iter().all(|cookie| ep.revoke_cookie(aperture, cookie).unwrap()));
-        assert!(!ep.revoke_cookie(aperture, &cookies[0]).unwrap());
+        let arm = || ep.arm_wire(aperture, plain(0, 8)).unwrap().0;
+        let cookies: Vec<_> =
+            (0..MANY).map(|_| ep.grant_cookie(aperture, (0, 64), Rights::ALL, None).unwrap()).collect();
+        assert!(cookies.iter().all(|cookie| ep.revoke_cookie(aperture, cookie)));
+        assert!(!ep.revoke_cookie(aperture, &cookies[0]));
         {
             let wires: Vec<_> = (0..MANY).map(|_| arm()).collect();
-            let (set, cell) = ep.make_set(&wires, wires.len(), Report::Poll, 0).unwrap().unwrap();
+            let (set, cell) = ep.make_set(&wires, wires.len(), Report::Poll, 0).unwrap();
             let others: Vec<_> = (0..crate::limits::MAX_APERTURES as u64 / 2).map(|_| open()).collect();
-            others.into_iter().for_each(|other| ep.close_aperture(other).unwrap());
-            assert!(wires.iter().all(|wire| ep.disarm_wire(*wire).unwrap()));
-            assert!(cell.is_over() && ep.dissolve_set(set).unwrap());
+            others.into_iter().for_each(|other| ep.close_aperture(other));
+            assert!(wires.iter().all(|wire| ep.disarm_wire(*wire)));
+            assert!(cell.is_over() && ep.dissolve_set(set));
         }
-        let cells: Vec<_> =
-            (0..MANY).map(|_| ep.arm_wire(aperture, plain(0, 8)).unwrap().unwrap().1).collect();
-        ep.close_aperture(aperture).unwrap();
+        let cells: Vec<_> = (0..MANY).map(|_| ep.arm_wire(aperture, plain(0, 8)).unwrap().1).collect();
+        ep.close_aperture(aperture);
         assert!(cells.iter().all(|cell| cell.is_over()));
         done.send(()).unwrap();
     });

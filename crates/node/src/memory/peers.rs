@@ -1,0 +1,72 @@
+//! What memory keeps of each peer. All of it ends with the channel (N-4).
+
+use std::collections::VecDeque;
+
+use super::failure::Failure;
+use super::operations::Request;
+use super::requests::{Outstanding, Requests};
+use super::serve::Served;
+use crate::{PeerId, Rank};
+
+/// What memory keeps of one peer.
+#[derive(Debug)]
+pub(crate) struct PeerMemory {
+    /// The incarnation that the channel leads to, or led to last.
+    pub(super) id: PeerId,
+    /// Why requests to it fail, once the channel has ended.
+    pub(super) ended: Option<Failure>,
+    /// Whether it is in the queue of peers to be served.
+    pub(super) busy: bool,
+    /// What this node asks of the peer's memory.
+    pub(super) requests: Requests,
+    /// What the peer asks of this node's memory.
+    pub(super) served: Served,
+}
+
+impl PeerMemory {
+    /// Returns whether answers or requests wait to be sent.
+    pub(super) fn has_waiting(&self) -> bool {
+        !self.served.answers.is_empty() || !self.requests.queue.is_empty()
+    }
+
+    /// Forgets the channel, and returns the requests that did not end with it.
+    pub(super) fn reset(&mut self) -> (VecDeque<Outstanding>, VecDeque<Request>) {
+        self.served = Served::default();
+        let requests = std::mem::take(&mut self.requests);
+        (requests.outstanding, requests.queue)
+    }
+}
+
+/// A sparse table of all peers that there ever was a channel to.
+#[derive(Debug, Default)]
+pub(crate) struct Peers {
+    table: Vec<Option<Box<PeerMemory>>>,
+}
+
+impl Peers {
+    #[inline]
+    pub(super) fn get(&self, rank: Rank) -> Option<&PeerMemory> {
+        self.table.get(rank as usize)?.as_deref()
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, rank: Rank) -> Option<&mut PeerMemory> {
+        self.table.get_mut(rank as usize)?.as_deref_mut()
+    }
+
+    /// Adds a peer unless it is there.
+    pub(super) fn add(&mut self, id: PeerId) -> &mut PeerMemory {
+        let at = id.rank as usize;
+        if self.table.len() <= at {
+            self.table.resize_with(at + 1, || None);
+        }
+        self.table[at].get_or_insert_with(|| {
+            let (requests, served) = Default::default();
+            Box::new(PeerMemory { id, ended: None, busy: false, requests, served })
+        })
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut PeerMemory> {
+        self.table.iter_mut().filter_map(Option::as_deref_mut)
+    }
+}
