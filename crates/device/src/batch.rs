@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use crate::sys::{FrameBatch, Loans, Umem};
+use crate::sys::{Loans, ReceivedChunk, Umem};
 
 /// Bytes of one receive buffer: the largest UDP payload, or a whole train of coalesced frames.
 pub const BUFFER_LEN: usize = 65_536;
@@ -43,11 +43,6 @@ impl RxBatch {
             loans: Loans::default(),
             lent_from: Vec::new(),
         }
-    }
-
-    /// How many buffers there are.
-    pub fn capacity(&self) -> usize {
-        self.buffers.len()
     }
 
     /// Forgets all frames; those that lie in a device's memory go back to it.
@@ -103,7 +98,7 @@ impl RxBatch {
     pub(crate) fn lend(
         &mut self,
         umem: &Arc<Umem>,
-        frame: FrameBatch,
+        frame: ReceivedChunk,
         (from, to): (usize, usize),
         source: Option<SocketAddr>,
     ) {

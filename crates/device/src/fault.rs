@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use crate::wrap::pass_on;
-use crate::{Datagram, DeviceEvent, Guarantees, RouteId, RxBatch, SlotId};
+use crate::{Datagram, DeviceEvent, RouteId, RxBatch, SlotId};
 use held::{Due, Held, Moment};
 
 /// What goes wrong in one direction. Shares are between 0 and 1; the default is that nothing does.
@@ -136,23 +136,6 @@ impl<D: Datagram> Fault<D> {
         (self.sending.did, self.receiving.did)
     }
 
-    /// Changes the faults from now on; a healed network has none.
-    pub fn set_faults(&mut self, send: Faults, receive: Faults) {
-        self.sending.faults = send;
-        self.receiving.faults = receive;
-        self.timed |= is_timed(&send) || is_timed(&receive);
-    }
-
-    /// The device inside; frames still held are lost, their slots given back.
-    pub fn into_inner(mut self) -> D {
-        self.inner.flush();
-        for (_, slot, _) in self.outgoing.take_all() {
-            self.inner.arena().give(slot);
-        }
-        self.give_back();
-        self.inner
-    }
-
     fn moment(&mut self, sending: bool) -> Moment {
         let direction = if sending { &self.sending } else { &self.receiving };
         let now = if self.timed { (self.clock)() } else { Duration::ZERO };
@@ -257,17 +240,8 @@ impl<D: Datagram> Datagram for Fault<D> {
         self.inner.want_sources(wanted);
     }
 
-    /// Those of the device inside that no fault can break.
-    fn guarantees(&self) -> Guarantees {
-        Guarantees { lossless: false, ordered: false, intact: false, ..self.inner.guarantees() }
-    }
-
     fn route(&mut self, to: SocketAddr) -> io::Result<RouteId> {
         self.inner.route(to)
-    }
-
-    fn reroute(&mut self, route: RouteId, to: SocketAddr) -> io::Result<()> {
-        self.inner.reroute(route, to)
     }
 
     fn send(&mut self, route: RouteId, slot: SlotId, range: Range<usize>) {

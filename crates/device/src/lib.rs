@@ -1,14 +1,14 @@
 //! Devices: what moves bytes.
 //!
 //! What lives here: the two kinds of device as traits ([`Datagram`], [`Channel`]), the [`udp`] device, the [`xdp`] device, shared memory ([`shm`]), the channel of a
-//! process to itself ([`own`]), the wrappers [`fault`], [`trace`] and [`pcap`], and, in `sys`, every system call. What does
+//! process to itself ([`loopback`]), the wrappers [`fault`], [`trace`] and [`pcap`], and, in `sys`, every system call. What does
 //! not: anything about reliability, order or peers; a device says what it guarantees and the link adds the rest.
 
 pub mod batch;
 pub mod conformance;
 pub mod fault;
 pub mod inherit;
-pub mod own;
+pub mod loopback;
 pub mod pcap;
 pub mod shm;
 mod sys;
@@ -29,21 +29,6 @@ use std::os::fd::BorrowedFd;
 #[inline]
 pub fn monotonic_now() -> u64 {
     sys::now()
-}
-
-/// What a device promises of the frames it carries; the link adds what is missing (D-1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Guarantees {
-    /// Every frame arrives, once.
-    pub lossless: bool,
-    /// Frames arrive in the order in which they were sent.
-    pub ordered: bool,
-    /// Frames arrive unaltered (a weak checksum does not count).
-    pub intact: bool,
-    /// Nobody else can send in a peer's name or read along.
-    pub authentic: bool,
-    /// The device itself tells when a peer dies.
-    pub tells_death: bool,
 }
 
 /// A destination that a device knows how to reach; made once per peer, so that sending needs no look-up.
@@ -73,13 +58,6 @@ pub enum DeviceEvent {
     Descriptors,
     /// The device takes raw Ethernet frames from now on, or no more: ask again (D-12).
     Raw,
-    /// A frame could not be sent, with the system's reason; it counts as lost.
-    SendFailed {
-        /// The route.
-        route: RouteId,
-        /// Why.
-        error: io::ErrorKind,
-    },
 }
 
 /// How the frames of a route go, where a device has several ways.
@@ -132,8 +110,6 @@ pub struct Counters {
 pub trait Datagram: Send {
     /// A short name: `udp`, `xdp`, `sim`.
     fn name(&self) -> &'static str;
-    /// What this device promises.
-    fn guarantees(&self) -> Guarantees;
     /// The address at which others reach this device.
     fn local_addr(&self) -> SocketAddr;
     /// The memory that frames are sent from.
@@ -142,8 +118,6 @@ pub trait Datagram: Send {
     fn arena_ref(&self) -> &Arena;
     /// Makes a destination. The number of routes is bounded by the number of peers.
     fn route(&mut self, to: SocketAddr) -> io::Result<RouteId>;
-    /// Points an existing route at another address.
-    fn reroute(&mut self, route: RouteId, to: SocketAddr) -> io::Result<()>;
     /// The largest frame that the path to this destination takes, as far as the device knows now.
     fn max_frame(&self, route: RouteId) -> usize;
     /// Queues bytes of a slot (counted from the start of its headroom) as one frame. Never blocks. A full queue
@@ -180,7 +154,7 @@ pub trait Datagram: Send {
         None
     }
     /// Why it goes that way, in words for people.
-    fn why(&self, route: RouteId) -> &str {
+    fn transport_reason(&self, route: RouteId) -> &str {
         let _ = route;
         ""
     }
@@ -189,7 +163,7 @@ pub trait Datagram: Send {
         false
     }
     /// Tells whether the one at the end of a route takes raw Ethernet frames; a device believes it does until told otherwise.
-    fn note_raw(&mut self, route: RouteId, takes: bool) {
+    fn set_peer_takes_raw(&mut self, route: RouteId, takes: bool) {
         let _ = (route, takes);
     }
     /// Asks for a way, as far as it can be had; `None` for the best.
@@ -203,8 +177,6 @@ pub trait Datagram: Send {
 pub trait Channel: Send {
     /// A short name: `own`, `shm`.
     fn name(&self) -> &'static str;
-    /// What this device promises; always lossless and ordered.
-    fn guarantees(&self) -> Guarantees;
     /// The largest frame.
     fn max_frame(&self) -> usize;
     /// How many frames of the largest size may be pushed now.

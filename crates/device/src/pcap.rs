@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::wrap::{RouteBook, pass_on};
-use crate::{Datagram, DeviceEvent, Guarantees, RouteId, RxBatch, SlotId};
+use crate::{Datagram, DeviceEvent, RouteId, RxBatch, SlotId};
 
 /// Nanosecond pcap.
 const MAGIC: u32 = 0xa1b2_3c4d;
@@ -34,12 +34,6 @@ impl<D: Datagram, W: Write + Send> Pcap<D, W> {
     pub fn new(inner: D, out: W) -> io::Result<Pcap<D, W>> {
         Ok(Pcap { inner, capture: Capture::new(out)?, routes: RouteBook::default() })
     }
-
-    /// Writes what is buffered, and says whether anything of the capture is missing.
-    pub fn finish(mut self) -> io::Result<D> {
-        self.capture.finish()?;
-        Ok(self.inner)
-    }
 }
 
 impl<D: Datagram, W: Write + Send> Datagram for Pcap<D, W> {
@@ -48,20 +42,10 @@ impl<D: Datagram, W: Write + Send> Datagram for Pcap<D, W> {
     /// A capture needs them, whoever else does not.
     fn want_sources(&mut self, _: bool) {}
 
-    fn guarantees(&self) -> Guarantees {
-        self.inner.guarantees()
-    }
-
     fn route(&mut self, to: SocketAddr) -> io::Result<RouteId> {
         let route = self.inner.route(to)?;
         self.routes.note(route, to);
         Ok(route)
-    }
-
-    fn reroute(&mut self, route: RouteId, to: SocketAddr) -> io::Result<()> {
-        self.inner.reroute(route, to)?;
-        self.routes.note(route, to);
-        Ok(())
     }
 
     fn send(&mut self, route: RouteId, slot: SlotId, range: Range<usize>) {

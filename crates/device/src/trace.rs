@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::time::Instant;
 
 use crate::wrap::{RouteBook, pass_on};
-use crate::{Datagram, DeviceEvent, Guarantees, RouteId, RxBatch, SlotId};
+use crate::{Datagram, DeviceEvent, RouteId, RxBatch, SlotId};
 
 /// What the sink is shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,11 +42,6 @@ impl<D: Datagram, S: FnMut(TraceEvent<'_>) + Send> Trace<D, S> {
     pub fn new(inner: D, sink: S) -> Trace<D, S> {
         Trace { inner, sink, routes: RouteBook::default() }
     }
-
-    /// The device inside.
-    pub fn into_inner(self) -> D {
-        self.inner
-    }
 }
 
 impl<D: Datagram, S: FnMut(TraceEvent<'_>) + Send> Datagram for Trace<D, S> {
@@ -56,20 +51,10 @@ impl<D: Datagram, S: FnMut(TraceEvent<'_>) + Send> Datagram for Trace<D, S> {
         self.inner.want_sources(wanted);
     }
 
-    fn guarantees(&self) -> Guarantees {
-        self.inner.guarantees()
-    }
-
     fn route(&mut self, to: SocketAddr) -> io::Result<RouteId> {
         let route = self.inner.route(to)?;
         self.routes.note(route, to);
         Ok(route)
-    }
-
-    fn reroute(&mut self, route: RouteId, to: SocketAddr) -> io::Result<()> {
-        self.inner.reroute(route, to)?;
-        self.routes.note(route, to);
-        Ok(())
     }
 
     fn send(&mut self, route: RouteId, slot: SlotId, range: Range<usize>) {

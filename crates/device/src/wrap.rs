@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
-use crate::{Arena, Counters, Datagram, DeviceEvent, Guarantees, RouteId, RxBatch, SlotId, Transport};
+use crate::{Arena, Counters, Datagram, DeviceEvent, RouteId, RxBatch, SlotId, Transport};
 
 /// The methods that a wrapper with a field `inner` passes on unchanged.
 macro_rules! pass_on {
@@ -40,14 +40,14 @@ macro_rules! pass_on {
         fn transport(&self, route: crate::RouteId) -> Option<crate::Transport> {
             self.inner.transport(route)
         }
-        fn why(&self, route: crate::RouteId) -> &str {
-            self.inner.why(route)
+        fn transport_reason(&self, route: crate::RouteId) -> &str {
+            self.inner.transport_reason(route)
         }
         fn takes_raw(&self) -> bool {
             self.inner.takes_raw()
         }
-        fn note_raw(&mut self, route: crate::RouteId, takes: bool) {
-            self.inner.note_raw(route, takes);
+        fn set_peer_takes_raw(&mut self, route: crate::RouteId, takes: bool) {
+            self.inner.set_peer_takes_raw(route, takes);
         }
         fn prefer_transport(&mut self, route: crate::RouteId, transport: Option<crate::Transport>) {
             self.inner.prefer_transport(route, transport);
@@ -78,9 +78,6 @@ impl<T: Datagram + ?Sized> Datagram for Box<T> {
     fn name(&self) -> &'static str {
         (**self).name()
     }
-    fn guarantees(&self) -> Guarantees {
-        (**self).guarantees()
-    }
     fn local_addr(&self) -> SocketAddr {
         (**self).local_addr()
     }
@@ -92,9 +89,6 @@ impl<T: Datagram + ?Sized> Datagram for Box<T> {
     }
     fn route(&mut self, to: SocketAddr) -> io::Result<RouteId> {
         (**self).route(to)
-    }
-    fn reroute(&mut self, route: RouteId, to: SocketAddr) -> io::Result<()> {
-        (**self).reroute(route, to)
     }
     fn max_frame(&self, route: RouteId) -> usize {
         (**self).max_frame(route)
@@ -132,14 +126,14 @@ impl<T: Datagram + ?Sized> Datagram for Box<T> {
     fn transport(&self, route: RouteId) -> Option<Transport> {
         (**self).transport(route)
     }
-    fn why(&self, route: RouteId) -> &str {
-        (**self).why(route)
+    fn transport_reason(&self, route: RouteId) -> &str {
+        (**self).transport_reason(route)
     }
     fn takes_raw(&self) -> bool {
         (**self).takes_raw()
     }
-    fn note_raw(&mut self, route: RouteId, takes: bool) {
-        (**self).note_raw(route, takes);
+    fn set_peer_takes_raw(&mut self, route: RouteId, takes: bool) {
+        (**self).set_peer_takes_raw(route, takes);
     }
     fn prefer_transport(&mut self, route: RouteId, transport: Option<Transport>) {
         (**self).prefer_transport(route, transport);

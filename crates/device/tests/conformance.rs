@@ -7,9 +7,9 @@ use std::os::fd::AsFd;
 use tautline_device::Datagram;
 use tautline_device::conformance::{DatagramOptions, Ends, channel_suite, datagram_suite};
 use tautline_device::fault::{Fault, Faults};
-use tautline_device::own::Own;
+use tautline_device::loopback::Loopback;
 use tautline_device::pcap::Pcap;
-use tautline_device::shm::{self, Call, Door, Greeting};
+use tautline_device::shm::{self, Dial, Greeting, Listener};
 use tautline_device::trace::{Trace, lines};
 use tautline_device::udp::{Udp, UdpConfig};
 
@@ -95,7 +95,7 @@ fn pcap() {
 #[test]
 fn own() {
     for (max_frame, frames) in [(8, 2), (64, 3), (4_096, 16)] {
-        channel_suite(|| Ends::Loop(Box::new(Own::new(max_frame, frames))));
+        channel_suite(|| Ends::Loop(Box::new(Loopback::new(max_frame, frames))));
     }
 }
 
@@ -104,23 +104,23 @@ fn shm_pair() -> Ends {
     static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     let number = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     let place = std::env::temp_dir().join(format!("tautline-conformance-{}", std::process::id()));
-    let path = shm::door_of(&place, 1, number);
-    let door = Door::open(&path).unwrap();
+    let path = shm::listener_path(&place, 1, number);
+    let listener = Listener::bind(&path).unwrap();
     let prove = |_: &[u8]| [5; 16];
     let bell = || rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
     let hello =
         Greeting { from: 0, to: 1, epoch: 1, answers: 0, window: 1, asymmetric: true, pool: 0, beacon: 0 };
-    let call = Call::new(&path, bell().as_fd(), || (hello.to_bytes(prove), None)).unwrap();
-    let visitor = door.accept().unwrap().expect("somebody knocked");
-    let (greeting, gift) = visitor.listen(prove).unwrap().expect("it has spoken");
+    let dial = Dial::new(&path, bell().as_fd(), || (hello.to_bytes(prove), None)).unwrap();
+    let incoming = listener.accept().unwrap().expect("somebody knocked");
+    let (greeting, handover) = incoming.poll_greeting(prove).unwrap().expect("it has spoken");
     assert_eq!(greeting, hello);
     let answer =
         Greeting { from: 1, to: 0, epoch: 2, answers: 1, window: 1, asymmetric: true, pool: 0, beacon: 0 };
-    let callee = visitor.welcome(gift, &answer.to_bytes(prove), (bell().as_fd(), None), true).unwrap();
-    let (greeting, bell) = call.listen(prove).unwrap().expect("it has answered");
+    let callee = incoming.accept(handover, &answer.to_bytes(prove), (bell().as_fd(), None), true).unwrap();
+    let (greeting, bell) = dial.poll_greeting(prove).unwrap().expect("it has answered");
     assert_eq!(greeting, answer);
-    let caller = call.enter(bell, true);
-    drop(door);
+    let caller = dial.establish(bell, true);
+    drop(listener);
     assert!(!path.exists(), "a door is taken down");
     let _ = std::fs::remove_file(place.join(".swept"));
     let _ = std::fs::remove_dir(&place);

@@ -9,8 +9,10 @@ mod tracee;
 use std::os::fd::AsFd;
 use std::sync::Mutex;
 
-use common::{Folder, bell, call, frame, hello, let_in, prove, segments, until, welcome};
-use tautline_device::shm::{Back, Call, Door, Piece, Shm, Slip, Visitor, sweep};
+use common::{Folder, accept, answer_incoming, bell, dial, frame, hello, prove, segments, until};
+use tautline_device::shm::{
+    Dial, Extent, Incoming, InlineFrame, Listener, ReturnStatus, Shm, unlink_stale_listeners,
+};
 use tautline_device::{Channel, PushError};
 use tracee::{Stop, Tracee, may_trace, pause};
 
@@ -54,10 +56,10 @@ fn take(shm: &mut Shm) {
 }
 
 fn take_slips(shm: &mut Shm) {
-    let mut slips = [Slip::EMPTY; 2];
-    let (count, _) = shm.pop_slips(&mut slips, usize::MAX, |_| true);
+    let mut frames = [InlineFrame::EMPTY; 2];
+    let (count, _) = shm.pop_inline(&mut frames, usize::MAX, |_| true);
     assert_eq!(count, 1, "a frame is there");
-    std::hint::black_box(slips);
+    std::hint::black_box(frames);
 }
 
 /// All but one of the frames after which the receiver says what it has consumed.
@@ -95,12 +97,12 @@ fn push_words(shm: &mut Shm) {
     std::hint::black_box(shm.push_words([LINE_16[0]], &F16.1));
 }
 
-fn push_many(shm: &mut Shm) {
-    std::hint::black_box(shm.push_many([u64::from_le_bytes(F300.0)], &F300.1));
+fn push_long(shm: &mut Shm) {
+    std::hint::black_box(shm.push_long([u64::from_le_bytes(F300.0)], &F300.1));
 }
 
 fn push_lines(shm: &mut Shm) {
-    std::hint::black_box(shm.push_many([u64::from_le_bytes(F150.0)], &F150.1));
+    std::hint::black_box(shm.push_long([u64::from_le_bytes(F150.0)], &F150.1));
 }
 
 const fn made<const N: usize>(from: usize) -> [u8; N] {
@@ -143,7 +145,7 @@ const OPERATIONS: &[Operation] = &[
         last: Some(150),
         ..BASE
     },
-    Operation { name: "send 300 bytes from where they are", stepped: push_many, last: Some(300), ..BASE },
+    Operation { name: "send 300 bytes from where they are", stepped: push_long, last: Some(300), ..BASE },
     Operation { name: "receive 16 bytes", sent: 1, stepped: take, ..BASE },
     Operation { name: "receive lines", sent: 1, stepped: take_slips, ..BASE },
     Operation {
@@ -173,7 +175,7 @@ const OPERATIONS: &[Operation] = &[
 const LENT: usize = 5_000;
 
 thread_local! {
-    static PIECE: std::cell::RefCell<Option<Piece>> = const { std::cell::RefCell::new(None) };
+    static PIECE: std::cell::RefCell<Option<Extent>> = const { std::cell::RefCell::new(None) };
 }
 
 fn loan(shm: &mut Shm) {
@@ -184,14 +186,14 @@ fn loan(shm: &mut Shm) {
 fn fill_loan(shm: &mut Shm) {
     let mut piece = shm.loan(LENT).expect("nothing is lent");
     piece.copy_from_slice(&frame(3, LENT));
-    assert_eq!(piece.place(), (0, 0, LENT as u64));
+    assert_eq!(piece.location(), (0, 0, LENT as u64));
     PIECE.set(Some(piece));
 }
 
 fn lend(shm: &mut Shm) {
     if let Some(piece) = PIECE.take() {
         std::hint::black_box(shm.push_line(&LINE_0, 16));
-        shm.lent(piece);
+        shm.commit_loan(piece);
     }
 }
 
@@ -204,7 +206,7 @@ fn read_loan(shm: &mut Shm, told: bool) {
 }
 
 fn give_back(shm: &mut Shm) {
-    shm.give_back(0, Back::Read);
+    shm.return_loan(0, ReturnStatus::Read);
 }
 
 /// S-8: what the dead have not given back stays away, which is no error; it goes with the channel.
@@ -216,9 +218,9 @@ fn loan_comes_back(shm: &mut Shm, _: bool) {
 }
 
 fn sleep(shm: &mut Shm) {
-    shm.say_asleep();
+    shm.announce_sleep();
     shm.barrier();
-    shm.say_awake();
+    shm.announce_wake();
 }
 
 /// S-3, S-6: a peer that dies after any instruction of sending and receiving has sent a frame whole or not at all.
@@ -231,10 +233,10 @@ fn killed_at_every_instruction() {
     let before = segments();
     for operation in OPERATIONS {
         let folder = Folder::new("step");
-        let door = Door::open(&folder.door()).unwrap();
+        let listener = Listener::bind(&folder.listener()).unwrap();
         let (mut kills, mut first_seen) = (0, None);
         loop {
-            let (over, seen) = kill_after(operation, &folder, &door, kills);
+            let (over, seen) = kill_after(operation, &folder, &listener, kills);
             if seen && first_seen.is_none() {
                 first_seen = Some(kills);
             }
@@ -252,10 +254,10 @@ fn killed_at_every_instruction() {
 }
 
 /// Kills a child after `steps` instructions. Returns whether the operation was over by then, and whether its frame is there.
-fn kill_after(operation: &Operation, folder: &Folder, door: &Door, steps: usize) -> (bool, bool) {
-    let path = folder.door();
+fn kill_after(operation: &Operation, folder: &Folder, listener: &Listener, steps: usize) -> (bool, bool) {
+    let path = folder.listener();
     let mut child = Tracee::fork(|| {
-        let mut shm = call(&path);
+        let mut shm = dial(&path);
         pause();
         (operation.before)(&mut shm);
         pause();
@@ -263,18 +265,18 @@ fn kill_after(operation: &Operation, folder: &Folder, door: &Door, steps: usize)
         pause();
     });
     child.go();
-    let mut shm = welcome(door);
+    let mut shm = accept(listener);
     assert_eq!(child.await_stop(), Stop::Paused, "{}", operation.name);
     (0..operation.sent).for_each(|i| push(&mut shm, i, 16));
     if operation.name.starts_with("give back") {
         let piece = shm.loan(LENT).expect("nothing is lent");
-        assert_eq!(piece.place().0, 0);
-        shm.lent(piece);
+        assert_eq!(piece.location().0, 0);
+        shm.commit_loan(piece);
     }
     child.go();
     assert_eq!(child.await_stop(), Stop::Paused, "{}", operation.name);
     if operation.asleep {
-        shm.say_asleep();
+        shm.announce_sleep();
     }
     let over = (0..steps).any(|_| match child.step() {
         Stop::Step => false,
@@ -308,44 +310,44 @@ fn examine(shm: &mut Shm, operation: &Operation) -> bool {
     let refused = (0..2_000).find_map(|i| shm.push(&frame(i, 16), &frame(i, 300)).err());
     assert_eq!(refused, Some(PushError::Full), "{}", operation.name);
     shm.flush();
-    assert!(!shm.is_clear() && shm.room() == 0 && !shm.is_corrupt());
+    assert!(!shm.has_room() && shm.room() == 0 && !shm.is_corrupt());
     shm.close();
     last.is_some()
 }
 
 /// The half of a meeting that stays: nothing in it waits, and whatever it is told, it goes on.
 enum Survivor {
-    Host { door: Door, visitor: Option<Visitor>, shm: Option<Shm> },
-    Guest { call: Option<Call>, shm: Option<Shm> },
+    Host { listener: Listener, incoming: Option<Incoming>, shm: Option<Shm> },
+    Guest { dial: Option<Dial>, shm: Option<Shm> },
 }
 
 impl Survivor {
     /// Does whatever can be done now.
     fn turn(&mut self, folder: &Folder) {
         match self {
-            Survivor::Host { door, visitor, shm } => {
-                if let Ok(Some(next)) = door.accept() {
-                    *visitor = Some(next);
+            Survivor::Host { listener, incoming, shm } => {
+                if let Ok(Some(next)) = listener.accept() {
+                    *incoming = Some(next);
                 }
-                match visitor.as_ref().map(|v| v.listen(prove)) {
-                    Some(Ok(Some((_, gift)))) => {
-                        let visitor = visitor.take().expect("it spoke");
-                        *shm = let_in(visitor, gift).ok();
+                match incoming.as_ref().map(|v| v.poll_greeting(prove)) {
+                    Some(Ok(Some((_, handover)))) => {
+                        let incoming = incoming.take().expect("it spoke");
+                        *shm = answer_incoming(incoming, handover).ok();
                     }
-                    Some(Err(_)) => *visitor = None,
+                    Some(Err(_)) => *incoming = None,
                     Some(Ok(None)) | None => {}
                 }
                 Survivor::exchange(shm);
             }
-            Survivor::Guest { call, shm } => {
-                if call.is_none() && shm.is_none() {
-                    *call = Call::new(&folder.door(), bell().as_fd(), hello).ok();
+            Survivor::Guest { dial, shm } => {
+                if dial.is_none() && shm.is_none() {
+                    *dial = Dial::new(&folder.listener(), bell().as_fd(), hello).ok();
                 }
-                match call.as_ref().map(|c| c.listen(prove)) {
+                match dial.as_ref().map(|c| c.poll_greeting(prove)) {
                     Some(Ok(Some((_, bell)))) => {
-                        *shm = Some(call.take().expect("it knocked").enter(bell, true));
+                        *shm = Some(dial.take().expect("it knocked").establish(bell, true));
                     }
-                    Some(Err(_)) => *call = None,
+                    Some(Err(_)) => *dial = None,
                     Some(Ok(None)) | None => {}
                 }
                 Survivor::exchange(shm);
@@ -366,20 +368,23 @@ impl Survivor {
 
     /// The other process is dead: that shows wherever one can see it.
     fn check(self) {
-        let (visitor, call, shm) = match self {
-            Survivor::Host { door, visitor, shm } => {
+        let (incoming, dial, shm) = match self {
+            Survivor::Host { listener, incoming, shm } => {
                 // Whoever knocked and died is turned away without a wait.
-                while let Ok(Some(visitor)) = door.accept() {
-                    if let Ok(None) = visitor.listen(prove) {
+                while let Ok(Some(incoming)) = listener.accept() {
+                    if let Ok(None) = incoming.poll_greeting(prove) {
                         panic!("a dead visitor is not gone");
                     }
                 }
-                (visitor, None, shm)
+                (incoming, None, shm)
             }
-            Survivor::Guest { call, shm } => (None, call, shm),
+            Survivor::Guest { dial, shm } => (None, dial, shm),
         };
-        assert!(!visitor.is_some_and(|v| matches!(v.listen(prove), Ok(None))), "a dead visitor is not gone");
-        assert!(!call.is_some_and(|c| matches!(c.listen(prove), Ok(None))), "a dead host is not gone");
+        assert!(
+            !incoming.is_some_and(|v| matches!(v.poll_greeting(prove), Ok(None))),
+            "a dead visitor is not gone"
+        );
+        assert!(!dial.is_some_and(|c| matches!(c.poll_greeting(prove), Ok(None))), "a dead host is not gone");
         if let Some(shm) = shm {
             until("the death", || shm.is_dead().then_some(()));
             Survivor::exchange(&mut Some(shm));
@@ -407,50 +412,52 @@ fn visit(visit: Visit, folder: &Folder) {
     };
     match visit {
         Visit::Guest => {
-            let Ok(call) = Call::new(&folder.door(), bell().as_fd(), hello) else { return };
+            let Ok(dial) = Dial::new(&folder.listener(), bell().as_fd(), hello) else { return };
             for _ in 0..1_000 {
-                match call.listen(prove) {
-                    Ok(Some((_, bell))) => return exchange(call.enter(bell, true)),
+                match dial.poll_greeting(prove) {
+                    Ok(Some((_, bell))) => return exchange(dial.establish(bell, true)),
                     Ok(None) => {}
                     Err(_) => return,
                 }
             }
         }
         Visit::Host => {
-            let door = Door::open(&folder.door()).unwrap();
-            let visitor = until("a visitor", || door.accept().unwrap());
-            let (_, gift) = until("a greeting", || visitor.listen(prove).unwrap());
-            exchange(let_in(visitor, gift).unwrap());
+            let listener = Listener::bind(&folder.listener()).unwrap();
+            let incoming = until("a visitor", || listener.accept().unwrap());
+            let (_, handover) = until("a greeting", || incoming.poll_greeting(prove).unwrap());
+            exchange(answer_incoming(incoming, handover).unwrap());
         }
         Visit::Heir => {
-            let door = Door::open(&folder.door()).unwrap();
-            let mut ends = common::pair(&door, &folder.door());
+            let listener = Listener::bind(&folder.listener()).unwrap();
+            let mut ends = common::pair(&listener, &folder.listener());
             ends.0.close();
             drop(ends.0);
             assert!(ends.1.is_finished() && ends.1.is_dead());
             drop(ends.1);
-            sweep(&folder.0);
+            unlink_stale_listeners(&folder.0);
         }
     }
 }
 
 /// A door that nobody is behind any more.
 fn leave_a_dead_door(folder: &Folder) {
-    let door = Door::open(&tautline_device::shm::door_of(&folder.0, 1, 9)).unwrap();
+    let listener = Listener::bind(&tautline_device::shm::listener_path(&folder.0, 1, 9)).unwrap();
     // The file outlives the socket as it does when a process is killed.
-    let path = tautline_device::shm::door_of(&folder.0, 1, 8);
-    std::fs::hard_link(tautline_device::shm::door_of(&folder.0, 1, 9), path).unwrap();
-    drop(door);
+    let path = tautline_device::shm::listener_path(&folder.0, 1, 8);
+    std::fs::hard_link(tautline_device::shm::listener_path(&folder.0, 1, 9), path).unwrap();
+    drop(listener);
 }
 
 /// Runs the child up to its `stops`-th stop at a system call and then `steps` instructions further, and kills it. True if it was over.
 fn kill_visitor(kind: Visit, stops: usize, steps: usize) -> bool {
     let folder = Folder::new("call");
     let mut survivor = match kind {
-        Visit::Guest => {
-            Survivor::Host { door: Door::open(&folder.door()).unwrap(), visitor: None, shm: None }
-        }
-        Visit::Host | Visit::Heir => Survivor::Guest { call: None, shm: None },
+        Visit::Guest => Survivor::Host {
+            listener: Listener::bind(&folder.listener()).unwrap(),
+            incoming: None,
+            shm: None,
+        },
+        Visit::Host | Visit::Heir => Survivor::Guest { dial: None, shm: None },
     };
     let heir = matches!(kind, Visit::Heir);
     if heir {
@@ -489,10 +496,10 @@ fn kill_visitor(kind: Visit, stops: usize, steps: usize) -> bool {
     }
     survivor.check();
     // Its name is free again, reaped or not.
-    let door = Door::open(&folder.door()).unwrap();
-    drop(common::pair(&door, &folder.door()));
-    sweep(&folder.0);
-    assert!(!tautline_device::shm::door_of(&folder.0, 1, 8).exists(), "swept");
+    let listener = Listener::bind(&folder.listener()).unwrap();
+    drop(common::pair(&listener, &folder.listener()));
+    unlink_stale_listeners(&folder.0);
+    assert!(!tautline_device::shm::listener_path(&folder.0, 1, 8).exists(), "swept");
     child.reap();
     over
 }

@@ -8,9 +8,9 @@ mod tracee;
 
 use std::sync::Mutex;
 
-use common::{Folder, call, until, welcome};
+use common::{Folder, accept, dial, until};
 use tautline_device::Channel;
-use tautline_device::shm::{Door, Shm};
+use tautline_device::shm::{Listener, Shm};
 use tautline_mem::ApertureMemory;
 use tautline_wire::memory::{Memory, PUT_HEAD, Target};
 use tautline_wire::record::Records;
@@ -204,21 +204,21 @@ fn killed_while_putting() {
     let store = Store { name: "a put", at: 64, len: 8, store: write };
     for asleep in [false, true] {
         let folder = Folder::new("put");
-        let door = Door::open(&folder.door()).unwrap();
+        let listener = Listener::bind(&folder.listener()).unwrap();
         let (mut kills, mut first) = (0, None);
         loop {
-            let path = folder.door();
+            let path = folder.listener();
             let mut child = Tracee::fork(|| {
-                let mut shm = call(&path);
+                let mut shm = dial(&path);
                 pause();
                 std::hint::black_box(shm.push_line(&line, len));
                 pause();
             });
             child.go();
-            let mut shm = welcome(&door);
+            let mut shm = accept(&listener);
             assert_eq!(child.await_stop(), Stop::Paused);
             if asleep {
-                shm.say_asleep();
+                shm.announce_sleep();
             }
             let over = (0..kills).any(|_| match child.step() {
                 Stop::Step => false,

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use common::{Folder, frame, pair};
 use tautline_device::Channel;
-use tautline_device::shm::{Back, Door, LINE_FRAME, LINE_WORDS, Line, Shm, Slip};
+use tautline_device::shm::{InlineFrame, LINE_FRAME, LINE_WORDS, Listener, PoppedLine, ReturnStatus, Shm};
 use tautline_mem::Segment;
 
 /// Numbers without a pattern, the same for the same seed.
@@ -83,18 +83,21 @@ fn lend_and_borrow(shm: &mut Shm, dice: &mut Dice) {
     if let Ok(mut piece) = shm.loan(dice.below(9_000)) {
         piece.fill(7);
         if dice.below(2) == 0 && shm.push_line(&[1; LINE_WORDS], 32) {
-            shm.lent(piece);
+            shm.commit_loan(piece);
         } else {
             shm.cancel_loan(piece);
         }
     }
     let mut got = [0; 64];
     let (at, view) = (dice.next() >> dice.below(64), shm.view().expect("the other side lends").clone());
-    if view.has(at, 64) {
+    if view.contains(at, 64) {
         view.copy_out(at as usize, &mut got);
     }
     if dice.below(3) == 0 {
-        shm.give_back(dice.below(300) as u32, [Back::Read, Back::Refused, Back::Broken][dice.below(3)]);
+        shm.return_loan(
+            dice.below(300) as u32,
+            [ReturnStatus::Read, ReturnStatus::Refused, ReturnStatus::Incomplete][dice.below(3)],
+        );
     }
 }
 
@@ -104,26 +107,26 @@ fn use_end(shm: &mut Shm, dice: &mut Dice, out: &mut [u8]) -> (u64, u64) {
     for _ in 0..1 + dice.below(8) {
         let len = [16, 48, 56, 57, 224, 225, 5_000, 32 << 10][dice.below(8)];
         sent += u64::from(match dice.below(5) {
-            4 => shm.push_many([dice.next()], &frame(5, LINE_FRAME + dice.below(5_000))),
+            4 => shm.push_long([dice.next()], &frame(5, LINE_FRAME + dice.below(5_000))),
             3 => shm.push_words([dice.next()], &frame(4, dice.below(LINE_FRAME - 7))),
             0 => shm.push_line(&[dice.next(); LINE_WORDS], dice.below(LINE_FRAME + 1)),
             1 => shm.push(&frame(1, len / 2), &frame(2, len - len / 2)).is_ok(),
-            _ => shm.is_clear() && shm.push(&[], &frame(3, len)).is_ok(),
+            _ => shm.has_room() && shm.push(&[], &frame(3, len)).is_ok(),
         });
     }
     shm.flush();
     assert!(shm.room() <= 512);
     for _ in 0..1 + dice.below(12) {
-        let mut slips = [Slip::EMPTY; 3];
+        let mut frames = [InlineFrame::EMPTY; 3];
         let popped = match dice.below(3) {
             0 => match shm.pop_words(|_| true) {
-                Line::Words(len, _) => Some(len),
-                Line::Empty | Line::Other => None,
+                PoppedLine::Words(len, _) => Some(len),
+                PoppedLine::Empty | PoppedLine::Other => None,
             },
             1 => {
-                let (count, _) = shm.pop_slips(&mut slips, 1 + dice.below(200), |_| true);
+                let (count, _) = shm.pop_inline(&mut frames, 1 + dice.below(200), |_| true);
                 taken += count.saturating_sub(1) as u64;
-                slips[..count].iter().map(|slip| slip.frame().len()).max()
+                frames[..count].iter().map(|frame| frame.frame().len()).max()
             }
             _ => shm.pop(out),
         };
@@ -135,10 +138,10 @@ fn use_end(shm: &mut Shm, dice: &mut Dice, out: &mut [u8]) -> (u64, u64) {
         lend_and_borrow(shm, dice);
     }
     if dice.below(4) == 0 {
-        shm.say_asleep();
+        shm.announce_sleep();
         shm.barrier();
-        let _ = shm.has_news();
-        shm.say_awake();
+        let _ = shm.has_frames();
+        shm.announce_wake();
     }
     assert!(!shm.is_dead(), "the other end lives");
     (sent, taken)
@@ -166,11 +169,11 @@ fn use_pairs(
     mut over: impl FnMut() -> bool,
 ) -> Tally {
     let folder = Folder::new("scribbler");
-    let door = Door::open(&folder.door()).unwrap();
+    let listener = Listener::bind(&folder.listener()).unwrap();
     let (mut dice, mut tally) = (Dice(seed), Tally::default());
     let mut out = vec![0; 32 << 10];
     while !over() {
-        let (mut a, mut b) = pair(&door, &folder.door());
+        let (mut a, mut b) = pair(&listener, &folder.listener());
         *current.lock().unwrap() = Some(third_mapping());
         tally.pairs += 1;
         let mut idle = 0;

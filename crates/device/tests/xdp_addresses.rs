@@ -80,10 +80,10 @@ fn the_hardware_address_changes() {
             know(other);
             receive_some(&mut a);
             receive_some(&mut b);
-            let by_socket = b.device.came_by_socket();
+            let by_socket = b.device.frames_by_socket();
             (0..50).for_each(|number| arrives(&mut a, &mut b, route, number));
             // Once a second one goes through the socket, to keep the neighbour.
-            assert!(b.device.came_by_socket() - by_socket < 25, "by the ring");
+            assert!(b.device.frames_by_socket() - by_socket < 25, "by the ring");
             know(spaces::MACS[1]);
             receive_some(&mut a);
             resident::send(&mut a, route, &resident::data_frame(1, 100));
@@ -106,7 +106,7 @@ fn rules_may_look_at_ports() {
         let mut a = open(spaces, 0, XdpConfig::default());
         let mut transport = |port| {
             let route = a.route(std::net::SocketAddr::new(spaces.addr(1, false), port)).unwrap();
-            (a.transport(route), a.why(route).contains("another interface"))
+            (a.transport(route), a.transport_reason(route).contains("another interface"))
         };
         assert_eq!(
             [transport(9_000), transport(9_001)],
@@ -136,11 +136,11 @@ fn raw_frames_are_taken_while_the_ring_is_there() {
         while !receive(&mut a, 1).is_empty() {}
         arrives(&mut b, &mut a, to_a, 2);
         // Who is told that the other one takes none goes through the socket, and back again.
-        b.device.note_raw(to_a, false);
-        assert_eq!(b.transport(to_a), Some(Transport::Udp), "{}", b.why(to_a));
+        b.device.set_peer_takes_raw(to_a, false);
+        assert_eq!(b.transport(to_a), Some(Transport::Udp), "{}", b.transport_reason(to_a));
         arrives(&mut b, &mut a, to_a, 3);
-        b.device.note_raw(to_a, true);
-        assert_eq!(b.transport(to_a), Some(Transport::Xdp), "{}", b.why(to_a));
+        b.device.set_peer_takes_raw(to_a, true);
+        assert_eq!(b.transport(to_a), Some(Transport::Xdp), "{}", b.transport_reason(to_a));
         arrives(&mut b, &mut a, to_a, 4);
     });
 }

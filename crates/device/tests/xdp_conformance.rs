@@ -93,7 +93,7 @@ fn straight(spaces: &Arc<Spaces>, v6: bool, config: fn() -> XdpConfig) {
         assert!(receive(&mut b, 8).iter().all(|got| *got == frame), "round {round}");
     }
     assert!(config().receive == Receive::BusyPoll || b.counters().receive_calls == 0, "no call to receive");
-    assert!(b.device.strange() == tautline_device::xdp::Strange::default());
+    assert!(b.device.refused_frames() == tautline_device::xdp::RefusedFrames::default());
 }
 
 const JUMBO: Shape = Shape { mtu: 9_000, vlan: None, acquainted: true, queues: None };
@@ -211,7 +211,10 @@ fn native_own_tags_jumbo_v4() {
 
 #[test]
 fn native_card_sums_v6() {
-    suite("native_card_sums_v6", PLAIN, true, || XdpConfig { card_sums: Some(true), ..mode(Mode::Native) });
+    suite("native_card_sums_v6", PLAIN, true, || XdpConfig {
+        checksum_offload: Some(true),
+        ..mode(Mode::Native)
+    });
 }
 
 #[test]

@@ -16,7 +16,7 @@ use forge::{frame_by_hand, raw_socket};
 use resident::{Resident, apart, data_frame, open, receive, receive_some, send, udp_config};
 use spaces::{Shape, Spaces};
 use tautline_device::udp::UdpConfig;
-use tautline_device::xdp::{Mode, Refusal, Xdp, XdpConfig, probe};
+use tautline_device::xdp::{Mode, Unavailable, Xdp, XdpConfig, probe};
 use tautline_device::{Datagram, Transport};
 
 const FOUR: Shape = Shape { mtu: 1_500, vlan: None, acquainted: true, queues: Some(4) };
@@ -52,7 +52,7 @@ fn every_queue_is_heard() {
                 let got = receive(&mut a, sent.len());
                 assert!(sorted(got) == sorted(sent), "every flow arrives");
             }
-            assert_eq!(a.device.came_by_socket(), 0, "all by rings");
+            assert_eq!(a.device.frames_by_socket(), 0, "all by rings");
         });
     }
 }
@@ -67,7 +67,7 @@ fn queues_without_a_socket_pass() {
             let sent = from_many(spaces, a.local_addr());
             let got = receive(&mut a, sent.len());
             assert!(sorted(got) == sorted(sent.clone()), "every flow arrives");
-            let by_socket = a.device.came_by_socket();
+            let by_socket = a.device.frames_by_socket();
             assert!(by_socket > 0 && by_socket < sent.len() as u64, "{by_socket} of {}", sent.len());
         });
     }
@@ -78,7 +78,7 @@ fn open_beside(
     first: &mut impl Datagram,
     spaces: &Arc<Spaces>,
     config: XdpConfig,
-) -> Result<Resident<Xdp>, Refusal> {
+) -> Result<Resident<Xdp>, Unavailable> {
     let opened = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let opening = scope.spawn(|| {
@@ -115,7 +115,7 @@ fn two_share_an_interface() {
                 let sent = from_many(spaces, device.local_addr());
                 let got = receive(device, sent.len());
                 assert!(sorted(got) == sorted(sent), "every flow arrives");
-                let by_socket = device.device.came_by_socket();
+                let by_socket = device.device.frames_by_socket();
                 assert!(by_socket < FLOWS.into(), "some come by the rings");
             }
             // Both send by queues of their own, too.
@@ -126,7 +126,7 @@ fn two_share_an_interface() {
                 send(device, route, &data_frame(3, 300));
                 assert!(receive(&mut b, 1) == [data_frame(3, 300)]);
             }
-            assert_eq!(b.device.came_by_socket(), 0, "by rings");
+            assert_eq!(b.device.frames_by_socket(), 0, "by rings");
             drop(first);
             assert!(spaces.has_program(0), "it is the second one's, too");
             let sent = from_many(spaces, second.local_addr());
@@ -160,7 +160,7 @@ fn every_sharer_hears_by_its_ring() {
             assert!(receive(&mut second, 1) == [data_frame(number, 300)]);
         }
         // One in a second keeps the neighbour known.
-        let by_socket = second.device.came_by_socket();
+        let by_socket = second.device.frames_by_socket();
         assert!(by_socket < FRAMES as u64 / 2, "{by_socket} of {FRAMES}");
     });
 }
@@ -176,7 +176,7 @@ fn doors_are_where_nobody_else_can_hang_them() {
         let link = spaces::ip(&format!("-n {} -o link show v0", spaces.names[0])).unwrap();
         let interface = link.split(':').next().unwrap().trim().to_owned();
         drop(open(spaces, 0, config()));
-        let place = tautline_device::shm::meeting_place();
+        let place = tautline_device::shm::discovery_dir();
         assert_eq!(std::fs::metadata(&place).unwrap().mode() & 0o7777, 0o700);
         let door = place.join(format!("xdp-{network}-{interface}-0"));
         // A name that its owner did not take down.
@@ -202,11 +202,11 @@ fn what_cannot_be_shared_is_said() {
     apart("what_cannot_be_shared_is_said", one, |spaces| {
         let mut first = open(spaces, 0, XdpConfig { mode: Mode::Generic, ..XdpConfig::default() });
         let why = open_beside(&mut first, spaces, XdpConfig::default()).err().unwrap();
-        assert!(matches!(why, Refusal::Queues(_)), "{why}");
+        assert!(matches!(why, Unavailable::Queues(_)), "{why}");
         assert!(why.to_string().contains("the 1 queue(s) of v0 is taken"), "{why}");
         let native = XdpConfig { mode: Mode::Native, ..XdpConfig::default() };
         let why = open_beside(&mut first, spaces, native).err().unwrap();
-        assert!(matches!(why, Refusal::Occupied { .. }), "{why}");
+        assert!(matches!(why, Unavailable::Occupied { .. }), "{why}");
         assert!(why.to_string().contains("cannot be shared: it is in generic mode"), "{why}");
     });
 }
@@ -248,13 +248,13 @@ fn the_owner_is_killed() {
             owner.kill().unwrap();
             owner.wait().unwrap();
             assert!(spaces.has_program(0), "the survivor's");
-            let before = mine.device.came_by_socket();
+            let before = mine.device.frames_by_socket();
             for _ in 0..10 {
                 let sent = from_many(spaces, mine.local_addr());
                 let got = receive(&mut mine, sent.len());
                 assert!(sorted(got) == sorted(sent), "every flow arrives");
             }
-            assert!(mine.device.came_by_socket() - before < 10 * u64::from(FLOWS), "some by its rings");
+            assert!(mine.device.frames_by_socket() - before < 10 * u64::from(FLOWS), "some by its rings");
             drop(mine);
             assert!(spaces.is_left_alone(), "nothing is left");
         }

@@ -16,7 +16,7 @@ use forge::{frame_by_hand, raw_socket};
 use resident::{apart, data_frame, open, receive, receive_some, send, udp_config};
 use spaces::{Shape, Spaces};
 use tautline_device::udp::{Udp, UdpConfig};
-use tautline_device::xdp::{self, Mode, Refusal, Xdp, XdpConfig};
+use tautline_device::xdp::{self, Mode, Unavailable, Xdp, XdpConfig};
 use tautline_device::{Datagram, HEADROOM};
 
 /// What others send over the same interface arrives byte for byte, while this device sends as fast as it can.
@@ -72,7 +72,7 @@ fn foreign_traffic_is_undisturbed() {
                             a.arena().hold(slot);
                             a.arena().give(slot);
                             a.flush();
-                            a.arena().let_go(slot);
+                            a.arena().unhold(slot);
                         }
                         got += b.recv(&mut batch).unwrap();
                         assert!(batch.frames().iter().all(|f| batch.bytes(*f).len() == 200));
@@ -125,9 +125,9 @@ fn hostile_frames_are_never_taken() {
             }
             let got = receive(&mut b, 1);
             assert!(got.is_empty(), "{} of {injected} hostile frames were taken", got.len());
-            let counted = b.device.strange();
-            assert_eq!(b.counters().frames_refused, counted.all());
-            assert_eq!(counted.all(), injected, "all are counted: {counted:?}");
+            let counted = b.device.refused_frames();
+            assert_eq!(b.counters().frames_refused, counted.total());
+            assert_eq!(counted.total(), injected, "all are counted: {counted:?}");
             // And then all goes on.
             inject(&good);
             assert_eq!(receive(&mut b, 1).len(), 1);
@@ -143,7 +143,9 @@ fn an_occupied_interface_is_refused() {
         spaces.enter(0);
         let refused =
             Xdp::open(XdpConfig { udp: udp_config(spaces, 0), ..XdpConfig::default() }).err().unwrap();
-        let Refusal::Occupied { interface, program, owner } = &refused.why else { panic!("{}", refused.why) };
+        let Unavailable::Occupied { interface, program, owner } = &refused.why else {
+            panic!("{}", refused.why)
+        };
         assert_eq!(interface, "v0");
         assert!(*program > 0 && owner.contains("\"tautline\""), "{owner}");
         assert!(owner.contains(&format!("process {}", std::process::id())), "{owner}");

@@ -85,7 +85,7 @@ fn left_to_the_card(test: &str, mode: Mode, v6: bool) {
             set_card(&upper(Shape::default()), completes);
             let bind = SocketAddr::new(spaces.addr(0, v6), 0);
             let udp = UdpConfig { bind, tx_slots: 64, ..UdpConfig::default() };
-            let config = XdpConfig { udp, mode, card_sums: Some(true), ..XdpConfig::default() };
+            let config = XdpConfig { udp, mode, checksum_offload: Some(true), ..XdpConfig::default() };
             let device = Xdp::open(config).unwrap_or_else(|r| panic!("{}", r.why));
             if !device.describe().contains("checksums by the card") {
                 println!(

@@ -10,7 +10,7 @@ use resident::{
     Resident, apart, arrives, data_frame, open, open_udp, receive, receive_some, send, until_back, until_way,
 };
 use spaces::{Shape, ip};
-use tautline_device::xdp::{Done, Framing, Mode, Receive, Xdp, XdpConfig};
+use tautline_device::xdp::{Completion, Framing, Mode, Receive, Xdp, XdpConfig};
 use tautline_device::{Datagram, DeviceEvent, HEADROOM, RouteId, Transport};
 
 const STRANGERS: Shape = Shape { mtu: 1_500, vlan: None, acquainted: false, queues: None };
@@ -53,7 +53,7 @@ fn neighbours_come_and_move() {
         let mut b = open(spaces, 1, XdpConfig::default());
         let route = a.route(b.local_addr()).unwrap();
         assert_eq!(a.transport(route), Some(Transport::Udp));
-        assert!(a.why(route).contains("10.211.9.2"), "{}", a.why(route));
+        assert!(a.transport_reason(route).contains("10.211.9.2"), "{}", a.transport_reason(route));
         let told = until_way(&mut a, &mut b, route, Transport::Xdp);
         assert!(matches!(&told[..], [DeviceEvent::Transport { transport: Transport::Xdp, .. }]), "{told:?}");
         arrives(&mut a, &mut b, route, 1);
@@ -90,9 +90,14 @@ fn no_raw_frames_for_gateways() {
                 (a.transport(near), a.transport(far)),
                 (Some(Transport::Xdp), Some(transport)),
                 "{}",
-                a.why(far)
+                a.transport_reason(far)
             );
-            assert_eq!(a.why(far).contains("gateway 10.211.9.2"), framing == Framing::Raw, "{}", a.why(far));
+            assert_eq!(
+                a.transport_reason(far).contains("gateway 10.211.9.2"),
+                framing == Framing::Raw,
+                "{}",
+                a.transport_reason(far)
+            );
         }
     });
 }
@@ -144,10 +149,10 @@ fn the_program_is_detached() {
             }
             let again = |e: &DeviceEvent| matches!(e, DeviceEvent::Transport { transport: Transport::Xdp, why, .. } if why.contains("attached again"));
             assert!(told.iter().all(again), "{told:?}");
-            let before = b.device.came_by_socket();
+            let before = b.device.frames_by_socket();
             (0..10).for_each(|number| arrives(&mut a, &mut b, to_b, number));
             // One in a second keeps the neighbour known.
-            assert!(b.device.came_by_socket() < before + 10, "by the ring again");
+            assert!(b.device.frames_by_socket() < before + 10, "by the ring again");
         }
     });
 }
@@ -183,7 +188,7 @@ fn the_link_flaps() {
 #[test]
 fn the_interface_vanishes() {
     apart("the_interface_vanishes", Shape::default(), |spaces| {
-        let mut a = open(spaces, 0, XdpConfig { done: Done::Told, ..XdpConfig::default() });
+        let mut a = open(spaces, 0, XdpConfig { completion: Completion::Ring, ..XdpConfig::default() });
         let b = open_udp(spaces, 1);
         let route = a.route(b.local_addr()).unwrap();
         send(&mut a, route, &data_frame(1, 100));
@@ -245,7 +250,7 @@ fn a_hundred_changes_of_way() {
 #[test]
 fn slots_are_held_until_told() {
     apart("slots_are_held_until_told", Shape::default(), |spaces| {
-        let mut a = open(spaces, 0, XdpConfig { done: Done::Told, ..XdpConfig::default() });
+        let mut a = open(spaces, 0, XdpConfig { completion: Completion::Ring, ..XdpConfig::default() });
         let mut b = open(spaces, 1, XdpConfig::default());
         let (start, mut by_socket) = (Instant::now(), 0);
         let route = a.route(b.local_addr()).unwrap();
@@ -277,11 +282,13 @@ fn slots_are_held_until_told() {
 /// told with the reason.
 #[test]
 fn the_interface_comes_back() {
-    for (mode, done) in
-        [(Mode::Generic, Done::Known), (Mode::Native, Done::Known), (Mode::Generic, Done::Told)]
-    {
+    for (mode, completion) in [
+        (Mode::Generic, Completion::Auto),
+        (Mode::Native, Completion::Auto),
+        (Mode::Generic, Completion::Ring),
+    ] {
         apart("the_interface_comes_back", Shape::default(), |spaces| {
-            let config = || XdpConfig { mode, done, ..XdpConfig::default() };
+            let config = || XdpConfig { mode, completion, ..XdpConfig::default() };
             let mut a = open(spaces, 0, config());
             let mut b = open(spaces, 1, config());
             let (to_b, to_a) = (a.route(b.local_addr()).unwrap(), b.route(a.local_addr()).unwrap());
@@ -305,12 +312,12 @@ fn the_interface_comes_back() {
                 a.arena().give(kept);
                 assert!(receive(&mut b, 1) == [data_frame(77, 100)], "from the slot that was kept");
                 // More than there are chunks: none was lost.
-                let before = b.device.came_by_socket();
+                let before = b.device.frames_by_socket();
                 for number in 0..700 {
                     arrives(&mut a, &mut b, to_b, number);
                 }
                 // Once a second one goes through the socket, to keep the neighbour.
-                assert!(b.device.came_by_socket() - before < 100, "by the ring again");
+                assert!(b.device.frames_by_socket() - before < 100, "by the ring again");
                 send(&mut a, to_b, &data_frame(1, 100));
                 assert_eq!(receive(&mut b, 1).len(), 1);
             }
@@ -354,9 +361,9 @@ fn the_interface_travels() {
                 while !receive(&mut b, 1).is_empty() {}
                 while !receive(&mut a, 1).is_empty() {}
             }
-            let before = b.device.came_by_socket();
+            let before = b.device.frames_by_socket();
             (0..200).for_each(|number| arrives(&mut a, &mut b, to_b, number));
-            assert!(b.device.came_by_socket() - before < 100, "by the ring");
+            assert!(b.device.frames_by_socket() - before < 100, "by the ring");
             drop((a, b));
             assert!(spaces.is_left_alone());
         });
@@ -384,7 +391,7 @@ fn the_interface_comes_back_taken() {
             told.extend(std::iter::from_fn(|| a.poll_event()));
         }
         let held = format!("process {}", std::process::id());
-        assert!(a.why(route).contains(&held), "{}", a.why(route));
+        assert!(a.transport_reason(route).contains(&held), "{}", a.transport_reason(route));
         // Told once, however often it is looked at.
         let until = Instant::now() + Duration::from_millis(500);
         while Instant::now() < until {
@@ -395,7 +402,7 @@ fn the_interface_comes_back_taken() {
         drop(taker);
         let until = Instant::now() + Duration::from_secs(10);
         while a.transport(route) != Some(Transport::Xdp) {
-            assert!(Instant::now() < until, "{}", a.why(route));
+            assert!(Instant::now() < until, "{}", a.transport_reason(route));
             receive_some(&mut a);
         }
     });
@@ -462,11 +469,14 @@ fn the_ring_is_stuck_for_a_while() {
         for _ in 0..300 {
             a.flush();
         }
-        assert_eq!((a.transport(route), a.why(route)), (Some(Transport::Udp), "the ring is stuck"));
+        assert_eq!(
+            (a.transport(route), a.transport_reason(route)),
+            (Some(Transport::Udp), "the ring is stuck")
+        );
         arrives(&mut a, &mut b, route, 2);
         a.device.lose_doorbells(0);
         a.flush();
-        assert_eq!(a.transport(route), Some(Transport::Xdp), "{}", a.why(route));
+        assert_eq!(a.transport(route), Some(Transport::Xdp), "{}", a.transport_reason(route));
         assert!(receive(&mut b, 1) == stuck, "late, but there");
         let told: Vec<_> = std::iter::from_fn(|| a.poll_event()).collect();
         let ways: Vec<_> = told

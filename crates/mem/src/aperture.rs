@@ -69,8 +69,8 @@ impl ApertureMemory {
     }
 
     /// As [`ApertureMemory::attach`], only to be read.
-    pub fn attach_to_read(fd: OwnedFd, len: usize) -> io::Result<ApertureMemory> {
-        let segment = Segment::attach_to_read(fd, pages(len)?, len <= POPULATED)?;
+    pub fn attach_read_only(fd: OwnedFd, len: usize) -> io::Result<ApertureMemory> {
+        let segment = Segment::attach_read_only(fd, pages(len)?, len <= POPULATED)?;
         Ok(ApertureMemory { at: segment.base().cast(), len, holds: Holds::Segment(segment) })
     }
 
@@ -303,6 +303,25 @@ impl ApertureMemory {
     }
 }
 
+impl Segment {
+    /// Copies `len` bytes out of the segment to where others may reach them, whole words at once.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    #[inline]
+    pub fn copy_to(
+        &self,
+        at: usize,
+        len: usize,
+        (to, place): (&ApertureMemory, usize),
+    ) -> Result<(), OutOfRange> {
+        assert!(at <= self.len() && len <= self.len() - at);
+        // SAFETY: the range is within the mapping, which is another one than the aperture's. If somebody else writes there
+        // meanwhile, the bytes are anybody's guess, and any bytes are valid.
+        unsafe { to.write_from(place, self.base().as_ptr().add(at), len) }
+    }
+}
+
 /// Words from which on they are copied faster than one by one, where the processor can.
 const MANY: usize = if cfg!(target_arch = "x86_64") { 48 } else { usize::MAX };
 /// Words from which on the processor copies them best by itself.
@@ -418,8 +437,10 @@ mod tests {
         let len = POPULATED + 1;
         let long = ApertureMemory::allocate(len).unwrap();
         let fd = || long.fd().unwrap().try_clone_to_owned().unwrap();
-        let (mapped, read) =
-            (ApertureMemory::attach(fd(), len).unwrap(), ApertureMemory::attach_to_read(fd(), len).unwrap());
+        let (mapped, read) = (
+            ApertureMemory::attach(fd(), len).unwrap(),
+            ApertureMemory::attach_read_only(fd(), len).unwrap(),
+        );
         assert_eq!(taken(&long), 0);
         long.write(len - 1, &[7]).unwrap();
         let mut last = [[0]; 2];

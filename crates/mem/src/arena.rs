@@ -129,7 +129,7 @@ impl Arena {
     /// # Panics
     /// If the slot is not held.
     #[inline]
-    pub fn let_go(&mut self, slot: SlotId) {
+    pub fn unhold(&mut self, slot: SlotId) {
         let state = &mut self.states[slot.0 as usize];
         assert!(*state & HOLDS_MAX > 0, "slot {} is not held", slot.0);
         *state -= 1;
@@ -264,12 +264,12 @@ mod tests {
         arena.hold(slot);
         arena.give(slot);
         assert!(arena.is_held(slot) && arena.take().is_none());
-        arena.let_go(slot);
+        arena.unhold(slot);
         assert!(arena.is_held(slot) && arena.take().is_none());
-        arena.let_go(slot);
+        arena.unhold(slot);
         assert_eq!((arena.is_held(slot), arena.take()), (false, Some(slot)));
         arena.hold(slot);
-        arena.let_go(slot);
+        arena.unhold(slot);
         assert_eq!(arena.available(), 0, "let go, and still taken");
         arena.give(slot);
         assert_eq!(arena.available(), 1);

@@ -74,7 +74,7 @@ impl<T> Owned<T> {
     }
 
     /// Becomes the owner, as somebody who comes rarely.
-    pub fn visit(&self) -> Owner<'_, T> {
+    fn visit(&self) -> Owner<'_, T> {
         loop {
             match self.try_visit() {
                 Some(owner) => return owner,

@@ -16,41 +16,41 @@ use crate::ring::Corrupt;
 use crate::{ApertureMemory, OutOfRange};
 
 /// Pieces that may be out at a time.
-pub const MAX_PIECES: usize = 256;
+pub const MAX_EXTENTS: usize = 256;
 /// Bits of what is given back that are its number.
 pub const NUMBER: u32 = (1 << 30) - 1;
 /// Pieces that programs may have out at a time: the rest is for parts of messages.
-const MAX_LOANS: usize = MAX_PIECES - 16;
+const MAX_LOANS: usize = MAX_EXTENTS - 16;
 /// Bytes of a pool that are for parts of messages, behind all that can be lent.
 const PARTS_LEN: usize = 1 << 20;
 
 /// How something comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Back {
+pub enum ReturnStatus {
     /// It has been read, as far as anybody wanted.
     Read,
     /// It could not be read, and nobody was told of it.
     Refused,
     /// It could not be read to its end, by somebody who had begun.
-    Broken,
+    Incomplete,
 }
 
-impl Back {
+impl ReturnStatus {
     /// What tells it, beside the number.
     pub fn flag(self) -> u32 {
         match self {
-            Back::Read => 0,
-            Back::Refused => 1 << 30,
-            Back::Broken => 1 << 31,
+            ReturnStatus::Read => 0,
+            ReturnStatus::Refused => 1 << 30,
+            ReturnStatus::Incomplete => 1 << 31,
         }
     }
 
     /// What was told with a number.
-    pub fn of(word: u32) -> Back {
+    pub fn of(word: u32) -> ReturnStatus {
         match word & !NUMBER {
-            0 => Back::Read,
-            flag if flag == Back::Refused.flag() => Back::Refused,
-            _ => Back::Broken,
+            0 => ReturnStatus::Read,
+            flag if flag == ReturnStatus::Refused.flag() => ReturnStatus::Refused,
+            _ => ReturnStatus::Incomplete,
         }
     }
 }
@@ -74,7 +74,7 @@ struct Map {
     len: usize,
 }
 
-// SAFETY: the mapping is unmapped only by drop, and is reached only as `Piece` and `View` say.
+// SAFETY: the mapping is unmapped only by drop, and is reached only as `Extent` and `PoolView` say.
 unsafe impl Send for Map {}
 // SAFETY: as above.
 unsafe impl Sync for Map {}
@@ -109,9 +109,9 @@ enum State {
     /// The other side reads it: where it starts, and how much room it takes.
     Lent(usize, usize),
     /// The other side reads memory that is not of this pool.
-    Elsewhere,
+    External,
     /// It has done so, or not.
-    Done(Back),
+    Done(ReturnStatus),
 }
 
 /// The memory of whoever lends.
@@ -137,7 +137,7 @@ pub struct Pool {
 
 /// A piece of a pool that belongs to whoever holds it, until it is lent or given back. One that is just dropped stays taken.
 #[derive(Debug)]
-pub struct Piece {
+pub struct Extent {
     map: Arc<Map>,
     start: usize,
     len: usize,
@@ -145,14 +145,14 @@ pub struct Piece {
     number: u32,
 }
 
-impl Piece {
+impl Extent {
     /// Its number in its pool, where in the pool it starts, and how long it is.
-    pub fn place(&self) -> (u32, u64, u64) {
+    pub fn location(&self) -> (u32, u64, u64) {
         (self.number, self.start as u64, self.len as u64)
     }
 }
 
-impl Deref for Piece {
+impl Deref for Extent {
     type Target = [u8];
 
     #[inline]
@@ -163,7 +163,7 @@ impl Deref for Piece {
     }
 }
 
-impl DerefMut for Piece {
+impl DerefMut for Extent {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `deref`; others may read along, by copies that may come out torn, which is their concern.
@@ -185,20 +185,20 @@ impl Pool {
         // From here on nobody else can map it to write.
         rustix::fs::fcntl_add_seals(&fd, SEALS)?;
         let list = |from: usize, to: usize| {
-            let mut free = Vec::with_capacity(MAX_PIECES + 1);
+            let mut free = Vec::with_capacity(MAX_EXTENTS + 1);
             free.extend((from < to).then_some((from, to - from)));
             free
         };
         Ok(Pool {
             map: Arc::new(map),
-            holds: Vec::with_capacity(MAX_PIECES),
+            holds: Vec::with_capacity(MAX_EXTENTS),
             fd,
             free: [list(0, parts_at), list(parts_at, len)],
             committed: [0, parts_at],
             parts_at,
-            states: vec![State::Free; MAX_PIECES].into_boxed_slice(),
-            numbers: (0..MAX_PIECES as u32).rev().collect(),
-            part: vec![false; MAX_PIECES].into_boxed_slice(),
+            states: vec![State::Free; MAX_EXTENTS].into_boxed_slice(),
+            numbers: (0..MAX_EXTENTS as u32).rev().collect(),
+            part: vec![false; MAX_EXTENTS].into_boxed_slice(),
             parts: 0,
             part_bytes: 0,
         })
@@ -215,14 +215,14 @@ impl Pool {
     }
 
     /// Takes a piece; its bytes are whatever was there before. Nothing if there is no room now; an error if the system has no memory.
-    pub fn take(&mut self, len: usize) -> io::Result<Option<Piece>> {
-        if self.numbers.len() <= MAX_PIECES - MAX_LOANS {
+    pub fn take(&mut self, len: usize) -> io::Result<Option<Extent>> {
+        if self.numbers.len() <= MAX_EXTENTS - MAX_LOANS {
             return Ok(None);
         }
         self.take_from(0, len)
     }
 
-    fn take_from(&mut self, list: usize, len: usize) -> io::Result<Option<Piece>> {
+    fn take_from(&mut self, list: usize, len: usize) -> io::Result<Option<Extent>> {
         let grain = if len < PAGE { LINE } else { PAGE };
         let Some(room) = len.max(1).checked_next_multiple_of(grain) else { return Ok(None) };
         let Some(at) = self.free[list]
@@ -245,7 +245,7 @@ impl Pool {
             self.free[list][at] = (from + room, free - room);
         }
         let map = self.holds.pop().unwrap_or_else(|| self.map.clone());
-        Ok(Some(Piece { map, start, len, room, number }))
+        Ok(Some(Extent { map, start, len, room, number }))
     }
 
     /// Makes sure that there is memory up to `end`: better an error here than a signal when it is written.
@@ -268,7 +268,7 @@ impl Pool {
     }
 
     /// Takes a piece for part of a message; [`Pool::parts`] counts it until it is back.
-    pub fn take_part(&mut self, len: usize) -> io::Result<Option<Piece>> {
+    pub fn take_part(&mut self, len: usize) -> io::Result<Option<Extent>> {
         let piece = self.take_from(1, len)?;
         if let Some(piece) = &piece {
             self.part[piece.number as usize] = true;
@@ -293,7 +293,7 @@ impl Pool {
     ///
     /// # Panics
     /// If it is of another pool.
-    pub fn give(&mut self, piece: Piece) {
+    pub fn give(&mut self, piece: Extent) {
         let (start, room) = self.extent(&piece);
         self.free_number(piece.number);
         self.free_range(start, room);
@@ -304,13 +304,13 @@ impl Pool {
     ///
     /// # Panics
     /// If it is of another pool.
-    pub fn lend(&mut self, piece: Piece) {
+    pub fn lend(&mut self, piece: Extent) {
         let (start, room) = self.extent(&piece);
         self.states[piece.number as usize] = State::Lent(start, room);
         self.holds.push(piece.map);
     }
 
-    fn extent(&self, piece: &Piece) -> (usize, usize) {
+    fn extent(&self, piece: &Extent) -> (usize, usize) {
         let known = Arc::ptr_eq(&piece.map, &self.map) && self.states[piece.number as usize] == State::Taken;
         assert!(known, "a piece of another pool");
         let aligned = if piece.len < PAGE { LINE } else { PAGE };
@@ -319,14 +319,14 @@ impl Pool {
     }
 
     /// A number for memory elsewhere that the other side is going to read; nothing if there is none left.
-    pub fn refer(&mut self) -> Option<u32> {
+    pub fn reserve_external(&mut self) -> Option<u32> {
         let number = self.numbers.pop()?;
-        self.states[number as usize] = State::Elsewhere;
+        self.states[number as usize] = State::External;
         Some(number)
     }
 
-    /// How a number of [`Pool::refer`] came back, if it did; it is free again then.
-    pub fn is_done(&mut self, number: u32) -> Option<Back> {
+    /// How a number of [`Pool::reserve_external`] came back, if it did; it is free again then.
+    pub fn take_status(&mut self, number: u32) -> Option<ReturnStatus> {
         let State::Done(back) = self.states[number as usize] else { return None };
         self.free_number(number);
         Some(back)
@@ -334,18 +334,18 @@ impl Pool {
 
     /// Whether something is with the other side, and so may come back.
     pub fn has_lent(&self) -> bool {
-        self.states.iter().any(|state| matches!(state, State::Lent(..) | State::Elsewhere))
+        self.states.iter().any(|state| matches!(state, State::Lent(..) | State::External))
     }
 
     /// The other side says that it no longer reads what goes by this number.
-    pub fn returned(&mut self, number: u32, back: Back) -> Result<(), Corrupt> {
+    pub fn returned(&mut self, number: u32, back: ReturnStatus) -> Result<(), Corrupt> {
         match self.states.get(number as usize) {
             Some(&State::Lent(start, room)) => {
                 self.free_number(number);
                 self.free_range(start, room);
                 Ok(())
             }
-            Some(State::Elsewhere) => {
+            Some(State::External) => {
                 self.states[number as usize] = State::Done(back);
                 Ok(())
             }
@@ -379,11 +379,11 @@ impl Pool {
 
 /// The memory of a lender, as the other side sees it: it may change at any time, and cannot be written.
 #[derive(Debug)]
-pub struct View(Map);
+pub struct PoolView(Map);
 
-impl View {
+impl PoolView {
     /// Maps what another process lends from. Refused unless it is sealed and has exactly `len` bytes: it could vanish later otherwise.
-    pub fn attach(fd: &OwnedFd, len: usize) -> io::Result<View> {
+    pub fn attach(fd: &OwnedFd, len: usize) -> io::Result<PoolView> {
         let unfit = |why: &str| Err(io::Error::new(io::ErrorKind::InvalidData, why));
         crate::segment::check_kind(fd)?;
         if !rustix::fs::fcntl_get_seals(fd)?.contains(SEALS) {
@@ -392,12 +392,12 @@ impl View {
         if len == 0 || rustix::fs::fstat(fd)?.st_size as u64 != len as u64 {
             return unfit("the pool has the wrong size");
         }
-        Ok(View(Map::new(fd, len, ProtFlags::READ)?))
+        Ok(PoolView(Map::new(fd, len, ProtFlags::READ)?))
     }
 
     /// Whether it has bytes from `at` to `at + len`.
     #[inline]
-    pub fn has(&self, at: u64, len: u64) -> bool {
+    pub fn contains(&self, at: u64, len: u64) -> bool {
         at.checked_add(len).is_some_and(|end| end <= self.0.len as u64)
     }
 

@@ -31,23 +31,23 @@ impl Place {
 
 /// Where numbers are given back.
 #[derive(Debug)]
-pub struct Giver {
+pub struct ReturnSender {
     place: Place,
     turn: u64,
 }
 
-impl Giver {
+impl ReturnSender {
     /// The giving end at `base` of a segment that is still all zeros there.
     ///
     /// # Panics
     /// If `count` is no power of two, or does not fit there.
-    pub fn new(segment: Arc<Segment>, base: usize, count: usize) -> Giver {
-        Giver { place: Place::new(segment, base, count), turn: 0 }
+    pub fn new(segment: Arc<Segment>, base: usize, count: usize) -> ReturnSender {
+        ReturnSender { place: Place::new(segment, base, count), turn: 0 }
     }
 
     /// Gives a number back. No more than `count` are out at a time, so there is always room.
     #[inline]
-    pub fn give(&mut self, number: u32) {
+    pub fn send(&mut self, number: u32) {
         let word = u64::from(self.place.stamp(self.turn)) | u64::from(number) << 32;
         self.place.segment.word(self.place.at(self.turn)).store(word, Ordering::Release);
         self.turn += 1;
@@ -56,18 +56,18 @@ impl Giver {
 
 /// Where numbers come back.
 #[derive(Debug)]
-pub struct Returns {
+pub struct ReturnReceiver {
     place: Place,
     turn: u64,
 }
 
-impl Returns {
+impl ReturnReceiver {
     /// The other end.
     ///
     /// # Panics
     /// If `count` is no power of two, or does not fit there.
-    pub fn new(segment: Arc<Segment>, base: usize, count: usize) -> Returns {
-        Returns { place: Place::new(segment, base, count), turn: 0 }
+    pub fn new(segment: Arc<Segment>, base: usize, count: usize) -> ReturnReceiver {
+        ReturnReceiver { place: Place::new(segment, base, count), turn: 0 }
     }
 
     #[inline]
@@ -100,11 +100,11 @@ mod tests {
     fn round_and_round() {
         let segment = Arc::new(Segment::create(4096).unwrap());
         let (mut giver, mut returns) =
-            (Giver::new(segment.clone(), 64, 4), Returns::new(segment.clone(), 64, 4));
+            (ReturnSender::new(segment.clone(), 64, 4), ReturnReceiver::new(segment.clone(), 64, 4));
         for i in 0..1000 {
             assert!(returns.is_empty());
             for j in 0..=i % 4 {
-                giver.give(i * 7 + j);
+                giver.send(i * 7 + j);
             }
             for j in 0..=i % 4 {
                 assert_eq!(returns.take(), Some(i * 7 + j));
@@ -126,13 +126,13 @@ mod loom_tests {
             let segment = Arc::new(Segment::create(256).unwrap());
             let theirs = segment.clone();
             let giver = thread::spawn(move || {
-                let mut giver = Giver::new(theirs.clone(), 64, 2);
+                let mut giver = ReturnSender::new(theirs.clone(), 64, 2);
                 for number in 1..=2 {
                     theirs.word(0).store(number, Ordering::Relaxed);
-                    giver.give(number as u32);
+                    giver.send(number as u32);
                 }
             });
-            let mut returns = Returns::new(segment.clone(), 64, 2);
+            let mut returns = ReturnReceiver::new(segment.clone(), 64, 2);
             let mut last = 0;
             for _ in 0..3 {
                 if let Some(number) = returns.take() {

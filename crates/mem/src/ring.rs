@@ -13,9 +13,9 @@ mod receiver;
 mod sender;
 mod words;
 
-pub use receiver::{Next, Receiver};
+pub use receiver::{Peeked, Receiver};
 pub use sender::Sender;
-pub use words::Line;
+pub use words::PoppedLine;
 
 use crate::Segment;
 use crate::segment::Lines;
@@ -24,9 +24,9 @@ use crate::sync::Arc;
 /// Bytes of a cache line.
 pub const LINE: usize = 64;
 /// Bytes of a frame that lie in a line.
-pub const INLINE: usize = LINE - 8;
+pub const LINE_DATA: usize = LINE - 8;
 /// Words of a frame that lie in a line.
-pub const INLINE_WORDS: usize = INLINE / 8;
+pub const LINE_DATA_WORDS: usize = LINE_DATA / 8;
 /// Lines that a frame may take before it takes bytes.
 pub const MAX_SPAN: usize = 4;
 
@@ -48,14 +48,14 @@ pub struct Corrupt;
 
 /// A frame that lay in lines, as it was taken out.
 #[derive(Clone, Copy, Debug)]
-pub struct Slip {
-    bytes: [u8; MAX_SPAN * INLINE],
+pub struct InlineFrame {
+    bytes: [u8; MAX_SPAN * LINE_DATA],
     len: usize,
 }
 
-impl Slip {
+impl InlineFrame {
     /// An empty one.
-    pub const EMPTY: Slip = Slip { bytes: [0; MAX_SPAN * INLINE], len: 0 };
+    pub const EMPTY: InlineFrame = InlineFrame { bytes: [0; MAX_SPAN * LINE_DATA], len: 0 };
 
     /// The frame.
     #[inline(always)]
@@ -92,15 +92,15 @@ impl Shape {
             && self.lines >= 4
             && self.bytes.is_power_of_two()
             && self.bytes.is_multiple_of(LINE)
-            && self.max_frame >= INLINE
+            && self.max_frame >= LINE_DATA
             && self.max_frame <= self.bytes / 8
             && self.bytes < 1 << 31
     }
 
     /// Bytes of the longest frame that lies in lines alone.
     #[inline(always)]
-    pub const fn slip(&self) -> usize {
-        self.span * INLINE
+    pub const fn inline_max(&self) -> usize {
+        self.span * LINE_DATA
     }
 }
 

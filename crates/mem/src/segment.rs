@@ -45,7 +45,6 @@ mod real {
     use rustix::mm::{Advice, MapFlags, ProtFlags};
 
     use super::Line;
-    use crate::{ApertureMemory, OutOfRange};
 
     /// A piece of memory without a name, of fixed size, that lives as long as somebody has it open or mapped.
     #[derive(Debug)]
@@ -102,7 +101,7 @@ mod real {
         }
 
         /// As [`Segment::attach_with`], only to be read: whoever writes there is ended by the kernel.
-        pub(crate) fn attach_to_read(fd: OwnedFd, len: usize, populated: bool) -> io::Result<Segment> {
+        pub(crate) fn attach_read_only(fd: OwnedFd, len: usize, populated: bool) -> io::Result<Segment> {
             Segment::check(&fd, len)?;
             Segment::map(fd, len, (ProtFlags::READ, populated))
         }
@@ -124,11 +123,13 @@ mod real {
         }
 
         /// Where it begins.
+        #[inline]
         pub(crate) fn base(&self) -> NonNull<u8> {
             self.at
         }
 
         /// How many bytes it has.
+        #[inline]
         pub fn len(&self) -> usize {
             self.len
         }
@@ -188,23 +189,6 @@ mod real {
             }
             #[cfg(not(target_arch = "x86_64"))]
             let _ = at;
-        }
-
-        /// Copies `len` bytes out of the segment to where others may reach them, whole words at once.
-        ///
-        /// # Panics
-        /// If there are not so many.
-        #[inline]
-        pub fn copy_to(
-            &self,
-            at: usize,
-            len: usize,
-            (to, place): (&ApertureMemory, usize),
-        ) -> Result<(), OutOfRange> {
-            assert!(at <= self.len && len <= self.len - at);
-            // SAFETY: the range is within the mapping, which is another one than the aperture's. If somebody else writes there meanwhile, the
-            // bytes are anybody's guess, and any bytes are valid.
-            unsafe { to.write_from(place, self.at.as_ptr().add(at), len) }
         }
     }
 

@@ -12,7 +12,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use tautline_node::device::{Arena, Counters, Datagram, DeviceEvent, Guarantees, RouteId, RxBatch, SlotId};
+use tautline_node::device::{Arena, Counters, Datagram, DeviceEvent, RouteId, RxBatch, SlotId};
 use tautline_node::link::JobKey;
 use tautline_node::wire::Security;
 use tautline_node::{
@@ -35,9 +35,6 @@ impl Datagram for Wire {
     fn name(&self) -> &'static str {
         "wire"
     }
-    fn guarantees(&self) -> Guarantees {
-        Guarantees { lossless: true, ordered: true, intact: true, authentic: false, tells_death: false }
-    }
     fn local_addr(&self) -> SocketAddr {
         self.addr
     }
@@ -49,9 +46,6 @@ impl Datagram for Wire {
     }
     fn route(&mut self, _: SocketAddr) -> std::io::Result<RouteId> {
         Ok(RouteId(0))
-    }
-    fn reroute(&mut self, _: RouteId, _: SocketAddr) -> std::io::Result<()> {
-        Ok(())
     }
     fn max_frame(&self, _: RouteId) -> usize {
         1472

@@ -7,7 +7,7 @@ use tautline_device::fault::Fault;
 use tautline_device::pcap::Pcap;
 use tautline_device::trace::{Trace, lines};
 use tautline_device::udp::{Udp, UdpConfig};
-use tautline_device::xdp::{Framing, Receive, Refused, Xdp, XdpConfig};
+use tautline_device::xdp::{Framing, OpenError, Receive, Xdp, XdpConfig};
 use tautline_wire::handshake::Security;
 
 use crate::error::explain;
@@ -66,7 +66,11 @@ pub fn open_device(job: &mut Job, config: &Config) -> Result<(Box<dyn Datagram>,
 }
 
 /// Opens AF_XDP, which is asked for (N-14); refused, it says why and gives back what UDP needs.
-fn open_xdp(udp: UdpConfig, config: &Config, job: &Job) -> Result<(Box<dyn Datagram>, Choice), Box<Refused>> {
+fn open_xdp(
+    udp: UdpConfig,
+    config: &Config,
+    job: &Job,
+) -> Result<(Box<dyn Datagram>, Choice), Box<OpenError>> {
     let (framing, reframed) = framing(config.xdp_framing, job);
     let told = XdpConfig {
         udp,

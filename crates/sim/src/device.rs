@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tautline_device::{Arena, Counters, Datagram, DeviceEvent, Guarantees, RouteId, RxBatch, SlotId};
+use tautline_device::{Arena, Counters, Datagram, DeviceEvent, RouteId, RxBatch, SlotId};
 
 use crate::net::{Net, address};
 
@@ -62,10 +62,6 @@ impl Datagram for SimDevice {
         "sim"
     }
 
-    fn guarantees(&self) -> Guarantees {
-        Guarantees { lossless: false, ordered: false, intact: false, authentic: false, tells_death: false }
-    }
-
     fn local_addr(&self) -> SocketAddr {
         address(self.node)
     }
@@ -81,12 +77,6 @@ impl Datagram for SimDevice {
     fn route(&mut self, to: SocketAddr) -> io::Result<RouteId> {
         self.routes.push((to, self.arena.payload_len()));
         Ok(RouteId(self.routes.len() as u32 - 1))
-    }
-
-    fn reroute(&mut self, route: RouteId, to: SocketAddr) -> io::Result<()> {
-        self.flush();
-        self.routes[route.0 as usize].0 = to;
-        Ok(())
     }
 
     fn max_frame(&self, route: RouteId) -> usize {

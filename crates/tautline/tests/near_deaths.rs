@@ -278,7 +278,7 @@ fn nothing_is_left_behind() {
     let _limit = Limit::seconds(60);
     let scene = Scene::new(2, Waiting::SpinThenPark);
     let doors = || -> Vec<_> {
-        let place = tautline::node::device::shm::meeting_place();
+        let place = tautline::node::device::shm::discovery_dir();
         std::fs::read_dir(place).unwrap().flatten().map(|entry| entry.file_name()).collect()
     };
     let mut before = None;

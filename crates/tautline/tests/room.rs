@@ -168,10 +168,10 @@ fn only_tries() {
 #[test]
 fn silent_visitors() {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
-    use tautline::node::device::shm::meeting_place;
+    use tautline::node::device::shm::discovery_dir;
 
     let doors = || {
-        let found = std::fs::read_dir(meeting_place()).into_iter().flatten().flatten();
+        let found = std::fs::read_dir(discovery_dir()).into_iter().flatten().flatten();
         found.map(|entry| entry.path()).collect::<std::collections::HashSet<_>>()
     };
     let _limit = common::Limit::seconds(60);

@@ -73,8 +73,4 @@ impl<T> Held<T> {
         let index = self.0.iter().position(|(due, _)| due.reached(moment))?;
         self.0.remove(index).map(|(_, frame)| frame)
     }
-
-    pub(super) fn take_all(&mut self) -> impl Iterator<Item = T> {
-        std::mem::take(&mut self.0).into_iter().map(|(_, frame)| frame)
-    }
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tautline_mem::Segment;
-use tautline_mem::pool::{Back, MAX_PIECES, NUMBER, Piece, Pool, View};
-use tautline_mem::returns::{Giver, Returns};
+use tautline_mem::pool::{Extent, MAX_EXTENTS, NUMBER, Pool, PoolView, ReturnStatus};
+use tautline_mem::returns::{ReturnReceiver, ReturnSender};
 use tautline_mem::ring::Corrupt;
 
 use crate::sys::local;
@@ -22,23 +22,23 @@ const MAX_HOLDS: usize = 32;
 pub(super) struct Lending {
     /// What we lend from, and where it comes back.
     pool: Option<Pool>,
-    returns: Returns,
+    returns: ReturnReceiver,
     /// How much has been taken back.
     returned: u64,
     /// What is lent to us, and where we give it back.
-    view: Option<Arc<View>>,
+    view: Option<Arc<PoolView>>,
     /// Holds on it that have been given up, for whoever wants one next: counting them anew would take instructions that wait for every store before them.
-    holds: Vec<Arc<View>>,
-    giver: Giver,
+    holds: Vec<Arc<PoolView>>,
+    giver: ReturnSender,
     /// Where we say that we may read the other process, and where it says so of us.
     may: (usize, usize),
     segment: Arc<Segment>,
-    outside: Option<Arc<Outside>>,
+    peer_memory: Option<Arc<PeerMemory>>,
 }
 
 /// Another process, as memory to copy from (S-9).
 #[derive(Debug)]
-pub struct Outside {
+pub struct PeerMemory {
     pid: i32,
     process: OwnedFd,
     /// Where a word lies that is there for as long as the process has the memory it had.
@@ -46,7 +46,7 @@ pub struct Outside {
     known: u64,
 }
 
-impl Outside {
+impl PeerMemory {
     /// Copies bytes out of it. An error if it cannot be read there, or is no more, or has become another program: then what was read may be anybody's.
     pub fn read(&self, address: u64, out: &mut [u8]) -> io::Result<()> {
         let word = local::read_process(self.pid, address, out, self.beacon)?;
@@ -58,21 +58,26 @@ impl Outside {
 }
 
 impl Lending {
-    pub(super) fn new(segment: &Arc<Segment>, side: Side, pool: Option<Pool>, view: Option<View>) -> Lending {
+    pub(super) fn new(
+        segment: &Arc<Segment>,
+        side: Side,
+        pool: Option<Pool>,
+        view: Option<PoolView>,
+    ) -> Lending {
         let (ours, theirs) = match side {
             Side::Caller => (2 * RING_LEN, 2 * RING_LEN + RETURNS_LEN),
             Side::Callee => (2 * RING_LEN + RETURNS_LEN, 2 * RING_LEN),
         };
         Lending {
             pool,
-            returns: Returns::new(segment.clone(), ours, MAX_PIECES),
+            returns: ReturnReceiver::new(segment.clone(), ours, MAX_EXTENTS),
             returned: 0,
             view: view.map(Arc::new),
             holds: Vec::with_capacity(MAX_HOLDS),
-            giver: Giver::new(segment.clone(), theirs, MAX_PIECES),
-            may: (theirs + 8 * MAX_PIECES, ours + 8 * MAX_PIECES),
+            giver: ReturnSender::new(segment.clone(), theirs, MAX_EXTENTS),
+            may: (theirs + 8 * MAX_EXTENTS, ours + 8 * MAX_EXTENTS),
             segment: segment.clone(),
-            outside: None,
+            peer_memory: None,
         }
     }
 }
@@ -83,13 +88,13 @@ const MAX_PART_BYTES: usize = 768 << 10;
 
 /// Why there is no piece to lend.
 #[derive(Debug)]
-pub enum Lack {
+pub enum LoanError {
     /// There never will be: nothing can be lent to this peer, or not so much.
-    Never,
+    Unavailable,
     /// Others must come back first.
-    Now,
+    Exhausted,
     /// The system has no memory.
-    Memory(io::Error),
+    OutOfMemory(io::Error),
 }
 
 impl Shm {
@@ -97,7 +102,7 @@ impl Shm {
     fn collect(&mut self) {
         let Some(pool) = &mut self.lending.pool else { return };
         while let Some(number) = self.lending.returns.take() {
-            let back = Back::of(number);
+            let back = ReturnStatus::of(number);
             self.lending.returned += 1;
             if pool.returned(number & NUMBER, back) == Err(Corrupt) {
                 self.corrupt = true;
@@ -107,90 +112,90 @@ impl Shm {
     }
 
     /// A piece of memory that the other side can read, to be filled.
-    pub fn loan(&mut self, len: usize) -> Result<Piece, Lack> {
+    pub fn loan(&mut self, len: usize) -> Result<Extent, LoanError> {
         self.collect();
         match &mut self.lending.pool {
             Some(pool) if pool.could_take(len) => match pool.take(len) {
                 Ok(Some(piece)) => Ok(piece),
-                Ok(None) if pool.has_lent() => Err(Lack::Now),
+                Ok(None) if pool.has_lent() => Err(LoanError::Exhausted),
                 // The program itself has all of it, and waiting would not change that.
-                Ok(None) => Err(Lack::Never),
-                Err(error) => Err(Lack::Memory(error)),
+                Ok(None) => Err(LoanError::Unavailable),
+                Err(error) => Err(LoanError::OutOfMemory(error)),
             },
-            _ => Err(Lack::Never),
+            _ => Err(LoanError::Unavailable),
         }
     }
 
     /// As [`Shm::loan`], for part of a message: no more of them than stay in the nearer caches.
     #[inline]
-    pub fn loan_part(&mut self, len: usize) -> Result<Piece, Lack> {
+    pub fn loan_part(&mut self, len: usize) -> Result<Extent, LoanError> {
         self.collect();
         match &mut self.lending.pool {
             Some(pool) => match pool.parts() {
-                (0, _) => pool.take_part(len).ok().flatten().ok_or(Lack::Never),
+                (0, _) => pool.take_part(len).ok().flatten().ok_or(LoanError::Unavailable),
                 (parts, bytes) if parts < MAX_PARTS && bytes + len <= MAX_PART_BYTES => {
-                    pool.take_part(len).ok().flatten().ok_or(Lack::Never)
+                    pool.take_part(len).ok().flatten().ok_or(LoanError::Unavailable)
                 }
-                _ => Err(Lack::Now),
+                _ => Err(LoanError::Exhausted),
             },
-            None => Err(Lack::Never),
+            None => Err(LoanError::Unavailable),
         }
     }
 
     /// Takes back a piece that was not lent.
-    pub fn cancel_loan(&mut self, piece: Piece) {
+    pub fn cancel_loan(&mut self, piece: Extent) {
         if let Some(pool) = &mut self.lending.pool {
             pool.give(piece);
         }
     }
 
     /// The other side has been told of the piece, and reads it until it gives its number back.
-    pub fn lent(&mut self, piece: Piece) {
+    pub fn commit_loan(&mut self, piece: Extent) {
         if let Some(pool) = &mut self.lending.pool {
             pool.lend(piece);
         }
     }
 
     /// Finds out whether this process may read the other one, where it should find `known`, and says so.
-    pub fn try_to_read(&mut self, beacon: u64, known: u64) {
+    pub fn probe_peer_memory(&mut self, beacon: u64, known: u64) {
         let Ok(pid) = local::pid_behind(&self.socket) else { return };
         let Ok(process) = self.process.try_clone() else { return };
-        let outside = Outside { pid, process, beacon, known };
-        if outside.read(beacon, &mut []).is_ok() {
-            self.lending.outside = Some(Arc::new(outside));
+        let peer_memory = PeerMemory { pid, process, beacon, known };
+        if peer_memory.read(beacon, &mut []).is_ok() {
+            self.lending.peer_memory = Some(Arc::new(peer_memory));
             self.lending.segment.word(self.lending.may.0).store(1, Ordering::Relaxed);
         }
     }
 
     /// The other process, if this one may read it.
-    pub fn outside(&self) -> Option<&Arc<Outside>> {
-        self.lending.outside.as_ref()
+    pub fn peer_memory(&self) -> Option<&Arc<PeerMemory>> {
+        self.lending.peer_memory.as_ref()
     }
 
     /// Whether the other side may read this process.
     #[inline]
-    pub fn is_open_to_it(&self) -> bool {
+    pub fn peer_may_read(&self) -> bool {
         self.lending.segment.word(self.lending.may.1).load(Ordering::Relaxed) == 1
     }
 
     /// A number for bytes of this process that the other side is to read; nothing if there is none left.
-    pub fn refer(&mut self) -> Option<u32> {
+    pub fn open_offer(&mut self) -> Option<u32> {
         self.collect();
-        self.lending.pool.as_mut()?.refer()
+        self.lending.pool.as_mut()?.reserve_external()
     }
 
     /// The other side was not told of the number after all.
-    pub fn unrefer(&mut self, number: u32) {
+    pub fn cancel_offer(&mut self, number: u32) {
         if let Some(pool) = &mut self.lending.pool {
-            let _ = pool.returned(number, Back::Read);
-            pool.is_done(number);
+            let _ = pool.returned(number, ReturnStatus::Read);
+            pool.take_status(number);
         }
     }
 
-    /// What the other side said when it gave back a number of [`Shm::refer`]; once.
-    pub fn poll_offer(&mut self, number: u32) -> Option<Back> {
+    /// What the other side said when it gave back a number of [`Shm::open_offer`]; once.
+    pub fn poll_offer(&mut self, number: u32) -> Option<ReturnStatus> {
         self.collect();
-        if self.corrupt { None } else { self.lending.pool.as_mut()?.is_done(number) }
+        if self.corrupt { None } else { self.lending.pool.as_mut()?.take_status(number) }
     }
 
     /// Whether something has come back that has not been taken into the pool.
@@ -199,7 +204,7 @@ impl Shm {
     }
 
     /// How much has been taken into the pool again so far; see [`Shm::has_returned_since`].
-    pub fn returned(&self) -> u64 {
+    pub fn returned_count(&self) -> u64 {
         self.lending.returned
     }
 
@@ -209,19 +214,19 @@ impl Shm {
     }
 
     /// The memory that the other side lends from.
-    pub fn view(&self) -> Option<&Arc<View>> {
+    pub fn view(&self) -> Option<&Arc<PoolView>> {
         self.lending.view.as_ref()
     }
 
-    /// As [`Shm::view`], to be kept for a while, and then let go of with [`Shm::let_go`], which costs less than dropping it.
+    /// As [`Shm::view`], to be kept for a while, and then let go of with [`Shm::return_view`], which costs less than dropping it.
     #[inline]
-    pub fn hold_view(&mut self) -> Option<Arc<View>> {
+    pub fn borrow_view(&mut self) -> Option<Arc<PoolView>> {
         self.lending.holds.pop().or_else(|| self.lending.view.clone())
     }
 
-    /// What [`Shm::hold_view`] gave is no longer needed.
+    /// What [`Shm::borrow_view`] gave is no longer needed.
     #[inline]
-    pub fn let_go(&mut self, view: Arc<View>) {
+    pub fn return_view(&mut self, view: Arc<PoolView>) {
         let ours = self.lending.view.as_ref().is_some_and(|own| Arc::ptr_eq(own, &view));
         if ours && self.lending.holds.len() < MAX_HOLDS {
             self.lending.holds.push(view);
@@ -229,8 +234,8 @@ impl Shm {
     }
 
     /// Gives a number back: what goes by it is no longer read, or could not be. Wakes the other side if it sleeps: it may wait for that.
-    pub fn give_back(&mut self, number: u32, back: Back) {
-        self.lending.giver.give(number | back.flag());
+    pub fn return_loan(&mut self, number: u32, back: ReturnStatus) {
+        self.lending.giver.send(number | back.flag());
         if self.tx.must_ring(self.barrier) {
             self.ring();
         }

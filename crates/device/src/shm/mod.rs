@@ -4,40 +4,43 @@
 //! the other answers with its own. Frames carry no packet number, no tag and no acknowledgement: the memory loses nothing, and the kernel
 //! vouches for whoever has it.
 
-mod door;
 mod greeting;
 mod lending;
+mod listener;
 mod probe;
 mod words;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use tautline_mem::pool::MAX_PIECES;
-use tautline_mem::ring::{self, Corrupt, INLINE, INLINE_WORDS, LINE, Next, Shape};
+use tautline_mem::pool::MAX_EXTENTS;
+use tautline_mem::ring::{self, Corrupt, LINE, LINE_DATA, LINE_DATA_WORDS, Peeked, Shape};
 use tautline_mem::{Barrier, Segment};
 
-pub use tautline_mem::ring::Line;
+pub use tautline_mem::ring::PoppedLine;
 
-pub use tautline_mem::pool::{Back, POOL_UNIT, Piece, Pool, View};
-pub use tautline_mem::ring::Slip;
+pub use tautline_mem::pool::{Extent, POOL_UNIT, Pool, PoolView, ReturnStatus};
+pub use tautline_mem::ring::InlineFrame;
 
-pub use door::{Call, Door, Gift, Theirs, Visitor, door_of, meeting_place, sweep, take_down};
-pub(crate) use door::{prepare, sweep_rarely};
 pub use greeting::{GREETING_LEN, Greeting};
-pub use lending::{Lack, Outside};
+pub use lending::{LoanError, PeerMemory};
+pub use listener::{
+    Dial, Handover, Incoming, Listener, PeerHandles, discovery_dir, listener_path, unlink_stale_listener,
+    unlink_stale_listeners,
+};
+pub(crate) use listener::{prepare_dir, unlink_stale_listeners_if_due};
 pub use probe::{ShmProbe, probe};
 
 use lending::Lending;
 
 use crate::sys::local;
-use crate::{Channel, Guarantees, PushError};
+use crate::{Channel, PushError};
 
 /// The rings of a pair: lines for bursts of small messages that stay in the first cache, bytes that stay in the second.
 const SHAPE: Shape = Shape { lines: 512, span: 4, bytes: 512 << 10, max_frame: 32 << 10 };
 const RING_LEN: usize = SHAPE.size().next_multiple_of(4096);
 /// Where numbers of pieces come back, for each direction.
-const RETURNS_LEN: usize = 8 * MAX_PIECES + LINE;
+const RETURNS_LEN: usize = 8 * MAX_EXTENTS + LINE;
 const SEGMENT_LEN: usize = 2 * RING_LEN + 2 * RETURNS_LEN;
 
 const _: () = assert!(SHAPE.is_sound());
@@ -47,11 +50,11 @@ pub const MAX_FRAME: usize = SHAPE.max_frame;
 /// Frames that can be under way in one direction.
 pub const MAX_FRAMES: usize = SHAPE.lines;
 /// Bytes of a frame that moves one cache line.
-pub const LINE_FRAME: usize = INLINE;
+pub const LINE_FRAME: usize = LINE_DATA;
 /// Bytes of a frame that moves a few of them.
-pub const SLIP_FRAME: usize = SHAPE.slip();
+pub const INLINE_FRAME: usize = SHAPE.inline_max();
 /// Words of a frame that moves one.
-pub const LINE_WORDS: usize = INLINE_WORDS;
+pub const LINE_WORDS: usize = LINE_DATA_WORDS;
 
 /// Which ring is ours to send on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +88,7 @@ impl Shm {
         segment: Segment,
         side: Side,
         (socket, process): (OwnedFd, OwnedFd),
-        (theirs, pool): (Theirs, Option<Pool>),
+        (peer, pool): (PeerHandles, Option<Pool>),
         asymmetric: bool,
     ) -> Shm {
         let segment = Arc::new(segment);
@@ -96,8 +99,8 @@ impl Shm {
         Shm {
             tx: ring::Sender::new(segment.clone(), out, SHAPE),
             rx: ring::Receiver::new(segment.clone(), back, SHAPE),
-            lending: Lending::new(&segment, side, pool, theirs.view),
-            bell: theirs.bell,
+            lending: Lending::new(&segment, side, pool, peer.view),
+            bell: peer.bell,
             process,
             socket,
             barrier: if asymmetric { Barrier::between_processes() } else { Barrier::symmetric() },
@@ -134,13 +137,13 @@ impl Shm {
     /// Takes frames that lie in lines, for as long as they start as `wanted` and have fewer than `limit` bytes together. Returns how many, and whether
     /// there is something behind them.
     #[inline(always)]
-    pub fn pop_slips(
+    pub fn pop_inline(
         &mut self,
-        slips: &mut [Slip],
+        frames: &mut [InlineFrame],
         limit: usize,
         wanted: impl Fn(u8) -> bool,
     ) -> (usize, bool) {
-        self.taking(|rx| rx.pop_slips(slips, limit, wanted))
+        self.taking(|rx| rx.pop_inline(frames, limit, wanted))
     }
 
     /// Takes something out, and wakes the other side if it was told of room that it sleeps for.
@@ -158,8 +161,8 @@ impl Shm {
     #[inline]
     pub fn peek(&mut self) -> Option<usize> {
         match self.rx.peek() {
-            Ok(Some(Next::Frame(len))) => Some(len),
-            Ok(Some(Next::End)) => {
+            Ok(Some(Peeked::Frame(len))) => Some(len),
+            Ok(Some(Peeked::End)) => {
                 self.ended = true;
                 None
             }
@@ -173,8 +176,8 @@ impl Shm {
 
     /// The first byte of the next frame.
     #[inline]
-    pub fn head(&self) -> u8 {
-        self.rx.head()
+    pub fn first_byte(&self) -> u8 {
+        self.rx.first_byte()
     }
 
     /// Takes the frame whose length [`Shm::peek`] told, into exactly as many bytes.
@@ -184,14 +187,14 @@ impl Shm {
 
     /// Whether something is there: a frame, or the end.
     #[inline(always)]
-    pub fn has_news(&self) -> bool {
+    pub fn has_frames(&self) -> bool {
         !self.rx.is_empty()
     }
 
     /// Whether a frame of any size can be pushed.
     #[inline]
-    pub fn is_clear(&mut self) -> bool {
-        match self.tx.is_clear() {
+    pub fn has_room(&mut self) -> bool {
+        match self.tx.has_room() {
             Ok(clear) => clear,
             Err(Corrupt) => self.spoilt(),
         }
@@ -224,7 +227,7 @@ impl Shm {
     }
 
     /// What becomes readable when the other process ends, or lets go of the channel.
-    pub fn watched(&self) -> [BorrowedFd<'_>; 2] {
+    pub fn liveness_fds(&self) -> [BorrowedFd<'_>; 2] {
         [self.process.as_fd(), self.socket.as_fd()]
     }
 
@@ -248,7 +251,7 @@ impl Shm {
     }
 
     /// Says that this side is about to sleep. Then [`Shm::barrier`] once for all channels, then look again, then sleep.
-    pub fn say_asleep(&mut self) {
+    pub fn announce_sleep(&mut self) {
         if self.rx.tell() {
             self.told();
         }
@@ -256,18 +259,13 @@ impl Shm {
     }
 
     /// Says that this side is awake.
-    pub fn say_awake(&self) {
+    pub fn announce_wake(&self) {
         self.rx.set_asleep(false);
     }
 
     /// Makes what was said before visible to senders before what is looked at after (S-4).
     pub fn barrier(&self) {
         self.barrier.heavy();
-    }
-
-    /// Whether only sleepers pay for barriers.
-    pub fn is_asymmetric(&self) -> bool {
-        self.barrier.is_asymmetric()
     }
 }
 
@@ -279,10 +277,6 @@ pub fn is_asymmetric() -> bool {
 impl Channel for Shm {
     fn name(&self) -> &'static str {
         "shm"
-    }
-
-    fn guarantees(&self) -> Guarantees {
-        Guarantees { lossless: true, ordered: true, intact: true, authentic: true, tells_death: true }
     }
 
     fn max_frame(&self) -> usize {
@@ -340,6 +334,6 @@ impl Channel for Shm {
     }
 
     fn is_finished(&mut self) -> bool {
-        self.peek().is_none() && (self.ended || self.corrupt || !self.has_news() && self.is_dead())
+        self.peek().is_none() && (self.ended || self.corrupt || !self.has_frames() && self.is_dead())
     }
 }

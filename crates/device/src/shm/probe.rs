@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::{Call, Door, Greeting, door_of, is_asymmetric, meeting_place};
+use super::{Dial, Greeting, Listener, discovery_dir, is_asymmetric, listener_path};
 use crate::Channel;
 
 /// What was found.
@@ -23,19 +23,19 @@ pub fn probe() -> ShmProbe {
 
 fn frame() -> std::io::Result<()> {
     let nobody = |what: &str| std::io::Error::other(what.to_owned());
-    let path = door_of(&meeting_place(), u64::from(std::process::id()), 0);
-    let door = Door::open(&path)?;
+    let path = listener_path(&discovery_dir(), u64::from(std::process::id()), 0);
+    let listener = Listener::bind(&path)?;
     let prove = |_: &[u8]| [0; 16];
     let bell =
         || -> std::io::Result<OwnedFd> { Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?) };
     let hello =
         Greeting { from: 1, to: 0, epoch: 1, answers: 0, window: 0, asymmetric: false, pool: 0, beacon: 0 };
-    let call = Call::new(&path, bell()?.as_fd(), || (hello.to_bytes(prove), None))?;
-    let visitor = door.accept()?.ok_or_else(|| nobody("nobody came to the door"))?;
-    let (_, gift) = visitor.listen(prove)?.ok_or_else(|| nobody("the visitor said nothing"))?;
-    let mut there = visitor.welcome(gift, &hello.to_bytes(prove), (bell()?.as_fd(), None), false)?;
-    let (_, bell) = call.listen(prove)?.ok_or_else(|| nobody("there was no answer"))?;
-    let mut here = call.enter(bell, false);
+    let dial = Dial::new(&path, bell()?.as_fd(), || (hello.to_bytes(prove), None))?;
+    let incoming = listener.accept()?.ok_or_else(|| nobody("nobody came to the door"))?;
+    let (_, handover) = incoming.poll_greeting(prove)?.ok_or_else(|| nobody("the visitor said nothing"))?;
+    let mut there = incoming.accept(handover, &hello.to_bytes(prove), (bell()?.as_fd(), None), false)?;
+    let (_, bell) = dial.poll_greeting(prove)?.ok_or_else(|| nobody("there was no answer"))?;
+    let mut here = dial.establish(bell, false);
     let mut out = vec![0; there.max_frame()];
     here.push(b"through", b"").map_err(std::io::Error::other)?;
     match there.pop(&mut out) {
@@ -50,7 +50,7 @@ mod tests {
     #[test]
     fn it_works_here() {
         assert_eq!(super::probe().works, Ok(()));
-        let door = super::door_of(&super::meeting_place(), u64::from(std::process::id()), 0);
-        assert!(!door.exists());
+        let listener = super::listener_path(&super::discovery_dir(), u64::from(std::process::id()), 0);
+        assert!(!listener.exists());
     }
 }

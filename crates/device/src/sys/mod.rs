@@ -3,13 +3,13 @@
 pub(crate) mod bpf;
 pub(crate) mod caps;
 mod clock;
-pub(crate) mod door;
 mod iface;
 pub(crate) mod local;
 pub(crate) mod locked;
 pub(crate) mod netlink;
 mod queues;
 mod recv;
+pub(crate) mod request;
 mod send;
 mod socket;
 mod umem;
@@ -26,7 +26,7 @@ pub(crate) use socket::{
     adopt_socket, drops, has_gso, open_line, open_socket, path_mtu, receive_buffer, set_buffers,
     set_busy_poll, set_gro,
 };
-pub(crate) use umem::{Chunk, FrameBatch, Layout, Loans, Umem};
+pub(crate) use umem::{Chunk, Layout, Loans, ReceivedChunk, Umem};
 pub(crate) use xsk::{ORDERS, XskOptions, order_sum};
 
 #[cfg(test)]

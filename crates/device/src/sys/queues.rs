@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use super::umem::{Chunk, FrameBatch, Umem};
+use super::umem::{Chunk, ReceivedChunk, Umem};
 use super::xsk::{Xsk, XskOptions, XskStatistics};
 
 /// Sockets with one memory.
@@ -121,25 +121,25 @@ impl Queues {
 
     /// The next frame, or part of one: what is left of a queue's before another's.
     #[inline]
-    pub(crate) fn take(&mut self) -> Option<FrameBatch> {
+    pub(crate) fn take(&mut self) -> Option<ReceivedChunk> {
         let taken = if self.others.is_empty() { self.first.take() } else { self.take_in_turn() };
         self.note(taken)
     }
 
     /// The rest of a frame comes by the same queue as its beginning.
-    pub(crate) fn take_rest(&mut self) -> Option<FrameBatch> {
+    pub(crate) fn take_rest(&mut self) -> Option<ReceivedChunk> {
         let taken = self.at(self.turn).take();
         self.note(taken)
     }
 
     #[inline]
-    fn note(&mut self, taken: Option<FrameBatch>) -> Option<FrameBatch> {
+    fn note(&mut self, taken: Option<ReceivedChunk>) -> Option<ReceivedChunk> {
         let taken = taken?;
         self.away[taken.chunk.0 as usize] = false;
         Some(taken)
     }
 
-    fn take_in_turn(&mut self) -> Option<FrameBatch> {
+    fn take_in_turn(&mut self) -> Option<ReceivedChunk> {
         for _ in 0..self.count() {
             if let Some(taken) = self.at(self.turn).take() {
                 return Some(taken);

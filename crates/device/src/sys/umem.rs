@@ -187,7 +187,7 @@ pub(super) fn fetch(at: *const u8) {
 
 /// What arrived in a chunk.
 #[derive(Debug)]
-pub(crate) struct FrameBatch {
+pub(crate) struct ReceivedChunk {
     pub(super) chunk: Chunk,
     /// From the start of the mapping; the bytes lie within the chunk.
     pub(super) start: usize,
@@ -196,7 +196,7 @@ pub(crate) struct FrameBatch {
     pub(crate) more: bool,
 }
 
-impl FrameBatch {
+impl ReceivedChunk {
     /// The bytes.
     #[inline]
     pub(crate) fn bytes<'a>(&'a self, umem: &'a Umem) -> &'a [u8] {
@@ -214,7 +214,7 @@ impl FrameBatch {
 #[derive(Debug, Default)]
 pub(crate) struct Loans {
     umem: Option<Arc<Umem>>,
-    frames: Vec<FrameBatch>,
+    frames: Vec<ReceivedChunk>,
 }
 
 impl Loans {
@@ -252,7 +252,13 @@ impl Loans {
     /// # Panics
     /// If frames of another memory are lent, or the frame is not that long.
     #[inline]
-    pub(crate) fn lend(&mut self, umem: &Arc<Umem>, mut frame: FrameBatch, from: usize, to: usize) -> usize {
+    pub(crate) fn lend(
+        &mut self,
+        umem: &Arc<Umem>,
+        mut frame: ReceivedChunk,
+        from: usize,
+        to: usize,
+    ) -> usize {
         assert!(from <= to && to <= frame.len);
         (frame.start, frame.len) = (frame.start + from, to - from);
         if !self.umem.as_ref().is_some_and(|mine| Arc::ptr_eq(mine, umem)) {
@@ -267,7 +273,7 @@ impl Loans {
     #[inline]
     pub(crate) fn take_back(&mut self, umem: &Arc<Umem>, take: impl FnMut(Chunk)) {
         if self.umem.as_ref().is_some_and(|mine| Arc::ptr_eq(mine, umem)) {
-            self.frames.drain(..).map(FrameBatch::into_chunk).for_each(take);
+            self.frames.drain(..).map(ReceivedChunk::into_chunk).for_each(take);
         } else {
             self.clear();
         }
@@ -276,7 +282,7 @@ impl Loans {
     /// Gives everything back; its device will find it.
     pub(crate) fn clear(&mut self) {
         if let Some(umem) = self.umem.as_ref().filter(|_| !self.frames.is_empty()) {
-            umem.give_back(self.frames.drain(..).map(FrameBatch::into_chunk));
+            umem.give_back(self.frames.drain(..).map(ReceivedChunk::into_chunk));
         }
     }
 }

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
 use super::last_errno;
-use super::umem::{Chunk, FrameBatch, Umem, fetch};
+use super::umem::{Chunk, ReceivedChunk, Umem, fetch};
 
 /// From `linux/if_xdp.h` of Linux 6.17: how many frames one `sendto` may take from the ring in copy mode.
 const XDP_MAX_TX_SKB_BUDGET: libc::c_int = 9;
@@ -182,13 +182,13 @@ impl Xsk {
 
     /// The next frame, or part of one, that has arrived. What lies outside of all chunks is passed over: the kernel never says so.
     #[inline]
-    pub(crate) fn take(&mut self) -> Option<FrameBatch> {
+    pub(crate) fn take(&mut self) -> Option<ReceivedChunk> {
         loop {
             let desc = self.rx.read()?;
             if let Some(chunk) = self.umem.chunk_at(desc.addr) {
                 let begin = self.umem.place(&chunk);
                 let room = begin + self.umem.chunk_len() as u64 - desc.addr;
-                return Some(FrameBatch {
+                return Some(ReceivedChunk {
                     chunk,
                     start: desc.addr as usize,
                     len: u64::from(desc.len).min(room) as usize,

@@ -24,10 +24,12 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use path::PathRefresh;
 use recv::Intake;
+use send::{Outgoing, Queued};
 
-use crate::sys::{self, Errno, RxVectors, SocketAddrAny, Train, TxVectors};
-use crate::{Arena, Counters, Datagram, DeviceEvent, Guarantees, RouteId, RxBatch, SlotId};
+use crate::sys::{self, Errno, SocketAddrAny};
+use crate::{Arena, Counters, Datagram, DeviceEvent, RouteId, RxBatch, SlotId};
 
 /// The UDP device.
 ///
@@ -38,27 +40,25 @@ pub struct Udp {
     local: SocketAddr,
     arena: Arena,
     routes: Vec<Route>,
-    queue: Vec<Queued>,
-    trains: Vec<Train>,
-    tx: TxVectors,
-    rx: RxVectors,
+    outgoing: Outgoing,
     intake: Intake,
-    /// Routes with something to tell, each at most once.
-    telling: VecDeque<RouteId>,
+    refresh: PathRefresh,
+    /// Routes whose limit changed since the caller was told, each at most once.
+    limit_changes: VecDeque<RouteId>,
     counters: Counters,
-    /// The kernel's count of drops when the device was opened: an inherited socket may have some.
+    /// The kernel's count of drops when the device was opened; an inherited socket may have some.
     drops_before: u32,
-    flushes: u32,
-    /// When paths were last looked at, and which comes next.
-    refreshed_at: u64,
-    refresh_next: usize,
     receive_buffer: usize,
+    features: Features,
+}
+
+/// Optional features of the system, and whether they are in use.
+struct Features {
     gso: Feature,
     gro: Feature,
     busy_poll: Feature,
+    /// Routes get connected sockets.
     connect: bool,
-    /// Frames shall come with their source.
-    sources: bool,
 }
 
 /// Destinations that get a connected socket of their own; more would use up descriptors.
@@ -75,23 +75,6 @@ struct Route {
     gso: bool,
     /// Something was sent since the path was last looked at.
     used: bool,
-    limit_changed: bool,
-    failed: Option<io::ErrorKind>,
-}
-
-/// A frame that waits for the flush.
-#[derive(Clone, Copy)]
-struct Queued {
-    route: u32,
-    slot: SlotId,
-    start: u32,
-    end: u32,
-}
-
-impl Queued {
-    fn len(&self) -> usize {
-        (self.end - self.start) as usize
-    }
 }
 
 /// Whether an optional ability of the system is in use, and why not.
@@ -153,23 +136,14 @@ impl Udp {
             local,
             arena: arena.unwrap_or_else(|| Arena::new(config.tx_slots, payload())),
             routes: Vec::new(),
-            queue: Vec::with_capacity(config.batch),
-            trains: Vec::with_capacity(config.batch),
-            tx: TxVectors::new(config.batch),
-            rx: RxVectors::new(config.batch),
-            intake: Intake::new(gro.is_on()),
-            telling: VecDeque::new(),
+            outgoing: Outgoing::new(config.batch),
+            intake: Intake::new(gro.is_on(), config.batch),
+            refresh: PathRefresh::new(),
+            limit_changes: VecDeque::new(),
             counters: Counters::default(),
             drops_before: sys::drops(socket.as_fd()),
-            flushes: 0,
-            refreshed_at: sys::coarse_now(),
-            refresh_next: 0,
             receive_buffer: sys::receive_buffer(socket.as_fd())?,
-            gso,
-            gro,
-            busy_poll,
-            connect: config.connect,
-            sources: true,
+            features: Features { gso, gro, busy_poll, connect: config.connect },
             socket,
         })
     }
@@ -179,9 +153,9 @@ impl Udp {
         format!(
             "udp at {}: segmentation (GSO) {}, coalescing (GRO) {}, busy poll {}, receive buffer {} B, frames up to {} B",
             self.local,
-            self.gso,
-            self.gro,
-            self.busy_poll,
+            self.features.gso,
+            self.features.gro,
+            self.features.busy_poll,
             self.receive_buffer,
             self.arena.payload_len().min(FRAME_CAP),
         )
@@ -189,21 +163,23 @@ impl Udp {
 
     /// A connected socket for a new route, while there are not too many; without one, frames go through the main socket.
     fn open_line(&self, to: SocketAddr) -> Option<OwnedFd> {
-        (self.connect && self.routes.len() < MAX_LINES).then(|| sys::open_line(self.local, to).ok()).flatten()
+        (self.features.connect && self.routes.len() < MAX_LINES)
+            .then(|| sys::open_line(self.local, to).ok())
+            .flatten()
     }
 
     /// Whether frames wait for the flush.
     #[inline]
     pub(crate) fn has_queued(&self) -> bool {
-        !self.queue.is_empty()
+        !self.outgoing.queue.is_empty()
     }
 
     /// Puts a route among those with something to tell.
     #[cold]
     fn tell(&mut self, route: u32) {
         let id = RouteId(route);
-        if !self.telling.contains(&id) {
-            self.telling.push_back(id);
+        if !self.limit_changes.contains(&id) {
+            self.limit_changes.push_back(id);
         }
     }
 }
@@ -211,10 +187,6 @@ impl Udp {
 impl Datagram for Udp {
     fn name(&self) -> &'static str {
         "udp"
-    }
-
-    fn guarantees(&self) -> Guarantees {
-        Guarantees { lossless: false, ordered: false, intact: false, authentic: false, tells_death: false }
     }
 
     /// Where the socket is bound. An unspecified address (`0.0.0.0`) stays so: only the caller knows which of the
@@ -241,29 +213,12 @@ impl Datagram for Udp {
             line,
             encoded: to.into(),
             max_frame,
-            gso: self.gso.is_on(),
+            gso: self.features.gso.is_on(),
             used: false,
-            limit_changed: false,
-            failed: None,
         });
-        // A route is in there at most once, so telling never allocates.
-        self.telling.reserve(self.routes.len() - self.telling.len());
+        // A route is in there at most once, so limit_changes never allocates.
+        self.limit_changes.reserve(self.routes.len() - self.limit_changes.len());
         Ok(RouteId(id))
-    }
-
-    fn reroute(&mut self, route: RouteId, to: SocketAddr) -> io::Result<()> {
-        if route.0 as usize >= self.routes.len() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "no such route"));
-        }
-        // What is queued was meant for the old address.
-        self.flush();
-        let max_frame = self.first_limit(to)?;
-        let gso = self.gso.is_on();
-        let line = if self.routes[route.0 as usize].line.is_some() { self.open_line(to) } else { None };
-        let entry = &mut self.routes[route.0 as usize];
-        (entry.to, entry.encoded, entry.gso, entry.line) = (to, to.into(), gso, line);
-        self.set_limit(route.0, max_frame);
-        Ok(())
     }
 
     #[inline]
@@ -275,10 +230,15 @@ impl Datagram for Udp {
     fn send(&mut self, route: RouteId, slot: SlotId, range: Range<usize>) {
         debug_assert!((route.0 as usize) < self.routes.len());
         debug_assert!(range.start <= range.end && range.end <= crate::HEADROOM + self.arena.payload_len());
-        if self.queue.len() == self.queue.capacity() {
+        if self.outgoing.queue.len() == self.outgoing.queue.capacity() {
             self.flush();
         }
-        self.queue.push(Queued { route: route.0, slot, start: range.start as u32, end: range.end as u32 });
+        self.outgoing.queue.push(Queued {
+            route: route.0,
+            slot,
+            start: range.start as u32,
+            end: range.end as u32,
+        });
     }
 
     #[inline]
@@ -292,7 +252,7 @@ impl Datagram for Udp {
     }
 
     fn want_sources(&mut self, wanted: bool) {
-        self.sources = wanted;
+        self.intake.sources = wanted;
     }
 
     fn receive_buffer(&self) -> usize {
@@ -305,17 +265,8 @@ impl Datagram for Udp {
 
     #[inline]
     fn poll_event(&mut self) -> Option<DeviceEvent> {
-        let route = *self.telling.front()?;
-        let entry = &mut self.routes[route.0 as usize];
-        if std::mem::take(&mut entry.limit_changed) {
-            return Some(DeviceEvent::PathLimit { route, max_frame: entry.max_frame });
-        }
-        let error = entry.failed.take();
-        self.telling.pop_front();
-        match error {
-            Some(error) => Some(DeviceEvent::SendFailed { route, error }),
-            None => self.poll_event(),
-        }
+        let route = self.limit_changes.pop_front()?;
+        Some(DeviceEvent::PathLimit { route, max_frame: self.routes[route.0 as usize].max_frame })
     }
 
     fn counters(&self) -> Counters {

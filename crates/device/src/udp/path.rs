@@ -22,7 +22,29 @@ const ETHERNET_MTU: usize = 1_500;
 /// Nanoseconds after which a path is looked at again, at the earliest, and only if it was used.
 const REFRESH_EVERY: u64 = 1_000_000_000;
 /// The clock is read at one flush of so many.
-pub(super) const REFRESH_FLUSHES: u32 = 64;
+const REFRESH_FLUSHES: u32 = 64;
+
+/// When paths are looked at again.
+pub(super) struct PathRefresh {
+    flushes: u32,
+    /// When the last pass over all routes began.
+    begun_at: u64,
+    /// The route that comes next.
+    next: usize,
+}
+
+impl PathRefresh {
+    pub(super) fn new() -> PathRefresh {
+        PathRefresh { flushes: 0, begun_at: sys::coarse_now(), next: 0 }
+    }
+
+    /// Counts a flush. Returns whether [`Udp::refresh_paths`] is to be called.
+    #[inline]
+    pub(super) fn is_due(&mut self) -> bool {
+        self.flushes = self.flushes.wrapping_add(1);
+        self.flushes.is_multiple_of(REFRESH_FLUSHES)
+    }
+}
 
 fn frame_limit(mtu: usize, ip: IpAddr) -> usize {
     let overhead = if ip.is_ipv4() { OVERHEAD_V4 } else { OVERHEAD_V6 };
@@ -101,7 +123,6 @@ impl Udp {
         let entry = &mut self.routes[route as usize];
         if entry.max_frame != max_frame {
             entry.max_frame = max_frame;
-            entry.limit_changed = true;
             self.tell(route);
         }
     }
@@ -122,17 +143,17 @@ impl Udp {
     /// [`REFRESH_FLUSHES`]; does one route at a time, and all used ones in turn.
     #[cold]
     pub(super) fn refresh_paths(&mut self) {
-        if self.refresh_next >= self.routes.len() {
+        if self.refresh.next >= self.routes.len() {
             let now = sys::coarse_now();
-            if now.saturating_sub(self.refreshed_at) < REFRESH_EVERY {
+            if now.saturating_sub(self.refresh.begun_at) < REFRESH_EVERY {
                 return;
             }
-            self.refreshed_at = now;
-            self.refresh_next = 0;
+            self.refresh.begun_at = now;
+            self.refresh.next = 0;
         }
-        while let Some(entry) = self.routes.get_mut(self.refresh_next) {
-            let route = self.refresh_next as u32;
-            self.refresh_next += 1;
+        while let Some(entry) = self.routes.get_mut(self.refresh.next) {
+            let route = self.refresh.next as u32;
+            self.refresh.next += 1;
             if std::mem::take(&mut entry.used) {
                 return self.recheck(RouteId(route));
             }

@@ -69,10 +69,10 @@ fn trial(ip: IpAddr) -> io::Result<Trial> {
     let joined = burst(&mut from, &mut to, route)? | burst(&mut from, &mut to, route)?;
     let cut = from.routes[route.0 as usize].gso;
     Ok(Trial {
-        gso: verdict(from.gso, cut, "the kernel knows it, but the path refused it"),
+        gso: verdict(from.features.gso, cut, "the kernel knows it, but the path refused it"),
         // Frames can only arrive joined if they left as a train.
-        gro: verdict(to.gro, joined || !cut, "the kernel knows it, but frames arrived one by one"),
-        busy_poll: verdict(to.busy_poll, true, ""),
+        gro: verdict(to.features.gro, joined || !cut, "the kernel knows it, but frames arrived one by one"),
+        busy_poll: verdict(to.features.busy_poll, true, ""),
         receive_buffer: Udp::open(UdpConfig {
             bind: SocketAddr::new(ip, 0),
             tx_slots: 1,

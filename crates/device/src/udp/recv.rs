@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use super::Udp;
 use crate::RxBatch;
 use crate::batch::{RxFrame, TRAIN_MAX};
-use crate::sys::{self, Errno, Received};
+use crate::sys::{self, Errno, Received, RxVectors};
 
 /// How much more is asked for when a receive was filled.
 const APPETITE_GROWTH: usize = 8;
@@ -28,11 +28,14 @@ const SETTLE_RECEIVES: u32 = 1_024;
 /// train of coalesced frames cannot be told from one frame. So coalescing is on only while there are bursts, `recvfrom` is used
 /// only while it is off, and `recvmmsg` only when the receive before found something.
 pub(super) struct Intake {
+    vectors: RxVectors,
     /// How many datagrams the next receive asks for.
     appetite: usize,
     mode: Mode,
     /// The system can coalesce, and may.
     can_join: bool,
+    /// Frames shall come with their source.
+    pub(super) sources: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -46,8 +49,9 @@ enum Mode {
 }
 
 impl Intake {
-    pub(super) fn new(can_join: bool) -> Intake {
-        Intake { appetite: 1, mode: Mode::Plain, can_join }
+    pub(super) fn new(can_join: bool, batch: usize) -> Intake {
+        let vectors = RxVectors::new(batch);
+        Intake { vectors, appetite: 1, mode: Mode::Plain, can_join, sources: true }
     }
 }
 
@@ -58,9 +62,9 @@ impl Udp {
         batch.clear();
         self.counters.receive_calls += 1;
         if self.intake.appetite == 1 && self.intake.mode == Mode::Plain && !batch.buffers.is_empty() {
-            match sys::receive_from(self.socket.as_fd(), &mut batch.buffers[0], self.sources) {
+            match sys::receive_from(self.socket.as_fd(), &mut batch.buffers[0], self.intake.sources) {
                 Ok(received) => {
-                    self.intake.appetite = APPETITE_GROWTH.min(self.rx.capacity());
+                    self.intake.appetite = APPETITE_GROWTH.min(self.intake.vectors.capacity());
                     self.accept(batch, 0, received);
                     Ok(batch.frames.len())
                 }
@@ -74,13 +78,13 @@ impl Udp {
 
     fn receive_many(&mut self, batch: &mut RxBatch) -> io::Result<usize> {
         let asked = self.intake.appetite.min(batch.buffers.len());
-        match self.rx.receive(self.socket.as_fd(), &mut batch.buffers[..asked]) {
+        match self.intake.vectors.receive(self.socket.as_fd(), &mut batch.buffers[..asked]) {
             Ok(got) => {
                 if got == asked {
-                    self.intake.appetite = (asked * APPETITE_GROWTH).clamp(1, self.rx.capacity());
+                    self.intake.appetite = (asked * APPETITE_GROWTH).clamp(1, self.intake.vectors.capacity());
                 }
                 for index in 0..got {
-                    let received = self.rx.received(index);
+                    let received = self.intake.vectors.received(index);
                     self.accept(batch, index, received);
                 }
                 self.review_mode(got, batch.frames.len());
@@ -111,9 +115,9 @@ impl Udp {
                 _ => break,
             }
             self.counters.receive_calls += 1;
-            match self.rx.receive(self.socket.as_fd(), &mut batch.buffers[..1]) {
+            match self.intake.vectors.receive(self.socket.as_fd(), &mut batch.buffers[..1]) {
                 Ok(_) => {
-                    let received = self.rx.received(0);
+                    let received = self.intake.vectors.received(0);
                     self.accept(batch, 0, received);
                     return Ok(batch.frames.len());
                 }

@@ -1,11 +1,10 @@
 //! Sending: the queue becomes trains, the trains become one system call; and what to do when the system refuses.
 
-use std::io;
 use std::os::fd::AsFd;
 
-use super::path::REFRESH_FLUSHES;
-use super::{Queued, Udp};
-use crate::sys::{self, Errno, Train};
+use super::Udp;
+use crate::SlotId;
+use crate::sys::{self, Errno, Train, TxVectors};
 
 /// Frames of one train; what every kernel with GSO takes.
 const TRAIN_FRAMES: usize = 64;
@@ -14,19 +13,50 @@ const TRAIN_BYTES: usize = 65_487;
 /// How often a refusal that may pass by itself (a full device queue) is tried again before the frame counts as lost.
 const SEND_RETRIES: usize = 32;
 
+/// The frames that wait for the flush, and what one system call needs to send them.
+pub(super) struct Outgoing {
+    pub(super) queue: Vec<Queued>,
+    trains: Vec<Train>,
+    vectors: TxVectors,
+}
+
+impl Outgoing {
+    pub(super) fn new(batch: usize) -> Outgoing {
+        Outgoing {
+            queue: Vec::with_capacity(batch),
+            trains: Vec::with_capacity(batch),
+            vectors: TxVectors::new(batch),
+        }
+    }
+}
+
+/// A frame that waits for the flush.
+#[derive(Clone, Copy)]
+pub(super) struct Queued {
+    pub(super) route: u32,
+    pub(super) slot: SlotId,
+    pub(super) start: u32,
+    pub(super) end: u32,
+}
+
+impl Queued {
+    fn len(&self) -> usize {
+        (self.end - self.start) as usize
+    }
+}
+
 impl Udp {
     /// Hands the queue to the network.
     #[inline]
     pub(super) fn send_queue(&mut self) {
-        match *self.queue.as_slice() {
+        match *self.outgoing.queue.as_slice() {
             [] => return,
             // A frame alone goes by `sendto`: measured on loopback, `sendmsg` costs some 60 ns more and `sendmmsg` 170.
             [frame] => self.send_one(frame),
             _ => self.send_batch(),
         }
-        self.queue.clear();
-        self.flushes = self.flushes.wrapping_add(1);
-        if self.flushes.is_multiple_of(REFRESH_FLUSHES) {
+        self.outgoing.queue.clear();
+        if self.refresh.is_due() {
             self.refresh_paths();
         }
     }
@@ -56,11 +86,11 @@ impl Udp {
     fn send_batch(&mut self) {
         self.plan_trains();
         let mut at = 0;
-        while at < self.trains.len() {
-            match self.send_trains(at..self.trains.len()) {
+        while at < self.outgoing.trains.len() {
+            match self.send_trains(at..self.outgoing.trains.len()) {
                 Ok(sent) => at += sent,
                 Err(errno) => {
-                    self.train_refused(self.trains[at], errno);
+                    self.train_refused(self.outgoing.trains[at], errno);
                     at += 1;
                 }
             }
@@ -69,11 +99,11 @@ impl Udp {
 
     /// Joins consecutive frames of one route and size; the last of a train may be shorter.
     fn plan_trains(&mut self) {
-        self.trains.clear();
+        self.outgoing.trains.clear();
         let mut bytes = 0;
-        for (index, frame) in self.queue.iter().enumerate() {
+        for (index, frame) in self.outgoing.queue.iter().enumerate() {
             let len = frame.len();
-            if let Some(train) = self.trains.last_mut() {
+            if let Some(train) = self.outgoing.trains.last_mut() {
                 let segment = train.segment as usize;
                 let full = bytes == train.frames as usize * segment;
                 let fits = (train.frames as usize) < TRAIN_FRAMES && bytes + len <= TRAIN_BYTES;
@@ -86,7 +116,7 @@ impl Udp {
             }
             self.routes[frame.route as usize].used = true;
             // No frame is longer than u16 says: the arena's slots are not.
-            self.trains.push(Train {
+            self.outgoing.trains.push(Train {
                 first: index as u32,
                 frames: 1,
                 route: frame.route,
@@ -99,26 +129,26 @@ impl Udp {
     /// Sends some of the planned trains by one call, and counts what left.
     fn send_trains(&mut self, range: std::ops::Range<usize>) -> Result<usize, Errno> {
         let sent = self.call(None, range.clone())?;
-        let trains = &self.trains[range][..sent];
-        count_sent(&mut self.counters, trains, &self.queue);
+        let trains = &self.outgoing.trains[range][..sent];
+        count_sent(&mut self.counters, trains, &self.outgoing.queue);
         Ok(sent)
     }
 
     /// Sends one train that need not be among the planned ones, and counts it.
     fn send_train(&mut self, train: Train) -> Result<(), Errno> {
         let sent = self.call(Some(train), 0..0)?;
-        count_sent(&mut self.counters, &[train][..sent], &self.queue);
+        count_sent(&mut self.counters, &[train][..sent], &self.outgoing.queue);
         Ok(())
     }
 
     fn call(&mut self, alone: Option<Train>, range: std::ops::Range<usize>) -> Result<usize, Errno> {
-        let Udp { socket, queue, trains, arena, routes, tx, counters, .. } = self;
+        let Udp { socket, outgoing: Outgoing { queue, trains, vectors }, arena, routes, counters, .. } = self;
         counters.send_calls += 1;
         let trains = alone.as_ref().map_or(&trains[range], std::slice::from_ref);
         // Frames of several routes go through the main socket, by one call.
         let first = trains[0].route;
         let line = routes[first as usize].line.as_ref().filter(|_| trains.iter().all(|t| t.route == first));
-        tx.send(
+        vectors.send(
             line.unwrap_or(socket).as_fd(),
             trains,
             |index| {
@@ -172,11 +202,8 @@ impl Udp {
     fn train_lost(&mut self, train: Train, errno: Errno) {
         self.counters.send_failures += u64::from(train.frames);
         if errno == Errno::MSGSIZE {
-            let len = self.queue[train.first as usize].len();
+            let len = self.outgoing.queue[train.first as usize].len();
             self.frame_too_long(train.route, len);
-        } else {
-            self.routes[train.route as usize].failed = Some(io::Error::from(errno).kind());
-            self.tell(train.route);
         }
     }
 }

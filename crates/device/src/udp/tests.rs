@@ -41,7 +41,7 @@ fn receive(device: &mut Udp, want: usize) -> (usize, bool) {
 fn refused_trains_go_singly() {
     let (mut a, mut b) = (open(), open());
     let route = a.route(b.local_addr()).unwrap();
-    if !a.gso.is_on() {
+    if !a.features.gso.is_on() {
         println!("SKIPPED refused_trains_go_singly: {}", a.describe());
         return;
     }
@@ -79,7 +79,7 @@ fn a_batch_is_one_call() {
 fn coalescing_comes_and_goes() {
     let (mut a, mut b) = (open(), open());
     let route = a.route(b.local_addr()).unwrap();
-    if !a.gso.is_on() || !b.gro.is_on() {
+    if !a.features.gso.is_on() || !b.features.gro.is_on() {
         println!("SKIPPED coalescing_comes_and_goes: {}", a.describe());
         return;
     }
@@ -161,7 +161,6 @@ fn nonsense_is_refused() {
     assert!(refused(UdpConfig { tx_slots: 0, ..UdpConfig::default() }));
     assert!(refused(UdpConfig { slot_payload: Some(70_000), ..UdpConfig::default() }));
     assert!(open().route("[::1]:9".parse().unwrap()).is_err());
-    assert!(open().reroute(RouteId(3), "127.0.0.1:9".parse().unwrap()).is_err());
 }
 
 /// An empty datagram is not a frame.
@@ -191,6 +190,6 @@ fn the_probe_finds_what_the_devices_use() {
     let found = probe();
     assert_eq!(found.ipv4, Ok(()));
     assert!(found.receive_buffer > 0);
-    assert_eq!(found.gso.is_ok(), open().gso.is_on());
-    assert_eq!(found.gro.is_ok(), open().gro.is_on(), "{found:?}");
+    assert_eq!(found.gso.is_ok(), open().features.gso.is_on());
+    assert_eq!(found.gro.is_ok(), open().features.gro.is_on(), "{found:?}");
 }

@@ -10,23 +10,23 @@ use super::bind::{Memory, bind, bind_queues, divide, options, refused, share};
 use super::config::{Mode, XdpConfig};
 use super::headers::Framing;
 use super::neighbour::{self, GROUPS, Link};
-use super::patience::{PAUSE, Patience};
 use super::program::{self, DROPS, Machine, Steering};
+use super::retry::{PAUSE, RetryLimits};
 use super::shared::{self, Alone, Attached, Terms};
 use crate::sys::bpf::{self, Addressee, CounterMap, QueueMap, WordMap};
 use crate::sys::netlink::Netlink;
-use crate::sys::{Errno, Layout, Queues, Umem, caps, door};
+use crate::sys::{Errno, Layout, Queues, Umem, caps, request};
 use crate::udp;
 
 /// Why AF_XDP cannot be used, in words for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum Unavailable {
     /// Privileges are missing; their names.
     Privileges(Vec<&'static str>),
     /// The same, because this process gave them up.
-    GivenUp,
+    PrivilegesDropped,
     /// They are there, and do not count; why.
-    InVain(String),
+    PrivilegesIneffective(String),
     /// Another program is attached to the interface: its number, and what is known about it.
     Occupied {
         /// The interface.
@@ -48,31 +48,31 @@ pub enum Refusal {
     System(String),
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for Unavailable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refusal::Privileges(missing) => {
+            Unavailable::Privileges(missing) => {
                 let list = missing.join(",");
                 write!(
                     f,
                     "this process lacks {list}; to grant: sudo setcap cap_net_raw,cap_net_admin,cap_bpf,cap_ipc_lock=ep PROGRAM (the last one only lets memory be pinned beyond RLIMIT_MEMLOCK)"
                 )
             }
-            Refusal::GivenUp => f.write_str(
+            Unavailable::PrivilegesDropped => f.write_str(
                 "this process gave up its privileges when it had opened the interface, as it was told to, and cannot open it again",
             ),
-            Refusal::Occupied { interface, program, owner } => {
+            Unavailable::Occupied { interface, program, owner } => {
                 write!(
                     f,
                     "another XDP program is attached to {interface}: number {program}, {owner}; to use the interface, end what holds the program, or if nothing does: ip link set dev {interface} xdp off"
                 )
             }
-            Refusal::Interface(why)
-            | Refusal::Memory(why)
-            | Refusal::Queues(why)
-            | Refusal::InVain(why)
-            | Refusal::System(why) => f.write_str(why),
-            Refusal::Modes(tried) => {
+            Unavailable::Interface(why)
+            | Unavailable::Memory(why)
+            | Unavailable::Queues(why)
+            | Unavailable::PrivilegesIneffective(why)
+            | Unavailable::System(why) => f.write_str(why),
+            Unavailable::Modes(tried) => {
                 f.write_str("no mode works here:")?;
                 tried.iter().try_for_each(|(mode, why)| write!(f, " {}: {why};", mode.name()))
             }
@@ -80,29 +80,29 @@ impl fmt::Display for Refusal {
     }
 }
 
-impl std::error::Error for Refusal {}
+impl std::error::Error for Unavailable {}
 
-impl Refusal {
+impl Unavailable {
     /// With the processes that are in the way. Not from the start: they are searched for among all that there are.
-    pub(super) fn with_holders(self) -> Refusal {
+    pub(super) fn with_holders(self) -> Unavailable {
         match self {
-            Refusal::Occupied { interface, program, owner } => {
+            Unavailable::Occupied { interface, program, owner } => {
                 let holders = holders(program);
                 let held = if holders.is_empty() {
                     owner
                 } else {
                     format!("{owner}; held by {}", holders.join(", "))
                 };
-                Refusal::Occupied { interface, program, owner: held }
+                Unavailable::Occupied { interface, program, owner: held }
             }
             other => other,
         }
     }
 
     /// As a process is told that had what it lacks, and gave it up.
-    pub(super) fn after_giving_up(self, gave_up: bool) -> Refusal {
+    pub(super) fn after_giving_up(self, gave_up: bool) -> Unavailable {
         match self {
-            Refusal::Privileges(_) if gave_up => Refusal::GivenUp,
+            Unavailable::Privileges(_) if gave_up => Unavailable::PrivilegesDropped,
             other => other,
         }
     }
@@ -111,21 +111,23 @@ impl Refusal {
     fn is_final(&self) -> bool {
         matches!(
             self,
-            Refusal::Occupied { .. }
-                | Refusal::Queues(_)
-                | Refusal::Memory(_)
-                | Refusal::Privileges(_)
-                | Refusal::GivenUp
-                | Refusal::InVain(_)
+            Unavailable::Occupied { .. }
+                | Unavailable::Queues(_)
+                | Unavailable::Memory(_)
+                | Unavailable::Privileges(_)
+                | Unavailable::PrivilegesDropped
+                | Unavailable::PrivilegesIneffective(_)
         )
     }
 }
 
-impl From<Refusal> for io::Error {
-    fn from(refusal: Refusal) -> io::Error {
+impl From<Unavailable> for io::Error {
+    fn from(refusal: Unavailable) -> io::Error {
         let kind = match refusal {
-            Refusal::Privileges(_) | Refusal::GivenUp | Refusal::InVain(_) => io::ErrorKind::PermissionDenied,
-            Refusal::Occupied { .. } | Refusal::Queues(_) => io::ErrorKind::ResourceBusy,
+            Unavailable::Privileges(_)
+            | Unavailable::PrivilegesDropped
+            | Unavailable::PrivilegesIneffective(_) => io::ErrorKind::PermissionDenied,
+            Unavailable::Occupied { .. } | Unavailable::Queues(_) => io::ErrorKind::ResourceBusy,
             _ => io::ErrorKind::Unsupported,
         };
         io::Error::new(kind, refusal)
@@ -143,9 +145,13 @@ pub(super) struct Place {
 }
 
 /// Where an address is.
-pub(super) fn find(netlink: &mut Netlink, local: SocketAddr, vlan: Option<u16>) -> Result<Place, Refusal> {
+pub(super) fn find(
+    netlink: &mut Netlink,
+    local: SocketAddr,
+    vlan: Option<u16>,
+) -> Result<Place, Unavailable> {
     let ip = local.ip();
-    let refuse = |why: String| Err(Refusal::Interface(why));
+    let refuse = |why: String| Err(Unavailable::Interface(why));
     if ip.is_unspecified() {
         return refuse(
             "bound to no particular address: name the address of the interface that shall be used".into(),
@@ -154,7 +160,7 @@ pub(super) fn find(netlink: &mut Netlink, local: SocketAddr, vlan: Option<u16>) 
     if ip.is_loopback() {
         return refuse("loopback carries no frames that AF_XDP could take".into());
     }
-    let failed = |e: io::Error| Refusal::System(format!("the kernel's tables cannot be read: {e}"));
+    let failed = |e: io::Error| Unavailable::System(format!("the kernel's tables cannot be read: {e}"));
     let mut at = neighbour::interfaces_of(netlink, ip).map_err(failed)?;
     at.retain(|index| neighbour::scope(local).is_none_or(|scope| scope == *index));
     let Some(&index) = at.first() else {
@@ -212,12 +218,12 @@ type PassedOver = Vec<(Mode, String)>;
 /// Attaches the program in the best mode in which `then` works, too.
 fn in_best_mode<T>(
     what: (&XdpConfig, &Place, SocketAddr),
-    patience: Patience,
-    mut then: impl FnMut(&mut Attached) -> Result<T, Refusal>,
-) -> Result<(Attached, T, PassedOver), Refusal> {
+    limits: RetryLimits,
+    mut then: impl FnMut(&mut Attached) -> Result<T, Unavailable>,
+) -> Result<(Attached, T, PassedOver), Unavailable> {
     let mut passed_over = Vec::new();
     for &mode in order(what.0, what.1) {
-        let tried = attach(what, mode, patience)
+        let tried = attach(what, mode, limits)
             .and_then(|mut attached| then(&mut attached).map(|bound| (attached, bound)));
         match tried {
             Ok((attached, bound)) => return Ok((attached, bound, passed_over)),
@@ -225,7 +231,7 @@ fn in_best_mode<T>(
             Err(refusal) => passed_over.push((mode, refusal.to_string())),
         }
     }
-    Err(Refusal::Modes(passed_over))
+    Err(Unavailable::Modes(passed_over))
 }
 
 /// Attaches the program and binds sockets, in the best mode that works.
@@ -234,9 +240,9 @@ pub(super) fn open(
     place: &Place,
     local: SocketAddr,
     payload: usize,
-) -> Result<Opened, Refusal> {
+) -> Result<Opened, Unavailable> {
     let (attached, (queues, memory, numbers), passed_over) =
-        in_best_mode((config, place, local), Patience::LONG, |attached| {
+        in_best_mode((config, place, local), RetryLimits::LONG, |attached| {
             let bound = bind(config, place, attached, payload)?;
             work_for(attached, place, local.port(), &bound.0, &bound.2)?;
             Ok(bound)
@@ -250,12 +256,12 @@ pub(super) fn reopen(
     place: &Place,
     local: SocketAddr,
     (umem, layout, each): (&Arc<Umem>, Layout, u32),
-    patience: Patience,
-) -> Result<(Attached, Queues, Vec<u32>), Refusal> {
-    let (attached, (queues, numbers), _) = in_best_mode((config, place, local), patience, |attached| {
+    limits: RetryLimits,
+) -> Result<(Attached, Queues, Vec<u32>), Unavailable> {
+    let (attached, (queues, numbers), _) = in_best_mode((config, place, local), limits, |attached| {
         let options = options(config, place, attached.terms.mode, layout, each);
         let share = share(config, place.lower.queues).min(layout.chunks as u32 / each);
-        let (queues, numbers) = bind_queues(config, place, options, umem, (share, attached.joined), patience)
+        let (queues, numbers) = bind_queues(config, place, options, umem, (share, attached.joined), limits)
             .map_err(|e| refused(place, (umem.len(), umem.len()), e))?;
         work_for(attached, place, local.port(), &queues, &numbers)?;
         Ok((queues, numbers))
@@ -270,7 +276,7 @@ fn work_for(
     port: u16,
     queues: &Queues,
     numbers: &[u32],
-) -> Result<(), Refusal> {
+) -> Result<(), Unavailable> {
     let mac = place.upper.mac;
     for (&number, socket) in numbers.iter().zip(queues.fds()) {
         attached.ports.set_addressee(number, Addressee { mac, port }).map_err(|e| system("the port", e))?;
@@ -280,21 +286,21 @@ fn work_for(
     Ok(())
 }
 
-pub(super) fn system(what: &str, errno: Errno) -> Refusal {
-    Refusal::System(format!("the system refused {what}: {errno}"))
+pub(super) fn system(what: &str, errno: Errno) -> Unavailable {
+    Unavailable::System(format!("the system refused {what}: {errno}"))
 }
 
 /// Whether this process may do all this, by its privileges, and they count.
-pub(super) fn allowed() -> Result<(), Refusal> {
+pub(super) fn allowed() -> Result<(), Unavailable> {
     let missing = caps::missing();
     if !missing.is_empty() {
-        return Err(Refusal::Privileges(missing));
+        return Err(Unavailable::Privileges(missing));
     }
     match QueueMap::ports(1) {
-        Err(Errno::PERM) if caps::is_enclosed() => Err(Refusal::InVain(
+        Err(Errno::PERM) if caps::is_enclosed() => Err(Unavailable::PrivilegesIneffective(
             "the privileges of this process do not count in this user namespace: maps of bpf can only be made outside of all; start it there, as root or with setcap".into(),
         )),
-        Err(Errno::PERM) => Err(Refusal::InVain(
+        Err(Errno::PERM) => Err(Unavailable::PrivilegesIneffective(
             "this process has the privileges, and the system refuses a map of bpf all the same: a policy forbids it (seccomp, lockdown, before Linux 5.11 RLIMIT_MEMLOCK)".into(),
         )),
         _ => Ok(()),
@@ -304,8 +310,8 @@ pub(super) fn allowed() -> Result<(), Refusal> {
 fn attach(
     (config, place, local): (&XdpConfig, &Place, SocketAddr),
     mode: Mode,
-    patience: Patience,
-) -> Result<Attached, Refusal> {
+    limits: RetryLimits,
+) -> Result<Attached, Unavailable> {
     allowed()?;
     let terms = Terms {
         mode,
@@ -320,8 +326,8 @@ fn attach(
     let drops = CounterMap::new(DROPS * terms.queues).map_err(|e| system("a map of counters", e))?;
     let program = load((config, place, local), &terms, (&sockets, &ports, &drops))?;
     let flags = flags_of(mode);
-    let (mut refused, mut asks) = (Errno::BUSY, patience.asks);
-    for _ in 0..patience.waits {
+    let (mut refused, mut asks) = (Errno::BUSY, limits.asks);
+    for _ in 0..limits.waits {
         match bpf::attach(program.as_fd(), place.lower.index, flags) {
             Ok(link) => {
                 let link = Some(link);
@@ -330,7 +336,7 @@ fn attach(
             Err(errno @ (Errno::BUSY | Errno::EXIST)) => refused = errno,
             Err(errno) => return Err(system("to attach the steering program", errno)),
         }
-        let waits = (patience.answer, patience.answers);
+        let waits = (limits.answer, limits.answers);
         match shared::join(place.lower.index, Terms { mode: config.mode, ..terms }, waits) {
             Ok(attached) => return Ok(attached),
             Err(Alone::Unfit(why)) => return Err(occupied(place, refused, Some(&why))),
@@ -360,7 +366,7 @@ fn load(
     (config, place, local): (&XdpConfig, &Place, SocketAddr),
     terms: &Terms,
     (sockets, ports, drops): (&QueueMap, &QueueMap, &CounterMap),
-) -> Result<OwnedFd, Refusal> {
+) -> Result<OwnedFd, Unavailable> {
     let mode = terms.mode;
     let steering = Steering {
         ip: terms.ip,
@@ -378,9 +384,9 @@ fn load(
 }
 
 /// A program was refused: what the system said, and what the verifier, if it was that.
-fn unloaded(what: &str, (errno, said): &(Errno, String)) -> Refusal {
+fn unloaded(what: &str, (errno, said): &(Errno, String)) -> Unavailable {
     let said = if said.is_empty() { String::new() } else { format!(" ({said})") };
-    Refusal::System(format!("the system refused {what}: {errno}{said}"))
+    Unavailable::System(format!("the system refused {what}: {errno}{said}"))
 }
 
 /// Attaches the program again, which somebody has detached. The maps are the same, and so all sockets are in them; of several processes one attaches it,
@@ -388,14 +394,14 @@ fn unloaded(what: &str, (errno, said): &(Errno, String)) -> Refusal {
 pub(super) fn again(
     (config, place, local): (&XdpConfig, &Place, SocketAddr),
     attached: &Attached,
-) -> Result<OwnedFd, Refusal> {
+) -> Result<OwnedFd, Unavailable> {
     allowed()?;
     let maps = (&attached.sockets, &attached.ports, &attached.drops);
     let program = load((config, place, local), &attached.terms, maps)?;
     match bpf::attach(program.as_fd(), place.lower.index, flags_of(attached.terms.mode)) {
         Ok(link) => Ok(link),
         Err(errno @ (Errno::BUSY | Errno::EXIST)) => {
-            let waits = (Patience::SHORT.answer, Patience::SHORT.answers);
+            let waits = (RetryLimits::SHORT.answer, RetryLimits::SHORT.answers);
             match shared::join(place.lower.index, attached.terms, waits) {
                 // Whoever has not noticed yet gives what it had.
                 Ok(Attached { link: Some(link), .. }) if bpf::is_attached(link.as_fd()) => Ok(link),
@@ -426,7 +432,7 @@ fn occupant(place: &Place) -> Option<(u32, Result<bpf::ProgramInfo, Errno>)> {
 }
 
 /// Who was there first.
-fn occupied(place: &Place, errno: Errno, unshared: Option<&str>) -> Refusal {
+fn occupied(place: &Place, errno: Errno, unshared: Option<&str>) -> Unavailable {
     let Some((program, info)) = occupant(place) else {
         return system("to attach the steering program", errno);
     };
@@ -435,17 +441,17 @@ fn occupied(place: &Place, errno: Errno, unshared: Option<&str>) -> Refusal {
         Some(why) => format!("{name}; it cannot be shared: {why}"),
         None => name,
     };
-    Refusal::Occupied { interface: place.lower.name.clone(), program, owner }
+    Unavailable::Occupied { interface: place.lower.name.clone(), program, owner }
 }
 
 /// What is known of a program that is attached to an interface, by number: that it may be shared, or why the interface cannot be used.
 pub(super) fn occupant_of(interface: &str, program: u32) -> Result<String, String> {
     let info = bpf::program_info(program);
-    let ours = matches!(&info, Ok(info) if info.name == PROGRAM && info.uid == door::user());
+    let ours = matches!(&info, Ok(info) if info.name == PROGRAM && info.uid == request::user());
     let refusal =
-        Refusal::Occupied { interface: interface.to_owned(), program, owner: owner(info) }.with_holders();
+        Unavailable::Occupied { interface: interface.to_owned(), program, owner: owner(info) }.with_holders();
     match &refusal {
-        Refusal::Occupied { owner, .. } if ours => Ok(format!(
+        Unavailable::Occupied { owner, .. } if ours => Ok(format!(
             "an XDP program is attached, which processes of this user share if they agree on address, framing and mode and a queue is free: number {program}, {owner}"
         )),
         _ => Err(refusal.to_string()),
@@ -490,7 +496,7 @@ pub(super) const MAIL_UDP: usize = 0;
 pub(super) const MAIL_NEWS: usize = 1;
 
 /// Makes the socket and the tables tell of what arrives for them by a word in memory.
-pub(super) fn watch(udp: BorrowedFd<'_>, news: &Netlink) -> Result<WordMap, Refusal> {
+pub(super) fn watch(udp: BorrowedFd<'_>, news: &Netlink) -> Result<WordMap, Unavailable> {
     let words = WordMap::new(2).map_err(|e| system("a map of words", e))?;
     watch_socket(&words, MAIL_UDP, udp)?;
     watch_socket(&words, MAIL_NEWS, news.fd())?;
@@ -498,7 +504,7 @@ pub(super) fn watch(udp: BorrowedFd<'_>, news: &Netlink) -> Result<WordMap, Refu
 }
 
 /// Makes one more tell by that word.
-pub(super) fn watch_socket(words: &WordMap, word: usize, socket: BorrowedFd<'_>) -> Result<(), Refusal> {
+pub(super) fn watch_socket(words: &WordMap, word: usize, socket: BorrowedFd<'_>) -> Result<(), Unavailable> {
     let code = program::mail(words.raw(), word as u32);
     let filter = bpf::load(bpf::PROG_SOCKET_FILTER, &code, 0, "tautline_mail")
         .map_err(|refused| unloaded("a filter", &refused))?;
@@ -506,7 +512,7 @@ pub(super) fn watch_socket(words: &WordMap, word: usize, socket: BorrowedFd<'_>)
 }
 
 /// A socket that hears what changes in the kernel's tables, and one to ask.
-pub(super) fn tables() -> Result<(Netlink, Netlink), Refusal> {
+pub(super) fn tables() -> Result<(Netlink, Netlink), Unavailable> {
     let failed = |e| system("to tell what changes", e);
     Ok((Netlink::open(GROUPS).map_err(failed)?, Netlink::open(0).map_err(failed)?))
 }

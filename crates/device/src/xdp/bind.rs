@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::attach::{Place, Refusal, system};
+use super::attach::{Place, Unavailable, system};
 use super::config::{Mode, XdpConfig};
 use super::features::features;
-use super::patience::{PAUSE, Patience};
+use super::retry::{PAUSE, RetryLimits};
 use super::shared::Attached;
 use crate::sys::{Chunk, Errno, Layout, Queues, Umem, XskOptions, locked};
 use crate::{Arena, HEADROOM};
@@ -35,8 +35,8 @@ pub(super) fn divide(payload: usize, mtu: usize, slots: usize, chunks: u32) -> L
 }
 
 impl Memory {
-    pub(super) fn new(layout: Layout, payload: usize) -> Result<Memory, Refusal> {
-        let failed = |e| Refusal::Memory(format!("{} bytes of memory cannot be had: {e}", layout.len()));
+    pub(super) fn new(layout: Layout, payload: usize) -> Result<Memory, Unavailable> {
+        let failed = |e| Unavailable::Memory(format!("{} bytes of memory cannot be had: {e}", layout.len()));
         let (umem, [arena, copies], chunks) = Umem::new(layout, payload).map_err(failed)?;
         Ok(Memory { layout, umem, arena, copies, chunks })
     }
@@ -76,14 +76,14 @@ pub(super) fn bind(
     place: &Place,
     attached: &Attached,
     payload: usize,
-) -> Result<(Queues, Memory, Vec<u32>), Refusal> {
+) -> Result<(Queues, Memory, Vec<u32>), Unavailable> {
     let mut share = share(config, place.lower.queues);
     let mut chunks = chunks_of_each(config, share);
     loop {
         let layout = divide(payload, place.lower.mtu, config.udp.tx_slots, chunks * share);
         let memory = Memory::new(layout, payload)?;
         let options = options(config, place, attached.terms.mode, layout, chunks);
-        match bind_queues(config, place, options, &memory.umem, (share, attached.joined), Patience::LONG) {
+        match bind_queues(config, place, options, &memory.umem, (share, attached.joined), RetryLimits::LONG) {
             Ok((queues, numbers)) => return Ok((queues, memory, numbers)),
             Err(Errno::NOBUFS | Errno::NOMEM | Errno::PERM) if chunks > CHUNKS_MIN => chunks /= 2,
             // A queue less is heard through the socket; no memory, and none is.
@@ -121,7 +121,7 @@ pub(super) fn options(
         zero_copy: mode == Mode::ZeroCopy,
         multi_buffer: Memory::is_split(layout, place.lower.mtu),
         // Every chunk needs room for orders then, and only the first one of a slot has it.
-        orders: layout.slot_chunks == 1 && config.card_sums.unwrap_or_else(|| card_adds(place)),
+        orders: layout.slot_chunks == 1 && config.checksum_offload.unwrap_or_else(|| card_adds(place)),
         rx: chunks,
         tx: config.tx_ring,
     }
@@ -133,12 +133,12 @@ fn card_adds(place: &Place) -> bool {
 }
 
 /// Why there is no socket, where so many bytes were to be pinned usually, and at least.
-pub(super) fn refused(place: &Place, (usual, least): (usize, usize), errno: Errno) -> Refusal {
+pub(super) fn refused(place: &Place, (usual, least): (usize, usize), errno: Errno) -> Unavailable {
     match errno {
         Errno::NOBUFS | Errno::NOMEM | Errno::PERM => {
-            Refusal::Memory(format!("{} ({errno})", too_little(locked::limit(), usual, least)))
+            Unavailable::Memory(format!("{} ({errno})", too_little(locked::limit(), usual, least)))
         }
-        Errno::BUSY => Refusal::Queues(format!(
+        Errno::BUSY => Unavailable::Queues(format!(
             "each of the {} queue(s) of {} is taken by another process",
             place.lower.queues, place.lower.name
         )),
@@ -154,11 +154,11 @@ pub(super) fn bind_queues(
     options: XskOptions,
     umem: &Arc<Umem>,
     (share, joined): (u32, bool),
-    patience: Patience,
+    limits: RetryLimits,
 ) -> Result<(Queues, Vec<u32>), Errno> {
     let mut last = place.lower.queues.max(config.queue + 1);
     let (mut taken, mut all): (Option<(Queues, Vec<u32>)>, bool) = (None, false);
-    for _ in 0..if joined { patience.waits } else { patience.release_waits } {
+    for _ in 0..if joined { limits.waits } else { limits.release_waits } {
         for queue in config.queue..last {
             let options = XskOptions { queue, ..options };
             let bound = match &mut taken {
@@ -188,5 +188,5 @@ pub(super) fn bind_queues(
         }
         std::thread::sleep(PAUSE);
     }
-    taken.filter(|_| all || joined || patience.fewer).ok_or(Errno::BUSY)
+    taken.filter(|_| all || joined || limits.fewer).ok_or(Errno::BUSY)
 }

@@ -82,12 +82,12 @@ impl std::str::FromStr for Receive {
 
 /// When the kernel is done with the bytes of a frame (D-9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub enum Done {
+pub enum Completion {
     /// When it has taken the frame from the ring, if the driver is known to copy; else when it says so.
     #[default]
-    Known,
+    Auto,
     /// When it says so through the completion ring, whatever the driver.
-    Told,
+    Ring,
 }
 
 /// How to open an AF_XDP device.
@@ -102,11 +102,11 @@ pub struct XdpConfig {
     /// How frames are framed.
     pub framing: Framing,
     /// When bytes that were sent may be changed.
-    pub done: Done,
+    pub completion: Completion,
     /// Work out UDP's checksum. Whoever protects all of a frame by other means need not (D-14); over IPv6 it is worked out all the same.
     pub checksums: bool,
     /// Leave checksums that are wanted to the card. By default: if its driver offers that for this kind of socket.
-    pub card_sums: Option<bool>,
+    pub checksum_offload: Option<bool>,
     /// The VLAN whose tag frames carry; by default that of the interface.
     pub vlan: Option<u16>,
     /// Chunks to receive into: a power of two. Fewer are taken if the system does not let so much be pinned.
@@ -130,9 +130,9 @@ impl Default for XdpConfig {
             mode: Mode::default(),
             receive: Receive::default(),
             framing: Framing::default(),
-            done: Done::default(),
+            completion: Completion::default(),
             checksums: true,
-            card_sums: None,
+            checksum_offload: None,
             vlan: None,
             rx_chunks: 2_048,
             tx_ring: 512,

@@ -2,33 +2,33 @@
 //!
 //! What lives here: sockets on queues of one interface (`attach`), shared with other processes (`shared`), had again when it comes back (`back`), the program that steers frames to it (`program`, written with
 //! `asm`), the headers that the kernel would have written (`headers`), the kernel's tables of routes and neighbours (`neighbour`), which way
-//! each route goes (`ways`), who moves frames (`trial`), whether the program is still there (`watch`), sending (`send`) and receiving (`receive`). What does not: recovery, order, peers.
+//! each route goes (`routing`), who moves frames (`trial`), whether the program is still there (`watch`), sending (`send`) and receiving (`receive`). What does not: recovery, order, peers.
 //!
 //! The device owns a [`Udp`] device on the same address and port (D-13): it reserves the port, gets whatever the program lets pass, and
 //! carries what cannot go directly. Slots are the same for both, so a route changes its way between two frames.
 
 mod asm;
 mod attach;
-mod back;
 mod bind;
 mod config;
 mod features;
 mod headers;
 mod neighbour;
-mod patience;
 mod probe;
 mod program;
 mod receive;
+mod reopen;
+mod retry;
+mod routing;
 mod send;
 mod shared;
 #[cfg(test)]
 mod tests;
 mod trial;
 mod watch;
-mod ways;
 
-pub use attach::Refusal;
-pub use config::{Done, Mode, Receive, XdpConfig};
+pub use attach::Unavailable;
+pub use config::{Completion, Mode, Receive, XdpConfig};
 pub use headers::Framing;
 pub use probe::{InterfaceProbe, Probe, probe};
 
@@ -41,14 +41,14 @@ use std::sync::Arc;
 
 use attach::{MAIL_NEWS, Place};
 use bind::Memory;
+use routing::Route;
 use shared::Attached;
-use ways::Route;
 
 use crate::sys::bpf::WordMap;
 use crate::sys::netlink::Netlink;
 use crate::sys::{self, Layout, Queues, Umem};
 use crate::udp::{self, Udp, UdpConfig};
-use crate::{Arena, Counters, Datagram, DeviceEvent, Guarantees, RouteId, RxBatch, SlotId, Transport};
+use crate::{Arena, Counters, Datagram, DeviceEvent, RouteId, RxBatch, SlotId, Transport};
 
 /// The AF_XDP device.
 ///
@@ -77,13 +77,13 @@ pub struct Xdp {
     events: VecDeque<DeviceEvent>,
     /// Slots whose frames the kernel has not taken from the ring yet, one for each descriptor.
     pending: VecDeque<Origin>,
-    health: ways::Health,
+    health: routing::Health,
     post: receive::Post,
     /// The caller moves frames to the rings.
     busy: bool,
     trial: Option<Box<trial::Trial>>,
     counters: Counters,
-    strange: Strange,
+    refused: RefusedFrames,
     flushes: u32,
     /// Frames received lately, less some for each doorbell: many while others stream to us.
     streak: u32,
@@ -107,7 +107,7 @@ enum Origin {
 
 /// Frames for us that were not taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Strange {
+pub struct RefusedFrames {
     /// By the program: lengths that contradict each other.
     pub length: u64,
     /// By the program and by us: checksums.
@@ -120,18 +120,18 @@ pub struct Strange {
     pub shape: u64,
 }
 
-impl Strange {
+impl RefusedFrames {
     /// All of them.
-    pub fn all(self) -> u64 {
+    pub fn total(self) -> u64 {
         self.length + self.checksum + self.source + self.short + self.shape
     }
 }
 
 /// A device that could not be opened, with everything needed to open a plain UDP device in its place.
 #[derive(Debug)]
-pub struct Refused {
+pub struct OpenError {
     /// Why.
-    pub why: Refusal,
+    pub why: Unavailable,
     /// What it was told, with the socket if there is one already.
     pub udp: UdpConfig,
 }
@@ -142,14 +142,14 @@ impl Xdp {
     ///
     /// # Errors
     /// With the reason, in words for people.
-    pub fn open(config: XdpConfig) -> Result<Xdp, Box<Refused>> {
+    pub fn open(config: XdpConfig) -> Result<Xdp, Box<OpenError>> {
         let mut config = config;
-        let opened: Result<_, Refusal> = (|| {
+        let opened: Result<_, Unavailable> = (|| {
             let (socket, local) = match config.udp.socket.take() {
                 Some(socket) => sys::adopt_socket(socket),
                 None => sys::open_socket(config.udp.bind),
             }
-            .map_err(|e| Refusal::System(format!("the port cannot be had: {e}")))?;
+            .map_err(|e| Unavailable::System(format!("the port cannot be had: {e}")))?;
             config.udp.socket = Some(socket);
             let (news, mut asks) = attach::tables()?;
             let place = attach::find(&mut asks, local, config.vlan)?;
@@ -161,7 +161,7 @@ impl Xdp {
             Ok((local, news, asks, place, opened)) => {
                 Xdp::assemble(config, local, (news, asks), place, opened)
             }
-            Err(why) => Err(Box::new(Refused { why: why.with_holders(), udp: config.udp })),
+            Err(why) => Err(Box::new(OpenError { why: why.with_holders(), udp: config.udp })),
         }
     }
 
@@ -171,7 +171,7 @@ impl Xdp {
         (news, asks): (Netlink, Netlink),
         place: Place,
         opened: attach::Opened,
-    ) -> Result<Xdp, Box<Refused>> {
+    ) -> Result<Xdp, Box<OpenError>> {
         let attach::Opened { attached, mut queues, memory, numbers, passed_over } = opened;
         let Memory { layout, umem, arena, copies, chunks } = memory;
         chunks.into_iter().for_each(|chunk| queues.fill(chunk));
@@ -181,8 +181,8 @@ impl Xdp {
         let udp_config = UdpConfig { rcvbuf: config.udp.rcvbuf.or(Some(room)), ..config.udp };
         // From here on nothing fails but by a lack of descriptors or memory.
         let failed = |e: String| {
-            Box::new(Refused {
-                why: Refusal::System(e),
+            Box::new(OpenError {
+                why: Unavailable::System(e),
                 udp: UdpConfig { bind: local, ..UdpConfig::default() },
             })
         };
@@ -228,10 +228,10 @@ impl Xdp {
             busy: tell.receive == Receive::BusyPoll,
             trial: Xdp::trial_for(tell.receive),
             config: tell,
-            health: ways::Health::default(),
+            health: routing::Health::default(),
             post: receive::Post::default(),
             counters: Counters::default(),
-            strange: Strange::default(),
+            refused: RefusedFrames::default(),
             flushes: 0,
             streak: 0,
             sources: true,
@@ -248,7 +248,7 @@ impl Xdp {
     }
 
     /// Frames that came through the UDP socket, not by a ring: from hosts that the program does not take from, or by queues that have no socket of ours.
-    pub fn came_by_socket(&self) -> u64 {
+    pub fn frames_by_socket(&self) -> u64 {
         self.udp.counters().frames_received
     }
 
@@ -263,16 +263,16 @@ impl Xdp {
     }
 
     /// Frames for us that were not taken, by cause.
-    pub fn strange(&self) -> Strange {
+    pub fn refused_frames(&self) -> RefusedFrames {
         let now = dropped(&self.attached, &self.numbers);
         let drops =
             |kind: program::Drop| now[kind as usize].saturating_sub(self.dropped_before[kind as usize]);
-        Strange {
+        RefusedFrames {
             length: drops(program::Drop::Length),
-            checksum: self.strange.checksum + drops(program::Drop::Checksum),
+            checksum: self.refused.checksum + drops(program::Drop::Checksum),
             source: drops(program::Drop::Source),
             short: drops(program::Drop::Short),
-            shape: self.strange.shape,
+            shape: self.refused.shape,
         }
     }
 }
@@ -286,7 +286,9 @@ fn dropped(attached: &Attached, numbers: &[u32]) -> [u64; program::DROPS as usiz
 
 /// Whether the kernel looks at frames until the completion ring says otherwise (D-9).
 fn is_told(config: &XdpConfig, place: &Place, queues: &Queues) -> bool {
-    config.done == Done::Told || queues.is_zero_copy() || !COPYING_DRIVERS.contains(&place.driver.as_str())
+    config.completion == Completion::Ring
+        || queues.is_zero_copy()
+        || !COPYING_DRIVERS.contains(&place.driver.as_str())
 }
 
 /// Who moves frames to the rings, as far as the system agrees.
@@ -370,10 +372,6 @@ impl Datagram for Xdp {
         "xdp"
     }
 
-    fn guarantees(&self) -> Guarantees {
-        self.udp.guarantees()
-    }
-
     fn local_addr(&self) -> SocketAddr {
         self.local
     }
@@ -395,17 +393,6 @@ impl Datagram for Xdp {
         // What a route begins with is no change.
         self.routes[id.0 as usize].told = true;
         Ok(id)
-    }
-
-    fn reroute(&mut self, route: RouteId, to: SocketAddr) -> io::Result<()> {
-        self.udp.reroute(route, to)?;
-        self.flush();
-        let fresh = Route::new(to);
-        let before = std::mem::replace(&mut self.routes[route.0 as usize], fresh);
-        self.routes[route.0 as usize].asked = before.asked;
-        self.look_up(route);
-        self.routes[route.0 as usize].told = true;
-        Ok(())
     }
 
     #[inline]
@@ -465,7 +452,7 @@ impl Datagram for Xdp {
             receive_calls: udp.receive_calls + own.receive_calls,
             send_failures: udp.send_failures + own.send_failures,
             receive_overflows: udp.receive_overflows + own.receive_overflows + kernel.overflows,
-            frames_refused: self.strange().all(),
+            frames_refused: self.refused_frames().total(),
         }
     }
 
@@ -478,7 +465,7 @@ impl Datagram for Xdp {
         self.routes.get(route.0 as usize).map(|route| route.transport)
     }
 
-    fn why(&self, route: RouteId) -> &str {
+    fn transport_reason(&self, route: RouteId) -> &str {
         self.routes.get(route.0 as usize).map_or("", |route| &route.why)
     }
 
@@ -486,7 +473,7 @@ impl Datagram for Xdp {
         self.config.framing == Framing::Raw && self.health.hears()
     }
 
-    fn note_raw(&mut self, route: RouteId, takes: bool) {
+    fn set_peer_takes_raw(&mut self, route: RouteId, takes: bool) {
         if let Some(entry) = self.routes.get_mut(route.0 as usize).filter(|entry| entry.takes_raw != takes) {
             // Whoever tells us asks for the way next.
             (entry.takes_raw, entry.told) = (takes, false);

@@ -7,7 +7,7 @@ use super::Xdp;
 use super::attach::{MAIL_NEWS, MAIL_UDP};
 use super::headers::{Mac, Parsed, Sender, Unfit, parse};
 use super::neighbour;
-use crate::sys::FrameBatch;
+use crate::sys::ReceivedChunk;
 use crate::{Datagram, RxBatch};
 
 /// Frames of one receive: what bounds a poll (N-3).
@@ -81,22 +81,22 @@ impl Xdp {
         if !self.queues.has_some() && (self.busy || self.queues.wants_knock()) {
             self.knock();
         }
-        let mut strange = 0;
+        let mut refused = 0;
         while batch.frames().len() < FRAMES {
             let Some(frame) = self.queues.take() else { break };
             if frame.more {
                 if !self.gather(batch, frame) {
-                    strange += 1;
+                    refused += 1;
                 }
             } else if !self.accept(batch, frame) {
-                strange += 1;
+                refused += 1;
             }
             if self.layout.slot_chunks > 1 && !batch.has_room() {
                 break;
             }
         }
         let count = batch.frames().len();
-        if count + strange > 0 {
+        if count + refused > 0 {
             if self.trial.is_some() {
                 self.frame_came();
             }
@@ -105,7 +105,7 @@ impl Xdp {
         } else if let Some(trial) = &mut self.trial {
             trial.found_nothing();
         }
-        if strange > 0 {
+        if refused > 0 {
             self.queues.submit_chunks();
         }
         if count == 0 && self.post.receives.is_multiple_of(CARE_RECEIVES) {
@@ -182,7 +182,7 @@ impl Xdp {
 
     /// Lends a frame to the batch; false if it is no frame of ours.
     #[inline]
-    fn accept(&mut self, batch: &mut RxBatch, frame: FrameBatch) -> bool {
+    fn accept(&mut self, batch: &mut RxBatch, frame: ReceivedChunk) -> bool {
         match parse(frame.bytes(&self.umem)) {
             Ok(Parsed { start, end, from }) => {
                 let source = self.source(from);
@@ -201,7 +201,7 @@ impl Xdp {
 
     /// A frame that lies in several chunks is put together in a buffer of the batch: the only copy there is.
     #[cold]
-    fn gather(&mut self, batch: &mut RxBatch, first: FrameBatch) -> bool {
+    fn gather(&mut self, batch: &mut RxBatch, first: ReceivedChunk) -> bool {
         let mut whole = Vec::with_capacity(self.layout.stride() + self.layout.chunk);
         let mut next = Some(first);
         while let Some(part) = next {
@@ -228,8 +228,8 @@ impl Xdp {
     #[cold]
     fn refuse(&mut self, unfit: Unfit) {
         match unfit {
-            Unfit::Shape => self.strange.shape += 1,
-            Unfit::Checksum => self.strange.checksum += 1,
+            Unfit::Shape => self.refused.shape += 1,
+            Unfit::Checksum => self.refused.checksum += 1,
         }
     }
 

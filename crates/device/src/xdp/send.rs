@@ -7,7 +7,7 @@ use tautline_wire::handshake::HANDSHAKE_LEN;
 
 use super::headers::{Framing, Template};
 use super::receive::ANSWER;
-use super::ways::STALLS_MAX;
+use super::routing::STALLS_MAX;
 use super::{Origin, Xdp};
 use crate::sys::{Errno, ORDERS, order_sum};
 use crate::{Datagram, HEADROOM, RouteId, SlotId};
@@ -219,9 +219,9 @@ impl Xdp {
                 let number = (address / stride) as u32;
                 let slots = self.layout.slots as u32;
                 if number < slots {
-                    self.udp.arena().let_go(SlotId(number));
+                    self.udp.arena().unhold(SlotId(number));
                 } else {
-                    self.copies.let_go(SlotId(number - slots));
+                    self.copies.unhold(SlotId(number - slots));
                 }
                 self.pending.pop_front();
             }
@@ -234,8 +234,8 @@ impl Xdp {
     #[inline]
     fn let_go_first(&mut self) {
         match self.pending.pop_front() {
-            Some(Origin::Slot(slot)) => self.udp.arena().let_go(slot),
-            Some(Origin::Copy(slot)) => self.copies.let_go(slot),
+            Some(Origin::Slot(slot)) => self.udp.arena().unhold(slot),
+            Some(Origin::Copy(slot)) => self.copies.unhold(slot),
             None => {}
         }
     }

@@ -13,7 +13,7 @@ use super::config::Mode;
 use crate::shm;
 use crate::sys::Errno;
 use crate::sys::bpf::{Addressee, CounterMap, QueueMap};
-use crate::sys::door::{self, Door};
+use crate::sys::request::{self, RequestSocket};
 
 /// What the program was made for: what all who share it must agree on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub(super) struct Attached {
     /// Another process was here first.
     pub joined: bool,
     /// Where others ask, or why there is no such place; neither yet, or no more.
-    pub door: Option<Result<Door, String>>,
+    pub door: Option<Result<RequestSocket, String>>,
 }
 
 /// What a question says: the layout of maps and terms belongs to this number.
@@ -51,10 +51,10 @@ const ANSWER: usize = 28;
 const AT_A_TIME: usize = 16;
 
 /// The door of whoever has that queue. Nobody else can put one there: the folder is this user's alone.
-fn door_of(interface: u32, queue: u32) -> io::Result<PathBuf> {
-    let place = shm::meeting_place();
-    shm::prepare(&place)?;
-    Ok(place.join(format!("xdp-{}-{interface}-{queue}", door::network()?)))
+fn listener_path(interface: u32, queue: u32) -> io::Result<PathBuf> {
+    let place = shm::discovery_dir();
+    shm::prepare_dir(&place)?;
+    Ok(place.join(format!("xdp-{}-{interface}-{queue}", request::network()?)))
 }
 
 impl Terms {
@@ -132,7 +132,8 @@ pub(super) fn join(
     let mut alone = Alone::Nobody;
     for queue in 0..wanted.queues {
         let wait = each.min(until.saturating_duration_since(Instant::now()));
-        let asked = door_of(interface, queue).and_then(|door| door::ask(&door, QUESTION, &mut bytes, wait));
+        let asked =
+            listener_path(interface, queue).and_then(|door| request::ask(&door, QUESTION, &mut bytes, wait));
         let answer = match asked {
             Ok(answer) => answer,
             Err(error)
@@ -148,7 +149,7 @@ pub(super) fn join(
                 continue;
             }
         };
-        if answer.uid != door::user() {
+        if answer.uid != request::user() {
             continue;
         }
         let Some(terms) = Terms::read(&bytes[..answer.len]) else { continue };
@@ -172,9 +173,9 @@ pub(super) fn join(
 impl Attached {
     /// Lets others ask from now on.
     pub(super) fn open_door(&mut self, interface: u32, queue: u32) {
-        let opened = door_of(interface, queue).and_then(|door| {
-            shm::sweep_rarely(&shm::meeting_place());
-            Door::open(&door)
+        let opened = listener_path(interface, queue).and_then(|door| {
+            shm::unlink_stale_listeners_if_due(&shm::discovery_dir());
+            RequestSocket::open(&door)
         });
         self.door = Some(opened.map_err(|error| error.to_string()));
     }
@@ -186,7 +187,7 @@ impl Attached {
     }
 
     pub(super) fn door(&self) -> Option<BorrowedFd<'_>> {
-        self.door.as_ref()?.as_ref().ok().map(Door::fd)
+        self.door.as_ref()?.as_ref().ok().map(RequestSocket::fd)
     }
 
     /// Tells the program that frames for us are addressed otherwise.
@@ -204,13 +205,13 @@ impl Attached {
         let (Some(door), Some(link)) = (self.door(), &self.link) else { return };
         let mut bytes = [0; QUESTION.len() + 1];
         for _ in 0..AT_A_TIME {
-            match door::receive(door, &mut bytes) {
+            match request::receive(door, &mut bytes) {
                 Ok(None) => return,
-                Ok(Some(asked)) if asked.uid == door::user() && &bytes[..asked.len] == QUESTION => {
+                Ok(Some(asked)) if asked.uid == request::user() && &bytes[..asked.len] == QUESTION => {
                     if let Some(to) = asked.fds.first() {
                         let fds = [link.as_fd(), self.sockets.fd(), self.ports.fd(), self.drops.fd()];
                         // Whoever asked may be gone.
-                        let _ = door::send(to.as_fd(), &self.terms.write(), &fds);
+                        let _ = request::send(to.as_fd(), &self.terms.write(), &fds);
                     }
                 }
                 _ => {}

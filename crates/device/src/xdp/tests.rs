@@ -97,14 +97,14 @@ fn ask_kernel(to: &Steering, frame: &[u8]) -> Option<(u32, Option<Drop>)> {
 /// What shall become of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
-    FrameBatch,
+    Taken,
     Passes,
     Dropped(Drop),
 }
 
 fn judge(to: &Steering, frame: &[u8], fate: Fate, what: &str) {
     let expected = match fate {
-        Fate::FrameBatch => TAKEN,
+        Fate::Taken => TAKEN,
         Fate::Passes => PASS,
         Fate::Dropped(_) => DROP,
     };
@@ -156,20 +156,20 @@ fn our_frames_are_taken() {
         let to = steer(us);
         for (first, len) in [(0x71, 48), (0x71, 1_400), (0x76, 48), (0x72, 112), (0x75, 112), (0x73, 200)] {
             let frame = framed(&ends(them, us, None), Framing::Udp, &payload(first, len));
-            judge(&to, &frame, Fate::FrameBatch, &format!("{us}, kind {first:x}, {len} bytes"));
+            judge(&to, &frame, Fate::Taken, &format!("{us}, kind {first:x}, {len} bytes"));
             // Short frames are padded on the cable.
             let mut padded = frame.clone();
             padded.resize(frame.len() + 6, 0);
-            judge(&to, &padded, Fate::FrameBatch, "padded");
+            judge(&to, &padded, Fate::Taken, "padded");
         }
         let tagged = framed(&ends(them, us, Some(7)), Framing::Udp, &payload(0x71, 60));
-        judge(&Steering { vlan: Some(7), ..to }, &tagged, Fate::FrameBatch, "our tag");
+        judge(&Steering { vlan: Some(7), ..to }, &tagged, Fate::Taken, "our tag");
         judge(&Steering { vlan: Some(8), ..to }, &tagged, Fate::Passes, "another tag");
         judge(&to, &tagged, Fate::Passes, "a tag and we have none");
         let prioritised = framed(&ends(them, us, Some(0)), Framing::Udp, &payload(0x71, 60));
-        judge(&to, &prioritised, Fate::FrameBatch, "a tag with a priority only");
+        judge(&to, &prioritised, Fate::Taken, "a tag with a priority only");
         let untagged = framed(&ends(them, us, None), Framing::Udp, &payload(0x71, 60));
-        judge(&Steering { vlan: Some(7), ..to }, &untagged, Fate::FrameBatch, "the card took our tag off");
+        judge(&Steering { vlan: Some(7), ..to }, &untagged, Fate::Taken, "the card took our tag off");
     }
 }
 
@@ -207,11 +207,11 @@ fn everything_else_passes() {
         for first in [0x00, 0x70, 0x77, 0x7f, 0x81, 0xff] {
             let stray = framed(&ends(them, us, None), Framing::Udp, &payload(first, 60));
             judge(&to, &stray, Fate::Passes, &format!("a stray that begins with {first:x}"));
-            judge(&Steering { any_shape: true, ..to }, &stray, Fate::FrameBatch, "unless any shape will do");
+            judge(&Steering { any_shape: true, ..to }, &stray, Fate::Taken, "unless any shape will do");
         }
         judge(&to, &change(12, 0x80), Fate::Passes, "no IP");
         (0..6).for_each(|at| judge(&to, &change(at, 0x42), Fate::Passes, "for another hardware address"));
-        judge(&to, &change(0, 0x33), Fate::FrameBatch, "for several of them");
+        judge(&to, &change(0, 0x33), Fate::Taken, "for several of them");
         if us == US4 {
             judge(&to, &change(ip, 0x46), Fate::Passes, "options");
             judge(&to, &change(ip + 6, 0x20), Fate::Passes, "a first fragment");
@@ -278,7 +278,7 @@ fn raw_frames() {
     for vlan in [None, Some(7)] {
         let to = Steering { vlan, ..to };
         let frame = framed(&ends(THEM4, US4, vlan), Framing::Raw, &payload(0x71, 60));
-        judge(&to, &frame, Fate::FrameBatch, "raw");
+        judge(&to, &frame, Fate::Taken, "raw");
         let head = frame.len() - 60;
         let Parsed { start, end, from } = parse(&frame).unwrap();
         assert_eq!((start, end, from), (head, frame.len(), Sender::Raw([2, 0, 0, 0, 0, 4], 9_000)));
@@ -300,7 +300,7 @@ fn raw_frames() {
     judge(
         &to,
         &framed(&ends(THEM4, US4, None), Framing::Udp, &payload(0x71, 60)),
-        Fate::FrameBatch,
+        Fate::Taken,
         "UDP all the same",
     );
 }
@@ -339,12 +339,7 @@ fn checksums_may_be_left_out() {
         assert_eq!(frame[udp + 6..udp + 8] == [0, 0], left_out);
         assert!(parse(&frame).is_ok());
         for generic in [false, true] {
-            judge(
-                &Steering { pass_unfinished: generic, ..steer(us) },
-                &frame,
-                Fate::FrameBatch,
-                "no checksum",
-            );
+            judge(&Steering { pass_unfinished: generic, ..steer(us) }, &frame, Fate::Taken, "no checksum");
         }
     }
 }
@@ -397,10 +392,10 @@ fn checksums_are_looked_at() {
         let pseudo = fold(u64::from((!whole).to_be()) + u64::from((!body).to_be()));
         partial[udp + 6..udp + 8].copy_from_slice(&pseudo.to_ne_bytes());
         assert!(parse(&partial).is_ok(), "a card was to complete it");
-        judge(&steer(us), &partial, Fate::FrameBatch, "in native mode nobody hands over trains");
+        judge(&steer(us), &partial, Fate::Taken, "in native mode nobody hands over trains");
         let generic = Steering { pass_unfinished: true, ..steer(us) };
         judge(&generic, &partial, Fate::Passes, "in generic mode it may be a train");
-        judge(&generic, &frame, Fate::FrameBatch, "a finished one is none");
+        judge(&generic, &frame, Fate::Taken, "a finished one is none");
     }
 }
 

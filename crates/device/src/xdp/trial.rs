@@ -64,12 +64,12 @@ impl Trial {
     /// A look for frames begins.
     pub(super) fn look(&mut self) {
         if self.rang.is_some() {
-            self.poll_operation(monotonic_now());
+            self.check_gap(monotonic_now());
         }
     }
 
     /// What was waited for with breaks, or for long, does not count.
-    fn poll_operation(&mut self, now: u64) {
+    fn check_gap(&mut self, now: u64) {
         if self.rang.is_some_and(|rang| now - rang > LONGEST) || now - self.looked > BREAK {
             self.rang = None;
         }
@@ -199,11 +199,11 @@ mod tests {
             // Looks without a break.
             while now + 1_000 < answer {
                 now += 1_000;
-                trial.poll_operation(now);
+                trial.check_gap(now);
                 trial.looked = now;
             }
             now = answer;
-            trial.poll_operation(now);
+            trial.check_gap(now);
             let turns = trial.came_at(now, busy);
             let verdict = trial.judge();
             if verdict != Verdict::Open {
@@ -256,10 +256,10 @@ mod tests {
         let mut trial = Trial::default();
         assert!(!trial.came_at(5, false) && trial.taken == [0; 2], "nobody rang");
         trial.ring_at(10_000);
-        trial.poll_operation(10_000 + BREAK + 1);
+        trial.check_gap(10_000 + BREAK + 1);
         assert!(!trial.came_at(10_000 + BREAK + 2, false) && trial.taken == [0; 2], "the caller was away");
         trial.ring_at(100_000);
-        trial.poll_operation(100_000 + BREAK);
+        trial.check_gap(100_000 + BREAK);
         trial.came_at(100_000 + BREAK, false);
         assert_eq!(trial.taken, [1, 0]);
         let (verdict, frames) = play(|_, _| LONGEST + 1);

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use tautline_device::shm::{self, Call, Door, GREETING_LEN, Gift, Greeting, POOL_UNIT, Pool, Shm, Visitor};
+use tautline_device::shm::{
+    self, Dial, GREETING_LEN, Greeting, Handover, Incoming, Listener, POOL_UNIT, Pool, Shm,
+};
 
 /// A folder of this test's own, with a name of a door in it; removed when dropped.
 pub struct Folder(pub PathBuf);
@@ -18,8 +20,8 @@ impl Folder {
         Folder(std::env::temp_dir().join(format!("tautline-{what}-{}-{number}", std::process::id())))
     }
 
-    pub fn door(&self) -> PathBuf {
-        shm::door_of(&self.0, 1, 0)
+    pub fn listener(&self) -> PathBuf {
+        shm::listener_path(&self.0, 1, 0)
     }
 }
 
@@ -49,9 +51,9 @@ pub fn hello() -> ([u8; GREETING_LEN], Option<Pool>) {
 }
 
 /// Answers a visitor.
-pub fn let_in(visitor: Visitor, gift: Gift) -> std::io::Result<Shm> {
+pub fn answer_incoming(incoming: Incoming, handover: Handover) -> std::io::Result<Shm> {
     let (answer, pool) = greet(1, 1);
-    visitor.welcome(gift, &answer, (bell().as_fd(), pool), true)
+    incoming.accept(handover, &answer, (bell().as_fd(), pool), true)
 }
 
 pub fn bell() -> OwnedFd {
@@ -72,25 +74,25 @@ pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 }
 
 /// Knocks and enters.
-pub fn call(door: &Path) -> Shm {
-    let call = Call::new(door, bell().as_fd(), hello).unwrap();
-    let (_, bell) = until("an answer", || call.listen(prove).unwrap());
-    call.enter(bell, true)
+pub fn dial(listener: &Path) -> Shm {
+    let dial = Dial::new(listener, bell().as_fd(), hello).unwrap();
+    let (_, bell) = until("an answer", || dial.poll_greeting(prove).unwrap());
+    dial.establish(bell, true)
 }
 
 /// Lets the next caller in.
-pub fn welcome(door: &Door) -> Shm {
-    let visitor = until("a visitor", || door.accept().unwrap());
-    let (_, gift) = until("a greeting", || visitor.listen(prove).unwrap());
-    let_in(visitor, gift).unwrap()
+pub fn accept(listener: &Listener) -> Shm {
+    let incoming = until("a visitor", || listener.accept().unwrap());
+    let (_, handover) = until("a greeting", || incoming.poll_greeting(prove).unwrap());
+    answer_incoming(incoming, handover).unwrap()
 }
 
 /// Both ends in this process.
-pub fn pair(door: &Door, path: &Path) -> (Shm, Shm) {
-    let call = Call::new(path, bell().as_fd(), hello).unwrap();
-    let callee = welcome(door);
-    let (_, bell) = call.listen(prove).unwrap().expect("it has answered");
-    (call.enter(bell, true), callee)
+pub fn pair(listener: &Listener, path: &Path) -> (Shm, Shm) {
+    let dial = Dial::new(path, bell().as_fd(), hello).unwrap();
+    let callee = accept(listener);
+    let (_, bell) = dial.poll_greeting(prove).unwrap().expect("it has answered");
+    (dial.establish(bell, true), callee)
 }
 
 /// Bytes that tell which frame they belong to.

@@ -12,7 +12,7 @@ use crate::spaces::{Shape, Spaces, spaces};
 use tautline_device::udp::{Udp, UdpConfig};
 use tautline_device::xdp::{Xdp, XdpConfig};
 use tautline_device::{
-    Arena, Counters, Datagram, DeviceEvent, Guarantees, HEADROOM, RouteId, RxBatch, SlotId, Transport,
+    Arena, Counters, Datagram, DeviceEvent, HEADROOM, RouteId, RxBatch, SlotId, Transport,
 };
 
 /// A device in one of the namespaces: calls that open sockets enter it first.
@@ -26,9 +26,6 @@ impl<D: Datagram> Datagram for Resident<D> {
     fn name(&self) -> &'static str {
         self.device.name()
     }
-    fn guarantees(&self) -> Guarantees {
-        self.device.guarantees()
-    }
     fn local_addr(&self) -> SocketAddr {
         self.device.local_addr()
     }
@@ -41,10 +38,6 @@ impl<D: Datagram> Datagram for Resident<D> {
     fn route(&mut self, to: SocketAddr) -> io::Result<RouteId> {
         self.spaces.enter(self.side);
         self.device.route(to)
-    }
-    fn reroute(&mut self, route: RouteId, to: SocketAddr) -> io::Result<()> {
-        self.spaces.enter(self.side);
-        self.device.reroute(route, to)
     }
     fn max_frame(&self, route: RouteId) -> usize {
         self.device.max_frame(route)
@@ -82,8 +75,8 @@ impl<D: Datagram> Datagram for Resident<D> {
     fn transport(&self, route: RouteId) -> Option<Transport> {
         self.device.transport(route)
     }
-    fn why(&self, route: RouteId) -> &str {
-        self.device.why(route)
+    fn transport_reason(&self, route: RouteId) -> &str {
+        self.device.transport_reason(route)
     }
     fn prefer_transport(&mut self, route: RouteId, transport: Option<Transport>) {
         self.device.prefer_transport(route, transport);
@@ -158,7 +151,12 @@ pub fn until_way(
     let until = Instant::now() + Duration::from_secs(5);
     let mut told = Vec::new();
     while from.transport(route) != Some(transport) {
-        assert!(Instant::now() < until, "{} for ever, because {}", transport.name(), from.why(route));
+        assert!(
+            Instant::now() < until,
+            "{} for ever, because {}",
+            transport.name(),
+            from.transport_reason(route)
+        );
         send(from, route, &data_frame(0, 64));
         receive_some(to);
         receive_some(from);
@@ -178,7 +176,7 @@ pub fn until_back(from: &mut Resident<Xdp>, to: &mut impl Datagram, route: Route
     let until = Instant::now() + Duration::from_secs(10);
     let mut told = Vec::new();
     while from.transport(route) != Some(Transport::Xdp) || !told.contains(&DeviceEvent::Descriptors) {
-        assert!(Instant::now() < until, "not back, because {}; {told:?}", from.why(route));
+        assert!(Instant::now() < until, "not back, because {}; {told:?}", from.transport_reason(route));
         receive_some(from);
         receive_some(to);
         send(from, route, &data_frame(0, 64));

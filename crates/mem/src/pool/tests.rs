@@ -1,8 +1,8 @@
 use super::*;
 
-fn pair(len: usize) -> (Pool, View) {
+fn pair(len: usize) -> (Pool, PoolView) {
     let pool = Pool::create(len).unwrap();
-    let view = View::attach(&pool.fd().try_clone_to_owned().unwrap(), pool.size()).unwrap();
+    let view = PoolView::attach(&pool.fd().try_clone_to_owned().unwrap(), pool.size()).unwrap();
     (pool, view)
 }
 
@@ -13,16 +13,16 @@ fn lent_and_returned() {
     let mut piece = pool.take(10_000).unwrap().unwrap();
     piece.fill(7);
     piece[9_999] = 8;
-    let (number, at, len) = piece.place();
-    assert!(view.has(at, len) && !view.has(at, 1 << 22) && !view.has(u64::MAX, 2));
+    let (number, at, len) = piece.location();
+    assert!(view.contains(at, len) && !view.contains(at, 1 << 22) && !view.contains(u64::MAX, 2));
     pool.lend(piece);
     let mut got = vec![0; 10_000];
     view.copy_out(at as usize, &mut got);
     assert!(got[..9_999].iter().all(|b| *b == 7) && got[9_999] == 8);
-    assert_eq!(pool.take(1 << 20).unwrap().map(|p| p.place()), None, "part of it is lent");
-    pool.returned(number, Back::Read).unwrap();
-    assert_eq!(pool.returned(number, Back::Read), Err(Corrupt), "returned twice");
-    assert_eq!(pool.returned(u32::MAX, Back::Read), Err(Corrupt), "never lent");
+    assert_eq!(pool.take(1 << 20).unwrap().map(|p| p.location()), None, "part of it is lent");
+    pool.returned(number, ReturnStatus::Read).unwrap();
+    assert_eq!(pool.returned(number, ReturnStatus::Read), Err(Corrupt), "returned twice");
+    assert_eq!(pool.returned(u32::MAX, ReturnStatus::Read), Err(Corrupt), "never lent");
     assert!(pool.take(1 << 20).unwrap().is_some());
 }
 
@@ -37,10 +37,10 @@ fn the_other_side_cannot_write() {
     let again = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd));
     let other = std::fs::OpenOptions::new().write(true).read(true).open(again).unwrap();
     assert!(Map::new(&other.into(), pool.size(), ProtFlags::READ | ProtFlags::WRITE).is_err());
-    assert!(View::attach(&fd, 1 << 17).unwrap_err().to_string().contains("wrong size"));
+    assert!(PoolView::attach(&fd, 1 << 17).unwrap_err().to_string().contains("wrong size"));
     let bare = rustix::fs::memfd_create(c"bare", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
     rustix::fs::ftruncate(&bare, 1 << 16).unwrap();
-    assert!(View::attach(&bare, 1 << 16).unwrap_err().to_string().contains("not sealed"));
+    assert!(PoolView::attach(&bare, 1 << 16).unwrap_err().to_string().contains("not sealed"));
 }
 
 /// No two pieces overlap, whatever is taken and returned in whatever order; in the end all is one again.
@@ -54,7 +54,7 @@ fn pieces_are_apart() {
         seed ^= seed << 17;
         seed % below
     };
-    let mut held: Vec<(Piece, u8)> = Vec::new();
+    let mut held: Vec<(Extent, u8)> = Vec::new();
     let mut lent: Vec<u32> = Vec::new();
     for step in 0..20_000 {
         match next(4) {
@@ -73,35 +73,35 @@ fn pieces_are_apart() {
                 if next(2) == 0 {
                     pool.give(piece);
                 } else {
-                    lent.push(piece.place().0);
+                    lent.push(piece.location().0);
                     pool.lend(piece);
                 }
             }
             _ if !lent.is_empty() => {
                 let number = lent.swap_remove(next(lent.len() as u64) as usize);
-                pool.returned(number, Back::Read).unwrap();
+                pool.returned(number, ReturnStatus::Read).unwrap();
             }
             _ => {}
         }
         assert!(pool.free.iter().all(|f| f.is_sorted() && f.windows(2).all(|w| w[0].0 + w[0].1 < w[1].0)));
     }
     held.into_iter().for_each(|(piece, _)| pool.give(piece));
-    lent.into_iter().for_each(|number| pool.returned(number, Back::Read).unwrap());
+    lent.into_iter().for_each(|number| pool.returned(number, ReturnStatus::Read).unwrap());
     assert_eq!(pool.free, [vec![(0, 4 << 20)], vec![(4 << 20, PARTS_LEN)]]);
-    assert_eq!(pool.numbers.len(), MAX_PIECES);
+    assert_eq!(pool.numbers.len(), MAX_EXTENTS);
 }
 
 /// There are so many numbers and no more; what is referred to elsewhere takes one, too.
 #[test]
 fn numbers_run_out() {
     let (mut pool, _view) = pair(1 << 20);
-    let elsewhere = pool.refer().unwrap();
+    let elsewhere = pool.reserve_external().unwrap();
     let pieces: Vec<_> = std::iter::from_fn(|| pool.take(8).unwrap()).collect();
     assert_eq!(pieces.len(), MAX_LOANS - 1);
-    assert!(pool.is_done(elsewhere).is_none());
-    pool.returned(elsewhere, Back::Broken).unwrap();
-    assert_eq!(pool.is_done(elsewhere), Some(Back::Broken));
-    assert!(pool.refer().is_some());
+    assert!(pool.take_status(elsewhere).is_none());
+    pool.returned(elsewhere, ReturnStatus::Incomplete).unwrap();
+    assert_eq!(pool.take_status(elsewhere), Some(ReturnStatus::Incomplete));
+    assert!(pool.reserve_external().is_some());
 }
 
 #[test]

@@ -13,7 +13,7 @@ fn ends(shape: Shape) -> (Sender, Receiver) {
 }
 
 fn pop(receiver: &mut Receiver) -> Option<Vec<u8>> {
-    let Next::Frame(len) = receiver.peek().unwrap()? else { return None };
+    let Peeked::Frame(len) = receiver.peek().unwrap()? else { return None };
     let mut out = vec![0; len];
     receiver.pop(&mut out);
     Some(out)

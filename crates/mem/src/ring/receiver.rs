@@ -1,13 +1,13 @@
 //! The end that frames come out of.
 
-use super::{ASLEEP, CONSUMED, Corrupt, END, INLINE, LINE, Place, Shape, Slip};
+use super::{ASLEEP, CONSUMED, Corrupt, END, InlineFrame, LINE, LINE_DATA, Place, Shape};
 use crate::Segment;
 use crate::segment::{Line, Lines};
 use crate::sync::{Arc, Ordering};
 
 /// A frame that is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum Peeked {
     /// A frame of so many bytes.
     Frame(usize),
     /// The sender has said that nothing will follow.
@@ -37,7 +37,7 @@ const BEGINNING: usize = 4;
 
 /// Reads what a line holds of a frame.
 #[inline(always)]
-fn read(line: &Line, out: &mut [u8; INLINE]) {
+fn read(line: &Line, out: &mut [u8; LINE_DATA]) {
     for (part, word) in out.as_chunks_mut::<8>().0.iter_mut().zip(&line[1..]) {
         *part = word.load(Ordering::Relaxed).to_le_bytes();
     }
@@ -47,10 +47,10 @@ fn read(line: &Line, out: &mut [u8; INLINE]) {
 #[inline(always)]
 fn read_continued(lines: &Lines, number: u64, rest: &mut [u8]) -> u64 {
     let mut more = 0;
-    for part in rest.chunks_mut(INLINE) {
+    for part in rest.chunks_mut(LINE_DATA) {
         more += 1;
         let line = lines.get(number + more);
-        if let Ok(part) = <&mut [u8; INLINE]>::try_from(&mut *part) {
+        if let Ok(part) = <&mut [u8; LINE_DATA]>::try_from(&mut *part) {
             read(line, part);
             continue;
         }
@@ -82,16 +82,16 @@ impl Receiver {
         let word = line[0].load(Ordering::Acquire);
         let len = (word >> 32) as u32;
         let there = word as u32 == self.place.stamp(number);
-        (there && (len as usize <= INLINE || self.is_whole(number, len as usize))).then_some(len)
+        (there && (len as usize <= LINE_DATA || self.is_whole(number, len as usize))).then_some(len)
     }
 
     /// Whether the last line of a frame that takes several is there.
     #[inline(always)]
     fn is_whole(&self, number: u64, len: usize) -> bool {
-        if len > self.place.shape.slip() {
+        if len > self.place.shape.inline_max() {
             return true;
         }
-        let last = number + (len.div_ceil(INLINE) - 1) as u64;
+        let last = number + (len.div_ceil(LINE_DATA) - 1) as u64;
         self.place.lines.get(last)[0].load(Ordering::Acquire) as u32 == self.place.stamp(last)
     }
 
@@ -105,10 +105,10 @@ impl Receiver {
     /// What lies behind the line of a frame of `len` bytes is about to be read: more of the frame, or the next one.
     #[inline(always)]
     fn expect(&self, len: usize) {
-        if len <= self.place.shape.slip() {
+        if len <= self.place.shape.inline_max() {
             return self.place.lines.expect(self.lines + 1);
         }
-        let (start, _) = self.place.rest(self.bytes, len.min(self.place.shape.max_frame) - INLINE);
+        let (start, _) = self.place.rest(self.bytes, len.min(self.place.shape.max_frame) - LINE_DATA);
         for line in 0..BEGINNING {
             self.place.segment.expect(self.place.byte(start) + line * LINE);
         }
@@ -122,27 +122,27 @@ impl Receiver {
 
     /// What there is, without taking it.
     #[inline]
-    pub fn peek(&self) -> Result<Option<Next>, Corrupt> {
+    pub fn peek(&self) -> Result<Option<Peeked>, Corrupt> {
         match self.len() {
             None => Ok(None),
-            Some(END) => Ok(Some(Next::End)),
-            Some(len) if len as usize <= self.place.shape.max_frame => Ok(Some(Next::Frame(len as usize))),
+            Some(END) => Ok(Some(Peeked::End)),
+            Some(len) if len as usize <= self.place.shape.max_frame => Ok(Some(Peeked::Frame(len as usize))),
             Some(_) => Err(Corrupt),
         }
     }
 
     /// The first byte of what [`Receiver::peek`] showed.
     #[inline(always)]
-    pub fn head(&self) -> u8 {
+    pub fn first_byte(&self) -> u8 {
         self.place.lines.get(self.lines)[1].load(Ordering::Relaxed) as u8
     }
 
     /// Takes frames that lie in lines, for as long as their first bytes are as wanted and they have fewer than `limit` bytes together, up to as many as
     /// there are slips. Returns how many, and whether there is something behind them.
     #[inline(always)]
-    pub fn pop_slips(
+    pub fn pop_inline(
         &mut self,
-        slips: &mut [Slip],
+        frames: &mut [InlineFrame],
         limit: usize,
         wanted: impl Fn(u8) -> bool,
     ) -> (usize, bool) {
@@ -153,20 +153,20 @@ impl Receiver {
             let Some(len) = self.len_in(line, self.lines) else { break false };
             self.place.lines.expect(self.lines + AHEAD);
             let first = line[1].load(Ordering::Relaxed) as u8;
-            let Some(slip) = slips.get_mut(count).filter(|_| bytes < limit && wanted(first)) else {
+            let Some(frame) = frames.get_mut(count).filter(|_| bytes < limit && wanted(first)) else {
                 break true;
             };
             let len = len as usize;
-            let (out, rest) = slip.bytes.split_first_chunk_mut().expect("a line's bytes, and more");
-            if len > INLINE {
-                if len > self.place.shape.slip() {
+            let (out, rest) = frame.bytes.split_first_chunk_mut().expect("a line's bytes, and more");
+            if len > LINE_DATA {
+                if len > self.place.shape.inline_max() {
                     break true;
                 }
-                let more = read_continued(&self.place.lines, self.lines, &mut rest[..len - INLINE]);
+                let more = read_continued(&self.place.lines, self.lines, &mut rest[..len - LINE_DATA]);
                 (self.lines, self.continued) = (self.lines + more, self.continued + more);
             }
             read(line, out);
-            slip.len = len;
+            frame.len = len;
             self.lines += 1;
             count += 1;
             bytes += len;
@@ -183,11 +183,11 @@ impl Receiver {
         let len = out.len();
         assert!(len <= self.place.shape.max_frame, "no frame is that long");
         let line = self.place.lines.get(self.lines);
-        let mut first = [0; INLINE];
+        let mut first = [0; LINE_DATA];
         read(line, &mut first);
-        let (begin, rest) = out.split_at_mut(INLINE.min(len));
+        let (begin, rest) = out.split_at_mut(LINE_DATA.min(len));
         begin.copy_from_slice(&first[..begin.len()]);
-        if len > self.place.shape.slip() {
+        if len > self.place.shape.inline_max() {
             let (start, end) = self.place.rest(self.bytes, rest.len());
             self.place.segment.copy_out(self.place.byte(start), rest);
             self.bytes = end;

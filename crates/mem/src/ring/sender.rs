@@ -1,6 +1,6 @@
 //! The end that frames go into.
 
-use super::{ASLEEP, CONSUMED, CONTINUED, Corrupt, END, INLINE, INLINE_WORDS, MAX_SPAN, Place, Shape};
+use super::{ASLEEP, CONSUMED, CONTINUED, Corrupt, END, LINE_DATA, LINE_DATA_WORDS, MAX_SPAN, Place, Shape};
 use crate::sync::{Arc, AtomicU64, Ordering};
 use crate::{Barrier, Segment};
 
@@ -52,10 +52,10 @@ impl Sender {
         Sender { place, lines: 0, bytes: 0, limit, seen_lines: 0, seen_bytes: 0, continued: 0, ended: false }
     }
 
-    /// Sends a frame of up to [`INLINE`] bytes, given as words. False if there is no room.
+    /// Sends a frame of up to [`LINE_DATA`] bytes, given as words. False if there is no room.
     #[inline(always)]
-    pub fn push_line(&mut self, words: &[u64; INLINE_WORDS], len: usize) -> Result<bool, Corrupt> {
-        debug_assert!(len <= INLINE);
+    pub fn push_line(&mut self, words: &[u64; LINE_DATA_WORDS], len: usize) -> Result<bool, Corrupt> {
+        debug_assert!(len <= LINE_DATA);
         if !self.has_lines(1)? {
             return Ok(false);
         }
@@ -74,7 +74,7 @@ impl Sender {
     /// If it does not fit.
     #[inline(always)]
     pub fn push_words<const N: usize>(&mut self, head: [u64; N], body: &[u8]) -> Result<bool, Corrupt> {
-        assert!(8 * N + body.len() <= INLINE, "the frame is longer than a line");
+        assert!(8 * N + body.len() <= LINE_DATA, "the frame is longer than a line");
         if !self.has_lines(1)? {
             return Ok(false);
         }
@@ -87,12 +87,12 @@ impl Sender {
     /// # Panics
     /// If it is not longer than a line, or longer than the longest frame.
     #[inline]
-    pub fn push_many<const N: usize>(&mut self, head: [u64; N], body: &[u8]) -> Result<bool, Corrupt> {
+    pub fn push_long<const N: usize>(&mut self, head: [u64; N], body: &[u8]) -> Result<bool, Corrupt> {
         let len = 8 * N + body.len();
-        assert!(INLINE < len && len <= self.place.shape.max_frame, "the frame is too short, or too long");
-        let (first, rest) = body.split_at(INLINE - 8 * N);
-        if len <= self.place.shape.slip() {
-            if !self.has_lines(len.div_ceil(INLINE) as u64)? {
+        assert!(LINE_DATA < len && len <= self.place.shape.max_frame, "the frame is too short, or too long");
+        let (first, rest) = body.split_at(LINE_DATA - 8 * N);
+        if len <= self.place.shape.inline_max() {
+            if !self.has_lines(len.div_ceil(LINE_DATA) as u64)? {
                 return Ok(false);
             }
             self.write_first(head, first, len);
@@ -100,7 +100,7 @@ impl Sender {
             return Ok(true);
         }
         let (start, end) = self.place.rest(self.bytes, rest.len());
-        if !self.has_room(1, end) && !self.look(1, end)? {
+        if !self.fits(1, end) && !self.look(1, end)? {
             return Ok(false);
         }
         self.place.segment.copy_in(self.place.byte(start), rest);
@@ -112,7 +112,7 @@ impl Sender {
     /// Writes the next lines, with what is left of a frame.
     #[inline(always)]
     fn write_continued(&mut self, rest: &[u8]) {
-        for part in rest.chunks(INLINE) {
+        for part in rest.chunks(LINE_DATA) {
             let line = self.place.lines.get(self.lines);
             write(&line[1..], part);
             line[0].store(self.place.word(self.lines, CONTINUED), Ordering::Release);
@@ -137,7 +137,7 @@ impl Sender {
         }
         write(&line[1 + N..], body);
         line[0].store(self.place.word(self.lines, len as u32), Ordering::Release);
-        if len <= self.place.shape.slip() {
+        if len <= self.place.shape.inline_max() {
             self.advance();
         } else {
             // There will not be many.
@@ -153,18 +153,18 @@ impl Sender {
     pub fn push(&mut self, head: &[u8], body: &[u8]) -> Result<bool, Corrupt> {
         let len = head.len() + body.len();
         assert!(len <= self.place.shape.max_frame, "the frame is too long");
-        let mut both = [0; MAX_SPAN * INLINE];
-        if len <= self.place.shape.slip() {
+        let mut both = [0; MAX_SPAN * LINE_DATA];
+        if len <= self.place.shape.inline_max() {
             both[..head.len()].copy_from_slice(head);
             both[head.len()..len].copy_from_slice(body);
             return self.push_gathered(&both, len);
         }
-        let (head, rest_of_head) = head.split_at(head.len().min(INLINE));
-        let (first, rest) = body.split_at((INLINE - head.len()).min(body.len()));
+        let (head, rest_of_head) = head.split_at(head.len().min(LINE_DATA));
+        let (first, rest) = body.split_at((LINE_DATA - head.len()).min(body.len()));
         both[..head.len()].copy_from_slice(head);
         both[head.len()..head.len() + first.len()].copy_from_slice(first);
-        let (start, end) = self.place.rest(self.bytes, len - INLINE);
-        if !self.has_room(1, end) && !self.look(1, end)? {
+        let (start, end) = self.place.rest(self.bytes, len - LINE_DATA);
+        if !self.fits(1, end) && !self.look(1, end)? {
             return Ok(false);
         }
         let to = self.place.byte(start);
@@ -175,19 +175,19 @@ impl Sender {
         Ok(true)
     }
 
-    fn push_gathered(&mut self, frame: &[u8; MAX_SPAN * INLINE], len: usize) -> Result<bool, Corrupt> {
-        if !self.has_lines(len.div_ceil(INLINE).max(1) as u64)? {
+    fn push_gathered(&mut self, frame: &[u8; MAX_SPAN * LINE_DATA], len: usize) -> Result<bool, Corrupt> {
+        if !self.has_lines(len.div_ceil(LINE_DATA).max(1) as u64)? {
             return Ok(false);
         }
         self.write_gathered(frame, len);
-        self.write_continued(&frame[INLINE.min(len)..len]);
+        self.write_continued(&frame[LINE_DATA.min(len)..len]);
         Ok(true)
     }
 
     /// Writes the next line from the beginning of a frame that is gathered in one place.
-    fn write_gathered(&mut self, frame: &[u8; MAX_SPAN * INLINE], len: usize) {
+    fn write_gathered(&mut self, frame: &[u8; MAX_SPAN * LINE_DATA], len: usize) {
         let (head, body) = frame.split_first_chunk::<8>().expect("it has more");
-        self.write_first([u64::from_le_bytes(*head)], &body[..INLINE - 8], len);
+        self.write_first([u64::from_le_bytes(*head)], &body[..LINE_DATA - 8], len);
     }
 
     /// Says that nothing will follow; there is always room for that.
@@ -218,7 +218,7 @@ impl Sender {
     }
 
     #[inline(always)]
-    fn has_room(&self, lines: u64, end: u64) -> bool {
+    fn fits(&self, lines: u64, end: u64) -> bool {
         self.lines + lines <= self.limit && end <= self.seen_bytes + self.place.shape.bytes as u64
     }
 
@@ -234,7 +234,7 @@ impl Sender {
         }
         (self.seen_lines, self.seen_bytes) = (took, bytes);
         self.limit = if self.ended { 0 } else { took + self.place.shape.lines as u64 - 1 };
-        Ok(self.has_room(lines, end))
+        Ok(self.fits(lines, end))
     }
 
     /// How many frames of the largest size there is room for, as far as the receiver has said; and if for any, then for one of any size.
@@ -244,8 +244,8 @@ impl Sender {
         // Worked out step by step, because what is left at the end of the ring of bytes may be wasted.
         let (mut frames, mut at) = (0, self.bytes);
         while frames < lines {
-            let (_, end) = self.place.rest(at, self.place.shape.max_frame - INLINE);
-            if !self.has_room(1, end) {
+            let (_, end) = self.place.rest(at, self.place.shape.max_frame - LINE_DATA);
+            if !self.fits(1, end) {
                 break;
             }
             at = end;
@@ -256,10 +256,10 @@ impl Sender {
 
     /// Whether a frame of any size can be sent, without looking again unless it must.
     #[inline]
-    pub fn is_clear(&mut self) -> Result<bool, Corrupt> {
-        let (_, end) = self.place.rest(self.bytes, self.place.shape.max_frame - INLINE);
+    pub fn has_room(&mut self) -> Result<bool, Corrupt> {
+        let (_, end) = self.place.rest(self.bytes, self.place.shape.max_frame - LINE_DATA);
         let lines = self.place.shape.span as u64;
-        Ok(self.has_room(lines, end) || self.look(lines, end)?)
+        Ok(self.fits(lines, end) || self.look(lines, end)?)
     }
 
     /// After sending: whether the receiver has said that it sleeps, and so must be rung for. Says so once per sleep.

@@ -12,8 +12,8 @@ fn ends(shape: Shape) -> (Sender, Receiver) {
 
 fn pop(receiver: &mut Receiver) -> Option<Vec<u8>> {
     match receiver.peek().unwrap()? {
-        Next::End => None,
-        Next::Frame(len) => {
+        Peeked::End => None,
+        Peeked::Frame(len) => {
             let mut out = vec![0; len];
             receiver.pop(&mut out);
             Some(out)
@@ -66,7 +66,7 @@ fn full_and_empty() {
     sender.end();
     assert!(!sender.push(b"late", &[]).unwrap());
     while pop(&mut receiver).is_some() {}
-    assert_eq!(receiver.peek(), Ok(Some(Next::End)));
+    assert_eq!(receiver.peek(), Ok(Some(Peeked::End)));
 }
 
 /// S-2: a length that no frame has, and consumption of what was never sent, are noticed.
@@ -105,19 +105,19 @@ fn several_lines_are_one_frame() {
     let mut written = 0;
     let body: [u8; 192] = std::array::from_fn(|i| i as u8);
     for round in 0..50_u64 {
-        assert!(sender.push_many([round], &body[..100 + round as usize]).unwrap());
-        let lines = (8 + 100 + round as usize).div_ceil(INLINE) as u64;
+        assert!(sender.push_long([round], &body[..100 + round as usize]).unwrap());
+        let lines = (8 + 100 + round as usize).div_ceil(LINE_DATA) as u64;
         written += lines;
         let last = &words.get(written - 1)[0];
         let word = last.swap(0, Ordering::Relaxed);
         assert!(receiver.is_empty() && receiver.peek() == Ok(None));
-        let mut slips = [Slip::EMPTY; 2];
-        assert_eq!(receiver.pop_slips(&mut slips, usize::MAX, |_| true), (0, false));
+        let mut frames = [InlineFrame::EMPTY; 2];
+        assert_eq!(receiver.pop_inline(&mut frames, usize::MAX, |_| true), (0, false));
         last.store(word, Ordering::Relaxed);
-        assert_eq!(receiver.pop_slips(&mut slips, usize::MAX, |first| first != round as u8), (0, true));
-        assert_eq!(receiver.pop_slips(&mut slips, usize::MAX, |first| first == round as u8), (1, false));
-        assert_eq!(slips[0].frame()[..8], round.to_le_bytes());
-        assert_eq!(slips[0].frame()[8..], body[..100 + round as usize]);
+        assert_eq!(receiver.pop_inline(&mut frames, usize::MAX, |first| first != round as u8), (0, true));
+        assert_eq!(receiver.pop_inline(&mut frames, usize::MAX, |first| first == round as u8), (1, false));
+        assert_eq!(frames[0].frame()[..8], round.to_le_bytes());
+        assert_eq!(frames[0].frame()[8..], body[..100 + round as usize]);
         assert_eq!((sender.sent(), receiver.taken()), (round + 1, round + 1));
         assert!((2..=4).contains(&lines));
     }
@@ -125,17 +125,17 @@ fn several_lines_are_one_frame() {
 
 /// S-3: frames that lie in lines come out many at a time: no more than there are slips, none after the limit, none beyond one that takes bytes.
 #[test]
-fn slips() {
+fn inline_frames_are_taken_in_batches() {
     let (mut sender, mut receiver) = ends(SHAPE);
     for len in [8, 40, 60, 0, 300, 1] {
         assert!(sender.push(&[len as u8; 8], &vec![1; len]).unwrap());
     }
-    let mut slips = [Slip::EMPTY; 3];
-    assert_eq!(receiver.pop_slips(&mut slips, 17, |_| true), (2, true));
-    assert_eq!([slips[0].frame().len(), slips[1].frame().len()], [16, 48]);
-    assert_eq!(receiver.pop_slips(&mut slips, usize::MAX, |_| true), (2, true));
-    assert_eq!([slips[0].frame().len(), slips[1].frame().len()], [68, 8]);
-    assert_eq!(receiver.pop_slips(&mut slips, usize::MAX, |_| true), (0, true));
+    let mut frames = [InlineFrame::EMPTY; 3];
+    assert_eq!(receiver.pop_inline(&mut frames, 17, |_| true), (2, true));
+    assert_eq!([frames[0].frame().len(), frames[1].frame().len()], [16, 48]);
+    assert_eq!(receiver.pop_inline(&mut frames, usize::MAX, |_| true), (2, true));
+    assert_eq!([frames[0].frame().len(), frames[1].frame().len()], [68, 8]);
+    assert_eq!(receiver.pop_inline(&mut frames, usize::MAX, |_| true), (0, true));
     assert_eq!(pop(&mut receiver).unwrap().len(), 308);
-    assert_eq!(receiver.pop_slips(&mut slips, usize::MAX, |_| true), (1, false));
+    assert_eq!(receiver.pop_inline(&mut frames, usize::MAX, |_| true), (1, false));
 }

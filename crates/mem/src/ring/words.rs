@@ -3,42 +3,42 @@
 #[cfg(not(loom))]
 use crate::{ApertureMemory, OutOfRange};
 
-use super::{INLINE, INLINE_WORDS, MAX_SPAN, Receiver};
+use super::{LINE_DATA, LINE_DATA_WORDS, MAX_SPAN, Receiver};
 use crate::sync::Ordering;
 
 /// What the next line holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Line {
+pub enum PoppedLine {
     /// Nothing yet.
     Empty,
     /// A frame that is longer than its line, or not wanted, or the end; it was not taken.
     Other,
     /// A frame of so many bytes, which was taken.
-    Words(usize, [u64; INLINE_WORDS]),
+    Words(usize, [u64; LINE_DATA_WORDS]),
 }
 
 impl Receiver {
     /// Takes the next frame if it is short enough for its line, and its first byte is as wanted.
     #[inline(always)]
-    pub fn pop_words(&mut self, wanted: impl FnOnce(u8) -> bool) -> Line {
+    pub fn pop_words(&mut self, wanted: impl FnOnce(u8) -> bool) -> PoppedLine {
         let line = self.place.lines.get(self.lines);
-        let Some(len) = self.len_in(line, self.lines) else { return Line::Empty };
+        let Some(len) = self.len_in(line, self.lines) else { return PoppedLine::Empty };
         let len = len as usize;
         let words = std::array::from_fn(|i| line[1 + i].load(Ordering::Relaxed));
-        if len > INLINE || !wanted(words[0] as u8) {
-            return Line::Other;
+        if len > LINE_DATA || !wanted(words[0] as u8) {
+            return PoppedLine::Other;
         }
         self.lines += 1;
         // It took no bytes.
         if self.lines - self.told_lines >= self.place.shape.lines as u64 / 4 {
             self.tell();
         }
-        Line::Words(len, words)
+        PoppedLine::Words(len, words)
     }
 
     /// The words in the line of the frame that [`Receiver::peek`] showed, which stays where it is.
     #[inline]
-    pub fn words(&self) -> [u64; INLINE_WORDS] {
+    pub fn first_words(&self) -> [u64; LINE_DATA_WORDS] {
         let line = self.place.lines.get(self.lines);
         std::array::from_fn(|i| line[1 + i].load(Ordering::Relaxed))
     }
@@ -51,9 +51,9 @@ impl Receiver {
     #[inline]
     pub fn pop_rest(&mut self, len: usize, to: (&ApertureMemory, usize)) -> Result<(), OutOfRange> {
         assert!(len <= self.place.shape.max_frame, "no frame is that long");
-        let rest = len.saturating_sub(INLINE);
-        let placed = if len <= self.place.shape.slip() {
-            let mut bytes = [0; (MAX_SPAN - 1) * INLINE];
+        let rest = len.saturating_sub(LINE_DATA);
+        let placed = if len <= self.place.shape.inline_max() {
+            let mut bytes = [0; (MAX_SPAN - 1) * LINE_DATA];
             self.pop_continued(&mut bytes[..rest]);
             to.0.write(to.1, &bytes[..rest])
         } else {
@@ -68,7 +68,7 @@ impl Receiver {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::super::{Corrupt, HEAD, LINE, Next, Sender, Shape};
+    use super::super::{Corrupt, HEAD, LINE, Peeked, Sender, Shape};
     use super::*;
     use crate::Segment;
     use crate::sync::Arc;
@@ -89,27 +89,29 @@ mod tests {
             let head = [0x0807_0605_0403_0201, !len as u64];
             let body: Vec<u8> = (0..len).map(|i| (i * 7 + len) as u8).collect();
             let frame = [&head[0].to_le_bytes()[..], &head[1].to_le_bytes(), &body].concat();
-            let short = frame.len() <= INLINE;
-            let pushed = if short { sender.push_words(head, &body) } else { sender.push_many(head, &body) };
+            let short = frame.len() <= LINE_DATA;
+            let pushed = if short { sender.push_words(head, &body) } else { sender.push_long(head, &body) };
             assert_eq!(pushed, Ok(true));
-            assert_eq!(receiver.peek(), Ok(Some(Next::Frame(frame.len()))));
-            assert_eq!(receiver.words()[..2], head);
+            assert_eq!(receiver.peek(), Ok(Some(Peeked::Frame(frame.len()))));
+            assert_eq!(receiver.first_words()[..2], head);
             let mut got = vec![0; frame.len()];
             receiver.pop(&mut got);
             assert_eq!(got, frame);
-            assert_eq!(receiver.pop_words(|_| true), Line::Empty);
+            assert_eq!(receiver.pop_words(|_| true), PoppedLine::Empty);
             // By bytes, and out as words.
             assert_eq!(sender.push(&frame[..16], &body), Ok(true));
-            assert_eq!(receiver.pop_words(|first| first == 2), Line::Other);
+            assert_eq!(receiver.pop_words(|first| first == 2), PoppedLine::Other);
             if !short {
-                assert_eq!(receiver.pop_words(|_| true), Line::Other);
+                assert_eq!(receiver.pop_words(|_| true), PoppedLine::Other);
                 assert_eq!(receiver.pop_rest(frame.len(), (&memory, 9)), Ok(()));
-                let mut rest = vec![0; frame.len() - INLINE];
+                let mut rest = vec![0; frame.len() - LINE_DATA];
                 memory.read(9, &mut rest).unwrap();
-                assert_eq!(rest, frame[INLINE..]);
+                assert_eq!(rest, frame[LINE_DATA..]);
                 continue;
             }
-            let Line::Words(taken, words) = receiver.pop_words(|first| first == 1) else { panic!("a line") };
+            let PoppedLine::Words(taken, words) = receiver.pop_words(|first| first == 1) else {
+                panic!("a line")
+            };
             let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
             assert_eq!((taken, &bytes[..taken]), (frame.len(), &frame[..]));
         }
@@ -120,19 +122,19 @@ mod tests {
     fn nonsense_stays_where_it_is() {
         let (segment, mut sender, mut receiver) = ends();
         let memory = ApertureMemory::adopt(vec![7; 100]).unwrap();
-        assert_eq!(sender.push_many([1], &[9; 200]), Ok(true));
+        assert_eq!(sender.push_long([1], &[9; 200]), Ok(true));
         assert_eq!(receiver.pop_rest(208, (&memory, 0)), Err(OutOfRange));
-        assert_eq!(receiver.pop_words(|_| true), Line::Empty);
+        assert_eq!(receiver.pop_words(|_| true), PoppedLine::Empty);
         assert_eq!(memory.give_back(), Some(vec![7; 100]));
         // A length that no frame has, and the end.
         // The frame before took one line, and bytes.
         segment.word((HEAD + 1) * LINE).store(1 | 513 << 32, Ordering::Relaxed);
-        assert_eq!(receiver.pop_words(|_| true), Line::Other);
+        assert_eq!(receiver.pop_words(|_| true), PoppedLine::Other);
         assert_eq!(receiver.peek(), Err(Corrupt));
         let (_, mut sender, mut receiver) = ends();
         sender.end();
-        assert_eq!(receiver.pop_words(|_| true), Line::Other);
+        assert_eq!(receiver.pop_words(|_| true), PoppedLine::Other);
         assert_eq!(sender.push_words([1, 2, 3], b"late"), Ok(false));
-        assert_eq!(sender.push_many([1, 2, 3], &[0; 100]), Ok(false));
+        assert_eq!(sender.push_long([1, 2, 3], &[0; 100]), Ok(false));
     }
 }

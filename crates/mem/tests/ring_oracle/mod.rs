@@ -3,7 +3,9 @@
 
 use std::collections::VecDeque;
 
-use tautline_mem::ring::{Corrupt, INLINE, INLINE_WORDS, LINE, Line, Next, Receiver, Sender, Shape, Slip};
+use tautline_mem::ring::{
+    Corrupt, InlineFrame, LINE, LINE_DATA, LINE_DATA_WORDS, Peeked, PoppedLine, Receiver, Sender, Shape,
+};
 use tautline_mem::sync::{Arc, Ordering};
 use tautline_mem::{Barrier, Segment};
 
@@ -87,7 +89,7 @@ impl Ring {
     fn step(&mut self, op: usize, program: &mut Program<'_>) -> Result<(), Corrupt> {
         match op % 16 {
             0..4 => {
-                let len = program.byte().unwrap_or(0) % (INLINE + 1);
+                let len = program.byte().unwrap_or(0) % (LINE_DATA + 1);
                 self.push_line(len)
             }
             4..8 => {
@@ -97,7 +99,7 @@ impl Ring {
             8..12 => self.pop(),
             12 => match program.byte().unwrap_or(0) {
                 0..128 => self.pop_words(),
-                limit => self.pop_slips(limit - 127),
+                limit => self.pop_inline(limit - 127),
             },
             13 => self.look(program.byte().unwrap_or(0)),
             14 => {
@@ -128,7 +130,7 @@ impl Ring {
 
     fn push_line(&mut self, len: usize) -> Result<(), Corrupt> {
         let frame = self.frame(len);
-        let mut words = [0; INLINE_WORDS];
+        let mut words = [0; LINE_DATA_WORDS];
         for (word, part) in words.iter_mut().zip(frame.chunks(8)) {
             let mut bytes = [0; 8];
             bytes[..part.len()].copy_from_slice(part);
@@ -152,8 +154,8 @@ impl Ring {
         let (head, body) = frame.split_at(split);
         // Both ways to send a long frame come to the same.
         let pushed = match frame.split_first_chunk::<8>() {
-            Some((head, body)) if len > INLINE && split.is_multiple_of(2) => {
-                self.sender.push_many([u64::from_le_bytes(*head)], body)?
+            Some((head, body)) if len > LINE_DATA && split.is_multiple_of(2) => {
+                self.sender.push_long([u64::from_le_bytes(*head)], body)?
             }
             _ => self.sender.push(head, body)?,
         };
@@ -165,13 +167,13 @@ impl Ring {
         let next = self.receiver.peek()?;
         let expected = self.frames.pop_front();
         match next {
-            Some(Next::Frame(len)) => {
+            Some(Peeked::Frame(len)) => {
                 let mut out = vec![0; len];
                 self.receiver.pop(&mut out);
                 self.tally.popped += 1;
                 assert!(!self.is_sound() || Some(out) == expected, "not what was pushed");
             }
-            Some(Next::End) => {
+            Some(Peeked::End) => {
                 assert!(!self.is_sound() || self.sender.has_ended() && expected.is_none(), "the end is last");
             }
             None => {
@@ -191,35 +193,37 @@ impl Ring {
             return Ok(());
         }
         match popped {
-            Line::Words(len, words) => {
+            PoppedLine::Words(len, words) => {
                 let out: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
                 let expected = self.frames.pop_front();
                 assert_eq!(expected.as_deref(), Some(&out[..len]), "not what was pushed");
                 self.tally.popped += 1;
             }
-            Line::Other => {
+            PoppedLine::Other => {
                 let ended = self.sender.has_ended();
-                assert!(self.frames.front().map_or(ended, |f| f.len() > INLINE), "a line is missing");
+                assert!(self.frames.front().map_or(ended, |f| f.len() > LINE_DATA), "a line is missing");
             }
-            Line::Empty => assert!(self.frames.is_empty() && !self.sender.has_ended(), "a line is missing"),
+            PoppedLine::Empty => {
+                assert!(self.frames.is_empty() && !self.sender.has_ended(), "a line is missing");
+            }
         }
         Ok(())
     }
 
-    fn pop_slips(&mut self, limit: usize) -> Result<(), Corrupt> {
-        let mut slips = [Slip::EMPTY; 3];
-        let (count, _) = self.receiver.pop_slips(&mut slips, limit, |_| true);
+    fn pop_inline(&mut self, limit: usize) -> Result<(), Corrupt> {
+        let mut frames = [InlineFrame::EMPTY; 3];
+        let (count, _) = self.receiver.pop_inline(&mut frames, limit, |_| true);
         if !self.is_sound() {
             self.frames.drain(..count.min(self.frames.len()));
             return Ok(());
         }
-        for slip in &slips[..count] {
+        for small in &frames[..count] {
             let expected = self.frames.pop_front();
-            assert_eq!(expected.as_deref(), Some(slip.frame()), "not what was pushed");
+            assert_eq!(expected.as_deref(), Some(small.frame()), "not what was pushed");
             self.tally.popped += 1;
         }
-        let slip = self.shape.slip();
-        assert!(count > 0 || self.frames.front().is_none_or(|f| f.len() > slip), "lines are missing");
+        let small = self.shape.inline_max();
+        assert!(count > 0 || self.frames.front().is_none_or(|f| f.len() > small), "lines are missing");
         Ok(())
     }
 
@@ -227,7 +231,7 @@ impl Ring {
         match which {
             0 => self.sender.end(),
             1..100 => {
-                let (clear, room) = (self.sender.is_clear()?, self.sender.room()?);
+                let (clear, room) = (self.sender.has_room()?, self.sender.room()?);
                 assert!(room < self.shape.lines);
                 assert!(!self.is_sound() || !clear || room > 0, "clear, and no room");
             }
@@ -274,6 +278,6 @@ impl Ring {
                 return self.tally.noticed += 1;
             }
         }
-        assert!(!self.is_sound() || self.receiver.peek() == Ok(Some(Next::End)), "it ends");
+        assert!(!self.is_sound() || self.receiver.peek() == Ok(Some(Peeked::End)), "it ends");
     }
 }

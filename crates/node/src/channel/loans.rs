@@ -3,7 +3,7 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use tautline_device::shm::{Back, LINE_FRAME, Lack, Outside, Piece, View};
+use tautline_device::shm::{Extent, LINE_FRAME, LoanError, PeerMemory, PoolView, ReturnStatus};
 use tautline_wire::record::{LEND_LEN, Where};
 
 use super::shm::ShmChannel;
@@ -16,7 +16,7 @@ const _: () = assert!(LEND_LEN <= LINE_FRAME && LEND_LEN.is_multiple_of(8));
 #[derive(Debug)]
 pub struct Loan {
     pub(crate) peer: PeerId,
-    extent: Piece,
+    extent: Extent,
 }
 
 impl Loan {
@@ -61,8 +61,8 @@ pub struct BorrowedLoan {
 /// Where the bytes of a loan lie.
 #[derive(Debug)]
 enum Source {
-    Pool(Arc<View>, usize),
-    Process(Arc<Outside>, u64),
+    Pool(Arc<PoolView>, usize),
+    Process(Arc<PeerMemory>, u64),
     Returned,
 }
 
@@ -71,11 +71,11 @@ impl BorrowedLoan {
     pub(crate) fn of_former(
         lender: PeerId,
         number: u32,
-        view: &Arc<View>,
+        view: &Arc<PoolView>,
         at: u64,
         len: u64,
     ) -> Option<BorrowedLoan> {
-        let source = view.has(at, len).then(|| Source::Pool(view.clone(), at as usize))?;
+        let source = view.contains(at, len).then(|| Source::Pool(view.clone(), at as usize))?;
         Some(BorrowedLoan { lender, number, source, len: usize::try_from(len).ok()? })
     }
 
@@ -144,12 +144,12 @@ impl ShmChannel {
     fn loan(&mut self, peer: PeerId, len: usize) -> Result<Option<Loan>, SendError> {
         match self.shm.loan(len) {
             Ok(extent) => Ok(Some(Loan { peer, extent })),
-            Err(Lack::Never) => Ok(None),
-            Err(Lack::Now) => {
+            Err(LoanError::Unavailable) => Ok(None),
+            Err(LoanError::Exhausted) => {
                 self.want_returns();
                 Err(SendError::WouldBlock)
             }
-            Err(Lack::Memory(error)) => {
+            Err(LoanError::OutOfMemory(error)) => {
                 tracing::warn!(peer = peer.rank, len, %error, "no memory to lend");
                 Ok(None)
             }
@@ -158,12 +158,12 @@ impl ShmChannel {
 
     /// Lets the peer read bytes of this process as a message. None if it cannot read them.
     fn offer(&mut self, peer: PeerId, handler: u16, bytes: &[u8]) -> Result<Option<Offer>, SendError> {
-        let Some(number) = self.shm.is_open_to_it().then(|| self.shm.refer()).flatten() else {
+        let Some(number) = self.shm.peer_may_read().then(|| self.shm.open_offer()).flatten() else {
             return Ok(None);
         };
         let at = Where::Process(bytes.as_ptr() as u64);
         if !self.push_lend((handler, number), at, bytes.len() as u64) {
-            self.shm.unrefer(number);
+            self.shm.cancel_offer(number);
             return Err(SendError::WouldBlock);
         }
         self.offered.push(number);
@@ -175,20 +175,20 @@ impl ShmChannel {
         let Some(status) = self.shm.poll_offer(offer.number) else { return Err(SendError::WouldBlock) };
         self.offered.retain(|number| *number != offer.number);
         match status {
-            Back::Read => Ok(true),
-            Back::Refused => Ok(false),
-            Back::Broken => Err(SendError::Unread(offer.peer.rank)),
+            ReturnStatus::Read => Ok(true),
+            ReturnStatus::Refused => Ok(false),
+            ReturnStatus::Incomplete => Err(SendError::Unread(offer.peer.rank)),
         }
     }
 
     #[inline]
     fn borrow(&mut self, lender: PeerId, number: u32, at: Where, len: u64) -> Option<BorrowedLoan> {
         let source = match at {
-            Where::Pool(at) if self.has_extent(at, len) => Source::Pool(self.shm.hold_view()?, at as usize),
+            Where::Pool(at) if self.has_extent(at, len) => Source::Pool(self.shm.borrow_view()?, at as usize),
             Where::Pool(_) => return None,
             Where::Process(at) => {
                 at.checked_add(len)?;
-                Source::Process(self.shm.outside()?.clone(), at)
+                Source::Process(self.shm.peer_memory()?.clone(), at)
             }
         };
         Some(BorrowedLoan { lender, number, source, len: usize::try_from(len).ok()? })
@@ -217,14 +217,14 @@ impl Channel {
         loan: &mut Option<Loan>,
     ) -> Result<(), SendError> {
         let Some(it) = loan.as_ref() else { return Ok(()) };
-        let (number, at, len) = it.extent.place();
+        let (number, at, len) = it.extent.location();
         self.close_frame(port);
         let Some(shm) = self.shm_mut() else { return Err(SendError::WouldBlock) };
         if !shm.push_lend((handler, number), Where::Pool(at), len) {
             return Err(SendError::WouldBlock);
         }
         if let Some(loan) = loan.take() {
-            shm.shm.lent(loan.extent);
+            shm.shm.commit_loan(loan.extent);
         }
         Ok(())
     }
@@ -237,7 +237,7 @@ impl Channel {
         handler: u16,
         bytes: &[u8],
     ) -> Result<Option<Offer>, SendError> {
-        if self.shm().is_none_or(|shm| !shm.shm.is_open_to_it()) {
+        if self.shm().is_none_or(|shm| !shm.shm.peer_may_read()) {
             return Ok(None);
         }
         self.close_frame(port);
@@ -263,12 +263,12 @@ impl Channel {
 
     /// Returns a loan to the peer, and says whether it was read. It cannot be read any more.
     #[inline]
-    pub(crate) fn return_loan(&mut self, loan: &mut BorrowedLoan, status: Back) {
+    pub(crate) fn return_loan(&mut self, loan: &mut BorrowedLoan, status: ReturnStatus) {
         let source = std::mem::replace(&mut loan.source, Source::Returned);
         if let Some(shm) = self.shm_mut() {
-            shm.shm.give_back(loan.number, status);
+            shm.shm.return_loan(loan.number, status);
             if let Source::Pool(view, _) = source {
-                shm.shm.let_go(view);
+                shm.shm.return_view(view);
             }
         }
     }

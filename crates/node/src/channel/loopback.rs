@@ -1,12 +1,12 @@
 //! The loopback kind: a node's channel to itself, a queue in private memory.
 
 use tautline_device::Channel as _;
-use tautline_device::own::Own;
+use tautline_device::loopback::Loopback;
 
 /// The channel of a node to itself.
 #[derive(Debug)]
 pub(super) struct LoopbackChannel {
-    queue: Own,
+    queue: Loopback,
     /// Frames that may be ready or with the program at once.
     limit: usize,
     pending: usize,
@@ -14,7 +14,7 @@ pub(super) struct LoopbackChannel {
 
 impl LoopbackChannel {
     pub(super) fn new(max_frame: usize, frames: usize) -> LoopbackChannel {
-        LoopbackChannel { queue: Own::new(max_frame, frames), limit: frames, pending: 0 }
+        LoopbackChannel { queue: Loopback::new(max_frame, frames), limit: frames, pending: 0 }
     }
 
     pub(super) fn max_frame(&self) -> usize {

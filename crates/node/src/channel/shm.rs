@@ -1,12 +1,13 @@
 //! The shared-memory kind: two rings that this process shares with a peer on its host (S-1 … S-8).
 
 use tautline_device::shm::{
-    LINE_FRAME, LINE_WORDS, Lack, Line, MAX_FRAMES, Piece, SLIP_FRAME, Shm, Slip, View,
+    Extent, INLINE_FRAME, InlineFrame, LINE_FRAME, LINE_WORDS, LoanError, MAX_FRAMES, PoolView, PoppedLine,
+    Shm,
 };
 use tautline_device::{Channel as _, RxBatch, RxFrame};
 use tautline_link::Death;
 use tautline_mem::ApertureMemory;
-use tautline_wire::memory::{LENT_LEN, MAX_HEAD, Memory as Message, PUT_HEAD, Piece as Extent, Target};
+use tautline_wire::memory::{LENT_LEN, MAX_HEAD, Memory as Message, PUT_HEAD, Piece, Target};
 use tautline_wire::record::{self, LEND_LEN, LEND_MORE_LEN, LONG_LEN, SHORT_LEN, Where};
 
 use std::os::fd::BorrowedFd;
@@ -62,7 +63,7 @@ pub(super) fn words_of<const N: usize>(bytes: &[u8; N]) -> [u64; LINE_WORDS] {
 /// An extent while the program fills it: if the program panics, it is taken back.
 struct Filling<'a> {
     shm: &'a mut Shm,
-    extent: Option<Piece>,
+    extent: Option<Extent>,
 }
 
 impl Drop for Filling<'_> {
@@ -75,7 +76,7 @@ impl Drop for Filling<'_> {
 
 /// Lets the program fill an extent.
 #[inline]
-fn filled(shm: &mut Shm, extent: Piece, fill: impl FnOnce(&mut [u8])) -> Piece {
+fn filled(shm: &mut Shm, extent: Extent, fill: impl FnOnce(&mut [u8])) -> Extent {
     let mut filling = Filling { shm, extent: Some(extent) };
     fill(filling.extent.as_mut().expect("set above"));
     filling.extent.take().expect("nobody else takes it")
@@ -100,7 +101,7 @@ impl ShmChannel {
     /// Whether a frame of any size can be pushed.
     #[inline]
     pub(super) fn has_room(&mut self, port: &mut Port) -> bool {
-        let clear = self.shm.is_clear();
+        let clear = self.shm.has_room();
         // A sender that found no room may try again, and nobody else would notice that there is some.
         port.activity += u64::from(clear && self.stalled);
         self.stalled = !clear;
@@ -108,7 +109,7 @@ impl ShmChannel {
     }
 
     pub(super) fn has_room_for_record(&mut self) -> bool {
-        let clear = self.shm.is_clear();
+        let clear = self.shm.has_room();
         self.stalled |= !clear;
         clear
     }
@@ -135,8 +136,8 @@ impl ShmChannel {
         let (head, len) = (u64::from_le_bytes(head), SHORT_LEN + data.len());
         if len <= LINE_FRAME {
             self.shm.push_words([head], data)
-        } else if len <= SLIP_FRAME {
-            self.shm.push_many([head], data)
+        } else if len <= INLINE_FRAME {
+            self.shm.push_long([head], data)
         } else {
             self.push_long(port, head, data)
         }
@@ -145,7 +146,7 @@ impl ShmChannel {
     /// Sends a whole message that fits one frame, but not a few lines.
     fn push_long(&mut self, port: &Port, head: u64, data: &[u8]) -> bool {
         let fits = LONG_LEN + data.len() <= self.shm.max_frame().min(port.slot_len());
-        fits && self.shm.push_many([head], data)
+        fits && self.shm.push_long([head], data)
     }
 
     /// Sends a whole put, its head given as words. False for want of room.
@@ -161,7 +162,7 @@ impl ShmChannel {
     // A call, so that small puts do not pay for its registers.
     #[inline(never)]
     fn push_long_put(&mut self, head: [u64; PUT_HEAD / 8], bytes: &[u8]) -> bool {
-        self.shm.push_many(head, bytes)
+        self.shm.push_long(head, bytes)
     }
 
     /// Sends a memory record; a small one moves one line. False for want of room.
@@ -201,10 +202,10 @@ impl ShmChannel {
     }
 
     /// Takes an extent for a part: none if nothing can be lent, an error for want of room.
-    fn take_part(&mut self, len: usize) -> Option<Result<Piece, ()>> {
+    fn take_part(&mut self, len: usize) -> Option<Result<Extent, ()>> {
         match self.shm.loan_part(len) {
             Ok(extent) => Some(Ok(extent)),
-            Err(Lack::Now) => {
+            Err(LoanError::Exhausted) => {
                 self.want_returns();
                 Some(Err(()))
             }
@@ -234,11 +235,11 @@ impl ShmChannel {
                 None => return (done > 0).then_some(done),
             };
             let extent = filled(&mut self.shm, extent, |room| fill(done, room));
-            let (number, at, size) = extent.place();
+            let (number, at, size) = extent.location();
             let mut bytes = [0; LEND_MORE_LEN];
             record::write::lend_more(&mut bytes, message, offset + done as u64, (number, at, size as u32));
             self.shm.push_line(&words_of(&bytes), LEND_MORE_LEN);
-            self.shm.lent(extent);
+            self.shm.commit_loan(extent);
             done += size as usize;
         }
         Some(done)
@@ -255,13 +256,13 @@ impl ShmChannel {
         // There was room for a frame when the message was begun; nothing has been sent since.
         let Ok(extent) = self.take_part(len)? else { return Some(0) };
         let extent = filled(&mut self.shm, extent, |room| fill(0, room));
-        let (number, at, size) = extent.place();
+        let (number, at, size) = extent.location();
         if !self.push_lend((handler, number), Where::Pool(at), size) {
             // The peer corrupted the ring: the channel ends.
             self.shm.cancel_loan(extent);
             return None;
         }
-        self.shm.lent(extent);
+        self.shm.commit_loan(extent);
         Some(len)
     }
 
@@ -278,11 +279,11 @@ impl ShmChannel {
         }
         let Ok(extent) = self.take_part(len)? else { return Some(false) };
         let extent = filled(&mut self.shm, extent, fill);
-        let (number, at, _) = extent.place();
+        let (number, at, _) = extent.location();
         let mut bytes = [0; LENT_LEN];
-        Message::Lent(target, rest, Extent { number, len: len as u32, at }).write(&mut bytes, flags, 0);
+        Message::Lent(target, rest, Piece { number, len: len as u32, at }).write(&mut bytes, flags, 0);
         self.shm.push_line(&words_of(&bytes), LENT_LEN);
-        self.shm.lent(extent);
+        self.shm.commit_loan(extent);
         Some(true)
     }
 
@@ -299,7 +300,7 @@ impl ShmChannel {
     /// Loans that come back from now on count as activity.
     #[inline]
     pub(super) fn want_returns(&mut self) {
-        self.wanting.get_or_insert(self.shm.returned());
+        self.wanting.get_or_insert(self.shm.returned_count());
     }
 
     #[inline]
@@ -310,13 +311,13 @@ impl ShmChannel {
     /// Whether there is room, or a loan is back, that a sender found missing.
     #[inline]
     pub(crate) fn has_new_room(&mut self) -> bool {
-        self.stalled && self.shm.is_clear() || self.has_wanted()
+        self.stalled && self.shm.has_room() || self.has_wanted()
     }
 
     /// Turns what a sender found missing, and is there now, into activity.
     #[inline]
     pub(crate) fn note_new_room(&mut self, port: &mut Port) {
-        if self.stalled && self.shm.is_clear() {
+        if self.stalled && self.shm.has_room() {
             self.stalled = false;
             port.activity += 1;
         }
@@ -331,20 +332,20 @@ impl ShmChannel {
     /// Whether a frame, or the end, is there.
     #[inline(always)]
     pub(crate) fn has_frames(&self) -> bool {
-        self.shm.has_news()
+        self.shm.has_frames()
     }
 
     /// Takes small frames that hold whole messages, fewer than `limit` bytes together. Returns how many, and whether there
     /// is something behind them.
     #[inline(always)]
-    pub(crate) fn pop_inline(&mut self, frames: &mut [Slip], limit: usize) -> (usize, bool) {
-        self.shm.pop_slips(frames, limit, record::is_whole)
+    pub(crate) fn pop_inline(&mut self, frames: &mut [InlineFrame], limit: usize) -> (usize, bool) {
+        self.shm.pop_inline(frames, limit, record::is_whole)
     }
 
     /// The first byte of the next frame.
     #[inline]
     pub(crate) fn head(&self) -> u8 {
-        self.shm.head()
+        self.shm.first_byte()
     }
 
     /// Bytes of the next frame, if there is one.
@@ -360,14 +361,14 @@ impl ShmChannel {
 
     /// Takes the next frame if it is a small memory record.
     #[inline(always)]
-    pub(crate) fn pop_memory_words(&mut self) -> Line {
+    pub(crate) fn pop_memory_words(&mut self) -> PoppedLine {
         self.shm.pop_words(record::is_memory)
     }
 
     /// The first words of the frame whose length [`ShmChannel::peek`] returned.
     #[inline]
     pub(crate) fn words(&self) -> [u64; LINE_WORDS] {
-        self.shm.words()
+        self.shm.first_words()
     }
 
     /// Takes the frame whose length [`ShmChannel::peek`] returned; what follows its first words goes straight to an
@@ -382,7 +383,7 @@ impl ShmChannel {
     #[inline]
     pub(super) fn take_frame(&mut self, batch: &mut RxBatch, limit: usize) -> Option<RxFrame> {
         let len = self.shm.peek()?;
-        if self.pending >= limit && !record::is_memory(self.shm.head()) {
+        if self.pending >= limit && !record::is_memory(self.shm.first_byte()) {
             return None;
         }
         let frame = batch.append(len, |room| self.shm.take(room))?;
@@ -415,25 +416,25 @@ impl ShmChannel {
 
     /// Whether the next frame waits until the program takes what has come before.
     pub(crate) fn is_clogged(&self, limit: usize) -> bool {
-        self.pending >= limit && self.shm.has_news() && !record::is_memory(self.shm.head())
+        self.pending >= limit && self.shm.has_frames() && !record::is_memory(self.shm.first_byte())
     }
 
     /// Whether the peer's loan memory has such an extent. The bytes there may be anything.
     pub(super) fn has_extent(&self, at: u64, len: u64) -> bool {
-        self.shm.view().is_some_and(|view| view.has(at, len))
+        self.shm.view().is_some_and(|view| view.contains(at, len))
     }
 
-    pub(super) fn copy_extent(&self, extent: &Extent, to: (&ApertureMemory, usize)) -> bool {
+    pub(super) fn copy_extent(&self, extent: &Piece, to: (&ApertureMemory, usize)) -> bool {
         let view = self.shm.view();
         view.is_some_and(|view| view.copy_to(extent.at as usize, extent.len as usize, to).is_ok())
     }
 
     pub(super) fn return_extent(&mut self, number: u32) {
-        self.shm.give_back(number, tautline_device::shm::Back::Read);
+        self.shm.return_loan(number, tautline_device::shm::ReturnStatus::Read);
     }
 
     /// The memory that the peer lends from.
-    pub(crate) fn loan_memory(&self) -> Option<Arc<View>> {
+    pub(crate) fn loan_memory(&self) -> Option<Arc<PoolView>> {
         self.shm.view().cloned()
     }
 
@@ -458,12 +459,13 @@ impl ShmChannel {
 
     /// Whether the peer lives and let go of the channel before it sent anything.
     pub(crate) fn was_rejected(&self) -> bool {
-        !self.shm.has_exited() && !self.shm.has_news()
+        !self.shm.has_exited() && !self.shm.has_frames()
     }
 
     /// Numbers of offers that the peer read before it went.
     pub(crate) fn read_offers(&mut self) -> Vec<u32> {
-        let read = |number: &u32| self.shm.poll_offer(*number) == Some(tautline_device::shm::Back::Read);
+        let read =
+            |number: &u32| self.shm.poll_offer(*number) == Some(tautline_device::shm::ReturnStatus::Read);
         std::mem::take(&mut self.offered).into_iter().filter(read).collect()
     }
 
@@ -476,11 +478,11 @@ impl ShmChannel {
 
     /// Says that this side is about to sleep.
     pub(crate) fn announce_sleep(&mut self) {
-        self.shm.say_asleep();
+        self.shm.announce_sleep();
     }
 
     pub(crate) fn announce_wake(&self) {
-        self.shm.say_awake();
+        self.shm.announce_wake();
     }
 
     /// Makes what was announced visible before what is read next (S-4).
@@ -494,7 +496,7 @@ impl ShmChannel {
 
     /// What becomes readable when the peer's process ends, or lets go of the channel.
     pub(crate) fn watched(&self) -> [BorrowedFd<'_>; 2] {
-        self.shm.watched()
+        self.shm.liveness_fds()
     }
 
     /// Frames sent, frames taken, and how often the peer had to be woken.

@@ -135,7 +135,7 @@ impl Endpoint {
         self.with(|lane| match lane.peers.get(peer) {
             Some(peer) => {
                 let (device, route) = (&lane.port.device, peer.channel.link.route);
-                (device.transport(route), device.why(route).to_owned())
+                (device.transport(route), device.transport_reason(route).to_owned())
             }
             None => (None, "there is no such rank".to_owned()),
         })

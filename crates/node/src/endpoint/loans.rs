@@ -1,6 +1,6 @@
 //! Lending messages to peers on this host, and reading what they lend (M-9).
 
-use tautline_device::shm::Back;
+use tautline_device::shm::ReturnStatus;
 use tautline_wire::record::Where;
 
 use super::Endpoint;
@@ -96,7 +96,7 @@ impl Endpoint {
 
     /// Returns a loan to its peer, and says whether it was read. It cannot be read any more.
     #[inline]
-    pub fn return_loan(&self, loan: &mut BorrowedLoan, status: Back) {
+    pub fn return_loan(&self, loan: &mut BorrowedLoan, status: ReturnStatus) {
         let Ok(mut lane) = self.lock() else { return };
         let peer = lane.peers.member_mut(loan.lender.rank);
         if peer.incarnation == loan.lender.incarnation {

@@ -141,7 +141,7 @@ impl Lane {
         let (route, id) = (peer.channel.link.route, peer.id());
         // D-12: a peer that has sent no frame yet has not said that it takes raw ones.
         let takes_raw = peer.channel.link.link().is_some_and(tautline_link::Link::peer_takes_raw);
-        port.device.note_raw(route, takes_raw);
+        port.device.set_peer_takes_raw(route, takes_raw);
         self.memory.peer_up(id);
         self.report_transport(rank);
         self.announce(rank);
@@ -154,9 +154,9 @@ impl Lane {
         let device = &self.port.device;
         let told = match (device.transport(route), no_shm) {
             (Some(transport @ Transport::Udp), Some(not)) => {
-                Some((transport.name(), format!("{}; {not}", device.why(route))))
+                Some((transport.name(), format!("{}; {not}", device.transport_reason(route))))
             }
-            (Some(transport), _) => Some((transport.name(), device.why(route).to_owned())),
+            (Some(transport), _) => Some((transport.name(), device.transport_reason(route).to_owned())),
             (None, not_local) => not_local.map(|reason| ("udp", reason)),
         };
         if let Some((device, reason)) = told {
@@ -214,10 +214,10 @@ impl Lane {
         let route = self.peers.member(rank).channel.link.route;
         let device = &mut self.port.device;
         let before = device.transport(route);
-        device.note_raw(route, takes);
+        device.set_peer_takes_raw(route, takes);
         let now = device.transport(route);
         if let Some(transport) = now.filter(|_| now != before) {
-            let reason = device.why(route).to_owned();
+            let reason = device.transport_reason(route).to_owned();
             self.push_transport(rank, transport.name(), reason);
         }
     }

@@ -1,7 +1,7 @@
 //! Peers on this host: opening channels through shared memory, taking frames out of their rings, and sleeping while they may
 //! send (N-12, N-13).
 
-use tautline_device::shm::{self, Gift, Greeting, LINE_WORDS, Line, Shm, Slip, Visitor};
+use tautline_device::shm::{self, Greeting, Handover, Incoming, InlineFrame, LINE_WORDS, PoppedLine, Shm};
 use tautline_link::{Death, Nanos};
 use tautline_wire::record;
 
@@ -39,7 +39,7 @@ pub enum FastPoll {
 #[derive(Debug)]
 pub struct FrameBatch {
     from: PeerId,
-    inline: [Slip; SMALL],
+    inline: [InlineFrame; SMALL],
     small: usize,
     frame: Box<[u8]>,
     long: Option<usize>,
@@ -50,7 +50,7 @@ impl Default for FrameBatch {
     fn default() -> FrameBatch {
         FrameBatch {
             from: PeerId::new(0, 0),
-            inline: [Slip::EMPTY; SMALL],
+            inline: [InlineFrame::EMPTY; SMALL],
             small: 0,
             frame: vec![0; shm::MAX_FRAME].into_boxed_slice(),
             long: None,
@@ -69,7 +69,7 @@ impl FrameBatch {
     /// The small frames, in order; if there are none, there is a longer one.
     #[inline]
     pub fn small(&self) -> impl ExactSizeIterator<Item = &[u8]> {
-        self.inline[..self.small].iter().map(Slip::frame)
+        self.inline[..self.small].iter().map(InlineFrame::frame)
     }
 
     /// How many frames there are.
@@ -86,7 +86,7 @@ impl FrameBatch {
 
     /// The frames, in order.
     pub fn frames(&self) -> impl DoubleEndedIterator<Item = &[u8]> {
-        let small = self.inline[..self.small].iter().map(Slip::frame);
+        let small = self.inline[..self.small].iter().map(InlineFrame::frame);
         small.chain(self.long())
     }
 
@@ -285,7 +285,7 @@ impl Lane {
             i += 1;
             let Some(shm) = self.peers.member_mut(rank).channel.shm_mut() else { continue };
             match shm.pop_memory_words() {
-                Line::Empty => {}
+                PoppedLine::Empty => {}
                 line => self.serve_lines(rank, line),
             }
         }
@@ -293,14 +293,14 @@ impl Lane {
 
     /// Serves the memory records of a peer of which the first small one has been taken.
     #[inline(never)]
-    fn serve_lines(&mut self, rank: Rank, mut line: Line) {
+    fn serve_lines(&mut self, rank: Rank, mut line: PoppedLine) {
         let mut frames = 0;
         loop {
             match line {
-                Line::Empty => break,
-                Line::Words(len, words) => self.serve_words(rank, len, &words),
-                Line::Other if self.serve_long(rank) => {}
-                Line::Other => break,
+                PoppedLine::Empty => break,
+                PoppedLine::Words(len, words) => self.serve_words(rank, len, &words),
+                PoppedLine::Other if self.serve_long(rank) => {}
+                PoppedLine::Other => break,
             }
             frames += 1;
             match self.peers.member_mut(rank).channel.shm_mut() {
@@ -498,7 +498,7 @@ impl Lane {
         }
     }
 
-    fn accept(&mut self, now: Nanos, incoming: Visitor, greeting: &Greeting, handover: Gift) {
+    fn accept(&mut self, now: Nanos, incoming: Incoming, greeting: &Greeting, handover: Handover) {
         let (me, from) = (self.rank, greeting.from);
         if greeting.to != me || from == me || !self.peers.contains(from) || self.port.closed {
             return;
@@ -547,7 +547,7 @@ impl Lane {
             self.teardown(rank, Down::Died(Death::Restarted));
         }
         let Some(discovery) = &mut self.local.discovery else { return };
-        shm.try_to_read(greeting.beacon, discovery.job());
+        shm.probe_peer_memory(greeting.beacon, discovery.job());
         discovery.established(rank, &shm);
         let connect_by = now + self.config.connect_timeout.as_nanos() as Nanos;
         let (peer, port) = self.channel(rank);

@@ -282,7 +282,6 @@ impl Lane {
                     self.push_transport(peer, transport.name(), why.clone());
                 }
             }
-            _ => {}
         }
     }
 

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
-use tautline_device::shm::{self, Call, Door, Gift, Greeting, POOL_UNIT, Pool, Shm, Visitor};
+use tautline_device::shm::{self, Dial, Greeting, Handover, Incoming, Listener, POOL_UNIT, Pool, Shm};
 use tautline_link::{JobKey, Nanos};
 
 use crate::limits::{MAX_VISITORS, NEAR_LOOK};
@@ -44,15 +44,15 @@ pub(crate) enum Dialled {
 /// How this node and others of its host find each other.
 #[derive(Debug)]
 pub(crate) struct Discovery {
-    listener: Door,
+    listener: Listener,
     listeners: ListenerPaths,
     key: JobKey,
     /// The doorbell that others ring to wake this node.
     bell: OwnedFd,
     /// Readable when somebody dials, answers or dies.
     watch: OwnedFd,
-    dials: Vec<(Rank, u64, Call)>,
-    incoming: Vec<Visitor>,
+    dials: Vec<(Rank, u64, Dial)>,
+    incoming: Vec<Incoming>,
     asymmetric: bool,
     /// Datagrams are not to be used.
     pub(crate) only: bool,
@@ -88,11 +88,11 @@ impl ListenerPaths {
         let members: String = members.iter().map(|member| format!("{} ", member.addr)).collect();
         let name = key.prove("door", members.as_bytes());
         let job = u64::from_le_bytes(name[..8].try_into().expect("eight bytes"));
-        ListenerPaths { dir: shm::meeting_place(), job }
+        ListenerPaths { dir: shm::discovery_dir(), job }
     }
 
     fn of(&self, rank: Rank) -> PathBuf {
-        shm::door_of(&self.dir, self.job, rank)
+        shm::listener_path(&self.dir, self.job, rank)
     }
 }
 
@@ -101,7 +101,7 @@ impl Discovery {
     fn new(job: &Job, config: &Config, bell: OwnedFd) -> io::Result<Discovery> {
         let listeners = ListenerPaths::new(&job.key, &job.members);
         let discovery = Discovery {
-            listener: Door::open(&listeners.of(job.rank))?,
+            listener: Listener::bind(&listeners.of(job.rank))?,
             key: job.key.clone(),
             bell,
             watch: epoll::create(epoll::CreateFlags::CLOEXEC)?,
@@ -149,7 +149,7 @@ impl Discovery {
 
     /// Watches the process and the socket of a peer that memory is shared with from now on.
     pub(crate) fn established(&mut self, rank: Rank, shm: &Shm) {
-        let [process, socket] = shm.watched();
+        let [process, socket] = shm.liveness_fds();
         // It was a stranger's so far.
         self.unwatch(socket);
         self.watch(process, Some(rank));
@@ -170,7 +170,7 @@ impl Discovery {
             let (pool, units) = self.pool();
             (self.greeting(hello, 0, units).to_bytes(self.prove()), pool)
         };
-        let dial = Call::new(&self.listeners.of(hello.to), self.bell.as_fd(), greet)?;
+        let dial = Dial::new(&self.listeners.of(hello.to), self.bell.as_fd(), greet)?;
         self.watch(dial.fd(), None);
         self.dials.push((hello.to, hello.epoch, dial));
         Ok(())
@@ -200,7 +200,7 @@ impl Discovery {
         let prove = self.prove();
         let mut ended = Vec::new();
         for (rank, epoch, dial) in std::mem::take(&mut self.dials) {
-            let answer = dial.listen(&prove);
+            let answer = dial.poll_greeting(&prove);
             if let Ok(None) = answer {
                 self.dials.push((rank, epoch, dial));
                 continue;
@@ -212,7 +212,7 @@ impl Discovery {
                     let meant = answer.from == rank && answer.to == me && answer.answers == epoch;
                     if meant {
                         let both = self.asymmetric && answer.asymmetric;
-                        Dialled::Established(dial.enter(handles, both), answer)
+                        Dialled::Established(dial.establish(handles, both), answer)
                     } else {
                         Dialled::Mistaken
                     }
@@ -254,11 +254,11 @@ impl Discovery {
     }
 
     /// Takes out the connections that have greeted, and how many did so without knowing the key.
-    pub(crate) fn take_greeted(&mut self) -> (Vec<(Visitor, Greeting, Gift)>, u64) {
+    pub(crate) fn take_greeted(&mut self) -> (Vec<(Incoming, Greeting, Handover)>, u64) {
         let prove = self.prove();
         let (mut greeted, mut forged) = (Vec::new(), 0);
         for incoming in std::mem::take(&mut self.incoming) {
-            match incoming.listen(&prove) {
+            match incoming.poll_greeting(&prove) {
                 Ok(None) => self.incoming.push(incoming),
                 said => {
                     self.unwatch(incoming.fd());
@@ -275,15 +275,15 @@ impl Discovery {
     /// Answers a greeting, and so shares memory with its sender.
     pub(crate) fn accept(
         &self,
-        incoming: Visitor,
+        incoming: Incoming,
         greeting: &Greeting,
-        handover: Gift,
+        handover: Handover,
         hello: Hello,
     ) -> io::Result<Shm> {
         let (pool, units) = self.pool();
         let answer = self.greeting(hello, greeting.epoch, units).to_bytes(self.prove());
         let both = greeting.asymmetric && self.asymmetric;
-        incoming.welcome(handover, &answer, (self.bell.as_fd(), pool), both)
+        incoming.accept(handover, &answer, (self.bell.as_fd(), pool), both)
     }
 
     fn greeting(&self, hello: Hello, answers: u64, pool: u32) -> Greeting {
@@ -356,7 +356,7 @@ impl Discovery {
     pub(crate) fn unlink_exited(&mut self, now: Nanos) {
         for (rank, tries, at) in std::mem::take(&mut self.timers.unlink) {
             let path = self.listeners.of(rank);
-            let over = at <= now && (shm::take_down(&path) || tries == 0 || !path.exists());
+            let over = at <= now && (shm::unlink_stale_listener(&path) || tries == 0 || !path.exists());
             if !over {
                 let (tries, at) = if at <= now { (tries - 1, now + NEAR_LOOK) } else { (tries, at) };
                 self.timers.unlink.push((rank, tries, at));
@@ -406,7 +406,7 @@ pub(crate) fn unavailable(job: &Job, error: &io::Error) -> (PassedOver, bool) {
 pub fn unlink_stale_listeners(key: &JobKey, members: &[Member]) {
     let listeners = ListenerPaths::new(key, members);
     for rank in 0..members.len() as Rank {
-        shm::take_down(&listeners.of(rank));
+        shm::unlink_stale_listener(&listeners.of(rank));
     }
 }
 

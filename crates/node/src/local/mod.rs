@@ -14,7 +14,7 @@ pub(crate) use poll::ShmPoll;
 
 use std::sync::Arc;
 
-use tautline_device::shm::View;
+use tautline_device::shm::PoolView;
 use tautline_link::Nanos;
 
 use crate::PeerId;
@@ -48,7 +48,7 @@ impl LocalPeers {
 /// node they read.
 #[derive(Debug, Default)]
 pub(crate) struct FormerLoans {
-    lent: Vec<(PeerId, Arc<View>)>,
+    lent: Vec<(PeerId, Arc<PoolView>)>,
     read: Vec<Offer>,
 }
 

@@ -228,7 +228,7 @@ impl Endpoint {
         let memory = if cookie.writable {
             ApertureMemory::attach(file.into(), len)
         } else {
-            ApertureMemory::attach_to_read(file.into(), len)
+            ApertureMemory::attach_read_only(file.into(), len)
         };
         let memory = memory.map_err(system)?;
         let (place, holder) = (RANKS + 8 * self.rank() as usize, Holder::me()?);

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
 use std::rc::{Rc, Weak};
 
-use tautline_node::device::shm::Back;
+use tautline_node::device::shm::ReturnStatus;
 use tautline_node::{BorrowedLoan, Loan as Shared, PeerId};
 use zerocopy::FromBytes;
 
@@ -163,13 +163,13 @@ pub(crate) struct Held {
     core: Weak<Core>,
     from: Rank,
     lease: BorrowedLoan,
-    back: Cell<Back>,
+    back: Cell<ReturnStatus>,
 }
 
 impl Held {
     #[inline]
     pub(crate) fn new(core: &Rc<Core>, from: Rank, lease: BorrowedLoan) -> Held {
-        Held { core: Rc::downgrade(core), from, lease, back: Cell::new(Back::Read) }
+        Held { core: Rc::downgrade(core), from, lease, back: Cell::new(ReturnStatus::Read) }
     }
 
     pub(crate) fn from(&self) -> Rank {
@@ -185,7 +185,7 @@ impl Held {
     pub(crate) fn copy_to(&self, at: usize, out: &mut [u8]) -> bool {
         let there = self.lease.copy_to(at, out);
         if !there {
-            self.back.set(Back::Broken);
+            self.back.set(ReturnStatus::Incomplete);
         }
         there
     }
@@ -198,7 +198,7 @@ impl Held {
 
     /// Gives it back unread.
     pub(crate) fn refuse(self) {
-        self.back.set(Back::Refused);
+        self.back.set(ReturnStatus::Refused);
     }
 
     /// Who lent it, in which incarnation.

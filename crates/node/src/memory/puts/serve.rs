@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tautline_link::Nanos;
 use tautline_mem::ApertureMemory;
-use tautline_mem::ring::INLINE_WORDS;
+use tautline_mem::ring::LINE_DATA_WORDS;
 use tautline_wire::memory::{Memory as Message, PUT_HEAD, Piece, Target, put_of};
 use tautline_wire::record::{Record, Records};
 
@@ -17,7 +17,7 @@ use super::super::writer::LentParts;
 use crate::PeerId;
 
 /// Words of a put's data in a small frame.
-const INLINE_DATA: usize = INLINE_WORDS - PUT_HEAD / 8;
+const INLINE_DATA: usize = LINE_DATA_WORDS - PUT_HEAD / 8;
 
 /// A part of a put whose bytes are in place.
 #[derive(Clone, Copy, Debug)]
@@ -95,7 +95,7 @@ impl Memory {
         from: PeerId,
         lent: &mut impl LentParts,
         len: usize,
-        words: &[u64; INLINE_WORDS],
+        words: &[u64; LINE_DATA_WORDS],
     ) -> bool {
         let [first, second, third, data @ ..] = *words;
         match put_of([first, second, third], len) {
@@ -103,9 +103,11 @@ impl Memory {
                 self.served += 1;
                 self.serve_put_words(from, (target, flags), &data, bytes)
             }
-            None => {
-                self.handle_records(from, lent, &bytes_of::<INLINE_WORDS, { 8 * INLINE_WORDS }>(words)[..len])
-            }
+            None => self.handle_records(
+                from,
+                lent,
+                &bytes_of::<LINE_DATA_WORDS, { 8 * LINE_DATA_WORDS }>(words)[..len],
+            ),
         }
     }
 
@@ -172,13 +174,13 @@ impl Memory {
     pub(crate) fn place_long(
         &mut self,
         from: PeerId,
-        words: &[u64; INLINE_WORDS],
+        words: &[u64; LINE_DATA_WORDS],
         len: usize,
         take_rest: impl FnOnce(&ApertureMemory, usize),
     ) -> Option<bool> {
         let [first, second, third, data @ ..] = *words;
         let (target, flags, bytes) = put_of([first, second, third], len)?;
-        if len <= 8 * INLINE_WORDS {
+        if len <= 8 * LINE_DATA_WORDS {
             return None;
         }
         let Memory { peers, apertures, counters, .. } = self;

@@ -1,7 +1,7 @@
 //! Memory over channels that lack room, refuse to lend, or end: two nodes and a writer whose room each test sets.
 
 use super::*;
-use tautline_mem::ring::INLINE_WORDS;
+use tautline_mem::ring::LINE_DATA_WORDS;
 
 /// What a channel does with a part that it is asked to lend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -447,7 +447,7 @@ fn nothing_is_accessed_after_expiry() {
 
 /// Puts a word as the words of a small frame, and lets the owner handle it. False if that violates the protocol.
 fn put_words_inline(pair: &mut Pair, at: u64, word: u64, hint: Hint) -> bool {
-    let mut words = [0; INLINE_WORDS];
+    let mut words = [0; LINE_DATA_WORDS];
     let sent = pair.requester.put_inline((&pair.cookie, at), &word.to_le_bytes(), hint, |head, bytes| {
         words[..3].copy_from_slice(&head);
         words[3] = u64::from_le_bytes(bytes.try_into().unwrap());
@@ -482,7 +482,7 @@ fn an_inline_put_is_all_or_nothing() {
 #[test]
 fn wrong_numbering_is_a_violation() {
     let words_of = |id: u32, len: usize| {
-        let mut words = [0; INLINE_WORDS];
+        let mut words = [0; LINE_DATA_WORDS];
         let target = Target { handle: 0, id, at: 0 };
         words[..3].copy_from_slice(&tautline_wire::memory::put_words(target, 0, len));
         words
@@ -525,7 +525,7 @@ fn a_long_put_is_placed_from_the_ring() {
     assert!(pair.deliver(&mut writer));
     let bytes = pattern(100);
     let frame = |at: u64, id: u32| {
-        let mut words = [0; INLINE_WORDS];
+        let mut words = [0; LINE_DATA_WORDS];
         let target = Target { handle: 0, id, at };
         words[..3].copy_from_slice(&tautline_wire::memory::put_words(target, ASK, bytes.len()));
         for (word, part) in words[3..].iter_mut().zip(bytes.chunks(8)) {
@@ -533,7 +533,7 @@ fn a_long_put_is_placed_from_the_ring() {
         }
         words
     };
-    let rest = &bytes[8 * (INLINE_WORDS - 3)..];
+    let rest = &bytes[8 * (LINE_DATA_WORDS - 3)..];
     let never = |_: &ApertureMemory, _: usize| panic!("nothing is taken");
     for unfit in [frame(4, 2), frame(SIZE - 8, 2)] {
         assert_eq!(pair.owner.place_long(REQUESTER, &unfit, 124, never), None);

@@ -37,16 +37,16 @@ fn socket() -> io::Result<OwnedFd> {
 
 /// A socket with a name. Taken down when dropped, by the process that opened it.
 #[derive(Debug)]
-pub(crate) struct Door {
+pub(crate) struct RequestSocket {
     socket: OwnedFd,
     path: PathBuf,
     inode: u64,
     pid: u32,
 }
 
-impl Door {
+impl RequestSocket {
     /// Opens a door, in place of whatever has that name: a dead process left it behind, or a child that it forked.
-    pub(crate) fn open(path: &Path) -> io::Result<Door> {
+    pub(crate) fn open(path: &Path) -> io::Result<RequestSocket> {
         let pid = std::process::id();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let unfinished = path.with_file_name(format!(".{pid}.{name}"));
@@ -55,7 +55,7 @@ impl Door {
         rustix::net::bind(&socket, &SocketAddrUnix::new(&unfinished)?)?;
         let inode = std::fs::symlink_metadata(&unfinished)?.ino();
         std::fs::rename(&unfinished, path)?;
-        Ok(Door { socket, path: path.to_owned(), inode, pid })
+        Ok(RequestSocket { socket, path: path.to_owned(), inode, pid })
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
@@ -63,7 +63,7 @@ impl Door {
     }
 }
 
-impl Drop for Door {
+impl Drop for RequestSocket {
     fn drop(&mut self) {
         let is_ours = std::fs::symlink_metadata(&self.path).is_ok_and(|meta| meta.ino() == self.inode);
         if is_ours && std::process::id() == self.pid {

@@ -3,8 +3,8 @@
 //! The memory stays, and with it all slots; sockets, rings and the program are had anew. Meanwhile frames go through the UDP socket, which outlives
 //! interfaces.
 
-use super::attach::{self, MAIL_NEWS, Place, Refusal};
-use super::patience::Patience;
+use super::attach::{self, MAIL_NEWS, Place, Unavailable};
+use super::retry::RetryLimits;
 use super::{Receive, Xdp, describe, drive, dropped, is_told};
 use crate::sys;
 use crate::{DeviceEvent, RouteId};
@@ -21,25 +21,25 @@ impl Xdp {
     #[cold]
     pub(super) fn come_back(&mut self) {
         let now = sys::coarse_now();
-        if now < self.health.poll_operation {
+        if now < self.health.retry_at {
             return;
         }
         self.health.pause = (self.health.pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
-        self.health.poll_operation = now + self.health.pause;
+        self.health.retry_at = now + self.health.pause;
         match self.reopen() {
             Ok(()) => self.tell_back(),
             // It is not there yet.
-            Err(Refusal::Interface(_)) => self.health.in_vain = 0,
+            Err(Unavailable::Interface(_)) => self.health.in_vain = 0,
             Err(refusal) => self.not_back(refusal.after_giving_up(self.config.drop_privileges)),
         }
     }
 
     /// It is there, and cannot be had. What a moment's patience mends is not told.
-    fn not_back(&mut self, refusal: Refusal) {
+    fn not_back(&mut self, refusal: Unavailable) {
         self.health.in_vain = self.health.in_vain.saturating_add(1);
         if self.health.in_vain == 1 {
             // Seen for the first time, it is looked at again soon.
-            (self.health.pause, self.health.poll_operation) = (PAUSE_MIN, sys::coarse_now() + PAUSE_MIN);
+            (self.health.pause, self.health.retry_at) = (PAUSE_MIN, sys::coarse_now() + PAUSE_MIN);
         }
         if self.health.in_vain < TELL_AFTER || self.health.refusal.as_ref() == Some(&refusal) {
             return;
@@ -49,7 +49,7 @@ impl Xdp {
         self.choose_all();
     }
 
-    fn reopen(&mut self) -> Result<(), Refusal> {
+    fn reopen(&mut self) -> Result<(), Unavailable> {
         let place = attach::find(&mut self.asks, self.local, self.config.vlan)?;
         if !self.health.lost && self.is_same(&place) {
             // Only the address was gone, or the interface above: program and sockets are where they were.
@@ -60,10 +60,10 @@ impl Xdp {
         if self.health.lost || place.lower.index == self.place.lower.index {
             self.let_go_of_interface();
         }
-        let patience = Patience { fewer: self.health.in_vain >= FEWER_AFTER, ..Patience::SHORT };
+        let limits = RetryLimits { fewer: self.health.in_vain >= FEWER_AFTER, ..RetryLimits::SHORT };
         let each = self.queues.each() as u32;
         let (attached, queues, numbers) =
-            attach::reopen(&self.config, &place, self.local, (&self.umem, self.layout, each), patience)?;
+            attach::reopen(&self.config, &place, self.local, (&self.umem, self.layout, each), limits)?;
         if let Some(door) = attached.door() {
             attach::watch_socket(&self.mail, MAIL_NEWS, door)?;
         }
@@ -120,11 +120,11 @@ impl Xdp {
 
     /// Everybody looks again at what is known.
     fn tell_back(&mut self) {
-        self.health = super::ways::Health {
+        self.health = super::routing::Health {
             down: !(self.place.upper.running && self.place.lower.running),
             back: true,
             deaf: self.health.deaf,
-            ..super::ways::Health::default()
+            ..super::routing::Health::default()
         };
         self.senders.clear();
         self.events.push_back(DeviceEvent::Descriptors);

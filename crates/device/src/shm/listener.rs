@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tautline_mem::Segment;
-use tautline_mem::pool::{POOL_UNIT, Pool, View};
+use tautline_mem::pool::{POOL_UNIT, Pool, PoolView};
 
 use super::greeting::{GREETING_LEN, Greeting};
 use super::{SEGMENT_LEN, Shm, Side};
@@ -21,29 +21,29 @@ const SWEEPING: Duration = Duration::from_secs(60);
 const HANGING: Duration = Duration::from_secs(60);
 
 /// The folder in which the processes of this user meet.
-pub fn meeting_place() -> PathBuf {
+pub fn discovery_dir() -> PathBuf {
     PathBuf::from(format!("/tmp/tautline-{}", rustix::process::geteuid().as_raw()))
 }
 
 /// The name of a rank's door.
-pub fn door_of(place: &Path, job: u64, rank: u32) -> PathBuf {
+pub fn listener_path(place: &Path, job: u64, rank: u32) -> PathBuf {
     place.join(format!("{job:016x}.{rank}"))
 }
 
 /// A door that others of the job may knock at. Taken down when dropped, by the process that hung it.
 #[derive(Debug)]
-pub struct Door {
+pub struct Listener {
     listener: OwnedFd,
     path: PathBuf,
     pid: u32,
 }
 
-impl Door {
+impl Listener {
     /// Hangs a door, and sweeps away those of processes that are no more. Refused if somebody lives behind one of that name.
-    pub fn open(path: &Path) -> io::Result<Door> {
+    pub fn bind(path: &Path) -> io::Result<Listener> {
         let place = path.parent().unwrap_or(Path::new("."));
-        prepare(place)?;
-        sweep_rarely(place);
+        prepare_dir(place)?;
+        unlink_stale_listeners_if_due(place);
         if at(path) == Behind::Somebody {
             return Err(io::Error::new(
                 io::ErrorKind::AddrInUse,
@@ -57,14 +57,14 @@ impl Door {
         let _ = std::fs::remove_file(&unfinished);
         let listener = local::listen(&unfinished)?;
         std::fs::rename(&unfinished, path)?;
-        Ok(Door { listener, path: path.to_owned(), pid })
+        Ok(Listener { listener, path: path.to_owned(), pid })
     }
 
     /// The next visitor; nobody if nobody knocked.
-    pub fn accept(&self) -> io::Result<Option<Visitor>> {
+    pub fn accept(&self) -> io::Result<Option<Incoming>> {
         let Some(socket) = local::accept(&self.listener)? else { return Ok(None) };
         let process = local::process_behind(&socket)?;
-        Ok(Some(Visitor { socket, process }))
+        Ok(Some(Incoming { socket, process }))
     }
 
     /// Becomes readable when somebody knocks.
@@ -73,7 +73,7 @@ impl Door {
     }
 }
 
-impl Drop for Door {
+impl Drop for Listener {
     fn drop(&mut self) {
         if std::process::id() == self.pid {
             let _ = std::fs::remove_file(&self.path);
@@ -82,7 +82,7 @@ impl Drop for Door {
 }
 
 /// The folder is ours alone, or it is not used.
-pub(crate) fn prepare(place: &Path) -> io::Result<()> {
+pub(crate) fn prepare_dir(place: &Path) -> io::Result<()> {
     let made = std::fs::DirBuilder::new().mode(0o700).create(place);
     if let Err(error) = made
         && error.kind() != io::ErrorKind::AlreadyExists
@@ -109,8 +109,8 @@ enum Behind {
     Unknown,
 }
 
-fn at(door: &Path) -> Behind {
-    match local::connect(door).map(|socket| local::process_behind(&socket)) {
+fn at(listener: &Path) -> Behind {
+    match local::connect(listener).map(|socket| local::process_behind(&socket)) {
         Ok(Ok(process)) if local::is_readable(process.as_fd()) => Behind::Nobody,
         Ok(Ok(_)) => Behind::Somebody,
         Ok(Err(error)) if error.raw_os_error() == Some(libc::ESRCH) => Behind::Nobody,
@@ -122,8 +122,8 @@ fn at(door: &Path) -> Behind {
 }
 
 /// Takes a door down if nobody lives behind it. True if it did.
-pub fn take_down(door: &Path) -> bool {
-    at(door) == Behind::Nobody && std::fs::remove_file(door).is_ok()
+pub fn unlink_stale_listener(listener: &Path) -> bool {
+    at(listener) == Behind::Nobody && std::fs::remove_file(listener).is_ok()
 }
 
 fn is_older(meta: &std::fs::Metadata, than: Duration) -> bool {
@@ -131,17 +131,17 @@ fn is_older(meta: &std::fs::Metadata, than: Duration) -> bool {
 }
 
 /// Sweeps once in a while.
-pub(crate) fn sweep_rarely(place: &Path) {
+pub(crate) fn unlink_stale_listeners_if_due(place: &Path) {
     let mark = place.join(".swept");
     if std::fs::metadata(&mark).is_ok_and(|meta| !is_older(&meta, SWEEPING)) {
         return;
     }
     let _ = std::fs::write(&mark, b"");
-    sweep(place);
+    unlink_stale_listeners(place);
 }
 
 /// Takes down the doors of processes that are no more.
-pub fn sweep(place: &Path) {
+pub fn unlink_stale_listeners(place: &Path) {
     let Ok(entries) = std::fs::read_dir(place) else { return };
     for entry in entries.flatten().take(SWEPT) {
         let path = entry.path();
@@ -151,41 +151,41 @@ pub fn sweep(place: &Path) {
         }
         let hidden = entry.file_name().to_string_lossy().starts_with('.');
         if !hidden || is_older(&meta, HANGING) {
-            take_down(&path);
+            unlink_stale_listener(&path);
         }
     }
 }
 
 /// Somebody who knocked and has not said who it is, or has not been answered.
 #[derive(Debug)]
-pub struct Visitor {
+pub struct Incoming {
     socket: OwnedFd,
     process: OwnedFd,
 }
 
 /// What a visitor brings along.
 #[derive(Debug)]
-pub struct Gift {
+pub struct Handover {
     segment: Segment,
-    theirs: Theirs,
+    peer: PeerHandles,
 }
 
 /// What the other side gives us: its bell, and what it lends from.
 #[derive(Debug)]
-pub struct Theirs {
+pub struct PeerHandles {
     pub(super) bell: OwnedFd,
-    pub(super) view: Option<View>,
+    pub(super) view: Option<PoolView>,
 }
 
-impl Theirs {
-    fn new(bell: Option<OwnedFd>, pool: Option<OwnedFd>, greeting: &Greeting) -> io::Result<Theirs> {
+impl PeerHandles {
+    fn new(bell: Option<OwnedFd>, pool: Option<OwnedFd>, greeting: &Greeting) -> io::Result<PeerHandles> {
         let Some(bell) = bell else { return Err(nonsense()) };
         let view = match (pool, greeting.pool as usize * POOL_UNIT) {
             (None, 0) => None,
-            (Some(pool), len) if len > 0 => Some(View::attach(&pool, len)?),
+            (Some(pool), len) if len > 0 => Some(PoolView::attach(&pool, len)?),
             _ => return Err(nonsense()),
         };
-        Ok(Theirs { bell, view })
+        Ok(PeerHandles { bell, view })
     }
 }
 
@@ -203,30 +203,33 @@ fn introduce(
     }
 }
 
-impl Visitor {
+impl Incoming {
     /// What it says, if it has said anything. An error if that makes no sense, or it is gone.
-    pub fn listen(&self, prove: impl FnOnce(&[u8]) -> [u8; 16]) -> io::Result<Option<(Greeting, Gift)>> {
+    pub fn poll_greeting(
+        &self,
+        prove: impl FnOnce(&[u8]) -> [u8; 16],
+    ) -> io::Result<Option<(Greeting, Handover)>> {
         let mut bytes = [0; GREETING_LEN];
         let Some((len, [segment, bell, pool])) = local::receive::<3>(&self.socket, &mut bytes)? else {
             return Ok(None);
         };
         let greeting = Greeting::parse(&bytes[..len], prove).ok_or_else(nonsense)?;
         let segment = Segment::attach(segment.ok_or_else(nonsense)?, SEGMENT_LEN)?;
-        let theirs = Theirs::new(bell, pool, &greeting)?;
-        Ok(Some((greeting, Gift { segment, theirs })))
+        let peer = PeerHandles::new(bell, pool, &greeting)?;
+        Ok(Some((greeting, Handover { segment, peer })))
     }
 
     /// Lets it in. What we lend comes from `pool`, if there is one; the answer says how large it is.
-    pub fn welcome(
+    pub fn accept(
         self,
-        gift: Gift,
+        handover: Handover,
         answer: &[u8; GREETING_LEN],
         (bell, pool): (BorrowedFd<'_>, Option<Pool>),
         asymmetric: bool,
     ) -> io::Result<Shm> {
         introduce(&self.socket, answer, &[bell], pool.as_ref())?;
         let fds = (self.socket, self.process);
-        Ok(Shm::new(gift.segment, Side::Callee, fds, (gift.theirs, pool), asymmetric))
+        Ok(Shm::new(handover.segment, Side::Callee, fds, (handover.peer, pool), asymmetric))
     }
 
     /// Becomes readable when it says something or leaves.
@@ -241,22 +244,22 @@ fn nonsense() -> io::Error {
 
 /// Our knock at somebody's door.
 #[derive(Debug)]
-pub struct Call {
+pub struct Dial {
     socket: OwnedFd,
     process: OwnedFd,
     segment: Segment,
     pool: Option<Pool>,
 }
 
-impl Call {
+impl Dial {
     /// Knocks, and says who we are. An error if nobody lives there, or somebody of another user. If somebody does, `greet` makes what we lend from, if we do,
     /// and the greeting, which says how large it is.
     pub fn new(
-        door: &Path,
+        listener: &Path,
         bell: BorrowedFd<'_>,
         greet: impl FnOnce() -> ([u8; GREETING_LEN], Option<Pool>),
-    ) -> io::Result<Call> {
-        let socket = local::connect(door)?;
+    ) -> io::Result<Dial> {
+        let socket = local::connect(listener)?;
         let process = local::process_behind(&socket)?;
         if local::is_readable(process.as_fd()) {
             return Err(io::Error::new(io::ErrorKind::ConnectionRefused, "its process has ended"));
@@ -264,24 +267,27 @@ impl Call {
         let segment = Segment::create(SEGMENT_LEN)?;
         let (greeting, pool) = greet();
         introduce(&socket, &greeting, &[segment.fd(), bell], pool.as_ref())?;
-        Ok(Call { socket, process, segment, pool })
+        Ok(Dial { socket, process, segment, pool })
     }
 
     /// The answer, if there is one. An error if it makes no sense, or they are gone.
-    pub fn listen(&self, prove: impl FnOnce(&[u8]) -> [u8; 16]) -> io::Result<Option<(Greeting, Theirs)>> {
+    pub fn poll_greeting(
+        &self,
+        prove: impl FnOnce(&[u8]) -> [u8; 16],
+    ) -> io::Result<Option<(Greeting, PeerHandles)>> {
         let mut bytes = [0; GREETING_LEN];
         let Some((len, [bell, pool])) = local::receive::<2>(&self.socket, &mut bytes)? else {
             return Ok(None);
         };
         let greeting = Greeting::parse(&bytes[..len], prove).ok_or_else(nonsense)?;
-        let theirs = Theirs::new(bell, pool, &greeting)?;
-        Ok(Some((greeting, theirs)))
+        let peer = PeerHandles::new(bell, pool, &greeting)?;
+        Ok(Some((greeting, peer)))
     }
 
     /// We are in, with what came with the answer.
-    pub fn enter(self, theirs: Theirs, asymmetric: bool) -> Shm {
+    pub fn establish(self, peer: PeerHandles, asymmetric: bool) -> Shm {
         let fds = (self.socket, self.process);
-        Shm::new(self.segment, Side::Caller, fds, (theirs, self.pool), asymmetric)
+        Shm::new(self.segment, Side::Caller, fds, (peer, self.pool), asymmetric)
     }
 
     /// Becomes readable when there is an answer, or they leave.

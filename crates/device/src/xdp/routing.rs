@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use super::Xdp;
-use super::attach::Refusal;
+use super::attach::Unavailable;
 use super::headers::{Ends, Framing, Mac, Template};
 use super::neighbour::{self, Hop, Link, News};
 use super::watch::Watch;
@@ -66,12 +66,12 @@ pub(super) struct Health {
     /// It came back, and why it cannot be used.
     pub unusable: Option<String>,
     /// The same for us, and looks in vain until now.
-    pub refusal: Option<Refusal>,
+    pub refusal: Option<Unavailable>,
     pub in_vain: u32,
     /// It has just come back.
     pub back: bool,
     /// When, and after how long a pause, it is looked for again, in nanoseconds.
-    pub poll_operation: u64,
+    pub retry_at: u64,
     pub pause: u64,
     /// Whether the program is where it was attached.
     pub watch: Watch,
@@ -240,7 +240,7 @@ impl Xdp {
         }
         // Whatever it was: it may be the interface. One that was there and could not be had is waited for.
         if any && self.health.in_vain == 0 {
-            self.health.poll_operation = 0;
+            self.health.retry_at = 0;
         }
         if all {
             (0..self.routes.len() as u32).for_each(|id| self.look_up(RouteId(id)));

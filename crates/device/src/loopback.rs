@@ -1,6 +1,6 @@
 //! The channel of a process to itself: what is pushed is popped at the same object, in the same thread.
 
-use crate::{Channel, Guarantees, PushError};
+use crate::{Channel, PushError};
 
 /// Bytes before each frame: its length.
 const LENGTH: usize = 4;
@@ -8,7 +8,7 @@ const LENGTH: usize = 4;
 /// A ring of frames in private memory, made once. While it runs empty between messages, it stays in the same few cache
 /// lines.
 #[derive(Debug)]
-pub struct Own {
+pub struct Loopback {
     ring: Box<[u8]>,
     max_frame: usize,
     /// Where the oldest frame starts.
@@ -18,15 +18,15 @@ pub struct Own {
     closed: bool,
 }
 
-impl Own {
+impl Loopback {
     /// A channel for frames of up to `max_frame` bytes, with room for at least `frames` of that size.
     ///
     /// # Panics
     /// If either is zero, or a frame's length does not fit 32 bits.
-    pub fn new(max_frame: usize, frames: usize) -> Own {
+    pub fn new(max_frame: usize, frames: usize) -> Loopback {
         assert!(max_frame > 0 && frames > 0 && u32::try_from(max_frame).is_ok());
         let ring = vec![0; (LENGTH + max_frame) * frames].into_boxed_slice();
-        Own { ring, max_frame, head: 0, used: 0, closed: false }
+        Loopback { ring, max_frame, head: 0, used: 0, closed: false }
     }
 
     /// Whether there is nothing to pop.
@@ -61,13 +61,9 @@ impl Own {
     }
 }
 
-impl Channel for Own {
+impl Channel for Loopback {
     fn name(&self) -> &'static str {
-        "own"
-    }
-
-    fn guarantees(&self) -> Guarantees {
-        Guarantees { lossless: true, ordered: true, intact: true, authentic: true, tells_death: true }
+        "loopback"
     }
 
     fn max_frame(&self) -> usize {
@@ -129,7 +125,7 @@ mod tests {
     /// The same operations on a `VecDeque` give the same results.
     #[test]
     fn behaves_like_a_queue() {
-        let mut own = Own::new(50, 3);
+        let mut own = Loopback::new(50, 3);
         let mut oracle: VecDeque<Vec<u8>> = VecDeque::new();
         let mut out = [0; 50];
         let mut state = 7_u64;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// How often and how long.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Patience {
+pub(super) struct RetryLimits {
     /// A former device lets go of its program when children that it was just starting have closed what they inherited; so often is waited
     /// for that, and for a queue that another process may have.
     pub waits: u32,
@@ -23,9 +23,9 @@ pub(super) struct Patience {
 /// One pause.
 pub(super) const PAUSE: Duration = Duration::from_millis(2);
 
-impl Patience {
+impl RetryLimits {
     /// For opening.
-    pub(super) const LONG: Patience = Patience {
+    pub(super) const LONG: RetryLimits = RetryLimits {
         waits: 100,
         release_waits: 1_500,
         asks: 3,
@@ -35,7 +35,7 @@ impl Patience {
     };
 
     /// For one look of many.
-    pub(super) const SHORT: Patience = Patience {
+    pub(super) const SHORT: RetryLimits = RetryLimits {
         waits: 3,
         release_waits: 3,
         asks: 1,
