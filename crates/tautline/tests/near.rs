@@ -68,7 +68,7 @@ fn asked_for_datagrams() {
         let told = reasons(job);
         match &told[..] {
             [] if asked => {}
-            [("udp", why)] if !asked && why.contains("without a door") => {}
+            [("udp", why)] if !asked && why.contains("without a listener") => {}
             _ => panic!("{told:?}"),
         }
     });
@@ -123,7 +123,7 @@ fn asked_for_xdp() {
     }
 }
 
-/// N-12: with shared memory alone, a peer without a door is not reached, and its caller is told.
+/// N-12: with shared memory alone, a peer without a listener is not reached, and its caller is told.
 #[test]
 fn no_door_no_way() {
     let _limit = Limit::seconds(30);

@@ -6,6 +6,7 @@ use tautline_device::Transport;
 use tautline_link::Nanos;
 
 use super::Endpoint;
+use crate::lane::Lane;
 use crate::{Config, Counters, Liveness, PeerId, PeerState, Rank, SendError};
 
 impl Endpoint {
@@ -53,7 +54,7 @@ impl Endpoint {
 
     /// When [`Endpoint::progress`] must be called at the latest, if nothing arrives. For nodes on a virtual clock.
     pub fn next_deadline(&self) -> Result<Option<Nanos>, SendError> {
-        self.with(|lane| lane.next_deadline())
+        self.with(Lane::next_deadline)
     }
 
     /// Whether the node was closed, and every channel is over.

@@ -131,7 +131,7 @@ impl Endpoint {
     /// Bytes of the longest put that goes in one record now, and so happens as a whole or not at all.
     pub fn put_limit(&self, peer: Rank) -> usize {
         let limit = self.with(|lane| {
-            lane.peers.contains(peer).then(|| lane.writer(peer).record_limit() - PUT_HEAD).unwrap_or(0)
+            if lane.peers.contains(peer) { lane.writer(peer).record_limit() - PUT_HEAD } else { 0 }
         });
         limit.unwrap_or(0)
     }

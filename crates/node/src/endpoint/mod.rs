@@ -185,7 +185,7 @@ impl Endpoint {
 
     /// The next thing that happened.
     pub fn poll_event(&self) -> Option<Event> {
-        self.with(|lane| lane.poll_event()).ok().flatten()
+        self.with(Lane::poll_event).ok().flatten()
     }
 
     /// Closes in good order (N-9): everything sent is delivered, or its peer is gone, or the configured time is over. True

@@ -523,7 +523,7 @@ impl Lane {
     fn finish_dial(&mut self, now: Nanos, rank: Rank, dialled: Dialled) {
         let only = self.local.discovery.as_ref().is_some_and(|discovery| discovery.only);
         match dialled {
-            Dialled::Established(shm, greeting) => self.establish_shm(now, rank, shm, &greeting),
+            Dialled::Established(shm, greeting) => self.establish_shm(now, rank, *shm, &greeting),
             Dialled::Mistaken => {}
             // The peer went away, or would rather dial us.
             Dialled::Failed(error) if !only => {

@@ -34,7 +34,7 @@ pub(crate) struct Hello {
 #[derive(Debug)]
 pub(crate) enum Dialled {
     /// The peer shares memory with us.
-    Established(Shm, Greeting),
+    Established(Box<Shm>, Greeting),
     /// The answer was not meant for this dial.
     Mistaken,
     /// The peer refused or went away.
@@ -212,7 +212,7 @@ impl Discovery {
                     let meant = answer.from == rank && answer.to == me && answer.answers == epoch;
                     if meant {
                         let both = self.asymmetric && answer.asymmetric;
-                        Dialled::Established(dial.establish(handles, both), answer)
+                        Dialled::Established(Box::new(dial.establish(handles, both)), answer)
                     } else {
                         Dialled::Mistaken
                     }

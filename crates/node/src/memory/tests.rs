@@ -101,7 +101,7 @@ impl Node {
     }
 
     fn poll_memory_event(&self) -> Option<MemoryEvent> {
-        self.with(|it| it.poll_event())
+        self.with(Memory::poll_event)
     }
 
     fn memory_counters(&self) -> MemoryCounters {

@@ -1,0 +1,163 @@
+//! Opening channels.
+
+use super::*;
+
+/// H-6, M-1: a hello is answered, and both sides are up when they have each other's handlers.
+#[test]
+fn a_hello_opens_a_channel() {
+    let mut pair = Pair::new();
+    pair.lanes[0].connect(pair.now, 1);
+    assert_eq!([pair.state(0), pair.state(1)], [PeerState::Connecting, PeerState::Unknown]);
+    pair.poll(0);
+    let hello = pair.intercept(1);
+    assert_eq!(hello.iter().map(|frame| kind(frame)).collect::<Vec<_>>(), [Kind::Hello]);
+    pair.inject(1, hello);
+    pair.poll(1);
+    assert_eq!(kind(&pair.frames[0].lock().unwrap()[0]), Kind::Welcome);
+    pair.settle();
+    assert_eq!([pair.state(0), pair.state(1)], [PeerState::Up; 2]);
+    for (me, lane) in pair.lanes.iter_mut().enumerate() {
+        let up = Event::PeerUp { peer: 1 - me as Rank, incarnation: 1 };
+        assert!(std::iter::from_fn(|| lane.poll_event()).any(|event| event == up));
+    }
+}
+
+/// H-6: when both sides send a hello at once, one channel comes of it.
+#[test]
+fn simultaneous_hellos_open_one_channel() {
+    let mut pair = Pair::new();
+    pair.lanes[0].connect(pair.now, 1);
+    pair.lanes[1].connect(pair.now, 0);
+    pair.settle();
+    assert_eq!([pair.state(0), pair.state(1)], [PeerState::Up; 2]);
+    let number = |lane: &Lane, rank| lane.peers.member(rank).channel.link.link().unwrap().channel();
+    let named = |lane: &Lane, rank| lane.peers.member(rank).channel.link.link().unwrap().peer().channel;
+    assert_eq!(number(&pair.lanes[0], 1), named(&pair.lanes[1], 0));
+    assert_eq!(number(&pair.lanes[1], 0), named(&pair.lanes[0], 1));
+    assert_eq!([0, 1].map(|of: usize| pair.lanes[of].peers.member(1 - of as Rank).incarnation), [1, 1]);
+}
+
+/// H-9: lost hellos are repeated, and a repeated one opens nothing twice.
+#[test]
+fn lost_hellos_are_repeated() {
+    let mut pair = Pair::new();
+    pair.lanes[0].connect(pair.now, 1);
+    for _ in 0..3 {
+        pair.now += 300_000_000;
+        pair.poll(0);
+        assert!(!pair.intercept(1).is_empty(), "nothing was repeated");
+    }
+    pair.now += 300_000_000;
+    pair.poll(0);
+    let again = pair.intercept(1);
+    pair.inject(1, again.iter().chain(&again).cloned());
+    pair.settle();
+    assert_eq!([pair.state(0), pair.state(1)], [PeerState::Up; 2]);
+    assert_eq!(pair.lanes[1].peers.member(0).incarnation, 1);
+}
+
+/// A peer that never answers is unreachable after the configured time, and that is an event.
+#[test]
+fn silence_means_unreachable() {
+    let mut pair = Pair::new();
+    pair.lanes[0].connect(pair.now, 1);
+    let timeout = Config::default().connect_timeout.as_nanos() as Nanos;
+    pair.now += timeout + 1;
+    pair.poll(0);
+    assert_eq!(pair.state(0), PeerState::Down(Down::Unreachable));
+    let down = Event::PeerDown { peer: 1, incarnation: 0, why: Down::Unreachable };
+    assert_eq!(pair.lanes[0].poll_event(), Some(down));
+}
+
+/// H-2: handshakes of another job, and damaged ones, are counted and not answered.
+#[test]
+fn forged_handshakes_are_not_answered() {
+    let mut pair = Pair::with(|job, _| {
+        if job.rank == 0 {
+            job.key = JobKey::new([2; 32]);
+        }
+    });
+    pair.lanes[0].connect(pair.now, 1);
+    pair.poll(0);
+    pair.poll(1);
+    assert_eq!(pair.counters(1).forged_handshakes, 1);
+    assert!(pair.intercept(0).is_empty());
+    let mut pair = Pair::new();
+    pair.lanes[0].connect(pair.now, 1);
+    pair.poll(0);
+    let mut hello = pair.intercept(1).remove(0);
+    let last = hello.len() - 1;
+    hello[last] ^= 1;
+    pair.inject(1, [hello.clone(), hello[..50].to_vec(), vec![7; 20]]);
+    pair.poll(1);
+    let counters = pair.counters(1);
+    assert_eq!((counters.forged_handshakes, counters.strays), (1, 2));
+    assert!(pair.intercept(0).is_empty());
+    assert_eq!(pair.state(1), PeerState::Unknown);
+}
+
+/// H-5: a side with another security mode refuses, and the refused side reports it.
+#[test]
+fn another_security_mode_is_refused() {
+    let mut pair = Pair::with(|job, config| {
+        config.link.security = if job.rank == 0 { Security::Open } else { Security::Sealed };
+    });
+    pair.lanes[0].connect(pair.now, 1);
+    pair.settle();
+    assert!(matches!(pair.state(0), PeerState::Down(Down::Refused(_))), "{:?}", pair.state(0));
+}
+
+/// H-7: beyond 64 + 4·size hellos in a tenth of a second, a hello is answered with a retry, and no state is kept.
+#[test]
+fn a_flood_of_hellos_has_to_prove_its_address() {
+    let mut pair = Pair::new();
+    pair.lanes[0].connect(pair.now, 1);
+    pair.poll(0);
+    let hello = pair.intercept(1).remove(0);
+    pair.inject(1, std::iter::repeat_n(hello.clone(), 120));
+    while !pair.frames[1].lock().unwrap().is_empty() {
+        pair.poll(1);
+    }
+    assert!(pair.counters(1).retries > 0);
+    assert!(pair.intercept(0).iter().any(|frame| kind(frame) == Kind::Retry));
+    for _ in 0..40 {
+        pair.pass(50_000_000);
+    }
+    assert_eq!(
+        [pair.state(0), pair.state(1)],
+        [PeerState::Up; 2],
+        "the peer that proves its address is served"
+    );
+}
+
+/// H-8, N-4: a restarted peer gets a new channel; the old one is reported dead first, and its frames count as stale.
+#[test]
+fn a_restarted_peer_is_another_incarnation() {
+    let mut pair = Pair::connected();
+    pair.send(0, b"old").unwrap();
+    pair.poll(0);
+    let old = pair.intercept(1);
+    let wire = Wire {
+        arena: Arena::new(256, MAX_FRAME),
+        addr: address(0),
+        peer: address(1),
+        out: pair.frames[1].clone(),
+        input: pair.frames[0].clone(),
+        events: Arc::default(),
+    };
+    let names = vec![("short".to_owned(), true)];
+    pair.lanes[0] = Lane::new(&job(0), Config::default(), Box::new(wire), [9; 32], names).unwrap();
+    pair.lanes[0].connect(pair.now, 1);
+    pair.settle();
+    assert_eq!([pair.state(0), pair.state(1)], [PeerState::Up; 2]);
+    let events: Vec<_> = std::iter::from_fn(|| pair.lanes[1].poll_event()).collect();
+    let died = Event::PeerDown { peer: 0, incarnation: 1, why: Down::Died(tautline_link::Death::Restarted) };
+    let up = Event::PeerUp { peer: 0, incarnation: 2 };
+    let [died, up] = [died, up].map(|event| events.iter().position(|it| *it == event).expect("it is told"));
+    assert!(died < up, "{events:?}");
+    let stale = pair.counters(1).stale;
+    pair.inject(1, old);
+    pair.poll(1);
+    assert_eq!(pair.counters(1).stale, stale + 1);
+    assert!(pair.take(1).is_empty());
+}
