@@ -1,4 +1,4 @@
-//! What the command line looks like. Every subcommand's options are defined beside its code.
+//! The command line. Every subcommand's options are defined beside its code.
 
 use std::process::ExitCode;
 
@@ -10,7 +10,7 @@ use crate::{bench, doctor, run, sim};
 
 const OVERVIEW: &str = "\
 First steps:
-  tautline doctor                         what works on this machine, and what to do about the rest
+  tautline doctor                         what works on this machine, and how to enable the rest
   tautline run -n 2 ./hello               two processes of one job on this host
   tautline bench --quick                  how fast it is here, beside pipes, TCP and raw UDP
   tautline sim --seeds 100                a hundred worlds full of faults; no promise may be broken
@@ -40,7 +40,7 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     /// Run simulated worlds full of faults, or show one of them again
     Sim(sim::SimArgs),
-    /// Becomes a program of a job
+    /// Become a program of a job
     #[command(name = "__child", hide = true)]
     Child(run::ChildArgs),
     /// One of the two processes of a measurement
@@ -48,9 +48,9 @@ enum Command {
     Side(bench::SideArgs),
 }
 
-/// Reads the command line and does what it says.
+/// Reads the command line and runs the subcommand.
 pub fn main() -> Result<ExitCode> {
-    // Silent unless asked: RUST_LOG=info shows which devices were chosen, and why.
+    // Silent by default: RUST_LOG=info shows which devices were chosen, and why.
     let level = std::env::var("RUST_LOG").ok().and_then(|level| level.parse().ok());
     tracing_subscriber::fmt()
         .with_max_level(level.unwrap_or(LevelFilter::OFF))
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_sound() {
+    fn the_command_line_is_valid() {
         Cli::command().debug_assert();
     }
 }

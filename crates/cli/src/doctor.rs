@@ -23,7 +23,7 @@ Examples:
 
 The exit code is 0 if messages can be sent here at all, else 1. Nothing is changed on the machine.";
 
-/// What `tautline doctor` is told.
+/// The arguments of `tautline doctor`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct DoctorArgs {
@@ -46,7 +46,7 @@ struct Finding {
     name: &'static str,
     status: Status,
     reason: String,
-    /// What to do about it, if there is anything to do.
+    /// What to do about it, if anything.
     next: Option<String>,
 }
 
@@ -102,7 +102,7 @@ fn finding(name: &'static str, status: Status, reason: impl Into<String>, next: 
     Finding { name, status, reason: reason.into(), next: next.map(str::to_owned) }
 }
 
-/// A trial's verdict; `otherwise` is how bad a refusal is, and what to do then.
+/// The result of a trial; `otherwise` says how bad a refusal is, and what to do then.
 fn tried(name: &'static str, result: Result<(), String>, well: &str, otherwise: (Status, &str)) -> Finding {
     match result {
         Ok(()) => finding(name, Status::Ok, well, None),
@@ -113,15 +113,14 @@ fn tried(name: &'static str, result: Result<(), String>, well: &str, otherwise: 
 /// What AF_XDP can do here, interface by interface.
 fn af_xdp(findings: &mut Vec<Finding>) {
     // As a node of a small job with the default configuration would open it.
-    let told = udp::UdpConfig { tx_slots: Config::default().tx_slots, ..udp::UdpConfig::default() };
-    let probe =
-        xdp::probe(&xdp::XdpConfig { udp: told, rx_chunks: xdp_chunks(2), ..xdp::XdpConfig::default() });
+    let udp = udp::UdpConfig { tx_slots: Config::default().tx_slots, ..udp::UdpConfig::default() };
+    let probe = xdp::probe(&xdp::XdpConfig { udp, rx_chunks: xdp_chunks(2), ..xdp::XdpConfig::default() });
     let allowed = probe.allowed.is_ok();
     findings.push(tried(
         "xdp",
         probe.allowed,
-        "this process has the privileges for AF_XDP; ask for it with --device xdp where an interface below is ok",
-        (Status::Warn, "udp is used meanwhile"),
+        "this process has the privileges for AF_XDP; request it with --device xdp where an interface below is ok",
+        (Status::Warn, "udp is used instead"),
     ));
     for interface in probe.interfaces {
         let (status, reason, next) = match interface.verdict {
@@ -145,18 +144,18 @@ fn devices(findings: &mut Vec<Finding>) {
         "udp ipv6",
         probe.ipv6,
         "frames went out and came back over ::1",
-        (Status::Warn, "only needed for addresses of that kind; sysctl net.ipv6.conf.all.disable_ipv6 tells"),
+        (Status::Warn, "only needed for IPv6 addresses; check sysctl net.ipv6.conf.all.disable_ipv6"),
     ));
     findings.push(tried(
         "udp gso",
         probe.gso,
-        "the kernel cuts trains of frames when sending",
+        "the kernel segments trains of frames when sending",
         (Status::Warn, "large messages are slower without; Linux 4.18 or newer has it"),
     ));
     findings.push(tried(
         "udp gro",
         probe.gro,
-        "the kernel joins frames when receiving",
+        "the kernel coalesces frames when receiving",
         (Status::Warn, "large messages are slower without; Linux 5.0 or newer has it"),
     ));
     findings.push(tried(
@@ -169,14 +168,14 @@ fn devices(findings: &mut Vec<Finding>) {
     findings.push(tried(
         "shm",
         shm.works,
-        "a frame went through shared memory; processes of one host and user use it by themselves",
-        (Status::Warn, "processes of one host use udp over loopback meanwhile"),
+        "a frame went through shared memory; processes of one host and user use it automatically",
+        (Status::Warn, "processes of one host use udp over loopback instead"),
     ));
     let lean = if shm.asymmetric { Ok(()) } else { Err("the kernel has no expedited membarrier".to_owned()) };
     findings.push(tried(
         "shm barriers",
         lean,
-        "only sleepers pay for barriers (membarrier)",
+        "only sleeping nodes pay for barriers (membarrier)",
         (Status::Warn, "each small message costs a fence more; Linux 4.16 or newer has it"),
     ));
 }
@@ -186,7 +185,7 @@ const BUFFER_GOOD: usize = 1 << 20;
 
 fn buffers(findings: &mut Vec<Finding>) {
     let default = udp::probe().receive_buffer;
-    let now = format!("{default} B hold what arrives while a program computes; credit is sized from it");
+    let now = format!("{default} B buffer frames while a program computes; credit is sized from it");
     findings.push(if default >= BUFFER_GOOD {
         finding("receive buffer", Status::Ok, now, None)
     } else {
@@ -204,7 +203,7 @@ fn buffers(findings: &mut Vec<Finding>) {
             findings.push(finding(
                 "buffer limit",
                 Status::Ok,
-                format!("a program may ask for up to {max} B"),
+                format!("a program may request up to {max} B"),
                 None,
             ));
         }
@@ -212,7 +211,7 @@ fn buffers(findings: &mut Vec<Finding>) {
             "buffer limit",
             Status::Warn,
             format!(
-                "a program may ask for no more than {} B",
+                "a program may request no more than {} B",
                 max.map_or_else(|| "an unknown number of".into(), |m| m.to_string())
             ),
             Some("sysctl -w net.core.rmem_max=4194304"),
@@ -233,7 +232,7 @@ fn machine(findings: &mut Vec<Finding>) {
         finding(
             "cores",
             Status::Warn,
-            "only one may be used: whoever spins keeps the other from running",
+            "only one may be used: a spinning process keeps the other from running",
             Some("use the policies spin-then-park (the default) or park"),
         )
     });
@@ -241,25 +240,25 @@ fn machine(findings: &mut Vec<Finding>) {
         finding(
             "virtual machine",
             Status::Warn,
-            "a hypervisor announces itself: times vary with its other guests",
+            "there is a hypervisor: times vary with its other guests",
             Some("compare ratios within one run of tautline bench, never figures of two"),
         )
     } else {
-        finding("virtual machine", Status::Ok, "no hypervisor announces itself", None)
+        finding("virtual machine", Status::Ok, "there is no hypervisor", None)
     });
     findings.push(clock());
     let core = cpu::allowed_cores().ok().and_then(|cores| cores.first().copied());
-    // In a thread of its own, so that this one stays where it was.
+    // In a thread of its own, so that this one stays unpinned.
     let pinned =
         std::thread::spawn(move || core.is_some_and(|core| cpu::pin(core).is_ok())).join().unwrap_or(false);
     findings.push(if pinned {
-        finding("pinning", Status::Ok, "threads may be kept on a core", None)
+        finding("pinning", Status::Ok, "threads may be pinned to a core", None)
     } else {
         finding(
             "pinning",
             Status::Warn,
-            "threads cannot be kept on a core; figures will vary",
-            Some("is a cpuset or container in the way?"),
+            "threads cannot be pinned to a core; figures will vary",
+            Some("does a cpuset or container forbid it?"),
         )
     });
 }
@@ -276,7 +275,7 @@ fn clock() -> Finding {
             "clock",
             Status::Warn,
             format!("{reason}, a system call each time"),
-            Some("boot with clocksource=tsc if the machine's is sound"),
+            Some("boot with clocksource=tsc if the machine's TSC is reliable"),
         )
     }
 }
@@ -301,7 +300,7 @@ fn extras(findings: &mut Vec<Finding>) {
     findings.push(if wireshark {
         finding("wireshark", Status::Ok, "it is installed", Some(next))
     } else {
-        finding("wireshark", Status::Warn, "it is not installed; only needed to look at frames", Some(next))
+        finding("wireshark", Status::Warn, "it is not installed; only needed to inspect frames", Some(next))
     });
     let found: Vec<_> = rivals::detect().into_iter().filter(|found| found.version.is_some()).collect();
     let reason = if found.is_empty() {

@@ -1,7 +1,7 @@
 //! The `tautline` command: start jobs, measure, examine, simulate.
 //!
-//! What lives here: one module per subcommand, and `cli` with what they are called by. What does not: anything that a
-//! program would want to call; that is the `tautline` crate.
+//! What lives here: one module per subcommand, and `cli` with the command line. What does not: anything that
+//! a program would want to call; that is the `tautline` crate.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
@@ -15,18 +15,19 @@ mod sys;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    end_quietly_without_readers();
+    exit_quietly_on_broken_pipe();
     match cli::main() {
         Ok(code) => code,
         Err(error) => {
-            complain(&error);
+            print_error(&error);
             ExitCode::from(2)
         }
     }
 }
 
-/// Whoever reads our output may stop reading (`tautline sim | head -1`): then there is nothing left to do, and nothing to report.
-fn end_quietly_without_readers() {
+/// The reader of our output may close it (`tautline sim | head -1`): then there is nothing left to do, and
+/// nothing to report.
+fn exit_quietly_on_broken_pipe() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         let text = panic.payload().downcast_ref::<String>().map_or("", String::as_str);
@@ -40,8 +41,8 @@ fn end_quietly_without_readers() {
     }));
 }
 
-/// Says in one line what was wrong, and in the next what to do.
-fn complain(error: &anyhow::Error) {
+/// Prints in one line what was wrong, and in the next what to do.
+fn print_error(error: &anyhow::Error) {
     let text = format!("{error:#}");
     let mut lines = text.lines();
     eprintln!("tautline: {}", lines.next().unwrap_or("failed"));

@@ -1,4 +1,4 @@
-//! `tautline sim`: many seeds of the deterministic world, or one of them shown again.
+//! `tautline sim`: many seeds of the deterministic world, or a replay of one.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -8,40 +8,40 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
-use tautline_sim::{Options, Report, Sum, Trace};
+use tautline_sim::{Options, Report, SeedSummary, Trace};
 
 const EXAMPLES: &str = "\
 Examples:
   tautline sim --seeds 1000
-        A thousand worlds with their own losses, crashes and partitions; every promise is checked.
+        A thousand worlds, each with its own losses, crashes and partitions; every promise is checked.
   tautline sim --seeds 1000 --messages 10000000
         At least that many seeds and that many messages in all.
   tautline sim --seed 42 --replay
-        One seed again, with an account of everything that happened; add --pcap world.pcap for Wireshark.
+        One seed again, with a trace of everything that happens; add --pcap world.pcap for Wireshark.
 
 The same seed gives the same world on every machine. A seed that breaks a promise is reported with the command that
-shows it again, and the exit code is 1.";
+replays it, and the exit code is 1.";
 
-/// What `tautline sim` is told.
+/// The arguments of `tautline sim`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct SimArgs {
     /// How many seeds, at least
     #[arg(long, value_name = "N", default_value_t = 100)]
     seeds: u64,
-    /// The first of them
+    /// The first seed
     #[arg(long, value_name = "SEED", default_value_t = 0)]
     first: u64,
     /// How many messages in all, at least
     #[arg(long, value_name = "N", default_value_t = 0)]
     messages: u64,
-    /// Messages of one seed, roughly; part of what makes its world
+    /// Messages of one seed, roughly; part of what determines its world
     #[arg(long, value_name = "N", default_value_t = Options::default().messages)]
     per_seed: u64,
     /// Only this seed
     #[arg(long, value_name = "SEED", conflicts_with_all = ["seeds", "first", "messages"])]
     seed: Option<u64>,
-    /// Tell everything that happens; goes with --seed
+    /// Print everything that happens; requires --seed
     #[arg(long, requires = "seed")]
     replay: bool,
     /// Write the frames of a replay to this file
@@ -55,7 +55,7 @@ pub struct SimArgs {
 /// Runs seeds.
 pub fn sim(args: &SimArgs) -> Result<ExitCode> {
     if args.seed.is_none() && args.seeds == 0 && args.messages == 0 {
-        bail!("no seed would be run\ngive --seeds 1 or more, or --messages");
+        bail!("no seed to run\ngive --seeds 1 or more, or --messages");
     }
     let options = Options { messages: args.per_seed, ..Options::default() };
     let good = match args.seed {
@@ -72,14 +72,14 @@ fn one(args: &SimArgs, seed: u64, options: &Options) -> Result<bool> {
         tautline_sim::run(seed, options)
     };
     if args.json {
-        println!("{}", account(&report));
+        println!("{}", to_json(&report));
     } else {
         print!("{}{report}", tautline_sim::describe(seed, options));
     }
     Ok(report.is_good())
 }
 
-/// The account goes before the report, to standard output; beside JSON to standard error.
+/// The trace goes before the report, to standard output; with JSON to standard error.
 fn trace(args: &SimArgs) -> Result<Trace> {
     let capture = match &args.pcap {
         None => None,
@@ -97,7 +97,7 @@ fn trace(args: &SimArgs) -> Result<Trace> {
     Ok(Trace::new(Some(out), capture)?)
 }
 
-fn account(report: &Report) -> serde_json::Value {
+fn to_json(report: &Report) -> serde_json::Value {
     json!({
         "seed": report.seed,
         "messages": report.messages,
@@ -127,11 +127,11 @@ fn many(args: &SimArgs, options: &Options) -> Result<bool> {
         bar.set_message(format!("{} messages, {} failed", progress.messages, progress.failed));
     });
     bar.finish_and_clear();
-    tell(args, &sum)?;
+    print_summary(args, &sum)?;
     Ok(sum.is_good())
 }
 
-fn tell(args: &SimArgs, sum: &Sum) -> Result<()> {
+fn print_summary(args: &SimArgs, sum: &SeedSummary) -> Result<()> {
     let mut out = std::io::stdout().lock();
     if args.json {
         let value = json!({
@@ -145,7 +145,7 @@ fn tell(args: &SimArgs, sum: &Sum) -> Result<()> {
             "virtual_ns": sum.virtual_ns,
             "same": sum.same,
             "different": sum.different,
-            "failures": sum.failures.iter().map(account).collect::<Vec<_>>(),
+            "failures": sum.failures.iter().map(to_json).collect::<Vec<_>>(),
         });
         writeln!(out, "{value}")?;
         return Ok(());
@@ -172,21 +172,21 @@ fn tell(args: &SimArgs, sum: &Sum) -> Result<()> {
     for seed in &sum.different {
         writeln!(
             out,
-            "NOT THE SAME: seed {seed} gave two different worlds; see it with: {}",
+            "NOT THE SAME: seed {seed} gave two different worlds; replay it with: {}",
             command(args, *seed)
         )?;
     }
     match sum.failures.first() {
         None => writeln!(out, "no promise was broken")?,
         Some(first) => {
-            writeln!(out, "{} seeds broke a promise; see the first again with:", sum.failures.len())?;
+            writeln!(out, "{} seeds broke a promise; replay the first with:", sum.failures.len())?;
             writeln!(out, "  {}", command(args, first.seed))?;
         }
     }
     Ok(())
 }
 
-/// The one command that shows a seed again.
+/// Returns the command that replays a seed.
 fn command(args: &SimArgs, seed: u64) -> String {
     let mut command = format!("tautline sim --seed {seed} --replay");
     if args.per_seed != Options::default().messages {

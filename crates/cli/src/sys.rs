@@ -1,4 +1,5 @@
-//! What several subcommands want of the system: signals as a descriptor, descriptors that a child inherits, our own file.
+//! What several subcommands need of the system: signals as a descriptor, descriptors that a child inherits,
+//! our own executable.
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -11,14 +12,14 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::Signal;
 
-/// Signals that ask us to end, as a descriptor that becomes readable.
+/// Signals that end the process, as a descriptor that becomes readable.
 #[derive(Debug)]
 pub struct Signals {
     streams: Vec<(Signal, UnixStream)>,
 }
 
 impl Signals {
-    /// From now on these signals no longer end the process.
+    /// Catches these signals: they no longer end the process.
     pub fn catch() -> io::Result<Signals> {
         let mut streams = Vec::new();
         for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
@@ -30,12 +31,12 @@ impl Signals {
         Ok(Signals { streams })
     }
 
-    /// The descriptors to poll.
+    /// Returns the descriptors to poll.
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.streams.iter().map(|(_, stream)| stream.as_fd())
     }
 
-    /// A signal that has come since the last call.
+    /// Returns a signal that arrived since the last call.
     pub fn take(&mut self) -> Option<Signal> {
         let mut bytes = [0; 64];
         self.streams.iter_mut().find_map(|(signal, stream)| match stream.read(&mut bytes) {
@@ -57,13 +58,13 @@ pub fn poll_until(fds: &mut [PollFd<'_>], until: Option<Instant>) -> io::Result<
     }
 }
 
-/// To be polled for reading.
+/// Polls a descriptor for reading.
 pub fn readable<'a>(fd: BorrowedFd<'a>) -> PollFd<'a> {
     PollFd::from_borrowed_fd(fd, PollFlags::IN)
 }
 
 fn timespec(time: Duration) -> Timespec {
-    // Rounded up, so that a wait that ends has really lasted.
+    // Rounded up, so that a wait does not end early.
     let time = time + Duration::from_micros(1);
     Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) }
 }
@@ -72,13 +73,13 @@ fn timespec(time: Duration) -> Timespec {
 pub struct Inherited<'a>(BorrowedFd<'a>);
 
 impl<'a> Inherited<'a> {
-    /// Opens the descriptor to the next child. Nobody else may start programs meanwhile.
+    /// Lets the next child inherit the descriptor. Nobody else may start programs meanwhile.
     pub fn new(fd: &'a impl AsFd) -> io::Result<Inherited<'a>> {
         fcntl_setfd(fd, FdFlags::empty())?;
         Ok(Inherited(fd.as_fd()))
     }
 
-    /// Its number, here and in the child.
+    /// The number of the descriptor, here and in the child.
     pub fn number(&self) -> i32 {
         self.0.as_raw_fd()
     }
@@ -90,14 +91,14 @@ impl Drop for Inherited<'_> {
     }
 }
 
-/// This very program, to be started again; also if its file was replaced or removed meanwhile.
-pub fn ourselves() -> Command {
+/// This program, to be started again, even if its file was replaced or removed meanwhile.
+pub fn this_program() -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.arg0("tautline");
     command
 }
 
-/// Makes this process end with the one that started it, `parent`; false if that is gone already.
+/// Makes this process end with its `parent`; false if that is gone already.
 pub fn end_with(parent: i32) -> io::Result<bool> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     Ok(rustix::process::getppid().is_some_and(|pid| pid.as_raw_pid() == parent))

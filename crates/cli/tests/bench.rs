@@ -1,5 +1,5 @@
-//! `tautline bench`, `doctor` and `sim` as programs read them: every key is there, and nothing is left behind.
-//! The hidden `--smoke` moves a few messages each; no figure decides anything.
+//! `tautline bench`, `doctor` and `sim` as other programs read them: every key is there, and nothing is left
+//! behind. The hidden `--smoke` moves a few messages each; no test depends on a figure.
 
 mod common;
 
@@ -71,7 +71,7 @@ fn every_other_test_runs() {
     assert_eq!(words(&rows, "test"), tests.map(str::to_owned).into());
 }
 
-/// Shared memory comes with its limits, and every row of it says so.
+/// Shared memory comes with its limits, and every row says so.
 #[test]
 fn shared_memory_has_rows_of_its_own() {
     let rows = rows(&["--only", "shm"]);
@@ -91,7 +91,7 @@ fn shared_memory_has_rows_of_its_own() {
 #[test]
 fn memory_has_rows_of_its_own() {
     let mut rows = rows(&["--only", "memory"]);
-    // Messages are there as what puts are compared with; what they are compared with themselves is not.
+    // Messages are there to compare puts with; the systems that messages are compared with are not.
     rows.retain(|row| row["system"] != "tautline");
     check(&rows, "loopback");
     let points = |test: &str, system: &str, device: &str, key: &str| -> BTreeSet<u64> {
@@ -119,7 +119,8 @@ fn memory_has_rows_of_its_own() {
     }
 }
 
-/// Calls come with plain requests over sockets, and say how tarpc is had if this build has it not.
+/// Calls are compared with plain requests over sockets, and the report says how to build with tarpc if this
+/// build lacks it.
 #[test]
 fn calls_are_compared() {
     let out = tautline().args(["bench", "--smoke", "--only", "calls"]).output().unwrap();
@@ -132,14 +133,14 @@ fn calls_are_compared() {
     assert_eq!(text.contains("build with --features tarpc"), !cfg!(feature = "tarpc"), "{text}");
 }
 
-/// In a build with the feature, its rows are there; in any other it says how to get them.
+/// In a build with the feature, its rows are there; any other build says how to get them.
 #[test]
 fn tarpc_has_rows_of_its_own() {
     if cfg!(feature = "tarpc") {
         let rows = rows(&["--only", "tarpc,tarpc-unix"]);
         check(&rows, "loopback");
         assert_eq!(words(&rows, "system"), ["tarpc", "tarpc-unix"].map(str::to_owned).into());
-        assert_eq!(rows.len(), 4, "one and many calls at once, over each");
+        assert_eq!(rows.len(), 4, "one call and many calls, over each");
     } else {
         let out = tautline().args(["bench", "--smoke", "--only", "tarpc"]).output().unwrap();
         let text = String::from_utf8_lossy(&out.stderr);
@@ -147,7 +148,7 @@ fn tarpc_has_rows_of_its_own() {
     }
 }
 
-/// Whoever else is installed is measured too, and one that fails is a line and no more.
+/// Installed rivals are measured too, and a rival that fails is only a line in the report.
 #[test]
 fn rivals_have_rows_of_their_own() {
     let rows = rows(&["--strict", "--only", "rivals,line,8,64"]);
@@ -162,9 +163,9 @@ fn rivals_have_rows_of_their_own() {
     assert!([0, 3].contains(&host("openmpi")) && [0, 1].contains(&host("mpich")), "{rivals:?}");
 }
 
-/// The report needs nothing from elsewhere.
+/// The report has no external resources.
 #[test]
-fn the_html_report_stands_alone() {
+fn the_html_report_has_no_external_resources() {
     let folder = common::folder("html");
     let file = folder.join("report.html");
     rows(&["--only", "latency,paced,tautline", "--html", file.to_str().unwrap()]);
@@ -210,7 +211,7 @@ fn children_of(pid: u32) -> Vec<u32> {
         .collect()
 }
 
-/// Between two network namespaces; as anyone but root there is nothing to test.
+/// Between two network namespaces; without root there is nothing to test.
 #[test]
 fn veth_between_namespaces() {
     if !rustix::process::geteuid().is_root() {
@@ -220,11 +221,12 @@ fn veth_between_namespaces() {
     check(&rows, "veth");
     assert!(
         !words(&rows, "system").contains("pipe") && !words(&rows, "device").contains("shm"),
-        "what does not use the network is not measured over it"
+        "systems without a network are not measured over it"
     );
 }
 
-/// The bare limits of AF_XDP, every way, and our messages in both framings; as anyone but root there is nothing to test.
+/// The bare limits of AF_XDP in every mode, and our messages in both framings; without root there is nothing
+/// to test.
 #[test]
 fn bare_xdp_between_namespaces() {
     if !rustix::process::geteuid().is_root() {
@@ -250,14 +252,14 @@ fn bare_xdp_between_namespaces() {
 }
 
 #[test]
-fn only_explains_itself() {
+fn mistakes_in_only_are_explained() {
     let out = tautline().args(["bench", "--only", "speed"]).output().unwrap();
     let text = String::from_utf8_lossy(&out.stderr);
     assert!(!out.status.success() && text.contains("latency") && text.contains("tautline"), "{text}");
 }
 
 #[test]
-fn doctor_tells_what_works() {
+fn doctor_reports_what_works() {
     let out = tautline().args(["doctor", "--json"]).output().unwrap();
     let findings: Vec<Value> = String::from_utf8(out.stdout)
         .unwrap()
@@ -276,7 +278,7 @@ fn doctor_tells_what_works() {
 }
 
 #[test]
-fn a_few_seeds_keep_their_promises() {
+fn a_few_seeds_keep_the_promises() {
     let out = tautline().args(["sim", "--seeds", "3", "--per-seed", "300", "--json"]).output().unwrap();
     let sum: Value = serde_json::from_slice(&out.stdout).unwrap();
     assert!(out.status.success() && sum["seeds"].as_u64() >= Some(3), "{sum}");
@@ -284,7 +286,7 @@ fn a_few_seeds_keep_their_promises() {
 }
 
 #[test]
-fn a_replay_tells_everything_and_is_the_same() {
+fn a_replay_prints_everything_and_is_the_same_run() {
     let hash = |args: &[&str]| {
         let out = tautline()
             .args(["sim", "--seed", "5", "--per-seed", "300", "--json"])
@@ -300,7 +302,7 @@ fn a_replay_tells_everything_and_is_the_same() {
 }
 
 #[test]
-fn help_is_by_example() {
+fn help_shows_examples() {
     let out = tautline().output().unwrap();
     assert!(out.status.success() && String::from_utf8_lossy(&out.stdout).contains("First steps"));
     for command in ["run", "bench", "doctor", "sim"] {

@@ -9,14 +9,14 @@ use common::{PATIENCE, as_program, kill, read_line, tautline, until};
 use tautline::{Endpoint, Short};
 
 #[test]
-fn all_well_is_zero() {
+fn success_exits_with_zero() {
     let out = tautline().args(["run", "-n", "3", "true"]).output().unwrap();
     assert!(out.status.success() && out.stderr.is_empty(), "{out:?}");
 }
 
 #[test]
 fn the_first_failure_is_the_exit_code() {
-    // Only one rank has the first descriptor's number; the others would wait for long.
+    // Only one rank exits; the others would wait for long.
     let script = r#"grep -q "^rank 1$" /proc/self/fd/$TAUTLINE_JOB_FD && exit 7; exec sleep 1000"#;
     let out = tautline().args(["run", "-n", "3", "--grace", "0.1", "sh", "-c", script]).output().unwrap();
     let text = String::from_utf8_lossy(&out.stderr);
@@ -31,7 +31,7 @@ fn a_signal_is_128_and_its_number() {
 }
 
 #[test]
-fn who_ignores_sigterm_is_killed() {
+fn a_rank_that_ignores_sigterm_is_killed() {
     let script = r#"grep -q "^rank 0$" /proc/self/fd/$TAUTLINE_JOB_FD && exit 3; trap "" TERM; while :; do sleep 1; done"#;
     let out = tautline().args(["run", "-n", "2", "--grace", "0.1", "sh", "-c", script]).output().unwrap();
     assert_eq!(out.status.code(), Some(3));
@@ -69,7 +69,7 @@ fn the_key_is_not_in_arguments_or_environment() {
 
 /// Each rank gets its socket and its description, and no other rank's.
 #[test]
-fn a_rank_inherits_only_what_is_its_own() {
+fn a_rank_inherits_only_its_own_descriptors() {
     let script = r#"ls -l /proc/self/fd | grep -c -e socket: -e memfd:"#;
     let out = tautline()
         .args(["run", "-n", "3", "--tag", "sh", "-c", script])
@@ -98,7 +98,7 @@ fn an_interrupt_ends_the_job() {
 }
 
 #[test]
-fn a_killed_launcher_takes_its_ranks_along() {
+fn ranks_end_with_a_killed_launcher() {
     let mut child = tautline()
         .args(["run", "-n", "2", "sh", "-c", "echo $$; exec sleep 1000"])
         .stdout(Stdio::piped())
@@ -114,7 +114,7 @@ fn a_killed_launcher_takes_its_ranks_along() {
 
 /// A rank's own children are ended when the rank is gone.
 #[test]
-fn orphans_are_ended_too() {
+fn orphans_of_ranks_are_ended() {
     let mut child = tautline()
         .args(["run", "-n", "1", "--grace", "0.2", "sh", "-c", "sleep 1000 & echo $!; exit 4"])
         .stdout(Stdio::piped())
@@ -126,9 +126,9 @@ fn orphans_are_ended_too() {
     assert!(!is_running(&orphan));
 }
 
-/// What contradicts itself is refused: only datagrams can be spoilt or captured.
+/// Contradictory options are refused: only datagrams can have faults or captures.
 #[test]
-fn shared_memory_is_not_spoilt() {
+fn shared_memory_has_no_faults() {
     let out = tautline()
         .args(["run", "-n", "2", "--device", "shm", "--fault", "loss=5%", "true"])
         .output()
@@ -137,9 +137,9 @@ fn shared_memory_is_not_spoilt() {
     assert!(String::from_utf8_lossy(&out.stderr).contains("leave out --device shm"));
 }
 
-/// N-14: AF_XDP reaches other hosts only: what is used in its place is said, once, and the job runs.
+/// N-14: AF_XDP reaches other hosts only: a message says, once, what is used instead, and the job runs.
 #[test]
-fn xdp_is_not_for_one_host() {
+fn ranks_on_one_host_do_not_use_xdp() {
     for (more, word) in [(&[][..], "share memory"), (&["--fault", "loss=1%"][..], "use udp")] {
         let out = tautline()
             .args(["run", "-n", "2", "--device", "xdp,mode=native"])
@@ -154,9 +154,9 @@ fn xdp_is_not_for_one_host() {
     }
 }
 
-/// Output that cannot be passed on is a failure, and said; a reader that has seen enough is none.
+/// Output that cannot be forwarded is a failure, and reported; a reader that closes early is no failure.
 #[test]
-fn lost_output_is_told() {
+fn lost_output_is_reported() {
     let run = |out: Stdio| {
         let mut child = tautline();
         child.args(["run", "-n", "2", "--tag", "echo", "hi"]).stdout(out).stderr(Stdio::piped());
@@ -172,7 +172,7 @@ fn lost_output_is_told() {
 }
 
 fn is_running(pid: &str) -> bool {
-    // What is dead and not yet reaped does not run.
+    // A zombie does not run.
     std::fs::read_to_string(format!("/proc/{pid}/stat"))
         .is_ok_and(|stat| !stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('Z')))
 }
@@ -189,9 +189,9 @@ fn program_parent() {
     endpoint.close().unwrap();
 }
 
-/// J-4: what a rank has taken over is closed to the programs that it starts, and taken once.
+/// J-4: a descriptor that a rank has taken over is closed to the programs that it starts, and is taken once.
 #[test]
-fn nothing_is_passed_on() {
+fn descriptors_are_not_inherited_twice() {
     let mut command = tautline();
     let out = as_program(command.args(["run", "-n", "2"]), "program_parent").output().unwrap();
     assert!(
@@ -237,7 +237,7 @@ fn ring(options: &[&str]) {
 }
 
 #[test]
-fn messages_go_round_in_every_mode() {
+fn messages_pass_around_a_ring_in_every_mode() {
     for mode in ["fabric", "sealed", "open"] {
         ring(&["--security", mode]);
     }
@@ -245,12 +245,12 @@ fn messages_go_round_in_every_mode() {
 }
 
 #[test]
-fn messages_do_not_notice_a_spoilt_network() {
+fn messages_survive_injected_faults() {
     ring(&["--fault", "loss=5%,dup=2%,reorder=5%,corrupt=1%,delay=0us-200us,seed=3"]);
 }
 
 #[test]
-fn a_capture_is_left_for_each_pair() {
+fn each_pair_has_a_capture() {
     let folder = common::folder("captures");
     ring(&["--pcap", folder.to_str().unwrap()]);
     for pair in ["0-1", "0-2", "1-2"] {
@@ -261,7 +261,7 @@ fn a_capture_is_left_for_each_pair() {
 }
 
 #[test]
-fn options_after_the_program_are_its_own() {
+fn options_after_the_program_belong_to_it() {
     let out = tautline().args(["run", "-n", "1", "echo", "--tag", "-n", "2"]).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&out.stdout), "--tag -n 2\n");
 }

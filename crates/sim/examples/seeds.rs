@@ -1,4 +1,4 @@
-//! Runs seeds: `seeds FIRST COUNT [MESSAGES]`; with `trace` as fourth argument prints an account.
+//! Runs seeds: `seeds FIRST COUNT [MESSAGES]`; a fourth argument `trace` prints a trace.
 #![allow(clippy::print_stdout)]
 
 use tautline_sim::{Options, Trace, replay, run_many};

@@ -1,15 +1,16 @@
-//! The checkers: exactly once, in order, unaltered; nothing of a former life; lost only with a peer whose end was
-//! reported; no false death, no unreported one; progress after healing.
+//! The checkers: exactly once, in order, unaltered; nothing of a former incarnation; lost only with a peer
+//! whose end was reported; no false death, no unreported one; progress after healing.
 //!
-//! A *flow* is what one node sends to another. Each channel that carries it is a *generation*, known by the sender's life
-//! and channel number. What is begun is noted here by the sender; whatever a handler starts with must be the next of its
-//! generation. The first message of a generation shows its key, so that the receiver's place is never in doubt.
+//! A *flow* is what one node sends to another. Each channel that carries it is a *generation*, identified by
+//! the sender's incarnation and channel number. The sender notes each message that it begins; a handler must
+//! start with the next message of its generation. The first message of a generation shows its key, so that
+//! the receiver's position is never ambiguous.
 
 mod deaths;
 mod flow;
 
 pub(crate) use deaths::Deaths;
-pub(crate) use flow::{Begun, Fate, Flow, GenId, Generation};
+pub(crate) use flow::{BegunMessage, Flow, GenId, Generation, Intent};
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,36 +18,36 @@ use crate::Nanos;
 use crate::handlers::Kind;
 use crate::trace::time;
 
-/// How a handler came to its end.
+/// How a handler ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// It saw every byte.
+    /// It read every byte.
     Complete,
-    /// It was told that the sender gave the message up.
+    /// It got the error that the sender abandoned the message.
     Aborted,
-    /// It was told that the sender is gone.
+    /// It got the error that the sender is gone.
     PeerGone,
-    /// It wanted no more.
+    /// It returned early.
     Quit,
 }
 
-/// A deliberate mistake, to show that the checkers notice.
+/// A deliberate mistake, to show that the checkers detect it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Sabotage {
     /// None.
     #[default]
     None,
-    /// A message is handed to the checkers a second time.
+    /// A message is reported to the checkers a second time.
     Repeat,
-    /// A message is kept from the checkers.
+    /// A message is hidden from the checkers.
     Skip,
-    /// The network damages frames although nothing protects them.
+    /// The network damages frames in a mode without tags.
     Damage,
     /// After healing, one program never extracts again.
     Stall,
-    /// A peer that only computes looks dead, because nothing makes progress for it.
-    Deaf,
-    /// A slot is taken and never given back.
+    /// A computing peer is taken for dead, because no watchdog makes progress for it.
+    NoWatchdog,
+    /// A slot is taken and never freed.
     Leak,
 }
 
@@ -55,14 +56,14 @@ pub enum Sabotage {
 struct Open {
     from: u32,
     to: u32,
-    to_life: u64,
+    to_incarnation: u64,
     generation: GenId,
     kind: Kind,
     key: u64,
-    fate: Fate,
+    intent: Intent,
 }
 
-/// What a handler must know to check its message.
+/// What a handler needs to check its message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Expected {
     pub(crate) token: u64,
@@ -78,10 +79,10 @@ pub(crate) struct Check {
     flows: Vec<Flow>,
     open: BTreeMap<u64, Open>,
     tokens: u64,
-    /// Generations whose end somebody reported or brought about.
+    /// Generations whose end a node reported or caused.
     ended: BTreeSet<GenId>,
-    /// Handlers that were told of an end which nobody has reported yet.
-    doubts: Vec<(GenId, String)>,
+    /// Handlers that got an error of an end that nobody has reported yet.
+    unreported: Vec<(GenId, String)>,
     pub(crate) deaths: Deaths,
     pub(crate) now: Nanos,
     pub(crate) begun: u64,
@@ -92,7 +93,7 @@ pub(crate) struct Check {
     violations: Vec<String>,
     violation_count: u64,
     pub(crate) sabotage: Sabotage,
-    /// The nodes close in good order: reports of that are expected.
+    /// The nodes close in good order: reports of closed peers are expected.
     pub(crate) closing: bool,
 }
 
@@ -104,7 +105,7 @@ impl Check {
             open: BTreeMap::new(),
             tokens: 0,
             ended: BTreeSet::new(),
-            doubts: Vec::new(),
+            unreported: Vec::new(),
             deaths: Deaths::new(nodes),
             now: 0,
             begun: 0,
@@ -139,7 +140,7 @@ impl Check {
     }
 
     /// A sender has begun a message.
-    pub(crate) fn begun(&mut self, (from, to): (u32, u32), generation: GenId, message: Begun) {
+    pub(crate) fn message_begun(&mut self, (from, to): (u32, u32), generation: GenId, message: BegunMessage) {
         self.begun += 1;
         let now = self.now;
         let flow = self.flow_mut(from, to);
@@ -150,10 +151,10 @@ impl Check {
         flow.progress = now;
     }
 
-    /// A handler was called for a message; `head` is its key, if it shows it at once.
-    pub(crate) fn started(
+    /// A handler was called for a message; `head` is the key, if the message shows it at once.
+    pub(crate) fn handler_started(
         &mut self,
-        (to, to_life, born): (u32, u64, Nanos),
+        (to, to_incarnation, born): (u32, u64, Nanos),
         from: u32,
         (kind, len, head): (Kind, u64, Option<u64>),
     ) -> Option<Expected> {
@@ -171,27 +172,28 @@ impl Check {
             return None;
         };
         let Generation { began, receiver, id, .. } = *generation;
-        generation.receiver = Some(to_life);
+        generation.receiver = Some(to_incarnation);
         self.lost += dropped;
-        if began < born || receiver.is_some_and(|life| life != to_life) {
+        if began < born || receiver.is_some_and(|incarnation| incarnation != to_incarnation) {
             self.violation(format!(
-                "former life {from} → {to}: a message of {id:?} reached a restarted node"
+                "former incarnation {from} → {to}: a message of {id:?} reached a restarted node"
             ));
         }
         if self.sabotage == Sabotage::Repeat && self.started > 100 {
             self.sabotage = Sabotage::None;
-            self.started((to, to_life, born), from, (kind, len, head));
+            self.handler_started((to, to_incarnation, born), from, (kind, len, head));
         }
         self.started += 1;
         self.tokens += 1;
         let token = self.tokens;
-        let open = Open { from, to, to_life, generation: id, kind, key: message.key, fate: message.fate };
+        let open =
+            Open { from, to, to_incarnation, generation: id, kind, key: message.key, intent: message.intent };
         self.open.insert(token, open);
         Some(Expected { token, key: message.key })
     }
 
-    /// A handler took bytes; they were as they should be, or not.
-    pub(crate) fn took(&mut self, expected: Expected, offset: u64, len: usize, good: bool) {
+    /// A handler took bytes; `good` says whether they are as they were sent.
+    pub(crate) fn handler_read(&mut self, expected: Expected, offset: u64, len: usize, good: bool) {
         self.bytes += len as u64;
         let now = self.now;
         let Some(open) = self.open.get(&expected.token).copied() else { return };
@@ -202,31 +204,33 @@ impl Check {
         }
     }
 
-    /// A handler has come to its end.
-    pub(crate) fn finished(&mut self, expected: Expected, outcome: Outcome) {
+    /// A handler ended.
+    pub(crate) fn handler_finished(&mut self, expected: Expected, outcome: Outcome) {
         let now = self.now;
         let Some(open) = self.open.remove(&expected.token) else { return };
-        let Open { from, to, generation, kind, key, fate, .. } = open;
+        let Open { from, to, generation, kind, key, intent, .. } = open;
         self.flow_mut(from, to).progress = now;
         let text = || {
             format!(
-                "outcome {from} → {to}: {kind:?} message {key:016x} that was {fate:?} ended as {outcome:?}"
+                "outcome {from} → {to}: {kind:?} message {key:016x} of intent {intent:?} ended as {outcome:?}"
             )
         };
-        match (fate, outcome) {
-            (Fate::Whole, Outcome::Complete) => self.completed += 1,
-            (_, Outcome::Quit) | (Fate::GivenUp, Outcome::Aborted) => {}
-            (_, Outcome::PeerGone) => self.doubts.push((generation, text())),
-            (Fate::Whole, Outcome::Aborted) | (Fate::GivenUp, Outcome::Complete) => self.violation(text()),
+        match (intent, outcome) {
+            (Intent::Whole, Outcome::Complete) => self.completed += 1,
+            (_, Outcome::Quit) | (Intent::Abandon, Outcome::Aborted) => {}
+            (_, Outcome::PeerGone) => self.unreported.push((generation, text())),
+            (Intent::Whole, Outcome::Aborted) | (Intent::Abandon, Outcome::Complete) => {
+                self.violation(text())
+            }
         }
     }
 
-    /// `who` was told that `peer` is gone; `live` is the channel of theirs that goes on nevertheless, if any, by the
-    /// number that its sender gave it, in both directions.
-    pub(crate) fn down(&mut self, who: u32, peer: u32, live: Option<(u32, u32)>) {
+    /// `who` got the report that `peer` is gone; `live` is a channel of the two that goes on nevertheless, if
+    /// any, by the number that its sender gave it, in both directions.
+    pub(crate) fn peer_down(&mut self, who: u32, peer: u32, live: Option<(u32, u32)>) {
         let (mine, theirs) = live.unzip();
         for g in self.flow_mut(who, peer).generations.iter_mut().filter(|g| Some(g.id.1) != mine) {
-            g.told = true;
+            g.end_reported = true;
         }
         self.end(who, peer, mine);
         self.end(peer, who, theirs);
@@ -240,21 +244,20 @@ impl Check {
         self.ended.extend(over.chain(flow.abandoned.iter().copied()));
     }
 
-    /// A node is no more.
-    pub(crate) fn crashed(&mut self, node: u32) {
+    /// A node crashed.
+    pub(crate) fn node_crashed(&mut self, node: u32) {
         self.open.retain(|_, open| open.to != node);
         for other in 0..self.nodes {
             self.end(node, other, None);
             self.end(other, node, None);
             let flow = self.flow_mut(node, other);
-            flow.generations.iter_mut().for_each(|g| g.told = true);
+            flow.generations.iter_mut().for_each(|g| g.end_reported = true);
             flow.abandoned.clear();
         }
         self.deaths.forget(node);
     }
 
-    /// What is still owed after healing: flows with messages that neither arrived nor were reported lost, with the time of
-    /// their last progress.
+    /// A flow with messages that neither arrived nor were reported lost, with the time of its last progress.
     pub(crate) fn pending(&self) -> Option<(u32, u32, Nanos)> {
         let mut oldest: Option<(u32, u32, Nanos)> = None;
         let mut consider = |from, to, at| {
@@ -276,19 +279,17 @@ impl Check {
         oldest
     }
 
-    /// Names handlers that never came to an end, for a report.
+    /// Names handlers that never ended, for a report.
     pub(crate) fn describe_open(&self) -> String {
-        let names = self
-            .open
-            .values()
-            .take(5)
-            .map(|o| format!("{:?} {} → {} of life {} ({:?})", o.kind, o.from, o.to, o.to_life, o.fate));
+        let names = self.open.values().take(5).map(|o| {
+            format!("{:?} {} → {} of incarnation {} ({:?})", o.kind, o.from, o.to, o.to_incarnation, o.intent)
+        });
         names.collect::<Vec<_>>().join(", ")
     }
 
-    /// After everything: what remains must have been reported.
+    /// At the end: whatever is missing must have been reported.
     pub(crate) fn settle(&mut self) {
-        for (generation, text) in std::mem::take(&mut self.doubts) {
+        for (generation, text) in std::mem::take(&mut self.unreported) {
             if !self.ended.contains(&generation) {
                 self.violation(format!("{text}, but nobody reported an end"));
             }
@@ -297,13 +298,18 @@ impl Check {
         for flow in &self.flows {
             unreported.extend(flow.abandoned.iter().copied());
         }
-        for (life, channel) in unreported {
+        for (incarnation, channel) in unreported {
             self.violation(format!(
-                "loss: messages of life {life} on channel {channel:08x} were lost without a report to their sender"
+                "loss: messages of incarnation {incarnation} on channel {channel:08x} were lost without a report to their sender"
             ));
         }
-        let lost: usize =
-            self.flows.iter().flat_map(|f| &f.generations).filter(|g| g.told).map(|g| g.expected.len()).sum();
+        let lost: usize = self
+            .flows
+            .iter()
+            .flat_map(|f| &f.generations)
+            .filter(|g| g.end_reported)
+            .map(|g| g.expected.len())
+            .sum();
         self.lost += lost as u64;
     }
 }

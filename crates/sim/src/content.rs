@@ -1,5 +1,5 @@
-//! What messages contain: a function of their key, so that every byte can be checked wherever it turns up. The first eight
-//! bytes are the key itself.
+//! What messages contain: a function of their key, so that every byte can be checked wherever it appears. The
+//! first eight bytes are the key itself.
 
 use crate::rng::mix;
 
@@ -8,12 +8,12 @@ fn word(key: u64, at: u64) -> u64 {
     if at == 0 { key } else { mix(key ^ at.wrapping_mul(0x9e37_79b9_7f4a_7c15)) }
 }
 
-/// Splits bytes at `offset` into those before the next whole word, and the rest.
+/// Returns how many of `len` bytes at `offset` come before the next whole word.
 fn head_len(offset: u64, len: usize) -> usize {
     (offset.wrapping_neg() % 8).min(len as u64) as usize
 }
 
-/// Writes a message's bytes from `offset` on.
+/// Writes the bytes of a message from `offset` on.
 pub(crate) fn fill(key: u64, offset: u64, out: &mut [u8]) {
     let (head, rest) = out.split_at_mut(head_len(offset, out.len()));
     if !head.is_empty() {
@@ -32,7 +32,7 @@ pub(crate) fn fill(key: u64, offset: u64, out: &mut [u8]) {
     }
 }
 
-/// Whether these are a message's bytes from `offset` on.
+/// Whether `bytes` are those of a message from `offset` on.
 pub(crate) fn is(key: u64, offset: u64, bytes: &[u8]) -> bool {
     let (head, rest) = bytes.split_at(head_len(offset, bytes.len()));
     let from = (offset % 8) as usize;
@@ -51,7 +51,7 @@ pub(crate) fn is(key: u64, offset: u64, bytes: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    /// Parts are parts of the whole, and a changed bit is noticed.
+    /// Any part matches the whole, and a changed bit is detected.
     #[test]
     fn parts_fit() {
         let mut whole = [0; 100];

@@ -10,43 +10,50 @@ use tautline_device::{Arena, Counters, Datagram, DeviceEvent, RouteId, RxBatch, 
 
 use crate::net::{Net, address};
 
-/// The network, as its plugs share it. Everything runs in one thread; the lock is there because devices are `Send`.
+/// The network, as its devices share it. Everything runs in one thread; the lock is there because devices are
+/// `Send`.
 pub(crate) type SharedNet = Arc<Mutex<Net>>;
 
 pub(crate) fn lock(net: &SharedNet) -> MutexGuard<'_, Net> {
     net.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Frames queued before they flush themselves.
+/// Frames queued before the device flushes by itself.
 const QUEUE: usize = 64;
 
-/// A plug in the virtual network. It belongs to one life of its node: when that is over, it neither sends nor receives,
-/// whatever its owner does in falling.
+/// A plug in the virtual network. It belongs to one incarnation of its node: after a crash it neither sends
+/// nor receives, whatever its owner does while it is dropped.
 #[derive(Debug)]
 pub struct SimDevice {
     net: SharedNet,
     node: u32,
-    life: u64,
+    incarnation: u64,
     arena: Arena,
     routes: Vec<(SocketAddr, usize)>,
     queue: Vec<(RouteId, SlotId, Range<usize>)>,
     receive_buffer: usize,
     counters: Counters,
-    /// Loses a slot: see [`crate::Sabotage::Leak`].
+    /// Leaks a slot: see [`crate::Sabotage::Leak`].
     pub(crate) leaks: bool,
 }
 
 impl SimDevice {
-    pub(crate) fn plug(net: &SharedNet, node: u32, life: u64, slots: usize, max_frame: usize) -> SimDevice {
+    pub(crate) fn plug(
+        net: &SharedNet,
+        node: u32,
+        incarnation: u64,
+        slots: usize,
+        max_frame: usize,
+    ) -> SimDevice {
         let receive_buffer = {
             let mut net = lock(net);
-            net.ports[node as usize].life = life;
+            net.ports[node as usize].incarnation = incarnation;
             net.ports[node as usize].rx_limit
         };
         SimDevice {
             net: net.clone(),
             node,
-            life,
+            incarnation,
             arena: Arena::new(slots, max_frame),
             routes: Vec::new(),
             queue: Vec::with_capacity(QUEUE),
@@ -95,7 +102,7 @@ impl Datagram for SimDevice {
             return;
         }
         let mut net = lock(&self.net);
-        let plugged = net.ports[self.node as usize].life == self.life;
+        let plugged = net.ports[self.node as usize].incarnation == self.incarnation;
         self.counters.send_calls += 1;
         if self.leaks && self.counters.send_calls == 100 {
             self.arena.take();
@@ -114,7 +121,7 @@ impl Datagram for SimDevice {
         batch.clear();
         self.counters.receive_calls += 1;
         let mut net = lock(&self.net);
-        if net.ports[self.node as usize].life != self.life {
+        if net.ports[self.node as usize].incarnation != self.incarnation {
             return Ok(0);
         }
         while batch.has_room() {

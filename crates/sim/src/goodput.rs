@@ -1,4 +1,4 @@
-//! Goodput: how much gets through a path of 1 Gb/s and 50 µs at given loss rates, windows and recovery policies. On the
+//! Goodput over a path of 1 Gb/s and 50 µs at given loss rates, windows and recovery policies. It runs on the
 //! virtual clock, so that the table is the same everywhere and can be kept as a golden file.
 
 use std::cell::Cell;
@@ -13,7 +13,7 @@ use crate::Nanos;
 use crate::device::{SharedNet, SimDevice, lock};
 use crate::net::{Net, PathOptions, What, address};
 
-/// Loss rates of the table, in millionths, the same both ways.
+/// Loss rates of the table, in millionths, the same in both directions.
 pub const LOSSES_PPM: [u32; 8] = [0, 1_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000];
 /// Windows of the table: bytes of the receiver's buffer, of which a sender uses three quarters.
 pub const WINDOWS: [usize; 3] = [32 * 1024, 128 * 1024, 512 * 1024];
@@ -26,7 +26,7 @@ const MAX_FRAME: usize = 1_472;
 const MESSAGE: usize = 64 * 1024;
 /// Bytes in all.
 const TOTAL: u64 = 8 * 1024 * 1024;
-/// It never takes longer than this.
+/// No measurement takes longer than this.
 const LONGEST: Nanos = 600_000_000_000;
 
 /// The whole table as text.
@@ -92,7 +92,8 @@ pub fn measure(policy: Policy, window: usize, loss_ppm: u32) -> f64 {
     TOTAL as f64 * 8_000.0 / took as f64
 }
 
-/// Nanoseconds of virtual time that one message of so many bytes takes, from its first byte at its sender to its last at its handler, on an idle path without loss.
+/// Nanoseconds of virtual time that one message of `bytes` bytes takes on an idle path without loss, from its
+/// first byte at its sender to its last at its handler.
 pub fn one_way(bytes: usize) -> Option<Nanos> {
     let options =
         PathOptions { mbps: 1_000, delay_ns: 50_000, queue_bytes: 1 << 20, ..PathOptions::default() };
@@ -101,7 +102,8 @@ pub fn one_way(bytes: usize) -> Option<Nanos> {
     let policy = Policy::SelectiveRepeat;
     let nodes = [join(&net, 0, policy, &got), join(&net, 1, policy, &got)];
     let piece = vec![7; bytes];
-    // The first message finds the peer; the second one is measured when all that came of the first is over.
+    // The first message opens the channel; the second is measured after everything that followed from the
+    // first has ended.
     let (mut begun, mut quiet_at) = (0, Nanos::MAX);
     let mut began_at = 0;
     (0..2).for_each(|node| lock(&net).wake(node, 0));

@@ -1,4 +1,4 @@
-//! Handlers of several kinds, all of which check what they get.
+//! Handlers of several kinds, all of which check what they receive.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -11,14 +11,14 @@ use std::task::{Context, Poll, Waker};
 use tautline::{Builder, Endpoint, Error, Message, Rank, Result, Short};
 
 use crate::Nanos;
-use crate::check::{Begun, Check, Expected, Fate, Outcome};
+use crate::check::{BegunMessage, Check, Expected, Intent, Outcome};
 use crate::content;
 use crate::rng::{Rng, mix};
 
 /// What a handler does with its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
-    /// A plain function looks at all of it.
+    /// A plain function that reads all of it.
     Short,
     /// A plain function that sends something back.
     Echo,
@@ -61,38 +61,38 @@ impl Kind {
     }
 }
 
-/// The names of all kinds, looked up once.
+/// The handlers of all kinds, looked up once.
 pub(crate) type Names = [tautline::Handler; Kind::ALL.len()];
 
-/// One life of a node, as its program and its handlers share it.
-pub(crate) struct Liveness {
+/// One incarnation of a node, as its program and its handlers share it.
+pub(crate) struct Incarnation {
     pub(crate) rank: Rank,
-    pub(crate) life: u64,
+    pub(crate) number: u64,
     pub(crate) born: Nanos,
     clock: Arc<AtomicU64>,
     pub(crate) check: Rc<RefCell<Check>>,
     sleepers: RefCell<Vec<(Nanos, Waker)>>,
-    /// Crashed: whatever still runs is only being cleared away.
+    /// It has crashed: whatever still runs is only being dropped.
     pub(crate) over: Cell<bool>,
     names: Cell<Option<Names>>,
-    /// The channel on which each peer was sent to last.
+    /// The channel on which a message was last sent to each peer.
     channels: RefCell<Vec<Option<u32>>>,
     keys: Cell<u64>,
     scratch: RefCell<Vec<u8>>,
     size: u32,
 }
 
-impl Liveness {
+impl Incarnation {
     pub(crate) fn new(
-        (rank, life, born): (Rank, u64, Nanos),
+        (rank, number, born): (Rank, u64, Nanos),
         size: u32,
         clock: Arc<AtomicU64>,
         check: Rc<RefCell<Check>>,
         seed: u64,
-    ) -> Rc<Liveness> {
-        Rc::new(Liveness {
+    ) -> Rc<Incarnation> {
+        Rc::new(Incarnation {
             rank,
-            life,
+            number,
             born,
             clock,
             check,
@@ -100,7 +100,7 @@ impl Liveness {
             over: Cell::new(false),
             names: Cell::new(None),
             channels: RefCell::new(vec![None; size as usize]),
-            keys: Cell::new(mix(seed ^ mix(life))),
+            keys: Cell::new(mix(seed ^ mix(number))),
             scratch: RefCell::default(),
             size,
         })
@@ -128,7 +128,7 @@ impl Liveness {
         mix(self.keys.get())
     }
 
-    /// Wakes those whose time has come; returns when the next one's comes.
+    /// Wakes sleepers whose time has come; returns when the next one is due.
     pub(crate) fn wake_sleepers(&self) -> Nanos {
         let now = self.now();
         let mut next = Nanos::MAX;
@@ -143,7 +143,7 @@ impl Liveness {
         next
     }
 
-    /// The number of the channel to a peer.
+    /// Returns the number of the channel to a peer.
     pub(crate) fn channel(&self, ep: &Endpoint, peer: Rank) -> Option<u32> {
         if peer == self.rank {
             return Some(0);
@@ -152,13 +152,14 @@ impl Liveness {
     }
 
     /// Notes a message that was begun on the channel to a peer.
-    pub(crate) fn note(&self, peer: Rank, channel: Option<u32>, message: Begun) {
+    pub(crate) fn note(&self, peer: Rank, channel: Option<u32>, message: BegunMessage) {
         self.channels.borrow_mut()[peer as usize] = channel;
-        let generation = (self.life, channel.unwrap_or(0));
-        self.check.borrow_mut().begun((self.rank, peer), generation, message);
+        let generation = (self.number, channel.unwrap_or(0));
+        self.check.borrow_mut().message_begun((self.rank, peer), generation, message);
     }
 
-    /// The first message on a channel shows its key to a handler that sees it at once. True if that is still to be done.
+    /// Whether the first message on a channel is still to be sent: it shows its key to a handler that sees it
+    /// at once.
     pub(crate) fn is_new(&self, peer: Rank, channel: Option<u32>) -> bool {
         channel.is_none() || self.channels.borrow()[peer as usize] != channel
     }
@@ -174,9 +175,9 @@ impl Liveness {
         scratch.resize(len, 0);
         content::fill(key, 0, &mut scratch);
         ep.try_send(peer, self.name(ep, kind)?, &scratch)?;
-        // Sending listens first when a timer is due; the channel may be another one now.
+        // Sending polls first when a timer is due; the channel may be another one now.
         let channel = self.channel(ep, peer);
-        self.note(peer, channel, Begun { key, len: len as u64, kind, fate: Fate::Whole });
+        self.note(peer, channel, BegunMessage { key, len: len as u64, kind, intent: Intent::Whole });
         Ok(())
     }
 
@@ -184,30 +185,30 @@ impl Liveness {
         if self.over.get() {
             return None;
         }
-        self.check.borrow_mut().started((self.rank, self.life, self.born), from, (kind, len, head))
+        self.check.borrow_mut().handler_started((self.rank, self.number, self.born), from, (kind, len, head))
     }
 
-    fn took(&self, expected: Expected, offset: u64, bytes: &[u8]) {
+    fn handler_read(&self, expected: Expected, offset: u64, bytes: &[u8]) {
         let good = content::is(expected.key, offset, bytes);
-        self.check.borrow_mut().took(expected, offset, bytes.len(), good);
+        self.check.borrow_mut().handler_read(expected, offset, bytes.len(), good);
     }
 
     fn finish(&self, expected: Expected, outcome: Outcome) {
         if !self.over.get() {
-            self.check.borrow_mut().finished(expected, outcome);
+            self.check.borrow_mut().handler_finished(expected, outcome);
         }
     }
 
-    /// A short message: all of it is there.
+    /// A short message: all of it has arrived.
     fn short(&self, kind: Kind, message: &Short<'_>) {
         let data = message.data();
         let head = data.first_chunk().map(|key| u64::from_le_bytes(*key));
         let Some(expected) = self.start(message.from(), kind, data.len() as u64, head) else { return };
-        self.took(expected, 0, data);
+        self.handler_read(expected, 0, data);
         self.finish(expected, if kind == Kind::PanicShort { Outcome::Quit } else { Outcome::Complete });
         match kind {
             Kind::Echo => {
-                // No room is no harm: nothing was promised.
+                // No room is no fault: nothing was promised.
                 let _ = self.post(&message.endpoint(), message.from(), Kind::Short, 16);
             }
             Kind::PanicShort => unwind(),
@@ -216,31 +217,36 @@ impl Liveness {
     }
 }
 
-/// Panics without a word on standard error.
+/// Panics without output on standard error.
 fn unwind() -> ! {
     std::panic::resume_unwind(Box::new("a handler that panics on purpose"))
 }
 
 /// Registers handlers of all kinds.
-pub(crate) fn register(mut builder: Builder, life: &Rc<Liveness>) -> Builder {
+pub(crate) fn register(mut builder: Builder, incarnation: &Rc<Incarnation>) -> Builder {
     for kind in Kind::ALL {
-        let life = life.clone();
+        let incarnation = incarnation.clone();
         builder = if kind.is_short() {
-            builder.on_short(kind.name(), move |message: Short<'_>| life.short(kind, &message))
+            builder.on_short(kind.name(), move |message: Short<'_>| incarnation.short(kind, &message))
         } else {
             builder.on(kind.name(), move |message: Message| {
-                let expected = life.start(message.from(), kind, message.len(), None);
-                handle(life.clone(), message, kind, expected)
+                let expected = incarnation.start(message.from(), kind, message.len(), None);
+                handle(incarnation.clone(), message, kind, expected)
             })
         };
     }
     builder
 }
 
-async fn handle(life: Rc<Liveness>, message: Message, kind: Kind, expected: Option<Expected>) -> Result<()> {
+async fn handle(
+    incarnation: Rc<Incarnation>,
+    message: Message,
+    kind: Kind,
+    expected: Option<Expected>,
+) -> Result<()> {
     let Some(expected) = expected else { return Ok(()) };
     let mut rng = Rng::new(expected.key, 7);
-    let mut reader = Reader { life: life.clone(), message, expected, at: 0 };
+    let mut reader = Reader { incarnation: incarnation.clone(), message, expected, at: 0 };
     let until = match kind {
         Kind::Stream | Kind::Relay => reader.message.len(),
         _ => rng.below(reader.message.len() + 1),
@@ -248,7 +254,7 @@ async fn handle(life: Rc<Liveness>, message: Message, kind: Kind, expected: Opti
     let mut result = reader.read(until, &mut rng).await;
     if kind == Kind::Slow && result.is_ok() {
         let pause = rng.magnitude(1_000, 30_000_000);
-        Sleep { life: life.clone(), until: life.now() + pause }.await;
+        Sleep { incarnation: incarnation.clone(), until: incarnation.now() + pause }.await;
         result = reader.read(reader.message.len(), &mut rng).await;
     }
     let outcome = match &result {
@@ -257,48 +263,52 @@ async fn handle(life: Rc<Liveness>, message: Message, kind: Kind, expected: Opti
         Err(Error::Aborted) => Outcome::Aborted,
         Err(Error::PeerGone(..)) => Outcome::PeerGone,
         Err(other) => {
-            life.check.borrow_mut().violation(format!("a handler got the error \"{other}\""));
+            incarnation.check.borrow_mut().violation(format!("a handler got the error \"{other}\""));
             Outcome::Quit
         }
     };
-    life.finish(expected, outcome);
+    incarnation.finish(expected, outcome);
     match kind {
         Kind::Panic => unwind(),
         Kind::Early if rng.chance(500_000) => Err(Error::other("enough")),
-        Kind::Relay if outcome == Outcome::Complete => relay(&life, &reader.message, &mut rng).await,
+        Kind::Relay if outcome == Outcome::Complete => relay(&incarnation, &reader.message, &mut rng).await,
         _ => result,
     }
 }
 
-/// Sends something to a third node; waits for room without holding anybody else up.
-async fn relay(life: &Liveness, message: &Message, rng: &mut Rng) -> Result<()> {
-    if life.over.get() {
+/// Sends a message to a third node; waits for room without blocking other handlers.
+async fn relay(incarnation: &Incarnation, message: &Message, rng: &mut Rng) -> Result<()> {
+    if incarnation.over.get() {
         return Ok(());
     }
     let ep = message.endpoint();
-    let peer = rng.below(u64::from(life.size)) as Rank;
-    let key = life.fresh_key();
+    let peer = rng.below(u64::from(incarnation.size)) as Rank;
+    let key = incarnation.fresh_key();
     let mut bytes = [0; 100];
     let len = rng.range(8, 100) as usize;
     content::fill(key, 0, &mut bytes[..len]);
-    let name = life.name(&ep, Kind::Short)?;
+    let name = incarnation.name(&ep, Kind::Short)?;
     ep.send_async(peer, name, &bytes[..len]).await?;
-    let channel = life.channel(&ep, peer);
-    if !life.over.get() {
-        life.note(peer, channel, Begun { key, len: len as u64, kind: Kind::Short, fate: Fate::Whole });
+    let channel = incarnation.channel(&ep, peer);
+    if !incarnation.over.get() {
+        incarnation.note(
+            peer,
+            channel,
+            BegunMessage { key, len: len as u64, kind: Kind::Short, intent: Intent::Whole },
+        );
     }
     Ok(())
 }
 
 struct Reader {
-    life: Rc<Liveness>,
+    incarnation: Rc<Incarnation>,
     message: Message,
     expected: Expected,
     at: u64,
 }
 
 impl Reader {
-    /// Reads up to `until` in pieces of odd sizes, in all the ways there are.
+    /// Reads up to `until` in pieces of odd sizes, by every method there is.
     async fn read(&mut self, until: u64, rng: &mut Rng) -> Result<()> {
         while self.at < until {
             let left = until - self.at;
@@ -306,14 +316,14 @@ impl Reader {
             match rng.below(8) {
                 0 | 1 if left >= 8 => {
                     let value: [u8; 8] = self.message.read().await?;
-                    self.life.took(self.expected, self.at, &value);
+                    self.incarnation.handler_read(self.expected, self.at, &value);
                     self.at += 8;
                 }
                 2 | 3 => {
                     let mut piece = [0; 300];
                     let piece = &mut piece[..want.min(300) as usize];
                     self.message.read_into(piece).await?;
-                    self.life.took(self.expected, self.at, piece);
+                    self.incarnation.handler_read(self.expected, self.at, piece);
                     self.at += piece.len() as u64;
                 }
                 4 => {
@@ -321,10 +331,10 @@ impl Reader {
                     self.at += want;
                 }
                 _ => {
-                    let (life, expected, mut at) = (&self.life, self.expected, self.at);
+                    let (incarnation, expected, mut at) = (&self.incarnation, self.expected, self.at);
                     self.message
                         .read_with(want as usize, |part| {
-                            life.took(expected, at, part);
+                            incarnation.handler_read(expected, at, part);
                             at += part.len() as u64;
                         })
                         .await?;
@@ -336,9 +346,9 @@ impl Reader {
     }
 }
 
-/// Waits for a moment of the virtual clock.
+/// Waits for a time of the virtual clock.
 struct Sleep {
-    life: Rc<Liveness>,
+    incarnation: Rc<Incarnation>,
     until: Nanos,
 }
 
@@ -346,10 +356,10 @@ impl Future for Sleep {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        if self.life.now() >= self.until || self.life.over.get() {
+        if self.incarnation.now() >= self.until || self.incarnation.over.get() {
             return Poll::Ready(());
         }
-        self.life.sleepers.borrow_mut().push((self.until, context.waker().clone()));
+        self.incarnation.sleepers.borrow_mut().push((self.until, context.waker().clone()));
         Poll::Pending
     }
 }

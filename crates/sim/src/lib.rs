@@ -1,16 +1,18 @@
-//! A deterministic world: the very same link, node and messages code for many nodes, in one thread, on a virtual clock.
+//! A deterministic world: the same link, node and message code for many nodes, in one thread, on a virtual
+//! clock.
 //!
 //! # The map
-//! * [`run`]: one seed. The seed draws everything (`swarm`, `schedule`); the network (`net`) loses, repeats, reorders and
-//!   damages; nodes (`world`) pause, compute, crash and come back; programs (`program`, `handlers`) send messages of all
-//!   sorts; the checkers (`check`) hold the promises: exactly once, in order, unaltered, nothing of a former life, lost
-//!   only with a peer whose end was reported, no false death, progress after healing, no slot leaked.
-//! * [`run_many`]: many seeds on a few threads. [`replay`]: one seed with a readable account and a capture.
+//! * [`run`]: one seed. The seed draws everything (`swarm`, `schedule`); the network (`net`) loses, repeats,
+//!   reorders and damages frames; nodes (`world`) pause, compute, crash and restart; programs (`program`,
+//!   `handlers`) send messages of all kinds; the checkers (`check`) hold the promises: exactly once, in
+//!   order, unaltered, nothing of a former incarnation, lost only with a peer whose end was reported, no
+//!   false death, progress after healing, no slot leaked.
+//! * [`run_many`]: many seeds on a few threads. [`replay`]: one seed with a readable trace and a capture.
 //! * [`memory`]: a world of its own for apertures and tripwires, under the same faults.
-//! * [`goodput`]: how much gets through at given loss rates, windows and recovery policies; a golden table.
+//! * [`goodput`]: goodput at given loss rates, windows and recovery policies; a golden table.
 //!
-//! The same seed gives the same [`Report::trace_hash`], on every machine. What does not live here: real time, real sockets
-//! and threads, and so the watchdog, waiting and the system calls.
+//! The same seed gives the same [`Report::trace_hash`], on every machine. What does not live here: real time,
+//! real sockets and threads, and so the watchdog, waiting and the system calls.
 #![forbid(unsafe_code)]
 
 mod check;
@@ -33,7 +35,7 @@ mod world;
 
 pub use check::Sabotage;
 pub use device::SimDevice;
-pub use many::{Progress, Sum, run_many};
+pub use many::{Progress, SeedSummary, run_many};
 pub use net::{NetCounters, PathOptions};
 pub use report::{Report, Totals};
 pub use trace::Trace;
@@ -41,14 +43,14 @@ pub use trace::Trace;
 /// Nanoseconds on the virtual clock.
 pub type Nanos = u64;
 
-/// What is not left to the seed.
+/// Options that the seed does not decide.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Messages per seed, roughly; the seed draws between half and one and a half of it.
     pub messages: u64,
     /// Stop at the first violation instead of collecting more.
     pub stop_at_violation: bool,
-    /// A deliberate mistake, to show that the checkers notice.
+    /// A deliberate mistake, to show that the checkers detect it.
     pub sabotage: Sabotage,
 }
 
@@ -63,12 +65,12 @@ pub fn run(seed: u64, options: &Options) -> Report {
     world::World::new(seed, options, None).run()
 }
 
-/// Runs one seed and writes an account of it.
+/// Runs one seed and writes a trace of it.
 pub fn replay(seed: u64, options: &Options, trace: Trace) -> Report {
     world::World::new(seed, options, Some(trace)).run()
 }
 
-/// Everything that a seed draws, as text.
+/// Returns everything that a seed draws, as text.
 pub fn describe(seed: u64, options: &Options) -> String {
     swarm::Swarm::draw(seed, options).to_string()
 }

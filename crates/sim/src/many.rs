@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::{Options, Report, run};
 
-/// How far many seeds have come.
+/// The progress of a run of many seeds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Seeds that are done.
     pub seeds: u64,
-    /// Of how many.
+    /// Seeds in all.
     pub of: u64,
     /// Messages so far.
     pub messages: u64,
@@ -19,9 +19,9 @@ pub struct Progress {
     pub failed: u64,
 }
 
-/// What came of many seeds.
+/// The results of many seeds.
 #[derive(Clone, Debug, Default)]
-pub struct Sum {
+pub struct SeedSummary {
     /// Seeds run.
     pub seeds: u64,
     /// Messages that reached a handler.
@@ -44,7 +44,7 @@ pub struct Sum {
     pub failures: Vec<Report>,
 }
 
-impl Sum {
+impl SeedSummary {
     /// Whether every promise was kept, and every second run was like the first.
     pub fn is_good(&self) -> bool {
         self.failures.is_empty() && self.different.is_empty()
@@ -64,11 +64,11 @@ impl Sum {
     }
 }
 
-/// One seed in so many is run twice and must give the same hash (G4).
+/// One seed in this many is run twice and must give the same hash (G4).
 const TWICE_EVERY: u64 = 100;
 
-/// Runs seeds from `first` on: `count` of them, or more until `messages` messages were handled; on up to two threads, each
-/// seed in one of them. `progress` is told after each seed.
+/// Runs `count` seeds from `first` on, or more until `messages` messages were handled, on up to two threads.
+/// `progress` is called after each seed.
 pub fn run_many(
     first: u64,
     count: u64,
@@ -76,9 +76,9 @@ pub fn run_many(
     threads: usize,
     options: &Options,
     progress: impl Fn(Progress) + Sync,
-) -> Sum {
+) -> SeedSummary {
     let next = AtomicU64::new(0);
-    let sum = Mutex::new(Sum::default());
+    let sum = Mutex::new(SeedSummary::default());
     let work = || {
         loop {
             let so_far = sum.lock().unwrap_or_else(PoisonError::into_inner).messages;

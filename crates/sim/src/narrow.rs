@@ -1,4 +1,4 @@
-//! A path grows narrow under way: messages that went in one frame go on being good messages (L-19, L-21).
+//! A path becomes narrower: messages that fitted one frame are still accepted (L-19, L-21, L-31).
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -41,8 +41,9 @@ fn join(net: &SharedNet, rank: u32, got: &Got) -> Endpoint {
         .expect("a simulated node joins")
 }
 
-/// Sends short messages of nearly a frame; after some of them the path takes less, and says so or does not. Returns the limits that the sender was told of.
-fn run(tells: bool) -> Vec<usize> {
+/// Sends short messages of nearly a frame; after some of them the path carries less, and reports that or does
+/// not. Returns the limits that the sender was told.
+fn run(reports_mtu: bool) -> Vec<usize> {
     let options =
         PathOptions { mbps: 1_000, delay_ns: 50_000, queue_bytes: 1 << 20, ..PathOptions::default() };
     let net: SharedNet = Arc::new(Mutex::new(Net::new(2, 1, options, WIDE, 512 * 1024)));
@@ -52,7 +53,7 @@ fn run(tells: bool) -> Vec<usize> {
     (0..2).for_each(|node| lock(&net).wake(node, 0));
     while got.borrow().len() < MESSAGES {
         let Some((now, What::Run { node })) = lock(&net).advance() else { panic!("nothing is left to do") };
-        assert!(now < LONGEST, "{} of {sent} messages came", got.borrow().len());
+        assert!(now < LONGEST, "{} of {sent} messages arrived", got.borrow().len());
         let ep = &nodes[node as usize];
         while ep.extract(usize::MAX).unwrap() > 0 {}
         if node == 0 {
@@ -63,7 +64,7 @@ fn run(tells: bool) -> Vec<usize> {
             }
             if got.borrow().len() >= MESSAGES / 4 {
                 for path in &mut lock(&net).paths {
-                    (path.mtu, path.tells) = (NARROW, tells);
+                    (path.mtu, path.reports_mtu) = (NARROW, reports_mtu);
                 }
             }
             // A few at a time, so that most are sent when the path is narrow already.
@@ -87,9 +88,9 @@ fn run(tells: bool) -> Vec<usize> {
     limits
 }
 
-/// The path says that it is narrower, or swallows what is too long.
+/// The path reports that it is narrower, or drops frames that are too long.
 #[test]
-fn what_was_short_stays_short() {
+fn short_messages_stay_short_on_a_narrower_path() {
     assert_eq!(run(true), [NARROW]);
     assert_eq!(run(false), [tautline_wire::frame::MIN_FRAME]);
 }

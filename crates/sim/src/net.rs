@@ -1,7 +1,8 @@
-//! The virtual network: paths with bandwidth, delay, queues and every fault there is, and the heap of things to come.
+//! The virtual network: paths with bandwidth, delay, queues and every kind of fault, and the heap of future
+//! events.
 //!
-//! All of it is ordered by (time, sequence), so that a seed decides everything. What does not live here: nodes and what
-//! their programs do.
+//! All of it is ordered by (time, sequence), so that a seed decides everything. What does not live here:
+//! nodes and what their programs do.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -15,26 +16,26 @@ use crate::Nanos;
 use crate::rng::Rng;
 use crate::trace::Trace;
 
-/// What a path is like when nothing special happens. Shares are in millionths.
+/// A path without temporary faults. Shares are in millionths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathOptions {
     /// Bandwidth in megabits per second; zero for unlimited.
     pub mbps: u64,
     /// One-way delay in nanoseconds.
     pub delay_ns: Nanos,
-    /// Up to so much more, drawn for each frame; does not change the order.
+    /// Additional delay of up to this, drawn for each frame; does not change the order.
     pub jitter_ns: Nanos,
     /// Bytes that may wait to be put on the wire; more are dropped at the tail. Zero for unlimited.
     pub queue_bytes: u64,
     /// Share of frames that vanish.
     pub loss_ppm: u32,
-    /// Share of frames that come twice, the copy now and then much later.
+    /// Share of frames that arrive twice, the copy sometimes much later.
     pub duplicate_ppm: u32,
     /// Share of frames that are held back.
     pub reorder_ppm: u32,
-    /// How many frames at most pass a frame that is held back.
+    /// Frames that may overtake one that is held back, at most.
     pub reorder_by: u64,
-    /// Share of frames that are damaged: bits flipped, or the end cut off.
+    /// Share of frames that are damaged: bits flipped, or truncated.
     pub corrupt_ppm: u32,
 }
 
@@ -42,18 +43,18 @@ pub struct PathOptions {
 const OVERHEAD: u64 = 66;
 /// What a frame costs the receiver's buffer beside its bytes.
 const CHARGE: usize = 256;
-/// The share of frames that a burst takes.
+/// The share of frames that a burst drops.
 const BURST_PPM: u32 = 950_000;
 
 #[derive(Debug)]
 pub(crate) struct Path {
     pub(crate) options: PathOptions,
     pub(crate) mtu: usize,
-    /// Frames that are too large are told of, as routers do; otherwise they vanish.
-    pub(crate) tells: bool,
+    /// Frames that are too large are reported, as routers do; otherwise they vanish.
+    pub(crate) reports_mtu: bool,
     pub(crate) burst_until: Nanos,
-    pub(crate) dark_until: Nanos,
-    told_at: Nanos,
+    pub(crate) blocked_until: Nanos,
+    reported_at: Nanos,
     busy_until: Nanos,
     last_arrival: Nanos,
     held: Vec<Held>,
@@ -77,21 +78,21 @@ pub(crate) enum What {
 /// One node's plug.
 #[derive(Debug)]
 pub(crate) struct Port {
-    /// Which life of the node is plugged in; zero for none.
-    pub(crate) life: u64,
+    /// Which incarnation of the node is plugged in; zero for none.
+    pub(crate) incarnation: u64,
     pub(crate) rx: VecDeque<u32>,
     rx_bytes: usize,
     pub(crate) rx_limit: usize,
     pub(crate) events: VecDeque<(RouteId, DeviceEvent)>,
     /// When the node runs next; `Nanos::MAX` if nothing is planned.
     run_at: Nanos,
-    /// Not before this.
+    /// It does not run before this.
     pub(crate) not_before: Nanos,
-    /// How long after a frame's arrival the node looks.
+    /// How long after a frame's arrival the node polls.
     pub(crate) latency: Nanos,
 }
 
-/// What the network did; all of it only grows.
+/// Counters of the network; they only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NetCounters {
     /// Frames handed to the network.
@@ -103,7 +104,7 @@ pub struct NetCounters {
     /// Lost by chance or in a burst.
     pub lost: u64,
     /// Lost in a black hole or partition.
-    pub dark: u64,
+    pub blocked: u64,
     /// Dropped at the tail of a queue.
     pub tail_dropped: u64,
     /// Dropped because a node's buffer was full.
@@ -112,15 +113,15 @@ pub struct NetCounters {
     pub too_large: u64,
     /// Delivered twice.
     pub duplicated: u64,
-    /// Held back for others to pass.
+    /// Held back so that others overtook them.
     pub reordered: u64,
     /// Damaged.
     pub corrupted: u64,
-    /// For or from a node that was no more.
+    /// For or from a node that had crashed.
     pub unplugged: u64,
 }
 
-/// A frame on its way.
+/// A frame in transit.
 #[derive(Debug, Default)]
 pub(crate) struct Frame {
     pub(crate) from: u32,
@@ -160,7 +161,7 @@ fn node_of(addr: SocketAddr) -> Option<u32> {
 impl Net {
     pub(crate) fn new(nodes: u32, seed: u64, options: PathOptions, mtu: usize, rx_limit: usize) -> Net {
         let port = |_| Port {
-            life: 0,
+            incarnation: 0,
             rx: VecDeque::new(),
             rx_bytes: 0,
             rx_limit,
@@ -172,10 +173,10 @@ impl Net {
         let path = |_| Path {
             options,
             mtu,
-            tells: false,
+            reports_mtu: false,
             burst_until: 0,
-            dark_until: 0,
-            told_at: 0,
+            blocked_until: 0,
+            reported_at: 0,
             busy_until: 0,
             last_arrival: 0,
             held: Vec::new(),
@@ -208,7 +209,7 @@ impl Net {
         from as usize * self.ports.len() + to as usize
     }
 
-    /// When the last frame that one sent reaches the other, not counting what the network repeats.
+    /// When the last frame from one node reaches the other, not counting repetitions by the network.
     pub(crate) fn last_arrival(&self, from: u32, to: u32) -> Nanos {
         self.paths[self.path_index(from, to)].last_arrival
     }
@@ -218,7 +219,7 @@ impl Net {
         &mut self.paths[at]
     }
 
-    /// Adds something that happened to the trace's hash.
+    /// Adds an event to the hash of the trace.
     #[inline]
     pub(crate) fn note(&mut self, a: u64, b: u64) {
         self.hash = (self.hash ^ a).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23);
@@ -230,7 +231,7 @@ impl Net {
         self.heap.push(Reverse((at.max(self.now()), self.sequence, what)));
     }
 
-    /// The node runs at `at`, or earlier if that is planned already.
+    /// Schedules the node to run at `at`, or earlier if that is planned already.
     pub(crate) fn wake(&mut self, node: u32, at: Nanos) {
         let at = at.max(self.ports[node as usize].not_before).max(self.now());
         if at < self.ports[node as usize].run_at {
@@ -239,7 +240,7 @@ impl Net {
         }
     }
 
-    /// A run is planned for this moment; it is thereby begun.
+    /// Whether a run is planned for this time; if so, it begins.
     fn take_run(&mut self, node: u32, at: Nanos) -> bool {
         let port = &mut self.ports[node as usize];
         if port.run_at != at {
@@ -254,7 +255,7 @@ impl Net {
         true
     }
 
-    /// Lets the network go on until a node is to run or a fault is due; moves the clock.
+    /// Runs the network until a node is to run or a fault is due; advances the clock.
     pub(crate) fn advance(&mut self) -> Option<(Nanos, What)> {
         while let Some(Reverse((at, _, what))) = self.heap.pop() {
             self.clock.store(at, Ordering::Relaxed);
@@ -273,9 +274,9 @@ impl Net {
         let digest = digest(&self.frames[frame as usize].bytes);
         self.note(at ^ u64::from(to) << 56, digest);
         let port = &mut self.ports[to as usize];
-        let verdict = if port.life == 0 {
+        let verdict = if port.incarnation == 0 {
             self.counters.unplugged += 1;
-            "nobody there"
+            "no node"
         } else if port.rx_bytes + len + CHARGE > port.rx_limit {
             self.counters.overflowed += 1;
             "buffer full"
@@ -322,18 +323,18 @@ impl Net {
         self.free.push(frame);
     }
 
-    /// The node is no more: what waits for it is gone.
+    /// The node has crashed: frames that wait for it are dropped.
     pub(crate) fn unplug(&mut self, node: u32) {
         while let Some(frame) = self.receive(node) {
             self.recycle(frame);
         }
         let port = &mut self.ports[node as usize];
-        port.life = 0;
+        port.incarnation = 0;
         port.events.clear();
         port.run_at = Nanos::MAX;
     }
 
-    /// Sends a frame; see the head of this file for what may become of it.
+    /// Sends a frame through the faults that the head of this file lists.
     pub(crate) fn transmit(&mut self, from: u32, route: RouteId, to: SocketAddr, bytes: &[u8]) {
         self.counters.sent += 1;
         let now = self.now();
@@ -345,31 +346,31 @@ impl Net {
         let path = &mut self.paths[index];
         if bytes.len() > path.mtu {
             self.counters.too_large += 1;
-            // A router answers, but not to every frame.
-            if path.tells && now >= path.told_at {
-                path.told_at = now + 1_000_000;
+            // A router reports it, but not for every frame.
+            if path.reports_mtu && now >= path.reported_at {
+                path.reported_at = now + 1_000_000;
                 let event = DeviceEvent::PathLimit { route, max_frame: path.mtu };
                 self.ports[from as usize].events.push_back((route, event));
             }
-            return self.say(now, from, to, bytes, "too large");
+            return self.trace_line(now, from, to, bytes, "too large");
         }
         let options = path.options;
         let start = path.busy_until.max(now);
         let waiting = ((start - now) * options.mbps) / 8_000;
         if options.queue_bytes > 0 && waiting > options.queue_bytes {
             self.counters.tail_dropped += 1;
-            return self.say(now, from, to, bytes, "queue full");
+            return self.trace_line(now, from, to, bytes, "queue full");
         }
         let time = (bytes.len() as u64 + OVERHEAD) * 8_000;
         path.busy_until = start + time.checked_div(options.mbps).unwrap_or(0);
-        if now < path.dark_until {
-            self.counters.dark += 1;
-            return self.say(now, from, to, bytes, "dark");
+        if now < path.blocked_until {
+            self.counters.blocked += 1;
+            return self.trace_line(now, from, to, bytes, "dark");
         }
         let loss = if now < path.burst_until { BURST_PPM } else { options.loss_ppm };
         if self.rng.chance(loss) {
             self.counters.lost += 1;
-            return self.say(now, from, to, bytes, "lost");
+            return self.trace_line(now, from, to, bytes, "lost");
         }
         let jitter = if options.jitter_ns > 0 { self.rng.below(options.jitter_ns) } else { 0 };
         let arrival = (path.busy_until + options.delay_ns + jitter).max(path.last_arrival);
@@ -384,13 +385,13 @@ impl Net {
     }
 
     #[inline]
-    fn say(&mut self, now: Nanos, from: u32, to: u32, bytes: &[u8], verdict: &str) {
+    fn trace_line(&mut self, now: Nanos, from: u32, to: u32, bytes: &[u8], verdict: &str) {
         if let Some(trace) = &mut self.trace {
             trace.frame(now, from, to, bytes, verdict);
         }
     }
 
-    /// One copy of a frame sets out.
+    /// Sends one copy of a frame.
     fn copy(&mut self, index: usize, (from, to): (u32, u32), arrival: Nanos, bytes: &[u8]) {
         let options = self.paths[index].options;
         let frame = self.free.pop().unwrap_or_else(|| {
@@ -412,12 +413,12 @@ impl Net {
         let left = self.rng.range(1, options.reorder_by.max(1));
         self.sequence += 1;
         let id = self.sequence;
-        // It passes itself first.
+        // It overtakes itself first.
         self.paths[index].held.push(Held { id, frame, left: left + 1 });
         self.schedule(arrival + left * 20_000, What::Release { path: index as u32, id });
     }
 
-    /// A later frame passes those that are held back.
+    /// A later frame overtakes those that are held back.
     fn pass_held(&mut self, index: usize, to: u32, arrival: Nanos) {
         let mut i = 0;
         while i < self.paths[index].held.len() {
@@ -433,7 +434,7 @@ impl Net {
     }
 }
 
-/// Flips a few bits, or cuts the end off.
+/// Flips a few bits, or truncates.
 fn damage(rng: &mut Rng, bytes: &mut Vec<u8>) {
     if bytes.is_empty() {
         return;

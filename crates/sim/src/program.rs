@@ -1,31 +1,32 @@
-//! What a node's program does: it sends messages of all sorts in bursts, several at once, and gives some of them up.
+//! What a node's program does: it sends messages of all kinds in bursts, several at once, and abandons some
+//! of them.
 
 use std::rc::Rc;
 
 use tautline::{Endpoint, Error, Outgoing, Rank, Result, SendError};
 
 use crate::Nanos;
-use crate::check::{Begun, Fate};
+use crate::check::{BegunMessage, Intent};
 use crate::content;
-use crate::handlers::{Kind, Liveness};
+use crate::handlers::{Incarnation, Kind};
 use crate::rng::Rng;
 use crate::swarm::NodeOptions;
 
-/// Messages that are being sent at once.
+/// Messages that are sent at the same time.
 const MAX_OPEN: usize = 6;
 /// Bytes of the longest piece.
 const MAX_PIECE: usize = 32 * 1024;
 
-/// A message under way.
+/// A message in progress.
 struct Sending {
     out: Outgoing,
     key: u64,
     total: u64,
     at: u64,
-    /// What is being added, and how much of it has been.
+    /// The piece that is being added, and how much of it has been.
     piece: Vec<u8>,
     piece_at: usize,
-    /// Given up when this much was sent.
+    /// The message is abandoned when this much was sent.
     stop_at: Option<u64>,
 }
 
@@ -44,7 +45,7 @@ pub(crate) struct Program {
     pub(crate) refused: u64,
 }
 
-/// What is to be sent next.
+/// The next message to send.
 #[derive(Clone, Copy)]
 struct Draft {
     peer: Rank,
@@ -67,7 +68,7 @@ impl Program {
         }
     }
 
-    /// Begins nothing more.
+    /// Begins no more messages.
     pub(crate) fn stop(&mut self) {
         self.left = 0;
         self.burst = 0;
@@ -83,20 +84,20 @@ impl Program {
         !self.open.is_empty()
     }
 
-    /// Does what can be done now; returns when there will be more to do, if not earlier because something arrived.
-    pub(crate) fn step(&mut self, life: &Rc<Liveness>, ep: &Endpoint, size: u32) -> Nanos {
-        let now = life.now();
-        // Whatever is due is dealt with before the first message, not within the call that sends it.
-        let _ = ep.connect((life.rank + 1) % size);
+    /// Does what can be done now; returns when it wants to run again if nothing arrives before.
+    pub(crate) fn step(&mut self, incarnation: &Rc<Incarnation>, ep: &Endpoint, size: u32) -> Nanos {
+        let now = incarnation.now();
+        // Timers that are due are handled before the first message, not within the call that sends it.
+        let _ = ep.connect((incarnation.rank + 1) % size);
         let batch = self.rng.chance(self.options.batch_ppm).then(|| ep.batch());
-        self.go_on(life);
+        self.continue_messages(incarnation);
         if self.left > 0 && self.burst == 0 && now >= self.next_burst {
             self.burst = self.rng.magnitude(1, self.options.burst).min(self.left);
             self.next_burst = now + self.rng.below(2 * self.options.gap_ns + 1);
         }
         while self.burst > 0 && self.open.len() < MAX_OPEN {
-            let draft = self.draw(life.rank, size);
-            match self.begin(life, ep, draft) {
+            let draft = self.draw(incarnation.rank, size);
+            match self.begin(incarnation, ep, draft) {
                 Ok(()) => {}
                 Err(Error::Send(SendError::WouldBlock)) => break,
                 Err(Error::Send(SendError::PeerGone(..))) => {
@@ -106,7 +107,7 @@ impl Program {
                     }
                 }
                 Err(other) => {
-                    life.check.borrow_mut().violation(format!("a send failed: {other}"));
+                    incarnation.check.borrow_mut().violation(format!("a send failed: {other}"));
                     self.stop();
                     break;
                 }
@@ -116,7 +117,7 @@ impl Program {
         }
         drop(batch);
         match (self.burst > 0, self.left > 0) {
-            // Blocked: arrivals will wake us, and if nothing arrives, time.
+            // Blocked: an arrival wakes the program, or else the time.
             (true, _) => now + 1_000_000,
             (false, true) => self.next_burst,
             _ if self.is_sending() => now + 1_000_000,
@@ -147,36 +148,37 @@ impl Program {
         Draft { peer, kind, len, whole }
     }
 
-    fn begin(&mut self, life: &Rc<Liveness>, ep: &Endpoint, draft: Draft) -> Result<()> {
+    fn begin(&mut self, incarnation: &Rc<Incarnation>, ep: &Endpoint, draft: Draft) -> Result<()> {
         let Draft { peer, kind, len, whole } = draft;
         if whole {
-            return life.post(ep, peer, kind, len as usize);
+            return incarnation.post(ep, peer, kind, len as usize);
         }
-        // First what may make progress, and so meet the peer anew; nothing that follows does, unless it fails.
+        // First a call that may make progress, and so connect to the peer again; the calls that follow do
+        // not, unless they fail.
         if self.rng.chance(10_000) {
-            self.expect_refusals(life, ep, peer)?;
+            self.expect_refusals(incarnation, ep, peer)?;
         }
-        if life.is_new(peer, life.channel(ep, peer)) {
-            life.post(ep, peer, Kind::Short, 8)?;
+        if incarnation.is_new(peer, incarnation.channel(ep, peer)) {
+            incarnation.post(ep, peer, Kind::Short, 8)?;
         }
-        let out = ep.try_begin(peer, life.name(ep, kind)?, len)?;
-        let channel = life.channel(ep, peer);
+        let out = ep.try_begin(peer, incarnation.name(ep, kind)?, len)?;
+        let channel = incarnation.channel(ep, peer);
         let given_up = len > 0 && self.rng.chance(self.options.give_up_ppm);
         let stop_at = given_up.then(|| self.rng.below(len));
-        let key = life.fresh_key();
-        let fate = if given_up { Fate::GivenUp } else { Fate::Whole };
-        life.note(peer, channel, Begun { key, len, kind, fate });
+        let key = incarnation.fresh_key();
+        let intent = if given_up { Intent::Abandon } else { Intent::Whole };
+        incarnation.note(peer, channel, BegunMessage { key, len, kind, intent });
         let mut piece = self.spare.pop().unwrap_or_default();
         piece.clear();
         self.open.push(Sending { out, key, total: len, at: 0, piece, piece_at: 0, stop_at });
-        self.go_on(life);
+        self.continue_messages(incarnation);
         Ok(())
     }
 
-    /// What a correct library refuses.
-    fn expect_refusals(&mut self, life: &Liveness, ep: &Endpoint, peer: Rank) -> Result<()> {
+    /// Calls that a correct library refuses.
+    fn expect_refusals(&mut self, incarnation: &Incarnation, ep: &Endpoint, peer: Rank) -> Result<()> {
         let unknown = ep.try_send(peer, "nobody", b"x");
-        let long = ep.try_begin(peer, life.name(ep, Kind::Short)?, 1 << 20).map(drop);
+        let long = ep.try_begin(peer, incarnation.name(ep, Kind::Short)?, 1 << 20).map(drop);
         for (result, name) in [(unknown, "an unknown handler"), (long, "a long message for a short handler")]
         {
             match result {
@@ -184,14 +186,14 @@ impl Program {
                     SendError::UnknownHandler(_) | SendError::TooLongForHandler(_) | SendError::PeerGone(..),
                 )) => {}
                 Err(error @ Error::Send(SendError::WouldBlock)) => return Err(error),
-                other => life.check.borrow_mut().violation(format!("{name}: {other:?}")),
+                other => incarnation.check.borrow_mut().violation(format!("{name}: {other:?}")),
             }
         }
         Ok(())
     }
 
-    /// Adds pieces to every message under way.
-    fn go_on(&mut self, life: &Liveness) {
+    /// Adds pieces to every message in progress.
+    fn continue_messages(&mut self, incarnation: &Incarnation) {
         let mut i = 0;
         while i < self.open.len() {
             match self.add_pieces(i) {
@@ -202,7 +204,10 @@ impl Program {
                     if let Err(error) = finish(done) {
                         let gone = matches!(error, Error::Send(SendError::PeerGone(..)));
                         if !gone {
-                            life.check.borrow_mut().violation(format!("ending a message failed: {error}"));
+                            incarnation
+                                .check
+                                .borrow_mut()
+                                .violation(format!("ending a message failed: {error}"));
                         }
                     }
                 }
@@ -211,14 +216,14 @@ impl Program {
                     self.open.swap_remove(i);
                 }
                 Err(error) => {
-                    life.check.borrow_mut().violation(format!("a piece was refused: {error}"));
+                    incarnation.check.borrow_mut().violation(format!("a piece was refused: {error}"));
                     self.open.swap_remove(i);
                 }
             }
         }
     }
 
-    /// False when all is sent that is to be sent.
+    /// Returns false when everything that is to be sent is sent.
     fn add_pieces(&mut self, i: usize) -> Result<bool> {
         for _ in 0..4 {
             let sending = &mut self.open[i];
@@ -245,7 +250,7 @@ impl Program {
     }
 }
 
-/// Ends a message, or gives it up in one of the ways there are.
+/// Ends a message, or abandons it in one of the possible ways.
 fn finish(mut done: Sending) -> Result<()> {
     if done.stop_at.is_none() {
         return done.out.end();
@@ -254,7 +259,7 @@ fn finish(mut done: Sending) -> Result<()> {
         return match done.out.end() {
             Err(Error::MessageTooShort { missing }) if missing == done.total - done.at => Ok(()),
             Err(error) => Err(error),
-            Ok(()) => Err(Error::other("a message that lacked bytes was ended")),
+            Ok(()) => Err(Error::other("a message with missing bytes was ended")),
         };
     }
     if done.total - done.at > MAX_PIECE as u64 {

@@ -1,14 +1,14 @@
-//! What came of a run.
+//! The result of a run.
 
 use tautline::Counters;
 
 use crate::Nanos;
 use crate::net::NetCounters;
 
-/// Sums over all nodes and all their lives.
+/// Sums over all nodes and all their incarnations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Turns of the world.
+    /// Steps of the world.
     pub steps: u64,
     /// Slots sent for the first time.
     pub slots_sent: u64,
@@ -20,15 +20,15 @@ pub struct Totals {
     pub bad_tag: u64,
     /// Frames dropped because they had been seen.
     pub replayed: u64,
-    /// Frames dropped because they made no sense, or were not ours.
+    /// Frames dropped because they were malformed, or strays.
     pub malformed: u64,
-    /// Frames of channels that were no more.
+    /// Frames of channels that had ended.
     pub stale: u64,
     /// Handshake frames that were not authentic.
     pub forged: u64,
     /// Path limits lowered because large frames vanished.
     pub black_holes: u64,
-    /// Times that sending stopped for want of credit.
+    /// How often sending stopped for lack of credit.
     pub credit_stalls: u64,
     /// Sends refused because the peer was gone.
     pub refused: u64,
@@ -49,20 +49,20 @@ impl Totals {
     }
 }
 
-/// What came of one seed.
+/// The result of one seed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// The seed.
     pub seed: u64,
     /// [`crate::Options::messages`] of the run: the same seed with another value is another world.
     pub per_seed: u64,
-    /// Everything that it drew, as text.
+    /// Everything that the seed drew, as text.
     pub options: String,
     /// Messages that reached a handler.
     pub messages: u64,
     /// Messages that a handler read to the end.
     pub completed: u64,
-    /// Bytes that handlers looked at, all of them compared with what was sent.
+    /// Bytes that handlers read, all of them compared with what was sent.
     pub bytes: u64,
     /// Messages that were lost with a peer whose end was reported.
     pub lost: u64,
@@ -70,11 +70,11 @@ pub struct Report {
     pub deaths: u64,
     /// Frames that the network delivered.
     pub frames: u64,
-    /// How long it took on the virtual clock.
+    /// Duration on the virtual clock.
     pub virtual_ns: Nanos,
     /// How often a promise was broken.
     pub violation_count: u64,
-    /// The first of those, with their times.
+    /// The first violations, with their times.
     pub violations: Vec<String>,
     /// The same for the same seed, always.
     pub trace_hash: u64,
@@ -90,7 +90,7 @@ impl Report {
         self.violation_count == 0
     }
 
-    /// The command that shows this run again.
+    /// Returns the command that shows this run again.
     pub fn replay_command(&self) -> String {
         let usual = self.per_seed == crate::Options::default().messages;
         let messages = if usual { String::new() } else { format!(" --per-seed {}", self.per_seed) };

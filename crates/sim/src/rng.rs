@@ -1,6 +1,6 @@
-//! Randomness that is the same everywhere: a seed is all there is to it.
+//! Randomness that is the same everywhere: the seed decides all of it.
 
-/// Spreads the bits of a number over all of it (splitmix64's finish).
+/// Mixes the bits of a number (the finaliser of splitmix64).
 #[inline]
 pub(crate) fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -24,7 +24,7 @@ impl Rng {
         mix(self.0)
     }
 
-    /// A number below `n`; zero if `n` is.
+    /// A number below `n`; zero if `n` is zero.
     #[inline]
     pub(crate) fn below(&mut self, n: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
@@ -36,7 +36,7 @@ impl Rng {
         low + self.below(high - low + 1)
     }
 
-    /// A number from `low` to `high`, small ones more often: the magnitude is what is drawn evenly.
+    /// A number from `low` to `high`, small ones more often: the magnitude is drawn evenly.
     pub(crate) fn magnitude(&mut self, low: u64, high: u64) -> u64 {
         let span = (high - low + 1).ilog2();
         let bits = self.below(u64::from(span) + 1) as u32;
@@ -54,7 +54,7 @@ impl Rng {
         of[self.below(of.len() as u64) as usize]
     }
 
-    /// 32 bytes that never come again from this stream.
+    /// 32 bytes that do not repeat in this stream.
     pub(crate) fn bytes(&mut self) -> [u8; 32] {
         let mut out = [0; 32];
         out.chunks_exact_mut(8).for_each(|part| part.copy_from_slice(&self.next().to_le_bytes()));

@@ -1,4 +1,4 @@
-//! Faults that happen at their time: drawn beforehand, so that they can be printed.
+//! Faults and their times: drawn beforehand, so that they can be printed.
 
 use crate::rng::Rng;
 use crate::swarm::Swarm;
@@ -11,23 +11,23 @@ const MILLI: Nanos = 1_000_000;
 pub(crate) enum Fault {
     /// Nearly everything on a path is lost.
     Burst { from: u32, to: u32, for_ns: Nanos },
-    /// Nothing gets through, one way or both.
+    /// No frame passes, in one direction or both.
     BlackHole { from: u32, to: u32, both: bool, for_ns: Nanos },
-    /// Nothing gets from the nodes in the mask to the others, or neither way.
+    /// No frame passes from the nodes in the mask to the others, or in either direction.
     Partition { mask: u32, both: bool, for_ns: Nanos },
     /// The node does not run at all.
     Pause { node: u32, for_ns: Nanos },
     /// The node's program computes: it neither extracts nor sends, but the watchdog keeps the network going.
     Compute { node: u32, for_ns: Nanos },
-    /// The node's program sends whatever it can, again and again, and does not extract.
+    /// The node's program sends as often as it can, and does not extract.
     SendOnly { node: u32, for_ns: Nanos },
-    /// The node is no more, and comes back under a new epoch.
+    /// The node crashes, and restarts under a new epoch.
     Crash { node: u32, back_after: Nanos },
-    /// A crashed node comes back.
+    /// A crashed node restarts.
     Restart { node: u32 },
-    /// Larger frames no longer pass between the two, which is told or not.
-    Mtu { a: u32, b: u32, mtu: usize, tells: bool },
-    /// All is well from here on.
+    /// Larger frames no longer pass between the two, which the path reports or not.
+    Mtu { a: u32, b: u32, mtu: usize, reports_mtu: bool },
+    /// All faults end.
     Heal,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct Planned {
 
 pub(crate) fn draw(rng: &mut Rng, swarm: &Swarm, sabotage: Sabotage) -> Vec<Planned> {
     let nodes = swarm.nodes.len() as u64;
-    // Each seed knows only some sorts of fault, so that each sort also appears without the others.
+    // Each seed uses only some kinds of fault, so that each kind also appears without the others.
     let sorts: Vec<u64> = (0..8).filter(|_| rng.chance(400_000)).collect();
     let count = if sorts.is_empty() { 0 } else { rng.magnitude(1, 16) };
     let mut faults: Vec<Planned> = (0..count)
@@ -49,7 +49,7 @@ pub(crate) fn draw(rng: &mut Rng, swarm: &Swarm, sabotage: Sabotage) -> Vec<Plan
             Planned { at: rng.below(swarm.horizon), fault: draw_one(rng, sort, nodes, swarm.max_frame) }
         })
         .collect();
-    if sabotage == Sabotage::Deaf {
+    if sabotage == Sabotage::NoWatchdog {
         let fault = Fault::Compute { node: 0, for_ns: 3_000 * MILLI };
         faults = vec![Planned { at: swarm.horizon / 4, fault }];
     }
@@ -82,7 +82,7 @@ fn draw_one(rng: &mut Rng, sort: u64, nodes: u64, max_frame: usize) -> Fault {
         _ => {
             let mtu =
                 if rng.chance(300_000) { max_frame } else { rng.range(1_232, max_frame as u64) as usize };
-            Fault::Mtu { a: from, b: to, mtu, tells: rng.chance(500_000) }
+            Fault::Mtu { a: from, b: to, mtu, reports_mtu: rng.chance(500_000) }
         }
     }
 }

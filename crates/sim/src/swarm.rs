@@ -1,4 +1,4 @@
-//! Options drawn from a seed: every seed is another world.
+//! Options drawn from a seed: every seed is a different world.
 
 use tautline::Security;
 use tautline_link::Policy;
@@ -24,11 +24,11 @@ pub(crate) struct NodeOptions {
     pub(crate) extract: usize,
     /// How often a step extracts.
     pub(crate) rounds: u32,
-    /// The program extracts only so often, and meanwhile only sends.
+    /// The program extracts only this often, and only sends in the meantime.
     pub(crate) extract_gap_ns: Nanos,
     /// How long a step takes.
     pub(crate) step_ns: Nanos,
-    /// Between a frame's arrival and the program's look.
+    /// The time from a frame's arrival to the program's poll.
     pub(crate) latency_ns: Nanos,
     pub(crate) batch_ppm: u32,
     pub(crate) give_up_ppm: u32,
@@ -65,14 +65,14 @@ impl Swarm {
             _ => Security::Sealed,
         };
         let mut path = draw_path(&mut rng);
-        // Without protection, damage would go unnoticed: that is what open mode means.
+        // Without protection, damage would go undetected: that is what open mode means.
         if security == Security::Open {
             path.corrupt_ppm = if sabotage == Sabotage::Damage { 50_000 } else { 0 };
         }
         let shortest = rng.pick(&[10_000_000, 10_000_000, 1_000_000_000]);
         let horizon = rng.magnitude(shortest, 5_000_000_000);
-        // Deafness must last to be noticed.
-        let horizon = if sabotage == Sabotage::Deaf { 5_000_000_000 } else { horizon };
+        // A missing watchdog is noticed only after a long computation.
+        let horizon = if sabotage == Sabotage::NoWatchdog { 5_000_000_000 } else { horizon };
         let messages = rng.range(options.messages / 2, options.messages + options.messages / 2).max(1);
         let per_node = messages / nodes + 1;
         let largest = if rng.chance(300_000) { 1 << 20 } else { rng.magnitude(1_000, 100_000) };
@@ -88,7 +88,8 @@ impl Swarm {
             faults: Vec::new(),
         };
         if swarm.path.mbps > 0 && swarm.path.queue_bytes > 0 {
-            // Without a congestion window, a queue that drops its tail makes for collapse: that is what the window is for.
+            // Without a congestion window, a queue that drops its tail collapses: the window exists to
+            // prevent that.
             swarm.nodes.iter_mut().for_each(|node| node.congestion = true);
         }
         swarm.faults = draw_faults(&mut rng, &swarm, sabotage);

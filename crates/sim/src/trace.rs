@@ -1,4 +1,4 @@
-//! A readable account of a run, and a capture of its network.
+//! A readable trace of a run, and a capture of its network.
 
 use std::io::Write;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tautline_wire::{Frame, Handshake};
 use crate::Nanos;
 use crate::net::address;
 
-/// Where a run's account goes.
+/// Where the trace of a run goes.
 pub struct Trace {
     text: Option<Box<dyn Write + Send>>,
     capture: Option<Capture<Box<dyn Write + Send>>>,
@@ -23,7 +23,8 @@ impl std::fmt::Debug for Trace {
 }
 
 impl Trace {
-    /// Writes a line per frame and event to `text`, and what arrived to `capture`, a file that Wireshark opens.
+    /// Writes a line per frame and event to `text`, and the frames that arrived to `capture`, a file that
+    /// Wireshark opens.
     pub fn new(
         text: Option<Box<dyn Write + Send>>,
         capture: Option<Box<dyn Write + Send>>,
@@ -34,7 +35,7 @@ impl Trace {
     pub(crate) fn frame(&mut self, at: Nanos, from: u32, to: u32, bytes: &[u8], verdict: &str) {
         if let Some(text) = &mut self.text {
             let what = describe(bytes);
-            // An account that cannot be written is no reason to stop the run.
+            // A trace that cannot be written is no reason to stop the run.
             let _ = writeln!(text, "{} {from} → {to} {:5} B {what} {verdict}", time(at), bytes.len());
         }
         if let Some(capture) = self.capture.as_mut().filter(|_| verdict.is_empty()) {

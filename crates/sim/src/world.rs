@@ -1,4 +1,4 @@
-//! The world: nodes that run, pause, compute, crash and come back, on a virtual clock, in one thread.
+//! The world: nodes that run, pause, compute, crash and restart, on a virtual clock, in one thread.
 
 mod faults;
 mod finish;
@@ -14,7 +14,7 @@ use tautline_link::JobKey;
 
 use crate::check::Check;
 use crate::device::{SharedNet, SimDevice, lock};
-use crate::handlers::{Kind, Liveness, register};
+use crate::handlers::{Incarnation, Kind, register};
 use crate::net::{Net, What, address};
 use crate::program::Program;
 use crate::report::{Report, Totals};
@@ -23,20 +23,20 @@ use crate::swarm::Swarm;
 use crate::trace::{Trace, time};
 use crate::{Nanos, Options, Sabotage};
 
-/// A node that runs, with its program.
-struct Up {
-    // The order of fields is the order of their end: half-sent messages before the endpoint.
+/// A running node with its program.
+struct RunningNode {
+    // Fields are dropped in this order: half-sent messages before the endpoint.
     program: Program,
-    life: Rc<Liveness>,
+    incarnation: Rc<Incarnation>,
     ep: Endpoint,
 }
 
-/// A place where a node lives, and may live again.
+/// A node, running or crashed.
 struct Node {
-    up: Option<Up>,
+    up: Option<RunningNode>,
     computing_until: Nanos,
     next_extract: Nanos,
-    /// Until then it tries to send so often that its watchdog takes it for present.
+    /// It tries to send so often that its watchdog sees it poll.
     sends_often: bool,
     /// Messages that a restarted program is to send.
     messages: u64,
@@ -51,9 +51,9 @@ pub(crate) struct World {
     check: Rc<RefCell<Check>>,
     nodes: Vec<Node>,
     entropy: Rng,
-    lives: u64,
-    /// When a pair last suffered something that silence may follow from.
-    suffered: Vec<Nanos>,
+    incarnations: u64,
+    /// When a fault that may cause silence last affected a pair.
+    disturbed_at: Vec<Nanos>,
     healed_at: Option<Nanos>,
     totals: Totals,
     stop: bool,
@@ -81,8 +81,8 @@ impl World {
                 .map(|_| Node { up: None, computing_until: 0, next_extract: 0, sends_often: false, messages })
                 .collect(),
             entropy: Rng::new(seed, 0x656e_7472),
-            lives: 0,
-            suffered: vec![0; (size * size) as usize],
+            incarnations: 0,
+            disturbed_at: vec![0; (size * size) as usize],
             healed_at: None,
             totals: Totals::default(),
             stop: false,
@@ -100,25 +100,31 @@ impl World {
         self.clock.load(std::sync::atomic::Ordering::Relaxed)
     }
 
-    fn say(&self, line: impl FnOnce() -> String) {
+    fn trace_line(&self, line: impl FnOnce() -> String) {
         if let Some(trace) = &mut lock(&self.net).trace {
             trace.line(self.now(), &line());
         }
     }
 
     fn violation(&self, what: impl AsRef<str>) {
-        self.say(|| format!("VIOLATION {}", what.as_ref()));
+        self.trace_line(|| format!("VIOLATION {}", what.as_ref()));
         self.check.borrow_mut().violation(what);
     }
 
-    /// A node comes to life, with fresh entropy and so under a new epoch.
+    /// Starts a node, with fresh entropy and so under a new epoch.
     fn start(&mut self, node: u32) {
-        self.lives += 1;
+        self.incarnations += 1;
         let (now, size) = (self.now(), self.size());
         let options = self.swarm.nodes[node as usize];
-        let life =
-            Liveness::new((node, self.lives, now), size, self.clock.clone(), self.check.clone(), self.seed);
-        let mut device = SimDevice::plug(&self.net, node, self.lives, options.tx_slots, self.swarm.max_frame);
+        let incarnation = Incarnation::new(
+            (node, self.incarnations, now),
+            size,
+            self.clock.clone(),
+            self.check.clone(),
+            self.seed,
+        );
+        let mut device =
+            SimDevice::plug(&self.net, node, self.incarnations, options.tx_slots, self.swarm.max_frame);
         device.leaks = self.options.sabotage == Sabotage::Leak;
         let mut config = Config { share_frames: options.share_frames, ..Config::default() };
         config.link.security = self.swarm.security;
@@ -138,29 +144,29 @@ impl World {
             socket: None,
         };
         let clock = Clock::Virtual(self.clock.clone());
-        let builder = register(Endpoint::builder().config(config), &life);
+        let builder = register(Endpoint::builder().config(config), &incarnation);
         let joined = builder.join_over(&job, Box::new(device), clock, self.entropy.bytes());
         let ep = joined.expect("a simulated node joins");
         let messages = self.nodes[node as usize].messages;
-        let program = Program::new(self.seed, self.lives, options, messages);
-        self.nodes[node as usize].up = Some(Up { program, life, ep });
-        self.say(|| format!("node {node} starts, life {}", self.lives));
+        let program = Program::new(self.seed, self.incarnations, options, messages);
+        self.nodes[node as usize].up = Some(RunningNode { program, incarnation, ep });
+        self.trace_line(|| format!("node {node} starts, incarnation {}", self.incarnations));
         let mut net = lock(&self.net);
         net.ports[node as usize].latency = options.latency_ns;
-        net.note(now, u64::from(node) << 32 | self.lives);
+        net.note(now, u64::from(node) << 32 | self.incarnations);
         net.wake(node, now);
     }
 
-    /// Runs to the end: faults until the horizon, then healing, then everything owed must come.
+    /// Runs to the end: faults until the horizon, then healing, then everything owed must arrive.
     pub(crate) fn run(mut self) -> Report {
         while !self.stop {
             let next = lock(&self.net).advance();
             let Some((now, what)) = next else {
-                // Nobody has anything to do: either all is done, or never will be.
+                // No node has anything to do: either all is done, or it never will be.
                 self.totals.steps = 0;
-                self.look_for_the_end(self.now());
+                self.check_completion(self.now());
                 if !self.stop {
-                    self.violation("the world stands still, and something is not done");
+                    self.violation("nothing is left to do, and not everything is done");
                 }
                 break;
             };
@@ -171,7 +177,7 @@ impl World {
                 _ => {}
             }
             if self.healed_at.is_some() {
-                self.look_for_the_end(now);
+                self.check_completion(now);
             }
             self.totals.steps += 1;
             if self.check.borrow().has_violations() && self.options.stop_at_violation {
@@ -181,7 +187,7 @@ impl World {
         self.finish()
     }
 
-    /// One turn of a node's program.
+    /// One step of a node's program.
     fn step(&mut self, index: u32, now: Nanos) {
         let node = &mut self.nodes[index as usize];
         let Some(up) = &mut node.up else { return };
@@ -190,7 +196,7 @@ impl World {
         let computing = now < node.computing_until;
         if computing {
             next = node.computing_until;
-            if self.options.sabotage != Sabotage::Deaf {
+            if self.options.sabotage != Sabotage::NoWatchdog {
                 watch(up, options.rounds);
             }
         } else if now < node.next_extract {
@@ -201,24 +207,26 @@ impl World {
                 node.next_extract = now + options.extract_gap_ns;
                 next = node.next_extract;
             }
-            next = next.min(up.life.wake_sleepers());
+            next = next.min(up.incarnation.wake_sleepers());
             if let Err(error) = extract(up, options.extract, options.rounds) {
                 self.violation(format!("extracting failed: {error}"));
                 return;
             }
         }
-        self.take_news(index, now);
+        self.take_events(index, now);
         let size = self.size();
         let Some(up) = &mut self.nodes[index as usize].up else { return };
         if !computing {
-            next = next.min(up.program.step(&up.life, &up.ep, size)).min(up.life.wake_sleepers());
+            next =
+                next.min(up.program.step(&up.incarnation, &up.ep, size)).min(up.incarnation.wake_sleepers());
         }
         let lazy = now < self.nodes[index as usize].next_extract;
         let Some(up) = &mut self.nodes[index as usize].up else { return };
         let deadline = up.ep.node().next_deadline().ok().flatten().unwrap_or(Nanos::MAX);
         let more = up.ep.node().has_slots().unwrap_or(false) && !computing && !lazy;
-        // A program that only sends now and then does not know of deadlines; its watchdog would, if it let it.
-        if deadline != Nanos::MAX && !(computing && self.options.sabotage == Sabotage::Deaf) {
+        // A program that only sends now and then does not know of deadlines; its watchdog would, if it were
+        // allowed to run.
+        if deadline != Nanos::MAX && !(computing && self.options.sabotage == Sabotage::NoWatchdog) {
             next = next.min(deadline);
         }
         let mut net = lock(&self.net);
@@ -233,17 +241,17 @@ impl World {
         }
     }
 
-    /// Events and failures that a node reports.
-    fn take_news(&mut self, index: u32, now: Nanos) {
+    /// Takes the events and failures that a node reports.
+    fn take_events(&mut self, index: u32, now: Nanos) {
         loop {
             let Some(up) = &self.nodes[index as usize].up else { return };
             let Some(event) = up.ep.poll_event() else { break };
-            self.say(|| format!("node {index}: {event:?}"));
+            self.trace_line(|| format!("node {index}: {event:?}"));
             lock(&self.net).note(now ^ 0xe7e7, u64::from(index));
             if let Event::PeerDown { peer, why, .. } = event {
                 let live = up.ep.node().link_channels(peer);
                 let mut check = self.check.borrow_mut();
-                check.down(index, peer, live);
+                check.peer_down(index, peer, live);
                 let expected = check.closing && why == tautline::Down::Closed;
                 if let (false, Err(wrong)) = (expected, check.deaths.report(now, index, peer, why)) {
                     drop(check);
@@ -263,30 +271,31 @@ impl World {
         }
     }
 
-    /// A node is no more: its device is dead before its endpoint is, so that nothing of its end gets out.
+    /// A node crashes: its device is unplugged before its endpoint is dropped, so that no frame of its
+    /// teardown gets out.
     fn crash(&mut self, index: u32) {
         let Some(up) = self.nodes[index as usize].up.take() else { return };
         lock(&self.net).unplug(index);
-        self.check.borrow_mut().crashed(index);
+        self.check.borrow_mut().node_crashed(index);
         self.nodes[index as usize].messages = up.program.left();
         self.nodes[index as usize].computing_until = 0;
         self.totals.add(&up.ep.counters());
-        self.clear_away(up);
+        self.drop_endpoint(up);
     }
 
-    /// Lets go of an endpoint for good: suspended handlers may hold it.
-    fn clear_away(&self, up: Up) {
-        let Up { program, life, ep } = up;
-        life.over.set(true);
+    /// Drops an endpoint for good: suspended handlers may hold it.
+    fn drop_endpoint(&self, up: RunningNode) {
+        let RunningNode { program, incarnation, ep } = up;
+        incarnation.over.set(true);
         drop(program);
         let _ = ep.node().close();
-        life.wake_sleepers();
+        incarnation.wake_sleepers();
         let _ = ep.extract(usize::MAX);
         let _ = ep.extract(usize::MAX);
     }
 }
 
-fn extract(up: &Up, limit: usize, rounds: u32) -> tautline::Result<()> {
+fn extract(up: &RunningNode, limit: usize, rounds: u32) -> tautline::Result<()> {
     for _ in 0..rounds {
         if up.ep.extract(limit)? == 0 {
             break;
@@ -296,7 +305,7 @@ fn extract(up: &Up, limit: usize, rounds: u32) -> tautline::Result<()> {
 }
 
 /// What the watchdog does while the program computes.
-fn watch(up: &Up, rounds: u32) {
+fn watch(up: &RunningNode, rounds: u32) {
     for _ in 0..rounds {
         if up.ep.node().progress().unwrap_or(0) == 0 {
             break;
@@ -304,14 +313,14 @@ fn watch(up: &Up, rounds: u32) {
     }
 }
 
-/// A trace's end, whoever still holds the network.
+/// Ends a trace, whoever still holds the network.
 fn finish_trace(net: &SharedNet) {
     if let Some(trace) = &mut net.lock().unwrap_or_else(PoisonError::into_inner).trace {
         trace.finish();
     }
 }
 
-/// A point in time, for messages.
+/// Formats a time, for messages.
 fn at(now: Nanos) -> String {
     time(now)
 }

@@ -7,41 +7,42 @@ fn seeds() -> u64 {
     std::env::var("TAUTLINE_MEMORY_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(60)
 }
 
-/// T-1, T-2: with loss, repetition, reordering, damage, partitions, pauses, crashes and restarts.
+/// T-1, T-2: with loss, repetition, reordering, damage, partitions, pauses,
+/// crashes and restarts.
 #[test]
-fn seeds_keep_their_promises() {
+fn seeds_keep_the_promises() {
     let mut all = Summary::default();
     for seed in 1..=seeds() {
         let sum = run(seed, 150, Mistake::None).unwrap();
         all.complete += sum.complete;
         all.failed += sum.failed;
         all.fires += sum.fires;
-        all.lives += sum.lives;
+        all.incarnations += sum.incarnations;
         all.placed_ahead += sum.placed_ahead;
     }
     println!("{all:?}");
-    assert!(all.complete > 100 * seeds() && all.failed > 0 && all.lives > 3 * seeds());
+    assert!(all.complete > 100 * seeds() && all.failed > 0 && all.incarnations > 3 * seeds());
     assert!(all.fires > 100 * seeds() && all.placed_ahead > 0, "{all:?}");
 }
 
-/// The same seed is the same world.
+/// The same seed gives the same world.
 #[test]
-fn the_same_seed_is_the_same_memory() {
+fn the_same_seed_gives_the_same_memory() {
     for seed in 500..505 {
         assert_eq!(run(seed, 60, Mistake::None), run(seed, 60, Mistake::None));
     }
 }
 
-/// Mistakes are noticed.
+/// The checks detect mistakes.
 #[test]
-fn mistakes_are_noticed() {
+fn mistakes_are_detected() {
     for (mistake, reason) in [
-        (Mistake::LoseAPut, "not what was put"),
+        (Mistake::DropPut, "not what was put"),
         (Mistake::AddTwice, "the sum"),
         (Mistake::Overcount, "every time"),
     ] {
-        let caught =
+        let detected =
             (700..706).filter(|seed| run(*seed, 40, mistake).is_err_and(|why| why.contains(reason))).count();
-        assert!(caught >= 4, "{mistake:?} was caught in {caught} of 6 seeds");
+        assert!(detected >= 4, "{mistake:?} was detected in {detected} of 6 seeds");
     }
 }

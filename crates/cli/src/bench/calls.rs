@@ -11,7 +11,7 @@ use tautline_baseline::cpu::Stopwatch;
 use tautline_baseline::{Measured, Setup, Side};
 
 use super::case::{Device, Style};
-use super::content::{Pattern, is_right};
+use super::content::{Pattern, is_intact};
 use super::memory::other;
 use super::taut::job;
 
@@ -28,11 +28,11 @@ pub struct Calls {
     request: Vec<u8>,
 }
 
-/// Of typed calls: words, as everybody's typed calls carry here.
+/// The content of typed calls: words, as in the typed calls of every system here.
 type Words = Vec<u64>;
 
-/// A call under way.
-enum Asked {
+/// A call in progress.
+enum PendingCall {
     Raw(Call),
     Typed(TypedCall<Words>),
 }
@@ -68,13 +68,13 @@ impl Calls {
         })
     }
 
-    /// Leaves in good order.
+    /// Closes in good order.
     pub fn close(self, setup: &mut Setup<'_>) -> io::Result<()> {
         setup.barrier()?;
         self.endpoint.close().map_err(other)
     }
 
-    /// Side A calls, with up to `window` calls under way; side B serves.
+    /// Side A calls, with up to `window` calls in progress; side B serves.
     pub fn run(&mut self, side: Side, count: u64, window: u64) -> io::Result<Measured> {
         let bytes = self.request.len() as u64;
         let watch = Stopwatch::start();
@@ -89,47 +89,50 @@ impl Calls {
     }
 
     fn ask(&mut self, count: u64, window: u64) -> io::Result<()> {
-        // Whoever has many to make lets them share frames; whoever waits lets them leave.
+        // With many calls in progress they share frames; before a wait they are sent.
         let far = !self.endpoint.node().is_local(self.peer);
         let endpoint = self.endpoint.clone();
         let _together = (window > 1 && far).then(|| endpoint.batch());
         let mut calls = VecDeque::with_capacity(window as usize);
-        let mut asked = 0;
+        let mut begun = 0;
         for number in 0..count {
-            while asked < count.min(number + window) {
-                calls.push_back(self.begin(asked)?);
-                asked += 1;
+            while begun < count.min(number + window) {
+                calls.push_back(self.begin(begun)?);
+                begun += 1;
             }
             let call = calls.pop_front().ok_or_else(|| other("no call"))?;
             if !self.end(call, number)? {
-                return Err(other("not answered by what was asked"));
+                return Err(other("the answer is not that of the request"));
             }
         }
         Ok(())
     }
 
     #[inline]
-    fn begin(&mut self, number: u64) -> io::Result<Asked> {
+    fn begin(&mut self, number: u64) -> io::Result<PendingCall> {
         if self.typed {
             let words = vec![number; self.request.len() / 8];
             return self
                 .rpc
                 .call(&self.endpoint, self.peer, self.echo, &words)
-                .map(Asked::Typed)
+                .map(PendingCall::Typed)
                 .map_err(other);
         }
         self.pattern.write(number, 0, &mut self.request);
-        self.rpc.call_raw(&self.endpoint, self.peer, self.raw, &self.request).map(Asked::Raw).map_err(other)
+        self.rpc
+            .call_raw(&self.endpoint, self.peer, self.raw, &self.request)
+            .map(PendingCall::Raw)
+            .map_err(other)
     }
 
     #[inline]
-    fn end(&self, call: Asked, number: u64) -> io::Result<bool> {
+    fn end(&self, call: PendingCall, number: u64) -> io::Result<bool> {
         let len = self.request.len();
         match call {
-            Asked::Raw(call) => {
-                call.wait_with(|answer| answer.len() == len && is_right(number, answer)).map_err(other)
+            PendingCall::Raw(call) => {
+                call.wait_with(|answer| answer.len() == len && is_intact(number, answer)).map_err(other)
             }
-            Asked::Typed(call) => {
+            PendingCall::Typed(call) => {
                 let words = call.wait().map_err(other)?;
                 Ok(words.len() == len / 8 && words.iter().all(|word| *word == number))
             }

@@ -1,4 +1,5 @@
-//! One measurement, as the controller asks both sides for it, and what they answer. One JSON object per line.
+//! One measurement, as the controller requests it from both sides, and their replies. One JSON object per
+//! line.
 
 mod style;
 
@@ -16,17 +17,17 @@ pub use style::Style;
 pub enum System {
     /// A transport of the kernel, polled or blocking.
     Plain { kind: Plain, blocking: bool },
-    /// A stream over raw UDP that the kernel cuts and joins: the limit of bandwidth.
+    /// A stream over raw UDP with GSO and GRO: the limit of bandwidth.
     Gso { blocking: bool },
     /// The same with one datagram at a time.
     Datagrams { blocking: bool },
     /// Small records packed into raw UDP frames: the limit of the message rate.
     Packed { blocking: bool },
-    /// Frames of our device and nothing else, or with flow control.
+    /// Frames of our device without anything above, or with flow control.
     Bare { flow: bool },
-    /// What shared memory allows.
+    /// The limits of shared memory.
     Shared { limit: Shared },
-    /// Messages that are lent.
+    /// Loans.
     Lent,
     /// Messages that the receiver copies out of the sender's process.
     SingleCopy,
@@ -57,7 +58,7 @@ pub enum Shared {
     Ring,
 }
 
-/// The rivals that are measured, each through its own shared memory or local sockets, some over TCP too.
+/// The rivals, each through its own shared memory or local sockets, some over TCP too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Other {
     OpenMpi,
@@ -67,20 +68,20 @@ pub enum Other {
     UcxPerftest,
     ZeroMq,
     Iceoryx2,
-    /// Without any copy; filled before its time and read after.
+    /// Without a copy; filled before and read after the measured time.
     Iceoryx2Loan,
     /// Calls, over a Unix socket or TCP.
     Tarpc,
 }
 
-/// What our messages go over.
+/// The device of our messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Device {
     Udp,
     Shm,
-    /// Past the kernel's stack, in the frames of UDP.
+    /// Past the kernel's stack, with UDP framing.
     Xdp,
-    /// The same in Ethernet frames of our own.
+    /// The same with raw framing.
     XdpRaw,
 }
 
@@ -108,7 +109,7 @@ pub enum Policy {
 }
 
 impl Plain {
-    /// Those that are measured at every size.
+    /// The transports that are measured at every size.
     pub const ALL: [Plain; 4] = [Plain::Pipe, Plain::Unix, Plain::Tcp, Plain::Udp];
 
     pub fn kind(self) -> Kind {
@@ -146,7 +147,7 @@ impl Other {
         Other::Tarpc,
     ];
 
-    /// Those that are here.
+    /// Returns the rivals that are installed here.
     pub fn installed(found: &[Found]) -> Vec<Other> {
         let is_here = |other: &Other| found.iter().any(|f| f.rival == other.rival() && f.version.is_some());
         Other::ALL.into_iter().filter(is_here).collect()
@@ -164,17 +165,17 @@ impl Other {
         }
     }
 
-    /// Whether its own test resends an untouched buffer, whatever one asks it for.
+    /// Whether its own test resends an untouched buffer, whatever is requested.
     pub fn is_warm(self) -> bool {
         self == Other::UcxPerftest
     }
 
-    /// Whether it has messages, and not calls only.
+    /// Whether it has messages, and not only calls.
     pub fn has_messages(self) -> bool {
         self != Other::Tarpc
     }
 
-    /// Whether it does what it is for, or leaves something out that a user would do.
+    /// Whether it has a stream test that does the work of a user.
     pub fn has_streams(self) -> bool {
         self != Other::Iceoryx2Loan
     }
@@ -214,7 +215,8 @@ impl Policy {
 }
 
 impl System {
-    /// The name in tables; with [`System::device`], [`System::policy`] and [`System::security`] it tells systems apart.
+    /// The name in tables; together with [`System::device`], [`System::policy`] and [`System::security`] it
+    /// is unique.
     pub fn name(self) -> &'static str {
         match self {
             System::Plain { kind, .. } => kind.kind().name(),
@@ -291,7 +293,7 @@ impl System {
         }
     }
 
-    /// Whether it goes over the network, and so is measured over veth too.
+    /// Whether it uses the network, and so is measured over veth too.
     pub fn is_network(self) -> bool {
         !matches!(
             self,
@@ -300,19 +302,19 @@ impl System {
                 | System::Lent
                 | System::SingleCopy
                 | System::Rival { tcp: false, .. }
-                // It looks for interfaces where another namespace's are not seen.
+                // It searches for interfaces where those of another namespace are not visible.
                 | System::Rival { other: Other::Ucx, .. }
                 | System::Taut { device: Device::Shm, .. }
                 | System::Memory { device: Device::Shm, .. }
         )
     }
 
-    /// Whether it is somebody else's: it may fail, and that is a line in the report and no more.
+    /// Whether it is a rival: it may fail, and then the report has a line that says so.
     pub fn is_rival(self) -> bool {
         matches!(self, System::Rival { .. })
     }
 
-    /// Whether it is another way between two processes of one host.
+    /// Whether it is another way to send between two processes of one host.
     pub fn is_host_rival(self) -> bool {
         matches!(
             self,
@@ -321,8 +323,8 @@ impl System {
         )
     }
 
-    /// The veth pair that it has to itself, counted from zero: TCP, raw UDP, ours, bare AF_XDP (a program in the driver
-    /// switches off what its pair can do for others), rivals.
+    /// The veth pair that it has to itself, counted from zero: TCP, raw UDP, ours, bare AF_XDP (a program in
+    /// the driver switches off offloads of its pair), rivals.
     pub fn lane(self) -> u8 {
         match self {
             System::Plain { kind: Plain::Udp, .. }
@@ -375,29 +377,30 @@ impl fmt::Display for System {
     }
 }
 
-/// What is to be done.
+/// The work to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Work {
     /// Back and forth.
     PingPong { bytes: usize, count: u64, warm: bool },
     /// One message per period, echoed.
     Paced { bytes: usize, count: u64, period_us: u64 },
-    /// One way; with a window, that many and then an answer.
+    /// One way; with a window, that many messages and then an answer.
     Stream { bytes: usize, count: u64, window: Option<u64>, batch: bool },
     /// Finds the best plan for streams of such messages; both sides remember it.
     Tune { bytes: usize, count: u64, trial_bytes: u64 },
-    /// Connected, and nothing to do.
+    /// Connected, with nothing to do.
     Idle { milliseconds: u64 },
-    /// Requests that are answered, so many at once.
+    /// Requests that are answered, `window` of them at a time.
     Calls { bytes: usize, count: u64, window: u64 },
-    /// Words put to a server's endpoints and answered: one by one with a pause before each, or of all endpoints together.
+    /// Words put to a server's endpoints and answered: one by one with a pause before each, or of all
+    /// endpoints together.
     Requests { endpoints: u64, count: u64, together: bool, pause_us: u64 },
-    /// Puts to memory with so many tripwires.
+    /// Puts to memory with `wires` tripwires.
     Matching { wires: u64, count: u64 },
 }
 
 impl Work {
-    /// Of the longest message.
+    /// Bytes of the longest message.
     pub fn bytes(self) -> usize {
         match self {
             Work::PingPong { bytes, .. }
@@ -410,7 +413,7 @@ impl Work {
 }
 
 impl Work {
-    /// Messages, or round trips.
+    /// The number of messages or round trips.
     pub fn count(self) -> u64 {
         match self {
             Work::PingPong { count, .. }
@@ -432,7 +435,7 @@ pub struct Case {
     pub work: Work,
 }
 
-/// What a side found.
+/// What a side measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     /// One-way times in microseconds; zero if there were none.
@@ -440,20 +443,20 @@ pub struct Outcome {
     pub p99_us: f64,
     pub p999_us: f64,
     pub mean_us: f64,
-    /// What was moved.
+    /// Messages and bytes moved.
     pub messages: u64,
     pub bytes: u64,
     pub elapsed_ns: u64,
-    /// How often something was lost and sent again, as far as the system tells.
+    /// How often something was lost and sent again, as far as the system reports it.
     pub drops: u64,
     /// CPU time of the whole process.
     pub cpu_ns: u64,
 }
 
-/// A side's answer to a case.
+/// A side's reply to a case.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Reply {
-    /// It is there, and pinned.
+    /// It runs, and is pinned.
     Ready,
     Done(Outcome),
     Failed(String),

@@ -1,4 +1,5 @@
-//! Rivals that are programs of their own: started when first wanted, kept for all rounds, given up after two failures.
+//! Rivals with processes of their own: started on first use, kept for all rounds, given up after two
+//! failures.
 
 use std::collections::HashMap;
 
@@ -9,29 +10,29 @@ use super::case::{Case, Other, Outcome, System, Work};
 use super::pair::Interrupted;
 use crate::sys::Signals;
 
-/// A rival that has failed so often is not tried again.
+/// A rival that has failed this often is not tried again.
 const FAILURES: u32 = 2;
 
-/// Whether a system has processes of its own, beside the two that everybody else is measured in.
+/// Whether a system has processes of its own, beside the two in which every other system is measured.
 pub fn is_one(system: System) -> bool {
     matches!(system, System::Rival { other, .. } if Contender::is_one(other.rival()))
 }
 
-/// Those that were wanted so far.
+/// The rivals that were used so far.
 #[derive(Default)]
 pub struct Contenders {
-    seats: HashMap<(Other, bool), Seat>,
+    entries: HashMap<(Other, bool), Entry>,
 }
 
 #[derive(Default)]
-struct Seat {
+struct Entry {
     contender: Option<Contender>,
     failures: u32,
     last: String,
 }
 
 impl Contenders {
-    /// Has a rival do it. A failure concerns this figure only.
+    /// Has a rival run a case. A failure affects this figure only.
     pub fn run(&mut self, case: &Case, place: &Place, signals: &mut Signals) -> Result<[Outcome; 2]> {
         let System::Rival { other, tcp } = case.system else { bail!("no rival") };
         let test = match case.work {
@@ -41,12 +42,12 @@ impl Contenders {
             _ => bail!("rivals have no such test"),
         };
         let order = Order { test, bytes: case.work.bytes(), count: case.work.count() };
-        let seat = self.seats.entry((other, tcp)).or_default();
-        if seat.failures >= FAILURES {
-            bail!("not tried again after {FAILURES} failures: {}", seat.last);
+        let entry = self.entries.entry((other, tcp)).or_default();
+        if entry.failures >= FAILURES {
+            bail!("not tried again after {FAILURES} failures: {}", entry.last);
         }
         let mut signal = None;
-        let done = seat.measure(other, tcp, place, &order, &mut || {
+        let done = entry.measure(other, tcp, place, &order, &mut || {
             signal = signal.or_else(|| signals.take());
             signal.is_some()
         });
@@ -56,16 +57,16 @@ impl Contenders {
         match done {
             Ok(figures) => Ok(figures.map(|figures| outcome(&figures))),
             Err(reason) => {
-                seat.contender = None;
-                seat.failures += 1;
-                seat.last.clone_from(&reason);
+                entry.contender = None;
+                entry.failures += 1;
+                entry.last.clone_from(&reason);
                 bail!("{reason}")
             }
         }
     }
 }
 
-impl Seat {
+impl Entry {
     fn measure(
         &mut self,
         other: Other,

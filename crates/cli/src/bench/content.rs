@@ -1,9 +1,9 @@
-//! What our messages hold, after the manner of the baseline's drivers: bytes that differ from message to message, with
-//! the message's number at both ends.
+//! The content of our messages, like that of the baseline's drivers: bytes that differ from message to
+//! message, with the message's number at both ends.
 
 use std::hint::black_box;
 
-/// How far the source shifts before it repeats.
+/// The source shifts by up to this before it repeats.
 const SHIFT: usize = 4096;
 
 /// Makes messages from bytes that lie elsewhere, whole or part by part.
@@ -39,7 +39,7 @@ impl Pattern {
     }
 }
 
-/// Writes as much of a stamp, which belongs at `place`, as falls into a part that begins at `at`.
+/// Writes the overlap of a stamp, which belongs at `place`, with a part that begins at `at`.
 fn overlay(stamp: &[u8; 8], place: usize, at: usize, part: &mut [u8]) {
     let (first, last) = (place.max(at), (place + 8).min(at + part.len()));
     if first < last {
@@ -49,7 +49,7 @@ fn overlay(stamp: &[u8; 8], place: usize, at: usize, part: &mut [u8]) {
 
 /// Whether both ends carry this number.
 #[inline]
-pub fn is_right(number: u64, message: &[u8]) -> bool {
+pub fn is_intact(number: u64, message: &[u8]) -> bool {
     let stamp = number.to_le_bytes();
     let len = message.len();
     let head = len.min(8);
@@ -68,12 +68,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_make_the_whole() {
+    fn parts_equal_the_whole() {
         for bytes in [0, 1, 8, 15, 16, 17, 100, 5000] {
             let pattern = Pattern::new(bytes);
             let mut whole = vec![0; bytes];
             pattern.write(777, 0, &mut whole);
-            assert!(is_right(777, &whole) && (bytes == 0 || !is_right(778, &whole)), "{bytes}");
+            assert!(is_intact(777, &whole) && (bytes == 0 || !is_intact(778, &whole)), "{bytes}");
             for part in [1, 3, 7, 64] {
                 let mut pieced = vec![0; bytes];
                 for (i, room) in pieced.chunks_mut(part).enumerate() {

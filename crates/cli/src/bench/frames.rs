@@ -1,7 +1,8 @@
-//! Bare frames of our device, without and with flow control: the ground on which the guarantees are built.
+//! Bare frames of our device, without and with flow control: the layer on which the guarantees are built.
 //!
-//! No order, no recovery, no protection. Without flow control the sender never waits, and what the receiver has no
-//! room for is lost; what counts is what arrived. Each message leaves at once, as a message does.
+//! No order, no recovery, no protection. Without flow control the sender never waits, and frames for which
+//! the receiver has no room are lost; only frames that arrive count. Each message is sent at once, as our
+//! messages are.
 
 use std::io;
 use std::net::UdpSocket;
@@ -16,14 +17,14 @@ use tautline_baseline::{Measured, Setup, Side};
 use super::content::Pattern;
 use crate::sys::{poll_until, readable};
 
-/// Bytes that a frame costs the receive buffer beyond its own, by the kernel's account.
+/// Bytes that a frame costs the receive buffer beyond its own, by the kernel's accounting.
 const OVERHEAD: u64 = 1280;
-/// A sender whose window stays closed for so long has lost something, and starts with a new one.
+/// A sender whose window stays closed for this long has lost something, and starts with a new one.
 const LOST_AFTER: Duration = Duration::from_millis(20);
-/// A frame of this length says that everything was sent; one of eight bytes gives credit back.
+/// A frame of this length says that everything was sent; one of eight bytes returns credit.
 const END: usize = 1;
 const CREDIT: usize = 8;
-/// Data is never mistaken for either.
+/// Data frames are never so short.
 const DATA_MIN: usize = 16;
 
 struct Frames {
@@ -34,7 +35,7 @@ struct Frames {
     slots: Vec<SlotId>,
 }
 
-/// Moves messages one way and returns what arrived, on side B, and what was sent, on side A.
+/// Moves messages one way; returns what arrived on side B, and what was sent on side A.
 pub fn stream(setup: &mut Setup<'_>, bytes: usize, count: u64, flow: bool) -> io::Result<Measured> {
     let mut frames = Frames::open(setup)?;
     setup.barrier()?;
@@ -123,18 +124,18 @@ impl Frames {
         }
     }
 
-    /// Says that it is over until the other side has heard it.
+    /// Repeats the end frame until the other side has received it.
     fn say_end(&mut self, setup: &mut Setup<'_>) -> io::Result<()> {
         use std::os::fd::AsFd;
         let since = Instant::now();
         loop {
             self.queue(END, |room| room.fill(0))?;
             self.flush();
-            let heard = poll_until(
+            let received = poll_until(
                 &mut [readable(setup.control.as_fd())],
                 Some(Instant::now() + Duration::from_millis(2)),
             )?;
-            if heard {
+            if received {
                 return setup.barrier();
             }
             if since.elapsed() > SILENCE {
@@ -145,17 +146,17 @@ impl Frames {
 
     fn receive_all(&mut self, setup: &mut Setup<'_>, bytes: usize, flow: bool) -> io::Result<Measured> {
         let mut place = vec![0; bytes.max(65_536)];
-        let (mut got, mut cost, mut told, mut ended) = (0, 0, 0, false);
+        let (mut got, mut cost, mut returned, mut ended) = (0, 0, 0, false);
         let mut watch = Stopwatch::start();
-        let mut heard = Instant::now();
+        let mut received = Instant::now();
         while !ended {
             if self.device.recv(&mut self.batch)? == 0 {
-                if heard.elapsed() > SILENCE {
+                if received.elapsed() > SILENCE {
                     return Err(io::ErrorKind::TimedOut.into());
                 }
                 continue;
             }
-            heard = Instant::now();
+            received = Instant::now();
             if got == 0 {
                 watch = Stopwatch::start();
             }
@@ -169,8 +170,8 @@ impl Frames {
                 got += data.len() as u64;
                 cost += data.len() as u64 + OVERHEAD;
             }
-            if flow && cost - told >= self.window / 4 {
-                told = cost;
+            if flow && cost - returned >= self.window / 4 {
+                returned = cost;
                 self.queue(CREDIT, |room| room.copy_from_slice(&cost.to_le_bytes()))?;
                 self.flush();
             }
@@ -181,7 +182,7 @@ impl Frames {
     }
 }
 
-/// Bytes of the next frame; the last one is never so short that it could be taken for a sign.
+/// Returns the bytes of the next frame; the last one is never as short as an end or credit frame.
 fn next_frame(left: usize, frame_max: usize) -> usize {
     if left <= frame_max {
         left
@@ -192,7 +193,7 @@ fn next_frame(left: usize, frame_max: usize) -> usize {
     }
 }
 
-/// What is under way, by the kernel's account.
+/// What is in flight, by the kernel's accounting.
 struct Flight {
     sent: u64,
     back: u64,

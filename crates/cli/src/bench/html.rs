@@ -1,4 +1,4 @@
-//! The report as one HTML file that needs nothing else: no network, no scripts.
+//! The report as one HTML file without external resources: no network, no scripts.
 
 use std::fmt::Write as _;
 
@@ -23,7 +23,7 @@ figcaption{font-weight:600;margin-bottom:.5rem}svg{width:100%;height:auto;displa
 th,td{padding:.25rem .6rem;text-align:left;border-bottom:1px solid var(--grid);white-space:nowrap}td.n,th.n{text-align:right}\
 .met{color:var(--good);font-weight:600}.missed{color:var(--bad);font-weight:600}details{margin:.6rem 0}summary{cursor:pointer;font-weight:600}";
 
-/// The whole page.
+/// Returns the whole page.
 pub fn render(report: &Report) -> String {
     let mut page = String::from("<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">");
     page.push_str("<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\"><title>Tautline bench</title><style>");
@@ -73,7 +73,7 @@ fn head(page: &mut String, report: &Report) {
         let _ = write!(page, "<p class=\"soft\">Bare AF_XDP is not measured: {}.</p>", escape(reason));
     }
     let rivals: Vec<_> = m.found.iter().map(|found| escape(&found.to_string())).collect();
-    let _ = write!(page, "<p class=\"soft\">Rivals looked for: {}.</p>", rivals.join("; "));
+    let _ = write!(page, "<p class=\"soft\">Rivals: {}.</p>", rivals.join("; "));
     page.push_str("<p class=\"soft\">Figures are medians over interleaved rounds; ratios are formed inside a round. Machines drift: only ratios in one run mean anything.</p>");
 }
 
@@ -100,7 +100,7 @@ fn goals(page: &mut String, report: &Report) {
     page.push_str("</table></div>");
 }
 
-/// Lines that a reader can tell apart; everything is in the tables.
+/// Lines that a reader can distinguish; the tables have everything.
 fn chosen(rows: &[Row], test: Test, names: &[&str]) -> Vec<Line> {
     let curves = curves(rows, test);
     let pick = |name: &&str| {
@@ -173,7 +173,7 @@ fn plots(page: &mut String, report: &Report) {
     }
 }
 
-/// Shared memory and its limits, beside what the kernel has for two processes of one host.
+/// Shared memory and its limits, beside the kernel's transports between two processes of one host.
 fn one_host(page: &mut String, rows: &[Row]) {
     let latency = [
         "tautline shm fabric spin",
@@ -289,7 +289,7 @@ fn half_power(page: &mut String, rows: &[Row]) {
     if curves.is_empty() {
         return;
     }
-    page.push_str("<h2>Half-power message size</h2><p class=\"soft\">Where the bandwidth is half of its most.</p><div class=\"wrap\"><table>");
+    page.push_str("<h2>Half-power message size</h2><p class=\"soft\">The size at which the bandwidth is half of its maximum.</p><div class=\"wrap\"><table>");
     for (name, curve) in curves {
         if let Some(bytes) = half_power_bytes(&curve) {
             let _ = write!(page, "<tr><td>{}</td><td class=\"n\">{bytes:.0} B</td></tr>", escape(&name));

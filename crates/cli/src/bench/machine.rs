@@ -1,4 +1,4 @@
-//! The state of the machine, its bare limits, and the rivals that are here.
+//! The state of the machine, its bare limits, and the installed rivals.
 
 use tautline_baseline::cpu::Machine;
 use tautline_baseline::limits;
@@ -19,13 +19,13 @@ pub struct State {
     /// One way between the two cores.
     pub cache_line_ns: Option<f64>,
     pub found: Vec<Found>,
-    /// Why bare AF_XDP cannot be measured here; asked where it could be.
+    /// Why bare AF_XDP cannot be measured here, if it was requested where it could be.
     pub no_xdp: Option<String>,
 }
 
 impl State {
-    /// Looks at the machine and who is installed there, and measures its bare limits.
-    pub fn look(extent: Extent, cores: [usize; 2], path: Path) -> State {
+    /// Examines the machine and the installed rivals, and measures the bare limits.
+    pub fn examine(extent: Extent, cores: [usize; 2], path: Path) -> State {
         let batches = if extent == Extent::Smoke { 3 } else { 100 };
         let line = if extent == Extent::Smoke { 1_000 } else { 200_000 };
         State {
@@ -41,7 +41,7 @@ impl State {
         }
     }
 
-    /// Whether somebody else was at work when the run began.
+    /// Whether the machine was busy when the run began.
     pub fn is_busy(&self) -> bool {
         self.machine.load > 0.3 * self.machine.cores as f64
     }

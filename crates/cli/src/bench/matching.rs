@@ -1,5 +1,5 @@
-//! What it costs to match a put against many tripwires: a node puts to itself, at random places that they watch, but for reads. All are matched, and
-//! none fires.
+//! The cost of matching a put against many tripwires: a node puts to itself, at random places that tripwires
+//! watch for reads. All are matched, and none fires.
 
 use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -12,13 +12,13 @@ use tautline_baseline::cpu::Stopwatch;
 
 use super::memory::other;
 
-/// From the start of one tripwire to the next, and how many have room.
+/// The distance from one tripwire to the next, and the most that there is room for.
 const APART: u64 = 80;
 const MOST: u64 = 100_000;
-/// Puts that leave together.
+/// Puts that are sent together.
 const TOGETHER: u64 = 100;
 
-/// Puts that many words among so many tripwires, which overlap or not.
+/// Puts `count` words among `wires` tripwires, which overlap or not.
 pub fn matching(wires: u64, count: u64, overlapping: bool) -> io::Result<Measured> {
     let len = if overlapping { 2 * APART } else { 8 };
     let endpoint = alone()?;
@@ -46,7 +46,7 @@ pub fn matching(wires: u64, count: u64, overlapping: bool) -> io::Result<Measure
         }
         Ok(())
     };
-    // The memory, too, is touched for the first time in here.
+    // The memory too is touched for the first time in here.
     put(count)?;
     let watch = Stopwatch::start();
     put(count)?;
@@ -58,7 +58,7 @@ pub fn matching(wires: u64, count: u64, overlapping: bool) -> io::Result<Measure
     Ok(measured)
 }
 
-/// A job of one.
+/// Joins a job of one.
 fn alone() -> io::Result<Endpoint> {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
     let mut key = [0; 32];

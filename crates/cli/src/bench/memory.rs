@@ -1,4 +1,5 @@
-//! Our side of a measurement of memory: puts that tripwires notice, stores through a mapping, and entries of a queue.
+//! Our side of a measurement of memory: puts that fire tripwires, stores through a mapping, and entries of a
+//! queue.
 
 use std::cell::RefCell;
 use std::io;
@@ -11,14 +12,14 @@ use tautline_baseline::cpu::Stopwatch;
 use tautline_baseline::{Measured, Setup, Side};
 
 use super::case::{Device, Policy, Style};
-use super::content::{Pattern, is_right};
+use super::content::{Pattern, is_intact};
 use super::taut::job;
 
 pub(super) fn other<E: Into<Box<dyn std::error::Error + Send + Sync>>>(error: E) -> io::Error {
     io::Error::other(error)
 }
 
-/// One side of a pair of endpoints whose memories are open to each other.
+/// One side of a pair of endpoints that can reach each other's memory.
 pub struct Memory {
     endpoint: Endpoint,
     style: Style,
@@ -27,26 +28,26 @@ pub struct Memory {
     remote: Remote,
     /// The peer's memory, mapped.
     mapped: Option<Mapped>,
-    /// The end of the queue that is taken from, and that into which the peer's is filled.
+    /// The end of our queue to take from, and the end of the peer's to fill.
     queue: Receiver,
     into: Sender,
-    /// Bytes of the longest message that a handler for short ones takes.
+    /// Bytes of the longest message that a short handler takes.
     short: usize,
-    /// The last bytes of what is put.
+    /// Watches the last bytes of a put.
     arrived: Tripwire,
     pattern: Pattern,
     outgoing: Vec<u8>,
     incoming: Vec<u8>,
 }
 
-/// What each tells the other: how to reach its memory, its queue, and how to map.
-type Mail = Rc<RefCell<Option<(Cookie, Cookie, MapCookie)>>>;
+/// The cookies that each side sends the other: for its memory, for its queue, and for a mapping.
+type Mailbox = Rc<RefCell<Option<(Cookie, Cookie, MapCookie)>>>;
 
 /// Bytes that a queue holds at least, and how many of its entries.
 const QUEUE: usize = 256 << 10;
 const ENTRIES: usize = 4;
 
-fn letter(data: &[u8]) -> Option<(Cookie, Cookie, MapCookie)> {
+fn parse_cookies(data: &[u8]) -> Option<(Cookie, Cookie, MapCookie)> {
     let (memory, rest) = data.split_at_checked(Cookie::LEN)?;
     let (queue, map) = rest.split_at_checked(Cookie::LEN)?;
     let cookie = |bytes: &[u8]| bytes.try_into().ok().map(Cookie::from_bytes);
@@ -56,10 +57,10 @@ fn letter(data: &[u8]) -> Option<(Cookie, Cookie, MapCookie)> {
 impl Memory {
     /// Joins a fresh job with the other side, for puts of `bytes`, and connects.
     pub fn open(setup: &mut Setup<'_>, device: Device, style: Style, bytes: usize) -> io::Result<Memory> {
-        let mail = Mail::default();
+        let mail = Mailbox::default();
         let inbox = mail.clone();
-        let builder =
-            Endpoint::builder().on_short("mail", move |m: Short<'_>| *inbox.borrow_mut() = letter(m.data()));
+        let builder = Endpoint::builder()
+            .on_short("cookies", move |m: Short<'_>| *inbox.borrow_mut() = parse_cookies(m.data()));
         let endpoint = builder
             .config(Config { device: Some(device.device()), ..Config::default() })
             .waiting(Policy::Spin.waiting())
@@ -72,10 +73,10 @@ impl Memory {
         let cookie = aperture.cookie(.., Rights::ALL).map_err(other)?;
         let arrived = aperture.tripwire(bytes as u64 - 8..).arm().map_err(other)?;
         let (queue, fill) = queue::make(&endpoint, QUEUE.max(ENTRIES * bytes)).map_err(other)?;
-        let letter = [cookie.to_bytes(), fill.to_bytes(), share.cookie().to_bytes()].concat();
-        endpoint.send(peer, "mail", &letter).map_err(other)?;
+        let cookies = [cookie.to_bytes(), fill.to_bytes(), share.cookie().to_bytes()].concat();
+        endpoint.send(peer, "cookies", &cookies).map_err(other)?;
         endpoint.run_until(|| mail.borrow().is_some()).map_err(other)?;
-        let (cookie, fill, map) = mail.borrow().ok_or_else(|| other("no cookie came"))?;
+        let (cookie, fill, map) = mail.borrow().ok_or_else(|| other("no cookie arrived"))?;
         let remote = endpoint.remote(&cookie);
         let into = Sender::new(&endpoint, &fill).map_err(other)?;
         let mapped = match style {
@@ -103,7 +104,7 @@ impl Memory {
         })
     }
 
-    /// Leaves in good order.
+    /// Closes in good order.
     pub fn close(self, setup: &mut Setup<'_>) -> io::Result<()> {
         setup.barrier()?;
         self.endpoint.close().map_err(other)
@@ -124,7 +125,7 @@ impl Memory {
             return if word == number { Ok(()) } else { Err(other("not what was put")) };
         }
         self.aperture.read(0, &mut self.incoming).map_err(other)?;
-        if is_right(number, &self.incoming) { Ok(()) } else { Err(other("not what was put")) }
+        if is_intact(number, &self.incoming) { Ok(()) } else { Err(other("not what was put")) }
     }
 
     fn store(&self, number: u64) -> io::Result<()> {
@@ -132,7 +133,7 @@ impl Memory {
     }
 
     fn watch(&self, number: u64) -> io::Result<()> {
-        // Bounded, in case that the other side is gone.
+        // Bounded, in case the other side is gone.
         for _ in 0..20_000_000_000u64 {
             if self.aperture.read_u64(0).map_err(other)? == number {
                 return Ok(());
@@ -158,17 +159,18 @@ impl Memory {
         Ok(if side == Side::A { round_trips } else { Vec::new() })
     }
 
-    /// The next entry of the queue.
+    /// Takes the next entry of the queue.
     fn take(&mut self, number: u64) -> io::Result<()> {
         if !self.queue.try_pop_into(&mut self.incoming).map_err(other)? {
             let entry = self.queue.pop().map_err(other)?;
             self.incoming = entry.ok_or(io::ErrorKind::UnexpectedEof)?;
         }
-        let right = self.incoming.len() == self.outgoing.len() && is_right(number, &self.incoming);
-        if right { Ok(()) } else { Err(other("not what was put into the queue")) }
+        let right = self.incoming.len() == self.outgoing.len() && is_intact(number, &self.incoming);
+        if right { Ok(()) } else { Err(other("an entry is not what was put into the queue")) }
     }
 
-    /// Rewritten, as messages are: short blocks where they lie, long ones where they are sent from.
+    /// Puts a rewritten block, as messages are rewritten: short ones in the buffer, long ones where they are
+    /// sent from.
     fn put_block(&mut self, number: u64) -> io::Result<()> {
         if self.outgoing.len() <= self.short {
             return self.put(number);
@@ -177,19 +179,19 @@ impl Memory {
         self.remote.fill(0, self.outgoing.len(), |at, room| pattern.write(number, at, room)).map_err(other)
     }
 
-    /// Waits for the put of this number, and for nothing before it; all of them must have come.
+    /// Waits for the put of this number, and for none before it; all of them must have arrived.
     fn last(&mut self, number: u64) -> io::Result<()> {
         let end = self.outgoing.len() as u64;
         let mut wire = self.aperture.tripwire(end - 8..).when(Test::Equal(number)).arm().map_err(other)?;
-        // It may have come before this was armed.
+        // It may have arrived before this was armed.
         if self.arrived.fires() < number {
             wire.wait().map_err(other)?;
         }
         if self.arrived.take() != number {
-            return Err(other("not as many puts as were made"));
+            return Err(other("not all puts arrived"));
         }
         self.aperture.read(0, &mut self.incoming).map_err(other)?;
-        if is_right(number, &self.incoming) { Ok(()) } else { Err(other("not what was put")) }
+        if is_intact(number, &self.incoming) { Ok(()) } else { Err(other("not what was put")) }
     }
 
     /// One way, then an answer.

@@ -1,8 +1,8 @@
-//! `tautline bench`: two pinned processes move real messages, beside everything they are compared with.
+//! `tautline bench`: two pinned processes exchange messages, beside every system that they are compared with.
 //!
-//! What lives here: the plan (`plan`), the two processes (`pair`, `side`), our drivers (`taut`, `frames`), what the
-//! figures come to (`rows`, `targets`) and how they are shown (`table`, `html`). What does not: the limits and rivals
-//! themselves, which are `tautline-baseline`'s and know nothing of us.
+//! What lives here: the plan (`plan`), the two processes (`pair`, `side`), our drivers (`taut`, `frames`),
+//! the evaluation (`rows`, `targets`) and its presentation (`table`, `html`). What does not: the limits and
+//! rivals themselves, which belong to `tautline-baseline` and know nothing of us.
 
 mod calls;
 mod case;
@@ -10,7 +10,7 @@ mod contenders;
 mod content;
 mod frames;
 mod html;
-mod lent;
+mod loans;
 mod machine;
 mod matching;
 mod memory;
@@ -48,17 +48,17 @@ pub use side::{SideArgs, side};
 const EXAMPLES: &str = "\
 Examples:
   tautline bench --quick
-        Everything, coarsely.
+        Everything, with few samples.
   tautline bench
-        Everything, with an HTML report and plots; it takes a while, and shows how far it is.
+        Everything, with an HTML report and plots; it takes a while, and shows its progress.
   tautline bench --only latency,64,tautline
-        One test, one size, our system, and what it is compared with.
+        One test, one size, our system, and the systems it is compared with.
   tautline bench --quick --json > rows.jsonl
         One JSON object per row and line.
   tautline bench --only shm
         Shared memory between the two processes, and its limits.
   tautline bench --only rivals,shm
-        The rivals that are installed here, beside shared memory.
+        The installed rivals, beside shared memory.
   tautline bench --only memory
         Memory and the styles above it: words, blocks, queues, calls, and a server against its number of endpoints.
   tautline bench --only calls
@@ -66,17 +66,23 @@ Examples:
   sudo tautline bench --netns
         The same between two network namespaces, over veth pairs, with bare AF_XDP beside it.
 
-Both processes have a core to themselves. Systems take turns within each round; a figure is the median over rounds,
-with the lowest and highest round beside it, and ratios are formed inside a round. Buffers are rewritten before each
-send and read after each receive, by everyone but ucx-perftest. Nothing is ever installed; rivals that are here (Open
-MPI, MPICH, UCX, ZeroMQ, and in builds with the features of these names iceoryx2 and tarpc) are measured in the same
-rounds.";
+Both processes have a core to themselves. Systems take turns within each round; a figure is the median over
+rounds, with the lowest and highest round beside it, and ratios are formed inside a round.
 
-/// What `tautline bench` is told.
+Buffers are rewritten before each send, except by ucx-perftest and in warm rows. Messages are copied to a buffer
+of the receiver's (bare AF_XDP leaves them in place), and their number is checked. In ping-pongs and paced tests
+of messages, and in the streams of pipes, sockets, bare AF_XDP and rivals, the receiver then reads every byte. In
+the streams of Tautline, the raw UDP and two-copy streams, the memory tests and our calls it does not. Loans are
+filled before and read after the measured time.
+
+Nothing is ever installed; rivals that are here (Open MPI, MPICH, UCX, ZeroMQ, and in builds with the features of
+these names iceoryx2 and tarpc) are measured in the same rounds.";
+
+/// The arguments of `tautline bench`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct BenchArgs {
-    /// Below a minute, with wider spread
+    /// In less than a minute, with wider spread
     #[arg(long)]
     quick: bool,
     /// Only these tests, systems, sizes (comma-separated, see the examples)
@@ -88,8 +94,8 @@ pub struct BenchArgs {
     /// One JSON object per row and line instead of tables
     #[arg(long)]
     json: bool,
-    /// Where the HTML report goes; by default target/tautline-bench.html if there is a folder target, else
-    /// tautline-bench.html; with --json only if asked for
+    /// File of the HTML report; by default target/tautline-bench.html if there is a directory target, else
+    /// tautline-bench.html; with --json only on request
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Between two network namespaces, over veth (root)
@@ -147,11 +153,11 @@ fn measure(args: &BenchArgs, path: Path, extent: Extent, signals: &mut Signals) 
     let pinned = [cores[0], *cores.get(1).unwrap_or(&cores[0])];
     if cores.len() < 2 {
         eprintln!(
-            "tautline: only one core may be used: both processes share it, and polling is hopeless here"
+            "tautline: only one core is available: both processes share it, and polling is useless here"
         );
     }
-    let machine = machine::State::look(extent, pinned, path);
-    // A smoke test needs no rivals, unless it is about them.
+    let machine = machine::State::examine(extent, pinned, path);
+    // A smoke test needs no rivals, unless it names them.
     let rivals = if extent == Extent::Smoke && !args.only.names_rivals() {
         Vec::new()
     } else {
@@ -194,16 +200,17 @@ fn measure(args: &BenchArgs, path: Path, extent: Extent, signals: &mut Signals) 
 }
 
 fn bar(len: u64) -> ProgressBar {
-    // Hidden by itself when standard error is no terminal. Drawn only between measurements, so that it costs none of them.
+    // Hidden when standard error is no terminal. Drawn only between measurements, so that it disturbs none of
+    // them.
     let bar = ProgressBar::with_draw_target(Some(len), ProgressDrawTarget::stderr());
     let style = ProgressStyle::with_template("{bar:40} {pos}/{len} {elapsed_precise} (left: {eta}) {msg}");
     style.map_or(bar.clone(), |style| bar.with_style(style))
 }
 
-/// Datagrams one by one are bound by what each costs; a better plan is looked for from this size on.
+/// Streams from this size on are limited by the cost of each datagram; a better plan is searched for.
 const TUNED_FROM: usize = 4 << 10;
 
-/// A measurement under way.
+/// A measurement in progress.
 struct Bench {
     path: Path,
     pinned: [usize; 2],
@@ -215,7 +222,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// Every cell once: first all with idle cores, then those with a burner.
+    /// Measures every cell once: first all with idle cores, then those with a burner.
     fn round(&mut self, round: usize, signals: &mut Signals) -> Result<()> {
         for load in [Load::Idle, Load::Burner] {
             let mut these: Vec<usize> =
@@ -224,7 +231,7 @@ impl Bench {
                 continue;
             }
             if round % 2 == 1 {
-                // What comes first in one round comes last in the next: nobody gains by the order.
+                // The order is reversed in every other round, so that no cell gains by it.
                 these.reverse();
             }
             let burner = match load {
@@ -253,7 +260,7 @@ impl Bench {
                 });
                 self.results[index].errors.push(error);
                 if !contenders::is_one(cell.system) {
-                    // Whatever state the two are in, it is not ours to repair. Their namespaces go with them.
+                    // Whatever state the two are in, it cannot be repaired. Their namespaces go with them.
                     self.pair = None;
                     if self.path == Path::Veth {
                         self.contenders = Contenders::default();
@@ -271,7 +278,7 @@ impl Bench {
             self.tune(&mut pair, signals)?;
             self.pair = Some(pair);
         }
-        let pair = self.pair.as_mut().context("no processes to measure with")?;
+        let pair = self.pair.as_mut().context("the processes of the measurement are gone")?;
         if !contenders::is_one(case.system) {
             return pair.run(case, signals);
         }
@@ -285,7 +292,7 @@ impl Bench {
         self.contenders.run(case, &Place { cores: self.pinned, apart }, signals)
     }
 
-    /// Lets the sides find the best bare streams of the sizes that will be asked for.
+    /// Lets the sides find the best bare streams of the sizes that will be measured.
     fn tune(&self, pair: &mut Pair, signals: &mut Signals) -> Result<()> {
         let mut done = Vec::new();
         for result in &self.results {
@@ -302,7 +309,7 @@ impl Bench {
                 continue;
             }
             done.push((bytes, system));
-            self.bar.set_message(format!("looking for the best {} stream of {bytes} B", system.name()));
+            self.bar.set_message(format!("finding the best {} stream of {bytes} B", system.name()));
             let work = Work::Tune { bytes, count, trial_bytes: self.extent.trial_bytes() };
             pair.run(&Case { system, work }, signals).context("the bare stream to compare with")?;
         }

@@ -1,7 +1,7 @@
 //! `--netns`: the two processes in network namespaces of their own, with a veth pair for each system compared.
 //!
-//! The namespaces have no names: they live exactly as long as the processes in them, and the veth pairs as long as the
-//! namespaces, so that nothing can be left behind, even by `kill -9`.
+//! The namespaces have no names: they live exactly as long as the processes in them, and the veth pairs as
+//! long as the namespaces, so that nothing is left behind, even after `kill -9`.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::process::CommandExt;
@@ -9,7 +9,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// One pair each for TCP, raw UDP, ours, bare AF_XDP in two modes, rivals, and ours over AF_XDP in two framings.
+/// One pair each for TCP, raw UDP, ours, bare AF_XDP in two modes, rivals, and ours over AF_XDP in two
+/// framings.
 const LANES: u8 = 8;
 
 /// The name of a veth pair's interface, on both sides.
@@ -22,7 +23,7 @@ pub fn addresses(lane: u8) -> (IpAddr, IpAddr) {
     (IpAddr::V4(Ipv4Addr::new(10, 201, lane, 1)), IpAddr::V4(Ipv4Addr::new(10, 201, lane, 2)))
 }
 
-/// Whether namespaces can be made here; if not, why, and what to do.
+/// Checks whether namespaces can be made here; the error says why not, and what to do.
 pub fn check() -> Result<()> {
     for tool in ["ip", "unshare", "nsenter"] {
         if !std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
@@ -35,17 +36,17 @@ pub fn check() -> Result<()> {
     let made = Command::new("unshare").args(["--net", "true"]).stderr(Stdio::null()).status();
     if !made.is_ok_and(|status| status.success()) {
         bail!(
-            "--netns needs the right to make network namespaces, which this user has not\nrun it as root, or in a user namespace: unshare --user --map-root-user --net tautline bench --netns"
+            "--netns needs the right to make network namespaces, which this user does not have\nrun it as root, or in a user namespace: unshare --user --map-root-user --net tautline bench --netns"
         );
     }
     Ok(())
 }
 
-/// This very program in a network namespace of its own; the process keeps its number.
-pub fn ourselves_apart() -> Result<Command> {
-    let ourselves = std::env::current_exe().context("cannot find our own file")?;
+/// This program in a network namespace of its own; the process keeps its number.
+pub fn this_program_in_namespace() -> Result<Command> {
+    let this_program = std::env::current_exe().context("cannot find our own file")?;
     let mut command = Command::new("unshare");
-    command.arg0("unshare").arg("--net").arg("--").arg(ourselves);
+    command.arg0("unshare").arg("--net").arg("--").arg(this_program);
     Ok(command)
 }
 

@@ -1,11 +1,11 @@
-//! `--only latency,64,tautline`: which cells are wanted.
+//! `--only latency,64,tautline`: selects cells.
 
 use std::str::FromStr;
 
 use super::case::System;
 use super::plan::{Cell, Test};
 
-/// Words of three kinds; of each kind that is there, one must fit.
+/// Words of three kinds; of each kind that is given, one must match.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Only {
     tests: Vec<Test>,
@@ -14,7 +14,7 @@ pub struct Only {
 }
 
 /// What a cell may be called beside its system's name.
-const WAYS: [&str; 14] = [
+const VARIANTS: [&str; 14] = [
     "polled",
     "blocking",
     "spin",
@@ -83,22 +83,22 @@ impl FromStr for Only {
 
     fn from_str(text: &str) -> Result<Only, String> {
         let mut only = Only::default();
-        // No word at all wants everything.
+        // Without words everything is selected.
         for word in text.split(',').map(str::trim).filter(|_| !text.trim().is_empty()) {
             if let Some(test) = Test::ALL.into_iter().find(|test| test.name() == word) {
                 only.tests.push(test);
-            } else if [&SYSTEMS[..], &WAYS, &RIVALS].concat().contains(&word) {
+            } else if [&SYSTEMS[..], &VARIANTS, &RIVALS].concat().contains(&word) {
                 only.systems.push(word.to_owned());
             } else if let Some(bytes) = parse_bytes(word) {
                 only.bytes.push(bytes);
             } else {
                 let tests: Vec<_> = Test::ALL.iter().map(|test| test.name()).collect();
                 return Err(format!(
-                    "\"{word}\" is none of the tests ({}), systems ({}), rivals ({}), ways ({}) or sizes (8, 64K, 1M)",
+                    "\"{word}\" is none of the tests ({}), systems ({}), rivals ({}), variants ({}) or sizes (8, 64K, 1M)",
                     tests.join(", "),
                     SYSTEMS.join(", "),
                     RIVALS.join(", "),
-                    WAYS.join(", ")
+                    VARIANTS.join(", ")
                 ));
             }
         }
@@ -119,19 +119,19 @@ fn parse_bytes(word: &str) -> Option<usize> {
 }
 
 impl Only {
-    /// Whether rivals were asked for by name.
+    /// Whether rivals were requested by name.
     pub fn names_rivals(&self) -> bool {
         self.systems.iter().any(|word| RIVALS.contains(&word.as_str()))
     }
 
-    /// A feature that was asked for by name, and is not in this build.
+    /// Returns a feature that was requested by name and is not in this build.
     pub fn needs_feature(&self) -> Option<&'static str> {
         let absent = [("iceoryx2", tautline_baseline::ICEORYX2), ("tarpc", tautline_baseline::TARPC)];
-        let asked = |name: &str| self.systems.iter().any(|word| word.starts_with(name));
-        absent.into_iter().find(|(name, here)| here.is_none() && asked(name)).map(|(name, _)| name)
+        let requested = |name: &str| self.systems.iter().any(|word| word.starts_with(name));
+        absent.into_iter().find(|(name, here)| here.is_none() && requested(name)).map(|(name, _)| name)
     }
 
-    /// Whether this cell was asked for.
+    /// Whether this cell was requested.
     pub fn wants(&self, cell: &Cell) -> bool {
         let called = |word: &String| {
             let system = cell.system;
@@ -154,7 +154,7 @@ mod tests {
     use crate::bench::plan::{Extent, Here, cells};
 
     #[test]
-    fn words_of_every_kind() {
+    fn words_of_every_kind_are_parsed() {
         let only: Only = "latency,64,64K,tautline".parse().unwrap();
         assert_eq!(
             (only.tests.as_slice(), only.bytes.as_slice()),
@@ -164,7 +164,7 @@ mod tests {
         assert!(!wanted.is_empty() && wanted.iter().all(|cell| cell.test == Test::Latency));
         assert!(
             wanted.iter().any(|cell| cell.system.name() == "udp"),
-            "what ours is compared with comes along"
+            "the limit of a selected cell is selected too"
         );
         assert!(wanted.iter().all(|cell| cell.system.name() != "pipe"));
         let shared = cells(Extent::Quick, false, &"shm".parse().unwrap(), &Here::default());

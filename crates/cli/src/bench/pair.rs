@@ -1,4 +1,5 @@
-//! Two pinned processes and the streams to them. A side that dies, hangs or fails is an error here, never a hang.
+//! Two pinned processes and the streams to them. A side that dies, hangs or fails is an error here, never a
+//! hang.
 
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
@@ -12,13 +13,13 @@ use super::case::{Case, Outcome, Reply};
 use super::netns;
 use crate::sys::{self, Inherited, Signals, poll_until, readable};
 
-/// No case takes this long.
+/// No case takes longer than this.
 const CASE_TIME: Duration = Duration::from_secs(60);
 
-/// How long a side may still talk when the other has failed.
-const STORY_TIME: Duration = Duration::from_millis(300);
+/// How long one side may still report after the other has failed.
+const FAILURE_TIME: Duration = Duration::from_millis(300);
 
-/// Where the two processes live.
+/// Where the two processes run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Path {
     Loopback,
@@ -43,8 +44,8 @@ pub struct Pair {
 struct One {
     child: Child,
     stream: UnixStream,
-    /// What has come of the next answer.
-    heard: Vec<u8>,
+    /// The bytes of the next reply that have arrived.
+    received: Vec<u8>,
 }
 
 impl Drop for One {
@@ -71,12 +72,12 @@ impl Pair {
         Ok(pair)
     }
 
-    /// The numbers of the two processes, whose namespaces others may share.
+    /// Returns the process numbers of the two, whose namespaces others may share.
     pub fn processes(&self) -> [u32; 2] {
         [self.sides[0].child.id(), self.sides[1].child.id()]
     }
 
-    /// Has both sides do it. After an error the pair is of no use any more.
+    /// Has both sides run a case. After an error the pair cannot be used any more.
     pub fn run(&mut self, case: &Case, signals: &mut Signals) -> Result<[Outcome; 2]> {
         let mut line = serde_json::to_vec(case)?;
         line.push(b'\n');
@@ -84,15 +85,15 @@ impl Pair {
             side.stream.write_all(&line).context("a process of the measurement is gone")?;
         }
         let replies = self.collect(signals)?;
-        let stories: Vec<_> = replies
+        let failures: Vec<_> = replies
             .iter()
             .filter_map(|reply| match reply {
                 Reply::Failed(why) => Some(why.as_str()),
                 _ => None,
             })
             .collect();
-        if !stories.is_empty() {
-            bail!("{}", stories.join("; the other side: "));
+        if !failures.is_empty() {
+            bail!("{}", failures.join("; the other side: "));
         }
         match replies[..] {
             [Reply::Done(a), Reply::Done(b)] => Ok([a, b]),
@@ -100,7 +101,7 @@ impl Pair {
         }
     }
 
-    /// One answer of each side. After a failure the other side gets a moment to tell its story too.
+    /// Collects one reply of each side. After a failure the other side gets a moment to report too.
     fn collect(&mut self, signals: &mut Signals) -> Result<Vec<Reply>> {
         let mut until = Instant::now() + CASE_TIME;
         let mut replies = [None, None];
@@ -109,7 +110,7 @@ impl Pair {
                 if reply.is_none() {
                     *reply = side.next_answer()?;
                     if matches!(reply, Some(Reply::Failed(_))) {
-                        until = until.min(Instant::now() + STORY_TIME);
+                        until = until.min(Instant::now() + FAILURE_TIME);
                     }
                 }
             }
@@ -119,12 +120,12 @@ impl Pair {
             let mut fds: Vec<_> = signals.fds().map(readable).collect();
             let waiting = self.sides.iter().zip(&replies).filter(|(_, reply)| reply.is_none());
             fds.extend(waiting.map(|(side, _)| readable(side.stream.as_fd())));
-            let heard = poll_until(&mut fds, Some(until))?;
+            let received = poll_until(&mut fds, Some(until))?;
             drop(fds);
             if let Some(signal) = signals.take() {
                 return Err(Interrupted(signal.as_raw()).into());
             }
-            if !heard {
+            if !received {
                 let failed = replies.into_iter().flatten().find(|reply| matches!(reply, Reply::Failed(_)));
                 return failed
                     .map(|reply| vec![reply])
@@ -139,8 +140,8 @@ impl One {
         let (ours, theirs) = UnixStream::pair()?;
         let (orders, other) = (Inherited::new(&theirs)?, Inherited::new(other)?);
         let mut command = match path {
-            Path::Loopback => sys::ourselves(),
-            Path::Veth => netns::ourselves_apart()?,
+            Path::Loopback => sys::this_program(),
+            Path::Veth => netns::this_program_in_namespace()?,
         };
         command.args(["__side", side, &std::process::id().to_string(), &core.to_string()]);
         command.args([orders.number().to_string(), other.number().to_string()]);
@@ -153,15 +154,15 @@ impl One {
             .spawn()
             .context("cannot start a process to measure with")?;
         ours.set_nonblocking(true)?;
-        Ok(One { child, stream: ours, heard: Vec::new() })
+        Ok(One { child, stream: ours, received: Vec::new() })
     }
 
-    /// The next answer, if all of it has come.
+    /// Returns the next reply, if all of it has arrived.
     fn next_answer(&mut self) -> Result<Option<Reply>> {
         let mut bytes = [0; 4096];
         loop {
-            if let Some(end) = self.heard.iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = self.heard.drain(..=end).collect();
+            if let Some(end) = self.received.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.received.drain(..=end).collect();
                 return Ok(Some(serde_json::from_slice(&line)?));
             }
             match self.stream.read(&mut bytes) {
@@ -169,7 +170,7 @@ impl One {
                     let how = self.child.wait().map_or_else(|e| e.to_string(), |status| status.to_string());
                     bail!("a process of the measurement ended: {how}");
                 }
-                Ok(n) => self.heard.extend_from_slice(&bytes[..n]),
+                Ok(n) => self.received.extend_from_slice(&bytes[..n]),
                 Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return Ok(None),
                 Err(e) => return Err(e.into()),
             }
@@ -177,7 +178,7 @@ impl One {
     }
 }
 
-/// A signal asked us to end.
+/// A signal ended the measurement.
 #[derive(Debug)]
 pub struct Interrupted(pub i32);
 

@@ -63,7 +63,7 @@ impl Test {
     }
 }
 
-/// What else the cores do.
+/// What else runs on the cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Load {
     Idle,
@@ -83,7 +83,7 @@ impl Load {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
     pub system: System,
-    /// A true limit: whoever beats it has shown that it is wrong. Otherwise a rival, or the layer below.
+    /// A true limit: a result that beats it shows that it is wrong. Otherwise a rival, or the layer below.
     pub hard: bool,
 }
 
@@ -94,7 +94,7 @@ pub struct Cell {
     pub system: System,
     pub bytes: usize,
     pub window: Option<u64>,
-    /// How many endpoints, clients or tripwires there are, where that is what is varied.
+    /// The number of endpoints, clients or tripwires, where that is varied.
     pub many: Option<u64>,
     pub load: Load,
     pub warm: bool,
@@ -120,7 +120,7 @@ impl Cell {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
     Full,
-    /// Below a minute in all.
+    /// Less than a minute in all.
     Quick,
     /// For tests: a few messages each.
     Smoke,
@@ -135,7 +135,8 @@ impl Extent {
         }
     }
 
-    /// How many times something that takes about so long each is to be done, so that it is neither too few nor too slow.
+    /// Returns how often something that takes about `each_ns` is to be done, so that it is neither too rare
+    /// nor too slow.
     fn count(self, each_ns: f64, share: f64) -> u64 {
         let budget = match self {
             Extent::Full => Duration::from_millis(150),
@@ -145,7 +146,7 @@ impl Extent {
         ((budget.as_nanos() as f64 * share / each_ns) as u64).clamp(8, 200_000)
     }
 
-    /// Trial bytes of each variation when the best raw stream is looked for.
+    /// Trial bytes of each variation when the best raw stream is searched for.
     pub fn trial_bytes(self) -> u64 {
         match self {
             Extent::Full => 8 << 20,
@@ -164,12 +165,12 @@ const BLOCKING_UDP: System = System::Plain { kind: Plain::Udp, blocking: true };
 const BLOCKING_TCP: System = System::Plain { kind: Plain::Tcp, blocking: true };
 const POLLED_GSO: System = System::Gso { blocking: false };
 
-/// Messages over UDP, protected and waiting in this way.
+/// Messages over UDP with this security mode and waiting policy.
 pub fn taut(security: Mode, waiting: Policy) -> System {
     System::Taut { device: Device::Udp, security, waiting }
 }
 
-/// Messages through shared memory, waiting in this way.
+/// Messages through shared memory with this waiting policy.
 pub fn shared(waiting: Policy) -> System {
     System::Taut { device: Device::Shm, security: Mode::Fabric, waiting }
 }
@@ -177,13 +178,13 @@ pub fn shared(waiting: Policy) -> System {
 /// What can be measured beside ourselves.
 #[derive(Clone, Debug, Default)]
 pub struct Here {
-    /// Rivals that are installed.
+    /// The installed rivals.
     pub rivals: Vec<Other>,
-    /// Bare AF_XDP: there are two interfaces to do it over, and the right to.
+    /// Bare AF_XDP: there are two interfaces to use, and the privileges.
     pub xdp: bool,
 }
 
-/// Every cell that is wanted, in the order in which a round measures them.
+/// Returns every requested cell, in the order in which a round measures them.
 pub fn cells(extent: Extent, network_only: bool, only: &Only, here: &Here) -> Vec<Cell> {
     let mut plan = Plan { extent, cells: Vec::new() };
     plan.latency();
@@ -202,7 +203,7 @@ pub fn cells(extent: Extent, network_only: bool, only: &Only, here: &Here) -> Ve
     plan.calls(here.rivals.contains(&Other::Tarpc));
     let mut cells = plan.cells;
     cells.retain(|cell| !network_only || cell.system.is_network());
-    // What a wanted cell is compared with is wanted too.
+    // The limit of a requested cell is measured too.
     let wanted: Vec<Cell> = cells.iter().copied().filter(|cell| only.wants(cell)).collect();
     cells.retain(|cell| {
         only.wants(cell)
@@ -256,7 +257,7 @@ impl Plan {
 
     fn ping_pong(&mut self, bytes: usize, warm: bool, load: Load) {
         let polled = Some(Limit { system: POLLED_UDP, hard: load == Load::Idle });
-        // How fast a sleeper is woken is the scheduler's business: a rival, not a limit.
+        // How fast a sleeper is woken depends on the scheduler: a rival, not a limit.
         let blocking = Some(Limit { system: BLOCKING_UDP, hard: false });
         let ours = [
             (taut(Mode::Open, Policy::Spin), polled),
@@ -438,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn every_limit_is_measured_beside_what_it_limits() {
+    fn every_limit_is_measured_with_its_rows() {
         for extent in [Extent::Full, Extent::Quick, Extent::Smoke] {
             for network_only in [false, true] {
                 let cells = cells(extent, network_only, &Only::default(), &everything());
@@ -460,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_cells_are_the_same_line() {
+    fn no_two_cells_are_the_same() {
         let cells = cells(Extent::Full, false, &Only::default(), &everything());
         for (i, cell) in cells.iter().enumerate() {
             let same = |c: &&Cell| c.is_beside(cell) && (c.system, c.batch) == (cell.system, cell.batch);

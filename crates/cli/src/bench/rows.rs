@@ -1,4 +1,4 @@
-//! What the rounds come to: one row per cell, with the ratio to its limit formed inside each round.
+//! The evaluation of the rounds: one row per cell, with the ratio to its limit formed inside each round.
 
 use serde::Serialize;
 use tautline_baseline::stats::{Rounds, median};
@@ -10,18 +10,18 @@ use super::plan::{Cell, Test};
 /// A limit that is beaten by more than this is wrong.
 const WRONG_BY: f64 = 0.05;
 
-/// What one round found for a cell.
+/// The result of one round for a cell.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Figure {
     pub value: f64,
     pub p99: Option<f64>,
     pub p999: Option<f64>,
     pub mean: Option<f64>,
-    /// How often something was lost and sent again, as far as the system tells.
+    /// How often something was lost and sent again, as far as the system reports it.
     pub drops: u64,
 }
 
-/// A cell and what came of it.
+/// A cell and its results.
 #[derive(Clone, Debug)]
 pub struct Result {
     pub cell: Cell,
@@ -37,11 +37,11 @@ pub struct Row {
     pub path: &'static str,
     pub device: &'static str,
     pub system: String,
-    /// Somebody else's system, that was found here.
+    /// A rival that was found here.
     pub rival: bool,
     pub bytes: usize,
     pub window: Option<u64>,
-    /// How many endpoints, clients or tripwires there were, where that was varied.
+    /// The number of endpoints, clients or tripwires, where that was varied.
     pub many: Option<u64>,
     pub load: &'static str,
     pub policy: &'static str,
@@ -58,13 +58,13 @@ pub struct Row {
     pub ratio: Option<f64>,
     pub wrong_limit: bool,
     pub rounds: usize,
-    /// How often something was lost and sent again in all rounds, as far as the system tells.
+    /// How often something was lost and sent again in all rounds, as far as the system reports it.
     pub drops: u64,
     pub error: Option<String>,
 }
 
 impl Row {
-    /// The system as people read it: ours says what it goes over, if that is not UDP.
+    /// The system as people read it: ours names its device, if that is not UDP.
     pub fn name(&self) -> String {
         if self.security.is_some() && self.device != "udp" {
             format!("{} {}", self.system, self.device)
@@ -73,7 +73,7 @@ impl Row {
         }
     }
 
-    /// Where it stands on a curve: how many there were, or else how many bytes.
+    /// The position on a curve: the number varied, or else the bytes.
     pub fn place(&self) -> usize {
         self.many.map_or(self.bytes, |many| many as usize)
     }
@@ -97,20 +97,20 @@ fn is_better_when_larger(test: Test) -> bool {
     matches!(test, Test::Rate | Test::Bandwidth | Test::Guarantees | Test::Calls | Test::Clients)
 }
 
-/// What the two sides' outcomes mean for this cell.
+/// Returns the figure of a cell from the outcomes of the two sides.
 pub fn figure(cell: &Cell, [a, b]: &[Outcome; 2]) -> Figure {
     let plain = |value| Figure { value, drops: a.drops.max(b.drops), ..Figure::default() };
     let elapsed = a.elapsed_ns.max(1) as f64;
     let cpu_ns = (a.cpu_ns + b.cpu_ns) as f64;
     match cell.test {
         Test::Latency | Test::Paced => {
-            // Not every rival tells all of them.
+            // Not every rival reports all of them.
             let told = |us: f64| (us > 0.0).then_some(us);
             let (p99, p999, mean) = (told(a.p99_us), told(a.p999_us), told(a.mean_us));
             Figure { value: a.median_us, p99, p999, mean, drops: 0 }
         }
         Test::Endpoints => {
-            // Times are told one way; this is there and back.
+            // Times are one way; this is a round trip.
             Figure {
                 value: 2.0 * a.median_us,
                 p99: Some(2.0 * a.p99_us),
@@ -123,7 +123,7 @@ pub fn figure(cell: &Cell, [a, b]: &[Outcome; 2]) -> Figure {
         Test::Matching => plain(elapsed / a.messages.max(1) as f64),
         Test::Rate => plain(a.messages as f64 * 1e3 / elapsed),
         Test::Bandwidth => plain(a.bytes as f64 / elapsed),
-        // Bare frames may be lost: what counts is what arrived.
+        // Bare frames may be lost: only those that arrive count.
         Test::Guarantees if cell.system.name().starts_with("frames") => {
             plain(b.bytes as f64 / b.elapsed_ns.max(1) as f64)
         }

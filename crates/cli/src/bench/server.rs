@@ -1,5 +1,5 @@
-//! The CLAN paper's server: many endpoints, each a word in the server's memory with a tripwire and a word in the client's for the answer, and one
-//! event queue for all of them. Every endpoint has cookies of its own.
+//! The CLAN paper's server: many endpoints, each a word in the server's memory with a tripwire and a word in
+//! the client's for the answer, and one event queue for all of them. Every endpoint has cookies of its own.
 
 use std::cell::RefCell;
 use std::io;
@@ -16,10 +16,10 @@ use super::case::{Device, Policy, Style};
 use super::memory::other;
 use super::taut::job;
 
-/// From one endpoint's word to the next: each has a cache line.
+/// The distance between the words of two endpoints: each has a cache line.
 const APART: u64 = 64;
 /// How long one wait lasts before the silence is counted.
-const PATIENCE: Duration = Duration::from_secs(1);
+const WAIT_TIME: Duration = Duration::from_secs(1);
 
 /// The client of all endpoints, or their server.
 pub struct Server {
@@ -28,16 +28,16 @@ pub struct Server {
     aperture: Aperture,
     /// One for each endpoint: the other side's word.
     remotes: Vec<Remote>,
-    /// One for each endpoint, which tells by events.
+    /// One for each endpoint, which reports by events.
     _wires: Vec<Tripwire>,
-    /// A client with one request under way watches all words by one tripwire instead.
+    /// A client with one request in progress watches all words by one tripwire instead.
     any: Option<Tripwire>,
     state: u64,
     number: u64,
 }
 
 impl Server {
-    /// Joins a fresh job with the other side, with so many endpoints.
+    /// Joins a fresh job with the other side, with `endpoints` endpoints.
     pub fn open(
         setup: &mut Setup<'_>,
         device: Device,
@@ -49,7 +49,7 @@ impl Server {
         let inbox = mail.clone();
         let waiting = if setup.side == Side::A { Policy::Spin } else { style.waiting() };
         let endpoint = Endpoint::builder()
-            .on("mail", move |mut m: Message| {
+            .on("cookies", move |mut m: Message| {
                 let inbox = inbox.clone();
                 async move {
                     *inbox.borrow_mut() = Some(m.read_to_end().await?);
@@ -64,19 +64,18 @@ impl Server {
         let aperture = endpoint.aperture((endpoints * APART) as usize).map_err(other)?;
         let one = setup.side == Side::A && !together;
         let any = if one { Some(aperture.tripwire(..).arm().map_err(other)?) } else { None };
-        let (mut wires, mut letter) = (Vec::new(), Vec::new());
+        let (mut wires, mut bytes) = (Vec::new(), Vec::new());
         for i in 0..endpoints {
             let word = i * APART..i * APART + 8;
-            letter
-                .extend_from_slice(&aperture.cookie(word.clone(), Rights::WRITE).map_err(other)?.to_bytes());
+            bytes.extend_from_slice(&aperture.cookie(word.clone(), Rights::WRITE).map_err(other)?.to_bytes());
             if !one {
                 wires.push(aperture.tripwire(word).event(i).arm().map_err(other)?);
             }
         }
-        endpoint.send(peer, "mail", &letter).map_err(other)?;
+        endpoint.send(peer, "cookies", &bytes).map_err(other)?;
         endpoint.run_until(|| mail.borrow().is_some()).map_err(other)?;
-        let letter = mail.take().ok_or_else(|| other("no cookies came"))?;
-        let (cookies, _) = letter.as_chunks::<{ Cookie::LEN }>();
+        let bytes = mail.take().ok_or_else(|| other("no cookies arrived"))?;
+        let (cookies, _) = bytes.as_chunks::<{ Cookie::LEN }>();
         let remotes: Vec<_> =
             cookies.iter().map(|cookie| endpoint.remote(&Cookie::from_bytes(cookie))).collect();
         if remotes.len() as u64 != endpoints {
@@ -86,13 +85,13 @@ impl Server {
         Ok(Server { endpoint, peer, aperture, remotes, _wires: wires, any, state: 1, number: 0 })
     }
 
-    /// Leaves in good order.
+    /// Closes in good order.
     pub fn close(self, setup: &mut Setup<'_>) -> io::Result<()> {
         setup.barrier()?;
         self.endpoint.close().map_err(other)
     }
 
-    /// Every endpoint once: its cookie is known then.
+    /// Uses every endpoint once, so that its cookie is known.
     pub fn warm_up(&mut self, side: Side) -> io::Result<()> {
         let endpoints = self.remotes.len() as u64;
         match side {
@@ -102,7 +101,8 @@ impl Server {
         }
     }
 
-    /// One request at a time, each of an endpoint taken at random, after a pause; round trips in nanoseconds on side A.
+    /// One request at a time, each of an endpoint chosen at random, after a pause; round trips in nanoseconds
+    /// on side A.
     pub fn one_by_one(&mut self, side: Side, count: u64, pause: Duration) -> io::Result<Vec<u64>> {
         if side == Side::B {
             return self.serve(count).map(|()| Vec::new());
@@ -122,7 +122,7 @@ impl Server {
         Ok(round_trips)
     }
 
-    /// Every endpoint has a client with one request under way, until so many were answered.
+    /// Every endpoint has a client with one request in progress, until `count` were answered.
     pub fn together(&mut self, side: Side, count: u64) -> io::Result<Measured> {
         let watch = Stopwatch::start();
         match side {
@@ -140,27 +140,27 @@ impl Server {
         answered.wait().map_err(other)?;
         let answer = self.aperture.read_u64(which as u64 * APART).map_err(other)?;
         let took = started.elapsed().as_nanos() as u64;
-        if answer == self.number { Ok(took) } else { Err(other("not answered by what was asked")) }
+        if answer == self.number { Ok(took) } else { Err(other("the answer is not that of the request")) }
     }
 
     fn ask_all(&mut self, count: u64) -> io::Result<()> {
         let clients = self.remotes.len() as u64;
         let first = self.number;
         self.number += 1;
-        let mut asked = clients.min(count);
+        let mut sent = clients.min(count);
         let word = self.number.to_le_bytes();
-        self.sharing(|| (0..asked).try_for_each(|i| self.remotes[i as usize].put(0, &word).map_err(other)))?;
+        self.sharing(|| (0..sent).try_for_each(|i| self.remotes[i as usize].put(0, &word).map_err(other)))?;
         let mut answered = 0;
         while answered < count {
             answered += self.events(|server, which| {
                 let answer = server.aperture.read_u64(which * APART).map_err(other)?;
                 if answer <= first {
-                    return Err(other("not answered by what was asked"));
+                    return Err(other("the answer is not that of the request"));
                 }
-                if asked == count {
+                if sent == count {
                     return Ok(());
                 }
-                asked += 1;
+                sent += 1;
                 server.remotes[which as usize].put(0, &(answer + 1).to_le_bytes()).map_err(other)
             })?;
         }
@@ -168,7 +168,7 @@ impl Server {
         Ok(())
     }
 
-    /// The event loop: what was put to a word goes back.
+    /// The event loop: a word that was put goes back.
     fn serve(&mut self, count: u64) -> io::Result<()> {
         let mut served = 0;
         while served < count {
@@ -180,7 +180,7 @@ impl Server {
         Ok(())
     }
 
-    /// Waits for events, and deals with all that are there; how many requests or answers they were.
+    /// Waits for events and handles all that are there; returns how many requests or answers they were.
     #[inline]
     fn events(&self, mut deal: impl FnMut(&Server, u64) -> io::Result<()>) -> io::Result<u64> {
         let mut silent = 0;
@@ -205,15 +205,15 @@ impl Server {
             if came > 0 {
                 return Ok(came);
             }
-            let woken = self.endpoint.wait(Some(PATIENCE)).map_err(other)?;
+            let woken = self.endpoint.wait(Some(WAIT_TIME)).map_err(other)?;
             silent = if woken { 0 } else { silent + 1 };
-            if PATIENCE * silent > SILENCE {
+            if WAIT_TIME * silent > SILENCE {
                 return Err(io::Error::new(io::ErrorKind::TimedOut, "the other side is silent"));
             }
         }
     }
 
-    /// Between hosts, what is put in here shares frames.
+    /// Between hosts, puts inside `run` share frames.
     #[inline]
     fn sharing<T>(&self, run: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         let _together = (!self.endpoint.node().is_local(self.peer)).then(|| self.endpoint.batch());

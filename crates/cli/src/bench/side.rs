@@ -1,4 +1,5 @@
-//! One of the two processes of a measurement: pinned, told by the controller what to do, and in touch with the other.
+//! One of the two processes of a measurement: pinned, commanded by the controller, and connected to the
+//! other.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Write};
@@ -19,7 +20,7 @@ use tautline_baseline::{Kind, Measured, Setup, Side, loan_ping_pong, open, packe
 
 use super::calls::Calls;
 use super::case::{Case, Device, Mode, Other, Outcome, Policy, Reply, Shared, Style, System, Work};
-use super::lent::Lender;
+use super::loans::Lender;
 use super::matching::matching;
 use super::memory::Memory;
 use super::server::Server;
@@ -48,7 +49,7 @@ enum Which {
     B,
 }
 
-/// Does what it is told until nobody tells it any more.
+/// Runs cases until the controller sends no more.
 pub fn side(args: &SideArgs) -> Result<ExitCode> {
     if !sys::end_with(args.parent)? {
         return Ok(ExitCode::FAILURE);
@@ -86,9 +87,9 @@ struct Worker {
     side: Side,
     other: UnixStream,
     veth: bool,
-    /// The best way to stream messages of a size, with and without GSO.
+    /// The best plan to stream messages of a size, with and without GSO.
     plans: HashMap<(usize, bool), Plan>,
-    /// The best way to stream messages of a size through shared memory.
+    /// The best plan to stream messages of a size through shared memory.
     chunks: HashMap<usize, shm::Plan>,
 }
 
@@ -140,7 +141,8 @@ impl Worker {
         }
     }
 
-    /// Measures our messages; those of so many bytes and more may be copied by the receiver.
+    /// Measures our messages; the receiver may copy those of `single_copy` bytes and more out of the sender's
+    /// process.
     fn taut(&mut self, case: &Case, single_copy: Option<usize>) -> io::Result<Outcome> {
         match case.system {
             System::Taut { device, security, waiting } => {
@@ -321,7 +323,7 @@ impl Worker {
     }
 }
 
-/// Transports hold large messages back by themselves, so that a driver's window need not be small.
+/// Transports hold back large messages by themselves, so that a driver's window need not be small.
 const WINDOW_OF_ANY_STREAM: u64 = 64;
 
 fn warm_up(count: u64) -> u64 {
@@ -347,7 +349,7 @@ fn ours(taut: &mut Taut, side: Side, case: &Case) -> io::Result<Outcome> {
     }
 }
 
-/// Runs something that returns round trips, and takes the CPU time of the whole process.
+/// Measures round trips that `run` returns, and the CPU time of the whole process.
 fn timed(run: impl FnOnce() -> io::Result<Vec<u64>>) -> io::Result<Outcome> {
     let before = CpuTime::of_process();
     let round_trips = run()?;
@@ -363,7 +365,7 @@ fn timed(run: impl FnOnce() -> io::Result<Vec<u64>>) -> io::Result<Outcome> {
     })
 }
 
-/// Runs something that moves messages one way.
+/// Measures messages that `run` moves one way.
 fn moved(run: impl FnOnce() -> io::Result<Measured>) -> io::Result<Outcome> {
     let before = CpuTime::of_process();
     let measured = run()?;

@@ -8,7 +8,7 @@ use super::table::{short, size};
 pub struct Line {
     pub name: String,
     pub points: Vec<(f64, f64)>,
-    /// Ours is drawn bold.
+    /// Whether the line is ours: then it is drawn bold.
     pub ours: bool,
 }
 
@@ -18,7 +18,7 @@ const LEFT: f64 = 64.0;
 const RIGHT: f64 = 190.0;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = 40.0;
-/// Colours that the style sheet knows.
+/// Colours that the style sheet defines.
 const COLOURS: usize = 8;
 
 /// A range of values on one axis, as logarithms.
@@ -52,7 +52,7 @@ impl Axis {
     }
 }
 
-/// Text that is safe between tags.
+/// Escapes text for use between tags.
 pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
@@ -62,7 +62,7 @@ pub fn lines(title: &str, unit: &str, lines: &[Line]) -> String {
     lines_over(title, unit, lines, size)
 }
 
-/// Lines over a number of whatever there is; both axes are logarithmic.
+/// Lines over the number of something; both axes are logarithmic.
 pub fn lines_over_many(title: &str, unit: &str, lines: &[Line]) -> String {
     lines_over(title, unit, lines, |many| many.to_string())
 }
@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plot_has_its_lines_and_nothing_that_is_no_number() {
+    fn a_plot_has_its_lines_and_only_numbers() {
         let line =
             Line { name: "a <b>".into(), points: vec![(0.0, 1.0), (8.0, 2.0), (1024.0, 40.0)], ours: true };
         let svg = lines("t", "µs", &[line]);

@@ -6,7 +6,7 @@ use super::Report;
 use super::plan::Test;
 use super::rows::Row;
 
-/// A size as people write it.
+/// Formats a size.
 pub fn size(bytes: usize) -> String {
     match bytes {
         0..1024 => format!("{bytes} B"),
@@ -16,7 +16,7 @@ pub fn size(bytes: usize) -> String {
     }
 }
 
-/// A figure with three digits that matter.
+/// Formats a figure with three significant digits.
 pub fn short(value: f64) -> String {
     match value.abs() {
         0.0 => "0".into(),
@@ -105,7 +105,9 @@ fn heading(test: Test) -> &'static str {
             "guarantees: each layer's bandwidth (GB/s), and what it keeps of the layer before it"
         }
         Test::Idle => "idle: CPU of a connected process with nothing to do (% of a core)",
-        Test::Calls => "calls: requests of 64 B that are answered, so many at once (thousand per second)",
+        Test::Calls => {
+            "calls: requests of 64 B that are answered, by the number in progress (thousand per second)"
+        }
         Test::Endpoints => {
             "endpoints: a word put to one of a server's endpoints, and its answer; there and back (µs) against their number"
         }
@@ -169,13 +171,13 @@ fn section(text: &mut String, test: Test, rows: &[&Row]) {
     }
 }
 
-/// The message size at which a curve of (bytes, GB/s) reaches half of its height.
+/// The message size at which a curve of (bytes, GB/s) reaches half of its maximum.
 pub fn half_power_bytes(curve: &[(usize, f64)]) -> Option<f64> {
     let most = curve.iter().map(|point| point.1).reduce(f64::max)?;
     let above = curve.iter().position(|point| point.1 >= most / 2.0)?;
     let (bytes, height) = curve[above];
     let Some(before) = above.checked_sub(1).map(|i| curve[i]) else { return Some(bytes as f64) };
-    // Between two sizes, as on paper with logarithmic axes.
+    // Interpolated between two sizes, on logarithmic axes.
     let share = (most / 2.0 / before.1).ln() / (height / before.1).ln();
     Some((before.0 as f64) * (bytes as f64 / before.0 as f64).powf(share))
 }
@@ -202,7 +204,7 @@ fn half_power(text: &mut String, report: &Report) {
     if curves.iter().all(|curve| curve.1.len() < 2) {
         return;
     }
-    let _ = writeln!(text, "\nhalf-power message size: where the bandwidth is half of its most");
+    let _ = writeln!(text, "\nhalf-power message size: where the bandwidth is half of its maximum");
     for (name, curve) in curves {
         let smallest = curve.first().map_or(0, |point| point.0);
         if let Some(bytes) = half_power_bytes(&curve) {
@@ -234,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_read_well() {
+    fn sizes_are_formatted() {
         assert_eq!(
             [0, 64, 1024, 65_536, 1 << 20, 1500].map(size),
             ["0 B", "64 B", "1 KiB", "64 KiB", "1 MiB", "1500 B"]
@@ -242,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn half_power_is_between_the_sizes() {
+    fn half_power_is_interpolated() {
         let curve = [(64, 0.1), (1024, 1.0), (65_536, 4.0), (1 << 20, 4.0)];
         let half = half_power_bytes(&curve).unwrap();
         assert!(half > 1024.0 && half < 65_536.0, "{half}");

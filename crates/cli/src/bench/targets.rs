@@ -10,17 +10,17 @@ use super::case::{Mode, Plain, Policy, System};
 use super::plan::{Load, Test, taut};
 use super::rows::{Figure, Result, ratio};
 
-/// A goal and what came of it.
+/// A goal and its result.
 pub struct Target {
     pub what: String,
     pub goal: String,
-    /// Nothing if this build cannot measure it.
+    /// None if this build cannot measure it.
     pub value: Option<f64>,
     pub met: bool,
 }
 
 impl Target {
-    /// What came of it, in a word.
+    /// The verdict in a word.
     pub fn verdict(&self) -> &'static str {
         match (self.value, self.met) {
             (None, _) => "unknown",
@@ -37,7 +37,7 @@ const TCP_BLOCKING: System = System::Plain { kind: Plain::Tcp, blocking: true };
 const GSO: System = System::Gso { blocking: false };
 const PACKED: System = System::Packed { blocking: false };
 
-/// Judges what was measured; goals whose figures are not there are left out.
+/// Judges the results; goals whose figures are missing are left out.
 pub fn judge(results: &[Result]) -> Vec<Target> {
     let mut judge = Judge { results, targets: Vec::new() };
     judge.latency();

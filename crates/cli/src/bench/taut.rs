@@ -1,7 +1,9 @@
 //! Our side of a measurement: an endpoint, its handlers, and the drivers that use them.
 //!
-//! The drivers do what `tautline_baseline::drive` does over a transport. They are written out here because a handler
-//! reads straight into the final buffer, which the baseline's transports, with the caller's buffer in hand, need not.
+//! The drivers do what `tautline_baseline::drive` does over a transport, except that in streams they do not
+//! read each message once more after it was copied to its final buffer and its number was checked. They are
+//! separate because a handler reads straight into the final buffer, while a transport of the baseline is
+//! given the caller's buffer.
 
 use std::cell::Cell;
 use std::io;
@@ -19,29 +21,29 @@ use tautline_baseline::transport::SILENCE;
 use tautline_baseline::{Measured, Setup, Side};
 
 use super::case::{Device, Mode, Policy};
-use super::content::{Pattern, is_right, read_out};
+use super::content::{Pattern, is_intact, read_out};
 
 /// How long one wait lasts before the silence is counted.
-const PATIENCE: Duration = Duration::from_secs(1);
+const WAIT_TIME: Duration = Duration::from_secs(1);
 
-/// What arrives, and where it is put.
+/// What arrives, and where it is stored.
 struct Sink {
     arrived: Cell<u64>,
     wrong: Cell<bool>,
-    /// The final place of a message. Taken out while a handler writes to it.
+    /// The final buffer of a message. Taken out while a handler writes to it.
     place: Cell<Vec<u8>>,
-    /// Read every byte once more, as a user would; the answer of a ping-pong is.
+    /// Whether every byte is read once more, as a user would; not in streams.
     read: Cell<bool>,
-    /// Look at what arrives at all.
+    /// Whether the content is checked at all.
     check: Cell<bool>,
 }
 
 impl Sink {
     #[inline]
-    fn took(&self, message: &[u8]) {
+    fn store(&self, message: &[u8]) {
         let number = self.arrived.get();
         if self.check.get() {
-            if !is_right(number, message) {
+            if !is_intact(number, message) {
                 self.wrong.set(true);
             }
             if self.read.get() {
@@ -67,7 +69,7 @@ impl Sink {
             place.resize(message.len(), 0);
         }
         place[..message.len()].copy_from_slice(message);
-        self.took(&place[..message.len()]);
+        self.store(&place[..message.len()]);
         self.place.set(place);
     }
 }
@@ -79,19 +81,19 @@ async fn long(sink: Rc<Sink>, mut message: Message) -> tautline::Result<()> {
         place.resize(len, 0);
     }
     message.read_into(&mut place[..len]).await?;
-    sink.took(&place[..len]);
+    sink.store(&place[..len]);
     sink.place.set(place);
     Ok(())
 }
 
-/// How a message comes about.
+/// How a message is made.
 #[derive(Clone, Copy, PartialEq)]
-enum Making {
-    /// Not at all: the same buffer every time.
-    Nothing,
+enum Preparation {
+    /// It is not: the same buffer is sent every time.
+    Untouched,
     /// Written to a buffer of the program's, and then sent from there.
-    First,
-    /// Written straight into the slots it is sent from.
+    Buffered,
+    /// Written straight into the slots from which it is sent.
     InPlace,
 }
 
@@ -101,13 +103,13 @@ pub struct Taut {
     peer: Rank,
     short: Handler,
     long: Handler,
-    /// Bytes of the longest message that a handler for short ones takes.
+    /// Bytes of the longest message that a short handler takes.
     short_max: usize,
     sink: Rc<Sink>,
     pattern: Pattern,
     outgoing: Vec<u8>,
     sent: u64,
-    making: Making,
+    preparation: Preparation,
 }
 
 impl Taut {
@@ -151,20 +153,20 @@ impl Taut {
             pattern: Pattern::new(bytes.max(8)),
             outgoing: vec![0; bytes],
             sent: 0,
-            making: Making::First,
+            preparation: Preparation::Buffered,
             endpoint,
         };
-        taut.meet(setup.side)?;
+        taut.exchange_first_messages(setup.side)?;
         if matches!(device, Device::Xdp | Device::XdpRaw) {
-            taut.take_the_way()?;
+            taut.wait_for_direct_route()?;
         }
         taut.pattern = Pattern::new(bytes);
         taut.pattern.write(0, 0, &mut taut.outgoing);
         Ok(taut)
     }
 
-    /// The first messages: each side has then heard from the other.
-    fn meet(&mut self, side: Side) -> io::Result<()> {
+    /// Exchanges the first messages, so that each side has received from the other.
+    fn exchange_first_messages(&mut self, side: Side) -> io::Result<()> {
         if side == Side::A {
             self.answer()?;
         }
@@ -177,8 +179,9 @@ impl Taut {
         self.drain()
     }
 
-    /// Goes on until frames to the other side go past the kernel: before its neighbour is known, they cannot.
-    fn take_the_way(&mut self) -> io::Result<()> {
+    /// Exchanges messages until frames to the other side bypass the kernel, which they cannot before its
+    /// neighbour is known.
+    fn wait_for_direct_route(&mut self) -> io::Result<()> {
         let started = Instant::now();
         loop {
             let (transport, why) = self.endpoint.node().transport(self.peer).map_err(io::Error::other)?;
@@ -187,7 +190,7 @@ impl Taut {
             }
             if started.elapsed() > SILENCE {
                 return Err(io::Error::other(format!(
-                    "the other side is not reached past the kernel: {why}"
+                    "frames to the other side do not bypass the kernel: {why}"
                 )));
             }
             self.endpoint.wait(Some(Duration::from_millis(1))).map_err(io::Error::other)?;
@@ -196,7 +199,7 @@ impl Taut {
         }
     }
 
-    /// Leaves in good order.
+    /// Closes in good order.
     pub fn close(self, setup: &mut Setup<'_>) -> io::Result<()> {
         setup.barrier()?;
         self.endpoint.close().map_err(io::Error::other)
@@ -221,7 +224,7 @@ impl Taut {
                 .map_err(io::Error::other);
         }
         if self.outgoing.len() <= self.short_max {
-            if self.making != Making::Nothing {
+            if self.preparation != Preparation::Untouched {
                 self.pattern.write(number, 0, &mut self.outgoing);
             }
             return self.endpoint.send(self.peer, self.short, &self.outgoing).map_err(io::Error::other);
@@ -232,41 +235,41 @@ impl Taut {
     fn send_long(&mut self, number: u64) -> tautline::Result<()> {
         let len = self.outgoing.len();
         if self.endpoint.node().config().single_copy.is_some() {
-            // Only what is sent in one go is left to the receiver to copy.
-            if self.making != Making::Nothing {
+            // The receiver copies only a message that is sent in one call.
+            if self.preparation != Preparation::Untouched {
                 self.pattern.write(number, 0, &mut self.outgoing);
             }
             return self.endpoint.send(self.peer, self.long, &self.outgoing);
         }
         let mut message = self.endpoint.begin(self.peer, self.long, len as u64)?;
-        match self.making {
-            Making::Nothing => message.piece(&self.outgoing)?,
-            Making::First => {
+        match self.preparation {
+            Preparation::Untouched => message.piece(&self.outgoing)?,
+            Preparation::Buffered => {
                 self.pattern.write(number, 0, &mut self.outgoing);
                 message.piece(&self.outgoing)?;
             }
             // Rewritten by being written where it is sent from.
-            Making::InPlace => message.fill(len, |at, room| self.pattern.write(number, at, room))?,
+            Preparation::InPlace => message.fill(len, |at, room| self.pattern.write(number, at, room))?,
         }
         message.end()
     }
 
-    /// Runs handlers until so many messages have arrived.
+    /// Runs handlers until `arrived` messages have arrived.
     #[inline]
     fn until(&self, arrived: u64) -> io::Result<()> {
         let (mut woken, mut silent) = (false, 0);
         loop {
-            let took = self.endpoint.extract(usize::MAX).map_err(io::Error::other)?;
+            let taken = self.endpoint.extract(usize::MAX).map_err(io::Error::other)?;
             if self.sink.arrived.get() >= arrived {
                 return self.verdict();
             }
-            if took == 0 && woken {
+            if taken == 0 && woken {
                 self.drain()?;
             }
-            // No clock is read here: it would count as ours.
-            woken = self.endpoint.wait(Some(PATIENCE)).map_err(io::Error::other)?;
+            // No clock is read here: its cost would count as ours.
+            woken = self.endpoint.wait(Some(WAIT_TIME)).map_err(io::Error::other)?;
             silent = if woken { 0 } else { silent + 1 };
-            if PATIENCE * silent > SILENCE {
+            if WAIT_TIME * silent > SILENCE {
                 return Err(io::Error::new(io::ErrorKind::TimedOut, "the other side is silent"));
             }
         }
@@ -288,7 +291,7 @@ impl Taut {
             return Err(io::Error::other(format!("handler {}: {}", failure.handler, failure.reason)));
         }
         if self.sink.wrong.get() {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "what came is not what was sent"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a message is not what was sent"));
         }
         Ok(())
     }
@@ -310,7 +313,7 @@ impl Taut {
 
     /// Back and forth; round trips in nanoseconds on side A.
     pub fn ping_pong(&mut self, side: Side, count: u64, warm: bool) -> io::Result<Vec<u64>> {
-        self.making = if warm { Making::Nothing } else { Making::First };
+        self.preparation = if warm { Preparation::Untouched } else { Preparation::Buffered };
         self.sink.check.set(!warm);
         match side {
             Side::A => (0..count).map(|_| self.round_trip()).collect(),
@@ -340,8 +343,8 @@ impl Taut {
         Ok(round_trips)
     }
 
-    /// One way: with a window, that many and then an answer; without, one answer at the end. With `batch`, messages
-    /// share frames for as long as nobody waits for an answer.
+    /// One way: with a window, that many messages and then an answer; without, one answer at the end. With
+    /// `batch`, messages share frames until the sender waits for an answer.
     pub fn stream(
         &mut self,
         side: Side,
@@ -352,7 +355,7 @@ impl Taut {
         let window = window.unwrap_or(count).max(1);
         let bytes = self.outgoing.len() as u64;
         self.sink.read.set(false);
-        self.making = Making::InPlace;
+        self.preparation = Preparation::InPlace;
         let mut watch = Stopwatch::start();
         let mut done = 0;
         while done < count {

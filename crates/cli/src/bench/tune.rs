@@ -1,7 +1,8 @@
-//! The best raw stream that this path allows: a limit is what can be done, so it is looked for.
+//! The best raw stream that this path allows: a limit is what can be done, so it is searched for.
 //!
-//! `best_plan` varies window and calls for one shape of packet; the shapes are varied here. Large datagrams cost the least
-//! per byte, but an ordinary receive buffer holds few of them, and then the two sides wait for each other.
+//! `best_plan` varies window and calls for one shape of packet; this module varies the shapes. Large
+//! datagrams cost the least per byte, but an ordinary receive buffer holds few of them, and then the two
+//! sides wait for each other.
 
 use std::io;
 
@@ -16,24 +17,25 @@ const SHAPES: [(Option<usize>, usize); 5] = [
     (Some(16_384), 32_768),
     (Some(8_192), 16_384),
 ];
-/// Bytes that are written at once.
+/// Bytes that are written at a time.
 const CHUNK: usize = 64 << 10;
 /// How often each shape's best plan is tried against the others'.
 const TRIALS: usize = 3;
 
-/// A sound plan, without looking for a better one.
+/// A reasonable plan, without a search for a better one.
 pub fn untuned(bytes: usize, gso: bool) -> Plan {
     let plan = Plan::new(bytes, 1);
     if gso { Plan { datagram: Some(8_192), packet: 32_768, ..plan } } else { plan.without_gso() }
 }
 
-/// A raw stream has no messages: small ones may share a packet, and large ones be written part by part, as ours are.
+/// A raw stream has no messages: small ones may share a packet, and large ones may be written part by part,
+/// as ours are.
 fn chunks(bytes: usize) -> Vec<usize> {
     if bytes < CHUNK { vec![CHUNK / bytes.max(1) * bytes.max(1)] } else { vec![bytes, CHUNK, CHUNK / 2] }
 }
 
-/// The fastest plan for streams of such messages; both sides return the same. Its messages may have another size, but the
-/// bytes are as many.
+/// Finds the fastest plan for streams of such messages; both sides return the same. Its messages may have
+/// another size, but there are as many bytes.
 pub fn best(
     setup: &mut Setup<'_>,
     bytes: usize,
@@ -62,10 +64,10 @@ pub fn best(
             }
         }
     }
-    best.map(|(_, plan)| plan).ok_or_else(|| io::Error::other("no way to stream over this path"))
+    best.map(|(_, plan)| plan).ok_or_else(|| io::Error::other("no stream runs over this path"))
 }
 
-/// The same plan for about so many bytes.
+/// The same plan for about `bytes` bytes.
 pub fn for_bytes(plan: &Plan, bytes: u64) -> Plan {
     Plan { count: bytes.div_ceil(plan.bytes.max(1) as u64).max(1), ..*plan }
 }

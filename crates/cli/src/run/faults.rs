@@ -1,20 +1,20 @@
-//! `--fault loss=5%,dup=1%,…`: what shall go wrong between the ranks.
+//! `--fault loss=5%,dup=1%,…`: the faults of the network between the ranks.
 
 use std::str::FromStr;
 use std::time::Duration;
 
 use tautline::node::device::fault::{Delay, Faults};
 
-/// What was asked for.
+/// The faults that were requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct FaultSpec {
     pub faults: Faults,
     pub seed: u64,
 }
 
-/// How many frames may pass one that is held back.
+/// How many frames may overtake one that is held back.
 const REORDER_BY: u32 = 16;
-/// How many bits of a damaged frame are flipped at most.
+/// Bits of a damaged frame that are flipped, at most.
 const CORRUPT_BITS: u32 = 3;
 
 impl FromStr for FaultSpec {
@@ -25,7 +25,7 @@ impl FromStr for FaultSpec {
         for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
             let (word, value) = part
                 .split_once('=')
-                .ok_or_else(|| format!("\"{part}\" has no value; write it like loss=5%"))?;
+                .ok_or_else(|| format!("\"{part}\" has no value; for example: loss=5%"))?;
             match word {
                 "loss" => spec.faults.loss = share(value)?,
                 "dup" | "duplicate" => spec.faults.duplicate = share(value)?,
@@ -68,7 +68,7 @@ fn delay(text: &str) -> Result<Delay, String> {
 }
 
 fn time(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("\"{text}\" is no time; write it like 100us, 2ms or 1s");
+    let wrong = || format!("\"{text}\" is no time; for example: 100us, 2ms or 1s");
     let at = text.find(|c: char| c.is_ascii_alphabetic()).ok_or_else(wrong)?;
     let number: f64 = text[..at].parse().map_err(|_| wrong())?;
     let seconds = match &text[at..] {
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_whole_specification() {
+    fn a_whole_fault_specification_is_parsed() {
         let spec: FaultSpec =
             "loss=5%,dup=0.01,reorder=10%,corrupt=1%,delay=100us-2ms,seed=7".parse().unwrap();
         assert_eq!((spec.faults.loss, spec.faults.duplicate, spec.seed), (0.05, 0.01, 7));
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named() {
+    fn mistakes_in_faults_are_explained() {
         for (text, word) in [
             ("loss", "no value"),
             ("loss=x", "no share"),

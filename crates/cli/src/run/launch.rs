@@ -16,7 +16,7 @@ use super::relay::Relay;
 use super::{RunArgs, tag};
 use crate::sys::{self, Inherited};
 
-/// Names the descriptor to the program; `tautline` looks there.
+/// Names the descriptor to the program, for `tautline` to find.
 const JOB_FD: &str = "TAUTLINE_JOB_FD";
 const JOB_FILE: &str = "TAUTLINE_JOB_FILE";
 
@@ -24,7 +24,7 @@ const JOB_FILE: &str = "TAUTLINE_JOB_FILE";
 pub struct Ranks(pub Vec<Child>);
 
 impl Drop for Ranks {
-    /// Only reached with living processes when starting them failed half way, or when we unwind.
+    /// Only reached with live processes when starting them failed half-way, or on unwinding.
     fn drop(&mut self) {
         for child in &mut self.0 {
             if !matches!(child.try_wait(), Ok(Some(_))) {
@@ -41,50 +41,52 @@ pub struct Started {
     pub output: tag::Output,
 }
 
-/// Where the ranks meet each other; ranks that are killed leave their part of it behind, and it is cleared away when this is dropped.
-pub struct Doors {
+/// The listeners of the ranks on this host. Killed ranks leave theirs behind; dropping this unlinks them.
+pub struct ListenerCleanup {
     key: JobKey,
     members: Vec<Member>,
 }
 
-impl Drop for Doors {
+impl Drop for ListenerCleanup {
     fn drop(&mut self) {
         tautline::node::unlink_stale_listeners(&self.key, &self.members);
     }
 }
 
 /// Starts all processes; on an error none is left running.
-pub fn start(args: &RunArgs, program: &Path) -> Result<(Started, Option<Relay>, Doors)> {
+pub fn start(args: &RunArgs, program: &Path) -> Result<(Started, Option<Relay>, ListenerCleanup)> {
     let ip: IpAddr = if args.ipv6 { Ipv6Addr::LOCALHOST.into() } else { Ipv4Addr::LOCALHOST.into() };
     let sockets =
         (0..args.n).map(|_| UdpSocket::bind((ip, 0))).collect::<Result<Vec<_>, _>>().with_context(|| {
             format!(
-                "cannot bind {} UDP sockets on {ip}\ntautline doctor says what works here; the reason was",
+                "cannot bind {} UDP sockets on {ip}\ntautline doctor shows what works here; the reason was",
                 args.n
             )
         })?;
-    let homes = sockets.iter().map(UdpSocket::local_addr).collect::<Result<Vec<_>, _>>()?;
+    let addresses = sockets.iter().map(UdpSocket::local_addr).collect::<Result<Vec<_>, _>>()?;
     let relay = if args.fault.is_some() || args.pcap.is_some() {
-        Some(Relay::start(&homes, args.fault.as_ref(), args.pcap.as_deref())?)
+        Some(Relay::start(&addresses, args.fault.as_ref(), args.pcap.as_deref())?)
     } else {
         None
     };
     let key = random_key()?;
     // Orphans of the ranks become our children, so that they can be ended too.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
-    let doors =
-        Doors { key: key.clone(), members: homes.iter().map(|addr| Member { addr: *addr }).collect() };
+    let listeners = ListenerCleanup {
+        key: key.clone(),
+        members: addresses.iter().map(|addr| Member { addr: *addr }).collect(),
+    };
     let mut started = Started { ranks: Ranks(Vec::with_capacity(args.n)), output: tag::Output::default() };
     for (rank, socket) in sockets.into_iter().enumerate() {
         let seen = match &relay {
             Some(relay) => relay.members(rank),
-            None => homes.clone(),
+            None => addresses.clone(),
         };
         let mut child = start_one(args, program, rank, &key, &seen, &socket)?;
         started.output.follow(rank, &mut child);
         started.ranks.0.push(child);
     }
-    Ok((started, relay, doors))
+    Ok((started, relay, listeners))
 }
 
 fn random_key() -> Result<JobKey> {
@@ -106,13 +108,13 @@ fn start_one(
 ) -> Result<Child> {
     let members: Vec<_> = seen.iter().map(|addr| Member { addr: *addr }).collect();
     let socket = Inherited::new(socket)?;
-    // What is spoilt or captured must be datagrams.
+    // Faults and captures need datagrams.
     let relayed = args.fault.is_some() || args.pcap.is_some();
     let device = if relayed { Some(DeviceName::Udp) } else { args.device };
     let text = Job::describe(rank as u32, key, &members, args.security, device, Some(socket.number()));
     let description = sealed(&text)?;
     let description = Inherited::new(&description)?;
-    let mut command: Command = sys::ourselves();
+    let mut command: Command = sys::this_program();
     command
         .arg("__child")
         .arg(std::process::id().to_string())
@@ -131,7 +133,7 @@ fn start_one(
     })
 }
 
-/// Text in memory that nobody can change any more, at its beginning.
+/// Text in a sealed memory file, positioned at its beginning.
 fn sealed(text: &str) -> Result<File> {
     let mut file = File::from(memfd_create("tautline-job", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
     file.write_all(text.as_bytes())?;

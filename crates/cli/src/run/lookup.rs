@@ -1,4 +1,4 @@
-//! Finds the program before anything is started, so that a mistake is told once and not N times.
+//! Finds the program before anything is started, so that a mistake is reported once and not N times.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
-/// The file that a program's name stands for.
+/// Returns the file of a program's name.
 pub fn find(name: &OsStr) -> Result<PathBuf> {
     let path = Path::new(name);
     if name.as_bytes().contains(&b'/') {
@@ -19,7 +19,7 @@ pub fn find(name: &OsStr) -> Result<PathBuf> {
     }
     let shown = path.display();
     if path.is_file() {
-        bail!("there is no program {shown} in PATH\nthere is one in this folder; say: ./{shown}");
+        bail!("there is no program {shown} in PATH\nthere is one in this directory; run: ./{shown}");
     }
     bail!("there is no program {shown} in PATH\ngive its path, for example: target/release/{shown}");
 }
@@ -28,7 +28,9 @@ fn check(path: &Path) -> Result<()> {
     let shown = path.display();
     match path.metadata() {
         Err(e) => bail!("cannot start {shown}: {e}\ncheck the path; is it built?"),
-        Ok(meta) if meta.is_dir() => bail!("cannot start {shown}: it is a folder\ngive the program's file"),
+        Ok(meta) if meta.is_dir() => {
+            bail!("cannot start {shown}: it is a directory\ngive the program's file")
+        }
         Ok(meta) if meta.permissions().mode() & 0o111 == 0 => {
             bail!("cannot start {shown}: it is not executable\nrun: chmod +x {shown}")
         }
@@ -44,7 +46,8 @@ mod tests {
     fn programs_are_found_and_mistakes_explained() {
         assert!(find(OsStr::new("sh")).is_ok());
         assert!(find(OsStr::new("/bin/sh")).is_ok());
-        for (name, word) in [("no-such-program", "PATH"), ("/no/such", "is it built"), ("/tmp", "folder")] {
+        for (name, word) in [("no-such-program", "PATH"), ("/no/such", "is it built"), ("/tmp", "directory")]
+        {
             let error = find(OsStr::new(name)).unwrap_err().to_string();
             assert!(error.contains(word) && error.lines().count() == 2, "{error}");
         }

@@ -1,7 +1,7 @@
 //! `tautline run`: N processes of one job on this host.
 //!
-//! The launcher binds one socket per rank and hands it over; the job's description, key included, goes through a sealed
-//! memory file. Neither arguments nor the environment ever hold the key.
+//! The launcher binds one socket per rank and hands it over; the job's description, including the key, goes
+//! through a sealed memory file. Neither arguments nor the environment ever contain the key.
 
 mod faults;
 mod launch;
@@ -27,32 +27,35 @@ use faults::FaultSpec;
 const EXAMPLES: &str = "\
 Examples:
   tautline run -n 2 ./hello
-        Two processes; they find each other, and their key, without any configuration.
+        Two processes; they find each other and their key without configuration.
   tautline run -n 4 --tag ./solver --size 1000
-        Options after the program are the program's. Each line of output says which rank wrote it.
+        Options after the program are the program's. Each line of output starts with its rank.
   tautline run -n 2 --fault loss=5%,reorder=10%,seed=7 ./hello
-        The network between them loses and reorders frames; messages must not notice.
+        The network between them loses and reorders frames; messages are not affected.
   tautline run -n 2 --device udp ./hello
-        As between hosts: datagrams in place of shared memory.
+        Datagrams instead of shared memory, as between hosts.
   tautline run -n 2 --pcap captures ./hello
         Leaves captures/ranks-0-1.pcap for Wireshark.
 
-A rank that fails gives the others --grace seconds to see it for themselves; then they are ended.
+When a rank fails, the others have --grace seconds to end by themselves; then they are ended.
 The exit code is 0 if all ranks ended with 0, else that of the rank that failed first (128 + signal if one killed it).
 Rank 0 reads standard input; the others have none.";
 
-/// What `tautline run` is told.
+/// The arguments of `tautline run`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, trailing_var_arg = true)]
 pub struct RunArgs {
     /// How many processes
     #[arg(short, long, value_name = "N")]
     n: usize,
-    /// Protection of frames: fabric (a keyed tag), sealed (enciphered) or open (none); by default what the program asks for
+    /// Protection of frames: fabric (a keyed tag), sealed (encrypted) or open (none); by default what the
+    /// program requests
     #[arg(long, value_name = "MODE")]
     security: Option<Security>,
-    /// The only device to use: shm, udp or xdp; by default shared memory, which all ranks of one host can use. Faults and captures want
-    /// udp; xdp reaches other hosts only, so that ranks started here share memory, which is said on standard error; its options follow, as in xdp,framing=raw,mode=native,receive=busy-poll
+    /// The only device to use: shm, udp or xdp; by default shared memory, which all ranks of one host can
+    /// use. Faults and captures require udp. xdp reaches other hosts only, so that ranks started here share
+    /// memory, which a message on standard error says; its options follow the name:
+    /// xdp,framing=raw,mode=native,receive=busy-poll
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceName>,
     /// Bind to ::1 instead of 127.0.0.1
@@ -64,10 +67,10 @@ pub struct RunArgs {
     /// Seconds that the others have when a rank fails, and again between SIGTERM and SIGKILL
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
     grace: Duration,
-    /// Spoil the network: loss=5%,dup=1%,reorder=10%,corrupt=1%,delay=100us,seed=1
+    /// Inject faults: loss=5%,dup=1%,reorder=10%,corrupt=1%,delay=100us,seed=1
     #[arg(long, value_name = "FAULTS")]
     fault: Option<FaultSpec>,
-    /// Capture what each pair of ranks exchanges into this folder
+    /// Capture the frames of each pair of ranks in this directory
     #[arg(long, value_name = "DIR")]
     pcap: Option<PathBuf>,
     /// The program and its arguments
@@ -75,7 +78,7 @@ pub struct RunArgs {
     program: Vec<OsString>,
 }
 
-/// What a process is told that is to become a program of a job.
+/// The arguments of a process that becomes a program of a job.
 #[derive(Debug, Args)]
 pub struct ChildArgs {
     parent: i32,
@@ -93,30 +96,29 @@ fn seconds(text: &str) -> Result<Duration, String> {
 pub fn run(args: &RunArgs) -> Result<ExitCode> {
     check_count(args.n)?;
     if args.device == Some(DeviceName::Shm) && (args.fault.is_some() || args.pcap.is_some()) {
-        bail!(
-            "shared memory can be neither spoilt nor captured\nleave out --device shm, or --fault and --pcap"
-        );
+        bail!("shared memory has neither faults nor captures\nleave out --device shm, or --fault and --pcap");
     }
     let program = lookup::find(&args.program[0])?;
     if let Some(DeviceName::Xdp | DeviceName::XdpWith(_)) = args.device {
         let instead = if args.fault.is_some() || args.pcap.is_some() {
-            "they use udp, as --fault and --pcap want it"
+            "they use udp, as --fault and --pcap require"
         } else {
-            "they share memory, unless the program asks for udp"
+            "they share memory, unless the program requests udp"
         };
         eprintln!("tautline: xdp reaches other hosts only, and all ranks are on this one: {instead}");
     }
     let signals = sys::Signals::catch()?;
-    let (job, relay, doors) = launch::start(args, &program)?;
-    let code = watch::until_the_end(job, signals, args.grace);
-    drop(doors);
+    let (job, relay, listeners) = launch::start(args, &program)?;
+    let code = watch::wait_for_ranks(job, signals, args.grace);
+    drop(listeners);
     if let Some(relay) = relay {
         relay.finish();
     }
     code
 }
 
-/// Descriptors that a rank costs the launcher: its socket, its pidfd, two pipes for its output, and what starting takes.
+/// Descriptors that a rank costs the launcher: its socket, its pidfd, two pipes for its output, and what
+/// starting needs.
 const DESCRIPTORS_EACH: u64 = 4;
 const DESCRIPTORS_SPARE: u64 = 64;
 
@@ -124,7 +126,7 @@ fn check_count(n: usize) -> Result<()> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     if n == 0 {
         bail!(
-            "a job of 0 processes cannot do anything\ngive -n 1 or more, for example: tautline run -n 2 ./program"
+            "a job needs at least one process\ngive -n 1 or more, for example: tautline run -n 2 ./program"
         );
     }
     if n > MAX_PEERS {
@@ -144,10 +146,10 @@ fn check_count(n: usize) -> Result<()> {
     Ok(())
 }
 
-/// Becomes the program; the process ends with the launcher, however that ends.
+/// Becomes the program; the process ends with the launcher, however the launcher ends.
 pub fn become_program(args: &ChildArgs) -> Result<ExitCode> {
     if !sys::end_with(args.parent)? {
-        // The launcher is gone: nobody wants this any more.
+        // The launcher is gone: nobody needs this process any more.
         return Ok(ExitCode::from(143));
     }
     let error = Command::new(&args.program[0]).args(&args.program[1..]).exec();

@@ -4,29 +4,29 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::process::Child;
 use std::thread::JoinHandle;
 
-/// The threads that pass output on; none unless the ranks' output was redirected to us.
+/// The threads that forward output; none unless the ranks' output was redirected to us.
 #[derive(Default)]
 pub struct Output(Vec<JoinHandle<io::Result<()>>>);
 
 impl Output {
-    /// Passes on what this rank writes, if it writes to us.
+    /// Forwards the output of this rank, if it is redirected to us.
     pub fn follow(&mut self, rank: usize, child: &mut Child) {
         if let Some(stdout) = child.stdout.take() {
-            self.0.push(std::thread::spawn(move || pass_on(rank, stdout, || std::io::stdout().lock())));
+            self.0.push(std::thread::spawn(move || forward(rank, stdout, || std::io::stdout().lock())));
         }
         if let Some(stderr) = child.stderr.take() {
-            self.0.push(std::thread::spawn(move || pass_on(rank, stderr, || std::io::stderr().lock())));
+            self.0.push(std::thread::spawn(move || forward(rank, stderr, || std::io::stderr().lock())));
         }
     }
 
-    /// Waits until everything is passed on; only when no process is left that could write. An error if some of it was lost, unless
-    /// because whoever read it has gone.
+    /// Waits until everything is forwarded; only when no process is left that could write. Returns an error
+    /// if some of it was lost, unless the reader closed it.
     pub fn finish(self) -> io::Result<()> {
         let mut result = Ok(());
         for thread in self.0 {
             let passed = thread
                 .join()
-                .unwrap_or_else(|_| Err(io::Error::other("a thread that passes it on ended early")));
+                .unwrap_or_else(|_| Err(io::Error::other("a thread that forwards it ended early")));
             result = result.and(passed);
         }
         result.or_else(|error| if error.kind() == io::ErrorKind::BrokenPipe { Ok(()) } else { Err(error) })
@@ -36,7 +36,7 @@ impl Output {
 /// The longest line that is kept together.
 const LINE_MAX: u64 = 64 << 10;
 
-fn pass_on<W: Write>(rank: usize, from: impl Read, to: impl Fn() -> W) -> io::Result<()> {
+fn forward<W: Write>(rank: usize, from: impl Read, to: impl Fn() -> W) -> io::Result<()> {
     let mut from = BufReader::new(from);
     let mut line = Vec::new();
     let mut result = Ok(());

@@ -1,4 +1,4 @@
-//! Waits for the ranks, ends those that must be ended, and tells how they ended.
+//! Waits for the ranks, ends those that must be ended, and reports how they ended.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
@@ -13,38 +13,38 @@ use rustix::process::{
 use super::launch::{Ranks, Started};
 use crate::sys::{Signals, poll_until, readable};
 
-/// How far the ending of a job has got.
+/// The phases in which a job ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Phase {
-    /// All is well.
+    /// No rank has failed.
     Running,
-    /// A rank has failed; the others may still see it for themselves.
+    /// A rank has failed; the others may end by themselves.
     Grace,
     /// SIGTERM was sent.
-    Asked,
+    Terminating,
     /// SIGKILL was sent.
-    Forced,
+    Killing,
 }
 
 struct Watch {
     ranks: Ranks,
-    /// A living rank's pidfd.
+    /// The pidfd of each live rank.
     alive: Vec<Option<OwnedFd>>,
     ended: Vec<Option<ExitStatus>>,
-    /// Ranks that were still running when we asked them to end.
-    asked: Vec<bool>,
+    /// Ranks that were still running when we sent SIGTERM.
+    signalled: Vec<bool>,
     first_failure: Option<usize>,
     interrupted: Option<Signal>,
     phase: Phase,
     /// When the next phase begins.
     due: Option<Instant>,
     grace: Duration,
-    /// Not everything that the ranks wrote could be passed on.
+    /// Some output of the ranks could not be forwarded.
     output_lost: bool,
 }
 
 /// Waits until no process is left, and returns the launcher's own exit code.
-pub fn until_the_end(job: Started, mut signals: Signals, grace: Duration) -> Result<ExitCode> {
+pub fn wait_for_ranks(job: Started, mut signals: Signals, grace: Duration) -> Result<ExitCode> {
     let Started { ranks, output } = job;
     let n = ranks.0.len();
     let alive = ranks.0.iter().map(|child| open(child.id()).map(Some)).collect::<Result<Vec<_>>>()?;
@@ -52,7 +52,7 @@ pub fn until_the_end(job: Started, mut signals: Signals, grace: Duration) -> Res
         ranks,
         alive,
         ended: vec![None; n],
-        asked: vec![false; n],
+        signalled: vec![false; n],
         first_failure: None,
         interrupted: None,
         phase: Phase::Running,
@@ -67,7 +67,7 @@ pub fn until_the_end(job: Started, mut signals: Signals, grace: Duration) -> Res
     let passed_on = output.finish();
     watch.report();
     if let Err(error) = passed_on {
-        eprintln!("tautline: output of the ranks was lost: {error}\n  is there room where it goes?");
+        eprintln!("tautline: output of the ranks was lost: {error}\n  is there space where it goes?");
         watch.output_lost = true;
     }
     Ok(watch.exit_code())
@@ -79,23 +79,24 @@ fn open(pid: u32) -> Result<OwnedFd> {
 }
 
 impl Watch {
-    /// Waits for something to happen and deals with it.
+    /// Waits for an event and handles it.
     fn turn(&mut self, signals: &mut Signals) -> Result<()> {
         let mut fds: Vec<_> =
             signals.fds().chain(self.alive.iter().flatten().map(AsFd::as_fd)).map(readable).collect();
         let happened = poll_until(&mut fds, self.due)?;
         drop(fds);
         if let Some(signal) = signals.take() {
-            // The second request is meant.
-            let phase = if self.interrupted.replace(signal).is_some() { Phase::Forced } else { Phase::Asked };
+            // The second signal ends the job at once.
+            let phase =
+                if self.interrupted.replace(signal).is_some() { Phase::Killing } else { Phase::Terminating };
             self.enter(phase);
         }
         if happened {
             self.reap()?;
         } else if self.phase == Phase::Grace {
-            self.enter(Phase::Asked);
-        } else if self.phase == Phase::Asked {
-            self.enter(Phase::Forced);
+            self.enter(Phase::Terminating);
+        } else if self.phase == Phase::Terminating {
+            self.enter(Phase::Killing);
         }
         Ok(())
     }
@@ -120,15 +121,15 @@ impl Watch {
 
     fn enter(&mut self, phase: Phase) {
         self.phase = phase;
-        self.due = (phase != Phase::Forced).then(|| Instant::now() + self.grace);
+        self.due = (phase != Phase::Killing).then(|| Instant::now() + self.grace);
         let signal = match phase {
             Phase::Running | Phase::Grace => return,
-            Phase::Asked => Signal::TERM,
-            Phase::Forced => Signal::KILL,
+            Phase::Terminating => Signal::TERM,
+            Phase::Killing => Signal::KILL,
         };
         for (rank, alive) in self.alive.iter().enumerate() {
             if let Some(fd) = alive {
-                self.asked[rank] = true;
+                self.signalled[rank] = true;
                 // It may have ended just now; then there is nothing to do.
                 let _ = pidfd_send_signal(fd, signal);
             }
@@ -144,23 +145,23 @@ impl Watch {
         failed.map_or(otherwise, |status| ExitCode::from(code_of(status)))
     }
 
-    /// One line per rank that did not end with 0, if there is any.
+    /// Prints one line per rank that did not end with 0, if there is any.
     fn report(&self) {
         const LINES: usize = 32;
-        let unwell: Vec<_> = (0..self.ended.len())
+        let failed: Vec<_> = (0..self.ended.len())
             .filter(|rank| self.ended[*rank].is_some_and(|status| !status.success()))
             .collect();
-        if unwell.is_empty() {
+        if failed.is_empty() {
             return;
         }
-        eprintln!("tautline: {} of {} ranks did not end well", unwell.len(), self.ended.len());
+        eprintln!("tautline: {} of {} ranks failed", failed.len(), self.ended.len());
         eprintln!("  rank  code  how it ended");
-        for &rank in unwell.iter().take(LINES) {
+        for &rank in failed.iter().take(LINES) {
             let Some(status) = self.ended[rank] else { continue };
             eprintln!("  {rank:>4}  {:>4}  {}", code_of(status), self.account(rank, status));
         }
-        if unwell.len() > LINES {
-            eprintln!("  and {} more", unwell.len() - LINES);
+        if failed.len() > LINES {
+            eprintln!("  and {} more", failed.len() - LINES);
         }
     }
 
@@ -169,10 +170,10 @@ impl Watch {
             Some(signal) => format!("killed by signal {signal}{}", name_of(signal)),
             None => format!("exit code {}", code_of(status)),
         };
-        if self.first_failure == Some(rank) && !self.asked[rank] {
+        if self.first_failure == Some(rank) && !self.signalled[rank] {
             format!("{how} (the first to fail)")
-        } else if self.asked[rank] {
-            let why = if self.interrupted.is_some() { "as asked" } else { "another rank had failed" };
+        } else if self.signalled[rank] {
+            let why = if self.interrupted.is_some() { "on request" } else { "another rank had failed" };
             format!("{how} (ended by tautline: {why})")
         } else {
             how
@@ -191,18 +192,18 @@ fn code_of(status: ExitStatus) -> u8 {
 fn name_of(signal: i32) -> &'static str {
     match signal {
         2 => " (INT)",
-        6 => " (ABRT: it gave up, often after a panic or a failed assertion)",
+        6 => " (ABRT: it aborted, often after a panic or a failed assertion)",
         7 => " (BUS)",
         8 => " (FPE)",
-        9 => " (KILL: by someone, or for want of memory)",
-        11 => " (SEGV: it used memory that it did not have)",
+        9 => " (KILL: by another process, or out of memory)",
+        11 => " (SEGV: invalid memory access)",
         13 => " (PIPE)",
         15 => " (TERM)",
         _ => "",
     }
 }
 
-/// Ends what the ranks left behind: their orphans have become our children.
+/// Ends the processes that the ranks left behind: orphans have become our children.
 fn end_orphans(grace: Duration) {
     let ask = |signal| orphans().into_iter().for_each(|pid| kill_process(pid, signal).unwrap_or_default());
     let all_gone = |until: Instant| {
@@ -226,7 +227,7 @@ fn end_orphans(grace: Duration) {
     all_gone(Instant::now() + Duration::from_secs(2));
 }
 
-/// Our children, as /proc shows them: the kernel's own list of children is not compiled in everywhere.
+/// Our children, from /proc: the kernel's own list of children is not compiled in everywhere.
 fn orphans() -> Vec<Pid> {
     let ours = std::process::id();
     let numbers = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -239,6 +240,6 @@ fn orphans() -> Vec<Pid> {
 
 fn parent_of(pid: i32) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in brackets, may itself hold brackets and spaces; state and parent come after it.
+    // The name, in parentheses, may itself contain parentheses and spaces; state and parent follow it.
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }

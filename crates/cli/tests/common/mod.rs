@@ -1,4 +1,5 @@
-//! Starts the command and talks to it. No timing decides a test; bounds only keep a fault from hanging it.
+//! Starts the command and reads its output. No test depends on timing; time bounds only keep a fault from
+//! hanging it.
 #![allow(dead_code)]
 
 use std::io::Read;
@@ -6,29 +7,29 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Far beyond what anything here takes.
+/// Far longer than anything here takes.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The command under test, without whatever job the tests themselves may run in.
+/// The command under test, without the environment of a job in which the tests themselves may run.
 pub fn tautline() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tautline"));
     command.env_remove("TAUTLINE_JOB_FD").env_remove("TAUTLINE_JOB_FILE");
     command
 }
 
-/// Appends this very test program, to run only the ignored test of that name.
+/// Appends this test program, to run only the ignored test of that name.
 pub fn as_program<'a>(command: &'a mut Command, test: &str) -> &'a mut Command {
     command.arg(std::env::current_exe().unwrap()).args([test, "--exact", "--ignored", "--test-threads=1"])
 }
 
-/// One line, byte by byte, so that nothing behind it is lost.
+/// Reads one line, byte by byte, so that nothing after it is lost.
 pub fn read_line(from: &mut impl Read) -> String {
     let mut line = String::new();
     let mut byte = [0];
     while from.read_exact(&mut byte).is_ok() && byte[0] != b'\n' {
         line.push(byte[0] as char);
     }
-    assert!(!line.is_empty(), "it said nothing");
+    assert!(!line.is_empty(), "there is no output");
     line
 }
 
@@ -38,16 +39,16 @@ pub fn kill(pid: u32, signal: &str) {
     assert!(status.success());
 }
 
-/// Waits until something is so.
+/// Waits until `so` is true.
 pub fn until(patience: Duration, mut so: impl FnMut() -> bool) {
     let since = Instant::now();
     while !so() {
-        assert!(since.elapsed() < patience, "it did not come to pass");
+        assert!(since.elapsed() < patience, "it did not become true");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// A fresh folder for this test.
+/// Returns a fresh directory for this test.
 pub fn folder(name: &str) -> PathBuf {
     let folder = std::env::temp_dir().join(format!("tautline-cli-test-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();

@@ -344,7 +344,7 @@ impl ShmChannel {
 
     /// The first byte of the next frame.
     #[inline]
-    pub(crate) fn head(&self) -> u8 {
+    pub(crate) fn first_byte(&self) -> u8 {
         self.shm.first_byte()
     }
 
@@ -367,7 +367,7 @@ impl ShmChannel {
 
     /// The first words of the frame whose length [`ShmChannel::peek`] returned.
     #[inline]
-    pub(crate) fn words(&self) -> [u64; LINE_WORDS] {
+    pub(crate) fn first_words(&self) -> [u64; LINE_WORDS] {
         self.shm.first_words()
     }
 
@@ -495,7 +495,7 @@ impl ShmChannel {
     }
 
     /// What becomes readable when the peer's process ends, or lets go of the channel.
-    pub(crate) fn watched(&self) -> [BorrowedFd<'_>; 2] {
+    pub(crate) fn liveness_fds(&self) -> [BorrowedFd<'_>; 2] {
         self.shm.liveness_fds()
     }
 

@@ -184,7 +184,7 @@ impl Lane {
         let peer = self.peers.member_mut(self.local.poll.active()[place]);
         let id = peer.id();
         let Some(shm) = peer.channel.shm_mut() else { return FastPoll::SlowPath };
-        let head = shm.head();
+        let head = shm.first_byte();
         match shm.peek() {
             Some(len) if record::is_whole(head) => {
                 shm.take(&mut batch.frame[..len]);
@@ -333,7 +333,7 @@ impl Lane {
         let from = peer.id();
         let Some(shm) = peer.channel.shm_mut() else { return false };
         let Some(len) = shm.peek() else { return false };
-        let words = shm.words();
+        let words = shm.first_words();
         if !record::is_memory(words[0] as u8) {
             return false;
         }
@@ -639,7 +639,7 @@ impl Lane {
         self.local.poll.remove(rank);
         self.local.former.keep(id, &mut shm);
         if let Some(discovery) = &self.local.discovery {
-            shm.watched().into_iter().for_each(|fd| discovery.unwatch(fd));
+            shm.liveness_fds().into_iter().for_each(|fd| discovery.unwatch(fd));
         }
         self.counters.local.add(shm.counts());
     }

@@ -1,11 +1,11 @@
-//! Who may be taken for dead, and who must be.
+//! Which peers may be reported dead, and which must be.
 
 use tautline_link::Death;
 use tautline_node::Down;
 
 use crate::Nanos;
 
-/// After a report, the other side finds out by itself, and then both meet again.
+/// After a report, the other side detects the end by itself, and then both connect again.
 const AFTERMATH: Nanos = 3_000_000_000;
 
 /// A death that must be reported.
@@ -19,7 +19,7 @@ struct Owed {
 #[derive(Debug)]
 pub(crate) struct Deaths {
     nodes: u32,
-    /// Until when a report of one about the other is excused.
+    /// Until when a report of one node about the other is excused.
     excused: Vec<Nanos>,
     owed: Vec<Owed>,
     /// No excuse is valid after this.
@@ -42,51 +42,51 @@ impl Deaths {
         &mut self.excused[(a.min(b) * self.nodes + a.max(b)) as usize]
     }
 
-    /// Reports of `a` about `b`, and the other way round, are in order until then.
+    /// Excuses reports of `a` about `b`, and the other way round, until `until`.
     pub(crate) fn excuse(&mut self, a: u32, b: u32, until: Nanos) {
         let at = self.at(a, b);
         *at = until.max(*at);
     }
 
-    /// The last fault is over; from `until` on nobody is excused.
+    /// The last fault is over; no report is excused after `until`.
     pub(crate) fn healed(&mut self, until: Nanos) {
         self.last_excuse = until;
     }
 
-    /// `who` must report `peer` dead by then.
+    /// `who` must report `peer` dead before `until`.
     pub(crate) fn owe(&mut self, who: u32, peer: u32, until: Nanos) {
         if !self.owed.iter().any(|o| o.who == who && o.peer == peer) {
             self.owed.push(Owed { who, peer, until });
         }
     }
 
-    /// `who` was not listening for a while.
+    /// `who` did not receive for a while: its reports may be later by as much.
     pub(crate) fn defer(&mut self, who: u32, by: Nanos) {
         self.owed.iter_mut().filter(|o| o.who == who).for_each(|o| o.until += by);
     }
 
-    /// A node that is no more owes nothing.
+    /// A crashed node owes no report.
     pub(crate) fn forget(&mut self, node: u32) {
         self.owed.retain(|o| o.who != node);
     }
 
-    /// A report; an error if there was no reason for it.
+    /// Takes a report; returns an error if there was no reason for it.
     pub(crate) fn report(&mut self, now: Nanos, who: u32, peer: u32, why: Down) -> Result<(), String> {
         self.reports += 1;
         self.owed.retain(|o| o.who != who || o.peer != peer);
         let excused = now <= (*self.at(who, peer)).min(self.last_excuse);
         let never = matches!(why, Down::Died(Death::Violation) | Down::Refused(_));
         if never || !excused {
-            return Err(format!("false death: {who} was told that {peer} is gone ({why})"));
+            return Err(format!("false death: {who} reported that {peer} is gone ({why})"));
         }
         self.excuse(who, peer, now + AFTERMATH);
         Ok(())
     }
 
-    /// A death that `who` should have reported by now.
+    /// Returns a death that `who` should have reported by now.
     pub(crate) fn overdue(&mut self, now: Nanos, who: u32) -> Option<String> {
         let at = self.owed.iter().position(|o| o.who == who && o.until < now)?;
         let owed = self.owed.swap_remove(at);
-        Some(format!("unreported death: {who} was not told in time that {} is gone", owed.peer))
+        Some(format!("unreported death: {who} did not report in time that {} is gone", owed.peer))
     }
 }

@@ -5,72 +5,74 @@ use std::collections::VecDeque;
 use crate::Nanos;
 use crate::handlers::Kind;
 
-/// A channel, by its sender's life and the number that its sender gave it.
+/// A channel, by its sender's incarnation and the number that its sender gave it.
 pub(crate) type GenId = (u64, u32);
 
-/// What the sender means to do with a message.
+/// What the sender intends to do with a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum Intent {
     /// Send all of it.
     Whole,
-    /// Give it up half-way.
-    GivenUp,
+    /// Abandon it half-way.
+    Abandon,
 }
 
 /// A message that was begun.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Begun {
+pub(crate) struct BegunMessage {
     pub(crate) key: u64,
     pub(crate) len: u64,
     pub(crate) kind: Kind,
-    pub(crate) fate: Fate,
+    pub(crate) intent: Intent,
 }
 
-/// One channel's worth of a flow.
+/// The messages of a flow on one channel.
 #[derive(Debug)]
 pub(crate) struct Generation {
     pub(crate) id: GenId,
     pub(crate) began: Nanos,
-    /// The life that its messages go to.
+    /// The incarnation that receives its messages.
     pub(crate) receiver: Option<u64>,
     /// Begun, and not yet seen by a handler.
-    pub(crate) expected: VecDeque<Begun>,
-    /// The sender was told of its end, or is no more.
-    pub(crate) told: bool,
+    pub(crate) expected: VecDeque<BegunMessage>,
+    /// The sender got the report of its end, or has crashed.
+    pub(crate) end_reported: bool,
 }
 
 impl Generation {
     pub(crate) fn new(id: GenId, began: Nanos) -> Generation {
-        Generation { id, began, receiver: None, expected: VecDeque::new(), told: false }
+        Generation { id, began, receiver: None, expected: VecDeque::new(), end_reported: false }
     }
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Flow {
     pub(crate) generations: VecDeque<Generation>,
-    /// Generations that lost messages before their sender was told.
+    /// Generations that lost messages before their sender got the report.
     pub(crate) abandoned: Vec<GenId>,
-    /// When something last went on.
+    /// When the flow last made progress.
     pub(crate) progress: Nanos,
 }
 
 impl Flow {
-    /// The message that must be next, if it is this one; with its generation, and how many were lost before it.
+    /// Returns the expected message if it is this one, with its generation and the number of messages lost
+    /// before it.
     pub(crate) fn next(
         &mut self,
         kind: Kind,
         len: u64,
         head: Option<u64>,
-    ) -> Option<(&mut Generation, Begun, u64)> {
+    ) -> Option<(&mut Generation, BegunMessage, u64)> {
         let is_next = |g: &Generation| {
-            let same = |b: &Begun| b.kind == kind && b.len == len && head.is_none_or(|key| key == b.key);
+            let same =
+                |b: &BegunMessage| b.kind == kind && b.len == len && head.is_none_or(|key| key == b.key);
             g.expected.front().is_some_and(same)
         };
         let mut at = 0;
         if !is_next(self.generations.front()?) {
-            // A message that shows its key may open a new generation; another may only if the present one is over. That is
-            // rare: a channel that is replaced within the very call that sends.
-            if head.is_none() && !self.generations[0].told {
+            // A message that shows its key may open a new generation; any other may only if the present one
+            // has ended. That is rare: a channel that is replaced within the very call that sends.
+            if head.is_none() && !self.generations[0].end_reported {
                 return None;
             }
             at = (1..self.generations.len()).find(|i| is_next(&self.generations[*i]))?;
@@ -78,7 +80,7 @@ impl Flow {
         let mut lost = 0;
         for former in self.generations.drain(..at) {
             lost += former.expected.len() as u64;
-            if !former.told && !former.expected.is_empty() {
+            if !former.end_reported && !former.expected.is_empty() {
                 self.abandoned.push(former.id);
             }
         }
@@ -87,9 +89,9 @@ impl Flow {
         Some((generation, message, lost))
     }
 
-    /// Whether messages are under way that neither arrived nor were reported lost.
+    /// Whether messages are in progress that neither arrived nor were reported lost.
     pub(crate) fn owes(&self) -> bool {
-        self.generations.iter().any(|g| !g.told && !g.expected.is_empty())
+        self.generations.iter().any(|g| !g.end_reported && !g.expected.is_empty())
     }
 
     /// Says what was expected instead.
@@ -102,7 +104,12 @@ impl Flow {
         });
         let expected = match self.generations.front() {
             None => "nothing".to_owned(),
-            Some(g) => format!("{:?} (told {}, {} more)", g.expected.front(), g.told, g.expected.len()),
+            Some(g) => format!(
+                "{:?} (end_reported {}, {} more)",
+                g.expected.front(),
+                g.end_reported,
+                g.expected.len()
+            ),
         };
         format!("{got}; expected {expected}{}", place.unwrap_or_default())
     }

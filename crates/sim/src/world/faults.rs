@@ -1,4 +1,4 @@
-//! What goes wrong, when its time has come.
+//! Applies faults when their time has come.
 
 use tautline::PeerState;
 use tautline_device::{DeviceEvent, RouteId};
@@ -12,9 +12,9 @@ use crate::{Nanos, Sabotage};
 const MILLI: Nanos = 1_000_000;
 /// Silence after which a peer is dead.
 const SILENCE: Nanos = 1_000 * MILLI;
-/// What a node may need beyond that to say so: frames still under way, and its own steps.
+/// What a node may need beyond that to report it: frames in transit, and its own steps.
 const SLACK: Nanos = 1_700 * MILLI;
-/// Shorter faults must not kill anybody by themselves.
+/// Shorter faults must not kill a link by themselves.
 const HARMLESS: Nanos = 250 * MILLI;
 
 impl World {
@@ -24,7 +24,7 @@ impl World {
             None if index == u32::MAX => Fault::Heal,
             None => Fault::Restart { node: index - (1 << 16) },
         };
-        self.say(|| format!("{fault:?}"));
+        self.trace_line(|| format!("{fault:?}"));
         lock(&self.net).note(now ^ 0xfa17, u64::from(index));
         if self.healed_at.is_some() {
             return;
@@ -34,9 +34,9 @@ impl World {
                 lock(&self.net).path_mut(from, to).burst_until = now + for_ns;
             }
             Fault::BlackHole { from, to, both, for_ns } => {
-                self.darken(from, to, now, for_ns);
+                self.block_path(from, to, now, for_ns);
                 if both {
-                    self.darken(to, from, now, for_ns);
+                    self.block_path(to, from, now, for_ns);
                 }
             }
             Fault::Partition { mask, both, for_ns } => self.partition(mask, both, now, for_ns),
@@ -50,33 +50,33 @@ impl World {
                 *extract = (now + for_ns).max(*extract);
                 self.nodes[node as usize].sends_often = true;
             }
-            Fault::Crash { node, back_after } => self.die(node, now, back_after),
-            Fault::Restart { node } => self.come_back(node, now),
-            Fault::Mtu { a, b, mtu, tells } => {
-                self.set_mtu(a, b, mtu, tells);
-                self.set_mtu(b, a, mtu, tells);
+            Fault::Crash { node, back_after } => self.crash_node(node, now, back_after),
+            Fault::Restart { node } => self.restart_node(node, now),
+            Fault::Mtu { a, b, mtu, reports_mtu } => {
+                self.set_mtu(a, b, mtu, reports_mtu);
+                self.set_mtu(b, a, mtu, reports_mtu);
             }
             Fault::Heal => self.heal(now),
         }
     }
 
-    /// A pair suffers: silence is excused if it lasts, or follows soon upon other suffering.
-    fn suffer(&mut self, a: u32, b: u32, now: Nanos, for_ns: Nanos, harmless: Nanos) {
+    /// A fault affects a pair: silence is excused if the fault lasts, or follows soon upon another.
+    fn disturb(&mut self, a: u32, b: u32, now: Nanos, for_ns: Nanos, harmless: Nanos) {
         let at = (a.min(b) * self.size() + a.max(b)) as usize;
-        let again = self.suffered[at] > 0 && now < self.suffered[at] + 2 * SILENCE;
-        self.suffered[at] = self.suffered[at].max(now + for_ns);
+        let again = self.disturbed_at[at] > 0 && now < self.disturbed_at[at] + 2 * SILENCE;
+        self.disturbed_at[at] = self.disturbed_at[at].max(now + for_ns);
         if for_ns > harmless || again {
             self.check.borrow_mut().deaths.excuse(a, b, now + for_ns + SILENCE + SLACK);
         }
     }
 
-    fn darken(&mut self, from: u32, to: u32, now: Nanos, for_ns: Nanos) {
+    fn block_path(&mut self, from: u32, to: u32, now: Nanos, for_ns: Nanos) {
         {
             let mut net = lock(&self.net);
             let path = net.path_mut(from, to);
-            path.dark_until = path.dark_until.max(now + for_ns);
+            path.blocked_until = path.blocked_until.max(now + for_ns);
         }
-        self.suffer(from, to, now, for_ns, HARMLESS);
+        self.disturb(from, to, now, for_ns, HARMLESS);
     }
 
     fn partition(&mut self, mask: u32, both: bool, now: Nanos, for_ns: Nanos) {
@@ -84,7 +84,7 @@ impl World {
         for from in 0..self.size() {
             for to in 0..self.size() {
                 if inside(from) != inside(to) && (inside(from) || both) {
-                    self.darken(from, to, now, for_ns);
+                    self.block_path(from, to, now, for_ns);
                 }
             }
         }
@@ -98,11 +98,11 @@ impl World {
         }
         self.check.borrow_mut().deaths.defer(node, for_ns + SILENCE);
         for other in (0..self.size()).filter(|other| *other != node) {
-            self.suffer(node, other, now, for_ns, 500 * MILLI);
+            self.disturb(node, other, now, for_ns, 500 * MILLI);
         }
     }
 
-    fn die(&mut self, node: u32, now: Nanos, back_after: Nanos) {
+    fn crash_node(&mut self, node: u32, now: Nanos, back_after: Nanos) {
         if self.nodes[node as usize].up.is_none() {
             return;
         }
@@ -110,10 +110,11 @@ impl World {
             let paused = lock(&self.net).ports[other as usize].not_before.saturating_sub(now);
             let Some(up) = &self.nodes[other as usize].up else { continue };
             if up.ep.peer_state(node) == Some(PeerState::Up) {
-                // What the dead sent and is still under way is heard once more; what the network repeats is not.
+                // Frames of the crashed node that are still in transit arrive; repetitions by the network do
+                // not count.
                 let heard = lock(&self.net).last_arrival(node, other).max(now);
                 let mut until = heard + SILENCE + 200 * MILLI;
-                // What waits in the buffer of a node that looks rarely is heard when it is read.
+                // Frames in the buffer of a node that polls rarely count when they are read.
                 if self.nodes[other as usize].next_extract > now {
                     until += SILENCE;
                 }
@@ -128,7 +129,7 @@ impl World {
         lock(&self.net).schedule(now + back_after, What::Fault { index: node + (1 << 16) });
     }
 
-    fn come_back(&mut self, node: u32, now: Nanos) {
+    fn restart_node(&mut self, node: u32, now: Nanos) {
         if self.nodes[node as usize].up.is_none() {
             self.excuse_all(node, now + SILENCE + SLACK);
             self.start(node);
@@ -142,13 +143,13 @@ impl World {
         }
     }
 
-    fn set_mtu(&mut self, from: u32, to: u32, mtu: usize, tells: bool) {
+    fn set_mtu(&mut self, from: u32, to: u32, mtu: usize, reports_mtu: bool) {
         let mut net = lock(&self.net);
         let path = net.path_mut(from, to);
         let raised = mtu > path.mtu;
         path.mtu = mtu;
-        path.tells = tells;
-        if raised && tells {
+        path.reports_mtu = reports_mtu;
+        if raised && reports_mtu {
             // Routes are made in the order of ranks.
             let route = RouteId(to);
             let event = DeviceEvent::PathLimit { route, max_frame: mtu };
@@ -162,7 +163,7 @@ impl World {
             let mut net = lock(&self.net);
             for path in &mut net.paths {
                 path.burst_until = 0;
-                path.dark_until = 0;
+                path.blocked_until = 0;
                 path.options.loss_ppm = 0;
                 path.options.duplicate_ppm = 0;
                 path.options.reorder_ppm = 0;

@@ -1,4 +1,4 @@
-//! The end of a run: everything owed has come, every slot is free, every channel closes in good order.
+//! The end of a run: everything owed has arrived, every slot is free, every channel closes in good order.
 
 use super::{World, at, finish_trace};
 use crate::Nanos;
@@ -7,18 +7,21 @@ use crate::net::What;
 use crate::report::Report;
 
 const MILLI: Nanos = 1_000_000;
-/// Ten times the longest retransmission timeout (G3): a flow that owes something must have moved within this time.
+/// Ten times the longest retransmission timeout (G3): a flow that owes something must have made progress
+/// within this time.
 const PROGRESS: Nanos = 10 * 200 * MILLI;
-/// Until channels have come about anew after healing, nothing can move: silence, then hellos at their longest interval.
+/// Until channels are open again after healing, nothing makes progress: silence, then hellos at their longest
+/// interval.
 const RECONNECT: Nanos = 2_500 * MILLI;
-/// No run takes longer than this after healing. Every flow must move all the while ([`PROGRESS`]); this ends worlds that move for ever. The
-/// slowest that the swarm draws have two slots of credit and a round trip of several milliseconds: a hundred thousand slots take minutes.
+/// No run takes longer than this after healing. Every flow must make progress all the while ([`PROGRESS`]);
+/// this ends worlds that never finish. The slowest that the swarm draws have two slots of credit and a round
+/// trip of several milliseconds: a hundred thousand slots take minutes.
 const LONGEST: Nanos = 2_000_000 * MILLI;
 
 impl World {
-    /// Whether everything is done; or whether something that should go on does not.
-    pub(super) fn look_for_the_end(&mut self, now: Nanos) {
-        // Looking costs; once in a while is enough.
+    /// Checks whether everything is done, and whether something that should make progress does not.
+    pub(super) fn check_completion(&mut self, now: Nanos) {
+        // The check is expensive; one step in 64 is enough.
         if !self.totals.steps.is_multiple_of(64) {
             return;
         }
@@ -43,7 +46,7 @@ impl World {
         }
     }
 
-    /// Lets time pass without new messages.
+    /// Runs without new messages.
     fn idle(&mut self, until: impl Fn(&World) -> bool, most: Nanos) -> bool {
         let end = self.now() + most;
         while !until(self) {
@@ -74,7 +77,7 @@ impl World {
         for up in nodes.into_iter().filter_map(|node| node.up) {
             self.totals.add(&up.ep.counters());
             self.totals.refused += up.program.refused;
-            self.clear_away(up);
+            self.drop_endpoint(up);
         }
         finish_trace(&self.net);
         let mut check = self.check.borrow_mut();
@@ -99,7 +102,7 @@ impl World {
         }
     }
 
-    /// Slots all free, then an orderly close, then slots all free again.
+    /// All slots are free; then an orderly close; then all slots are free again.
     fn settle(&mut self) {
         if !self.idle(World::is_quiet, PROGRESS) {
             let text = self.describe_slots();

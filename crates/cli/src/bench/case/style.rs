@@ -1,4 +1,4 @@
-//! What is done with memory, and the styles above it.
+//! The ways to use memory, and the styles above it.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +7,7 @@ use super::Policy;
 /// One way to use memory, or a style built on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Style {
-    /// Puts that a tripwire notices.
+    /// Puts that fire a tripwire.
     Put,
     /// Stores through a mapping, polled.
     Mapped,
@@ -21,7 +21,7 @@ pub enum Style {
     Server,
     /// The same, asleep when the request comes.
     Sleeper,
-    /// Tripwires that have nothing in common.
+    /// Tripwires that do not overlap.
     Disjoint,
     /// Tripwires of which any two neighbours overlap by half.
     Overlapping,
@@ -42,7 +42,7 @@ impl Style {
         }
     }
 
-    /// How whoever is asked waits. Whoever asks spins.
+    /// The waiting policy of the server. The client spins.
     pub fn waiting(self) -> Policy {
         match self {
             Style::Server | Style::Sleeper => Policy::SpinThenPark,

@@ -1,11 +1,12 @@
-//! Calls of 64 B by one client of one server, beside what else one would pick: tarpc, if this build has it, and plain requests over sockets.
+//! Calls of 64 B by one client of one server, beside the alternatives: tarpc, if this build has it, and plain
+//! requests over sockets.
 
 use super::{Limit, Load, Plan, Test, memory};
 use crate::bench::case::{Device, Other, Plain, Style, System, Work};
 
-/// Calls under way at once.
+/// Calls in progress at a time.
 pub const WINDOWS: [u64; 2] = [1, 64];
-/// tarpc over TCP, which the goals are about.
+/// tarpc over TCP, which the goals refer to.
 pub const TARPC: System = System::Rival { other: Other::Tarpc, tcp: true };
 const BYTES: usize = 64;
 

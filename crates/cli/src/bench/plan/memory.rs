@@ -1,12 +1,13 @@
-//! What is measured of memory, after the CLAN paper: words and blocks that are put and noticed beside messages over the same device, entries of
-//! a queue, a server of many endpoints, asleep and busy, and what it costs to match puts against many tripwires.
+//! What is measured of memory, after the CLAN paper: words and blocks that are put and fire a tripwire,
+//! beside messages over the same device; entries of a queue; a server of many endpoints, asleep and busy; and
+//! the cost of matching puts against many tripwires.
 
 use super::{Extent, Limit, Load, Plan, Test, shared, taut};
 use crate::bench::case::{Device, Mode, Policy, Shared, Style, System, Work};
 
-/// Endpoints between which the response time is to stay the same.
+/// The numbers of endpoints between which the response time should stay the same.
 pub const ENDPOINTS: [u64; 2] = [1, 1024];
-/// Tripwires between which the cost of matching is to stay the same.
+/// The numbers of tripwires between which the cost of matching should stay the same.
 pub const WIRES: [u64; 2] = [1, 100_000];
 /// Long enough for a server to fall asleep.
 const PAUSE_US: u64 = 300;
@@ -55,7 +56,7 @@ impl Plan {
         }
     }
 
-    /// The time of a request against the number of endpoints, of which it takes one at random.
+    /// The time of a request against the number of endpoints, one of which is chosen at random.
     fn endpoints(&mut self, device: Device, each_ns: f64) {
         let many: &[u64] = match self.extent {
             Extent::Full => &[1, 4, 16, 64, 256, 1024, 4096],

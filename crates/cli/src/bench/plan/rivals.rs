@@ -1,14 +1,14 @@
-//! What the rivals that are installed do beside us, and what the kernel has for two processes of one host.
+//! What the installed rivals do beside us, and the kernel's transports between two processes of one host.
 
 use super::{Load, Plan, Test, shared};
 use crate::bench::case::{Other, Plain, Policy, System, Work};
 
-/// The sizes at which everybody is measured.
+/// The sizes at which every system is measured.
 pub const SIZES: [usize; 6] = [8, 64, 1 << 10, 4 << 10, 64 << 10, 1 << 20];
 /// The sizes of streams.
 pub const STREAMED: [usize; 2] = [64 << 10, 1 << 20];
 
-/// Kernel transports that a message on one host may go over, polled.
+/// Kernel transports for messages on one host, polled.
 pub const KERNEL: [System; 3] = [
     System::Plain { kind: Plain::Pipe, blocking: false },
     System::Plain { kind: Plain::SysV, blocking: false },
@@ -81,7 +81,7 @@ impl Plan {
         }
     }
 
-    /// Unless it is measured anyway.
+    /// Adds a row unless it is measured anyway.
     fn once(&mut self, system: System, bytes: usize, each_ns: f64) {
         let same = |cell: &super::Cell| {
             (cell.test, cell.system, cell.bytes, cell.load) == (Test::Latency, system, bytes, Load::Idle)

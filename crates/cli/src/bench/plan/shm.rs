@@ -1,4 +1,4 @@
-//! What is measured between two processes that share memory. Over a network there is nothing of this.
+//! What is measured between two processes that share memory. None of it exists over a network.
 
 use super::{Limit, Load, Plan, Test, shared};
 use crate::bench::case::{Plain, Policy, Shared, System, Work};
@@ -11,7 +11,7 @@ fn bare(limit: Shared) -> System {
     System::Shared { limit }
 }
 
-/// The limit for one message of so many bytes.
+/// The limit for one message of `bytes` bytes.
 pub fn limit_of(bytes: usize) -> System {
     bare(match bytes {
         0..=8 => Shared::Line,
@@ -39,7 +39,7 @@ impl Plan {
     }
 
     fn shm_latency(&mut self, bytes: usize) {
-        // Whoever copies in and out at the same time may be ahead of whoever writes everything first.
+        // A system that copies in and out at the same time may beat one that first writes everything.
         let limit =
             Some(Limit { system: limit_of(bytes), hard: limit_of(bytes) != bare(Shared::WriteFlagCopy) });
         self.shm_ping_pong(limit_of(bytes), bytes, Load::Idle, None);
@@ -49,12 +49,13 @@ impl Plan {
         }
         if [8, 64].contains(&bytes) {
             self.shm_ping_pong(shared(Policy::SpinThenPark), bytes, Load::Idle, limit);
-            // How fast a sleeper is woken is the scheduler's business.
+            // How fast a sleeper is woken depends on the scheduler.
             self.shm_ping_pong(shared(Policy::Park), bytes, Load::Idle, RIVAL);
         }
     }
 
-    /// Whatever its size, a loan moves one line; the other systems' times hold filling and reading, which loans leave out.
+    /// A loan of any size moves one line; the times of the other systems contain filling and reading, which
+    /// those of loans do not.
     fn shm_loans(&mut self, bytes: usize) {
         let count = self.extent.count(4_000.0 + bytes as f64, 1.0);
         let limit = (bytes == 8).then_some(Limit { system: bare(Shared::Line), hard: false });

@@ -1,14 +1,15 @@
-//! What is measured of AF_XDP, between two interfaces: its bare limits, and what they are compared with.
+//! What is measured of AF_XDP, between two interfaces: its bare limits, and the systems that they are
+//! compared with.
 //!
-//! Rows of a device of ours over AF_XDP belong here too, each with the limit beside which it is measured; the goals in
-//! `targets/xdp.rs` find them by their device.
+//! Rows of our own device over AF_XDP belong here too, each with the limit beside which it is measured; the
+//! goals in `targets/xdp.rs` find them by their device.
 
 use tautline_baseline::xdp::FULL;
 
 use super::{Load, POLLED_UDP, Plan, Test};
 use crate::bench::case::{Device, Mode, Policy, System, Work};
 
-/// Every way that bare AF_XDP goes.
+/// Every mode of bare AF_XDP.
 pub const BARE: [System; 4] = [
     System::Xdp { native: false, busy: false },
     System::Xdp { native: false, busy: true },
@@ -31,14 +32,15 @@ impl Plan {
         for device in [Device::Xdp, Device::XdpRaw] {
             self.our_xdp(System::Taut { device, security: Mode::Fabric, waiting: Policy::Spin });
         }
-        // Whoever is saturated polls, so that its CPU time is what the clock says: per message is what counts.
+        // A saturated system polls, so that its CPU time is the elapsed time: CPU time per message is what
+        // counts.
         for system in [POLLED_UDP].into_iter().chain(BARE) {
             self.add(Test::Cpu, system, self.frames(64, Some(64)), Load::Idle, None);
             self.add(Test::Bandwidth, system, self.frames(FULL, None), Load::Idle, None);
         }
     }
 
-    /// What messages make of it.
+    /// Our messages over AF_XDP.
     fn our_xdp(&mut self, ours: System) {
         for bytes in [8, 64] {
             let work = Work::PingPong { bytes, count: self.extent.count(8_000.0, 1.0), warm: false };

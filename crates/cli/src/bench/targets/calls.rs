@@ -5,7 +5,7 @@ use crate::bench::case::{Device, Style};
 use crate::bench::plan::{TARPC, Test, WINDOWS, memory};
 use crate::bench::rows::ratio;
 
-/// How many times as fast as tarpc over TCP, with one call under way and with many.
+/// How many times as fast as tarpc over TCP, with one call in progress and with many.
 const GOALS: [(Device, &str, [f64; 2]); 2] =
     [(Device::Shm, "shm", [40.0, 15.0]), (Device::Udp, "udp", [4.0, 8.0])];
 

@@ -30,7 +30,7 @@ impl Judge<'_> {
         self.at_most("put through a mapping, 8 B, shm".to_owned(), value, 1.25, line.name());
     }
 
-    /// From which size on a put has half of the bandwidth it can have.
+    /// From which size on a put reaches half of its maximal bandwidth.
     fn half_power(&mut self) {
         let put = memory(Device::Shm, Style::Put);
         let mut curve: Vec<_> = self
@@ -44,7 +44,7 @@ impl Judge<'_> {
             })
             .collect();
         curve.sort_by_key(|point| point.0);
-        // The top of the curve must be there, and its foot.
+        // Both ends of the curve must be there.
         let whole = curve.len() > 2 && curve[0].0 < 1 << 10 && curve[curve.len() - 1].0 >= 64 << 10;
         let Some(value) = half_power_bytes(&curve).filter(|_| whole) else { return };
         self.targets.push(Target {
@@ -55,7 +55,7 @@ impl Judge<'_> {
         });
     }
 
-    /// What is not to grow with the number of endpoints, or of tripwires.
+    /// What must not grow with the number of endpoints, or of tripwires.
     fn endpoints(&mut self) {
         for (device, name) in [(Device::Shm, "shm"), (Device::Udp, "udp")] {
             let value = self.growth(Test::Endpoints, memory(device, Style::Server), ENDPOINTS);

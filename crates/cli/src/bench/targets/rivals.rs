@@ -6,7 +6,7 @@ use crate::bench::plan::{KERNEL, Load, SIZES, STREAMED, Test, on_host, shared, t
 use crate::bench::rows::{Result, ratio};
 use crate::bench::table::size;
 
-/// How much better than a spinning rival we want to be where cores are shared.
+/// How much better than a spinning rival we want to be on shared cores.
 const SHARED_CORES: f64 = 0.01;
 
 impl Judge<'_> {
@@ -46,7 +46,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Everybody else between two processes of this host, measured with messages of this size.
+    /// Every other system between two processes of this host, measured with messages of this size.
     fn everyone(&self, test: Test, bytes: usize) -> Vec<&Result> {
         let counts = |result: &&Result| {
             let cell = &result.cell;
@@ -55,7 +55,7 @@ impl Judge<'_> {
                 System::Rival { other, tcp } => !tcp && other != Other::Iceoryx2Loan,
                 system => KERNEL.contains(&system),
             };
-            // Whoever resends an untouched buffer does less; that is shown, and decides nothing.
+            // A system that resends an untouched buffer does less work; it is shown, and decides nothing.
             is_other
                 && !cell.warm
                 && (cell.test, cell.bytes, cell.load) == (test, bytes, Load::Idle)
@@ -84,7 +84,7 @@ impl Judge<'_> {
         });
     }
 
-    /// Where more is better.
+    /// The same where more is better.
     fn ahead_of_everyone(&mut self, test: Test, bytes: usize) {
         let ours = self.find(test, shared(Policy::Spin), |cell| {
             cell.bytes == bytes && !cell.batch && (test != Test::Rate || cell.window == Some(64))

@@ -36,7 +36,7 @@ impl Judge<'_> {
     }
 
     fn shm_loans(&mut self) {
-        // Flat in size: both are lent, filled before and read after.
+        // The time of a loan must not depend on its size: both are filled before and read after.
         let [large, small] =
             [4 << 20, 8].map(|bytes| self.at(Test::Latency, System::Lent, bytes, Load::Idle));
         let value = large.zip(small).and_then(|(large, small)| ratio(large, small, VALUE));

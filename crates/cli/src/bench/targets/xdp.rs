@@ -1,5 +1,5 @@
-//! The goals of messages that bypass the kernel: a device of ours over AF_XDP beside bare AF_XDP and raw UDP. Where no
-//! such device was measured, there is nothing to judge.
+//! The goals of messages that bypass the kernel: our device over AF_XDP beside bare AF_XDP and raw UDP. Where
+//! no such device was measured, nothing is judged.
 
 use tautline_baseline::xdp::FULL;
 
@@ -37,23 +37,23 @@ impl<'a> Judge<'a> {
         self.at_least("rate, 8 B, packed, xdp, fabric".into(), value, 5.0, "bare AF_XDP frames");
     }
 
-    /// What our own framing gains over that of UDP, whatever it is.
+    /// The gain of raw framing over UDP framing.
     fn raw_gain(&mut self, ours: System) {
         let raw = System::Taut { device: Device::XdpRaw, security: Mode::Fabric, waiting: Policy::Spin };
         for bytes in [8, 64] {
             let of = |system| self.at(Test::Latency, system, bytes, Load::Idle);
             let value = of(raw).zip(of(ours)).and_then(|(raw, udp)| ratio(raw, udp, VALUE));
-            self.at_most(format!("latency, {bytes} B, xdp, raw Ethernet"), value, 1.0, "the framing of UDP");
+            self.at_most(format!("latency, {bytes} B, xdp, raw Ethernet"), value, 1.0, "UDP framing");
         }
     }
 
-    /// The system of ours that goes over AF_XDP, if it was measured: with its tag, and polling.
+    /// Our system over AF_XDP, if it was measured: with its tag, and polling.
     fn our_xdp(&self) -> Option<System> {
         let ours = System::Taut { device: Device::Xdp, security: Mode::Fabric, waiting: Policy::Spin };
         self.results.iter().any(|result| result.cell.system == ours).then_some(ours)
     }
 
-    /// The ratio to whichever of several is hardest to stand beside.
+    /// The ratio to the best of several.
     fn against(
         &self,
         ours: Option<&'a Result>,

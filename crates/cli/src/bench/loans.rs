@@ -1,4 +1,5 @@
-//! Messages that are lent, back and forth. Only what passes between the sending of a loan and its arrival is timed: it is filled before, and read after.
+//! Loans, back and forth. Only the time between sending a loan and its arrival is measured: it is filled
+//! before, and read after.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -9,20 +10,20 @@ use tautline::{Config, DeviceName, Endpoint, Handler, Lent, Loan, Rank, Waiting}
 use tautline_baseline::transport::SILENCE;
 use tautline_baseline::{Setup, Side};
 
-use super::content::{Pattern, is_right, read_out};
+use super::content::{Pattern, is_intact, read_out};
 use super::taut::job;
 
-/// How often each says so before a measurement.
+/// How often each side says that it is ready before a measurement.
 const READY: u64 = 3;
 
-/// What has come, and how many times the other side has said that it is ready.
+/// What has arrived, and how often the other side has said that it is ready.
 #[derive(Default)]
 struct Inbox {
     message: RefCell<Option<Lent>>,
     ready: Cell<u64>,
 }
 
-/// One side of a pair that lends.
+/// One side of a pair that sends loans.
 pub struct Lender {
     endpoint: Endpoint,
     peer: Rank,
@@ -60,7 +61,7 @@ impl Lender {
         })
     }
 
-    /// Leaves in good order.
+    /// Closes in good order.
     pub fn close(self, setup: &mut Setup<'_>) -> io::Result<()> {
         setup.barrier()?;
         drop(self.inbox.message.take());
@@ -74,7 +75,8 @@ impl Lender {
             let loan = self.filled()?;
             let took = match side {
                 Side::A => {
-                    // The other side has filled its answer, too. Said by loans, so that filling and reading have not driven what is measured out of the caches.
+                    // The other side has filled its answer too. It says so by loans, so that filling and
+                    // reading have not evicted the measured code and data from the caches.
                     for _ in 0..READY {
                         let due = self.inbox.ready.get() + 1;
                         self.say_ready()?;
@@ -84,7 +86,7 @@ impl Lender {
                     loan.send(self.lent).map_err(io::Error::other)?;
                     self.until(|inbox| inbox.message.borrow().is_some())?;
                     let took = started.elapsed();
-                    // Only now does the other side read: its copying would slow down what is timed here.
+                    // The other side reads only now: its copying would slow down what is measured here.
                     self.say_ready()?;
                     took
                 }
@@ -113,7 +115,7 @@ impl Lender {
         loan.send(self.ready).map_err(io::Error::other)
     }
 
-    /// The next message, written where the other side will read it.
+    /// Returns the next message, written where the other side will read it.
     fn filled(&mut self) -> io::Result<Loan> {
         let mut loan = self.endpoint.loan(self.peer, self.bytes).map_err(io::Error::other)?;
         if !loan.is_shared() {
@@ -123,17 +125,17 @@ impl Lender {
         Ok(loan)
     }
 
-    /// Reads what has come, and gives it back.
+    /// Reads what has arrived, and returns it.
     fn read(&mut self) -> io::Result<()> {
         let message = self.inbox.message.take().ok_or(io::ErrorKind::UnexpectedEof)?;
         message.copy_to(0, &mut self.place);
-        let right = is_right(self.count, &self.place);
+        let right = is_intact(self.count, &self.place);
         read_out(&self.place);
         self.count += 1;
         if right {
             Ok(())
         } else {
-            Err(io::Error::new(io::ErrorKind::InvalidData, "what came is not what was sent"))
+            Err(io::Error::new(io::ErrorKind::InvalidData, "a message is not what was sent"))
         }
     }
 
