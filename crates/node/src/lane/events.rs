@@ -50,9 +50,9 @@ impl EventQueue {
 mod tests {
     use super::*;
 
-    /// The oldest events give way, and that is the first thing the program reads.
+    /// T-6: the oldest events give way, and that is the first thing the program reads.
     #[test]
-    fn losses_are_told_first() {
+    fn oldest_events_are_dropped_first() {
         let mut queue = EventQueue::new(0);
         for peer in 0..MAX_EVENTS as Rank + 3 {
             queue.push(Event::PeerUp { peer, incarnation: 1 });
