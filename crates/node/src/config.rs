@@ -1,12 +1,14 @@
 //! Every tuning knob of a node, in one place.
 
+mod xdp;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use tautline_device::fault::Faults;
 
-use crate::XdpOptions;
+pub use xdp::XdpOptions;
 
 /// How a thread waits for something to happen (N-7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]

@@ -1,40 +1,11 @@
 //! What can happen to a node. Failures are events, never a crash of the process (N-8).
 
-use tautline_link::Death;
-use tautline_wire::handshake::Refusal;
-
 use crate::memory::MemoryEvent;
-use crate::{Choice, Rank};
-
-/// Why a peer is no longer reachable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Down {
-    /// It died: silence, restart, or a broken protocol.
-    Died(Death),
-    /// Its process, on this host, has ended or let go of the channel.
-    Exited,
-    /// It closed in good order.
-    Closed,
-    /// It was never reached in time.
-    Unreachable,
-    /// It refused us.
-    Refused(Refusal),
-}
-
-impl std::fmt::Display for Down {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Down::Died(death) => write!(f, "{death}"),
-            Down::Exited => f.write_str("its process has ended"),
-            Down::Closed => f.write_str("it closed"),
-            Down::Unreachable => f.write_str("it could not be reached"),
-            Down::Refused(refusal) => write!(f, "it refused: {refusal}"),
-        }
-    }
-}
+use crate::{Choice, Down, Rank};
 
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Event {
     /// A device was opened, with the reason for the choice.
     Device(Choice),

@@ -13,10 +13,11 @@
 #![forbid(unsafe_code)]
 
 mod channel;
-mod choose;
+mod choice;
 mod clock;
 mod config;
 mod counters;
+mod down;
 mod endpoint;
 mod error;
 mod event;
@@ -26,23 +27,24 @@ pub mod limits;
 mod local;
 mod membership;
 pub mod memory;
+mod open_device;
 mod secrets;
 mod wait;
-mod xdp_options;
 
 pub use channel::loans::{BorrowedLoan, Loan, Offer};
-pub use choose::{Choice, PassedOver, open_device, xdp_chunks};
+pub use choice::{Choice, PassedOver};
 pub use clock::Clock;
-pub use config::{Config, DeviceName, Waiting};
+pub use config::{Config, DeviceName, Waiting, XdpOptions};
 pub use counters::{Counters, LocalCounters};
+pub use down::Down;
 pub use endpoint::{Endpoint, WaitFor, Waker};
 pub use error::{JoinError, SendError};
-pub use event::{Down, Event};
+pub use event::Event;
 pub use job::{Job, Member};
 pub use lane::{Delivery, FastPoll, FrameBatch, Item};
 pub use local::unlink_stale_listeners;
 pub use membership::{Key, Liveness, MessageId, PeerId, PeerState};
-pub use xdp_options::XdpOptions;
+pub use open_device::{open_device, xdp_chunks};
 
 /// Re-exported so that layers above need not depend on the crates below.
 pub mod wire {

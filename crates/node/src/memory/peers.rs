@@ -25,7 +25,7 @@ pub(crate) struct PeerMemory {
 
 impl PeerMemory {
     /// Returns whether answers or requests wait to be sent.
-    pub(super) fn has_waiting(&self) -> bool {
+    fn has_waiting(&self) -> bool {
         !self.served.answers.is_empty() || !self.requests.queue.is_empty()
     }
 
@@ -64,6 +64,11 @@ impl Peers {
             let (requests, served) = Default::default();
             Box::new(PeerMemory { id, ended: None, busy: false, requests, served })
         })
+    }
+
+    /// Returns whether answers or requests for a peer wait to be sent.
+    pub(super) fn has_waiting(&self, rank: Rank) -> bool {
+        self.get(rank).is_some_and(PeerMemory::has_waiting)
     }
 
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut PeerMemory> {

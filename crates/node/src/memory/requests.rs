@@ -12,7 +12,6 @@ use super::cookie::Cookie;
 use super::failure::Failure;
 use super::ids::Ticket;
 use super::operations::{Completion, Local, Operation, Request};
-use super::peers::PeerMemory;
 use super::puts::{Part, write_part};
 use super::shown::{Hint, ShownCookies};
 use super::slab::Name;
@@ -351,7 +350,7 @@ impl Memory {
             // Threads whose requests had to wait for these try again.
             self.activity += 1;
         }
-        let waits = self.peers.get(rank).is_some_and(PeerMemory::has_waiting);
+        let waits = self.peers.has_waiting(rank);
         if waits {
             self.more |= !blocked;
             self.mark_busy(rank);

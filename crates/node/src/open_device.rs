@@ -11,29 +11,7 @@ use tautline_device::xdp::{Framing, OpenError, Receive, Xdp, XdpConfig};
 use tautline_wire::handshake::Security;
 
 use crate::error::explain;
-use crate::{Config, DeviceName, Job, JoinError, Waiting};
-
-/// A device that was considered and not used.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PassedOver {
-    /// Its name.
-    pub device: &'static str,
-    /// Why not.
-    pub reason: String,
-}
-
-/// The device that was chosen, and why.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Choice {
-    /// Its name.
-    pub device: &'static str,
-    /// Why this one, in a sentence.
-    pub reason: String,
-    /// How it is set up.
-    pub details: String,
-    /// Better ones that could not be used.
-    pub passed_over: Vec<PassedOver>,
-}
+use crate::{Choice, Config, DeviceName, Job, JoinError, PassedOver, Waiting};
 
 /// Opens the best device there is, or the one that the configuration insists on.
 pub fn open_device(job: &mut Job, config: &Config) -> Result<(Box<dyn Datagram>, Choice), JoinError> {
