@@ -12,6 +12,7 @@ pub use xdp::XdpOptions;
 
 /// How a thread waits for something to happen (N-7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum Waiting {
     /// Polls for as long as the core is ours; parks for a while when somebody else needs it.
     Spin,
@@ -48,6 +49,7 @@ impl std::str::FromStr for Waiting {
 
 /// A device that may be asked for by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum DeviceName {
     /// Shared memory; only for peers on this host.
     Shm,

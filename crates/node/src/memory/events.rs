@@ -44,6 +44,7 @@ impl std::fmt::Debug for OutOfBand {
 
 /// Something that happened to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum MemoryEvent {
     /// A tripwire fired.
     Tripwire {

@@ -6,6 +6,7 @@ use crate::{Down, Rank};
 
 /// Why an operation did not happen, or may not have happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Failure {
     /// The owner of the memory refused it. Nothing was touched, unless a long put was refused on its way.
     Refused(Refusal),
