@@ -1,8 +1,9 @@
-//! What `link` and `node` cost per small frame, without any kernel: two nodes on a wire made of memory. Scenario `near`: two nodes that share
-//! memory, where there is no link.
+//! What `link` and `node` cost per small frame, without any kernel: two nodes on a wire made of memory.
+//! Scenario `near`: two nodes that share memory, where there is no link.
 //!
-//! `icount SCENARIO N` sends and receives N frames, to and fro; the difference between two N, counted by callgrind, is the cost of a
-//! frame, sent and received (`cargo xtask icount`). `icount SCENARIO N time` prints nanoseconds per frame.
+//! `icount SCENARIO N` sends and receives N frames, to and fro; the difference between two N, counted by
+//! callgrind, is the cost of a frame, sent and received (`cargo xtask icount`). `icount SCENARIO N time`
+//! prints nanoseconds per frame.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 use std::collections::VecDeque;

@@ -1,4 +1,4 @@
-//! The clock: the system's monotonic one, or a simulated one that stands still until it is moved.
+//! The clock: the system's monotonic clock, or a simulated one that only a simulation advances.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use tautline_link::Nanos;
 pub enum Clock {
     /// The system's monotonic clock.
     System,
-    /// A clock that a simulation moves.
+    /// A clock that a simulation advances.
     Virtual(Arc<AtomicU64>),
 }
 

@@ -14,7 +14,7 @@ pub use xdp::XdpOptions;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Waiting {
-    /// Polls for as long as the core is ours; parks for a while when somebody else needs it.
+    /// Polls while no other thread wants the core; parks for a while when one does.
     Spin,
     /// Polls for [`Config::spin`], then sleeps in the kernel.
     #[default]
@@ -55,9 +55,10 @@ pub enum DeviceName {
     Shm,
     /// Datagrams over UDP sockets.
     Udp,
-    /// The same datagrams past the kernel, by AF_XDP; over UDP sockets where that cannot be, and through shared memory between ranks at one address.
+    /// The same datagrams past the kernel, by AF_XDP; over UDP sockets where AF_XDP cannot be used, and
+    /// through shared memory between ranks with the same address.
     Xdp,
-    /// The same, with what a launcher or a job file says about it; see [`Config::ask_for`].
+    /// The same, with the options of a launcher or a job file; see [`Config::ask_for`].
     XdpWith(XdpOptions),
 }
 
@@ -73,7 +74,7 @@ impl DeviceName {
 }
 
 impl std::fmt::Display for DeviceName {
-    /// The name with everything that was said, as it is read.
+    /// The name with its options, as it is read.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             DeviceName::XdpWith(options) => write!(f, "{},{options}", self.name()),
@@ -101,17 +102,18 @@ impl std::str::FromStr for DeviceName {
 pub struct Config {
     /// The knobs of its links.
     pub link: tautline_link::Config,
-    /// The only device to be used; by default the best that opens.
+    /// The only device to use; by default the best that opens.
     pub device: Option<DeviceName>,
     /// How this node waits.
     pub waiting: Waiting,
     /// How long [`Waiting::SpinThenPark`] polls before it sleeps.
     pub spin: Duration,
-    /// The watchdog takes over when the program has not polled for this long; `None` for no watchdog (N-5).
+    /// The watchdog polls when the program has not for this long; `None` for no watchdog (N-5).
     pub watchdog: Option<Duration>,
     /// Slots to send from.
     pub tx_slots: usize,
-    /// Small messages may wait for company while earlier ones are unacknowledged. Saves frames, costs latency.
+    /// Small messages share the next frame while earlier ones are unacknowledged. Saves frames, costs
+    /// latency.
     pub share_frames: bool,
     /// How long a send waits for a peer that was never reached.
     pub connect_timeout: Duration,
@@ -119,33 +121,40 @@ pub struct Config {
     pub close_timeout: Duration,
     /// Address to bind, if the job does not say; port 0 for any.
     pub bind: Option<SocketAddr>,
-    /// Use segmentation offload for sending, where there is any.
+    /// Use segmentation offload for sending, where the system has it.
     pub gso: bool,
-    /// Use receive coalescing, where there is any.
+    /// Use receive coalescing, where the system has it.
     pub gro: bool,
-    /// Microseconds that the kernel may busy-poll the card on our behalf; zero for not at all.
+    /// Microseconds for which the kernel may busy-poll the card; zero for none.
     pub busy_poll_us: u32,
-    /// Bytes of socket receive buffer to ask for; the system's default if not set.
+    /// Bytes of socket receive buffer; the system's default if not set.
     pub receive_buffer: Option<usize>,
-    /// Bytes that each peer on this host can be lent at a time; zero for none. Memory is taken as it is first lent, and kept for the next time.
+    /// Bytes that each peer on this host can be lent at a time; zero for none. Memory is allocated when it is
+    /// first lent, and reused.
     pub loan_pool: usize,
-    /// As [`tautline_link::Config::message_window`], for messages from peers on this host: there, granting more takes longer than copying.
+    /// As [`tautline_link::Config::message_window`], for messages from peers on this host, where granting
+    /// more takes longer than copying.
     pub local_window: u32,
-    /// Messages of so many bytes and more, sent in one go and waiting, are copied by the peer itself, if it is on this host and the system lets it; by default none are.
-    /// It spares this process's core a copy, and costs time where both cores are free (docs/decisions/0005). The send waits until the peer's handler has read the message, or ended: a handler that
-    /// waits for another message of the same program first would wait for ever.
+    /// Messages of at least this many bytes, sent by a blocking send in one call, are copied by the peer
+    /// itself if it is on this host and the system permits it; by default none are. This saves a copy on this
+    /// process's core, and costs time where both cores are free (docs/decisions/0005). The send waits until
+    /// the peer's handler has read the message or ended: a handler that first waits for another message of
+    /// the same program waits for ever.
     pub single_copy: Option<usize>,
     /// How [`DeviceName::Xdp`] gets frames from the card to our memory.
     pub xdp_mode: tautline_device::xdp::Mode,
-    /// Who moves frames that [`DeviceName::Xdp`] receives; by default whoever is faster on the first traffic. A node that parks at once leaves it to the kernel.
+    /// Who moves frames that [`DeviceName::Xdp`] receives; by default what is faster on the first traffic.
+    /// With [`Waiting::Park`] the kernel does.
     pub xdp_receive: tautline_device::xdp::Receive,
-    /// How [`DeviceName::Xdp`] frames its frames; all nodes of a job must agree. Raw framing wants every rank on [`DeviceName::Xdp`] with raw framing, one rank per interface, and all
-    /// of them on one segment: whoever is on UDP never sees a raw frame. Where ranks of the job share an address, UDP framing is used and the choice tells why; whoever is behind a gateway is reached
-    /// through the socket.
+    /// The framing of [`DeviceName::Xdp`]; all nodes of a job must agree. Raw framing requires that every
+    /// rank uses it, with one rank per interface and all ranks on one segment: a rank on UDP receives no raw
+    /// frame. If ranks of the job share an address, UDP framing is used, and the choice says why. A rank
+    /// behind a gateway is reached through the socket.
     pub xdp_framing: tautline_device::xdp::Framing,
-    /// Give up the three privileges once [`DeviceName::Xdp`] is open, in the thread that joins and those it starts from then on.
+    /// Drop the three capabilities once [`DeviceName::Xdp`] is open, in the thread that joins and those it
+    /// starts afterwards.
     pub xdp_drop_privileges: bool,
-    /// Spoil traffic on purpose, both ways: a seed, and what goes wrong.
+    /// Inject faults into the traffic, both ways: a seed, and which faults.
     pub fault: Option<(u64, Faults)>,
     /// Write every frame to a capture file.
     pub pcap: Option<PathBuf>,
@@ -154,7 +163,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// Asks for a device, with whatever is said about it.
+    /// Asks for a device, with its options.
     pub fn ask_for(&mut self, device: DeviceName) {
         self.device = Some(match device {
             DeviceName::XdpWith(options) => {
@@ -165,7 +174,8 @@ impl Config {
         });
     }
 
-    /// The program's word counts before the job's, but for what the job says about the device that both want.
+    /// Settles the device: the program's choice comes before the job's, but the job's options for the device
+    /// that both choose come before the program's.
     pub(crate) fn settle_device(&mut self, job: Option<DeviceName>) {
         let same = |asked: &DeviceName| self.device.is_none_or(|own| own.name() == asked.name());
         if let Some(device) = job.filter(same).or(self.device) {

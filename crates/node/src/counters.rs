@@ -22,15 +22,15 @@ impl LocalCounters {
 /// Counters of a node; all of them only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// What went through memory that is shared with peers on this host.
+    /// Frames through memory that is shared with peers on this host.
     pub local: LocalCounters,
     /// Of the device.
     pub device: tautline_device::Counters,
-    /// Sums over all links, living and past.
+    /// Sums over all links, live and past.
     pub links: tautline_link::Counters,
-    /// Frames that were not ours or had no shape.
+    /// Frames for nobody here, and malformed ones.
     pub strays: u64,
-    /// Frames for channels that no longer exist: of former epochs, mostly.
+    /// Frames for channels that no longer exist, mostly of former incarnations.
     pub stale: u64,
     /// Handshake frames that were not authentic.
     pub forged_handshakes: u64,
@@ -40,7 +40,7 @@ pub struct Counters {
     pub frames_held: u64,
     /// Polls made by the watchdog.
     pub watchdog_polls: u64,
-    /// Events that gave way to newer ones because the program did not read them.
+    /// Events that were dropped because the program did not read them.
     pub events_lost: u64,
 }
 

@@ -9,13 +9,13 @@ use tautline_wire::handshake::Refusal;
 pub enum Down {
     /// It died: silence, restart, or a broken protocol.
     Died(Death),
-    /// Its process, on this host, has ended or let go of the channel.
+    /// Its process, on this host, has ended or closed the channel's socket.
     Exited,
     /// It closed in good order.
     Closed,
     /// It was never reached in time.
     Unreachable,
-    /// It refused us.
+    /// It refused this node.
     Refused(Refusal),
 }
 

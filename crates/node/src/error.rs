@@ -6,7 +6,8 @@ use crate::{Down, Rank};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SendError {
-    /// No room now: the peer's credit, the message's window or the arena is used up. Try again after extracting.
+    /// No room now: the peer's credit, the message's window or the arena is used up. Try again after
+    /// extracting.
     WouldBlock,
     /// The peer is gone.
     PeerGone(Rank, Down),
@@ -18,9 +19,11 @@ pub enum SendError {
     TooLongForHandler(usize),
     /// This process is a forked child of the one that joined; it has no node (N-10).
     Forked,
-    /// The peer began to read the message in this process's memory, and could not go on; it has been told.
+    /// The peer began to read the message in this process's memory, and could not read all of it. Its handler
+    /// was told.
     Unread(Rank),
-    /// This program has left as many of the peer's messages untaken as it may, and the answers that it waits for stand behind them: extract, then try again.
+    /// This program has left as many of the peer's messages untaken as it may, and the answers that it waits
+    /// for stand behind them: extract, then try again.
     Unextracted(Rank),
     /// There are too many of these already.
     TooMany(&'static str),
@@ -75,7 +78,7 @@ pub enum JoinError {
     Unreadable(String),
     /// The job's description makes no sense.
     Nonsense(String),
-    /// The registered handlers cannot be.
+    /// The handlers cannot be registered.
     Handlers(String),
     /// No device could be opened; each with its reason.
     NoDevice(Vec<crate::PassedOver>),
@@ -117,7 +120,7 @@ pub(crate) fn explain(error: &std::io::Error) -> String {
     }
 }
 
-/// Open files with which a small job never runs short.
+/// Open files that suffice for a small job.
 const FILES: u64 = 256;
 
 impl std::error::Error for JoinError {}

@@ -9,8 +9,8 @@ use crate::{Choice, Down, Rank};
 pub enum Event {
     /// A device was opened, with the reason for the choice.
     Device(Choice),
-    /// Which way a channel to a peer goes, and why; told before it is up, and whenever it changes. A change loses nothing and
-    /// reorders nothing.
+    /// Which transport a channel to a peer uses, and why. Reported before the peer is up, and whenever it
+    /// changes; a change loses nothing and reorders nothing.
     Transport {
         /// The peer.
         peer: Rank,
@@ -26,8 +26,8 @@ pub enum Event {
         /// Starts at one.
         incarnation: u32,
     },
-    /// A peer can no longer be reached. What was sent to it and not acknowledged may or may not have arrived. What it sent before, and has not been extracted,
-    /// still can be.
+    /// A peer can no longer be reached. What was sent to it and not acknowledged may or may not have arrived.
+    /// What it sent before can still be extracted.
     PeerDown {
         /// The peer.
         peer: Rank,
@@ -43,7 +43,7 @@ pub enum Event {
         /// Bytes of a frame.
         max_frame: usize,
     },
-    /// So many events were dropped here, the oldest, because the program did not read them.
+    /// The oldest events were dropped because the program did not read them.
     Lost {
         /// How many.
         events: u64,

@@ -1,7 +1,7 @@
-//! A job: who takes part, where they live, and the key they share (J-1 … J-4).
+//! A job: its members, their addresses, and the key they share (J-1 … J-4).
 //!
-//! Handed over by an inherited descriptor whose number is in `TAUTLINE_JOB_FD`, or by a file of mode 0600 named in
-//! `TAUTLINE_JOB_FILE`. The key is never in arguments or in the environment.
+//! It is handed over by an inherited descriptor whose number is in `TAUTLINE_JOB_FD`, or by a file of mode
+//! 0600 named in `TAUTLINE_JOB_FILE`. The key is never in arguments or in the environment.
 
 use std::fmt::Write as _;
 use std::io::Read;
@@ -39,9 +39,9 @@ pub struct Job {
     pub key: JobKey,
     /// All processes, by rank.
     pub members: Vec<Member>,
-    /// Protection that the launcher asked for.
+    /// The security mode that the launcher asked for.
     pub security: Option<Security>,
-    /// The only device to be used, if the launcher asked for one.
+    /// The only device to use, if the launcher asked for one.
     pub device: Option<DeviceName>,
     /// A socket, bound to this member's address, that the launcher opened.
     pub socket: Option<OwnedFd>,
@@ -79,7 +79,7 @@ impl Job {
         Job::parse(&text)
     }
 
-    /// Reads a job file, which nobody but its owner may be able to read (J-2).
+    /// Reads a job file, which must be readable by its owner alone (J-2).
     pub fn from_file(path: &Path) -> Result<Job, JoinError> {
         let unreadable = |why: String| JoinError::Unreadable(format!("{}: {why}", path.display()));
         let meta = std::fs::metadata(path).map_err(|e| unreadable(e.to_string()))?;
@@ -190,7 +190,7 @@ fn parse_key(hex: &str) -> Result<JobKey, JoinError> {
     }
 }
 
-/// What to write for an address that means something at one interface only.
+/// Says what to write for an address that is valid on one interface only.
 const SCOPE: &str = "a link-local address wants the number of this host's interface behind it, as `ip link` shows it: [fe80::1%2]:7000 for the interface 2";
 
 fn parse_member(text: &str, expected: usize) -> Result<Member, JoinError> {
@@ -215,7 +215,7 @@ fn parse_member(text: &str, expected: usize) -> Result<Member, JoinError> {
     if unscoped { Err(bad(SCOPE.into())) } else { Ok(Member { addr }) }
 }
 
-/// J-3: everybody lives at an address of its own.
+/// J-3: every member has an address of its own.
 fn check_addresses(members: &[Member]) -> Result<(), JoinError> {
     let mut addrs: Vec<_> = members.iter().map(|m| m.addr).collect();
     addrs.sort_unstable();
@@ -259,7 +259,7 @@ mod tests {
         assert_eq!((spaced.device, spaced.members), (job.device, job.members));
     }
 
-    /// J-3: an address may belong to one interface.
+    /// J-3: an address may be scoped to an interface.
     #[test]
     fn scopes_are_read() {
         let text = Job::describe(0, &JobKey::new([1; 32]), &members(), None, None, None);
@@ -295,7 +295,7 @@ mod tests {
         }
     }
 
-    /// J-2: a job file that others can read is refused, with the command that mends it.
+    /// J-2: a job file that others can read is refused, with the command that repairs it.
     #[test]
     fn file_mode_is_checked() {
         use std::os::unix::fs::PermissionsExt;

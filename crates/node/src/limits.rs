@@ -8,10 +8,10 @@ pub const MAX_PEERS: usize = 1 << 12;
 pub const MAX_HANDLERS: usize = 1 << 10;
 /// Bytes of a handler's name.
 pub const MAX_NAME: usize = 200;
-/// Receive buffers of a batch, 64 KiB each. One poll fills them once at most, so that a flood does not starve the program
-/// (N-3).
+/// Receive buffers of a batch, 64 KiB each. One poll fills them once at most, so that a flood does not starve
+/// the program (N-3).
 pub const BATCH_BUFFERS: usize = 8;
-/// Events that wait for the program; the oldest give way, and that is counted.
+/// Events that wait for the program; the oldest are dropped and counted.
 pub const MAX_EVENTS: usize = 4096;
 /// Slots that may wait unsent for one peer before senders are held back.
 pub const TX_QUEUE: usize = 128;
@@ -19,38 +19,39 @@ pub const TX_QUEUE: usize = 128;
 pub const TX_RESERVE: usize = 16;
 /// Slots being put together from fragments, per peer.
 pub const MAX_REASSEMBLIES: usize = 64;
-/// Hellos per tenth of a second that are taken without proof of address, beside four per peer.
+/// Hellos per tenth of a second that need no proof of address, beside four per peer.
 pub const HELLOS_FREE: u32 = 64;
 /// Bytes of the longest job description.
 pub const MAX_JOB_FILE: usize = 1 << 20;
 
-/// Handlers that may be under way at once; further messages for `async` handlers are dropped, and reported as failures.
+/// Handlers that may be under way at once; further messages for `async` handlers are dropped, and reported as
+/// failures.
 pub const MAX_RUNNING: usize = 1 << 16;
 /// Messages of a pair, in one direction, that are begun and not ended (M-10).
 pub const MAX_BEGUN: u32 = 1 << 16;
 
-/// Visitors that may stand at the door without having said who they are.
-pub const MAX_VISITORS: usize = 64;
-/// Nanoseconds after which a node that is awake looks again whether a peer on this host has died, or somebody knocks.
-pub const NEAR_LOOK: u64 = 2_000_000;
+/// Connections to the listener that have not greeted yet.
+pub const MAX_INCOMING: usize = 64;
+/// Nanoseconds between two polls for processes on this host that died or dial.
+pub const LOCAL_POLL_NS: u64 = 2_000_000;
 
 /// Apertures of one node.
 pub const MAX_APERTURES: usize = 1 << 16;
-/// Cookies that one node has given and not taken back.
+/// Cookies of one node that are not revoked.
 pub const MAX_COOKIES: usize = 1 << 20;
-/// Cookies that one peer may have shown on a channel; the oldest give way.
+/// Cookies that one peer may have shown on a channel; the oldest are forgotten.
 pub const MAX_HANDLES: usize = 1 << 12;
 /// Tripwires of one node.
 pub const MAX_WIRES: usize = 1 << 20;
 /// Tripsets of one node.
 pub const MAX_SETS: usize = 1 << 16;
-/// Operations on others' memory whose ends somebody waits for.
+/// Operations on other nodes' memory whose results nobody has taken.
 pub const MAX_OPERATIONS: usize = 1 << 16;
-/// Requests that may wait for one peer before the program is held back.
+/// Requests that may wait for one peer before the program has to wait.
 pub const MAX_QUEUED: usize = 1 << 12;
-/// Requests of one channel that the owner of the memory has not said are done: what answers it may owe is bounded by this.
+/// Requests of one channel that the owner has not acknowledged; they bound the answers that it owes.
 pub const MAX_UNANSWERED: u32 = 1 << 12;
-/// At least every so many requests the owner is asked to say what is done.
+/// An acknowledgement is requested with every such number of requests at the latest.
 pub const ASK_EVERY: u32 = 1 << 9;
 /// Notices and refusals that wait for the program; further ones are dropped and counted (T-6).
 pub const MAX_NOTICES: usize = 1 << 16;

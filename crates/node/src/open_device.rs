@@ -1,4 +1,4 @@
-//! Which device, and why: never in silence (N-11).
+//! Chooses and opens the device, and says why (N-11).
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -13,7 +13,7 @@ use tautline_wire::handshake::Security;
 use crate::error::explain;
 use crate::{Choice, Config, DeviceName, Job, JoinError, PassedOver, Waiting};
 
-/// Opens the best device there is, or the one that the configuration insists on.
+/// Opens the best device, or the one that the configuration asks for.
 pub fn open_device(job: &mut Job, config: &Config) -> Result<(Box<dyn Datagram>, Choice), JoinError> {
     let bind = config.bind.unwrap_or(job.members[job.rank as usize].addr);
     let mut told = udp_config(job, config, bind);
@@ -43,7 +43,7 @@ pub fn open_device(job: &mut Job, config: &Config) -> Result<(Box<dyn Datagram>,
     Ok((wrap(Box::new(udp), config)?, choice))
 }
 
-/// Opens AF_XDP, which is asked for (N-14); refused, it says why and gives back what UDP needs.
+/// Opens AF_XDP (N-14). If it is refused, the error says why and gives back what UDP needs.
 fn open_xdp(
     udp: UdpConfig,
     config: &Config,
@@ -70,7 +70,7 @@ fn open_xdp(
     Ok((Box::new(device), choice))
 }
 
-/// Who moves received frames: there is nothing to be measured while the program sleeps.
+/// Who moves received frames. Nothing can be measured while the program sleeps.
 fn receive(config: &Config) -> Receive {
     match (config.xdp_receive, config.waiting) {
         (Receive::Measured, Waiting::Park) => Receive::Kernel,
@@ -78,7 +78,8 @@ fn receive(config: &Config) -> Receive {
     }
 }
 
-/// Chunks that AF_XDP has to receive into, for a job of so many ranks. The kernel uses them in turn, so that each comes back cold: no more than keep the peers' windows open (D-6).
+/// Returns the number of chunks that AF_XDP receives into, for a job of `size` ranks. The kernel uses them in
+/// turn, so that each is cold when it comes back: there are no more than the peers' windows need (D-6).
 pub fn xdp_chunks(size: u32) -> u32 {
     size.saturating_mul(CHUNKS_EACH).clamp(CHUNKS_MIN, CHUNKS_MAX).next_power_of_two()
 }
@@ -88,13 +89,14 @@ const CHUNKS_EACH: u32 = 128;
 const CHUNKS_MIN: u32 = 512;
 const CHUNKS_MAX: u32 = 2_048;
 
-/// Ranks that have this address: they share its interface.
+/// Counts the ranks with this address, which share its interface.
 fn sharers(job: &Job, ip: IpAddr) -> u32 {
     job.members.iter().filter(|member| member.addr.ip() == ip).count() as u32
 }
 
-/// How frames are framed, and why not as asked for (D-12). A raw frame names no address, so ranks that share one cannot be told apart by a card; and
-/// whoever is refused raw frames takes none, so that all ranks must come to the same answer.
+/// Returns the framing, and why it is not the one that was asked for (D-12). A raw frame names no address, so
+/// a card cannot tell ranks apart that share one. A rank without raw framing takes no raw frames, so all
+/// ranks must come to the same answer.
 fn framing(asked: Framing, job: &Job) -> (Framing, String) {
     let shared = job.members.iter().map(|member| member.addr.ip()).find(|ip| sharers(job, *ip) > 1);
     match (asked, shared) {
@@ -119,7 +121,7 @@ fn udp_config(job: &mut Job, config: &Config, bind: SocketAddr) -> UdpConfig {
     }
 }
 
-/// Faults innermost, then the capture, then the trace: both show what really went over the wire.
+/// Wraps the device: faults outermost, so that the capture and the trace show what really went over the wire.
 fn wrap(device: Box<dyn Datagram>, config: &Config) -> Result<Box<dyn Datagram>, JoinError> {
     let mut device = device;
     if let Some(path) = &config.pcap {
@@ -142,14 +144,14 @@ mod tests {
     use super::*;
     use crate::Member;
 
-    /// D-6: small jobs have few chunks, which stay warm; large ones as many as 16 peers want.
+    /// D-6: small jobs have few chunks, which stay warm; large ones have as many as 16 peers need.
     #[test]
     fn chunks_are_for_the_job() {
         let all = [1, 2, 4, 5, 8, 9, 16, 17, u32::MAX].map(xdp_chunks);
         assert_eq!(all, [512, 512, 512, 1_024, 1_024, 2_048, 2_048, 2_048, 2_048]);
     }
 
-    /// D-12: ranks that share an address rule raw framing out for all ranks of the job, and the reason is told.
+    /// D-12: if ranks share an address, no rank of the job uses raw framing, and the reason is given.
     #[test]
     fn raw_framing_wants_an_address_for_each_rank() {
         let of = |rank, addrs: &[&str]| Job {

@@ -10,7 +10,8 @@ pub(crate) struct Secrets {
 }
 
 impl Secrets {
-    /// `entropy` must be fresh and unpredictable. Up to `hellos` hellos per tenth of a second need no proof of address.
+    /// `entropy` must be fresh and unpredictable. Up to `hellos` hellos per tenth of a second need no proof
+    /// of address.
     pub(crate) fn new(entropy: [u8; 32], hellos: u32) -> Secrets {
         let mut seed = [0; 8];
         seed.copy_from_slice(&entropy[..8]);

@@ -111,7 +111,8 @@ impl LinkChannel {
         let Some(link) = self.peering.link_mut() else { return };
         let full = link.waiting() >= TX_QUEUE;
         while let Some(transmit) = link.poll_transmit(now) {
-            // D-9: the headers of a slot that the device still reads must stay; such a repetition goes from a copy.
+            // D-9: the headers of a slot that the device still reads must stay; such a repetition goes from a
+            // copy.
             let whole = transmit
                 .slot
                 .as_ref()
@@ -162,7 +163,8 @@ impl LinkChannel {
         self.ahead.pop_front().flatten()
     }
 
-    /// Adds a fragment. Returns the whole slot and when its turn comes, once all fragments have arrived (L-19).
+    /// Adds a fragment. Returns the whole slot and when its turn comes, once all fragments have arrived
+    /// (L-19).
     #[cold]
     pub(crate) fn add_fragment(
         &mut self,

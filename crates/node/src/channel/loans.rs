@@ -101,13 +101,15 @@ impl BorrowedLoan {
         matches!(self.source, Source::Pool(..))
     }
 
-    /// Whether the sender has few extents like this one and waits for it: the program did not lend it on purpose.
+    /// Whether the sender has few extents like this one and waits for it: the program did not lend it on
+    /// purpose.
     #[inline]
     pub fn is_wanted_back(&self) -> bool {
         matches!(&self.source, Source::Pool(view, at) if view.is_for_parts(*at))
     }
 
-    /// Copies bytes out, from `at` on. False if they are gone: the sender died while they were in its memory alone.
+    /// Copies bytes out, from `at` on. False if they are gone: the sender died while they were in its memory
+    /// alone.
     ///
     /// # Panics
     /// If the message has fewer bytes.

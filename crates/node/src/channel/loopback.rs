@@ -31,8 +31,8 @@ impl LoopbackChannel {
         self.queue.push(bytes, &[]).is_ok()
     }
 
-    /// Takes the oldest frame out into `buffer`. It counts as pending unless it is consumed at once. False if there is
-    /// none, or as many are pending as may be.
+    /// Takes the oldest frame out into `buffer`. It counts as pending unless it is consumed at once. False if
+    /// there is none, or as many are pending as may be.
     pub(super) fn pop(&mut self, buffer: &mut Vec<u8>) -> bool {
         if self.pending >= self.limit {
             return false;

@@ -1,12 +1,14 @@
-//! What connects a lane with a peer: loopback, shared memory, or a link over datagrams, with one set of verbs.
+//! What connects a lane with a peer: loopback, shared memory, or a link over datagrams, with one set of
+//! verbs.
 //!
-//! The kind is chosen when the channel is established. No code outside this module asks for it, except to tell the
-//! user. What does not live here: who the peer is (`membership`), when channels are served (`lane`), and what records
-//! mean (`memory`, and the `tautline` crate).
+//! The kind is chosen when the channel is established. No code outside this module asks for it, except to
+//! tell the user. What does not live here: who the peer is (`membership`), when channels are served (`lane`),
+//! and what records mean (`memory`, and the `tautline` crate).
 //!
-//! Sending: [`Channel::open_frame`] takes a slot of the arena, records are added, and [`Channel::close_frame`] queues it:
-//! as a frame of the loopback queue or the ring, which the peer sees at once, or as a slot of the link, which
-//! [`Channel::transmit`] sends. Small messages and long pieces through shared memory skip the slot.
+//! Sending: [`Channel::open_frame`] takes a slot of the arena, records are added, and
+//! [`Channel::close_frame`] queues it: as a frame of the loopback queue or the ring, which the peer sees at
+//! once, or as a slot of the link, which [`Channel::transmit`] sends. Small messages and long pieces through
+//! shared memory skip the slot.
 
 mod link;
 pub(crate) mod loans;
@@ -153,8 +155,8 @@ impl Channel {
         }
     }
 
-    /// Bytes of the longest message that goes in one slot: what ever fitted one frame, for a path that grows narrow must
-    /// not turn good messages into bad ones (L-19).
+    /// Bytes of the longest message that goes in one slot: what ever fitted one frame, for a path that grows
+    /// narrow must not turn good messages into bad ones (L-19).
     pub(crate) fn short_limit(&self, port: &Port) -> usize {
         let longest = match (&self.kind, self.link.link()) {
             (Kind::Link, Some(link)) => link.slot_limit().min(port.slot_len()),
@@ -185,8 +187,8 @@ impl Channel {
 
     // Open, push, flush.
 
-    /// Makes sure that a frame is open with at least `need` bytes of room, for records of memory or for all others: they
-    /// do not share frames (W-6).
+    /// Makes sure that a frame is open with at least `need` bytes of room, for records of memory or for all
+    /// others: they do not share frames (W-6).
     #[inline]
     pub(crate) fn open_frame(&mut self, port: &mut Port, need: usize, memory: bool) -> Result<(), SendError> {
         let fits = |open: &OpenFrame| open.capacity - open.used >= need && open.memory == memory;
@@ -222,8 +224,8 @@ impl Channel {
             }
             Kind::Shm(shm) => {
                 let bytes = &port.device.arena_ref().payload(open.slot)[..open.used];
-                // There was room when the frame was opened, and control frames leave it alone. If the peer corrupted
-                // the ring since, the channel ends.
+                // There was room when the frame was opened, and control frames leave it alone. If the peer
+                // corrupted the ring since, the channel ends.
                 shm.push(bytes);
                 port.free_slot(open.slot);
             }
@@ -237,8 +239,9 @@ impl Channel {
         }
     }
 
-    /// Sends control records in a frame of their own (W-6): they do not wait behind messages that are being written. A
-    /// frame that overtakes does not wait behind messages that were never sent, either. False for want of room.
+    /// Sends control records in a frame of their own (W-6): they do not wait behind messages that are being
+    /// written. A frame that overtakes does not wait behind messages that were never sent, either. False for
+    /// want of room.
     pub(crate) fn push_control(&mut self, port: &mut Port, bytes: &[u8], overtakes: bool) -> bool {
         // The room of the open frame is taken.
         let taken = usize::from(self.open.is_some());
@@ -286,8 +289,8 @@ impl Channel {
         self.dirty = false;
     }
 
-    /// A message has ended: its frame leaves, unless a batch is open (N-2). Returns whether the lane has to serve its
-    /// channels for that.
+    /// A message has ended: its frame leaves, unless a batch is open (N-2). Returns whether the lane has to
+    /// serve its channels for that.
     #[inline]
     pub(crate) fn send_now(&mut self, port: &mut Port) -> bool {
         if port.batch_depth > 0 {
@@ -323,8 +326,8 @@ impl Channel {
             port.send_bytes(self.link.route, &hello);
         }
         self.link.transmit(port, now);
-        // What kept the open frame waiting may have left just now, and nothing else would close it before the next
-        // acknowledgement.
+        // What kept the open frame waiting may have left just now, and nothing else would close it before the
+        // next acknowledgement.
         if self.close_unless_waiting(port) {
             self.link.transmit(port, now);
         }
@@ -340,8 +343,9 @@ impl Channel {
         due
     }
 
-    /// Whether the open frame may stay open for company: while slots from before it cannot be sent anyway and, as an
-    /// option, while they are unacknowledged. Slots pushed later do not count: control slots would keep it open for ever.
+    /// Whether the open frame may stay open for company: while slots from before it cannot be sent anyway
+    /// and, as an option, while they are unacknowledged. Slots pushed later do not count: control slots would
+    /// keep it open for ever.
     #[inline]
     fn may_wait(&self, port: &Port) -> bool {
         let (Some(link), Some(open), Kind::Link) = (self.link.link(), &self.open, &self.kind) else {
@@ -370,8 +374,8 @@ impl Channel {
         }
     }
 
-    /// Copies the next frame of the ring into `batch`, unless `limit` frames are pending; memory records are taken however
-    /// many are.
+    /// Copies the next frame of the ring into `batch`, unless `limit` frames are pending; memory records are
+    /// taken however many are.
     #[inline]
     pub(crate) fn take_frame(&mut self, batch: &mut RxBatch, limit: usize) -> Option<RxFrame> {
         self.shm_mut()?.take_frame(batch, limit)
@@ -440,7 +444,8 @@ impl Channel {
 
     // Telling the user.
 
-    /// Bytes of a message that the peer may send before this side grants more: `shm` through shared memory (M-5).
+    /// Bytes of a message that the peer may send before this side grants more: `shm` through shared memory
+    /// (M-5).
     pub(crate) fn first_window(&self, shm: u32, link: u32) -> u64 {
         u64::from(if self.shm().is_some() { shm } else { link })
     }

@@ -67,8 +67,9 @@ impl Port {
         self.device.arena().give(slot);
     }
 
-    /// Whether a channel with so many unacknowledged slots may take another one (N-3). More than half of the arena is
-    /// open to every channel; the rest is divided evenly, so that a peer that acknowledges nothing blocks nobody else.
+    /// Whether a channel with so many unacknowledged slots may take another one (N-3). More than half of the
+    /// arena is open to every channel; the rest is divided evenly, so that a peer that acknowledges nothing
+    /// blocks nobody else.
     #[inline]
     pub(crate) fn may_take(&self, unacknowledged: Option<usize>) -> bool {
         let arena = self.device.arena_ref();
@@ -80,7 +81,8 @@ impl Port {
         available > TX_RESERVE && unacknowledged.is_none_or(|slots| slots < share)
     }
 
-    /// Whether a frame may leave at once: no batch is open, no timer is due, and at most one channel waits to be served.
+    /// Whether a frame may leave at once: no batch is open, no timer is due, and at most one channel waits to
+    /// be served.
     #[inline]
     pub(super) fn is_clear(&self, now: Nanos) -> bool {
         self.batch_depth == 0 && !self.closed && now < self.next_deadline && self.dirty.len() <= 1

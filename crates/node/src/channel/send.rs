@@ -14,8 +14,8 @@ const LONG_PIECE: usize = 8 << 10;
 const MAX_WHOLE: usize = 64 << 10;
 
 impl Channel {
-    /// Sends a whole small message in the way that most messages go: straight into the ring, or inside a batch into the
-    /// open frame. False, with nothing done, if it takes more than that.
+    /// Sends a whole small message in the way that most messages go: straight into the ring, or inside a
+    /// batch into the open frame. False, with nothing done, if it takes more than that.
     #[inline]
     pub(crate) fn send_direct(&mut self, port: &mut Port, handler: u16, data: &[u8]) -> bool {
         match &mut self.kind {
@@ -36,8 +36,8 @@ impl Channel {
         true
     }
 
-    /// Sends a whole small message at once in a frame of its own: what happens to most messages outside a batch. False,
-    /// with nothing done, if something is in its way, or this kind has a shorter path.
+    /// Sends a whole small message at once in a frame of its own: what happens to most messages outside a
+    /// batch. False, with nothing done, if something is in its way, or this kind has a shorter path.
     #[inline]
     pub(crate) fn send_at_once(&mut self, port: &mut Port, now: Nanos, handler: u16, data: &[u8]) -> bool {
         let Some(slot) = self.take_clear_slot(port, now, LONG_LEN + data.len()) else { return false };
@@ -94,7 +94,8 @@ impl Channel {
         Ok(())
     }
 
-    /// Begins a message (M-3) and returns its number. `own_window` is the first window of the loopback channel.
+    /// Begins a message (M-3) and returns its number. `own_window` is the first window of the loopback
+    /// channel.
     pub(crate) fn begin(
         &mut self,
         port: &mut Port,
@@ -119,8 +120,8 @@ impl Channel {
         Ok(message)
     }
 
-    /// Adds as many of a piece's `len` bytes as there is room for, and returns how many. `fill` writes them in place: it is
-    /// given how far the piece has come, and room.
+    /// Adds as many of a piece's `len` bytes as there is room for, and returns how many. `fill` writes them
+    /// in place: it is given how far the piece has come, and room.
     #[inline]
     pub(crate) fn add(
         &mut self,
@@ -192,8 +193,8 @@ impl Channel {
         done
     }
 
-    /// Makes room for up to `want` more bytes of a message in the open frame, or in a new one; returns where, and how
-    /// much.
+    /// Makes room for up to `want` more bytes of a message in the open frame, or in a new one; returns where,
+    /// and how much.
     #[inline]
     fn grow(&mut self, port: &mut Port, message: u32, offset: u64, want: usize) -> Option<(usize, usize)> {
         let tail = self.open.as_ref().filter(|open| open.used < open.capacity).and_then(|open| open.tail);
@@ -219,8 +220,8 @@ impl Channel {
         Some((at, take))
     }
 
-    /// Lends bytes of a message to the peer instead of copying them, part by part; a message of which nothing has left may
-    /// be lent as a whole. Returns how many; none if this channel cannot lend now.
+    /// Lends bytes of a message to the peer instead of copying them, part by part; a message of which nothing
+    /// has left may be lent as a whole. Returns how many; none if this channel cannot lend now.
     fn add_lent(
         &mut self,
         port: &mut Port,
@@ -243,8 +244,8 @@ impl Channel {
         self.shm_mut()?.lend_parts((message, offset), allowed, fill)
     }
 
-    /// The handler of a message of `len` bytes whose beginning is still in the open frame: it can be sent in another way.
-    /// (A handler of short messages gets no message that does not fit a frame.)
+    /// The handler of a message of `len` bytes whose beginning is still in the open frame: it can be sent in
+    /// another way. (A handler of short messages gets no message that does not fit a frame.)
     fn unbegun(&self, port: &Port, message: u32, len: usize) -> Option<u16> {
         let open = self.open.as_ref().filter(|open| open.tail == Some((message, 0)))?;
         if self.messages.is_windowed(message) {
@@ -258,7 +259,8 @@ impl Channel {
         }
     }
 
-    /// Gives a message up: the receiver is told that it will not be completed (M-6). Refused for want of room: try again.
+    /// Gives a message up: the receiver is told that it will not be completed (M-6). Refused for want of
+    /// room: try again.
     pub(crate) fn abort(&mut self, port: &mut Port, message: u32) -> Result<(), SendError> {
         self.open_frame(port, LONG_LEN, false)?;
         self.messages.end(message);

@@ -16,8 +16,8 @@ use std::sync::Arc;
 use super::Port;
 use crate::Down;
 
-/// Bytes of a long piece, a put or an answer that the receiver sees at a time: it copies them out while the sender copies
-/// the next ones in.
+/// Bytes of a long piece, a put or an answer that the receiver sees at a time: it copies them out while the
+/// sender copies the next ones in.
 pub(super) const PART: usize = 16 << 10;
 /// Bytes of a part of a message that is lent.
 const LENT_PART: usize = 32 << 10;
@@ -128,7 +128,8 @@ impl ShmChannel {
         pushed
     }
 
-    /// Sends a whole small message as one line, or a few. False, with nothing done, if it takes more than that.
+    /// Sends a whole small message as one line, or a few. False, with nothing done, if it takes more than
+    /// that.
     #[inline]
     pub(super) fn push_short(&mut self, port: &Port, handler: u16, data: &[u8]) -> bool {
         let mut head = [0; SHORT_LEN];
@@ -213,8 +214,8 @@ impl ShmChannel {
         }
     }
 
-    /// Lends bytes of a message part by part; `fill` writes each where the peer reads it. Returns how many; none if nothing
-    /// can be lent now.
+    /// Lends bytes of a message part by part; `fill` writes each where the peer reads it. Returns how many;
+    /// none if nothing can be lent now.
     pub(super) fn lend_parts(
         &mut self,
         (message, offset): (u32, u64),
@@ -245,8 +246,8 @@ impl ShmChannel {
         Some(done)
     }
 
-    /// Lends a message of which nothing has left as a whole: parts would cost more than copying them one after the other.
-    /// Returns its bytes if it has gone, zero for want of room, none if it cannot be lent.
+    /// Lends a message of which nothing has left as a whole: parts would cost more than copying them one
+    /// after the other. Returns its bytes if it has gone, zero for want of room, none if it cannot be lent.
     pub(super) fn lend_whole(
         &mut self,
         handler: u16,
@@ -266,8 +267,8 @@ impl ShmChannel {
         Some(len)
     }
 
-    /// Sends part of a put from memory that the peer reads in place; `fill` writes it there. False for want of room; none
-    /// if nothing can be lent.
+    /// Sends part of a put from memory that the peer reads in place; `fill` writes it there. False for want
+    /// of room; none if nothing can be lent.
     pub(super) fn lend_put_part(
         &mut self,
         (target, rest, flags): (Target, u64, u8),
@@ -335,8 +336,8 @@ impl ShmChannel {
         self.shm.has_frames()
     }
 
-    /// Takes small frames that hold whole messages, fewer than `limit` bytes together. Returns how many, and whether there
-    /// is something behind them.
+    /// Takes small frames that hold whole messages, fewer than `limit` bytes together. Returns how many, and
+    /// whether there is something behind them.
     #[inline(always)]
     pub(crate) fn pop_inline(&mut self, frames: &mut [InlineFrame], limit: usize) -> (usize, bool) {
         self.shm.pop_inline(frames, limit, record::is_whole)
@@ -371,15 +372,16 @@ impl ShmChannel {
         self.shm.first_words()
     }
 
-    /// Takes the frame whose length [`ShmChannel::peek`] returned; what follows its first words goes straight to an
-    /// aperture.
+    /// Takes the frame whose length [`ShmChannel::peek`] returned; what follows its first words goes straight
+    /// to an aperture.
     #[inline]
     pub(crate) fn take_rest(&mut self, len: usize, to: (&ApertureMemory, usize)) {
         // A cookie never reaches beyond its aperture.
         let _ = self.shm.take_rest(len, to);
     }
 
-    /// Copies the next frame into `batch`, unless `limit` frames are pending; memory records are taken however many are.
+    /// Copies the next frame into `batch`, unless `limit` frames are pending; memory records are taken
+    /// however many are.
     #[inline]
     pub(super) fn take_frame(&mut self, batch: &mut RxBatch, limit: usize) -> Option<RxFrame> {
         let len = self.shm.peek()?;

@@ -1,4 +1,5 @@
-//! What a launcher or a job file may say about AF_XDP: `xdp,framing=raw,mode=native,receive=busy-poll`, each part if it shall differ from what the program says.
+//! Options of AF_XDP in a launcher or a job file: `xdp,framing=raw,mode=native,receive=busy-poll`. Each is
+//! optional, and replaces what the program configures.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +8,7 @@ use tautline_device::xdp::{Framing, Mode, Receive};
 
 use crate::Config;
 
-/// What was said; nothing for what the program says.
+/// The options that were given; none leaves what the program configures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct XdpOptions {
     /// As [`Config::xdp_framing`].
@@ -19,7 +20,7 @@ pub struct XdpOptions {
 }
 
 impl XdpOptions {
-    /// Puts what was said in place of what the program says.
+    /// Applies the options to a configuration.
     pub(crate) fn apply(self, config: &mut Config) {
         config.xdp_framing = self.framing.unwrap_or(config.xdp_framing);
         config.xdp_mode = self.mode.unwrap_or(config.xdp_mode);
@@ -70,7 +71,7 @@ mod tests {
     use super::*;
     use crate::DeviceName;
 
-    /// J-3: what is said about AF_XDP reads back as written, and takes the place of what the program says.
+    /// J-3: options of AF_XDP read back as written, and replace what the program configures.
     #[test]
     fn options_of_xdp() {
         for text in

@@ -52,7 +52,8 @@ impl Endpoint {
         self.with(|lane| lane.has_slots())
     }
 
-    /// When [`Endpoint::progress`] must be called at the latest, if nothing arrives. For nodes on a virtual clock.
+    /// When [`Endpoint::progress`] must be called at the latest, if nothing arrives. For nodes on a virtual
+    /// clock.
     pub fn next_deadline(&self) -> Result<Option<Nanos>, SendError> {
         self.with(Lane::next_deadline)
     }
@@ -89,7 +90,8 @@ impl Endpoint {
         up.ok().flatten()
     }
 
-    /// The last incarnation of a peer that there was, whether it can be reached or not; zero if there was none.
+    /// The last incarnation of a peer that there was, whether it can be reached or not; zero if there was
+    /// none.
     pub fn last_incarnation(&self, peer: Rank) -> Result<u32, SendError> {
         self.with(|lane| lane.peers.get(peer).map_or(0, |peer| peer.incarnation))
     }
@@ -99,8 +101,8 @@ impl Endpoint {
         self.with(|lane| lane.check(peer))?
     }
 
-    /// Something that says, without a call, whether the channel to a peer lasts that there is, or will be next. An error if
-    /// the peer is gone.
+    /// Something that says, without a call, whether the channel to a peer lasts that there is, or will be
+    /// next. An error if the peer is gone.
     pub fn liveness(&self, peer: Rank) -> Result<Arc<Liveness>, SendError> {
         self.with(|lane| match lane.peers.get_mut(peer) {
             None => Err(SendError::NoSuchPeer(peer)),
@@ -142,8 +144,8 @@ impl Endpoint {
         })
     }
 
-    /// Asks that frames for a peer use another transport, where the device has several; `None` for the best. What becomes of
-    /// it is an event.
+    /// Asks that frames for a peer use another transport, where the device has several; `None` for the best.
+    /// What becomes of it is an event.
     pub fn prefer_transport(&self, peer: Rank, transport: Option<Transport>) -> Result<(), SendError> {
         self.with(|lane| {
             if let Some(peer) = lane.peers.get(peer) {

@@ -9,8 +9,9 @@ use crate::membership::{Key, SHORT_ONLY, UNKNOWN};
 use crate::{PeerId, Rank, SendError};
 
 impl Endpoint {
-    /// Memory that a peer on this host can read, to be filled and lent or given back. None if it cannot be lent so much;
-    /// [`SendError::WouldBlock`] while earlier loans must come back first, or the peer is being connected to.
+    /// Memory that a peer on this host can read, to be filled and lent or given back. None if it cannot be
+    /// lent so much; [`SendError::WouldBlock`] while earlier loans must come back first, or the peer is being
+    /// connected to.
     pub fn try_loan(&self, peer: Rank, len: usize) -> Result<Option<Loan>, SendError> {
         let (mut lane, now) = self.enter()?;
         lane.reach(now, peer).inspect_err(|_| lane.service(now))?;
@@ -29,8 +30,8 @@ impl Endpoint {
         });
     }
 
-    /// Sends a filled loan as a message; what `loan` held is gone then. False, with nothing sent, if the handler takes only
-    /// messages that fit a frame. Never blocks.
+    /// Sends a filled loan as a message; what `loan` held is gone then. False, with nothing sent, if the
+    /// handler takes only messages that fit a frame. Never blocks.
     #[inline]
     pub fn try_lend(&self, key: Key, loan: &mut Option<Loan>) -> Result<bool, SendError> {
         let Some(to) = loan.as_ref().map(|loan| loan.peer) else { return Ok(false) };
@@ -53,9 +54,9 @@ impl Endpoint {
         lent.map(|()| true)
     }
 
-    /// Lets a peer on this host copy a message out of this process by itself. None, with nothing sent, if it cannot: then it
-    /// is to be sent as any other. `bytes` must stay as they are until [`Endpoint::poll_offer`] returns, or the peer reads
-    /// something else. Never blocks.
+    /// Lets a peer on this host copy a message out of this process by itself. None, with nothing sent, if it
+    /// cannot: then it is to be sent as any other. `bytes` must stay as they are until
+    /// [`Endpoint::poll_offer`] returns, or the peer reads something else. Never blocks.
     pub fn try_offer(&self, peer: Rank, key: Key, bytes: &[u8]) -> Result<Option<Offer>, SendError> {
         let (mut lane, now) = self.enter()?;
         let handler = lane.handler(now, peer, key, bytes.len() as u64).inspect_err(|_| lane.service(now))?;
@@ -67,8 +68,8 @@ impl Endpoint {
         to.channel.offer(port, id, handler, bytes).inspect_err(|_| lane.service(now))
     }
 
-    /// Whether the peer has read an offer: false, with nothing sent, if it could not; [`SendError::WouldBlock`] if not yet.
-    /// Once it has returned something else, it must not be asked again.
+    /// Whether the peer has read an offer: false, with nothing sent, if it could not;
+    /// [`SendError::WouldBlock`] if not yet. Once it has returned something else, it must not be asked again.
     pub fn poll_offer(&self, offer: &Offer) -> Result<bool, SendError> {
         self.with(|lane| {
             if lane.local.former.take_read(offer) {
@@ -79,8 +80,8 @@ impl Endpoint {
         })?
     }
 
-    /// The message that a peer has lent, as its record says; none if there is no such loan. It must be returned with
-    /// [`Endpoint::return_loan`].
+    /// The message that a peer has lent, as its record says; none if there is no such loan. It must be
+    /// returned with [`Endpoint::return_loan`].
     #[inline]
     pub fn borrow_loan(&self, from: PeerId, number: u32, at: Where, len: u64) -> Option<BorrowedLoan> {
         let mut lane = self.lock().ok()?;

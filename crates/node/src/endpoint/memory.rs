@@ -28,8 +28,8 @@ impl Endpoint {
         self.with(|lane| lane.memory.close_aperture(aperture))
     }
 
-    /// Gives a cookie for `len` bytes from `start` on, good for `expires_in` nanoseconds if that is given. None if they are
-    /// not in the aperture, or there are too many cookies.
+    /// Gives a cookie for `len` bytes from `start` on, good for `expires_in` nanoseconds if that is given.
+    /// None if they are not in the aperture, or there are too many cookies.
     pub fn grant_cookie(
         &self,
         aperture: ApertureId,
@@ -89,7 +89,8 @@ impl Endpoint {
         self.with(|lane| lane.memory.fired_by(wire)).ok().flatten()
     }
 
-    /// Requests an operation on another node's memory. With a `tag` its end is an event, otherwise the ticket is polled.
+    /// Requests an operation on another node's memory. With a `tag` its end is an event, otherwise the ticket
+    /// is polled.
     pub fn submit(
         &self,
         (cookie, at): (&Cookie, u64),
@@ -100,8 +101,8 @@ impl Endpoint {
         self.submit_list(cookie, &[(at, operation)], tag, after)
     }
 
-    /// As [`Endpoint::submit`], with several puts and gets, each at its place, or one operation of any kind. They end
-    /// together, when all have been tried, and fail if any of them does.
+    /// As [`Endpoint::submit`], with several puts and gets, each at its place, or one operation of any kind.
+    /// They end together, when all have been tried, and fail if any of them does.
     pub fn submit_list(
         &self,
         cookie: &Cookie,
@@ -119,7 +120,8 @@ impl Endpoint {
         result
     }
 
-    /// Puts a copy of bytes as there is room, behind whatever waits already, without waiting for it. A refusal is an event.
+    /// Puts a copy of bytes as there is room, behind whatever waits already, without waiting for it. A
+    /// refusal is an event.
     pub fn put_later(&self, to: (&Cookie, u64), bytes: Vec<u8>) -> Result<(), SendError> {
         let (mut lane, now) = self.enter()?;
         lane.reach(now, to.0.owner())?;
@@ -136,8 +138,8 @@ impl Endpoint {
         limit.unwrap_or(0)
     }
 
-    /// Whether requests to a peer wait for answers that only extraction lets in: they stand behind as many of its messages
-    /// as may be left untaken.
+    /// Whether requests to a peer wait for answers that only extraction lets in: they stand behind as many of
+    /// its messages as may be left untaken.
     pub fn is_clogged(&self, peer: Rank) -> bool {
         let clogged = self.with(|lane| {
             let limit = lane.config.link.credit_slots as usize;
@@ -147,8 +149,8 @@ impl Endpoint {
         clogged.unwrap_or(false)
     }
 
-    /// Puts bytes, as many as there is room for; true if that is all of them. A put that was begun must be continued or
-    /// abandoned.
+    /// Puts bytes, as many as there is room for; true if that is all of them. A put that was begun must be
+    /// continued or abandoned.
     #[inline]
     pub fn try_put(
         &self,
@@ -163,8 +165,8 @@ impl Endpoint {
         put_bytes(&mut lane, now, (cookie, at), bytes, None, progress)
     }
 
-    /// Puts bytes to a peer on this host in one frame, if nothing is in the way: what happens to most puts there. No clock is
-    /// read.
+    /// Puts bytes to a peer on this host in one frame, if nothing is in the way: what happens to most puts
+    /// there. No clock is read.
     #[inline]
     fn try_put_inline(
         &self,
@@ -187,8 +189,9 @@ impl Endpoint {
         Ok(put)
     }
 
-    /// As [`Endpoint::try_put`], with `len` bytes that `fill` writes straight to where they are sent from. It is given how
-    /// far the put has come, and room; it runs under the owner word and must not call the endpoint.
+    /// As [`Endpoint::try_put`], with `len` bytes that `fill` writes straight to where they are sent from. It
+    /// is given how far the put has come, and room; it runs under the owner word and must not call the
+    /// endpoint.
     pub fn try_put_filled(
         &self,
         to: (&Cookie, u64),
@@ -202,8 +205,9 @@ impl Endpoint {
         })
     }
 
-    /// As [`Endpoint::try_put`]; with the last byte a ticket for its end. The ticket lies in `ticket` between calls. If it
-    /// is one of several puts that end as one, `left` says how many of them, this one included, are still to be put.
+    /// As [`Endpoint::try_put`]; with the last byte a ticket for its end. The ticket lies in `ticket` between
+    /// calls. If it is one of several puts that end as one, `left` says how many of them, this one included,
+    /// are still to be put.
     pub fn try_put_with_completion(
         &self,
         to: (&Cookie, u64),
@@ -221,7 +225,8 @@ impl Endpoint {
         self.with(|lane| lane.memory.abandon_put(owner, progress))
     }
 
-    /// The result of an operation, once it is complete. With `wait`, [`Endpoint::take_woken`] says when to poll again.
+    /// The result of an operation, once it is complete. With `wait`, [`Endpoint::take_woken`] says when to
+    /// poll again.
     pub fn poll_operation(
         &self,
         ticket: Ticket,

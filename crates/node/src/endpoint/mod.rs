@@ -1,8 +1,8 @@
 //! What a program's thread holds of its node: the verbs of upper crates.
 //!
-//! Each verb takes the owner word for as long as it runs. No code of a program runs meanwhile, with one exception: `fill` of
-//! [`Endpoint::try_add`] and [`Endpoint::try_put_filled`], which writes a message or a put in place. It must not call the
-//! endpoint, and should only write the bytes.
+//! Each verb takes the owner word for as long as it runs. No code of a program runs meanwhile, with one
+//! exception: `fill` of [`Endpoint::try_add`] and [`Endpoint::try_put_filled`], which writes a message or a
+//! put in place. It must not call the endpoint, and should only write the bytes.
 
 mod inspect;
 mod loans;
@@ -28,8 +28,8 @@ use crate::{Choice, Clock, Config, DeviceName, Event, Job, JoinError, SendError}
 
 /// A thread's hold on its node. Clones share the node.
 ///
-/// `Endpoint` is `Send` and `Sync`: calls from several threads take turns. After `fork` the child's copy refuses every
-/// call with [`SendError::Forked`] (N-10).
+/// `Endpoint` is `Send` and `Sync`: calls from several threads take turns. After `fork` the child's copy
+/// refuses every call with [`SendError::Forked`] (N-10).
 #[derive(Clone, Debug)]
 pub struct Endpoint {
     pub(crate) shared: Arc<Shared>,
@@ -129,8 +129,8 @@ impl Endpoint {
         Ok(lane.poll(now))
     }
 
-    /// Polls, then takes slots of up to `limit` bytes (rounded up to whole slots) into `delivery`, which must be empty. If it
-    /// stays empty, it need not be given back. Returns whether events wait.
+    /// Polls, then takes slots of up to `limit` bytes (rounded up to whole slots) into `delivery`, which must
+    /// be empty. If it stays empty, it need not be given back. Returns whether events wait.
     #[inline]
     pub fn take(&self, limit: usize, delivery: &mut Delivery) -> Result<bool, SendError> {
         debug_assert!(delivery.is_empty());
@@ -141,8 +141,8 @@ impl Endpoint {
             // What was taken before has been handled.
             lane.local.former.clear();
         }
-        // Also when slots wait, so that a program that extracts slowly still hears its peers; but not when a wait has just
-        // polled, and what it found lies in place.
+        // Also when slots wait, so that a program that extracts slowly still hears its peers; but not when a
+        // wait has just polled, and what it found lies in place.
         if !lane.inbox.has_in_place() {
             let now = self.shared.arrive(&mut lane);
             lane.poll_deferred(now);
@@ -153,9 +153,9 @@ impl Endpoint {
         Ok(lane.has_events())
     }
 
-    /// Takes frames that local peers have sent, up to `limit` bytes (rounded up), if nothing that came before waits. Every so
-    /// often it returns [`FastPoll::SlowPath`] although there may be some: then [`Endpoint::take`] is due, so that everything
-    /// else has its turn.
+    /// Takes frames that local peers have sent, up to `limit` bytes (rounded up), if nothing that came before
+    /// waits. Every so often it returns [`FastPoll::SlowPath`] although there may be some: then
+    /// [`Endpoint::take`] is due, so that everything else has its turn.
     #[inline]
     pub fn take_frames(&self, limit: usize, batch: &mut FrameBatch) -> Result<FastPoll, SendError> {
         let mut lane = self.lock()?;
@@ -166,7 +166,8 @@ impl Endpoint {
         Ok(lane.take_frames(limit, batch))
     }
 
-    /// Gives back what [`Endpoint::take_frames`] took, but for the first `handled` frames, to be delivered as any other slot.
+    /// Gives back what [`Endpoint::take_frames`] took, but for the first `handled` frames, to be delivered as
+    /// any other slot.
     pub fn put_back(&self, batch: &FrameBatch, handled: usize) -> Result<(), SendError> {
         self.with(|lane| lane.put_back(batch, handled))
     }
@@ -188,8 +189,8 @@ impl Endpoint {
         self.with(Lane::poll_event).ok().flatten()
     }
 
-    /// Closes in good order (N-9): everything sent is delivered, or its peer is gone, or the configured time is over. True
-    /// in the first two cases.
+    /// Closes in good order (N-9): everything sent is delivered, or its peer is gone, or the configured time
+    /// is over. True in the first two cases.
     pub fn close(&self) -> Result<bool, SendError> {
         {
             let (mut lane, now) = self.enter()?;

@@ -78,9 +78,9 @@ impl Endpoint {
         Ok(id.message(begun.inspect_err(|_| lane.make_progress(now, peer))?))
     }
 
-    /// Adds to a message as many bytes of a piece as there is room for now. `fill` writes them in place and is told how far
-    /// the piece has come; it runs under the owner word and must not call the endpoint. Returns how many bytes, zero if there
-    /// is no room at all. Never blocks.
+    /// Adds to a message as many bytes of a piece as there is room for now. `fill` writes them in place and
+    /// is told how far the piece has come; it runs under the owner word and must not call the endpoint.
+    /// Returns how many bytes, zero if there is no room at all. Never blocks.
     #[inline]
     pub fn try_add(
         &self,

@@ -13,8 +13,8 @@ use crate::lane::Lane;
 use crate::wait::{PollActivity, Shared, Spinner, Turn};
 
 impl Endpoint {
-    /// Polls and waits, by the configured policy, until there may be something for the program to do (true) or
-    /// `timeout` has passed (false).
+    /// Polls and waits, by the configured policy, until there may be something for the program to do (true)
+    /// or `timeout` has passed (false).
     pub fn wait(&self, timeout: Option<Duration>, wanted: WaitFor) -> Result<bool, SendError> {
         let signal = &self.shared.signal;
         if wanted.memory.is_none() {
@@ -36,7 +36,8 @@ impl Endpoint {
         })
     }
 
-    /// Waits until [`Endpoint::activity`] is no longer `seen`; frames that wait to be taken are no reason to return.
+    /// Waits until [`Endpoint::activity`] is no longer `seen`; frames that wait to be taken are no reason to
+    /// return.
     pub fn wait_for_activity(&self, seen: u64) -> Result<(), SendError> {
         self.wait_until(None, |lane| lane.activity() != seen).map(|_| ())
     }
@@ -54,8 +55,8 @@ impl Endpoint {
         }
     }
 
-    /// Polls and waits until `done` returns true (true) or `timeout` has passed (false). `done` is code of this crate: it
-    /// runs under the owner word.
+    /// Polls and waits until `done` returns true (true) or `timeout` has passed (false). `done` is code of
+    /// this crate: it runs under the owner word.
     pub(crate) fn wait_until(
         &self,
         timeout: Option<Duration>,
@@ -116,8 +117,8 @@ impl Endpoint {
         }
     }
 
-    /// Prepares to sleep on the descriptor of [`AsFd`]: false if there is something to do first. Look again after every
-    /// wake-up; a wake-up for nothing is possible, a lost one is not (N-6).
+    /// Prepares to sleep on the descriptor of [`AsFd`]: false if there is something to do first. Look again
+    /// after every wake-up; a wake-up for nothing is possible, a lost one is not (N-6).
     pub fn arm(&self) -> Result<bool, SendError> {
         let (mut lane, now) = self.enter()?;
         if let Some(descriptors) = &self.shared.descriptors {
@@ -148,8 +149,8 @@ impl Endpoint {
     }
 }
 
-/// The program waits inside the library, and looks after the network itself. The watchdog is woken only when it leaves: not
-/// for every heartbeat that is answered meanwhile.
+/// The program waits inside the library, and looks after the network itself. The watchdog is woken only when
+/// it leaves: not for every heartbeat that is answered meanwhile.
 struct Parked<'a>(&'a PollActivity);
 
 impl Parked<'_> {

@@ -91,8 +91,8 @@ impl Lane {
         peer.channel.mark_dirty(port);
     }
 
-    /// H-7: under a flood of hellos, a sender first proves its address. Only then do sources matter; a hello that came
-    /// without its source is dropped, and comes again.
+    /// H-7: under a flood of hellos, a sender first proves its address. Only then do sources matter; a hello
+    /// that came without its source is dropped, and comes again.
     fn must_prove(&mut self, now: Nanos, hello: &Handshake, from: Option<SocketAddr>) -> bool {
         let mut address = [0; 18];
         match from {
@@ -113,7 +113,8 @@ impl Lane {
         true
     }
 
-    /// Sends to the address that the job names for the rank, wherever the frame that is answered came from (H-6).
+    /// Sends to the address that the job names for the rank, wherever the frame that is answered came from
+    /// (H-6).
     fn send_shake(&mut self, rank: Rank, frame: &ShakeFrame) {
         let route = self.peers.member(rank).channel.link.route;
         self.port.send_bytes(route, frame);
@@ -147,7 +148,8 @@ impl Lane {
         self.announce(rank);
     }
 
-    /// Says which transport the link to a peer uses, where the device has several or shared memory was expected.
+    /// Says which transport the link to a peer uses, where the device has several or shared memory was
+    /// expected.
     fn report_transport(&mut self, rank: Rank) {
         let no_shm = self.why_not_local(rank);
         let route = self.peers.member(rank).channel.link.route;

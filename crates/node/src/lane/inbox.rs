@@ -1,7 +1,8 @@
 //! Frames on their way to the program.
 //!
-//! Received frames are ready in the batch that they were received into. A [`Delivery`] takes them out under the owner word
-//! and is read without it. Frames that have to wait are copied to buffers of their own, because the batch is used again.
+//! Received frames are ready in the batch that they were received into. A [`Delivery`] takes them out under
+//! the owner word and is read without it. Frames that have to wait are copied to buffers of their own,
+//! because the batch is used again.
 
 use std::collections::VecDeque;
 
@@ -96,7 +97,8 @@ impl Inbox {
         }
     }
 
-    /// Makes sure that there are buffers for `count` slots: what a program that only sends leaves untaken waits there.
+    /// Makes sure that there are buffers for `count` slots: what a program that only sends leaves untaken
+    /// waits there.
     pub(crate) fn reserve(&mut self, count: usize) {
         self.buffers.resize_with(self.buffers.len().max(count), || Vec::with_capacity(HELD));
     }
@@ -177,8 +179,8 @@ impl Inbox {
         }
     }
 
-    /// Moves slots of up to `limit` bytes (at least one, if there is any) into an empty delivery. What a slot lends counts
-    /// as if it were there (M-8), if `lends` says that slots may.
+    /// Moves slots of up to `limit` bytes (at least one, if there is any) into an empty delivery. What a slot
+    /// lends counts as if it were there (M-8), if `lends` says that slots may.
     #[inline]
     pub(crate) fn take(&mut self, limit: usize, lends: bool, delivery: &mut Delivery) {
         let mut bytes = 0_usize;
@@ -209,8 +211,8 @@ impl Inbox {
         record::lent_len(slot) as usize
     }
 
-    /// Takes a delivery back. Slots beyond the first `consumed` go back to the front of the inbox; `grant` is called for
-    /// each of the others.
+    /// Takes a delivery back. Slots beyond the first `consumed` go back to the front of the inbox; `grant` is
+    /// called for each of the others.
     #[inline]
     pub(crate) fn give_back(
         &mut self,
@@ -268,7 +270,8 @@ mod tests {
         (0..delivery.items().len()).map(|item| delivery.bytes(item)).collect()
     }
 
-    /// Slots come out in order, whether they lie in the batch, were copied because another batch came, or were given back.
+    /// Slots come out in order, whether they lie in the batch, were copied because another batch came, or
+    /// were given back.
     #[test]
     fn order_survives_copies() {
         let mut inbox = Inbox::new(8);

@@ -1,5 +1,5 @@
-//! Peers on this host: opening channels through shared memory, taking frames out of their rings, and sleeping while they may
-//! send (N-12, N-13).
+//! Peers on this host: opening channels through shared memory, taking frames out of their rings, and sleeping
+//! while they may send (N-12, N-13).
 
 use tautline_device::shm::{self, Greeting, Handover, Incoming, InlineFrame, LINE_WORDS, PoppedLine, Shm};
 use tautline_link::{Death, Nanos};
@@ -106,7 +106,8 @@ impl Lane {
         self.local.poll.active().iter().any(|rank| self.peers.member(*rank).channel.has_frames())
     }
 
-    /// Whether a local peer has made room that a sender found missing: [`Lane::receive`] turns it into activity.
+    /// Whether a local peer has made room that a sender found missing: [`Lane::receive`] turns it into
+    /// activity.
     #[inline]
     pub(crate) fn has_new_local_room(&mut self) -> bool {
         let Lane { local, peers, .. } = self;
@@ -138,8 +139,8 @@ impl Lane {
         false
     }
 
-    /// Takes frames of up to `limit` bytes in all, rounded up, if nothing that came before waits: small ones of one peer, or
-    /// a longer one that holds a whole message.
+    /// Takes frames of up to `limit` bytes in all, rounded up, if nothing that came before waits: small ones
+    /// of one peer, or a longer one that holds a whole message.
     #[inline]
     pub(crate) fn take_frames(&mut self, limit: usize, batch: &mut FrameBatch) -> FastPoll {
         if !self.local.poll.may_poll_fast(!self.inbox.is_empty() || self.memory.is_busy()) {
@@ -208,7 +209,8 @@ impl Lane {
         if self.local.poll.is_empty() || self.has_events() { FastPoll::SlowPath } else { FastPoll::Empty }
     }
 
-    /// Delivers the frames of a batch but for the first `handled` as any other slot, before whatever has been taken since.
+    /// Delivers the frames of a batch but for the first `handled` as any other slot, before whatever has been
+    /// taken since.
     #[cold]
     pub(crate) fn put_back(&mut self, batch: &FrameBatch, handled: usize) {
         self.port.activity += 1;
@@ -273,8 +275,8 @@ impl Lane {
 
     // Memory records.
 
-    /// Serves memory records of local peers, as far as no message stands before them: for a program that waits for a
-    /// tripwire. The time is set before, if memory wants to know it.
+    /// Serves memory records of local peers, as far as no message stands before them: for a program that
+    /// waits for a tripwire. The time is set before, if memory wants to know it.
     #[inline]
     pub(crate) fn poll_memory(&mut self) {
         if self.local.poll.asleep {
@@ -326,8 +328,8 @@ impl Lane {
         }
     }
 
-    /// Serves the next frame, which is longer than a line, if it holds memory records. False if it does not, or there is
-    /// none.
+    /// Serves the next frame, which is longer than a line, if it holds memory records. False if it does not,
+    /// or there is none.
     fn serve_long(&mut self, rank: Rank) -> bool {
         let peer = self.peers.member_mut(rank);
         let from = peer.id();
@@ -386,7 +388,8 @@ impl Lane {
         true
     }
 
-    /// Whether there are frames that may be taken out: not of a peer that has sent as much as the program leaves untaken.
+    /// Whether there are frames that may be taken out: not of a peer that has sent as much as the program
+    /// leaves untaken.
     fn has_takeable_frames(&self) -> bool {
         let limit = self.config.link.credit_slots as usize;
         self.local.poll.active().iter().any(|rank| {
@@ -416,8 +419,8 @@ impl Lane {
 
     // Opening channels.
 
-    /// Dials a peer's listener, if it has one on this host. True if an answer is awaited, or datagrams are not to be used
-    /// anyway.
+    /// Dials a peer's listener, if it has one on this host. True if an answer is awaited, or datagrams are
+    /// not to be used anyway.
     pub(super) fn dial(&mut self, now: Nanos, rank: Rank) -> bool {
         let Lane { local, peers, port, secrets, config, .. } = self;
         let Some(discovery) = local.discovery.as_mut().filter(|_| !port.closed) else { return false };
@@ -505,8 +508,8 @@ impl Lane {
         }
         let peer = self.peers.member_mut(from);
         let Some(discovery) = &mut self.local.discovery else { return };
-        // N-12: a peer that the device reaches which was asked for is not accepted. When both sides dial, the lower rank's
-        // dial counts. A live link is not replaced; a restarted peer comes by datagram then.
+        // N-12: a peer that the device reaches which was asked for is not accepted. When both sides dial, the
+        // lower rank's dial counts. A live link is not replaced; a restarted peer comes by datagram then.
         let ours_counts = me < from && discovery.is_dialling(from);
         if peer.channel.link.is_live() || !discovery.reaches(from) || ours_counts {
             return;
@@ -566,14 +569,15 @@ impl Lane {
         self.announce(rank);
     }
 
-    /// A peer could not share memory, for want of descriptors perhaps: it is reached by datagram, without another dial at
-    /// every hello.
+    /// A peer could not share memory, for want of descriptors perhaps: it is reached by datagram, without
+    /// another dial at every hello.
     fn fall_back(&mut self, now: Nanos, rank: Rank) {
         self.peers.member_mut(rank).local.dial_after = now + REJECTED;
         self.connect_link(now, rank);
     }
 
-    /// Whether the peer lives, and let go of the channel before it ever used it; then datagrams take its place.
+    /// Whether the peer lives, and let go of the channel before it ever used it; then datagrams take its
+    /// place.
     fn is_rejected(&mut self, now: Nanos, rank: Rank) -> bool {
         let only = self.local.discovery.as_ref().is_some_and(|discovery| discovery.only);
         let peer = self.peers.member(rank);
@@ -591,8 +595,8 @@ impl Lane {
         true
     }
 
-    /// Why a peer on this host is reached by datagram; none if it is on another host, or this node was told to use datagrams
-    /// (N-12).
+    /// Why a peer on this host is reached by datagram; none if it is on another host, or this node was told
+    /// to use datagrams (N-12).
     pub(super) fn why_not_local(&mut self, rank: Rank) -> Option<String> {
         let hints = &mut self.peers.member_mut(rank).local;
         let (refused, same_host) = (hints.refused.take(), hints.same_host);

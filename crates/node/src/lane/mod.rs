@@ -1,10 +1,10 @@
 //! What one thread drives: a device, the channels over it, and what waits for the program.
 //!
-//! A [`Lane`] is reached through its owner word (`wait::Shared`), by the program's thread or by the watchdog in its place.
-//! It is given the time and reads no clock. What lives here: polling and serving (this file), receiving (`receive`),
-//! sending (`send`), opening channels (`connect`), their ends (`teardown`), processes of this host (`local`), and the
-//! queues to the program (`inbox`, `events`). What does not: how a channel carries frames (`channel`), and what memory
-//! records mean (`memory`).
+//! A [`Lane`] is reached through its owner word (`wait::Shared`), by the program's thread or by the watchdog
+//! in its place. It is given the time and reads no clock. What lives here: polling and serving (this file),
+//! receiving (`receive`), sending (`send`), opening channels (`connect`), their ends (`teardown`), processes
+//! of this host (`local`), and the queues to the program (`inbox`, `events`). What does not: how a channel
+//! carries frames (`channel`), and what memory records mean (`memory`).
 
 mod connect;
 mod events;
@@ -79,8 +79,8 @@ impl std::fmt::Debug for Lane {
 }
 
 impl Lane {
-    /// Makes a lane for `job` over `device`. `entropy` must be fresh and unpredictable: epochs come from it. `handlers` are
-    /// the names that this node announces, each with whether it takes only short messages.
+    /// Makes a lane for `job` over `device`. `entropy` must be fresh and unpredictable: epochs come from it.
+    /// `handlers` are the names that this node announces, each with whether it takes only short messages.
     pub(crate) fn new(
         job: &Job,
         mut config: Config,
@@ -143,7 +143,8 @@ impl Lane {
         self.memory.peer_up(me.id());
     }
 
-    /// Receives, answers, retransmits, keeps alive: everything but running handlers (N-1). Returns how many frames came.
+    /// Receives, answers, retransmits, keeps alive: everything but running handlers (N-1). Returns how many
+    /// frames came.
     #[inline]
     pub(crate) fn poll(&mut self, now: Nanos) -> usize {
         let received = self.receive(now);
@@ -160,8 +161,8 @@ impl Lane {
         self.service(now);
     }
 
-    /// As [`Lane::poll`], for a caller that takes what has come and calls again soon: if nothing is urgent, acknowledgements
-    /// and timers wait for that call, which often has data that carries them.
+    /// As [`Lane::poll`], for a caller that takes what has come and calls again soon: if nothing is urgent,
+    /// acknowledgements and timers wait for that call, which often has data that carries them.
     #[inline]
     pub(crate) fn poll_deferred(&mut self, now: Nanos) {
         self.receive(now);
@@ -180,7 +181,8 @@ impl Lane {
         self.peers.member(rank).channel.is_calm() && self.aborts.is_empty() && !self.memory.is_busy()
     }
 
-    /// Whether nothing was received for so long that timers would judge by old information: the program may only ever send.
+    /// Whether nothing was received for so long that timers would judge by old information: the program may
+    /// only ever send.
     pub(crate) fn is_behind(&self, now: Nanos) -> bool {
         now.saturating_sub(self.status.received_at) > self.config.link.silence / 10
     }

@@ -11,7 +11,8 @@ use crate::channel::Ahead;
 use crate::{Down, PeerState, Rank};
 
 impl Lane {
-    /// Takes what local peers, the device and this node itself have sent. Slots that are due end up in the inbox, in place.
+    /// Takes what local peers, the device and this node itself have sent. Slots that are due end up in the
+    /// inbox, in place.
     #[inline]
     pub(crate) fn receive(&mut self, now: Nanos) -> usize {
         self.inbox.hold();
@@ -97,7 +98,8 @@ impl Lane {
         }
     }
 
-    /// Handles a slot whose turn has come: control and memory records at once, everything else waits for the program (N-1).
+    /// Handles a slot whose turn has come: control and memory records at once, everything else waits for the
+    /// program (N-1).
     #[inline]
     pub(crate) fn deliver(&mut self, rank: Rank, batch: &RxBatch, place: Place) {
         let bytes = match &place {

@@ -11,8 +11,8 @@ use crate::{MessageId, PeerId, PeerState, Rank, SendError};
 const MEMORY_ROUNDS: usize = 16;
 
 impl Lane {
-    /// Sends a whole small message in the way that most messages go: straight into shared memory, or inside a batch into the
-    /// open frame. No clock is read. False, with nothing done, if it takes more than that.
+    /// Sends a whole small message in the way that most messages go: straight into shared memory, or inside a
+    /// batch into the open frame. No clock is read. False, with nothing done, if it takes more than that.
     #[inline(never)]
     pub(crate) fn send_direct(&mut self, rank: Rank, key: Key, data: &[u8]) -> bool {
         let Some(peer) = self.peers.get_mut(rank) else { return false };
@@ -23,7 +23,8 @@ impl Lane {
         peer.channel.send_direct(&mut self.port, number & !SHORT_ONLY, data)
     }
 
-    /// Sends a whole small message at once in a frame of its own. False, with nothing done, if something is in its way.
+    /// Sends a whole small message at once in a frame of its own. False, with nothing done, if something is
+    /// in its way.
     #[inline]
     pub(crate) fn send_at_once(&mut self, now: Nanos, rank: Rank, key: Key, data: &[u8]) -> bool {
         let Some(peer) = self.peers.get_mut(rank).filter(|peer| peer.is_up()) else { return false };
@@ -31,7 +32,8 @@ impl Lane {
         number != UNKNOWN && peer.channel.send_at_once(&mut self.port, now, number & !SHORT_ONLY, data)
     }
 
-    /// The peer's number for a handler, if a message of `len` bytes may go there now. Starts to connect if need be.
+    /// The peer's number for a handler, if a message of `len` bytes may go there now. Starts to connect if
+    /// need be.
     #[inline]
     pub(crate) fn handler(&mut self, now: Nanos, rank: Rank, key: Key, len: u64) -> Result<u16, SendError> {
         self.reach(now, rank)?;
@@ -90,8 +92,8 @@ impl Lane {
         })
     }
 
-    /// A send would block: makes the progress that may change that, because the watchdog does nothing while the program is
-    /// here (N-5). Only extraction makes room on the loopback channel.
+    /// A send would block: makes the progress that may change that, because the watchdog does nothing while
+    /// the program is here (N-5). Only extraction makes room on the loopback channel.
     #[cold]
     pub(crate) fn make_progress(&mut self, now: Nanos, to: Rank) {
         self.service(now);
@@ -125,8 +127,8 @@ impl Lane {
         }
     }
 
-    /// Lets leave what has been gathered for whomever. A poll inside a batch may have served channels whose frames stayed
-    /// open, so all are asked.
+    /// Lets leave what has been gathered for whomever. A poll inside a batch may have served channels whose
+    /// frames stayed open, so all are asked.
     pub(crate) fn end_batch(&mut self, now: Nanos) {
         for peer in self.peers.iter_mut() {
             peer.channel.end_batch(&mut self.port);

@@ -1,5 +1,5 @@
-//! Lanes against each other over a wire made of memory, on a virtual clock: frames can be dropped, repeated, reordered and
-//! looked at between two polls.
+//! Lanes against each other over a wire made of memory, on a virtual clock: frames can be dropped, repeated,
+//! reordered and looked at between two polls.
 
 mod handshake;
 mod outgoing;

@@ -10,7 +10,7 @@ use rustix::process::{Resource, getrlimit};
 use tautline_device::shm::{self, Dial, Greeting, Handover, Incoming, Listener, POOL_UNIT, Pool, Shm};
 use tautline_link::{JobKey, Nanos};
 
-use crate::limits::{MAX_VISITORS, NEAR_LOOK};
+use crate::limits::{LOCAL_POLL_NS, MAX_INCOMING};
 use crate::{Config, DeviceName, Job, Member, PassedOver, Rank};
 
 /// How often the listener of a dead peer is tried to be unlinked.
@@ -179,7 +179,7 @@ impl Discovery {
     /// Dials a rank again after a while.
     pub(crate) fn redial_later(&mut self, now: Nanos, rank: Rank) {
         if !self.timers.redial.iter().any(|(to, _)| *to == rank) {
-            self.timers.redial.push((rank, now + NEAR_LOOK));
+            self.timers.redial.push((rank, now + LOCAL_POLL_NS));
         }
     }
 
@@ -226,15 +226,15 @@ impl Discovery {
 
     // Accepting.
 
-    /// Accepts connections to the listener. Returns how many were dropped: of another user, gone already, or silent for
-    /// longest when too many wait.
+    /// Accepts connections to the listener. Returns how many were dropped: of another user, gone already, or
+    /// silent for longest when too many wait.
     pub(crate) fn accept_incoming(&mut self) -> u64 {
         let mut dropped = 0;
-        for _ in 0..MAX_VISITORS {
+        for _ in 0..MAX_INCOMING {
             match self.listener.accept() {
                 Ok(Some(incoming)) => {
                     // A peer greets at once; the connection that has been silent for longest makes room.
-                    if self.incoming.len() >= MAX_VISITORS {
+                    if self.incoming.len() >= MAX_INCOMING {
                         self.unwatch(self.incoming[0].fd());
                         self.incoming.remove(0);
                         dropped += 1;
@@ -313,7 +313,7 @@ impl Discovery {
     pub(crate) fn is_due(&mut self, now: Nanos) -> bool {
         let due = now >= self.timers.next_poll;
         if due {
-            self.timers.next_poll = now + NEAR_LOOK;
+            self.timers.next_poll = now + LOCAL_POLL_NS;
         }
         due
     }
@@ -334,7 +334,8 @@ impl Discovery {
         !self.timers.redial.is_empty()
     }
 
-    /// Peers of which something is to be read, and whether processes that are not known yet have something to say.
+    /// Peers of which something is to be read, and whether processes that are not known yet have something to
+    /// say.
     pub(crate) fn readable(&self) -> (Vec<Rank>, bool) {
         let mut events =
             [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 64];
@@ -351,14 +352,14 @@ impl Discovery {
         self.unlink_exited(now);
     }
 
-    /// Unlinks the listeners of peers that had no time to. Their connections close before their listeners do, so it is tried
-    /// for a while.
+    /// Unlinks the listeners of peers that had no time to. Their connections close before their listeners do,
+    /// so it is tried for a while.
     pub(crate) fn unlink_exited(&mut self, now: Nanos) {
         for (rank, tries, at) in std::mem::take(&mut self.timers.unlink) {
             let path = self.listeners.of(rank);
             let over = at <= now && (shm::unlink_stale_listener(&path) || tries == 0 || !path.exists());
             if !over {
-                let (tries, at) = if at <= now { (tries - 1, now + NEAR_LOOK) } else { (tries, at) };
+                let (tries, at) = if at <= now { (tries - 1, now + LOCAL_POLL_NS) } else { (tries, at) };
                 self.timers.unlink.push((rank, tries, at));
             }
         }
@@ -372,8 +373,8 @@ fn same_address(job: &Job, config: &Config) -> Option<Vec<bool>> {
     (config.device == Some(DeviceName::Xdp)).then(|| job.members.iter().enumerate().map(same).collect())
 }
 
-/// Opens this node's listener, so that peers on this host are reached through shared memory; or says why not, and whether it
-/// was wanted.
+/// Opens this node's listener, so that peers on this host are reached through shared memory; or says why not,
+/// and whether it was wanted.
 pub(crate) fn start(
     job: &Job,
     config: &Config,

@@ -96,8 +96,8 @@ impl ShmPoll {
         true
     }
 
-    /// Waits a moment for a sender that is sending one small frame after the other, if that is so. A receiver that reads the
-    /// line all the time that is being written makes it travel to and fro for every word.
+    /// Waits a moment for a sender that is sending one small frame after the other, if that is so. A receiver
+    /// that reads the line all the time that is being written makes it travel to and fro for every word.
     #[inline]
     pub(crate) fn spin_pause(&self) -> bool {
         let bursting = self.burst > BURST;
@@ -144,7 +144,8 @@ impl ShmPoll {
 mod tests {
     use super::*;
 
-    /// Each peer is polled once per round, the one found last comes last, and peers that go do not disturb that.
+    /// Each peer is polled once per round, the one found last comes last, and peers that go do not disturb
+    /// that.
     #[test]
     fn turns_are_fair() {
         let mut poll = ShmPoll::default();

@@ -1,4 +1,5 @@
-//! Names of handlers: what this node announces, what its program sends to, and what each peer has announced (M-1, M-2).
+//! Names of handlers: what this node announces, what its program sends to, and what each peer has announced
+//! (M-1, M-2).
 
 use std::collections::HashMap;
 

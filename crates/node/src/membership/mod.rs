@@ -1,6 +1,7 @@
 //! Who belongs to the job, and how things stand with each: state, incarnation, handlers, channel.
 //!
-//! [`Peers`] is the one way to reach a peer. What does not live here: how channels are opened and end (`lane`).
+//! [`Peers`] is the one way to reach a peer. What does not live here: how channels are opened and end
+//! (`lane`).
 
 mod handlers;
 mod peer;

@@ -225,7 +225,8 @@ fn random_trip(rng: &mut Rng) -> Trip {
     }
 }
 
-/// T-1, T-2, T-4, T-5: whatever is asked for and armed, memory, tripwires and events are those of the model.
+/// T-1, T-2, T-4, T-5: whatever is asked for and armed, memory, tripwires and events are those of
+/// the model.
 #[test]
 fn memory_tripwires_and_events_match_a_model() {
     for seed in 1..=20 {
@@ -307,12 +308,14 @@ fn access(
             peer.say(ep, &last, ASK, rest);
             assert!(matches!(peer.answer(ep), Some(Answer::Done { .. })));
             let start = (base + at) as usize;
-            // Between its parts the rest of a put is not there: conditions are looked at as each range is complete.
+            // Between its parts the rest of a put is not there: conditions are looked at as each range is
+            // complete.
             let before = model.clone();
             model[start..start + data.len()].copy_from_slice(&data);
             for wire in wires.iter_mut() {
                 let end = (base + at + len).min(wire.trip.start + wire.trip.len);
-                // The part that completes the range decides; with a condition elsewhere in what is still to come, the parts matter.
+                // The part that completes the range decides; with a condition elsewhere in what is still to
+                // come, the parts matter.
                 let seen = if condition_beyond(wire, end) { None } else { Some(&*model) };
                 match seen {
                     Some(seen) => wire.access(Access::WRITE, (base + at, base + at + len), seen),
@@ -354,7 +357,8 @@ fn access(
     assert_eq!(memory.read_u64(place), Ok(u64::from_le_bytes(model[place..place + 8].try_into().unwrap())));
 }
 
-/// Whether a tripwire's condition may look at bytes that come later in the same put than those that complete its range.
+/// Whether a tripwire's condition may look at bytes that come later in the same put than those that complete
+/// its range.
 fn condition_beyond(wire: &Modelled, end: u64) -> bool {
     wire.trip.condition.is_some_and(|condition| condition.at + u64::from(condition.width) > end)
 }
@@ -392,7 +396,8 @@ fn read_events(ep: &Node, wires: &mut [Modelled]) {
     }
 }
 
-/// forged, stale, expired, revoked, out-of-range and overreaching requests: all are refused and counted, none touches anything.
+/// forged, stale, expired, revoked, out-of-range and overreaching requests: all are refused and
+/// counted, none touches anything.
 #[test]
 fn forged_requests_touch_nothing() {
     const DEFAULT: u64 = 200_000;
@@ -459,7 +464,8 @@ fn forged_requests_touch_nothing() {
     assert_eq!((cell.fires(), ep.memory_counters().puts), (1, 1));
 }
 
-/// T-6: what peers send unasked is dropped when too much of it waits, counted, and said at its place; tripwires lose nothing.
+/// T-6: what peers send unasked is dropped when too much of it waits, counted, and said at its place;
+/// tripwires lose nothing.
 #[test]
 fn dropped_memory_events_are_counted_and_reported() {
     let ep = node();
@@ -555,7 +561,8 @@ fn an_answer_stops_when_its_cookie_expires() {
     assert_eq!(ep.memory_counters().refused, 1);
 }
 
-/// whoever closes an aperture has its memory for itself, whatever is owed of it; what is owed of others stays.
+/// whoever closes an aperture has its memory for itself, whatever is owed of it; what is owed of others
+/// stays.
 #[test]
 fn closing_an_aperture_releases_its_memory() {
     let ep = node();

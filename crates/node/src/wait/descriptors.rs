@@ -14,14 +14,15 @@ use tautline_link::Nanos;
 
 #[derive(Debug)]
 pub(crate) struct Descriptors {
-    /// What the device wakes by.
+    /// Readable when the device has frames.
     device: Mutex<Arc<[OwnedFd]>>,
     bell: OwnedFd,
     timer: OwnedFd,
-    /// A process on this host dials, answers or dies.
+    /// Readable when a process on this host dials, answers or dies.
     local: Option<OwnedFd>,
     all: OwnedFd,
-    /// The device's are in `all`. Not from the start: a socket that is in an epoll set costs every sender a call into it.
+    /// The device's are in `all`. Not from the start: a socket that is in an epoll set costs every sender a
+    /// call into it.
     watched: AtomicBool,
 }
 
@@ -47,13 +48,14 @@ impl Descriptors {
         Ok(epoll::add(&self.all, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?)
     }
 
-    /// The device has others now. Whoever sleeps on the old ones is woken, and sleeps on the new ones next time.
+    /// Replaces the device's descriptors. A thread that sleeps on the old ones is woken, and sleeps on the
+    /// new ones next time.
     pub(crate) fn renew(&self, device: &dyn Datagram) -> io::Result<()> {
         let fresh = of_device(device)?;
         let old = std::mem::replace(&mut *self.lock(), fresh);
         if self.watched.swap(false, Ordering::Relaxed) {
             for fd in &*old {
-                // One that both have is put back by the next `arm`.
+                // The next `arm` adds one again that both have.
                 let _ = epoll::delete(&self.all, fd);
             }
         }
@@ -65,24 +67,24 @@ impl Descriptors {
         self.device.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What others ring.
+    /// A copy of the doorbell, for others to ring.
     pub(crate) fn bell(&self) -> io::Result<OwnedFd> {
         self.bell.try_clone()
     }
 
-    /// Wakes this node for what processes of its host do, too.
+    /// Wakes this node for processes on its host, too.
     pub(crate) fn add_local(&mut self, local: BorrowedFd<'_>) -> io::Result<()> {
         self.watch(local)?;
         self.local = Some(local.try_clone_to_owned()?);
         Ok(())
     }
 
-    /// The one descriptor for loops of the program's own.
+    /// The one descriptor, for event loops of the program.
     pub(crate) fn all(&self) -> BorrowedFd<'_> {
         self.all.as_fd()
     }
 
-    /// Prepares [`Descriptors::all`] for a sleep that shall end in `left` at the latest.
+    /// Prepares [`Descriptors::all`] for a sleep of at most `left`.
     pub(crate) fn arm(&self, left: Option<Nanos>) -> io::Result<()> {
         if !self.watched.swap(true, Ordering::Relaxed) {
             let device = self.lock().clone();
@@ -95,12 +97,12 @@ impl Descriptors {
         Ok(())
     }
 
-    /// Makes whoever sleeps look again.
+    /// Rings the doorbell: wakes the thread that sleeps.
     pub(crate) fn ring(&self) {
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 
-    /// Forgets that it rang.
+    /// Resets the doorbell.
     pub(crate) fn silence(&self) {
         let _ = rustix::io::read(&self.bell, &mut [0; 8]);
     }
@@ -111,7 +113,7 @@ impl Descriptors {
         poll_all(device.iter().chain(&self.local), left);
     }
 
-    /// Sleeps until a frame comes, somebody rings, or `left` is over. True if somebody rang.
+    /// Sleeps until a frame comes, the doorbell rings, or `left` is over. True if the doorbell rang.
     pub(crate) fn sleep(&self, left: Option<Nanos>) -> bool {
         let device = self.lock().clone();
         poll_all(std::iter::once(&self.bell).chain(&*device).chain(&self.local), left)
@@ -121,7 +123,7 @@ impl Descriptors {
 /// More descriptors than a device has, with doorbell and discovery.
 const SOURCES_MAX: usize = 64;
 
-/// Sleeps on all of them; true if the first one has something. Allocates nothing.
+/// Sleeps until one of them is readable; true if the first one is. Allocates nothing.
 fn poll_all<'a>(mut fds: impl Iterator<Item = &'a OwnedFd>, left: Option<Nanos>) -> bool {
     let Some(first) = fds.next() else { return false };
     let mut count = 1;
@@ -134,7 +136,7 @@ fn poll_all<'a>(mut fds: impl Iterator<Item = &'a OwnedFd>, left: Option<Nanos>)
     fds[0].revents().contains(PollFlags::IN)
 }
 
-/// What a device wakes by.
+/// Copies of a device's descriptors.
 fn of_device(device: &dyn Datagram) -> io::Result<Arc<[OwnedFd]>> {
     device.fd().into_iter().chain(device.more_fds()).map(|fd| fd.try_clone_to_owned()).collect()
 }

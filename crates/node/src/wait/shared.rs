@@ -11,12 +11,12 @@ use super::spin::SpinBackoff;
 use crate::lane::Lane;
 use crate::{Clock, Config, Rank};
 
-/// How long the watchdog sleeps at most.
+/// The longest sleep of the watchdog.
 const LONGEST_SLEEP: Nanos = 100_000_000;
-/// As above, while peers on this host may reach for memory: nobody rings for a program that computes.
+/// The same while local peers may reach for memory: they do not ring for a program that computes.
 const LOCAL_SERVICE: Nanos = 1_000_000;
 
-/// Whoever may touch the lane now.
+/// The present owner of the lane.
 pub(crate) type Guard<'a> = tautline_mem::Owner<'a, Lane>;
 
 #[derive(Debug)]
@@ -36,13 +36,14 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Becomes the lane's owner. Nothing of the program's runs meanwhile, so the wait is short.
+    /// Takes the owner word. Its holders run no code of the program, so the wait is short.
     #[inline]
     pub(crate) fn lock(&self) -> Guard<'_> {
         self.lane.own()
     }
 
-    /// The program is here: the time, read under the lock, so that it never runs backwards for the links.
+    /// Notes that the program polls, and returns the time. It is read under the owner word, so that it never
+    /// runs backwards for the links.
     #[inline]
     pub(crate) fn arrive(&self, lane: &mut Lane) -> Nanos {
         let now = self.clock.now();
@@ -57,7 +58,7 @@ impl Shared {
         self.armed.load(Ordering::Relaxed)
     }
 
-    /// One poll on the program's behalf.
+    /// Polls in the program's place.
     pub(crate) fn poll_as_watchdog(&self) {
         let ready = {
             let mut lane = self.lock();
@@ -71,8 +72,8 @@ impl Shared {
             received > 0 || lane.activity() != before || lane.has_ready()
         };
         if ready {
-            // The program may be on its way to sleep, and what woke us will not wake it: be it a slot to take, or an
-            // acknowledgement that makes room to send.
+            // The program may be about to sleep, and what was received here will not wake it: a slot to take,
+            // or an acknowledgement that makes room to send.
             self.ring();
         }
     }
@@ -84,15 +85,15 @@ impl Shared {
         descriptors.sleep_on_device(self.time_left(Some(self.clock.now() + most)));
     }
 
-    /// Makes the program look again, from whatever thread.
+    /// Wakes the program, from any thread.
     pub(crate) fn ring(&self) {
-        // A forked child shares the bell with its parent, and has nothing to tell it.
+        // A forked child shares the doorbell with its parent and must not ring it.
         if let Some(descriptors) = self.descriptors.as_ref().filter(|_| self.fork.is_mine()) {
             descriptors.ring();
         }
     }
 
-    /// Before a sleep: what wakes may have changed.
+    /// Before a sleep: watches the descriptors that the device has now.
     pub(crate) fn renew(&self, lane: &mut Lane) {
         if let Some(descriptors) = self.descriptors.as_ref().filter(|_| lane.status.descriptors_changed)
             && let Err(error) = descriptors.renew(&*lane.port.device)
@@ -103,7 +104,7 @@ impl Shared {
         }
     }
 
-    /// Time until the next deadline of the lane, or `until`.
+    /// Returns the time until the lane's next deadline, or `until`, whichever is first.
     pub(crate) fn time_left(&self, until: Option<Nanos>) -> Option<Nanos> {
         let deadline = {
             let mut lane = self.lock();

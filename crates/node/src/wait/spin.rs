@@ -7,11 +7,11 @@ use tautline_link::Nanos;
 
 use crate::Waiting;
 
-/// A poll loop that was away for this long lost its core to somebody else.
-const STOLEN: Nanos = 200_000;
-/// How long a spinner parks after that, at first.
+/// A poll loop that was interrupted for this long lost its core to another thread.
+const INTERRUPTED: Nanos = 200_000;
+/// How long a spinning waiter parks after that, at first.
 const YIELD_MIN: Nanos = 50_000_000;
-/// The most that this grows to while it keeps happening.
+/// The longest such time, when it keeps happening.
 const YIELD_MAX: Nanos = 1_000_000_000;
 
 /// What to do in the next turn of a waiting loop.
@@ -48,13 +48,13 @@ impl<'a> Spinner<'a> {
         self.last = now;
         match self.policy {
             Waiting::Park => Turn::Park,
-            Waiting::SpinThenPark if away > STOLEN || now.saturating_sub(self.start) >= self.spin => {
+            Waiting::SpinThenPark if away > INTERRUPTED || now.saturating_sub(self.start) >= self.spin => {
                 Turn::Park
             }
             Waiting::SpinThenPark => Turn::Spin,
             Waiting::Spin => {
-                if away > STOLEN {
-                    self.give_way(now);
+                if away > INTERRUPTED {
+                    self.back_off(now);
                 }
                 let until = self.backoff.park_until.load(Ordering::Relaxed);
                 if now < until { Turn::Park } else { Turn::Spin }
@@ -62,7 +62,7 @@ impl<'a> Spinner<'a> {
         }
     }
 
-    /// The turn that follows a sleep starts afresh: time asleep was not stolen.
+    /// The time asleep does not count as an interruption.
     pub(crate) fn slept(&mut self, now: Nanos) {
         self.last = now;
         if self.policy == Waiting::SpinThenPark {
@@ -71,10 +71,10 @@ impl<'a> Spinner<'a> {
     }
 
     #[cold]
-    fn give_way(&self, now: Nanos) {
+    fn back_off(&self, now: Nanos) {
         let before = self.backoff.last_yield.load(Ordering::Relaxed);
         let until = self.backoff.park_until.load(Ordering::Relaxed);
-        // Soon after the last time: it is not over yet.
+        // Soon after the last time: the core is still wanted by others.
         let again = before > 0 && now < until + YIELD_MAX;
         let length = if again { (before * 2).min(YIELD_MAX) } else { YIELD_MIN };
         self.backoff.last_yield.store(length, Ordering::Relaxed);
@@ -104,16 +104,16 @@ mod tests {
         }
     }
 
-    /// N-7: a spinner whose core is taken away parks for a while, longer each time, and then tries again.
+    /// N-7: a spinning waiter that loses its core parks for a while, longer each time, and then spins again.
     #[test]
-    fn a_spinner_gives_way() {
+    fn a_spinning_waiter_backs_off() {
         let backoff = SpinBackoff::default();
         let mut spin = Spinner::new(Waiting::Spin, SPIN, 0, &backoff);
-        assert_eq!(spin.turn(STOLEN + 1), Turn::Park);
-        let mut now = STOLEN + 1 + YIELD_MIN;
+        assert_eq!(spin.turn(INTERRUPTED + 1), Turn::Park);
+        let mut now = INTERRUPTED + 1 + YIELD_MIN;
         spin.slept(now);
         assert_eq!(spin.turn(now), Turn::Spin);
-        now += STOLEN + 1;
+        now += INTERRUPTED + 1;
         assert_eq!(spin.turn(now), Turn::Park);
         now += YIELD_MIN;
         spin.slept(now);

@@ -107,7 +107,8 @@ fn another_security_mode_is_refused() {
     assert!(matches!(pair.state(0), PeerState::Down(Down::Refused(_))), "{:?}", pair.state(0));
 }
 
-/// H-7: beyond 64 + 4·size hellos in a tenth of a second, a hello is answered with a retry, and no state is kept.
+/// H-7: beyond 64 + 4·size hellos in a tenth of a second, a hello is answered with a retry, and no state is
+/// kept.
 #[test]
 fn a_flood_of_hellos_has_to_prove_its_address() {
     let mut pair = Pair::new();
@@ -130,7 +131,8 @@ fn a_flood_of_hellos_has_to_prove_its_address() {
     );
 }
 
-/// H-8, N-4: a restarted peer gets a new channel; the old one is reported dead first, and its frames count as stale.
+/// H-8, N-4: a restarted peer gets a new channel; the old one is reported dead first, and its frames count as
+/// stale.
 #[test]
 fn a_restarted_peer_is_another_incarnation() {
     let mut pair = Pair::connected();

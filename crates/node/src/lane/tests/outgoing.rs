@@ -82,7 +82,8 @@ fn the_window_holds_a_message_back() {
     assert_eq!(got, bytes);
 }
 
-/// M-6: a message that is given up ends at its receiver with an abort, also if there was no room for it at first.
+/// M-6: a message that is given up ends at its receiver with an abort, also if there was no room for it at
+/// first.
 #[test]
 fn giving_up_is_told() {
     let mut pair = Pair::connected();

@@ -145,7 +145,8 @@ fn slots_wait_in_order() {
     assert_eq!(pair.take_short(1), expected(4));
 }
 
-/// The loopback channel delivers in order, leaves no more with the program than its limit, and goes on when it gives back.
+/// The loopback channel delivers in order, leaves no more with the program than its limit, and goes on when
+/// it gives back.
 #[test]
 fn loopback_is_bounded_and_ordered() {
     let mut pair = Pair::new();

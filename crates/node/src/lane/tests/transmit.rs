@@ -66,7 +66,8 @@ fn a_full_queue_blocks() {
     assert!(free >= all - 2, "{free} of {all} slots are free");
 }
 
-/// N-3: the second half of the arena is divided among the members, so that one that takes nothing blocks nobody else.
+/// N-3: the second half of the arena is divided among the members, so that one that takes nothing blocks
+/// nobody else.
 #[test]
 fn a_silent_peer_leaves_slots_to_others() {
     let mut pair = Pair::connected();

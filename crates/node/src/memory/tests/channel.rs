@@ -1,4 +1,5 @@
-//! Memory over channels that lack room, refuse to lend, or end: two nodes and a writer whose room each test sets.
+//! Memory over channels that lack room, refuse to lend, or end: two nodes and a writer whose room each test
+//! sets.
 
 use super::*;
 use tautline_mem::ring::LINE_DATA_WORDS;
@@ -212,8 +213,8 @@ impl Pair {
         good
     }
 
-    /// Gives both sides turns with room for one record each, until nothing waits. Returns the turns in which nothing could
-    /// be written.
+    /// Gives both sides turns with room for one record each, until nothing waits. Returns the turns in which
+    /// nothing could be written.
     fn run(&mut self) {
         for _ in 0..10_000 {
             if !self.requester.is_busy() && !self.owner.is_busy() {
@@ -259,7 +260,8 @@ fn local(bytes: Vec<u8>) -> Local {
     Local { memory: Arc::new(ApertureMemory::adopt(bytes).unwrap()), aperture: None, at: 0, len }
 }
 
-/// A-5, T-5: a put for which the channel has room for one record at a time, or fewer, arrives once and fires once.
+/// A-5, T-5: a put for which the channel has room for one record at a time, or fewer, arrives once and fires
+/// once.
 #[test]
 fn a_put_in_parts_survives_want_of_room_before_each_record() {
     let mut pair = Pair::new();
@@ -344,7 +346,8 @@ fn a_part_that_cannot_be_lent_is_copied_or_waits() {
     }
 }
 
-/// S-2, S-8: a lent part that is refused is returned unread, and one that does not lie in lent memory is a violation.
+/// S-2, S-8: a lent part that is refused is returned unread, and one that does not lie in lent memory is a
+/// violation.
 #[test]
 fn a_lent_part_is_checked_before_it_is_read() {
     let mut pair = Pair::new();
@@ -362,7 +365,8 @@ fn a_lent_part_is_checked_before_it_is_read() {
     assert!(!pair.deliver(&mut writer));
 }
 
-/// every kind of request and answer completes if the channels have room for one record at a time.
+/// every kind of request and answer completes if the channels have room for one record at a
+/// time.
 #[test]
 fn requests_and_answers_survive_want_of_room() {
     let mut pair = Pair::new();
@@ -445,7 +449,8 @@ fn nothing_is_accessed_after_expiry() {
     assert_eq!(pair.requester.poll_event(), Some(refused));
 }
 
-/// Puts a word as the words of a small frame, and lets the owner handle it. False if that violates the protocol.
+/// Puts a word as the words of a small frame, and lets the owner handle it. False if that violates the
+/// protocol.
 fn put_words_inline(pair: &mut Pair, at: u64, word: u64, hint: Hint) -> bool {
     let mut words = [0; LINE_DATA_WORDS];
     let sent = pair.requester.put_inline((&pair.cookie, at), &word.to_le_bytes(), hint, |head, bytes| {
@@ -478,7 +483,8 @@ fn an_inline_put_is_all_or_nothing() {
     assert!(!pair.requester.put_inline((&cookie, 0), &[1; 8], progress.hint, never));
 }
 
-/// a wrong number is a violation on every path of a put: records, words, cached words, long frames and parts.
+/// a wrong number is a violation on every path of a put: records, words, cached words, long frames and
+/// parts.
 #[test]
 fn wrong_numbering_is_a_violation() {
     let words_of = |id: u32, len: usize| {
@@ -515,7 +521,8 @@ fn wrong_numbering_is_a_violation() {
     }
 }
 
-/// a long frame is placed from the ring if it is a whole put to an aligned place that is allowed, and only then.
+/// a long frame is placed from the ring if it is a whole put to an aligned place that is allowed, and
+/// only then.
 #[test]
 fn a_long_put_is_placed_from_the_ring() {
     let mut pair = Pair::new();
@@ -543,7 +550,8 @@ fn a_long_put_is_placed_from_the_ring() {
     assert!(pair.owner.is_busy());
 }
 
-/// a part that arrives ahead of a gap is placed at once if its put has begun; it fires when its turn comes.
+/// a part that arrives ahead of a gap is placed at once if its put has begun; it fires when its turn
+/// comes.
 #[test]
 fn a_part_ahead_of_a_gap_is_placed_and_settled_later() {
     let mut pair = Pair::new();
@@ -593,7 +601,8 @@ fn requests_end_with_their_channel() {
     assert!(!pair.requester.is_used());
 }
 
-/// A put that is given up in the middle lets others pass, and the owner is asked anew for the report that it does not send.
+/// A put that is given up in the middle lets others pass, and the owner is asked anew for the report that it
+/// does not send.
 #[test]
 fn an_abandoned_put_lets_others_pass() {
     let mut pair = Pair::new();

@@ -17,7 +17,8 @@ struct ModelledSet {
     times: u64,
 }
 
-/// T-4: whatever tripwires and sets come and go, a set has been ready as often as the model's, and is over when that is.
+/// T-4: whatever tripwires and sets come and go, a set has been ready as often as the model's, and is over
+/// when that is.
 #[test]
 fn tripsets_match_a_model() {
     const WORDS: u64 = 12;
@@ -90,7 +91,8 @@ fn tripsets_match_a_model() {
     assert_eq!(ep.with(|it| it.tripwires.len()), 0);
 }
 
-/// Tripwires on the same bytes, in one set, cookies of one aperture, apertures beside them: many come and go at a price each. If each looked at all others, this would not end in time.
+/// Tripwires on the same bytes, in one set, cookies of one aperture, apertures beside them: many come and go
+/// at a price each. If each looked at all others, this would not end in time.
 #[test]
 fn removal_cost_does_not_depend_on_count() {
     const MANY: u64 = 1 << 18;
