@@ -15,6 +15,7 @@ pub(crate) mod loans;
 mod loopback;
 mod messages;
 mod port;
+mod ring;
 mod send;
 mod shm;
 mod writer;
@@ -23,6 +24,7 @@ pub(crate) use link::{Ahead, LinkChannel};
 pub(crate) use loans::{BorrowedLoan, Loan, Offer};
 pub(crate) use messages::OutgoingMessages;
 pub(crate) use port::Port;
+pub(crate) use ring::NextFrame;
 pub(crate) use shm::ShmChannel;
 pub(crate) use writer::ChannelWriter;
 
@@ -107,9 +109,8 @@ impl Channel {
         }
     }
 
-    /// The shared memory, if this kind is established.
     #[inline]
-    pub(crate) fn shm(&self) -> Option<&ShmChannel> {
+    fn shm(&self) -> Option<&ShmChannel> {
         match &self.kind {
             Kind::Shm(shm) => Some(shm),
             _ => None,
@@ -117,7 +118,7 @@ impl Channel {
     }
 
     #[inline]
-    pub(crate) fn shm_mut(&mut self) -> Option<&mut ShmChannel> {
+    fn shm_mut(&mut self) -> Option<&mut ShmChannel> {
         match &mut self.kind {
             Kind::Shm(shm) => Some(shm),
             _ => None,
@@ -365,15 +366,6 @@ impl Channel {
 
     // Take, consumed.
 
-    /// Whether a frame, or the end, waits in memory that is shared with the peer.
-    #[inline(always)]
-    pub(crate) fn has_frames(&self) -> bool {
-        match &self.kind {
-            Kind::Shm(shm) => shm.has_frames(),
-            _ => false,
-        }
-    }
-
     /// Copies the next frame of the ring into `batch`, unless `limit` frames are pending; memory records are
     /// taken however many are.
     #[inline]
@@ -447,7 +439,7 @@ impl Channel {
     /// Bytes of a message that the peer may send before this side grants more: `shm` through shared memory
     /// (M-5).
     pub(crate) fn first_window(&self, shm: u32, link: u32) -> u64 {
-        u64::from(if self.shm().is_some() { shm } else { link })
+        u64::from(if self.is_shared() { shm } else { link })
     }
 
     /// Whether enough slots wait for one system call's worth of frames.

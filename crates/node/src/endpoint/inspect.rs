@@ -129,7 +129,7 @@ impl Endpoint {
 
     /// Whether a peer is reached through shared memory.
     pub fn is_local(&self, peer: Rank) -> bool {
-        let local = self.with(|lane| lane.peers.get(peer).is_some_and(|peer| peer.channel.shm().is_some()));
+        let local = self.with(|lane| lane.peers.get(peer).is_some_and(|peer| peer.channel.is_shared()));
         local.unwrap_or(false)
     }
 

@@ -86,7 +86,7 @@ impl Endpoint {
     pub fn borrow_loan(&self, from: PeerId, number: u32, at: Where, len: u64) -> Option<BorrowedLoan> {
         let mut lane = self.lock().ok()?;
         let peer = lane.peers.get_mut(from.rank)?;
-        if peer.incarnation == from.incarnation && peer.channel.shm().is_some() {
+        if peer.incarnation == from.incarnation && peer.channel.is_shared() {
             return peer.channel.borrow(from, number, at, len);
         }
         match at {

@@ -3,11 +3,12 @@
 
 use tautline_device::shm::{self, Greeting, Handover, Incoming, InlineFrame, LINE_WORDS, PoppedLine, Shm};
 use tautline_link::{Death, Nanos};
+use tautline_mem::ApertureMemory;
 use tautline_wire::record;
 
 use super::Lane;
 use super::inbox::Place;
-use crate::channel::ShmChannel;
+use crate::channel::{NextFrame, ShmChannel};
 use crate::local::{Dialled, Hello, explain};
 use crate::{Down, PeerId, PeerState, Rank};
 
@@ -111,9 +112,7 @@ impl Lane {
     #[inline]
     pub(crate) fn has_new_local_room(&mut self) -> bool {
         let Lane { local, peers, .. } = self;
-        let new_room =
-            |rank: &Rank| peers.member_mut(*rank).channel.shm_mut().is_some_and(ShmChannel::has_new_room);
-        local.poll.active().iter().any(new_room)
+        local.poll.active().iter().any(|rank| peers.member_mut(*rank).channel.has_new_room())
     }
 
     /// How often a waiting program polls before it reads the clock.
@@ -161,12 +160,10 @@ impl Lane {
             // The peer that was found last is polled last.
             let place = self.local.poll.place(i);
             let peer = self.peers.member_mut(self.local.poll.active()[place]);
-            let id = peer.id();
-            let Some(shm) = peer.channel.shm_mut() else { continue };
-            let (small, more) = shm.pop_inline(&mut batch.inline, limit);
+            let (small, more) = peer.channel.pop_inline(&mut batch.inline, limit);
             if small > 0 {
                 (batch.small, batch.long) = (small, None);
-                batch.from = id;
+                batch.from = peer.id();
                 batch.more = more || count > 1;
                 self.local.poll.found_at(place);
                 return FastPoll::Frames;
@@ -183,24 +180,19 @@ impl Lane {
     fn find_long(&mut self, place: usize, batch: &mut FrameBatch) -> FastPoll {
         let count = self.local.poll.len();
         let peer = self.peers.member_mut(self.local.poll.active()[place]);
-        let id = peer.id();
-        let Some(shm) = peer.channel.shm_mut() else { return FastPoll::SlowPath };
-        let head = shm.first_byte();
-        match shm.peek() {
-            Some(len) if record::is_whole(head) => {
-                shm.take(&mut batch.frame[..len]);
+        match peer.channel.take_message(&mut batch.frame) {
+            NextFrame::Message(len) => {
                 (batch.small, batch.long) = (0, Some(len));
-                batch.from = id;
-                batch.more = shm.has_frames() || count > 1;
+                batch.from = peer.id();
+                batch.more = peer.channel.has_frames() || count > 1;
                 self.local.poll.found_at(place);
                 FastPoll::Frames
             }
-            Some(_) if record::is_memory(head) => {
+            NextFrame::Memory => {
                 self.poll_memory();
                 self.found_nothing()
             }
-            // The end, or part of a message.
-            _ => FastPoll::SlowPath,
+            NextFrame::Other => FastPoll::SlowPath,
         }
     }
 
@@ -231,8 +223,7 @@ impl Lane {
     /// A frame that was taken out counts as pending; false if its peer is gone.
     fn add_pending(&mut self, from: PeerId) -> bool {
         let peer = self.peers.member_mut(from.rank);
-        let shm = peer.channel.shm_mut().filter(|_| peer.incarnation == from.incarnation);
-        shm.map(ShmChannel::add_pending).is_some()
+        peer.incarnation == from.incarnation && peer.channel.add_pending()
     }
 
     /// Takes what local peers have sent, as much as a batch holds. Returns how many frames.
@@ -246,8 +237,7 @@ impl Lane {
             // What peers send may end their channels.
             let Some(rank) = self.local.poll.at(self.local.poll.place(i)) else { continue };
             let (peer, port) = self.channel(rank);
-            let Some(shm) = peer.channel.shm_mut() else { continue };
-            shm.note_new_room(port);
+            peer.channel.note_new_room(port);
             while bytes < AT_ONCE
                 && let Some(frame) = self.peers.member_mut(rank).channel.take_frame(&mut batch, limit)
             {
@@ -267,7 +257,7 @@ impl Lane {
     fn end_closed(&mut self) {
         for i in (0..self.local.poll.len()).rev() {
             let Some(rank) = self.local.poll.at(i) else { continue };
-            if let Some(why) = self.peers.member(rank).channel.shm().and_then(ShmChannel::end) {
+            if let Some(why) = self.peers.member(rank).channel.end() {
                 self.teardown(rank, why);
             }
         }
@@ -285,8 +275,7 @@ impl Lane {
         let mut i = 0;
         while let Some(rank) = self.local.poll.at(i) {
             i += 1;
-            let Some(shm) = self.peers.member_mut(rank).channel.shm_mut() else { continue };
-            match shm.pop_memory_words() {
+            match self.peers.member_mut(rank).channel.pop_memory_words() {
                 PoppedLine::Empty => {}
                 line => self.serve_lines(rank, line),
             }
@@ -305,10 +294,10 @@ impl Lane {
                 PoppedLine::Other => break,
             }
             frames += 1;
-            match self.peers.member_mut(rank).channel.shm_mut() {
-                Some(shm) if frames < MEMORY_AT_ONCE => line = shm.pop_memory_words(),
-                _ => break,
+            if frames == MEMORY_AT_ONCE {
+                break;
             }
+            line = self.peers.member_mut(rank).channel.pop_memory_words();
         }
         if frames > 0 {
             self.port.activity += 1;
@@ -333,19 +322,13 @@ impl Lane {
     fn serve_long(&mut self, rank: Rank) -> bool {
         let peer = self.peers.member_mut(rank);
         let from = peer.id();
-        let Some(shm) = peer.channel.shm_mut() else { return false };
-        let Some(len) = shm.peek() else { return false };
-        let words = shm.first_words();
-        if !record::is_memory(words[0] as u8) {
-            return false;
-        }
-        let placed = self.memory.place_long(from, &words, len, |to, at| shm.take_rest(len, (to, at)));
+        let Some((len, words)) = peer.channel.peek_memory() else { return false };
+        let take_rest = |to: &ApertureMemory, at: usize| peer.channel.take_memory_rest(len, (to, at));
+        let placed = self.memory.place_long(from, &words, len, take_rest);
         let good = placed.unwrap_or_else(|| {
             let mut bytes = self.inbox.take_buffer();
             bytes.resize(len, 0);
-            if let Some(shm) = self.peers.member_mut(rank).channel.shm_mut() {
-                shm.take(&mut bytes);
-            }
+            self.peers.member_mut(rank).channel.take_memory(&mut bytes);
             let good = self.handle_memory(rank, &bytes);
             self.inbox.recycle(bytes);
             good
@@ -368,19 +351,17 @@ impl Lane {
         let Lane { local, peers, .. } = self;
         let mut last = None;
         for rank in local.poll.active() {
-            if let Some(shm) = peers.member_mut(*rank).channel.shm_mut() {
-                shm.announce_sleep();
+            let channel = &mut peers.member_mut(*rank).channel;
+            if channel.announce_sleep() {
                 last = Some(*rank);
             }
         }
-        self.local.poll.asleep |= last.is_some();
-        if let Some(shm) = last.and_then(|rank| self.peers.member(rank).channel.shm()) {
-            shm.barrier();
+        if let Some(rank) = last {
+            local.poll.asleep = true;
+            peers.member(rank).channel.barrier();
         }
         // Nobody might wake this node for a ring that is corrupt.
-        let corrupt =
-            |rank: &Rank| self.peers.member(*rank).channel.shm().is_some_and(ShmChannel::is_corrupt);
-        let corrupt = self.local.poll.active().iter().any(corrupt);
+        let corrupt = local.poll.active().iter().any(|rank| peers.member(*rank).channel.is_corrupt());
         if self.has_new_local_room() || corrupt || self.memory.has_more() || self.has_takeable_frames() {
             self.announce_wake();
             return false;
@@ -392,19 +373,15 @@ impl Lane {
     /// leaves untaken.
     fn has_takeable_frames(&self) -> bool {
         let limit = self.config.link.credit_slots as usize;
-        self.local.poll.active().iter().any(|rank| {
-            let shm = self.peers.member(*rank).channel.shm();
-            shm.is_some_and(|shm| shm.has_frames() && !shm.is_clogged(limit))
-        })
+        let takeable = |rank: &Rank| self.peers.member(*rank).channel.has_takeable_frames(limit);
+        self.local.poll.active().iter().any(takeable)
     }
 
     /// Tells local peers that this node is awake again.
     pub(crate) fn announce_wake(&mut self) {
         if std::mem::take(&mut self.local.poll.asleep) {
             for rank in self.local.poll.active() {
-                if let Some(shm) = self.peers.member(*rank).channel.shm() {
-                    shm.announce_wake();
-                }
+                self.peers.member(*rank).channel.announce_wake();
             }
         }
     }
@@ -425,7 +402,7 @@ impl Lane {
         let Lane { local, peers, port, secrets, config, .. } = self;
         let Some(discovery) = local.discovery.as_mut().filter(|_| !port.closed) else { return false };
         let peer = peers.member_mut(rank);
-        if peer.channel.shm().is_some() || discovery.is_dialling(rank) {
+        if peer.channel.is_shared() || discovery.is_dialling(rank) {
             return true;
         }
         if !discovery.reaches(rank) || now < peer.local.dial_after && !discovery.only {
@@ -461,7 +438,7 @@ impl Lane {
             for rank in discovery.take_redials(now) {
                 // A peer that had been there may come back, too.
                 let peer = self.peers.member(rank);
-                let wanted = peer.channel.shm().is_none() && now < peer.connect_by;
+                let wanted = !peer.channel.is_shared() && now < peer.connect_by;
                 if peer.state == PeerState::Connecting || wanted {
                     self.dial(now, rank);
                 }
@@ -480,8 +457,7 @@ impl Lane {
 
     #[cold]
     fn check_alive(&mut self, now: Nanos, rank: Rank) {
-        let dead = self.peers.member(rank).channel.shm().is_some_and(ShmChannel::is_dead);
-        if dead && !self.is_rejected(now, rank) {
+        if self.peers.member(rank).channel.is_dead() && !self.is_rejected(now, rank) {
             self.peer_exited(rank);
         }
     }
@@ -531,7 +507,7 @@ impl Lane {
             // The peer went away, or would rather dial us.
             Dialled::Failed(error) if !only => {
                 let peer = self.peers.member_mut(rank);
-                if peer.channel.shm().is_none() {
+                if !peer.channel.is_shared() {
                     peer.local.refused = Some(explain(&error));
                     self.fall_back(now, rank);
                 }
@@ -546,7 +522,7 @@ impl Lane {
 
     /// Memory is shared with a peer from now on.
     fn establish_shm(&mut self, now: Nanos, rank: Rank, mut shm: Shm, greeting: &Greeting) {
-        if self.peers.member(rank).channel.shm().is_some() {
+        if self.peers.member(rank).channel.is_shared() {
             self.teardown(rank, Down::Died(Death::Restarted));
         }
         let Some(discovery) = &mut self.local.discovery else { return };
@@ -581,8 +557,7 @@ impl Lane {
     fn is_rejected(&mut self, now: Nanos, rank: Rank) -> bool {
         let only = self.local.discovery.as_ref().is_some_and(|discovery| discovery.only);
         let peer = self.peers.member(rank);
-        let rejected = peer.channel.shm().is_some_and(ShmChannel::was_rejected);
-        if peer.state != PeerState::Connecting || !rejected || only {
+        if peer.state != PeerState::Connecting || !peer.channel.was_rejected() || only {
             return false;
         }
         self.detach_shm(rank);
@@ -617,7 +592,7 @@ impl Lane {
             let mut bytes = self.inbox.take_buffer();
             let peer = self.peers.member_mut(rank);
             let from = peer.id();
-            if !peer.channel.shm_mut().is_some_and(|shm| shm.take_last(&mut bytes)) {
+            if !peer.channel.take_last(&mut bytes) {
                 self.inbox.recycle(bytes);
                 break;
             }
@@ -631,7 +606,7 @@ impl Lane {
         if let Some(discovery) = &mut self.local.discovery {
             discovery.peer_exited(self.status.received_at, rank);
         }
-        let end = self.peers.member(rank).channel.shm().and_then(ShmChannel::end);
+        let end = self.peers.member(rank).channel.end();
         self.teardown(rank, if end == Some(Down::Closed) { Down::Closed } else { Down::Exited });
     }
 

@@ -328,8 +328,8 @@ impl Lane {
         counters.frames_held = self.inbox.held;
         counters.events_lost = self.events.lost;
         for peer in self.peers.iter() {
-            if let Some(shm) = peer.channel.shm() {
-                counters.local.add(shm.counts());
+            if let Some(counts) = peer.channel.shm_counts() {
+                counters.local.add(counts);
             }
             if let Some(link) = peer.channel.link.link() {
                 counters.add_link(link.counters());

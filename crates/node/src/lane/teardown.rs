@@ -34,7 +34,7 @@ impl Lane {
         let channel = &mut self.peers.member_mut(rank).channel;
         // Rare enough that the next poll may take the next one.
         channel.mark_dirty(&mut self.port);
-        if channel.shm().is_some() {
+        if channel.is_shared() {
             // Shared memory has taken the place of this link.
             return;
         }

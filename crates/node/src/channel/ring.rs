@@ -1,0 +1,172 @@
+//! Taking frames out of the memory that a channel shares with its peer, sleeping, and the end. A channel of
+//! another kind shares no memory: it has no frames here, and no peer that rings.
+
+use tautline_device::shm::{InlineFrame, LINE_WORDS, PoppedLine};
+use tautline_mem::ApertureMemory;
+use tautline_wire::record;
+
+use super::{Channel, Kind, Port};
+use crate::Down;
+
+/// The next frame of a ring, when it is not a small message.
+#[derive(Debug)]
+pub(crate) enum NextFrame {
+    /// A whole message of this many bytes; it has been taken.
+    Message(usize),
+    /// Memory records.
+    Memory,
+    /// Part of a message, control records, the end, or nothing.
+    Other,
+}
+
+impl Channel {
+    /// Returns whether memory is shared with the peer.
+    #[inline]
+    pub(crate) fn is_shared(&self) -> bool {
+        matches!(self.kind, Kind::Shm(_))
+    }
+
+    /// Returns whether a frame, or the end, is in the ring.
+    #[inline(always)]
+    pub(crate) fn has_frames(&self) -> bool {
+        match &self.kind {
+            Kind::Shm(shm) => shm.has_frames(),
+            _ => false,
+        }
+    }
+
+    /// Returns whether the ring has a frame that may be taken while at most `limit` are pending.
+    pub(crate) fn has_takeable_frames(&self, limit: usize) -> bool {
+        self.shm().is_some_and(|shm| shm.has_frames() && !shm.is_clogged(limit))
+    }
+
+    /// Takes small frames that hold whole messages, fewer than `limit` bytes together. Returns how many, and
+    /// whether something follows them.
+    #[inline(always)]
+    pub(crate) fn pop_inline(&mut self, frames: &mut [InlineFrame], limit: usize) -> (usize, bool) {
+        match &mut self.kind {
+            Kind::Shm(shm) => shm.pop_inline(frames, limit),
+            _ => (0, false),
+        }
+    }
+
+    /// Takes the next frame into `out` if it is a whole message.
+    #[inline]
+    pub(crate) fn take_message(&mut self, out: &mut [u8]) -> NextFrame {
+        let Kind::Shm(shm) = &mut self.kind else { return NextFrame::Other };
+        let first = shm.first_byte();
+        match shm.peek() {
+            Some(len) if record::is_whole(first) => {
+                shm.take(&mut out[..len]);
+                NextFrame::Message(len)
+            }
+            Some(_) if record::is_memory(first) => NextFrame::Memory,
+            _ => NextFrame::Other,
+        }
+    }
+
+    /// Takes the next frame if it is a small memory record.
+    #[inline(always)]
+    pub(crate) fn pop_memory_words(&mut self) -> PoppedLine {
+        match &mut self.kind {
+            Kind::Shm(shm) => shm.pop_memory_words(),
+            _ => PoppedLine::Empty,
+        }
+    }
+
+    /// Returns the length and the first words of the next frame, if it holds memory records.
+    #[inline]
+    pub(crate) fn peek_memory(&mut self) -> Option<(usize, [u64; LINE_WORDS])> {
+        let shm = self.shm_mut()?;
+        let len = shm.peek()?;
+        let words = shm.first_words();
+        record::is_memory(words[0] as u8).then_some((len, words))
+    }
+
+    /// Takes the frame that [`Channel::peek_memory`] found into exactly as many bytes.
+    pub(crate) fn take_memory(&mut self, out: &mut [u8]) {
+        if let Some(shm) = self.shm_mut() {
+            shm.take(out);
+        }
+    }
+
+    /// Takes the frame that [`Channel::peek_memory`] found; what follows its first words goes to an aperture.
+    #[inline]
+    pub(crate) fn take_memory_rest(&mut self, len: usize, to: (&ApertureMemory, usize)) {
+        if let Some(shm) = self.shm_mut() {
+            shm.take_rest(len, to);
+        }
+    }
+
+    /// Takes the next frame of a peer that is gone into a buffer of its own. False if there is none.
+    pub(crate) fn take_last(&mut self, buffer: &mut Vec<u8>) -> bool {
+        self.shm_mut().is_some_and(|shm| shm.take_last(buffer))
+    }
+
+    /// Counts a frame that was taken out as pending. False if no memory is shared.
+    pub(crate) fn add_pending(&mut self) -> bool {
+        self.shm_mut().map(super::shm::ShmChannel::add_pending).is_some()
+    }
+
+    /// Returns whether the peer has made room, or returned a loan, that a sender found missing.
+    #[inline]
+    pub(crate) fn has_new_room(&mut self) -> bool {
+        match &mut self.kind {
+            Kind::Shm(shm) => shm.has_new_room(),
+            _ => false,
+        }
+    }
+
+    /// Counts room that a sender found missing, and that is there now, as activity.
+    #[inline]
+    pub(crate) fn note_new_room(&mut self, port: &mut Port) {
+        if let Kind::Shm(shm) = &mut self.kind {
+            shm.note_new_room(port);
+        }
+    }
+
+    /// Tells the peer that this side is about to sleep. False if no memory is shared.
+    pub(crate) fn announce_sleep(&mut self) -> bool {
+        self.shm_mut().map(super::shm::ShmChannel::announce_sleep).is_some()
+    }
+
+    /// Tells the peer that this side is awake.
+    pub(crate) fn announce_wake(&self) {
+        if let Some(shm) = self.shm() {
+            shm.announce_wake();
+        }
+    }
+
+    /// Makes what was announced on any channel visible before what is read next (S-4).
+    pub(crate) fn barrier(&self) {
+        if let Some(shm) = self.shm() {
+            shm.barrier();
+        }
+    }
+
+    /// Returns whether the peer wrote to the ring what no correct peer writes.
+    pub(crate) fn is_corrupt(&self) -> bool {
+        self.shm().is_some_and(super::shm::ShmChannel::is_corrupt)
+    }
+
+    /// Returns why the channel is over, if the peer closed or corrupted it.
+    #[inline]
+    pub(crate) fn end(&self) -> Option<Down> {
+        self.shm()?.end()
+    }
+
+    /// Returns whether the process behind the shared memory has ended, or has let go of it.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.shm().is_some_and(super::shm::ShmChannel::is_dead)
+    }
+
+    /// Returns whether the peer lives and let go of the memory before it sent anything.
+    pub(crate) fn was_rejected(&self) -> bool {
+        self.shm().is_some_and(super::shm::ShmChannel::was_rejected)
+    }
+
+    /// Returns frames sent, frames taken, and how often the peer had to be woken.
+    pub(crate) fn shm_counts(&self) -> Option<[u64; 3]> {
+        self.shm().map(super::shm::ShmChannel::counts)
+    }
+}
