@@ -1,5 +1,7 @@
-//! The receiver paces the network: rank 1 takes at most 64 KiB at a time and rests in between; rank 0 sends as fast as it
-//! can, and is held back by what rank 1 has not taken.
+//! The receiver paces the network: rank 1 takes at most 64 KiB at a time and pauses in between; rank 0 sends
+//! as fast as it can, and is held back by messages that rank 1 has not taken.
+//!
+//! Start with `tautline run -n 2 target/release/examples/pacing`.
 #![allow(clippy::print_stdout)]
 
 use std::time::{Duration, Instant};

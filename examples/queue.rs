@@ -1,4 +1,6 @@
-//! Rank 0 takes work out of a queue that rank 1 fills. Start with `tautline run -n 2 target/release/examples/queue`.
+//! Rank 0 takes work out of a queue that rank 1 fills.
+//!
+//! Start with `tautline run -n 2 target/release/examples/queue`.
 #![allow(clippy::print_stdout)]
 
 use std::cell::RefCell;
@@ -25,7 +27,7 @@ fn main() -> tautline::Result<()> {
         println!("took {entries} entries with {bytes} bytes");
     } else if ep.rank() == 1 {
         ep.run_until(|| given.borrow().is_some())?;
-        let cookie = Cookie::from_bytes(given.borrow().as_ref().expect("it came"));
+        let cookie = Cookie::from_bytes(given.borrow().as_ref().expect("the cookie has arrived"));
         let mut jobs = queue::Sender::new(&ep, &cookie)?;
         for i in 0..1000u32 {
             jobs.push_pieces(&[&i.to_le_bytes(), &vec![7; i as usize % 100]])?;

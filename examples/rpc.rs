@@ -1,4 +1,6 @@
-//! Rank 0 divides, everybody else asks. Start with `tautline run -n 3 target/release/examples/rpc`.
+//! Rank 0 divides, the other ranks call.
+//!
+//! Start with `tautline run -n 3 target/release/examples/rpc`.
 #![allow(clippy::print_stdout)]
 
 use tautline::Endpoint;

@@ -1,5 +1,7 @@
-//! Header and body, each straight to its place: every rank sends rank 0 its row of a table. The handler reads the header,
-//! learns from it which row comes, and reads the body into that row, with no buffer in between.
+//! Header and body, each straight to its place: every rank sends rank 0 its row of a table. The handler reads
+//! the header, which says which row follows, and reads the body into that row, with no buffer in between.
+//!
+//! Start with `tautline run -n 3 target/release/examples/scatter`.
 #![allow(clippy::print_stdout)]
 
 use std::cell::{Cell, RefCell};
@@ -26,7 +28,8 @@ fn main() -> tautline::Result<()> {
             let (rows, count) = (rows.clone(), count.clone());
             async move {
                 let header: Header = msg.read().await?;
-                // The row leaves the table while it is being filled: other rows arrive at the same time.
+                // The row is taken out of the table while it is being filled: other rows arrive at the same
+                // time.
                 let place = rows.borrow_mut().get_mut(header.row as usize).map(std::mem::take);
                 let mut row = place.ok_or_else(|| Error::other("no such row"))?;
                 msg.read_into(row.as_mut_bytes()).await?;

@@ -1,4 +1,6 @@
-//! Rank 1 sends a text as a stream of bytes, rank 0 sends it back in capitals. Start with `tautline run -n 2 target/release/examples/stream`.
+//! Rank 1 sends a text as a stream of bytes, and rank 0 sends it back in capitals.
+//!
+//! Start with `tautline run -n 2 target/release/examples/stream`.
 #![allow(clippy::print_stdout)]
 
 use std::cell::RefCell;
@@ -17,11 +19,11 @@ fn main() -> tautline::Result<()> {
         let (mut reader, cookie) = stream::make(&ep, 4096)?;
         ep.send(1 - ep.rank(), "write here", &cookie.to_bytes())?;
         ep.run_until(|| given.borrow().is_some())?;
-        let cookie = Cookie::from_bytes(given.borrow().as_ref().expect("it came"));
+        let cookie = Cookie::from_bytes(given.borrow().as_ref().expect("the cookie has arrived"));
         let mut writer = stream::Writer::new(&ep, &cookie)?;
         if ep.rank() == 1 {
             writer.write_all(b"tripwires need no help of the sender's\n")?;
-            // One half is over; the other goes on.
+            // One direction is closed; the other stays open.
             writer.close()?;
         }
         let mut part = [0; 16];

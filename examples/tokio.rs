@@ -1,4 +1,6 @@
-//! Under tokio: one task looks after the endpoint, others do as they please. Each rank greets all others once.
+//! Under tokio: one task serves the endpoint, the others do other work. Each rank greets all others once.
+//!
+//! Start with `tautline run -n 2 target/release/examples/tokio`.
 #![allow(clippy::print_stdout)]
 
 use std::os::fd::AsFd;
@@ -30,7 +32,7 @@ async fn main() -> Result<()> {
     Ok(())
 }
 
-/// Greets everyone, and waits for everyone's greeting.
+/// Greets all other ranks, and waits for their greetings.
 async fn talk(ep: &Endpoint, mut greetings: mpsc::UnboundedReceiver<(u32, Vec<u8>)>) -> Result<()> {
     for peer in (0..ep.size()).filter(|peer| *peer != ep.rank()) {
         ep.send_async(peer, "greet", b"hello from tokio").await?;
@@ -42,16 +44,17 @@ async fn talk(ep: &Endpoint, mut greetings: mpsc::UnboundedReceiver<(u32, Vec<u8
     Ok(())
 }
 
-/// Takes what comes, for ever. The descriptor tells the runtime when to look again.
+/// Serves the endpoint for ever. The descriptor tells the runtime when to poll again.
 async fn serve(ep: &Endpoint) -> Result<()> {
-    // SAFETY: the descriptor is borrowed from `ep`, which keeps it open for longer than this registration lives.
+    // SAFETY: the descriptor is borrowed from `ep`, which keeps it open for longer than this registration
+    // lives.
     let descriptor = unsafe { AsyncFd::register(ep.as_fd()) }.map_err(std::io::Error::from)?;
     loop {
         ep.extract(usize::MAX)?;
         if ep.arm()? {
             descriptor.readable().await?.clear_ready();
         } else {
-            // There is more, but the other tasks shall have their turn.
+            // There is more, but the other tasks get their turn first.
             tokio::task::yield_now().await;
         }
     }

@@ -1,4 +1,6 @@
-//! Rank 0 opens memory to all others, and learns of exactly the accesses it cares about. Start with `tautline run -n 3 target/release/examples/tripwire`.
+//! Rank 0 opens memory to all others, and is notified of exactly the accesses that it watches for.
+//!
+//! Start with `tautline run -n 3 target/release/examples/tripwire`.
 #![allow(clippy::print_stdout)]
 
 use std::cell::RefCell;
@@ -16,7 +18,7 @@ fn main() -> tautline::Result<()> {
     let others = u64::from(ep.size()) - 1;
     if ep.rank() == 0 {
         let aperture = ep.aperture(4096)?;
-        // A word that everybody adds to; rank 0 wants to know when all have, and nothing else.
+        // A word to which every other rank adds one; rank 0 waits until all have, and for nothing else.
         let mut all = aperture.tripwire(0..8).when(Test::AtLeast(others)).once().arm()?;
         let cookie = aperture.cookie(.., Rights::ALL)?;
         for peer in 1..ep.size() {
@@ -32,10 +34,10 @@ fn main() -> tautline::Result<()> {
         }
     } else {
         ep.run_until(|| given.borrow().is_some())?;
-        let cookie = Cookie::from_bytes(given.borrow().as_ref().expect("it came"));
+        let cookie = Cookie::from_bytes(given.borrow().as_ref().expect("the cookie has arrived"));
         let remote = ep.remote(&cookie);
         let rank = u64::from(ep.rank());
-        // Nobody at rank 0 does anything for this; and what is put first is there first.
+        // Rank 0 does nothing for this; and the put is in place before the addition takes effect.
         remote.put(rank * 64, &(rank * rank).to_le_bytes())?;
         remote.fetch_add(0, 1)?.wait()?;
     }

@@ -30,7 +30,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let other = *cores.get(1).unwrap_or(&cores[0]);
     if let Ok(fd) = std::env::var(CONTROL) {
         cpu::pin(other)?;
-        // SAFETY: the parent made this descriptor for us, told us its number, and nobody else in here owns it.
+        // SAFETY: the parent made this descriptor for us and named its number, and nobody else in here owns
+        // it.
         let mut control = UnixStream::from(unsafe { OwnedFd::from_raw_fd(fd.parse()?) });
         return Ok(all(&mut Bench { side: Side::B, control: &mut control, address })?);
     }
@@ -60,7 +61,7 @@ fn start_other(theirs: &UnixStream) -> io::Result<Child> {
 }
 
 fn about_the_machine(cores: &[usize]) -> io::Result<()> {
-    println!("{:#?}\n", Machine::look());
+    println!("{:#?}\n", Machine::examine());
     for rival in rivals::detect() {
         println!("{rival}");
     }

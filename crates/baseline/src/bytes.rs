@@ -1,5 +1,5 @@
-//! The byte-stream transports: pipe pair, Unix stream socket, TCP. All are two descriptors and a length known
-//! to both sides. A message of no bytes travels as one, since a byte stream cannot show it otherwise.
+//! The byte-stream transports: pipe pair, Unix stream socket, TCP. Each is two descriptors and a length known
+//! to both sides. An empty message travels as one byte, since a byte stream cannot show it otherwise.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,7 +12,7 @@ use rustix::net::sockopt::{self, Timeout};
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 
 use crate::descriptors::{give, take};
-use crate::transport::{Kind, Patience, SILENCE, Setup, Side, Transport, silent, timed_out};
+use crate::transport::{Kind, SILENCE, Setup, Side, SpinLimit, Transport, silent, timed_out};
 
 /// One side of a byte-stream transport.
 pub(crate) struct Bytes {
@@ -34,9 +34,9 @@ impl Bytes {
         Ok(Self { kind, from, into, blocking })
     }
 
-    /// One empty turn: spins when polled; a blocking call that came back empty has waited long enough.
-    fn again(&self, patience: &mut Patience) -> io::Result<()> {
-        if self.blocking { Err(timed_out()) } else { patience.spin() }
+    /// One empty turn: spins when polled; a blocking call that returned empty has waited long enough.
+    fn again(&self, spin_limit: &mut SpinLimit) -> io::Result<()> {
+        if self.blocking { Err(timed_out()) } else { spin_limit.spin() }
     }
 }
 
@@ -47,15 +47,15 @@ impl Transport for Bytes {
 
     fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         let mut rest = if bytes.is_empty() { &[0] } else { bytes };
-        let mut patience = Patience::new();
+        let mut spin_limit = SpinLimit::new();
         while !rest.is_empty() {
             match rustix::io::write(&self.into, rest) {
                 Ok(n) => {
                     rest = &rest[n..];
-                    patience = Patience::new();
+                    spin_limit = SpinLimit::new();
                 }
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => self.again(&mut patience)?,
+                Err(Errno::AGAIN) => self.again(&mut spin_limit)?,
                 Err(e) => return Err(e.into()),
             }
         }
@@ -66,16 +66,16 @@ impl Transport for Bytes {
         let wanted = buf.len();
         let mut empty = [0];
         let mut rest = if buf.is_empty() { &mut empty } else { buf };
-        let mut patience = Patience::new();
+        let mut spin_limit = SpinLimit::new();
         while !rest.is_empty() {
             match rustix::io::read(&self.from, &mut *rest) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(n) => {
                     rest = &mut rest[n..];
-                    patience = Patience::new();
+                    spin_limit = SpinLimit::new();
                 }
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => self.again(&mut patience)?,
+                Err(Errno::AGAIN) => self.again(&mut spin_limit)?,
                 Err(e) => return Err(e.into()),
             }
         }
@@ -83,11 +83,11 @@ impl Transport for Bytes {
     }
 }
 
-/// Each side makes the pipe it writes to and gives away its reading end.
+/// Each side makes the pipe that it writes to and gives away the reading end.
 pub(crate) fn pipe(setup: &mut Setup<'_>) -> io::Result<Bytes> {
     let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
     if let Some(size) = setup.rcvbuf {
-        // Above the user's limit the default stays: an ordinary pipe is what we compare with.
+        // Above the user's limit the default stays: we compare with an ordinary pipe.
         let _ = fcntl_setpipe_size(&writer, size);
     }
     give(setup.control, &reader)?;

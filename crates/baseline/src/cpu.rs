@@ -1,4 +1,4 @@
-//! Cores, CPU time, the CPU burner, and what state the machine is in.
+//! Cores, CPU time, the CPU burner, and the state of the machine.
 
 use std::fs;
 use std::io;
@@ -9,7 +9,7 @@ use std::time::Instant;
 use rustix::process::Signal;
 use rustix::thread::CpuSet;
 
-/// The cores that this thread may run on.
+/// Returns the cores that this thread may run on.
 ///
 /// # Errors
 /// Whatever the system reports.
@@ -18,7 +18,7 @@ pub fn allowed_cores() -> io::Result<Vec<usize>> {
     Ok((0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).collect())
 }
 
-/// Keeps this thread on one core.
+/// Pins this thread to one core.
 ///
 /// # Errors
 /// Whatever the system reports, such as a core that does not exist.
@@ -41,19 +41,19 @@ pub struct CpuTime {
 }
 
 impl CpuTime {
-    /// Of the calling thread so far.
+    /// CPU time of the calling thread so far.
     #[must_use]
     pub fn of_thread() -> Self {
         Self::usage(libc::RUSAGE_THREAD)
     }
 
-    /// Of the whole process so far.
+    /// CPU time of the whole process so far.
     #[must_use]
     pub fn of_process() -> Self {
         Self::usage(libc::RUSAGE_SELF)
     }
 
-    /// What was used after `earlier`.
+    /// The CPU time used after `earlier`.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         Self {
@@ -63,11 +63,12 @@ impl CpuTime {
     }
 
     fn usage(who: libc::c_int) -> Self {
-        // The kernel brings a running thread's account up to date for this call only, else at its next tick.
+        // The kernel updates a running thread's accounting for this call only, else at its next tick.
         let _ = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
         // SAFETY: `rusage` is plain old data for which all zeroes are valid.
         let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-        // SAFETY: the pointer is to a live `rusage`. The call fails only for an unknown `who`; it stays zero then.
+        // SAFETY: the pointer is to a live `rusage`. The call fails only for an unknown `who`; it stays zero
+        // then.
         let _ = unsafe { libc::getrusage(who, &raw mut usage) };
         let ns = |t: libc::timeval| (t.tv_sec as u64) * 1_000_000_000 + (t.tv_usec as u64) * 1_000;
         Self { user_ns: ns(usage.ru_utime), system_ns: ns(usage.ru_stime) }
@@ -87,7 +88,7 @@ pub struct Measured {
     pub user_ns: u64,
     /// CPU time of the kernel for this side's thread in that time.
     pub system_ns: u64,
-    /// How often something was lost and sent again; what was lost is in no other figure.
+    /// How often something was lost and sent again; lost messages are in no other figure.
     pub drops: u64,
 }
 
@@ -117,7 +118,7 @@ impl Measured {
     }
 }
 
-/// Takes wall time and this thread's CPU time of a stretch of work.
+/// Measures wall time and this thread's CPU time.
 #[derive(Clone, Copy, Debug)]
 pub struct Stopwatch {
     started: Instant,
@@ -131,7 +132,7 @@ impl Stopwatch {
         Self { cpu: CpuTime::of_thread(), started: Instant::now() }
     }
 
-    /// Ends now, having moved so much.
+    /// Ends now; `messages` and `bytes` were moved.
     #[must_use]
     pub fn stop(self, messages: u64, bytes: u64, drops: u64) -> Measured {
         let elapsed_ns = self.started.elapsed().as_nanos() as u64;
@@ -142,15 +143,15 @@ impl Stopwatch {
 
 /// One busy process of normal priority on each of some cores, until dropped.
 ///
-/// Processes and not threads, so that a switch to and from them costs what it costs between programs. They end with
-/// the thread that started them, even if that is killed.
+/// Processes and not threads, so that a switch to and from them costs as much as between programs. They end
+/// with the thread that started them, even if that is killed.
 #[derive(Debug)]
 pub struct Burner {
     children: Vec<Child>,
 }
 
 impl Burner {
-    /// Sets the cores alight.
+    /// Starts the processes.
     ///
     /// # Errors
     /// If a process cannot be started; none is left running then.
@@ -162,13 +163,13 @@ impl Burner {
         Ok(burner)
     }
 
-    /// How many processes are burning.
+    /// How many processes run.
     #[must_use]
     pub fn len(&self) -> usize {
         self.children.len()
     }
 
-    /// Whether none is.
+    /// Whether no process runs.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.children.is_empty()
@@ -178,7 +179,7 @@ impl Burner {
 impl Drop for Burner {
     fn drop(&mut self) {
         for child in &mut self.children {
-            // An error means that it is gone already, which is what we want.
+            // An error means that it is gone already, as intended.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -201,7 +202,7 @@ fn spawn_busy(core: usize) -> io::Result<Child> {
 /// What a reader must know of the machine to judge a figure.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Machine {
-    /// The processor's own name for itself.
+    /// The processor's name.
     pub cpu: String,
     /// Cores that this process may use.
     pub cores: usize,
@@ -211,16 +212,16 @@ pub struct Machine {
     pub governor: Option<String>,
     /// The load average over one minute.
     pub load: f64,
-    /// Whether a hypervisor announces itself.
+    /// Whether there is a hypervisor.
     pub virtualised: bool,
-    /// The largest receive buffer that may be asked for without privilege.
+    /// The largest receive buffer that may be requested without privilege.
     pub rmem_max: Option<usize>,
 }
 
 impl Machine {
-    /// Looks at this machine; what cannot be found out is left empty.
+    /// Examines this machine; unknown fields stay empty.
     #[must_use]
-    pub fn look() -> Self {
+    pub fn examine() -> Self {
         let cpuinfo = read("/proc/cpuinfo").unwrap_or_default();
         let field = |name: &str| {
             let line = cpuinfo.lines().find(|line| line.starts_with(name))?;
@@ -262,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burner_burns_and_leaves_nothing_behind() {
+    fn a_burner_runs_and_leaves_nothing_behind() {
         let core = allowed_cores().unwrap()[0];
         let burner = Burner::start(&[core]).unwrap();
         let pid = burner.children[0].id();
@@ -273,7 +274,7 @@ mod tests {
 
     #[test]
     fn the_machine_has_a_name_a_kernel_and_a_core() {
-        let machine = Machine::look();
+        let machine = Machine::examine();
         assert!(!machine.cpu.is_empty() && !machine.kernel.is_empty() && machine.cores > 0);
     }
 }

@@ -1,8 +1,8 @@
 //! The drivers: the same work over any transport, ours as well as the baselines.
 //!
-//! Buffers are rewritten before each send and read out after each receive, inside the measured time; each message
-//! carries its number at both ends, and a wrong one is an error. `Content::Warm` leaves all that out and resends an
-//! untouched buffer, to show what that trap hides.
+//! Buffers are rewritten before each send and read after each receive, inside the measured time. Each message
+//! carries its number at both ends, and a wrong number is an error. `Content::Warm` leaves all that out and
+//! resends an untouched buffer, to show what that mistake hides.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use crate::transport::{Side, Transport};
 /// What the messages hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// Rewritten before each send, read out and checked after each receive.
+    /// Rewritten before each send, read and checked after each receive.
     Rewritten,
     /// Never touched.
     Warm,
@@ -23,7 +23,7 @@ pub enum Content {
 /// Sends a message back and forth; returns the round trips in nanoseconds on side A, nothing on side B.
 ///
 /// # Errors
-/// Whatever the transport reports, and [`io::ErrorKind::InvalidData`] if what came is not what was sent.
+/// Whatever the transport reports, and [`io::ErrorKind::InvalidData`] if a message is not what was sent.
 pub fn ping_pong(
     transport: &mut dyn Transport,
     side: Side,
@@ -38,10 +38,10 @@ pub fn ping_pong(
     }
 }
 
-/// Sends messages one way: `window` of them, then waits for one 8-byte answer, until `count` have gone.
+/// Sends messages one way: `window` of them, then waits for one 8-byte answer, until `count` were sent.
 ///
 /// # Errors
-/// Whatever the transport reports, and [`io::ErrorKind::InvalidData`] if what came is not what was sent.
+/// Whatever the transport reports, and [`io::ErrorKind::InvalidData`] if a message is not what was sent.
 pub fn stream(
     transport: &mut dyn Transport,
     side: Side,
@@ -80,11 +80,12 @@ pub fn stream(
     Ok(watch.stop(count, count * bytes as u64, 0))
 }
 
-/// Sends requests and has each answered by as many bytes, with up to `window` under way, until `count` were answered.
-/// As many requests, and as many answers, must fit the transport's buffers: nobody takes answers while it sends.
+/// Sends requests that are each answered by as many bytes, with up to `window` in progress, until `count`
+/// were answered. That many requests, and that many answers, must fit the transport's buffers: nobody takes
+/// answers while it sends.
 ///
 /// # Errors
-/// Whatever the transport reports, and [`io::ErrorKind::InvalidData`] if what came is not what was sent.
+/// Whatever the transport reports, and [`io::ErrorKind::InvalidData`] if a message is not what was sent.
 pub fn calls(
     transport: &mut dyn Transport,
     side: Side,
@@ -111,13 +112,13 @@ pub fn calls(
     Ok(watch.stop(count, count * bytes as u64, 0))
 }
 
-/// Sends one message per `period` and has it echoed; returns the round trips in nanoseconds on side A.
+/// Sends one message per `period`, which is echoed; returns the round trips in nanoseconds on side A.
 ///
-/// Side A sleeps between two messages if `blocking`, and spins otherwise. What falls due while a message is stuck counts
-/// as stuck too, see [`Pace`]; the first `count` times are returned.
+/// Side A sleeps between two messages if `blocking`, and spins otherwise. Messages that fall due while one is
+/// delayed count as delayed too, see [`Pace`]; the first `count` times are returned.
 ///
 /// # Errors
-/// Whatever the transport reports, and [`io::ErrorKind::InvalidData`] if what came is not what was sent.
+/// Whatever the transport reports, and [`io::ErrorKind::InvalidData`] if a message is not what was sent.
 pub fn paced(
     transport: &mut dyn Transport,
     side: Side,
@@ -141,12 +142,12 @@ pub fn paced(
     Ok(round_trips)
 }
 
-/// A source of one message per period, whatever becomes of the messages.
+/// A source of one message per period, whatever happens to the messages.
 ///
-/// A message's time counts from when it was due. While one is stuck, those that fall due meanwhile would be stuck with
-/// it: they are not sent, but their times are recorded as if they had been answered together with it. Otherwise whoever
-/// is stuck would be asked less often, and seem faster. A source that sleeps is no part of that: how late the system
-/// wakes it is not the messages' fault.
+/// The time of a message counts from when it was due. Messages that fall due while one is delayed would be
+/// delayed with it: they are not sent, but their times are recorded as if they had been answered together
+/// with it. Otherwise a delayed system would be measured less often, and seem faster. A sleeping source is no
+/// part of that: the messages are not charged for how late the system wakes it.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     due: Instant,
@@ -173,7 +174,7 @@ impl Pace {
         }
     }
 
-    /// The last one has come back: records its time, and the times of those that were stuck with it.
+    /// The last message has returned: records its time, and the times of those that were delayed with it.
     pub fn record(&mut self, round_trips: &mut Vec<u64>) {
         let mut took = self.due.elapsed();
         loop {
@@ -187,7 +188,7 @@ impl Pace {
     }
 }
 
-/// One side's buffers and what it does with them.
+/// One side's buffers and its work on them.
 struct Peer<'a> {
     transport: &'a mut dyn Transport,
     content: Content,
@@ -249,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_due_meanwhile_was_stuck_too() {
+    fn messages_due_during_a_delay_are_delayed_too() {
         let period = Duration::from_millis(20);
         let mut pace = Pace::new(period, false);
         let mut times = Vec::new();

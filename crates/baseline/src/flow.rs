@@ -1,5 +1,5 @@
 //! A one-way stream over raw UDP: sliding window, cumulative acknowledgement, and the simplest recovery that
-//! cannot hang (go back to the first missing byte). What is sent and what becomes of it is the caller's.
+//! cannot hang (go back to the first missing byte). The caller makes and takes the bytes.
 
 mod receiver;
 mod sender;
@@ -16,16 +16,16 @@ use crate::udp::UdpPair;
 use receiver::Receiver;
 use sender::Sender;
 
-/// Makes the messages of a stream; asked again for a message that must be sent anew.
+/// Makes the messages of a stream; called again for a message that must be sent again.
 pub(crate) trait Source {
     fn write(&mut self, number: u64, buf: &mut [u8]);
 }
 
-/// Takes a stream in order, but for pieces that come again after a loss.
+/// Takes a stream in order, except for bytes that come again after a loss.
 pub(crate) trait Sink {
-    /// Some bytes of a packet; they may still turn out to be misplaced if the rest of the packet is lost.
+    /// Some bytes of a packet; they may turn out to be misplaced if the rest of the packet is lost.
     fn take(&mut self, position: u64, bytes: &[u8]);
-    /// Everything before `position` is there for good.
+    /// Everything before `position` has arrived for good.
     fn arrived(&mut self, position: u64) -> io::Result<()>;
 }
 
@@ -47,18 +47,18 @@ impl Shape {
         self.message as u64 * self.count
     }
 
-    /// The receiver acknowledges after this many bytes: often enough that a full window is never waiting for it.
+    /// The receiver acknowledges after this many bytes: often enough that a full window never waits for it.
     fn acknowledge_every(&self) -> u64 {
         let spare = self.window.saturating_sub(self.cut.packet());
         (self.window / 4).min(spare).max(1) as u64
     }
 }
 
-/// An acknowledgement: the next byte expected, and whether something after it has already come.
+/// An acknowledgement: the next byte expected, and whether something after it has already arrived.
 type Ack = [u8; 16];
-/// From the sender, when everything has been acknowledged: the receiver may go.
+/// From the sender, when everything has been acknowledged: the receiver may end.
 const END: u64 = u64::MAX;
-/// A sender that waits so long for an acknowledgement starts again from the last.
+/// A sender that waits this long for an acknowledgement starts again from the last one.
 const RESEND: Duration = Duration::from_millis(20);
 
 /// Runs one side of a stream over a fresh pair of sockets.

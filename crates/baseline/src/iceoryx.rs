@@ -1,4 +1,5 @@
-//! iceoryx2 as a transport, with a copy at each end, and its loans without any. Only with the feature `iceoryx2`.
+//! iceoryx2 as a transport with a copy at each end, and its loans without any. Only with the feature
+//! `iceoryx2`.
 
 use std::fmt::Debug;
 use std::io;
@@ -15,14 +16,14 @@ use iceoryx2::sample_mut::SampleMut;
 
 use crate::pattern::{self, Pattern};
 use crate::shm::Memory;
-use crate::transport::{Kind, Patience, SMALL_WINDOW, Setup, Side, Transport};
+use crate::transport::{Kind, SMALL_WINDOW, Setup, Side, SpinLimit, Transport};
 
-/// Bytes of messages under way, beside the least and the most in number.
+/// Bytes of messages in progress, beside the least and the greatest number.
 const UNDER_WAY: usize = 1 << 20;
 
 type Service = ipc::Service;
 
-/// One side: what it publishes, and what it is subscribed to.
+/// One side: its publisher and its subscriber.
 pub(crate) struct Iceoryx2 {
     into: Publisher<Service, [u8], ()>,
     from: Subscriber<Service, [u8], ()>,
@@ -30,7 +31,7 @@ pub(crate) struct Iceoryx2 {
 }
 
 impl Iceoryx2 {
-    /// Opens one side for messages of up to so many bytes.
+    /// Opens one side for messages of up to `bytes` bytes.
     pub(crate) fn open(setup: &mut Setup<'_>, bytes: usize) -> io::Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         set_log_level(LogLevel::Fatal);
@@ -61,8 +62,8 @@ impl Iceoryx2 {
             .create()
             .map_err(other)?;
         let from = inward.subscriber_builder().create().map_err(other)?;
-        // Whoever sends more than fits before the other has looked sends to nobody: first all ports are there, then both
-        // publishers know their subscribers, then both subscribers look.
+        // A sender that sends more than fits before the other side has polled sends to nobody. So first all
+        // ports are made, then both publishers learn of their subscribers, then both subscribers poll.
         setup.barrier()?;
         into.update_connections().map_err(other)?;
         setup.barrier()?;
@@ -72,11 +73,11 @@ impl Iceoryx2 {
     }
 
     fn wait(&self) -> io::Result<Sample<Service, [u8], ()>> {
-        let mut patience = Patience::new();
+        let mut spin_limit = SpinLimit::new();
         loop {
             match self.from.receive().map_err(other)? {
                 Some(sample) => return Ok(sample),
-                None => patience.spin()?,
+                None => spin_limit.spin()?,
             }
         }
     }
@@ -121,14 +122,15 @@ impl Transport for Iceoryx2 {
     }
 }
 
-/// Sends a loan back and forth; returns the round trips in nanoseconds on side A, nothing on side B. A message is
-/// filled before its time begins and read after its time has ended, on both sides.
+/// Sends a loan back and forth; returns the round trips in nanoseconds on side A, nothing on side B. A
+/// message is filled before its time begins and read after its time has ended, on both sides.
 ///
 /// # Errors
-/// Whatever iceoryx2 reports, and [`io::ErrorKind::InvalidData`] if what came is not what was sent.
+/// Whatever iceoryx2 reports, and [`io::ErrorKind::InvalidData`] if a message is not what was sent.
 pub fn loan_ping_pong(setup: &mut Setup<'_>, bytes: usize, warm_up: u64, count: u64) -> io::Result<Vec<u64>> {
     let pair = Iceoryx2::open(setup, bytes)?;
-    // Says that the other side has filled its next message, or else the time would be that of the slower one.
+    // Says that the other side has filled its next message, or else the time would be that of the slower
+    // side.
     let [into, from] = Memory::pair(setup, 1, 0)?;
     let pattern = Pattern::new(bytes);
     let mut round_trips = Vec::with_capacity(count as usize);
@@ -154,7 +156,7 @@ pub fn loan_ping_pong(setup: &mut Setup<'_>, bytes: usize, warm_up: u64, count: 
         drop(came);
         next = pair.filled(&pattern, number + 1, bytes)?;
     }
-    // The last message must not go before it was read.
+    // The last message must not be freed before it was read.
     setup.barrier()?;
     Ok(round_trips)
 }

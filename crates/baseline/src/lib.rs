@@ -1,8 +1,8 @@
 //! The bare limits and the rivals that `tautline bench` compares with.
 //!
-//! Nothing here knows Tautline: this crate depends on no other crate of the workspace, so that a fault of ours
-//! cannot hide in the yardstick. What is measured does a user's work (buffers rewritten before each send, bytes
-//! read out, ordinary socket buffers), because a limit that does less is no limit.
+//! Nothing here knows Tautline: this crate depends on no other crate of the workspace, so that a fault of
+//! ours cannot hide in the yardstick. The limits do a user's work (rewritten buffers, ordinary socket
+//! buffers, and in latency tests bytes that are read), because a limit that does less is no limit.
 //!
 //! | module | what lives there |
 //! |---|---|
@@ -17,7 +17,7 @@
 //! | [`stats`] | percentiles of one round, spread over rounds |
 //! | [`rivals`] | which other systems are installed here, and the same work done by them |
 //!
-//! Not here: any row formatting, interleaving of rounds or judgement; that is the bench's.
+//! Not here: formatting of rows, interleaving of rounds, or judgement; those belong to the bench.
 
 mod bytes;
 pub mod cpu;

@@ -1,4 +1,5 @@
-//! The costs that no messaging system can go below: a system call, a clock read, a copy, a cache line's journey.
+//! The costs that no messaging system can avoid: a system call, a clock read, a copy, the transfer of a cache
+//! line.
 
 use std::hint::{black_box, spin_loop};
 use std::io;
@@ -8,10 +9,10 @@ use std::time::{Duration, Instant};
 use crate::cpu;
 use crate::stats::Summary;
 
-/// Turns that are timed together, so that the clock itself does not count.
+/// Turns that are timed together, so that the cost of the clock does not count.
 const BATCH: u32 = 1000;
 
-/// What a trivial system call costs, in nanoseconds: the median of `batches` of a thousand.
+/// The cost of a trivial system call, in nanoseconds: the median of `batches` of a thousand.
 #[must_use]
 pub fn system_call_ns(batches: usize) -> f64 {
     per_turn_ns(batches, || {
@@ -19,7 +20,7 @@ pub fn system_call_ns(batches: usize) -> f64 {
     })
 }
 
-/// What one read of the clock costs, in nanoseconds: the median of `batches` of a thousand.
+/// The cost of one clock read, in nanoseconds: the median of `batches` of a thousand.
 #[must_use]
 pub fn clock_read_ns(batches: usize) -> f64 {
     per_turn_ns(batches, || {
@@ -40,8 +41,8 @@ fn per_turn_ns(batches: usize, mut turn: impl FnMut()) -> f64 {
     Summary::of(&samples).median / f64::from(BATCH)
 }
 
-/// How fast `bytes` are copied from one buffer to another, again and again, in gigabytes (10⁹) per second.
-/// Bytes are counted once, though each is read and written. The median of `copies`.
+/// How fast `bytes` are copied from one buffer to another, repeatedly, in gigabytes (10⁹) per second. Bytes
+/// are counted once, though each is read and written. The median of `copies`.
 #[must_use]
 pub fn copy_gigabytes_per_second(bytes: usize, copies: usize) -> f64 {
     let from = vec![1_u8; bytes];
@@ -57,23 +58,23 @@ pub fn copy_gigabytes_per_second(bytes: usize, copies: usize) -> f64 {
     bytes as f64 / Summary::of(&samples).median.max(1.0)
 }
 
-/// A counter with its cache line (and the one that is prefetched with it) to itself.
+/// A counter with a cache line (and the one that is prefetched with it) to itself.
 #[repr(align(128))]
 #[derive(Default)]
 struct Line(AtomicU64);
 
-/// How long a cache line takes from one core to another, one way, in nanoseconds (the limit CL): half of the median
-/// round trip between two threads pinned to these cores.
+/// How long a cache line takes from one core to another, one way, in nanoseconds (the limit CL): half of the
+/// median round trip between two threads pinned to these cores.
 ///
 /// # Errors
-/// If the cores are the same or cannot be used, or the other thread is not heard of for two seconds.
+/// If the cores are the same or cannot be used, or the other thread does not answer for two seconds.
 pub fn cache_line_ns(core: usize, other: usize, round_trips: u64) -> io::Result<f64> {
     if core == other {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "a cache line needs two cores to travel"));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "a cache line needs two different cores"));
     }
     let (there, back) = (Line::default(), Line::default());
     let samples = std::thread::scope(|scope| {
-        // Threads of their own, so that the caller stays where it was.
+        // Threads of their own, so that the caller stays unpinned.
         let answering = scope.spawn(|| {
             cpu::pin(other)?;
             answer(&there.0, &back.0, round_trips)
@@ -143,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_travels_between_two_cores_only() {
+    fn a_cache_line_needs_two_cores() {
         let cores = cpu::allowed_cores().unwrap();
         assert!(cache_line_ns(cores[0], cores[0], 100).is_err());
         if let [one, other, ..] = cores[..] {

@@ -1,6 +1,6 @@
-//! The system calls that move many datagrams at once, with segmentation (GSO) and coalescing (GRO) by the kernel.
-//! A stream is cut into packets, each with its stream position and length in front, so that a lost one is noticed;
-//! a packet is one datagram, or with GSO a run of datagrams of one size.
+//! The system calls that move many datagrams at once, with segmentation (GSO) and coalescing (GRO) by the
+//! kernel. A stream is cut into packets, each with its stream position and length in front, so that a lost
+//! one is detected; a packet is one datagram, or with GSO a run of datagrams of one size.
 
 use std::io;
 use std::net::UdpSocket;
@@ -9,10 +9,10 @@ use std::ptr;
 
 use rustix::net::sockopt;
 
-/// Bytes in front of each packet: its position in the stream and its length, little-endian.
-/// Per packet and not per datagram: gathering a header for each of 44 datagrams costs a quarter of the bandwidth.
+/// Bytes in front of each packet: its position in the stream and its length, little-endian. Per packet and
+/// not per datagram: gathering a header for each of 44 datagrams costs a quarter of the bandwidth.
 pub(crate) const HEAD: usize = 16;
-/// The largest packet that one call hands to the kernel or takes from it.
+/// The largest packet that one call sends or receives.
 pub(crate) const PACKET_MAX: usize = 65_536;
 
 /// The largest datagram that the path of a connected socket takes without IP fragments.
@@ -25,12 +25,12 @@ pub(crate) fn payload_max(socket: &UdpSocket) -> io::Result<usize> {
     Ok((mtu as usize).saturating_sub(headers).clamp(512, most))
 }
 
-/// Asks the kernel to cut what is sent into datagrams of `size` bytes.
+/// Has the kernel cut what is sent into datagrams of `size` bytes.
 pub(crate) fn set_segment(socket: &UdpSocket, size: usize) -> io::Result<()> {
     set_udp_option(socket, libc::UDP_SEGMENT, size as libc::c_int)
 }
 
-/// Asks the kernel to hand over runs of equal datagrams in one piece.
+/// Has the kernel deliver runs of equal datagrams together.
 pub(crate) fn set_coalesce(socket: &UdpSocket) -> io::Result<()> {
     set_udp_option(socket, libc::UDP_GRO, 1)
 }
@@ -74,8 +74,8 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    /// Sends `bytes`, which begin at `position` of the stream, with one call; returns how many went out. Without
-    /// `wait`, a full send buffer is [`io::ErrorKind::WouldBlock`].
+    /// Sends `bytes`, which begin at `position` of the stream, with one call; returns how many were sent.
+    /// Without `wait`, a full send buffer is [`io::ErrorKind::WouldBlock`].
     pub(crate) fn send(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -99,8 +99,8 @@ impl Outbox {
             self.packets.push(message(packet));
         }
         let flags = if wait { 0 } else { libc::MSG_DONTWAIT };
-        // SAFETY: every message points at our `pieces`, and those at our `heads` and at `bytes`; none of them changes
-        // or moves before the call returns, and sending only reads what the pieces point at.
+        // SAFETY: every message points at our `pieces`, and those at our `heads` and at `bytes`; none of them
+        // changes or moves before the call returns, and sending only reads what the pieces point at.
         let sent = unsafe {
             libc::sendmmsg(
                 fd.as_raw_fd(),
@@ -136,8 +136,8 @@ impl Inbox {
         Self { slots, bytes: vec![0; slots * PACKET_MAX], lens: Vec::with_capacity(slots) }
     }
 
-    /// Receives what is there. Without `wait`, an empty queue is [`io::ErrorKind::WouldBlock`]; with it, the call
-    /// sleeps until there is something or the socket's timeout has passed.
+    /// Receives what is there. Without `wait`, an empty queue is [`io::ErrorKind::WouldBlock`]; with it, the
+    /// call sleeps until there is something or the socket's timeout has passed.
     pub(crate) fn receive(&mut self, fd: BorrowedFd<'_>, wait: bool) -> io::Result<()> {
         self.lens.clear();
         let mut pieces = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; SLOTS_MAX];
@@ -148,8 +148,8 @@ impl Inbox {
         }
         let (slots, flags) =
             (self.slots as libc::c_uint, if wait { libc::MSG_WAITFORONE } else { libc::MSG_DONTWAIT });
-        // SAFETY: the first `slots` messages point each at its own piece and slot, which live on this frame and in
-        // `self.bytes` until the call returns.
+        // SAFETY: the first `slots` messages point each at its own piece and slot, which live on this frame
+        // and in `self.bytes` until the call returns.
         let received =
             unsafe { libc::recvmmsg(fd.as_raw_fd(), packets.as_mut_ptr(), slots, flags, ptr::null_mut()) };
         if received < 0 {
@@ -175,6 +175,7 @@ fn message(pieces: &mut [libc::iovec]) -> libc::mmsghdr {
 }
 
 const fn no_message() -> libc::msghdr {
-    // SAFETY: `msghdr` is plain old data for which all zeroes are a valid value: no name, no pieces, no control.
+    // SAFETY: `msghdr` is plain old data for which all zeroes are a valid value: no name, no pieces, no
+    // control.
     unsafe { std::mem::zeroed() }
 }

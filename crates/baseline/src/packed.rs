@@ -1,5 +1,5 @@
-//! Small records packed into datagrams: what the rate of small messages is compared with.
-//! Each record is packed and read by itself, as a message layer must; nothing is known beforehand but the format.
+//! Small records packed into datagrams: the limit of the rate of small messages. Each record is packed and
+//! read by itself, as a message layer must; only the format is known beforehand.
 
 use std::hint::black_box;
 use std::io;
@@ -19,12 +19,12 @@ pub const RECORD: usize = HEADER + PAYLOAD;
 /// Records in a datagram that is acknowledged by itself.
 pub const WINDOW: usize = 64;
 
-/// The window in bytes at which [`stream`] did best.
+/// The window in bytes at which [`stream`] was fastest.
 pub const STREAM_WINDOW: usize = 512 << 10;
 
 const HEADER: usize = 8;
 
-/// Puts a record at the front of `room` and returns the room behind it; `None` if it does not fit.
+/// Writes a record at the front of `room` and returns the room behind it; `None` if it does not fit.
 pub fn pack<'a>(room: &'a mut [u8], tag: u32, payload: &[u8]) -> Option<&'a mut [u8]> {
     let len = u32::try_from(payload.len()).ok()?;
     let (head, rest) = room.split_first_chunk_mut::<HEADER>()?;
@@ -35,7 +35,8 @@ pub fn pack<'a>(room: &'a mut [u8], tag: u32, payload: &[u8]) -> Option<&'a mut 
     Some(rest)
 }
 
-/// Takes the record at the front of `bytes`: its tag, its payload, and the bytes behind it; `None` if it is cut off.
+/// Reads the record at the front of `bytes`: its tag, its payload, and the bytes behind it; `None` if it is
+/// truncated.
 #[must_use]
 pub fn unpack(bytes: &[u8]) -> Option<(u32, &[u8], &[u8])> {
     let (head, rest) = bytes.split_first_chunk::<HEADER>()?;
@@ -45,7 +46,7 @@ pub fn unpack(bytes: &[u8]) -> Option<(u32, &[u8], &[u8])> {
     Some((tag, payload, rest))
 }
 
-/// 64 records packed into one datagram, read out, and acknowledged by one datagram; `rounds` times.
+/// Packs 64 records into one datagram, which is read and acknowledged by one datagram; `rounds` times.
 ///
 /// # Errors
 /// Whatever the system reports, and [`io::ErrorKind::InvalidData`] if a record is not what was sent.
@@ -76,8 +77,8 @@ pub fn window(setup: &mut Setup<'_>, rounds: u64) -> io::Result<Measured> {
     Ok(watch.stop(records, records * PAYLOAD as u64, 0))
 }
 
-/// A stream of at least `records` records in full datagrams, which the kernel cuts and coalesces (GSO, GRO), with a
-/// sliding window of `window` bytes.
+/// Sends a stream of at least `records` records in full datagrams, which the kernel segments and coalesces
+/// (GSO, GRO), with a sliding window of `window` bytes.
 ///
 /// # Errors
 /// Whatever the system reports, and [`io::ErrorKind::InvalidData`] if a record is not what was sent.
@@ -118,7 +119,7 @@ impl Source for Packer {
     }
 }
 
-/// Reads one record after the other, and knows which must come next.
+/// Reads one record after the other, and checks that it is the next one.
 struct Reader {
     expected: u64,
     wrong: bool,
@@ -172,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_packed_is_read() {
+    fn packed_records_are_read_back() {
         let mut buf = [0; WINDOW * RECORD];
         Packer { next: 5 }.fill(&mut buf);
         let mut reader = Reader::new(5);
@@ -182,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn records_of_any_length_come_back() {
+    fn records_of_any_length_are_read_back() {
         let mut buf = [0; 64];
         let rest = pack(&mut buf, 1, b"").unwrap();
         let rest = pack(rest, 2, b"three").unwrap();
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn a_record_that_does_not_fit_is_refused() {
         assert!(pack(&mut [0; 7], 0, b"").is_none());
         assert!(pack(&mut [0; 15], 0, &[0; 8]).is_none());
         assert!(unpack(&[0; 7]).is_none());
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_record_is_noticed() {
+    fn a_wrong_record_is_detected() {
         let mut buf = [0; 2 * RECORD];
         Packer { next: 0 }.fill(&mut buf);
         buf[RECORD + HEADER] ^= 1;

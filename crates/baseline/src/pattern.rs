@@ -1,9 +1,10 @@
-//! What the messages hold: bytes that change from message to message, with the message's number at both ends.
+//! The content of messages: bytes that change from message to message, with the message's number at both
+//! ends.
 
 use std::hint::black_box;
 use std::io;
 
-/// How far the source shifts before it repeats.
+/// The source shifts by up to this before it repeats.
 const SHIFT: usize = 4096;
 
 /// Rewrites buffers as a user would, from bytes that lie elsewhere.
@@ -29,8 +30,8 @@ impl Pattern {
         self.write_part(number, 0, buf.len(), buf);
     }
 
-    /// Writes the part of message `number`, of `bytes` in all, that begins `at` bytes from its start. The number stands
-    /// at both ends of the message, as far as there is room.
+    /// Writes the part of message `number`, of `bytes` in all, that begins `at` bytes from its start. The
+    /// number is at both ends of the message, as far as there is room.
     #[inline]
     pub(crate) fn write_part(&self, number: u64, at: usize, bytes: usize, part: &mut [u8]) {
         let from = (number as usize * 8) % SHIFT + at;
@@ -45,7 +46,7 @@ impl Pattern {
     }
 }
 
-/// Writes as much of a stamp, which belongs at `place`, as falls into a part that begins at `at`.
+/// Writes the overlap of a stamp, which belongs at `place`, with a part that begins at `at`.
 fn overlay(stamp: &[u8; 8], place: usize, at: usize, part: &mut [u8]) {
     let (first, last) = (place.max(at), (place + 8).min(at + part.len()));
     if first < last {
@@ -53,7 +54,7 @@ fn overlay(stamp: &[u8; 8], place: usize, at: usize, part: &mut [u8]) {
     }
 }
 
-/// Checks both ends.
+/// Checks the number at both ends.
 pub(crate) fn check(number: u64, buf: &[u8]) -> io::Result<()> {
     let expected = number.to_le_bytes();
     let len = buf.len();
@@ -79,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_written_buffer_checks_and_another_number_does_not() {
+    fn a_buffer_matches_its_number_only() {
         let pattern = Pattern::new(4096);
         for len in [0, 1, 7, 8, 15, 16, 17, 4096] {
             let mut buf = vec![0; len];
@@ -90,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_make_the_whole() {
+    fn parts_equal_the_whole() {
         for bytes in [1, 8, 15, 16, 100, 5000] {
             let pattern = Pattern::new(bytes);
             let (mut whole, mut pieced) = (vec![0; bytes], vec![0; bytes]);

@@ -1,23 +1,24 @@
-//! Which other systems are installed here, and the same work done by them. Nothing is ever installed.
-//! A rival that does not run is reported as such; it is never an error of the bench.
+//! Which other systems are installed here, and the same work done by them. Nothing is ever installed. A rival
+//! that does not run is reported as such; it is never an error of the bench.
 //!
-//! Those that are C libraries with headers are driven from here: the two MPIs and UCX by a team of two ranks, a small C
-//! program that the system's own compiler makes and that stays for all rounds; beside it UCX's own `ucx_perftest`.
-//! ZeroMQ and iceoryx2 are transports like any other, see [`Kind`](crate::Kind); tarpc's calls are [`tarpc_calls`](crate::tarpc_calls).
+//! C libraries with headers are driven from here: the two MPIs and UCX by a team of two ranks, a small C
+//! program that the system's own compiler builds and that runs for all rounds; beside it UCX's own
+//! `ucx_perftest`. ZeroMQ and iceoryx2 are transports like any other, see [`Kind`](crate::Kind); tarpc's
+//! calls are [`tarpc_calls`](crate::tarpc_calls).
 
-mod apart;
 mod child;
+mod namespaces;
 mod perftest;
 mod team;
 mod tools;
 
 use std::fmt;
 
-pub use apart::Apart;
+pub use namespaces::Namespaces;
 use team::Team;
 use tools::{find_library, find_tool, line_with};
 
-/// The systems we look for.
+/// The systems that are searched for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rival {
     /// Open MPI: its `mpirun` and `mpicc`.
@@ -40,7 +41,7 @@ pub enum Rival {
     Sockperf,
 }
 
-/// Which way the messages of a rival's test shall go.
+/// The transport of a rival's test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Route {
     /// Shared memory, as the rival prefers it on one host.
@@ -49,29 +50,29 @@ pub enum Route {
     Tcp,
 }
 
-/// A rival and whether it is here.
+/// A rival and whether it is installed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct RivalStatus {
     /// Which.
     pub rival: Rival,
-    /// Its own account of its version; `None` if it is not installed.
+    /// Its version, as it reports it; `None` if it is not installed.
     pub version: Option<String>,
 }
 
-impl fmt::Display for Found {
+impl fmt::Display for RivalStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.rival.name(), self.version.as_deref().unwrap_or("not installed"))
     }
 }
 
-/// Looks for every rival.
+/// Searches for every rival.
 #[must_use]
-pub fn detect() -> Vec<Found> {
-    Rival::ALL.into_iter().map(|rival| Found { rival, version: rival.version() }).collect()
+pub fn detect() -> Vec<RivalStatus> {
+    Rival::ALL.into_iter().map(|rival| RivalStatus { rival, version: rival.version() }).collect()
 }
 
 impl Rival {
-    /// Every system we look for.
+    /// Every system that is searched for.
     pub const ALL: [Rival; 9] = [
         Rival::OpenMpi,
         Rival::Mpich,
@@ -100,13 +101,13 @@ impl Rival {
         }
     }
 
-    /// Whether it comes with a feature of this crate, and is not looked for.
+    /// Whether it comes with a feature of this crate, and is not searched for.
     #[must_use]
     pub fn is_built_in(self) -> bool {
         matches!(self, Rival::Iceoryx2 | Rival::Tarpc)
     }
 
-    /// Looks for it: its version, or `None`.
+    /// Searches for it: its version, or `None`.
     #[must_use]
     pub fn version(self) -> Option<String> {
         match self {
@@ -127,18 +128,18 @@ impl Rival {
     }
 }
 
-/// What a rival's processes shall do.
+/// What a rival's processes are to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Order {
     /// Which test.
     pub test: Test,
-    /// Of each message.
+    /// Bytes of each message.
     pub bytes: usize,
-    /// How many messages or round trips.
+    /// Messages or round trips.
     pub count: u64,
 }
 
-/// The tests that a rival can be asked for.
+/// The tests that a rival can run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Test {
     /// Back and forth.
@@ -148,23 +149,24 @@ pub enum Test {
         /// From one message to the next.
         period_us: u64,
     },
-    /// One way; with a window, that many and then an answer.
+    /// One way; with a window, that many messages and then an answer.
     Stream {
-        /// Messages to an answer.
+        /// Messages per answer.
         window: Option<u64>,
     },
 }
 
-/// Where a rival's two processes live.
+/// Where a rival's two processes run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// A core for each.
     pub cores: [usize; 2],
-    /// Network namespaces to be in, where that is wanted.
-    pub apart: Option<Apart>,
+    /// Network namespaces to run in, if requested.
+    pub namespaces: Option<Namespaces>,
 }
 
-/// What one of a rival's processes found. Times of round trips are zero if there were none, or if it does not tell.
+/// What one of a rival's processes measured. Times of round trips are zero if there were none, or if it does
+/// not report them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Figures {
     /// Half of the round trips took less.
@@ -179,7 +181,7 @@ pub struct Figures {
     pub messages: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// How long all of it took.
+    /// The duration of all of it.
     pub elapsed_ns: u64,
     /// CPU time of the process in that time.
     pub cpu_ns: u64,
@@ -191,7 +193,7 @@ impl Figures {
     }
 }
 
-/// A rival that has processes of its own, ready to be measured. Its processes sleep meanwhile, or are not there.
+/// A rival with processes of its own, ready to be measured. Its processes sleep meanwhile, or do not exist.
 pub struct Contender {
     place: Place,
     /// `None` if a program is started for each figure.
@@ -205,7 +207,7 @@ impl Contender {
         matches!(rival, Rival::OpenMpi | Rival::Mpich | Rival::Ucx | Rival::UcxPerftest)
     }
 
-    /// Starts what a rival needs, unless `stop` says so meanwhile.
+    /// Starts what a rival needs, unless `stop` returns true meanwhile.
     ///
     /// # Errors
     /// Why it cannot be measured here.
@@ -225,7 +227,8 @@ impl Contender {
         Ok(Self { place, team })
     }
 
-    /// Has its two processes do this, unless `stop` says so meanwhile. After an error it is of no use any more.
+    /// Has its two processes run an order, unless `stop` returns true meanwhile. After an error it cannot be
+    /// used any more.
     ///
     /// # Errors
     /// Why there is no figure.
@@ -242,9 +245,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_rival_is_looked_for_and_none_is_an_error() {
+    fn a_missing_rival_is_no_error() {
         assert_eq!(detect().len(), Rival::ALL.len());
-        let place = Place { cores: [0, 0], apart: None };
+        let place = Place { cores: [0, 0], namespaces: None };
         let mut never = || false;
         assert!(Contender::start(Rival::Iperf3, Route::Host, place.clone(), &mut never).is_err());
         if Rival::OpenMpi.version().is_none() {

@@ -1,7 +1,7 @@
-//! The limits between two processes of one host: what their shared memory allows, and nothing else.
+//! The limits between two processes of one host: what shared memory alone allows.
 //!
-//! No names, no waiting but spinning, no protection from a peer that does not keep to the protocol. What is measured
-//! still does a user's work: messages are made anew, and what comes is copied to its place and looked at.
+//! No names, no waiting except spinning, no protection from a peer that violates the protocol. The work is
+//! still a user's: messages are made anew, and received messages are copied to their place and checked.
 
 mod memory;
 mod pingpong;
@@ -10,6 +10,6 @@ mod stream;
 
 #[cfg(feature = "iceoryx2")]
 pub(crate) use memory::Memory;
-pub use pingpong::{Way, ping_pong};
+pub use pingpong::{HandOff, ping_pong};
 pub use ring::{WINDOW, ring_stream, ring_window};
 pub use stream::{Plan, best_plan, copies, two_copies};

@@ -1,4 +1,4 @@
-//! What a round's samples, and the rounds together, come to.
+//! Statistics of the samples of a round, and of several rounds.
 
 /// The figures of one round, in the unit of its samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -20,7 +20,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Sums up samples such as round trips in nanoseconds; all zero if there are none.
+    /// Summarises samples such as round trips in nanoseconds; all zero if there are none.
     #[must_use]
     pub fn of(samples: &[u64]) -> Self {
         let mut sorted = samples.to_vec();
@@ -67,7 +67,7 @@ pub struct Rounds {
 }
 
 impl Rounds {
-    /// Sums up one figure per round; all zero if there are none.
+    /// Summarises one figure per round; all zero if there are none.
     #[must_use]
     pub fn of(figures: &[f64]) -> Self {
         let mut sorted = figures.to_vec();
@@ -99,9 +99,9 @@ fn median_of_sorted<T>(sorted: &[T], value: impl Fn(&T) -> f64) -> f64 {
     }
 }
 
-/// The smallest sample with at least that share of all samples at or below it.
+/// The smallest sample with at least `share` of all samples at or below it.
 fn rank(sorted: &[u64], share: f64) -> u64 {
-    // The product may come out a hair above a whole number; a sample must not be skipped for that.
+    // The product may be slightly above a whole number; no sample must be skipped for that.
     let rank = (share * sorted.len() as f64 - 1e-6).ceil() as usize;
     sorted[rank.clamp(1, sorted.len()) - 1]
 }

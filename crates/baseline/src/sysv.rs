@@ -1,17 +1,17 @@
-//! The System V message queue: one queue, two types of message, one for each direction.
-//! A message longer than the system's limit travels in pieces, whose lengths both sides know.
+//! The System V message queue: one queue with two types of message, one for each direction. A message longer
+//! than the system's limit is sent in pieces, whose lengths both sides know.
 
 use std::io;
 use std::os::fd::OwnedFd;
 
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use crate::transport::{Kind, Patience, Setup, Side, Transport};
+use crate::transport::{Kind, Setup, Side, SpinLimit, Transport};
 
 /// The usual limit of a message.
 const PIECE: usize = 8192;
 
-/// A message as the kernel wants it.
+/// A message as the kernel expects it.
 #[repr(C)]
 struct Message {
     direction: libc::c_long,
@@ -29,7 +29,7 @@ pub(crate) struct SysV {
 }
 
 impl SysV {
-    /// Side A makes the queue and tells its number.
+    /// Side A makes the queue and sends its number.
     pub(crate) fn open(setup: &mut Setup<'_>) -> io::Result<Self> {
         let (queue, remover) = match setup.side {
             Side::A => {
@@ -52,7 +52,8 @@ impl SysV {
         self.message.bytes[..piece.len()].copy_from_slice(piece);
         let message = &raw const *self.message;
         again(|| {
-            // SAFETY: the message begins with its type, and `piece.len()` bytes of it are there, as just copied.
+            // SAFETY: the message begins with its type, and `piece.len()` bytes of it are there, as just
+            // copied.
             check(unsafe { libc::msgsnd(self.queue, message.cast(), piece.len(), self.flags) })
         })
         .map(drop)
@@ -67,7 +68,9 @@ impl SysV {
             check(got as libc::c_int)
         })?;
         if got as usize != len {
-            return Err(io::Error::other(format!("a piece of {got} bytes came where {len} were expected")));
+            return Err(io::Error::other(format!(
+                "a piece of {got} bytes arrived where {len} were expected"
+            )));
         }
         piece.copy_from_slice(&self.message.bytes[..len]);
         Ok(())
@@ -99,13 +102,13 @@ fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// Repeats a call for as long as there is no room, or no message.
+/// Repeats a call while there is no room, or no message.
 fn again(mut call: impl FnMut() -> io::Result<libc::c_int>) -> io::Result<libc::c_int> {
-    let mut patience = Patience::new();
+    let mut spin_limit = SpinLimit::new();
     loop {
         match call() {
             Err(e) if e.raw_os_error() == Some(libc::EINTR) => {}
-            Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::ENOMSG)) => patience.spin()?,
+            Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::ENOMSG)) => spin_limit.spin()?,
             result => return result,
         }
     }
@@ -133,13 +136,13 @@ impl Remover {
         drop(writer);
         let _ = rustix::io::read(&reader, &mut [0_u8; 1]);
         remove(queue);
-        // SAFETY: ends the child at once, without running anything of the parent's.
+        // SAFETY: ends the child at once, without running any code of the parent.
         unsafe { libc::_exit(0) }
     }
 }
 
 fn remove(queue: libc::c_int) {
-    // SAFETY: for this command the kernel does not look at the pointer.
+    // SAFETY: for this command the kernel does not use the pointer.
     let _ = unsafe { libc::msgctl(queue, libc::IPC_RMID, std::ptr::null_mut()) };
 }
 

@@ -1,7 +1,8 @@
-//! Calls by tarpc, over TCP or a Unix socket, each side with a runtime of one thread. Only with the feature `tarpc`.
+//! Calls by tarpc, over TCP or a Unix socket, each side with a runtime of one thread. Only with the feature
+//! `tarpc`.
 //!
-//! As its documentation has it: the server gives each request a task of its own. Requests are vectors of words, which cost
-//! its encoding less than bytes would.
+//! As its documentation recommends, the server gives each request a task of its own. Requests are vectors of
+//! words, which are cheaper to encode than bytes.
 
 use std::io;
 
@@ -33,10 +34,11 @@ impl Echo for Echoing {
     }
 }
 
-/// Side A calls `[warm_up, count]` times, with up to `window` calls under way; side B answers each with what it was asked.
+/// Side A calls `[warm_up, count]` times, with up to `window` calls in progress; side B answers each with its
+/// request.
 ///
 /// # Errors
-/// Whatever tarpc reports, and [`io::ErrorKind::InvalidData`] if what came is not what was asked.
+/// Whatever tarpc reports, and [`io::ErrorKind::InvalidData`] if an answer is not that of its request.
 pub fn calls(
     setup: &mut Setup<'_>,
     tcp: bool,
@@ -83,7 +85,7 @@ impl Work {
             Side::B => {
                 let transport = serde_transport::new(framed, Bincode::default());
                 let watch = Stopwatch::start();
-                // Until the other side hangs up.
+                // Until the other side closes the connection.
                 BaseChannel::with_defaults(transport)
                     .execute(Echoing.serve())
                     .for_each(|answer| {
@@ -119,7 +121,7 @@ impl Work {
         }
         Err(io::Error::new(
             io::ErrorKind::InvalidData,
-            format!("call {number} was not answered by what it asked"),
+            format!("the answer to call {number} is not that of the request"),
         ))
     }
 }

@@ -1,6 +1,6 @@
-//! The two-sided message transport that every driver runs over, and how two processes open one.
-//! The transports themselves are in `bytes.rs` (pipe, Unix socket, TCP), `sysv.rs` and `udp.rs`; those of libraries
-//! that may be installed in `zeromq.rs` and `iceoryx.rs`.
+//! The two-sided message transport that every driver runs over, and how two processes open one. The
+//! transports themselves are in `bytes.rs` (pipe, Unix socket, TCP), `sysv.rs` and `udp.rs`; those of
+//! libraries that may be installed in `zeromq.rs` and `iceoryx.rs`.
 
 use std::io::{self, Read, Write};
 use std::net::IpAddr;
@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use crate::{bytes, sysv, udp, zeromq};
 
-/// How long a transport waits for its silent peer before it gives up: a dead peer must never hang the bench.
+/// How long a transport waits for a silent peer before it fails: a dead peer must never hang the bench.
 pub const SILENCE: Duration = Duration::from_secs(10);
 
-/// The most small messages (up to 1 KiB) that a driver may have under way without an answer from the other side.
-/// Larger ones are held back by the transports themselves.
+/// The most small messages (up to 1 KiB) that a driver may have in progress without an answer from the other
+/// side. The transports hold back larger ones by themselves.
 pub const SMALL_WINDOW: usize = 64;
 
 /// A message-oriented connection between side A and side B.
@@ -35,7 +35,7 @@ pub trait Transport {
     /// Whatever the system reports, and [`io::ErrorKind::TimedOut`] after [`SILENCE`].
     fn recv(&mut self, buf: &mut [u8]) -> io::Result<usize>;
 
-    /// Pushes out what [`send`](Self::send) may have kept back to share a frame.
+    /// Sends what [`send`](Self::send) may have kept back to share a frame.
     ///
     /// # Errors
     /// As [`send`](Self::send).
@@ -100,7 +100,7 @@ impl Kind {
         }
     }
 
-    /// Whether the transport goes through the network, and so depends on the addresses of the [`Setup`].
+    /// Whether the transport uses the network, and so depends on the addresses of the [`Setup`].
     #[must_use]
     pub fn is_network(self) -> bool {
         matches!(self, Kind::Tcp | Kind::Udp)
@@ -118,16 +118,17 @@ pub struct Setup<'a> {
     pub control: &'a mut UnixStream,
     /// The address to bind here.
     pub local: IpAddr,
-    /// The address the other side binds.
+    /// The address that the other side binds.
     pub remote: IpAddr,
     /// Sleep in the kernel while waiting; otherwise spin on a non-blocking descriptor.
     pub blocking: bool,
-    /// `SO_RCVBUF` and `SO_SNDBUF` to ask for (within `rmem_max`; never forced); `None` keeps the system's default.
-    /// TCP ignores it, since its own tuning does better; a pipe takes it as its capacity.
+    /// `SO_RCVBUF` and `SO_SNDBUF` to request (within `rmem_max`; never forced); `None` keeps the system's
+    /// default. TCP ignores it, since its own tuning does better; a pipe takes it as its capacity.
     pub rcvbuf: Option<usize>,
 }
 
-/// Opens one side of a transport for messages of up to so many bytes; the other side must do the same at the same time.
+/// Opens one side of a transport for messages of up to `bytes` bytes; the other side must do the same at the
+/// same time.
 ///
 /// # Errors
 /// Whatever the system reports, and [`io::ErrorKind::TimedOut`] if the other side does not answer.
@@ -154,7 +155,7 @@ fn iceoryx2(_: &mut Setup<'_>, _: usize) -> io::Result<Box<dyn Transport>> {
 }
 
 impl Setup<'_> {
-    /// Gives the other side `N` bytes and takes its `N` bytes; also a barrier.
+    /// Sends the other side `N` bytes and receives its `N` bytes; also a barrier.
     ///
     /// # Errors
     /// Whatever the control stream reports, and [`io::ErrorKind::TimedOut`] after [`SILENCE`].
@@ -168,7 +169,7 @@ impl Setup<'_> {
         Ok(theirs)
     }
 
-    /// Returns when the other side has come here too.
+    /// Returns when the other side has called this too.
     ///
     /// # Errors
     /// As [`exchange`](Self::exchange).
@@ -178,7 +179,7 @@ impl Setup<'_> {
     }
 }
 
-/// What a socket's receive timeout reports as "would block" is a silent peer.
+/// A receive timeout of a socket, which reports "would block", is a silent peer.
 pub(crate) fn silent(error: io::Error) -> io::Error {
     if error.kind() == io::ErrorKind::WouldBlock { timed_out() } else { error }
 }
@@ -187,16 +188,16 @@ pub(crate) fn timed_out() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, "the other side is silent")
 }
 
-/// Empty turns between two looks at the clock.
+/// Empty turns between two readings of the clock.
 const CHECK_EVERY: u32 = 4096;
 
-/// Bounds a spin loop in time, and reads the clock so seldom that the bound costs nothing.
-pub(crate) struct Patience {
+/// Bounds a spin loop in time, and reads the clock so rarely that the bound costs nothing.
+pub(crate) struct SpinLimit {
     spins: u32,
     since: Option<Instant>,
 }
 
-impl Patience {
+impl SpinLimit {
     pub(crate) fn new() -> Self {
         Self { spins: 0, since: None }
     }

@@ -1,6 +1,6 @@
-//! Raw UDP as a transport: one message per datagram where it fits, else cut into datagrams of one size.
-//! There is no recovery: a window below the receive buffer keeps the kernel from dropping on one machine.
-//! `UdpPair` is also what the streams of `flow.rs` start from.
+//! Raw UDP as a transport: one message per datagram where it fits, else several datagrams of one size. There
+//! is no recovery: a window below the receive buffer keeps the kernel from dropping on one machine. The
+//! streams of `flow.rs` also start from a `UdpPair`.
 
 use std::io::{self, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
@@ -10,14 +10,14 @@ use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendFlags};
 
 use crate::mmsg;
-use crate::transport::{Kind, Patience, SILENCE, Setup, Transport, timed_out};
+use crate::transport::{Kind, SILENCE, Setup, SpinLimit, Transport, timed_out};
 
-/// A connected socket and what the path to the peer is like.
+/// A connected socket and the properties of the path to the peer.
 pub(crate) struct UdpPair {
     pub(crate) socket: UdpSocket,
     /// The largest datagram that the path takes without IP fragments.
     pub(crate) payload_max: usize,
-    /// What the peer's receive buffer holds, by the kernel's own account.
+    /// The size of the peer's receive buffer, by the kernel's accounting.
     pub(crate) peer_rcvbuf: usize,
 }
 
@@ -46,9 +46,10 @@ impl UdpPair {
 
 /// One side of the raw UDP transport.
 ///
-/// Messages of more than `SMALL` bytes take credit, which comes back on a socket of its own, so that it is never
-/// mistaken for data; smaller ones are bounded by the drivers' window and cost nothing extra. Messages that do not
-/// fit a datagram have a socket of their own too, since only there may the kernel cut and coalesce.
+/// Messages of more than `SMALL` bytes take credit, which returns on a socket of its own, so that it is never
+/// mistaken for data; smaller ones are bounded by the drivers' window and cost nothing extra. Messages that
+/// do not fit a datagram have a socket of their own too, since only there may the kernel segment and
+/// coalesce.
 pub(crate) struct Udp {
     single: UdpPair,
     bulk: Bulk,
@@ -60,7 +61,7 @@ pub(crate) struct Udp {
 
 /// Up to here, `SMALL_WINDOW` messages fit the default receive buffer.
 const SMALL: usize = 1024;
-/// The kernel's account of a datagram beyond its bytes, rounded up.
+/// What the kernel charges for a datagram beyond its bytes, rounded up.
 const OVERHEAD: usize = 1280;
 
 impl Udp {
@@ -97,7 +98,7 @@ impl Transport for Udp {
     }
 
     fn recv(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        // Credit goes back as the next wait begins, after an answer has been sent: never inside a round trip.
+        // Credit returns as the next wait begins, after an answer has been sent: never inside a round trip.
         self.credit.give()?;
         if buf.len() > self.single_max {
             return self.bulk.recv(buf, &mut self.credit);
@@ -106,7 +107,7 @@ impl Transport for Udp {
         let got = receive(&self.single.socket, buf, self.blocking)?;
         if wanted != got {
             return Err(io::Error::other(format!(
-                "a datagram of {got} bytes came where {wanted} were expected"
+                "a datagram of {got} bytes arrived where {wanted} were expected"
             )));
         }
         if wanted > SMALL {
@@ -116,12 +117,12 @@ impl Transport for Udp {
     }
 }
 
-/// What may be under way, by the kernel's account of the receive buffer.
+/// What may be in flight, by the kernel's accounting of the receive buffer.
 struct Credit {
     socket: UdpSocket,
     blocking: bool,
     window: usize,
-    /// Taken by what we sent and not yet given back.
+    /// Taken by what we sent and not yet returned.
     taken: usize,
     /// What we owe the peer for what we received.
     owed: usize,
@@ -138,8 +139,8 @@ impl Credit {
         Ok(())
     }
 
-    /// Gives back what is owed if it is worth a datagram. A sender waits with more than half of its window taken,
-    /// so a quarter is soon enough.
+    /// Returns credit if it is worth a datagram. A sender waits with more than half of its window taken, so a
+    /// quarter is soon enough.
     fn give(&mut self) -> io::Result<()> {
         if self.owed >= self.window / 4 {
             let owed = (self.owed as u64).to_le_bytes();
@@ -150,22 +151,22 @@ impl Credit {
     }
 }
 
-/// Messages of several datagrams, of equal length but for the last: the kernel cuts them and hands them over
+/// Messages of several datagrams, of equal length except the last: the kernel segments them and delivers them
 /// together where it can, and the bytes arrive in order either way.
 struct Bulk {
     pair: UdpPair,
     /// The cost of a packet, at most.
     cost_max: usize,
-    /// What the kernel was last told to cut by; `None` once it has refused.
+    /// The segment size that the kernel was last told; `None` once it has refused.
     segment: Option<usize>,
-    /// The beginning of the next message, if the kernel has handed it over together with the end of the last.
+    /// The beginning of the next message, if the kernel has delivered it together with the end of the last.
     spill: Vec<u8>,
     spilled: usize,
 }
 
 impl Bulk {
     fn new(pair: UdpPair, cost_max: usize) -> Self {
-        // Without coalescing the datagrams come one by one, which is slower but right.
+        // Without coalescing the datagrams come one by one, which is slower but correct.
         let _ = mmsg::set_coalesce(&pair.socket);
         Self { pair, cost_max, segment: Some(0), spill: vec![0; mmsg::PACKET_MAX], spilled: 0 }
     }
@@ -212,12 +213,13 @@ impl Bulk {
     }
 }
 
-/// The kernel's account of `len` bytes in datagrams.
+/// What the kernel charges for `len` bytes in datagrams.
 fn cost(len: usize, datagram: usize) -> usize {
     len + len.div_ceil(datagram) * OVERHEAD
 }
 
-/// Receives one datagram, spinning or sleeping; returns its true length even if the buffer was too small for it.
+/// Receives one datagram, spinning or sleeping; returns its true length even if the buffer was too small for
+/// it.
 pub(crate) fn receive(socket: &UdpSocket, buf: &mut [u8], blocking: bool) -> io::Result<usize> {
     waiting(blocking, |flags| {
         rustix::net::recv(socket, &mut *buf, flags | RecvFlags::TRUNC).map(|(_, len)| len)
@@ -236,13 +238,13 @@ fn waiting(
     mut call: impl FnMut(RecvFlags) -> rustix::io::Result<usize>,
 ) -> io::Result<usize> {
     let flags = if blocking { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
-    let mut patience = Patience::new();
+    let mut spin_limit = SpinLimit::new();
     loop {
         match call(flags) {
             Ok(len) => return Ok(len),
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) if blocking => return Err(timed_out()),
-            Err(Errno::AGAIN) => patience.spin()?,
+            Err(Errno::AGAIN) => spin_limit.spin()?,
             Err(e) => return Err(e.into()),
         }
     }

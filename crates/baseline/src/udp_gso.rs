@@ -1,10 +1,10 @@
-//! One-way streams of large messages over raw UDP: what the bandwidth of a message layer on UDP is compared with.
+//! One-way streams of large messages over raw UDP: the limit of the bandwidth of a message layer on UDP.
 //!
-//! It does a user's work and no more: the sender rewrites its buffer before each message, the kernel cuts it into
-//! datagrams (or takes many at once), the receiver takes coalesced datagrams and copies them out to their place in
-//! the user's buffer. There is a sliding window, so that an ordinary receive buffer does not overflow, and go-back
-//! recovery, so that a drop is counted and survived. What a real layer must add (retaining what it sent, order
-//! between channels, a tag) is not there: a message that must be sent again is simply made again.
+//! The sender rewrites its buffer before each message, the kernel segments it into datagrams (or takes many
+//! at once), and the receiver takes coalesced datagrams, copies them to their place in the user's buffer and
+//! checks each message. There is a sliding window, so that an ordinary receive buffer does not overflow, and
+//! go-back recovery, so that a drop is counted and survived. What a real layer must add (retaining what it
+//! sent, order between channels, a tag) is missing: a message that must be sent again is simply made again.
 
 use std::io;
 
@@ -24,18 +24,18 @@ pub struct Plan {
     pub count: u64,
     /// The largest datagram; `None` takes what the path to the peer carries unfragmented.
     pub datagram: Option<usize>,
-    /// Let the kernel cut and coalesce (GSO, GRO); otherwise each datagram is handed over by itself.
+    /// Let the kernel segment and coalesce (GSO, GRO); otherwise each datagram is sent by itself.
     pub gso: bool,
-    /// Bytes handed to the kernel as one packet, at most; rounded to whole datagrams.
+    /// Bytes given to the kernel as one packet, at most; rounded to whole datagrams.
     pub packet: usize,
     /// Packets per system call.
     pub batch: usize,
-    /// Bytes under way without an acknowledgement, at most; never above what the peer's receive buffer holds of them.
+    /// Bytes in flight without an acknowledgement, at most; never more than the peer's receive buffer holds.
     pub window: usize,
 }
 
 impl Plan {
-    /// A sound plan for this kind of stream; [`best_plan`] finds a better one.
+    /// A reasonable plan for this kind of stream; [`best_plan`] finds a better one.
     #[must_use]
     pub fn new(bytes: usize, count: u64) -> Self {
         Self { bytes, count, datagram: None, gso: true, packet: PACKET_MAX, batch: 4, window: 1 << 20 }
@@ -47,15 +47,15 @@ impl Plan {
         Self { gso: false, batch: 16, ..self }
     }
 
-    /// As far as the path and the peer's buffer allow, and with datagrams a multiple of `unit`.
+    /// The shape that the path and the peer's buffer allow, with datagrams a multiple of `unit`.
     pub(crate) fn shape(&self, pair: &UdpPair, unit: usize) -> Shape {
         let datagram = self.datagram.unwrap_or(pair.payload_max).clamp(HEAD + unit, pair.payload_max);
         let datagram = datagram / unit * unit;
         // The kernel takes no more than 64 KiB with headers, and on older versions no more than 64 datagrams.
         let per_packet =
             if self.gso { (self.packet.min(PACKET_MAX - 64) / datagram).clamp(1, 64) } else { 1 };
-        // Coalesced packets cost the receive buffer little more than their bytes. Half of it, which is what single
-        // datagrams get, was beaten by a fifth: no limit.
+        // Coalesced packets cost the receive buffer little more than their bytes. Half of it, as for single
+        // datagrams, was slower by a fifth: no limit.
         let held = if self.gso { pair.peer_rcvbuf / 8 * 7 } else { pair.peer_rcvbuf / 2 };
         let window = self.window.min(held).max(1);
         Shape {
@@ -69,7 +69,7 @@ impl Plan {
     }
 }
 
-/// Datagrams on their own cost the receive buffer more than their bytes.
+/// Single datagrams cost the receive buffer more than their bytes.
 fn fit_small(window: usize, datagram: usize) -> usize {
     const OVERHEAD: usize = 1280;
     (window * datagram / (datagram + OVERHEAD)).max(datagram)
@@ -78,7 +78,7 @@ fn fit_small(window: usize, datagram: usize) -> usize {
 /// Runs one side of a stream; side A sends. Both sides measure themselves.
 ///
 /// # Errors
-/// Whatever the system reports, [`io::ErrorKind::InvalidData`] if what came is not what was sent, and
+/// Whatever the system reports, [`io::ErrorKind::InvalidData`] if a message is not what was sent, and
 /// [`io::ErrorKind::TimedOut`] if the other side is silent.
 pub fn stream(setup: &mut Setup<'_>, plan: &Plan) -> io::Result<Measured> {
     let pair = UdpPair::open(setup)?;
@@ -109,12 +109,12 @@ pub fn best_plan(setup: &mut Setup<'_>, plan: &Plan, trial_bytes: u64) -> io::Re
             }
         }
     }
-    best.map(|(_, plan)| plan).ok_or_else(|| io::Error::other("no way to stream over this path"))
+    best.map(|(_, plan)| plan).ok_or_else(|| io::Error::other("no stream runs over this path"))
 }
 
 impl Plan {
-    /// The parameters that matter: window and calls; a small buffer likes small packets, and a path that carries
-    /// large datagrams may still like small ones.
+    /// The parameters that matter: window and calls; a small buffer prefers small packets, and a path that
+    /// carries large datagrams may still prefer small ones.
     fn variations(&self) -> Vec<Plan> {
         let batches = if self.gso { [1, 4] } else { [4, 16] };
         let mut all = vec![Plan { window: 128 << 10, packet: 32 << 10, ..*self }];
@@ -138,7 +138,7 @@ impl Source for Writer {
     }
 }
 
-/// Copies what comes to its place in the user's message, and looks at each message when it is whole.
+/// Copies bytes to their place in the user's message, and checks each message when it is complete.
 struct Copier {
     message: Vec<u8>,
     /// The first message that was not what was sent.

@@ -1,11 +1,11 @@
 //! Bare AF_XDP between two interfaces: the limit for messages that bypass the kernel's protocols.
 //!
-//! Real Ethernet, IPv4 and UDP headers, payloads rewritten before each send and read out where they lie, one queue,
-//! the kernel's copy mode. Nothing is recovered: a lost frame ends the measurement with an error. The program that
-//! takes our frames is attached by a link, which the kernel removes with the process.
+//! Real Ethernet, IPv4 and UDP headers, payloads rewritten before each send and read in place, one queue, the
+//! kernel's copy mode. Nothing is recovered: a lost frame ends the measurement with an error. The program
+//! that takes our frames is attached by a link, which the kernel removes with the process.
 //!
-//! What lives where: `program` (the few instructions that steer, and how they are loaded), `rings` (the memory that
-//! the kernel and we share), `port` (an open interface), and here the two measurements.
+//! What lives where: `program` (the few instructions that steer, and how they are loaded), `rings` (the
+//! memory that the kernel and we share), `port` (an open interface), and here the two measurements.
 
 mod frame;
 mod interface;
@@ -18,23 +18,24 @@ use std::time::Instant;
 
 use crate::cpu::{Measured, Stopwatch};
 use crate::pattern::{self, Pattern};
-use crate::transport::{Patience, Setup, Side};
+use crate::transport::{Setup, Side, SpinLimit};
 use port::Port;
 pub use program::Attach;
 
 /// The largest payload of a frame where the MTU is 1500.
 pub const FULL: usize = frame::PAYLOAD_MAX;
 
-/// How the frames are taken and waited for.
+/// Where the program is attached, and who moves received frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Way {
-    /// Where the program sits.
+pub struct Mode {
+    /// Where the program is attached.
     pub attach: Attach,
-    /// Have the caller's own system calls drive the interface, in place of looking at rings that the kernel fills.
+    /// Have the caller's own system calls drive the interface, instead of polling rings that the kernel
+    /// fills.
     pub busy: bool,
 }
 
-/// Frames under way in a stream without a window.
+/// Frames in flight in a stream without a window.
 const STREAM_WINDOW: u64 = 512;
 
 /// Whether such a program may be loaded here.
@@ -45,20 +46,20 @@ pub fn check() -> io::Result<()> {
     program::Steering::load(1).map(drop)
 }
 
-/// Sends a frame back and forth, `warm_up` times and then `count` times; returns the latter round trips in nanoseconds
-/// on side A, nothing on side B.
+/// Sends a frame back and forth, `warm_up` times and then `count` times; returns the latter round trips in
+/// nanoseconds on side A, nothing on side B.
 ///
 /// # Errors
-/// Whatever the system reports, [`io::ErrorKind::InvalidData`] if what came is not what was sent, and
+/// Whatever the system reports, [`io::ErrorKind::InvalidData`] if a frame is not what was sent, and
 /// [`io::ErrorKind::TimedOut`] if the other side is silent.
 pub fn ping_pong(
     setup: &mut Setup<'_>,
-    way: Way,
+    mode: Mode,
     bytes: usize,
     warm_up: u64,
     count: u64,
 ) -> io::Result<Vec<u64>> {
-    let mut port = Port::open(setup, way, bytes)?;
+    let mut port = Port::open(setup, mode, bytes)?;
     let pattern = Pattern::new(bytes);
     let mut round_trips = Vec::with_capacity(count as usize);
     for number in 0..warm_up + count {
@@ -66,32 +67,32 @@ pub fn ping_pong(
         if setup.side == Side::A {
             port.send(|payload| pattern.write(number, payload))?;
         }
-        port.wait(|payload| look(number, payload))?;
+        port.wait(|payload| check_payload(number, payload))?;
         if setup.side == Side::B {
             port.send(|payload| pattern.write(number, payload))?;
         } else if number >= warm_up {
             round_trips.push(started.elapsed().as_nanos() as u64);
         }
     }
-    // Whoever leaves first takes its program along.
+    // The side that ends first detaches its program.
     setup.barrier()?;
     Ok(round_trips)
 }
 
-/// Sends frames one way, each with one message, as many as may be under way at a time; the receiver says how far it is
-/// whenever a half of them has come. With a window, that many and then an answer.
+/// Sends frames one way, each with one message, with a bounded number in flight; the receiver reports its
+/// position whenever half of them have arrived. With a window, that many and then an answer.
 ///
 /// # Errors
 /// As [`ping_pong`].
 pub fn stream(
     setup: &mut Setup<'_>,
-    way: Way,
+    mode: Mode,
     bytes: usize,
     count: u64,
     window: Option<u64>,
 ) -> io::Result<Measured> {
     let (window, step) = window.map_or((STREAM_WINDOW, STREAM_WINDOW / 2), |window| (window, window));
-    let mut port = Port::open(setup, way, if setup.side == Side::A { bytes } else { 8 })?;
+    let mut port = Port::open(setup, mode, if setup.side == Side::A { bytes } else { 8 })?;
     let measured = match setup.side {
         Side::A => send_all(&mut port, bytes, count, window),
         Side::B => receive_all(&mut port, bytes, count, step),
@@ -104,7 +105,7 @@ fn send_all(port: &mut Port, bytes: usize, count: u64, window: u64) -> io::Resul
     let pattern = Pattern::new(bytes);
     let watch = Stopwatch::start();
     let (mut sent, mut acknowledged) = (0, 0);
-    let mut patience = Patience::new();
+    let mut spin_limit = SpinLimit::new();
     while acknowledged < count {
         while sent < count && sent - acknowledged < window {
             if !port.queue(|payload| pattern.write(sent, payload)) {
@@ -116,14 +117,14 @@ fn send_all(port: &mut Port, bytes: usize, count: u64, window: u64) -> io::Resul
             }
         }
         port.kick()?;
-        let heard = port.look(|payload| {
+        let received = port.poll(|payload| {
             acknowledged = payload.first_chunk().map_or(0, |number| u64::from_le_bytes(*number));
             Ok(())
         })?;
-        if heard == 0 {
-            patience.spin()?;
+        if received == 0 {
+            spin_limit.spin()?;
         } else {
-            patience = Patience::new();
+            spin_limit = SpinLimit::new();
         }
     }
     Ok(watch.stop(count, count * bytes as u64, 0))
@@ -131,32 +132,32 @@ fn send_all(port: &mut Port, bytes: usize, count: u64, window: u64) -> io::Resul
 
 fn receive_all(port: &mut Port, bytes: usize, count: u64, step: u64) -> io::Result<Measured> {
     let mut watch = Stopwatch::start();
-    let (mut next, mut told) = (0, 0);
-    let mut patience = Patience::new();
+    let (mut next, mut complaint) = (0, 0);
+    let mut spin_limit = SpinLimit::new();
     while next < count {
         let first = next == 0;
-        let heard = port.look(|payload| {
-            look(next, payload)?;
+        let received = port.poll(|payload| {
+            check_payload(next, payload)?;
             next += 1;
             Ok(())
         })?;
-        if heard == 0 {
-            patience.spin()?;
+        if received == 0 {
+            spin_limit.spin()?;
             continue;
         }
-        patience = Patience::new();
+        spin_limit = SpinLimit::new();
         if first {
             watch = Stopwatch::start();
         }
-        if next - told >= step || next == count {
-            told = next;
+        if next - complaint >= step || next == count {
+            complaint = next;
             port.send(|payload| payload.copy_from_slice(&next.to_le_bytes()))?;
         }
     }
     Ok(watch.stop(count, count * bytes as u64, 0))
 }
 
-fn look(number: u64, payload: &[u8]) -> io::Result<()> {
+fn check_payload(number: u64, payload: &[u8]) -> io::Result<()> {
     pattern::check(number, payload)?;
     pattern::read_out(payload);
     Ok(())

@@ -1,5 +1,5 @@
-//! ZeroMQ's `ipc` transport: a pair of `PAIR` sockets, through whatever `libzmq` is installed. Looked up when it is
-//! wanted, so that nothing here depends on it.
+//! ZeroMQ's `ipc` transport: a pair of `PAIR` sockets, through the installed `libzmq`. It is loaded on first
+//! use, so that nothing here depends on it.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::io;
@@ -7,7 +7,7 @@ use std::mem::transmute;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 
-use crate::transport::{Kind, Patience, SILENCE, Setup, Side, Transport, timed_out};
+use crate::transport::{Kind, SILENCE, Setup, Side, SpinLimit, Transport, timed_out};
 
 // From zmq.h, whose numbers are part of libzmq's interface.
 const PAIR: c_int = 0;
@@ -16,7 +16,7 @@ const RCVTIMEO: c_int = 27;
 const SNDTIMEO: c_int = 28;
 const DONTWAIT: c_int = 1;
 
-/// How long what was sent last may take to leave.
+/// How long the last message may take to leave.
 const LINGER_MS: c_int = 1_000;
 
 /// The functions of the library that we call.
@@ -42,7 +42,7 @@ type Send = unsafe extern "C" fn(*mut c_void, *const c_void, usize, c_int) -> c_
 type Receive = unsafe extern "C" fn(*mut c_void, *mut c_void, usize, c_int) -> c_int;
 type Errno = unsafe extern "C" fn() -> c_int;
 
-/// Whether the library is here.
+/// Whether the library is installed.
 pub(crate) fn is_installed() -> bool {
     library().is_some()
 }
@@ -54,7 +54,8 @@ fn library() -> Option<&'static Library> {
 
 impl Library {
     fn load() -> Option<Self> {
-        // SAFETY: the name ends with zero. The library's own constructors are as safe as linking with it would be.
+        // SAFETY: the name ends with zero. The library's own constructors are as safe as linking with it
+        // would be.
         let handle = unsafe { libc::dlopen(c"libzmq.so.5".as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         let handle = NonNull::new(handle)?;
         let find = |name: &CStr| {
@@ -108,8 +109,8 @@ impl ZeroMq {
             return Err(error);
         };
         let this = Self { library, context, socket, blocking: setup.blocking };
-        let patience = SILENCE.as_millis() as c_int;
-        for (option, value) in [(LINGER, LINGER_MS), (RCVTIMEO, patience), (SNDTIMEO, patience)] {
+        let spin_limit = SILENCE.as_millis() as c_int;
+        for (option, value) in [(LINGER, LINGER_MS), (RCVTIMEO, spin_limit), (SNDTIMEO, spin_limit)] {
             this.set(option, value)?;
         }
         this.join(setup)?;
@@ -117,7 +118,7 @@ impl ZeroMq {
         Ok(this)
     }
 
-    /// The name is an abstract one, so that no file is left behind.
+    /// Binds or connects to an abstract name, so that no file is left behind.
     fn join(&self, setup: &mut Setup<'_>) -> io::Result<()> {
         let ours = u64::from(std::process::id()) << 32 | u64::from(next_number());
         let number = match setup.side {
@@ -148,15 +149,15 @@ impl ZeroMq {
         self.library.check(set).map(drop)
     }
 
-    /// Repeats a call for as long as there is no room, or no message.
+    /// Repeats a call while there is no room, or no message.
     fn again(&self, mut call: impl FnMut(c_int) -> c_int) -> io::Result<usize> {
         let flags = if self.blocking { 0 } else { DONTWAIT };
-        let mut patience = Patience::new();
+        let mut spin_limit = SpinLimit::new();
         loop {
             match self.library.check(call(flags)) {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock && self.blocking => return Err(timed_out()),
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => patience.spin()?,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => spin_limit.spin()?,
                 result => return result,
             }
         }
@@ -176,13 +177,13 @@ impl Transport for ZeroMq {
 
     fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         let (data, len) = (bytes.as_ptr().cast(), bytes.len());
-        // SAFETY: the socket is open, and so many bytes are there.
+        // SAFETY: the socket is open, and `len` bytes are there.
         self.again(|flags| unsafe { (self.library.send)(self.socket.as_ptr(), data, len, flags) }).map(drop)
     }
 
     fn recv(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let (data, len) = (buf.as_mut_ptr().cast(), buf.len());
-        // SAFETY: the socket is open, and there is room for so many bytes.
+        // SAFETY: the socket is open, and there is room for `len` bytes.
         self.again(|flags| unsafe { (self.library.recv)(self.socket.as_ptr(), data, len, flags) })
     }
 }

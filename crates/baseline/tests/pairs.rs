@@ -1,5 +1,5 @@
-//! Every transport and every stream between two threads. No timing decides; the crate's own silence bound keeps a
-//! fault from hanging the run.
+//! Every transport and every stream between two threads. No test depends on timing; the crate's own silence
+//! bound keeps a fault from hanging the run.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -21,7 +21,7 @@ fn both<T: Send>(
     rcvbuf: Option<usize>,
     run: impl Fn(&mut Setup<'_>) -> io::Result<T> + Sync,
 ) -> (T, T) {
-    // Two sides that spin need the cores for themselves.
+    // Two spinning sides need the cores to themselves.
     static CORES: Mutex<()> = Mutex::new(());
     let _cores = CORES.lock().unwrap_or_else(PoisonError::into_inner);
     let (mut a, mut b) = UnixStream::pair().unwrap();
@@ -35,7 +35,7 @@ fn both<T: Send>(
     })
 }
 
-/// Two that spin on one core get in each other's way for a whole time slice.
+/// Two sides that spin on one core block each other for a whole time slice.
 fn on_core<T>(index: usize, run: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let cores = cpu::allowed_cores()?;
     cpu::pin(cores[index % cores.len()])?;
@@ -141,7 +141,7 @@ fn a_peer_that_is_gone_is_an_error() {
 }
 
 #[test]
-fn a_wrong_message_is_noticed() {
+fn a_wrong_message_is_detected() {
     let (wrong, _) = both(V4, false, None, |setup| {
         let mut transport = open(Kind::Unix, setup, 64)?;
         match setup.side {
@@ -196,7 +196,8 @@ fn odd_lengths_and_tiny_windows() {
 
 #[test]
 fn a_stream_survives_an_overflowing_buffer() {
-    // The smallest buffer that the kernel gives, and the window is not below a packet: some packets may be dropped.
+    // The smallest buffer that the kernel gives, and the window is not below a packet: some packets may be
+    // dropped.
     for gso in [true, false] {
         let plan = Plan { gso, datagram: Some(1472), batch: 4, ..Plan::new(256 << 10, 10) };
         stream_of(plan, V4, false, Some(1));
@@ -226,22 +227,23 @@ fn packed_records_arrive() {
 
 #[test]
 fn messages_through_shared_memory() {
-    use shm::Way;
-    for (way, sizes) in [
-        (Way::Line, &[0, 8][..]),
-        (Way::HandOver, &[0, 8, 64, 4096, 300_000]),
-        (Way::WriteFlagCopy, &[0, 64, 65_536, 300_000]),
+    use shm::HandOff;
+    for (hand_off, sizes) in [
+        (HandOff::Line, &[0, 8][..]),
+        (HandOff::CopyInCopyOut, &[0, 8, 64, 4096, 300_000]),
+        (HandOff::WriteFlagCopy, &[0, 64, 65_536, 300_000]),
     ] {
         for &bytes in sizes {
-            let (a, b) = both(V4, false, None, |setup| shm::ping_pong(setup, way, bytes, 2, 10));
-            assert_eq!((a.len(), b.len()), (10, 0), "{way:?} {bytes}");
+            let (a, b) = both(V4, false, None, |setup| shm::ping_pong(setup, hand_off, bytes, 2, 10));
+            assert_eq!((a.len(), b.len()), (10, 0), "{hand_off:?} {bytes}");
         }
     }
 }
 
 #[test]
-fn a_line_holds_only_so_much() {
-    let (a, b) = both(V4, false, None, |setup| Ok(shm::ping_pong(setup, shm::Way::Line, 9, 1, 1).is_err()));
+fn a_line_holds_at_most_eight_bytes() {
+    let (a, b) =
+        both(V4, false, None, |setup| Ok(shm::ping_pong(setup, shm::HandOff::Line, 9, 1, 1).is_err()));
     assert!(a && b);
 }
 

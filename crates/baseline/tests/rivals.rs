@@ -1,5 +1,5 @@
-//! Rivals that have processes of their own, where they are installed. Nothing is ever installed for this, so that on a
-//! bare machine there is little to test but that their absence is told.
+//! Rivals with processes of their own, where they are installed. Nothing is ever installed for this, so that
+//! on a bare machine the tests only show that their absence is reported.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,10 +9,10 @@ use tautline_baseline::rivals::{Contender, Order, Place, Rival, Route, Test};
 
 fn place() -> Place {
     let cores = cpu::allowed_cores().unwrap();
-    Place { cores: [cores[0], cores[1 % cores.len()]], apart: None }
+    Place { cores: [cores[0], cores[1 % cores.len()]], namespaces: None }
 }
 
-/// Those that are here; two that poll need a core each.
+/// The installed ones; two that poll need a core each.
 fn here() -> Vec<Rival> {
     let all = [Rival::OpenMpi, Rival::Mpich, Rival::Ucx, Rival::UcxPerftest];
     if cpu::allowed_cores().unwrap().len() < 2 {
@@ -21,13 +21,13 @@ fn here() -> Vec<Rival> {
     all.into_iter().filter(|rival| rival.version().is_some()).collect()
 }
 
-/// Two that poll need the cores for themselves, and whoever counts processes must be alone.
+/// Two that poll need the cores to themselves, and a test that counts processes must be alone.
 fn alone() -> MutexGuard<'static, ()> {
     static CORES: Mutex<()> = Mutex::new(());
     CORES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Processes of ours that run a team's program from a temporary folder.
+/// Processes of ours that run a team's program from a temporary directory.
 fn ranks() -> Vec<String> {
     let mine = format!("tautline-baseline-{}-", std::process::id());
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
@@ -39,7 +39,7 @@ fn ranks() -> Vec<String> {
 }
 
 #[test]
-fn every_rival_does_the_work_again_and_again() {
+fn every_rival_runs_every_test_repeatedly() {
     let _alone = alone();
     for rival in here() {
         let mut contender = Contender::start(rival, Route::Host, place(), &mut || false).unwrap();
@@ -64,7 +64,7 @@ fn every_rival_does_the_work_again_and_again() {
 }
 
 #[test]
-fn a_team_that_is_dropped_leaves_neither_processes_nor_files() {
+fn a_dropped_team_leaves_neither_processes_nor_files() {
     let _alone = alone();
     for rival in here() {
         let contender = Contender::start(rival, Route::Host, place(), &mut || false).unwrap();
@@ -78,7 +78,7 @@ fn a_team_that_is_dropped_leaves_neither_processes_nor_files() {
 }
 
 #[test]
-fn told_to_stop_it_stops() {
+fn a_stop_request_ends_a_test() {
     let _alone = alone();
     for rival in here() {
         let started = Instant::now();
@@ -90,7 +90,7 @@ fn told_to_stop_it_stops() {
 }
 
 #[test]
-fn what_is_not_there_is_told() {
+fn a_missing_rival_is_reported() {
     let refused = Contender::start(Rival::Sockperf, Route::Host, place(), &mut || false);
     assert!(refused.err().is_some_and(|reason| reason.contains("sockperf")));
 }

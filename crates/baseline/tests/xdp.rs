@@ -1,5 +1,5 @@
-//! Bare AF_XDP between two network namespaces, each that of a thread: they have no names, and go with the threads,
-//! however those end. As anyone but root there is nothing to test.
+//! Bare AF_XDP between two network namespaces, each that of a thread: they have no names, and end with the
+//! threads, however those end. Without root there is nothing to test.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -7,14 +7,14 @@ use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::sync::mpsc;
 
-use tautline_baseline::xdp::{self, Attach, FULL, Way};
+use tautline_baseline::xdp::{self, Attach, FULL, Mode};
 use tautline_baseline::{Setup, Side, cpu};
 
-const WAYS: [Way; 4] = [
-    Way { attach: Attach::Generic, busy: false },
-    Way { attach: Attach::Generic, busy: true },
-    Way { attach: Attach::Native, busy: false },
-    Way { attach: Attach::Native, busy: true },
+const MODES: [Mode; 4] = [
+    Mode { attach: Attach::Generic, busy: false },
+    Mode { attach: Attach::Generic, busy: true },
+    Mode { attach: Attach::Native, busy: false },
+    Mode { attach: Attach::Native, busy: true },
 ];
 
 fn ip(thread: i32, args: &[&str]) {
@@ -68,41 +68,41 @@ fn may() -> bool {
 }
 
 #[test]
-fn frames_go_back_and_forth_every_way() {
-    for way in WAYS.into_iter().filter(|_| may()) {
+fn ping_pong_in_every_mode() {
+    for mode in MODES.into_iter().filter(|_| may()) {
         let [a, b] = apart(|setup| {
             let mut all = Vec::new();
             for bytes in [8, 64, FULL] {
-                all.extend(xdp::ping_pong(setup, way, bytes, 10, 50)?);
+                all.extend(xdp::ping_pong(setup, mode, bytes, 10, 50)?);
             }
             Ok(all)
         });
-        assert_eq!((a.unwrap().len(), b.unwrap().len()), (150, 0), "{way:?}");
+        assert_eq!((a.unwrap().len(), b.unwrap().len()), (150, 0), "{mode:?}");
     }
 }
 
 #[test]
-fn streams_arrive_whole_every_way() {
-    for way in WAYS.into_iter().filter(|_| may()) {
+fn streams_in_every_mode() {
+    for mode in MODES.into_iter().filter(|_| may()) {
         let [a, b] = apart(|setup| {
-            xdp::stream(setup, way, 8, 10_000, Some(64))?;
-            xdp::stream(setup, way, 8, 30_001, None)?;
-            xdp::stream(setup, way, FULL, 10_000, None)
+            xdp::stream(setup, mode, 8, 10_000, Some(64))?;
+            xdp::stream(setup, mode, 8, 30_001, None)?;
+            xdp::stream(setup, mode, FULL, 10_000, None)
         });
         for side in [a.unwrap(), b.unwrap()] {
-            assert_eq!((side.messages, side.bytes), (10_000, 10_000 * FULL as u64), "{way:?}");
+            assert_eq!((side.messages, side.bytes), (10_000, 10_000 * FULL as u64), "{mode:?}");
         }
     }
 }
 
-/// Everything that is not ours goes to the kernel, and the program goes with its owner.
+/// Everything that is not ours passes to the kernel, and the program is detached with its owner.
 #[test]
-fn others_are_let_through_and_nothing_stays_attached() {
+fn other_traffic_passes_and_nothing_stays_attached() {
     if !may() {
         return;
     }
     let [a, b] = apart(|setup| {
-        xdp::ping_pong(setup, WAYS[0], 64, 0, 10)?;
+        xdp::ping_pong(setup, MODES[0], 64, 0, 10)?;
         // Ordinary sockets, after the program has gone and while another pair of programs is there.
         let socket = std::net::UdpSocket::bind((setup.local, 7077))?;
         socket.set_read_timeout(Some(std::time::Duration::from_secs(5)))?;
@@ -122,10 +122,10 @@ fn others_are_let_through_and_nothing_stays_attached() {
 }
 
 #[test]
-fn what_cannot_be_is_an_error() {
+fn impossible_setups_are_errors() {
     if !may() {
         return;
     }
-    let [a, b] = apart(|setup| xdp::ping_pong(setup, WAYS[0], FULL + 1, 0, 1));
+    let [a, b] = apart(|setup| xdp::ping_pong(setup, MODES[0], FULL + 1, 0, 1));
     assert!(a.is_err() && b.is_err());
 }

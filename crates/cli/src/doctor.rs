@@ -198,7 +198,7 @@ fn buffers(findings: &mut Vec<Finding>) {
             ),
         )
     });
-    match Machine::look().rmem_max {
+    match Machine::examine().rmem_max {
         Some(max) if max >= BUFFER_GOOD => {
             findings.push(finding(
                 "buffer limit",
@@ -220,7 +220,7 @@ fn buffers(findings: &mut Vec<Finding>) {
 }
 
 fn machine(findings: &mut Vec<Finding>) {
-    let machine = Machine::look();
+    let machine = Machine::examine();
     findings.push(if machine.cores >= 2 {
         finding(
             "cores",

@@ -1,4 +1,4 @@
-//! The receiving side: finds the packets in what the kernel hands over, acknowledges, and reports what is missing.
+//! The receiving side: finds the packets in what the kernel delivers, acknowledges, and reports gaps.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -9,15 +9,15 @@ use rustix::net::SendFlags;
 use super::{Ack, END, RESEND, Shape, Sink, is_transient, u64_at};
 use crate::cpu::{Measured, Stopwatch};
 use crate::mmsg::{HEAD, Inbox};
-use crate::transport::{Patience, SILENCE, timed_out};
+use crate::transport::{SILENCE, SpinLimit, timed_out};
 use crate::udp::UdpPair;
 
 pub(super) struct Receiver<'a> {
     pair: &'a UdpPair,
     shape: &'a Shape,
     blocking: bool,
-    /// Where the packet begins that is arriving or comes next; its length (0 until its head has come), and how much
-    /// of it is there.
+    /// Where the packet begins that is arriving or comes next, its length (0 until its head has arrived), and
+    /// how much of it has arrived.
     next: u64,
     len: usize,
     got: usize,
@@ -36,10 +36,10 @@ impl<'a> Receiver<'a> {
         let mut inbox = Inbox::new(self.shape.batch);
         let total = self.shape.total();
         let mut watch = None;
-        let mut heard = Instant::now();
+        let mut received_at = Instant::now();
         while self.next < total {
-            if self.fill(&mut inbox, heard)? {
-                heard = Instant::now();
+            if self.fill(&mut inbox, received_at)? {
+                received_at = Instant::now();
                 watch.get_or_insert_with(Stopwatch::start);
                 self.take(&inbox, sink)?;
             }
@@ -51,16 +51,16 @@ impl<'a> Receiver<'a> {
     }
 
     /// Waits for packets; `false` if there were none for a while.
-    fn fill(&self, inbox: &mut Inbox, heard: Instant) -> io::Result<bool> {
-        let mut patience = Patience::new();
+    fn fill(&self, inbox: &mut Inbox, received_at: Instant) -> io::Result<bool> {
+        let mut spin_limit = SpinLimit::new();
         loop {
             match inbox.receive(self.pair.socket.as_fd(), self.blocking) {
                 Ok(()) => return Ok(true),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock && self.blocking => {
-                    return if heard.elapsed() > SILENCE { Err(timed_out()) } else { Ok(false) };
+                    return if received_at.elapsed() > SILENCE { Err(timed_out()) } else { Ok(false) };
                 }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => patience.spin()?,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => spin_limit.spin()?,
                 Err(e) => return Err(e),
             }
         }
@@ -77,7 +77,7 @@ impl<'a> Receiver<'a> {
         Ok(())
     }
 
-    /// Takes one datagram, or a run of them; says whether it was an old one.
+    /// Takes one datagram, or a run of them; returns whether it was an old one.
     fn take_run(&mut self, run: &[u8], sink: &mut impl Sink) -> io::Result<bool> {
         if self.len > 0 && self.is_interrupted_by(run) {
             self.len = 0;
@@ -112,7 +112,7 @@ impl<'a> Receiver<'a> {
         Ok(false)
     }
 
-    /// Whether this is not the rest of the packet under way, but the packet again, or the one after it.
+    /// Whether this is not the rest of the current packet, but the packet again, or the one after it.
     fn is_interrupted_by(&self, run: &[u8]) -> bool {
         let after = self.next + self.len as u64;
         head(run).is_some_and(|(position, len)| {
@@ -141,7 +141,7 @@ impl<'a> Receiver<'a> {
         }
     }
 
-    /// The last acknowledgement may be lost too: answers until the sender says that it has it, or for a moment.
+    /// The last acknowledgement may be lost too: answers until the sender confirms it, or for a moment.
     fn linger(&mut self, inbox: &mut Inbox) {
         let since = Instant::now();
         while since.elapsed() < 10 * RESEND {
@@ -173,7 +173,7 @@ mod tests {
 
     const PACKET: usize = 100;
 
-    /// Puts what comes to its place.
+    /// Copies bytes to their place.
     struct Place(Vec<u8>);
 
     impl Sink for Place {
@@ -191,7 +191,7 @@ mod tests {
         [&position.to_le_bytes()[..], &(PACKET as u64).to_le_bytes(), &[number; PACKET]].concat()
     }
 
-    /// Feeds runs to a receiver of three packets; returns how many gaps it saw, once all is in place.
+    /// Feeds runs to a receiver of three packets; returns how many gaps it saw, once all bytes are in place.
     fn receive(runs: &[&[u8]]) -> u64 {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_come_whole_cut_or_joined() {
+    fn packets_may_be_whole_split_or_joined() {
         let (a, b, c) = (packet(0), packet(1), packet(2));
         assert_eq!(receive(&[&a, &b, &c]), 0);
         assert_eq!(receive(&[&a[..40], &a[40..], &b[..HEAD], &b[HEAD..], &c]), 0);
@@ -218,23 +218,24 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_packet_comes_again() {
+    fn a_lost_packet_is_resent() {
         let (a, b, c) = (packet(0), packet(1), packet(2));
         assert_eq!(receive(&[&a, &c, &c, &b, &c]), 1);
         assert_eq!(receive(&[&a, &a, &b, &b, &c]), 0);
     }
 
     #[test]
-    fn a_packet_with_a_lost_part_comes_again() {
+    fn a_packet_with_a_lost_part_is_resent() {
         let (a, b, c) = (packet(0), packet(1), packet(2));
-        // The end is missing; the middle is missing; the packet is resent before its rest is noticed to be missing.
+        // The end is missing; the middle is missing; the packet is resent before its rest is known to be
+        // missing.
         assert_eq!(receive(&[&a, &b[..60], &c, &b, &c]), 1);
         assert_eq!(receive(&[&a[..40], &a[60..], &b, &a, &b, &c]), 1);
         assert_eq!(receive(&[&a[..40], &a, &b, &c]), 0);
     }
 
     #[test]
-    fn noise_is_no_data() {
+    fn strays_are_ignored() {
         let (a, b, c) = (packet(0), packet(1), packet(2));
         let far = [&0_u64.to_le_bytes()[..], &u64::MAX.to_le_bytes(), &[1; 50]].concat();
         assert_eq!(receive(&[&far, &[1; 3], &a, &[0xFF; HEAD], &b, &c]), 1);

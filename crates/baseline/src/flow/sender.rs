@@ -1,4 +1,4 @@
-//! The sending side: fills the window, hears acknowledgements, goes back after a loss.
+//! The sending side: fills the window, takes acknowledgements, goes back after a loss.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -9,10 +9,10 @@ use rustix::net::{RecvFlags, SendFlags};
 use super::{Ack, RESEND, Shape, Source, is_transient, u64_at};
 use crate::cpu::{Measured, Stopwatch};
 use crate::mmsg::{HEAD, Outbox};
-use crate::transport::{Patience, SILENCE, timed_out};
+use crate::transport::{SILENCE, SpinLimit, timed_out};
 use crate::udp::UdpPair;
 
-/// Bytes of messages made together.
+/// Bytes of messages that are made together.
 const GROUP: u64 = 192 << 10;
 
 pub(super) struct Sender<'a> {
@@ -22,8 +22,8 @@ pub(super) struct Sender<'a> {
     outbox: Outbox,
     sent: u64,
     acked: u64,
-    /// When the receiver last made progress, and when we last did something about its silence.
-    heard: Instant,
+    /// When the receiver last made progress, and when we last reacted to its silence.
+    progress_at: Instant,
     resent: Instant,
     drops: u64,
 }
@@ -37,7 +37,7 @@ impl<'a> Sender<'a> {
             outbox: Outbox::default(),
             sent: 0,
             acked: 0,
-            heard: Instant::now(),
+            progress_at: Instant::now(),
             resent: Instant::now(),
             drops: 0,
         }
@@ -45,8 +45,8 @@ impl<'a> Sender<'a> {
 
     pub(super) fn run(mut self, source: &mut impl Source) -> io::Result<Measured> {
         let (total, message) = (self.shape.total(), self.shape.message as u64);
-        // Some packets' worth of messages are made before they are sent: sent one by one, each would end in a small packet, and
-        // so be beaten.
+        // Messages of several packets are made before they are sent: sent one by one, each would end in a
+        // small packet, and the stream would be no limit.
         let together = (GROUP / message).max(1);
         let group = together * message;
         let mut buf = vec![0; group as usize];
@@ -67,7 +67,7 @@ impl<'a> Sender<'a> {
                     break;
                 }
             }
-            self.hear()?;
+            self.take_acknowledgements()?;
         }
         let measured = watch.stop(self.shape.count, total, self.drops);
         for _ in 0..3 {
@@ -77,14 +77,14 @@ impl<'a> Sender<'a> {
         Ok(measured)
     }
 
-    /// How many bytes may go now: whole packets only, so that a window never ends in small change.
+    /// How many bytes may be sent now: whole packets only, so that a window never ends in a small packet.
     fn room(&self) -> usize {
         let free = self.shape.window.saturating_sub((self.sent - self.acked) as usize);
         let packet = self.shape.cut.packet();
         if self.sent == self.acked { free.max(packet) } else { free / packet * packet }
     }
 
-    /// Sends what there is room for; `false` if the kernel has none just now.
+    /// Sends what there is room for; `false` if the kernel has no room now.
     fn push(&mut self, rest: &[u8]) -> io::Result<bool> {
         let most = self.room().min(self.shape.batch * self.shape.cut.packet());
         let bytes = &rest[..rest.len().min(most)];
@@ -96,9 +96,9 @@ impl<'a> Sender<'a> {
         Ok(true)
     }
 
-    /// Takes acknowledgements: all that are there, and if the window is full, waits for one.
-    fn hear(&mut self) -> io::Result<()> {
-        let mut patience = Patience::new();
+    /// Takes all acknowledgements that are there and, if the window is full, waits for one.
+    fn take_acknowledgements(&mut self) -> io::Result<()> {
+        let mut spin_limit = SpinLimit::new();
         loop {
             let mut ack: Ack = [0; 16];
             let flags = if self.blocking { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
@@ -107,8 +107,8 @@ impl<'a> Sender<'a> {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(rustix::io::Errno::AGAIN) if self.blocking => return self.start_again(),
                 Err(rustix::io::Errno::AGAIN) => {
-                    patience.spin()?;
-                    if patience.is_checkpoint() && self.heard.max(self.resent).elapsed() > RESEND {
+                    spin_limit.spin()?;
+                    if spin_limit.is_checkpoint() && self.progress_at.max(self.resent).elapsed() > RESEND {
                         return self.start_again();
                     }
                 }
@@ -123,7 +123,7 @@ impl<'a> Sender<'a> {
             return Err(io::Error::other("an acknowledgement beyond the end of the stream"));
         }
         if next > self.acked || u64_at(&ack, 8) != 0 {
-            self.heard = Instant::now();
+            self.progress_at = Instant::now();
         }
         self.acked = self.acked.max(next);
         self.sent = self.sent.max(self.acked);
@@ -134,9 +134,9 @@ impl<'a> Sender<'a> {
         Ok(())
     }
 
-    /// Nothing was heard for a while: data or acknowledgements were lost, or the receiver does not run.
+    /// Nothing arrived for a while: data or acknowledgements were lost, or the receiver does not run.
     fn start_again(&mut self) -> io::Result<()> {
-        if self.heard.elapsed() > SILENCE {
+        if self.progress_at.elapsed() > SILENCE {
             return Err(timed_out());
         }
         self.resent = Instant::now();

@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// Runs a program to its end and returns what it printed, or why not.
+/// Runs a program to its end and returns its output, or the failure.
 pub(super) fn run(command: &mut Command, time: Duration) -> Result<String, String> {
     run_unless(command, time, &mut || false)
 }
 
-/// The same, unless told to stop meanwhile.
+/// The same, unless `stop` returns true meanwhile.
 pub(super) fn run_unless(
     command: &mut Command,
     time: Duration,
@@ -31,36 +31,40 @@ pub(super) fn run_unless(
         match child.0.try_wait().map_err(|e| e.to_string())? {
             Some(status) => break status,
             None if started.elapsed() > time => return Err(format!("not done after {time:?}")),
-            None if stop() => return Err("told to stop".to_owned()),
+            None if stop() => return Err("stopped on request".to_owned()),
             None => std::thread::sleep(Duration::from_millis(5)),
         }
     };
-    // Whatever it started must not hold the pipe open.
+    // Its own children must not hold the pipe open.
     drop(child);
     let [text, complaints] = [output, complaints].map(|reader| reader.join().unwrap_or_default());
-    if status.success() { Ok(text) } else { Err(format!("it ended with {status}{}", story(&complaints))) }
+    if status.success() {
+        Ok(text)
+    } else {
+        Err(format!("it ended with {status}{}", last_complaint(&complaints)))
+    }
 }
 
 fn read(mut stream: impl Read + Send + 'static) -> JoinHandle<String> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
-        // What was read before an error is all there is to know.
+        // Bytes that were read before an error are all there is.
         let _ = stream.read_to_end(&mut bytes);
         String::from_utf8_lossy(&bytes).into_owned()
     })
 }
 
-/// What a program complained of, as the end of a sentence: the last line with words in it.
-pub(super) fn story(complaints: &str) -> String {
+/// The last line of `complaints` with words in it, as the end of a sentence.
+pub(super) fn last_complaint(complaints: &str) -> String {
     let mut lines = complaints.lines().rev().map(str::trim);
     lines.find(|line| line.chars().any(char::is_alphabetic)).map_or(String::new(), |line| format!(": {line}"))
 }
 
-/// A program in a process group of its own, ended with all it started when dropped.
+/// A program in a process group of its own, killed with all its children when dropped.
 pub(super) struct Background(Child);
 
 impl Background {
-    /// Starts it; what it complains of goes there.
+    /// Starts it; `complaints` gets its standard error.
     pub(super) fn start(command: &mut Command, complaints: impl Into<Stdio>) -> Result<Self, String> {
         Self::spawn(command.stdout(Stdio::null()), complaints)
     }
@@ -86,7 +90,7 @@ impl Drop for Background {
     }
 }
 
-/// A folder that goes when dropped.
+/// A directory that is removed when dropped.
 pub(super) struct TempDir(PathBuf);
 
 impl TempDir {
@@ -115,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn output_failure_and_time_out_are_told_apart() {
+    fn output_failure_and_timeout_are_distinguished() {
         let shell = |script: &str| {
             let mut command = Command::new("sh");
             command.args(["-c", script]);

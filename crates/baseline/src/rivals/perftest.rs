@@ -1,5 +1,5 @@
-//! UCX's own `ucx_perftest`, which is started anew for each figure. It resends an untouched buffer, and is measured for
-//! that: what UCX does for a user, a team over UCX shows.
+//! UCX's own `ucx_perftest`, which is started for each figure. It resends an untouched buffer, and is
+//! measured to show that; a team over UCX shows what UCX does for a user.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::process::{Command, Stdio};
@@ -10,7 +10,7 @@ use super::tools::find_tool;
 use super::{Figures, Order, Place, Test};
 
 const TEST_TIME: Duration = Duration::from_secs(15);
-/// The server needs a moment to listen; there is no sign of it to wait for.
+/// The server needs a moment to listen, and gives no sign to wait for.
 const TRIES: u32 = 20;
 
 pub(super) fn measure(
@@ -18,7 +18,7 @@ pub(super) fn measure(
     order: &Order,
     stop: &mut dyn FnMut() -> bool,
 ) -> Result<[Figures; 2], String> {
-    let tool = find_tool("ucx_perftest").ok_or("ucx_perftest is not there")?;
+    let tool = find_tool("ucx_perftest").ok_or("ucx_perftest is not installed")?;
     let (test, outstanding) = match order.test {
         Test::PingPong => ("tag_lat", None),
         Test::Stream { window } => ("tag_bw", window),
@@ -56,8 +56,8 @@ pub(super) fn measure(
     Err(last)
 }
 
-/// Columns after "Final:": iterations, median, mean and overall µs; average and overall MB/s; average and overall
-/// messages per second.
+/// Columns after "Final:": iterations, median, mean and overall µs; average and overall MB/s; average and
+/// overall messages per second.
 fn parse(text: &str, order: &Order) -> Option<Figures> {
     let (_, rest) = text.split_once("Final:")?;
     let columns: Vec<f64> = rest.split_whitespace().map_while(|word| word.parse().ok()).collect();

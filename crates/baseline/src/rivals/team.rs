@@ -1,5 +1,6 @@
-//! Two ranks over an MPI or UCX, started once and then told what to measure, so that a round costs no start of processes.
-//! Between two orders they sleep. Whatever hangs ends by itself: the ranks have an alarm, and we a time bound.
+//! Two ranks over an MPI or UCX, started once and then commanded, so that a round starts no processes.
+//! Between two orders they sleep. A rank that hangs is ended: the ranks have an alarm, and we have a time
+//! bound.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, ErrorKind, Write};
@@ -8,25 +9,25 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use super::child::{Background, TempDir, run, story};
+use super::child::{Background, TempDir, last_complaint, run};
 use super::tools;
 use super::{Figures, Order, Place, Rival, Route, Test};
 
-/// To compile the program, or for both ranks to report.
+/// For compiling the program, or for both ranks to report.
 const START_TIME: Duration = Duration::from_secs(20);
 /// For one order; the ranks' own alarm comes first.
 const ORDER_TIME: Duration = Duration::from_secs(30);
-/// Between two looks whether somebody wants us to stop.
-const LOOK: Duration = Duration::from_millis(20);
+/// The interval at which `stop` is checked.
+const STOP_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The ranks, and the streams to them. Ends with all its processes when dropped.
+/// The ranks, and the streams to them. Dropping it ends all its processes.
 pub(super) struct Team {
     ranks: [BufReader<UnixStream>; 2],
     _processes: Vec<Background>,
     folder: TempDir,
 }
 
-/// What the ranks complain of.
+/// The file of the ranks' standard error.
 const COMPLAINTS: &str = "complaints";
 
 impl Team {
@@ -51,7 +52,8 @@ impl Team {
             let complaints = file.try_clone().map_err(|e| e.to_string())?;
             processes.push(Background::start(&mut command, complaints)?);
         }
-        let ranks = gather(&listener, &mut processes, stop).map_err(|e| format!("{e}{}", told(&folder)))?;
+        let ranks =
+            gather(&listener, &mut processes, stop).map_err(|e| format!("{e}{}", complaint(&folder)))?;
         let mut team = Self { ranks, _processes: processes, folder };
         if rival == Rival::Ucx {
             team.introduce(stop)?;
@@ -59,7 +61,7 @@ impl Team {
         Ok(team)
     }
 
-    /// Tells each rank the other's address.
+    /// Sends each rank the other's address.
     fn introduce(&mut self, stop: &mut dyn FnMut() -> bool) -> Result<(), String> {
         let until = Instant::now() + START_TIME;
         let [one, other] = &mut self.ranks;
@@ -88,14 +90,14 @@ impl Team {
         let [one, other] = &mut self.ranks;
         let mut answer = |rank| parse(&line_from(rank, until, stop)?);
         let answers = answer(one).and_then(|first| Ok([first, answer(other)?]));
-        let answers = answers.map_err(|e| format!("{e}{}", told(&self.folder)))?;
+        let answers = answers.map_err(|e| format!("{e}{}", complaint(&self.folder)))?;
         Ok(answers.map(|figures| figures.with(order)))
     }
 }
 
-/// What the ranks complained of, as the end of a sentence.
-fn told(folder: &TempDir) -> String {
-    story(&fs::read_to_string(folder.path().join(COMPLAINTS)).unwrap_or_default())
+/// The ranks' last complaint, as the end of a sentence.
+fn complaint(folder: &TempDir) -> String {
+    last_complaint(&fs::read_to_string(folder.path().join(COMPLAINTS)).unwrap_or_default())
 }
 
 /// Compiles the ranks' program over a link, and returns the file.
@@ -115,16 +117,16 @@ fn compile(compiler: &Path, folder: &TempDir, link: &str, libraries: &[&str]) ->
     Ok(program)
 }
 
-/// What every rank is told.
+/// Adds the arguments of every rank.
 fn arguments(command: &mut Command, place: &Place, socket: &Path) {
     command.arg(socket).args(place.cores.map(|core| core.to_string()));
 }
 
 fn open_mpi(route: Route, place: &Place, folder: &TempDir, socket: &Path) -> Result<Command, String> {
-    let mpi = tools::open_mpi().ok_or("its mpirun or mpicc is not there")?;
+    let mpi = tools::open_mpi().ok_or("its mpirun or mpicc is not installed")?;
     let program = compile(&mpi.mpicc, folder, "link_mpi.h", &[])?;
-    let mut command = match &place.apart {
-        Some(apart) => apart.node(&mpi.mpirun),
+    let mut command = match &place.namespaces {
+        Some(namespaces) => namespaces.node(&mpi.mpirun),
         None => Command::new(&mpi.mpirun),
     };
     command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
@@ -133,8 +135,8 @@ fn open_mpi(route: Route, place: &Place, folder: &TempDir, socket: &Path) -> Res
     if route == Route::Tcp {
         command.args(["--mca", "pml", "ob1", "--mca", "btl", "tcp,self"]);
     }
-    match &place.apart {
-        Some(apart) => apart.options(&mut command, folder)?,
+    match &place.namespaces {
+        Some(namespaces) => namespaces.options(&mut command, folder)?,
         None if route == Route::Tcp => {
             command.args(["-n", "2", "--mca", "btl_tcp_if_include", "lo"]);
         }
@@ -147,16 +149,16 @@ fn open_mpi(route: Route, place: &Place, folder: &TempDir, socket: &Path) -> Res
 }
 
 fn mpich(place: &Place, folder: &TempDir, socket: &Path) -> Result<Command, String> {
-    let mpi = tools::mpich().ok_or("its mpirun or mpicc is not there")?;
+    let mpi = tools::mpich().ok_or("its mpirun or mpicc is not installed")?;
     let program = compile(&mpi.mpicc, folder, "link_mpi.h", &[])?;
     let mut command = Command::new(&mpi.mpirun);
     arguments(command.args(["-n", "2"]).arg(program), place, socket);
     Ok(command)
 }
 
-/// UCX has nobody to start processes, so that is done here.
+/// UCX has no launcher, so the processes are started here.
 fn ucx(route: Route, place: &Place, folder: &TempDir, socket: &Path) -> Result<Vec<Command>, String> {
-    let compiler = tools::ucx().ok_or("its headers or a C compiler are not there")?;
+    let compiler = tools::ucx().ok_or("its headers or a C compiler are not installed")?;
     let program = compile(&compiler, folder, "link_ucx.h", &["-lucp", "-lucs"])?;
     let start = |rank: &str| {
         let mut command = Command::new(&program);
@@ -171,7 +173,7 @@ fn ucx(route: Route, place: &Place, folder: &TempDir, socket: &Path) -> Result<V
     Ok(vec![start("0"), start("1")])
 }
 
-/// Waits until both ranks have said who they are.
+/// Waits until both ranks have reported their numbers.
 fn gather(
     listener: &UnixListener,
     processes: &mut [Background],
@@ -205,13 +207,13 @@ fn gather(
     Ok([first, second])
 }
 
-/// The next line, within the time and unless told to stop.
+/// Reads the next line, within the time and unless `stop` returns true.
 fn line_from(
     rank: &mut BufReader<UnixStream>,
     until: Instant,
     stop: &mut dyn FnMut() -> bool,
 ) -> Result<String, String> {
-    rank.get_ref().set_read_timeout(Some(LOOK)).map_err(|e| e.to_string())?;
+    rank.get_ref().set_read_timeout(Some(STOP_INTERVAL)).map_err(|e| e.to_string())?;
     let mut line = String::new();
     loop {
         match rank.read_line(&mut line) {
@@ -219,7 +221,7 @@ fn line_from(
             Ok(_) => return Ok(line),
             Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
                 if stop() {
-                    return Err("told to stop".to_owned());
+                    return Err("stopped on request".to_owned());
                 }
                 if Instant::now() > until {
                     return Err("it did not answer in time".to_owned());
@@ -252,14 +254,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_has_six_figures() {
+    fn a_reply_has_six_figures() {
         let figures = parse("740 1200 3000 801.5 9000000 8000000\n").unwrap();
         assert_eq!((figures.median_ns, figures.mean_ns, figures.elapsed_ns), (740.0, 801.5, 9_000_000));
         assert!(parse("740 1200\n").is_err() && parse("").is_err());
     }
 
     #[test]
-    fn a_rank_that_says_nothing_is_not_waited_for_when_told_to_stop() {
+    fn a_stop_ends_the_wait_for_a_silent_rank() {
         let (ours, _theirs) = UnixStream::pair().unwrap();
         let mut turns = 0;
         let mut stop = || {
@@ -267,6 +269,6 @@ mod tests {
             turns > 2
         };
         let said = line_from(&mut BufReader::new(ours), Instant::now() + ORDER_TIME, &mut stop);
-        assert_eq!(said, Err("told to stop".to_owned()));
+        assert_eq!(said, Err("stopped on request".to_owned()));
     }
 }

@@ -1,4 +1,4 @@
-//! Where the rivals' programs and libraries are, and what they say of themselves.
+//! Where the rivals' programs and libraries are, and what they report of themselves.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use super::child::run;
 
-/// A tool is asked for its version, and no more.
+/// The time for a tool to print its version.
 const ASK_TIME: Duration = Duration::from_secs(5);
 
-/// The first line of a tool's answer that holds a word.
+/// The first line of a tool's output that contains a word.
 pub(super) fn line_with(tool: &Path, argument: &str, word: &str) -> Option<String> {
     let mut command = Command::new(tool);
     if !argument.is_empty() {
@@ -26,14 +26,14 @@ pub(super) fn find_tool(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
 }
 
-/// The two programs that an MPI needs: one that starts processes, one that compiles.
+/// The two programs that an MPI needs: a launcher and a compiler.
 #[derive(Clone, Debug)]
 pub(super) struct Mpi {
     pub(super) mpirun: PathBuf,
     pub(super) mpicc: PathBuf,
 }
 
-/// Several MPIs may be installed side by side, so each tool is asked whose it is.
+/// Several MPIs may be installed side by side, so each tool is asked for its name.
 pub(super) fn open_mpi() -> Option<Mpi> {
     Some(Mpi {
         mpirun: first(&["mpirun.openmpi", "mpirun"], "--version", "Open MPI")?,
@@ -61,7 +61,7 @@ fn first(names: &[&str], argument: &str, word: &str) -> Option<PathBuf> {
     found.into_iter().find(|tool| line_with(tool, argument, word).is_some())
 }
 
-/// The file name of a library, with the fullest version.
+/// The file name of a library, with the longest version.
 pub(super) fn find_library(name: &str) -> Option<String> {
     let arch = format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH);
     let folders = [arch.as_str(), "/usr/lib64", "/usr/lib", "/usr/local/lib"];

@@ -1,4 +1,4 @@
-//! Memory that both sides see: some cache lines of atomic words, and a plain area behind them.
+//! Memory that both sides see: some cache lines of atomic words, followed by a plain area.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -9,7 +9,7 @@ use rustix::fs::MemfdFlags;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::descriptors::{give, take};
-use crate::transport::{Patience, Setup};
+use crate::transport::{Setup, SpinLimit};
 
 /// A cache line.
 #[repr(C, align(64))]
@@ -26,9 +26,9 @@ impl Line {
     /// Spins until the flag has this value.
     #[inline]
     pub(crate) fn wait_for(&self, value: u64) -> io::Result<()> {
-        let mut patience = Patience::new();
+        let mut spin_limit = SpinLimit::new();
         while self.flag.load(Ordering::Acquire) != value {
-            patience.spin()?;
+            spin_limit.spin()?;
         }
         Ok(())
     }
@@ -42,7 +42,8 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// One memory that this side writes to, and one that it reads from. Both are zero, and all their pages are there.
+    /// One memory that this side writes to, and one that it reads from. Both are zeroed, and all their pages
+    /// are present.
     pub(crate) fn pair(setup: &mut Setup<'_>, lines: usize, bytes: usize) -> io::Result<[Self; 2]> {
         let ours = rustix::fs::memfd_create("tautline-baseline", MemfdFlags::CLOEXEC)?;
         rustix::fs::ftruncate(&ours, (lines * LINE + bytes) as u64)?;
@@ -64,19 +65,20 @@ impl Memory {
     /// The lines at the front.
     #[inline]
     pub(crate) fn lines(&self) -> &[Line] {
-        // SAFETY: the mapping begins at a page and has that many lines, zero at first. All that is ever used of them
-        // is atomic, and nothing else refers to them.
+        // SAFETY: the mapping begins at a page and has that many lines, zeroed at first. They are only used
+        // as atomics, and nothing else refers to them.
         unsafe { std::slice::from_raw_parts(self.at.cast().as_ptr(), self.lines) }
     }
 
     /// A part of the area behind the lines.
     ///
     /// # Safety
-    /// Until the slice is gone, the other side must neither read nor write these bytes; a flag says whose they are.
+    /// Until the slice is gone, the other side must neither read nor write these bytes; a flag says whose
+    /// they are.
     #[inline]
     pub(crate) unsafe fn area(&mut self, at: usize, len: usize) -> &mut [u8] {
         assert!(at <= self.bytes && len <= self.bytes - at, "beyond the end of the memory");
-        // SAFETY: in bounds of the mapping as just seen, and alone as the caller promises.
+        // SAFETY: in bounds of the mapping as just checked, and exclusive as the caller promises.
         unsafe { std::slice::from_raw_parts_mut(self.at.as_ptr().add(self.lines * LINE + at), len) }
     }
 }

@@ -1,5 +1,5 @@
-//! Back and forth through shared memory. Each side sends only after it has received, so that one place per direction
-//! is enough, and a counter beside it says whose turn it is.
+//! Back and forth through shared memory. Each side sends only after it has received, so that one buffer per
+//! direction is enough, and a counter beside it says whose turn it is.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -10,13 +10,13 @@ use crate::drive::{self, Content};
 use crate::pattern::{self, Pattern};
 use crate::transport::{Setup, Side, Transport};
 
-/// How a message travels.
+/// How a message is handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum HandOff {
     /// Up to eight bytes, in one cache line with their flag.
     Line,
     /// Copied in from the sender's own buffer, and copied out to the receiver's own.
-    HandOver,
+    CopyInCopyOut,
     /// Written where the other side sees it, and copied out to the receiver's own buffer.
     WriteFlagCopy,
 }
@@ -25,33 +25,33 @@ pub enum Way {
 /// nanoseconds on side A, nothing on side B.
 ///
 /// # Errors
-/// Whatever the system reports, [`io::ErrorKind::InvalidData`] if what came is not what was sent, and
+/// Whatever the system reports, [`io::ErrorKind::InvalidData`] if a message is not what was sent, and
 /// [`io::ErrorKind::TimedOut`] if the other side is silent.
 pub fn ping_pong(
     setup: &mut Setup<'_>,
-    way: Way,
+    hand_off: HandOff,
     bytes: usize,
     warm_up: u64,
     count: u64,
 ) -> io::Result<Vec<u64>> {
-    if way == Way::Line && bytes > 8 {
+    if hand_off == HandOff::Line && bytes > 8 {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "a line holds eight bytes beside its flag"));
     }
-    let [into, from] = Memory::pair(setup, LINES, if way == Way::Line { 0 } else { bytes })?;
+    let [into, from] = Memory::pair(setup, LINES, if hand_off == HandOff::Line { 0 } else { bytes })?;
     let mut place = Place { into, from, sent: 0, received: 0 };
-    let mut run = |count| match way {
-        Way::Line => place.lines(setup.side, bytes, count),
-        Way::HandOver => drive::ping_pong(&mut place, setup.side, bytes, count, Content::Rewritten),
-        Way::WriteFlagCopy => Direct::new(&mut place, bytes).ping_pong(setup.side, count),
+    let mut run = |count| match hand_off {
+        HandOff::Line => place.lines(setup.side, bytes, count),
+        HandOff::CopyInCopyOut => drive::ping_pong(&mut place, setup.side, bytes, count, Content::Rewritten),
+        HandOff::WriteFlagCopy => Direct::new(&mut place, bytes).ping_pong(setup.side, count),
     };
     run(warm_up)?;
     run(count)
 }
 
-/// The flag, and a line that keeps what is fetched together with it away from the message.
+/// The flag, and a line that separates the message from what is fetched together with the flag.
 const LINES: usize = 2;
 
-/// One place for a message in each direction.
+/// One buffer for a message in each direction.
 struct Place {
     into: Memory,
     from: Memory,
@@ -60,14 +60,14 @@ struct Place {
 }
 
 impl Place {
-    /// Says that a message lies there.
+    /// Says that a message is there.
     #[inline]
     fn raise(&mut self) {
         self.sent += 1;
         self.into.lines()[0].flag.store(self.sent, Ordering::Release);
     }
 
-    /// Waits until one lies here.
+    /// Waits for a message.
     #[inline]
     fn wait(&mut self) -> io::Result<()> {
         self.received += 1;
@@ -118,7 +118,8 @@ impl Transport for Place {
     }
 
     fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
-        // SAFETY: the other side has answered the last message, so it has read it, and reads no more until the flag.
+        // SAFETY: the other side has answered the last message, so it has read it, and reads no more until
+        // the flag.
         unsafe { self.into.area(0, bytes.len()) }.copy_from_slice(bytes);
         self.raise();
         Ok(())
@@ -126,7 +127,8 @@ impl Transport for Place {
 
     fn recv(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         self.wait()?;
-        // SAFETY: the flag says that the message is there; the other side writes no more until we have answered.
+        // SAFETY: the flag says that the message is there; the other side writes no more until we have
+        // answered.
         buf.copy_from_slice(unsafe { self.from.area(0, buf.len()) });
         Ok(buf.len())
     }
@@ -164,7 +166,8 @@ impl<'a> Direct<'a> {
     }
 
     fn send(&mut self, number: u64) {
-        // SAFETY: the other side has answered the last message, so it has read it, and reads no more until the flag.
+        // SAFETY: the other side has answered the last message, so it has read it, and reads no more until
+        // the flag.
         self.pattern.write(number, unsafe { self.place.into.area(0, self.incoming.len()) });
         self.place.raise();
     }

@@ -1,5 +1,5 @@
-//! A ring of cache lines from one producer to one consumer: what the rate of small messages between two processes is
-//! compared with. A message is eight bytes, in one line with its flag.
+//! A ring of cache lines from one producer to one consumer: the limit of the rate of small messages between
+//! two processes. A message is eight bytes, in one line with its flag.
 
 use std::hint::black_box;
 use std::io;
@@ -7,25 +7,27 @@ use std::sync::atomic::Ordering;
 
 use super::memory::{Line, Memory};
 use crate::cpu::{Measured, Stopwatch};
-use crate::transport::{Patience, Setup, Side};
+use crate::transport::{Setup, Side, SpinLimit};
 
 /// Messages that are acknowledged together by [`ring_window`].
 pub const WINDOW: u64 = 64;
 
-/// Lines of the ring. With fewer, each is fetched back from the other core's nearest cache; 256 were half as fast.
+/// Lines of the ring. With fewer, each is fetched back from the other core's nearest cache; 256 were half as
+/// fast.
 const SLOTS: u64 = 4096;
-/// The consumer looks for so many at once, so that it does not take a line away that is about to be written.
+/// The consumer waits for this many at a time, so that it does not take away a line that is about to be
+/// written.
 const TOGETHER: u64 = 32;
-/// The consumer tells how far it is so often.
-const TELL_EVERY: u64 = SLOTS / 4;
+/// The consumer publishes its position after this many messages.
+const PUBLISH_EVERY: u64 = SLOTS / 4;
 /// Bytes of a message.
 const PAYLOAD: u64 = 8;
 
-/// 64 messages, then one acknowledgement; `rounds` times.
+/// Sends 64 messages, then waits for one acknowledgement; `rounds` times.
 ///
 /// # Errors
-/// [`io::ErrorKind::InvalidData`] if a message is not what was sent, [`io::ErrorKind::TimedOut`] if the other side is
-/// silent.
+/// [`io::ErrorKind::InvalidData`] if a message is not what was sent, [`io::ErrorKind::TimedOut`] if the other
+/// side is silent.
 pub fn ring_window(setup: &mut Setup<'_>, rounds: u64) -> io::Result<Measured> {
     let mut ring = Ring::open(setup)?;
     ring.windows(setup.side, rounds.min(WARM_UP))?;
@@ -36,7 +38,7 @@ pub fn ring_window(setup: &mut Setup<'_>, rounds: u64) -> io::Result<Measured> {
     Ok(watch.stop(messages, messages * PAYLOAD, 0))
 }
 
-/// `count` messages, as fast as they are taken.
+/// Sends `count` messages as fast as they are taken.
 ///
 /// # Errors
 /// As [`ring_window`].
@@ -49,7 +51,7 @@ pub fn ring_stream(setup: &mut Setup<'_>, count: u64) -> io::Result<Measured> {
     Ok(watch.stop(count, count * PAYLOAD, 0))
 }
 
-/// Windows of warming up.
+/// Windows of the warm-up.
 const WARM_UP: u64 = 64;
 
 /// One side of a ring. Side A produces into its own memory; side B answers in the first line of its own.
@@ -58,7 +60,7 @@ struct Ring {
     from: Memory,
     /// Messages produced or consumed so far.
     position: u64,
-    /// What the other side is known to have consumed.
+    /// How many messages the other side is known to have consumed.
     taken: u64,
 }
 
@@ -77,7 +79,7 @@ impl Ring {
                 }
                 Side::B => {
                     self.consume(WINDOW)?;
-                    self.tell();
+                    self.publish();
                 }
             }
         }
@@ -95,8 +97,8 @@ impl Ring {
                     self.produce();
                 }
                 Side::B => {
-                    self.consume((end - self.position).min(TELL_EVERY))?;
-                    self.tell();
+                    self.consume((end - self.position).min(PUBLISH_EVERY))?;
+                    self.publish();
                 }
             }
         }
@@ -129,21 +131,21 @@ impl Ring {
         Ok(())
     }
 
-    /// Side B: everything so far is consumed.
+    /// Side B: publishes that everything so far is consumed.
     #[inline]
-    fn tell(&self) {
+    fn publish(&self) {
         self.into.lines()[0].flag.store(self.position, Ordering::Release);
     }
 
-    /// Side A: waits until at least so much is consumed.
+    /// Side A: waits until the other side has consumed `position` messages.
     fn wait_until_taken(&mut self, position: u64) -> io::Result<()> {
-        let mut patience = Patience::new();
+        let mut spin_limit = SpinLimit::new();
         loop {
             self.taken = self.from.lines()[0].flag.load(Ordering::Acquire);
             if self.taken >= position {
                 return Ok(());
             }
-            patience.spin()?;
+            spin_limit.spin()?;
         }
     }
 }

@@ -1,8 +1,8 @@
-//! One-way streams of large messages through shared memory: what the bandwidth between two processes is compared with.
+//! One-way streams of large messages through shared memory: the limit of the bandwidth between two processes.
 //!
-//! The stream is cut into chunks without regard to messages. Each byte is copied twice: by the sender from the bytes
-//! that the message is made of into a chunk, by the receiver from there to its place in the message. The two go on at the
-//! same time, a ring of chunks apart.
+//! The stream is cut into chunks without regard to messages. Each byte is copied twice: by the sender from
+//! its source into a chunk, by the receiver from there to its place in the message. The two copies overlap in
+//! time, up to a ring of chunks apart.
 
 use std::hint::black_box;
 use std::io;
@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use super::memory::Memory;
 use crate::cpu::{Measured, Stopwatch};
 use crate::pattern::{self, Pattern};
-use crate::transport::{Patience, Setup, Side};
+use crate::transport::{Setup, Side, SpinLimit};
 
 /// How a stream is sent. The same on both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// A sound plan for this kind of stream; [`best_plan`] finds a better one.
+    /// A reasonable plan for this kind of stream; [`best_plan`] finds a better one.
     #[must_use]
     pub fn new(bytes: usize, count: u64) -> Self {
         Self { bytes, count, chunk: 16 << 10, slots: 16 }
@@ -35,7 +35,7 @@ impl Plan {
 
     fn variations(self) -> impl Iterator<Item = Plan> {
         let chunks = [4, 8, 16, 32, 64].map(|kib| kib << 10);
-        // Room beyond that no longer stays in a core's own cache.
+        // More room no longer stays in a core's own cache.
         let rooms = [128 << 10, 256 << 10];
         chunks
             .into_iter()
@@ -46,7 +46,7 @@ impl Plan {
 /// Runs one side of a stream; side A sends. Both sides measure themselves.
 ///
 /// # Errors
-/// Whatever the system reports, [`io::ErrorKind::InvalidData`] if what came is not what was sent, and
+/// Whatever the system reports, [`io::ErrorKind::InvalidData`] if a message is not what was sent, and
 /// [`io::ErrorKind::TimedOut`] if the other side is silent.
 pub fn two_copies(setup: &mut Setup<'_>, plan: &Plan) -> io::Result<Measured> {
     let bytes = plan.bytes.max(1);
@@ -108,7 +108,8 @@ pub fn copies(setup: &mut Setup<'_>, bytes: usize, count: u64) -> io::Result<Mea
     Ok(measured)
 }
 
-/// The counter of chunks passed, and a line that keeps what is fetched together with it away from the first chunk.
+/// The counter of chunks, and a line that separates the first chunk from what is fetched together with the
+/// counter.
 const LINES: usize = 2;
 
 /// One side of the ring of chunks. Chunks lie in side A's memory; each side counts in its own.
@@ -131,7 +132,8 @@ impl Chunks {
                 self.wait_for(self.passed + 1 - slots as u64)?;
             }
             let at = self.place();
-            // SAFETY: the other side has read what was in this chunk, and reads no more of it until it is counted.
+            // SAFETY: the other side has read what was in this chunk, and reads no more of it until it is
+            // counted.
             let room = unsafe { self.into.area(at, len) };
             for (number, at, range) in pieces(start, len, bytes) {
                 pattern.write_part(number, at, bytes, &mut room[range]);
@@ -149,7 +151,8 @@ impl Chunks {
                 self.wait_for(self.passed + 1)?;
             }
             let at = self.place();
-            // SAFETY: this chunk is counted as written; the other side writes no more to it until we have counted it.
+            // SAFETY: this chunk is counted as written; the other side writes no more to it until we have
+            // counted it.
             let came = unsafe { self.from.area(at, len) };
             for (number, at, range) in pieces(start, len, bytes) {
                 let end = at + range.len();
@@ -173,15 +176,15 @@ impl Chunks {
         self.into.lines()[0].flag.store(self.passed, Ordering::Release);
     }
 
-    /// Waits until the other side has passed at least so many.
+    /// Waits until the other side has passed `passed` chunks.
     fn wait_for(&mut self, passed: u64) -> io::Result<()> {
-        let mut patience = Patience::new();
+        let mut spin_limit = SpinLimit::new();
         loop {
             self.known = self.from.lines()[0].flag.load(Ordering::Acquire);
             if self.known >= passed {
                 return Ok(());
             }
-            patience.spin()?;
+            spin_limit.spin()?;
         }
     }
 }
@@ -194,7 +197,8 @@ fn cut(total: u64, chunk: usize) -> impl Iterator<Item = (u64, usize)> {
     })
 }
 
-/// The messages that a chunk has parts of: the number of each, where in it the part begins, and where in the chunk it lies.
+/// The messages of which a chunk has parts: the number of each, where in it the part begins, and where in the
+/// chunk it lies.
 fn pieces(
     start: u64,
     len: usize,

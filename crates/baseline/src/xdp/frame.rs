@@ -1,4 +1,4 @@
-//! What stands before the payload: Ethernet, IPv4 and UDP.
+//! The headers before the payload: Ethernet, IPv4 and UDP.
 
 use std::net::Ipv4Addr;
 
@@ -15,7 +15,7 @@ pub(super) struct End {
     pub(super) port: u16,
 }
 
-/// The headers of every frame that carries so many bytes from one end to the other.
+/// The headers of every frame that carries `bytes` bytes from one end to the other.
 pub(super) fn header(from: &End, to: &End, bytes: usize) -> [u8; HEADER] {
     let mut header = [0; HEADER];
     header[..6].copy_from_slice(&to.mac);
@@ -24,7 +24,7 @@ pub(super) fn header(from: &End, to: &End, bytes: usize) -> [u8; HEADER] {
     let (ip, udp) = header[14..].split_at_mut(20);
     ip[0] = 0x45;
     ip[2..4].copy_from_slice(&((28 + bytes) as u16).to_be_bytes());
-    // Not to be cut, 64 hops, UDP.
+    // Not to be fragmented, 64 hops, UDP.
     ip[6] = 0x40;
     ip[8] = 64;
     ip[9] = 17;
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_header_that_the_kernel_would_take() {
+    fn the_header_is_valid() {
         let end = |last, port| End { mac: [2, 0, 0, 0, 0, last], address: [10, 0, 0, last].into(), port };
         let header = header(&end(1, 7000), &end(2, 7001), 8);
         assert_eq!(header[..12], [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1]);
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn the_checksum_of_the_usual_example() {
+    fn the_checksum_of_a_known_header() {
         let ip = [0x45, 0, 0, 0x73, 0, 0, 0x40, 0, 0x40, 0x11, 0, 0, 0xC0, 0xA8, 0, 1, 0xC0, 0xA8, 0, 0xC7];
         assert_eq!(checksum(&ip), 0xB861);
     }

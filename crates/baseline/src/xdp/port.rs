@@ -9,17 +9,17 @@ use rustix::io::Errno;
 use rustix::net::xdp::{SocketAddrXdp, SocketAddrXdpFlags, XdpUmemReg, XdpUmemRegFlags};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
 
-use super::Way;
+use super::Mode;
 use super::frame::{End, HEADER, PAYLOAD_MAX, header};
 use super::interface;
 use super::program::Steering;
 use super::rings::{CHUNK, Frames, Ring};
-use crate::transport::{Patience, Setup};
+use crate::transport::{Setup, SpinLimit};
 
 /// Frames to receive into, and to send from.
 const INCOMING: u32 = 1024;
 const OUTGOING: u32 = 512;
-/// Twice as many as there are frames: the kernel hands frames over before it says that it has taken them.
+/// Twice as many as there are frames: the kernel delivers frames before it reports that it has taken them.
 const FILL: u32 = 2 * INCOMING;
 /// What the kernel sends for one system call.
 pub(super) const BATCH: u64 = 32;
@@ -35,7 +35,8 @@ const TX_AT: u64 = 0x8000_0000;
 const FILL_AT: u64 = 0x1_0000_0000;
 const COMPLETION_AT: u64 = 0x1_8000_0000;
 
-/// One side of the path. Fields are dropped in this order: first nothing comes any more, then the frames may go.
+/// One side of the path. Fields are dropped in this order: first nothing arrives any more, then the frames
+/// may go.
 pub(super) struct Port {
     steering: Steering,
     socket: OwnedFd,
@@ -44,18 +45,19 @@ pub(super) struct Port {
     rx: Ring<libc::xdp_desc>,
     tx: Ring<libc::xdp_desc>,
     frames: Frames,
-    /// Frames to send from that nobody uses.
+    /// Frames to send from that are free.
     free: Vec<u64>,
     header: [u8; HEADER],
-    /// Of the payload that we send.
+    /// Bytes of the payload that we send.
     bytes: usize,
     busy: bool,
     unsent: bool,
 }
 
 impl Port {
-    /// Opens one side that sends so many bytes in each frame; the other side must do the same at the same time.
-    pub(super) fn open(setup: &mut Setup<'_>, way: Way, bytes: usize) -> io::Result<Self> {
+    /// Opens one side that sends `bytes` bytes in each frame; the other side must do the same at the same
+    /// time.
+    pub(super) fn open(setup: &mut Setup<'_>, mode: Mode, bytes: usize) -> io::Result<Self> {
         if bytes > PAYLOAD_MAX {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "a message of more than one frame"));
         }
@@ -83,7 +85,7 @@ impl Port {
             free: (0..OUTGOING).map(|i| u64::from(INCOMING + i) * CHUNK as u64).collect(),
             header: header(&ours, &theirs, bytes),
             bytes,
-            busy: way.busy,
+            busy: mode.busy,
             unsent: false,
             frames,
             socket,
@@ -92,18 +94,18 @@ impl Port {
         for i in 0..INCOMING {
             port.fill.put(u64::from(i) * CHUNK as u64);
         }
-        port.fill.tell();
-        if way.busy {
+        port.fill.publish();
+        if mode.busy {
             busy_polling(&port.socket)?;
         }
         bind(&port.socket, interface.index)?;
         port.steering.send_to(QUEUE, &port.socket)?;
-        port.steering.attach(interface.index, way.attach)?;
+        port.steering.attach(interface.index, mode.attach)?;
         setup.barrier()?;
         Ok(port)
     }
 
-    /// Puts one frame into the ring, to go with the next [`kick`](Self::kick); false if none is free.
+    /// Puts one frame into the ring, to leave with the next [`kick`](Self::kick); false if none is free.
     #[inline]
     pub(super) fn queue(&mut self, write: impl FnOnce(&mut [u8])) -> bool {
         if self.free.is_empty() || !self.tx.has_room() {
@@ -114,7 +116,7 @@ impl Port {
         }
         let Some(at) = self.free.pop() else { return false };
         let len = HEADER + self.bytes;
-        // SAFETY: the frame is free, which is to say ours.
+        // SAFETY: the frame is free, and so ours.
         let frame = unsafe { self.frames.bytes(at, len) };
         frame[..HEADER].copy_from_slice(&self.header);
         write(&mut frame[HEADER..]);
@@ -123,19 +125,19 @@ impl Port {
         true
     }
 
-    /// Has the kernel send what lies in the ring.
+    /// Has the kernel send what is in the ring.
     #[inline]
     pub(super) fn kick(&mut self) -> io::Result<()> {
         if !self.unsent {
             return Ok(());
         }
-        self.tx.tell();
-        let mut patience = Patience::new();
+        self.tx.publish();
+        let mut spin_limit = SpinLimit::new();
         loop {
             match rustix::net::send(&self.socket, &[], SendFlags::DONTWAIT) {
                 Ok(_) => break,
-                // More lies there than one call sends, or the interface is full for the moment.
-                Err(Errno::AGAIN | Errno::BUSY | Errno::NOBUFS | Errno::INTR) => patience.spin()?,
+                // The ring holds more than one call sends, or the interface is full for the moment.
+                Err(Errno::AGAIN | Errno::BUSY | Errno::NOBUFS | Errno::INTR) => spin_limit.spin()?,
                 Err(e) => return Err(e.into()),
             }
         }
@@ -153,18 +155,18 @@ impl Port {
 
     /// Sends one frame at once.
     pub(super) fn send(&mut self, write: impl FnOnce(&mut [u8])) -> io::Result<()> {
-        let mut patience = Patience::new();
+        let mut spin_limit = SpinLimit::new();
         while self.free.is_empty() || !self.tx.has_room() {
             self.reap();
-            patience.spin()?;
+            spin_limit.spin()?;
         }
         self.queue(write);
         self.kick()
     }
 
-    /// Hands over the payload of every frame that has come, and returns how many those were.
+    /// Calls `each` with the payload of every frame that has arrived, and returns how many there were.
     #[inline]
-    pub(super) fn look(&mut self, mut each: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<usize> {
+    pub(super) fn poll(&mut self, mut each: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<usize> {
         if self.busy {
             match rustix::net::recv(&self.socket, &mut [0_u8; 0][..], RecvFlags::DONTWAIT) {
                 Ok(_) | Err(Errno::AGAIN | Errno::BUSY | Errno::INTR | Errno::OPNOTSUPP) => {}
@@ -182,7 +184,7 @@ impl Port {
         }
         if count > 0 {
             self.rx.give_back();
-            self.fill.tell();
+            self.fill.publish();
         }
         Ok(count)
     }
@@ -190,9 +192,9 @@ impl Port {
     /// Waits for one frame.
     #[inline]
     pub(super) fn wait(&mut self, mut each: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
-        let mut patience = Patience::new();
-        while self.look(&mut each)? == 0 {
-            patience.spin()?;
+        let mut spin_limit = SpinLimit::new();
+        while self.poll(&mut each)? == 0 {
+            spin_limit.spin()?;
         }
         Ok(())
     }
@@ -220,7 +222,7 @@ fn socket(frames: &Frames) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Takes the queue. The kernel lets go of a queue some time after its last owner has closed it.
+/// Takes the queue. The kernel releases a queue some time after its last owner has closed it.
 fn bind(socket: &OwnedFd, interface: u32) -> io::Result<()> {
     let flags = SocketAddrXdpFlags::XDP_COPY | SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
     let address = SocketAddrXdp::new(flags, interface, QUEUE);
@@ -233,7 +235,7 @@ fn bind(socket: &OwnedFd, interface: u32) -> io::Result<()> {
     }
 }
 
-/// Asks that our own calls do the interface's work, for up to 20 µs and 64 frames each.
+/// Requests that our own calls drive the interface, for up to 20 µs and 64 frames each.
 fn busy_polling(socket: &OwnedFd) -> io::Result<()> {
     for (option, value) in
         [(libc::SO_PREFER_BUSY_POLL, 1), (libc::SO_BUSY_POLL, 20), (libc::SO_BUSY_POLL_BUDGET, 64)]

@@ -1,9 +1,10 @@
-//! The steering program: IPv4 datagrams to one UDP port go to our socket, everything else passes to the kernel.
+//! The steering program: IPv4 datagrams to one UDP port go to our socket, everything else passes to the
+//! kernel.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// Where the program sits.
+/// Where the program is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attach {
     /// In the kernel's common receive path; every interface has that.
@@ -40,7 +41,7 @@ const fn op(code: u8, to: u8, from: u8, offset: i16, immediate: i32) -> Instruct
     Instruction { code, registers: to | from << 4, offset, immediate }
 }
 
-// The few codes that we need: size and mode, then class, as in linux/bpf_common.h.
+// The few opcodes that we need: size and mode, then class, as in linux/bpf_common.h.
 const LOAD_BYTE: u8 = 0x71;
 const LOAD_HALF: u8 = 0x69;
 const LOAD_WORD: u8 = 0x61;
@@ -60,7 +61,7 @@ const IP_VERSION: i16 = 14;
 const IP_PROTOCOL: i16 = 23;
 const UDP_PORT: i16 = 36;
 
-/// Registers: 1 the context, 2 the frame, 3 its end, 5 whatever is looked at.
+/// Registers: 1 the context, 2 the frame, 3 its end, 5 the field being examined.
 fn instructions(port: u16, map: i32) -> [Instruction; 21] {
     let net = |value: u16| i32::from(value.to_be());
     // To the last two instructions, from the one at this place.
@@ -79,7 +80,7 @@ fn instructions(port: u16, map: i32) -> [Instruction; 21] {
         op(UNLESS, 5, 0, pass(10), 17),
         op(LOAD_HALF, 5, 2, UDP_PORT, 0),
         op(UNLESS, 5, 0, pass(12), net(port)),
-        // The queue that it came by is the place in the map; without a socket there it passes.
+        // The queue that it came by is the index in the map; without a socket there it passes.
         op(LOAD_WORD, 2, 1, 16, 0),
         op(LOAD_MAP, 1, 1, 0, map),
         op(0, 0, 0, 0, 0),
@@ -99,7 +100,7 @@ pub(super) struct Steering {
 }
 
 impl Steering {
-    /// Loads a program that takes what comes to this port.
+    /// Loads a program that takes datagrams to this port.
     pub(super) fn load(port: u16) -> io::Result<Self> {
         let map = create_map().map_err(|e| explain("make a map of AF_XDP sockets", &e))?;
         let program = load(&instructions(port, map.as_raw_fd()));
@@ -107,7 +108,7 @@ impl Steering {
         Ok(Self { map, program, link: None })
     }
 
-    /// Has the frames of a queue go to a socket.
+    /// Directs the frames of a queue to a socket.
     pub(super) fn send_to(&self, queue: u32, socket: &impl AsRawFd) -> io::Result<()> {
         let value = socket.as_raw_fd();
         let attr = MapUpdate {
@@ -161,7 +162,7 @@ struct MapUpdate {
     flags: u64,
 }
 
-/// As far as we need it; the kernel takes the rest for zero.
+/// As far as we need it; the kernel takes the rest as zero.
 #[repr(C)]
 struct ProgLoad {
     kind: u32,
@@ -216,8 +217,8 @@ fn load(instructions: &[Instruction]) -> io::Result<OwnedFd> {
 
 /// The one system call of eBPF; all its pointers are inside the attributes.
 fn call<T>(command: libc::c_long, attr: &T) -> io::Result<libc::c_int> {
-    // SAFETY: the attributes are those of the command, and whatever they point to is alive during the call; none of
-    // our commands writes to memory.
+    // SAFETY: the attributes are those of the command, and whatever they point to is alive during the call;
+    // none of our commands writes to memory.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, &raw const *attr, size_of::<T>()) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as libc::c_int) }
 }
@@ -238,9 +239,9 @@ mod tests {
         }
     }
 
-    /// Where it is allowed, the kernel's verifier judges.
+    /// Where it is allowed, the kernel's verifier decides.
     #[test]
-    fn the_kernel_takes_it_or_says_why_not() {
+    fn the_kernel_loads_it_or_says_why_not() {
         if let Err(error) = Steering::load(7000) {
             assert!(error.to_string().starts_with("cannot "), "{error}");
             assert!(!rustix::process::geteuid().is_root() || error.raw_os_error().is_none(), "{error}");

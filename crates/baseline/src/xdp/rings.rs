@@ -1,4 +1,4 @@
-//! Memory that the kernel and we share: the frames, and the rings that say whose each of them is.
+//! Memory that the kernel and we share: the frames, and the rings that say who owns each of them.
 
 use std::io;
 use std::marker::PhantomData;
@@ -24,7 +24,7 @@ impl Map {
 
 impl Drop for Map {
     fn drop(&mut self) {
-        // SAFETY: this is what was mapped, and whoever holds a map lets no reference outlive it.
+        // SAFETY: this is what was mapped, and no holder of a map lets a reference outlive it.
         let _ = unsafe { rustix::mm::munmap(self.at.as_ptr().cast(), self.len) };
     }
 }
@@ -60,26 +60,26 @@ impl Frames {
     pub(super) unsafe fn bytes(&mut self, at: u64, len: usize) -> &mut [u8] {
         let at = at as usize;
         assert!(at <= self.0.len && len <= self.0.len - at, "beyond the end of the frames");
-        // SAFETY: in bounds as just seen, and alone as the caller promises.
+        // SAFETY: in bounds as just checked, and exclusive as the caller promises.
         unsafe { std::slice::from_raw_parts_mut(self.0.at.as_ptr().add(at), len) }
     }
 }
 
-/// A ring of one producer and one consumer, one of which we are.
+/// A ring of one producer and one consumer, one of which is this process.
 pub(super) struct Ring<T> {
     map: Map,
     producer: usize,
     consumer: usize,
     first: usize,
     size: u32,
-    /// How far we are, and how far we know the kernel to be.
+    /// Our position, and the last known position of the kernel.
     ours: u32,
     theirs: u32,
     of: PhantomData<T>,
 }
 
 impl<T: Copy> Ring<T> {
-    /// Maps a ring of `size` entries, a power of two, that lies at this offset of a socket.
+    /// Maps a ring of `size` entries, a power of two, at this offset of a socket.
     pub(super) fn map(socket: impl AsFd, size: u32, place: &XdpRingOffset, offset: u64) -> io::Result<Self> {
         let len = place.desc as usize + size as usize * size_of::<T>();
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
@@ -92,13 +92,15 @@ impl<T: Copy> Ring<T> {
     }
 
     fn counter(&self, at: usize) -> &AtomicU32 {
-        // SAFETY: the kernel says that a counter lies there, inside of what it mapped, and it is only ever used as one.
+        // SAFETY: the kernel says that a counter lies there, inside of what it mapped, and it is only ever
+        // used as one.
         unsafe { self.map.at.add(at).cast().as_ref() }
     }
 
     fn slot(&self) -> NonNull<T> {
         let index = (self.ours & (self.size - 1)) as usize;
-        // SAFETY: the kernel says that the entries lie there, and the mask keeps the index below their number.
+        // SAFETY: the kernel says that the entries lie there, and the mask keeps the index below their
+        // number.
         unsafe { self.map.at.add(self.first).cast::<T>().add(index) }
     }
 
@@ -111,22 +113,22 @@ impl<T: Copy> Ring<T> {
         self.ours.wrapping_sub(self.theirs) < self.size
     }
 
-    /// As producer: one more, to be seen when told. There must be room.
+    /// As producer: adds an entry, to be published by [`Ring::publish`]. There must be room.
     #[inline]
     pub(super) fn put(&mut self, value: T) {
         debug_assert!(self.has_room());
-        // SAFETY: the kernel has consumed what was here, and looks again only when told.
+        // SAFETY: the kernel has consumed what was here, and reads it again only when it is published.
         unsafe { self.slot().write(value) };
         self.ours = self.ours.wrapping_add(1);
     }
 
-    /// As producer: tells.
+    /// As producer: publishes the new entries.
     #[inline]
-    pub(super) fn tell(&self) {
+    pub(super) fn publish(&self) {
         self.counter(self.producer).store(self.ours, Ordering::Release);
     }
 
-    /// As consumer: the next, if there is one.
+    /// As consumer: takes the next entry, if there is one.
     #[inline]
     pub(super) fn take(&mut self) -> Option<T> {
         if self.ours == self.theirs {
@@ -141,7 +143,7 @@ impl<T: Copy> Ring<T> {
         Some(value)
     }
 
-    /// As consumer: gives back what was taken.
+    /// As consumer: gives back the entries that were taken.
     #[inline]
     pub(super) fn give_back(&self) {
         self.counter(self.consumer).store(self.ours, Ordering::Release);

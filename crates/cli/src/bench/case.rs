@@ -8,7 +8,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use tautline::{DeviceName, Security, Waiting};
 use tautline_baseline::Kind;
-use tautline_baseline::rivals::{Found, Rival};
+use tautline_baseline::rivals::{Rival, RivalStatus};
 
 pub use style::Style;
 
@@ -148,7 +148,7 @@ impl Other {
     ];
 
     /// Returns the rivals that are installed here.
-    pub fn installed(found: &[Found]) -> Vec<Other> {
+    pub fn installed(found: &[RivalStatus]) -> Vec<Other> {
         let is_here = |other: &Other| found.iter().any(|f| f.rival == other.rival() && f.version.is_some());
         Other::ALL.into_iter().filter(is_here).collect()
     }

@@ -2,7 +2,7 @@
 
 use tautline_baseline::cpu::Machine;
 use tautline_baseline::limits;
-use tautline_baseline::rivals::{self, Found};
+use tautline_baseline::rivals::{self, RivalStatus};
 use tautline_baseline::xdp;
 
 use super::pair::Path;
@@ -18,7 +18,7 @@ pub struct State {
     pub copy: [f64; 2],
     /// One way between the two cores.
     pub cache_line_ns: Option<f64>,
-    pub found: Vec<Found>,
+    pub found: Vec<RivalStatus>,
     /// Why bare AF_XDP cannot be measured here, if it was requested where it could be.
     pub no_xdp: Option<String>,
 }
@@ -29,7 +29,7 @@ impl State {
         let batches = if extent == Extent::Smoke { 3 } else { 100 };
         let line = if extent == Extent::Smoke { 1_000 } else { 200_000 };
         State {
-            machine: Machine::look(),
+            machine: Machine::examine(),
             cores,
             system_call_ns: limits::system_call_ns(batches),
             clock_read_ns: limits::clock_read_ns(batches),

@@ -34,7 +34,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tautline_baseline::cpu::{self, Burner};
-use tautline_baseline::rivals::{Apart, Place};
+use tautline_baseline::rivals::{Namespaces, Place};
 
 use crate::sys::Signals;
 use case::{Case, Other, Shared, System, Work};
@@ -284,12 +284,12 @@ impl Bench {
         }
         let lane = case.system.lane();
         let (a, b) = netns::addresses(lane);
-        let apart = (self.path == Path::Veth).then(|| Apart {
+        let namespaces = (self.path == Path::Veth).then(|| Namespaces {
             processes: pair.processes(),
             addresses: [a, b],
             interface: netns::interface(lane),
         });
-        self.contenders.run(case, &Place { cores: self.pinned, apart }, signals)
+        self.contenders.run(case, &Place { cores: self.pinned, namespaces }, signals)
     }
 
     /// Lets the sides find the best bare streams of the sizes that will be measured.

@@ -1,4 +1,4 @@
-//! `--netns`: the two processes in network namespaces of their own, with a veth pair for each system compared.
+//! `--netns`: the two processes in network namespaces of their own, with a veth pair for each system.
 //!
 //! The namespaces have no names: they live exactly as long as the processes in them, and the veth pairs as
 //! long as the namespaces, so that nothing is left behind, even after `kill -9`.

@@ -105,8 +105,8 @@ pub fn figure(cell: &Cell, [a, b]: &[Outcome; 2]) -> Figure {
     match cell.test {
         Test::Latency | Test::Paced => {
             // Not every rival reports all of them.
-            let told = |us: f64| (us > 0.0).then_some(us);
-            let (p99, p999, mean) = (told(a.p99_us), told(a.p999_us), told(a.mean_us));
+            let reported = |us: f64| (us > 0.0).then_some(us);
+            let (p99, p999, mean) = (reported(a.p99_us), reported(a.p999_us), reported(a.mean_us));
             Figure { value: a.median_us, p99, p999, mean, drops: 0 }
         }
         Test::Endpoints => {

@@ -159,15 +159,15 @@ impl Worker {
     }
 
     fn xdp(&mut self, native: bool, busy: bool, case: &Case) -> io::Result<Outcome> {
-        let way = xdp::Way { attach: if native { Attach::Native } else { Attach::Generic }, busy };
+        let mode = xdp::Mode { attach: if native { Attach::Native } else { Attach::Generic }, busy };
         let mut setup = self.setup(case.system);
         match case.work {
             Work::PingPong { bytes, count, warm: false } => {
-                timed(|| xdp::ping_pong(&mut setup, way, bytes, warm_up(count), count))
+                timed(|| xdp::ping_pong(&mut setup, mode, bytes, warm_up(count), count))
             }
             Work::Stream { bytes, count, window, .. } => {
-                xdp::stream(&mut setup, way, bytes, warm_up(count), window)?;
-                moved(|| xdp::stream(&mut setup, way, bytes, count, window))
+                xdp::stream(&mut setup, mode, bytes, warm_up(count), window)?;
+                moved(|| xdp::stream(&mut setup, mode, bytes, count, window))
             }
             _ => Err(io::ErrorKind::Unsupported.into()),
         }
@@ -245,12 +245,12 @@ impl Worker {
                 Ok(Outcome::default())
             }
             (_, Work::PingPong { bytes, count, warm: false }) => {
-                let way = match limit {
-                    Shared::Line => shm::Way::Line,
-                    Shared::HandOver => shm::Way::HandOver,
-                    _ => shm::Way::WriteFlagCopy,
+                let hand_off = match limit {
+                    Shared::Line => shm::HandOff::Line,
+                    Shared::HandOver => shm::HandOff::CopyInCopyOut,
+                    _ => shm::HandOff::WriteFlagCopy,
                 };
-                timed(|| shm::ping_pong(&mut self.setup(system), way, bytes, warm_up(count), count))
+                timed(|| shm::ping_pong(&mut self.setup(system), hand_off, bytes, warm_up(count), count))
             }
             (_, Work::Stream { bytes, count, window, .. }) => {
                 let plan = self.chunks.get(&bytes).copied().unwrap_or(shm::Plan::new(bytes, count));

@@ -1,4 +1,5 @@
-//! Plots as inline SVG: lines over logarithmic axes, and bars. Colours and text come from the page's style sheet.
+//! Plots as inline SVG: lines over logarithmic axes, and bars. Colours and text come from the page's style
+//! sheet.
 
 use std::fmt::Write as _;
 

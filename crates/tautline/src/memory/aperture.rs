@@ -152,7 +152,7 @@ impl Aperture {
     pub fn close(mut self) -> Result<Option<Vec<u8>>> {
         self.core.node.close_aperture(self.id)?;
         let memory = self.memory.take().and_then(Arc::into_inner);
-        Ok(memory.and_then(ApertureMemory::give_back))
+        Ok(memory.and_then(ApertureMemory::into_vec))
     }
 }
 

@@ -122,7 +122,7 @@ impl Fetch {
 
     fn take(memory: Option<Arc<ApertureMemory>>, result: Result<u64>) -> Result<Vec<u8>> {
         result?;
-        memory.and_then(Arc::into_inner).and_then(ApertureMemory::give_back).ok_or(Error::Stale)
+        memory.and_then(Arc::into_inner).and_then(ApertureMemory::into_vec).ok_or(Error::Stale)
     }
 
     /// Extracts and waits until the bytes are here. Not in handlers: there, `await` it.

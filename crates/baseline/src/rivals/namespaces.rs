@@ -1,6 +1,6 @@
-//! Two network namespaces: how a program is started in either, and what Open MPI needs to be told of them.
+//! Two network namespaces: how a program is started in either, and the options that Open MPI needs for them.
 //!
-//! Open MPI gets a daemon of its own in the second namespace, which a script starts in place of `ssh`.
+//! Open MPI gets a daemon of its own in the second namespace, which a script starts instead of `ssh`.
 
 use std::fs;
 use std::net::IpAddr;
@@ -12,8 +12,8 @@ use super::child::TempDir;
 
 /// The namespaces of two processes, and their addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Apart {
-    /// Whose network namespaces the two shall be in.
+pub struct Namespaces {
+    /// The processes whose network namespaces the two join.
     pub processes: [u32; 2],
     /// The addresses there.
     pub addresses: [IpAddr; 2],
@@ -21,8 +21,9 @@ pub struct Apart {
     pub interface: String,
 }
 
-impl Apart {
-    /// A program in the first namespace, with a host name of its own, since Open MPI tells nodes apart by their names.
+impl Namespaces {
+    /// A program in the first namespace, with a host name of its own, since Open MPI distinguishes nodes by
+    /// their names.
     pub(super) fn node(&self, program: &Path) -> Command {
         let mut command = Command::new("nsenter");
         command.arg(self.namespace(0)).args(["unshare", "--uts", "sh", "-c"]);
@@ -34,7 +35,7 @@ impl Apart {
         format!("--net=/proc/{}/ns/net", self.processes[side])
     }
 
-    /// What `mpirun` needs to be told.
+    /// Adds the options that `mpirun` needs.
     pub(super) fn options(&self, command: &mut Command, folder: &TempDir) -> Result<(), String> {
         let agent = folder.path().join("agent");
         // Called with the host, which is known, and a command line for a shell there.
