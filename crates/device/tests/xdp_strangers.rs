@@ -152,7 +152,7 @@ fn an_occupied_interface_is_refused() {
         assert!(refused.why.to_string().contains("ip link set dev v0 xdp off"), "{}", refused.why);
         let found = xdp::probe(&XdpConfig::default()).interfaces;
         let said = found.into_iter().find(|i| i.name == "v0").unwrap().verdict.unwrap();
-        assert!(said.contains(&format!("number {program}, \"tautline\"")), "{said}");
+        assert!(said.contains(&format!("id {program}, \"tautline\"")), "{said}");
         assert!(said.contains(&format!("process {}", std::process::id())), "{said}");
         let udp = Udp::open(refused.udp).unwrap();
         assert_ne!(udp.local_addr().port(), first.local_addr().port());
@@ -303,10 +303,10 @@ fn privileges_in_vain() {
         return;
     }
     assert!(
-        said.contains("REFUSED the privileges of this process do not count in this user namespace"),
+        said.contains("REFUSED the privileges of this process have no effect in this user namespace"),
         "{said}"
     );
-    assert!(said.contains("PROBE Err(\"the privileges of this process do not count"), "{said}");
+    assert!(said.contains("PROBE Err(\"the privileges of this process have no effect"), "{said}");
 }
 
 /// N-14: too little memory to pin is refused with the number to set; a little more, and fewer chunks and queues are taken. The probe says the same.

@@ -1,8 +1,10 @@
-//! Memory that others may reach: by threads of this process, and, when it is mapped, by other processes.
+//! Memory that peers may access: through threads of this process, and, when it is mapped, from other
+//! processes.
 //!
-//! No reference to its bytes is ever formed. Everything is done by whole aligned words of eight bytes, each moved at once; bytes that share a
-//! word with others are merged into it by compare-and-exchange. So a word is never seen torn, whoever writes it and however many bytes of it,
-//! and no byte is written that was not meant.
+//! No reference to its bytes is ever formed. All accesses are by whole aligned words of eight bytes, each
+//! moved at once; bytes that share a word with others are merged into it by compare-and-exchange. So no
+//! reader sees a torn word, whoever writes it and however many bytes of it, and no other byte is written
+//!
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -20,100 +22,108 @@ pub struct OutOfRange;
 
 impl std::fmt::Display for OutOfRange {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("beyond the memory's end, or a word that is not aligned")
+        f.write_str("out of range, or not aligned")
     }
 }
 
 impl std::error::Error for OutOfRange {}
 
-/// Where the bytes live.
+/// Where the bytes are.
 #[derive(Debug)]
-enum Holds {
+enum Backing {
     /// In a segment, which other processes of this host can map.
     Segment(Segment),
-    /// In what the program handed over.
+    /// In a vector of the program.
     Adopted(Vec<u8>),
 }
 
 /// Owned memory that is read and written by copying.
 ///
-/// `Send` and `Sync`: every access is atomic by words. What is written in several words is not seen at once; what must be is
-/// guarded by a word that is written last ([`ApertureMemory::write_u64`] releases, [`ApertureMemory::read_u64`] acquires).
+/// `Send` and `Sync`: every access is atomic by words. Several words do not become visible at once; guard
+/// them by a word that is written last ([`ApertureMemory::write_u64`] releases, [`ApertureMemory::read_u64`]
+/// acquires).
 #[derive(Debug)]
 pub struct ApertureMemory {
     at: NonNull<AtomicU64>,
     len: usize,
-    holds: Holds,
+    backing: Backing,
 }
 
-// SAFETY: the memory is freed only by drop and reached only through atomic words, from whatever thread.
+// SAFETY: the memory is freed only by drop and accessed only through atomic words, from any thread.
 unsafe impl Send for ApertureMemory {}
 // SAFETY: as above.
 unsafe impl Sync for ApertureMemory {}
 
 impl ApertureMemory {
-    /// Takes `len` bytes from the system, all zero, so that peers on this host can map them. Of more than 64 MiB the system gives each page when it is first
-    /// touched. More than this machine has is an error.
+    /// Allocates `len` bytes of zeros that peers on this host can map. Beyond 64 MiB the kernel allocates
+    /// each page when it is first touched.
+    ///
+    /// # Errors
+    /// If the system has no memory, or `len` exceeds the memory of this machine.
     pub fn allocate(len: usize) -> io::Result<ApertureMemory> {
-        let whole = pages(len)?;
+        let whole = whole_pages(len)?;
         let segment = Segment::create_with(whole, whole <= POPULATED).map_err(|why| {
-            io::Error::new(why.kind(), format!("the system does not give {len} bytes of memory: {why}"))
+            io::Error::new(why.kind(), format!("cannot allocate {len} bytes of memory: {why}"))
         })?;
-        Ok(ApertureMemory { at: segment.base().cast(), len, holds: Holds::Segment(segment) })
+        Ok(ApertureMemory { at: segment.base().cast(), len, backing: Backing::Segment(segment) })
     }
 
     /// Maps memory that another process allocated with `len` bytes.
     pub fn attach(fd: OwnedFd, len: usize) -> io::Result<ApertureMemory> {
-        let segment = Segment::attach_with(fd, pages(len)?, len <= POPULATED)?;
-        Ok(ApertureMemory { at: segment.base().cast(), len, holds: Holds::Segment(segment) })
+        let segment = Segment::attach_with(fd, whole_pages(len)?, len <= POPULATED)?;
+        Ok(ApertureMemory { at: segment.base().cast(), len, backing: Backing::Segment(segment) })
     }
 
-    /// As [`ApertureMemory::attach`], only to be read.
+    /// Maps memory as [`ApertureMemory::attach`] does, read-only.
     pub fn attach_read_only(fd: OwnedFd, len: usize) -> io::Result<ApertureMemory> {
-        let segment = Segment::attach_read_only(fd, pages(len)?, len <= POPULATED)?;
-        Ok(ApertureMemory { at: segment.base().cast(), len, holds: Holds::Segment(segment) })
+        let segment = Segment::attach_read_only(fd, whole_pages(len)?, len <= POPULATED)?;
+        Ok(ApertureMemory { at: segment.base().cast(), len, backing: Backing::Segment(segment) })
     }
 
-    /// Takes over memory of the program's; [`ApertureMemory::give_back`] returns it. Its capacity grows to whole words if need be, which
-    /// may move it. Memory that does not start at a multiple of eight is refused, and comes back: its words could tear.
+    /// Takes over memory of the program; [`ApertureMemory::into_vec`] returns it. Its capacity grows to whole
+    /// words if needed, which may move it.
+    ///
+    /// # Errors
+    /// If the memory does not start at a multiple of eight: its words could tear. The vector is returned.
     pub fn adopt(mut bytes: Vec<u8>) -> Result<ApertureMemory, Vec<u8>> {
         let len = bytes.len();
         bytes.resize(len.max(1).next_multiple_of(WORD), 0);
-        let at = NonNull::new(bytes.as_mut_ptr()).expect("a vector is nowhere near zero").cast::<AtomicU64>();
+        let at =
+            NonNull::new(bytes.as_mut_ptr()).expect("a vector is never at address zero").cast::<AtomicU64>();
         if !at.is_aligned() {
             bytes.truncate(len);
             return Err(bytes);
         }
-        Ok(ApertureMemory { at, len, holds: Holds::Adopted(bytes) })
+        Ok(ApertureMemory { at, len, backing: Backing::Adopted(bytes) })
     }
 
-    /// Gives adopted memory back, with what is in it by now; nothing if it was allocated here.
-    pub fn give_back(self) -> Option<Vec<u8>> {
-        match self.holds {
-            Holds::Segment(_) => None,
-            Holds::Adopted(mut bytes) => {
+    /// Returns adopted memory with its present contents; `None` if the memory was allocated here.
+    pub fn into_vec(self) -> Option<Vec<u8>> {
+        match self.backing {
+            Backing::Segment(_) => None,
+            Backing::Adopted(mut bytes) => {
                 bytes.truncate(self.len);
                 Some(bytes)
             }
         }
     }
 
-    /// How many bytes it has.
+    /// Returns the number of bytes.
     #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has no bytes at all.
+    /// Whether the memory has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// What another process needs to map it; nothing if it was adopted.
+    /// Returns the descriptor by which other processes can map it; `None` if it was adopted.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
-        match &self.holds {
-            Holds::Segment(segment) => Some(segment.fd()),
-            Holds::Adopted(_) => None,
+        match &self.backing {
+            Backing::Segment(segment) => Some(segment.fd()),
+            Backing::Adopted(_) => None,
         }
     }
 
@@ -122,27 +132,27 @@ impl ApertureMemory {
         if at <= self.len && len <= self.len - at { Ok(()) } else { Err(OutOfRange) }
     }
 
-    /// The word that holds the byte at an offset, which is within the memory.
+    /// Returns the word that contains the byte at an offset, which must be within the memory.
     #[inline(always)]
-    fn holding(&self, at: usize) -> &AtomicU64 {
+    fn word_holding(&self, at: usize) -> &AtomicU64 {
         debug_assert!(at < self.len);
-        // SAFETY: the memory has whole words up to and including the one that holds its last byte, lives as long as self, and is reached by
-        // atomics of this one size alone; the caller has checked the offset.
+        // SAFETY: the memory consists of whole words up to the one with its last byte, lives as long as self,
+        // and is accessed only by atomics of this size; the caller has checked the offset.
         unsafe { self.at.add(at / WORD).as_ref() }
     }
 
     #[inline]
     fn word(&self, at: usize) -> Result<&AtomicU64, OutOfRange> {
         self.check(at, WORD)?;
-        if at.is_multiple_of(WORD) { Ok(self.holding(at)) } else { Err(OutOfRange) }
+        if at.is_multiple_of(WORD) { Ok(self.word_holding(at)) } else { Err(OutOfRange) }
     }
 
-    /// Copies bytes in. Words that are written whole appear at once, one after the other, in order of their addresses.
+    /// Copies bytes in. Whole words become visible at once each, in order of their addresses.
     #[inline]
     pub fn write(&self, at: usize, bytes: &[u8]) -> Result<(), OutOfRange> {
         self.check(at, bytes.len())?;
         if bytes.len() == WORD && at.is_multiple_of(WORD) {
-            self.holding(at).store(word_of(bytes), Ordering::Release);
+            self.word_holding(at).store(word_of(bytes), Ordering::Release);
             return Ok(());
         }
         self.write_any(at, bytes);
@@ -151,67 +161,68 @@ impl ApertureMemory {
 
     #[inline]
     fn write_any(&self, at: usize, bytes: &[u8]) {
-        // SAFETY: the caller checked the range, which does not overlap private memory.
+        // SAFETY: the caller has checked the range, which does not overlap private memory.
         unsafe { self.write_raw(at, bytes.as_ptr(), bytes.len()) };
     }
 
-    /// As [`ApertureMemory::write`], from memory that others may write to meanwhile: then the bytes are anybody's guess, but no word that is written is torn by this side.
+    /// Copies bytes in from memory that others may write meanwhile: the bytes are arbitrary then, but this
+    /// side tears no word.
     ///
     /// # Safety
-    /// There are `len` bytes to be read at `from`, and they do not overlap this memory.
+    /// `len` bytes are readable at `from`, and they do not overlap this memory.
     #[inline]
     pub(crate) unsafe fn write_from(&self, at: usize, from: *const u8, len: usize) -> Result<(), OutOfRange> {
         self.check(at, len)?;
-        // SAFETY: checked just now, and by the caller.
+        // SAFETY: checked here, and by the caller.
         unsafe { self.write_raw(at, from, len) };
         Ok(())
     }
 
-    /// Copies bytes in, whole words at once.
+    /// Copies bytes in, by whole words.
     ///
     /// # Safety
-    /// The range is within this memory; there are `len` bytes to be read at `from`, and they do not overlap it.
+    /// The range is within this memory; `len` bytes are readable at `from`, and they do not overlap it.
     unsafe fn write_raw(&self, mut at: usize, mut from: *const u8, mut len: usize) {
         let few = |from: *const u8, len: usize| {
             let mut bytes = [0u8; WORD];
-            // SAFETY: it is called for up to seven bytes of those that there are.
+            // SAFETY: it is called for up to seven of the readable bytes.
             unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), len) };
             bytes
         };
         let before = ((WORD - at % WORD) % WORD).min(len);
         if before > 0 {
             self.merge(at, &few(from, before)[..before]);
-            // SAFETY: there are at least so many.
+            // SAFETY: at least as many bytes are readable.
             from = unsafe { from.add(before) };
             (at, len) = (at + before, len - before);
         }
         let words = len / WORD;
-        if words >= MANY {
-            // SAFETY: the range was checked, is aligned, and does not overlap what is read.
+        if words >= BULK_WORDS {
+            // SAFETY: the range was checked, is aligned, and does not overlap the source.
             unsafe { copy_words_in(from.cast(), self.at.as_ptr().add(at / WORD).cast(), words) };
         } else {
             for i in 0..words {
-                // SAFETY: there are so many words to be read, wherever they start; any bytes are a word.
+                // SAFETY: as many words are readable, at any alignment; any bytes are a word.
                 let word = unsafe { from.cast::<u64>().add(i).read_unaligned() };
-                self.holding(at + i * WORD).store(u64::from_le(word), Ordering::Relaxed);
+                self.word_holding(at + i * WORD).store(u64::from_le(word), Ordering::Relaxed);
             }
         }
         let rest = len - words * WORD;
         if rest > 0 {
-            // SAFETY: the last bytes of those that there are.
+            // SAFETY: the last of the readable bytes.
             let last = few(unsafe { from.add(words * WORD) }, rest);
             self.merge(at + words * WORD, &last[..rest]);
         }
-        // Whoever learns of this write through a later one sees it.
+        // A reader that learns of this write through a later one sees it.
         std::sync::atomic::fence(Ordering::Release);
     }
 
-    /// Writes some bytes of one word.
+    /// Writes some bytes of a word.
     fn merge(&self, at: usize, bytes: &[u8]) {
         let shift = 8 * (at % WORD);
         let mask = (u64::MAX >> (64 - 8 * bytes.len())) << shift;
         let new = word_of(bytes) << shift;
-        let word = self.holding(at);
+        let word = self.word_holding(at);
         let mut old = word.load(Ordering::Relaxed);
         while let Err(now) =
             word.compare_exchange_weak(old, old & !mask | new, Ordering::Release, Ordering::Relaxed)
@@ -225,7 +236,7 @@ impl ApertureMemory {
     pub fn read(&self, at: usize, out: &mut [u8]) -> Result<(), OutOfRange> {
         self.check(at, out.len())?;
         if out.len() == WORD && at.is_multiple_of(WORD) {
-            out.copy_from_slice(&self.holding(at).load(Ordering::Acquire).to_le_bytes());
+            out.copy_from_slice(&self.word_holding(at).load(Ordering::Acquire).to_le_bytes());
             return Ok(());
         }
         self.read_any(at, out);
@@ -238,46 +249,46 @@ impl ApertureMemory {
         if before > 0 && !out.is_empty() {
             let len = before.min(out.len());
             let (part, rest) = out.split_at_mut(len);
-            self.pick(at, part);
+            self.read_part(at, part);
             (at, out) = (at + len, rest);
         }
         let (words, rest) = out.as_chunks_mut::<WORD>();
-        if words.len() >= MANY {
+        if words.len() >= BULK_WORDS {
             // SAFETY: the range was checked, is aligned, and does not overlap private memory.
             unsafe {
                 copy_words(self.at.as_ptr().add(at / WORD).cast(), words.as_mut_ptr().cast(), words.len());
             };
         } else {
             for (i, word) in words.iter_mut().enumerate() {
-                *word = self.holding(at + i * WORD).load(Ordering::Relaxed).to_le_bytes();
+                *word = self.word_holding(at + i * WORD).load(Ordering::Relaxed).to_le_bytes();
             }
         }
         if !rest.is_empty() {
-            self.pick(at + words.len() * WORD, rest);
+            self.read_part(at + words.len() * WORD, rest);
         }
     }
 
-    /// Reads some bytes of one word.
-    fn pick(&self, at: usize, out: &mut [u8]) {
-        let word = self.holding(at).load(Ordering::Acquire).to_le_bytes();
+    /// Reads some bytes of a word.
+    fn read_part(&self, at: usize, out: &mut [u8]) {
+        let word = self.word_holding(at).load(Ordering::Acquire).to_le_bytes();
         let from = at % WORD;
         out.copy_from_slice(&word[from..from + out.len()]);
     }
 
-    /// Reads an aligned word, and everything that was written before it was.
+    /// Reads an aligned word, with acquire ordering.
     #[inline]
     pub fn read_u64(&self, at: usize) -> Result<u64, OutOfRange> {
         Ok(u64::from_le(self.word(at)?.load(Ordering::Acquire)))
     }
 
-    /// Writes an aligned word, after everything that was written before.
+    /// Writes an aligned word, with release ordering.
     #[inline]
     pub fn write_u64(&self, at: usize, value: u64) -> Result<(), OutOfRange> {
         self.word(at)?.store(value.to_le(), Ordering::Release);
         Ok(())
     }
 
-    /// Puts `new` into an aligned word if it holds `expected`; returns what it held.
+    /// Stores `new` in an aligned word if it holds `expected`; returns the old value.
     #[inline]
     pub fn compare_exchange(&self, at: usize, expected: u64, new: u64) -> Result<u64, OutOfRange> {
         let word = self.word(at)?;
@@ -286,7 +297,7 @@ impl ApertureMemory {
         Ok(u64::from_le(old.unwrap_or_else(|old| old)))
     }
 
-    /// Adds to an aligned word, wrapping around; returns what it held.
+    /// Adds to an aligned word, wrapping around; returns the old value.
     #[inline]
     pub fn fetch_add(&self, at: usize, value: u64) -> Result<u64, OutOfRange> {
         let word = self.word(at)?;
@@ -296,7 +307,7 @@ impl ApertureMemory {
         ))
     }
 
-    /// Puts a value into an aligned word; returns what it held.
+    /// Stores a value in an aligned word; returns the old value.
     #[inline]
     pub fn swap(&self, at: usize, value: u64) -> Result<u64, OutOfRange> {
         Ok(u64::from_le(self.word(at)?.swap(value.to_le(), Ordering::AcqRel)))
@@ -304,10 +315,10 @@ impl ApertureMemory {
 }
 
 impl Segment {
-    /// Copies `len` bytes out of the segment to where others may reach them, whole words at once.
+    /// Copies `len` bytes out of the segment to an aperture, by whole words.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If the segment does not have as many.
     #[inline]
     pub fn copy_to(
         &self,
@@ -316,27 +327,29 @@ impl Segment {
         (to, place): (&ApertureMemory, usize),
     ) -> Result<(), OutOfRange> {
         assert!(at <= self.len() && len <= self.len() - at);
-        // SAFETY: the range is within the mapping, which is another one than the aperture's. If somebody else writes there
-        // meanwhile, the bytes are anybody's guess, and any bytes are valid.
+        // SAFETY: the range is within the mapping, which does not overlap the aperture's. If another process
+        // writes there meanwhile, the bytes are arbitrary, and any bytes are valid.
         unsafe { to.write_from(place, self.base().as_ptr().add(at), len) }
     }
 }
 
-/// Words from which on they are copied faster than one by one, where the processor can.
-const MANY: usize = if cfg!(target_arch = "x86_64") { 48 } else { usize::MAX };
-/// Words from which on the processor copies them best by itself.
+/// The number of words from which on a bulk copy is faster than one by one, where the processor has one.
+const BULK_WORDS: usize = if cfg!(target_arch = "x86_64") { 48 } else { usize::MAX };
+/// The number of words from which on `rep movsq` is the fastest.
 #[cfg(target_arch = "x86_64")]
-const MOST: usize = 256;
+const REP_WORDS: usize = 256;
 
-/// Copies whole words, each of which is moved at once on the side that is aligned; others may write to either side meanwhile. What is done later is done after it.
+/// Copies whole words, each moved at once on the aligned side; others may write either side meanwhile. Later
+/// accesses are not moved before it.
 ///
 /// # Safety
-/// Both ranges are valid for so many words, and do not overlap. The side that is not private memory is aligned.
+/// Both ranges are valid for `words` words and do not overlap. The side that is not private memory is
+/// aligned.
 #[inline]
 unsafe fn copy_words(from: *const u64, to: *mut u64, words: usize) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the caller vouches for the ranges. Quadwords that are aligned are loaded and stored whole; the direction flag is clear, as
-    // everywhere between calls. To the compiler this is memory that somebody else may touch, which it is.
+    // SAFETY: the caller guarantees the ranges. Aligned quadwords are loaded and stored at once; the
+    // direction flag is clear, as the ABI demands. The compiler must assume that this accesses any memory.
     unsafe {
         std::arch::asm!(
             "rep movsq",
@@ -347,19 +360,21 @@ unsafe fn copy_words(from: *const u64, to: *mut u64, words: usize) {
         );
     }
     #[cfg(not(target_arch = "x86_64"))]
-    unreachable!("{words} words from {from:?} to {to:?} are copied one by one");
+    unreachable!("{words} words from {from:?} to {to:?} must be copied one by one");
 }
 
-/// As [`copy_words`], to memory that others read, from wherever: a few lines at a time, so that many of them travel at once.
+/// Copies whole words as [`copy_words`] does, to shared memory: one cache line per iteration, so that several
+/// are in flight.
 ///
 /// # Safety
-/// As of [`copy_words`]; `to` is aligned.
+/// As for [`copy_words`]; `to` is aligned.
 #[inline]
 unsafe fn copy_words_in(mut from: *const u64, mut to: *mut u64, mut words: usize) {
     #[cfg(target_arch = "x86_64")]
-    if words < MOST && std::is_x86_feature_detected!("avx") {
-        // SAFETY: the caller vouches for the ranges, of which this stays within: a word if need be, so that what is written is aligned to 16 bytes,
-        // then whole lines. Processors that know AVX store 16 aligned bytes whole, and with them the two words that they are.
+    if words < REP_WORDS && std::is_x86_feature_detected!("avx") {
+        // SAFETY: the caller guarantees the ranges, and this stays within them: one word if needed, so that
+        // stores are aligned to 16 bytes, then whole lines. Processors with AVX store 16 aligned bytes at
+        // once, and so the two words in them.
         unsafe {
             if !to.addr().is_multiple_of(16) {
                 copy_words(from, to, 1);
@@ -395,12 +410,12 @@ unsafe fn copy_words_in(mut from: *const u64, mut to: *mut u64, mut words: usize
         }
     }
     if words > 0 {
-        // SAFETY: what is left of the ranges.
+        // SAFETY: the rest of the ranges.
         unsafe { copy_words(from, to, words) };
     }
 }
 
-/// Up to eight bytes as a word, the first one lowest.
+/// Returns up to eight bytes as a word, the first one lowest.
 #[inline(always)]
 fn word_of(bytes: &[u8]) -> u64 {
     let mut word = [0; WORD];
@@ -408,17 +423,19 @@ fn word_of(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(word)
 }
 
-/// Bytes up to which memory is taken from the system at once, so that nobody waits for it later. More is taken as it is touched: it may never be needed.
+/// Memory up to this size is allocated at once, so that nobody waits for it later. Larger memory is allocated
+/// as it is touched: it may never be needed.
 const POPULATED: usize = 64 << 20;
 
-/// Bytes of the whole pages that `len` bytes take. An error if this machine has fewer: whoever touched them all would be ended by the system, or somebody else would.
-fn pages(len: usize) -> io::Result<usize> {
+/// Returns `len` rounded up to whole pages. An error if the machine has less memory: the kernel would kill a
+/// process that touched all of it, or another one.
+fn whole_pages(len: usize) -> io::Result<usize> {
     let info = rustix::system::sysinfo();
     let unit = u64::from(info.mem_unit.max(1));
     let most = (info.totalram as u64).saturating_add(info.totalswap as u64).saturating_mul(unit);
     let whole = len.max(1).checked_next_multiple_of(rustix::param::page_size());
     whole.filter(|whole| *whole as u64 <= most).ok_or_else(|| {
-        let why = format!("{len} bytes are more than the memory of this machine, which has {most}");
+        let why = format!("{len} bytes exceed the memory of this machine, which has {most}");
         io::Error::new(io::ErrorKind::OutOfMemory, why)
     })
 }
@@ -427,9 +444,10 @@ fn pages(len: usize) -> io::Result<usize> {
 mod tests {
     use super::*;
 
-    /// What is long is taken from the system as it is touched, and by whoever maps it, too; what this machine does not have is an error that says so.
+    /// Large memory is allocated as it is touched, also by a process that maps it; more than the machine has
+    /// is an error that says so.
     #[test]
-    fn long_memory_is_taken_as_it_is_touched() {
+    fn large_memory_is_allocated_as_it_is_touched() {
         let taken =
             |memory: &ApertureMemory| rustix::fs::fstat(memory.fd().unwrap()).unwrap().st_blocks * 512;
         let short = ApertureMemory::allocate(1 << 20).unwrap();
@@ -450,11 +468,11 @@ mod tests {
         assert!((1..1 << 22).contains(&taken(&long)), "{}", taken(&long));
         for len in [usize::MAX, isize::MAX as usize, 1 << 62] {
             let why = ApertureMemory::allocate(len).unwrap_err().to_string();
-            assert!(why.contains("more than the memory of this machine"), "{why}");
+            assert!(why.contains("exceed the memory of this machine"), "{why}");
         }
     }
 
-    /// whatever the offsets and lengths, what is written is what is read, and nothing beside it changes.
+    /// for all offsets and lengths, reads return what was written, and no other byte changes.
     #[test]
     fn copies_are_exact() {
         for memory in [ApertureMemory::allocate(61).unwrap(), ApertureMemory::adopt(vec![0; 61]).unwrap()] {
@@ -475,9 +493,9 @@ mod tests {
         }
     }
 
-    /// nothing is reached beyond the end, and no word that is not aligned.
+    /// neither bytes beyond the end nor unaligned words can be accessed.
     #[test]
-    fn bounds() {
+    fn accesses_out_of_range_fail() {
         let memory = ApertureMemory::adopt(vec![7; 20]).unwrap();
         assert_eq!(memory.write(20, &[]), Ok(()));
         assert_eq!(memory.write(19, &[1, 2]), Err(OutOfRange));
@@ -485,11 +503,11 @@ mod tests {
         assert_eq!(memory.read_u64(4), Err(OutOfRange));
         assert_eq!(memory.read_u64(16), Err(OutOfRange));
         assert_eq!(memory.swap(usize::MAX - 7, 1), Err(OutOfRange));
-        assert_eq!(memory.give_back(), Some(vec![7; 20]));
+        assert_eq!(memory.into_vec(), Some(vec![7; 20]));
     }
 
     #[test]
-    fn words() {
+    fn atomic_operations_on_words() {
         let memory = ApertureMemory::allocate(16).unwrap();
         memory.write(8, &5u64.to_le_bytes()).unwrap();
         assert_eq!(memory.compare_exchange(8, 4, 9), Ok(5));
@@ -502,7 +520,7 @@ mod tests {
         assert_eq!(memory.read_u64(0), Ok(77));
     }
 
-    /// nor in the middle of a long copy, in or out.
+    /// no word tears in a long copy, in or out.
     #[test]
     fn long_copies_do_not_tear() {
         let memory = ApertureMemory::allocate(8192).unwrap();
@@ -511,7 +529,7 @@ mod tests {
             scope.spawn(|| {
                 for i in 0..rounds {
                     let bytes = [if i % 2 == 0 { 0 } else { 0xff }; 4096];
-                    // Whole words, and then such that all but the outermost are.
+                    // Whole words first; then a range whose first and last words are partial.
                     memory.write(8, &bytes[..2048 + 8 * (i as usize % 200)]).unwrap();
                     memory.write(5, &bytes[..2048]).unwrap();
                 }
@@ -525,7 +543,8 @@ mod tests {
         });
     }
 
-    /// a reader never sees half of a word, whether it is written whole, in company, or byte by byte beside others.
+    /// a reader never sees half of a word, whether it is written alone, among others, or by bytes next
+    /// to others.
     #[test]
     fn words_do_not_tear() {
         let memory = ApertureMemory::adopt(vec![0; 64]).unwrap();
@@ -539,7 +558,7 @@ mod tests {
                         1 => memory.write(3, &[word, word].concat()).unwrap(),
                         _ => memory.write(8, &[word, word, word].concat()).unwrap(),
                     }
-                    // The words beside it are written in part.
+                    // The next word is written in part.
                     memory.write(16, &word[..3]).unwrap();
                 }
             });
@@ -547,7 +566,8 @@ mod tests {
             for _ in 0..rounds {
                 let mut got = [0; 24];
                 memory.read(8, &mut got).unwrap();
-                // Written from offset 3 on, the word gets eight bytes of one write, too: five of one word and three of the next, all alike.
+                // A write at offset 3 also covers this word with bytes of one value: five of one word and
+                // three of the next.
                 let word = &got[..8];
                 assert!(word.iter().all(|b| *b == word[0]), "torn: {word:?}");
             }

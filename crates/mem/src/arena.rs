@@ -1,57 +1,61 @@
-//! A pool of equal slots in one piece of private memory.
+//! A pool of slots of equal size in private memory.
 //!
-//! A slot is [`HEADROOM`] bytes, where headers of every layer are built anew for each transmission, and behind them
-//! the payload, which is written once and stays until it is acknowledged. Nothing is allocated after start-up.
+//! A slot is [`HEADROOM`] bytes, where the headers of all layers are written for each transmission, followed
+//! by the payload, which is written once and stays until it is acknowledged. Nothing is allocated after
+//! start-up.
 
 use std::any::Any;
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Bytes before a slot's payload: Ethernet, VLAN, IPv6 and UDP headers, the frame header, and its extensions.
+/// Bytes before a slot's payload, for Ethernet, VLAN, IPv6 and UDP headers, the frame header, and its
+/// extensions.
 pub const HEADROOM: usize = 256;
 
-/// The longest run of cache lines between two slots that still spreads their first lines over all cache sets.
+/// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Names a slot of one arena.
+/// The number of a slot in its arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SlotId(pub u32);
 
 /// A pool of slots. Not shared between threads: it moves with the device that owns it.
 ///
-/// A device that looks at a slot after its flush *holds* it (D-9): giving it back then takes effect when the device lets go.
+/// A device that reads a slot after its flush *holds* it (D-9). A held slot that is given back becomes free
+/// when the device releases its last hold.
 #[derive(Debug)]
 pub struct Arena {
-    bytes: Memory,
+    bytes: SlotBytes,
     stride: usize,
     payload: usize,
     free: Vec<SlotId>,
-    /// Per slot: [`TAKEN`], and how often the device holds it.
+    /// Per slot: [`TAKEN`], and the number of the device's holds.
     states: Box<[u16]>,
 }
 
-/// Somebody has taken the slot and not given it back.
+/// The slot is taken and was not given back.
 const TAKEN: u16 = 1 << 15;
 /// The most holds of one slot.
 const HOLDS_MAX: u16 = TAKEN - 1;
 
 impl Arena {
-    /// Makes `count` slots with room for `payload` bytes each.
+    /// Creates `count` slots with room for `payload` bytes each.
     pub fn new(count: usize, payload: usize) -> Arena {
         assert!(count > 0 && count <= u32::MAX as usize && payload > 0);
-        // An odd number of lines, so that the heads of consecutive slots fall into different cache sets.
+        // An odd number of lines, so that the first lines of consecutive slots fall into different cache
+        // sets.
         let lines = (HEADROOM + payload).div_ceil(LINE) | 1;
         let stride = lines * LINE;
         let bytes = Box::leak(vec![0; stride * count].into_boxed_slice());
-        Arena::with(Memory { bytes: bytes.into(), owner: None }, count, stride, payload)
+        Arena::with(SlotBytes { bytes: bytes.into(), owner: None }, count, stride, payload)
     }
 
-    /// Makes `count` slots, `stride` bytes apart, in memory that belongs to `owner`.
+    /// Creates `count` slots, `stride` bytes apart, in memory that belongs to `owner`.
     ///
     /// # Safety
-    /// For as long as `owner` lives, the memory must be valid and initialised, and nobody else may write it; nobody else may read a slot's
-    /// bytes but a device that was told to send them.
+    /// While `owner` lives, the memory must be valid and initialised, and nobody else may write it; only a
+    /// device that was told to send a slot may read it.
     pub unsafe fn over(
         bytes: NonNull<[u8]>,
         owner: Arc<dyn Any + Send + Sync>,
@@ -63,10 +67,10 @@ impl Arena {
         assert!(
             HEADROOM + payload <= stride && stride.checked_mul(count).is_some_and(|all| all <= bytes.len())
         );
-        Arena::with(Memory { bytes, owner: Some(owner) }, count, stride, payload)
+        Arena::with(SlotBytes { bytes, owner: Some(owner) }, count, stride, payload)
     }
 
-    fn with(bytes: Memory, count: usize, stride: usize, payload: usize) -> Arena {
+    fn with(bytes: SlotBytes, count: usize, stride: usize, payload: usize) -> Arena {
         Arena {
             bytes,
             stride,
@@ -76,22 +80,22 @@ impl Arena {
         }
     }
 
-    /// Room for payload in every slot.
+    /// Returns the payload bytes of a slot.
     pub fn payload_len(&self) -> usize {
         self.payload
     }
 
-    /// How many slots there are in all.
+    /// Returns the number of all slots.
     pub fn capacity(&self) -> usize {
         self.states.len()
     }
 
-    /// How many slots may still be taken.
+    /// Returns the number of free slots.
     pub fn available(&self) -> usize {
         self.free.len()
     }
 
-    /// Takes a slot; its bytes are whatever was there before.
+    /// Takes a slot. Its bytes are left from its last use.
     #[inline]
     pub fn take(&mut self) -> Option<SlotId> {
         let slot = self.free.pop()?;
@@ -99,7 +103,7 @@ impl Arena {
         Some(slot)
     }
 
-    /// Gives a slot back. If the device holds it, it is free when the device lets go.
+    /// Gives a slot back. If the device holds it, it becomes free with the last hold.
     ///
     /// # Panics
     /// If the slot is not taken: a slot freed twice would let two messages share memory.
@@ -113,7 +117,7 @@ impl Arena {
         self.free.push(slot);
     }
 
-    /// The device goes on looking at a slot after its flush (D-9).
+    /// Adds a hold: the device reads the slot after its flush (D-9).
     ///
     /// # Panics
     /// If the slot is not taken.
@@ -124,7 +128,7 @@ impl Arena {
         *state += 1;
     }
 
-    /// The device is done with what it held once; a slot that was given back meanwhile is free when all is let go.
+    /// Releases one hold. A slot that was given back meanwhile becomes free with the last one.
     ///
     /// # Panics
     /// If the slot is not held.
@@ -138,41 +142,41 @@ impl Arena {
         }
     }
 
-    /// Whether the device may still look at a slot: then nothing of it may be written (D-9).
+    /// Whether the device may still read a slot; it must not be written then (D-9).
     #[inline]
     pub fn is_held(&self, slot: SlotId) -> bool {
         self.states[slot.0 as usize] & HOLDS_MAX > 0
     }
 
-    /// The slot's payload.
+    /// Returns a slot's payload.
     #[inline]
     pub fn payload(&self, slot: SlotId) -> &[u8] {
         let at = slot.0 as usize * self.stride + HEADROOM;
         &self.bytes[at..at + self.payload]
     }
 
-    /// The slot's payload, to write.
+    /// Returns a slot's payload for writing.
     #[inline]
     pub fn payload_mut(&mut self, slot: SlotId) -> &mut [u8] {
         let at = slot.0 as usize * self.stride + HEADROOM;
         &mut self.bytes[at..at + self.payload]
     }
 
-    /// The slot's headroom and payload, to write both.
+    /// Returns a slot's headroom and payload for writing.
     #[inline]
     pub fn split_mut(&mut self, slot: SlotId) -> (&mut [u8], &mut [u8]) {
         let at = slot.0 as usize * self.stride;
         self.bytes[at..at + HEADROOM + self.payload].split_at_mut(HEADROOM)
     }
 
-    /// All of a slot, headroom and payload in one piece.
+    /// Returns a whole slot, headroom and payload, for writing.
     #[inline]
     pub fn slot_mut(&mut self, slot: SlotId) -> &mut [u8] {
         let at = slot.0 as usize * self.stride;
         &mut self.bytes[at..at + HEADROOM + self.payload]
     }
 
-    /// Copies part of one slot's payload into another slot, at `to` bytes from the start of its headroom.
+    /// Copies part of a slot's payload to another slot, at `to` bytes from the start of its headroom.
     pub fn copy(&mut self, from: SlotId, range: Range<usize>, target: SlotId, to: usize) {
         assert!(range.end <= self.payload && to + range.len() <= HEADROOM + self.payload && from != target);
         let source = from.0 as usize * self.stride + HEADROOM;
@@ -180,7 +184,7 @@ impl Arena {
         self.bytes.copy_within(source + range.start..source + range.end, target);
     }
 
-    /// Bytes of a slot, counted from the start of its headroom.
+    /// Returns bytes of a slot, counted from the start of its headroom.
     #[inline]
     pub fn bytes(&self, slot: SlotId, range: Range<usize>) -> &[u8] {
         let at = slot.0 as usize * self.stride;
@@ -194,40 +198,42 @@ fn give_held(slot: SlotId, state: &mut u16) {
     *state &= !TAKEN;
 }
 
-/// The bytes of all slots: our own, or somebody's who stays alive for as long as we do.
+/// The bytes of all slots, owned by the arena or by `owner`.
 #[derive(Debug)]
-struct Memory {
+struct SlotBytes {
     bytes: NonNull<[u8]>,
     owner: Option<Arc<dyn Any + Send + Sync>>,
 }
 
-// SAFETY: the bytes are reached through this value alone, whichever thread has it; the owner is Send and Sync by itself.
-unsafe impl Send for Memory {}
-// SAFETY: a shared `Memory` only gives out shared bytes.
-unsafe impl Sync for Memory {}
+// SAFETY: the bytes are accessed through this value alone, on whichever thread it is; the owner is Send and
+// Sync.
+unsafe impl Send for SlotBytes {}
+// SAFETY: a shared `SlotBytes` only gives shared access to the bytes.
+unsafe impl Sync for SlotBytes {}
 
-impl Deref for Memory {
+impl Deref for SlotBytes {
     type Target = [u8];
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: valid and initialised while this lives, and written only through `deref_mut`, which is exclusive.
+        // SAFETY: valid and initialised while this value lives, and written only through `deref_mut`, which
+        // is exclusive.
         unsafe { self.bytes.as_ref() }
     }
 }
 
-impl DerefMut for Memory {
+impl DerefMut for SlotBytes {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: valid and initialised while this lives, and borrowed exclusively.
+        // SAFETY: valid and initialised while this value lives, and borrowed exclusively.
         unsafe { self.bytes.as_mut() }
     }
 }
 
-impl Drop for Memory {
+impl Drop for SlotBytes {
     fn drop(&mut self) {
         if self.owner.is_none() {
-            // SAFETY: without an owner the bytes came from a leaked box, and nothing refers to them any more.
+            // SAFETY: without an owner the bytes came from a leaked box, and nothing refers to them.
             drop(unsafe { Box::from_raw(self.bytes.as_ptr()) });
         }
     }
@@ -239,7 +245,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn slots_are_apart() {
+    fn slots_do_not_overlap() {
         let mut arena = Arena::new(8, 100);
         let slots: Vec<_> = std::iter::from_fn(|| arena.take()).collect();
         assert_eq!(slots.iter().collect::<HashSet<_>>().len(), 8);
@@ -255,7 +261,7 @@ mod tests {
         assert_eq!(arena.take(), Some(slots[3]));
     }
 
-    /// D-9: what the device holds is not taken anew, however often it was sent and whenever it was given back.
+    /// D-9: a held slot is not taken again, however often it was sent and whenever it was given back.
     #[test]
     fn a_held_slot_is_not_free() {
         let mut arena = Arena::new(1, 8);
@@ -270,7 +276,7 @@ mod tests {
         assert_eq!((arena.is_held(slot), arena.take()), (false, Some(slot)));
         arena.hold(slot);
         arena.unhold(slot);
-        assert_eq!(arena.available(), 0, "let go, and still taken");
+        assert_eq!(arena.available(), 0, "released, and still taken");
         arena.give(slot);
         assert_eq!(arena.available(), 1);
     }

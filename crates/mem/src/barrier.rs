@@ -1,15 +1,16 @@
 //! A barrier that only one side pays for (S-4).
 //!
-//! Two sides each write one word and then look at the other's. Without a barrier between, both may miss what the other wrote. The side that does this
-//! all the time uses [`Barrier::light`], which costs nothing; the side that does it rarely uses [`Barrier::heavy`], which makes the kernel
-//! interrupt every core that runs a registered process and issue the barrier there. Where the kernel cannot, both pay.
+//! Two sides each write one word and then read the other's. Without a barrier in between, both may miss the
+//! other's write. The side that does this all the time uses [`Barrier::light`], which costs nothing. The side
+//! that does it rarely uses [`Barrier::heavy`], which makes the kernel interrupt every core that runs a
+//! registered process and issue the barrier there. Where the kernel cannot do that, both sides pay.
 
 #[cfg(not(loom))]
 use rustix::thread::{MembarrierCommand, MembarrierQuery, membarrier, membarrier_query};
 
 use crate::sync::{Ordering, fence};
 
-/// Which barriers this process and those that it talks to can use.
+/// The barriers that this process and its peers can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Barrier {
     #[cfg(not(loom))]
@@ -17,7 +18,7 @@ pub struct Barrier {
 }
 
 impl Barrier {
-    /// Between processes; both must have asked for it before either relies on it.
+    /// Returns a barrier between processes; both must have called this before either relies on it.
     #[cfg(not(loom))]
     pub fn between_processes() -> Barrier {
         Barrier::new(
@@ -27,7 +28,7 @@ impl Barrier {
         )
     }
 
-    /// Between the threads of this process.
+    /// Returns a barrier between the threads of this process.
     #[cfg(not(loom))]
     pub fn between_threads() -> Barrier {
         Barrier::new(
@@ -43,7 +44,7 @@ impl Barrier {
         Barrier { heavy: works.then_some(command) }
     }
 
-    /// Both sides pay.
+    /// Returns a barrier that both sides pay for.
     pub fn symmetric() -> Barrier {
         #[cfg(not(loom))]
         return Barrier { heavy: None };
@@ -60,23 +61,24 @@ impl Barrier {
         return false;
     }
 
-    /// For the side that does it all the time.
+    /// Orders memory accesses on the frequent side.
     #[inline(always)]
     pub fn light(self) {
         if self.is_asymmetric() {
-            // The compiler must keep the order; the processor is made to by the other side.
+            // The compiler must keep the order; the other side makes the processor keep it.
             std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
         } else {
             fence(Ordering::SeqCst);
         }
     }
 
-    /// For the side that does it rarely.
+    /// Orders memory accesses on the rare side.
     pub fn heavy(self) {
         fence(Ordering::SeqCst);
         #[cfg(not(loom))]
         if let Some(command) = self.heavy {
-            // It was registered, so nothing can refuse it; if something did, waiting for the next ring would be all that is lost.
+            // The command was registered, so the kernel does not refuse it. If it did, only a doorbell would
+            // be delayed.
             let _ = membarrier(command);
         }
     }

@@ -1,8 +1,9 @@
-//! Memory that frames live in, and the words through which threads find each other.
+//! Memory for frames, and the words that threads and processes synchronise by.
 //!
-//! What lives here: the slot [`Arena`], the owner word [`Owned`], the [`ForkGuard`]; memory that others may reach ([`ApertureMemory`]); shared memory ([`Segment`]), the [`ring`] in it, the [`pool`] that
-//! pieces are lent from and the [`returns`] they come back by, and
-//! the [`Barrier`] that only sleepers pay for; and the [`sync`] façade that becomes loom's types under `--cfg loom`. What does not: any protocol.
+//! What lives here: the slot [`Arena`], the owner word [`Owned`], the [`ForkGuard`]; memory that peers may
+//! access ([`ApertureMemory`]); shared memory ([`Segment`]), the [`ring`] in it, the [`pool`] that messages
+//! are lent from and the [`returns`] that give them back, and the asymmetric [`Barrier`]; and the [`sync`]
+//! façade that becomes loom's types under `--cfg loom`. What does not: any protocol.
 
 #[cfg(not(loom))]
 mod aperture;

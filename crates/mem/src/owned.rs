@@ -1,48 +1,50 @@
-//! The owner word: who may touch the interface now.
+//! The owner word: exclusive access to a value that one thread uses almost all the time.
 //!
-//! One thread is at home: it takes the value all the time, and pays a store and a load for it, with no locked instruction and no fence. Others,
-//! the watchdog above all, come rarely: they take a word among themselves, make every core that runs a thread of this process issue a
-//! barrier, and then wait until whoever is at home is outside. Nobody is ever woken through it: whoever finds it taken tries again.
+//! The usual thread pays a store and a load for it, with no locked instruction and no fence. Other threads,
+//! mainly the watchdog, pay more: they take a word among themselves, make every core that runs a thread of
+//! this process issue a barrier, and then wait until the usual thread has released the value. Nobody is
+//! woken: a thread that finds the value taken tries again.
 
 use std::ops::{Deref, DerefMut};
 
 use crate::Barrier;
-use crate::sync::{AtomicBool, AtomicUsize, Ordering, UnsafeCell, relax};
+use crate::sync::{AtomicBool, AtomicUsize, Ordering, UnsafeCell, backoff};
 
 /// A value with one owner at a time.
 #[derive(Debug)]
 pub struct Owned<T> {
-    /// The thread that is at home; zero until there is one.
-    home: AtomicUsize,
-    /// Whoever is at home has the value, or is about to look whether it may.
-    inside: AtomicBool,
-    /// Somebody else has the value, or waits for it.
-    taken: AtomicBool,
+    /// The usual thread; zero until there is one.
+    usual: AtomicUsize,
+    /// The usual thread owns the value, or is about to check whether it may.
+    usual_owns: AtomicBool,
+    /// Another thread owns the value, or waits for it.
+    other_owns: AtomicBool,
     barrier: Barrier,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is reached only by whoever owns it, one thread at a time; so it moves between threads.
+// SAFETY: only the owner accesses the value, one thread at a time; so the value effectively moves between
+// threads.
 unsafe impl<T: Send> Sync for Owned<T> {}
-// SAFETY: an owned value is as free to move as the value itself.
+// SAFETY: an `Owned` may move wherever its value may.
 unsafe impl<T: Send> Send for Owned<T> {}
 
-/// What tells this thread from all others that live.
+/// Returns an address that differs for all living threads.
 #[inline(always)]
-fn here() -> usize {
+fn thread_address() -> usize {
     #[cfg(not(loom))]
     {
         thread_local! {
-            static HERE: u8 = const { 0 };
+            static ANCHOR: u8 = const { 0 };
         }
-        HERE.with(|here| std::ptr::from_ref(here).addr())
+        ANCHOR.with(|thread| std::ptr::from_ref(thread).addr())
     }
     #[cfg(loom)]
     {
         loom::thread_local! {
-            static HERE: Box<u8> = Box::new(0);
+            static ANCHOR: Box<u8> = Box::new(0);
         }
-        HERE.with(|here| std::ptr::from_ref::<u8>(here).addr())
+        ANCHOR.with(|thread| std::ptr::from_ref::<u8>(thread).addr())
     }
 }
 
@@ -50,9 +52,9 @@ impl<T> Owned<T> {
     /// Wraps a value that nobody owns yet.
     pub fn new(value: T) -> Owned<T> {
         Owned {
-            home: AtomicUsize::new(0),
-            inside: AtomicBool::new(false),
-            taken: AtomicBool::new(false),
+            usual: AtomicUsize::new(0),
+            usual_owns: AtomicBool::new(false),
+            other_owns: AtomicBool::new(false),
             #[cfg(not(loom))]
             barrier: Barrier::between_threads(),
             #[cfg(loom)]
@@ -61,22 +63,23 @@ impl<T> Owned<T> {
         }
     }
 
-    /// Becomes the owner; tries until the present one is done. The first thread to call this is at home.
+    /// Becomes the owner; waits until the present owner is done. The first thread that calls this is the
+    /// usual one.
     #[inline]
     pub fn own(&self) -> Owner<'_, T> {
-        let here = here();
-        if self.home.load(Ordering::Relaxed) == here
-            && let Some(owner) = self.enter()
+        let thread = thread_address();
+        if self.usual.load(Ordering::Relaxed) == thread
+            && let Some(owner) = self.own_as_usual()
         {
             return owner;
         }
-        self.own_slowly(here)
+        self.own_slowly(thread)
     }
 
-    /// Becomes the owner, as somebody who comes rarely.
-    fn visit(&self) -> Owner<'_, T> {
+    /// Becomes the owner on another than the usual thread.
+    fn own_as_other(&self) -> Owner<'_, T> {
         loop {
-            match self.try_visit() {
+            match self.try_own_as_other() {
                 Some(owner) => return owner,
                 None => self.wait(),
             }
@@ -84,56 +87,58 @@ impl<T> Owned<T> {
     }
 
     #[cold]
-    fn own_slowly(&self, here: usize) -> Owner<'_, T> {
-        let nobody = self.home.compare_exchange(0, here, Ordering::Relaxed, Ordering::Relaxed);
-        if nobody.is_err_and(|home| home != here) {
-            return self.visit();
+    fn own_slowly(&self, thread: usize) -> Owner<'_, T> {
+        let nobody = self.usual.compare_exchange(0, thread, Ordering::Relaxed, Ordering::Relaxed);
+        if nobody.is_err_and(|usual| usual != thread) {
+            return self.own_as_other();
         }
         loop {
-            match self.enter() {
+            match self.own_as_usual() {
                 Some(owner) => return owner,
                 None => self.wait(),
             }
         }
     }
 
-    /// The one who is at home goes in, unless somebody else is there.
+    /// Becomes the owner on the usual thread, unless another thread owns the value.
     #[inline(always)]
-    fn enter(&self) -> Option<Owner<'_, T>> {
-        // Nobody else sets it. Without this, a thread that asks again while it is the owner would own it twice.
-        assert!(!self.inside.load(Ordering::Relaxed), "this thread is the owner already");
-        self.inside.store(true, Ordering::Relaxed);
+    fn own_as_usual(&self) -> Option<Owner<'_, T>> {
+        // Only the usual thread sets it. Without this check, a thread that is the owner could become the
+        // owner twice.
+        assert!(!self.usual_owns.load(Ordering::Relaxed), "this thread is the owner already");
+        self.usual_owns.store(true, Ordering::Relaxed);
         self.barrier.light();
-        if self.taken.load(Ordering::Acquire) {
-            self.inside.store(false, Ordering::Release);
+        if self.other_owns.load(Ordering::Acquire) {
+            self.usual_owns.store(false, Ordering::Release);
             return None;
         }
-        Some(Owner { of: self, word: &self.inside })
+        Some(Owner { of: self, word: &self.usual_owns })
     }
 
-    /// Somebody else goes in, unless another one is there already; waits until whoever is at home is outside.
-    fn try_visit(&self) -> Option<Owner<'_, T>> {
-        self.taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).ok()?;
+    /// Becomes the owner on another thread, unless a third one is the owner; waits for the usual thread to be
+    /// done.
+    fn try_own_as_other(&self) -> Option<Owner<'_, T>> {
+        self.other_owns.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).ok()?;
         self.barrier.heavy();
         let mut tries = 0;
-        while self.inside.load(Ordering::Acquire) {
-            relax(tries);
+        while self.usual_owns.load(Ordering::Acquire) {
+            backoff(tries);
             tries += 1;
         }
-        Some(Owner { of: self, word: &self.taken })
+        Some(Owner { of: self, word: &self.other_owns })
     }
 
     #[cold]
     fn wait(&self) {
         let mut tries = 0;
-        while self.taken.load(Ordering::Relaxed) {
-            relax(tries);
+        while self.other_owns.load(Ordering::Relaxed) {
+            backoff(tries);
             tries += 1;
         }
     }
 }
 
-/// The owner's hold on the value; dropping it lets the next one in.
+/// Access to the value. Dropping it releases the value.
 #[derive(Debug)]
 pub struct Owner<'a, T> {
     of: &'a Owned<T>,
@@ -145,7 +150,7 @@ impl<T> Deref for Owner<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: this is the one owner, so no exclusive reference to the value exists elsewhere.
+        // SAFETY: this is the only owner, so no exclusive reference to the value exists elsewhere.
         unsafe { self.of.value.get_ref() }
     }
 }
@@ -153,7 +158,7 @@ impl<T> Deref for Owner<'_, T> {
 impl<T> DerefMut for Owner<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: this is the one owner, and it is borrowed exclusively.
+        // SAFETY: this is the only owner, and it is borrowed exclusively.
         unsafe { self.of.value.get_mut() }
     }
 }
@@ -170,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_owner_at_a_time() {
+    fn owners_exclude_each_other() {
         let counter = Owned::new(0u64);
         std::thread::scope(|scope| {
             for _ in 0..4 {
@@ -187,17 +192,17 @@ mod tests {
         assert_eq!(*counter.own(), 40_000);
     }
 
-    /// One thread never owns it twice at a time.
+    /// A thread never owns the value twice at a time.
     #[test]
     #[should_panic = "the owner already"]
-    fn never_owned_twice() {
+    fn owning_twice_panics() {
         let owned = Owned::new(1);
         let _first = owned.own();
         let _second = owned.own();
     }
 
     #[test]
-    fn given_back_on_panic() {
+    fn released_on_panic() {
         let value = Owned::new(1);
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let _owner = value.own();
@@ -221,7 +226,7 @@ mod loom_tests {
         model.check(run);
     }
 
-    /// N-5: program and watchdog never touch the interface at once, and each sees what the other did.
+    /// N-5: program and watchdog never access the value at once, and each sees the changes of the other.
     #[test]
     fn loom_owners_exclude_each_other() {
         model(|| {
@@ -229,7 +234,7 @@ mod loom_tests {
             *value.own() += 1;
             let dog = {
                 let value = value.clone();
-                thread::spawn(move || *value.visit() += 1)
+                thread::spawn(move || *value.own_as_other() += 1)
             };
             *value.own() += 1;
             dog.join().unwrap();
@@ -237,21 +242,22 @@ mod loom_tests {
         });
     }
 
-    /// N-5: the same for two who come rarely.
+    /// N-5: the same for two other threads.
     #[test]
-    fn loom_visitors_exclude_each_other() {
+    fn loom_other_threads_exclude_each_other() {
         model(|| {
             let value = Arc::new(Owned::new(0u32));
             let other = value.clone();
-            let thread = thread::spawn(move || *other.visit() += 1);
-            *value.visit() += 1;
+            let thread = thread::spawn(move || *other.own_as_other() += 1);
+            *value.own_as_other() += 1;
             thread.join().unwrap();
-            assert_eq!(*value.visit(), 2);
+            assert_eq!(*value.own_as_other(), 2);
         });
     }
 
-    /// N-6, T-6: the event queue is a value like this. What a visitor queues while whoever is at home goes to sleep is taken, in order, or the bell has rung by then: it is silenced before the look, and rung
-    /// after what it tells of.
+    /// N-6, T-6: the event queue is such a value. What another thread queues while the usual thread goes to
+    /// sleep is taken, in order, or the bell has rung: it is cleared before the check, and rung after the
+    /// event is queued.
     #[test]
     fn loom_events_are_not_slept_through() {
         model(|| {
@@ -262,7 +268,7 @@ mod loom_tests {
                 let (queue, bell) = (queue.clone(), bell.clone());
                 thread::spawn(move || {
                     for event in 0..2 {
-                        queue.visit().push_back(event);
+                        queue.own_as_other().push_back(event);
                         bell.store(true, Ordering::Release);
                     }
                 })
@@ -280,7 +286,7 @@ mod loom_tests {
                 }
             }
             dog.join().unwrap();
-            // Whoever sleeps is woken if there is anything to wake for.
+            // A sleeping thread with something left to take has been rung for.
             if asleep && got < 2 {
                 assert!(bell.load(Ordering::Acquire), "asleep with {got} of 2 taken");
             }

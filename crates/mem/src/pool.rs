@@ -1,7 +1,8 @@
-//! Memory that one process writes and another only reads: pieces are taken from it, filled, lent, and given back (S-8).
+//! Memory that one process writes and another reads: extents are taken from it, filled, lent, and returned
+//! (S-8).
 //!
-//! The kernel keeps the other side from writing there (`F_SEAL_FUTURE_WRITE`), so the owner may look at its pieces as at any memory of its own. The reader may not:
-//! for it nothing stays as it is, and so it gets copies.
+//! The kernel keeps the other side from writing there (`F_SEAL_FUTURE_WRITE`), so the owner may treat its
+//! extents as private memory. The reader may not: the bytes can change at any time, so it gets copies.
 
 use std::io;
 use std::ops::{Deref, DerefMut};
@@ -15,28 +16,28 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use crate::ring::Corrupt;
 use crate::{ApertureMemory, OutOfRange};
 
-/// Pieces that may be out at a time.
+/// The most extents that may be taken at a time.
 pub const MAX_EXTENTS: usize = 256;
-/// Bits of what is given back that are its number.
-pub const NUMBER: u32 = (1 << 30) - 1;
-/// Pieces that programs may have out at a time: the rest is for parts of messages.
+/// The bits of a returned word that are its number.
+pub const NUMBER_MASK: u32 = (1 << 30) - 1;
+/// The most extents that programs may take at a time; the rest is for parts of messages.
 const MAX_LOANS: usize = MAX_EXTENTS - 16;
-/// Bytes of a pool that are for parts of messages, behind all that can be lent.
+/// Bytes of a pool for parts of messages, behind the bytes that can be lent.
 const PARTS_LEN: usize = 1 << 20;
 
-/// How something comes back.
+/// How the other side returned a loan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReturnStatus {
-    /// It has been read, as far as anybody wanted.
+    /// It was read as far as wanted.
     Read,
-    /// It could not be read, and nobody was told of it.
+    /// It could not be read, and its receiver was not notified.
     Refused,
-    /// It could not be read to its end, by somebody who had begun.
+    /// Its receiver began to read it and could not read it to its end.
     Incomplete,
 }
 
 impl ReturnStatus {
-    /// What tells it, beside the number.
+    /// Returns the flag beside the number in a returned word.
     pub fn flag(self) -> u32 {
         match self {
             ReturnStatus::Read => 0,
@@ -45,9 +46,9 @@ impl ReturnStatus {
         }
     }
 
-    /// What was told with a number.
+    /// Returns the status in a returned word.
     pub fn of(word: u32) -> ReturnStatus {
-        match word & !NUMBER {
+        match word & !NUMBER_MASK {
             0 => ReturnStatus::Read,
             flag if flag == ReturnStatus::Refused.flag() => ReturnStatus::Refused,
             _ => ReturnStatus::Incomplete,
@@ -60,21 +61,21 @@ pub const POOL_UNIT: usize = 64 << 10;
 
 const LINE: usize = 64;
 const PAGE: usize = 4096;
-/// Memory is asked for so much at a time.
+/// The bytes that are committed at a time.
 const STEP: usize = 2 << 20;
 
-/// What keeps the memory from being taken away under its readers, and from being written by them.
+/// The seals that keep the memory from being removed under its readers, and from being written by them.
 const SEALS: SealFlags =
     SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::FUTURE_WRITE).union(SealFlags::SEAL);
 
-/// A whole file, mapped.
+/// A mapping of a whole file.
 #[derive(Debug)]
 struct Map {
     at: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: the mapping is unmapped only by drop, and is reached only as `Extent` and `PoolView` say.
+// SAFETY: the mapping is unmapped only by drop, and accessed only as `Extent` and `PoolView` describe.
 unsafe impl Send for Map {}
 // SAFETY: as above.
 unsafe impl Sync for Map {}
@@ -82,10 +83,12 @@ unsafe impl Sync for Map {}
 impl Map {
     fn new(fd: &OwnedFd, len: usize, protection: ProtFlags) -> io::Result<Map> {
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
-        // SAFETY: a fresh mapping of a whole file, at an address of the kernel's choice; nothing else refers to it.
+        // SAFETY: a new mapping of a whole file, at an address that the kernel chooses; nothing else refers
+        // to it.
         let at = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, protection, flags, fd, 0)? };
-        let map = Map { at: NonNull::new(at.cast()).expect("a mapping is nowhere near zero"), len };
-        // SAFETY: the range is the mapping just made. A forked child has no use for it, and must not write there.
+        let map = Map { at: NonNull::new(at.cast()).expect("a mapping is never at address zero"), len };
+        // SAFETY: the range is the mapping just made. A forked child does not need it, and must not write to
+        // it.
         unsafe { rustix::mm::madvise(at, len, Advice::LinuxDontFork)? };
         Ok(map)
     }
@@ -100,42 +103,44 @@ impl Drop for Map {
     }
 }
 
-/// What has become of a number that pieces go by.
+/// The state of an extent's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Free,
-    /// The program fills it.
+    /// The program fills the extent.
     Taken,
-    /// The other side reads it: where it starts, and how much room it takes.
+    /// The other side reads the extent: its start, and the room it takes.
     Lent(usize, usize),
-    /// The other side reads memory that is not of this pool.
+    /// The other side reads memory outside this pool.
     External,
-    /// It has done so, or not.
-    Done(ReturnStatus),
+    /// The other side has returned memory outside this pool.
+    Returned(ReturnStatus),
 }
 
-/// The memory of whoever lends.
+/// The memory of the lender.
 #[derive(Debug)]
 pub struct Pool {
     map: Arc<Map>,
-    /// Holds on the mapping that pieces have given up, for the next ones: counting them anew would take an instruction that waits for every store before it.
-    holds: Vec<Arc<Map>>,
+    /// References to the mapping that extents gave up, for the next extents: a new one would take a locked
+    /// instruction, which waits for all earlier stores.
+    spare_refs: Vec<Arc<Map>>,
     fd: OwnedFd,
-    /// What is free to be lent, and for parts of messages, in order: where it starts, and how long it is. Neighbours are joined.
+    /// Free ranges in order (start, length), adjacent ones joined: of loans, and of parts of messages.
     free: [Vec<(usize, usize)>; 2],
-    /// Up to here the kernel has given us memory: of what can be lent, and of what is for parts.
+    /// The end of the memory that the kernel has allocated: of loans, and of parts of messages.
     committed: [usize; 2],
-    /// Where what is for parts begins.
+    /// Where the memory for parts of messages begins.
     parts_at: usize,
     states: Box<[State]>,
     numbers: Vec<u32>,
-    /// Which numbers belong to parts of messages, and how many do.
+    /// Which numbers belong to parts of messages, and how many.
     part: Box<[bool]>,
     parts: usize,
     part_bytes: usize,
 }
 
-/// A piece of a pool that belongs to whoever holds it, until it is lent or given back. One that is just dropped stays taken.
+/// A range of a pool. It belongs to its holder until it is lent or given back; if it is dropped, it stays
+/// taken.
 #[derive(Debug)]
 pub struct Extent {
     map: Arc<Map>,
@@ -146,7 +151,7 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// Its number in its pool, where in the pool it starts, and how long it is.
+    /// Returns its number in the pool, its start, and its length.
     pub fn location(&self) -> (u32, u64, u64) {
         (self.number, self.start as u64, self.len as u64)
     }
@@ -157,8 +162,9 @@ impl Deref for Extent {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: within the mapping, which lives as long as self. No two pieces overlap, nothing else of this process refers to a piece, and no
-        // other process can write there: the memory was sealed before anybody else had it.
+        // SAFETY: within the mapping, which lives as long as self. Extents do not overlap, nothing else in
+        // this process refers to one, and no other process can write there: the memory was sealed before any
+        // had it.
         unsafe { std::slice::from_raw_parts(self.map.at.as_ptr().add(self.start), self.len) }
     }
 }
@@ -166,13 +172,14 @@ impl Deref for Extent {
 impl DerefMut for Extent {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `deref`; others may read along, by copies that may come out torn, which is their concern.
+        // SAFETY: as in `deref`; other processes may read it meanwhile, by copies that may be torn, which
+        // they expect.
         unsafe { std::slice::from_raw_parts_mut(self.map.at.as_ptr().add(self.start), self.len) }
     }
 }
 
 impl Pool {
-    /// Makes one from which `len` bytes can be lent, rounded up; memory is used only where pieces were.
+    /// Creates a pool that can lend `len` bytes, rounded up. Memory is used only where extents have been.
     pub fn create(len: usize) -> io::Result<Pool> {
         let too_much = || io::Error::from(io::ErrorKind::OutOfMemory);
         let parts_at = len.checked_next_multiple_of(POOL_UNIT).ok_or_else(too_much)?;
@@ -182,7 +189,7 @@ impl Pool {
             rustix::fs::memfd_create(c"tautline-loans", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&fd, len as u64)?;
         let map = Map::new(&fd, len, ProtFlags::READ | ProtFlags::WRITE)?;
-        // From here on nobody else can map it to write.
+        // From here on no other process can map it for writing.
         rustix::fs::fcntl_add_seals(&fd, SEALS)?;
         let list = |from: usize, to: usize| {
             let mut free = Vec::with_capacity(MAX_EXTENTS + 1);
@@ -191,7 +198,7 @@ impl Pool {
         };
         Ok(Pool {
             map: Arc::new(map),
-            holds: Vec::with_capacity(MAX_EXTENTS),
+            spare_refs: Vec::with_capacity(MAX_EXTENTS),
             fd,
             free: [list(0, parts_at), list(parts_at, len)],
             committed: [0, parts_at],
@@ -204,17 +211,20 @@ impl Pool {
         })
     }
 
-    /// Its descriptor, to be handed to the other process.
+    /// Returns the descriptor, to be handed to the other process.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
-    /// How many bytes there are in all, free or not.
+    /// Returns the number of all bytes, free or not.
     pub fn size(&self) -> usize {
         self.map.len
     }
 
-    /// Takes a piece; its bytes are whatever was there before. Nothing if there is no room now; an error if the system has no memory.
+    /// Takes an extent; its bytes are left from its last use. Returns `None` if there is no room now.
+    ///
+    /// # Errors
+    /// If the system has no memory.
     pub fn take(&mut self, len: usize) -> io::Result<Option<Extent>> {
         if self.numbers.len() <= MAX_EXTENTS - MAX_LOANS {
             return Ok(None);
@@ -237,18 +247,18 @@ impl Pool {
         self.commit(list, start + room)?;
         self.numbers.pop();
         self.states[number as usize] = State::Taken;
-        // What was left out before it for alignment belongs to it, too.
+        // The bytes skipped for alignment belong to the extent, too.
         let room = start - from + room;
         if room == free {
             self.free[list].remove(at);
         } else {
             self.free[list][at] = (from + room, free - room);
         }
-        let map = self.holds.pop().unwrap_or_else(|| self.map.clone());
+        let map = self.spare_refs.pop().unwrap_or_else(|| self.map.clone());
         Ok(Some(Extent { map, start, len, room, number }))
     }
 
-    /// Makes sure that there is memory up to `end`: better an error here than a signal when it is written.
+    /// Allocates memory up to `end`: a write to memory that does not exist would be a signal.
     fn commit(&mut self, list: usize, end: usize) -> io::Result<()> {
         let from = self.committed[list];
         if end <= from {
@@ -258,7 +268,8 @@ impl Pool {
         let end = end.next_multiple_of(STEP).min(last);
         let len = end - from;
         rustix::fs::fallocate(&self.fd, FallocateFlags::empty(), from as u64, len as u64)?;
-        // SAFETY: the range is within the mapping; this changes nothing in it, but spares the writer the faults. Older kernels do not know it.
+        // SAFETY: the range is within the mapping. This spares the writer page faults and changes nothing
+        // else; older kernels refuse it.
         unsafe {
             let at = self.map.at.as_ptr().add(from).cast();
             let _ = rustix::mm::madvise(at, len, Advice::LinuxPopulateWrite);
@@ -267,78 +278,80 @@ impl Pool {
         Ok(())
     }
 
-    /// Takes a piece for part of a message; [`Pool::parts`] counts it until it is back.
+    /// Takes an extent for part of a message; [`Pool::parts`] counts it until it is returned.
     pub fn take_part(&mut self, len: usize) -> io::Result<Option<Extent>> {
-        let piece = self.take_from(1, len)?;
-        if let Some(piece) = &piece {
-            self.part[piece.number as usize] = true;
+        let extent = self.take_from(1, len)?;
+        if let Some(extent) = &extent {
+            self.part[extent.number as usize] = true;
             self.parts += 1;
-            self.part_bytes += piece.room;
+            self.part_bytes += extent.room;
         }
-        Ok(piece)
+        Ok(extent)
     }
 
-    /// How many parts of messages are out, and how much room they take.
+    /// Returns the number of extents with parts of messages, and the room that they take.
     #[inline]
     pub fn parts(&self) -> (usize, usize) {
         (self.parts, self.part_bytes)
     }
 
-    /// Whether a piece of `len` bytes could be taken if nothing else were.
+    /// Whether an extent of `len` bytes could be taken from an unused pool.
     pub fn could_take(&self, len: usize) -> bool {
         len <= self.parts_at
     }
 
-    /// Takes back a piece that was not lent.
+    /// Takes back an extent that was not lent.
     ///
     /// # Panics
-    /// If it is of another pool.
-    pub fn give(&mut self, piece: Extent) {
-        let (start, room) = self.extent(&piece);
-        self.free_number(piece.number);
+    /// If it belongs to another pool.
+    pub fn give(&mut self, extent: Extent) {
+        let (start, room) = self.range_of(&extent);
+        self.free_number(extent.number);
         self.free_range(start, room);
-        self.holds.push(piece.map);
+        self.spare_refs.push(extent.map);
     }
 
-    /// The other side is going to read the piece, until it returns its number.
+    /// Notes that the other side reads an extent until it returns its number.
     ///
     /// # Panics
-    /// If it is of another pool.
-    pub fn lend(&mut self, piece: Extent) {
-        let (start, room) = self.extent(&piece);
-        self.states[piece.number as usize] = State::Lent(start, room);
-        self.holds.push(piece.map);
+    /// If it belongs to another pool.
+    pub fn lend(&mut self, extent: Extent) {
+        let (start, room) = self.range_of(&extent);
+        self.states[extent.number as usize] = State::Lent(start, room);
+        self.spare_refs.push(extent.map);
     }
 
-    fn extent(&self, piece: &Extent) -> (usize, usize) {
-        let known = Arc::ptr_eq(&piece.map, &self.map) && self.states[piece.number as usize] == State::Taken;
-        assert!(known, "a piece of another pool");
-        let aligned = if piece.len < PAGE { LINE } else { PAGE };
-        let before = piece.room - piece.len.max(1).next_multiple_of(aligned);
-        (piece.start - before, piece.room)
+    fn range_of(&self, extent: &Extent) -> (usize, usize) {
+        let known =
+            Arc::ptr_eq(&extent.map, &self.map) && self.states[extent.number as usize] == State::Taken;
+        assert!(known, "an extent of another pool");
+        let aligned = if extent.len < PAGE { LINE } else { PAGE };
+        let before = extent.room - extent.len.max(1).next_multiple_of(aligned);
+        (extent.start - before, extent.room)
     }
 
-    /// A number for memory elsewhere that the other side is going to read; nothing if there is none left.
+    /// Reserves a number for memory outside this pool that the other side is going to read; `None` if all are
+    /// taken.
     pub fn reserve_external(&mut self) -> Option<u32> {
         let number = self.numbers.pop()?;
         self.states[number as usize] = State::External;
         Some(number)
     }
 
-    /// How a number of [`Pool::reserve_external`] came back, if it did; it is free again then.
+    /// Returns how a number of [`Pool::reserve_external`] was returned, if it was; the number is free then.
     pub fn take_status(&mut self, number: u32) -> Option<ReturnStatus> {
-        let State::Done(back) = self.states[number as usize] else { return None };
+        let State::Returned(status) = self.states[number as usize] else { return None };
         self.free_number(number);
-        Some(back)
+        Some(status)
     }
 
-    /// Whether something is with the other side, and so may come back.
+    /// Whether the other side has something to return.
     pub fn has_lent(&self) -> bool {
         self.states.iter().any(|state| matches!(state, State::Lent(..) | State::External))
     }
 
-    /// The other side says that it no longer reads what goes by this number.
-    pub fn returned(&mut self, number: u32, back: ReturnStatus) -> Result<(), Corrupt> {
+    /// Notes that the other side no longer reads the memory with this number.
+    pub fn returned(&mut self, number: u32, status: ReturnStatus) -> Result<(), Corrupt> {
         match self.states.get(number as usize) {
             Some(&State::Lent(start, room)) => {
                 self.free_number(number);
@@ -346,7 +359,7 @@ impl Pool {
                 Ok(())
             }
             Some(State::External) => {
-                self.states[number as usize] = State::Done(back);
+                self.states[number as usize] = State::Returned(status);
                 Ok(())
             }
             _ => Err(Corrupt),
@@ -377,31 +390,34 @@ impl Pool {
     }
 }
 
-/// The memory of a lender, as the other side sees it: it may change at any time, and cannot be written.
+/// The lender's memory as the other side sees it: read-only, and it may change at any time.
 #[derive(Debug)]
 pub struct PoolView(Map);
 
 impl PoolView {
-    /// Maps what another process lends from. Refused unless it is sealed and has exactly `len` bytes: it could vanish later otherwise.
+    /// Maps the pool of another process.
+    ///
+    /// # Errors
+    /// If it is not sealed, or does not have exactly `len` bytes: it could vanish later.
     pub fn attach(fd: &OwnedFd, len: usize) -> io::Result<PoolView> {
-        let unfit = |why: &str| Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        let refuse = |why: &str| Err(io::Error::new(io::ErrorKind::InvalidData, why));
         crate::segment::check_kind(fd)?;
         if !rustix::fs::fcntl_get_seals(fd)?.contains(SEALS) {
-            return unfit("the pool is not sealed");
+            return refuse("the pool is not sealed");
         }
         if len == 0 || rustix::fs::fstat(fd)?.st_size as u64 != len as u64 {
-            return unfit("the pool has the wrong size");
+            return refuse("the pool has the wrong size");
         }
         Ok(PoolView(Map::new(fd, len, ProtFlags::READ)?))
     }
 
-    /// Whether it has bytes from `at` to `at + len`.
+    /// Whether the bytes from `at` to `at + len` exist.
     #[inline]
     pub fn contains(&self, at: u64, len: u64) -> bool {
         at.checked_add(len).is_some_and(|end| end <= self.0.len as u64)
     }
 
-    /// Whether the lender needs what lies there back soon: it has few places for parts of messages.
+    /// Whether the lender needs these bytes back soon: it has little memory for parts of messages.
     #[inline]
     pub fn is_for_parts(&self, at: usize) -> bool {
         at >= self.0.len.saturating_sub(PARTS_LEN)
@@ -410,21 +426,21 @@ impl PoolView {
     /// Copies bytes out.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If the pool does not have as many.
     #[inline]
     pub fn copy_out(&self, at: usize, bytes: &mut [u8]) {
         assert!(at <= self.0.len && bytes.len() <= self.0.len - at);
-        // SAFETY: the range is within the mapping, and private memory does not overlap it. If the owner writes there meanwhile, the bytes are
-        // anybody's guess, and any bytes are valid.
+        // SAFETY: the range is within the mapping, and private memory does not overlap it. If the owner
+        // writes there meanwhile, the bytes are arbitrary, and any bytes are valid.
         unsafe {
             std::ptr::copy_nonoverlapping(self.0.at.as_ptr().add(at), bytes.as_mut_ptr(), bytes.len());
         };
     }
 
-    /// Copies `len` bytes to where others may reach them, whole words at once.
+    /// Copies `len` bytes to an aperture, by whole words.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If the pool does not have as many.
     #[inline]
     pub fn copy_to(
         &self,
@@ -433,12 +449,13 @@ impl PoolView {
         (to, place): (&ApertureMemory, usize),
     ) -> Result<(), OutOfRange> {
         assert!(at <= self.0.len && len <= self.0.len - at);
-        // SAFETY: the range is within the mapping, which is another one than the aperture's. If the owner writes there meanwhile, the bytes are
-        // anybody's guess, and any bytes are valid.
+        // SAFETY: the range is within the mapping, which does not overlap the aperture's. If the owner writes
+        // there meanwhile, the bytes are arbitrary, and any bytes are valid.
         unsafe { to.write_from(place, self.0.at.as_ptr().add(at), len) }
     }
 
-    /// Where a byte lies: for programs that trust the lender not to write any more, and say so with `unsafe` of their own.
+    /// Returns the address of a byte, for programs that trust the lender not to write any more, by `unsafe`
+    /// of their own.
     ///
     /// # Panics
     /// If there is no such byte.

@@ -1,20 +1,20 @@
-//! Numbers that one process gives back to another, in whatever order: a ring of words that never fills up (S-8).
+//! Numbers that one process returns to another, in any order: a ring of words that never overflows (S-8).
 
 use crate::Segment;
 use crate::sync::{Arc, Ordering};
 
-/// Where a pair of ends meets, and how many numbers can be out at a time.
+/// The layout of a ring in its segment, and how many numbers can be out at a time.
 #[derive(Debug)]
-struct Place {
+struct ReturnRing {
     segment: Arc<Segment>,
     base: usize,
     count: usize,
 }
 
-impl Place {
-    fn new(segment: Arc<Segment>, base: usize, count: usize) -> Place {
+impl ReturnRing {
+    fn new(segment: Arc<Segment>, base: usize, count: usize) -> ReturnRing {
         assert!(count.is_power_of_two() && base.is_multiple_of(64) && base + 8 * count <= segment.len());
-        Place { segment, base, count }
+        ReturnRing { segment, base, count }
     }
 
     #[inline]
@@ -22,67 +22,68 @@ impl Place {
         self.base + 8 * (turn as usize & (self.count - 1))
     }
 
-    /// What tells this lap's words from the last one's.
+    /// Returns the stamp that distinguishes this lap's words from the last lap's.
     #[inline]
     fn stamp(&self, turn: u64) -> u32 {
         (turn >> self.count.trailing_zeros()) as u32 + 1
     }
 }
 
-/// Where numbers are given back.
+/// The end that returns numbers.
 #[derive(Debug)]
 pub struct ReturnSender {
-    place: Place,
+    ring: ReturnRing,
     turn: u64,
 }
 
 impl ReturnSender {
-    /// The giving end at `base` of a segment that is still all zeros there.
+    /// Creates the sending end at `base` of a segment that is still zero there.
     ///
     /// # Panics
-    /// If `count` is no power of two, or does not fit there.
+    /// If `count` is not a power of two, or does not fit there.
     pub fn new(segment: Arc<Segment>, base: usize, count: usize) -> ReturnSender {
-        ReturnSender { place: Place::new(segment, base, count), turn: 0 }
+        ReturnSender { ring: ReturnRing::new(segment, base, count), turn: 0 }
     }
 
-    /// Gives a number back. No more than `count` are out at a time, so there is always room.
+    /// Returns a number to the other side. At most `count` numbers are out at a time, so there is always
+    /// room.
     #[inline]
     pub fn send(&mut self, number: u32) {
-        let word = u64::from(self.place.stamp(self.turn)) | u64::from(number) << 32;
-        self.place.segment.word(self.place.at(self.turn)).store(word, Ordering::Release);
+        let word = u64::from(self.ring.stamp(self.turn)) | u64::from(number) << 32;
+        self.ring.segment.word(self.ring.at(self.turn)).store(word, Ordering::Release);
         self.turn += 1;
     }
 }
 
-/// Where numbers come back.
+/// The end that gets numbers back.
 #[derive(Debug)]
 pub struct ReturnReceiver {
-    place: Place,
+    ring: ReturnRing,
     turn: u64,
 }
 
 impl ReturnReceiver {
-    /// The other end.
+    /// Creates the receiving end.
     ///
     /// # Panics
-    /// If `count` is no power of two, or does not fit there.
+    /// If `count` is not a power of two, or does not fit there.
     pub fn new(segment: Arc<Segment>, base: usize, count: usize) -> ReturnReceiver {
-        ReturnReceiver { place: Place::new(segment, base, count), turn: 0 }
+        ReturnReceiver { ring: ReturnRing::new(segment, base, count), turn: 0 }
     }
 
     #[inline]
     fn word(&self) -> Option<u32> {
-        let word = self.place.segment.word(self.place.at(self.turn)).load(Ordering::Acquire);
-        (word as u32 == self.place.stamp(self.turn)).then_some((word >> 32) as u32)
+        let word = self.ring.segment.word(self.ring.at(self.turn)).load(Ordering::Acquire);
+        (word as u32 == self.ring.stamp(self.turn)).then_some((word >> 32) as u32)
     }
 
-    /// Whether nothing has come back since the last look.
+    /// Whether no number has come back since the last [`ReturnReceiver::take`].
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.word().is_none()
     }
 
-    /// The next number that came back; whether it was ever out is for the caller to check.
+    /// Takes the next number that came back. The caller must check that it was out.
     #[inline]
     pub fn take(&mut self) -> Option<u32> {
         let number = self.word()?;
@@ -95,9 +96,9 @@ impl ReturnReceiver {
 mod tests {
     use super::*;
 
-    /// S-8: what is given comes back, once and in order, for many laps.
+    /// S-8: numbers come back once and in order, for many laps.
     #[test]
-    fn round_and_round() {
+    fn numbers_come_back_once_and_in_order() {
         let segment = Arc::new(Segment::create(4096).unwrap());
         let (mut giver, mut returns) =
             (ReturnSender::new(segment.clone(), 64, 4), ReturnReceiver::new(segment.clone(), 64, 4));
@@ -119,16 +120,16 @@ mod loom_tests {
     use super::*;
     use crate::sync::thread;
 
-    /// S-8: what the giver did before it gave is seen by whoever takes, and nothing is taken twice.
+    /// S-8: the receiver sees what the sender did before it returned a number, and gets no number twice.
     #[test]
-    fn given_means_done_with() {
+    fn loom_returned_numbers_are_ordered() {
         loom::model(|| {
             let segment = Arc::new(Segment::create(256).unwrap());
-            let theirs = segment.clone();
+            let other = segment.clone();
             let giver = thread::spawn(move || {
-                let mut giver = ReturnSender::new(theirs.clone(), 64, 2);
+                let mut giver = ReturnSender::new(other.clone(), 64, 2);
                 for number in 1..=2 {
-                    theirs.word(0).store(number, Ordering::Relaxed);
+                    other.word(0).store(number, Ordering::Relaxed);
                     giver.send(number as u32);
                 }
             });

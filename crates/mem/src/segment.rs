@@ -1,5 +1,5 @@
-//! Memory that two processes share. Nothing refers to it but atomic words and raw copies: whatever is in it may change at any time, by
-//! anybody who has it mapped, and is therefore copied once and then checked (S-2).
+//! Memory that two processes share. It is accessed only by atomic words and raw copies: any process that has
+//! it mapped may change it at any time, so its contents are copied once and then checked (S-2).
 
 #[cfg(loom)]
 pub use modelled::{Lines, Segment};
@@ -9,25 +9,26 @@ pub use real::{Lines, Segment};
 /// The words of a cache line.
 pub(crate) type Line = [crate::sync::AtomicU64; 8];
 
-/// A file that is longer than this process may make any would end it by a signal: better an error.
+/// Checks a file's size against RLIMIT_FSIZE: the kernel ends a process that exceeds it by a signal.
 #[cfg(not(loom))]
 pub(crate) fn check_file_size(len: usize) -> std::io::Result<()> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
     if limit.is_some_and(|limit| len as u64 > limit) {
-        let why = format!("{len} bytes are more than files may have here (ulimit -f)");
+        let why = format!("{len} bytes exceed the limit on file sizes (ulimit -f)");
         return Err(std::io::Error::new(std::io::ErrorKind::FileTooLarge, why));
     }
     Ok(())
 }
 
-/// Memory of any other kind may not be there when it is read: of huge pages, for one, as many can be promised as there are none.
+/// Checks that a file is of ordinary pages. Other memory may not be there when it is read: more huge pages
+/// can be promised than exist.
 #[cfg(not(loom))]
 pub(crate) fn check_kind(fd: &std::os::fd::OwnedFd) -> std::io::Result<()> {
     const TMPFS_MAGIC: i64 = 0x0102_1994;
     if rustix::fs::fstatfs(fd)?.f_type as i64 != TMPFS_MAGIC {
         return Err(std::io::Error::new(
             std::io::ErrorKind::InvalidData,
-            "the memory is not of ordinary pages",
+            "the memory does not consist of ordinary pages",
         ));
     }
     Ok(())
@@ -46,7 +47,7 @@ mod real {
 
     use super::Line;
 
-    /// A piece of memory without a name, of fixed size, that lives as long as somebody has it open or mapped.
+    /// Anonymous memory of fixed size, which lives as long as a process has it open or mapped.
     #[derive(Debug)]
     pub struct Segment {
         at: NonNull<u8>,
@@ -54,21 +55,22 @@ mod real {
         fd: OwnedFd,
     }
 
-    // SAFETY: the mapping is unmapped only by drop, and reached only through atomics and raw copies, from whatever thread.
+    // SAFETY: the mapping is unmapped only by drop, and accessed only through atomics and raw copies, from
+    // any thread.
     unsafe impl Send for Segment {}
     // SAFETY: as above; sharing it among threads adds nothing to sharing it among processes.
     unsafe impl Sync for Segment {}
 
-    /// What keeps the memory from being taken away under whoever has it mapped.
+    /// The seals that keep the memory from being removed under a process that has it mapped.
     const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
     impl Segment {
-        /// Makes one, all zeros.
+        /// Creates a segment of zeros.
         pub fn create(len: usize) -> io::Result<Segment> {
             Segment::create_with(len, true)
         }
 
-        /// As [`Segment::create`]; if not `populated`, the system gives each page when it is first touched.
+        /// Creates a segment; unless `populated`, the kernel allocates each page when it is first touched.
         pub(crate) fn create_with(len: usize, populated: bool) -> io::Result<Segment> {
             super::check_file_size(len)?;
             let fd = rustix::fs::memfd_create(c"tautline", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
@@ -77,30 +79,33 @@ mod real {
             Segment::map(fd, len, (ProtFlags::READ | ProtFlags::WRITE, populated))
         }
 
-        /// Maps one that another process made. Refused unless it is sealed and has exactly `len` bytes: it could vanish later otherwise.
+        /// Maps a segment that another process created.
+        ///
+        /// # Errors
+        /// If it is not sealed, or does not have exactly `len` bytes: it could vanish later.
         pub fn attach(fd: OwnedFd, len: usize) -> io::Result<Segment> {
             Segment::attach_with(fd, len, true)
         }
 
-        /// As [`Segment::attach`], and [`Segment::create_with`].
+        /// Maps a segment as [`Segment::attach`] does; see [`Segment::create_with`] for `populated`.
         pub(crate) fn attach_with(fd: OwnedFd, len: usize, populated: bool) -> io::Result<Segment> {
             Segment::check(&fd, len)?;
             Segment::map(fd, len, (ProtFlags::READ | ProtFlags::WRITE, populated))
         }
 
         fn check(fd: &OwnedFd, len: usize) -> io::Result<()> {
-            let unfit = |why: &str| Err(io::Error::new(io::ErrorKind::InvalidData, why));
+            let refuse = |why: &str| Err(io::Error::new(io::ErrorKind::InvalidData, why));
             super::check_kind(fd)?;
             if !rustix::fs::fcntl_get_seals(fd)?.contains(SEALS) {
-                return unfit("the segment is not sealed");
+                return refuse("the segment is not sealed");
             }
             if rustix::fs::fstat(fd)?.st_size as u64 != len as u64 {
-                return unfit("the segment has the wrong size");
+                return refuse("the segment has the wrong size");
             }
             Ok(())
         }
 
-        /// As [`Segment::attach_with`], only to be read: whoever writes there is ended by the kernel.
+        /// Maps a segment read-only; a write there is a segmentation fault.
         pub(crate) fn attach_read_only(fd: OwnedFd, len: usize, populated: bool) -> io::Result<Segment> {
             Segment::check(&fd, len)?;
             Segment::map(fd, len, (ProtFlags::READ, populated))
@@ -109,79 +114,81 @@ mod real {
         fn map(fd: OwnedFd, len: usize, (protection, populated): (ProtFlags, bool)) -> io::Result<Segment> {
             let flags = MapFlags::SHARED;
             let flags = if populated { flags | MapFlags::POPULATE } else { flags };
-            // SAFETY: a fresh mapping of a whole file, at an address of the kernel's choice; nothing else refers to it.
+            // SAFETY: a new mapping of a whole file, at an address that the kernel chooses; nothing else
+            // refers to it.
             let at = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, protection, flags, &fd, 0)? };
-            // SAFETY: the range is the mapping just made. A forked child has no use for it, and must not write there.
+            // SAFETY: the range is the mapping just made. A forked child does not need it, and must not write
+            // to it.
             unsafe { rustix::mm::madvise(at, len, Advice::LinuxDontFork)? };
-            let at = NonNull::new(at.cast()).expect("a mapping is nowhere near zero");
+            let at = NonNull::new(at.cast()).expect("a mapping is never at address zero");
             Ok(Segment { at, len, fd })
         }
 
-        /// Its descriptor, to be handed to the other process.
+        /// Returns the descriptor, to be handed to the other process.
         pub fn fd(&self) -> BorrowedFd<'_> {
             self.fd.as_fd()
         }
 
-        /// Where it begins.
+        /// Returns the address of the first byte.
         #[inline]
         pub(crate) fn base(&self) -> NonNull<u8> {
             self.at
         }
 
-        /// How many bytes it has.
+        /// Returns the number of bytes.
         #[inline]
         pub fn len(&self) -> usize {
             self.len
         }
 
-        /// Whether it has no bytes at all.
+        /// Whether the segment has no bytes.
         pub fn is_empty(&self) -> bool {
             self.len == 0
         }
 
-        /// The word at a byte offset.
+        /// Returns the word at a byte offset.
         ///
         /// # Panics
-        /// If it is not aligned, or not within the segment.
+        /// If the offset is not aligned, or not within the segment.
         #[inline(always)]
         pub fn word(&self, at: usize) -> &AtomicU64 {
             assert!(at.is_multiple_of(8) && at < self.len && self.len.is_multiple_of(8));
-            // SAFETY: aligned (the mapping is, and so is the offset) and within the mapping, which lives as long as self; an atomic may be
-            // written by others at any time.
+            // SAFETY: aligned (the mapping and the offset are) and within the mapping, which lives as long as
+            // self; other processes may write an atomic at any time.
             unsafe { &*self.at.as_ptr().add(at).cast() }
         }
 
         /// Copies bytes into the segment.
         ///
         /// # Panics
-        /// If they do not fit there.
+        /// If they do not fit.
         #[inline]
         pub fn copy_in(&self, at: usize, bytes: &[u8]) {
             assert!(at <= self.len && bytes.len() <= self.len - at);
-            // SAFETY: the range is within the mapping, and private memory does not overlap it. If somebody else writes there meanwhile,
-            // the bytes are anybody's guess, and any bytes are valid.
+            // SAFETY: the range is within the mapping, and private memory does not overlap it. If another
+            // process writes there meanwhile, the bytes are arbitrary, and any bytes are valid.
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.at.as_ptr().add(at), bytes.len()) };
         }
 
         /// Copies bytes out of the segment.
         ///
         /// # Panics
-        /// If there are not so many.
+        /// If the segment does not have as many.
         #[inline]
         pub fn copy_out(&self, at: usize, bytes: &mut [u8]) {
             assert!(at <= self.len && bytes.len() <= self.len - at);
-            // SAFETY: as in `copy_in`, the other way round.
+            // SAFETY: as in `copy_in`, in the other direction.
             unsafe {
                 std::ptr::copy_nonoverlapping(self.at.as_ptr().add(at), bytes.as_mut_ptr(), bytes.len());
             };
         }
 
-        /// The cache line at a byte offset is about to be read; nothing if it is not within the segment.
+        /// Prefetches the cache line at a byte offset; does nothing if it is not within the segment.
         #[inline(always)]
-        pub fn expect(&self, at: usize) {
+        pub fn prefetch(&self, at: usize) {
             #[cfg(target_arch = "x86_64")]
             if at < self.len {
-                // SAFETY: a hint that changes nothing, about an address within the mapping.
+                // SAFETY: a hint without effect on memory, for an address within the mapping.
                 unsafe {
                     use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
                     _mm_prefetch::<_MM_HINT_T0>(self.at.as_ptr().add(at).cast());
@@ -192,47 +199,47 @@ mod real {
         }
     }
 
-    /// Cache lines of a segment, a power of two of them: where they lie is checked once.
+    /// Cache lines of a segment; their number is a power of two. Their bounds are checked once.
     #[derive(Debug)]
     pub struct Lines {
         at: NonNull<Line>,
         mask: usize,
-        /// Keeps them mapped.
+        /// Keeps the lines mapped.
         _segment: Arc<Segment>,
     }
 
-    // SAFETY: as for the segment, of which this is a part: it is reached only through atomics.
+    // SAFETY: as for the segment; the lines are accessed only through atomics.
     unsafe impl Send for Lines {}
     // SAFETY: as above.
     unsafe impl Sync for Lines {}
 
     impl Lines {
-        /// `count` lines from a byte offset on.
+        /// Refers to `count` lines at a byte offset.
         ///
         /// # Panics
         /// If they are not aligned, not a power of two, or not within the segment.
         pub fn new(segment: &Arc<Segment>, at: usize, count: usize) -> Lines {
-            let len = count.checked_mul(size_of::<Line>()).expect("not so many");
+            let len = count.checked_mul(size_of::<Line>()).expect("the lines fit the address space");
             assert!(count.is_power_of_two() && at.is_multiple_of(size_of::<Line>()));
             assert!(at <= segment.len && len <= segment.len - at, "within the segment");
-            // SAFETY: within the mapping, as was just checked.
+            // SAFETY: within the mapping, as checked above.
             let at = unsafe { segment.at.add(at) }.cast();
             Lines { at, mask: count - 1, _segment: segment.clone() }
         }
 
-        /// The line of this number, counted round and round.
+        /// Returns a line by its number, modulo the number of lines.
         #[inline(always)]
         pub fn get(&self, number: u64) -> &Line {
-            // SAFETY: `new` found the lines, up to the mask and with it, aligned and within the mapping, which lives as long as self; atomics
-            // may be written by others at any time.
+            // SAFETY: `new` checked that all lines up to the mask are aligned and within the mapping, which
+            // lives as long as self; other processes may write atomics at any time.
             unsafe { self.at.add(number as usize & self.mask).as_ref() }
         }
 
-        /// The line of this number is about to be read.
+        /// Prefetches a line for reading.
         #[inline(always)]
-        pub fn expect(&self, number: u64) {
+        pub fn prefetch(&self, number: u64) {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: a hint that changes nothing, about an address within the mapping, as in `get`.
+            // SAFETY: a hint without effect on memory, for an address within the mapping, as in `get`.
             unsafe {
                 use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
                 _mm_prefetch::<_MM_HINT_T0>(self.at.add(number as usize & self.mask).as_ptr().cast());
@@ -241,11 +248,12 @@ mod real {
             let _ = number;
         }
 
-        /// The line of this number is about to be written: a processor that has it to itself need not ask for it then.
+        /// Prefetches a line for writing: a core that has it exclusively need not request it with the store.
         #[inline(always)]
-        pub fn claim(&self, number: u64) {
+        pub fn prefetch_for_write(&self, number: u64) {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: a hint that changes nothing, about an address within the mapping, as in `get`; processors that do not know it pass over it.
+            // SAFETY: a hint without effect on memory, for an address within the mapping, as in `get`;
+            // processors without the instruction ignore it.
             unsafe {
                 let at = self.at.add(number as usize & self.mask).as_ptr();
                 std::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
@@ -270,7 +278,7 @@ mod modelled {
     use super::Line;
     use crate::sync::{Arc, AtomicU64, Ordering};
 
-    /// The same as words that loom watches; copies go word by word.
+    /// The same for loom, as atomic words; copies go word by word.
     #[derive(Debug)]
     pub struct Segment {
         words: Box<[AtomicU64]>,
@@ -289,7 +297,7 @@ mod modelled {
             &self.words[at / 8]
         }
 
-        pub fn expect(&self, _: usize) {}
+        pub fn prefetch(&self, _: usize) {}
 
         pub fn copy_in(&self, at: usize, bytes: &[u8]) {
             for (i, part) in bytes.chunks(8).enumerate() {
@@ -307,7 +315,7 @@ mod modelled {
         }
     }
 
-    /// The same.
+    /// The same for loom.
     #[derive(Debug)]
     pub struct Lines {
         segment: Arc<Segment>,
@@ -326,9 +334,9 @@ mod modelled {
             self.segment.words[at..at + 8].try_into().expect("eight words")
         }
 
-        pub fn expect(&self, _: u64) {}
+        pub fn prefetch(&self, _: u64) {}
 
-        pub fn claim(&self, _: u64) {}
+        pub fn prefetch_for_write(&self, _: u64) {}
     }
 }
 
@@ -337,9 +345,9 @@ mod tests {
     use super::*;
     use std::sync::atomic::Ordering;
 
-    /// S-1: two mappings are one memory; what is unsealed or of another size is refused.
+    /// S-1: two mappings share one memory; unsealed memory, and memory of another size, is refused.
     #[test]
-    fn two_mappings_are_one() {
+    fn mappings_share_memory_and_bad_memory_is_refused() {
         let a = Segment::create(8192).unwrap();
         let b = Segment::attach(a.fd().try_clone_to_owned().unwrap(), 8192).unwrap();
         a.copy_in(100, b"over there");
@@ -353,7 +361,7 @@ mod tests {
         let bare = rustix::fs::memfd_create(c"bare", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&bare, 8192).unwrap();
         assert!(Segment::attach(bare, 8192).unwrap_err().to_string().contains("not sealed"));
-        // There may be no huge pages here at all: then nobody can offer any.
+        // A machine without huge pages cannot create such memory at all.
         let flags = rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::HUGETLB;
         if let Ok(huge) = rustix::fs::memfd_create(c"huge", flags) {
             assert!(Segment::attach(huge, 8192).unwrap_err().to_string().contains("ordinary pages"));
@@ -361,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_go_round() {
+    fn line_numbers_wrap_around() {
         let segment = std::sync::Arc::new(Segment::create(4096).unwrap());
         let lines = Lines::new(&segment, 128, 4);
         lines.get(6)[3].store(9, Ordering::Relaxed);
@@ -370,13 +378,13 @@ mod tests {
 
     #[test]
     #[should_panic = "within the segment"]
-    fn lines_are_within() {
+    fn lines_beyond_the_segment_panic() {
         let _ = Lines::new(&std::sync::Arc::new(Segment::create(4096).unwrap()), 4096 - 128, 4);
     }
 
     #[test]
     #[should_panic = "assertion failed"]
-    fn nothing_is_read_beyond_the_end() {
+    fn reads_beyond_the_end_panic() {
         Segment::create(4096).unwrap().copy_out(4090, &mut [0; 8]);
     }
 }

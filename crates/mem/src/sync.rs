@@ -13,7 +13,7 @@ pub use std::{
     thread,
 };
 
-/// Memory that is changed behind a shared reference; loom watches the accesses.
+/// Memory that is changed behind a shared reference; loom checks the accesses.
 #[derive(Debug)]
 pub struct UnsafeCell<T> {
     #[cfg(not(loom))]
@@ -31,21 +31,21 @@ impl<T> UnsafeCell<T> {
         return UnsafeCell { cell: loom::cell::UnsafeCell::new(value) };
     }
 
-    /// Looks at the value.
+    /// Returns a shared reference to the value.
     ///
     /// # Safety
     /// No exclusive reference to the value exists while this one lives.
     #[inline(always)]
     pub unsafe fn get_ref(&self) -> &T {
         #[cfg(not(loom))]
-        // SAFETY: the caller vouches for it.
+        // SAFETY: the caller guarantees it.
         return unsafe { &*self.cell.get() };
         #[cfg(loom)]
-        // SAFETY: the caller vouches for it; loom checks.
+        // SAFETY: the caller guarantees it; loom checks.
         return self.cell.with(|value| unsafe { &*value });
     }
 
-    /// Changes the value.
+    /// Returns an exclusive reference to the value.
     ///
     /// # Safety
     /// No other reference to the value exists while this one lives.
@@ -53,16 +53,16 @@ impl<T> UnsafeCell<T> {
     #[allow(clippy::mut_from_ref)]
     pub unsafe fn get_mut(&self) -> &mut T {
         #[cfg(not(loom))]
-        // SAFETY: the caller vouches for it.
+        // SAFETY: the caller guarantees it.
         return unsafe { &mut *self.cell.get() };
         #[cfg(loom)]
-        // SAFETY: the caller vouches for it; loom checks.
+        // SAFETY: the caller guarantees it; loom checks.
         return self.cell.with_mut(|value| unsafe { &mut *value });
     }
 }
 
-/// What to do after `tries` vain attempts: a breath, then a turn for others, then a short sleep.
-pub fn relax(tries: u32) {
+/// Waits after `tries` failed attempts: spins at first, then yields the core, then sleeps for a short time.
+pub fn backoff(tries: u32) {
     #[cfg(loom)]
     {
         let _ = tries;

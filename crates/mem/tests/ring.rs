@@ -1,4 +1,4 @@
-//! The ring's oracle, on the fuzz target's corpus and on random programs.
+//! The ring's oracle, on random programs and on the fuzz target's corpus.
 #![cfg(not(loom))]
 #![allow(clippy::print_stdout, missing_docs)]
 
@@ -11,11 +11,11 @@ fn add(sum: &mut Tally, one: Tally) {
     sum.refused += one.refused;
     sum.popped += one.popped;
     sum.overwritten += one.overwritten;
-    sum.noticed += one.noticed;
+    sum.detected += one.detected;
 }
 
-/// A program of random operations; `spoil` for one that may overwrite memory.
-fn random(seed: u64, spoil: bool) -> Vec<u8> {
+/// Returns a program of random operations; `overwrite` allows it to overwrite memory.
+fn random(seed: u64, overwrite: bool) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     // The first byte chooses the ring's shape.
     let mut bytes = vec![seed as u8];
@@ -24,7 +24,7 @@ fn random(seed: u64, spoil: bool) -> Vec<u8> {
         state ^= state >> 7;
         state ^= state << 17;
         let [op, rest @ ..] = (state >> 8).to_le_bytes();
-        if spoil || op % 16 != 15 {
+        if overwrite || op % 16 != 15 {
             bytes.push(op);
             match op % 16 {
                 0..4 | 12 => bytes.push(rest[0]),
@@ -38,14 +38,14 @@ fn random(seed: u64, spoil: bool) -> Vec<u8> {
     bytes
 }
 
-/// S-3: a ring behaves as a queue does, whatever is done in whatever order.
+/// S-3: a ring behaves like a queue under all sequences of operations.
 #[test]
 fn oracle() {
     let mut sum = Tally::default();
     (0..2_000).for_each(|seed| add(&mut sum, run(&random(seed, false))));
     println!("{sum:?}");
     assert!(sum.pushed > 10_000 && sum.refused > 1_000 && sum.pushed == sum.popped, "{sum:?}");
-    assert_eq!((sum.overwritten, sum.noticed), (0, 0));
+    assert_eq!((sum.overwritten, sum.detected), (0, 0));
 }
 
 /// S-2: overwritten words lead to errors or to other frames, never to a panic.
@@ -54,14 +54,14 @@ fn oracle_with_overwritten_words() {
     let mut sum = Tally::default();
     (0..2_000).for_each(|seed| add(&mut sum, run(&random(seed, true))));
     println!("{sum:?}");
-    assert!(sum.overwritten > 1_000 && sum.noticed > 100, "{sum:?}");
+    assert!(sum.overwritten > 1_000 && sum.detected > 100, "{sum:?}");
 }
 
-/// S-2, S-3: what fuzzing found interesting.
+/// S-2, S-3: the inputs that the fuzzer kept.
 #[test]
 fn oracle_on_the_corpus() {
     let corpus = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/shm_ring");
-    // A packaged crate comes without it.
+    // A packaged crate does not contain it.
     let Ok(entries) = std::fs::read_dir(corpus) else { return };
     entries.flatten().for_each(|entry| {
         run(&std::fs::read(entry.path()).unwrap());

@@ -5,8 +5,8 @@
 //! vouches for whoever has it.
 
 mod greeting;
-mod lending;
 mod listener;
+mod loans;
 mod probe;
 mod words;
 
@@ -23,15 +23,15 @@ pub use tautline_mem::pool::{Extent, POOL_UNIT, Pool, PoolView, ReturnStatus};
 pub use tautline_mem::ring::InlineFrame;
 
 pub use greeting::{GREETING_LEN, Greeting};
-pub use lending::{LoanError, PeerMemory};
 pub use listener::{
     Dial, Handover, Incoming, Listener, PeerHandles, discovery_dir, listener_path, unlink_stale_listener,
     unlink_stale_listeners,
 };
 pub(crate) use listener::{prepare_dir, unlink_stale_listeners_if_due};
+pub use loans::{LoanError, PeerMemory};
 pub use probe::{ShmProbe, probe};
 
-use lending::Lending;
+use loans::Loans;
 
 use crate::sys::local;
 use crate::{Channel, PushError};
@@ -80,7 +80,7 @@ pub struct Shm {
     corrupt: bool,
     ended: bool,
     rings: u64,
-    lending: Lending,
+    loans: Loans,
 }
 
 impl Shm {
@@ -99,7 +99,7 @@ impl Shm {
         Shm {
             tx: ring::Sender::new(segment.clone(), out, SHAPE),
             rx: ring::Receiver::new(segment.clone(), back, SHAPE),
-            lending: Lending::new(&segment, side, pool, peer.view),
+            loans: Loans::new(&segment, side, pool, peer.view),
             bell: peer.bell,
             process,
             socket,
@@ -149,10 +149,10 @@ impl Shm {
     /// Takes something out, and wakes the other side if it was told of room that it sleeps for.
     #[inline(always)]
     fn taking<T>(&mut self, take: impl FnOnce(&mut ring::Receiver) -> T) -> T {
-        let told = self.rx.told();
+        let published = self.rx.published();
         let taken = take(&mut self.rx);
-        if self.rx.told() != told {
-            self.told();
+        if self.rx.published() != published {
+            self.wake_if_asleep();
         }
         taken
     }
@@ -233,7 +233,7 @@ impl Shm {
 
     /// The sender was told of room; it may sleep for want of it.
     #[cold]
-    fn told(&mut self) {
+    fn wake_if_asleep(&mut self) {
         if self.tx.must_ring(self.barrier) {
             self.ring();
         }
@@ -252,8 +252,8 @@ impl Shm {
 
     /// Says that this side is about to sleep. Then [`Shm::barrier`] once for all channels, then look again, then sleep.
     pub fn announce_sleep(&mut self) {
-        if self.rx.tell() {
-            self.told();
+        if self.rx.publish() {
+            self.wake_if_asleep();
         }
         self.rx.set_asleep(true);
     }

@@ -214,7 +214,7 @@ impl WordMap {
     pub(crate) fn new(count: u32) -> Result<WordMap, Errno> {
         assert!(count as usize * 8 <= WORD_PAGE);
         // One value of all words: programs reach only a map's first value without a call.
-        let fd = create_map(MAP_ARRAY, 8 * count, 1, F_MMAPABLE, "tautline_mail")?;
+        let fd = create_map(MAP_ARRAY, 8 * count, 1, F_MMAPABLE, "tautline_words")?;
         // SAFETY: a new mapping of the map's page, to read, at a place of the kernel's choice.
         let map = unsafe {
             libc::mmap(ptr::null_mut(), WORD_PAGE, libc::PROT_READ, libc::MAP_SHARED, fd.as_raw_fd(), 0)

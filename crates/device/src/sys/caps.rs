@@ -39,7 +39,7 @@ fn has(halves: &[Half; 2], bit: u32) -> bool {
 }
 
 /// Whether this thread may pin any amount of memory.
-pub(crate) fn may_lock() -> bool {
+pub(crate) fn may_pin_any() -> bool {
     has(&read().unwrap_or_default(), IPC_LOCK)
 }
 
@@ -50,18 +50,18 @@ pub(crate) fn missing() -> Vec<&'static str> {
 }
 
 /// Whether this process is in a user namespace below the first: its privileges are for what belongs to that.
-pub(crate) fn is_enclosed() -> bool {
+pub(crate) fn is_in_user_namespace() -> bool {
     let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-    is_below(&map)
+    is_nested(&map)
 }
 
 /// The first one knows every user by its own number.
-fn is_below(uid_map: &str) -> bool {
+fn is_nested(uid_map: &str) -> bool {
     !uid_map.is_empty() && !uid_map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
 /// Gives the three up, for this thread and all that it starts from now on.
-pub(crate) fn give_up() -> io::Result<()> {
+pub(crate) fn drop_needed() -> io::Result<()> {
     let mut halves = read()?;
     for (bit, _) in NEEDED {
         let half = &mut halves[bit as usize / 32];
@@ -75,13 +75,18 @@ pub(crate) fn give_up() -> io::Result<()> {
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Returns how many bytes all processes of this user may pin together, unless they are privileged; `None` for no limit.
+pub(crate) fn memlock_limit() -> Option<u64> {
+    rustix::process::getrlimit(rustix::process::Resource::Memlock).current
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn namespaces_of_users_are_told_apart() {
-        assert!(!is_below("         0          0 4294967295\n") && !is_below(""));
-        assert!(is_below("0 1000 1\n") && is_below("0 0 65536\n") && is_below("0 0 1\n1 1 4294967294\n"));
+        assert!(!is_nested("         0          0 4294967295\n") && !is_nested(""));
+        assert!(is_nested("0 1000 1\n") && is_nested("0 0 65536\n") && is_nested("0 0 1\n1 1 4294967294\n"));
     }
 }

@@ -5,7 +5,6 @@ pub(crate) mod caps;
 mod clock;
 mod iface;
 pub(crate) mod local;
-pub(crate) mod locked;
 pub(crate) mod netlink;
 mod queues;
 mod recv;
@@ -27,7 +26,7 @@ pub(crate) use socket::{
     set_busy_poll, set_gro,
 };
 pub(crate) use umem::{Chunk, Layout, Loans, ReceivedChunk, Umem};
-pub(crate) use xsk::{ORDERS, XskOptions, order_sum};
+pub(crate) use xsk::{TX_METADATA_LEN, XskOptions, checksum_request};
 
 #[cfg(test)]
 pub(crate) use socket::refuse_gso;

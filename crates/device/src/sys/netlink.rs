@@ -68,7 +68,7 @@ impl Netlink {
     }
 
     /// Asks, and hands each message of the answer to `take`: its kind and its body.
-    pub(crate) fn ask(
+    pub(crate) fn request(
         &mut self,
         kind: u16,
         flags: u16,
@@ -77,15 +77,15 @@ impl Netlink {
     ) -> io::Result<()> {
         self.sequence = self.sequence.wrapping_add(1);
         let sequence = self.sequence;
-        let mut request = Vec::with_capacity(HEADER + body.len());
-        request.extend(((HEADER + body.len()) as u32).to_ne_bytes());
-        request.extend(kind.to_ne_bytes());
-        request.extend((FLAG_REQUEST | flags).to_ne_bytes());
-        request.extend(sequence.to_ne_bytes());
-        request.extend(0u32.to_ne_bytes());
-        request.extend(body);
+        let mut message = Vec::with_capacity(HEADER + body.len());
+        message.extend(((HEADER + body.len()) as u32).to_ne_bytes());
+        message.extend(kind.to_ne_bytes());
+        message.extend((FLAG_REQUEST | flags).to_ne_bytes());
+        message.extend(sequence.to_ne_bytes());
+        message.extend(0u32.to_ne_bytes());
+        message.extend(body);
         // SAFETY: the pointer is to as many live bytes as the length says; the kernel only reads them.
-        let sent = unsafe { libc::send(self.fd.as_raw_fd(), request.as_ptr().cast(), request.len(), 0) };
+        let sent = unsafe { libc::send(self.fd.as_raw_fd(), message.as_ptr().cast(), message.len(), 0) };
         if sent < 0 {
             return Err(io::Error::last_os_error());
         }
@@ -110,7 +110,7 @@ impl Netlink {
     }
 
     /// Hands on what was heard. False if some was lost for want of room.
-    pub(crate) fn hear(&mut self, mut take: impl FnMut(u16, &[u8])) -> bool {
+    pub(crate) fn poll(&mut self, mut take: impl FnMut(u16, &[u8])) -> bool {
         let mut whole = true;
         for _ in 0..READS_MAX {
             match self.read() {
@@ -193,7 +193,7 @@ pub(crate) fn driver(interface: &str) -> Option<String> {
     }
     const GET_DRIVER: u32 = 3;
     let mut info = DriverInfo { command: GET_DRIVER, driver: [0; 32], rest: [0; 160] };
-    ask_driver(interface, &mut info)?;
+    query_driver(interface, &mut info)?;
     let name = info.driver.split(|b| *b == 0).next().unwrap_or_default();
     Some(String::from_utf8_lossy(name).into_owned())
 }
@@ -213,12 +213,12 @@ pub(crate) fn queues(interface: &str) -> Option<u32> {
     }
     const GET_CHANNELS: u32 = 0x3c;
     let mut channels = Channels { command: GET_CHANNELS, ..Channels::default() };
-    ask_driver(interface, &mut channels)?;
+    query_driver(interface, &mut channels)?;
     Some(channels.rx + channels.combined).filter(|queues| *queues > 0)
 }
 
 /// Asks an interface's driver. What is asked begins with a command, and has room for what that command's answer is, by `linux/ethtool.h`.
-fn ask_driver<T>(interface: &str, question: &mut T) -> Option<()> {
+fn query_driver<T>(interface: &str, question: &mut T) -> Option<()> {
     const SIOCETHTOOL: libc::c_ulong = 0x8946;
     let socket =
         rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None).ok()?;

@@ -16,7 +16,7 @@ pub(crate) struct Queues {
     first: Xsk,
     others: Vec<Xsk>,
     /// Chunks of each.
-    each: u32,
+    chunks_per_queue: u32,
     /// The queue that frames are taken from now: zero is the first.
     turn: usize,
     /// Chunks that the kernel has, by number.
@@ -26,37 +26,44 @@ pub(crate) struct Queues {
 }
 
 /// Completion entries of a socket that never sends.
-const SILENT: u32 = 64;
+const RX_ONLY_COMPLETIONS: u32 = 64;
 
 impl Queues {
     /// A socket on one queue; `options.rx` chunks are for each queue.
     pub(crate) fn open(umem: &Arc<Umem>, options: XskOptions) -> Result<Queues, Errno> {
         let first = Xsk::open(umem, options, None)?;
         let away = vec![false; umem.chunk_count()];
-        Ok(Queues { first, others: Vec::new(), each: options.rx, turn: 0, away, spare: Vec::new() })
+        Ok(Queues {
+            first,
+            others: Vec::new(),
+            chunks_per_queue: options.rx,
+            turn: 0,
+            away,
+            spare: Vec::new(),
+        })
     }
 
     /// One more.
     pub(crate) fn add(&mut self, umem: &Arc<Umem>, options: XskOptions) -> Result<(), Errno> {
-        let options = XskOptions { tx: SILENT, ..options };
+        let options = XskOptions { tx: RX_ONLY_COMPLETIONS, ..options };
         self.others.push(Xsk::open(umem, options, Some(self.first.fd()))?);
         Ok(())
     }
 
     /// The socket that sends.
     #[inline]
-    pub(crate) fn first(&mut self) -> &mut Xsk {
+    pub(crate) fn sender(&mut self) -> &mut Xsk {
         &mut self.first
     }
 
     /// Whether frames that are sent may have orders to the card in front of them.
-    pub(crate) fn takes_orders(&self) -> bool {
-        self.first.takes_orders()
+    pub(crate) fn has_tx_metadata(&self) -> bool {
+        self.first.has_tx_metadata()
     }
 
     /// Chunks of each queue.
-    pub(crate) fn each(&self) -> usize {
-        self.each as usize
+    pub(crate) fn chunks_per_queue(&self) -> usize {
+        self.chunks_per_queue as usize
     }
 
     fn count(&self) -> usize {
@@ -76,7 +83,7 @@ impl Queues {
         self.first.is_zero_copy()
     }
 
-    /// Lets the caller of [`Queues::knock`] drive the card, or the kernel again.
+    /// Lets the caller of [`Queues::wake_rx`] drive the card, or the kernel again.
     pub(crate) fn prefer_busy_poll(&self, prefer: bool, time_us: u32, budget: u32) -> Result<(), Errno> {
         self.all().try_for_each(|xsk| xsk.prefer_busy_poll(prefer, time_us, budget))
     }
@@ -84,7 +91,7 @@ impl Queues {
     /// Gives a chunk to the kernel, to be seen with the next [`Queues::submit_chunks`].
     #[inline]
     pub(crate) fn fill(&mut self, chunk: Chunk) {
-        let queue = (chunk.0 / self.each) as usize;
+        let queue = (chunk.0 / self.chunks_per_queue) as usize;
         let xsk = if queue == 0 { Some(&mut self.first) } else { self.others.get_mut(queue - 1) };
         match xsk {
             Some(xsk) => {
@@ -104,19 +111,19 @@ impl Queues {
 
     /// Whether a driver sleeps until it is told of new chunks.
     #[inline]
-    pub(crate) fn wants_knock(&self) -> bool {
-        self.first.wants_knock() || self.others.iter().any(Xsk::wants_knock)
+    pub(crate) fn needs_rx_wakeup(&self) -> bool {
+        self.first.needs_rx_wakeup() || self.others.iter().any(Xsk::needs_rx_wakeup)
     }
 
     /// Wakes the receiving side, or polls the card for us.
-    pub(crate) fn knock(&self) {
-        self.all().for_each(Xsk::knock);
+    pub(crate) fn wake_rx(&self) {
+        self.all().for_each(Xsk::wake_rx);
     }
 
     /// Whether something has arrived, by a look at memory.
     #[inline]
-    pub(crate) fn has_some(&mut self) -> bool {
-        self.first.has_some() || self.others.iter_mut().any(Xsk::has_some)
+    pub(crate) fn has_frames(&mut self) -> bool {
+        self.first.has_frames() || self.others.iter_mut().any(Xsk::has_frames)
     }
 
     /// The next frame, or part of one: what is left of a queue's before another's.
@@ -158,9 +165,9 @@ impl Queues {
 
     /// What was taken may be overwritten.
     #[inline]
-    pub(crate) fn finish_taking(&mut self) {
-        self.first.finish_taking();
-        self.others.iter_mut().for_each(Xsk::finish_taking);
+    pub(crate) fn release_taken(&mut self) {
+        self.first.release_taken();
+        self.others.iter_mut().for_each(Xsk::release_taken);
         if !self.others.is_empty() {
             // The others go first next time.
             self.turn = (self.turn + 1) % self.count();

@@ -46,7 +46,7 @@ pub(crate) struct RequestSocket {
 
 impl RequestSocket {
     /// Opens a door, in place of whatever has that name: a dead process left it behind, or a child that it forked.
-    pub(crate) fn open(path: &Path) -> io::Result<RequestSocket> {
+    pub(crate) fn bind(path: &Path) -> io::Result<RequestSocket> {
         let pid = std::process::id();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let unfinished = path.with_file_name(format!(".{pid}.{name}"));
@@ -78,7 +78,7 @@ pub(crate) fn network() -> io::Result<u64> {
 }
 
 /// Asks whoever has that name, and waits for the answer for so long.
-pub(crate) fn ask(path: &Path, question: &[u8], out: &mut [u8], wait: Duration) -> io::Result<Received> {
+pub(crate) fn request(path: &Path, question: &[u8], out: &mut [u8], wait: Duration) -> io::Result<Received> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let (mine, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
     sockopt::set_socket_passcred(&mine, true)?;

@@ -22,7 +22,7 @@ const XDP_UMEM_TX_METADATA_LEN: u32 = 1 << 2;
 const XDP_TX_METADATA: u32 = 1 << 1;
 const XDP_TXMD_FLAGS_CHECKSUM: u64 = 1 << 1;
 /// Bytes of orders: flags, where a sum begins and where it goes, and what we have no use for.
-pub(crate) const ORDERS: usize = 24;
+pub(crate) const TX_METADATA_LEN: usize = 24;
 
 /// What a socket is asked for.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +34,7 @@ pub(crate) struct XskOptions {
     /// Frames may lie in several chunks.
     pub multi_buffer: bool,
     /// Frames may have orders to the card in front of them, if the system knows of such. No frame may then begin where a chunk begins.
-    pub orders: bool,
+    pub tx_metadata: bool,
     /// Entries of the rx and fill rings, and of the tx and completion rings: powers of two.
     pub rx: u32,
     pub tx: u32,
@@ -51,7 +51,7 @@ pub(crate) struct Xsk {
     tx: Ring<libc::xdp_desc>,
     /// Where the next frame will lie, and which one, by number, that is.
     next: (u64, u32),
-    orders: bool,
+    tx_metadata: bool,
 }
 
 /// What the kernel leaves free in front of a frame (`XDP_PACKET_HEADROOM`).
@@ -79,7 +79,7 @@ impl Xsk {
         }
         // SAFETY: fresh from the kernel, and owned by nobody else.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        let mut orders = false;
+        let mut tx_metadata = false;
         if shares.is_none() {
             let reg = UmemReg {
                 addr: umem.address(),
@@ -89,9 +89,11 @@ impl Xsk {
                 flags: 0,
                 tx_metadata_len: 0,
             };
-            let ordering = UmemReg { flags: XDP_UMEM_TX_METADATA_LEN, tx_metadata_len: ORDERS as u32, ..reg };
-            orders = options.orders && set(&fd, libc::SOL_XDP, libc::XDP_UMEM_REG, &ordering).is_ok();
-            if !orders {
+            let with_metadata =
+                UmemReg { flags: XDP_UMEM_TX_METADATA_LEN, tx_metadata_len: TX_METADATA_LEN as u32, ..reg };
+            tx_metadata =
+                options.tx_metadata && set(&fd, libc::SOL_XDP, libc::XDP_UMEM_REG, &with_metadata).is_ok();
+            if !tx_metadata {
                 set(&fd, libc::SOL_XDP, libc::XDP_UMEM_REG, &reg)?;
             }
         }
@@ -109,7 +111,8 @@ impl Xsk {
             Ring::map(&fd, at.cr, options.tx, libc::XDP_UMEM_PGOFF_COMPLETION_RING as libc::off_t)?;
         let rx = Ring::map(&fd, at.rx, options.rx, libc::XDP_PGOFF_RX_RING)?;
         let tx = Ring::map(&fd, at.tx, options.tx, libc::XDP_PGOFF_TX_RING)?;
-        let socket = Xsk { fd, umem: umem.clone(), fill, completion, rx, tx, next: (0, u32::MAX), orders };
+        let socket =
+            Xsk { fd, umem: umem.clone(), fill, completion, rx, tx, next: (0, u32::MAX), tx_metadata };
         socket.bind(options, shares)?;
         Ok(socket)
     }
@@ -148,7 +151,7 @@ impl Xsk {
             .is_ok_and(|options| options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0)
     }
 
-    /// Lets the caller of [`Xsk::knock`] drive the card, or the kernel again.
+    /// Lets the caller of [`Xsk::wake_rx`] drive the card, or the kernel again.
     pub(crate) fn prefer_busy_poll(&self, prefer: bool, time_us: u32, budget: u32) -> Result<(), Errno> {
         set(&self.fd, libc::SOL_SOCKET, SO_PREFER_BUSY_POLL, &u32::from(prefer))?;
         set(&self.fd, libc::SOL_SOCKET, libc::SO_BUSY_POLL, &time_us)?;
@@ -170,12 +173,12 @@ impl Xsk {
 
     /// Whether the driver sleeps until it is told of new chunks.
     #[inline]
-    pub(crate) fn wants_knock(&self) -> bool {
+    pub(crate) fn needs_rx_wakeup(&self) -> bool {
         self.fill.needs_wakeup()
     }
 
     /// Wakes the driver's receiving side, or polls the card for us.
-    pub(crate) fn knock(&self) {
+    pub(crate) fn wake_rx(&self) {
         let nothing: &mut [u8] = &mut [];
         let _ = rustix::net::recv(&self.fd, nothing, RecvFlags::DONTWAIT);
     }
@@ -203,7 +206,7 @@ impl Xsk {
     /// The kernel uses chunks in the order in which it got them, so it is known beforehand where the next frame will lie: when it is there, its lines are
     /// fetched together with its descriptor, and not one after the other. Where that is wrong, nothing is lost but a fetch.
     #[inline]
-    pub(crate) fn has_some(&mut self) -> bool {
+    pub(crate) fn has_frames(&mut self) -> bool {
         if self.rx.known() > 0 {
             return true;
         }
@@ -220,7 +223,7 @@ impl Xsk {
 
     /// What was taken may be overwritten.
     #[inline]
-    pub(crate) fn finish_taking(&mut self) {
+    pub(crate) fn release_taken(&mut self) {
         self.rx.release();
     }
 
@@ -232,15 +235,15 @@ impl Xsk {
 
     /// Queues bytes, from `address` in the memory; to be seen with the next [`Xsk::submit`]. There must be room.
     #[inline]
-    pub(crate) fn push(&mut self, address: u64, len: u32, more: bool, ordered: bool) {
-        debug_assert!(!ordered || self.orders);
-        let options = if more { libc::XDP_PKT_CONTD } else { 0 } | if ordered { XDP_TX_METADATA } else { 0 };
+    pub(crate) fn push(&mut self, address: u64, len: u32, more: bool, metadata: bool) {
+        debug_assert!(!metadata || self.tx_metadata);
+        let options = if more { libc::XDP_PKT_CONTD } else { 0 } | if metadata { XDP_TX_METADATA } else { 0 };
         self.tx.write(libc::xdp_desc { addr: address, len, options });
     }
 
     /// Whether frames may have orders in front of them.
-    pub(crate) fn takes_orders(&self) -> bool {
-        self.orders
+    pub(crate) fn has_tx_metadata(&self) -> bool {
+        self.tx_metadata
     }
 
     #[inline]
@@ -250,12 +253,12 @@ impl Xsk {
 
     /// Descriptors that the kernel has not looked at yet.
     #[inline]
-    pub(crate) fn unseen(&mut self) -> u32 {
-        self.tx.unseen()
+    pub(crate) fn untaken(&mut self) -> u32 {
+        self.tx.untaken()
     }
 
     #[inline]
-    pub(crate) fn wants_kick(&self) -> bool {
+    pub(crate) fn needs_wakeup(&self) -> bool {
         self.tx.needs_wakeup()
     }
 
@@ -273,7 +276,7 @@ impl Xsk {
     }
 
     #[inline]
-    pub(crate) fn finish_completed(&mut self) {
+    pub(crate) fn release_completed(&mut self) {
         self.completion.release();
     }
 
@@ -286,12 +289,12 @@ impl Xsk {
 
 /// Orders to add up what lies from `start` of the frame on, and to put the sum at `offset` from there.
 #[inline]
-pub(crate) fn order_sum(start: u16, offset: u16) -> [u8; ORDERS] {
-    let mut orders = [0; ORDERS];
-    orders[..8].copy_from_slice(&XDP_TXMD_FLAGS_CHECKSUM.to_ne_bytes());
-    orders[8..10].copy_from_slice(&start.to_ne_bytes());
-    orders[10..12].copy_from_slice(&offset.to_ne_bytes());
-    orders
+pub(crate) fn checksum_request(start: u16, offset: u16) -> [u8; TX_METADATA_LEN] {
+    let mut tx_metadata = [0; TX_METADATA_LEN];
+    tx_metadata[..8].copy_from_slice(&XDP_TXMD_FLAGS_CHECKSUM.to_ne_bytes());
+    tx_metadata[8..10].copy_from_slice(&start.to_ne_bytes());
+    tx_metadata[10..12].copy_from_slice(&offset.to_ne_bytes());
+    tx_metadata
 }
 
 /// `xdp_umem_reg` of Linux 6.8; older kernels take the beginning.
@@ -415,7 +418,7 @@ impl<T: Copy> Ring<T> {
 
     /// Producing: entries that the kernel has not taken.
     #[inline]
-    fn unseen(&mut self) -> u32 {
+    fn untaken(&mut self) -> u32 {
         self.theirs = Self::word(&self.consumer).load(Ordering::Acquire);
         Self::word(&self.producer).load(Ordering::Relaxed).wrapping_sub(self.theirs)
     }

@@ -1,205 +1,42 @@
-//! Opening: the interface, the memory, the program, the socket; and a sentence for each way in which it can fail.
+//! Opening: attaching the program to the interface and binding sockets, in the best mode that works.
 
-use std::fmt;
-use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use super::bind::{Memory, bind, bind_queues, divide, options, refused, share};
+use super::attach_point::AttachPoint;
+use super::bind::{Memory, bind, bind_queues, divide, no_socket, options, share};
 use super::config::{Mode, XdpConfig};
 use super::headers::Framing;
-use super::neighbour::{self, GROUPS, Link};
-use super::program::{self, DROPS, Machine, Steering};
+use super::neighbour;
+use super::program::{self, DROP_CAUSES, Steering, Target};
 use super::retry::{PAUSE, RetryLimits};
-use super::shared::{self, Alone, Attached, Terms};
-use crate::sys::bpf::{self, Addressee, CounterMap, QueueMap, WordMap};
+use super::shared::{self, Attached, JoinError, Terms};
+use super::unavailable::{Unavailable, system, unloaded};
+use crate::sys::bpf::{self, Addressee, CounterMap, QueueMap};
 use crate::sys::netlink::Netlink;
 use crate::sys::{Errno, Layout, Queues, Umem, caps, request};
 use crate::udp;
 
-/// Why AF_XDP cannot be used, in words for people.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unavailable {
-    /// Privileges are missing; their names.
-    Privileges(Vec<&'static str>),
-    /// The same, because this process gave them up.
-    PrivilegesDropped,
-    /// They are there, and do not count; why.
-    PrivilegesIneffective(String),
-    /// Another program is attached to the interface: its number, and what is known about it.
-    Occupied {
-        /// The interface.
-        interface: String,
-        /// The program's number.
-        program: u32,
-        /// Its name and whose it is, as far as that can be found out.
-        owner: String,
-    },
-    /// The address belongs to no interface that could be used.
-    Interface(String),
-    /// The memory could not be had, or not be pinned.
-    Memory(String),
-    /// Every queue is taken.
-    Queues(String),
-    /// No mode works; what was tried, and what the system said.
-    Modes(Vec<(Mode, String)>),
-    /// The system refused something that it must give.
-    System(String),
-}
-
-impl fmt::Display for Unavailable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Unavailable::Privileges(missing) => {
-                let list = missing.join(",");
-                write!(
-                    f,
-                    "this process lacks {list}; to grant: sudo setcap cap_net_raw,cap_net_admin,cap_bpf,cap_ipc_lock=ep PROGRAM (the last one only lets memory be pinned beyond RLIMIT_MEMLOCK)"
-                )
-            }
-            Unavailable::PrivilegesDropped => f.write_str(
-                "this process gave up its privileges when it had opened the interface, as it was told to, and cannot open it again",
-            ),
-            Unavailable::Occupied { interface, program, owner } => {
-                write!(
-                    f,
-                    "another XDP program is attached to {interface}: number {program}, {owner}; to use the interface, end what holds the program, or if nothing does: ip link set dev {interface} xdp off"
-                )
-            }
-            Unavailable::Interface(why)
-            | Unavailable::Memory(why)
-            | Unavailable::Queues(why)
-            | Unavailable::PrivilegesIneffective(why)
-            | Unavailable::System(why) => f.write_str(why),
-            Unavailable::Modes(tried) => {
-                f.write_str("no mode works here:")?;
-                tried.iter().try_for_each(|(mode, why)| write!(f, " {}: {why};", mode.name()))
-            }
-        }
-    }
-}
-
-impl std::error::Error for Unavailable {}
-
-impl Unavailable {
-    /// With the processes that are in the way. Not from the start: they are searched for among all that there are.
-    pub(super) fn with_holders(self) -> Unavailable {
-        match self {
-            Unavailable::Occupied { interface, program, owner } => {
-                let holders = holders(program);
-                let held = if holders.is_empty() {
-                    owner
-                } else {
-                    format!("{owner}; held by {}", holders.join(", "))
-                };
-                Unavailable::Occupied { interface, program, owner: held }
-            }
-            other => other,
-        }
-    }
-
-    /// As a process is told that had what it lacks, and gave it up.
-    pub(super) fn after_giving_up(self, gave_up: bool) -> Unavailable {
-        match self {
-            Unavailable::Privileges(_) if gave_up => Unavailable::PrivilegesDropped,
-            other => other,
-        }
-    }
-
-    /// Whether no other mode can help.
-    fn is_final(&self) -> bool {
-        matches!(
-            self,
-            Unavailable::Occupied { .. }
-                | Unavailable::Queues(_)
-                | Unavailable::Memory(_)
-                | Unavailable::Privileges(_)
-                | Unavailable::PrivilegesDropped
-                | Unavailable::PrivilegesIneffective(_)
-        )
-    }
-}
-
-impl From<Unavailable> for io::Error {
-    fn from(refusal: Unavailable) -> io::Error {
-        let kind = match refusal {
-            Unavailable::Privileges(_)
-            | Unavailable::PrivilegesDropped
-            | Unavailable::PrivilegesIneffective(_) => io::ErrorKind::PermissionDenied,
-            Unavailable::Occupied { .. } | Unavailable::Queues(_) => io::ErrorKind::ResourceBusy,
-            _ => io::ErrorKind::Unsupported,
-        };
-        io::Error::new(kind, refusal)
-    }
-}
-
-/// The interface that an address is on, and the one below it that frames really come by.
-#[derive(Clone, Debug)]
-pub(super) struct Place {
-    /// The interface with the address: what routes lead to.
-    pub upper: Link,
-    /// The interface that the program is attached to; the same unless the other is a VLAN on it.
-    pub lower: Link,
-    pub driver: String,
-}
-
-/// Where an address is.
-pub(super) fn find(
-    netlink: &mut Netlink,
-    local: SocketAddr,
-    vlan: Option<u16>,
-) -> Result<Place, Unavailable> {
-    let ip = local.ip();
-    let refuse = |why: String| Err(Unavailable::Interface(why));
-    if ip.is_unspecified() {
-        return refuse(
-            "bound to no particular address: name the address of the interface that shall be used".into(),
-        );
-    }
-    if ip.is_loopback() {
-        return refuse("loopback carries no frames that AF_XDP could take".into());
-    }
-    let failed = |e: io::Error| Unavailable::System(format!("the kernel's tables cannot be read: {e}"));
-    let mut at = neighbour::interfaces_of(netlink, ip).map_err(failed)?;
-    at.retain(|index| neighbour::scope(local).is_none_or(|scope| scope == *index));
-    let Some(&index) = at.first() else {
-        let there =
-            neighbour::scope(local).map_or(String::new(), |scope| format!(" at the interface {scope}"));
-        return refuse(format!("no interface has the address {ip}{there}"));
-    };
-    let upper = neighbour::link(netlink, index).map_err(failed)?;
-    let mut upper = upper;
-    let mut lower = match (upper.vlan, upper.below) {
-        (Some(_), Some(below)) => neighbour::link(netlink, below).map_err(failed)?,
-        _ => upper.clone(),
-    };
-    if lower.mac == [0; 6] {
-        return refuse(format!("{} is no Ethernet interface", lower.name));
-    }
-    upper.vlan = vlan.or(upper.vlan);
-    let driver = neighbour::driver(&lower);
-    // There may be room for more queues than are in use.
-    lower.queues = lower.queues.min(neighbour::queues(&lower));
-    Ok(Place { upper, lower, driver })
-}
-
-/// What came of opening.
+/// The result of opening.
 pub(super) struct Opened {
     pub attached: Attached,
     pub queues: Queues,
     pub memory: Memory,
-    /// The queues' numbers.
+    /// The numbers of the queues.
     pub numbers: Vec<u32>,
-    pub passed_over: PassedOver,
+    pub failed_modes: FailedModes,
 }
 
-/// The modes to be tried, best first. On veth generic mode is the faster one, and there a frame that another end of a pair sent names no queue: all of
-/// them count as of the first, so that of several ranks which divide the queues only one would hear by its ring. Native mode knows the sender's queue.
-fn order(config: &XdpConfig, place: &Place) -> &'static [Mode] {
+/// Returns the modes to try, best first.
+///
+/// On veth generic mode is the faster one. But there a frame that the other end of the pair sent names no queue: all frames
+/// count as of the first queue, so only one of several ranks that divide the queues would receive by its ring. Native mode
+/// knows the sender's queue.
+fn modes(config: &XdpConfig, point: &AttachPoint) -> &'static [Mode] {
     match config.mode {
-        Mode::Auto if place.driver == "veth" && is_divided(config, place) => &[Mode::Native, Mode::Generic],
-        Mode::Auto if place.driver == "veth" => &[Mode::Generic, Mode::Native],
+        Mode::Auto if point.driver == "veth" && is_divided(config, point) => &[Mode::Native, Mode::Generic],
+        Mode::Auto if point.driver == "veth" => &[Mode::Generic, Mode::Native],
         Mode::Auto => &[Mode::ZeroCopy, Mode::Native, Mode::Generic],
         Mode::ZeroCopy => &[Mode::ZeroCopy],
         Mode::Native => &[Mode::Native],
@@ -207,163 +44,159 @@ fn order(config: &XdpConfig, place: &Place) -> &'static [Mode] {
     }
 }
 
-/// Whether several ranks have a part of the queues each.
-pub(super) fn is_divided(config: &XdpConfig, place: &Place) -> bool {
-    config.sharers > 1 && place.lower.queues > 1
+/// Whether several ranks each have a part of the queues.
+pub(super) fn is_divided(config: &XdpConfig, point: &AttachPoint) -> bool {
+    config.sharers > 1 && point.lower.queues > 1
 }
 
-/// Modes that were tried in vain, and why.
-type PassedOver = Vec<(Mode, String)>;
+/// Modes that were tried and did not work, and why.
+type FailedModes = Vec<(Mode, String)>;
 
 /// Attaches the program in the best mode in which `then` works, too.
 fn in_best_mode<T>(
-    what: (&XdpConfig, &Place, SocketAddr),
+    what: (&XdpConfig, &AttachPoint, SocketAddr),
     limits: RetryLimits,
     mut then: impl FnMut(&mut Attached) -> Result<T, Unavailable>,
-) -> Result<(Attached, T, PassedOver), Unavailable> {
-    let mut passed_over = Vec::new();
-    for &mode in order(what.0, what.1) {
+) -> Result<(Attached, T, FailedModes), Unavailable> {
+    let mut failed = Vec::new();
+    for &mode in modes(what.0, what.1) {
         let tried = attach(what, mode, limits)
             .and_then(|mut attached| then(&mut attached).map(|bound| (attached, bound)));
         match tried {
-            Ok((attached, bound)) => return Ok((attached, bound, passed_over)),
-            Err(refusal) if refusal.is_final() => return Err(refusal),
-            Err(refusal) => passed_over.push((mode, refusal.to_string())),
+            Ok((attached, bound)) => return Ok((attached, bound, failed)),
+            Err(why) if why.is_final() => return Err(why),
+            Err(why) => failed.push((mode, why.to_string())),
         }
     }
-    Err(Unavailable::Modes(passed_over))
+    Err(Unavailable::Modes(failed))
 }
 
 /// Attaches the program and binds sockets, in the best mode that works.
 pub(super) fn open(
     config: &XdpConfig,
-    place: &Place,
+    point: &AttachPoint,
     local: SocketAddr,
     payload: usize,
 ) -> Result<Opened, Unavailable> {
-    let (attached, (queues, memory, numbers), passed_over) =
-        in_best_mode((config, place, local), RetryLimits::LONG, |attached| {
-            let bound = bind(config, place, attached, payload)?;
-            work_for(attached, place, local.port(), &bound.0, &bound.2)?;
+    let (attached, (queues, memory, numbers), failed_modes) =
+        in_best_mode((config, point, local), RetryLimits::OPEN, |attached| {
+            let bound = bind(config, point, attached, payload)?;
+            steer_to(attached, point, local.port(), &bound.0, &bound.2)?;
             Ok(bound)
         })?;
-    Ok(Opened { attached, queues, memory, numbers, passed_over })
+    Ok(Opened { attached, queues, memory, numbers, failed_modes })
 }
 
-/// Does the same once more on an interface that has come back, with memory that is there.
+/// Does the same on an interface that came back, with existing memory.
 pub(super) fn reopen(
     config: &XdpConfig,
-    place: &Place,
+    point: &AttachPoint,
     local: SocketAddr,
-    (umem, layout, each): (&Arc<Umem>, Layout, u32),
+    (umem, layout, chunks_per_queue): (&Arc<Umem>, Layout, u32),
     limits: RetryLimits,
 ) -> Result<(Attached, Queues, Vec<u32>), Unavailable> {
-    let (attached, (queues, numbers), _) = in_best_mode((config, place, local), limits, |attached| {
-        let options = options(config, place, attached.terms.mode, layout, each);
-        let share = share(config, place.lower.queues).min(layout.chunks as u32 / each);
-        let (queues, numbers) = bind_queues(config, place, options, umem, (share, attached.joined), limits)
-            .map_err(|e| refused(place, (umem.len(), umem.len()), e))?;
-        work_for(attached, place, local.port(), &queues, &numbers)?;
+    let (attached, (queues, numbers), _) = in_best_mode((config, point, local), limits, |attached| {
+        let options = options(config, point, attached.terms.mode, layout, chunks_per_queue);
+        let share = share(config, point.lower.queues).min(layout.chunks as u32 / chunks_per_queue);
+        let (queues, numbers) = bind_queues(config, point, options, umem, (share, attached.joined), limits)
+            .map_err(|e| no_socket(point, (umem.len(), umem.len()), e))?;
+        steer_to(attached, point, local.port(), &queues, &numbers)?;
         Ok((queues, numbers))
     })?;
     Ok((attached, queues, numbers))
 }
 
-/// Makes the program send frames for our port to our sockets, and lets others ask for a part in it.
-fn work_for(
+/// Makes the program redirect frames for our port to our sockets, and lets other processes request a share of it.
+fn steer_to(
     attached: &mut Attached,
-    place: &Place,
+    point: &AttachPoint,
     port: u16,
     queues: &Queues,
     numbers: &[u32],
 ) -> Result<(), Unavailable> {
-    let mac = place.upper.mac;
+    let mac = point.upper.mac;
     for (&number, socket) in numbers.iter().zip(queues.fds()) {
         attached.ports.set_addressee(number, Addressee { mac, port }).map_err(|e| system("the port", e))?;
         attached.sockets.set_socket(number, socket).map_err(|e| system("the socket", e))?;
     }
-    attached.open_door(place.lower.index, numbers[0]);
+    attached.accept_requests(point.lower.index, numbers[0]);
     Ok(())
 }
 
-pub(super) fn system(what: &str, errno: Errno) -> Unavailable {
-    Unavailable::System(format!("the system refused {what}: {errno}"))
-}
-
-/// Whether this process may do all this, by its privileges, and they count.
-pub(super) fn allowed() -> Result<(), Unavailable> {
+/// Checks that this process has the privileges, and that they have an effect.
+pub(super) fn check_privileges() -> Result<(), Unavailable> {
     let missing = caps::missing();
     if !missing.is_empty() {
         return Err(Unavailable::Privileges(missing));
     }
     match QueueMap::ports(1) {
-        Err(Errno::PERM) if caps::is_enclosed() => Err(Unavailable::PrivilegesIneffective(
-            "the privileges of this process do not count in this user namespace: maps of bpf can only be made outside of all; start it there, as root or with setcap".into(),
+        Err(Errno::PERM) if caps::is_in_user_namespace() => Err(Unavailable::PrivilegesIneffective(
+            "the privileges of this process have no effect in this user namespace: BPF maps can only be created in the initial one; start the process there, as root or with setcap".into(),
         )),
         Err(Errno::PERM) => Err(Unavailable::PrivilegesIneffective(
-            "this process has the privileges, and the system refuses a map of bpf all the same: a policy forbids it (seccomp, lockdown, before Linux 5.11 RLIMIT_MEMLOCK)".into(),
+            "this process has the privileges, but the system refuses to create a BPF map: a policy forbids it (seccomp, lockdown, or before Linux 5.11 RLIMIT_MEMLOCK)".into(),
         )),
         _ => Ok(()),
     }
 }
 
 fn attach(
-    (config, place, local): (&XdpConfig, &Place, SocketAddr),
+    (config, point, local): (&XdpConfig, &AttachPoint, SocketAddr),
     mode: Mode,
     limits: RetryLimits,
 ) -> Result<Attached, Unavailable> {
-    allowed()?;
+    check_privileges()?;
     let terms = Terms {
         mode,
         ip: local.ip(),
-        vlan: place.upper.vlan,
+        vlan: point.upper.vlan,
         any_shape: config.any_shape,
         raw: config.framing == Framing::Raw,
-        queues: place.lower.queues,
+        queues: point.lower.queues,
     };
     let sockets = QueueMap::sockets(terms.queues).map_err(|e| system("a map of sockets", e))?;
     let ports = QueueMap::ports(terms.queues).map_err(|e| system("a map of ports", e))?;
-    let drops = CounterMap::new(DROPS * terms.queues).map_err(|e| system("a map of counters", e))?;
-    let program = load((config, place, local), &terms, (&sockets, &ports, &drops))?;
+    let drops = CounterMap::new(DROP_CAUSES * terms.queues).map_err(|e| system("a map of counters", e))?;
+    let program = load((config, point, local), &terms, (&sockets, &ports, &drops))?;
     let flags = flags_of(mode);
-    let (mut refused, mut asks) = (Errno::BUSY, limits.asks);
-    for _ in 0..limits.waits {
-        match bpf::attach(program.as_fd(), place.lower.index, flags) {
+    let (mut refused, mut requests) = (Errno::BUSY, limits.requests);
+    for _ in 0..limits.attempts {
+        match bpf::attach(program.as_fd(), point.lower.index, flags) {
             Ok(link) => {
                 let link = Some(link);
-                return Ok(Attached { link, sockets, ports, drops, terms, joined: false, door: None });
+                return Ok(Attached { link, sockets, ports, drops, terms, joined: false, requests: None });
             }
             Err(errno @ (Errno::BUSY | Errno::EXIST)) => refused = errno,
             Err(errno) => return Err(system("to attach the steering program", errno)),
         }
-        let waits = (limits.answer, limits.answers);
-        match shared::join(place.lower.index, Terms { mode: config.mode, ..terms }, waits) {
+        let timeouts = (limits.answer_timeout, limits.total_timeout);
+        match shared::join(point.lower.index, Terms { mode: config.mode, ..terms }, timeouts) {
             Ok(attached) => return Ok(attached),
-            Err(Alone::Unfit(why)) => return Err(occupied(place, refused, Some(&why))),
-            Err(Alone::Silent) => {
-                asks -= 1;
-                if asks == 0 {
-                    return Err(occupied(place, refused, Some("it does not answer")));
+            Err(JoinError::Incompatible(why)) => return Err(occupied(point, refused, Some(&why))),
+            Err(JoinError::NoAnswer) => {
+                requests -= 1;
+                if requests == 0 {
+                    return Err(occupied(point, refused, Some("its process does not answer")));
                 }
             }
-            Err(Alone::Nobody) => {}
+            Err(JoinError::Nobody) => {}
         }
-        // Somebody else's program stays; ours may be on its way out, or gone by now.
-        if occupant(place).is_some_and(|(_, info)| !info.is_ok_and(|info| info.name == PROGRAM)) {
+        // Another program stays. Ours may belong to a process that is exiting, or be gone by now.
+        if occupant(point).is_some_and(|(_, info)| !info.is_ok_and(|info| info.name == PROGRAM)) {
             break;
         }
         std::thread::sleep(PAUSE);
     }
-    Err(occupied(place, refused, None))
+    Err(occupied(point, refused, None))
 }
 
 fn flags_of(mode: Mode) -> u32 {
     if mode == Mode::Generic { bpf::XDP_GENERIC } else { bpf::XDP_DRIVER }
 }
 
-/// Makes the program, with these maps.
+/// Loads the program, with these maps.
 fn load(
-    (config, place, local): (&XdpConfig, &Place, SocketAddr),
+    (config, point, local): (&XdpConfig, &AttachPoint, SocketAddr),
     terms: &Terms,
     (sockets, ports, drops): (&QueueMap, &QueueMap, &CounterMap),
 ) -> Result<OwnedFd, Unavailable> {
@@ -372,68 +205,65 @@ fn load(
         ip: terms.ip,
         vlan: terms.vlan,
         any_shape: terms.any_shape,
-        pass_unfinished: mode == Mode::Generic,
+        pass_partial_checksums: mode == Mode::Generic,
         raw: terms.raw,
         sockets: sockets.raw(),
         ports: ports.raw(),
         drops: drops.raw(),
     };
-    let code = program::steering(&steering, Machine::Kernel);
-    bpf::load(bpf::PROG_XDP, &code, parts(config, place, mode, local), PROGRAM)
+    let code = program::steering(&steering, Target::Kernel);
+    bpf::load(bpf::PROG_XDP, &code, fragment_flag(config, point, mode, local), PROGRAM)
         .map_err(|refused| unloaded("the steering program", &refused))
 }
 
-/// A program was refused: what the system said, and what the verifier, if it was that.
-fn unloaded(what: &str, (errno, said): &(Errno, String)) -> Unavailable {
-    let said = if said.is_empty() { String::new() } else { format!(" ({said})") };
-    Unavailable::System(format!("the system refused {what}: {errno}{said}"))
-}
-
-/// Attaches the program again, which somebody has detached. The maps are the same, and so all sockets are in them; of several processes one attaches it,
-/// and gives the others a part.
-pub(super) fn again(
-    (config, place, local): (&XdpConfig, &Place, SocketAddr),
+/// Attaches the program again after somebody has detached it. The maps stay, and with them all sockets. Of several processes
+/// that share the program, one attaches it and gives the others a share.
+pub(super) fn reattach(
+    (config, point, local): (&XdpConfig, &AttachPoint, SocketAddr),
     attached: &Attached,
 ) -> Result<OwnedFd, Unavailable> {
-    allowed()?;
+    check_privileges()?;
     let maps = (&attached.sockets, &attached.ports, &attached.drops);
-    let program = load((config, place, local), &attached.terms, maps)?;
-    match bpf::attach(program.as_fd(), place.lower.index, flags_of(attached.terms.mode)) {
+    let program = load((config, point, local), &attached.terms, maps)?;
+    match bpf::attach(program.as_fd(), point.lower.index, flags_of(attached.terms.mode)) {
         Ok(link) => Ok(link),
         Err(errno @ (Errno::BUSY | Errno::EXIST)) => {
-            let waits = (RetryLimits::SHORT.answer, RetryLimits::SHORT.answers);
-            match shared::join(place.lower.index, attached.terms, waits) {
-                // Whoever has not noticed yet gives what it had.
+            let timeouts = (RetryLimits::REOPEN.answer_timeout, RetryLimits::REOPEN.total_timeout);
+            match shared::join(point.lower.index, attached.terms, timeouts) {
+                // A process that has not noticed the loss answers with the detached link.
                 Ok(Attached { link: Some(link), .. }) if bpf::is_attached(link.as_fd()) => Ok(link),
-                Err(Alone::Unfit(why)) => Err(occupied(place, errno, Some(&why))),
-                _ => Err(occupied(place, errno, None)),
+                Err(JoinError::Incompatible(why)) => Err(occupied(point, errno, Some(&why))),
+                _ => Err(occupied(point, errno, None)),
             }
         }
         Err(errno) => Err(system("to attach the steering program", errno)),
     }
 }
 
-/// Whether the program says that it knows frames in several parts. Behind the driver the kernel then makes each frame anew before the program sees it, where it would only make room in
-/// front of it; so the program says so only if there are such frames. In the driver it costs nothing, and without it the MTU could not grow.
-fn parts(config: &XdpConfig, place: &Place, mode: Mode, local: SocketAddr) -> u32 {
+/// Returns the flag that declares support for frames in several fragments, if it is wanted.
+///
+/// In generic mode the kernel then copies each frame before the program sees it, where it would otherwise only make room in
+/// front of it; so the flag is set only if such frames can arrive. In the driver it costs nothing, and without it the MTU
+/// could not be raised.
+fn fragment_flag(config: &XdpConfig, point: &AttachPoint, mode: Mode, local: SocketAddr) -> u32 {
     let payload = config.udp.slot_payload.unwrap_or_else(|| udp::slot_payload(local.ip()));
-    let layout = divide(payload, place.lower.mtu, config.udp.tx_slots, config.rx_chunks);
-    if mode == Mode::Generic && !Memory::is_split(layout, place.lower.mtu) { 0 } else { bpf::F_HAS_FRAGS }
+    let layout = divide(payload, point.lower.mtu, config.udp.tx_slots, config.rx_chunks);
+    if mode == Mode::Generic && !Memory::is_split(layout, point.lower.mtu) { 0 } else { bpf::F_HAS_FRAGS }
 }
 
 /// The program's name in the kernel's tables.
 const PROGRAM: &str = "tautline";
 
-/// The program that is attached, and what the kernel tells about it.
-fn occupant(place: &Place) -> Option<(u32, Result<bpf::ProgramInfo, Errno>)> {
-    let now = Netlink::open(0).ok().and_then(|mut n| neighbour::link(&mut n, place.lower.index).ok())?;
+/// Returns the attached program and the kernel's information about it.
+fn occupant(point: &AttachPoint) -> Option<(u32, Result<bpf::ProgramInfo, Errno>)> {
+    let now = Netlink::open(0).ok().and_then(|mut n| neighbour::link(&mut n, point.lower.index).ok())?;
     let program = *now.programs.first()?;
     Some((program, bpf::program_info(program)))
 }
 
-/// Who was there first.
-fn occupied(place: &Place, errno: Errno, unshared: Option<&str>) -> Unavailable {
-    let Some((program, info)) = occupant(place) else {
+/// The error for an interface with another program; `unshared` says why that cannot be shared.
+fn occupied(point: &AttachPoint, errno: Errno, unshared: Option<&str>) -> Unavailable {
+    let Some((program, info)) = occupant(point) else {
         return system("to attach the steering program", errno);
     };
     let name = owner(info);
@@ -441,78 +271,27 @@ fn occupied(place: &Place, errno: Errno, unshared: Option<&str>) -> Unavailable 
         Some(why) => format!("{name}; it cannot be shared: {why}"),
         None => name,
     };
-    Unavailable::Occupied { interface: place.lower.name.clone(), program, owner }
+    Unavailable::Occupied { interface: point.lower.name.clone(), program, owner }
 }
 
-/// What is known of a program that is attached to an interface, by number: that it may be shared, or why the interface cannot be used.
-pub(super) fn occupant_of(interface: &str, program: u32) -> Result<String, String> {
+/// Describes an attached program: that it can be shared, or why the interface cannot be used.
+pub(super) fn describe_occupant(interface: &str, program: u32) -> Result<String, String> {
     let info = bpf::program_info(program);
     let ours = matches!(&info, Ok(info) if info.name == PROGRAM && info.uid == request::user());
-    let refusal =
+    let occupied =
         Unavailable::Occupied { interface: interface.to_owned(), program, owner: owner(info) }.with_holders();
-    match &refusal {
+    match &occupied {
         Unavailable::Occupied { owner, .. } if ours => Ok(format!(
-            "an XDP program is attached, which processes of this user share if they agree on address, framing and mode and a queue is free: number {program}, {owner}"
+            "an XDP program is attached that processes of this user share if they agree on address, framing and mode and a queue is free: id {program}, {owner}"
         )),
-        _ => Err(refusal.to_string()),
+        _ => Err(occupied.to_string()),
     }
 }
 
-/// Whose a program is, as far as the kernel tells.
+/// The name and user of a program, as far as the kernel tells.
 fn owner(info: Result<bpf::ProgramInfo, Errno>) -> String {
     match info {
         Ok(info) => format!("\"{}\" of user {}", info.name, info.uid),
-        Err(errno) => format!("its name is not told to us ({errno})"),
+        Err(errno) => format!("name unknown ({errno})"),
     }
-}
-
-/// Processes looked at in search of a program's owner, and descriptors of each.
-const LOOK_AT: usize = 4_096;
-
-/// Processes that hold a program, or a link with it: as far as we may look into them.
-fn holders(program: u32) -> Vec<String> {
-    let line = format!("prog_id:\t{program}");
-    let Ok(processes) = std::fs::read_dir("/proc") else { return Vec::new() };
-    let numbers = processes.flatten().filter(|p| p.file_name().to_string_lossy().parse::<u32>().is_ok());
-    numbers
-        .take(LOOK_AT)
-        .filter(|process| {
-            let descriptors =
-                std::fs::read_dir(process.path().join("fdinfo")).into_iter().flatten().flatten();
-            descriptors.take(LOOK_AT).any(|descriptor| {
-                std::fs::read_to_string(descriptor.path())
-                    .is_ok_and(|text| text.lines().any(|l| l.trim_end() == line))
-            })
-        })
-        .map(|process| {
-            let name = std::fs::read_to_string(process.path().join("comm")).unwrap_or_default();
-            format!("process {} ({})", process.file_name().to_string_lossy(), name.trim())
-        })
-        .collect()
-}
-
-/// Words that tell of mail: for the socket that owns the port, and of news from the kernel's tables.
-pub(super) const MAIL_UDP: usize = 0;
-pub(super) const MAIL_NEWS: usize = 1;
-
-/// Makes the socket and the tables tell of what arrives for them by a word in memory.
-pub(super) fn watch(udp: BorrowedFd<'_>, news: &Netlink) -> Result<WordMap, Unavailable> {
-    let words = WordMap::new(2).map_err(|e| system("a map of words", e))?;
-    watch_socket(&words, MAIL_UDP, udp)?;
-    watch_socket(&words, MAIL_NEWS, news.fd())?;
-    Ok(words)
-}
-
-/// Makes one more tell by that word.
-pub(super) fn watch_socket(words: &WordMap, word: usize, socket: BorrowedFd<'_>) -> Result<(), Unavailable> {
-    let code = program::mail(words.raw(), word as u32);
-    let filter = bpf::load(bpf::PROG_SOCKET_FILTER, &code, 0, "tautline_mail")
-        .map_err(|refused| unloaded("a filter", &refused))?;
-    bpf::attach_filter(filter.as_fd(), socket).map_err(|e| system("to attach a filter", e))
-}
-
-/// A socket that hears what changes in the kernel's tables, and one to ask.
-pub(super) fn tables() -> Result<(Netlink, Netlink), Unavailable> {
-    let failed = |e| system("to tell what changes", e);
-    Ok((Netlink::open(GROUPS).map_err(failed)?, Netlink::open(0).map_err(failed)?))
 }

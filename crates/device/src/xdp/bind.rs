@@ -1,13 +1,14 @@
-//! Memory and queues: how the one is divided, and which of the others are had.
+//! Dividing the memory, and binding sockets to queues.
 
 use std::sync::Arc;
 
-use super::attach::{Place, Unavailable, system};
+use super::attach_point::AttachPoint;
 use super::config::{Mode, XdpConfig};
 use super::features::features;
 use super::retry::{PAUSE, RetryLimits};
 use super::shared::Attached;
-use crate::sys::{Chunk, Errno, Layout, Queues, Umem, XskOptions, locked};
+use super::unavailable::{Unavailable, system};
+use crate::sys::{Chunk, Errno, Layout, Queues, Umem, XskOptions, caps};
 use crate::{Arena, HEADROOM};
 
 /// Memory, and how it is divided.
@@ -19,15 +20,16 @@ pub(super) struct Memory {
     pub chunks: Vec<Chunk>,
 }
 
-/// Chunks of half a page, if whole frames fit: what the kernel keeps free in front of a received frame.
+/// The space that the kernel keeps free in front of a received frame.
 const RX_HEADROOM: usize = 256;
-/// Ethernet and a tag.
+/// The Ethernet header with a VLAN tag.
 const ETHERNET_MAX: usize = 18;
 /// Slots for copies.
 const COPIES: usize = 64;
-/// Fewer chunks than this are of no use.
+/// The fewest chunks that a device works with.
 const CHUNKS_MIN: u32 = 128;
 
+/// Divides the memory; chunks are half a page if whole frames fit.
 pub(super) fn divide(payload: usize, mtu: usize, slots: usize, chunks: u32) -> Layout {
     let (slot, frame) = (HEADROOM + payload, RX_HEADROOM + ETHERNET_MAX + mtu);
     let chunk = if slot.max(frame) <= 2_048 { 2_048 } else { 4_096 };
@@ -36,7 +38,8 @@ pub(super) fn divide(payload: usize, mtu: usize, slots: usize, chunks: u32) -> L
 
 impl Memory {
     pub(super) fn new(layout: Layout, payload: usize) -> Result<Memory, Unavailable> {
-        let failed = |e| Unavailable::Memory(format!("{} bytes of memory cannot be had: {e}", layout.len()));
+        let failed =
+            |e| Unavailable::Memory(format!("cannot allocate {} bytes of memory: {e}", layout.len()));
         let (umem, [arena, copies], chunks) = Umem::new(layout, payload).map_err(failed)?;
         Ok(Memory { layout, umem, arena, copies, chunks })
     }
@@ -49,59 +52,59 @@ impl Memory {
 
 /// The most queues that one device takes.
 const QUEUES_MAX: u32 = 32;
-/// Memory for so many queues is had without making each queue's smaller.
+/// With more queues than this, each queue gets fewer chunks.
 const QUEUES_FULL: u32 = 4;
 
-/// How many queues are ours, of an interface that has so many.
+/// Returns how many of an interface's queues this device takes.
 pub(super) fn share(config: &XdpConfig, queues: u32) -> u32 {
     (queues / config.sharers.max(1)).clamp(1, QUEUES_MAX)
 }
 
-/// Chunks of each queue, when so many are ours.
-fn chunks_of_each(config: &XdpConfig, share: u32) -> u32 {
-    let less = (share / QUEUES_FULL).max(1).next_power_of_two();
-    (config.rx_chunks / less).max(CHUNKS_MIN)
+/// Returns the chunks of each queue if the device takes `share` queues.
+fn chunks_per_queue(config: &XdpConfig, share: u32) -> u32 {
+    let divisor = (share / QUEUES_FULL).max(1).next_power_of_two();
+    (config.rx_chunks / divisor).max(CHUNKS_MIN)
 }
 
-/// Bytes that are pinned for an interface with so many queues and this MTU: usually, and at least.
+/// Returns the bytes that are pinned for an interface with these queues and this MTU: usually, and at least.
 pub(super) fn pinned(config: &XdpConfig, queues: u32, mtu: usize, payload: usize) -> (usize, usize) {
     let share = share(config, queues);
     let of = |chunks: u32| divide(payload, mtu, config.udp.tx_slots, chunks).len();
-    (of(chunks_of_each(config, share) * share), of(CHUNKS_MIN))
+    (of(chunks_per_queue(config, share) * share), of(CHUNKS_MIN))
 }
 
-/// Binds sockets to queues that are free, with as much memory as may be pinned.
+/// Binds sockets to free queues, with as much memory as may be pinned.
 pub(super) fn bind(
     config: &XdpConfig,
-    place: &Place,
+    point: &AttachPoint,
     attached: &Attached,
     payload: usize,
 ) -> Result<(Queues, Memory, Vec<u32>), Unavailable> {
-    let mut share = share(config, place.lower.queues);
-    let mut chunks = chunks_of_each(config, share);
+    let mut share = share(config, point.lower.queues);
+    let mut chunks = chunks_per_queue(config, share);
     loop {
-        let layout = divide(payload, place.lower.mtu, config.udp.tx_slots, chunks * share);
+        let layout = divide(payload, point.lower.mtu, config.udp.tx_slots, chunks * share);
         let memory = Memory::new(layout, payload)?;
-        let options = options(config, place, attached.terms.mode, layout, chunks);
-        match bind_queues(config, place, options, &memory.umem, (share, attached.joined), RetryLimits::LONG) {
+        let options = options(config, point, attached.terms.mode, layout, chunks);
+        match bind_queues(config, point, options, &memory.umem, (share, attached.joined), RetryLimits::OPEN) {
             Ok((queues, numbers)) => return Ok((queues, memory, numbers)),
             Err(Errno::NOBUFS | Errno::NOMEM | Errno::PERM) if chunks > CHUNKS_MIN => chunks /= 2,
-            // A queue less is heard through the socket; no memory, and none is.
+            // Frames of a queue without a socket of ours arrive through the UDP socket.
             Err(Errno::NOBUFS | Errno::NOMEM | Errno::PERM) if share > 1 => share /= 2,
             Err(errno) => {
-                let usual = pinned(config, place.lower.queues, place.lower.mtu, payload).0;
-                return Err(refused(place, (usual, memory.umem.len()), errno));
+                let usual = pinned(config, point.lower.queues, point.lower.mtu, payload).0;
+                return Err(no_socket(point, (usual, memory.umem.len()), errno));
             }
         }
     }
 }
 
-/// What to do when not so many bytes may be pinned.
-pub(super) fn too_little(limit: Option<u64>, usual: usize, least: usize) -> String {
+/// The message for memory that may not be pinned: the present limit, and what to set it to.
+pub(super) fn limit_too_low(limit: Option<u64>, usual: usize, least: usize) -> String {
     let kib = |bytes: usize| bytes.div_ceil(1_024);
-    let now = limit.map_or_else(|| "not limited".to_owned(), |bytes| format!("{} KiB", bytes / 1_024));
+    let now = limit.map_or_else(|| "unlimited".to_owned(), |bytes| format!("{} KiB", bytes / 1_024));
     format!(
-        "{} KiB of memory cannot be pinned: RLIMIT_MEMLOCK is {now} for all that this user's processes pin; set it to {} KiB or more (ulimit -l {}, or memlock in limits.conf), or grant cap_ipc_lock, for which it does not count",
+        "{} KiB of memory cannot be pinned: RLIMIT_MEMLOCK is {now}, for all processes of this user together; set it to {} KiB or more (ulimit -l {}, or memlock in limits.conf), or grant cap_ipc_lock, which lifts the limit",
         kib(least),
         kib(usual),
         kib(usual),
@@ -110,55 +113,57 @@ pub(super) fn too_little(limit: Option<u64>, usual: usize, least: usize) -> Stri
 
 pub(super) fn options(
     config: &XdpConfig,
-    place: &Place,
+    point: &AttachPoint,
     mode: Mode,
     layout: Layout,
     chunks: u32,
 ) -> XskOptions {
     XskOptions {
-        ifindex: place.lower.index,
+        ifindex: point.lower.index,
         queue: 0,
         zero_copy: mode == Mode::ZeroCopy,
-        multi_buffer: Memory::is_split(layout, place.lower.mtu),
-        // Every chunk needs room for orders then, and only the first one of a slot has it.
-        orders: layout.slot_chunks == 1 && config.checksum_offload.unwrap_or_else(|| card_adds(place)),
+        multi_buffer: Memory::is_split(layout, point.lower.mtu),
+        // Every chunk would need room for metadata, and only the first chunk of a slot has it.
+        tx_metadata: layout.slot_chunks == 1
+            && config.checksum_offload.unwrap_or_else(|| offers_checksums(point)),
         rx: chunks,
         tx: config.tx_ring,
     }
 }
 
-/// Whether checksums are left to the card. Where frames are copied the kernel would do it for a card that cannot, or leave them unfinished on an interface that is none.
-fn card_adds(place: &Place) -> bool {
-    features(place.lower.index).is_some_and(|has| has.checksum)
+/// Whether checksums are left to the card. In copy mode the kernel would compute them for a card that cannot, or leave them
+/// partial on a virtual interface.
+fn offers_checksums(point: &AttachPoint) -> bool {
+    features(point.lower.index).is_some_and(|has| has.checksum)
 }
 
-/// Why there is no socket, where so many bytes were to be pinned usually, and at least.
-pub(super) fn refused(place: &Place, (usual, least): (usize, usize), errno: Errno) -> Unavailable {
+/// The error for a socket that could not be bound; `usual` and `least` are the bytes that were to be pinned.
+pub(super) fn no_socket(point: &AttachPoint, (usual, least): (usize, usize), errno: Errno) -> Unavailable {
     match errno {
         Errno::NOBUFS | Errno::NOMEM | Errno::PERM => {
-            Unavailable::Memory(format!("{} ({errno})", too_little(locked::limit(), usual, least)))
+            Unavailable::Memory(format!("{} ({errno})", limit_too_low(caps::memlock_limit(), usual, least)))
         }
         Errno::BUSY => Unavailable::Queues(format!(
             "each of the {} queue(s) of {} is taken by another process",
-            place.lower.queues, place.lower.name
+            point.lower.queues, point.lower.name
         )),
         errno => system("a socket", errno),
     }
 }
 
-/// Takes up to so many queues, from the first one that is free on. One that is not yet let go of is waited for, not so long by whoever shares the
-/// interface with others (`joined`), who may have it.
+/// Binds sockets to up to `share` queues, starting with the first free one. Waits for queues that are not released yet; for
+/// a shorter time if other processes share the interface (`joined`), because they may have the queue.
 pub(super) fn bind_queues(
     config: &XdpConfig,
-    place: &Place,
+    point: &AttachPoint,
     options: XskOptions,
     umem: &Arc<Umem>,
     (share, joined): (u32, bool),
     limits: RetryLimits,
 ) -> Result<(Queues, Vec<u32>), Errno> {
-    let mut last = place.lower.queues.max(config.queue + 1);
+    let mut last = point.lower.queues.max(config.queue + 1);
     let (mut taken, mut all): (Option<(Queues, Vec<u32>)>, bool) = (None, false);
-    for _ in 0..if joined { limits.waits } else { limits.release_waits } {
+    for _ in 0..if joined { limits.attempts } else { limits.release_attempts } {
         for queue in config.queue..last {
             let options = XskOptions { queue, ..options };
             let bound = match &mut taken {
@@ -171,7 +176,7 @@ pub(super) fn bind_queues(
                 Err(errno) if taken.is_none() && (errno != Errno::INVAL || queue == config.queue) => {
                     return Err(errno);
                 }
-                // Interfaces may have room for more queues than they use.
+                // An interface may report more queues than it uses.
                 Err(_) => {
                     last = queue;
                     break;
@@ -188,5 +193,5 @@ pub(super) fn bind_queues(
         }
         std::thread::sleep(PAUSE);
     }
-    taken.filter(|_| all || joined || limits.fewer).ok_or(Errno::BUSY)
+    taken.filter(|_| all || joined || limits.accept_fewer).ok_or(Errno::BUSY)
 }

@@ -40,7 +40,7 @@ pub(crate) fn features(interface: u32) -> Option<Features> {
     add_attribute(&mut body, FAMILY_NAME, b"netdev\0");
     let mut family = None;
     netlink
-        .ask(CONTROL, 0, &body, |_, body| {
+        .request(CONTROL, 0, &body, |_, body| {
             let id = attributes(body, GENERIC).find(|(kind, _)| *kind == FAMILY_ID);
             family = id.and_then(|(_, value)| u16_at(value, 0));
         })
@@ -49,7 +49,7 @@ pub(crate) fn features(interface: u32) -> Option<Features> {
     add_attribute(&mut body, DEVICE_INDEX, &interface.to_ne_bytes());
     let (mut xdp, mut xsk) = (None, 0);
     netlink
-        .ask(family?, 0, &body, |_, body| {
+        .request(family?, 0, &body, |_, body| {
             for (kind, value) in attributes(body, GENERIC) {
                 let word = value.first_chunk().map(|bytes| u64::from_ne_bytes(*bytes));
                 match (kind, word) {

@@ -67,7 +67,7 @@ pub(crate) struct Template {
     ip_at: usize,
     udp_at: usize,
     kind: TemplateKind,
-    sums: Sums,
+    checksum: Checksum,
     /// Sum of what never changes in the IPv4 header, and of the pseudo header.
     ip_sum: u64,
     pseudo_sum: u64,
@@ -75,10 +75,10 @@ pub(crate) struct Template {
 
 /// Who works out UDP's checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sums {
-    We,
-    Card,
-    Nobody,
+enum Checksum {
+    Software,
+    Offload,
+    None,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +90,7 @@ enum TemplateKind {
 
 /// Where frames come from and go to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ends {
+pub(crate) struct FrameAddresses {
     pub from_mac: Mac,
     pub to_mac: Mac,
     pub vlan: Option<u16>,
@@ -100,17 +100,17 @@ pub(crate) struct Ends {
 
 impl Template {
     /// Headers between these ends; both addresses are of one family.
-    pub(crate) fn new(ends: &Ends, framing: Framing) -> Template {
+    pub(crate) fn new(addresses: &FrameAddresses, framing: Framing) -> Template {
         let mut out = Writer { bytes: [0; HEADERS_MAX], len: 0 };
-        out.put(&ends.to_mac);
-        out.put(&ends.from_mac);
-        if let Some(vlan) = ends.vlan {
+        out.put(&addresses.to_mac);
+        out.put(&addresses.from_mac);
+        if let Some(vlan) = addresses.vlan {
             out.put(&ETHER_VLAN.to_be_bytes());
             out.put(&(vlan & 0x0fff).to_be_bytes());
         }
-        let (ip_at, kind) = (out.len + 2, TemplateKind::of(ends.to.ip(), framing));
+        let (ip_at, kind) = (out.len + 2, TemplateKind::of(addresses.to.ip(), framing));
         let (mut ip_sum, mut pseudo_sum) = (0, 0);
-        match (kind, ends.from.ip(), ends.to.ip()) {
+        match (kind, addresses.from.ip(), addresses.to.ip()) {
             (TemplateKind::V4, IpAddr::V4(from), IpAddr::V4(to)) => {
                 out.put(&ETHER_IPV4.to_be_bytes());
                 // Version and length, service, total length; identification; do not fragment; hops, protocol, checksum.
@@ -132,28 +132,28 @@ impl Template {
         let udp_at = out.len;
         if kind == TemplateKind::Raw {
             out.put(&[0, 0]);
-            out.put(&ends.to.port().to_be_bytes());
-            out.put(&ends.from.port().to_be_bytes());
+            out.put(&addresses.to.port().to_be_bytes());
+            out.put(&addresses.from.port().to_be_bytes());
             out.put(&[0, 0]);
         } else {
-            out.put(&ends.from.port().to_be_bytes());
-            out.put(&ends.to.port().to_be_bytes());
+            out.put(&addresses.from.port().to_be_bytes());
+            out.put(&addresses.to.port().to_be_bytes());
             out.put(&[0, 0, 0, 0]);
         }
-        let sums = if kind == TemplateKind::Raw { Sums::Nobody } else { Sums::We };
-        Template { bytes: out.bytes, len: out.len, ip_at, udp_at, kind, sums, ip_sum, pseudo_sum }
+        let checksum = if kind == TemplateKind::Raw { Checksum::None } else { Checksum::Software };
+        Template { bytes: out.bytes, len: out.len, ip_at, udp_at, kind, checksum, ip_sum, pseudo_sum }
     }
 
     /// Leaves UDP's checksum out, which IPv4 allows and IPv6 does not (D-14).
     pub(crate) fn without_checksum(self) -> Template {
-        let sums = if self.kind == TemplateKind::V6 { self.sums } else { Sums::Nobody };
-        Template { sums, ..self }
+        let checksum = if self.kind == TemplateKind::V6 { self.checksum } else { Checksum::None };
+        Template { checksum, ..self }
     }
 
     /// Leaves the checksum, if there is to be one, to the card: it gets [`Template::orders`].
-    pub(crate) fn with_card(self) -> Template {
-        let sums = if self.sums == Sums::We { Sums::Card } else { self.sums };
-        Template { sums, ..self }
+    pub(crate) fn with_offload(self) -> Template {
+        let checksum = if self.checksum == Checksum::Software { Checksum::Offload } else { self.checksum };
+        Template { checksum, ..self }
     }
 
     /// Bytes that the headers take.
@@ -164,8 +164,8 @@ impl Template {
 
     /// What the card is to do with a frame: where the sum begins, and where, from there, it goes.
     #[inline]
-    pub(crate) fn orders(&self) -> Option<(u16, u16)> {
-        (self.sums == Sums::Card).then_some((self.udp_at as u16, 6))
+    pub(crate) fn offload(&self) -> Option<(u16, u16)> {
+        (self.checksum == Checksum::Offload).then_some((self.udp_at as u16, 6))
     }
 
     /// Completes a frame: `frame` is room for the headers, and behind it the payload.
@@ -187,8 +187,8 @@ impl Template {
             put16(head, self.ip_at + 4, udp_len);
         }
         put16(head, self.udp_at + 4, udp_len);
-        if self.sums != Sums::We {
-            if self.sums == Sums::Card {
+        if self.checksum != Checksum::Software {
+            if self.checksum == Checksum::Offload {
                 // It adds to what it finds there.
                 let pseudo = fold(self.pseudo_sum + be(udp_len));
                 head[self.udp_at + 6..][..2].copy_from_slice(&pseudo.to_ne_bytes());
@@ -249,7 +249,7 @@ pub(crate) enum Sender {
 
 /// Why a frame was not taken, although the program let it through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unfit {
+pub(crate) enum FrameError {
     /// Lengths or types that the program never lets through.
     Shape,
     /// The UDP checksum is wrong.
@@ -261,10 +261,10 @@ pub(crate) enum Unfit {
 /// A checksum that is still to be completed by a card (only the pseudo header is in it) is taken as right: between two interfaces of one
 /// host nobody completes it (D-14).
 #[inline]
-pub(crate) fn parse(frame: &[u8]) -> Result<Parsed, Unfit> {
-    let ether = u16_at(frame, 12).ok_or(Unfit::Shape)?;
+pub(crate) fn parse(frame: &[u8]) -> Result<Parsed, FrameError> {
+    let ether = u16_at(frame, 12).ok_or(FrameError::Shape)?;
     let (ether, at) = if ether == ETHER_VLAN {
-        (u16_at(frame, 16).ok_or(Unfit::Shape)?, ETHERNET + TAG)
+        (u16_at(frame, 16).ok_or(FrameError::Shape)?, ETHERNET + TAG)
     } else {
         (ether, ETHERNET)
     };
@@ -272,57 +272,63 @@ pub(crate) fn parse(frame: &[u8]) -> Result<Parsed, Unfit> {
         ETHER_IPV4 => parse_v4(frame, at),
         ETHER_IPV6 => parse_v6(frame, at),
         ETHER_RAW => parse_raw(frame, at),
-        _ => Err(Unfit::Shape),
+        _ => Err(FrameError::Shape),
     }
 }
 
 #[inline]
-fn parse_v4(frame: &[u8], at: usize) -> Result<Parsed, Unfit> {
-    let head: &[u8; IPV4] = frame.get(at..).and_then(<[u8]>::first_chunk).ok_or(Unfit::Shape)?;
+fn parse_v4(frame: &[u8], at: usize) -> Result<Parsed, FrameError> {
+    let head: &[u8; IPV4] = frame.get(at..).and_then(<[u8]>::first_chunk).ok_or(FrameError::Shape)?;
     let total = usize::from(u16::from_be_bytes([head[2], head[3]]));
     if head[0] != 0x45 || head[9] != PROTOCOL_UDP || total < IPV4 + UDP {
-        return Err(Unfit::Shape);
+        return Err(FrameError::Shape);
     }
-    let udp = frame.get(at + IPV4..at + total).ok_or(Unfit::Shape)?;
+    let udp = frame.get(at + IPV4..at + total).ok_or(FrameError::Shape)?;
     let from = Ipv4Addr::new(head[12], head[13], head[14], head[15]);
     parse_udp(udp, at + IPV4, from.into(), sum(&head[12..]), true)
 }
 
 #[inline]
-fn parse_v6(frame: &[u8], at: usize) -> Result<Parsed, Unfit> {
-    let head: &[u8; IPV6] = frame.get(at..).and_then(<[u8]>::first_chunk).ok_or(Unfit::Shape)?;
+fn parse_v6(frame: &[u8], at: usize) -> Result<Parsed, FrameError> {
+    let head: &[u8; IPV6] = frame.get(at..).and_then(<[u8]>::first_chunk).ok_or(FrameError::Shape)?;
     let len = usize::from(u16::from_be_bytes([head[4], head[5]]));
     if head[0] >> 4 != 6 || head[6] != PROTOCOL_UDP || len < UDP {
-        return Err(Unfit::Shape);
+        return Err(FrameError::Shape);
     }
-    let udp = frame.get(at + IPV6..at + IPV6 + len).ok_or(Unfit::Shape)?;
+    let udp = frame.get(at + IPV6..at + IPV6 + len).ok_or(FrameError::Shape)?;
     let mut from = [0; 16];
     from.copy_from_slice(&head[8..24]);
     parse_udp(udp, at + IPV6, Ipv6Addr::from(from).into(), sum(&head[8..]), false)
 }
 
 #[inline]
-fn parse_udp(udp: &[u8], at: usize, from: IpAddr, addresses: u64, may_lack: bool) -> Result<Parsed, Unfit> {
+fn parse_udp(
+    udp: &[u8],
+    at: usize,
+    from: IpAddr,
+    addresses: u64,
+    may_lack: bool,
+) -> Result<Parsed, FrameError> {
     if usize::from(u16::from_be_bytes([udp[4], udp[5]])) != udp.len() {
-        return Err(Unfit::Shape);
+        return Err(FrameError::Shape);
     }
     let given = u16::from_ne_bytes([udp[6], udp[7]]);
     let pseudo = addresses + be(PROTOCOL_UDP.into()) + be(udp.len() as u16);
     let right = if given == 0 { may_lack } else { fold(pseudo + sum(udp)) == 0xffff };
     if !right && given != fold(pseudo) {
-        return Err(Unfit::Checksum);
+        return Err(FrameError::Checksum);
     }
     let port = u16::from_be_bytes([udp[0], udp[1]]);
     Ok(Parsed { start: at + UDP, end: at + udp.len(), from: Sender::Ip(SocketAddr::new(from, port)) })
 }
 
 #[inline]
-fn parse_raw(frame: &[u8], at: usize) -> Result<Parsed, Unfit> {
-    let head: &[u8; RAW_LEN] = frame.get(at..).and_then(<[u8]>::first_chunk).ok_or(Unfit::Shape)?;
+fn parse_raw(frame: &[u8], at: usize) -> Result<Parsed, FrameError> {
+    let head: &[u8; RAW_LEN] = frame.get(at..).and_then(<[u8]>::first_chunk).ok_or(FrameError::Shape)?;
     let len = usize::from(u16::from_be_bytes([head[0], head[1]]));
     let start = at + RAW_LEN;
     if start + len > frame.len() || len == 0 {
-        return Err(Unfit::Shape);
+        return Err(FrameError::Shape);
     }
     let mut mac = [0; 6];
     mac.copy_from_slice(&frame[6..12]);

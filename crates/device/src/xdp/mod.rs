@@ -1,14 +1,24 @@
-//! The AF_XDP device: frames go between the card's rings and our own memory, past the kernel's protocol stack.
+//! The AF_XDP device: frames move between the card's rings and our own memory, past the kernel's protocol stack.
 //!
-//! What lives here: sockets on queues of one interface (`attach`), shared with other processes (`shared`), had again when it comes back (`back`), the program that steers frames to it (`program`, written with
-//! `asm`), the headers that the kernel would have written (`headers`), the kernel's tables of routes and neighbours (`neighbour`), which way
-//! each route goes (`routing`), who moves frames (`trial`), whether the program is still there (`watch`), sending (`send`) and receiving (`receive`). What does not: recovery, order, peers.
+//! What lives here:
+//! - the interface of an address (`attach_point`), attaching the program to it (`attach`), sharing the program with other
+//!   processes (`shared`), binding sockets to queues (`bind`), and doing all of it again when an interface comes back
+//!   (`reopen`, `retry`, `watch`);
+//! - the program that steers frames to the sockets (`program`, written with `asm`), and the headers that the kernel would
+//!   have written (`headers`);
+//! - the kernel's tables of routes and neighbours (`neighbour`), and the transport of each route (`routing`);
+//! - the sockets' memory (`rings`), sending (`send`), receiving (`receive`, `arrivals`), and who moves frames (`trial`).
 //!
-//! The device owns a [`Udp`] device on the same address and port (D-13): it reserves the port, gets whatever the program lets pass, and
-//! carries what cannot go directly. Slots are the same for both, so a route changes its way between two frames.
+//! What does not: recovery, order, peers.
+//!
+//! The device owns a [`Udp`] device on the same address and port (D-13). It reserves the port, receives what the program
+//! lets pass, and sends what cannot use AF_XDP. Both send from the same slots, so a route can change its transport between
+//! two frames.
 
+mod arrivals;
 mod asm;
 mod attach;
+mod attach_point;
 mod bind;
 mod config;
 mod features;
@@ -19,129 +29,103 @@ mod program;
 mod receive;
 mod reopen;
 mod retry;
+mod rings;
 mod routing;
 mod send;
 mod shared;
 #[cfg(test)]
 mod tests;
 mod trial;
+mod unavailable;
 mod watch;
 
-pub use attach::Unavailable;
 pub use config::{Completion, Mode, Receive, XdpConfig};
 pub use headers::Framing;
 pub use probe::{InterfaceProbe, Probe, probe};
+pub use unavailable::Unavailable;
 
-use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
 
-use attach::{MAIL_NEWS, Place};
-use bind::Memory;
-use routing::Route;
+use arrivals::Arrivals;
+use attach_point::AttachPoint;
+use program::{DROP_CAUSES, DropCause};
+use rings::Rings;
+use routing::{Route, Routing};
 use shared::Attached;
+use trial::Polling;
 
-use crate::sys::bpf::WordMap;
 use crate::sys::netlink::Netlink;
-use crate::sys::{self, Layout, Queues, Umem};
+use crate::sys::{self, Queues};
 use crate::udp::{self, Udp, UdpConfig};
 use crate::{Arena, Counters, Datagram, DeviceEvent, RouteId, RxBatch, SlotId, Transport};
 
 /// The AF_XDP device.
 ///
-/// `Send`, not shared: it moves with the interface that owns it. It makes no thread and keeps no timer.
+/// `Send`, not shared: it moves with the lane that owns it. It makes no thread and keeps no timer.
 pub struct Xdp {
-    /// First, so that they are gone before the memory is.
-    queues: Queues,
-    /// Their numbers.
-    numbers: Vec<u32>,
+    /// First, so that the sockets are closed before the program is detached.
+    rings: Rings,
     attached: Attached,
-    /// What the program had dropped at our queues before they were ours.
-    dropped_before: [u64; program::DROPS as usize],
-    config: XdpConfig,
+    point: AttachPoint,
     udp: Udp,
-    copies: Arena,
-    umem: Arc<Umem>,
-    layout: Layout,
-    mail: WordMap,
-    news: Netlink,
-    asks: Netlink,
-    place: Place,
+    routing: Routing,
+    arrivals: Arrivals,
+    polling: Polling,
+    statistics: Statistics,
+    config: XdpConfig,
     local: SocketAddr,
-    /// The kernel looks at frames until the completion ring says otherwise.
-    told: bool,
-    routes: Vec<Route>,
-    events: VecDeque<DeviceEvent>,
-    /// Slots whose frames the kernel has not taken from the ring yet, one for each descriptor.
-    pending: VecDeque<Origin>,
-    health: routing::Health,
-    post: receive::Post,
-    /// The caller moves frames to the rings.
-    busy: bool,
-    trial: Option<Box<trial::Trial>>,
+    /// Frames are received with their source.
+    sources: bool,
+    description: String,
+}
+
+/// What the device counted.
+struct Statistics {
     counters: Counters,
     refused: RefusedFrames,
-    flushes: u32,
-    /// Frames received lately, less some for each doorbell: many while others stream to us.
-    streak: u32,
-    /// Frames shall come with their source.
-    sources: bool,
-    /// Addresses that belong to hardware addresses, as far as raw frames made us ask.
-    senders: Vec<(headers::Mac, std::net::IpAddr)>,
-    /// Whether raw frames are taken, as the caller was last told.
-    raw_told: bool,
-    about: String,
-    /// Doorbells that are not rung; for tests.
-    lost_doorbells: u32,
+    /// What the program had dropped at our queues before they were ours.
+    dropped_before: [u64; DROP_CAUSES as usize],
 }
 
-/// Whose slot a descriptor points into.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Origin {
-    Slot(SlotId),
-    Copy(SlotId),
-}
-
-/// Frames for us that were not taken.
+/// Malformed frames for this device, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RefusedFrames {
-    /// By the program: lengths that contradict each other.
+    /// Dropped by the program: lengths that contradict each other.
     pub length: u64,
-    /// By the program and by us: checksums.
+    /// Dropped by the program or by the device: wrong checksums.
     pub checksum: u64,
-    /// By the program: a source that no host has.
+    /// Dropped by the program: a source address that no host has.
     pub source: u64,
-    /// By the program: shorter than any frame of its kind.
+    /// Dropped by the program: shorter than any frame of its kind.
     pub short: u64,
-    /// By us: what the program should not have let through.
+    /// Dropped by the device: what the program should not have let through.
     pub shape: u64,
 }
 
 impl RefusedFrames {
-    /// All of them.
+    /// Returns the sum over all causes.
     pub fn total(self) -> u64 {
         self.length + self.checksum + self.source + self.short + self.shape
     }
 }
 
-/// A device that could not be opened, with everything needed to open a plain UDP device in its place.
+/// A device could not be opened. Contains everything needed to open a plain UDP device instead.
 #[derive(Debug)]
 pub struct OpenError {
     /// Why.
     pub why: Unavailable,
-    /// What it was told, with the socket if there is one already.
+    /// The UDP configuration, with the socket if it was opened already.
     pub udp: UdpConfig,
 }
 
 impl Xdp {
-    /// Opens the device on the interface that has the address that is bound. Refused, it gives back what a plain
-    /// UDP device needs.
+    /// Opens the device on the interface that has the bound address.
     ///
     /// # Errors
-    /// With the reason, in words for people.
+    /// With the reason, and what a plain UDP device needs.
     pub fn open(config: XdpConfig) -> Result<Xdp, Box<OpenError>> {
         let mut config = config;
         let opened: Result<_, Unavailable> = (|| {
@@ -149,18 +133,18 @@ impl Xdp {
                 Some(socket) => sys::adopt_socket(socket),
                 None => sys::open_socket(config.udp.bind),
             }
-            .map_err(|e| Unavailable::System(format!("the port cannot be had: {e}")))?;
+            .map_err(|e| Unavailable::System(format!("cannot bind the port: {e}")))?;
             config.udp.socket = Some(socket);
-            let (news, mut asks) = attach::tables()?;
-            let place = attach::find(&mut asks, local, config.vlan)?;
+            let failed = |e| unavailable::system("a netlink socket", e);
+            let notifications = Netlink::open(neighbour::GROUPS).map_err(failed)?;
+            let mut routing = Routing::new(notifications, Netlink::open(0).map_err(failed)?);
+            let point = attach_point::find(&mut routing.queries, local, config.vlan)?;
             let payload = config.udp.slot_payload.unwrap_or_else(|| udp::slot_payload(local.ip()));
-            let opened = attach::open(&config, &place, local, payload)?;
-            Ok((local, news, asks, place, opened))
+            let opened = attach::open(&config, &point, local, payload)?;
+            Ok((local, routing, point, opened))
         })();
         match opened {
-            Ok((local, news, asks, place, opened)) => {
-                Xdp::assemble(config, local, (news, asks), place, opened)
-            }
+            Ok((local, routing, point, opened)) => Xdp::assemble(config, local, routing, point, opened),
             Err(why) => Err(Box::new(OpenError { why: why.with_holders(), udp: config.udp })),
         }
     }
@@ -168,18 +152,17 @@ impl Xdp {
     fn assemble(
         config: XdpConfig,
         local: SocketAddr,
-        (news, asks): (Netlink, Netlink),
-        place: Place,
+        routing: Routing,
+        point: AttachPoint,
         opened: attach::Opened,
     ) -> Result<Xdp, Box<OpenError>> {
-        let attach::Opened { attached, mut queues, memory, numbers, passed_over } = opened;
-        let Memory { layout, umem, arena, copies, chunks } = memory;
-        chunks.into_iter().for_each(|chunk| queues.fill(chunk));
-        queues.submit_chunks();
-        let room = queues.each() * FRAME_CHARGE;
-        let tell = XdpConfig { udp: UdpConfig::default(), ..config };
+        let attach::Opened { attached, queues, memory, numbers, failed_modes } = opened;
+        let by_completion = is_by_completion(&config, &point, &queues);
+        let (rings, arena) = Rings::new(queues, numbers, memory, config.tx_ring, by_completion);
+        let room = rings.queues.chunks_per_queue() * FRAME_CHARGE;
         let udp_config = UdpConfig { rcvbuf: config.udp.rcvbuf.or(Some(room)), ..config.udp };
-        // From here on nothing fails but by a lack of descriptors or memory.
+        let config = XdpConfig { udp: UdpConfig::default(), ..config };
+        // From here on only a lack of descriptors or memory can fail.
         let failed = |e: String| {
             Box::new(OpenError {
                 why: Unavailable::System(e),
@@ -188,184 +171,150 @@ impl Xdp {
         };
         let udp = Udp::open_over(udp_config, Some(arena)).map_err(|e| failed(e.to_string()))?;
         let socket = udp.fd().ok_or_else(|| failed("the UDP device has no socket".into()))?;
-        let mail = attach::watch(socket, &news).map_err(|e| failed(e.to_string()))?;
-        let busy = drive(&queues, tell.receive);
-        if let Some(door) = attached.door() {
-            attach::watch_socket(&mail, MAIL_NEWS, door).map_err(|e| failed(e.to_string()))?;
+        let arrivals =
+            Arrivals::new(socket, routing.notifications.fd()).map_err(|e| failed(e.to_string()))?;
+        let busy = trial::configure(&rings.queues, config.receive);
+        if let Some(requests) = attached.requests_fd() {
+            arrivals.add_event_source(requests).map_err(|e| failed(e.to_string()))?;
         }
-        if tell.drop_privileges {
-            sys::caps::give_up().map_err(|e| failed(format!("privileges cannot be given up: {e}")))?;
+        if config.drop_privileges {
+            sys::caps::drop_needed().map_err(|e| failed(format!("cannot drop privileges: {e}")))?;
         }
-        let told = is_told(&tell, &place, &queues);
-        let about = describe(
-            &tell,
-            &place,
-            local,
-            (&queues, &numbers, &attached),
-            &passed_over,
-            (&umem, layout),
-            busy,
-        );
-        let dropped_before = dropped(&attached, &numbers);
-        Ok(Xdp {
-            queues,
-            numbers,
+        let mut device = Xdp {
+            statistics: Statistics {
+                counters: Counters::default(),
+                refused: RefusedFrames::default(),
+                dropped_before: dropped(&attached, &rings.numbers),
+            },
+            rings,
             attached,
-            dropped_before,
+            point,
             udp,
-            copies,
-            umem,
-            layout,
-            mail,
-            news,
-            asks,
-            place,
+            routing,
+            arrivals,
+            polling: Polling::new(config.receive),
+            config,
             local,
-            told,
-            routes: Vec::new(),
-            events: VecDeque::new(),
-            pending: VecDeque::with_capacity(tell.tx_ring as usize),
-            busy: tell.receive == Receive::BusyPoll,
-            trial: Xdp::trial_for(tell.receive),
-            config: tell,
-            health: routing::Health::default(),
-            post: receive::Post::default(),
-            counters: Counters::default(),
-            refused: RefusedFrames::default(),
-            flushes: 0,
-            streak: 0,
             sources: true,
-            senders: Vec::new(),
-            raw_told: true,
-            about,
-            lost_doorbells: 0,
-        })
+            description: String::new(),
+        };
+        device.description = device.describe_setup(&failed_modes, busy);
+        Ok(device)
     }
 
-    /// One sentence about what this device found and uses, for people.
+    /// Describes what this device found and uses, in one sentence for people.
     pub fn describe(&self) -> &str {
-        &self.about
+        &self.description
     }
 
-    /// Frames that came through the UDP socket, not by a ring: from hosts that the program does not take from, or by queues that have no socket of ours.
+    /// Returns the number of frames that arrived through the UDP socket instead of a ring: from hosts whose frames the
+    /// program does not take, or by queues without a socket of ours.
     pub fn frames_by_socket(&self) -> u64 {
         self.udp.counters().frames_received
     }
 
-    /// The queues that this device has.
+    /// Returns the numbers of this device's queues.
     pub fn queues(&self) -> &[u32] {
-        &self.numbers
+        &self.rings.numbers
     }
 
-    /// The next so many doorbells are not rung, neither for sending nor for receiving, as if the system had missed them; for tests.
+    /// Whether the measurement of who moves frames is still under way ([`Receive::Measured`]).
+    pub fn is_measuring(&self) -> bool {
+        self.polling.is_measuring()
+    }
+
+    /// Loses the next `count` doorbells, for sending and receiving, as if the system had missed them; for tests.
+    #[doc(hidden)]
     pub fn lose_doorbells(&mut self, count: u32) {
-        self.lost_doorbells = count;
+        self.rings.lost_doorbells = count;
     }
 
-    /// Frames for us that were not taken, by cause.
+    /// Returns the number of malformed frames for this device, by cause.
     pub fn refused_frames(&self) -> RefusedFrames {
-        let now = dropped(&self.attached, &self.numbers);
-        let drops =
-            |kind: program::Drop| now[kind as usize].saturating_sub(self.dropped_before[kind as usize]);
+        let now = dropped(&self.attached, &self.rings.numbers);
+        let Statistics { refused, dropped_before, .. } = &self.statistics;
+        let drops = |cause: DropCause| now[cause as usize].saturating_sub(dropped_before[cause as usize]);
         RefusedFrames {
-            length: drops(program::Drop::Length),
-            checksum: self.refused.checksum + drops(program::Drop::Checksum),
-            source: drops(program::Drop::Source),
-            short: drops(program::Drop::Short),
-            shape: self.refused.shape,
+            length: drops(DropCause::Length),
+            checksum: refused.checksum + drops(DropCause::Checksum),
+            source: drops(DropCause::Source),
+            short: drops(DropCause::Short),
+            shape: refused.shape,
         }
+    }
+
+    fn describe_setup(&self, failed_modes: &[(Mode, String)], busy: Result<(), sys::Errno>) -> String {
+        use std::fmt::Write;
+        let Xdp { rings, attached, point, config, local, .. } = self;
+        let list: Vec<_> = rings.numbers.iter().map(u32::to_string).collect();
+        let mut text = format!(
+            "xdp at {local} on {} (driver {}) queue {} of {}: {} mode{}{}",
+            point.lower.name,
+            point.driver,
+            list.join("+"),
+            point.lower.queues,
+            attached.terms.mode.name(),
+            if rings.queues.is_zero_copy() { ", no copies" } else { ", the kernel copies" },
+            if attached.joined { ", the program of another process" } else { "" },
+        );
+        if config.mode == Mode::Auto && point.driver == "veth" {
+            text += match attached.terms.mode {
+                Mode::Generic if attach::is_divided(config, point) => {
+                    " (on veth all frames arrive by its first queue)"
+                }
+                Mode::Generic => " (on veth the faster one)",
+                _ => " (on veth the one that knows the sender's queue)",
+            };
+        }
+        for (mode, why) in failed_modes {
+            let _ = write!(text, ", not {} because {why}", mode.name());
+        }
+        let rx = match (config.receive, busy) {
+            (Receive::Kernel, _) => "filled by the kernel".to_owned(),
+            (Receive::Measured, _) => "filled by the kernel, unless busy polling proves faster".to_owned(),
+            (Receive::BusyPoll, Ok(())) => "busy polled".to_owned(),
+            (Receive::BusyPoll, Err(errno)) => format!("busy polling refused ({errno})"),
+        };
+        let pages = if rings.umem.is_huge() { "huge pages" } else { "ordinary pages" };
+        let framing = if config.framing == Framing::Raw { "raw Ethernet" } else { "UDP" };
+        let _ = write!(
+            text,
+            ", rings {rx}, {framing} framing, {} KiB pinned in {pages}, {} chunks of {} B to receive into",
+            rings.umem.len() / 1024,
+            rings.layout.chunks,
+            rings.layout.chunk,
+        );
+        if rings.queues.has_tx_metadata() && framing == "UDP" && (config.checksums || local.is_ipv6()) {
+            text += ", checksums by the card";
+        }
+        if let Some(vlan) = point.upper.vlan {
+            let _ = write!(text, ", VLAN {vlan}");
+        }
+        if let Some(why) = attached.requests_error() {
+            let _ = write!(text, ", no other process can share the program because {why}");
+        }
+        text
     }
 }
 
-/// What the program has dropped at these queues, by cause.
-fn dropped(attached: &Attached, numbers: &[u32]) -> [u64; program::DROPS as usize] {
-    std::array::from_fn(|kind| {
-        numbers.iter().map(|number| attached.drops.get(number * program::DROPS + kind as u32)).sum()
+/// Returns what the program has dropped at these queues, by cause.
+fn dropped(attached: &Attached, numbers: &[u32]) -> [u64; DROP_CAUSES as usize] {
+    std::array::from_fn(|cause| {
+        numbers.iter().map(|number| attached.drops.get(number * DROP_CAUSES + cause as u32)).sum()
     })
 }
 
-/// Whether the kernel looks at frames until the completion ring says otherwise (D-9).
-fn is_told(config: &XdpConfig, place: &Place, queues: &Queues) -> bool {
+/// Whether the kernel may read a frame until the completion ring returns it (D-9).
+fn is_by_completion(config: &XdpConfig, point: &AttachPoint, queues: &Queues) -> bool {
     config.completion == Completion::Ring
         || queues.is_zero_copy()
-        || !COPYING_DRIVERS.contains(&place.driver.as_str())
-}
-
-/// Who moves frames to the rings, as far as the system agrees.
-fn drive(queues: &Queues, receive: Receive) -> Result<(), sys::Errno> {
-    match receive {
-        Receive::Kernel | Receive::Measured => Ok(()),
-        Receive::BusyPoll => queues.prefer_busy_poll(true, BUSY_US, BUSY_FRAMES),
-    }
+        || !COPYING_DRIVERS.contains(&point.driver.as_str())
 }
 
 /// What a link charges for the smallest frame; one chunk holds one.
 const FRAME_CHARGE: usize = 768;
-/// Drivers that are known to have copied a frame when they have taken it from the ring. Others may send from our pages.
+/// Drivers that are known to have copied a frame once they have taken it from the ring. Others may send from our pages.
 const COPYING_DRIVERS: [&str; 3] = ["veth", "tun", "dummy"];
-/// How long, and for how many frames, the kernel polls the card when the caller asks it to.
-const BUSY_US: u32 = 20;
-const BUSY_FRAMES: u32 = 64;
-
-fn describe(
-    config: &XdpConfig,
-    place: &Place,
-    local: SocketAddr,
-    (queues, numbers, attached): (&Queues, &[u32], &Attached),
-    passed_over: &[(Mode, String)],
-    (umem, layout): (&Umem, Layout),
-    busy: Result<(), sys::Errno>,
-) -> String {
-    use std::fmt::Write;
-    let list: Vec<_> = numbers.iter().map(u32::to_string).collect();
-    let mut text = format!(
-        "xdp at {local} on {} (driver {}) queue {} of {}: {} mode{}{}",
-        place.lower.name,
-        place.driver,
-        list.join("+"),
-        place.lower.queues,
-        attached.terms.mode.name(),
-        if queues.is_zero_copy() { ", no copies" } else { ", the kernel copies" },
-        if attached.joined { ", the program of another process" } else { "" },
-    );
-    if config.mode == Mode::Auto && place.driver == "veth" {
-        text += match attached.terms.mode {
-            Mode::Generic if attach::is_divided(config, place) => {
-                " (on veth all frames come by its first queue)"
-            }
-            Mode::Generic => " (on veth the faster one)",
-            _ => " (on veth the one that knows the sender's queue)",
-        };
-    }
-    for (mode, why) in passed_over {
-        let _ = write!(text, ", not {} because {why}", mode.name());
-    }
-    let rx = match (config.receive, busy) {
-        (Receive::Kernel, _) => "filled by the kernel".to_owned(),
-        (Receive::Measured, _) => "filled by the kernel, unless busy polling turns out faster".to_owned(),
-        (Receive::BusyPoll, Ok(())) => "busy polled".to_owned(),
-        (Receive::BusyPoll, Err(errno)) => format!("busy polling refused ({errno})"),
-    };
-    let pages = if umem.is_huge() { "huge pages" } else { "ordinary pages" };
-    let framing = if config.framing == Framing::Raw { "raw Ethernet" } else { "UDP" };
-    let _ = write!(
-        text,
-        ", rings {rx}, {framing} framing, {} KiB pinned in {pages}, {} chunks of {} B to receive into",
-        umem.len() / 1024,
-        layout.chunks,
-        layout.chunk,
-    );
-    if queues.takes_orders() && framing == "UDP" && (config.checksums || local.is_ipv6()) {
-        text += ", checksums by the card";
-    }
-    if let Some(vlan) = place.upper.vlan {
-        let _ = write!(text, ", VLAN {vlan}");
-    }
-    if let Some(why) = attached.no_door() {
-        let _ = write!(text, ", no other process can share the program because {why}");
-    }
-    text
-}
 
 impl Datagram for Xdp {
     fn name(&self) -> &'static str {
@@ -388,10 +337,10 @@ impl Datagram for Xdp {
 
     fn route(&mut self, to: SocketAddr) -> io::Result<RouteId> {
         let id = self.udp.route(to)?;
-        self.routes.push(Route::new(to));
-        self.look_up(id);
-        // What a route begins with is no change.
-        self.routes[id.0 as usize].told = true;
+        self.routing.routes.push(Route::new(to));
+        self.resolve(id);
+        // The initial transport is not a change.
+        self.routing.routes[id.0 as usize].reported = true;
         Ok(id)
     }
 
@@ -424,25 +373,27 @@ impl Datagram for Xdp {
     }
 
     fn receive_buffer(&self) -> usize {
-        (self.queues.each() * FRAME_CHARGE).min(self.udp.receive_buffer())
+        (self.rings.queues.chunks_per_queue() * FRAME_CHARGE).min(self.udp.receive_buffer())
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.queues.fds().next()
+        self.rings.queues.fds().next()
     }
 
     fn more_fds(&self) -> Vec<BorrowedFd<'_>> {
-        let sockets = self.queues.fds().skip(1);
-        sockets.chain(self.udp.fd()).chain([self.news.fd()]).chain(self.attached.door()).collect()
+        let sockets = self.rings.queues.fds().skip(1);
+        let netlink = [self.routing.notifications.fd()];
+        sockets.chain(self.udp.fd()).chain(netlink).chain(self.attached.requests_fd()).collect()
     }
 
     #[inline]
     fn poll_event(&mut self) -> Option<DeviceEvent> {
-        self.events.pop_front().or_else(|| self.udp.poll_event())
+        self.routing.poll_event().or_else(|| self.udp.poll_event())
     }
 
     fn counters(&self) -> Counters {
-        let (udp, own, kernel) = (self.udp.counters(), self.counters, self.queues.statistics());
+        let (udp, own, kernel) =
+            (self.udp.counters(), self.statistics.counters, self.rings.queues.statistics());
         Counters {
             frames_sent: udp.frames_sent + own.frames_sent,
             bytes_sent: udp.bytes_sent + own.bytes_sent,
@@ -458,34 +409,35 @@ impl Datagram for Xdp {
 
     #[inline]
     fn is_quiet(&mut self) -> bool {
-        self.sees_nothing()
+        self.has_nothing()
     }
 
     fn transport(&self, route: RouteId) -> Option<Transport> {
-        self.routes.get(route.0 as usize).map(|route| route.transport)
+        self.routing.routes.get(route.0 as usize).map(|route| route.transport)
     }
 
     fn transport_reason(&self, route: RouteId) -> &str {
-        self.routes.get(route.0 as usize).map_or("", |route| &route.why)
+        self.routing.routes.get(route.0 as usize).map_or("", |route| &route.reason)
     }
 
     fn takes_raw(&self) -> bool {
-        self.config.framing == Framing::Raw && self.health.hears()
+        self.config.framing == Framing::Raw && self.routing.health.receives_raw()
     }
 
     fn set_peer_takes_raw(&mut self, route: RouteId, takes: bool) {
-        if let Some(entry) = self.routes.get_mut(route.0 as usize).filter(|entry| entry.takes_raw != takes) {
-            // Whoever tells us asks for the way next.
-            (entry.takes_raw, entry.told) = (takes, false);
+        let entry = self.routing.routes.get_mut(route.0 as usize);
+        if let Some(entry) = entry.filter(|entry| entry.peer_takes_raw != takes) {
+            // The caller asks for the transport next, so this change is not reported.
+            (entry.peer_takes_raw, entry.reported) = (takes, false);
             self.choose(route);
-            self.routes[route.0 as usize].told = true;
+            self.routing.routes[route.0 as usize].reported = true;
         }
     }
 
     fn prefer_transport(&mut self, route: RouteId, transport: Option<Transport>) {
-        if let Some(entry) = self.routes.get_mut(route.0 as usize) {
-            entry.asked = transport;
-            self.look_up(route);
+        if let Some(entry) = self.routing.routes.get_mut(route.0 as usize) {
+            entry.preferred = transport;
+            self.resolve(route);
         }
     }
 }

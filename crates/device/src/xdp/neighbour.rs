@@ -48,7 +48,7 @@ pub(crate) struct Neighbour {
 
 /// Something changed in the kernel's tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum News {
+pub(crate) enum TableChange {
     Neighbour(Neighbour),
     Link(Link),
     LinkGone(u32),
@@ -113,8 +113,8 @@ fn ip_of(bytes: &[u8]) -> Option<IpAddr> {
 pub(crate) fn interfaces_of(netlink: &mut Netlink, ip: IpAddr) -> io::Result<Vec<u32>> {
     let body = [family(ip), 0, 0, 0, 0, 0, 0, 0];
     let mut found = Vec::new();
-    netlink.ask(libc::RTM_GETADDR, FLAG_DUMP, &body, |_, body| {
-        if read_address(body) == Some(ip) {
+    netlink.request(libc::RTM_GETADDR, FLAG_DUMP, &body, |_, body| {
+        if parse_address(body) == Some(ip) {
             found.extend(u32_at(body, 4));
         }
     })?;
@@ -122,7 +122,7 @@ pub(crate) fn interfaces_of(netlink: &mut Netlink, ip: IpAddr) -> io::Result<Vec
 }
 
 /// The address that an interface has; the one that is called local, if any is: the other may be that of its far end.
-fn read_address(body: &[u8]) -> Option<IpAddr> {
+fn parse_address(body: &[u8]) -> Option<IpAddr> {
     let of = |wanted| attributes(body, ADDRESS_FIXED).find(|(kind, _)| *kind == wanted);
     of(IFA_LOCAL).or_else(|| of(IFA_ADDRESS)).and_then(|(_, value)| ip_of(value))
 }
@@ -132,28 +132,29 @@ pub(crate) fn link(netlink: &mut Netlink, index: u32) -> io::Result<Link> {
     let mut body = vec![0; LINK_FIXED];
     body[4..8].copy_from_slice(&index.to_ne_bytes());
     let mut found = None;
-    netlink.ask(libc::RTM_GETLINK, 0, &body, |_, body| found = read_link(body))?;
+    netlink.request(libc::RTM_GETLINK, 0, &body, |_, body| found = parse_link(body))?;
     found.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
 }
 
 /// All links.
 pub(crate) fn links(netlink: &mut Netlink) -> io::Result<Vec<Link>> {
     let mut found = Vec::new();
-    netlink.ask(libc::RTM_GETLINK, FLAG_DUMP, &[0; LINK_FIXED], |_, body| found.extend(read_link(body)))?;
+    netlink
+        .request(libc::RTM_GETLINK, FLAG_DUMP, &[0; LINK_FIXED], |_, body| found.extend(parse_link(body)))?;
     Ok(found)
 }
 
 /// Where datagrams between these addresses go first. Rules may look at protocol and ports, so these are told where the kernel takes them.
 pub(crate) fn route(netlink: &mut Netlink, from: SocketAddr, to: SocketAddr) -> io::Result<Hop> {
-    match ask_route(netlink, from, to, true) {
+    match request_route(netlink, from, to, true) {
         Err(error) if matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => {
-            ask_route(netlink, from, to, false)
+            request_route(netlink, from, to, false)
         }
         answered => answered,
     }
 }
 
-fn ask_route(netlink: &mut Netlink, from: SocketAddr, to: SocketAddr, ports: bool) -> io::Result<Hop> {
+fn request_route(netlink: &mut Netlink, from: SocketAddr, to: SocketAddr, ports: bool) -> io::Result<Hop> {
     let bits = if to.is_ipv4() { 32 } else { 128 };
     let mut body = vec![0; ROUTE_FIXED];
     (body[0], body[1]) = (family(to.ip()), bits);
@@ -172,7 +173,7 @@ fn ask_route(netlink: &mut Netlink, from: SocketAddr, to: SocketAddr, ports: boo
     }
     let to = to.ip();
     let mut hop = None;
-    netlink.ask(libc::RTM_GETROUTE, 0, &body, |_, body| {
+    netlink.request(libc::RTM_GETROUTE, 0, &body, |_, body| {
         let kind = body.get(7).copied().unwrap_or(0);
         let mut this = Hop { interface: 0, neighbour: to, gateway: false, local: kind == ROUTE_LOCAL };
         for (kind, value) in attributes(body, ROUTE_FIXED) {
@@ -204,15 +205,15 @@ pub(crate) fn neighbour(netlink: &mut Netlink, interface: u32, ip: IpAddr) -> Op
     body[4..8].copy_from_slice(&interface.to_ne_bytes());
     add_attribute(&mut body, libc::NDA_DST, &octets(ip));
     let mut found = None;
-    let asked = netlink.ask(libc::RTM_GETNEIGH, 0, &body, |_, body| found = read_neighbour(body, false));
+    let asked = netlink.request(libc::RTM_GETNEIGH, 0, &body, |_, body| found = parse_neighbour(body, false));
     asked.ok().and(found).and_then(|neighbour| neighbour.mac)
 }
 
 /// All neighbours at an interface whose hardware addresses are known.
 pub(crate) fn neighbours(netlink: &mut Netlink, interface: u32) -> Vec<(Mac, IpAddr)> {
     let mut found = Vec::new();
-    let asked = netlink.ask(libc::RTM_GETNEIGH, FLAG_DUMP, &[0; NEIGHBOUR_FIXED], |_, body| {
-        let this = read_neighbour(body, false).filter(|n| n.interface == interface);
+    let asked = netlink.request(libc::RTM_GETNEIGH, FLAG_DUMP, &[0; NEIGHBOUR_FIXED], |_, body| {
+        let this = parse_neighbour(body, false).filter(|n| n.interface == interface);
         found.extend(this.and_then(|n| n.mac.map(|mac| (mac, n.ip))));
     });
     if asked.is_err() {
@@ -222,20 +223,22 @@ pub(crate) fn neighbours(netlink: &mut Netlink, interface: u32) -> Vec<(Mac, IpA
 }
 
 /// What a message tells, if it matters.
-pub(crate) fn read_news(kind: u16, body: &[u8]) -> Option<News> {
+pub(crate) fn parse_change(kind: u16, body: &[u8]) -> Option<TableChange> {
     match kind {
-        libc::RTM_NEWNEIGH => read_neighbour(body, false).map(News::Neighbour),
-        libc::RTM_DELNEIGH => read_neighbour(body, true).map(News::Neighbour),
-        libc::RTM_NEWLINK => read_link(body).map(News::Link),
+        libc::RTM_NEWNEIGH => parse_neighbour(body, false).map(TableChange::Neighbour),
+        libc::RTM_DELNEIGH => parse_neighbour(body, true).map(TableChange::Neighbour),
+        libc::RTM_NEWLINK => parse_link(body).map(TableChange::Link),
         // A bridge's port that goes is told in the same way, by another family.
-        libc::RTM_DELLINK if body.first() == Some(&0) => u32_at(body, 4).map(News::LinkGone),
-        libc::RTM_NEWROUTE | libc::RTM_DELROUTE => Some(News::Routes),
-        libc::RTM_NEWADDR | libc::RTM_DELADDR => Some(read_address(body).map_or(News::Routes, News::Address)),
+        libc::RTM_DELLINK if body.first() == Some(&0) => u32_at(body, 4).map(TableChange::LinkGone),
+        libc::RTM_NEWROUTE | libc::RTM_DELROUTE => Some(TableChange::Routes),
+        libc::RTM_NEWADDR | libc::RTM_DELADDR => {
+            Some(parse_address(body).map_or(TableChange::Routes, TableChange::Address))
+        }
         _ => None,
     }
 }
 
-fn read_neighbour(body: &[u8], gone: bool) -> Option<Neighbour> {
+fn parse_neighbour(body: &[u8], gone: bool) -> Option<Neighbour> {
     let interface = u32_at(body, 4)?;
     let state = u16_at(body, 8)?;
     let (mut ip, mut mac) = (None, None);
@@ -250,7 +253,7 @@ fn read_neighbour(body: &[u8], gone: bool) -> Option<Neighbour> {
     Some(Neighbour { interface, ip: ip?, mac })
 }
 
-fn read_link(body: &[u8]) -> Option<Link> {
+fn parse_link(body: &[u8]) -> Option<Link> {
     const RUNNING: u32 = (libc::IFF_UP | libc::IFF_RUNNING) as u32;
     let flags = u32_at(body, 8)?;
     let mut link = Link {
@@ -270,7 +273,7 @@ fn read_link(body: &[u8]) -> Option<Link> {
             libc::IFLA_ADDRESS => link.mac = <Mac>::try_from(value).unwrap_or_default(),
             libc::IFLA_LINK => link.below = u32_at(value, 0),
             IFLA_NUM_RX_QUEUES => link.queues = u32_at(value, 0)?.max(1),
-            libc::IFLA_LINKINFO => link.vlan = read_vlan(value),
+            libc::IFLA_LINKINFO => link.vlan = parse_vlan(value),
             libc::IFLA_XDP => {
                 let numbers = attributes(value, 0).filter(|(kind, _)| IFLA_XDP_PROG_IDS.contains(kind));
                 link.programs =
@@ -283,7 +286,7 @@ fn read_link(body: &[u8]) -> Option<Link> {
     Some(link)
 }
 
-fn read_vlan(info: &[u8]) -> Option<u16> {
+fn parse_vlan(info: &[u8]) -> Option<u16> {
     let of = |wanted| attributes(info, 0).find(|(kind, _)| *kind == wanted).map(|(_, value)| value);
     if !of(IFLA_INFO_KIND)?.starts_with(b"vlan") {
         return None;

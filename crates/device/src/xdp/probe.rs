@@ -1,11 +1,11 @@
 //! What AF_XDP can do on this machine, interface by interface; nothing is attached or changed.
 
-use super::attach::{self, occupant_of};
-use super::bind::{pinned, too_little};
+use super::attach::{self, describe_occupant};
+use super::bind::{limit_too_low, pinned};
 use super::neighbour::Link;
 use super::{XdpConfig, features, neighbour};
+use crate::sys::caps;
 use crate::sys::netlink::Netlink;
-use crate::sys::{caps, locked};
 use crate::udp;
 
 /// What was found.
@@ -28,7 +28,7 @@ pub struct InterfaceProbe {
 
 /// Looks at the machine, for a device with this configuration.
 pub fn probe(config: &XdpConfig) -> Probe {
-    let allowed = attach::allowed().map_err(|refusal| refusal.to_string());
+    let allowed = attach::check_privileges().map_err(|refusal| refusal.to_string());
     let links = Netlink::open(0).ok().and_then(|mut netlink| neighbour::links(&mut netlink).ok());
     let usable = links.unwrap_or_default().into_iter().filter(|link| !link.loopback && link.mac != [0; 6]);
     let interfaces = usable.map(|link| {
@@ -44,7 +44,7 @@ pub fn probe(config: &XdpConfig) -> Probe {
             }
         };
         let verdict = match (link.programs.first(), link.running) {
-            (Some(number), _) => occupant_of(&link.name, *number),
+            (Some(number), _) => describe_occupant(&link.name, *number),
             (None, false) => Err("it is down".to_owned()),
             (None, true) => memory(config, &link).map(|memory| {
                 let queues = neighbour::queues(&link);
@@ -60,12 +60,12 @@ pub fn probe(config: &XdpConfig) -> Probe {
 fn memory(config: &XdpConfig, link: &Link) -> Result<String, String> {
     let payload = config.udp.slot_payload.unwrap_or_else(|| udp::payload_of_mtu(link.mtu));
     let (usual, least) = pinned(config, neighbour::queues(link), link.mtu, payload);
-    enough(locked::limit().filter(|_| !caps::may_lock()), usual, least)
+    enough(caps::memlock_limit().filter(|_| !caps::may_pin_any()), usual, least)
 }
 
 fn enough(limit: Option<u64>, usual: usize, least: usize) -> Result<String, String> {
     match limit {
-        Some(limit) if limit < least as u64 => Err(too_little(Some(limit), usual, least)),
+        Some(limit) if limit < least as u64 => Err(limit_too_low(Some(limit), usual, least)),
         Some(limit) if limit < usual as u64 => Ok(format!(
             ", with fewer chunks or queues, for RLIMIT_MEMLOCK is {} KiB and {} KiB are wanted (ulimit -l {})",
             limit / 1_024,

@@ -14,7 +14,7 @@ use super::headers::{ETHER_IPV4, ETHER_IPV6, ETHER_RAW, ETHER_VLAN, Mac, RAW_LEN
 
 /// What the program drops, and where it counts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Drop {
+pub(crate) enum DropCause {
     /// Lengths that contradict each other or the frame.
     Length,
     /// A wrong checksum of the IP header, or none over IPv6.
@@ -26,7 +26,7 @@ pub(crate) enum Drop {
 }
 
 /// How many kinds of drops there are: each queue has a counter of each.
-pub(crate) const DROPS: u32 = 4;
+pub(crate) const DROP_CAUSES: u32 = 4;
 
 /// Whom the program works for.
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +38,7 @@ pub(crate) struct Steering {
     pub any_shape: bool,
     /// Let datagrams pass whose checksum is still to be completed by a card. Only the sender's kernel on this very host leaves it so, and
     /// in generic mode it may hand over trains that nobody has cut; the socket's owner gets them cut.
-    pub pass_unfinished: bool,
+    pub pass_partial_checksums: bool,
     /// Take raw Ethernet frames, too.
     pub raw: bool,
     /// Descriptors of the maps: sockets by queue, whom each queue works for, counters.
@@ -49,7 +49,7 @@ pub(crate) struct Steering {
 
 /// What the program runs on. The kernel shows the frame's place by 32-bit fields, which it rewrites; an interpreter has real pointers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Machine {
+pub(crate) enum Target {
     Kernel,
     #[cfg(test)]
     Interpreter,
@@ -78,7 +78,7 @@ const UDP_LEN: i16 = 8;
 /// Assembles the program.
 ///
 /// `R6` is the context, `R7` the frame (behind a VLAN tag: four bytes on), `R8` where its first piece ends, `R9` how long all of it is.
-pub(crate) fn steering(to: &Steering, machine: Machine) -> Vec<u64> {
+pub(crate) fn steering(to: &Steering, machine: Target) -> Vec<u64> {
     let mut p = Asm::default();
     p.op(Op::Move, R6, R1);
     p.call(FRAME_LEN);
@@ -105,18 +105,18 @@ pub(crate) fn steering(to: &Steering, machine: Machine) -> Vec<u64> {
         p.label("raw");
         raw(&mut p, to);
     }
-    endings(&mut p, to);
+    verdicts(&mut p, to);
     p.build()
 }
 
-fn load_bounds(p: &mut Asm, machine: Machine) {
+fn load_bounds(p: &mut Asm, machine: Target) {
     match machine {
-        Machine::Kernel => {
+        Target::Kernel => {
             p.load(Size::Word, R7, R6, 0);
             p.load(Size::Word, R8, R6, 4);
         }
         #[cfg(test)]
-        Machine::Interpreter => {
+        Target::Interpreter => {
             p.load(Size::Double, R7, R6, 0);
             p.load(Size::Double, R8, R6, 8);
         }
@@ -153,12 +153,12 @@ fn ipv4(p: &mut Asm, ip: [u8; 4], to: &Steering) {
     p.load(Size::Byte, R3, R7, ETHERNET + 9);
     p.jump_if_number(R3, If::NotEqual, UDP.into(), "pass");
     p.jump_unless_word(R7, ETHERNET + 16, ip, "pass");
-    port(p, to, UDP4 + 2, "addressed");
+    check_addressee(p, to, UDP4 + 2, "addressed");
     if !to.any_shape {
-        shape(p, UDP4 + UDP_LEN);
+        check_mark(p, UDP4 + UDP_LEN);
     }
-    if to.pass_unfinished {
-        unfinished(p, ETHERNET + 12, 2, UDP4);
+    if to.pass_partial_checksums {
+        pass_partial(p, ETHERNET + 12, 2, UDP4);
     }
     // It is for us. The IP header's words add up to zero, in their arithmetic.
     add_words(p, ETHERNET, 5);
@@ -181,7 +181,7 @@ fn ipv4(p: &mut Asm, ip: [u8; 4], to: &Steering) {
     p.load(Size::Word, R3, R7, ETHERNET + 12);
     p.load(Size::Word, R5, R7, ETHERNET + 16);
     p.jump_if(R3, If::Equal, R5, "source");
-    size(p, to, UDP4 + UDP_LEN);
+    check_length(p, to, UDP4 + UDP_LEN);
 }
 
 /// `R3 =` the sum of so many words of 32 bits, in memory order. Uses `R4`.
@@ -211,7 +211,7 @@ fn fold(p: &mut Asm) {
 }
 
 /// A datagram passes if its checksum covers the pseudo header alone: addresses, protocol and length.
-fn unfinished(p: &mut Asm, addresses: i16, words: i16, udp: i16) {
+fn pass_partial(p: &mut Asm, addresses: i16, words: i16, udp: i16) {
     add_words(p, addresses, words);
     p.op_number(Op::Add, R3, u16::from_ne_bytes(UDP.to_be_bytes()).into());
     p.load(Size::Half, R4, R7, udp + 4);
@@ -234,12 +234,12 @@ fn ipv6(p: &mut Asm, ip: [u8; 16], to: &Steering) {
         let bytes = [ip[4 * word], ip[4 * word + 1], ip[4 * word + 2], ip[4 * word + 3]];
         p.jump_unless_word(R7, ETHERNET + 24 + 4 * word as i16, bytes, "pass");
     }
-    port(p, to, UDP6 + 2, "addressed");
+    check_addressee(p, to, UDP6 + 2, "addressed");
     if !to.any_shape {
-        shape(p, UDP6 + UDP_LEN);
+        check_mark(p, UDP6 + UDP_LEN);
     }
-    if to.pass_unfinished {
-        unfinished(p, ETHERNET + 8, 8, UDP6);
+    if to.pass_partial_checksums {
+        pass_partial(p, ETHERNET + 8, 8, UDP6);
     }
     // It is for us. The packet fits the frame, UDP fills the packet, and has a checksum.
     p.load_be16(R3, R7, ETHERNET + 4);
@@ -264,15 +264,15 @@ fn ipv6(p: &mut Asm, ip: [u8; 16], to: &Steering) {
     p.load(Size::Word, R5, R7, ETHERNET + 12);
     p.op(Op::Add, R3, R5);
     p.jump_if_number(R3, If::Equal, 0, "source");
-    size(p, to, UDP6 + UDP_LEN);
+    check_length(p, to, UDP6 + UDP_LEN);
 }
 
 /// A frame of the raw framing: length, port, port, zero (D-12).
 fn raw(p: &mut Asm, to: &Steering) {
     need(p, ETHERNET + RAW_LEN as i16, "pass");
-    port(p, to, ETHERNET + 2, "addressed_raw");
+    check_addressee(p, to, ETHERNET + 2, "addressed_raw");
     if !to.any_shape {
-        shape(p, ETHERNET + RAW_LEN as i16);
+        check_mark(p, ETHERNET + RAW_LEN as i16);
     }
     p.load(Size::Half, R3, R7, ETHERNET + 6);
     p.jump_if_number(R3, If::NotEqual, 0, "checksum");
@@ -282,12 +282,12 @@ fn raw(p: &mut Asm, to: &Steering) {
     p.op(Op::Move, R3, R4);
     p.op_number(Op::Add, R3, i32::from(ETHERNET) + RAW_LEN as i32 - i32::from(UDP_LEN));
     p.jump_if(R3, If::Greater, R9, "length");
-    size(p, to, ETHERNET + RAW_LEN as i16);
+    check_length(p, to, ETHERNET + RAW_LEN as i16);
 }
 
 /// Goes on, at that label, only if the frame is for the port that its queue works for. A socket gets frames of its own queue and no others, so a frame for
 /// another process's port goes by that process's UDP socket. A frame for one hardware address must be for ours: others are seen where the interface listens to all.
-fn port(p: &mut Asm, to: &Steering, at: i16, addressed: &'static str) {
+fn check_addressee(p: &mut Asm, to: &Steering, at: i16, addressed: &'static str) {
     p.load(Size::Word, R3, R6, QUEUE);
     look_up(p, to.ports, R3);
     p.jump_if_number(R0, If::Equal, 0, "pass");
@@ -314,7 +314,7 @@ fn look_up(p: &mut Asm, map: i32, key: Reg) {
 }
 
 /// Frames look like ours (W-1); strays pass, and the socket's owner counts them.
-fn shape(p: &mut Asm, payload: i16) {
+fn check_mark(p: &mut Asm, payload: i16) {
     need(p, payload + 1, "pass");
     p.load(Size::Byte, R3, R7, payload);
     p.jump_if_number(R3, If::Less, i32::from(MARK) + 1, "pass");
@@ -322,7 +322,7 @@ fn shape(p: &mut Asm, payload: i16) {
 }
 
 /// The last look: `R4` has the length of UDP header and payload. No frame is shorter than its kind's header.
-fn size(p: &mut Asm, to: &Steering, payload: i16) {
+fn check_length(p: &mut Asm, to: &Steering, payload: i16) {
     p.jump_if_number(R4, If::Less, i32::from(UDP_LEN) + 1, "length");
     if !to.any_shape {
         p.jump_if_number(R4, If::Less, i32::from(UDP_LEN) + HEADER_LEN as i32, "short");
@@ -336,7 +336,7 @@ fn size(p: &mut Asm, to: &Steering, payload: i16) {
     p.jump("take");
 }
 
-fn endings(p: &mut Asm, to: &Steering) {
+fn verdicts(p: &mut Asm, to: &Steering) {
     p.label("take");
     p.map(R1, to.sockets);
     // The queue that the frame came by; without a socket there, the kernel gets it.
@@ -345,10 +345,10 @@ fn endings(p: &mut Asm, to: &Steering) {
     p.call(REDIRECT_MAP);
     p.exit();
     for (kind, label) in [
-        (Drop::Length, "length"),
-        (Drop::Checksum, "checksum"),
-        (Drop::Source, "source"),
-        (Drop::Short, "short"),
+        (DropCause::Length, "length"),
+        (DropCause::Checksum, "checksum"),
+        (DropCause::Source, "source"),
+        (DropCause::Short, "short"),
     ] {
         if p.leads_to(label) {
             p.label(label);
@@ -359,7 +359,7 @@ fn endings(p: &mut Asm, to: &Steering) {
     p.label("drop");
     // The counters of this queue: four for each.
     p.load(Size::Word, R4, R6, QUEUE);
-    const { assert!(DROPS == 4) };
+    const { assert!(DROP_CAUSES == 4) };
     p.op(Op::Add, R4, R4);
     p.op(Op::Add, R4, R4);
     p.op(Op::Add, R3, R4);
@@ -378,7 +378,7 @@ fn endings(p: &mut Asm, to: &Steering) {
 
 /// A filter for an ordinary socket that lets everything in and counts it in a word that this process can see: so a look at memory tells
 /// whether a system call is worth while.
-pub(crate) fn mail(words: i32, word: u32) -> Vec<u64> {
+pub(crate) fn arrival_counter(words: i32, word: u32) -> Vec<u64> {
     let mut p = Asm::default();
     p.map_value(R1, words, word * 8);
     p.op_number(Op::Move, R2, 1);

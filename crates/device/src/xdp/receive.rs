@@ -1,89 +1,68 @@
-//! Receiving: frames are read where the kernel put them, and lent to the batch (D-10). While nothing arrives this looks at memory and at nothing else.
+//! Receiving: frames are read where the kernel put them, and lent to the batch (D-10). While nothing arrives, a receive only
+//! reads memory.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use super::Xdp;
-use super::attach::{MAIL_NEWS, MAIL_UDP};
-use super::headers::{Mac, Parsed, Sender, Unfit, parse};
+use super::headers::{FrameError, Mac, Parsed, Sender, parse};
 use super::neighbour;
 use crate::sys::ReceivedChunk;
 use crate::{Datagram, RxBatch};
 
-/// Frames of one receive: what bounds a poll (N-3).
+/// Frames of one receive: bounds a poll (N-3).
 const FRAMES: usize = 64;
-/// Looks at a socket after its word last changed. The word is counted up a moment before what came can be read, so that one look
-/// might be too early.
-const LOOKS: u32 = 64;
-/// Receives after which both sockets are looked at whatever their words say, in case that moment was long.
-const LOOK_ANYWAY: u32 = 1 << 16;
+/// One of this many receives that find nothing checks the clock, and perhaps the program. Few, because a program that sleeps
+/// receives seldom.
+const CHECK_RECEIVES: u32 = 4;
 
-/// Receives, one of which is followed by a look at the clock if nothing came, and perhaps at the program: few, because whoever sleeps receives seldom.
-const CARE_RECEIVES: u32 = 4;
+/// Polls of the rings per poll of everything else, while nothing arrives: a waiting program waits for the rings, and the
+/// time between two polls adds to each message's latency.
+const RING_POLLS: u32 = 8;
 
-/// Looks at the rings for each at everything else, while nothing comes: they are what a waiting program waits for, and the pause between
-/// two looks is on each message's way.
-const GLANCES: u32 = 8;
-
-/// Frames in a row, hardly answered, that make a stream; and what is remembered of them at most.
-const STREAK: u32 = 16;
+/// Consecutive frames with few doorbells between them that make a stream, and the most that are counted.
+const STREAM: u32 = 16;
 const STREAK_MAX: u32 = 64;
-/// A doorbell counts against so many frames of a stream: less than the frames that an acknowledgement is for, so that those end none.
-pub(super) const ANSWER: u32 = 16;
-/// How long a receiver that has caught up with a stream looks away.
-const BREATH: u32 = 12;
+/// The frames of a stream that one doorbell cancels: fewer than one acknowledgement covers, so that acknowledgements do not
+/// end a stream.
+pub(super) const DOORBELL_WEIGHT: u32 = 16;
+/// How long a receiver that has caught up with a stream pauses.
+const PAUSE_SPINS: u32 = 12;
 
-/// Lets the kernel get ahead with a stream. Whoever looks all the time at the word that it writes makes its line travel to and fro for every frame.
+/// Lets the kernel get ahead with a stream. A receiver that polls the kernel's word without a pause makes its cache line
+/// move between the cores for every frame.
 #[cold]
-fn breathe() {
-    for _ in 0..BREATH {
+fn pause() {
+    for _ in 0..PAUSE_SPINS {
         std::hint::spin_loop();
     }
-}
-
-/// What is known of the mail for the socket.
-#[derive(Debug, Default)]
-pub(super) struct Post {
-    udp_seen: u64,
-    news_seen: u64,
-    /// Looks that are still due, at the socket and at the kernel's tables.
-    looks: u32,
-    news_looks: u32,
-    receives: u32,
-    /// The socket had its turn, so the ring has the next.
-    had_turn: bool,
 }
 
 impl Xdp {
     #[inline]
     pub(super) fn receive_frames(&mut self, batch: &mut RxBatch) -> io::Result<usize> {
         self.take_back(batch);
-        if let Some(trial) = &mut self.trial {
-            trial.look();
+        self.polling.poll_begins();
+        if self.routing.health.gone {
+            self.try_reopen();
         }
-        if self.health.gone {
-            self.come_back();
+        if self.arrivals.has_events() {
+            self.poll_events();
         }
-        let news = self.mail.get(MAIL_NEWS);
-        if news != self.post.news_seen || self.post.news_looks > 0 {
-            self.look_for_news(news);
-        }
-        if self.has_mail() {
-            self.post.had_turn = true;
+        if self.arrivals.has_datagrams(|| self.rings.queues.has_frames()) {
             let count = self.udp.recv(batch)?;
-            self.post.looks = if count > 0 { LOOKS } else { self.post.looks.saturating_sub(1) };
+            self.arrivals.note_datagrams(count > 0);
             if count > 0 {
-                self.look_after_program(true);
+                self.check_program(true);
                 return Ok(count);
             }
         }
-        self.post.had_turn = false;
-        if !self.queues.has_some() && (self.busy || self.queues.wants_knock()) {
-            self.knock();
+        if !self.rings.queues.has_frames() && (self.polling.busy || self.rings.queues.needs_rx_wakeup()) {
+            self.wake_rx();
         }
         let mut refused = 0;
         while batch.frames().len() < FRAMES {
-            let Some(frame) = self.queues.take() else { break };
+            let Some(frame) = self.rings.queues.take() else { break };
             if frame.more {
                 if !self.gather(batch, frame) {
                     refused += 1;
@@ -91,51 +70,49 @@ impl Xdp {
             } else if !self.accept(batch, frame) {
                 refused += 1;
             }
-            if self.layout.slot_chunks > 1 && !batch.has_room() {
+            if self.rings.layout.slot_chunks > 1 && !batch.has_room() {
                 break;
             }
         }
         let count = batch.frames().len();
         if count + refused > 0 {
-            if self.trial.is_some() {
-                self.frame_came();
+            if self.polling.is_measuring() {
+                self.measure();
             }
-            self.streak = (self.streak + count as u32).min(STREAK_MAX);
-            self.queues.finish_taking();
-        } else if let Some(trial) = &mut self.trial {
-            trial.found_nothing();
+            self.polling.streak = (self.polling.streak + count as u32).min(STREAK_MAX);
+            self.rings.queues.release_taken();
+        } else {
+            self.polling.found_nothing();
         }
         if refused > 0 {
-            self.queues.submit_chunks();
+            self.rings.queues.submit_chunks();
         }
-        if count == 0 && self.post.receives.is_multiple_of(CARE_RECEIVES) {
-            self.look_after_program(false);
+        if count == 0 && self.arrivals.receives.is_multiple_of(CHECK_RECEIVES) {
+            self.check_program(false);
         }
         Ok(count)
     }
 
-    /// Whether there is nothing to be done: no frame, no mail, nobody to knock for.
+    /// Whether there is nothing to do: no frame, no packet for a socket, no driver to wake.
     #[inline]
-    pub(super) fn sees_nothing(&mut self) -> bool {
-        if let Some(trial) = &mut self.trial {
-            trial.look();
-            trial.found_nothing();
+    pub(super) fn has_nothing(&mut self) -> bool {
+        if self.polling.is_measuring() {
+            self.polling.poll_begins();
+            self.polling.found_nothing();
         }
-        if self.streak > STREAK {
-            breathe();
+        if self.polling.streak > STREAM {
+            pause();
         }
-        (0..GLANCES).all(|_| !self.queues.has_some())
-            && !self.busy
-            && (self.post.looks | self.post.news_looks) == 0
-            && self.mail.get(MAIL_UDP) == self.post.udp_seen
-            && self.mail.get(MAIL_NEWS) == self.post.news_seen
-            && !self.queues.wants_knock()
+        (0..RING_POLLS).all(|_| !self.rings.queues.has_frames())
+            && !self.polling.busy
+            && self.arrivals.is_quiet()
+            && !self.rings.queues.needs_rx_wakeup()
     }
 
-    /// Takes back the chunks that the batch had, and those that came back by themselves.
+    /// Takes back the chunks of the batch, and those that other batches returned.
     #[inline]
     fn take_back(&mut self, batch: &mut RxBatch) {
-        let Xdp { queues, umem, .. } = self;
+        let (queues, umem) = (&mut self.rings.queues, &self.rings.umem);
         let mut any = false;
         let mut fill = |chunk| {
             any = true;
@@ -149,91 +126,75 @@ impl Xdp {
     }
 
     #[cold]
-    fn look_for_news(&mut self, word: u64) {
-        let fresh = word != self.post.news_seen;
-        self.post.news_seen = word;
-        self.post.news_looks = if fresh { LOOKS } else { self.post.news_looks - 1 };
-        self.hear_news();
-        self.attached.answer();
-    }
-
-    /// Whether the socket shall be looked at now.
-    #[inline]
-    fn has_mail(&mut self) -> bool {
-        let word = self.mail.get(MAIL_UDP);
-        self.post.receives += 1;
-        if word != self.post.udp_seen {
-            (self.post.udp_seen, self.post.looks) = (word, LOOKS);
-        } else if self.post.receives >= LOOK_ANYWAY {
-            (self.post.receives, self.post.looks) = (0, self.post.looks.max(1));
-            self.post.news_looks = self.post.news_looks.max(1);
-        }
-        self.post.looks > 0 && !self.post.had_turn | !self.queues.has_some()
+    fn poll_events(&mut self) {
+        self.poll_table_changes();
+        self.attached.answer_requests();
     }
 
     #[cold]
-    fn knock(&mut self) {
-        if self.loses_doorbell() {
+    fn wake_rx(&mut self) {
+        if self.rings.loses_doorbell() {
             return;
         }
-        self.counters.receive_calls += 1;
-        self.queues.knock();
+        self.statistics.counters.receive_calls += 1;
+        self.rings.queues.wake_rx();
     }
 
-    /// Lends a frame to the batch; false if it is no frame of ours.
+    #[cold]
+    fn measure(&mut self) {
+        if let Some([kernel, caller]) = self.polling.frame_received(&self.rings.queues) {
+            self.routing.report_direct_routes(&format!(
+                "busy polled from now on, which is faster here: an answer takes {caller} ns, and {kernel} ns if the kernel moves frames"
+            ));
+        }
+    }
+
+    /// Lends a frame to the batch. Returns false if it is malformed.
     #[inline]
     fn accept(&mut self, batch: &mut RxBatch, frame: ReceivedChunk) -> bool {
-        match parse(frame.bytes(&self.umem)) {
+        match parse(frame.bytes(&self.rings.umem)) {
             Ok(Parsed { start, end, from }) => {
                 let source = self.source(from);
-                self.counters.frames_received += 1;
-                self.counters.bytes_received += (end - start) as u64;
-                batch.lend(&self.umem, frame, (start, end), source);
+                self.statistics.counters.frames_received += 1;
+                self.statistics.counters.bytes_received += (end - start) as u64;
+                batch.lend(&self.rings.umem, frame, (start, end), source);
                 true
             }
-            Err(unfit) => {
-                self.refuse(unfit);
-                self.queues.fill(frame.into_chunk());
+            Err(error) => {
+                self.statistics.refuse(error);
+                self.rings.queues.fill(frame.into_chunk());
                 false
             }
         }
     }
 
-    /// A frame that lies in several chunks is put together in a buffer of the batch: the only copy there is.
+    /// Copies a frame that lies in several chunks into a buffer of the batch: the only copy on this path.
     #[cold]
     fn gather(&mut self, batch: &mut RxBatch, first: ReceivedChunk) -> bool {
-        let mut whole = Vec::with_capacity(self.layout.stride() + self.layout.chunk);
+        let mut whole = Vec::with_capacity(self.rings.layout.stride() + self.rings.layout.chunk);
         let mut next = Some(first);
         while let Some(part) = next {
-            whole.extend_from_slice(part.bytes(&self.umem));
+            whole.extend_from_slice(part.bytes(&self.rings.umem));
             let more = part.more;
-            self.queues.fill(part.into_chunk());
-            next = if more { self.queues.take_rest() } else { None };
+            self.rings.queues.fill(part.into_chunk());
+            next = if more { self.rings.queues.take_rest() } else { None };
         }
-        self.queues.submit_chunks();
+        self.rings.queues.submit_chunks();
         match parse(&whole) {
             Ok(Parsed { start, end, from }) => {
                 let source = self.source(from);
-                self.counters.frames_received += 1;
-                self.counters.bytes_received += (end - start) as u64;
+                self.statistics.counters.frames_received += 1;
+                self.statistics.counters.bytes_received += (end - start) as u64;
                 batch.push_from(source, &whole[start..end])
             }
-            Err(unfit) => {
-                self.refuse(unfit);
+            Err(error) => {
+                self.statistics.refuse(error);
                 false
             }
         }
     }
 
-    #[cold]
-    fn refuse(&mut self, unfit: Unfit) {
-        match unfit {
-            Unfit::Shape => self.refused.shape += 1,
-            Unfit::Checksum => self.refused.checksum += 1,
-        }
-    }
-
-    /// Who a frame is from: of a raw frame, whoever has that hardware address.
+    /// Returns a frame's source; for a raw frame the address that belongs to its hardware address.
     #[inline]
     fn source(&mut self, from: Sender) -> Option<SocketAddr> {
         match from {
@@ -246,12 +207,23 @@ impl Xdp {
     #[cold]
     fn raw_source(&mut self, mac: Mac, port: u16) -> Option<SocketAddr> {
         let of = |senders: &[(Mac, IpAddr)]| senders.iter().find(|(m, _)| *m == mac).map(|(_, ip)| *ip);
-        let ip = of(&self.senders).or_else(|| {
+        let routing = &mut self.routing;
+        let ip = of(&routing.senders).or_else(|| {
             let v4 = self.local.is_ipv4();
-            self.senders = neighbour::neighbours(&mut self.asks, self.place.upper.index);
-            self.senders.retain(|(_, ip)| ip.is_ipv4() == v4);
-            of(&self.senders)
+            routing.senders = neighbour::neighbours(&mut routing.queries, self.point.upper.index);
+            routing.senders.retain(|(_, ip)| ip.is_ipv4() == v4);
+            of(&routing.senders)
         });
         ip.map(|ip| SocketAddr::new(ip, port))
+    }
+}
+
+impl super::Statistics {
+    #[cold]
+    fn refuse(&mut self, error: FrameError) {
+        match error {
+            FrameError::Shape => self.refused.shape += 1,
+            FrameError::Checksum => self.refused.checksum += 1,
+        }
     }
 }

@@ -1,7 +1,9 @@
-//! One program for several processes of one user: who comes later gets the maps, and a part in the link, from whoever is there (D-15).
+//! One program for several processes of one user: a process that comes later gets the maps, and a share of the link, from one
+//! that is already there (D-15).
 //!
-//! Every process that uses the program has a door, where doors of shared memory are, named after network namespace, interface and its first queue; any of them lets others in.
-//! The link is gone when the last of them is.
+//! Every process that uses the program has a request socket in the discovery directory, named after network namespace,
+//! interface and its first queue; each of them answers requests. The kernel detaches the program when the last one closes
+//! the link.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -15,7 +17,7 @@ use crate::sys::Errno;
 use crate::sys::bpf::{Addressee, CounterMap, QueueMap};
 use crate::sys::request::{self, RequestSocket};
 
-/// What the program was made for: what all who share it must agree on.
+/// What the program was made for: all processes that share it must agree on this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Terms {
     pub mode: Mode,
@@ -23,38 +25,39 @@ pub(super) struct Terms {
     pub vlan: Option<u16>,
     pub any_shape: bool,
     pub raw: bool,
-    /// Queues that the maps have room for.
+    /// The number of queues that the maps have room for.
     pub queues: u32,
 }
 
-/// The program on its interface, and its maps. Dropping it, or dying, takes the program away, unless another process shares it: the kernel
-/// sees to that.
+/// The program on its interface, and its maps. When it is dropped, or the process dies, the kernel detaches the program,
+/// unless another process shares it.
 #[derive(Debug)]
 pub(super) struct Attached {
-    /// Part in the link; none once it was let go of.
+    /// Our share of the link; none once it was detached.
     pub link: Option<OwnedFd>,
     pub sockets: QueueMap,
     pub ports: QueueMap,
     pub drops: CounterMap,
     pub terms: Terms,
-    /// Another process was here first.
+    /// The program was attached by another process.
     pub joined: bool,
-    /// Where others ask, or why there is no such place; neither yet, or no more.
-    pub door: Option<Result<RequestSocket, String>>,
+    /// The socket for requests of other processes, or why it could not be opened; none before and after its use.
+    pub requests: Option<Result<RequestSocket, String>>,
 }
 
-/// What a question says: the layout of maps and terms belongs to this number.
-const QUESTION: &[u8] = b"tautline-xdp 2";
+/// A request. The layout of maps and terms belongs to the number in it.
+const REQUEST: &[u8] = b"tautline-xdp 2";
 /// Bytes of an answer.
 const ANSWER: usize = 28;
-/// Questions answered at a time.
-const AT_A_TIME: usize = 16;
+/// The most requests that are answered in one poll.
+const REQUESTS_MAX: usize = 16;
 
-/// The door of whoever has that queue. Nobody else can put one there: the folder is this user's alone.
-fn listener_path(interface: u32, queue: u32) -> io::Result<PathBuf> {
-    let place = shm::discovery_dir();
-    shm::prepare_dir(&place)?;
-    Ok(place.join(format!("xdp-{}-{interface}-{queue}", request::network()?)))
+/// Returns the path of the request socket of the process that has this queue. Only this user can create files in the
+/// directory.
+fn request_path(interface: u32, queue: u32) -> io::Result<PathBuf> {
+    let dir = shm::discovery_dir();
+    shm::prepare_dir(&dir)?;
+    Ok(dir.join(format!("xdp-{}-{interface}-{queue}", request::network()?)))
 }
 
 impl Terms {
@@ -94,8 +97,8 @@ impl Terms {
         })
     }
 
-    /// Why a process that wants `wanted` cannot share a program made for these.
-    fn differs(self, wanted: Terms) -> Option<String> {
+    /// Returns why a process that wants `wanted` cannot share a program made for these terms.
+    fn conflict(self, wanted: Terms) -> Option<String> {
         let mode = wanted.mode;
         if mode != Mode::Auto && mode != self.mode {
             return Some(format!("it is in {} mode", self.mode.name()));
@@ -110,31 +113,31 @@ impl Terms {
     }
 }
 
-/// Why there is nothing to share.
-pub(super) enum Alone {
-    /// Nobody is there.
+/// Why no program could be shared.
+pub(super) enum JoinError {
+    /// No process listens.
     Nobody,
-    /// Somebody is, and does not answer.
-    Silent,
-    /// Somebody is, but.
-    Unfit(String),
+    /// A process listens, but did not answer in time.
+    NoAnswer,
+    /// A process answered, but its program cannot be shared.
+    Incompatible(String),
 }
 
-/// Asks those who may be there already for a part in their program. Each is waited for as long as `each` says, and all of them together as
-/// long as `all` does.
+/// Requests a share from the processes that may have the program attached, waiting up to `each` for every answer and up to
+/// `total` altogether.
 pub(super) fn join(
     interface: u32,
     wanted: Terms,
-    (each, all): (Duration, Duration),
-) -> Result<Attached, Alone> {
-    let until = Instant::now() + all;
+    (each, total): (Duration, Duration),
+) -> Result<Attached, JoinError> {
+    let until = Instant::now() + total;
     let mut bytes = [0; ANSWER + 1];
-    let mut alone = Alone::Nobody;
+    let mut result = JoinError::Nobody;
     for queue in 0..wanted.queues {
-        let wait = each.min(until.saturating_duration_since(Instant::now()));
-        let asked =
-            listener_path(interface, queue).and_then(|door| request::ask(&door, QUESTION, &mut bytes, wait));
-        let answer = match asked {
+        let timeout = each.min(until.saturating_duration_since(Instant::now()));
+        let answer = request_path(interface, queue)
+            .and_then(|path| request::request(&path, REQUEST, &mut bytes, timeout));
+        let answer = match answer {
             Ok(answer) => answer,
             Err(error)
                 if matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) =>
@@ -142,10 +145,10 @@ pub(super) fn join(
                 continue;
             }
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                return Err(Alone::Unfit(error.to_string()));
+                return Err(JoinError::Incompatible(error.to_string()));
             }
             Err(_) => {
-                alone = Alone::Silent;
+                result = JoinError::NoAnswer;
                 continue;
             }
         };
@@ -153,8 +156,8 @@ pub(super) fn join(
             continue;
         }
         let Some(terms) = Terms::read(&bytes[..answer.len]) else { continue };
-        if let Some(why) = terms.differs(wanted) {
-            return Err(Alone::Unfit(why));
+        if let Some(why) = terms.conflict(wanted) {
+            return Err(JoinError::Incompatible(why));
         }
         let Ok([link, sockets, ports, drops]) = <[OwnedFd; 4]>::try_from(answer.fds) else { continue };
         return Ok(Attached {
@@ -164,53 +167,55 @@ pub(super) fn join(
             drops: CounterMap::of(drops),
             terms,
             joined: true,
-            door: None,
+            requests: None,
         });
     }
-    Err(alone)
+    Err(result)
 }
 
 impl Attached {
-    /// Lets others ask from now on.
-    pub(super) fn open_door(&mut self, interface: u32, queue: u32) {
-        let opened = listener_path(interface, queue).and_then(|door| {
+    /// Opens the socket for requests of other processes.
+    pub(super) fn accept_requests(&mut self, interface: u32, queue: u32) {
+        let opened = request_path(interface, queue).and_then(|path| {
             shm::unlink_stale_listeners_if_due(&shm::discovery_dir());
-            RequestSocket::open(&door)
+            RequestSocket::bind(&path)
         });
-        self.door = Some(opened.map_err(|error| error.to_string()));
+        self.requests = Some(opened.map_err(|error| error.to_string()));
     }
 
-    /// Lets go of the link, and closes the door. The link survives a journey of its interface through other namespaces, where sockets do not:
-    /// held on to, our own program would take our frames, and our own door would be asked for a part in it.
-    pub(super) fn let_go(&mut self) {
-        (self.link, self.door) = (None, None);
+    /// Gives up the link and closes the request socket.
+    ///
+    /// A link survives while its interface is moved to another namespace and back, but the sockets do not: our own program
+    /// would then take our frames, and our own request socket would be asked for a share.
+    pub(super) fn detach(&mut self) {
+        (self.link, self.requests) = (None, None);
     }
 
-    pub(super) fn door(&self) -> Option<BorrowedFd<'_>> {
-        self.door.as_ref()?.as_ref().ok().map(RequestSocket::fd)
+    pub(super) fn requests_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.requests.as_ref()?.as_ref().ok().map(RequestSocket::fd)
     }
 
-    /// Tells the program that frames for us are addressed otherwise.
-    pub(super) fn readdress(&self, numbers: &[u32], to: Addressee) -> Result<(), Errno> {
+    /// Tells the program the hardware address and port of frames for us.
+    pub(super) fn set_addressee(&self, numbers: &[u32], to: Addressee) -> Result<(), Errno> {
         numbers.iter().try_for_each(|number| self.ports.set_addressee(*number, to))
     }
 
-    /// Why others cannot ask.
-    pub(super) fn no_door(&self) -> Option<&str> {
-        self.door.as_ref()?.as_ref().err().map(String::as_str)
+    /// Returns why no other process can share the program.
+    pub(super) fn requests_error(&self) -> Option<&str> {
+        self.requests.as_ref()?.as_ref().err().map(String::as_str)
     }
 
-    /// Lets in whoever asks and is of this user.
-    pub(super) fn answer(&self) {
-        let (Some(door), Some(link)) = (self.door(), &self.link) else { return };
-        let mut bytes = [0; QUESTION.len() + 1];
-        for _ in 0..AT_A_TIME {
-            match request::receive(door, &mut bytes) {
+    /// Answers requests of processes of this user.
+    pub(super) fn answer_requests(&self) {
+        let (Some(socket), Some(link)) = (self.requests_fd(), &self.link) else { return };
+        let mut bytes = [0; REQUEST.len() + 1];
+        for _ in 0..REQUESTS_MAX {
+            match request::receive(socket, &mut bytes) {
                 Ok(None) => return,
-                Ok(Some(asked)) if asked.uid == request::user() && &bytes[..asked.len] == QUESTION => {
+                Ok(Some(asked)) if asked.uid == request::user() && &bytes[..asked.len] == REQUEST => {
                     if let Some(to) = asked.fds.first() {
                         let fds = [link.as_fd(), self.sockets.fd(), self.ports.fd(), self.drops.fd()];
-                        // Whoever asked may be gone.
+                        // The requesting process may have exited.
                         let _ = request::send(to.as_fd(), &self.terms.write(), &fds);
                     }
                 }
@@ -225,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn terms_are_read_as_they_were_written() {
+    fn terms_round_trip() {
         for (ip, vlan) in [("10.1.2.3", None), ("fd00::7", Some(0)), ("10.0.0.1", Some(4_095))] {
             for mode in [Mode::ZeroCopy, Mode::Native, Mode::Generic] {
                 for (any_shape, raw) in [(false, false), (true, false), (false, true)] {
@@ -235,13 +240,13 @@ mod tests {
             }
         }
         let mut bytes = [0; ANSWER];
-        assert!(Terms::read(&bytes[1..]).is_none(), "cut short");
+        assert!(Terms::read(&bytes[1..]).is_none(), "truncated");
         bytes[0] = 4;
-        assert!(Terms::read(&bytes).is_none(), "a mode that there is not");
+        assert!(Terms::read(&bytes).is_none(), "an unknown mode");
     }
 
     #[test]
-    fn who_wants_something_else_is_told_what() {
+    fn conflicting_terms_are_named() {
         let here = Terms {
             mode: Mode::Generic,
             ip: "10.1.2.3".parse().unwrap(),
@@ -250,9 +255,9 @@ mod tests {
             raw: false,
             queues: 4,
         };
-        assert_eq!(here.differs(here), None);
-        assert_eq!(here.differs(Terms { mode: Mode::Auto, ..here }), None);
-        let why = |wanted: Terms| here.differs(wanted).unwrap();
+        assert_eq!(here.conflict(here), None);
+        assert_eq!(here.conflict(Terms { mode: Mode::Auto, ..here }), None);
+        let why = |wanted: Terms| here.conflict(wanted).unwrap();
         assert!(why(Terms { mode: Mode::Native, ..here }).contains("generic"));
         assert!(why(Terms { ip: "10.1.2.4".parse().unwrap(), ..here }).contains("10.1.2.3"));
         assert!(why(Terms { vlan: Some(5), ..here }).contains("framing"));

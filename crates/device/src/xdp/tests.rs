@@ -5,8 +5,10 @@ use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 
-use super::headers::{Ends, Framing, HEADERS_MAX, Parsed, Sender, Template, Unfit, fold, parse, sum};
-use super::program::{DROPS, Drop, Machine, Steering, steering};
+use super::headers::{
+    FrameAddresses, FrameError, Framing, HEADERS_MAX, Parsed, Sender, Template, fold, parse, sum,
+};
+use super::program::{DROP_CAUSES, DropCause, Steering, Target, steering};
 use crate::sys::bpf::{self, Addressee, CounterMap, QueueMap};
 use crate::sys::caps;
 
@@ -48,7 +50,7 @@ fn steer(to: &str) -> Steering {
         ip: to.ip(),
         vlan: None,
         any_shape: false,
-        pass_unfinished: false,
+        pass_partial_checksums: false,
         raw: false,
         sockets: 0,
         ports: PORTS,
@@ -58,7 +60,7 @@ fn steer(to: &str) -> Steering {
 
 /// The verdict of an interpreter.
 fn interpret(to: &Steering, frame: &[u8]) -> u64 {
-    let code = steering(to, Machine::Interpreter);
+    let code = steering(to, Target::Interpreter);
     let bytes: Vec<u8> = code.iter().flat_map(|insn| insn.to_le_bytes()).collect();
     let mut vm = rbpf::EbpfVmMbuff::new(Some(&bytes)).unwrap();
     vm.register_helper(188, frame_len).unwrap();
@@ -76,19 +78,19 @@ fn interpret(to: &Steering, frame: &[u8]) -> u64 {
 }
 
 /// The verdict of the kernel, and which counter it counted; `None` where this process may not ask.
-fn ask_kernel(to: &Steering, frame: &[u8]) -> Option<(u32, Option<Drop>)> {
+fn ask_kernel(to: &Steering, frame: &[u8]) -> Option<(u32, Option<DropCause>)> {
     if !caps::missing().is_empty() {
         return None;
     }
     let (sockets, ports) = (QueueMap::sockets(4).unwrap(), QueueMap::ports(4).unwrap());
-    let drops = CounterMap::new(4 * DROPS).unwrap();
+    let drops = CounterMap::new(4 * DROP_CAUSES).unwrap();
     // A trial's frame comes by the first queue.
     ports.set_addressee(0, PORT).unwrap();
     let told = Steering { sockets: sockets.raw(), ports: ports.raw(), drops: drops.raw(), ..*to };
-    let code = steering(&told, Machine::Kernel);
+    let code = steering(&told, Target::Kernel);
     let program = bpf::load(bpf::PROG_XDP, &code, bpf::F_HAS_FRAGS, "tautline").unwrap();
     let verdict = bpf::test_run(program.as_fd(), frame).unwrap();
-    let all = [Drop::Length, Drop::Checksum, Drop::Source, Drop::Short];
+    let all = [DropCause::Length, DropCause::Checksum, DropCause::Source, DropCause::Short];
     let counted: Vec<_> = all.into_iter().filter(|kind| drops.get(*kind as u32) > 0).collect();
     assert!(counted.len() <= 1, "one cause");
     Some((verdict, counted.first().copied()))
@@ -99,7 +101,7 @@ fn ask_kernel(to: &Steering, frame: &[u8]) -> Option<(u32, Option<Drop>)> {
 enum Fate {
     Taken,
     Passes,
-    Dropped(Drop),
+    Dropped(DropCause),
 }
 
 fn judge(to: &Steering, frame: &[u8], fate: Fate, what: &str) {
@@ -120,8 +122,8 @@ fn judge(to: &Steering, frame: &[u8], fate: Fate, what: &str) {
     assert_eq!(counted.map_or(fate, Fate::Dropped), fate, "{what}: its counter");
 }
 
-fn ends(from: &str, to: &str, vlan: Option<u16>) -> Ends {
-    Ends {
+fn ends(from: &str, to: &str, vlan: Option<u16>) -> FrameAddresses {
+    FrameAddresses {
         from_mac: [2, 0, 0, 0, 0, 4],
         to_mac: [2, 0, 0, 0, 0, 3],
         vlan,
@@ -130,7 +132,7 @@ fn ends(from: &str, to: &str, vlan: Option<u16>) -> Ends {
     }
 }
 
-fn framed(ends: &Ends, framing: Framing, payload: &[u8]) -> Vec<u8> {
+fn framed(ends: &FrameAddresses, framing: Framing, payload: &[u8]) -> Vec<u8> {
     let template = Template::new(ends, framing);
     let mut frame = vec![0xee; template.len()];
     frame.extend(payload);
@@ -229,7 +231,7 @@ fn everything_else_passes() {
         }
         // The rest is ours, and too short for what it says.
         for len in headers + 1..ours.len() {
-            judge(&to, &ours[..len], Fate::Dropped(Drop::Length), &format!("cut to {len}"));
+            judge(&to, &ours[..len], Fate::Dropped(DropCause::Length), &format!("cut to {len}"));
         }
     }
 }
@@ -245,30 +247,35 @@ fn misshapen_frames_are_dropped() {
         for bit in 0..8 {
             let mut frame = ours.clone();
             frame[ip + at] ^= 1 << bit;
-            judge(&to, &frame, Fate::Dropped(Drop::Checksum), &format!("bit {bit} of byte {at}"));
+            judge(&to, &frame, Fate::Dropped(DropCause::Checksum), &format!("bit {bit} of byte {at}"));
         }
     }
     let mut frame = ours.clone();
     frame[ip + 20 + 5] ^= 1;
-    judge(&to, &frame, Fate::Dropped(Drop::Length), "UDP's length");
+    judge(&to, &frame, Fate::Dropped(DropCause::Length), "UDP's length");
     for from in ["10.1.2.3:9000", "127.0.0.1:9000", "0.0.0.0:9000", "224.0.0.1:9000", "255.255.255.255:9"] {
         let frame = framed(&ends(from, US4, None), Framing::Udp, &payload(0x71, 60));
-        judge(&to, &frame, Fate::Dropped(Drop::Source), from);
+        judge(&to, &frame, Fate::Dropped(DropCause::Source), from);
     }
     let to6 = steer(US6);
     for from in ["[::]:9000", "[::1]:9000", "[ff02::1]:9000", US6] {
         let frame = framed(&ends(from, US6, None), Framing::Udp, &payload(0x71, 60));
-        judge(&to6, &frame, Fate::Dropped(Drop::Source), from);
+        judge(&to6, &frame, Fate::Dropped(DropCause::Source), from);
     }
     for (us, them) in [(US4, THEM4), (US6, THEM6)] {
         for (first, len) in [(0x71, 1), (0x71, 47), (0x76, 47), (0x72, 111), (0x75, 48)] {
             let frame = framed(&ends(them, us, None), Framing::Udp, &payload(first, len));
-            judge(&steer(us), &frame, Fate::Dropped(Drop::Short), &format!("kind {first:x}, {len} bytes"));
+            judge(
+                &steer(us),
+                &frame,
+                Fate::Dropped(DropCause::Short),
+                &format!("kind {first:x}, {len} bytes"),
+            );
         }
     }
     let mut frame = framed(&ends(THEM6, US6, None), Framing::Udp, &payload(0x71, 60));
     frame[ip + 40 + 6..][..2].fill(0);
-    judge(&to6, &frame, Fate::Dropped(Drop::Checksum), "no checksum over IPv6");
+    judge(&to6, &frame, Fate::Dropped(DropCause::Checksum), "no checksum over IPv6");
 }
 
 /// D-12: the raw framing.
@@ -283,9 +290,9 @@ fn raw_frames() {
         let Parsed { start, end, from } = parse(&frame).unwrap();
         assert_eq!((start, end, from), (head, frame.len(), Sender::Raw([2, 0, 0, 0, 0, 4], 9_000)));
         for len in head..frame.len() {
-            let fate = if len == head { Fate::Passes } else { Fate::Dropped(Drop::Length) };
+            let fate = if len == head { Fate::Passes } else { Fate::Dropped(DropCause::Length) };
             judge(&to, &frame[..len], fate, "cut");
-            assert_eq!(parse(&frame[..len]), Err(Unfit::Shape));
+            assert_eq!(parse(&frame[..len]), Err(FrameError::Shape));
         }
         let mut other = frame.clone();
         other[5] ^= 1;
@@ -295,7 +302,7 @@ fn raw_frames() {
         judge(&to, &other, Fate::Passes, "another port");
         let mut reserved = frame.clone();
         reserved[head - 1] = 1;
-        judge(&to, &reserved, Fate::Dropped(Drop::Checksum), "what must be zero");
+        judge(&to, &reserved, Fate::Dropped(DropCause::Checksum), "what must be zero");
     }
     judge(
         &to,
@@ -339,7 +346,12 @@ fn checksums_may_be_left_out() {
         assert_eq!(frame[udp + 6..udp + 8] == [0, 0], left_out);
         assert!(parse(&frame).is_ok());
         for generic in [false, true] {
-            judge(&Steering { pass_unfinished: generic, ..steer(us) }, &frame, Fate::Taken, "no checksum");
+            judge(
+                &Steering { pass_partial_checksums: generic, ..steer(us) },
+                &frame,
+                Fate::Taken,
+                "no checksum",
+            );
         }
     }
 }
@@ -350,22 +362,22 @@ fn checksums_may_be_left_to_a_card() {
     for (us, them) in [(US4, THEM4), (US6, THEM6)] {
         for len in [1, 60, 61, 1_472] {
             let template = Template::new(&ends(them, us, Some(7)), Framing::Udp);
-            assert_eq!(template.orders(), None);
-            let template = template.with_card();
+            assert_eq!(template.offload(), None);
+            let template = template.with_offload();
             let mut frame = vec![0xee; template.len()];
             frame.extend(payload(0x71, len));
             template.write(&mut frame);
             assert!(parse(&frame).is_ok(), "unfinished");
-            let (from, offset) = template.orders().unwrap();
+            let (from, offset) = template.offload().unwrap();
             let (from, at) = (usize::from(from), usize::from(from + offset));
             let sum = !sum_by_hand(&frame[from..]);
             frame[at..at + 2].copy_from_slice(&sum.to_be_bytes());
             assert_eq!(udp_sum_by_hand(us, them, &frame[from..]), 0xffff, "{len} bytes");
         }
     }
-    let raw = Template::new(&ends(THEM4, US4, None), Framing::Raw).with_card();
-    let none = Template::new(&ends(THEM4, US4, None), Framing::Udp).without_checksum().with_card();
-    assert_eq!((raw.orders(), none.orders()), (None, None));
+    let raw = Template::new(&ends(THEM4, US4, None), Framing::Raw).with_offload();
+    let none = Template::new(&ends(THEM4, US4, None), Framing::Udp).without_checksum().with_offload();
+    assert_eq!((raw.offload(), none.offload()), (None, None));
 }
 
 /// D-14: a checksum that is wrong is noticed; one that a card was to complete is not wrong, and over IPv4 there may be none.
@@ -378,7 +390,7 @@ fn checksums_are_looked_at() {
             for bit in [0, 7] {
                 let mut wrong = frame.clone();
                 wrong[at] ^= 1 << bit;
-                assert_eq!(parse(&wrong), Err(Unfit::Checksum), "byte {at}");
+                assert_eq!(parse(&wrong), Err(FrameError::Checksum), "byte {at}");
             }
         }
         let mut none = frame.clone();
@@ -393,7 +405,7 @@ fn checksums_are_looked_at() {
         partial[udp + 6..udp + 8].copy_from_slice(&pseudo.to_ne_bytes());
         assert!(parse(&partial).is_ok(), "a card was to complete it");
         judge(&steer(us), &partial, Fate::Taken, "in native mode nobody hands over trains");
-        let generic = Steering { pass_unfinished: true, ..steer(us) };
+        let generic = Steering { pass_partial_checksums: true, ..steer(us) };
         judge(&generic, &partial, Fate::Passes, "in generic mode it may be a train");
         judge(&generic, &frame, Fate::Taken, "a finished one is none");
     }

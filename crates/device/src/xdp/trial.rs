@@ -1,35 +1,134 @@
-//! Who shall move frames to the rings, the kernel or the caller: both are tried on the first traffic, in turns, and the kernel stays unless the caller is clearly faster, twice.
+//! Who moves frames to the rings, the kernel or the caller (busy polling). Both are tried in turn on the first traffic, and
+//! the kernel stays unless the caller is clearly faster in two trials.
 //!
-//! What is measured is the time from a doorbell to the next frame, if the caller did nothing but look for it meanwhile: who sleeps, or does something else, gains nothing either
-//! way. Of many such times the lowest tell of the way, and the others of the machine's mood. It costs some looks at the clock around the first some hundred frames, and nothing
-//! from then on.
+//! What is measured is the time from a doorbell to the next frame, if the caller only polled meanwhile: a caller that sleeps
+//! or works gains nothing from either. The lowest times tell the cost of the way; the others tell how busy the machine is. A
+//! trial costs some clock reads around the first few hundred frames, and nothing afterwards.
 
 use super::config::Receive;
-use super::{BUSY_FRAMES, BUSY_US, Xdp};
-use crate::{DeviceEvent, RouteId, Transport, monotonic_now};
+use crate::monotonic_now;
+use crate::sys::{Errno, Queues};
 
-/// Times that are taken before the other one has its turn, and those of each in one trial.
+/// How long, and for how many frames, the kernel polls the card when the caller asks it to.
+const BUSY_US: u32 = 20;
+const BUSY_FRAMES: u32 = 64;
+
+/// Samples before it is the other one's turn, and samples of each in one trial.
 const TURN: usize = 32;
-const TIMES: usize = 3 * TURN;
-/// Trials that the caller must win, one after the other.
+const SAMPLES: usize = 3 * TURN;
+/// Consecutive trials that the caller must win.
 const WINS: u32 = 2;
-/// A longer time tells of something else, in nanoseconds.
+/// A longer time measures something else, in nanoseconds.
 const LONGEST: u64 = 50_000;
-/// Who does something else between two looks for so long does not poll.
-const BREAK: u64 = 3_000;
-/// Frames after which it is given up: there were too few times among them.
+/// A caller that is away from polling for longer than this does not only poll, in nanoseconds.
+const MAX_GAP: u64 = 3_000;
+/// Frames after which the measurement ends without a result: too few of them gave a sample.
 const FRAMES_MAX: u32 = 3_000;
-/// The caller's system calls must gain this much, in percent.
+/// The gain that justifies the caller's system calls, in percent.
 const GAIN: u64 = 20;
+
+/// How the rings are polled.
+#[derive(Debug)]
+pub(super) struct Polling {
+    /// The caller moves frames to the rings.
+    pub busy: bool,
+    trial: Option<Box<Trial>>,
+    /// Frames received lately, less some for each doorbell: high while others stream to us.
+    pub streak: u32,
+}
+
+impl Polling {
+    pub(super) fn new(receive: Receive) -> Polling {
+        Polling {
+            busy: receive == Receive::BusyPoll,
+            trial: (receive == Receive::Measured).then(Box::default),
+            streak: 0,
+        }
+    }
+
+    /// Whether the measurement is still under way.
+    #[inline]
+    pub(super) fn is_measuring(&self) -> bool {
+        self.trial.is_some()
+    }
+
+    /// Notes a doorbell.
+    #[inline]
+    pub(super) fn doorbell(&mut self) {
+        if let Some(trial) = &mut self.trial {
+            trial.ring_at(monotonic_now());
+        }
+    }
+
+    /// Notes that a poll of the rings begins.
+    #[inline]
+    pub(super) fn poll_begins(&mut self) {
+        if let Some(trial) = &mut self.trial
+            && trial.rang.is_some()
+        {
+            trial.check_gap(monotonic_now());
+        }
+    }
+
+    /// Notes that a poll found nothing.
+    #[inline]
+    pub(super) fn found_nothing(&mut self) {
+        if let Some(trial) = &mut self.trial
+            && trial.rang.is_some()
+        {
+            trial.polled_at = monotonic_now();
+        }
+    }
+
+    /// Notes a received frame during the measurement. Returns the times of kernel and caller if that ended it in favour of
+    /// the caller.
+    #[cold]
+    pub(super) fn frame_received(&mut self, queues: &Queues) -> Option<[u64; 2]> {
+        let mut trial = self.trial.take()?;
+        let switch = trial.receive_at(monotonic_now(), self.busy);
+        match trial.judge() {
+            Verdict::Open => {}
+            Verdict::Kernel => {
+                self.set_busy(queues, false);
+                return None;
+            }
+            Verdict::Caller(times) => return self.set_busy(queues, true).then_some(times),
+        }
+        // If the system refuses busy polling, that ends the measurement.
+        if !switch || self.set_busy(queues, !self.busy) {
+            self.trial = Some(trial);
+        }
+        None
+    }
+
+    /// Makes the caller or the kernel move frames. Returns false if the system refuses.
+    fn set_busy(&mut self, queues: &Queues, busy: bool) -> bool {
+        if busy == self.busy {
+            return true;
+        }
+        let (time_us, frames) = if busy { (BUSY_US, BUSY_FRAMES) } else { (0, 0) };
+        let done = queues.prefer_busy_poll(busy, time_us, frames).is_ok();
+        self.busy = busy && done;
+        done
+    }
+}
+
+/// Configures new sockets for the way of receiving; without busy polling there is nothing to do.
+pub(super) fn configure(queues: &Queues, receive: Receive) -> Result<(), Errno> {
+    match receive {
+        Receive::Kernel | Receive::Measured => Ok(()),
+        Receive::BusyPoll => queues.prefer_busy_poll(true, BUSY_US, BUSY_FRAMES),
+    }
+}
 
 /// A measurement under way.
 #[derive(Debug)]
-pub(super) struct Trial {
-    /// When the doorbell was rung, and the end of the last look since then.
+struct Trial {
+    /// When the doorbell was rung, and when the last poll since then ended.
     rang: Option<u64>,
-    looked: u64,
+    polled_at: u64,
     /// In nanoseconds: of the kernel, of the caller.
-    times: [[u64; TIMES]; 2],
+    times: [[u64; SAMPLES]; 2],
     taken: [usize; 2],
     wins: u32,
     frames: u32,
@@ -37,59 +136,41 @@ pub(super) struct Trial {
 
 impl Default for Trial {
     fn default() -> Trial {
-        Trial { rang: None, looked: 0, times: [[0; TIMES]; 2], taken: [0; 2], wins: 0, frames: 0 }
+        Trial { rang: None, polled_at: 0, times: [[0; SAMPLES]; 2], taken: [0; 2], wins: 0, frames: 0 }
     }
 }
 
-/// What came of a trial.
+/// The result of a trial.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
-    /// The kernel goes on as it did.
+    /// The kernel goes on.
     Kernel,
-    /// The caller was faster: how long an answer took with each.
+    /// The caller was faster: the time of an answer with each.
     Caller([u64; 2]),
     /// Not known yet.
     Open,
 }
 
 impl Trial {
-    pub(super) fn rang(&mut self) {
-        self.ring_at(monotonic_now());
-    }
-
     fn ring_at(&mut self, now: u64) {
-        (self.rang, self.looked) = (Some(now), now);
+        (self.rang, self.polled_at) = (Some(now), now);
     }
 
-    /// A look for frames begins.
-    pub(super) fn look(&mut self) {
-        if self.rang.is_some() {
-            self.check_gap(monotonic_now());
-        }
-    }
-
-    /// What was waited for with breaks, or for long, does not count.
+    /// Discards the sample if the caller was away, or the answer takes too long.
     fn check_gap(&mut self, now: u64) {
-        if self.rang.is_some_and(|rang| now - rang > LONGEST) || now - self.looked > BREAK {
+        if self.rang.is_some_and(|rang| now - rang > LONGEST) || now - self.polled_at > MAX_GAP {
             self.rang = None;
         }
     }
 
-    /// It found nothing.
-    pub(super) fn found_nothing(&mut self) {
-        if self.rang.is_some() {
-            self.looked = monotonic_now();
-        }
-    }
-
-    /// It found a frame, moved by the caller or not. Whether the other one has its turn now.
-    fn came_at(&mut self, now: u64, busy: bool) -> bool {
+    /// Takes a sample. Returns whether it is the other one's turn now.
+    fn receive_at(&mut self, now: u64, busy: bool) -> bool {
         self.frames += 1;
         let who = usize::from(busy);
         let Some(time) = self.rang.take().map(|rang| now - rang).filter(|time| *time <= LONGEST) else {
             return false;
         };
-        if self.taken[who] == TIMES {
+        if self.taken[who] == SAMPLES {
             return true;
         }
         self.times[who][self.taken[who]] = time;
@@ -97,22 +178,22 @@ impl Trial {
         self.taken[who].is_multiple_of(TURN)
     }
 
-    /// What a tenth of the times stay below, if there are enough.
-    fn tenths(&mut self) -> Option<[u64; 2]> {
-        (self.taken == [TIMES; 2]).then(|| {
+    /// Returns the tenth percentile of each, once there are enough samples.
+    fn tenth_percentiles(&mut self) -> Option<[u64; 2]> {
+        (self.taken == [SAMPLES; 2]).then(|| {
             self.times.iter_mut().for_each(|times| times.sort_unstable());
-            self.times.map(|times| times[TIMES / 10])
+            self.times.map(|times| times[SAMPLES / 10])
         })
     }
 
-    /// Looks at what there is; a trial that the caller has won is followed by another.
+    /// Judges the samples so far. A trial that the caller won is followed by another one.
     fn judge(&mut self) -> Verdict {
-        match self.tenths() {
-            Some(tenths) if !is_better(tenths) => Verdict::Kernel,
-            Some(tenths) => {
+        match self.tenth_percentiles() {
+            Some(times) if !is_better(times) => Verdict::Kernel,
+            Some(times) => {
                 self.wins += 1;
                 self.taken = [0; 2];
-                if self.wins == WINS { Verdict::Caller(tenths) } else { Verdict::Open }
+                if self.wins == WINS { Verdict::Caller(times) } else { Verdict::Open }
             }
             None if self.frames >= FRAMES_MAX => Verdict::Kernel,
             None => Verdict::Open,
@@ -125,105 +206,45 @@ fn is_better([kernel, caller]: [u64; 2]) -> bool {
     caller * 100 < kernel * (100 - GAIN)
 }
 
-impl Xdp {
-    /// The measurement at the start, if one is asked for.
-    pub(super) fn trial_for(receive: Receive) -> Option<Box<Trial>> {
-        (receive == Receive::Measured).then(Box::default)
-    }
-
-    /// Whether it is still open who moves frames.
-    pub fn is_measuring(&self) -> bool {
-        self.trial.is_some()
-    }
-
-    /// A frame has come during the measurement.
-    #[cold]
-    pub(super) fn frame_came(&mut self) {
-        let Some(mut trial) = self.trial.take() else { return };
-        let turns = trial.came_at(monotonic_now(), self.busy);
-        match trial.judge() {
-            Verdict::Open => {}
-            Verdict::Kernel => {
-                self.let_caller_move(false);
-                return;
-            }
-            Verdict::Caller([kernel, caller]) => {
-                if self.let_caller_move(true) {
-                    self.tell_busy(kernel, caller);
-                }
-                return;
-            }
-        }
-        // Refused busy polling ends it.
-        if turns && !self.let_caller_move(!self.busy) {
-            return;
-        }
-        self.trial = Some(trial);
-    }
-
-    /// Makes the caller or the kernel move frames. False if the system does not let us.
-    fn let_caller_move(&mut self, caller: bool) -> bool {
-        if caller == self.busy {
-            return true;
-        }
-        let (time_us, frames) = if caller { (BUSY_US, BUSY_FRAMES) } else { (0, 0) };
-        let done = self.queues.prefer_busy_poll(caller, time_us, frames).is_ok();
-        self.busy = caller && done;
-        done
-    }
-
-    fn tell_busy(&mut self, kernel: u64, caller: u64) {
-        for id in (0..self.routes.len() as u32).map(RouteId) {
-            let route = &self.routes[id.0 as usize];
-            if route.told && route.transport == Transport::Xdp {
-                let why = format!(
-                    "busy polled from now on, which is faster here: an answer takes {caller} ns, and {kernel} ns if the kernel moves frames"
-                );
-                self.tell(DeviceEvent::Transport { route: id, transport: Transport::Xdp, why });
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Plays a trial with answers after the times that `time` gives for each of the two; returns the verdict.
-    fn play(mut time: impl FnMut(bool, u32) -> u64) -> (Verdict, u32) {
+    /// Runs a trial in which answers take the times that `time` returns for each of the two. Returns the verdict.
+    fn run(mut time: impl FnMut(bool, u32) -> u64) -> (Verdict, u32) {
         let (mut trial, mut busy, mut now) = (Trial::default(), false, 0);
         for frame in 0.. {
             now += 1_000_000;
             trial.ring_at(now);
             let answer = now + time(busy, frame);
-            // Looks without a break.
+            // Polls without a gap.
             while now + 1_000 < answer {
                 now += 1_000;
                 trial.check_gap(now);
-                trial.looked = now;
+                trial.polled_at = now;
             }
             now = answer;
             trial.check_gap(now);
-            let turns = trial.came_at(now, busy);
+            let switch = trial.receive_at(now, busy);
             let verdict = trial.judge();
             if verdict != Verdict::Open {
                 return (verdict, frame + 1);
             }
-            busy ^= turns;
+            busy ^= switch;
         }
-        unreachable!("it ends")
+        unreachable!("a trial ends")
     }
 
     /// The caller must be faster by more than its system calls are worth.
     #[test]
     fn the_faster_one_stays() {
         assert!(is_better([1_000, 799]) && !is_better([1_000, 800]) && !is_better([1_000, 2_000]));
-        assert_eq!(play(|busy, _| if busy { 3_000 } else { 5_000 }).0, Verdict::Caller([5_000, 3_000]));
-        assert_eq!(play(|busy, _| if busy { 4_500 } else { 5_000 }).0, Verdict::Kernel);
-        assert_eq!(play(|busy, _| if busy { 5_000 } else { 3_000 }).0, Verdict::Kernel);
+        assert_eq!(run(|busy, _| if busy { 3_000 } else { 5_000 }).0, Verdict::Caller([5_000, 3_000]));
+        assert_eq!(run(|busy, _| if busy { 4_500 } else { 5_000 }).0, Verdict::Kernel);
+        assert_eq!(run(|busy, _| if busy { 5_000 } else { 3_000 }).0, Verdict::Kernel);
     }
 
-    /// However rough the machine is, noise decides nothing: neither to make a way that is not faster look so, nor to hide one that is.
+    /// Noise neither makes a slower way look faster nor hides a faster one.
     #[test]
     fn noise_decides_nothing() {
         for seed in 1..200u64 {
@@ -232,37 +253,40 @@ mod tests {
                 state ^= state << 13;
                 state ^= state >> 7;
                 state ^= state << 17;
-                // Three in four are late, by up to 40 us; all differ by up to a tenth.
+                // Three of four samples are late by up to 40 us; the others differ by up to a tenth.
                 if state.is_multiple_of(4) { state % 300 } else { state % 40_000 }
             };
-            let same = play(|_, frame| 3_000 + noise(frame)).0;
+            let same = run(|_, frame| 3_000 + noise(frame)).0;
             assert_eq!(same, Verdict::Kernel, "seed {seed}");
-            let faster = play(|busy, frame| if busy { 2_000 + noise(frame) } else { 3_500 + noise(frame) }).0;
+            let faster = run(|busy, frame| if busy { 2_000 + noise(frame) } else { 3_500 + noise(frame) }).0;
             assert!(matches!(faster, Verdict::Caller(_)), "seed {seed}: {faster:?}");
         }
     }
 
-    /// What was good once is tried again.
+    /// A caller that won one trial must win a second one.
     #[test]
     fn one_trial_is_not_enough() {
-        let first = 2 * TIMES as u32;
-        let (verdict, frames) = play(|busy, frame| if busy && frame < first { 1_000 } else { 5_000 });
+        let first = 2 * SAMPLES as u32;
+        let (verdict, frames) = run(|busy, frame| if busy && frame < first { 1_000 } else { 5_000 });
         assert_eq!((verdict, frames), (Verdict::Kernel, 2 * first));
     }
 
-    /// Answers that were waited for with a break do not count, nor do those that took long, nor frames that nobody asked for; and it ends.
+    /// Answers with a gap between polls do not count, nor long ones, nor frames without a doorbell; and the trial ends.
     #[test]
-    fn it_is_polled_without_a_break() {
+    fn only_uninterrupted_polls_are_measured() {
         let mut trial = Trial::default();
-        assert!(!trial.came_at(5, false) && trial.taken == [0; 2], "nobody rang");
+        assert!(!trial.receive_at(5, false) && trial.taken == [0; 2], "no doorbell");
         trial.ring_at(10_000);
-        trial.check_gap(10_000 + BREAK + 1);
-        assert!(!trial.came_at(10_000 + BREAK + 2, false) && trial.taken == [0; 2], "the caller was away");
+        trial.check_gap(10_000 + MAX_GAP + 1);
+        assert!(
+            !trial.receive_at(10_000 + MAX_GAP + 2, false) && trial.taken == [0; 2],
+            "the caller was away"
+        );
         trial.ring_at(100_000);
-        trial.check_gap(100_000 + BREAK);
-        trial.came_at(100_000 + BREAK, false);
+        trial.check_gap(100_000 + MAX_GAP);
+        trial.receive_at(100_000 + MAX_GAP, false);
         assert_eq!(trial.taken, [1, 0]);
-        let (verdict, frames) = play(|_, _| LONGEST + 1);
+        let (verdict, frames) = run(|_, _| LONGEST + 1);
         assert_eq!((verdict, frames), (Verdict::Kernel, FRAMES_MAX));
     }
 }

@@ -1,81 +1,81 @@
-//! The steering program is detached from outside: it is attached again, or frames go through the socket and the reason is told (D-13).
+//! Checks that the steering program is still attached. One that somebody has detached is attached again; if that fails,
+//! frames go through the UDP socket and the caller is told why (D-13).
 //!
-//! Nothing is lost meanwhile: what the program does not take comes through the socket. But nobody tells us, so we look.
+//! No frame is lost meanwhile: what the program does not take arrives through the socket. The kernel does not notify us, so
+//! we poll.
 
 use std::os::fd::AsFd;
 
 use super::Xdp;
 use super::attach;
 use super::headers::Framing;
-use crate::sys::bpf;
-use crate::{DeviceEvent, RouteId, Transport, sys};
+use crate::sys::{self, bpf};
 
-/// Nanoseconds between looks. Raw frames come by the ring or not at all, and their senders do not wait for ever.
-const EVERY: u64 = 1_000_000_000;
-const EVERY_RAW: u64 = 200_000_000;
-/// The same, when frames come through the socket, perhaps because the program is gone.
-const EVERY_MAIL: u64 = 50_000_000;
-/// Looks in vain before the reason is told: an interface that goes takes its program along, and that is told by itself.
-const TELL_AFTER: u32 = 2;
+/// Nanoseconds between checks. Raw frames arrive by the rings or not at all, and their senders time out.
+const INTERVAL: u64 = 1_000_000_000;
+const INTERVAL_RAW: u64 = 200_000_000;
+/// The interval while frames arrive through the socket, perhaps because the program is gone.
+const INTERVAL_SOCKET: u64 = 50_000_000;
+/// Failures before the reason is reported. An interface that is removed takes its program along, and its removal is
+/// reported anyway.
+const REPORT_AFTER: u32 = 2;
 
-/// What is known of the program.
+/// The state of the check.
 #[derive(Debug, Default)]
-pub(super) struct Watch {
-    looked_at: u64,
-    in_vain: u32,
-    /// Why it is not attached.
-    pub why: Option<String>,
+pub(super) struct ProgramWatch {
+    checked_at: u64,
+    failures: u32,
+    /// Why the program cannot be attached again.
+    pub problem: Option<String>,
 }
 
 impl Xdp {
-    /// Looks whether the program is where it was attached, now and then.
+    /// Checks the program if it is time to; `by_socket` says that frames arrive through the socket.
     #[cold]
-    pub(super) fn look_after_program(&mut self, has_mail: bool) {
+    pub(super) fn check_program(&mut self, by_socket: bool) {
         let now = sys::coarse_now();
-        let every = match self.config.framing {
-            _ if has_mail => EVERY_MAIL,
-            Framing::Udp => EVERY,
-            Framing::Raw => EVERY_RAW,
+        let interval = match self.config.framing {
+            _ if by_socket => INTERVAL_SOCKET,
+            Framing::Udp => INTERVAL,
+            Framing::Raw => INTERVAL_RAW,
         };
-        if now.saturating_sub(self.health.watch.looked_at) < every {
+        let watch = &mut self.routing.health.watch;
+        if now.saturating_sub(watch.checked_at) < interval {
             return;
         }
-        self.health.watch.looked_at = now;
+        watch.checked_at = now;
         let Some(link) = &self.attached.link else { return };
-        if self.health.gone || bpf::is_attached(link.as_fd()) {
+        if self.routing.health.gone || bpf::is_attached(link.as_fd()) {
             return;
         }
-        match attach::again((&self.config, &self.place, self.local), &self.attached) {
+        match attach::reattach((&self.config, &self.point, self.local), &self.attached) {
             Ok(link) => {
                 self.attached.link = Some(link);
-                self.health.watch.in_vain = 0;
-                self.tell_attached();
+                self.program_reattached();
             }
-            Err(refusal) => {
-                self.health.watch.in_vain = self.health.watch.in_vain.saturating_add(1);
-                if self.health.watch.in_vain == TELL_AFTER {
-                    let refusal = refusal.after_giving_up(self.config.drop_privileges).with_holders();
-                    self.health.watch.why = Some(refusal.to_string());
+            Err(why) => {
+                let watch = &mut self.routing.health.watch;
+                watch.failures = watch.failures.saturating_add(1);
+                if watch.failures == REPORT_AFTER {
+                    let why = why.after_dropping_privileges(self.config.drop_privileges).with_holders();
+                    watch.problem = Some(why.to_string());
                     self.choose_all();
                 }
             }
         }
     }
 
-    fn tell_attached(&mut self) {
-        if self.health.watch.why.take().is_some() {
+    fn program_reattached(&mut self) {
+        self.routing.health.watch.failures = 0;
+        if self.routing.health.watch.problem.take().is_some() {
             return self.choose_all();
         }
-        for id in (0..self.routes.len() as u32).map(RouteId) {
-            let route = &self.routes[id.0 as usize];
-            if route.told && route.transport == Transport::Xdp {
-                let why = "somebody had detached the steering program, and it is attached again".to_owned();
-                self.tell(DeviceEvent::Transport { route: id, transport: Transport::Xdp, why });
-            }
-        }
+        self.routing
+            .report_direct_routes("somebody had detached the steering program, and it is attached again");
     }
 
-    /// Detaches the program, as somebody else might; for tests.
+    /// Detaches the program as another process could; for tests.
+    #[doc(hidden)]
     pub fn detach_program(&mut self) {
         if let Some(link) = &self.attached.link {
             let _ = bpf::detach(link.as_fd());

@@ -6,16 +6,16 @@ fn pair(len: usize) -> (Pool, PoolView) {
     (pool, view)
 }
 
-/// S-8: what the lender writes the other side reads, and a returned piece can be taken again.
+/// S-8: the other side reads what the lender wrote, and a returned extent can be taken again.
 #[test]
-fn lent_and_returned() {
+fn extents_are_lent_and_returned() {
     let (mut pool, view) = pair(1 << 20);
-    let mut piece = pool.take(10_000).unwrap().unwrap();
-    piece.fill(7);
-    piece[9_999] = 8;
-    let (number, at, len) = piece.location();
+    let mut extent = pool.take(10_000).unwrap().unwrap();
+    extent.fill(7);
+    extent[9_999] = 8;
+    let (number, at, len) = extent.location();
     assert!(view.contains(at, len) && !view.contains(at, 1 << 22) && !view.contains(u64::MAX, 2));
-    pool.lend(piece);
+    pool.lend(extent);
     let mut got = vec![0; 10_000];
     view.copy_out(at as usize, &mut got);
     assert!(got[..9_999].iter().all(|b| *b == 7) && got[9_999] == 8);
@@ -26,7 +26,7 @@ fn lent_and_returned() {
     assert!(pool.take(1 << 20).unwrap().is_some());
 }
 
-/// S-8: the other side cannot write there, in whatever way it tries; what is not sealed so is refused.
+/// S-8: the other side has no way to write; memory without these seals is refused.
 #[test]
 fn the_other_side_cannot_write() {
     let pool = Pool::create(1 << 16).unwrap();
@@ -43,9 +43,10 @@ fn the_other_side_cannot_write() {
     assert!(PoolView::attach(&bare, 1 << 16).unwrap_err().to_string().contains("not sealed"));
 }
 
-/// No two pieces overlap, whatever is taken and returned in whatever order; in the end all is one again.
+/// Extents do not overlap, in whatever order they are taken and returned; in the end all memory is one range
+/// again.
 #[test]
-fn pieces_are_apart() {
+fn extents_do_not_overlap() {
     let (mut pool, _view) = pair(4 << 20);
     let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
     let mut next = |below: u64| {
@@ -61,20 +62,20 @@ fn pieces_are_apart() {
             0 | 1 => {
                 let len = if next(2) == 0 { next(300) } else { next(300_000) };
                 let taken = if next(3) == 0 { pool.take_part(len as usize) } else { pool.take(len as usize) };
-                if let Some(mut piece) = taken.unwrap() {
-                    assert!(piece.len() < PAGE || (piece.as_ptr() as usize).is_multiple_of(PAGE));
-                    piece.fill(step as u8);
-                    held.push((piece, step as u8));
+                if let Some(mut extent) = taken.unwrap() {
+                    assert!(extent.len() < PAGE || (extent.as_ptr() as usize).is_multiple_of(PAGE));
+                    extent.fill(step as u8);
+                    held.push((extent, step as u8));
                 }
             }
             2 if !held.is_empty() => {
-                let (piece, mark) = held.swap_remove(next(held.len() as u64) as usize);
-                assert!(piece.iter().all(|b| *b == mark), "another piece wrote there");
+                let (extent, mark) = held.swap_remove(next(held.len() as u64) as usize);
+                assert!(extent.iter().all(|b| *b == mark), "another extent wrote there");
                 if next(2) == 0 {
-                    pool.give(piece);
+                    pool.give(extent);
                 } else {
-                    lent.push(piece.location().0);
-                    pool.lend(piece);
+                    lent.push(extent.location().0);
+                    pool.lend(extent);
                 }
             }
             _ if !lent.is_empty() => {
@@ -85,13 +86,13 @@ fn pieces_are_apart() {
         }
         assert!(pool.free.iter().all(|f| f.is_sorted() && f.windows(2).all(|w| w[0].0 + w[0].1 < w[1].0)));
     }
-    held.into_iter().for_each(|(piece, _)| pool.give(piece));
+    held.into_iter().for_each(|(extent, _)| pool.give(extent));
     lent.into_iter().for_each(|number| pool.returned(number, ReturnStatus::Read).unwrap());
     assert_eq!(pool.free, [vec![(0, 4 << 20)], vec![(4 << 20, PARTS_LEN)]]);
     assert_eq!(pool.numbers.len(), MAX_EXTENTS);
 }
 
-/// There are so many numbers and no more; what is referred to elsewhere takes one, too.
+/// The numbers are limited, and external memory takes one, too.
 #[test]
 fn numbers_run_out() {
     let (mut pool, _view) = pair(1 << 20);
@@ -106,7 +107,7 @@ fn numbers_run_out() {
 
 #[test]
 #[should_panic = "another pool"]
-fn a_strangers_piece_is_refused() {
+fn extents_of_other_pools_are_refused() {
     let (mut a, mut b) = (Pool::create(1 << 16).unwrap(), Pool::create(1 << 16).unwrap());
     b.give(a.take(8).unwrap().unwrap());
 }

@@ -2,9 +2,9 @@ use super::*;
 use crate::Barrier;
 use crate::sync::{Mutex, thread};
 
-/// What does not fit a line lies in bytes.
+/// A frame that does not fit a line takes bytes.
 const BYTES: Shape = Shape { lines: 4, span: 1, bytes: 512, max_frame: 64 };
-/// What does not fit a line lies in two.
+/// A frame that does not fit a line takes two.
 const LINES: Shape = Shape { lines: 4, span: 2, bytes: 512, max_frame: 64 };
 
 fn ends(shape: Shape) -> (Sender, Receiver) {
@@ -19,14 +19,15 @@ fn pop(receiver: &mut Receiver) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// Every order with at most so many involuntary switches; with more, a lap of the ring takes hours.
+/// Runs all interleavings with at most `preemptions` involuntary switches; with more, a lap of the ring takes
+/// hours.
 fn model(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(preemptions);
     model.check(run);
 }
 
-/// S-3: whatever the receiver sees is a whole frame, the next one, also when lines and bytes are used again.
+/// S-3: the receiver sees only whole frames, in order, also when lines and bytes are reused.
 #[test]
 fn loom_frames_are_whole_and_in_order() {
     whole_and_in_order(BYTES);
@@ -69,8 +70,8 @@ fn whole_and_in_order(shape: Shape) {
     });
 }
 
-/// S-4: a receiver that said it sleeps, looked again and found nothing is rung for; so is one that says so again while the sender is about
-/// to ring for the time before.
+/// S-4: a receiver that announced its sleep, checked again and found nothing is rung for; so is one that
+/// announces it again while the sender is about to ring for the first time.
 #[test]
 fn loom_no_wake_up_is_lost() {
     model(3, || {
@@ -102,7 +103,7 @@ fn loom_no_wake_up_is_lost() {
             }
         }
         thread.join().unwrap();
-        // It went to sleep with something still to come: then the bell has rung by now.
+        // It sleeps with frames left to take, so the bell must have rung by now.
         if sleeps && got < 2 {
             assert!(*bell.lock().unwrap(), "asleep with {got} of 2 taken");
         }

@@ -21,7 +21,7 @@ fn pop(receiver: &mut Receiver) -> Option<Vec<u8>> {
     }
 }
 
-/// S-3: the same operations on a `VecDeque` give the same results, over many laps of both rings.
+/// S-3: the ring behaves as a `VecDeque`, over many laps of both rings.
 #[test]
 fn behaves_like_a_queue() {
     let (mut sender, mut receiver) = ends(SHAPE);
@@ -48,9 +48,10 @@ fn behaves_like_a_queue() {
     }
 }
 
-/// S-3: a full ring refuses, and goes on when the receiver has told what it consumed, which it does by itself.
+/// S-3: a full ring refuses frames, and accepts them again when the receiver has published its progress,
+/// which it does by itself.
 #[test]
-fn full_and_empty() {
+fn a_full_ring_refuses_until_frames_are_taken() {
     let (mut sender, mut receiver) = ends(Shape { lines: 8, span: 1, ..SHAPE });
     let mut sent = 0;
     while sender.push(&[1; 8], &[2; 504]).unwrap() {
@@ -62,16 +63,16 @@ fn full_and_empty() {
         assert_eq!(pop(&mut receiver).unwrap().len(), 512);
         got += 1;
     }
-    assert!(got <= sent / 2, "{got} of {sent} had to be taken");
+    assert!(got <= sent / 2, "{got} of {sent} were taken before there was room");
     sender.end();
     assert!(!sender.push(b"late", &[]).unwrap());
     while pop(&mut receiver).is_some() {}
     assert_eq!(receiver.peek(), Ok(Some(Peeked::End)));
 }
 
-/// S-2: a length that no frame has, and consumption of what was never sent, are noticed.
+/// S-2: an impossible length, and consumption of what was never sent, are detected.
 #[test]
-fn nonsense_is_noticed() {
+fn corruption_is_detected() {
     let segment = Arc::new(Segment::create(SHAPE.size()).unwrap());
     let mut sender = Sender::new(segment.clone(), 0, SHAPE);
     let receiver = Receiver::new(segment.clone(), 0, SHAPE);
@@ -81,9 +82,9 @@ fn nonsense_is_noticed() {
     assert_eq!(sender.room(), Err(Corrupt));
 }
 
-/// S-3: what a frame of the lap before left behind is no frame of this one, whatever its bytes are.
+/// S-3: bytes left from the last lap are not taken for a frame, whatever they are.
 #[test]
-fn old_bytes_are_no_frame() {
+fn bytes_of_the_last_lap_are_no_frame() {
     let (mut sender, mut receiver) = ends(SHAPE);
     let forged = (u64::from(2_u32) | 8 << 32).to_le_bytes();
     for round in 0..200 {
@@ -95,7 +96,7 @@ fn old_bytes_are_no_frame() {
     }
 }
 
-/// S-3: a frame of several lines is there with the last of them, and not before.
+/// S-3: a frame of several lines exists when its last line is written, and not before.
 #[test]
 fn several_lines_are_one_frame() {
     let segment = Arc::new(Segment::create(SHAPE.size()).unwrap());
@@ -123,7 +124,8 @@ fn several_lines_are_one_frame() {
     }
 }
 
-/// S-3: frames that lie in lines come out many at a time: no more than there are slips, none after the limit, none beyond one that takes bytes.
+/// S-3: inline frames are taken in batches: at most as many as there is room for, none after the limit, none
+/// behind a frame that takes bytes.
 #[test]
 fn inline_frames_are_taken_in_batches() {
     let (mut sender, mut receiver) = ends(SHAPE);

@@ -1,4 +1,4 @@
-//! Frames whose heads are words: written into their line, and read out of it, without a detour through bytes.
+//! Frames whose heads are words, written to their line and read from it without a detour through bytes.
 
 #[cfg(not(loom))]
 use crate::{ApertureMemory, OutOfRange};
@@ -6,22 +6,22 @@ use crate::{ApertureMemory, OutOfRange};
 use super::{LINE_DATA, LINE_DATA_WORDS, MAX_SPAN, Receiver};
 use crate::sync::Ordering;
 
-/// What the next line holds.
+/// The result of [`Receiver::pop_words`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PoppedLine {
     /// Nothing yet.
     Empty,
-    /// A frame that is longer than its line, or not wanted, or the end; it was not taken.
+    /// A frame longer than a line, an unwanted frame, or the end; it was not taken.
     Other,
-    /// A frame of so many bytes, which was taken.
+    /// A frame of this many bytes, which was taken.
     Words(usize, [u64; LINE_DATA_WORDS]),
 }
 
 impl Receiver {
-    /// Takes the next frame if it is short enough for its line, and its first byte is as wanted.
+    /// Takes the next frame if it fits a line and `wanted` accepts its first byte.
     #[inline(always)]
     pub fn pop_words(&mut self, wanted: impl FnOnce(u8) -> bool) -> PoppedLine {
-        let line = self.place.lines.get(self.lines);
+        let line = self.memory.lines.get(self.lines);
         let Some(len) = self.len_in(line, self.lines) else { return PoppedLine::Empty };
         let len = len as usize;
         let words = std::array::from_fn(|i| line[1 + i].load(Ordering::Relaxed));
@@ -29,37 +29,38 @@ impl Receiver {
             return PoppedLine::Other;
         }
         self.lines += 1;
-        // It took no bytes.
-        if self.lines - self.told_lines >= self.place.shape.lines as u64 / 4 {
-            self.tell();
+        // The frame took no bytes.
+        if self.lines - self.published_lines >= self.memory.shape.lines as u64 / 4 {
+            self.publish();
         }
         PoppedLine::Words(len, words)
     }
 
-    /// The words in the line of the frame that [`Receiver::peek`] showed, which stays where it is.
+    /// Returns the words in the first line of the frame that [`Receiver::peek`] returned, without taking it.
     #[inline]
     pub fn first_words(&self) -> [u64; LINE_DATA_WORDS] {
-        let line = self.place.lines.get(self.lines);
+        let line = self.memory.lines.get(self.lines);
         std::array::from_fn(|i| line[1 + i].load(Ordering::Relaxed))
     }
 
-    /// Takes the frame of `len` bytes that [`Receiver::peek`] showed; what is not in its line goes straight to where others may reach it.
+    /// Takes the frame of `len` bytes that [`Receiver::peek`] returned, and copies what is not in its first
+    /// line to an aperture.
     ///
     /// # Panics
-    /// If no frame is so long.
+    /// If no frame can be that long.
     #[cfg(not(loom))]
     #[inline]
     pub fn pop_rest(&mut self, len: usize, to: (&ApertureMemory, usize)) -> Result<(), OutOfRange> {
-        assert!(len <= self.place.shape.max_frame, "no frame is that long");
+        assert!(len <= self.memory.shape.max_frame, "the frame is too long");
         let rest = len.saturating_sub(LINE_DATA);
-        let placed = if len <= self.place.shape.inline_max() {
+        let placed = if len <= self.memory.shape.inline_max() {
             let mut bytes = [0; (MAX_SPAN - 1) * LINE_DATA];
             self.pop_continued(&mut bytes[..rest]);
             to.0.write(to.1, &bytes[..rest])
         } else {
-            let (start, end) = self.place.rest(self.bytes, rest);
+            let (start, end) = self.memory.rest(self.bytes, rest);
             self.bytes = end;
-            self.place.segment.copy_to(self.place.byte(start), rest, to)
+            self.memory.segment.copy_to(self.memory.byte(start), rest, to)
         };
         self.advance();
         placed
@@ -80,9 +81,9 @@ mod tests {
         (segment.clone(), Sender::new(segment.clone(), 0, SHAPE), Receiver::new(segment, 0, SHAPE))
     }
 
-    /// S-3: frames that are made of words are the frames that bytes make, of every length, and the other way round.
+    /// S-3: frames made of words equal frames made of bytes, for every length, and vice versa.
     #[test]
-    fn words_are_bytes() {
+    fn words_and_bytes_make_the_same_frames() {
         let (_, mut sender, mut receiver) = ends();
         let memory = ApertureMemory::allocate(512).unwrap();
         for len in 0..=512 - 16 {
@@ -98,7 +99,7 @@ mod tests {
             receiver.pop(&mut got);
             assert_eq!(got, frame);
             assert_eq!(receiver.pop_words(|_| true), PoppedLine::Empty);
-            // By bytes, and out as words.
+            // Sent as bytes, taken as words.
             assert_eq!(sender.push(&frame[..16], &body), Ok(true));
             assert_eq!(receiver.pop_words(|first| first == 2), PoppedLine::Other);
             if !short {
@@ -117,17 +118,18 @@ mod tests {
         }
     }
 
-    /// S-2: whatever a line says, nothing beyond the ring or the memory is touched; what is too long for the memory is taken and not placed.
+    /// S-2: whatever a line says, only the ring and the memory are accessed; a frame that is too long for the
+    /// memory is taken and not copied.
     #[test]
-    fn nonsense_stays_where_it_is() {
+    fn bad_lengths_touch_no_other_memory() {
         let (segment, mut sender, mut receiver) = ends();
         let memory = ApertureMemory::adopt(vec![7; 100]).unwrap();
         assert_eq!(sender.push_long([1], &[9; 200]), Ok(true));
         assert_eq!(receiver.pop_rest(208, (&memory, 0)), Err(OutOfRange));
         assert_eq!(receiver.pop_words(|_| true), PoppedLine::Empty);
-        assert_eq!(memory.give_back(), Some(vec![7; 100]));
-        // A length that no frame has, and the end.
-        // The frame before took one line, and bytes.
+        assert_eq!(memory.into_vec(), Some(vec![7; 100]));
+        // The frame before took one line, and bytes. The next one has an impossible length; then comes the
+        // end.
         segment.word((HEAD + 1) * LINE).store(1 | 513 << 32, Ordering::Relaxed);
         assert_eq!(receiver.pop_words(|_| true), PoppedLine::Other);
         assert_eq!(receiver.peek(), Err(Corrupt));

@@ -1,5 +1,6 @@
-//! A ring against a `VecDeque`: the same operations give the same results, until a word of the memory is overwritten; from then on nothing may
-//! panic or run for ever, and nothing else is asked. The operations are read from bytes; the fuzz target `shm_ring` runs this, too.
+//! A ring against a `VecDeque`: the same operations give the same results until a word of the memory is
+//! overwritten. From then on nothing may panic or run forever, and nothing else is required. The operations
+//! are read from bytes; the fuzz target `shm_ring` runs this, too.
 
 use std::collections::VecDeque;
 
@@ -15,14 +16,14 @@ const SHAPES: [Shape; 3] = [
     Shape { lines: 64, span: 2, bytes: 1024, max_frame: 128 },
 ];
 
-/// What came of a program.
+/// What a program did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     pub pushed: u64,
     pub refused: u64,
     pub popped: u64,
     pub overwritten: u64,
-    pub noticed: u64,
+    pub detected: u64,
 }
 
 /// The operations, read byte by byte.
@@ -58,7 +59,7 @@ pub fn run(program: &[u8]) -> Tally {
     let mut program = Program(program);
     let first = program.byte().unwrap_or(0);
     let shape = SHAPES[first % SHAPES.len()];
-    // Not at the segment's start: what is wrong by so much shows.
+    // Not always at the segment's start, so that errors in the base show.
     let base = first / SHAPES.len() % 2 * LINE;
     let segment = Arc::new(Segment::create(base + shape.size()).unwrap());
     let mut ring = Ring {
@@ -71,10 +72,10 @@ pub fn run(program: &[u8]) -> Tally {
         tally: Tally::default(),
     };
     while let Some(op) = program.byte() {
-        // Whoever finds the ring corrupt goes on: a careless caller must not come to harm either.
+        // Goes on with a corrupt ring: a caller that ignores the error must not cause harm.
         if ring.step(op, &mut program).is_err() {
-            assert!(ring.tally.overwritten > 0, "nobody overwrote anything");
-            ring.tally.noticed += 1;
+            assert!(ring.tally.overwritten > 0, "corrupt, and nothing was overwritten");
+            ring.tally.detected += 1;
         }
     }
     ring.drain();
@@ -101,9 +102,9 @@ impl Ring {
                 0..128 => self.pop_words(),
                 limit => self.pop_inline(limit - 127),
             },
-            13 => self.look(program.byte().unwrap_or(0)),
+            13 => self.inspect(program.byte().unwrap_or(0)),
             14 => {
-                self.receiver.tell();
+                self.receiver.publish();
                 Ok(())
             }
             _ => {
@@ -137,7 +138,7 @@ impl Ring {
             *word = u64::from_le_bytes(bytes);
         }
         let room = self.sender.room()?;
-        // Both ways to send a small frame come to the same.
+        // Both ways to send a small frame are equivalent.
         let pushed = match frame.split_at_checked(8) {
             Some((_, body)) if self.tally.pushed.is_multiple_of(2) => {
                 self.sender.push_words([words[0]], body)?
@@ -152,7 +153,7 @@ impl Ring {
         let frame = self.frame(len);
         let room = self.sender.room()?;
         let (head, body) = frame.split_at(split);
-        // Both ways to send a long frame come to the same.
+        // Both ways to send a long frame are equivalent.
         let pushed = match frame.split_first_chunk::<8>() {
             Some((head, body)) if len > LINE_DATA && split.is_multiple_of(2) => {
                 self.sender.push_long([u64::from_le_bytes(*head)], body)?
@@ -227,13 +228,13 @@ impl Ring {
         Ok(())
     }
 
-    fn look(&mut self, which: usize) -> Result<(), Corrupt> {
+    fn inspect(&mut self, which: usize) -> Result<(), Corrupt> {
         match which {
             0 => self.sender.end(),
             1..100 => {
-                let (clear, room) = (self.sender.has_room()?, self.sender.room()?);
+                let (any, room) = (self.sender.has_room()?, self.sender.room()?);
                 assert!(room < self.shape.lines);
-                assert!(!self.is_sound() || !clear || room > 0, "clear, and no room");
+                assert!(!self.is_sound() || !any || room > 0, "room for any frame, and no room");
             }
             100..200 => {
                 self.receiver.set_asleep(which.is_multiple_of(2));
@@ -248,12 +249,12 @@ impl Ring {
         Ok(())
     }
 
-    /// Somebody writes a word where it should not.
+    /// Overwrites a word, as a faulty or hostile process could.
     fn overwrite(&mut self, program: &mut Program<'_>) {
         let (place, kind, value) = (program.number(), program.byte().unwrap_or(0), program.number());
         let words = self.shape.size() / 8;
         let word = match kind % 4 {
-            // The control words, the words of lines, anywhere.
+            // A control word, the word of a line, or any word.
             0 => place % 32,
             1 => 32 + 8 * (place % self.shape.lines),
             _ => place % words,
@@ -270,12 +271,12 @@ impl Ring {
         self.tally.overwritten += 1;
     }
 
-    /// What is left comes out, and comes to an end.
+    /// Takes what is left, and then the end.
     fn drain(&mut self) {
         self.sender.end();
         for _ in 0..=self.shape.lines {
             if self.pop().is_err() {
-                return self.tally.noticed += 1;
+                return self.tally.detected += 1;
             }
         }
         assert!(!self.is_sound() || self.receiver.peek() == Ok(Some(Peeked::End)), "it ends");
