@@ -24,11 +24,6 @@ pub(crate) struct PeerMemory {
 }
 
 impl PeerMemory {
-    /// Returns whether answers or requests wait to be sent.
-    fn has_waiting(&self) -> bool {
-        !self.served.answers.is_empty() || !self.requests.queue.is_empty()
-    }
-
     /// Forgets the channel, and returns the requests that did not end with it.
     pub(super) fn reset(&mut self) -> (VecDeque<Outstanding>, VecDeque<Request>) {
         self.served = Served::default();
@@ -54,6 +49,11 @@ impl Peers {
         self.table.get_mut(rank as usize)?.as_deref_mut()
     }
 
+    /// Returns whether answers or requests wait to be sent to a peer.
+    pub(super) fn has_waiting(&self, rank: Rank) -> bool {
+        self.get(rank).is_some_and(|peer| !peer.served.answers.is_empty() || !peer.requests.queue.is_empty())
+    }
+
     /// Adds a peer unless it is there.
     pub(super) fn add(&mut self, id: PeerId) -> &mut PeerMemory {
         let at = id.rank as usize;
@@ -64,11 +64,6 @@ impl Peers {
             let (requests, served) = Default::default();
             Box::new(PeerMemory { id, ended: None, busy: false, requests, served })
         })
-    }
-
-    /// Returns whether answers or requests for a peer wait to be sent.
-    pub(super) fn has_waiting(&self, rank: Rank) -> bool {
-        self.get(rank).is_some_and(PeerMemory::has_waiting)
     }
 
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut PeerMemory> {

@@ -89,11 +89,13 @@ impl Requests {
     #[inline]
     pub(super) fn next_plain(&self) -> Option<u32> {
         let id = self.sent.wrapping_add(1);
-        let clear = self.unfinished_put.is_none()
-            && self.queue.is_empty()
-            && id.wrapping_sub(self.asked) < ASK_EVERY
-            && self.sent.wrapping_sub(self.done) < MAX_UNANSWERED;
-        clear.then_some(id)
+        if self.must_wait()
+            || id.wrapping_sub(self.asked) >= ASK_EVERY
+            || self.sent.wrapping_sub(self.done) >= MAX_UNANSWERED
+        {
+            return None;
+        }
+        Some(id)
     }
 
     /// Returns the flags of a request that has begun.

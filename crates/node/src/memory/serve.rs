@@ -20,32 +20,33 @@ pub(crate) struct Served {
     /// The cookies that the peer has shown, by its numbers for them.
     pub(super) handles: Vec<Handle>,
     pub(super) word: WordCache,
-    /// The number of the peer's last request.
-    last: u32,
-    /// A put that has begun and not ended, if it is allowed.
-    pub(super) current: Option<u32>,
-    /// A put that has begun and was refused.
-    pub(super) refused: Option<u32>,
+    pub(super) order: RequestOrder,
     pub(super) answers: Answers,
 }
 
-impl Served {
-    /// Returns whether `id` is the number of the peer's next request. Requests are numbered without gaps.
-    #[inline]
-    pub(super) fn is_next(&self, id: u32) -> bool {
-        self.last.wrapping_add(1) == id
-    }
+/// The numbers of a peer's requests, which have no gaps.
+#[derive(Debug, Default)]
+pub(crate) struct RequestOrder {
+    last: u32,
+    /// A put that has begun and not ended, if it is allowed.
+    pub(super) current_put: Option<u32>,
+    /// A put that has begun and was refused.
+    pub(super) refused_put: Option<u32>,
+}
 
+impl RequestOrder {
     /// Counts a request. False if its number is wrong.
     #[inline]
     pub(super) fn count(&mut self, id: u32) -> bool {
-        let next = self.is_next(id);
+        let next = self.last.wrapping_add(1) == id;
         self.last = id;
         // A put that has not ended by now never ends.
-        (self.current, self.refused) = (None, None);
+        (self.current_put, self.refused_put) = (None, None);
         next
     }
+}
 
+impl Served {
     fn cookie_of(&self, handle: u32) -> Option<Name> {
         match self.handles.get(handle as usize)? {
             Handle::Cookie(name) => Some(*name),
@@ -106,7 +107,7 @@ impl Memory {
     }
 
     fn count(&mut self, rank: Rank, id: u32) -> bool {
-        self.peers.get_mut(rank).is_some_and(|peer| peer.served.count(id))
+        self.peers.get_mut(rank).is_some_and(|peer| peer.served.order.count(id))
     }
 
     /// Reports that a request is done, if the peer asked for that. False if too many answers wait.
@@ -137,7 +138,7 @@ impl Memory {
         let Memory { peers, apertures, counters, .. } = self;
         let Some(peer) = peers.get_mut(from.rank) else { return false };
         let served = &mut peer.served;
-        if !served.count(target.id) {
+        if !served.order.count(target.id) {
             return false;
         }
         let place = (target.handle, target.at);
@@ -158,7 +159,7 @@ impl Memory {
         let Memory { peers, apertures, counters, .. } = self;
         let Some(peer) = peers.get_mut(from.rank) else { return false };
         let served = &mut peer.served;
-        if !served.count(target.id) {
+        if !served.order.count(target.id) {
             return false;
         }
         let access = apertures.access(&served.handles, (target.handle, target.at), 8, Rights::ATOMIC);
@@ -187,7 +188,7 @@ impl Memory {
         let Memory { peers, apertures, events, .. } = self;
         let Some(peer) = peers.get_mut(from.rank) else { return false };
         let served = &mut peer.served;
-        if !served.count(target.id) {
+        if !served.order.count(target.id) {
             return false;
         }
         let good = match apertures.access(&served.handles, (target.handle, target.at), len, Rights::WRITE) {

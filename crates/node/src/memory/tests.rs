@@ -1,8 +1,9 @@
-//! Requests as they come out of slots, against a model of memory with tripwires, and against forgers.
+//! Requests of peers against a model of memory with tripwires, forged requests, and protocol violations.
 //!
 //! `TAUTLINE_FORGERIES=100000000 cargo test --release -p tautline-node forged` is the long run.
 
 mod channel;
+mod fake;
 mod sets;
 
 use std::cell::{Cell, RefCell};
@@ -14,7 +15,7 @@ use tautline_wire::memory::{ASK, Atomic, Memory as Message, Piece, Refusal, Targ
 use super::answers::{Answer, DataAnswer};
 use super::cookie::CookieKey;
 use super::*;
-use channel::FakeWriter;
+use fake::{FakeWriter, NothingLent};
 
 struct Rng(u64);
 
@@ -117,24 +118,7 @@ impl Node {
     }
 }
 
-/// The parts that a peer lends that is not on this host.
-struct NothingLent;
-
-impl LentParts for NothingLent {
-    fn is_sound(&mut self, _: Piece) -> bool {
-        false
-    }
-
-    fn copy_part(&mut self, _: Piece, _: &ApertureMemory, _: usize) -> bool {
-        unreachable!("no extent is sound")
-    }
-
-    fn return_part(&mut self, _: Piece) {
-        unreachable!("no extent is sound")
-    }
-}
-
-/// A peer, as far as its requests go.
+/// A peer, which numbers its requests.
 struct Peer {
     rank: u32,
     id: u32,
@@ -154,7 +138,7 @@ impl Peer {
         Target { handle, id: self.id, at }
     }
 
-    /// The only answer that is owed.
+    /// Takes the only answer that waits.
     fn answer(&self, ep: &Node) -> Option<Answer> {
         ep.with(|it| {
             let answers = &mut it.peers.get_mut(self.rank).unwrap().served.answers;
@@ -176,7 +160,7 @@ struct Modelled {
 }
 
 impl Modelled {
-    /// `start..end` is accessed, all of it at once.
+    /// Accesses `start..end` at once.
     fn access(&mut self, on: Access, (start, end): (u64, u64), memory: &[u8]) {
         let hit = self.armed && self.trip.on.0 & on.0 != 0;
         if !hit || start >= self.trip.start + self.trip.len || end <= self.trip.start || start == end {
@@ -225,8 +209,7 @@ fn random_trip(rng: &mut Rng) -> Trip {
     }
 }
 
-/// T-1, T-2, T-4, T-5: whatever is asked for and armed, memory, tripwires and events are those of
-/// the model.
+/// T-1, T-2, T-4, T-5: memory, tripwires and events equal those of a model after random requests.
 #[test]
 fn memory_tripwires_and_events_match_a_model() {
     for seed in 1..=20 {
@@ -236,7 +219,7 @@ fn memory_tripwires_and_events_match_a_model() {
         let aperture = ep.open_aperture(memory.clone()).unwrap();
         let mut model = vec![0u8; LEN as usize];
         let mut peers: Vec<Peer> = (1..3).map(|rank| Peer { rank, id: 0 }).collect();
-        // Each peer has two cookies: for all, and for the second half.
+        // Each peer has two cookies: for the whole aperture and for its second half.
         for peer in &peers {
             for (handle, start) in [(0, 0), (1, LEN / 2)] {
                 let cookie = ep.grant_cookie(aperture, (start, LEN - start), Rights::ALL, None).unwrap();
@@ -274,7 +257,7 @@ fn memory_tripwires_and_events_match_a_model() {
     }
 }
 
-/// One access of a peer's.
+/// Makes one access of a random peer.
 fn access(
     ep: &Node,
     rng: &mut Rng,
@@ -293,7 +276,7 @@ fn access(
             let len = rng.below(most - at).min(1 << rng.below(12));
             let data: Vec<u8> = (0..len).map(|_| rng.below(5) as u8).collect();
             let mut target = peer.target(handle, at);
-            // In one go, or in parts: the model does not see the difference.
+            // As one record or in parts: the model does not see the difference.
             let mut rest = data.as_slice();
             while rest.len() > 8 && rng.below(3) > 0 {
                 let (part, more) = rest.split_at(1 + rng.below(rest.len() as u64 - 1) as usize);
@@ -308,14 +291,14 @@ fn access(
             peer.say(ep, &last, ASK, rest);
             assert!(matches!(peer.answer(ep), Some(Answer::Done { .. })));
             let start = (base + at) as usize;
-            // Between its parts the rest of a put is not there: conditions are looked at as each range is
-            // complete.
+            // Between the parts of a put its rest is missing: a condition is tested when the tripwire's range
+            // is complete.
             let before = model.clone();
             model[start..start + data.len()].copy_from_slice(&data);
             for wire in wires.iter_mut() {
                 let end = (base + at + len).min(wire.trip.start + wire.trip.len);
-                // The part that completes the range decides; with a condition elsewhere in what is still to
-                // come, the parts matter.
+                // The part that completes the range decides. A condition on bytes that come later depends on
+                // how the put was cut.
                 let seen = if condition_beyond(wire, end) { None } else { Some(&*model) };
                 match seen {
                     Some(seen) => wire.access(Access::WRITE, (base + at, base + at + len), seen),
@@ -345,7 +328,7 @@ fn access(
             let len = rng.below(most - at + 1);
             let target = peer.target(handle, at);
             peer.say(ep, &Message::Get(target, len), 0, &[]);
-            // Answers are read when they are sent; here they are only owed.
+            // Its bytes are read when it is sent, which it is not here.
             let Some(Answer::Data(DataAnswer { at: from, len: wanted, .. })) = peer.answer(ep) else {
                 panic!("no answer")
             };
@@ -357,13 +340,13 @@ fn access(
     assert_eq!(memory.read_u64(place), Ok(u64::from_le_bytes(model[place..place + 8].try_into().unwrap())));
 }
 
-/// Whether a tripwire's condition may look at bytes that come later in the same put than those that complete
-/// its range.
+/// Returns whether a tripwire's condition may depend on bytes that follow, in the same put, those that
+/// complete its range.
 fn condition_beyond(wire: &Modelled, end: u64) -> bool {
     wire.trip.condition.is_some_and(|condition| condition.at + u64::from(condition.width) > end)
 }
 
-/// What such a tripwire did depends on how the put was cut; it is one of the two.
+/// Lets the model follow such a tripwire: it saw the memory before or after the put.
 fn follow(wire: &mut Modelled, before: &[u8], after: &[u8], range: (u64, u64)) {
     let known = (wire.fires, wire.events, wire.armed);
     wire.access(Access::WRITE, range, after);
@@ -372,7 +355,7 @@ fn follow(wire: &mut Modelled, before: &[u8], after: &[u8], range: (u64, u64)) {
         wire.access(Access::WRITE, range, before);
     }
     if wire.cell.fires() != wire.fires {
-        // The word was half old and half new: it lies over the cut.
+        // The word lies across the cut: it was half old and half new.
         let fired = wire.cell.fires() - known.0;
         assert!(fired <= 1);
         (wire.fires, wire.events) = (known.0 + fired, known.1 + fired);
@@ -380,7 +363,7 @@ fn follow(wire: &mut Modelled, before: &[u8], after: &[u8], range: (u64, u64)) {
     }
 }
 
-/// T-6: the events that wait are those of the fires since the last time.
+/// T-6: the events in the queue report all fires since the last call, and no others.
 fn read_events(ep: &Node, wires: &mut [Modelled]) {
     while let Some(event) = ep.poll_memory_event() {
         let MemoryEvent::Tripwire { wire, tag, fires } = event else { panic!("{event:?}") };
@@ -396,8 +379,8 @@ fn read_events(ep: &Node, wires: &mut [Modelled]) {
     }
 }
 
-/// forged, stale, expired, revoked, out-of-range and overreaching requests: all are refused and
-/// counted, none touches anything.
+/// forged, stale, expired, revoked, out-of-range and overreaching requests are refused and counted,
+/// and touch nothing.
 #[test]
 fn forged_requests_touch_nothing() {
     const DEFAULT: u64 = 200_000;
@@ -427,7 +410,7 @@ fn forged_requests_touch_nothing() {
             2 => (1, rng.below(24), rng.below(8), [0, 2, 3][rng.below(3) as usize]),
             3 => (2, rng.below(24), rng.below(8), 1 + rng.below(2)),
             4 => (3 + rng.below(2) as u32, rng.below(24), rng.below(8), rng.below(4)),
-            // A number that stands for nothing, or for what was shown and is not so.
+            // A handle that was never given, or that was given for a forged cookie.
             5 => (6 + rng.next() as u32 % 1000, rng.below(24), rng.below(8), rng.below(4)),
             _ => {
                 let CookieKey { mut id, mut epoch, mut secret } = good.key();
@@ -458,14 +441,14 @@ fn forged_requests_touch_nothing() {
             assert_eq!(ep.poll_memory_event(), None);
         }
     }
-    // And the true one still opens.
+    // The valid cookie still gives access.
     let target = peer.target(0, 0);
     peer.say(&ep, &Message::Put(target, &[]), 0, &[1]);
     assert_eq!((cell.fires(), ep.memory_counters().puts), (1, 1));
 }
 
-/// T-6: what peers send unasked is dropped when too much of it waits, counted, and said at its place;
-/// tripwires lose nothing.
+/// T-6: when too many events that peers send unasked wait, further ones are dropped, counted, and reported at
+/// their place. Fires of tripwires are never lost.
 #[test]
 fn dropped_memory_events_are_counted_and_reported() {
     let ep = node();
@@ -500,7 +483,7 @@ fn dropped_memory_events_are_counted_and_reported() {
     assert_eq!(ep.memory_counters().events_lost, 10);
 }
 
-/// a peer that asks for more at once than it may, or numbers its requests wrongly, breaks the protocol.
+/// a peer violates the protocol if it has too many requests unanswered, or numbers its requests wrongly.
 #[test]
 fn protocol_violations_are_detected() {
     let ep = node();
@@ -511,7 +494,7 @@ fn protocol_violations_are_detected() {
     assert!(bad(&Message::Data { id: 1, at: 0, data: &[] }));
     assert!(bad(&Message::Failed { id: 1, why: Refusal::Forged }));
     assert!(bad(&Message::Open { handle: 9, cookie: 0, epoch: 0, secret: [0; 16] }));
-    // S-8: nothing is lent but through shared memory.
+    // S-8: parts are lent only through shared memory.
     let piece = Piece { number: 0, len: 8, at: 0 };
     assert!(bad(&Message::Lent(Peer { rank: 1, id: 0 }.target(0, 0), 0, piece)));
     let ep = node();
@@ -523,7 +506,7 @@ fn protocol_violations_are_detected() {
     assert_eq!(asked, Some(2 * crate::limits::MAX_UNANSWERED));
 }
 
-/// what does not go in one piece is cut where words end.
+/// puts and answers that do not fit one record are cut at the ends of words.
 #[test]
 fn parts_end_with_words() {
     use super::cookie::whole_words;
@@ -540,7 +523,7 @@ fn parts_end_with_words() {
     assert_eq!(whole_words(u64::MAX, 100, u64::MAX), 97);
 }
 
-/// an answer that is under way when its cookie expires is not gone on with.
+/// an answer stops when its cookie expires.
 #[test]
 fn an_answer_stops_when_its_cookie_expires() {
     let ep = node();
@@ -561,8 +544,8 @@ fn an_answer_stops_when_its_cookie_expires() {
     assert_eq!(ep.memory_counters().refused, 1);
 }
 
-/// whoever closes an aperture has its memory for itself, whatever is owed of it; what is owed of others
-/// stays.
+/// closing an aperture releases its memory although answers wait that would read it. Answers of other
+/// apertures stay.
 #[test]
 fn closing_an_aperture_releases_its_memory() {
     let ep = node();

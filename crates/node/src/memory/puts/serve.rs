@@ -103,12 +103,20 @@ impl Memory {
                 self.served += 1;
                 self.serve_put_words(from, (target, flags), &data, bytes)
             }
-            None => self.handle_records(
-                from,
-                lent,
-                &bytes_of::<LINE_DATA_WORDS, { 8 * LINE_DATA_WORDS }>(words)[..len],
-            ),
+            None => self.handle_line(from, lent, len, words),
         }
+    }
+
+    // A call, so that puts do not pay for its registers.
+    #[inline(never)]
+    fn handle_line(
+        &mut self,
+        from: PeerId,
+        lent: &mut impl LentParts,
+        len: usize,
+        words: &[u64; LINE_DATA_WORDS],
+    ) -> bool {
+        self.handle_records(from, lent, &bytes_of::<LINE_DATA_WORDS, { 8 * LINE_DATA_WORDS }>(words)[..len])
     }
 
     #[inline]
@@ -140,7 +148,7 @@ impl Memory {
             && known.version == apertures.version()
             && apertures.now() < known.expires
         {
-            if !served.is_next(target.id) {
+            if !served.order.count(target.id) {
                 return false;
             }
             // A cookie never extends beyond its aperture, and the place is aligned.
@@ -148,7 +156,6 @@ impl Memory {
             let wire = known.wire;
             counters.puts += 1;
             counters.bytes_put += 8;
-            served.count(target.id);
             tripwires.fire(apertures, events, from, wire);
             return self.done(from.rank, target.id, flags);
         }
@@ -188,7 +195,7 @@ impl Memory {
         let place = (target.handle, target.at);
         let reached = apertures.access(&served.handles, place, bytes as u64, Rights::WRITE);
         let (granted, start) = reached.ok().filter(|(_, at)| at.is_multiple_of(8))?;
-        if !served.count(target.id) {
+        if !served.order.count(target.id) {
             return Some(false);
         }
         let at = start as usize;
@@ -230,7 +237,7 @@ impl Memory {
     ) -> bool {
         let Memory { peers, apertures, counters, .. } = self;
         let Some(peer) = peers.get_mut(from.rank) else { return false };
-        if !peer.served.count(target.id) {
+        if !peer.served.order.count(target.id) {
             return false;
         }
         match apertures.access(&peer.served.handles, (target.handle, target.at), len, Rights::WRITE) {
@@ -305,11 +312,12 @@ impl Memory {
         let Memory { peers, apertures, counters, .. } = self;
         let Some(peer) = peers.get_mut(from.rank) else { return false };
         let served = &mut peer.served;
-        let continues = served.current == Some(target.id) || served.refused == Some(target.id);
-        if !continues && !served.count(target.id) {
+        let continues =
+            served.order.current_put == Some(target.id) || served.order.refused_put == Some(target.id);
+        if !continues && !served.order.count(target.id) {
             return false;
         }
-        if served.refused != Some(target.id) {
+        if served.order.refused_put != Some(target.id) {
             let place = (target.handle, target.at);
             match apertures.access(&served.handles, place, len + rest, Rights::WRITE) {
                 Ok((granted, start)) => {
@@ -317,12 +325,12 @@ impl Memory {
                     write(&granted.memory, start as usize);
                     counters.bytes_put += len;
                     counters.puts += u64::from(rest == 0);
-                    served.current = Some(target.id);
+                    served.order.current_put = Some(target.id);
                     let (end, whole) = (start + len, start + len + rest);
                     self.touch(Touch { by: from, aperture, on: Access::WRITE, start, end, whole });
                 }
                 Err(why) => {
-                    (served.current, served.refused) = (None, Some(target.id));
+                    (served.order.current_put, served.order.refused_put) = (None, Some(target.id));
                     if !self.refuse(from.rank, target.id, why) {
                         return false;
                     }
@@ -333,7 +341,7 @@ impl Memory {
             return true;
         }
         if let Some(peer) = self.peers.get_mut(from.rank) {
-            (peer.served.current, peer.served.refused) = (None, None);
+            (peer.served.order.current_put, peer.served.order.refused_put) = (None, None);
         }
         self.done(from.rank, target.id, flags)
     }
@@ -344,7 +352,7 @@ impl Memory {
     #[cold]
     pub(crate) fn place_ahead(&mut self, from: PeerId, bytes: &[u8]) -> Option<PlacedPart> {
         let served = &self.peers.get(from.rank)?.served;
-        let current = served.current?;
+        let current = served.order.current_put?;
         let mut records = Records::new(bytes, 0);
         let record = records.next()?.ok()?;
         let Record::Memory { flags, .. } = record else { return None };

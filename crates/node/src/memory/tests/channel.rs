@@ -1,160 +1,9 @@
 //! Memory over channels that lack room, refuse to lend, or end: two nodes and a writer whose room each test
 //! sets.
 
+use super::fake::{FakeLent, Lending};
 use super::*;
 use tautline_mem::ring::LINE_DATA_WORDS;
-
-/// What a channel does with a part that it is asked to lend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lending {
-    /// It has nothing to lend, ever.
-    Impossible,
-    /// It has nothing to lend now.
-    NoRoom,
-    Possible,
-}
-
-/// A channel that keeps each record as a frame of its own.
-#[derive(Debug)]
-pub(super) struct FakeWriter {
-    /// Records that it still has room for.
-    room: usize,
-    limit: usize,
-    lending: Option<Lending>,
-    express: bool,
-    /// The number of frames from which on enough of them wait to leave.
-    train: usize,
-    frames: Vec<Vec<u8>>,
-    /// The bytes of each part that was lent.
-    lent: Vec<Vec<u8>>,
-    flushes: usize,
-}
-
-impl FakeWriter {
-    fn new(room: usize) -> FakeWriter {
-        FakeWriter {
-            room,
-            limit: 128,
-            lending: None,
-            express: false,
-            train: usize::MAX,
-            frames: Vec::new(),
-            lent: Vec::new(),
-            flushes: 0,
-        }
-    }
-
-    pub(super) fn without_room() -> FakeWriter {
-        FakeWriter::new(0)
-    }
-
-    fn take_room(&mut self) -> bool {
-        let room = self.room > 0;
-        self.room -= usize::from(room);
-        room
-    }
-}
-
-impl RecordWriter for FakeWriter {
-    fn has_room(&mut self, _: usize) -> bool {
-        self.room > 0
-    }
-
-    fn write(&mut self, message: &Message<'_>, flags: u8, data: &[u8]) -> bool {
-        self.write_with(message, flags, data.len(), |out| out.copy_from_slice(data))
-    }
-
-    fn write_with(
-        &mut self,
-        message: &Message<'_>,
-        flags: u8,
-        len: usize,
-        fill: impl FnOnce(&mut [u8]),
-    ) -> bool {
-        if !self.take_room() {
-            return false;
-        }
-        let mut frame = vec![0; message.head_len() + len];
-        assert!(frame.len() <= self.limit);
-        let head = message.write(&mut frame, flags, len);
-        fill(&mut frame[head..]);
-        self.frames.push(frame);
-        true
-    }
-
-    fn write_now(&mut self, _: Nanos, message: &Message<'_>, flags: u8, data: &[u8]) -> bool {
-        self.express && self.write(message, flags, data)
-    }
-
-    fn record_limit(&self) -> usize {
-        self.limit
-    }
-
-    fn data_limit(&self, head: usize) -> usize {
-        self.limit - head
-    }
-
-    fn part_limit(&self, head: usize, _: u64) -> usize {
-        self.limit - head
-    }
-
-    fn lend_limit(&self, _: u64, left: u64) -> Option<usize> {
-        self.lending.filter(|_| left >= 64).map(|_| 256)
-    }
-
-    fn lend_part(
-        &mut self,
-        target: Target,
-        rest: u64,
-        flags: u8,
-        len: usize,
-        fill: impl FnOnce(&mut [u8]),
-    ) -> Option<bool> {
-        if self.lending == Some(Lending::Impossible) {
-            return None;
-        }
-        if self.lending == Some(Lending::NoRoom) || !self.take_room() {
-            return Some(false);
-        }
-        let mut bytes = vec![0; len];
-        fill(&mut bytes);
-        let extent = Piece { number: self.lent.len() as u32, len: len as u32, at: 0 };
-        self.lent.push(bytes);
-        let message = Message::Lent(target, rest, extent);
-        let mut frame = vec![0; message.head_len()];
-        message.write(&mut frame, flags, 0);
-        self.frames.push(frame);
-        Some(true)
-    }
-
-    fn has_full_train(&self) -> bool {
-        self.frames.len() >= self.train
-    }
-
-    fn flush(&mut self) {
-        self.flushes += 1;
-    }
-}
-
-/// The parts that a [`FakeWriter`] lent.
-struct FakeLent<'a> {
-    parts: &'a [Vec<u8>],
-    returned: Vec<u32>,
-}
-
-impl LentParts for FakeLent<'_> {
-    fn is_sound(&mut self, extent: Piece) -> bool {
-        self.parts.get(extent.number as usize).is_some_and(|part| part.len() == extent.len as usize)
-    }
-
-    fn copy_part(&mut self, extent: Piece, to: &ApertureMemory, at: usize) -> bool {
-        to.write(at, &self.parts[extent.number as usize]).is_ok()
-    }
-
-    fn return_part(&mut self, extent: Piece) {
-        self.returned.push(extent.number);
-    }
-}
 
 const REQUESTER: PeerId = PeerId::new(0, 1);
 const OWNER: PeerId = PeerId::new(1, 1);
@@ -213,8 +62,7 @@ impl Pair {
         good
     }
 
-    /// Gives both sides turns with room for one record each, until nothing waits. Returns the turns in which
-    /// nothing could be written.
+    /// Gives both sides turns with room for one record each, until nothing waits.
     fn run(&mut self) {
         for _ in 0..10_000 {
             if !self.requester.is_busy() && !self.owner.is_busy() {

@@ -1,8 +1,8 @@
-//! Tripsets against a model, and many of everything.
+//! Tripsets against a model, and the cost of removal among many.
 
 use super::*;
 
-/// A tripwire on some bytes, that is looked at.
+/// Describes a polled tripwire.
 fn plain(start: u64, len: u64) -> Trip {
     Trip { start, len, on: Access::WRITE, condition: None, once: false, report: Report::Poll, tag: 0 }
 }
@@ -17,8 +17,8 @@ struct ModelledSet {
     times: u64,
 }
 
-/// T-4: whatever tripwires and sets come and go, a set has been ready as often as the model's, and is over
-/// when that is.
+/// T-4: a set is ready as often as a model's, and over when that is, while random tripwires and sets are
+/// added and removed.
 #[test]
 fn tripsets_match_a_model() {
     const WORDS: u64 = 12;
@@ -63,7 +63,7 @@ fn tripsets_match_a_model() {
                 let word = rng.below(WORDS);
                 let target = peer.target(0, 8 * word);
                 peer.say(&ep, &Message::Put(target, &[]), 0, &[1; 8]);
-                // In order of names, as they fire.
+                // In the order of names, in which they fire.
                 let mut hit: Vec<_> = wires.iter().filter(|it| it.1 == word).map(|it| it.0).collect();
                 hit.sort_by_key(|wire| wire.0.index);
                 for set in &mut sets {
@@ -85,14 +85,14 @@ fn tripsets_match_a_model() {
         }
     }
     assert!(ep.make_set(&[wires[0].0, wires[0].0], 1, Report::Poll, 0).is_none());
-    // Sets and tripwires that are left go with the aperture.
+    // Closing the aperture disarms the remaining tripwires and ends their sets.
     ep.close_aperture(aperture);
     assert!(sets.iter().all(|set| set.cell.is_over()));
     assert_eq!(ep.with(|it| it.tripwires.len()), 0);
 }
 
-/// Tripwires on the same bytes, in one set, cookies of one aperture, apertures beside them: many come and go
-/// at a price each. If each looked at all others, this would not end in time.
+/// T-3: the cost of removing a tripwire, a cookie or an aperture does not depend on the number of others. If
+/// it did, this test would not end in time.
 #[test]
 fn removal_cost_does_not_depend_on_count() {
     const MANY: u64 = 1 << 18;

@@ -28,12 +28,8 @@ struct Wire {
     queued: usize,
     /// The peer whose access fired it last.
     by: Option<PeerId>,
+    effects: Effects,
     report: Report,
-    once: bool,
-    has_condition: bool,
-    in_sets: bool,
-    /// Whether a future waits for the next fire.
-    awaited: bool,
     aperture: ApertureId,
     trip: Trip,
     /// Its index among its aperture's tripwires.
@@ -42,6 +38,32 @@ struct Wire {
 }
 
 const _: () = assert!(std::mem::offset_of!(Wire, aperture) <= 56);
+
+/// What a fire does beside being counted. Most tripwires are polled, and have none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Effects(u8);
+
+impl Effects {
+    const NONE: Effects = Effects(0);
+    /// It depends on a condition.
+    const CONDITION: Effects = Effects(1);
+    /// It disarms the tripwire.
+    const ONCE: Effects = Effects(2);
+    /// It counts in tripsets.
+    const SETS: Effects = Effects(4);
+    /// It wakes a future.
+    const WAKE: Effects = Effects(8);
+    /// It may be reported by an event.
+    const EVENT: Effects = Effects(16);
+
+    fn has(self, effect: Effects) -> bool {
+        self.0 & effect.0 != 0
+    }
+
+    fn set(&mut self, effect: Effects, wanted: bool) {
+        self.0 = if wanted { self.0 | effect.0 } else { self.0 & !effect.0 };
+    }
+}
 
 /// An access to bytes `start..end` of an aperture, which are the next ones of an access that ends at `whole`.
 #[derive(Clone, Copy, Debug)]
@@ -108,17 +130,18 @@ impl Tripwires {
         }
         let cell = Arc::new(WireCell::default());
         let index = it.index.get_or_insert_with(|| Box::new(Index::new()));
+        let mut effects = Effects::NONE;
+        effects.set(Effects::CONDITION, trip.condition.is_some());
+        effects.set(Effects::ONCE, trip.once);
+        effects.set(Effects::EVENT, trip.report != Report::Poll);
         let wire = Wire {
             cell: cell.clone(),
             tag: trip.tag,
             reported: 0,
             queued: 0,
             by: None,
+            effects,
             report: trip.report,
-            once: trip.once,
-            has_condition: trip.condition.is_some(),
-            in_sets: false,
-            awaited: false,
             aperture,
             trip,
             place: index.wires.len() as u32,
@@ -152,7 +175,7 @@ impl Tripwires {
             }
         }
         wire.cell.end();
-        if wire.awaited {
+        if wire.effects.has(Effects::WAKE) {
             events.wake(Wakeup::Wire(id));
         }
         for membership in wire.sets {
@@ -194,7 +217,7 @@ impl Tripwires {
     /// Requests a wake-up for the next fire.
     pub(super) fn await_fire(&mut self, id: WireId) {
         if let Some(wire) = self.wires.get_mut(id.0) {
-            wire.awaited = true;
+            wire.effects.set(Effects::WAKE, true);
         }
     }
 
@@ -292,38 +315,59 @@ impl Tripwires {
         by: PeerId,
         index: u32,
     ) {
+        let Some((_, wire)) = self.wires.at_mut(index) else { return };
+        if wire.effects != Effects::NONE {
+            return self.fire_with_effects(apertures, events, by, index);
+        }
+        self.fires += 1;
+        wire.count(by);
+    }
+
+    #[inline(never)]
+    fn fire_with_effects(
+        &mut self,
+        apertures: &mut Apertures,
+        events: &mut EventQueue,
+        by: PeerId,
+        index: u32,
+    ) {
         let Some((name, wire)) = self.wires.at_mut(index) else { return };
-        if wire.has_condition {
+        let (id, effects) = (WireId(name), wire.effects);
+        if effects.has(Effects::CONDITION) {
             let memory = apertures.get(wire.aperture).map(|it| &it.memory);
             let holds = |condition: Condition| memory.is_some_and(|memory| condition.holds(memory));
             if !wire.trip.condition.is_none_or(holds) {
                 return;
             }
         }
-        let id = WireId(name);
         self.fires += 1;
-        // Before the count: a thread that sees the count may ask for the peer.
-        wire.by = Some(by);
-        let fires = wire.cell.add();
-        let (once, in_sets) = (wire.once, wire.in_sets);
-        if wire.awaited {
-            wire.awaited = false;
+        let fires = wire.count(by);
+        if effects.has(Effects::WAKE) {
+            wire.effects.set(Effects::WAKE, false);
             events.wake(Wakeup::Wire(id));
         }
-        if wire.report != Report::Poll && wire.wants_event(events) {
+        if effects.has(Effects::EVENT) && wire.wants_event(events) {
             wire.queued += 1;
             events.push(MemoryEvent::Tripwire { wire: id, tag: wire.tag, fires });
         }
-        if once {
+        if effects.has(Effects::ONCE) {
             self.unhook(apertures, id);
         }
-        if in_sets {
+        if effects.has(Effects::SETS) {
             self.fire_sets(events, id);
         }
     }
 }
 
 impl Wire {
+    /// Counts a fire. Returns how many there were.
+    #[inline]
+    fn count(&mut self, by: PeerId) -> u64 {
+        // Before the count: a thread that sees the count may ask for the peer.
+        self.by = Some(by);
+        self.cell.add()
+    }
+
     /// Returns whether a fire has an event of its own.
     #[inline]
     fn wants_event(&self, events: &EventQueue) -> bool {

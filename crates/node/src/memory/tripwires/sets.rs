@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use super::super::events::{EventQueue, MemoryEvent, Wakeup};
 use super::super::ids::{SetId, WireId};
-use super::Tripwires;
 use super::trip::{Report, WireCell};
+use super::{Effects, Tripwires};
 
 /// A tripwire's reference to one of its sets.
 #[derive(Clone, Copy, Debug)]
@@ -84,7 +84,7 @@ impl Tripwires {
         for (at, wire) in wires.iter().enumerate() {
             let wire = self.wires.get_mut(wire.0)?;
             wire.sets.push(Membership { set: id, at: at as u32 });
-            wire.in_sets = true;
+            wire.effects.set(Effects::SETS, true);
         }
         Some((id, cell))
     }
@@ -95,7 +95,7 @@ impl Tripwires {
         for Member { wire, at, .. } in set.members {
             let Some(wire) = self.wires.get_mut(wire.0) else { continue };
             wire.sets.swap_remove(at as usize);
-            wire.in_sets = !wire.sets.is_empty();
+            wire.effects.set(Effects::SETS, !wire.sets.is_empty());
             // The last one has moved to its index.
             if let Some(moved) = wire.sets.get(at as usize)
                 && let Some(set) = self.sets.get_mut(moved.set.0)
