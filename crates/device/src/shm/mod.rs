@@ -7,6 +7,7 @@
 mod greeting;
 mod lending;
 mod listener;
+mod pair;
 mod probe;
 mod words;
 
@@ -29,6 +30,7 @@ pub use listener::{
     unlink_stale_listeners,
 };
 pub(crate) use listener::{prepare_dir, unlink_stale_listeners_if_due};
+pub use pair::PairEnd;
 pub use probe::{ShmProbe, probe};
 
 use lending::Lending;

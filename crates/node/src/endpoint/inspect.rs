@@ -6,6 +6,7 @@ use tautline_device::Transport;
 use tautline_link::Nanos;
 
 use super::Endpoint;
+use crate::channel::ShmChannel;
 use crate::lane::Lane;
 use crate::{Config, Counters, Liveness, PeerId, PeerState, Rank, SendError};
 
@@ -152,19 +153,33 @@ impl Endpoint {
         })
     }
 
-    /// The number of the live link to a peer, and the peer's number for it. For tools and tests.
-    pub fn link_channels(&self, peer: Rank) -> Option<(u32, u32)> {
-        let channels = self.with(|lane| {
-            let link = lane.peers.get(peer)?.channel.link.link().filter(|link| !link.is_over())?;
-            Some((link.channel(), link.peer().channel))
+    /// This side's number for the live channel to a peer, and the peer's number for it. For tools and tests.
+    pub fn channel_numbers(&self, peer: Rank) -> Option<(u32, u32)> {
+        let numbers = self.with(|lane| {
+            let channel = &lane.peers.get(peer)?.channel;
+            let link = || {
+                let link = channel.link.link().filter(|link| !link.is_over())?;
+                Some((link.channel(), link.peer().channel))
+            };
+            channel.shm().map(ShmChannel::numbers).or_else(link)
         });
-        channels.ok().flatten()
+        numbers.ok().flatten()
     }
 
-    /// The number of the link to a peer, live or over. For tools and tests.
-    pub fn link_channel(&self, peer: Rank) -> Option<u32> {
-        let channel = self.with(|lane| Some(lane.peers.get(peer)?.channel.link.link()?.channel()));
-        channel.ok().flatten()
+    /// This side's number for the channel to a peer, live or over. For tools and tests.
+    pub fn channel_number(&self, peer: Rank) -> Option<u32> {
+        let number = self.with(|lane| {
+            let channel = &lane.peers.get(peer)?.channel;
+            let link = || Some(channel.link.link()?.channel());
+            channel.shm().map(|shm| shm.numbers().0).or_else(link)
+        });
+        number.ok().flatten()
+    }
+
+    /// Whether a peer on a simulated host has sent frames or made room: reason to call [`Endpoint::progress`], since no
+    /// doorbell wakes a node on a virtual clock.
+    pub fn has_local_work(&self) -> Result<bool, SendError> {
+        self.with(|lane| lane.has_local_frames() || lane.has_new_local_room())
     }
 
     /// Free slots of the send arena, and all of them. For tools and tests.
