@@ -288,6 +288,12 @@ impl Check {
         oldest
     }
 
+    /// Names the flow that has been waiting for longest, and the handlers that never ended, for a report.
+    pub(crate) fn describe_pending(&self) -> String {
+        let flow = self.pending().map(|(from, to, moved)| format!("{from} → {to} since {}", time(moved)));
+        format!("{}; open: {}", flow.unwrap_or_default(), self.describe_open())
+    }
+
     /// Names handlers that never ended, for a report.
     pub(crate) fn describe_open(&self) -> String {
         let names = self.open.values().take(5).map(|o| {

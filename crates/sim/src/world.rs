@@ -182,7 +182,8 @@ impl World {
                 self.totals.steps = 0;
                 self.check_completion(self.now());
                 if !self.stop {
-                    self.violation("nothing is left to do, and not everything is done");
+                    let owing = self.check.borrow().describe_pending();
+                    self.violation(format!("nothing is left to do, and not everything is done: {owing}"));
                 }
                 break;
             };
@@ -240,7 +241,9 @@ impl World {
         let lazy = now < self.nodes[index as usize].next_extract;
         let Some(up) = &mut self.nodes[index as usize].up else { return };
         let deadline = up.ep.node().next_deadline().ok().flatten().unwrap_or(Nanos::MAX);
-        let more = up.ep.node().has_slots().unwrap_or(false) && !computing && !lazy;
+        let node = up.ep.node();
+        let waits = node.has_slots().unwrap_or(false) || node.has_local_work().unwrap_or(false);
+        let more = waits && !computing && !lazy;
         // A program that only sends now and then does not know of deadlines; its watchdog would, if it were
         // allowed to run.
         if deadline != Nanos::MAX && !(computing && self.options.sabotage == Sabotage::NoWatchdog) {
