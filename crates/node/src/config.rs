@@ -10,6 +10,8 @@ use tautline_device::fault::Faults;
 
 pub use xdp::XdpOptions;
 
+use crate::local::simulated::SimulatedHost;
+
 /// How a thread waits for something to happen (N-7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
@@ -160,6 +162,8 @@ pub struct Config {
     pub pcap: Option<PathBuf>,
     /// Write a line per frame to standard error.
     pub trace: bool,
+    /// The simulated host whose nodes share memory with this one: only for nodes on a virtual clock.
+    pub simulated_host: Option<SimulatedHost>,
 }
 
 impl Config {
@@ -211,6 +215,7 @@ impl Default for Config {
             fault: None,
             pcap: None,
             trace: false,
+            simulated_host: None,
         }
     }
 }

@@ -43,7 +43,7 @@ pub use error::{JoinError, SendError};
 pub use event::Event;
 pub use job::{Job, Member};
 pub use lane::{Delivery, FastPoll, FrameBatch, Item};
-pub use local::unlink_stale_listeners;
+pub use local::{SimulatedHost, unlink_stale_listeners};
 pub use membership::{Key, Liveness, MessageId, PeerId, PeerState};
 pub use open_device::{open_device, xdp_chunks};
 

@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::Nanos;
 use crate::handlers::Kind;
+use crate::rng::mix;
 use crate::trace::time;
 
 /// How a handler ended.
@@ -49,6 +50,10 @@ pub enum Sabotage {
     NoWatchdog,
     /// A slot is taken and never freed.
     Leak,
+    /// Frames in shared memory are taken and dropped.
+    DropLocal,
+    /// Frames in shared memory are delivered twice.
+    RepeatLocal,
 }
 
 /// A message whose handler runs.
@@ -90,6 +95,8 @@ pub(crate) struct Check {
     pub(crate) completed: u64,
     pub(crate) bytes: u64,
     pub(crate) lost: u64,
+    /// A hash of the handlers that were called, and when.
+    pub(crate) digest: u64,
     violations: Vec<String>,
     violation_count: u64,
     pub(crate) sabotage: Sabotage,
@@ -113,6 +120,7 @@ impl Check {
             completed: 0,
             bytes: 0,
             lost: 0,
+            digest: 0,
             violations: Vec::new(),
             violation_count: 0,
             sabotage,
@@ -184,6 +192,7 @@ impl Check {
             self.handler_started((to, to_incarnation, born), from, (kind, len, head));
         }
         self.started += 1;
+        self.digest = mix(self.digest ^ now ^ message.key ^ u64::from(from) << 48 ^ u64::from(to) << 56);
         self.tokens += 1;
         let token = self.tokens;
         let open =
@@ -277,6 +286,12 @@ impl Check {
             consider(open.from, open.to, self.flows[(open.from * self.nodes + open.to) as usize].progress);
         }
         oldest
+    }
+
+    /// Names the flow that has been waiting for longest, and the handlers that never ended, for a report.
+    pub(crate) fn describe_pending(&self) -> String {
+        let flow = self.pending().map(|(from, to, moved)| format!("{from} → {to} since {}", time(moved)));
+        format!("{}; open: {}", flow.unwrap_or_default(), self.describe_open())
     }
 
     /// Names handlers that never ended, for a report.

@@ -148,7 +148,7 @@ impl Incarnation {
         if peer == self.rank {
             return Some(0);
         }
-        ep.node().link_channel(peer)
+        ep.node().channel_number(peer)
     }
 
     /// Notes a message that was begun on the channel to a peer.

@@ -8,6 +8,8 @@
 //!   order, unaltered, nothing of a former incarnation, lost only with a peer whose end was reported, no
 //!   false death, progress after healing, no slot leaked.
 //! * [`run_many`]: many seeds on a few threads. [`replay`]: one seed with a readable trace and a capture.
+//! * Nodes of a simulated host share memory; the seed decides which do. All others use links, and every node
+//!   sends to itself, too: all kinds of channel run in one world.
 //! * [`memory`]: a world of its own for apertures and tripwires, under the same faults.
 //! * [`goodput`]: goodput at given loss rates, windows and recovery policies; a golden table.
 //!
@@ -20,6 +22,7 @@ mod content;
 mod device;
 pub mod goodput;
 mod handlers;
+mod hosts;
 mod many;
 pub mod memory;
 #[cfg(test)]
@@ -37,11 +40,23 @@ pub use check::Sabotage;
 pub use device::SimDevice;
 pub use many::{Progress, SeedSummary, run_many};
 pub use net::{NetCounters, PathOptions};
-pub use report::{Report, Totals};
+pub use report::{Pairs, Report, Totals};
 pub use trace::Trace;
 
 /// Nanoseconds on the virtual clock.
 pub type Nanos = u64;
+
+/// Which nodes are on one simulated host, and so share memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Hosts {
+    /// The seed decides.
+    #[default]
+    Drawn,
+    /// Every node has a host of its own: no memory is shared.
+    Separate,
+    /// All nodes are on one host.
+    Single,
+}
 
 /// Options that the seed does not decide.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,13 +65,20 @@ pub struct Options {
     pub messages: u64,
     /// Stop at the first violation instead of collecting more.
     pub stop_at_violation: bool,
+    /// Which nodes share memory.
+    pub hosts: Hosts,
     /// A deliberate mistake, to show that the checkers detect it.
     pub sabotage: Sabotage,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { messages: 10_000, stop_at_violation: true, sabotage: Sabotage::None }
+        Options {
+            messages: 10_000,
+            stop_at_violation: true,
+            hosts: Hosts::default(),
+            sabotage: Sabotage::None,
+        }
     }
 }
 

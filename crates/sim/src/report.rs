@@ -32,6 +32,10 @@ pub struct Totals {
     pub credit_stalls: u64,
     /// Sends refused because the peer was gone.
     pub refused: u64,
+    /// Frames sent through shared memory.
+    pub local_frames: u64,
+    /// Crashes of nodes that shared memory with a peer.
+    pub local_crashes: u64,
 }
 
 impl Totals {
@@ -46,7 +50,17 @@ impl Totals {
         self.forged += counters.forged_handshakes;
         self.black_holes += counters.links.black_holes;
         self.credit_stalls += counters.links.credit_stalls;
+        self.local_frames += counters.local.frames_sent;
     }
+}
+
+/// How many pairs of nodes had a channel of each kind; a pair may have had both.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pairs {
+    /// Pairs that shared memory.
+    pub shm: usize,
+    /// Pairs that had a link.
+    pub link: usize,
 }
 
 /// The result of one seed.
@@ -70,6 +84,8 @@ pub struct Report {
     pub deaths: u64,
     /// Frames that the network delivered.
     pub frames: u64,
+    /// Pairs of nodes, by kind of channel.
+    pub pairs: Pairs,
     /// Duration on the virtual clock.
     pub virtual_ns: Nanos,
     /// How often a promise was broken.
@@ -102,12 +118,16 @@ impl std::fmt::Display for Report {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         writeln!(
             f,
-            "seed {}: {} messages ({} read to the end, {} lost with their peers), {} frames, {} ms, hash {:016x}",
+            "seed {}: {} messages ({} read to the end, {} lost with their peers), {} frames, {} through shared memory, \
+             {} pairs over shm, {} over links, {} ms, hash {:016x}",
             self.seed,
             self.messages,
             self.completed,
             self.lost,
             self.frames,
+            self.totals.local_frames,
+            self.pairs.shm,
+            self.pairs.link,
             self.virtual_ns / 1_000_000,
             self.trace_hash
         )?;

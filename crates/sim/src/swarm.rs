@@ -3,6 +3,7 @@
 use tautline::Security;
 use tautline_link::Policy;
 
+use crate::hosts;
 use crate::net::PathOptions;
 use crate::rng::Rng;
 use crate::schedule::{Planned, draw as draw_faults};
@@ -38,6 +39,10 @@ pub(crate) struct NodeOptions {
     pub(crate) largest: u64,
     /// Share of messages that stay below 1,000 bytes.
     pub(crate) small_ppm: u32,
+    /// Bytes that each peer on its host can be lent.
+    pub(crate) loan_pool: usize,
+    /// Bytes of a message from a peer on its host before more are granted.
+    pub(crate) local_window: u32,
 }
 
 /// Everything that a seed decides beforehand.
@@ -48,6 +53,8 @@ pub(crate) struct Swarm {
     pub(crate) rx_limit: usize,
     pub(crate) path: PathOptions,
     pub(crate) nodes: Vec<NodeOptions>,
+    /// The host of each node; nodes of one host share memory.
+    pub(crate) hosts: Vec<u32>,
     pub(crate) messages: u64,
     pub(crate) horizon: Nanos,
     pub(crate) faults: Vec<Planned>,
@@ -83,10 +90,12 @@ impl Swarm {
             rx_limit: rng.pick(&[48, 128, 208, 208, 1_024]) * 1_024,
             path,
             nodes: (0..nodes).map(|_| draw_node(&mut rng)).collect(),
+            hosts: hosts::draw(seed, nodes as usize, options.hosts),
             messages,
             horizon,
             faults: Vec::new(),
         };
+        draw_local(&mut Rng::new(seed, 0x6c6f_636c), &mut swarm.nodes);
         if swarm.path.mbps > 0 && swarm.path.queue_bytes > 0 {
             // Without a congestion window, a queue that drops its tail collapses: the window exists to
             // prevent that.
@@ -149,6 +158,16 @@ fn draw_node(rng: &mut Rng, messages: u64, horizon: Nanos, largest: u64) -> Node
         gap_ns: horizon / bursts,
         largest,
         small_ppm: rng.pick(&[700_000, 950_000, 990_000]),
+        loan_pool: 0,
+        local_window: 0,
+    }
+}
+
+/// Draws what matters only for shared memory, from a stream of its own.
+fn draw_local(rng: &mut Rng, nodes: &mut [NodeOptions]) {
+    for node in nodes {
+        node.loan_pool = rng.pick(&[0, 64 << 10, 1 << 20, 16 << 20]);
+        node.local_window = rng.pick(&[2_000, 64 << 10, 2 << 20, 2 << 20]);
     }
 }
 
@@ -164,6 +183,7 @@ impl std::fmt::Display for Swarm {
             self.max_frame,
             self.rx_limit
         )?;
+        writeln!(f, "hosts of the nodes: {:?}", self.hosts)?;
         writeln!(f, "{:?}", self.path)?;
         for (rank, node) in self.nodes.iter().enumerate() {
             writeln!(f, "node {rank}: {node:?}")?;

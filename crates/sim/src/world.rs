@@ -4,6 +4,7 @@ mod faults;
 mod finish;
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -11,10 +12,12 @@ use std::sync::{Mutex, PoisonError};
 
 use tautline::{Clock, Config, Endpoint, Event, Job, Member};
 use tautline_link::JobKey;
+use tautline_node::{FastPoll, FrameBatch};
 
 use crate::check::Check;
 use crate::device::{SharedNet, SimDevice, lock};
 use crate::handlers::{Incarnation, Kind, register};
+use crate::hosts::WorldHosts;
 use crate::net::{Net, What, address};
 use crate::program::Program;
 use crate::report::{Report, Totals};
@@ -22,6 +25,9 @@ use crate::rng::Rng;
 use crate::swarm::Swarm;
 use crate::trace::{Trace, time};
 use crate::{Nanos, Options, Sabotage};
+
+/// How often the watchdog polls while a program computes.
+const WATCHDOG: Nanos = 1_000_000;
 
 /// A running node with its program.
 struct RunningNode {
@@ -54,6 +60,10 @@ pub(crate) struct World {
     incarnations: u64,
     /// When a fault that may cause silence last affected a pair.
     disturbed_at: Vec<Nanos>,
+    hosts: WorldHosts,
+    /// Pairs that had a channel through shared memory, and pairs that had a link.
+    pairs: [BTreeSet<(u32, u32)>; 2],
+    sabotaged: bool,
     healed_at: Option<Nanos>,
     totals: Totals,
     stop: bool,
@@ -83,6 +93,9 @@ impl World {
             entropy: Rng::new(seed, 0x656e_7472),
             incarnations: 0,
             disturbed_at: vec![0; (size * size) as usize],
+            hosts: WorldHosts::new(swarm.hosts.clone()),
+            pairs: Default::default(),
+            sabotaged: false,
             healed_at: None,
             totals: Totals::default(),
             stop: false,
@@ -127,6 +140,9 @@ impl World {
             SimDevice::plug(&self.net, node, self.incarnations, options.tx_slots, self.swarm.max_frame);
         device.leaks = self.options.sabotage == Sabotage::Leak;
         let mut config = Config { share_frames: options.share_frames, ..Config::default() };
+        config.simulated_host = self.hosts.shared(node).cloned();
+        config.loan_pool = options.loan_pool;
+        config.local_window = options.local_window;
         config.link.security = self.swarm.security;
         config.link.recovery = options.recovery;
         config.link.credit_slots = options.credit_slots;
@@ -166,7 +182,8 @@ impl World {
                 self.totals.steps = 0;
                 self.check_completion(self.now());
                 if !self.stop {
-                    self.violation("nothing is left to do, and not everything is done");
+                    let owing = self.check.borrow().describe_pending();
+                    self.violation(format!("nothing is left to do, and not everything is done: {owing}"));
                 }
                 break;
             };
@@ -208,6 +225,7 @@ impl World {
                 next = node.next_extract;
             }
             next = next.min(up.incarnation.wake_sleepers());
+            self.sabotaged = self.sabotaged || sabotage_local(up, self.options.sabotage, self.totals.steps);
             if let Err(error) = extract(up, options.extract, options.rounds) {
                 self.violation(format!("extracting failed: {error}"));
                 return;
@@ -223,7 +241,9 @@ impl World {
         let lazy = now < self.nodes[index as usize].next_extract;
         let Some(up) = &mut self.nodes[index as usize].up else { return };
         let deadline = up.ep.node().next_deadline().ok().flatten().unwrap_or(Nanos::MAX);
-        let more = up.ep.node().has_slots().unwrap_or(false) && !computing && !lazy;
+        let node = up.ep.node();
+        let waits = node.has_slots().unwrap_or(false) || node.has_local_work().unwrap_or(false);
+        let more = waits && !computing && !lazy;
         // A program that only sends now and then does not know of deadlines; its watchdog would, if it were
         // allowed to run.
         if deadline != Nanos::MAX && !(computing && self.options.sabotage == Sabotage::NoWatchdog) {
@@ -239,6 +259,31 @@ impl World {
         if next != Nanos::MAX {
             net.wake(index, next);
         }
+        drop(net);
+        self.wake_neighbours(index, now);
+    }
+
+    /// A node has run: the nodes of its host that it sent frames to or made room for run soon. On a real host
+    /// a doorbell wakes them.
+    fn wake_neighbours(&mut self, index: u32, now: Nanos) {
+        for other in self.hosts.neighbours(index) {
+            let node = &self.nodes[other as usize];
+            let Some(up) = &node.up else { continue };
+            let computing = now < node.computing_until;
+            if computing && self.options.sabotage == Sabotage::NoWatchdog {
+                continue;
+            }
+            let mut at = up.ep.node().next_deadline().ok().flatten().unwrap_or(Nanos::MAX);
+            // A program that extracts rarely runs when its time has come.
+            if (computing || now >= node.next_extract) && up.ep.node().has_local_work().unwrap_or(false) {
+                at = now;
+            }
+            if at != Nanos::MAX {
+                let mut net = lock(&self.net);
+                let latency = if computing { WATCHDOG } else { net.ports[other as usize].latency };
+                net.wake(other, at.max(now + latency));
+            }
+        }
     }
 
     /// Takes the events and failures that a node reports.
@@ -248,8 +293,12 @@ impl World {
             let Some(event) = up.ep.poll_event() else { break };
             self.trace_line(|| format!("node {index}: {event:?}"));
             lock(&self.net).note(now ^ 0xe7e7, u64::from(index));
+            if let Event::PeerUp { peer, .. } = event {
+                let kind = usize::from(!up.ep.node().is_local(peer));
+                self.pairs[kind].insert((index.min(peer), index.max(peer)));
+            }
             if let Event::PeerDown { peer, why, .. } = event {
-                let live = up.ep.node().link_channels(peer);
+                let live = up.ep.node().channel_numbers(peer);
                 let mut check = self.check.borrow_mut();
                 check.peer_down(index, peer, live);
                 let expected = check.closing && why == tautline::Down::Closed;
@@ -276,6 +325,9 @@ impl World {
     fn crash(&mut self, index: u32) {
         let Some(up) = self.nodes[index as usize].up.take() else { return };
         lock(&self.net).unplug(index);
+        let shares = (0..self.size()).any(|peer| up.ep.node().is_local(peer));
+        self.totals.local_crashes += u64::from(shares);
+        up.ep.node().kill();
         self.check.borrow_mut().node_crashed(index);
         self.nodes[index as usize].messages = up.program.left();
         self.nodes[index as usize].computing_until = 0;
@@ -293,6 +345,23 @@ impl World {
         let _ = ep.extract(usize::MAX);
         let _ = ep.extract(usize::MAX);
     }
+}
+
+/// Takes frames out of shared memory and drops or repeats them, if that is the sabotage. Returns whether it
+/// did.
+fn sabotage_local(up: &RunningNode, sabotage: Sabotage, steps: u64) -> bool {
+    if steps < 100 || !matches!(sabotage, Sabotage::DropLocal | Sabotage::RepeatLocal) {
+        return false;
+    }
+    let mut batch = FrameBatch::default();
+    if up.ep.node().take_frames(usize::MAX, &mut batch).ok() != Some(FastPoll::Frames) {
+        return false;
+    }
+    if sabotage == Sabotage::RepeatLocal {
+        let _ = up.ep.node().put_back(&batch, 0);
+        let _ = up.ep.node().put_back(&batch, 0);
+    }
+    true
 }
 
 fn extract(up: &RunningNode, limit: usize, rounds: u32) -> tautline::Result<()> {

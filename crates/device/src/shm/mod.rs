@@ -7,6 +7,7 @@
 mod greeting;
 mod listener;
 mod loans;
+mod pair;
 mod probe;
 mod words;
 
@@ -29,6 +30,7 @@ pub use listener::{
 };
 pub(crate) use listener::{prepare_dir, unlink_stale_listeners_if_due};
 pub use loans::{LoanError, PeerMemory};
+pub use pair::PairEnd;
 pub use probe::{ShmProbe, probe};
 
 use loans::Loans;

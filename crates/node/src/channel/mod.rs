@@ -442,6 +442,20 @@ impl Channel {
         u64::from(if self.is_shared() { shm } else { link })
     }
 
+    /// Returns this side's number for the channel, the peer's, and whether the channel is live.
+    pub(crate) fn numbers(&self) -> Option<(u32, u32, bool)> {
+        match &self.kind {
+            Kind::Shm(shm) => {
+                let (ours, theirs) = shm.numbers();
+                Some((ours, theirs, true))
+            }
+            _ => {
+                let link = self.link.link()?;
+                Some((link.channel(), link.peer().channel, !link.is_over()))
+            }
+        }
+    }
+
     /// Whether enough slots wait for one system call's worth of frames.
     #[inline]
     pub(crate) fn has_long_train(&self) -> bool {

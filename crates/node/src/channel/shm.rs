@@ -42,6 +42,8 @@ pub(crate) struct ShmChannel {
     pub(super) offered: Vec<u32>,
     /// Bytes of a message that may be sent before the peer grants more.
     window: u32,
+    /// This side's number for the channel and the peer's, of their epochs.
+    numbers: (u32, u32),
 }
 
 /// Bytes of the longest part of a put of `whole` bytes that is worth lending when `left` remain.
@@ -83,9 +85,15 @@ fn filled(shm: &mut Shm, extent: Extent, fill: impl FnOnce(&mut [u8])) -> Extent
 }
 
 impl ShmChannel {
-    /// `window`: bytes of a message that may be sent before the peer grants more.
-    pub(crate) fn new(shm: Shm, window: u32) -> ShmChannel {
-        ShmChannel { shm, pending: 0, stalled: false, wanting: None, offered: Vec::new(), window }
+    /// `window`: bytes of a message that may be sent before the peer grants more. `numbers`: this side's
+    /// number for the channel and the peer's.
+    pub(crate) fn new(shm: Shm, window: u32, numbers: (u32, u32)) -> ShmChannel {
+        ShmChannel { shm, pending: 0, stalled: false, wanting: None, offered: Vec::new(), window, numbers }
+    }
+
+    /// This side's number for the channel, and the peer's.
+    pub(super) fn numbers(&self) -> (u32, u32) {
+        self.numbers
     }
 
     pub(super) fn max_frame(&self) -> usize {

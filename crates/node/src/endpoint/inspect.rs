@@ -154,19 +154,24 @@ impl Endpoint {
         })
     }
 
-    /// The number of the live link to a peer, and the peer's number for it. For tools and tests.
-    pub fn link_channels(&self, peer: Rank) -> Option<(u32, u32)> {
-        let channels = self.with(|lane| {
-            let link = lane.peers.get(peer)?.channel.link.link().filter(|link| !link.is_over())?;
-            Some((link.channel(), link.peer().channel))
-        });
-        channels.ok().flatten()
+    /// This side's number for the live channel to a peer, and the peer's number for it. For tools and tests.
+    pub fn channel_numbers(&self, peer: Rank) -> Option<(u32, u32)> {
+        let numbers = self.with(|lane| lane.peers.get(peer)?.channel.numbers());
+        numbers.ok().flatten().filter(|(_, _, live)| *live).map(|(ours, theirs, _)| (ours, theirs))
     }
 
-    /// The number of the link to a peer, live or over. For tools and tests.
-    pub fn link_channel(&self, peer: Rank) -> Option<u32> {
-        let channel = self.with(|lane| Some(lane.peers.get(peer)?.channel.link.link()?.channel()));
-        channel.ok().flatten()
+    /// This side's number for the channel to a peer, live or over. For tools and tests.
+    pub fn channel_number(&self, peer: Rank) -> Option<u32> {
+        let numbers = self.with(|lane| lane.peers.get(peer)?.channel.numbers());
+        numbers.ok().flatten().map(|(ours, ..)| ours)
+    }
+
+    /// Whether this node or a peer on its simulated host has sent frames to it, or a peer has made room:
+    /// reason to call [`Endpoint::progress`], since nothing else wakes a node on a virtual clock.
+    pub fn has_local_work(&self) -> Result<bool, SendError> {
+        self.with(|lane| {
+            lane.port.loopback_frames > 0 || lane.has_local_frames() || lane.has_new_local_room()
+        })
     }
 
     /// Free slots of the send arena, and all of them. For tools and tests.

@@ -22,7 +22,7 @@ use tautline_link::Nanos;
 use tautline_mem::{ForkGuard, Owned};
 
 use crate::lane::{Delivery, FastPoll, FrameBatch, Lane};
-use crate::local;
+use crate::local::{self, Discovery};
 use crate::wait::{Descriptors, Guard, PollActivity, Shared, SpinBackoff, watchdog};
 use crate::{Choice, Clock, Config, DeviceName, Event, Job, JoinError, SendError};
 
@@ -74,6 +74,9 @@ impl Endpoint {
         let mut descriptors = if clock.is_virtual() { None } else { Descriptors::new(&*device)? };
         let tick = config.watchdog.filter(|_| descriptors.is_some());
         let mut lane = Lane::new(job, config.clone(), device, entropy, handlers)?;
+        if let Some(host) = config.simulated_host.as_ref().filter(|_| clock.is_virtual()) {
+            lane.local.discovery = Some(Box::new(Discovery::simulated(job, &config, host)?));
+        }
         if let Some(mut choice) = choice {
             if let Some(descriptors) = &mut descriptors {
                 discover(job, &config, &mut lane, descriptors, &mut choice)?;
@@ -203,6 +206,21 @@ impl Endpoint {
         let closed = self.wait_until(timeout, |lane| lane.is_closed())?;
         self.owner.stop();
         Ok(closed)
+    }
+
+    /// Ends the node as a killed process ends: peers on its simulated host see it exit, and nothing that the
+    /// endpoint does afterwards reaches them. For simulations.
+    pub fn kill(&self) {
+        let _ = self.with(|lane| {
+            // The process exits first: a peer whose channel is closed by a living process may use datagrams
+            // instead.
+            lane.local.discovery = None;
+            for rank in lane.local.poll.take_all() {
+                if let Some(shm) = lane.peers.member_mut(rank).channel.detach_shm() {
+                    lane.counters.local.add(shm.counts());
+                }
+            }
+        });
     }
 }
 

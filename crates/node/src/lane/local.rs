@@ -1,7 +1,7 @@
 //! Peers on this host: opening channels through shared memory, taking frames out of their rings, and sleeping
 //! while they may send (N-12, N-13).
 
-use tautline_device::shm::{self, Greeting, Handover, Incoming, InlineFrame, LINE_WORDS, PoppedLine, Shm};
+use tautline_device::shm::{self, Greeting, InlineFrame, LINE_WORDS, PoppedLine, Shm};
 use tautline_link::{Death, Nanos};
 use tautline_mem::ApertureMemory;
 use tautline_wire::record;
@@ -9,7 +9,7 @@ use tautline_wire::record;
 use super::Lane;
 use super::inbox::Place;
 use crate::channel::{NextFrame, ShmChannel};
-use crate::local::{Dialled, Hello, explain};
+use crate::local::{Dialled, Hello, IncomingDial, explain};
 use crate::{Down, PeerId, PeerState, Rank};
 
 /// Polls of shared memory for each read of the clock.
@@ -468,8 +468,8 @@ impl Lane {
         self.counters.strays += discovery.accept_incoming();
         let (greeted, forged) = discovery.take_greeted();
         self.counters.forged_handshakes += forged;
-        for (incoming, greeting, handover) in greeted {
-            self.accept(now, incoming, &greeting, handover);
+        for (incoming, greeting) in greeted {
+            self.accept(now, incoming, &greeting);
         }
         let Some(discovery) = &mut self.local.discovery else { return };
         for (rank, dialled) in discovery.take_dialled(self.rank) {
@@ -477,7 +477,7 @@ impl Lane {
         }
     }
 
-    fn accept(&mut self, now: Nanos, incoming: Incoming, greeting: &Greeting, handover: Handover) {
+    fn accept(&mut self, now: Nanos, incoming: Box<dyn IncomingDial>, greeting: &Greeting) {
         let (me, from) = (self.rank, greeting.from);
         if greeting.to != me || from == me || !self.peers.contains(from) || self.port.closed {
             return;
@@ -493,8 +493,8 @@ impl Lane {
         discovery.cancel_dials(from);
         let epoch = self.secrets.number();
         let hello = Hello { from: me, to: from, epoch, window: self.config.local_window };
-        match discovery.accept(incoming, greeting, handover, hello) {
-            Ok(shm) => self.establish_shm(now, from, shm, greeting),
+        match discovery.accept(incoming, greeting, hello) {
+            Ok(shm) => self.establish_shm(now, from, shm, (epoch, greeting)),
             Err(error) => peer.local.refused = Some(explain(&error)),
         }
     }
@@ -502,7 +502,9 @@ impl Lane {
     fn finish_dial(&mut self, now: Nanos, rank: Rank, dialled: Dialled) {
         let only = self.local.discovery.as_ref().is_some_and(|discovery| discovery.only);
         match dialled {
-            Dialled::Established(shm, greeting) => self.establish_shm(now, rank, *shm, &greeting),
+            Dialled::Established(shm, greeting) => {
+                self.establish_shm(now, rank, *shm, (greeting.answers, &greeting));
+            }
             Dialled::Mistaken => {}
             // The peer went away, or would rather dial us.
             Dialled::Failed(error) if !only => {
@@ -520,8 +522,9 @@ impl Lane {
         }
     }
 
-    /// Memory is shared with a peer from now on.
-    fn establish_shm(&mut self, now: Nanos, rank: Rank, mut shm: Shm, greeting: &Greeting) {
+    /// Memory is shared with a peer from now on. `epoch` is the one that this node sent, `greeting` what the
+    /// peer did.
+    fn establish_shm(&mut self, now: Nanos, rank: Rank, mut shm: Shm, (epoch, greeting): (u64, &Greeting)) {
         if self.peers.member(rank).channel.is_shared() {
             self.teardown(rank, Down::Died(Death::Restarted));
         }
@@ -532,7 +535,11 @@ impl Lane {
         let (peer, port) = self.channel(rank);
         peer.channel.link.peering.give_up();
         peer.reset_channel(port);
-        peer.channel.establish_shm(ShmChannel::new(shm, greeting.window));
+        peer.channel.establish_shm(ShmChannel::new(
+            shm,
+            greeting.window,
+            (epoch as u32, greeting.epoch as u32),
+        ));
         peer.local.refused = None;
         peer.incarnation += 1;
         peer.state = PeerState::Connecting;
@@ -618,7 +625,7 @@ impl Lane {
         self.local.poll.remove(rank);
         self.local.former.keep(id, &mut shm);
         if let Some(discovery) = &self.local.discovery {
-            shm.liveness_fds().into_iter().for_each(|fd| discovery.unwatch(fd));
+            discovery.detached(shm.liveness_fds());
         }
         self.counters.local.add(shm.counts());
     }

@@ -2,14 +2,16 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
 
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
-use tautline_device::shm::{self, Dial, Greeting, Handover, Incoming, Listener, POOL_UNIT, Pool, Shm};
+use tautline_device::shm::{self, Greeting, POOL_UNIT, Pool, Shm};
 use tautline_link::{JobKey, Nanos};
 
+use super::simulated::{self, SimulatedHost};
+use super::sockets::{ListenerPaths, Sockets, job_name};
+use super::transport::{IncomingDial, LocalTransport, OutgoingDial};
 use crate::limits::{LOCAL_POLL_NS, MAX_INCOMING};
 use crate::{Config, DeviceName, Job, Member, PassedOver, Rank};
 
@@ -30,6 +32,9 @@ pub(crate) struct Hello {
     pub(crate) window: u32,
 }
 
+/// A connection that has greeted.
+pub(crate) type Greeted = (Box<dyn IncomingDial>, Greeting);
+
 /// A dial that has ended.
 #[derive(Debug)]
 pub(crate) enum Dialled {
@@ -44,15 +49,14 @@ pub(crate) enum Dialled {
 /// How this node and others of its host find each other.
 #[derive(Debug)]
 pub(crate) struct Discovery {
-    listener: Listener,
-    listeners: ListenerPaths,
+    transport: Box<dyn LocalTransport>,
     key: JobKey,
     /// The doorbell that others ring to wake this node.
     bell: OwnedFd,
     /// Readable when somebody dials, answers or dies.
     watch: OwnedFd,
-    dials: Vec<(Rank, u64, Dial)>,
-    incoming: Vec<Incoming>,
+    dials: Vec<(Rank, u64, Box<dyn OutgoingDial>)>,
+    incoming: Vec<Box<dyn IncomingDial>>,
     asymmetric: bool,
     /// Datagrams are not to be used.
     pub(crate) only: bool,
@@ -75,48 +79,42 @@ struct Timers {
     unlink: Vec<(Rank, u32, Nanos)>,
 }
 
-/// Where the listeners of a job are.
-#[derive(Clone, Debug)]
-struct ListenerPaths {
-    dir: PathBuf,
-    job: u64,
-}
-
-impl ListenerPaths {
-    /// Processes that know the same key and the same members mean the same job.
-    fn new(key: &JobKey, members: &[Member]) -> ListenerPaths {
-        let members: String = members.iter().map(|member| format!("{} ", member.addr)).collect();
-        let name = key.prove("door", members.as_bytes());
-        let job = u64::from_le_bytes(name[..8].try_into().expect("eight bytes"));
-        ListenerPaths { dir: shm::discovery_dir(), job }
-    }
-
-    fn of(&self, rank: Rank) -> PathBuf {
-        shm::listener_path(&self.dir, self.job, rank)
-    }
-}
-
 impl Discovery {
     /// Opens this node's listener; `bell` is what others ring to wake it.
     fn new(job: &Job, config: &Config, bell: OwnedFd) -> io::Result<Discovery> {
         let listeners = ListenerPaths::new(&job.key, &job.members);
-        let discovery = Discovery {
-            listener: Listener::bind(&listeners.of(job.rank))?,
+        let transport = Box::new(Sockets::bind(job.rank, listeners)?);
+        let discovery = Discovery::over(job, config, bell, transport, shm::is_asymmetric())?;
+        discovery.watch_stranger(discovery.transport.listener_fd());
+        Ok(discovery)
+    }
+
+    /// Makes this node a process of a simulated host.
+    pub(crate) fn simulated(job: &Job, config: &Config, host: &SimulatedHost) -> io::Result<Discovery> {
+        Discovery::over(job, config, simulated::event()?, Box::new(host.start(job.rank)?), false)
+    }
+
+    fn over(
+        job: &Job,
+        config: &Config,
+        bell: OwnedFd,
+        transport: Box<dyn LocalTransport>,
+        asymmetric: bool,
+    ) -> io::Result<Discovery> {
+        Ok(Discovery {
+            transport,
             key: job.key.clone(),
             bell,
             watch: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             dials: Vec::new(),
             incoming: Vec::new(),
-            asymmetric: shm::is_asymmetric(),
+            asymmetric,
             only: config.device == Some(DeviceName::Shm),
             reached: same_address(job, config),
             pool: config.loan_pool,
-            beacon: Box::new(listeners.job),
+            beacon: Box::new(job_name(&job.key, &job.members)),
             timers: Timers::default(),
-            listeners,
-        };
-        discovery.watch(discovery.listener.fd(), None);
-        Ok(discovery)
+        })
     }
 
     /// Whether a rank is reached through shared memory if it is on this host.
@@ -126,12 +124,25 @@ impl Discovery {
 
     /// The job's name on this host.
     pub(crate) fn job(&self) -> u64 {
-        self.listeners.job
+        *self.beacon
     }
 
     /// Readable when somebody dials, answers or dies.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.watch.as_fd()
+    }
+
+    /// Watches a descriptor of a process that is not known yet, if there is one.
+    fn watch_stranger(&self, fd: Option<BorrowedFd<'_>>) {
+        if let Some(fd) = fd {
+            self.watch(fd, None);
+        }
+    }
+
+    fn unwatch_stranger(&self, fd: Option<BorrowedFd<'_>>) {
+        if let Some(fd) = fd {
+            self.unwatch(fd);
+        }
     }
 
     /// Watches a descriptor of a peer, or of a process that is not known yet.
@@ -143,8 +154,14 @@ impl Discovery {
     }
 
     /// No longer watches a descriptor: closing it is not enough when a forked child has it, too.
-    pub(crate) fn unwatch(&self, fd: BorrowedFd<'_>) {
+    fn unwatch(&self, fd: BorrowedFd<'_>) {
         let _ = epoll::delete(&self.watch, fd);
+    }
+
+    /// No longer watches the process and the socket of a peer.
+    pub(crate) fn detached(&self, fds: [BorrowedFd<'_>; 2]) {
+        fds.into_iter().for_each(|fd| self.unwatch(fd));
+        self.transport.channel_closed();
     }
 
     /// Watches the process and the socket of a peer that memory is shared with from now on.
@@ -170,8 +187,8 @@ impl Discovery {
             let (pool, units) = self.pool();
             (self.greeting(hello, 0, units).to_bytes(self.prove()), pool)
         };
-        let dial = Dial::new(&self.listeners.of(hello.to), self.bell.as_fd(), greet)?;
-        self.watch(dial.fd(), None);
+        let dial = self.transport.dial(hello.to, self.bell.as_fd(), &greet)?;
+        self.watch_stranger(dial.fd());
         self.dials.push((hello.to, hello.epoch, dial));
         Ok(())
     }
@@ -192,27 +209,29 @@ impl Discovery {
     /// Gives up dials to a rank.
     pub(crate) fn cancel_dials(&mut self, rank: Rank) {
         let cancelled: Vec<_> = self.dials.extract_if(.., |(to, ..)| *to == rank).collect();
-        cancelled.iter().for_each(|(.., dial)| self.unwatch(dial.fd()));
+        cancelled.iter().for_each(|(.., dial)| self.unwatch_stranger(dial.fd()));
     }
 
     /// Takes out the dials that have ended, with what became of them.
     pub(crate) fn take_dialled(&mut self, me: Rank) -> Vec<(Rank, Dialled)> {
         let prove = self.prove();
         let mut ended = Vec::new();
-        for (rank, epoch, dial) in std::mem::take(&mut self.dials) {
+        for (rank, epoch, mut dial) in std::mem::take(&mut self.dials) {
             let answer = dial.poll_greeting(&prove);
             if let Ok(None) = answer {
                 self.dials.push((rank, epoch, dial));
                 continue;
             }
-            self.unwatch(dial.fd());
+            self.unwatch_stranger(dial.fd());
             let dialled = match answer {
                 Ok(None) => continue,
-                Ok(Some((answer, handles))) => {
+                Ok(Some(answer)) => {
                     let meant = answer.from == rank && answer.to == me && answer.answers == epoch;
                     if meant {
-                        let both = self.asymmetric && answer.asymmetric;
-                        Dialled::Established(Box::new(dial.establish(handles, both)), answer)
+                        match dial.establish(self.asymmetric && answer.asymmetric) {
+                            Ok(shm) => Dialled::Established(Box::new(shm), answer),
+                            Err(error) => Dialled::Failed(error),
+                        }
                     } else {
                         Dialled::Mistaken
                     }
@@ -231,15 +250,15 @@ impl Discovery {
     pub(crate) fn accept_incoming(&mut self) -> u64 {
         let mut dropped = 0;
         for _ in 0..MAX_INCOMING {
-            match self.listener.accept() {
+            match self.transport.accept() {
                 Ok(Some(incoming)) => {
                     // A peer greets at once; the connection that has been silent for longest makes room.
                     if self.incoming.len() >= MAX_INCOMING {
-                        self.unwatch(self.incoming[0].fd());
+                        self.unwatch_stranger(self.incoming[0].fd());
                         self.incoming.remove(0);
                         dropped += 1;
                     }
-                    self.watch(incoming.fd(), None);
+                    self.watch_stranger(incoming.fd());
                     self.incoming.push(incoming);
                 }
                 Ok(None) => break,
@@ -254,16 +273,16 @@ impl Discovery {
     }
 
     /// Takes out the connections that have greeted, and how many did so without knowing the key.
-    pub(crate) fn take_greeted(&mut self) -> (Vec<(Incoming, Greeting, Handover)>, u64) {
+    pub(crate) fn take_greeted(&mut self) -> (Vec<Greeted>, u64) {
         let prove = self.prove();
         let (mut greeted, mut forged) = (Vec::new(), 0);
-        for incoming in std::mem::take(&mut self.incoming) {
+        for mut incoming in std::mem::take(&mut self.incoming) {
             match incoming.poll_greeting(&prove) {
                 Ok(None) => self.incoming.push(incoming),
                 said => {
-                    self.unwatch(incoming.fd());
+                    self.unwatch_stranger(incoming.fd());
                     match said {
-                        Ok(Some((greeting, handover))) => greeted.push((incoming, greeting, handover)),
+                        Ok(Some(greeting)) => greeted.push((incoming, greeting)),
                         _ => forged += 1,
                     }
                 }
@@ -275,15 +294,13 @@ impl Discovery {
     /// Answers a greeting, and so shares memory with its sender.
     pub(crate) fn accept(
         &self,
-        incoming: Incoming,
+        incoming: Box<dyn IncomingDial>,
         greeting: &Greeting,
-        handover: Handover,
         hello: Hello,
     ) -> io::Result<Shm> {
         let (pool, units) = self.pool();
         let answer = self.greeting(hello, greeting.epoch, units).to_bytes(self.prove());
-        let both = greeting.asymmetric && self.asymmetric;
-        incoming.accept(handover, &answer, (self.bell.as_fd(), pool), both)
+        incoming.accept(&answer, (self.bell.as_fd(), pool), greeting.asymmetric && self.asymmetric)
     }
 
     fn greeting(&self, hello: Hello, answers: u64, pool: u32) -> Greeting {
@@ -325,8 +342,9 @@ impl Discovery {
 
     /// When to poll at the latest although nothing happens.
     pub(crate) fn next_deadline(&self) -> Option<Nanos> {
-        let Timers { redial, unlink, .. } = &self.timers;
-        redial.iter().map(|(_, at)| *at).chain(unlink.iter().map(|(.., at)| *at)).min()
+        let Timers { redial, unlink, next_poll } = &self.timers;
+        let noticed = self.transport.has_notice().then_some(*next_poll);
+        redial.iter().map(|(_, at)| *at).chain(unlink.iter().map(|(.., at)| *at)).chain(noticed).min()
     }
 
     /// Whether dials have to be repeated.
@@ -343,7 +361,8 @@ impl Discovery {
         let count = epoll::wait(&self.watch, &mut events[..], Some(&none)).unwrap_or(0);
         let of = events[..count].iter().map(|event| event.data.u64());
         let (strangers, peers): (Vec<u64>, Vec<u64>) = of.partition(|of| *of == STRANGER);
-        (peers.into_iter().map(|of| of as Rank).collect(), !strangers.is_empty())
+        let noticed = self.transport.take_notice();
+        (peers.into_iter().map(|of| of as Rank).collect(), noticed || !strangers.is_empty())
     }
 
     /// A peer died and may have left its listener behind.
@@ -356,8 +375,7 @@ impl Discovery {
     /// so it is tried for a while.
     pub(crate) fn unlink_exited(&mut self, now: Nanos) {
         for (rank, tries, at) in std::mem::take(&mut self.timers.unlink) {
-            let path = self.listeners.of(rank);
-            let over = at <= now && (shm::unlink_stale_listener(&path) || tries == 0 || !path.exists());
+            let over = at <= now && (self.transport.unlink_listener(rank) || tries == 0);
             if !over {
                 let (tries, at) = if at <= now { (tries - 1, now + LOCAL_POLL_NS) } else { (tries, at) };
                 self.timers.unlink.push((rank, tries, at));
@@ -401,14 +419,6 @@ pub(crate) fn unavailable(job: &Job, error: &io::Error) -> (PassedOver, bool) {
     let reason = explain(error);
     tracing::warn!(rank = job.rank, %reason, "no shared memory");
     (PassedOver { device: "shm", reason }, true)
-}
-
-/// Unlinks the listeners that ranks of a job on this host left behind when they were killed: for launchers.
-pub fn unlink_stale_listeners(key: &JobKey, members: &[Member]) {
-    let listeners = ListenerPaths::new(key, members);
-    for rank in 0..members.len() as Rank {
-        shm::unlink_stale_listener(&listeners.of(rank));
-    }
 }
 
 /// Why no memory is shared with a process on this host.

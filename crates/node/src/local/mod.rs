@@ -8,10 +8,15 @@
 
 mod discovery;
 mod poll;
+pub(crate) mod simulated;
+mod sockets;
+mod transport;
 
-pub use discovery::unlink_stale_listeners;
 pub(crate) use discovery::{Dialled, Discovery, Hello, explain, start, unavailable};
 pub(crate) use poll::ShmPoll;
+pub use simulated::SimulatedHost;
+pub use sockets::unlink_stale_listeners;
+pub(crate) use transport::IncomingDial;
 
 use std::sync::Arc;
 

@@ -126,6 +126,7 @@ impl World {
         }
         self.excuse_all(node, now + back_after + SILENCE + SLACK);
         self.crash(node);
+        self.wake_neighbours(node, now);
         lock(&self.net).schedule(now + back_after, What::Fault { index: node + (1 << 16) });
     }
 

@@ -4,7 +4,7 @@ use super::{World, at, finish_trace};
 use crate::Nanos;
 use crate::device::lock;
 use crate::net::What;
-use crate::report::Report;
+use crate::report::{Pairs, Report};
 
 const MILLI: Nanos = 1_000_000;
 /// Ten times the longest retransmission timeout (G3): a flow that owes something must have made progress
@@ -71,8 +71,14 @@ impl World {
         let hash = {
             let mut net = lock(&self.net);
             net.note(end, self.check.borrow().completed);
+            net.note(self.check.borrow().digest, self.totals.local_crashes);
             net.hash
         };
+        if self.hosts.failures() > 0 {
+            self.violation(
+                "this machine has too few descriptors, or too little memory, for what the seed decided",
+            );
+        }
         let nodes = std::mem::take(&mut self.nodes);
         for up in nodes.into_iter().filter_map(|node| node.up) {
             self.totals.add(&up.ep.counters());
@@ -93,6 +99,7 @@ impl World {
             lost: check.lost,
             deaths: check.deaths.reports,
             frames: net.delivered,
+            pairs: Pairs { shm: self.pairs[0].len(), link: self.pairs[1].len() },
             virtual_ns: end,
             violation_count,
             violations,

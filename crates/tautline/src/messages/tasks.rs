@@ -111,7 +111,8 @@ fn finish(core: &Rc<Core>, handler: usize, slot: usize, result: Result<(), (Stri
 
 /// Bytes of a message that its sender may send before more is granted.
 fn window(core: &Core, from: Rank, total: u64) -> u64 {
-    let least = u64::from(core.node.config().link.message_window);
+    let config = core.node.config();
+    let least = u64::from(config.link.message_window.min(config.local_window));
     if total <= least {
         return least;
     }
