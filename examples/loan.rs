@@ -6,7 +6,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use tautline::{Endpoint, Lent};
+use tautline::{Borrowed, Endpoint};
 
 /// Numbers in one message: 8 MiB of them.
 const NUMBERS: usize = 1 << 20;
@@ -15,7 +15,7 @@ fn main() -> tautline::Result<()> {
     let total = Rc::new(Cell::new(0u64));
     let sum = total.clone();
     let ep = Endpoint::builder()
-        .on_loan("sum", move |message: Lent| {
+        .on_loan("sum", move |message: Borrowed| {
             // Part by part, from where it was written; dropping the message returns the memory.
             message.for_each_part(|part| {
                 for number in part.as_chunks::<8>().0 {

@@ -17,7 +17,7 @@ fn main() -> tautline::Result<()> {
         .join()?;
     if ep.rank() == 0 {
         // Small on purpose: the sender has to wait for room.
-        let (mut jobs, cookie) = queue::make(&ep, 1024)?;
+        let (mut jobs, cookie) = queue::pair(&ep, 1024)?;
         ep.send(1, "fill this", &cookie.to_bytes())?;
         let (mut entries, mut bytes) = (0, 0);
         while let Some(job) = jobs.pop()? {

@@ -8,15 +8,15 @@ use tautline::rpc::Rpc;
 
 fn main() -> tautline::Result<()> {
     let rpc = Rpc::new();
-    let builder = rpc.install(Endpoint::builder());
-    let builder = rpc.serve(builder, "divide", |_, (a, b): (u64, u64)| async move {
+    let builder = Endpoint::builder().with(&rpc);
+    let builder = builder.with(rpc.serve("divide", |_, (a, b): (u64, u64)| async move {
         let whole = a.checked_div(b).ok_or("division by zero".to_owned())?;
         Ok::<_, String>((whole, a - whole * b))
-    });
-    let builder = rpc.serve_raw(builder, "shout", |from, request, answer| {
+    }));
+    let builder = builder.with(rpc.serve_raw("shout", |from, request, answer| {
         answer.extend_from_slice(format!("rank {from}: ").as_bytes());
         answer.extend(request.iter().map(u8::to_ascii_uppercase));
-    });
+    }));
     let ep = builder.join()?;
     if ep.rank() == 0 {
         ep.serve(3 * (u64::from(ep.size()) - 1))?;

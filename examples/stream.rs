@@ -16,7 +16,7 @@ fn main() -> tautline::Result<()> {
         .on_short("write here", move |m: Short<'_>| *got.borrow_mut() = m.data().try_into().ok())
         .join()?;
     if ep.rank() < 2 && ep.size() > 1 {
-        let (mut reader, cookie) = stream::make(&ep, 4096)?;
+        let (mut reader, cookie) = stream::pair(&ep, 4096)?;
         ep.send(1 - ep.rank(), "write here", &cookie.to_bytes())?;
         ep.run_until(|| given.borrow().is_some())?;
         let cookie = Cookie::from_bytes(given.borrow().as_ref().expect("the cookie has arrived"));

@@ -368,7 +368,7 @@ impl World {
             })();
             let ops = match all {
                 Ok(ops) => ops,
-                Err(tautline::Error::Send(_)) => {
+                Err(tautline::Error::Send(_) | tautline::Error::PeerGone(..)) => {
                     // It may have been sent in part; the next incarnation does not rely on it.
                     incarnation.remote = None;
                     break;

@@ -100,7 +100,7 @@ impl Program {
             match self.begin(incarnation, ep, draft) {
                 Ok(()) => {}
                 Err(Error::Send(SendError::WouldBlock)) => break,
-                Err(Error::Send(SendError::PeerGone(..))) => {
+                Err(Error::PeerGone(..)) => {
                     self.refused += 1;
                     if self.rng.chance(200_000) {
                         break;
@@ -182,9 +182,10 @@ impl Program {
         for (result, name) in [(unknown, "an unknown handler"), (long, "a long message for a short handler")]
         {
             match result {
-                Err(Error::Send(
-                    SendError::UnknownHandler(_) | SendError::TooLongForHandler(_) | SendError::PeerGone(..),
-                )) => {}
+                Err(
+                    Error::Send(SendError::UnknownHandler(_) | SendError::TooLongForHandler(_))
+                    | Error::PeerGone(..),
+                ) => {}
                 Err(error @ Error::Send(SendError::WouldBlock)) => return Err(error),
                 other => incarnation.check.borrow_mut().violation(format!("{name}: {other:?}")),
             }
@@ -202,7 +203,7 @@ impl Program {
                     let mut done = self.open.swap_remove(i);
                     self.spare.push(std::mem::take(&mut done.piece));
                     if let Err(error) = finish(done) {
-                        let gone = matches!(error, Error::Send(SendError::PeerGone(..)));
+                        let gone = matches!(error, Error::PeerGone(..));
                         if !gone {
                             incarnation
                                 .check
@@ -211,7 +212,7 @@ impl Program {
                         }
                     }
                 }
-                Err(Error::Send(SendError::PeerGone(..))) => {
+                Err(Error::PeerGone(..)) => {
                     self.refused += 1;
                     self.open.swap_remove(i);
                 }

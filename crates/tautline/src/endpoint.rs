@@ -1,38 +1,37 @@
-//! What a program holds.
+//! What a program holds. The verbs that send are in [`crate::messages`], those of memory in
+//! [`crate::memory`].
 
-use std::future::poll_fn;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
-use tautline_node::{Delivery, Key, WaitFor};
+use tautline_node::Key;
 
-use crate::core::{Core, Failure, Wakes};
-use crate::messages::dispatch_all;
-use crate::waits::Place;
-use crate::{Builder, Counters, Error, Event, Loan, Outgoing, PeerState, Rank, Result, SendError};
+use crate::core::{Core, HandlerFailure, Wakes};
+use crate::error::Result;
+use crate::{Counters, Event, PeerState, Rank};
 
-/// A program's hold on the fabric. Clones share it. Neither `Send` nor `Sync`: it belongs to the thread that made it.
+/// A process's access to its job. Clones share it. Neither `Send` nor `Sync`: it belongs to the thread that
+/// made it.
 ///
-/// Dropping the last clone closes in good order, like [`Endpoint::close`], but reports nothing.
+/// Dropping the last clone closes it in good order, as [`Endpoint::close`] does, but reports no error.
 ///
-/// Endpoints that handlers get from [`crate::Message::endpoint`] and [`crate::Short::endpoint`] do not keep it open: a suspended
-/// handler cannot keep alive what it waits for.
+/// Endpoints that handlers get from [`crate::Message::endpoint`] and [`crate::Short::endpoint`] do not keep
+/// it open: otherwise a suspended handler would keep alive what it waits for.
 #[derive(Clone, Debug)]
 pub struct Endpoint {
     pub(crate) core: Rc<Core>,
-    _hold: Option<Rc<Hold>>,
+    _keep_open: Option<Rc<KeepOpen>>,
 }
 
-/// What the program's own clones share; the last one to go shuts the endpoint.
+/// Shared by the program's own clones; dropping the last one closes the endpoint.
 #[derive(Debug)]
-struct Hold(Rc<Core>);
+struct KeepOpen(Rc<Core>);
 
-impl Drop for Hold {
+impl Drop for KeepOpen {
     fn drop(&mut self) {
-        self.0.shut();
+        self.0.close_on_drop();
     }
 }
 
@@ -40,7 +39,7 @@ impl Drop for Hold {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Handler(pub(crate) Key);
 
-/// What names a handler: a string, or a [`Handler`] looked up beforehand, which is faster.
+/// The name of a handler: a string, or a [`Handler`] that was looked up beforehand, which is faster.
 pub trait Name {
     #[doc(hidden)]
     fn key(&self, endpoint: &Endpoint) -> Result<Handler>;
@@ -70,14 +69,15 @@ impl std::fmt::Debug for Waker {
 }
 
 impl Waker {
-    /// Makes the endpoint's [`Endpoint::wait`] return, now or the next time, and its descriptor readable;
-    /// [`Endpoint::run_until`] asks again whether it is done.
+    /// Makes [`Endpoint::wait`] return, now or the next time, and the endpoint's descriptor readable.
+    /// [`Endpoint::run_until`] evaluates its condition again.
     pub fn wake(&self) {
-        self.0.call();
+        self.0.wake_program();
     }
 }
 
-/// Messages sent while this exists leave when a frame is full, or when it is dropped. See [`Endpoint::batch`].
+/// Messages that are sent while this exists leave when a frame is full, or when it is dropped. See
+/// [`Endpoint::batch`].
 #[derive(Debug)]
 #[must_use = "the batch ends when this is dropped"]
 pub struct Batch<'a>(&'a Endpoint);
@@ -88,23 +88,17 @@ impl Drop for Batch<'_> {
     }
 }
 
-// A name is looked at, not kept; by value it reads better at the call: a string or a `Handler`.
-#[allow(clippy::needless_pass_by_value)]
 impl Endpoint {
-    /// The program's own hold.
+    /// An endpoint that stays open until its last clone is dropped.
     pub(crate) fn new(core: Rc<Core>) -> Endpoint {
-        let hold = Some(Rc::new(Hold(core.clone())));
-        Endpoint { core, _hold: hold }
+        let keep_open = Some(Rc::new(KeepOpen(core.clone())));
+        Endpoint { core, _keep_open: keep_open }
     }
 
-    /// A handler's hold.
-    pub(crate) fn inner(core: Rc<Core>) -> Endpoint {
-        Endpoint { core, _hold: None }
-    }
-
-    /// Starts a builder: register handlers, then join.
-    pub fn builder() -> Builder {
-        Builder::default()
+    /// An endpoint, as handlers get it, that does not keep itself open.
+    #[inline]
+    pub(crate) fn handle(core: Rc<Core>) -> Endpoint {
+        Endpoint { core, _keep_open: None }
     }
 
     /// This process's rank in the job.
@@ -112,218 +106,79 @@ impl Endpoint {
         self.core.node.rank()
     }
 
-    /// How many processes the job has.
+    /// The number of processes in the job.
     pub fn size(&self) -> u32 {
         self.core.node.size()
     }
 
-    /// Looks a handler's name up, once for many sends.
+    /// Looks up a handler's name, once for many sends.
     pub fn handler(&self, name: &str) -> Result<Handler> {
         Ok(Handler(self.core.node.key(name)?))
     }
 
-    /// Sends a whole message; waits for the connection and for room if it must. Runs no handlers meanwhile: two programs
-    /// that only send to each other, and never extract, come to a standstill when both are out of room; in handlers, use
-    /// [`Endpoint::send_async`]. A message to oneself for which there is no room is refused ([`SendError::WouldBlock`]): only extraction makes some.
-    #[inline]
-    pub fn send(&self, peer: Rank, handler: impl Name, bytes: &[u8]) -> Result<()> {
-        let handler = handler.key(self)?;
-        match self.core.node.try_send(peer, handler.0, bytes) {
-            Ok(true) => Ok(()),
-            sent => self.send_slowly(sent, peer, handler, bytes),
-        }
-    }
-
-    /// What is too long for one frame, or found no room.
-    #[inline(never)]
-    fn send_slowly(
-        &self,
-        sent: std::result::Result<bool, SendError>,
-        peer: Rank,
-        handler: Handler,
-        bytes: &[u8],
-    ) -> Result<()> {
-        match sent {
-            Ok(true) => Ok(()),
-            Ok(false) => self.send_long(peer, handler, bytes),
-            Err(SendError::WouldBlock) => {
-                if blocking(&self.core, peer, || Ok(self.core.node.try_send(peer, handler.0, bytes)?))? {
-                    return Ok(());
-                }
-                self.send_long(peer, handler, bytes)
-            }
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    fn send_long(&self, peer: Rank, handler: Handler, bytes: &[u8]) -> Result<()> {
-        if self.core.node.config().single_copy.is_some_and(|least| bytes.len() >= least) {
-            let offer =
-                blocking(&self.core, peer, || Ok(self.core.node.try_offer(peer, handler.0, bytes)?))?;
-            // What the peer may not read after all is copied for it.
-            if let Some(offer) = offer
-                && blocking(&self.core, peer, || Ok(self.core.node.poll_offer(&offer)?))?
-            {
-                return Ok(());
-            }
-        }
-        let mut message = self.begin(peer, handler, bytes.len() as u64)?;
-        message.piece(bytes)?;
-        message.end()
-    }
-
-    /// Sends a whole message if that is possible at once; [`SendError::WouldBlock`], and nothing sent, if it is not.
-    /// Messages longer than one frame must be begun instead: [`SendError::TooLongForHandler`].
-    pub fn try_send(&self, peer: Rank, handler: impl Name, bytes: &[u8]) -> Result<()> {
-        let handler = handler.key(self)?;
-        if self.core.node.try_send(peer, handler.0, bytes)? {
-            return Ok(());
-        }
-        Err(SendError::TooLongForHandler(self.core.node.short_limit(peer)).into())
-    }
-
-    /// Sends a whole message, and lets other handlers go on while there is no room. For use in handlers.
-    pub async fn send_async(&self, peer: Rank, handler: impl Name, bytes: &[u8]) -> Result<()> {
-        let handler = handler.key(self)?;
-        if retry(&self.core, || Ok(self.core.node.try_send(peer, handler.0, bytes)?)).await? {
-            return Ok(());
-        }
-        let mut message = self.begin_async(peer, handler, bytes.len() as u64).await?;
-        message.piece_async(bytes).await?;
-        message.end()
-    }
-
-    /// Begins a message of `size` bytes; waits for the connection and for room if it must.
-    pub fn begin(&self, peer: Rank, handler: impl Name, size: u64) -> Result<Outgoing> {
-        let handler = handler.key(self)?;
-        blocking(&self.core, peer, || self.try_begin(peer, handler, size))
-    }
-
-    /// Begins a message if that is possible at once.
-    pub fn try_begin(&self, peer: Rank, handler: impl Name, size: u64) -> Result<Outgoing> {
-        let handler = handler.key(self)?;
-        let message = self.core.node.try_begin(peer, handler.0, size)?;
-        Ok(Outgoing::new(self.core.clone(), message, size))
-    }
-
-    /// Begins a message, and lets other handlers go on while there is no room. For use in handlers.
-    pub async fn begin_async(&self, peer: Rank, handler: impl Name, size: u64) -> Result<Outgoing> {
-        let handler = handler.key(self)?;
-        retry(&self.core, || self.try_begin(peer, handler, size)).await
-    }
-
-    /// A buffer of `len` bytes to fill and send to `peer`: on this host in memory that the peer reads in place, so that nothing is copied. Waits for the
-    /// connection, and until enough of what was lent before has come back.
-    pub fn loan(&self, peer: Rank, len: usize) -> Result<Loan> {
-        blocking(&self.core, peer, || self.try_loan(peer, len))
-    }
-
-    /// As [`Endpoint::loan`], if that is possible at once.
-    pub fn try_loan(&self, peer: Rank, len: usize) -> Result<Loan> {
-        Loan::try_new(&self.core, peer, len)
-    }
-
-    /// As [`Endpoint::loan`], and lets other handlers go on meanwhile. For use in handlers.
-    pub async fn loan_async(&self, peer: Rank, len: usize) -> Result<Loan> {
-        retry(&self.core, || self.try_loan(peer, len)).await
-    }
-
-    /// While the returned guard lives, small messages share frames: they leave when a frame is full or the guard is dropped.
+    /// While the returned guard lives, small messages share frames: they leave when a frame is full or the
+    /// guard is dropped.
     pub fn batch(&self) -> Batch<'_> {
         let _ = self.core.node.open_batch();
         Batch(self)
     }
 
-    /// Takes what has arrived, up to `bytes` bytes (rounded up to whole frames), and runs the handlers it is for. Never waits.
-    /// Returns how many bytes were taken. What is not extracted holds its sender back: the receiver paces the network (M-8).
+    /// Takes up to `bytes` bytes that have arrived (rounded up to whole frames) and runs the handlers of
+    /// their messages. Never waits. Returns the number of bytes taken. What is not extracted holds its sender
+    /// back: the receiver paces the network (M-8).
+    #[inline]
     pub fn extract(&self, bytes: usize) -> Result<usize> {
-        let guard = Extracting::enter(&self.core)?;
-        if let Err(closed) = self.core.check_open() {
-            drop(guard);
-            self.core.let_handlers_go();
-            return Err(closed.into());
-        }
-        dispatch_all::run_woken(&self.core);
-        if let Some(taken) = dispatch_all::frames(&self.core, bytes)? {
-            return Ok(taken);
-        }
-        let mut delivery: Option<Box<Delivery>> = self.core.delivery.borrow_mut().take();
-        let taking = delivery.as_mut().expect("one delivery per endpoint, and no extraction inside another");
-        // Whoever takes nothing does not know whether there is more.
-        let mut taken = Ok((0, bytes == 0));
-        let events = self.core.node.take(bytes, taking);
-        if !taking.items().is_empty() {
-            let (slots, bytes) = dispatch_all::dispatch(&self.core, &mut delivery);
-            let back = delivery.as_mut().expect("handlers give it back");
-            taken = self.core.node.give_back(back, slots).map(|more| (bytes, more));
-        }
-        *self.core.delivery.borrow_mut() = delivery;
-        let (events, (bytes, more)) = (events?, taken?);
-        dispatch_all::after(&self.core, events, more);
-        Ok(bytes)
+        self.core.extract(bytes)
     }
 
-    /// Waits, by the configured policy, until there may be something to extract, a new event, or a handler to go on; false if
-    /// `timeout` passed first. Events that were left unread are no reason to stay awake: they are told of once.
+    /// Waits, by the configured policy, until there may be something to extract, a new event, or a handler to
+    /// resume; false if `timeout` passed first. An unread event ends one wait only.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<bool> {
-        if self.core.extracting.get() {
-            return Err(Error::Reentrant);
-        }
+        self.core.check_not_in_handler()?;
         self.core.check_open()?;
-        if self.core.news.replace(false) {
+        if self.core.events.take_unseen() {
             return Ok(true);
         }
-        let woken = self.sleep(timeout)?;
-        Ok(self.core.wakes.take_call() || woken)
+        let woken = self.core.sleep(timeout)?;
+        Ok(self.core.wakes.take_program_woken() || woken)
     }
 
-    /// As [`Endpoint::wait`], but events that have been fetched already are no reason to return.
-    pub(crate) fn sleep(&self, timeout: Option<Duration>) -> Result<bool> {
-        let core = &self.core;
-        // Whoever wakes this endpoint after this is seen by the wait; what was said before is work.
-        core.node.clear_signal();
-        if core.has_work() {
-            return Ok(true);
-        }
-        Ok(core.node.wait(timeout, WaitFor { activity: core.may_retry(), memory: None })?)
-    }
-
-    /// Extracts and waits until `done` returns true. If meanwhile the last reachable peer goes, so that nobody is left to wait
-    /// for, that is an error, once; peers that come back are let in by waiting again.
+    /// Extracts and waits until `done` returns true. If the last reachable peer goes down meanwhile, so that
+    /// nobody is left to wait for, returns [`crate::Error::PeerGone`], once. A further wait accepts peers
+    /// that come back.
     pub fn run_until(&self, mut done: impl FnMut() -> bool) -> Result<()> {
+        let core = &self.core;
         loop {
             let taken = self.extract(usize::MAX)?;
             if done() {
-                // Whoever waits next is told of what was not read in here.
-                let more =
-                    !self.core.events.borrow().is_empty() || self.core.node.acknowledge_memory_events()?;
-                self.core.news.set(more);
+                // The next wait returns for events that were not read in here.
+                core.events.set_unseen(self.has_events()?);
                 return Ok(());
             }
-            // Messages that have not been taken, and handlers that are under way, may still bring about what is waited for.
+            // Messages that have not been taken, and unfinished handlers, may still make `done` true.
             if taken == 0
-                && self.core.live.get() == 0
-                && self.core.deserted.get().is_some()
-                && !self.core.node.has_slots()?
-                && let Some((peer, why)) = self.core.deserted.take()
+                && core.extraction.unfinished() == 0
+                && core.peer_loss.unreported().is_some()
+                && !core.node.has_slots()?
+                && let Some(lost) = core.peer_loss.take_unreported()
             {
-                return Err(Error::PeerGone(peer, why));
+                return Err(lost.into());
             }
-            if !self.core.news.replace(false) {
-                self.sleep(None)?;
+            if !core.events.take_unseen() {
+                core.sleep(None)?;
             }
         }
     }
 
     /// Extracts and waits until `messages` more messages have been handled.
     pub fn serve(&self, messages: u64) -> Result<()> {
-        let until = self.core.handled.get() + messages;
-        self.run_until(|| self.core.handled.get() >= until)
+        let until = self.handled() + messages;
+        self.run_until(|| self.handled() >= until)
     }
 
-    /// How many messages' handlers have finished here.
+    /// The number of messages whose handlers have finished here.
     pub fn handled(&self) -> u64 {
-        self.core.handled.get()
+        self.core.extraction.handled()
     }
 
     /// Makes protocol progress without running any handler. A program that polls need not call it.
@@ -332,29 +187,29 @@ impl Endpoint {
         Ok(())
     }
 
-    /// The next thing that happened: peers up and down, devices chosen, paths changed.
+    /// Returns the next event: a peer up or down, a device chosen, a path changed, something that happened to
+    /// memory.
     pub fn poll_event(&self) -> Option<Event> {
-        if !self.core.extracting.get() {
-            dispatch_all::absorb(&self.core);
+        if !self.core.extraction.is_running() {
+            self.core.absorb_events();
         }
-        let event = match self.core.events_lost.take() {
-            0 => self.core.events.borrow_mut().pop_front(),
-            events => Some(Event::Lost { events }),
-        };
-        let event = event.or_else(|| self.core.node.poll_memory_event().ok().flatten().map(Event::Memory));
-        // Whoever reads one is told of the others.
-        let more = !self.core.events.borrow().is_empty()
-            || self.core.node.acknowledge_memory_events().unwrap_or(false);
-        self.core.news.set(more);
+        let memory_event = || self.core.node.poll_memory_event().ok().flatten().map(Event::Memory);
+        let event = self.core.events.pop().or_else(memory_event);
+        // A program that read one event is to be told of the others.
+        self.core.events.set_unseen(self.has_events().unwrap_or(false));
         event
     }
 
-    /// The next handler that panicked or returned an error.
-    pub fn poll_failure(&self) -> Option<Failure> {
-        self.core.failures.borrow_mut().pop_front()
+    fn has_events(&self) -> Result<bool> {
+        Ok(!self.core.events.is_empty() || self.core.node.acknowledge_memory_events()?)
     }
 
-    /// How things stand with a peer.
+    /// Returns the next handler that panicked or returned an error.
+    pub fn poll_failure(&self) -> Option<HandlerFailure> {
+        self.core.failures.pop()
+    }
+
+    /// The state of a peer; nothing if there is no such rank.
     pub fn peer_state(&self, peer: Rank) -> Option<PeerState> {
         self.core.node.peer_state(peer)
     }
@@ -364,26 +219,26 @@ impl Endpoint {
         Ok(self.core.node.connect(peer)?)
     }
 
-    /// What was counted.
+    /// Counters of this process's node.
     pub fn counters(&self) -> Counters {
         self.core.node.counters()
     }
 
-    /// Prepares to sleep on this endpoint's descriptor ([`AsFd`]); false if there is something to extract first. After each
-    /// wake-up: [`Endpoint::extract`], then arm again.
+    /// Prepares to sleep on this endpoint's descriptor ([`AsFd`]); false if there is something to extract
+    /// first. After each wake-up: [`Endpoint::extract`], then arm again.
     pub fn arm(&self) -> Result<bool> {
-        if self.core.news.replace(false) || self.core.has_work() {
+        if self.core.events.take_unseen() || self.core.has_work() {
             return Ok(false);
         }
-        // Whoever called meanwhile rang a bell that has been silenced since.
+        // Arming silences the bell of a wake-up that came meanwhile.
         let armed = self.core.node.arm()? && !self.core.has_work();
-        match self.core.may_retry().filter(|_| armed) {
+        match self.core.blocked_since().filter(|_| armed) {
             Some(seen) => Ok(self.core.node.activity()? == seen),
             None => Ok(armed),
         }
     }
 
-    /// Something that wakes this endpoint from any thread.
+    /// Returns a handle that wakes this endpoint from any thread.
     pub fn waker(&self) -> Waker {
         Waker(self.core.wakes.clone())
     }
@@ -393,117 +248,22 @@ impl Endpoint {
         &self.core.node
     }
 
-    /// Closes in good order: what was sent is delivered first, unless its peer is gone or the configured time is over. Handlers
-    /// may not. Calls on clones then say that the node is closed, and so do futures that wait for something.
+    /// Closes in good order: delivers what was sent first, unless its peer is gone or
+    /// [`crate::Config::close_timeout`] passes. Not in handlers. Calls on clones then fail, and so do futures
+    /// that wait for something.
     ///
-    /// The program's handlers, and those of them that are suspended, are dropped with all that they hold. The socket and its address are free again when everything
-    /// that was made of the endpoint is dropped, too: clones, apertures, remotes, queues, streams.
+    /// Drops the program's handlers, also suspended ones, with all they hold. The socket and its address are
+    /// free again when everything that was made of the endpoint is dropped, too: clones, apertures, remotes,
+    /// queues, streams.
     pub fn close(self) -> Result<()> {
-        if self.core.extracting.get() {
-            return Err(Error::Reentrant);
-        }
-        self.core.closed.set(true);
-        let closed = self.core.node.close();
-        self.core.let_handlers_go();
-        self.core.wake_everyone();
-        closed?;
-        Ok(())
+        self.core.check_not_in_handler()?;
+        self.core.close()
     }
 }
 
 impl AsFd for Endpoint {
-    /// The one descriptor that becomes readable when something may have happened; see [`Endpoint::arm`].
+    /// The descriptor that becomes readable when something may have happened; see [`Endpoint::arm`].
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.core.node.as_fd()
     }
-}
-
-/// Marks that handlers are running, also when one unwinds.
-struct Extracting<'a>(&'a Core);
-
-impl Extracting<'_> {
-    fn enter(core: &Core) -> Result<Extracting<'_>> {
-        if core.extracting.replace(true) {
-            return Err(Error::Reentrant);
-        }
-        Ok(Extracting(core))
-    }
-}
-
-impl Drop for Extracting<'_> {
-    fn drop(&mut self) {
-        self.0.extracting.set(false);
-        self.0.let_leave();
-    }
-}
-
-/// Tries until it does not block; between tries, waits for the network without running handlers. For messages to oneself,
-/// which nothing but extraction makes room for, it does not wait.
-pub(crate) fn blocking<T>(core: &Core, peer: Rank, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
-    loop {
-        let seen = core.node.activity()?;
-        match attempt() {
-            Err(error) if error.is_would_block() => {
-                if core.node.is_virtual() || peer == core.node.rank() {
-                    return Err(error);
-                }
-                core.node.wait_for_activity(seen)?;
-            }
-            result => return result,
-        }
-    }
-}
-
-/// As [`blocking`], for what is asked of a node's memory: of one's own, too, which is served as the node polls. It does not wait for answers that stand behind messages
-/// which this program would have to extract first: that is an error.
-pub(crate) fn asking<T>(core: &Core, owner: Rank, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
-    loop {
-        let seen = core.node.activity()?;
-        let result = blocking(core, owner, || match attempt() {
-            Err(error) if error.is_would_block() && core.node.is_clogged(owner) => {
-                Err(SendError::Unextracted(owner).into())
-            }
-            result => result,
-        });
-        let own = owner == core.node.rank() && !core.node.is_virtual();
-        match result {
-            Err(error) if own && error.is_would_block() => {
-                core.node.progress()?;
-                // Messages to oneself stand before it.
-                if core.node.activity()? == seen {
-                    return Err(error);
-                }
-            }
-            result => return result,
-        }
-    }
-}
-
-/// A handler that waits for room, until it has what it wants, or is dropped.
-struct Blocked<'a>(Place, &'a Core);
-
-impl Drop for Blocked<'_> {
-    fn drop(&mut self) {
-        self.1.blocked.leave(&self.0);
-    }
-}
-
-/// Tries until it does not block; between tries, the handler is suspended.
-pub(crate) async fn retry<T>(core: &Core, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
-    let waits = Blocked(Place::default(), core);
-    poll_fn(|context| {
-        let seen = match core.node.activity() {
-            Ok(seen) => seen,
-            Err(error) => return Poll::Ready(Err(error.into())),
-        };
-        match attempt() {
-            Err(error) if error.is_would_block() => {
-                core.tried(seen);
-                core.blocked.register(&waits.0, context);
-                Poll::Pending
-            }
-            result => Poll::Ready(result),
-        }
-    })
-    .await
 }

@@ -1,67 +1,71 @@
-//! Everything that can go wrong, with what to do about it.
+//! Errors, with what to do about them.
 
-use crate::memory::Failure;
+use tautline_node::memory::Failure;
+
 use crate::{Down, JoinError, Rank, SendError};
 
-/// What the calls of this crate return.
+/// The result of most calls in this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why a call failed.
+#[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
     /// The process could not join its job.
     Join(JoinError),
-    /// A send was refused.
+    /// A send was refused. Never [`SendError::PeerGone`]: that is [`Error::PeerGone`].
     Send(SendError),
-    /// More bytes were added to a message than were announced; nothing of the last piece was sent.
+    /// A peer is gone: nothing can be sent to it, nothing more will arrive from it, and requests to its
+    /// memory fail.
+    PeerGone(Rank, Down),
+    /// A piece exceeds the announced size of its message; nothing of it was sent.
     PieceTooLong {
         /// Bytes that the message still lacks.
         room: u64,
         /// Bytes of the piece.
         piece: u64,
     },
-    /// The message ended before all announced bytes were added; it was given up.
+    /// The message was ended before all announced bytes were added; it was aborted.
     MessageTooShort {
         /// Bytes that were missing.
         missing: u64,
     },
-    /// The handler wanted more bytes than the message has left; nothing was taken.
+    /// A handler asked for more bytes than the message has left; nothing was taken.
     EndOfMessage {
         /// Bytes left.
         left: u64,
     },
-    /// The sender gave the message up, or the other end of a queue or stream is gone, or this end was closed.
+    /// The sender aborted the message, or the other end of a queue or stream is closed, or this end is.
     Aborted,
-    /// The sender is gone; the rest of the message will not come.
-    PeerGone(Rank, Down),
-    /// A handler tried to extract.
+    /// A handler tried to extract, or to wait.
     Reentrant,
-    /// This is over: the message has been dealt with and its handler kept it too long, or the operation's result was taken.
+    /// The object is used up: the message's handler has finished, or the operation's result was taken.
     Stale,
-    /// An operation on another node's memory failed.
+    /// An operation on another node's memory failed. Never [`Failure::PeerGone`]: that is
+    /// [`Error::PeerGone`].
     Operation(Failure),
     /// A range is not within the memory it is meant for, or a word is not aligned.
     OutOfRange,
-    /// There are too many of these already.
+    /// A limit is reached: there are too many of these already.
     TooMany(&'static str),
-    /// The tripwire, or the tripset, fires no more.
+    /// The tripwire or tripset will not fire again.
     Disarmed(&'static str),
     /// The owner of mapped memory has revoked the share.
     Revoked,
-    /// Memory was mapped to be read only.
+    /// The memory is mapped for reading only.
     ReadOnly,
     /// Nothing can be mapped with this cookie.
-    NoShare(&'static str),
-    /// An entry does not fit its queue.
+    CannotMap(&'static str),
+    /// An entry is too long for its queue.
     EntryTooLong {
         /// Bytes of the entry.
         entry: u64,
-        /// Bytes of the longest one.
+        /// Bytes of the longest possible entry.
         longest: u64,
     },
-    /// The other end of a queue or stream wrote what no correct one writes.
-    Nonsense(&'static str),
-    /// What a handler reports of its own.
+    /// The other end of a queue or stream violates the protocol.
+    Violation(&'static str),
+    /// An error of the program's own, for handlers to return, or one of the system.
     Other(Box<dyn std::error::Error + Send + Sync>),
 }
 
@@ -71,16 +75,9 @@ impl Error {
         Error::Other(error.into())
     }
 
-    /// Whether trying again later may succeed.
+    /// Whether the same call may succeed later.
     pub fn is_would_block(&self) -> bool {
         matches!(self, Error::Send(SendError::WouldBlock))
-    }
-}
-
-/// The same text as [`std::fmt::Display`]: it is what a `main` that returns an error shows to its user.
-impl std::fmt::Debug for Error {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        std::fmt::Display::fmt(self, f)
     }
 }
 
@@ -89,31 +86,29 @@ impl std::fmt::Display for Error {
         match self {
             Error::Join(error) => error.fmt(f),
             Error::Send(error) => error.fmt(f),
-            Error::PieceTooLong { room, piece } => {
-                write!(
-                    f,
-                    "a piece of {piece} bytes does not fit: the message was announced with only {room} more"
-                )
-            }
+            Error::PeerGone(rank, why) => write!(f, "rank {rank} is gone: {why}"),
+            Error::PieceTooLong { room, piece } => write!(
+                f,
+                "a piece of {piece} bytes does not fit: the message was announced with only {room} more"
+            ),
             Error::MessageTooShort { missing } => {
-                write!(f, "the message ended {missing} bytes before its announced size and was given up")
+                write!(f, "the message ended {missing} bytes before its announced size and was aborted")
             }
             Error::EndOfMessage { left } => write!(f, "the message has only {left} bytes left"),
-            Error::Aborted => f.write_str("the other side gave it up, or this side has ended it"),
-            Error::PeerGone(rank, why) => write!(f, "rank {rank} is gone: {why}"),
-            Error::Reentrant => f.write_str("a handler may not extract; it may send, and await"),
-            Error::Stale => f.write_str("this is over: the message was dealt with, or the result taken"),
+            Error::Aborted => f.write_str("the other side aborted it, or one side has closed it"),
+            Error::Reentrant => f.write_str("a handler must not extract or wait; it may send, and await"),
+            Error::Stale => f.write_str("the handler has finished, or the result was taken already"),
             Error::Operation(failure) => failure.fmt(f),
             Error::OutOfRange => f.write_str("the range is not within the memory, or a word is not aligned"),
             Error::TooMany(what) => write!(f, "there are too many {what} already"),
-            Error::Disarmed(why) => write!(f, "this fires no more: {why}"),
+            Error::Disarmed(why) => write!(f, "it will not fire again: {why}"),
             Error::Revoked => f.write_str("the owner of the memory has revoked the share"),
-            Error::ReadOnly => f.write_str("the memory is mapped to be read only"),
-            Error::NoShare(why) => write!(f, "nothing can be mapped with this cookie: {why}"),
+            Error::ReadOnly => f.write_str("the memory is mapped for reading only"),
+            Error::CannotMap(why) => write!(f, "nothing can be mapped with this cookie: {why}"),
             Error::EntryTooLong { entry, longest } => {
-                write!(f, "an entry of {entry} bytes does not fit the queue, whose longest has {longest}")
+                write!(f, "an entry of {entry} bytes is too long for the queue, which takes up to {longest}")
             }
-            Error::Nonsense(what) => write!(f, "the other end wrote nonsense: {what}"),
+            Error::Violation(what) => write!(f, "the other end violates the protocol: {what}"),
             Error::Other(error) => error.fmt(f),
         }
     }
@@ -139,12 +134,18 @@ impl From<JoinError> for Error {
 
 impl From<Failure> for Error {
     fn from(failure: Failure) -> Error {
-        Error::Operation(failure)
+        match failure {
+            Failure::PeerGone(rank, why) => Error::PeerGone(rank, why),
+            failure => Error::Operation(failure),
+        }
     }
 }
 
 impl From<SendError> for Error {
     fn from(error: SendError) -> Error {
-        Error::Send(error)
+        match error {
+            SendError::PeerGone(rank, why) => Error::PeerGone(rank, why),
+            error => Error::Send(error),
+        }
     }
 }

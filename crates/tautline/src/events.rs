@@ -5,20 +5,22 @@ use std::task::{Context, Poll};
 
 use futures_core::Stream;
 
-use crate::waits::Place;
-use crate::{Endpoint, Event};
+use crate::Event;
+use crate::endpoint::Endpoint;
+use crate::waiters::Waiter;
 
-/// The events of an endpoint, as they come; see [`Endpoint::events`].
+/// The events of an endpoint, as they happen; see [`Endpoint::events`].
 #[derive(Debug)]
 pub struct Events {
     endpoint: Endpoint,
-    wait: Place,
+    waiter: Waiter,
 }
 
 impl Endpoint {
-    /// What happens, as a stream. It is woken by [`Endpoint::extract`], which somebody has to call, and by [`Endpoint::close`]: what has not been told by then is told, and then it ends.
+    /// Returns the events as a stream. [`Endpoint::extract`], which somebody has to call, wakes it, and so
+    /// does [`Endpoint::close`]: then it yields the events that are left, and ends.
     pub fn events(&self) -> Events {
-        Events { endpoint: Endpoint::inner(self.core.clone()), wait: Place::default() }
+        Events { endpoint: Endpoint::handle(self.core.clone()), waiter: Waiter::default() }
     }
 }
 
@@ -29,16 +31,16 @@ impl Stream for Events {
         if let Some(event) = self.endpoint.poll_event() {
             return Poll::Ready(Some(event));
         }
-        if self.endpoint.core.closed.get() {
+        if self.endpoint.core.is_closed() {
             return Poll::Ready(None);
         }
-        self.endpoint.core.event_waits.register(&self.wait, context);
+        self.endpoint.core.events.waiters.register(&self.waiter, context);
         Poll::Pending
     }
 }
 
 impl Drop for Events {
     fn drop(&mut self) {
-        self.endpoint.core.event_waits.leave(&self.wait);
+        self.endpoint.core.events.waiters.remove(&self.waiter);
     }
 }

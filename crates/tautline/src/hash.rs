@@ -1,11 +1,12 @@
-//! A quick hash for keys that peers count up.
+//! A fast hash for keys that consist of counted numbers.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-/// Odd, and without a pattern: the golden ratio of 2⁶⁴.
+/// The golden ratio times 2⁶⁴: odd, and its bits have no pattern.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Makes hashers that start from a secret of this map's own, so that nobody can send numbers that all fall into one place.
+/// Makes hashers that start from a random number of the map's own, so that a peer cannot choose keys that
+/// collide.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seeded(u64);
 
@@ -24,14 +25,14 @@ impl BuildHasher for Seeded {
     }
 }
 
-/// Mixes one word after the other into the secret.
+/// Mixes one word after the other into the random number.
 #[derive(Debug)]
 pub(crate) struct Mixed(u64);
 
 impl Hasher for Mixed {
     #[inline]
     fn write_u32(&mut self, word: u32) {
-        // Both halves of the product count, so that every bit of the word reaches every bit of the sum.
+        // Combines both halves of the product, so that every bit of the word affects every bit of the state.
         let product = u128::from(self.0 ^ u64::from(word)) * u128::from(SPREAD);
         self.0 = product as u64 ^ (product >> 64) as u64;
     }
@@ -51,9 +52,10 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    /// Numbers that are counted up spread well, in whichever word they are: over the lower bits, which choose a place, and the upper, which tell neighbours apart.
+    /// Consecutive numbers spread well, in any word of the key: over the lower bits, which choose a bucket,
+    /// and the upper bits, which distinguish the keys in it.
     #[test]
-    fn numbers_spread() {
+    fn consecutive_numbers_spread() {
         let seeded = Seeded::default();
         for at in 0..3 {
             let of = |number: u32| {
@@ -63,9 +65,9 @@ mod tests {
             };
             let all: Vec<u64> = (0..4096).map(of).collect();
             let count = |of: fn(&u64) -> u64| all.iter().map(of).collect::<HashSet<_>>().len();
-            // Thrown at random into 4,096 places, they would hit 63 % of them.
+            // Random numbers would hit 63 % of 4,096 buckets.
             assert_eq!(count(|hash| *hash), 4096);
-            assert!(count(|hash| hash & 4095) > 2200, "{} places", count(|hash| hash & 4095));
+            assert!(count(|hash| hash & 4095) > 2200, "{} buckets", count(|hash| hash & 4095));
             assert_eq!(count(|hash| hash >> 57), 128);
         }
         let other = Seeded::default();

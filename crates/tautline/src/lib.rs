@@ -1,15 +1,24 @@
 //! User-level cluster messaging for ordinary Linux machines and ordinary Ethernet.
 //!
-//! # The map
-//! * [`Endpoint`]: what a program holds. [`Endpoint::builder`] registers handlers and joins the job.
-//! * [`messages`]: begin a message to a peer's handler, add pieces, end it; handlers are `async`, start with the first
-//!   frame, and take pieces of any size.
-//! * [`memory`]: apertures that peers reach into with cookies, and tripwires that tell the owner of exactly the accesses it cares about.
-//! * [`queue`], [`rpc`], [`stream`]: styles, each a thin layer over the two.
-//! * [`Config`]: every knob. [`Event`]: everything that can happen. [`Error`]: everything that can go wrong.
+//! A *job* consists of processes with ranks 0, 1, 2, …; each joins it with an [`Endpoint`]. Peers on one host
+//! use shared memory. Between hosts an endpoint uses UDP, or AF_XDP where the process may drive the network
+//! card itself. The program is the same in all cases: every channel is reliable, ordered and flow controlled.
 //!
-//! Below this crate: `tautline-node` (interface, peers, waiting), `tautline-link` (reliability), `tautline-device` (shared memory, UDP)
-//! and `tautline-wire` (layouts). What each promises, and the test that holds the promise, is in `docs/GUARANTEES.md`.
+//! # The map
+//! * [`Endpoint`] is a process's access to its job. [`Endpoint::builder`] registers handlers and joins.
+//! * [`messages`]: begin a message to a handler of a peer, add pieces, end it. Handlers are `async`, start
+//!   with the first frame, and read pieces of any size.
+//! * [`memory`]: apertures, which peers access with cookies, and tripwires, which report the accesses that
+//!   their owner is interested in.
+//! * [`queue`], [`rpc`], [`stream`]: styles of communication, each a thin layer over messages or memory.
+//!   [`style`] has the hooks to build others.
+//! * [`Config`] has every option, [`Event`] everything that can happen to an endpoint, [`Error`] everything
+//!   that can go wrong.
+//!
+//! Below this crate are `tautline-node` (channels, peers, memory, waiting), `tautline-link` (reliability over
+//! datagrams), `tautline-device` (shared memory, UDP, AF_XDP), `tautline-mem` (lock-free structures) and
+//! `tautline-wire` (layouts). What each promises, and the test that checks the promise, is in
+//! `docs/GUARANTEES.md`.
 //!
 //! # A first program
 //! ```no_run
@@ -36,13 +45,19 @@
 //! Start it with `tautline run -n 2 ./program`.
 //!
 //! # Contracts
-//! * [`Endpoint`], [`Message`] and [`Outgoing`] are neither `Send` nor `Sync`: an endpoint belongs to the thread that made
-//!   it, so handlers may hold `Rc` and `Cell`. [`Waker`] is both, and wakes the endpoint from elsewhere.
-//! * Inside a handler: sending, yes; [`Endpoint::extract`] and everything that extracts, no ([`Error::Reentrant`]).
-//! * Dropping an [`Outgoing`] before its end gives the message up; the receiver's handler gets [`Error::Aborted`]. Dropping
-//!   the future of [`Message::read`] or [`Message::read_with`] loses nothing; the longer reads may have taken a part, which
-//!   [`Message::remaining`] shows.
-//! * After `fork` the child has no node: every call returns an error that says so. Nothing is inherited over `exec`.
+//! * Threads: [`Endpoint`], [`Message`] and [`Outgoing`] are neither `Send` nor `Sync`. An endpoint belongs
+//!   to the thread that made it, so handlers may hold `Rc` and `Cell`. [`Waker`] is both, and wakes the
+//!   endpoint from other threads.
+//! * Handlers run inside [`Endpoint::extract`] and calls that extract, never elsewhere. They may send, but
+//!   not extract or wait ([`Error::Reentrant`]): a verb that ends in `_async` suspends the handler instead.
+//! * Cancellation: dropping an [`Outgoing`] before its end aborts the message, and the receiver's handler
+//!   gets [`Error::Aborted`]. Dropping the future of [`Message::read`] or [`Message::read_with`] loses
+//!   nothing; longer reads may have taken a part, as [`Message::remaining`] shows. Other futures say on their
+//!   own page what dropping them does.
+//! * Loss of a peer: every call that cannot complete without it returns [`Error::PeerGone`], and nothing else
+//!   does.
+//! * Fork and exec: a forked child has no node, and every call in it returns an error that says so. Nothing
+//!   is inherited over `exec`.
 #![forbid(unsafe_code)]
 
 mod builder;
@@ -52,13 +67,17 @@ mod error;
 #[cfg(feature = "futures")]
 mod events;
 mod hash;
-mod later;
 pub mod memory;
 pub mod messages;
+mod offers;
 pub mod queue;
 pub mod rpc;
 pub mod stream;
-mod waits;
+pub mod style;
+#[cfg(test)]
+mod tests;
+mod waiters;
+mod waiting;
 
 pub use builder::Builder;
 pub use endpoint::{Batch, Endpoint, Handler, Name, Waker};
@@ -66,11 +85,11 @@ pub use error::{Error, Result};
 #[cfg(feature = "futures")]
 pub use events::Events;
 pub use memory::{Aperture, ApertureMemory, Cookie, Remote, Tripset, Tripwire};
-pub use messages::{Lent, Loan, Message, Outgoing, Short};
+pub use messages::{Borrowed, Loan, Message, Outgoing, Short};
 pub use tautline_node::wire::Security;
 pub use tautline_node::{
-    Choice, Clock, Config, Counters, DeviceName, Down, Event, Job, JoinError, Member, PassedOver, PeerState,
-    Rank, SendError, Waiting,
+    Choice, Clock, Config, Counters, DeviceName, Down, Event, Job, JoinError, Member, PassedOver, PeerId,
+    PeerState, Rank, SendError, Waiting,
 };
 
 /// The layers below, for tools and tests.

@@ -118,10 +118,10 @@ fn clones_of_what_is_closed() {
 fn rings_beyond_all_bounds() {
     let ep = join(Endpoint::builder(), address());
     for capacity in [usize::MAX, usize::MAX - 8, isize::MAX as usize, isize::MAX as usize + 1] {
-        let queue = queue::make(&ep, capacity).map(|_| ()).unwrap_err().to_string();
-        let stream = stream::make(&ep, capacity).map(|_| ()).unwrap_err().to_string();
+        let queue = queue::pair(&ep, capacity).map(|_| ()).unwrap_err().to_string();
+        let stream = stream::pair(&ep, capacity).map(|_| ()).unwrap_err().to_string();
         assert!(queue.contains("at most") && stream == queue, "{queue}; {stream}");
     }
-    assert!(queue::make(&ep, 1 << 60).is_err());
+    assert!(queue::pair(&ep, 1 << 60).is_err());
     ep.close().unwrap();
 }

@@ -56,7 +56,7 @@ fn puts_behind_messages() {
             let pair = Pair::join(job);
             if pair.ep.rank() == 0 {
                 let aperture = pair.ep.aperture(64).unwrap();
-                let (mut entries, ring) = queue::make(&pair.ep, 1 << 16).unwrap();
+                let (mut entries, ring) = queue::pair(&pair.ep, 1 << 16).unwrap();
                 pair.give(&aperture.cookie(.., Rights::ALL).unwrap());
                 pair.give(&ring);
                 // As many messages as the network takes, until it has taken none for a while.
@@ -188,7 +188,7 @@ fn tripwires_of_closed_apertures() {
         }
         assert!(matches!(ep.tripset(&[&one], 1, None), Err(Error::Disarmed(_))));
         ep.run_until(|| ended.borrow().len() == 3).unwrap();
-        assert!(ended.borrow().iter().all(|why| why.contains("fires no more")), "{ended:?}");
+        assert!(ended.borrow().iter().all(|why| why.contains("will not fire again")), "{ended:?}");
         // A set whose tripwire is dropped.
         let aperture = ep.aperture(64).unwrap();
         let one = aperture.tripwire(..).arm().unwrap();
@@ -252,7 +252,7 @@ fn nobody_comes_to_write() {
         let builder = Endpoint::builder().on("read", move |message: Message| {
             let (tells, begins) = (tells.clone(), begins.clone());
             async move {
-                let (mut reader, _cookie) = stream::make(&message.endpoint(), 64)?;
+                let (mut reader, _cookie) = stream::pair(&message.endpoint(), 64)?;
                 begins.set(true);
                 let gone = reader.read_async(&mut [0; 8]).await;
                 assert!(matches!(gone, Err(Error::PeerGone(1, _))), "{gone:?}");
@@ -264,7 +264,7 @@ fn nobody_comes_to_write() {
         if rank == 1 {
             ep.send(0, "read", &[]).unwrap();
         } else {
-            let (mut entries, _cookie) = queue::make(&ep, 64).unwrap();
+            let (mut entries, _cookie) = queue::pair(&ep, 64).unwrap();
             ep.run_until(|| begun.get()).unwrap();
             // The handler is told, and then there is nobody else to tell.
             ep.run_until(|| told.get() == 1).unwrap();
@@ -280,7 +280,7 @@ fn nobody_comes_to_write() {
             return pair.ep.close().unwrap();
         }
         assert_eq!(pair.hear(), b"here");
-        let (mut entries, _cookie) = queue::make(&pair.ep, 64).unwrap();
+        let (mut entries, _cookie) = queue::pair(&pair.ep, 64).unwrap();
         let gone = entries.pop();
         assert!(matches!(gone, Err(Error::PeerGone(1, _))), "{gone:?}");
         pair.ep.close().unwrap();
@@ -304,7 +304,7 @@ fn futures_of_a_closed_endpoint() {
         let pair = Pair::join(job);
         let aperture = pair.ep.aperture(64).unwrap();
         let mut wire = aperture.tripwire(..).arm().unwrap();
-        let (mut entries, ring) = queue::make(&pair.ep, 64).unwrap();
+        let (mut entries, ring) = queue::pair(&pair.ep, 64).unwrap();
         pair.give(&ring);
         let mut filled = queue::Sender::new(&pair.ep, pair.take_cookie().cookie()).unwrap();
         filled.push(&[0; 56]).unwrap();
@@ -313,7 +313,7 @@ fn futures_of_a_closed_endpoint() {
         assert!(entries.peek().unwrap().is_some());
         let woken: Vec<_> = (0..3).map(|_| std::sync::Arc::new(Wakeup(AtomicBool::new(false)))).collect();
         let wakers: Vec<std::task::Waker> = woken.iter().map(|it| it.clone().into()).collect();
-        let (mut emptied, _cookie) = queue::make(&pair.ep, 64).unwrap();
+        let (mut emptied, _cookie) = queue::pair(&pair.ep, 64).unwrap();
         {
             let mut waits = [
                 Box::pin(async { wire.fired().await.map(drop) })
@@ -376,7 +376,7 @@ fn a_second_writer() {
             mail.borrow_mut().remove(0)
         };
         if rank == 0 {
-            let (mut reader, cookie) = stream::make(&ep, 4096).unwrap();
+            let (mut reader, cookie) = stream::pair(&ep, 4096).unwrap();
             ep.send(1, "cookie", &cookie.to_bytes()).unwrap();
             let mut words = [0; 5];
             reader.read_exact(&mut words).unwrap();
@@ -440,8 +440,8 @@ fn stands_still(job: tautline::Job, go_on: &mpsc::Receiver<()>) {
         Endpoint::builder().config(config).on_short("over", move |_: Short<'_>| overs.set(overs.get() + 1));
     let ep = join(builder, job);
     let aperture = ep.aperture(LONG).unwrap();
-    let (mut entries, ring) = queue::make(&ep, 2 * LONG).unwrap();
-    let (mut reader, stream) = stream::make(&ep, 2 * LONG).unwrap();
+    let (mut entries, ring) = queue::pair(&ep, 2 * LONG).unwrap();
+    let (mut reader, stream) = stream::pair(&ep, 2 * LONG).unwrap();
     let cookies = [aperture.cookie(.., Rights::ALL).unwrap(), ring, stream];
     for cookie in cookies {
         ep.send(1, "work", &cookie.to_bytes()).unwrap();

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use common::{await_event, config, jobs, join, run, run_jobs, run_over};
-use tautline::{DeviceName, Down, Endpoint, Error, Event, Lent, Message, SendError, Short};
+use tautline::{Borrowed, DeviceName, Down, Endpoint, Error, Event, Message, SendError, Short};
 
 /// The byte at a place of the message with a number.
 fn byte(number: usize, at: usize) -> u8 {
@@ -26,7 +26,7 @@ fn check(number: usize, bytes: &[u8]) {
 }
 
 /// A handler that keeps what it is lent.
-fn keeper(builder: tautline::Builder) -> (tautline::Builder, Rc<RefCell<Vec<Lent>>>) {
+fn keeper(builder: tautline::Builder) -> (tautline::Builder, Rc<RefCell<Vec<Borrowed>>>) {
     let kept = Rc::new(RefCell::new(Vec::new()));
     let keep = kept.clone();
     (builder.on_loan("keep", move |message| keep.borrow_mut().push(message)), kept)
@@ -76,7 +76,7 @@ fn every_handler_every_size() {
             let (lent, stream, taken, plain) =
                 (counter(&seen), counter(&seen), counter(&seen), counter(&seen));
             let builder = Endpoint::builder()
-                .on_loan("lent", move |message: Lent| {
+                .on_loan("lent", move |message: Borrowed| {
                     let number = lent();
                     assert_eq!((message.len(), message.is_shared()), (SIZES[number / 4], near));
                     check(number, &message.to_vec());
@@ -92,7 +92,7 @@ fn every_handler_every_size() {
                     async move {
                         let mut got = vec![0; message.len().min(5) as usize];
                         message.read_into(&mut got).await?;
-                        assert!(got.is_empty() || message.lent().is_none(), "part of it is taken");
+                        assert!(got.is_empty() || message.borrowed().is_none(), "part of it is taken");
                         message.read_with(77, |part| got.extend_from_slice(part)).await?;
                         got.extend(message.read_to_end().await?);
                         assert_eq!(got.len(), SIZES[number / 4]);
@@ -103,7 +103,7 @@ fn every_handler_every_size() {
                 .on("taken", move |mut message: Message| {
                     let number = taken();
                     async move {
-                        let Some(lent) = message.lent() else {
+                        let Some(lent) = message.borrowed() else {
                             assert!(!near);
                             check(number, &message.read_to_end().await?);
                             return Ok(());
@@ -148,7 +148,7 @@ fn short_handlers_and_oneself() {
                 check(5, message.data());
                 short.set(short.get() + message.data().len());
             })
-            .on_loan("own", move |message: Lent| {
+            .on_loan("own", move |message: Borrowed| {
                 assert!(!message.is_shared());
                 check(6, &message.to_vec());
                 own.set(own.get() + message.len());
@@ -297,7 +297,7 @@ fn handlers_lend() {
                 fill(number as usize, &mut loan[8..]);
                 loan.send_async("answer").await
             })
-            .on_loan("answer", move |message: Lent| {
+            .on_loan("answer", move |message: Borrowed| {
                 // Whichever handler got room first.
                 check(message.read::<u64>(0) as usize, &message.to_vec()[8..]);
                 count.set(count.get() + 1);
@@ -325,7 +325,7 @@ fn copied_by_the_receiver() {
                 async move {
                     let mut got = vec![0; 1000];
                     message.read_into(&mut got).await?;
-                    assert!(message.lent().is_none());
+                    assert!(message.borrowed().is_none());
                     let more = message.read::<[u8; 3]>().await?;
                     got.extend(more);
                     message.read_with(40_000, |part| got.extend_from_slice(part)).await?;
@@ -335,7 +335,7 @@ fn copied_by_the_receiver() {
                     Ok(())
                 }
             })
-            .on_loan("lent", move |message: Lent| {
+            .on_loan("lent", move |message: Borrowed| {
                 let number = lent.replace(lent.get() + 1);
                 assert_eq!(message.len(), 300_000);
                 check(number, &message.to_vec());

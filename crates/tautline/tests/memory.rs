@@ -467,7 +467,7 @@ fn the_owner_goes() {
             loop {
                 match remote.get_into(0, &mine, ..) {
                     Ok(op) => ops.push(op),
-                    Err(Error::Send(tautline::SendError::PeerGone(0, _))) => break,
+                    Err(Error::PeerGone(0, _)) => break,
                     Err(other) => panic!("{other}"),
                 }
                 pair.ep.extract(usize::MAX).unwrap();
@@ -476,7 +476,7 @@ fn the_owner_goes() {
             for op in ops {
                 match op.wait() {
                     Ok(_) => good += 1,
-                    Err(Error::Operation(Failure::PeerGone(0, _) | Failure::Refused(Refusal::Revoked))) => {
+                    Err(Error::PeerGone(0, _) | Error::Operation(Failure::Refused(Refusal::Revoked))) => {
                         bad += 1;
                     }
                     Err(other) => panic!("{other}"),
@@ -524,7 +524,7 @@ fn mapped_apertures() {
             assert!(read.poll_until(16, Test::AtLeast(9), Duration::from_secs(10)).unwrap());
             let mut forged = writing.to_bytes();
             forged[40] ^= 1;
-            assert!(matches!(pair.ep.map(&MapCookie::from_bytes(&forged)), Err(Error::NoShare(_))));
+            assert!(matches!(pair.ep.map(&MapCookie::from_bytes(&forged)), Err(Error::CannotMap(_))));
             pair.say("mapped");
             assert_eq!(pair.hear(), b"revoked");
             assert!(matches!(written.write_u64(0, 1), Err(Error::Revoked)));

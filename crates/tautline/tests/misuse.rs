@@ -36,14 +36,14 @@ fn calls_of_what_is_not_installed() {
         let (mut builder, ended) = with_end(Endpoint::builder());
         if job.rank == 0 {
             builder =
-                rpc.serve_raw(rpc.install(builder), "echo", |_, request, answer| answer.extend(request));
+                builder.with(&rpc).with(rpc.serve_raw("echo", |_, request, answer| answer.extend(request)));
         }
         let ep = join(builder, job);
         if ep.rank() == 1 {
             let why = rpc.call_raw(&ep, 0, "echo", b"").unwrap_err().to_string();
-            assert!(why.contains("Rpc::install"), "{why}");
+            assert!(why.contains("Builder::with"), "{why}");
             let why = rpc.call::<_, u64>(&ep, 0, "echo", &1u64).unwrap_err().to_string();
-            assert!(why.contains("Rpc::install"), "{why}");
+            assert!(why.contains("Builder::with"), "{why}");
         } else {
             let why = other.call_raw(&ep, 0, "echo", b"").unwrap_err().to_string();
             assert!(why.contains("another Rpc"), "{why}");
@@ -58,11 +58,11 @@ fn calls_of_what_is_not_installed() {
 fn requests_of_all_lengths() {
     run(2, |job| {
         let rpc = Rpc::new();
-        let (builder, ended) = with_end(rpc.install(Endpoint::builder()));
-        let builder = rpc.serve(builder, "sum", |_, words: Vec<u64>| {
+        let (builder, ended) = with_end(Endpoint::builder().with(&rpc));
+        let builder = builder.with(rpc.serve("sum", |_, words: Vec<u64>| {
             assert!(words.len() != 3, "three is too many");
             std::future::ready(Ok::<_, ()>((words.iter().sum::<u64>(), words)))
-        });
+        }));
         let ep = join(builder, job);
         if ep.rank() == 1 {
             for len in [0, 1, 3, 2, 100, 3, 1_000, 40_000, 3, 1] {
@@ -88,9 +88,10 @@ fn requests_of_all_lengths() {
 fn more_calls_than_handlers() {
     run(2, |job| {
         let rpc = Rpc::new();
-        let (builder, ended) = with_end(rpc.install(Endpoint::builder()));
-        let builder = rpc.serve(builder, "twice", |_, n: u64| async move { Ok::<u64, ()>(2 * n) });
-        let builder = rpc.serve(builder, "never", |_, _: Vec<u8>| std::future::pending::<Result<(), ()>>());
+        let (builder, ended) = with_end(Endpoint::builder().with(&rpc));
+        let builder = builder.with(rpc.serve("twice", |_, n: u64| async move { Ok::<u64, ()>(2 * n) }));
+        let builder =
+            builder.with(rpc.serve("never", |_, _: Vec<u8>| std::future::pending::<Result<(), ()>>()));
         let ep = join(builder, job);
         if ep.rank() == 1 {
             let most = MAX_RUNNING as u64;
@@ -122,15 +123,15 @@ fn odd_calls() {
     }
     run(2, |job| {
         let rpc = Rpc::new();
-        let (builder, ended) = with_end(rpc.install(Endpoint::builder()));
+        let (builder, ended) = with_end(Endpoint::builder().with(&rpc));
         let builder =
-            rpc.serve_bytes(builder, "echo", |_, bytes| async move { Ok::<Vec<u8>, Vec<u8>>(bytes) });
-        let builder = rpc.serve(builder, "bad", |_, (): ()| async move {
+            builder.with(rpc.serve_bytes("echo", |_, bytes| async move { Ok::<Vec<u8>, Vec<u8>>(bytes) }));
+        let builder = builder.with(rpc.serve("bad", |_, (): ()| async move {
             if true {
                 std::panic::panic_any(Worse);
             }
             Ok::<(), ()>(())
-        });
+        }));
         let ep = join(builder, job);
         if ep.rank() == 1 {
             let inner = |bytes: &[u8]| rpc.call_raw(&ep, 0, "echo", bytes).unwrap().wait().unwrap();
@@ -154,8 +155,8 @@ fn odd_calls() {
 fn a_request_too_long() {
     run(2, |job| {
         let rpc = Rpc::new();
-        let (builder, ended) = with_end(rpc.install(Endpoint::builder()));
-        let builder = rpc.serve_raw(builder, "raw", |_, _, _| {});
+        let (builder, ended) = with_end(Endpoint::builder().with(&rpc));
+        let builder = builder.with(rpc.serve_raw("raw", |_, _, _| {}));
         let ep = join(builder, job);
         let long = vec![1; 1 << 20];
         let why = rpc.call_raw(&ep, 1 - ep.rank(), "raw", &long).unwrap_err().to_string();
@@ -169,14 +170,14 @@ fn a_request_too_long() {
 fn answers_of_raw_services() {
     run(2, |job| {
         let rpc = Rpc::new();
-        let (builder, ended) = with_end(rpc.install(Endpoint::builder()));
-        let builder = rpc.serve_raw(builder, "clear", |_, request, answer| {
+        let (builder, ended) = with_end(Endpoint::builder().with(&rpc));
+        let builder = builder.with(rpc.serve_raw("clear", |_, request, answer| {
             assert!(answer.is_empty());
             answer.extend_from_slice(b"not this");
             answer.clear();
             answer.extend(request);
-        });
-        let builder = rpc.serve_raw(builder, "shape", |_, _, answer| {
+        }));
+        let builder = builder.with(rpc.serve_raw("shape", |_, _, answer| {
             answer.resize(5, b'x');
             answer.truncate(3);
             answer.reserve(100);
@@ -184,12 +185,13 @@ fn answers_of_raw_services() {
             write!(answer, "{}", 17).unwrap();
             answer[0] = b'z';
             assert_eq!(answer.len(), 6);
-        });
-        let builder = rpc.serve_raw(builder, "nothing", |_, _, answer| answer.resize(0, 1));
+        }));
+        let builder = builder.with(rpc.serve_raw("nothing", |_, _, answer| answer.resize(0, 1)));
         let ep = join(builder, job);
         if ep.rank() == 1 {
             let limit = Some(Duration::from_secs(60));
-            let call = |name: &str| rpc.call_within(&ep, 0, name, b"this", limit).unwrap().wait().unwrap();
+            let call =
+                |name: &str| rpc.call_raw_timeout(&ep, 0, name, b"this", limit).unwrap().wait().unwrap();
             for _ in 0..2 {
                 assert_eq!(call("clear"), b"this");
                 assert_eq!(call("shape"), b"zxxy17");

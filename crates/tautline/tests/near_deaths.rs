@@ -14,7 +14,7 @@ use common::victim::{
 };
 use common::{Limit, config, extract_for};
 use rustix::process::{Pid, Signal, kill_process};
-use tautline::{DeviceName, Down, Endpoint, Error, Event, SendError, Waiting};
+use tautline::{DeviceName, Down, Endpoint, Error, Event, Waiting};
 
 /// A timing does not decide a test on a busy machine; what is promised is 10 ms.
 const SOON: Duration = Duration::from_millis(100);
@@ -119,7 +119,7 @@ fn deaths_are_told_at_once() {
                 // Sooner or later there is no room.
                 let error = (0..).find_map(|i| scene.ep.send(VICTIM, "data", &message(1, i)).err()).unwrap();
                 told = Some(now());
-                let gone = matches!(error, Error::Send(SendError::PeerGone(VICTIM, Down::Exited)));
+                let gone = matches!(error, Error::PeerGone(VICTIM, Down::Exited));
                 assert!(gone, "{what}: {error:?}");
             }
             assert_eq!(await_down(&scene.ep, VICTIM), Down::Exited, "{what}");

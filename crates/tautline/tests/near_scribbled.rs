@@ -72,7 +72,7 @@ fn talk(job: Job, over: &(dyn Fn() -> bool + Sync)) -> BTreeMap<String, u64> {
             let _ = msg.read_to_end().await?;
             Ok(())
         })
-        .on_loan("lent", |message: tautline::Lent| message.for_each_part(|_| {}))
+        .on_loan("lent", |message: tautline::Borrowed| message.for_each_part(|_| {}))
         .on_short("short", |_: Short<'_>| {});
     let ep = builder.join_job(job).unwrap();
     let peer = 1 - ep.rank();

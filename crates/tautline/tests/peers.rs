@@ -12,7 +12,7 @@ use tautline::{Config, DeviceName, Down, Endpoint, Error, Event, PeerState, Secu
 
 fn gone(result: tautline::Result<()>) -> Down {
     match result {
-        Err(Error::Send(SendError::PeerGone(_, why))) => why,
+        Err(Error::PeerGone(_, why)) => why,
         other => panic!("{other:?}"),
     }
 }
@@ -157,7 +157,7 @@ fn comes_back() {
     assert!(matches!(ep.send(1, "first", b""), Err(Error::Send(SendError::UnknownHandler(1)))));
     if let Ok(half) = &mut half {
         // Begun with the former incarnation: the new one gets nothing of it.
-        assert!(matches!(half.piece(b"x"), Err(Error::Send(SendError::PeerGone(1, _)))));
+        assert!(matches!(half.piece(b"x"), Err(Error::PeerGone(1, _))));
     }
     ep.send(1, "second", b"").unwrap();
     other.join().unwrap();

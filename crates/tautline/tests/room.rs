@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use common::{join, pattern, run, run_over};
 use tautline::node::limits::MAX_BEGUN;
-use tautline::{DeviceName, Endpoint, Error, Lent, Message, SendError, Short};
+use tautline::{Borrowed, DeviceName, Endpoint, Error, Message, SendError, Short};
 
 const DEVICES: [DeviceName; 2] = [DeviceName::Udp, DeviceName::Shm];
 
@@ -30,7 +30,7 @@ fn counter(job: tautline::Job) -> (Endpoint, Rc<Cell<(u64, u64)>>) {
                 Ok(())
             }
         })
-        .on_loan("lent", move |message: Lent| note(&lent, message.len() as u64))
+        .on_loan("lent", move |message: Borrowed| note(&lent, message.len() as u64))
         .on_short("short", |_: Short<'_>| {});
     (join(builder, job), count)
 }

@@ -53,7 +53,7 @@ fn a_queue_keeps_order() {
         let ep = join(builder, job);
         const COUNT: usize = 3000;
         if ep.rank() == 0 {
-            let (mut queue, cookie) = queue::make(&ep, 4000).unwrap();
+            let (mut queue, cookie) = queue::pair(&ep, 4000).unwrap();
             ep.send(1, "cookie", &cookie.to_bytes()).unwrap();
             for i in 0..COUNT {
                 assert_eq!(queue.pop().unwrap(), Some(entry(i)), "entry {i}");
@@ -94,7 +94,7 @@ fn a_queue_outlives_its_sender() {
         let (builder, mail) = with_mail(Endpoint::builder());
         let ep = join(builder, job);
         if ep.rank() == 0 {
-            let (mut queue, cookie) = queue::make(&ep, 4000).unwrap();
+            let (mut queue, cookie) = queue::pair(&ep, 4000).unwrap();
             ep.send(1, "cookie", &cookie.to_bytes()).unwrap();
             assert_eq!(queue.pop().unwrap().as_deref(), Some(&b"last words"[..]));
             match queue.pop() {
@@ -116,7 +116,7 @@ fn a_stream_both_ways() {
     run(2, |job| {
         let (builder, mail) = with_mail(Endpoint::builder());
         let ep = join(builder, job);
-        let (reader, cookie) = stream::make(&ep, 10_000).unwrap();
+        let (reader, cookie) = stream::pair(&ep, 10_000).unwrap();
         ep.send(1 - ep.rank(), "cookie", &cookie.to_bytes()).unwrap();
         let writer = stream::Writer::new(&ep, &next_cookie(&ep, &mail)).unwrap();
         let mut stream = stream::Stream { reader, writer };
@@ -175,20 +175,20 @@ impl Drop for CountDrop {
 fn node(job: Job) -> Node {
     let rpc = Rpc::new();
     let dropped = Rc::new(Cell::new(0));
-    let (builder, mail) = with_mail(rpc.install(Endpoint::builder()));
-    let builder = rpc.serve_raw(builder, "echo", |_, request, answer| answer.extend_from_slice(request));
-    let builder = rpc.serve_raw(builder, "bad", |_, _, _| panic!("as it should"));
-    let builder = rpc.serve(builder, "divide", |_, (a, b): (u64, u64)| async move {
+    let (builder, mail) = with_mail(Endpoint::builder().with(&rpc));
+    let builder = builder.with(rpc.serve_raw("echo", |_, request, answer| answer.extend_from_slice(request)));
+    let builder = builder.with(rpc.serve_raw("bad", |_, _, _| panic!("as it should")));
+    let builder = builder.with(rpc.serve("divide", |_, (a, b): (u64, u64)| async move {
         a.checked_div(b).ok_or("by zero".to_owned())
-    });
-    let builder = rpc.serve(builder, "worse", |_, (): ()| async move {
+    }));
+    let builder = builder.with(rpc.serve("worse", |_, (): ()| async move {
         if true {
             panic!("as it must");
         }
         Ok::<(), ()>(())
-    });
+    }));
     let nested = rpc.clone();
-    let builder = rpc.serve(builder, "factorial", move |caller, n: u64| {
+    let builder = builder.with(rpc.serve("factorial", move |caller, n: u64| {
         let nested = nested.clone();
         async move {
             if n < 2 {
@@ -199,20 +199,20 @@ fn node(job: Job) -> Node {
             let rest = call.map_err(|e| e.to_string())?.await.map_err(|e| e.to_string())?;
             Ok(n * rest)
         }
-    });
+    }));
     let drops = dropped.clone();
-    let builder = rpc.serve_bytes(builder, "never", move |_, _| {
+    let builder = builder.with(rpc.serve_bytes("never", move |_, _| {
         let guard = CountDrop(drops.clone());
         async move {
             let _guard = guard;
             std::future::pending::<()>().await;
             Ok(Vec::new())
         }
-    });
-    let builder = rpc.serve_bytes(builder, "long", |_, mut bytes| async move {
+    }));
+    let builder = builder.with(rpc.serve_bytes("long", |_, mut bytes| async move {
         bytes.reverse();
         Ok(bytes)
-    });
+    }));
     Node { ep: join(builder, job), rpc, mail, dropped }
 }
 
@@ -267,9 +267,11 @@ fn deadlines_and_cancellation() {
         let peer = 1 - ep.rank();
         if ep.rank() == 1 {
             let start = Instant::now();
-            let late =
-                rpc.call_within(&ep, peer, "never", b"", Some(Duration::from_millis(30))).unwrap().wait();
-            assert!(matches!(late, Err(CallError::Late)), "{late:?}");
+            let late = rpc
+                .call_raw_timeout(&ep, peer, "never", b"", Some(Duration::from_millis(30)))
+                .unwrap()
+                .wait();
+            assert!(matches!(late, Err(CallError::DeadlinePassed)), "{late:?}");
             assert!(start.elapsed() >= Duration::from_millis(30));
             drop(rpc.call_raw(&ep, peer, "never", b"").unwrap());
         } else {
@@ -284,20 +286,20 @@ fn deadlines_and_cancellation() {
 fn deadlines_in_handlers() {
     run(2, |job| {
         let rpc = Rpc::new();
-        let (builder, mail) = with_mail(rpc.install(Endpoint::builder()));
-        let builder = rpc.serve_bytes(builder, "never", |_, _| std::future::pending());
+        let (builder, mail) = with_mail(Endpoint::builder().with(&rpc));
+        let builder = builder.with(rpc.serve_bytes("never", |_, _| std::future::pending()));
         let inner = rpc.clone();
-        let builder = rpc.serve(builder, "try", move |caller, (): ()| {
+        let builder = builder.with(rpc.serve("try", move |caller, (): ()| {
             let inner = inner.clone();
             async move {
                 let limit = Some(Duration::from_millis(20));
-                let call = inner.call_within(caller.endpoint(), caller.rank(), "never", b"", limit);
+                let call = inner.call_raw_timeout(caller.endpoint(), caller.rank(), "never", b"", limit);
                 match call.map_err(|e| e.to_string())?.await {
-                    Err(CallError::Late) => Ok::<bool, String>(true),
+                    Err(CallError::DeadlinePassed) => Ok::<bool, String>(true),
                     other => Err(format!("{other:?}")),
                 }
             }
-        });
+        }));
         let ep = join(builder, job);
         if ep.rank() == 1 {
             assert!(rpc.call::<_, bool>(&ep, 0, "try", &()).unwrap().wait().unwrap());
@@ -314,7 +316,7 @@ fn a_call_outlives_its_peer() {
         if ep.rank() == 1 {
             let call = rpc.call_raw(&ep, 0, "never", b"").unwrap();
             let gone = call.wait();
-            assert!(matches!(gone, Err(CallError::PeerGone(0, _))), "{gone:?}");
+            assert!(matches!(gone, Err(CallError::Endpoint(Error::PeerGone(0, _)))), "{gone:?}");
         } else {
             // Until the service runs.
             ep.wait(None).unwrap();
@@ -358,11 +360,11 @@ fn with_fill(builder: Builder) -> (Builder, Mail) {
 fn answers_wait_for_room() {
     run(2, |job| {
         let rpc = Rpc::new();
-        let (builder, mail) = with_mail(rpc.install(Endpoint::builder()));
-        let builder = rpc.serve_raw(builder, "as long as", |_, request, answer| {
+        let (builder, mail) = with_mail(Endpoint::builder().with(&rpc));
+        let builder = builder.with(rpc.serve_raw("as long as", |_, request, answer| {
             let len = u32::from_le_bytes(request.try_into().unwrap());
             answer.extend((0..len).map(|i| (i / 7) as u8));
-        });
+        }));
         let ep = join(builder, job);
         if ep.rank() == 1 {
             // Nothing is extracted meanwhile: answers find no room soon.
@@ -386,24 +388,26 @@ fn answers_wait_for_room() {
 fn nested_calls_of_any_length() {
     run(2, |job| {
         let rpc = Rpc::new();
-        let (builder, mail) = with_mail(rpc.install(Endpoint::builder()));
-        let builder = rpc.serve_bytes(builder, "inner", |_, bytes| async move {
-            Ok((bytes.len() as u64).to_le_bytes().to_vec())
-        });
+        let (builder, mail) = with_mail(Endpoint::builder().with(&rpc));
+        let builder =
+            builder.with(rpc.serve_bytes("inner", |_, bytes| async move {
+                Ok((bytes.len() as u64).to_le_bytes().to_vec())
+            }));
         let nested = rpc.clone();
-        let builder = rpc.serve_bytes(builder, "outer", move |caller, _| {
+        let builder = builder.with(rpc.serve_bytes("outer", move |caller, _| {
             let nested = nested.clone();
             async move {
                 let call = nested.call_raw(caller.endpoint(), caller.rank(), "inner", &vec![1; 4 << 20]);
                 let call = call.map_err(|e| e.to_string().into_bytes())?;
                 call.await.map_err(|e| e.to_string().into_bytes())
             }
-        });
+        }));
         let ep = join(builder, job);
         for _ in 0..3 {
             let limit = Some(Duration::from_secs(30));
-            let calls: Vec<_> =
-                (0..4).map(|_| rpc.call_within(&ep, 1 - ep.rank(), "outer", b"", limit).unwrap()).collect();
+            let calls: Vec<_> = (0..4)
+                .map(|_| rpc.call_raw_timeout(&ep, 1 - ep.rank(), "outer", b"", limit).unwrap())
+                .collect();
             for call in calls {
                 assert_eq!(call.wait().unwrap(), (4u64 << 20).to_le_bytes());
             }
@@ -440,8 +444,8 @@ fn a_queue_without_its_receiver() {
         let (builder, mail) = with_mail(Endpoint::builder());
         let ep = join(builder, job);
         if ep.rank() == 0 {
-            let (queue, cookie) = queue::make(&ep, 4096).unwrap();
-            let (never, other) = queue::make(&ep, 4096).unwrap();
+            let (queue, cookie) = queue::pair(&ep, 4096).unwrap();
+            let (never, other) = queue::pair(&ep, 4096).unwrap();
             drop(never);
             ep.send(1, "cookie", &cookie.to_bytes()).unwrap();
             ep.send(1, "cookie", &other.to_bytes()).unwrap();
@@ -469,7 +473,7 @@ fn a_writer_goes_without_room() {
         let (builder, mail) = with_fill(Endpoint::builder());
         let ep = join(builder, job);
         if ep.rank() == 0 {
-            let (mut reader, cookie) = stream::make(&ep, 1 << 16).unwrap();
+            let (mut reader, cookie) = stream::pair(&ep, 1 << 16).unwrap();
             ep.send(1, "cookie", &cookie.to_bytes()).unwrap();
             await_word(told);
             let mut text = [0; 5];
@@ -493,7 +497,7 @@ fn a_reader_that_only_polls() {
         let (builder, mail) = with_fill(Endpoint::builder());
         let ep = join(builder, job);
         if ep.rank() == 0 {
-            let (mut queue, cookie) = queue::make(&ep, 4096).unwrap();
+            let (mut queue, cookie) = queue::pair(&ep, 4096).unwrap();
             ep.send(1, "cookie", &cookie.to_bytes()).unwrap();
             next_cookie(&ep, &mail);
             fill(&ep, 1);

@@ -42,14 +42,14 @@ impl Calls {
     pub fn open(setup: &mut Setup<'_>, device: Device, style: Style, bytes: usize) -> io::Result<Calls> {
         let (rpc, served) = (Rpc::new(), Rc::new(Cell::new(0)));
         let (raw, typed) = (served.clone(), served.clone());
-        let builder = rpc.serve_raw(rpc.install(Endpoint::builder()), "raw", move |_, request, answer| {
+        let builder = Endpoint::builder().with(&rpc).with(rpc.serve_raw("raw", move |_, request, answer| {
             raw.set(raw.get() + 1);
             answer.extend_from_slice(request);
-        });
-        let builder = rpc.serve(builder, "echo", move |_, words: Words| {
+        }));
+        let builder = builder.with(rpc.serve("echo", move |_, words: Words| {
             typed.set(typed.get() + 1);
             std::future::ready(Ok::<Words, ()>(words))
-        });
+        }));
         let endpoint = builder
             .config(Config { device: Some(device.device()), ..Config::default() })
             .waiting(style.waiting().waiting())

@@ -6,7 +6,7 @@ use std::io;
 use std::rc::Rc;
 use std::time::Instant;
 
-use tautline::{Config, DeviceName, Endpoint, Handler, Lent, Loan, Rank, Waiting};
+use tautline::{Borrowed, Config, DeviceName, Endpoint, Handler, Loan, Rank, Waiting};
 use tautline_baseline::transport::SILENCE;
 use tautline_baseline::{Setup, Side};
 
@@ -19,7 +19,7 @@ const READY: u64 = 3;
 /// What has arrived, and how often the other side has said that it is ready.
 #[derive(Default)]
 struct Inbox {
-    message: RefCell<Option<Lent>>,
+    message: RefCell<Option<Borrowed>>,
     ready: Cell<u64>,
 }
 

@@ -72,7 +72,7 @@ impl Memory {
         let share = aperture.share(Rights::ALL).map_err(other)?;
         let cookie = aperture.cookie(.., Rights::ALL).map_err(other)?;
         let arrived = aperture.tripwire(bytes as u64 - 8..).arm().map_err(other)?;
-        let (queue, fill) = queue::make(&endpoint, QUEUE.max(ENTRIES * bytes)).map_err(other)?;
+        let (queue, fill) = queue::pair(&endpoint, QUEUE.max(ENTRIES * bytes)).map_err(other)?;
         let cookies = [cookie.to_bytes(), fill.to_bytes(), share.cookie().to_bytes()].concat();
         endpoint.send(peer, "cookies", &cookies).map_err(other)?;
         endpoint.run_until(|| mail.borrow().is_some()).map_err(other)?;

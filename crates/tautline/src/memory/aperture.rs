@@ -1,4 +1,4 @@
-//! Memory that others may reach.
+//! Memory that peers may access.
 
 use std::ops::{Bound, RangeBounds};
 use std::rc::Rc;
@@ -6,15 +6,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tautline_node::ApertureMemory;
+use tautline_node::memory::{ApertureId, Cookie, Rights};
 
-use super::{ApertureId, Cookie, Remote, Rights, TripwireBuilder};
 use crate::core::Core;
-use crate::{Endpoint, Error, Result};
+use crate::error::{Error, Result};
 
-/// Memory of this process that peers reach with cookies. Its owner reads and writes it by copying, at any time: every aligned word of eight bytes is
-/// seen whole, whoever writes it; what is longer may be seen half written.
+/// Memory of this process that peers access with cookies. Its owner reads and writes it by copying, at any
+/// time. An aligned word of eight bytes is never seen half written, whoever writes it; anything longer may be
+///
 ///
-/// Dropping it closes it: its cookies are revoked, its tripwires disarmed.
+/// Dropping it closes it: its cookies are revoked and its tripwires disarmed.
 #[derive(Debug)]
 pub struct Aperture {
     core: Rc<Core>,
@@ -22,49 +23,38 @@ pub struct Aperture {
     memory: Option<Arc<ApertureMemory>>,
 }
 
-/// A range of a memory of `len` bytes, as start and length.
-pub(crate) fn span(range: &impl RangeBounds<u64>, len: u64) -> Result<(u64, u64)> {
-    let start = match range.start_bound() {
-        Bound::Included(at) => *at,
-        Bound::Excluded(at) => at.checked_add(1).ok_or(Error::OutOfRange)?,
-        Bound::Unbounded => 0,
-    };
-    let end = match range.end_bound() {
-        Bound::Included(at) => at.checked_add(1).ok_or(Error::OutOfRange)?,
-        Bound::Excluded(at) => *at,
-        Bound::Unbounded => len,
-    };
-    if start <= end && end <= len { Ok((start, end - start)) } else { Err(Error::OutOfRange) }
+/// A range of bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span {
+    pub(super) start: u64,
+    pub(super) len: u64,
 }
 
-impl Endpoint {
-    /// Takes `len` bytes from the system, all zero, and makes them an aperture. Peers on this host can also map it. Up to 64 MiB are taken at once; of more, the system
-    /// gives each page when it is first touched. More than the machine has, or than the system lets this process map, is an error.
-    pub fn aperture(&self, len: usize) -> Result<Aperture> {
-        let memory = ApertureMemory::allocate(len).map_err(Error::other)?;
-        Aperture::open(self.core.clone(), memory)
-    }
-
-    /// Makes memory of the program's an aperture; [`Aperture::close`] gives it back.
-    pub fn adopt(&self, bytes: Vec<u8>) -> Result<Aperture> {
-        let memory = ApertureMemory::adopt(bytes).map_err(|_| Error::OutOfRange)?;
-        Aperture::open(self.core.clone(), memory)
-    }
-
-    /// What a cookie opens.
-    pub fn remote(&self, cookie: &Cookie) -> Remote {
-        Remote::new(self.core.clone(), *cookie)
+impl Span {
+    /// A range of a memory of `len` bytes.
+    pub(super) fn new(range: &impl RangeBounds<u64>, len: u64) -> Result<Span> {
+        let start = match range.start_bound() {
+            Bound::Included(at) => *at,
+            Bound::Excluded(at) => at.checked_add(1).ok_or(Error::OutOfRange)?,
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(at) => at.checked_add(1).ok_or(Error::OutOfRange)?,
+            Bound::Excluded(at) => *at,
+            Bound::Unbounded => len,
+        };
+        if start <= end && end <= len { Ok(Span { start, len: end - start }) } else { Err(Error::OutOfRange) }
     }
 }
 
 impl Aperture {
-    fn open(core: Rc<Core>, memory: ApertureMemory) -> Result<Aperture> {
+    pub(super) fn open(core: Rc<Core>, memory: ApertureMemory) -> Result<Aperture> {
         let memory = Arc::new(memory);
         let id = core.node.open_aperture(memory.clone())?.ok_or(Error::TooMany("apertures"))?;
         Ok(Aperture { core, id, memory: Some(memory) })
     }
 
-    /// Which aperture events mean.
+    /// The number of this aperture in events.
     pub fn id(&self) -> ApertureId {
         self.id
     }
@@ -74,16 +64,16 @@ impl Aperture {
         self.memory.as_ref().expect("it is there until it is closed")
     }
 
-    pub(crate) fn core(&self) -> &Rc<Core> {
+    pub(super) fn core(&self) -> &Rc<Core> {
         &self.core
     }
 
-    /// How many bytes it has.
+    /// The length in bytes.
     pub fn len(&self) -> u64 {
         self.memory().len() as u64
     }
 
-    /// Whether it has no bytes at all.
+    /// Whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -93,7 +83,7 @@ impl Aperture {
         self.memory().read(at as usize, out).map_err(|_| Error::OutOfRange)
     }
 
-    /// Copies bytes in. No tripwire fires: they watch peers.
+    /// Copies bytes in. No tripwire fires: they watch accesses of peers.
     pub fn write(&self, at: u64, bytes: &[u8]) -> Result<()> {
         self.memory().write(at as usize, bytes).map_err(|_| Error::OutOfRange)
     }
@@ -110,45 +100,52 @@ impl Aperture {
         self.memory().write_u64(at as usize, value).map_err(|_| Error::OutOfRange)
     }
 
-    /// Changes an aligned word if it holds `expected`; returns what it held. Atomic towards peers, too.
+    /// Writes `new` to an aligned word if it is `expected`; returns its former value. Atomic, also with
+    /// regard to peers.
     pub fn compare_exchange(&self, at: u64, expected: u64, new: u64) -> Result<u64> {
         self.memory().compare_exchange(at as usize, expected, new).map_err(|_| Error::OutOfRange)
     }
 
-    /// Adds to an aligned word; returns what it held. Atomic towards peers, too.
+    /// Adds to an aligned word; returns its former value. Atomic, also with regard to peers.
     pub fn fetch_add(&self, at: u64, value: u64) -> Result<u64> {
         self.memory().fetch_add(at as usize, value).map_err(|_| Error::OutOfRange)
     }
 
-    /// Gives a cookie for a range: whoever has it may do there what `rights` say.
+    /// Makes a cookie for a range: its holders may do there what `rights` say.
     pub fn cookie(&self, range: impl RangeBounds<u64>, rights: Rights) -> Result<Cookie> {
         self.grant(&range, rights, None)
     }
 
-    /// As [`Aperture::cookie`], good for a while only.
-    pub fn cookie_for(&self, range: impl RangeBounds<u64>, rights: Rights, life: Duration) -> Result<Cookie> {
-        self.grant(&range, rights, Some(life))
+    /// As [`Aperture::cookie`]; it expires after `lifetime`.
+    pub fn cookie_for(
+        &self,
+        range: impl RangeBounds<u64>,
+        rights: Rights,
+        lifetime: Duration,
+    ) -> Result<Cookie> {
+        self.grant(&range, rights, Some(lifetime))
     }
 
-    fn grant(&self, range: &impl RangeBounds<u64>, rights: Rights, life: Option<Duration>) -> Result<Cookie> {
-        let span = span(range, self.len())?;
-        let life = life.map(|life| u64::try_from(life.as_nanos()).unwrap_or(u64::MAX));
-        self.core.node.grant_cookie(self.id, span, rights, life)?.ok_or(Error::TooMany("cookies"))
+    fn grant(
+        &self,
+        range: &impl RangeBounds<u64>,
+        rights: Rights,
+        lifetime: Option<Duration>,
+    ) -> Result<Cookie> {
+        let Span { start, len } = Span::new(range, self.len())?;
+        let lifetime = lifetime.map(|lifetime| u64::try_from(lifetime.as_nanos()).unwrap_or(u64::MAX));
+        let cookie = self.core.node.grant_cookie(self.id, (start, len), rights, lifetime)?;
+        cookie.ok_or(Error::TooMany("cookies"))
     }
 
-    /// Takes a cookie back: when this returns, no request that shows it touches anything any more. False if it was not good anyway, or is not
-    /// one of this aperture's.
+    /// Revokes a cookie: once this has returned, no request with it accesses anything. False if it was not
+    /// valid, or is not one of this aperture's.
     pub fn revoke(&self, cookie: &Cookie) -> Result<bool> {
         Ok(self.core.node.revoke_cookie(self.id, cookie)?)
     }
 
-    /// Begins to describe a tripwire on a range.
-    pub fn tripwire(&self, range: impl RangeBounds<u64>) -> TripwireBuilder<'_> {
-        TripwireBuilder::new(self, span(&range, self.len()))
-    }
-
-    /// Closes the aperture; memory that was adopted comes back, unless an operation of this node's own still uses it, or somebody keeps [`Aperture::memory`]. What peers are
-    /// being answered from it ends with a refusal.
+    /// Closes the aperture; returns memory that was adopted, unless an operation of this node still uses it,
+    /// or somebody holds [`Aperture::memory`]. Requests that are being answered from it are refused.
     pub fn close(mut self) -> Result<Option<Vec<u8>>> {
         self.core.node.close_aperture(self.id)?;
         let memory = self.memory.take().and_then(Arc::into_inner);
@@ -159,7 +156,7 @@ impl Aperture {
 impl Drop for Aperture {
     fn drop(&mut self) {
         if self.memory.is_some() {
-            // After fork there is nothing to close.
+            // After a fork there is nothing to close.
             let _ = self.core.node.close_aperture(self.id);
         }
     }

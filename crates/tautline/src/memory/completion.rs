@@ -1,4 +1,4 @@
-//! The ends of operations.
+//! Operations in progress, and their results.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,13 +10,15 @@ use tautline_node::ApertureMemory;
 use tautline_node::memory::{Failure, Ticket, Wakeup};
 
 use crate::core::Core;
-use crate::{Endpoint, Error, Result};
+use crate::error::{Error, Result};
 
-/// An operation on its way. A future; or [`Completion::wait`] for it; or let its end be an event. Its value is a word's former value, where there is one.
+/// An operation in progress. Await it, call [`Completion::wait`], or turn its end into an event. Its value is
+/// the former value of a word, for operations that have one.
 ///
-/// Dropped, the operation goes on, and nobody is told of its end. When a peer dies, all operations on its memory end with an error, once.
+/// If it is dropped, the operation continues, and its result is discarded. When a peer dies, every operation
+/// on its memory fails, once.
 #[derive(Debug)]
-#[must_use = "an operation goes on without it, but nobody learns how it ends"]
+#[must_use = "an operation goes on without it, but its result is lost"]
 pub struct Completion {
     core: Rc<Core>,
     ticket: Option<Ticket>,
@@ -25,24 +27,24 @@ pub struct Completion {
 }
 
 impl Completion {
-    pub(crate) fn new(core: Rc<Core>, ticket: Ticket) -> Completion {
+    pub(super) fn new(core: Rc<Core>, ticket: Ticket) -> Completion {
         Completion { core, ticket: Some(ticket), failed: false }
     }
 
-    /// For whatever shall follow it: nothing if it is over, an error if it failed.
-    pub(crate) fn first(&self) -> std::result::Result<Option<Ticket>, Failure> {
+    /// For an operation that is to follow this one: nothing if this one is over, an error if it failed.
+    pub(super) fn predecessor(&self) -> std::result::Result<Option<Ticket>, Failure> {
         if self.failed { Err(Failure::Before) } else { Ok(self.ticket) }
     }
 
-    /// The result, if it is there; then the operation is over, and whoever waits for it all the same gets [`Error::Stale`].
+    /// Takes the result, if it is there. Afterwards, waiting for it returns [`Error::Stale`].
     pub fn try_take(&mut self) -> Option<Result<u64>> {
-        self.look(false)
+        self.poll_result(false)
     }
 
-    /// As [`Completion::try_take`]; `wait`: otherwise, there is news when it is over.
-    pub(crate) fn look(&mut self, wait: bool) -> Option<Result<u64>> {
+    /// As [`Completion::try_take`]. `wake`: if there is no result yet, the node reports when there is.
+    fn poll_result(&mut self, wake: bool) -> Option<Result<u64>> {
         let ticket = self.ticket?;
-        let result = match self.core.node.poll_operation(ticket, wait) {
+        let result = match self.core.node.poll_operation(ticket, wake) {
             Ok(result) => result?.map_err(Error::from),
             Err(error) => Err(error.into()),
         };
@@ -50,29 +52,26 @@ impl Completion {
         Some(result)
     }
 
-    /// Extracts and waits until the operation is over. Not in handlers: there, `await` it.
+    /// Extracts and waits until the operation is over. Not in handlers: `await` it there.
     pub fn wait(mut self) -> Result<u64> {
-        if self.core.extracting.get() {
-            return Err(Error::Reentrant);
-        }
+        self.core.check_not_in_handler()?;
         if self.ticket.is_none() {
             // Its result was taken, and there is no other.
             return Err(Error::Stale);
         }
-        let endpoint = Endpoint::inner(self.core.clone());
         loop {
-            if let Some(result) = self.look(true) {
+            if let Some(result) = self.poll_result(true) {
                 return result;
             }
-            endpoint.extract(usize::MAX)?;
-            if let Some(result) = self.look(true) {
+            self.core.extract(usize::MAX)?;
+            if let Some(result) = self.poll_result(true) {
                 return result;
             }
-            endpoint.sleep(None)?;
+            self.core.sleep(None)?;
         }
     }
 
-    /// Its end shall be an event ([`super::MemoryEvent::Completed`]) with this tag.
+    /// Turns the end of the operation into an event ([`super::MemoryEvent::Completed`]) with this tag.
     pub fn into_event(mut self, tag: u64) -> Result<Ticket> {
         let ticket = self.ticket.take().ok_or(Error::Stale)?;
         self.core.node.complete_by_event(ticket, tag)?;
@@ -85,10 +84,10 @@ impl Future for Completion {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<u64>> {
         let Some(ticket) = self.ticket else { return Poll::Ready(Err(Error::Stale)) };
-        if let Some(result) = self.look(true) {
+        if let Some(result) = self.poll_result(true) {
             return Poll::Ready(result);
         }
-        wait_for(&self.core, Wakeup::Op(ticket), context);
+        self.core.waits.register_memory(Wakeup::Op(ticket), context);
         Poll::Pending
     }
 }
@@ -96,27 +95,22 @@ impl Future for Completion {
 impl Drop for Completion {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket {
-            self.core.memory_waits.borrow_mut().remove(&Wakeup::Op(ticket));
+            self.core.waits.remove_memory(Wakeup::Op(ticket));
             let _ = self.core.node.let_go(ticket);
         }
     }
 }
 
-/// Whoever polled last is woken when it has happened: nobody but the holder of it waits, and in one place at a time.
-pub(crate) fn wait_for(core: &Core, what: Wakeup, context: &Context<'_>) {
-    core.memory_waits.borrow_mut().insert(what, context.waker().clone());
-}
-
 /// Bytes on their way from another node. As [`Completion`], with the bytes as its value.
 #[derive(Debug)]
-#[must_use = "bytes that nobody takes were fetched in vain"]
+#[must_use = "the bytes are fetched in vain if nobody takes them"]
 pub struct Fetch {
     completion: Completion,
     memory: Option<Arc<ApertureMemory>>,
 }
 
 impl Fetch {
-    pub(crate) fn new(completion: Completion, memory: Arc<ApertureMemory>) -> Fetch {
+    pub(super) fn new(completion: Completion, memory: Arc<ApertureMemory>) -> Fetch {
         Fetch { completion, memory: Some(memory) }
     }
 
@@ -125,7 +119,7 @@ impl Fetch {
         memory.and_then(Arc::into_inner).and_then(ApertureMemory::into_vec).ok_or(Error::Stale)
     }
 
-    /// Extracts and waits until the bytes are here. Not in handlers: there, `await` it.
+    /// Extracts and waits until the bytes are here. Not in handlers: `await` it there.
     pub fn wait(self) -> Result<Vec<u8>> {
         let result = self.completion.wait();
         Fetch::take(self.memory, result)

@@ -1,4 +1,5 @@
-//! Memory of a peer on this host, mapped: loads and stores instead of requests, and other promises.
+//! Memory of a peer on this host, mapped: loads and stores instead of requests, with promises of its own
+//!
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
@@ -8,16 +9,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tautline_node::link::Death;
+use tautline_node::memory::{Rights, Test};
 use tautline_node::{ApertureMemory, Liveness};
 
+use super::aperture::Aperture;
 use super::holder::Holder;
-use super::{Aperture, Rights, Test};
 use crate::core::Core;
-use crate::memory::ring::lost;
-use crate::{Down, Endpoint, Error, Rank, Result, SendError};
+use crate::endpoint::Endpoint;
+use crate::error::{Error, Result};
+use crate::{Down, Rank};
 
-/// In the page that goes with a share: its secret, whether it is revoked, the memory's number, whether it may be written, how long it is, whose it is, then a word for each rank
-/// that has it mapped.
+/// Offsets in the page that goes with a share: its secret, whether it is revoked, the inode of the memory,
+/// whether it may be written, its length, its owner, then a word for each rank that has it mapped.
 const SECRET: usize = 0;
 const REVOKED: usize = 16;
 const INODE: usize = 24;
@@ -26,7 +29,8 @@ const LENGTH: usize = 40;
 const OWNER: usize = 48;
 const RANKS: usize = 64;
 
-/// What a peer on this host needs to map an aperture. It can be sent in any message, and is of use to processes of the same user alone.
+/// A capability to map an aperture, for peers on this host. It can be sent in any message, and is of use only
+/// to processes of the same user.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct MapCookie {
     owner: Rank,
@@ -49,10 +53,10 @@ impl std::fmt::Debug for MapCookie {
 }
 
 impl MapCookie {
-    /// Bytes of one in a message.
+    /// The length of a cookie in a message.
     pub const LEN: usize = 48;
 
-    /// For a message.
+    /// Converts it to bytes for a message.
     pub fn to_bytes(&self) -> [u8; MapCookie::LEN] {
         let mut out = [0; MapCookie::LEN];
         let words = [self.owner, self.process, self.memory, self.page, self.ranks, self.writable.into()];
@@ -64,7 +68,7 @@ impl MapCookie {
         out
     }
 
-    /// Out of a message. Any bytes make one; only one that was given maps anything.
+    /// Converts it from bytes of a message. Any bytes make a cookie; only the owner's maps anything.
     pub fn from_bytes(bytes: &[u8; MapCookie::LEN]) -> MapCookie {
         let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
         MapCookie {
@@ -80,11 +84,12 @@ impl MapCookie {
     }
 }
 
-/// An aperture that peers on this host may map, until it is dropped or revoked: then every further access through [`Mapped`] fails, and the revocation is complete
-/// when those who have it mapped have let go ([`Share::is_over`]). It outlives the aperture, if that is closed before.
+/// An aperture that peers on this host may map, until this is revoked or dropped. Then every further access
+/// through [`Mapped`] fails, and the revocation is complete when all peers have unmapped it
+/// ([`Share::is_over`]). Closing the aperture does not end it.
 #[derive(Debug)]
 pub struct Share {
-    /// Kept, so that its descriptor stays what it is.
+    /// Keeps the descriptor open that the cookie names.
     _memory: Arc<ApertureMemory>,
     page: ApertureMemory,
     cookie: MapCookie,
@@ -94,24 +99,23 @@ fn system(error: std::io::Error) -> Error {
     Error::other(error)
 }
 
-/// A descriptor of another process of this user, opened here.
+/// Opens a descriptor of another process of this user.
 fn descriptor(process: u32, number: u32, writable: bool) -> Result<File> {
     let path = format!("/proc/{process}/fd/{number}");
     OpenOptions::new().read(true).write(writable).open(path).map_err(|error| {
-        Error::other(format!("cannot open the memory of process {process}, which shared it: {error}"))
+        Error::other(format!("cannot open the memory that process {process} shared: {error}"))
     })
 }
 
 impl Aperture {
-    /// Lets peers on this host map this aperture, all of it: to read, and with [`Rights::WRITE`] to write. Only memory that was allocated, not adopted. What they do is not
-    /// requests: no tripwire sees it, no counter counts it.
+    /// Lets peers on this host map this whole aperture, for reading, and with [`Rights::WRITE`] for writing.
+    /// The aperture must be allocated, not adopted. Accesses through a mapping are no requests: they fire no
+    /// tripwire and are not counted.
     pub fn share(&self, rights: Rights) -> Result<Share> {
         let core = self.core().clone();
         let memory = self.memory().clone();
         let Some(fd) = memory.fd() else {
-            return Err(Error::other(
-                "only an aperture that was allocated can be shared, and this was adopted",
-            ));
+            return Err(Error::other("only an allocated aperture can be shared, and this one is adopted"));
         };
         let ranks = core.node.size();
         let page = ApertureMemory::allocate(RANKS + 8 * ranks as usize).map_err(system)?;
@@ -140,23 +144,23 @@ impl Aperture {
 }
 
 impl Share {
-    /// What peers need.
+    /// The cookie that peers need.
     pub fn cookie(&self) -> &MapCookie {
         &self.cookie
     }
 
-    /// No access through it is begun any more, and nobody can map it any more.
+    /// Revokes it: accesses that begin from now on fail, and nobody can map it.
     pub fn revoke(&self) {
         let _ = self.page.write_u64(REVOKED, 1);
     }
 
-    /// The ranks that have it mapped. A process that has ended has not, whether or not its rank was started again.
+    /// The ranks that have it mapped. Mappings of a process that has ended do not count.
     pub fn mapped_by(&self) -> Vec<Rank> {
         let holds = |rank: &Rank| self.page.read_u64(RANKS + 8 * *rank as usize).is_ok_and(Holder::holds);
         (0..self.cookie.ranks).filter(holds).collect()
     }
 
-    /// Whether it is revoked and nobody has it mapped any more: from now on nobody can touch the memory.
+    /// Whether it is revoked and nobody has it mapped: from now on nobody can access the memory.
     pub fn is_over(&self) -> bool {
         self.page.read_u64(REVOKED) != Ok(0) && self.mapped_by().is_empty()
     }
@@ -168,61 +172,61 @@ impl Drop for Share {
     }
 }
 
-/// Memory of a peer on this host, mapped into this process: a put of eight bytes is a store. Its promises are its own: rights are those of whole mappings, nobody is told of an access,
-/// conditions are polled, and what is revoked is over when it is dropped here. Words are never torn.
+/// Memory of a peer on this host, mapped into this process: a put of eight bytes is a store. Its promises
+/// differ from those of a [`super::Remote`]: rights apply to the whole mapping, accesses are not reported,
+/// conditions are polled, and revocation is complete only when this is dropped. Words are never torn.
 ///
-/// When the owner is gone, every access is an error ([`Error::PeerGone`]), as soon as this node knows: it looks whenever it polls, and its watchdog does while the program computes, so that takes some
-/// milliseconds. What is written until then goes to memory that nobody looks at any more; what is read is what was there last. An owner that is started again has other memory, and has to share it anew.
+/// When the owner is gone, every access is an error ([`Error::PeerGone`]), as soon as this node knows. It
+/// checks whenever it polls, and its watchdog checks while the program computes, so this takes a few
+/// milliseconds. Until then writes go to memory that nobody reads, and reads return the last content. A
+/// restarted owner has other memory, and must share it again.
 #[derive(Debug)]
 pub struct Mapped {
     core: Rc<Core>,
-    /// There until it is dropped.
+    /// Nothing only while it is being dropped.
     memory: Option<ApertureMemory>,
     page: ApertureMemory,
     writable: bool,
     owner: Rank,
     /// Whether the owner lives.
-    life: Arc<Liveness>,
-    /// Where in the page it is said that this process has it.
+    liveness: Arc<Liveness>,
+    /// The offset, in the page, of the word that counts this process's mappings.
     place: usize,
     holder: Holder,
 }
 
-impl Endpoint {
-    /// Maps an aperture of a peer on this host. An error if the peer is elsewhere, of another user, gone, or has revoked it, or if the cookie says more than the owner
-    /// granted. Rights bind whoever maps through this library; another process of the same user could open the owner's memory without it.
-    pub fn map(&self, cookie: &MapCookie) -> Result<Mapped> {
-        if cookie.ranks != self.size() || self.rank() >= cookie.ranks {
-            return Err(Error::NoShare("it is of a job of another size"));
+impl Mapped {
+    /// As [`Endpoint::map`].
+    pub(super) fn new(ep: &Endpoint, cookie: &MapCookie) -> Result<Mapped> {
+        if cookie.ranks != ep.size() || ep.rank() >= cookie.ranks {
+            return Err(Error::CannotMap("it is from a job of another size"));
         }
-        // Looked at before the memory is: whoever lives then is whose memory it is. And there has to be a channel, or nobody would be told of its end.
-        let life = self.core.node.liveness(cookie.owner).map_err(|error| match error {
-            SendError::PeerGone(peer, why) => Error::PeerGone(peer, why),
-            other => other.into(),
-        })?;
-        self.connect(cookie.owner)?;
+        // Read before the memory: the process that lives now is the one whose memory is mapped. The channel
+        // is needed to learn of its end.
+        let liveness = ep.core.node.liveness(cookie.owner)?;
+        ep.connect(cookie.owner)?;
         let page = descriptor(cookie.process, cookie.page, true)?;
         let page = ApertureMemory::attach(page.into(), RANKS + 8 * cookie.ranks as usize).map_err(system)?;
         let mut secret = [0; 16];
         page.read(SECRET, &mut secret).map_err(|_| Error::OutOfRange)?;
-        // The process may be another one by now, which has something else by this number.
+        // Another process may have this number by now, and another file behind the descriptor.
         if std::hint::black_box(u128::from_ne_bytes(secret) ^ u128::from_ne_bytes(cookie.secret)) != 0 {
-            return Err(Error::NoShare("its secret is not the share's"));
+            return Err(Error::CannotMap("its secret is not the share's"));
         }
-        // What is allowed is what the owner says, not what the cookie does.
+        // The owner's word decides, not the cookie's.
         if cookie.writable && page.read_u64(WRITABLE) != Ok(1) {
-            return Err(Error::NoShare("it says more than was granted: to write"));
+            return Err(Error::CannotMap("it claims the right to write, which was not granted"));
         }
         if page.read_u64(LENGTH) != Ok(cookie.len) {
-            return Err(Error::NoShare("it says another length than the share has"));
+            return Err(Error::CannotMap("its length is not the share's"));
         }
-        // With whose end the mapping ends.
+        // The mapping ends with its owner.
         if page.read_u64(OWNER) != Ok(cookie.owner.into()) {
-            return Err(Error::NoShare("it says another owner than the share has"));
+            return Err(Error::CannotMap("its owner is not the share's"));
         }
         let file = descriptor(cookie.process, cookie.memory, cookie.writable)?;
         if page.read_u64(INODE) != Ok(file.metadata().map_err(system)?.ino()) {
-            return Err(Error::NoShare("what it names is not the share's memory"));
+            return Err(Error::CannotMap("the descriptor it names is not the share's memory"));
         }
         let len = usize::try_from(cookie.len).map_err(Error::other)?;
         let memory = if cookie.writable {
@@ -231,18 +235,16 @@ impl Endpoint {
             ApertureMemory::attach_read_only(file.into(), len)
         };
         let memory = memory.map_err(system)?;
-        let (place, holder) = (RANKS + 8 * self.rank() as usize, Holder::me()?);
+        let (place, holder) = (RANKS + 8 * ep.rank() as usize, Holder::me()?);
         holder.enter(&page, place)?;
-        let (core, memory) = (self.core.clone(), Some(memory));
+        let (core, memory) = (ep.core.clone(), Some(memory));
         let (writable, owner) = (cookie.writable, cookie.owner);
-        let mapped = Mapped { core, memory, page, writable, owner, life, place, holder };
-        // Said before it is looked at: a revocation either sees the mapping, or is seen.
+        let mapped = Mapped { core, memory, page, writable, owner, liveness, place, holder };
+        // Counted before the check: either the revocation sees the mapping, or this sees the revocation.
         mapped.check()?;
         Ok(mapped)
     }
-}
 
-impl Mapped {
     #[inline]
     fn memory(&self) -> &ApertureMemory {
         self.memory.as_ref().expect("it is there until it is dropped")
@@ -250,18 +252,22 @@ impl Mapped {
 
     #[inline]
     fn check(&self) -> Result<()> {
-        if self.page.read_u64(REVOKED) == Ok(0) && !self.life.is_over() { Ok(()) } else { Err(self.over()) }
+        if self.page.read_u64(REVOKED) == Ok(0) && !self.liveness.is_over() {
+            Ok(())
+        } else {
+            Err(self.over())
+        }
     }
 
-    /// Why it is over.
+    /// Why it can no longer be accessed.
     #[cold]
     fn over(&self) -> Error {
-        if !self.life.is_over() {
+        if !self.liveness.is_over() {
             return Error::Revoked;
         }
-        // Whoever can be reached by now is its successor.
+        // If the rank is reachable, it was restarted.
         let restarted = || Error::PeerGone(self.owner, Down::Died(Death::Restarted));
-        lost(&self.core, self.owner, None).unwrap_or_else(restarted)
+        self.core.peer_error(self.owner, None).unwrap_or_else(restarted)
     }
 
     #[inline]
@@ -269,12 +275,12 @@ impl Mapped {
         if self.writable { self.check() } else { Err(Error::ReadOnly) }
     }
 
-    /// How many bytes it has.
+    /// The length in bytes.
     pub fn len(&self) -> u64 {
         self.memory().len() as u64
     }
 
-    /// Whether it has no bytes at all.
+    /// Whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.memory().is_empty()
     }
@@ -299,28 +305,29 @@ impl Mapped {
         self.memory().read_u64(at as usize).map_err(|_| Error::OutOfRange)
     }
 
-    /// Writes an aligned word of eight bytes, after everything that was written before.
+    /// Writes an aligned word of eight bytes; earlier writes are visible before it.
     #[inline]
     pub fn write_u64(&self, at: u64, value: u64) -> Result<()> {
         self.check_write()?;
         self.memory().write_u64(at as usize, value).map_err(|_| Error::OutOfRange)
     }
 
-    /// Changes an aligned word if it holds `expected`; returns what it held.
+    /// Writes `new` to an aligned word if it is `expected`; returns its former value.
     pub fn compare_swap(&self, at: u64, expected: u64, new: u64) -> Result<u64> {
         self.check_write()?;
         self.memory().compare_exchange(at as usize, expected, new).map_err(|_| Error::OutOfRange)
     }
 
-    /// Adds to an aligned word, wrapping around; returns what it held.
+    /// Adds to an aligned word, wrapping around; returns its former value.
     pub fn fetch_add(&self, at: u64, value: u64) -> Result<u64> {
         self.check_write()?;
         self.memory().fetch_add(at as usize, value).map_err(|_| Error::OutOfRange)
     }
 
-    /// Polls an aligned word of eight bytes until it passes; false if it did not in time. It spins: nobody rings for a mapping.
+    /// Polls an aligned word of eight bytes until it passes the test; false if it did not within `limit`. It
+    /// spins, because writes to a mapping wake nobody.
     pub fn poll_until(&self, at: u64, test: Test, limit: Duration) -> Result<bool> {
-        // A limit beyond all time is none.
+        // A limit that exceeds the clock's range is none.
         let until = Instant::now().checked_add(limit);
         loop {
             for _ in 0..256 {
@@ -346,7 +353,8 @@ impl Mapped {
 impl Drop for Mapped {
     fn drop(&mut self) {
         self.memory = None;
-        // Not before: when the owner sees this, nobody can touch the memory any more. A forked child has nothing mapped, and the page neither.
+        // Only now: once the owner reads this, nobody can access the memory. In a forked child nothing is
+        // mapped, not even the page.
         if self.holder.is_me() {
             self.holder.leave(&self.page, self.place);
         }

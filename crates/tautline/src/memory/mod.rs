@@ -1,8 +1,9 @@
-//! Memory: apertures that peers reach into, and tripwires that tell of it.
+//! Memory: apertures that peers access, and tripwires that report accesses.
 //!
-//! An [`Aperture`] is memory that others may reach. A [`Cookie`] is a capability to part of it, and goes to peers in any message; with one they make
-//! a [`Remote`], through which they put, get and change words, while the owner does nothing. The owner arms [`Tripwire`]s on the bytes
-//! it cares about: they need no help of the sender's.
+//! An [`Aperture`] is memory that peers may access. A [`Cookie`] is a capability for part of it, and can be
+//! sent in any message. A peer makes a [`Remote`] of it, through which it puts, gets and changes words, while
+//! the owner does nothing. The owner arms a [`Tripwire`] on the bytes it is interested in; the peer need not
+//! know.
 //!
 //! ```no_run
 //! use tautline::memory::{Cookie, Rights};
@@ -32,15 +33,20 @@
 //! }
 //! ```
 //!
-//! What is promised, in what order things take effect, and what is seen of a word that is being written, is in `docs/PROTOCOL.md` under A and T.
+//! The promises are in `docs/PROTOCOL.md` under A and T: the order in which operations take effect, and what
+//! a reader can see of a word that is being written.
 
 mod aperture;
-mod awaited;
 mod completion;
+mod endpoint;
+mod fire_counter;
 mod holder;
 mod mapped;
+mod operations;
 mod remote;
+mod remote_async;
 pub(crate) mod ring;
+mod tripset;
 mod tripwire;
 
 pub use aperture::Aperture;
@@ -52,21 +58,5 @@ pub use tautline_node::memory::{
     Access, ApertureId, Condition, Cookie, Failure, MAX_OUT_OF_BAND, MemoryCounters, MemoryEvent, OutOfBand,
     Refusal, Report, Rights, SetId, Test, Ticket, WireId,
 };
-pub(crate) use tripwire::wait_on;
-pub use tripwire::{Tripset, Tripwire, TripwireBuilder};
-
-use crate::core::Core;
-
-/// Wakes whoever waited for what has happened, and notes that there are events.
-pub(crate) fn absorb(core: &Core) {
-    while let Ok(Some(woken)) = core.node.take_woken() {
-        let waker = core.memory_waits.borrow_mut().remove(&woken);
-        waker.into_iter().for_each(std::task::Waker::wake);
-    }
-    if core.node.acknowledge_memory_events().unwrap_or(false) {
-        core.news.set(true);
-    }
-    if core.news.get() && !core.event_waits.is_empty() {
-        core.event_waits.wake();
-    }
-}
+pub use tripset::Tripset;
+pub use tripwire::{Tripwire, TripwireBuilder};

@@ -1,5 +1,6 @@
-//! The distributed queue of the CLAN paper, as bytes: a ring in the receiver's memory, and two counters of which each side has its own and a lazily
-//! updated copy of the other's. All that crosses the network are writes, but for one word that whoever comes to write claims first. Queues and streams are made of it.
+//! The distributed queue of the CLAN paper, as bytes: a ring in the reader's memory, and two counters, of
+//! which each side has its own and a lazily updated copy of the other's. Only writes cross the network,
+//! except for one word that a writer claims first. Queues and streams consist of it.
 
 mod writer;
 
@@ -9,15 +10,18 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use super::tripwire::wait_on;
-use super::{Aperture, Cookie, Remote, Rights, Tripwire};
-use tautline_node::PeerId;
+use tautline_node::memory::{Cookie, Rights};
 
-use crate::core::Core;
-use crate::later;
-use crate::{Endpoint, Error, PeerState, Rank, Result, SendError};
+use super::aperture::Aperture;
+use super::remote::Remote;
+use super::tripwire::Tripwire;
+use crate::core::{Core, is_settled};
+use crate::endpoint::Endpoint;
+use crate::error::{Error, Result};
+use crate::waiting::wait_until;
 
-/// In the receiver's memory: bytes ever written, whether no more will come, the sender's cookie, whether there is a sender, then the ring.
+/// Offsets in the reader's memory: bytes ever written, whether no more will be, the writer's cookie, whether
+/// there is a writer, then the ring.
 const WRITTEN: u64 = 0;
 const ENDED: u64 = 8;
 const RETURN: u64 = 16;
@@ -25,113 +29,78 @@ const CLAIM: u64 = 64;
 const BYTES: u64 = 128;
 const _: () = assert!(RETURN + Cookie::LEN as u64 <= CLAIM);
 
-/// In the sender's memory: bytes ever read, whether no more will be.
+/// Offsets in the writer's memory: bytes ever read, whether the reader is gone.
 const READ: u64 = 0;
 const GONE: u64 = 8;
 
-/// The end of a ring that reads.
+/// The reading end of a ring.
 #[derive(Debug)]
 pub(crate) struct RingReader {
     core: Rc<Core>,
     aperture: Aperture,
     capacity: u64,
     wire: Tripwire,
-    /// Fires once, when the ring is claimed: it knows who writes, and in which of its lives.
+    /// Fires once, when the ring is claimed: it tells which incarnation of which peer writes.
     claimed: Tripwire,
     counts: Rc<Counts>,
-    /// Where the writer wants to be told.
-    back: Cell<Option<Cookie>>,
+    /// The writer's memory, once it is known.
+    writer: Cell<Option<Cookie>>,
 }
 
-/// What has been read. Whatever tells the writer later looks at it, too.
+/// How much was read. Shared with the job that reports it to the writer.
 #[derive(Debug, Default)]
 struct Counts {
     read: Cell<u64>,
-    told: Cell<u64>,
-    /// It will be told as soon as there is room.
-    telling: Cell<bool>,
+    reported: Cell<u64>,
+    /// A job to report it is posted.
+    posted: Cell<bool>,
 }
 
-/// A word is put when there is room, and nobody waits for it. Whoever is gone needs no telling.
+/// Puts a word when there is room, without waiting. A lost peer need not be told.
 fn put_later(core: &Rc<Core>, cookie: Cookie, at: u64, word: u64) {
     let put = move |core: &Rc<Core>| Remote::new(core.clone(), cookie).try_put(at, &word.to_le_bytes());
-    if !later::is_over(&put(core)) {
-        later::add(core, cookie.owner(), move |core| later::is_over(&put(core)));
-    }
-}
-
-/// Which life a peer is in, if it can be reached.
-pub(crate) fn life(core: &Core, peer: Rank) -> Option<u32> {
-    core.node.incarnation(peer)
-}
-
-/// As [`gone`], also of a peer whose life is not known.
-pub(crate) fn lost(core: &Core, peer: Rank, life: Option<u32>) -> Option<Error> {
-    if let Err(closed) = core.check_open() {
-        return Some(closed.into());
-    }
-    match (life, core.node.peer_state(peer)) {
-        (Some(life), _) => gone(core, peer, life),
-        (None, Some(PeerState::Down(why))) => Some(Error::PeerGone(peer, why)),
-        _ => None,
-    }
-}
-
-/// Why nothing comes any more from a peer that was in this life, if so.
-fn gone(core: &Core, peer: Rank, life: u32) -> Option<Error> {
-    if peer == core.node.rank() {
-        return None;
-    }
-    match core.node.check(PeerId::new(peer, life)) {
-        Err(SendError::PeerGone(peer, why)) => Some(Error::PeerGone(peer, why)),
-        _ => None,
+    if !is_settled(&put(core)) {
+        core.post(cookie.owner(), move |core| is_settled(&put(core)));
     }
 }
 
 impl RingReader {
-    /// A ring of so many bytes, rounded up to a multiple of eight, and the cookie for whoever shall write.
+    /// Makes a ring of `capacity` bytes, rounded up to a multiple of eight, and the cookie for its writer.
     pub(crate) fn new(ep: &Endpoint, capacity: usize) -> Result<(RingReader, Cookie)> {
         let capacity = (capacity.max(64) as u64).checked_next_multiple_of(8).unwrap_or(u64::MAX);
         let bytes = capacity.checked_add(BYTES).filter(|bytes| *bytes <= isize::MAX as u64);
         let Some(bytes) = bytes else {
             let most = isize::MAX as u64 - BYTES;
-            return Err(Error::other(format!(
-                "a ring has at most {most} bytes, and as many as there is memory"
-            )));
+            return Err(Error::other(format!("a ring has at most {most} bytes")));
         };
         let aperture = ep.aperture(bytes as usize)?;
         let wire = aperture.tripwire(WRITTEN..RETURN).arm()?;
         let claimed = aperture.tripwire(CLAIM..BYTES).once().arm()?;
         let cookie = aperture.cookie(.., Rights::WRITE.and(Rights::ATOMIC))?;
-        let (core, counts, back) = (ep.core.clone(), Rc::default(), Cell::new(None));
-        Ok((RingReader { core, aperture, capacity, wire, claimed, counts, back }, cookie))
+        let (core, counts, writer) = (ep.core.clone(), Rc::default(), Cell::new(None));
+        Ok((RingReader { core, aperture, capacity, wire, claimed, counts, writer }, cookie))
     }
 
     pub(crate) fn capacity(&self) -> u64 {
         self.capacity
     }
 
-    fn written(&self) -> Result<u64> {
-        let written = self.aperture.read_u64(WRITTEN)?;
-        // The sender's word is not to be trusted: more than fits is nonsense.
-        if written.wrapping_sub(self.counts.read.get()) > self.capacity {
-            Err(Error::Nonsense("more bytes than the ring has"))
-        } else {
-            Ok(written)
-        }
-    }
-
     /// Bytes that can be read now.
-    pub(crate) fn available(&self) -> Result<u64> {
-        Ok(self.written()?.wrapping_sub(self.counts.read.get()))
+    fn available(&self) -> Result<u64> {
+        let available = self.aperture.read_u64(WRITTEN)?.wrapping_sub(self.counts.read.get());
+        // The writer is not trusted.
+        if available > self.capacity {
+            return Err(Error::Violation("more bytes were written than the ring has"));
+        }
+        Ok(available)
     }
 
-    /// Whether nothing more will come, and all that came has been read.
+    /// Whether nothing more will be written, and everything was read.
     pub(crate) fn is_over(&self) -> Result<bool> {
-        Ok(self.has_end()? && self.available()? == 0)
+        Ok(self.has_ended()? && self.available()? == 0)
     }
 
-    /// Copies bytes out that are available, from `skip` on, without taking them.
+    /// Copies available bytes, from offset `skip` on, without taking them.
     pub(crate) fn peek(&self, skip: u64, out: &mut [u8]) -> Result<()> {
         let at = self.counts.read.get().wrapping_add(skip) % self.capacity;
         let first = (self.capacity - at).min(out.len() as u64) as usize;
@@ -140,98 +109,100 @@ impl RingReader {
         self.aperture.read(BYTES, b)
     }
 
-    /// Takes bytes that are available. The sender is told when a quarter of the ring is free again, or all of it.
+    /// Takes available bytes. The writer is told when a quarter of the ring, or all of it, is free again.
     pub(crate) fn take(&mut self, bytes: u64) -> Result<()> {
         self.counts.read.set(self.counts.read.get().wrapping_add(bytes));
-        let untold = self.untold();
-        if untold >= self.capacity / 4 || untold > 0 && self.available()? == 0 {
-            self.tell();
+        let unreported = self.unreported();
+        if unreported >= self.capacity / 4 || unreported > 0 && self.available()? == 0 {
+            self.report();
         }
         Ok(())
     }
 
-    fn untold(&self) -> u64 {
-        self.counts.read.get().wrapping_sub(self.counts.told.get())
+    fn unreported(&self) -> u64 {
+        self.counts.read.get().wrapping_sub(self.counts.reported.get())
     }
 
-    fn tell(&self) {
-        let Some(cookie) = self.meet().filter(|_| !self.counts.telling.get()) else { return };
+    /// Tells the writer how much was read, now or when there is room.
+    fn report(&self) {
+        let Some(cookie) = self.writer().filter(|_| !self.counts.posted.get()) else { return };
         let counts = self.counts.clone();
-        let tell = move |core: &Rc<Core>| {
+        let report = move |core: &Rc<Core>| {
             let read = counts.read.get();
-            let back = Remote::new(core.clone(), cookie);
-            let over = later::is_over(&back.try_put(READ, &read.to_le_bytes()));
-            if over {
-                // Whoever is gone needs no telling.
-                counts.told.set(read);
+            let writer = Remote::new(core.clone(), cookie);
+            let settled = is_settled(&writer.try_put(READ, &read.to_le_bytes()));
+            if settled {
+                // A lost writer need not be told.
+                counts.reported.set(read);
             }
-            counts.telling.set(!over);
-            over
+            counts.posted.set(!settled);
+            settled
         };
-        if !tell(&self.core) {
-            later::add(&self.core, cookie.owner(), tell);
+        if !report(&self.core) {
+            self.core.post(cookie.owner(), report);
         }
     }
 
-    /// Where the writer wants to be told, once it has said so.
-    fn meet(&self) -> Option<Cookie> {
-        if self.back.get().is_none() {
-            let writer = self.claimed.by()?.rank;
+    /// The writer's memory, once the writer has sent its cookie.
+    fn writer(&self) -> Option<Cookie> {
+        if self.writer.get().is_none() {
+            let writer = self.claimed.fired_by()?.rank;
             let mut bytes = [0; Cookie::LEN];
             self.aperture.read(RETURN, &mut bytes).ok().filter(|()| bytes != [0; Cookie::LEN])?;
-            // Nobody is told on another's behalf.
-            self.back.set(Some(Cookie::from_bytes(&bytes)).filter(|cookie| cookie.owner() == writer));
+            // A cookie for another node's memory is ignored.
+            self.writer.set(Some(Cookie::from_bytes(&bytes)).filter(|cookie| cookie.owner() == writer));
         }
-        self.back.get()
+        self.writer.get()
     }
 
-    /// Why the writer writes no more, if it is gone: the one that claimed the ring, in the life in which it did.
-    fn lost(&self) -> Option<Error> {
+    /// Why the writer writes no more, if it is gone: the incarnation that claimed the ring.
+    fn writer_error(&self) -> Option<Error> {
         self.core.check_open().err().map(Error::from).or_else(|| {
-            let PeerId { rank: writer, incarnation: life } = self.claimed.by()?;
-            lost(&self.core, writer, Some(life))
+            let writer = self.claimed.fired_by()?;
+            self.core.peer_error(writer.rank, Some(writer))
         })
     }
 
-    /// Why nobody will come to write, if so: nobody has yet, and the last reachable peer is gone. Handlers that are under way might.
-    fn deserted(&self) -> Option<Error> {
+    /// Why nobody will claim the ring, if so: the last reachable peer is gone. Unfinished handlers may still
+    /// claim it.
+    fn last_peer_lost(&self) -> Option<Error> {
         let core = &self.core;
-        let alone = core.extracting.get() || core.live.get() == 0;
-        let (peer, why) = core.deserted.get().filter(|_| alone && self.claimed.by().is_none())?;
-        core.node.all_peers_lost().then_some(Error::PeerGone(peer, why))
+        let alone = core.extraction.is_running() || core.extraction.unfinished() == 0;
+        let lost = core.peer_loss.unreported().filter(|_| alone && self.claimed.fired_by().is_none())?;
+        core.node.all_peers_lost().then(|| lost.into())
     }
 
-    fn has_end(&self) -> Result<bool> {
+    fn has_ended(&self) -> Result<bool> {
         Ok(self.aperture.read_u64(ENDED)? != 0)
     }
 
-    /// Bytes that can be read now; if they are fewer than `least`, and no more will come because the writer is gone, that is an error.
-    pub(crate) fn look(&self, least: u64) -> Result<u64> {
+    /// Bytes that can be read now. If they are fewer than `least`, and the writer is gone, that is an error.
+    pub(crate) fn poll_available(&self, least: u64) -> Result<u64> {
         let available = self.available()?;
         if available < least
-            && !self.has_end()?
-            && let Some(error) = self.lost()
+            && !self.has_ended()?
+            && let Some(error) = self.writer_error()
         {
-            // It may have written just before it went.
+            // It may have written just before it was lost.
             let available = self.available()?;
-            return if available >= least || self.has_end()? { Ok(available) } else { Err(error) };
+            return if available >= least || self.has_ended()? { Ok(available) } else { Err(error) };
         }
         Ok(available)
     }
 
-    /// Whether it is worth looking: there are so many bytes, or nothing more will come. If the writer is gone with fewer, that is an error.
-    fn ready(&self, bytes: u64) -> Result<bool> {
-        if self.look(bytes)? >= bytes || self.has_end()? {
+    /// Whether at least `bytes` bytes can be read, or nothing more will be written.
+    fn is_ready(&self, bytes: u64) -> Result<bool> {
+        if self.poll_available(bytes)? >= bytes || self.has_ended()? {
             return Ok(true);
         }
-        if self.untold() > 0 {
-            self.tell();
+        if self.unreported() > 0 {
+            self.report();
         }
-        match self.deserted() {
+        match self.last_peer_lost() {
             Some(error) => {
-                // The program is told once, and each of its handlers.
-                if !self.core.extracting.get() {
-                    self.core.deserted.take();
+                // The program is told once; each handler is told.
+                if !self.core.extraction.is_running() {
+                    self.core.peer_loss.take_unreported();
                 }
                 Err(error)
             }
@@ -239,33 +210,34 @@ impl RingReader {
         }
     }
 
-    /// Extracts and waits until so many bytes are there, or the end.
+    /// Extracts and waits until at least `bytes` bytes can be read, or nothing more will be written.
     pub(crate) fn wait(&mut self, bytes: u64) -> Result<()> {
         loop {
-            // Looked at first: the watchdog may change it at any time, and then there is nothing to wait for.
+            // Read first: the watchdog may change it at any time, and then there is nothing to wait for.
             let before = self.aperture.read_u64(WRITTEN)?;
-            if self.ready(bytes)? {
+            if self.is_ready(bytes)? {
                 return Ok(());
             }
             let memory = self.aperture.memory().clone();
             let done = || {
                 memory.read_u64(WRITTEN as usize) != Ok(before) || memory.read_u64(ENDED as usize) != Ok(0)
             };
-            wait_on(&self.core, None, done, || self.lost().is_some() || self.deserted().is_some())?;
+            let over = || self.writer_error().is_some() || self.last_peer_lost().is_some();
+            wait_until(&self.core, None, done, over)?;
         }
     }
 
     /// As [`RingReader::wait`], for futures.
     pub(crate) fn poll_wait(&mut self, context: &Context<'_>, bytes: u64) -> Poll<Result<()>> {
-        match self.ready(bytes) {
+        match self.is_ready(bytes) {
             Ok(false) => {}
             result => return Poll::Ready(result.map(|_| ())),
         }
         if let Err(error) = self.wire.register(context) {
             return Poll::Ready(Err(error));
         }
-        // It may have come just before.
-        match self.ready(bytes) {
+        // They may have been written just before the wire was registered.
+        match self.is_ready(bytes) {
             Ok(false) => Poll::Pending,
             result => Poll::Ready(result.map(|_| ())),
         }
@@ -274,7 +246,7 @@ impl RingReader {
 
 impl Drop for RingReader {
     fn drop(&mut self) {
-        if let Some(cookie) = self.meet() {
+        if let Some(cookie) = self.writer() {
             put_later(&self.core, cookie, GONE, 1);
         }
     }

@@ -1,24 +1,39 @@
-//! From delivered slots to running handlers.
-
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::rc::Rc;
+//! From the records of a delivery to running handlers.
 
 use tautline_node::wire::{Record, Records, Where};
 use tautline_node::{Delivery, MessageId, PeerId};
 
-use super::begun::Running;
-use super::handlers::{Plain, Registered};
+use super::borrowed::LoanGuard;
+use super::handlers::Registered;
 use super::incoming::Short;
-use super::loan::Held;
-use super::stream::End;
-use super::tasks::{begin, grant, panic_told, poll_task, run_whole, start_task};
-use super::whole::lent;
-use crate::core::Core;
+use super::incoming_bytes::End;
+use super::open_messages::{OpenMessage, TaskId};
+use super::runner::{NewMessage, Runner};
 
-/// A handler's slot whose message has got new bytes in the current delivery.
-type Run = Option<(usize, usize)>;
+/// Hands out the records of one delivery, in order.
+pub(super) struct Dispatcher<'a> {
+    runner: Runner<'a>,
+    /// Nothing while a handler that reads in place has it.
+    delivery: Option<Box<Delivery>>,
+    /// The handler whose message has got bytes of this delivery and that was not polled since.
+    due: Option<TaskId>,
+}
 
-/// One record without its data, which stays where it is: `start` and `len` say where.
+/// Where a record's data lies in the delivery.
+#[derive(Clone, Copy)]
+struct Data {
+    item: usize,
+    start: usize,
+    end: usize,
+}
+
+impl Data {
+    fn len(self) -> usize {
+        self.end - self.start
+    }
+}
+
+/// A record without its data, which stays in the delivery.
 enum Step {
     Short { handler: usize },
     First { handler: usize, message: u32, total: u64 },
@@ -29,73 +44,305 @@ enum Step {
     Bad,
 }
 
-/// Runs the handlers of all records in a delivery, in order. Returns how many slots were dealt with, and their bytes.
-pub(crate) fn dispatch(core: &Rc<Core>, delivery: &mut Option<Box<Delivery>>) -> (usize, usize) {
-    let count = delivery.as_ref().map_or(0, |d| d.items().len());
-    let mut bytes = 0;
-    let mut run = None;
-    for item in 0..count {
-        bytes = dispatch_slot(core, delivery, item, &mut run).saturating_add(bytes);
-    }
-    flush(core, delivery, &mut run);
-    (count, bytes)
+/// Bytes of a message, as a record names them.
+#[derive(Clone, Copy)]
+struct Part {
+    message: MessageId,
+    offset: u64,
 }
 
-fn dispatch_slot(core: &Rc<Core>, delivery: &mut Option<Box<Delivery>>, item: usize, run: &mut Run) -> usize {
-    let (from, len) = {
-        let delivery = delivery.as_ref().expect("at rest between records");
-        let it = &delivery.items()[item];
-        (it.from(), delivery.bytes(item).len())
-    };
-    let (mut at, mut lent_bytes) = (0, 0_usize);
-    while at < len {
-        let (step, start, end) = {
-            let bytes = delivery.as_ref().expect("at rest between records").bytes(item);
-            read_step(bytes, at)
-        };
-        at = end;
-        match step {
-            Step::Short { handler } => {
-                short(core, delivery, run, (from, handler), (item, start, end));
-            }
-            Step::First { handler, message, total } => {
-                let incoming = from.message(message);
-                first(core, delivery, run, (incoming, handler, total), (item, start, end));
-            }
-            Step::More { message, offset } => {
-                let incoming = from.message(message);
-                more(core, delivery, run, (incoming, offset), (item, start, end));
-            }
-            Step::Abort { message } => abort(core, delivery, run, from.message(message)),
-            Step::Lend { handler, number, at, len } => {
-                lent_bytes = lent_bytes.saturating_add(len as usize);
-                flush(core, delivery, run);
-                if let Some(lease) = core.node.borrow_loan(from, number, at, len) {
-                    lent(core, handler, Held::new(core, from.rank, lease));
-                } else {
-                    violation(core, from);
+impl<'a> Dispatcher<'a> {
+    pub(super) fn new(runner: Runner<'a>, delivery: Box<Delivery>) -> Dispatcher<'a> {
+        Dispatcher { runner, delivery: Some(delivery), due: None }
+    }
+
+    /// Runs the handlers of all records. Returns the number of slots that were consumed, and their bytes.
+    pub(super) fn run(&mut self) -> (usize, usize) {
+        let count = self.delivery().items().len();
+        let mut bytes = 0;
+        for item in 0..count {
+            bytes = self.run_slot(item).saturating_add(bytes);
+        }
+        self.flush();
+        (count, bytes)
+    }
+
+    /// Ends the dispatch.
+    pub(super) fn into_delivery(self) -> Box<Delivery> {
+        self.delivery.expect("handlers give it back")
+    }
+
+    #[inline]
+    fn delivery(&self) -> &Delivery {
+        self.delivery.as_ref().expect("no handler has it between records")
+    }
+
+    #[inline]
+    fn bytes(&self, data: Data) -> &[u8] {
+        &self.delivery().bytes(data.item)[data.start..data.end]
+    }
+
+    fn run_slot(&mut self, item: usize) -> usize {
+        let runner = self.runner;
+        let (from, len) = (self.delivery().items()[item].from(), self.delivery().bytes(item).len());
+        let (mut at, mut lent) = (0, 0_usize);
+        while at < len {
+            let (step, start, end) = read_step(self.delivery().bytes(item), at);
+            let data = Data { item, start, end };
+            at = end;
+            match step {
+                Step::Short { handler } => self.short(from, handler, data),
+                Step::First { handler, message, total } => {
+                    self.first(from.message(message), handler, total, data);
                 }
-            }
-            Step::LendMore { message, offset, number, at, len } => {
-                lent_bytes = lent_bytes.saturating_add(len as usize);
-                match core.node.borrow_loan(from, number, Where::Pool(at), len.into()) {
-                    Some(lease) => {
-                        let held = Held::new(core, from.rank, lease);
-                        more_lent(core, delivery, run, (from.message(message), offset), held);
+                Step::More { message, offset } => {
+                    self.more(Part { message: from.message(message), offset }, data);
+                }
+                Step::Abort { message } => self.abort(from.message(message)),
+                Step::Lend { handler, number, at, len } => {
+                    lent = lent.saturating_add(len as usize);
+                    self.flush();
+                    match runner.core.node.borrow_loan(from, number, at, len) {
+                        Some(loan) => {
+                            runner.run_loan(handler, LoanGuard::new(runner.core, from.rank, loan));
+                        }
+                        None => runner.violation(from),
                     }
-                    None => violation(core, from),
                 }
-            }
-            Step::Bad => {
-                flush(core, delivery, run);
-                violation(core, from);
-                break;
+                Step::LendMore { message, offset, number, at, len } => {
+                    lent = lent.saturating_add(len as usize);
+                    match runner.core.node.borrow_loan(from, number, Where::Pool(at), len.into()) {
+                        Some(loan) => {
+                            let loan = LoanGuard::new(runner.core, from.rank, loan);
+                            self.more_lent(Part { message: from.message(message), offset }, loan);
+                        }
+                        None => runner.violation(from),
+                    }
+                }
+                Step::Bad => {
+                    self.flush();
+                    runner.violation(from);
+                    break;
+                }
             }
         }
+        len.saturating_add(lent)
     }
-    len.saturating_add(lent_bytes)
+
+    /// A message of one frame.
+    #[inline]
+    fn short(&mut self, from: PeerId, handler: usize, data: Data) {
+        let runner = self.runner;
+        let core = runner.core;
+        match runner.handler(handler) {
+            Some(Registered::Short(function)) => {
+                if self.due.is_some() {
+                    self.flush();
+                }
+                let data = self.bytes(data);
+                runner.call(handler, function, Short { core, from: from.rank, data });
+            }
+            Some(Registered::Whole(stream)) => {
+                self.flush();
+                let data = self.bytes(data);
+                runner.run_whole(handler, stream, Short { core, from: from.rank, data });
+            }
+            Some(Registered::Stream(stream) | Registered::Loan(_, stream)) => {
+                self.flush();
+                let message = NewMessage { from: from.rank, id: None, total: data.len() as u64 };
+                let task = runner.claim(handler, stream, message);
+                stream.with(|slots| {
+                    slots.bytes(task.slot).borrow_mut().arrive(data.item, data.start, data.len());
+                });
+                self.due = Some(task);
+                runner.start(stream, task);
+                self.flush();
+            }
+            None => runner.violation(from),
+        }
+    }
+
+    /// The first part of a message.
+    fn first(&mut self, id: MessageId, handler: usize, total: u64, data: Data) {
+        self.flush();
+        let runner = self.runner;
+        if runner.inbox.open.borrow().get(id).is_some() {
+            return runner.violation(id.peer);
+        }
+        let whole = data.len() as u64 == total;
+        match runner.handler(handler) {
+            Some(Registered::Short(function)) => {
+                let data = self.bytes(data);
+                if whole {
+                    let message = Short { core: runner.core, from: id.peer.rank, data };
+                    runner.call(handler, function, message);
+                } else if total <= tautline_node::limits::MAX_SHORT as u64 {
+                    let bytes = data.to_vec();
+                    runner.keep_open(id, OpenMessage::Collect { handler, bytes, total });
+                } else {
+                    runner.violation(id.peer);
+                }
+            }
+            Some(Registered::Stream(stream) | Registered::Whole(stream) | Registered::Loan(_, stream)) => {
+                let message = NewMessage { from: id.peer.rank, id: Some(id), total };
+                let task = runner.claim(handler, stream, message);
+                stream.with(|slots| {
+                    slots.bytes(task.slot).borrow_mut().arrive(data.item, data.start, data.len());
+                });
+                if !whole {
+                    runner.keep_open(id, OpenMessage::Task(task));
+                }
+                runner.start(stream, task);
+                self.due = Some(task);
+            }
+            None => runner.violation(id.peer),
+        }
+    }
+
+    /// A further part of a message.
+    #[inline]
+    fn more(&mut self, part: Part, data: Data) {
+        let runner = self.runner;
+        let len = data.len();
+        let task = match runner.inbox.open.borrow().get(part.message) {
+            Some(OpenMessage::Task(task)) => Some(*task),
+            Some(_) => None,
+            None => return runner.violation(part.message.peer),
+        };
+        let Some(task) = task else {
+            self.flush();
+            return self.more_without_task(part, self.bytes(data));
+        };
+        if self.due != Some(task) {
+            self.flush();
+            // The handler may have finished in there.
+            if !matches!(runner.inbox.open.borrow().get(part.message), Some(OpenMessage::Task(_))) {
+                return self.more_without_task(part, self.bytes(data));
+            }
+        }
+        let Some(stream) = runner.stream_handler(task.handler) else { return };
+        let (good, complete) = stream.with(|slots| {
+            let mut bytes = slots.bytes(task.slot).borrow_mut();
+            let good = part.offset == bytes.arrived && part.offset + len as u64 <= bytes.total;
+            if good {
+                bytes.arrive(data.item, data.start, len);
+            }
+            (good, bytes.arrived == bytes.total)
+        });
+        self.part_arrived(part, task, good, complete);
+    }
+
+    /// As [`Dispatcher::more`], for bytes that stay in the sender's memory until the handler takes them.
+    fn more_lent(&mut self, part: Part, loan: LoanGuard) {
+        let runner = self.runner;
+        let find_task = || match runner.inbox.open.borrow().get(part.message) {
+            Some(OpenMessage::Task(task)) => Some(*task),
+            _ => None,
+        };
+        // The handler is to take what lies in the delivery first; it may finish meanwhile.
+        let has_delivered = |task: TaskId| {
+            let stream = runner.stream_handler(task.handler);
+            stream.is_some_and(|it| it.with(|slots| slots.bytes(task.slot).borrow().has_delivered()))
+        };
+        let mut task = find_task();
+        if self.due != task || task.is_some_and(has_delivered) {
+            self.flush();
+            task = find_task();
+        }
+        let Some(task) = task else {
+            if runner.inbox.open.borrow().get(part.message).is_none() {
+                return runner.violation(part.message.peer);
+            }
+            let mut bytes = vec![0; loan.len() as usize];
+            if loan.copy_to(0, &mut bytes) {
+                self.more_without_task(part, &bytes);
+            }
+            return;
+        };
+        let Some(stream) = runner.stream_handler(task.handler) else { return };
+        let (good, complete) = stream.with(|slots| {
+            let mut bytes = slots.bytes(task.slot).borrow_mut();
+            let good = part.offset == bytes.arrived && part.offset + loan.len() <= bytes.total;
+            if good {
+                bytes.arrive_borrowed(loan);
+            }
+            (good, bytes.arrived == bytes.total)
+        });
+        self.part_arrived(part, task, good, complete);
+    }
+
+    #[inline]
+    fn part_arrived(&mut self, part: Part, task: TaskId, good: bool, complete: bool) {
+        if !good {
+            return self.runner.violation(part.message.peer);
+        }
+        if complete {
+            self.runner.inbox.open.borrow_mut().remove(part.message);
+        }
+        self.due = Some(task);
+    }
+
+    /// A further part of a message that no `async` handler reads.
+    #[cold]
+    fn more_without_task(&self, part: Part, data: &[u8]) {
+        let runner = self.runner;
+        let Part { message: id, offset } = part;
+        let mut open = runner.inbox.open.borrow_mut();
+        match open.get_mut(id) {
+            Some(OpenMessage::Discard(bytes)) => {
+                if offset != bytes.arrived || offset + data.len() as u64 > bytes.total {
+                    drop(open);
+                    return runner.violation(id.peer);
+                }
+                bytes.arrived += data.len() as u64;
+                let due = bytes.window_due(true);
+                if bytes.arrived == bytes.total {
+                    open.remove(id);
+                }
+                drop(open);
+                if let Some(due) = due {
+                    runner.grant(due);
+                }
+            }
+            Some(OpenMessage::Collect { handler, bytes, total }) => {
+                if offset != bytes.len() as u64 || offset + data.len() as u64 > *total {
+                    drop(open);
+                    return runner.violation(id.peer);
+                }
+                bytes.extend_from_slice(data);
+                if bytes.len() as u64 == *total {
+                    let (handler, bytes) = (*handler, std::mem::take(bytes));
+                    open.remove(id);
+                    drop(open);
+                    if let Some(Registered::Short(function)) = runner.handler(handler) {
+                        let message = Short { core: runner.core, from: id.peer.rank, data: &bytes };
+                        runner.call(handler, function, message);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    #[cold]
+    fn abort(&mut self, id: MessageId) {
+        self.flush();
+        self.runner.end_message(id, End::Aborted);
+    }
+
+    /// Polls the handler whose message has got bytes of this delivery, and lends it the delivery meanwhile.
+    #[inline]
+    fn flush(&mut self) {
+        let Some(task) = self.due.take() else { return };
+        let Some(stream) = self.runner.stream_handler(task.handler) else { return };
+        let bytes = stream.with(|slots| slots.bytes(task.slot).clone());
+        bytes.borrow_mut().lend(self.delivery.take().expect("no handler has it between records"));
+        self.runner.poll(task);
+        self.delivery = Some(bytes.borrow_mut().reclaim());
+    }
 }
 
+/// Reads the record at `at`; returns it with the start and the end of its data.
 #[inline]
 fn read_step(bytes: &[u8], at: usize) -> (Step, usize, usize) {
     let mut records = Records::new(bytes, at);
@@ -116,260 +363,4 @@ fn read_step(bytes: &[u8], at: usize) -> (Step, usize, usize) {
     };
     let end = records.position();
     (step, end - len, end)
-}
-
-/// A peer sent, under its own authentication, what no correct peer sends: its channel ends.
-pub(super) fn violation(core: &Core, from: PeerId) {
-    let _ = core.node.report_violation(from);
-}
-
-#[inline]
-fn short(
-    core: &Rc<Core>,
-    delivery: &mut Option<Box<Delivery>>,
-    run: &mut Run,
-    (from, handler): (PeerId, usize),
-    (item, start, end): (usize, usize, usize),
-) {
-    match core.handlers.get(handler) {
-        Some(Registered::Short(function)) => {
-            if run.is_some() {
-                flush(core, delivery, run);
-            }
-            let data = &delivery.as_ref().expect("at rest between records").bytes(item)[start..end];
-            call(core, handler, function, Short { core, from: from.rank, data });
-        }
-        Some(Registered::Whole(pool)) => {
-            flush(core, delivery, run);
-            let data = &delivery.as_ref().expect("at rest between records").bytes(item)[start..end];
-            run_whole(core, handler, pool, Short { core, from: from.rank, data });
-        }
-        Some(Registered::Stream(pool) | Registered::Lent(_, pool)) => {
-            flush(core, delivery, run);
-            let slot = begin(core, handler, pool, (from.rank, None, (end - start) as u64));
-            pool.with(|p| p.stream(slot).borrow_mut().arrive(item, start, end - start));
-            *run = Some((handler, slot));
-            start_task(core, handler, pool, slot);
-            flush(core, delivery, run);
-        }
-        None => violation(core, from),
-    }
-}
-
-/// Calls a plain handler; a panic is a failure of that message alone (M-7).
-// The message is made where the handler finds it: copied, it would be read before it is through the store buffer.
-#[inline(always)]
-pub(super) fn call(core: &Core, handler: usize, function: &Plain, message: Short<'_>) {
-    let from = message.from;
-    let result = catch_unwind(AssertUnwindSafe(|| (function.borrow_mut())(message)));
-    core.handled.set(core.handled.get() + 1);
-    if let Err(panic) = result {
-        core.fail(handler, from, panic_told(panic), true);
-    }
-}
-
-fn first(
-    core: &Rc<Core>,
-    delivery: &mut Option<Box<Delivery>>,
-    run: &mut Run,
-    (incoming, handler, total): (MessageId, usize, u64),
-    (item, start, end): (usize, usize, usize),
-) {
-    flush(core, delivery, run);
-    if core.running.borrow().get(incoming).is_some() {
-        return violation(core, incoming.peer);
-    }
-    let whole = (end - start) as u64 == total;
-    match core.handlers.get(handler) {
-        Some(Registered::Short(function)) => {
-            let data = &delivery.as_ref().expect("at rest between records").bytes(item)[start..end];
-            if whole {
-                call(core, handler, function, Short { core, from: incoming.peer.rank, data });
-            } else if total <= tautline_node::limits::MAX_SHORT as u64 {
-                let bytes = data.to_vec();
-                keep(core, incoming, Running::Collect { handler, bytes, total });
-            } else {
-                violation(core, incoming.peer);
-            }
-        }
-        Some(Registered::Stream(pool) | Registered::Whole(pool) | Registered::Lent(_, pool)) => {
-            let slot = begin(core, handler, pool, (incoming.peer.rank, Some(incoming), total));
-            pool.with(|p| p.stream(slot).borrow_mut().arrive(item, start, end - start));
-            if !whole {
-                keep(core, incoming, Running::Task { handler, slot });
-            }
-            start_task(core, handler, pool, slot);
-            *run = Some((handler, slot));
-        }
-        None => violation(core, incoming.peer),
-    }
-}
-
-/// The rest of a message is to come (M-10).
-pub(super) fn keep(core: &Core, incoming: MessageId, running: Running) {
-    let good = core.running.borrow_mut().insert(incoming, running);
-    if !good {
-        violation(core, incoming.peer);
-    }
-}
-
-#[inline]
-fn more(
-    core: &Rc<Core>,
-    delivery: &mut Option<Box<Delivery>>,
-    run: &mut Run,
-    (incoming, offset): (MessageId, u64),
-    (item, start, end): (usize, usize, usize),
-) {
-    let len = end - start;
-    let target = match core.running.borrow().get(incoming) {
-        Some(Running::Task { handler, slot }) => Some((*handler, *slot)),
-        Some(_) => None,
-        None => return violation(core, incoming.peer),
-    };
-    let Some((handler, slot)) = target else {
-        flush(core, delivery, run);
-        let data = &delivery.as_ref().expect("at rest between records").bytes(item)[start..end];
-        return more_without_task(core, incoming, offset, data);
-    };
-    if *run != Some((handler, slot)) {
-        flush(core, delivery, run);
-        // The handler may have ended in there.
-        if !matches!(core.running.borrow().get(incoming), Some(Running::Task { .. })) {
-            let data = &delivery.as_ref().expect("at rest between records").bytes(item)[start..end];
-            return more_without_task(core, incoming, offset, data);
-        }
-    }
-    let Some(pool) = core.handlers[handler].stream() else { return };
-    let (good, complete) = pool.with(|p| {
-        let mut stream = p.stream(slot).borrow_mut();
-        let good = offset == stream.arrived && offset + len as u64 <= stream.total;
-        if good {
-            stream.arrive(item, start, len);
-        }
-        (good, stream.arrived == stream.total)
-    });
-    if !good {
-        return violation(core, incoming.peer);
-    }
-    if complete {
-        core.running.borrow_mut().remove(incoming);
-    }
-    *run = Some((handler, slot));
-}
-
-/// As [`more`], for bytes that stay where they are until the handler takes them.
-fn more_lent(
-    core: &Rc<Core>,
-    delivery: &mut Option<Box<Delivery>>,
-    run: &mut Run,
-    (incoming, offset): (MessageId, u64),
-    held: Held,
-) {
-    let task = || match core.running.borrow().get(incoming) {
-        Some(Running::Task { handler, slot }) => Some((*handler, *slot)),
-        _ => None,
-    };
-    // What waits in the delivery comes first; polling the handler may end it.
-    let waits = |(handler, slot): (usize, usize)| {
-        core.handlers[handler]
-            .stream()
-            .is_some_and(|pool| pool.with(|p| p.stream(slot).borrow().has_ranges()))
-    };
-    let mut target = task();
-    if *run != target || target.is_some_and(waits) {
-        flush(core, delivery, run);
-        target = task();
-    }
-    let Some((handler, slot)) = target else {
-        if core.running.borrow().get(incoming).is_none() {
-            return violation(core, incoming.peer);
-        }
-        let mut bytes = vec![0; held.len() as usize];
-        if held.copy_to(0, &mut bytes) {
-            more_without_task(core, incoming, offset, &bytes);
-        }
-        return;
-    };
-    let Some(pool) = core.handlers[handler].stream() else { return };
-    let (good, complete) = pool.with(|p| {
-        let mut stream = p.stream(slot).borrow_mut();
-        let good = offset == stream.arrived && offset + held.len() <= stream.total;
-        if good {
-            stream.arrive_held(held);
-        }
-        (good, stream.arrived == stream.total)
-    });
-    if !good {
-        return violation(core, incoming.peer);
-    }
-    if complete {
-        core.running.borrow_mut().remove(incoming);
-    }
-    *run = Some((handler, slot));
-}
-
-#[cold]
-fn more_without_task(core: &Rc<Core>, incoming: MessageId, offset: u64, data: &[u8]) {
-    let mut running = core.running.borrow_mut();
-    match running.get_mut(incoming) {
-        Some(Running::Discard(stream)) => {
-            if offset != stream.arrived || offset + data.len() as u64 > stream.total {
-                drop(running);
-                return violation(core, incoming.peer);
-            }
-            stream.arrived += data.len() as u64;
-            let due = stream.window_due(true);
-            if stream.arrived == stream.total {
-                running.remove(incoming);
-            }
-            drop(running);
-            if let Some((incoming, limit)) = due {
-                grant(core, incoming, limit);
-            }
-        }
-        Some(Running::Collect { handler, bytes, total }) => {
-            if offset != bytes.len() as u64 || offset + data.len() as u64 > *total {
-                drop(running);
-                return violation(core, incoming.peer);
-            }
-            bytes.extend_from_slice(data);
-            if bytes.len() as u64 == *total {
-                let (handler, bytes) = (*handler, std::mem::take(bytes));
-                running.remove(incoming);
-                drop(running);
-                if let Registered::Short(function) = &core.handlers[handler] {
-                    call(core, handler, function, Short { core, from: incoming.peer.rank, data: &bytes });
-                }
-            }
-        }
-        _ => {}
-    }
-}
-
-#[cold]
-fn abort(core: &Rc<Core>, delivery: &mut Option<Box<Delivery>>, run: &mut Run, incoming: MessageId) {
-    flush(core, delivery, run);
-    end_message(core, incoming, End::Aborted);
-}
-
-/// No more bytes of a message will come; its handler is told when it asks for them.
-pub(super) fn end_message(core: &Rc<Core>, incoming: MessageId, end: End) {
-    let running = core.running.borrow_mut().remove(incoming);
-    if let Some(Running::Task { handler, slot }) = running {
-        let Some(pool) = core.handlers[handler].stream() else { return };
-        pool.with(|p| p.stream(slot).borrow_mut().end = Some(end));
-        poll_task(core, handler, slot);
-    }
-}
-
-/// Polls the handler whose message has got bytes in this delivery, with the delivery lent to it.
-#[inline]
-fn flush(core: &Rc<Core>, delivery: &mut Option<Box<Delivery>>, run: &mut Run) {
-    let Some((handler, slot)) = run.take() else { return };
-    let Some(pool) = core.handlers[handler].stream() else { return };
-    let stream = pool.with(|p| p.stream(slot).clone());
-    stream.borrow_mut().lend(delivery.take().expect("at rest between records"));
-    poll_task(core, handler, slot);
-    *delivery = Some(stream.borrow_mut().reclaim());
 }

@@ -1,4 +1,5 @@
-//! Handlers and the slots that their futures live in: made once, used for message after message by `Pin::set`.
+//! Handlers, and the slots in which their futures live: made once, and reused by `Pin::set` for message after
+//! message.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -8,84 +9,109 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use super::borrowed::Borrowed;
 use super::incoming::{Message, Short};
-use super::loan::Lent;
-use super::stream::Stream;
-use super::tasks::panic_text;
+use super::incoming_bytes::IncomingBytes;
+use super::panics::panic_text;
+use crate::Rank;
 use crate::core::{Core, SlotWaker};
-use crate::{Rank, Result};
+use crate::error::Result;
 
-/// A handler of messages that come whole.
-pub(crate) type Plain = RefCell<Box<dyn FnMut(Short<'_>)>>;
+/// A plain function of whole messages.
+pub(super) type ShortHandler = RefCell<Box<dyn FnMut(Short<'_>)>>;
+
+/// A plain function of whole messages that may have been lent.
+pub(super) type LoanHandler = Rc<RefCell<Box<dyn FnMut(Borrowed)>>>;
 
 /// A registered handler.
 pub(crate) enum Registered {
-    Short(Plain),
+    Short(ShortHandler),
     Stream(StreamHandler),
-    /// An `async` handler that takes messages of one frame whole, where they lie, and all others as they arrive.
+    /// An `async` handler that takes messages of one frame whole and in place, and all others as they arrive.
     Whole(StreamHandler),
-    /// What takes lent messages, and what collects the others.
-    Lent(LentHandler, StreamHandler),
+    /// The function for loans, and the handler that collects all other messages for it.
+    Loan(LoanHandler, StreamHandler),
 }
 
-/// Who sent the message whose handler panicked when it was dropped, and the panic's text.
-pub(crate) type Dropped = (Rank, String);
-
-/// A handler of lent messages.
-pub(crate) type LentHandler = Rc<RefCell<Box<dyn FnMut(Lent)>>>;
+/// A handler that panicked while it was dropped.
+pub(super) struct DropPanic {
+    /// The sender of its message.
+    pub(super) from: Rank,
+    pub(super) text: String,
+}
 
 impl Registered {
+    /// A handler of messages that fit one frame.
+    pub(crate) fn short(handler: impl FnMut(Short<'_>) + 'static) -> Registered {
+        Registered::Short(RefCell::new(Box::new(handler)))
+    }
+
+    /// An `async` handler of messages as they arrive.
+    pub(crate) fn stream<H, F>(handler: H) -> Registered
+    where
+        H: Fn(Message) -> F + 'static,
+        F: Future<Output = Result<()>> + 'static,
+    {
+        Registered::Stream(StreamHandler::new(handler))
+    }
+
     /// A handler of whole messages that may have been lent.
-    pub(crate) fn lent(handler: impl FnMut(Lent) + 'static) -> Registered {
-        let handler: LentHandler = Rc::new(RefCell::new(Box::new(handler)));
+    pub(crate) fn loan(handler: impl FnMut(Borrowed) + 'static) -> Registered {
+        let handler: LoanHandler = Rc::new(RefCell::new(Box::new(handler)));
         let collect = {
             let handler = handler.clone();
             move |mut message: Message| {
                 let handler = handler.clone();
                 async move {
-                    let lent = message.collect().await?;
-                    (handler.borrow_mut())(lent);
+                    let message = message.collect().await?;
+                    (handler.borrow_mut())(message);
                     Ok(())
                 }
             }
         };
-        Registered::Lent(handler, streamed(collect))
+        Registered::Loan(handler, StreamHandler::new(collect))
     }
 
-    /// A handler of messages that is begun by `whole` if the message came in one frame, and by `handler` if not. Both are told whether so many handlers are under
-    /// way that all they may do is to say so.
+    /// An `async` handler that is started by `whole` if the message arrived in one frame, and by `handler`
+    /// otherwise. Both are told whether the limit of unfinished handlers is exceeded.
     pub(crate) fn whole<H, W, F>(handler: H, whole: W) -> Registered
     where
         H: Fn(Message, bool) -> F + 'static,
         W: Fn(Short<'_>, bool) -> F + 'static,
         F: Future<Output = Result<()>> + 'static,
     {
-        let tasks = Tasks { handler, whole, tells: true, slots: Vec::new(), free: Vec::new() };
-        Registered::Whole(Box::new(tasks).into())
+        let slots = Slots { handler, whole, handles_overload: true, slots: Vec::new(), free: Vec::new() };
+        Registered::Whole(StreamHandler(RefCell::new(Box::new(slots))))
     }
 
-    /// What takes messages as they arrive, if it is such a handler.
+    /// Whether it takes only messages that fit one frame.
+    pub(crate) fn is_short(&self) -> bool {
+        matches!(self, Registered::Short(_))
+    }
+
+    /// The `async` handler in it, if any.
     #[inline]
-    pub(crate) fn stream(&self) -> Option<&StreamHandler> {
+    pub(super) fn as_stream(&self) -> Option<&StreamHandler> {
         match self {
             Registered::Short(_) => None,
-            Registered::Stream(pool) | Registered::Whole(pool) | Registered::Lent(_, pool) => Some(pool),
+            Registered::Stream(it) | Registered::Whole(it) | Registered::Loan(_, it) => Some(it),
         }
     }
 
-    /// Lets go of the program's code and of what it holds; what is left takes messages, and does nothing. Not while it runs.
+    /// Drops the program's code with all it holds; further messages are ignored. Not while it runs.
     ///
-    /// Dropping runs the program's code, too: whatever panics does so for itself, and is told to `panicked`.
-    pub(crate) fn let_go(&self, mut panicked: impl FnMut(Dropped)) {
-        if let Some(StreamHandler(pool)) = self.stream() {
-            let StreamHandler(ended) = streamed(|_: Message| std::future::pending::<Result<()>>());
-            let mut pool = pool.replace(ended.into_inner());
-            pool.clear().into_iter().for_each(&mut panicked);
-            let _ = catch_unwind(AssertUnwindSafe(|| drop(pool)));
+    /// Dropping runs code of the program, which may panic: that affects no other handler, and is told to
+    /// `panicked`.
+    pub(super) fn clear(&self, mut panicked: impl FnMut(DropPanic)) {
+        if let Some(StreamHandler(slots)) = self.as_stream() {
+            let StreamHandler(empty) = StreamHandler::new(|_: Message| std::future::pending::<Result<()>>());
+            let mut slots = slots.replace(empty.into_inner());
+            slots.clear().into_iter().for_each(&mut panicked);
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(slots)));
         }
         let code: Box<dyn std::any::Any> = match self {
-            Registered::Short(plain) => Box::new(plain.replace(Box::new(|_| ()))),
-            Registered::Lent(lent, _) => Box::new(lent.replace(Box::new(|_| ()))),
+            Registered::Short(function) => Box::new(function.replace(Box::new(|_| ()))),
+            Registered::Loan(function, _) => Box::new(function.replace(Box::new(|_| ()))),
             Registered::Stream(_) | Registered::Whole(_) => return,
         };
         let _ = catch_unwind(AssertUnwindSafe(|| drop(code)));
@@ -93,107 +119,96 @@ impl Registered {
 }
 
 /// An `async` handler with its slots.
-pub(crate) struct StreamHandler(RefCell<Box<dyn Pool>>);
-
-impl From<Box<dyn Pool>> for StreamHandler {
-    fn from(pool: Box<dyn Pool>) -> StreamHandler {
-        StreamHandler(RefCell::new(pool))
-    }
-}
-
-impl<P: Pool + 'static> From<Box<P>> for StreamHandler {
-    fn from(pool: Box<P>) -> StreamHandler {
-        StreamHandler(RefCell::new(pool))
-    }
-}
+pub(crate) struct StreamHandler(RefCell<Box<dyn TaskSlots>>);
 
 impl StreamHandler {
-    /// Runs `work` on the slots; the handler's own code may run inside, but never reaches the pool again.
-    pub(crate) fn with<T>(&self, work: impl FnOnce(&mut dyn Pool) -> T) -> T {
+    fn new<H, F>(handler: H) -> StreamHandler
+    where
+        H: Fn(Message) -> F + 'static,
+        F: Future<Output = Result<()>> + 'static,
+    {
+        let whole = |_: Short<'_>, _| -> F { unreachable!("only `Registered::whole` gets whole messages") };
+        let handler = move |message, _| handler(message);
+        let slots = Slots { handler, whole, handles_overload: false, slots: Vec::new(), free: Vec::new() };
+        StreamHandler(RefCell::new(Box::new(slots)))
+    }
+
+    /// Runs `work` on the slots. The handler's own code may run inside, but cannot reach the slots.
+    pub(super) fn with<T>(&self, work: impl FnOnce(&mut dyn TaskSlots) -> T) -> T {
         work(&mut **self.0.borrow_mut())
     }
 }
 
 /// Slots of one handler.
-pub(crate) trait Pool {
-    /// Takes a free slot, or makes one; its stream is to be restarted before [`Pool::begin`].
-    fn claim(&mut self, handler: usize, core: &Rc<Core>) -> (usize, Rc<RefCell<Stream>>);
-    /// Whether the handler itself tells of messages that it cannot run for.
-    fn tells(&self) -> bool;
-    /// Calls the handler on the slot's message. The handler's code before its first `await` runs with the first poll.
-    fn begin(&mut self, slot: usize, core: &Rc<Core>, crowded: bool);
-    /// The same on a message that is not the slot's, but lies there whole.
-    fn begin_whole(&mut self, slot: usize, message: Short<'_>, crowded: bool);
+pub(super) trait TaskSlots {
+    /// Takes a free slot, or makes one. Its bytes must be restarted before [`TaskSlots::begin`].
+    fn claim(&mut self, handler: usize, core: &Core) -> (usize, Rc<RefCell<IncomingBytes>>);
+    /// Whether the handler itself answers messages that exceed the limit of unfinished handlers.
+    fn handles_overload(&self) -> bool;
+    /// Calls the handler on the slot's message. The handler's code before its first `await` runs at the first
+    /// poll.
+    fn begin(&mut self, slot: usize, core: &Rc<Core>, overload: bool);
+    /// Calls the handler on a whole message that lies outside the slot.
+    fn begin_whole(&mut self, slot: usize, message: Short<'_>, overload: bool);
     /// Polls the slot's future; nothing if the slot is free.
     fn poll(&mut self, slot: usize) -> Option<Poll<Result<()>>>;
     /// Drops the slot's future and frees the slot.
     fn free(&mut self, slot: usize);
-    /// Frees all slots, also when futures panic as they are dropped.
-    fn clear(&mut self) -> Vec<Dropped>;
-    /// The slot's stream.
-    fn stream(&self, slot: usize) -> &Rc<RefCell<Stream>>;
+    /// Frees all slots, also if futures panic while they are dropped.
+    fn clear(&mut self) -> Vec<DropPanic>;
+    /// The bytes of the slot's message.
+    fn bytes(&self, slot: usize) -> &Rc<RefCell<IncomingBytes>>;
 }
 
 struct Slot<F> {
     future: Pin<Box<Option<F>>>,
-    stream: Rc<RefCell<Stream>>,
+    bytes: Rc<RefCell<IncomingBytes>>,
     waker: Waker,
     used: bool,
 }
 
-pub(crate) struct Tasks<H, W, F> {
+struct Slots<H, W, F> {
     handler: H,
     whole: W,
-    tells: bool,
+    handles_overload: bool,
     slots: Vec<Slot<F>>,
     free: Vec<usize>,
 }
 
-/// Slots of a handler that takes messages as they arrive.
-pub(crate) fn streamed<H, F>(handler: H) -> StreamHandler
-where
-    H: Fn(Message) -> F + 'static,
-    F: Future<Output = Result<()>> + 'static,
-{
-    let whole = |_: Short<'_>, _| -> F { unreachable!("only those registered for whole messages get any") };
-    let handler = move |message, _| handler(message);
-    Box::new(Tasks { handler, whole, tells: false, slots: Vec::new(), free: Vec::new() }).into()
-}
-
-impl<H, W, F> Pool for Tasks<H, W, F>
+impl<H, W, F> TaskSlots for Slots<H, W, F>
 where
     H: Fn(Message, bool) -> F,
     W: Fn(Short<'_>, bool) -> F,
     F: Future<Output = Result<()>>,
 {
-    fn claim(&mut self, handler: usize, core: &Rc<Core>) -> (usize, Rc<RefCell<Stream>>) {
+    fn claim(&mut self, handler: usize, core: &Core) -> (usize, Rc<RefCell<IncomingBytes>>) {
         let slot = self.free.pop().unwrap_or_else(|| {
             let slot = self.slots.len();
             let waker = Arc::new(SlotWaker::new(handler, slot, core.wakes.clone()));
             self.slots.push(Slot {
                 future: Box::pin(None),
-                stream: Rc::default(),
+                bytes: Rc::default(),
                 waker: Waker::from(waker),
                 used: false,
             });
             slot
         });
         self.slots[slot].used = true;
-        (slot, self.slots[slot].stream.clone())
+        (slot, self.slots[slot].bytes.clone())
     }
 
-    fn tells(&self) -> bool {
-        self.tells
+    fn handles_overload(&self) -> bool {
+        self.handles_overload
     }
 
-    fn begin(&mut self, slot: usize, core: &Rc<Core>, crowded: bool) {
-        let message = Message::new(&self.slots[slot].stream, core);
-        let future = (self.handler)(message, crowded);
+    fn begin(&mut self, slot: usize, core: &Rc<Core>, overload: bool) {
+        let message = Message::new(&self.slots[slot].bytes, core);
+        let future = (self.handler)(message, overload);
         self.slots[slot].future.as_mut().set(Some(future));
     }
 
-    fn begin_whole(&mut self, slot: usize, message: Short<'_>, crowded: bool) {
-        let future = (self.whole)(message, crowded);
+    fn begin_whole(&mut self, slot: usize, message: Short<'_>, overload: bool) {
+        let future = (self.whole)(message, overload);
         self.slots[slot].future.as_mut().set(Some(future));
     }
 
@@ -210,17 +225,18 @@ where
         }
     }
 
-    fn clear(&mut self) -> Vec<Dropped> {
-        let mut dropped = Vec::new();
+    fn clear(&mut self) -> Vec<DropPanic> {
+        let mut panics = Vec::new();
         for slot in 0..self.slots.len() {
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.free(slot))) {
-                dropped.push((self.slots[slot].stream.borrow().from, panic_text(&*panic)));
+                let from = self.slots[slot].bytes.borrow().from;
+                panics.push(DropPanic { from, text: panic_text(&*panic) });
             }
         }
-        dropped
+        panics
     }
 
-    fn stream(&self, slot: usize) -> &Rc<RefCell<Stream>> {
-        &self.slots[slot].stream
+    fn bytes(&self, slot: usize) -> &Rc<RefCell<IncomingBytes>> {
+        &self.slots[slot].bytes
     }
 }

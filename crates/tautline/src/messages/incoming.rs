@@ -1,4 +1,4 @@
-//! What a handler holds: the message it deals with.
+//! What a handler gets: the message.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -7,39 +7,35 @@ use std::task::Poll;
 
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::loan::Lent;
-use super::stream::Stream;
+use super::borrowed::Borrowed;
+use super::incoming_bytes::IncomingBytes;
+use crate::Rank;
 use crate::core::Core;
-use crate::{Endpoint, Error, Rank, Result};
+use crate::endpoint::Endpoint;
+use crate::error::{Error, Result};
 
 /// A message, as its handler sees it: a stream of bytes that arrives while the handler runs.
 ///
-/// Reads take pieces of any size, whatever the pieces were that the sender added. A read that is not satisfied suspends the
-/// handler. Dropping the future of [`Message::read`] or [`Message::read_with`] takes nothing; the longer reads take what is
-/// there as it arrives, and when dropped have taken as much as [`Message::remaining`] says.
+/// Reads take pieces of any size, whatever pieces the sender added. A read that lacks bytes suspends the
+/// handler. Dropping the future of [`Message::read`] or [`Message::read_with`] takes nothing. The longer
+/// reads take bytes as they arrive; after they were dropped, [`Message::remaining`] tells how much is left.
 #[derive(Debug)]
 pub struct Message {
-    stream: Rc<RefCell<Stream>>,
+    bytes: Rc<RefCell<IncomingBytes>>,
     core: Weak<Core>,
     generation: u64,
     from: Rank,
     total: u64,
 }
 
-/// Larger values may not fit a message's window, and so cannot wait until all of them is there.
+/// Longer values may exceed a message's window, so that they never are there as a whole.
 const LARGE_VALUE: usize = 4096;
 
-impl std::fmt::Debug for Core {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Core").finish_non_exhaustive()
-    }
-}
-
 impl Message {
-    pub(crate) fn new(stream: &Rc<RefCell<Stream>>, core: &Rc<Core>) -> Message {
-        let state = stream.borrow();
+    pub(super) fn new(bytes: &Rc<RefCell<IncomingBytes>>, core: &Rc<Core>) -> Message {
+        let state = bytes.borrow();
         Message {
-            stream: stream.clone(),
+            bytes: bytes.clone(),
             core: Rc::downgrade(core),
             generation: state.generation,
             from: state.from,
@@ -47,62 +43,62 @@ impl Message {
         }
     }
 
-    /// Who sent it.
+    /// The sender.
     pub fn from(&self) -> Rank {
         self.from
     }
 
-    /// Bytes of the whole message.
+    /// The length of the whole message in bytes.
     pub fn len(&self) -> u64 {
         self.total
     }
 
-    /// Whether the message has no bytes at all.
+    /// Whether the message is empty.
     pub fn is_empty(&self) -> bool {
         self.total == 0
     }
 
-    /// Bytes not yet taken.
+    /// Bytes that were not taken yet.
     pub fn remaining(&self) -> u64 {
-        self.with(|s| s.left()).unwrap_or(0)
+        self.with(|bytes| bytes.left()).unwrap_or(0)
     }
 
     /// Bytes that have arrived and can be taken without waiting.
     pub fn available(&self) -> usize {
-        self.with(|s| s.available()).unwrap_or(0)
+        self.with(|bytes| bytes.available()).unwrap_or(0)
     }
 
-    /// The endpoint that the message came to, to send from.
+    /// The endpoint that received the message, to send from.
     ///
     /// # Panics
-    /// If the endpoint is gone, which only a message kept beyond its handler can see.
+    /// If the endpoint was dropped, which can happen only to a message that is kept beyond its handler.
     pub fn endpoint(&self) -> Endpoint {
-        Endpoint::inner(self.core.upgrade().expect("the endpoint outlives its handlers"))
+        Endpoint::handle(self.core.upgrade().expect("the endpoint lives as long as its handlers"))
     }
 
-    fn with<T>(&self, look: impl FnOnce(&mut Stream) -> T) -> Result<T> {
-        let mut stream = self.stream.borrow_mut();
-        if stream.generation == self.generation { Ok(look(&mut stream)) } else { Err(Error::Stale) }
+    fn with<T>(&self, work: impl FnOnce(&mut IncomingBytes) -> T) -> Result<T> {
+        let mut bytes = self.bytes.borrow_mut();
+        if bytes.generation == self.generation { Ok(work(&mut bytes)) } else { Err(Error::Stale) }
     }
 
     /// Fills `out`: bytes go straight from where they were received to their final place.
     pub async fn read_into(&mut self, out: &mut [u8]) -> Result<()> {
-        // Long reads take what is there as it arrives, so that the sender's window opens under way.
+        // Long reads take bytes as they arrive, so that the sender's window opens meanwhile.
         if out.len() as u64 > self.remaining() {
-            return self.with(|s| s.left()).and_then(|left| Err(Error::EndOfMessage { left }));
+            return self.with(|bytes| bytes.left()).and_then(|left| Err(Error::EndOfMessage { left }));
         }
         let mut done = 0;
         poll_fn(|_| {
-            let step = self.with(|s| {
-                done += s.take_into(&mut out[done..]);
-                if done == out.len() { Poll::Ready(Ok(())) } else { s.ready((out.len() - done) as u64) }
+            let step = self.with(|bytes| {
+                done += bytes.take_into(&mut out[done..]);
+                if done == out.len() { Poll::Ready(Ok(())) } else { bytes.ready((out.len() - done) as u64) }
             });
             step.unwrap_or_else(|error| Poll::Ready(Err(error)))
         })
         .await
     }
 
-    /// Takes a value: any plain type with a fixed layout. One of up to 4 KiB is taken whole or not at all.
+    /// Reads a value: any plain type with a fixed layout. One of up to 4 KiB is taken whole or not at all.
     pub async fn read<T: FromBytes + IntoBytes>(&mut self) -> Result<T> {
         let mut value = T::new_zeroed();
         if size_of::<T>() > LARGE_VALUE {
@@ -111,12 +107,12 @@ impl Message {
         }
         let size = size_of::<T>() as u64;
         poll_fn(|_| {
-            let step = self.with(|s| {
-                let ready = s.ready(size);
+            let step = self.with(|bytes| {
+                let ready = bytes.ready(size);
                 if let Poll::Ready(Ok(())) = ready
-                    && s.take_into(value.as_mut_bytes()) < size as usize
+                    && bytes.take_into(value.as_mut_bytes()) < size as usize
                 {
-                    return s.ready(size);
+                    return bytes.ready(size);
                 }
                 ready
             });
@@ -126,16 +122,16 @@ impl Message {
         Ok(value)
     }
 
-    /// Shows up to `max` bytes in place, as soon as there are any, in one or more parts; returns how many there were. Zero
-    /// only at the end of the message.
+    /// Shows and takes up to `max` bytes in place, as soon as there are any, in one or more parts. Returns
+    /// the number of bytes; zero only at the end of the message.
     pub async fn read_with(&mut self, max: usize, mut part: impl FnMut(&[u8])) -> Result<usize> {
         poll_fn(|_| {
-            let step = self.with(|s| {
-                let most = s.left().min(max as u64) as usize;
-                match s.ready(u64::from(most > 0)) {
-                    Poll::Ready(Ok(())) => match s.take(most, &mut part) {
-                        // It was there, and is no more.
-                        0 if most > 0 => s.ready(1).map_ok(|()| 0),
+            let step = self.with(|bytes| {
+                let most = bytes.left().min(max as u64) as usize;
+                match bytes.ready(u64::from(most > 0)) {
+                    Poll::Ready(Ok(())) => match bytes.take(most, &mut part) {
+                        // They were there, and can no longer be read.
+                        0 if most > 0 => bytes.ready(1).map_ok(|()| 0),
                         took => Poll::Ready(Ok(took)),
                     },
                     Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
@@ -147,35 +143,36 @@ impl Message {
         .await
     }
 
-    /// Takes everything that is left. More than memory has room for is an error.
+    /// Takes everything that is left. An error if it does not fit memory.
     pub async fn read_to_end(&mut self) -> Result<Vec<u8>> {
-        let left = self.with(|s| s.left())?;
+        let left = self.with(|bytes| bytes.left())?;
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(usize::try_from(left).unwrap_or(usize::MAX)).map_err(Error::other)?;
         while self.read_with(usize::MAX, |part| bytes.extend_from_slice(part)).await? > 0 {}
         Ok(bytes)
     }
 
-    /// The whole message as it was lent, to be read where its sender wrote it. Nothing if it was not lent, or part of it has been taken.
-    pub fn lent(&mut self) -> Option<Lent> {
-        self.with(Stream::take_lent).ok().flatten().map(Lent::shared)
+    /// Takes the whole message as a loan, to be read where its sender wrote it. Nothing if it was not lent,
+    /// or part of it was taken.
+    pub fn borrowed(&mut self) -> Option<Borrowed> {
+        self.with(IncomingBytes::take_borrowed).ok().flatten().map(Borrowed::shared)
     }
 
-    /// The whole message: as it was lent, or collected.
-    pub(crate) async fn collect(&mut self) -> Result<Lent> {
-        if let Some(lent) = self.lent() {
-            return Ok(lent);
+    /// Takes the whole message: as a loan, or collected.
+    pub(super) async fn collect(&mut self) -> Result<Borrowed> {
+        if let Some(borrowed) = self.borrowed() {
+            return Ok(borrowed);
         }
         let bytes = self.read_to_end().await?;
         let core = self.core.upgrade().ok_or(Error::Stale)?;
-        Ok(Lent::own(&core, self.from, bytes))
+        Ok(Borrowed::private(&core, self.from, bytes))
     }
 
-    /// Passes over `bytes` bytes.
+    /// Skips `bytes` bytes.
     pub async fn skip(&mut self, bytes: u64) -> Result<()> {
         let mut left = bytes;
         if left > self.remaining() {
-            return self.with(|s| s.left()).and_then(|left| Err(Error::EndOfMessage { left }));
+            return self.with(|bytes| bytes.left()).and_then(|left| Err(Error::EndOfMessage { left }));
         }
         while left > 0 {
             left -= self.read_with(left.min(1 << 30) as usize, |_| {}).await? as u64;
@@ -184,29 +181,29 @@ impl Message {
     }
 }
 
-/// A whole message that came in one frame, read in place.
+/// A whole message that arrived in one frame, read in place.
 #[derive(Debug)]
 pub struct Short<'a> {
-    pub(crate) core: &'a Rc<Core>,
-    pub(crate) from: Rank,
-    pub(crate) data: &'a [u8],
+    pub(super) core: &'a Rc<Core>,
+    pub(super) from: Rank,
+    pub(super) data: &'a [u8],
 }
 
 impl Short<'_> {
-    /// Who sent it.
+    /// The sender.
     #[inline]
     pub fn from(&self) -> Rank {
         self.from
     }
 
-    /// All of the message.
+    /// The message's bytes.
     #[inline]
     pub fn data(&self) -> &[u8] {
         self.data
     }
 
-    /// The endpoint that the message came to, to send from.
+    /// The endpoint that received the message, to send from.
     pub fn endpoint(&self) -> Endpoint {
-        Endpoint::inner(self.core.clone())
+        Endpoint::handle(self.core.clone())
     }
 }

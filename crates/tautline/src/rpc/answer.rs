@@ -1,8 +1,9 @@
-//! What a raw service answers.
+//! The answer of a raw service.
 
-use super::{ANSWER_HEAD, GOOD, let_go};
+use super::protocol::{ANSWER_HEAD, Status, shrink};
 
-/// The answer of a raw service, which it adds bytes to: empty at first. What the protocol puts in front of them is out of its reach.
+/// The answer of a raw service, empty at first, to which it adds bytes. The protocol's own bytes, in front of
+/// them, are out of its reach.
 pub struct Answer {
     /// Head and answer.
     bytes: Vec<u8>,
@@ -19,30 +20,29 @@ impl Answer {
         Answer { bytes: vec![0; ANSWER_HEAD] }
     }
 
-    /// An answer begins, to the call of this number.
+    /// Begins an answer to a call.
     #[inline]
-    pub(super) fn begin(&mut self, id: u64) {
+    pub(super) fn begin(&mut self, number: u64) {
         self.clear();
-        self.bytes[..8].copy_from_slice(&id.to_le_bytes());
-        self.end(GOOD);
+        self.bytes[..8].copy_from_slice(&number.to_le_bytes());
+        self.set_status(Status::Good);
     }
 
-    /// How the call ended.
     #[inline]
-    pub(super) fn end(&mut self, how: u64) {
-        self.bytes[8..ANSWER_HEAD].copy_from_slice(&how.to_le_bytes());
+    pub(super) fn set_status(&mut self, status: Status) {
+        self.bytes[8..ANSWER_HEAD].copy_from_slice(&status.to_bytes());
     }
 
     /// The answer with its head.
     #[inline]
-    pub(super) fn framed(&self) -> &[u8] {
+    pub(super) fn with_head(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// It has been sent.
+    /// Frees the memory of a long answer that was sent.
     #[inline]
-    pub(super) fn let_go(&mut self) {
-        let_go(&mut self.bytes);
+    pub(super) fn shrink(&mut self) {
+        shrink(&mut self.bytes);
     }
 
     /// Adds bytes.
@@ -57,24 +57,24 @@ impl Answer {
         self.bytes.push(byte);
     }
 
-    /// Takes all bytes away again.
+    /// Removes all bytes.
     #[inline]
     pub fn clear(&mut self) {
         self.truncate(0);
     }
 
-    /// Takes all but the first `len` bytes away again.
+    /// Removes all but the first `len` bytes.
     #[inline]
     pub fn truncate(&mut self, len: usize) {
         self.bytes.truncate(len.saturating_add(ANSWER_HEAD));
     }
 
-    /// Gives it `len` bytes: what is too much goes, what lacks is `byte`.
+    /// Changes the length to `len`: removes bytes at the end, or appends `byte`s.
     pub fn resize(&mut self, len: usize, byte: u8) {
-        self.bytes.resize(len.checked_add(ANSWER_HEAD).expect("more than there is memory"), byte);
+        self.bytes.resize(len.checked_add(ANSWER_HEAD).expect("a length that fits memory"), byte);
     }
 
-    /// Makes room for so many bytes more.
+    /// Reserves memory for `more` further bytes.
     pub fn reserve(&mut self, more: usize) {
         self.bytes.reserve(more);
     }
@@ -121,22 +121,22 @@ impl std::io::Write for Answer {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{FAILED, KEPT};
+    use super::super::protocol::KEPT;
     use super::*;
 
-    /// The head is what it was, whatever was answered before; the memory of a long answer is let go.
+    /// The head is right whatever was answered before, and the memory of a long answer is freed.
     #[test]
-    fn one_after_the_other() {
+    fn one_answer_after_the_other() {
         let mut answer = Answer::new();
         for len in [0, 3, 1 << 20, 5] {
             answer.begin(7);
             assert!(answer.is_empty());
             answer.resize(len, 9);
             assert_eq!(answer.len(), len);
-            answer.end(FAILED);
-            assert_eq!(answer.framed()[..ANSWER_HEAD], [7, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
-            assert_eq!(answer.framed()[ANSWER_HEAD..], vec![9; len]);
-            answer.let_go();
+            answer.set_status(Status::Failed);
+            assert_eq!(answer.with_head()[..ANSWER_HEAD], [7, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
+            assert_eq!(answer.with_head()[ANSWER_HEAD..], vec![9; len]);
+            answer.shrink();
             assert!(answer.bytes.capacity() <= KEPT);
         }
     }

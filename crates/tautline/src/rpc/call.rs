@@ -1,4 +1,4 @@
-//! The side that calls.
+//! The calling side.
 
 use std::future::Future;
 use std::marker::PhantomData;
@@ -10,112 +10,55 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::timer::Timer;
-use super::{BUSY, CANCEL, FAILED, GOOD, PANICKED, REQUEST_HEAD, Rpc, State, UNSENT};
-use crate::core::Core;
-use crate::endpoint::{Handler, Name};
-use crate::later::{self, Parcel};
-use crate::memory::ring::life;
-use crate::memory::ring::lost;
-use crate::memory::wait_on;
-use crate::waits::Place;
-use crate::{Down, Endpoint, Error, Rank, Result, SendError};
+use super::calls::Ended;
+use super::error::CallError;
+use super::protocol::{CANCEL, REQUEST_HEAD, Status};
+use super::timer::{Alarm, Timer};
+use super::{Rpc, State};
+use crate::endpoint::{Endpoint, Handler, Name};
+use crate::error::Error;
+use crate::style::{Hooks, PeerWaiter, PendingMessage};
+use crate::{PeerId, Rank, SendError};
 
-/// Why a call has no answer.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum CallError {
-    /// The service returned an error: its text, or, of a typed service, what it serialises to.
-    Failed(Vec<u8>),
-    /// The service panicked.
-    Panicked(String),
-    /// One side could not read what the other sent.
-    Unreadable,
-    /// So many handlers are under way at the peer that the service was not begun. Later it may be.
-    Busy,
-    /// The deadline passed. The service may run nevertheless.
-    Late,
-    /// The peer is gone. The service may have run.
-    PeerGone(Rank, Down),
-    /// The call could not be sent, or waited for.
-    Not(Error),
-}
+type Result<T> = std::result::Result<T, CallError>;
 
-impl std::fmt::Display for CallError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            CallError::Failed(why) => write!(f, "the service failed: {}", String::from_utf8_lossy(why)),
-            CallError::Panicked(why) => write!(f, "the service panicked: {why}"),
-            CallError::Unreadable => {
-                f.write_str("request and service, or answer and caller, do not agree on types")
-            }
-            CallError::Busy => f.write_str(
-                "the peer has too many handlers under way, and did not begin the service; call again later",
-            ),
-            CallError::Late => f.write_str("no answer came before the deadline"),
-            CallError::PeerGone(rank, why) => write!(f, "rank {rank} is gone: {why}"),
-            CallError::Not(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for CallError {}
-
-impl CallError {
-    /// The error of a typed service, if that is what it is.
-    pub fn service<E: DeserializeOwned>(&self) -> Option<E> {
-        match self {
-            CallError::Failed(bytes) => postcard::from_bytes(bytes).ok(),
-            _ => None,
-        }
-    }
-}
-
-impl From<CallError> for Error {
-    fn from(error: CallError) -> Error {
-        match error {
-            CallError::PeerGone(rank, why) => Error::PeerGone(rank, why),
-            CallError::Not(error) => error,
-            other => Error::other(other),
-        }
-    }
-}
-
-/// Bytes of a request that are put together without asking for memory.
+/// Requests of up to this many bytes are assembled on the stack.
 const SMALL: usize = 256;
-/// The same, of most requests: what is not used of it is cleared in vain.
+/// As [`SMALL`], for most requests: unused bytes are cleared in vain.
 const SMALLEST: usize = 80;
 
-/// Why a request was not sent, in words of calls.
+/// Explains, in terms of calls, why a request was not sent.
 #[cold]
-fn told(error: Error) -> Error {
+fn explain(error: Error) -> Error {
     match error {
         Error::Send(SendError::TooLongForHandler(limit)) => Error::other(format!(
-            "the service takes requests of up to {} bytes, because its owner registered it with serve_raw; registered with serve_bytes, it takes any",
+            "the service takes requests of up to {} bytes, because its owner registered it with serve_raw; \
+             registered with serve_bytes, it takes any",
             limit.saturating_sub(REQUEST_HEAD)
         )),
         error => error,
     }
 }
 
-/// Nanoseconds after which nobody waits any more.
-fn patience(limit: Option<Duration>) -> u64 {
+/// A time limit in nanoseconds; `u64::MAX` for none.
+fn limit_nanos(limit: Option<Duration>) -> u64 {
     limit.map_or(u64::MAX, |limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX))
 }
 
 impl Rpc {
-    /// Calls a raw service: a request of bytes. Those that are served by [`Rpc::serve_raw`] take what fits one frame, those by
-    /// [`Rpc::serve_bytes`] any length.
-    /// Waits for room if it must, as [`Endpoint::send`] does; in handlers it does not, and with a deadline it waits for the
-    /// connection only: the request leaves when there is room.
+    /// Calls a raw service with a request of bytes. A service registered with [`Rpc::serve_raw`] takes
+    /// requests that fit one frame, one registered with [`Rpc::serve_bytes`] requests of any length.
+    ///
+    /// Waits for room if necessary, as [`Endpoint::send`] does. In handlers it never waits, and with a
+    /// deadline only for the connection: then the request leaves when there is room.
     #[inline]
     pub fn call_raw(&self, ep: &Endpoint, peer: Rank, service: impl Name, request: &[u8]) -> Result<Call> {
-        self.call_within(ep, peer, service, request, None)
+        self.call_raw_timeout(ep, peer, service, request, None)
     }
 
-    /// As [`Rpc::call_raw`]; after `limit` it is an error, and the service is called off.
+    /// As [`Rpc::call_raw`]. After `limit` the call fails, and the service is cancelled.
     #[allow(clippy::needless_pass_by_value)]
-    pub fn call_within(
+    pub fn call_raw_timeout(
         &self,
         ep: &Endpoint,
         peer: Rank,
@@ -123,39 +66,39 @@ impl Rpc {
         request: &[u8],
         limit: Option<Duration>,
     ) -> Result<Call> {
-        self.check_installed(&ep.core)?;
+        self.check_registered(ep)?;
         let service = service.key(ep)?;
-        let id = self.0.calls.borrow_mut().begin(&ep.core, peer)?;
+        let number = self.0.calls.borrow_mut().begin(ep, peer)?;
         let mut call = Call {
             state: self.0.clone(),
-            core: ep.core.clone(),
+            endpoint: ep.handle(),
             peer,
-            life: life(&ep.core, peer),
-            id,
-            until: limit.and_then(|limit| Instant::now().checked_add(limit)),
-            alarm: false,
+            callee: ep.peer_id(peer),
+            number,
+            deadline: limit.and_then(|limit| Instant::now().checked_add(limit)),
+            has_alarm: false,
             sent: false,
             over: false,
-            peers: Place::default(),
+            peers: None,
         };
-        let frame = |frame: &mut [u8]| {
-            frame[..8].copy_from_slice(&id.to_le_bytes());
-            frame[8..REQUEST_HEAD].copy_from_slice(&patience(limit).to_le_bytes());
+        let fill_head = |frame: &mut [u8]| {
+            frame[..8].copy_from_slice(&number.to_le_bytes());
+            frame[8..REQUEST_HEAD].copy_from_slice(&limit_nanos(limit).to_le_bytes());
         };
         if request.len() <= SMALLEST {
             let mut bytes = [0; REQUEST_HEAD + SMALLEST];
-            frame(&mut bytes);
+            fill_head(&mut bytes);
             bytes[REQUEST_HEAD..REQUEST_HEAD + request.len()].copy_from_slice(request);
             call.send(ep, service, &bytes[..REQUEST_HEAD + request.len()])?;
         } else if request.len() <= SMALL {
             let mut bytes = [0; REQUEST_HEAD + SMALL];
-            frame(&mut bytes);
+            fill_head(&mut bytes);
             bytes[REQUEST_HEAD..REQUEST_HEAD + request.len()].copy_from_slice(request);
             call.send(ep, service, &bytes[..REQUEST_HEAD + request.len()])?;
         } else {
             let mut bytes = Vec::with_capacity(REQUEST_HEAD + request.len());
             bytes.resize(REQUEST_HEAD, 0);
-            frame(&mut bytes);
+            fill_head(&mut bytes);
             bytes.extend_from_slice(request);
             call.send(ep, service, &bytes)?;
         }
@@ -170,11 +113,11 @@ impl Rpc {
         service: impl Name,
         request: &Q,
     ) -> Result<TypedCall<A>> {
-        self.call_typed(ep, peer, service, request, None)
+        self.call_timeout(ep, peer, service, request, None)
     }
 
-    /// As [`Rpc::call`], with a deadline.
-    pub fn call_typed<Q: Serialize + ?Sized, A: DeserializeOwned>(
+    /// As [`Rpc::call`]. After `limit` the call fails, and the service is cancelled.
+    pub fn call_timeout<Q: Serialize + ?Sized, A: DeserializeOwned>(
         &self,
         ep: &Endpoint,
         peer: Rank,
@@ -184,38 +127,40 @@ impl Rpc {
     ) -> Result<TypedCall<A>> {
         let mut small = [0; SMALL];
         let call = match postcard::to_slice(request, &mut small) {
-            Ok(request) => self.call_within(ep, peer, service, request, limit)?,
+            Ok(request) => self.call_raw_timeout(ep, peer, service, request, limit)?,
             Err(postcard::Error::SerializeBufferFull) => {
                 let request = postcard::to_allocvec(request).map_err(Error::other)?;
-                self.call_within(ep, peer, service, &request, limit)?
+                self.call_raw_timeout(ep, peer, service, &request, limit)?
             }
-            Err(error) => return Err(Error::other(error)),
+            Err(error) => return Err(Error::other(error).into()),
         };
         Ok(TypedCall { call, answer: PhantomData })
     }
 }
 
-/// A call under way: a future, or [`Call::wait`] for it. Dropped, it is called off: a service that has not ended is dropped where it waits.
-#[must_use = "a call that is dropped is called off"]
+/// A call in progress. Await it, or call [`Call::wait`]. Dropping it cancels it: a service that is suspended
+/// is dropped.
+#[must_use = "a call that is dropped is cancelled"]
 pub struct Call {
     state: Rc<State>,
-    core: Rc<Core>,
+    endpoint: Endpoint,
     peer: Rank,
-    /// Which life of the peer's was called, once that is known.
-    life: Option<u32>,
-    id: u64,
-    until: Option<Instant>,
-    /// Somebody is to be woken at the deadline.
-    alarm: bool,
-    /// The request left, or will when there is room.
+    /// The peer's incarnation that was called, once it is known.
+    callee: Option<PeerId>,
+    number: u64,
+    deadline: Option<Instant>,
+    /// The timer has an alarm for it.
+    has_alarm: bool,
+    /// The request was sent, or will be when there is room.
     sent: bool,
     over: bool,
-    peers: Place,
+    /// Registered when the call is first awaited.
+    peers: Option<PeerWaiter>,
 }
 
 impl std::fmt::Debug for Call {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Call").field("peer", &self.peer).field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("Call").field("peer", &self.peer).field("number", &self.number).finish_non_exhaustive()
     }
 }
 
@@ -223,214 +168,197 @@ impl Call {
     /// Sends the request, or leaves it to be sent when there is room.
     #[inline]
     fn send(&mut self, ep: &Endpoint, service: Handler, frame: &[u8]) -> Result<()> {
-        match self.core.node.try_send(self.peer, service.0, frame) {
+        match ep.try_send_frame(self.peer, service, frame) {
             Ok(true) => {}
-            Ok(false) | Err(SendError::WouldBlock) if self.must_not_wait() => {
+            Ok(false) | Err(Error::Send(SendError::WouldBlock)) if self.must_not_wait() => {
                 self.send_later(service, frame.to_vec());
             }
-            Ok(false) | Err(SendError::WouldBlock) => {
-                ep.send(self.peer, service, frame).map_err(told)?;
+            Ok(false) | Err(Error::Send(SendError::WouldBlock)) => {
+                ep.send(self.peer, service, frame).map_err(explain)?;
             }
-            Err(error) => return Err(told(error.into())),
+            Err(error) => return Err(explain(error).into()),
         }
         self.sent = true;
-        // Whoever waited for the connection knows by now whom it is with.
-        self.life = self.life.or_else(|| life(&self.core, self.peer));
+        // If it waited for the connection, the incarnation is known only now.
+        self.callee = self.callee.or_else(|| ep.peer_id(self.peer));
         Ok(())
     }
 
-    /// Handlers never wait; a program waits for the connection, and for room if it has no deadline.
+    /// Whether the caller must not wait for room: it is a handler, calls itself and would have to make the
+    /// room, or is connected and has a deadline.
     fn must_not_wait(&self) -> bool {
-        // Nor does anybody who calls himself: nobody else would make room.
-        self.core.extracting.get()
-            || self.peer == self.core.node.rank()
-            || self.until.is_some() && self.life.is_some()
+        self.endpoint.in_handler()
+            || self.peer == self.endpoint.rank()
+            || self.deadline.is_some() && self.callee.is_some()
     }
 
     #[cold]
     fn send_later(&self, service: Handler, frame: Vec<u8>) {
-        let (state, id) = (self.state.clone(), self.id);
-        let mut parcel = Parcel::new(self.peer, service, frame);
-        later::add(&self.core, self.peer, move |core| {
-            // Nobody waits for it any more.
-            if state.calls.borrow_mut().get(id).is_none() {
-                parcel.give_up(core);
+        let (state, number) = (self.state.clone(), self.number);
+        let mut message = PendingMessage::new(self.peer, service, frame);
+        self.endpoint.post(self.peer, move |ep| {
+            if !state.calls.borrow_mut().is_live(number) {
+                message.abort(ep);
                 return true;
             }
-            let result = parcel.go_on(core);
-            let over = later::is_over(&result);
-            if let Err(error) = result
-                && over
-            {
-                state.calls.borrow_mut().failed(id, told(error));
+            match message.try_send(ep) {
+                Ok(()) => true,
+                Err(error) if error.is_would_block() => false,
+                Err(error) => {
+                    state.calls.borrow_mut().unsent(number, explain(error));
+                    true
+                }
             }
-            over
         });
     }
 
-    /// The answer, if it has come, shown to `look`.
+    /// The result of the call, if it has ended; `read` converts the answer.
     #[inline]
-    fn look<T>(&mut self, look: impl FnOnce(&[u8]) -> T) -> Option<std::result::Result<T, CallError>> {
-        let mut calls = self.state.calls.borrow_mut();
-        let entry = calls.get(self.id)?;
-        let result = match entry.ended? {
-            GOOD => {
-                // What looks at it may be about to call, too.
-                let bytes = std::mem::take(&mut entry.bytes);
-                calls.end(self.id);
-                self.over = true;
-                drop(calls);
-                let seen = look(&bytes);
-                self.state.calls.borrow_mut().keep(self.id, bytes);
-                return Some(Ok(seen));
-            }
-            FAILED => Err(CallError::Failed(entry.bytes.clone())),
-            PANICKED => Err(CallError::Panicked(String::from_utf8_lossy(&entry.bytes).into_owned())),
-            BUSY => Err(CallError::Busy),
-            UNSENT => Err(match entry.error.take() {
-                Some(Error::PeerGone(rank, why) | Error::Send(SendError::PeerGone(rank, why))) => {
-                    CallError::PeerGone(rank, why)
-                }
-                Some(error) => CallError::Not(error),
-                None => CallError::Unreadable,
-            }),
-            _ => Err(CallError::Unreadable),
-        };
-        calls.end(self.id);
+    fn take_result<T>(&mut self, read: impl FnOnce(&[u8]) -> T) -> Option<Result<T>> {
+        let (ended, bytes) = self.state.calls.borrow_mut().take_ended(self.number)?;
         self.over = true;
-        Some(result)
-    }
-
-    /// Why no answer can come any more, if so.
-    fn hopeless(&mut self) -> Option<CallError> {
-        if self.until.is_some_and(|until| Instant::now() >= until) {
-            return Some(CallError::Late);
-        }
-        // A call that waited for its peer to come up knows by now who it is.
-        self.life = self.life.or_else(|| life(&self.core, self.peer));
-        Some(match lost(&self.core, self.peer, self.life)? {
-            Error::PeerGone(peer, why) => CallError::PeerGone(peer, why),
-            error => CallError::Not(error),
+        Some(match ended {
+            Ended::Answered(Status::Good) => {
+                // The table is not borrowed here: `read` may make calls.
+                let answer = read(&bytes);
+                self.state.calls.borrow_mut().recycle(self.number, bytes);
+                Ok(answer)
+            }
+            ended => Err(call_error(ended, bytes)),
         })
     }
 
-    /// Extracts and waits for the answer, and shows it where it is. Not in handlers: there, `await` the call.
-    pub fn wait_with<T>(mut self, look: impl FnOnce(&[u8]) -> T) -> std::result::Result<T, CallError> {
-        if self.core.extracting.get() {
-            return Err(CallError::Not(Error::Reentrant));
+    /// Why no answer will arrive, if so.
+    fn error(&mut self) -> Option<CallError> {
+        if self.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            return Some(CallError::DeadlinePassed);
         }
-        let ep = Endpoint::inner(self.core.clone());
+        // If the call was made before the peer was up, the incarnation may be known now.
+        self.callee = self.callee.or_else(|| self.endpoint.peer_id(self.peer));
+        self.endpoint.peer_error(self.peer, self.callee).map(CallError::Endpoint)
+    }
+
+    /// Extracts and waits for the answer, and passes it to `read` in place. Not in handlers: `await` the call
+    /// there.
+    pub fn wait_with<T>(mut self, read: impl FnOnce(&[u8]) -> T) -> Result<T> {
+        if self.endpoint.in_handler() {
+            return Err(Error::Reentrant.into());
+        }
         let mut tries = 0u32;
-        // Answers come together: one that is there already needs no look at the network.
+        // Answers arrive together: one that is there needs no poll of the network.
         while !self.has_ended() {
-            // The first looks are quick: most answers come soon.
+            // The first attempts only extract: most answers arrive soon.
             if tries > 1 {
-                if let Some(why) = self.hopeless() {
-                    return Err(why);
+                if let Some(error) = self.error() {
+                    return Err(error);
                 }
-                let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
-                let ended = || {
-                    let mut calls = self.state.calls.borrow_mut();
-                    calls.get(self.id).is_none_or(|entry| entry.ended.is_some())
-                };
-                let over = || lost(&self.core, self.peer, self.life).is_some();
-                wait_on(&self.core, left, ended, over).map_err(CallError::Not)?;
+                let left = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+                let over = || self.endpoint.peer_error(self.peer, self.callee).is_some();
+                self.endpoint.wait_until(left, || self.has_ended(), over)?;
             }
-            ep.extract(usize::MAX).map_err(CallError::Not)?;
+            self.endpoint.extract(usize::MAX)?;
             tries += 1;
         }
-        self.look(look).expect("it has ended")
+        self.take_result(read).expect("it has ended")
     }
 
     #[inline]
     fn has_ended(&self) -> bool {
-        self.state.calls.borrow_mut().get(self.id).is_some_and(|entry| entry.ended.is_some())
+        self.state.calls.borrow_mut().has_ended(self.number)
     }
 
-    /// Extracts and waits for the answer. Not in handlers: there, `await` the call.
-    pub fn wait(self) -> std::result::Result<Vec<u8>, CallError> {
+    /// Extracts and waits for the answer. Not in handlers: `await` the call there.
+    pub fn wait(self) -> Result<Vec<u8>> {
         self.wait_with(<[u8]>::to_vec)
     }
 
-    fn poll_answer<T>(
-        &mut self,
-        context: &Context<'_>,
-        look: impl FnOnce(&[u8]) -> T,
-    ) -> Poll<std::result::Result<T, CallError>> {
-        if let Some(result) = self.look(look) {
+    fn poll_result<T>(&mut self, context: &Context<'_>, read: impl FnOnce(&[u8]) -> T) -> Poll<Result<T>> {
+        if let Some(result) = self.take_result(read) {
             return Poll::Ready(result);
         }
-        if let Some(why) = self.hopeless() {
-            return Poll::Ready(Err(why));
+        if let Some(error) = self.error() {
+            return Poll::Ready(Err(error));
         }
-        if let Some(entry) = self.state.calls.borrow_mut().get(self.id) {
-            entry.waker = Some(context.waker().clone());
+        self.state.calls.borrow_mut().wake_at_end(self.number, context.waker());
+        if let Some(alarm) = self.alarm() {
+            self.state.timer.borrow_mut().get_or_insert_with(Timer::start).set(alarm, context.waker());
+            self.has_alarm = true;
         }
-        if let Some(until) = self.until {
-            let mut timer = self.state.timer.borrow_mut();
-            timer.get_or_insert_with(Timer::start).at((until, self.id), context.waker());
-            self.alarm = true;
-        }
-        // Whoever waits for a peer is woken when it goes.
-        self.core.peer_waits.register(&self.peers, context);
+        self.peers.get_or_insert_with(|| PeerWaiter::new(&self.endpoint)).register(context);
         Poll::Pending
+    }
+
+    fn alarm(&self) -> Option<Alarm> {
+        self.deadline.map(|at| Alarm { at, call: self.number })
+    }
+}
+
+#[cold]
+fn call_error(ended: Ended, bytes: Vec<u8>) -> CallError {
+    match ended {
+        Ended::Answered(Status::Failed) => CallError::Failed(bytes),
+        Ended::Answered(Status::Panicked) => {
+            CallError::Panicked(String::from_utf8_lossy(&bytes).into_owned())
+        }
+        Ended::Answered(Status::Busy) => CallError::Busy,
+        Ended::Answered(Status::Good | Status::Unreadable) => CallError::Unreadable,
+        Ended::Unsent(error) => CallError::Endpoint(error),
     }
 }
 
 impl Future for Call {
-    type Output = std::result::Result<Vec<u8>, CallError>;
+    type Output = Result<Vec<u8>>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.get_mut().poll_answer(context, <[u8]>::to_vec)
+        self.get_mut().poll_result(context, <[u8]>::to_vec)
     }
 }
 
 impl Drop for Call {
     fn drop(&mut self) {
-        self.core.peer_waits.leave(&self.peers);
-        if let Some(until) = self.until.filter(|_| self.alarm)
+        if let Some(alarm) = self.alarm().filter(|_| self.has_alarm)
             && let Some(timer) = self.state.timer.borrow().as_ref()
         {
-            timer.forget((until, self.id));
+            timer.cancel(alarm);
         }
         if self.over {
             return;
         }
-        self.state.calls.borrow_mut().end(self.id);
-        let ep = Endpoint::inner(self.core.clone());
-        if !self.sent || later::is_over(&ep.try_send(self.peer, CANCEL, &self.id.to_le_bytes())) {
+        self.state.calls.borrow_mut().remove(self.number);
+        let (ep, number) = (&self.endpoint, self.number.to_le_bytes());
+        if !self.sent || !matches!(ep.try_send(self.peer, CANCEL, &number), Err(e) if e.is_would_block()) {
             return;
         }
-        let Ok(cancel) = ep.handler(CANCEL) else { return };
-        let mut parcel = Parcel::new(self.peer, cancel, self.id.to_le_bytes().to_vec());
-        later::add(&self.core, self.peer, move |core| later::is_over(&parcel.go_on(core)));
+        if let Ok(cancel) = ep.handler(CANCEL) {
+            ep.send_later(PendingMessage::new(self.peer, cancel, number.to_vec()));
+        }
     }
 }
 
 /// A call of a typed service; as [`Call`].
 #[derive(Debug)]
-#[must_use = "a call that is dropped is called off"]
+#[must_use = "a call that is dropped is cancelled"]
 pub struct TypedCall<A> {
     call: Call,
     answer: PhantomData<fn() -> A>,
 }
 
-fn read<A: DeserializeOwned>(bytes: &[u8]) -> std::result::Result<A, CallError> {
+fn deserialize<A: DeserializeOwned>(bytes: &[u8]) -> Result<A> {
     postcard::from_bytes(bytes).map_err(|_| CallError::Unreadable)
 }
 
 impl<A: DeserializeOwned> TypedCall<A> {
-    /// Extracts and waits for the answer. Not in handlers: there, `await` the call.
-    pub fn wait(self) -> std::result::Result<A, CallError> {
-        self.call.wait_with(read)?
+    /// Extracts and waits for the answer. Not in handlers: `await` the call there.
+    pub fn wait(self) -> Result<A> {
+        self.call.wait_with(deserialize)?
     }
 }
 
 impl<A: DeserializeOwned> Future for TypedCall<A> {
-    type Output = std::result::Result<A, CallError>;
+    type Output = Result<A>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.get_mut().call.poll_answer(context, read) {
+        match self.get_mut().call.poll_result(context, deserialize) {
             Poll::Ready(Ok(result)) => Poll::Ready(result),
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Pending => Poll::Pending,

@@ -1,4 +1,4 @@
-//! The side that serves.
+//! The serving side.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -12,24 +12,21 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::{
-    ANSWER, ANSWER_HEAD, Answer, BUSY, FAILED, GOOD, LONG_ANSWER, PANICKED, REQUEST_HEAD, Rpc, Serving,
-    State, UNREADABLE, let_go, word,
-};
-use crate::core::Core;
-use crate::endpoint::Handler;
-use crate::later::{self, Parcel};
-use crate::memory::ring::life;
-use crate::memory::ring::lost;
-use crate::messages::panic_text;
-use crate::waits::Place;
-use crate::{Builder, Endpoint, Error, Message, Rank, Result, SendError, Short};
+use super::answer::Answer;
+use super::protocol::{ANSWER, ANSWER_HEAD, LONG_ANSWER, REQUEST_HEAD, Status, shrink, word};
+use super::{CallId, Rpc, State, SuspendedService};
+use crate::builder::{Builder, Style};
+use crate::endpoint::{Endpoint, Handler};
+use crate::error::{Error, Result};
+use crate::messages::{Message, Short};
+use crate::style::{Hooks, PeerWaiter, PendingMessage, panic_text};
+use crate::{Rank, SendError};
 
-/// Who called, and what it expects.
+/// The peer that called a service.
 #[derive(Clone, Debug)]
 pub struct Caller {
     from: Rank,
-    left: u64,
+    limit_nanos: u64,
     endpoint: Endpoint,
 }
 
@@ -39,9 +36,9 @@ impl Caller {
         self.from
     }
 
-    /// How long it was going to wait when it called; nothing if for ever.
-    pub fn patience(&self) -> Option<Duration> {
-        (self.left != u64::MAX).then(|| Duration::from_nanos(self.left))
+    /// How long it will wait for the answer, counted from its call; nothing if without limit.
+    pub fn time_limit(&self) -> Option<Duration> {
+        (self.limit_nanos != u64::MAX).then(|| Duration::from_nanos(self.limit_nanos))
     }
 
     /// The endpoint that was called, to call others from.
@@ -51,57 +48,61 @@ impl Caller {
 }
 
 impl Rpc {
-    /// Registers a raw service: a plain function of one request of up to a frame (longer ones: [`Rpc::serve_bytes`]), which adds its answer to what is empty at first. The cheapest there is.
+    /// Describes a raw service, for [`Builder::with`]: a plain function of a request that fits one frame (for
+    /// longer ones: [`Rpc::serve_bytes`]), which adds its answer to an empty [`Answer`]. The cheapest kind.
     pub fn serve_raw(
         &self,
-        builder: Builder,
         name: &str,
         mut service: impl FnMut(Rank, &[u8], &mut Answer) + 'static,
-    ) -> Builder {
+    ) -> impl Style {
         let mut answer = Answer::new();
-        let answers = Answers::default();
-        builder.on_short(name, move |m: Short<'_>| {
-            let data = m.data();
-            let (Some(id), true) = (word(data, 0), data.len() >= REQUEST_HEAD) else { return };
-            answer.begin(id);
-            let ran =
-                catch_unwind(AssertUnwindSafe(|| service(m.from(), &data[REQUEST_HEAD..], &mut answer)));
-            if let Err(panic) = &ran {
-                answer.clear();
-                answer.end(PANICKED);
-                answer.extend_from_slice(panic_text(&**panic).as_bytes());
-            }
-            answer_now(&m.endpoint(), m.from(), &answers, answer.framed());
-            answer.let_go();
-            if let Err(panic) = ran {
-                // The failure is reported here, too.
-                std::panic::resume_unwind(panic);
-            }
-        })
+        let sender = AnswerSender::default();
+        move |builder: Builder| {
+            builder.on_short(name, move |m: Short<'_>| {
+                let data = m.data();
+                let (Some(number), true) = (word(data, 0), data.len() >= REQUEST_HEAD) else { return };
+                answer.begin(number);
+                let ran =
+                    catch_unwind(AssertUnwindSafe(|| service(m.from(), &data[REQUEST_HEAD..], &mut answer)));
+                if let Err(panic) = &ran {
+                    answer.clear();
+                    answer.set_status(Status::Panicked);
+                    answer.extend_from_slice(panic_text(&**panic).as_bytes());
+                }
+                sender.send(&m.endpoint(), m.from(), answer.with_head());
+                answer.shrink();
+                if let Err(panic) = ran {
+                    // This side reports the failure, too.
+                    std::panic::resume_unwind(panic);
+                }
+            })
+        }
     }
 
-    /// Registers a service of bytes that may wait, and call others, while further calls are served; requests and answers have any size.
-    pub fn serve_bytes<S, F>(&self, builder: Builder, name: &str, service: S) -> Builder
+    /// Describes a service of bytes, for [`Builder::with`]. It may wait, and call others, while further calls
+    /// are served. Requests and answers have any size.
+    pub fn serve_bytes<S, F>(&self, name: &str, service: S) -> impl Style
     where
         S: Fn(Caller, Vec<u8>) -> F + 'static,
         F: Future<Output = std::result::Result<Vec<u8>, Vec<u8>>> + 'static,
     {
-        self.serve_any(builder, name, move |_, caller, bytes| {
+        self.serve_with(name, move |_, caller, bytes| {
             let run = service(caller, bytes.into_owned());
             async move {
-                let (how, answer) = match run.await {
-                    Ok(answer) => (GOOD, answer),
-                    Err(answer) => (FAILED, answer),
+                let (status, answer) = match run.await {
+                    Ok(answer) => (Status::Good, answer),
+                    Err(answer) => (Status::Failed, answer),
                 };
-                let mut framed = head(how, Vec::with_capacity(ANSWER_HEAD + answer.len()));
+                let mut framed = head(status, Vec::with_capacity(ANSWER_HEAD + answer.len()));
                 framed.extend_from_slice(&answer);
                 framed
             }
         })
     }
 
-    /// Registers a typed service. Its error crosses to the caller; see [`super::CallError::service`].
-    pub fn serve<Q, A, E, S, F>(&self, builder: Builder, name: &str, service: S) -> Builder
+    /// Describes a typed service, for [`Builder::with`]. Its error is sent to the caller; see
+    /// [`super::CallError::service`].
+    pub fn serve<Q, A, E, S, F>(&self, name: &str, service: S) -> impl Style
     where
         Q: DeserializeOwned + 'static,
         A: Serialize + 'static,
@@ -109,75 +110,79 @@ impl Rpc {
         S: Fn(Caller, Q) -> F + 'static,
         F: Future<Output = std::result::Result<A, E>> + 'static,
     {
-        self.serve_any(builder, name, move |answers, caller, bytes| {
+        self.serve_with(name, move |answers, caller, bytes| {
             let run = postcard::from_bytes(&bytes).ok().map(|request| service(caller, request));
             let answers = answers.clone();
             async move {
-                let Some(run) = run else { return head(UNREADABLE, answers.spare()) };
+                let Some(run) = run else { return head(Status::Unreadable, answers.buffer()) };
                 let written = match run.await {
-                    Ok(answer) => postcard::to_extend(&answer, head(GOOD, answers.spare())),
-                    Err(error) => postcard::to_extend(&error, head(FAILED, answers.spare())),
+                    Ok(answer) => postcard::to_extend(&answer, head(Status::Good, answers.buffer())),
+                    Err(error) => postcard::to_extend(&error, head(Status::Failed, answers.buffer())),
                 };
-                written.unwrap_or_else(|_| head(UNREADABLE, Vec::new()))
+                written.unwrap_or_else(|_| head(Status::Unreadable, Vec::new()))
             }
         })
     }
 
-    fn serve_any<S, F>(&self, builder: Builder, name: &str, service: S) -> Builder
+    fn serve_with<S, F>(&self, name: &str, function: S) -> impl Style
     where
-        S: Fn(&Rc<Answers>, Caller, Cow<'_, [u8]>) -> F + 'static,
+        S: Fn(&Rc<AnswerSender>, Caller, Cow<'_, [u8]>) -> F + 'static,
         F: Future<Output = Vec<u8>> + 'static,
     {
-        let serving = Rc::new(Service { state: self.0.clone(), answers: Rc::default(), service });
-        let whole = serving.clone();
-        builder.on_whole(
-            name,
-            move |message, crowded| run(serving.clone(), Request::Arriving(message, crowded)),
-            move |m, crowded| {
-                let request = whole.begin(&m.endpoint(), m.from(), Cow::Borrowed(m.data()), crowded);
-                run(whole.clone(), request)
-            },
-        )
+        let service = Rc::new(Service { state: self.0.clone(), answers: Rc::default(), function });
+        let whole = service.clone();
+        move |builder: Builder| {
+            builder.on_whole(
+                name,
+                move |message, overload| run(service.clone(), Request::Arriving(message, overload)),
+                move |m, overload| {
+                    let request = whole.begin(&m.endpoint(), m.from(), Cow::Borrowed(m.data()), overload);
+                    run(whole.clone(), request)
+                },
+            )
+        }
     }
 }
 
 /// A service and what its calls share.
 struct Service<S> {
     state: Rc<State>,
-    answers: Rc<Answers>,
-    service: S,
+    answers: Rc<AnswerSender>,
+    function: S,
 }
 
-/// A request to a service: still to be read, or read, and the service begun, unless it panicked.
+/// A request to a service.
 enum Request<F> {
-    /// Perhaps to be refused, because too many handlers are under way.
+    /// It is still to be read. The flag: it is to be refused, because too many handlers are unfinished.
     Arriving(Message, bool),
+    /// The service was begun, unless it panicked.
     Begun {
-        id: u64,
-        from: Rank,
+        id: CallId,
         endpoint: Endpoint,
         run: std::result::Result<F, Panic>,
     },
     Refused {
-        id: u64,
-        from: Rank,
+        id: CallId,
         endpoint: Endpoint,
     },
-    /// Not even a head.
-    Cut,
+    /// It is shorter than its head.
+    Malformed,
 }
 
 impl<S, F> Service<S>
 where
-    S: Fn(&Rc<Answers>, Caller, Cow<'_, [u8]>) -> F,
+    S: Fn(&Rc<AnswerSender>, Caller, Cow<'_, [u8]>) -> F,
 {
-    /// Begins to serve a request that is there as a whole.
-    fn begin(&self, endpoint: &Endpoint, from: Rank, request: Cow<'_, [u8]>, crowded: bool) -> Request<F> {
-        let (Some(id), Some(left)) = (word(&request, 0), word(&request, 8)) else { return Request::Cut };
-        if crowded {
-            return Request::Refused { id, from, endpoint: endpoint.clone() };
+    /// Begins to serve a whole request.
+    fn begin(&self, endpoint: &Endpoint, from: Rank, request: Cow<'_, [u8]>, overload: bool) -> Request<F> {
+        let (Some(number), Some(limit_nanos)) = (word(&request, 0), word(&request, 8)) else {
+            return Request::Malformed;
+        };
+        let id = CallId { from, number };
+        if overload {
+            return Request::Refused { id, endpoint: endpoint.clone() };
         }
-        let caller = Caller { from, left, endpoint: endpoint.clone() };
+        let caller = Caller { from, limit_nanos, endpoint: endpoint.clone() };
         let bytes = match request {
             Cow::Borrowed(bytes) => Cow::Borrowed(&bytes[REQUEST_HEAD..]),
             Cow::Owned(mut bytes) => {
@@ -185,21 +190,21 @@ where
                 Cow::Owned(bytes)
             }
         };
-        let run = catch_unwind(AssertUnwindSafe(|| (self.service)(&self.answers, caller, bytes)));
-        Request::Begun { id, from, endpoint: endpoint.clone(), run }
+        let run = catch_unwind(AssertUnwindSafe(|| (self.function)(&self.answers, caller, bytes)));
+        Request::Begun { id, endpoint: endpoint.clone(), run }
     }
 }
 
 /// Serves one call.
 async fn run<S, F>(service: Rc<Service<S>>, request: Request<F>) -> Result<()>
 where
-    S: Fn(&Rc<Answers>, Caller, Cow<'_, [u8]>) -> F,
+    S: Fn(&Rc<AnswerSender>, Caller, Cow<'_, [u8]>) -> F,
     F: Future<Output = Vec<u8>>,
 {
     let begun = match request {
         Request::Arriving(mut m, true) => {
-            let id = m.read::<u64>().await?;
-            Request::Refused { id, from: m.from(), endpoint: m.endpoint() }
+            let number = m.read::<u64>().await?;
+            Request::Refused { id: CallId { from: m.from(), number }, endpoint: m.endpoint() }
         }
         Request::Arriving(mut m, false) => {
             let bytes = m.read_to_end().await?;
@@ -207,77 +212,77 @@ where
         }
         begun => begun,
     };
-    let (id, from, endpoint, run) = match begun {
-        Request::Begun { id, from, endpoint, run } => (id, from, endpoint, run),
-        Request::Refused { id, from, endpoint } => {
-            service.answers.answer(&endpoint, from, id, head(BUSY, Vec::new()));
-            return Err(Error::other("too many handlers are under way; the caller was told"));
+    let (id, endpoint, run) = match begun {
+        Request::Begun { id, endpoint, run } => (id, endpoint, run),
+        Request::Refused { id, endpoint } => {
+            service.answers.send_owned(&endpoint, id, head(Status::Busy, Vec::new()));
+            return Err(Error::other("too many handlers are unfinished; the caller was told"));
         }
-        Request::Cut | Request::Arriving(..) => return Err(Error::other("a request without a head")),
+        Request::Malformed | Request::Arriving(..) => {
+            return Err(Error::other("a request that is shorter than its head"));
+        }
     };
     let ended = match run {
-        Ok(run) => until_called_off(&service.state, &endpoint, (from, id), run).await,
+        Ok(run) => until_cancelled(&service.state, &endpoint, id, run).await,
         Err(panic) => Some(Err(panic)),
     };
-    // Nobody waits for the answer of a call that was called off.
+    // Nobody waits for the answer of a cancelled call.
     let Some(ended) = ended else { return Ok(()) };
     let (answer, panicked) = match ended {
         Ok(answer) => (answer, None),
         Err(panic) => {
-            let mut answer = head(PANICKED, Vec::new());
+            let mut answer = head(Status::Panicked, Vec::new());
             answer.extend_from_slice(panic_text(&*panic).as_bytes());
             (answer, Some(panic))
         }
     };
-    service.answers.answer(&endpoint, from, id, answer);
+    service.answers.send_owned(&endpoint, id, answer);
     match panicked {
-        // The failure is reported here, too.
+        // This side reports the failure, too.
         Some(panic) => std::panic::resume_unwind(panic),
         None => Ok(()),
     }
 }
 
-/// The head of an answer in an empty buffer; the call's number is filled in later.
-fn head(how: u64, mut answer: Vec<u8>) -> Vec<u8> {
+/// Appends the head of an answer to an empty buffer; the call's number is filled in later.
+fn head(status: Status, mut answer: Vec<u8>) -> Vec<u8> {
     answer.extend_from_slice(&[0; 8]);
-    answer.extend_from_slice(&how.to_le_bytes());
+    answer.extend_from_slice(&status.to_bytes());
     answer
 }
 
 type Panic = Box<dyn std::any::Any + Send>;
 type Ended = std::result::Result<Vec<u8>, Panic>;
 
-/// Takes a service off the list, however it ends.
-struct Listed<'a> {
+/// An entry in the list of suspended services, removed when this is dropped.
+struct Suspended<'a> {
     state: &'a State,
-    core: &'a Core,
-    which: (Rank, u64),
-    peers: Place,
+    id: CallId,
+    peers: PeerWaiter,
 }
 
-impl Drop for Listed<'_> {
+impl Drop for Suspended<'_> {
     fn drop(&mut self) {
-        self.state.serving.borrow_mut().remove(&self.which);
-        self.core.peer_waits.leave(&self.peers);
+        self.state.services.borrow_mut().remove(&self.id);
     }
 }
 
-/// Runs a service; nothing if it was called off first, or the caller is gone.
-async fn until_called_off(
+/// Runs a service; nothing if it was cancelled first, or the caller is gone.
+async fn until_cancelled(
     state: &State,
     ep: &Endpoint,
-    which: (Rank, u64),
+    id: CallId,
     run: impl Future<Output = Vec<u8>>,
 ) -> Option<Ended> {
-    let life = life(&ep.core, which.0);
+    let caller = ep.peer_id(id.from);
     let mut run = pin!(run);
-    let mut listed = None;
+    let mut suspended = None;
     poll_fn(|context| {
-        if listed.is_some() && state.serving.borrow().get(&which).is_none_or(|service| service.called_off) {
+        if suspended.is_some() && state.services.borrow().get(&id).is_none_or(|service| service.cancelled) {
             return Poll::Ready(None);
         }
-        // Whose life is known now is there the first time.
-        if (listed.is_some() || life.is_none()) && lost(&ep.core, which.0, life).is_some() {
+        // At the first poll a caller whose incarnation is known is still there.
+        if (suspended.is_some() || caller.is_none()) && ep.peer_error(id.from, caller).is_some() {
             return Poll::Ready(None);
         }
         match catch_unwind(AssertUnwindSafe(|| run.as_mut().poll(context))) {
@@ -285,56 +290,39 @@ async fn until_called_off(
             Ok(Poll::Pending) => {}
             Err(panic) => return Poll::Ready(Some(Err(panic))),
         }
-        // Most services end at once, and nobody can call them off meanwhile. This one is to be found.
-        let listed = listed.get_or_insert_with(|| {
-            state.serving.borrow_mut().insert(which, Serving::default());
-            Listed { state, core: &ep.core, which, peers: Place::default() }
+        // Most services end at the first poll, and cannot be cancelled meanwhile. Only others are listed.
+        let suspended = suspended.get_or_insert_with(|| {
+            state.services.borrow_mut().insert(id, SuspendedService::default());
+            Suspended { state, id, peers: PeerWaiter::new(ep) }
         });
-        if let Some(service) = state.serving.borrow_mut().get_mut(&which) {
+        if let Some(service) = state.services.borrow_mut().get_mut(&id) {
             service.waker = Some(context.waker().clone());
         }
-        ep.core.peer_waits.register(&listed.peers, context);
+        suspended.peers.register(context);
         Poll::Pending
     })
     .await
 }
 
-/// Bytes that most answers take no more than.
+/// Bytes that suffice for most answers.
 const LIKELY: usize = 128;
 
-/// Where answers go, looked up at the first of them, and what the next one is written to. Of one service, and so of one endpoint.
+/// Sends the answers of one service, and so of one endpoint.
 #[derive(Default)]
-struct Answers {
+struct AnswerSender {
+    /// The handler of short answers, looked up for the first one.
     short: Cell<Option<Handler>>,
+    /// A buffer for the next answer.
     spare: Cell<Vec<u8>>,
 }
 
-impl Answers {
+impl AnswerSender {
     /// An empty buffer.
     #[inline]
-    fn spare(&self) -> Vec<u8> {
+    fn buffer(&self) -> Vec<u8> {
         let mut spare = self.spare.take();
         spare.reserve(LIKELY);
         spare
-    }
-
-    /// Sends an answer at once if there is room, and otherwise later.
-    fn answer(&self, ep: &Endpoint, to: Rank, id: u64, mut answer: Vec<u8>) {
-        answer[..8].copy_from_slice(&id.to_le_bytes());
-        gather(ep, to);
-        if self.short(ep).is_ok_and(|short| ep.core.node.try_send(to, short.0, &answer) == Ok(true)) {
-            self.keep(answer);
-        } else {
-            answer_later(ep, to, answer);
-        }
-    }
-
-    /// A buffer is not needed any more.
-    #[inline]
-    fn keep(&self, mut buffer: Vec<u8>) {
-        buffer.clear();
-        let_go(&mut buffer);
-        self.spare.set(buffer);
     }
 
     #[inline]
@@ -348,39 +336,55 @@ impl Answers {
             }
         }
     }
+
+    /// Sends an answer at once if there is room, otherwise later.
+    #[inline]
+    fn send(&self, ep: &Endpoint, to: Rank, answer: &[u8]) {
+        share_frames(ep, to);
+        if self.short(ep).is_ok_and(|short| ep.try_send(to, short, answer).is_ok()) {
+            return;
+        }
+        send_later(ep, to, answer.to_vec());
+    }
+
+    /// As [`AnswerSender::send`]; fills in the call's number, and keeps the buffer for the next answer.
+    fn send_owned(&self, ep: &Endpoint, id: CallId, mut answer: Vec<u8>) {
+        answer[..8].copy_from_slice(&id.number.to_le_bytes());
+        share_frames(ep, id.from);
+        let sent = self.short(ep).and_then(|short| ep.try_send_frame(id.from, short, &answer));
+        if matches!(sent, Ok(true)) {
+            answer.clear();
+            shrink(&mut answer);
+            self.spare.set(answer);
+        } else {
+            send_later(ep, id.from, answer);
+        }
+    }
 }
 
-/// Between hosts a frame costs more than an answer: those to requests that came together leave together.
+/// Between hosts a frame costs more than an answer: answers to requests that arrived together leave together.
 #[inline]
-fn gather(ep: &Endpoint, to: Rank) {
+fn share_frames(ep: &Endpoint, to: Rank) {
     if !ep.node().is_local(to) {
-        ep.core.gather();
+        ep.batch_extraction();
     }
 }
 
-/// Sends an answer at once if there is room, and otherwise later.
-#[inline]
-fn answer_now(ep: &Endpoint, to: Rank, answers: &Answers, answer: &[u8]) {
-    gather(ep, to);
-    if answers.short(ep).is_ok_and(|short| ep.try_send(to, short, answer).is_ok()) {
-        return;
-    }
-    answer_later(ep, to, answer.to_vec());
-}
-
-/// Sends an answer when there is room, of whatever length, behind those that wait already. The service is over: it need not wait for that.
+/// Sends an answer of any length when there is room, behind those that wait already. The service has ended,
+/// and does not wait for it.
 #[cold]
-fn answer_later(ep: &Endpoint, to: Rank, answer: Vec<u8>) {
+fn send_later(ep: &Endpoint, to: Rank, answer: Vec<u8>) {
     let (Ok(short), Ok(long)) = (ep.handler(ANSWER), ep.handler(LONG_ANSWER)) else { return };
     let handler = if answer.len() <= ep.node().short_limit(to) { short } else { long };
-    let mut parcel = Parcel::new(to, handler, answer);
-    // Whoever is gone needs no answer.
-    later::add(&ep.core, to, move |core| match parcel.go_on(core) {
-        Err(Error::Send(SendError::TooLongForHandler(_))) => {
-            // What fitted when it was written does not any more.
-            parcel.redirect(long);
-            later::is_over(&parcel.go_on(core))
+    let mut message = PendingMessage::new(to, handler, answer);
+    // A lost peer needs no answer.
+    ep.post(to, move |ep| {
+        let mut sent = message.try_send(ep);
+        if let Err(Error::Send(SendError::TooLongForHandler(_))) = sent {
+            // Frames have become shorter since the handler was chosen.
+            message.redirect(long);
+            sent = message.try_send(ep);
         }
-        result => later::is_over(&result),
+        !matches!(sent, Err(error) if error.is_would_block())
     });
 }

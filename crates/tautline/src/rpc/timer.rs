@@ -5,79 +5,90 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Instant;
 
-/// When, and for which call: each has one alarm, and none when it is over.
-type Alarm = (Instant, u64);
+/// The deadline of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Alarm {
+    pub(super) at: Instant,
+    /// The number of the call.
+    pub(super) call: u64,
+}
 
 #[derive(Default)]
-struct Alarms {
-    waiting: Mutex<(BTreeMap<Alarm, Waker>, bool)>,
+struct Shared {
+    alarms: Mutex<Alarms>,
     changed: Condvar,
 }
 
-impl Alarms {
-    fn lock(&self) -> MutexGuard<'_, (BTreeMap<Alarm, Waker>, bool)> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+#[derive(Default)]
+struct Alarms {
+    wakers: BTreeMap<Alarm, Waker>,
+    /// The thread is to end.
+    stopped: bool,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Alarms> {
+        self.alarms.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The thread; it ends with this.
-pub(super) struct Timer(Arc<Alarms>);
+/// The thread; it ends when this is dropped.
+pub(super) struct Timer(Arc<Shared>);
 
 impl Timer {
     pub(super) fn start() -> Timer {
-        let alarms = Arc::new(Alarms::default());
-        let theirs = alarms.clone();
-        // Without the thread deadlines are noticed when something else happens.
-        let _ = std::thread::Builder::new().name("tautline-deadlines".into()).spawn(move || run(&theirs));
-        Timer(alarms)
+        let shared = Arc::new(Shared::default());
+        let thread = shared.clone();
+        // Without the thread, a deadline is noticed when something else happens.
+        let _ = std::thread::Builder::new().name("tautline-deadlines".into()).spawn(move || run(&thread));
+        Timer(shared)
     }
 
-    /// Wakes whoever waits for a call at a time: whoever asked last.
-    pub(super) fn at(&self, alarm: Alarm, waker: &Waker) {
-        let mut waiting = self.0.lock();
-        let sooner = waiting.0.keys().next().is_none_or(|first| alarm < *first);
-        waiting.0.entry(alarm).and_modify(|former| former.clone_from(waker)).or_insert_with(|| waker.clone());
-        if sooner {
+    /// Sets an alarm. A further call for the same alarm replaces the waker.
+    pub(super) fn set(&self, alarm: Alarm, waker: &Waker) {
+        let mut alarms = self.0.lock();
+        let is_first = alarms.wakers.keys().next().is_none_or(|first| alarm < *first);
+        let entry = alarms.wakers.entry(alarm);
+        entry.and_modify(|former| former.clone_from(waker)).or_insert_with(|| waker.clone());
+        if is_first {
             self.0.changed.notify_one();
         }
     }
 
-    /// The call is over.
-    pub(super) fn forget(&self, alarm: Alarm) {
-        self.0.lock().0.remove(&alarm);
+    /// Removes an alarm.
+    pub(super) fn cancel(&self, alarm: Alarm) {
+        self.0.lock().wakers.remove(&alarm);
     }
 
     #[cfg(test)]
     fn len(&self) -> usize {
-        self.0.lock().0.len()
+        self.0.lock().wakers.len()
     }
 }
 
 impl Drop for Timer {
     fn drop(&mut self) {
-        self.0.lock().1 = true;
+        self.0.lock().stopped = true;
         self.0.changed.notify_one();
     }
 }
 
-fn run(alarms: &Alarms) {
-    let mut waiting = alarms.lock();
-    while !waiting.1 {
+fn run(shared: &Shared) {
+    let mut alarms = shared.lock();
+    while !alarms.stopped {
         let now = Instant::now();
-        if let Some(due) = waiting.0.first_entry().filter(|first| first.key().0 <= now) {
+        if let Some(due) = alarms.wakers.first_entry().filter(|first| first.key().at <= now) {
             let waker = due.remove();
-            // Whoever is woken may ask for another alarm.
-            drop(waiting);
+            // The woken future may set another alarm.
+            drop(alarms);
             waker.wake();
-            waiting = alarms.lock();
+            alarms = shared.lock();
             continue;
         }
-        let next = waiting.0.keys().next().map(|(at, _)| at.saturating_duration_since(now));
-        waiting = match next {
-            Some(left) => {
-                alarms.changed.wait_timeout(waiting, left).unwrap_or_else(PoisonError::into_inner).0
-            }
-            None => alarms.changed.wait(waiting).unwrap_or_else(PoisonError::into_inner),
+        let next = alarms.wakers.keys().next().map(|alarm| alarm.at.saturating_duration_since(now));
+        alarms = match next {
+            Some(left) => shared.changed.wait_timeout(alarms, left).unwrap_or_else(PoisonError::into_inner).0,
+            None => shared.changed.wait(alarms).unwrap_or_else(PoisonError::into_inner),
         };
     }
 }
@@ -98,27 +109,28 @@ mod tests {
         }
     }
 
-    /// However often a call is polled, it has one alarm, for whoever asked last; it rings once, and not at all when the call is over.
+    /// A call has one alarm, however often it is polled. The alarm wakes the last waker once, and not at all
+    /// after it was cancelled.
     #[test]
     fn one_alarm_per_call() {
-        let (rings, heard) = mpsc::channel();
+        let (rings, rung) = mpsc::channel();
         let bell = |name| Waker::from(Arc::new(Bell(Mutex::new(rings.clone()), name)));
         let timer = Timer::start();
         let far = Instant::now() + Duration::from_secs(3600);
         for _ in 0..1000 {
-            timer.at((far, 1), &bell(1));
+            timer.set(Alarm { at: far, call: 1 }, &bell(1));
         }
         assert_eq!(timer.len(), 1);
-        timer.forget((far, 1));
+        timer.cancel(Alarm { at: far, call: 1 });
         assert_eq!(timer.len(), 0);
         let soon = Instant::now() + Duration::from_millis(20);
-        timer.at((soon, 2), &bell(2));
-        timer.at((soon, 2), &bell(3));
-        timer.at((soon, 4), &bell(4));
-        timer.forget((soon, 4));
-        assert_eq!(heard.recv_timeout(Duration::from_secs(10)), Ok(3));
+        timer.set(Alarm { at: soon, call: 2 }, &bell(2));
+        timer.set(Alarm { at: soon, call: 2 }, &bell(3));
+        timer.set(Alarm { at: soon, call: 4 }, &bell(4));
+        timer.cancel(Alarm { at: soon, call: 4 });
+        assert_eq!(rung.recv_timeout(Duration::from_secs(10)), Ok(3));
         assert!(Instant::now() >= soon);
-        assert!(heard.recv_timeout(Duration::from_millis(50)).is_err());
+        assert!(rung.recv_timeout(Duration::from_millis(50)).is_err());
         assert_eq!(timer.len(), 0);
     }
 }

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use futures_io::{AsyncRead, AsyncWrite};
 
 use super::{Reader, Stream, Writer};
-use crate::Error;
+use crate::error::Error;
 
 fn io_error(error: Error) -> io::Error {
     let kind = match &error {
@@ -20,17 +20,17 @@ fn io_error(error: Error) -> io::Error {
 
 impl AsyncRead for Reader {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, out: &mut [u8]) -> Poll<io::Result<usize>> {
-        self.get_mut().poll_take(context, out).map_err(io_error)
+        self.get_mut().poll_read_some(context, out).map_err(io_error)
     }
 }
 
 impl AsyncWrite for Writer {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.get_mut().poll_add(context, bytes).map_err(io_error)
+        self.get_mut().poll_write_some(context, bytes).map_err(io_error)
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // What is written leaves at once.
+        // Written bytes leave at once.
         Poll::Ready(Ok(()))
     }
 

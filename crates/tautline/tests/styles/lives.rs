@@ -37,10 +37,10 @@ fn a_server_restarts() {
             next_cookie(&ep, &mail);
             std::thread::sleep(Duration::from_millis(1500));
             let gone = call.wait();
-            assert!(matches!(gone, Err(CallError::PeerGone(1, _))), "{gone:?}");
+            assert!(matches!(gone, Err(CallError::Endpoint(Error::PeerGone(1, _)))), "{gone:?}");
             let start = Instant::now();
             loop {
-                match rpc.call_raw(&ep, 1, "echo", b"new").map_err(CallError::Not).and_then(Call::wait) {
+                match rpc.call_raw(&ep, 1, "echo", b"new").and_then(Call::wait) {
                     Ok(answer) => break assert_eq!(answer, b"new"),
                     Err(error) if start.elapsed() > Duration::from_secs(20) => panic!("{error}"),
                     Err(_) => extract_for(&ep, Duration::from_millis(20)),
@@ -70,10 +70,10 @@ fn a_caller_restarts() {
     with_second_life(
         |job| {
             let rpc = Rpc::new();
-            let (builder, mail) = with_mail(rpc.install(Endpoint::builder()));
+            let (builder, mail) = with_mail(Endpoint::builder().with(&rpc));
             let (calls, dropped) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
             let (turns, drops) = (calls.clone(), dropped.clone());
-            let builder = rpc.serve_bytes(builder, "slow", move |_, request| {
+            let builder = builder.with(rpc.serve_bytes("slow", move |_, request| {
                 turns.set(turns.get() + 1);
                 let (first, guard) = (turns.get() == 1, CountDrop(drops.clone()));
                 async move {
@@ -83,7 +83,7 @@ fn a_caller_restarts() {
                     }
                     Ok(request)
                 }
-            });
+            }));
             let ep = join(builder, job);
             ep.run_until(|| calls.get() == 1).unwrap();
             while calls.get() < 2 {
@@ -95,12 +95,12 @@ fn a_caller_restarts() {
         },
         |job, again| {
             let rpc = Rpc::new();
-            let ep = join(rpc.install(Endpoint::builder()), job);
+            let ep = join(Endpoint::builder().with(&rpc), job);
             std::mem::forget(rpc.call_raw(&ep, 0, "slow", b"first").unwrap());
             extract_for(&ep, Duration::from_millis(200));
             ep.close().unwrap();
             let rpc = Rpc::new();
-            let (builder, mail) = with_mail(rpc.install(Endpoint::builder()));
+            let (builder, mail) = with_mail(Endpoint::builder().with(&rpc));
             let ep = join(builder, again);
             assert_eq!(rpc.call_raw(&ep, 0, "slow", b"second").unwrap().wait().unwrap(), b"second");
             part(ep, &mail);
@@ -115,7 +115,7 @@ fn a_writer_restarts() {
         |job| {
             let (builder, mail) = with_mail(Endpoint::builder());
             let ep = join(builder, job);
-            let (mut reader, cookie) = stream::make(&ep, 4096).unwrap();
+            let (mut reader, cookie) = stream::pair(&ep, 4096).unwrap();
             ep.send(1, "cookie", &cookie.to_bytes()).unwrap();
             let mut half = [0; 11];
             reader.read_exact(&mut half).unwrap();
@@ -149,7 +149,7 @@ fn a_reader_that_looks_late() {
             |job| {
                 let (builder, mail) = with_mail(Endpoint::builder());
                 let ep = join(builder, job);
-                let (mut reader, cookie) = stream::make(&ep, 4096).unwrap();
+                let (mut reader, cookie) = stream::pair(&ep, 4096).unwrap();
                 ep.send(1, "cookie", &cookie.to_bytes()).unwrap();
                 // The second life says so.
                 next_cookie_of_any_life(&ep, &mail);

@@ -1,76 +1,76 @@
-//! The end of a ring that writes: it claims the ring, then puts.
+//! The writing end of a ring: it claims the ring, then puts.
 
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use tautline_node::memory::{Atomic, Operation, Ticket, Wakeup};
+use tautline_node::memory::{Atomic, Cookie, Operation, Rights, Ticket, Wakeup};
 
-use super::{BYTES, CLAIM, ENDED, GONE, READ, RETURN, WRITTEN, life, lost, put_later};
-use crate::core::Core;
-use crate::endpoint::asking;
-use crate::later;
-use crate::memory::awaited::copied;
-use crate::memory::completion::wait_for;
-use crate::memory::{Aperture, Cookie, Remote, Rights, Tripwire, wait_on};
-use crate::waits::Place;
-use crate::{Endpoint, Error, Result, SendError};
+use super::{BYTES, CLAIM, ENDED, GONE, READ, RETURN, WRITTEN, put_later};
+use crate::core::{Core, is_settled};
+use crate::endpoint::Endpoint;
+use crate::error::{Error, Result};
+use crate::memory::aperture::Aperture;
+use crate::memory::operations::put_copied;
+use crate::memory::remote::Remote;
+use crate::memory::tripwire::Tripwire;
+use crate::waiters::Waiter;
+use crate::waiting::{block_until_served, poll_room, wait_until};
+use crate::{PeerId, SendError};
 
-/// The end of a ring that writes.
+/// The writing end of a ring.
 #[derive(Debug)]
 pub(crate) struct RingWriter {
     core: Rc<Core>,
     remote: Remote,
-    /// Which life the reader is in.
-    life: Option<u32>,
-    hello: Hello,
+    /// The incarnation of the reader, once it is known.
+    reader: Option<PeerId>,
+    state: State,
     capacity: u64,
     aperture: Aperture,
     wire: Tripwire,
     written: u64,
     ended: bool,
-    blocked: Place,
+    waiter: Waiter,
 }
 
 /// How far a writer has come with its reader.
 #[derive(Clone, Copy, Debug)]
-enum Hello {
-    /// Nothing has been asked.
+enum State {
+    /// Nothing was requested.
     New,
     /// The ring is being claimed.
     Claiming(Ticket),
-    /// It is this writer's; the reader is still to be told where to tell what it has read.
+    /// It is claimed; the reader needs the cookie for this writer's memory.
     Claimed,
-    /// That has been put, and is not known to be in place.
-    Greeting(Ticket),
-    /// That is done.
-    Met,
-    /// Somebody else writes.
-    FrameBatch,
+    /// The cookie was put, but may not be in place yet.
+    SendingCookie(Ticket),
+    /// The cookie is in place.
+    Ready,
+    /// The ring has another writer.
+    Occupied,
 }
 
 impl RingWriter {
-    /// Writes to the ring that a cookie opens. Outside handlers it extracts and waits until that is known to be good; in handlers the first write finds out.
+    /// Writes to the ring of a cookie. Outside handlers it extracts and waits until the ring is claimed; in
+    /// handlers the first write finds out.
     pub(crate) fn new(ep: &Endpoint, cookie: &Cookie) -> Result<RingWriter> {
         let capacity = cookie.len().checked_sub(BYTES).filter(|left| *left > 0).ok_or(Error::OutOfRange)?;
         let aperture = ep.aperture(16)?;
         let wire = aperture.tripwire(..).arm()?;
-        let (core, remote) = (ep.core.clone(), ep.remote(cookie));
-        let life = life(&core, cookie.owner());
-        let hello = Hello::New;
         let mut writer = RingWriter {
-            core,
-            remote,
-            life,
-            hello,
+            core: ep.core.clone(),
+            remote: ep.remote(cookie),
+            reader: ep.core.peer_id(cookie.owner()),
+            state: State::New,
             capacity,
             aperture,
             wire,
             written: 0,
             ended: false,
-            blocked: Place::default(),
+            waiter: Waiter::default(),
         };
-        if writer.core.extracting.get() || writer.core.node.is_virtual() {
-            writer.greet()?;
+        if writer.core.extraction.is_running() || writer.core.node.is_virtual() {
+            writer.claim()?;
         } else {
             writer.wait(0)?;
         }
@@ -81,38 +81,39 @@ impl RingWriter {
         self.capacity
     }
 
-    /// The result of what was asked last, once it is there.
-    fn look(&self, ticket: Ticket) -> Result<Option<u64>> {
+    /// The result of a request, once it is there.
+    fn poll_result(&self, ticket: Ticket) -> Result<Option<u64>> {
         let result = self.core.node.poll_operation(ticket, true)?;
         Ok(result.transpose()?)
     }
 
-    /// Claims the ring, then tells the reader where to tell what it has read. True when the first is done, and the second on its way.
-    fn greet(&mut self) -> Result<bool> {
+    /// Claims the ring, then sends the reader the cookie for this writer's memory. True when the ring
+    /// is claimed and the cookie is on its way.
+    fn claim(&mut self) -> Result<bool> {
         loop {
-            self.hello = match self.hello {
-                Hello::Met => return Ok(true),
-                Hello::FrameBatch => return Err(Error::TooMany("writers of this queue or stream")),
-                Hello::New => {
+            self.state = match self.state {
+                State::Ready => return Ok(true),
+                State::Occupied => return Err(Error::TooMany("writers of this queue or stream")),
+                State::New => {
                     let claim = Operation::Atomic(Atomic::CompareSwap(0, 1));
                     match self.core.node.submit((self.remote.cookie(), CLAIM), claim, None, None) {
                         Err(SendError::WouldBlock) => return Ok(false),
-                        asked => Hello::Claiming(asked?),
+                        requested => State::Claiming(requested?),
                     }
                 }
-                Hello::Claiming(ticket) => match self.look(ticket) {
+                State::Claiming(ticket) => match self.poll_result(ticket) {
                     Ok(None) => return Ok(false),
-                    Ok(Some(0)) => Hello::Claimed,
-                    Ok(Some(_)) => Hello::FrameBatch,
-                    // A reader that is gone before it was met stays so.
-                    Err(error) => return self.give_up(error),
+                    Ok(Some(0)) => State::Claimed,
+                    Ok(Some(_)) => State::Occupied,
+                    // If the reader was lost before the claim, it stays lost.
+                    Err(error) => return self.fail(error),
                 },
-                Hello::Claimed => {
-                    self.life = self.life.or_else(|| life(&self.core, self.remote.owner()));
+                State::Claimed => {
+                    self.reader = self.reader.or_else(|| self.core.peer_id(self.remote.owner()));
                     let mine = self.aperture.cookie(.., Rights::WRITE)?;
-                    let tell = copied(mine.to_bytes().to_vec())?;
-                    match self.core.node.submit((self.remote.cookie(), RETURN), tell, None, None) {
-                        Ok(asked) => Hello::Greeting(asked),
+                    let put = put_copied(mine.to_bytes().to_vec())?;
+                    match self.core.node.submit((self.remote.cookie(), RETURN), put, None, None) {
+                        Ok(requested) => State::SendingCookie(requested),
                         Err(error) => {
                             self.aperture.revoke(&mine)?;
                             let blocked = error == SendError::WouldBlock;
@@ -120,64 +121,65 @@ impl RingWriter {
                         }
                     }
                 }
-                Hello::Greeting(ticket) => match self.look(ticket) {
+                State::SendingCookie(ticket) => match self.poll_result(ticket) {
                     Ok(None) => return Ok(true),
-                    Ok(Some(_)) => Hello::Met,
-                    Err(error) => return self.give_up(error),
+                    Ok(Some(_)) => State::Ready,
+                    Err(error) => return self.fail(error),
                 },
             };
         }
     }
 
-    fn give_up(&mut self, error: Error) -> Result<bool> {
-        (self.hello, self.ended) = (Hello::Met, true);
+    fn fail(&mut self, error: Error) -> Result<bool> {
+        (self.state, self.ended) = (State::Ready, true);
         Err(error)
     }
 
-    /// Bytes that can be written now; nothing while it is not known whether any may.
+    /// Bytes that can be written now; nothing while the ring is not claimed.
     pub(crate) fn room(&mut self) -> Result<Option<u64>> {
-        if let Some(error) = lost(&self.core, self.remote.owner(), self.life) {
+        if let Some(error) = self.reader_error() {
             return Err(error);
         }
-        let met = self.greet()?;
+        let claimed = self.claim()?;
         if self.ended || self.aperture.read_u64(GONE)? != 0 {
             return Err(Error::Aborted);
         }
-        let under_way = self.written.wrapping_sub(self.aperture.read_u64(READ)?);
-        let room = self.capacity.checked_sub(under_way);
-        let room = room.ok_or(Error::Nonsense("more was read than was written"))?;
-        Ok(met.then_some(room))
+        let unread = self.written.wrapping_sub(self.aperture.read_u64(READ)?);
+        let room = self.capacity.checked_sub(unread);
+        let room = room.ok_or(Error::Violation("more was read than was written"))?;
+        Ok(claimed.then_some(room))
     }
 
-    /// Writes pieces one behind the other, for all of which there is room, and then says so; in as few frames as it takes. `wait`: for room in the network, too, if it must;
-    /// otherwise what does not go at once is copied and sent later, or all is refused ([`SendError::WouldBlock`]).
+    /// Writes pieces one behind the other, for all of which there is room, and then the new count, in as few
+    /// frames as possible. `wait`: waits for room in the network if necessary. Otherwise bytes that find none
+    /// are copied and sent later, or all are refused ([`SendError::WouldBlock`]).
     pub(crate) fn write(&mut self, pieces: &[&[u8]], wait: bool) -> Result<()> {
-        let ep = Endpoint::inner(self.core.clone());
-        let _together = ep.batch();
+        let ep = Endpoint::handle(self.core.clone());
+        let _batch = ep.batch();
         let mut written = self.written;
         for piece in pieces {
             let at = written % self.capacity;
             let (a, b) = piece.split_at((self.capacity - at).min(piece.len() as u64) as usize);
-            self.place(BYTES + at, a, wait)?;
+            self.put(BYTES + at, a, wait)?;
             if !b.is_empty() {
-                self.place(BYTES, b, wait)?;
+                self.put(BYTES, b, wait)?;
             }
             written = written.wrapping_add(piece.len() as u64);
         }
-        self.place(WRITTEN, &written.to_le_bytes(), wait)?;
-        // Not before: what is not said is written over.
+        self.put(WRITTEN, &written.to_le_bytes(), wait)?;
+        // Only now: bytes that are not counted are overwritten by the next attempt.
         self.written = written;
         Ok(())
     }
 
-    /// As [`RingWriter::write`]; in handlers without waiting.
+    /// As [`RingWriter::write`]; waits, unless it is called in a handler.
     pub(crate) fn write_now(&mut self, pieces: &[&[u8]]) -> Result<()> {
-        let wait = !self.core.extracting.get();
+        let wait = !self.core.extraction.is_running();
         self.write(pieces, wait)
     }
 
-    /// Puts bytes behind all that were before.
-    fn place(&self, at: u64, bytes: &[u8], wait: bool) -> Result<()> {
+    /// Puts bytes behind all earlier ones.
+    fn put(&self, at: u64, bytes: &[u8], wait: bool) -> Result<()> {
         let put = if wait {
             self.remote.put(at, bytes)
         } else if bytes.len() <= self.core.node.put_limit(self.remote.owner()) {
@@ -188,13 +190,13 @@ impl RingWriter {
         match put {
             Err(Error::Send(SendError::WouldBlock | SendError::Unextracted(_))) => {
                 let later = || Ok(self.core.node.put_later((self.remote.cookie(), at), bytes.to_vec())?);
-                if wait { asking(&self.core, self.remote.owner(), later) } else { later() }
+                if wait { block_until_served(&self.core, self.remote.owner(), later) } else { later() }
             }
             result => result,
         }
     }
 
-    /// As [`RingWriter::write`], for futures: whoever polls is woken when there is room in the network.
+    /// As [`RingWriter::write`], for futures: `context` is woken when there is room in the network.
     pub(crate) fn poll_write(&mut self, context: &Context<'_>, pieces: &[&[u8]]) -> Poll<Result<()>> {
         self.poll_room(context, |it| it.write(pieces, false))
     }
@@ -204,106 +206,97 @@ impl RingWriter {
         context: &Context<'_>,
         attempt: impl FnOnce(&mut RingWriter) -> Result<()>,
     ) -> Poll<Result<()>> {
-        let seen = match self.core.node.activity() {
-            Ok(seen) => seen,
-            Err(error) => return Poll::Ready(Err(error.into())),
-        };
-        match attempt(self) {
-            Err(error) if error.is_would_block() => {
-                self.core.tried(seen);
-                self.core.blocked.register(&self.blocked, context);
-                Poll::Pending
-            }
-            result => Poll::Ready(result),
-        }
+        let core = self.core.clone();
+        let waiter = std::mem::take(&mut self.waiter);
+        let polled = poll_room(&core, &waiter, context, || attempt(self));
+        self.waiter = waiter;
+        polled
     }
 
-    /// Extracts and waits until there is room for so many bytes.
+    /// Extracts and waits until there is room for `bytes` bytes.
     pub(crate) fn wait(&mut self, bytes: u64) -> Result<()> {
         loop {
-            // Looked at first, as above.
+            // Read first: the watchdog may change it at any time, and then there is nothing to wait for.
             let before = self.aperture.read_u64(READ)?;
             let seen = self.core.node.activity()?;
             if self.room()?.is_some_and(|room| room >= bytes) {
                 return Ok(());
             }
-            if let Hello::New | Hello::Claimed = self.hello {
-                // The connection, or room in the network, is waited for.
-                if self.core.extracting.get() {
-                    return Err(Error::Reentrant);
-                }
-                Endpoint::inner(self.core.clone()).extract(usize::MAX)?;
+            if let State::New | State::Claimed = self.state {
+                // There is no connection yet, or no room in the network.
+                self.core.check_not_in_handler()?;
+                self.core.extract(usize::MAX)?;
                 self.core.node.wait_for_activity(seen)?;
                 continue;
             }
             let memory = self.aperture.memory().clone();
             let done =
                 || memory.read_u64(READ as usize) != Ok(before) || memory.read_u64(GONE as usize) != Ok(0);
-            let asked = !matches!(self.hello, Hello::Met);
-            // What was asked may have ended: there is news then.
-            wait_on(&self.core, None, done, || asked || self.lost().is_some())?;
+            // A request may have completed.
+            let requested = !matches!(self.state, State::Ready);
+            wait_until(&self.core, None, done, || requested || self.reader_error().is_some())?;
         }
     }
 
-    fn lost(&self) -> Option<Error> {
-        lost(&self.core, self.remote.owner(), self.life)
+    fn reader_error(&self) -> Option<Error> {
+        self.core.peer_error(self.remote.owner(), self.reader)
     }
 
     /// As [`RingWriter::wait`], for futures.
     pub(crate) fn poll_wait(&mut self, context: &Context<'_>, bytes: u64) -> Poll<Result<()>> {
-        let enough = |it: &mut RingWriter| it.room().map(|room| room.is_some_and(|room| room >= bytes));
-        match enough(self) {
+        let has_room = |it: &mut RingWriter| it.room().map(|room| room.is_some_and(|room| room >= bytes));
+        match has_room(self) {
             Ok(false) => {}
             result => return Poll::Ready(result.map(|_| ())),
         }
         if let Err(error) = self.wire.register(context) {
             return Poll::Ready(Err(error));
         }
-        match self.hello {
-            Hello::Claiming(ticket) | Hello::Greeting(ticket) => {
-                wait_for(&self.core, Wakeup::Op(ticket), context);
+        match self.state {
+            State::Claiming(ticket) | State::SendingCookie(ticket) => {
+                self.core.waits.register_memory(Wakeup::Op(ticket), context);
             }
-            Hello::New | Hello::Claimed => {
+            State::New | State::Claimed => {
                 let blocked = self.poll_room(context, |it| {
-                    it.greet()?;
-                    match it.hello {
-                        Hello::New | Hello::Claimed => Err(SendError::WouldBlock.into()),
+                    it.claim()?;
+                    match it.state {
+                        State::New | State::Claimed => Err(SendError::WouldBlock.into()),
                         _ => Ok(()),
                     }
                 });
                 return match blocked {
-                    // It has gone a step further: once more.
+                    // The next state waits for something else.
                     Poll::Ready(Ok(())) => self.poll_wait(context, bytes),
                     other => other,
                 };
             }
-            Hello::Met | Hello::FrameBatch => {}
+            State::Ready | State::Occupied => {}
         }
-        match enough(self) {
+        match has_room(self) {
             Ok(false) => Poll::Pending,
             result => Poll::Ready(result.map(|_| ())),
         }
     }
 
-    /// Says that nothing more will come, behind all that was written; later, if it cannot be said now.
+    /// Ends the ring behind everything that was written; later, if there is no room now.
     pub(crate) fn end(&mut self) -> Result<()> {
         if !self.ended {
-            if self.greet()? {
+            if self.claim()? {
                 put_later(&self.core, *self.remote.cookie(), ENDED, 1);
             } else {
-                self.end_later();
+                self.end_once_claimed();
             }
             self.ended = true;
         }
         Ok(())
     }
 
-    /// Whether there is anything to end is known when the ring is claimed.
-    fn end_later(&self) {
-        let Hello::Claiming(ticket) = self.hello else { return };
+    /// Ends the ring if the claim that is in progress succeeds.
+    fn end_once_claimed(&self) {
+        let State::Claiming(ticket) = self.state else { return };
         let cookie = *self.remote.cookie();
         let mut claimed = false;
-        later::add(&self.core, cookie.owner(), move |core| {
+        self.core.post(cookie.owner(), move |core| {
             if !claimed {
                 match core.node.poll_operation(ticket, true) {
                     Ok(None) => return false,
@@ -312,22 +305,22 @@ impl RingWriter {
                 }
             }
             let end = Remote::new(core.clone(), cookie).try_put(ENDED, &2u64.to_le_bytes());
-            later::is_over(&end)
+            is_settled(&end)
         });
     }
 }
 
 impl Drop for RingWriter {
     fn drop(&mut self) {
-        self.core.blocked.leave(&self.blocked);
-        if let Hello::Greeting(ticket) = self.hello {
+        self.core.waits.room.remove(&self.waiter);
+        if let State::SendingCookie(ticket) = self.state {
             let _ = self.core.node.let_go(ticket);
         }
-        match self.hello {
+        match self.state {
             _ if self.ended => {}
-            Hello::New | Hello::FrameBatch => {}
-            Hello::Claiming(_) => self.end_later(),
-            Hello::Claimed | Hello::Greeting(_) | Hello::Met => {
+            State::New | State::Occupied => {}
+            State::Claiming(_) => self.end_once_claimed(),
+            State::Claimed | State::SendingCookie(_) | State::Ready => {
                 put_later(&self.core, *self.remote.cookie(), ENDED, 2);
             }
         }

@@ -1,0 +1,233 @@
+//! The state that everything made of one endpoint shares, grouped by purpose. It knows neither messages nor
+//! handlers nor styles: those are above it, and reached through [`Extract`].
+
+mod absorb;
+mod events;
+mod extraction;
+mod failures;
+mod outbox;
+mod peer_loss;
+mod waits;
+mod wakes;
+
+use std::any::Any;
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tautline_node::{PeerId, WaitFor};
+
+use crate::error::{Error, Result};
+use crate::{PeerState, Rank, SendError};
+use events::EventQueue;
+use extraction::Extraction;
+use failures::Failures;
+pub use failures::HandlerFailure;
+use outbox::Outbox;
+pub(crate) use outbox::{WindowGrant, is_settled};
+use peer_loss::PeerLoss;
+use waits::Waits;
+pub(crate) use wakes::{SlotWaker, Wakes};
+
+pub(crate) struct Core {
+    pub(crate) node: tautline_node::Endpoint,
+    /// The endpoint was closed, by any of its clones.
+    closed: Cell<bool>,
+    pub(crate) extraction: Extraction,
+    pub(crate) waits: Waits,
+    pub(crate) outbox: Outbox,
+    pub(crate) events: EventQueue,
+    pub(crate) failures: Failures,
+    pub(crate) peer_loss: PeerLoss,
+    pub(crate) wakes: Arc<Wakes>,
+    /// Values that styles attached to the builder.
+    attachments: Vec<Box<dyn Any>>,
+    inbox: Box<dyn Extract>,
+}
+
+/// Takes messages that have arrived and runs their handlers.
+pub(crate) trait Extract {
+    /// As [`crate::Endpoint::extract`].
+    fn extract(&self, core: &Rc<Core>, bytes: usize) -> Result<usize>;
+
+    /// Drops the program's handlers and suspended futures. Not called while one of them runs.
+    fn drop_handlers(&self, core: &Core);
+}
+
+impl std::fmt::Debug for Core {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Core").finish_non_exhaustive()
+    }
+}
+
+impl Core {
+    pub(crate) fn new(
+        node: tautline_node::Endpoint,
+        inbox: Box<dyn Extract>,
+        attachments: Vec<Box<dyn Any>>,
+    ) -> Rc<Core> {
+        let wakes = Wakes::new(node.waker());
+        Rc::new(Core {
+            node,
+            closed: Cell::new(false),
+            extraction: Extraction::default(),
+            waits: Waits::default(),
+            outbox: Outbox::default(),
+            events: EventQueue::default(),
+            failures: Failures::default(),
+            peer_loss: PeerLoss::default(),
+            wakes,
+            attachments,
+            inbox,
+        })
+    }
+
+    /// Takes up to `bytes` bytes that have arrived and runs their handlers.
+    #[inline]
+    pub(crate) fn extract(self: &Rc<Core>, bytes: usize) -> Result<usize> {
+        self.inbox.extract(self, bytes)
+    }
+
+    /// Begins an extraction, which ends when the guard is dropped. An error if one is running, or the
+    /// endpoint is closed.
+    #[inline]
+    pub(crate) fn begin_extraction(&self) -> Result<ExtractionGuard<'_>> {
+        if !self.extraction.begin() {
+            return Err(Error::Reentrant);
+        }
+        let guard = ExtractionGuard(self);
+        if let Err(closed) = self.check_open() {
+            drop(guard);
+            self.drop_handlers();
+            return Err(closed.into());
+        }
+        Ok(guard)
+    }
+
+    /// An error if handlers are running: the caller is one of them, and must not extract.
+    pub(crate) fn check_not_in_handler(&self) -> Result<()> {
+        if self.extraction.is_running() { Err(Error::Reentrant) } else { Ok(()) }
+    }
+
+    /// Opens a batch that is closed when the running extraction ends.
+    pub(crate) fn batch_extraction(&self) {
+        if self.extraction.begin_batch() {
+            let _ = self.node.open_batch();
+        }
+    }
+
+    /// Waits until there may be something to extract or to do for handlers; false if `timeout` passed first.
+    /// Unread events do not end the wait.
+    pub(crate) fn sleep(&self, timeout: Option<Duration>) -> Result<bool> {
+        // A wake-up after this ends the wait; one before it has left work behind.
+        self.node.clear_signal();
+        if self.has_work() {
+            return Ok(true);
+        }
+        Ok(self.node.wait(timeout, WaitFor { activity: self.blocked_since(), memory: None })?)
+    }
+
+    /// If something waits for room: the node's activity when it was tried. Any later activity may have made
+    /// room.
+    pub(crate) fn blocked_since(&self) -> Option<u64> {
+        let waits = !self.waits.room.is_empty() || !self.outbox.is_empty();
+        waits.then(|| self.waits.tried_at())
+    }
+
+    /// Whether handlers or the program have something to do, whatever the network does.
+    pub(crate) fn has_work(&self) -> bool {
+        self.wakes.any() || self.wakes.is_program_woken() || self.peer_loss.has_unfinished()
+    }
+
+    /// The value of a type that a style attached to the builder.
+    #[inline]
+    pub(crate) fn attachment<T: 'static>(&self) -> Option<&T> {
+        self.attachments.iter().find_map(|value| value.downcast_ref())
+    }
+
+    /// The incarnation of a peer that can be reached now, if any.
+    #[inline]
+    pub(crate) fn peer_id(&self, rank: Rank) -> Option<PeerId> {
+        self.node.incarnation(rank).map(|incarnation| PeerId::new(rank, incarnation))
+    }
+
+    /// Why nothing more will arrive from a peer, if so. `known` is the incarnation in question; without one
+    /// it is whichever is reachable.
+    pub(crate) fn peer_error(&self, rank: Rank, known: Option<PeerId>) -> Option<Error> {
+        if let Err(closed) = self.check_open() {
+            return Some(closed.into());
+        }
+        match (known, self.node.peer_state(rank)) {
+            (Some(_), _) if rank == self.node.rank() => None,
+            (Some(peer), _) => match self.node.check(peer) {
+                Err(SendError::PeerGone(peer, why)) => Some(Error::PeerGone(peer, why)),
+                _ => None,
+            },
+            (None, Some(PeerState::Down(why))) => Some(Error::PeerGone(rank, why)),
+            _ => None,
+        }
+    }
+
+    /// An error if the endpoint is closed.
+    #[inline]
+    pub(crate) fn check_open(&self) -> Result<(), SendError> {
+        if self.closed.get() { Err(SendError::Closed) } else { Ok(()) }
+    }
+
+    #[cfg(feature = "futures")]
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.get()
+    }
+
+    /// Closes the node in good order, then drops the handlers and wakes everybody who waits.
+    pub(crate) fn close(&self) -> Result<()> {
+        self.closed.set(true);
+        let closed = self.node.close();
+        self.drop_handlers();
+        self.wake_all();
+        closed?;
+        Ok(())
+    }
+
+    /// The last clone of the endpoint is dropped: closes it, if that has not been done.
+    pub(crate) fn close_on_drop(&self) {
+        self.closed.set(true);
+        self.drop_handlers();
+        if !self.node.is_closed().unwrap_or(true) {
+            let _ = self.node.close();
+        }
+        self.wake_all();
+    }
+
+    /// Drops the program's handlers with all they hold. If one of them is running, the next extraction does
+    /// it.
+    fn drop_handlers(&self) {
+        if !self.extraction.is_running() {
+            self.inbox.drop_handlers(self);
+            self.extraction.no_handlers();
+        }
+    }
+
+    fn wake_all(&self) {
+        self.waits.wake_all();
+        self.events.waiters.wake();
+    }
+
+    #[cfg(test)]
+    pub(crate) fn memory_waiters(&self) -> usize {
+        self.waits.memory_len()
+    }
+}
+
+/// An extraction is running until this is dropped, also by unwinding.
+pub(crate) struct ExtractionGuard<'a>(&'a Core);
+
+impl Drop for ExtractionGuard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.0.extraction.end() {
+            let _ = self.0.node.close_batch();
+        }
+    }
+}

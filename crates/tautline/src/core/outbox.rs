@@ -1,0 +1,98 @@
+//! What found no room to be sent: kept per peer, in order, and tried again by every extraction before which
+//! the network was active. Nobody waits for it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+use tautline_node::MessageId;
+
+use super::Core;
+use crate::{Rank, Result};
+
+/// Called until it returns true. It must not hold a clone of the endpoint.
+type Job = Box<dyn FnMut(&Rc<Core>) -> bool>;
+type Jobs = BTreeMap<Rank, VecDeque<Job>>;
+
+/// What one endpoint has still to send.
+#[derive(Default)]
+pub(crate) struct Outbox {
+    jobs: RefCell<Jobs>,
+    /// There are jobs: every extraction reads this.
+    any: Cell<bool>,
+    /// Jobs are being run; those that they add wait for the next run.
+    running: Cell<bool>,
+    /// Window grants that found no slot.
+    grants: RefCell<Vec<WindowGrant>>,
+}
+
+/// Permission for the sender of a message to send up to `limit` bytes of it (M-5).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WindowGrant {
+    pub(crate) message: MessageId,
+    pub(crate) limit: u64,
+}
+
+impl Outbox {
+    /// Whether there are no jobs.
+    #[inline]
+    pub(crate) fn has_no_jobs(&self) -> bool {
+        !self.any.get()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.has_no_jobs() && self.grants.borrow().is_empty()
+    }
+
+    /// Runs all jobs, each peer's in order, up to the first that is not done.
+    #[cold]
+    pub(crate) fn run(&self, core: &Rc<Core>) {
+        if self.running.replace(true) {
+            return;
+        }
+        let mut jobs = self.jobs.take();
+        // Read before the attempts: later activity is reason to try again.
+        match core.node.activity() {
+            Ok(seen) => core.waits.tried(seen),
+            Err(_) => jobs.clear(),
+        }
+        jobs.retain(|_, queue| {
+            while queue.front_mut().is_some_and(|job| job(core)) {
+                queue.pop_front();
+            }
+            !queue.is_empty()
+        });
+        for (peer, mut added) in self.jobs.take() {
+            jobs.entry(peer).or_default().append(&mut added);
+        }
+        self.any.set(!jobs.is_empty());
+        *self.jobs.borrow_mut() = jobs;
+        self.running.set(false);
+    }
+
+    /// Keeps a window grant that found no slot.
+    pub(crate) fn push_grant(&self, grant: WindowGrant) {
+        self.grants.borrow_mut().push(grant);
+    }
+
+    /// Takes the window grants that found no slot.
+    #[inline]
+    pub(crate) fn take_grants(&self) -> Vec<WindowGrant> {
+        if self.grants.borrow().is_empty() { Vec::new() } else { self.grants.take() }
+    }
+}
+
+impl Core {
+    /// Runs a job for a peer as soon as all jobs before it are done, and again until it returns true.
+    #[cold]
+    pub(crate) fn post(self: &Rc<Core>, peer: Rank, job: impl FnMut(&Rc<Core>) -> bool + 'static) {
+        self.outbox.jobs.borrow_mut().entry(peer).or_default().push_back(Box::new(job));
+        self.outbox.any.set(true);
+        self.outbox.run(self);
+    }
+}
+
+/// Whether an attempt succeeded or failed for good, and so need not be repeated.
+pub(crate) fn is_settled<T>(result: &Result<T>) -> bool {
+    !matches!(result, Err(error) if error.is_would_block())
+}

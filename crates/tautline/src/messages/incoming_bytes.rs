@@ -1,0 +1,376 @@
+//! The bytes of one incoming message, between arrival and handler.
+
+use std::collections::VecDeque;
+use std::task::Poll;
+
+use tautline_node::{Delivery, MessageId};
+
+use super::borrowed::LoanGuard;
+use crate::Rank;
+use crate::core::WindowGrant;
+use crate::error::{Error, Result};
+
+/// Bytes of a borrowed message that are copied and shown at a time: they fit the first-level cache.
+const PART: usize = 16 << 10;
+
+/// Why no more bytes will arrive.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum End {
+    Aborted,
+    /// Borrowed bytes can no longer be read where the sender has them.
+    Unreadable,
+    PeerGone(crate::Down),
+}
+
+/// Bytes that have arrived and were not taken. They lie in three places, oldest first: in a buffer of this
+/// message, in memory that was borrowed from the sender, and in the delivery that is lent to this message
+/// while its handler runs.
+#[derive(Debug, Default)]
+pub(super) struct IncomingBytes {
+    /// Counts the messages that used this slot, so that a [`super::Message`] kept too long is noticed.
+    pub(super) generation: u64,
+    pub(super) from: Rank,
+    pub(super) message: Option<MessageId>,
+    pub(super) total: u64,
+    pub(super) arrived: u64,
+    taken: u64,
+    window: Window,
+    pub(super) end: Option<End>,
+    buffer: Buffer,
+    /// The borrowed parts, and whether they are the whole message and nobody waits for their return.
+    borrowed: VecDeque<BorrowedPart>,
+    borrowed_whole: bool,
+    /// Borrowed bytes are copied here to be shown.
+    copy: Vec<u8>,
+    delivered: Delivered,
+}
+
+/// How far the sender may send (M-5).
+#[derive(Debug, Default)]
+struct Window {
+    granted: u64,
+    /// Bytes that are granted beyond those taken.
+    size: u64,
+}
+
+/// Bytes that had to be copied, because the handler did not take them in time.
+#[derive(Debug, Default)]
+struct Buffer {
+    bytes: Vec<u8>,
+    taken: usize,
+}
+
+impl Buffer {
+    #[inline]
+    fn len(&self) -> usize {
+        self.bytes.len() - self.taken
+    }
+
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.taken = 0;
+    }
+}
+
+#[derive(Debug)]
+struct BorrowedPart {
+    loan: LoanGuard,
+    taken: usize,
+}
+
+impl BorrowedPart {
+    #[inline]
+    fn left(&self) -> usize {
+        self.loan.len() as usize - self.taken
+    }
+}
+
+/// Bytes in a delivery. The delivery itself is here only while the handler runs.
+#[derive(Debug, Default)]
+struct Delivered {
+    delivery: Option<Box<Delivery>>,
+    ranges: VecDeque<DeliveredRange>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct DeliveredRange {
+    item: u32,
+    start: u32,
+    len: u32,
+}
+
+impl DeliveredRange {
+    fn bytes(self, delivery: &Delivery) -> &[u8] {
+        &delivery.bytes(self.item as usize)[self.start as usize..][..self.len as usize]
+    }
+}
+
+impl IncomingBytes {
+    /// Begins a new message in this slot.
+    pub(super) fn restart(&mut self, from: Rank, message: Option<MessageId>, total: u64, window: u64) {
+        self.generation += 1;
+        self.from = from;
+        self.message = message;
+        self.total = total;
+        self.arrived = 0;
+        self.taken = 0;
+        self.window = Window { granted: window, size: window };
+        self.end = None;
+        self.buffer.clear();
+        self.delivered.ranges.clear();
+        self.borrowed.clear();
+        self.borrowed_whole = false;
+    }
+
+    /// Ends the message in this slot. Returns what is needed to discard the rest of it, if more is to arrive.
+    pub(super) fn finish(&mut self) -> Option<IncomingBytes> {
+        let incomplete = self.message.is_some() && self.arrived < self.total && self.end.is_none();
+        let rest = incomplete.then(|| {
+            let mut rest = IncomingBytes::default();
+            rest.restart(self.from, self.message, self.total, self.window.size);
+            (rest.window.granted, rest.arrived) = (self.window.granted, self.arrived);
+            rest
+        });
+        self.generation += 1;
+        self.borrowed.clear();
+        rest
+    }
+
+    /// Whether bytes lie in a delivery.
+    pub(super) fn has_delivered(&self) -> bool {
+        !self.delivered.ranges.is_empty()
+    }
+
+    /// The whole message is there, borrowed.
+    pub(super) fn arrive_whole(&mut self, loan: LoanGuard) {
+        self.borrowed_whole = !loan.is_wanted_back();
+        self.arrive_borrowed(loan);
+    }
+
+    /// Bytes are there, borrowed. None lie in a delivery.
+    pub(super) fn arrive_borrowed(&mut self, loan: LoanGuard) {
+        debug_assert!(self.delivered.ranges.is_empty(), "they would be overtaken");
+        self.arrived += loan.len();
+        if loan.len() > 0 || self.total == 0 {
+            self.borrowed.push_back(BorrowedPart { loan, taken: 0 });
+        }
+    }
+
+    /// The whole message as it was borrowed, if it was, and nothing of it was taken.
+    pub(super) fn take_borrowed(&mut self) -> Option<LoanGuard> {
+        let mapped = self.borrowed.front().is_some_and(|part| part.loan.is_mapped());
+        if !self.borrowed_whole || !mapped || self.taken > 0 {
+            return None;
+        }
+        self.taken = self.total;
+        self.borrowed.pop_front().map(|part| part.loan)
+    }
+
+    /// The whole of a short message is there, and is copied: its frame is about to be reused.
+    pub(super) fn arrive_copied(&mut self, bytes: &[u8]) {
+        self.arrived += bytes.len() as u64;
+        self.buffer.bytes.extend_from_slice(bytes);
+    }
+
+    /// Bytes are there, in a delivery that will be lent.
+    pub(super) fn arrive(&mut self, item: usize, start: usize, len: usize) {
+        self.arrived += len as u64;
+        if len > 0 {
+            let range = DeliveredRange { item: item as u32, start: start as u32, len: len as u32 };
+            self.delivered.ranges.push_back(range);
+        }
+    }
+
+    /// Lends the delivery for as long as the handler runs.
+    pub(super) fn lend(&mut self, delivery: Box<Delivery>) {
+        self.delivered.delivery = Some(delivery);
+    }
+
+    /// Takes the delivery back; what the handler did not take is copied.
+    pub(super) fn reclaim(&mut self) -> Box<Delivery> {
+        let delivery = self.delivered.delivery.take().expect("lent for the time that the handler runs");
+        self.settle();
+        for range in self.delivered.ranges.drain(..) {
+            self.buffer.bytes.extend_from_slice(range.bytes(&delivery));
+        }
+        delivery
+    }
+
+    /// The handler was polled; borrowed bytes that it did not take and that the sender waits for are copied.
+    pub(super) fn settle(&mut self) {
+        if self.buffer.len() == 0 {
+            self.buffer.clear();
+        }
+        if !self.borrowed_whole && !self.borrowed.is_empty() {
+            self.copy_borrowed();
+        }
+    }
+
+    /// Copies borrowed parts to the buffer: their memory is needed for the next parts, of whichever message.
+    #[cold]
+    fn copy_borrowed(&mut self) {
+        while let Some(part) = self.borrowed.pop_front() {
+            let start = self.buffer.bytes.len();
+            self.buffer.bytes.resize(start + part.left(), 0);
+            if !part.loan.copy_to(part.taken, &mut self.buffer.bytes[start..]) {
+                self.buffer.bytes.truncate(start);
+                return self.lose();
+            }
+        }
+    }
+
+    /// Bytes that can be taken now.
+    pub(super) fn available(&self) -> usize {
+        let borrowed: usize = self.borrowed.iter().map(BorrowedPart::left).sum();
+        let delivered: usize = self.delivered.ranges.iter().map(|range| range.len as usize).sum();
+        self.buffer.len() + borrowed + delivered
+    }
+
+    /// Bytes of the message that were not taken, whether they have arrived or not.
+    pub(super) fn left(&self) -> u64 {
+        self.total - self.taken
+    }
+
+    /// Whether `want` bytes are there; an error if they never will be.
+    pub(super) fn ready(&self, want: u64) -> Poll<Result<()>> {
+        if want > self.left() {
+            return Poll::Ready(Err(Error::EndOfMessage { left: self.left() }));
+        }
+        if self.available() as u64 >= want {
+            return Poll::Ready(Ok(()));
+        }
+        match self.end {
+            None => Poll::Pending,
+            Some(End::Aborted) => Poll::Ready(Err(Error::Aborted)),
+            Some(End::Unreadable) => {
+                let why = "the message is lost: it can no longer be read in its sender's memory";
+                Poll::Ready(Err(Error::other(why)))
+            }
+            Some(End::PeerGone(why)) => Poll::Ready(Err(Error::PeerGone(self.from, why))),
+        }
+    }
+
+    /// Takes up to `out.len()` bytes; returns how many.
+    #[inline]
+    pub(super) fn take_into(&mut self, out: &mut [u8]) -> usize {
+        let mut at = 0;
+        if self.buffer.len() > 0 || self.borrowed.is_empty() {
+            self.take_in_place(out.len(), |part| {
+                out[at..at + part.len()].copy_from_slice(part);
+                at += part.len();
+            });
+        }
+        while at < out.len() && !self.borrowed.is_empty() {
+            let took = self.take_from_borrowed(&mut out[at..]);
+            if took == 0 {
+                return at;
+            }
+            at += took;
+        }
+        if at < out.len() && !self.delivered.ranges.is_empty() {
+            self.take_in_place(out.len() - at, |part| {
+                out[at..at + part.len()].copy_from_slice(part);
+                at += part.len();
+            });
+        }
+        at
+    }
+
+    /// Takes bytes of the first borrowed part.
+    #[inline]
+    fn take_from_borrowed(&mut self, out: &mut [u8]) -> usize {
+        let Some(part) = self.borrowed.front_mut() else { return 0 };
+        let left = part.left();
+        let take = left.min(out.len());
+        if !part.loan.copy_to(part.taken, &mut out[..take]) {
+            self.lose();
+            return 0;
+        }
+        part.taken += take;
+        if take == left {
+            self.borrowed.pop_front();
+        }
+        self.taken += take as u64;
+        take
+    }
+
+    /// The message can no longer be read: most likely its sender died.
+    #[cold]
+    fn lose(&mut self) {
+        self.borrowed.clear();
+        self.delivered.ranges.clear();
+        self.end = Some(End::Unreadable);
+    }
+
+    /// Shows and takes up to `max` bytes, oldest first, in as few parts as they lie in. Returns the number of
+    /// bytes.
+    pub(super) fn take(&mut self, max: usize, mut part: impl FnMut(&[u8])) -> usize {
+        let mut done = 0;
+        if self.buffer.len() > 0 || self.borrowed.is_empty() {
+            done = self.take_in_place(max, &mut part);
+        }
+        if !self.borrowed.is_empty() && done < max {
+            let mut copy = std::mem::take(&mut self.copy);
+            copy.resize(PART, 0);
+            while done < max && !self.borrowed.is_empty() {
+                let most = PART.min(max - done);
+                let took = self.take_from_borrowed(&mut copy[..most]);
+                if took == 0 {
+                    break;
+                }
+                part(&copy[..took]);
+                done += took;
+            }
+            self.copy = copy;
+            if done < max && self.borrowed.is_empty() {
+                done += self.take_in_place(max - done, &mut part);
+            }
+        }
+        done
+    }
+
+    /// Shows and takes up to `max` bytes of the buffer and, if no borrowed ones come before them, of the
+    /// delivery. Returns the number of bytes.
+    fn take_in_place(&mut self, max: usize, mut part: impl FnMut(&[u8])) -> usize {
+        let mut done = 0;
+        let waiting = self.buffer.len().min(max);
+        if waiting > 0 {
+            part(&self.buffer.bytes[self.buffer.taken..self.buffer.taken + waiting]);
+            self.buffer.taken += waiting;
+            done = waiting;
+        }
+        while done < max && self.borrowed.is_empty() {
+            let Delivered { delivery: Some(delivery), ranges } = &mut self.delivered else { break };
+            let Some(range) = ranges.front_mut() else { break };
+            let take = (range.len as usize).min(max - done);
+            part(&range.bytes(delivery)[..take]);
+            if take == range.len as usize {
+                ranges.pop_front();
+            } else {
+                range.start += take as u32;
+                range.len -= take as u32;
+            }
+            done += take;
+        }
+        self.taken += done as u64;
+        done
+    }
+
+    /// The window to grant now, if enough was taken to make it worth a slot (M-5). `finished`: the handler
+    /// has finished, and what arrives counts as taken.
+    pub(super) fn window_due(&mut self, finished: bool) -> Option<WindowGrant> {
+        let window = &mut self.window;
+        if window.granted >= self.total {
+            return None;
+        }
+        let used = if finished { self.arrived } else { self.taken };
+        let limit = (used + window.size).min(self.total);
+        let worth =
+            limit >= window.granted + window.size / 2 || limit == self.total && limit > window.granted;
+        if !worth {
+            return None;
+        }
+        window.granted = limit;
+        Some(WindowGrant { message: self.message?, limit })
+    }
+}

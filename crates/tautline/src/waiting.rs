@@ -1,0 +1,146 @@
+//! Four ways to wait: for room, blocking or as a future; for a peer to serve requests; and for anything,
+//! extracting.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tautline_node::WaitFor;
+
+use crate::core::Core;
+use crate::error::Result;
+use crate::waiters::Waiter;
+use crate::{Rank, SendError};
+
+/// Repeats `attempt` until it does not block; in between, waits for the network and runs no handlers. A
+/// message to oneself is attempted once: only extraction makes room for it.
+pub(crate) fn block_until_room<T>(
+    core: &Core,
+    peer: Rank,
+    mut attempt: impl FnMut() -> Result<T>,
+) -> Result<T> {
+    loop {
+        let seen = core.node.activity()?;
+        match attempt() {
+            Err(error) if error.is_would_block() => {
+                if core.node.is_virtual() || peer == core.node.rank() {
+                    return Err(error);
+                }
+                core.node.wait_for_activity(seen)?;
+            }
+            result => return result,
+        }
+    }
+}
+
+/// As [`block_until_room`], for requests to a node's memory. Requests to one's own are served as the node
+/// polls. If answers are queued behind messages that this program has to extract first, that is an error
+///
+pub(crate) fn block_until_served<T>(
+    core: &Core,
+    owner: Rank,
+    mut attempt: impl FnMut() -> Result<T>,
+) -> Result<T> {
+    loop {
+        let seen = core.node.activity()?;
+        let result = block_until_room(core, owner, || match attempt() {
+            Err(error) if error.is_would_block() && core.node.is_clogged(owner) => {
+                Err(SendError::Unextracted(owner).into())
+            }
+            result => result,
+        });
+        let own = owner == core.node.rank() && !core.node.is_virtual();
+        match result {
+            Err(error) if own && error.is_would_block() => {
+                core.node.progress()?;
+                // Messages to oneself are queued before it.
+                if core.node.activity()? == seen {
+                    return Err(error);
+                }
+            }
+            result => return result,
+        }
+    }
+}
+
+/// Repeats `attempt` until it does not block; in between, the handler is suspended.
+pub(crate) async fn until_room<T>(core: &Core, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+    let waiter = RoomWaiter { core, waiter: Waiter::default() };
+    poll_fn(|context| poll_room(core, &waiter.waiter, context, &mut attempt)).await
+}
+
+/// One step of [`until_room`]: if `attempt` blocks, `context` is woken when it may succeed.
+pub(crate) fn poll_room<T>(
+    core: &Core,
+    waiter: &Waiter,
+    context: &Context<'_>,
+    attempt: impl FnOnce() -> Result<T>,
+) -> Poll<Result<T>> {
+    let seen = match core.node.activity() {
+        Ok(seen) => seen,
+        Err(error) => return Poll::Ready(Err(error.into())),
+    };
+    match attempt() {
+        Err(error) if error.is_would_block() => {
+            core.waits.tried(seen);
+            core.waits.room.register(waiter, context);
+            Poll::Pending
+        }
+        result => Poll::Ready(result),
+    }
+}
+
+/// Leaves the list of those who wait for room when it is dropped.
+struct RoomWaiter<'a> {
+    core: &'a Core,
+    waiter: Waiter,
+}
+
+impl Drop for RoomWaiter<'_> {
+    fn drop(&mut self) {
+        self.core.waits.room.remove(&self.waiter);
+    }
+}
+
+/// Extracts and waits until `done` returns true, or `timeout` has passed. `done` reads memory that peers
+/// write: it is called after every request that was served. `over` is called when anything else has happened.
+pub(crate) fn wait_until(
+    core: &Rc<Core>,
+    timeout: Option<Duration>,
+    done: impl Fn() -> bool,
+    over: impl Fn() -> bool,
+) -> Result<()> {
+    core.check_not_in_handler()?;
+    core.check_open()?;
+    let nanos = |timeout: Duration| u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+    let deadline = timeout.map(|timeout| core.node.now().saturating_add(nanos(timeout)));
+    loop {
+        let left = deadline.map(|at| Duration::from_nanos(at.saturating_sub(core.node.now())));
+        core.node.clear_signal();
+        let served = core.node.memory_activity()?;
+        if done() {
+            return Ok(());
+        }
+        if !core.has_work() {
+            let wanted = WaitFor { activity: core.blocked_since(), memory: Some(served) };
+            let more = core.node.wait(left, wanted)?;
+            if done() || !more {
+                return Ok(());
+            }
+        }
+        core.extract(usize::MAX)?;
+        if done() || over() {
+            return Ok(());
+        }
+    }
+}
+
+/// Runs a function when it is dropped: a future uses it to leave the lists that it is on.
+pub(crate) struct OnDrop<F: Fn()>(pub(crate) F);
+
+impl<F: Fn()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
