@@ -211,6 +211,13 @@ impl World {
         let options = self.swarm.nodes[index as usize];
         let mut next = Nanos::MAX;
         let computing = now < node.computing_until;
+        let extracts = !computing && now >= node.next_extract;
+        // On a real host the device wakes the program, or its watchdog polls.
+        let arrived =
+            self.hosts.shared(index).is_some() && !lock(&self.net).ports[index as usize].rx.is_empty();
+        if arrived && (extracts || computing && self.options.sabotage != Sabotage::NoWatchdog) {
+            let _ = up.ep.node().progress_woken();
+        }
         if computing {
             next = node.computing_until;
             if self.options.sabotage != Sabotage::NoWatchdog {
