@@ -43,6 +43,9 @@ pub(crate) enum Dialled {
     Failed(io::Error),
 }
 
+/// A connection that has greeted.
+type Greeted = (Box<dyn IncomingDial>, Greeting);
+
 /// How this node and others of its host find each other.
 #[derive(Debug)]
 pub(crate) struct Discovery {
@@ -270,7 +273,7 @@ impl Discovery {
     }
 
     /// Takes out the connections that have greeted, and how many did so without knowing the key.
-    pub(crate) fn take_greeted(&mut self) -> (Vec<(Box<dyn IncomingDial>, Greeting)>, u64) {
+    pub(crate) fn take_greeted(&mut self) -> (Vec<Greeted>, u64) {
         let prove = self.prove();
         let (mut greeted, mut forged) = (Vec::new(), 0);
         for mut incoming in std::mem::take(&mut self.incoming) {
