@@ -253,6 +253,12 @@ impl Check {
         self.ended.extend(over.chain(flow.abandoned.iter().copied()));
     }
 
+    /// A node is about to crash that shares memory with `to`: what it has sent whole still arrives (S-6).
+    pub(crate) fn survives(&mut self, from: u32, to: u32, generation: GenId) {
+        let flow = self.flow_mut(from, to);
+        flow.generations.iter_mut().filter(|g| g.id == generation).for_each(|g| g.survives = true);
+    }
+
     /// A node crashed.
     pub(crate) fn node_crashed(&mut self, node: u32) {
         self.open.retain(|_, open| open.to != node);
@@ -262,8 +268,10 @@ impl Check {
             let flow = self.flow_mut(node, other);
             flow.generations.iter_mut().for_each(|g| g.end_reported = true);
             flow.abandoned.clear();
+            // It receives nothing more.
+            self.flow_mut(other, node).generations.iter_mut().for_each(|g| g.survives = false);
         }
-        self.deaths.forget(node);
+        self.deaths.crashed(node);
     }
 
     /// A flow with messages that neither arrived nor were reported lost, with the time of its last progress.
@@ -308,6 +316,11 @@ impl Check {
             if !self.ended.contains(&generation) {
                 self.violation(format!("{text}, but nobody reported an end"));
             }
+        }
+        let left = |flow: &Flow| flow.generations.iter().map(Generation::surviving).sum::<usize>();
+        let perished: usize = self.flows.iter().map(|flow| flow.perished + left(flow)).sum();
+        if perished > 0 {
+            self.violation(format!("loss: {perished} messages in shared memory were lost with their sender"));
         }
         let mut unreported = Vec::new();
         for flow in &self.flows {

@@ -177,7 +177,11 @@ impl Incarnation {
         ep.try_send(peer, self.name(ep, kind)?, &scratch)?;
         // Sending polls first when a timer is due; the channel may be another one now.
         let channel = self.channel(ep, peer);
-        self.note(peer, channel, BegunMessage { key, len: len as u64, kind, intent: Intent::Whole });
+        self.note(
+            peer,
+            channel,
+            BegunMessage { key, len: len as u64, kind, intent: Intent::Whole, sent: true },
+        );
         Ok(())
     }
 
@@ -294,7 +298,7 @@ async fn relay(incarnation: &Incarnation, message: &Message, rng: &mut Rng) -> R
         incarnation.note(
             peer,
             channel,
-            BegunMessage { key, len: len as u64, kind: Kind::Short, intent: Intent::Whole },
+            BegunMessage { key, len: len as u64, kind: Kind::Short, intent: Intent::Whole, sent: true },
         );
     }
     Ok(())

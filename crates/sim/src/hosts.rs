@@ -56,13 +56,7 @@ impl WorldHosts {
         others.map(|(other, _)| other as u32).filter(move |other| *other != node)
     }
 
-    /// Whether two nodes are on one host.
-    pub(crate) fn are_neighbours(&self, a: u32, b: u32) -> bool {
-        a != b && self.of[a as usize] == self.of[b as usize]
-    }
-
-    /// How often the real host had too few descriptors or too little memory: then the seed did not decide
-    /// everything.
+    /// How often the real host had too few descriptors or too little memory: then the seed did not decide everything.
     pub(crate) fn failures(&self) -> u64 {
         self.hosts.iter().map(SimulatedHost::failures).sum()
     }

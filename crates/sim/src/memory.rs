@@ -15,10 +15,11 @@ use tautline::memory::{Access, Failure, MemoryEvent, Rights, Test, WireId};
 use tautline::{Aperture, Clock, Config, Cookie, Endpoint, Event, Job, Member, Remote, Short, Tripwire};
 use tautline_link::JobKey;
 
-use crate::Nanos;
 use crate::device::{SharedNet, SimDevice, lock};
+use crate::hosts::{self, WorldHosts};
 use crate::net::{Net, PathOptions, What, address};
 use crate::rng::Rng;
+use crate::{Hosts, Nanos};
 
 const NODES: u32 = 3;
 const MAX_FRAME: usize = 1_472;
@@ -58,6 +59,10 @@ pub struct Summary {
     pub incarnations: u64,
     /// Parts of puts that were placed before gaps were repaired.
     pub placed_ahead: u64,
+    /// Frames sent through shared memory.
+    pub local_frames: u64,
+    /// Crashes of nodes that shared memory with a peer.
+    pub local_crashes: u64,
     /// A hash of all of it.
     pub hash: u64,
 }
@@ -98,6 +103,7 @@ struct Incarnation {
 
 struct World {
     net: SharedNet,
+    hosts: WorldHosts,
     rng: Rng,
     incarnations: Vec<Option<Incarnation>>,
     ops: u64,
@@ -107,7 +113,7 @@ struct World {
 }
 
 /// Runs one seed, with `ops` operations for every incarnation of a requester.
-pub fn run(seed: u64, ops: u64, mistake: Mistake) -> Result<Summary, String> {
+pub fn run(seed: u64, ops: u64, hosts: Hosts, mistake: Mistake) -> Result<Summary, String> {
     let mut rng = Rng::new(seed, 0x6d65_6d6f);
     let options = PathOptions {
         mbps: rng.pick(&[0, 100, 1_000]),
@@ -122,10 +128,20 @@ pub fn run(seed: u64, ops: u64, mistake: Mistake) -> Result<Summary, String> {
     };
     let net: SharedNet = Arc::new(Mutex::new(Net::new(NODES, seed, options, MAX_FRAME, 256 * 1024)));
     let incarnations = (0..NODES).map(|_| None).collect();
-    let mut world = World { net, rng, incarnations, ops, tags: 0, sum: Summary::default(), mistake };
+    let drawn = hosts::draw(seed, NODES as usize, hosts);
+    let hosts = WorldHosts::new(drawn.clone());
+    let mut world = World { net, hosts, rng, incarnations, ops, tags: 0, sum: Summary::default(), mistake };
     (0..NODES).for_each(|node| world.start(node));
     world.plan();
-    world.run_events(seed).map_err(|why| format!("memory seed {seed}: {why}; {options:?}"))?;
+    world
+        .run_events(seed)
+        .map_err(|why| format!("memory seed {seed}: {why}; {options:?}, hosts {drawn:?}"))?;
+    if world.hosts.failures() > 0 {
+        return Err("this machine has too few descriptors or too little memory".into());
+    }
+    for incarnation in world.incarnations.iter().flatten() {
+        world.sum.local_frames += incarnation.ep.counters().local.frames_sent;
+    }
     world.sum.hash = crate::rng::mix(world.sum.hash ^ lock(&world.net).now());
     Ok(world.sum)
 }
@@ -146,7 +162,7 @@ impl World {
         let given = Rc::new(RefCell::new(None));
         let got = given.clone();
         let ep = Endpoint::builder()
-            .config(Config::default())
+            .config(Config { simulated_host: self.hosts.shared(node).cloned(), ..Config::default() })
             .on_short("cookie", move |m: Short<'_>| {
                 *got.borrow_mut() = m.data().try_into().ok().map(Cookie::from_bytes);
             })
@@ -183,6 +199,10 @@ impl World {
                 lock(&self.net).unplug(node);
                 if let Some(incarnation) = self.incarnations[node as usize].take() {
                     self.sum.placed_ahead += incarnation.ep.memory_counters().placed_ahead;
+                    let node = incarnation.ep.node();
+                    self.sum.local_crashes += u64::from((0..NODES).any(|peer| node.is_local(peer)));
+                    node.kill();
+                    self.sum.local_frames += incarnation.ep.counters().local.frames_sent;
                     drop(incarnation);
                 }
                 self.start(node);
@@ -239,6 +259,10 @@ impl World {
     fn step(&mut self, node: u32, now: Nanos) -> Result<(), String> {
         let Some(incarnation) = &mut self.incarnations[node as usize] else { return Ok(()) };
         let computing = now < incarnation.busy_until;
+        // On a real host the device wakes the program, or its watchdog polls.
+        if self.hosts.shared(node).is_some() && !lock(&self.net).ports[node as usize].rx.is_empty() {
+            let _ = incarnation.ep.node().progress_woken();
+        }
         for _ in 0..64 {
             // What the watchdog does, or the program.
             let more = if computing {
@@ -260,6 +284,13 @@ impl World {
         let mut net = lock(&self.net);
         net.ports[node as usize].not_before = now + 2_000;
         net.wake(node, next);
+        for other in self.hosts.neighbours(node) {
+            let Some(incarnation) = &self.incarnations[other as usize] else { continue };
+            // On a real host a doorbell wakes it; nobody rings for a program that computes, but its watchdog polls.
+            if now >= incarnation.busy_until && incarnation.ep.node().has_local_work().unwrap_or(false) {
+                net.wake(other, now + 1_000);
+            }
+        }
         Ok(())
     }
 

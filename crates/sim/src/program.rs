@@ -167,7 +167,7 @@ impl Program {
         let stop_at = given_up.then(|| self.rng.below(len));
         let key = incarnation.fresh_key();
         let intent = if given_up { Intent::Abandon } else { Intent::Whole };
-        incarnation.note(peer, channel, BegunMessage { key, len, kind, intent });
+        incarnation.note(peer, channel, BegunMessage { key, len, kind, intent, sent: false });
         let mut piece = self.spare.pop().unwrap_or_default();
         piece.clear();
         self.open.push(Sending { out, key, total: len, at: 0, piece, piece_at: 0, stop_at });

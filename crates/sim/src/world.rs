@@ -63,6 +63,8 @@ pub(crate) struct World {
     hosts: WorldHosts,
     /// Pairs that had a channel through shared memory, and pairs that had a link.
     pairs: [BTreeSet<(u32, u32)>; 2],
+    /// Whether the present channel of a node to another goes through shared memory, as its events say.
+    over_shm: Vec<bool>,
     sabotaged: bool,
     healed_at: Option<Nanos>,
     totals: Totals,
@@ -95,6 +97,7 @@ impl World {
             disturbed_at: vec![0; (size * size) as usize],
             hosts: WorldHosts::new(swarm.hosts.clone()),
             pairs: Default::default(),
+            over_shm: vec![false; (size * size) as usize],
             sabotaged: false,
             healed_at: None,
             totals: Totals::default(),
@@ -211,6 +214,14 @@ impl World {
         let options = self.swarm.nodes[index as usize];
         let mut next = Nanos::MAX;
         let computing = now < node.computing_until;
+        let extracts = !computing && now >= node.next_extract;
+        // On a real host a descriptor wakes the program, or its watchdog polls.
+        let woken = self.hosts.shared(index).is_some()
+            && (!lock(&self.net).ports[index as usize].rx.is_empty()
+                || up.ep.node().next_deadline().ok().flatten().is_some_and(|at| at <= now));
+        if woken && (extracts || computing && self.options.sabotage != Sabotage::NoWatchdog) {
+            let _ = up.ep.node().progress_woken();
+        }
         if computing {
             next = node.computing_until;
             if self.options.sabotage != Sabotage::NoWatchdog {
@@ -293,16 +304,23 @@ impl World {
             let Some(event) = up.ep.poll_event() else { break };
             self.trace_line(|| format!("node {index}: {event:?}"));
             lock(&self.net).note(now ^ 0xe7e7, u64::from(index));
-            if let Event::PeerUp { peer, .. } = event {
-                let kind = usize::from(!up.ep.node().is_local(peer));
-                self.pairs[kind].insert((index.min(peer), index.max(peer)));
+            let pair = |peer: u32| (index * self.nodes.len() as u32 + peer) as usize;
+            match event {
+                Event::Transport { peer, device, .. } => self.over_shm[pair(peer)] = device == "shm",
+                Event::PeerUp { peer, .. } => {
+                    let kind = usize::from(!self.over_shm[pair(peer)]);
+                    self.pairs[kind].insert((index.min(peer), index.max(peer)));
+                }
+                _ => {}
             }
             if let Event::PeerDown { peer, why, .. } = event {
                 let live = up.ep.node().channel_numbers(peer);
                 let mut check = self.check.borrow_mut();
                 check.peer_down(index, peer, live);
                 let expected = check.closing && why == tautline::Down::Closed;
-                if let (false, Err(wrong)) = (expected, check.deaths.report(now, index, peer, why)) {
+                let local = std::mem::take(&mut self.over_shm[pair(peer)]);
+                let report = check.deaths.report(now, (index, peer), why, local);
+                if let (false, Err(wrong)) = (expected, report) {
                     drop(check);
                     self.violation(wrong);
                 }
@@ -327,6 +345,15 @@ impl World {
         lock(&self.net).unplug(index);
         let shares = (0..self.size()).any(|peer| up.ep.node().is_local(peer));
         self.totals.local_crashes += u64::from(shares);
+        for peer in self.hosts.neighbours(index).filter(|peer| self.nodes[*peer as usize].up.is_some()) {
+            if let Some((number, _)) =
+                up.ep.node().channel_numbers(peer).filter(|_| up.ep.node().is_local(peer))
+            {
+                self.check.borrow_mut().survives(index, peer, (up.incarnation.number, number));
+            }
+        }
+        let size = self.size();
+        self.over_shm[(index * size) as usize..((index + 1) * size) as usize].fill(false);
         up.ep.node().kill();
         self.check.borrow_mut().node_crashed(index);
         self.nodes[index as usize].messages = up.program.left();

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
-use tautline_sim::{Options, Report, Sabotage, Trace, replay, run, run_many};
+use tautline_sim::{Hosts, Options, Report, Sabotage, Trace, describe, replay, run, run_many};
 
 /// G1, G3, G6, G7: a smoke test; `tautline sim` and `cargo xtask test` run many more.
 #[test]
@@ -36,10 +36,67 @@ fn the_same_seed_gives_the_same_world() {
     assert_eq!(hashes.len(), 10, "different seeds give different traces");
 }
 
+/// G4: a world whose nodes share memory is as deterministic as any other.
+#[test]
+fn the_same_seed_gives_the_same_world_over_shared_memory() {
+    let options = Options { messages: 1_000, hosts: Hosts::Single, ..Options::default() };
+    for seed in 120..130 {
+        let first = run(seed, &options);
+        assert!(first.is_good() && first.totals.local_frames > 100, "{first}");
+        assert_eq!(first, run(seed, &options), "seed {seed} differs from itself");
+    }
+}
+
+/// S-6, N-12: seeds draw worlds in which some pairs share memory and others use links, and in which nodes that
+/// share memory crash. The report says how many pairs used which kind.
+#[test]
+fn seeds_mix_all_kinds_of_channel() {
+    let options = Options { messages: 1_000, ..Options::default() };
+    let (mut frames, mut crashes, mut mixed, mut separate) = (0, 0, 0, 0);
+    for seed in 300..340 {
+        let report = run(seed, &options);
+        assert!(report.is_good(), "{report}");
+        frames += report.totals.local_frames;
+        crashes += report.totals.local_crashes;
+        mixed += u64::from(report.pairs.shm > 0 && report.pairs.link > 0);
+        separate += u64::from(report.pairs.shm == 0);
+    }
+    assert!(frames > 10_000 && crashes > 5, "{frames} frames, {crashes} crashes");
+    assert!(mixed > 3 && separate > 3, "{mixed} mixed worlds, {separate} without shared memory");
+    assert!(describe(300, &options).contains("hosts of the nodes"));
+}
+
+/// S-6, M-4: all nodes on one host: every pair shares memory, under pauses, crashes and restarts.
+#[test]
+fn seeds_keep_the_promises_over_shared_memory() {
+    let options = Options { messages: 1_500, hosts: Hosts::Single, ..Options::default() };
+    let mut crashes = 0;
+    for seed in 400..430 {
+        let report = run(seed, &options);
+        assert!(report.is_good(), "{report}");
+        crashes += report.totals.local_crashes;
+    }
+    assert!(crashes > 5, "{crashes} crashes");
+}
+
+/// M-5: a window for peers on this host that is smaller than that for links: the receiver grants more. It did
+/// not, and these seeds stalled.
+#[test]
+fn a_small_window_over_shared_memory_is_widened() {
+    for seed in [5, 16, 20, 22, 30] {
+        let report = run(seed, &Options { messages: 2_000, ..Options::default() });
+        assert!(report.is_good() && report.totals.local_frames > 0, "{report}");
+    }
+}
+
 /// Runs seeds with a deliberate mistake until one is detected; it must be detected often, and for the right
 /// reason.
 fn assert_detected(sabotage: Sabotage, reason: &str) {
-    let options = Options { messages: 1_500, sabotage, ..Options::default() };
+    assert_detected_among(Hosts::Drawn, sabotage, reason);
+}
+
+fn assert_detected_among(hosts: Hosts, sabotage: Sabotage, reason: &str) {
+    let options = Options { messages: 1_500, hosts, sabotage, ..Options::default() };
     let reports: Vec<Report> = (200..212).map(|seed| run(seed, &options)).collect();
     let right = reports.iter().filter(|r| r.violations.iter().any(|v| v.contains(reason))).count();
     let texts: Vec<_> = reports.iter().flat_map(|r| &r.violations).collect();
@@ -74,6 +131,16 @@ fn a_false_death_is_detected() {
 #[test]
 fn a_leaked_slot_is_detected() {
     assert_detected(Sabotage::Leak, "slots are not free");
+}
+
+#[test]
+fn a_lost_frame_of_shared_memory_is_detected() {
+    assert_detected_among(Hosts::Single, Sabotage::DropLocal, "order");
+}
+
+#[test]
+fn a_repeated_frame_of_shared_memory_is_detected() {
+    assert_detected_among(Hosts::Single, Sabotage::RepeatLocal, "order");
 }
 
 /// Bytes that a run writes.
@@ -119,7 +186,7 @@ fn a_replay_is_the_same_run() {
 #[test]
 fn control_slots_do_not_starve_messages() {
     for seed in [1_001_756, 1_005_330, 2_001_923, 3_006_950] {
-        let report = run(seed, &Options::default());
+        let report = run(seed, &Options { hosts: Hosts::Separate, ..Options::default() });
         assert!(report.is_good(), "{report}");
     }
 }

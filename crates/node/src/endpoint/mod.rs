@@ -132,8 +132,16 @@ impl Endpoint {
         Ok(lane.poll(now))
     }
 
-    /// Polls, then takes slots of up to `limit` bytes (rounded up to whole slots) into `delivery`, which must
-    /// be empty. If it stays empty, it need not be given back. Returns whether events wait.
+    /// As [`Endpoint::progress`], and polls everything, as a node does that a descriptor has woken: for nodes on a virtual
+    /// clock. While a node shares memory with idle peers, most other polls leave the device out.
+    pub fn progress_woken(&self) -> Result<usize, SendError> {
+        let (mut lane, now) = self.enter()?;
+        lane.poll_all_soon();
+        Ok(lane.poll(now))
+    }
+
+    /// Polls, then takes slots of up to `limit` bytes (rounded up to whole slots) into `delivery`, which must be empty. If it
+    /// stays empty, it need not be given back. Returns whether events wait.
     #[inline]
     pub fn take(&self, limit: usize, delivery: &mut Delivery) -> Result<bool, SendError> {
         debug_assert!(delivery.is_empty());

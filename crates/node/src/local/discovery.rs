@@ -46,6 +46,9 @@ pub(crate) enum Dialled {
     Failed(io::Error),
 }
 
+/// A connection that has greeted.
+type Greeted = (Box<dyn IncomingDial>, Greeting);
+
 /// How this node and others of its host find each other.
 #[derive(Debug)]
 pub(crate) struct Discovery {

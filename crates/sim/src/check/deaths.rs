@@ -22,6 +22,8 @@ pub(crate) struct Deaths {
     /// Until when a report of one node about the other is excused.
     excused: Vec<Nanos>,
     owed: Vec<Owed>,
+    /// Nodes that have crashed.
+    crashed: Vec<bool>,
     /// No excuse is valid after this.
     last_excuse: Nanos,
     pub(crate) reports: u64,
@@ -33,6 +35,7 @@ impl Deaths {
             nodes,
             excused: vec![0; (nodes * nodes) as usize],
             owed: Vec::new(),
+            crashed: vec![false; nodes as usize],
             last_excuse: Nanos::MAX,
             reports: 0,
         }
@@ -66,16 +69,28 @@ impl Deaths {
     }
 
     /// A crashed node owes no report.
-    pub(crate) fn forget(&mut self, node: u32) {
+    pub(crate) fn crashed(&mut self, node: u32) {
+        self.crashed[node as usize] = true;
         self.owed.retain(|o| o.who != node);
     }
 
-    /// Takes a report; returns an error if there was no reason for it.
-    pub(crate) fn report(&mut self, now: Nanos, who: u32, peer: u32, why: Down) -> Result<(), String> {
+    /// Takes a report; returns an error if there was no reason for it. `local` says that the two shared memory: then only
+    /// a crash is a reason.
+    pub(crate) fn report(
+        &mut self,
+        now: Nanos,
+        (who, peer): (u32, u32),
+        why: Down,
+        local: bool,
+    ) -> Result<(), String> {
         self.reports += 1;
         self.owed.retain(|o| o.who != who || o.peer != peer);
         let excused = now <= (*self.at(who, peer)).min(self.last_excuse);
-        let never = matches!(why, Down::Died(Death::Violation) | Down::Refused(_));
+        let never = match why {
+            Down::Died(Death::Violation) | Down::Refused(_) => true,
+            Down::Exited | Down::Died(Death::Restarted) if local => !self.crashed[peer as usize],
+            _ => local || why == Down::Exited,
+        };
         if never || !excused {
             return Err(format!("false death: {who} reported that {peer} is gone ({why})"));
         }

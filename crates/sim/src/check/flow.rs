@@ -24,6 +24,8 @@ pub(crate) struct BegunMessage {
     pub(crate) len: u64,
     pub(crate) kind: Kind,
     pub(crate) intent: Intent,
+    /// All of it was sent when it was begun.
+    pub(crate) sent: bool,
 }
 
 /// The messages of a flow on one channel.
@@ -37,11 +39,25 @@ pub(crate) struct Generation {
     pub(crate) expected: VecDeque<BegunMessage>,
     /// The sender got the report of its end, or has crashed.
     pub(crate) end_reported: bool,
+    /// The sender crashed and shared memory with the receiver: what it had sent still arrives (S-6).
+    pub(crate) survives: bool,
 }
 
 impl Generation {
     pub(crate) fn new(id: GenId, began: Nanos) -> Generation {
-        Generation { id, began, receiver: None, expected: VecDeque::new(), end_reported: false }
+        Generation {
+            id,
+            began,
+            receiver: None,
+            expected: VecDeque::new(),
+            end_reported: false,
+            survives: false,
+        }
+    }
+
+    /// Messages that must still arrive although the sender crashed.
+    pub(crate) fn surviving(&self) -> usize {
+        if self.survives { self.expected.iter().filter(|message| message.sent).count() } else { 0 }
     }
 }
 
@@ -50,6 +66,8 @@ pub(crate) struct Flow {
     pub(crate) generations: VecDeque<Generation>,
     /// Generations that lost messages before their sender got the report.
     pub(crate) abandoned: Vec<GenId>,
+    /// Messages that should have survived their sender, and did not arrive.
+    pub(crate) perished: usize,
     /// When the flow last made progress.
     pub(crate) progress: Nanos,
 }
@@ -80,6 +98,7 @@ impl Flow {
         let mut lost = 0;
         for former in self.generations.drain(..at) {
             lost += former.expected.len() as u64;
+            self.perished += former.surviving();
             if !former.end_reported && !former.expected.is_empty() {
                 self.abandoned.push(former.id);
             }

@@ -14,6 +14,8 @@ const MILLI: Nanos = 1_000_000;
 const SILENCE: Nanos = 1_000 * MILLI;
 /// What a node may need beyond that to report it: frames in transit, and its own steps.
 const SLACK: Nanos = 1_700 * MILLI;
+/// The time within which a node sees that a process of its host has exited.
+const EXIT_SEEN: Nanos = 20 * MILLI;
 /// Shorter faults must not kill a link by themselves.
 const HARMLESS: Nanos = 250 * MILLI;
 
@@ -114,6 +116,9 @@ impl World {
                 // not count.
                 let heard = lock(&self.net).last_arrival(node, other).max(now);
                 let mut until = heard + SILENCE + 200 * MILLI;
+                if up.ep.node().is_local(node) && self.polls_always(other) {
+                    until = now + EXIT_SEEN;
+                }
                 // Frames in the buffer of a node that polls rarely count when they are read.
                 if self.nodes[other as usize].next_extract > now {
                     until += SILENCE;
@@ -128,6 +133,13 @@ impl World {
         self.crash(node);
         self.wake_neighbours(node, now);
         lock(&self.net).schedule(now + back_after, What::Fault { index: node + (1 << 16) });
+    }
+
+    /// Whether a node's program never leaves out polls for long, paused or not.
+    fn polls_always(&self, node: u32) -> bool {
+        let sends_only = |fault: &Fault| matches!(fault, Fault::SendOnly { node: at, .. } if *at == node);
+        self.swarm.nodes[node as usize].extract_gap_ns == 0
+            && !self.swarm.faults.iter().any(|planned| sends_only(&planned.fault))
     }
 
     fn restart_node(&mut self, node: u32, now: Nanos) {
