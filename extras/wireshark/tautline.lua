@@ -2,8 +2,8 @@
 --
 --   wireshark -X lua_script:extras/wireshark/tautline.lua
 --
--- UDP payloads that look like Tautline are found by themselves; for others use "Decode As… tautline". The tables LAYOUT
--- are those of crates/wire (`tautline_wire::layout`): crates/wire/tests/dissector.rs compares them, so keep one field
+-- A heuristic recognises Tautline in UDP payloads; for others use "Decode As… tautline". The tables LAYOUT are
+-- those of crates/wire (`tautline_wire::layout`). crates/wire/tests/dissector.rs compares them, so keep one field
 -- per line.
 
 local tautline = Proto("tautline", "Tautline")
@@ -20,7 +20,7 @@ local FRAME = {
     { "credit", 24, 4 },
     { "echo", 28, 4 },
     { "residence", 32, 4 },
-    { "repeats", 36, 4 },
+    { "duplicates", 36, 4 },
     { "tag", 40, 8 },
 }
 
@@ -76,7 +76,7 @@ local REASONS = {
     [0] = "none",
     [1] = "no common protocol version",
     [2] = "different security modes",
-    [3] = "another rank lives at that address",
+    [3] = "another rank has that address",
     [4] = "no such endpoint",
     [5] = "table full",
     [6] = "required feature missing",
@@ -89,8 +89,8 @@ local RECORDS = {
     "Abort",
     "Window",
     "Handlers",
-    "Lend",
-    "Lend more",
+    "Loan",
+    "Loan more",
     [16] = "Open",
     [17] = "Put",
     [18] = "Part",
@@ -100,16 +100,16 @@ local RECORDS = {
     [22] = "Add",
     [23] = "Compare and swap",
     [24] = "Flush",
-    [25] = "Aside",
+    [25] = "Out of band",
     [26] = "Done",
     [27] = "Failed",
     [28] = "Value",
-    [29] = "Bytes",
-    [30] = "Lent part",
+    [29] = "Data",
+    [30] = "Loaned part",
 }
 local REFUSALS = {
-    [1] = "no such cookie was given",
-    [2] = "of a former life of its owner",
+    [1] = "no such cookie was issued",
+    [2] = "of an earlier incarnation of its owner",
     [3] = "revoked",
     [4] = "expired",
     [5] = "out of range",
@@ -118,7 +118,7 @@ local REFUSALS = {
 }
 local FIRST_MEMORY, LAST_MEMORY = 16, 30
 
--- What follows the head of a record: name, offset behind the head, size. Data, if any, comes behind.
+-- The body of a record, between header and data: name, offset from the end of the header, size.
 local TARGET = { { "handle", 0, 4 }, { "id", 4, 4 }, { "at", 8, 8 } }
 local function target(...)
     local body = { TARGET[1], TARGET[2], TARGET[3] }
@@ -129,8 +129,8 @@ local function target(...)
 end
 local BODIES = {
     [7] = { { "bytes", 0, 8 } },
-    [8] = { { "number", 0, 8 }, { "place", 8, 8 } },
-    [16] = { { "handle", 0, 4 }, { "cookie", 4, 4 }, { "epoch", 8, 8 }, { "secret", 16, 16 } },
+    [8] = { { "number", 0, 8 }, { "pool_offset", 8, 8 } },
+    [16] = { { "handle", 0, 4 }, { "cookie", 4, 4 }, { "incarnation", 8, 8 }, { "secret", 16, 16 } },
     [17] = target(),
     [18] = target({ "rest", 16, 8 }),
     [19] = target({ "bytes", 16, 8 }, { "value", 24, 8 }),
@@ -144,12 +144,12 @@ local BODIES = {
     [27] = { { "id", 0, 4 }, { "why", 4, 4 } },
     [28] = { { "id", 0, 4 }, { "unused", 4, 4 }, { "value", 8, 8 } },
     [29] = { { "id", 0, 4 }, { "unused", 4, 4 }, { "at", 8, 8 } },
-    [30] = target({ "rest", 16, 8 }, { "piece", 24, 4 }, { "length", 28, 4 }, { "place", 32, 8 }),
+    [30] = target({ "rest", 16, 8 }, { "loan", 24, 4 }, { "extent_len", 28, 4 }, { "pool_offset", 32, 8 }),
 }
 local EXTENSIONS = { [1] = "Sack", [2] = "Pad", [128] = "Fragment" }
-local MAGIC = 0x54554154 -- "TAUT", read as a little-endian number
+local MAGIC = 0x54554154 -- "TAUT" as a little-endian number
 local HEADER_LEN, HANDSHAKE_LEN, SHORT_LEN, LONG_LEN, SEAL_LEN = 48, 112, 8, 24, 16
-local SLOT, ASK, SEALED, CLOSE_REPLY, RAW = 0x01, 0x02, 0x04, 0x08, 0x10
+local SLOT, ACK_REQUESTED, SEALED, CLOSE_REPLY, RAW = 0x01, 0x02, 0x04, 0x08, 0x10
 
 local NAMED = {
     ["frame.kind"] = KINDS,
@@ -159,7 +159,16 @@ local NAMED = {
     ["record.kind"] = RECORDS,
     ["memory.why"] = REFUSALS,
 }
-local HEX = { flags = true, tag = true, features = true, job = true, epoch = true, peer_epoch = true, magic = true }
+local HEX = {
+    flags = true,
+    tag = true,
+    features = true,
+    job = true,
+    epoch = true,
+    peer_epoch = true,
+    incarnation = true,
+    magic = true,
+}
 
 -- One ProtoField per line of a table, named tautline.<table>.<field>.
 local fields = {}
@@ -197,14 +206,14 @@ local function flag(name, text, mask)
     fields["flag." .. name] = ProtoField.bool("tautline.flags." .. name, text, 8, nil, mask)
 end
 flag("slot", "Carries a slot", SLOT)
-flag("ask", "Asks for an answer", ASK)
+flag("ack_requested", "Requests an acknowledgement", ACK_REQUESTED)
 flag("sealed", "Sealed", SEALED)
-flag("close_reply", "Answers a close", CLOSE_REPLY)
-flag("raw", "Takes raw frames", RAW)
+flag("close_reply", "Replies to a close", CLOSE_REPLY)
+flag("raw", "Accepts raw frames", RAW)
 
 fields.ext_kind = ProtoField.uint8("tautline.ext.kind", "Extension", base.DEC, EXTENSIONS)
-fields.sack = ProtoField.bytes("tautline.ext.sack", "Arrived ahead")
-fields.sack_slot = ProtoField.uint32("tautline.ext.sack.slot", "Has slot")
+fields.sack = ProtoField.bytes("tautline.ext.sack", "Selective acknowledgement")
+fields.sack_slot = ProtoField.uint32("tautline.ext.sack.slot", "Received slot")
 fields.fragment_offset = ProtoField.uint32("tautline.ext.fragment.offset", "Offset in the slot")
 fields.fragment_total = ProtoField.uint32("tautline.ext.fragment.total", "Bytes of the slot")
 fields.payload = ProtoField.bytes("tautline.payload", "Payload")
@@ -235,7 +244,7 @@ local function add_sack(tree, buffer, ack)
         local bits = buffer(byte, 1):uint()
         for bit = 0, 7 do
             if math.floor(bits / 2 ^ bit) % 2 == 1 then
-                -- Slot `ack` itself is the one that is missing.
+                -- Slot `ack` itself is missing.
                 local slot = (ack + 1 + 8 * byte + bit) % 2 ^ 32
                 tree:add(fields.sack_slot, buffer(byte, 1), slot)
             end
@@ -243,7 +252,7 @@ local function add_sack(tree, buffer, ack)
     end
 end
 
--- Returns whether the payload is a fragment.
+-- Adds the extensions. Returns whether the payload is a fragment.
 local function add_extensions(tree, buffer, ack)
     local at, fragment = 0, false
     while at + 2 <= buffer:len() do
@@ -294,7 +303,7 @@ local function add_records(tree, buffer)
         at, count = at + head + len, count + 1
     end
     if at < buffer:len() then
-        tree:add(buffer(at), "Not a record"):add_proto_expert_info(malformed)
+        tree:add(buffer(at), "Malformed record"):add_proto_expert_info(malformed)
     end
     return count
 end
@@ -303,7 +312,7 @@ local function dissect_frame(buffer, pinfo, tree)
     local flags, ext_len = buffer(1, 1):uint(), buffer(2, 2):le_uint()
     local header = tree:add(tautline, buffer(0, HEADER_LEN), "Header")
     add_fields(header, "frame", FRAME, buffer, HEADER_LEN)
-    for _, name in ipairs({ "slot", "ask", "sealed", "close_reply", "raw" }) do
+    for _, name in ipairs({ "slot", "ack_requested", "sealed", "close_reply", "raw" }) do
         header:add(fields["flag." .. name], buffer(1, 1))
     end
     local body = HEADER_LEN + ext_len
@@ -340,14 +349,14 @@ function tautline.dissector(buffer, pinfo, root)
     end
     local kind = buffer(0, 1):uint()
     local name = KINDS[kind]
-    local shake = kind >= 0x72 and kind <= 0x75
-    if name == nil or (shake and buffer:len() < HANDSHAKE_LEN) then
+    local handshake = kind >= 0x72 and kind <= 0x75
+    if name == nil or (handshake and buffer:len() < HANDSHAKE_LEN) then
         return 0
     end
     pinfo.cols.protocol = "Tautline"
     pinfo.cols.info = name
     local tree = root:add(tautline, buffer(), "Tautline " .. name)
-    if shake then
+    if handshake then
         dissect_handshake(buffer, pinfo, tree)
     else
         dissect_frame(buffer, pinfo, tree)
@@ -355,7 +364,8 @@ function tautline.dissector(buffer, pinfo, root)
     return buffer:len()
 end
 
--- Conversations in which a handshake was seen; without one, a data frame's first byte alone would claim too much.
+-- Conversations with a handshake in the capture. Without one, the first byte does not suffice to recognise a
+-- data frame.
 local known = {}
 local function conversation(pinfo)
     local a = tostring(pinfo.src) .. ":" .. pinfo.src_port
@@ -368,14 +378,14 @@ local function heuristic(buffer, pinfo, root)
         return false
     end
     local kind, key = buffer(0, 1):uint(), conversation(pinfo)
-    local shake = kind >= 0x72 and kind <= 0x75
-    if shake and (buffer:len() < HANDSHAKE_LEN or buffer(4, 4):le_uint() ~= MAGIC) then
+    local handshake = kind >= 0x72 and kind <= 0x75
+    if handshake and (buffer:len() < HANDSHAKE_LEN or buffer(4, 4):le_uint() ~= MAGIC) then
         return false
     end
-    if shake then
+    if handshake then
         known[key] = true
     elseif not known[key] then
-        -- No handshake in the capture: the flags' critical bits, and extensions that fit, must do.
+        -- Without a handshake, check that no critical flag is set and that the extensions fit.
         local flags, ext_len = buffer(1, 1):uint(), buffer(2, 2):le_uint()
         if flags >= 0x40 or ext_len % 4 ~= 0 or HEADER_LEN + ext_len > buffer:len() then
             return false

@@ -1,4 +1,4 @@
-//! Extensions: what is accepted fits its area, and reads the same after it was written again.
+//! Extensions: accepted ones are within their limits, and read back the same after they are written.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

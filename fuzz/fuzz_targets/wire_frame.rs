@@ -1,4 +1,4 @@
-//! Frames of an established channel: what is accepted is written back byte for byte.
+//! Frames of an established channel: the header of an accepted frame is written back byte for byte.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,9 +1,10 @@
-//! The records of a slot: they tile it, can be read from the middle on, and read the same after they were written again; those of memory, too.
+//! The records of a slot: they leave no gap, can be read from any record on, and read back the same after
+//! they are written. The same for memory records.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tautline_wire::record::{HandlerNames, LEND_MORE_LEN, Record, Records, write};
-use tautline_wire::memory::Memory;
+use tautline_wire::memory::MemoryRecord;
+use tautline_wire::record::{HandlerNames, LOAN_MORE_LEN, Record, Records, write};
 
 fn rewrite(record: Record<'_>, out: &mut [u8]) -> usize {
     let (head, data): (usize, &[u8]) = match record {
@@ -14,35 +15,36 @@ fn rewrite(record: Record<'_>, out: &mut [u8]) -> usize {
         Record::More { message, offset, data } => (write::more(out, message, offset, data.len()), data),
         Record::Abort { message } => (write::abort(out, message), &[]),
         Record::Window { message, limit } => (write::window(out, message, limit), &[]),
-        Record::Lend { handler, number, at, len } => (write::lend(out, handler, number, at, len), &[]),
-        Record::LendMore { message, offset, number, at, len } => {
-            (write::lend_more(out, message, offset, (number, at, len)), &[])
+        Record::Loan { handler, number, at, len } => (write::loan(out, handler, number, at, len), &[]),
+        Record::LoanMore { message, offset, number, at, len } => {
+            (write::loan_more(out, message, offset, (number, at, len)), &[])
         }
         Record::Handlers { last, data } => (write::handlers(out, last, data.len()), data),
-        Record::Memory { .. } => unreachable!("they are written by other means"),
+        Record::Memory { .. } => unreachable!("`rewrite_memory` handles these"),
     };
     out[head..head + data.len()].copy_from_slice(data);
     head + data.len()
 }
 
-/// Bytes that no field uses are not kept, so what is read is compared, not what is written.
-fn memory(record: &Record<'_>, flags: u8, out: &mut [u8]) {
-    let Ok(memory) = Memory::of(record) else { return };
+/// Compares what is read, not the bytes: bytes that belong to no field are not written back.
+fn rewrite_memory(record: &Record<'_>, flags: u8, out: &mut [u8]) {
+    let Ok(memory) = MemoryRecord::parse(record) else { return };
     let data = match memory {
-        Memory::Put(_, data) | Memory::Part(_, _, data) | Memory::OutOfBand(data) | Memory::Data { data, .. } => {
-            data
-        }
+        MemoryRecord::Put(_, data)
+        | MemoryRecord::Part(_, _, data)
+        | MemoryRecord::OutOfBand(data)
+        | MemoryRecord::Data { data, .. } => data,
         _ => &[],
     };
     let head = memory.write(out, flags, data.len());
     out[head..head + data.len()].copy_from_slice(data);
     let again = Records::new(&out[..head + data.len()], 0).next().unwrap().unwrap();
-    assert_eq!(Memory::of(&again), Ok(memory));
+    assert_eq!(MemoryRecord::parse(&again), Ok(memory));
 }
 
 fuzz_target!(|data: &[u8]| {
     let mut records = Records::new(data, 0);
-    let mut out = vec![0; data.len() + LEND_MORE_LEN];
+    let mut out = vec![0; data.len() + LOAN_MORE_LEN];
     loop {
         let at = records.position();
         let Some(item) = records.next() else { break };
@@ -52,7 +54,7 @@ fuzz_target!(|data: &[u8]| {
             break;
         };
         if let Record::Memory { flags, .. } = record {
-            memory(&record, flags, &mut out);
+            rewrite_memory(&record, flags, &mut out);
             continue;
         }
         let len = rewrite(record, &mut out);

@@ -25,7 +25,7 @@ Project chores of Tautline.
   cargo xtask setup --yes             install the missing ones (as root)
   cargo xtask icount                  count instructions per frame and compare with xtask/golden/icount.txt
   cargo xtask icount --bless          accept today's counts
-  cargo xtask icount --bless send-64  accept today's counts and add the scenario send-64
+  cargo xtask icount --against DIR    count instructions per frame here and in another checkout, and compare
 
 Replay a failing simulation seed with the command that the failure printed.
 ";
@@ -50,10 +50,9 @@ fn dispatch(args: &[&str]) -> Result<()> {
         ["test", "--quick"] => test::run(test::Extent::Quick)?,
         ["setup"] => setup::list(),
         ["setup", "--yes"] => setup::install_all()?,
-        ["icount"] => icount::check()?,
-        ["icount", "--bless", added @ ..] if !added.iter().any(|name| name.starts_with('-')) => {
-            icount::bless(added)?;
-        }
+        ["icount"] => icount::check()?.into_iter().for_each(|why| println!("{why}")),
+        ["icount", "--bless"] => icount::bless()?,
+        ["icount", "--against", folder] => icount::against(folder)?,
         other => bail!("unknown command `{}`; `cargo xtask help` shows what there is", other.join(" ")),
     }
     Ok(())

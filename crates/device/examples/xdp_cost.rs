@@ -3,8 +3,8 @@
 //! `cargo run --release -p tautline-device --example xdp_cost [ping-pongs [transport]]`, as root. It makes two namespaces and takes them away again.
 #![allow(clippy::print_stdout)]
 
-#[path = "../tests/resident/mod.rs"]
-mod resident;
+#[path = "../tests/netns_device/mod.rs"]
+mod netns_device;
 #[path = "../tests/spaces/mod.rs"]
 mod spaces;
 
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use resident::data_frame;
+use netns_device::data_frame;
 use spaces::{Shape, Spaces};
 use tautline_device::udp::{Udp, UdpConfig};
 use tautline_device::xdp::{Framing, Mode, Receive, Xdp, XdpConfig};

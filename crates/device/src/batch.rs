@@ -1,51 +1,52 @@
-//! A batch of received frames: buffers that belong to the caller, and where in them the frames lie.
+//! A batch of received frames: the caller's buffers, and where in them the frames lie.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use crate::sys::{Loans, ReceivedChunk, Umem};
+use crate::sys::{LentChunks, ReceivedChunk, Umem};
 
 /// Bytes of one receive buffer: the largest UDP payload, or a whole train of coalesced frames.
 pub const BUFFER_LEN: usize = 65_536;
 
-/// The most frames that one buffer holds: what the kernel joins at most (`UDP_MAX_SEGMENTS`).
+/// The most frames in one buffer: as many as the kernel coalesces (`UDP_MAX_SEGMENTS`).
 pub(crate) const TRAIN_MAX: usize = 128;
 
 /// One received frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RxFrame {
-    /// Which buffer it is in.
+    /// The buffer that it is in.
     pub buffer: u32,
-    /// Where it starts.
+    /// Its start in the buffer.
     pub start: u32,
-    /// How long it is.
+    /// Its length.
     pub len: u32,
 }
 
-/// Received frames. A device fills it; whoever owns it reads in place and hands it back to be filled again.
+/// Received frames. A device fills the batch; its owner reads frames in place and passes it to the device
+/// again.
 #[derive(Debug)]
 pub struct RxBatch {
     pub(crate) buffers: Vec<Box<[u8]>>,
     pub(crate) sources: Vec<Option<SocketAddr>>,
     pub(crate) frames: Vec<RxFrame>,
-    /// Frames that lie in a device's own memory; their buffers are numbered from the last of ours on (D-10).
-    loans: Loans,
+    /// Frames that lie in a device's own memory; their buffers are numbered after ours (D-10).
+    loans: LentChunks,
     lent_from: Vec<Option<SocketAddr>>,
 }
 
 impl RxBatch {
-    /// Makes a batch of `buffers` buffers.
+    /// Creates a batch of `buffers` buffers.
     pub fn new(buffers: usize) -> RxBatch {
         RxBatch {
             buffers: (0..buffers).map(|_| vec![0; BUFFER_LEN].into_boxed_slice()).collect(),
             sources: vec![None; buffers],
             frames: Vec::with_capacity(buffers * TRAIN_MAX),
-            loans: Loans::default(),
+            loans: LentChunks::default(),
             lent_from: Vec::new(),
         }
     }
 
-    /// Forgets all frames; those that lie in a device's memory go back to it.
+    /// Removes all frames; those in a device's memory are returned to it.
     #[inline]
     pub fn clear(&mut self) {
         self.frames.clear();
@@ -55,12 +56,13 @@ impl RxBatch {
         }
     }
 
-    /// The frames, in the order in which they arrived.
+    /// Returns the frames, in order of arrival.
     pub fn frames(&self) -> &[RxFrame] {
         &self.frames
     }
 
-    /// Where a frame came from. The address is the sender's; the port need not be the one that its device is bound to.
+    /// Returns a frame's source. The address is the sender's; the port may differ from the one that its
+    /// device is bound to.
     pub fn source(&self, frame: RxFrame) -> Option<SocketAddr> {
         match self.sources.get(frame.buffer as usize) {
             Some(source) => *source,
@@ -68,7 +70,7 @@ impl RxBatch {
         }
     }
 
-    /// A frame's bytes.
+    /// Returns a frame's bytes.
     #[inline]
     pub fn bytes(&self, frame: RxFrame) -> &[u8] {
         match self.buffers.get(frame.buffer as usize) {
@@ -80,7 +82,7 @@ impl RxBatch {
         }
     }
 
-    /// A frame's bytes, to decipher in place.
+    /// Returns a frame's bytes, to decrypt in place.
     #[inline]
     pub fn bytes_mut(&mut self, frame: RxFrame) -> &mut [u8] {
         let own = self.buffers.len();
@@ -93,7 +95,7 @@ impl RxBatch {
         }
     }
 
-    /// Adds a frame where it lies in a device's memory, less what is before `from` and behind `to` (D-10).
+    /// Adds a frame in a device's memory, without what is before `from` and behind `to` (D-10).
     #[inline]
     pub(crate) fn lend(
         &mut self,
@@ -108,7 +110,7 @@ impl RxBatch {
         self.frames.push(RxFrame { buffer, start: 0, len: (to - from) as u32 });
     }
 
-    /// Forgets all frames; those of this memory go back to it by `take`.
+    /// Removes all frames; those of this memory are passed to `take`.
     #[inline]
     pub(crate) fn take_back(&mut self, umem: &Arc<Umem>, take: impl FnMut(crate::sys::Chunk)) {
         self.frames.clear();
@@ -116,7 +118,7 @@ impl RxBatch {
         self.loans.take_back(umem, take);
     }
 
-    /// Adds a frame of `len` bytes, written by `fill`, behind the others; nothing if there is no room for it.
+    /// Appends a frame of `len` bytes, written by `fill`; `None` if there is no room.
     #[inline]
     pub fn append(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Option<RxFrame> {
         let (buffer, start) = match self.last() {
@@ -137,14 +139,14 @@ impl RxBatch {
         Some(frame)
     }
 
-    /// The last frame in a buffer of ours.
+    /// Returns the last frame in a buffer of ours.
     #[inline]
     fn last(&self) -> Option<&RxFrame> {
         let own = self.buffers.len() as u32;
         self.frames.iter().rev().find(|frame| frame.buffer < own)
     }
 
-    /// How many buffers frames lie in.
+    /// Returns the number of buffers with frames.
     fn used(&self) -> usize {
         self.last().map_or(0, |frame| frame.buffer as usize + 1)
     }
@@ -154,8 +156,8 @@ impl RxBatch {
         self.used() < self.buffers.len()
     }
 
-    /// Adds a datagram by copying it into a buffer of its own: for devices that have no use for the buffers
-    /// themselves. False when all buffers are used or the datagram is too long.
+    /// Copies a datagram into a buffer of its own, for devices that do not receive into the buffers
+    /// themselves. Returns false if all buffers are used, or the datagram is too long.
     pub fn push(&mut self, from: SocketAddr, bytes: &[u8]) -> bool {
         self.push_from(Some(from), bytes)
     }

@@ -1,7 +1,7 @@
-//! A wrapper that makes a device worse: seeded loss, repetition, disorder, damage and delay.
+//! A wrapper that adds faults to a device: seeded loss, duplication, reordering, corruption and delay.
 //!
-//! The same seed and the same frames give the same faults; sending and receiving draw from streams of their own, so
-//! that how they interleave does not matter.
+//! The same seed and the same frames give the same faults. Sending and receiving draw from separate streams,
+//! so that their interleaving does not matter.
 
 mod held;
 
@@ -10,63 +10,64 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use crate::wrap::pass_on;
+use crate::wrap::forward;
 use crate::{Datagram, DeviceEvent, RouteId, RxBatch, SlotId};
 use held::{Due, Held, Moment};
 
-/// What goes wrong in one direction. Shares are between 0 and 1; the default is that nothing does.
+/// The faults of one direction. Shares are between 0 and 1; the default has no faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Faults {
-    /// Share of frames that vanish.
+    /// Share of frames that are lost.
     pub loss: f64,
-    /// Share of frames that come twice.
+    /// Share of frames that arrive twice.
     pub duplicate: f64,
-    /// Share of frames that are held back, each until up to `reorder_by` later ones have passed it.
+    /// Share of frames that are held back, each until up to `reorder_by` later ones have overtaken it.
     pub reorder: f64,
-    /// How many frames may pass a frame that is held back.
+    /// The most frames that overtake a frame.
     pub reorder_by: u32,
-    /// Share of frames that are damaged: up to `corrupt_bits` bits flipped, or now and then the end cut off.
+    /// Share of frames that are corrupted: up to `corrupt_bits` bits are flipped, or sometimes the end is cut
+    /// off.
     pub corrupt: f64,
-    /// How many bits at most are flipped; 0 is taken as 1.
+    /// The most bits that are flipped; 0 counts as 1.
     pub corrupt_bits: u32,
-    /// How long every frame is held.
+    /// How long every frame is delayed.
     pub delay: Delay,
 }
 
-/// How long frames are held; drawn anew for each, so that a range also changes their order.
+/// How long frames are delayed; drawn for each frame, so that a range also reorders them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Delay {
     /// Not at all.
     #[default]
     None,
-    /// For so many polls (calls of `flush` or `recv`), both ends included.
+    /// For a number of polls (calls of `flush` or `recv`), from a closed range.
     Polls(u32, u32),
-    /// For so long, both ends included, by the clock that the wrapper was given.
+    /// For a time from a closed range, by the wrapper's clock.
     Time(Duration, Duration),
 }
 
-/// What was done to the frames of one direction.
+/// The faults that were applied in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultCounters {
-    /// Frames looked at.
+    /// All frames.
     pub frames: u64,
-    /// Vanished.
+    /// Lost frames.
     pub lost: u64,
-    /// Came twice.
+    /// Duplicated frames.
     pub duplicated: u64,
-    /// Held back for others to pass.
+    /// Frames held back for others to overtake.
     pub reordered: u64,
-    /// Damaged.
+    /// Corrupted frames.
     pub corrupted: u64,
-    /// Delayed.
+    /// Delayed frames.
     pub delayed: u64,
-    /// Left alone because there was no slot to copy them into, or nothing to damage.
+    /// Frames left alone because there was no slot for a copy, or nothing to corrupt.
     pub spared: u64,
 }
 
-/// Received frames that are held at most; more are let through.
+/// The most received frames that are held; further ones pass.
 const INCOMING_MAX: usize = 4_096;
-/// Share of damaged frames that are cut short instead of flipped.
+/// Share of corrupted frames that are truncated instead of flipped.
 const CUT_SHARE: f64 = 0.125;
 
 /// The clock of a [`Fault`].
@@ -80,43 +81,43 @@ pub struct Fault<D> {
     receiving: Direction,
     /// Frames to send later, in slots of the device's arena.
     outgoing: Held<(RouteId, SlotId, Range<usize>)>,
-    /// Frames to hand on later.
+    /// Frames to deliver later.
     incoming: Held<(Option<SocketAddr>, Vec<u8>)>,
     /// Slots to give back after the next flush.
-    leaving: Vec<SlotId>,
+    used_slots: Vec<SlotId>,
     polls: u64,
-    /// Some delay is, or was, a matter of time.
+    /// A delay is by time.
     timed: bool,
 }
 
 struct Direction {
     faults: Faults,
     random: Random,
-    did: FaultCounters,
+    counters: FaultCounters,
 }
 
-/// What to do with one frame.
-struct Fate {
+/// What happens to one frame.
+struct Outcome {
     lost: bool,
     twice: bool,
-    /// Damaged, in the way that this number says.
-    wound: Option<u64>,
+    /// The frame is corrupted, in a way that this number determines.
+    damage: Option<u64>,
     due: Option<Due>,
 }
 
 impl<D: Datagram> Fault<D> {
-    /// Wraps a device; `send` happens to what leaves, `receive` to what arrives.
+    /// Wraps a device; `send` applies to outgoing frames, `receive` to incoming ones.
     pub fn new(inner: D, seed: u64, send: Faults, receive: Faults) -> Fault<D> {
-        let begun = Instant::now();
-        Fault::with_clock(inner, seed, send, receive, Box::new(move || begun.elapsed()))
+        let start = Instant::now();
+        Fault::with_clock(inner, seed, send, receive, Box::new(move || start.elapsed()))
     }
 
-    /// The same by another clock, which may be a virtual one.
+    /// Wraps a device, with a clock that may be virtual.
     pub fn with_clock(inner: D, seed: u64, send: Faults, receive: Faults, clock: Clock) -> Fault<D> {
         let direction = |faults, stream| Direction {
             faults,
             random: Random(seed ^ stream),
-            did: FaultCounters::default(),
+            counters: FaultCounters::default(),
         };
         Fault {
             inner,
@@ -125,38 +126,38 @@ impl<D: Datagram> Fault<D> {
             receiving: direction(receive, 0x5851_f42d_4c95_7f2d),
             outgoing: Held::default(),
             incoming: Held::default(),
-            leaving: Vec::new(),
+            used_slots: Vec::new(),
             polls: 0,
             timed: is_timed(&send) || is_timed(&receive),
         }
     }
 
-    /// What was done to what leaves, and to what arrives.
-    pub fn did(&self) -> (FaultCounters, FaultCounters) {
-        (self.sending.did, self.receiving.did)
+    /// Returns the faults applied to outgoing and to incoming frames.
+    pub fn fault_counters(&self) -> (FaultCounters, FaultCounters) {
+        (self.sending.counters, self.receiving.counters)
     }
 
     fn moment(&mut self, sending: bool) -> Moment {
         let direction = if sending { &self.sending } else { &self.receiving };
         let now = if self.timed { (self.clock)() } else { Duration::ZERO };
-        Moment { frames: direction.did.frames, polls: self.polls, now }
+        Moment { frames: direction.counters.frames, polls: self.polls, now }
     }
 
-    /// Copies a frame into a slot of its own, damaged if need be; `None` if there is no slot, or if we hold so many
-    /// that the program might find none.
+    /// Copies a frame into a slot of its own, corrupted if needed; `None` if there is no slot, or so many are
+    /// held that the program might find none.
     fn copy_out(
         &mut self,
         slot: SlotId,
         range: Range<usize>,
-        wound: Option<u64>,
+        damage: Option<u64>,
     ) -> Option<(SlotId, Range<usize>)> {
-        if self.outgoing.len() + self.leaving.len() >= self.inner.arena_ref().capacity() / 2 {
+        if self.outgoing.len() + self.used_slots.len() >= self.inner.arena_ref().capacity() / 2 {
             return None;
         }
         let copy = self.inner.arena().take()?;
         let mut bytes = self.inner.arena_ref().bytes(slot, range.clone()).to_vec();
-        if let Some(wound) = wound {
-            let len = self.sending.damage(&mut bytes, wound);
+        if let Some(damage) = damage {
+            let len = self.sending.corrupt(&mut bytes, damage);
             bytes.truncate(len);
         }
         let (head, payload) = self.inner.arena().split_mut(copy);
@@ -168,7 +169,7 @@ impl<D: Datagram> Fault<D> {
         Some((copy, range.start..range.start + bytes.len()))
     }
 
-    /// Sends what was held and is due.
+    /// Sends held frames that are due.
     fn release_outgoing(&mut self) {
         if self.outgoing.is_empty() {
             return;
@@ -176,42 +177,42 @@ impl<D: Datagram> Fault<D> {
         let moment = self.moment(true);
         while let Some((route, slot, range)) = self.outgoing.take_due(moment) {
             self.inner.send(route, slot, range);
-            self.leaving.push(slot);
+            self.used_slots.push(slot);
         }
     }
 
     fn give_back(&mut self) {
-        for slot in self.leaving.drain(..) {
+        for slot in self.used_slots.drain(..) {
             self.inner.arena().give(slot);
         }
     }
 
-    /// Applies the faults to what arrived.
-    fn spoil(&mut self, batch: &mut RxBatch) {
+    /// Applies the faults to received frames.
+    fn apply_faults(&mut self, batch: &mut RxBatch) {
         let mut kept = 0;
         for index in 0..batch.frames.len() {
             let mut frame = batch.frames[index];
-            self.receiving.did.frames += 1;
+            self.receiving.counters.frames += 1;
             let moment = self.moment(false);
-            let fate = self.receiving.draw(moment);
-            if fate.lost {
-                self.receiving.did.lost += 1;
+            let outcome = self.receiving.draw(moment);
+            if outcome.lost {
+                self.receiving.counters.lost += 1;
                 continue;
             }
-            if let Some(wound) = fate.wound {
-                frame.len = self.receiving.damage(batch.bytes_mut(frame), wound) as u32;
+            if let Some(damage) = outcome.damage {
+                frame.len = self.receiving.corrupt(batch.bytes_mut(frame), damage) as u32;
             }
             let copy = || (batch.source(frame), batch.bytes(frame).to_vec());
-            if fate.twice && self.incoming.len() < INCOMING_MAX {
-                self.receiving.did.duplicated += 1;
+            if outcome.twice && self.incoming.len() < INCOMING_MAX {
+                self.receiving.counters.duplicated += 1;
                 self.incoming.hold(Due::NOW, copy());
             }
-            match fate.due {
+            match outcome.due {
                 Some(due) if self.incoming.len() < INCOMING_MAX => {
                     self.incoming.hold(due, copy());
                     continue;
                 }
-                Some(_) => self.receiving.did.spared += 1,
+                Some(_) => self.receiving.counters.spared += 1,
                 None => {}
             }
             batch.frames[kept] = frame;
@@ -220,7 +221,7 @@ impl<D: Datagram> Fault<D> {
         batch.frames.truncate(kept);
     }
 
-    /// Hands on what was held and is due, while there are buffers for it.
+    /// Delivers held frames that are due, while there are buffers for them.
     fn release_incoming(&mut self, batch: &mut RxBatch) {
         if self.incoming.is_empty() {
             return;
@@ -234,7 +235,7 @@ impl<D: Datagram> Fault<D> {
 }
 
 impl<D: Datagram> Datagram for Fault<D> {
-    pass_on!();
+    forward!();
 
     fn want_sources(&mut self, wanted: bool) {
         self.inner.want_sources(wanted);
@@ -245,30 +246,30 @@ impl<D: Datagram> Datagram for Fault<D> {
     }
 
     fn send(&mut self, route: RouteId, slot: SlotId, range: Range<usize>) {
-        self.sending.did.frames += 1;
+        self.sending.counters.frames += 1;
         let moment = self.moment(true);
-        let fate = self.sending.draw(moment);
-        if fate.lost {
-            self.sending.did.lost += 1;
+        let outcome = self.sending.draw(moment);
+        if outcome.lost {
+            self.sending.counters.lost += 1;
             return;
         }
         let (mut slot, mut range, mut ours) = (slot, range, false);
-        if fate.wound.is_some() || fate.due.is_some() {
-            match self.copy_out(slot, range.clone(), fate.wound) {
+        if outcome.damage.is_some() || outcome.due.is_some() {
+            match self.copy_out(slot, range.clone(), outcome.damage) {
                 Some(copy) => ((slot, range), ours) = (copy, true),
-                None => self.sending.did.spared += 1,
+                None => self.sending.counters.spared += 1,
             }
         }
-        if fate.twice {
-            self.sending.did.duplicated += 1;
+        if outcome.twice {
+            self.sending.counters.duplicated += 1;
             self.inner.send(route, slot, range.clone());
         }
-        match fate.due {
+        match outcome.due {
             Some(due) if ours => self.outgoing.hold(due, (route, slot, range)),
             _ => {
                 self.inner.send(route, slot, range);
                 if ours {
-                    self.leaving.push(slot);
+                    self.used_slots.push(slot);
                 }
             }
         }
@@ -285,13 +286,13 @@ impl<D: Datagram> Datagram for Fault<D> {
         self.polls += 1;
         if !self.outgoing.is_empty() {
             self.release_outgoing();
-            if !self.leaving.is_empty() {
+            if !self.used_slots.is_empty() {
                 self.inner.flush();
                 self.give_back();
             }
         }
         self.inner.recv(batch)?;
-        self.spoil(batch);
+        self.apply_faults(batch);
         self.release_incoming(batch);
         Ok(batch.frames.len())
     }
@@ -302,14 +303,15 @@ impl<D: Datagram> Datagram for Fault<D> {
 }
 
 impl Direction {
-    /// Always draws the same number of values, so that one fault's share does not change another's pattern.
-    fn draw(&mut self, moment: Moment) -> Fate {
+    /// Draws what happens to a frame. Always draws the same number of values, so that one fault's share does
+    /// not change another's pattern.
+    fn draw(&mut self, moment: Moment) -> Outcome {
         let faults = self.faults;
         let lost = self.random.chance(faults.loss);
         let twice = self.random.chance(faults.duplicate);
-        let wound = (self.random.chance(faults.corrupt), self.random.next());
-        let back = self.random.chance(faults.reorder);
-        let passers = u64::from(self.random.between(1, faults.reorder_by.max(1)));
+        let damage = (self.random.chance(faults.corrupt), self.random.next());
+        let reordered = self.random.chance(faults.reorder);
+        let overtakers = u64::from(self.random.between(1, faults.reorder_by.max(1)));
         let (part, whole) = (self.random.next(), u64::MAX);
         let mut due = match faults.delay {
             Delay::None => None,
@@ -323,29 +325,29 @@ impl Direction {
             }
         };
         if !lost {
-            self.did.delayed += u64::from(due.is_some());
-            if due.is_none() && back && faults.reorder_by > 0 {
-                self.did.reordered += 1;
-                due = Some(Due::after(moment, passers));
+            self.counters.delayed += u64::from(due.is_some());
+            if due.is_none() && reordered && faults.reorder_by > 0 {
+                self.counters.reordered += 1;
+                due = Some(Due::after(moment, overtakers));
             }
         }
-        Fate { lost, twice, wound: wound.0.then_some(wound.1), due }
+        Outcome { lost, twice, damage: damage.0.then_some(damage.1), due }
     }
 
-    /// Damages a frame in place; returns how long it is now.
-    fn damage(&mut self, bytes: &mut [u8], wound: u64) -> usize {
+    /// Corrupts a frame in place; returns its new length.
+    fn corrupt(&mut self, bytes: &mut [u8], damage: u64) -> usize {
         if bytes.is_empty() {
-            self.did.spared += 1;
+            self.counters.spared += 1;
             return 0;
         }
-        self.did.corrupted += 1;
-        let mut random = Random(wound);
+        self.counters.corrupted += 1;
+        let mut random = Random(damage);
         if bytes.len() > 1 && random.chance(CUT_SHARE) {
             return 1 + (random.next() % (bytes.len() as u64 - 1)) as usize;
         }
         let bits = bytes.len() as u64 * 8;
         let flips = u64::from(random.between(1, self.faults.corrupt_bits.max(1))).min(bits);
-        // One in each stretch, so that no flip undoes another.
+        // One flip in each stretch, so that no flip undoes another.
         let stretch = bits / flips;
         for flip in 0..flips {
             let bit = flip * stretch + random.next() % stretch;
@@ -375,7 +377,7 @@ impl Random {
         ((self.next() >> 11) as f64) < share * (1_u64 << 53) as f64
     }
 
-    /// Both ends included.
+    /// Returns a number from a closed range.
     fn between(&mut self, from: u32, to: u32) -> u32 {
         from + (self.next() % (u64::from(to - from) + 1)) as u32
     }

@@ -6,18 +6,19 @@ use std::sync::Mutex;
 
 static TAKEN: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
 
-/// Takes over an inherited descriptor (J-4) by its number and closes it to programs that this one starts. Each number can be
-/// taken once.
+/// Takes over an inherited descriptor (J-4) by its number, and sets it to be closed on `exec`. Each number
+/// can be taken once.
 pub fn take(number: RawFd) -> io::Result<OwnedFd> {
     let mut taken = TAKEN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     if number < 3 || taken.contains(&number) {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a descriptor that was handed over"));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not an inherited descriptor"));
     }
-    // SAFETY: F_GETFD only asks whether the descriptor exists.
+    // SAFETY: F_GETFD only checks that the descriptor exists.
     if unsafe { libc::fcntl(number, libc::F_GETFD) } < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor exists, the launcher passed it for us to own, and the list above keeps a second owner away.
+    // SAFETY: the descriptor exists, the launcher passed it for us to own, and the list above prevents a
+    // second owner.
     let fd = unsafe { OwnedFd::from_raw_fd(number) };
     rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC)?;
     taken.push(number);
@@ -29,9 +30,9 @@ mod tests {
     use super::*;
     use std::os::fd::IntoRawFd;
 
-    /// J-4: a descriptor is taken once, is closed over exec from then on, and others than real ones are refused.
+    /// J-4: a descriptor is taken once and closed on exec from then on; invalid numbers are refused.
     #[test]
-    fn taken_once() {
+    fn descriptors_are_taken_once() {
         let (reader, _writer) = std::io::pipe().unwrap();
         let number = OwnedFd::from(reader).into_raw_fd();
         let fd = take(number).unwrap();

@@ -1,8 +1,9 @@
-//! Devices: what moves bytes.
+//! Devices, which move bytes.
 //!
-//! What lives here: the two kinds of device as traits ([`Datagram`], [`Channel`]), the [`udp`] device, the [`xdp`] device, shared memory ([`shm`]), the channel of a
-//! process to itself ([`loopback`]), the wrappers [`fault`], [`trace`] and [`pcap`], and, in `sys`, every system call. What does
-//! not: anything about reliability, order or peers; a device says what it guarantees and the link adds the rest.
+//! What lives here: the two kinds of device as traits ([`Datagram`], [`Channel`]), the [`udp`] device, the
+//! [`xdp`] device, shared memory ([`shm`]), the channel of a process to itself ([`loopback`]), the wrappers
+//! [`fault`], [`trace`] and [`pcap`], and, in `sys`, every system call. What does not: reliability, order and
+//! peers; the link adds what a datagram device lacks.
 
 pub mod batch;
 pub mod conformance;
@@ -25,42 +26,42 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
-/// Nanoseconds on the system's monotonic clock: what nodes on real devices go by.
+/// Returns nanoseconds on the system's monotonic clock, which nodes on real devices use.
 #[inline]
 pub fn monotonic_now() -> u64 {
     sys::now()
 }
 
-/// A destination that a device knows how to reach; made once per peer, so that sending needs no look-up.
+/// A destination that a device can send to; created once per peer, so that sending needs no look-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RouteId(pub u32);
 
-/// Something that a device noticed by itself.
+/// A change that a device noticed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceEvent {
-    /// Frames on this route may now have at most this many bytes (D-5).
+    /// Frames on this route may have at most `max_frame` bytes from now on (D-5).
     PathLimit {
         /// The route.
         route: RouteId,
         /// Bytes of a frame.
         max_frame: usize,
     },
-    /// Frames on this route go another way from now on (D-13).
+    /// Frames on this route use another transport from now on (D-13).
     Transport {
         /// The route.
         route: RouteId,
-        /// The new way.
+        /// The new transport.
         transport: Transport,
-        /// Why, in words for people.
+        /// Why, for people.
         why: String,
     },
-    /// What a sleeper must watch has changed: ask again for the descriptors.
+    /// The descriptors to wait on have changed: get them again.
     Descriptors,
-    /// The device takes raw Ethernet frames from now on, or no more: ask again (D-12).
+    /// Whether the device takes raw Ethernet frames has changed; see [`Datagram::takes_raw`] (D-12).
     Raw,
 }
 
-/// How the frames of a route go, where a device has several ways.
+/// How the frames of a route are sent, if a device has several transports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Transport {
     /// Through a UDP socket.
@@ -70,7 +71,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// The way's name: that of the device which has no other.
+    /// Returns the transport's name: that of the device with only this transport.
     pub fn name(self) -> &'static str {
         match self {
             Transport::Udp => "udp",
@@ -79,7 +80,7 @@ impl Transport {
     }
 }
 
-/// What a device counted; all of it only grows.
+/// What a device counted. Counters never decrease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Frames handed to the network.
@@ -94,66 +95,68 @@ pub struct Counters {
     pub send_calls: u64,
     /// System calls made to receive, including those that found nothing.
     pub receive_calls: u64,
-    /// Frames that could not be sent and count as lost.
+    /// Frames that could not be sent; they count as lost.
     pub send_failures: u64,
-    /// Frames that the receiving host dropped for want of room, where the system tells.
+    /// Frames that the receiving host dropped for lack of room, where the system tells.
     pub receive_overflows: u64,
-    /// Frames for this device that were misshapen and not taken, where the device looks at headers by itself (D-11, D-14).
+    /// Malformed frames for this device, if the device parses headers (D-11, D-14).
     pub frames_refused: u64,
 }
 
-/// A device that carries frames without promising that they arrive (D-1 … D-6).
+/// A device that carries frames without guaranteeing their delivery (D-1 … D-6).
 ///
-/// Sending: take a slot from [`Datagram::arena`], write the payload, build the headers in its headroom, then
-/// [`Datagram::send`] a range of it; the range must stay unchanged until [`Datagram::flush`] returns, after which
-/// the device no longer looks at it (D-2). Receiving: [`Datagram::recv`] fills a batch that belongs to the caller.
+/// To send, take a slot from [`Datagram::arena`], write the payload, build the headers in its headroom, and
+/// [`Datagram::send`] a range of it. The range must stay unchanged until [`Datagram::flush`] returns; the
+/// device does not read it afterwards (D-2). To receive, let [`Datagram::recv`] fill a batch of the caller.
 pub trait Datagram: Send {
-    /// A short name: `udp`, `xdp`, `sim`.
+    /// Returns a short name: `udp`, `xdp`, `sim`.
     fn name(&self) -> &'static str;
-    /// The address at which others reach this device.
+    /// Returns the address that peers send to.
     fn local_addr(&self) -> SocketAddr;
-    /// The memory that frames are sent from.
+    /// Returns the memory that frames are sent from.
     fn arena(&mut self) -> &mut Arena;
-    /// The same, to look.
+    /// Returns the memory that frames are sent from, for reading.
     fn arena_ref(&self) -> &Arena;
-    /// Makes a destination. The number of routes is bounded by the number of peers.
+    /// Creates a destination. There is one route per peer.
     fn route(&mut self, to: SocketAddr) -> io::Result<RouteId>;
-    /// The largest frame that the path to this destination takes, as far as the device knows now.
+    /// Returns the largest frame that the path to a destination takes, as far as the device knows.
     fn max_frame(&self, route: RouteId) -> usize;
-    /// Queues bytes of a slot (counted from the start of its headroom) as one frame. Never blocks. A full queue
-    /// flushes itself; what cannot be sent counts as lost (D-3).
+    /// Queues bytes of a slot, counted from the start of its headroom, as one frame. Never blocks. A full
+    /// queue flushes itself; a frame that cannot be sent counts as lost (D-3).
     fn send(&mut self, route: RouteId, slot: SlotId, range: Range<usize>);
-    /// Hands everything queued to the network: one doorbell per batch.
+    /// Hands everything queued to the network, with one doorbell per batch.
     fn flush(&mut self);
-    /// Replaces the batch's contents by frames that have arrived; returns how many. Never blocks (D-4).
+    /// Replaces the batch's contents by frames that have arrived; returns their number. Never blocks (D-4).
     fn recv(&mut self, batch: &mut RxBatch) -> io::Result<usize>;
-    /// Whether frames shall come with their source, as they do at first; a device may leave it out if that is cheaper (D-8).
+    /// Sets whether frames are received with their source, which is the default; a device may omit it if that
+    /// is cheaper (D-8).
     fn want_sources(&mut self, wanted: bool) {
         let _ = wanted;
     }
-    /// Bytes that the system holds for this device before it drops; credit is sized from it (D-6).
+    /// Returns the bytes that the system buffers for this device before it drops frames; credit is sized from
+    /// it (D-6).
     fn receive_buffer(&self) -> usize;
-    /// The descriptor that becomes readable when a frame has arrived, if there is one.
+    /// Returns the descriptor that becomes readable when a frame has arrived, if there is one.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
-    /// More descriptors that a sleeper must watch, for a device that has several sources. They are not gathered in one of the
-    /// kernel's sets: every frame would pay for its membership, whether anybody sleeps or not.
+    /// Returns further descriptors to wait on, for a device with several sources. They are not gathered in an
+    /// epoll set, because every frame would pay for that even if nobody sleeps.
     fn more_fds(&self) -> Vec<BorrowedFd<'_>> {
         Vec::new()
     }
-    /// What the device noticed since the last call.
+    /// Returns the next change that the device noticed.
     fn poll_event(&mut self) -> Option<DeviceEvent>;
-    /// What the device counted.
+    /// Returns what the device counted.
     fn counters(&self) -> Counters;
-    /// Whether a look at memory, which costs next to nothing, shows that nothing has come; false where it takes more than that to tell.
+    /// Whether reading memory shows that nothing has arrived; false if the device cannot tell as cheaply.
     fn is_quiet(&mut self) -> bool {
         false
     }
-    /// The way that frames of a route go now, if the device has several (D-13).
+    /// Returns a route's present transport, if the device has several (D-13).
     fn transport(&self, route: RouteId) -> Option<Transport> {
         let _ = route;
         None
     }
-    /// Why it goes that way, in words for people.
+    /// Returns why a route uses its transport, for people.
     fn transport_reason(&self, route: RouteId) -> &str {
         let _ = route;
         ""
@@ -162,44 +165,47 @@ pub trait Datagram: Send {
     fn takes_raw(&self) -> bool {
         false
     }
-    /// Tells whether the one at the end of a route takes raw Ethernet frames; a device believes it does until told otherwise.
+    /// Sets whether the peer of a route takes raw Ethernet frames; the default is that it does.
     fn set_peer_takes_raw(&mut self, route: RouteId, takes: bool) {
         let _ = (route, takes);
     }
-    /// Asks for a way, as far as it can be had; `None` for the best.
+    /// Requests a transport for a route, as far as it is possible; `None` for the best.
     fn prefer_transport(&mut self, route: RouteId, transport: Option<Transport>) {
         let _ = (route, transport);
     }
 }
 
-/// A device that is reliable and ordered by nature (D-7): frames go in at one end and come out at the other, once, in
-/// order and unaltered, until one side closes or dies.
+/// A device that is reliable and ordered (D-7): frames come out at the other end once, in order and
+/// unaltered, until one side closes or dies.
 pub trait Channel: Send {
-    /// A short name: `own`, `shm`.
+    /// Returns a short name: `loopback`, `shm`.
     fn name(&self) -> &'static str;
-    /// The largest frame.
+    /// Returns the bytes of the largest frame.
     fn max_frame(&self) -> usize;
-    /// How many frames of the largest size may be pushed now.
+    /// Returns how many frames of the largest size may be pushed now.
     fn room(&mut self) -> usize;
-    /// Pushes one frame made of two parts. Refused, with nothing pushed, when there is no room or the other side is gone.
+    /// Pushes a frame made of two parts.
+    ///
+    /// # Errors
+    /// If there is no room, or the channel is closed; nothing is pushed then.
     fn push(&mut self, head: &[u8], body: &[u8]) -> Result<(), PushError>;
-    /// Lets the other side see what was pushed: the doorbell.
+    /// Rings the doorbell: the other side sees what was pushed.
     fn flush(&mut self);
-    /// Copies the oldest frame into `out` and removes it; `None` when there is none.
+    /// Copies the oldest frame into `out` and removes it; returns its length, or `None` if there is none.
     ///
     /// # Panics
     /// If `out` is shorter than [`Channel::max_frame`].
     fn pop(&mut self, out: &mut [u8]) -> Option<usize>;
-    /// Ends the channel; what was pushed can still be popped by the other side.
+    /// Closes the channel. The other side can still pop what was pushed.
     fn close(&mut self);
-    /// Whether the other side has closed or died, and everything it pushed has been popped.
+    /// Whether the other side has closed or died, and everything it pushed was popped.
     fn is_finished(&mut self) -> bool;
 }
 
 /// Why a frame was not pushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PushError {
-    /// No room now; pop at the other side makes some.
+    /// No room now; a pop at the other side makes room.
     Full,
     /// Longer than [`Channel::max_frame`].
     TooLong,
@@ -211,7 +217,7 @@ impl std::fmt::Display for PushError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             PushError::Full => "the channel is full",
-            PushError::TooLong => "the frame is longer than the channel takes",
+            PushError::TooLong => "the frame is longer than the channel allows",
             PushError::Closed => "the channel is closed",
         })
     }

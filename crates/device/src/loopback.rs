@@ -1,25 +1,25 @@
-//! The channel of a process to itself: what is pushed is popped at the same object, in the same thread.
+//! The channel of a process to itself: frames are popped from the same object, on the same thread.
 
 use crate::{Channel, PushError};
 
-/// Bytes before each frame: its length.
+/// Bytes before each frame, for its length.
 const LENGTH: usize = 4;
 
-/// A ring of frames in private memory, made once. While it runs empty between messages, it stays in the same few cache
-/// lines.
+/// A ring of frames in private memory, allocated once. If it runs empty between messages, it stays in the
+/// same few cache lines.
 #[derive(Debug)]
 pub struct Loopback {
     ring: Box<[u8]>,
     max_frame: usize,
     /// Where the oldest frame starts.
     head: usize,
-    /// Bytes in use, lengths included.
+    /// Bytes in use, with lengths.
     used: usize,
     closed: bool,
 }
 
 impl Loopback {
-    /// A channel for frames of up to `max_frame` bytes, with room for at least `frames` of that size.
+    /// Creates a channel for frames of up to `max_frame` bytes, with room for at least `frames` of that size.
     ///
     /// # Panics
     /// If either is zero, or a frame's length does not fit 32 bits.
@@ -35,7 +35,7 @@ impl Loopback {
         self.used == 0
     }
 
-    /// Copies bytes behind those in use.
+    /// Appends bytes.
     fn put(&mut self, bytes: &[u8]) {
         let mut at = self.head + self.used;
         if at >= self.ring.len() {
@@ -47,7 +47,7 @@ impl Loopback {
         self.used += bytes.len();
     }
 
-    /// Takes the oldest bytes out.
+    /// Removes the oldest bytes.
     fn get(&mut self, out: &mut [u8]) {
         let first = out.len().min(self.ring.len() - self.head);
         let (start, rest) = out.split_at_mut(first);
@@ -94,7 +94,7 @@ impl Channel for Loopback {
     fn flush(&mut self) {}
 
     fn pop(&mut self, out: &mut [u8]) -> Option<usize> {
-        assert!(out.len() >= self.max_frame, "a frame may be {} bytes long", self.max_frame);
+        assert!(out.len() >= self.max_frame, "a frame may have {} bytes", self.max_frame);
         if self.used == 0 {
             return None;
         }
@@ -122,10 +122,10 @@ mod tests {
     use super::*;
     use std::collections::VecDeque;
 
-    /// The same operations on a `VecDeque` give the same results.
+    /// The channel behaves as a `VecDeque`.
     #[test]
     fn behaves_like_a_queue() {
-        let mut own = Loopback::new(50, 3);
+        let mut channel = Loopback::new(50, 3);
         let mut oracle: VecDeque<Vec<u8>> = VecDeque::new();
         let mut out = [0; 50];
         let mut state = 7_u64;
@@ -135,15 +135,15 @@ mod tests {
             let frame: Vec<u8> = (0..len).map(|i| (i as u32 + step) as u8).collect();
             if state >> 62 < 2 {
                 let (head, body) = frame.split_at(len / 3);
-                let room = own.room();
-                match own.push(head, body) {
+                let room = channel.room();
+                match channel.push(head, body) {
                     Ok(()) => oracle.push_back(frame),
                     Err(PushError::TooLong) => assert!(len > 50),
                     Err(PushError::Full) => assert_eq!(room, 0),
-                    Err(PushError::Closed) => panic!("nobody closed it"),
+                    Err(PushError::Closed) => panic!("it was not closed"),
                 }
             } else {
-                let got = own.pop(&mut out).map(|len| out[..len].to_vec());
+                let got = channel.pop(&mut out).map(|len| out[..len].to_vec());
                 assert_eq!(got, oracle.pop_front());
             }
         }

@@ -1,27 +1,27 @@
-//! A wrapper that keeps a capture which Wireshark opens.
+//! A wrapper that writes a capture file for Wireshark.
 //!
-//! The file is a classic little-endian pcap with nanoseconds and raw IP packets; IP and UDP headers are made up from
-//! what the device knows of the addresses, with right checksums.
+//! The file is a classic little-endian pcap with nanoseconds and raw IP packets. IP and UDP headers are made
+//! up from the addresses that the device knows, with correct checksums.
 
 use std::io::{self, BufWriter, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::Range;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::wrap::{RouteBook, pass_on};
+use crate::wrap::{RouteBook, forward};
 use crate::{Datagram, DeviceEvent, RouteId, RxBatch, SlotId};
 
 /// Nanosecond pcap.
 const MAGIC: u32 = 0xa1b2_3c4d;
 /// Raw IPv4 or IPv6.
 const LINKTYPE_RAW: u32 = 101;
-/// Nothing is cut: the largest IPv6 packet without options.
+/// The largest IPv6 packet without options, so that nothing is truncated.
 const SNAPLEN: u32 = 65_535 + 40;
 const UDP: u8 = 17;
-/// What waits in memory before it is written.
+/// Bytes that are buffered before they are written.
 const BUFFER: usize = 64 * 1024;
 
-/// A device whose frames are written to `W`. What is buffered is written when it is dropped.
+/// A device whose frames are written to `W`. Buffered frames are written when it is dropped.
 #[derive(Debug)]
 pub struct Pcap<D, W: Write> {
     inner: D,
@@ -37,9 +37,9 @@ impl<D: Datagram, W: Write + Send> Pcap<D, W> {
 }
 
 impl<D: Datagram, W: Write + Send> Datagram for Pcap<D, W> {
-    pass_on!();
+    forward!();
 
-    /// A capture needs them, whoever else does not.
+    /// Ignored: a capture needs the sources.
     fn want_sources(&mut self, _: bool) {}
 
     fn route(&mut self, to: SocketAddr) -> io::Result<RouteId> {
@@ -82,12 +82,12 @@ fn wall_time() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// The file itself, without a device: for whoever moves frames by other means (a simulated network, say).
+/// The file, without a device, for frames that move by other means (a simulated network).
 #[derive(Debug)]
 pub struct Capture<W: Write> {
     out: BufWriter<W>,
     /// The first error; nothing is written after it.
-    broken: Option<io::Error>,
+    error: Option<io::Error>,
 }
 
 impl<W: Write> Capture<W> {
@@ -101,20 +101,20 @@ impl<W: Write> Capture<W> {
         out.write_all(&[0; 8])?;
         out.write_all(&SNAPLEN.to_le_bytes())?;
         out.write_all(&LINKTYPE_RAW.to_le_bytes())?;
-        Ok(Capture { out, broken: None })
+        Ok(Capture { out, error: None })
     }
 
-    /// Adds one frame, as the UDP datagram that carries it. `time` counts from 1970, or from wherever a virtual clock
-    /// starts. Errors are kept for [`Capture::finish`].
+    /// Adds a frame, as the UDP datagram that carries it. `time` counts from 1970, or from the start of a
+    /// virtual clock. Errors are kept for [`Capture::finish`].
     pub fn packet(&mut self, time: Duration, from: SocketAddr, to: SocketAddr, payload: &[u8]) {
-        if self.broken.is_none() {
-            self.broken = self.write(time, from, to, payload).err();
+        if self.error.is_none() {
+            self.error = self.write(time, from, to, payload).err();
         }
     }
 
-    /// Writes what is buffered; returns the first error there was.
+    /// Writes what is buffered; returns the first error.
     pub fn finish(&mut self) -> io::Result<()> {
-        match self.broken.take() {
+        match self.error.take() {
             Some(error) => Err(error),
             None => self.out.flush(),
         }
@@ -179,12 +179,12 @@ fn udp_header(headers: &mut [u8], at: usize, from: u16, to: u16, payload: &[u8])
     headers[at + 4..at + 6].copy_from_slice(&len.to_be_bytes());
     let pseudo = sum(&headers[addresses], u64::from(UDP) + u64::from(len));
     let checksum = !fold(sum(payload, sum(&headers[at..at + 6], pseudo)));
-    // Zero would mean that there is none.
+    // Zero would mean that there is no checksum.
     let checksum = if checksum == 0 { 0xffff } else { checksum };
     headers[at + 6..at + 8].copy_from_slice(&checksum.to_be_bytes());
 }
 
-/// Adds big-endian 16-bit words, an odd last byte being the high half of one.
+/// Adds big-endian 16-bit words; an odd last byte is the high half of one.
 fn sum(bytes: &[u8], start: u64) -> u64 {
     let words = bytes.chunks_exact(2);
     let odd = words.remainder().first().map_or(0, |byte| u64::from(*byte) << 8);
@@ -202,9 +202,9 @@ fn fold(mut sum: u64) -> u16 {
 mod tests {
     use super::*;
 
-    /// A checksum is right if the sum over everything including it is all ones.
+    /// A checksum is correct if the sum over everything including it is all ones.
     #[test]
-    fn checksums_hold() {
+    fn checksums_are_correct() {
         for (from, to) in [("10.0.0.1:7", "10.0.0.2:65535"), ("[::1]:1", "[fe80::2]:9")] {
             let (from, to): (SocketAddr, SocketAddr) = (from.parse().unwrap(), to.parse().unwrap());
             for len in [0, 1, 2, 1_001, 65_000] {
@@ -227,9 +227,9 @@ mod tests {
         }
     }
 
-    /// What cannot be written is told at the end and hurts nobody before.
+    /// Write errors are reported by `finish`, and not before.
     #[test]
-    fn a_full_disk_is_told() {
+    fn write_errors_are_reported_at_the_end() {
         let mut room = [0; 100];
         let mut capture = Capture::new(&mut room[..]).unwrap();
         let at = SocketAddr::from(([127, 0, 0, 1], 1));

@@ -1,35 +1,35 @@
-//! A wrapper that shows every frame of a device to a sink.
+//! A wrapper that passes every frame of a device to a sink.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::time::Instant;
 
-use crate::wrap::{RouteBook, pass_on};
+use crate::wrap::{RouteBook, forward};
 use crate::{Datagram, DeviceEvent, RouteId, RxBatch, SlotId};
 
-/// What the sink is shown.
+/// What the sink gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TraceEvent<'a> {
     /// A frame was queued.
     Sent {
-        /// Where to.
+        /// The destination.
         to: Option<SocketAddr>,
         /// The frame.
         bytes: &'a [u8],
     },
     /// A frame was received.
     Received {
-        /// Where from.
+        /// The source.
         from: Option<SocketAddr>,
         /// The frame.
         bytes: &'a [u8],
     },
-    /// The device noticed something.
+    /// The device reported an event.
     Noticed(&'a DeviceEvent),
 }
 
-/// A device whose frames are shown to `sink`, each once, when it is queued or received.
+/// A device whose frames are passed to `sink`, each once, when it is queued or received.
 #[derive(Debug)]
 pub struct Trace<D, S> {
     inner: D,
@@ -45,7 +45,7 @@ impl<D: Datagram, S: FnMut(TraceEvent<'_>) + Send> Trace<D, S> {
 }
 
 impl<D: Datagram, S: FnMut(TraceEvent<'_>) + Send> Datagram for Trace<D, S> {
-    pass_on!();
+    forward!();
 
     fn want_sources(&mut self, wanted: bool) {
         self.inner.want_sources(wanted);
@@ -82,17 +82,17 @@ impl<D: Datagram, S: FnMut(TraceEvent<'_>) + Send> Datagram for Trace<D, S> {
     }
 }
 
-/// Bytes of a frame that a line shows.
+/// Bytes of a frame that are printed.
 const SHOWN: usize = 16;
 
-/// A sink that writes one line per frame: seconds since now, direction, address, length, the first bytes. It stops
-/// writing at the first error.
+/// Returns a sink that writes one line per frame: seconds since its creation, direction, address, length, the
+/// first bytes. It stops at the first error.
 pub fn lines<W: Write + Send>(mut out: W) -> impl FnMut(TraceEvent<'_>) + Send {
-    let begun = Instant::now();
-    let mut broken = false;
+    let start = Instant::now();
+    let mut failed = false;
     move |event| {
-        if !broken {
-            broken = line(&mut out, begun.elapsed().as_secs_f64(), &event).is_err();
+        if !failed {
+            failed = line(&mut out, start.elapsed().as_secs_f64(), &event).is_err();
         }
     }
 }
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_says_what_happened() {
+    fn lines_show_the_frame() {
         let mut out = Vec::new();
         let to = Some(SocketAddr::from(([127, 0, 0, 1], 9)));
         line(&mut out, 1.5, &TraceEvent::Sent { to, bytes: &[1, 2, 255] }).unwrap();

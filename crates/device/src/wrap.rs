@@ -1,4 +1,4 @@
-//! What wrappers of devices share: passing calls on, and knowing where routes lead.
+//! What wrappers of devices share: forwarded calls, and the address of each route.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,8 +7,8 @@ use std::os::fd::BorrowedFd;
 
 use crate::{Arena, Counters, Datagram, DeviceEvent, RouteId, RxBatch, SlotId, Transport};
 
-/// The methods that a wrapper with a field `inner` passes on unchanged.
-macro_rules! pass_on {
+/// The methods that a wrapper with a field `inner` forwards unchanged.
+macro_rules! forward {
     () => {
         fn name(&self) -> &'static str {
             self.inner.name()
@@ -54,9 +54,9 @@ macro_rules! pass_on {
         }
     };
 }
-pub(crate) use pass_on;
+pub(crate) use forward;
 
-/// Where each route leads.
+/// The address of each route.
 #[derive(Debug, Default)]
 pub(crate) struct RouteBook(Vec<Option<SocketAddr>>);
 

@@ -93,7 +93,7 @@ fn pcap() {
 }
 
 #[test]
-fn own() {
+fn loopback() {
     for (max_frame, frames) in [(8, 2), (64, 3), (4_096, 16)] {
         channel_suite(|| Ends::Loop(Box::new(Loopback::new(max_frame, frames))));
     }

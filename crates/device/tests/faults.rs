@@ -58,7 +58,7 @@ fn run(seed: u64, faults: Faults, sending: bool) -> Vec<Option<u32>> {
     }
 }
 
-fn near(value: usize, share: f64) -> bool {
+fn is_about(value: usize, share: f64) -> bool {
     let want = share * f64::from(FRAMES);
     (value as f64 - want).abs() < 5.0 * (want * (1.0 - share)).sqrt() + 1.0
 }
@@ -68,7 +68,7 @@ fn loss_is_the_share_asked_for_and_the_same_for_a_seed() {
     let faults = Faults { loss: 0.1, ..Faults::default() };
     for sending in [true, false] {
         let first = run(42, faults, sending);
-        assert!(near(FRAMES as usize - first.len(), 0.1), "{} arrived", first.len());
+        assert!(is_about(FRAMES as usize - first.len(), 0.1), "{} arrived", first.len());
         assert!(first.iter().all(Option::is_some));
         assert_eq!(first, run(42, faults, sending), "the same seed, the same frames");
         assert_ne!(first, run(43, faults, sending), "another seed, other frames");
@@ -93,7 +93,7 @@ fn other_faults_do_not_change_which_frames_are_lost() {
 fn duplicates_come_twice() {
     for sending in [true, false] {
         let mut got: Vec<_> = run(1, Faults { duplicate: 0.3, ..Faults::default() }, sending);
-        assert!(near(got.len() - FRAMES as usize, 0.3), "{} arrived", got.len());
+        assert!(is_about(got.len() - FRAMES as usize, 0.3), "{} arrived", got.len());
         got.sort_unstable();
         got.dedup();
         assert_eq!(got.len(), FRAMES as usize, "every frame came");
@@ -101,11 +101,11 @@ fn duplicates_come_twice() {
 }
 
 #[test]
-fn damage_is_real_damage() {
+fn corruption_is_the_share_asked_for() {
     for sending in [true, false] {
         let got = run(9, Faults { corrupt: 0.25, corrupt_bits: 5, ..Faults::default() }, sending);
         assert_eq!(got.len(), FRAMES as usize);
-        assert!(near(got.iter().filter(|frame| frame.is_none()).count(), 0.25));
+        assert!(is_about(got.iter().filter(|frame| frame.is_none()).count(), 0.25));
     }
 }
 
@@ -154,6 +154,6 @@ fn delay_in_polls_and_by_a_clock() {
     };
     assert!(!comes_at(99), "not before its time");
     assert!(comes_at(201), "after its time");
-    assert_eq!(a.did().0.delayed, 1);
+    assert_eq!(a.fault_counters().0.delayed, 1);
     assert_eq!(a.arena_ref().available(), a.arena_ref().capacity());
 }

@@ -73,7 +73,7 @@ fn receive(device: &mut Udp, want: usize) -> usize {
 }
 
 /// Runs in a thread of its own, because a thread that entered a namespace stays there.
-fn change_under_way(spaces: &Spaces, from: &str, to: &str, headers: usize) {
+fn change_mtu(spaces: &Spaces, from: &str, to: &str, headers: usize) {
     let (high, low) = (1_500 - headers, 1_280 - headers);
     let open =
         |bind: &str| Udp::open(UdpConfig { bind: bind.parse().unwrap(), ..UdpConfig::default() }).unwrap();
@@ -123,21 +123,21 @@ fn change_under_way(spaces: &Spaces, from: &str, to: &str, headers: usize) {
 }
 
 #[test]
-fn the_limit_changes_under_way() {
+fn path_mtu_changes_are_reported() {
     if !rustix::process::geteuid().is_root() {
-        println!("SKIPPED the_limit_changes_under_way: network namespaces need root");
+        println!("SKIPPED path_mtu_changes_are_reported: network namespaces need root");
         return;
     }
     let spaces = match Spaces::new() {
         Ok(spaces) => spaces,
         Err(why) => {
-            println!("SKIPPED the_limit_changes_under_way: {why}");
+            println!("SKIPPED path_mtu_changes_are_reported: {why}");
             return;
         }
     };
     let spaces = &spaces;
     std::thread::scope(|scope| {
-        let run = |from, to, headers| scope.spawn(move || change_under_way(spaces, from, to, headers)).join();
+        let run = |from, to, headers| scope.spawn(move || change_mtu(spaces, from, to, headers)).join();
         run("10.211.7.1:0", "10.211.7.2:0", 28).expect("the thread in the namespaces");
         run("[fd00:211:7::1]:0", "[fd00:211:7::2]:0", 48).expect("the thread in the namespaces");
     });

@@ -1,12 +1,15 @@
 //! The AF_XDP device and the addresses of its host: which interface has them, where routes lead, who takes raw frames there.
 #![allow(clippy::print_stdout)]
 
-mod resident;
+mod netns_device;
 mod spaces;
 
 use std::time::{Duration, Instant};
 
-use resident::{Resident, apart, arrives, open, open_udp, receive, receive_some, until_back, until_way};
+use netns_device::{
+    NetnsDevice, assert_arrives, in_namespaces, open, open_udp, poll, receive, until_reopened,
+    until_transport,
+};
 use spaces::{Shape, ip};
 use tautline_device::udp::UdpConfig;
 use tautline_device::xdp::{Framing, Xdp, XdpConfig};
@@ -14,8 +17,8 @@ use tautline_device::{Datagram, DeviceEvent, Transport};
 
 /// D-13: a link-local address belongs to one interface, whichever others have the same.
 #[test]
-fn an_address_of_one_interface() {
-    apart("an_address_of_one_interface", Shape::default(), |spaces| {
+fn link_local_addresses_belong_to_one_interface() {
+    in_namespaces("link_local_addresses_belong_to_one_interface", Shape::default(), |spaces| {
         let [at_a, at_b] = &spaces.names;
         ip(&format!("-n {at_a} link add e0 index 77 type veth peer name e0 index 78 netns {at_b}")).unwrap();
         for (name, mac) in spaces.names.iter().zip(spaces::MACS) {
@@ -37,11 +40,11 @@ fn an_address_of_one_interface() {
         };
         patient(1);
         let b = tautline_device::udp::Udp::open(told(at(1, 0))).unwrap();
-        let mut b = Resident { device: b, spaces: spaces.clone(), side: 1 };
+        let mut b = NetnsDevice { device: b, spaces: spaces.clone(), side: 1 };
         patient(0);
         let a = Xdp::open(XdpConfig { udp: told(at(0, 0)), rx_chunks: 512, ..XdpConfig::default() });
         let a = a.unwrap_or_else(|r| panic!("{}", r.why));
-        let mut a = Resident { device: a, spaces: spaces.clone(), side: 0 };
+        let mut a = NetnsDevice { device: a, spaces: spaces.clone(), side: 0 };
         assert!(a.device.describe().contains(" on e0 "), "{}", a.device.describe());
         let to_b = std::net::SocketAddrV6::new(
             match b.local_addr() {
@@ -53,21 +56,21 @@ fn an_address_of_one_interface() {
             77,
         );
         let route = a.route(to_b.into()).unwrap();
-        until_way(&mut a, &mut b, route, Transport::Xdp);
+        until_transport(&mut a, &mut b, route, Transport::Xdp);
         while !receive(&mut b, 1).is_empty() {}
-        arrives(&mut a, &mut b, route, 5);
+        assert_arrives(&mut a, &mut b, route, 5);
     });
 }
 
 /// D-11: frames come by the ring for the hardware address that the interface has now, and for no other.
 #[test]
-fn the_hardware_address_changes() {
+fn a_new_hardware_address_is_used() {
     for framing in [Framing::Udp, Framing::Raw] {
-        apart("the_hardware_address_changes", Shape::default(), |spaces| {
+        in_namespaces("a_new_hardware_address_is_used", Shape::default(), |spaces| {
             let config = || XdpConfig { framing, ..XdpConfig::default() };
             let (mut a, mut b) = (open(spaces, 0, config()), open(spaces, 1, config()));
             let route = a.route(b.local_addr()).unwrap();
-            arrives(&mut a, &mut b, route, 1);
+            assert_arrives(&mut a, &mut b, route, 1);
             let know = |mac: &str| {
                 ip(&format!(
                     "-n {} neigh replace 10.211.9.2 lladdr {mac} dev v0 nud permanent",
@@ -78,15 +81,15 @@ fn the_hardware_address_changes() {
             let other = "02:00:00:54:4c:99";
             ip(&format!("-n {} link set v0 address {other}", spaces.names[1])).unwrap();
             know(other);
-            receive_some(&mut a);
-            receive_some(&mut b);
+            poll(&mut a);
+            poll(&mut b);
             let by_socket = b.device.frames_by_socket();
-            (0..50).for_each(|number| arrives(&mut a, &mut b, route, number));
+            (0..50).for_each(|number| assert_arrives(&mut a, &mut b, route, number));
             // Once a second one goes through the socket, to keep the neighbour.
             assert!(b.device.frames_by_socket() - by_socket < 25, "by the ring");
             know(spaces::MACS[1]);
-            receive_some(&mut a);
-            resident::send(&mut a, route, &resident::data_frame(1, 100));
+            poll(&mut a);
+            netns_device::send(&mut a, route, &netns_device::data_frame(1, 100));
             assert!(receive(&mut b, 1).is_empty(), "for somebody else");
         });
     }
@@ -94,14 +97,14 @@ fn the_hardware_address_changes() {
 
 /// D-13: rules of routing may look at protocol and ports; the kernel is asked with them.
 #[test]
-fn rules_may_look_at_ports() {
-    apart("rules_may_look_at_ports", Shape::default(), |spaces| {
+fn routing_rules_may_depend_on_ports() {
+    in_namespaces("routing_rules_may_depend_on_ports", Shape::default(), |spaces| {
         let at_a = &spaces.names[0];
         ip(&format!("-n {at_a} link add e0 type veth peer name e1")).unwrap();
         ["e0", "e1"].iter().for_each(|name| drop(ip(&format!("-n {at_a} link set {name} up")).unwrap()));
         ip(&format!("-n {at_a} route add 10.211.9.2/32 dev e0 table 100")).unwrap();
         if let Err(why) = ip(&format!("-n {at_a} rule add ipproto udp dport 9000 lookup 100")) {
-            return println!("SKIPPED rules_may_look_at_ports: {why}");
+            return println!("SKIPPED routing_rules_may_depend_on_ports: {why}");
         }
         let mut a = open(spaces, 0, XdpConfig::default());
         let mut transport = |port| {
@@ -117,38 +120,38 @@ fn rules_may_look_at_ports() {
 
 /// D-12: whether raw frames are taken follows the interface, and each change is told once.
 #[test]
-fn raw_frames_are_taken_while_the_ring_is_there() {
-    apart("raw_frames_are_taken_while_the_ring_is_there", Shape::default(), |spaces| {
+fn raw_acceptance_follows_the_interface() {
+    in_namespaces("raw_acceptance_follows_the_interface", Shape::default(), |spaces| {
         let raw = || XdpConfig { framing: Framing::Raw, ..XdpConfig::default() };
         let (mut a, mut b) = (open(spaces, 0, raw()), open(spaces, 1, raw()));
         let (to_b, to_a) = (a.route(b.local_addr()).unwrap(), b.route(a.local_addr()).unwrap());
         assert!(a.device.takes_raw());
-        arrives(&mut b, &mut a, to_a, 1);
+        assert_arrives(&mut b, &mut a, to_a, 1);
         let changes = |told: &[DeviceEvent]| told.iter().filter(|e| **e == DeviceEvent::Raw).count();
         ip(&format!("-n {} link del v0", spaces.names[0])).unwrap();
-        receive_some(&mut a);
+        poll(&mut a);
         let told: Vec<_> = std::iter::from_fn(|| a.poll_event()).collect();
         assert!(!a.device.takes_raw() && changes(&told) == 1, "{told:?}");
         spaces.join().unwrap();
-        let told = until_back(&mut a, &mut b, to_b);
+        let told = until_reopened(&mut a, &mut b, to_b);
         assert!(a.device.takes_raw() && changes(&told) == 1, "{told:?}");
-        until_back(&mut b, &mut a, to_a);
+        until_reopened(&mut b, &mut a, to_a);
         while !receive(&mut a, 1).is_empty() {}
-        arrives(&mut b, &mut a, to_a, 2);
+        assert_arrives(&mut b, &mut a, to_a, 2);
         // Who is told that the other one takes none goes through the socket, and back again.
         b.device.set_peer_takes_raw(to_a, false);
         assert_eq!(b.transport(to_a), Some(Transport::Udp), "{}", b.transport_reason(to_a));
-        arrives(&mut b, &mut a, to_a, 3);
+        assert_arrives(&mut b, &mut a, to_a, 3);
         b.device.set_peer_takes_raw(to_a, true);
         assert_eq!(b.transport(to_a), Some(Transport::Xdp), "{}", b.transport_reason(to_a));
-        arrives(&mut b, &mut a, to_a, 4);
+        assert_arrives(&mut b, &mut a, to_a, 4);
     });
 }
 
 /// D-13: an address that moves to another interface of its host takes the device along; meanwhile the socket is used. One that is nowhere is waited for.
 #[test]
-fn the_address_moves() {
-    apart("the_address_moves", Shape::default(), |spaces| {
+fn the_device_follows_its_address() {
+    in_namespaces("the_device_follows_its_address", Shape::default(), |spaces| {
         let [at_a, at_b] = &spaces.names;
         ip(&format!("-n {at_a} link add v1 type veth peer name v1 netns {at_b}")).unwrap();
         ip(&format!("-n {at_a} link set v1 address 02:00:00:54:4c:11 up")).unwrap();
@@ -156,10 +159,10 @@ fn the_address_moves() {
         let mut a = open(spaces, 0, XdpConfig::default());
         let mut b = open_udp(spaces, 1);
         let (to_b, to_a) = (a.route(b.local_addr()).unwrap(), b.route(a.local_addr()).unwrap());
-        arrives(&mut a, &mut b, to_b, 1);
+        assert_arrives(&mut a, &mut b, to_b, 1);
         for (from, to, macs) in [("v0", "v1", ["4c:11", "4c:12"]), ("v1", "v0", ["4c:01", "4c:02"])] {
             ip(&format!("-n {at_a} addr del 10.211.9.1/24 dev {from}")).unwrap();
-            receive_some(&mut a);
+            poll(&mut a);
             let told: Vec<_> = std::iter::from_fn(|| a.poll_event()).collect();
             let lost = |e: &DeviceEvent| matches!(e, DeviceEvent::Transport { transport: Transport::Udp, why, .. } if why.contains("has lost the address"));
             assert!(told.iter().any(lost), "{told:?}");
@@ -171,12 +174,12 @@ fn the_address_moves() {
                 ))
                 .unwrap();
             }
-            until_back(&mut a, &mut b, to_b);
+            until_reopened(&mut a, &mut b, to_b);
             while !receive(&mut b, 1).is_empty() {}
             let program = |name| ip(&format!("-n {at_a} link show {name}")).unwrap().contains("xdp");
             assert_eq!([program(from), program(to)], [false, true]);
-            (0..600).for_each(|number| arrives(&mut a, &mut b, to_b, number));
-            (0..600).for_each(|number| arrives(&mut b, &mut a, to_a, number));
+            (0..600).for_each(|number| assert_arrives(&mut a, &mut b, to_b, number));
+            (0..600).for_each(|number| assert_arrives(&mut b, &mut a, to_a, number));
         }
         assert!(a.arena_ref().available() + 4 >= a.arena_ref().capacity(), "no slot is lost");
     });
@@ -184,9 +187,9 @@ fn the_address_moves() {
 
 /// D-5: an MTU that changes while the link is down counts when it is up again, and a route that was made meanwhile is raised to it.
 #[test]
-fn the_mtu_changes_while_the_link_is_down() {
+fn an_mtu_changed_while_the_link_is_down_counts() {
     let jumbo = Shape { mtu: 9_000, ..Shape::default() };
-    apart("the_mtu_changes_while_the_link_is_down", jumbo, |spaces| {
+    in_namespaces("an_mtu_changed_while_the_link_is_down_counts", jumbo, |spaces| {
         let both = |what: &str| {
             spaces.names.iter().for_each(|name| drop(ip(&format!("-n {name} link set v0 {what}")).unwrap()));
         };
@@ -196,7 +199,7 @@ fn the_mtu_changes_while_the_link_is_down() {
         assert_eq!(a.max_frame(early), 8_972);
         both("down");
         both("mtu 8000");
-        receive_some(&mut a);
+        poll(&mut a);
         assert_eq!(a.max_frame(early), 8_972, "nothing leads there, which says nothing");
         let late = a.route(b.local_addr()).unwrap();
         assert_eq!(a.max_frame(late), 1_232, "what every path takes");
@@ -205,16 +208,16 @@ fn the_mtu_changes_while_the_link_is_down() {
         let until = Instant::now() + Duration::from_secs(10);
         while [early, late].iter().any(|route| a.max_frame(*route) != 7_972) {
             assert!(Instant::now() < until, "{} and {}", a.max_frame(early), a.max_frame(late));
-            receive_some(&mut a);
+            poll(&mut a);
         }
         let told: Vec<_> = std::iter::from_fn(|| a.poll_event()).collect();
         for route in [early, late] {
             assert!(told.contains(&DeviceEvent::PathLimit { route, max_frame: 7_972 }), "{told:?}");
         }
-        until_way(&mut a, &mut b, early, Transport::Xdp);
+        until_transport(&mut a, &mut b, early, Transport::Xdp);
         while !receive(&mut b, 1).is_empty() {}
-        let frame = resident::data_frame(1, 7_972);
-        resident::send(&mut a, early, &frame);
+        let frame = netns_device::data_frame(1, 7_972);
+        netns_device::send(&mut a, early, &frame);
         assert!(receive(&mut b, 1) == [frame], "as long as it may be");
     });
 }

@@ -1,13 +1,13 @@
 //! The AF_XDP device between two network namespaces, held to the same rules as every other.
 #![allow(clippy::print_stdout, clippy::needless_pass_by_value)]
 
-mod resident;
+mod netns_device;
 mod spaces;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use resident::{Resident, data_frame, receive, send};
+use netns_device::{NetnsDevice, data_frame, receive, send};
 use spaces::{Shape, Spaces, spaces};
 use tautline_device::conformance::{DatagramOptions, datagram_suite};
 use tautline_device::fault::{Fault, Faults};
@@ -17,19 +17,21 @@ use tautline_device::udp::UdpConfig;
 use tautline_device::xdp::{Framing, Mode, Receive, Xdp, XdpConfig};
 use tautline_device::{Datagram, Transport};
 
-fn open(spaces: &Arc<Spaces>, side: usize, v6: bool, config: XdpConfig) -> Resident<Xdp> {
+fn open(spaces: &Arc<Spaces>, side: usize, v6: bool, config: XdpConfig) -> NetnsDevice<Xdp> {
     spaces.enter(side);
     let bind = SocketAddr::new(spaces.addr(side, v6), 0);
     let udp = UdpConfig { bind, tx_slots: 256, ..UdpConfig::default() };
     let device =
         Xdp::open(XdpConfig { udp, rx_chunks: 512, ..config }).unwrap_or_else(|r| panic!("{}", r.why));
-    Resident { device, spaces: spaces.clone(), side }
+    NetnsDevice { device, spaces: spaces.clone(), side }
 }
 
 /// One frame there, one back, each by the ring.
 #[test]
-fn a_frame_crosses() {
-    let Some(spaces) = spaces("a_frame_crosses", Shape::default()) else { return };
+fn frames_cross_without_system_calls_to_receive() {
+    let Some(spaces) = spaces("frames_cross_without_system_calls_to_receive", Shape::default()) else {
+        return;
+    };
     let mut a = open(&spaces, 0, false, XdpConfig::default());
     println!("{}", a.device.describe());
     let mut b = open(&spaces, 1, false, XdpConfig::default());
@@ -57,14 +59,14 @@ fn suite(test: &'static str, shape: Shape, v6: bool, config: fn() -> XdpConfig) 
             (Box::new(a), Box::new(b))
         };
         datagram_suite(pair, &DatagramOptions { dead: Some(dead), ..DatagramOptions::default() });
-        straight(spaces, v6, config);
+        frames_arrive_by_rings(spaces, v6, config);
     };
     std::thread::scope(|scope| scope.spawn(run).join()).expect("the suite");
     assert!(spaces.is_left_alone(), "no program is left");
 }
 
 /// D-10: full frames of our shape, in bursts, all by the ring, read where they lie; a batch that is dropped gives its frames back.
-fn straight(spaces: &Arc<Spaces>, v6: bool, config: fn() -> XdpConfig) {
+fn frames_arrive_by_rings(spaces: &Arc<Spaces>, v6: bool, config: fn() -> XdpConfig) {
     let mut a = open(spaces, 0, v6, config());
     let mut b = open(spaces, 1, v6, config());
     let route = a.route(b.local_addr()).unwrap();
@@ -106,8 +108,8 @@ fn mode(mode: Mode) -> XdpConfig {
 
 /// Wrappers see frames that lie in the device's memory as they see any others.
 #[test]
-fn wrapped() {
-    let Some(spaces) = spaces("wrapped", Shape::default()) else { return };
+fn wrapped_devices() {
+    let Some(spaces) = spaces("wrapped_devices", Shape::default()) else { return };
     let run = || {
         let wrap = |side| -> Box<dyn Datagram> {
             let inner = open(&spaces, side, false, XdpConfig { any_shape: true, ..XdpConfig::default() });
@@ -218,6 +220,6 @@ fn native_card_sums_v6() {
 }
 
 #[test]
-fn a_small_ring() {
-    suite("a_small_ring", PLAIN, false, || XdpConfig { tx_ring: 4, ..mode(Mode::Generic) });
+fn generic_small_ring() {
+    suite("generic_small_ring", PLAIN, false, || XdpConfig { tx_ring: 4, ..mode(Mode::Generic) });
 }

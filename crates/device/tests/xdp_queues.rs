@@ -2,7 +2,7 @@
 #![allow(clippy::print_stdout, clippy::needless_pass_by_value)]
 
 mod forge;
-mod resident;
+mod netns_device;
 mod spaces;
 
 use std::io::{BufRead, BufReader, Write};
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use forge::{frame_by_hand, raw_socket};
-use resident::{Resident, apart, data_frame, open, receive, receive_some, send, udp_config};
+use netns_device::{NetnsDevice, data_frame, in_namespaces, open, poll, receive, send, udp_config};
 use spaces::{Shape, Spaces};
 use tautline_device::udp::UdpConfig;
 use tautline_device::xdp::{Mode, Unavailable, Xdp, XdpConfig, probe};
@@ -42,9 +42,9 @@ fn sorted(mut frames: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
 
 /// D-15: a device that is alone on an interface has all of its queues, and every frame comes by a ring.
 #[test]
-fn every_queue_is_heard() {
+fn every_queue_receives() {
     for mode in [Mode::Generic, Mode::Native] {
-        apart("every_queue_is_heard", FOUR, |spaces| {
+        in_namespaces("every_queue_receives", FOUR, |spaces| {
             let mut a = open(spaces, 0, XdpConfig { mode, ..XdpConfig::default() });
             assert_eq!(a.device.queues(), [0, 1, 2, 3], "{}", a.device.describe());
             for _ in 0..40 {
@@ -59,9 +59,9 @@ fn every_queue_is_heard() {
 
 /// D-15: with one queue of four the rest comes through the socket, is counted, and none is lost.
 #[test]
-fn queues_without_a_socket_pass() {
+fn frames_of_other_queues_arrive_by_the_socket() {
     for mode in [Mode::Generic, Mode::Native] {
-        apart("queues_without_a_socket_pass", FOUR, |spaces| {
+        in_namespaces("frames_of_other_queues_arrive_by_the_socket", FOUR, |spaces| {
             let mut a = open(spaces, 0, XdpConfig { mode, sharers: 4, ..XdpConfig::default() });
             assert_eq!(a.device.queues(), [0]);
             let sent = from_many(spaces, a.local_addr());
@@ -78,7 +78,7 @@ fn open_beside(
     first: &mut impl Datagram,
     spaces: &Arc<Spaces>,
     config: XdpConfig,
-) -> Result<Resident<Xdp>, Unavailable> {
+) -> Result<NetnsDevice<Xdp>, Unavailable> {
     let opened = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let opening = scope.spawn(|| {
@@ -89,11 +89,11 @@ fn open_beside(
             device
         });
         while !opened.load(Ordering::Relaxed) && !opening.is_finished() {
-            receive_some(first);
+            poll(first);
         }
         opening.join().unwrap()
     })
-    .map(|device| Resident { device, spaces: spaces.clone(), side: 0 })
+    .map(|device| NetnsDevice { device, spaces: spaces.clone(), side: 0 })
 }
 
 /// D-15: the second takes the next queue and has a part in the first one's program; each gets its own frames, by ring or by socket; and the program stays
@@ -101,7 +101,7 @@ fn open_beside(
 #[test]
 fn two_share_an_interface() {
     for mode in [Mode::Generic, Mode::Native] {
-        apart("two_share_an_interface", FOUR, |spaces| {
+        in_namespaces("two_share_an_interface", FOUR, |spaces| {
             let config = || XdpConfig { mode, sharers: 2, ..XdpConfig::default() };
             let mut first = open(spaces, 0, config());
             let mut second = open_beside(&mut first, spaces, config()).unwrap_or_else(|why| panic!("{why}"));
@@ -145,9 +145,9 @@ fn two_share_an_interface() {
 
 /// D-15: on veth ranks that divide the queues hear by their rings in the mode that is chosen by itself, not only the one with the first queue.
 #[test]
-fn every_sharer_hears_by_its_ring() {
+fn every_sharer_receives_by_its_rings() {
     const FRAMES: usize = 40;
-    apart("every_sharer_hears_by_its_ring", FOUR, |spaces| {
+    in_namespaces("every_sharer_receives_by_its_rings", FOUR, |spaces| {
         let shared = || XdpConfig { sharers: 2, ..XdpConfig::default() };
         let mut first = open(spaces, 0, shared());
         let mut second = open_beside(&mut first, spaces, shared()).unwrap_or_else(|why| panic!("{why}"));
@@ -167,9 +167,9 @@ fn every_sharer_hears_by_its_ring() {
 
 /// D-15: the door is in a folder of this user's alone. What a dead process left there is replaced, whatever cannot be is told, and nothing is left behind.
 #[test]
-fn doors_are_where_nobody_else_can_hang_them() {
+fn request_sockets_are_in_a_private_directory() {
     use std::os::unix::fs::{FileTypeExt, MetadataExt};
-    apart("doors_are_where_nobody_else_can_hang_them", FOUR, |spaces| {
+    in_namespaces("request_sockets_are_in_a_private_directory", FOUR, |spaces| {
         let config = || XdpConfig { sharers: 2, ..XdpConfig::default() };
         spaces.enter(0);
         let network = std::fs::metadata("/proc/thread-self/ns/net").unwrap().ino();
@@ -197,9 +197,9 @@ fn doors_are_where_nobody_else_can_hang_them() {
 
 /// D-15: what cannot be shared is refused with the reason.
 #[test]
-fn what_cannot_be_shared_is_said() {
+fn conflicts_between_sharers_are_reported() {
     let one = Shape { queues: Some(1), ..FOUR };
-    apart("what_cannot_be_shared_is_said", one, |spaces| {
+    in_namespaces("conflicts_between_sharers_are_reported", one, |spaces| {
         let mut first = open(spaces, 0, XdpConfig { mode: Mode::Generic, ..XdpConfig::default() });
         let why = open_beside(&mut first, spaces, XdpConfig::default()).err().unwrap();
         assert!(matches!(why, Unavailable::Queues(_)), "{why}");
@@ -226,14 +226,14 @@ fn child() {
     std::io::stdout().flush().unwrap();
     let until = Instant::now() + Duration::from_secs(60);
     while Instant::now() < until {
-        receive_some(&mut device);
+        poll(&mut device);
     }
 }
 
 /// D-15: the process that attached the program is killed. Who shares it goes on as if nothing had happened, and can be joined; then nothing is left.
 #[test]
-fn the_owner_is_killed() {
-    apart("the_owner_is_killed", FOUR, |spaces| {
+fn sharers_survive_the_first_process() {
+    in_namespaces("sharers_survive_the_first_process", FOUR, |spaces| {
         for _ in 0..3 {
             let mut command = Command::new("ip");
             command.args(["netns", "exec", &spaces.names[0]]).arg(std::env::current_exe().unwrap());

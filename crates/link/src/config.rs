@@ -1,74 +1,76 @@
-//! Every knob of a link, with its default and its reason.
+//! The configuration of a link.
 
-use crate::{MICRO, MILLI, Nanos};
 use tautline_wire::handshake::Security;
 
-/// How lost slots are repaired (L-11).
+use crate::{MICRO, MILLI, Nanos};
+
+/// How lost slots are recovered (L-11).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub enum Policy {
-    /// Slots that arrive ahead of a gap are kept; only what is missing is sent again.
+pub enum RecoveryPolicy {
+    /// Keeps slots that arrive ahead of a gap, and resends only the missing ones.
     #[default]
     SelectiveRepeat,
-    /// Slots that arrive ahead of a gap are dropped; everything from the gap on is sent again.
+    /// Drops slots that arrive ahead of a gap, and resends everything from the gap on.
     GoBackN,
 }
 
-impl Policy {
-    /// The policy's name in configuration, reports and the command line.
+impl RecoveryPolicy {
+    /// Returns the policy's name in configuration, reports and on the command line.
     pub fn name(self) -> &'static str {
         match self {
-            Policy::SelectiveRepeat => "selective-repeat",
-            Policy::GoBackN => "go-back-n",
+            RecoveryPolicy::SelectiveRepeat => "selective-repeat",
+            RecoveryPolicy::GoBackN => "go-back-n",
         }
     }
 }
 
-impl std::str::FromStr for Policy {
+impl std::str::FromStr for RecoveryPolicy {
     type Err = String;
 
-    fn from_str(name: &str) -> Result<Policy, String> {
+    fn from_str(name: &str) -> Result<RecoveryPolicy, String> {
         match name {
-            "selective-repeat" => Ok(Policy::SelectiveRepeat),
-            "go-back-n" => Ok(Policy::GoBackN),
+            "selective-repeat" => Ok(RecoveryPolicy::SelectiveRepeat),
+            "go-back-n" => Ok(RecoveryPolicy::GoBackN),
             other => Err(format!("unknown recovery policy \"{other}\"; use selective-repeat or go-back-n")),
         }
     }
 }
 
-/// The knobs of a link. Both sides of a channel may differ in all but [`Config::security`].
+/// The configuration of a link. The two sides of a channel may differ in everything but [`Config::security`].
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Protection of frames.
     pub security: Security,
-    /// Repair of losses.
-    pub recovery: Policy,
-    /// Slots that this side takes before the program has consumed any.
+    /// Recovery of lost slots.
+    pub recovery: RecoveryPolicy,
+    /// Slots that this side accepts before the program has consumed any.
     pub credit_slots: u32,
-    /// Bytes of receive buffer behind this channel; the peer keeps no more than this in flight.
+    /// Bytes of receive buffer for this channel; the peer keeps less than this in flight.
     pub receive_buffer: u32,
-    /// Bytes of one message that a peer may send before its handler has consumed any.
+    /// Bytes of one message that the peer may send before its handler has consumed any.
     pub message_window: u32,
-    /// A peer that is silent for this long is dead.
+    /// A peer from which nothing arrives for this long is dead.
     pub silence: Nanos,
-    /// Most time that an acknowledgement waits for a frame to ride on.
+    /// How long an acknowledgement waits, at most, for a frame to be piggybacked on.
     pub ack_delay: Nanos,
-    /// Slots received that make an acknowledgement due at once.
+    /// Unacknowledged slots after which an acknowledgement is sent at once.
     pub ack_every: u32,
-    /// Bounds of the retransmission timer.
+    /// The shortest interval of the retransmission timer.
     pub rto_min: Nanos,
-    /// See [`Config::rto_min`].
+    /// The longest interval of the retransmission timer.
     pub rto_max: Nanos,
-    /// The timer before there was any round-trip sample.
+    /// The interval of the timer before the first round-trip sample.
     pub rto_initial: Nanos,
-    /// Round trips longer than the shortest by more than this count as congestion.
+    /// A round trip that exceeds the shortest one by more than this counts as congestion.
     pub delay_target: Nanos,
-    /// Whether the window reacts to delay and loss at all; without, only credit and buffer limit it.
+    /// Whether there is a congestion window. Without, credit and the peer's receive buffer are the only
+    /// limits.
     pub congestion: bool,
-    /// The window to begin with, in bytes.
+    /// The initial congestion window, in bytes.
     pub window_initial: u32,
-    /// A hello is repeated after this time, doubling.
+    /// A hello is repeated after this time, which doubles with each repetition.
     pub hello_interval: Nanos,
-    /// This side takes raw Ethernet frames to begin with, and says so in every frame (D-12).
+    /// Whether this side accepts raw Ethernet frames at first; every frame says so (D-12).
     pub raw_frames: bool,
 }
 
@@ -76,7 +78,7 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             security: Security::Fabric,
-            recovery: Policy::SelectiveRepeat,
+            recovery: RecoveryPolicy::SelectiveRepeat,
             credit_slots: 256,
             receive_buffer: 212_992,
             message_window: 512 * 1024,
@@ -96,8 +98,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// An idle link lets itself be heard this often; the higher rank of a pair waits a little longer, so that one
-    /// exchange serves both (L-17).
+    /// Returns the heartbeat interval of an idle link. The higher rank of a pair waits a little longer, so
+    /// that one exchange serves both (L-17).
     pub(crate) fn heartbeat(&self, higher: bool) -> Nanos {
         if higher { self.silence / 3 + self.silence / 16 } else { self.silence / 3 }
     }

@@ -1,17 +1,17 @@
-//! The congestion window: bytes that may be in flight (L-13). Grows while acknowledgements come, shrinks on loss and on
-//! delay, at most once per round trip.
+//! The congestion window: how many bytes may be in flight (L-13). It grows while acknowledgements arrive and
+//! shrinks on loss and delay, at most once per round trip.
 
 use crate::{Config, Nanos};
 
-/// The window never falls below this many bytes: a few frames, so that evidence of loss can arise.
-const FLOOR: u32 = 8 * 1024;
+/// The smallest window: a few frames, so that later frames can show that an earlier one was lost.
+const MIN_WINDOW: u32 = 8 * 1024;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Congestion {
     window: u32,
-    ceiling: u32,
+    max_window: u32,
     slow_start: bool,
-    /// No second reduction before the packet after this one is acknowledged.
+    /// The window is not reduced again for packets before this one.
     reduced_at: u64,
     acked: u32,
     enabled: bool,
@@ -21,10 +21,10 @@ pub(crate) struct Congestion {
 impl Congestion {
     pub(crate) fn new(config: &Config, peer_buffer: u32) -> Congestion {
         // L-14: without congestion control, this is the window.
-        let ceiling = peer_buffer.max(FLOOR);
+        let max_window = peer_buffer.max(MIN_WINDOW);
         Congestion {
-            window: if config.congestion { config.window_initial.min(ceiling) } else { ceiling },
-            ceiling,
+            window: if config.congestion { config.window_initial.min(max_window) } else { max_window },
+            max_window,
             slow_start: true,
             reduced_at: 0,
             acked: 0,
@@ -38,11 +38,11 @@ impl Congestion {
         self.window
     }
 
-    /// `bytes` were acknowledged while `in_flight` (before that) were under way.
+    /// Grows the window: `bytes` were acknowledged, and `in_flight` were in flight before that.
     #[inline]
     pub(crate) fn on_ack(&mut self, bytes: u32, in_flight: u32, frame: u32) {
-        // A window that is not used says nothing about the path.
-        if !self.enabled || self.window == self.ceiling || in_flight < self.window / 2 {
+        // A window that is not used shows nothing about the path.
+        if !self.enabled || self.window == self.max_window || in_flight < self.window / 2 {
             return;
         }
         let growth = if self.slow_start {
@@ -55,28 +55,28 @@ impl Congestion {
             self.acked = 0;
             frame
         };
-        self.window = self.window.saturating_add(growth).min(self.ceiling);
+        self.window = self.window.saturating_add(growth).min(self.max_window);
     }
 
-    /// A round trip took `rtt`, the shortest known is `shortest`; `packet` was its packet, `next` is the next one.
+    /// Shrinks the window if the round trip of `packet` took too long; `next` is the next packet number.
     #[inline]
     pub(crate) fn on_delay(&mut self, rtt: Nanos, shortest: Nanos, packet: u64, next: u64) {
         let target = shortest + self.delay_target;
         if self.enabled && rtt > target && packet > self.reduced_at {
-            // Proportional to the excess, at most to six tenths.
+            // In proportion to the excess, to 0.6 at the least.
             let excess = (rtt - target) * 100 / rtt;
             self.reduce(100 - (excess * 2 / 5).min(40) as u32, next);
         }
     }
 
-    /// Evidence of loss of `packet`; `next` is the next packet number.
+    /// Shrinks the window because `packet` was lost; `next` is the next packet number.
     pub(crate) fn on_loss(&mut self, packet: u64, next: u64) {
         if self.enabled && packet > self.reduced_at {
             self.reduce(70, next);
         }
     }
 
-    /// The timer expired with nothing heard.
+    /// Shrinks the window because the timer expired twice in a row.
     pub(crate) fn on_timeout(&mut self, next: u64) {
         if self.enabled {
             self.reduce(50, next);
@@ -84,7 +84,7 @@ impl Congestion {
     }
 
     fn reduce(&mut self, percent: u32, next: u64) {
-        self.window = (u64::from(self.window) * u64::from(percent) / 100).max(u64::from(FLOOR)) as u32;
+        self.window = (u64::from(self.window) * u64::from(percent) / 100).max(u64::from(MIN_WINDOW)) as u32;
         self.slow_start = false;
         self.reduced_at = next;
         self.acked = 0;
@@ -99,9 +99,9 @@ mod tests {
         Congestion::new(&Config { window_initial: 32 * 1024, ..Config::default() }, 200_000)
     }
 
-    /// L-13: the window grows only while it is used, to the peer's buffer at most.
+    /// L-13: the window grows only while it is used, and at most to the peer's buffer.
     #[test]
-    fn grows_when_used() {
+    fn window_grows_while_used() {
         let mut c = fresh();
         c.on_ack(10_000, 1_000, 1_500);
         assert_eq!(c.window(), 32 * 1024);
@@ -111,9 +111,9 @@ mod tests {
         assert_eq!(c.window(), 200_000);
     }
 
-    /// L-13: one reduction per round trip, for loss and for delay, never below the floor.
+    /// L-13: one reduction per round trip, for loss and for delay, never below the minimum.
     #[test]
-    fn reduces_once_per_round_trip() {
+    fn window_shrinks_once_per_round_trip() {
         let mut c = fresh();
         c.on_loss(5, 10);
         let once = c.window();
@@ -126,12 +126,12 @@ mod tests {
         for i in 0..100 {
             c.on_timeout(i);
         }
-        assert_eq!(c.window(), FLOOR);
+        assert_eq!(c.window(), MIN_WINDOW);
     }
 
-    /// L-14: switched off, the peer's buffer is the window, whatever happens.
+    /// L-14: without congestion control, the window is always the peer's buffer.
     #[test]
-    fn switched_off() {
+    fn fixed_window_without_congestion_control() {
         let mut c = Congestion::new(&Config { congestion: false, ..Config::default() }, 200_000);
         c.on_loss(5, 10);
         c.on_timeout(11);

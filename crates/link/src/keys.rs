@@ -12,9 +12,9 @@ impl std::fmt::Debug for JobKey {
     }
 }
 
-/// Which side of a handshake this is.
+/// The side of a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub(crate) enum Role {
     /// Sent the hello.
     Initiator,
     /// Answered it.
@@ -33,45 +33,46 @@ impl JobKey {
         JobKey(bytes)
     }
 
-    /// The bytes, for the launcher that hands them on.
+    /// Returns the bytes, for a launcher that passes them on.
     pub fn bytes(&self) -> &[u8; 32] {
         &self.0
     }
 
-    /// The job's public name: shows strays and other jobs without trying their authentication.
-    pub fn job_id(&self) -> u64 {
+    /// Returns the job's public name. It identifies frames of other jobs without a check of their
+    /// authentication.
+    pub(crate) fn job_id(&self) -> u64 {
         let hash = blake3::keyed_hash(&self.0, b"tautline v1 job id");
-        u64::from_le_bytes(hash.as_bytes()[..8].try_into().expect("eight bytes"))
+        u64::from_le_bytes(hash.as_bytes()[..8].try_into().expect("the slice has eight bytes"))
     }
 
-    /// Proves, to whoever knows the key too, that something was said by somebody who knows it; `what` keeps uses apart.
-    pub fn prove(&self, what: &str, said: &[u8]) -> [u8; 16] {
+    /// Returns a proof that a holder of the key sent `message`; `purpose` separates different uses of the
+    /// key.
+    pub fn prove(&self, purpose: &str, message: &[u8]) -> [u8; 16] {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
-        hasher.update(b"tautline v1 proof ").update(what.as_bytes()).update(&[0]).update(said);
-        hasher.finalize().as_bytes()[..16].try_into().expect("sixteen bytes")
+        hasher.update(b"tautline v1 proof ").update(purpose.as_bytes()).update(&[0]).update(message);
+        hasher.finalize().as_bytes()[..16].try_into().expect("the slice has sixteen bytes")
     }
 
     fn mac(&self, frame: &[u8; HANDSHAKE_LEN]) -> [u8; 16] {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
         hasher.update(b"tautline v1 handshake");
         hasher.update(&frame[..MAC_RANGE.start]);
-        hasher.finalize().as_bytes()[..16].try_into().expect("sixteen bytes")
+        hasher.finalize().as_bytes()[..16].try_into().expect("the slice has sixteen bytes")
     }
 
-    /// Puts the authentication code into a handshake frame (H-2).
+    /// Writes the authentication code of a handshake frame (H-2).
     pub(crate) fn sign(&self, frame: &mut [u8; HANDSHAKE_LEN]) {
         let mac = self.mac(frame);
         frame[MAC_RANGE].copy_from_slice(&mac);
     }
 
-    /// Whether a handshake frame was made with this key.
+    /// Returns whether a handshake frame was signed with this key.
     pub(crate) fn verify(&self, frame: &[u8; HANDSHAKE_LEN]) -> bool {
         let mac = self.mac(frame);
-        // Compared as hashes are: in constant time.
         constant_eq(&mac, &frame[MAC_RANGE])
     }
 
-    /// The secrets of a channel, from the key, both ranks and both epochs (H-3).
+    /// Derives the secrets of a channel from the key, both ranks and both epochs (H-3).
     pub(crate) fn derive(&self, role: Role, initiator: (u32, u64), responder: (u32, u64)) -> LinkKeys {
         let direction = |name: &[u8]| {
             let mut hasher = blake3::Hasher::new_keyed(&self.0);
@@ -89,7 +90,7 @@ impl JobKey {
     }
 }
 
-/// Compares without an early exit.
+/// Compares in constant time: without an early exit.
 pub(crate) fn constant_eq(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && std::hint::black_box(a.iter().zip(b).fold(0, |acc, (x, y)| acc | (x ^ y))) == 0
 }
@@ -98,9 +99,9 @@ pub(crate) fn constant_eq(a: &[u8], b: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    /// H-3: the two sides derive the same secrets, crosswise, and any change of epoch changes both.
+    /// H-3: one side's sending key is the other side's receiving key, and another epoch changes both keys.
     #[test]
-    fn directions_cross() {
+    fn both_sides_derive_the_same_keys() {
         let key = JobKey::new([7; 32]);
         let a = key.derive(Role::Initiator, (0, 11), (1, 22));
         let b = key.derive(Role::Responder, (0, 11), (1, 22));
@@ -112,7 +113,7 @@ mod tests {
         assert_ne!(a.rx, c.rx);
     }
 
-    /// H-2: a handshake frame altered anywhere, or signed by another job, fails.
+    /// H-2: a handshake frame with any byte changed, or signed by another job, fails verification.
     #[test]
     fn signature_covers_everything() {
         let key = JobKey::new([7; 32]);

@@ -1,49 +1,53 @@
 //! Makes a reliable, ordered channel out of datagrams. No I/O, no clock, no randomness.
 //!
-//! A [`Peering`] is the relation to one other rank: it opens channels by handshake, notices that the peer was
-//! restarted, and holds the live [`Link`]. The caller moves bytes and tells the time:
+//! A [`Peering`] is the relation to one other rank: it opens channels by handshake, detects that the peer was
+//! restarted, and holds the live [`Link`]. The caller moves the bytes and supplies the time:
 //!
-//! 1. frames that arrived go into [`Peering::handle_handshake`] or [`Link::handle_frame`];
-//! 2. payload to be sent goes in as opaque slot tokens with [`Link::push`];
-//! 3. then, until they return `None`: [`Link::poll_transmit`] + [`Link::finish`] for frames to be sent,
-//!    [`Link::poll_freed`] for tokens no longer needed, [`Link::poll_event`] for what happened;
+//! 1. received frames go into [`Peering::handle_handshake`] or [`Peering::handle_frame`];
+//! 2. payload goes in as opaque slot tokens, with [`Link::push`];
+//! 3. then, until they return `None`: [`Link::poll_transmit`] + [`Link::finish`] for frames to send,
+//!    [`Link::poll_freed`] for tokens no longer needed, [`Link::poll_event`] for events;
 //! 4. at [`Link::next_deadline`] at the latest, [`Link::handle_timeout`].
 //!
-//! One file per verb: `send`, `recv`, `ack`, `timer`, `shake`; the policies are `recovery` and `congestion`. The rule
-//! numbers in comments (`L-1`, `H-1`, …) are those of `docs/PROTOCOL.md`.
+//! A link has a sending half (`sender`, with `queue`, `packets`, `rtt`, `congestion`, `path`, `retransmit`
+//! and the policies of `recovery`), a receiving half (`receiver`, with `replay` and `ack_timer`), `liveness`
+//! and `seal`. The rule numbers in comments (`L-1`, `H-1`, …) are those of `docs/PROTOCOL.md`.
 #![forbid(unsafe_code)]
 
-mod ack;
+mod ack_timer;
 mod config;
 mod congestion;
-mod cookie;
+mod handshake;
 mod keys;
+mod limiter;
 mod link;
+mod liveness;
+mod packets;
 mod path;
 mod queue;
 mod reassembly;
+mod receiver;
 mod recovery;
-mod recv;
+mod replay;
+mod report;
+mod retransmit;
 mod rtt;
 mod seal;
-mod send;
-mod shake;
+mod sender;
 mod tag;
-mod timer;
 
-pub use config::{Config, Policy};
-pub use cookie::Doorkeeper;
-pub use keys::{JobKey, Role};
-pub use link::{Counters, Death, Event, Link};
+pub use config::{Config, RecoveryPolicy};
+pub use handshake::{ChannelIds, HandshakeFrame, HandshakeOutcome, Peering, PeeringParams};
+pub use keys::JobKey;
+pub use limiter::HandshakeLimiter;
+pub use link::{FrameError, Link, SlotRef, Transmit};
 pub use reassembly::Reassembly;
-pub use recv::{Arrival, Refused};
-pub use seal::SEAL_LEN;
-pub use send::{SlotRef, Transmit};
-pub use shake::{Fresh, Outcome, Peering, ShakeFrame, Who};
+pub use receiver::Arrival;
+pub use report::{Counters, Death, Event};
 
 /// Nanoseconds on the caller's monotonic clock.
 pub type Nanos = u64;
-/// The caller's name for a piece of payload.
+/// The caller's name for the payload of a slot.
 pub type Token = u32;
 
 pub(crate) const MICRO: Nanos = 1_000;

@@ -1,4 +1,4 @@
-//! The queue of slots that are to be sent, or sent and not yet acknowledged.
+//! The send queue: slots that are unsent, or sent and not yet acknowledged.
 
 use std::collections::VecDeque;
 
@@ -6,17 +6,18 @@ use tautline_wire::Seq;
 
 use crate::Token;
 
-/// What a frame costs the receiving host beside its bytes; the kernel's bookkeeping for a datagram, roughly.
+/// Returns what a frame counts in the congestion window: about what it takes up in the receiver's socket
+/// buffer, with the kernel's overhead per datagram.
 pub(crate) fn charge(len: u32) -> u32 {
     if len < 512 { 768 } else { len + 320 }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SlotState {
-    Waiting,
-    Flying,
+    Unsent,
+    InFlight,
     Lost,
-    Done,
+    Acknowledged,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -27,36 +28,39 @@ pub(crate) struct Slot {
     pub(crate) packet: u64,
     pub(crate) state: SlotState,
     pub(crate) resent: bool,
-    /// It overtakes, and may use the last of the credit.
-    pub(crate) ahead: bool,
+    /// The slot goes in front of unsent ones, and may use the reserved credit.
+    priority: bool,
 }
 
-/// What is kept of a credit for slots that overtake (L-12).
-pub(crate) fn kept(credit: u32) -> u32 {
+/// Returns how much of a credit is reserved for priority slots (L-12).
+pub(crate) fn reserved_credit(credit: u32) -> u32 {
     (credit / 4).min(8)
 }
 
 /// Slots from the oldest unacknowledged one to the newest.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
-    pub(crate) slots: VecDeque<Slot>,
+    slots: VecDeque<Slot>,
     /// Sequence number of `slots[0]`.
-    pub(crate) base: Seq,
+    base: Seq,
     /// The first slot never sent.
-    pub(crate) next: Seq,
-    /// Slots before this one may be sent: those that overtake, and all others.
-    pub(crate) credit: Seq,
-    pub(crate) room: Seq,
-    kept: u32,
-    /// Slots that overtake and were never sent.
-    pub(crate) waiting_ahead: u32,
-    /// Charged bytes of slots in state flying.
-    pub(crate) in_flight: u32,
-    pub(crate) lost: VecDeque<Seq>,
-    /// A slot that is being sent in fragments, and how far that has come.
-    pub(crate) fragmenting: Option<(Seq, u32)>,
-    /// The next slot that overtakes comes no earlier than this.
-    overtake: Seq,
+    next: Seq,
+    /// Priority slots before this one may be sent.
+    credit: Seq,
+    /// Other slots before this one may be sent.
+    normal_credit: Seq,
+    reserved: u32,
+    /// Priority slots that were never sent.
+    priority_unsent: u32,
+    /// The next priority slot is inserted here at the earliest.
+    priority_from: Seq,
+    /// Charged bytes of slots in flight.
+    in_flight: u32,
+    lost: VecDeque<Seq>,
+    /// A slot that is being sent in fragments, and how many bytes of it have been sent.
+    fragmenting: Option<(Seq, u32)>,
+    /// Tokens of slots that are no longer needed.
+    freed: Vec<Token>,
 }
 
 impl SendQueue {
@@ -66,47 +70,16 @@ impl SendQueue {
             base: start,
             next: start,
             credit: start.ahead(credit),
-            room: start.ahead(credit - kept(credit)),
-            kept: kept(credit),
-            waiting_ahead: 0,
+            normal_credit: start.ahead(credit - reserved_credit(credit)),
+            reserved: reserved_credit(credit),
+            priority_unsent: 0,
+            priority_from: start,
             in_flight: 0,
-            // Repairs allocate nothing, either.
+            // So that recovery allocates nothing.
             lost: VecDeque::with_capacity(credit.min(1024) as usize),
             fragmenting: None,
-            overtake: start,
+            freed: Vec::new(),
         }
-    }
-
-    /// As [`SendQueue::push`], but in front of those that wait; only every other slot overtakes, so that all get on (W-6).
-    pub(crate) fn push_ahead(&mut self, token: Token, len: u32) -> Seq {
-        let first = if self.next.before(self.overtake) { self.overtake } else { self.next };
-        let at = (first.distance(self.base) as u32).min(self.slots.len() as u32);
-        let slot = Slot { token, len, packet: 0, state: SlotState::Waiting, resent: false, ahead: true };
-        self.slots.insert(at as usize, slot);
-        self.waiting_ahead += 1;
-        self.overtake = self.base.ahead(at + 2);
-        self.base.ahead(at)
-    }
-
-    /// The peer grants more.
-    #[inline]
-    pub(crate) fn grant(&mut self, credit: Seq) {
-        self.credit = credit;
-        self.room = Seq(credit.0.wrapping_sub(self.kept));
-    }
-
-    /// There is no credit left for the next slot, unless it is one that overtakes: the first of those comes to the front, if there is one. Whoever waits
-    /// for it may be the one that could grant more. Returns whether it can go.
-    #[cold]
-    pub(crate) fn find_ahead(&mut self) -> bool {
-        if self.waiting_ahead == 0 || !self.next.before(self.credit) {
-            return false;
-        }
-        let next = self.next.distance(self.base) as usize;
-        let Some(at) = self.slots.range(next..).position(|slot| slot.ahead) else { return false };
-        let slot = self.slots.remove(next + at).expect("found above");
-        self.slots.insert(next, slot);
-        true
     }
 
     pub(crate) fn push(&mut self, token: Token, len: u32) -> Seq {
@@ -115,14 +88,91 @@ impl SendQueue {
             token,
             len,
             packet: 0,
-            state: SlotState::Waiting,
+            state: SlotState::Unsent,
             resent: false,
-            ahead: false,
+            priority: false,
         });
         seq
     }
 
-    /// One past the newest slot.
+    /// Adds a slot in front of the unsent ones. At least one other slot goes between two priority slots, so
+    /// that all make progress (W-6).
+    pub(crate) fn push_priority(&mut self, token: Token, len: u32) -> Seq {
+        let first = if self.next.before(self.priority_from) { self.priority_from } else { self.next };
+        let at = (first.distance(self.base) as u32).min(self.slots.len() as u32);
+        let slot = Slot { token, len, packet: 0, state: SlotState::Unsent, resent: false, priority: true };
+        self.slots.insert(at as usize, slot);
+        self.priority_unsent += 1;
+        self.priority_from = self.base.ahead(at + 2);
+        self.base.ahead(at)
+    }
+
+    /// Raises the credit.
+    #[inline]
+    pub(crate) fn grant(&mut self, credit: Seq) {
+        self.credit = credit;
+        self.normal_credit = Seq(credit.0.wrapping_sub(self.reserved));
+    }
+
+    #[inline]
+    pub(crate) fn credit(&self) -> Seq {
+        self.credit
+    }
+
+    /// Returns whether there is credit for the next slot, priority or not.
+    #[inline]
+    pub(crate) fn has_credit(&self) -> bool {
+        self.next.before(self.normal_credit)
+    }
+
+    /// Returns the next slot to be sent for the first time, and counts it as sent. The caller has checked
+    /// that there is one, and that there is credit for it.
+    #[inline]
+    pub(crate) fn take_next(&mut self) -> Seq {
+        let seq = self.next;
+        self.next = seq.next();
+        if self.priority_unsent > 0 {
+            self.priority_unsent -= u32::from(self.slot_mut(seq).priority);
+        }
+        seq
+    }
+
+    /// Adds a slot and counts it as sent. The queue must be idle.
+    #[inline]
+    pub(crate) fn push_sent(&mut self, token: Token, len: u32) -> Seq {
+        let seq = self.push(token, len);
+        self.next = seq.next();
+        seq
+    }
+
+    /// Moves the first unsent priority slot in front of the other unsent slots. It may use the reserved
+    /// credit, and the peer may need it before it grants more. Returns whether there is a priority slot and
+    /// credit for it.
+    #[cold]
+    pub(crate) fn promote_priority(&mut self) -> bool {
+        if self.priority_unsent == 0 || !self.next.before(self.credit) {
+            return false;
+        }
+        let next = self.next.distance(self.base) as usize;
+        let Some(at) = self.slots.range(next..).position(|slot| slot.priority) else { return false };
+        let slot = self.slots.remove(next + at).expect("found above");
+        self.slots.insert(next, slot);
+        true
+    }
+
+    /// Returns the sequence number of the oldest slot.
+    #[inline]
+    pub(crate) fn base(&self) -> Seq {
+        self.base
+    }
+
+    /// Returns the first slot that was never sent.
+    #[inline]
+    pub(crate) fn next(&self) -> Seq {
+        self.next
+    }
+
+    /// Returns the sequence number after the newest slot.
     #[inline]
     pub(crate) fn end(&self) -> Seq {
         self.base.ahead(self.slots.len() as u32)
@@ -132,15 +182,24 @@ impl SendQueue {
         self.slots.len()
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
     #[inline]
-    pub(crate) fn waiting(&self) -> usize {
+    pub(crate) fn unsent(&self) -> usize {
         self.end().distance(self.next) as usize
     }
 
-    /// Nothing waits to be sent, for the first time or again.
+    /// Returns whether no slot waits to be sent, for the first time or again.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
         self.next == self.end() && self.lost.is_empty() && self.fragmenting.is_none()
+    }
+
+    #[inline]
+    pub(crate) fn front(&self) -> Option<&Slot> {
+        self.slots.front()
     }
 
     #[inline]
@@ -148,59 +207,152 @@ impl SendQueue {
         &mut self.slots[seq.distance(self.base) as usize]
     }
 
-    /// Slots have been sent that are neither acknowledged nor known to be lost.
-    pub(crate) fn flying(&self) -> bool {
+    /// Iterates over the slots that were sent at least once, oldest first.
+    pub(crate) fn sent(&self) -> impl Iterator<Item = Seq> + use<> {
+        let base = self.base;
+        (0..self.next.distance(base) as u32).map(move |i| base.ahead(i))
+    }
+
+    /// Returns the charge of slots that were sent and are neither acknowledged nor counted as lost.
+    #[inline]
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.in_flight
+    }
+
+    #[inline]
+    pub(crate) fn has_in_flight(&self) -> bool {
         self.in_flight > 0
     }
 
-    /// Marks a flying slot lost; it will be sent again.
-    pub(crate) fn lose(&mut self, seq: Seq) {
+    /// Charges a slot that is sent now as `packet`. Returns its token and length.
+    #[inline]
+    pub(crate) fn mark_in_flight(&mut self, seq: Seq, packet: u64) -> (Token, u32) {
         let slot = self.slot_mut(seq);
-        if slot.state == SlotState::Flying {
+        slot.state = SlotState::InFlight;
+        slot.packet = packet;
+        let (token, len) = (slot.token, slot.len);
+        self.in_flight += charge(len);
+        (token, len)
+    }
+
+    /// Marks a slot in flight as lost, to be resent.
+    pub(crate) fn mark_lost(&mut self, seq: Seq) {
+        let slot = self.slot_mut(seq);
+        if slot.state == SlotState::InFlight {
             slot.state = SlotState::Lost;
             self.in_flight -= charge(self.slot_mut(seq).len);
-            // Oldest first: on a path that drops the tail of every burst, whatever comes first arrives.
+            // Oldest first: a path that drops the tail of every burst delivers what comes first.
             let at = self.lost.iter().rposition(|&other| other.before(seq)).map_or(0, |before| before + 1);
             self.lost.insert(at, seq);
         }
     }
 
-    /// A slot was acknowledged; returns its token and charge if that is news.
-    #[inline]
-    pub(crate) fn acknowledge(&mut self, seq: Seq) -> Option<(Token, u32)> {
-        let slot = self.slot_mut(seq);
-        let (token, cost, state) = (slot.token, charge(slot.len), slot.state);
-        match state {
-            SlotState::Done | SlotState::Waiting => return None,
-            SlotState::Flying => self.in_flight -= cost,
-            SlotState::Lost => {}
-        }
-        self.slot_mut(seq).state = SlotState::Done;
-        Some((token, cost))
-    }
-
-    pub(crate) fn drain(&mut self, mut free: impl FnMut(Token)) {
-        for slot in self.slots.drain(..) {
-            if slot.state != SlotState::Done {
-                free(slot.token);
+    /// Marks all slots that were sent and are not acknowledged as lost.
+    pub(crate) fn mark_all_lost(&mut self) {
+        self.lost.clear();
+        for seq in self.sent() {
+            match self.slot_mut(seq).state {
+                SlotState::InFlight => self.mark_lost(seq),
+                SlotState::Lost => self.lost.push_back(seq),
+                _ => {}
             }
         }
-        self.waiting_ahead = 0;
+    }
+
+    pub(crate) fn has_lost(&self) -> bool {
+        !self.lost.is_empty()
+    }
+
+    pub(crate) fn lost_len(&self) -> usize {
+        self.lost.len()
+    }
+
+    /// Removes the first slot that is still lost.
+    pub(crate) fn take_lost(&mut self) -> Option<Seq> {
+        while let Some(seq) = self.lost.pop_front() {
+            if !seq.before(self.base) && self.slot_mut(seq).state == SlotState::Lost {
+                return Some(seq);
+            }
+        }
+        None
+    }
+
+    #[inline]
+    pub(crate) fn is_fragmenting(&self) -> bool {
+        self.fragmenting.is_some()
+    }
+
+    /// Records that `sent` of the `len` bytes of a slot have been sent in fragments.
+    pub(crate) fn set_fragmenting(&mut self, seq: Seq, sent: u32, len: u32) {
+        self.fragmenting = (sent < len).then_some((seq, sent));
+    }
+
+    /// Returns the slot of which fragments are still to be sent, if it is still in flight, and how many bytes
+    /// of it have been sent.
+    pub(crate) fn take_fragmenting(&mut self) -> Option<(Seq, u32)> {
+        let (seq, sent) = self.fragmenting.take()?;
+        let needed = !seq.before(self.base) && self.slot_mut(seq).state == SlotState::InFlight;
+        needed.then_some((seq, sent))
+    }
+
+    /// Acknowledges every slot before `ack`. Returns the charge of those newly acknowledged.
+    #[inline]
+    pub(crate) fn acknowledge_until(&mut self, ack: Seq) -> u32 {
+        let mut charged = 0;
+        while self.base != ack
+            && let Some(slot) = self.slots.pop_front()
+        {
+            self.base = self.base.next();
+            charged += self.release(slot);
+        }
+        charged
+    }
+
+    /// Acknowledges one slot. Returns its charge if it was not acknowledged before.
+    #[inline]
+    pub(crate) fn acknowledge(&mut self, seq: Seq) -> u32 {
+        let slot = self.slot_mut(seq);
+        let before = *slot;
+        slot.state = SlotState::Acknowledged;
+        self.release(before)
+    }
+
+    /// Frees the token of a slot that is acknowledged now. Returns its charge.
+    #[inline]
+    fn release(&mut self, slot: Slot) -> u32 {
+        let cost = charge(slot.len);
+        match slot.state {
+            SlotState::Acknowledged | SlotState::Unsent => return 0,
+            SlotState::InFlight => self.in_flight -= cost,
+            SlotState::Lost => {}
+        }
+        self.freed.push(slot.token);
+        cost
+    }
+
+    /// Removes all slots and frees their tokens.
+    pub(crate) fn clear(&mut self) {
+        for slot in self.slots.drain(..) {
+            if slot.state != SlotState::Acknowledged {
+                self.freed.push(slot.token);
+            }
+        }
+        self.priority_unsent = 0;
         self.base = self.next;
-        self.overtake = self.next;
+        self.priority_from = self.next;
         self.in_flight = 0;
         self.lost.clear();
         self.fragmenting = None;
     }
 
-    pub(crate) fn next_lost(&mut self) -> Option<Seq> {
-        while let Some(&seq) = self.lost.front() {
-            if !seq.before(self.base) && self.slot_mut(seq).state == SlotState::Lost {
-                return Some(seq);
-            }
-            self.lost.pop_front();
-        }
-        None
+    #[inline]
+    pub(crate) fn poll_freed(&mut self) -> Option<Token> {
+        self.freed.pop()
+    }
+
+    #[inline]
+    pub(crate) fn freed_len(&self) -> usize {
+        self.freed.len()
     }
 }
 
@@ -208,43 +360,44 @@ impl SendQueue {
 mod tests {
     use super::*;
 
-    /// L-12: what overtakes goes on when there is no credit for anything else, in order, until there is none at all.
+    /// L-12: priority slots are sent when there is no credit for others, in order, until there is none at
+    /// all.
     #[test]
-    fn the_last_credit_is_kept() {
+    fn the_last_credit_is_reserved() {
         let mut queue = SendQueue::new(Seq(u32::MAX - 3), 16);
-        assert_eq!(queue.room, Seq(u32::MAX - 3).ahead(12));
+        assert_eq!(queue.normal_credit, Seq(u32::MAX - 3).ahead(12));
         (0..20).for_each(|token| _ = queue.push(token, 1));
-        queue.next = queue.room;
-        assert!(!queue.find_ahead());
-        (30..36).for_each(|token| _ = queue.push_ahead(token, 1));
+        queue.next = queue.normal_credit;
+        assert!(!queue.promote_priority());
+        (30..36).for_each(|token| _ = queue.push_priority(token, 1));
         for token in 30..34 {
-            assert!(queue.find_ahead(), "{token}");
+            assert!(queue.promote_priority(), "{token}");
             assert_eq!(queue.slot_mut(queue.next).token, token);
             queue.next = queue.next.next();
         }
-        assert!(!queue.find_ahead());
+        assert!(!queue.promote_priority());
         queue.grant(queue.credit.ahead(4));
-        assert_eq!((queue.next, queue.find_ahead()), (queue.room, true));
+        assert_eq!((queue.next, queue.promote_priority()), (queue.normal_credit, true));
         let order: Vec<_> = queue.slots.iter().map(|slot| slot.token).filter(|token| *token < 30).collect();
         assert_eq!(order, (0..20).collect::<Vec<_>>());
-        // With hardly any credit none is kept.
-        assert_eq!(SendQueue::new(Seq(0), 3).room, Seq(3));
+        // Of a credit below four, none is reserved.
+        assert_eq!(SendQueue::new(Seq(0), 3).normal_credit, Seq(3));
     }
 
-    /// W-6: what overtakes goes in front of what was never sent, with one of the others between it and the next.
+    /// W-6: priority slots go in front of unsent ones, with one other slot between two of them.
     #[test]
-    fn every_other_slot_overtakes() {
+    fn every_other_slot_has_priority() {
         let mut queue = SendQueue::new(Seq(u32::MAX - 3), 64);
         (0..4).for_each(|token| _ = queue.push(token, 1));
         queue.next = queue.next.next();
-        (10..14).for_each(|token| _ = queue.push_ahead(token, 1));
+        (10..14).for_each(|token| _ = queue.push_priority(token, 1));
         let order = |queue: &SendQueue| queue.slots.iter().map(|slot| slot.token).collect::<Vec<_>>();
         assert_eq!(order(&queue), [0, 10, 1, 11, 2, 12, 3, 13]);
-        // When those are on their way, the next one is the first again.
+        // When those have been sent, the next one is the first again.
         queue.next = queue.end();
         (20..23).for_each(|token| _ = queue.push(token, 1));
         queue.next = queue.next.next();
-        queue.push_ahead(14, 1);
+        queue.push_priority(14, 1);
         assert_eq!(order(&queue)[8..], [20, 14, 21, 22]);
     }
 }

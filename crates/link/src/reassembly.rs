@@ -1,47 +1,49 @@
-//! Puts a slot together from fragments that arrive in any order (L-19). Only paths that shrank under way need it.
+//! Reassembles a slot from fragments that arrive in any order (L-19). Needed only when a path became
+//! narrower.
 
-/// One slot in the making.
+/// A slot of which some fragments received arrived.
 #[derive(Debug)]
 pub struct Reassembly {
     bytes: Vec<u8>,
-    /// Disjoint, sorted, non-adjacent ranges that have arrived.
-    have: Vec<(u32, u32)>,
+    /// Ranges that have arrived: sorted, disjoint and not adjacent.
+    received: Vec<(u32, u32)>,
 }
 
 impl Reassembly {
-    /// Begins a slot of `total` bytes; `None` if it is longer than any slot may be.
+    /// Begins a slot of `total` bytes. Returns `None` if it is longer than `limit`.
     pub fn new(total: u32, limit: usize) -> Option<Reassembly> {
-        (total as usize <= limit).then(|| Reassembly { bytes: vec![0; total as usize], have: Vec::new() })
+        (total as usize <= limit).then(|| Reassembly { bytes: vec![0; total as usize], received: Vec::new() })
     }
 
-    /// Adds a fragment; true when the slot is whole. A fragment that contradicts the slot's length is ignored.
+    /// Adds a fragment. Returns whether the slot is complete. A fragment that contradicts the slot's length
+    /// is ignored.
     pub fn add(&mut self, offset: u32, total: u32, data: &[u8]) -> bool {
         let end = u64::from(offset) + data.len() as u64;
         if total as usize != self.bytes.len() || end > u64::from(total) || data.is_empty() {
             return false;
         }
         self.bytes[offset as usize..end as usize].copy_from_slice(data);
-        self.note(offset, end as u32);
-        self.have.as_slice() == [(0, total)]
+        self.insert(offset, end as u32);
+        self.received.as_slice() == [(0, total)]
     }
 
-    /// The whole slot.
+    /// Returns the bytes of the complete slot.
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
 
-    fn note(&mut self, start: u32, end: u32) {
+    fn insert(&mut self, start: u32, end: u32) {
         let (mut start, mut end) = (start, end);
-        self.have.retain(|&(s, e)| {
-            let apart = e < start || s > end;
-            if !apart {
+        self.received.retain(|&(s, e)| {
+            let separate = e < start || s > end;
+            if !separate {
                 start = start.min(s);
                 end = end.max(e);
             }
-            apart
+            separate
         });
-        let at = self.have.partition_point(|&(s, _)| s < start);
-        self.have.insert(at, (start, end));
+        let at = self.received.partition_point(|&(s, _)| s < start);
+        self.received.insert(at, (start, end));
     }
 }
 
@@ -49,9 +51,9 @@ impl Reassembly {
 mod tests {
     use super::*;
 
-    /// L-19: fragments cut anywhere, in any order, repeated and overlapping, make the same slot.
+    /// L-19: fragments that are cut anywhere, arrive in any order, repeat and overlap make the same slot.
     #[test]
-    fn any_order_any_cut() {
+    fn fragments_in_any_order() {
         let whole: Vec<u8> = (0..200u8).collect();
         let mut slot = Reassembly::new(200, 1000).unwrap();
         for (a, b) in [(50, 120), (0, 10), (110, 130), (10, 50), (0, 60), (190, 200)] {

@@ -1,32 +1,33 @@
-//! Repair of losses, as a policy (L-11): what the evidence shows to be lost, what an expired timer means, and whether
+//! Recovery policies (L-11): which slots count as lost, by evidence or when the timer expires, and whether
 //! slots ahead of a gap are kept.
 
-use crate::Policy;
+use crate::RecoveryPolicy;
 use crate::queue::{SendQueue, SlotState};
 
-/// Packets that must overtake one before it counts as lost, to begin with (L-9).
-pub(crate) const REORDER_MIN: u64 = 3;
-/// The most that this grows to when frames prove to be reordered.
-pub(crate) const REORDER_MAX: u64 = 128;
+/// The initial and smallest reorder threshold (L-9).
+const REORDER_MIN: u64 = 3;
+/// The largest reorder threshold.
+const REORDER_MAX: u64 = 128;
 
-/// One way to repair losses. Both methods return the last packet found lost, if any.
+/// A recovery policy.
 pub(crate) trait Recovery {
-    /// Whether a receiver keeps slots that arrive ahead of a gap.
+    /// Returns whether a receiver keeps slots that arrive ahead of a gap.
     fn keeps_ahead(&self) -> bool;
-    /// The peer has received `largest`; packets older by `reorder` that carried unacknowledged slots are lost (L-9).
-    fn on_evidence(&self, queue: &mut SendQueue, largest: u64, reorder: u64) -> Option<u64>;
-    /// The timer expired (L-10).
+    /// Marks slots as lost whose packet number is at least `threshold` below `largest`, the largest that the
+    /// peer has received (L-9). Returns the last packet found lost, if any.
+    fn on_evidence(&self, queue: &mut SendQueue, largest: u64, threshold: u64) -> Option<u64>;
+    /// Marks slots as lost when the timer expires (L-10).
     fn on_timeout(&self, queue: &mut SendQueue);
 }
 
 pub(crate) struct SelectiveRepeat;
 pub(crate) struct GoBackN;
 
-impl Policy {
+impl RecoveryPolicy {
     pub(crate) fn rules(self) -> &'static dyn Recovery {
         match self {
-            Policy::SelectiveRepeat => &SelectiveRepeat,
-            Policy::GoBackN => &GoBackN,
+            RecoveryPolicy::SelectiveRepeat => &SelectiveRepeat,
+            RecoveryPolicy::GoBackN => &GoBackN,
         }
     }
 }
@@ -36,19 +37,18 @@ impl Recovery for SelectiveRepeat {
         true
     }
 
-    fn on_evidence(&self, queue: &mut SendQueue, largest: u64, reorder: u64) -> Option<u64> {
+    fn on_evidence(&self, queue: &mut SendQueue, largest: u64, threshold: u64) -> Option<u64> {
         let mut last = None;
-        for i in 0..queue.next.distance(queue.base) as u32 {
-            let seq = queue.base.ahead(i);
+        for seq in queue.sent() {
             let slot = *queue.slot_mut(seq);
-            if slot.state != SlotState::Flying {
+            if slot.state != SlotState::InFlight {
                 continue;
             }
-            if slot.packet + reorder <= largest {
-                queue.lose(seq);
+            if slot.packet + threshold <= largest {
+                queue.mark_lost(seq);
                 last = last.max(Some(slot.packet));
             } else if !slot.resent {
-                // First transmissions go out in order: all that follow are younger.
+                // First transmissions are sent in order, so the packets of all further slots are newer.
                 break;
             }
         }
@@ -56,11 +56,10 @@ impl Recovery for SelectiveRepeat {
     }
 
     fn on_timeout(&self, queue: &mut SendQueue) {
-        // Only the oldest: it makes the peer answer, and the answer is evidence about the rest.
-        for i in 0..queue.next.distance(queue.base) as u32 {
-            let seq = queue.base.ahead(i);
+        // Only the oldest: it makes the peer answer, and the answer shows what became of the rest.
+        for seq in queue.sent() {
             match queue.slot_mut(seq).state {
-                SlotState::Flying => return queue.lose(seq),
+                SlotState::InFlight => return queue.mark_lost(seq),
                 SlotState::Lost => return,
                 _ => {}
             }
@@ -73,26 +72,60 @@ impl Recovery for GoBackN {
         false
     }
 
-    fn on_evidence(&self, queue: &mut SendQueue, largest: u64, reorder: u64) -> Option<u64> {
-        let front = queue.slots.front()?;
-        if front.state != SlotState::Flying || front.packet + reorder > largest {
+    fn on_evidence(&self, queue: &mut SendQueue, largest: u64, threshold: u64) -> Option<u64> {
+        let front = queue.front()?;
+        if front.state != SlotState::InFlight || front.packet + threshold > largest {
             return None;
         }
         let packet = front.packet;
-        self.on_timeout(queue);
+        queue.mark_all_lost();
         Some(packet)
     }
 
     fn on_timeout(&self, queue: &mut SendQueue) {
-        queue.lost.clear();
-        for i in 0..queue.next.distance(queue.base) as u32 {
-            let seq = queue.base.ahead(i);
-            match queue.slot_mut(seq).state {
-                SlotState::Flying => queue.lose(seq),
-                SlotState::Lost => queue.lost.push_back(seq),
-                _ => {}
-            }
+        queue.mark_all_lost();
+    }
+}
+
+/// How many later packets must arrive before a packet counts as lost (L-9). The threshold grows when slots
+/// were resent without need, and falls when the timer expires.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReorderThreshold {
+    packets: u64,
+    /// The peer's count of duplicate slots.
+    peer_duplicates: u32,
+}
+
+impl ReorderThreshold {
+    pub(crate) fn new() -> ReorderThreshold {
+        ReorderThreshold { packets: REORDER_MIN, peer_duplicates: 0 }
+    }
+
+    #[inline]
+    pub(crate) fn packets(&self) -> u64 {
+        self.packets
+    }
+
+    /// Doubles the threshold if the peer received further duplicates: some slots counted as lost were not.
+    #[inline]
+    pub(crate) fn on_duplicates(&mut self, duplicates: u32) {
+        if duplicates != self.peer_duplicates {
+            self.grow(duplicates);
         }
+    }
+
+    #[cold]
+    fn grow(&mut self, duplicates: u32) {
+        if duplicates.wrapping_sub(self.peer_duplicates) as i32 > 0 {
+            self.peer_duplicates = duplicates;
+            self.packets = (self.packets * 2).clamp(REORDER_MIN, REORDER_MAX);
+        }
+    }
+
+    /// Halves the threshold: a loss was found too late. Otherwise all later losses could have to wait for the
+    /// timer.
+    pub(crate) fn on_timeout(&mut self) {
+        self.packets = (self.packets / 2).max(REORDER_MIN);
     }
 }
 
@@ -104,43 +137,42 @@ mod tests {
     fn queue(n: u32) -> SendQueue {
         let mut queue = SendQueue::new(Seq(u32::MAX - 1), 100);
         for i in 0..n {
-            let seq = queue.push(i, 1000);
-            queue.next = seq.next();
-            let slot = queue.slot_mut(seq);
-            slot.packet = u64::from(i) + 1;
-            slot.state = SlotState::Flying;
-            queue.in_flight += crate::queue::charge(1000);
+            let seq = queue.push_sent(i, 1000);
+            queue.mark_in_flight(seq, u64::from(i) + 1);
         }
         queue
     }
 
-    /// L-9, L-11: selective repeat finds exactly the overtaken slots, go-back-n takes all from the gap on.
+    fn lost(queue: &mut SendQueue) -> Vec<i32> {
+        let base = queue.base();
+        std::iter::from_fn(|| queue.take_lost()).map(|seq| seq.distance(base)).collect()
+    }
+
+    /// L-9, L-11: selective repeat marks the overtaken slots as lost, go-back-n all slots from the gap on.
     #[test]
-    fn evidence() {
+    fn evidence_of_loss() {
         let mut q = queue(6);
-        let second = q.base.next();
+        let second = q.base().next();
         q.acknowledge(second);
         assert_eq!(SelectiveRepeat.on_evidence(&mut q, 6, 3), Some(3));
-        let lost: Vec<_> = q.lost.iter().map(|s| s.distance(q.base)).collect();
-        assert_eq!(lost, [0, 2]);
+        assert_eq!(lost(&mut q), [0, 2]);
 
         let mut q = queue(6);
         assert_eq!(GoBackN.on_evidence(&mut q, 3, 3), None);
         assert_eq!(GoBackN.on_evidence(&mut q, 4, 3), Some(1));
-        assert_eq!(q.lost.len(), 6);
-        assert_eq!(q.in_flight, 0);
+        assert_eq!((q.lost_len(), q.in_flight()), (6, 0));
     }
 
-    /// L-10: an expired timer repeats the oldest slot, or everything, and never the same slot twice at once.
+    /// L-10: an expired timer marks the oldest slot as lost, or all, and never the same slot twice.
     #[test]
-    fn timeout() {
+    fn losses_by_timeout() {
         let mut q = queue(4);
         SelectiveRepeat.on_timeout(&mut q);
         SelectiveRepeat.on_timeout(&mut q);
-        assert_eq!(q.lost.len(), 1);
+        assert_eq!(q.lost_len(), 1);
         let mut q = queue(4);
         GoBackN.on_timeout(&mut q);
         GoBackN.on_timeout(&mut q);
-        assert_eq!(q.lost.len(), 4);
+        assert_eq!(q.lost_len(), 4);
     }
 }

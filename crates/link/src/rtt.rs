@@ -1,10 +1,10 @@
-//! Round-trip estimate (L-8): each transmission has its own packet number, so every echo is a clean sample, and the
-//! time that the echoed frame spent in the peer's host is subtracted.
+//! The round-trip estimate (L-8). Each transmission has its own packet number, so every echo is an
+//! unambiguous sample. The caller subtracts the time that the echoed frame spent in the peer's host.
 
 use crate::{Config, Nanos};
 
-/// How many samples the shortest round trip is remembered for.
-const MIN_LIFE: u32 = 4096;
+/// The shortest round trip is that of the last 4,096 to 8,192 samples.
+const MIN_FILTER_SAMPLES: u32 = 4096;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rtt {
@@ -16,6 +16,7 @@ pub(crate) struct Rtt {
 }
 
 impl Rtt {
+    /// Adds a sample.
     pub(crate) fn sample(&mut self, rtt: Nanos) {
         if self.samples == 0 {
             self.smoothed = rtt;
@@ -30,7 +31,7 @@ impl Rtt {
             self.next_shortest = self.next_shortest.min(rtt);
         }
         self.samples = self.samples.saturating_add(1);
-        if self.samples.is_multiple_of(MIN_LIFE) {
+        if self.samples.is_multiple_of(MIN_FILTER_SAMPLES) {
             self.shortest = self.next_shortest;
             self.next_shortest = rtt;
         }
@@ -44,7 +45,7 @@ impl Rtt {
         self.shortest
     }
 
-    /// The retransmission timeout, given how long the peer may hold an acknowledgement back.
+    /// Returns the retransmission timeout, given how long the peer may delay an acknowledgement.
     pub(crate) fn timeout(&self, config: &Config, peer_ack_delay: Nanos) -> Nanos {
         if self.samples == 0 {
             return config.rto_initial;
@@ -57,16 +58,16 @@ impl Rtt {
 mod tests {
     use super::*;
 
-    /// L-8: the estimate converges on a steady path and forgets an old minimum.
+    /// L-8: the estimate converges on a steady path, and an old minimum expires.
     #[test]
-    fn converges() {
+    fn estimate_converges() {
         let mut rtt = Rtt::default();
         for _ in 0..100 {
             rtt.sample(10_000);
         }
         assert_eq!(rtt.smoothed(), Some(10_000));
         assert!(rtt.variation < 100);
-        for _ in 0..2 * MIN_LIFE {
+        for _ in 0..2 * MIN_FILTER_SAMPLES {
             rtt.sample(50_000);
         }
         assert_eq!(rtt.shortest(), 50_000);

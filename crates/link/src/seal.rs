@@ -1,4 +1,5 @@
-//! Protection of frames: the three security modes (L-22, L-23). Why these two crates: `docs/decisions/0002-tag-and-cipher.md`.
+//! Protection of frames: the three security modes (L-22, L-23). `docs/decisions/0002-tag-and-cipher.md` gives
+//! the reasons for the two crates.
 
 use std::ops::Range;
 
@@ -7,16 +8,17 @@ use tautline_wire::frame::{HEADER_LEN, TAG_RANGE, flags};
 use tautline_wire::{Header, handshake::Security};
 
 use crate::keys::LinkKeys;
-use crate::tag::TagKey;
+use crate::tag::{TagKey, low64};
 
 /// Bytes that follow a sealed payload.
-pub const SEAL_LEN: usize = 16;
-/// Packets per sealing key; the next key follows from the packet number alone, without a round trip (L-23).
-const KEY_LIFE_BITS: u32 = 22;
-/// A packet this many generations ahead of what was seen is not worth deriving a key for.
-const MAX_LEAP: u64 = 1;
+pub(crate) const SEAL_LEN: usize = 16;
+/// A sealing key is used for 2²² packets. The next one follows from the packet number, without a round trip
+/// (L-23).
+const KEY_LIFETIME_BITS: u32 = 22;
+/// Packets more generations ahead than this are dropped without deriving a key.
+const MAX_GENERATIONS_AHEAD: u64 = 1;
 
-/// The secrets of a link, one direction each.
+/// The keys of a link, one per direction.
 pub(crate) enum Seal {
     Open { tx: u64, rx: u64 },
     Fabric { tx: Box<TagKey>, rx: Box<TagKey> },
@@ -36,7 +38,8 @@ impl std::fmt::Debug for Seal {
 impl Seal {
     pub(crate) fn new(mode: Security, keys: &LinkKeys) -> Seal {
         match mode {
-            // Not a secret once seen on the wire; it keeps frames of former epochs out, not enemies.
+            // Everyone who sees the traffic knows this token. It keeps out frames of earlier epochs, not
+            // attackers.
             Security::Open => Seal::Open { tx: low64(&keys.tx), rx: low64(&keys.rx) },
             Security::Fabric => {
                 Seal::Fabric { tx: Box::new(TagKey::new(&keys.tx)), rx: Box::new(TagKey::new(&keys.rx)) }
@@ -52,30 +55,31 @@ impl Seal {
         matches!(self, Seal::Sealed { .. })
     }
 
-    /// The tag of a frame whose tag field is zero.
+    /// Returns the tag of a frame whose tag field is zero.
     #[inline]
     pub(crate) fn tag(&self, packet: u64, frame: &[u8]) -> u64 {
         match self {
-            // The length is bound in, so that frames run together or cut short are noticed even here.
+            // With the length, so that concatenated and truncated frames are detected in this mode, too.
             Seal::Open { tx, .. } => tx.wrapping_add(frame.len() as u64),
             Seal::Fabric { tx, .. } => tx.tag(packet, frame),
             Seal::Sealed { .. } => 0,
         }
     }
 
-    /// Enciphers the payload, which ends [`SEAL_LEN`] bytes before `rest` does; those bytes become the seal.
+    /// Enciphers the payload and writes the seal to the last [`SEAL_LEN`] bytes of `rest`, behind the
+    /// payload.
     pub(crate) fn encipher(&mut self, packet: u64, head: &[u8], rest: &mut [u8]) {
         let Seal::Sealed { tx, .. } = self else { unreachable!("only sealed links encipher") };
         let (payload, seal) = rest.split_at_mut(rest.len() - SEAL_LEN);
-        let key = tx.key(packet).expect("our own packet numbers never leap");
+        let key = tx.key(packet).expect("our own packet numbers are consecutive");
         let tag = key
             .seal_in_place_separate_tag(nonce(packet), Aad::from(head), payload)
             .expect("a frame is far below the cipher's length limit");
         seal.copy_from_slice(tag.as_ref());
-        tx.proven(packet);
+        tx.advance(packet);
     }
 
-    /// Proves a frame: `None` if it is not authentic, else where its payload lies, deciphered.
+    /// Checks and deciphers a frame. Returns the range of its payload, or `None` if it is not authentic.
     #[inline]
     pub(crate) fn open(
         &mut self,
@@ -83,7 +87,7 @@ impl Seal {
         bytes: &mut [u8],
         payload: Range<usize>,
     ) -> Option<Range<usize>> {
-        if waived() {
+        if is_authentication_waived() {
             return Some(payload);
         }
         let sealed = header.flags & flags::SEALED != 0;
@@ -107,19 +111,19 @@ impl Seal {
                 rx.key(header.packet)?
                     .open_in_place_separate_tag(nonce(header.packet), Aad::from(&*head), tag, body, 0..)
                     .ok()?;
-                rx.proven(header.packet);
+                rx.advance(header.packet);
                 Some(payload.start..payload.end - SEAL_LEN)
             }
         }
     }
 }
 
-/// Fuzzing feeds bytes that no key was ever used on; there, shape is all that is checked.
-const fn waived() -> bool {
+/// Fuzzers cannot make authentic frames. In a fuzzing build only the layout is checked.
+const fn is_authentication_waived() -> bool {
     cfg!(fuzzing)
 }
 
-/// Sealing keys, generation by generation. Two are kept, because frames overtake each other.
+/// The sealing keys of one direction. The two newest are kept, because frames are reordered.
 pub(crate) struct Ratchet {
     secret: [u8; 32],
     newest: u64,
@@ -132,8 +136,8 @@ impl Ratchet {
     }
 
     fn key(&mut self, packet: u64) -> Option<&LessSafeKey> {
-        let generation = packet >> KEY_LIFE_BITS;
-        if generation > self.newest + MAX_LEAP || generation + 1 < self.newest {
+        let generation = packet >> KEY_LIFETIME_BITS;
+        if generation > self.newest + MAX_GENERATIONS_AHEAD || generation + 1 < self.newest {
             return None;
         }
         let entry = &mut self.keys[(generation % 2) as usize];
@@ -143,10 +147,11 @@ impl Ratchet {
         entry.as_ref().map(|(_, key)| key)
     }
 
-    /// A packet was sealed, or proved to be authentic. Only that moves the ratchet on: a packet number alone is hearsay.
+    /// Advances to the generation of a packet that was sealed or found authentic. Other packet numbers may be
+    /// forged.
     #[inline]
-    fn proven(&mut self, packet: u64) {
-        self.newest = self.newest.max(packet >> KEY_LIFE_BITS);
+    fn advance(&mut self, packet: u64) {
+        self.newest = self.newest.max(packet >> KEY_LIFETIME_BITS);
     }
 }
 
@@ -155,20 +160,13 @@ fn derive(secret: &[u8; 32], generation: u64) -> LessSafeKey {
     let mut hasher = blake3::Hasher::new_keyed(secret);
     hasher.update(b"tautline v1 seal").update(&generation.to_le_bytes());
     let key = first16(hasher.finalize().as_bytes());
-    LessSafeKey::new(UnboundKey::new(&AES_128_GCM, &key).expect("sixteen bytes are a key"))
+    LessSafeKey::new(UnboundKey::new(&AES_128_GCM, &key).expect("the key has sixteen bytes"))
 }
 
 fn nonce(packet: u64) -> Nonce {
     let mut bytes = [0; NONCE_LEN];
     bytes[4..].copy_from_slice(&packet.to_be_bytes());
     Nonce::assume_unique_for_key(bytes)
-}
-
-#[inline]
-pub(crate) fn low64(bytes: &[u8]) -> u64 {
-    let mut low = [0; 8];
-    low.copy_from_slice(&bytes[..8]);
-    u64::from_le_bytes(low)
 }
 
 fn first16(bytes: &[u8; 32]) -> [u8; 16] {
@@ -182,7 +180,7 @@ const _: () = assert!(TAG_RANGE.end <= HEADER_LEN);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{JobKey, Role};
+    use crate::keys::{JobKey, Role};
     use tautline_wire::{Frame, Kind, Seq};
 
     fn pair(mode: Security) -> (Seal, Seal) {
@@ -204,7 +202,7 @@ mod tests {
             credit: Seq(1),
             echo: 0,
             residence_ns: 0,
-            repeats: 0,
+            duplicates: 0,
             tag: 0,
         };
         let mut bytes = vec![0; HEADER_LEN];
@@ -229,9 +227,9 @@ mod tests {
         Some(bytes[payload].to_vec())
     }
 
-    /// L-22, L-23: every bit of a frame is covered, in both keyed modes, and only the right direction opens it.
+    /// L-22, L-23: in both keyed modes every bit of a frame is protected, and keys are bound to a direction.
     #[test]
-    fn every_bit_is_covered() {
+    fn every_bit_is_protected() {
         for mode in [Security::Fabric, Security::Sealed] {
             let (mut a, mut b) = pair(mode);
             let bytes = frame(&mut a, 9, b"the payload of a frame");
@@ -248,39 +246,40 @@ mod tests {
         }
     }
 
-    /// L-23: the payload is not readable on the wire, and keys change with the packet number, both ways across.
+    /// L-23: the payload is not readable on the wire, and keys change with the packet number, also across
+    /// reordering.
     #[test]
-    fn sealed_hides_and_ratchets() {
+    fn sealed_frames_are_unreadable_and_rekeyed() {
         let (mut a, mut b) = pair(Security::Sealed);
         let text = b"the payload of a frame";
-        let life = 1 << KEY_LIFE_BITS;
-        for packet in [1, life - 1, life, life - 2, life + 1, 2 * life, life + 2] {
+        let lifetime = 1 << KEY_LIFETIME_BITS;
+        for packet in [1, lifetime - 1, lifetime, lifetime - 2, lifetime + 1, 2 * lifetime, lifetime + 2] {
             let bytes = frame(&mut a, packet, text);
             assert!(!bytes.windows(8).any(|w| w == &text[..8]));
             assert_eq!(open(&mut b, &bytes).as_deref(), Some(&text[..]), "{packet}");
         }
-        // Too far ahead and too far behind are refused without deriving anything.
+        // Generations too far ahead or behind are dropped without deriving a key.
         let Seal::Sealed { rx, .. } = &mut b else { panic!() };
-        assert!(rx.key(9 * life).is_none());
+        assert!(rx.key(9 * lifetime).is_none());
         assert!(rx.key(0).is_none());
     }
 
-    /// L-23: damaged packet numbers move nothing: the true ones are still accepted after any number of them.
+    /// L-23: forged packet numbers do not advance the keys; authentic frames are still accepted.
     #[test]
-    fn forgery_does_not_turn_the_ratchet() {
+    fn forged_packet_numbers_do_not_advance_keys() {
         let (mut a, mut b) = pair(Security::Sealed);
         let bytes = frame(&mut a, 9, b"x");
         for generation in 1..5u64 {
             let mut forged = bytes.clone();
-            forged[8..16].copy_from_slice(&(generation << KEY_LIFE_BITS).to_le_bytes());
+            forged[8..16].copy_from_slice(&(generation << KEY_LIFETIME_BITS).to_le_bytes());
             assert_eq!(open(&mut b, &forged), None);
         }
         assert!(open(&mut b, &bytes).is_some());
     }
 
-    /// L-22: open mode still keeps out frames of another epoch, cut frames, and frames run together.
+    /// L-22: open mode drops frames of another epoch, truncated frames and concatenated ones.
     #[test]
-    fn open_mode_tells_epochs_apart() {
+    fn open_mode_drops_frames_of_other_epochs() {
         let (mut a, mut b) = pair(Security::Open);
         let bytes = frame(&mut a, 9, b"x");
         assert!(open(&mut b, &bytes).is_some());

@@ -1,10 +1,12 @@
-//! The keyed 64-bit tag of a frame (L-22). Why two algorithms: `docs/decisions/0002-tag-and-cipher.md`.
+//! The keyed 64-bit tag of a frame (L-22). `docs/decisions/0002-tag-and-cipher.md` gives the reasons for two
+//! algorithms.
 //!
-//! A short frame's tag is a polynomial hash (POLYVAL) under one secret, hidden by one AES block of its packet number and length
-//! under another: Carter and Wegman's construction. It costs next to nothing to start, so it wins where frames are short; AEGIS takes
-//! longer to start and then runs at several times the speed. Packet number and length choose the pad, so frames of different
-//! number or length have unrelated tags, and within one length the hash is universal: what is hashed is the frame in whole groups
-//! of four blocks, for which the last group reaches back as far as it must. That repeats bytes, and loses none.
+//! The tag of a short frame is a polynomial hash (POLYVAL) under one secret, masked with one AES block of
+//! packet number and length under another: Carter and Wegman's construction. It has almost no setup cost, so
+//! it is faster for short frames; AEGIS has a higher setup cost and several times the throughput. The mask
+//! depends on packet number and length, so frames that differ in either have unrelated tags. For frames of
+//! one length the hash is universal: it covers the frame in whole groups of four blocks, and the last group
+//! overlaps the one before as far as necessary. Some bytes are hashed twice, and none is left out.
 
 use aegis::aegis128x4::Aegis128X4;
 use aes::Aes128Enc;
@@ -14,16 +16,14 @@ use polyval::{Block, Polyval};
 
 use tautline_wire::frame::HEADER_LEN;
 
-use crate::seal::low64;
-
-/// Frames up to this length take the short way.
+/// Frames up to this length are hashed with POLYVAL.
 const SHORT_FRAME: usize = 256;
 const BLOCK: usize = 16;
-/// Bytes that the hash takes in one step.
+/// Bytes that the hash processes in one step.
 const GROUP: usize = 4 * BLOCK;
-const _: () = assert!(HEADER_LEN == GROUP - BLOCK, "the shortest frame is one block short of a group");
+const _: () = assert!(HEADER_LEN == GROUP - BLOCK, "the shortest frame is one block shorter than a group");
 
-/// One direction's secrets.
+/// The secrets of one direction.
 pub(crate) struct TagKey {
     hash: Polyval,
     pad: Aes128Enc,
@@ -40,7 +40,7 @@ impl TagKey {
         TagKey { hash: Polyval::new(&hash.into()), pad: Aes128Enc::new(&pad.into()), long }
     }
 
-    /// The tag of a frame whose tag field is zero. A packet number is used once.
+    /// Returns the tag of a frame whose tag field is zero. A packet number must be used only once.
     #[inline]
     pub(crate) fn tag(&self, packet: u64, frame: &[u8]) -> u64 {
         if (HEADER_LEN..=SHORT_FRAME).contains(&frame.len()) {
@@ -80,19 +80,27 @@ impl TagKey {
     }
 }
 
-/// Bytes as blocks, of which they are a whole number.
+/// Views bytes as blocks. Their length must be a multiple of the block length.
 #[inline]
 fn blocks(bytes: &[u8]) -> &[Block] {
     Block::slice_as_chunks(bytes).0
+}
+
+/// Returns the first eight bytes as a little-endian number.
+#[inline]
+pub(crate) fn low64(bytes: &[u8]) -> u64 {
+    let mut low = [0; 8];
+    low.copy_from_slice(&bytes[..8]);
+    u64::from_le_bytes(low)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// L-22: every byte of a frame counts, at every length around the groups' boundaries.
+    /// L-22: the tag depends on every byte of a frame, at every length around the boundaries of groups.
     #[test]
-    fn every_byte_counts() {
+    fn tag_depends_on_every_byte() {
         let key = TagKey::new(&[3; 32]);
         for len in (48..=66).chain(112..=130).chain(254..=258) {
             let mut frame: Vec<u8> = (0..len).map(|i| i as u8).collect();
@@ -105,10 +113,10 @@ mod tests {
         }
     }
 
-    /// L-22: frames that differ only in zeros at their end, and frames on both sides of the change of algorithm, have
-    /// tags of their own, which depend on the packet number and the key.
+    /// L-22: frames of zeros have different tags if length, packet number or key differ, also where the
+    /// algorithm changes.
     #[test]
-    fn length_number_and_key_count() {
+    fn tag_depends_on_length_packet_number_and_key() {
         let (key, other) = (TagKey::new(&[1; 32]), TagKey::new(&[2; 32]));
         let mut seen = std::collections::HashSet::new();
         for len in (48..=65).chain(SHORT_FRAME - 1..=SHORT_FRAME + 2) {
@@ -121,7 +129,7 @@ mod tests {
         }
     }
 
-    /// L-22: what goes over the wire stays as it is: these tags were computed when the rule was written.
+    /// L-22: tags do not change between versions of this code; these were computed when the rule was written.
     #[test]
     fn tags_are_stable() {
         let frame: Vec<u8> = (0..=255).cycle().take(1_500).collect();

@@ -1,87 +1,21 @@
-//! What `link` and `node` cost per small frame, without any kernel: two nodes on a wire made of memory.
-//! Scenario `near`: two nodes that share memory, where there is no link.
+//! What `link` and `node` cost per small frame, without the kernel: two nodes in one thread, on a wire made of memory.
+//! Scenario `shm`: two nodes that share memory, which takes no link.
 //!
-//! `icount SCENARIO N` sends and receives N frames, to and fro; the difference between two N, counted by
-//! callgrind, is the cost of a frame, sent and received (`cargo xtask icount`). `icount SCENARIO N time`
-//! prints nanoseconds per frame.
+//! `icount SCENARIO N` sends and receives N frames, in turns. `cargo xtask icount` counts the instructions of two
+//! different N and divides the difference. `icount SCENARIO N time` prints nanoseconds per frame.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-use std::collections::VecDeque;
-use std::net::SocketAddr;
-use std::ops::Range;
-use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+mod wire;
 
-use tautline_node::device::{Arena, Counters, Datagram, DeviceEvent, RouteId, RxBatch, SlotId};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use tautline_node::link::JobKey;
 use tautline_node::wire::Security;
 use tautline_node::{
-    Clock, Config, Delivery, DeviceName, Endpoint, FastPoll, FrameBatch, Job, Key, Member, PeerState,
+    Clock, Config, Delivery, DeviceName, Endpoint, Found, Job, Key, Member, PeerState, Taken,
 };
-
-type Queue = Arc<Mutex<VecDeque<Vec<u8>>>>;
-
-/// One end of a wire made of memory; frames are copied once on each side, as a socket does.
-struct Wire {
-    arena: Arena,
-    addr: SocketAddr,
-    peer: SocketAddr,
-    out: Queue,
-    input: Queue,
-    spare: Vec<Vec<u8>>,
-}
-
-impl Datagram for Wire {
-    fn name(&self) -> &'static str {
-        "wire"
-    }
-    fn local_addr(&self) -> SocketAddr {
-        self.addr
-    }
-    fn arena(&mut self) -> &mut Arena {
-        &mut self.arena
-    }
-    fn arena_ref(&self) -> &Arena {
-        &self.arena
-    }
-    fn route(&mut self, _: SocketAddr) -> std::io::Result<RouteId> {
-        Ok(RouteId(0))
-    }
-    fn max_frame(&self, _: RouteId) -> usize {
-        1472
-    }
-    fn send(&mut self, _: RouteId, slot: SlotId, range: Range<usize>) {
-        let mut frame = self.spare.pop().unwrap_or_default();
-        frame.clear();
-        frame.extend_from_slice(self.arena.bytes(slot, range));
-        self.out.lock().unwrap().push_back(frame);
-    }
-    fn flush(&mut self) {}
-    fn recv(&mut self, batch: &mut RxBatch) -> std::io::Result<usize> {
-        batch.clear();
-        let mut input = self.input.lock().unwrap();
-        while let Some(frame) = input.front() {
-            if !batch.push(self.peer, frame) {
-                break;
-            }
-            self.spare.extend(input.pop_front());
-        }
-        Ok(batch.frames().len())
-    }
-    fn receive_buffer(&self) -> usize {
-        1 << 20
-    }
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-    fn poll_event(&mut self) -> Option<DeviceEvent> {
-        None
-    }
-    fn counters(&self) -> Counters {
-        Counters::default()
-    }
-}
 
 struct Pair {
     time: Arc<AtomicU64>,
@@ -91,11 +25,11 @@ struct Pair {
 
 fn pair(security: Security) -> Pair {
     let addrs: [SocketAddr; 2] = ["10.0.0.1:1".parse().unwrap(), "10.0.0.2:1".parse().unwrap()];
-    let queues: [Queue; 2] = Default::default();
     let time = Arc::new(AtomicU64::new(0));
-    let ends = [0, 1].map(|rank: usize| {
+    let mut rank = 0;
+    let ends = wire::wires(addrs).map(|wire| {
         let job = Job {
-            rank: rank as u32,
+            rank,
             key: JobKey::new([1; 32]),
             members: addrs.map(|addr| Member { addr }).to_vec(),
             security: None,
@@ -104,17 +38,10 @@ fn pair(security: Security) -> Pair {
         };
         let mut config = Config::default();
         config.link.security = security;
-        let wire = Wire {
-            arena: Arena::new(1024, 1472),
-            addr: addrs[rank],
-            peer: addrs[1 - rank],
-            out: queues[rank].clone(),
-            input: queues[1 - rank].clone(),
-            spare: Vec::new(),
-        };
+        rank += 1;
         let clock = Clock::Virtual(time.clone());
         let names = vec![("ping".to_owned(), true)];
-        Endpoint::over(&job, config, Box::new(wire), clock, [rank as u8 + 1; 32], names, None).unwrap()
+        Endpoint::over(&job, config, Box::new(wire), clock, [rank as u8; 32], names, None).unwrap()
     });
     let keys = [0, 1].map(|rank: usize| ends[rank].key("ping").unwrap());
     let pair = Pair { time, ends, keys };
@@ -127,7 +54,7 @@ fn pair(security: Security) -> Pair {
 }
 
 /// Two nodes that share memory, both in this thread.
-fn near() -> Pair {
+fn shm() -> Pair {
     let sockets = [0, 1].map(|_| std::net::UdpSocket::bind("127.0.0.1:0").unwrap());
     let members: Vec<Member> = sockets.iter().map(|s| Member { addr: s.local_addr().unwrap() }).collect();
     let mut rank = 0;
@@ -154,10 +81,10 @@ fn near() -> Pair {
 }
 
 /// Sends one message from one side and takes it at the other.
-fn pass_near(pair: &Pair, from: usize, taken: &mut FrameBatch, delivery: &mut Delivery) {
+fn pass_shm(pair: &Pair, from: usize, taken: &mut Taken, delivery: &mut Delivery) {
     assert!(pair.ends[from].try_send(1 - from as u32, pair.keys[from], &[1; 8]).unwrap());
     let to = &pair.ends[1 - from];
-    if to.take_frames(1, taken).unwrap() == FastPoll::SlowPath {
+    if to.take_frames(1, taken).unwrap() == Found::Rest {
         // Everything else has its turn.
         to.take(0, delivery).unwrap();
         to.take(usize::MAX, delivery).unwrap();
@@ -188,23 +115,23 @@ fn pass(pair: &Pair, from: usize, count: usize, delivery: &mut Delivery) {
 
 fn main() {
     let args: Vec<String> = std::env::args().collect();
-    let usage = "usage: icount open|fabric|sealed|batch|near N [time]";
+    let usage = "usage: icount open|fabric|sealed|batch|shm N [time]";
     let (security, count) = match args.get(1).map(String::as_str) {
         Some("open") => (Security::Open, 1),
         Some("fabric") => (Security::Fabric, 1),
         Some("sealed") => (Security::Sealed, 1),
         Some("batch") => (Security::Fabric, 64),
-        Some("near") => (Security::Fabric, 0),
+        Some("shm") => (Security::Fabric, 0),
         _ => return eprintln!("{usage}"),
     };
     let Some(frames) = args.get(2).and_then(|n| n.parse::<u64>().ok()) else { return eprintln!("{usage}") };
-    let pair = if count == 0 { near() } else { pair(security) };
+    let pair = if count == 0 { shm() } else { pair(security) };
     let mut delivery = Delivery::default();
-    let mut taken = FrameBatch::default();
+    let mut taken = Taken::default();
     let start = std::time::Instant::now();
     for _ in 0..if count == 0 { frames / 2 } else { 0 } {
-        pass_near(&pair, 0, &mut taken, &mut delivery);
-        pass_near(&pair, 1, &mut taken, &mut delivery);
+        pass_shm(&pair, 0, &mut taken, &mut delivery);
+        pass_shm(&pair, 1, &mut taken, &mut delivery);
     }
     for _ in 0..if count == 0 { 0 } else { frames / 2 } {
         pass(&pair, 0, count, &mut delivery);

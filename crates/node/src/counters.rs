@@ -53,7 +53,7 @@ impl Counters {
         sum.slots_sent += link.slots_sent;
         sum.slots_resent += link.slots_resent;
         sum.slots_accepted += link.slots_accepted;
-        sum.slots_repeated += link.slots_repeated;
+        sum.slots_duplicate += link.slots_duplicate;
         sum.slots_ahead += link.slots_ahead;
         sum.losses_by_evidence += link.losses_by_evidence;
         sum.timeouts += link.timeouts;

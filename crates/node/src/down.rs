@@ -1,7 +1,7 @@
 //! Why a peer is no longer reachable.
 
 use tautline_link::Death;
-use tautline_wire::handshake::Refusal;
+use tautline_wire::handshake::RefuseReason;
 
 /// Why a peer is no longer reachable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -16,7 +16,7 @@ pub enum Down {
     /// It was never reached in time.
     Unreachable,
     /// It refused this node.
-    Refused(Refusal),
+    Refused(RefuseReason),
 }
 
 impl std::fmt::Display for Down {

@@ -50,7 +50,7 @@ pub use open_device::{open_device, xdp_chunks};
 /// Re-exported so that layers above need not depend on the crates below.
 pub mod wire {
     pub use tautline_wire::handshake::Security;
-    pub use tautline_wire::record::{LONG_LEN, Record, Records, SHORT_LEN, Where, as_short};
+    pub use tautline_wire::record::{LONG_LEN, LoanLocation, Record, Records, SHORT_LEN, as_short};
 }
 pub use tautline_device as device;
 pub use tautline_link as link;

@@ -1,11 +1,11 @@
 //! Numbers that were never used before and cannot be guessed, and who must prove its address first (H-7).
 
-use tautline_link::Doorkeeper;
+use tautline_link::HandshakeLimiter;
 
 /// A keyed sequence, and the limiter of handshakes that shares its key.
 #[derive(Debug)]
 pub(crate) struct Secrets {
-    pub(crate) limiter: Doorkeeper,
+    pub(crate) limiter: HandshakeLimiter,
     next: u64,
 }
 
@@ -15,7 +15,7 @@ impl Secrets {
     pub(crate) fn new(entropy: [u8; 32], hellos: u32) -> Secrets {
         let mut seed = [0; 8];
         seed.copy_from_slice(&entropy[..8]);
-        Secrets { limiter: Doorkeeper::new(entropy, hellos), next: u64::from_le_bytes(seed) }
+        Secrets { limiter: HandshakeLimiter::new(entropy, hellos), next: u64::from_le_bytes(seed) }
     }
 
     /// Bytes that were never used before and cannot be guessed.

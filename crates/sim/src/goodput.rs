@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
 use tautline::{Clock, Config, Endpoint, Job, Member, Message};
-use tautline_link::{JobKey, Policy};
+use tautline_link::{JobKey, RecoveryPolicy};
 
 use crate::Nanos;
 use crate::device::{SharedNet, SimDevice, lock};
@@ -18,7 +18,7 @@ pub const LOSSES_PPM: [u32; 8] = [0, 1_000, 5_000, 10_000, 20_000, 50_000, 100_0
 /// Windows of the table: bytes of the receiver's buffer, of which a sender uses three quarters.
 pub const WINDOWS: [usize; 3] = [32 * 1024, 128 * 1024, 512 * 1024];
 /// Recovery policies of the table.
-pub const POLICIES: [Policy; 2] = [Policy::SelectiveRepeat, Policy::GoBackN];
+pub const POLICIES: [RecoveryPolicy; 2] = [RecoveryPolicy::SelectiveRepeat, RecoveryPolicy::GoBackN];
 
 /// The largest frame on the path.
 const MAX_FRAME: usize = 1_472;
@@ -51,7 +51,7 @@ pub fn table() -> String {
 }
 
 /// Megabits of payload per second of virtual time from one node to another.
-pub fn measure(policy: Policy, window: usize, loss_ppm: u32) -> f64 {
+pub fn measure(policy: RecoveryPolicy, window: usize, loss_ppm: u32) -> f64 {
     let options = PathOptions {
         mbps: 1_000,
         delay_ns: 50_000,
@@ -99,7 +99,7 @@ pub fn one_way(bytes: usize) -> Option<Nanos> {
         PathOptions { mbps: 1_000, delay_ns: 50_000, queue_bytes: 1 << 20, ..PathOptions::default() };
     let net: SharedNet = Arc::new(Mutex::new(Net::new(2, 1, options, MAX_FRAME, WINDOWS[2])));
     let got = Rc::new(Cell::new(0));
-    let policy = Policy::SelectiveRepeat;
+    let policy = RecoveryPolicy::SelectiveRepeat;
     let nodes = [join(&net, 0, policy, &got), join(&net, 1, policy, &got)];
     let piece = vec![7; bytes];
     // The first message opens the channel; the second is measured after everything that followed from the
@@ -156,7 +156,7 @@ fn send(ep: &Endpoint, piece: &[u8], sending: &mut Option<(tautline::Outgoing, u
     }
 }
 
-fn join(net: &SharedNet, rank: u32, policy: Policy, got: &Rc<Cell<u64>>) -> Endpoint {
+fn join(net: &SharedNet, rank: u32, policy: RecoveryPolicy, got: &Rc<Cell<u64>>) -> Endpoint {
     let job = Job {
         rank,
         key: JobKey::new([9; 32]),

@@ -92,5 +92,5 @@ fn run(reports_mtu: bool) -> Vec<usize> {
 #[test]
 fn short_messages_stay_short_on_a_narrower_path() {
     assert_eq!(run(true), [NARROW]);
-    assert_eq!(run(false), [tautline_wire::frame::MIN_FRAME]);
+    assert_eq!(run(false), [tautline_wire::frame::BASE_FRAME]);
 }

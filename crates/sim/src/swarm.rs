@@ -1,7 +1,7 @@
 //! Options drawn from a seed: every seed is a different world.
 
 use tautline::Security;
-use tautline_link::Policy;
+use tautline_link::RecoveryPolicy;
 
 use crate::hosts;
 use crate::net::PathOptions;
@@ -12,7 +12,7 @@ use crate::{Nanos, Options, Sabotage};
 /// The options of one node.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NodeOptions {
-    pub(crate) recovery: Policy,
+    pub(crate) recovery: RecoveryPolicy,
     pub(crate) credit_slots: u32,
     pub(crate) message_window: u32,
     pub(crate) window_initial: u32,
@@ -138,7 +138,7 @@ fn draw_node(rng: &mut Rng, messages: u64, horizon: Nanos, largest: u64) -> Node
         extract = rng.pick(&[1, 1, 5_000, usize::MAX]);
     }
     NodeOptions {
-        recovery: if rng.chance(250_000) { Policy::GoBackN } else { Policy::SelectiveRepeat },
+        recovery: if rng.chance(250_000) { RecoveryPolicy::GoBackN } else { RecoveryPolicy::SelectiveRepeat },
         credit_slots: rng.pick(&[2, 8, 64, 256, 256, 256, 1_024]),
         message_window: rng.pick(&[2_000, 16 * 1_024, 64 * 1_024, 512 * 1_024, 512 * 1_024]),
         window_initial: rng.pick(&[8, 32, 128, 128]) * 1_024,

@@ -71,7 +71,7 @@ fn describe(bytes: &[u8]) -> String {
     let Ok(frame) = Frame::parse(bytes) else { return "damaged".to_owned() };
     let h = frame.header;
     let slot = if h.flags & flags::SLOT != 0 { format!("slot {} ", h.slot.0) } else { String::new() };
-    let ask = if h.flags & flags::ASK != 0 { "ask " } else { "" };
+    let ask = if h.flags & flags::ACK_REQUESTED != 0 { "ask " } else { "" };
     format!(
         "{:?} channel {:08x} packet {} {slot}ack {} credit {} echo {} {ask}payload {}",
         h.kind,

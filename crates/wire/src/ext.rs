@@ -1,33 +1,33 @@
-//! Extensions: type, length, value; between header and payload (W-5).
+//! Extensions, between header and payload: type, length, value (W-5).
 //!
-//! Types below 128 may be skipped by a receiver that does not know them; a frame with an unknown type of 128 or
-//! above is dropped. Each extension is padded with zeros to a multiple of four bytes.
+//! A receiver skips unknown types below 128, and drops a frame with an unknown type of 128 or above. Each
+//! extension is padded with zeros to a multiple of four bytes.
 
 use crate::{Malformed, put, u32_at};
 
-/// Bytes of an extension's own header: type, length of the value.
+/// Length of an extension's header: type and length of the value.
 pub const EXT_HEADER: usize = 2;
-/// Most bytes of selective acknowledgement in one frame: 992 slots.
+/// The longest selective acknowledgement: 992 slots.
 pub const MAX_SACK_BYTES: usize = 124;
-/// Room that a fragment extension takes.
+/// Length of a fragment extension.
 pub const FRAGMENT_LEN: usize = 12;
 
 const SACK: u8 = 1;
 const PAD: u8 = 2;
 const FRAGMENT: u8 = 128;
 
-/// One extension, checked.
+/// A checked extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ext<'a> {
-    /// Selective acknowledgement: bit *i* of byte *j* says that slot `ack + 1 + 8·j + i` has arrived.
+    /// Selective acknowledgement: bit *i* of byte *j* is set if slot `ack + 1 + 8·j + i` has arrived.
     Sack(&'a [u8]),
-    /// Bytes that only make a frame longer (path probes).
+    /// Padding of a path probe.
     Pad(usize),
-    /// The payload is the part of a slot that starts at `offset`; the whole slot has `total` bytes.
+    /// The payload is a part of a slot.
     Fragment {
-        /// Where in the slot the payload belongs.
+        /// Where in the slot the payload begins.
         offset: u32,
-        /// Bytes of the whole slot.
+        /// Length of the whole slot.
         total: u32,
     },
 }
@@ -39,7 +39,7 @@ pub struct Extensions<'a> {
 }
 
 impl<'a> Extensions<'a> {
-    /// Reads the area that [`crate::Frame::extensions`] returns.
+    /// Reads the extensions of a frame, [`crate::Frame::extensions`].
     pub fn new(area: &'a [u8]) -> Extensions<'a> {
         Extensions { rest: area }
     }
@@ -57,7 +57,7 @@ impl<'a> Extensions<'a> {
                 SACK if value.len() <= MAX_SACK_BYTES => return Ok(Some(Ext::Sack(value))),
                 PAD => return Ok(Some(Ext::Pad(value.len()))),
                 FRAGMENT if value.len() == FRAGMENT_LEN - EXT_HEADER => {
-                    // Two bytes of zeros keep the numbers aligned.
+                    // Two zero bytes align the numbers.
                     let (offset, total) = (u32_at(value, 2), u32_at(value, 6));
                     if offset >= total {
                         return Err(Malformed::BadValue);
@@ -85,18 +85,18 @@ impl<'a> Iterator for Extensions<'a> {
     }
 }
 
-/// Appends a selective acknowledgement to `out` and returns the bytes used.
+/// Writes a selective acknowledgement to `out`. Returns its length.
 pub fn put_sack(out: &mut [u8], bitmap: &[u8]) -> usize {
     put_ext(out, SACK, bitmap)
 }
 
-/// Appends padding of `len` bytes in all, a multiple of four from 4 to 256, and returns the bytes used.
+/// Writes padding of `len` bytes, a multiple of four from 4 to 256. Returns its length.
 pub fn put_pad(out: &mut [u8], len: usize) -> usize {
     const ZEROS: [u8; 254] = [0; 254];
     put_ext(out, PAD, &ZEROS[..len.clamp(4, 256) - EXT_HEADER])
 }
 
-/// Appends a fragment extension to `out` and returns the bytes used, [`FRAGMENT_LEN`].
+/// Writes a fragment extension to `out`. Returns its length, [`FRAGMENT_LEN`].
 pub fn put_fragment(out: &mut [u8], offset: u32, total: u32) -> usize {
     let mut value = [0u8; FRAGMENT_LEN - EXT_HEADER];
     put(&mut value, 2, offset.to_le_bytes());
@@ -120,9 +120,9 @@ const _: () = assert!((EXT_HEADER + MAX_SACK_BYTES).is_multiple_of(2) && MAX_SAC
 mod tests {
     use super::*;
 
-    /// W-5: what is written is what is read, in order.
+    /// W-5: extensions read back as written, in order.
     #[test]
-    fn round_trip() {
+    fn extensions_round_trip() {
         let mut area = [0u8; 300];
         let mut used = put_sack(&mut area, &[0b101, 0xff, 1]);
         used += put_fragment(&mut area[used..], 1000, 4000);
@@ -135,15 +135,15 @@ mod tests {
         assert_eq!(used % 4, 0);
     }
 
-    /// W-5: unknown extensions are skipped below 128 and fatal from 128 on.
+    /// W-5: unknown extensions below 128 are skipped, others are errors.
     #[test]
-    fn unknown() {
+    fn unknown_extensions() {
         assert_eq!(Extensions::new(&[100, 2, 9, 9]).next(), None);
         assert_eq!(Extensions::new(&[200, 2, 9, 9]).next(), Some(Err(Malformed::BadExtension)));
     }
 
     #[test]
-    fn misshapen() {
+    fn malformed_extensions_are_rejected() {
         for area in [&[SACK][..], &[SACK, 9, 1, 2], &[FRAGMENT, 2, 0, 0], &[SACK, 255, 0, 0]] {
             assert_eq!(Extensions::new(area).next(), Some(Err(Malformed::BadExtension)), "{area:?}");
         }

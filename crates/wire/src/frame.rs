@@ -1,23 +1,25 @@
-//! The header that every frame of an established channel carries.
+//! The header of every frame of an established channel.
 //!
-//! One fixed layout of 48 bytes for data, acknowledgement, heartbeat and close: acknowledgement, credit and
-//! the echo that gives round-trip samples ride on everything (L-4).
+//! Data, acknowledgements, heartbeats and closes have one layout of 48 bytes. Every frame carries
+//! acknowledgement, credit, and an echo for round-trip samples (L-4).
 
 use crate::layout::fields;
 use crate::{Malformed, Seq, put, u16_at, u32_at, u64_at};
 
-/// Bytes of the fixed header.
+/// Length of the header.
 pub const HEADER_LEN: usize = 48;
-/// Where the tag lies; it is excluded from what it covers.
+/// The range of the tag, which counts as zero when the tag is computed.
 pub const TAG_RANGE: std::ops::Range<usize> = AT_TAG..AT_TAG + 8;
-/// High nibble of the first byte of every Tautline frame (W-1).
+/// The high nibble of the first byte of every Tautline frame (W-1).
 pub const MARK: u8 = 0x70;
-/// The largest frame that may exist at all: the largest UDP payload over IPv4.
+/// The largest frame: the largest UDP payload over IPv4.
 pub const MAX_FRAME: usize = 65_507;
-/// What every path is expected to take: IPv6's minimum MTU less IPv6 and UDP headers (L-21).
-pub const MIN_FRAME: usize = 1_232;
-/// The smallest frame limit a path may have, where it is known to take less (L-20): the longest record that must be whole fits, a handler's name.
-pub const LEAST_FRAME: usize = 512;
+/// The largest frame that every path is expected to carry: IPv6's minimum MTU without IPv6 and UDP headers
+/// (L-21).
+pub const BASE_FRAME: usize = 1_232;
+/// The smallest limit for frames on a path (L-20). The longest record that cannot be split, a handler's name,
+/// fits.
+pub const SMALLEST_FRAME: usize = 512;
 
 fields! { HEADER_LEN;
     AT_KIND: 0, 1;
@@ -30,7 +32,7 @@ fields! { HEADER_LEN;
     AT_CREDIT: 24, 4;
     AT_ECHO: 28, 4;
     AT_RESIDENCE: 32, 4;
-    AT_REPEATS: 36, 4;
+    AT_DUPLICATES: 36, 4;
     AT_TAG: 40, 8;
 }
 
@@ -38,22 +40,22 @@ fields! { HEADER_LEN;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
-    /// Established channel: a slot, an acknowledgement, a heartbeat, or several of these.
+    /// A frame of an established channel: a slot, an acknowledgement, a heartbeat, or several of these.
     Data = 1,
-    /// First frame of a handshake.
+    /// The first frame of a handshake.
     Hello = 2,
-    /// Answer to a hello.
+    /// Accepts a hello.
     Welcome = 3,
-    /// Stateless answer that asks for proof of address.
+    /// Requires proof of address for a hello, without keeping state.
     Retry = 4,
-    /// Answer to a hello that cannot be accepted, with the reason.
+    /// Refuses a hello, with the reason.
     Refuse = 5,
-    /// Orderly end of a channel; `slot` is one past the last slot.
+    /// Closes a channel; `slot` is the sequence number after the last slot.
     Close = 6,
 }
 
 impl Kind {
-    /// The kind that a frame's first byte names.
+    /// Returns the kind of a frame, from its first byte.
     pub fn of(bytes: &[u8]) -> Result<Kind, Malformed> {
         let first = *bytes.first().ok_or(Malformed::Truncated)?;
         if first & 0xf0 != MARK {
@@ -70,8 +72,8 @@ impl Kind {
         })
     }
 
-    /// The first byte of a frame of this kind.
-    pub fn first_byte(self) -> u8 {
+    /// Returns the first byte of a frame of this kind.
+    pub(crate) fn first_byte(self) -> u8 {
         MARK | self as u8
     }
 }
@@ -80,17 +82,17 @@ impl Kind {
 pub mod flags {
     /// The frame carries a slot, or a fragment of one.
     pub const SLOT: u8 = 1 << 0;
-    /// The receiver answers at once.
-    pub const ASK: u8 = 1 << 1;
+    /// The receiver acknowledges the frame at once.
+    pub const ACK_REQUESTED: u8 = 1 << 1;
     /// The payload is sealed, and 16 bytes of authentication follow it.
     pub const SEALED: u8 = 1 << 2;
-    /// In a close frame: this answers the peer's close.
+    /// The close frame is a reply to the peer's close.
     pub const CLOSE_REPLY: u8 = 1 << 3;
-    /// The sender takes raw Ethernet frames now (D-12).
+    /// The sender accepts raw Ethernet frames (D-12).
     pub const RAW: u8 = 1 << 4;
-    /// Reserved: sent as zero, ignored when received.
+    /// Reserved: sent as zero, ignored by the receiver.
     pub const RESERVED_IGNORED: u8 = 0b0010_0000;
-    /// Reserved: sent as zero, a frame with one of them is dropped.
+    /// Reserved: sent as zero; a frame with one of these bits set is dropped.
     pub const RESERVED_CRITICAL: u8 = 0b1100_0000;
 }
 
@@ -101,33 +103,39 @@ pub struct Header {
     pub kind: Kind,
     /// See [`flags`].
     pub flags: u8,
-    /// Bytes of extensions between header and payload, a multiple of four.
+    /// Length of the extensions between header and payload, a multiple of four.
     pub ext_len: u16,
     /// The receiver's number for the channel.
     pub channel: u32,
-    /// Fresh for every transmission (L-2).
+    /// The packet number, different for every transmission (L-2).
     pub packet: u64,
-    /// The slot carried, or the next one to be sent when none is.
+    /// The slot that the frame carries, or else the next slot to be sent.
     pub slot: Seq,
-    /// Every slot before this one has arrived.
+    /// All slots before this one have arrived.
     pub ack: Seq,
     /// Slots before this one may be sent.
     pub credit: Seq,
-    /// Low half of the largest packet number received; zero while there was none.
+    /// The low half of the largest packet number received; zero before the first.
     pub echo: u32,
-    /// How long the echoed frame has waited in this host, in nanoseconds, saturating.
+    /// The time since the echoed packet arrived, in nanoseconds, saturating.
     pub residence_ns: u32,
-    /// How many slots have arrived that were there already; shows the sender its needless retransmissions.
-    pub repeats: u32,
-    /// Authentication or, in open mode, the channel's token.
+    /// How many duplicate slots have arrived. Shows the sender which retransmissions were unnecessary.
+    pub duplicates: u32,
+    /// The authentication tag or, in open mode, a token of the channel.
     pub tag: u64,
 }
 
 impl Header {
+    /// Returns whether the frame carries a slot, or a fragment of one.
+    #[inline]
+    pub fn has_slot(&self) -> bool {
+        self.flags & flags::SLOT != 0
+    }
+
     /// Writes the header into the first [`HEADER_LEN`] bytes of `out`.
     ///
     /// # Panics
-    /// If `out` is shorter than that: the caller owns the buffer.
+    /// If `out` is shorter.
     #[inline]
     pub fn write(&self, out: &mut [u8]) {
         let out = &mut out[..HEADER_LEN];
@@ -141,24 +149,24 @@ impl Header {
         put(out, AT_CREDIT, self.credit.0.to_le_bytes());
         put(out, AT_ECHO, self.echo.to_le_bytes());
         put(out, AT_RESIDENCE, self.residence_ns.to_le_bytes());
-        put(out, AT_REPEATS, self.repeats.to_le_bytes());
+        put(out, AT_DUPLICATES, self.duplicates.to_le_bytes());
         put(out, AT_TAG, self.tag.to_le_bytes());
     }
 }
 
-/// Writes the tag of a header already written.
+/// Writes the tag into a header.
 #[inline]
 pub fn put_tag(header: &mut [u8], tag: u64) {
     put(header, AT_TAG, tag.to_le_bytes());
 }
 
-/// The channel number of a frame whose header is at least that long: enough to find the link it belongs to.
+/// Returns the channel number of a frame, of which only the length is checked.
 #[inline]
 pub fn channel_of(bytes: &[u8]) -> Result<u32, Malformed> {
     if bytes.len() < HEADER_LEN { Err(Malformed::Truncated) } else { Ok(u32_at(bytes, AT_CHANNEL)) }
 }
 
-/// A frame of an established channel whose shape has been checked: header, extensions, payload.
+/// A frame of an established channel with a checked layout: header, extensions, payload.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
     /// The typed header.
@@ -167,7 +175,7 @@ pub struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// Checks the shape of `bytes` (W-1, W-3, W-4): length, mark, kind, flags, extent of the extensions.
+    /// Checks the layout of a frame: length, mark, kind, flags, length of the extensions (W-1, W-3, W-4).
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Frame<'a>, Malformed> {
         if bytes.len() < HEADER_LEN {
@@ -188,7 +196,7 @@ impl<'a> Frame<'a> {
             credit: Seq(u32_at(bytes, AT_CREDIT)),
             echo: u32_at(bytes, AT_ECHO),
             residence_ns: u32_at(bytes, AT_RESIDENCE),
-            repeats: u32_at(bytes, AT_REPEATS),
+            duplicates: u32_at(bytes, AT_DUPLICATES),
             tag: u64_at(bytes, AT_TAG),
         };
         if header.flags & flags::RESERVED_CRITICAL != 0 {
@@ -201,25 +209,19 @@ impl<'a> Frame<'a> {
         Ok(Frame { header, bytes })
     }
 
-    /// Whether the frame carries (part of) a slot.
-    #[inline]
-    pub fn has_slot(&self) -> bool {
-        self.header.flags & flags::SLOT != 0
-    }
-
-    /// The extension area; read it with [`crate::ext::Extensions`].
+    /// Returns the bytes of the extensions, for [`crate::ext::Extensions`].
     #[inline]
     pub fn extensions(&self) -> &'a [u8] {
         &self.bytes[HEADER_LEN..self.payload_at()]
     }
 
-    /// Offset of the payload within the frame.
+    /// Returns the offset of the payload.
     #[inline]
     pub fn payload_at(&self) -> usize {
         HEADER_LEN + usize::from(self.header.ext_len)
     }
 
-    /// Everything behind header and extensions.
+    /// Returns the payload: everything after the extensions.
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
         &self.bytes[self.payload_at()..]
@@ -233,7 +235,7 @@ mod tests {
     fn sample() -> Header {
         Header {
             kind: Kind::Data,
-            flags: flags::SLOT | flags::ASK,
+            flags: flags::SLOT | flags::ACK_REQUESTED,
             ext_len: 8,
             channel: 0x0102_0304,
             packet: 0x1122_3344_5566_7788,
@@ -242,14 +244,14 @@ mod tests {
             credit: Seq(200),
             echo: 5,
             residence_ns: 1234,
-            repeats: 3,
+            duplicates: 3,
             tag: 0xdead_beef_0bad_cafe,
         }
     }
 
-    /// W-3: what is written is what is read.
+    /// W-3: a header reads back as written.
     #[test]
-    fn round_trip() {
+    fn header_round_trip() {
         let mut bytes = [0u8; HEADER_LEN + 8 + 3];
         sample().write(&mut bytes);
         let frame = Frame::parse(&bytes).unwrap();
@@ -259,9 +261,9 @@ mod tests {
         assert_eq!(channel_of(&bytes), Ok(0x0102_0304));
     }
 
-    /// W-1: foreign bytes, unknown kinds and short frames are told apart.
+    /// W-1: truncated frames, foreign bytes and unknown kinds are rejected.
     #[test]
-    fn refuses_foreign() {
+    fn foreign_frames_are_rejected() {
         let mut bytes = [0u8; HEADER_LEN + 8];
         sample().write(&mut bytes);
         assert_eq!(Frame::parse(&bytes[..47]).unwrap_err(), Malformed::Truncated);
@@ -271,7 +273,7 @@ mod tests {
         assert_eq!(Frame::parse(&bytes).unwrap_err(), Malformed::UnknownKind);
     }
 
-    /// W-4: reserved bits of the first kind are ignored, of the second kind fatal for the frame.
+    /// W-4: bit 5 is ignored, and a frame with bit 6 is rejected.
     #[test]
     fn reserved_flags() {
         let mut bytes = [0u8; HEADER_LEN + 8];
@@ -284,9 +286,9 @@ mod tests {
         assert_eq!(Frame::parse(&bytes).unwrap_err(), Malformed::CriticalFlag);
     }
 
-    /// W-5: extensions that reach past the frame are refused.
+    /// W-5: extensions beyond the end of the frame are rejected.
     #[test]
-    fn extension_extent() {
+    fn too_long_extensions_are_rejected() {
         let mut bytes = [0u8; HEADER_LEN + 4];
         sample().write(&mut bytes);
         assert_eq!(Frame::parse(&bytes).unwrap_err(), Malformed::BadExtension);

@@ -1,15 +1,15 @@
 //! The frames that open a channel: hello, welcome, retry, refuse (H-1 … H-9).
 //!
-//! All four share one layout of 112 bytes, so that an answer is never longer than the question (H-6).
+//! All four have one layout of 112 bytes, so that an answer is never longer than the hello (H-6).
 
 use crate::layout::fields;
 use crate::{Kind, Malformed, array, put, u16_at, u32_at, u64_at};
 
-/// Bytes of every handshake frame.
+/// Length of a handshake frame.
 pub const HANDSHAKE_LEN: usize = 112;
-/// Where the authentication code lies: the last 16 bytes, over everything before them.
+/// The range of the authentication code: the last 16 bytes. It covers everything before them.
 pub const MAC_RANGE: std::ops::Range<usize> = AT_MAC..AT_MAC + 16;
-/// "TAUT": told apart from stray traffic at a glance, and by the dissector's heuristic.
+/// "TAUT". Identifies handshake frames, also for the dissector's heuristic.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"TAUT");
 
 fields! { HANDSHAKE_LEN;
@@ -40,11 +40,11 @@ fields! { HANDSHAKE_LEN;
     AT_MAC: 96, 16;
 }
 
-/// How frames of the channel are protected; both sides must want the same (H-5).
+/// How frames of a channel are protected. Both sides must use the same mode (H-5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[repr(u8)]
 pub enum Security {
-    /// No protection beyond the channel's token.
+    /// No protection except a token of the channel.
     Open = 0,
     /// A keyed tag over every frame.
     #[default]
@@ -63,7 +63,7 @@ impl Security {
         })
     }
 
-    /// The mode's name in configuration, reports and the command line.
+    /// Returns the mode's name in configuration, reports and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Security::Open => "open",
@@ -89,45 +89,45 @@ impl std::str::FromStr for Security {
 /// Why a hello was refused (H-5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u16)]
-pub enum Refusal {
+pub enum RefuseReason {
     /// No common wire version.
     Version = 1,
-    /// The two sides want different security modes.
+    /// The two sides use different security modes.
     Security = 2,
     /// The hello is for another rank.
     WrongRank = 3,
-    /// No such endpoint here.
+    /// The endpoint does not exist.
     NoEndpoint = 4,
-    /// The table of peers is full.
+    /// The receiver's table of peers is full.
     Full = 5,
-    /// A critical feature bit is not supported here.
+    /// The receiver does not support a required feature.
     Feature = 6,
 }
 
-impl Refusal {
-    fn from_wire(value: u16) -> Result<Option<Refusal>, Malformed> {
+impl RefuseReason {
+    fn from_wire(value: u16) -> Result<Option<RefuseReason>, Malformed> {
         Ok(Some(match value {
             0 => return Ok(None),
-            1 => Refusal::Version,
-            2 => Refusal::Security,
-            3 => Refusal::WrongRank,
-            4 => Refusal::NoEndpoint,
-            5 => Refusal::Full,
-            6 => Refusal::Feature,
+            1 => RefuseReason::Version,
+            2 => RefuseReason::Security,
+            3 => RefuseReason::WrongRank,
+            4 => RefuseReason::NoEndpoint,
+            5 => RefuseReason::Full,
+            6 => RefuseReason::Feature,
             _ => return Err(Malformed::BadValue),
         }))
     }
 }
 
-impl std::fmt::Display for Refusal {
+impl std::fmt::Display for RefuseReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Refusal::Version => "no common protocol version",
-            Refusal::Security => "the two sides want different security modes",
-            Refusal::WrongRank => "another rank lives at that address",
-            Refusal::NoEndpoint => "no such endpoint",
-            Refusal::Full => "the peer's table is full",
-            Refusal::Feature => "the peer lacks a required feature",
+            RefuseReason::Version => "no common protocol version",
+            RefuseReason::Security => "the two sides use different security modes",
+            RefuseReason::WrongRank => "another rank has that address",
+            RefuseReason::NoEndpoint => "no such endpoint",
+            RefuseReason::Full => "the peer's table is full",
+            RefuseReason::Feature => "the peer lacks a required feature",
         })
     }
 }
@@ -137,52 +137,52 @@ impl std::fmt::Display for Refusal {
 pub struct Handshake {
     /// [`Kind::Hello`], [`Kind::Welcome`], [`Kind::Retry`] or [`Kind::Refuse`].
     pub kind: Kind,
-    /// Set in a refusal only.
-    pub reason: Option<Refusal>,
-    /// Lowest wire version the sender speaks.
+    /// The reason, only in a refuse frame.
+    pub reason: Option<RefuseReason>,
+    /// The lowest wire version that the sender supports.
     pub version_min: u8,
-    /// Highest wire version the sender speaks; in a welcome, the version chosen.
+    /// The highest wire version that the sender supports; in a welcome, the version chosen.
     pub version_max: u8,
-    /// Wanted protection.
+    /// The sender's security mode.
     pub security: Security,
-    /// Low half: features the sender has. High half: features it insists on (H-4).
+    /// Low half: features that the sender supports. High half: features that it requires (H-4).
     pub features: u32,
-    /// Public name of the job, derived from its key.
+    /// The job's public name, derived from its key.
     pub job: u64,
-    /// Sender's rank.
+    /// The sender's rank.
     pub from: u32,
-    /// Receiver's rank.
+    /// The receiver's rank.
     pub to: u32,
-    /// Sender's endpoint.
+    /// The sender's endpoint.
     pub from_endpoint: u16,
-    /// Receiver's endpoint.
+    /// The receiver's endpoint.
     pub to_endpoint: u16,
-    /// The number that frames to the sender of this frame shall carry.
+    /// The channel number of frames to the sender.
     pub channel: u32,
-    /// The sender's epoch: fresh for each incarnation and attempt.
+    /// The sender's epoch, new for each attempt.
     pub epoch: u64,
-    /// The receiver's epoch as the sender knows it; zero in a hello.
+    /// The receiver's epoch; zero in a hello.
     pub peer_epoch: u64,
-    /// Largest frame the sender can take.
+    /// The largest frame that the sender accepts.
     pub max_frame: u32,
-    /// Slots the sender can take at first.
+    /// Slots that the sender accepts at first.
     pub credit: u32,
-    /// Bytes of receive buffer the sender sets aside for this channel.
+    /// Bytes of receive buffer that the sender has for this channel.
     pub buffer: u32,
-    /// Bytes of one message that may be sent before the first window update.
+    /// Bytes of one message that may be sent to the sender before its first window update.
     pub message_window: u32,
-    /// The sender counts a peer dead after this much silence.
+    /// The sender takes a peer for dead after this much silence.
     pub silence_ms: u32,
     /// The sender acknowledges within this time.
     pub ack_delay_us: u32,
-    /// Proof of address, from a retry; zeros when none was asked for.
+    /// The cookie of a retry: proof of address in a hello, otherwise zeros.
     pub cookie: [u8; 16],
-    /// Authentication under the job key.
+    /// The authentication code, made with the job key.
     pub mac: [u8; 16],
 }
 
 impl Handshake {
-    /// Checks the shape of `bytes` and reads them.
+    /// Checks and reads a handshake frame.
     pub fn parse(bytes: &[u8]) -> Result<Handshake, Malformed> {
         if bytes.len() < HANDSHAKE_LEN {
             return Err(Malformed::Truncated);
@@ -194,9 +194,9 @@ impl Handshake {
         if u32_at(bytes, AT_MAGIC) != MAGIC {
             return Err(Malformed::NotOurs);
         }
-        let shake = Handshake {
+        let handshake = Handshake {
             kind,
-            reason: Refusal::from_wire(u16_at(bytes, AT_REASON))?,
+            reason: RefuseReason::from_wire(u16_at(bytes, AT_REASON))?,
             version_min: bytes[AT_VERSION_MIN],
             version_max: bytes[AT_VERSION_MAX],
             security: Security::from_wire(bytes[AT_SECURITY])?,
@@ -218,16 +218,16 @@ impl Handshake {
             cookie: array(bytes, AT_COOKIE),
             mac: array(bytes, AT_MAC),
         };
-        let frame_ok =
-            (crate::frame::LEAST_FRAME..=crate::frame::MAX_FRAME).contains(&(shake.max_frame as usize));
-        let credit_ok = (1..=MAX_CREDIT).contains(&shake.credit);
-        if shake.version_min > shake.version_max || !frame_ok || !credit_ok || shake.epoch == 0 {
+        let frame_ok = (crate::frame::SMALLEST_FRAME..=crate::frame::MAX_FRAME)
+            .contains(&(handshake.max_frame as usize));
+        let credit_ok = (1..=MAX_CREDIT).contains(&handshake.credit);
+        if handshake.version_min > handshake.version_max || !frame_ok || !credit_ok || handshake.epoch == 0 {
             return Err(Malformed::BadValue);
         }
-        Ok(shake)
+        Ok(handshake)
     }
 
-    /// Writes the frame; the authentication code is put in afterwards, over the first 96 bytes.
+    /// Writes the frame. The caller computes the authentication code of the first 96 bytes afterwards.
     pub fn write(&self, out: &mut [u8; HANDSHAKE_LEN]) {
         out.fill(0);
         out[AT_KIND] = self.kind.first_byte();
@@ -256,7 +256,7 @@ impl Handshake {
     }
 }
 
-/// The largest credit that may be granted at once; keeps sequence arithmetic far from ambiguity (W-8).
+/// The largest credit that may be granted. It keeps sequence numbers comparable (W-8).
 pub const MAX_CREDIT: u32 = 1 << 16;
 
 #[cfg(test)]
@@ -290,17 +290,17 @@ mod tests {
         }
     }
 
-    /// H-1: what is written is what is read.
+    /// H-1: a handshake reads back as written.
     #[test]
-    fn round_trip() {
+    fn handshake_round_trip() {
         let mut bytes = [0; HANDSHAKE_LEN];
         sample().write(&mut bytes);
         assert_eq!(Handshake::parse(&bytes), Ok(sample()));
     }
 
-    /// H-1: values out of range are refused, not clamped.
+    /// H-1: values out of range are rejected, not clamped.
     #[test]
-    fn refuses_nonsense() {
+    fn values_out_of_range_are_rejected() {
         let mut bytes = [0; HANDSHAKE_LEN];
         for (at, value) in [(AT_VERSION_MIN, 9), (AT_SECURITY, 7), (AT_MAX_FRAME + 3, 1), (AT_REASON, 99)] {
             sample().write(&mut bytes);

@@ -1,11 +1,12 @@
 //! Frame layouts of the Tautline protocol.
 //!
-//! What lives here: the shape of every byte that crosses the network — the header of a [`frame`], its
-//! [`ext`]ensions, the [`handshake`], and the [`record`]s, those of [`memory`] among them, that a slot is made of — each as a typed value that
-//! cannot hold nonsense, plus the [`seq`]uence arithmetic that goes with them. What does not: state, keys, clocks.
+//! This crate defines the layout of every byte that crosses the network: the header of a [`frame`], its
+//! extensions ([`ext`]), the [`handshake`], and the records of a slot ([`record`], [`memory`]). Each is a
+//! typed value that can only hold valid data. Sequence arithmetic is in [`seq`]. There is no state, no key
+//! and no clock here.
 //!
-//! Everything is little-endian. Decoders take hostile bytes: they return [`Malformed`] and never panic. The rule
-//! numbers in comments (`W-1`, …) are those of `docs/PROTOCOL.md`.
+//! Everything is little-endian. Decoders accept hostile bytes: they return [`Malformed`] and never panic. The
+//! rule numbers in comments (`W-1`, …) are those of `docs/PROTOCOL.md`.
 #![forbid(unsafe_code)]
 
 pub mod ext;
@@ -18,28 +19,38 @@ pub mod seq;
 
 pub use frame::{Frame, Header, Kind};
 pub use handshake::Handshake;
-pub use layout::{Field, layout};
+pub use layout::Field;
 pub use record::{Record, Records};
 pub use seq::Seq;
 
-/// The wire version spoken by this crate (W-2).
+/// The wire version that this crate implements (W-2).
 pub const VERSION: u8 = 1;
 
-/// Why bytes were refused. Small on purpose: it becomes a counter, not a report.
+/// Returns the fields of a layout: `frame`, `handshake` or `record`.
+pub fn layout(name: &str) -> Option<&'static [Field]> {
+    match name {
+        "frame" => Some(frame::LAYOUT),
+        "handshake" => Some(handshake::LAYOUT),
+        "record" => Some(record::LAYOUT),
+        _ => None,
+    }
+}
+
+/// Why bytes were rejected. Without details, because such bytes are only counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Malformed {
-    /// Fewer bytes than the layout needs.
+    /// There are fewer bytes than the layout needs.
     Truncated,
-    /// The first byte is not ours (W-1).
+    /// It is no Tautline frame (W-1).
     NotOurs,
-    /// A kind that this version does not define.
+    /// This version does not define the kind.
     UnknownKind,
-    /// A reserved bit that must be understood is set (W-4).
+    /// A critical reserved flag is set (W-4).
     CriticalFlag,
-    /// An extension that must be understood is unknown, or an extension is misshapen (W-5).
+    /// An extension is malformed, or critical and unknown (W-5).
     BadExtension,
-    /// A field holds a value outside its range.
+    /// The value of a field is out of range.
     BadValue,
 }
 
@@ -58,7 +69,7 @@ impl std::fmt::Display for Malformed {
 
 impl std::error::Error for Malformed {}
 
-/// Reads a fixed-size array at `at`; the caller has checked the length once for the whole header.
+/// Reads a fixed-size array at `at`. The caller has checked the length of the whole header.
 #[inline(always)]
 pub(crate) fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut out = [0; N];

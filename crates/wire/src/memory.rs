@@ -1,13 +1,11 @@
-//! Memory records: operations on another node's memory, and their answers.
+//! Memory records: operations on another node's memory, and answers to them.
 //!
-//! They stand in slots of their own, are obeyed as soon as their slot is due, and never wait for the program. Each starts with the eight
-//! bytes that every record starts with; `flags` holds [`ASK`], and `len` counts all bytes that follow.
+//! Their slots hold no other records. They are processed as soon as their slot is next in order, and never
+//! wait for the program. Each starts with the short header; `flags` may be [`COMPLETION_REQUESTED`], and
+//! `len` counts all bytes after the header.
 
 use crate::record::{self, Record, SHORT_LEN};
 use crate::{Malformed, put, u32_at, u64_at};
-
-/// The first and the last kind that is a memory record's.
-pub(crate) const KINDS: std::ops::RangeInclusive<u8> = OPEN..=LENT;
 
 const OPEN: u8 = 16;
 const PUT: u8 = 17;
@@ -18,48 +16,49 @@ const SWAP: u8 = 21;
 const ADD: u8 = 22;
 const CAS: u8 = 23;
 const FLUSH: u8 = 24;
-const ASIDE: u8 = 25;
+const OUT_OF_BAND: u8 = 25;
 const DONE: u8 = 26;
 const FAILED: u8 = 27;
 const VALUE: u8 = 28;
 const DATA: u8 = 29;
-const LENT: u8 = 30;
+const LOANED_PART: u8 = 30;
+const _: () = assert!(OPEN == *record::MEMORY_KINDS.start() && LOANED_PART == *record::MEMORY_KINDS.end());
 
-/// The requester wants to be told when this request, and all before it, are done.
-pub const ASK: u8 = 1;
+/// The requester wants an answer when this request and all before it are done.
+pub const COMPLETION_REQUESTED: u8 = 1;
 
-/// Bytes of the longest head of a memory record: all but the data.
+/// Length of the longest head of a memory record, which is the record without data.
 pub const MAX_HEAD: usize = SHORT_LEN + 40;
-/// Bytes of the head of a whole put.
+/// Length of the head of a whole put.
 pub const PUT_HEAD: usize = SHORT_LEN + 16;
-/// Bytes of the head of a part of a put.
+/// Length of the head of a part of a put.
 pub const PART_HEAD: usize = SHORT_LEN + 24;
-/// Bytes of the head of a part of an answer to a get.
+/// Length of the head of a part of an answer to a get.
 pub const DATA_HEAD: usize = SHORT_LEN + 16;
-/// Bytes of a record that lends part of a put.
-pub const LENT_LEN: usize = SHORT_LEN + 40;
-/// Bytes of the longest out-of-band message.
+/// Length of a record with a part of a put on loan.
+pub const LOANED_PART_LEN: usize = SHORT_LEN + 40;
+/// Length of the longest out-of-band message.
 pub const MAX_OUT_OF_BAND: usize = 40;
 
-/// What names part of another node's memory in a request.
+/// The target of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// The number under which the requester opened a cookie.
+    /// The requester's number for the cookie, from [`MemoryRecord::Open`].
     pub handle: u32,
-    /// The request's number, counted up by one per channel.
+    /// The request's number, consecutive per channel.
     pub id: u32,
-    /// Where, counted from the start of what the cookie names.
+    /// Offset from the start of the cookie's range.
     pub at: u64,
 }
 
-/// What happens to a word.
+/// An atomic operation on a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Atomic {
-    /// It becomes this.
+    /// Stores the value.
     Swap(u64),
-    /// This is added, wrapping around.
+    /// Adds the value, wrapping around.
     Add(u64),
-    /// It becomes the second if it is the first.
+    /// Stores the second value if the word equals the first.
     CompareSwap(u64, u64),
 }
 
@@ -67,24 +66,24 @@ pub enum Atomic {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Refusal {
-    /// No such cookie was ever given, or it was altered.
+    /// The cookie was never issued, or it was altered.
     Forged = 1,
-    /// The cookie is of a former life of its owner.
+    /// The cookie is of an earlier incarnation of its owner.
     Stale = 2,
-    /// The cookie was revoked, or its aperture closed.
+    /// The cookie was revoked, or its aperture was closed.
     Revoked = 3,
-    /// The cookie's time is over.
+    /// The cookie has expired.
     Expired = 4,
-    /// Beyond the end of what the cookie names.
+    /// The range exceeds that of the cookie.
     OutOfRange = 5,
-    /// The cookie does not allow this.
+    /// The cookie does not allow the operation.
     Rights = 6,
-    /// A word that is not aligned.
+    /// The word is not aligned.
     Misaligned = 7,
 }
 
 impl Refusal {
-    /// All of them.
+    /// All reasons.
     pub const ALL: [Refusal; 7] = [
         Refusal::Forged,
         Refusal::Stale,
@@ -99,56 +98,56 @@ impl Refusal {
 impl std::fmt::Display for Refusal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Refusal::Forged => "no such cookie was given",
-            Refusal::Stale => "the cookie is of a former life of its owner",
+            Refusal::Forged => "no such cookie was issued",
+            Refusal::Stale => "the cookie is of an earlier incarnation of its owner",
             Refusal::Revoked => "the cookie was revoked",
-            Refusal::Expired => "the cookie's time is over",
-            Refusal::OutOfRange => "beyond the end of what the cookie names",
-            Refusal::Rights => "the cookie does not allow this",
+            Refusal::Expired => "the cookie has expired",
+            Refusal::OutOfRange => "the range exceeds that of the cookie",
+            Refusal::Rights => "the cookie does not allow the operation",
             Refusal::Misaligned => "the word is not aligned to eight bytes",
         })
     }
 }
 
-/// One memory record.
+/// A memory record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Memory<'a> {
-    /// From now on `handle` stands for a cookie; what it stood for is forgotten.
+pub enum MemoryRecord<'a> {
+    /// Assigns a handle to a cookie, in place of the handle's previous cookie.
     Open {
-        /// The requester's number for it.
+        /// The requester's number for the cookie.
         handle: u32,
         /// The owner's number for the cookie.
         cookie: u32,
-        /// The life of the owner that gave it.
-        epoch: u64,
-        /// What only those know who were given it.
+        /// The incarnation of the owner that issued the cookie.
+        incarnation: u64,
+        /// The secret of the cookie.
         secret: [u8; 16],
     },
-    /// Bytes for a place: all of a put.
+    /// A whole put: writes the bytes.
     Put(Target, &'a [u8]),
-    /// Bytes for a place: part of a put, of which this many bytes follow.
+    /// A part of a put: writes the bytes. The number is how many bytes of the put follow.
     Part(Target, u64, &'a [u8]),
-    /// An event for the owner.
+    /// Queues an event at the owner.
     Notice {
-        /// What it is about, and how many bytes of it.
+        /// The memory that the event is about.
         target: Target,
-        /// See `target`.
+        /// Length of that memory.
         len: u64,
-        /// What the requester says.
+        /// The requester's value.
         value: u64,
     },
-    /// This many bytes are wanted.
+    /// Reads this many bytes.
     Get(Target, u64),
-    /// A word is changed, and its former value wanted.
+    /// Changes a word and returns its previous value.
     Atomic(Target, Atomic),
-    /// Nothing, but it can ask.
+    /// Does nothing, but can request completion.
     Flush {
         /// The request's number.
         id: u32,
     },
-    /// A small message that goes to the event queue.
+    /// A small message for the event queue.
     OutOfBand(&'a [u8]),
-    /// All requests up to this one are done, but for those that have answers of their own.
+    /// All requests up to this one are done, except those that have answers of their own.
     Done {
         /// The request's number.
         id: u32,
@@ -157,125 +156,126 @@ pub enum Memory<'a> {
     Failed {
         /// The request's number.
         id: u32,
-        /// Why.
+        /// The reason.
         why: Refusal,
     },
-    /// A word's former value.
+    /// The previous value of a word.
     Value {
         /// The request's number.
         id: u32,
         /// The value.
         value: u64,
     },
-    /// Bytes that were wanted.
+    /// A part of the bytes of a get.
     Data {
         /// The request's number.
         id: u32,
-        /// Where in what was wanted.
+        /// Offset in the bytes of the get.
         at: u64,
         /// The bytes.
         data: &'a [u8],
     },
-    /// As [`Memory::Part`], of bytes that lie in the requester's pool, where the owner reads them before it gives the number back; only through shared memory (S-8).
-    Lent(Target, u64, Piece),
+    /// As [`MemoryRecord::Part`], but the bytes are on loan: the owner reads them in the requester's pool,
+    /// then returns the number. Only over shared memory (S-8).
+    LoanedPart(Target, u64, ExtentRef),
 }
 
-/// Where in the requester's pool the bytes of a part lie.
+/// An area of the requester's loan pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
-    /// What to give back.
+pub struct ExtentRef {
+    /// The number of the loan, which the owner returns.
     pub number: u32,
-    /// How many bytes.
+    /// Length of the area.
     pub len: u32,
-    /// Where in the pool they start.
+    /// Where in the pool the area begins.
     pub at: u64,
 }
 
-impl<'a> Memory<'a> {
-    /// Reads a record.
+impl<'a> MemoryRecord<'a> {
+    /// Reads a memory record.
     #[inline]
-    pub fn of(record: &Record<'a>) -> Result<Memory<'a>, Malformed> {
+    pub fn parse(record: &Record<'a>) -> Result<MemoryRecord<'a>, Malformed> {
         let Record::Memory { kind, body, .. } = *record else { return Err(Malformed::UnknownKind) };
         match kind {
-            PUT if body.len() >= 16 => Ok(Memory::Put(target(body), &body[16..])),
-            PART if body.len() >= 24 => Memory::part(body),
+            PUT if body.len() >= 16 => Ok(MemoryRecord::Put(target(body), &body[16..])),
+            PART if body.len() >= 24 => MemoryRecord::part(body),
             DATA if body.len() >= 16 => {
                 let (id, at, data) = (u32_at(body, 0), u64_at(body, 8), &body[16..]);
                 at.checked_add(data.len() as u64).ok_or(Malformed::BadValue)?;
-                Ok(Memory::Data { id, at, data })
+                Ok(MemoryRecord::Data { id, at, data })
             }
-            ASIDE if body.len() <= MAX_OUT_OF_BAND => Ok(Memory::OutOfBand(body)),
-            _ => Memory::fixed(kind, body),
+            OUT_OF_BAND if body.len() <= MAX_OUT_OF_BAND => Ok(MemoryRecord::OutOfBand(body)),
+            _ => MemoryRecord::fixed(kind, body),
         }
     }
 
-    fn part(body: &'a [u8]) -> Result<Memory<'a>, Malformed> {
+    fn part(body: &'a [u8]) -> Result<MemoryRecord<'a>, Malformed> {
         let (target, rest, data) = (target(body), u64_at(body, 16), &body[24..]);
         let end = target.at.checked_add(data.len() as u64).and_then(|end| end.checked_add(rest));
         end.ok_or(Malformed::BadValue)?;
-        Ok(Memory::Part(target, rest, data))
+        Ok(MemoryRecord::Part(target, rest, data))
     }
 
-    fn fixed(kind: u8, body: &'a [u8]) -> Result<Memory<'a>, Malformed> {
+    fn fixed(kind: u8, body: &'a [u8]) -> Result<MemoryRecord<'a>, Malformed> {
         let word = |at| u64_at(body, at);
         match (kind, body.len()) {
             (OPEN, 32) => {
                 let mut secret = [0; 16];
                 secret.copy_from_slice(&body[16..]);
                 let (handle, cookie) = (u32_at(body, 0), u32_at(body, 4));
-                Ok(Memory::Open { handle, cookie, epoch: word(8), secret })
+                Ok(MemoryRecord::Open { handle, cookie, incarnation: word(8), secret })
             }
-            (NOTICE, 32) => Ok(Memory::Notice { target: target(body), len: word(16), value: word(24) }),
-            (GET, 24) => Ok(Memory::Get(target(body), word(16))),
-            (SWAP, 24) => Ok(Memory::Atomic(target(body), Atomic::Swap(word(16)))),
-            (ADD, 24) => Ok(Memory::Atomic(target(body), Atomic::Add(word(16)))),
-            (CAS, 32) => Ok(Memory::Atomic(target(body), Atomic::CompareSwap(word(16), word(24)))),
-            (FLUSH, 8) => Ok(Memory::Flush { id: u32_at(body, 0) }),
-            (DONE, 8) => Ok(Memory::Done { id: u32_at(body, 0) }),
+            (NOTICE, 32) => Ok(MemoryRecord::Notice { target: target(body), len: word(16), value: word(24) }),
+            (GET, 24) => Ok(MemoryRecord::Get(target(body), word(16))),
+            (SWAP, 24) => Ok(MemoryRecord::Atomic(target(body), Atomic::Swap(word(16)))),
+            (ADD, 24) => Ok(MemoryRecord::Atomic(target(body), Atomic::Add(word(16)))),
+            (CAS, 32) => Ok(MemoryRecord::Atomic(target(body), Atomic::CompareSwap(word(16), word(24)))),
+            (FLUSH, 8) => Ok(MemoryRecord::Flush { id: u32_at(body, 0) }),
+            (DONE, 8) => Ok(MemoryRecord::Done { id: u32_at(body, 0) }),
             (FAILED, 8) => {
                 let why = Refusal::ALL.into_iter().find(|why| u32::from(*why as u8) == u32_at(body, 4));
-                Ok(Memory::Failed { id: u32_at(body, 0), why: why.ok_or(Malformed::BadValue)? })
+                Ok(MemoryRecord::Failed { id: u32_at(body, 0), why: why.ok_or(Malformed::BadValue)? })
             }
-            (VALUE, 16) => Ok(Memory::Value { id: u32_at(body, 0), value: word(8) }),
-            (LENT, 40) => {
-                let piece = Piece { number: u32_at(body, 24), len: u32_at(body, 28), at: word(32) };
+            (VALUE, 16) => Ok(MemoryRecord::Value { id: u32_at(body, 0), value: word(8) }),
+            (LOANED_PART, 40) => {
+                let extent = ExtentRef { number: u32_at(body, 24), len: u32_at(body, 28), at: word(32) };
                 let (target, rest) = (target(body), word(16));
-                let end = target.at.checked_add(piece.len.into()).and_then(|end| end.checked_add(rest));
+                let end = target.at.checked_add(extent.len.into()).and_then(|end| end.checked_add(rest));
                 end.ok_or(Malformed::BadValue)?;
-                Ok(Memory::Lent(target, rest, piece))
+                Ok(MemoryRecord::LoanedPart(target, rest, extent))
             }
-            (OPEN..=LENT, _) => Err(Malformed::BadValue),
+            (OPEN..=LOANED_PART, _) => Err(Malformed::BadValue),
             _ => Err(Malformed::UnknownKind),
         }
     }
 
-    /// Bytes of the record without its data.
+    /// Returns the length of the record without its data.
     pub fn head_len(&self) -> usize {
         SHORT_LEN
             + match self {
-                Memory::Lent(..) => 40,
-                Memory::Open { .. } | Memory::Notice { .. } => 32,
-                Memory::Atomic(_, Atomic::CompareSwap(..)) => 32,
-                Memory::Part(..) | Memory::Get(..) | Memory::Atomic(..) => 24,
-                Memory::Put(..) | Memory::Value { .. } | Memory::Data { .. } => 16,
-                Memory::Flush { .. } | Memory::Done { .. } | Memory::Failed { .. } => 8,
-                Memory::OutOfBand(_) => 0,
+                MemoryRecord::LoanedPart(..) => 40,
+                MemoryRecord::Open { .. } | MemoryRecord::Notice { .. } => 32,
+                MemoryRecord::Atomic(_, Atomic::CompareSwap(..)) => 32,
+                MemoryRecord::Part(..) | MemoryRecord::Get(..) | MemoryRecord::Atomic(..) => 24,
+                MemoryRecord::Put(..) | MemoryRecord::Value { .. } | MemoryRecord::Data { .. } => 16,
+                MemoryRecord::Flush { .. } | MemoryRecord::Done { .. } | MemoryRecord::Failed { .. } => 8,
+                MemoryRecord::OutOfBand(_) => 0,
             }
     }
 
-    /// Writes all of the record but its data, of which `len` bytes follow; what data the record itself holds is not looked at. Returns the
-    /// head's length.
+    /// Writes the record without its data, for which the caller appends `len` bytes. The data in `self` is
+    /// ignored. Returns the length of the head.
     #[inline]
     pub fn write(&self, out: &mut [u8], flags: u8, len: usize) -> usize {
         let head = self.head_len();
         let out = &mut out[..head];
         let kind = match *self {
-            Memory::Put(target, _) => put_target(out, PUT, target),
-            Memory::Part(target, rest, _) => {
+            MemoryRecord::Put(target, _) => put_target(out, PUT, target),
+            MemoryRecord::Part(target, rest, _) => {
                 put(out, SHORT_LEN + 16, rest.to_le_bytes());
                 put_target(out, PART, target)
             }
-            Memory::Data { id, at, .. } => put_target(out, DATA, Target { handle: id, id: 0, at }),
+            MemoryRecord::Data { id, at, .. } => put_target(out, DATA, Target { handle: id, id: 0, at }),
             _ => self.write_fixed(out),
         };
         record::write::memory(out, kind, flags, head - SHORT_LEN + len);
@@ -285,23 +285,23 @@ impl<'a> Memory<'a> {
     fn write_fixed(&self, out: &mut [u8]) -> u8 {
         let body = &mut out[SHORT_LEN..];
         match *self {
-            Memory::Open { handle, cookie, epoch, secret } => {
+            MemoryRecord::Open { handle, cookie, incarnation, secret } => {
                 put(body, 0, handle.to_le_bytes());
                 put(body, 4, cookie.to_le_bytes());
-                put(body, 8, epoch.to_le_bytes());
+                put(body, 8, incarnation.to_le_bytes());
                 put(body, 16, secret);
                 OPEN
             }
-            Memory::Notice { target, len, value } => {
+            MemoryRecord::Notice { target, len, value } => {
                 put(body, 16, len.to_le_bytes());
                 put(body, 24, value.to_le_bytes());
                 put_target(out, NOTICE, target)
             }
-            Memory::Get(target, len) => {
+            MemoryRecord::Get(target, len) => {
                 put(body, 16, len.to_le_bytes());
                 put_target(out, GET, target)
             }
-            Memory::Atomic(target, atomic) => {
+            MemoryRecord::Atomic(target, atomic) => {
                 let kind = match atomic {
                     Atomic::Swap(value) => {
                         put(body, 16, value.to_le_bytes());
@@ -319,37 +319,40 @@ impl<'a> Memory<'a> {
                 };
                 put_target(out, kind, target)
             }
-            Memory::Flush { id } => put_id(body, FLUSH, id, 0),
-            Memory::Done { id } => put_id(body, DONE, id, 0),
-            Memory::Failed { id, why } => put_id(body, FAILED, id, why as u32),
-            Memory::Value { id, value } => {
+            MemoryRecord::Flush { id } => put_id(body, FLUSH, id, 0),
+            MemoryRecord::Done { id } => put_id(body, DONE, id, 0),
+            MemoryRecord::Failed { id, why } => put_id(body, FAILED, id, why as u32),
+            MemoryRecord::Value { id, value } => {
                 put(body, 8, value.to_le_bytes());
                 put_id(body, VALUE, id, 0)
             }
-            Memory::OutOfBand(_) => ASIDE,
-            Memory::Lent(target, rest, piece) => {
+            MemoryRecord::OutOfBand(_) => OUT_OF_BAND,
+            MemoryRecord::LoanedPart(target, rest, extent) => {
                 put(body, 16, rest.to_le_bytes());
-                put(body, 24, piece.number.to_le_bytes());
-                put(body, 28, piece.len.to_le_bytes());
-                put(body, 32, piece.at.to_le_bytes());
-                put_target(out, LENT, target)
+                put(body, 24, extent.number.to_le_bytes());
+                put(body, 28, extent.len.to_le_bytes());
+                put(body, 32, extent.at.to_le_bytes());
+                put_target(out, LOANED_PART, target)
             }
-            Memory::Put(..) | Memory::Part(..) | Memory::Data { .. } => unreachable!("written above"),
+            MemoryRecord::Put(..) | MemoryRecord::Part(..) | MemoryRecord::Data { .. } => {
+                unreachable!("`write` handles these")
+            }
         }
     }
 }
 
-/// The words of the head of a whole put of `len` bytes, of [`PUT_HEAD`] bytes: what [`Memory::write`] writes.
+/// Returns the head of a whole put of `len` bytes as words: the same bytes that [`MemoryRecord::write`]
+/// writes.
 #[inline(always)]
-pub fn put_words(target: Target, flags: u8, len: usize) -> [u64; PUT_HEAD / 8] {
+pub fn put_head(target: Target, flags: u8, len: usize) -> [u64; PUT_HEAD / 8] {
     let first = u64::from(PUT) | u64::from(flags) << 8 | ((PUT_HEAD - SHORT_LEN + len) as u64) << 32;
     [first, u64::from(target.handle) | u64::from(target.id) << 32, target.at]
 }
 
-/// Reads the head of a frame of `len` bytes that is one whole put and nothing else: its target, its flags, and how many bytes it puts. Nothing if it is something else,
-/// or nonsense.
+/// Reads the head of a frame of `len` bytes that consists of one whole put. Returns its target, its flags and
+/// how many bytes it writes; `None` if the frame is anything else.
 #[inline(always)]
-pub fn put_of(words: [u64; PUT_HEAD / 8], len: usize) -> Option<(Target, u8, usize)> {
+pub fn parse_put(words: [u64; PUT_HEAD / 8], len: usize) -> Option<(Target, u8, usize)> {
     let bytes = len.checked_sub(PUT_HEAD)?;
     let whole = words[0] as u8 == PUT && (words[0] >> 32) as usize == PUT_HEAD - SHORT_LEN + bytes;
     let target = Target { handle: words[1] as u32, id: (words[1] >> 32) as u32, at: words[2] };
@@ -382,55 +385,55 @@ mod tests {
 
     const TARGET: Target = Target { handle: 3, id: 77, at: 1 << 40 };
 
-    fn all() -> Vec<Memory<'static>> {
+    fn all() -> Vec<MemoryRecord<'static>> {
         vec![
-            Memory::Open { handle: 1, cookie: 2, epoch: 3, secret: [4; 16] },
-            Memory::Put(TARGET, b"12345678"),
-            Memory::Part(TARGET, 5, b"abc"),
-            Memory::Notice { target: TARGET, len: 5, value: 6 },
-            Memory::Get(TARGET, 1 << 33),
-            Memory::Atomic(TARGET, Atomic::Swap(7)),
-            Memory::Atomic(TARGET, Atomic::Add(8)),
-            Memory::Atomic(TARGET, Atomic::CompareSwap(9, 10)),
-            Memory::Flush { id: 11 },
-            Memory::OutOfBand(b"by the way"),
-            Memory::Done { id: 12 },
-            Memory::Failed { id: 13, why: Refusal::Rights },
-            Memory::Value { id: 14, value: 15 },
-            Memory::Data { id: 16, at: 17, data: b"x" },
-            Memory::Lent(TARGET, 5, Piece { number: 18, len: 19, at: 1 << 20 }),
+            MemoryRecord::Open { handle: 1, cookie: 2, incarnation: 3, secret: [4; 16] },
+            MemoryRecord::Put(TARGET, b"12345678"),
+            MemoryRecord::Part(TARGET, 5, b"abc"),
+            MemoryRecord::Notice { target: TARGET, len: 5, value: 6 },
+            MemoryRecord::Get(TARGET, 1 << 33),
+            MemoryRecord::Atomic(TARGET, Atomic::Swap(7)),
+            MemoryRecord::Atomic(TARGET, Atomic::Add(8)),
+            MemoryRecord::Atomic(TARGET, Atomic::CompareSwap(9, 10)),
+            MemoryRecord::Flush { id: 11 },
+            MemoryRecord::OutOfBand(b"by the way"),
+            MemoryRecord::Done { id: 12 },
+            MemoryRecord::Failed { id: 13, why: Refusal::Rights },
+            MemoryRecord::Value { id: 14, value: 15 },
+            MemoryRecord::Data { id: 16, at: 17, data: b"x" },
+            MemoryRecord::LoanedPart(TARGET, 5, ExtentRef { number: 18, len: 19, at: 1 << 20 }),
         ]
     }
 
-    fn data<'a>(memory: &Memory<'a>) -> &'a [u8] {
+    fn data<'a>(memory: &MemoryRecord<'a>) -> &'a [u8] {
         match *memory {
-            Memory::Put(_, data)
-            | Memory::Part(_, _, data)
-            | Memory::OutOfBand(data)
-            | Memory::Data { data, .. } => data,
+            MemoryRecord::Put(_, data)
+            | MemoryRecord::Part(_, _, data)
+            | MemoryRecord::OutOfBand(data)
+            | MemoryRecord::Data { data, .. } => data,
             _ => &[],
         }
     }
 
-    /// every memory record reads back as written, several to a slot.
+    /// memory records of every kind read back as written, several in a slot.
     #[test]
-    fn round_trip() {
+    fn memory_records_round_trip() {
         let mut out = vec![0u8; 1024];
         let mut at = 0;
         for memory in all() {
             let data = data(&memory);
-            at += memory.write(&mut out[at..], ASK, data.len());
+            at += memory.write(&mut out[at..], COMPLETION_REQUESTED, data.len());
             out[at..at + data.len()].copy_from_slice(data);
             at += data.len();
         }
         let got: Vec<_> = Records::new(&out[..at], 0).map(Result::unwrap).collect();
-        assert_eq!(got.iter().map(|r| Memory::of(r).unwrap()).collect::<Vec<_>>(), all());
-        assert!(got.iter().all(|r| matches!(r, Record::Memory { flags: ASK, .. })));
+        assert_eq!(got.iter().map(|r| MemoryRecord::parse(r).unwrap()).collect::<Vec<_>>(), all());
+        assert!(got.iter().all(|r| matches!(r, Record::Memory { flags: COMPLETION_REQUESTED, .. })));
     }
 
-    /// the head of a put is the same by words and by bytes, and nothing else is taken for one.
+    /// the head of a put is the same as words and as bytes, and no other record is read as a put.
     #[test]
-    fn puts_by_words() {
+    fn put_head_as_words() {
         let words = |bytes: &[u8]| {
             let (parts, _) = bytes.as_chunks::<8>();
             [0, 1, 2].map(|i| parts.get(i).map_or(0, |part| u64::from_le_bytes(*part)))
@@ -438,49 +441,50 @@ mod tests {
         let mut out = [0u8; 128];
         for memory in all() {
             let data = data(&memory);
-            let head = memory.write(&mut out, ASK, data.len());
+            let head = memory.write(&mut out, COMPLETION_REQUESTED, data.len());
             let len = head + data.len();
-            let Memory::Put(target, _) = memory else {
-                assert_eq!(put_of(words(&out), len), None, "{memory:?}");
+            let MemoryRecord::Put(target, _) = memory else {
+                assert_eq!(parse_put(words(&out), len), None, "{memory:?}");
                 continue;
             };
-            assert_eq!(words(&out), put_words(target, ASK, data.len()));
-            assert_eq!(put_of(words(&out), len), Some((target, ASK, data.len())));
+            assert_eq!(words(&out), put_head(target, COMPLETION_REQUESTED, data.len()));
+            assert_eq!(parse_put(words(&out), len), Some((target, COMPLETION_REQUESTED, data.len())));
             for wrong in [0, 8, head - 1, len - 1, len + 1, len + 8] {
-                assert_eq!(put_of(words(&out), wrong), None, "{wrong} bytes");
+                assert_eq!(parse_put(words(&out), wrong), None, "{wrong} bytes");
             }
         }
     }
 
-    /// W-7: a memory record of the wrong length, or with numbers that overflow, is refused.
+    /// W-7: memory records of the wrong length, or with numbers that overflow, are rejected.
     #[test]
-    fn refuses_nonsense() {
+    fn malformed_memory_records_are_rejected() {
         let mut out = [0u8; 128];
         for memory in all().iter().filter(|m| data(m).is_empty()) {
             for extra in [1, 8] {
                 let len = memory.write(&mut out, 0, extra);
                 let record = Records::new(&out[..len + extra], 0).next().unwrap().unwrap();
-                assert!(Memory::of(&record).is_err(), "{memory:?} with {extra} more");
+                assert!(MemoryRecord::parse(&record).is_err(), "{memory:?} with {extra} more");
             }
         }
         let far = Target { at: u64::MAX - 2, ..TARGET };
-        let overflowing = [Memory::Part(far, 1, b""), Memory::Data { id: 1, at: u64::MAX, data: b"" }];
+        let overflowing =
+            [MemoryRecord::Part(far, 1, b""), MemoryRecord::Data { id: 1, at: u64::MAX, data: b"" }];
         for memory in overflowing {
             let len = memory.write(&mut out, 0, 2);
             let record = Records::new(&out[..len + 2], 0).next().unwrap().unwrap();
-            assert!(Memory::of(&record).is_err(), "{memory:?}");
+            assert!(MemoryRecord::parse(&record).is_err(), "{memory:?}");
         }
         for (rest, len) in [(1, 2), (u64::MAX, 0), (0, 3)] {
-            let lent = Memory::Lent(far, rest, Piece { number: 1, len, at: 0 });
-            lent.write(&mut out, 0, 0);
-            let record = Records::new(&out[..LENT_LEN], 0).next().unwrap().unwrap();
-            assert!(Memory::of(&record).is_err(), "{lent:?}");
+            let loaned = MemoryRecord::LoanedPart(far, rest, ExtentRef { number: 1, len, at: 0 });
+            loaned.write(&mut out, 0, 0);
+            let record = Records::new(&out[..LOANED_PART_LEN], 0).next().unwrap().unwrap();
+            assert!(MemoryRecord::parse(&record).is_err(), "{loaned:?}");
         }
         for why in [0u32, 8, 256] {
-            Memory::Failed { id: 1, why: Refusal::Rights }.write(&mut out, 0, 0);
+            MemoryRecord::Failed { id: 1, why: Refusal::Rights }.write(&mut out, 0, 0);
             put(&mut out, SHORT_LEN + 4, why.to_le_bytes());
             let record = Records::new(&out[..16], 0).next().unwrap().unwrap();
-            assert!(Memory::of(&record).is_err());
+            assert!(MemoryRecord::parse(&record).is_err());
         }
     }
 }

@@ -1,11 +1,11 @@
-//! Records: what a slot is made of (W-6). Several records, of several messages, may share a slot.
+//! The records of a slot (W-6). A slot may hold several records, of different messages.
 
 use crate::layout::fields;
 use crate::{Malformed, put, u16_at, u32_at, u64_at};
 
-/// Bytes of the header that every record starts with; all there is for a short message.
+/// Length of the header that every record starts with. A short message has no other.
 pub const SHORT_LEN: usize = 8;
-/// Bytes of the long header.
+/// Length of the long header.
 pub const LONG_LEN: usize = 24;
 
 fields! { LONG_LEN;
@@ -24,21 +24,23 @@ const MORE: u8 = 3;
 const ABORT: u8 = 4;
 const WINDOW: u8 = 5;
 const HANDLERS: u8 = 6;
-const LEND: u8 = 7;
-const LEND_MORE: u8 = 8;
+const LOAN: u8 = 7;
+const LOAN_MORE: u8 = 8;
+/// Kinds of memory records; [`crate::memory`] defines them.
+pub(crate) const MEMORY_KINDS: std::ops::RangeInclusive<u8> = 16..=30;
 
-/// Bytes of a record that lends a message.
-pub const LEND_LEN: usize = LONG_LEN + 8;
-/// Bytes of a record that lends part of one.
-pub const LEND_MORE_LEN: usize = LONG_LEN + 16;
+/// Length of a record with a loan.
+pub const LOAN_LEN: usize = LONG_LEN + 8;
+/// Length of a record with a part of a message on loan.
+pub const LOAN_MORE_LEN: usize = LONG_LEN + 16;
 
-/// Whether a record that starts with this byte is a whole message.
+/// Returns whether a record that starts with this byte is a whole message.
 #[inline]
-pub fn is_whole(first: u8) -> bool {
-    matches!(first, SHORT | LEND)
+pub fn is_whole_message(first: u8) -> bool {
+    matches!(first, SHORT | LOAN)
 }
 
-/// The handler and the data of a slot that holds a whole message and nothing else.
+/// Returns handler and data of a slot that holds one short message and nothing else.
 #[inline]
 pub fn as_short(slot: &[u8]) -> Option<(u16, &[u8])> {
     let (head, data) = slot.split_first_chunk::<SHORT_LEN>()?;
@@ -46,122 +48,124 @@ pub fn as_short(slot: &[u8]) -> Option<(u16, &[u8])> {
     alone.then(|| (u16_at(head, AT_HANDLER), data))
 }
 
-/// Bytes of a message that a record lends, if its slot starts with one that does.
+/// Returns the length of the loan that a slot starts with; zero if it starts with none.
 #[inline]
-pub fn lent_len(slot: &[u8]) -> u64 {
+pub fn loaned_len(slot: &[u8]) -> u64 {
     match slot.first() {
-        Some(&LEND) if slot.len() >= LEND_LEN => u64_at(slot, LONG_LEN),
-        Some(&LEND_MORE) if slot.len() >= LEND_MORE_LEN => u32_at(slot, AT_AUX).into(),
+        Some(&LOAN) if slot.len() >= LOAN_LEN => u64_at(slot, LONG_LEN),
+        Some(&LOAN_MORE) if slot.len() >= LOAN_MORE_LEN => u32_at(slot, AT_AUX).into(),
         _ => 0,
     }
 }
 
-/// Whether a record that starts with this byte is obeyed as soon as its slot is due: control records, and those of memory (W-6).
+/// Returns whether a record that starts with this byte is a control or memory record. These are processed as
+/// soon as their slot is next in order, without the program (W-6).
 #[inline]
 pub fn is_control(first: u8) -> bool {
     matches!(first, WINDOW | HANDLERS) || is_memory(first)
 }
 
-/// Whether a record that starts with this byte is a memory record.
+/// Returns whether a record that starts with this byte is a memory record.
 #[inline]
 pub fn is_memory(first: u8) -> bool {
-    crate::memory::KINDS.contains(&first)
+    MEMORY_KINDS.contains(&first)
 }
 
-/// One record. The data of `Short`, `First`, `More` and `Handlers` follows its header.
+/// A record. The data of `Short`, `First`, `More` and `Handlers` follows the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record<'a> {
     /// A whole message.
     Short {
         /// The receiver's number for the handler.
         handler: u16,
-        /// All of the message.
+        /// The whole message.
         data: &'a [u8],
     },
     /// The beginning of a message.
     First {
         /// The receiver's number for the handler.
         handler: u16,
-        /// The sender's number for the message, counted up per channel.
+        /// The sender's number for the message, consecutive per channel.
         message: u32,
-        /// Bytes of the whole message.
+        /// Length of the whole message.
         total: u64,
-        /// The first bytes of the message; may be none.
+        /// The first bytes of the message; may be empty.
         data: &'a [u8],
     },
-    /// A further part of a message.
+    /// The next part of a message.
     More {
-        /// The message it belongs to.
+        /// The message.
         message: u32,
-        /// Where in the message the data belongs.
+        /// Where in the message the data begins.
         offset: u64,
         /// The data.
         data: &'a [u8],
     },
-    /// The sender gave the message up; its remaining bytes will not come.
+    /// The sender aborted the message: the rest will not be sent.
     Abort {
         /// The message.
         message: u32,
     },
-    /// The receiver lets the sender send up to `limit` bytes of the message.
+    /// The receiver opens the window of a message.
     Window {
         /// The message.
         message: u32,
-        /// Bytes of the message that may be sent in all.
+        /// How many bytes of the message may be sent in total.
         limit: u64,
     },
-    /// Names of handlers with their numbers; `last` ends the table (M-1).
+    /// Names and numbers of handlers (M-1).
     Handlers {
-        /// No more names follow.
+        /// Whether this ends the table.
         last: bool,
-        /// Entries; read them with [`HandlerNames`].
+        /// The entries, for [`HandlerNames`].
         data: &'a [u8],
     },
-    /// A whole message that lies elsewhere, where the receiver reads it until it gives the number back; only through shared memory (S-8).
-    Lend {
+    /// A whole message on loan: the receiver reads it in the sender's memory, then returns the number. Only
+    /// over shared memory (S-8).
+    Loan {
         /// The receiver's number for the handler.
         handler: u16,
-        /// What to give back.
+        /// The number of the loan, which the receiver returns.
         number: u32,
-        /// Where it lies.
-        at: Where,
-        /// Bytes of the message.
+        /// Where the message is.
+        at: LoanLocation,
+        /// Length of the message.
         len: u64,
     },
-    /// A further part of a message, lent as [`Record::Lend`] is, from the pool.
-    LendMore {
-        /// The message it belongs to.
+    /// The next part of a message, on loan in the sender's pool (S-8).
+    LoanMore {
+        /// The message.
         message: u32,
-        /// Where in the message the data belongs.
+        /// Where in the message the data begins.
         offset: u64,
-        /// What to give back.
+        /// The number of the loan, which the receiver returns.
         number: u32,
-        /// Where in the pool it lies.
+        /// Where in the pool the part begins.
         at: u64,
-        /// Bytes of it.
+        /// Length of the part.
         len: u32,
     },
-    /// An operation on memory, or an answer to one; read it with [`crate::memory::Memory::of`].
+    /// A memory operation or an answer to one, for [`crate::memory::MemoryRecord::parse`].
     Memory {
-        /// Which.
+        /// The kind of operation or answer.
         kind: u8,
-        /// What is asked for beside it.
+        /// See [`crate::memory::COMPLETION_REQUESTED`].
         flags: u8,
-        /// Everything else.
+        /// The rest of the record.
         body: &'a [u8],
     },
 }
 
-/// Where a message lies that is lent.
+/// Where a message on loan is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Where {
-    /// So many bytes into the sender's pool.
+pub enum LoanLocation {
+    /// At this offset in the sender's pool.
     Pool(u64),
-    /// At an address of the sender's process.
+    /// At this address of the sender's process.
     Process(u64),
 }
 
-/// Writes records' headers. All return the header's length.
+/// Functions that write headers of records. They return the header's length.
 pub mod write {
     use super::*;
 
@@ -179,14 +183,14 @@ pub mod write {
         LONG_LEN
     }
 
-    /// A short message's header.
+    /// Writes the header of a short message.
     #[inline]
     pub fn short(out: &mut [u8], handler: u16, len: usize) -> usize {
         base(&mut out[..SHORT_LEN], SHORT, handler, len);
         SHORT_LEN
     }
 
-    /// The header of a message's first record.
+    /// Writes the header of a message's first record.
     #[inline]
     pub fn first(out: &mut [u8], handler: u16, message: u32, total: u64, len: usize) -> usize {
         let out = &mut out[..LONG_LEN];
@@ -194,7 +198,7 @@ pub mod write {
         long(out, message, total)
     }
 
-    /// The header of a further record.
+    /// Writes the header of a message's next record.
     #[inline]
     pub fn more(out: &mut [u8], message: u32, offset: u64, len: usize) -> usize {
         let out = &mut out[..LONG_LEN];
@@ -202,67 +206,67 @@ pub mod write {
         long(out, message, offset)
     }
 
-    /// Gives a message up.
+    /// Writes a record that aborts a message.
     pub fn abort(out: &mut [u8], message: u32) -> usize {
         let out = &mut out[..LONG_LEN];
         base(out, ABORT, 0, 0);
         long(out, message, 0)
     }
 
-    /// Opens a message's window.
+    /// Writes a record that opens a message's window.
     pub fn window(out: &mut [u8], message: u32, limit: u64) -> usize {
         let out = &mut out[..LONG_LEN];
         base(out, WINDOW, 0, 0);
         long(out, message, limit)
     }
 
-    /// The header of a table of handler names.
+    /// Writes the header of a table of handler names.
     pub fn handlers(out: &mut [u8], last: bool, len: usize) -> usize {
         base(&mut out[..SHORT_LEN], HANDLERS, u16::from(last), len);
         SHORT_LEN
     }
 
-    /// Lends a message.
+    /// Writes a record with a message on loan.
     #[inline]
-    pub fn lend(out: &mut [u8], handler: u16, number: u32, at: Where, len: u64) -> usize {
-        let out = &mut out[..LEND_LEN];
-        base(out, LEND, handler, LEND_LEN - LONG_LEN);
+    pub fn loan(out: &mut [u8], handler: u16, number: u32, at: LoanLocation, len: u64) -> usize {
+        let out = &mut out[..LOAN_LEN];
+        base(out, LOAN, handler, LOAN_LEN - LONG_LEN);
         let (kind, at) = match at {
-            Where::Pool(at) => (0u32, at),
-            Where::Process(at) => (1, at),
+            LoanLocation::Pool(at) => (0u32, at),
+            LoanLocation::Process(at) => (1, at),
         };
         long(out, number, at);
         put(out, AT_AUX, kind.to_le_bytes());
         put(out, LONG_LEN, len.to_le_bytes());
-        LEND_LEN
+        LOAN_LEN
     }
 
-    /// Lends part of a message.
+    /// Writes a record with a part of a message on loan.
     #[inline]
-    pub fn lend_more(out: &mut [u8], message: u32, offset: u64, (number, at, len): (u32, u64, u32)) -> usize {
-        let out = &mut out[..LEND_MORE_LEN];
-        base(out, LEND_MORE, 0, LEND_MORE_LEN - LONG_LEN);
+    pub fn loan_more(out: &mut [u8], message: u32, offset: u64, (number, at, len): (u32, u64, u32)) -> usize {
+        let out = &mut out[..LOAN_MORE_LEN];
+        base(out, LOAN_MORE, 0, LOAN_MORE_LEN - LONG_LEN);
         long(out, message, offset);
         put(out, AT_AUX, len.to_le_bytes());
         put(out, LONG_LEN, u64::from(number).to_le_bytes());
         put(out, LONG_LEN + 8, at.to_le_bytes());
-        LEND_MORE_LEN
+        LOAN_MORE_LEN
     }
 
-    /// What every memory record starts with.
+    /// Writes the header of a memory record.
     #[inline]
     pub(crate) fn memory(out: &mut [u8], kind: u8, flags: u8, len: usize) {
         base(&mut out[..SHORT_LEN], kind, 0, len);
         out[AT_FLAGS] = flags;
     }
 
-    /// Corrects the length of a record whose header starts at `out[0]`, as data is added behind it.
+    /// Sets the data length of a record whose header starts at `out[0]`.
     #[inline]
     pub fn set_len(out: &mut [u8], len: usize) {
         put(out, AT_LEN, (len as u32).to_le_bytes());
     }
 
-    /// Appends one entry of a table of handler names; `None` if it does not fit.
+    /// Writes one entry of a table of handler names. Returns its length, or `None` if it does not fit.
     pub fn handler_name(out: &mut [u8], number: u16, name: &str) -> Option<usize> {
         let len = u8::try_from(name.len()).ok()?;
         let out = out.get_mut(..3 + name.len())?;
@@ -273,7 +277,7 @@ pub mod write {
     }
 }
 
-/// Iterates over the records of a slot. A malformed record ends the iteration with an error.
+/// Iterates over the records of a slot. A malformed record is returned as an error and ends the iteration.
 #[derive(Clone, Debug)]
 pub struct Records<'a> {
     bytes: &'a [u8],
@@ -281,13 +285,13 @@ pub struct Records<'a> {
 }
 
 impl<'a> Records<'a> {
-    /// Reads a slot's payload from `at` on.
+    /// Reads a slot from `at` on.
     #[inline]
     pub fn new(bytes: &'a [u8], at: usize) -> Records<'a> {
         Records { bytes, at }
     }
 
-    /// How far the iteration has come; with [`Records::new`] it can be resumed there.
+    /// Returns the position of the next record, at which [`Records::new`] can resume.
     #[inline]
     pub fn position(&self) -> usize {
         self.at
@@ -303,7 +307,7 @@ impl<'a> Records<'a> {
         let handler = u16_at(rest, AT_HANDLER);
         let len = u32_at(rest, AT_LEN) as usize;
         let head = if matches!(kind, SHORT | HANDLERS) || is_memory(kind) { SHORT_LEN } else { LONG_LEN };
-        // W-7: within its slot.
+        // W-7: a record ends within its slot.
         let end = head.checked_add(len).ok_or(Malformed::Truncated)?;
         let data = rest.get(head..end).ok_or(Malformed::Truncated)?;
         self.at += end;
@@ -328,21 +332,21 @@ impl<'a> Records<'a> {
             }
             ABORT if data.is_empty() => Ok(Record::Abort { message }),
             WINDOW if data.is_empty() => Ok(Record::Window { message, limit: wide }),
-            LEND if data.len() == 8 => {
+            LOAN if data.len() == 8 => {
                 let at = match u32_at(rest, AT_AUX) {
-                    0 => Where::Pool(wide),
-                    1 => Where::Process(wide),
+                    0 => LoanLocation::Pool(wide),
+                    1 => LoanLocation::Process(wide),
                     _ => return Err(Malformed::BadValue),
                 };
-                Ok(Record::Lend { handler, number: message, at, len: u64_at(data, 0) })
+                Ok(Record::Loan { handler, number: message, at, len: u64_at(data, 0) })
             }
-            LEND_MORE if data.len() == 16 => {
+            LOAN_MORE if data.len() == 16 => {
                 let len = u32_at(rest, AT_AUX);
                 let number = u32::try_from(u64_at(data, 0)).map_err(|_| Malformed::BadValue)?;
                 wide.checked_add(u64::from(len)).ok_or(Malformed::BadValue)?;
-                Ok(Record::LendMore { message, offset: wide, number, at: u64_at(data, 8), len })
+                Ok(Record::LoanMore { message, offset: wide, number, at: u64_at(data, 8), len })
             }
-            FIRST | MORE | ABORT | WINDOW | LEND | LEND_MORE => Err(Malformed::BadValue),
+            FIRST | MORE | ABORT | WINDOW | LOAN | LOAN_MORE => Err(Malformed::BadValue),
             _ => Err(Malformed::UnknownKind),
         }
     }
@@ -407,9 +411,9 @@ impl<'a> Iterator for HandlerNames<'a> {
 mod tests {
     use super::*;
 
-    /// W-6: a slot of every kind of record reads back as written.
+    /// W-6: records of every kind read back as written.
     #[test]
-    fn round_trip() {
+    fn records_round_trip() {
         let mut out = vec![0u8; 512];
         let mut at = 0;
         at += write::short(&mut out[at..], 4, 3);
@@ -421,11 +425,11 @@ mod tests {
         at += write::more(&mut out[at..], 77, 2, 0);
         at += write::abort(&mut out[at..], 77);
         at += write::window(&mut out[at..], 78, 1 << 40);
-        at += write::lend(&mut out[at..], 9, 200, Where::Pool(1 << 34), 1 << 33);
-        at += write::lend(&mut out[at..], 9, 201, Where::Process(u64::MAX), 3);
-        at += write::lend_more(&mut out[at..], 77, 9, (202, 1 << 20, 3));
-        assert_eq!([lent_len(&out[at - LEND_MORE_LEN..at]), lent_len(&out[..at])], [3, 0]);
-        assert_eq!(lent_len(&out[at - LEND_MORE_LEN - LEND_LEN..at]), 3);
+        at += write::loan(&mut out[at..], 9, 200, LoanLocation::Pool(1 << 34), 1 << 33);
+        at += write::loan(&mut out[at..], 9, 201, LoanLocation::Process(u64::MAX), 3);
+        at += write::loan_more(&mut out[at..], 77, 9, (202, 1 << 20, 3));
+        assert_eq!([loaned_len(&out[at - LOAN_MORE_LEN..at]), loaned_len(&out[..at])], [3, 0]);
+        assert_eq!(loaned_len(&out[at - LOAN_MORE_LEN - LOAN_LEN..at]), 3);
         let head = at;
         at += write::handlers(&mut out[at..], true, 0);
         let mut len = write::handler_name(&mut out[at..], 1, "one").unwrap();
@@ -444,18 +448,24 @@ mod tests {
         assert_eq!(got[2], Record::More { message: 77, offset: 2, data: b"" });
         assert_eq!(got[3], Record::Abort { message: 77 });
         assert_eq!(got[4], Record::Window { message: 78, limit: 1 << 40 });
-        assert_eq!(got[5], Record::Lend { handler: 9, number: 200, at: Where::Pool(1 << 34), len: 1 << 33 });
-        assert_eq!(got[6], Record::Lend { handler: 9, number: 201, at: Where::Process(u64::MAX), len: 3 });
-        let more = Record::LendMore { message: 77, offset: 9, number: 202, at: 1 << 20, len: 3 };
+        assert_eq!(
+            got[5],
+            Record::Loan { handler: 9, number: 200, at: LoanLocation::Pool(1 << 34), len: 1 << 33 }
+        );
+        assert_eq!(
+            got[6],
+            Record::Loan { handler: 9, number: 201, at: LoanLocation::Process(u64::MAX), len: 3 }
+        );
+        let more = Record::LoanMore { message: 77, offset: 9, number: 202, at: 1 << 20, len: 3 };
         assert_eq!(got[7], more);
         let Record::Handlers { last: true, data } = got[8] else { panic!("{:?}", got[8]) };
         let names: Vec<_> = HandlerNames::new(data).collect::<Result<_, _>>().unwrap();
         assert_eq!(names, [(1, "one"), (2, "")]);
     }
 
-    /// W-7: a record may neither reach past its slot nor past its message.
+    /// W-7: records beyond the end of their slot or message are rejected.
     #[test]
-    fn refuses_overreach() {
+    fn overlong_records_are_rejected() {
         let mut out = [0u8; 64];
         write::short(&mut out, 1, 57);
         assert_eq!(Records::new(&out, 0).next(), Some(Err(Malformed::Truncated)));
@@ -463,9 +473,9 @@ mod tests {
         assert_eq!(Records::new(&out, 0).next(), Some(Err(Malformed::BadValue)));
         write::more(&mut out, 1, u64::MAX, 4);
         assert_eq!(Records::new(&out, 0).next(), Some(Err(Malformed::BadValue)));
-        write::lend_more(&mut out, 1, u64::MAX, (1, 0, 4));
+        write::loan_more(&mut out, 1, u64::MAX, (1, 0, 4));
         assert_eq!(Records::new(&out, 0).next(), Some(Err(Malformed::BadValue)));
-        write::lend(&mut out, 1, 1, Where::Pool(0), 4);
+        write::loan(&mut out, 1, 1, LoanLocation::Pool(0), 4);
         out[AT_AUX] = 2;
         assert_eq!(Records::new(&out, 0).next(), Some(Err(Malformed::BadValue)));
         out[0] = 99;

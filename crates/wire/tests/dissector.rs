@@ -1,4 +1,4 @@
-//! The Wireshark dissector agrees with the layouts, and tshark shows what was written.
+//! The Wireshark dissector has the same layouts as this crate, and tshark shows the fields of written frames.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,15 +6,15 @@ use std::process::Command;
 use tautline_wire::ext::put_sack;
 use tautline_wire::frame::{HEADER_LEN, flags};
 use tautline_wire::handshake::{HANDSHAKE_LEN, Security};
-use tautline_wire::memory::{Atomic, Memory, Piece, Refusal, Target};
-use tautline_wire::record::{LEND_LEN, LEND_MORE_LEN, Where, write};
+use tautline_wire::memory::{Atomic, ExtentRef, MemoryRecord, Refusal, Target};
+use tautline_wire::record::{LOAN_LEN, LOAN_MORE_LEN, LoanLocation, write};
 use tautline_wire::{Field, Handshake, Header, Kind, Seq, VERSION, layout};
 
 fn script() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../extras/wireshark/tautline.lua")
 }
 
-/// The lines `{ "name", offset, size },` below the comment `-- LAYOUT <name>`.
+/// Returns the lines `{ "name", offset, size },` below the comment `-- LAYOUT <name>`.
 fn table(text: &str, name: &str) -> Vec<(String, usize, usize)> {
     let head = format!("-- LAYOUT {name}:");
     let lines = text.lines().skip_while(|l| !l.starts_with(&head)).skip(2).take_while(|l| *l != "}");
@@ -27,9 +27,9 @@ fn table(text: &str, name: &str) -> Vec<(String, usize, usize)> {
     lines.map(entry).collect()
 }
 
-/// W-3: the dissector's tables are the layouts.
+/// W-3: the tables of the dissector equal the layouts.
 #[test]
-fn tables_agree() {
+fn dissector_tables_equal_layouts() {
     let text = std::fs::read_to_string(script()).unwrap();
     for name in ["frame", "handshake", "record"] {
         let ours = layout(name).unwrap().iter();
@@ -40,7 +40,7 @@ fn tables_agree() {
 }
 
 fn hello() -> Vec<u8> {
-    let shake = Handshake {
+    let handshake = Handshake {
         kind: Kind::Hello,
         reason: None,
         version_min: VERSION,
@@ -65,17 +65,17 @@ fn hello() -> Vec<u8> {
         mac: [9; 16],
     };
     let mut bytes = [0; HANDSHAKE_LEN];
-    shake.write(&mut bytes);
+    handshake.write(&mut bytes);
     bytes.to_vec()
 }
 
-/// A frame with a selective acknowledgement and two records.
+/// Returns a frame with a selective acknowledgement and two records.
 fn data() -> Vec<u8> {
     let mut sack = [0; 8];
     let ext_len = put_sack(&mut sack, &[0b101, 0x80]);
     let header = Header {
         kind: Kind::Data,
-        flags: flags::SLOT | flags::ASK | flags::RAW,
+        flags: flags::SLOT | flags::ACK_REQUESTED | flags::RAW,
         ext_len: ext_len as u16,
         channel: 77,
         packet: 0x1_0000_0005,
@@ -84,7 +84,7 @@ fn data() -> Vec<u8> {
         credit: Seq(5256),
         echo: 17,
         residence_ns: 4321,
-        repeats: 2,
+        duplicates: 2,
         tag: 0xdead_beef_0bad_cafe,
     };
     let mut bytes = vec![0; HEADER_LEN];
@@ -100,25 +100,25 @@ fn data() -> Vec<u8> {
     bytes
 }
 
-/// One of each memory record, and both kinds of loans, each in a frame of its own.
-fn others() -> Vec<Vec<u8>> {
+/// Returns a frame for each kind of memory record and for both kinds of loans.
+fn memory_and_loan_frames() -> Vec<Vec<u8>> {
     let target = Target { handle: 3, id: 70, at: 1 << 40 };
     let messages = [
-        (Memory::Open { handle: 3, cookie: 9, epoch: 0xabc, secret: [7; 16] }, &b""[..]),
-        (Memory::Put(target, &[]), b"put"),
-        (Memory::Part(target, 1 << 33, &[]), b"part"),
-        (Memory::Notice { target, len: 11, value: 12 }, b""),
-        (Memory::Get(target, 13), b""),
-        (Memory::Atomic(target, Atomic::Swap(14)), b""),
-        (Memory::Atomic(target, Atomic::Add(15)), b""),
-        (Memory::Atomic(target, Atomic::CompareSwap(16, 17)), b""),
-        (Memory::Flush { id: 71 }, b""),
-        (Memory::OutOfBand(&[]), b"aside"),
-        (Memory::Done { id: 72 }, b""),
-        (Memory::Failed { id: 73, why: Refusal::Expired }, b""),
-        (Memory::Value { id: 74, value: 18 }, b""),
-        (Memory::Data { id: 75, at: 19, data: &[] }, b"data"),
-        (Memory::Lent(target, 20, Piece { number: 86, len: 87, at: 12_288 }), b""),
+        (MemoryRecord::Open { handle: 3, cookie: 9, incarnation: 0xabc, secret: [7; 16] }, &b""[..]),
+        (MemoryRecord::Put(target, &[]), b"put"),
+        (MemoryRecord::Part(target, 1 << 33, &[]), b"part"),
+        (MemoryRecord::Notice { target, len: 11, value: 12 }, b""),
+        (MemoryRecord::Get(target, 13), b""),
+        (MemoryRecord::Atomic(target, Atomic::Swap(14)), b""),
+        (MemoryRecord::Atomic(target, Atomic::Add(15)), b""),
+        (MemoryRecord::Atomic(target, Atomic::CompareSwap(16, 17)), b""),
+        (MemoryRecord::Flush { id: 71 }, b""),
+        (MemoryRecord::OutOfBand(&[]), b"aside"),
+        (MemoryRecord::Done { id: 72 }, b""),
+        (MemoryRecord::Failed { id: 73, why: Refusal::Expired }, b""),
+        (MemoryRecord::Value { id: 74, value: 18 }, b""),
+        (MemoryRecord::Data { id: 75, at: 19, data: &[] }, b"data"),
+        (MemoryRecord::LoanedPart(target, 20, ExtentRef { number: 86, len: 87, at: 12_288 }), b""),
     ];
     let mut records: Vec<Vec<u8>> = messages
         .iter()
@@ -129,15 +129,15 @@ fn others() -> Vec<Vec<u8>> {
             record
         })
         .collect();
-    let mut lend = vec![0; LEND_LEN];
-    write::lend(&mut lend, 5, 80, Where::Pool(4096), 81);
-    let mut more = vec![0; LEND_MORE_LEN];
-    write::lend_more(&mut more, 82, 83, (84, 8192, 85));
-    records.extend([lend, more]);
+    let mut loan = vec![0; LOAN_LEN];
+    write::loan(&mut loan, 5, 80, LoanLocation::Pool(4096), 81);
+    let mut more = vec![0; LOAN_MORE_LEN];
+    write::loan_more(&mut more, 82, 83, (84, 8192, 85));
+    records.extend([loan, more]);
     let frame = |record: Vec<u8>| {
         let mut bytes = data();
         bytes.truncate(HEADER_LEN);
-        // Without the extension.
+        // Removes the extension.
         bytes[2..4].fill(0);
         bytes.extend_from_slice(&record);
         bytes
@@ -145,7 +145,7 @@ fn others() -> Vec<Vec<u8>> {
     records.into_iter().map(frame).collect()
 }
 
-/// A capture of IPv4 packets (link type 228), each a UDP datagram between the same two ports.
+/// Returns a capture of IPv4 packets (link type 228) with UDP datagrams between the same two ports.
 fn capture(datagrams: &[Vec<u8>]) -> Vec<u8> {
     let mut out = Vec::new();
     out.extend([0xa1b2_c3d4u32.to_le_bytes(), [2, 0, 4, 0], [0; 4], [0; 4]].concat());
@@ -162,7 +162,7 @@ fn capture(datagrams: &[Vec<u8>]) -> Vec<u8> {
     out
 }
 
-/// What tshark shows of a capture, one line per packet.
+/// Returns what tshark shows of a capture, one line per packet.
 fn tshark(pcap: &Path, fields: &[&str]) -> Vec<String> {
     let mut command = Command::new("tshark");
     command.arg("-X").arg(format!("lua_script:{}", script().display())).arg("-r").arg(pcap);
@@ -176,17 +176,17 @@ fn tshark(pcap: &Path, fields: &[&str]) -> Vec<String> {
     String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
 }
 
-/// W-1, W-3, W-5, W-6: tshark finds our frames among strangers and shows their fields.
+/// W-1, W-3, W-5, W-6: tshark recognises Tautline frames among others and shows their fields.
 #[test]
-#[allow(clippy::print_stderr, reason = "a test that does not run must say so")]
+#[allow(clippy::print_stderr, reason = "a skipped test must be visible")]
 fn tshark_shows_fields() {
     if Command::new("tshark").arg("--version").output().is_err() {
-        eprintln!("SKIPPED: tshark is not installed; `cargo xtask setup` tells how to get it");
+        eprintln!("SKIPPED: tshark is not installed; `cargo xtask setup` shows how to install it");
         return;
     }
     let pcap = std::env::temp_dir().join(format!("tautline-dissector-{}.pcap", std::process::id()));
-    let stranger = vec![0x11; 100];
-    std::fs::write(&pcap, capture(&[hello(), data(), stranger])).unwrap();
+    let foreign = vec![0x11; 100];
+    std::fs::write(&pcap, capture(&[hello(), data(), foreign])).unwrap();
 
     let shown = tshark(&pcap, &["_ws.col.Protocol", "tautline.handshake.from", "tautline.handshake.epoch"]);
     assert_eq!(shown, ["Tautline;4;0x00000000feedf00d", "Tautline;;", "UDP;;"]);
@@ -195,7 +195,12 @@ fn tshark_shows_fields() {
     assert_eq!(shown[1], "1234;5000;5256;4294967301;4321");
     let shown = tshark(
         &pcap,
-        &["tautline.ext.sack.slot", "tautline.flags.ask", "tautline.flags.sealed", "tautline.flags.raw"],
+        &[
+            "tautline.ext.sack.slot",
+            "tautline.flags.ack_requested",
+            "tautline.flags.sealed",
+            "tautline.flags.raw",
+        ],
     );
     assert_eq!(shown[1], "5001,5003,5016;1;0;1");
     let record =
@@ -205,17 +210,17 @@ fn tshark_shows_fields() {
     std::fs::remove_file(&pcap).unwrap();
 }
 
-/// A-4, S-8: tshark knows every kind of record, and what is in it.
+/// A-4, S-8: tshark shows the fields of every kind of memory record and loan.
 #[test]
-#[allow(clippy::print_stderr, reason = "a test that does not run must say so")]
-fn tshark_shows_memory() {
+#[allow(clippy::print_stderr, reason = "a skipped test must be visible")]
+fn tshark_shows_memory_records() {
     if Command::new("tshark").arg("--version").output().is_err() {
-        eprintln!("SKIPPED: tshark is not installed; `cargo xtask setup` tells how to get it");
+        eprintln!("SKIPPED: tshark is not installed; `cargo xtask setup` shows how to install it");
         return;
     }
     let pcap = std::env::temp_dir().join(format!("tautline-dissector-memory-{}.pcap", std::process::id()));
     let mut frames = vec![hello()];
-    frames.extend(others());
+    frames.extend(memory_and_loan_frames());
     std::fs::write(&pcap, capture(&frames)).unwrap();
     let memory = |names: &[&str]| -> Vec<String> {
         let names: Vec<String> = names.iter().map(|name| format!("tautline.{name}")).collect();
@@ -245,8 +250,8 @@ fn tshark_shows_memory() {
             "8;;;;",
         ]
     );
-    let names =
-        ["bytes", "value", "expected", "rest", "why", "cookie", "epoch"].map(|it| format!("memory.{it}"));
+    let names = ["bytes", "value", "expected", "rest", "why", "cookie", "incarnation"]
+        .map(|it| format!("memory.{it}"));
     assert_eq!(
         memory(&names.each_ref().map(String::as_str)),
         [
@@ -269,9 +274,10 @@ fn tshark_shows_memory() {
             ";;;;;;",
         ]
     );
-    let shown = memory(&["memory.number", "memory.place", "record.message", "record.wide", "record.aux"]);
+    let shown =
+        memory(&["memory.number", "memory.pool_offset", "record.message", "record.wide", "record.aux"]);
     assert_eq!(shown[14..], [";12288;;;", ";;80;4096;0", "84;8192;82;83;85"]);
-    assert_eq!(memory(&["memory.piece", "memory.length"])[14], "86;87");
+    assert_eq!(memory(&["memory.loan", "memory.extent_len"])[14], "86;87");
     assert!(memory(&["malformed"]).iter().all(String::is_empty));
     std::fs::remove_file(&pcap).unwrap();
 }

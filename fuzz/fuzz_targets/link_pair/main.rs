@@ -1,6 +1,6 @@
-//! Two peerings driven by a program of operations: traffic, faults, time, and bytes that nobody honest sent. Seals are
-//! waived here, so that such bytes reach the state machine. Nothing may panic; and as long as nothing was injected, what
-//! is delivered is what was pushed, in order.
+//! Two peerings driven by a program of operations: traffic, faults, time, and injected bytes. Authentication
+//! is waived in fuzzing builds, so that injected bytes reach the state machine. Nothing may panic. As long as
+//! nothing was injected, slots are delivered unaltered and in order.
 #![no_main]
 
 mod pair;

@@ -2,16 +2,19 @@
 
 use std::collections::VecDeque;
 
-use tautline_link::{Arrival, Config, Fresh, JobKey, Link, Outcome, Peering, Policy, Reassembly, Who};
+use tautline_link::{
+    Arrival, ChannelIds, Config, HandshakeOutcome, JobKey, Link, Peering, PeeringParams, Reassembly,
+    RecoveryPolicy,
+};
 use tautline_wire::frame::{MAX_FRAME, channel_of};
 use tautline_wire::handshake::{HANDSHAKE_LEN, Security};
 use tautline_wire::{Handshake, Header, Kind, Seq};
 
 const MILLI: u64 = 1_000_000;
-/// Frames under way, per direction; slots pushed and not yet acknowledged.
+/// The most frames under way per direction, and the most unacknowledged slots.
 const MAX_QUEUE: usize = 256;
 
-/// The fuzzer's bytes, read from the front.
+/// The fuzzer's input, read from the front.
 pub struct Program<'a>(&'a [u8]);
 
 impl<'a> Program<'a> {
@@ -41,10 +44,10 @@ impl<'a> Program<'a> {
 }
 
 #[derive(Default)]
-struct Books {
-    /// The channel that these books are about.
+struct Tracker {
+    /// The channel that is tracked.
     channel: u32,
-    /// Lengths of slots pushed on it; a token is a place here.
+    /// Lengths of the slots pushed on it; a token is an index here.
     pushed: Vec<u32>,
     freed: Vec<bool>,
     delivered: u32,
@@ -55,22 +58,29 @@ struct Books {
 
 struct Side {
     peering: Peering,
-    books: Books,
-    /// Frames on their way to the other side.
+    tracker: Tracker,
+    /// Frames under way to the other side.
     out: VecDeque<Vec<u8>>,
 }
 
 pub struct Pair {
     now: u64,
-    fresh: u64,
+    next_id: u64,
     sides: [Side; 2],
     config: Config,
-    /// Nothing was injected or altered so far, no side was restarted.
+    /// No frame was injected or altered so far, and no side was restarted.
     honest: bool,
 }
 
-fn who(rank: u32, max_frame: usize) -> Who {
-    Who { key: JobKey::new([7; 32]), me: rank, peer: 1 - rank, endpoint: 0, peer_endpoint: 0, max_frame }
+fn params(rank: u32, max_frame: usize) -> PeeringParams {
+    PeeringParams {
+        key: JobKey::new([7; 32]),
+        me: rank,
+        peer: 1 - rank,
+        endpoint: 0,
+        peer_endpoint: 0,
+        max_frame,
+    }
 }
 
 fn content(channel: u32, number: u32, len: u32) -> impl Iterator<Item = u8> {
@@ -84,30 +94,30 @@ impl Pair {
         let bits = program.small();
         let config = Config {
             security: [Security::Fabric, Security::Open, Security::Sealed][bits % 3],
-            recovery: [Policy::SelectiveRepeat, Policy::GoBackN][bits / 4 % 2],
+            recovery: [RecoveryPolicy::SelectiveRepeat, RecoveryPolicy::GoBackN][bits / 4 % 2],
             credit_slots: [1, 16, 64, 256][bits / 8 % 4],
             ..Config::default()
         };
         let max_frame = [1232, 1472, 4000, 9000][bits / 32 % 4];
         let side = |rank| Side {
-            peering: Peering::new(who(rank, max_frame), config.clone()),
-            books: Books::default(),
+            peering: Peering::new(params(rank, max_frame), config.clone()),
+            tracker: Tracker::default(),
             out: VecDeque::new(),
         };
         let mut pair =
-            Pair { now: 1, fresh: 0, sides: [side(0), side(1)], config: config.clone(), honest: true };
+            Pair { now: 1, next_id: 0, sides: [side(0), side(1)], config: config.clone(), honest: true };
         if bits & 128 == 0 {
-            let fresh = pair.fresh();
-            pair.sides[0].peering.connect(1, fresh);
+            let ids = pair.new_ids();
+            pair.sides[0].peering.connect(1, ids);
             pair.exchange(6);
         }
         pair
     }
 
-    fn fresh(&mut self) -> Fresh {
-        self.fresh += 1;
-        // Sequence numbers begin near the wrap.
-        Fresh { epoch: self.fresh << 32 | 0xffff_fff0, channel: self.fresh as u32 }
+    fn new_ids(&mut self) -> ChannelIds {
+        self.next_id += 1;
+        // Sequence numbers begin shortly before they wrap around.
+        ChannelIds { epoch: self.next_id << 32 | 0xffff_fff0, channel: self.next_id as u32 }
     }
 
     fn exchange(&mut self, rounds: usize) {
@@ -146,7 +156,7 @@ impl Pair {
                 self.deliver(i, frame);
             }
             16 => self.inject_frame(i, program),
-            _ => self.inject_shake(i, program),
+            _ => self.inject_handshake(i, program),
         }
     }
 
@@ -156,9 +166,9 @@ impl Pair {
         let Some(link) = side.peering.link_mut().filter(|l| l.is_open()) else { return };
         if link.unacknowledged() < MAX_QUEUE {
             let len = len.min(link.slot_capacity() as u32);
-            link.push(side.books.pushed.len() as u32, len);
-            side.books.pushed.push(len);
-            side.books.freed.push(false);
+            link.push(side.tracker.pushed.len() as u32, len);
+            side.tracker.pushed.push(len);
+            side.tracker.freed.push(false);
         }
     }
 
@@ -173,8 +183,8 @@ impl Pair {
             let Some(transmit) = link.poll_transmit(now) else { break };
             let mut frame = vec![0; transmit.head_len()];
             if let Some(slot) = &transmit.slot {
-                let len = side.books.pushed[slot.token as usize];
-                let bytes = content(side.books.channel, slot.token, len);
+                let len = side.tracker.pushed[slot.token as usize];
+                let bytes = content(side.tracker.channel, slot.token, len);
                 frame.extend(bytes.skip(slot.range.start).take(slot.range.len()));
             }
             frame.resize(frame.len() + transmit.tail_len(), 0);
@@ -187,7 +197,7 @@ impl Pair {
             side.out.push_back(frame);
         }
         while let Some(token) = link.poll_freed() {
-            let freed = &mut side.books.freed[token as usize];
+            let freed = &mut side.tracker.freed[token as usize];
             assert!(!*freed, "freed twice");
             *freed = true;
         }
@@ -203,10 +213,10 @@ impl Pair {
 
     fn deliver(&mut self, to: usize, mut frame: Vec<u8>) {
         if !matches!(Kind::of(&frame), Ok(Kind::Data | Kind::Close)) {
-            let Ok(shake) = Handshake::parse(&frame) else { return };
+            let Ok(handshake) = Handshake::parse(&frame) else { return };
             let bytes = frame[..HANDSHAKE_LEN].try_into().expect("parse checked the length");
-            if self.sides[to].peering.is_authentic(bytes, &shake) {
-                self.handshake(to, &shake);
+            if self.sides[to].peering.is_authentic(bytes, &handshake) {
+                self.handshake(to, &handshake);
             }
             return;
         }
@@ -217,10 +227,10 @@ impl Pair {
         side.track();
         let peer_channel = side.peering.link().map_or(0, |l| l.peer().channel);
         let slots = side.take(now, arrival, &frame[payload]);
-        let first = side.books.delivered - slots.len() as u32;
-        // A sealed payload stays enciphered here, because its seal is waived.
+        let first = side.tracker.delivered - slots.len() as u32;
+        // A sealed payload stays enciphered, because authentication is waived.
         if self.honest && self.config.security != Security::Sealed {
-            let sender = &self.sides[1 - to].books;
+            let sender = &self.sides[1 - to].tracker;
             assert_eq!(sender.channel, peer_channel);
             for (number, slot) in (first..).zip(&slots) {
                 let len = sender.pushed[number as usize];
@@ -229,10 +239,10 @@ impl Pair {
         }
     }
 
-    fn handshake(&mut self, to: usize, shake: &Handshake) {
-        let fresh = self.fresh();
+    fn handshake(&mut self, to: usize, handshake: &Handshake) {
+        let ids = self.new_ids();
         let side = &mut self.sides[to];
-        if let Outcome::Reply(reply) = side.peering.handle_handshake(self.now, shake, fresh) {
+        if let HandshakeOutcome::Reply(reply) = side.peering.handle_handshake(self.now, handshake, ids) {
             side.out.push_back(reply.to_vec());
         }
         side.track();
@@ -255,15 +265,15 @@ impl Pair {
 
     fn consume(&mut self, i: usize) {
         let side = &mut self.sides[i];
-        let slots = std::mem::take(&mut side.books.unconsumed);
+        let slots = std::mem::take(&mut side.tracker.unconsumed);
         if let Some(link) = side.peering.link_mut() {
             link.consumed(slots);
         }
     }
 
     fn connect(&mut self, i: usize) {
-        let (now, fresh) = (self.now, self.fresh());
-        self.sides[i].peering.connect(now, fresh);
+        let (now, ids) = (self.now, self.new_ids());
+        self.sides[i].peering.connect(now, ids);
         self.sides[i].track();
     }
 
@@ -273,12 +283,12 @@ impl Pair {
         let side = &mut self.sides[i];
         match choice {
             0 => {
-                // A restart: the other side's slots end at whatever came before.
+                // A restart: slots under way from the other side are lost.
                 self.honest = false;
-                side.peering = Peering::new(who(i as u32, 1472), self.config.clone());
-                side.books = Books::default();
+                side.peering = Peering::new(params(i as u32, 1472), self.config.clone());
+                side.tracker = Tracker::default();
             }
-            1 => side.peering.give_up(),
+            1 => side.peering.stop_connecting(),
             2 => {
                 if let Some(link) = side.peering.link_mut() {
                     link.violation();
@@ -301,7 +311,8 @@ impl Pair {
         }
     }
 
-    /// A frame with this link's channel number and near-by numbers, else as the fuzzer likes.
+    /// Injects a frame with the link's channel number, sequence numbers near the current ones, and fuzzer
+    /// input.
     fn inject_frame(&mut self, to: usize, program: &mut Program<'_>) {
         self.honest = false;
         let Some(channel) = self.sides[to].peering.link().map(Link::channel) else { return };
@@ -319,7 +330,7 @@ impl Pair {
             credit: Seq(mine.wrapping_add(program.small() as u32 * 64)),
             echo: program.small() as u32,
             residence_ns: program.small() as u32 * 10_000,
-            repeats: program.small() as u32,
+            duplicates: program.small() as u32,
             tag: 0,
         };
         let body = ext_len + program.small();
@@ -329,14 +340,14 @@ impl Pair {
         self.deliver(to, frame);
     }
 
-    fn inject_shake(&mut self, to: usize, program: &mut Program<'_>) {
+    fn inject_handshake(&mut self, to: usize, program: &mut Program<'_>) {
         self.honest = false;
-        if let Ok(shake) = Handshake::parse(program.bytes(HANDSHAKE_LEN)) {
-            self.handshake(to, &shake);
+        if let Ok(handshake) = Handshake::parse(program.bytes(HANDSHAKE_LEN)) {
+            self.handshake(to, &handshake);
         }
     }
 
-    /// Without enemies, a healed network delivers everything that is still wanted.
+    /// Exchanges frames without faults, if nothing was injected.
     pub fn settle(&mut self) {
         if !self.honest {
             return;
@@ -351,49 +362,50 @@ impl Pair {
 }
 
 impl Side {
-    /// Begins new books when another link is live than before.
+    /// Starts a new tracker if a new link is live.
     fn track(&mut self) {
-        // What the former link frees concerns nobody any more.
-        self.peering.take_former();
+        // Tokens of the superseded link are no longer needed.
+        self.peering.take_superseded();
         let Some(link) = self.peering.link() else { return };
-        if link.channel() != self.books.channel {
-            self.books = Books { channel: link.channel(), ..Books::default() };
+        if link.channel() != self.tracker.channel {
+            self.tracker = Tracker { channel: link.channel(), ..Tracker::default() };
         }
     }
 
-    /// What a node does with an arrival; returns the slots that are due now.
+    /// Handles an arrival as a node does. Returns the slots that are delivered now.
     fn take(&mut self, now: u64, arrival: Option<Arrival>, bytes: &[u8]) -> Vec<Vec<u8>> {
-        let mut due = Vec::new();
+        let mut delivered = Vec::new();
         match arrival {
             Some(Arrival::Next { released }) => {
-                due.push(bytes.to_vec());
+                delivered.push(bytes.to_vec());
                 for _ in 0..released {
-                    due.push(self.books.ahead.pop_front().flatten().expect("a released slot was kept"));
+                    delivered
+                        .push(self.tracker.ahead.pop_front().flatten().expect("a released slot was kept"));
                 }
-                self.books.ahead.pop_front();
+                self.tracker.ahead.pop_front();
             }
             Some(Arrival::Ahead { distance }) => {
                 let at = distance as usize - 1;
-                if self.books.ahead.len() <= at {
-                    self.books.ahead.resize(at + 1, None);
+                if self.tracker.ahead.len() <= at {
+                    self.tracker.ahead.resize(at + 1, None);
                 }
-                assert!(self.books.ahead[at].replace(bytes.to_vec()).is_none(), "two slots in one place");
+                assert!(self.tracker.ahead[at].replace(bytes.to_vec()).is_none(), "two slots in one place");
             }
             Some(Arrival::Fragment { seq, offset, total }) => {
                 return self.fragment(now, (seq, offset, total), bytes);
             }
-            Some(Arrival::Repeat) | None => {}
+            Some(Arrival::Duplicate) | None => {}
         }
-        self.books.delivered += due.len() as u32;
-        self.books.unconsumed += due.len() as u32;
-        due
+        self.tracker.delivered += delivered.len() as u32;
+        self.tracker.unconsumed += delivered.len() as u32;
+        delivered
     }
 
     fn fragment(&mut self, now: u64, (seq, offset, total): (Seq, u32, u32), bytes: &[u8]) -> Vec<Vec<u8>> {
-        let parts = &mut self.books.parts;
+        let parts = &mut self.tracker.parts;
         let at = parts.iter().position(|(s, _)| *s == seq).or_else(|| {
-            let fresh = Reassembly::new(total, MAX_FRAME).filter(|_| parts.len() < 8)?;
-            parts.push((seq, fresh));
+            let reassembly = Reassembly::new(total, MAX_FRAME).filter(|_| parts.len() < 8)?;
+            parts.push((seq, reassembly));
             Some(parts.len() - 1)
         });
         let Some(at) = at else { return Vec::new() };

@@ -1,13 +1,13 @@
-//! D-7.
+//! The suite for channels (D-7).
 
 use super::pattern;
 use crate::{Channel, PushError};
 
 /// The two ends of a channel.
 pub enum Ends {
-    /// What is pushed at the first is popped at the second.
+    /// What is pushed to the first is popped from the second.
     Pair(Box<dyn Channel>, Box<dyn Channel>),
-    /// What is pushed is popped at the same object.
+    /// What is pushed is popped from the same object.
     Loop(Box<dyn Channel>),
 }
 
@@ -38,36 +38,44 @@ impl Ends {
     }
 }
 
-/// Holds a channel to D-7; `make` makes a fresh one each time, with room for at least two frames of 8 bytes.
+/// Checks a channel against D-7; `make` creates a new one each time, with room for at least two frames of 8
+/// bytes.
 ///
 /// # Panics
-/// If the channel breaks its promise.
+/// If the channel violates the rule.
 pub fn channel_suite(make: impl Fn() -> Ends) {
-    says_what_it_is(make());
-    in_order_and_unaltered(make());
-    full_is_refused(make());
-    too_long_is_refused(make());
-    close_lets_the_rest_out(make());
+    a_new_channel_is_usable(make());
+    frames_arrive_in_order(make());
+    a_full_channel_refuses(make());
+    long_frames_are_refused(make());
+    frames_survive_a_close(make());
 }
 
-fn says_what_it_is(mut ends: Ends) {
+fn a_new_channel_is_usable(mut ends: Ends) {
     let near = ends.near();
-    assert!(!near.name().is_empty() && near.max_frame() > 0 && near.room() > 0, "D-7: a channel is of use");
-    assert!(!near.is_finished(), "D-7: a fresh channel is not finished");
-    assert_eq!(ends.pop(), None, "D-7: a fresh channel is empty");
+    assert!(
+        !near.name().is_empty() && near.max_frame() > 0 && near.room() > 0,
+        "D-7: a new channel has a name and room"
+    );
+    assert!(!near.is_finished(), "D-7: a new channel is not finished");
+    assert_eq!(ends.pop(), None, "D-7: a new channel is empty");
 }
 
-fn in_order_and_unaltered(mut ends: Ends) {
+fn frames_arrive_in_order(mut ends: Ends) {
     let max = ends.near().max_frame();
     let (mut pushed, mut popped) = (0, 0);
     for round in 0..200 {
-        // As many as fit, of sizes from nothing to all, split anywhere between the parts.
+        // As many as fit, of all sizes, split anywhere between the parts.
         for _ in 0..=round % 7 {
             let frame = pattern(pushed * 131 % (max + 1), pushed);
             let (head, body) = frame.split_at(frame.len() * (pushed % 5) / 4);
             match ends.push(head, body) {
                 Ok(()) => pushed += 1,
-                Err(error) => assert_eq!(error, PushError::Full, "D-7: only fullness refuses a fair frame"),
+                Err(error) => assert_eq!(
+                    error,
+                    PushError::Full,
+                    "D-7: a valid frame is refused only if the channel is full"
+                ),
             }
         }
         while popped < pushed && (round % 3 != 0 || pushed - popped > 2) {
@@ -77,19 +85,19 @@ fn in_order_and_unaltered(mut ends: Ends) {
         }
     }
     while popped < pushed {
-        assert_eq!(ends.pop(), Some(pattern(popped * 131 % (max + 1), popped)), "D-7: the rest comes too");
+        assert_eq!(ends.pop(), Some(pattern(popped * 131 % (max + 1), popped)), "D-7: the rest arrives, too");
         popped += 1;
     }
-    assert_eq!(ends.pop(), None, "D-7: nothing comes twice");
+    assert_eq!(ends.pop(), None, "D-7: nothing arrives twice");
 }
 
-fn full_is_refused(mut ends: Ends) {
+fn a_full_channel_refuses(mut ends: Ends) {
     let max = ends.near().max_frame();
     let room = ends.near().room();
     for i in 0..room {
-        assert_eq!(ends.push(&pattern(max, i), &[]), Ok(()), "D-7: room says how many largest frames fit");
+        assert_eq!(ends.push(&pattern(max, i), &[]), Ok(()), "D-7: as many largest frames as `room` says");
     }
-    // There may be a little room beyond what was promised, but not without end.
+    // There may be more room than promised, but not infinitely more.
     let mut pushed = room;
     let refusal = (0..room * 4 + 4_096).find_map(|_| {
         let result = ends.push(&pattern(max, pushed), &[]);
@@ -99,7 +107,7 @@ fn full_is_refused(mut ends: Ends) {
     assert_eq!(refusal, Some(PushError::Full), "D-7: a full channel refuses");
     assert_eq!(ends.near().room(), 0, "D-7: a full channel has no room");
     for i in 0..pushed {
-        assert_eq!(ends.pop(), Some(pattern(max, i)), "D-7: a refused push leaves nothing behind");
+        assert_eq!(ends.pop(), Some(pattern(max, i)), "D-7: a refused push changes nothing");
     }
     assert_eq!(ends.pop(), None, "D-7: a refused frame was not pushed");
     assert!(ends.near().room() > 0, "D-7: popping makes room");
@@ -107,7 +115,7 @@ fn full_is_refused(mut ends: Ends) {
     assert_eq!(ends.pop().as_deref(), Some(&b"again"[..]));
 }
 
-fn too_long_is_refused(mut ends: Ends) {
+fn long_frames_are_refused(mut ends: Ends) {
     let max = ends.near().max_frame();
     assert_eq!(ends.push(&vec![1; max], &[2]), Err(PushError::TooLong), "D-7: too long is refused");
     assert_eq!(ends.push(&[], &vec![1; max + 1]), Err(PushError::TooLong), "D-7: too long is refused");
@@ -116,7 +124,7 @@ fn too_long_is_refused(mut ends: Ends) {
     assert_eq!(ends.pop(), Some(vec![1; max]));
 }
 
-fn close_lets_the_rest_out(mut ends: Ends) {
+fn frames_survive_a_close(mut ends: Ends) {
     assert_eq!(ends.push(b"one", b""), Ok(()));
     assert_eq!(ends.push(b"t", b"wo"), Ok(()));
     ends.near().close();
@@ -128,5 +136,5 @@ fn close_lets_the_rest_out(mut ends: Ends) {
     assert!(ends.far().is_finished(), "D-7: finished when closed and empty");
     assert_eq!(ends.pop(), None);
     ends.near().close();
-    assert!(ends.far().is_finished(), "D-7: closing twice is closing once");
+    assert!(ends.far().is_finished(), "D-7: closing twice has no effect");
 }

@@ -1,12 +1,12 @@
-//! D-1 … D-6.
+//! The suite for datagram devices (D-1 … D-6, D-8).
 
 use std::net::{IpAddr, SocketAddr};
 
 use super::pattern;
 use crate::{Datagram, HEADROOM, RouteId, RxBatch};
 
-/// What the suite must know about the world that the devices live in. The path between them must lose nothing by
-/// itself while little is under way.
+/// What the suite must know about the devices' surroundings. The path between them must not lose frames under
+/// light load.
 pub struct DatagramOptions<'a> {
     /// An address at which nobody listens.
     pub dead: Option<SocketAddr>,
@@ -14,7 +14,7 @@ pub struct DatagramOptions<'a> {
     pub reaches_itself: bool,
     /// How often `recv` is tried before a frame counts as lost.
     pub polls: usize,
-    /// Called between tries: lets a virtual network move, or a real one breathe.
+    /// Called between tries: lets a virtual network advance, or yields to a real one.
     pub idle: &'a dyn Fn(),
 }
 
@@ -27,26 +27,26 @@ impl Default for DatagramOptions<'_> {
 /// Two devices that reach each other.
 type Pair = (Box<dyn Datagram>, Box<dyn Datagram>);
 
-/// Holds a device to D-1 … D-6; `make` makes a fresh pair each time.
+/// Checks a device against D-1 … D-6 and D-8; `make` creates a new pair each time.
 ///
 /// # Panics
-/// If the device breaks a promise.
+/// If the device violates a rule.
 pub fn datagram_suite(make: impl Fn() -> Pair, options: &DatagramOptions<'_>) {
     let suite = Suite { options };
-    suite.says_what_it_is(make());
+    suite.a_new_device_is_usable(make());
     suite.every_size_arrives(make());
     suite.every_range_arrives(make());
     suite.slots_are_free_after_flush(make());
     suite.full_queue_flushes_itself(make());
-    suite.dead_port_hurts_nobody(make());
+    suite.dead_port_loses_only_its_frames(make());
     suite.routes_of_one_batch(make());
     suite.empty_receive(make());
     suite.overflowing_batch_keeps_the_rest(make());
     suite.descriptor_becomes_readable(make());
     suite.limits_fit(make());
     suite.counters_add_up(make());
-    suite.waiting_frames_are_kept(make());
-    suite.sources_when_wanted(make());
+    suite.frames_are_buffered(make());
+    suite.sources_can_be_turned_off(make());
 }
 
 struct Suite<'a> {
@@ -55,15 +55,15 @@ struct Suite<'a> {
 
 /// A received frame.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Got {
+struct Received {
     bytes: Vec<u8>,
-    /// The address only: a device may send from other ports than the one that it receives at.
+    /// Only the address: a device may send from another port than the one that it receives at.
     from: Option<IpAddr>,
 }
 
-/// Queues bytes as a frame right behind the headroom, without flushing.
+/// Queues bytes as a frame behind the headroom, without a flush.
 fn queue(device: &mut dyn Datagram, route: RouteId, bytes: &[u8]) -> crate::SlotId {
-    let slot = device.arena().take().expect("the suite never holds more slots than there are");
+    let slot = device.arena().take().expect("the suite takes fewer slots than there are");
     device.arena().payload_mut(slot)[..bytes.len()].copy_from_slice(bytes);
     device.send(route, slot, HEADROOM..HEADROOM + bytes.len());
     slot
@@ -77,20 +77,18 @@ fn send_all(device: &mut dyn Datagram, frames: impl IntoIterator<Item = (RouteId
 }
 
 impl Suite<'_> {
-    /// Receives until `want` frames have come, then looks whether there are more.
-    fn receive(&self, device: &mut dyn Datagram, want: usize, buffers: usize) -> Vec<Got> {
+    /// Receives until `want` frames have arrived, and then a little longer in case there are more.
+    fn receive(&self, device: &mut dyn Datagram, want: usize, buffers: usize) -> Vec<Received> {
         let mut batch = RxBatch::new(buffers);
         let mut got = Vec::new();
         let mut beyond = 0;
         for _ in 0..self.options.polls {
             let count = device.recv(&mut batch).expect("receiving works");
             assert_eq!(count, batch.frames().len(), "D-4: recv returns how many frames the batch holds");
-            got.extend(
-                batch
-                    .frames()
-                    .iter()
-                    .map(|f| Got { bytes: batch.bytes(*f).to_vec(), from: batch.source(*f).map(|a| a.ip()) }),
-            );
+            got.extend(batch.frames().iter().map(|f| Received {
+                bytes: batch.bytes(*f).to_vec(),
+                from: batch.source(*f).map(|a| a.ip()),
+            }));
             beyond += usize::from(got.len() >= want);
             if beyond > 3 {
                 break;
@@ -100,20 +98,20 @@ impl Suite<'_> {
         got
     }
 
-    /// Receives exactly these frames from that address, in whatever order.
+    /// Receives exactly these frames from that address, in any order.
     fn expect(&self, device: &mut dyn Datagram, from: SocketAddr, want: &[Vec<u8>], rule: &str) {
         let mut got = self.receive(device, want.len(), 8);
         let mut want: Vec<_> =
-            want.iter().map(|bytes| Got { bytes: bytes.clone(), from: Some(from.ip()) }).collect();
+            want.iter().map(|bytes| Received { bytes: bytes.clone(), from: Some(from.ip()) }).collect();
         got.sort();
         want.sort();
-        let lens = |frames: &[Got]| frames.iter().map(|f| f.bytes.len()).collect::<Vec<_>>();
+        let lens = |frames: &[Received]| frames.iter().map(|f| f.bytes.len()).collect::<Vec<_>>();
         assert_eq!(lens(&got), lens(&want), "{rule}: lengths of the frames");
         assert!(got == want, "{rule}: contents or sources of the frames");
     }
 
-    /// D-1: a device says what it guarantees, who it is and where it is reached.
-    fn says_what_it_is(&self, (a, b): Pair) {
+    /// D-1: a new device has a name, an address of its own, free slots and zero counters.
+    fn a_new_device_is_usable(&self, (a, b): Pair) {
         for device in [&a, &b] {
             assert!(!device.name().is_empty(), "D-1: a name");
             assert!(device.local_addr().port() != 0, "D-1: an address that others can use");
@@ -122,12 +120,12 @@ impl Suite<'_> {
                 device.arena_ref().capacity(),
                 "D-2: all slots are free"
             );
-            assert_eq!(device.counters(), crate::Counters::default(), "D-6: counters start at nothing");
+            assert_eq!(device.counters(), crate::Counters::default(), "D-6: counters start at zero");
         }
         assert_ne!(a.local_addr(), b.local_addr(), "D-1: an address of its own");
     }
 
-    /// D-2, D-5: frames of 1 byte to the limit arrive byte for byte.
+    /// D-2, D-5: frames of 1 byte up to the limit arrive byte for byte.
     fn every_size_arrives(&self, (mut a, mut b): Pair) {
         let route = a.route(b.local_addr()).expect("a route");
         let max = a.max_frame(route);
@@ -138,7 +136,7 @@ impl Suite<'_> {
             send_all(&mut *a, [(route, frame.clone())]);
             self.expect(&mut *b, a.local_addr(), &[frame], "D-2");
         }
-        // Equal ones and unequal ones in one batch, so that a device that joins frames meets every border.
+        // Equal and unequal lengths in one batch, so that a device that joins frames sees all transitions.
         for lens in
             [vec![100; 9], vec![200, 200, 100, 200, 50, 50, 60], vec![max, max, 1, max], (1..40).collect()]
         {
@@ -166,7 +164,7 @@ impl Suite<'_> {
         a.arena().give(slot);
     }
 
-    /// D-2: after `flush` the device no longer looks at a slot.
+    /// D-2: the device does not read a slot after `flush`.
     fn slots_are_free_after_flush(&self, (mut a, mut b): Pair) {
         let route = a.route(b.local_addr()).expect("a route");
         let slot = a.arena().take().expect("a slot");
@@ -182,7 +180,8 @@ impl Suite<'_> {
         assert_eq!(a.arena_ref().available(), a.arena_ref().capacity(), "D-2: the device keeps no slot");
     }
 
-    /// D-3: more frames than the queue holds leave without a flush by the caller; an empty flush does nothing.
+    /// D-3: more frames than the queue holds leave without a flush by the caller; an empty flush does
+    /// nothing.
     fn full_queue_flushes_itself(&self, (mut a, mut b): Pair) {
         let route = a.route(b.local_addr()).expect("a route");
         let count = a.arena_ref().capacity().min(150);
@@ -192,8 +191,8 @@ impl Suite<'_> {
         self.expect(&mut *b, a.local_addr(), &frames, "D-3");
     }
 
-    /// D-3: frames to where nobody listens are lost, and nothing else is.
-    fn dead_port_hurts_nobody(&self, (mut a, mut b): Pair) {
+    /// D-3: frames to a port without a listener are lost, and no others.
+    fn dead_port_loses_only_its_frames(&self, (mut a, mut b): Pair) {
         let Some(dead) = self.options.dead else { return };
         let nowhere = a.route(dead).expect("a route");
         let route = a.route(b.local_addr()).expect("a route");
@@ -206,7 +205,7 @@ impl Suite<'_> {
         }
     }
 
-    /// D-3: frames of several routes in one batch each go their way.
+    /// D-3: frames of several routes in one batch arrive at their destinations.
     fn routes_of_one_batch(&self, (mut a, mut b): Pair) {
         if !self.options.reaches_itself {
             return;
@@ -223,20 +222,20 @@ impl Suite<'_> {
         self.expect(&mut *a, local, &of(here), "D-3");
     }
 
-    /// D-4: a receive that finds nothing says so and empties the batch.
+    /// D-4: a receive that finds nothing returns zero and empties the batch.
     fn empty_receive(&self, (mut a, mut b): Pair) {
         let route = a.route(b.local_addr()).expect("a route");
         let mut batch = RxBatch::new(4);
-        assert_eq!(b.recv(&mut batch).expect("receiving works"), 0, "D-4: nothing has come");
+        assert_eq!(b.recv(&mut batch).expect("receiving works"), 0, "D-4: nothing has arrived");
         assert!(batch.push(b.local_addr(), b"left over"));
-        assert_eq!(b.recv(&mut batch).expect("receiving works"), 0, "D-4: nothing has come");
+        assert_eq!(b.recv(&mut batch).expect("receiving works"), 0, "D-4: nothing has arrived");
         assert!(batch.frames().is_empty(), "D-4: the batch's contents are replaced");
         send_all(&mut *a, [(route, vec![1])]);
         self.expect(&mut *b, a.local_addr(), &[vec![1]], "D-4");
-        assert_eq!(a.poll_event(), None, "D-5: nothing to tell");
+        assert_eq!(a.poll_event(), None, "D-5: no event");
     }
 
-    /// D-4: what does not fit the batch comes by the next receive. That is what bounds a poll (N-3).
+    /// D-4: frames that do not fit the batch arrive with the next receive. That bounds a poll (N-3).
     fn overflowing_batch_keeps_the_rest(&self, (mut a, mut b): Pair) {
         let route = a.route(b.local_addr()).expect("a route");
         for buffers in [1, 2, 5] {
@@ -249,7 +248,7 @@ impl Suite<'_> {
         }
     }
 
-    /// D-4: the descriptor, if there is one, is readable when a frame has arrived and not before.
+    /// D-4: the descriptor, if there is one, is readable once a frame has arrived, and not before.
     fn descriptor_becomes_readable(&self, (mut a, mut b): Pair) {
         let route = a.route(b.local_addr()).expect("a route");
         if b.fd().is_none() {
@@ -257,7 +256,7 @@ impl Suite<'_> {
         }
         assert!(!is_readable(&*b), "D-4: nothing to read yet");
         send_all(&mut *a, [(route, vec![1])]);
-        assert!((0..self.options.polls).any(|_| is_readable(&*b)), "D-4: the descriptor tells of a frame");
+        assert!((0..self.options.polls).any(|_| is_readable(&*b)), "D-4: the descriptor becomes readable");
         self.expect(&mut *b, a.local_addr(), &[vec![1]], "D-4");
         assert!(!is_readable(&*b), "D-4: nothing to read any more");
     }
@@ -267,8 +266,11 @@ impl Suite<'_> {
         let route = a.route(b.local_addr()).expect("a route");
         let max = a.max_frame(route);
         assert!(max <= HEADROOM + a.arena_ref().payload_len(), "D-5: a slot holds the largest frame");
-        assert!(max <= tautline_wire::frame::MAX_FRAME, "D-5: no frame is larger than any may be");
-        assert!(max >= tautline_wire::frame::MIN_FRAME, "D-5: a healthy path takes the smallest limit");
+        assert!(
+            max <= tautline_wire::frame::MAX_FRAME,
+            "D-5: the limit does not exceed the largest frame of the protocol"
+        );
+        assert!(max >= tautline_wire::frame::BASE_FRAME, "D-5: the limit is at least that of a healthy path");
     }
 
     /// D-6: counters of both sides add up.
@@ -281,14 +283,14 @@ impl Suite<'_> {
             self.expect(&mut *b, a.local_addr(), batch, "D-6");
         }
         let (sent, got) = (a.counters(), b.counters());
-        assert_eq!((sent.frames_sent, sent.bytes_sent), (100, bytes as u64), "D-6: what was sent");
-        assert_eq!((got.frames_received, got.bytes_received), (100, bytes as u64), "D-6: what arrived");
+        assert_eq!((sent.frames_sent, sent.bytes_sent), (100, bytes as u64), "D-6: sent");
+        assert_eq!((got.frames_received, got.bytes_received), (100, bytes as u64), "D-6: received");
         assert_eq!((sent.send_failures, got.receive_overflows), (0, 0), "D-6: nothing was lost");
         assert!(sent.send_calls <= 100, "D-6: never more calls than frames");
     }
 
-    /// D-8: with or without sources frames arrive, and whoever wants sources again gets them.
-    fn sources_when_wanted(&self, (mut a, mut b): Pair) {
+    /// D-8: frames arrive with and without sources, and sources can be turned on again.
+    fn sources_can_be_turned_off(&self, (mut a, mut b): Pair) {
         let route = a.route(b.local_addr()).expect("a route");
         for wanted in [false, true] {
             b.want_sources(wanted);
@@ -303,12 +305,12 @@ impl Suite<'_> {
         }
     }
 
-    /// D-6: the device says how much may wait; a part of that really may.
-    fn waiting_frames_are_kept(&self, (mut a, mut b): Pair) {
+    /// D-6: the device returns how many bytes the system buffers, and part of that can be used.
+    fn frames_are_buffered(&self, (mut a, mut b): Pair) {
         let route = a.route(b.local_addr()).expect("a route");
         let buffer = b.receive_buffer();
         assert!(buffer > 0, "D-6: the receive buffer has a size");
-        // The system counts more than the bytes of a frame; half the buffer in frames of 1 KiB is safe anywhere.
+        // The system charges more than a frame's bytes; half the buffer in frames of 1 KiB is safe anywhere.
         let count = (buffer / 2 / 2_048).clamp(1, 100);
         let frames: Vec<_> = (0..count).map(|i| pattern(1_024, i)).collect();
         for frame in &frames {

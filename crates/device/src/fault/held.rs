@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// How many polls a frame that waits for others to pass waits at most: nobody may come.
+/// The most polls that a frame waits for others to overtake it: there may be no others.
 const WAIT_POLLS: u64 = 64;
 
-/// Where we are.
+/// The present position of one direction.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Moment {
     /// Frames of this direction so far.
@@ -15,7 +15,7 @@ pub(super) struct Moment {
     pub(super) now: Duration,
 }
 
-/// When a held frame goes on: when any of these is reached.
+/// When a held frame is released: when any of these is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Due {
     frames: u64,
@@ -35,9 +35,9 @@ impl Due {
         Due { time, ..Due::NEVER }
     }
 
-    /// When so many later frames have passed.
-    pub(super) fn after(moment: Moment, passers: u64) -> Due {
-        Due { frames: moment.frames + passers, polls: moment.polls + WAIT_POLLS, ..Due::NEVER }
+    /// Returns the time at which so many later frames have overtaken it.
+    pub(super) fn after(moment: Moment, overtakers: u64) -> Due {
+        Due { frames: moment.frames + overtakers, polls: moment.polls + WAIT_POLLS, ..Due::NEVER }
     }
 
     fn reached(self, moment: Moment) -> bool {
@@ -45,7 +45,7 @@ impl Due {
     }
 }
 
-/// A list of frames, oldest first.
+/// Held frames, oldest first.
 #[derive(Debug)]
 pub(super) struct Held<T>(VecDeque<(Due, T)>);
 
@@ -68,7 +68,7 @@ impl<T> Held<T> {
         self.0.push_back((due, frame));
     }
 
-    /// The oldest that is due.
+    /// Takes the oldest frame that is due.
     pub(super) fn take_due(&mut self, moment: Moment) -> Option<T> {
         let index = self.0.iter().position(|(due, _)| due.reached(moment))?;
         self.0.remove(index).map(|(_, frame)| frame)

@@ -1,36 +1,38 @@
-//! What two processes say to each other before they share memory (S-5).
+//! The message that two processes exchange before they share memory (S-5).
 
 /// Bytes of a greeting.
 pub const GREETING_LEN: usize = 64;
-/// Bytes of it that the proof covers.
+/// Bytes of a greeting that the proof covers.
 const PROVEN: usize = 48;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"TSH2");
 const ASYMMETRIC: u32 = 1;
 
-/// Who speaks, to whom, and in which life.
+/// The sender of a greeting, its receiver, and their incarnations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Greeting {
-    /// The speaker's rank.
+    /// The sender's rank.
     pub from: u32,
-    /// The rank that is meant.
+    /// The receiver's rank.
     pub to: u32,
-    /// The speaker's epoch on this channel: never the same twice.
+    /// The sender's epoch on this channel; unique.
     pub epoch: u64,
-    /// The epoch that is answered; zero in a first word.
+    /// The epoch that is answered; zero in the first greeting.
     pub answers: u64,
-    /// Bytes of a message that may be sent to the speaker before it grants more.
+    /// Bytes of a message that may be sent to the sender of the greeting before it grants more.
     pub window: u32,
-    /// How much the speaker can lend, in units of [`tautline_mem::pool::POOL_UNIT`]; zero if nothing.
+    /// The size of the sender's pool, in units of [`tautline_mem::pool::POOL_UNIT`]; zero if it cannot lend.
     pub pool: u32,
-    /// Where in the speaker's process a word lies that both know: whoever can read it there may copy messages out of that process (S-9).
+    /// The address, in the sender's process, of a word that both know: a peer that can read it may copy
+    /// messages out of that process (S-9).
     pub beacon: u64,
-    /// The speaker's kernel lets sleepers alone pay for barriers.
+    /// The sender's kernel supports asymmetric barriers.
     pub asymmetric: bool,
 }
 
 impl Greeting {
-    /// The greeting's bytes; `prove` makes the proof that the speaker knows the job's key, over all that comes before it.
+    /// Returns the greeting's bytes; `prove` computes the proof that the sender knows the job's key, over all
+    /// bytes before it.
     pub fn to_bytes(&self, prove: impl FnOnce(&[u8]) -> [u8; 16]) -> [u8; GREETING_LEN] {
         let mut bytes = [0; GREETING_LEN];
         bytes[0..4].copy_from_slice(&MAGIC.to_le_bytes());
@@ -47,7 +49,7 @@ impl Greeting {
         bytes
     }
 
-    /// Reads one; nothing if it is no greeting, or not by somebody who knows the key.
+    /// Parses a greeting; `None` if it is malformed, or its proof is wrong.
     pub fn parse(bytes: &[u8], prove: impl FnOnce(&[u8]) -> [u8; 16]) -> Option<Greeting> {
         let bytes: &[u8; GREETING_LEN] = bytes.try_into().ok()?;
         let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
@@ -74,7 +76,7 @@ impl Greeting {
 mod tests {
     use super::*;
 
-    /// S-5: a greeting reads back as written, and one that was altered anywhere does not read at all.
+    /// S-5: a greeting reads back as written, and an altered one does not parse.
     #[test]
     fn round_trip() {
         let prove = |bytes: &[u8]| {

@@ -1,4 +1,5 @@
-//! Messages that stay where they are: the sender lends them, the receiver reads them in place and gives them back (S-8).
+//! Loans: messages that stay where they are. The sender lends them; the receiver reads them in place and
+//! returns them (S-8).
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,43 +15,48 @@ use crate::sys::local;
 
 use super::{RETURNS_LEN, RING_LEN, Shm, Side};
 
-/// Holds on what the other side lends that are kept for the next ones.
+/// The most spare references to the other side's pool.
 const MAX_SPARE_REFS: usize = 32;
 
-/// What each side lends the other.
+/// The loans of both sides.
 #[derive(Debug)]
 pub(super) struct Loans {
-    /// What we lend from, and where it comes back.
+    /// The pool that we lend from, and the numbers that come back.
     pool: Option<Pool>,
     returns: ReturnReceiver,
-    /// How much has been taken back.
+    /// The number of loans that came back.
     returned: u64,
-    /// What is lent to us, and where we give it back.
+    /// The other side's pool, and where we return its numbers.
     view: Option<Arc<PoolView>>,
-    /// Holds on it that have been given up, for whoever wants one next: counting them anew would take instructions that wait for every store before them.
+    /// References to the view that were given back, for the next borrower: a new one would take locked
+    /// instructions, which wait for all earlier stores.
     spare_refs: Vec<Arc<PoolView>>,
-    giver: ReturnSender,
-    /// Where we say that we may read the other process, and where it says so of us.
-    may: (usize, usize),
+    return_sender: ReturnSender,
+    /// Where we announce that we may read the other process, and where it announces the same.
+    may_read: (usize, usize),
     segment: Arc<Segment>,
     peer_memory: Option<Arc<PeerMemory>>,
 }
 
-/// Another process, as memory to copy from (S-9).
+/// Another process's memory, for copying from it (S-9).
 #[derive(Debug)]
 pub struct PeerMemory {
     pid: i32,
     process: OwnedFd,
-    /// Where a word lies that is there for as long as the process has the memory it had.
+    /// The address of a word that exists as long as the process keeps its memory.
     beacon: u64,
-    known: u64,
+    expected: u64,
 }
 
 impl PeerMemory {
-    /// Copies bytes out of it. An error if it cannot be read there, or is no more, or has become another program: then what was read may be anybody's.
+    /// Copies bytes out of the other process.
+    ///
+    /// # Errors
+    /// If they cannot be read, or the process has exited or become another program; the copied bytes are
+    /// arbitrary then.
     pub fn read(&self, address: u64, out: &mut [u8]) -> io::Result<()> {
         let word = local::read_process(self.pid, address, out, self.beacon)?;
-        if word != self.known || local::is_readable(self.process.as_fd()) {
+        if word != self.expected || local::is_readable(self.process.as_fd()) {
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
         }
         Ok(())
@@ -64,7 +70,7 @@ impl Loans {
         pool: Option<Pool>,
         view: Option<PoolView>,
     ) -> Loans {
-        let (ours, theirs) = match side {
+        let (ours, peers) = match side {
             Side::Caller => (2 * RING_LEN, 2 * RING_LEN + RETURNS_LEN),
             Side::Callee => (2 * RING_LEN + RETURNS_LEN, 2 * RING_LEN),
         };
@@ -74,31 +80,32 @@ impl Loans {
             returned: 0,
             view: view.map(Arc::new),
             spare_refs: Vec::with_capacity(MAX_SPARE_REFS),
-            giver: ReturnSender::new(segment.clone(), theirs, MAX_EXTENTS),
-            may: (theirs + 8 * MAX_EXTENTS, ours + 8 * MAX_EXTENTS),
+            return_sender: ReturnSender::new(segment.clone(), peers, MAX_EXTENTS),
+            may_read: (peers + 8 * MAX_EXTENTS, ours + 8 * MAX_EXTENTS),
             segment: segment.clone(),
             peer_memory: None,
         }
     }
 }
 
-/// Parts of messages that are under way at a time, and the bytes that they may take: no more than stay in the nearer caches.
+/// The most parts of messages in flight, and their bytes: as much as stays in the inner caches.
 const MAX_PARTS: usize = 48;
 const MAX_PART_BYTES: usize = 768 << 10;
 
-/// Why there is no piece to lend.
+/// Why there is no memory to lend.
 #[derive(Debug)]
 pub enum LoanError {
-    /// There never will be: nothing can be lent to this peer, or not so much.
+    /// Waiting does not help: nothing can be lent to this peer, or not as much, or the program holds all of
+    /// the memory.
     Unavailable,
-    /// Others must come back first.
+    /// Other loans must be returned first.
     Exhausted,
     /// The system has no memory.
     OutOfMemory(io::Error),
 }
 
 impl Shm {
-    /// Takes what came back into the pool again.
+    /// Takes returned loans back into the pool.
     fn collect(&mut self) {
         let Some(pool) = &mut self.loans.pool else { return };
         while let Some(number) = self.loans.returns.take() {
@@ -111,14 +118,14 @@ impl Shm {
         }
     }
 
-    /// A piece of memory that the other side can read, to be filled.
+    /// Takes memory to fill and lend to the other side.
     pub fn loan(&mut self, len: usize) -> Result<Extent, LoanError> {
         self.collect();
         match &mut self.loans.pool {
             Some(pool) if pool.could_take(len) => match pool.take(len) {
                 Ok(Some(extent)) => Ok(extent),
                 Ok(None) if pool.has_lent() => Err(LoanError::Exhausted),
-                // The program itself has all of it, and waiting would not change that.
+                // The program itself holds all of it, so waiting would not help.
                 Ok(None) => Err(LoanError::Unavailable),
                 Err(error) => Err(LoanError::OutOfMemory(error)),
             },
@@ -126,7 +133,7 @@ impl Shm {
         }
     }
 
-    /// As [`Shm::loan`], for part of a message: no more of them than stay in the nearer caches.
+    /// Takes memory as [`Shm::loan`] does, for part of a message: only as much as stays in the inner caches.
     #[inline]
     pub fn loan_part(&mut self, len: usize) -> Result<Extent, LoanError> {
         self.collect();
@@ -142,32 +149,32 @@ impl Shm {
         }
     }
 
-    /// Takes back a piece that was not lent.
+    /// Takes back an extent that was not lent.
     pub fn cancel_loan(&mut self, extent: Extent) {
         if let Some(pool) = &mut self.loans.pool {
             pool.give(extent);
         }
     }
 
-    /// The other side has been told of the piece, and reads it until it gives its number back.
+    /// Notes that the other side knows of the extent, and reads it until it returns its number.
     pub fn commit_loan(&mut self, extent: Extent) {
         if let Some(pool) = &mut self.loans.pool {
             pool.lend(extent);
         }
     }
 
-    /// Finds out whether this process may read the other one, where it should find `known`, and says so.
-    pub fn probe_peer_memory(&mut self, beacon: u64, known: u64) {
-        let Ok(pid) = local::pid_behind(&self.socket) else { return };
+    /// Checks whether this process may read the other one, where it should find `expected`, and announces it.
+    pub fn probe_peer_memory(&mut self, beacon: u64, expected: u64) {
+        let Ok(pid) = local::peer_pid(&self.socket) else { return };
         let Ok(process) = self.process.try_clone() else { return };
-        let peer_memory = PeerMemory { pid, process, beacon, known };
+        let peer_memory = PeerMemory { pid, process, beacon, expected };
         if peer_memory.read(beacon, &mut []).is_ok() {
             self.loans.peer_memory = Some(Arc::new(peer_memory));
-            self.loans.segment.word(self.loans.may.0).store(1, Ordering::Relaxed);
+            self.loans.segment.word(self.loans.may_read.0).store(1, Ordering::Relaxed);
         }
     }
 
-    /// The other process, if this one may read it.
+    /// Returns the other process's memory, if this process may read it.
     pub fn peer_memory(&self) -> Option<&Arc<PeerMemory>> {
         self.loans.peer_memory.as_ref()
     }
@@ -175,16 +182,16 @@ impl Shm {
     /// Whether the other side may read this process.
     #[inline]
     pub fn peer_may_read(&self) -> bool {
-        self.loans.segment.word(self.loans.may.1).load(Ordering::Relaxed) == 1
+        self.loans.segment.word(self.loans.may_read.1).load(Ordering::Relaxed) == 1
     }
 
-    /// A number for bytes of this process that the other side is to read; nothing if there is none left.
+    /// Returns a number for bytes of this process that the other side shall read; `None` if all are taken.
     pub fn open_offer(&mut self) -> Option<u32> {
         self.collect();
         self.loans.pool.as_mut()?.reserve_external()
     }
 
-    /// The other side was not told of the number after all.
+    /// Gives back a number that the other side does not know of.
     pub fn cancel_offer(&mut self, number: u32) {
         if let Some(pool) = &mut self.loans.pool {
             let _ = pool.returned(number, ReturnStatus::Read);
@@ -192,39 +199,41 @@ impl Shm {
         }
     }
 
-    /// What the other side said when it gave back a number of [`Shm::open_offer`]; once.
+    /// Returns the status of a number of [`Shm::open_offer`], once the other side has returned it; frees the
+    /// number.
     pub fn poll_offer(&mut self, number: u32) -> Option<ReturnStatus> {
         self.collect();
         if self.corrupt { None } else { self.loans.pool.as_mut()?.take_status(number) }
     }
 
-    /// Whether something has come back that has not been taken into the pool.
+    /// Whether loans have come back that were not taken into the pool yet.
     pub fn has_returns(&self) -> bool {
         !self.loans.returns.is_empty()
     }
 
-    /// How much has been taken into the pool again so far; see [`Shm::has_returned_since`].
+    /// Returns the number of loans taken back into the pool; see [`Shm::has_returned_since`].
     pub fn returned_count(&self) -> u64 {
         self.loans.returned
     }
 
-    /// Whether something has come back since so much had, whoever took it.
+    /// Whether loans have come back since [`Shm::returned_count`] was `returned`, taken into the pool or not.
     pub fn has_returned_since(&self, returned: u64) -> bool {
         self.has_returns() || self.loans.returned != returned
     }
 
-    /// The memory that the other side lends from.
+    /// Returns the other side's pool.
     pub fn view(&self) -> Option<&Arc<PoolView>> {
         self.loans.view.as_ref()
     }
 
-    /// As [`Shm::view`], to be kept for a while, and then let go of with [`Shm::return_view`], which costs less than dropping it.
+    /// Returns a reference to the other side's pool, to be given back by [`Shm::return_view`], which is
+    /// cheaper than dropping it.
     #[inline]
     pub fn borrow_view(&mut self) -> Option<Arc<PoolView>> {
         self.loans.spare_refs.pop().or_else(|| self.loans.view.clone())
     }
 
-    /// What [`Shm::borrow_view`] gave is no longer needed.
+    /// Takes back a reference of [`Shm::borrow_view`].
     #[inline]
     pub fn return_view(&mut self, view: Arc<PoolView>) {
         let ours = self.loans.view.as_ref().is_some_and(|own| Arc::ptr_eq(own, &view));
@@ -233,9 +242,10 @@ impl Shm {
         }
     }
 
-    /// Gives a number back: what goes by it is no longer read, or could not be. Wakes the other side if it sleeps: it may wait for that.
+    /// Returns a number: its memory is no longer read, or could not be. Wakes the other side if it sleeps,
+    /// because it may be waiting for that.
     pub fn return_loan(&mut self, number: u32, status: ReturnStatus) {
-        self.loans.giver.send(number | status.flag());
+        self.loans.return_sender.send(number | status.flag());
         if self.tx.must_ring(self.barrier) {
             self.ring();
         }

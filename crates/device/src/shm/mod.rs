@@ -1,8 +1,9 @@
-//! Shared memory: a channel by nature between two processes of one host (S-1 … S-7).
+//! Shared memory: a channel between two processes of one host (S-1 … S-7).
 //!
-//! One segment per pair, with a ring for each direction. The process that calls makes it and hands it over a socket, together with its bell;
-//! the other answers with its own. Frames carry no packet number, no tag and no acknowledgement: the memory loses nothing, and the kernel
-//! vouches for whoever has it.
+//! Each pair has one segment, with a ring for each direction. The process that connects creates it and hands
+//! it over a socket, together with its bell; the other one answers with its own bell. Frames carry no packet
+//! number, no tag and no acknowledgement: memory loses nothing, and the kernel authenticates the process that
+//! has it.
 
 mod greeting;
 mod listener;
@@ -38,10 +39,11 @@ use loans::Loans;
 use crate::sys::local;
 use crate::{Channel, PushError};
 
-/// The rings of a pair: lines for bursts of small messages that stay in the first cache, bytes that stay in the second.
+/// The rings of a pair: lines for bursts of small messages that stay in the L1 cache, bytes that stay in the
+/// L2 cache.
 const SHAPE: Shape = Shape { lines: 512, span: 4, bytes: 512 << 10, max_frame: 32 << 10 };
 const RING_LEN: usize = SHAPE.size().next_multiple_of(4096);
-/// Where numbers of pieces come back, for each direction.
+/// Bytes of the ring that returns numbers, for each direction.
 const RETURNS_LEN: usize = 8 * MAX_EXTENTS + LINE;
 const SEGMENT_LEN: usize = 2 * RING_LEN + 2 * RETURNS_LEN;
 
@@ -49,36 +51,36 @@ const _: () = assert!(SHAPE.is_sound());
 
 /// Bytes of the longest frame.
 pub const MAX_FRAME: usize = SHAPE.max_frame;
-/// Frames that can be under way in one direction.
+/// The most frames in flight in one direction.
 pub const MAX_FRAMES: usize = SHAPE.lines;
-/// Bytes of a frame that moves one cache line.
+/// Bytes of the longest frame in one cache line.
 pub const LINE_FRAME: usize = LINE_DATA;
-/// Bytes of a frame that moves a few of them.
+/// Bytes of the longest frame in a few cache lines.
 pub const INLINE_FRAME: usize = SHAPE.inline_max();
-/// Words of a frame that moves one.
+/// Words of a frame in one cache line.
 pub const LINE_WORDS: usize = LINE_DATA_WORDS;
 
-/// Which ring is ours to send on.
+/// The role of this side; decides which ring it sends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
     Caller,
     Callee,
 }
 
-/// One end of the memory that two processes share.
+/// One end of a channel through shared memory.
 #[derive(Debug)]
 pub struct Shm {
     tx: ring::Sender,
     rx: ring::Receiver,
-    /// Rings where the other side sleeps.
+    /// The other side's bell.
     bell: OwnedFd,
     /// The other process, and the connection to it.
     process: OwnedFd,
     socket: OwnedFd,
     barrier: Barrier,
-    /// Something was sent that the other side may have to be woken for.
-    unannounced: bool,
-    /// The other side wrote nonsense, or said that nothing will follow, or died.
+    /// Frames were pushed, and the other side was not woken for them yet.
+    unflushed: bool,
+    /// The other side wrote invalid data, or ended the channel.
     corrupt: bool,
     ended: bool,
     rings: u64,
@@ -106,24 +108,24 @@ impl Shm {
             process,
             socket,
             barrier: if asymmetric { Barrier::between_processes() } else { Barrier::symmetric() },
-            unannounced: false,
+            unflushed: false,
             corrupt: false,
             ended: false,
             rings: 0,
         }
     }
 
-    /// Sends a frame of up to [`LINE_FRAME`] bytes, given as words, and wakes the other side if it sleeps: all that happens to most small
-    /// messages. False if there is no room.
+    /// Sends a frame of up to [`LINE_FRAME`] bytes, given as words, and wakes the other side if it sleeps:
+    /// the whole path of most small messages. Returns false if there is no room.
     #[inline(always)]
     pub fn push_line(&mut self, words: &[u64; LINE_WORDS], len: usize) -> bool {
         let pushed = self.tx.push_line(words, len);
-        self.announce(pushed)
+        self.wake_for(pushed)
     }
 
-    /// Wakes the other side if it sleeps, and there is something for it.
+    /// Wakes the other side if it sleeps and a frame was pushed.
     #[inline(always)]
-    fn announce(&mut self, pushed: Result<bool, Corrupt>) -> bool {
+    fn wake_for(&mut self, pushed: Result<bool, Corrupt>) -> bool {
         match pushed {
             Ok(true) => {
                 if self.tx.must_ring(self.barrier) {
@@ -132,12 +134,12 @@ impl Shm {
                 true
             }
             Ok(false) => false,
-            Err(Corrupt) => self.spoilt(),
+            Err(Corrupt) => self.set_corrupt(),
         }
     }
 
-    /// Takes frames that lie in lines, for as long as they start as `wanted` and have fewer than `limit` bytes together. Returns how many, and whether
-    /// there is something behind them.
+    /// Takes frames that lie in lines alone, while `wanted` accepts their first bytes and they have fewer
+    /// than `limit` bytes together. Returns their number, and whether something follows them.
     #[inline(always)]
     pub fn pop_inline(
         &mut self,
@@ -145,12 +147,12 @@ impl Shm {
         limit: usize,
         wanted: impl Fn(u8) -> bool,
     ) -> (usize, bool) {
-        self.taking(|rx| rx.pop_inline(frames, limit, wanted))
+        self.take_with(|rx| rx.pop_inline(frames, limit, wanted))
     }
 
-    /// Takes something out, and wakes the other side if it was told of room that it sleeps for.
+    /// Takes frames, and wakes the other side if that published room that it may be waiting for.
     #[inline(always)]
-    fn taking<T>(&mut self, take: impl FnOnce(&mut ring::Receiver) -> T) -> T {
+    fn take_with<T>(&mut self, take: impl FnOnce(&mut ring::Receiver) -> T) -> T {
         let published = self.rx.published();
         let taken = take(&mut self.rx);
         if self.rx.published() != published {
@@ -159,7 +161,7 @@ impl Shm {
         taken
     }
 
-    /// Bytes of the next frame, if there is one.
+    /// Returns the length of the next frame, if there is one.
     #[inline]
     pub fn peek(&mut self) -> Option<usize> {
         match self.rx.peek() {
@@ -176,18 +178,18 @@ impl Shm {
         }
     }
 
-    /// The first byte of the next frame.
+    /// Returns the first byte of the next frame.
     #[inline]
     pub fn first_byte(&self) -> u8 {
         self.rx.first_byte()
     }
 
-    /// Takes the frame whose length [`Shm::peek`] told, into exactly as many bytes.
+    /// Takes the frame whose length [`Shm::peek`] returned; `out` must have exactly that length.
     pub fn take(&mut self, out: &mut [u8]) {
-        self.taking(|rx| rx.pop(out));
+        self.take_with(|rx| rx.pop(out));
     }
 
-    /// Whether something is there: a frame, or the end.
+    /// Whether there is a frame, or the end.
     #[inline(always)]
     pub fn has_frames(&self) -> bool {
         !self.rx.is_empty()
@@ -198,42 +200,42 @@ impl Shm {
     pub fn has_room(&mut self) -> bool {
         match self.tx.has_room() {
             Ok(clear) => clear,
-            Err(Corrupt) => self.spoilt(),
+            Err(Corrupt) => self.set_corrupt(),
         }
     }
 
     #[cold]
-    fn spoilt(&mut self) -> bool {
+    fn set_corrupt(&mut self) -> bool {
         self.corrupt = true;
         false
     }
 
-    /// The other side wrote what no correct one writes (S-2).
+    /// Whether the other side wrote something that no correct peer writes (S-2).
     pub fn is_corrupt(&self) -> bool {
         self.corrupt
     }
 
-    /// The other side has said that nothing will follow, and everything before has been taken.
+    /// Whether the other side has ended the channel, and everything before the end was taken.
     pub fn has_ended(&self) -> bool {
         self.ended
     }
 
-    /// Whether the other process is no more, or has let go of the channel (S-6).
+    /// Whether the other process has exited or disconnected (S-6).
     pub fn is_dead(&self) -> bool {
         local::is_readable(self.process.as_fd()) || local::is_readable(self.socket.as_fd())
     }
 
-    /// Whether the other process is no more.
+    /// Whether the other process has exited.
     pub fn has_exited(&self) -> bool {
         local::is_readable(self.process.as_fd())
     }
 
-    /// What becomes readable when the other process ends, or lets go of the channel.
+    /// Returns descriptors that become readable when the other process exits or disconnects.
     pub fn liveness_fds(&self) -> [BorrowedFd<'_>; 2] {
         [self.process.as_fd(), self.socket.as_fd()]
     }
 
-    /// The sender was told of room; it may sleep for want of it.
+    /// Wakes the other side if it sleeps.
     #[cold]
     fn wake_if_asleep(&mut self) {
         if self.tx.must_ring(self.barrier) {
@@ -247,12 +249,13 @@ impl Shm {
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 
-    /// What was counted: frames sent, frames taken, and how often the other side had to be woken.
+    /// Returns the numbers of frames sent, frames taken, and doorbells.
     pub fn counts(&self) -> [u64; 3] {
         [self.tx.sent(), self.rx.taken(), self.rings]
     }
 
-    /// Says that this side is about to sleep. Then [`Shm::barrier`] once for all channels, then look again, then sleep.
+    /// Announces that this side is about to sleep. Then [`Shm::barrier`] once for all channels, then check
+    /// again, then sleep.
     pub fn announce_sleep(&mut self) {
         if self.rx.publish() {
             self.wake_if_asleep();
@@ -260,18 +263,18 @@ impl Shm {
         self.rx.set_asleep(true);
     }
 
-    /// Says that this side is awake.
+    /// Announces that this side is awake.
     pub fn announce_wake(&self) {
         self.rx.set_asleep(false);
     }
 
-    /// Makes what was said before visible to senders before what is looked at after (S-4).
+    /// Orders announcements before it ahead of checks after it, as senders see them (S-4).
     pub fn barrier(&self) {
         self.barrier.heavy();
     }
 }
 
-/// Whether this kernel lets sleepers alone pay for barriers; registers this process for it.
+/// Whether this kernel supports asymmetric barriers; registers this process for them.
 pub fn is_asymmetric() -> bool {
     Barrier::between_processes().is_asymmetric()
 }
@@ -288,7 +291,7 @@ impl Channel for Shm {
     fn room(&mut self) -> usize {
         match self.tx.room() {
             Ok(room) => room,
-            Err(Corrupt) => usize::from(self.spoilt()),
+            Err(Corrupt) => usize::from(self.set_corrupt()),
         }
     }
 
@@ -301,7 +304,7 @@ impl Channel for Shm {
         }
         match self.tx.push(head, body) {
             Ok(true) => {
-                self.unannounced = true;
+                self.unflushed = true;
                 Ok(())
             }
             Ok(false) => Err(PushError::Full),
@@ -314,8 +317,8 @@ impl Channel for Shm {
 
     #[inline]
     fn flush(&mut self) {
-        if self.unannounced {
-            self.unannounced = false;
+        if self.unflushed {
+            self.unflushed = false;
             if self.tx.must_ring(self.barrier) {
                 self.ring();
             }
@@ -323,7 +326,7 @@ impl Channel for Shm {
     }
 
     fn pop(&mut self, out: &mut [u8]) -> Option<usize> {
-        assert!(out.len() >= SHAPE.max_frame, "a frame may be {} bytes long", SHAPE.max_frame);
+        assert!(out.len() >= SHAPE.max_frame, "a frame may have {} bytes", SHAPE.max_frame);
         let len = self.peek()?;
         self.take(&mut out[..len]);
         Some(len)
@@ -331,7 +334,7 @@ impl Channel for Shm {
 
     fn close(&mut self) {
         self.tx.end();
-        self.unannounced = true;
+        self.unflushed = true;
         self.flush();
     }
 

@@ -1,4 +1,4 @@
-//! Frames whose heads are words, and what goes from shared memory straight to where others may reach it.
+//! Frames whose heads are words, and copies from shared memory straight into apertures.
 
 use tautline_mem::ring::{LINE_DATA_WORDS, PoppedLine};
 use tautline_mem::{ApertureMemory, OutOfRange};
@@ -6,35 +6,37 @@ use tautline_mem::{ApertureMemory, OutOfRange};
 use super::Shm;
 
 impl Shm {
-    /// Sends a frame of up to [`super::LINE_FRAME`] bytes, first words and bytes behind them, and wakes the other side if it sleeps. False if there is no room.
+    /// Sends a frame of up to [`super::LINE_FRAME`] bytes, words first, followed by bytes, and wakes the
+    /// other side if it sleeps. Returns false if there is no room.
     #[inline(always)]
     pub fn push_words<const N: usize>(&mut self, head: [u64; N], body: &[u8]) -> bool {
         let pushed = self.tx.push_words(head, body);
-        self.announce(pushed)
+        self.wake_for(pushed)
     }
 
-    /// As [`Shm::push_words`], of more bytes than a line holds, and no more than the longest frame has.
+    /// Sends a frame as [`Shm::push_words`] does, of more bytes than a line holds, up to the longest frame.
     #[inline]
     pub fn push_long<const N: usize>(&mut self, head: [u64; N], body: &[u8]) -> bool {
         let pushed = self.tx.push_long(head, body);
-        self.announce(pushed)
+        self.wake_for(pushed)
     }
 
-    /// Takes the next frame, if it is one of up to [`super::LINE_FRAME`] bytes that starts as `wanted`.
+    /// Takes the next frame if it has up to [`super::LINE_FRAME`] bytes and `wanted` accepts its first byte.
     #[inline(always)]
     pub fn pop_words(&mut self, wanted: impl FnOnce(u8) -> bool) -> PoppedLine {
-        self.taking(|rx| rx.pop_words(wanted))
+        self.take_with(|rx| rx.pop_words(wanted))
     }
 
-    /// The first words of the frame whose length [`Shm::peek`] told.
+    /// Returns the first words of the frame whose length [`Shm::peek`] returned.
     #[inline]
     pub fn first_words(&self) -> [u64; LINE_DATA_WORDS] {
         self.rx.first_words()
     }
 
-    /// Takes the frame whose length [`Shm::peek`] told; what is not among its first words goes straight to where others may reach it.
+    /// Takes the frame whose length [`Shm::peek`] returned, and copies what is not among its first words to
+    /// an aperture.
     #[inline]
     pub fn take_rest(&mut self, len: usize, to: (&ApertureMemory, usize)) -> Result<(), OutOfRange> {
-        self.taking(|rx| rx.pop_rest(len, to))
+        self.take_with(|rx| rx.pop_rest(len, to))
     }
 }

@@ -1,4 +1,4 @@
-//! The `bpf` system call: maps, programs, links, and what is known about other people's programs.
+//! The `bpf` system call: maps, programs, links, and information about attached programs.
 
 use std::ffi::CStr;
 use std::mem::size_of_val;
@@ -22,36 +22,38 @@ const OBJ_GET_INFO_BY_FD: libc::c_int = 15;
 const LINK_CREATE: libc::c_int = 28;
 const LINK_DETACH: libc::c_int = 34;
 
-/// An array that every core has a copy of.
+/// An array with a copy per core.
 pub(crate) const MAP_PERCPU_ARRAY: u32 = 6;
-/// An array in one piece.
+/// An array.
 pub(crate) const MAP_ARRAY: u32 = 2;
 /// AF_XDP sockets by queue.
 pub(crate) const MAP_XSK: u32 = 17;
 /// User space may map the array.
 const F_MMAPABLE: u32 = 1 << 10;
 
-/// A program that sees every frame of an interface.
+/// A program that runs for every frame of an interface.
 pub(crate) const PROG_XDP: u32 = 6;
-/// A program that sees every packet for one socket.
+/// A program that runs for every packet of one socket.
 pub(crate) const PROG_SOCKET_FILTER: u32 = 1;
-/// The program takes frames that lie in several pieces.
+/// The program accepts frames in several fragments.
 pub(crate) const F_HAS_FRAGS: u32 = 1 << 5;
 const ATTACH_XDP: u32 = 37;
 
-/// The program runs in the driver, or behind it on the kernel's own buffers.
+/// Run the program in the driver, or behind it on the kernel's buffers.
 pub(crate) const XDP_DRIVER: u32 = 1 << 2;
 pub(crate) const XDP_GENERIC: u32 = 1 << 1;
 
 fn bpf<T>(command: libc::c_int, attributes: &mut T) -> Result<libc::c_int, Errno> {
     let size = size_of_val(attributes);
-    // SAFETY: the pointer is to live attributes of the size given; pointers in them are to live memory of the lengths given beside them.
+    // SAFETY: the pointer is to live attributes of the size given; pointers in them are to live memory of the
+    // lengths beside them.
     let done = unsafe { libc::syscall(libc::SYS_bpf, command, ptr::from_mut(attributes), size) };
     if done < 0 { Err(last_errno()) } else { Ok(done as libc::c_int) }
 }
 
 fn owned(fd: libc::c_int) -> OwnedFd {
-    // SAFETY: fresh from the kernel, and owned by nobody else. Descriptors of bpf are closed on exec by themselves.
+    // SAFETY: new from the kernel, and owned by nobody else. The kernel sets BPF descriptors to be closed on
+    // exec.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
@@ -74,7 +76,7 @@ struct MapCreate {
     name: [u8; 16],
 }
 
-/// A map with keys of four bytes.
+/// Creates a map with keys of four bytes.
 fn create_map(kind: u32, value: u32, entries: u32, flags: u32, name: &str) -> Result<OwnedFd, Errno> {
     let mut attributes =
         MapCreate { kind, key: 4, value, entries, flags, name: name_of(name), ..MapCreate::default() };
@@ -90,7 +92,7 @@ struct MapElement {
     flags: u64,
 }
 
-/// Whom a queue works for: the hardware address and the port that its frames are for.
+/// The hardware address and port of the frames that a queue takes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Addressee {
@@ -99,22 +101,22 @@ pub(crate) struct Addressee {
     pub port: u16,
 }
 
-/// Addressees by queue; or AF_XDP sockets by queue, which are told by their descriptors.
+/// Addressees by queue, or AF_XDP sockets by queue.
 #[derive(Debug)]
 pub(crate) struct QueueMap(OwnedFd);
 
 impl QueueMap {
-    /// Where the program sends frames.
+    /// Creates the map of sockets that the program redirects frames to.
     pub(crate) fn sockets(queues: u32) -> Result<QueueMap, Errno> {
         create_map(MAP_XSK, 4, queues, 0, "tautline_queues").map(QueueMap)
     }
 
-    /// Whom each queue works for.
+    /// Creates the map of each queue's addressee.
     pub(crate) fn ports(queues: u32) -> Result<QueueMap, Errno> {
         create_map(MAP_ARRAY, size_of::<Addressee>() as u32, queues, 0, "tautline_ports").map(QueueMap)
     }
 
-    /// A map that somebody else has made.
+    /// Wraps a map that another process created.
     pub(crate) fn of(fd: OwnedFd) -> QueueMap {
         QueueMap(fd)
     }
@@ -127,7 +129,7 @@ impl QueueMap {
         self.0.as_raw_fd()
     }
 
-    /// The value is one of this map's, of the size that it was made with.
+    /// Sets a value, which must have the type that the map was created for.
     fn set<T>(&self, queue: u32, value: &T) -> Result<(), Errno> {
         let mut attributes = MapElement {
             map: self.0.as_raw_fd() as u32,
@@ -148,7 +150,7 @@ impl QueueMap {
     }
 }
 
-/// Counters that a program counts in, one set per core.
+/// Counters of a program, one set per core.
 #[derive(Debug)]
 pub(crate) struct CounterMap {
     fd: OwnedFd,
@@ -161,7 +163,7 @@ impl CounterMap {
         create_map(MAP_PERCPU_ARRAY, 8, counters, 0, "tautline_drops").map(|fd| CounterMap { fd, cores })
     }
 
-    /// Counters that somebody else has made.
+    /// Wraps counters that another process created.
     pub(crate) fn of(fd: OwnedFd) -> CounterMap {
         CounterMap { fd, cores: possible_cores() }
     }
@@ -174,7 +176,7 @@ impl CounterMap {
         self.fd.as_raw_fd()
     }
 
-    /// One counter, over all cores.
+    /// Returns a counter's sum over all cores.
     pub(crate) fn get(&self, counter: u32) -> u64 {
         let mut values = vec![0u64; self.cores];
         let mut attributes = MapElement {
@@ -184,19 +186,20 @@ impl CounterMap {
             value: values.as_mut_ptr().addr() as u64,
             flags: 0,
         };
-        // The kernel writes eight bytes for each possible core, and there are as many.
+        // The kernel writes eight bytes for each possible core, and there is room for as many.
         bpf(MAP_LOOKUP, &mut attributes).map_or(0, |_| values.iter().sum())
     }
 }
 
-/// What the kernel sizes per-core values by. More than there are is harmless, fewer would not be, so a list that cannot be read counts as long.
+/// Returns the number of cores that the kernel sizes per-core values by. Too large is harmless and too small
+/// is not, so a list that cannot be read counts as long.
 fn possible_cores() -> usize {
     let list = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
     let last = list.trim().rsplit(['-', ',']).next().and_then(|n| n.parse::<usize>().ok());
     last.map_or(8_192, |last| last + 1)
 }
 
-/// Words that a program in the kernel counts in and this process reads without a system call.
+/// Words that a program increments and this process reads without a system call.
 #[derive(Debug)]
 pub(crate) struct WordMap {
     fd: OwnedFd,
@@ -204,7 +207,7 @@ pub(crate) struct WordMap {
     count: usize,
 }
 
-// SAFETY: the pointer is to a mapping that lives as long as this value, of atomic words only.
+// SAFETY: the pointer is to a mapping of atomic words that lives as long as this value.
 unsafe impl Send for WordMap {}
 
 /// The mapping's length: one page holds all the words.
@@ -213,9 +216,9 @@ const WORD_PAGE: usize = 4_096;
 impl WordMap {
     pub(crate) fn new(count: u32) -> Result<WordMap, Errno> {
         assert!(count as usize * 8 <= WORD_PAGE);
-        // One value of all words: programs reach only a map's first value without a call.
+        // One value with all words, because programs can access only a map's first value without a call.
         let fd = create_map(MAP_ARRAY, 8 * count, 1, F_MMAPABLE, "tautline_words")?;
-        // SAFETY: a new mapping of the map's page, to read, at a place of the kernel's choice.
+        // SAFETY: a new read-only mapping of the map's page, at an address that the kernel chooses.
         let map = unsafe {
             libc::mmap(ptr::null_mut(), WORD_PAGE, libc::PROT_READ, libc::MAP_SHARED, fd.as_raw_fd(), 0)
         };
@@ -233,7 +236,7 @@ impl WordMap {
     #[inline]
     pub(crate) fn get(&self, word: usize) -> u64 {
         assert!(word < self.count);
-        // SAFETY: within the page that is mapped as long as this lives; atomic, and only loaded.
+        // SAFETY: within the page, which is mapped as long as this value lives; atomic, and only loaded.
         unsafe { self.words.add(word).as_ref() }.load(Ordering::Acquire)
     }
 }
@@ -262,11 +265,11 @@ struct ProgLoad {
     attach: u32,
 }
 
-/// Bytes kept of what the verifier says about a program that it refuses.
+/// Bytes of the verifier's log that are kept.
 const LOG_LEN: usize = 64 << 10;
 
-/// Loads a program. A refusal comes with the last words of the verifier, on one line, if it was the verifier's: it counts what it did about programs
-/// that something else is wrong with, too.
+/// Loads a program. A refusal by the verifier comes with the last line of its log that says why. The log has
+/// statistics even if something else is wrong, so the message may be empty.
 pub(crate) fn load(kind: u32, code: &[u64], flags: u32, name: &str) -> Result<OwnedFd, (Errno, String)> {
     let license = c"MIT";
     let mut attributes = ProgLoad {
@@ -287,17 +290,23 @@ pub(crate) fn load(kind: u32, code: &[u64], flags: u32, name: &str) -> Result<Ow
             (attributes.log_level, attributes.log_size) = (1, LOG_LEN as u32);
             attributes.log = log.as_mut_ptr().addr() as u64;
             bpf(PROG_LOAD, &mut attributes).map(owned).map_err(|errno| {
-                let said = CStr::from_bytes_until_nul(&log).map(CStr::to_string_lossy).unwrap_or_default();
-                (errno, last_words(&said))
+                let log_text =
+                    CStr::from_bytes_until_nul(&log).map(CStr::to_string_lossy).unwrap_or_default();
+                (errno, last_message(&log_text))
             })
         }
     }
 }
 
-/// The line in which the verifier says what it does not like: the last one but for its counts.
-fn last_words(said: &str) -> String {
+/// Returns the line in which the verifier says what is wrong: the last one before its statistics.
+fn last_message(log_text: &str) -> String {
     let counts = |line: &&str| line.starts_with("processed ") || line.starts_with("verification time ");
-    said.lines().map(str::trim).rfind(|line| !line.is_empty() && !counts(line)).unwrap_or_default().to_owned()
+    log_text
+        .lines()
+        .map(str::trim)
+        .rfind(|line| !line.is_empty() && !counts(line))
+        .unwrap_or_default()
+        .to_owned()
 }
 
 #[repr(C)]
@@ -318,7 +327,7 @@ pub(crate) fn attach(program: BorrowedFd<'_>, ifindex: u32, mode: u32) -> Result
     bpf(LINK_CREATE, &mut attributes).map(owned)
 }
 
-/// Whether what was attached still is. Whoever may do so can detach it, and the kernel tells nobody.
+/// Whether a program is still attached. Any privileged process can detach it, and the kernel notifies nobody.
 pub(crate) fn is_attached(link: BorrowedFd<'_>) -> bool {
     let mut info = LinkInfo::default();
     let mut attributes = InfoByFd {
@@ -326,16 +335,16 @@ pub(crate) fn is_attached(link: BorrowedFd<'_>) -> bool {
         len: size_of_val(&info) as u32,
         info: (&raw mut info).addr() as u64,
     };
-    // A kernel that does not tell is believed.
+    // If the kernel cannot tell, the program counts as attached.
     bpf(OBJ_GET_INFO_BY_FD, &mut attributes).is_err() || info.ifindex != 0
 }
 
-/// Detaches what was attached, as somebody else might.
+/// Detaches a program, as another process could.
 pub(crate) fn detach(link: BorrowedFd<'_>) -> Result<(), Errno> {
     bpf(LINK_DETACH, &mut (link.as_raw_fd() as u32)).map(drop)
 }
 
-/// The beginning of `bpf_link_info`, of an interface's link: type, number, program; then the interface.
+/// The beginning of `bpf_link_info` for an interface: type, id, program; then the interface.
 #[repr(C)]
 #[derive(Default)]
 struct LinkInfo {
@@ -347,7 +356,7 @@ struct LinkInfo {
     rest: u32,
 }
 
-/// Lets a program see every packet for a socket.
+/// Runs a program for every packet of a socket.
 pub(crate) fn attach_filter(program: BorrowedFd<'_>, socket: BorrowedFd<'_>) -> Result<(), Errno> {
     let fd = program.as_raw_fd();
     // SAFETY: the pointer is to a live c_int of the length given; the kernel only reads it.
@@ -363,7 +372,7 @@ pub(crate) fn attach_filter(program: BorrowedFd<'_>, socket: BorrowedFd<'_>) -> 
     if done == 0 { Ok(()) } else { Err(last_errno()) }
 }
 
-/// What the kernel tells about a program.
+/// The kernel's information about a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ProgramInfo {
     pub name: String,
@@ -406,7 +415,7 @@ struct FdById {
     flags: u32,
 }
 
-/// Asks the kernel about a program by number; needs a privilege that most do not have.
+/// Returns information about a program by its id; needs a privilege.
 pub(crate) fn program_info(id: u32) -> Result<ProgramInfo, Errno> {
     let fd = bpf(PROG_GET_FD_BY_ID, &mut FdById { id, ..FdById::default() }).map(owned)?;
     let mut info = ProgInfo::default();
@@ -420,7 +429,7 @@ pub(crate) fn program_info(id: u32) -> Result<ProgramInfo, Errno> {
     Ok(ProgramInfo { name: name.unwrap_or_default(), uid: info.uid })
 }
 
-/// Runs a program on one frame, in the kernel; returns its verdict.
+/// Runs a program on one frame in the kernel; returns its verdict.
 #[cfg(test)]
 pub(crate) fn test_run(program: BorrowedFd<'_>, frame: &[u8]) -> Result<u32, Errno> {
     #[repr(C)]

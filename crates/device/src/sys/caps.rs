@@ -1,9 +1,9 @@
-//! The three privileges that AF_XDP needs: which of them this thread has, and giving them up.
+//! The three capabilities that AF_XDP needs, and the limit on pinned memory.
 
 use std::io;
 use std::ptr;
 
-/// Numbers from `linux/capability.h`, with the names that `setcap` knows.
+/// Numbers from `linux/capability.h`, with the names for `setcap`.
 pub(crate) const NEEDED: [(u32, &str); 3] = [(13, "cap_net_raw"), (12, "cap_net_admin"), (39, "cap_bpf")];
 
 /// Version 3 of the interface: 64 bits in two halves.
@@ -31,7 +31,7 @@ fn read() -> io::Result<[Half; 2]> {
     if done == 0 { Ok(halves) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Lets memory be pinned whatever RLIMIT_MEMLOCK says.
+/// Allows pinning memory beyond RLIMIT_MEMLOCK.
 const IPC_LOCK: u32 = 14;
 
 fn has(halves: &[Half; 2], bit: u32) -> bool {
@@ -43,24 +43,25 @@ pub(crate) fn may_pin_any() -> bool {
     has(&read().unwrap_or_default(), IPC_LOCK)
 }
 
-/// The needed privileges that this thread lacks.
+/// Returns the needed capabilities that this thread lacks.
 pub(crate) fn missing() -> Vec<&'static str> {
     let halves = read().unwrap_or_default();
     NEEDED.iter().filter(|(bit, _)| !has(&halves, *bit)).map(|(_, name)| *name).collect()
 }
 
-/// Whether this process is in a user namespace below the first: its privileges are for what belongs to that.
+/// Whether this process is in a nested user namespace: its capabilities apply only to that namespace's
+/// resources.
 pub(crate) fn is_in_user_namespace() -> bool {
     let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     is_nested(&map)
 }
 
-/// The first one knows every user by its own number.
+/// The initial namespace maps every user to itself.
 fn is_nested(uid_map: &str) -> bool {
     !uid_map.is_empty() && !uid_map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
-/// Gives the three up, for this thread and all that it starts from now on.
+/// Drops the three capabilities, for this thread and its future children.
 pub(crate) fn drop_needed() -> io::Result<()> {
     let mut halves = read()?;
     for (bit, _) in NEEDED {
@@ -75,7 +76,8 @@ pub(crate) fn drop_needed() -> io::Result<()> {
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Returns how many bytes all processes of this user may pin together, unless they are privileged; `None` for no limit.
+/// Returns how many bytes all processes of this user may pin together, unless they are privileged; `None` for
+/// no limit.
 pub(crate) fn memlock_limit() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::Memlock).current
 }
@@ -85,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn namespaces_of_users_are_told_apart() {
+    fn nested_user_namespaces_are_detected() {
         assert!(!is_nested("         0          0 4294967295\n") && !is_nested(""));
         assert!(is_nested("0 1000 1\n") && is_nested("0 0 65536\n") && is_nested("0 0 1\n1 1 4294967294\n"));
     }

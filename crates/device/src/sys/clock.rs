@@ -1,13 +1,13 @@
-//! Clocks, through the C library: it finds the kernel's fast path also under emulators and debuggers, where going to look for it
-//! in the process's own memory does not work.
+//! Clocks, through the C library: it finds the kernel's vDSO also under emulators and debuggers, where
+//! searching for it in the process's memory does not work.
 
-/// Nanoseconds on the monotonic clock.
+/// Returns nanoseconds on the monotonic clock.
 #[inline]
 pub(crate) fn now() -> u64 {
     read(libc::CLOCK_MONOTONIC)
 }
 
-/// The same, right to some milliseconds, for a few nanoseconds.
+/// Returns nanoseconds on the monotonic clock, accurate to some milliseconds, at a cost of a few nanoseconds.
 #[inline]
 pub(crate) fn coarse_now() -> u64 {
     read(libc::CLOCK_MONOTONIC_COARSE)

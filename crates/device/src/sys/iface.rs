@@ -1,4 +1,4 @@
-//! Which interface has an address, and what its MTU is.
+//! The interface of an address, and its MTU.
 
 use std::ffi::CStr;
 use std::io;
@@ -8,7 +8,8 @@ use std::ptr;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-/// The MTU of the interface that has this very address; `None` when there is none (another address of 127/8, say).
+/// Returns the MTU of the interface with this address; `None` if there is none (for example another address
+/// of 127/8).
 pub(crate) fn interface_mtu(ip: IpAddr) -> io::Result<Option<usize>> {
     let mut list: *mut libc::ifaddrs = ptr::null_mut();
     // SAFETY: `list` is a place for one pointer; on success it owns a list that is freed below.
@@ -20,20 +21,22 @@ pub(crate) fn interface_mtu(ip: IpAddr) -> io::Result<Option<usize>> {
     while found.is_none() && !entry.is_null() {
         // SAFETY: `entry` is an element of the list, which lives until it is freed below.
         let this = unsafe { &*entry };
-        // SAFETY: `ifa_addr` is null or a socket address of the size that its family says.
+        // SAFETY: `ifa_addr` is null or a socket address of its family's size.
         if unsafe { address(this.ifa_addr) } == Some(ip) {
-            // SAFETY: `ifa_name` is a string ended by zero that lives as long as the list.
+            // SAFETY: `ifa_name` is a zero-terminated string that lives as long as the list.
             found = Some(mtu_of(unsafe { CStr::from_ptr(this.ifa_name) }));
         }
         entry = this.ifa_next;
     }
-    // SAFETY: the list came from getifaddrs, is freed once, and nothing of it is used after this.
+    // SAFETY: the list came from getifaddrs, is freed once, and is not used afterwards.
     unsafe { libc::freeifaddrs(list) };
     found.transpose()
 }
 
+/// Returns the IP address in a socket address.
+///
 /// # Safety
-/// The pointer must be null or point to a socket address as large as its family demands.
+/// The pointer must be null or point to a socket address of its family's size.
 unsafe fn address(addr: *const libc::sockaddr) -> Option<IpAddr> {
     if addr.is_null() {
         return None;
@@ -57,7 +60,7 @@ unsafe fn address(addr: *const libc::sockaddr) -> Option<IpAddr> {
 fn mtu_of(name: &CStr) -> io::Result<usize> {
     let socket =
         rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
-    // SAFETY: `ifreq` is made of integers and unions of integers and pointers, for which zero is a value.
+    // SAFETY: `ifreq` consists of integers and unions of integers and pointers, for which zero is valid.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     let bytes = name.to_bytes();
     if bytes.len() >= request.ifr_name.len() {
@@ -66,7 +69,7 @@ fn mtu_of(name: &CStr) -> io::Result<usize> {
     for (to, from) in request.ifr_name.iter_mut().zip(bytes) {
         *to = *from as libc::c_char;
     }
-    // SAFETY: SIOCGIFMTU reads the name, which ends in zero, and writes an int into the union of this live ifreq.
+    // SAFETY: SIOCGIFMTU reads the zero-terminated name and writes an int into the union of this live ifreq.
     if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU as _, &raw mut request) } != 0 {
         return Err(io::Error::last_os_error());
     }

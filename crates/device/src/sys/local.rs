@@ -1,4 +1,4 @@
-//! Sockets with a path, and the processes behind them.
+//! Unix sockets with a path, and the processes at their other ends.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -13,7 +13,7 @@ use rustix::net::{
 
 use super::Errno;
 
-/// Knocks that may wait to be answered.
+/// Connections that may wait to be accepted.
 const BACKLOG: i32 = 64;
 
 fn socket() -> io::Result<OwnedFd> {
@@ -21,7 +21,7 @@ fn socket() -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
 }
 
-/// A socket that can be connected to by its path.
+/// Opens a socket that listens at a path.
 pub(crate) fn listen(path: &Path) -> io::Result<OwnedFd> {
     let socket = socket()?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
@@ -29,14 +29,14 @@ pub(crate) fn listen(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// A connection to whoever listens there.
+/// Connects to the socket at a path.
 pub(crate) fn connect(path: &Path) -> io::Result<OwnedFd> {
     let socket = socket()?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
     Ok(socket)
 }
 
-/// The next connection, if there is one.
+/// Accepts the next connection, if there is one.
 pub(crate) fn accept(listener: &OwnedFd) -> io::Result<Option<OwnedFd>> {
     match rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
         Ok(socket) => Ok(Some(socket)),
@@ -49,15 +49,16 @@ pub(crate) fn accept(listener: &OwnedFd) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// The process at the other end of a connection, which must belong to this user.
-pub(crate) fn process_behind(socket: &OwnedFd) -> io::Result<OwnedFd> {
+/// Returns a descriptor of the process at the other end of a connection, which must belong to this user.
+pub(crate) fn peer_process(socket: &OwnedFd) -> io::Result<OwnedFd> {
     let other = sockopt::socket_peercred(socket)?;
     if other.uid != rustix::process::geteuid() {
         let why = format!("it belongs to another user ({})", other.uid.as_raw());
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
     }
-    match peer_process(socket) {
-        // Kernels before 6.5 know the number of the process alone. If that has been given to another one since, the connection tells.
+    match peer_pidfd(socket) {
+        // Kernels before 6.5 only return the process id. If the id was reused since, the connection is
+        // closed.
         Err(Errno::NOPROTOOPT) => {
             Ok(rustix::process::pidfd_open(other.pid, rustix::process::PidfdFlags::empty())?)
         }
@@ -65,8 +66,8 @@ pub(crate) fn process_behind(socket: &OwnedFd) -> io::Result<OwnedFd> {
     }
 }
 
-/// The very process that listens, or connected.
-fn peer_process(socket: &OwnedFd) -> Result<OwnedFd, Errno> {
+/// Returns a descriptor of the process that listens or connected.
+fn peer_pidfd(socket: &OwnedFd) -> Result<OwnedFd, Errno> {
     const SO_PEERPIDFD: libc::c_int = 77;
     let mut fd: libc::c_int = -1;
     let mut len = size_of::<libc::c_int>() as libc::socklen_t;
@@ -78,19 +79,19 @@ fn peer_process(socket: &OwnedFd) -> Result<OwnedFd, Errno> {
     if done != 0 || fd < 0 {
         return Err(super::last_errno());
     }
-    // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
+    // SAFETY: the kernel has just created this descriptor; nobody else owns it.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC)?;
     Ok(fd)
 }
 
-/// The number of the process at the other end of a connection.
-pub(crate) fn pid_behind(socket: &OwnedFd) -> io::Result<i32> {
+/// Returns the id of the process at the other end of a connection.
+pub(crate) fn peer_pid(socket: &OwnedFd) -> io::Result<i32> {
     Ok(sockopt::socket_peercred(socket)?.pid.as_raw_nonzero().get())
 }
 
-/// Copies bytes out of another process, and a word that lies elsewhere in it, both out of the same memory: a process that becomes another program
-/// gets a new one.
+/// Copies bytes out of another process, and a word from elsewhere in it, both from the same address space: a
+/// process that executes another program gets a new one.
 pub(crate) fn read_process(pid: i32, address: u64, out: &mut [u8], word_at: u64) -> Result<u64, Errno> {
     let mut word = [0; 8];
     let local = [
@@ -101,8 +102,8 @@ pub(crate) fn read_process(pid: i32, address: u64, out: &mut [u8], word_at: u64)
         libc::iovec { iov_base: address as *mut libc::c_void, iov_len: out.len() },
         libc::iovec { iov_base: word_at as *mut libc::c_void, iov_len: word.len() },
     ];
-    // SAFETY: the kernel writes at most as many bytes to `out` and `word` as they have, and only looks at memory of the other process; whatever the
-    // addresses, that is an error at worst.
+    // SAFETY: the kernel writes at most as many bytes to `out` and `word` as they have, and only reads the
+    // other process; an invalid address is an error.
     let read = unsafe { libc::process_vm_readv(pid, local.as_ptr(), 2, remote.as_ptr(), 2, 0) };
     match usize::try_from(read) {
         Ok(read) if read == out.len() + word.len() => Ok(u64::from_ne_bytes(word)),
@@ -111,31 +112,34 @@ pub(crate) fn read_process(pid: i32, address: u64, out: &mut [u8], word_at: u64)
     }
 }
 
-/// Whether a descriptor is readable now: for a process, whether it has ended.
+/// Whether a descriptor is readable now; that of a process is readable once it has exited.
 pub(crate) fn is_readable(fd: BorrowedFd<'_>) -> bool {
     let mut fds = [PollFd::new(&fd, PollFlags::IN)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     matches!(poll(&mut fds, Some(&now)), Ok(n) if n > 0)
 }
 
-/// Sends bytes, and descriptors along with them.
+/// Sends bytes with descriptors.
 pub(crate) fn send(socket: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
-    let mut along = SendAncillaryBuffer::new(&mut space);
-    assert!(along.push(SendAncillaryMessage::ScmRights(fds)), "there is space for three");
-    let sent = rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut along, SendFlags::NOSIGNAL)?;
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(control.push(SendAncillaryMessage::ScmRights(fds)), "there is space for three");
+    let sent = rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?;
     if sent == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
 }
 
-/// Receives bytes, and up to `N` descriptors; nothing if there is nothing yet. An error if the other side is gone.
+/// Receives bytes and up to `N` descriptors; `None` if nothing has arrived.
+///
+/// # Errors
+/// If the other side has disconnected.
 pub(crate) fn receive<const N: usize>(
     socket: &OwnedFd,
     bytes: &mut [u8],
 ) -> io::Result<Option<(usize, [Option<OwnedFd>; N])>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
-    let mut along = RecvAncillaryBuffer::new(&mut space);
+    let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [IoSliceMut::new(bytes)];
-    let message = match rustix::net::recvmsg(socket, &mut parts, &mut along, RecvFlags::CMSG_CLOEXEC) {
+    let message = match rustix::net::recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
         other => other?,
     };
@@ -144,9 +148,9 @@ pub(crate) fn receive<const N: usize>(
     }
     let mut fds = [const { None }; N];
     let mut slots = fds.iter_mut();
-    for message in along.drain() {
+    for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(received) = message {
-            // What was not asked for is closed.
+            // Descriptors beyond `N` are closed.
             received.for_each(|fd| {
                 if let Some(slot) = slots.next() {
                     *slot = Some(fd);

@@ -1,4 +1,5 @@
-//! Every system call of this crate. Unsafe code lives here and nowhere else; what leaves this module is safe to call.
+//! Every system call of this crate. Unsafe code is here and nowhere else; the interface of this module is
+//! safe.
 
 pub(crate) mod bpf;
 pub(crate) mod caps;
@@ -22,16 +23,16 @@ pub(crate) use rustix::io::Errno;
 pub(crate) use rustix::net::SocketAddrAny;
 pub(crate) use send::{Train, TxVectors, send_connected, send_to};
 pub(crate) use socket::{
-    adopt_socket, drops, has_gso, open_line, open_socket, path_mtu, receive_buffer, set_buffers,
+    adopt_socket, drops, has_gso, open_connected, open_socket, path_mtu, receive_buffer, set_buffers,
     set_busy_poll, set_gro,
 };
-pub(crate) use umem::{Chunk, Layout, Loans, ReceivedChunk, Umem};
+pub(crate) use umem::{Chunk, Layout, LentChunks, ReceivedChunk, Umem};
 pub(crate) use xsk::{TX_METADATA_LEN, XskOptions, checksum_request};
 
 #[cfg(test)]
 pub(crate) use socket::refuse_gso;
 
-/// What the last failed call of `libc` said.
+/// Returns the error of the last failed `libc` call.
 fn last_errno() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }

@@ -1,4 +1,4 @@
-//! A route netlink socket: requests with their answers, and news of what changes.
+//! A netlink socket: requests with their answers, and notifications of changes.
 
 use std::io;
 use std::mem::size_of;
@@ -9,21 +9,21 @@ use rustix::io::Errno;
 
 use super::last_errno;
 
-/// Bytes of a message's header, and what every message is padded to.
+/// Bytes of a message's header, and the alignment of messages.
 const HEADER: usize = 16;
 const ALIGN: usize = 4;
-/// Room for one read: the kernel never sends more at once.
+/// The size of the read buffer: the kernel never sends more at once.
 const BUFFER: usize = 64 << 10;
-/// Reads for one answer, at most.
+/// The most reads for one answer.
 const READS_MAX: usize = 1_024;
 
 const MSG_ERROR: u16 = 2;
 const MSG_DONE: u16 = 3;
 const FLAG_REQUEST: u16 = 1;
-/// All there is of the kind.
+/// Return all entries.
 pub(crate) const FLAG_DUMP: u16 = 0x300;
 
-/// A socket to ask the kernel about links, addresses, routes and neighbours.
+/// A socket for requests to the kernel about links, addresses, routes and neighbours.
 #[derive(Debug)]
 pub(crate) struct Netlink {
     fd: OwnedFd,
@@ -32,26 +32,26 @@ pub(crate) struct Netlink {
 }
 
 impl Netlink {
-    /// Opens a socket that also hears news of these groups; none for questions only.
+    /// Opens a socket that also gets notifications of these groups; zero for requests only.
     pub(crate) fn open(groups: u32) -> Result<Netlink, Errno> {
         Netlink::open_for(libc::NETLINK_ROUTE, groups)
     }
 
-    /// Opens a socket to ask whichever parts of the kernel answer by name.
+    /// Opens a socket for the kernel's generic netlink families.
     pub(crate) fn open_generic() -> Result<Netlink, Errno> {
         Netlink::open_for(libc::NETLINK_GENERIC, 0)
     }
 
     fn open_for(protocol: libc::c_int, groups: u32) -> Result<Netlink, Errno> {
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        // SAFETY: the call takes no pointers; a descriptor that it returns is ours alone.
+        // SAFETY: the call takes no pointers; the returned descriptor is ours alone.
         let fd = unsafe { libc::socket(libc::AF_NETLINK, kind, protocol) };
         if fd < 0 {
             return Err(last_errno());
         }
-        // SAFETY: fresh from the kernel, and owned by nobody else.
+        // SAFETY: new from the kernel, and owned by nobody else.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        // SAFETY: `sockaddr_nl` is made of integers, for which zero is a value.
+        // SAFETY: `sockaddr_nl` consists of integers, for which zero is valid.
         let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
         address.nl_family = libc::AF_NETLINK as libc::sa_family_t;
         address.nl_groups = groups;
@@ -67,7 +67,7 @@ impl Netlink {
         self.fd.as_fd()
     }
 
-    /// Asks, and hands each message of the answer to `take`: its kind and its body.
+    /// Sends a request, and passes each message of the answer to `take`: its kind and its body.
     pub(crate) fn request(
         &mut self,
         kind: u16,
@@ -84,13 +84,13 @@ impl Netlink {
         message.extend(sequence.to_ne_bytes());
         message.extend(0u32.to_ne_bytes());
         message.extend(body);
-        // SAFETY: the pointer is to as many live bytes as the length says; the kernel only reads them.
+        // SAFETY: the pointer is to as many live bytes as given; the kernel only reads them.
         let sent = unsafe { libc::send(self.fd.as_raw_fd(), message.as_ptr().cast(), message.len(), 0) };
         if sent < 0 {
             return Err(io::Error::last_os_error());
         }
         for _ in 0..READS_MAX {
-            // The kernel answers within the call that asks, so an empty queue means that there is no more.
+            // The kernel answers within the send call, so an empty queue means that the answer is complete.
             let len = self.read()?;
             for message in messages(&self.buffer[..len]) {
                 if message.sequence != sequence {
@@ -109,7 +109,7 @@ impl Netlink {
         Err(io::Error::from(io::ErrorKind::InvalidData))
     }
 
-    /// Hands on what was heard. False if some was lost for want of room.
+    /// Passes notifications to `take`. Returns false if some were lost for lack of room.
     pub(crate) fn poll(&mut self, mut take: impl FnMut(u16, &[u8])) -> bool {
         let mut whole = true;
         for _ in 0..READS_MAX {
@@ -137,7 +137,7 @@ struct Message<'a> {
     body: &'a [u8],
 }
 
-/// The messages of one read, as far as they are well-formed.
+/// Returns the well-formed messages of one read.
 fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Message<'_>> {
     std::iter::from_fn(move || {
         let len = u32_at(bytes, 0)? as usize;
@@ -154,14 +154,14 @@ fn error_of(body: &[u8]) -> io::Result<()> {
     }
 }
 
-/// The attributes behind a body's fixed part: kind and value.
+/// Returns the attributes behind a body's fixed part: kind and value.
 pub(crate) fn attributes(body: &[u8], fixed: usize) -> impl Iterator<Item = (u16, &[u8])> {
     let mut rest = body.get(fixed..).unwrap_or_default();
     std::iter::from_fn(move || {
         let len = u16_at(rest, 0)? as usize;
         let attribute = rest.get(..len).filter(|_| len >= 4)?;
         rest = rest.get(len.next_multiple_of(ALIGN)..).unwrap_or_default();
-        // The two high bits say that the value is nested, or in network order.
+        // The two high bits are flags: the value is nested, or in network order.
         Some((u16_at(attribute, 2)? & 0x3fff, &attribute[4..]))
     })
 }
@@ -182,7 +182,7 @@ pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..)?.first_chunk().map(|b| u32::from_ne_bytes(*b))
 }
 
-/// The driver of an interface, by name; `None` where it does not tell.
+/// Returns the name of an interface's driver, if it tells.
 pub(crate) fn driver(interface: &str) -> Option<String> {
     /// `ethtool_drvinfo` of `linux/ethtool.h`.
     #[repr(C)]
@@ -198,9 +198,9 @@ pub(crate) fn driver(interface: &str) -> Option<String> {
     Some(String::from_utf8_lossy(name).into_owned())
 }
 
-/// Queues that frames arrive by now, of those that there is room for; `None` where the driver does not tell.
+/// Returns the number of receive queues in use, if the driver tells.
 pub(crate) fn queues(interface: &str) -> Option<u32> {
-    /// `ethtool_channels`: first the most that there can be of each kind, then how many there are.
+    /// `ethtool_channels`: the maximum of each kind, then the present numbers.
     #[repr(C)]
     #[derive(Default)]
     struct Channels {
@@ -217,19 +217,21 @@ pub(crate) fn queues(interface: &str) -> Option<u32> {
     Some(channels.rx + channels.combined).filter(|queues| *queues > 0)
 }
 
-/// Asks an interface's driver. What is asked begins with a command, and has room for what that command's answer is, by `linux/ethtool.h`.
-fn query_driver<T>(interface: &str, question: &mut T) -> Option<()> {
+/// Sends a command to an interface's driver. `command` must be a structure of `linux/ethtool.h` that begins
+/// with the command's number and has room for its answer.
+fn query_driver<T>(interface: &str, command: &mut T) -> Option<()> {
     const SIOCETHTOOL: libc::c_ulong = 0x8946;
     let socket =
         rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None).ok()?;
-    // SAFETY: `ifreq` is made of integers and unions of integers and pointers, for which zero is a value.
+    // SAFETY: `ifreq` consists of integers and unions of integers and pointers, for which zero is valid.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     let room = request.ifr_name.len() - 1;
     for (to, from) in request.ifr_name[..room].iter_mut().zip(interface.bytes()) {
         *to = from as libc::c_char;
     }
-    request.ifr_ifru.ifru_data = ptr::from_mut(question).cast();
-    // SAFETY: the request has a name ended by zero and a pointer to what is asked, which lives and is as long as the kernel's own.
+    request.ifr_ifru.ifru_data = ptr::from_mut(command).cast();
+    // SAFETY: the request has a zero-terminated name and a pointer to the live command, which is as long as
+    // the kernel's structure.
     let done = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, ptr::from_mut(&mut request)) };
     (done == 0).then_some(())
 }

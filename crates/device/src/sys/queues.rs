@@ -1,6 +1,7 @@
-//! The queues of one interface that one device has: a socket on each, all with the same memory.
+//! The queues of an interface that one device uses: a socket on each, all with the same memory.
 //!
-//! The first one sends; all receive. Each has chunks of its own to receive into, as many as the others: which, their numbers say.
+//! The first socket sends; all of them receive. Each has its own chunks to receive into, equally many, in
+//! order of their numbers.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -10,18 +11,18 @@ use rustix::io::Errno;
 use super::umem::{Chunk, ReceivedChunk, Umem};
 use super::xsk::{Xsk, XskOptions, XskStatistics};
 
-/// Sockets with one memory.
+/// Sockets that share one memory.
 #[derive(Debug)]
 pub(crate) struct Queues {
     first: Xsk,
     others: Vec<Xsk>,
-    /// Chunks of each.
+    /// Chunks of each queue.
     chunks_per_queue: u32,
-    /// The queue that frames are taken from now: zero is the first.
+    /// The queue that frames are taken from next; zero is the first.
     turn: usize,
-    /// Chunks that the kernel has, by number.
-    away: Vec<bool>,
-    /// Chunks of queues that there are no more.
+    /// Whether the kernel has a chunk, by its number.
+    with_kernel: Vec<bool>,
+    /// Chunks of queues that no longer exist.
     spare: Vec<Chunk>,
 }
 
@@ -29,39 +30,39 @@ pub(crate) struct Queues {
 const RX_ONLY_COMPLETIONS: u32 = 64;
 
 impl Queues {
-    /// A socket on one queue; `options.rx` chunks are for each queue.
+    /// Opens a socket on one queue; `options.rx` is the number of chunks per queue.
     pub(crate) fn open(umem: &Arc<Umem>, options: XskOptions) -> Result<Queues, Errno> {
         let first = Xsk::open(umem, options, None)?;
-        let away = vec![false; umem.chunk_count()];
+        let with_kernel = vec![false; umem.chunk_count()];
         Ok(Queues {
             first,
             others: Vec::new(),
             chunks_per_queue: options.rx,
             turn: 0,
-            away,
+            with_kernel,
             spare: Vec::new(),
         })
     }
 
-    /// One more.
+    /// Opens a socket on a further queue.
     pub(crate) fn add(&mut self, umem: &Arc<Umem>, options: XskOptions) -> Result<(), Errno> {
         let options = XskOptions { tx: RX_ONLY_COMPLETIONS, ..options };
         self.others.push(Xsk::open(umem, options, Some(self.first.fd()))?);
         Ok(())
     }
 
-    /// The socket that sends.
+    /// Returns the socket that sends.
     #[inline]
     pub(crate) fn sender(&mut self) -> &mut Xsk {
         &mut self.first
     }
 
-    /// Whether frames that are sent may have orders to the card in front of them.
+    /// Whether sent frames may have metadata for the card in front of them.
     pub(crate) fn has_tx_metadata(&self) -> bool {
         self.first.has_tx_metadata()
     }
 
-    /// Chunks of each queue.
+    /// Returns the number of chunks per queue.
     pub(crate) fn chunks_per_queue(&self) -> usize {
         self.chunks_per_queue as usize
     }
@@ -70,7 +71,7 @@ impl Queues {
         1 + self.others.len()
     }
 
-    /// The sockets' descriptors, in the order in which their queues were added.
+    /// Returns the sockets' descriptors, in the order in which their queues were added.
     pub(crate) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         std::iter::once(self.first.fd()).chain(self.others.iter().map(Xsk::fd))
     }
@@ -83,19 +84,19 @@ impl Queues {
         self.first.is_zero_copy()
     }
 
-    /// Lets the caller of [`Queues::wake_rx`] drive the card, or the kernel again.
+    /// Makes the caller of [`Queues::wake_rx`] poll the card, or the kernel again.
     pub(crate) fn prefer_busy_poll(&self, prefer: bool, time_us: u32, budget: u32) -> Result<(), Errno> {
         self.all().try_for_each(|xsk| xsk.prefer_busy_poll(prefer, time_us, budget))
     }
 
-    /// Gives a chunk to the kernel, to be seen with the next [`Queues::submit_chunks`].
+    /// Gives a chunk to the kernel, which sees it after the next [`Queues::submit_chunks`].
     #[inline]
     pub(crate) fn fill(&mut self, chunk: Chunk) {
         let queue = (chunk.0 / self.chunks_per_queue) as usize;
         let xsk = if queue == 0 { Some(&mut self.first) } else { self.others.get_mut(queue - 1) };
         match xsk {
             Some(xsk) => {
-                self.away[chunk.0 as usize] = true;
+                self.with_kernel[chunk.0 as usize] = true;
                 xsk.fill(chunk);
             }
             // An interface that came back with fewer queues leaves some chunks unused.
@@ -109,31 +110,31 @@ impl Queues {
         self.others.iter_mut().for_each(Xsk::submit_chunks);
     }
 
-    /// Whether a driver sleeps until it is told of new chunks.
+    /// Whether a driver waits to be told of new chunks.
     #[inline]
     pub(crate) fn needs_rx_wakeup(&self) -> bool {
         self.first.needs_rx_wakeup() || self.others.iter().any(Xsk::needs_rx_wakeup)
     }
 
-    /// Wakes the receiving side, or polls the card for us.
+    /// Wakes the drivers' receive side, or polls the card on the caller's behalf.
     pub(crate) fn wake_rx(&self) {
         self.all().for_each(Xsk::wake_rx);
     }
 
-    /// Whether something has arrived, by a look at memory.
+    /// Whether a frame has arrived, by reading memory.
     #[inline]
     pub(crate) fn has_frames(&mut self) -> bool {
         self.first.has_frames() || self.others.iter_mut().any(Xsk::has_frames)
     }
 
-    /// The next frame, or part of one: what is left of a queue's before another's.
+    /// Takes the next frame, or part of one; empties one queue before the next.
     #[inline]
     pub(crate) fn take(&mut self) -> Option<ReceivedChunk> {
         let taken = if self.others.is_empty() { self.first.take() } else { self.take_in_turn() };
         self.note(taken)
     }
 
-    /// The rest of a frame comes by the same queue as its beginning.
+    /// Takes the next part of a frame, which arrives by the same queue as its beginning.
     pub(crate) fn take_rest(&mut self) -> Option<ReceivedChunk> {
         let taken = self.at(self.turn).take();
         self.note(taken)
@@ -142,7 +143,7 @@ impl Queues {
     #[inline]
     fn note(&mut self, taken: Option<ReceivedChunk>) -> Option<ReceivedChunk> {
         let taken = taken?;
-        self.away[taken.chunk.0 as usize] = false;
+        self.with_kernel[taken.chunk.0 as usize] = false;
         Some(taken)
     }
 
@@ -163,13 +164,13 @@ impl Queues {
         }
     }
 
-    /// What was taken may be overwritten.
+    /// Lets the kernel reuse the entries of frames that were taken.
     #[inline]
     pub(crate) fn release_taken(&mut self) {
         self.first.release_taken();
         self.others.iter_mut().for_each(Xsk::release_taken);
         if !self.others.is_empty() {
-            // The others go first next time.
+            // Another queue goes first next time.
             self.turn = (self.turn + 1) % self.count();
         }
     }
@@ -179,12 +180,17 @@ impl Queues {
         XskStatistics { overflows }
     }
 
-    /// Closes all of it, and takes back what the kernel had. Only for an interface that is gone: the kernel has let go of the memory before it
-    /// says so.
+    /// Closes all sockets, and takes back the kernel's chunks. Only for an interface that is gone: the kernel
+    /// releases the memory before it reports the removal.
     pub(crate) fn close(self) -> Vec<Chunk> {
-        let Queues { first, others, away, mut spare, .. } = self;
+        let Queues { first, others, with_kernel, mut spare, .. } = self;
         drop((first, others));
-        spare.extend((0u32..).zip(away).filter(|(_, away)| *away).map(|(number, _)| Chunk(number)));
+        spare.extend(
+            (0u32..)
+                .zip(with_kernel)
+                .filter(|(_, with_kernel)| *with_kernel)
+                .map(|(number, _)| Chunk(number)),
+        );
         spare
     }
 }

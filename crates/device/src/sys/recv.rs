@@ -1,4 +1,4 @@
-//! Receiving: one datagram, or many; with the source and the size of coalesced frames.
+//! Receiving one datagram or many, with the source and the size of coalesced frames.
 
 use std::mem::{size_of, zeroed};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -10,7 +10,7 @@ use rustix::net::RecvFlags;
 
 use super::last_errno;
 
-/// Room for the control messages that we ask for: one of four bytes, and some to spare.
+/// Room for the control messages that we request: one of four bytes, and some spare.
 #[repr(C, align(8))]
 struct Control([u8; 64]);
 
@@ -19,8 +19,8 @@ const _: () = {
     assert!(unsafe { libc::CMSG_SPACE(4) } as usize <= size_of::<Control>());
 };
 
-/// Takes one datagram with no ancillary data: the cheapest way to ask. The socket must not coalesce, for this call
-/// cannot tell frames apart.
+/// Receives one datagram without ancillary data, which is the cheapest way. The socket must not coalesce,
+/// because this call cannot tell frames apart.
 #[inline]
 pub(crate) fn receive_from(
     socket: BorrowedFd<'_>,
@@ -38,18 +38,18 @@ pub(crate) fn receive_from(
     Ok(Received { len, segment: 0, truncated: len > room, source })
 }
 
-/// What one received datagram, or one train of coalesced datagrams, is like.
+/// A received datagram, or a train of coalesced datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Received {
     pub(crate) len: usize,
-    /// Bytes of every frame but the last, when several were coalesced; else zero.
+    /// Bytes of every frame but the last, if several were coalesced; else zero.
     pub(crate) segment: usize,
-    /// It did not fit the buffer.
+    /// The datagram did not fit the buffer.
     pub(crate) truncated: bool,
     pub(crate) source: Option<SocketAddr>,
 }
 
-/// Room for the vectors of one `recvmmsg`, made once. What they point to is set and used within one call only.
+/// Room for the vectors of one `recvmmsg`, allocated once. Their pointers are valid within one call only.
 pub(crate) struct RxVectors {
     messages: Box<[libc::mmsghdr]>,
     vectors: Box<[libc::iovec]>,
@@ -57,16 +57,16 @@ pub(crate) struct RxVectors {
     controls: Box<[Control]>,
 }
 
-// SAFETY: the pointers inside are written at the start of `receive` and followed only by the kernel until it returns,
-// and after that only into `names` and `controls`, which move with this value.
+// SAFETY: the pointers inside are written at the start of `receive` and followed only by the kernel until it
+// returns, and afterwards only into `names` and `controls`, which move with this value.
 unsafe impl Send for RxVectors {}
 
 impl RxVectors {
-    /// Room for `datagrams` at a time.
+    /// Allocates room for `datagrams` at a time.
     pub(crate) fn new(datagrams: usize) -> RxVectors {
-        // SAFETY: mmsghdr is made of integers and pointers, for which zero is a value.
+        // SAFETY: mmsghdr consists of integers and pointers, for which zero is valid.
         let message = || unsafe { zeroed::<libc::mmsghdr>() };
-        // SAFETY: sockaddr_in6 is made of integers.
+        // SAFETY: sockaddr_in6 consists of integers.
         let name = || unsafe { zeroed::<libc::sockaddr_in6>() };
         let empty = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
         RxVectors {
@@ -77,12 +77,13 @@ impl RxVectors {
         }
     }
 
-    /// How many datagrams one call can take.
+    /// Returns the number of datagrams that one call can receive.
     pub(crate) fn capacity(&self) -> usize {
         self.messages.len()
     }
 
-    /// Takes what has arrived, one datagram per buffer; returns how many. [`RxVectors::received`] describes them.
+    /// Receives what has arrived, one datagram per buffer; returns their number. [`RxVectors::received`]
+    /// describes them.
     #[inline]
     pub(crate) fn receive(
         &mut self,
@@ -108,16 +109,16 @@ impl RxVectors {
     #[inline]
     fn receive_one(&mut self, socket: BorrowedFd<'_>) -> Result<usize, Errno> {
         let message = &mut self.messages[0];
-        // SAFETY: the header was filled by `receive` with a name, a vector and a control buffer that are borrowed
-        // for the whole of this call.
+        // SAFETY: the header was filled by `receive` with a name, a vector and a control buffer that are
+        // borrowed for the whole of this call.
         let len = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message.msg_hdr, libc::MSG_DONTWAIT) };
         message.msg_len = libc::c_uint::try_from(len).map_err(|_| last_errno())?;
         Ok(1)
     }
 
     fn receive_many(&mut self, socket: BorrowedFd<'_>, count: usize) -> Result<usize, Errno> {
-        // SAFETY: the first `count` headers were filled by `receive` with names, vectors and control buffers that
-        // are borrowed for the whole of this call; no timeout is given.
+        // SAFETY: the first `count` headers were filled by `receive` with names, vectors and control buffers
+        // that are borrowed for the whole of this call; no timeout is given.
         let got = unsafe {
             libc::recvmmsg(
                 socket.as_raw_fd(),
@@ -130,7 +131,8 @@ impl RxVectors {
         usize::try_from(got).map_err(|_| last_errno())
     }
 
-    /// What the datagram in buffer `index` is like, after a [`RxVectors::receive`] that returned more than `index`.
+    /// Returns the datagram in buffer `index`, after a [`RxVectors::receive`] that returned more than
+    /// `index`.
     #[inline]
     pub(crate) fn received(&self, index: usize) -> Received {
         let message = &self.messages[index];
@@ -149,11 +151,11 @@ impl RxVectors {
     }
 }
 
-/// Walks the control messages; written over bytes, so that nothing the kernel might write can lead it astray.
+/// Parses the control messages. Works on bytes, so that nothing the kernel writes can lead it out of bounds.
 fn read_controls(mut bytes: &[u8], received: &mut Received) {
     const HEADER: usize = size_of::<libc::cmsghdr>();
     while bytes.len() >= HEADER {
-        // SAFETY: the length was checked, any bits are a cmsghdr, and the read need not be aligned.
+        // SAFETY: the length was checked, any bits are a cmsghdr, and the read may be unaligned.
         let header = unsafe { bytes.as_ptr().cast::<libc::cmsghdr>().read_unaligned() };
         let len: usize = header.cmsg_len as _;
         if len < HEADER || len > bytes.len() {
@@ -161,7 +163,7 @@ fn read_controls(mut bytes: &[u8], received: &mut Received) {
         }
         let value = &bytes[HEADER..len];
         if (header.cmsg_level, header.cmsg_type) == (libc::SOL_UDP, libc::UDP_GRO) {
-            // The kernel writes an int; early ones a u16.
+            // The kernel writes an int; early ones wrote a u16.
             received.segment = native_int(value) as usize;
         }
         // SAFETY: pure arithmetic.
@@ -182,8 +184,8 @@ fn native_int(value: &[u8]) -> u32 {
 fn source(name: &libc::sockaddr_in6, len: usize) -> Option<SocketAddr> {
     match libc::c_int::from(name.sin6_family) {
         libc::AF_INET if len >= size_of::<libc::sockaddr_in>() => {
-            // SAFETY: a sockaddr_in is smaller than a sockaddr_in6, needs no more alignment, is made of integers,
-            // and the family says that this is one.
+            // SAFETY: a sockaddr_in is smaller than a sockaddr_in6, needs no more alignment, consists of
+            // integers, and the family says that this is one.
             let name = unsafe { &*(&raw const *name).cast::<libc::sockaddr_in>() };
             let ip = Ipv4Addr::from(name.sin_addr.s_addr.to_ne_bytes());
             Some(SocketAddrV4::new(ip, u16::from_be(name.sin_port)).into())

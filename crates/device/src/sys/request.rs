@@ -1,4 +1,4 @@
-//! Sockets with a name in a folder, by which one process asks another for descriptors.
+//! Unix datagram sockets with a path, by which one process requests descriptors from another.
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -13,17 +13,17 @@ use rustix::net::{
     SocketType, sockopt,
 };
 
-/// Descriptors that go along with one message, at most.
+/// The most descriptors of one message.
 pub(crate) const FDS_MAX: usize = 4;
 
-/// What came: how many bytes, the user who sent it as the kernel tells, and descriptors.
+/// A received message: its length, the user who sent it as the kernel tells, and its descriptors.
 pub(crate) struct Received {
     pub len: usize,
     pub uid: u32,
     pub fds: Vec<OwnedFd>,
 }
 
-/// The user that this process acts for.
+/// Returns the effective user of this process.
 pub(crate) fn user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
@@ -35,7 +35,7 @@ fn socket() -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// A socket with a name. Taken down when dropped, by the process that opened it.
+/// A socket with a path, which is unlinked when it is dropped by the process that created it.
 #[derive(Debug)]
 pub(crate) struct RequestSocket {
     socket: OwnedFd,
@@ -45,16 +45,16 @@ pub(crate) struct RequestSocket {
 }
 
 impl RequestSocket {
-    /// Opens a door, in place of whatever has that name: a dead process left it behind, or a child that it forked.
+    /// Binds a socket. Replaces an existing file: a dead process left it behind, or a child that it forked.
     pub(crate) fn bind(path: &Path) -> io::Result<RequestSocket> {
         let pid = std::process::id();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let unfinished = path.with_file_name(format!(".{pid}.{name}"));
-        let _ = std::fs::remove_file(&unfinished);
+        let temporary = path.with_file_name(format!(".{pid}.{name}"));
+        let _ = std::fs::remove_file(&temporary);
         let socket = socket()?;
-        rustix::net::bind(&socket, &SocketAddrUnix::new(&unfinished)?)?;
-        let inode = std::fs::symlink_metadata(&unfinished)?.ino();
-        std::fs::rename(&unfinished, path)?;
+        rustix::net::bind(&socket, &SocketAddrUnix::new(&temporary)?)?;
+        let inode = std::fs::symlink_metadata(&temporary)?.ino();
+        std::fs::rename(&temporary, path)?;
         Ok(RequestSocket { socket, path: path.to_owned(), inode, pid })
     }
 
@@ -72,58 +72,66 @@ impl Drop for RequestSocket {
     }
 }
 
-/// The number of the network namespace that this thread is in.
+/// Returns the inode number of this thread's network namespace.
 pub(crate) fn network() -> io::Result<u64> {
     std::fs::metadata("/proc/thread-self/ns/net").map(|meta| meta.ino())
 }
 
-/// Asks whoever has that name, and waits for the answer for so long.
-pub(crate) fn request(path: &Path, question: &[u8], out: &mut [u8], wait: Duration) -> io::Result<Received> {
+/// Sends a request to the socket at a path, and waits for the answer.
+pub(crate) fn request(
+    path: &Path,
+    request: &[u8],
+    out: &mut [u8],
+    timeout: Duration,
+) -> io::Result<Received> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let (mine, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
-    sockopt::set_socket_passcred(&mine, true)?;
+    let (ours, peers) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
+    sockopt::set_socket_passcred(&ours, true)?;
     let to = SocketAddrUnix::new(path)?;
-    let knocker = socket()?;
-    rustix::net::connect(&knocker, &to)?;
-    send(knocker.as_fd(), question, &[theirs.as_fd()])?;
-    drop(theirs);
-    let time = Timespec { tv_sec: 0, tv_nsec: wait.as_nanos().min(999_999_999) as i64 };
-    poll(&mut [PollFd::new(&mine, PollFlags::IN)], Some(&time))?;
-    receive(mine.as_fd(), out)?.ok_or_else(|| io::Error::from(io::ErrorKind::TimedOut))
+    let sender = socket()?;
+    rustix::net::connect(&sender, &to)?;
+    send(sender.as_fd(), request, &[peers.as_fd()])?;
+    drop(peers);
+    let time = Timespec { tv_sec: 0, tv_nsec: timeout.as_nanos().min(999_999_999) as i64 };
+    poll(&mut [PollFd::new(&ours, PollFlags::IN)], Some(&time))?;
+    receive(ours.as_fd(), out)?.ok_or_else(|| io::Error::from(io::ErrorKind::TimedOut))
 }
 
-/// Sends bytes, and descriptors along with them.
+/// Sends bytes with descriptors.
 pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
-    let mut along = SendAncillaryBuffer::new(&mut space);
-    assert!(along.push(SendAncillaryMessage::ScmRights(fds)), "there is space for four");
-    rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut along, SendFlags::NOSIGNAL)?;
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(control.push(SendAncillaryMessage::ScmRights(fds)), "there is space for four");
+    rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?;
     Ok(())
 }
 
-/// The next message; nothing if there is none yet.
+/// Receives the next message; `None` if nothing has arrived.
 ///
-/// By hand, because whoever sends it from another namespace of processes has the number zero here, which a typed process number cannot hold.
+/// Without rustix, because a sender in another PID namespace has the process id zero here, which rustix's
+/// type cannot represent.
 pub(crate) fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<Option<Received>> {
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     // Words, because control messages are aligned to them.
-    let mut along = [0u64; ALONG / 8];
-    // SAFETY: `msghdr` is made of integers and pointers, for which zero is a value.
+    let mut control = [0u64; CONTROL_LEN / 8];
+    // SAFETY: `msghdr` consists of integers and pointers, for which zero is valid.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
     (header.msg_iov, header.msg_iovlen) = (&raw mut part, 1);
-    (header.msg_control, header.msg_controllen) = (along.as_mut_ptr().cast(), ALONG);
+    (header.msg_control, header.msg_controllen) = (control.as_mut_ptr().cast(), CONTROL_LEN);
     let flags = libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT;
-    // SAFETY: the kernel writes at most as many bytes to `bytes` and `along` as the header says, which is as many as they have.
+    // SAFETY: the kernel writes at most as many bytes to `bytes` and `control` as the header says, and they
+    // have as many.
     let len = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut header, flags) };
     let Ok(len) = usize::try_from(len) else {
         let error = io::Error::last_os_error();
         return if error.kind() == io::ErrorKind::WouldBlock { Ok(None) } else { Err(error) };
     };
     let (mut uid, mut fds) = (None, Vec::new());
-    // SAFETY: the header is as the kernel left it, and `along` lives on.
+    // SAFETY: the header is as the kernel left it, and `control` is live.
     let mut at = unsafe { libc::CMSG_FIRSTHDR(&raw const header) };
     while !at.is_null() {
-        // SAFETY: a control message of the kernel's, aligned as `along` is; its data is as long as its length says, and may lie unaligned.
+        // SAFETY: a control message from the kernel, aligned as `control` is; its data has the length that it
+        // says, and may be unaligned.
         unsafe {
             let (kind, data) = ((*at).cmsg_type, libc::CMSG_DATA(at));
             let len = (*at).cmsg_len - (data.addr() - at.addr());
@@ -141,5 +149,5 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<Op
     Ok(Some(Received { len, uid, fds }))
 }
 
-/// Room for credentials and descriptors, with what each has around it.
-const ALONG: usize = 128;
+/// Room for credentials and descriptors, with their headers.
+const CONTROL_LEN: usize = 128;

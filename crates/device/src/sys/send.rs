@@ -1,4 +1,4 @@
-//! Sending: one frame, or a batch of trains of frames.
+//! Sending one frame, or a batch of trains of frames.
 
 use std::mem::{offset_of, size_of, zeroed};
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -9,20 +9,20 @@ use rustix::net::{SendFlags, SocketAddrAny};
 
 use super::last_errno;
 
-/// Sends one frame with no ancillary data.
+/// Sends one frame without ancillary data.
 #[inline]
 pub(crate) fn send_to(socket: BorrowedFd<'_>, bytes: &[u8], to: &SocketAddrAny) -> Result<(), Errno> {
     rustix::net::sendto(socket, bytes, SendFlags::DONTWAIT, to).map(drop)
 }
 
-/// Sends one frame through a socket that is connected to its destination.
+/// Sends one frame through a connected socket.
 #[inline]
 pub(crate) fn send_connected(socket: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), Errno> {
     rustix::net::send(socket, bytes, SendFlags::DONTWAIT).map(drop)
 }
 
-/// Consecutive queued frames that leave as one message: one frame, or several of one route and size of which only the
-/// last may be shorter.
+/// Consecutive queued frames that leave as one message: one frame, or several of one route and size, of which
+/// only the last may be shorter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Train {
     pub(crate) first: u32,
@@ -32,7 +32,7 @@ pub(crate) struct Train {
     pub(crate) segment: u16,
 }
 
-/// The control message `UDP_SEGMENT`, as `CMSG_SPACE(2)` lays it out.
+/// The control message `UDP_SEGMENT`, in the layout of `CMSG_SPACE(2)`.
 #[repr(C, align(8))]
 struct SegmentControl {
     header: libc::cmsghdr,
@@ -41,7 +41,7 @@ struct SegmentControl {
 
 const SEGMENT_LEN: usize = offset_of!(SegmentControl, size) + size_of::<u16>();
 
-// The layout is that of the CMSG macros.
+// The layout equals that of the CMSG macros.
 const _: () = {
     // SAFETY: pure arithmetic.
     assert!(unsafe { libc::CMSG_LEN(2) } as usize == SEGMENT_LEN);
@@ -49,24 +49,24 @@ const _: () = {
     assert!(unsafe { libc::CMSG_SPACE(2) } as usize <= size_of::<SegmentControl>());
 };
 
-/// Room for the vectors of one `sendmmsg`, made once. What they point to is set and used within one call only.
+/// Room for the vectors of one `sendmmsg`, allocated once. Their pointers are valid within one call only.
 pub(crate) struct TxVectors {
     messages: Box<[libc::mmsghdr]>,
     frames: Box<[libc::iovec]>,
     controls: Box<[SegmentControl]>,
 }
 
-// SAFETY: the pointers inside are written at the start of `send` and used only until it returns; between calls
-// nobody looks at them, so it does not matter which thread holds them.
+// SAFETY: the pointers inside are written at the start of `send` and used only until it returns, so it does
+// not matter which thread has them between calls.
 unsafe impl Send for TxVectors {}
 
 impl TxVectors {
-    /// Room for a batch of `frames` frames in as many trains.
+    /// Allocates room for a batch of `frames` frames in as many trains.
     pub(crate) fn new(frames: usize) -> TxVectors {
-        // SAFETY: mmsghdr is made of integers and pointers, for which zero is a value.
+        // SAFETY: mmsghdr consists of integers and pointers, for which zero is valid.
         let message = || unsafe { zeroed::<libc::mmsghdr>() };
         let control = || {
-            // SAFETY: cmsghdr is made of integers.
+            // SAFETY: cmsghdr consists of integers.
             let mut header = unsafe { zeroed::<libc::cmsghdr>() };
             header.cmsg_level = libc::SOL_UDP;
             header.cmsg_type = libc::UDP_SEGMENT;
@@ -81,8 +81,9 @@ impl TxVectors {
         }
     }
 
-    /// Sends trains in one system call; `frame` gives the bytes of a queued frame and `route` a destination, which is `None` if
-    /// the socket is connected to it. Returns how many trains left, or why the first one did not.
+    /// Sends trains in one system call. `frame` returns the bytes of a queued frame, and `route` a
+    /// destination, or `None` if the socket is connected to it. Returns how many trains left, or why the
+    /// first one did not.
     pub(crate) fn send<'a>(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -115,8 +116,9 @@ impl TxVectors {
             }
         }
         let count = trains.len().min(self.messages.len()) as libc::c_uint;
-        // SAFETY: the first `count` headers were filled above with names, vectors and controls that are borrowed for
-        // the whole of this call; the kernel reads through them and writes only `msg_len` of each header.
+        // SAFETY: the first `count` headers were filled above with names, vectors and controls that are
+        // borrowed for the whole of this call; the kernel reads through them and writes only `msg_len` of
+        // each header.
         let sent = unsafe {
             libc::sendmmsg(socket.as_raw_fd(), self.messages.as_mut_ptr(), count, libc::MSG_DONTWAIT as _)
         };

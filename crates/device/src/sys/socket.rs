@@ -10,20 +10,20 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::last_errno;
 
-/// From `asm-generic/socket.h`; `libc` has no name for it on every target.
+/// From `asm-generic/socket.h`; not in `libc` for every target.
 const SO_PREFER_BUSY_POLL: libc::c_int = 69;
-/// The same.
+/// From `asm-generic/socket.h`; not in `libc` for every target.
 const SO_MEMINFO: libc::c_int = 55;
-/// Where the count of drops is in what `SO_MEMINFO` gives; from `linux/sock_diag.h`.
+/// The index of the drop counter in the result of `SO_MEMINFO`; from `linux/sock_diag.h`.
 const MEMINFO_DROPS: usize = 8;
 
-/// A new unconnected socket, non-blocking and closed on `exec`.
+/// Opens an unconnected socket, non-blocking and closed on `exec`.
 fn new_socket(ip: IpAddr) -> Result<OwnedFd, Errno> {
     let family = if ip.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     rustix::net::socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
 }
 
-/// A bound socket that never fragments. An IPv6 socket takes IPv6 only: one device, one family.
+/// Opens a bound socket that never fragments. An IPv6 socket takes IPv6 only: one device, one family.
 pub(crate) fn open_socket(bind: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
     let socket = new_socket(bind.ip())?;
     if bind.is_ipv6() {
@@ -35,24 +35,27 @@ pub(crate) fn open_socket(bind: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)>
     Ok((socket, local))
 }
 
-/// Opens a socket to send from only, connected to `to`: the kernel then keeps the route, and a frame costs a seventh less. It
-/// is bound to the same address as `local`, at a port of its own.
-pub(crate) fn open_line(local: SocketAddr, to: SocketAddr) -> io::Result<OwnedFd> {
+/// Opens a socket for sending only, connected to `to`: the kernel then caches the route, and a frame costs a
+/// seventh less. It is bound to the address of `local`, at another port.
+pub(crate) fn open_connected(local: SocketAddr, to: SocketAddr) -> io::Result<OwnedFd> {
     let socket = new_socket(to.ip())?;
     rustix::net::bind(&socket, &SocketAddr::new(local.ip(), 0))?;
     rustix::net::connect(&socket, &to)?;
     forbid_fragments(socket.as_fd(), to.ip())?;
-    // Nobody reads from it.
+    // Nothing is received from it.
     let _ = sockopt::set_socket_recv_buffer_size(&socket, 0);
     Ok(socket)
 }
 
-/// Makes an inherited socket into what [`open_socket`] would have made; refuses what is no bound UDP socket.
+/// Sets up an inherited socket as [`open_socket`] would have.
+///
+/// # Errors
+/// If it is not a bound UDP socket.
 pub(crate) fn adopt_socket(socket: OwnedFd) -> io::Result<(OwnedFd, SocketAddr)> {
     if sockopt::socket_type(&socket)? != SocketType::DGRAM {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
-            "the inherited descriptor is no datagram socket",
+            "the inherited descriptor is not a datagram socket",
         ));
     }
     let local = local_addr(socket.as_fd())?;
@@ -65,7 +68,7 @@ pub(crate) fn adopt_socket(socket: OwnedFd) -> io::Result<(OwnedFd, SocketAddr)>
     Ok((socket, local))
 }
 
-/// Where a socket is bound.
+/// Returns the address that a socket is bound to.
 fn local_addr(socket: BorrowedFd<'_>) -> io::Result<SocketAddr> {
     Ok(SocketAddr::try_from(rustix::net::getsockname(socket)?)?)
 }
@@ -78,8 +81,8 @@ fn forbid_fragments(socket: BorrowedFd<'_>, ip: IpAddr) -> Result<(), Errno> {
     }
 }
 
-/// What the kernel knows now about the path from `from` to `to`: asked of a throw-away connected socket, because an
-/// unconnected one has no path.
+/// Returns the path MTU from `from` to `to`, as the kernel knows it now. Needs a temporary connected socket,
+/// because an unconnected one has no path.
 pub(crate) fn path_mtu(from: IpAddr, to: SocketAddr) -> Result<usize, Errno> {
     let socket = new_socket(to.ip())?;
     if !from.is_unspecified() && from.is_ipv4() == to.is_ipv4() && !is_link_local(from) {
@@ -90,12 +93,13 @@ pub(crate) fn path_mtu(from: IpAddr, to: SocketAddr) -> Result<usize, Errno> {
     Ok(mtu as usize)
 }
 
-/// Link-local addresses cannot be bound without a scope, and the destination's scope names the interface anyway.
+/// Whether an address is link-local. Such addresses cannot be bound without a scope, and the destination's
+/// scope names the interface anyway.
 fn is_link_local(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }
 
-/// Sets the socket's buffers where asked; the system may give less than asked for.
+/// Sets the socket's buffers where requested; the system may grant less.
 pub(crate) fn set_buffers(
     socket: BorrowedFd<'_>,
     receive: Option<usize>,
@@ -113,22 +117,22 @@ pub(crate) fn set_buffers(
     Ok(())
 }
 
-/// What the socket really holds before it drops, by the kernel's own account.
+/// Returns the bytes that the socket buffers before it drops, by the kernel's own account.
 pub(crate) fn receive_buffer(socket: BorrowedFd<'_>) -> io::Result<usize> {
     Ok(sockopt::socket_recv_buffer_size(socket)?)
 }
 
-/// Lets the kernel poll the network card for so long when a receive finds nothing.
+/// Makes the kernel poll the network card for this long when a receive finds nothing.
 pub(crate) fn set_busy_poll(socket: BorrowedFd<'_>, time_us: u32) -> Result<(), Errno> {
     let time_us = libc::c_int::try_from(time_us).unwrap_or(libc::c_int::MAX);
     set_int(socket, libc::SOL_SOCKET, libc::SO_BUSY_POLL, time_us)?;
-    // Only a preference, unknown to older kernels.
+    // A hint that older kernels do not have.
     let _ = set_int(socket, libc::SOL_SOCKET, SO_PREFER_BUSY_POLL, 1);
     Ok(())
 }
 
-/// How many datagrams the socket has dropped for want of room; zero where the kernel does not say. (`SO_RXQ_OVFL` would tell with every
-/// datagram, and cost some 20 ns each time.)
+/// Returns the number of datagrams that the socket has dropped for lack of room; zero if the kernel does not
+/// tell. (`SO_RXQ_OVFL` would report it with every datagram, at a cost of some 20 ns each.)
 pub(crate) fn drops(socket: BorrowedFd<'_>) -> u32 {
     let mut info = [0u32; MEMINFO_DROPS + 1];
     let mut len = size_of_val(&info) as libc::socklen_t;
@@ -145,17 +149,18 @@ pub(crate) fn drops(socket: BorrowedFd<'_>) -> u32 {
     if done == 0 && len as usize == size_of_val(&info) { info[MEMINFO_DROPS] } else { 0 }
 }
 
-/// Asks for coalesced datagrams, or for single ones.
+/// Turns coalescing of received datagrams on or off.
 pub(crate) fn set_gro(socket: BorrowedFd<'_>, on: bool) -> Result<(), Errno> {
     set_int(socket, libc::SOL_UDP, libc::UDP_GRO, libc::c_int::from(on))
 }
 
-/// Whether the kernel knows segmentation offload for UDP; zero means "off", so the socket stays as it is.
+/// Checks that the kernel has segmentation offload for UDP; zero means "off", so the socket does not change.
 pub(crate) fn has_gso(socket: BorrowedFd<'_>) -> Result<(), Errno> {
     set_int(socket, libc::SOL_UDP, libc::UDP_SEGMENT, 0)
 }
 
-/// Sends without checksums; the kernel then refuses to cut trains, which is how tests meet a path without GSO.
+/// Turns checksums off; the kernel then refuses to segment trains, by which tests simulate a path without
+/// GSO.
 #[cfg(test)]
 pub(crate) fn refuse_gso(socket: BorrowedFd<'_>) -> Result<(), Errno> {
     set_int(socket, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1)

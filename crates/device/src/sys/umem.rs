@@ -1,7 +1,8 @@
 //! The memory that AF_XDP sends from and receives into: one mapping, pinned by the kernel.
 //!
-//! The front belongs to arenas, which send from it; the rest is chunks that frames arrive in. A chunk has one owner at a time, shown by
-//! a token ([`Chunk`]) that can be neither copied nor made up: the fill ring, the kernel, or a batch that reads from it.
+//! The front belongs to arenas, which send from it; the rest is chunks that frames arrive in. A chunk has one
+//! owner at a time, the fill ring, the kernel, or a batch that reads from it. The owner has a token
+//! ([`Chunk`]) that can be neither copied nor created elsewhere.
 
 use std::io;
 use std::ptr::{self, NonNull};
@@ -10,29 +11,29 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tautline_mem::Arena;
 
-/// What a huge page holds on the machines that this is made for; others get ordinary pages.
+/// The size of a huge page on x86-64 and most others; machines with another size get ordinary pages.
 const HUGE_PAGE: usize = 2 << 20;
 
-/// The mapping, and the chunks that came back from batches that were dropped or cleared elsewhere.
+/// The mapping, and the chunks that were returned by batches that were dropped or cleared.
 #[derive(Debug)]
 pub(crate) struct Umem {
     base: NonNull<u8>,
     len: usize,
     chunk: usize,
-    /// Where the chunks to receive into begin.
+    /// The offset of the chunks to receive into.
     chunks_at: usize,
     huge: bool,
     returned: Mutex<Vec<Chunk>>,
     any_returned: AtomicBool,
 }
 
-// SAFETY: the pointer is to a mapping that lives as long as this value; bytes are reached only through tokens and arenas, which
-// are exclusive by themselves.
+// SAFETY: the pointer is to a mapping that lives as long as this value; bytes are accessed only through
+// tokens and arenas, which are exclusive.
 unsafe impl Send for Umem {}
-// SAFETY: as above; what is shared through `&Umem` is behind a mutex and an atomic.
+// SAFETY: as above; what `&Umem` shares is behind a mutex and an atomic.
 unsafe impl Sync for Umem {}
 
-/// A chunk to receive into; whoever has it may read and write its bytes.
+/// A chunk to receive into; its owner may read and write its bytes.
 #[derive(Debug)]
 pub(crate) struct Chunk(pub(super) u32);
 
@@ -41,11 +42,11 @@ pub(crate) struct Chunk(pub(super) u32);
 pub(crate) struct Layout {
     /// Bytes of a chunk, as the kernel counts: 2,048 or 4,096.
     pub chunk: usize,
-    /// Chunks that a slot of the arenas takes.
+    /// Chunks per slot of the arenas.
     pub slot_chunks: usize,
     /// Slots to send from.
     pub slots: usize,
-    /// Slots for copies of frames that cannot go from where they are.
+    /// Slots for copies of frames that cannot be sent from where they lie.
     pub copies: usize,
     /// Chunks to receive into.
     pub chunks: usize,
@@ -66,7 +67,8 @@ impl Layout {
 }
 
 impl Umem {
-    /// Maps memory of this layout, of huge pages if the system has some to spare, and the arenas in it: slots, then copies.
+    /// Maps memory of this layout, of huge pages if there are free ones, and creates the arenas in it: slots,
+    /// then copies.
     pub(crate) fn new(layout: Layout, payload: usize) -> io::Result<(Arc<Umem>, [Arena; 2], Vec<Chunk>)> {
         let whole = layout.len().next_multiple_of(HUGE_PAGE);
         let (base, len, huge) = match map(whole, libc::MAP_HUGETLB) {
@@ -79,18 +81,19 @@ impl Umem {
             chunk: layout.chunk,
             chunks_at: layout.chunks_at(),
             huge,
-            // Never more than there are chunks, so giving back allocates nothing.
+            // There are never more than all chunks, so returning them allocates nothing.
             returned: Mutex::new(Vec::with_capacity(layout.chunks)),
             any_returned: AtomicBool::new(false),
         });
-        // SAFETY: a range of pages that were mapped above; it only keeps them out of forked children, for whom pinned pages would be copied.
+        // SAFETY: a range of pages that were mapped above. This only excludes them from forked children, for
+        // which pinned pages would be copied.
         unsafe { libc::madvise(base.as_ptr().cast(), len, libc::MADV_DONTFORK) };
         let arena = |from: usize, count: usize| {
             // SAFETY: the slots lie in front of the chunks, hence within the mapping.
             let start = unsafe { base.add(from * layout.stride()) };
             let bytes = NonNull::slice_from_raw_parts(start, count * layout.stride());
-            // SAFETY: zeroed pages that live as long as `umem`; the two ranges are apart from each other and from all chunks, and the
-            // kernel reads only what it was told to send.
+            // SAFETY: zeroed pages that live as long as `umem`; the two ranges overlap neither each other nor
+            // any chunk, and the kernel reads only what it was told to send.
             unsafe { Arena::over(bytes, umem.clone(), count, layout.stride(), payload) }
         };
         let arenas = [arena(0, layout.slots), arena(layout.slots, layout.copies)];
@@ -109,7 +112,7 @@ impl Umem {
         self.chunk
     }
 
-    /// How many chunks there can be.
+    /// Returns the largest number of chunks.
     pub(super) fn chunk_count(&self) -> usize {
         (self.len - self.chunks_at).div_ceil(self.chunk)
     }
@@ -118,28 +121,29 @@ impl Umem {
         self.huge
     }
 
-    /// Where a chunk begins, as descriptors count.
+    /// Returns the address of a chunk, as descriptors count.
     #[inline]
-    pub(super) fn place(&self, chunk: &Chunk) -> u64 {
+    pub(super) fn address_of(&self, chunk: &Chunk) -> u64 {
         (self.chunks_at + chunk.0 as usize * self.chunk) as u64
     }
 
-    /// The chunk that an address from the kernel lies in. Only for addresses that the kernel has just handed over: that is what makes the token true.
+    /// Returns the chunk that contains an address. Only for addresses that the kernel has just handed over:
+    /// otherwise the token would be false.
     #[inline]
     pub(super) fn chunk_at(&self, address: u64) -> Option<Chunk> {
         let offset = usize::try_from(address).ok()?.checked_sub(self.chunks_at)?;
         (self.chunks_at + offset < self.len).then_some(Chunk((offset / self.chunk) as u32))
     }
 
-    /// Starts to fetch the first two lines of what lies there: headers and a small message.
+    /// Prefetches the first two cache lines at an address: headers and a small message.
     #[inline]
-    pub(super) fn fetch(&self, address: u64) {
+    pub(super) fn prefetch(&self, address: u64) {
         let at = self.base.as_ptr().wrapping_add(address as usize);
-        fetch(at);
-        fetch(at.wrapping_add(64));
+        prefetch_line(at);
+        prefetch_line(at.wrapping_add(64));
     }
 
-    /// Chunks that came back by themselves.
+    /// Takes the chunks that batches returned.
     #[inline]
     pub(crate) fn take_returned(&self, mut take: impl FnMut(Chunk)) {
         if self.any_returned.load(Ordering::Relaxed) {
@@ -157,14 +161,14 @@ impl Umem {
 
 impl Drop for Umem {
     fn drop(&mut self) {
-        // SAFETY: the mapping was made in `new`, and whoever had a part of it held this value alive.
+        // SAFETY: the mapping was made in `new`, and everything that refers to it keeps this value alive.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
 
 fn map(len: usize, flags: libc::c_int) -> io::Result<NonNull<u8>> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE | flags;
-    // SAFETY: a new anonymous mapping at a place of the kernel's choice.
+    // SAFETY: a new anonymous mapping at an address that the kernel chooses.
     let at = unsafe { libc::mmap(ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
     if at == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
@@ -172,11 +176,11 @@ fn map(len: usize, flags: libc::c_int) -> io::Result<NonNull<u8>> {
     NonNull::new(at.cast()).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))
 }
 
-/// Starts to fetch a line, on machines that can be told to. Any address will do: one that is none is passed over.
+/// Prefetches a cache line, where the processor can. Any address is allowed; an invalid one is ignored.
 #[inline]
-pub(super) fn fetch(at: *const u8) {
+pub(super) fn prefetch_line(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint; it reads nothing that a program could see, and faults at no address.
+    // SAFETY: a hint without visible effect, which faults at no address.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(at.cast());
@@ -185,23 +189,23 @@ pub(super) fn fetch(at: *const u8) {
     let _ = at;
 }
 
-/// What arrived in a chunk.
+/// A received frame, or part of one, in its chunk.
 #[derive(Debug)]
 pub(crate) struct ReceivedChunk {
     pub(super) chunk: Chunk,
     /// From the start of the mapping; the bytes lie within the chunk.
     pub(super) start: usize,
     pub(super) len: usize,
-    /// The frame goes on in the next chunk.
+    /// The frame continues in the next chunk.
     pub(crate) more: bool,
 }
 
 impl ReceivedChunk {
-    /// The bytes.
+    /// Returns the bytes.
     #[inline]
     pub(crate) fn bytes<'a>(&'a self, umem: &'a Umem) -> &'a [u8] {
         assert!(self.start + self.len <= umem.len);
-        // SAFETY: the range lies within the chunk, whose token this value has: nobody else touches it meanwhile.
+        // SAFETY: the range lies within the chunk, whose token this value has: nobody else accesses it.
         unsafe { std::slice::from_raw_parts(umem.base.as_ptr().add(self.start), self.len) }
     }
 
@@ -210,23 +214,23 @@ impl ReceivedChunk {
     }
 }
 
-/// Frames that a batch has in place: the chunks are the batch's until it is cleared, filled again or dropped.
+/// The chunks of frames in a batch; they belong to the batch until it is cleared, filled again or dropped.
 #[derive(Debug, Default)]
-pub(crate) struct Loans {
+pub(crate) struct LentChunks {
     umem: Option<Arc<Umem>>,
     frames: Vec<ReceivedChunk>,
 }
 
-impl Loans {
+impl LentChunks {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }
 
-    /// Part of a frame.
+    /// Returns part of a frame.
     ///
     /// # Panics
-    /// If there is no such frame or it is not that long.
+    /// If there is no such frame, or it is shorter.
     #[inline]
     pub(crate) fn bytes(&self, frame: usize, start: usize, len: usize) -> &[u8] {
         match &self.umem {
@@ -235,10 +239,10 @@ impl Loans {
         }
     }
 
-    /// Part of a frame, to write.
+    /// Returns part of a frame for writing.
     ///
     /// # Panics
-    /// If there is no such frame or it is not that long.
+    /// If there is no such frame, or it is shorter.
     #[inline]
     pub(crate) fn bytes_mut(&mut self, frame: usize, start: usize, len: usize) -> &mut [u8] {
         let (Some(umem), frame) = (&self.umem, &mut self.frames[frame]) else { panic!("no frame is lent") };
@@ -247,10 +251,11 @@ impl Loans {
         &mut bytes[start..][..len]
     }
 
-    /// Lends a frame, less what is before `from` and behind `to`; returns its number. All frames of a batch are of one memory.
+    /// Adds a frame, without what is before `from` and behind `to`; returns its number. All frames of a batch
+    /// are from one memory.
     ///
     /// # Panics
-    /// If frames of another memory are lent, or the frame is not that long.
+    /// If there are frames of another memory, or the frame is shorter.
     #[inline]
     pub(crate) fn lend(
         &mut self,
@@ -269,7 +274,7 @@ impl Loans {
         self.frames.len() - 1
     }
 
-    /// Takes back what was lent from this memory.
+    /// Takes back the chunks of this memory.
     #[inline]
     pub(crate) fn take_back(&mut self, umem: &Arc<Umem>, take: impl FnMut(Chunk)) {
         if self.umem.as_ref().is_some_and(|mine| Arc::ptr_eq(mine, umem)) {
@@ -279,7 +284,7 @@ impl Loans {
         }
     }
 
-    /// Gives everything back; its device will find it.
+    /// Returns all chunks; their device takes them back later.
     pub(crate) fn clear(&mut self) {
         if let Some(umem) = self.umem.as_ref().filter(|_| !self.frames.is_empty()) {
             umem.give_back(self.frames.drain(..).map(ReceivedChunk::into_chunk));
@@ -287,7 +292,7 @@ impl Loans {
     }
 }
 
-impl Drop for Loans {
+impl Drop for LentChunks {
     fn drop(&mut self) {
         self.clear();
     }

@@ -10,30 +10,32 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
 use super::last_errno;
-use super::umem::{Chunk, ReceivedChunk, Umem, fetch};
+use super::umem::{Chunk, ReceivedChunk, Umem, prefetch_line};
 
-/// From `linux/if_xdp.h` of Linux 6.17: how many frames one `sendto` may take from the ring in copy mode.
+/// From `linux/if_xdp.h` of Linux 6.17: the most frames that one `sendto` takes from the ring in copy mode.
 const XDP_MAX_TX_SKB_BUDGET: libc::c_int = 9;
-/// From `asm-generic/socket.h`; `libc` has no name for them on every target.
+/// From `asm-generic/socket.h`; not in `libc` for every target.
 const SO_PREFER_BUSY_POLL: libc::c_int = 69;
 const SO_BUSY_POLL_BUDGET: libc::c_int = 70;
-/// From `linux/if_xdp.h` of Linux 6.11: orders in front of frames, their flag in a descriptor, and the one that there is for us.
+/// From `linux/if_xdp.h` of Linux 6.11: metadata in front of frames, its flag in a descriptor, and the flag
+/// for checksums.
 const XDP_UMEM_TX_METADATA_LEN: u32 = 1 << 2;
 const XDP_TX_METADATA: u32 = 1 << 1;
 const XDP_TXMD_FLAGS_CHECKSUM: u64 = 1 << 1;
-/// Bytes of orders: flags, where a sum begins and where it goes, and what we have no use for.
+/// Bytes of metadata: flags, where a checksum begins and where it is stored, and fields that we do not use.
 pub(crate) const TX_METADATA_LEN: usize = 24;
 
-/// What a socket is asked for.
+/// The options of a socket.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct XskOptions {
     pub ifindex: u32,
     pub queue: u32,
-    /// Insist on zero copy, or on copies.
+    /// Require zero copy, or require copies.
     pub zero_copy: bool,
     /// Frames may lie in several chunks.
     pub multi_buffer: bool,
-    /// Frames may have orders to the card in front of them, if the system knows of such. No frame may then begin where a chunk begins.
+    /// Frames may have metadata in front of them, if the system supports it. No frame may then begin at the
+    /// start of a chunk.
     pub tx_metadata: bool,
     /// Entries of the rx and fill rings, and of the tx and completion rings: powers of two.
     pub rx: u32,
@@ -49,35 +51,35 @@ pub(crate) struct Xsk {
     completion: Ring<u64>,
     rx: Ring<libc::xdp_desc>,
     tx: Ring<libc::xdp_desc>,
-    /// Where the next frame will lie, and which one, by number, that is.
+    /// Where the next frame will lie, and its number.
     next: (u64, u32),
     tx_metadata: bool,
 }
 
-/// What the kernel leaves free in front of a frame (`XDP_PACKET_HEADROOM`).
+/// The space that the kernel keeps free in front of a frame (`XDP_PACKET_HEADROOM`).
 const HEADROOM: u64 = 256;
 
 /// What the kernel counted.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct XskStatistics {
-    /// Frames that found no room: no chunk to receive into, or no entry.
+    /// Frames dropped for lack of a chunk or of a ring entry.
     pub overflows: u64,
 }
 
 impl Xsk {
-    /// Opens a socket on one queue of an interface. One that shares the memory of another, which must be on another queue of the same
-    /// interface, is in the same mode, too.
+    /// Opens a socket on one queue of an interface. A socket that shares the memory of another one, on
+    /// another queue of the same interface, has the same mode.
     pub(crate) fn open(
         umem: &Arc<Umem>,
         options: XskOptions,
         shares: Option<BorrowedFd<'_>>,
     ) -> Result<Xsk, Errno> {
-        // SAFETY: the call takes no pointers; a descriptor that it returns is ours alone.
+        // SAFETY: the call takes no pointers; the returned descriptor is ours alone.
         let fd = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
         if fd < 0 {
             return Err(last_errno());
         }
-        // SAFETY: fresh from the kernel, and owned by nobody else.
+        // SAFETY: new from the kernel, and owned by nobody else.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         let mut tx_metadata = false;
         if shares.is_none() {
@@ -101,9 +103,10 @@ impl Xsk {
         set(&fd, libc::SOL_XDP, libc::XDP_UMEM_COMPLETION_RING, &options.tx)?;
         set(&fd, libc::SOL_XDP, libc::XDP_RX_RING, &options.rx)?;
         set(&fd, libc::SOL_XDP, libc::XDP_TX_RING, &options.tx)?;
-        // Kernels before 6.17 take 32 frames at a time, and are asked again.
+        // Kernels before 6.17 take 32 frames at a time, and are kicked again.
         let _ = set(&fd, libc::SOL_XDP, XDP_MAX_TX_SKB_BUDGET, &options.tx);
-        // Many frames may be on their way through the kernel at once; refused without the privilege, which only slows large bursts.
+        // Allows many frames in the kernel at once. It is refused without the privilege, which only slows
+        // large bursts.
         let _ = set(&fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &(4 << 20));
         let at: libc::xdp_mmap_offsets = get(&fd, libc::XDP_MMAP_OFFSETS)?;
         let fill = Ring::map(&fd, at.fr, options.rx, libc::XDP_UMEM_PGOFF_FILL_RING as libc::off_t)?;
@@ -145,25 +148,26 @@ impl Xsk {
         self.fd.as_fd()
     }
 
-    /// Whether the kernel says that it copies nothing.
+    /// Whether the kernel reports zero copy.
     pub(crate) fn is_zero_copy(&self) -> bool {
         get::<libc::xdp_options>(&self.fd, libc::XDP_OPTIONS)
             .is_ok_and(|options| options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0)
     }
 
-    /// Lets the caller of [`Xsk::wake_rx`] drive the card, or the kernel again.
+    /// Makes the caller of [`Xsk::wake_rx`] poll the card, or the kernel again.
     pub(crate) fn prefer_busy_poll(&self, prefer: bool, time_us: u32, budget: u32) -> Result<(), Errno> {
         set(&self.fd, libc::SOL_SOCKET, SO_PREFER_BUSY_POLL, &u32::from(prefer))?;
         set(&self.fd, libc::SOL_SOCKET, libc::SO_BUSY_POLL, &time_us)?;
         set(&self.fd, libc::SOL_SOCKET, SO_BUSY_POLL_BUDGET, &budget)
     }
 
-    /// Gives a chunk to the kernel, to be seen with the next [`Xsk::submit_chunks`]. There are never more chunks than entries.
+    /// Gives a chunk to the kernel, which sees it after the next [`Xsk::submit_chunks`]. There are never more
+    /// chunks than entries.
     #[inline]
     #[expect(clippy::needless_pass_by_value, reason = "the token is used up: the chunk is the kernel's now")]
     pub(crate) fn fill(&mut self, chunk: Chunk) {
-        let place = self.umem.place(&chunk);
-        self.fill.write(place);
+        let address = self.umem.address_of(&chunk);
+        self.fill.write(address);
     }
 
     #[inline]
@@ -171,25 +175,26 @@ impl Xsk {
         self.fill.submit();
     }
 
-    /// Whether the driver sleeps until it is told of new chunks.
+    /// Whether the driver waits to be told of new chunks.
     #[inline]
     pub(crate) fn needs_rx_wakeup(&self) -> bool {
         self.fill.needs_wakeup()
     }
 
-    /// Wakes the driver's receiving side, or polls the card for us.
+    /// Wakes the driver's receive side, or polls the card on the caller's behalf.
     pub(crate) fn wake_rx(&self) {
         let nothing: &mut [u8] = &mut [];
         let _ = rustix::net::recv(&self.fd, nothing, RecvFlags::DONTWAIT);
     }
 
-    /// The next frame, or part of one, that has arrived. What lies outside of all chunks is passed over: the kernel never says so.
+    /// Takes the next frame, or part of one. An address outside of all chunks is skipped; the kernel never
+    /// sends one.
     #[inline]
     pub(crate) fn take(&mut self) -> Option<ReceivedChunk> {
         loop {
             let desc = self.rx.read()?;
             if let Some(chunk) = self.umem.chunk_at(desc.addr) {
-                let begin = self.umem.place(&chunk);
+                let begin = self.umem.address_of(&chunk);
                 let room = begin + self.umem.chunk_len() as u64 - desc.addr;
                 return Some(ReceivedChunk {
                     chunk,
@@ -201,10 +206,11 @@ impl Xsk {
         }
     }
 
-    /// Whether something has arrived, by a look at memory.
+    /// Whether a frame has arrived, by reading memory.
     ///
-    /// The kernel uses chunks in the order in which it got them, so it is known beforehand where the next frame will lie: when it is there, its lines are
-    /// fetched together with its descriptor, and not one after the other. Where that is wrong, nothing is lost but a fetch.
+    /// The kernel uses chunks in the order in which it got them, so the position of the next frame is known
+    /// beforehand. Its cache lines are prefetched together with its descriptor, not after it. A wrong guess
+    /// only wastes a prefetch.
     #[inline]
     pub(crate) fn has_frames(&mut self) -> bool {
         if self.rx.known() > 0 {
@@ -216,24 +222,25 @@ impl Xsk {
             }
             return false;
         }
-        fetch(self.rx.entry(self.rx.ours).as_ptr().cast());
-        self.umem.fetch(self.next.0);
+        prefetch_line(self.rx.entry(self.rx.ours).as_ptr().cast());
+        self.umem.prefetch(self.next.0);
         true
     }
 
-    /// What was taken may be overwritten.
+    /// Lets the kernel reuse the entries of frames that were taken.
     #[inline]
     pub(crate) fn release_taken(&mut self) {
         self.rx.release();
     }
 
-    /// Whether so many descriptors may be pushed now.
+    /// Whether `descriptors` descriptors can be pushed now.
     #[inline]
     pub(crate) fn has_room(&mut self, descriptors: u32) -> bool {
         self.tx.has_room(descriptors)
     }
 
-    /// Queues bytes, from `address` in the memory; to be seen with the next [`Xsk::submit`]. There must be room.
+    /// Pushes a descriptor for bytes at `address`; the kernel sees it after the next [`Xsk::submit`]. There
+    /// must be room.
     #[inline]
     pub(crate) fn push(&mut self, address: u64, len: u32, more: bool, metadata: bool) {
         debug_assert!(!metadata || self.tx_metadata);
@@ -241,7 +248,7 @@ impl Xsk {
         self.tx.write(libc::xdp_desc { addr: address, len, options });
     }
 
-    /// Whether frames may have orders in front of them.
+    /// Whether frames may have metadata in front of them.
     pub(crate) fn has_tx_metadata(&self) -> bool {
         self.tx_metadata
     }
@@ -251,7 +258,7 @@ impl Xsk {
         self.tx.submit();
     }
 
-    /// Descriptors that the kernel has not looked at yet.
+    /// Returns the number of descriptors that the kernel has not taken yet.
     #[inline]
     pub(crate) fn untaken(&mut self) -> u32 {
         self.tx.untaken()
@@ -262,14 +269,14 @@ impl Xsk {
         self.tx.needs_wakeup()
     }
 
-    /// The doorbell: makes the kernel send what was submitted.
+    /// Rings the doorbell: makes the kernel send what was submitted.
     #[inline]
     pub(crate) fn kick(&self) -> Result<(), Errno> {
-        // By rustix, which calls the system without a detour through the C library's points of cancellation.
+        // Through rustix, which avoids the cancellation points of the C library.
         rustix::net::send(&self.fd, &[], SendFlags::DONTWAIT).map(drop)
     }
 
-    /// The next address whose bytes the kernel is done with.
+    /// Returns the next address whose bytes the kernel no longer reads.
     #[inline]
     pub(crate) fn completed(&mut self) -> Option<u64> {
         self.completion.read()
@@ -287,7 +294,8 @@ impl Xsk {
     }
 }
 
-/// Orders to add up what lies from `start` of the frame on, and to put the sum at `offset` from there.
+/// Returns metadata that requests a checksum over the frame from `start` on, to be stored at `offset` from
+/// there.
 #[inline]
 pub(crate) fn checksum_request(start: u16, offset: u16) -> [u8; TX_METADATA_LEN] {
     let mut tx_metadata = [0; TX_METADATA_LEN];
@@ -297,7 +305,7 @@ pub(crate) fn checksum_request(start: u16, offset: u16) -> [u8; TX_METADATA_LEN]
     tx_metadata
 }
 
-/// `xdp_umem_reg` of Linux 6.8; older kernels take the beginning.
+/// `xdp_umem_reg` of Linux 6.8; older kernels accept its beginning.
 #[repr(C)]
 struct UmemReg {
     addr: u64,
@@ -326,14 +334,14 @@ fn set<T>(fd: &OwnedFd, level: libc::c_int, name: libc::c_int, value: &T) -> Res
     if done == 0 { Ok(()) } else { Err(last_errno()) }
 }
 
-/// Values for which `get` may be used: any bytes are a value.
+/// Types for which any bytes are valid, so that `get` may be used.
 trait Plain: Sized {}
 impl Plain for libc::xdp_mmap_offsets {}
 impl Plain for libc::xdp_options {}
 impl Plain for Statistics {}
 
 fn get<T: Plain>(fd: &OwnedFd, name: libc::c_int) -> Result<T, Errno> {
-    // SAFETY: integers only, for which zero is a value.
+    // SAFETY: integers only, for which zero is valid.
     let mut value: T = unsafe { std::mem::zeroed() };
     let mut len = size_of::<T>() as libc::socklen_t;
     // SAFETY: the kernel writes at most `len` bytes to the value, which has as many.
@@ -343,7 +351,7 @@ fn get<T: Plain>(fd: &OwnedFd, name: libc::c_int) -> Result<T, Errno> {
     if done == 0 { Ok(value) } else { Err(last_errno()) }
 }
 
-/// One of the four rings, seen from this side. The kernel is the other side; which of the two words is ours follows from which methods are called.
+/// One of the four rings. The kernel is the other side; the methods determine which of the two words is ours.
 #[derive(Debug)]
 struct Ring<T> {
     map: NonNull<u8>,
@@ -353,13 +361,14 @@ struct Ring<T> {
     flags: NonNull<AtomicU32>,
     entries: NonNull<T>,
     mask: u32,
-    /// Our own word, ahead of what the kernel has been shown.
+    /// Our own word, ahead of what was submitted to the kernel.
     ours: u32,
-    /// The kernel's word when it was last looked at.
+    /// The kernel's word when it was last read.
     theirs: u32,
 }
 
-// SAFETY: the pointers are to a mapping of the socket that this value alone uses; the kernel does not mind from which thread.
+// SAFETY: the pointers are to a mapping of the socket that only this value uses; the kernel does not care
+// about threads.
 unsafe impl<T: Send> Send for Ring<T> {}
 
 impl<T: Copy> Ring<T> {
@@ -373,13 +382,14 @@ impl<T: Copy> Ring<T> {
         let len = at.desc as usize + count as usize * size_of::<T>();
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
-        // SAFETY: a new mapping of this socket's ring, at a place of the kernel's choice.
+        // SAFETY: a new mapping of this socket's ring, at an address that the kernel chooses.
         let map = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, fd.as_raw_fd(), offset) };
         if map == libc::MAP_FAILED {
             return Err(last_errno());
         }
         let map = NonNull::new(map.cast::<u8>()).ok_or(Errno::NOMEM)?;
-        // SAFETY: (all four) the kernel says where in the mapping its words and entries lie; they are aligned to their size.
+        // SAFETY: (all four) the kernel says where in the mapping its words and entries lie; they are aligned
+        // to their size.
         let at_word = |offset: u64| unsafe { map.add(offset as usize) }.cast::<AtomicU32>();
         Ok(Ring {
             producer: at_word(at.producer),
@@ -397,7 +407,8 @@ impl<T: Copy> Ring<T> {
 
     #[inline]
     fn word(at: &NonNull<AtomicU32>) -> &AtomicU32 {
-        // SAFETY: it points into the mapping, which lives as long as the ring that the pointer is borrowed from.
+        // SAFETY: it points into the mapping, which lives as long as the ring that the pointer is borrowed
+        // from.
         unsafe { at.as_ref() }
     }
 
@@ -406,7 +417,7 @@ impl<T: Copy> Ring<T> {
         Self::word(&self.flags).load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
     }
 
-    /// Producing: whether so many entries may be written.
+    /// Producer: whether `entries` entries can be written.
     #[inline]
     fn has_room(&mut self, entries: u32) -> bool {
         if self.ours.wrapping_sub(self.theirs) + entries <= self.mask + 1 {
@@ -416,48 +427,50 @@ impl<T: Copy> Ring<T> {
         self.ours.wrapping_sub(self.theirs) + entries <= self.mask + 1
     }
 
-    /// Producing: entries that the kernel has not taken.
+    /// Producer: returns the number of entries that the kernel has not taken.
     #[inline]
     fn untaken(&mut self) -> u32 {
         self.theirs = Self::word(&self.consumer).load(Ordering::Acquire);
         Self::word(&self.producer).load(Ordering::Relaxed).wrapping_sub(self.theirs)
     }
 
-    /// Producing: writes the next entry. There must be room.
+    /// Producer: writes the next entry. There must be room.
     #[inline]
     fn write(&mut self, entry: T) {
-        // SAFETY: within the ring; the kernel does not look at it before the word says so.
+        // SAFETY: within the ring; the kernel does not read it before the word is advanced.
         unsafe { self.entry(self.ours).write(entry) };
         self.ours = self.ours.wrapping_add(1);
     }
 
-    /// Producing: shows what was written.
+    /// Producer: makes written entries visible to the kernel.
     #[inline]
     fn submit(&mut self) {
         Self::word(&self.producer).store(self.ours, Ordering::Release);
     }
 
-    /// The place of an entry, by its number since the beginning.
+    /// Returns the address of an entry, by its number since the beginning.
     #[inline]
     fn entry(&self, number: u32) -> NonNull<T> {
         // SAFETY: masked, so within the ring.
         unsafe { self.entries.add((number & self.mask) as usize) }
     }
 
-    /// Producing: an entry that was written, by its number since the beginning, if the ring has not come round since.
+    /// Producer: returns an entry that was written, by its number since the beginning, if it was not
+    /// overwritten since.
     #[inline]
     fn at(&self, number: u32) -> T {
-        // SAFETY: within the ring; only this side writes there, and the mapping's first bytes are zero, which is an entry.
+        // SAFETY: within the ring; only this side writes there, and the mapping is initially zero, which is a
+        // valid entry.
         unsafe { self.entry(number).read() }
     }
 
-    /// Consuming: entries that are known to be there.
+    /// Consumer: returns the number of entries that are known to be there.
     #[inline]
     fn known(&self) -> u32 {
         self.theirs.wrapping_sub(self.ours)
     }
 
-    /// Consuming: entries that may be read.
+    /// Consumer: returns the number of entries that can be read.
     #[inline]
     fn available(&mut self) -> u32 {
         let known = self.known();
@@ -468,19 +481,20 @@ impl<T: Copy> Ring<T> {
         self.theirs.wrapping_sub(self.ours)
     }
 
-    /// Consuming: the next entry.
+    /// Consumer: reads the next entry.
     #[inline]
     fn read(&mut self) -> Option<T> {
         if self.available() == 0 {
             return None;
         }
-        // SAFETY: within the ring; the kernel wrote it before it moved its word, and leaves it until ours moves.
+        // SAFETY: within the ring; the kernel wrote it before it advanced its word, and does not touch it
+        // until ours advances.
         let entry = unsafe { self.entry(self.ours).read() };
         self.ours = self.ours.wrapping_add(1);
         Some(entry)
     }
 
-    /// Consuming: what was read may be overwritten.
+    /// Consumer: lets the kernel overwrite what was read.
     #[inline]
     fn release(&mut self) {
         Self::word(&self.consumer).store(self.ours, Ordering::Release);
@@ -489,7 +503,7 @@ impl<T: Copy> Ring<T> {
 
 impl<T> Drop for Ring<T> {
     fn drop(&mut self) {
-        // SAFETY: mapped in `map`, unmapped once, and nothing refers to it any more.
+        // SAFETY: mapped in `map`, unmapped once, and nothing refers to it.
         unsafe { libc::munmap(self.map.as_ptr().cast(), self.map_len) };
     }
 }

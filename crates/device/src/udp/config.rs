@@ -1,43 +1,43 @@
-//! The knobs of the UDP device.
+//! The options of the UDP device.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 
-/// How to open a UDP device. The default is a socket on loopback with everything on that the system offers.
+/// How to open a UDP device. The default is a socket on loopback that uses everything the system offers.
 #[derive(Debug)]
 pub struct UdpConfig {
-    /// Where to bind; port 0 lets the system choose one. Decides between IPv4 and IPv6.
+    /// The address to bind; port 0 lets the system choose one. Decides between IPv4 and IPv6.
     pub bind: SocketAddr,
-    /// An inherited socket that is bound already; `bind` is then not looked at.
+    /// An inherited socket that is already bound; `bind` is ignored then.
     pub socket: Option<OwnedFd>,
-    /// Slots to send from. Memory is touched when slots are used, not before.
+    /// Slots to send from. Their memory is touched when they are used.
     pub tx_slots: usize,
-    /// Payload bytes of a slot, and so the largest frame. By default what the MTU of the interface with the bound
-    /// address takes, at most [`super::FRAME_CAP`]; 1,472 (Ethernet) when bound to an unspecified address.
+    /// Payload bytes of a slot, and so the largest frame. The default is what the MTU of the interface with
+    /// the bound address allows, up to [`super::FRAME_CAP`]; 1,472 (Ethernet) if the address is unspecified.
     pub slot_payload: Option<usize>,
-    /// Use segmentation offload where the system has it; `false` forces one message per frame.
+    /// Use segmentation offload where available; `false` sends one message per frame.
     pub gso: bool,
-    /// Use receive coalescing where the system has it.
+    /// Use receive coalescing where available.
     pub gro: bool,
-    /// Frames sent, and datagrams received, by one system call.
+    /// The most frames sent, and datagrams received, by one system call.
     pub batch: usize,
-    /// How long the kernel polls the card when a receive finds nothing; 0 is off. May need a privilege; a refusal is
-    /// told by [`super::Udp::describe`] and nothing else.
+    /// How long the kernel polls the card when a receive finds nothing; 0 is off. May need a privilege; a
+    /// refusal only shows in [`super::Udp::describe`].
     pub busy_poll_us: u32,
-    /// Send through a connected socket per destination (the first 64), which is cheaper. Frames then come from another port than
-    /// the one that the device is bound to.
+    /// Send through a connected socket per destination (the first 64), which is cheaper. Frames then come
+    /// from another port than the bound one.
     pub connect: bool,
-    /// Bytes of the socket's receive buffer; by default the system's own.
+    /// Bytes of the socket's receive buffer; the default is the system's.
     pub rcvbuf: Option<usize>,
-    /// Bytes of the socket's send buffer; by default the system's own.
+    /// Bytes of the socket's send buffer; the default is the system's.
     pub sndbuf: Option<usize>,
 }
 
-/// More than this in one batch gains nothing and only costs memory; the kernel's own bound is 1,024.
+/// The kernel's own limit. Larger batches would gain nothing.
 const BATCH_MAX: usize = 1_024;
-/// A slot holds at least the smallest frame limit that a path may have.
-const SLOT_MIN: usize = tautline_wire::frame::LEAST_FRAME;
+/// A slot holds at least the smallest frame limit of any path.
+const SLOT_MIN: usize = tautline_wire::frame::SMALLEST_FRAME;
 
 impl Default for UdpConfig {
     fn default() -> UdpConfig {
@@ -61,13 +61,13 @@ impl UdpConfig {
     pub(super) fn check(&self) -> io::Result<()> {
         let refuse = |why| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         if !(1..=BATCH_MAX).contains(&self.batch) {
-            return refuse("a batch is 1 to 1024 frames");
+            return refuse("a batch has 1 to 1024 frames");
         }
         if self.tx_slots == 0 || u32::try_from(self.tx_slots).is_err() {
-            return refuse("there must be at least one slot, and fewer than 2^32");
+            return refuse("there must be 1 to 2^32 - 1 slots");
         }
         if self.slot_payload.is_some_and(|len| !(SLOT_MIN..=tautline_wire::frame::MAX_FRAME).contains(&len)) {
-            return refuse("a slot's payload is 512 to 65507 bytes");
+            return refuse("a slot's payload has 512 to 65507 bytes");
         }
         Ok(())
     }

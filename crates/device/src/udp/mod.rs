@@ -1,9 +1,9 @@
-//! The UDP device: what anyone may use between hosts.
+//! The UDP device, which needs no privileges.
 //!
-//! What lives here: one unconnected socket, the queue of frames to send (`send`), receiving (`recv`), the limit of each path
-//! (`path`), and what the machine can do (`probe`). What does not: recovery, order, peers. Batches cost one system call;
-//! trains of equal frames are cut by the kernel (GSO) and arrive joined (GRO) where it can, and a path without
-//! either is kept and tested.
+//! What lives here: one unconnected socket, the queue of frames to send (`send`), receiving (`recv`), the
+//! frame limit of each path (`path`), and what the machine supports (`probe`). What does not: recovery,
+//! order, peers. A batch costs one system call. The kernel segments trains of equal frames (GSO) and
+//! coalesces received ones (GRO) where it can; the code without either is kept and tested.
 
 mod config;
 mod path;
@@ -25,7 +25,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use path::PathRefresh;
-use recv::Intake;
+use recv::RxState;
 use send::{Outgoing, Queued};
 
 use crate::sys::{self, Errno, SocketAddrAny};
@@ -33,7 +33,7 @@ use crate::{Arena, Counters, Datagram, DeviceEvent, RouteId, RxBatch, SlotId};
 
 /// The UDP device.
 ///
-/// `Send`, not shared: it moves with the interface that owns it. It makes no thread, keeps no timer, and after
+/// `Send`, not shared: it moves with the lane that owns it. It makes no thread and keeps no timer, and after
 /// [`Udp::open`] only [`Datagram::route`] allocates.
 pub struct Udp {
     socket: OwnedFd,
@@ -41,9 +41,9 @@ pub struct Udp {
     arena: Arena,
     routes: Vec<Route>,
     outgoing: Outgoing,
-    intake: Intake,
+    rx: RxState,
     refresh: PathRefresh,
-    /// Routes whose limit changed since the caller was told, each at most once.
+    /// Routes whose changed limit was not reported yet, each at most once.
     limit_changes: VecDeque<RouteId>,
     counters: Counters,
     /// The kernel's count of drops when the device was opened; an inherited socket may have some.
@@ -61,29 +61,29 @@ struct Features {
     connect: bool,
 }
 
-/// Destinations that get a connected socket of their own; more would use up descriptors.
-const MAX_LINES: usize = 64;
+/// The most destinations with a connected socket; more would use too many descriptors.
+const MAX_CONNECTED: usize = 64;
 
 /// A destination.
 struct Route {
     to: SocketAddr,
-    /// A socket connected to the destination, to send from.
-    line: Option<OwnedFd>,
+    /// A socket connected to the destination, for sending.
+    connected: Option<OwnedFd>,
     encoded: SocketAddrAny,
     max_frame: usize,
-    /// Trains may be used; false once the path's device has refused one.
+    /// Trains may be sent; false once the path's device has refused one.
     gso: bool,
-    /// Something was sent since the path was last looked at.
+    /// A frame was sent since the path was last checked.
     used: bool,
 }
 
-/// Whether an optional ability of the system is in use, and why not.
+/// Whether an optional feature of the system is in use, and if not, why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Feature {
     On,
-    /// Not asked for.
+    /// Not requested.
     Off,
-    /// Asked for, and refused by the system.
+    /// Requested, and refused by the system.
     Refused(Errno),
 }
 
@@ -112,12 +112,13 @@ impl std::fmt::Display for Feature {
 }
 
 impl Udp {
-    /// Opens the device: binds a socket, or takes over the inherited one, and finds out what the system offers.
+    /// Opens the device: binds a socket, or takes over the inherited one, and finds out what the system
+    /// offers.
     pub fn open(config: UdpConfig) -> io::Result<Udp> {
         Udp::open_over(config, None)
     }
 
-    /// The same, to send from slots that are somewhere already.
+    /// Opens the device with an existing arena.
     pub(crate) fn open_over(config: UdpConfig, arena: Option<Arena>) -> io::Result<Udp> {
         config.check()?;
         let (socket, local) = match config.socket {
@@ -137,7 +138,7 @@ impl Udp {
             arena: arena.unwrap_or_else(|| Arena::new(config.tx_slots, payload())),
             routes: Vec::new(),
             outgoing: Outgoing::new(config.batch),
-            intake: Intake::new(gro.is_on(), config.batch),
+            rx: RxState::new(gro.is_on(), config.batch),
             refresh: PathRefresh::new(),
             limit_changes: VecDeque::new(),
             counters: Counters::default(),
@@ -148,7 +149,7 @@ impl Udp {
         })
     }
 
-    /// One sentence about what this device found and uses, for people.
+    /// Describes what this device found and uses, in one sentence for people.
     pub fn describe(&self) -> String {
         format!(
             "udp at {}: segmentation (GSO) {}, coalescing (GRO) {}, busy poll {}, receive buffer {} B, frames up to {} B",
@@ -161,10 +162,11 @@ impl Udp {
         )
     }
 
-    /// A connected socket for a new route, while there are not too many; without one, frames go through the main socket.
-    fn open_line(&self, to: SocketAddr) -> Option<OwnedFd> {
-        (self.features.connect && self.routes.len() < MAX_LINES)
-            .then(|| sys::open_line(self.local, to).ok())
+    /// Opens a connected socket for a new route, up to [`MAX_CONNECTED`]; without one, frames go through the
+    /// main socket.
+    fn open_connected(&self, to: SocketAddr) -> Option<OwnedFd> {
+        (self.features.connect && self.routes.len() < MAX_CONNECTED)
+            .then(|| sys::open_connected(self.local, to).ok())
             .flatten()
     }
 
@@ -174,9 +176,9 @@ impl Udp {
         !self.outgoing.queue.is_empty()
     }
 
-    /// Puts a route among those with something to tell.
+    /// Notes that a route's limit has changed.
     #[cold]
-    fn tell(&mut self, route: u32) {
+    fn note_limit_change(&mut self, route: u32) {
         let id = RouteId(route);
         if !self.limit_changes.contains(&id) {
             self.limit_changes.push_back(id);
@@ -189,8 +191,8 @@ impl Datagram for Udp {
         "udp"
     }
 
-    /// Where the socket is bound. An unspecified address (`0.0.0.0`) stays so: only the caller knows which of the
-    /// host's addresses the peers use.
+    /// Returns the bound address. An unspecified address (`0.0.0.0`) stays so: only the caller knows which of
+    /// the host's addresses its peers use.
     fn local_addr(&self) -> SocketAddr {
         self.local
     }
@@ -207,16 +209,16 @@ impl Datagram for Udp {
         let max_frame = self.first_limit(to)?;
         let id =
             u32::try_from(self.routes.len()).map_err(|_| io::Error::from(io::ErrorKind::QuotaExceeded))?;
-        let line = self.open_line(to);
+        let connected = self.open_connected(to);
         self.routes.push(Route {
             to,
-            line,
+            connected,
             encoded: to.into(),
             max_frame,
             gso: self.features.gso.is_on(),
             used: false,
         });
-        // A route is in there at most once, so limit_changes never allocates.
+        // Each route is in the queue at most once, so queueing never allocates.
         self.limit_changes.reserve(self.routes.len() - self.limit_changes.len());
         Ok(RouteId(id))
     }
@@ -252,7 +254,7 @@ impl Datagram for Udp {
     }
 
     fn want_sources(&mut self, wanted: bool) {
-        self.intake.sources = wanted;
+        self.rx.sources = wanted;
     }
 
     fn receive_buffer(&self) -> usize {

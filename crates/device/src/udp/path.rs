@@ -1,35 +1,35 @@
-//! How large a frame each path takes, found from the kernel's path MTU and kept up to date (D-5).
+//! The largest frame of each path, derived from the kernel's path MTU and kept up to date (D-5).
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-use tautline_wire::frame::{LEAST_FRAME, MAX_FRAME, MIN_FRAME};
+use tautline_wire::frame::{BASE_FRAME, MAX_FRAME, SMALLEST_FRAME};
 
 use super::Udp;
 use crate::RouteId;
 use crate::sys::{self, Errno};
 
-/// The largest frame, however large the MTU: a jumbo Ethernet frame. It matters on loopback, whose MTU is 65,536. Streams of 64 KiB
-/// messages gain a fifth from 1,472 to 4,096 bytes and nothing that can be told from noise beyond (4.8 GB/s from there to 32 KiB;
-/// `examples/udp_cost.rs sizes`), and slots stay small.
+/// The largest frame, however large the MTU: a jumbo Ethernet frame. It matters on loopback, whose MTU is
+/// 65,536. Streams of 64 KiB messages gain a fifth from 1,472 to 4,096 bytes, and nothing measurable beyond
+/// (4.8 GB/s from there to 32 KiB; `examples/udp_cost.rs sizes`), and slots stay small.
 pub const FRAME_CAP: usize = 8_972;
 
 /// IP and UDP headers.
 const OVERHEAD_V4: usize = 20 + 8;
 const OVERHEAD_V6: usize = 40 + 8;
-/// What an Ethernet path takes: the default where nothing better is known.
+/// The MTU of Ethernet: the default where nothing better is known.
 const ETHERNET_MTU: usize = 1_500;
-/// Nanoseconds after which a path is looked at again, at the earliest, and only if it was used.
+/// The shortest time between two checks of a path in use, in nanoseconds.
 const REFRESH_EVERY: u64 = 1_000_000_000;
-/// The clock is read at one flush of so many.
+/// The clock is read at one of this many flushes.
 const REFRESH_FLUSHES: u32 = 64;
 
-/// When paths are looked at again.
+/// When paths are checked again.
 pub(super) struct PathRefresh {
     flushes: u32,
     /// When the last pass over all routes began.
     begun_at: u64,
-    /// The route that comes next.
+    /// The next route to check.
     next: usize,
 }
 
@@ -38,7 +38,7 @@ impl PathRefresh {
         PathRefresh { flushes: 0, begun_at: sys::coarse_now(), next: 0 }
     }
 
-    /// Counts a flush. Returns whether [`Udp::refresh_paths`] is to be called.
+    /// Counts a flush. Returns whether [`Udp::refresh_paths`] is due.
     #[inline]
     pub(super) fn is_due(&mut self) -> bool {
         self.flushes = self.flushes.wrapping_add(1);
@@ -51,7 +51,7 @@ fn frame_limit(mtu: usize, ip: IpAddr) -> usize {
     mtu.saturating_sub(overhead).clamp(1, FRAME_CAP.min(MAX_FRAME))
 }
 
-/// The MTU at an address of this host.
+/// Returns the MTU at an address of this host.
 fn mtu_at(local: IpAddr) -> usize {
     if local.is_unspecified() {
         ETHERNET_MTU
@@ -62,40 +62,43 @@ fn mtu_at(local: IpAddr) -> usize {
     }
 }
 
-/// Refuses an interface that no frame fits (L-20).
+/// Refuses an interface whose MTU is too small for any frame (L-20).
 pub(super) fn check_mtu(local: IpAddr) -> io::Result<()> {
     let mtu = mtu_at(local);
-    let least = LEAST_FRAME + if local.is_ipv4() { OVERHEAD_V4 } else { OVERHEAD_V6 };
+    let least = SMALLEST_FRAME + if local.is_ipv4() { OVERHEAD_V4 } else { OVERHEAD_V6 };
     if mtu >= least {
         return Ok(());
     }
     Err(io::Error::new(
         io::ErrorKind::Unsupported,
         format!(
-            "the interface with the address {local} has an MTU of {mtu}, and frames need {least}: raise it (ip link set dev INTERFACE mtu 1500), or use another interface's address"
+            "the interface with the address {local} has an MTU of {mtu}, but frames need {least}: raise it (ip link set dev INTERFACE mtu 1500), or use the address of another interface"
         ),
     ))
 }
 
-/// The size of slots when nobody chose one.
+/// Returns the default payload of slots.
 pub(crate) fn slot_payload(local: IpAddr) -> usize {
     let mtu = mtu_at(local);
-    frame_limit(mtu, local).max(LEAST_FRAME)
+    frame_limit(mtu, local).max(SMALLEST_FRAME)
 }
 
-/// The same on an interface with this MTU, at least: of IPv4, whose headers are the shorter.
+/// Returns the default payload of slots for an MTU, with the headers of IPv4, which are the shorter ones.
 pub(crate) fn payload_of_mtu(mtu: usize) -> usize {
-    frame_limit(mtu, std::net::Ipv4Addr::UNSPECIFIED.into()).max(LEAST_FRAME)
+    frame_limit(mtu, std::net::Ipv4Addr::UNSPECIFIED.into()).max(SMALLEST_FRAME)
 }
 
 impl Udp {
-    /// The largest frame for a destination; none if its network cannot be reached now, which says nothing about it. An
-    /// address that this socket can never reach is an error.
+    /// Returns the largest frame for a destination; `None` if its network cannot be reached now, which says
+    /// nothing about the path.
+    ///
+    /// # Errors
+    /// If this socket can never reach the address.
     pub(super) fn path_limit(&self, to: SocketAddr) -> io::Result<Option<usize>> {
         if to.is_ipv4() != self.local.is_ipv4() {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                "the destination is of the other IP version",
+                "the destination has the other IP version",
             ));
         }
         match sys::path_mtu(self.local.ip(), to) {
@@ -105,42 +108,42 @@ impl Udp {
         }
     }
 
-    /// The same for a destination of which nothing is known yet: a network that cannot be reached now may come back, so
-    /// it gets what every path takes.
+    /// Returns the largest frame for a new destination. A network that cannot be reached now may come back,
+    /// so it gets what every path takes.
     pub(super) fn first_limit(&self, to: SocketAddr) -> io::Result<usize> {
-        Ok(self.path_limit(to)?.unwrap_or(MIN_FRAME.min(self.arena.payload_len())))
+        Ok(self.path_limit(to)?.unwrap_or(BASE_FRAME.min(self.arena.payload_len())))
     }
 
-    /// Looks at a route's path again. While nothing leads there it keeps the limit that it has.
+    /// Checks a route's path again. It keeps its limit while the network cannot be reached.
     pub(crate) fn recheck(&mut self, route: RouteId) {
         if let Ok(Some(limit)) = self.path_limit(self.routes[route.0 as usize].to) {
             self.set_limit(route.0, limit);
         }
     }
 
-    /// Notes a route's limit and tells if it is new.
+    /// Sets a route's limit, and notes a change.
     pub(super) fn set_limit(&mut self, route: u32, max_frame: usize) {
         let entry = &mut self.routes[route as usize];
         if entry.max_frame != max_frame {
             entry.max_frame = max_frame;
-            self.tell(route);
+            self.note_limit_change(route);
         }
     }
 
-    /// The system refused a frame of `len` bytes as too long for its path.
+    /// Lowers a route's limit after the system refused a frame of `len` bytes as too long.
     #[cold]
     pub(super) fn frame_too_long(&mut self, route: u32, len: usize) {
         let to = self.routes[route as usize].to;
-        let mut limit = self.first_limit(to).unwrap_or(MIN_FRAME);
+        let mut limit = self.first_limit(to).unwrap_or(BASE_FRAME);
         if limit >= len {
             // The kernel contradicts itself; only what every path takes is safe now.
-            limit = MIN_FRAME.min(len.saturating_sub(1)).max(1);
+            limit = BASE_FRAME.min(len.saturating_sub(1)).max(1);
         }
         self.set_limit(route, limit);
     }
 
-    /// Looks at the paths again, so that a raised or lowered limit is noticed without a refusal. Called once per
-    /// [`REFRESH_FLUSHES`]; does one route at a time, and all used ones in turn.
+    /// Checks paths, so that a changed limit is noticed without a refusal. Called once per
+    /// [`REFRESH_FLUSHES`]; checks one used route per call, and all of them in turn.
     #[cold]
     pub(super) fn refresh_paths(&mut self) {
         if self.refresh.next >= self.routes.len() {

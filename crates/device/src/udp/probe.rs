@@ -1,4 +1,4 @@
-//! What UDP can do on this machine, tried out over loopback.
+//! What UDP supports on this machine, found out by trying it over loopback.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -6,29 +6,29 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use super::{Feature, Udp, UdpConfig};
 use crate::{Datagram, HEADROOM, RouteId, RxBatch};
 
-/// What a trial found; every refusal carries its reason, in words for people.
+/// The result of the probe; every refusal contains its reason, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// Frames went out and came back over IPv4.
+    /// Frames arrive over IPv4.
     pub ipv4: Result<(), String>,
-    /// The same over IPv6.
+    /// Frames arrive over IPv6.
     pub ipv6: Result<(), String>,
-    /// The kernel cuts trains of frames when sending.
+    /// The kernel segments trains of frames when sending.
     pub gso: Result<(), String>,
-    /// The kernel joins frames when receiving.
+    /// The kernel coalesces frames when receiving.
     pub gro: Result<(), String>,
-    /// This process may ask the kernel to poll the card.
+    /// This process may make the kernel poll the card.
     pub busy_poll: Result<(), String>,
-    /// Bytes that a socket holds by default before it drops.
+    /// Bytes that a socket buffers by default before it drops.
     pub receive_buffer: usize,
 }
 
-/// Frames of the trial.
+/// Frames of the probe.
 const FRAMES: usize = 8;
-/// Loopback delivers within the system call that sends, so that a few polls are plenty.
+/// Loopback delivers within the system call that sends, so a few polls suffice.
 const POLLS: usize = 1_000;
 
-/// Tries UDP out, over loopback only.
+/// Tries UDP, over loopback only.
 pub fn probe() -> Probe {
     let mut found = Probe {
         ipv4: Err(String::new()),
@@ -58,20 +58,24 @@ struct Trial {
     receive_buffer: usize,
 }
 
-/// Sends a train of frames to a second socket and looks how it left and how it came.
+/// Sends a train of frames to a second socket, and checks how it left and how it arrived.
 fn trial(ip: IpAddr) -> io::Result<Trial> {
     let config =
         || UdpConfig { bind: SocketAddr::new(ip, 0), tx_slots: 1, busy_poll_us: 1, ..UdpConfig::default() };
     let mut from = Udp::open(config())?;
     let mut to = Udp::open(config())?;
     let route = from.route(to.local_addr())?;
-    // Twice: coalescing is switched on by the first burst.
+    // Twice: the first burst turns coalescing on.
     let joined = burst(&mut from, &mut to, route)? | burst(&mut from, &mut to, route)?;
     let cut = from.routes[route.0 as usize].gso;
     Ok(Trial {
-        gso: verdict(from.features.gso, cut, "the kernel knows it, but the path refused it"),
-        // Frames can only arrive joined if they left as a train.
-        gro: verdict(to.features.gro, joined || !cut, "the kernel knows it, but frames arrived one by one"),
+        gso: verdict(from.features.gso, cut, "the kernel supports it, but the path refused it"),
+        // Frames can only arrive coalesced if they left as a train.
+        gro: verdict(
+            to.features.gro,
+            joined || !cut,
+            "the kernel supports it, but frames arrived one by one",
+        ),
         busy_poll: verdict(to.features.busy_poll, true, ""),
         receive_buffer: Udp::open(UdpConfig {
             bind: SocketAddr::new(ip, 0),
@@ -82,7 +86,7 @@ fn trial(ip: IpAddr) -> io::Result<Trial> {
     })
 }
 
-/// Sends a train and receives it; says whether any of it arrived joined.
+/// Sends a train and receives it; returns whether any of it arrived coalesced.
 fn burst(from: &mut Udp, to: &mut Udp, route: RouteId) -> io::Result<bool> {
     let slot = from.arena.take().ok_or(io::ErrorKind::OutOfMemory)?;
     for _ in 0..FRAMES {
@@ -99,7 +103,7 @@ fn burst(from: &mut Udp, to: &mut Udp, route: RouteId) -> io::Result<bool> {
             return Ok(joined);
         }
     }
-    let why = format!("{FRAMES} frames were sent over loopback and {frames} arrived");
+    let why = format!("only {frames} of {FRAMES} frames arrived over loopback");
     Err(io::Error::new(io::ErrorKind::TimedOut, why))
 }
 

@@ -1,4 +1,4 @@
-//! Receiving: datagrams into the caller's buffers, and coalesced trains cut into frames.
+//! Receiving: datagrams go into the caller's buffers, and coalesced trains are split into frames.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -8,63 +8,64 @@ use crate::RxBatch;
 use crate::batch::{RxFrame, TRAIN_MAX};
 use crate::sys::{self, Errno, Received, RxVectors};
 
-/// How much more is asked for when a receive was filled.
-const APPETITE_GROWTH: usize = 8;
-/// How often a receive is tried again after an error that says nothing about receiving.
+/// The factor by which the next receive asks for more when one was filled.
+const BATCH_GROWTH: usize = 8;
+/// Retries after an error that does not concern receiving.
 const RECV_RETRIES: usize = 4;
-/// So many datagrams at once are a burst, which coalescing makes cheaper.
+/// This many datagrams at once are a burst, which coalescing makes cheaper.
 const BURST: usize = 4;
-/// So many datagrams in a row of which none was coalesced: coalescing costs more than it brings.
-const QUIET_AFTER: u32 = 1_024;
-/// So many receives after coalescing was switched off still look for trains: far longer than a datagram takes from
-/// the kernel's look at the switch to the socket's queue.
-const SETTLE_RECEIVES: u32 = 1_024;
+/// After this many consecutive datagrams that were not coalesced, coalescing costs more than it gains.
+const SINGLES_MAX: u32 = 1_024;
+/// This many receives after coalescing was turned off still expect trains: far longer than a datagram takes
+/// from the kernel's check of the option to the socket's queue.
+const DRAIN_RECEIVES: u32 = 1_024;
 
 /// How to receive next.
 ///
-/// Measured on loopback (Linux 6.18, best of six runs): a poll that finds nothing costs 160 ns by `recvfrom`, 220 by `recvmsg` with
-/// room for control messages, 230 by `recvmmsg` with eight buffers; one that finds 8 B costs 80, 110 (`recvmmsg` with one buffer) and
-/// 220 ns more by the others than by `recvfrom`, which is what a ping-pong over a bare socket uses. But without control messages a
-/// train of coalesced frames cannot be told from one frame. So coalescing is on only while there are bursts, `recvfrom` is used
-/// only while it is off, and `recvmmsg` only when the receive before found something.
-pub(super) struct Intake {
+/// Measured on loopback (Linux 6.18, best of six runs): a poll that finds nothing costs 160 ns by `recvfrom`,
+/// 220 ns by `recvmsg` with room for control messages, and 230 ns by `recvmmsg` with eight buffers. One that
+/// finds 8 B costs 80 ns more by `recvmsg`, 110 ns more by `recvmmsg` with one buffer, and 220 ns more with
+/// eight. A ping-pong over a bare socket uses `recvfrom`, but without control messages a train of coalesced
+/// frames looks like one frame. So coalescing is on only during bursts, `recvfrom` is used only while it is
+/// off, and `recvmmsg` only if the last receive found something.
+pub(super) struct RxState {
     vectors: RxVectors,
-    /// How many datagrams the next receive asks for.
-    appetite: usize,
+    /// The number of datagrams that the next receive asks for.
+    wanted: usize,
     mode: Mode,
-    /// The system can coalesce, and may.
-    can_join: bool,
-    /// Frames shall come with their source.
+    /// The system can coalesce, and the configuration allows it.
+    can_coalesce: bool,
+    /// Frames are received with their source.
     pub(super) sources: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mode {
-    /// The kernel joins nothing.
-    Plain,
-    /// The kernel was told to join no more; what it joined before may still come.
-    Settling { receives: u32 },
-    /// The kernel joins; so many datagrams came singly since the last train.
-    Joining { singles: u32 },
+    /// The kernel does not coalesce.
+    Single,
+    /// The kernel no longer coalesces; earlier trains may still arrive.
+    Draining { receives: u32 },
+    /// The kernel coalesces; `singles` datagrams arrived singly since the last train.
+    Coalescing { singles: u32 },
 }
 
-impl Intake {
-    pub(super) fn new(can_join: bool, batch: usize) -> Intake {
+impl RxState {
+    pub(super) fn new(can_coalesce: bool, batch: usize) -> RxState {
         let vectors = RxVectors::new(batch);
-        Intake { vectors, appetite: 1, mode: Mode::Plain, can_join, sources: true }
+        RxState { vectors, wanted: 1, mode: Mode::Single, can_coalesce, sources: true }
     }
 }
 
 impl Udp {
-    /// Takes what has arrived.
+    /// Receives what has arrived.
     #[inline]
     pub(super) fn receive(&mut self, batch: &mut RxBatch) -> io::Result<usize> {
         batch.clear();
         self.counters.receive_calls += 1;
-        if self.intake.appetite == 1 && self.intake.mode == Mode::Plain && !batch.buffers.is_empty() {
-            match sys::receive_from(self.socket.as_fd(), &mut batch.buffers[0], self.intake.sources) {
+        if self.rx.wanted == 1 && self.rx.mode == Mode::Single && !batch.buffers.is_empty() {
+            match sys::receive_from(self.socket.as_fd(), &mut batch.buffers[0], self.rx.sources) {
                 Ok(received) => {
-                    self.intake.appetite = APPETITE_GROWTH.min(self.intake.vectors.capacity());
+                    self.rx.wanted = BATCH_GROWTH.min(self.rx.vectors.capacity());
                     self.accept(batch, 0, received);
                     Ok(batch.frames.len())
                 }
@@ -77,22 +78,22 @@ impl Udp {
     }
 
     fn receive_many(&mut self, batch: &mut RxBatch) -> io::Result<usize> {
-        let asked = self.intake.appetite.min(batch.buffers.len());
-        match self.intake.vectors.receive(self.socket.as_fd(), &mut batch.buffers[..asked]) {
+        let asked = self.rx.wanted.min(batch.buffers.len());
+        match self.rx.vectors.receive(self.socket.as_fd(), &mut batch.buffers[..asked]) {
             Ok(got) => {
                 if got == asked {
-                    self.intake.appetite = (asked * APPETITE_GROWTH).clamp(1, self.intake.vectors.capacity());
+                    self.rx.wanted = (asked * BATCH_GROWTH).clamp(1, self.rx.vectors.capacity());
                 }
                 for index in 0..got {
-                    let received = self.intake.vectors.received(index);
+                    let received = self.rx.vectors.received(index);
                     self.accept(batch, index, received);
                 }
-                self.review_mode(got, batch.frames.len());
+                self.update_mode(got, batch.frames.len());
                 Ok(batch.frames.len())
             }
             Err(Errno::AGAIN) => {
-                self.intake.appetite = 1;
-                self.review_mode(0, 0);
+                self.rx.wanted = 1;
+                self.update_mode(0, 0);
                 Ok(0)
             }
             Err(errno) => self.receive_failed(batch, errno),
@@ -104,20 +105,20 @@ impl Udp {
         for _ in 0..RECV_RETRIES {
             match errno {
                 Errno::AGAIN => return Ok(0),
-                // Echoes of what was sent earlier, reported to whoever calls next.
+                // Errors of earlier sends, reported by the next call on the socket.
                 Errno::INTR
                 | Errno::CONNREFUSED
                 | Errno::HOSTUNREACH
                 | Errno::NETUNREACH
                 | Errno::MSGSIZE => {}
-                // Memory comes back; what waits in the socket waits on.
+                // Memory will be available again; the datagrams stay in the socket.
                 Errno::NOMEM | Errno::NOBUFS => return Ok(0),
                 _ => break,
             }
             self.counters.receive_calls += 1;
-            match self.intake.vectors.receive(self.socket.as_fd(), &mut batch.buffers[..1]) {
+            match self.rx.vectors.receive(self.socket.as_fd(), &mut batch.buffers[..1]) {
                 Ok(_) => {
-                    let received = self.intake.vectors.received(0);
+                    let received = self.rx.vectors.received(0);
                     self.accept(batch, 0, received);
                     return Ok(batch.frames.len());
                 }
@@ -127,7 +128,7 @@ impl Udp {
         if errno == Errno::AGAIN { Ok(0) } else { Err(errno.into()) }
     }
 
-    /// Notes the frames of one datagram.
+    /// Adds the frames of one datagram to the batch.
     #[inline]
     fn accept(&mut self, batch: &mut RxBatch, index: usize, received: Received) {
         if received.truncated {
@@ -136,7 +137,7 @@ impl Udp {
         }
         batch.sources[index] = received.source;
         let frames = if received.segment == 0 || received.segment >= received.len {
-            // Not even a byte is not a frame.
+            // An empty datagram is not a frame.
             if received.len == 0 {
                 return;
             }
@@ -149,27 +150,28 @@ impl Udp {
         self.counters.bytes_received += received.len as u64;
     }
 
-    /// Decides whether the kernel shall join frames, from what a receive found.
-    fn review_mode(&mut self, datagrams: usize, frames: usize) {
-        self.intake.mode = match self.intake.mode {
-            Mode::Plain if datagrams >= BURST && self.intake.can_join => self.switch(true),
-            Mode::Plain => Mode::Plain,
-            Mode::Settling { .. } if datagrams >= BURST => self.switch(true),
-            Mode::Settling { receives: SETTLE_RECEIVES.. } => Mode::Plain,
-            Mode::Settling { receives } => Mode::Settling { receives: receives + 1 },
-            Mode::Joining { .. } if frames > datagrams => Mode::Joining { singles: 0 },
-            Mode::Joining { singles: QUIET_AFTER.. } => self.switch(false),
-            Mode::Joining { singles } => Mode::Joining { singles: singles + datagrams as u32 },
+    /// Decides from the result of a receive whether the kernel shall coalesce.
+    fn update_mode(&mut self, datagrams: usize, frames: usize) {
+        self.rx.mode = match self.rx.mode {
+            Mode::Single if datagrams >= BURST && self.rx.can_coalesce => self.set_coalescing(true),
+            Mode::Single => Mode::Single,
+            Mode::Draining { .. } if datagrams >= BURST => self.set_coalescing(true),
+            Mode::Draining { receives: DRAIN_RECEIVES.. } => Mode::Single,
+            Mode::Draining { receives } => Mode::Draining { receives: receives + 1 },
+            Mode::Coalescing { .. } if frames > datagrams => Mode::Coalescing { singles: 0 },
+            Mode::Coalescing { singles: SINGLES_MAX.. } => self.set_coalescing(false),
+            Mode::Coalescing { singles } => Mode::Coalescing { singles: singles + datagrams as u32 },
         };
     }
 
     #[cold]
-    fn switch(&mut self, join: bool) -> Mode {
-        match (sys::set_gro(self.socket.as_fd(), join), join) {
-            (Ok(()), true) => Mode::Joining { singles: 0 },
-            (Ok(()), false) => Mode::Settling { receives: 0 },
-            // It could be set when the device was opened; whatever happened, looking for trains is always right.
-            (Err(_), _) => Mode::Joining { singles: 0 },
+    fn set_coalescing(&mut self, on: bool) -> Mode {
+        match (sys::set_gro(self.socket.as_fd(), on), on) {
+            (Ok(()), true) => Mode::Coalescing { singles: 0 },
+            (Ok(()), false) => Mode::Draining { receives: 0 },
+            // The option could be set when the device was opened. Whatever happened, expecting trains is
+            // always correct.
+            (Err(_), _) => Mode::Coalescing { singles: 0 },
         }
     }
 }

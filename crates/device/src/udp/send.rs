@@ -1,4 +1,5 @@
-//! Sending: the queue becomes trains, the trains become one system call; and what to do when the system refuses.
+//! Sending: the queue becomes trains, the trains become one system call; and what happens when the system
+//! refuses.
 
 use std::os::fd::AsFd;
 
@@ -6,11 +7,11 @@ use super::Udp;
 use crate::SlotId;
 use crate::sys::{self, Errno, Train, TxVectors};
 
-/// Frames of one train; what every kernel with GSO takes.
+/// The most frames of a train: what every kernel with GSO accepts.
 const TRAIN_FRAMES: usize = 64;
-/// Bytes of one train: the largest IP packet less IPv6 and UDP headers.
+/// The most bytes of a train: the largest IP packet without IPv6 and UDP headers.
 const TRAIN_BYTES: usize = 65_487;
-/// How often a refusal that may pass by itself (a full device queue) is tried again before the frame counts as lost.
+/// Retries after a refusal that may pass (a full device queue), before the frame counts as lost.
 const SEND_RETRIES: usize = 32;
 
 /// The frames that wait for the flush, and what one system call needs to send them.
@@ -51,7 +52,8 @@ impl Udp {
     pub(super) fn send_queue(&mut self) {
         match *self.outgoing.queue.as_slice() {
             [] => return,
-            // A frame alone goes by `sendto`: measured on loopback, `sendmsg` costs some 60 ns more and `sendmmsg` 170.
+            // A single frame is sent by `sendto`: on loopback `sendmsg` costs some 60 ns more, and `sendmmsg`
+            // 170 ns.
             [frame] => self.send_one(frame),
             _ => self.send_batch(),
         }
@@ -67,8 +69,8 @@ impl Udp {
         route.used = true;
         let bytes = self.arena.bytes(frame.slot, frame.start as usize..frame.end as usize);
         self.counters.send_calls += 1;
-        let sent = match &route.line {
-            Some(line) => sys::send_connected(line.as_fd(), bytes),
+        let sent = match &route.connected {
+            Some(connected) => sys::send_connected(connected.as_fd(), bytes),
             None => sys::send_to(self.socket.as_fd(), bytes, &route.encoded),
         };
         match sent {
@@ -97,7 +99,7 @@ impl Udp {
         }
     }
 
-    /// Joins consecutive frames of one route and size; the last of a train may be shorter.
+    /// Joins consecutive frames of one route and size; the last frame of a train may be shorter.
     fn plan_trains(&mut self) {
         self.outgoing.trains.clear();
         let mut bytes = 0;
@@ -115,7 +117,7 @@ impl Udp {
                 }
             }
             self.routes[frame.route as usize].used = true;
-            // No frame is longer than u16 says: the arena's slots are not.
+            // Frame lengths fit u16, because the arena's slots do.
             self.outgoing.trains.push(Train {
                 first: index as u32,
                 frames: 1,
@@ -126,7 +128,7 @@ impl Udp {
         }
     }
 
-    /// Sends some of the planned trains by one call, and counts what left.
+    /// Sends some of the planned trains by one call, and counts those that left.
     fn send_trains(&mut self, range: std::ops::Range<usize>) -> Result<usize, Errno> {
         let sent = self.call(None, range.clone())?;
         let trains = &self.outgoing.trains[range][..sent];
@@ -134,7 +136,7 @@ impl Udp {
         Ok(sent)
     }
 
-    /// Sends one train that need not be among the planned ones, and counts it.
+    /// Sends one train, planned or not, and counts it.
     fn send_train(&mut self, train: Train) -> Result<(), Errno> {
         let sent = self.call(Some(train), 0..0)?;
         count_sent(&mut self.counters, &[train][..sent], &self.outgoing.queue);
@@ -147,24 +149,25 @@ impl Udp {
         let trains = alone.as_ref().map_or(&trains[range], std::slice::from_ref);
         // Frames of several routes go through the main socket, by one call.
         let first = trains[0].route;
-        let line = routes[first as usize].line.as_ref().filter(|_| trains.iter().all(|t| t.route == first));
+        let connected =
+            routes[first as usize].connected.as_ref().filter(|_| trains.iter().all(|t| t.route == first));
         vectors.send(
-            line.unwrap_or(socket).as_fd(),
+            connected.unwrap_or(socket).as_fd(),
             trains,
             |index| {
                 let frame = queue[index as usize];
                 arena.bytes(frame.slot, frame.start as usize..frame.end as usize)
             },
-            |route| line.is_none().then_some(&routes[route as usize].encoded),
+            |route| connected.is_none().then_some(&routes[route as usize].encoded),
         )
     }
 
-    /// The system refused a train: tries again what may pass, cuts up what the path's device cannot cut, and counts
-    /// the rest as lost.
+    /// Handles a refused train: retries what may pass, splits what the path's device cannot segment, and
+    /// counts the rest as lost.
     #[cold]
     fn train_refused(&mut self, train: Train, mut errno: Errno) {
         for _ in 0..SEND_RETRIES {
-            // A refused connection is the echo of an earlier frame, not a fault of this one.
+            // A refused connection is the error of an earlier frame, not of this one.
             if !matches!(
                 errno,
                 Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::INTR | Errno::CONNREFUSED
@@ -184,8 +187,8 @@ impl Udp {
         }
     }
 
-    /// Sends a refused train frame by frame. If all goes well that way, the path's device has no segmentation, and
-    /// this route does without from now on.
+    /// Sends a refused train frame by frame. If that works, the path's device has no segmentation, and this
+    /// route sends no more trains.
     fn send_singly(&mut self, train: Train, errno: Errno) {
         let failures = self.counters.send_failures;
         for first in train.first..train.first + train.frames {

@@ -1,4 +1,4 @@
-//! What the conformance suite cannot see from outside.
+//! Tests of what the conformance suite cannot see from outside.
 #![allow(clippy::print_stdout)]
 
 use std::net::UdpSocket;
@@ -22,7 +22,7 @@ fn send(device: &mut Udp, route: RouteId, count: usize, len: usize) {
     slots.into_iter().for_each(|slot| device.arena().give(slot));
 }
 
-/// Receives up to `want` frames; returns how many came, and whether any came joined.
+/// Receives up to `want` frames. Returns their number, and whether any arrived coalesced.
 fn receive(device: &mut Udp, want: usize) -> (usize, bool) {
     let mut batch = RxBatch::new(16);
     let (mut got, mut joined) = (0, false);
@@ -36,16 +36,16 @@ fn receive(device: &mut Udp, want: usize) -> (usize, bool) {
     (got, joined)
 }
 
-/// A path whose device cannot cut trains: nothing is lost, and trains are not tried again.
+/// On a path whose device cannot segment trains, nothing is lost, and no more trains are sent.
 #[test]
-fn refused_trains_go_singly() {
+fn refused_trains_are_sent_frame_by_frame() {
     let (mut a, mut b) = (open(), open());
     let route = a.route(b.local_addr()).unwrap();
     if !a.features.gso.is_on() {
-        println!("SKIPPED refused_trains_go_singly: {}", a.describe());
+        println!("SKIPPED refused_trains_are_sent_frame_by_frame: {}", a.describe());
         return;
     }
-    sys::refuse_gso(a.routes[0].line.as_ref().expect("a connected socket").as_fd()).unwrap();
+    sys::refuse_gso(a.routes[0].connected.as_ref().expect("a connected socket").as_fd()).unwrap();
     send(&mut a, route, 20, 100);
     assert_eq!(receive(&mut b, 20).0, 20);
     assert!(!a.routes[0].gso);
@@ -57,7 +57,7 @@ fn refused_trains_go_singly() {
     assert_eq!(a.poll_event(), None);
 }
 
-/// D-3: one call for a batch, whatever is in it.
+/// D-3: a batch is one call, whatever is in it.
 #[test]
 fn a_batch_is_one_call() {
     for gso in [true, false] {
@@ -74,20 +74,20 @@ fn a_batch_is_one_call() {
     }
 }
 
-/// Coalescing is switched on by bursts and off by quiet, and no frame suffers from either.
+/// Bursts turn coalescing on, quiet turns it off, and neither loses a frame.
 #[test]
-fn coalescing_comes_and_goes() {
+fn coalescing_follows_the_traffic() {
     let (mut a, mut b) = (open(), open());
     let route = a.route(b.local_addr()).unwrap();
     if !a.features.gso.is_on() || !b.features.gro.is_on() {
-        println!("SKIPPED coalescing_comes_and_goes: {}", a.describe());
+        println!("SKIPPED coalescing_follows_the_traffic: {}", a.describe());
         return;
     }
     for _ in 0..3 {
         send(&mut a, route, 30, 200);
-        assert_eq!(receive(&mut b, 30), (30, false), "quiet: frames come singly");
+        assert_eq!(receive(&mut b, 30), (30, false), "quiet: frames arrive singly");
         send(&mut a, route, 30, 200);
-        assert_eq!(receive(&mut b, 30), (30, true), "after a burst: frames come joined");
+        assert_eq!(receive(&mut b, 30), (30, true), "after a burst: frames arrive coalesced");
         for _ in 0..2_500 {
             send(&mut a, route, 1, 10);
             assert_eq!(receive(&mut b, 1).0, 1);
@@ -96,12 +96,12 @@ fn coalescing_comes_and_goes() {
     assert_eq!(b.counters().frames_received, 3 * 2_560);
 }
 
-/// Drops for want of room are counted, and what comes after is received.
+/// Drops for lack of room are counted, and later frames are received.
 #[test]
 fn overflows_are_counted() {
     let mut a = open();
     let mut b = Udp::open(UdpConfig { rcvbuf: Some(8_192), gro: false, ..UdpConfig::default() }).unwrap();
-    assert!(b.receive_buffer() < 100_000, "the real size is told: {}", b.receive_buffer());
+    assert!(b.receive_buffer() < 100_000, "the real size is returned: {}", b.receive_buffer());
     let route = a.route(b.local_addr()).unwrap();
     for _ in 0..100 {
         send(&mut a, route, 1, 1_000);
@@ -115,9 +115,9 @@ fn overflows_are_counted() {
     assert_eq!(b.counters().receive_overflows as usize, 100 - got);
 }
 
-/// D-5: a frame that the path does not take is lost, counted, and the limit is told.
+/// D-5: a frame that is too long for the path is lost and counted, and the limit is reported.
 #[test]
-fn too_long_is_told() {
+fn too_long_frames_are_reported() {
     let mut a = Udp::open(UdpConfig { slot_payload: Some(65_507), ..UdpConfig::default() }).unwrap();
     let mut b = open();
     let route = a.route(b.local_addr()).unwrap();
@@ -133,7 +133,7 @@ fn too_long_is_told() {
     assert_eq!(receive(&mut b, 1).0, 1);
 }
 
-/// A bound socket from elsewhere is as good as our own; anything else is refused.
+/// An inherited bound socket works as our own; any other descriptor is refused.
 #[test]
 fn inherited_sockets() {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -152,9 +152,10 @@ fn inherited_sockets() {
     assert!(Udp::open(config(file.into())).is_err());
 }
 
-/// Nonsense is refused when the device is opened, and an address of the other family when the route is made.
+/// Invalid options are refused when the device is opened, and an address of the other family when the route
+/// is created.
 #[test]
-fn nonsense_is_refused() {
+fn invalid_options_are_refused() {
     let refused = |config| Udp::open(config).is_err();
     assert!(refused(UdpConfig { batch: 0, ..UdpConfig::default() }));
     assert!(refused(UdpConfig { batch: 5_000, ..UdpConfig::default() }));
@@ -177,7 +178,7 @@ fn empty_datagrams_are_ignored() {
     assert_eq!(b.counters().frames_received, 1);
 }
 
-/// Bound to no address in particular, slots are of Ethernet's size, whatever loopback could take.
+/// Without a particular address, slots have Ethernet's size, whatever loopback allows.
 #[test]
 fn slots_fit_the_interface() {
     let any = Udp::open(UdpConfig { bind: "0.0.0.0:0".parse().unwrap(), ..UdpConfig::default() }).unwrap();

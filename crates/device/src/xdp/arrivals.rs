@@ -1,5 +1,5 @@
-//! Whether the UDP socket or the netlink socket is worth a system call: a filter on each socket counts its packets in a word
-//! that this process has mapped.
+//! Whether the UDP socket or the netlink socket is worth a system call: a filter on each socket counts its
+//! packets in a word that this process has mapped.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -12,10 +12,11 @@ const UDP_WORD: usize = 0;
 /// The word that counts changes of the kernel's tables, and requests of other processes.
 const EVENT_WORD: usize = 1;
 
-/// Polls of a socket after its word last changed. The word is incremented shortly before the packet can be read, so a single
-/// poll might be too early.
+/// Polls of a socket after its word last changed. The word is incremented shortly before the packet can be
+/// read, so a single poll might be too early.
 const POLLS: u32 = 64;
-/// Receives after which both sockets are polled regardless of their words, in case a packet took longer than [`POLLS`].
+/// Receives after which both sockets are polled regardless of their words, in case a packet took longer than
+/// [`POLLS`].
 const FORCED_POLL: u32 = 1 << 16;
 
 /// What is known of packets for the sockets.
@@ -83,8 +84,8 @@ impl Arrivals {
         true
     }
 
-    /// Counts a receive. Returns whether the UDP socket is to be polled now; `ring_has_frames` lets the rings take turns
-    /// with it.
+    /// Counts a receive. Returns whether the UDP socket is to be polled now; `ring_has_frames` lets the rings
+    /// take turns with it.
     #[inline]
     pub(super) fn has_datagrams(&mut self, ring_has_frames: impl FnOnce() -> bool) -> bool {
         let word = self.words.get(UDP_WORD);

@@ -1,11 +1,13 @@
-//! An assembler for the few instructions of eBPF that the steering program needs.
+//! An assembler for the eBPF instructions that the steering program needs.
 //!
-//! Programs are written as a list of calls, one per instruction, with labels by name; [`Asm::build`] resolves them. The encodings are
-//! those of the kernel's instruction set document: eight bits of operation, two registers, an offset, an immediate.
+//! A program is a sequence of calls, one per instruction, with named labels; [`Asm::build`] resolves them.
+//! The encodings are those of the kernel's instruction set document: eight bits of operation, two registers,
+//! an offset, an immediate.
 
 use std::collections::HashMap;
 
-/// A register. `R0` is the result, `R1` to `R5` are arguments and lost by calls, `R6` to `R9` are kept, `R10` is the stack.
+/// A register. `R0` is the result, `R1` to `R5` are arguments and clobbered by calls, `R6` to `R9` are
+/// preserved, `R10` is the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub(crate) enum Reg {
@@ -22,7 +24,7 @@ pub(crate) enum Reg {
     R10,
 }
 
-/// How many bytes a load or store moves.
+/// The width of a load or store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Size {
     Byte = 0x10,
@@ -31,14 +33,14 @@ pub(crate) enum Size {
     Double = 0x18,
 }
 
-/// A comparison of two numbers without sign.
+/// An unsigned comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum If {
     Equal = 0x10,
     Greater = 0x20,
     Less = 0xa0,
     NotEqual = 0x50,
-    /// Any bit in common.
+    /// Any common bit.
     Bits = 0x40,
 }
 
@@ -65,7 +67,7 @@ const TO_BIG_ENDIAN: u8 = 0xd8;
 const JUMP: u8 = 0x00;
 const CALL: u8 = 0x80;
 const EXIT: u8 = 0x90;
-/// What the register of a load of 64 bits says about the number: a map's descriptor, or a place in its first value.
+/// What the number of a 64-bit load means: a map's descriptor, or an offset in its first value.
 const PSEUDO_MAP_FD: u8 = 1;
 const PSEUDO_MAP_VALUE: u8 = 2;
 
@@ -91,10 +93,10 @@ impl Asm {
     /// Names the next instruction.
     pub(crate) fn label(&mut self, name: &'static str) {
         let before = self.labels.insert(name, self.code.len());
-        assert!(before.is_none(), "the label {name} is used once");
+        assert!(before.is_none(), "the label {name} is defined once");
     }
 
-    /// Whether anything goes to a label: the kernel refuses instructions that nothing leads to.
+    /// Whether anything jumps to a label: the kernel refuses unreachable instructions.
     pub(crate) fn leads_to(&self, name: &'static str) -> bool {
         self.jumps.iter().any(|(_, label)| *label == name)
     }
@@ -104,7 +106,7 @@ impl Asm {
         self.put(CLASS_LDX | size as u8 | MODE_MEM, to, from as u8, offset, 0);
     }
 
-    /// `to = *(from + offset)`, of a number in network order.
+    /// `to = *(from + offset)`, for a number in network order.
     pub(crate) fn load_be16(&mut self, to: Reg, from: Reg, offset: i16) {
         self.load(Size::Half, to, from, offset);
         self.put(CLASS_ALU | TO_BIG_ENDIAN, to, 0, 0, 16);
@@ -115,7 +117,7 @@ impl Asm {
         self.put(CLASS_STX | size as u8 | MODE_MEM, to, from as u8, offset, 0);
     }
 
-    /// `*(to + offset) += from` of 64 bits, in one step that nobody can come between.
+    /// `*(to + offset) += from`, atomically, for 64 bits.
     pub(crate) fn atomic_add(&mut self, to: Reg, offset: i16, from: Reg) {
         self.put(CLASS_STX | Size::Double as u8 | MODE_ATOMIC, to, from as u8, offset, 0);
     }
@@ -130,25 +132,25 @@ impl Asm {
         self.put(CLASS_ALU64 | op as u8, to, 0, 0, number);
     }
 
-    /// Goes to the label.
+    /// Jumps to the label.
     pub(crate) fn jump(&mut self, label: &'static str) {
         self.jumps.push((self.code.len(), label));
         self.put(CLASS_JMP | JUMP, Reg::R0, 0, 0, 0);
     }
 
-    /// Goes to the label if `left` compares so with `right`.
+    /// Jumps to the label if the comparison of `left` and `right` holds.
     pub(crate) fn jump_if(&mut self, left: Reg, test: If, right: Reg, label: &'static str) {
         self.jumps.push((self.code.len(), label));
         self.put(CLASS_JMP | FROM_REGISTER | test as u8, left, right as u8, 0, 0);
     }
 
-    /// Goes to the label if `left` compares so with a number.
+    /// Jumps to the label if the comparison of `left` and a number holds.
     pub(crate) fn jump_if_number(&mut self, left: Reg, test: If, number: i32, label: &'static str) {
         self.jumps.push((self.code.len(), label));
         self.put(CLASS_JMP | test as u8, left, 0, 0, number);
     }
 
-    /// Goes to the label unless the 32 bits at `at + offset` are these, in the order in which they lie there. Uses `R4` and `R5`.
+    /// Jumps to the label unless the 32 bits at `at + offset` are these, in memory order. Uses `R4` and `R5`.
     pub(crate) fn jump_unless_word(&mut self, at: Reg, offset: i16, word: [u8; 4], label: &'static str) {
         self.load(Size::Word, Reg::R4, at, offset);
         self.wide(Reg::R5, 0, u64::from(u32::from_ne_bytes(word)));
@@ -165,17 +167,17 @@ impl Asm {
         self.wide(to, PSEUDO_MAP_FD, u64::from(fd.cast_unsigned()));
     }
 
-    /// `to =` where the map's first value lies, and `offset` bytes on.
+    /// `to =` the address of the map's first value, plus `offset`.
     pub(crate) fn map_value(&mut self, to: Reg, fd: i32, offset: u32) {
         self.wide(to, PSEUDO_MAP_VALUE, u64::from(fd.cast_unsigned()) | u64::from(offset) << 32);
     }
 
-    /// Calls a function of the kernel by number.
+    /// Calls a function of the kernel by its number.
     pub(crate) fn call(&mut self, function: i32) {
         self.put(CLASS_JMP | CALL, Reg::R0, 0, 0, function);
     }
 
-    /// Ends with the verdict in `R0`.
+    /// Returns the verdict in `R0`.
     pub(crate) fn exit(&mut self) {
         self.put(CLASS_JMP | EXIT, Reg::R0, 0, 0, 0);
     }
@@ -183,7 +185,7 @@ impl Asm {
     /// Resolves the labels.
     ///
     /// # Panics
-    /// If a label is missing: programs are written here, not read from elsewhere.
+    /// If a label is missing: programs are written in this crate, not read from elsewhere.
     pub(crate) fn build(mut self) -> Vec<u64> {
         for (at, label) in self.jumps {
             let to = *self.labels.get(label).unwrap_or_else(|| panic!("no label {label}"));

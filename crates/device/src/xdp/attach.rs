@@ -30,9 +30,9 @@ pub(super) struct Opened {
 
 /// Returns the modes to try, best first.
 ///
-/// On veth generic mode is the faster one. But there a frame that the other end of the pair sent names no queue: all frames
-/// count as of the first queue, so only one of several ranks that divide the queues would receive by its ring. Native mode
-/// knows the sender's queue.
+/// On veth generic mode is the faster one. But there a frame that the other end of the pair sent names no
+/// queue: all frames count as of the first queue, so only one of several ranks that divide the queues would
+/// receive by its ring. Native mode knows the sender's queue.
 fn modes(config: &XdpConfig, point: &AttachPoint) -> &'static [Mode] {
     match config.mode {
         Mode::Auto if point.driver == "veth" && is_divided(config, point) => &[Mode::Native, Mode::Generic],
@@ -106,7 +106,8 @@ pub(super) fn reopen(
     Ok((attached, queues, numbers))
 }
 
-/// Makes the program redirect frames for our port to our sockets, and lets other processes request a share of it.
+/// Makes the program redirect frames for our port to our sockets, and lets other processes request a share of
+/// it.
 fn steer_to(
     attached: &mut Attached,
     point: &AttachPoint,
@@ -216,8 +217,8 @@ fn load(
         .map_err(|refused| unloaded("the steering program", &refused))
 }
 
-/// Attaches the program again after somebody has detached it. The maps stay, and with them all sockets. Of several processes
-/// that share the program, one attaches it and gives the others a share.
+/// Attaches the program again after somebody has detached it. The maps stay, and with them all sockets. Of
+/// several processes that share the program, one attaches it and gives the others a share.
 pub(super) fn reattach(
     (config, point, local): (&XdpConfig, &AttachPoint, SocketAddr),
     attached: &Attached,
@@ -242,9 +243,9 @@ pub(super) fn reattach(
 
 /// Returns the flag that declares support for frames in several fragments, if it is wanted.
 ///
-/// In generic mode the kernel then copies each frame before the program sees it, where it would otherwise only make room in
-/// front of it; so the flag is set only if such frames can arrive. In the driver it costs nothing, and without it the MTU
-/// could not be raised.
+/// In generic mode the kernel then copies each frame before the program sees it, where it would otherwise
+/// only make room in front of it; so the flag is set only if such frames can arrive. In the driver it costs
+/// nothing, and without it the MTU could not be raised.
 fn fragment_flag(config: &XdpConfig, point: &AttachPoint, mode: Mode, local: SocketAddr) -> u32 {
     let payload = config.udp.slot_payload.unwrap_or_else(|| udp::slot_payload(local.ip()));
     let layout = divide(payload, point.lower.mtu, config.udp.tx_slots, config.rx_chunks);

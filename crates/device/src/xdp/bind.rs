@@ -131,8 +131,8 @@ pub(super) fn options(
     }
 }
 
-/// Whether checksums are left to the card. In copy mode the kernel would compute them for a card that cannot, or leave them
-/// partial on a virtual interface.
+/// Whether checksums are left to the card. In copy mode the kernel would compute them for a card that cannot,
+/// or leave them partial on a virtual interface.
 fn offers_checksums(point: &AttachPoint) -> bool {
     features(point.lower.index).is_some_and(|has| has.checksum)
 }
@@ -151,8 +151,9 @@ pub(super) fn no_socket(point: &AttachPoint, (usual, least): (usize, usize), err
     }
 }
 
-/// Binds sockets to up to `share` queues, starting with the first free one. Waits for queues that are not released yet; for
-/// a shorter time if other processes share the interface (`joined`), because they may have the queue.
+/// Binds sockets to up to `share` queues, starting with the first free one. Waits for queues that are not
+/// released yet; for a shorter time if other processes share the interface (`joined`), because they may have
+/// the queue.
 pub(super) fn bind_queues(
     config: &XdpConfig,
     point: &AttachPoint,

@@ -1,16 +1,17 @@
-//! The knobs of the AF_XDP device.
+//! The options of the AF_XDP device.
 
 use super::headers::Framing;
 use crate::udp::UdpConfig;
 
-/// How the steering program is attached and how frames get from the card to our memory.
+/// How the steering program is attached, and how frames get from the card to our memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Mode {
-    /// The best that works here: zero copy, then native, then generic; on veth, which has no zero copy, generic first, because there
-    /// it is the faster, unless several ranks divide its queues, which only native mode can tell apart.
+    /// The best mode that works: zero copy, then native, then generic. On veth, which has no zero copy,
+    /// generic comes first because it is faster there, unless several ranks divide the queues, which only
+    /// native mode can tell apart.
     #[default]
     Auto,
-    /// The card writes to our memory by itself.
+    /// The card writes to our memory.
     ZeroCopy,
     /// The program runs in the driver; the kernel copies.
     Native,
@@ -19,7 +20,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// The mode's name in configuration and reports.
+    /// Returns the mode's name in configuration and reports.
     pub fn name(self) -> &'static str {
         match self {
             Mode::Auto => "auto",
@@ -47,17 +48,17 @@ impl std::str::FromStr for Mode {
 /// Who moves frames from the card to the rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Receive {
-    /// The kernel, when the card interrupts; polling looks at memory and makes no system call.
+    /// The kernel, on interrupts; polling reads memory and makes no system call.
     #[default]
     Kernel,
     /// The caller: a receive that finds nothing makes the kernel poll the card (preferred busy polling).
     BusyPoll,
-    /// Whoever is faster on the first traffic.
+    /// The faster of both, measured on the first traffic.
     Measured,
 }
 
 impl Receive {
-    /// Its name in configuration and reports.
+    /// Returns its name in configuration and reports.
     pub fn name(self) -> &'static str {
         match self {
             Receive::Kernel => "kernel",
@@ -75,51 +76,54 @@ impl std::str::FromStr for Receive {
             "kernel" => Ok(Receive::Kernel),
             "busy-poll" => Ok(Receive::BusyPoll),
             "measured" => Ok(Receive::Measured),
-            other => Err(format!("unknown way to receive \"{other}\"; use kernel, busy-poll or measured")),
+            other => Err(format!("unknown receive mode \"{other}\"; use kernel, busy-poll or measured")),
         }
     }
 }
 
-/// When the kernel is done with the bytes of a frame (D-9).
+/// When the kernel no longer reads the bytes of a frame (D-9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Completion {
-    /// When it has taken the frame from the ring, if the driver is known to copy; else when it says so.
+    /// When it has taken the frame from the ring, if the driver is known to copy; otherwise as
+    /// [`Completion::Ring`].
     #[default]
     Auto,
-    /// When it says so through the completion ring, whatever the driver.
+    /// When the completion ring returns the frame, whatever the driver.
     Ring,
 }
 
 /// How to open an AF_XDP device.
 #[derive(Debug)]
 pub struct XdpConfig {
-    /// The socket that owns the port, and the device for whoever cannot be reached directly. Its address decides the interface.
+    /// The socket that owns the port, and the device for destinations that AF_XDP cannot reach. Its address
+    /// determines the interface.
     pub udp: UdpConfig,
-    /// Which mode.
+    /// The mode.
     pub mode: Mode,
     /// Who moves received frames.
     pub receive: Receive,
-    /// How frames are framed.
+    /// The framing.
     pub framing: Framing,
     /// When bytes that were sent may be changed.
     pub completion: Completion,
-    /// Work out UDP's checksum. Whoever protects all of a frame by other means need not (D-14); over IPv6 it is worked out all the same.
+    /// Compute UDP's checksum. It can be omitted if other means protect the whole frame (D-14); over IPv6 it
+    /// is always computed.
     pub checksums: bool,
-    /// Leave checksums that are wanted to the card. By default: if its driver offers that for this kind of socket.
+    /// Leave checksums to the card. By default, if its driver offers that for AF_XDP.
     pub checksum_offload: Option<bool>,
-    /// The VLAN whose tag frames carry; by default that of the interface.
+    /// The VLAN tag of frames; by default that of the interface.
     pub vlan: Option<u16>,
-    /// Chunks to receive into: a power of two. Fewer are taken if the system does not let so much be pinned.
+    /// Chunks to receive into: a power of two. Fewer are used if not as much memory may be pinned.
     pub rx_chunks: u32,
-    /// Entries of the ring to send by: a power of two.
+    /// Entries of the send ring: a power of two.
     pub tx_ring: u32,
-    /// The first queue to try; a taken one gives the next.
+    /// The first queue to try; if it is taken, the next ones are tried.
     pub queue: u32,
-    /// Processes that share the interface: each takes its part of the queues, and at least one.
+    /// The number of processes that share the interface; each takes its part of the queues, at least one.
     pub sharers: u32,
     /// Take every datagram for the port, not only those that look like frames; for tests of the device alone.
     pub any_shape: bool,
-    /// Give up the privileges that opening needed, in this thread.
+    /// Drop the privileges that opening needed, in this thread.
     pub drop_privileges: bool,
 }
 

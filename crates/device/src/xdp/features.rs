@@ -1,8 +1,8 @@
-//! What a driver says that it can do for AF_XDP, by the kernel's `netdev` family (Linux 6.3; for sending 6.8).
+//! What a driver offers for AF_XDP, by the kernel's `netdev` family (Linux 6.3; for sending 6.8).
 
 use crate::sys::netlink::{Netlink, add_attribute, attributes, u16_at};
 
-/// Bytes of the header that every message of the family has.
+/// Bytes of the header of every message of the family.
 const GENERIC: usize = 4;
 
 // From `linux/genetlink.h` and `linux/netdev.h`.
@@ -17,7 +17,7 @@ const DEVICE_XSK: u16 = 6;
 
 const BASIC: u64 = 1;
 const ZERO_COPY: u64 = 8;
-const SEVERAL_PIECES: u64 = 32;
+const FRAGMENTS: u64 = 32;
 const SEND_CHECKSUM: u64 = 2;
 
 /// What a driver offers.
@@ -25,15 +25,15 @@ const SEND_CHECKSUM: u64 = 2;
 pub(crate) struct Features {
     /// Programs run in the driver.
     pub native: bool,
-    /// The card writes to our memory by itself.
+    /// The card writes to our memory.
     pub zero_copy: bool,
-    /// Programs get frames that lie in several pieces: jumbo frames.
-    pub pieces: bool,
-    /// The card completes checksums of frames that we send.
+    /// Programs get frames in several fragments: jumbo frames.
+    pub fragments: bool,
+    /// The card computes checksums of sent frames.
     pub checksum: bool,
 }
 
-/// Asks the kernel about an interface; nothing if it is too old to tell.
+/// Requests the features of an interface from the kernel; `None` if it is too old.
 pub(crate) fn features(interface: u32) -> Option<Features> {
     let mut netlink = Netlink::open_generic().ok()?;
     let mut body = vec![GET_FAMILY, 1, 0, 0];
@@ -64,13 +64,13 @@ pub(crate) fn features(interface: u32) -> Option<Features> {
     Some(Features {
         native: xdp & BASIC != 0,
         zero_copy: xdp & ZERO_COPY != 0,
-        pieces: xdp & SEVERAL_PIECES != 0,
+        fragments: xdp & FRAGMENTS != 0,
         checksum: xsk & SEND_CHECKSUM != 0,
     })
 }
 
 impl Features {
-    /// In words for people.
+    /// Describes the features, for people.
     pub(crate) fn describe(self, driver: &str) -> String {
         let has = |has: bool, what: &str| format!("{}{what}", if has { "" } else { "no " });
         let mode = match (driver, self.zero_copy, self.native) {
@@ -81,7 +81,7 @@ impl Features {
         };
         let list = [
             has(self.zero_copy, "zero copy"),
-            has(self.pieces, "frames in several pieces"),
+            has(self.fragments, "frames in several fragments"),
             has(self.checksum, "checksum offload for sending"),
         ];
         format!("{mode}; the driver has {}", list.join(", "))
@@ -93,8 +93,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_driver_has_is_said() {
-        let all = Features { native: true, zero_copy: true, pieces: true, checksum: true };
+    fn features_are_described() {
+        let all = Features { native: true, zero_copy: true, fragments: true, checksum: true };
         assert!(all.describe("ice").starts_with("zero copy; the driver has zero copy, frames in several"));
         let some = Features { zero_copy: false, checksum: false, ..all };
         assert!(some.describe("ena").starts_with("native mode; the driver has no zero copy,"));
@@ -104,9 +104,9 @@ mod tests {
         assert!(none.describe("e100").starts_with("generic mode (the driver runs no"));
     }
 
-    /// Loopback is everywhere, and its driver runs no programs.
+    /// Every host has loopback, and its driver runs no programs.
     #[test]
-    fn the_kernel_is_asked() {
+    fn features_of_loopback() {
         if let Some(loopback) = features(1) {
             assert!(!loopback.native && !loopback.zero_copy, "{loopback:?}");
         }

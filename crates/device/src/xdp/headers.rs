@@ -1,6 +1,8 @@
-//! What stands before a frame on the cable: Ethernet, perhaps a VLAN tag, IPv4 or IPv6, UDP; or Ethernet and eight bytes of our own.
+//! The headers of a frame: Ethernet, optionally a VLAN tag, IPv4 or IPv6, UDP; or Ethernet and eight bytes of
+//! our own.
 //!
-//! What is the same for all frames of a route is kept ready ([`Template`]) and copied in front of each frame; lengths and checksums are added.
+//! What is the same for all frames of a route is prepared once ([`Template`]) and copied in front of each
+//! frame; lengths and checksums are filled in.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -10,11 +12,12 @@ pub(crate) type Mac = [u8; 6];
 pub(crate) const ETHER_IPV4: u16 = 0x0800;
 pub(crate) const ETHER_IPV6: u16 = 0x86dd;
 pub(crate) const ETHER_VLAN: u16 = 0x8100;
-/// The first of the two types that are set aside for experiments within one site (IEEE 802, local experimental).
+/// The first of the two types reserved for experiments within one site (IEEE 802, local experimental).
 pub(crate) const ETHER_RAW: u16 = 0x88b5;
-/// The raw framing's header: length, port of the receiver, port of the sender, zero; in network order (D-12).
+/// Bytes of the raw framing's header: length, port of the receiver, port of the sender, zero; in network
+/// order (D-12).
 pub(crate) const RAW_LEN: usize = 8;
-/// The most that stands before a frame.
+/// The most bytes of headers.
 pub(crate) const HEADERS_MAX: usize = ETHERNET + TAG + IPV6 + UDP;
 
 const ETHERNET: usize = 14;
@@ -23,21 +26,21 @@ const IPV4: usize = 20;
 const IPV6: usize = 40;
 const UDP: usize = 8;
 const PROTOCOL_UDP: u8 = 17;
-/// A packet may pass so many routers.
+/// The most routers that a packet may pass.
 const HOPS: u8 = 64;
 
-/// How frames are framed.
+/// The headers around frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Framing {
     /// UDP over IP: the same frames as the `udp` device's.
     #[default]
     Udp,
-    /// Ethernet and a header of eight bytes; for closed segments in which every device is told so.
+    /// Ethernet and a header of eight bytes; for closed segments in which every device is configured for it.
     Raw,
 }
 
 impl Framing {
-    /// The framing's name in configuration and reports.
+    /// Returns the framing's name in configuration and reports.
     pub fn name(self) -> &'static str {
         match self {
             Framing::Udp => "udp",
@@ -63,17 +66,17 @@ impl std::str::FromStr for Framing {
 pub(crate) struct Template {
     bytes: [u8; HEADERS_MAX],
     len: usize,
-    /// Where IP begins; where UDP or our own header does.
+    /// The offsets of the IP header, and of the UDP or raw header.
     ip_at: usize,
     udp_at: usize,
     kind: TemplateKind,
     checksum: Checksum,
-    /// Sum of what never changes in the IPv4 header, and of the pseudo header.
+    /// The sum of the constant parts of the IPv4 header, and of the pseudo header.
     ip_sum: u64,
     pseudo_sum: u64,
 }
 
-/// Who works out UDP's checksum.
+/// Who computes UDP's checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Checksum {
     Software,
@@ -88,7 +91,7 @@ enum TemplateKind {
     Raw,
 }
 
-/// Where frames come from and go to.
+/// The source and destination of frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FrameAddresses {
     pub from_mac: Mac,
@@ -99,7 +102,7 @@ pub(crate) struct FrameAddresses {
 }
 
 impl Template {
-    /// Headers between these ends; both addresses are of one family.
+    /// Prepares headers between these addresses, which must be of one family.
     pub(crate) fn new(addresses: &FrameAddresses, framing: Framing) -> Template {
         let mut out = Writer { bytes: [0; HEADERS_MAX], len: 0 };
         out.put(&addresses.to_mac);
@@ -113,7 +116,8 @@ impl Template {
         match (kind, addresses.from.ip(), addresses.to.ip()) {
             (TemplateKind::V4, IpAddr::V4(from), IpAddr::V4(to)) => {
                 out.put(&ETHER_IPV4.to_be_bytes());
-                // Version and length, service, total length; identification; do not fragment; hops, protocol, checksum.
+                // Version and length, service, total length; identification; don't fragment; hops, protocol,
+                // checksum.
                 out.put(&[0x45, 0, 0, 0, 0, 0, 0x40, 0, HOPS, PROTOCOL_UDP, 0, 0]);
                 out.put(&from.octets());
                 out.put(&to.octets());
@@ -144,31 +148,31 @@ impl Template {
         Template { bytes: out.bytes, len: out.len, ip_at, udp_at, kind, checksum, ip_sum, pseudo_sum }
     }
 
-    /// Leaves UDP's checksum out, which IPv4 allows and IPv6 does not (D-14).
+    /// Omits UDP's checksum, which IPv4 allows and IPv6 does not (D-14).
     pub(crate) fn without_checksum(self) -> Template {
         let checksum = if self.kind == TemplateKind::V6 { self.checksum } else { Checksum::None };
         Template { checksum, ..self }
     }
 
-    /// Leaves the checksum, if there is to be one, to the card: it gets [`Template::orders`].
+    /// Leaves the checksum, if there is one, to the card; see [`Template::offload`].
     pub(crate) fn with_offload(self) -> Template {
         let checksum = if self.checksum == Checksum::Software { Checksum::Offload } else { self.checksum };
         Template { checksum, ..self }
     }
 
-    /// Bytes that the headers take.
+    /// Returns the bytes of the headers.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// What the card is to do with a frame: where the sum begins, and where, from there, it goes.
+    /// Returns where the card's checksum begins in the frame, and where it is stored relative to that.
     #[inline]
     pub(crate) fn offload(&self) -> Option<(u16, u16)> {
         (self.checksum == Checksum::Offload).then_some((self.udp_at as u16, 6))
     }
 
-    /// Completes a frame: `frame` is room for the headers, and behind it the payload.
+    /// Writes the headers: `frame` is room for them, followed by the payload.
     #[inline]
     pub(crate) fn write(&self, frame: &mut [u8]) {
         let (head, payload) = frame.split_at_mut(self.len);
@@ -189,7 +193,7 @@ impl Template {
         put16(head, self.udp_at + 4, udp_len);
         if self.checksum != Checksum::Software {
             if self.checksum == Checksum::Offload {
-                // It adds to what it finds there.
+                // The card adds to the value that it finds there.
                 let pseudo = fold(self.pseudo_sum + be(udp_len));
                 head[self.udp_at + 6..][..2].copy_from_slice(&pseudo.to_ne_bytes());
             }
@@ -197,7 +201,7 @@ impl Template {
         }
         let ports = sum(&head[self.udp_at..self.udp_at + 6]);
         let check = !fold(self.pseudo_sum + be(udp_len) + ports + sum(payload));
-        // Zero would mean that there is none.
+        // Zero would mean that there is no checksum.
         let check = if check == 0 { 0xffff } else { check };
         head[self.udp_at + 6..][..2].copy_from_slice(&check.to_ne_bytes());
     }
@@ -230,7 +234,7 @@ fn put16(bytes: &mut [u8], at: usize, number: u16) {
     bytes[at..at + 2].copy_from_slice(&number.to_be_bytes());
 }
 
-/// What a received frame's headers say.
+/// The contents of a received frame's headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Parsed {
     /// Where the payload lies.
@@ -239,7 +243,7 @@ pub(crate) struct Parsed {
     pub from: Sender,
 }
 
-/// Who a frame says that it is from.
+/// The source of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sender {
     Ip(SocketAddr),
@@ -247,19 +251,19 @@ pub(crate) enum Sender {
     Raw(Mac, u16),
 }
 
-/// Why a frame was not taken, although the program let it through.
+/// Why a frame was refused, although the program took it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FrameError {
-    /// Lengths or types that the program never lets through.
+    /// Lengths or types that the program does not let through.
     Shape,
     /// The UDP checksum is wrong.
     Checksum,
 }
 
-/// Reads the headers of a whole frame.
+/// Parses the headers of a whole frame.
 ///
-/// A checksum that is still to be completed by a card (only the pseudo header is in it) is taken as right: between two interfaces of one
-/// host nobody completes it (D-14).
+/// A partial checksum, which covers only the pseudo header and was to be completed by a card, counts as
+/// correct: between two interfaces of one host nobody completes it (D-14).
 #[inline]
 pub(crate) fn parse(frame: &[u8]) -> Result<Parsed, FrameError> {
     let ether = u16_at(frame, 12).ok_or(FrameError::Shape)?;
@@ -340,13 +344,14 @@ fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     bytes.get(at..at + 2).map(|two| u16::from_be_bytes([two[0], two[1]]))
 }
 
-/// A number as it counts in a sum of words in memory order.
+/// Returns a number as it counts in a sum of words in memory order.
 #[inline]
 fn be(number: u16) -> u64 {
     u16::from_ne_bytes(number.to_be_bytes()).into()
 }
 
-/// The sum of 16-bit words in memory order, not yet folded. The internet checksum does not mind the order of bytes, nor how wide one adds.
+/// Returns the sum of 16-bit words in memory order, not folded. The internet checksum depends neither on the
+/// byte order nor on the width of the additions.
 #[inline]
 pub(crate) fn sum(bytes: &[u8]) -> u64 {
     let (blocks, rest) = bytes.as_chunks::<32>();

@@ -1,19 +1,21 @@
-//! The AF_XDP device: frames move between the card's rings and our own memory, past the kernel's protocol stack.
+//! The AF_XDP device: frames move between the card's rings and our own memory, past the kernel's protocol
+//! stack.
 //!
 //! What lives here:
-//! - the interface of an address (`attach_point`), attaching the program to it (`attach`), sharing the program with other
-//!   processes (`shared`), binding sockets to queues (`bind`), and doing all of it again when an interface comes back
-//!   (`reopen`, `retry`, `watch`);
-//! - the program that steers frames to the sockets (`program`, written with `asm`), and the headers that the kernel would
-//!   have written (`headers`);
+//! - the interface of an address (`attach_point`), attaching the program to it (`attach`), sharing the
+//!   program with other processes (`shared`), binding sockets to queues (`bind`), and doing all of it again
+//!   when an interface comes back (`reopen`, `retry`, `watch`);
+//! - the program that steers frames to the sockets (`program`, written with `asm`), and the headers that the
+//!   kernel would have written (`headers`);
 //! - the kernel's tables of routes and neighbours (`neighbour`), and the transport of each route (`routing`);
-//! - the sockets' memory (`rings`), sending (`send`), receiving (`receive`, `arrivals`), and who moves frames (`trial`).
+//! - the sockets' memory (`rings`), sending (`send`), receiving (`receive`, `arrivals`), and who moves frames
+//!   (`trial`).
 //!
 //! What does not: recovery, order, peers.
 //!
-//! The device owns a [`Udp`] device on the same address and port (D-13). It reserves the port, receives what the program
-//! lets pass, and sends what cannot use AF_XDP. Both send from the same slots, so a route can change its transport between
-//! two frames.
+//! The device owns a [`Udp`] device on the same address and port (D-13). It reserves the port, receives what
+//! the program lets pass, and sends what cannot use AF_XDP. Both send from the same slots, so a route can
+//! change its transport between two frames.
 
 mod arrivals;
 mod asm;
@@ -207,8 +209,8 @@ impl Xdp {
         &self.description
     }
 
-    /// Returns the number of frames that arrived through the UDP socket instead of a ring: from hosts whose frames the
-    /// program does not take, or by queues without a socket of ours.
+    /// Returns the number of frames that arrived through the UDP socket instead of a ring: from hosts whose
+    /// frames the program does not take, or by queues without a socket of ours.
     pub fn frames_by_socket(&self) -> u64 {
         self.udp.counters().frames_received
     }
@@ -223,7 +225,8 @@ impl Xdp {
         self.polling.is_measuring()
     }
 
-    /// Loses the next `count` doorbells, for sending and receiving, as if the system had missed them; for tests.
+    /// Loses the next `count` doorbells, for sending and receiving, as if the system had missed them; for
+    /// tests.
     #[doc(hidden)]
     pub fn lose_doorbells(&mut self, count: u32) {
         self.rings.lost_doorbells = count;
@@ -313,7 +316,8 @@ fn is_by_completion(config: &XdpConfig, point: &AttachPoint, queues: &Queues) ->
 
 /// What a link charges for the smallest frame; one chunk holds one.
 const FRAME_CHARGE: usize = 768;
-/// Drivers that are known to have copied a frame once they have taken it from the ring. Others may send from our pages.
+/// Drivers that are known to have copied a frame once they have taken it from the ring. Others may send from
+/// our pages.
 const COPYING_DRIVERS: [&str; 3] = ["veth", "tun", "dummy"];
 
 impl Datagram for Xdp {
@@ -426,9 +430,9 @@ impl Datagram for Xdp {
 
     fn set_peer_takes_raw(&mut self, route: RouteId, takes: bool) {
         let entry = self.routing.routes.get_mut(route.0 as usize);
-        if let Some(entry) = entry.filter(|entry| entry.peer_takes_raw != takes) {
+        if let Some(entry) = entry.filter(|entry| entry.peer_accepts_raw != takes) {
             // The caller asks for the transport next, so this change is not reported.
-            (entry.peer_takes_raw, entry.reported) = (takes, false);
+            (entry.peer_accepts_raw, entry.reported) = (takes, false);
             self.choose(route);
             self.routing.routes[route.0 as usize].reported = true;
         }

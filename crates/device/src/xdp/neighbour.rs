@@ -1,4 +1,4 @@
-//! Who is where: the kernel's own tables of links, addresses, routes and neighbours, asked once and then kept up to date by its news.
+//! The kernel's tables of links, addresses, routes and neighbours: requests, and notifications of changes.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -6,39 +6,39 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use super::headers::Mac;
 use crate::sys::netlink::{self, FLAG_DUMP, Netlink, add_attribute, attributes, u16_at, u32_at};
 
-/// What a link is, as far as it matters here.
+/// A network interface, as far as it matters here.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub(crate) struct Link {
     pub index: u32,
     pub name: String,
-    /// Up, and with something at the other end.
+    /// Up, and with a carrier.
     pub running: bool,
     pub loopback: bool,
     pub mtu: usize,
     pub mac: Mac,
-    /// The link below this one, and its tag there, if this is a VLAN.
+    /// The lower link and the tag, if this is a VLAN.
     pub below: Option<u32>,
     pub vlan: Option<u16>,
-    /// Queues that frames arrive by.
+    /// The number of receive queues.
     pub queues: u32,
-    /// Numbers of attached XDP programs.
+    /// The ids of attached XDP programs.
     pub programs: Vec<u32>,
 }
 
 /// The first hop towards a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hop {
-    /// The interface that it leaves by; zero for none.
+    /// The outgoing interface; zero for none.
     pub interface: u32,
-    /// The neighbour to hand it to.
+    /// The neighbour that gets the packet.
     pub neighbour: IpAddr,
-    /// That one is a gateway, which looks at the packets.
+    /// The neighbour is a gateway.
     pub gateway: bool,
-    /// It is for this very host.
+    /// The destination is this host.
     pub local: bool,
 }
 
-/// A neighbour's hardware address, or that it is not known.
+/// A neighbour's hardware address, if it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Neighbour {
     pub interface: u32,
@@ -46,19 +46,19 @@ pub(crate) struct Neighbour {
     pub mac: Option<Mac>,
 }
 
-/// Something changed in the kernel's tables.
+/// A change in the kernel's tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum TableChange {
     Neighbour(Neighbour),
     Link(Link),
     LinkGone(u32),
-    /// A route; where things lead must be asked again.
+    /// A route; all routes must be looked up again.
     Routes,
-    /// The same for an address, which may be ours.
+    /// An address, which may be ours; all routes must be looked up again.
     Address(IpAddr),
 }
 
-/// Groups whose news is heard: links, neighbours, addresses and routes.
+/// The notification groups: links, neighbours, addresses and routes.
 pub(crate) const GROUPS: u32 = (libc::RTMGRP_LINK
     | libc::RTMGRP_NEIGH
     | libc::RTMGRP_IPV4_IFADDR
@@ -66,7 +66,7 @@ pub(crate) const GROUPS: u32 = (libc::RTMGRP_LINK
     | libc::RTMGRP_IPV4_ROUTE
     | libc::RTMGRP_IPV6_ROUTE) as u32;
 
-// Bytes of the fixed parts of messages, and attributes that `libc` has no name for.
+// Bytes of the fixed parts of messages, and attributes that are not in `libc`.
 const LINK_FIXED: usize = 16;
 const ADDRESS_FIXED: usize = 8;
 const ROUTE_FIXED: usize = 12;
@@ -83,7 +83,7 @@ const RTA_SPORT: u16 = 28;
 const RTA_DPORT: u16 = 29;
 const ROUTE_LOCAL: u8 = 2;
 const ROUTE_UNICAST: u8 = 1;
-/// States in which a neighbour's address may be used.
+/// States in which a neighbour's hardware address may be used.
 const USABLE: u16 = libc::NUD_REACHABLE
     | libc::NUD_STALE
     | libc::NUD_DELAY
@@ -109,7 +109,7 @@ fn ip_of(bytes: &[u8]) -> Option<IpAddr> {
     <[u8; 16]>::try_from(bytes).ok().map(|all| Ipv6Addr::from(all).into())
 }
 
-/// The interfaces that have this very address.
+/// Returns the interfaces that have this address.
 pub(crate) fn interfaces_of(netlink: &mut Netlink, ip: IpAddr) -> io::Result<Vec<u32>> {
     let body = [family(ip), 0, 0, 0, 0, 0, 0, 0];
     let mut found = Vec::new();
@@ -121,13 +121,14 @@ pub(crate) fn interfaces_of(netlink: &mut Netlink, ip: IpAddr) -> io::Result<Vec
     Ok(found)
 }
 
-/// The address that an interface has; the one that is called local, if any is: the other may be that of its far end.
+/// Parses an interface's address. The local attribute comes first: the other one may be the address of the
+/// remote end.
 fn parse_address(body: &[u8]) -> Option<IpAddr> {
     let of = |wanted| attributes(body, ADDRESS_FIXED).find(|(kind, _)| *kind == wanted);
     of(IFA_LOCAL).or_else(|| of(IFA_ADDRESS)).and_then(|(_, value)| ip_of(value))
 }
 
-/// A link by number.
+/// Returns a link by its index.
 pub(crate) fn link(netlink: &mut Netlink, index: u32) -> io::Result<Link> {
     let mut body = vec![0; LINK_FIXED];
     body[4..8].copy_from_slice(&index.to_ne_bytes());
@@ -136,7 +137,7 @@ pub(crate) fn link(netlink: &mut Netlink, index: u32) -> io::Result<Link> {
     found.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
 }
 
-/// All links.
+/// Returns all links.
 pub(crate) fn links(netlink: &mut Netlink) -> io::Result<Vec<Link>> {
     let mut found = Vec::new();
     netlink
@@ -144,7 +145,8 @@ pub(crate) fn links(netlink: &mut Netlink) -> io::Result<Vec<Link>> {
     Ok(found)
 }
 
-/// Where datagrams between these addresses go first. Rules may look at protocol and ports, so these are told where the kernel takes them.
+/// Returns the first hop of datagrams between these addresses. Routing rules may depend on protocol and
+/// ports, so they are sent along if the kernel accepts them.
 pub(crate) fn route(netlink: &mut Netlink, from: SocketAddr, to: SocketAddr) -> io::Result<Hop> {
     match request_route(netlink, from, to, true) {
         Err(error) if matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => {
@@ -188,7 +190,7 @@ fn request_route(netlink: &mut Netlink, from: SocketAddr, to: SocketAddr, ports:
     hop.ok_or_else(|| io::Error::from(io::ErrorKind::NetworkUnreachable))
 }
 
-/// The interface at which an address means something, if it is such a one: others may have the same address at theirs.
+/// Returns the interface of a link-local address with a scope: other interfaces may have the same address.
 pub(crate) fn scope(addr: SocketAddr) -> Option<u32> {
     match addr {
         SocketAddr::V6(addr) if addr.ip().is_unicast_link_local() => {
@@ -198,7 +200,7 @@ pub(crate) fn scope(addr: SocketAddr) -> Option<u32> {
     }
 }
 
-/// A neighbour's hardware address, if the kernel knows it now.
+/// Returns a neighbour's hardware address, if the kernel knows it now.
 pub(crate) fn neighbour(netlink: &mut Netlink, interface: u32, ip: IpAddr) -> Option<Mac> {
     let mut body = vec![0; NEIGHBOUR_FIXED];
     body[0] = family(ip);
@@ -209,7 +211,7 @@ pub(crate) fn neighbour(netlink: &mut Netlink, interface: u32, ip: IpAddr) -> Op
     asked.ok().and(found).and_then(|neighbour| neighbour.mac)
 }
 
-/// All neighbours at an interface whose hardware addresses are known.
+/// Returns all neighbours of an interface whose hardware addresses are known.
 pub(crate) fn neighbours(netlink: &mut Netlink, interface: u32) -> Vec<(Mac, IpAddr)> {
     let mut found = Vec::new();
     let asked = netlink.request(libc::RTM_GETNEIGH, FLAG_DUMP, &[0; NEIGHBOUR_FIXED], |_, body| {
@@ -222,13 +224,13 @@ pub(crate) fn neighbours(netlink: &mut Netlink, interface: u32) -> Vec<(Mac, IpA
     found
 }
 
-/// What a message tells, if it matters.
+/// Parses a notification, if it matters.
 pub(crate) fn parse_change(kind: u16, body: &[u8]) -> Option<TableChange> {
     match kind {
         libc::RTM_NEWNEIGH => parse_neighbour(body, false).map(TableChange::Neighbour),
         libc::RTM_DELNEIGH => parse_neighbour(body, true).map(TableChange::Neighbour),
         libc::RTM_NEWLINK => parse_link(body).map(TableChange::Link),
-        // A bridge's port that goes is told in the same way, by another family.
+        // The removal of a bridge's port has the same type, with another family.
         libc::RTM_DELLINK if body.first() == Some(&0) => u32_at(body, 4).map(TableChange::LinkGone),
         libc::RTM_NEWROUTE | libc::RTM_DELROUTE => Some(TableChange::Routes),
         libc::RTM_NEWADDR | libc::RTM_DELADDR => {
@@ -296,12 +298,12 @@ fn parse_vlan(info: &[u8]) -> Option<u16> {
         .and_then(|(_, id)| u16_at(id, 0))
 }
 
-/// The driver of an interface, by name.
+/// Returns the name of an interface's driver.
 pub(crate) fn driver(link: &Link) -> String {
     netlink::driver(&link.name).unwrap_or_else(|| "unknown".to_owned())
 }
 
-/// Queues of an interface that are in use, as far as its driver tells.
+/// Returns the number of receive queues in use, as far as the driver tells.
 pub(crate) fn queues(link: &Link) -> u32 {
     netlink::queues(&link.name).unwrap_or(link.queues)
 }

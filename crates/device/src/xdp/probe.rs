@@ -1,4 +1,4 @@
-//! What AF_XDP can do on this machine, interface by interface; nothing is attached or changed.
+//! What AF_XDP supports on this machine, interface by interface; nothing is attached or changed.
 
 use super::attach::{self, describe_occupant};
 use super::bind::{limit_too_low, pinned};
@@ -8,25 +8,25 @@ use crate::sys::caps;
 use crate::sys::netlink::Netlink;
 use crate::udp;
 
-/// What was found.
+/// The result of the probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// This process may do it; else why not.
+    /// Whether this process may use AF_XDP, or why not.
     pub allowed: Result<(), String>,
-    /// What each interface that carries Ethernet offers.
+    /// The Ethernet interfaces.
     pub interfaces: Vec<InterfaceProbe>,
 }
 
-/// What one interface offers.
+/// What one interface supports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InterfaceProbe {
     /// Its name.
     pub name: String,
-    /// One sentence: what can be expected; or why it cannot be used now.
+    /// What to expect, or why the interface cannot be used now; one sentence.
     pub verdict: Result<String, String>,
 }
 
-/// Looks at the machine, for a device with this configuration.
+/// Inspects the machine, for a device with this configuration.
 pub fn probe(config: &XdpConfig) -> Probe {
     let allowed = attach::check_privileges().map_err(|refusal| refusal.to_string());
     let links = Netlink::open(0).ok().and_then(|mut netlink| neighbour::links(&mut netlink).ok());
@@ -39,13 +39,11 @@ pub fn probe(config: &XdpConfig) -> Probe {
                 "generic mode (on veth the faster one; native where ranks share several queues), no zero copy"
                     .to_owned()
             }
-            (None, _) => {
-                "zero copy if the driver has it, else native or generic mode; opening tells".to_owned()
-            }
+            (None, _) => "zero copy if the driver has it, else native or generic mode".to_owned(),
         };
         let verdict = match (link.programs.first(), link.running) {
             (Some(number), _) => describe_occupant(&link.name, *number),
-            (None, false) => Err("it is down".to_owned()),
+            (None, false) => Err("the link is down".to_owned()),
             (None, true) => memory(config, &link).map(|memory| {
                 let queues = neighbour::queues(&link);
                 format!("driver {driver}, {queues} queue(s), MTU {}: {expected}{memory}", link.mtu)
@@ -56,7 +54,8 @@ pub fn probe(config: &XdpConfig) -> Probe {
     Probe { allowed, interfaces: interfaces.collect() }
 }
 
-/// What may be pinned against what a device on this interface pins: a word about it, or why it is too little.
+/// Compares what may be pinned with what a device on this interface pins. Returns a remark, or why it is too
+/// little.
 fn memory(config: &XdpConfig, link: &Link) -> Result<String, String> {
     let payload = config.udp.slot_payload.unwrap_or_else(|| udp::payload_of_mtu(link.mtu));
     let (usual, least) = pinned(config, neighbour::queues(link), link.mtu, payload);
@@ -67,7 +66,7 @@ fn enough(limit: Option<u64>, usual: usize, least: usize) -> Result<String, Stri
     match limit {
         Some(limit) if limit < least as u64 => Err(limit_too_low(Some(limit), usual, least)),
         Some(limit) if limit < usual as u64 => Ok(format!(
-            ", with fewer chunks or queues, for RLIMIT_MEMLOCK is {} KiB and {} KiB are wanted (ulimit -l {})",
+            ", with fewer chunks or queues, because RLIMIT_MEMLOCK is {} KiB instead of {} KiB (ulimit -l {})",
             limit / 1_024,
             usual.div_ceil(1_024),
             usual.div_ceil(1_024),
@@ -81,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_may_be_pinned_is_compared() {
+    fn the_memlock_limit_is_compared() {
         assert_eq!(enough(None, 1 << 30, 1 << 20), Ok(String::new()));
         assert_eq!(enough(Some(1 << 30), 1 << 30, 1 << 20), Ok(String::new()));
         let fewer = enough(Some(1 << 20), 1 << 30, 1 << 20).unwrap();

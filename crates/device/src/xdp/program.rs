@@ -1,8 +1,9 @@
-//! The steering program: what runs for every frame that the interface receives, today's firmware of the card.
+//! The steering program, which runs for every frame that the interface receives.
 //!
-//! It takes frames that are for this device's address and port and have the shape of ours, drops such as are for us and
-//! misshapen, counting them, and lets everything else pass to the kernel untouched (D-11). Fragments, packets with IP options or extension
-//! headers, and datagrams that do not look like frames (W-1) pass, too: the socket that owns the port gets them.
+//! It takes frames for this device's address and port that look like ours, drops and counts those that are
+//! for us and malformed, and passes everything else to the kernel untouched (D-11). Fragments, packets with
+//! IP options or extension headers, and datagrams that do not look like frames (W-1) pass, too: the socket
+//! that owns the port gets them.
 
 use std::net::IpAddr;
 
@@ -12,42 +13,43 @@ use tautline_wire::handshake::HANDSHAKE_LEN;
 use super::asm::{Asm, If, Op, Reg, Reg::*, Size};
 use super::headers::{ETHER_IPV4, ETHER_IPV6, ETHER_RAW, ETHER_VLAN, Mac, RAW_LEN};
 
-/// What the program drops, and where it counts it.
+/// Why the program drops a frame; each cause has a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DropCause {
     /// Lengths that contradict each other or the frame.
     Length,
-    /// A wrong checksum of the IP header, or none over IPv6.
+    /// A wrong checksum of the IP header, or no UDP checksum over IPv6.
     Checksum,
-    /// A source that no host has: ourselves, loopback, multicast, none.
+    /// A source address that no host has: our own, loopback, multicast, unspecified.
     Source,
-    /// Of our shape, but shorter than any such frame.
+    /// It looks like a frame, but is shorter than any of its kind.
     Short,
 }
 
-/// How many kinds of drops there are: each queue has a counter of each.
+/// The number of causes; each queue has a counter of each.
 pub(crate) const DROP_CAUSES: u32 = 4;
 
-/// Whom the program works for.
+/// What the program takes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Steering {
     pub ip: IpAddr,
-    /// The VLAN that the address belongs to. Cards often take the tag off, so frames without one are taken, too.
+    /// The VLAN of the address. Cards often remove the tag, so frames without one are taken, too.
     pub vlan: Option<u16>,
     /// Take every datagram for the port, whatever it looks like; for tests.
     pub any_shape: bool,
-    /// Let datagrams pass whose checksum is still to be completed by a card. Only the sender's kernel on this very host leaves it so, and
-    /// in generic mode it may hand over trains that nobody has cut; the socket's owner gets them cut.
+    /// Pass datagrams with a partial checksum. Only a sender on this host leaves it so, and in generic mode
+    /// the kernel may hand over such trains without segmenting them; the UDP socket gets them segmented.
     pub pass_partial_checksums: bool,
     /// Take raw Ethernet frames, too.
     pub raw: bool,
-    /// Descriptors of the maps: sockets by queue, whom each queue works for, counters.
+    /// Descriptors of the maps: sockets by queue, addressees by queue, counters.
     pub sockets: i32,
     pub ports: i32,
     pub drops: i32,
 }
 
-/// What the program runs on. The kernel shows the frame's place by 32-bit fields, which it rewrites; an interpreter has real pointers.
+/// Where the program runs. The kernel describes the frame by 32-bit fields, which it rewrites; an interpreter
+/// has real pointers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     Kernel,
@@ -62,30 +64,31 @@ const MAP_LOOKUP: i32 = 1;
 const REDIRECT_MAP: i32 = 51;
 const FRAME_LEN: i32 = 188;
 
-/// Where the context tells the queue that a frame came by.
+/// The offset of the receive queue in the context.
 const QUEUE: i16 = 16;
-/// Where on the stack a hardware address is kept, and a key.
+/// Offsets on the stack: a hardware address, and a key.
 const MAC: i16 = -16;
 const KEY: i16 = -4;
 const ETHERNET: i16 = 14;
 const TAG: i32 = 4;
 const UDP: i16 = 17;
-/// Where IPv4 and IPv6 keep UDP, and behind it the payload, when nothing is between.
+/// The offset of UDP behind IPv4 and IPv6 headers without options.
 const UDP4: i16 = ETHERNET + 20;
 const UDP6: i16 = ETHERNET + 40;
 const UDP_LEN: i16 = 8;
 
 /// Assembles the program.
 ///
-/// `R6` is the context, `R7` the frame (behind a VLAN tag: four bytes on), `R8` where its first piece ends, `R9` how long all of it is.
-pub(crate) fn steering(to: &Steering, machine: Target) -> Vec<u64> {
+/// `R6` is the context, `R7` the frame (four bytes further behind a VLAN tag), `R8` the end of its first
+/// fragment, `R9` the length of the whole frame.
+pub(crate) fn steering(to: &Steering, target: Target) -> Vec<u64> {
     let mut p = Asm::default();
     p.op(Op::Move, R6, R1);
     p.call(FRAME_LEN);
     p.op(Op::Move, R9, R0);
-    load_bounds(&mut p, machine);
+    load_bounds(&mut p, target);
     need(&mut p, ETHERNET, "pass");
-    // The receiver's hardware address, for later: behind a tag it is somewhere else.
+    // Keeps the destination's hardware address for later: its offset changes behind a tag.
     p.load(Size::Word, R3, R7, 0);
     p.store(Size::Word, R10, MAC, R3);
     p.load(Size::Half, R3, R7, 4);
@@ -109,8 +112,8 @@ pub(crate) fn steering(to: &Steering, machine: Target) -> Vec<u64> {
     p.build()
 }
 
-fn load_bounds(p: &mut Asm, machine: Target) {
-    match machine {
+fn load_bounds(p: &mut Asm, target: Target) {
+    match target {
         Target::Kernel => {
             p.load(Size::Word, R7, R6, 0);
             p.load(Size::Word, R8, R6, 4);
@@ -123,14 +126,14 @@ fn load_bounds(p: &mut Asm, machine: Target) {
     }
 }
 
-/// Goes on only if the frame's first piece has so many bytes.
+/// Continues only if the frame's first fragment has as many bytes.
 fn need(p: &mut Asm, bytes: i16, otherwise: &'static str) {
     p.op(Op::Move, R2, R7);
     p.op_number(Op::Add, R2, bytes.into());
     p.jump_if(R2, If::Greater, R8, otherwise);
 }
 
-/// Steps over a tag of ours, or one that only tells a priority.
+/// Skips our own tag, or one that only sets a priority.
 fn untag(p: &mut Asm, vlan: Option<u16>) {
     need(p, ETHERNET + TAG as i16, "pass");
     p.load_be16(R4, R7, 14);
@@ -147,7 +150,7 @@ fn ipv4(p: &mut Asm, ip: [u8; 4], to: &Steering) {
     // Version 4, no options.
     p.load(Size::Byte, R3, R7, ETHERNET);
     p.jump_if_number(R3, If::NotEqual, 0x45, "pass");
-    // No fragment: neither "more" nor an offset.
+    // Not a fragment: neither "more" nor an offset.
     p.load_be16(R3, R7, ETHERNET + 6);
     p.jump_if_number(R3, If::Bits, 0x3fff, "pass");
     p.load(Size::Byte, R3, R7, ETHERNET + 9);
@@ -160,7 +163,7 @@ fn ipv4(p: &mut Asm, ip: [u8; 4], to: &Steering) {
     if to.pass_partial_checksums {
         pass_partial(p, ETHERNET + 12, 2, UDP4);
     }
-    // It is for us. The IP header's words add up to zero, in their arithmetic.
+    // The frame is for us. The IP header's words add up to all ones.
     add_words(p, ETHERNET, 5);
     fold(p);
     p.jump_if_number(R3, If::NotEqual, 0xffff, "checksum");
@@ -173,7 +176,7 @@ fn ipv4(p: &mut Asm, ip: [u8; 4], to: &Steering) {
     p.op(Op::Move, R5, R4);
     p.op_number(Op::Add, R5, 20);
     p.jump_if(R5, If::NotEqual, R3, "length");
-    // A source that can exist: not ourselves, not 0/8, not 127/8, not multicast or beyond.
+    // A possible source: not ourselves, not 0/8, not 127/8, not multicast or above.
     p.load(Size::Byte, R3, R7, ETHERNET + 12);
     p.jump_if_number(R3, If::Equal, 0, "source");
     p.jump_if_number(R3, If::Equal, 127, "source");
@@ -184,7 +187,7 @@ fn ipv4(p: &mut Asm, ip: [u8; 4], to: &Steering) {
     check_length(p, to, UDP4 + UDP_LEN);
 }
 
-/// `R3 =` the sum of so many words of 32 bits, in memory order. Uses `R4`.
+/// `R3 =` the sum of `words` 32-bit words, in memory order. Uses `R4`.
 fn add_words(p: &mut Asm, at: i16, words: i16) {
     p.op_number(Op::Move, R3, 0);
     for word in 0..words {
@@ -201,7 +204,7 @@ fn fold(p: &mut Asm) {
     p.op_number(Op::ShiftRight, R5, 32);
     p.op(Op::And, R3, R5);
     p.op(Op::Add, R3, R4);
-    // Thirty-three bits leave a carry twice.
+    // Thirty-three bits carry twice.
     for _ in 0..3 {
         p.op(Op::Move, R4, R3);
         p.op_number(Op::ShiftRight, R4, 16);
@@ -210,7 +213,7 @@ fn fold(p: &mut Asm) {
     }
 }
 
-/// A datagram passes if its checksum covers the pseudo header alone: addresses, protocol and length.
+/// Passes a datagram whose checksum covers only the pseudo header: addresses, protocol and length.
 fn pass_partial(p: &mut Asm, addresses: i16, words: i16, udp: i16) {
     add_words(p, addresses, words);
     p.op_number(Op::Add, R3, u16::from_ne_bytes(UDP.to_be_bytes()).into());
@@ -227,7 +230,7 @@ fn ipv6(p: &mut Asm, ip: [u8; 16], to: &Steering) {
     p.load(Size::Byte, R3, R7, ETHERNET);
     p.op_number(Op::ShiftRight, R3, 4);
     p.jump_if_number(R3, If::NotEqual, 6, "pass");
-    // UDP at once: no extension headers, hence no fragment.
+    // UDP follows directly: no extension headers, hence no fragment.
     p.load(Size::Byte, R3, R7, ETHERNET + 6);
     p.jump_if_number(R3, If::NotEqual, UDP.into(), "pass");
     for word in 0..4 {
@@ -241,7 +244,7 @@ fn ipv6(p: &mut Asm, ip: [u8; 16], to: &Steering) {
     if to.pass_partial_checksums {
         pass_partial(p, ETHERNET + 8, 8, UDP6);
     }
-    // It is for us. The packet fits the frame, UDP fills the packet, and has a checksum.
+    // The frame is for us. The packet fits the frame, UDP fills the packet, and there is a checksum.
     p.load_be16(R3, R7, ETHERNET + 4);
     p.op(Op::Move, R4, R3);
     p.op_number(Op::Add, R4, UDP6.into());
@@ -250,7 +253,8 @@ fn ipv6(p: &mut Asm, ip: [u8; 16], to: &Steering) {
     p.jump_if(R4, If::NotEqual, R3, "length");
     p.load(Size::Half, R3, R7, UDP6 + 6);
     p.jump_if_number(R3, If::Equal, 0, "checksum");
-    // A source that can exist: not ourselves, not multicast, and not the unspecified address or loopback, whose first half is zero.
+    // A possible source: not ourselves, not multicast, and neither the unspecified address nor loopback,
+    // whose first half is zero.
     for word in (0..16).step_by(4) {
         p.load(Size::Word, R3, R7, ETHERNET + 8 + word);
         p.load(Size::Word, R5, R7, ETHERNET + 24 + word);
@@ -267,7 +271,7 @@ fn ipv6(p: &mut Asm, ip: [u8; 16], to: &Steering) {
     check_length(p, to, UDP6 + UDP_LEN);
 }
 
-/// A frame of the raw framing: length, port, port, zero (D-12).
+/// Checks a frame of the raw framing: length, port, port, zero (D-12).
 fn raw(p: &mut Asm, to: &Steering) {
     need(p, ETHERNET + RAW_LEN as i16, "pass");
     check_addressee(p, to, ETHERNET + 2, "addressed_raw");
@@ -277,7 +281,7 @@ fn raw(p: &mut Asm, to: &Steering) {
     p.load(Size::Half, R3, R7, ETHERNET + 6);
     p.jump_if_number(R3, If::NotEqual, 0, "checksum");
     p.load_be16(R4, R7, ETHERNET);
-    // From here on as if there were a UDP header's length.
+    // From here on as if the length included a UDP header.
     p.op_number(Op::Add, R4, UDP_LEN.into());
     p.op(Op::Move, R3, R4);
     p.op_number(Op::Add, R3, i32::from(ETHERNET) + RAW_LEN as i32 - i32::from(UDP_LEN));
@@ -285,8 +289,9 @@ fn raw(p: &mut Asm, to: &Steering) {
     check_length(p, to, ETHERNET + RAW_LEN as i16);
 }
 
-/// Goes on, at that label, only if the frame is for the port that its queue works for. A socket gets frames of its own queue and no others, so a frame for
-/// another process's port goes by that process's UDP socket. A frame for one hardware address must be for ours: others are seen where the interface listens to all.
+/// Continues only if the frame is for its queue's addressee. A socket gets only frames of its own queue, so a
+/// frame for another process's port goes to that process's UDP socket. A unicast frame must be for our
+/// hardware address: in promiscuous mode others arrive, too.
 fn check_addressee(p: &mut Asm, to: &Steering, at: i16, addressed: &'static str) {
     p.load(Size::Word, R3, R6, QUEUE);
     look_up(p, to.ports, R3);
@@ -304,7 +309,7 @@ fn check_addressee(p: &mut Asm, to: &Steering, at: i16, addressed: &'static str)
     p.label(addressed);
 }
 
-/// `R0 =` the place of a map's value. Loses `R1` to `R5`.
+/// `R0 =` the address of a map's value. Clobbers `R1` to `R5`.
 fn look_up(p: &mut Asm, map: i32, key: Reg) {
     p.store(Size::Word, R10, KEY, key);
     p.op(Op::Move, R2, R10);
@@ -313,7 +318,7 @@ fn look_up(p: &mut Asm, map: i32, key: Reg) {
     p.call(MAP_LOOKUP);
 }
 
-/// Frames look like ours (W-1); strays pass, and the socket's owner counts them.
+/// Checks that the frame looks like ours (W-1); others pass, and the socket's owner counts them.
 fn check_mark(p: &mut Asm, payload: i16) {
     need(p, payload + 1, "pass");
     p.load(Size::Byte, R3, R7, payload);
@@ -321,14 +326,14 @@ fn check_mark(p: &mut Asm, payload: i16) {
     p.jump_if_number(R3, If::Greater, i32::from(MARK) + 6, "pass");
 }
 
-/// The last look: `R4` has the length of UDP header and payload. No frame is shorter than its kind's header.
+/// Checks the length of UDP header and payload in `R4`: no frame is shorter than its kind's header.
 fn check_length(p: &mut Asm, to: &Steering, payload: i16) {
     p.jump_if_number(R4, If::Less, i32::from(UDP_LEN) + 1, "length");
     if !to.any_shape {
         p.jump_if_number(R4, If::Less, i32::from(UDP_LEN) + HEADER_LEN as i32, "short");
         need(p, payload + 1, "short");
         p.load(Size::Byte, R3, R7, payload);
-        // Data and close have the short header, the four between them are handshakes.
+        // Data and close frames have the short header; the four kinds in between are handshakes.
         p.jump_if_number(R3, If::Less, i32::from(MARK) + 2, "take");
         p.jump_if_number(R3, If::Greater, i32::from(MARK) + 5, "take");
         p.jump_if_number(R4, If::Less, i32::from(UDP_LEN) + HANDSHAKE_LEN as i32, "short");
@@ -339,7 +344,7 @@ fn check_length(p: &mut Asm, to: &Steering, payload: i16) {
 fn verdicts(p: &mut Asm, to: &Steering) {
     p.label("take");
     p.map(R1, to.sockets);
-    // The queue that the frame came by; without a socket there, the kernel gets it.
+    // To the socket of the frame's queue; if there is none, to the kernel.
     p.load(Size::Word, R2, R6, QUEUE);
     p.op_number(Op::Move, R3, XDP_PASS);
     p.call(REDIRECT_MAP);
@@ -357,7 +362,7 @@ fn verdicts(p: &mut Asm, to: &Steering) {
         }
     }
     p.label("drop");
-    // The counters of this queue: four for each.
+    // This queue's counters: four per queue.
     p.load(Size::Word, R4, R6, QUEUE);
     const { assert!(DROP_CAUSES == 4) };
     p.op(Op::Add, R4, R4);
@@ -376,8 +381,8 @@ fn verdicts(p: &mut Asm, to: &Steering) {
     p.exit();
 }
 
-/// A filter for an ordinary socket that lets everything in and counts it in a word that this process can see: so a look at memory tells
-/// whether a system call is worth while.
+/// Assembles a socket filter that accepts every packet and counts it in a word that this process has mapped:
+/// so reading memory tells whether a system call is worthwhile.
 pub(crate) fn arrival_counter(words: i32, word: u32) -> Vec<u64> {
     let mut p = Asm::default();
     p.map_value(R1, words, word * 8);

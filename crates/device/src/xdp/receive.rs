@@ -1,5 +1,5 @@
-//! Receiving: frames are read where the kernel put them, and lent to the batch (D-10). While nothing arrives, a receive only
-//! reads memory.
+//! Receiving: frames are read where the kernel put them, and lent to the batch (D-10). While nothing arrives,
+//! a receive only reads memory.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -12,25 +12,25 @@ use crate::{Datagram, RxBatch};
 
 /// Frames of one receive: bounds a poll (N-3).
 const FRAMES: usize = 64;
-/// One of this many receives that find nothing checks the clock, and perhaps the program. Few, because a program that sleeps
-/// receives seldom.
+/// One of this many receives that find nothing checks the clock, and perhaps the program. Few, because a
+/// program that sleeps receives seldom.
 const CHECK_RECEIVES: u32 = 4;
 
-/// Polls of the rings per poll of everything else, while nothing arrives: a waiting program waits for the rings, and the
-/// time between two polls adds to each message's latency.
+/// Polls of the rings per poll of everything else, while nothing arrives: a waiting program waits for the
+/// rings, and the time between two polls adds to each message's latency.
 const RING_POLLS: u32 = 8;
 
 /// Consecutive frames with few doorbells between them that make a stream, and the most that are counted.
 const STREAM: u32 = 16;
 const STREAK_MAX: u32 = 64;
-/// The frames of a stream that one doorbell cancels: fewer than one acknowledgement covers, so that acknowledgements do not
-/// end a stream.
+/// The frames of a stream that one doorbell cancels: fewer than one acknowledgement covers, so that
+/// acknowledgements do not end a stream.
 pub(super) const DOORBELL_WEIGHT: u32 = 16;
 /// How long a receiver that has caught up with a stream pauses.
 const PAUSE_SPINS: u32 = 12;
 
-/// Lets the kernel get ahead with a stream. A receiver that polls the kernel's word without a pause makes its cache line
-/// move between the cores for every frame.
+/// Lets the kernel get ahead with a stream. A receiver that polls the kernel's word without a pause makes its
+/// cache line move between the cores for every frame.
 #[cold]
 fn pause() {
     for _ in 0..PAUSE_SPINS {

@@ -1,7 +1,8 @@
-//! Reopening: the interface, or our address, was removed, and an interface with our address is there again (D-13).
+//! Reopening: the interface, or our address, was removed, and an interface with our address is there again
+//! (D-13).
 //!
-//! The memory stays, and with it all slots; sockets, rings and the program are created anew. Meanwhile frames go through the
-//! UDP socket, which does not depend on an interface.
+//! The memory stays, and with it all slots; sockets, rings and the program are created anew. Meanwhile frames
+//! go through the UDP socket, which does not depend on an interface.
 
 use super::attach_point::{self, AttachPoint};
 use super::retry::RetryLimits;
@@ -11,7 +12,8 @@ use super::unavailable::Unavailable;
 use super::{Xdp, attach, dropped, is_by_completion};
 use crate::{Datagram, DeviceEvent, sys};
 
-/// Pauses between attempts, in nanoseconds. They double, because a notification may be lost; a notification ends them.
+/// Pauses between attempts, in nanoseconds. They double, because a notification may be lost; a notification
+/// ends them.
 const PAUSE_MIN: u64 = 20_000_000;
 const PAUSE_MAX: u64 = 1_000_000_000;
 /// Failures before the reason is reported, and before fewer queues are accepted.
@@ -73,7 +75,8 @@ impl Xdp {
         if let Some(requests) = attached.requests_fd() {
             self.arrivals.add_event_source(requests)?;
         }
-        // Without busy polling receiving is slower, and nothing else. What was measured before need not hold here.
+        // Without busy polling receiving is slower, and nothing else. What was measured before need not hold
+        // here.
         let busy = trial::configure(&queues, self.config.receive);
         self.polling = Polling::new(self.config.receive);
         self.statistics.counters.receive_overflows += self.rings.queues.statistics().overflows;

@@ -1,13 +1,14 @@
-//! How long to wait for other processes and for the kernel. Opening may take seconds; reopening happens within a poll, so
-//! it gives up quickly and is tried again later.
+//! How long to wait for other processes and for the kernel. Opening may take seconds; reopening happens
+//! within a poll, so it gives up quickly and is tried again later.
 
 use std::time::Duration;
 
 /// Limits on waiting.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RetryLimits {
-    /// Pauses for a program that is still attached, and for a queue that another process may have. A closed device's
-    /// program stays attached until children that were just being forked have closed their inherited descriptors.
+    /// Pauses for a program that is still attached, and for a queue that another process may have. A closed
+    /// device's program stays attached until children that were just being forked have closed their inherited
+    /// descriptors.
     pub attempts: u32,
     /// Pauses for a queue that no other process can have: the kernel releases it with a delay.
     pub release_attempts: u32,

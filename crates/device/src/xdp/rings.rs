@@ -20,7 +20,8 @@ pub(super) struct Rings {
     pub copies: Arena,
     /// The slot of each descriptor that the kernel has not released, oldest first.
     pub pending: VecDeque<Origin>,
-    /// The kernel may read a frame until the completion ring returns it (D-9); otherwise until it has taken the descriptor.
+    /// The kernel may read a frame until the completion ring returns it (D-9); otherwise until it has taken
+    /// the descriptor.
     pub by_completion: bool,
     /// Doorbells that are not rung; for tests.
     pub lost_doorbells: u32,
@@ -34,7 +35,8 @@ pub(super) enum Origin {
 }
 
 impl Rings {
-    /// Takes over sockets and memory, and gives the kernel all chunks to receive into. Returns the arena to send from, too.
+    /// Takes over sockets and memory, and gives the kernel all chunks to receive into. Returns the arena to
+    /// send from, too.
     pub(super) fn new(
         mut queues: Queues,
         numbers: Vec<u32>,
@@ -58,7 +60,8 @@ impl Rings {
         (rings, arena)
     }
 
-    /// Pushes descriptors for these bytes of a slot: one, or several if they lie in several chunks. There must be room.
+    /// Pushes descriptors for these bytes of a slot: one, or several if they lie in several chunks. There
+    /// must be room.
     #[inline]
     pub(super) fn push(&mut self, slots: &mut Arena, origin: Origin, range: Range<usize>, metadata: bool) {
         let (base, arena) = match origin {
@@ -100,7 +103,8 @@ impl Rings {
         }
     }
 
-    /// Releases the slots of descriptors that the kernel has taken, if it is known to have copied the bytes by then.
+    /// Releases the slots of descriptors that the kernel has taken, if it is known to have copied the bytes
+    /// by then.
     #[inline]
     pub(super) fn release_taken(&mut self, slots: &mut Arena) {
         if !self.by_completion {

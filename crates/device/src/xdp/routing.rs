@@ -43,7 +43,7 @@ pub(super) struct Route {
     /// The transport that the caller asked for.
     pub preferred: Option<Transport>,
     /// The peer takes raw frames, as far as is known.
-    pub peer_takes_raw: bool,
+    pub peer_accepts_raw: bool,
     /// The caller knows the transport, so changes are reported.
     pub reported: bool,
     /// A frame was sent by AF_XDP since the neighbour was last confirmed.
@@ -63,7 +63,7 @@ impl Route {
             transport: Transport::Udp,
             reason: String::new(),
             preferred: None,
-            peer_takes_raw: true,
+            peer_accepts_raw: true,
             reported: false,
             used: false,
             confirm: false,
@@ -182,8 +182,8 @@ impl Routing {
         }
     }
 
-    /// Sends the next frame of each used route through the socket, once per second. The kernel does not see AF_XDP frames,
-    /// so it would not notice that a neighbour's hardware address has changed.
+    /// Sends the next frame of each used route through the socket, once per second. The kernel does not see
+    /// AF_XDP frames, so it would not notice that a neighbour's hardware address has changed.
     #[cold]
     pub(super) fn confirm_neighbours(&mut self) {
         let now = sys::coarse_now();
@@ -260,7 +260,7 @@ impl Xdp {
         if hop.gateway && self.config.framing == Framing::Raw {
             return Err(format!("it is behind the gateway {}, which forwards no raw frames", hop.neighbour));
         }
-        if self.config.framing == Framing::Raw && !route.peer_takes_raw {
+        if self.config.framing == Framing::Raw && !route.peer_accepts_raw {
             return Err("the peer takes no raw frames: it does not use AF_XDP, has lost its interface, or is not configured for them".into());
         }
         let to_mac = route.mac.ok_or_else(|| unknown(hop.neighbour))?;
@@ -282,8 +282,8 @@ impl Xdp {
         self.report_raw();
     }
 
-    /// Reports whether raw frames are taken, if that has changed. Their senders must know, because nothing else takes raw
-    /// frames (D-12).
+    /// Reports whether raw frames are taken, if that has changed. Their senders must know, because nothing
+    /// else takes raw frames (D-12).
     pub(super) fn report_raw(&mut self) {
         let takes = self.routing.health.receives_raw();
         if self.config.framing == Framing::Raw
@@ -319,7 +319,8 @@ impl Xdp {
         if address {
             self.check_address();
         }
-        // The change may be the interface that came back. One that is there and could not be opened keeps its pause.
+        // The change may be the interface that came back. One that is there and could not be opened keeps its
+        // pause.
         if any && self.routing.health.reopen.failures == 0 {
             self.routing.health.reopen.retry_at = 0;
         }
@@ -364,7 +365,8 @@ impl Xdp {
         self.resolve_all();
     }
 
-    /// Tells the program our present hardware address. If that fails, frames pass to the socket, and raw frames are lost.
+    /// Tells the program our present hardware address. If that fails, frames pass to the socket, and raw
+    /// frames are lost.
     pub(super) fn update_addressee(&mut self) {
         let to = Addressee { mac: self.point.upper.mac, port: self.local.port() };
         self.routing.health.stale_address = self.attached.set_addressee(&self.rings.numbers, to).is_err();
@@ -385,7 +387,8 @@ impl Xdp {
         }
     }
 
-    /// Treats an interface that has lost our address as gone: frames for us arrive by another one, or by none (D-13).
+    /// Treats an interface that has lost our address as gone: frames for us arrive by another one, or by none
+    /// (D-13).
     fn check_address(&mut self) {
         let (ip, here) = (self.local.ip(), self.point.upper.index);
         let has = |indexes: Vec<u32>| indexes.contains(&here);

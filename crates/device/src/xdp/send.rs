@@ -24,8 +24,8 @@ fn is_handshake(frame: &[u8]) -> bool {
     frame.len() == HANDSHAKE_LEN && Kind::of(frame).is_ok_and(opens)
 }
 
-/// Writes the headers of a frame in its slot, and metadata for the card in front of them if needed. Returns whether there is
-/// metadata.
+/// Writes the headers of a frame in its slot, and metadata for the card in front of them if needed. Returns
+/// whether there is metadata.
 #[inline]
 fn put_headers(template: &Template, slot: &mut [u8], frame: Range<usize>) -> bool {
     let start = frame.start;
@@ -62,7 +62,8 @@ impl Xdp {
         self.queue(Origin::Slot(slot), start..range.end, len, metadata);
     }
 
-    /// Sends a copy: there is no room in front of the frame, or the kernel may still read an earlier one in its slot.
+    /// Sends a copy: there is no room in front of the frame, or the kernel may still read an earlier one in
+    /// its slot.
     #[cold]
     fn send_copy(&mut self, id: RouteId, slot: SlotId, range: Range<usize>) {
         if self.rings.copies.available() == 0 {
@@ -73,7 +74,8 @@ impl Xdp {
         let Some(template) = &self.routing.routes[id.0 as usize].template else { return copies.give(copy) };
         let frame = self.udp.arena_ref().bytes(slot, range);
         let (head, len) = (template.len(), frame.len());
-        // Behind the headroom if it fits there; a frame that began within the headroom is longer than a payload.
+        // Behind the headroom if it fits there; a frame that began within the headroom is longer than a
+        // payload.
         let start = HEADROOM.min(HEADROOM + copies.payload_len() - len);
         if start < head + TX_METADATA_LEN {
             copies.give(copy);

@@ -1,9 +1,9 @@
-//! One program for several processes of one user: a process that comes later gets the maps, and a share of the link, from one
-//! that is already there (D-15).
+//! One program for several processes of one user: a process that comes later gets the maps, and a share of
+//! the link, from one that is already there (D-15).
 //!
-//! Every process that uses the program has a request socket in the discovery directory, named after network namespace,
-//! interface and its first queue; each of them answers requests. The kernel detaches the program when the last one closes
-//! the link.
+//! Every process that uses the program has a request socket in the discovery directory, named after network
+//! namespace, interface and its first queue; each of them answers requests. The kernel detaches the program
+//! when the last one closes the link.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -29,8 +29,8 @@ pub(super) struct Terms {
     pub queues: u32,
 }
 
-/// The program on its interface, and its maps. When it is dropped, or the process dies, the kernel detaches the program,
-/// unless another process shares it.
+/// The program on its interface, and its maps. When it is dropped, or the process dies, the kernel detaches
+/// the program, unless another process shares it.
 #[derive(Debug)]
 pub(super) struct Attached {
     /// Our share of the link; none once it was detached.
@@ -41,7 +41,8 @@ pub(super) struct Attached {
     pub terms: Terms,
     /// The program was attached by another process.
     pub joined: bool,
-    /// The socket for requests of other processes, or why it could not be opened; none before and after its use.
+    /// The socket for requests of other processes, or why it could not be opened; none before and after its
+    /// use.
     pub requests: Option<Result<RequestSocket, String>>,
 }
 
@@ -52,8 +53,8 @@ const ANSWER: usize = 28;
 /// The most requests that are answered in one poll.
 const REQUESTS_MAX: usize = 16;
 
-/// Returns the path of the request socket of the process that has this queue. Only this user can create files in the
-/// directory.
+/// Returns the path of the request socket of the process that has this queue. Only this user can create files
+/// in the directory.
 fn request_path(interface: u32, queue: u32) -> io::Result<PathBuf> {
     let dir = shm::discovery_dir();
     shm::prepare_dir(&dir)?;
@@ -123,8 +124,8 @@ pub(super) enum JoinError {
     Incompatible(String),
 }
 
-/// Requests a share from the processes that may have the program attached, waiting up to `each` for every answer and up to
-/// `total` altogether.
+/// Requests a share from the processes that may have the program attached, waiting up to `each` for every
+/// answer and up to `total` altogether.
 pub(super) fn join(
     interface: u32,
     wanted: Terms,
@@ -185,8 +186,8 @@ impl Attached {
 
     /// Gives up the link and closes the request socket.
     ///
-    /// A link survives while its interface is moved to another namespace and back, but the sockets do not: our own program
-    /// would then take our frames, and our own request socket would be asked for a share.
+    /// A link survives while its interface is moved to another namespace and back, but the sockets do not:
+    /// our own program would then take our frames, and our own request socket would be asked for a share.
     pub(super) fn detach(&mut self) {
         (self.link, self.requests) = (None, None);
     }

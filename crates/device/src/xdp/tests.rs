@@ -14,7 +14,7 @@ use crate::sys::caps;
 
 const PASS: u64 = 2;
 const DROP: u64 = 1;
-/// What the stand-in for the kernel's function returns: frames that it is called for are taken.
+/// What the replacement for the kernel's redirect function returns: the frame is taken.
 const TAKEN: u64 = 4;
 
 thread_local! {
@@ -26,13 +26,13 @@ fn frame_len(_: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
 }
 
 fn redirect(_: u64, queue: u64, otherwise: u64, _: u64, _: u64) -> u64 {
-    assert_eq!((queue, otherwise), (3, PASS), "the frame's own queue, and the kernel if there is no socket");
+    assert_eq!((queue, otherwise), (3, PASS), "to the frame's queue, or else to the kernel");
     TAKEN
 }
 
-/// Stands for the map of ports; another one is that of counters, which are looked at in the kernel.
+/// Stands for the map of addressees; the other map is that of counters, which are checked in the kernel.
 const PORTS: i32 = 77;
-/// Whom our queue works for.
+/// The addressee of our queue.
 static PORT: Addressee = Addressee { mac: [2, 0, 0, 0, 0, 3], port: 7_000 };
 
 fn lookup(map: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
@@ -58,7 +58,7 @@ fn steer(to: &str) -> Steering {
     }
 }
 
-/// The verdict of an interpreter.
+/// Returns the interpreter's verdict.
 fn interpret(to: &Steering, frame: &[u8]) -> u64 {
     let code = steering(to, Target::Interpreter);
     let bytes: Vec<u8> = code.iter().flat_map(|insn| insn.to_le_bytes()).collect();
@@ -77,17 +77,17 @@ fn interpret(to: &Steering, frame: &[u8]) -> u64 {
     vm.execute_program(frame, &context).unwrap()
 }
 
-/// The verdict of the kernel, and which counter it counted; `None` where this process may not ask.
-fn ask_kernel(to: &Steering, frame: &[u8]) -> Option<(u32, Option<DropCause>)> {
+/// Returns the kernel's verdict, and the counter that was incremented; `None` without the privileges.
+fn run_in_kernel(to: &Steering, frame: &[u8]) -> Option<(u32, Option<DropCause>)> {
     if !caps::missing().is_empty() {
         return None;
     }
     let (sockets, ports) = (QueueMap::sockets(4).unwrap(), QueueMap::ports(4).unwrap());
     let drops = CounterMap::new(4 * DROP_CAUSES).unwrap();
-    // A trial's frame comes by the first queue.
+    // The frame of a test run arrives by the first queue.
     ports.set_addressee(0, PORT).unwrap();
-    let told = Steering { sockets: sockets.raw(), ports: ports.raw(), drops: drops.raw(), ..*to };
-    let code = steering(&told, Target::Kernel);
+    let with_maps = Steering { sockets: sockets.raw(), ports: ports.raw(), drops: drops.raw(), ..*to };
+    let code = steering(&with_maps, Target::Kernel);
     let program = bpf::load(bpf::PROG_XDP, &code, bpf::F_HAS_FRAGS, "tautline").unwrap();
     let verdict = bpf::test_run(program.as_fd(), frame).unwrap();
     let all = [DropCause::Length, DropCause::Checksum, DropCause::Source, DropCause::Short];
@@ -96,33 +96,33 @@ fn ask_kernel(to: &Steering, frame: &[u8]) -> Option<(u32, Option<DropCause>)> {
     Some((verdict, counted.first().copied()))
 }
 
-/// What shall become of a frame.
+/// The expected treatment of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
+enum Verdict {
     Taken,
-    Passes,
+    Passed,
     Dropped(DropCause),
 }
 
-fn judge(to: &Steering, frame: &[u8], fate: Fate, what: &str) {
-    let expected = match fate {
-        Fate::Taken => TAKEN,
-        Fate::Passes => PASS,
-        Fate::Dropped(_) => DROP,
+fn check(to: &Steering, frame: &[u8], expected: Verdict, what: &str) {
+    let code = match expected {
+        Verdict::Taken => TAKEN,
+        Verdict::Passed => PASS,
+        Verdict::Dropped(_) => DROP,
     };
-    assert_eq!(interpret(to, frame), expected, "{what}, interpreted");
-    // The kernel's own trial wants at least an Ethernet header.
+    assert_eq!(interpret(to, frame), code, "{what}, interpreted");
+    // The kernel's test run needs at least an Ethernet header.
     if frame.len() < 14 {
         return;
     }
-    let Some((verdict, counted)) = ask_kernel(to, frame) else { return };
-    // There is no socket at the queue of a trial, so what is taken passes.
-    let expected = if matches!(fate, Fate::Dropped(_)) { DROP } else { PASS };
-    assert_eq!(u64::from(verdict), expected, "{what}, in the kernel");
-    assert_eq!(counted.map_or(fate, Fate::Dropped), fate, "{what}: its counter");
+    let Some((verdict, counted)) = run_in_kernel(to, frame) else { return };
+    // There is no socket at the queue of a test run, so a taken frame passes.
+    let code = if matches!(expected, Verdict::Dropped(_)) { DROP } else { PASS };
+    assert_eq!(u64::from(verdict), code, "{what}, in the kernel");
+    assert_eq!(counted.map_or(expected, Verdict::Dropped), expected, "{what}: its counter");
 }
 
-fn ends(from: &str, to: &str, vlan: Option<u16>) -> FrameAddresses {
+fn addresses(from: &str, to: &str, vlan: Option<u16>) -> FrameAddresses {
     FrameAddresses {
         from_mac: [2, 0, 0, 0, 0, 4],
         to_mac: [2, 0, 0, 0, 0, 3],
@@ -132,8 +132,8 @@ fn ends(from: &str, to: &str, vlan: Option<u16>) -> FrameAddresses {
     }
 }
 
-fn framed(ends: &FrameAddresses, framing: Framing, payload: &[u8]) -> Vec<u8> {
-    let template = Template::new(ends, framing);
+fn framed(addresses: &FrameAddresses, framing: Framing, payload: &[u8]) -> Vec<u8> {
+    let template = Template::new(addresses, framing);
     let mut frame = vec![0xee; template.len()];
     frame.extend(payload);
     template.write(&mut frame);
@@ -148,7 +148,7 @@ fn payload(first: u8, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// D-11: frames of ours are taken, with and without a tag.
+/// D-11: our frames are taken, with and without a tag.
 #[test]
 fn our_frames_are_taken() {
     if !caps::missing().is_empty() {
@@ -157,21 +157,21 @@ fn our_frames_are_taken() {
     for (us, them) in [(US4, THEM4), (US6, THEM6)] {
         let to = steer(us);
         for (first, len) in [(0x71, 48), (0x71, 1_400), (0x76, 48), (0x72, 112), (0x75, 112), (0x73, 200)] {
-            let frame = framed(&ends(them, us, None), Framing::Udp, &payload(first, len));
-            judge(&to, &frame, Fate::Taken, &format!("{us}, kind {first:x}, {len} bytes"));
-            // Short frames are padded on the cable.
+            let frame = framed(&addresses(them, us, None), Framing::Udp, &payload(first, len));
+            check(&to, &frame, Verdict::Taken, &format!("{us}, kind {first:x}, {len} bytes"));
+            // Short frames are padded on the wire.
             let mut padded = frame.clone();
             padded.resize(frame.len() + 6, 0);
-            judge(&to, &padded, Fate::Taken, "padded");
+            check(&to, &padded, Verdict::Taken, "padded");
         }
-        let tagged = framed(&ends(them, us, Some(7)), Framing::Udp, &payload(0x71, 60));
-        judge(&Steering { vlan: Some(7), ..to }, &tagged, Fate::Taken, "our tag");
-        judge(&Steering { vlan: Some(8), ..to }, &tagged, Fate::Passes, "another tag");
-        judge(&to, &tagged, Fate::Passes, "a tag and we have none");
-        let prioritised = framed(&ends(them, us, Some(0)), Framing::Udp, &payload(0x71, 60));
-        judge(&to, &prioritised, Fate::Taken, "a tag with a priority only");
-        let untagged = framed(&ends(them, us, None), Framing::Udp, &payload(0x71, 60));
-        judge(&Steering { vlan: Some(7), ..to }, &untagged, Fate::Taken, "the card took our tag off");
+        let tagged = framed(&addresses(them, us, Some(7)), Framing::Udp, &payload(0x71, 60));
+        check(&Steering { vlan: Some(7), ..to }, &tagged, Verdict::Taken, "our tag");
+        check(&Steering { vlan: Some(8), ..to }, &tagged, Verdict::Passed, "another tag");
+        check(&to, &tagged, Verdict::Passed, "a tag, and we have none");
+        let prioritised = framed(&addresses(them, us, Some(0)), Framing::Udp, &payload(0x71, 60));
+        check(&to, &prioritised, Verdict::Taken, "a tag with a priority only");
+        let untagged = framed(&addresses(them, us, None), Framing::Udp, &payload(0x71, 60));
+        check(&Steering { vlan: Some(7), ..to }, &untagged, Verdict::Taken, "the card removed our tag");
     }
 }
 
@@ -180,145 +180,145 @@ fn our_frames_are_taken() {
 fn everything_else_passes() {
     for (us, them, other) in [(US4, THEM4, "10.1.2.5:7000"), (US6, THEM6, "[fd00::5]:7000")] {
         let to = steer(us);
-        let ours = framed(&ends(them, us, None), Framing::Udp, &payload(0x71, 60));
+        let ours = framed(&addresses(them, us, None), Framing::Udp, &payload(0x71, 60));
         let ip = 14;
         let change = |at: usize, byte: u8| {
             let mut frame = ours.clone();
             frame[at] = byte;
             frame
         };
-        judge(
+        check(
             &to,
-            &framed(&ends(them, other, None), Framing::Udp, &payload(0x71, 60)),
-            Fate::Passes,
+            &framed(&addresses(them, other, None), Framing::Udp, &payload(0x71, 60)),
+            Verdict::Passed,
             "another address",
         );
         let port = SocketAddr::new(us.parse::<SocketAddr>().unwrap().ip(), 7_001).to_string();
-        judge(
+        check(
             &to,
-            &framed(&ends(them, &port, None), Framing::Udp, &payload(0x71, 60)),
-            Fate::Passes,
+            &framed(&addresses(them, &port, None), Framing::Udp, &payload(0x71, 60)),
+            Verdict::Passed,
             "another port",
         );
-        judge(
+        check(
             &to,
-            &framed(&ends(them, us, None), Framing::Raw, &payload(0x71, 60)),
-            Fate::Passes,
-            "raw and we are not",
+            &framed(&addresses(them, us, None), Framing::Raw, &payload(0x71, 60)),
+            Verdict::Passed,
+            "raw, and we are not",
         );
         for first in [0x00, 0x70, 0x77, 0x7f, 0x81, 0xff] {
-            let stray = framed(&ends(them, us, None), Framing::Udp, &payload(first, 60));
-            judge(&to, &stray, Fate::Passes, &format!("a stray that begins with {first:x}"));
-            judge(&Steering { any_shape: true, ..to }, &stray, Fate::Taken, "unless any shape will do");
+            let stray = framed(&addresses(them, us, None), Framing::Udp, &payload(first, 60));
+            check(&to, &stray, Verdict::Passed, &format!("a stray that begins with {first:x}"));
+            check(&Steering { any_shape: true, ..to }, &stray, Verdict::Taken, "any shape is accepted");
         }
-        judge(&to, &change(12, 0x80), Fate::Passes, "no IP");
-        (0..6).for_each(|at| judge(&to, &change(at, 0x42), Fate::Passes, "for another hardware address"));
-        judge(&to, &change(0, 0x33), Fate::Taken, "for several of them");
+        check(&to, &change(12, 0x80), Verdict::Passed, "no IP");
+        (0..6).for_each(|at| check(&to, &change(at, 0x42), Verdict::Passed, "for another hardware address"));
+        check(&to, &change(0, 0x33), Verdict::Taken, "multicast");
         if us == US4 {
-            judge(&to, &change(ip, 0x46), Fate::Passes, "options");
-            judge(&to, &change(ip + 6, 0x20), Fate::Passes, "a first fragment");
-            judge(&to, &change(ip + 7, 0x10), Fate::Passes, "a later fragment");
-            judge(&to, &change(ip + 9, 6), Fate::Passes, "TCP");
+            check(&to, &change(ip, 0x46), Verdict::Passed, "options");
+            check(&to, &change(ip + 6, 0x20), Verdict::Passed, "a first fragment");
+            check(&to, &change(ip + 7, 0x10), Verdict::Passed, "a later fragment");
+            check(&to, &change(ip + 9, 6), Verdict::Passed, "TCP");
         } else {
-            judge(&to, &change(ip, 0x50), Fate::Passes, "version 5");
-            judge(&to, &change(ip + 6, 44), Fate::Passes, "a fragment header");
-            judge(&to, &change(ip + 6, 6), Fate::Passes, "TCP");
+            check(&to, &change(ip, 0x50), Verdict::Passed, "version 5");
+            check(&to, &change(ip + 6, 44), Verdict::Passed, "a fragment header");
+            check(&to, &change(ip + 6, 6), Verdict::Passed, "TCP");
         }
-        // Whatever is cut off within the headers is nobody's.
+        // A frame that is cut within the headers passes.
         let headers = ours.len() - 60;
         for len in 0..headers {
-            judge(&to, &ours[..len], Fate::Passes, &format!("cut to {len}"));
+            check(&to, &ours[..len], Verdict::Passed, &format!("cut to {len}"));
         }
-        // The rest is ours, and too short for what it says.
+        // A frame that is cut behind them is ours, and shorter than it says.
         for len in headers + 1..ours.len() {
-            judge(&to, &ours[..len], Fate::Dropped(DropCause::Length), &format!("cut to {len}"));
+            check(&to, &ours[..len], Verdict::Dropped(DropCause::Length), &format!("cut to {len}"));
         }
     }
 }
 
-/// D-11: what is for us and cannot be right is dropped and counted by cause.
+/// D-11: malformed frames for us are dropped and counted by cause.
 #[test]
-fn misshapen_frames_are_dropped() {
+fn malformed_frames_are_dropped() {
     let to = steer(US4);
-    let ours = framed(&ends(THEM4, US4, None), Framing::Udp, &payload(0x71, 60));
+    let ours = framed(&addresses(THEM4, US4, None), Framing::Udp, &payload(0x71, 60));
     let ip = 14;
-    // Every bit of the IP header that does not lead elsewhere breaks its checksum.
+    // Every bit of the IP header that does not change the destination breaks its checksum.
     for at in [1, 2, 3, 4, 5, 8, 10, 11, 12, 13, 14, 15] {
         for bit in 0..8 {
             let mut frame = ours.clone();
             frame[ip + at] ^= 1 << bit;
-            judge(&to, &frame, Fate::Dropped(DropCause::Checksum), &format!("bit {bit} of byte {at}"));
+            check(&to, &frame, Verdict::Dropped(DropCause::Checksum), &format!("bit {bit} of byte {at}"));
         }
     }
     let mut frame = ours.clone();
     frame[ip + 20 + 5] ^= 1;
-    judge(&to, &frame, Fate::Dropped(DropCause::Length), "UDP's length");
+    check(&to, &frame, Verdict::Dropped(DropCause::Length), "UDP's length");
     for from in ["10.1.2.3:9000", "127.0.0.1:9000", "0.0.0.0:9000", "224.0.0.1:9000", "255.255.255.255:9"] {
-        let frame = framed(&ends(from, US4, None), Framing::Udp, &payload(0x71, 60));
-        judge(&to, &frame, Fate::Dropped(DropCause::Source), from);
+        let frame = framed(&addresses(from, US4, None), Framing::Udp, &payload(0x71, 60));
+        check(&to, &frame, Verdict::Dropped(DropCause::Source), from);
     }
     let to6 = steer(US6);
     for from in ["[::]:9000", "[::1]:9000", "[ff02::1]:9000", US6] {
-        let frame = framed(&ends(from, US6, None), Framing::Udp, &payload(0x71, 60));
-        judge(&to6, &frame, Fate::Dropped(DropCause::Source), from);
+        let frame = framed(&addresses(from, US6, None), Framing::Udp, &payload(0x71, 60));
+        check(&to6, &frame, Verdict::Dropped(DropCause::Source), from);
     }
     for (us, them) in [(US4, THEM4), (US6, THEM6)] {
         for (first, len) in [(0x71, 1), (0x71, 47), (0x76, 47), (0x72, 111), (0x75, 48)] {
-            let frame = framed(&ends(them, us, None), Framing::Udp, &payload(first, len));
-            judge(
+            let frame = framed(&addresses(them, us, None), Framing::Udp, &payload(first, len));
+            check(
                 &steer(us),
                 &frame,
-                Fate::Dropped(DropCause::Short),
+                Verdict::Dropped(DropCause::Short),
                 &format!("kind {first:x}, {len} bytes"),
             );
         }
     }
-    let mut frame = framed(&ends(THEM6, US6, None), Framing::Udp, &payload(0x71, 60));
+    let mut frame = framed(&addresses(THEM6, US6, None), Framing::Udp, &payload(0x71, 60));
     frame[ip + 40 + 6..][..2].fill(0);
-    judge(&to6, &frame, Fate::Dropped(DropCause::Checksum), "no checksum over IPv6");
+    check(&to6, &frame, Verdict::Dropped(DropCause::Checksum), "no checksum over IPv6");
 }
 
-/// D-12: the raw framing.
+/// D-12: raw frames are taken, and malformed ones dropped.
 #[test]
-fn raw_frames() {
+fn raw_frames_are_taken_or_dropped() {
     let to = Steering { raw: true, ..steer(US4) };
     for vlan in [None, Some(7)] {
         let to = Steering { vlan, ..to };
-        let frame = framed(&ends(THEM4, US4, vlan), Framing::Raw, &payload(0x71, 60));
-        judge(&to, &frame, Fate::Taken, "raw");
+        let frame = framed(&addresses(THEM4, US4, vlan), Framing::Raw, &payload(0x71, 60));
+        check(&to, &frame, Verdict::Taken, "raw");
         let head = frame.len() - 60;
         let Parsed { start, end, from } = parse(&frame).unwrap();
         assert_eq!((start, end, from), (head, frame.len(), Sender::Raw([2, 0, 0, 0, 0, 4], 9_000)));
         for len in head..frame.len() {
-            let fate = if len == head { Fate::Passes } else { Fate::Dropped(DropCause::Length) };
-            judge(&to, &frame[..len], fate, "cut");
+            let expected = if len == head { Verdict::Passed } else { Verdict::Dropped(DropCause::Length) };
+            check(&to, &frame[..len], expected, "cut");
             assert_eq!(parse(&frame[..len]), Err(FrameError::Shape));
         }
         let mut other = frame.clone();
         other[5] ^= 1;
-        judge(&to, &other, Fate::Passes, "another hardware address");
+        check(&to, &other, Verdict::Passed, "another hardware address");
         let mut other = frame.clone();
         other[head - 5] ^= 1;
-        judge(&to, &other, Fate::Passes, "another port");
+        check(&to, &other, Verdict::Passed, "another port");
         let mut reserved = frame.clone();
         reserved[head - 1] = 1;
-        judge(&to, &reserved, Fate::Dropped(DropCause::Checksum), "what must be zero");
+        check(&to, &reserved, Verdict::Dropped(DropCause::Checksum), "the reserved field");
     }
-    judge(
+    check(
         &to,
-        &framed(&ends(THEM4, US4, None), Framing::Udp, &payload(0x71, 60)),
-        Fate::Taken,
-        "UDP all the same",
+        &framed(&addresses(THEM4, US4, None), Framing::Udp, &payload(0x71, 60)),
+        Verdict::Taken,
+        "UDP is taken, too",
     );
 }
 
-/// What is written is read back, and has the checksums that anyone would work out.
+/// Headers parse as they were written, with correct checksums.
 #[test]
-fn headers_read_back() {
+fn headers_round_trip() {
     for (us, them) in [(US4, THEM4), (US6, THEM6)] {
         for vlan in [None, Some(7)] {
             for len in (1..70).chain([1_471, 1_472, 8_972]) {
-                let frame = framed(&ends(them, us, vlan), Framing::Udp, &payload(0x71, len));
+                let frame = framed(&addresses(them, us, vlan), Framing::Udp, &payload(0x71, len));
                 let head = frame.len() - len;
                 assert!(head <= HEADERS_MAX);
                 let read = parse(&frame).unwrap();
@@ -334,11 +334,11 @@ fn headers_read_back() {
     }
 }
 
-/// D-14: over IPv4 the checksum may be left out, over IPv6 not; the program takes both.
+/// D-14: the checksum may be omitted over IPv4, but not over IPv6; the program takes both.
 #[test]
-fn checksums_may_be_left_out() {
+fn checksums_may_be_omitted_over_ipv4() {
     for (us, them, left_out) in [(US4, THEM4, true), (US6, THEM6, false)] {
-        let whole = Template::new(&ends(them, us, None), Framing::Udp);
+        let whole = Template::new(&addresses(them, us, None), Framing::Udp);
         let mut frame = vec![0xee; whole.len()];
         frame.extend(payload(0x71, 60));
         let udp = whole.len() - 8;
@@ -346,22 +346,22 @@ fn checksums_may_be_left_out() {
         assert_eq!(frame[udp + 6..udp + 8] == [0, 0], left_out);
         assert!(parse(&frame).is_ok());
         for generic in [false, true] {
-            judge(
+            check(
                 &Steering { pass_partial_checksums: generic, ..steer(us) },
                 &frame,
-                Fate::Taken,
+                Verdict::Taken,
                 "no checksum",
             );
         }
     }
 }
 
-/// D-14: what is left to a card is complete when it has added what it was told to.
+/// D-14: a checksum that is left to a card is correct after the card has added what it was told to.
 #[test]
 fn checksums_may_be_left_to_a_card() {
     for (us, them) in [(US4, THEM4), (US6, THEM6)] {
         for len in [1, 60, 61, 1_472] {
-            let template = Template::new(&ends(them, us, Some(7)), Framing::Udp);
+            let template = Template::new(&addresses(them, us, Some(7)), Framing::Udp);
             assert_eq!(template.offload(), None);
             let template = template.with_offload();
             let mut frame = vec![0xee; template.len()];
@@ -375,16 +375,16 @@ fn checksums_may_be_left_to_a_card() {
             assert_eq!(udp_sum_by_hand(us, them, &frame[from..]), 0xffff, "{len} bytes");
         }
     }
-    let raw = Template::new(&ends(THEM4, US4, None), Framing::Raw).with_offload();
-    let none = Template::new(&ends(THEM4, US4, None), Framing::Udp).without_checksum().with_offload();
+    let raw = Template::new(&addresses(THEM4, US4, None), Framing::Raw).with_offload();
+    let none = Template::new(&addresses(THEM4, US4, None), Framing::Udp).without_checksum().with_offload();
     assert_eq!((raw.offload(), none.offload()), (None, None));
 }
 
-/// D-14: a checksum that is wrong is noticed; one that a card was to complete is not wrong, and over IPv4 there may be none.
+/// D-14: wrong checksums are detected; a partial one is not wrong, and over IPv4 there may be none.
 #[test]
-fn checksums_are_looked_at() {
+fn wrong_checksums_are_detected() {
     for (us, them, may_lack) in [(US4, THEM4, true), (US6, THEM6, false)] {
-        let frame = framed(&ends(them, us, None), Framing::Udp, &payload(0x71, 60));
+        let frame = framed(&addresses(them, us, None), Framing::Udp, &payload(0x71, 60));
         let udp = frame.len() - 68;
         for at in udp + 8..frame.len() {
             for bit in [0, 7] {
@@ -400,20 +400,20 @@ fn checksums_are_looked_at() {
         partial[udp + 6..udp + 8].fill(0);
         let whole = !udp_sum_by_hand(us, them, &partial[udp..]);
         let body = sum_by_hand(&partial[udp..]);
-        // What is left of the whole sum without the UDP part is the pseudo header's.
+        // The whole sum without the UDP part is that of the pseudo header.
         let pseudo = fold(u64::from((!whole).to_be()) + u64::from((!body).to_be()));
         partial[udp + 6..udp + 8].copy_from_slice(&pseudo.to_ne_bytes());
-        assert!(parse(&partial).is_ok(), "a card was to complete it");
-        judge(&steer(us), &partial, Fate::Taken, "in native mode nobody hands over trains");
+        assert!(parse(&partial).is_ok(), "partial");
+        check(&steer(us), &partial, Verdict::Taken, "in native mode there are no trains");
         let generic = Steering { pass_partial_checksums: true, ..steer(us) };
-        judge(&generic, &partial, Fate::Passes, "in generic mode it may be a train");
-        judge(&generic, &frame, Fate::Taken, "a finished one is none");
+        check(&generic, &partial, Verdict::Passed, "in generic mode it may be a train");
+        check(&generic, &frame, Verdict::Taken, "a complete checksum");
     }
 }
 
-/// Every cut and many alterations: an answer, never a panic, and never bytes beyond the frame.
+/// Truncated and altered frames give a result, never a panic and never bytes beyond the frame.
 #[test]
-fn hostile_headers_are_survived() {
+fn hostile_headers_cause_no_panic() {
     let mut state = 1u64;
     let mut random = move || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -421,7 +421,7 @@ fn hostile_headers_are_survived() {
     };
     for (us, them) in [(US4, THEM4), (US6, THEM6)] {
         for framing in [Framing::Udp, Framing::Raw] {
-            let frame = framed(&ends(them, us, Some(7)), framing, &payload(0x71, 60));
+            let frame = framed(&addresses(them, us, Some(7)), framing, &payload(0x71, 60));
             for len in 0..frame.len() {
                 assert!(parse(&frame[..len]).is_err(), "cut to {len}");
             }
@@ -464,7 +464,7 @@ fn udp_sum_by_hand(us: &str, them: &str, udp: &[u8]) -> u16 {
 }
 
 #[test]
-fn sums_do_not_mind_how_wide_one_adds() {
+fn sums_do_not_depend_on_the_width_of_additions() {
     let bytes: Vec<u8> = (0..300).map(|i| (i * 37 + 11) as u8).collect();
     for len in 0..bytes.len() {
         assert_eq!(fold(sum(&bytes[..len])).to_be(), sum_by_hand(&bytes[..len]), "{len}");

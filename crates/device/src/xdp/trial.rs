@@ -1,9 +1,10 @@
-//! Who moves frames to the rings, the kernel or the caller (busy polling). Both are tried in turn on the first traffic, and
-//! the kernel stays unless the caller is clearly faster in two trials.
+//! Who moves frames to the rings, the kernel or the caller (busy polling). Both are tried in turn on the
+//! first traffic, and the kernel stays unless the caller is clearly faster in two trials.
 //!
-//! What is measured is the time from a doorbell to the next frame, if the caller only polled meanwhile: a caller that sleeps
-//! or works gains nothing from either. The lowest times tell the cost of the way; the others tell how busy the machine is. A
-//! trial costs some clock reads around the first few hundred frames, and nothing afterwards.
+//! What is measured is the time from a doorbell to the next frame, if the caller only polled meanwhile: a
+//! caller that sleeps or works gains nothing from either. The lowest times tell the cost of the way; the
+//! others tell how busy the machine is. A trial costs some clock reads around the first few hundred frames,
+//! and nothing afterwards.
 
 use super::config::Receive;
 use crate::monotonic_now;
@@ -80,8 +81,8 @@ impl Polling {
         }
     }
 
-    /// Notes a received frame during the measurement. Returns the times of kernel and caller if that ended it in favour of
-    /// the caller.
+    /// Notes a received frame during the measurement. Returns the times of kernel and caller if that ended it
+    /// in favour of the caller.
     #[cold]
     pub(super) fn frame_received(&mut self, queues: &Queues) -> Option<[u64; 2]> {
         let mut trial = self.trial.take()?;
@@ -210,7 +211,8 @@ fn is_better([kernel, caller]: [u64; 2]) -> bool {
 mod tests {
     use super::*;
 
-    /// Runs a trial in which answers take the times that `time` returns for each of the two. Returns the verdict.
+    /// Runs a trial in which answers take the times that `time` returns for each of the two. Returns the
+    /// verdict.
     fn run(mut time: impl FnMut(bool, u32) -> u64) -> (Verdict, u32) {
         let (mut trial, mut busy, mut now) = (Trial::default(), false, 0);
         for frame in 0.. {
@@ -271,7 +273,8 @@ mod tests {
         assert_eq!((verdict, frames), (Verdict::Kernel, 2 * first));
     }
 
-    /// Answers with a gap between polls do not count, nor long ones, nor frames without a doorbell; and the trial ends.
+    /// Answers with a gap between polls do not count, nor long ones, nor frames without a doorbell; and the
+    /// trial ends.
     #[test]
     fn only_uninterrupted_polls_are_measured() {
         let mut trial = Trial::default();

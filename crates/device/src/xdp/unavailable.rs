@@ -71,7 +71,8 @@ impl fmt::Display for Unavailable {
 impl std::error::Error for Unavailable {}
 
 impl Unavailable {
-    /// Adds the processes that hold the attached program. Not done from the start, because it searches all processes.
+    /// Adds the processes that hold the attached program. Not done from the start, because it searches all
+    /// processes.
     pub(super) fn with_holders(self) -> Unavailable {
         match self {
             Unavailable::Occupied { interface, program, owner } => {
@@ -87,7 +88,8 @@ impl Unavailable {
         }
     }
 
-    /// Replaces "privileges are missing" for a process that dropped them: granting them again is no advice for it.
+    /// Replaces "privileges are missing" for a process that dropped them: granting them again is no advice
+    /// for it.
     pub(super) fn after_dropping_privileges(self, dropped: bool) -> Unavailable {
         match self {
             Unavailable::Privileges(_) if dropped => Unavailable::PrivilegesDropped,
@@ -127,7 +129,8 @@ pub(super) fn system(what: &str, errno: Errno) -> Unavailable {
     Unavailable::System(format!("the system refused {what}: {errno}"))
 }
 
-/// The error for a program that was not loaded: the system's error, and the verifier's message if there is one.
+/// The error for a program that was not loaded: the system's error, and the verifier's message if there is
+/// one.
 pub(super) fn unloaded(what: &str, (errno, log): &(Errno, String)) -> Unavailable {
     let log = if log.is_empty() { String::new() } else { format!(" ({log})") };
     Unavailable::System(format!("the system refused {what}: {errno}{log}"))

@@ -1,8 +1,8 @@
-//! Checks that the steering program is still attached. One that somebody has detached is attached again; if that fails,
-//! frames go through the UDP socket and the caller is told why (D-13).
+//! Checks that the steering program is still attached. One that somebody has detached is attached again; if
+//! that fails, frames go through the UDP socket and the caller is told why (D-13).
 //!
-//! No frame is lost meanwhile: what the program does not take arrives through the socket. The kernel does not notify us, so
-//! we poll.
+//! No frame is lost meanwhile: what the program does not take arrives through the socket. The kernel does not
+//! notify us, so we poll.
 
 use std::os::fd::AsFd;
 
@@ -16,8 +16,8 @@ const INTERVAL: u64 = 1_000_000_000;
 const INTERVAL_RAW: u64 = 200_000_000;
 /// The interval while frames arrive through the socket, perhaps because the program is gone.
 const INTERVAL_SOCKET: u64 = 50_000_000;
-/// Failures before the reason is reported. An interface that is removed takes its program along, and its removal is
-/// reported anyway.
+/// Failures before the reason is reported. An interface that is removed takes its program along, and its
+/// removal is reported anyway.
 const REPORT_AFTER: u32 = 2;
 
 /// The state of the check.

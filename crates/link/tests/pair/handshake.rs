@@ -1,12 +1,12 @@
-//! Opening channels: lost frames, crossing hellos, refusals, restarts, replays.
+//! Opening channels: lost frames, simultaneous hellos, refusals, restarts, replays.
 
-use tautline_link::{Config, Death, Doorkeeper, Fresh, JobKey, Outcome, Peering};
+use tautline_link::{ChannelIds, Config, Death, HandshakeLimiter, HandshakeOutcome, JobKey, Peering};
 use tautline_wire::frame::Kind;
-use tautline_wire::handshake::{HANDSHAKE_LEN, Refusal, Security};
+use tautline_wire::handshake::{HANDSHAKE_LEN, RefuseReason, Security};
 use tautline_wire::{Handshake, VERSION};
 
-use crate::faults::MODES;
-use crate::world::{Faults, MICRO, MILLI, Rng, SECOND, World, who};
+use crate::network_faults::MODES;
+use crate::world::{Faults, MICRO, MILLI, Rng, SECOND, World, params};
 
 /// Drops the first `count` frames of a kind.
 fn drop_first(world: &mut World, pipe: usize, kind: Kind, count: u32) {
@@ -20,13 +20,13 @@ fn drop_first(world: &mut World, pipe: usize, kind: Kind, count: u32) {
 
 fn hello(world: &mut World, side: usize) -> Handshake {
     world.sides[side].connect(world.now);
-    let frame = world.sides[side].peering.poll_hello(world.now).expect("knocking");
+    let frame = world.sides[side].peering.poll_hello(world.now).expect("a hello is due");
     Handshake::parse(&frame).unwrap()
 }
 
-/// H-6, H-9: whichever frame of the handshake is lost, and how often, the channel opens, once.
+/// H-6, H-9: the channel opens once, whichever frame of the handshake is lost, and how often.
 #[test]
-fn any_frame_may_be_lost() {
+fn handshake_survives_lost_frames() {
     for (pipe, kind) in [(0, Kind::Hello), (1, Kind::Welcome), (0, Kind::Data), (1, Kind::Data)] {
         for count in 1..4 {
             let mut world = World::new(7, &Config::default());
@@ -42,14 +42,14 @@ fn any_frame_may_be_lost() {
     }
 }
 
-/// H-9: a repeated hello gets the very same answer, before and after the channel is live.
+/// H-9: a repeated hello gets the same answer, before and after the channel is live.
 #[test]
-fn repeated_hello() {
+fn repeated_hello_gets_the_same_answer() {
     let mut world = World::new(3, &Config::default());
     let hello = hello(&mut world, 0);
-    let (now, fresh) = (world.now, |n| Fresh { epoch: n, channel: n as u32 });
-    let answer = |w: &mut World, n| match w.sides[1].peering.handle_handshake(now, &hello, fresh(n)) {
-        Outcome::Reply(reply) => reply,
+    let (now, ids) = (world.now, |n| ChannelIds { epoch: n, channel: n as u32 });
+    let answer = |w: &mut World, n| match w.sides[1].peering.handle_handshake(now, &hello, ids(n)) {
+        HandshakeOutcome::Reply(reply) => reply,
         other => panic!("{other:?}"),
     };
     let first = answer(&mut world, 100);
@@ -60,7 +60,8 @@ fn repeated_hello() {
     assert!(world.deaths().is_empty());
 }
 
-/// H-6: when both knock at once one channel comes of it, nothing pushed on it is lost, and nobody seems restarted.
+/// H-6: if both sides connect at once, one channel is opened, no slot is lost, and no side counts as
+/// restarted.
 #[test]
 fn simultaneous_open() {
     for seed in 0..1000 {
@@ -83,75 +84,82 @@ fn simultaneous_open() {
     }
 }
 
-/// H-6, H-7: under load a hello is answered by a retry no longer than itself, and the cookie opens the door.
+/// H-6, H-7: above the limit a hello is answered with a retry of the same length, and a hello with its cookie
+/// is accepted.
 #[test]
-fn proof_of_address() {
+fn hello_with_cookie_is_accepted() {
     let mut world = World::new(5, &Config::default());
-    world.sides[1].doorkeeper = Some(Doorkeeper::new([1; 32], 0));
+    world.sides[1].limiter = Some(HandshakeLimiter::new([1; 32], 0));
     world.pipes.iter_mut().for_each(|p| p.tap = Some(Vec::new()));
     world.sides[0].connect(world.now);
     assert!(world.run_until_true(SECOND, World::is_open));
     let kinds = |pipe: usize| -> Vec<_> {
-        let shakes = world.pipes[pipe].tap.as_ref().unwrap().iter().filter(|f| f.len() == HANDSHAKE_LEN);
-        shakes.map(|f| Kind::of(f).unwrap()).filter(|k| !matches!(k, Kind::Data)).collect()
+        let handshakes = world.pipes[pipe].tap.as_ref().unwrap().iter().filter(|f| f.len() == HANDSHAKE_LEN);
+        handshakes.map(|f| Kind::of(f).unwrap()).filter(|k| !matches!(k, Kind::Data)).collect()
     };
     assert_eq!(kinds(0), [Kind::Hello, Kind::Hello]);
     assert_eq!(kinds(1), [Kind::Retry, Kind::Welcome]);
 }
 
-fn refusal(world: &mut World) -> Option<Refusal> {
+fn refusal(world: &mut World) -> Option<RefuseReason> {
     world.sides[0].connect(world.now);
     world.run(SECOND / 10);
-    world.sides[0].outcomes.iter().find_map(|o| if let Outcome::Refused(why) = o { Some(*why) } else { None })
+    world.sides[0]
+        .outcomes
+        .iter()
+        .find_map(|o| if let HandshakeOutcome::Refused(why) = o { Some(*why) } else { None })
 }
 
-/// H-5: each reason to refuse a hello reaches the one who knocked, who then stops.
+/// H-5: the initiator gets the reason of a refusal, and stops.
 #[test]
-fn refusals_arrive() {
+fn refused_initiator_gets_the_reason() {
     let config = Config::default();
     let mut world = World::with(1, [Config { security: Security::Sealed, ..config.clone() }, config.clone()]);
-    assert_eq!(refusal(&mut world), Some(Refusal::Security));
-    assert!(!world.sides[0].peering.is_knocking());
+    assert_eq!(refusal(&mut world), Some(RefuseReason::Security));
+    assert!(!world.sides[0].peering.is_connecting());
 
     let mut world = World::new(1, &config);
-    let mut lost = who(0, 1472);
-    lost.peer_endpoint = 7;
-    world.sides[0].peering = Peering::new(lost, config.clone());
-    assert_eq!(refusal(&mut world), Some(Refusal::NoEndpoint));
+    let mut wrong = params(0, 1472);
+    wrong.peer_endpoint = 7;
+    world.sides[0].peering = Peering::new(wrong, config.clone());
+    assert_eq!(refusal(&mut world), Some(RefuseReason::NoEndpoint));
 
-    // Rank 1's address is in truth rank 5's: it answers in the name it was called by, or nobody would listen.
+    // Rank 5 has the address of rank 1. It answers as rank 1, because the initiator accepts no other sender.
     let mut world = World::new(1, &config);
-    let mut other = who(1, 1472);
+    let mut other = params(1, 1472);
     other.me = 5;
     world.sides[1].peering = Peering::new(other, config);
-    assert_eq!(refusal(&mut world), Some(Refusal::WrongRank));
+    assert_eq!(refusal(&mut world), Some(RefuseReason::WrongRank));
 }
 
-/// W-2, H-4, H-5: versions and features that are not ours are refused; features that are merely offered are not.
+/// W-2, H-4, H-5: unknown versions and required features are refused; optional features are not.
 #[test]
-fn versions_and_features() {
-    let ask = |change: fn(&mut Handshake)| {
+fn unknown_versions_and_features_are_refused() {
+    let reason = |change: fn(&mut Handshake)| {
         let mut world = World::new(9, &Config::default());
         let mut hello = hello(&mut world, 0);
         change(&mut hello);
         let now = world.now;
-        let Outcome::Reply(reply) =
-            world.sides[1].peering.handle_handshake(now, &hello, Fresh { epoch: 9, channel: 9 })
+        let HandshakeOutcome::Reply(reply) =
+            world.sides[1].peering.handle_handshake(now, &hello, ChannelIds { epoch: 9, channel: 9 })
         else {
-            panic!("no answer")
+            panic!("the hello was not answered")
         };
         Handshake::parse(&reply).unwrap().reason
     };
-    assert_eq!(ask(|_| ()), None);
-    assert_eq!(ask(|h| (h.version_min, h.version_max) = (VERSION + 1, VERSION + 3)), Some(Refusal::Version));
-    assert_eq!(ask(|h| (h.version_min, h.version_max) = (0, VERSION + 3)), None);
-    assert_eq!(ask(|h| h.features = 0x0000_ffff), None);
-    assert_eq!(ask(|h| h.features = 0x8000_8000), Some(Refusal::Feature));
+    assert_eq!(reason(|_| ()), None);
+    assert_eq!(
+        reason(|h| (h.version_min, h.version_max) = (VERSION + 1, VERSION + 3)),
+        Some(RefuseReason::Version)
+    );
+    assert_eq!(reason(|h| (h.version_min, h.version_max) = (0, VERSION + 3)), None);
+    assert_eq!(reason(|h| h.features = 0x0000_ffff), None);
+    assert_eq!(reason(|h| h.features = 0x8000_8000), Some(RefuseReason::Feature));
 }
 
-/// H-8: a restarted peer is let in under a new epoch; neither side ever takes a frame of the old one.
+/// H-8: a restarted peer is accepted with a new epoch, and no side accepts a frame of the old one.
 #[test]
-fn restart_while_the_old_link_lives() {
+fn restart_while_the_old_link_is_live() {
     for (security, restarted) in MODES.into_iter().flat_map(|m| [(m, 0), (m, 1)]) {
         let mut world = World::open(11, &Config { security, ..Config::default() });
         world.pipes.iter_mut().for_each(|p| p.tap = Some(Vec::new()));
@@ -166,14 +174,15 @@ fn restart_while_the_old_link_lives() {
         let survivor = 1 - restarted;
         assert!(matches!(world.deaths()[..], [(side, _, Death::Restarted)] if side == survivor));
 
-        let taken = world.sides.each_ref().map(|s| s.peering.link().unwrap().counters().frames_accepted);
+        let accepted = world.sides.each_ref().map(|s| s.peering.link().unwrap().counters().frames_accepted);
         for (from, frames) in old.into_iter().enumerate() {
             for frame in frames {
                 world.deliver(1 - from, frame);
             }
         }
-        let now_taken = world.sides.each_ref().map(|s| s.peering.link().unwrap().counters().frames_accepted);
-        assert_eq!(taken, now_taken, "{security:?}: a frame of the old epoch was taken");
+        let accepted_now =
+            world.sides.each_ref().map(|s| s.peering.link().unwrap().counters().frames_accepted);
+        assert_eq!(accepted, accepted_now, "{security:?}: a frame of the old epoch was accepted");
         world.sides[survivor].load.left = 5;
         world.run(SECOND / 10);
         assert_eq!(world.sides[survivor].streams.last().unwrap().delivered, 5);
@@ -181,9 +190,9 @@ fn restart_while_the_old_link_lives() {
     }
 }
 
-/// H-8: old hellos that are played again, of this epoch or of former ones, do not disturb the live link.
+/// H-8: replayed hellos of this epoch and of earlier ones do not disturb the live link.
 #[test]
-fn replayed_hello() {
+fn replayed_hellos_are_harmless() {
     let mut world = World::open(13, &Config::default());
     world.restart(0);
     world.pipes[0].tap = Some(Vec::new());
@@ -209,9 +218,9 @@ fn replayed_hello() {
     assert!(stream.delivered > 5_000, "{}", stream.delivered);
 }
 
-/// H-2: a handshake frame with any bit changed, or of another job, is neither believed nor answered.
+/// H-2: a handshake frame with any bit changed, or of another job, is neither accepted nor answered.
 #[test]
-fn forged_handshakes() {
+fn forged_handshakes_are_dropped() {
     let mut world = World::new(17, &Config::default());
     let now = world.now;
     world.sides[0].connect(now);
@@ -221,18 +230,18 @@ fn forged_handshakes() {
         forged[bit / 8] ^= 1 << (bit % 8);
         world.deliver(1, forged);
     }
-    let mut stranger = who(0, 1472);
+    let mut stranger = params(0, 1472);
     stranger.key = JobKey::new([1; 32]);
     let mut stranger = Peering::new(stranger, Config::default());
-    stranger.connect(now, Fresh { epoch: 5, channel: 5 });
+    stranger.connect(now, ChannelIds { epoch: 5, channel: 5 });
     world.deliver(1, stranger.poll_hello(now).unwrap().to_vec());
     assert!(world.sides[1].outcomes.is_empty());
     assert!(world.pipes[1].next_arrival().is_none());
 }
 
-/// H-1, L-20: a path limit below the smallest frame there is does not keep the channel from opening.
+/// H-1, L-20: a channel opens over a path that carries less than every path is expected to.
 #[test]
-fn tiny_path_limit() {
+fn handshake_over_a_narrow_path() {
     let mut world = World::new(19, &Config::default());
     for i in 0..2 {
         let now = world.now;

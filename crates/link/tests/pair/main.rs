@@ -1,9 +1,9 @@
-//! Two links against each other. One binary, so that the world is compiled once and all of it is used.
+//! Two links connected by a simulated network. One binary, so that the simulated world is compiled once.
 
-mod faults;
-mod flow;
+mod flow_control;
 mod handshake;
-mod mutations;
-mod path;
-mod timing;
+mod network_faults;
+mod path_limit;
+mod tampered_frames;
+mod timers_and_close;
 mod world;

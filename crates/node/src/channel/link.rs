@@ -48,7 +48,7 @@ impl LinkChannel {
 
     /// Whether there is a link that is not over, or one is being opened.
     pub(crate) fn is_in_use(&self) -> bool {
-        self.is_live() || self.peering.is_knocking()
+        self.is_live() || self.peering.is_connecting()
     }
 
     /// Whether there is a link that is not over.
@@ -58,12 +58,12 @@ impl LinkChannel {
 
     #[inline]
     pub(super) fn has_room(&self) -> bool {
-        self.link().is_some_and(|link| link.is_open() && link.waiting() < TX_QUEUE)
+        self.link().is_some_and(|link| link.is_open() && link.unsent() < TX_QUEUE)
     }
 
     #[inline]
-    pub(super) fn is_clear(&self, len: usize, share_frames: bool) -> bool {
-        self.link().is_some_and(|link| link.is_clear(len) && !(share_frames && link.unacknowledged() > 0))
+    pub(super) fn can_send_now(&self, len: usize, share_frames: bool) -> bool {
+        self.link().is_some_and(|link| link.can_send_now(len) && !(share_frames && link.unacknowledged() > 0))
     }
 
     #[inline]
@@ -80,8 +80,8 @@ impl LinkChannel {
     }
 
     /// Queues a slot in front of those that were never sent (W-6), and returns its number.
-    pub(super) fn push_ahead(&mut self, slot: SlotId, len: usize) -> Option<Seq> {
-        Some(self.open_link()?.push_ahead(slot.0, len as u32))
+    pub(super) fn push_priority(&mut self, slot: SlotId, len: usize) -> Option<Seq> {
+        Some(self.open_link()?.push_priority(slot.0, len as u32))
     }
 
     /// Sends a slot of `len` bytes at once over a link that is clear; `write` writes them.
@@ -96,7 +96,7 @@ impl LinkChannel {
         let link = self.peering.link_mut().expect("it is clear");
         let bytes = port.device.arena().slot_mut(slot);
         write(&mut bytes[HEADROOM..]);
-        let transmit = link.push_clear(now, slot.0, len as u32);
+        let transmit = link.send_now(now, slot.0, len as u32);
         let range = HEADROOM - transmit.head_len()..HEADROOM + len;
         link.finish(&transmit, now, &mut bytes[range.clone()]);
         port.device.send(self.route, slot, range);
@@ -109,7 +109,7 @@ impl LinkChannel {
     pub(super) fn transmit(&mut self, port: &mut Port, now: Nanos) {
         let route = self.route;
         let Some(link) = self.peering.link_mut() else { return };
-        let full = link.waiting() >= TX_QUEUE;
+        let full = link.unsent() >= TX_QUEUE;
         while let Some(transmit) = link.poll_transmit(now) {
             // D-9: the headers of a slot that the device still reads must stay; such a repetition goes from a
             // copy.
@@ -128,7 +128,7 @@ impl LinkChannel {
             }
         }
         // A sender that found the queue full may try again.
-        port.activity += u64::from(full && link.waiting() < TX_QUEUE);
+        port.activity += u64::from(full && link.unsent() < TX_QUEUE);
     }
 
     /// Frees the slots that the peer has acknowledged.
@@ -172,7 +172,7 @@ impl LinkChannel {
         (seq, offset, total): (Seq, u32, u32),
         bytes: &[u8],
     ) -> Option<(Arrival, Vec<u8>)> {
-        let due = self.link()?.due();
+        let due = self.link()?.next_expected();
         // Slots that arrived whole after some of their fragments are done with.
         self.fragments.retain(|(of, _)| !of.before(due));
         let at = self.fragments.iter().position(|(of, _)| *of == seq).or_else(|| {

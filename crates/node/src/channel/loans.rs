@@ -4,13 +4,13 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use tautline_device::shm::{Extent, LINE_FRAME, LoanError, PeerMemory, PoolView, ReturnStatus};
-use tautline_wire::record::{LEND_LEN, Where};
+use tautline_wire::record::{LOAN_LEN, LoanLocation};
 
 use super::shm::ShmChannel;
 use super::{Channel, Port};
 use crate::{PeerId, Rank, SendError};
 
-const _: () = assert!(LEND_LEN <= LINE_FRAME && LEND_LEN.is_multiple_of(8));
+const _: () = assert!(LOAN_LEN <= LINE_FRAME && LOAN_LEN.is_multiple_of(8));
 
 /// Memory to fill, which a peer on this host can read.
 #[derive(Debug)]
@@ -163,7 +163,7 @@ impl ShmChannel {
         let Some(number) = self.shm.peer_may_read().then(|| self.shm.open_offer()).flatten() else {
             return Ok(None);
         };
-        let at = Where::Process(bytes.as_ptr() as u64);
+        let at = LoanLocation::Process(bytes.as_ptr() as u64);
         if !self.push_lend((handler, number), at, bytes.len() as u64) {
             self.shm.cancel_offer(number);
             return Err(SendError::WouldBlock);
@@ -184,11 +184,13 @@ impl ShmChannel {
     }
 
     #[inline]
-    fn borrow(&mut self, lender: PeerId, number: u32, at: Where, len: u64) -> Option<BorrowedLoan> {
+    fn borrow(&mut self, lender: PeerId, number: u32, at: LoanLocation, len: u64) -> Option<BorrowedLoan> {
         let source = match at {
-            Where::Pool(at) if self.has_extent(at, len) => Source::Pool(self.shm.borrow_view()?, at as usize),
-            Where::Pool(_) => return None,
-            Where::Process(at) => {
+            LoanLocation::Pool(at) if self.has_extent(at, len) => {
+                Source::Pool(self.shm.borrow_view()?, at as usize)
+            }
+            LoanLocation::Pool(_) => return None,
+            LoanLocation::Process(at) => {
                 at.checked_add(len)?;
                 Source::Process(self.shm.peer_memory()?.clone(), at)
             }
@@ -222,7 +224,7 @@ impl Channel {
         let (number, at, len) = it.extent.location();
         self.close_frame(port);
         let Some(shm) = self.shm_mut() else { return Err(SendError::WouldBlock) };
-        if !shm.push_lend((handler, number), Where::Pool(at), len) {
+        if !shm.push_lend((handler, number), LoanLocation::Pool(at), len) {
             return Err(SendError::WouldBlock);
         }
         if let Some(loan) = loan.take() {
@@ -257,7 +259,7 @@ impl Channel {
         &mut self,
         lender: PeerId,
         number: u32,
-        at: Where,
+        at: LoanLocation,
         len: u64,
     ) -> Option<BorrowedLoan> {
         self.shm_mut()?.borrow(lender, number, at, len)

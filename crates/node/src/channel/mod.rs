@@ -202,7 +202,7 @@ impl Channel {
         }
         // A message that goes in one slot may need more than a frame has now (L-19).
         let capacity = self.capacity(port).max(need);
-        let behind = self.link.link().map_or(Seq(0), tautline_link::Link::end);
+        let behind = self.link.link().map_or(Seq(0), tautline_link::Link::pushed_to);
         let slot = port.take_slot().ok_or(SendError::WouldBlock)?;
         self.open = Some(OpenFrame { slot, used: 0, capacity, tail: None, behind, memory });
         Ok(())
@@ -258,7 +258,7 @@ impl Channel {
         let Some(slot) = port.take_slot() else { return false };
         port.device.arena().payload_mut(slot)[..bytes.len()].copy_from_slice(bytes);
         let pushed = if overtakes {
-            let seq = self.link.push_ahead(slot, bytes.len());
+            let seq = self.link.push_priority(slot, bytes.len());
             if let (Some(seq), Some(open)) = (seq, &mut self.open)
                 && seq.before(open.behind)
             {
@@ -361,7 +361,7 @@ impl Channel {
     /// Whether all that is left to do for this channel can wait for the next poll.
     #[inline]
     pub(crate) fn is_calm(&self) -> bool {
-        self.open.is_none() && self.link.link().is_some_and(tautline_link::Link::is_calm)
+        self.open.is_none() && self.link.link().is_some_and(tautline_link::Link::is_idle)
     }
 
     // Take, consumed.
@@ -404,7 +404,7 @@ impl Channel {
     pub(crate) fn is_clogged(&self, limit: usize) -> bool {
         match &self.kind {
             Kind::Shm(shm) => shm.is_clogged(limit),
-            _ => self.link.link().is_some_and(tautline_link::Link::is_full),
+            _ => self.link.link().is_some_and(tautline_link::Link::is_credit_used_up),
         }
     }
 
@@ -427,7 +427,7 @@ impl Channel {
     /// Starts to close in good order (N-9).
     pub(crate) fn close(&mut self, port: &mut Port, now: Nanos) {
         self.close_frame(port);
-        self.link.peering.give_up();
+        self.link.peering.stop_connecting();
         if let Some(link) = self.link.peering.link_mut() {
             link.close(now);
         }
@@ -460,7 +460,7 @@ impl Channel {
     #[inline]
     pub(crate) fn has_long_train(&self) -> bool {
         let capacity = self.open.as_ref().map_or(1, |open| open.capacity);
-        self.link.link().is_some_and(|link| link.waiting() >= (TRAIN / capacity).clamp(1, 64))
+        self.link.link().is_some_and(|link| link.unsent() >= (TRAIN / capacity).clamp(1, 64))
     }
 }
 

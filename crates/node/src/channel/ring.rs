@@ -56,7 +56,7 @@ impl Channel {
         let Kind::Shm(shm) = &mut self.kind else { return NextFrame::Other };
         let first = shm.first_byte();
         match shm.peek() {
-            Some(len) if record::is_whole(first) => {
+            Some(len) if record::is_whole_message(first) => {
                 shm.take(&mut out[..len]);
                 NextFrame::Message(len)
             }

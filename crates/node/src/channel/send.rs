@@ -2,7 +2,7 @@
 
 use tautline_device::SlotId;
 use tautline_link::Nanos;
-use tautline_wire::memory::Memory as Message;
+use tautline_wire::memory::MemoryRecord as Message;
 use tautline_wire::record::{self, LONG_LEN, Record, Records, SHORT_LEN};
 
 use super::{Channel, Kind, Port, write_short};
@@ -72,7 +72,7 @@ impl Channel {
         let clear = port.is_clear(now)
             && self.open.is_none()
             && matches!(self.kind, Kind::Link)
-            && self.link.is_clear(len, port.share_frames)
+            && self.link.can_send_now(len, port.share_frames)
             && len <= port.slot_len()
             && port.may_take(self.unacknowledged());
         clear.then(|| port.take_slot()).flatten()

@@ -7,8 +7,10 @@ use tautline_device::shm::{
 use tautline_device::{Channel as _, RxBatch, RxFrame};
 use tautline_link::Death;
 use tautline_mem::ApertureMemory;
-use tautline_wire::memory::{LENT_LEN, MAX_HEAD, Memory as Message, PUT_HEAD, Piece, Target};
-use tautline_wire::record::{self, LEND_LEN, LEND_MORE_LEN, LONG_LEN, SHORT_LEN, Where};
+use tautline_wire::memory::{
+    ExtentRef, LOANED_PART_LEN, MAX_HEAD, MemoryRecord as Message, PUT_HEAD, Target,
+};
+use tautline_wire::record::{self, LOAN_LEN, LOAN_MORE_LEN, LONG_LEN, LoanLocation, SHORT_LEN};
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -245,9 +247,9 @@ impl ShmChannel {
             };
             let extent = filled(&mut self.shm, extent, |room| fill(done, room));
             let (number, at, size) = extent.location();
-            let mut bytes = [0; LEND_MORE_LEN];
-            record::write::lend_more(&mut bytes, message, offset + done as u64, (number, at, size as u32));
-            self.shm.push_line(&words_of(&bytes), LEND_MORE_LEN);
+            let mut bytes = [0; LOAN_MORE_LEN];
+            record::write::loan_more(&mut bytes, message, offset + done as u64, (number, at, size as u32));
+            self.shm.push_line(&words_of(&bytes), LOAN_MORE_LEN);
             self.shm.commit_loan(extent);
             done += size as usize;
         }
@@ -266,7 +268,7 @@ impl ShmChannel {
         let Ok(extent) = self.take_part(len)? else { return Some(0) };
         let extent = filled(&mut self.shm, extent, |room| fill(0, room));
         let (number, at, size) = extent.location();
-        if !self.push_lend((handler, number), Where::Pool(at), size) {
+        if !self.push_lend((handler, number), LoanLocation::Pool(at), size) {
             // The peer corrupted the ring: the channel ends.
             self.shm.cancel_loan(extent);
             return None;
@@ -289,19 +291,20 @@ impl ShmChannel {
         let Ok(extent) = self.take_part(len)? else { return Some(false) };
         let extent = filled(&mut self.shm, extent, fill);
         let (number, at, _) = extent.location();
-        let mut bytes = [0; LENT_LEN];
-        Message::Lent(target, rest, Piece { number, len: len as u32, at }).write(&mut bytes, flags, 0);
-        self.shm.push_line(&words_of(&bytes), LENT_LEN);
+        let mut bytes = [0; LOANED_PART_LEN];
+        Message::LoanedPart(target, rest, ExtentRef { number, len: len as u32, at })
+            .write(&mut bytes, flags, 0);
+        self.shm.push_line(&words_of(&bytes), LOANED_PART_LEN);
         self.shm.commit_loan(extent);
         Some(true)
     }
 
     /// Tells the peer of a message that it reads elsewhere. False for want of room.
     #[inline]
-    pub(super) fn push_lend(&mut self, (handler, number): (u16, u32), at: Where, len: u64) -> bool {
-        let mut bytes = [0; LEND_LEN];
-        record::write::lend(&mut bytes, handler, number, at, len);
-        let pushed = self.shm.push_line(&words_of(&bytes), LEND_LEN);
+    pub(super) fn push_lend(&mut self, (handler, number): (u16, u32), at: LoanLocation, len: u64) -> bool {
+        let mut bytes = [0; LOAN_LEN];
+        record::write::loan(&mut bytes, handler, number, at, len);
+        let pushed = self.shm.push_line(&words_of(&bytes), LOAN_LEN);
         self.stalled |= !pushed;
         pushed
     }
@@ -348,7 +351,7 @@ impl ShmChannel {
     /// whether there is something behind them.
     #[inline(always)]
     pub(crate) fn pop_inline(&mut self, frames: &mut [InlineFrame], limit: usize) -> (usize, bool) {
-        self.shm.pop_inline(frames, limit, record::is_whole)
+        self.shm.pop_inline(frames, limit, record::is_whole_message)
     }
 
     /// The first byte of the next frame.
@@ -434,7 +437,7 @@ impl ShmChannel {
         self.shm.view().is_some_and(|view| view.contains(at, len))
     }
 
-    pub(super) fn copy_extent(&self, extent: &Piece, to: (&ApertureMemory, usize)) -> bool {
+    pub(super) fn copy_extent(&self, extent: &ExtentRef, to: (&ApertureMemory, usize)) -> bool {
         let view = self.shm.view();
         view.is_some_and(|view| view.copy_to(extent.at as usize, extent.len as usize, to).is_ok())
     }

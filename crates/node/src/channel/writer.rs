@@ -2,7 +2,7 @@
 
 use tautline_link::Nanos;
 use tautline_mem::ApertureMemory;
-use tautline_wire::memory::{Memory as Message, PUT_HEAD, Piece, Target};
+use tautline_wire::memory::{ExtentRef, MemoryRecord as Message, PUT_HEAD, Target};
 
 use super::{Channel, Kind, Port, shm};
 use crate::memory::{LentParts, RecordWriter};
@@ -146,15 +146,15 @@ impl RecordWriter for ChannelWriter<'_> {
 }
 
 impl LentParts for Channel {
-    fn is_sound(&mut self, extent: Piece) -> bool {
+    fn is_sound(&mut self, extent: ExtentRef) -> bool {
         self.shm().is_some_and(|shm| shm.has_extent(extent.at, extent.len.into()))
     }
 
-    fn copy_part(&mut self, extent: Piece, to: &ApertureMemory, at: usize) -> bool {
+    fn copy_part(&mut self, extent: ExtentRef, to: &ApertureMemory, at: usize) -> bool {
         self.shm().is_some_and(|shm| shm.copy_extent(&extent, (to, at)))
     }
 
-    fn return_part(&mut self, extent: Piece) {
+    fn return_part(&mut self, extent: ExtentRef) {
         if let Some(shm) = self.shm_mut() {
             shm.return_extent(extent.number);
         }

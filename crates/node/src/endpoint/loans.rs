@@ -1,7 +1,7 @@
 //! Lending messages to peers on this host, and reading what they lend (M-9).
 
 use tautline_device::shm::ReturnStatus;
-use tautline_wire::record::Where;
+use tautline_wire::record::LoanLocation;
 
 use super::Endpoint;
 use crate::channel::{BorrowedLoan, Loan, Offer};
@@ -83,15 +83,15 @@ impl Endpoint {
     /// The message that a peer has lent, as its record says; none if there is no such loan. It must be
     /// returned with [`Endpoint::return_loan`].
     #[inline]
-    pub fn borrow_loan(&self, from: PeerId, number: u32, at: Where, len: u64) -> Option<BorrowedLoan> {
+    pub fn borrow_loan(&self, from: PeerId, number: u32, at: LoanLocation, len: u64) -> Option<BorrowedLoan> {
         let mut lane = self.lock().ok()?;
         let peer = lane.peers.get_mut(from.rank)?;
         if peer.incarnation == from.incarnation && peer.channel.is_shared() {
             return peer.channel.borrow(from, number, at, len);
         }
         match at {
-            Where::Pool(at) => lane.local.former.borrow(from, number, at, len),
-            Where::Process(_) => None,
+            LoanLocation::Pool(at) => lane.local.former.borrow(from, number, at, len),
+            LoanLocation::Process(_) => None,
         }
     }
 

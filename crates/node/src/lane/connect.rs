@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use tautline_device::Transport;
-use tautline_link::{Fresh, Nanos, Outcome, ShakeFrame};
+use tautline_link::{ChannelIds, HandshakeFrame, HandshakeOutcome, Nanos};
 use tautline_wire::handshake::HANDSHAKE_LEN;
 use tautline_wire::record::{self, HandlerNames as AnnouncedNames};
 use tautline_wire::{Handshake, Kind};
@@ -48,11 +48,11 @@ impl Lane {
         peer.channel.mark_dirty(port);
     }
 
-    fn fresh(&mut self, rank: Rank) -> Fresh {
+    fn fresh(&mut self, rank: Rank) -> ChannelIds {
         let epoch = self.secrets.number();
         // The low half finds the peer without a search, the high half tells incarnations apart.
         let channel = rank & 0xffff | (self.secrets.number() as u32) << 16;
-        Fresh { epoch, channel }
+        ChannelIds { epoch, channel }
     }
 
     /// Handles a frame that is not of an established channel.
@@ -62,7 +62,7 @@ impl Lane {
             self.counters.strays += 1;
             return;
         };
-        let frame: &ShakeFrame = bytes[..HANDSHAKE_LEN].try_into().expect("parse checked the length");
+        let frame: &HandshakeFrame = bytes[..HANDSHAKE_LEN].try_into().expect("parse checked the length");
         let rank = shake.from;
         let authentic = |peer: &Peer| peer.channel.link.peering.is_authentic(frame, &shake);
         if rank == self.rank || !self.peers.get(rank).is_some_and(authentic) {
@@ -82,9 +82,9 @@ impl Lane {
         let fresh = self.fresh(rank);
         let outcome = self.peers.member_mut(rank).channel.link.peering.handle_handshake(now, &shake, fresh);
         match outcome {
-            Outcome::Ignored | Outcome::Opened => {}
-            Outcome::Reply(reply) => self.send_shake(rank, &reply),
-            Outcome::Refused(reason) => self.teardown(rank, Down::Refused(reason)),
+            HandshakeOutcome::Ignored | HandshakeOutcome::Opened => {}
+            HandshakeOutcome::Reply(reply) => self.send_shake(rank, &reply),
+            HandshakeOutcome::Refused(reason) => self.teardown(rank, Down::Refused(reason)),
         }
         self.note_link(now, rank);
         let (peer, port) = self.channel(rank);
@@ -101,7 +101,7 @@ impl Lane {
             None => {}
         }
         address[16..].copy_from_slice(&from.map_or(0, |a| a.port()).to_le_bytes());
-        let proof = self.secrets.limiter.wants_proof(now, &address, hello.epoch, &hello.cookie);
+        let proof = self.secrets.limiter.requires_proof(now, &address, hello.epoch, &hello.cookie);
         self.port.device.want_sources(proof);
         if !proof || from.is_none() {
             return proof;
@@ -115,7 +115,7 @@ impl Lane {
 
     /// Sends to the address that the job names for the rank, wherever the frame that is answered came from
     /// (H-6).
-    fn send_shake(&mut self, rank: Rank, frame: &ShakeFrame) {
+    fn send_shake(&mut self, rank: Rank, frame: &HandshakeFrame) {
         let route = self.peers.member(rank).channel.link.route;
         self.port.send_bytes(route, frame);
     }
@@ -125,7 +125,7 @@ impl Lane {
     pub(super) fn note_link(&mut self, now: Nanos, rank: Rank) {
         let peer = self.peers.member(rank);
         let (peering, link) = (&peer.channel.link.peering, peer.channel.link.link());
-        let replaced = peering.has_former();
+        let replaced = peering.has_superseded();
         if !link.is_some_and(tautline_link::Link::is_open) || peer.announced && !replaced {
             return;
         }
@@ -141,7 +141,7 @@ impl Lane {
         }
         let (route, id) = (peer.channel.link.route, peer.id());
         // D-12: a peer that has sent no frame yet has not said that it takes raw ones.
-        let takes_raw = peer.channel.link.link().is_some_and(tautline_link::Link::peer_takes_raw);
+        let takes_raw = peer.channel.link.link().is_some_and(tautline_link::Link::peer_accepts_raw);
         port.device.set_peer_takes_raw(route, takes_raw);
         self.memory.peer_up(id);
         self.report_transport(rank);

@@ -208,7 +208,7 @@ impl Inbox {
             Place::Batch(frame) => self.batch.as_ref().map_or(&[][..], |batch| batch.bytes(*frame)),
             Place::Held(held) => held,
         };
-        record::lent_len(slot) as usize
+        record::loaned_len(slot) as usize
     }
 
     /// Takes a delivery back. Slots beyond the first `consumed` go back to the front of the inbox; `grant` is

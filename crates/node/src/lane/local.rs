@@ -533,7 +533,7 @@ impl Lane {
         discovery.established(rank, &shm);
         let connect_by = now + self.config.connect_timeout.as_nanos() as Nanos;
         let (peer, port) = self.channel(rank);
-        peer.channel.link.peering.give_up();
+        peer.channel.link.peering.stop_connecting();
         peer.reset_channel(port);
         peer.channel.establish_shm(ShmChannel::new(
             shm,

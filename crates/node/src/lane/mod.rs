@@ -22,7 +22,7 @@ pub use local::{FastPoll, FrameBatch};
 use std::collections::VecDeque;
 
 use tautline_device::{Datagram, DeviceEvent};
-use tautline_link::{Nanos, Peering, Who};
+use tautline_link::{Nanos, Peering, PeeringParams};
 
 use crate::channel::{Channel, LinkChannel, Port};
 use crate::limits::HELLOS_FREE;
@@ -95,7 +95,7 @@ impl Lane {
         let mut peers = Vec::with_capacity(job.members.len());
         for (rank, member) in job.members.iter().enumerate() {
             let route = device.route(member.addr)?;
-            let who = Who {
+            let who = PeeringParams {
                 key: job.key.clone(),
                 me: job.rank,
                 peer: rank as u32,

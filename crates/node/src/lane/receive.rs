@@ -26,7 +26,7 @@ impl Lane {
             }
             self.inbox.hold();
             let in_use = |peer: &crate::membership::Peer| {
-                peer.channel.link.link().is_some() || peer.channel.link.peering.is_knocking()
+                peer.channel.link.link().is_some() || peer.channel.link.peering.is_connecting()
             };
             self.status.has_links = self.peers.iter().any(in_use);
         }
@@ -66,7 +66,7 @@ impl Lane {
             }
             return;
         };
-        if !peer.announced || peering.has_former() {
+        if !peer.announced || peering.has_superseded() {
             // H-8: the first frame of a new channel.
             self.note_link(now, rank);
         }
@@ -77,7 +77,7 @@ impl Lane {
             len: (payload.end - payload.start) as u32,
         };
         match arrival {
-            None | Some(Arrival::Repeat) => {}
+            None | Some(Arrival::Duplicate) => {}
             Some(Arrival::Next { released }) => {
                 self.deliver(rank, batch, Place::Batch(slot));
                 if released > 0 || self.peers.member(rank).channel.link.has_ahead() {
@@ -193,7 +193,7 @@ impl Lane {
                 self.release(rank, released, batch);
             }
             Arrival::Ahead { distance } => link.keep_ahead(distance, Ahead::Bytes(bytes)),
-            Arrival::Repeat | Arrival::Fragment { .. } => {}
+            Arrival::Duplicate | Arrival::Fragment { .. } => {}
         }
     }
 

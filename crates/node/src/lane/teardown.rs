@@ -11,14 +11,14 @@ impl Lane {
     /// Frees slots that a link no longer needs, and handles its next event.
     #[inline]
     pub(super) fn collect(&mut self, now: Nanos, rank: Rank) {
-        if self.peers.member(rank).channel.link.peering.has_former() {
+        if self.peers.member(rank).channel.link.peering.has_superseded() {
             self.retire_former_links(rank);
         }
         let peer = self.peers.member_mut(rank);
         let link = &mut peer.channel.link;
         if link.link().is_none() {
             if peer.state == PeerState::Connecting && now >= peer.connect_by {
-                link.peering.give_up();
+                link.peering.stop_connecting();
                 self.teardown(rank, Down::Unreachable);
             }
             return;
@@ -44,14 +44,14 @@ impl Lane {
             LinkEvent::PathChanged(max_frame) => {
                 self.push_event(Event::PathChanged { peer: rank, max_frame: *max_frame });
             }
-            LinkEvent::Raw(takes) => self.note_peer_raw(rank, *takes),
+            LinkEvent::PeerAcceptsRaw(takes) => self.note_peer_raw(rank, *takes),
         }
     }
 
     /// Frees what links held that were replaced by one with a restarted peer, and reports their deaths.
     #[cold]
     pub(super) fn retire_former_links(&mut self, rank: Rank) {
-        while let Some(mut former) = self.peers.member_mut(rank).channel.link.peering.take_former() {
+        while let Some(mut former) = self.peers.member_mut(rank).channel.link.peering.take_superseded() {
             while let Some(token) = former.poll_freed() {
                 self.port.free_slot(SlotId(token));
             }

@@ -32,9 +32,6 @@ pub(crate) struct Hello {
     pub(crate) window: u32,
 }
 
-/// A connection that has greeted.
-pub(crate) type Greeted = (Box<dyn IncomingDial>, Greeting);
-
 /// A dial that has ended.
 #[derive(Debug)]
 pub(crate) enum Dialled {
@@ -47,7 +44,7 @@ pub(crate) enum Dialled {
 }
 
 /// A connection that has greeted.
-type Greeted = (Box<dyn IncomingDial>, Greeting);
+pub(crate) type Greeted = (Box<dyn IncomingDial>, Greeting);
 
 /// How this node and others of its host find each other.
 #[derive(Debug)]

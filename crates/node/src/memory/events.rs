@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use tautline_wire::memory::{MAX_OUT_OF_BAND, Memory as Message, Refusal};
+use tautline_wire::memory::{MAX_OUT_OF_BAND, MemoryRecord as Message, Refusal};
 
 use super::failure::Failure;
 use super::ids::{ApertureId, SetId, Ticket, WireId};

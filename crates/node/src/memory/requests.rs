@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use tautline_mem::ApertureMemory;
-use tautline_wire::memory::{ASK, MAX_HEAD, Memory as Message, Refusal, Target};
+use tautline_wire::memory::{COMPLETION_REQUESTED, MAX_HEAD, MemoryRecord as Message, Refusal, Target};
 
 use super::Memory;
 use super::cookie::Cookie;
@@ -82,7 +82,7 @@ impl Requests {
         }
         let id = self.sent.wrapping_add(1);
         let ask = ask || id.wrapping_sub(self.asked) >= ASK_EVERY;
-        Some((id, if ask { ASK } else { 0 }))
+        Some((id, if ask { COMPLETION_REQUESTED } else { 0 }))
     }
 
     /// Returns the number of the next request if it needs no flags and nothing must be sent first.
@@ -100,14 +100,14 @@ impl Requests {
 
     /// Returns the flags of a request that has begun.
     pub(super) fn flags_of(&self, id: u32) -> u8 {
-        if self.asked == id { ASK } else { 0 }
+        if self.asked == id { COMPLETION_REQUESTED } else { 0 }
     }
 
     /// Notes that a request has begun.
     #[inline]
     pub(super) fn note_begun(&mut self, (id, flags): (u32, u8), op: Option<(Name, u32)>, answered: bool) {
         self.sent = id;
-        if flags & ASK != 0 {
+        if flags & COMPLETION_REQUESTED != 0 {
             self.asked = id;
         }
         if let Some((op, index)) = op {
@@ -132,10 +132,10 @@ impl Requests {
             Operation::Fence => return self.pass_fence(writer),
             Operation::Flush => {
                 let Some((id, _)) = self.next(true) else { return false };
-                if !writer.write(&Message::Flush { id }, ASK, &[]) {
+                if !writer.write(&Message::Flush { id }, COMPLETION_REQUESTED, &[]) {
                     return false;
                 }
-                self.note_begun((id, ASK), request.part_of(), false);
+                self.note_begun((id, COMPLETION_REQUESTED), request.part_of(), false);
                 *budget = budget.saturating_sub(MAX_HEAD);
                 return true;
             }
@@ -170,9 +170,9 @@ impl Requests {
         }
         if self.asked != self.sent
             && let Some((id, _)) = self.next(true)
-            && writer.write(&Message::Flush { id }, ASK, &[])
+            && writer.write(&Message::Flush { id }, COMPLETION_REQUESTED, &[])
         {
-            self.note_begun((id, ASK), None, false);
+            self.note_begun((id, COMPLETION_REQUESTED), None, false);
             writer.flush();
         }
         false

@@ -1,6 +1,8 @@
 //! Requests of others, which are served as soon as their frame is due, and the answers to them.
 
-use tautline_wire::memory::{ASK, Atomic, DATA_HEAD, MAX_HEAD, Memory as Message, Refusal, Target};
+use tautline_wire::memory::{
+    Atomic, COMPLETION_REQUESTED, DATA_HEAD, MAX_HEAD, MemoryRecord as Message, Refusal, Target,
+};
 use tautline_wire::record::{Record, Records};
 
 use super::Memory;
@@ -64,9 +66,9 @@ impl Memory {
         for record in Records::new(bytes, 0) {
             let Ok(record) = record else { return false };
             let Record::Memory { flags, .. } = record else { return false };
-            let good = match Message::of(&record) {
+            let good = match Message::parse(&record) {
                 Ok(Message::Put(target, data)) => self.serve_put(from, target, data, flags),
-                Ok(Message::Lent(target, rest, extent)) => {
+                Ok(Message::LoanedPart(target, rest, extent)) => {
                     self.serve_lent(from, lent, (target, rest), extent, flags)
                 }
                 Ok(message) => self.handle_other(from, message, flags),
@@ -82,9 +84,9 @@ impl Memory {
     fn handle_other(&mut self, from: PeerId, message: Message<'_>, flags: u8) -> bool {
         let rank = from.rank;
         match message {
-            Message::Put(..) | Message::Lent(..) => unreachable!("handled by the caller"),
+            Message::Put(..) | Message::LoanedPart(..) => unreachable!("handled by the caller"),
             Message::Part(target, rest, data) => self.serve_part(from, (target, rest), data, flags),
-            Message::Open { handle, cookie, epoch, secret } => {
+            Message::Open { handle, cookie, incarnation: epoch, secret } => {
                 let Memory { peers, apertures, .. } = self;
                 let Some(peer) = peers.get_mut(rank) else { return false };
                 apertures.admit(&mut peer.served.handles, handle, CookieKey { id: cookie, epoch, secret })
@@ -113,7 +115,7 @@ impl Memory {
     /// Reports that a request is done, if the peer asked for that. False if too many answers wait.
     #[inline]
     pub(super) fn done(&mut self, rank: Rank, id: u32, flags: u8) -> bool {
-        if flags & ASK != 0 { self.queue_answer(rank, Answer::Done { id }) } else { true }
+        if flags & COMPLETION_REQUESTED != 0 { self.queue_answer(rank, Answer::Done { id }) } else { true }
     }
 
     /// Refuses a request; nothing was touched. False if too many answers wait.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use tautline_wire::memory::{MAX_HEAD, Memory as Message};
+use tautline_wire::memory::{MAX_HEAD, MemoryRecord as Message};
 
 use super::cookie::{Cookie, CookieKey};
 use super::writer::RecordWriter;
@@ -70,7 +70,9 @@ impl ShownCookies {
         let handle = self.new_handle(cookie);
         let CookieKey { id, epoch, secret } = cookie.key();
         // The room was checked above.
-        writer.write(&Message::Open { handle, cookie: id, epoch, secret }, 0, &[]).then_some(handle)
+        writer
+            .write(&Message::Open { handle, cookie: id, incarnation: epoch, secret }, 0, &[])
+            .then_some(handle)
     }
 
     /// Gives a cookie a handle; it replaces the oldest if there are too many.

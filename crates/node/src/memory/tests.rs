@@ -10,7 +10,9 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use tautline_mem::ApertureMemory;
-use tautline_wire::memory::{ASK, Atomic, Memory as Message, Piece, Refusal, Target};
+use tautline_wire::memory::{
+    Atomic, COMPLETION_REQUESTED, ExtentRef, MemoryRecord as Message, Refusal, Target,
+};
 
 use super::answers::{Answer, DataAnswer};
 use super::cookie::CookieKey;
@@ -130,7 +132,7 @@ impl Peer {
     }
 
     fn open(&self, ep: &Node, handle: u32, CookieKey { id: cookie, epoch, secret }: CookieKey) {
-        self.say(ep, &Message::Open { handle, cookie, epoch, secret }, 0, &[]);
+        self.say(ep, &Message::Open { handle, cookie, incarnation: epoch, secret }, 0, &[]);
     }
 
     fn target(&mut self, handle: u32, at: u64) -> Target {
@@ -288,7 +290,7 @@ fn access(
             } else {
                 Message::Part(target, 0, &[])
             };
-            peer.say(ep, &last, ASK, rest);
+            peer.say(ep, &last, COMPLETION_REQUESTED, rest);
             assert!(matches!(peer.answer(ep), Some(Answer::Done { .. })));
             let start = (base + at) as usize;
             // Between the parts of a put its rest is missing: a condition is tested when the tripwire's range
@@ -493,10 +495,10 @@ fn protocol_violations_are_detected() {
     assert!(bad(&Message::Value { id: 1, value: 0 }));
     assert!(bad(&Message::Data { id: 1, at: 0, data: &[] }));
     assert!(bad(&Message::Failed { id: 1, why: Refusal::Forged }));
-    assert!(bad(&Message::Open { handle: 9, cookie: 0, epoch: 0, secret: [0; 16] }));
+    assert!(bad(&Message::Open { handle: 9, cookie: 0, incarnation: 0, secret: [0; 16] }));
     // S-8: parts are lent only through shared memory.
-    let piece = Piece { number: 0, len: 8, at: 0 };
-    assert!(bad(&Message::Lent(Peer { rank: 1, id: 0 }.target(0, 0), 0, piece)));
+    let piece = ExtentRef { number: 0, len: 8, at: 0 };
+    assert!(bad(&Message::LoanedPart(Peer { rank: 1, id: 0 }.target(0, 0), 0, piece)));
     let ep = node();
     let mut peer = Peer { rank: 1, id: 0 };
     let asked = (0..10_000u32).find(|_| {

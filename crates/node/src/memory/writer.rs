@@ -4,7 +4,7 @@
 
 use tautline_link::Nanos;
 use tautline_mem::ApertureMemory;
-use tautline_wire::memory::{Memory as Message, Piece, Target};
+use tautline_wire::memory::{ExtentRef, MemoryRecord as Message, Target};
 
 /// Writes memory records to the channel of one peer, in order.
 ///
@@ -68,11 +68,11 @@ pub(crate) trait RecordWriter {
 /// read.
 pub(crate) trait LentParts {
     /// Returns whether `extent` lies in the memory that the peer lends.
-    fn is_sound(&mut self, extent: Piece) -> bool;
+    fn is_sound(&mut self, extent: ExtentRef) -> bool;
 
     /// Copies a sound extent to `at` of an aperture. False if the extent or the range does not exist.
-    fn copy_part(&mut self, extent: Piece, to: &ApertureMemory, at: usize) -> bool;
+    fn copy_part(&mut self, extent: ExtentRef, to: &ApertureMemory, at: usize) -> bool;
 
     /// Returns an extent to the peer, which may use it again.
-    fn return_part(&mut self, extent: Piece);
+    fn return_part(&mut self, extent: ExtentRef);
 }

@@ -1,6 +1,6 @@
 //! From the records of a delivery to running handlers.
 
-use tautline_node::wire::{Record, Records, Where};
+use tautline_node::wire::{LoanLocation, Record, Records};
 use tautline_node::{Delivery, MessageId, PeerId};
 
 use super::borrowed::LoanGuard;
@@ -39,7 +39,7 @@ enum Step {
     First { handler: usize, message: u32, total: u64 },
     More { message: u32, offset: u64 },
     Abort { message: u32 },
-    Lend { handler: usize, number: u32, at: Where, len: u64 },
+    Lend { handler: usize, number: u32, at: LoanLocation, len: u64 },
     LendMore { message: u32, offset: u64, number: u32, at: u64, len: u32 },
     Bad,
 }
@@ -111,7 +111,7 @@ impl<'a> Dispatcher<'a> {
                 }
                 Step::LendMore { message, offset, number, at, len } => {
                     lent = lent.saturating_add(len as usize);
-                    match runner.core.node.borrow_loan(from, number, Where::Pool(at), len.into()) {
+                    match runner.core.node.borrow_loan(from, number, LoanLocation::Pool(at), len.into()) {
                         Some(loan) => {
                             let loan = LoanGuard::new(runner.core, from.rank, loan);
                             self.more_lent(Part { message: from.message(message), offset }, loan);
@@ -353,10 +353,10 @@ fn read_step(bytes: &[u8], at: usize) -> (Step, usize, usize) {
         }
         Some(Ok(Record::More { message, offset, data })) => (Step::More { message, offset }, data.len()),
         Some(Ok(Record::Abort { message })) => (Step::Abort { message }, 0),
-        Some(Ok(Record::Lend { handler, number, at, len })) => {
+        Some(Ok(Record::Loan { handler, number, at, len })) => {
             (Step::Lend { handler: handler.into(), number, at, len }, 0)
         }
-        Some(Ok(Record::LendMore { message, offset, number, at, len })) => {
+        Some(Ok(Record::LoanMore { message, offset, number, at, len })) => {
             (Step::LendMore { message, offset, number, at, len }, 0)
         }
         _ => (Step::Bad, 0),

@@ -97,7 +97,7 @@ impl Runner<'_> {
     /// Runs the handler of a frame that lends a whole message.
     #[inline(never)]
     fn run_other(self, frames: &FrameBatch, frame: &[u8]) -> Option<usize> {
-        let Some(Ok(Record::Lend { handler, number, at, len })) = Records::new(frame, 0).next() else {
+        let Some(Ok(Record::Loan { handler, number, at, len })) = Records::new(frame, 0).next() else {
             return None;
         };
         let (handler, from) = (usize::from(handler), frames.from());

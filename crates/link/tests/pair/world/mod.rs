@@ -1,12 +1,12 @@
-//! A tiny world: two peerings joined by a faulty pipe on a virtual clock, and the checks that hold for every run.
-//! Everything follows from one seed. The many-node world with the real node code is the crate `tautline-sim`.
+//! A simulated world: two peerings, a faulty pipe each way, a virtual clock, and the checks that hold for
+//! every run. A seed determines everything. The crate `tautline-sim` simulates many nodes.
 
 mod pipe;
 mod side;
 mod stream;
 
 pub use pipe::{Faults, Pipe};
-pub use side::{Consume, Load, Side, who};
+pub use side::{Consume, Load, Side, params};
 pub use stream::Stream;
 
 pub use tautline_link::Nanos;
@@ -30,7 +30,7 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number below `limit`.
+    /// Returns a number below `limit`.
     pub fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit.max(1)
     }
@@ -40,7 +40,7 @@ impl Rng {
     }
 }
 
-/// Two sides, the lower rank first, and a pipe each way: `pipes[i]` carries what side `i` sends.
+/// Two sides, the lower rank first, and a pipe each way: `pipes[i]` carries the frames of side `i`.
 pub struct World {
     pub now: Nanos,
     pub rng: Rng,
@@ -60,11 +60,11 @@ impl World {
         World { now: SECOND, rng, sides, pipes: [Pipe::default(), Pipe::default()] }
     }
 
-    /// A world whose link is open and confirmed on both sides.
+    /// Makes a world whose link is open and confirmed on both sides.
     pub fn open(seed: u64, config: &Config) -> World {
         let mut world = World::new(seed, config);
         world.sides[0].connect(world.now);
-        assert!(world.run_until_true(SECOND, World::is_open), "no link after a second");
+        assert!(world.run_until_true(SECOND, World::is_open), "the link did not open within a second");
         world
     }
 
@@ -82,22 +82,22 @@ impl World {
         }
     }
 
-    /// Replaces a side by a fresh incarnation of itself, as a restart does; what it was sent stays in the pipe.
+    /// Restarts a side: a new incarnation replaces it. Frames to it stay in the pipe.
     pub fn restart(&mut self, side: usize) {
         let config = self.sides[side].config.clone();
-        let mut fresh = Side::new(side, config, self.rng.next());
-        std::mem::swap(&mut fresh.streams, &mut self.sides[side].streams);
-        self.sides[side] = fresh;
+        let mut restarted = Side::new(side, config, self.rng.next());
+        std::mem::swap(&mut restarted.streams, &mut self.sides[side].streams);
+        self.sides[side] = restarted;
     }
 
-    /// Runs for a while.
+    /// Runs for `time`.
     pub fn run(&mut self, time: Nanos) {
         let end = self.now + time;
         self.run_until_true(time, |_| false);
         self.now = end;
     }
 
-    /// Runs until `done`, for at most `time`; says whether it was done.
+    /// Runs until `done`, for at most `time`. Returns whether it was done.
     pub fn run_until_true(&mut self, time: Nanos, done: impl Fn(&World) -> bool) -> bool {
         let end = self.now + time;
         let mut spins = 0;
@@ -111,7 +111,7 @@ impl World {
                 return false;
             }
             spins = if next > self.now { 0 } else { spins + 1 };
-            assert!(spins < 100, "a deadline in the past does not go away");
+            assert!(spins < 100, "a deadline stays in the past");
             self.now = next.max(self.now);
         }
     }
@@ -127,7 +127,7 @@ impl World {
         times.into_iter().min()
     }
 
-    /// Everything that is due at this moment, on both sides.
+    /// Does everything that is due now, on both sides.
     fn step(&mut self) {
         for i in 0..2 {
             if self.now < self.sides[i].awake_at() {
@@ -140,15 +140,15 @@ impl World {
         }
     }
 
-    /// Gives a frame to a side, as if it had come from the network.
+    /// Delivers a frame to a side.
     pub fn deliver(&mut self, to: usize, mut frame: Vec<u8>) {
         let (a, b) = self.sides.split_at_mut(1);
         let (side, other) = if to == 0 { (&mut a[0], &mut b[0]) } else { (&mut b[0], &mut a[0]) };
         match Kind::of(&frame) {
             Ok(Kind::Data | Kind::Close) => side.handle_frame(self.now, &mut frame, other),
             Ok(_) => {
-                let Ok(shake) = Handshake::parse(&frame) else { return };
-                if let Some(reply) = side.handle_handshake(self.now, &frame, &shake) {
+                let Ok(handshake) = Handshake::parse(&frame) else { return };
+                if let Some(reply) = side.handle_handshake(self.now, &frame, &handshake) {
                     self.pipes[to].push(self.now, reply.to_vec(), &mut self.rng);
                 }
             }
@@ -165,7 +165,7 @@ impl World {
         }
     }
 
-    /// Whether all that was pushed on either side has been delivered in order and freed.
+    /// Returns whether all slots of both sides have been delivered and freed.
     pub fn is_settled(&self) -> bool {
         self.sides.iter().all(|s| {
             s.load.left == 0
@@ -173,7 +173,7 @@ impl World {
         })
     }
 
-    /// How many slots have been delivered, both ways.
+    /// Returns how many slots have been delivered, both ways.
     pub fn delivered(&self) -> usize {
         self.sides.iter().flat_map(|s| &s.streams).map(|t| t.delivered).sum()
     }
@@ -187,20 +187,20 @@ impl World {
         events.flat_map(|(i, s)| s.events.iter().map(move |e| (i, e))).filter_map(death).collect()
     }
 
-    /// What a failed run prints: enough to see what is stuck.
+    /// Returns the state of the world, for messages of failed tests.
     pub fn report(&self) -> String {
         let mut text = format!("at {} ms\n", self.now / MILLI);
         for (side, pipe) in self.sides.iter().zip(&self.pipes) {
             let stream = side.streams.last().map(|t| (t.delivered, t.slots.len()));
             let link = side.peering.link();
             text += &format!(
-                "side {}: {:?} delivered of pushed, {} left, {:?}, waiting {:?}, window {:?}, {:?}\n  {:?}\n",
+                "side {}: {:?} delivered of pushed, {} left, {:?}, unsent {:?}, window {:?}, {:?}\n  {:?}\n",
                 side.rank,
                 stream,
                 side.load.left,
                 side.events,
-                link.map(Link::waiting),
-                link.map(Link::window),
+                link.map(Link::unsent),
+                link.map(Link::congestion_window),
                 link.map(|l| *l.counters()),
                 pipe.faults,
             );

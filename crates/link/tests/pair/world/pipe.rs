@@ -1,24 +1,24 @@
-//! One direction of the network.
+//! One direction of the simulated network.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::{MICRO, Nanos, Rng};
 
-/// What may happen to frames of one direction; chances in thousandths.
+/// Faults of one direction; probabilities in thousandths.
 #[derive(Clone, Debug)]
 pub struct Faults {
     pub loss: u32,
     pub duplicate: u32,
-    /// Chance that a frame is held back until up to `reorder_by` later ones have passed.
+    /// Probability that a frame is held back until 1 to `reorder_by` later ones have passed.
     pub reorder: u32,
     pub reorder_by: u32,
     pub corrupt: u32,
     pub delay: Nanos,
     pub jitter: Nanos,
-    /// Larger frames vanish.
+    /// Larger frames are lost.
     pub mtu: usize,
-    /// Everything vanishes.
+    /// All frames are lost.
     pub cut: bool,
 }
 
@@ -38,7 +38,7 @@ impl Default for Faults {
     }
 }
 
-/// A frame held back: how many must pass first, and the frame.
+/// A frame that is held back, and how many must pass first.
 type Held = (u32, Vec<u8>);
 
 #[derive(Default)]
@@ -48,11 +48,11 @@ pub struct Pipe {
     held: Vec<Held>,
     order: u64,
     last: Nanos,
-    /// Frames put in, before anything happens to them.
+    /// Frames pushed, including those that are lost.
     pub offered: u64,
-    /// A copy of every frame put in, if wanted.
+    /// A copy of every frame pushed, if wanted.
     pub tap: Option<Vec<Vec<u8>>>,
-    /// Frames for which this says true vanish.
+    /// Frames for which this returns true are lost.
     pub filter: Option<Filter>,
 }
 
@@ -74,7 +74,7 @@ impl Pipe {
         if rng.chance(self.faults.reorder) {
             let by = 1 + rng.below(u64::from(self.faults.reorder_by)) as u32;
             self.held.push((by, frame));
-            // Nothing is held for ever, even if nothing overtakes it.
+            // No frame is held for ever, even if none passes it.
             if self.held.len() > 64 {
                 let (_, frame) = self.held.remove(0);
                 self.enqueue(now, frame, rng);
@@ -103,7 +103,7 @@ impl Pipe {
         if self.faults.jitter > 0 {
             at += rng.below(self.faults.jitter);
         } else {
-            // Without jitter the pipe keeps order even when its delay changes.
+            // Without jitter the pipe keeps order even if its delay changes.
             at = at.max(self.last);
             self.last = at;
         }
@@ -122,7 +122,7 @@ impl Pipe {
         self.queue.pop().map(|Reverse((.., frame))| frame)
     }
 
-    /// Forgets what is under way.
+    /// Drops all frames under way.
     pub fn clear(&mut self) {
         self.queue.clear();
         self.held.clear();

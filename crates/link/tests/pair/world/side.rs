@@ -1,29 +1,31 @@
-//! One side: a peering, the program that pushes and consumes, and what a node does between the two.
+//! One side: a peering, a program that pushes and consumes slots, and what a node does between the two.
 
 use std::collections::VecDeque;
 
-use tautline_link::{Arrival, Config, Doorkeeper, Event, Fresh, JobKey, Link, Nanos, Outcome, Peering};
-use tautline_link::{Reassembly, ShakeFrame, Transmit, Who};
+use tautline_link::{
+    Arrival, ChannelIds, Config, Event, HandshakeLimiter, HandshakeOutcome, JobKey, Link, Nanos, Peering,
+};
+use tautline_link::{HandshakeFrame, PeeringParams, Reassembly, Transmit};
 use tautline_wire::frame::{MAX_FRAME, channel_of};
 use tautline_wire::handshake::HANDSHAKE_LEN;
 use tautline_wire::{Handshake, Kind, Seq};
 
 use super::{Rng, Stream};
 
-/// What the program does with slots that were delivered.
+/// When the program consumes delivered slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Consume {
     AtOnce,
     Never,
 }
 
-/// What the program pushes.
+/// The slots that the program pushes.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     pub left: usize,
-    /// Slots pushed and not yet acknowledged, at most.
+    /// The most slots that are unacknowledged at a time.
     pub queue: usize,
-    /// Length of a slot; zero draws from one byte to a full frame.
+    /// Length of a slot; if zero, a random one.
     pub len: usize,
 }
 
@@ -33,14 +35,14 @@ pub struct Side {
     pub peering: Peering,
     pub streams: Vec<Stream>,
     pub events: Vec<(Nanos, Event)>,
-    pub outcomes: Vec<Outcome>,
+    pub outcomes: Vec<HandshakeOutcome>,
     pub consume: Consume,
     pub load: Load,
     pub unconsumed: u32,
-    pub doorkeeper: Option<Doorkeeper>,
-    /// The side does nothing before this time, like a stopped process.
+    pub limiter: Option<HandshakeLimiter>,
+    /// The side does nothing before this time, as a stopped process.
     pub paused_until: Nanos,
-    /// It looks at the network only this often.
+    /// The interval between two polls of the network.
     pub every: Nanos,
     pub refused: u64,
     rng: Rng,
@@ -48,20 +50,27 @@ pub struct Side {
     peer_channel: u32,
     ahead: VecDeque<Option<Vec<u8>>>,
     parts: Vec<(Seq, Reassembly)>,
-    looked: Nanos,
+    polled: Nanos,
 }
 
 pub const KEY: [u8; 32] = [42; 32];
 
-pub fn who(rank: u32, max_frame: usize) -> Who {
-    Who { key: JobKey::new(KEY), me: rank, peer: 1 - rank, endpoint: 0, peer_endpoint: 0, max_frame }
+pub fn params(rank: u32, max_frame: usize) -> PeeringParams {
+    PeeringParams {
+        key: JobKey::new(KEY),
+        me: rank,
+        peer: 1 - rank,
+        endpoint: 0,
+        peer_endpoint: 0,
+        max_frame,
+    }
 }
 
 impl Side {
     pub fn new(rank: usize, config: Config, seed: u64) -> Side {
         Side {
             rank: rank as u32,
-            peering: Peering::new(who(rank as u32, 1472), config.clone()),
+            peering: Peering::new(params(rank as u32, 1472), config.clone()),
             config,
             streams: Vec::new(),
             events: Vec::new(),
@@ -69,7 +78,7 @@ impl Side {
             consume: Consume::AtOnce,
             load: Load { left: 0, queue: 200, len: 0 },
             unconsumed: 0,
-            doorkeeper: None,
+            limiter: None,
             paused_until: 0,
             every: 0,
             refused: 0,
@@ -78,44 +87,50 @@ impl Side {
             peer_channel: 0,
             ahead: VecDeque::new(),
             parts: Vec::new(),
-            looked: 0,
+            polled: 0,
         }
     }
 
     pub fn connect(&mut self, now: Nanos) {
-        let fresh = self.fresh();
-        self.peering.connect(now, fresh);
+        let ids = self.new_ids();
+        self.peering.connect(now, ids);
     }
 
-    /// L-1: half of all epochs begin just before the sequence numbers wrap around.
-    pub fn fresh(&mut self) -> Fresh {
+    /// Draws the numbers of a channel. Half of all epochs begin just before sequence numbers wrap around
+    /// (L-1).
+    pub fn new_ids(&mut self) -> ChannelIds {
         let (high, low) = (self.rng.next() << 32, self.rng.next() as u32);
         let low = if low & 1 == 0 { u32::MAX - (low >> 1) % 300 } else { low };
-        Fresh { epoch: high | u64::from(low), channel: self.rng.next() as u32 | 1 }
+        ChannelIds { epoch: high | u64::from(low), channel: self.rng.next() as u32 | 1 }
     }
 
     pub fn awake_at(&self) -> Nanos {
-        self.paused_until.max(if self.every > 0 { self.looked + self.every } else { 0 })
+        self.paused_until.max(if self.every > 0 { self.polled + self.every } else { 0 })
     }
 
     pub fn next_deadline(&self, now: Nanos) -> Option<Nanos> {
         self.peering.next_deadline().map(|at| at.max(now))
     }
 
-    pub fn handle_handshake(&mut self, now: Nanos, frame: &[u8], shake: &Handshake) -> Option<ShakeFrame> {
-        let bytes: &ShakeFrame = frame[..HANDSHAKE_LEN].try_into().expect("parse checked the length");
-        if !self.peering.is_authentic(bytes, shake) {
+    pub fn handle_handshake(
+        &mut self,
+        now: Nanos,
+        frame: &[u8],
+        handshake: &Handshake,
+    ) -> Option<HandshakeFrame> {
+        let bytes: &HandshakeFrame = frame[..HANDSHAKE_LEN].try_into().expect("parse checked the length");
+        if !self.peering.is_authentic(bytes, handshake) {
             self.refused += 1;
             return None;
         }
-        if let (Some(keeper), Kind::Hello) = (&mut self.doorkeeper, shake.kind)
-            && keeper.wants_proof(now, b"there", shake.epoch, &shake.cookie)
+        if let (Some(limiter), Kind::Hello) = (&mut self.limiter, handshake.kind)
+            && limiter.requires_proof(now, b"there", handshake.epoch, &handshake.cookie)
         {
-            return Some(self.peering.retry(shake, keeper.cookie(b"there", shake.epoch)));
+            return Some(self.peering.retry(handshake, limiter.cookie(b"there", handshake.epoch)));
         }
-        let fresh = self.fresh();
-        let outcome = self.peering.handle_handshake(now, shake, fresh);
-        let reply = if let Outcome::Reply(reply) = &outcome { Some(*reply) } else { None };
+        let ids = self.new_ids();
+        let outcome = self.peering.handle_handshake(now, handshake, ids);
+        let reply = if let HandshakeOutcome::Reply(reply) = &outcome { Some(*reply) } else { None };
         self.outcomes.push(outcome);
         reply
     }
@@ -129,11 +144,12 @@ impl Side {
         let bytes = &frame[payload];
         let stream = other.streams.iter_mut().find(|s| s.channel == self.peer_channel);
         match (arrival, stream) {
-            (None | Some(Arrival::Repeat), _) => {}
+            (None | Some(Arrival::Duplicate), _) => {}
             (Some(Arrival::Fragment { seq, offset, total }), Some(stream)) => {
                 let at = self.parts.iter().position(|(s, _)| *s == seq).unwrap_or_else(|| {
-                    let fresh = Reassembly::new(total, MAX_FRAME).expect("no slot is longer than a frame");
-                    self.parts.push((seq, fresh));
+                    let reassembly =
+                        Reassembly::new(total, MAX_FRAME).expect("no slot is longer than a frame");
+                    self.parts.push((seq, reassembly));
                     self.parts.len() - 1
                 });
                 if self.parts[at].1.add(offset, total, bytes) {
@@ -144,7 +160,7 @@ impl Side {
                 }
             }
             (Some(arrival), Some(stream)) => self.take(arrival, bytes, stream),
-            (Some(_), None) => panic!("a slot of a channel on which nothing was pushed"),
+            (Some(_), None) => panic!("a slot arrived on a channel without a stream"),
         }
     }
 
@@ -157,7 +173,7 @@ impl Side {
                     let held = self.ahead.pop_front().flatten().expect("a released slot was kept");
                     stream.deliver(&held);
                 }
-                // The place of the slot that is due now.
+                // The place of the slot that is now the next one in order.
                 self.ahead.pop_front();
                 self.unconsumed += 1 + released;
             }
@@ -169,11 +185,11 @@ impl Side {
                 }
                 assert!(self.ahead[at].replace(bytes.to_vec()).is_none(), "two slots in one place");
             }
-            Arrival::Repeat | Arrival::Fragment { .. } => {}
+            Arrival::Duplicate | Arrival::Fragment { .. } => {}
         }
     }
 
-    /// Notices that another link is live than before.
+    /// Detects that a new link is live.
     fn track(&mut self) {
         let Some(link) = self.peering.link() else { return };
         if link.channel() == self.tracked {
@@ -187,15 +203,15 @@ impl Side {
         self.unconsumed = 0;
     }
 
-    /// What a node does in one round: the program pushes and consumes, timers, frames, freed tokens, events.
+    /// Does one round of a node: the program's slots, timers, frames, freed tokens, events.
     pub fn pump(&mut self, now: Nanos, frames: &mut Vec<Vec<u8>>) {
-        self.looked = now;
+        self.polled = now;
         self.peering.handle_timeout(now);
         frames.extend(self.peering.poll_hello(now).map(|hello| hello.to_vec()));
         self.track();
         self.push_load();
-        if let Some(mut former) = self.peering.take_former() {
-            drain(&mut self.streams, &mut self.events, now, &mut former);
+        if let Some(mut superseded) = self.peering.take_superseded() {
+            drain(&mut self.streams, &mut self.events, now, &mut superseded);
         }
         let Some(link) = self.peering.link_mut() else { return };
         if self.consume == Consume::AtOnce && self.unconsumed > 0 {
@@ -207,7 +223,7 @@ impl Side {
         }
         drain(&mut self.streams, &mut self.events, now, link);
         if let Some(at) = link.next_deadline() {
-            assert!(at > now, "a deadline is left after everything due was done");
+            assert!(at > now, "a deadline is due although everything was handled");
         }
     }
 
@@ -229,7 +245,7 @@ impl Side {
     }
 }
 
-/// Takes back tokens and takes note of events.
+/// Polls freed tokens and events.
 fn drain(streams: &mut [Stream], events: &mut Vec<(Nanos, Event)>, now: Nanos, link: &mut Link) {
     let stream = streams.iter_mut().find(|s| s.channel == link.channel()).expect("tracked");
     while let Some(token) = link.poll_freed() {
@@ -240,7 +256,7 @@ fn drain(streams: &mut [Stream], events: &mut Vec<(Nanos, Event)>, now: Nanos, l
     }
 }
 
-/// Makes the frame that `transmit` stands for.
+/// Writes the frame of `transmit`.
 fn build(link: &mut Link, transmit: &Transmit, now: Nanos, stream: &Stream) -> Vec<u8> {
     let mut frame = vec![0; transmit.head_len()];
     if let Some(slot) = &transmit.slot {

@@ -1,19 +1,19 @@
-//! What one side pushed on one channel, and what has become of it.
+//! The slots that one side pushed on one channel, and their state.
 
 use super::Rng;
 
 pub struct Slot {
     pub bytes: Vec<u8>,
-    /// The receiver's link took it, in order or ahead of a gap.
+    /// The receiver's link accepted it, in order or ahead of a gap.
     pub accepted: bool,
     pub freed: bool,
 }
 
-/// All slots of one channel and direction. The token of a slot is its place here.
+/// All slots of one channel and direction. The token of a slot is its index here.
 pub struct Stream {
     pub channel: u32,
     pub slots: Vec<Slot>,
-    /// How many the other side has been given, in order.
+    /// How many were delivered to the receiving program, in order.
     pub delivered: usize,
 }
 
@@ -28,14 +28,14 @@ impl Stream {
         number
     }
 
-    /// The receiver's link took slot `number` now.
+    /// Records that the receiver's link accepted slot `number`.
     pub fn accept(&mut self, number: usize) {
         let slot = &mut self.slots[number];
         assert!(!slot.accepted, "slot {number} was accepted twice");
         slot.accepted = true;
     }
 
-    /// The next slot in order reached the program.
+    /// Records that the receiving program got the next slot in order.
     pub fn deliver(&mut self, bytes: &[u8]) {
         let number = self.delivered;
         let slot = self.slots.get_mut(number).unwrap_or_else(|| panic!("slot {number} was never pushed"));
@@ -47,7 +47,8 @@ impl Stream {
         }
     }
 
-    /// The sender's link gave the token back; only the end of a link excuses that before it was accepted.
+    /// Records that the sender's link freed a token. The slot must have been accepted, unless the link is
+    /// over.
     pub fn free(&mut self, token: u32, over: bool) {
         let slot = &mut self.slots[token as usize];
         assert!(!slot.freed, "token {token} was freed twice");
@@ -59,7 +60,7 @@ impl Stream {
     }
 }
 
-/// The bytes of a slot, different for every channel, number and length.
+/// Returns the bytes of a slot. They depend on channel, number and length.
 fn content(channel: u32, number: u32, len: usize) -> Vec<u8> {
     let mut rng = Rng(u64::from(channel) << 32 | u64::from(number));
     let mut bytes = Vec::with_capacity(len + 8);

@@ -82,10 +82,10 @@ fn windows_overtake_waiting_messages() {
     let mut pair = Pair::connected();
     while pair.send(0, &[7; 1_000]).is_ok() {}
     let (peer, port) = pair.lanes[0].channel(1);
-    assert!(peer.channel.link.link().unwrap().waiting() > 2, "messages wait behind the congestion window");
-    let before = peer.channel.link.link().unwrap().waiting();
+    assert!(peer.channel.link.link().unwrap().unsent() > 2, "messages wait behind the congestion window");
+    let before = peer.channel.link.link().unwrap().unsent();
     assert!(peer.channel.grant_window(port, 3, 1 << 20));
-    assert_eq!(peer.channel.link.link().unwrap().waiting(), before + 1);
+    assert_eq!(peer.channel.link.link().unwrap().unsent(), before + 1);
     // Its turn comes before those that waited: after one more slot at most.
     pair.poll(1);
     let in_flight = pair.take_short(1).len();

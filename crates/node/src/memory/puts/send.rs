@@ -1,7 +1,7 @@
 //! The requester's half of a put: the program's bytes, straight from where they are.
 
 use tautline_link::Nanos;
-use tautline_wire::memory::{Memory as Message, PART_HEAD, PUT_HEAD, Target, put_words};
+use tautline_wire::memory::{MemoryRecord as Message, PART_HEAD, PUT_HEAD, Target, put_head};
 
 use super::super::Memory;
 use super::super::cookie::Cookie;
@@ -149,7 +149,7 @@ impl Memory {
         let requests = &mut peer.requests;
         let Some(handle) = requests.cookies.hinted(peer.id.incarnation, cookie, hint) else { return false };
         let Some(id) = requests.next_plain() else { return false };
-        let sent = push(put_words(Target { handle, id, at }, 0, bytes.len()), bytes);
+        let sent = push(put_head(Target { handle, id, at }, 0, bytes.len()), bytes);
         requests.sent = if sent { id } else { requests.sent };
         sent
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tautline_link::Nanos;
 use tautline_mem::ApertureMemory;
 use tautline_mem::ring::LINE_DATA_WORDS;
-use tautline_wire::memory::{Memory as Message, PUT_HEAD, Piece, Target, put_of};
+use tautline_wire::memory::{ExtentRef, MemoryRecord as Message, PUT_HEAD, Target, parse_put};
 use tautline_wire::record::{Record, Records};
 
 use super::super::Memory;
@@ -98,7 +98,7 @@ impl Memory {
         words: &[u64; LINE_DATA_WORDS],
     ) -> bool {
         let [first, second, third, data @ ..] = *words;
-        match put_of([first, second, third], len) {
+        match parse_put([first, second, third], len) {
             Some((target, flags, bytes)) => {
                 self.served += 1;
                 self.serve_put_words(from, (target, flags), &data, bytes)
@@ -186,7 +186,7 @@ impl Memory {
         take_rest: impl FnOnce(&ApertureMemory, usize),
     ) -> Option<bool> {
         let [first, second, third, data @ ..] = *words;
-        let (target, flags, bytes) = put_of([first, second, third], len)?;
+        let (target, flags, bytes) = parse_put([first, second, third], len)?;
         if len <= 8 * LINE_DATA_WORDS {
             return None;
         }
@@ -279,7 +279,7 @@ impl Memory {
         from: PeerId,
         lent: &mut impl LentParts,
         (target, rest): (Target, u64),
-        extent: Piece,
+        extent: ExtentRef,
         flags: u8,
     ) -> bool {
         if !lent.is_sound(extent) {
@@ -356,7 +356,7 @@ impl Memory {
         let mut records = Records::new(bytes, 0);
         let record = records.next()?.ok()?;
         let Record::Memory { flags, .. } = record else { return None };
-        let Ok(Message::Part(target, rest, data)) = Message::of(&record) else { return None };
+        let Ok(Message::Part(target, rest, data)) = Message::parse(&record) else { return None };
         if target.id != current || records.next().is_some() {
             return None;
         }

@@ -206,7 +206,7 @@ fn a_lent_part_is_checked_before_it_is_read() {
     assert!(pair.deliver(&mut writer));
     assert_eq!((pair.owner.counters().refused, pair.bytes(4088, 8)), (1, vec![0; 8]));
     let target = Target { handle: 0, id: 2, at: 0 };
-    let message = Message::Lent(target, 0, Piece { number: 0, len: 8, at: 0 });
+    let message = Message::LoanedPart(target, 0, ExtentRef { number: 0, len: 8, at: 0 });
     let mut frame = vec![0; message.head_len()];
     message.write(&mut frame, 0, 0);
     writer.frames.push(frame);
@@ -338,7 +338,7 @@ fn wrong_numbering_is_a_violation() {
     let words_of = |id: u32, len: usize| {
         let mut words = [0; LINE_DATA_WORDS];
         let target = Target { handle: 0, id, at: 0 };
-        words[..3].copy_from_slice(&tautline_wire::memory::put_words(target, 0, len));
+        words[..3].copy_from_slice(&tautline_wire::memory::put_head(target, 0, len));
         words
     };
     for (path, wrong) in [(0, 5), (1, 5), (2, 5), (3, 5), (4, 5), (0, 3), (1, 3), (2, 3), (3, 3), (4, 3)] {
@@ -382,7 +382,11 @@ fn a_long_put_is_placed_from_the_ring() {
     let frame = |at: u64, id: u32| {
         let mut words = [0; LINE_DATA_WORDS];
         let target = Target { handle: 0, id, at };
-        words[..3].copy_from_slice(&tautline_wire::memory::put_words(target, ASK, bytes.len()));
+        words[..3].copy_from_slice(&tautline_wire::memory::put_head(
+            target,
+            COMPLETION_REQUESTED,
+            bytes.len(),
+        ));
         for (word, part) in words[3..].iter_mut().zip(bytes.chunks(8)) {
             *word = u64::from_le_bytes(part.try_into().unwrap());
         }

@@ -116,9 +116,9 @@ impl RecordWriter for FakeWriter {
         }
         let mut bytes = vec![0; len];
         fill(&mut bytes);
-        let extent = Piece { number: self.lent.len() as u32, len: len as u32, at: 0 };
+        let extent = ExtentRef { number: self.lent.len() as u32, len: len as u32, at: 0 };
         self.lent.push(bytes);
-        let message = Message::Lent(target, rest, extent);
+        let message = Message::LoanedPart(target, rest, extent);
         let mut frame = vec![0; message.head_len()];
         message.write(&mut frame, flags, 0);
         self.frames.push(frame);
@@ -141,15 +141,15 @@ pub(super) struct FakeLent<'a> {
 }
 
 impl LentParts for FakeLent<'_> {
-    fn is_sound(&mut self, extent: Piece) -> bool {
+    fn is_sound(&mut self, extent: ExtentRef) -> bool {
         self.parts.get(extent.number as usize).is_some_and(|part| part.len() == extent.len as usize)
     }
 
-    fn copy_part(&mut self, extent: Piece, to: &ApertureMemory, at: usize) -> bool {
+    fn copy_part(&mut self, extent: ExtentRef, to: &ApertureMemory, at: usize) -> bool {
         to.write(at, &self.parts[extent.number as usize]).is_ok()
     }
 
-    fn return_part(&mut self, extent: Piece) {
+    fn return_part(&mut self, extent: ExtentRef) {
         self.returned.push(extent.number);
     }
 }
@@ -158,15 +158,15 @@ impl LentParts for FakeLent<'_> {
 pub(super) struct NothingLent;
 
 impl LentParts for NothingLent {
-    fn is_sound(&mut self, _: Piece) -> bool {
+    fn is_sound(&mut self, _: ExtentRef) -> bool {
         false
     }
 
-    fn copy_part(&mut self, _: Piece, _: &ApertureMemory, _: usize) -> bool {
+    fn copy_part(&mut self, _: ExtentRef, _: &ApertureMemory, _: usize) -> bool {
         unreachable!("no extent is sound")
     }
 
-    fn return_part(&mut self, _: Piece) {
+    fn return_part(&mut self, _: ExtentRef) {
         unreachable!("no extent is sound")
     }
 }

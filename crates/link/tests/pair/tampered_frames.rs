@@ -1,6 +1,7 @@
-//! Frames that were tampered with: none is accepted, and none leaves a trace that keeps the true frames out.
+//! Tampered frames: none is accepted, and none makes the link drop authentic frames.
 //!
-//! `TAUTLINE_MUTATIONS=100000000 cargo test --release -p tautline-link --test pair mutations` is the long run.
+//! `TAUTLINE_MUTATIONS=100000000 cargo test --release -p tautline-link --test pair tampered_frames` is the
+//! long run.
 
 use std::collections::HashSet;
 
@@ -15,21 +16,22 @@ const CHANNEL: std::ops::Range<usize> = 4..8;
 const PACKET: std::ops::Range<usize> = 8..16;
 const TAG: std::ops::Range<usize> = 40..48;
 
-/// What the enemy has seen: frames that the receiver has not got yet, and others.
-struct Loot {
+/// What an attacker has captured: frames that the receiver has not got yet, frames of an earlier epoch, and
+/// frames of the receiver.
+struct Captured {
     fresh: Vec<Vec<u8>>,
-    former: Vec<Vec<u8>>,
+    old: Vec<Vec<u8>>,
     reflected: Vec<Vec<u8>>,
 }
 
-/// A live pair whose frames from side 0 to side 1 are caught on their way: small and large slots, fragments, selective
-/// acknowledgements, questions.
-fn ambush(seed: u64, security: Security) -> (World, Loot) {
+/// Opens a link and captures its frames from side 0 to side 1: small and large slots, fragments, selective
+/// acknowledgements, requests for acknowledgements.
+fn capture_frames(seed: u64, security: Security) -> (World, Captured) {
     let mut world = World::open(seed, &Config { security, silence: 100 * SECOND, ..Config::default() });
     world.pipes[0].tap = Some(Vec::new());
     world.sides[0].load.left = 50;
     world.run(10 * MILLI);
-    let former = world.pipes[0].tap.take().unwrap();
+    let old = world.pipes[0].tap.take().unwrap();
 
     world.restart(0);
     world.sides[0].connect(world.now);
@@ -53,34 +55,34 @@ fn ambush(seed: u64, security: Security) -> (World, Loot) {
     world.run(20 * MILLI);
     let fresh = world.pipes[0].tap.take().unwrap();
     let reflected = world.pipes[1].tap.take().unwrap();
-    assert!(fresh.len() > 100 && former.len() > 40 && reflected.len() > 20);
-    (world, Loot { fresh, former, reflected })
+    assert!(fresh.len() > 100 && old.len() > 40 && reflected.len() > 20);
+    (world, Captured { fresh, old, reflected })
 }
 
 fn pick<'a>(rng: &mut Rng, frames: &'a [Vec<u8>]) -> &'a [u8] {
     &frames[rng.below(frames.len() as u64) as usize]
 }
 
-/// Makes a mutated frame in `out`.
-fn mutate(rng: &mut Rng, loot: &Loot, out: &mut Vec<u8>) {
+/// Writes a mutated frame to `out`.
+fn mutate(rng: &mut Rng, captured: &Captured, out: &mut Vec<u8>) {
     out.clear();
-    out.extend_from_slice(pick(rng, &loot.fresh));
+    out.extend_from_slice(pick(rng, &captured.fresh));
     let len = out.len() as u64;
     match rng.below(15) {
         0 => flip(out, rng.below(len * 8)),
         1 => (0..2 + rng.below(7)).for_each(|_| flip(out, rng.below(len * 8))),
         2 => out.truncate(rng.below(len) as usize),
         3 => (0..1 + rng.below(64)).for_each(|_| out.push(rng.next() as u8)),
-        4 => splice(rng, loot, out),
+        4 => splice(rng, captured, out),
         5 => swap_fields(rng, out),
-        6 => move_packet(rng, out),
+        6 => change_packet_number(rng, out),
         7 => swap_words(rng, out),
-        8 => shift_sum(rng, out),
-        9 => checked_by_crc(rng, out),
-        10 => replace(rng, out, &loot.former),
-        11 => replace(rng, out, &loot.reflected),
+        8 => keep_checksum(rng, out),
+        9 => keep_crc(rng, out),
+        10 => replace(rng, out, &captured.old),
+        11 => replace(rng, out, &captured.reflected),
         12 => {
-            let tag: [u8; 8] = pick(rng, &loot.fresh)[TAG].try_into().expect("eight bytes");
+            let tag: [u8; 8] = pick(rng, &captured.fresh)[TAG].try_into().expect("the range has eight bytes");
             out[TAG].copy_from_slice(&tag);
         }
         13 => {
@@ -98,8 +100,8 @@ fn flip(out: &mut [u8], bit: u64) {
     out[(bit / 8) as usize] ^= 1 << (bit % 8);
 }
 
-fn splice(rng: &mut Rng, loot: &Loot, out: &mut Vec<u8>) {
-    let other = pick(rng, &loot.fresh);
+fn splice(rng: &mut Rng, captured: &Captured, out: &mut Vec<u8>) {
+    let other = pick(rng, &captured.fresh);
     let at = [48, rng.below(out.len().min(other.len()) as u64) as usize][rng.below(2) as usize];
     out.truncate(at);
     out.extend_from_slice(&other[at.min(other.len())..]);
@@ -114,9 +116,9 @@ fn swap_fields(rng: &mut Rng, out: &mut [u8]) {
     }
 }
 
-/// Another packet number, near or far, also such that belong to the next sealing keys.
-fn move_packet(rng: &mut Rng, out: &mut [u8]) {
-    let packet = u64::from_le_bytes(out[PACKET].try_into().expect("eight bytes"));
+/// Changes the packet number, by little or much, also to that of another sealing key.
+fn change_packet_number(rng: &mut Rng, out: &mut [u8]) {
+    let packet = u64::from_le_bytes(out[PACKET].try_into().expect("the range has eight bytes"));
     let moved = match rng.below(4) {
         0 => packet.wrapping_add(1 + rng.below(5000)),
         1 => packet.wrapping_sub(1 + rng.below(50)),
@@ -126,15 +128,15 @@ fn move_packet(rng: &mut Rng, out: &mut [u8]) {
     out[PACKET].copy_from_slice(&moved.to_le_bytes());
 }
 
-/// Two 16-bit words change places: sums over words stay as they are.
+/// Swaps two 16-bit words: sums over words do not change.
 fn swap_words(rng: &mut Rng, out: &mut [u8]) {
     let words = out.len() as u64 / 2;
     let (a, b) = (2 * rng.below(words) as usize, 2 * rng.below(words) as usize);
     (0..2).for_each(|i| out.swap(a + i, b + i));
 }
 
-/// What one word gains another loses: the internet checksum stays as it is.
-fn shift_sum(rng: &mut Rng, out: &mut [u8]) {
+/// Adds to one word what it subtracts from another: the internet checksum does not change.
+fn keep_checksum(rng: &mut Rng, out: &mut [u8]) {
     let words = out.len() as u64 / 2;
     let (a, b) = (2 * rng.below(words) as usize, 2 * rng.below(words) as usize);
     let read = |out: &[u8], at: usize| u16::from_be_bytes([out[at], out[at + 1]]);
@@ -147,17 +149,18 @@ fn shift_sum(rng: &mut Rng, out: &mut [u8]) {
     }
 }
 
-/// Adds a multiple of the polynomial of CRC-32 or CRC-32C: either checksum stays as it is.
-fn checked_by_crc(rng: &mut Rng, out: &mut [u8]) {
+/// Adds a multiple of the polynomial of CRC-32 or CRC-32C: that checksum does not change.
+fn keep_crc(rng: &mut Rng, out: &mut [u8]) {
     let poly: u64 = [0x1_04c1_1db7, 0x1_1edc_6f41][rng.below(2) as usize];
     let start = rng.below(out.len() as u64 * 8 - 32);
     (0..33).filter(|i| poly >> (32 - i) & 1 == 1).for_each(|i| flip(out, start + i));
 }
 
-/// A frame of a former epoch, or the receiver's own, under the channel number of today and perhaps a fresh packet number.
+/// Replaces the frame by one of an earlier epoch, or of the receiver, with the current channel number and
+/// perhaps a new packet number.
 fn replace(rng: &mut Rng, out: &mut Vec<u8>, frames: &[Vec<u8>]) {
-    let channel: [u8; 4] = out[CHANNEL].try_into().expect("four bytes");
-    let packet: [u8; 8] = out[PACKET].try_into().expect("eight bytes");
+    let channel: [u8; 4] = out[CHANNEL].try_into().expect("the range has four bytes");
+    let packet: [u8; 8] = out[PACKET].try_into().expect("the range has eight bytes");
     out.clear();
     out.extend_from_slice(pick(rng, frames));
     out[CHANNEL].copy_from_slice(&channel);
@@ -167,18 +170,18 @@ fn replace(rng: &mut Rng, out: &mut Vec<u8>, frames: &[Vec<u8>]) {
 }
 
 fn attack(seed: u64, security: Security, count: u64) {
-    let (mut world, loot) = ambush(seed, security);
+    let (mut world, captured) = capture_frames(seed, security);
     let mut rng = Rng(seed);
     let now = world.now;
     let accepted = world.link(1).counters().frames_accepted;
     let mut out = Vec::new();
     let mut sent = Vec::new();
     let mut done = 0;
-    let known: HashSet<&[u8]> = loot.fresh.iter().map(Vec::as_slice).collect();
+    let known: HashSet<&[u8]> = captured.fresh.iter().map(Vec::as_slice).collect();
     while done < count {
-        mutate(&mut rng, &loot, &mut out);
+        mutate(&mut rng, &captured, &mut out);
         if known.contains(out.as_slice()) {
-            // The mutation undid itself.
+            // The mutation had no effect.
             continue;
         }
         sent.clone_from(&out);
@@ -186,20 +189,20 @@ fn attack(seed: u64, security: Security, count: u64) {
         assert!(result.is_err(), "accepted after {done}, {security:?}, seed {seed}: {sent:02x?}");
         done += 1;
     }
-    // The true frames are still welcome.
+    // Authentic frames are still accepted.
     assert_eq!(world.link(1).counters().frames_accepted, accepted);
-    for frame in &loot.fresh {
+    for frame in &captured.fresh {
         let mut frame = frame.clone();
         assert!(
             world.link(1).handle_frame(now, &mut frame).is_ok(),
-            "{security:?}: a true frame was refused"
+            "{security:?}: an authentic frame was dropped"
         );
     }
 }
 
-/// L-3, L-22, L-23: no mutated frame is accepted, also if every checksum without a key would be none the wiser.
+/// L-3, L-22, L-23: no mutated frame is accepted, even if checksums without a key would not detect it.
 #[test]
-fn mutated_frames() {
+fn mutated_frames_are_dropped() {
     let count = std::env::var("TAUTLINE_MUTATIONS").ok().and_then(|n| n.parse().ok()).unwrap_or(DEFAULT);
     let run = |seed, security| std::thread::spawn(move || attack(seed, security, count / 2));
     let threads = [run(1_000, Security::Fabric), run(2_000, Security::Sealed)];

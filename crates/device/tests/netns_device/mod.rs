@@ -16,13 +16,13 @@ use tautline_device::{
 };
 
 /// A device in one of the namespaces: calls that open sockets enter it first.
-pub struct Resident<D> {
+pub struct NetnsDevice<D> {
     pub device: D,
     pub spaces: Arc<Spaces>,
     pub side: usize,
 }
 
-impl<D: Datagram> Datagram for Resident<D> {
+impl<D: Datagram> Datagram for NetnsDevice<D> {
     fn name(&self) -> &'static str {
         self.device.name()
     }
@@ -115,26 +115,26 @@ pub fn udp_config(spaces: &Spaces, side: usize) -> UdpConfig {
     UdpConfig { bind: SocketAddr::new(spaces.addr(side, false), 0), tx_slots: 256, ..UdpConfig::default() }
 }
 
-pub fn open(spaces: &Arc<Spaces>, side: usize, config: XdpConfig) -> Resident<Xdp> {
+pub fn open(spaces: &Arc<Spaces>, side: usize, config: XdpConfig) -> NetnsDevice<Xdp> {
     spaces.enter(side);
     let config = XdpConfig { udp: udp_config(spaces, side), rx_chunks: 512, ..config };
     let device = Xdp::open(config).unwrap_or_else(|r| panic!("{}", r.why));
-    Resident { device, spaces: spaces.clone(), side }
+    NetnsDevice { device, spaces: spaces.clone(), side }
 }
 
-pub fn open_udp(spaces: &Arc<Spaces>, side: usize) -> Resident<Udp> {
+pub fn open_udp(spaces: &Arc<Spaces>, side: usize) -> NetnsDevice<Udp> {
     spaces.enter(side);
-    Resident { device: Udp::open(udp_config(spaces, side)).unwrap(), spaces: spaces.clone(), side }
+    NetnsDevice { device: Udp::open(udp_config(spaces, side)).unwrap(), spaces: spaces.clone(), side }
 }
 
 /// Runs in a thread of its own, because a thread that entered a namespace stays there.
-pub fn apart(test: &str, shape: Shape, run: impl FnOnce(&Arc<Spaces>) + Send) {
+pub fn in_namespaces(test: &str, shape: Shape, run: impl FnOnce(&Arc<Spaces>) + Send) {
     let Some(spaces) = spaces(test, shape) else { return };
     std::thread::scope(|scope| scope.spawn(|| run(&spaces)).join()).expect("the thread in the namespaces");
 }
 
 /// Receives what is there, and news.
-pub fn receive_some(device: &mut impl Datagram) {
+pub fn poll(device: &mut impl Datagram) {
     let mut batch = tautline_device::RxBatch::new(8);
     for _ in 0..50 {
         device.recv(&mut batch).unwrap();
@@ -142,8 +142,8 @@ pub fn receive_some(device: &mut impl Datagram) {
 }
 
 /// Sends numbered frames until one arrives, and more until the route goes the way that is wanted; returns what was told.
-pub fn until_way(
-    from: &mut Resident<Xdp>,
+pub fn until_transport(
+    from: &mut NetnsDevice<Xdp>,
     to: &mut impl Datagram,
     route: RouteId,
     transport: Transport,
@@ -158,27 +158,31 @@ pub fn until_way(
             from.transport_reason(route)
         );
         send(from, route, &data_frame(0, 64));
-        receive_some(to);
-        receive_some(from);
+        poll(to);
+        poll(from);
         told.extend(std::iter::from_fn(|| from.poll_event()));
     }
     told
 }
 
-pub fn arrives(from: &mut impl Datagram, to: &mut impl Datagram, route: RouteId, number: usize) {
+pub fn assert_arrives(from: &mut impl Datagram, to: &mut impl Datagram, route: RouteId, number: usize) {
     let frame = data_frame(number, 300);
     send(from, route, &frame);
     assert!(receive(to, 1) == [frame], "frame {number} arrives");
 }
 
 /// Polls until the device has told that it has other descriptors, and goes directly.
-pub fn until_back(from: &mut Resident<Xdp>, to: &mut impl Datagram, route: RouteId) -> Vec<DeviceEvent> {
+pub fn until_reopened(
+    from: &mut NetnsDevice<Xdp>,
+    to: &mut impl Datagram,
+    route: RouteId,
+) -> Vec<DeviceEvent> {
     let until = Instant::now() + Duration::from_secs(10);
     let mut told = Vec::new();
     while from.transport(route) != Some(Transport::Xdp) || !told.contains(&DeviceEvent::Descriptors) {
         assert!(Instant::now() < until, "not back, because {}; {told:?}", from.transport_reason(route));
-        receive_some(from);
-        receive_some(to);
+        poll(from);
+        poll(to);
         send(from, route, &data_frame(0, 64));
         told.extend(std::iter::from_fn(|| from.poll_event()));
     }

@@ -1,11 +1,11 @@
-//! Silence, heartbeats, pauses, and the orderly end.
+//! Silence, heartbeats, pauses, acknowledgement delay, and orderly close.
 
 use tautline_link::{Config, Death, Event};
 use tautline_wire::frame::{Kind, flags};
 
 use crate::world::{MICRO, MILLI, Nanos, Pipe, Rng, SECOND, World};
 
-/// L-15: a peer that falls silent is dead within the bound, and not before, whether we send or not.
+/// L-15: a silent peer counts as dead within the bound, and not before, whether we send or not.
 #[test]
 fn death_by_silence() {
     for seed in 0..30 {
@@ -29,7 +29,7 @@ fn death_by_silence() {
         for (side, at, why) in world.deaths() {
             assert_eq!(why, Death::Silence);
             let took = at - cut;
-            // The last frame came at most one exchange of heartbeats before the cut.
+            // The last frame arrived at most one exchange of heartbeats before the cut.
             let least = silence - silence / 4 - silence / 8 - MILLI;
             assert!(
                 (least..=silence + MILLI).contains(&took),
@@ -37,17 +37,17 @@ fn death_by_silence() {
                 took / MILLI
             );
         }
-        // Nothing more is sent, all tokens are back.
+        // Nothing more is sent, and all tokens are freed.
         let offered = world.pipes.each_ref().map(|p| p.offered);
         world.run(5 * SECOND);
-        assert_eq!(world.pipes.each_ref().map(|p| p.offered), offered, "the dead speak");
+        assert_eq!(world.pipes.each_ref().map(|p| p.offered), offered, "a dead link sent frames");
         assert!(world.sides.iter().flat_map(|s| &s.streams).all(|t| t.slots.iter().all(|s| s.freed)));
     }
 }
 
-/// L-15: a link that was killed sends nothing, although an answer was due.
+/// L-15: a link that was ended sends nothing, although an acknowledgement was due.
 #[test]
-fn the_dead_do_not_answer() {
+fn dead_link_sends_nothing() {
     let mut world = World::open(2, &Config::default());
     world.sides[0].load.left = 300;
     world.run(50 * MICRO);
@@ -56,9 +56,9 @@ fn the_dead_do_not_answer() {
     assert!(world.link(1).poll_transmit(now).is_none());
 }
 
-/// L-16, L-17: a peer stopped for 500 ms is not dead, at whatever moment it stops, busy or idle.
+/// L-16, L-17: a peer that is stopped for 500 ms does not count as dead, with traffic or without.
 #[test]
-fn pause_of_the_peer() {
+fn peer_stopped_for_500_ms_is_alive() {
     for seed in 0..60 {
         let mut rng = Rng(seed);
         let mut world = World::open(rng.next(), &Config::default());
@@ -75,11 +75,11 @@ fn pause_of_the_peer() {
     }
 }
 
-/// L-16: whoever was not running for 5 s does not blame the peer for it.
+/// L-16: a side that was stopped for 5 s does not count its peer as dead.
 #[test]
-fn pause_of_ourselves() {
-    let patient = Config { silence: 20 * SECOND, ..Config::default() };
-    let mut world = World::with(4, [Config::default(), patient]);
+fn own_stop_is_no_silence_of_the_peer() {
+    let long_silence = Config { silence: 20 * SECOND, ..Config::default() };
+    let mut world = World::with(4, [Config::default(), long_silence]);
     world.sides[0].connect(world.now);
     assert!(world.run_until_true(SECOND, World::is_open));
     for _ in 0..3 {
@@ -88,7 +88,7 @@ fn pause_of_ourselves() {
     }
     assert!(world.deaths().is_empty(), "{:?}", world.deaths());
 
-    // The same when the whole machine slept, and nothing is on its way.
+    // The same if the whole machine was suspended, and no frame is under way.
     let mut world = World::open(5, &Config::default());
     world.run(SECOND);
     world.pipes.iter_mut().for_each(Pipe::clear);
@@ -98,7 +98,7 @@ fn pause_of_ourselves() {
     assert!(world.deaths().is_empty(), "{:?}", world.deaths());
 }
 
-/// L-17: an idle pair exchanges one question and one answer per heartbeat, and no more.
+/// L-17: an idle pair exchanges one request and one answer per heartbeat, and no more.
 #[test]
 fn idle_heartbeats() {
     let mut world = World::open(6, &Config::default());
@@ -117,7 +117,8 @@ fn closed(world: &World) -> bool {
     (0..2).all(|i| close_count(world, i) == 1)
 }
 
-/// L-18: close delivers everything first, survives the loss of any of its frames, and is said once on each side.
+/// L-18: a close delivers all slots first, tolerates the loss of its frames, and is reported once on each
+/// side.
 #[test]
 fn orderly_close() {
     for seed in 0..40 {
@@ -146,7 +147,7 @@ fn orderly_close() {
     }
 }
 
-/// L-18: both may close at once.
+/// L-18: both sides may close at once.
 #[test]
 fn simultaneous_close() {
     for seed in 0..100 {
@@ -165,9 +166,9 @@ fn simultaneous_close() {
     }
 }
 
-/// L-18: a link whose peer is gone does not close for ever; it dies of silence.
+/// L-18: a link that is closing while its peer is unreachable dies of silence.
 #[test]
-fn close_without_a_peer() {
+fn close_with_an_unreachable_peer() {
     let mut world = World::open(9, &Config::default());
     world.pipes[0].faults.cut = true;
     world.pipes[1].faults.cut = true;
@@ -176,7 +177,7 @@ fn close_without_a_peer() {
     assert!(world.run_until_true(2 * SECOND, |w| !w.deaths().is_empty()));
 }
 
-/// How long one slot takes to be acknowledged, and whether its frame asked for that.
+/// Returns how long one slot takes to be acknowledged, and whether its frame requested that.
 fn one_slot(world: &mut World, side: usize) -> (Nanos, bool) {
     world.run(10 * MILLI);
     world.pipes[side].tap = Some(Vec::new());
@@ -184,26 +185,27 @@ fn one_slot(world: &mut World, side: usize) -> (Nanos, bool) {
     world.sides[side].load.left = 1;
     assert!(world.run_until_true(SECOND, World::is_settled));
     let tap = world.pipes[side].tap.take().unwrap();
-    let asked = tap.iter().any(|f| f[1] & (flags::ASK | flags::SLOT) == flags::ASK | flags::SLOT);
-    (world.now - start, asked)
+    let requested =
+        tap.iter().any(|f| f[1] & (flags::ACK_REQUESTED | flags::SLOT) == flags::ACK_REQUESTED | flags::SLOT);
+    (world.now - start, requested)
 }
 
-/// L-5: a frame that asks is answered at once, others within the acknowledgement delay.
+/// L-5: a frame that requests an acknowledgement gets it at once, others within the acknowledgement delay.
 #[test]
-fn the_ask_flag() {
+fn requested_acknowledgement_is_immediate() {
     let delay = 5 * MILLI;
     let mut config = Config { ack_delay: delay, rto_min: 50 * MILLI, ..Config::default() };
-    let (took, asked) = one_slot(&mut World::open(1, &config), 0);
-    assert!(!asked && (delay..delay + MILLI).contains(&took), "{took} ns, asked: {asked}");
-    // With credit for one slot, the sender cannot go on without an answer.
+    let (took, requested) = one_slot(&mut World::open(1, &config), 0);
+    assert!(!requested && (delay..delay + MILLI).contains(&took), "{took} ns, requested: {requested}");
+    // With credit for one slot, the sender needs an acknowledgement to go on.
     config.credit_slots = 1;
-    let (took, asked) = one_slot(&mut World::open(1, &config), 0);
-    assert!(asked && took < 100 * MICRO, "{took} ns, asked: {asked}");
+    let (took, requested) = one_slot(&mut World::open(1, &config), 0);
+    assert!(requested && took < 100 * MICRO, "{took} ns, requested: {requested}");
 }
 
-/// L-8: the time that a frame waits in the peer's host for its acknowledgement is no part of the round trip.
+/// L-8: the time that a frame spends in the peer's host is no part of the round trip.
 #[test]
-fn residence_time() {
+fn round_trip_excludes_residence_time() {
     let config = Config { ack_delay: 20 * MILLI, rto_min: 100 * MILLI, ..Config::default() };
     let mut world = World::open(1, &config);
     for _ in 0..50 {

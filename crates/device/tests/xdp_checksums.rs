@@ -2,7 +2,7 @@
 #![allow(clippy::print_stdout)]
 
 mod forge;
-mod resident;
+mod netns_device;
 mod spaces;
 
 use std::net::{SocketAddr, UdpSocket};
@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use forge::raw_socket;
-use resident::{Resident, apart, data_frame, send};
+use netns_device::{NetnsDevice, data_frame, in_namespaces, send};
 use spaces::{Shape, upper};
 use tautline_device::udp::UdpConfig;
 use tautline_device::xdp::{Mode, Xdp, XdpConfig};
@@ -72,7 +72,7 @@ fn overhear(wire: &OwnedFd, port: u16) -> Vec<u8> {
 }
 
 fn left_to_the_card(test: &str, mode: Mode, v6: bool) {
-    apart(test, Shape::default(), |spaces| {
+    in_namespaces(test, Shape::default(), |spaces| {
         spaces.enter(1);
         let them = UdpSocket::bind((spaces.addr(1, v6), 0)).unwrap();
         them.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -94,7 +94,7 @@ fn left_to_the_card(test: &str, mode: Mode, v6: bool) {
                 );
                 return;
             }
-            let mut we = Resident { device, spaces: spaces.clone(), side: 0 };
+            let mut we = NetnsDevice { device, spaces: spaces.clone(), side: 0 };
             let route = we.route(to).unwrap();
             assert_eq!(we.transport(route), Some(Transport::Xdp));
             for number in 0..40 {

@@ -1,33 +1,33 @@
-//! Seeded runs over a network that does everything wrong at once.
+//! Seeded runs over a network with every kind of fault at once.
 
-use tautline_link::{Config, Policy};
+use tautline_link::{Config, RecoveryPolicy};
 use tautline_wire::handshake::Security;
 
 use crate::world::{Faults, MICRO, MILLI, Nanos, Rng, SECOND, World};
 
-pub const POLICIES: [Policy; 2] = [Policy::SelectiveRepeat, Policy::GoBackN];
+pub const POLICIES: [RecoveryPolicy; 2] = [RecoveryPolicy::SelectiveRepeat, RecoveryPolicy::GoBackN];
 pub const MODES: [Security; 3] = [Security::Fabric, Security::Sealed, Security::Open];
 
 /// Seeds per policy and mode.
 const SEEDS: u64 = 200;
 
-/// The network is bad enough here that a peer may go unheard for long; death has tests of its own.
+/// Long, because this network may deliver nothing from a peer for a long time. Death has tests of its own.
 const SILENCE: Nanos = 20 * SECOND;
 
 fn draw(rng: &mut Rng, security: Security) -> Faults {
-    // Swarm: each fault is absent in half of the runs, so that they also meet one by one.
+    // Each fault is absent in half of the runs, so that faults are also tested one by one.
     let mut sometimes = |limit: u64| if rng.below(2) == 0 { 0 } else { rng.below(limit + 1) as u32 };
     let (loss, duplicate, reorder, corrupt) =
         (sometimes(300), sometimes(500), sometimes(200), sometimes(100));
     let (reorder_by, jitter) = (1 + sometimes(63), u64::from(sometimes(200)) * 5 * MICRO);
     let delay = (1 + u64::from(sometimes(100)) * u64::from(sometimes(20))) * MICRO;
-    // Open mode has no protection against damage; the checksum of the datagram below is all there is.
+    // Open mode does not detect corruption; it relies on the datagram's checksum.
     let corrupt = if security == Security::Open { 0 } else { corrupt };
     Faults { loss, duplicate, reorder, reorder_by, corrupt, delay, jitter, ..Faults::default() }
 }
 
-/// Some outages: of both ways, of one way, and of large frames only.
-fn trouble(world: &mut World, rng: &mut Rng) {
+/// Causes outages of both directions, of one direction, and of large frames only.
+fn cause_outages(world: &mut World, rng: &mut Rng) {
     for _ in 0..rng.below(4) {
         world.run(rng.below(30) * MILLI);
         match rng.below(4) {
@@ -42,7 +42,7 @@ fn trouble(world: &mut World, rng: &mut Rng) {
     }
 }
 
-fn one_run(seed: u64, policy: Policy, security: Security) {
+fn one_run(seed: u64, policy: RecoveryPolicy, security: Security) {
     let mut rng = Rng(seed);
     let mut config = Config { security, recovery: policy, silence: SILENCE, ..Config::default() };
     config.credit_slots = [16, 64, 256, 1000][rng.below(4) as usize];
@@ -57,25 +57,25 @@ fn one_run(seed: u64, policy: Policy, security: Security) {
         world.sides[0].connect(world.now);
         world.sides[1].connect(world.now);
     }
-    trouble(&mut world, &mut rng);
+    cause_outages(&mut world, &mut rng);
     let replay = format!("seed {seed}, {}, {}", policy.name(), security.name());
     world.run_until_true(20 * SECOND, World::is_settled);
 
-    // Healed: whatever is left makes progress soon, and comes to its end.
+    // Without faults, the rest makes progress soon and completes.
     world.set_faults(&Faults::default());
     let before = world.delivered();
     if !world.is_settled() {
         let limit = 2 * config.rto_max;
         let progress = world.run_until_true(limit, |w| w.is_settled() || w.delivered() > before);
-        assert!(progress, "{replay}: no progress after healing\n{}", world.report());
+        assert!(progress, "{replay}: no progress after the faults ended\n{}", world.report());
     }
     let settled = world.run_until_true(5 * SECOND, World::is_settled);
     assert!(settled, "{replay}: not everything arrived\n{}", world.report());
     assert!(world.deaths().is_empty(), "{replay}: {:?}\n{}", world.deaths(), world.report());
 }
 
-/// Runs every seed; `TAUTLINE_SEED` runs one.
-fn all_seeds(policy: Policy, security: Security) {
+/// Runs all seeds, or only that of `TAUTLINE_SEED`.
+fn all_seeds(policy: RecoveryPolicy, security: Security) {
     if let Some(seed) = std::env::var("TAUTLINE_SEED").ok().and_then(|s| s.parse().ok()) {
         return one_run(seed, policy, security);
     }
@@ -84,38 +84,39 @@ fn all_seeds(policy: Policy, security: Security) {
     }
 }
 
-/// L-1, L-4, L-6, L-9, L-10, L-19, L-22: exactly once, in order, unaltered, whatever the network does.
+/// L-1, L-4, L-6, L-9, L-10, L-19, L-22: slots arrive once, in order and unaltered, whatever the network
+/// does.
 #[test]
 fn selective_repeat_fabric() {
-    all_seeds(Policy::SelectiveRepeat, Security::Fabric);
+    all_seeds(RecoveryPolicy::SelectiveRepeat, Security::Fabric);
 }
 
-/// L-4, L-23: the same under encryption.
+/// L-4, L-23: the same with encryption.
 #[test]
 fn selective_repeat_sealed() {
-    all_seeds(Policy::SelectiveRepeat, Security::Sealed);
+    all_seeds(RecoveryPolicy::SelectiveRepeat, Security::Sealed);
 }
 
-/// L-4: the same without protection, over a network that damages nothing.
+/// L-4: the same without protection, over a network that corrupts nothing.
 #[test]
 fn selective_repeat_open() {
-    all_seeds(Policy::SelectiveRepeat, Security::Open);
+    all_seeds(RecoveryPolicy::SelectiveRepeat, Security::Open);
 }
 
-/// L-4, L-11: the same with the other recovery policy.
+/// L-4, L-11: the same with go-back-n.
 #[test]
 fn go_back_n_fabric() {
-    all_seeds(Policy::GoBackN, Security::Fabric);
+    all_seeds(RecoveryPolicy::GoBackN, Security::Fabric);
 }
 
-/// L-4, L-11, L-23: the same with the other recovery policy.
+/// L-4, L-11, L-23: the same with go-back-n.
 #[test]
 fn go_back_n_sealed() {
-    all_seeds(Policy::GoBackN, Security::Sealed);
+    all_seeds(RecoveryPolicy::GoBackN, Security::Sealed);
 }
 
-/// L-4, L-11: the same with the other recovery policy.
+/// L-4, L-11: the same with go-back-n.
 #[test]
 fn go_back_n_open() {
-    all_seeds(Policy::GoBackN, Security::Open);
+    all_seeds(RecoveryPolicy::GoBackN, Security::Open);
 }

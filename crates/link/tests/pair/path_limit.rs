@@ -1,18 +1,18 @@
-//! The path's frame limit: changed by the device, by black holes, and by probes.
+//! The path's frame limit: changed by the device, by black holes and by probes.
 
-use tautline_link::{Config, Event, Policy};
+use tautline_link::{Config, Event, RecoveryPolicy};
 use tautline_wire::ext::{Ext, Extensions};
-use tautline_wire::frame::MIN_FRAME;
+use tautline_wire::frame::BASE_FRAME;
 use tautline_wire::{Frame, handshake::Security};
 
-use crate::faults::{MODES, POLICIES};
+use crate::network_faults::{MODES, POLICIES};
 use crate::world::{Load, MICRO, MILLI, SECOND, World};
 
-fn all() -> impl Iterator<Item = (Policy, Security)> {
+fn all() -> impl Iterator<Item = (RecoveryPolicy, Security)> {
     POLICIES.into_iter().flat_map(|p| MODES.into_iter().map(move |m| (p, m)))
 }
 
-fn open(limit: usize, recovery: Policy, security: Security) -> World {
+fn open(limit: usize, recovery: RecoveryPolicy, security: Security) -> World {
     let mut world = World::new(limit as u64, &Config { security, recovery, ..Config::default() });
     for side in &mut world.sides {
         side.peering.set_path_limit(0, limit);
@@ -30,7 +30,8 @@ fn fragments(tap: &[Vec<u8>]) -> usize {
     tap.iter().filter(is_fragment).count()
 }
 
-/// L-19, L-20: slots pushed before the device lowered its limit arrive in fragments; no frame exceeds the limit.
+/// L-19, L-20: slots pushed before the device lowered its limit arrive in fragments, and no frame exceeds the
+/// limit.
 #[test]
 fn device_lowers_the_limit() {
     for (policy, security) in all() {
@@ -57,9 +58,9 @@ fn changed(world: &World, to: usize) -> bool {
     world.sides[0].events.iter().any(|(_, e)| *e == Event::PathChanged(to))
 }
 
-/// L-21: a black hole for large frames is found by the link itself; when it heals, probes find that, too.
+/// L-21: the link detects a black hole for large frames, and probes detect its end.
 #[test]
-fn black_hole() {
+fn black_hole_is_detected_and_healed() {
     for (policy, security) in all() {
         for limit in [1472, 9000, 65_507] {
             let mut world = open(limit, policy, security);
@@ -67,9 +68,9 @@ fn black_hole() {
             world.pipes[0].faults.mtu = 1300;
             world.sides[0].load = Load { left: 100, queue: 100, len: 65_000 };
             assert!(world.run_until_true(5 * SECOND, World::is_settled), "{name}\n{}", world.report());
-            assert!(changed(&world, MIN_FRAME), "{name}");
+            assert!(changed(&world, BASE_FRAME), "{name}");
             world.run(5 * SECOND);
-            assert!(!changed(&world, limit), "{name}: the hole is still there");
+            assert!(!changed(&world, limit), "{name}: the black hole still exists");
             world.pipes[0].faults.mtu = usize::MAX;
             assert!(world.run_until_true(5 * SECOND, |w| changed(w, limit)), "{name}\n{}", world.report());
             assert!(world.deaths().is_empty());
@@ -77,7 +78,7 @@ fn black_hole() {
     }
 }
 
-/// L-21: probes also succeed on a link that never rests, with hosts that look at the network now and then.
+/// L-21: probes also succeed on a link that always has traffic, between hosts that poll every 300 µs.
 #[test]
 fn black_hole_under_load() {
     for (policy, security) in all() {
@@ -87,20 +88,20 @@ fn black_hole_under_load() {
             side.every = 300 * MICRO;
         }
         world.pipes[0].faults.mtu = 1300;
-        assert!(world.run_until_true(5 * SECOND, |w| changed(w, MIN_FRAME)), "{}", world.report());
+        assert!(world.run_until_true(5 * SECOND, |w| changed(w, BASE_FRAME)), "{}", world.report());
         world.pipes[0].faults.mtu = usize::MAX;
         let healed = world.run_until_true(15 * SECOND, |w| changed(w, 1472));
         assert!(healed, "{policy:?} {security:?}\n{}", world.report());
     }
 }
 
-/// L-21: slots that only just make frames above the smallest limit do not get stuck in a black hole either.
+/// L-21: slots whose frames are barely longer than the black hole allows do not get stuck, either.
 #[test]
 fn black_hole_at_the_edge() {
     for (policy, security) in all() {
-        for len in (MIN_FRAME - 220..MIN_FRAME + 20).step_by(12) {
+        for len in (BASE_FRAME - 220..BASE_FRAME + 20).step_by(12) {
             let mut world = open(1472, policy, security);
-            world.pipes[0].faults.mtu = MIN_FRAME;
+            world.pipes[0].faults.mtu = BASE_FRAME;
             // Traffic the other way with losses, so that selective acknowledgements make frames longer.
             world.pipes[1].faults.loss = 100;
             world.sides[1].load = Load { left: 200, queue: 100, len: 100 };
@@ -111,9 +112,9 @@ fn black_hole_at_the_edge() {
     }
 }
 
-/// L-20: the limit may change at any time, in both directions, while traffic flows.
+/// L-20: the limit may rise and fall at any time while there is traffic.
 #[test]
-fn limit_goes_up_and_down() {
+fn limit_rises_and_falls_under_load() {
     for (policy, security) in all() {
         let mut world = open(9000, policy, security);
         world.sides[0].load = Load { left: 3000, queue: 50, len: 0 };
@@ -128,10 +129,10 @@ fn limit_goes_up_and_down() {
     }
 }
 
-/// L-21: a path that carries nothing, or nothing back, and a peer that says nothing are no black hole, however long the slots; when that is over,
-/// frames are as large as before.
+/// L-21: a path that carries nothing in one or both directions is no black hole, however long the slots are.
+/// After the outage, frames are as large as before.
 #[test]
-fn silence_is_no_black_hole() {
+fn outage_is_no_black_hole() {
     for (policy, security) in all() {
         for cut in [&[0, 1][..], &[0], &[1]] {
             for pause in [50, 150, 400, 900] {

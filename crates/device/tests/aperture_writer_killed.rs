@@ -3,16 +3,16 @@
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #![allow(clippy::print_stdout)]
 
-mod common;
+mod shm_pair;
 mod tracee;
 
 use std::sync::Mutex;
 
-use common::{Folder, accept, dial, until};
+use shm_pair::{TempDir, accept, dial, until};
 use tautline_device::Channel;
 use tautline_device::shm::{Listener, Shm};
 use tautline_mem::ApertureMemory;
-use tautline_wire::memory::{Memory, PUT_HEAD, Target};
+use tautline_wire::memory::{MemoryRecord, PUT_HEAD, Target};
 use tautline_wire::record::Records;
 use tracee::{Stop, Tracee, may_trace, pause};
 
@@ -172,7 +172,7 @@ fn killed_while_storing() {
 fn put() -> ([u64; 7], usize) {
     let mut line = [0; 56];
     let target = Target { handle: 1, id: 1, at: 64 };
-    let head = Memory::Put(target, &[]).write(&mut line, 0, 8);
+    let head = MemoryRecord::Put(target, &[]).write(&mut line, 0, 8);
     assert_eq!(head, PUT_HEAD);
     line[head..head + 8].copy_from_slice(&NEW[64..72]);
     let mut words = [0; 7];
@@ -187,7 +187,7 @@ fn serve(shm: &mut Shm, memory: &ApertureMemory) -> bool {
     let mut out = vec![0; shm.max_frame()];
     let Some(len) = shm.pop(&mut out) else { return false };
     let record = Records::new(&out[..len], 0).next().expect("a record").expect("a whole one");
-    let Ok(Memory::Put(target, data)) = Memory::of(&record) else { panic!("not the put") };
+    let Ok(MemoryRecord::Put(target, data)) = MemoryRecord::parse(&record) else { panic!("not the put") };
     assert_eq!(target, Target { handle: 1, id: 1, at: 64 });
     memory.write(target.at as usize, data).unwrap();
     true
@@ -203,11 +203,11 @@ fn killed_while_putting() {
     let (line, len) = put();
     let store = Store { name: "a put", at: 64, len: 8, store: write };
     for asleep in [false, true] {
-        let folder = Folder::new("put");
-        let listener = Listener::bind(&folder.listener()).unwrap();
+        let dir = TempDir::new("put");
+        let listener = Listener::bind(&dir.listener()).unwrap();
         let (mut kills, mut first) = (0, None);
         loop {
-            let path = folder.listener();
+            let path = dir.listener();
             let mut child = Tracee::fork(|| {
                 let mut shm = dial(&path);
                 pause();

@@ -11,13 +11,13 @@ use tautline_device::shm::{
 };
 
 /// A folder of this test's own, with a name of a door in it; removed when dropped.
-pub struct Folder(pub PathBuf);
+pub struct TempDir(pub PathBuf);
 
-impl Folder {
-    pub fn new(what: &str) -> Folder {
+impl TempDir {
+    pub fn new(what: &str) -> TempDir {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        Folder(std::env::temp_dir().join(format!("tautline-{what}-{}-{number}", std::process::id())))
+        TempDir(std::env::temp_dir().join(format!("tautline-{what}-{}-{number}", std::process::id())))
     }
 
     pub fn listener(&self) -> PathBuf {
@@ -25,7 +25,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for TempDir {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }

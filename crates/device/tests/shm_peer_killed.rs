@@ -3,13 +3,13 @@
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #![allow(clippy::print_stdout)]
 
-mod common;
+mod shm_pair;
 mod tracee;
 
 use std::os::fd::AsFd;
 use std::sync::Mutex;
 
-use common::{Folder, accept, answer_incoming, bell, dial, frame, hello, prove, segments, until};
+use shm_pair::{TempDir, accept, answer_incoming, bell, dial, frame, hello, prove, segments, until};
 use tautline_device::shm::{
     Dial, Extent, Incoming, InlineFrame, Listener, ReturnStatus, Shm, unlink_stale_listeners,
 };
@@ -55,7 +55,7 @@ fn take(shm: &mut Shm) {
     std::hint::black_box(out);
 }
 
-fn take_slips(shm: &mut Shm) {
+fn take_inline(shm: &mut Shm) {
     let mut frames = [InlineFrame::EMPTY; 2];
     let (count, _) = shm.pop_inline(&mut frames, usize::MAX, |_| true);
     assert_eq!(count, 1, "a frame is there");
@@ -147,7 +147,7 @@ const OPERATIONS: &[Operation] = &[
     },
     Operation { name: "send 300 bytes from where they are", stepped: push_long, last: Some(300), ..BASE },
     Operation { name: "receive 16 bytes", sent: 1, stepped: take, ..BASE },
-    Operation { name: "receive lines", sent: 1, stepped: take_slips, ..BASE },
+    Operation { name: "receive lines", sent: 1, stepped: take_inline, ..BASE },
     Operation {
         name: "receive, and say so",
         sent: 128,
@@ -175,25 +175,25 @@ const OPERATIONS: &[Operation] = &[
 const LENT: usize = 5_000;
 
 thread_local! {
-    static PIECE: std::cell::RefCell<Option<Extent>> = const { std::cell::RefCell::new(None) };
+    static EXTENT: std::cell::RefCell<Option<Extent>> = const { std::cell::RefCell::new(None) };
 }
 
 fn loan(shm: &mut Shm) {
-    let piece = shm.loan(LENT).expect("nothing is lent");
-    shm.cancel_loan(piece);
+    let extent = shm.loan(LENT).expect("nothing is lent");
+    shm.cancel_loan(extent);
 }
 
 fn fill_loan(shm: &mut Shm) {
-    let mut piece = shm.loan(LENT).expect("nothing is lent");
-    piece.copy_from_slice(&frame(3, LENT));
-    assert_eq!(piece.location(), (0, 0, LENT as u64));
-    PIECE.set(Some(piece));
+    let mut extent = shm.loan(LENT).expect("nothing is lent");
+    extent.copy_from_slice(&frame(3, LENT));
+    assert_eq!(extent.location(), (0, 0, LENT as u64));
+    EXTENT.set(Some(extent));
 }
 
 fn lend(shm: &mut Shm) {
-    if let Some(piece) = PIECE.take() {
+    if let Some(extent) = EXTENT.take() {
         std::hint::black_box(shm.push_line(&LINE_0, 16));
-        shm.commit_loan(piece);
+        shm.commit_loan(extent);
     }
 }
 
@@ -213,8 +213,8 @@ fn give_back(shm: &mut Shm) {
 fn loan_comes_back(shm: &mut Shm, _: bool) {
     let whole = 2 * tautline_device::shm::POOL_UNIT;
     let back = shm.has_returns();
-    let piece = shm.loan(whole);
-    assert_eq!(piece.is_ok(), back, "{piece:?}");
+    let extent = shm.loan(whole);
+    assert_eq!(extent.is_ok(), back, "{extent:?}");
 }
 
 fn sleep(shm: &mut Shm) {
@@ -232,11 +232,11 @@ fn killed_at_every_instruction() {
     }
     let before = segments();
     for operation in OPERATIONS {
-        let folder = Folder::new("step");
-        let listener = Listener::bind(&folder.listener()).unwrap();
+        let dir = TempDir::new("step");
+        let listener = Listener::bind(&dir.listener()).unwrap();
         let (mut kills, mut first_seen) = (0, None);
         loop {
-            let (over, seen) = kill_after(operation, &folder, &listener, kills);
+            let (over, seen) = kill_after(operation, &dir, &listener, kills);
             if seen && first_seen.is_none() {
                 first_seen = Some(kills);
             }
@@ -254,8 +254,8 @@ fn killed_at_every_instruction() {
 }
 
 /// Kills a child after `steps` instructions. Returns whether the operation was over by then, and whether its frame is there.
-fn kill_after(operation: &Operation, folder: &Folder, listener: &Listener, steps: usize) -> (bool, bool) {
-    let path = folder.listener();
+fn kill_after(operation: &Operation, dir: &TempDir, listener: &Listener, steps: usize) -> (bool, bool) {
+    let path = dir.listener();
     let mut child = Tracee::fork(|| {
         let mut shm = dial(&path);
         pause();
@@ -269,9 +269,9 @@ fn kill_after(operation: &Operation, folder: &Folder, listener: &Listener, steps
     assert_eq!(child.await_stop(), Stop::Paused, "{}", operation.name);
     (0..operation.sent).for_each(|i| push(&mut shm, i, 16));
     if operation.name.starts_with("give back") {
-        let piece = shm.loan(LENT).expect("nothing is lent");
-        assert_eq!(piece.location().0, 0);
-        shm.commit_loan(piece);
+        let extent = shm.loan(LENT).expect("nothing is lent");
+        assert_eq!(extent.location().0, 0);
+        shm.commit_loan(extent);
     }
     child.go();
     assert_eq!(child.await_stop(), Stop::Paused, "{}", operation.name);
@@ -317,15 +317,15 @@ fn examine(shm: &mut Shm, operation: &Operation) -> bool {
 
 /// The half of a meeting that stays: nothing in it waits, and whatever it is told, it goes on.
 enum Survivor {
-    Host { listener: Listener, incoming: Option<Incoming>, shm: Option<Shm> },
-    Guest { dial: Option<Dial>, shm: Option<Shm> },
+    Listening { listener: Listener, incoming: Option<Incoming>, shm: Option<Shm> },
+    Dialing { dial: Option<Dial>, shm: Option<Shm> },
 }
 
 impl Survivor {
     /// Does whatever can be done now.
-    fn turn(&mut self, folder: &Folder) {
+    fn turn(&mut self, dir: &TempDir) {
         match self {
-            Survivor::Host { listener, incoming, shm } => {
+            Survivor::Listening { listener, incoming, shm } => {
                 if let Ok(Some(next)) = listener.accept() {
                     *incoming = Some(next);
                 }
@@ -339,9 +339,9 @@ impl Survivor {
                 }
                 Survivor::exchange(shm);
             }
-            Survivor::Guest { dial, shm } => {
+            Survivor::Dialing { dial, shm } => {
                 if dial.is_none() && shm.is_none() {
-                    *dial = Dial::new(&folder.listener(), bell().as_fd(), hello).ok();
+                    *dial = Dial::new(&dir.listener(), bell().as_fd(), hello).ok();
                 }
                 match dial.as_ref().map(|c| c.poll_greeting(prove)) {
                     Some(Ok(Some((_, bell)))) => {
@@ -369,7 +369,7 @@ impl Survivor {
     /// The other process is dead: that shows wherever one can see it.
     fn check(self) {
         let (incoming, dial, shm) = match self {
-            Survivor::Host { listener, incoming, shm } => {
+            Survivor::Listening { listener, incoming, shm } => {
                 // Whoever knocked and died is turned away without a wait.
                 while let Ok(Some(incoming)) = listener.accept() {
                     if let Ok(None) = incoming.poll_greeting(prove) {
@@ -378,7 +378,7 @@ impl Survivor {
                 }
                 (incoming, None, shm)
             }
-            Survivor::Guest { dial, shm } => (None, dial, shm),
+            Survivor::Dialing { dial, shm } => (None, dial, shm),
         };
         assert!(
             !incoming.is_some_and(|v| matches!(v.poll_greeting(prove), Ok(None))),
@@ -394,15 +394,15 @@ impl Survivor {
 
 /// What a child does that comes and goes.
 #[derive(Clone, Copy, Debug)]
-enum Visit {
-    Guest,
-    Host,
+enum Role {
+    Dialer,
+    Listener,
     /// Its peer closes, it cleans up after it, and sweeps dead doors away.
-    Heir,
+    Cleaner,
 }
 
 /// Comes, exchanges frames, and goes in good order.
-fn visit(visit: Visit, folder: &Folder) {
+fn run(role: Role, dir: &TempDir) {
     let exchange = |mut shm: Shm| {
         let _ = shm.push(&frame(7, 100), &[]);
         shm.flush();
@@ -410,9 +410,9 @@ fn visit(visit: Visit, folder: &Folder) {
         while shm.pop(&mut out).is_some() {}
         shm.close();
     };
-    match visit {
-        Visit::Guest => {
-            let Ok(dial) = Dial::new(&folder.listener(), bell().as_fd(), hello) else { return };
+    match role {
+        Role::Dialer => {
+            let Ok(dial) = Dial::new(&dir.listener(), bell().as_fd(), hello) else { return };
             for _ in 0..1_000 {
                 match dial.poll_greeting(prove) {
                     Ok(Some((_, bell))) => return exchange(dial.establish(bell, true)),
@@ -421,51 +421,51 @@ fn visit(visit: Visit, folder: &Folder) {
                 }
             }
         }
-        Visit::Host => {
-            let listener = Listener::bind(&folder.listener()).unwrap();
+        Role::Listener => {
+            let listener = Listener::bind(&dir.listener()).unwrap();
             let incoming = until("a visitor", || listener.accept().unwrap());
             let (_, handover) = until("a greeting", || incoming.poll_greeting(prove).unwrap());
             exchange(answer_incoming(incoming, handover).unwrap());
         }
-        Visit::Heir => {
-            let listener = Listener::bind(&folder.listener()).unwrap();
-            let mut ends = common::pair(&listener, &folder.listener());
+        Role::Cleaner => {
+            let listener = Listener::bind(&dir.listener()).unwrap();
+            let mut ends = shm_pair::pair(&listener, &dir.listener());
             ends.0.close();
             drop(ends.0);
             assert!(ends.1.is_finished() && ends.1.is_dead());
             drop(ends.1);
-            unlink_stale_listeners(&folder.0);
+            unlink_stale_listeners(&dir.0);
         }
     }
 }
 
 /// A door that nobody is behind any more.
-fn leave_a_dead_door(folder: &Folder) {
-    let listener = Listener::bind(&tautline_device::shm::listener_path(&folder.0, 1, 9)).unwrap();
+fn leave_a_stale_listener(dir: &TempDir) {
+    let listener = Listener::bind(&tautline_device::shm::listener_path(&dir.0, 1, 9)).unwrap();
     // The file outlives the socket as it does when a process is killed.
-    let path = tautline_device::shm::listener_path(&folder.0, 1, 8);
-    std::fs::hard_link(tautline_device::shm::listener_path(&folder.0, 1, 9), path).unwrap();
+    let path = tautline_device::shm::listener_path(&dir.0, 1, 8);
+    std::fs::hard_link(tautline_device::shm::listener_path(&dir.0, 1, 9), path).unwrap();
     drop(listener);
 }
 
 /// Runs the child up to its `stops`-th stop at a system call and then `steps` instructions further, and kills it. True if it was over.
-fn kill_visitor(kind: Visit, stops: usize, steps: usize) -> bool {
-    let folder = Folder::new("call");
+fn kill_at(kind: Role, stops: usize, steps: usize) -> bool {
+    let dir = TempDir::new("call");
     let mut survivor = match kind {
-        Visit::Guest => Survivor::Host {
-            listener: Listener::bind(&folder.listener()).unwrap(),
+        Role::Dialer => Survivor::Listening {
+            listener: Listener::bind(&dir.listener()).unwrap(),
             incoming: None,
             shm: None,
         },
-        Visit::Host | Visit::Heir => Survivor::Guest { dial: None, shm: None },
+        Role::Listener | Role::Cleaner => Survivor::Dialing { dial: None, shm: None },
     };
-    let heir = matches!(kind, Visit::Heir);
-    if heir {
-        leave_a_dead_door(&folder);
+    let cleaner = matches!(kind, Role::Cleaner);
+    if cleaner {
+        leave_a_stale_listener(&dir);
     }
     let mut child = Tracee::fork(|| {
         pause();
-        visit(kind, &folder);
+        run(kind, &dir);
         pause();
     });
     child.go();
@@ -480,8 +480,8 @@ fn kill_visitor(kind: Visit, stops: usize, steps: usize) -> bool {
         if over {
             break;
         }
-        if !heir {
-            survivor.turn(&folder);
+        if !cleaner {
+            survivor.turn(&dir);
         }
     }
     for _ in 0..if over { 0 } else { steps } {
@@ -491,15 +491,15 @@ fn kill_visitor(kind: Visit, stops: usize, steps: usize) -> bool {
     }
     child.kill();
     child.await_death();
-    if !heir {
-        survivor.turn(&folder);
+    if !cleaner {
+        survivor.turn(&dir);
     }
     survivor.check();
     // Its name is free again, reaped or not.
-    let listener = Listener::bind(&folder.listener()).unwrap();
-    drop(common::pair(&listener, &folder.listener()));
-    unlink_stale_listeners(&folder.0);
-    assert!(!tautline_device::shm::listener_path(&folder.0, 1, 8).exists(), "swept");
+    let listener = Listener::bind(&dir.listener()).unwrap();
+    drop(shm_pair::pair(&listener, &dir.listener()));
+    unlink_stale_listeners(&dir.0);
+    assert!(!tautline_device::shm::listener_path(&dir.0, 1, 8).exists(), "swept");
     child.reap();
     over
 }
@@ -507,22 +507,22 @@ fn kill_visitor(kind: Visit, stops: usize, steps: usize) -> bool {
 /// S-1, S-5, S-6: a peer that dies at any system call of knocking, letting in, leaving or cleaning up leaves nobody waiting, its name can be
 /// taken again, and its memory is gone.
 #[test]
-fn killed_at_every_call() {
+fn killed_at_every_system_call() {
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     if !may_trace() {
-        return println!("SKIPPED killed_at_every_call: this process may not trace its children");
+        return println!("SKIPPED killed_at_every_system_call: this process may not trace its children");
     }
     let before = segments();
-    for kind in [Visit::Guest, Visit::Host, Visit::Heir] {
+    for kind in [Role::Dialer, Role::Listener, Role::Cleaner] {
         let mut stops = 0;
-        while !kill_visitor(kind, stops, 0) {
+        while !kill_at(kind, stops, 0) {
             stops += 1;
         }
         assert!(stops > 20, "{kind:?} was traced");
         // And at instructions between them, some of very many.
         let samples: usize = std::env::var("TAUTLINE_STEPS").map_or(60, |n| n.parse().unwrap());
         for i in 0..samples {
-            kill_visitor(kind, i * 7 % stops, 1 + i * 37 % 211);
+            kill_at(kind, i * 7 % stops, 1 + i * 37 % 211);
         }
         println!("{kind:?}: {stops} kills at system calls, {samples} between them");
     }

@@ -2,22 +2,22 @@
 //! touched outside (S-2).
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-mod common;
+mod shm_pair;
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use common::{Folder, frame, pair};
+use shm_pair::{TempDir, frame, pair};
 use tautline_device::Channel;
 use tautline_device::shm::{InlineFrame, LINE_FRAME, LINE_WORDS, Listener, PoppedLine, ReturnStatus, Shm};
 use tautline_mem::Segment;
 
 /// Numbers without a pattern, the same for the same seed.
-struct Dice(u64);
+struct Random(u64);
 
-impl Dice {
+impl Random {
     fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -48,83 +48,83 @@ fn third_mapping() -> Segment {
 const RETURNS: usize = 2 * (2048 + 64);
 
 /// Overwrites one place: anywhere, or where it hurts.
-fn scribble(segment: &Segment, dice: &mut Dice) {
+fn overwrite(segment: &Segment, random: &mut Random) {
     // Two rings, and behind them where loans come back.
-    let ring = dice.below(2) * (segment.len() - RETURNS) / 2;
-    let word = match dice.below(9) {
-        4 => segment.len() - RETURNS + 8 * dice.below(RETURNS / 8),
+    let ring = random.below(2) * (segment.len() - RETURNS) / 2;
+    let word = match random.below(9) {
+        4 => segment.len() - RETURNS + 8 * random.below(RETURNS / 8),
         // What has been consumed, and who sleeps.
-        0 => ring + 8 * dice.below(32),
+        0 => ring + 8 * random.below(32),
         // The words of lines, and what is in them.
-        1 => ring + 256 + 64 * dice.below(512),
-        2 => ring + 256 + 8 * dice.below(8 * 512),
+        1 => ring + 256 + 64 * random.below(512),
+        2 => ring + 256 + 8 * random.below(8 * 512),
         3 => {
-            let bytes = dice.next().to_le_bytes();
-            let at = dice.below(segment.len() - 8);
-            return segment.copy_in(at, &bytes[..1 + dice.below(7)]);
+            let bytes = random.next().to_le_bytes();
+            let at = random.below(segment.len() - 8);
+            return segment.copy_in(at, &bytes[..1 + random.below(7)]);
         }
-        _ => 8 * dice.below(segment.len() / 8),
+        _ => 8 * random.below(segment.len() / 8),
     };
     let old = segment.word(word).load(Ordering::Relaxed);
-    let new = match dice.below(5) {
+    let new = match random.below(5) {
         // A stamp of the first laps with a length that may be.
-        0 => (1 + dice.below(4) as u64) | ((dice.below(33 << 10) as u64) << 32),
-        1 => (1 + dice.below(4) as u64) | (dice.next() << 32),
-        2 => old ^ (1 << dice.below(64)),
-        3 => old.wrapping_add(dice.below(5) as u64).wrapping_sub(2),
-        _ => dice.next(),
+        0 => (1 + random.below(4) as u64) | ((random.below(33 << 10) as u64) << 32),
+        1 => (1 + random.below(4) as u64) | (random.next() << 32),
+        2 => old ^ (1 << random.below(64)),
+        3 => old.wrapping_add(random.below(5) as u64).wrapping_sub(2),
+        _ => random.next(),
     };
     segment.word(word).store(new, Ordering::Relaxed);
 }
 
 /// Lends, reads what is lent, and gives something back.
-fn lend_and_borrow(shm: &mut Shm, dice: &mut Dice) {
+fn lend_and_borrow(shm: &mut Shm, random: &mut Random) {
     let _ = shm.has_returns();
-    if let Ok(mut piece) = shm.loan(dice.below(9_000)) {
-        piece.fill(7);
-        if dice.below(2) == 0 && shm.push_line(&[1; LINE_WORDS], 32) {
-            shm.commit_loan(piece);
+    if let Ok(mut extent) = shm.loan(random.below(9_000)) {
+        extent.fill(7);
+        if random.below(2) == 0 && shm.push_line(&[1; LINE_WORDS], 32) {
+            shm.commit_loan(extent);
         } else {
-            shm.cancel_loan(piece);
+            shm.cancel_loan(extent);
         }
     }
     let mut got = [0; 64];
-    let (at, view) = (dice.next() >> dice.below(64), shm.view().expect("the other side lends").clone());
+    let (at, view) = (random.next() >> random.below(64), shm.view().expect("the other side lends").clone());
     if view.contains(at, 64) {
         view.copy_out(at as usize, &mut got);
     }
-    if dice.below(3) == 0 {
+    if random.below(3) == 0 {
         shm.return_loan(
-            dice.below(300) as u32,
-            [ReturnStatus::Read, ReturnStatus::Refused, ReturnStatus::Incomplete][dice.below(3)],
+            random.below(300) as u32,
+            [ReturnStatus::Read, ReturnStatus::Refused, ReturnStatus::Incomplete][random.below(3)],
         );
     }
 }
 
 /// All that a node does with its end, once. Returns frames sent and frames taken.
-fn use_end(shm: &mut Shm, dice: &mut Dice, out: &mut [u8]) -> (u64, u64) {
+fn use_end(shm: &mut Shm, random: &mut Random, out: &mut [u8]) -> (u64, u64) {
     let (mut sent, mut taken) = (0, 0);
-    for _ in 0..1 + dice.below(8) {
-        let len = [16, 48, 56, 57, 224, 225, 5_000, 32 << 10][dice.below(8)];
-        sent += u64::from(match dice.below(5) {
-            4 => shm.push_long([dice.next()], &frame(5, LINE_FRAME + dice.below(5_000))),
-            3 => shm.push_words([dice.next()], &frame(4, dice.below(LINE_FRAME - 7))),
-            0 => shm.push_line(&[dice.next(); LINE_WORDS], dice.below(LINE_FRAME + 1)),
+    for _ in 0..1 + random.below(8) {
+        let len = [16, 48, 56, 57, 224, 225, 5_000, 32 << 10][random.below(8)];
+        sent += u64::from(match random.below(5) {
+            4 => shm.push_long([random.next()], &frame(5, LINE_FRAME + random.below(5_000))),
+            3 => shm.push_words([random.next()], &frame(4, random.below(LINE_FRAME - 7))),
+            0 => shm.push_line(&[random.next(); LINE_WORDS], random.below(LINE_FRAME + 1)),
             1 => shm.push(&frame(1, len / 2), &frame(2, len - len / 2)).is_ok(),
             _ => shm.has_room() && shm.push(&[], &frame(3, len)).is_ok(),
         });
     }
     shm.flush();
     assert!(shm.room() <= 512);
-    for _ in 0..1 + dice.below(12) {
+    for _ in 0..1 + random.below(12) {
         let mut frames = [InlineFrame::EMPTY; 3];
-        let popped = match dice.below(3) {
+        let popped = match random.below(3) {
             0 => match shm.pop_words(|_| true) {
                 PoppedLine::Words(len, _) => Some(len),
                 PoppedLine::Empty | PoppedLine::Other => None,
             },
             1 => {
-                let (count, _) = shm.pop_inline(&mut frames, 1 + dice.below(200), |_| true);
+                let (count, _) = shm.pop_inline(&mut frames, 1 + random.below(200), |_| true);
                 taken += count.saturating_sub(1) as u64;
                 frames[..count].iter().map(|frame| frame.frame().len()).max()
             }
@@ -134,10 +134,10 @@ fn use_end(shm: &mut Shm, dice: &mut Dice, out: &mut [u8]) -> (u64, u64) {
         assert!(len <= shm.max_frame());
         taken += 1;
     }
-    if dice.below(4) == 0 {
-        lend_and_borrow(shm, dice);
+    if random.below(4) == 0 {
+        lend_and_borrow(shm, random);
     }
-    if dice.below(4) == 0 {
+    if random.below(4) == 0 {
         shm.announce_sleep();
         shm.barrier();
         let _ = shm.has_frames();
@@ -165,22 +165,22 @@ type Current = Mutex<Option<Segment>>;
 fn use_pairs(
     seed: u64,
     current: &Current,
-    mut before: impl FnMut(&mut Dice),
+    mut before: impl FnMut(&mut Random),
     mut over: impl FnMut() -> bool,
 ) -> Tally {
-    let folder = Folder::new("scribbler");
-    let listener = Listener::bind(&folder.listener()).unwrap();
-    let (mut dice, mut tally) = (Dice(seed), Tally::default());
+    let dir = TempDir::new("scribbler");
+    let listener = Listener::bind(&dir.listener()).unwrap();
+    let (mut random, mut tally) = (Random(seed), Tally::default());
     let mut out = vec![0; 32 << 10];
     while !over() {
-        let (mut a, mut b) = pair(&listener, &folder.listener());
+        let (mut a, mut b) = pair(&listener, &dir.listener());
         *current.lock().unwrap() = Some(third_mapping());
         tally.pairs += 1;
         let mut idle = 0;
         for _ in 0..4_000 {
-            before(&mut dice);
-            let (sent, taken) = use_end(&mut a, &mut dice, &mut out);
-            let (sent_too, taken_too) = use_end(&mut b, &mut dice, &mut out);
+            before(&mut random);
+            let (sent, taken) = use_end(&mut a, &mut random, &mut out);
+            let (sent_too, taken_too) = use_end(&mut b, &mut random, &mut out);
             tally.sent += sent + sent_too;
             tally.taken += taken + taken_too;
             idle = if sent + taken + sent_too + taken_too == 0 { idle + 1 } else { 0 };
@@ -229,7 +229,7 @@ static ALONE: Mutex<()> = Mutex::new(());
 
 /// S-2: a scribbler in a thread of its own, as fast as it can.
 #[test]
-fn scribbled_all_the_time() {
+fn overwritten_concurrently() {
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let wanted = wanted();
     let done = limit(60 + wanted / 20_000);
@@ -237,18 +237,18 @@ fn scribbled_all_the_time() {
     let count = AtomicU64::new(0);
     let tally = std::thread::scope(|scope| {
         let (count, current) = (&count, &current);
-        let scribbler = scope.spawn(move || {
-            let mut dice = Dice(7);
+        let writer = scope.spawn(move || {
+            let mut random = Random(7);
             while count.load(Ordering::Relaxed) < wanted {
                 if let Some(segment) = &*current.lock().unwrap() {
-                    (0..16).for_each(|_| scribble(segment, &mut dice));
+                    (0..16).for_each(|_| overwrite(segment, &mut random));
                     count.fetch_add(16, Ordering::Relaxed);
                 }
                 // So that the pair gets somewhere between.
-                (0..dice.below(4_000)).for_each(|_| std::hint::spin_loop());
+                (0..random.below(4_000)).for_each(|_| std::hint::spin_loop());
             }
         });
-        use_pairs(3, current, |_| {}, || scribbler.is_finished())
+        use_pairs(3, current, |_| {}, || writer.is_finished())
     });
     done.store(true, Ordering::Relaxed);
     println!("{} scribbles all the time: {tally:?}", count.load(Ordering::Relaxed));
@@ -257,18 +257,18 @@ fn scribbled_all_the_time() {
 
 /// S-2: one place is overwritten, then everything is tried; the same again for the same seed.
 #[test]
-fn scribbled_step_by_step() {
+fn overwritten_step_by_step() {
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let wanted = wanted();
     let done = limit(60 + wanted / 2_000);
     let (count, current) = (AtomicU64::new(0), Current::new(None));
-    let step = |dice: &mut Dice| {
+    let step = |random: &mut Random| {
         // Seldom at first, so that the rings are under way; sometimes a lot.
-        let scribbles = [0, 0, 0, 1, 2, 40][dice.below(6)];
+        let writes = [0, 0, 0, 1, 2, 40][random.below(6)];
         if let Some(segment) = &*current.lock().unwrap() {
-            (0..scribbles).for_each(|_| scribble(segment, dice));
+            (0..writes).for_each(|_| overwrite(segment, random));
         }
-        count.fetch_add(scribbles, Ordering::Relaxed);
+        count.fetch_add(writes, Ordering::Relaxed);
     };
     let tally = use_pairs(11, &current, step, || count.load(Ordering::Relaxed) >= wanted);
     done.store(true, Ordering::Relaxed);

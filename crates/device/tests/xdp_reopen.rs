@@ -1,0 +1,169 @@
+//! Interfaces of an AF_XDP device that vanish, come back, move between namespaces, or come back occupied.
+#![allow(clippy::print_stdout)]
+
+mod netns_device;
+mod spaces;
+
+use std::time::{Duration, Instant};
+
+use netns_device::{
+    assert_arrives, data_frame, in_namespaces, open, open_udp, poll, receive, send, until_reopened,
+    until_transport,
+};
+use spaces::{Shape, ip};
+use tautline_device::xdp::{Completion, Framing, Mode, XdpConfig};
+use tautline_device::{Datagram, DeviceEvent, HEADROOM, Transport};
+
+/// D-13: the interface vanishes; the device says so, holds nothing, and lives.
+#[test]
+fn a_removed_interface_is_reported() {
+    in_namespaces("a_removed_interface_is_reported", Shape::default(), |spaces| {
+        let mut a = open(spaces, 0, XdpConfig { completion: Completion::Ring, ..XdpConfig::default() });
+        let b = open_udp(spaces, 1);
+        let route = a.route(b.local_addr()).unwrap();
+        send(&mut a, route, &data_frame(1, 100));
+        ip(&format!("-n {} link del v0", spaces.names[0])).unwrap();
+        poll(&mut a);
+        assert_eq!(a.transport(route), Some(Transport::Udp));
+        let told: Vec<_> = std::iter::from_fn(|| a.poll_event()).collect();
+        assert!(
+            told.iter().any(|e| matches!(e, DeviceEvent::Transport { transport: Transport::Udp, why, .. } if why.contains("gone") || why.contains("down"))),
+            "{told:?}"
+        );
+        for number in 0..100 {
+            send(&mut a, route, &data_frame(number, 100));
+            poll(&mut a);
+        }
+        assert_eq!(a.arena_ref().available(), a.arena_ref().capacity(), "no slot is held for ever");
+    });
+}
+
+/// D-13: an interface that was removed and made anew is opened again, whatever its queues; slots, routes and memory stay, and frames go directly again, which is
+/// told with the reason.
+#[test]
+fn a_recreated_interface_is_reopened() {
+    for (mode, completion) in [
+        (Mode::Generic, Completion::Auto),
+        (Mode::Native, Completion::Auto),
+        (Mode::Generic, Completion::Ring),
+    ] {
+        in_namespaces("a_recreated_interface_is_reopened", Shape::default(), |spaces| {
+            let config = || XdpConfig { mode, completion, ..XdpConfig::default() };
+            let mut a = open(spaces, 0, config());
+            let mut b = open(spaces, 1, config());
+            let (to_b, to_a) = (a.route(b.local_addr()).unwrap(), b.route(a.local_addr()).unwrap());
+            for round in 0..2 {
+                assert_arrives(&mut a, &mut b, to_b, round);
+                // A slot that is in use all the while.
+                let kept = a.arena().take().unwrap();
+                a.arena().payload_mut(kept)[..100].copy_from_slice(&data_frame(77, 100));
+                // What is on its way then may be lost, as anything may.
+                send(&mut b, to_a, &data_frame(1, 100));
+                spaces.rejoin().unwrap();
+                let told = until_reopened(&mut a, &mut b, to_b);
+                until_reopened(&mut b, &mut a, to_a);
+                let back = |e: &DeviceEvent| matches!(e, DeviceEvent::Transport { transport: Transport::Xdp, why, .. } if why.contains("known"));
+                assert!(told.iter().any(back), "{told:?}");
+                assert!(told.contains(&DeviceEvent::Descriptors), "{told:?}");
+                while !receive(&mut b, 1).is_empty() {}
+                while !receive(&mut a, 1).is_empty() {}
+                a.send(to_b, kept, HEADROOM..HEADROOM + 100);
+                a.flush();
+                a.arena().give(kept);
+                assert!(receive(&mut b, 1) == [data_frame(77, 100)], "from the slot that was kept");
+                // More than there are chunks: none was lost.
+                let before = b.device.frames_by_socket();
+                for number in 0..700 {
+                    assert_arrives(&mut a, &mut b, to_b, number);
+                }
+                // Once a second one goes through the socket, to keep the neighbour.
+                assert!(b.device.frames_by_socket() - before < 100, "by the ring again");
+                send(&mut a, to_b, &data_frame(1, 100));
+                assert_eq!(receive(&mut b, 1).len(), 1);
+            }
+            a.flush();
+            assert!(a.arena_ref().available() + 4 >= a.arena_ref().capacity(), "no slot is lost");
+            drop((a, b));
+            assert!(spaces.is_left_alone());
+        });
+    }
+}
+
+/// D-13: an interface that travels to another namespace and back keeps its link and loses its sockets: the device lets go of the one, tells what
+/// it sees, and goes directly again, all queues included.
+#[test]
+fn an_interface_moved_between_namespaces_is_reopened() {
+    for mode in [Mode::Generic, Mode::Native] {
+        in_namespaces("an_interface_moved_between_namespaces_is_reopened", Shape::default(), |spaces| {
+            let config = || XdpConfig { mode, ..XdpConfig::default() };
+            let mut a = open(spaces, 0, config());
+            let mut b = open(spaces, 1, config());
+            let (to_b, to_a) = (a.route(b.local_addr()).unwrap(), b.route(a.local_addr()).unwrap());
+            let queues = b.device.queues().len();
+            for round in 0..2 {
+                assert_arrives(&mut a, &mut b, to_b, round);
+                assert_arrives(&mut b, &mut a, to_a, round);
+                let [at_a, at_b] = &spaces.names;
+                ip(&format!("-n {at_b} link set v0 netns {at_a} name t0")).unwrap();
+                poll(&mut b);
+                let told: Vec<_> = std::iter::from_fn(|| b.poll_event()).collect();
+                let gone = |e: &DeviceEvent| matches!(e, DeviceEvent::Transport { transport: Transport::Udp, why, .. } if why.contains("gone"));
+                assert!(told.iter().any(gone), "{told:?}");
+                assert!(told.contains(&DeviceEvent::Descriptors), "the door is closed: {told:?}");
+                ip(&format!("-n {at_a} link set t0 netns {at_b} name v0")).unwrap();
+                ip(&format!("-n {at_b} link set v0 up")).unwrap();
+                ip(&format!("-n {at_b} addr add 10.211.9.2/24 dev v0")).unwrap();
+                ip(&format!("-n {at_b} addr add fd00:211:9::2/64 dev v0 nodad")).unwrap();
+                spaces.acquaint().unwrap();
+                until_reopened(&mut b, &mut a, to_a);
+                until_transport(&mut a, &mut b, to_b, Transport::Xdp);
+                assert_eq!(b.device.queues().len(), queues, "all of them again");
+                while !receive(&mut b, 1).is_empty() {}
+                while !receive(&mut a, 1).is_empty() {}
+            }
+            let before = b.device.frames_by_socket();
+            (0..200).for_each(|number| assert_arrives(&mut a, &mut b, to_b, number));
+            assert!(b.device.frames_by_socket() - before < 100, "by the ring");
+            drop((a, b));
+            assert!(spaces.is_left_alone());
+        });
+    }
+}
+
+/// D-13: an interface that came back and is taken by then: that is told, with who has it; and once it is free it is used.
+#[test]
+fn an_occupied_interface_is_reopened_later() {
+    in_namespaces("an_occupied_interface_is_reopened_later", Shape::default(), |spaces| {
+        let mut a = open(spaces, 0, XdpConfig::default());
+        let b = open_udp(spaces, 1);
+        let route = a.route(b.local_addr()).unwrap();
+        ip(&format!("-n {} link del v0", spaces.names[0])).unwrap();
+        poll(&mut a);
+        while a.poll_event().is_some() {}
+        spaces.join().unwrap();
+        let taker = open(spaces, 0, XdpConfig { framing: Framing::Raw, ..XdpConfig::default() });
+        let mut told = Vec::new();
+        let is_told = |e: &DeviceEvent| matches!(e, DeviceEvent::Transport { transport: Transport::Udp, why, .. } if why.contains("came back and cannot be used"));
+        let until = Instant::now() + Duration::from_secs(10);
+        while !told.iter().any(is_told) {
+            assert!(Instant::now() < until, "{told:?}");
+            poll(&mut a);
+            told.extend(std::iter::from_fn(|| a.poll_event()));
+        }
+        let held = format!("process {}", std::process::id());
+        assert!(a.transport_reason(route).contains(&held), "{}", a.transport_reason(route));
+        // Told once, however often it is looked at.
+        let until = Instant::now() + Duration::from_millis(500);
+        while Instant::now() < until {
+            poll(&mut a);
+            told.extend(std::iter::from_fn(|| a.poll_event()));
+        }
+        assert_eq!(told.iter().filter(|e| is_told(e)).count(), 1, "{told:?}");
+        drop(taker);
+        let until = Instant::now() + Duration::from_secs(10);
+        while a.transport(route) != Some(Transport::Xdp) {
+            assert!(Instant::now() < until, "{}", a.transport_reason(route));
+            poll(&mut a);
+        }
+    });
+}

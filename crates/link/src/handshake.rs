@@ -1,0 +1,449 @@
+//! The handshake (H-1 … H-9) and the relation to one other rank, over restarts of either side.
+
+use std::ops::Range;
+
+use tautline_wire::frame::{MAX_FRAME, SMALLEST_FRAME};
+use tautline_wire::handshake::{HANDSHAKE_LEN, MAX_CREDIT, RefuseReason};
+use tautline_wire::{Handshake, Kind, VERSION};
+
+use crate::keys::{Role, constant_eq};
+use crate::link::Negotiated;
+use crate::seal::Seal;
+use crate::{Arrival, Config, Death, FrameError, JobKey, Link, MICRO, MILLI, Nanos};
+
+/// The interval between hellos stops doubling here.
+const HELLO_MAX: Nanos = 320 * MILLI;
+
+/// Feature bits of this side (H-4). Version 1 defines none.
+const FEATURES: u16 = 0;
+
+/// The bytes of a handshake frame.
+pub type HandshakeFrame = [u8; HANDSHAKE_LEN];
+
+/// The two sides of a peering, their key and path.
+#[derive(Clone, Debug)]
+pub struct PeeringParams {
+    /// The job's key.
+    pub key: JobKey,
+    /// Our rank.
+    pub me: u32,
+    /// The peer's rank.
+    pub peer: u32,
+    /// Our endpoint.
+    pub endpoint: u16,
+    /// The peer's endpoint.
+    pub peer_endpoint: u16,
+    /// The largest frame that the path to the peer carries.
+    pub max_frame: usize,
+}
+
+/// Numbers for a channel, which the caller supplies whenever one may be opened.
+#[derive(Clone, Copy, Debug)]
+pub struct ChannelIds {
+    /// Unpredictable, never used before, and not zero.
+    pub epoch: u64,
+    /// Our number for the channel.
+    pub channel: u32,
+}
+
+/// The result of a handshake frame.
+#[derive(Debug)]
+pub enum HandshakeOutcome {
+    /// The frame is out of date, or another hello takes precedence. It is not answered.
+    Ignored,
+    /// This frame is to be sent to the peer.
+    Reply(HandshakeFrame),
+    /// The link is live on our side.
+    Opened,
+    /// The peer refused our hello.
+    Refused(RefuseReason),
+}
+
+#[derive(Debug)]
+enum State {
+    Down,
+    Connecting(ConnectAttempt),
+    Live(Box<Link>),
+}
+
+#[derive(Debug)]
+struct ConnectAttempt {
+    ids: ChannelIds,
+    next: Nanos,
+    interval: Nanos,
+    cookie: [u8; 16],
+}
+
+/// A link for a hello that we answered, until its first frame arrives (H-8).
+#[derive(Debug)]
+struct Candidate {
+    link: Box<Link>,
+    welcome: HandshakeFrame,
+    expires: Nanos,
+}
+
+/// The relation to one other rank.
+#[derive(Debug)]
+pub struct Peering {
+    params: PeeringParams,
+    config: Config,
+    job: u64,
+    state: State,
+    candidate: Option<Candidate>,
+    /// Links that a newer one replaced; the caller takes their tokens and events.
+    superseded: Vec<Link>,
+    /// The peer's epoch and our welcome for the live link, in case the peer repeats its hello.
+    welcome: Option<(u64, HandshakeFrame)>,
+}
+
+impl Peering {
+    /// Makes a peering. It sends nothing until [`Peering::connect`] is called or a hello arrives.
+    pub fn new(params: PeeringParams, config: Config) -> Peering {
+        let job = params.key.job_id();
+        Peering {
+            params,
+            config,
+            job,
+            state: State::Down,
+            candidate: None,
+            superseded: Vec::new(),
+            welcome: None,
+        }
+    }
+
+    /// Starts to send hellos, unless there is a live link or an attempt is under way.
+    pub fn connect(&mut self, now: Nanos, ids: ChannelIds) {
+        let over = match &self.state {
+            State::Down => true,
+            State::Connecting(_) => false,
+            State::Live(link) => link.is_over(),
+        };
+        if over {
+            self.supersede();
+            let interval = self.config.hello_interval;
+            self.state = State::Connecting(ConnectAttempt { ids, next: now, interval, cookie: [0; 16] });
+        }
+    }
+
+    /// Returns whether hellos are being sent.
+    pub fn is_connecting(&self) -> bool {
+        matches!(self.state, State::Connecting(_))
+    }
+
+    /// Stops sending hellos.
+    pub fn stop_connecting(&mut self) {
+        if self.is_connecting() {
+            self.state = State::Down;
+        }
+    }
+
+    /// Returns the live link, which may be over.
+    #[inline]
+    pub fn link(&self) -> Option<&Link> {
+        match &self.state {
+            State::Live(link) => Some(link),
+            _ => None,
+        }
+    }
+
+    /// Returns the live link, which may be over.
+    #[inline]
+    pub fn link_mut(&mut self) -> Option<&mut Link> {
+        match &mut self.state {
+            State::Live(link) => Some(link),
+            _ => None,
+        }
+    }
+
+    /// Returns whether there is a link for [`Peering::take_superseded`].
+    #[inline]
+    pub fn has_superseded(&self) -> bool {
+        !self.superseded.is_empty()
+    }
+
+    /// Returns a link that a newer one replaced. The caller polls its tokens and events, and drops it.
+    pub fn take_superseded(&mut self) -> Option<Link> {
+        self.superseded.pop()
+    }
+
+    /// Sets the largest frame that the path to the peer carries.
+    pub fn set_path_limit(&mut self, now: Nanos, max_frame: usize) {
+        self.params.max_frame = max_frame;
+        if let Some(link) = self.link_mut() {
+            link.set_path_limit(now, max_frame);
+        }
+    }
+
+    /// Sets whether this side accepts raw Ethernet frames. The next frame, sent at once, and all later ones
+    /// say so (D-12).
+    pub fn set_raw_frames(&mut self, accepts: bool) {
+        self.config.raw_frames = accepts;
+        let candidate = self.candidate.as_mut().map(|candidate| &mut *candidate.link);
+        let live = match &mut self.state {
+            State::Live(link) => Some(&mut **link),
+            _ => None,
+        };
+        candidate.into_iter().chain(live).for_each(|link| link.set_raw_frames(accepts));
+    }
+
+    /// Returns the next hello, if it is due.
+    pub fn poll_hello(&mut self, now: Nanos) -> Option<HandshakeFrame> {
+        let State::Connecting(attempt) = &mut self.state else { return None };
+        if attempt.next > now {
+            return None;
+        }
+        attempt.next = now + attempt.interval;
+        attempt.interval = (attempt.interval * 2).min(HELLO_MAX);
+        let (ids, cookie) = (attempt.ids, attempt.cookie);
+        Some(self.frame(Kind::Hello, ids, 0, cookie))
+    }
+
+    /// Returns when [`Peering::poll_hello`] or [`Peering::handle_timeout`] must be called at the latest.
+    pub fn next_deadline(&self) -> Option<Nanos> {
+        let own = match &self.state {
+            State::Down => None,
+            State::Connecting(attempt) => Some(attempt.next),
+            State::Live(link) => link.next_deadline(),
+        };
+        let candidate = self.candidate.as_ref().map(|c| c.expires);
+        own.into_iter().chain(candidate).min()
+    }
+
+    /// Handles what is due.
+    pub fn handle_timeout(&mut self, now: Nanos) {
+        if self.candidate.as_ref().is_some_and(|c| c.expires <= now) {
+            self.candidate = None;
+        }
+        if let State::Live(link) = &mut self.state {
+            link.handle_timeout(now);
+        }
+    }
+
+    /// Handles a frame of an established channel. The first frame for a candidate proves that the peer is
+    /// alive (H-8): the candidate then replaces the live link.
+    #[inline]
+    pub fn handle_frame(
+        &mut self,
+        now: Nanos,
+        channel: u32,
+        bytes: &mut [u8],
+    ) -> Result<(Option<Arrival>, Range<usize>), FrameError> {
+        if let State::Live(link) = &mut self.state
+            && link.channel() == channel
+        {
+            return link.handle_frame(now, bytes);
+        }
+        self.handle_candidate_frame(now, channel, bytes)
+    }
+
+    #[cold]
+    fn handle_candidate_frame(
+        &mut self,
+        now: Nanos,
+        channel: u32,
+        bytes: &mut [u8],
+    ) -> Result<(Option<Arrival>, Range<usize>), FrameError> {
+        let Some(mut candidate) = self.candidate.take_if(|c| c.link.channel() == channel) else {
+            return Err(FrameError::Over);
+        };
+        let result = candidate.link.handle_frame(now, bytes);
+        if result.is_err() {
+            self.candidate = Some(candidate);
+            return result;
+        }
+        self.supersede();
+        self.welcome = Some((candidate.link.peer().epoch, candidate.welcome));
+        self.state = State::Live(candidate.link);
+        result
+    }
+
+    /// Ends the live link, if any, because a newer one replaces it.
+    fn supersede(&mut self) {
+        if let State::Live(mut link) = std::mem::replace(&mut self.state, State::Down) {
+            link.kill(Death::Restarted);
+            self.superseded.push(*link);
+        }
+        self.welcome = None;
+    }
+
+    /// Returns whether a handshake frame is for this peering and signed with the job's key (H-2). To be
+    /// checked first.
+    pub fn is_authentic(&self, bytes: &HandshakeFrame, handshake: &Handshake) -> bool {
+        handshake.job == self.job && handshake.from == self.params.peer && self.params.key.verify(bytes)
+    }
+
+    /// Returns the answer that makes the sender of an authentic hello prove its address (H-7). Keeps no
+    /// state.
+    pub fn retry(&self, hello: &Handshake, cookie: [u8; 16]) -> HandshakeFrame {
+        self.frame(Kind::Retry, ChannelIds { epoch: 1, channel: 0 }, hello.epoch, cookie)
+    }
+
+    /// Handles a handshake frame that [`Peering::is_authentic`].
+    pub fn handle_handshake(
+        &mut self,
+        now: Nanos,
+        handshake: &Handshake,
+        ids: ChannelIds,
+    ) -> HandshakeOutcome {
+        match handshake.kind {
+            Kind::Hello => self.handle_hello(now, handshake, ids),
+            Kind::Welcome => self.handle_welcome(now, handshake),
+            Kind::Retry => self.handle_retry(now, handshake),
+            Kind::Refuse => self.handle_refuse(handshake),
+            Kind::Data | Kind::Close => HandshakeOutcome::Ignored,
+        }
+    }
+
+    fn handle_hello(&mut self, now: Nanos, hello: &Handshake, ids: ChannelIds) -> HandshakeOutcome {
+        if let Some(reason) = self.refuse_reason(hello) {
+            return HandshakeOutcome::Reply(self.refuse(hello, ids, reason));
+        }
+        // H-6: of two simultaneous hellos the lower rank's counts. After a welcome, the peer's hello is
+        // ignored until its first frame arrives: the hello may have been sent before the welcome.
+        let welcomed = self.link().is_some_and(|link| !link.is_confirmed() && !link.is_over());
+        if welcomed || self.is_connecting() && self.params.me < self.params.peer {
+            return HandshakeOutcome::Ignored;
+        }
+        // H-9: a repeated hello gets the same answer. The initiator relies on that answer, so the candidate's
+        // time limit starts again.
+        if let Some(candidate) = &mut self.candidate
+            && candidate.link.peer().epoch == hello.epoch
+        {
+            candidate.expires = now + self.config.silence;
+            return HandshakeOutcome::Reply(candidate.welcome);
+        }
+        if let Some((epoch, welcome)) = &self.welcome
+            && *epoch == hello.epoch
+        {
+            return HandshakeOutcome::Reply(*welcome);
+        }
+        if self.link().is_some_and(|link| link.peer().epoch == hello.epoch) {
+            return HandshakeOutcome::Ignored;
+        }
+        let welcome = self.frame(Kind::Welcome, ids, hello.epoch, [0; 16]);
+        let link = Box::new(self.make_link(now, Role::Responder, hello, ids));
+        let expires = now + self.config.silence;
+        self.candidate = Some(Candidate { link, welcome, expires });
+        HandshakeOutcome::Reply(welcome)
+    }
+
+    fn handle_welcome(&mut self, now: Nanos, welcome: &Handshake) -> HandshakeOutcome {
+        let State::Connecting(attempt) = &self.state else { return HandshakeOutcome::Ignored };
+        // H-6: we answered the lower rank's hello, so its channel counts until the candidate expires.
+        if self.params.me > self.params.peer && self.candidate.is_some() {
+            return HandshakeOutcome::Ignored;
+        }
+        if welcome.peer_epoch != attempt.ids.epoch || welcome.security != self.config.security {
+            return HandshakeOutcome::Ignored;
+        }
+        let ids = attempt.ids;
+        let link = self.make_link(now, Role::Initiator, welcome, ids);
+        self.state = State::Live(Box::new(link));
+        self.candidate = None;
+        HandshakeOutcome::Opened
+    }
+
+    fn handle_retry(&mut self, now: Nanos, retry: &Handshake) -> HandshakeOutcome {
+        if let State::Connecting(attempt) = &mut self.state
+            && retry.peer_epoch == attempt.ids.epoch
+            && !constant_eq(&retry.cookie, &attempt.cookie)
+        {
+            attempt.cookie = retry.cookie;
+            attempt.next = now;
+        }
+        HandshakeOutcome::Ignored
+    }
+
+    fn handle_refuse(&mut self, refuse: &Handshake) -> HandshakeOutcome {
+        match (&self.state, refuse.reason) {
+            (State::Connecting(attempt), Some(reason)) if refuse.peer_epoch == attempt.ids.epoch => {
+                self.state = State::Down;
+                HandshakeOutcome::Refused(reason)
+            }
+            _ => HandshakeOutcome::Ignored,
+        }
+    }
+
+    /// Returns why a hello must be refused, if it must (H-4, H-5).
+    fn refuse_reason(&self, hello: &Handshake) -> Option<RefuseReason> {
+        if hello.to != self.params.me {
+            return Some(RefuseReason::WrongRank);
+        }
+        if hello.to_endpoint != self.params.endpoint {
+            return Some(RefuseReason::NoEndpoint);
+        }
+        if !(hello.version_min..=hello.version_max).contains(&VERSION) {
+            return Some(RefuseReason::Version);
+        }
+        if (hello.features >> 16) as u16 & !FEATURES != 0 {
+            return Some(RefuseReason::Feature);
+        }
+        (hello.security != self.config.security).then_some(RefuseReason::Security)
+    }
+
+    fn make_link(&self, now: Nanos, role: Role, peer: &Handshake, ids: ChannelIds) -> Link {
+        let (mine, theirs) = ((self.params.me, ids.epoch), (self.params.peer, peer.epoch));
+        let (initiator, responder) = match role {
+            Role::Initiator => (mine, theirs),
+            Role::Responder => (theirs, mine),
+        };
+        let keys = self.params.key.derive(role, initiator, responder);
+        let seal = Seal::new(self.config.security, &keys);
+        let negotiated = Negotiated {
+            peer: *peer,
+            my_channel: ids.channel,
+            my_epoch: ids.epoch,
+            my_rank: self.params.me,
+            seal,
+            max_frame: self.params.max_frame.clamp(SMALLEST_FRAME, MAX_FRAME),
+        };
+        Link::new(now, &self.config, negotiated)
+    }
+
+    /// Returns a refuse frame. Its sender is the rank that the hello was for, even if that is not ours: the
+    /// initiator accepts it from that rank only (H-5).
+    fn refuse(&self, hello: &Handshake, ids: ChannelIds, reason: RefuseReason) -> HandshakeFrame {
+        let mut handshake = self.handshake(Kind::Refuse, ids, hello.epoch, [0; 16]);
+        handshake.reason = Some(reason);
+        handshake.from = hello.to;
+        self.signed(&handshake)
+    }
+
+    fn frame(&self, kind: Kind, ids: ChannelIds, peer_epoch: u64, cookie: [u8; 16]) -> HandshakeFrame {
+        self.signed(&self.handshake(kind, ids, peer_epoch, cookie))
+    }
+
+    fn signed(&self, handshake: &Handshake) -> HandshakeFrame {
+        let mut frame = [0; HANDSHAKE_LEN];
+        handshake.write(&mut frame);
+        self.params.key.sign(&mut frame);
+        frame
+    }
+
+    fn handshake(&self, kind: Kind, ids: ChannelIds, peer_epoch: u64, cookie: [u8; 16]) -> Handshake {
+        Handshake {
+            kind,
+            reason: None,
+            version_min: VERSION,
+            version_max: VERSION,
+            security: self.config.security,
+            features: u32::from(FEATURES),
+            job: self.job,
+            from: self.params.me,
+            to: self.params.peer,
+            from_endpoint: self.params.endpoint,
+            to_endpoint: self.params.peer_endpoint,
+            channel: ids.channel,
+            epoch: ids.epoch,
+            peer_epoch,
+            max_frame: self.params.max_frame.clamp(SMALLEST_FRAME, MAX_FRAME) as u32,
+            credit: self.config.credit_slots.clamp(1, MAX_CREDIT),
+            buffer: self.config.receive_buffer,
+            message_window: self.config.message_window,
+            silence_ms: (self.config.silence / MILLI) as u32,
+            ack_delay_us: (self.config.ack_delay / MICRO) as u32,
+            cookie,
+            mac: [0; 16],
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! Receiving: checks a frame, then handles its acknowledgement and the slot it carries.
+
+use std::ops::Range;
+
+use tautline_wire::ext::{Ext, Extensions};
+use tautline_wire::frame::{HEADER_LEN, flags};
+use tautline_wire::{Frame, Header, Kind, Seq};
+
+use super::{Link, State};
+use crate::{Arrival, Death, Event, Nanos};
+
+/// Why a frame was dropped. Such frames are counted and never answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FrameError {
+    /// Its layout or a field is wrong, or its slot is beyond the credit.
+    Malformed,
+    /// Its tag or seal is wrong.
+    BadTag,
+    /// Its packet number was seen before or is too old.
+    Replayed,
+    /// The link is over.
+    Over,
+}
+
+impl Link {
+    /// Handles a frame with this link's channel number. Returns the slot it carries, if any, and the range of
+    /// its payload in `bytes`, deciphered in place on a sealed link.
+    #[inline]
+    pub fn handle_frame(
+        &mut self,
+        now: Nanos,
+        bytes: &mut [u8],
+    ) -> Result<(Option<Arrival>, Range<usize>), FrameError> {
+        let (header, payload) = match Frame::parse(bytes) {
+            Ok(frame) => (frame.header, frame.payload_at()..bytes.len()),
+            Err(_) => return self.drop_frame(FrameError::Malformed),
+        };
+        if header.channel != self.channel {
+            return self.drop_frame(FrameError::Malformed);
+        }
+        if self.state == State::Dead {
+            return Err(FrameError::Over);
+        }
+        if !self.receiver.replay.is_fresh(header.packet) {
+            return self.drop_frame(FrameError::Replayed);
+        }
+        let Some(payload) = self.seal.open(&header, bytes, payload) else {
+            return self.drop_frame(FrameError::BadTag);
+        };
+        // From here on the frame is authenticated.
+        if (header.flags ^ self.raw.peer) & flags::RAW != 0 {
+            self.update_peer_raw(header.packet, header.flags);
+        }
+        self.receiver.replay.mark(now, header.packet);
+        self.reports.counters.frames_accepted += 1;
+        self.liveness.on_frame(now);
+        if header.flags & flags::ACK_REQUESTED != 0 {
+            self.receiver.ack.request();
+        }
+        let Ok(ext) = payload_ext(bytes, header.ext_len) else {
+            return self.drop_frame(FrameError::Malformed);
+        };
+        self.sender.handle_ack(now, &header, ext.sack, &mut self.reports);
+        if header.kind == Kind::Close {
+            self.handle_close(&header);
+            return Ok((None, payload));
+        }
+        if !header.has_slot() {
+            return Ok((None, payload));
+        }
+        if let Some((offset, total)) = ext.fragment {
+            let keeps = self.config.recovery.rules().keeps_ahead();
+            let arrival = self.receiver.accept_fragment(header.slot, offset, total, keeps);
+            return Ok((Some(arrival), payload));
+        }
+        self.take_slot(now, header.slot, payload.len()).map(|arrival| (Some(arrival), payload))
+    }
+
+    /// D-12: the frame with the largest packet number counts, not the one that arrives last.
+    #[cold]
+    fn update_peer_raw(&mut self, packet: u64, frame_flags: u8) {
+        if packet > self.receiver.replay.largest() {
+            self.raw.peer = frame_flags & flags::RAW;
+            self.reports.events.push_back(Event::PeerAcceptsRaw(self.peer_accepts_raw()));
+        }
+    }
+
+    #[inline]
+    fn take_slot(&mut self, now: Nanos, seq: Seq, len: usize) -> Result<Arrival, FrameError> {
+        let keeps = self.config.recovery.rules().keeps_ahead();
+        let Some(arrival) = self.receiver.accept(seq, keeps) else {
+            return self.drop_frame(FrameError::Malformed);
+        };
+        match arrival {
+            Arrival::Next { .. } => self.reports.counters.slots_accepted += 1,
+            Arrival::Ahead { .. } => {
+                self.reports.counters.slots_accepted += 1;
+                self.reports.counters.slots_ahead += 1;
+            }
+            _ => {
+                self.reports.counters.slots_duplicate += 1;
+                return Ok(arrival);
+            }
+        }
+        self.receiver.ack.on_slot(now, len, &self.config);
+        Ok(arrival)
+    }
+
+    /// Accepts a slot of `len` bytes of which all fragments have arrived.
+    pub fn slot_complete(&mut self, now: Nanos, seq: Seq, len: usize) -> Arrival {
+        self.take_slot(now, seq, len).unwrap_or(Arrival::Duplicate)
+    }
+
+    /// Records that the program has consumed the next `slots` slots, which grants the peer credit for as
+    /// many. Returns whether to send it now, with [`Link::poll_transmit`].
+    #[inline]
+    pub fn consumed(&mut self, slots: u32) -> bool {
+        self.receiver.consume(slots);
+        self.receiver.ack.is_immediate()
+    }
+
+    /// Returns whether slots that the program has not consumed use up the peer's credit. Only priority slots
+    /// can arrive until it consumes some.
+    pub fn is_credit_used_up(&self) -> bool {
+        self.receiver.is_credit_used_up()
+    }
+
+    /// Returns the sequence number of the next slot in order.
+    pub fn next_expected(&self) -> Seq {
+        self.receiver.next()
+    }
+
+    /// Ends the link because an authenticated frame broke the protocol.
+    pub fn violation(&mut self) {
+        self.kill(Death::Violation);
+    }
+
+    fn handle_close(&mut self, header: &Header) {
+        let reply = header.flags & flags::CLOSE_REPLY != 0;
+        match self.state {
+            State::Closing if reply => self.finish_close(State::Closed, Event::Closed),
+            State::Open | State::Closing if !reply && header.slot == self.receiver.next() => {
+                self.close_due = true;
+                self.finish_close(State::PeerClosed, Event::PeerClosed);
+            }
+            // A repeated close: our reply was lost.
+            State::PeerClosed | State::Closed if !reply => self.close_due = true,
+            _ => {}
+        }
+    }
+
+    fn finish_close(&mut self, state: State, event: Event) {
+        self.state = state;
+        self.sender.queue.clear();
+        self.reports.events.push_back(event);
+    }
+
+    #[cold]
+    fn drop_frame<T>(&mut self, why: FrameError) -> Result<T, FrameError> {
+        match why {
+            FrameError::Malformed => self.reports.counters.malformed += 1,
+            FrameError::BadTag => self.reports.counters.bad_tag += 1,
+            FrameError::Replayed => self.reports.counters.replayed += 1,
+            FrameError::Over => {}
+        }
+        Err(why)
+    }
+}
+
+#[derive(Default)]
+struct Exts<'a> {
+    sack: Option<&'a [u8]>,
+    fragment: Option<(u32, u32)>,
+}
+
+#[inline]
+fn payload_ext(bytes: &[u8], ext_len: u16) -> Result<Exts<'_>, FrameError> {
+    if ext_len == 0 { Ok(Exts::default()) } else { read_ext(bytes, ext_len) }
+}
+
+#[cold]
+fn read_ext(bytes: &[u8], ext_len: u16) -> Result<Exts<'_>, FrameError> {
+    let area = &bytes[HEADER_LEN..HEADER_LEN + usize::from(ext_len)];
+    let mut exts = Exts::default();
+    for ext in Extensions::new(area) {
+        match ext.map_err(|_| FrameError::Malformed)? {
+            Ext::Sack(bits) => exts.sack = Some(bits),
+            Ext::Fragment { offset, total } => exts.fragment = Some((offset, total)),
+            Ext::Pad(_) => {}
+        }
+    }
+    Ok(exts)
+}

@@ -1,0 +1,291 @@
+//! Sending: what the next frame carries, and how it is written.
+
+use std::ops::Range;
+
+use tautline_wire::ext::{self, FRAGMENT_LEN};
+use tautline_wire::frame::{HEADER_LEN, flags, put_tag};
+use tautline_wire::{Header, Kind, Seq};
+
+use super::{Link, State};
+use crate::seal::SEAL_LEN;
+use crate::sender::Repair;
+use crate::{Nanos, Token};
+
+/// Freed tokens that may wait for the caller while [`Link::send_now`] keeps it from polling.
+const MAX_FREED: usize = 16;
+
+/// The payload of a frame: a slot, or a part of one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlotRef {
+    /// The slot's token.
+    pub token: Token,
+    /// The bytes of the slot that the frame carries.
+    pub range: Range<usize>,
+    seq: Seq,
+    /// Length of the whole slot, if the frame carries only a part of it.
+    fragment_of: Option<u32>,
+}
+
+impl SlotRef {
+    /// Returns whether the frame carries the whole slot.
+    pub fn is_whole(&self) -> bool {
+        self.fragment_of.is_none()
+    }
+}
+
+/// A frame to send. [`Link::finish`] writes it or, if [`Transmit::sealed`], [`Link::finish_sealed`].
+#[derive(Clone, Debug)]
+pub struct Transmit {
+    /// The payload, if the frame has any.
+    pub slot: Option<SlotRef>,
+    /// The payload is enciphered in a copy: the slot itself may have to be resent.
+    pub sealed: bool,
+    kind: Kind,
+    flags: u8,
+    packet: u64,
+    ext_len: usize,
+    with_sack: bool,
+    pad: usize,
+}
+
+impl Transmit {
+    /// Returns the length of header and extensions.
+    #[inline]
+    pub fn head_len(&self) -> usize {
+        HEADER_LEN + self.ext_len
+    }
+
+    /// Returns the length of the seal, which follows the payload.
+    pub fn tail_len(&self) -> usize {
+        if self.sealed { SEAL_LEN } else { 0 }
+    }
+}
+
+impl Link {
+    /// Returns the next frame to send now, if any. The caller must send it: its packet number is used up.
+    #[inline]
+    pub fn poll_transmit(&mut self, now: Nanos) -> Option<Transmit> {
+        if !self.sender.queue.is_idle() && (self.state == State::Open || self.state == State::Closing) {
+            if self.sender.has_repairs()
+                && let Some(transmit) = self.poll_repair(now)
+            {
+                return Some(transmit);
+            }
+            if let Some(seq) = self.sender.next_unsent(&mut self.reports.counters) {
+                return Some(self.slot_frame(now, seq));
+            }
+        }
+        if self.receiver.ack.is_due(now)
+            || self.request_due
+            || self.close_due
+            || self.sender.path.wants_small_probe()
+            || self.sender.path.probe_deadline().is_some()
+        {
+            return self.poll_control(now);
+        }
+        None
+    }
+
+    /// Returns whether a slot of `len` bytes pushed now can be sent at once, with [`Link::send_now`]: it fits
+    /// one frame, no other slot is unsent, window and credit have room, no selective acknowledgement has to
+    /// go along, nothing has to be enciphered, and the caller has neither events nor many freed tokens to
+    /// poll.
+    #[inline]
+    pub fn can_send_now(&self, len: usize) -> bool {
+        self.state == State::Open
+            && self.sender.queue.is_idle()
+            && self.sender.has_room()
+            && len <= self.slot_capacity()
+            && !(self.receiver.has_ahead() || self.seal.is_sealed())
+            && self.reports.events.is_empty()
+            && self.sender.queue.freed_len() < MAX_FREED
+    }
+
+    /// Pushes a slot and returns its frame. Only if [`Link::can_send_now`].
+    #[inline]
+    pub fn send_now(&mut self, now: Nanos, token: Token, len: u32) -> Transmit {
+        let seq = self.sender.queue.push_sent(token, len);
+        self.reports.counters.slots_sent += 1;
+        self.slot_frame(now, seq)
+    }
+
+    #[cold]
+    fn poll_repair(&mut self, now: Nanos) -> Option<Transmit> {
+        Some(match self.sender.next_repair(&mut self.reports.counters)? {
+            Repair::Slot(seq) => self.slot_frame(now, seq),
+            Repair::Fragment(seq, sent) => {
+                let packet = self.take_packet(now);
+                self.fragment_frame(seq, sent, packet)
+            }
+        })
+    }
+
+    #[inline]
+    fn slot_frame(&mut self, now: Nanos, seq: Seq) -> Transmit {
+        let packet = self.take_packet(now);
+        let (token, len) = self.sender.charge(now, seq, packet);
+        let (len, capacity) = (len as usize, self.slot_capacity());
+        if len > capacity {
+            return self.fragment_frame(seq, 0, packet);
+        }
+        self.frame(SlotRef { token, range: 0..len, seq, fragment_of: None }, packet, capacity - len)
+    }
+
+    /// Returns a frame with the part of a slot from `offset` on that fits (L-19).
+    #[cold]
+    fn fragment_frame(&mut self, seq: Seq, offset: u32, packet: u64) -> Transmit {
+        let room = (self.slot_capacity() - FRAGMENT_LEN) as u32;
+        let slot = self.sender.queue.slot_mut(seq);
+        slot.packet = packet;
+        let (token, len) = (slot.token, slot.len);
+        let end = len.min(offset + room);
+        self.sender.queue.set_fragmenting(seq, end, len);
+        let part = SlotRef { token, range: offset as usize..end as usize, seq, fragment_of: Some(len) };
+        let mut transmit = self.frame(part, packet, 0);
+        transmit.ext_len += FRAGMENT_LEN;
+        transmit
+    }
+
+    /// Returns the frame of a slot or fragment. `spare` is the room beside it, for a selective
+    /// acknowledgement.
+    #[inline]
+    fn frame(&mut self, slot: SlotRef, packet: u64, spare: usize) -> Transmit {
+        let mut flags = flags::SLOT;
+        if !self.sender.has_room() || self.sender.timer.has_probes() {
+            // L-5: a sender that cannot send more needs an acknowledgement at once.
+            flags |= flags::ACK_REQUESTED;
+            self.sender.timer.use_probe();
+        }
+        let sack = if self.receiver.has_ahead() { self.receiver.sack_len() } else { 0 };
+        let with_sack = sack > 0 && sack <= spare;
+        if sack == 0 || with_sack {
+            self.receiver.ack.reset();
+        }
+        self.request_due = false;
+        Transmit {
+            slot: Some(slot),
+            sealed: self.seal.is_sealed(),
+            kind: Kind::Data,
+            flags,
+            packet,
+            ext_len: if with_sack { sack } else { 0 },
+            with_sack,
+            pad: 0,
+        }
+    }
+
+    #[inline]
+    fn take_packet(&mut self, now: Nanos) -> u64 {
+        self.sender.take_packet(now, &mut self.reports.counters)
+    }
+
+    /// Returns the next frame without a slot: acknowledgement, request for one, close, or path probe.
+    #[cold]
+    fn poll_control(&mut self, now: Nanos) -> Option<Transmit> {
+        if self.state == State::Dead {
+            return None;
+        }
+        let mut transmit = Transmit {
+            slot: None,
+            sealed: self.seal.is_sealed(),
+            kind: Kind::Data,
+            flags: 0,
+            packet: 0,
+            ext_len: 0,
+            with_sack: false,
+            pad: 0,
+        };
+        if self.close_due && self.ready_to_close() {
+            self.close_due = false;
+            transmit.kind = Kind::Close;
+            transmit.flags = if matches!(self.state, State::PeerClosed | State::Closed) {
+                flags::CLOSE_REPLY
+            } else {
+                flags::ACK_REQUESTED
+            };
+        } else if self.receiver.ack.is_due(now) || self.request_due || self.sender.path.wants_small_probe() {
+            if self.sender.path.take_small_probe() || self.request_due {
+                transmit.flags |= flags::ACK_REQUESTED;
+                self.liveness.on_request(now);
+            }
+        } else if let Some(size) = self.sender.path.take_probe(now, self.sender.packets.next()) {
+            transmit.flags |= flags::ACK_REQUESTED;
+            let fixed = HEADER_LEN + transmit.tail_len();
+            transmit.pad = (size - fixed) & !3;
+            transmit.ext_len = transmit.pad;
+        } else {
+            return None;
+        }
+        if transmit.pad == 0 && self.receiver.has_ahead() {
+            transmit.with_sack = true;
+            transmit.ext_len = self.receiver.sack_len();
+        }
+        self.receiver.ack.reset();
+        self.request_due = false;
+        transmit.packet = self.take_packet(now);
+        Some(transmit)
+    }
+
+    fn ready_to_close(&self) -> bool {
+        self.state != State::Closing || self.sender.queue.is_empty()
+    }
+
+    /// Writes header, extensions and tag into the first [`Transmit::head_len`] bytes of `frame`; the payload
+    /// follows them.
+    #[inline]
+    pub fn finish(&mut self, transmit: &Transmit, now: Nanos, frame: &mut [u8]) {
+        self.write_head(transmit, now, &mut frame[..transmit.head_len()]);
+        let tag = self.seal.tag(transmit.packet, frame);
+        put_tag(frame, tag);
+    }
+
+    /// Writes header and extensions, and enciphers the payload in place. `frame` is the head, the payload and
+    /// [`Transmit::tail_len`] spare bytes for the seal.
+    pub fn finish_sealed(&mut self, transmit: &Transmit, now: Nanos, frame: &mut [u8]) {
+        let (head, rest) = frame.split_at_mut(transmit.head_len());
+        self.write_head(transmit, now, head);
+        self.seal.encipher(transmit.packet, head, rest);
+    }
+
+    #[inline]
+    fn write_head(&mut self, transmit: &Transmit, now: Nanos, head: &mut [u8]) {
+        let (echo, residence_ns) = self.receiver.replay.echo(now);
+        let sealed = if transmit.sealed { flags::SEALED } else { 0 };
+        let header = Header {
+            kind: transmit.kind,
+            flags: transmit.flags | sealed | self.raw.ours,
+            ext_len: transmit.ext_len as u16,
+            channel: self.peer.channel,
+            packet: transmit.packet,
+            slot: transmit.slot.as_ref().map_or(self.sender.queue.next(), |s| s.seq),
+            ack: self.receiver.next(),
+            credit: self.receiver.advertise(),
+            echo,
+            residence_ns,
+            duplicates: self.receiver.duplicates(),
+            tag: 0,
+        };
+        header.write(head);
+        if transmit.ext_len > 0 {
+            self.write_ext(transmit, &mut head[HEADER_LEN..]);
+        }
+    }
+
+    #[cold]
+    fn write_ext(&self, transmit: &Transmit, mut area: &mut [u8]) {
+        if transmit.with_sack {
+            let used = ext::put_sack(area, self.receiver.sack().as_slice());
+            area = &mut area[used..];
+        }
+        if let Some(SlotRef { fragment_of: Some(total), range, .. }) = &transmit.slot {
+            let used = ext::put_fragment(area, range.start as u32, *total);
+            area = &mut area[used..];
+        }
+        while !area.is_empty() {
+            // The length is a multiple of four, so at least four bytes remain after each piece of padding, or
+            // none.
+            let used = ext::put_pad(area, area.len().min(256));
+            area = &mut area[used..];
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! The retransmission timer (L-10).
+
+use crate::Nanos;
+
+/// The timer's interval stops doubling after this many expirations.
+const MAX_BACKOFF: u32 = 6;
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RetransmitTimer {
+    /// When the current interval began.
+    started: Nanos,
+    backoff: u32,
+    /// Slots that may be sent beyond the congestion window, as probes.
+    probes: u32,
+}
+
+impl RetransmitTimer {
+    pub(crate) fn new(now: Nanos) -> RetransmitTimer {
+        RetransmitTimer { started: now, backoff: 0, probes: 0 }
+    }
+
+    /// Restarts the interval.
+    #[inline]
+    pub(crate) fn restart(&mut self, now: Nanos) {
+        self.started = now;
+    }
+
+    /// Restarts the timer after an acknowledgement, without backoff.
+    #[inline]
+    pub(crate) fn on_progress(&mut self, now: Nanos) {
+        self.started = now;
+        self.backoff = 0;
+    }
+
+    /// Doubles the interval and restarts it. Returns how often the timer has expired in a row, at most
+    /// [`MAX_BACKOFF`].
+    pub(crate) fn on_expiry(&mut self, now: Nanos) -> u32 {
+        self.started = now;
+        self.backoff = (self.backoff + 1).min(MAX_BACKOFF);
+        self.backoff
+    }
+
+    /// Returns when the timer expires.
+    pub(crate) fn deadline(&self, timeout: Nanos, longest: Nanos) -> Nanos {
+        self.started + (timeout << self.backoff).min(longest.max(timeout))
+    }
+
+    #[inline]
+    pub(crate) fn has_probes(&self) -> bool {
+        self.probes > 0
+    }
+
+    /// Sets the number of probes that may be sent.
+    pub(crate) fn set_probes(&mut self, probes: u32) {
+        self.probes = probes;
+    }
+
+    /// Counts a probe that was sent.
+    #[inline]
+    pub(crate) fn use_probe(&mut self) {
+        self.probes = self.probes.saturating_sub(1);
+    }
+}
