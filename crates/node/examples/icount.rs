@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tautline_node::link::JobKey;
 use tautline_node::wire::Security;
 use tautline_node::{
-    Clock, Config, Delivery, DeviceName, Endpoint, Found, Job, Key, Member, PeerState, Taken,
+    Clock, Config, Delivery, DeviceName, Endpoint, FastPoll, FrameBatch, Job, Key, Member, PeerState,
 };
 
 struct Pair {
@@ -81,10 +81,10 @@ fn shm() -> Pair {
 }
 
 /// Sends one message from one side and takes it at the other.
-fn pass_shm(pair: &Pair, from: usize, taken: &mut Taken, delivery: &mut Delivery) {
+fn pass_shm(pair: &Pair, from: usize, taken: &mut FrameBatch, delivery: &mut Delivery) {
     assert!(pair.ends[from].try_send(1 - from as u32, pair.keys[from], &[1; 8]).unwrap());
     let to = &pair.ends[1 - from];
-    if to.take_frames(1, taken).unwrap() == Found::Rest {
+    if to.take_frames(1, taken).unwrap() == FastPoll::SlowPath {
         // Everything else has its turn.
         to.take(0, delivery).unwrap();
         to.take(usize::MAX, delivery).unwrap();
@@ -127,7 +127,7 @@ fn main() {
     let Some(frames) = args.get(2).and_then(|n| n.parse::<u64>().ok()) else { return eprintln!("{usage}") };
     let pair = if count == 0 { shm() } else { pair(security) };
     let mut delivery = Delivery::default();
-    let mut taken = Taken::default();
+    let mut taken = FrameBatch::default();
     let start = std::time::Instant::now();
     for _ in 0..if count == 0 { frames / 2 } else { 0 } {
         pass_shm(&pair, 0, &mut taken, &mut delivery);
