@@ -46,7 +46,7 @@ pub enum DeviceEvent {
         /// Bytes of a frame.
         max_frame: usize,
     },
-    /// Frames on this route use another transport from now on (D-13).
+    /// Frames on this route use another transport from now on (D-13, D-24).
     Transport {
         /// The route.
         route: RouteId,
@@ -57,7 +57,7 @@ pub enum DeviceEvent {
     },
     /// The descriptors to wait on have changed: get them again.
     Descriptors,
-    /// Whether the device takes raw Ethernet frames has changed; see [`Datagram::takes_raw`] (D-12).
+    /// Whether the device takes raw Ethernet frames has changed; see [`Datagram::takes_raw`] (D-22).
     Raw,
 }
 
@@ -99,7 +99,7 @@ pub struct Counters {
     pub send_failures: u64,
     /// Frames that the receiving host dropped for lack of room, where the system tells.
     pub receive_overflows: u64,
-    /// Malformed frames for this device, if the device parses headers (D-11, D-14).
+    /// Malformed frames for this device, if the device parses headers (D-14, D-17).
     pub frames_refused: u64,
 }
 
@@ -161,7 +161,7 @@ pub trait Datagram: Send {
         let _ = route;
         ""
     }
-    /// Whether this device takes raw Ethernet frames now (D-12); a change is an event.
+    /// Whether this device takes raw Ethernet frames now (D-22); a change is an event.
     fn takes_raw(&self) -> bool {
         false
     }

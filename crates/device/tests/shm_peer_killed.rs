@@ -197,7 +197,7 @@ fn lend(shm: &mut Shm) {
     }
 }
 
-/// S-8: what the dead have lent whole can be read.
+/// S-8, S-19: what the dead have lent whole can be read.
 fn read_loan(shm: &mut Shm, told: bool) {
     let view = shm.view().expect("the other side lends").clone();
     let mut got = vec![0; LENT];
@@ -223,7 +223,8 @@ fn sleep(shm: &mut Shm) {
     shm.announce_wake();
 }
 
-/// S-3, S-6: a peer that dies after any instruction of sending and receiving has sent a frame whole or not at all.
+/// S-3, S-6, S-11: a peer that dies after any instruction of sending and receiving has sent a frame whole or
+/// not at all.
 #[test]
 fn killed_at_every_instruction() {
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);

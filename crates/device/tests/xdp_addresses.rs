@@ -118,7 +118,7 @@ fn routing_rules_may_depend_on_ports() {
     });
 }
 
-/// D-12: whether raw frames are taken follows the interface, and each change is told once.
+/// D-22: whether raw frames are taken follows the interface, and each change is told once.
 #[test]
 fn raw_acceptance_follows_the_interface() {
     in_namespaces("raw_acceptance_follows_the_interface", Shape::default(), |spaces| {
@@ -148,7 +148,8 @@ fn raw_acceptance_follows_the_interface() {
     });
 }
 
-/// D-13: an address that moves to another interface of its host takes the device along; meanwhile the socket is used. One that is nowhere is waited for.
+/// D-26: an address that moves to another interface of its host takes the device along; meanwhile the socket
+/// is used. One that is nowhere is waited for.
 #[test]
 fn the_device_follows_its_address() {
     in_namespaces("the_device_follows_its_address", Shape::default(), |spaces| {

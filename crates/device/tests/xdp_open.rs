@@ -122,7 +122,7 @@ fn as_child(spaces: &Spaces, role: &str, before: &str) -> Command {
     command
 }
 
-/// A process that is killed at any time leaves no program: the kernel takes it away.
+/// D-19: a process that is killed at any time leaves no program: the kernel takes it away.
 #[test]
 fn killed_processes_leave_no_program() {
     let kills: u32 = std::env::var("TAUTLINE_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(12);

@@ -57,7 +57,7 @@ fn every_queue_receives() {
     }
 }
 
-/// D-15: with one queue of four the rest comes through the socket, is counted, and none is lost.
+/// D-15, D-18: with one queue of four the rest comes through the socket, is counted, and none is lost.
 #[test]
 fn frames_of_other_queues_arrive_by_the_socket() {
     for mode in [Mode::Generic, Mode::Native] {
@@ -96,8 +96,8 @@ fn open_beside(
     .map(|device| NetnsDevice { device, spaces: spaces.clone(), side: 0 })
 }
 
-/// D-15: the second takes the next queue and has a part in the first one's program; each gets its own frames, by ring or by socket; and the program stays
-/// until the last is gone.
+/// D-15, D-19, D-29: the second takes the next queue and has a part in the first one's program; each gets its
+/// own frames, by ring or by socket; and the program stays until the last is gone.
 #[test]
 fn two_share_an_interface() {
     for mode in [Mode::Generic, Mode::Native] {
@@ -195,7 +195,7 @@ fn request_sockets_are_in_a_private_directory() {
     });
 }
 
-/// D-15: what cannot be shared is refused with the reason.
+/// D-30: what cannot be shared is refused with the reason.
 #[test]
 fn conflicts_between_sharers_are_reported() {
     let one = Shape { queues: Some(1), ..FOUR };
@@ -230,7 +230,8 @@ fn child() {
     }
 }
 
-/// D-15: the process that attached the program is killed. Who shares it goes on as if nothing had happened, and can be joined; then nothing is left.
+/// D-19, D-29: the process that attached the program is killed. Who shares it goes on as if nothing had
+/// happened, and can be joined; then nothing is left.
 #[test]
 fn sharers_survive_the_first_process() {
     in_namespaces("sharers_survive_the_first_process", FOUR, |spaces| {

@@ -14,7 +14,7 @@ use spaces::{Shape, ip};
 use tautline_device::xdp::{Completion, Framing, Mode, XdpConfig};
 use tautline_device::{Datagram, DeviceEvent, HEADROOM, Transport};
 
-/// D-13: the interface vanishes; the device says so, holds nothing, and lives.
+/// D-26: the interface vanishes; the device says so, holds nothing, and lives.
 #[test]
 fn a_removed_interface_is_reported() {
     in_namespaces("a_removed_interface_is_reported", Shape::default(), |spaces| {
@@ -38,8 +38,8 @@ fn a_removed_interface_is_reported() {
     });
 }
 
-/// D-13: an interface that was removed and made anew is opened again, whatever its queues; slots, routes and memory stay, and frames go directly again, which is
-/// told with the reason.
+/// D-26: an interface that was removed and made anew is opened again, whatever its queues; slots, routes and
+/// memory stay, and frames go directly again, which is told with the reason.
 #[test]
 fn a_recreated_interface_is_reopened() {
     for (mode, completion) in [
@@ -89,8 +89,8 @@ fn a_recreated_interface_is_reopened() {
     }
 }
 
-/// D-13: an interface that travels to another namespace and back keeps its link and loses its sockets: the device lets go of the one, tells what
-/// it sees, and goes directly again, all queues included.
+/// D-26: an interface that travels to another namespace and back keeps its link and loses its sockets: the
+/// device lets go of the one, tells what it sees, and goes directly again, all queues included.
 #[test]
 fn an_interface_moved_between_namespaces_is_reopened() {
     for mode in [Mode::Generic, Mode::Native] {
@@ -130,7 +130,8 @@ fn an_interface_moved_between_namespaces_is_reopened() {
     }
 }
 
-/// D-13: an interface that came back and is taken by then: that is told, with who has it; and once it is free it is used.
+/// D-26: an interface that came back and is taken by then: that is told, with who has it; and once it is free
+/// it is used.
 #[test]
 fn an_occupied_interface_is_reopened_later() {
     in_namespaces("an_occupied_interface_is_reopened_later", Shape::default(), |spaces| {

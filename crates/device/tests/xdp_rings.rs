@@ -33,8 +33,8 @@ fn measuring_the_receive_mode_ends() {
     });
 }
 
-/// D-9: while the kernel has not said that it is done, a slot that was given back is not taken anew, and what is sent again from it goes from
-/// a copy; then all is free.
+/// D-9, D-16, D-25: while the kernel has not said that it is done, a slot that was given back is not taken
+/// anew, and what is sent again from it goes from a copy; then all is free.
 #[test]
 fn slots_are_held_until_completion() {
     in_namespaces("slots_are_held_until_completion", Shape::default(), |spaces| {

@@ -76,7 +76,8 @@ fn transports_follow_the_neighbour_table() {
     });
 }
 
-/// D-12: who is behind a gateway gets no raw frames, which it would not forward, but goes through the socket; UDP framing goes directly.
+/// D-23: who is behind a gateway gets no raw frames, which it would not forward, but goes through the socket;
+/// UDP framing goes directly.
 #[test]
 fn gateways_get_no_raw_frames() {
     in_namespaces("gateways_get_no_raw_frames", Shape::default(), |spaces| {
@@ -102,8 +103,8 @@ fn gateways_get_no_raw_frames() {
     });
 }
 
-/// D-13: a steering program that somebody detaches is attached again, and that is told; meanwhile frames come through the socket. One that cannot be
-/// attached again is told, too.
+/// D-27: a steering program that somebody detaches is attached again, and that is told; meanwhile frames come
+/// through the socket. One that cannot be attached again is told, too.
 #[test]
 fn a_detached_program_is_attached_again() {
     in_namespaces("a_detached_program_is_attached_again", Shape::default(), |spaces| {
@@ -162,7 +163,7 @@ fn a_flapping_link_is_reported() {
     });
 }
 
-/// D-13: a hundred changes of way while frames flow lose none.
+/// D-13, D-24: a hundred changes of way while frames flow lose none.
 #[test]
 fn transport_changes_lose_nothing() {
     in_namespaces("transport_changes_lose_nothing", Shape::default(), |spaces| {

@@ -70,7 +70,7 @@ pub struct Config {
     pub window_initial: u32,
     /// A hello is repeated after this time, which doubles with each repetition.
     pub hello_interval: Nanos,
-    /// Whether this side accepts raw Ethernet frames at first; every frame says so (D-12).
+    /// Whether this side accepts raw Ethernet frames at first; every frame says so (D-22).
     pub raw_frames: bool,
 }
 

@@ -1,5 +1,5 @@
-//! The congestion window: how many bytes may be in flight (L-13). It grows while acknowledgements arrive and
-//! shrinks on loss and delay, at most once per round trip.
+//! The congestion window: how many bytes may be in flight (L-13). It grows while acknowledgements arrive
+//! (L-28) and shrinks on loss and delay, at most once per round trip (L-29).
 
 use crate::{Config, Nanos};
 
@@ -99,7 +99,7 @@ mod tests {
         Congestion::new(&Config { window_initial: 32 * 1024, ..Config::default() }, 200_000)
     }
 
-    /// L-13: the window grows only while it is used, and at most to the peer's buffer.
+    /// L-13, L-28: the window grows only while it is used, and at most to the peer's buffer.
     #[test]
     fn window_grows_while_used() {
         let mut c = fresh();
@@ -111,7 +111,7 @@ mod tests {
         assert_eq!(c.window(), 200_000);
     }
 
-    /// L-13: one reduction per round trip, for loss and for delay, never below the minimum.
+    /// L-29: one reduction per round trip, for loss and for delay, never below the minimum.
     #[test]
     fn window_shrinks_once_per_round_trip() {
         let mut c = fresh();

@@ -1,4 +1,4 @@
-//! The handshake (H-1 … H-9) and the relation to one other rank, over restarts of either side.
+//! The handshake (H-1 … H-12) and the relation to one other rank, over restarts of either side.
 
 use std::ops::Range;
 
@@ -175,7 +175,7 @@ impl Peering {
     }
 
     /// Sets whether this side accepts raw Ethernet frames. The next frame, sent at once, and all later ones
-    /// say so (D-12).
+    /// say so (D-22).
     pub fn set_raw_frames(&mut self, accepts: bool) {
         self.config.raw_frames = accepts;
         let candidate = self.candidate.as_mut().map(|candidate| &mut *candidate.link);
@@ -266,7 +266,7 @@ impl Peering {
         self.welcome = None;
     }
 
-    /// Returns whether a handshake frame is for this peering and signed with the job's key (H-2). To be
+    /// Returns whether a handshake frame is for this peering and signed with the job's key (H-2, H-10). To be
     /// checked first.
     pub fn is_authentic(&self, bytes: &HandshakeFrame, handshake: &Handshake) -> bool {
         handshake.job == self.job && handshake.from == self.params.peer && self.params.key.verify(bytes)
@@ -298,7 +298,7 @@ impl Peering {
         if let Some(reason) = self.refuse_reason(hello) {
             return HandshakeOutcome::Reply(self.refuse(hello, ids, reason));
         }
-        // H-6: of two simultaneous hellos the lower rank's counts. After a welcome, the peer's hello is
+        // H-11: of two simultaneous hellos the lower rank's counts. After a welcome, the peer's hello is
         // ignored until its first frame arrives: the hello may have been sent before the welcome.
         let welcomed = self.link().is_some_and(|link| !link.is_confirmed() && !link.is_over());
         if welcomed || self.is_connecting() && self.params.me < self.params.peer {
@@ -329,7 +329,7 @@ impl Peering {
 
     fn handle_welcome(&mut self, now: Nanos, welcome: &Handshake) -> HandshakeOutcome {
         let State::Connecting(attempt) = &self.state else { return HandshakeOutcome::Ignored };
-        // H-6: we answered the lower rank's hello, so its channel counts until the candidate expires.
+        // H-11: we answered the lower rank's hello, so its channel counts until the candidate expires.
         if self.params.me > self.params.peer && self.candidate.is_some() {
             return HandshakeOutcome::Ignored;
         }

@@ -1,4 +1,4 @@
-//! Proof of address when hellos arrive too fast (H-7).
+//! Proof of address when hellos arrive too fast (H-7, H-12).
 
 use crate::{MILLI, Nanos};
 
@@ -65,8 +65,8 @@ fn make_cookie(secret: &[u8; 32], address: &[u8], epoch: u64) -> [u8; 16] {
 mod tests {
     use super::*;
 
-    /// H-7: above the limit only hellos with the right cookie pass, and a cookie is valid for one address
-    /// only.
+    /// H-7, H-12: above the limit only hellos with the right cookie pass, and a cookie is valid for one
+    /// address only.
     #[test]
     fn proof_is_required_above_the_limit() {
         let mut limiter = HandshakeLimiter::new([1; 32], 3);
@@ -81,7 +81,7 @@ mod tests {
         assert!(!limiter.requires_proof(5 + PERIOD, b"a", 9, &[0; 16]));
     }
 
-    /// H-7: a cookie stays valid over one change of the secret, not over two.
+    /// H-12: a cookie stays valid over one change of the secret, not over two.
     #[test]
     fn cookies_expire_with_their_secret() {
         let mut limiter = HandshakeLimiter::new([1; 32], 0);

@@ -50,7 +50,7 @@ pub struct Link {
     reports: Reports,
 }
 
-/// Which side accepts raw Ethernet frames (D-12), as frame flags: our own, and those of the peer's newest
+/// Which side accepts raw Ethernet frames (D-21), as frame flags: our own, and those of the peer's newest
 /// frame.
 #[derive(Clone, Copy, Debug)]
 struct RawFrames {
@@ -105,7 +105,7 @@ impl Link {
     }
 
     /// Adds a slot in front of the unsent ones, which get later sequence numbers. At most every other slot
-    /// has priority (W-6).
+    /// has priority (W-12).
     ///
     /// # Panics
     /// As [`Link::push`].
@@ -127,7 +127,7 @@ impl Link {
     }
 
     /// Returns the largest slot allowed: the largest that ever fitted one frame of this link. If it does not
-    /// fit now, it is sent in fragments (L-19).
+    /// fit now, it is sent in fragments (L-19, L-31).
     #[inline]
     pub fn slot_limit(&self) -> usize {
         self.payload_of(self.sender.path.widest())
@@ -246,12 +246,12 @@ impl Link {
     }
 
     /// Returns whether the peer accepts raw Ethernet frames, according to its newest frame; false before the
-    /// first (D-12).
+    /// first (D-21).
     pub fn peer_accepts_raw(&self) -> bool {
         self.raw.peer & flags::RAW != 0
     }
 
-    /// Sets whether this side accepts raw Ethernet frames. A frame that says so is sent at once.
+    /// Sets whether this side accepts raw Ethernet frames. A frame that says so is sent at once (D-22).
     pub(crate) fn set_raw_frames(&mut self, accepts: bool) {
         let ours = raw_flag(accepts);
         if std::mem::replace(&mut self.raw.ours, ours) != ours {

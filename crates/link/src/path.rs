@@ -90,7 +90,7 @@ impl Path {
         if slot.len as usize + OVERHEAD <= BASE_FRAME {
             return false;
         }
-        // A small frame behind it shows which of the two is the case.
+        // A small frame behind it shows which of the two is the case (L-30).
         self.small_probe = by_timer;
         if !overtaken {
             return false;

@@ -32,7 +32,7 @@ pub(crate) struct Slot {
     priority: bool,
 }
 
-/// Returns how much of a credit is reserved for priority slots (L-12).
+/// Returns how much of a credit is reserved for priority slots (L-27).
 pub(crate) fn reserved_credit(credit: u32) -> u32 {
     (credit / 4).min(8)
 }
@@ -96,7 +96,7 @@ impl SendQueue {
     }
 
     /// Adds a slot in front of the unsent ones. At least one other slot goes between two priority slots, so
-    /// that all make progress (W-6).
+    /// that all make progress (W-12).
     pub(crate) fn push_priority(&mut self, token: Token, len: u32) -> Seq {
         let first = if self.next.before(self.priority_from) { self.priority_from } else { self.next };
         let at = (first.distance(self.base) as u32).min(self.slots.len() as u32);
@@ -360,7 +360,7 @@ impl SendQueue {
 mod tests {
     use super::*;
 
-    /// L-12: priority slots are sent when there is no credit for others, in order, until there is none at
+    /// L-27: priority slots are sent when there is no credit for others, in order, until there is none at
     /// all.
     #[test]
     fn the_last_credit_is_reserved() {
@@ -384,7 +384,7 @@ mod tests {
         assert_eq!(SendQueue::new(Seq(0), 3).normal_credit, Seq(3));
     }
 
-    /// W-6: priority slots go in front of unsent ones, with one other slot between two of them.
+    /// W-12: priority slots go in front of unsent ones, with one other slot between two of them.
     #[test]
     fn every_other_slot_has_priority() {
         let mut queue = SendQueue::new(Seq(u32::MAX - 3), 64);

@@ -96,7 +96,7 @@ impl Receiver {
     }
 
     /// Records that the program has consumed `slots` further slots. If the sender may be waiting for credit,
-    /// an acknowledgement becomes due (L-12).
+    /// an acknowledgement becomes due (L-12, L-26).
     #[inline]
     pub(crate) fn consume(&mut self, slots: u32) {
         self.consumed = self.consumed.ahead(slots);

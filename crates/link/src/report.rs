@@ -13,7 +13,7 @@ pub enum Event {
     Died(Death),
     /// The path's frame limit is now this many bytes.
     PathChanged(usize),
-    /// Whether the peer accepts raw Ethernet frames has changed (D-12).
+    /// Whether the peer accepts raw Ethernet frames has changed (D-21).
     PeerAcceptsRaw(bool),
 }
 

@@ -1,4 +1,4 @@
-//! The retransmission timer (L-10).
+//! The retransmission timer (L-10, L-25).
 
 use crate::Nanos;
 

@@ -45,7 +45,7 @@ impl Rtt {
         self.shortest
     }
 
-    /// Returns the retransmission timeout, given how long the peer may delay an acknowledgement.
+    /// Returns the retransmission timeout, given how long the peer may delay an acknowledgement (L-25).
     pub(crate) fn timeout(&self, config: &Config, peer_ack_delay: Nanos) -> Nanos {
         if self.samples == 0 {
             return config.rto_initial;

@@ -1,5 +1,5 @@
-//! Protection of frames: the three security modes (L-22, L-23). `docs/decisions/0002-tag-and-cipher.md` gives
-//! the reasons for the two crates.
+//! Protection of frames: the three security modes (L-22, L-23, L-34). `docs/decisions/0002-tag-and-cipher.md`
+//! gives the reasons for the two crates.
 
 use std::ops::Range;
 
@@ -277,7 +277,7 @@ mod tests {
         assert!(open(&mut b, &bytes).is_some());
     }
 
-    /// L-22: open mode drops frames of another epoch, truncated frames and concatenated ones.
+    /// L-34: open mode drops frames of another epoch, truncated frames and concatenated ones.
     #[test]
     fn open_mode_drops_frames_of_other_epochs() {
         let (mut a, mut b) = pair(Security::Open);

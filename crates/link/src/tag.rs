@@ -1,5 +1,5 @@
-//! The keyed 64-bit tag of a frame (L-22). `docs/decisions/0002-tag-and-cipher.md` gives the reasons for two
-//! algorithms.
+//! The keyed 64-bit tag of a frame (L-22, L-32, L-33). `docs/decisions/0002-tag-and-cipher.md` gives the
+//! reasons for two algorithms.
 //!
 //! The tag of a short frame is a polynomial hash (POLYVAL) under one secret, masked with one AES block of
 //! packet number and length under another: Carter and Wegman's construction. It has almost no setup cost, so
@@ -98,7 +98,7 @@ pub(crate) fn low64(bytes: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
-    /// L-22: the tag depends on every byte of a frame, at every length around the boundaries of groups.
+    /// L-22, L-32: the tag depends on every byte of a frame, at every length around the boundaries of groups.
     #[test]
     fn tag_depends_on_every_byte() {
         let key = TagKey::new(&[3; 32]);
@@ -113,7 +113,7 @@ mod tests {
         }
     }
 
-    /// L-22: frames of zeros have different tags if length, packet number or key differ, also where the
+    /// L-32, L-33: frames of zeros have different tags if length, packet number or key differ, also where the
     /// algorithm changes.
     #[test]
     fn tag_depends_on_length_packet_number_and_key() {
@@ -129,7 +129,8 @@ mod tests {
         }
     }
 
-    /// L-22: tags do not change between versions of this code; these were computed when the rule was written.
+    /// L-32, L-33: tags do not change between versions of this code; these were computed when the rule was
+    /// written.
     #[test]
     fn tags_are_stable() {
         let frame: Vec<u8> = (0..=255).cycle().take(1_500).collect();

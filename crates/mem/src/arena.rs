@@ -142,7 +142,7 @@ impl Arena {
         }
     }
 
-    /// Whether the device may still read a slot; it must not be written then (D-9).
+    /// Whether the device may still read a slot; it must not be written then (D-9, D-16).
     #[inline]
     pub fn is_held(&self, slot: SlotId) -> bool {
         self.states[slot.0 as usize] & HOLDS_MAX > 0
@@ -261,7 +261,7 @@ mod tests {
         assert_eq!(arena.take(), Some(slots[3]));
     }
 
-    /// D-9: a held slot is not taken again, however often it was sent and whenever it was given back.
+    /// D-9, D-16: a held slot is not taken again, however often it was sent and whenever it was given back.
     #[test]
     fn a_held_slot_is_not_free() {
         let mut arena = Arena::new(1, 8);

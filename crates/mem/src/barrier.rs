@@ -1,4 +1,4 @@
-//! A barrier that only one side pays for (S-4).
+//! A barrier that only one side pays for (S-4, S-14).
 //!
 //! Two sides each write one word and then read the other's. Without a barrier in between, both may miss the
 //! other's write. The side that does this all the time uses [`Barrier::light`], which costs nothing. The side

@@ -1,4 +1,4 @@
-//! Numbers that one process returns to another, in any order: a ring of words that never overflows (S-8).
+//! Numbers that one process returns to another, in any order: a ring of words that never overflows (S-20).
 
 use crate::Segment;
 use crate::sync::{Arc, Ordering};
@@ -96,7 +96,7 @@ impl ReturnReceiver {
 mod tests {
     use super::*;
 
-    /// S-8: numbers come back once and in order, for many laps.
+    /// S-20: numbers come back once and in order, for many laps.
     #[test]
     fn numbers_come_back_once_and_in_order() {
         let segment = Arc::new(Segment::create(4096).unwrap());
@@ -120,7 +120,7 @@ mod loom_tests {
     use super::*;
     use crate::sync::thread;
 
-    /// S-8: the receiver sees what the sender did before it returned a number, and gets no number twice.
+    /// S-20: the receiver sees what the sender did before it returned a number, and gets no number twice.
     #[test]
     fn loom_returned_numbers_are_ordered() {
         loom::model(|| {

@@ -1,4 +1,4 @@
-//! Frames from one process to another, through a ring of cache lines and a ring of bytes (S-3).
+//! Frames from one process to another, through a ring of cache lines and a ring of bytes (S-3, S-10, S-11).
 //!
 //! A frame takes a line: a word with a stamp (the lap of the ring) and the frame's length, followed by the
 //! frame's first bytes. The rest lies in the next few lines, each with a stamp of its own; if that would take

@@ -38,7 +38,7 @@ fn random(seed: u64, overwrite: bool) -> Vec<u8> {
     bytes
 }
 
-/// S-3: a ring behaves like a queue under all sequences of operations.
+/// S-3, S-13: a ring behaves like a queue under all sequences of operations.
 #[test]
 fn oracle() {
     let mut sum = Tally::default();

@@ -23,7 +23,7 @@ pub enum SendError {
     /// was told.
     Unread(Rank),
     /// This program has left as many of the peer's messages untaken as it may, and the answers that it waits
-    /// for stand behind them: extract, then try again.
+    /// for stand behind them: extract, then try again.
     Unextracted(Rank),
     /// There are too many of these already.
     TooMany(&'static str),

@@ -11,7 +11,7 @@ pub const MAX_NAME: usize = 200;
 /// Receive buffers of a batch, 64 KiB each. One poll fills them once at most, so that a flood does not starve
 /// the program (N-3).
 pub const BATCH_BUFFERS: usize = 8;
-/// Events that wait for the program; the oldest are dropped and counted.
+/// Events that wait for the program; the oldest are dropped and counted (T-10).
 pub const MAX_EVENTS: usize = 4096;
 /// Slots that may wait unsent for one peer before senders are held back.
 pub const TX_QUEUE: usize = 128;
@@ -30,7 +30,7 @@ pub const MAX_RUNNING: usize = 1 << 16;
 /// Messages of a pair, in one direction, that are begun and not ended (M-10).
 pub const MAX_BEGUN: u32 = 1 << 16;
 
-/// Connections to the listener that have not greeted yet.
+/// Connections to the listener that have not greeted yet (S-17).
 pub const MAX_INCOMING: usize = 64;
 /// Nanoseconds between two polls for processes on this host that died or dial.
 pub const LOCAL_POLL_NS: u64 = 2_000_000;
@@ -49,11 +49,11 @@ pub const MAX_SETS: usize = 1 << 16;
 pub const MAX_OPERATIONS: usize = 1 << 16;
 /// Requests that may wait for one peer before the program has to wait.
 pub const MAX_QUEUED: usize = 1 << 12;
-/// Requests of one channel that the owner has not acknowledged; they bound the answers that it owes.
+/// Requests of one channel that the owner has not acknowledged; they bound the answers that it owes.
 pub const MAX_UNANSWERED: u32 = 1 << 12;
 /// An acknowledgement is requested with every such number of requests at the latest.
 pub const ASK_EVERY: u32 = 1 << 9;
-/// Notices and refusals that wait for the program; further ones are dropped and counted (T-6).
+/// Notices and refusals that wait for the program; further ones are dropped and counted (T-9).
 pub const MAX_NOTICES: usize = 1 << 16;
 /// Out-of-band messages that wait for the program.
 pub const MAX_OUT_OF_BAND_WAITING: usize = 1 << 12;

@@ -94,9 +94,9 @@ fn sharers(job: &Job, ip: IpAddr) -> u32 {
     job.members.iter().filter(|member| member.addr.ip() == ip).count() as u32
 }
 
-/// Returns the framing, and why it is not the one that was asked for (D-12). A raw frame names no address, so
-/// a card cannot tell ranks apart that share one. A rank without raw framing takes no raw frames, so all
-/// ranks must come to the same answer.
+/// Returns the framing, and why it is not the one that was asked for (D-12, D-20, D-23). A raw frame names no
+/// address, so a card cannot tell ranks apart that share one. A rank without raw framing takes no raw frames,
+/// so all ranks must come to the same answer.
 fn framing(asked: Framing, job: &Job) -> (Framing, String) {
     let shared = job.members.iter().map(|member| member.addr.ip()).find(|ip| sharers(job, *ip) > 1);
     match (asked, shared) {
@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(all, [512, 512, 512, 1_024, 1_024, 2_048, 2_048, 2_048, 2_048]);
     }
 
-    /// D-12: if ranks share an address, no rank of the job uses raw framing, and the reason is given.
+    /// D-23: if ranks share an address, no rank of the job uses raw framing, and the reason is given.
     #[test]
     fn raw_framing_wants_an_address_for_each_rank() {
         let of = |rank, addrs: &[&str]| Job {

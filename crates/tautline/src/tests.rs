@@ -14,7 +14,7 @@ fn alone() -> Endpoint {
     Endpoint::builder().join_job(job).unwrap()
 }
 
-/// T-6: a full event queue drops the oldest events, and the first event that is read tells how many were
+/// T-10: a full event queue drops the oldest events, and the first event that is read tells how many were
 /// dropped, those included that the node had dropped before.
 #[test]
 fn a_full_event_queue_drops_the_oldest() {

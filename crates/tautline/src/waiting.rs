@@ -36,7 +36,7 @@ pub(crate) fn block_until_room<T>(
 
 /// As [`block_until_room`], for requests to a node's memory. Requests to one's own are served as the node
 /// polls. If answers are queued behind messages that this program has to extract first, that is an error
-///
+///
 pub(crate) fn block_until_served<T>(
     core: &Core,
     owner: Rank,

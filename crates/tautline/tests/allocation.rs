@@ -1,4 +1,4 @@
-//! No allocation per message: a counting allocator looks on.
+//! No allocation per message, checked by a counting allocator.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod common;
@@ -15,7 +15,7 @@ struct Counting;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
-// SAFETY: everything is passed on unchanged to the system's allocator, which keeps the contract.
+// SAFETY: every call is passed on unchanged to the system's allocator, which keeps the contract.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
@@ -40,18 +40,19 @@ static COUNTING: Counting = Counting;
 
 const WARM_UP: u64 = 5000;
 const MESSAGES: u64 = 30_000;
-/// Buffers that frames wait in grow, each once, to the largest frame that waited in them; [`grow`] brings that about, but when one does
-/// depends on the scheduler. So a few are allowed, however many messages there are; one per message, or per two hundred of them, is not.
+/// Buffers of waiting frames grow, each once, to the largest frame that waited in them. [`grow`] causes that,
+/// but its moment depends on the scheduler. So a few allocations are allowed, whatever the number of
+/// messages; one per 200 messages is too many.
 const GROWTH: u64 = 150;
-/// Messages that one side sends while the other is absent: more than there is credit for.
+/// Messages that one side sends while the other does not extract: more than its credit.
 const AHEAD: u64 = 400;
-/// How long nothing is sent when there is no credit left.
+/// How long nothing is sent once the credit is used up.
 const QUIET: Duration = Duration::from_millis(60);
 
-/// M-4: after a warm-up neither side allocates per message: not for plain handlers, not for `async` ones, not for messages of several
-/// frames, sent whole or in pieces, one at a time or in bulk.
+/// M-4: after a warm-up neither side allocates per message: neither for plain nor for `async` handlers, nor
+/// for messages of several frames, sent whole or in pieces, one at a time or in bulk.
 #[test]
-fn none_per_message() {
+fn no_allocation_per_message() {
     let kinds = [("short", 16usize), ("stream", 16), ("stream", 150_000), ("stream", 700_000)];
     let (barrier, sent) = (Barrier::new(2), AtomicU64::new(0));
     run(2, |job| {
@@ -86,9 +87,9 @@ fn none_per_message() {
     });
 }
 
-/// Each side leaves as many frames untaken as it may.
+/// Each side leaves as many frames unextracted as its peer's credit allows.
 fn grow(ep: &Endpoint, name: tautline::Handler, bytes: &[u8], (barrier, sent): (&Barrier, &AtomicU64)) {
-    // Of long messages a few have as many frames.
+    // A few long messages have as many frames.
     let messages = if bytes.len() > 1000 { 60_000_000 / bytes.len() as u64 } else { AHEAD };
     for sender in 0..2 {
         barrier.wait();
@@ -112,7 +113,8 @@ fn grow(ep: &Endpoint, name: tautline::Handler, bytes: &[u8], (barrier, sent): (
     barrier.wait();
 }
 
-/// Half of the messages one by one as ping-pong, the other half in bulk, as far ahead as the other side lets us.
+/// Exchanges half of the messages one by one as ping-pong, and the other half in bulk, as far ahead as flow
+/// control allows.
 fn exchange(ep: &Endpoint, name: tautline::Handler, bytes: &[u8], messages: u64) {
     let (other, start) = (1 - ep.rank(), ep.handled());
     for i in 0..messages / 2 {

@@ -1,4 +1,4 @@
-//! What a closed endpoint lets go of: the program's handlers, whatever they hold, and the address.
+//! What closing an endpoint frees: the program's handlers with all they hold, and the address.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 use std::cell::{Cell, RefCell};
@@ -11,21 +11,21 @@ use tautline::memory::Aperture;
 use tautline::node::link::JobKey;
 use tautline::{Builder, Endpoint, Error, Job, Member, Message, SendError, Short, queue, stream};
 
-/// An address that nobody else takes between two joins: on loopback, of this process alone.
+/// A loopback address that only this process uses, so that nobody takes it between two joins.
 fn address() -> SocketAddr {
     static LAST: AtomicU16 = AtomicU16::new(20_000);
     let [_, a, b, c] = std::process::id().to_be_bytes();
     SocketAddr::from(([127, 64 | a, b, c], LAST.fetch_add(1, Ordering::Relaxed)))
 }
 
-/// Joins a job of its own at an address.
+/// Joins a job of one rank at an address.
 fn join(builder: Builder, addr: SocketAddr) -> Endpoint {
     let (key, members) = (JobKey::new([7; 32]), vec![Member { addr }]);
     let job = Job { rank: 0, key, members, security: None, device: None, socket: None };
     builder.join_job(job).unwrap()
 }
 
-/// Counts itself, and may panic when it is dropped.
+/// Counts its instances; may panic when it is dropped.
 struct Guard(Rc<Cell<i32>>, bool);
 
 impl Guard {
@@ -42,7 +42,8 @@ impl Drop for Guard {
     }
 }
 
-/// M-7: a handler that panics while it is dropped keeps neither the others nor the node alive, however the endpoint ends.
+/// M-7: a handler that panics while it is dropped keeps neither other handlers nor the node alive, however
+/// the endpoint ends.
 #[test]
 fn a_panic_while_handlers_are_dropped() {
     for close in [false, true] {
@@ -76,9 +77,9 @@ fn a_panic_while_handlers_are_dropped() {
     }
 }
 
-/// Handlers may hold what holds the endpoint: closing lets go of them, of every kind.
+/// Handlers of every kind may hold what holds the endpoint: closing drops them.
 #[test]
-fn handlers_that_hold_the_endpoint() {
+fn handlers_that_hold_the_endpoint_are_dropped() {
     for kind in 0..3 {
         let (addr, live) = (address(), Rc::new(Cell::new(0)));
         let place: Rc<RefCell<Option<(Aperture, Endpoint)>>> = Rc::default();
@@ -103,9 +104,9 @@ fn handlers_that_hold_the_endpoint() {
     }
 }
 
-/// A closed endpoint says so; nothing of the program's runs any more.
+/// Calls on a closed endpoint fail, and none of the program's handlers runs any more.
 #[test]
-fn clones_of_what_is_closed() {
+fn clones_of_a_closed_endpoint_fail() {
     let ep = join(Endpoint::builder().on_short("x", |_: Short<'_>| ()), address());
     let other = ep.clone();
     ep.close().unwrap();
@@ -113,9 +114,9 @@ fn clones_of_what_is_closed() {
     assert!(matches!(other.run_until(|| true), Err(Error::Send(SendError::Closed))));
 }
 
-/// Rings that no memory could hold are refused, and the error says why.
+/// A ring that exceeds memory is refused, and the error says why.
 #[test]
-fn rings_beyond_all_bounds() {
+fn oversized_rings_are_refused() {
     let ep = join(Endpoint::builder(), address());
     for capacity in [usize::MAX, usize::MAX - 8, isize::MAX as usize, isize::MAX as usize + 1] {
         let queue = queue::pair(&ep, capacity).map(|_| ()).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! Each example, run as real processes of one job.
+//! Every example, run as real processes of one job.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod common;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use common::launch::{Launcher, example};
 
-/// Runs `n` processes of an example and returns what each wrote.
+/// Runs `n` processes of an example and returns their output.
 fn run(name: &str, n: u32) -> Vec<Vec<String>> {
     let launcher = Launcher::new(n as usize);
     let mut members: Vec<_> = (0..n).map(|rank| launcher.start(rank, example(name))).collect();
@@ -38,7 +38,7 @@ fn scatter() {
     assert_eq!(out[0], ["sums of the rows: [0, 100000, 200000]"]);
 }
 
-/// M-9: eight mebibytes, read where they were written.
+/// M-9: 8 MiB, read in place.
 #[test]
 fn loan() {
     let out = run("loan", 3);
@@ -48,7 +48,7 @@ fn loan() {
     }
 }
 
-/// M-8: the sender is held back, and everything arrives all the same.
+/// M-8: the sender is held back, and every message arrives.
 #[test]
 fn pacing() {
     let out = run("pacing", 2);
@@ -77,7 +77,7 @@ fn tokio() {
     }
 }
 
-/// T-1: exactly what rank 0 waits for, and what was put before it.
+/// T-1: only the awaited access fires, and everything that was put before it is in place.
 #[test]
 fn tripwire() {
     let out = run("tripwire", 4);
@@ -103,7 +103,7 @@ fn stream() {
     assert_eq!(run("stream", 2)[1], ["TRIPWIRES NEED NO HELP OF THE SENDER'S"]);
 }
 
-/// J-1: a program outside any job is told how to get into one.
+/// J-1: outside a job, a program says how to start one.
 #[test]
 fn without_a_job() {
     let output = example("hello").env_remove("TAUTLINE_JOB_FD").output().unwrap();

@@ -1,4 +1,4 @@
-//! Over `fork` the child has no node, and says so; over `exec` nothing is inherited.
+//! After `fork` the child has no node, and calls say so; over `exec` nothing is inherited.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod common;
@@ -14,7 +14,7 @@ fn forked<T>(result: tautline::Result<T>) -> bool {
     matches!(result.map(drop), Err(Error::Send(SendError::Forked)))
 }
 
-/// What the child tries; each number is an exit code that names what went wrong.
+/// What the child tries; each number is the exit code of a failure.
 fn in_child(ep: Endpoint, half: tautline::Outgoing) -> i32 {
     type Try = (i32, fn(&Endpoint) -> bool);
     let tries: [Try; 9] = [
@@ -38,9 +38,10 @@ fn in_child(ep: Endpoint, half: tautline::Outgoing) -> i32 {
     0
 }
 
-/// N-10: the child's calls are refused, whatever the watchdog was doing at the moment of the fork; the parent goes on.
+/// N-10: the child's calls are refused, whatever the watchdog did at the moment of the fork; the parent
+/// continues.
 #[test]
-fn fork() {
+fn a_forked_child_has_no_node() {
     run(2, |job| {
         let builder = Endpoint::builder()
             .on("x", |mut msg: Message| async move {
@@ -73,7 +74,7 @@ fn fork() {
             }
             half.piece(b"ent").unwrap();
             half.end().unwrap();
-            // Computes for a while, so that the watchdog is at work when the next fork comes.
+            // Computes for a while, so that the watchdog is active at the next fork.
             std::thread::sleep(Duration::from_millis(3));
         }
         ep.close().unwrap();
@@ -96,9 +97,9 @@ fn exit_code(pid: i32) -> i32 {
     98
 }
 
-/// N-10: a program that is started by a member gets none of the member's descriptors.
+/// N-10: a program that a member starts inherits none of the member's descriptors.
 #[test]
-fn exec() {
+fn exec_inherits_no_descriptors() {
     let _limit = Limit::seconds(20);
     let inherited = || -> BTreeSet<String> {
         let out = Command::new("ls").arg("/proc/self/fd").output().unwrap();

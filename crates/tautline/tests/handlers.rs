@@ -1,4 +1,4 @@
-//! The receiver's half of the contracts: handlers, reads, failures, and what may be called where.
+//! The receiving side: handlers, reads, failures, and what may be called where.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod common;
@@ -21,9 +21,9 @@ struct Header {
     at: [u64; 3],
 }
 
-/// Reads of every kind, whatever the pieces were; each beyond the end is an error that takes nothing.
+/// Reads of every kind, whatever pieces were sent; a read beyond the end is an error that takes nothing.
 #[test]
-fn reads() {
+fn reads_of_every_kind() {
     let header = Header { kind: 7, count: 3, at: [1, 2, u64::MAX] };
     run(2, |job| {
         let builder = Endpoint::builder().on("data", move |mut msg: Message| async move {
@@ -77,7 +77,7 @@ fn reads() {
     });
 }
 
-/// A value larger than the window of its message can be read in one go.
+/// A value larger than the window of its message can be read in one call.
 #[test]
 fn value_larger_than_the_window() {
     run(2, |job| {
@@ -97,9 +97,10 @@ fn value_larger_than_the_window() {
     });
 }
 
-/// M-7: panics, errors and early returns end their own message; its sender finishes, and all others are whole.
+/// M-7: panics, errors and early returns end only their own message; its sender finishes, and all other
+/// messages are whole.
 #[test]
-fn failures_stay_alone() {
+fn failures_affect_one_message() {
     run(2, |job| {
         let whole = Rc::new(Cell::new(0));
         let (count, short) = (whole.clone(), whole.clone());
@@ -164,7 +165,7 @@ fn failures_stay_alone() {
 
 /// A message kept beyond its handler is stale, also when its slot serves another message.
 #[test]
-fn stale_message() {
+fn a_kept_message_is_stale() {
     run(2, |job| {
         let kept: Rc<RefCell<Vec<Message>>> = Rc::default();
         let keep = kept.clone();
@@ -195,9 +196,9 @@ fn stale_message() {
     });
 }
 
-/// M-4: handlers send, from both kinds, with and without waiting; they may not extract.
+/// M-4: handlers of both kinds send, waiting or not; they must not extract.
 #[test]
-fn inside_a_handler() {
+fn what_a_handler_may_call() {
     run(2, |job| {
         let refused = Rc::new(Cell::new(0));
         let no = refused.clone();
@@ -251,9 +252,9 @@ fn inside_a_handler() {
     });
 }
 
-/// M-4: a handler that waits for something else is woken from another thread, also while the endpoint sleeps.
+/// M-4: a suspended handler is woken from another thread, also while the endpoint sleeps.
 #[test]
-fn woken_from_another_thread() {
+fn handlers_are_woken_from_other_threads() {
     run(2, |job| {
         let state: Arc<Mutex<(bool, Vec<Waker>)>> = Arc::default();
         let inside = state.clone();
@@ -287,7 +288,7 @@ fn woken_from_another_thread() {
                     }
                 }
             });
-            // All wait, and every ring lets one of them go on.
+            // All wait, and every wake-up lets one of them continue.
             ep.serve(20).unwrap();
             ringer.join().unwrap();
         }
@@ -303,7 +304,7 @@ fn dropped_reads() {
         let opened = gate.clone();
         let builder = Endpoint::builder()
             .on("data", |mut msg: Message| async move {
-                // Only the first half is there; the other comes after "more", below.
+                // Only the first half is there; the other one comes after "more", below.
                 while msg.available() < 500 {
                     yield_once().await;
                 }
@@ -325,7 +326,7 @@ fn dropped_reads() {
             let bytes = pattern(1000, 0);
             let mut out = ep.begin(1, "data", 1000).unwrap();
             out.piece(&bytes[..500]).unwrap();
-            // What is in the frame leaves with the next message that ends.
+            // The frame leaves with the next message that ends.
             ep.send(1, "push", b"").unwrap();
             ep.run_until(|| gate.get()).unwrap();
             out.piece(&bytes[500..]).unwrap();
@@ -344,7 +345,7 @@ async fn poll_once<F: Future>(future: F) -> Poll<()> {
     std::future::poll_fn(|context| Poll::Ready(future.as_mut().poll(context).map(drop))).await
 }
 
-/// Lets the endpoint go on, and comes back.
+/// Lets the endpoint continue, and returns.
 async fn yield_once() {
     let mut yielded = false;
     std::future::poll_fn(|context| {

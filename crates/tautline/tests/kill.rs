@@ -1,4 +1,4 @@
-//! Real processes, killed and stopped at random moments while everyone talks with everyone.
+//! Real processes, killed and stopped at random moments while every rank talks with every other.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod common;
@@ -13,13 +13,13 @@ use common::{Limit, config, talker};
 use rustix::process::Signal;
 use tautline::DeviceName;
 
-/// A killed peer is silent; its death must be told within the bound and some slack for a busy machine.
+/// A killed peer is silent: its death must be reported within this time, plus some slack for a busy machine.
 const SILENCE: Duration = Duration::from_millis(300);
 const SLACK: Duration = Duration::from_millis(400);
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Not a test by itself: a member of the job of `kills`. Without a watchdog, so that nothing but its own calls changes what
-/// it knows about its peers: it stamps its messages with that.
+/// Not a test by itself: a member of the job of [`killed_peers_are_detected_and_replaced`]. Without a
+/// watchdog, so that only its own calls change what it knows about its peers: its messages carry that.
 #[test]
 fn killed_member() {
     if is_member("killed_member") {
@@ -30,7 +30,7 @@ fn killed_member() {
     }
 }
 
-/// Not a test by itself: a member of the job of `stops`.
+/// Not a test by itself: a member of the job of [`stopped_peers_are_not_dead`].
 #[test]
 fn stopped_member() {
     if is_member("stopped_member") {
@@ -48,24 +48,25 @@ fn random(below: u64) -> u64 {
     RandomState::new().hash_one(0) % below
 }
 
-/// Waits until `who` has heard at least `least` messages of `whom` since `whom` was up last; returns how many.
-fn hears(who: &mut Process, whom: u32, least: u64) -> u64 {
+/// Waits until `who` has received at least `least` messages of `whom` since `whom` was last up; returns how
+/// many.
+fn await_messages(who: &mut Process, whom: u32, least: u64) -> u64 {
     who.expect(&format!("word from {whom}"), PATIENCE, |line| {
-        let counts = line.strip_prefix("@heard ")?;
+        let counts = line.strip_prefix("@received ")?;
         let count: u64 = counts.split(' ').nth(whom as usize)?.parse().ok()?;
         (count >= least).then_some(count)
     })
 }
 
-/// Waits until everybody has heard of everybody.
-fn all_hear(members: &mut [Process]) {
+/// Waits until every rank has received messages of every other.
+fn await_all(members: &mut [Process]) {
     for (who, whom) in [(0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1)] {
-        hears(&mut members[who], whom, 10);
+        await_messages(&mut members[who], whom, 10);
     }
 }
 
-/// Waits for the news that `whom` is `what`, and returns the incarnation and the time of the news.
-fn learns(who: &mut Process, what: &str, whom: u32) -> (u32, u64) {
+/// Waits for the report that `whom` is `what`; returns the incarnation and the time of the report.
+fn await_report(who: &mut Process, what: &str, whom: u32) -> (u32, u64) {
     let start = format!("@{what} {whom} ");
     who.expect(&start, PATIENCE, |line| {
         let mut words = line.strip_prefix(&start)?.split(' ');
@@ -73,10 +74,11 @@ fn learns(who: &mut Process, what: &str, whom: u32) -> (u32, u64) {
     })
 }
 
-/// N-8, N-4: of three processes one is killed, again and again. The survivors are told in time and go on; the killed one
-/// comes back at its old address, is let in under a new incarnation, and hears nothing that was meant for its former self.
+/// N-8, N-4: of three processes one is killed, again and again. The survivors learn of it in time and
+/// continue; the killed rank comes back at its old address, is accepted as a new incarnation, and receives
+/// nothing that was meant for the former one.
 #[test]
-fn kills() {
+fn killed_peers_are_detected_and_replaced() {
     let rounds: u64 = std::env::var("TAUTLINE_KILLS").map_or(20, |n| n.parse().unwrap());
     let _limit = Limit::seconds(60 + 5 * rounds);
     let launcher = Launcher::over(DeviceName::Udp, 3);
@@ -85,37 +87,37 @@ fn kills() {
     for round in 1..=rounds {
         let victim = random(2) as u32;
         let survivor = 1 - victim;
-        all_hear(&mut members);
+        await_all(&mut members);
         std::thread::sleep(Duration::from_micros(random(30_000)));
         let killed = members[victim as usize].kill();
-        // Every other time it is back before anybody can know that it was gone.
+        // Every other time it is back before anybody can notice that it was gone.
         let at_once = round % 2 == 0;
         if at_once {
             members[victim as usize] = launcher.start(victim, member("killed_member", round));
         }
         let mut former = [0; 3];
         for who in [survivor as usize, 2] {
-            let (incarnation, told) = learns(&mut members[who], "down", victim);
+            let (incarnation, reported) = await_report(&mut members[who], "down", victim);
             former[who] = incarnation;
-            let took = Duration::from_nanos(told.saturating_sub(killed));
-            assert!(took < SILENCE + SLACK, "round {round}: told after {took:?}");
+            let took = Duration::from_nanos(reported.saturating_sub(killed));
+            assert!(took < SILENCE + SLACK, "round {round}: reported after {took:?}");
             if at_once { &mut replaced } else { &mut silent }.push(took);
         }
         if !at_once {
-            // The survivors go on talking with each other.
+            // The survivors continue to talk with each other.
             for (who, whom) in [(survivor, 2), (2, survivor)] {
-                let so_far = hears(&mut members[who as usize], whom, 0);
-                hears(&mut members[who as usize], whom, so_far + 10);
+                let so_far = await_messages(&mut members[who as usize], whom, 0);
+                await_messages(&mut members[who as usize], whom, so_far + 10);
             }
             members[victim as usize] = launcher.start(victim, member("killed_member", round));
         }
         for who in [survivor as usize, 2] {
-            let (new, _) = learns(&mut members[who], "up", victim);
+            let (new, _) = await_report(&mut members[who], "up", victim);
             assert!(new > former[who], "round {round}: incarnation {new} after {}", former[who]);
         }
     }
-    report("silent until told", &mut silent);
-    report("back before told", &mut replaced);
+    report("silent until reported", &mut silent);
+    report("back before reported", &mut replaced);
 }
 
 fn report(what: &str, times: &mut [Duration]) {
@@ -131,14 +133,15 @@ fn report(what: &str, times: &mut [Duration]) {
     }
 }
 
-/// N-8: a peer that is stopped for 500 ms is not dead, and nothing is lost, repeated or reordered. The members check that.
+/// N-8: a peer that is stopped for 500 ms is not dead, and nothing is lost, repeated or reordered. The
+/// members check that.
 #[test]
-fn stops() {
+fn stopped_peers_are_not_dead() {
     let _limit = Limit::seconds(60);
     let launcher = Launcher::over(DeviceName::Udp, 3);
     let mut members: Vec<_> = (0..3).map(|rank| launcher.start(rank, member("stopped_member", 0))).collect();
     for _ in 0..6 {
-        all_hear(&mut members);
+        await_all(&mut members);
         let victim = random(3) as usize;
         std::thread::sleep(Duration::from_micros(random(30_000)));
         members[victim].signal(Signal::STOP);
@@ -146,8 +149,8 @@ fn stops() {
         members[victim].signal(Signal::CONT);
         std::thread::sleep(Duration::from_millis(100));
         for member in &mut members {
-            let news: Vec<_> = member.drain().into_iter().filter(|l| l.starts_with("@down")).collect();
-            assert!(news.is_empty(), "rank {}: {news:?}", member.rank);
+            let reports: Vec<_> = member.drain().into_iter().filter(|l| l.starts_with("@down")).collect();
+            assert!(reports.is_empty(), "rank {}: {reports:?}", member.rank);
         }
     }
 }

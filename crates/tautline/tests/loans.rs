@@ -10,7 +10,7 @@ use std::time::Duration;
 use common::{await_event, config, jobs, join, run, run_jobs, run_over};
 use tautline::{Borrowed, DeviceName, Down, Endpoint, Error, Event, Message, SendError, Short};
 
-/// The byte at a place of the message with a number.
+/// The byte at an offset of the message with a number.
 fn byte(number: usize, at: usize) -> u8 {
     (number * 31 + at * 7 + at / 251) as u8
 }
@@ -25,16 +25,17 @@ fn check(number: usize, bytes: &[u8]) {
     }
 }
 
-/// A handler that keeps what it is lent.
+/// A handler that keeps the messages it borrows.
 fn keeper(builder: tautline::Builder) -> (tautline::Builder, Rc<RefCell<Vec<Borrowed>>>) {
     let kept = Rc::new(RefCell::new(Vec::new()));
     let keep = kept.clone();
     (builder.on_loan("keep", move |message| keep.borrow_mut().push(message)), kept)
 }
 
-/// M-9: whoever keeps messages that were sent, not lent, has copies of them: the sender's few places for parts are not taken, and everything after arrives.
+/// M-9: messages that were sent, not lent, are copied for a handler that keeps them: the sender's few buffers
+/// for parts are not used up, and all later messages arrive.
 #[test]
-fn what_was_sent_can_be_kept() {
+fn sent_messages_can_be_kept() {
     const KEPT: usize = 40;
     run_over(DeviceName::Shm, 2, |job| {
         let (builder, kept) = keeper(Endpoint::builder());
@@ -61,13 +62,13 @@ fn what_was_sent_can_be_kept() {
 const SIZES: [usize; 9] = [0, 1, 8, 64, 1000, 4096, 100_000, 1 << 20, 3 << 20];
 const HANDLERS: [&str; 3] = ["lent", "stream", "taken"];
 
-/// M-9: a lent message comes to handlers as any other does, in order with the others, over every device; where both are on one host, it is read
-/// where it was written.
+/// M-9: handlers get a lent message as any other, in order with the others, over every device; on one host it
+/// is read in place.
 #[test]
 fn every_handler_every_size() {
     for device in [DeviceName::Udp, DeviceName::Shm] {
         run_over(device, 2, |job| {
-            let near = device == DeviceName::Shm;
+            let local = device == DeviceName::Shm;
             let seen = Rc::new(Cell::new(0));
             let counter = |seen: &Rc<Cell<usize>>| {
                 let seen = seen.clone();
@@ -78,7 +79,7 @@ fn every_handler_every_size() {
             let builder = Endpoint::builder()
                 .on_loan("lent", move |message: Borrowed| {
                     let number = lent();
-                    assert_eq!((message.len(), message.is_shared()), (SIZES[number / 4], near));
+                    assert_eq!((message.len(), message.is_shared()), (SIZES[number / 4], local));
                     check(number, &message.to_vec());
                     let mut got = Vec::new();
                     message.for_each_part(|part| got.extend_from_slice(part));
@@ -103,13 +104,13 @@ fn every_handler_every_size() {
                 .on("taken", move |mut message: Message| {
                     let number = taken();
                     async move {
-                        let Some(lent) = message.borrowed() else {
-                            assert!(!near);
+                        let Some(borrowed) = message.borrowed() else {
+                            assert!(!local);
                             check(number, &message.read_to_end().await?);
                             return Ok(());
                         };
-                        assert!(near && message.remaining() == 0 && lent.len() == SIZES[number / 4]);
-                        check(number, &lent.to_vec());
+                        assert!(local && message.remaining() == 0 && borrowed.len() == SIZES[number / 4]);
+                        check(number, &borrowed.to_vec());
                         Ok(())
                     }
                 })
@@ -123,7 +124,7 @@ fn every_handler_every_size() {
             for (number, size) in (0..).step_by(4).zip(SIZES) {
                 for (i, handler) in HANDLERS.into_iter().enumerate() {
                     let mut loan = ep.loan(1, size).unwrap();
-                    assert_eq!((loan.len(), loan.is_shared(), loan.peer()), (size, near, 1));
+                    assert_eq!((loan.len(), loan.is_shared(), loan.peer()), (size, local, 1));
                     fill(number + i, &mut loan);
                     loan.send(handler).unwrap();
                 }
@@ -136,9 +137,10 @@ fn every_handler_every_size() {
     }
 }
 
-/// M-9: handlers that take only short messages get loans as copies; what is too long for them is refused, and what is sent to oneself is a copy, too.
+/// M-9: handlers of short messages get loans as copies; a loan that is too long for them is refused, and one
+/// to oneself is a copy, too.
 #[test]
-fn short_handlers_and_oneself() {
+fn loans_to_short_handlers_and_oneself() {
     run(2, |job| {
         let got = Rc::new(Cell::new(0));
         let (short, own) = (got.clone(), got.clone());
@@ -167,16 +169,17 @@ fn short_handlers_and_oneself() {
         let mut loan = ep.loan(ep.rank(), 50_000).unwrap();
         fill(6, &mut loan);
         loan.send("own").unwrap();
-        // Whoever leaves first would refuse the other's loans.
+        // The first one to close would refuse the other's loans.
         ep.send(1 - ep.rank(), "bye", &[]).unwrap();
         ep.run_until(|| got.get() == 50_700 && ep.handled() == 3).unwrap();
         ep.close().unwrap();
     });
 }
 
-/// S-8: what is kept counts; the lender waits until some of it comes back, whichever first, and is woken then, however it waits.
+/// S-8, S-20: kept loans count; the lender waits until one of them is returned, in any order, and is woken
+/// then, however it waits.
 #[test]
-fn whoever_keeps_holds_back() {
+fn kept_loans_hold_the_lender_back() {
     for waiting in [tautline::Waiting::Park, tautline::Waiting::SpinThenPark, tautline::Waiting::Spin] {
         run_over(DeviceName::Shm, 2, |job| {
             let builder = Endpoint::builder().config(config(|config| {
@@ -194,9 +197,9 @@ fn whoever_keeps_holds_back() {
                 }
                 let error = ep.try_loan(1, 1).unwrap_err();
                 assert!(matches!(error, Error::Send(SendError::WouldBlock)), "{error}");
-                // More than there ever will be is memory of our own.
+                // More than the pool's size is private memory.
                 assert!(!ep.loan(1, 2 << 20).unwrap().is_shared());
-                // Comes back when the other side drops one.
+                // Returned when the other side drops one.
                 let mut loan = ep.loan(1, 200 << 10).unwrap();
                 assert!(loan.is_shared());
                 fill(9, &mut loan);
@@ -209,7 +212,7 @@ fn whoever_keeps_holds_back() {
             check(2, &third.to_vec());
             drop(third);
             ep.run_until(|| kept.borrow().len() == lent).unwrap();
-            // What has been kept all the while is as it was sent.
+            // The kept messages are as they were sent.
             for (number, message) in [0, 1, 3, 9].into_iter().zip(kept.borrow().iter()) {
                 check(number, &message.to_vec());
             }
@@ -219,9 +222,9 @@ fn whoever_keeps_holds_back() {
     }
 }
 
-/// S-8: loans that are dropped unsent, and messages that nobody reads, come back, too: nothing leaks.
+/// S-8: loans that are dropped unsent, and messages that nobody reads, are returned: nothing leaks.
 #[test]
-fn nothing_leaks() {
+fn dropped_loans_are_returned() {
     run_over(DeviceName::Shm, 2, |job| {
         let config = config(|config| config.loan_pool = 1 << 20);
         let builder = Endpoint::builder()
@@ -251,10 +254,10 @@ fn nothing_leaks() {
     });
 }
 
-/// S-6, S-8: what was lent before its sender closed can be read afterwards, also if it was not looked at before; what is held of a channel that is no more
-/// can be dropped.
+/// S-6, S-8: loans of a sender that has closed can still be read, even if they were not read before; loans of
+/// a closed channel can be dropped.
 #[test]
-fn outlives_its_sender() {
+fn loans_are_readable_after_their_sender_closed() {
     run_jobs(jobs(2), |job| {
         let (builder, kept) = keeper(Endpoint::builder());
         let ep = join(builder, job);
@@ -277,14 +280,14 @@ fn outlives_its_sender() {
             check(number, &message.to_vec());
         }
         ep.close().unwrap();
-        // Beyond its endpoint, too.
+        // Even after the endpoint is dropped.
         check(7, &kept.borrow()[7].to_vec());
     });
 }
 
-/// M-9: handlers lend, too, and wait for room without standing in each other's way.
+/// M-9: handlers lend, and wait for room without blocking each other.
 #[test]
-fn handlers_lend() {
+fn loans_from_handlers() {
     run_over(DeviceName::Shm, 2, |job| {
         let back = Rc::new(Cell::new(0));
         let count = back.clone();
@@ -298,7 +301,7 @@ fn handlers_lend() {
                 loan.send_async("answer").await
             })
             .on_loan("answer", move |message: Borrowed| {
-                // Whichever handler got room first.
+                // Any handler may have got room first.
                 check(message.read::<u64>(0) as usize, &message.to_vec()[8..]);
                 count.set(count.get() + 1);
             });
@@ -311,10 +314,10 @@ fn handlers_lend() {
     });
 }
 
-/// S-9, M-9: long messages that the receiver copies out of the sender's process itself are messages like any other; the sender's buffer is its own again when
-/// the send returns.
+/// S-9, S-27, M-9: long messages that the receiver copies out of the sender's process are messages like any
+/// other; the sender may reuse its buffer when the send returns.
 #[test]
-fn copied_by_the_receiver() {
+fn single_copy_messages() {
     run(2, |job| {
         let seen = Rc::new(Cell::new(0));
         let (stream, lent, later) = (seen.clone(), seen.clone(), seen.clone());
@@ -374,9 +377,10 @@ fn copied_by_the_receiver() {
     });
 }
 
-/// M-9: what only the program itself could give back is not waited for, and what no memory holds is an error.
+/// M-9: a loan to oneself never waits, because only the program itself could return memory; one that exceeds
+/// memory is an error.
 #[test]
-fn nobody_waits_for_oneself() {
+fn loans_to_oneself_never_wait() {
     run_over(DeviceName::Shm, 2, |job| {
         let builder = Endpoint::builder().config(config(|config| config.loan_pool = 1 << 20));
         let ep = join(builder.on_short("bye", |_| {}), job);
@@ -398,9 +402,9 @@ fn nobody_waits_for_oneself() {
     });
 }
 
-/// S-8: long messages of the ordinary kind take nothing away from what can be lent.
+/// S-21: long messages that are not lent use no loan memory.
 #[test]
-fn messages_leave_the_pool_alone() {
+fn messages_use_no_loan_memory() {
     run_over(DeviceName::Shm, 2, |job| {
         let builder = Endpoint::builder().config(config(|config| config.loan_pool = 1 << 20));
         let (builder, kept) = keeper(builder);
@@ -425,11 +429,12 @@ fn messages_leave_the_pool_alone() {
     });
 }
 
-/// Memory that no other process, nor the kernel for one, can read; nothing where the system has none.
+/// Memory that no other process, nor the kernel on its behalf, can read; nothing if the system has none.
 fn secret(len: usize) -> Option<&'static mut [u8]> {
     // SAFETY: makes a descriptor, or fails.
     let fd = unsafe { libc::syscall(libc::SYS_memfd_secret, libc::FD_CLOEXEC) } as i32;
-    // SAFETY: a fresh mapping of a whole file at an address of the kernel's choice, never unmapped; nothing else refers to it.
+    // SAFETY: a new mapping of a whole file at an address of the kernel's choice, never unmapped; nothing
+    // else refers to it.
     unsafe {
         if fd < 0 || libc::ftruncate(fd, len as i64) != 0 {
             return None;
@@ -440,9 +445,9 @@ fn secret(len: usize) -> Option<&'static mut [u8]> {
     }
 }
 
-/// S-9: a message that the receiver cannot read after all is copied for it, and arrives once.
+/// S-26: a message that the receiver turns out to be unable to read is copied for it, and arrives once.
 #[test]
-fn what_cannot_be_read_is_copied() {
+fn unreadable_memory_is_copied() {
     run_over(DeviceName::Shm, 2, |job| {
         let seen = Rc::new(Cell::new(0));
         let count = seen.clone();
@@ -466,7 +471,7 @@ fn what_cannot_be_read_is_copied() {
         let mut open = vec![0; 100_000];
         let mut hidden = secret(100_000);
         if hidden.is_none() {
-            println!("SKIPPED part of what_cannot_be_read_is_copied: no secret memory here");
+            println!("SKIPPED part of unreadable_memory_is_copied: no secret memory here");
         }
         for number in 0..5 {
             let bytes = match &mut hidden {

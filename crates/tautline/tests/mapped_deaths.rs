@@ -1,4 +1,4 @@
-//! Processes that have each other's memory mapped, killed and started again.
+//! Processes that have mapped each other's memory, killed and restarted.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod common;
@@ -13,7 +13,7 @@ use common::{Limit, join};
 use tautline::memory::{MapCookie, Rights};
 use tautline::{DeviceName, Endpoint, Error, Short};
 
-/// A builder that takes what can be mapped.
+/// A builder that receives cookies for mappings.
 fn taker() -> (tautline::Builder, Rc<Cell<Option<MapCookie>>>) {
     let taken = Rc::new(Cell::new(None));
     let inbox = taken.clone();
@@ -22,7 +22,8 @@ fn taker() -> (tautline::Builder, Rc<Cell<Option<MapCookie>>>) {
     (builder, taken)
 }
 
-/// Not a test by itself: maps what it is given, says so there, and shares memory of its own, until it is killed.
+/// Not a test by itself: maps what it is given, writes there that it has, and shares memory of its own, until
+/// it is killed.
 #[test]
 fn mapping_member() {
     if !is_member("mapping_member") {
@@ -40,7 +41,8 @@ fn mapping_member() {
     ep.run_until(|| false).unwrap();
 }
 
-/// what a killed process had mapped does not count, also when its rank is started again; and what it had shared is over for whoever mapped it.
+/// mappings of a killed process do not count, also when its rank is restarted; memory that it had
+/// shared fails for everybody who has mapped it.
 #[test]
 fn a_mapper_is_killed() {
     let _limit = Limit::seconds(60);
@@ -49,24 +51,24 @@ fn a_mapper_is_killed() {
     let ep = join(builder, launcher.job(0));
     let aperture = ep.aperture(64).unwrap();
     let first = aperture.share(Rights::ALL).unwrap();
-    let mut lives = Vec::new();
-    for life in 0..3 {
+    let mut mappings = Vec::new();
+    for round in 0..3 {
         let mut member = launcher.start(1, again("mapping_member"));
         await_up(&ep, 1);
         let own = aperture.share(Rights::ALL).unwrap();
-        let share = if life == 0 { &first } else { &own };
+        let share = if round == 0 { &first } else { &own };
         ep.send(1, "map", &share.cookie().to_bytes()).unwrap();
         let process = u64::from(member.id().as_raw_nonzero().get().cast_unsigned());
         until(&ep, || taken.get().is_some() && aperture.read_u64(0).unwrap() == process);
         assert_eq!(share.mapped_by(), [1]);
-        // The former lives' share is not held by this one.
-        assert_eq!(first.mapped_by(), if life == 0 { &[1][..] } else { &[] });
+        // The new process does not hold the share of the former one.
+        assert_eq!(first.mapped_by(), if round == 0 { &[1][..] } else { &[] });
         share.revoke();
         assert!(!share.is_over(), "it is still mapped");
         let theirs = ep.map(&taken.take().expect("it came")).unwrap();
         theirs.write_u64(8, 5).unwrap();
         member.kill();
-        // Nothing is extracted: this is known by itself.
+        // Nothing is extracted: the watchdog notices it.
         while !share.is_over() {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -78,8 +80,8 @@ fn a_mapper_is_killed() {
         };
         assert!(matches!(error, Error::PeerGone(1, _)), "{error}");
         assert!(first.is_over());
-        lives.push(theirs);
+        mappings.push(theirs);
     }
-    assert!(lives.iter().all(|theirs| matches!(theirs.read_u64(8), Err(Error::PeerGone(1, _)))));
+    assert!(mappings.iter().all(|theirs| matches!(theirs.read_u64(8), Err(Error::PeerGone(1, _)))));
     ep.close().unwrap();
 }

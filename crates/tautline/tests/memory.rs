@@ -12,7 +12,7 @@ use common::{join, run};
 use tautline::memory::{Access, Condition, Cookie, Failure, MapCookie, MemoryEvent, Refusal, Rights, Test};
 use tautline::{Aperture, Endpoint, Error, Event, Remote, Short};
 
-/// A-5, T-1: a put lands in the owner's memory, the tripwire on it fires, and one beside it does not.
+/// A-5, T-1: a put writes the owner's memory, the tripwire on it fires, and one beside it does not.
 #[test]
 fn a_put_fires_a_tripwire() {
     run(2, |job| {
@@ -34,7 +34,8 @@ fn a_put_fires_a_tripwire() {
     });
 }
 
-/// every operation does what it says and completes, also long ones, also back to the asker's own aperture.
+/// every operation takes effect and completes, also long ones, also into the
+/// requester's own aperture.
 #[test]
 fn every_operation() {
     run(2, |job| {
@@ -43,7 +44,7 @@ fn every_operation() {
         if pair.ep.rank() == 0 {
             let aperture = pair.ep.adopt(vec![0; LEN]).unwrap();
             pair.give(&aperture.cookie(.., Rights::ALL).unwrap());
-            assert_eq!(pair.hear(), b"done");
+            assert_eq!(pair.receive(), b"done");
             let memory = aperture.close().unwrap().unwrap();
             assert_eq!(memory.len(), LEN);
             assert!(memory[100..LEN].iter().enumerate().all(|(i, b)| *b == (i + 7) as u8));
@@ -51,13 +52,13 @@ fn every_operation() {
         } else {
             let remote = pair.take_cookie();
             let pattern: Vec<u8> = (0..LEN).map(|i| i as u8).collect();
-            // Long, from the program's own bytes, then from an aperture.
+            // Long ones, from the program's bytes, then from an aperture.
             remote.put_with_completion(0, &pattern).unwrap().wait().unwrap();
             assert_eq!(remote.get(0, LEN).unwrap().wait().unwrap(), pattern);
             let mine = pair.ep.adopt(pattern.iter().map(|b| b.wrapping_add(7)).collect()).unwrap();
-            let mut told = mine.tripwire(..).on(Access::COMPLETE).arm().unwrap();
+            let mut completed = mine.tripwire(..).on(Access::COMPLETE).arm().unwrap();
             remote.put_from(100, &mine, ..LEN as u64 - 100).unwrap().wait().unwrap();
-            assert_eq!(told.take(), 1);
+            assert_eq!(completed.take(), 1);
             let back = pair.ep.aperture(LEN).unwrap();
             let mut came = back.tripwire(LEN as u64 - 1..).on(Access::COMPLETE).arm().unwrap();
             remote.get_into(100, &back, 100..).unwrap().wait().unwrap();
@@ -85,9 +86,10 @@ fn every_operation() {
     });
 }
 
-/// what a cookie does not allow is refused to whoever asks, counted, and touches nothing; what is revoked, expired or closed is over at once.
+/// a request that its cookie does not allow is refused, counted, and touches nothing; after
+/// revocation, expiry or closing, every request is.
 #[test]
-fn what_is_not_allowed() {
+fn forbidden_requests_are_refused() {
     run(2, |job| {
         let pair = Pair::join(job);
         if pair.ep.rank() == 0 {
@@ -99,19 +101,19 @@ fn what_is_not_allowed() {
             for cookie in [&reading, &writing, &brief] {
                 pair.give(cookie);
             }
-            assert_eq!(pair.hear(), b"rights");
+            assert_eq!(pair.receive(), b"rights");
             assert_eq!(pair.ep.memory_counters().refused, 9);
             assert_eq!(wire.take(), 0);
             assert!(aperture.revoke(&writing).unwrap());
             assert!(!aperture.revoke(&writing).unwrap());
             pair.say("revoked");
-            assert_eq!(pair.hear(), b"again");
+            assert_eq!(pair.receive(), b"again");
             let mut all = [1; 64];
             aperture.read(0, &mut all).unwrap();
             assert_eq!(all, [0; 64]);
             drop(aperture);
             pair.say("closed");
-            assert_eq!(pair.hear(), b"once more");
+            assert_eq!(pair.receive(), b"once more");
             assert_eq!(pair.ep.memory_counters().refused, 11);
         } else {
             let (reading, writing, brief) = (pair.take_cookie(), pair.take_cookie(), pair.take_cookie());
@@ -135,25 +137,25 @@ fn what_is_not_allowed() {
             let old = pair.ep.remote(&Cookie::from_bytes(&old));
             assert_eq!(refused(old.put_with_completion(0, &[1]).unwrap().wait()), Refusal::Stale);
             pair.say("rights");
-            assert_eq!(pair.hear(), b"revoked");
+            assert_eq!(pair.receive(), b"revoked");
             assert_eq!(refused(writing.put_with_completion(0, &[1]).unwrap().wait()), Refusal::Revoked);
             pair.say("again");
-            assert_eq!(pair.hear(), b"closed");
-            // Nobody waits for this one: the event queue tells.
+            assert_eq!(pair.receive(), b"closed");
+            // Nobody waits for this one: the refusal is an event.
             reading.put(0, &[1]).unwrap();
             reading.flush().unwrap().wait().unwrap();
-            let told = std::iter::from_fn(|| pair.ep.poll_event())
+            let refused_event = std::iter::from_fn(|| pair.ep.poll_event())
                 .any(|e| matches!(e, Event::Memory(MemoryEvent::Refused { peer: 0, why: Refusal::Revoked })));
-            assert!(told);
+            assert!(refused_event);
             pair.say("once more");
         }
         pair.close();
     });
 }
 
-/// T-1, T-2, T-4, T-6: conditions, once, events with counts, tripsets; nothing after disarming.
+/// T-1, T-2, T-4, T-6, T-7: conditions, single fires, events with counts, tripsets; nothing after disarming.
 #[test]
-fn tripwires_do_what_they_are_told() {
+fn tripwire_conditions_events_and_sets() {
     run(2, |job| {
         let pair = Pair::join(job);
         if pair.ep.rank() == 0 {
@@ -173,7 +175,7 @@ fn tripwires_do_what_they_are_told() {
             let mut two = pair.ep.tripset(&[&a, &b, &c], 2, Some(2)).unwrap();
             let mut any = pair.ep.tripset(&[&a, &b, &c], 1, None).unwrap();
             pair.give(&aperture.cookie(.., Rights::ALL).unwrap());
-            assert_eq!(pair.hear(), b"put");
+            assert_eq!(pair.receive(), b"put");
             assert_eq!((high.take(), four.fires(), odd.fires(), once.take()), (3, 1, 3, 1));
             assert_eq!(reads.fires(), 1);
             assert_eq!((any.take(), two.take()), (4, 1));
@@ -201,7 +203,7 @@ fn tripwires_do_what_they_are_told() {
                 remote.put(at, &[1]).unwrap();
             }
             pair.say("put");
-            assert_eq!(pair.hear(), b"more");
+            assert_eq!(pair.receive(), b"more");
             remote.put(128, &[1]).unwrap();
             remote.put(64, &[1]).unwrap();
         }
@@ -209,9 +211,10 @@ fn tripwires_do_what_they_are_told() {
     });
 }
 
-/// T-2: a word that is put again and again, and waited for, is as any other: whatever becomes of its cookie, its tripwire, its aperture or a second tripwire counts at once.
+/// T-2: repeated puts of one word that is waited for are no special case: a change of its cookie,
+/// its tripwire, its aperture, or a second tripwire takes effect at once.
 #[test]
-fn a_word_again_and_again() {
+fn repeated_puts_of_one_word() {
     run(2, |job| {
         let pair = Pair::join(job);
         if pair.ep.rank() == 0 {
@@ -235,11 +238,11 @@ fn a_word_again_and_again() {
             drop(wide);
             let mut once = aperture.tripwire(8..16).once().arm().unwrap();
             pair.say("go on");
-            assert_eq!(pair.hear(), b"three more");
+            assert_eq!(pair.receive(), b"three more");
             assert_eq!((once.take(), aperture.read_u64(8).unwrap()), (1, 15));
             assert!(aperture.revoke(&cookie).unwrap());
             pair.say("go on");
-            assert_eq!(pair.hear(), b"refused");
+            assert_eq!(pair.receive(), b"refused");
             assert_eq!(aperture.read_u64(8).unwrap(), 15);
             drop(once);
             let again = aperture.cookie(.., Rights::ALL).unwrap();
@@ -260,32 +263,33 @@ fn a_word_again_and_again() {
             };
             for number in 1u64..=10 {
                 remote.put(8, &number.to_le_bytes()).unwrap();
-                assert_eq!(pair.hear(), b"next");
+                assert_eq!(pair.receive(), b"next");
             }
             for number in [11u64, 12] {
-                assert_eq!(pair.hear(), b"go on");
+                assert_eq!(pair.receive(), b"go on");
                 remote.put(8, &number.to_le_bytes()).unwrap();
             }
-            assert_eq!(pair.hear(), b"go on");
+            assert_eq!(pair.receive(), b"go on");
             (13..=15).for_each(|number| put(&remote, number).unwrap());
             pair.say("three more");
-            assert_eq!(pair.hear(), b"go on");
+            assert_eq!(pair.receive(), b"go on");
             let result = remote.put_with_completion(8, &16u64.to_le_bytes()).unwrap().wait();
             assert_eq!(refused(result), Refusal::Revoked);
             pair.say("refused");
             let remote = pair.take_cookie();
             for number in 20u64..25 {
                 remote.put(8, &number.to_le_bytes()).unwrap();
-                assert_eq!(pair.hear(), b"next");
+                assert_eq!(pair.receive(), b"next");
             }
         }
         pair.close();
     });
 }
 
-/// T-5: header and body of one long put have tripwires of their own, each told when its bytes are in place and once.
+/// T-5: header and body of one long put have tripwires of their own; each fires once, when its bytes are in
+/// place.
 #[test]
-fn header_before_body() {
+fn header_and_body_have_their_own_tripwires() {
     run(2, |job| {
         let pair = Pair::join(job);
         const LEN: u64 = 1 << 20;
@@ -323,12 +327,12 @@ fn served_while_the_owner_computes() {
         if pair.ep.rank() == 0 {
             let aperture = pair.ep.aperture(64).unwrap();
             pair.give(&aperture.cookie(.., Rights::ALL).unwrap());
-            // Not a call to the library.
+            // Computes, without a call to the library.
             let memory = aperture.memory().clone();
             while memory.read_u64(0).unwrap() < 20 {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            assert_eq!(pair.hear(), b"done");
+            assert_eq!(pair.receive(), b"done");
         } else {
             let remote = pair.take_cookie();
             for i in 0..20 {
@@ -340,7 +344,8 @@ fn served_while_the_owner_computes() {
     });
 }
 
-/// a chain goes on when its first part is complete, and ends when that fails; a notice comes behind what it tells of.
+/// an operation of a chain begins when the one before is complete, and is not tried if that failed; a
+/// notice arrives after the put it announces.
 #[test]
 fn chains_and_notices() {
     run(2, |job| {
@@ -348,7 +353,7 @@ fn chains_and_notices() {
         if pair.ep.rank() == 0 {
             let aperture = pair.ep.aperture(64).unwrap();
             pair.give(&aperture.cookie(.., Rights::ALL).unwrap());
-            assert_eq!(pair.hear(), b"done");
+            assert_eq!(pair.receive(), b"done");
             let notices: Vec<_> = std::iter::from_fn(|| pair.ep.poll_event())
                 .filter_map(|event| match event {
                     Event::Memory(MemoryEvent::Notice { peer: 1, at, len, value, .. }) => {
@@ -362,18 +367,18 @@ fn chains_and_notices() {
         } else {
             let remote = pair.take_cookie();
             let (ones, other) = (pair.ep.adopt(vec![0; 8]).unwrap(), pair.ep.adopt(vec![5; 8]).unwrap());
-            // Read the word at 0, which is put first; then add one to it; then tell.
+            // Put the word at 0, then add one to it, then send a notice.
             ones.write_u64(0, 5).unwrap();
             let put = remote.put_from(0, &ones, ..).unwrap();
             let got = remote.after(&put).get_into(0, &other, ..).unwrap();
             let added = remote.after(&got).fetch_add(0, 1).unwrap();
             remote.put_notice(8, &[1; 8], 77).unwrap().wait().unwrap();
-            let told = remote.after(&added).notice(0, 8, 78).unwrap();
-            told.wait().unwrap();
+            let notice = remote.after(&added).notice(0, 8, 78).unwrap();
+            notice.wait().unwrap();
             assert_eq!((other.read_u64(0).unwrap(), added.wait().unwrap()), (5, 5));
             put.wait().unwrap();
             got.wait().unwrap();
-            // The same with bytes of the program's own: put, swap, put back, get, and all is in place.
+            // The same with the program's bytes: put, swap, put back, get, and all is in place.
             let put = remote.fetch_add(16, 1).unwrap();
             let put = remote.after(&put).put(16, &[7; 40]).unwrap();
             let swapped = remote.after(&put).swap(48, 1).unwrap();
@@ -396,12 +401,12 @@ fn chains_and_notices() {
     });
 }
 
-/// a peer that takes nothing holds back what is asked of it, and nothing else.
+/// a peer that serves nothing holds back requests to it, and nothing else.
 #[test]
-fn one_that_takes_nothing_stalls_nobody_else() {
+fn a_stalled_owner_stalls_no_other() {
     for device in [tautline::DeviceName::Udp, tautline::DeviceName::Shm] {
-        let (told, wake) = std::sync::mpsc::channel::<()>();
-        let (told, wake) = (std::sync::Mutex::new(told), std::sync::Mutex::new(wake));
+        let (signal, wake) = std::sync::mpsc::channel::<()>();
+        let (signal, wake) = (std::sync::Mutex::new(signal), std::sync::Mutex::new(wake));
         common::run_over(device, 3, |job| {
             let rank = job.rank;
             let mail = Rc::new(RefCell::new(Vec::new()));
@@ -438,7 +443,7 @@ fn one_that_takes_nothing_stalls_nobody_else() {
                 remotes[1].put_with_completion(0, &[1; 8]).unwrap().wait().unwrap();
             }
             assert!(big.last_mut().unwrap().try_take().is_none());
-            told.lock().unwrap().send(()).unwrap();
+            signal.lock().unwrap().send(()).unwrap();
             for op in big {
                 op.wait().unwrap();
             }
@@ -448,15 +453,15 @@ fn one_that_takes_nothing_stalls_nobody_else() {
     }
 }
 
-/// when the owner dies, everything that was asked of it ends with an error, once.
+/// when the owner dies, every operation on its memory fails, once.
 #[test]
-fn the_owner_goes() {
+fn operations_fail_when_the_owner_dies() {
     run(2, |job| {
         let pair = Pair::join(job);
         if pair.ep.rank() == 0 {
             let aperture = pair.ep.aperture(1 << 20).unwrap();
             pair.give(&aperture.cookie(.., Rights::ALL).unwrap());
-            assert_eq!(pair.hear(), b"go");
+            assert_eq!(pair.receive(), b"go");
             pair.ep.close().unwrap();
         } else {
             let remote = pair.take_cookie();
@@ -488,7 +493,8 @@ fn the_owner_goes() {
     });
 }
 
-/// on one host an aperture can be mapped, to read or to write; what is revoked is over when it is let go of.
+/// on one host an aperture can be mapped, for reading or writing; revocation is complete when it
+/// is unmapped.
 #[test]
 fn mapped_apertures() {
     run(2, |job| {
@@ -507,15 +513,15 @@ fn mapped_apertures() {
             }
             assert_eq!(writing.mapped_by(), [1]);
             aperture.write_u64(16, 9).unwrap();
-            assert_eq!(pair.hear(), b"mapped");
+            assert_eq!(pair.receive(), b"mapped");
             writing.revoke();
             assert!(!writing.is_over());
             pair.say("revoked");
-            assert_eq!(pair.hear(), b"let go");
+            assert_eq!(pair.receive(), b"let go");
             assert!(writing.is_over() && !reading.is_over());
             assert!(pair.ep.adopt(vec![0; 8]).unwrap().share(Rights::READ).is_err());
         } else {
-            let take = || MapCookie::from_bytes(pair.hear().as_slice().try_into().unwrap());
+            let take = || MapCookie::from_bytes(pair.receive().as_slice().try_into().unwrap());
             let (reading, writing) = (take(), take());
             let (read, written) = (pair.ep.map(&reading).unwrap(), pair.ep.map(&writing).unwrap());
             assert_eq!((read.read_u64(8).unwrap(), written.fetch_add(8, 1).unwrap()), (5, 5));
@@ -526,7 +532,7 @@ fn mapped_apertures() {
             forged[40] ^= 1;
             assert!(matches!(pair.ep.map(&MapCookie::from_bytes(&forged)), Err(Error::CannotMap(_))));
             pair.say("mapped");
-            assert_eq!(pair.hear(), b"revoked");
+            assert_eq!(pair.receive(), b"revoked");
             assert!(matches!(written.write_u64(0, 1), Err(Error::Revoked)));
             assert!(matches!(pair.ep.map(&writing), Err(Error::Revoked)));
             drop(written);
@@ -537,9 +543,9 @@ fn mapped_apertures() {
     });
 }
 
-/// in handlers operations and tripwires are awaited.
+/// handlers await operations and tripwires.
 #[test]
-fn awaited_in_handlers() {
+fn operations_awaited_in_handlers() {
     run(2, |job| {
         let sum = Rc::new(Cell::new(0));
         let (total, cookie) = (sum.clone(), Rc::new(Cell::new(None::<Cookie>)));

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use common::{await_event, join, pattern, run, run_over};
 use tautline::{DeviceName, Endpoint, Event, Message, Short};
 
-/// M-3, M-4: messages of many sizes arrive whole, in order, whatever the pieces.
+/// M-3, M-4: messages of many sizes arrive whole and in order, whatever their pieces.
 #[test]
 fn sizes_and_pieces() {
     let sizes = [0usize, 1, 7, 8, 64, 1000, 1400, 1472, 4096, 8192, 10_000, 65_536, 1_000_000, 5_000_000];
@@ -54,7 +54,7 @@ fn sizes_and_pieces() {
 }
 
 #[test]
-fn ping_pong_short() {
+fn ping_pong_of_short_messages() {
     run(2, |job| {
         let count = Rc::new(Cell::new(0u64));
         let seen = count.clone();
@@ -81,9 +81,9 @@ fn ping_pong_short() {
     });
 }
 
-/// M-6: a receiver that has all of a message, and closes, does not fail the sender that is about to end it.
+/// M-11: a receiver that has the whole message and closes does not fail the sender, which is about to end it.
 #[test]
-fn complete_before_its_end() {
+fn a_message_complete_before_its_end() {
     const SIZE: usize = 800_000;
     let barrier = std::sync::Barrier::new(2);
     run_over(DeviceName::Shm, 2, |job| {

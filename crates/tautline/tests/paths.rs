@@ -1,4 +1,5 @@
-//! The same transfer over every path a machine may offer: with and without offloads, IPv6, and a network that spoils.
+//! The same transfer over every path a machine may offer: with and without offloads, IPv6, and a faulty
+//! network.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod common;
@@ -10,7 +11,7 @@ use common::{config, jobs, jobs_at, join, pattern, run_jobs};
 use tautline::node::device::fault::{Delay, Faults};
 use tautline::{Config, Endpoint, Job, Message, Security, Short};
 
-/// Both sides send messages of many sizes, count those that come, and check every byte and the order.
+/// Both sides send messages of many sizes, count those that arrive, and check every byte and the order.
 fn transfer(jobs: Vec<Job>, config: &Config, scale: usize) {
     let sizes = [0usize, 1, 100, 1400, 9000, 70_000, 3, 200_000, 20, 1_000_000];
     run_jobs(jobs, |job| {
@@ -36,7 +37,7 @@ fn transfer(jobs: Vec<Job>, config: &Config, scale: usize) {
         let (other, rounds) = (1 - ep.rank(), 2 * sizes.len());
         for i in 0..rounds {
             let bytes = pattern(sizes[i % sizes.len()] / 8 * scale, i);
-            // Both sides send at once: whoever cannot go on takes what has come.
+            // Both sides send at once: a side that is blocked extracts.
             let mut out = loop {
                 match ep.try_begin(other, "data", 8 + bytes.len() as u64) {
                     Ok(out) => break out,
@@ -69,7 +70,7 @@ fn transfer(jobs: Vec<Job>, config: &Config, scale: usize) {
 
 /// D: every combination of the two offloads.
 #[test]
-fn offloads() {
+fn every_combination_of_offloads() {
     for (gso, gro) in [(true, true), (true, false), (false, true), (false, false)] {
         let config = config(|c| (c.gso, c.gro) = (gso, gro));
         transfer(jobs(2), &config, 8);
@@ -99,16 +100,17 @@ fn spoiled(seed: u64) -> Config {
     config(|c| c.fault = Some((seed, faults)))
 }
 
-/// A network that loses, repeats, reorders and damages frames: everything arrives once, in order, unaltered.
+/// A network that loses, repeats, reorders and damages frames: every message arrives once, in order,
+/// unaltered.
 #[test]
-fn spoiled_fabric() {
+fn lossy_network_fabric() {
     for seed in 1..4 {
         transfer(jobs(2), &spoiled(seed), 2);
     }
 }
 
 #[test]
-fn spoiled_sealed() {
+fn lossy_network_sealed() {
     let mut config = spoiled(7);
     config.link.security = Security::Sealed;
     transfer(jobs(2), &config, 2);

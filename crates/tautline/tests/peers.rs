@@ -1,4 +1,4 @@
-//! Peers that come, go, never come, or are not who they should be.
+//! Peers that come, go, never come, or are not the right ones.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod common;
@@ -17,9 +17,10 @@ fn gone(result: tautline::Result<()>) -> Down {
     }
 }
 
-/// N-8: a rank that never starts is unreachable after the configured time, as an event and as the blocked call's error.
+/// N-8: a rank that never starts is unreachable after the configured time, as an event and as the error of
+/// the blocked call.
 #[test]
-fn never_started() {
+fn a_rank_that_never_starts() {
     let _limit = common::Limit::seconds(30);
     let mut all = jobs(2);
     let silent = all.pop().unwrap();
@@ -31,7 +32,7 @@ fn never_started() {
     assert!((Duration::from_millis(280)..Duration::from_millis(800)).contains(&took), "{took:?}");
     await_event(&ep, |e| *e == Event::PeerDown { peer: 1, incarnation: 0, why: Down::Unreachable });
     assert_eq!(ep.peer_state(1), Some(PeerState::Down(Down::Unreachable)));
-    // Once it does start, it is let in.
+    // Once it starts, it is accepted.
     let late = std::thread::spawn(move || {
         let ep = join(Endpoint::builder().on_short("x", |_: Short<'_>| {}), silent);
         ep.serve(1).unwrap();
@@ -43,7 +44,7 @@ fn never_started() {
     ep.close().unwrap();
 }
 
-/// Members that disagree on security refuse each other, and both are told why.
+/// Members with different security modes refuse each other, and both report why.
 #[test]
 fn security_mismatch() {
     run_over(DeviceName::Udp, 2, |job| {
@@ -53,13 +54,13 @@ fn security_mismatch() {
         assert!(matches!(why, Down::Refused(_)), "{why:?}");
         let text = why.to_string();
         assert!(text.contains("security"), "{text}");
-        // The other may not have asked yet, and must get its answer.
+        // The other one may not have dialed yet, and must get its answer.
         extract_for(&ep, Duration::from_millis(500));
         ep.close().unwrap();
     });
 }
 
-/// All three modes of protection carry messages.
+/// All three security modes carry messages.
 #[test]
 fn security_modes() {
     for security in [Security::Open, Security::Fabric, Security::Sealed] {
@@ -74,7 +75,7 @@ fn security_modes() {
     }
 }
 
-/// With the wrong key nobody gets in, and the attempts are counted.
+/// A member with the wrong key is not accepted, and its attempts are counted.
 #[test]
 fn wrong_key() {
     let mut all = jobs(2);
@@ -90,7 +91,7 @@ fn wrong_key() {
     });
 }
 
-/// N-9: everything sent before closing arrives, although the sender leaves at once.
+/// N-9: everything sent before closing arrives, although the sender closes at once.
 #[test]
 fn close_delivers() {
     run(2, |job| {
@@ -117,16 +118,16 @@ fn dropping_closes() {
             ep.send(1, "x", b"").unwrap();
         } else {
             await_event(&ep, |e| matches!(e, Event::PeerDown { why: Down::Closed, .. }));
-            // Both may have come between the last extraction and the look at the events.
+            // Both may have arrived between the last extraction and the reading of events.
             ep.extract(usize::MAX).unwrap();
             assert_eq!(ep.handled(), 1);
         }
     });
 }
 
-/// N-8, N-4: a peer that leaves and comes back is another incarnation, with a table of handlers of its own.
+/// N-8, N-4: a peer that closes and comes back is another incarnation, with its own table of handlers.
 #[test]
-fn comes_back() {
+fn a_peer_comes_back() {
     let _limit = common::Limit::seconds(30);
     let mut all = jobs(2);
     let (address, job) = (all[1].members[1].addr, all.pop().unwrap());
@@ -165,7 +166,7 @@ fn comes_back() {
     ep.close().unwrap();
 }
 
-/// N-11: the first event says which device was chosen, and why.
+/// N-11: the first event tells which device was chosen, and why.
 #[test]
 fn device_is_reported() {
     for device in [None, Some(DeviceName::Udp)] {
@@ -179,7 +180,7 @@ fn device_is_reported() {
     }
 }
 
-/// Mistakes in a builder are named before anything is opened.
+/// Mistakes in a builder are reported before anything is opened.
 #[test]
 fn builder_mistakes() {
     let twice = Endpoint::builder().on_short("x", |_: Short<'_>| {}).on_short("x", |_: Short<'_>| {});
@@ -191,9 +192,9 @@ fn builder_mistakes() {
     }
 }
 
-/// N-9: after a close, every call on a clone says so, and none hangs.
+/// N-9: after a close, every call on a clone fails, and none hangs.
 #[test]
-fn a_closed_endpoint_says_so() {
+fn calls_on_a_closed_endpoint_fail() {
     let _limit = common::Limit::seconds(30);
     run(2, |job| {
         let ep = join(Endpoint::builder().on_short("x", |_: Short<'_>| {}), job);
@@ -201,7 +202,7 @@ fn a_closed_endpoint_says_so() {
         ep.send(peer, "x", b"").unwrap();
         ep.serve(1).unwrap();
         if ep.rank() == 1 {
-            // Stays until the other one has left.
+            // Stays until the other one has closed.
             let left = || std::iter::from_fn(|| ep.poll_event()).any(|e| matches!(e, Event::PeerDown { .. }));
             return ep.run_until(left).unwrap();
         }

@@ -1,4 +1,4 @@
-//! The sender's half of the contracts: pieces, sizes, names, and messages given up.
+//! The sending side: pieces, sizes, names, and aborted messages.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod common;
@@ -14,7 +14,8 @@ use tautline::{DeviceName, Endpoint, Error, Message, SendError, Short};
 /// What a handler saw of a message: its first bytes, and how it ended.
 type Seen = Rc<RefCell<Vec<(Vec<u8>, String)>>>;
 
-/// An endpoint whose handler "data" keeps every message, or the error that it ended with; "done" ends the receiver.
+/// An endpoint whose handler "data" keeps every message, or the error that it ended with; "done" ends the
+/// receiver.
 fn keeper(job: tautline::Job, seen: &Seen, done: &Rc<Cell<bool>>) -> Endpoint {
     let (seen, done) = (seen.clone(), done.clone());
     let builder = Endpoint::builder()
@@ -54,7 +55,7 @@ fn pair(send: impl Fn(&Endpoint) + Sync, check: impl Fn(&Endpoint, &[(Vec<u8>, S
     });
 }
 
-/// A piece longer than announced is refused whole; the message goes on and arrives intact.
+/// A piece that exceeds the announced size is refused as a whole; the message continues and arrives intact.
 #[test]
 fn piece_too_long() {
     pair(
@@ -73,9 +74,10 @@ fn piece_too_long() {
     );
 }
 
-/// M-4: messages that are given in one piece arrive whole and in order, however they travel: in a frame, lent as a whole, or part by part.
+/// M-4, S-22: messages of one piece arrive whole and in order on every path: in a frame, lent as a whole, or
+/// part by part.
 #[test]
-fn one_piece() {
+fn messages_of_one_piece() {
     let sizes = [1_000, 20_000, 32_744, 33_000, 65_535, 65_536, 65_537, 200_000];
     pair(
         |ep| {
@@ -89,11 +91,11 @@ fn one_piece() {
                 }
                 out.end().unwrap();
                 ep.send(1, "data", &pattern(40, i)).unwrap();
-                // All of it came, though its end was never said.
+                // The whole message was sent, but its end was never announced.
                 let mut unended = ep.begin(1, "data", 40_000).unwrap();
                 unended.piece(&pattern(40_000, i)).unwrap();
                 drop(unended);
-                // Begun in a frame with another.
+                // Begun in a frame with another one.
                 let batch = ep.batch();
                 ep.send(1, "data", &pattern(41, i)).unwrap();
                 ep.send(1, "data", &pattern(50_000, i)).unwrap();
@@ -110,7 +112,7 @@ fn one_piece() {
     );
 }
 
-/// M-6: a message that ends too early is given up, and its neighbours are whole.
+/// M-6: a message that ends too early is aborted, and the messages around it are whole.
 #[test]
 fn end_too_early() {
     pair(
@@ -137,9 +139,9 @@ fn end_too_early() {
     );
 }
 
-/// M-6: dropping a message at any point gives it up, and loses nobody else's data.
+/// M-6: dropping a message at any point aborts it, and affects no other message.
 #[test]
-fn dropped_halfway() {
+fn messages_dropped_halfway() {
     let sizes = [0usize, 1, 100, 3000, 70_000, 300_000];
     pair(
         |ep| {
@@ -162,7 +164,7 @@ fn dropped_halfway() {
     );
 }
 
-/// A size far beyond 4 GiB can be announced; the handler sees it, and the message can be given up.
+/// A size far beyond 4 GiB can be announced; the handler sees it, and the message can be aborted.
 #[test]
 fn huge_announcement() {
     let total = 5u64 << 32;
@@ -193,7 +195,7 @@ fn huge_announcement() {
     });
 }
 
-/// M-7: a handler that asks for more memory than there is fails alone; the process goes on.
+/// M-7: a handler that allocates more memory than there is fails alone; the process continues.
 #[test]
 fn huge_announcement_read_to_end() {
     run(2, |job| {
@@ -266,9 +268,10 @@ fn many_handlers_in_different_order() {
     });
 }
 
-/// M-2: a handler of short messages takes what fits one frame, from either kind of send; longer is an error.
+/// M-2: a handler of short messages takes what fits one frame, sent in either way; longer messages are
+/// errors.
 #[test]
-fn short_only() {
+fn short_handlers_take_one_frame() {
     run(2, |job| {
         let got = Rc::new(RefCell::new(Vec::new()));
         let sink = got.clone();
@@ -287,7 +290,8 @@ fn short_only() {
             assert!(ep.begin(1, "short", limit as u64 + 1).is_err());
             assert!(ep.try_send(1, "short", &vec![0; limit + 1]).is_err());
             ep.send(1, "short", &pattern(limit, 1)).unwrap();
-            // Begun behind others in a frame that is half full, so that it must be split; still handled whole.
+            // Begun behind others in a frame that is half full, so that it must be split; still handled
+            // whole.
             let batch = ep.batch();
             ep.send(1, "short", &pattern(limit / 2, 2)).unwrap();
             let mut out = ep.begin(1, "short", limit as u64).unwrap();
@@ -308,10 +312,10 @@ fn short_only() {
     });
 }
 
-/// M-4: two messages under way at once, piece by piece in turn: handlers start in the order of the beginnings, and each gets
-/// its own bytes.
+/// M-4: two messages at once, piece by piece in turn: handlers start in the order in which the messages
+/// began, and each gets its own bytes.
 #[test]
-fn interleaved() {
+fn interleaved_messages() {
     run(2, |job| {
         let log = Rc::new(RefCell::new(Vec::new()));
         let sink = log.clone();
@@ -402,7 +406,7 @@ fn batch_shares_frames() {
     );
 }
 
-/// N-2: waiting inside a batch lets what was gathered leave, so that it can be answered.
+/// N-2: waiting inside a batch sends what was batched, so that it can be answered.
 #[test]
 fn waiting_inside_a_batch() {
     run(2, |job| {
@@ -425,10 +429,10 @@ fn waiting_inside_a_batch() {
     });
 }
 
-/// M-4: handlers that have not got round to reading their messages do not keep others from arriving, over any device: here they all wait for one that is sent
-/// after theirs.
+/// M-4, S-23: handlers that have not read their messages do not keep others from arriving, over any device:
+/// here they all wait for a message that is sent after theirs.
 #[test]
-fn unread_messages_hold_nobody_back() {
+fn unread_messages_do_not_block_others() {
     const WAITING: usize = 30;
     for device in [DeviceName::Udp, DeviceName::Shm] {
         run_over(device, 2, |job| {

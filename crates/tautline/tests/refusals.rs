@@ -1,4 +1,5 @@
-//! What memory refuses: forged, expired and revoked cookies, numbers beyond all memory, and what follows a failure. Over datagrams and through shared memory.
+//! What memory refuses: forged, expired and revoked cookies, extreme numbers, and operations after a failure.
+//! Over datagrams and through shared memory.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod common;
@@ -10,9 +11,9 @@ use common::run;
 use tautline::memory::{Cookie, Failure, MapCookie, MemoryEvent, Refusal, Rights, Test};
 use tautline::{Error, Event, SendError};
 
-/// any bytes make a cookie. One whose owner is nobody is an error, whatever is asked of it.
+/// any bytes make a cookie. With one whose owner does not exist, every operation is an error.
 #[test]
-fn a_cookie_of_nobody() {
+fn cookies_of_unknown_owners() {
     run(2, |job| {
         let pair = Pair::join(job);
         let aperture = pair.ep.aperture(4096).unwrap();
@@ -36,8 +37,8 @@ fn a_cookie_of_nobody() {
                 tautline::queue::Sender::new(&pair.ep, nobody.cookie()).map(drop),
             ];
             for (i, said) in said.into_iter().enumerate() {
-                let told = matches!(&said, Err(Error::Send(SendError::NoSuchPeer(it))) if *it == owner);
-                assert!(told, "{i}: {said:?}");
+                let expected = matches!(&said, Err(Error::Send(SendError::NoSuchPeer(it))) if *it == owner);
+                assert!(expected, "{i}: {said:?}");
             }
             assert!(!aperture.revoke(nobody.cookie()).unwrap());
         }
@@ -45,9 +46,10 @@ fn a_cookie_of_nobody() {
     });
 }
 
-/// what has expired is refused, whatever the owner does meanwhile: sleep, wait for a tripwire, poll or compute; and what has not is obeyed.
+/// requests with an expired cookie are refused, whatever the owner does meanwhile: sleep, wait for a
+/// tripwire, poll or compute; requests with a valid one are served.
 #[test]
-fn expired_is_over() {
+fn expired_cookies() {
     run(2, |job| {
         let pair = Pair::join(job);
         let brief = Duration::from_millis(20);
@@ -66,15 +68,16 @@ fn expired_is_over() {
                     2 => common::extract_for(&pair.ep, Duration::from_millis(150)),
                     _ => std::thread::sleep(Duration::from_millis(150)),
                 }
-                assert_eq!(pair.hear(), b"refused");
+                assert_eq!(pair.receive(), b"refused");
             }
             assert_eq!(wire.take(), 0);
             // An hour is long enough.
             pair.give(&aperture.cookie_for(.., Rights::ALL, Duration::from_secs(3600)).unwrap());
-            // One fire for each of three requests; the watchdog may serve the next ones before we are back.
+            // One fire for each of three requests; the watchdog may serve the next ones before this thread is
+            // back.
             let fires = wire.wait_for(Duration::MAX).unwrap();
             assert!(fires > 0);
-            assert_eq!(pair.hear(), b"done");
+            assert_eq!(pair.receive(), b"done");
             assert_eq!(fires + wire.take(), 3);
             assert_eq!(aperture.read_u64(0).unwrap(), 3);
             assert_eq!(pair.ep.memory_counters().refused, 16);
@@ -98,7 +101,7 @@ fn expired_is_over() {
     });
 }
 
-/// a list of puts ends as one: with an error if any of them was refused, with none if none was.
+/// a list of puts completes as one: with an error if any of them was refused.
 #[test]
 fn a_list_fails_with_any_of_its_pieces() {
     run(2, |job| {
@@ -106,7 +109,7 @@ fn a_list_fails_with_any_of_its_pieces() {
         if pair.ep.rank() == 0 {
             let aperture = pair.ep.aperture(50_000).unwrap();
             pair.give(&aperture.cookie(..40_000, Rights::ALL).unwrap());
-            assert_eq!(pair.hear(), b"done");
+            assert_eq!(pair.receive(), b"done");
             let mut all = [0; 6];
             aperture.read(0, &mut all).unwrap();
             assert_eq!(all, [1, 2, 3, 4, 5, 6]);
@@ -120,7 +123,7 @@ fn a_list_fails_with_any_of_its_pieces() {
             assert_eq!(refused(list(&[(1, &long), (4, &[5]), (u64::MAX, &[7])])), Refusal::OutOfRange);
             list(&[(8, &long[8..]), (0, &[1, 2, 3]), (3, &[4, 5]), (5, &[])]).unwrap();
             list(&[]).unwrap();
-            // Many, in one operation whose end is an event; and what follows a list that fails is not tried.
+            // Many, in one operation whose end is an event; operations after a list that fails are not tried.
             let many: Vec<(u64, &[u8])> = (0..10_000).map(|i| (100 + i, &[9][..])).collect();
             remote.put_list(&many).unwrap().into_event(5).unwrap();
             let bad = remote.put_list(&[(40_000, &[7]), (5, &[6])]).unwrap();
@@ -131,7 +134,7 @@ fn a_list_fails_with_any_of_its_pieces() {
             let ends =
                 |e: &Event| matches!(e, Event::Memory(MemoryEvent::Completed { tag: 5, result: Ok(_), .. }));
             assert_eq!(events.iter().filter(|e| ends(e)).count(), 1, "{events:?}");
-            // Every refusal was somebody's answer.
+            // Every refusal was the answer to some request.
             assert!(!events.iter().any(|e| matches!(e, Event::Memory(MemoryEvent::Refused { .. }))));
             pair.say("done");
         }
@@ -139,7 +142,7 @@ fn a_list_fails_with_any_of_its_pieces() {
     });
 }
 
-/// a list of gets ends as one, with all pieces or with an error.
+/// a list of gets completes as one, with all pieces or with an error.
 #[test]
 fn a_list_of_gets() {
     run(2, |job| {
@@ -148,7 +151,7 @@ fn a_list_of_gets() {
         if pair.ep.rank() == 0 {
             let aperture = pair.ep.adopt(common::pattern(LEN, 0)).unwrap();
             pair.give(&aperture.cookie(.., Rights::READ).unwrap());
-            assert_eq!(pair.hear(), b"done");
+            assert_eq!(pair.receive(), b"done");
         } else {
             let remote = pair.take_cookie();
             let all = common::pattern(LEN, 0);
@@ -159,7 +162,7 @@ fn a_list_of_gets() {
             assert_eq!(remote.get_list(&[]).unwrap().wait().unwrap(), []);
             let many: Vec<(u64, usize)> = (0..10_000).map(|i| (i, 1)).collect();
             assert!(remote.get_list(&many).unwrap().wait().unwrap() == all[..10_000]);
-            // To places of an aperture of one's own, whose tripwires know.
+            // To ranges of an aperture of this node, whose tripwires fire.
             let mine = pair.ep.aperture(LEN).unwrap();
             let wires: Vec<_> = [0..10, 500..501, 60_000..80_000]
                 .map(|range| mine.tripwire(range).on(tautline::memory::Access::COMPLETE).arm().unwrap())
@@ -170,7 +173,7 @@ fn a_list_of_gets() {
             mine.read(0, &mut got).unwrap();
             assert!(got[60_000..90_000] == all[1..30_001] && got[2..5] == all[3..6]);
             assert!(got[5..60_000].iter().all(|byte| *byte == 0));
-            // One that is refused fails all of them; the others are tried nevertheless.
+            // One that is refused fails the whole list; the others are tried nevertheless.
             for at in [0, 1, 2] {
                 let mut pieces = [(0, 8); 3];
                 pieces[at] = (LEN as u64 - 7, 8);
@@ -187,9 +190,10 @@ fn a_list_of_gets() {
     });
 }
 
-/// A-9, T-4: what follows a failure is not tried, whether or not somebody has looked at that; a set takes no tripwire twice.
+/// A-26, T-4: operations after a failure are not tried, whether or not its result was taken; a set takes no
+/// tripwire twice.
 #[test]
-fn after_a_failure_that_was_seen() {
+fn operations_after_a_failure() {
     run(2, |job| {
         let pair = Pair::join(job);
         if pair.ep.rank() == 0 {
@@ -202,7 +206,7 @@ fn after_a_failure_that_was_seen() {
             }
             pair.ep.tripset(&[&one, &two], 2, None).unwrap();
             pair.give(&aperture.cookie(.., Rights::ALL).unwrap());
-            assert_eq!(pair.hear(), b"done");
+            assert_eq!(pair.receive(), b"done");
             assert_eq!(aperture.read_u64(0).unwrap(), 1);
         } else {
             let remote = pair.take_cookie();
@@ -228,7 +232,7 @@ fn after_a_failure_that_was_seen() {
     });
 }
 
-/// numbers beyond all memory are errors, and nothing worse.
+/// offsets and lengths beyond all memory are errors, and nothing worse.
 #[test]
 fn extreme_numbers() {
     run(2, |job| {
@@ -236,7 +240,7 @@ fn extreme_numbers() {
         if pair.ep.rank() == 0 {
             let aperture = pair.ep.aperture(100).unwrap();
             pair.give(&aperture.cookie(.., Rights::ALL).unwrap());
-            assert_eq!(pair.hear(), b"done");
+            assert_eq!(pair.receive(), b"done");
             let mut all = [1; 100];
             aperture.read(0, &mut all).unwrap();
             assert_eq!(all, [0; 100]);
@@ -253,8 +257,8 @@ fn extreme_numbers() {
             assert!(matches!(remote.put_pieces(u64::MAX, &[&[7], &[7]]), Err(Error::OutOfRange)));
             let (long, mine) = (vec![7; 300_000], pair.ep.adopt(vec![7; 300_000]).unwrap());
             for at in [101, u64::MAX - 100_000, u64::MAX] {
-                let told = remote.put_with_completion(at, &long).unwrap();
-                assert_eq!(refused(told.wait()), Refusal::OutOfRange);
+                let put = remote.put_with_completion(at, &long).unwrap();
+                assert_eq!(refused(put.wait()), Refusal::OutOfRange);
                 assert_eq!(refused(remote.put_from(at, &mine, ..).unwrap().wait()), Refusal::OutOfRange);
                 assert_eq!(refused(remote.put_with_completion(at, &[]).unwrap().wait()), Refusal::OutOfRange);
                 remote.fill(at, long.len(), |_, room| room.fill(7)).unwrap();
@@ -266,9 +270,10 @@ fn extreme_numbers() {
     });
 }
 
-/// a cookie that was taken back says so, also to whoever shows it for the first time; an aperture takes back its own alone.
+/// a request with a revoked cookie fails, also if it is the first one with it; an aperture revokes only
+/// its own cookies.
 #[test]
-fn revoked_before_its_first_use() {
+fn revoked_cookies() {
     run(2, |job| {
         let pair = Pair::join(job);
         if pair.ep.rank() == 0 {
@@ -278,12 +283,12 @@ fn revoked_before_its_first_use() {
             assert!(!one.revoke(&closed).unwrap() && !two.revoke(&revoked).unwrap());
             assert!(one.revoke(&revoked).unwrap());
             drop(two);
-            // Their numbers may be others' by now.
+            // Their numbers may belong to others by now.
             let other = one.cookie(.., Rights::ALL).unwrap();
             for cookie in [&revoked, &closed, &other] {
                 pair.give(cookie);
             }
-            assert_eq!(pair.hear(), b"done");
+            assert_eq!(pair.receive(), b"done");
             assert_eq!((pair.ep.memory_counters().refused, pair.ep.memory_counters().forged), (3, 1));
         } else {
             let (revoked, closed, other) = (pair.take_cookie(), pair.take_cookie(), pair.take_cookie());
@@ -301,7 +306,7 @@ fn revoked_before_its_first_use() {
     });
 }
 
-/// a cookie for a mapping that says more than its owner granted maps nothing.
+/// a cookie for a mapping that claims more than its owner granted maps nothing.
 #[test]
 fn mapping_more_than_was_granted() {
     run(2, |job| {
@@ -310,10 +315,10 @@ fn mapping_more_than_was_granted() {
             let aperture = pair.ep.aperture(4096).unwrap();
             let share = aperture.share(Rights::READ).unwrap();
             pair.ep.send(1, "mail", &share.cookie().to_bytes()).unwrap();
-            assert_eq!(pair.hear(), b"done");
+            assert_eq!(pair.receive(), b"done");
             assert_eq!(aperture.read_u64(0).unwrap(), 0);
         } else {
-            let given: [u8; MapCookie::LEN] = pair.hear().as_slice().try_into().unwrap();
+            let given: [u8; MapCookie::LEN] = pair.receive().as_slice().try_into().unwrap();
             let altered = |at: usize, bytes: &[u8]| {
                 let mut it = given;
                 it[at..at + bytes.len()].copy_from_slice(bytes);
@@ -338,9 +343,10 @@ fn mapping_more_than_was_granted() {
     });
 }
 
-/// whoever closes an aperture gets back what it adopted, also while a peer reads it; the peer is told, or has all of it.
+/// closing an aperture returns adopted memory, also while a peer reads it; the peer gets an error, or
+/// all of it.
 #[test]
-fn closed_while_it_is_read() {
+fn apertures_closed_while_read() {
     const LEN: usize = 16 << 20;
     run(2, |job| {
         let pair = Pair::join(job);
@@ -362,6 +368,29 @@ fn closed_while_it_is_read() {
                 Err(error) => assert_eq!(refused(Err(error)), Refusal::Revoked),
             }
         }
+        pair.close();
+    });
+}
+
+/// Waiting for a result that was taken fails; as a future, too.
+#[test]
+fn a_result_is_taken_once() {
+    run(2, |job| {
+        let pair = Pair::join(job);
+        let aperture = pair.ep.aperture(64).unwrap();
+        pair.give(&aperture.cookie(.., Rights::ALL).unwrap());
+        let remote = pair.take_cookie();
+        let mut added = remote.fetch_add(0, 1).unwrap();
+        let result = loop {
+            pair.ep.extract(usize::MAX).unwrap();
+            if let Some(result) = added.try_take() {
+                break result;
+            }
+            pair.ep.wait(Some(Duration::from_millis(1))).unwrap();
+        };
+        assert_eq!(result.unwrap(), 0);
+        assert!(added.try_take().is_none());
+        assert!(matches!(added.wait(), Err(Error::Stale)));
         pair.close();
     });
 }

@@ -2,8 +2,8 @@
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod common;
-#[path = "styles/lives.rs"]
-mod lives;
+#[path = "styles/restarts.rs"]
+mod restarts;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use tautline::memory::{Failure, Refusal, Rights};
 use tautline::rpc::{CallError, Rpc};
 use tautline::{Builder, Cookie, DeviceName, Endpoint, Error, Job, Short, queue, stream};
 
-/// Cookies that came.
+/// Cookies that have arrived.
 type Mail = Rc<RefCell<Vec<Cookie>>>;
 
 fn with_mail(builder: Builder) -> (Builder, Mail) {
@@ -32,7 +32,7 @@ fn next_cookie(ep: &Endpoint, mail: &Mail) -> Cookie {
     mail.borrow_mut().remove(0)
 }
 
-/// Both are done.
+/// Ends when both sides are done.
 fn part(ep: Endpoint, mail: &Mail) {
     let aperture = ep.aperture(8).unwrap();
     let cookie = aperture.cookie(.., tautline::memory::Rights::READ).unwrap();
@@ -45,7 +45,8 @@ fn entry(i: usize) -> Vec<u8> {
     vec![i as u8; (i * 37) % 700]
 }
 
-/// entries of all sizes come out as they went in, also over the ring's end, with a ring much smaller than all of them.
+/// entries of all sizes arrive in order, also across the end of the ring, with a ring much smaller than
+/// all of them.
 #[test]
 fn a_queue_keeps_order() {
     run(2, |job| {
@@ -87,9 +88,9 @@ fn a_queue_keeps_order() {
     });
 }
 
-/// A queue whose sender dies tells what came whole, and then says so.
+/// A queue whose sender dies yields the whole entries, then an error.
 #[test]
-fn a_queue_outlives_its_sender() {
+fn a_queue_whose_sender_dies() {
     run(2, |job| {
         let (builder, mail) = with_mail(Endpoint::builder());
         let ep = join(builder, job);
@@ -110,7 +111,7 @@ fn a_queue_outlives_its_sender() {
     });
 }
 
-/// Bytes come out as they went in; each half closes on its own; a slow reader holds the writer back.
+/// Bytes arrive in order; each half closes separately; a slow reader holds the writer back.
 #[test]
 fn a_stream_both_ways() {
     run(2, |job| {
@@ -120,7 +121,7 @@ fn a_stream_both_ways() {
         ep.send(1 - ep.rank(), "cookie", &cookie.to_bytes()).unwrap();
         let writer = stream::Writer::new(&ep, &next_cookie(&ep, &mail)).unwrap();
         let mut stream = stream::Stream { reader, writer };
-        // No room for anything needs nothing to be there.
+        // An empty read or write needs nothing to be there.
         assert_eq!(stream.reader.read(&mut []).unwrap(), 0);
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         let polled = std::pin::pin!(stream.reader.read_async(&mut [])).poll(&mut context);
@@ -147,7 +148,7 @@ fn a_stream_both_ways() {
                     len => all.extend_from_slice(&part[..len]),
                 }
             }
-            // One half is closed; the other goes on until it is.
+            // One half is closed; the other one continues until it is closed, too.
             assert_eq!(stream.writer.try_write(&all).unwrap(), 10_000);
             stream.writer.write_all(&all[10_000..]).unwrap();
             stream.writer.close().unwrap();
@@ -171,7 +172,7 @@ impl Drop for CountDrop {
     }
 }
 
-/// Every sort of service, on every rank.
+/// Every kind of service, on every rank.
 fn node(job: Job) -> Node {
     let rpc = Rpc::new();
     let dropped = Rc::new(Cell::new(0));
@@ -194,7 +195,7 @@ fn node(job: Job) -> Node {
             if n < 2 {
                 return Ok::<u64, String>(1);
             }
-            // Back to whoever called, and so on.
+            // Back to the caller, and so on.
             let call = nested.call::<_, u64>(caller.endpoint(), caller.rank(), "factorial", &(n - 1));
             let rest = call.map_err(|e| e.to_string())?.await.map_err(|e| e.to_string())?;
             Ok(n * rest)
@@ -216,9 +217,10 @@ fn node(job: Job) -> Node {
     Node { ep: join(builder, job), rpc, mail, dropped }
 }
 
-/// Calls of all sorts: raw and typed, long and short, many at once, nested; errors and panics cross over.
+/// Calls of every kind: raw and typed, long and short, many at once, nested; errors and panics reach the
+/// caller.
 #[test]
-fn calls() {
+fn calls_of_every_kind() {
     run(2, |job| {
         let Node { ep, rpc, mail, .. } = node(job);
         let peer = 1 - ep.rank();
@@ -259,7 +261,7 @@ fn calls() {
     });
 }
 
-/// Deadlines end calls; calls that nobody waits for are called off where they wait.
+/// Deadlines end calls; services of cancelled calls are dropped where they wait.
 #[test]
 fn deadlines_and_cancellation() {
     run(2, |job| {
@@ -308,9 +310,9 @@ fn deadlines_in_handlers() {
     });
 }
 
-/// A call to a peer that goes is an error.
+/// A call to a peer that goes down fails.
 #[test]
-fn a_call_outlives_its_peer() {
+fn a_call_whose_peer_dies() {
     run(2, |job| {
         let Node { ep, rpc, mail, dropped } = node(job);
         if ep.rank() == 1 {
@@ -329,23 +331,23 @@ fn a_call_outlives_its_peer() {
     });
 }
 
-/// Fills the way to a peer until nothing more goes.
+/// Sends to a peer until there is no room.
 fn fill(ep: &Endpoint, peer: u32) {
     let filled = (0..10_000_000).any(|_| ep.try_send(peer, "fill", b"fill").is_err());
     assert!(filled, "there is always room");
 }
 
 /// Two programs, of which one can tell the other something without a message.
-fn run_told(program: impl Fn(Job, &AtomicBool) + Send + Sync) {
+fn run_with_signal(program: impl Fn(Job, &AtomicBool) + Send + Sync) {
     for device in [DeviceName::Udp, DeviceName::Shm] {
-        let told = AtomicBool::new(false);
-        common::run_over(device, 2, |job| program(job, &told));
+        let signal = AtomicBool::new(false);
+        common::run_over(device, 2, |job| program(job, &signal));
     }
 }
 
 /// Waits without a call to the library.
-fn await_word(told: &AtomicBool) {
-    while !told.load(Ordering::SeqCst) {
+fn await_signal(signal: &AtomicBool) {
+    while !signal.load(Ordering::SeqCst) {
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -355,7 +357,7 @@ fn with_fill(builder: Builder) -> (Builder, Mail) {
     (builder.on_short("fill", |_: Short<'_>| {}), mail)
 }
 
-/// Raw answers that find no room are sent later, every one, and those of any length arrive whole.
+/// Raw answers that find no room are all sent later, and answers of any length arrive whole.
 #[test]
 fn answers_wait_for_room() {
     run(2, |job| {
@@ -367,7 +369,7 @@ fn answers_wait_for_room() {
         }));
         let ep = join(builder, job);
         if ep.rank() == 1 {
-            // Nothing is extracted meanwhile: answers find no room soon.
+            // Nothing is extracted meanwhile: answers soon find no room.
             let calls: Vec<_> = (0..6000u32)
                 .map(|i| (i % 1500, rpc.call_raw(&ep, 0, "as long as", &(i % 1500).to_le_bytes()).unwrap()))
                 .collect();
@@ -383,7 +385,8 @@ fn answers_wait_for_room() {
     });
 }
 
-/// Handlers on both sides call each other with more than there is room for, all at once: none waits for room in the way of another.
+/// Handlers on both sides call each other with more than there is room for, all at once: none blocks another
+/// while it waits for room.
 #[test]
 fn nested_calls_of_any_length() {
     run(2, |job| {
@@ -416,9 +419,9 @@ fn nested_calls_of_any_length() {
     });
 }
 
-/// Whoever waits for a tripwire when the last peer is gone is told.
+/// Waiting for a tripwire fails when the last peer is gone.
 #[test]
-fn a_tripwire_that_nobody_can_touch() {
+fn a_tripwire_without_peers() {
     run(2, |job| {
         let (builder, mail) = with_mail(Endpoint::builder());
         let ep = join(builder, job);
@@ -437,7 +440,8 @@ fn a_tripwire_that_nobody_can_touch() {
     });
 }
 
-/// A receiver that goes without having taken anything fails its sender, whether it was met before or not.
+/// A receiver that is dropped without having taken anything fails its sender, whether it knew the sender or
+/// not.
 #[test]
 fn a_queue_without_its_receiver() {
     run(2, |job| {
@@ -466,16 +470,16 @@ fn a_queue_without_its_receiver() {
     });
 }
 
-/// A writer that is dropped while there is no room ends its stream nevertheless.
+/// A writer that is dropped while there is no room still ends its stream.
 #[test]
-fn a_writer_goes_without_room() {
-    run_told(|job, told| {
+fn a_writer_dropped_without_room() {
+    run_with_signal(|job, signal| {
         let (builder, mail) = with_fill(Endpoint::builder());
         let ep = join(builder, job);
         if ep.rank() == 0 {
             let (mut reader, cookie) = stream::pair(&ep, 1 << 16).unwrap();
             ep.send(1, "cookie", &cookie.to_bytes()).unwrap();
-            await_word(told);
+            await_signal(signal);
             let mut text = [0; 5];
             reader.read_exact(&mut text).unwrap();
             assert_eq!(reader.read(&mut text).unwrap(), 0);
@@ -484,16 +488,16 @@ fn a_writer_goes_without_room() {
             writer.write_all(b"hello").unwrap();
             fill(&ep, 0);
             drop(writer);
-            told.store(true, Ordering::SeqCst);
+            signal.store(true, Ordering::SeqCst);
         }
         part(ep, &mail);
     });
 }
 
-/// A reader that only polls, and found no room to tell what it has read, tells it later.
+/// A reader that only polls, and found no room to report what it has read, reports it later.
 #[test]
 fn a_reader_that_only_polls() {
-    run_told(|job, told| {
+    run_with_signal(|job, signal| {
         let (builder, mail) = with_fill(Endpoint::builder());
         let ep = join(builder, job);
         if ep.rank() == 0 {
@@ -505,7 +509,7 @@ fn a_reader_that_only_polls() {
             while queue.try_pop().unwrap().is_some() {
                 taken += 1;
             }
-            told.store(true, Ordering::SeqCst);
+            signal.store(true, Ordering::SeqCst);
             assert!(taken > 0);
             let start = Instant::now();
             let mut more = 0;
@@ -519,7 +523,7 @@ fn a_reader_that_only_polls() {
             let mut queue = queue::Sender::new(&ep, &cookie).unwrap();
             while queue.try_push(&[1; 100]).unwrap() {}
             ep.send(0, "cookie", &cookie.to_bytes()).unwrap();
-            await_word(told);
+            await_signal(signal);
             for _ in 0..10 {
                 queue.push(&[2; 100]).unwrap();
             }

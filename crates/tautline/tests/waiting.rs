@@ -13,10 +13,10 @@ use common::{Limit, config, jobs, join, run};
 use rustix::event::epoll;
 use tautline::{Config, Endpoint, Message, Short, Waiting};
 
-/// Longer than a test may take: a timer that goes off so late hides no lost wake-up.
+/// Longer than a test may take: a timer that expires so late hides no lost wake-up.
 const NEVER: u64 = 3_600_000_000_000;
 
-/// A job's endpoint that counts what comes to "ping".
+/// An endpoint that counts the messages to "ping".
 fn pinged(job: tautline::Job, config: Config) -> (Endpoint, Rc<Cell<u64>>) {
     let count = Rc::new(Cell::new(0));
     let seen = count.clone();
@@ -24,7 +24,8 @@ fn pinged(job: tautline::Job, config: Config) -> (Endpoint, Rc<Cell<u64>>) {
     (join(builder.config(config), job), count)
 }
 
-/// Plays ping-pong; `wait` is called with what has not come yet. Returns the longest round trip but the first.
+/// Plays ping-pong; `wait` is called while a message is missing. Returns the longest round trip except the
+/// first.
 fn ping_pong(
     rounds: u64,
     configs: &[Config; 2],
@@ -58,7 +59,8 @@ fn policy(waiting: Waiting) -> Config {
     config(|c| c.waiting = waiting)
 }
 
-/// Nothing wakes whoever sleeps but the message: no heartbeat, and no frame that is sent again. A wake-up that is lost is a test that does not end.
+/// Only the message wakes a sleeping side: no heartbeat, and no retransmission. A lost wake-up is a test that
+/// does not end.
 fn parked() -> [Config; 2] {
     let config = config(|c| {
         c.waiting = Waiting::Park;
@@ -73,7 +75,7 @@ fn report(worst: Duration) {
 
 /// N-7: ping-pong works under every policy, also when the two sides differ.
 #[test]
-fn policies() {
+fn ping_pong_under_every_policy() {
     let all = [Waiting::Spin, Waiting::SpinThenPark, Waiting::Park];
     for zero in all {
         for one in all {
@@ -141,7 +143,7 @@ fn tokio_loop() {
         let (ep, count) = pinged(job, config);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            // SAFETY: the descriptor is borrowed from `ep`, which outlives the registration.
+            // SAFETY: the descriptor is borrowed from `ep`, which lives longer than the registration.
             let descriptor = unsafe { tokio::io::unix::AsyncFd::register(ep.as_fd()) }.unwrap();
             for i in 0..ROUNDS {
                 let start = Instant::now();
@@ -171,7 +173,7 @@ fn tokio_loop() {
     report(worst);
 }
 
-/// N-6: a handler that waits for room is told when there is some, in the program's own loop, too.
+/// N-6: a handler that waits for room is woken when there is some, also in the program's own loop.
 #[test]
 fn armed_while_blocked() {
     run(2, |job| {
@@ -203,7 +205,7 @@ fn armed_while_blocked() {
     });
 }
 
-/// A waker makes a sleeping endpoint look up, from any thread; `wait` keeps to its timeout.
+/// A waker ends the wait of a sleeping endpoint, from any thread; `wait` keeps its timeout.
 #[test]
 fn wakers_and_timeouts() {
     let _limit = Limit::seconds(20);
@@ -226,14 +228,14 @@ fn wakers_and_timeouts() {
     }
 }
 
-/// An event that the program does not read is no reason to stay awake: it is told once.
+/// An unread event ends one wait, and does not keep the program awake.
 #[test]
 fn unread_events_do_not_keep_awake() {
     let _limit = Limit::seconds(20);
     let (ep, _) = pinged(jobs(1).remove(0), policy(Waiting::Park));
     ep.extract(usize::MAX).unwrap();
-    assert!(ep.wait(Some(Duration::from_millis(10))).unwrap(), "the choice of device is news");
-    assert!(!ep.wait(Some(Duration::from_millis(10))).unwrap(), "but not for ever");
+    assert!(ep.wait(Some(Duration::from_millis(10))).unwrap(), "the choice of device is an event");
+    assert!(!ep.wait(Some(Duration::from_millis(10))).unwrap(), "but ends one wait only");
     assert!(ep.poll_event().is_some(), "and it is still there");
     let before = thread_time();
     let until = Instant::now() + Duration::from_millis(300);
@@ -253,9 +255,10 @@ fn thread_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// N-6: a call from another thread is not lost, whenever it comes while the endpoint prepares to sleep.
+/// N-6: a wake-up from another thread is not lost, at whichever moment it comes while the endpoint prepares
+/// to sleep.
 #[test]
-fn calls_while_arming_are_not_lost() {
+fn wake_ups_while_arming_are_not_lost() {
     use std::sync::atomic::{AtomicU64, Ordering};
     const CALLS: u64 = 20_000;
     let _limit = Limit::seconds(60);

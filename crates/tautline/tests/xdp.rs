@@ -1,4 +1,4 @@
-//! Channels over AF_XDP: two processes in two network namespaces, while ways change and links flap.
+//! Channels over AF_XDP: two processes in two network namespaces, while transports change and links flap.
 #![allow(clippy::print_stdout)]
 
 #[path = "../../device/tests/forge/mod.rs"]
@@ -23,12 +23,12 @@ use tautline::{Config, DeviceName, Down, Endpoint, Event, Job, Member, Short, Wa
 
 /// Messages of one run.
 const MESSAGES: u64 = 20_000;
-/// Changes of way during one run.
+/// Changes of transport during one run.
 const CHANGES: u64 = 100;
 /// Ping-pongs of one run.
 const PING_PONGS: u64 = 2_000;
 
-/// What a message of a number holds; its size varies up to most of a frame.
+/// The content of the message with a number; its size varies up to most of a frame.
 fn message(number: u64) -> Vec<u8> {
     let narrow = std::env::var("TAUTLINE_XDP_ROLE").is_ok_and(|role| role == "narrow");
     let len = 8 + (number * 37 % if narrow { 500 } else { 1_000 }) as usize;
@@ -50,9 +50,9 @@ fn config(role: &str, device: DeviceName) -> Config {
     config
 }
 
-/// What a child of these tests does: the first half of the ranks sends, each to one of the other half, who look at everything.
+/// Not a test by itself: half of the ranks send, each to one of the other half, which checks everything.
 #[test]
-fn child() {
+fn xdp_member() {
     let Ok(role) = std::env::var("TAUTLINE_XDP_ROLE") else { return };
     let device: DeviceName = std::env::var("TAUTLINE_XDP_DEVICE").unwrap().parse().unwrap();
     let job = Job::from_file(&PathBuf::from(std::env::var("TAUTLINE_XDP_JOB").unwrap())).unwrap();
@@ -72,22 +72,22 @@ fn child() {
     if role == "shared" {
         std::fs::write(opened(&PathBuf::from(std::env::var("TAUTLINE_XDP_JOB").unwrap())), "").unwrap();
     }
-    let ways = std::cell::RefCell::new(Vec::new());
+    let transports = std::cell::RefCell::new(Vec::new());
     let note = |endpoint: &Endpoint| {
-        let mut ways = ways.borrow_mut();
+        let mut transports = transports.borrow_mut();
         while let Some(event) = endpoint.poll_event() {
             match event {
                 Event::Device(choice) => {
                     println!("DEVICE {} {:?}\n{}", choice.device, choice.passed_over, choice.details);
                 }
-                Event::Transport { device, reason, .. } => ways.push((device, reason)),
-                // In good order, which the sender may do before the receiver has handled the last of what came.
+                Event::Transport { device, reason, .. } => transports.push((device, reason)),
+                // In good order, which the sender may do before the receiver has handled its last messages.
                 Event::PeerDown { why: Down::Closed, .. } => println!("LEFT"),
                 Event::PeerDown { why, .. } => println!("DOWN {why}"),
                 _ => {}
             }
         }
-        ways.len()
+        transports.len()
     };
     if role == "parked" {
         ping_pong(&endpoint, &seen);
@@ -96,11 +96,8 @@ fn child() {
         let to = endpoint.rank() + endpoint.size() / 2;
         for number in 0..MESSAGES {
             if role == "changes" && number % (MESSAGES / CHANGES) == 0 {
-                let transport = if (number / (MESSAGES / CHANGES)).is_multiple_of(2) {
-                    Transport::Udp
-                } else {
-                    Transport::Xdp
-                };
+                let transport =
+                    [Transport::Udp, Transport::Xdp][(number / (MESSAGES / CHANGES)) as usize % 2];
                 endpoint.node().prefer_transport(to, Some(transport)).unwrap();
             }
             endpoint.send(to, "number", &message(number)).unwrap();
@@ -108,14 +105,14 @@ fn child() {
             if role == "removed" && number == MESSAGES / 2 {
                 wait_for_return(&endpoint, || {
                     note(&endpoint);
-                    let ways = ways.borrow();
-                    ways.iter().any(|(device, _)| *device == "udp")
-                        && ways.last().is_some_and(|(device, _)| *device == "xdp")
+                    let transports = transports.borrow();
+                    transports.iter().any(|(device, _)| *device == "udp")
+                        && transports.last().is_some_and(|(device, _)| *device == "xdp")
                 });
             }
             if role.starts_with("raw and") && number == MESSAGES / 2 {
                 let last = if role == "raw and poor" { "takes no raw frames" } else { "is known" };
-                wait_for_reasons(&endpoint, &ways, &note, ("gone", last));
+                wait_for_reasons(&endpoint, &transports, &note, ("gone", last));
             }
             if (role == "hostile" || role == "shared") && number == MESSAGES / 2 {
                 wait_for_return(&endpoint, || sign().exists());
@@ -124,21 +121,21 @@ fn child() {
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
-        println!("WAYS {}", note(&endpoint));
+        println!("TRANSPORTS {}", note(&endpoint));
     } else {
         endpoint.run_until(|| seen.get() == MESSAGES).unwrap();
         note(&endpoint);
         if role == "raw and poor" {
-            // Whoever gave its privileges up is not told how to get them.
-            wait_for_reasons(&endpoint, &ways, &note, ("gone", "gave up its privileges"));
+            // A process that gave up its privileges is not told how to get them.
+            wait_for_reasons(&endpoint, &transports, &note, ("gone", "gave up its privileges"));
         }
         println!("ALL {}", seen.get());
     }
-    let last = ways.borrow().last().cloned();
+    let last = transports.borrow().last().cloned();
     println!("LAST {last:?}");
     println!("COUNTERS {:?}", endpoint.counters().device);
     if role == "hostile" {
-        // So that nothing is sent any more when it is counted.
+        // So that nothing is sent while it is counted.
         endpoint.node().close().unwrap();
     }
     let all = endpoint.counters();
@@ -154,42 +151,42 @@ fn child() {
     std::io::stdout().flush().unwrap();
 }
 
-/// A file that is there when the child with that job file has joined.
+/// A file that exists when the child with that job file has joined.
 fn opened(job: &std::path::Path) -> PathBuf {
     job.with_extension("open")
 }
 
-/// A file that is there when the test has done its part.
+/// A file that exists when the test has done its part.
 fn sign() -> PathBuf {
     PathBuf::from(std::env::var("TAUTLINE_XDP_SIGN").unwrap())
 }
 
-/// Waits for that, for at most half a minute.
+/// Waits for that file, for at most half a minute.
 fn wait_for_return(endpoint: &Endpoint, is_back: impl Fn() -> bool) {
     println!("HALF");
     let until = Instant::now() + Duration::from_secs(30);
     while !is_back() {
-        assert!(Instant::now() < until, "it takes for ever");
+        assert!(Instant::now() < until, "it takes too long");
         endpoint.node().poll_for(Duration::from_millis(20)).unwrap();
     }
 }
 
-/// Waits until a way with the first reason was told of, and the last one has the second.
+/// Waits until a transport with the first reason was reported, and the last one has the second.
 fn wait_for_reasons(
     endpoint: &Endpoint,
-    ways: &std::cell::RefCell<Vec<(&'static str, String)>>,
+    transports: &std::cell::RefCell<Vec<(&'static str, String)>>,
     note: &impl Fn(&Endpoint) -> usize,
     (some, last): (&str, &str),
 ) {
     wait_for_return(endpoint, || {
         note(endpoint);
-        let ways = ways.borrow();
-        ways.iter().any(|(_, why)| why.contains(some))
-            && ways.last().is_some_and(|(_, why)| why.contains(last))
+        let transports = transports.borrow();
+        transports.iter().any(|(_, why)| why.contains(some))
+            && transports.last().is_some_and(|(_, why)| why.contains(last))
     });
 }
 
-/// Ping-pongs of parked processes: every wake-up counts. Half of them by each way.
+/// Ping-pong of parked processes, half of it on each transport: every wake-up counts.
 fn ping_pong(endpoint: &Endpoint, seen: &Cell<u64>) {
     let (me, other) = (endpoint.rank(), 1 - endpoint.rank());
     for number in 0..PING_PONGS {
@@ -224,7 +221,7 @@ fn start(spaces: &Spaces, rank: usize, role: &str, device: &str) -> Running {
     start_of(spaces, (rank, 1), role, device)
 }
 
-/// Starts a rank of a job with so many ranks at each side.
+/// Starts a rank of a job with `each` ranks at each side.
 fn start_of(spaces: &Spaces, (rank, each): (usize, usize), role: &str, device: &str) -> Running {
     let side = rank / each;
     let addr = |rank: usize| SocketAddr::new(spaces.addr(rank / each, false), 7_300 + (rank % each) as u16);
@@ -237,7 +234,7 @@ fn start_of(spaces: &Spaces, (rank, each): (usize, usize), role: &str, device: &
     let child = Command::new("ip")
         .args(["netns", "exec", &spaces.names[side]])
         .arg(std::env::current_exe().unwrap())
-        .args(["--exact", "child", "--nocapture"])
+        .args(["--exact", "xdp_member", "--nocapture"])
         .env("TAUTLINE_XDP_ROLE", role)
         .env("TAUTLINE_XDP_DEVICE", device)
         .env("TAUTLINE_XDP_JOB", &job)
@@ -253,11 +250,11 @@ fn sign_of(spaces: &Spaces) -> PathBuf {
     std::env::temp_dir().join(format!("{}.sign", spaces.names[0]))
 }
 
-/// Waits for a child's end and returns what it said.
+/// Waits for the end of a child and returns its output.
 fn finish(mut member: Running, what: &str) -> String {
     let until = Instant::now() + Duration::from_secs(60);
     while member.child.try_wait().unwrap().is_none() {
-        assert!(Instant::now() < until, "{what} takes for ever");
+        assert!(Instant::now() < until, "{what} takes too long");
         std::thread::sleep(Duration::from_millis(5));
     }
     let read = |pipe: &mut dyn std::io::Read| {
@@ -305,12 +302,12 @@ fn number(said: &str, word: &str) -> u64 {
     line.trim().parse().unwrap()
 }
 
-/// D-13: a hundred changes of way under load lose no message and reorder none; each is an event.
+/// D-13, D-24: a hundred changes of transport under load lose no message and reorder none; each is an event.
 #[test]
-fn ways_change_under_load() {
-    let Some(said) = run("ways_change_under_load", "changes", ["xdp", "xdp"], |_| {}) else { return };
+fn transport_changes_under_load() {
+    let Some(said) = run("transport_changes_under_load", "changes", ["xdp", "xdp"], |_| {}) else { return };
     assert!(said.iter().all(|said| said.contains("DEVICE xdp")), "{said:?}");
-    assert!(number(&said[0], "WAYS ") >= CHANGES - 1, "{}", said[0]);
+    assert!(number(&said[0], "TRANSPORTS ") >= CHANGES - 1, "{}", said[0]);
     println!("{}", said[0]);
 }
 
@@ -325,7 +322,7 @@ fn parked_nodes_are_woken() {
     }
 }
 
-/// An xdp node and a udp node understand each other.
+/// An xdp node and a udp node can talk.
 #[test]
 fn an_xdp_node_and_a_udp_node() {
     for devices in [["xdp", "udp"], ["udp", "xdp"]] {
@@ -348,7 +345,7 @@ fn a_small_mtu() {
     }
 }
 
-/// L-20: one that no frame fits is refused, with its MTU and what to do.
+/// L-20: an interface whose MTU is too small for any frame is refused, with its MTU and what to do.
 #[test]
 fn too_small_an_mtu() {
     let Some(spaces) = spaces("too_small_an_mtu", Shape::default()) else { return };
@@ -373,7 +370,7 @@ fn too_small_an_mtu() {
     }
 }
 
-/// D-12, H-4: in a job with raw framing a rank that is on UDP is reached through the socket, both ways, and its peer is told why.
+/// D-20, D-21: with raw framing a rank on UDP is reached through the socket, both ways; its peer reports why.
 #[test]
 fn a_rank_without_raw_frames() {
     for devices in [["xdp", "udp"], ["udp", "xdp"], ["xdp", "xdp"]] {
@@ -407,7 +404,8 @@ fn the_link_flaps_under_load() {
     }
 }
 
-/// D-13: the interface is removed and made anew under load; the device opens it again, says so, and no message is lost or reordered.
+/// D-26: the interface is removed and created again under load; the device opens it again and reports it, and
+/// no message is lost or reordered.
 #[test]
 fn the_interface_comes_back_under_load() {
     let said = run("the_interface_comes_back_under_load", "removed", ["xdp", "xdp"], |spaces| {
@@ -420,22 +418,23 @@ fn the_interface_comes_back_under_load() {
     }
 }
 
-/// D-12: a receiver that loses its interface, and with it the program that takes raw frames, is sent none from then on: if it may not open the new one, for ever, and else
-/// until it has. No message is lost or reordered, and nobody dies of it.
+/// D-22: a receiver that loses its interface, and with it the program that takes raw frames, is sent none
+/// until it has opened the new one; never again if it may not. No message is lost or reordered, and no peer
+/// is taken for dead.
 #[test]
-fn raw_frames_for_who_takes_them() {
+fn raw_frames_only_to_their_receivers() {
     for role in ["raw and poor", "raw and removed"] {
-        let said = run("raw_frames_for_who_takes_them", role, ["xdp", "xdp"], |spaces| {
+        let said = run("raw_frames_only_to_their_receivers", role, ["xdp", "xdp"], |spaces| {
             std::thread::sleep(Duration::from_millis(300));
             spaces.rejoin().unwrap();
         });
-        // That the sender goes by the socket, or directly again, it waits for in the middle.
+        // In the middle the sender waits until it uses the socket, or raw frames again.
         let Some(said) = said else { return };
         assert!(role != "raw and poor" || said[0].contains("LAST Some((\"udp\""), "{}", said[0]);
     }
 }
 
-/// What the fuzzers have found worth keeping, as far as it fits a frame.
+/// The fuzzers' corpus, as far as it fits a frame.
 fn corpus() -> Vec<Vec<u8>> {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
     let kinds = ["wire_frame", "wire_handshake", "wire_ext", "wire_record", "link_pair"];
@@ -443,7 +442,8 @@ fn corpus() -> Vec<Vec<u8>> {
     let read = files.map(|file| std::fs::read(file.path()).unwrap());
     let mut all: Vec<_> = read.filter(|bytes| !bytes.is_empty() && bytes.len() <= 1_400).collect();
     all.sort();
-    // The same with each kind's first byte, so that the steering program takes them for frames; and long enough for any kind.
+    // The same with the first byte of each kind, so that the steering program accepts them as frames; and
+    // long enough for any kind.
     for kind in 0x71..=0x76 {
         let shaped: Vec<_> = all.iter().filter(|bytes| bytes.len() < 1_200).take(60).cloned().collect();
         all.extend(shaped.into_iter().map(|mut bytes| {
@@ -455,8 +455,9 @@ fn corpus() -> Vec<Vec<u8>> {
     all
 }
 
-/// Hostile frames by a raw socket from the peer's side, while messages flow: what fuzzers found, with the peer's own address, with another one, with the
-/// receiver's, with wrong checksums, cut short. All are refused and counted, none is accepted, and no message is harmed.
+/// Hostile frames from a raw socket on the peer's side, while messages flow: the fuzzers' corpus, with the
+/// address of the peer, of a stranger and of the receiver, with wrong checksums, and truncated. All are
+/// refused and counted, none is accepted, and no message is harmed.
 #[test]
 fn hostile_frames_are_refused_and_counted() {
     let (mut injected, mut dropped) = (0, 0);
@@ -473,13 +474,13 @@ fn hostile_frames_are_refused_and_counted() {
         "{injected} injected, {refused} refused, {dropped} and {overflows} dropped by the kernel\n{}",
         said[1]
     );
-    // On a host that finds no time for it, the kernel drops some before anybody has looked at them; it counts them, too.
+    // On a busy host the kernel drops some before anybody sees them; it counts them, too.
     assert!(refused + dropped + overflows >= injected, "{refused} of {injected}: {}", said[1]);
     assert!(refused > injected / 10, "{refused} of {injected}: {}", said[1]);
     assert!(number(&said[1], "ACCEPTED ") <= number(&said[0], "SENT "), "{said:?}");
 }
 
-/// Frames that the kernel dropped at side 1 before any program saw them, for want of time.
+/// Frames that the kernel dropped at side 1 before any program saw them, for lack of time.
 fn dropped_before_us(spaces: &Spaces) -> u64 {
     let shown = ip(&format!("-j -s -n {} link show v0", spaces.names[1])).unwrap();
     let received = shown.split("\"rx\":{").nth(1).unwrap();
@@ -487,7 +488,7 @@ fn dropped_before_us(spaces: &Spaces) -> u64 {
     dropped.split([',', '}']).next().unwrap().trim().parse().unwrap()
 }
 
-/// Sends all of it to the device at side 1; returns how many frames a device or a node must count.
+/// Sends all of them to the device at side 1; returns how many frames a device or a node must count.
 fn inject(spaces: &Spaces) -> u64 {
     spaces.enter(0);
     let socket = forge::raw_socket("v0");
@@ -499,7 +500,7 @@ fn inject(spaces: &Spaces) -> u64 {
         rustix::net::send(&socket, frame, rustix::net::SendFlags::empty()).unwrap();
         count += 1;
         if count % 8 == 0 {
-            // What passes to the socket must find room there, and the kernel time for it.
+            // Frames that pass to the socket must find room there, and the kernel needs time for them.
             std::thread::sleep(Duration::from_micros(500));
         }
     };
@@ -507,7 +508,7 @@ fn inject(spaces: &Spaces) -> u64 {
         send(&forge::frame_by_hand(at(0), to, &payload));
         send(&forge::frame_by_hand(stranger, to, &payload));
         if !(0x71..=0x76).contains(&payload[0]) {
-            // The kernel gets what is no frame of ours, and would count these by itself.
+            // Bytes that are no frame of ours go to the kernel, which would count these itself.
             continue;
         }
         send(&forge::frame_by_hand(to, to, &payload));
@@ -523,7 +524,8 @@ fn inject(spaces: &Spaces) -> u64 {
     count
 }
 
-/// D-15: two ranks of a job at each side share their interface: each has queues of its own, and no message is lost or reordered.
+/// D-15: two ranks of a job at each side share their interface: each has queues of its own, and no message is
+/// lost or reordered.
 #[test]
 fn ranks_share_an_interface() {
     const EACH: usize = 2;
@@ -552,9 +554,9 @@ fn ranks_share_an_interface() {
     assert!(spaces.is_left_alone(), "no program is left");
 }
 
-/// What a child of the next test does.
+/// Not a test by itself: a child of [`too_few_files`].
 #[test]
-fn poor() {
+fn limited_files_member() {
     if std::env::var("TAUTLINE_XDP_ROLE").is_ok_and(|role| role == "poor") {
         let job = Job {
             rank: 0,
@@ -568,7 +570,7 @@ fn poor() {
     }
 }
 
-/// A process that may open too few files is told so, and what to do; never anything else.
+/// A process that may open too few files gets an error that says so, and what to do; never anything else.
 #[test]
 fn too_few_files() {
     let me = std::env::current_exe().unwrap();
@@ -576,20 +578,22 @@ fn too_few_files() {
         let ran = Command::new("sh")
             .args([
                 "-c",
-                &format!("ulimit -n {files}; exec \"$0\" --exact poor --nocapture --test-threads=1"),
+                &format!(
+                    "ulimit -n {files}; exec \"$0\" --exact limited_files_member --nocapture --test-threads=1"
+                ),
             ])
             .arg(&me)
             .env("TAUTLINE_XDP_ROLE", "poor")
             .output()
             .unwrap();
         let said = String::from_utf8_lossy(&ran.stdout).into_owned();
-        let told = said.contains(&format!("may have {files} open")) && said.contains("ulimit -n 256");
+        let explained = said.contains(&format!("may have {files} open")) && said.contains("ulimit -n 256");
         assert!(
-            said.contains("Ok(())") || told,
+            said.contains("Ok(())") || explained,
             "{files} files: {said}{}",
             String::from_utf8_lossy(&ran.stderr)
         );
-        told
+        explained
     };
     assert!((4..24).filter(|files| joins(*files)).count() > 0, "some are too few");
     assert!(!joins(64));

@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(used % 4, 0);
     }
 
-    /// W-5: unknown extensions below 128 are skipped, others are errors.
+    /// W-10: unknown extensions below 128 are skipped, others are errors.
     #[test]
     fn unknown_extensions() {
         assert_eq!(Extensions::new(&[100, 2, 9, 9]).next(), None);

@@ -286,7 +286,7 @@ mod tests {
         assert_eq!(Frame::parse(&bytes).unwrap_err(), Malformed::CriticalFlag);
     }
 
-    /// W-5: extensions beyond the end of the frame are rejected.
+    /// W-5, W-10: extensions beyond the end of the frame are rejected.
     #[test]
     fn too_long_extensions_are_rejected() {
         let mut bytes = [0u8; HEADER_LEN + 4];

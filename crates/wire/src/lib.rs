@@ -48,7 +48,7 @@ pub enum Malformed {
     UnknownKind,
     /// A critical reserved flag is set (W-4).
     CriticalFlag,
-    /// An extension is malformed, or critical and unknown (W-5).
+    /// An extension is malformed, or critical and unknown (W-5, W-10).
     BadExtension,
     /// The value of a field is out of range.
     BadValue,

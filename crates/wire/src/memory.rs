@@ -176,7 +176,7 @@ pub enum MemoryRecord<'a> {
         data: &'a [u8],
     },
     /// As [`MemoryRecord::Part`], but the bytes are on loan: the owner reads them in the requester's pool,
-    /// then returns the number. Only over shared memory (S-8).
+    /// then returns the number. Only over shared memory (S-24).
     LoanedPart(Target, u64, ExtentRef),
 }
 

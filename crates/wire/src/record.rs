@@ -59,7 +59,7 @@ pub fn loaned_len(slot: &[u8]) -> u64 {
 }
 
 /// Returns whether a record that starts with this byte is a control or memory record. These are processed as
-/// soon as their slot is next in order, without the program (W-6).
+/// soon as their slot is next in order, without the program (W-6, W-11).
 #[inline]
 pub fn is_control(first: u8) -> bool {
     matches!(first, WINDOW | HANDLERS) || is_memory(first)
@@ -121,7 +121,7 @@ pub enum Record<'a> {
         data: &'a [u8],
     },
     /// A whole message on loan: the receiver reads it in the sender's memory, then returns the number. Only
-    /// over shared memory (S-8).
+    /// over shared memory (S-19).
     Loan {
         /// The receiver's number for the handler.
         handler: u16,
@@ -132,7 +132,7 @@ pub enum Record<'a> {
         /// Length of the message.
         len: u64,
     },
-    /// The next part of a message, on loan in the sender's pool (S-8).
+    /// The next part of a message, on loan in the sender's pool (S-21).
     LoanMore {
         /// The message.
         message: u32,

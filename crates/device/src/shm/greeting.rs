@@ -1,4 +1,4 @@
-//! The message that two processes exchange before they share memory (S-5).
+//! The message that two processes exchange before they share memory (S-15).
 
 /// Bytes of a greeting.
 pub const GREETING_LEN: usize = 64;
@@ -24,7 +24,7 @@ pub struct Greeting {
     /// The size of the sender's pool, in units of [`tautline_mem::pool::POOL_UNIT`]; zero if it cannot lend.
     pub pool: u32,
     /// The address, in the sender's process, of a word that both know: a peer that can read it may copy
-    /// messages out of that process (S-9).
+    /// messages out of that process (S-9, S-27).
     pub beacon: u64,
     /// The sender's kernel supports asymmetric barriers.
     pub asymmetric: bool,
@@ -76,7 +76,7 @@ impl Greeting {
 mod tests {
     use super::*;
 
-    /// S-5: a greeting reads back as written, and an altered one does not parse.
+    /// S-15: a greeting reads back as written, and an altered one does not parse.
     #[test]
     fn round_trip() {
         let prove = |bytes: &[u8]| {

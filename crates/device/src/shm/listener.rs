@@ -125,7 +125,7 @@ fn owner_of(listener: &Path) -> Owner {
     }
 }
 
-/// Unlinks a listener if its process is dead. Returns whether it did.
+/// Unlinks a listener if its process is dead (S-18). Returns whether it did.
 pub fn unlink_stale_listener(listener: &Path) -> bool {
     owner_of(listener) == Owner::Dead && std::fs::remove_file(listener).is_ok()
 }

@@ -1,5 +1,5 @@
 //! Loans: messages that stay where they are. The sender lends them; the receiver reads them in place and
-//! returns them (S-8).
+//! returns them (S-8, S-19, S-20).
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -38,7 +38,7 @@ pub(super) struct Loans {
     peer_memory: Option<Arc<PeerMemory>>,
 }
 
-/// Another process's memory, for copying from it (S-9).
+/// Another process's memory, for copying from it (S-9, S-25).
 #[derive(Debug)]
 pub struct PeerMemory {
     pid: i32,
@@ -88,7 +88,7 @@ impl Loans {
     }
 }
 
-/// The most parts of messages in flight, and their bytes: as much as stays in the inner caches.
+/// The most parts of messages in flight, and their bytes: as much as stays in the inner caches (S-21).
 const MAX_PARTS: usize = 48;
 const MAX_PART_BYTES: usize = 768 << 10;
 

@@ -268,7 +268,7 @@ impl Shm {
         self.rx.set_asleep(false);
     }
 
-    /// Orders announcements before it ahead of checks after it, as senders see them (S-4).
+    /// Orders announcements before it ahead of checks after it, as senders see them (S-14).
     pub fn barrier(&self) {
         self.barrier.heavy();
     }

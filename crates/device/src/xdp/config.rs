@@ -106,7 +106,7 @@ pub struct XdpConfig {
     pub framing: Framing,
     /// When bytes that were sent may be changed.
     pub completion: Completion,
-    /// Compute UDP's checksum. It can be omitted if other means protect the whole frame (D-14); over IPv6 it
+    /// Compute UDP's checksum. It can be omitted if other means protect the whole frame (D-28); over IPv6 it
     /// is always computed.
     pub checksums: bool,
     /// Leave checksums to the card. By default, if its driver offers that for AF_XDP.

@@ -148,7 +148,7 @@ impl Template {
         Template { bytes: out.bytes, len: out.len, ip_at, udp_at, kind, checksum, ip_sum, pseudo_sum }
     }
 
-    /// Omits UDP's checksum, which IPv4 allows and IPv6 does not (D-14).
+    /// Omits UDP's checksum, which IPv4 allows and IPv6 does not (D-28).
     pub(crate) fn without_checksum(self) -> Template {
         let checksum = if self.kind == TemplateKind::V6 { self.checksum } else { Checksum::None };
         Template { checksum, ..self }

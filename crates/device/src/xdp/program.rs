@@ -1,9 +1,9 @@
 //! The steering program, which runs for every frame that the interface receives.
 //!
 //! It takes frames for this device's address and port that look like ours, drops and counts those that are
-//! for us and malformed, and passes everything else to the kernel untouched (D-11). Fragments, packets with
-//! IP options or extension headers, and datagrams that do not look like frames (W-1) pass, too: the socket
-//! that owns the port gets them.
+//! for us and malformed, and passes everything else to the kernel untouched (D-11, D-18). Fragments, packets
+//! with IP options or extension headers, and datagrams that do not look like frames (W-1) pass, too: the
+//! socket that owns the port gets them.
 
 use std::net::IpAddr;
 
@@ -13,7 +13,7 @@ use tautline_wire::handshake::HANDSHAKE_LEN;
 use super::asm::{Asm, If, Op, Reg, Reg::*, Size};
 use super::headers::{ETHER_IPV4, ETHER_IPV6, ETHER_RAW, ETHER_VLAN, Mac, RAW_LEN};
 
-/// Why the program drops a frame; each cause has a counter.
+/// Why the program drops a frame; each cause has a counter (D-17).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DropCause {
     /// Lengths that contradict each other or the frame.

@@ -1,5 +1,5 @@
 //! Reopening: the interface, or our address, was removed, and an interface with our address is there again
-//! (D-13).
+//! (D-13, D-26).
 //!
 //! The memory stays, and with it all slots; sockets, rings and the program are created anew. Meanwhile frames
 //! go through the UDP socket, which does not depend on an interface.

@@ -111,7 +111,7 @@ pub(super) struct Reopen {
 
 /// Flushes without progress after which the ring counts as stuck.
 pub(super) const STALLS_MAX: u32 = 256;
-/// How often a neighbour in use is confirmed, in nanoseconds.
+/// How often a neighbour in use is confirmed, in nanoseconds (D-25).
 const CONFIRM_EVERY: u64 = 1_000_000_000;
 /// The most events that are kept for a caller that does not poll them.
 const EVENTS_MAX: usize = 1_024;
@@ -283,7 +283,7 @@ impl Xdp {
     }
 
     /// Reports whether raw frames are taken, if that has changed. Their senders must know, because nothing
-    /// else takes raw frames (D-12).
+    /// else takes raw frames (D-22).
     pub(super) fn report_raw(&mut self) {
         let takes = self.routing.health.receives_raw();
         if self.config.framing == Framing::Raw
@@ -388,7 +388,7 @@ impl Xdp {
     }
 
     /// Treats an interface that has lost our address as gone: frames for us arrive by another one, or by none
-    /// (D-13).
+    /// (D-26).
     fn check_address(&mut self) {
         let (ip, here) = (self.local.ip(), self.point.upper.index);
         let has = |indexes: Vec<u32>| indexes.contains(&here);

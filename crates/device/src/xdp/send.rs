@@ -50,7 +50,7 @@ impl Xdp {
         if self.config.framing == Framing::Raw
             && is_handshake(self.udp.arena_ref().bytes(slot, range.clone()))
         {
-            // D-12: a peer without raw framing receives it, too.
+            // D-21: a peer without raw framing receives it, too.
             return self.udp.send(id, slot, range);
         }
         if range.start < template.len() + TX_METADATA_LEN || self.udp.arena_ref().is_held(slot) {

@@ -1,9 +1,9 @@
 //! One program for several processes of one user: a process that comes later gets the maps, and a share of
-//! the link, from one that is already there (D-15).
+//! the link, from one that is already there (D-15, D-29, D-30).
 //!
 //! Every process that uses the program has a request socket in the discovery directory, named after network
 //! namespace, interface and its first queue; each of them answers requests. The kernel detaches the program
-//! when the last one closes the link.
+//! when the last one closes the link (D-19).
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -246,6 +246,7 @@ mod tests {
         assert!(Terms::read(&bytes).is_none(), "an unknown mode");
     }
 
+    /// D-30: a program that cannot be shared is refused with what differs.
     #[test]
     fn conflicting_terms_are_named() {
         let here = Terms {

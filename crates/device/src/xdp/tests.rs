@@ -175,7 +175,7 @@ fn our_frames_are_taken() {
     }
 }
 
-/// D-11: everything that is not ours passes.
+/// D-18: everything that is not ours passes.
 #[test]
 fn everything_else_passes() {
     for (us, them, other) in [(US4, THEM4, "10.1.2.5:7000"), (US6, THEM6, "[fd00::5]:7000")] {
@@ -236,7 +236,7 @@ fn everything_else_passes() {
     }
 }
 
-/// D-11: malformed frames for us are dropped and counted by cause.
+/// D-17: malformed frames for us are dropped and counted by cause.
 #[test]
 fn malformed_frames_are_dropped() {
     let to = steer(US4);
@@ -278,7 +278,7 @@ fn malformed_frames_are_dropped() {
     check(&to6, &frame, Verdict::Dropped(DropCause::Checksum), "no checksum over IPv6");
 }
 
-/// D-12: raw frames are taken, and malformed ones dropped.
+/// D-12, D-20: raw frames are taken, and malformed ones dropped.
 #[test]
 fn raw_frames_are_taken_or_dropped() {
     let to = Steering { raw: true, ..steer(US4) };
@@ -334,7 +334,7 @@ fn headers_round_trip() {
     }
 }
 
-/// D-14: the checksum may be omitted over IPv4, but not over IPv6; the program takes both.
+/// D-28: the checksum may be omitted over IPv4, but not over IPv6; the program takes both.
 #[test]
 fn checksums_may_be_omitted_over_ipv4() {
     for (us, them, left_out) in [(US4, THEM4, true), (US6, THEM6, false)] {
@@ -356,7 +356,7 @@ fn checksums_may_be_omitted_over_ipv4() {
     }
 }
 
-/// D-14: a checksum that is left to a card is correct after the card has added what it was told to.
+/// D-28: a checksum that is left to a card is correct after the card has added what it was told to.
 #[test]
 fn checksums_may_be_left_to_a_card() {
     for (us, them) in [(US4, THEM4), (US6, THEM6)] {

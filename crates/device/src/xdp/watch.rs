@@ -1,5 +1,5 @@
 //! Checks that the steering program is still attached. One that somebody has detached is attached again; if
-//! that fails, frames go through the UDP socket and the caller is told why (D-13).
+//! that fails, frames go through the UDP socket and the caller is told why (D-27).
 //!
 //! No frame is lost meanwhile: what the program does not take arrives through the socket. The kernel does not
 //! notify us, so we poll.

@@ -76,7 +76,7 @@ impl Link {
         self.take_slot(now, header.slot, payload.len()).map(|arrival| (Some(arrival), payload))
     }
 
-    /// D-12: the frame with the largest packet number counts, not the one that arrives last.
+    /// D-21: the frame with the largest packet number counts, not the one that arrives last.
     #[cold]
     fn update_peer_raw(&mut self, packet: u64, frame_flags: u8) {
         if packet > self.receiver.replay.largest() {

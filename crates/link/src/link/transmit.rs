@@ -152,7 +152,7 @@ impl Link {
     fn frame(&mut self, slot: SlotRef, packet: u64, spare: usize) -> Transmit {
         let mut flags = flags::SLOT;
         if !self.sender.has_room() || self.sender.timer.has_probes() {
-            // L-5: a sender that cannot send more needs an acknowledgement at once.
+            // L-24: a sender that cannot send more needs an acknowledgement at once.
             flags |= flags::ACK_REQUESTED;
             self.sender.timer.use_probe();
         }

@@ -6,7 +6,7 @@ use tautline_wire::handshake::MAX_CREDIT;
 
 use crate::world::{Consume, MICRO, MILLI, SECOND, World};
 
-/// What slots without priority may use of a credit of 64 (L-12).
+/// What slots without priority may use of a credit of 64 (L-27).
 const OF_64: u64 = 64 - 8;
 
 /// L-12: a receiver that consumes nothing stops the sender at its credit, until it consumes again.
@@ -31,7 +31,7 @@ fn credit_stops_the_sender() {
     assert!(world.run_until_true(SECOND, World::is_settled), "{}", world.report());
 }
 
-/// D-12: a side that stops accepting raw frames says so even if it can send no slot: its credit is used up,
+/// D-22: a side that stops accepting raw frames says so even if it can send no slot: its credit is used up,
 /// and no frame of the peer arrives.
 #[test]
 fn raw_frames_are_announced_without_credit() {
@@ -53,7 +53,7 @@ fn raw_frames_are_announced_without_credit() {
     assert!(world.deaths().is_empty());
 }
 
-/// D-12: the newest frame decides whether the peer accepts raw frames, in any order of arrival and with
+/// D-21: the newest frame decides whether the peer accepts raw frames, in any order of arrival and with
 /// losses.
 #[test]
 fn the_newest_frame_announces_raw_frames() {
@@ -76,7 +76,7 @@ fn the_newest_frame_announces_raw_frames() {
     assert!(world.deaths().is_empty());
 }
 
-/// L-12: a lost credit update is sent again.
+/// L-26: a lost credit update is sent again.
 #[test]
 fn lost_credit_update_is_repeated() {
     let config = Config { credit_slots: 64, ..Config::default() };
@@ -92,7 +92,7 @@ fn lost_credit_update_is_repeated() {
     assert!(world.run_until_true(limit, World::is_settled), "{}", world.report());
 }
 
-/// L-12: a credit of one slot works without timeouts, and so does one above the maximum.
+/// L-12, L-26: a credit of one slot works without timeouts, and so does one above the maximum.
 #[test]
 fn smallest_and_largest_credit() {
     for (credit_slots, slots) in [(0, 100), (1, 100), (2, 100), (3, 100), (4 * MAX_CREDIT, 200_000)] {
@@ -113,7 +113,7 @@ fn world_under_load(seed: u64) -> World {
     world
 }
 
-/// L-13: loss shrinks the window, and it grows back without loss.
+/// L-28, L-29: loss shrinks the window, and it grows back without loss.
 #[test]
 fn loss_shrinks_the_window() {
     let mut world = world_under_load(1);
@@ -132,7 +132,7 @@ fn loss_shrinks_the_window() {
     );
 }
 
-/// L-13: a delay above the target shrinks the window, and it grows back without delay.
+/// L-29: a delay above the target shrinks the window, and it grows back without delay.
 #[test]
 fn delay_shrinks_the_window() {
     let mut world = world_under_load(2);

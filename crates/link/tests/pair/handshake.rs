@@ -60,7 +60,7 @@ fn repeated_hello_gets_the_same_answer() {
     assert!(world.deaths().is_empty());
 }
 
-/// H-6: if both sides connect at once, one channel is opened, no slot is lost, and no side counts as
+/// H-11: if both sides connect at once, one channel is opened, no slot is lost, and no side counts as
 /// restarted.
 #[test]
 fn simultaneous_open() {
@@ -218,7 +218,7 @@ fn replayed_hellos_are_harmless() {
     assert!(stream.delivered > 5_000, "{}", stream.delivered);
 }
 
-/// H-2: a handshake frame with any bit changed, or of another job, is neither accepted nor answered.
+/// H-2, H-10: a handshake frame with any bit changed, or of another job, is neither accepted nor answered.
 #[test]
 fn forged_handshakes_are_dropped() {
     let mut world = World::new(17, &Config::default());

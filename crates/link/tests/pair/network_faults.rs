@@ -84,8 +84,8 @@ fn all_seeds(policy: RecoveryPolicy, security: Security) {
     }
 }
 
-/// L-1, L-4, L-6, L-9, L-10, L-19, L-22: slots arrive once, in order and unaltered, whatever the network
-/// does.
+/// L-1, L-4, L-6, L-9, L-10, L-19, L-22, L-25: slots arrive once, in order and unaltered, whatever the
+/// network does.
 #[test]
 fn selective_repeat_fabric() {
     all_seeds(RecoveryPolicy::SelectiveRepeat, Security::Fabric);

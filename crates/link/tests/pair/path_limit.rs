@@ -129,8 +129,8 @@ fn limit_rises_and_falls_under_load() {
     }
 }
 
-/// L-21: a path that carries nothing in one or both directions is no black hole, however long the slots are.
-/// After the outage, frames are as large as before.
+/// L-21, L-30: a path that carries nothing in one or both directions is no black hole, however long the slots
+/// are. After the outage, frames are as large as before.
 #[test]
 fn outage_is_no_black_hole() {
     for (policy, security) in all() {

@@ -190,7 +190,8 @@ fn one_slot(world: &mut World, side: usize) -> (Nanos, bool) {
     (world.now - start, requested)
 }
 
-/// L-5: a frame that requests an acknowledgement gets it at once, others within the acknowledgement delay.
+/// L-5, L-24: a frame that requests an acknowledgement gets it at once, others within the acknowledgement
+/// delay.
 #[test]
 fn requested_acknowledgement_is_immediate() {
     let delay = 5 * MILLI;

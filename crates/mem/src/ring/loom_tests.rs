@@ -27,13 +27,13 @@ fn model(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
     model.check(run);
 }
 
-/// S-3: the receiver sees only whole frames, in order, also when lines and bytes are reused.
+/// S-11: the receiver sees only whole frames, in order, also when lines and bytes are reused.
 #[test]
 fn loom_frames_are_whole_and_in_order() {
     whole_and_in_order(BYTES);
 }
 
-/// S-3: the same for frames of several lines.
+/// S-10, S-11: the same for frames of several lines.
 #[test]
 fn loom_lines_are_whole_and_in_order() {
     whole_and_in_order(LINES);
@@ -70,8 +70,8 @@ fn whole_and_in_order(shape: Shape) {
     });
 }
 
-/// S-4: a receiver that announced its sleep, checked again and found nothing is rung for; so is one that
-/// announces it again while the sender is about to ring for the first time.
+/// S-4, S-14: a receiver that announced its sleep, checked again and found nothing is rung for; so is one
+/// that announces it again while the sender is about to ring for the first time.
 #[test]
 fn loom_no_wake_up_is_lost() {
     model(3, || {

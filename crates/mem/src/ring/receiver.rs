@@ -218,7 +218,7 @@ impl Receiver {
         }
     }
 
-    /// Publishes to the sender what was consumed. Returns whether that was new.
+    /// Publishes to the sender what was consumed (S-12). Returns whether that was new.
     #[cold]
     pub fn publish(&mut self) -> bool {
         if (self.published_lines, self.published_bytes) == (self.lines, self.bytes) {

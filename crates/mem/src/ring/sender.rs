@@ -202,7 +202,7 @@ impl Sender {
         self.write_first([u64::from_le_bytes(*head)], &body[..LINE_DATA - 8], len);
     }
 
-    /// Ends the ring; there is always room for that.
+    /// Ends the ring; there is always room for that (S-13).
     pub fn end(&mut self) {
         if !std::mem::replace(&mut self.ended, true) {
             self.limit = 0;

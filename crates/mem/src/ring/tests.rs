@@ -21,7 +21,7 @@ fn pop(receiver: &mut Receiver) -> Option<Vec<u8>> {
     }
 }
 
-/// S-3: the ring behaves as a `VecDeque`, over many laps of both rings.
+/// S-3, S-10: the ring behaves as a `VecDeque`, over many laps of both rings.
 #[test]
 fn behaves_like_a_queue() {
     let (mut sender, mut receiver) = ends(SHAPE);
@@ -48,7 +48,7 @@ fn behaves_like_a_queue() {
     }
 }
 
-/// S-3: a full ring refuses frames, and accepts them again when the receiver has published its progress,
+/// S-12: a full ring refuses frames, and accepts them again when the receiver has published its progress,
 /// which it does by itself.
 #[test]
 fn a_full_ring_refuses_until_frames_are_taken() {
@@ -96,7 +96,7 @@ fn bytes_of_the_last_lap_are_no_frame() {
     }
 }
 
-/// S-3: a frame of several lines exists when its last line is written, and not before.
+/// S-10, S-11: a frame of several lines exists when its last line is written, and not before.
 #[test]
 fn several_lines_are_one_frame() {
     let segment = Arc::new(Segment::create(SHAPE.size()).unwrap());

@@ -79,7 +79,7 @@ impl LinkChannel {
         true
     }
 
-    /// Queues a slot in front of those that were never sent (W-6), and returns its number.
+    /// Queues a slot in front of those that were never sent (W-12), and returns its number.
     pub(super) fn push_priority(&mut self, slot: SlotId, len: usize) -> Option<Seq> {
         Some(self.open_link()?.push_priority(slot.0, len as u32))
     }
@@ -111,8 +111,8 @@ impl LinkChannel {
         let Some(link) = self.peering.link_mut() else { return };
         let full = link.unsent() >= TX_QUEUE;
         while let Some(transmit) = link.poll_transmit(now) {
-            // D-9: the headers of a slot that the device still reads must stay; such a repetition goes from a
-            // copy.
+            // D-16: the headers of a slot that the device still reads must stay; such a repetition goes from
+            // a copy.
             let whole = transmit
                 .slot
                 .as_ref()

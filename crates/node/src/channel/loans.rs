@@ -248,7 +248,8 @@ impl Channel {
         self.shm_mut().map_or(Ok(None), |shm| shm.offer(peer, handler, bytes))
     }
 
-    /// Whether the peer has read an offer: false if it could not; [`SendError::WouldBlock`] if not yet.
+    /// Whether the peer has read an offer: false if it could not (S-26); [`SendError::WouldBlock`] if not
+    /// yet.
     pub(crate) fn poll_offer(&mut self, offer: &Offer) -> Result<bool, SendError> {
         self.shm_mut().ok_or(SendError::WouldBlock)?.poll_offer(offer)
     }

@@ -70,7 +70,7 @@ struct OpenFrame {
     tail: Option<(u32, usize)>,
     /// One past the last slot of the link that was pushed before this frame was opened.
     behind: Seq,
-    /// It holds memory records, and no others (W-6).
+    /// It holds memory records, and no others (W-11).
     memory: bool,
 }
 
@@ -157,7 +157,7 @@ impl Channel {
     }
 
     /// Bytes of the longest message that goes in one slot: what ever fitted one frame, for a path that grows
-    /// narrow must not turn good messages into bad ones (L-19).
+    /// narrow must not turn good messages into bad ones (L-19, L-31).
     pub(crate) fn short_limit(&self, port: &Port) -> usize {
         let longest = match (&self.kind, self.link.link()) {
             (Kind::Link, Some(link)) => link.slot_limit().min(port.slot_len()),
@@ -189,7 +189,7 @@ impl Channel {
     // Open, push, flush.
 
     /// Makes sure that a frame is open with at least `need` bytes of room, for records of memory or for all
-    /// others: they do not share frames (W-6).
+    /// others: they do not share frames (W-11).
     #[inline]
     pub(crate) fn open_frame(&mut self, port: &mut Port, need: usize, memory: bool) -> Result<(), SendError> {
         let fits = |open: &OpenFrame| open.capacity - open.used >= need && open.memory == memory;
@@ -240,7 +240,7 @@ impl Channel {
         }
     }
 
-    /// Sends control records in a frame of their own (W-6): they do not wait behind messages that are being
+    /// Sends control records in a frame of their own (W-11): they do not wait behind messages that are being
     /// written. A frame that overtakes does not wait behind messages that were never sent, either. False for
     /// want of room.
     pub(crate) fn push_control(&mut self, port: &mut Port, bytes: &[u8], overtakes: bool) -> bool {
@@ -344,9 +344,9 @@ impl Channel {
         due
     }
 
-    /// Whether the open frame may stay open for company: while slots from before it cannot be sent anyway
-    /// and, as an option, while they are unacknowledged. Slots pushed later do not count: control slots would
-    /// keep it open for ever.
+    /// Whether the open frame may stay open for company (N-15): while slots from before it cannot be sent
+    /// anyway and, as an option, while they are unacknowledged. Slots pushed later do not count: control
+    /// slots would keep it open for ever.
     #[inline]
     fn may_wait(&self, port: &Port) -> bool {
         let (Some(link), Some(open), Kind::Link) = (self.link.link(), &self.open, &self.kind) else {

@@ -137,7 +137,7 @@ impl Channel {
         }
     }
 
-    /// Makes what was announced on any channel visible before what is read next (S-4).
+    /// Makes what was announced on any channel visible before what is read next (S-14).
     pub(crate) fn barrier(&self) {
         if let Some(shm) = self.shm() {
             shm.barrier();

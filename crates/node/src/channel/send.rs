@@ -10,7 +10,7 @@ use crate::SendError;
 
 /// Bytes from which on a piece through shared memory is worth a loan or a frame of its own.
 const LONG_PIECE: usize = 8 << 10;
-/// A message of up to so many bytes that is given in one piece is lent as a whole.
+/// A message of up to so many bytes that is given in one piece is lent as a whole (S-22).
 const MAX_WHOLE: usize = 64 << 10;
 
 impl Channel {

@@ -392,7 +392,7 @@ impl ShmChannel {
     }
 
     /// Copies the next frame into `batch`, unless `limit` frames are pending; memory records are taken
-    /// however many are.
+    /// however many are.
     #[inline]
     pub(super) fn take_frame(&mut self, batch: &mut RxBatch, limit: usize) -> Option<RxFrame> {
         let len = self.shm.peek()?;
@@ -498,7 +498,7 @@ impl ShmChannel {
         self.shm.announce_wake();
     }
 
-    /// Makes what was announced visible before what is read next (S-4).
+    /// Makes what was announced visible before what is read next (S-14).
     pub(crate) fn barrier(&self) {
         self.shm.barrier();
     }

@@ -1,5 +1,5 @@
 //! Options of AF_XDP in a launcher or a job file: `xdp,framing=raw,mode=native,receive=busy-poll`. Each is
-//! optional, and replaces what the program configures.
+//! optional, and replaces what the program configures (J-5).
 
 use std::fmt;
 use std::str::FromStr;
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
     use crate::DeviceName;
 
-    /// J-3: options of AF_XDP read back as written, and replace what the program configures.
+    /// J-5: options of AF_XDP read back as written, and replace what the program configures.
     #[test]
     fn options_of_xdp() {
         for text in

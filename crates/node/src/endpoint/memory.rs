@@ -139,7 +139,7 @@ impl Endpoint {
     }
 
     /// Whether requests to a peer wait for answers that only extraction lets in: they stand behind as many of
-    /// its messages as may be left untaken.
+    /// its messages as may be left untaken.
     pub fn is_clogged(&self, peer: Rank) -> bool {
         let clogged = self.with(|lane| {
             let limit = lane.config.link.credit_slots as usize;

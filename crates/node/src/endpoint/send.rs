@@ -117,7 +117,7 @@ impl Endpoint {
     pub fn end(&self, to: MessageId) -> Result<(), SendError> {
         let (mut lane, now) = self.enter()?;
         if let Err(gone) = lane.check(to.peer) {
-            // M-6: a peer that has the message may close without waiting for this call.
+            // M-11: a peer that has the message may close without waiting for this call.
             return if lane.had_left(to.peer) { Ok(()) } else { Err(gone) };
         }
         lane.peers.member_mut(to.peer.rank).channel.messages.end(to.number);

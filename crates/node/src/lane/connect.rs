@@ -73,7 +73,7 @@ impl Lane {
             if self.port.closed || self.must_prove(now, &shake, from) {
                 return;
             }
-            // N-12: a peer on this host is answered through its listener.
+            // N-16: a peer on this host is answered through its listener.
             if !self.peers.member(rank).channel.link.is_live() && self.dial(now, rank) {
                 return;
             }
@@ -140,7 +140,7 @@ impl Lane {
             peer.connect_by = connect_by;
         }
         let (route, id) = (peer.channel.link.route, peer.id());
-        // D-12: a peer that has sent no frame yet has not said that it takes raw ones.
+        // D-21: a peer that has sent no frame yet has not said that it takes raw ones.
         let takes_raw = peer.channel.link.link().is_some_and(tautline_link::Link::peer_accepts_raw);
         port.device.set_peer_takes_raw(route, takes_raw);
         self.memory.peer_up(id);
@@ -200,7 +200,7 @@ impl Lane {
         true
     }
 
-    /// The device takes raw frames from now on, or no more: peers are told (D-12).
+    /// The device takes raw frames from now on, or no more: peers are told (D-22).
     #[cold]
     pub(super) fn announce_raw(&mut self, now: Nanos) {
         let takes = self.port.device.takes_raw();
@@ -211,7 +211,7 @@ impl Lane {
         }
     }
 
-    /// A peer says whether it takes raw frames (D-12).
+    /// A peer says whether it takes raw frames (D-21).
     pub(super) fn note_peer_raw(&mut self, rank: Rank, takes: bool) {
         let route = self.peers.member(rank).channel.link.route;
         let device = &mut self.port.device;

@@ -50,7 +50,7 @@ impl EventQueue {
 mod tests {
     use super::*;
 
-    /// T-6: the oldest events give way, and that is the first thing the program reads.
+    /// T-10: the oldest events give way, and that is the first thing the program reads.
     #[test]
     fn oldest_events_are_dropped_first() {
         let mut queue = EventQueue::new(0);

@@ -1,12 +1,13 @@
 //! Peers on this host: opening channels through shared memory, taking frames out of their rings, and sleeping
 //! while they may send (N-12, N-13).
 
-use tautline_device::shm::{self, Greeting, InlineFrame, LINE_WORDS, PoppedLine, Shm};
+use tautline_device::shm::{Greeting, LINE_WORDS, PoppedLine, Shm};
 use tautline_link::{Death, Nanos};
 use tautline_mem::ApertureMemory;
 use tautline_wire::record;
 
 use super::Lane;
+use super::frames::{FastPoll, FrameBatch};
 use super::inbox::Place;
 use crate::channel::{NextFrame, ShmChannel};
 use crate::local::{Dialled, Hello, IncomingDial, explain};
@@ -16,87 +17,12 @@ use crate::{Down, PeerId, PeerState, Rank};
 const SPINS: u32 = 64;
 /// The same, where polling the device costs as little.
 const DEVICE_SPINS: u32 = 48;
-/// Small frames that are taken out in one go.
-const SMALL: usize = 16;
 /// Bytes that are taken out in one go: they stay in the first cache, or near it, until they are read.
 const AT_ONCE: usize = 64 << 10;
 /// Memory records of one peer that are served before everything else has its turn.
 const MEMORY_AT_ONCE: u32 = 256;
 /// How long the listener of a peer that rejected us is left alone.
 const REJECTED: Nanos = 1_000_000_000;
-
-/// What the fast path found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FastPoll {
-    /// Frames of one peer: they are in the [`FrameBatch`].
-    Frames,
-    /// Nothing at all.
-    Empty,
-    /// Nothing that may be taken now: [`crate::Endpoint::take`] is due.
-    SlowPath,
-}
-
-/// Frames of one peer on this host: small ones, or one that is longer.
-#[derive(Debug)]
-pub struct FrameBatch {
-    from: PeerId,
-    inline: [InlineFrame; SMALL],
-    small: usize,
-    frame: Box<[u8]>,
-    long: Option<usize>,
-    more: bool,
-}
-
-impl Default for FrameBatch {
-    fn default() -> FrameBatch {
-        FrameBatch {
-            from: PeerId::new(0, 0),
-            inline: [InlineFrame::EMPTY; SMALL],
-            small: 0,
-            frame: vec![0; shm::MAX_FRAME].into_boxed_slice(),
-            long: None,
-            more: false,
-        }
-    }
-}
-
-impl FrameBatch {
-    /// The peer that sent them.
-    #[inline]
-    pub fn from(&self) -> PeerId {
-        self.from
-    }
-
-    /// The small frames, in order; if there are none, there is a longer one.
-    #[inline]
-    pub fn small(&self) -> impl ExactSizeIterator<Item = &[u8]> {
-        self.inline[..self.small].iter().map(InlineFrame::frame)
-    }
-
-    /// How many frames there are.
-    #[inline]
-    pub fn count(&self) -> usize {
-        self.small + usize::from(self.long.is_some())
-    }
-
-    /// The longer frame, if there is one.
-    #[inline]
-    pub fn long(&self) -> Option<&[u8]> {
-        self.long.map(|len| &self.frame[..len])
-    }
-
-    /// The frames, in order.
-    pub fn frames(&self) -> impl DoubleEndedIterator<Item = &[u8]> {
-        let small = self.inline[..self.small].iter().map(InlineFrame::frame);
-        small.chain(self.long())
-    }
-
-    /// Whether there may be more.
-    #[inline]
-    pub fn has_more(&self) -> bool {
-        self.more
-    }
-}
 
 impl Lane {
     // Taking frames.
@@ -578,7 +504,7 @@ impl Lane {
     }
 
     /// Why a peer on this host is reached by datagram; none if it is on another host, or this node was told
-    /// to use datagrams (N-12).
+    /// to use datagrams (N-17).
     pub(super) fn why_not_local(&mut self, rank: Rank) -> Option<String> {
         let hints = &mut self.peers.member_mut(rank).local;
         let (refused, same_host) = (hints.refused.take(), hints.same_host);

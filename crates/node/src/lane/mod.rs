@@ -8,6 +8,7 @@
 
 mod connect;
 mod events;
+mod frames;
 mod inbox;
 mod local;
 mod receive;
@@ -16,8 +17,8 @@ mod teardown;
 #[cfg(test)]
 mod tests;
 
+pub use frames::{FastPoll, FrameBatch};
 pub use inbox::{Delivery, Item};
-pub use local::{FastPoll, FrameBatch};
 
 use std::collections::VecDeque;
 

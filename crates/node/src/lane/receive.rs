@@ -129,7 +129,7 @@ impl Lane {
         self.memory.handle_records(from, &mut peer.channel, bytes)
     }
 
-    /// Handles the memory or control records of a slot (W-6), and grants its room again.
+    /// Handles the memory or control records of a slot (W-6, W-11), and grants its room again.
     #[cold]
     pub(crate) fn handle_control(&mut self, rank: Rank, bytes: &[u8]) {
         if is_memory(bytes[0]) {

@@ -1,4 +1,4 @@
-//! How processes of one host find each other: listening, dialling, and who has died (S-5, N-12).
+//! How processes of one host find each other: listening, dialling, and who has died (S-5, N-12, N-16).
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

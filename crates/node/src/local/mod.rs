@@ -3,8 +3,8 @@
 //!
 //! Every node has a listener where the processes of its user meet (N-12). A node that wants a channel dials
 //! there first; one that gets a hello by datagram dials, too, before it answers, so that it does not matter
-//! who was there first. What is shared needs no progress while the program computes, so the watchdog has
-//! nothing to do here but to accept (N-13).
+//! who was there first (N-16). What is shared needs no progress while the program computes, so the watchdog
+//! has nothing to do here but to accept (N-13).
 
 mod discovery;
 mod poll;

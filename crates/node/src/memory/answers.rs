@@ -1,4 +1,4 @@
-//! Answers to a peer's requests that wait for room.
+//! Answers to a peer's requests that wait for room.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub(crate) enum Answer {
     Data(DataAnswer),
 }
 
-/// The answer to a get. Its bytes are read when they are sent.
+/// The answer to a get. Its bytes are read when they are sent.
 #[derive(Debug)]
 pub(crate) struct DataAnswer {
     pub(super) id: u32,

@@ -107,7 +107,7 @@ impl Apertures {
         self.now = now;
     }
 
-    /// Returns whether a cookie may still expire, so that the time matters.
+    /// Returns whether a cookie may still expire, so that the time matters.
     #[inline]
     pub(super) fn wants_time(&self) -> bool {
         self.now < self.last_expiry
@@ -166,7 +166,7 @@ impl Apertures {
         Some(Cookie { owner, id: name.index, epoch: self.epoch, secret, len, rights, skew })
     }
 
-    /// Revokes a cookie of `owner`, which is this node: the next request with it is refused. False if
+    /// Revokes a cookie of `owner`, which is this node: the next request with it is refused. False if
     /// it was not granted for this aperture, or is no longer valid.
     pub(super) fn revoke(&mut self, owner: Rank, aperture: ApertureId, cookie: &Cookie) -> bool {
         let Some((name, granted)) = self.cookies.at(cookie.id) else { return false };
@@ -207,7 +207,7 @@ impl Apertures {
     }
 
     /// Lets `handle`, a number of a peer that has `handles`, stand for a cookie from now on. False if no
-    /// correct peer would choose that number.
+    /// correct peer would choose that number.
     pub(super) fn admit(&mut self, handles: &mut Vec<Handle>, handle: u32, key: CookieKey) -> bool {
         self.note_change();
         if handle as usize > handles.len() || handle as usize >= MAX_HANDLES {

@@ -40,7 +40,7 @@ pub struct Cookie {
     pub(crate) secret: [u8; 16],
     pub(crate) len: u64,
     pub(crate) rights: Rights,
-    /// The offset of its first byte in a word of the aperture: parts of puts end where words end.
+    /// The offset of its first byte in a word of the aperture: parts of puts end where words end.
     pub(crate) skew: u8,
 }
 
@@ -116,7 +116,7 @@ impl Cookie {
 }
 
 /// Returns how many of `left` bytes of an aperture, from `place` on, go in one part of at most `most` bytes:
-/// all of them, or up to the end of a word.
+/// all of them, or up to the end of a word.
 #[inline]
 pub(crate) fn whole_words(place: u64, most: usize, left: u64) -> usize {
     if most as u64 >= left {

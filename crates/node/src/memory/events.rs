@@ -177,7 +177,7 @@ impl EventQueue {
     }
 
     /// Queues an event that a peer caused and that the program did not ask for. It is dropped if too many
-    /// wait (T-6).
+    /// wait (T-9).
     pub(super) fn push_unasked(&mut self, event: MemoryEvent) {
         let (waiting, limit) = match event {
             MemoryEvent::OutOfBand { .. } => (&mut self.out_of_band, MAX_OUT_OF_BAND_WAITING),

@@ -123,7 +123,7 @@ impl Memory {
     }
 
     /// Returns whether a cookie may still expire, so that the time must be set before requests are handled
-    ///
+    ///
     #[inline]
     pub(crate) fn wants_time(&self) -> bool {
         self.apertures.wants_time()
@@ -205,7 +205,7 @@ impl Memory {
         self.apertures.grant(self.me.rank, aperture, (start, len), (rights, expires), secret)
     }
 
-    /// Revokes a cookie: the next request with it is refused. False if it was not granted for this
+    /// Revokes a cookie: the next request with it is refused. False if it was not granted for this
     /// aperture, or is no longer valid.
     pub(crate) fn revoke_cookie(&mut self, aperture: ApertureId, cookie: &Cookie) -> bool {
         self.apertures.revoke(self.me.rank, aperture, cookie)

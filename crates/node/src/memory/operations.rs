@@ -135,7 +135,7 @@ pub(crate) struct Pending {
     refused: Option<Refusal>,
     /// Whether the owner is asked to report the end of its next request: only of the last one.
     asks: bool,
-    /// The requests that follow it.
+    /// The requests that follow it.
     pub(super) then: Vec<Request>,
 }
 
@@ -209,8 +209,8 @@ impl Operations {
         op.is_some_and(|op| self.pending.get(op).is_none_or(|op| op.asks))
     }
 
-    /// Notes the end of one of the requests of an operation. The operation fails if any of them does; it ends
-    /// with the last one, or at once if the peer is gone.
+    /// Notes the end of one of the requests of an operation. The operation fails if any of them does;
+    /// it ends with the last one, or at once if the peer is gone.
     pub(super) fn finish_request(&mut self, name: Name, result: Result<u64, Failure>) -> Option<Finished> {
         let op = self.pending.get_mut(name).filter(|op| op.result.is_none())?;
         if let Err(Failure::Refused(why)) = result {

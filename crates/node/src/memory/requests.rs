@@ -319,7 +319,7 @@ impl Memory {
     }
 
     /// Returns whether requests to a peer wait for its reports. If the peer's channel is full of messages
-    /// that the program has not extracted, only extraction lets those reports in.
+    /// that the program has not extracted, only extraction lets those reports in.
     pub(crate) fn is_held(&self, rank: Rank) -> bool {
         self.peers.get(rank).is_some_and(|peer| peer.requests.is_held())
     }

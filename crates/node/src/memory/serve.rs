@@ -26,7 +26,7 @@ pub(crate) struct Served {
     pub(super) answers: Answers,
 }
 
-/// The numbers of a peer's requests, which have no gaps.
+/// The numbers of a peer's requests, which have no gaps.
 #[derive(Debug, Default)]
 pub(crate) struct RequestOrder {
     last: u32,
@@ -118,7 +118,7 @@ impl Memory {
         if flags & COMPLETION_REQUESTED != 0 { self.queue_answer(rank, Answer::Done { id }) } else { true }
     }
 
-    /// Refuses a request; nothing was touched. False if too many answers wait.
+    /// Refuses a request; nothing was touched. False if too many answers wait.
     #[cold]
     pub(super) fn refuse(&mut self, rank: Rank, id: u32, why: Refusal) -> bool {
         self.counters.refused += 1;
@@ -244,7 +244,7 @@ impl Memory {
         writer: &mut impl RecordWriter,
     ) -> bool {
         loop {
-            // nothing more is read once the cookie is revoked or expired.
+            // nothing more is read once the cookie is revoked or expired.
             let why = match answer.cookie.and_then(|cookie| self.apertures.cookie(cookie)) {
                 None => Some(Refusal::Revoked),
                 Some(granted) => (granted.expires <= self.apertures.now()).then_some(Refusal::Expired),

@@ -211,7 +211,8 @@ fn random_trip(rng: &mut Rng) -> Trip {
     }
 }
 
-/// T-1, T-2, T-4, T-5: memory, tripwires and events equal those of a model after random requests.
+/// T-1, T-2, T-4, T-5, T-7: memory, tripwires and events equal those of a model after random
+/// requests.
 #[test]
 fn memory_tripwires_and_events_match_a_model() {
     for seed in 1..=20 {
@@ -381,8 +382,8 @@ fn read_events(ep: &Node, wires: &mut [Modelled]) {
     }
 }
 
-/// forged, stale, expired, revoked, out-of-range and overreaching requests are refused and counted,
-/// and touch nothing.
+/// forged, stale, expired, revoked, out-of-range and overreaching requests are refused and
+/// counted, and touch nothing.
 #[test]
 fn forged_requests_touch_nothing() {
     const DEFAULT: u64 = 200_000;
@@ -449,7 +450,7 @@ fn forged_requests_touch_nothing() {
     assert_eq!((cell.fires(), ep.memory_counters().puts), (1, 1));
 }
 
-/// T-6: when too many events that peers send unasked wait, further ones are dropped, counted, and reported at
+/// T-9: when too many events that peers send unasked wait, further ones are dropped, counted, and reported at
 /// their place. Fires of tripwires are never lost.
 #[test]
 fn dropped_memory_events_are_counted_and_reported() {
@@ -485,7 +486,8 @@ fn dropped_memory_events_are_counted_and_reported() {
     assert_eq!(ep.memory_counters().events_lost, 10);
 }
 
-/// a peer violates the protocol if it has too many requests unanswered, or numbers its requests wrongly.
+/// a peer violates the protocol if it has too many requests unanswered, or numbers its requests
+/// wrongly.
 #[test]
 fn protocol_violations_are_detected() {
     let ep = node();
@@ -496,7 +498,7 @@ fn protocol_violations_are_detected() {
     assert!(bad(&Message::Data { id: 1, at: 0, data: &[] }));
     assert!(bad(&Message::Failed { id: 1, why: Refusal::Forged }));
     assert!(bad(&Message::Open { handle: 9, cookie: 0, incarnation: 0, secret: [0; 16] }));
-    // S-8: parts are lent only through shared memory.
+    // S-24: parts are lent only through shared memory.
     let piece = ExtentRef { number: 0, len: 8, at: 0 };
     assert!(bad(&Message::LoanedPart(Peer { rank: 1, id: 0 }.target(0, 0), 0, piece)));
     let ep = node();
@@ -508,7 +510,7 @@ fn protocol_violations_are_detected() {
     assert_eq!(asked, Some(2 * crate::limits::MAX_UNANSWERED));
 }
 
-/// puts and answers that do not fit one record are cut at the ends of words.
+/// puts and answers that do not fit one record are cut at the ends of words.
 #[test]
 fn parts_end_with_words() {
     use super::cookie::whole_words;
@@ -525,7 +527,7 @@ fn parts_end_with_words() {
     assert_eq!(whole_words(u64::MAX, 100, u64::MAX), 97);
 }
 
-/// an answer stops when its cookie expires.
+/// an answer stops when its cookie expires.
 #[test]
 fn an_answer_stops_when_its_cookie_expires() {
     let ep = node();
@@ -546,7 +548,7 @@ fn an_answer_stops_when_its_cookie_expires() {
     assert_eq!(ep.memory_counters().refused, 1);
 }
 
-/// closing an aperture releases its memory although answers wait that would read it. Answers of other
+/// closing an aperture releases its memory although answers wait that would read it. Answers of other
 /// apertures stay.
 #[test]
 fn closing_an_aperture_releases_its_memory() {

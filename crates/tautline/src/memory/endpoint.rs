@@ -35,9 +35,9 @@ impl Endpoint {
     }
 
     /// Maps an aperture of a peer on this host. An error if the peer is on another host, belongs to another
-    /// user, is gone or has revoked the share, or if the cookie claims more than the owner granted. Rights
-    /// bind everybody who maps through this library; another process of the same user could open the owner's
-    /// memory without it.
+    /// user, is gone or has revoked the share, or if the cookie claims more than the owner granted.
+    /// Rights bind everybody who maps through this library; another process of the same user could open the
+    /// owner's memory without it.
     pub fn map(&self, cookie: &MapCookie) -> Result<Mapped> {
         Mapped::new(self, cookie)
     }

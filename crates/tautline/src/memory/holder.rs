@@ -1,5 +1,5 @@
 //! Which process has a share mapped, and how often: one word per rank, in the page that goes with the share
-//!
+//!
 //!
 //! A rank may be restarted before its former process had time to unmap. So the word names the process, by its
 //! number and its start time, and mappings of a process that has ended do not count.
@@ -89,7 +89,7 @@ impl Holder {
 mod tests {
     use super::*;
 
-    /// mappings of a process count as long as it lives.
+    /// mappings of a process count as long as it lives.
     #[test]
     fn mappings_of_dead_processes_do_not_count() {
         let page = ApertureMemory::allocate(64).unwrap();

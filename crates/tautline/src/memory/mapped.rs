@@ -176,8 +176,8 @@ impl Drop for Share {
 /// differ from those of a [`super::Remote`]: rights apply to the whole mapping, accesses are not reported,
 /// conditions are polled, and revocation is complete only when this is dropped. Words are never torn.
 ///
-/// When the owner is gone, every access is an error ([`Error::PeerGone`]), as soon as this node knows. It
-/// checks whenever it polls, and its watchdog checks while the program computes, so this takes a few
+/// When the owner is gone, every access is an error ([`Error::PeerGone`], A-29), as soon as this node knows.
+/// It checks whenever it polls, and its watchdog checks while the program computes, so this takes a few
 /// milliseconds. Until then writes go to memory that nobody reads, and reads return the last content. A
 /// restarted owner has other memory, and must share it again.
 #[derive(Debug)]

@@ -16,7 +16,7 @@ use crate::{Rank, SendError};
 
 /// Part of another node's memory. Operations of one pair of nodes take effect in the order in which they were
 /// requested. A get reads when its turn has come; a long one reads while later puts already take effect,
-/// unless there is a [`Remote::fence`] between them.
+/// unless there is a [`Remote::fence`] between them.
 ///
 /// Offsets count from the start of the cookie's range.
 ///
@@ -105,7 +105,8 @@ impl Remote {
     ///
     /// A program may put without ever extracting, as long as the owner's answers can arrive. If the owner's
     /// messages fill the limit of unextracted ones, and answers are queued behind them, the put fails with
-    /// [`SendError::Unextracted`], and part of the bytes may be in place. This applies to all requests.
+    /// [`SendError::Unextracted`], and part of the bytes may be in place. This applies to all
+    /// requests.
     #[inline]
     pub fn put(&self, at: u64, bytes: &[u8]) -> Result<()> {
         let mut put = PendingPut::new(self, None);

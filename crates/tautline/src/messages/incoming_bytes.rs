@@ -196,7 +196,8 @@ impl IncomingBytes {
         delivery
     }
 
-    /// The handler was polled; borrowed bytes that it did not take and that the sender waits for are copied.
+    /// The handler was polled; borrowed bytes that it did not take and that the sender waits for are copied
+    /// (S-23).
     pub(super) fn settle(&mut self) {
         if self.buffer.len() == 0 {
             self.buffer.clear();

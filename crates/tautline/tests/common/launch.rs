@@ -1,4 +1,4 @@
-//! Jobs of real processes: a launcher such as `tautline run` is, small enough for tests.
+//! Jobs of real processes: a launcher like `tautline run`, small enough for tests.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::UdpSocket;
@@ -12,7 +12,7 @@ use command_fds::{CommandFdExt, FdMapping};
 use tautline::node::link::JobKey;
 use tautline::{DeviceName, Job, Member};
 
-/// Where a child finds its job and its socket.
+/// The descriptors of a child's job and socket.
 const JOB: i32 = 3;
 const SOCKET: i32 = 4;
 
@@ -35,7 +35,7 @@ impl Launcher {
         Launcher { device: Some(device), ..Launcher::new(n) }
     }
 
-    /// The job for a member in this very process.
+    /// The job for a member in this process.
     pub fn job(&self, rank: u32) -> Job {
         let mut job = Job::parse(&self.describe(rank)).unwrap();
         job.socket = Some(self.sockets[rank as usize].as_fd().try_clone_to_owned().unwrap());
@@ -46,7 +46,7 @@ impl Launcher {
         Job::describe(rank, &JobKey::new([42; 32]), &self.members, None, self.device, None)
     }
 
-    /// Starts the member of `rank`: the job comes in a pipe, the socket as a descriptor.
+    /// Starts the member of `rank`: the job is passed in a pipe, the socket as a descriptor.
     pub fn start(&self, rank: u32, mut command: Command) -> Process {
         let text = format!("{}socket {SOCKET}\n", self.describe(rank));
         let (reader, writer) = std::io::pipe().unwrap();
@@ -72,7 +72,7 @@ pub fn again(name: &str) -> Command {
     command
 }
 
-/// Whether this process was started by [`again`]. If so, it dies with the one that started it.
+/// Whether this process was started by [`again`]. If so, it dies with its parent.
 pub fn is_member(name: &str) -> bool {
     let member = std::env::var("TAUTLINE_TEST_MEMBER").is_ok_and(|n| n == name);
     if member {
@@ -121,7 +121,7 @@ impl Process {
         (self.child.wait().unwrap().code(), std::mem::take(&mut self.seen))
     }
 
-    /// The next line for which `pick` has an answer; the others are passed over.
+    /// Waits for the next line for which `pick` returns something; other lines are skipped.
     pub fn expect<T>(&mut self, what: &str, limit: Duration, mut pick: impl FnMut(&str) -> Option<T>) -> T {
         let until = Instant::now() + limit;
         loop {
@@ -138,12 +138,13 @@ impl Process {
         }
     }
 
-    /// All lines that have come so far.
+    /// All lines so far.
     pub fn drain(&mut self) -> Vec<String> {
         self.lines.try_iter().collect()
     }
 
-    /// `kill -9`, and waits until it is gone; returns when the signal was sent, on the system's monotonic clock.
+    /// `kill -9`, and waits until the process is gone; returns the time of the signal, on the system's
+    /// monotonic clock.
     pub fn kill(&mut self) -> u64 {
         let at = now();
         self.signal(rustix::process::Signal::KILL);

@@ -14,7 +14,8 @@ use std::time::Duration;
 use tautline::node::link::JobKey;
 use tautline::{Builder, Config, DeviceName, Endpoint, Event, Job, Member};
 
-/// Descriptions of a job of `n` processes on loopback; the sockets are bound, so that no port can be taken meanwhile.
+/// Descriptions of a job of `n` processes on loopback. The sockets are bound, so that no port can be taken
+/// meanwhile.
 pub fn jobs(n: usize) -> Vec<Job> {
     jobs_at("127.0.0.1:0", n)
 }
@@ -37,7 +38,8 @@ pub fn jobs_at(address: &str, n: usize) -> Vec<Job> {
         .collect()
 }
 
-/// Runs `program` once per rank, each in a thread, and waits for all, but not for ever. First over datagrams, then through shared memory.
+/// Runs `program` once per rank, each in a thread, and waits for all, with a time limit. First over
+/// datagrams, then through shared memory.
 pub fn run(n: usize, program: impl Fn(Job) + Send + Sync) {
     run_over(DeviceName::Udp, n, &program);
     run_over(DeviceName::Shm, n, &program);
@@ -66,7 +68,7 @@ pub fn join(builder: Builder, job: Job) -> Endpoint {
     builder.join_job(job).unwrap()
 }
 
-/// Ends the test process if it is not dropped in time: a test that hangs must not hang everything.
+/// Ends the test process unless it is dropped in time, so that a test that hangs does not hang the whole run.
 pub struct Limit(#[allow(dead_code)] mpsc::Sender<()>);
 
 impl Limit {
@@ -83,14 +85,14 @@ impl Limit {
     }
 }
 
-/// Knobs that are changed in place.
+/// A configuration with changes.
 pub fn config(change: impl FnOnce(&mut Config)) -> Config {
     let mut config = Config::default();
     change(&mut config);
     config
 }
 
-/// Bytes that tell where they belong.
+/// Bytes that depend on their offset.
 pub fn pattern(size: usize, salt: usize) -> Vec<u8> {
     (0..size).map(|i| (i * 31 + i / 251 + salt * 97) as u8).collect()
 }
@@ -108,7 +110,7 @@ pub fn await_event(ep: &Endpoint, mut wanted: impl FnMut(&Event) -> bool) -> Eve
     }
 }
 
-/// Extracts for as long as `time` says.
+/// Extracts for a time.
 pub fn extract_for(ep: &Endpoint, time: Duration) {
     let until = std::time::Instant::now() + time;
     while std::time::Instant::now() < until {

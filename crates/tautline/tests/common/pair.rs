@@ -35,20 +35,20 @@ impl Pair {
         self.ep.send(self.other(), "mail", text.as_bytes()).unwrap();
     }
 
-    pub fn hear(&self) -> Vec<u8> {
+    pub fn receive(&self) -> Vec<u8> {
         self.ep.run_until(|| !self.mail.borrow().is_empty()).unwrap();
         self.mail.borrow_mut().remove(0)
     }
 
     pub fn take_cookie(&self) -> Remote {
-        let bytes = self.hear();
+        let bytes = self.receive();
         self.ep.remote(&Cookie::from_bytes(bytes.as_slice().try_into().unwrap()))
     }
 
-    /// Both come to the end together.
+    /// Closes when both sides have come to the end.
     pub fn close(self) {
         self.say("over");
-        self.hear();
+        self.receive();
         self.ep.close().unwrap();
     }
 }

@@ -1,5 +1,6 @@
-//! A member that talks with everyone all the time, checks what it hears, and reports on its standard output. Its messages
-//! carry the generation of the process and the incarnation they are meant for, and are numbered from the channel's start.
+//! A member that talks with every other all the time, checks what it receives, and reports on its standard
+//! output. Its messages carry the generation of the process and the incarnation they are meant for, and are
+//! numbered from the channel's start.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -25,59 +26,59 @@ struct Header {
 
 const HEADER: usize = size_of::<Header>();
 
-/// What has been heard of one peer.
+/// What was received from one peer.
 #[derive(Default)]
-struct Heard {
+struct Received {
     last: Option<Header>,
     whole: u64,
 }
 
-type Ears = Rc<RefCell<HashMap<Rank, Heard>>>;
+type ReceivedByPeer = Rc<RefCell<HashMap<Rank, Received>>>;
 
-/// A message to one peer, as far as it has gone.
-struct Going {
+/// A message to one peer, as far as it was sent.
+struct Sending {
     out: Outgoing,
     bytes: Vec<u8>,
     at: usize,
 }
 
-/// What is said to one peer.
+/// What is sent to one peer.
 #[derive(Default)]
-struct Mouth {
+struct Outbox {
     incarnation: u32,
     up: bool,
     number: u64,
-    going: Option<Going>,
+    sending: Option<Sending>,
 }
 
 /// Talks until it is killed.
 pub fn talk(config: Config) {
     let generation = std::env::var(GENERATION).unwrap().parse().unwrap();
-    let ears = Ears::default();
-    let hear = ears.clone();
+    let received_by_peer = ReceivedByPeer::default();
+    let for_handler = received_by_peer.clone();
     let builder =
-        Endpoint::builder().config(config).on("data", move |msg: Message| listen(msg, hear.clone()));
+        Endpoint::builder().config(config).on("data", move |msg: Message| listen(msg, for_handler.clone()));
     let ep = builder.join().unwrap();
     let peers: Vec<Rank> = (0..ep.size()).filter(|r| *r != ep.rank()).collect();
-    let mut mouths: HashMap<Rank, Mouth> = peers.iter().map(|p| (*p, Mouth::default())).collect();
+    let mut outboxes: HashMap<Rank, Outbox> = peers.iter().map(|p| (*p, Outbox::default())).collect();
     peers.iter().for_each(|p| ep.connect(*p).unwrap());
     let (mut reported, said) = (Instant::now(), Cell::new(0u64));
     loop {
         let took = ep.extract(usize::MAX).unwrap();
         while let Some(event) = ep.poll_event() {
-            note(&ep, &event, &mut mouths, &ears);
+            note(&ep, &event, &mut outboxes, &received_by_peer);
         }
         check_failures(&ep);
         let before = said.get();
-        for (peer, mouth) in &mut mouths {
-            say(&ep, *peer, generation, mouth, &said);
+        for (peer, outbox) in &mut outboxes {
+            send(&ep, *peer, generation, outbox, &said);
         }
         if reported.elapsed() > Duration::from_millis(20) {
             reported = Instant::now();
-            let heard = ears.borrow();
+            let received = received_by_peer.borrow();
             let counts: Vec<_> =
-                (0..ep.size()).map(|r| heard.get(&r).map_or(0, |h| h.whole).to_string()).collect();
-            println!("@heard {}", counts.join(" "));
+                (0..ep.size()).map(|r| received.get(&r).map_or(0, |h| h.whole).to_string()).collect();
+            println!("@received {}", counts.join(" "));
         }
         if took == 0 && said.get() == before {
             ep.wait(Some(Duration::from_millis(2))).unwrap();
@@ -85,13 +86,13 @@ pub fn talk(config: Config) {
     }
 }
 
-async fn listen(mut msg: Message, ears: Ears) -> tautline::Result<()> {
+async fn listen(mut msg: Message, received_by_peer: ReceivedByPeer) -> tautline::Result<()> {
     let header: Header = msg.read().await?;
     let from = msg.from();
     {
-        let mut ears = ears.borrow_mut();
-        let heard = ears.entry(from).or_default();
-        let expected = match heard.last {
+        let mut received_by_peer = received_by_peer.borrow_mut();
+        let received = received_by_peer.entry(from).or_default();
+        let expected = match received.last {
             Some(last) if (last.generation, last.incarnation) == (header.generation, header.incarnation) => {
                 last.number + 1
             }
@@ -102,28 +103,33 @@ async fn listen(mut msg: Message, ears: Ears) -> tautline::Result<()> {
             }
             None => 0,
         };
-        assert_eq!(header.number, expected, "from {from}: {header:?} after {:?}", heard.last);
-        heard.last = Some(header);
+        assert_eq!(header.number, expected, "from {from}: {header:?} after {:?}", received.last);
+        received.last = Some(header);
     }
     let bytes = msg.read_to_end().await?;
     assert!(bytes == pattern(bytes.len(), header.number as usize), "from {from}: {header:?} is altered");
-    ears.borrow_mut().entry(from).or_default().whole += 1;
+    received_by_peer.borrow_mut().entry(from).or_default().whole += 1;
     Ok(())
 }
 
-fn note(ep: &Endpoint, event: &Event, mouths: &mut HashMap<Rank, Mouth>, ears: &Ears) {
+fn note(
+    ep: &Endpoint,
+    event: &Event,
+    outboxes: &mut HashMap<Rank, Outbox>,
+    received_by_peer: &ReceivedByPeer,
+) {
     match event {
         Event::PeerUp { peer, incarnation } => {
-            let mouth = mouths.get_mut(peer).unwrap();
-            *mouth = Mouth { incarnation: *incarnation, up: true, ..Mouth::default() };
+            let outbox = outboxes.get_mut(peer).unwrap();
+            *outbox = Outbox { incarnation: *incarnation, up: true, ..Outbox::default() };
             println!("@up {peer} {incarnation} {}", now());
         }
         Event::PeerDown { peer, incarnation, why } => {
             println!("@down {peer} {incarnation} {} {why}", now());
-            let mouth = mouths.get_mut(peer).unwrap();
-            mouth.up = false;
-            mouth.going = None;
-            ears.borrow_mut().entry(*peer).or_default().whole = 0;
+            let outbox = outboxes.get_mut(peer).unwrap();
+            outbox.up = false;
+            outbox.sending = None;
+            received_by_peer.borrow_mut().entry(*peer).or_default().whole = 0;
             ep.connect(*peer).unwrap();
         }
         _ => {}
@@ -137,29 +143,29 @@ fn check_failures(ep: &Endpoint) {
     }
 }
 
-/// Adds to the message under way, and begins the next; never waits.
-fn say(ep: &Endpoint, peer: Rank, generation: u64, mouth: &mut Mouth, said: &Cell<u64>) {
+/// Adds to the message in progress, and begins the next; never waits.
+fn send(ep: &Endpoint, peer: Rank, generation: u64, outbox: &mut Outbox, said: &Cell<u64>) {
     for _ in 0..8 {
-        if !mouth.up {
+        if !outbox.up {
             return;
         }
-        if mouth.going.is_none() {
-            let header = Header { generation, incarnation: mouth.incarnation.into(), number: mouth.number };
-            let size = [0, 40, 1000, 5000, 300, 60_000, 10][mouth.number as usize % 7];
+        if outbox.sending.is_none() {
+            let header = Header { generation, incarnation: outbox.incarnation.into(), number: outbox.number };
+            let size = [0, 40, 1000, 5000, 300, 60_000, 10][outbox.number as usize % 7];
             let bytes = [header.as_bytes(), &pattern(size, header.number as usize)].concat();
             match ep.try_begin(peer, "data", (HEADER + size) as u64) {
-                Ok(out) => mouth.going = Some(Going { out, bytes, at: 0 }),
+                Ok(out) => outbox.sending = Some(Sending { out, bytes, at: 0 }),
                 Err(_) => return,
             }
-            mouth.number += 1;
+            outbox.number += 1;
         }
-        let going = mouth.going.as_mut().expect("there is one now");
-        match going.out.try_piece(&going.bytes[going.at..]) {
-            Ok(added) => going.at += added,
+        let sending = outbox.sending.as_mut().expect("there is one now");
+        match sending.out.try_piece(&sending.bytes[sending.at..]) {
+            Ok(added) => sending.at += added,
             Err(_) => return,
         }
-        if going.at == going.bytes.len() {
-            let _ = mouth.going.take().expect("there is one").out.end();
+        if sending.at == sending.bytes.len() {
+            let _ = outbox.sending.take().expect("there is one").out.end();
             said.set(said.get() + 1);
         }
     }

@@ -1,5 +1,5 @@
-//! A member on the same host that is going to die, and what its survivor checks. Its messages name their
-//! stream, by the time when it began, and are numbered in it.
+//! A member on the same host that is going to die, and what its survivor checks. Its messages carry the start
+//! time of their stream and are numbered within it.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -10,41 +10,42 @@ use tautline::{Builder, Config, Down, Endpoint, Error, Event, Message, Rank, Sen
 use super::launch::{Launcher, Process, again, now};
 use super::pattern;
 
-/// What the victim is to do; in its environment.
+/// The environment variable for what the victim is to do.
 const ROLE: &str = "TAUTLINE_TEST_ROLE";
 
-/// Bytes of the messages that are sent in turn: in one line, beside it, in several frames.
+/// Sizes of the messages that are sent in turn: in one line, beside it, in several frames.
 const SIZES: [usize; 6] = [16, 40, 300, 5_000, 60_000, 24];
 
 pub const SURVIVOR: Rank = 0;
 pub const VICTIM: Rank = 1;
 
-/// Of each rank: the stream that was heard last, and how many whole messages of it.
-pub type Heard = Rc<RefCell<Vec<(u64, u64)>>>;
+/// For each rank: the stream of the last message, and the number of its whole messages.
+pub type Received = Rc<RefCell<Vec<(u64, u64)>>>;
 
 /// A builder whose handler checks that nothing is torn, repeated, reordered or left out.
-pub fn listener(ranks: usize, config: Config) -> (Builder, Heard) {
-    let heard: Heard = Rc::new(RefCell::new(vec![(0, 0); ranks]));
-    let ears = heard.clone();
-    let builder = Endpoint::builder().config(config).on("data", move |msg: Message| hear(msg, ears.clone()));
-    (builder, heard)
+pub fn listener(ranks: usize, config: Config) -> (Builder, Received) {
+    let received: Received = Rc::new(RefCell::new(vec![(0, 0); ranks]));
+    let for_handler = received.clone();
+    let builder =
+        Endpoint::builder().config(config).on("data", move |msg: Message| check(msg, for_handler.clone()));
+    (builder, received)
 }
 
-async fn hear(mut msg: Message, heard: Heard) -> tautline::Result<()> {
+async fn check(mut msg: Message, received: Received) -> tautline::Result<()> {
     let from = msg.from();
     let bytes = msg.read_to_end().await?;
-    let (mut stream, mut due) = heard.borrow()[from as usize];
+    let (mut stream, mut due) = received.borrow()[from as usize];
     let said = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"));
     if said != stream {
         assert!(said > stream, "from {from}: an old stream");
         (stream, due) = (said, 0);
     }
     assert!(bytes == message(stream, due), "message {due} of {from}: {} bytes", bytes.len());
-    heard.borrow_mut()[from as usize] = (stream, due + 1);
+    received.borrow_mut()[from as usize] = (stream, due + 1);
     Ok(())
 }
 
-/// The message of a number.
+/// The message with a number.
 pub fn message(stream: u64, number: u64) -> Vec<u8> {
     let size = SIZES[number as usize % SIZES.len()];
     let mut bytes = pattern(size, number as usize);
@@ -58,7 +59,7 @@ pub fn await_up(ep: &Endpoint, peer: Rank) {
     super::await_event(ep, |event| matches!(event, Event::PeerUp { peer: p, .. } if *p == peer));
 }
 
-/// Extracts until `done` says so.
+/// Extracts until `done` returns true.
 pub fn until(ep: &Endpoint, mut done: impl FnMut() -> bool) {
     while !done() {
         ep.extract(usize::MAX).unwrap();
@@ -66,7 +67,7 @@ pub fn until(ep: &Endpoint, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Extracts until `peer` is down, and says why. Failures of messages that were cut off are in order, others are not.
+/// Extracts until `peer` is down, and returns why. Only messages that were cut off may fail.
 pub fn await_down(ep: &Endpoint, peer: Rank) -> Down {
     let event =
         super::await_event(ep, |event| matches!(event, Event::PeerDown { peer: p, .. } if *p == peer));
@@ -82,9 +83,9 @@ pub fn check_failures(ep: &Endpoint) {
     }
 }
 
-/// Starts the victim of rank `rank` in the role `role`, as the test `near_victim`.
+/// Starts the victim of rank `rank` in the role `role`, as the test `victim_member`.
 pub fn start(launcher: &Launcher, rank: Rank, role: &str) -> Process {
-    let mut command = again("near_victim");
+    let mut command = again("victim_member");
     command.env(ROLE, role);
     launcher.start(rank, command)
 }
@@ -115,8 +116,8 @@ pub fn live() {
             ep.extract(usize::MAX).unwrap();
             ep.wait(None).unwrap();
         },
-        // Is there and takes nothing.
-        "deaf" => std::thread::sleep(Duration::from_secs(600)),
+        // Is up and extracts nothing.
+        "stalled" => std::thread::sleep(Duration::from_secs(600)),
         "some" => some(&ep, stream),
         "fork" => fork(),
         "exec" => exec(),
@@ -125,7 +126,7 @@ pub fn live() {
     }
 }
 
-/// Has no descriptor left for a while, in which it makes progress.
+/// Has no free descriptor for a while, during which it makes progress.
 fn hoard(ep: &Endpoint) {
     let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     limit.current = Some(64);
@@ -141,7 +142,7 @@ fn hoard(ep: &Endpoint) {
     println!("@alive");
 }
 
-/// Sends all the time, takes what comes.
+/// Sends all the time, and extracts.
 fn talk(ep: &Endpoint, stream: u64) {
     for number in 1.. {
         ep.send(SURVIVOR, "data", &message(stream, number)).unwrap();
@@ -149,7 +150,7 @@ fn talk(ep: &Endpoint, stream: u64) {
     }
 }
 
-/// Lends every other message, sends the rest, takes what comes.
+/// Lends every other message, sends the rest, and extracts.
 fn lend(ep: &Endpoint, stream: u64) {
     for number in 1.. {
         let bytes = message(stream, number);
@@ -165,11 +166,11 @@ fn lend(ep: &Endpoint, stream: u64) {
     }
 }
 
-/// Waits until messages are read in its memory; sooner or later nobody does.
+/// Waits until its messages are read in its memory, which nobody does after a while.
 fn offer(ep: &Endpoint, stream: u64) {
     (1..4).for_each(|number| ep.send(SURVIVOR, "data", &message(stream, number)).unwrap());
     println!("@offers");
-    // The survivor may still be extracting; it stops before it has been told so often.
+    // The survivor may still be extracting; it stops before this many messages.
     for number in 4.. {
         ep.send(SURVIVOR, "data", &message(stream, number)).unwrap();
     }
@@ -206,8 +207,8 @@ fn crowd(ep: &Endpoint) {
     }
 }
 
-/// Sends some messages, says how many went off, and waits for its death. Those of several frames are left out: they wait for windows, which nobody
-/// grants meanwhile.
+/// Sends some messages, prints how many, and waits for its death. It sends none of several frames: they wait
+/// for windows, which nobody grants meanwhile.
 fn some(ep: &Endpoint, stream: u64) {
     let mut sent = 1;
     for i in 1..40 {

@@ -22,7 +22,7 @@ fn a_hello_opens_a_channel() {
     }
 }
 
-/// H-6: when both sides send a hello at once, one channel comes of it.
+/// H-11: when both sides send a hello at once, one channel comes of it.
 #[test]
 fn simultaneous_hellos_open_one_channel() {
     let mut pair = Pair::new();
@@ -69,7 +69,7 @@ fn silence_means_unreachable() {
     assert_eq!(pair.lanes[0].poll_event(), Some(down));
 }
 
-/// H-2: handshakes of another job, and damaged ones, are counted and not answered.
+/// H-2, H-10: handshakes of another job, and damaged ones, are counted and not answered.
 #[test]
 fn forged_handshakes_are_not_answered() {
     let mut pair = Pair::with(|job, _| {

@@ -76,7 +76,7 @@ fn a_silent_peer_leaves_slots_to_others() {
     assert!(pair.lanes[0].port.may_take(None));
 }
 
-/// W-6: a window overtakes messages that were never sent.
+/// W-12: a window overtakes messages that were never sent.
 #[test]
 fn windows_overtake_waiting_messages() {
     let mut pair = Pair::connected();

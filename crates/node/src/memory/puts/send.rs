@@ -66,8 +66,8 @@ pub(crate) struct Part {
     pub(crate) left: u64,
 }
 
-/// Writes the next part of a put, as many bytes as go together, which `fill` writes. Returns how many; None
-/// for want of room.
+/// Writes the next part of a put, as many bytes as go together, which `fill` writes. Returns how many;
+/// None for want of room.
 #[inline]
 pub(crate) fn write_part(
     writer: &mut impl RecordWriter,

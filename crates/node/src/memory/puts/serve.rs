@@ -1,5 +1,5 @@
 //! The owner's half of a put: from a record, from the words of a small frame, or from memory that the peer
-//! lends (A-5, S-8).
+//! lends (A-5, S-24).
 
 use std::sync::Arc;
 
@@ -294,14 +294,14 @@ impl Memory {
         good
     }
 
-    /// Handles a part whose turn has come and whose bytes are in place. False if no correct peer sends
+    /// Handles a part whose turn has come and whose bytes are in place. False if no correct peer sends
     /// it.
     pub(crate) fn settle_placed(&mut self, from: PeerId, part: PlacedPart) -> bool {
         self.served += 1;
         self.take_part(from, part, |_, _| {})
     }
 
-    /// Serves a part of a put, whose bytes `write` writes to their place if that is allowed.
+    /// Serves a part of a put, whose bytes `write` writes to their place if that is allowed.
     fn take_part(
         &mut self,
         from: PeerId,
@@ -347,7 +347,7 @@ impl Memory {
     }
 
     /// Places a part that arrived ahead of a gap, if it belongs to the put whose parts are due: it then
-    /// overtakes no other request. Its tripwires and its answer wait for its turn, at
+    /// overtakes no other request. Its tripwires and its answer wait for its turn, at
     /// [`Memory::settle_placed`].
     #[cold]
     pub(crate) fn place_ahead(&mut self, from: PeerId, bytes: &[u8]) -> Option<PlacedPart> {

@@ -171,7 +171,7 @@ fn a_put_pauses_at_a_full_train() {
     assert_eq!((pauses, pair.bytes(0, 1000)), (2, bytes));
 }
 
-/// S-8: parts are lent if the channel can; if it never can they are copied, and if it cannot now they wait.
+/// S-24: parts are lent if the channel can; if it never can they are copied, and if it cannot now they wait.
 #[test]
 fn a_part_that_cannot_be_lent_is_copied_or_waits() {
     for lending in [Lending::Possible, Lending::Impossible, Lending::NoRoom] {
@@ -194,7 +194,7 @@ fn a_part_that_cannot_be_lent_is_copied_or_waits() {
     }
 }
 
-/// S-2, S-8: a lent part that is refused is returned unread, and one that does not lie in lent memory is a
+/// S-2, S-24: a lent part that is refused is returned unread, and one that does not lie in lent memory is a
 /// violation.
 #[test]
 fn a_lent_part_is_checked_before_it_is_read() {
@@ -213,8 +213,8 @@ fn a_lent_part_is_checked_before_it_is_read() {
     assert!(!pair.deliver(&mut writer));
 }
 
-/// every kind of request and answer completes if the channels have room for one record at a
-/// time.
+/// every kind of request and answer completes if the channels have room for one record
+/// at a time.
 #[test]
 fn requests_and_answers_survive_want_of_room() {
     let mut pair = Pair::new();
@@ -262,7 +262,7 @@ fn a_turn_ends_with_its_budget() {
     assert!(tickets.iter().all(|it| pair.requester.poll_operation(*it, false) == Some(Ok(0))));
 }
 
-/// a put, a cached word and the rest of an answer are refused once the cookie has expired.
+/// a put, a cached word and the rest of an answer are refused once the cookie has expired.
 #[test]
 fn nothing_is_accessed_after_expiry() {
     let mut pair = Pair::with_expiry(100);
@@ -331,7 +331,7 @@ fn an_inline_put_is_all_or_nothing() {
     assert!(!pair.requester.put_inline((&cookie, 0), &[1; 8], progress.hint, never));
 }
 
-/// a wrong number is a violation on every path of a put: records, words, cached words, long frames and
+/// a wrong number is a violation on every path of a put: records, words, cached words, long frames and
 /// parts.
 #[test]
 fn wrong_numbering_is_a_violation() {
@@ -402,7 +402,7 @@ fn a_long_put_is_placed_from_the_ring() {
     assert!(pair.owner.is_busy());
 }
 
-/// a part that arrives ahead of a gap is placed at once if its put has begun; it fires when its turn
+/// a part that arrives ahead of a gap is placed at once if its put has begun; it fires when its turn
 /// comes.
 #[test]
 fn a_part_ahead_of_a_gap_is_placed_and_settled_later() {

@@ -113,8 +113,8 @@ impl Tripwires {
         self.wires.len()
     }
 
-    /// Arms a tripwire (T-1). None if the aperture is closed, it lacks the range or the condition's word, or
-    /// there are too many tripwires.
+    /// Arms a tripwire (T-1, T-7). None if the aperture is closed, it lacks the range or the condition's
+    /// word, or there are too many tripwires.
     pub(super) fn arm(
         &mut self,
         apertures: &mut Apertures,
@@ -160,8 +160,8 @@ impl Tripwires {
         Some((WireId(name), cell))
     }
 
-    /// Disarms a tripwire: when this returns it fires no more, and none of its events is left (T-2). Futures
-    /// that wait for it, or for a set that now has too few tripwires, are woken.
+    /// Disarms a tripwire: when this returns it fires no more, and none of its events is left (T-2, T-8).
+    /// Futures that wait for it, or for a set that now has too few tripwires, are woken.
     pub(super) fn disarm(&mut self, apertures: &mut Apertures, events: &mut EventQueue, id: WireId) -> bool {
         self.unhook(apertures, id);
         let Some(wire) = self.wires.remove(id.0) else { return false };

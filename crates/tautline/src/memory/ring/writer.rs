@@ -87,7 +87,7 @@ impl RingWriter {
         Ok(result.transpose()?)
     }
 
-    /// Claims the ring, then sends the reader the cookie for this writer's memory. True when the ring
+    /// Claims the ring, then sends the reader the cookie for this writer's memory. True when the ring
     /// is claimed and the cookie is on its way.
     fn claim(&mut self) -> Result<bool> {
         loop {

@@ -1,4 +1,4 @@
-//! Flow: what holds whom back, and what goes on meanwhile.
+//! Flow control: what holds a sender back, and what continues meanwhile.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod common;
@@ -36,8 +36,8 @@ impl Gate {
     }
 }
 
-/// M-4, M-5: a handler that waits for something else holds back its own message, at its window; others of the same peer,
-/// small and large, go on.
+/// M-4, M-5: a handler that waits for something else holds back its own message, at its window; other
+/// messages of the same peer, small and large, continue.
 #[test]
 fn window_per_message() {
     const HELD: usize = 3_000_000;
@@ -70,15 +70,15 @@ fn window_per_message() {
             let bytes = pattern(HELD, 1);
             let mut at = 0;
             for size in [10, 100_000, 2_000_000, 10, 700_000, 0] {
-                // As much of the held message as will go, then another that goes whole.
+                // As much of the held message as possible, then another one to its end.
                 while let Ok(added) = held.try_piece(&bytes[at..]) {
                     at += added;
                 }
                 ep.send(1, "free", &pattern(size, 2)).unwrap();
             }
             let config = ep.node().config();
-            let near = ep.counters().local.frames_sent > 0;
-            let window = if near { config.local_window } else { config.link.message_window } as usize;
+            let local = ep.counters().local.frames_sent > 0;
+            let window = if local { config.local_window } else { config.link.message_window } as usize;
             assert!(at < window, "{at} bytes were let through a window of {window}");
             held.piece(&bytes[at..]).unwrap();
             held.end().unwrap();
@@ -93,9 +93,9 @@ fn window_per_message() {
     });
 }
 
-/// M-8: what is not extracted holds its sender back; `extract` takes no more than it is told, give or take a frame.
+/// M-8: what is not extracted holds its sender back; `extract` exceeds its limit by less than a frame.
 #[test]
-fn extract_limits() {
+fn extract_respects_its_limit() {
     run(2, |job| {
         let ep = join(
             Endpoint::builder()
@@ -154,7 +154,8 @@ fn sends_run_no_handlers() {
             job,
         );
         let other = 1 - ep.rank();
-        // Both send more than credit allows at once, so that both block in send; each must extract in between.
+        // Both send more than credit allows at once, so that both block in `send`; each must extract in
+        // between.
         for round in 1..=50 {
             let before = ep.handled();
             for _ in 0..10 {
@@ -167,9 +168,9 @@ fn sends_run_no_handlers() {
     });
 }
 
-/// M-4: under back-pressure `send_async` suspends its handler; the other side does the same, and neither stands still.
+/// M-4: under backpressure `send_async` suspends its handler; both sides do so, and both make progress.
 #[test]
-fn send_async_under_back_pressure() {
+fn send_async_under_backpressure() {
     const ROUNDS: u64 = 300;
     run(2, |job| {
         let (got, echoed) = (Rc::new(Cell::new(0u64)), Rc::new(Cell::new(0u64)));
@@ -223,9 +224,10 @@ fn send_async_under_back_pressure() {
     });
 }
 
-/// N-6: room that one message finds is told to the others that wait for some. They need not wait until something else happens.
+/// N-6: when there is room again, all messages that wait for it are woken, not only the one that finds it
+/// first.
 #[test]
-fn room_that_another_found() {
+fn room_wakes_all_waiters() {
     let barrier = Arc::new(Barrier::new(2));
     run_over(DeviceName::Shm, 2, |job| {
         let (meet, barrier) = (barrier.clone(), barrier.clone());
@@ -259,7 +261,7 @@ fn room_that_another_found() {
         let ep = join(builder, job);
         if ep.rank() == 0 {
             ep.serve(1).unwrap();
-            // Nor are there events to stay awake for.
+            // There are no events either that would keep it awake.
             while ep.poll_event().is_some() {}
             barrier.wait();
             barrier.wait();
@@ -280,7 +282,7 @@ fn room_that_another_found() {
     });
 }
 
-/// Nothing if it would block; anything else must succeed.
+/// Returns nothing if it would block; anything else must succeed.
 fn would_block<T>(result: tautline::Result<T>) -> Option<T> {
     match result {
         Ok(value) => Some(value),
@@ -293,7 +295,7 @@ fn would_block<T>(result: tautline::Result<T>) -> Option<T> {
 
 /// M-5: 200 MB in one message, streamed with little memory.
 #[test]
-fn streamed() {
+fn a_long_stream_needs_little_memory() {
     const BYTES: usize = 200_000_000;
     run(2, |job| {
         let builder = Endpoint::builder().on("data", |mut msg: Message| async move {
@@ -328,16 +330,17 @@ fn streamed() {
     });
 }
 
-/// The most memory that this process has had so far.
+/// The peak memory of this process.
 fn peak_memory() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() * 1024
 }
 
-/// N-8: whoever is blocked when the peer closes gets an error, and so does a handler that waits for the rest.
+/// N-8: a call that is blocked when the peer closes fails, and so does a handler that waits for the rest of a
+/// message.
 #[test]
-fn blocked_when_the_peer_leaves() {
+fn blocked_calls_end_when_the_peer_closes() {
     run(2, |job| {
         let builder = Endpoint::builder()
             .on("data", |mut msg: Message| async move { msg.skip(msg.remaining()).await })
@@ -357,9 +360,9 @@ fn blocked_when_the_peer_leaves() {
     });
 }
 
-/// N-8: waiting for messages ends with an error when nobody is left to send any.
+/// N-8: waiting for messages fails when no peer is left.
 #[test]
-fn serving_when_everybody_left() {
+fn serving_ends_when_all_peers_closed() {
     run(2, |job| {
         let ep = join(Endpoint::builder().on_short("one", |_| {}), job);
         if ep.rank() == 0 {

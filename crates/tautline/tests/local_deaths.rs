@@ -1,4 +1,5 @@
-//! Peers on this host that are killed, stopped, forked and replaced: the survivor is told at once, and left with nothing.
+//! Peers on this host that are killed, stopped, forked and replaced: the survivor learns of it at once, and
+//! nothing is left behind.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod common;
@@ -10,17 +11,17 @@ use std::time::{Duration, Instant};
 
 use common::launch::{Launcher, Process, is_member, now};
 use common::victim::{
-    Heard, VICTIM, await_down, await_up, check_failures, listener, live, message, start, until,
+    Received, VICTIM, await_down, await_up, check_failures, listener, live, message, start, until,
 };
 use common::{Limit, config, extract_for};
 use rustix::process::{Pid, Signal, kill_process};
 use tautline::{DeviceName, Down, Endpoint, Error, Event, Waiting};
 
-/// A timing does not decide a test on a busy machine; what is promised is 10 ms.
+/// The promise is 10 ms; the test allows more, so that a busy machine does not decide it.
 const SOON: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// One at a time: they measure, and count what this process has open.
+/// One test at a time: they measure, and count what this process has open.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -28,8 +29,8 @@ fn alone() -> MutexGuard<'static, ()> {
 
 /// Not a test by itself: a member of the jobs below.
 #[test]
-fn near_victim() {
-    if is_member("near_victim") {
+fn victim_member() {
+    if is_member("victim_member") {
         live();
     }
 }
@@ -38,32 +39,32 @@ fn near_victim() {
 struct Scene {
     launcher: Launcher,
     ep: Endpoint,
-    heard: Heard,
+    received: Received,
 }
 
 impl Scene {
     fn new(ranks: usize, waiting: Waiting) -> Scene {
         let launcher = Launcher::over(DeviceName::Shm, ranks);
-        let (builder, heard) = listener(ranks, config(|c| c.waiting = waiting));
+        let (builder, received) = listener(ranks, config(|c| c.waiting = waiting));
         let ep = builder.join_job(launcher.job(0)).unwrap();
-        Scene { launcher, ep, heard }
+        Scene { launcher, ep, received }
     }
 
-    /// Starts a victim and waits until it is there and has said a word.
+    /// Starts a victim and waits until it is up and has sent a message.
     fn start(&self, role: &str) -> Process {
-        let stream = self.heard.borrow()[VICTIM as usize].0;
+        let stream = self.received.borrow()[VICTIM as usize].0;
         let victim = start(&self.launcher, VICTIM, role);
         await_up(&self.ep, VICTIM);
-        until(&self.ep, || self.heard.borrow()[VICTIM as usize].0 != stream);
+        until(&self.ep, || self.received.borrow()[VICTIM as usize].0 != stream);
         victim
     }
 
-    fn heard(&self) -> u64 {
-        self.heard.borrow()[VICTIM as usize].1
+    fn received(&self) -> u64 {
+        self.received.borrow()[VICTIM as usize].1
     }
 }
 
-/// Kills a process after a while, from another thread; the time of the kill is what the thread returns.
+/// Kills a process after a while, from another thread, which returns the time of the kill.
 fn kill_later(pid: Pid, after: Duration) -> std::thread::JoinHandle<u64> {
     std::thread::spawn(move || {
         std::thread::sleep(after);
@@ -77,7 +78,7 @@ fn report(what: &str, times: &mut [Duration]) {
     times.sort();
     let at = |share: usize| times[(times.len() - 1) * share / 100];
     println!(
-        "{what}: {} deaths told after: median {:?}, p99 {:?}, max {:?}",
+        "{what}: {} deaths reported after: median {:?}, p99 {:?}, max {:?}",
         times.len(),
         at(50),
         at(99),
@@ -95,45 +96,45 @@ fn state_of(pid: Pid) -> Option<char> {
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
-/// S-6, N-8: whoever waits, spins or is held back in a send is told of a death at once; a zombie is dead. The dead are not reaped
-/// before that.
+/// S-6, N-8: a program that waits, spins or is blocked in a send learns of a death at once. A zombie is dead:
+/// the victim is not reaped before.
 #[test]
-fn deaths_are_told_at_once() {
+fn deaths_are_reported_at_once() {
     let _alone = alone();
     let _limit = Limit::seconds(120);
     for (what, waiting, role) in [
         ("parked", Waiting::Park, "listen"),
         ("spinning", Waiting::Spin, "listen"),
         ("spinning among messages", Waiting::Spin, "talk"),
-        ("among messages that are lent", Waiting::SpinThenPark, "lend"),
-        ("held back in a send", Waiting::SpinThenPark, "deaf"),
-        ("held back in a send, spinning", Waiting::Spin, "deaf"),
+        ("among loans", Waiting::SpinThenPark, "lend"),
+        ("blocked in a send", Waiting::SpinThenPark, "stalled"),
+        ("blocked in a send, spinning", Waiting::Spin, "stalled"),
     ] {
         let mut times = Vec::new();
         for _ in 0..7 {
             let scene = Scene::new(2, waiting);
             let victim = scene.start(role);
             let killer = kill_later(victim.id(), Duration::from_millis(20));
-            let mut told = None;
-            if role == "deaf" {
-                // Sooner or later there is no room.
+            let mut reported = None;
+            if role == "stalled" {
+                // After a while there is no room.
                 let error = (0..).find_map(|i| scene.ep.send(VICTIM, "data", &message(1, i)).err()).unwrap();
-                told = Some(now());
+                reported = Some(now());
                 let gone = matches!(error, Error::PeerGone(VICTIM, Down::Exited));
                 assert!(gone, "{what}: {error:?}");
             }
             assert_eq!(await_down(&scene.ep, VICTIM), Down::Exited, "{what}");
-            let told = told.unwrap_or_else(now);
+            let reported = reported.unwrap_or_else(now);
             assert!(state_of(victim.id()).is_some(), "{what}: it is not reaped yet");
-            let took = Duration::from_nanos(told - killer.join().unwrap());
-            assert!(took < SOON, "{what}: told after {took:?}");
+            let took = Duration::from_nanos(reported - killer.join().unwrap());
+            assert!(took < SOON, "{what}: reported after {took:?}");
             times.push(took);
         }
         report(what, &mut times);
     }
 }
 
-/// S-6: a process that is stopped for half a second is not dead, and goes on where it was.
+/// S-6: a process that is stopped for half a second is not dead, and continues afterwards.
 #[test]
 fn a_stopped_peer_is_not_dead() {
     let _alone = alone();
@@ -143,15 +144,16 @@ fn a_stopped_peer_is_not_dead() {
     for _ in 0..3 {
         victim.signal(Signal::STOP);
         extract_for(&scene.ep, Duration::from_millis(500));
-        let before = scene.heard();
+        let before = scene.received();
         victim.signal(Signal::CONT);
-        until(&scene.ep, || scene.heard() > before + 20);
+        until(&scene.ep, || scene.received() > before + 20);
     }
     assert_eq!(scene.ep.poll_event(), None, "nothing happened");
     check_failures(&scene.ep);
 }
 
-/// S-5, S-6: a forked child of the peer neither keeps it alive nor keeps its place: its successor is let in.
+/// S-6, S-18: a forked child of the peer neither keeps it alive nor keeps its address: its successor is
+/// accepted.
 #[test]
 fn a_forked_child_is_not_the_peer() {
     let _alone = alone();
@@ -165,22 +167,23 @@ fn a_forked_child_is_not_the_peer() {
     assert_eq!(await_down(&scene.ep, VICTIM), Down::Exited);
     let took = Duration::from_nanos(now() - killed);
     assert_eq!(state_of(victim.id()), Some('Z'), "the child has its socket, so it is dead as a zombie only");
-    // Its successor comes while it is a zombie, and another one when it is not.
+    // Its successor comes while it is a zombie, and another one afterwards.
     let mut successor = scene.start("talk");
-    until(&scene.ep, || scene.heard() > 20);
+    until(&scene.ep, || scene.received() > 20);
     successor.kill();
     victim.kill();
     assert_eq!(await_down(&scene.ep, VICTIM), Down::Exited);
     let successor = scene.start("talk");
     assert!(state_of(child).is_some_and(|state| state != 'Z'), "the child lives on");
     kill_process(child, Signal::KILL).unwrap();
-    assert!(took < SOON, "told after {took:?}");
+    assert!(took < SOON, "reported after {took:?}");
     drop(successor);
 }
 
-/// S-6, N-6: a survivor that has forked a child, which has copies of all its descriptors, sleeps after a peer's death as before.
+/// S-6, N-6: a survivor that has forked a child, which has copies of all its descriptors, sleeps after a
+/// peer's death as before.
 #[test]
-fn a_survivor_with_a_child_sleeps_on() {
+fn a_survivor_with_a_child_sleeps() {
     let _alone = alone();
     let _limit = Limit::seconds(60);
     let scene = Scene::new(2, Waiting::Park);
@@ -213,9 +216,9 @@ fn a_survivor_with_a_child_sleeps_on() {
     assert!(spent < Duration::from_millis(100), "{spent:?} of processor time in half a second of sleep");
 }
 
-/// S-5: somebody knocks at a node that has no descriptor left: it goes on, and opens when it can.
+/// S-5: a node without free descriptors is dialed: it continues, and accepts when it can.
 #[test]
-fn knocking_when_there_are_no_descriptors() {
+fn dialing_a_node_without_descriptors() {
     let _alone = alone();
     let _limit = Limit::seconds(60);
     let scene = Scene::new(2, Waiting::SpinThenPark);
@@ -224,12 +227,12 @@ fn knocking_when_there_are_no_descriptors() {
     scene.ep.connect(VICTIM).unwrap();
     victim.expect("@alive", PATIENCE, |line| (line == "@alive").then_some(()));
     await_up(&scene.ep, VICTIM);
-    until(&scene.ep, || scene.heard() > 20);
+    until(&scene.ep, || scene.received() > 20);
 }
 
 /// S-6, N-10: a peer that becomes another program is gone.
 #[test]
-fn exec_is_an_end() {
+fn exec_ends_the_peer() {
     let _alone = alone();
     let _limit = Limit::seconds(60);
     let scene = Scene::new(2, Waiting::SpinThenPark);
@@ -243,54 +246,56 @@ fn exec_is_an_end() {
     drop(successor);
 }
 
-/// S-6: what the dead sent whole is delivered, whenever it is asked for.
+/// S-6: messages that the dead peer sent whole are delivered, whenever the survivor extracts.
 #[test]
-fn whole_messages_outlive_their_sender() {
+fn whole_messages_of_the_dead_are_delivered() {
     let _alone = alone();
     let _limit = Limit::seconds(60);
     let scene = Scene::new(2, Waiting::SpinThenPark);
     let mut victim = start(&scene.launcher, VICTIM, "some");
-    // Not extracted: the program computes, only its watchdog opens the door.
+    // Not extracted: the program computes, and only its watchdog accepts the peer.
     let sent: u64 = victim.expect("@sent", PATIENCE, |line| line.strip_prefix("@sent ")?.parse().ok());
     victim.kill();
     std::thread::sleep(Duration::from_millis(50));
     assert_eq!(await_down(&scene.ep, VICTIM), Down::Exited);
     assert_eq!((scene.ep.handled(), scene.ep.poll_failure()), (sent, None));
-    assert_eq!(scene.heard(), 4, "the last stream is complete");
+    assert_eq!(scene.received(), 4, "the last stream is complete");
 }
 
-/// What is left of segments and doors.
+/// The segments, mappings and listener files that are left.
 fn remains() -> (usize, usize, usize) {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let mapped = maps.lines().filter(|line| line.contains("memfd:tautline")).count();
     let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
     let links: Vec<_> = links.filter_map(|entry| std::fs::read_link(entry.path()).ok()).collect();
     let memory = links.iter().filter(|to| to.to_string_lossy().contains("memfd:tautline")).count();
-    // Pipes of the launcher's close when its threads get there.
+    // The launcher's pipes close when its threads end.
     let open = links.iter().filter(|to| !to.to_string_lossy().starts_with("pipe:")).count();
     (mapped, memory, open)
 }
 
-/// S-1, S-5: memory and descriptors are given back as often as a peer dies, and its door is taken down by whoever outlives it.
+/// S-1, S-18: memory and descriptors are freed whenever a peer dies, and its listener's file is unlinked by a
+/// survivor.
 #[test]
-fn nothing_is_left_behind() {
+fn dead_peers_leave_nothing_behind() {
     let _alone = alone();
     let _limit = Limit::seconds(60);
     let scene = Scene::new(2, Waiting::SpinThenPark);
-    let doors = || -> Vec<_> {
+    let listeners = || -> Vec<_> {
         let place = tautline::node::device::shm::discovery_dir();
         std::fs::read_dir(place).unwrap().flatten().map(|entry| entry.file_name()).collect()
     };
     let mut before = None;
     for round in 0..6 {
-        let doors_before = doors();
+        let listeners_before = listeners();
         let mut victim = scene.start(["talk", "listen", "lend"][round % 3]);
         assert_eq!(
             (remains().0, remains().1),
             (3, 2),
             "one segment, and a pool for each to lend from, of which one is ours"
         );
-        let own: Vec<_> = doors().into_iter().filter(|door| !doors_before.contains(door)).collect();
+        let own: Vec<_> =
+            listeners().into_iter().filter(|listener| !listeners_before.contains(listener)).collect();
         victim.kill();
         assert_eq!(await_down(&scene.ep, VICTIM), Down::Exited);
         drop(victim);
@@ -298,23 +303,26 @@ fn nothing_is_left_behind() {
         assert_eq!((mapped, memory), (0, 0), "no segment after its death");
         // The first round may open what stays open.
         assert_eq!(*before.get_or_insert(open), open, "descriptors");
-        // Others of this user may come and go meanwhile; this one's door is known by its name.
+        // Other processes of this user may come and go meanwhile; this listener is known by its name.
         let other = Launcher::over(DeviceName::Shm, 2);
         let (builder, _) = listener(2, config(|_| {}));
         drop(builder.join_job(other.job(0)).unwrap());
-        // Its connection closes before its door does; whoever outlives it looks again.
-        let gone = || own.iter().all(|door| !doors().contains(door) || doors_before.contains(door));
+        // Its connection closes before its listener does; the survivor checks again.
+        let gone = || {
+            own.iter().all(|listener| !listeners().contains(listener) || listeners_before.contains(listener))
+        };
         let start = std::time::Instant::now();
         while !gone() {
-            assert!(start.elapsed() < Duration::from_secs(10), "its door");
+            assert!(start.elapsed() < Duration::from_secs(10), "its listener");
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 }
 
-/// S-9, N-4: what a dead peer had offered to be read in its memory is lost with it, and its successor has nothing to do with that.
+/// S-9, S-25, S-26, N-4: an offer to read a dead peer's memory is lost with it, and does not affect its
+/// successor.
 #[test]
-fn an_offer_dies_with_its_sender() {
+fn offers_die_with_their_sender() {
     let _alone = alone();
     let _limit = Limit::seconds(60);
     let scene = Scene::new(2, Waiting::SpinThenPark);
@@ -332,14 +340,15 @@ fn an_offer_dies_with_its_sender() {
                 downs.push(why);
             }
         }
-        scene.heard() > 20
+        scene.received() > 20
     });
     assert_eq!(downs, [Down::Exited], "the first one, and nobody else");
     check_failures(ep);
     drop(successor);
 }
 
-/// S-3, S-6, N-4: a peer is killed at random moments, from its start on, again and again. How often is in `TAUTLINE_KILLS`.
+/// S-3, S-6, N-4: a peer is killed at random moments, from its start on, again and again. `TAUTLINE_KILLS`
+/// says how often.
 #[test]
 fn random_kills() {
     let _alone = alone();
@@ -350,7 +359,7 @@ fn random_kills() {
     for round in 0..rounds {
         let mut victim = start(&scene.launcher, VICTIM, ["talk", "lend"][round as usize % 2]);
         if round % 8 == 0 {
-            // Before it is there, or while it comes.
+            // Before it is up, or while it connects.
             std::thread::sleep(Duration::from_micros(random(40_000)));
             victim.kill();
             if !settle(&scene) {
@@ -365,9 +374,9 @@ fn random_kills() {
             answers += 1;
         }
         assert_eq!(await_down(&scene.ep, VICTIM), Down::Exited, "round {round}");
-        let told = now();
-        times.push(Duration::from_nanos(told.saturating_sub(killer.join().unwrap())));
-        messages += scene.heard();
+        let reported = now();
+        times.push(Duration::from_nanos(reported.saturating_sub(killer.join().unwrap())));
+        messages += scene.received();
         drop(victim);
     }
     assert_eq!((remains().0, remains().1), (0, 0));
@@ -375,7 +384,7 @@ fn random_kills() {
     println!("{messages} messages checked; {unborn} of {} died before they were there", rounds.div_ceil(8));
 }
 
-/// Waits until a victim that may never have come is gone. Whether it had been seen.
+/// Waits until a victim that may never have been up is gone. Returns whether it was up.
 fn settle(scene: &Scene) -> bool {
     let start = Instant::now();
     let mut seen = false;
@@ -395,14 +404,15 @@ fn settle(scene: &Scene) -> bool {
         if !seen && start.elapsed() > Duration::from_millis(20) {
             return false;
         }
-        assert!(start.elapsed() < PATIENCE, "it came, and its death is not told");
+        assert!(start.elapsed() < PATIENCE, "it came, and its death is not reported");
         scene.ep.wait(Some(Duration::from_millis(5))).unwrap();
     }
 }
 
-/// S-6: a survivor that is killed while it cleans up after its peer takes nobody along: the third is told of both.
+/// S-6: a survivor that is killed while it cleans up after its peer affects nobody: the third rank learns of
+/// both deaths.
 #[test]
-fn the_cleaner_is_killed_too() {
+fn the_survivor_is_killed_too() {
     let _alone = alone();
     let _limit = Limit::seconds(120);
     let scene = Scene::new(3, Waiting::SpinThenPark);
@@ -410,7 +420,7 @@ fn the_cleaner_is_killed_too() {
     for _ in 0..20 {
         let mut first = start(&scene.launcher, 1, "crowd");
         let mut second = start(&scene.launcher, 2, "crowd");
-        let heard = |rank: usize| scene.heard.borrow()[rank].1;
+        let received = |rank: usize| scene.received.borrow()[rank].1;
         let (mut up, mut down) = ([false; 3], [false; 3]);
         let mut killed = None;
         let until = Instant::now() + PATIENCE;
@@ -429,7 +439,7 @@ fn the_cleaner_is_killed_too() {
                 }
             }
             check_failures(&scene.ep);
-            if killed.is_none() && up[1] && up[2] && heard(1) > 10 && heard(2) > 10 {
+            if killed.is_none() && up[1] && up[2] && received(1) > 10 && received(2) > 10 {
                 let pids = (first.id(), second.id());
                 killed = Some(std::thread::spawn(move || {
                     kill_process(pids.0, Signal::KILL).unwrap();
@@ -439,8 +449,8 @@ fn the_cleaner_is_killed_too() {
                 }));
             }
         }
-        let told = now();
-        times.push(Duration::from_nanos(told.saturating_sub(killed.unwrap().join().unwrap())));
+        let reported = now();
+        times.push(Duration::from_nanos(reported.saturating_sub(killed.unwrap().join().unwrap())));
         first.kill();
         second.kill();
     }

@@ -1,4 +1,4 @@
-//! Long puts and gets beside somebody who looks at the same words, and long ones that are given up.
+//! Long puts and gets while somebody reads the same words, and long ones that are abandoned.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod common;
@@ -13,17 +13,18 @@ use tautline::DeviceName;
 use tautline::memory::Rights;
 
 const DEVICES: [DeviceName; 2] = [DeviceName::Udp, DeviceName::Shm];
-/// Bytes that are put: in many parts, over every device.
+/// Bytes of a put: many parts, over every device.
 const LEN: usize = 300_000;
-/// How long somebody looks at each way to put.
+/// How long each way to put is observed.
 const TIME: Duration = Duration::from_millis(300);
 
-/// The first word that is not made of one byte.
+/// The first word that does not consist of one repeated byte.
 fn torn(words: impl Iterator<Item = u64>) -> Option<(usize, u64)> {
     words.enumerate().find(|(_, word)| *word != u64::from(*word as u8) * 0x0101_0101_0101_0101)
 }
 
-/// whoever looks at a word while a put in parts passes over it sees it before or after, wherever the put begins and the cookie does.
+/// a word that is read while a put in parts passes over it is old or new, wherever the put and the
+/// cookie begin.
 #[test]
 fn long_puts_tear_no_word() {
     for device in DEVICES {
@@ -37,12 +38,12 @@ fn long_puts_tear_no_word() {
                     std::thread::scope(|scope| {
                         let looker = scope.spawn(|| {
                             while !over.load(Ordering::Relaxed) {
-                                // The first and the last word of the put are not all its own.
+                                // The first and the last word belong to the put only in part.
                                 let words = (2..LEN / 8).map(|i| memory.read_u64(8 * i).unwrap());
                                 assert_eq!(torn(words), None, "{device:?}, cookie at {start}, put at {at}");
                             }
                         });
-                        p.hear();
+                        p.receive();
                         over.store(true, Ordering::Relaxed);
                         looker.join().unwrap();
                     });
@@ -70,7 +71,7 @@ fn long_puts_tear_no_word() {
     }
 }
 
-/// the same for gets, beside an owner that stores words.
+/// the same for gets, while the owner stores words.
 #[test]
 fn long_gets_tear_no_word() {
     for device in DEVICES {
@@ -89,7 +90,7 @@ fn long_gets_tear_no_word() {
                             (0..LEN / 8).for_each(|i| memory.write_u64(8 * i, word).unwrap());
                         }
                     });
-                    p.hear();
+                    p.receive();
                     over.store(true, Ordering::Relaxed);
                 });
             } else {
@@ -111,9 +112,10 @@ fn long_gets_tear_no_word() {
     }
 }
 
-/// a put that was given up on its way, whichever of the puts before it were to be told of, holds up neither a fence nor what comes after it.
+/// a put that was abandoned halfway, with or without a completion before it, blocks neither a fence nor
+/// later operations.
 #[test]
-fn what_was_given_up_holds_up_nobody() {
+fn abandoned_puts_block_nothing() {
     for device in DEVICES {
         for before in [0, 510, 511, 512] {
             run_over(device, 2, |job| {
@@ -121,7 +123,7 @@ fn what_was_given_up_holds_up_nobody() {
                 if p.ep.rank() == 0 {
                     let aperture = p.ep.aperture(LEN).unwrap();
                     p.give(&aperture.cookie(0..LEN as u64, Rights::ALL).unwrap());
-                    assert_eq!(p.hear(), b"done");
+                    assert_eq!(p.receive(), b"done");
                     assert_eq!(aperture.read_u64(0).unwrap(), 7);
                 } else {
                     let remote = p.take_cookie();

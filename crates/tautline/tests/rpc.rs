@@ -1,4 +1,5 @@
-//! What a program may do that nobody meant: it gets an error that says so, or what it can have, and never waits for ever. Over datagrams and through shared memory.
+//! Calls at their limits: each ends with an answer or with an error that says what to do. Over datagrams and
+//! through shared memory.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod common;
@@ -8,14 +9,12 @@ use std::io::Write;
 use std::rc::Rc;
 use std::time::Duration;
 
-use common::pair::Pair;
 use common::{join, run};
-use tautline::memory::Rights;
 use tautline::node::limits::MAX_RUNNING;
 use tautline::rpc::{CallError, Rpc};
-use tautline::{Builder, Endpoint, Error, Short};
+use tautline::{Builder, Endpoint, Short};
 
-/// Both come to the end together.
+/// A handler for [`part`].
 fn with_end(builder: Builder) -> (Builder, Rc<Cell<bool>>) {
     let ended = Rc::new(Cell::new(false));
     let end = ended.clone();
@@ -28,9 +27,9 @@ fn part(ep: Endpoint, ended: &Cell<bool>) {
     ep.close().unwrap();
 }
 
-/// Calls whose answers would never come are errors that say what to do.
+/// Calls whose answers could not arrive fail, and the error says what to do.
 #[test]
-fn calls_of_what_is_not_installed() {
+fn calls_without_registration() {
     run(2, |job| {
         let (rpc, other) = (Rpc::new(), Rpc::new());
         let (mut builder, ended) = with_end(Endpoint::builder());
@@ -53,7 +52,8 @@ fn calls_of_what_is_not_installed() {
     });
 }
 
-/// A service hears requests of a frame, longer ones and broken ones; one that panics before it has even begun to wait answers for itself alone.
+/// A service gets requests of one frame, longer ones and malformed ones; if it panics before its future
+/// exists, only that call fails.
 #[test]
 fn requests_of_all_lengths() {
     run(2, |job| {
@@ -74,7 +74,7 @@ fn requests_of_all_lengths() {
                 } else {
                     assert_eq!(call.unwrap(), (words.iter().sum(), words));
                 }
-                // Nobody can answer what has no number.
+                // A request without a number cannot be answered.
                 ep.send(0, "sum", b"half a head").unwrap();
             }
         }
@@ -82,8 +82,8 @@ fn requests_of_all_lengths() {
     });
 }
 
-/// More calls under way than handlers may be: those whose service ends at once are all answered, and those whose service would have to wait are
-/// told that it was not begun.
+/// More calls than the limit of unfinished handlers: services that end at once are all answered; calls of
+/// services that would have to wait fail, and the error says that the service was not begun.
 #[test]
 fn more_calls_than_handlers() {
     run(2, |job| {
@@ -112,9 +112,10 @@ fn more_calls_than_handlers() {
     });
 }
 
-/// What looks at an answer may call, whoever calls himself waits for nobody, and a panic whose very remains panic is told as any other.
+/// The reader of an answer may make calls, a call to oneself never waits for room, and a panic whose payload
+/// panics when it is dropped is reported as any other.
 #[test]
-fn odd_calls() {
+fn calls_from_answers_and_to_oneself() {
     struct Worse;
     impl Drop for Worse {
         fn drop(&mut self) {
@@ -150,9 +151,9 @@ fn odd_calls() {
     });
 }
 
-/// A request that is too long for its service is an error that says what would take it.
+/// A request that is too long for a raw service fails, and the error names the alternative.
 #[test]
-fn a_request_too_long() {
+fn requests_too_long_for_raw_services() {
     run(2, |job| {
         let rpc = Rpc::new();
         let (builder, ended) = with_end(Endpoint::builder().with(&rpc));
@@ -165,7 +166,7 @@ fn a_request_too_long() {
     });
 }
 
-/// Whatever a raw service does with its answer, that is its answer.
+/// The answer of a raw service is what it wrote, whatever methods it used.
 #[test]
 fn answers_of_raw_services() {
     run(2, |job| {
@@ -199,28 +200,5 @@ fn answers_of_raw_services() {
             }
         }
         part(ep, &ended);
-    });
-}
-
-/// Whoever waits for a result that was taken is told so; as a future, too.
-#[test]
-fn a_result_is_taken_once() {
-    run(2, |job| {
-        let pair = Pair::join(job);
-        let aperture = pair.ep.aperture(64).unwrap();
-        pair.give(&aperture.cookie(.., Rights::ALL).unwrap());
-        let remote = pair.take_cookie();
-        let mut added = remote.fetch_add(0, 1).unwrap();
-        let result = loop {
-            pair.ep.extract(usize::MAX).unwrap();
-            if let Some(result) = added.try_take() {
-                break result;
-            }
-            pair.ep.wait(Some(Duration::from_millis(1))).unwrap();
-        };
-        assert_eq!(result.unwrap(), 0);
-        assert!(added.try_take().is_none());
-        assert!(matches!(added.wait(), Err(Error::Stale)));
-        pair.close();
     });
 }

@@ -1,4 +1,4 @@
-//! What becomes of calls and streams when a process is started again.
+//! Calls, streams and mappings when a process is restarted.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -12,8 +12,8 @@ use crate::common::launch::Launcher;
 use crate::common::{Limit, extract_for, join};
 use crate::{CountDrop, Mail, Node, next_cookie, node, part, with_mail};
 
-/// Runs two programs, of which the second has two lives.
-fn with_second_life(first: impl Fn(Job) + Sync, second: impl Fn(Job, Job) + Sync) {
+/// Runs two programs, of which the second has two incarnations.
+fn with_restart(first: impl Fn(Job) + Sync, second: impl Fn(Job, Job) + Sync) {
     for device in [DeviceName::Udp, DeviceName::Shm] {
         let _limit = Limit::seconds(60);
         let launcher = Launcher::over(device, 2);
@@ -25,15 +25,15 @@ fn with_second_life(first: impl Fn(Job) + Sync, second: impl Fn(Job, Job) + Sync
     }
 }
 
-/// A call to a server that is restarted while the caller computes ends; its next life is called afresh.
+/// A call to a server that is restarted while the caller computes fails; its new incarnation can be called.
 #[test]
 fn a_server_restarts() {
-    with_second_life(
+    with_restart(
         |job| {
             let Node { ep, rpc, mail, .. } = node(job);
             let call = rpc.call_raw(&ep, 1, "never", b"").unwrap();
             extract_for(&ep, Duration::from_millis(50));
-            // The first life ends when it has sent this, the second begins.
+            // The first incarnation ends when it has sent this, and the second begins.
             next_cookie(&ep, &mail);
             std::thread::sleep(Duration::from_millis(1500));
             let gone = call.wait();
@@ -64,10 +64,11 @@ fn a_server_restarts() {
     );
 }
 
-/// A caller is restarted: what its former life asked for is called off, and never taken for an answer to its second.
+/// A caller is restarted: calls of its former incarnation are cancelled, and their answers never taken for
+/// answers to the new one.
 #[test]
 fn a_caller_restarts() {
-    with_second_life(
+    with_restart(
         |job| {
             let rpc = Rpc::new();
             let (builder, mail) = with_mail(Endpoint::builder().with(&rpc));
@@ -90,7 +91,7 @@ fn a_caller_restarts() {
                 extract_for(&ep, Duration::from_millis(5));
             }
             extract_for(&ep, Duration::from_millis(100));
-            assert_eq!(dropped.get(), 2, "both are over: one called off, one answered");
+            assert_eq!(dropped.get(), 2, "both are over: one cancelled, one answered");
             part(ep, &mail);
         },
         |job, again| {
@@ -111,7 +112,7 @@ fn a_caller_restarts() {
 /// A stream whose writer was restarted while the reader computed ends with an error.
 #[test]
 fn a_writer_restarts() {
-    with_second_life(
+    with_restart(
         |job| {
             let (builder, mail) = with_mail(Endpoint::builder());
             let ep = join(builder, job);
@@ -140,19 +141,19 @@ fn a_writer_restarts() {
     );
 }
 
-/// a reader that looks only when its writer has been started again finds what the former life wrote, and then its end; nothing of the second life's. Also if the first
-/// life wrote nothing.
+/// a reader that reads only after its writer was restarted gets what the former incarnation
+/// wrote, and then its end, and nothing of the new one. Also if the former one wrote nothing.
 #[test]
-fn a_reader_that_looks_late() {
+fn a_reader_that_reads_late() {
     for words in [&b"last words"[..], b""] {
-        with_second_life(
+        with_restart(
             |job| {
                 let (builder, mail) = with_mail(Endpoint::builder());
                 let ep = join(builder, job);
                 let (mut reader, cookie) = stream::pair(&ep, 4096).unwrap();
                 ep.send(1, "cookie", &cookie.to_bytes()).unwrap();
-                // The second life says so.
-                next_cookie_of_any_life(&ep, &mail);
+                // The second incarnation says so.
+                next_cookie_of_any_incarnation(&ep, &mail);
                 let mut all = vec![0; words.len()];
                 reader.read_exact(&mut all).unwrap();
                 assert_eq!(all, words);
@@ -174,7 +175,7 @@ fn a_reader_that_looks_late() {
                 let ep = join(builder, again);
                 let aperture = ep.aperture(8).unwrap();
                 let cookie = aperture.cookie(.., Rights::READ).unwrap();
-                // The former life's end may not have been told yet.
+                // The end of the former incarnation may not be known yet.
                 while ep.send(0, "cookie", &cookie.to_bytes()).is_err() {
                     extract_for(&ep, Duration::from_millis(5));
                 }
@@ -186,19 +187,20 @@ fn a_reader_that_looks_late() {
     }
 }
 
-/// As [`next_cookie`], also while one life has ended and the next has not begun.
-fn next_cookie_of_any_life(ep: &Endpoint, mail: &Mail) {
+/// As [`next_cookie`], also while one incarnation has ended and the next has not begun.
+fn next_cookie_of_any_incarnation(ep: &Endpoint, mail: &Mail) {
     while mail.borrow().is_empty() {
         extract_for(ep, Duration::from_millis(1));
     }
     mail.borrow_mut().remove(0);
 }
 
-/// an aperture that is mapped ends with its owner's life, which is known without a call to the library; a second life shares anew.
+/// a mapping ends with its owner's incarnation, which is noticed without a call to the library; a new
+/// incarnation shares again.
 #[test]
 fn an_owner_restarts_under_a_mapper() {
     let sizes = |mail: &Mail| mail.borrow().len();
-    with_second_life(
+    with_restart(
         |job| {
             let maps = Maps::default();
             let (builder, mail) = with_mail(with_maps(Endpoint::builder(), &maps));
@@ -238,7 +240,7 @@ fn an_owner_restarts_under_a_mapper() {
             while aperture.read_u64(0).unwrap() != 1 {
                 extract_for(&ep, Duration::from_millis(1));
             }
-            // It dies without a word.
+            // It dies without closing.
             std::mem::forget(first);
             ep.close().unwrap();
             let (builder, mail) = with_mail(Endpoint::builder());
@@ -253,7 +255,7 @@ fn an_owner_restarts_under_a_mapper() {
     );
 }
 
-/// What came to map.
+/// Cookies for mappings that have arrived.
 type Maps = Rc<RefCell<Vec<MapCookie>>>;
 
 fn with_maps(builder: Builder, maps: &Maps) -> Builder {

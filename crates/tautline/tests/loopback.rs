@@ -33,9 +33,9 @@ fn counting() -> (Endpoint, Rc<Cell<u64>>) {
     (ep, bytes)
 }
 
-/// M-3: messages of all sizes that fit the own channel, in one go.
+/// M-3: messages of all sizes that fit the loopback channel, in one call.
 #[test]
-fn sizes_that_fit() {
+fn messages_that_fit() {
     let _limit = Limit::seconds(30);
     let (ep, bytes) = counting();
     let mut sum = 0;
@@ -49,14 +49,14 @@ fn sizes_that_fit() {
     ep.close().unwrap();
 }
 
-/// Nobody but the program itself can make room for more; a send that would wait for that says so instead of hanging.
+/// Only the program itself can make room for more; a send that would wait for that fails instead of hanging.
 #[test]
-fn too_long_to_wait_for() {
+fn messages_that_do_not_fit() {
     let _limit = Limit::seconds(30);
     let (ep, bytes) = counting();
     let data = pattern(5_000_000, 0);
     assert!(ep.send(0, "data", &data).unwrap_err().is_would_block());
-    // That one was given up; now with extraction in between.
+    // That one was aborted; now with extraction in between.
     let mut out = ep.begin(0, "data", data.len() as u64).unwrap();
     while out.remaining() > 0 {
         let at = data.len() - out.remaining() as usize;
@@ -76,9 +76,9 @@ fn too_long_to_wait_for() {
     ep.close().unwrap();
 }
 
-/// The own channel is bounded, and what is sent when it is full is refused, not lost.
+/// The loopback channel is bounded; messages are refused when it is full, and not lost.
 #[test]
-fn bounded() {
+fn the_channel_is_bounded() {
     let _limit = Limit::seconds(30);
     let (ep, _) = counting();
     let mut sent = 0u64;
@@ -94,9 +94,9 @@ fn bounded() {
     ep.close().unwrap();
 }
 
-/// M-6: giving a message up works also when the channel is full at that moment.
+/// M-6: aborting a message works also while the channel is full.
 #[test]
-fn given_up_while_full() {
+fn aborted_while_full() {
     let _limit = Limit::seconds(30);
     let (ep, bytes) = counting();
     let mut out: Outgoing = ep.begin(0, "data", 1000).unwrap();
@@ -114,7 +114,7 @@ fn given_up_while_full() {
 
 /// M-4: a handler sends to its own node, a chain of thousands, with and without `send_async`.
 #[test]
-fn from_handlers() {
+fn sends_from_handlers() {
     let _limit = Limit::seconds(30);
     let ep = alone(Endpoint::builder().on("count", |mut msg: Message| async move {
         let left: u64 = msg.read().await?;
@@ -132,9 +132,9 @@ fn from_handlers() {
     ep.close().unwrap();
 }
 
-/// N-9: after closing, calls say so.
+/// N-9: after closing, calls fail.
 #[test]
-fn closed() {
+fn sends_after_close() {
     let (ep, _) = counting();
     let still = ep.clone();
     ep.close().unwrap();
@@ -143,9 +143,9 @@ fn closed() {
     assert!(matches!(still.extract(usize::MAX), Err(Error::Send(SendError::Closed))));
 }
 
-/// M-5: a window granted to oneself leaves the room alone that another message's open slot was promised.
+/// M-5: a window granted to oneself does not use the room that another message's open slot was promised.
 #[test]
-fn a_window_leaves_the_open_slot_its_room() {
+fn windows_leave_room_for_open_slots() {
     let _limit = Limit::seconds(30);
     let frame = alone(Endpoint::builder()).node().short_limit(0);
     let (go, waker, read) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(None)), Rc::new(Cell::new(0)));
@@ -172,7 +172,8 @@ fn a_window_leaves_the_open_slot_its_room() {
     let mut sent = long.try_piece(&data).unwrap();
     assert_eq!(sent, frame);
     ep.extract(usize::MAX).unwrap();
-    // The channel is empty. This one's slot, all but full, stays open while the first one's handler grants itself more.
+    // The channel is empty. This message's slot, almost full, stays open while the first one's handler grants
+    // itself more.
     let mut other = ep.try_begin(0, "data", frame as u64).unwrap();
     assert_eq!(other.try_piece(&data[..frame - 5]).unwrap(), frame - 5);
     go.set(true);

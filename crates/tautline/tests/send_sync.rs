@@ -1,8 +1,8 @@
-//! What the compiler can check: which types may go to other threads.
+//! Which types may be used from other threads, checked by the compiler.
 
 use tautline::{Config, Endpoint, Error, Event, Handler, Message, Outgoing, Waker};
 
-/// Has `VALUE` true only for types that are `Send` (or `Sync`): an inherent constant wins over a trait's.
+/// Whether a type is `Send` or `Sync`: an inherent constant has precedence over a trait's.
 struct Is<T>(std::marker::PhantomData<T>);
 
 trait Not {
@@ -22,7 +22,7 @@ impl<T: Sync> Is<T> {
 
 /// An endpoint, its messages and its batches belong to one thread.
 #[test]
-fn one_thread() {
+fn endpoint_types_are_not_send() {
     const { assert!(!Is::<Endpoint>::SEND && !Is::<Endpoint>::SYNC) }
     const { assert!(!Is::<Message>::SEND && !Is::<Message>::SYNC) }
     const { assert!(!Is::<Outgoing>::SEND && !Is::<Outgoing>::SYNC) }
@@ -30,9 +30,9 @@ fn one_thread() {
     const { assert!(!Is::<tautline::Short<'static>>::SEND) }
 }
 
-/// What wakes, names, configures, reports and fails may go anywhere.
+/// Wakers, names, configurations, events and errors may be used from any thread.
 #[test]
-fn any_thread() {
+fn other_types_are_send_and_sync() {
     const { assert!(Is::<Waker>::SEND && Is::<Waker>::SYNC) }
     const { assert!(Is::<Error>::SEND && Is::<Error>::SYNC) }
     const { assert!(Is::<Event>::SEND && Is::<Event>::SYNC) }

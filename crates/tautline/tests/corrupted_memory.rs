@@ -1,4 +1,5 @@
-//! Two nodes talk through shared memory that somebody overwrites with random bytes: peers go down, and nothing else.
+//! Two nodes talk through shared memory that is overwritten with random bytes: channels close, and nothing
+//! else happens.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod common;
@@ -13,10 +14,10 @@ use std::time::Duration;
 use common::{Limit, jobs, pattern};
 use tautline::{DeviceName, Down, Endpoint, Event, Job, Message, PeerState, Short};
 
-/// One at a time: the segments of this process are those of one test.
+/// One test at a time: the segments of this process are those of one test.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// The segments that this process has open now.
+/// The segments that this process has open.
 fn segments() -> Vec<File> {
     let Ok(links) = std::fs::read_dir("/proc/self/fd") else { return Vec::new() };
     let paths = links.flatten().map(|entry| entry.path());
@@ -26,7 +27,7 @@ fn segments() -> Vec<File> {
     ours.filter_map(|path| File::options().read(true).write(true).open(path).ok()).collect()
 }
 
-/// Overwrites until it has done so `wanted` times.
+/// Overwrites `wanted` times.
 fn scribble(wanted: u64, count: &AtomicU64) {
     let mut state = 99_u64;
     let mut dice = move |below: u64| {
@@ -39,7 +40,7 @@ fn scribble(wanted: u64, count: &AtomicU64) {
         for segment in segments() {
             let len = segment.metadata().map_or(0, |meta| meta.len());
             if len == 0 {
-                // It is being made.
+                // It is being created.
                 continue;
             }
             for _ in 0..64 {
@@ -51,7 +52,8 @@ fn scribble(wanted: u64, count: &AtomicU64) {
                     _ => dice(len - 8),
                 };
                 let word = match dice(3) {
-                    // A stamp of the first laps with a length that may be, so that the rest is taken for records.
+                    // A stamp of the first laps with a plausible length, so that the rest is parsed as
+                    // records.
                     0 => (1 + dice(4)) | (dice(400) << 32),
                     1 => dice(u64::MAX),
                     _ => 1 << dice(64),
@@ -59,13 +61,13 @@ fn scribble(wanted: u64, count: &AtomicU64) {
                 let _ = segment.write_at(&word.to_le_bytes()[..1 + dice(8) as usize], at);
             }
             count.fetch_add(64, Ordering::Relaxed);
-            // So that the nodes get somewhere between.
+            // Pauses, so that the nodes make progress in between.
             std::thread::sleep(Duration::from_micros(dice(300)));
         }
     }
 }
 
-/// Talks, whatever happens, until `over`; counts why the other was down.
+/// Talks, whatever happens, until `over`; counts why the peer was down.
 fn talk(job: Job, over: &(dyn Fn() -> bool + Sync)) -> BTreeMap<String, u64> {
     let builder = Endpoint::builder()
         .on("long", |mut msg: Message| async move {
@@ -110,12 +112,12 @@ fn talk(job: Job, over: &(dyn Fn() -> bool + Sync)) -> BTreeMap<String, u64> {
         ep.wait(Some(Duration::from_micros(100))).unwrap();
     }
     *downs.entry("messages".into()).or_default() += ep.handled();
-    // Not closed in good order: the other may be in any state.
+    // Not closed in good order: the peer may be in any state.
     downs
 }
 
-/// S-7, N-12: on one host a channel goes through shared memory by itself, and a message of 40 bytes is a record in a frame, with
-/// nothing around it.
+/// S-7, N-12: on one host a channel uses shared memory by itself, and a message of 40 bytes is a record in a
+/// frame, with nothing around it.
 #[test]
 fn frames_are_records() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -152,10 +154,10 @@ fn frames_are_records() {
     ends[1].serve(1).unwrap();
 }
 
-/// S-2, N-8: nonsense in the memory ends channels, which begin anew, and neither a node nor its program. How much is in
-/// `TAUTLINE_SCRIBBLES`.
+/// S-2, N-8: random bytes in the memory close channels, which are opened again, and harm neither a node nor
+/// its program. `TAUTLINE_SCRIBBLES` says how many.
 #[test]
-fn nodes_outlive_a_scribbler() {
+fn nodes_survive_corrupted_memory() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let wanted: u64 = std::env::var("TAUTLINE_SCRIBBLES").map_or(100_000, |n| n.parse().unwrap());
     let _limit = Limit::seconds(60 + wanted / 20_000);

@@ -1,4 +1,5 @@
-//! Long puts to a peer on the same host: their bytes lie in memory that the owner reads, and go from there to their place.
+//! Long puts to a peer on the same host: the owner reads their bytes from shared loan memory and copies them
+//! to their place.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod common;
@@ -16,7 +17,7 @@ use common::{Limit, jobs, join, pattern, run_over};
 use tautline::memory::{Cookie, Refusal, Rights};
 use tautline::{DeviceName, Down, Endpoint, Event, Short};
 
-/// Lengths about where puts change their way, and some in between.
+/// Lengths around the limits at which puts take another path, and some in between.
 const LENGTHS: [usize; 14] = [
     33,
     64,
@@ -35,16 +36,16 @@ const LENGTHS: [usize; 14] = [
 ];
 const SIZE: usize = 1 << 20;
 
-/// One at a time: they look at what this process has mapped.
+/// One test at a time: they inspect what this process has mapped.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A-5, S-8: whatever its length and its place, every byte of a put comes to its place and none beside it, the tripwires of its parts are released in
-/// order, and puts and messages keep to theirs.
+/// S-24: whatever the length and offset of a put, every byte is put in its place and none beside
+/// it, the tripwires of its parts fire in order, and puts and messages keep their order.
 #[test]
-fn of_every_length() {
+fn puts_of_every_length() {
     let _alone = alone();
     run_over(DeviceName::Shm, 2, |job| {
         let pair = Pair::join(job);
@@ -64,8 +65,8 @@ fn of_every_length() {
                     pair.say("next");
                 }
             }
-            // Many, one behind the other: the last counts, and each is told of.
-            pair.hear();
+            // Many in a row: the last one counts, and each fires.
+            pair.receive();
             let mut got = vec![0; SIZE];
             aperture.read(0, &mut got).unwrap();
             assert!(got == pattern(SIZE, 39), "the last put, before the message behind it");
@@ -83,7 +84,7 @@ fn of_every_length() {
                         };
                         remote.fill(at as u64, len, fill).unwrap();
                     }
-                    assert_eq!(pair.hear(), b"next");
+                    assert_eq!(pair.receive(), b"next");
                 }
             }
             for salt in 0..40 {
@@ -95,9 +96,10 @@ fn of_every_length() {
     });
 }
 
-/// A-2, S-8: a put that is refused, at once or on its way, gives back what was lent for it: others find room, however many are refused.
+/// S-24: a put that is refused, at once or halfway, returns its loan: other puts find room,
+/// however many are refused.
 #[test]
-fn what_is_refused_is_given_back() {
+fn refused_puts_return_their_loans() {
     let _alone = alone();
     run_over(DeviceName::Shm, 2, |job| {
         let pair = Pair::join(job);
@@ -107,12 +109,12 @@ fn what_is_refused_is_given_back() {
             pair.give(&aperture.cookie(.., Rights::READ).unwrap());
             let first = aperture.cookie(.., Rights::ALL).unwrap();
             pair.give(&first);
-            pair.hear();
+            pair.receive();
             let counters = pair.ep.memory_counters();
             assert_eq!((counters.refused, counters.bytes_put), (100, 0));
             assert!(aperture.revoke(&first).unwrap());
             pair.say("revoked");
-            pair.hear();
+            pair.receive();
             assert_eq!(pair.ep.memory_counters().bytes_put, SIZE as u64 / 2);
         } else {
             let (half, read, whole) = (pair.take_cookie(), pair.take_cookie(), pair.take_cookie());
@@ -122,7 +124,7 @@ fn what_is_refused_is_given_back() {
                 assert_eq!(refused(read.put_with_completion(0, &bytes).unwrap().wait()), Refusal::Rights);
             }
             pair.say("so far");
-            assert_eq!(pair.hear(), b"revoked");
+            assert_eq!(pair.receive(), b"revoked");
             assert_eq!(refused(whole.put_with_completion(0, &bytes).unwrap().wait()), Refusal::Revoked);
             half.put_with_completion(0, &bytes[..SIZE / 2]).unwrap().wait().unwrap();
             pair.say("over");
@@ -143,7 +145,7 @@ fn segment() -> File {
     File::options().read(true).write(true).open(ours.next().unwrap()).unwrap()
 }
 
-/// Two nodes on one thread, the second of which has given the first a cookie.
+/// Two nodes on one thread, the second of which has given the first one a cookie.
 fn both() -> ([Endpoint; 2], tautline::Aperture, tautline::Remote) {
     let mail = Rc::new(RefCell::new(Vec::new()));
     let mut ends = jobs(2).into_iter().map(|mut job| {
@@ -170,9 +172,9 @@ fn both() -> ([Endpoint; 2], tautline::Aperture, tautline::Remote) {
     (ends, aperture, remote)
 }
 
-/// S-2, S-8: a part that is said to lie where no pool has memory ends the channel, and touches nothing.
+/// S-2, S-24: a part that claims to lie outside the pool closes the channel, and nothing is written.
 #[test]
-fn nothing_is_read_beyond_the_pool() {
+fn parts_outside_the_pool_are_rejected() {
     let _alone = alone();
     let _limit = Limit::seconds(60);
     for (place, len) in [(1_u64 << 40, 64_u32), (u64::MAX - 8, 64), (u64::MAX, 0), (0, u32::MAX)] {
@@ -182,7 +184,7 @@ fn nothing_is_read_beyond_the_pool() {
         while aperture.read_u64(0).unwrap() != mark {
             ends[1].progress().unwrap();
         }
-        // In the line behind this put's stands what a part would: stamp and length, and the record.
+        // The line behind this put's gets what a part would write: stamp and length, and the record.
         let memory = segment();
         let mut bytes = vec![0; memory.metadata().unwrap().len() as usize];
         memory.read_exact_at(&mut bytes, 0).unwrap();
@@ -215,10 +217,10 @@ fn nothing_is_read_beyond_the_pool() {
     }
 }
 
-/// Not a test by itself: puts half of a long put, and is no more.
+/// Not a test by itself: sends half of a long put and exits.
 #[test]
-fn half_a_putter() {
-    if !is_member("half_a_putter") {
+fn half_put_member() {
+    if !is_member("half_put_member") {
         return;
     }
     let mail = Rc::new(RefCell::new(Vec::new()));
@@ -241,9 +243,10 @@ fn half_a_putter() {
     ep.close().unwrap();
 }
 
-/// A-8, S-8: whoever dies in the middle of a long put leaves whole parts and nothing else: no tripwire is told of the whole, and what was lent is let go of; its next life puts as any other.
+/// A-8, S-24: a process that dies in the middle of a long put leaves whole parts and nothing else: no
+/// tripwire fires for the whole, and its loan memory is unmapped. Its next incarnation puts as any other.
 #[test]
-fn death_in_the_middle() {
+fn death_in_the_middle_of_a_put() {
     let _alone = alone();
     let _limit = Limit::seconds(120);
     let launcher = Launcher::over(DeviceName::Shm, 2);
@@ -257,7 +260,7 @@ fn death_in_the_middle() {
     };
     for parts in [1, 8, 15, 1, 255] {
         aperture.write(0, &vec![0; SIZE]).unwrap();
-        let _member = launcher.start(1, again("half_a_putter"));
+        let _member = launcher.start(1, again("half_put_member"));
         await_up(&ep, 1);
         ep.send(1, "mail", &[&cookie.to_bytes()[..], &[parts]].concat()).unwrap();
         let mut got = vec![0; SIZE];

@@ -1,4 +1,4 @@
-//! Peers on this host: which way messages go, and why.
+//! Peers on this host: which transport they use, and why.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod common;
@@ -10,12 +10,12 @@ use std::time::Duration;
 use common::{Limit, await_event, jobs, jobs_at, join, run_jobs};
 use tautline::{DeviceName, Down, Endpoint, Event, Job, Message, PeerState, Short};
 
-/// Sends a message each way and returns the ways that were told of.
+/// Sends a message each way and returns the transports that were reported.
 fn talk(job: Job) -> Vec<&'static str> {
     reasons(job).into_iter().map(|(device, _)| device).collect()
 }
 
-/// The same, with the reasons.
+/// As [`talk`], with the reasons.
 fn reasons(job: Job) -> Vec<(&'static str, String)> {
     let ep = join(Endpoint::builder().on_short("x", |_: Short<'_>| {}), job);
     let peer = 1 - ep.rank();
@@ -26,12 +26,12 @@ fn reasons(job: Job) -> Vec<(&'static str, String)> {
         _ => None,
     });
     let ways = ways.collect();
-    // Whoever has been heard may leave only when the other has heard.
+    // Each side may close only when the other one has received its message.
     ep.send(peer, "x", b"done").unwrap();
     ep.run_until(|| ep.handled() == 2).unwrap();
     let counters = ep.counters();
     if counters.local.frames_sent > 0 {
-        // S-7: no acknowledgement, no heartbeat, no handshake beside the table of handlers.
+        // S-7: no acknowledgement, no heartbeat, and of the handshake only the table of handlers.
         assert_eq!(counters.local.frames_sent, 3, "{counters:?}");
         assert_eq!(counters.links.frames_sent, 0, "{counters:?}");
     }
@@ -39,15 +39,16 @@ fn reasons(job: Job) -> Vec<(&'static str, String)> {
     ways
 }
 
-/// N-12, S-5: processes of one host find each other's doors by themselves, and say so; nothing is left of the doors.
+/// N-12, N-17, S-5: processes of one host find each other's listeners by themselves and report it; the
+/// listeners' files are unlinked.
 #[test]
-fn neighbours_share_memory() {
+fn local_peers_share_memory() {
     run_jobs(jobs(2), |job| assert_eq!(talk(job), ["shm"]));
 }
 
-/// N-12: it does not matter who was there first.
+/// N-16: the order in which they start does not matter.
 #[test]
-fn late_neighbours_share_memory() {
+fn late_local_peers_share_memory() {
     for late in [0, 1] {
         run_jobs(jobs(2), |job| {
             if job.rank == late {
@@ -58,35 +59,36 @@ fn late_neighbours_share_memory() {
     }
 }
 
-/// N-12: whoever asks for datagrams gets them, from peers that asked for nothing, too; and these are told why.
+/// N-12: a rank that requests datagrams gets them, also from peers that requested nothing; those report why.
 #[test]
-fn asked_for_datagrams() {
+fn udp_on_request() {
     let mut all = jobs(2);
     all[1].device = Some(DeviceName::Udp);
     run_jobs(all, |job| {
         let asked = job.rank == 1;
-        let told = reasons(job);
-        match &told[..] {
+        let reported = reasons(job);
+        match &reported[..] {
             [] if asked => {}
             [("udp", why)] if !asked && why.contains("without a listener") => {}
-            _ => panic!("{told:?}"),
+            _ => panic!("{reported:?}"),
         }
     });
 }
 
-/// N-12: a limit that rules shared memory out makes nobody unreachable, and is named.
+/// N-12: a limit that rules out shared memory makes no peer unreachable, and is named.
 #[test]
-fn no_room_for_shared_memory() {
+fn udp_without_room_for_shared_memory() {
     const INSIDE: &str = "TAUTLINE_TEST_SMALL_FILES";
     if std::env::var_os(INSIDE).is_some() {
         return run_jobs(jobs(2), |job| {
-            let told = reasons(job);
-            assert!(matches!(&told[..], [("udp", why)] if why.contains("on this host")), "{told:?}");
-            println!("@told {}", told[0].1);
+            let reported = reasons(job);
+            assert!(matches!(&reported[..], [("udp", why)] if why.contains("on this host")), "{reported:?}");
+            println!("@reported {}", reported[0].1);
         });
     }
-    // Whoever is refused a file for its length is killed, too, unless it ignores that.
-    let inside = "trap '' XFSZ; ulimit -f 8; exec \"$0\" --exact no_room_for_shared_memory --nocapture";
+    // A process that exceeds its file size limit is killed by a signal, unless it ignores that.
+    let inside =
+        "trap '' XFSZ; ulimit -f 8; exec \"$0\" --exact udp_without_room_for_shared_memory --nocapture";
     let ran = std::process::Command::new("sh")
         .args(["-c", inside])
         .arg(std::env::current_exe().unwrap())
@@ -95,13 +97,14 @@ fn no_room_for_shared_memory() {
         .unwrap();
     let said = String::from_utf8_lossy(&ran.stdout).into_owned() + &String::from_utf8_lossy(&ran.stderr);
     assert!(ran.status.success(), "{said}");
-    assert_eq!(said.matches("@told ").count(), 2, "{said}");
+    assert_eq!(said.matches("@reported ").count(), 2, "{said}");
     assert!(said.contains("(ulimit -f)"), "{said}");
 }
 
-/// N-12: AF_XDP reaches nobody at the own address, so that ranks there share memory although it is asked for; others get datagrams.
+/// N-12: AF_XDP reaches no rank at the same address, so that such ranks share memory although AF_XDP was
+/// requested; others get datagrams.
 #[test]
-fn asked_for_xdp() {
+fn xdp_on_request() {
     let xdp = |mut job: Job| {
         job.device = Some(DeviceName::Xdp);
         job
@@ -110,7 +113,7 @@ fn asked_for_xdp() {
     let mut mixed = jobs(2);
     mixed[0].device = Some(DeviceName::Xdp);
     run_jobs(mixed, |job| assert_eq!(talk(job), ["shm"]));
-    // One of them knows nothing of devices, and knocks.
+    // One of them has no preference, and dials.
     for asked in [[true, true], [true, false], [false, true]] {
         let mut apart = jobs(2);
         let mut other = jobs_at("127.0.0.2:0", 2).remove(1);
@@ -123,9 +126,9 @@ fn asked_for_xdp() {
     }
 }
 
-/// N-12: with shared memory alone, a peer without a listener is not reached, and its caller is told.
+/// N-12: with shared memory alone, a peer without a listener is unreachable, and its caller gets an error.
 #[test]
-fn no_door_no_way() {
+fn unreachable_without_a_listener() {
     let _limit = Limit::seconds(30);
     let mut all = jobs(2);
     let mut job = all.remove(0);
@@ -136,9 +139,9 @@ fn no_door_no_way() {
     assert!(matches!(error, tautline::Error::PeerGone(1, Down::Unreachable)), "{error}");
 }
 
-/// S-6: a peer that closes is gone at once, and what it sent before has come.
+/// S-6: a peer that closes is down at once, and everything it sent before has arrived.
 #[test]
-fn what_was_sent_before_a_close_comes() {
+fn messages_before_a_close_arrive() {
     run_jobs(jobs(2), |job| {
         let ep = join(Endpoint::builder().on_short("x", |_: Short<'_>| {}), job);
         if ep.rank() == 0 {
@@ -152,9 +155,9 @@ fn what_was_sent_before_a_close_comes() {
     });
 }
 
-/// N-7: whoever waits without taking what has come sleeps, although there is more than it may take out.
+/// N-7: a program that waits without extracting sleeps, even if more has arrived than fits.
 #[test]
-fn untaken_frames_keep_nobody_awake() {
+fn unextracted_frames_do_not_keep_awake() {
     run_jobs(jobs(2), |job| {
         let ep = join(Endpoint::builder().on_short("x", |_: Short<'_>| {}), job);
         if ep.rank() == 0 {
@@ -176,9 +179,10 @@ fn untaken_frames_keep_nobody_awake() {
     });
 }
 
-/// M-4: small frames are taken out many at a time; whatever a handler does meanwhile, those behind it keep their places before what comes later.
+/// M-4: small frames are taken many at a time; whatever a handler does meanwhile, they stay in order with
+/// later ones.
 #[test]
-fn handlers_start_in_order_whatever_one_does() {
+fn handlers_start_in_order() {
     const COUNT: u64 = 60;
     run_jobs(jobs(2), |job| {
         let seen = Rc::new(RefCell::new(Vec::new()));

@@ -1,4 +1,4 @@
-//! Room for messages between processes of one host: what is held, what is counted, and what comes back.
+//! Backpressure: what is held back, what counts, and what makes room.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod common;
@@ -59,9 +59,10 @@ fn panics_while_filling() {
     }
 }
 
-/// M-8: what is lent counts as if it were there: a receiver that takes little gets little, and is told how much.
+/// M-8: bytes of loans count as if they were copied: a receiver that takes little gets little, and learns how
+/// much.
 #[test]
-fn lent_bytes_count() {
+fn loaned_bytes_count() {
     for (handler, size) in [("data", 60_000), ("data", 300_000), ("lent", 1_000_000)] {
         run_over(DeviceName::Shm, 2, |job| {
             let (ep, count) = counter(job);
@@ -80,7 +81,7 @@ fn lent_bytes_count() {
                     let took = ep.extract(1000).unwrap() as u64;
                     let after = count.get();
                     assert!(after.0 - before.0 <= 1, "{} messages at once", after.0 - before.0);
-                    assert!(after.0 == before.0 || took > 1000, "{took} bytes told of {size}");
+                    assert!(after.0 == before.0 || took > 1000, "{took} bytes reported of {size}");
                     ep.wait(Some(Duration::from_millis(100))).unwrap();
                 }
             }
@@ -89,7 +90,8 @@ fn lent_bytes_count() {
     }
 }
 
-/// M-8: two programs that send before they extract do not stand still for want of room for a few hundred thousand bytes, in messages or pieces of any size.
+/// M-8: two programs that send before they extract do not block each other over a few hundred thousand bytes,
+/// in messages or pieces of any size.
 #[test]
 fn both_send_first() {
     for device in DEVICES {
@@ -110,27 +112,28 @@ fn both_send_first() {
                     out.end().unwrap();
                 }
                 ep.run_until(|| count.get().0 == messages).unwrap();
-                // So that nobody leaves before the other has what was sent to it.
+                // So that neither closes before the other one has received everything.
                 ep.close().unwrap();
             });
         }
     }
 }
 
-/// M-10: who begins more messages than may be open at once is told so; nothing else is harmed, and those that are given up make room.
+/// M-10: beginning more messages than may be open at once fails; nothing else is affected, and aborted ones
+/// make room.
 #[test]
-fn too_many_begun() {
+fn too_many_open_messages() {
     for device in DEVICES {
         run_over(device, 2, |job| {
             let (ep, count) = counter(job);
             if ep.rank() == 0 {
-                let mut begun: Vec<_> = (0..MAX_BEGUN).map(|_| ep.begin(1, "data", 100).unwrap()).collect();
+                let mut open: Vec<_> = (0..MAX_BEGUN).map(|_| ep.begin(1, "data", 100).unwrap()).collect();
                 let refused = ep.begin(1, "data", 100).unwrap_err();
                 assert!(matches!(refused, Error::Send(SendError::TooMany(_))), "{refused}");
                 ep.send(1, "short", &pattern(50, 50)).unwrap();
-                begun.truncate(1_000);
+                open.truncate(1_000);
                 ep.send(1, "data", &pattern(100_000, 100_000)).unwrap();
-                for mut out in begun {
+                for mut out in open {
                     out.piece(&pattern(100, 100)).unwrap();
                     out.end().unwrap();
                 }
@@ -142,9 +145,9 @@ fn too_many_begun() {
     }
 }
 
-/// N-5: whoever only tries makes the progress that it waits for.
+/// N-5: a program that only tries to send makes the progress that it waits for.
 #[test]
-fn only_tries() {
+fn try_send_makes_progress() {
     for device in DEVICES {
         run_over(device, 2, |job| {
             let (ep, count) = counter(job);
@@ -153,7 +156,7 @@ fn only_tries() {
                 let bytes = pattern(2_000, 2_000);
                 for _ in 0..200 {
                     while ep.try_send(1, "data", &bytes).is_err() {
-                        assert!(started.elapsed() < Duration::from_secs(60), "it takes for ever");
+                        assert!(started.elapsed() < Duration::from_secs(60), "it takes too long");
                     }
                 }
             } else {
@@ -164,13 +167,13 @@ fn only_tries() {
     }
 }
 
-/// S-5: those who knock and say nothing keep nobody else out.
+/// S-17: processes that dial and say nothing keep nobody else out.
 #[test]
-fn silent_visitors() {
+fn silent_dialers_block_nobody() {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
     use tautline::node::device::shm::discovery_dir;
 
-    let doors = || {
+    let listeners = || {
         let found = std::fs::read_dir(discovery_dir()).into_iter().flatten().flatten();
         found.map(|entry| entry.path()).collect::<std::collections::HashSet<_>>()
     };
@@ -178,27 +181,28 @@ fn silent_visitors() {
     let mut both = common::jobs(2);
     both.iter_mut().for_each(|job| job.device = Some(DeviceName::Shm));
     let (second, first) = (both.pop().unwrap(), both.pop().unwrap());
-    // Other tests hang their doors at the same time: all new ones get silent visitors, which must do no harm there either.
-    let before = doors();
+    // Other tests open listeners at the same time: all new ones get silent dialers, which must do no harm
+    // there either.
+    let before = listeners();
     let (ep, count) = counter(first);
     let mut silent = Vec::new();
-    for door in doors().difference(&before) {
-        let address = SocketAddrUnix::new(door).unwrap();
+    for listener in listeners().difference(&before) {
+        let address = SocketAddrUnix::new(listener).unwrap();
         let mut came = 0;
         for _ in 0..10_000 {
             if came == 80 {
                 break;
             }
             let flags = SocketFlags::NONBLOCK;
-            let visitor = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-            match connect(&visitor, &address) {
+            let dialer = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+            match connect(&dialer, &address) {
                 Ok(()) => {
-                    silent.push(visitor);
+                    silent.push(dialer);
                     came += 1;
                 }
-                // The door is crowded; whoever it belongs to opens it now and then.
+                // The listener's backlog is full; its owner accepts now and then.
                 Err(rustix::io::Errno::AGAIN) => ep.wait(Some(Duration::from_millis(1))).map(drop).unwrap(),
-                // Not a door, or one that is gone.
+                // Not a listener, or one that is gone.
                 Err(_) => break,
             }
             ep.extract(usize::MAX).unwrap();
@@ -216,9 +220,10 @@ fn silent_visitors() {
     ep.close().unwrap();
 }
 
-/// L-12: whoever sends long messages without extracting hears of the room for them, although the answers to the first ones have used up the credit of messages.
+/// L-27, W-11: a program that sends long messages without extracting gets windows for them, although answers
+/// to the first ones have used up the credit.
 #[test]
-fn windows_pass_a_clogged_channel() {
+fn windows_pass_a_full_channel() {
     const COUNT: usize = 16;
     run(2, |job| {
         let (answered, asked) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
