@@ -63,8 +63,7 @@ pub struct Config {
     pub rto_initial: Nanos,
     /// A round trip that exceeds the shortest one by more than this counts as congestion.
     pub delay_target: Nanos,
-    /// Whether there is a congestion window. Without, credit and the peer's receive buffer are the only
-    /// limits.
+    /// Whether there is a congestion window. Otherwise only credit and the peer's buffer limit sending.
     pub congestion: bool,
     /// The initial congestion window, in bytes.
     pub window_initial: u32,

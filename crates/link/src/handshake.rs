@@ -272,8 +272,7 @@ impl Peering {
         handshake.job == self.job && handshake.from == self.params.peer && self.params.key.verify(bytes)
     }
 
-    /// Returns the answer that makes the sender of an authentic hello prove its address (H-7). Keeps no
-    /// state.
+    /// Returns a frame that requires the sender of a hello to prove its address (H-7). Keeps no state.
     pub fn retry(&self, hello: &Handshake, cookie: [u8; 16]) -> HandshakeFrame {
         self.frame(Kind::Retry, ChannelIds { epoch: 1, channel: 0 }, hello.epoch, cookie)
     }

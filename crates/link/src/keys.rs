@@ -45,8 +45,7 @@ impl JobKey {
         u64::from_le_bytes(hash.as_bytes()[..8].try_into().expect("the slice has eight bytes"))
     }
 
-    /// Returns a proof that a holder of the key sent `message`; `purpose` separates different uses of the
-    /// key.
+    /// Returns a proof that `message` comes from a holder of the key; `purpose` separates uses of the key.
     pub fn prove(&self, purpose: &str, message: &[u8]) -> [u8; 16] {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
         hasher.update(b"tautline v1 proof ").update(purpose.as_bytes()).update(&[0]).update(message);

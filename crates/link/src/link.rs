@@ -229,8 +229,7 @@ impl Link {
         &self.reports.counters
     }
 
-    /// Returns the smoothed round-trip time, without the time in the peer's host; `None` before the first
-    /// sample.
+    /// Returns the smoothed round-trip time, without the time in the peer's host, once there is a sample.
     pub fn round_trip(&self) -> Option<Nanos> {
         self.sender.rtt.smoothed()
     }

@@ -1,5 +1,4 @@
-//! The path's frame limit (L-20, L-21): set by the device, lowered when large frames vanish, raised again by
-//! probes.
+//! The path's frame limit (L-20, L-21): set by the device, lowered by black holes, raised by probes.
 
 use tautline_wire::Seq;
 use tautline_wire::ext::{EXT_HEADER, MAX_SACK_BYTES};

@@ -313,7 +313,9 @@ impl SendQueue {
     pub(crate) fn acknowledge(&mut self, seq: Seq) -> u32 {
         let slot = self.slot_mut(seq);
         let before = *slot;
-        slot.state = SlotState::Acknowledged;
+        if before.state != SlotState::Unsent {
+            slot.state = SlotState::Acknowledged;
+        }
         self.release(before)
     }
 

@@ -1,5 +1,4 @@
-//! Reassembles a slot from fragments that arrive in any order (L-19). Needed only when a path became
-//! narrower.
+//! Reassembles a slot from fragments in any order (L-19). Needed only if the path became narrower.
 
 /// A slot of which some fragments received arrived.
 #[derive(Debug)]

@@ -122,8 +122,7 @@ impl ReorderThreshold {
         }
     }
 
-    /// Halves the threshold: a loss was found too late. Otherwise all later losses could have to wait for the
-    /// timer.
+    /// Halves the threshold: evidence came too late, and later losses should not wait for the timer, too.
     pub(crate) fn on_timeout(&mut self) {
         self.packets = (self.packets / 2).max(REORDER_MIN);
     }

@@ -32,8 +32,7 @@ impl RetransmitTimer {
         self.backoff = 0;
     }
 
-    /// Doubles the interval and restarts it. Returns how often the timer has expired in a row, at most
-    /// [`MAX_BACKOFF`].
+    /// Doubles the interval and restarts it. Returns the expirations in a row, at most [`MAX_BACKOFF`].
     pub(crate) fn on_expiry(&mut self, now: Nanos) -> u32 {
         self.started = now;
         self.backoff = (self.backoff + 1).min(MAX_BACKOFF);

@@ -12,8 +12,7 @@ use crate::tag::{TagKey, low64};
 
 /// Bytes that follow a sealed payload.
 pub(crate) const SEAL_LEN: usize = 16;
-/// A sealing key is used for 2²² packets. The next one follows from the packet number, without a round trip
-/// (L-23).
+/// A sealing key is used for 2²² packets (L-23). The packet number selects the key, without a round trip.
 const KEY_LIFETIME_BITS: u32 = 22;
 /// Packets more generations ahead than this are dropped without deriving a key.
 const MAX_GENERATIONS_AHEAD: u64 = 1;
@@ -38,8 +37,7 @@ impl std::fmt::Debug for Seal {
 impl Seal {
     pub(crate) fn new(mode: Security, keys: &LinkKeys) -> Seal {
         match mode {
-            // Everyone who sees the traffic knows this token. It keeps out frames of earlier epochs, not
-            // attackers.
+            // No secret: it is visible in every frame. It keeps out frames of earlier epochs, not attackers.
             Security::Open => Seal::Open { tx: low64(&keys.tx), rx: low64(&keys.rx) },
             Security::Fabric => {
                 Seal::Fabric { tx: Box::new(TagKey::new(&keys.tx)), rx: Box::new(TagKey::new(&keys.rx)) }
@@ -66,8 +64,7 @@ impl Seal {
         }
     }
 
-    /// Enciphers the payload and writes the seal to the last [`SEAL_LEN`] bytes of `rest`, behind the
-    /// payload.
+    /// Enciphers the payload, all of `rest` but its last [`SEAL_LEN`] bytes, and writes the seal to those.
     pub(crate) fn encipher(&mut self, packet: u64, head: &[u8], rest: &mut [u8]) {
         let Seal::Sealed { tx, .. } = self else { unreachable!("only sealed links encipher") };
         let (payload, seal) = rest.split_at_mut(rest.len() - SEAL_LEN);
@@ -147,8 +144,7 @@ impl Ratchet {
         entry.as_ref().map(|(_, key)| key)
     }
 
-    /// Advances to the generation of a packet that was sealed or found authentic. Other packet numbers may be
-    /// forged.
+    /// Advances to the generation of a packet that was sealed or found authentic, and so is not forged.
     #[inline]
     fn advance(&mut self, packet: u64) {
         self.newest = self.newest.max(packet >> KEY_LIFETIME_BITS);
@@ -246,8 +242,7 @@ mod tests {
         }
     }
 
-    /// L-23: the payload is not readable on the wire, and keys change with the packet number, also across
-    /// reordering.
+    /// L-23: the payload is unreadable on the wire, and reordered packets of different keys can be opened.
     #[test]
     fn sealed_frames_are_unreadable_and_rekeyed() {
         let (mut a, mut b) = pair(Security::Sealed);

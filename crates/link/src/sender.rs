@@ -67,8 +67,7 @@ impl Sender {
         self.window_is_open() && self.queue.has_credit()
     }
 
-    /// Returns the next slot to send for the first time, if window and credit allow it, and counts it as
-    /// sent.
+    /// Returns the next unsent slot, if window and credit allow it, and counts it as sent.
     #[inline]
     pub(crate) fn next_unsent(&mut self, counters: &mut Counters) -> Option<Seq> {
         if self.queue.unsent() == 0 || !self.window_is_open() {
@@ -92,8 +91,7 @@ impl Sender {
     #[cold]
     pub(crate) fn next_repair(&mut self, counters: &mut Counters) -> Option<Repair> {
         if let Some((seq, sent)) = self.queue.take_fragmenting() {
-            // The whole slot has been charged to the window, so the rest may be sent even if the window is
-            // full.
+            // The whole slot has been charged to the window, which therefore does not delay the rest.
             return Some(Repair::Fragment(seq, sent));
         }
         if !(self.timer.has_probes() || self.window_is_open()) {
@@ -133,8 +131,7 @@ impl Sender {
         reports.counters.timeouts += 1;
         let expirations = self.timer.on_expiry(now);
         if !self.queue.has_in_flight() {
-            // Sending is blocked by credit, or the first frame is unanswered: a request is the cheapest
-            // probe.
+            // There is no credit, or no answer yet to the first frame: a request is the cheapest probe.
             self.timer.set_probes(u32::from(self.queue.has_lost()));
             return true;
         }

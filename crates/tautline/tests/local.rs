@@ -59,7 +59,8 @@ fn late_local_peers_share_memory() {
     }
 }
 
-/// N-12: a rank that requests datagrams gets them, also from peers that requested nothing; those report why.
+/// N-12, N-17: a rank that requests datagrams gets them, also from peers that requested nothing; those report
+/// why.
 #[test]
 fn udp_on_request() {
     let mut all = jobs(2);
@@ -75,7 +76,7 @@ fn udp_on_request() {
     });
 }
 
-/// N-12: a limit that rules out shared memory makes no peer unreachable, and is named.
+/// N-17: a limit that rules out shared memory makes no peer unreachable, and is named.
 #[test]
 fn udp_without_room_for_shared_memory() {
     const INSIDE: &str = "TAUTLINE_TEST_SMALL_FILES";

@@ -14,11 +14,9 @@ pub const TAG_RANGE: std::ops::Range<usize> = AT_TAG..AT_TAG + 8;
 pub const MARK: u8 = 0x70;
 /// The largest frame: the largest UDP payload over IPv4.
 pub const MAX_FRAME: usize = 65_507;
-/// The largest frame that every path is expected to carry: IPv6's minimum MTU without IPv6 and UDP headers
-/// (L-21).
+/// What every path is expected to carry (L-21): IPv6's minimum MTU without IPv6 and UDP headers.
 pub const BASE_FRAME: usize = 1_232;
-/// The smallest limit for frames on a path (L-20). The longest record that cannot be split, a handler's name,
-/// fits.
+/// The smallest limit for frames on a path (L-20). A handler's name fits, which cannot be split.
 pub const SMALLEST_FRAME: usize = 512;
 
 fields! { HEADER_LEN;

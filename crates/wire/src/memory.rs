@@ -341,8 +341,7 @@ impl<'a> MemoryRecord<'a> {
     }
 }
 
-/// Returns the head of a whole put of `len` bytes as words: the same bytes that [`MemoryRecord::write`]
-/// writes.
+/// Returns the head of a whole put of `len` bytes, as [`MemoryRecord::write`] writes it, in words.
 #[inline(always)]
 pub fn put_head(target: Target, flags: u8, len: usize) -> [u64; PUT_HEAD / 8] {
     let first = u64::from(PUT) | u64::from(flags) << 8 | ((PUT_HEAD - SHORT_LEN + len) as u64) << 32;

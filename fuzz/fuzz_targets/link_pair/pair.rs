@@ -311,8 +311,7 @@ impl Pair {
         }
     }
 
-    /// Injects a frame with the link's channel number, sequence numbers near the current ones, and fuzzer
-    /// input.
+    /// Injects a frame with the link's channel number, plausible sequence numbers, and fuzzer input.
     fn inject_frame(&mut self, to: usize, program: &mut Program<'_>) {
         self.honest = false;
         let Some(channel) = self.sides[to].peering.link().map(Link::channel) else { return };

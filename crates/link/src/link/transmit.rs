@@ -86,10 +86,9 @@ impl Link {
         None
     }
 
-    /// Returns whether a slot of `len` bytes pushed now can be sent at once, with [`Link::send_now`]: it fits
-    /// one frame, no other slot is unsent, window and credit have room, no selective acknowledgement has to
-    /// go along, nothing has to be enciphered, and the caller has neither events nor many freed tokens to
-    /// poll.
+    /// Returns whether a slot of `len` bytes can be sent at once, with [`Link::send_now`]: it fits one frame,
+    /// no other slot is unsent, window and credit have room, no selective acknowledgement is needed, the link
+    /// is not sealed, and the caller has neither events nor many freed tokens to poll.
     #[inline]
     pub fn can_send_now(&self, len: usize) -> bool {
         self.state == State::Open
@@ -146,8 +145,7 @@ impl Link {
         transmit
     }
 
-    /// Returns the frame of a slot or fragment. `spare` is the room beside it, for a selective
-    /// acknowledgement.
+    /// Returns the frame of a slot or fragment. `spare` is the room for a selective acknowledgement.
     #[inline]
     fn frame(&mut self, slot: SlotRef, packet: u64, spare: usize) -> Transmit {
         let mut flags = flags::SLOT;
@@ -282,8 +280,7 @@ impl Link {
             area = &mut area[used..];
         }
         while !area.is_empty() {
-            // The length is a multiple of four, so at least four bytes remain after each piece of padding, or
-            // none.
+            // The length is a multiple of four, so that never less than four bytes remain.
             let used = ext::put_pad(area, area.len().min(256));
             area = &mut area[used..];
         }

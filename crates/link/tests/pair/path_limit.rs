@@ -30,8 +30,7 @@ fn fragments(tap: &[Vec<u8>]) -> usize {
     tap.iter().filter(is_fragment).count()
 }
 
-/// L-19, L-20: slots pushed before the device lowered its limit arrive in fragments, and no frame exceeds the
-/// limit.
+/// L-19, L-20: slots pushed before the limit was lowered arrive in fragments, and no frame exceeds it.
 #[test]
 fn device_lowers_the_limit() {
     for (policy, security) in all() {

@@ -117,8 +117,7 @@ fn closed(world: &World) -> bool {
     (0..2).all(|i| close_count(world, i) == 1)
 }
 
-/// L-18: a close delivers all slots first, tolerates the loss of its frames, and is reported once on each
-/// side.
+/// L-18: a close delivers all slots first, tolerates loss of its frames, and is reported once per side.
 #[test]
 fn orderly_close() {
     for seed in 0..40 {

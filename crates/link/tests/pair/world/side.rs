@@ -96,8 +96,7 @@ impl Side {
         self.peering.connect(now, ids);
     }
 
-    /// Draws the numbers of a channel. Half of all epochs begin just before sequence numbers wrap around
-    /// (L-1).
+    /// Draws the numbers of a channel. Half of all epochs make sequence numbers wrap around soon (L-1).
     pub fn new_ids(&mut self) -> ChannelIds {
         let (high, low) = (self.rng.next() << 32, self.rng.next() as u32);
         let low = if low & 1 == 0 { u32::MAX - (low >> 1) % 300 } else { low };

@@ -47,8 +47,7 @@ impl Stream {
         }
     }
 
-    /// Records that the sender's link freed a token. The slot must have been accepted, unless the link is
-    /// over.
+    /// Records that the sender's link freed a token. Its slot must be accepted, unless the link is over.
     pub fn free(&mut self, token: u32, over: bool) {
         let slot = &mut self.slots[token as usize];
         assert!(!slot.freed, "token {token} was freed twice");
