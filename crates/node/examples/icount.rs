@@ -68,7 +68,7 @@ fn shm() -> Pair {
             socket: Some(socket.into()),
         };
         rank += 1;
-        let config = Config { watchdog: None, ..Config::default() };
+        let config = Config::with(|config| config.watchdog = None);
         Endpoint::join(job, config, vec![("ping".to_owned(), true)]).unwrap()
     });
     let keys = [0, 1].map(|rank: usize| ends[rank].key("ping").unwrap());

@@ -101,6 +101,7 @@ impl std::str::FromStr for DeviceName {
 
 /// The knobs of a node. The defaults suit a laptop and a cluster alike.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Config {
     /// The knobs of its links.
     pub link: tautline_link::Config,
@@ -167,6 +168,20 @@ pub struct Config {
 }
 
 impl Config {
+    /// The default configuration, as `change` changes it.
+    ///
+    /// ```
+    /// use tautline_node::{Config, Waiting};
+    ///
+    /// let config = Config::with(|config| config.waiting = Waiting::Park);
+    /// assert_eq!(config.waiting, Waiting::Park);
+    /// ```
+    pub fn with(change: impl FnOnce(&mut Config)) -> Config {
+        let mut config = Config::default();
+        change(&mut config);
+        config
+    }
+
     /// Asks for a device, with its options.
     pub fn ask_for(&mut self, device: DeviceName) {
         self.device = Some(match device {

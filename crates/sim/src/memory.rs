@@ -162,7 +162,7 @@ impl World {
         let given = Rc::new(RefCell::new(None));
         let got = given.clone();
         let ep = Endpoint::builder()
-            .config(Config { simulated_host: self.hosts.shared(node).cloned(), ..Config::default() })
+            .config(Config::with(|config| config.simulated_host = self.hosts.shared(node).cloned()))
             .on_short("cookie", move |m: Short<'_>| {
                 *got.borrow_mut() = m.data().try_into().ok().map(Cookie::from_bytes);
             })

@@ -142,7 +142,7 @@ impl World {
         let mut device =
             SimDevice::plug(&self.net, node, self.incarnations, options.tx_slots, self.swarm.max_frame);
         device.leaks = self.options.sabotage == Sabotage::Leak;
-        let mut config = Config { share_frames: options.share_frames, ..Config::default() };
+        let mut config = Config::with(|config| config.share_frames = options.share_frames);
         config.simulated_host = self.hosts.shared(node).cloned();
         config.loan_pool = options.loan_pool;
         config.local_window = options.local_window;

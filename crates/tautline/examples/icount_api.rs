@@ -152,8 +152,10 @@ impl Pair {
 /// An endpoint with both kinds of handlers. Without a watchdog: its polls would be counted, too.
 fn builder(arrived: &Rc<Cell<u64>>) -> Builder {
     let (short, stream) = (arrived.clone(), arrived.clone());
+    let mut config = Config::default();
+    config.watchdog = None;
     Endpoint::builder()
-        .config(Config { watchdog: None, ..Config::default() })
+        .config(config)
         .on_short("short", move |message: Short<'_>| {
             std::hint::black_box(message.data());
             short.set(short.get() + 1);

@@ -99,7 +99,7 @@ impl Side {
             .on_short("cookie", move |m: Short<'_>| {
                 got.set(m.data().try_into().ok().map(Cookie::from_bytes));
             })
-            .config(Config { waiting: Waiting::Spin, ..Config::default() })
+            .config(Config::with(|config| config.waiting = Waiting::Spin))
             .join_job(job)?;
         let peer = 1 - ep.rank();
         let aperture = ep.aperture(APERTURE)?;

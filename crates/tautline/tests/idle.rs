@@ -34,7 +34,7 @@ fn alone() -> MutexGuard<'static, ()> {
 }
 
 /// L-17, N-6: a parked node with 16 idle peers, each a process of its own, wakes for their heartbeats and for nothing
-/// else. How many heartbeats there are is `idle_heartbeats` in crates/link/tests/pair/timing.rs.
+/// else. How many heartbeats there are is `idle_heartbeats` in crates/link/tests/pair/timers_and_close.rs.
 #[test]
 fn idle_udp_peers_wake_by_heartbeats_only() {
     idle(DeviceName::Udp, "idle_udp_member");

@@ -411,7 +411,7 @@ fn a_stalled_owner_stalls_no_other() {
             let rank = job.rank;
             let mail = Rc::new(RefCell::new(Vec::new()));
             let inbox = mail.clone();
-            let config = tautline::Config { watchdog: None, ..tautline::Config::default() };
+            let config = tautline::Config::with(|config| config.watchdog = None);
             let builder = Endpoint::builder()
                 .config(config)
                 .on_short("mail", move |m: Short<'_>| inbox.borrow_mut().push((m.from(), m.data().to_vec())));

@@ -13,7 +13,7 @@ use std::time::Duration;
 use common::pair::Pair;
 use common::{join, run, run_over};
 use tautline::memory::{Cookie, Remote, Rights};
-use tautline::{Config, DeviceName, Endpoint, Error, Message, SendError, Short, queue, stream};
+use tautline::{DeviceName, Endpoint, Error, Message, SendError, Short, queue, stream};
 
 /// More puts than may be unanswered at a time.
 const MANY: u64 = 3 * 4096;
@@ -137,7 +137,10 @@ const LONG: usize = 1 << 20;
 /// Owns memory, but for a while neither polls nor has a watchdog.
 fn stands_still(job: tautline::Job, go_on: &mpsc::Receiver<()>) {
     // Long time limits: nothing arrives from it meanwhile.
-    let config = Config { watchdog: None, ..common::config(|c| c.link.silence = 30_000_000_000) };
+    let config = common::config(|c| {
+        c.watchdog = None;
+        c.link.silence = 30_000_000_000;
+    });
     let over = Rc::new(Cell::new(0));
     let overs = over.clone();
     let builder =

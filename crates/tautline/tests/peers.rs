@@ -170,7 +170,7 @@ fn a_peer_comes_back() {
 #[test]
 fn device_is_reported() {
     for device in [None, Some(DeviceName::Udp)] {
-        let builder = Endpoint::builder().config(Config { device, ..Config::default() });
+        let builder = Endpoint::builder().config(Config::with(|config| config.device = device));
         let ep = join(builder, jobs(1).remove(0));
         let Some(Event::Device(choice)) = ep.poll_event() else { panic!("no choice was reported") };
         assert_eq!(choice.device, "udp");

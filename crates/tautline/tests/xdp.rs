@@ -38,7 +38,7 @@ fn message(number: u64) -> Vec<u8> {
 }
 
 fn config(role: &str, device: DeviceName) -> Config {
-    let mut config = Config { device: Some(device), ..Config::default() };
+    let mut config = Config::with(|config| config.device = Some(device));
     if role == "parked" || role == "removed" {
         config.waiting = Waiting::Park;
     }
@@ -58,16 +58,13 @@ fn xdp_member() {
     let job = Job::from_file(&PathBuf::from(std::env::var("TAUTLINE_XDP_JOB").unwrap())).unwrap();
     let seen = Rc::new(Cell::new(0));
     let count = seen.clone();
-    let builder = Endpoint::builder()
-        .config(Config {
-            xdp_drop_privileges: role == "raw and poor" && job.rank == 1,
-            ..config(&role, device)
-        })
-        .on_short("number", move |short: Short<'_>| {
-            let number = count.get();
-            assert!(short.data() == message(number), "message {number}, in order and unaltered");
-            count.set(number + 1);
-        });
+    let mut config = config(&role, device);
+    config.xdp_drop_privileges = role == "raw and poor" && job.rank == 1;
+    let builder = Endpoint::builder().config(config).on_short("number", move |short: Short<'_>| {
+        let number = count.get();
+        assert!(short.data() == message(number), "message {number}, in order and unaltered");
+        count.set(number + 1);
+    });
     let endpoint = builder.join_job(job).unwrap();
     if role == "shared" {
         std::fs::write(opened(&PathBuf::from(std::env::var("TAUTLINE_XDP_JOB").unwrap())), "").unwrap();
@@ -362,7 +359,7 @@ fn too_small_an_mtu() {
             device: None,
             socket: None,
         };
-        let config = Config { device: Some(device), ..Config::default() };
+        let config = Config::with(|config| config.device = Some(device));
         let refused = Endpoint::builder().config(config).join_job(job).unwrap_err().to_string();
         for word in ["10.211.9.1", "MTU of 539", "need 540", "ip link set"] {
             assert!(refused.contains(word), "{word}: {refused}");

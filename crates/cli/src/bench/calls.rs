@@ -51,7 +51,7 @@ impl Calls {
             std::future::ready(Ok::<Words, ()>(words))
         }));
         let endpoint = builder
-            .config(Config { device: Some(device.device()), ..Config::default() })
+            .config(Config::with(|config| config.device = Some(device.device())))
             .waiting(style.waiting().waiting())
             .join_job(job(setup)?)
             .map_err(other)?;

@@ -44,7 +44,7 @@ impl Lender {
         let endpoint = Endpoint::builder()
             .on_loan("lent", move |message| drop(messages.message.replace(Some(message))))
             .on_loan("ready", move |_| calls.ready.set(calls.ready.get() + 1))
-            .config(Config { device: Some(DeviceName::Shm), ..Config::default() })
+            .config(Config::with(|config| config.device = Some(DeviceName::Shm)))
             .waiting(Waiting::Spin)
             .join_job(job(setup)?)
             .map_err(io::Error::other)?;

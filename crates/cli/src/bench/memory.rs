@@ -62,7 +62,7 @@ impl Memory {
         let builder = Endpoint::builder()
             .on_short("cookies", move |m: Short<'_>| *inbox.borrow_mut() = parse_cookies(m.data()));
         let endpoint = builder
-            .config(Config { device: Some(device.device()), ..Config::default() })
+            .config(Config::with(|config| config.device = Some(device.device())))
             .waiting(Policy::Spin.waiting())
             .join_job(job(setup)?)
             .map_err(other)?;

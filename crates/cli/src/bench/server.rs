@@ -56,7 +56,7 @@ impl Server {
                     Ok(())
                 }
             })
-            .config(Config { device: Some(device.device()), ..Config::default() })
+            .config(Config::with(|config| config.device = Some(device.device())))
             .waiting(waiting.waiting())
             .join_job(job(setup)?)
             .map_err(other)?;

@@ -133,12 +133,11 @@ impl Taut {
         let endpoint = Endpoint::builder()
             .on_short("short", move |message: Short<'_>| by_short.short(message.data()))
             .on("long", move |message| long(by_long.clone(), message))
-            .config(Config {
-                device: Some(device.device()),
-                xdp_framing: if device == Device::XdpRaw { Framing::Raw } else { Framing::Udp },
-                single_copy,
-                ..Config::default()
-            })
+            .config(Config::with(|config| {
+                config.device = Some(device.device());
+                config.xdp_framing = if device == Device::XdpRaw { Framing::Raw } else { Framing::Udp };
+                config.single_copy = single_copy;
+            }))
             .security(security.security())
             .waiting(waiting.waiting())
             .join_job(job(setup)?)

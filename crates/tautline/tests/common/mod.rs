@@ -87,9 +87,7 @@ impl Limit {
 
 /// A configuration with changes.
 pub fn config(change: impl FnOnce(&mut Config)) -> Config {
-    let mut config = Config::default();
-    change(&mut config);
-    config
+    Config::with(change)
 }
 
 /// Bytes that depend on their offset.
