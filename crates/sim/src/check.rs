@@ -229,7 +229,7 @@ impl Check {
             (_, Outcome::Quit) | (Intent::Abandon, Outcome::Aborted) => {}
             (_, Outcome::PeerGone) => self.unreported.push((generation, text())),
             (Intent::Whole, Outcome::Aborted) | (Intent::Abandon, Outcome::Complete) => {
-                self.violation(text())
+                self.violation(text());
             }
         }
     }

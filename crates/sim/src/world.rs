@@ -274,8 +274,8 @@ impl World {
         self.wake_neighbours(index, now);
     }
 
-    /// A node has run: the nodes of its host that it sent frames to or made room for run soon. On a real host a doorbell
-    /// wakes them.
+    /// A node has run: the nodes of its host that it sent frames to or made room for run soon. On a real host
+    /// a doorbell wakes them.
     fn wake_neighbours(&mut self, index: u32, now: Nanos) {
         for other in self.hosts.neighbours(index) {
             let node = &self.nodes[other as usize];
@@ -374,7 +374,8 @@ impl World {
     }
 }
 
-/// Takes frames out of shared memory and drops or repeats them, if that is the sabotage. Returns whether it did.
+/// Takes frames out of shared memory and drops or repeats them, if that is the sabotage. Returns whether it
+/// did.
 fn sabotage_local(up: &RunningNode, sabotage: Sabotage, steps: u64) -> bool {
     if steps < 100 || !matches!(sabotage, Sabotage::DropLocal | Sabotage::RepeatLocal) {
         return false;

@@ -42,7 +42,7 @@ pub(crate) struct ShmChannel {
     pub(super) offered: Vec<u32>,
     /// Bytes of a message that may be sent before the peer grants more.
     window: u32,
-    /// This side's number for the channel and the peer's, of their epochs.
+    /// This side's number for the channel and the peer's: the low halves of their epochs.
     numbers: (u32, u32),
 }
 
@@ -85,8 +85,8 @@ fn filled(shm: &mut Shm, extent: Extent, fill: impl FnOnce(&mut [u8])) -> Extent
 }
 
 impl ShmChannel {
-    /// `window`: bytes of a message that may be sent before the peer grants more. `numbers`: this side's number for the
-    /// channel and the peer's.
+    /// `window`: bytes of a message that may be sent before the peer grants more. `numbers`: this side's
+    /// number for the channel and the peer's.
     pub(crate) fn new(shm: Shm, window: u32, numbers: (u32, u32)) -> ShmChannel {
         ShmChannel { shm, pending: 0, stalled: false, wanting: None, offered: Vec::new(), window, numbers }
     }

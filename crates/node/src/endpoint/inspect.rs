@@ -176,8 +176,8 @@ impl Endpoint {
         number.ok().flatten()
     }
 
-    /// Whether this node or a peer on its simulated host has sent frames to it, or a peer has made room: reason to call
-    /// [`Endpoint::progress`], since nothing else wakes a node on a virtual clock.
+    /// Whether this node or a peer on its simulated host has sent frames to it, or a peer has made room:
+    /// reason to call [`Endpoint::progress`], since nothing else wakes a node on a virtual clock.
     pub fn has_local_work(&self) -> Result<bool, SendError> {
         self.with(|lane| {
             lane.port.loopback_frames > 0 || lane.has_local_frames() || lane.has_new_local_room()

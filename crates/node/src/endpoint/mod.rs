@@ -132,8 +132,8 @@ impl Endpoint {
         Ok(lane.poll(now))
     }
 
-    /// As [`Endpoint::progress`], and polls everything, as a node does that a descriptor has woken: for nodes on a virtual
-    /// clock. While a node shares memory with idle peers, most other polls leave the device out.
+    /// Makes progress and polls everything, as a node does that a descriptor has woken: for nodes on a
+    /// virtual clock. While a node shares memory with idle peers, most other polls leave the device out.
     pub fn progress_woken(&self) -> Result<usize, SendError> {
         let (mut lane, now) = self.enter()?;
         lane.poll_all_soon();
@@ -215,11 +215,12 @@ impl Endpoint {
         Ok(closed)
     }
 
-    /// Ends the node as a killed process ends: peers on its simulated host see it exit, and nothing that the endpoint does
-    /// afterwards reaches them. For simulations.
+    /// Ends the node as a killed process ends: peers on its simulated host see it exit, and nothing that
+    /// the endpoint does afterwards reaches them. For simulations.
     pub fn kill(&self) {
         let _ = self.with(|lane| {
-            // The process exits first: a peer whose channel is closed by a living process may use datagrams instead.
+            // The process exits first: a peer whose channel is closed by a living process may use
+            // datagrams instead.
             lane.local.discovery = None;
             for rank in lane.local.poll.take_all() {
                 if let Some(shm) = lane.peers.member_mut(rank).channel.detach_shm() {

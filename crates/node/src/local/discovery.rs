@@ -245,8 +245,8 @@ impl Discovery {
 
     // Accepting.
 
-    /// Accepts connections to the listener. Returns how many were dropped: of another user, gone already, or silent for
-    /// longest when too many wait.
+    /// Accepts connections to the listener. Returns how many were dropped: of another user, gone already, or
+    /// silent for longest when too many wait.
     pub(crate) fn accept_incoming(&mut self) -> u64 {
         let mut dropped = 0;
         for _ in 0..MAX_VISITORS {
@@ -352,7 +352,8 @@ impl Discovery {
         !self.timers.redial.is_empty()
     }
 
-    /// Peers of which something is to be read, and whether processes that are not known yet have something to say.
+    /// Peers of which something is to be read, and whether processes that are not known yet have something to
+    /// say.
     pub(crate) fn readable(&self) -> (Vec<Rank>, bool) {
         let mut events =
             [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 64];
@@ -370,8 +371,8 @@ impl Discovery {
         self.unlink_exited(now);
     }
 
-    /// Unlinks the listeners of peers that had no time to. Their connections close before their listeners do, so it is tried
-    /// for a while.
+    /// Unlinks the listeners of peers that had no time to. Their connections close before their listeners do,
+    /// so it is tried for a while.
     pub(crate) fn unlink_exited(&mut self, now: Nanos) {
         for (rank, tries, at) in std::mem::take(&mut self.timers.unlink) {
             let over = at <= now && (self.transport.unlink_listener(rank) || tries == 0);
@@ -390,8 +391,8 @@ fn same_address(job: &Job, config: &Config) -> Option<Vec<bool>> {
     (config.device == Some(DeviceName::Xdp)).then(|| job.members.iter().enumerate().map(same).collect())
 }
 
-/// Opens this node's listener, so that peers on this host are reached through shared memory; or says why not, and whether it
-/// was wanted.
+/// Opens this node's listener, so that peers on this host are reached through shared memory; or says why not,
+/// and whether it was wanted.
 pub(crate) fn start(
     job: &Job,
     config: &Config,

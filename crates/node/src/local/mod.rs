@@ -1,9 +1,10 @@
-//! Processes of this host: how they find each other, in which order their rings are polled, and what peers that are gone
-//! had lent.
+//! Processes of this host: how they find each other, in which order their rings are polled, and what peers
+//! that are gone had lent.
 //!
-//! Every node has a listener where the processes of its user meet (N-12). A node that wants a channel dials there first; one
-//! that gets a hello by datagram dials, too, before it answers, so that it does not matter who was there first. What is
-//! shared needs no progress while the program computes, so the watchdog has nothing to do here but to accept (N-13).
+//! Every node has a listener where the processes of its user meet (N-12). A node that wants a channel dials
+//! there first; one that gets a hello by datagram dials, too, before it answers, so that it does not matter
+//! who was there first. What is shared needs no progress while the program computes, so the watchdog has
+//! nothing to do here but to accept (N-13).
 
 mod discovery;
 mod poll;
@@ -49,8 +50,8 @@ impl LocalPeers {
     }
 }
 
-/// Loans of peers that are gone: what they lent, until the program has handled all that they sent, and which offers of this
-/// node they read.
+/// Loans of peers that are gone: what they lent, until the program has handled all that they sent, and which
+/// offers of this node they read.
 #[derive(Debug, Default)]
 pub(crate) struct FormerLoans {
     lent: Vec<(PeerId, Arc<PoolView>)>,

@@ -1,7 +1,9 @@
-//! Simulated hosts: nodes of one process, on a virtual clock, that share memory as if they were processes of one host.
+//! Simulated hosts: nodes of one process, on a virtual clock, that share memory as if they were processes of
+//! one host.
 //!
-//! The memory, the rings and the descriptors that tell of a death are real. Listeners are queues, so that nothing has a name
-//! in the file system, and nothing happens but what a node does: a world in one thread is deterministic.
+//! The memory, the rings and the descriptors that tell of a death are real. Listeners are queues, so that
+//! nothing has a name in the file system, and nothing happens but what a node does: a world in one thread is
+//! deterministic.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -14,7 +16,8 @@ use tautline_device::shm::{GREETING_LEN, Greeting, PairEnd, Pool, Shm};
 use super::transport::{Greet, IncomingDial, LocalTransport, OutgoingDial, Prove};
 use crate::Rank;
 
-/// A simulated host. Nodes on a virtual clock that have clones of it in [`crate::Config::simulated_host`] share memory.
+/// A simulated host. Nodes on a virtual clock that have clones of it in [`crate::Config::simulated_host`]
+/// share memory.
 #[derive(Clone, Debug, Default)]
 pub struct SimulatedHost(Arc<Mutex<Host>>);
 
@@ -38,8 +41,8 @@ impl SimulatedHost {
         SimulatedHost::default()
     }
 
-    /// How often memory could not be shared for want of descriptors or memory of the real host: what follows then is not
-    /// decided by the simulation.
+    /// How often memory could not be shared for want of descriptors or memory of the real host: what follows
+    /// then is not decided by the simulation.
     pub fn failures(&self) -> u64 {
         self.lock().failures
     }

@@ -1,5 +1,5 @@
-//! What differs between processes of a real host and of a simulated one: how a connection is made, and how memory is handed
-//! over. Who dials whom and when is in `discovery`, for both.
+//! What differs between processes of a real host and of a simulated one: how a connection is made, and how
+//! memory is handed over. Who dials whom and when is in `discovery`, for both.
 
 use std::fmt::Debug;
 use std::io;
@@ -26,8 +26,9 @@ pub(crate) trait LocalTransport: Debug + Send {
     /// Becomes readable when a process connects; none on a simulated host.
     fn listener_fd(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Whether a process has dialled, answered, died or closed a channel since the last [`LocalTransport::take_notice`]. Only
-    /// simulated hosts need it: on a real one the kernel wakes the node.
+    /// Whether a process has dialled, answered, died or closed a channel since the last
+    /// [`LocalTransport::take_notice`]. Only simulated hosts need it: on a real one the kernel wakes the
+    /// node.
     fn has_notice(&self) -> bool {
         false
     }
