@@ -56,7 +56,8 @@ impl WorldHosts {
         others.map(|(other, _)| other as u32).filter(move |other| *other != node)
     }
 
-    /// How often the real host had too few descriptors or too little memory: then the seed did not decide everything.
+    /// How often the real host had too few descriptors or too little memory: then the seed did not decide
+    /// everything.
     pub(crate) fn failures(&self) -> u64 {
         self.hosts.iter().map(SimulatedHost::failures).sum()
     }

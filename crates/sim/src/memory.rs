@@ -286,7 +286,8 @@ impl World {
         net.wake(node, next);
         for other in self.hosts.neighbours(node) {
             let Some(incarnation) = &self.incarnations[other as usize] else { continue };
-            // On a real host a doorbell wakes it; nobody rings for a program that computes, but its watchdog polls.
+            // On a real host a doorbell wakes it; nobody rings for a program that computes, but its watchdog
+            // polls.
             if now >= incarnation.busy_until && incarnation.ep.node().has_local_work().unwrap_or(false) {
                 net.wake(other, now + 1_000);
             }

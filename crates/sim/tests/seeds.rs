@@ -47,8 +47,8 @@ fn the_same_seed_gives_the_same_world_over_shared_memory() {
     }
 }
 
-/// S-6, N-12: seeds draw worlds in which some pairs share memory and others use links, and in which nodes that
-/// share memory crash. The report says how many pairs used which kind.
+/// S-6, N-12: seeds draw worlds in which some pairs share memory and others use links, and in which nodes
+/// that share memory crash. The report says how many pairs used which kind.
 #[test]
 fn seeds_mix_all_kinds_of_channel() {
     let options = Options { messages: 1_000, ..Options::default() };

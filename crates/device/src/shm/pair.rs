@@ -33,8 +33,8 @@ impl PairEnd {
 }
 
 impl Shm {
-    /// Makes both ends of a channel. Each end sees the other die as usual: when the other's `process` becomes readable, or
-    /// when the other end is dropped.
+    /// Makes both ends of a channel. Each end sees the other die as usual: when the other's `process` becomes
+    /// readable, or when the other end is dropped.
     pub fn pair(dialler: PairEnd, acceptor: PairEnd) -> io::Result<(Shm, Shm)> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (here, there) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
@@ -60,7 +60,8 @@ mod tests {
         PairEnd { bell: fd(), process: fd(), pool: Pool::create(1 << 20).ok() }
     }
 
-    /// S-6: frames cross in both directions, and an end that is dropped counts as dead, though what it sent remains.
+    /// S-6: frames cross in both directions, and an end that is dropped counts as dead, though what it sent
+    /// remains.
     #[test]
     fn a_pair_inside_one_process() {
         let (mut a, mut b) = Shm::pair(end(), end()).unwrap();

@@ -44,7 +44,7 @@ pub(crate) struct ShmChannel {
     pub(super) offered: Vec<u32>,
     /// Bytes of a message that may be sent before the peer grants more.
     window: u32,
-    /// This side's number for the channel and the peer's, of their epochs.
+    /// This side's number for the channel and the peer's: the low halves of their epochs.
     numbers: (u32, u32),
 }
 

@@ -132,8 +132,8 @@ impl Endpoint {
         Ok(lane.poll(now))
     }
 
-    /// As [`Endpoint::progress`], and polls everything, as a node does that a descriptor has woken: for nodes on a virtual
-    /// clock. While a node shares memory with idle peers, most other polls leave the device out.
+    /// Makes progress and polls everything, as a node does that a descriptor has woken: for nodes on a
+    /// virtual clock. While a node shares memory with idle peers, most other polls leave the device out.
     pub fn progress_woken(&self) -> Result<usize, SendError> {
         let (mut lane, now) = self.enter()?;
         lane.poll_all_soon();

@@ -448,8 +448,7 @@ impl Lane {
         }
     }
 
-    /// Memory is shared with a peer from now on. `epoch` is the one that this node sent, `greeting` what the
-    /// peer did.
+    /// Memory is shared with a peer from now on. `epoch` is this node's, `greeting` the peer's.
     fn establish_shm(&mut self, now: Nanos, rank: Rank, mut shm: Shm, (epoch, greeting): (u64, &Greeting)) {
         if self.peers.member(rank).channel.is_shared() {
             self.teardown(rank, Down::Died(Death::Restarted));

@@ -74,8 +74,8 @@ impl Deaths {
         self.owed.retain(|o| o.who != node);
     }
 
-    /// Takes a report; returns an error if there was no reason for it. `local` says that the two shared memory: then only
-    /// a crash is a reason.
+    /// Takes a report; returns an error if there was no reason for it. `local` says that the two shared
+    /// memory: then only a crash is a reason.
     pub(crate) fn report(
         &mut self,
         now: Nanos,
