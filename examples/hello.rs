@@ -1,6 +1,4 @@
-//! Rank 0 greets all other ranks.
-//!
-//! Start with `tautline run -n 2 target/release/examples/hello`.
+//! Rank 0 greets all others. Start with `tautline run -n 2 target/release/examples/hello`.
 #![allow(clippy::print_stdout)]
 
 use tautline::{Endpoint, Message};

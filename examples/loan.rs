@@ -1,6 +1,6 @@
-//! A large message without a copy: the sender fills it where the receiver reads it.
+//! A large message without a copy: the sender fills memory that the receiver reads in place.
 //!
-//! Start with `tautline run -n 2 target/release/examples/loan`.
+//! `tautline run -n 2 target/release/examples/loan`
 #![allow(clippy::print_stdout)]
 
 use std::cell::Cell;
@@ -16,7 +16,7 @@ fn main() -> tautline::Result<()> {
     let sum = total.clone();
     let ep = Endpoint::builder()
         .on_loan("sum", move |message: Borrowed| {
-            // Part by part, from where it was written; dropping the message returns the memory.
+            // Read in place, part by part. Dropping the message returns the memory.
             message.for_each_part(|part| {
                 for number in part.as_chunks::<8>().0 {
                     sum.set(sum.get() + u64::from_le_bytes(*number));

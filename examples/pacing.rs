@@ -1,7 +1,5 @@
-//! The receiver paces the network: rank 1 takes at most 64 KiB at a time and pauses in between; rank 0 sends
-//! as fast as it can, and is held back by messages that rank 1 has not taken.
-//!
-//! Start with `tautline run -n 2 target/release/examples/pacing`.
+//! The receiver paces the network: rank 1 extracts at most 64 KiB at a time and pauses in between. Rank 0 sends
+//! as fast as it can, and is held back by what rank 1 has not extracted.
 #![allow(clippy::print_stdout)]
 
 use std::time::{Duration, Instant};
@@ -28,7 +26,7 @@ fn send(ep: &Endpoint) -> tautline::Result<()> {
         match ep.try_send(1, "work", &[7; BYTES]) {
             Ok(()) => free += 1,
             Err(error) if error.is_would_block() => {
-                // Waits until there is room, which is when rank 1 has taken something.
+                // Waits until there is room: rank 1 has extracted something.
                 ep.send(1, "work", &[7; BYTES])?;
                 held += 1;
             }

@@ -1,6 +1,6 @@
-//! Rank 0 divides, the other ranks call.
+//! Rank 0 divides, and all others call it.
 //!
-//! Start with `tautline run -n 3 target/release/examples/rpc`.
+//! `tautline run -n 3 target/release/examples/rpc`
 #![allow(clippy::print_stdout)]
 
 use tautline::Endpoint;
@@ -8,16 +8,17 @@ use tautline::rpc::Rpc;
 
 fn main() -> tautline::Result<()> {
     let rpc = Rpc::new();
-    let builder = Endpoint::builder().with(&rpc);
-    let builder = builder.with(rpc.serve("divide", |_, (a, b): (u64, u64)| async move {
-        let whole = a.checked_div(b).ok_or("division by zero".to_owned())?;
-        Ok::<_, String>((whole, a - whole * b))
-    }));
-    let builder = builder.with(rpc.serve_raw("shout", |from, request, answer| {
-        answer.extend_from_slice(format!("rank {from}: ").as_bytes());
-        answer.extend(request.iter().map(u8::to_ascii_uppercase));
-    }));
-    let ep = builder.join()?;
+    let ep = Endpoint::builder()
+        .with(&rpc)
+        .with(rpc.serve("divide", |_, (a, b): (u64, u64)| async move {
+            let whole = a.checked_div(b).ok_or("division by zero".to_owned())?;
+            Ok::<_, String>((whole, a - whole * b))
+        }))
+        .with(rpc.serve_raw("shout", |from, request, answer| {
+            answer.extend_from_slice(format!("rank {from}: ").as_bytes());
+            answer.extend(request.iter().map(u8::to_ascii_uppercase));
+        }))
+        .join()?;
     if ep.rank() == 0 {
         ep.serve(3 * (u64::from(ep.size()) - 1))?;
     } else {

@@ -1,7 +1,5 @@
 //! Header and body, each straight to its place: every rank sends rank 0 its row of a table. The handler reads
-//! the header, which says which row follows, and reads the body into that row, with no buffer in between.
-//!
-//! Start with `tautline run -n 3 target/release/examples/scatter`.
+//! the header, which says which row follows, and reads the body into that row, without a buffer in between.
 #![allow(clippy::print_stdout)]
 
 use std::cell::{Cell, RefCell};
@@ -28,8 +26,7 @@ fn main() -> tautline::Result<()> {
             let (rows, count) = (rows.clone(), count.clone());
             async move {
                 let header: Header = msg.read().await?;
-                // The row is taken out of the table while it is being filled: other rows arrive at the same
-                // time.
+                // The row is out of the table while it is filled: other rows arrive at the same time.
                 let place = rows.borrow_mut().get_mut(header.row as usize).map(std::mem::take);
                 let mut row = place.ok_or_else(|| Error::other("no such row"))?;
                 msg.read_into(row.as_mut_bytes()).await?;

@@ -1,29 +1,26 @@
 //! Rank 1 sends a text as a stream of bytes, and rank 0 sends it back in capitals.
 //!
-//! Start with `tautline run -n 2 target/release/examples/stream`.
+//! `tautline run -n 2 target/release/examples/stream`
 #![allow(clippy::print_stdout)]
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use tautline::memory::Cookie;
-use tautline::{Endpoint, Short, stream};
+use tautline::{Endpoint, stream};
 
 fn main() -> tautline::Result<()> {
-    let given = Rc::new(RefCell::new(None));
-    let got = given.clone();
+    let accepted = Rc::new(RefCell::new(None));
+    let slot = accepted.clone();
     let ep = Endpoint::builder()
-        .on_short("write here", move |m: Short<'_>| *got.borrow_mut() = m.data().try_into().ok())
+        .with(stream::on_offer("text", move |_, writer| *slot.borrow_mut() = Some(writer)))
         .join()?;
     if ep.rank() < 2 && ep.size() > 1 {
-        let (mut reader, cookie) = stream::pair(&ep, 4096)?;
-        ep.send(1 - ep.rank(), "write here", &cookie.to_bytes())?;
-        ep.run_until(|| given.borrow().is_some())?;
-        let cookie = Cookie::from_bytes(given.borrow().as_ref().expect("the cookie has arrived"));
-        let mut writer = stream::Writer::new(&ep, &cookie)?;
+        let mut reader = stream::offer(&ep, 1 - ep.rank(), "text", 4096)?;
+        ep.run_until(|| accepted.borrow().is_some())?;
+        let mut writer = accepted.take().expect("it was accepted");
         if ep.rank() == 1 {
             writer.write_all(b"tripwires need no help of the sender's\n")?;
-            // One direction is closed; the other stays open.
+            // Closes one half; the other one stays open.
             writer.close()?;
         }
         let mut part = [0; 16];

@@ -1,6 +1,4 @@
-//! Under tokio: one task serves the endpoint, the others do other work. Each rank greets all others once.
-//!
-//! Start with `tautline run -n 2 target/release/examples/tokio`.
+//! With tokio: one task drives the endpoint, others do the work. Each rank greets all others once.
 #![allow(clippy::print_stdout)]
 
 use std::os::fd::AsFd;
@@ -32,7 +30,7 @@ async fn main() -> Result<()> {
     Ok(())
 }
 
-/// Greets all other ranks, and waits for their greetings.
+/// Greets all peers, and waits for their greetings.
 async fn talk(ep: &Endpoint, mut greetings: mpsc::UnboundedReceiver<(u32, Vec<u8>)>) -> Result<()> {
     for peer in (0..ep.size()).filter(|peer| *peer != ep.rank()) {
         ep.send_async(peer, "greet", b"hello from tokio").await?;
@@ -44,17 +42,16 @@ async fn talk(ep: &Endpoint, mut greetings: mpsc::UnboundedReceiver<(u32, Vec<u8
     Ok(())
 }
 
-/// Serves the endpoint for ever. The descriptor tells the runtime when to poll again.
+/// Extracts for ever. The runtime waits for the descriptor.
 async fn serve(ep: &Endpoint) -> Result<()> {
-    // SAFETY: the descriptor is borrowed from `ep`, which keeps it open for longer than this registration
-    // lives.
+    // SAFETY: the descriptor is borrowed from `ep`, which keeps it open for longer than the registration.
     let descriptor = unsafe { AsyncFd::register(ep.as_fd()) }.map_err(std::io::Error::from)?;
     loop {
         ep.extract(usize::MAX)?;
         if ep.arm()? {
             descriptor.readable().await?.clear_ready();
         } else {
-            // There is more, but the other tasks get their turn first.
+            // There is more, but other tasks are to run, too.
             tokio::task::yield_now().await;
         }
     }

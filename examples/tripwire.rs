@@ -1,6 +1,6 @@
-//! Rank 0 opens memory to all others, and is notified of exactly the accesses that it watches for.
+//! Rank 0 opens memory to all others, and is told of exactly the accesses that it waits for.
 //!
-//! Start with `tautline run -n 3 target/release/examples/tripwire`.
+//! `tautline run -n 3 target/release/examples/tripwire`
 #![allow(clippy::print_stdout)]
 
 use std::cell::RefCell;
@@ -18,7 +18,7 @@ fn main() -> tautline::Result<()> {
     let others = u64::from(ep.size()) - 1;
     if ep.rank() == 0 {
         let aperture = ep.aperture(4096)?;
-        // A word to which every other rank adds one; rank 0 waits until all have, and for nothing else.
+        // Every other rank adds to this word; rank 0 waits until all have.
         let mut all = aperture.tripwire(0..8).when(Test::AtLeast(others)).once().arm()?;
         let cookie = aperture.cookie(.., Rights::ALL)?;
         for peer in 1..ep.size() {
@@ -34,10 +34,10 @@ fn main() -> tautline::Result<()> {
         }
     } else {
         ep.run_until(|| given.borrow().is_some())?;
-        let cookie = Cookie::from_bytes(given.borrow().as_ref().expect("the cookie has arrived"));
+        let cookie = Cookie::from_bytes(given.borrow().as_ref().expect("it came"));
         let remote = ep.remote(&cookie);
         let rank = u64::from(ep.rank());
-        // Rank 0 does nothing for this; and the put is in place before the addition takes effect.
+        // The program of rank 0 does nothing for this. Operations take effect in order.
         remote.put(rank * 64, &(rank * rank).to_le_bytes())?;
         remote.fetch_add(0, 1)?.wait()?;
     }

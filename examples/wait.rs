@@ -1,7 +1,5 @@
-//! A loop of the program's own, without any runtime: take messages, read events, do other work, sleep. Every
-//! rank sends a word around the ring, and leaves when its own word has come back.
-//!
-//! Start with `tautline run -n 3 target/release/examples/wait`.
+//! A program's own loop, without a runtime: extract, read events, do something else, sleep. Every rank sends a
+//! word around the ring of ranks, and closes when its own word has come back.
 #![allow(clippy::print_stdout)]
 
 use std::cell::Cell;
@@ -19,7 +17,7 @@ fn main() -> tautline::Result<()> {
             if msg.data() == ep.rank().to_le_bytes() {
                 return came_home.set(true);
             }
-            // Sending from a handler is allowed; extracting is not.
+            // A handler may send, but not extract.
             ep.send((ep.rank() + 1) % ep.size(), "ring", msg.data()).expect("the ring is whole");
         })
         .join()?;
@@ -33,7 +31,7 @@ fn main() -> tautline::Result<()> {
             }
         }
         rounds += 1;
-        // Sleeps until something arrives, but no longer than until our next chore.
+        // Sleeps until something arrives, but not longer than until the program's next task.
         ep.wait(Some(Duration::from_millis(10)))?;
     }
     println!("rank {}: the word came home after {rounds} rounds of the loop", ep.rank());

@@ -1,24 +1,25 @@
-//! Instructions per frame: a measure of speed that another load on the machine does not change.
+//! Instructions per frame: a measure of speed that does not depend on the load of the machine.
 //!
-//! The examples `icount` (of the node crate) and `icount_api` (of the tautline crate) run a scenario for a number of
-//! frames. Callgrind counts the instructions for few and for many frames. The difference, divided by the number of
-//! frames between, is the cost of one frame without that of starting up.
+//! The examples `icount` (of the node crate) and `icount_api` (of the tautline crate) run a scenario for a
+//! number of frames. Callgrind counts the instructions for few and for many frames. The difference, divided
+//! by the difference in frames, is the cost of one frame without that of starting up.
 //!
 //! # What is compared with the golden file
-//! Counts must not depend on the processor, and the plain total does:
-//! * libc chooses `memcpy` and `memset` at run time. With other hardware capabilities (`GLIBC_TUNABLES`) scenario
+//! Counts must not depend on the processor. The total number of instructions does:
+//! * libc chooses `memcpy` and `memset` at run time. With other processor features (`GLIBC_TUNABLES`),
 //!   `batch` counts up to 1.2 % more, and 10 % more with a processor that prefers `rep movsb`.
-//! * The build script of crate `aegis` compiles C with `-mtune=native`, and with clang where there is one. Between gcc's
-//!   tunings the tag of a frame of `batch` differs by 2.5 %, which is 0.8 % of the frame.
-//! * Crates `aes`, `polyval`, `blake3` and `ring` choose at run time, too. Valgrind hides most of that: it shows the
-//!   same Haswell processor to the program on every host that has AVX2, and lesser ones elsewhere.
+//! * The build script of crate `aegis` compiles C with `-mtune=native`, and with clang if it is installed.
+//!   Depending on the tuning, gcc's code for a tag of `batch` differs by 2.5 %: 0.8 % of the frame.
+//! * Crates `aes`, `polyval`, `blake3` and `ring` choose at run time, too. Valgrind hides most of that: on
+//!   every host with AVX2 it emulates the same Haswell processor, and on other hosts an older one.
 //!
-//! Pinning one of them leaves the others. The golden file therefore holds two numbers that rustc alone decides: the
-//! instructions of Rust code that is compiled for the baseline processor, and the number of calls from there to
-//! everything else. A copy or a tag that becomes superfluous or is made twice shows in the calls.
+//! No setting pins all of them. The golden file therefore contains two numbers that depend on rustc alone:
+//! the instructions of Rust code that is compiled for the baseline processor, and the number of calls from
+//! that code to other code. An additional copy or tag shows in the calls.
 //!
 //! # What is compared with another checkout
-//! With `--against`, both trees are built and counted on one machine, by one compiler. There the total counts.
+//! With `--against`, both trees are built by the same compilers and counted on the same machine. There the
+//! total is compared.
 
 mod callgrind;
 
@@ -84,8 +85,8 @@ struct Golden {
     library_calls: f64,
 }
 
-/// Counts every scenario and fails when one is off the golden file by more than the tolerance, either way. If the golden
-/// file is of another compiler, nothing is judged, and the reason is returned.
+/// Counts every scenario and fails if one is off the golden file by more than the tolerance, either way. If
+/// the golden file is of another compiler, nothing is compared, and the reason is returned.
 pub fn check() -> Result<Option<String>> {
     let text =
         fs::read_to_string(run::root().join(GOLDEN)).with_context(|| format!("could not read {GOLDEN}"))?;
@@ -105,11 +106,11 @@ pub fn check() -> Result<Option<String>> {
         }
     }
     if other_compiler {
-        return Ok(Some(format!("{GOLDEN} is not of {rustc}; nothing is judged")));
+        return Ok(Some(format!("{GOLDEN} is not of {rustc}; nothing was compared")));
     }
     if !off.is_empty() {
         bail!(
-            "{} left the tolerance; find the cause, or accept it with `cargo xtask icount --bless`",
+            "{} changed by more than the tolerance; find the cause, or run `cargo xtask icount --bless`",
             off.join(", ")
         );
     }
@@ -132,7 +133,8 @@ const HEAD: &str = "\
 # Written by `cargo xtask icount --bless` with the compiler in the next line.
 ";
 
-/// Counts every scenario in this tree and in another checkout, and fails when one costs more here than the ratio allows.
+/// Counts every scenario in this tree and in another checkout, and fails if one costs more here than the
+/// ratio allows.
 pub fn against(folder: &str) -> Result<()> {
     let root = fs::canonicalize(folder).with_context(|| format!("there is no folder {folder}"))?;
     let other = Tree { target: root.join("target"), root };
@@ -172,7 +174,7 @@ fn compare(before: &[(&'static str, PerFrame)], now: &[(&'static str, PerFrame)]
     table
 }
 
-/// A checkout, and where cargo puts what it builds of it.
+/// A checkout and its target folder.
 struct Tree {
     root: PathBuf,
     target: PathBuf,
@@ -184,7 +186,7 @@ impl Tree {
     }
 }
 
-/// Builds the examples of a tree and counts what it has of the scenarios.
+/// Builds the examples of a tree and counts the scenarios that it has.
 fn count_all(tree: &Tree) -> Result<Vec<(&'static str, PerFrame)>> {
     let mut counts = Vec::new();
     for example in &EXAMPLES {
@@ -197,7 +199,7 @@ fn count_all(tree: &Tree) -> Result<Vec<(&'static str, PerFrame)>> {
             format!("cargo build --quiet --release -p {} --example {}", example.package, example.name);
         let mut build = run::command(&build);
         build.current_dir(&tree.root).env("CARGO_TARGET_DIR", &tree.target);
-        // Both change the code that rustc generates, an incremental build by up to 2 %.
+        // Both change the code that rustc generates; incremental builds change the counts by up to 2 %.
         build.env("CARGO_INCREMENTAL", "0").env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
         run::check(&mut build)?;
         let program = tree.target.join("release/examples").join(example.name);
@@ -274,7 +276,7 @@ fn parse(text: &str) -> Result<Vec<Golden>> {
     golden.collect()
 }
 
-/// Whether both numbers are as expected, and a few words about it.
+/// Whether both numbers are within their tolerances, and a text that says so.
 fn judge(expected: &Golden, counted: PerFrame) -> (bool, String) {
     let percent = (counted.own - expected.own) / expected.own * 100.0;
     let calls = counted.library_calls - expected.library_calls;

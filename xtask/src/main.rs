@@ -1,6 +1,6 @@
-//! Project chores: the checks that keep the tree honest, and the one command that runs every test.
+//! Commands for developers: the checks of the source tree, and the command that runs every test.
 //!
-//! Nothing here is part of the product; no crate depends on it.
+//! No other crate depends on this one.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr)]
@@ -16,18 +16,20 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 
 const HELP: &str = "\
-Project chores of Tautline.
+Commands for developers of Tautline.
 
-  cargo xtask tidy                    check the house rules: dependency direction, lengths, dead files, rule numbers
-  cargo xtask test                    everything a change must pass; what .ci/run calls
-  cargo xtask test --quick            the inner loop: format, clippy, tidy, tests
-  cargo xtask setup                   list the optional Debian packages, who needs each, and the command to install them
+  cargo xtask tidy                    check the house rules: dependencies, files, comments, rule numbers
+  cargo xtask tidy --all              the same, and list the exceptions in xtask/tidy-ratchet.txt
+  cargo xtask tidy --shrink           lower the numbers in that file that are too high
+  cargo xtask test                    run everything that a change must pass; .ci/run calls it
+  cargo xtask test --quick            run format, clippy, tidy and tests only
+  cargo xtask setup                   list the optional Debian packages and what needs them
   cargo xtask setup --yes             install the missing ones (as root)
   cargo xtask icount                  count instructions per frame and compare with xtask/golden/icount.txt
-  cargo xtask icount --bless          accept today's counts
+  cargo xtask icount --bless          write the present counts to that file
   cargo xtask icount --against DIR    count instructions per frame here and in another checkout, and compare
 
-Replay a failing simulation seed with the command that the failure printed.
+A failing simulation seed prints the command that replays it.
 ";
 
 fn main() -> ExitCode {
@@ -45,7 +47,9 @@ fn main() -> ExitCode {
 fn dispatch(args: &[&str]) -> Result<()> {
     match args {
         [] | ["help" | "--help" | "-h"] => print!("{HELP}"),
-        ["tidy"] => tidy::run(&run::root())?,
+        ["tidy"] => tidy::run(&run::root(), tidy::Show::New)?,
+        ["tidy", "--shrink"] => tidy::shrink(&run::root())?,
+        ["tidy", "--all"] => tidy::run(&run::root(), tidy::Show::All)?,
         ["test"] => test::run(test::Extent::Full)?,
         ["test", "--quick"] => test::run(test::Extent::Quick)?,
         ["setup"] => setup::list(),
@@ -53,7 +57,7 @@ fn dispatch(args: &[&str]) -> Result<()> {
         ["icount"] => icount::check()?.into_iter().for_each(|why| println!("{why}")),
         ["icount", "--bless"] => icount::bless()?,
         ["icount", "--against", folder] => icount::against(folder)?,
-        other => bail!("unknown command `{}`; `cargo xtask help` shows what there is", other.join(" ")),
+        other => bail!("unknown command `{}`; see `cargo xtask help`", other.join(" ")),
     }
     Ok(())
 }

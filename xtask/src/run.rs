@@ -1,13 +1,14 @@
-//! Running other programs: where the tree is, which programs there are, how a command is shown and bounded.
+//! Runs other programs, and finds them, the source tree and the target folder.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// The root of the source tree: the one that cargo runs this for, else the one that it was built from.
+/// The root of the source tree.
 pub fn root() -> PathBuf {
-    // Two clones that share a target folder share this program, so the one it was built from is only second best.
+    // Clones that share a target folder share this program. The variable is of the clone that cargo runs in;
+    // the constant is of the clone that this program was built in.
     let running_for = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
     let mut folder = running_for.unwrap_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")));
     folder.pop();
@@ -16,18 +17,19 @@ pub fn root() -> PathBuf {
 
 /// Where cargo puts what it builds.
 pub fn target_dir() -> PathBuf {
-    // Commands start at the root, so a relative folder counts from there; `join` leaves an absolute one alone.
+    // Commands run in the root, so a relative folder is relative to it. `join` returns an absolute one
+    // unchanged.
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |dir| root().join(dir))
 }
 
-/// Free room of the disk that a folder is on, or will be on once it is made; nothing if that cannot be found out.
+/// The free space of the disk that a folder is on, or will be on; `None` if it is unknown.
 pub fn free_mib(folder: &Path) -> Option<u64> {
     let there = folder.ancestors().find(|folder| folder.exists())?;
     let output = Command::new("df").args(["--output=avail", "--block-size=1M"]).arg(there).output().ok()?;
     String::from_utf8(output.stdout).ok()?.lines().nth(1)?.trim().parse().ok()
 }
 
-/// The place of `program`; the administrator's folders count even when PATH leaves them out.
+/// The path of `program`. `/usr/sbin` and `/sbin` are searched even if PATH lacks them.
 pub fn find_program(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
@@ -40,7 +42,8 @@ pub fn is_root() -> bool {
     id.is_ok_and(|output| output.stdout.trim_ascii() == b"0")
 }
 
-/// `line` split at spaces, run from the root without standard input; `CARGO` is this very cargo.
+/// The command that `line`, split at spaces, stands for. It runs in the root, without standard input, and
+/// with the cargo that started this program.
 pub fn command(line: &str) -> Command {
     let mut words = line.split_ascii_whitespace();
     let program = words.next().unwrap_or_default();
@@ -50,7 +53,7 @@ pub fn command(line: &str) -> Command {
     command
 }
 
-/// Run to the end with output passed through; a bad exit is an error that names the command.
+/// Runs a command with its output passed through. A bad exit status is an error that names the command.
 pub fn check(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("could not start `{}`", shown(command)))?;
     if !status.success() {
@@ -59,7 +62,7 @@ pub fn check(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Like [`check`], and hands back standard output, which is also passed through.
+/// Like [`check`], and returns standard output, which is passed through too.
 pub fn check_and_capture(command: &mut Command) -> Result<String> {
     let output = command
         .stderr(Stdio::inherit())
@@ -73,7 +76,7 @@ pub fn check_and_capture(command: &mut Command) -> Result<String> {
     Ok(text)
 }
 
-/// The command as one would type it, with the variables it sets.
+/// The command as typed in a shell, with the variables that it sets.
 pub fn shown(command: &Command) -> String {
     let variables = command.get_envs().filter_map(|(name, value)| {
         value.map(|value| format!("{}={:?}", name.to_string_lossy(), value.to_string_lossy()))

@@ -1,6 +1,6 @@
-//! Optional Debian packages: what each is for, and installing the missing ones without a question.
+//! Optional Debian packages: what needs them, and how to install them without a prompt.
 //!
-//! Nothing here is needed to build or to use Tautline; a test whose program is missing is skipped and says so.
+//! Tautline builds and runs without them. A test whose program is missing is skipped, with a message.
 
 use anyhow::{Context, Result, bail};
 
@@ -8,7 +8,7 @@ use crate::run;
 
 struct Package {
     name: &'static str,
-    /// Its presence on the path shows that the package is there.
+    /// If it is on the path, the package is installed.
     program: &'static str,
     needed_by: &'static str,
 }
@@ -27,11 +27,11 @@ const PACKAGES: &[Package] = &[
     Package {
         name: "tshark",
         program: "tshark",
-        needed_by: "the tests that Wireshark opens a capture and that the dissector reads its frames",
+        needed_by: "the tests that open a capture with Wireshark and dissect its frames",
     },
 ];
 
-/// An install that hangs on a mirror must not hang a test run.
+/// A mirror that does not answer must not stop a test run.
 const INSTALL_LIMIT_S: u32 = 300;
 
 pub fn list() {
@@ -40,22 +40,24 @@ pub fn list() {
         println!("{:<10} {:<10} {}", package.name, state, package.needed_by);
     }
     match install_line(&missing()) {
-        None => println!("Nothing is missing."),
-        Some(line) => println!("To install what is missing: cargo xtask setup --yes, as root; or\n  {line}"),
+        None => println!("No package is missing."),
+        Some(line) => {
+            println!("To install the missing packages, run `cargo xtask setup --yes` as root, or\n  {line}");
+        }
     }
 }
 
-/// Installs what is missing; without the right to, the error is the command to run.
+/// Installs the missing packages. Without root, the error holds the command to run.
 pub fn install_all() -> Result<()> {
     let missing = missing();
     let Some(line) = install_line(&missing) else {
-        println!("Nothing is missing.");
+        println!("No package is missing.");
         return Ok(());
     };
     if !run::is_root() {
-        bail!("installing needs root; run\n  {line}");
+        bail!("installing packages needs root; run\n  {line}");
     }
-    apt_get("update").context("the package lists could not be read")?;
+    apt_get("update").context("could not update the package lists")?;
     apt_get(&format!("install --yes --no-install-recommends {}", missing.join(" ")))?;
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! Everything that a change must pass, stage by stage. The first failure ends the run; what is left out says so.
+//! Everything that a change must pass, in stages. The first failure ends the run. Skipped stages are named at
+//! the end.
 
 use std::process::Stdio;
 use std::time::Instant;
@@ -9,7 +10,7 @@ use crate::{icount, run, setup, tidy};
 
 const FORMAT: &str = "cargo fmt --all -- --check";
 const CLIPPY: &str = "cargo clippy --workspace --all-targets -- -D warnings";
-/// Without any choice of targets: only then are the examples built as the programs that the tests start.
+/// Names no targets: only then does cargo build the examples, which the tests start as programs.
 const TESTS: &str = "cargo test --workspace";
 const LOOM: &str = "cargo test -p tautline-mem --release --lib loom";
 const SIMULATION: &str = "cargo run --release -p tautline-cli -- sim --seeds 1000 --messages 10000000";
@@ -18,21 +19,21 @@ const DENY: &str = "cargo deny check bans licenses sources";
 const DENY_ADVISORIES: &str = "cargo deny check advisories";
 const PACKAGE: &str = "cargo package --quiet --workspace --exclude xtask --allow-dirty";
 
-/// What the fuzz targets get together, told to the script; building them comes on top.
+/// The time for all fuzz targets together, without that for building them.
 const FUZZ_SECONDS: u32 = 60;
 const FUZZ_BUILD_SECONDS_MAX: u32 = 240;
 const FUZZ_SCRIPT: &str = "fuzz/smoke.sh";
-/// What the script exits with when it cannot fuzz here; its last line says why.
+/// The exit status of the script if it cannot fuzz on this machine; its last line says why.
 const EXIT_SKIPPED: i32 = 77;
 
-/// What all stages together leave in the target folder, and what is as good as nothing.
+/// The space that all stages take in the target folder, and the space below which a disk counts as full.
 const DISK_MIB: u64 = 4_000;
 const DISK_MIB_FULL: u64 = 200;
 
 #[derive(Clone, Copy, PartialEq)]
 pub enum Extent {
     Full,
-    /// Only what is worth waiting for after each edit.
+    /// The stages that are quick enough to run after each edit.
     Quick,
 }
 
@@ -51,7 +52,11 @@ const STAGES: &[Stage] = &[
     Stage { name: "setup", quick: false, run: install_what_tests_need },
     Stage { name: "format", quick: true, run: || cargo(FORMAT) },
     Stage { name: "clippy", quick: true, run: || cargo(CLIPPY) },
-    Stage { name: "tidy", quick: true, run: || tidy::run(&run::root()).map(|()| Outcome::Passed) },
+    Stage {
+        name: "tidy",
+        quick: true,
+        run: || tidy::run(&run::root(), tidy::Show::New).map(|()| Outcome::Passed),
+    },
     Stage { name: "tests", quick: true, run: || cargo(TESTS) },
     Stage { name: "loom", quick: false, run: loom },
     Stage { name: "simulation", quick: false, run: || cargo(SIMULATION) },
@@ -66,7 +71,7 @@ pub fn run(extent: Extent) -> Result<()> {
     run_stages(STAGES, extent).map(|summary| println!("{summary}"))
 }
 
-/// The summary, or the error of the stage that failed; both say what passed and what was skipped.
+/// Returns a summary, or the error of the stage that failed. Both say what passed and what was skipped.
 fn run_stages(stages: &[Stage], extent: Extent) -> Result<String> {
     let begin = Instant::now();
     let mut passed = 0;
@@ -75,7 +80,7 @@ fn run_stages(stages: &[Stage], extent: Extent) -> Result<String> {
         println!("\n== {number}/{} {}", stages.len(), stage.name);
         let stage_begin = Instant::now();
         let outcome = if extent == Extent::Quick && !stage.quick {
-            Ok(Outcome::Skipped("left out by --quick".to_owned()))
+            Ok(Outcome::Skipped("not part of --quick".to_owned()))
         } else {
             (stage.run)()
         };
@@ -117,12 +122,12 @@ fn cargo(line: &str) -> Result<Outcome> {
     run::check(&mut run::command(line)).map(|()| Outcome::Passed)
 }
 
-/// What to do about a disk with so little room, if it is too little.
+/// What to do if `free` MiB on the disk of the target folder are too few.
 fn disk_is_full(free: u64, needed: u64) -> Option<String> {
     let target = run::target_dir();
     (free < needed).then(|| {
         format!(
-            "{free} MiB are free for {}; all stages take about {DISK_MIB}: make room, or set CARGO_TARGET_DIR to a folder elsewhere",
+            "{free} MiB are free for {}, and all stages take about {DISK_MIB}: free some, or set CARGO_TARGET_DIR",
             target.display()
         )
     })
@@ -147,7 +152,7 @@ fn install_what_tests_need() -> Result<Outcome> {
 
 fn loom() -> Result<Outcome> {
     let mut command = run::command(LOOM);
-    // A target folder of its own, because the flags would rebuild everything else.
+    // With other flags cargo would rebuild everything in the usual target folder.
     command.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", run::target_dir().join("loom"));
     println!("{}", run::shown(&command));
     if tests_passed(&run::check_and_capture(&mut command)?) == 0 {
@@ -156,7 +161,7 @@ fn loom() -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// The sum over the result lines of the test harness.
+/// The number of passed tests, from the result lines of the test harness.
 fn tests_passed(output: &str) -> u32 {
     let counts = output.lines().filter_map(|line| {
         let (count, _) = line.strip_prefix("test result: ok. ")?.split_once(" passed")?;
@@ -212,22 +217,20 @@ fn deny() -> Result<Outcome> {
     if output.status.success() {
         Ok(Outcome::Passed)
     } else if text.contains("failed to fetch advisory database") {
-        Ok(Outcome::Skipped(
-            "advisories only: their database is out of reach; the rest of deny passed".to_owned(),
-        ))
+        Ok(Outcome::Skipped("could not fetch the advisory database; the rest of deny passed".to_owned()))
     } else {
         bail!("`{DENY_ADVISORIES}` failed: {}", output.status)
     }
 }
 
-/// Packages in a folder of its own, new each time: cargo takes a version that it has once unpacked and built from a place for
-/// unchangeable, and would check today's crates against yesterday's.
+/// Packages in a new folder each time: cargo assumes that a version which it has unpacked and built before is
+/// unchanged, and would check today's crates against yesterday's.
 fn package() -> Result<Outcome> {
     let now = std::time::UNIX_EPOCH.elapsed().context("the clock is before 1970")?;
     let folder = run::target_dir().join(format!("package-{}", now.as_nanos()));
     let mut command = run::command(PACKAGE);
     command.env("CARGO_TARGET_DIR", &folder);
-    // Whether it builds is the question, not how fast it would run.
+    // It must build, not run.
     command.env("CARGO_PROFILE_DEV_OPT_LEVEL", "0").env("CARGO_PROFILE_DEV_DEBUG", "0");
     println!("{}", run::shown(&command));
     let packaged = run::check(&mut command);
@@ -260,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn little_room_is_told_with_what_to_do() {
+    fn a_full_disk_is_an_error_with_advice() {
         let why = disk_is_full(100, DISK_MIB).unwrap();
         assert!(why.contains("100 MiB") && why.contains("CARGO_TARGET_DIR"), "{why}");
         assert_eq!(disk_is_full(DISK_MIB, DISK_MIB), None);
@@ -268,13 +271,13 @@ mod tests {
     }
 
     #[test]
-    fn quick_leaves_out_the_slow_stages_and_says_so() {
+    fn quick_skips_the_slow_stages_and_names_them() {
         let summary = run_stages(&[GOOD, SLOW], Extent::Quick).unwrap();
-        assert!(summary.contains("SKIPPED slow: left out by --quick\n1 passed"), "{summary}");
+        assert!(summary.contains("SKIPPED slow: not part of --quick\n1 passed"), "{summary}");
     }
 
     #[test]
-    fn a_filter_that_matches_nothing_is_noticed() {
+    fn passed_tests_are_counted() {
         assert_eq!(tests_passed("running 0 tests\n\ntest result: ok. 0 passed; 0 failed\n"), 0);
         assert_eq!(tests_passed("test result: ok. 3 passed; 0 failed\ntest result: ok. 2 passed;\n"), 5);
     }

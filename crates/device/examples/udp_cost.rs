@@ -1,6 +1,7 @@
-//! What the UDP device costs over a bare socket, on loopback: `cargo run --release --example udp_cost`.
+//! The cost of the UDP device compared with a bare socket, on loopback: `cargo run --release --example
+//! udp_cost`.
 //!
-//! Both are measured in one run, in turn, by the same two pinned threads: 8 B there and back, and a stream of
+//! Both are measured in turn in one run, by the same two pinned threads: a ping-pong of 8 B, and a stream of
 //! 64 KiB messages. Pass `sizes` to compare frame sizes, `gso` to compare with offloads off.
 #![allow(clippy::print_stdout)]
 
@@ -15,7 +16,7 @@ use tautline_device::{Datagram, HEADROOM, RouteId, RxBatch};
 
 const ROUNDS: usize = 15;
 const PINGS: u32 = 20_000;
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 const MESSAGE: usize = 65_536;
 const MESSAGES: u64 = 20_000;
 
@@ -54,7 +55,7 @@ fn median(values: &mut [f64]) -> f64 {
     values[values.len() / 2]
 }
 
-/// What can go there and back.
+/// One side of a ping-pong.
 trait Ping: Send {
     fn send(&mut self);
     fn receive(&mut self, until: Instant) -> io::Result<()>;
@@ -121,7 +122,8 @@ impl Ping for Ours {
     }
 }
 
-/// Cheap enough for every poll of either system: one in some polls looks at the clock.
+/// Returns an error after the deadline. Reads the clock in one of 65,536 calls, so that it is cheap enough
+/// for every poll.
 #[inline]
 fn late(until: Instant) -> io::Result<()> {
     use std::cell::Cell;
@@ -160,7 +162,7 @@ fn our_pair() -> io::Result<(Ours, Ours)> {
     Ok((make(a, there), make(b, back)))
 }
 
-/// Nanoseconds for one way, per system and round.
+/// Prints nanoseconds one way, per system.
 fn ping_pong() -> io::Result<()> {
     let (raw_a, raw_b) = raw_pair(false)?;
     let (con_a, con_b) = raw_pair(true)?;
@@ -174,7 +176,7 @@ fn ping_pong() -> io::Result<()> {
         for _ in 0..ROUNDS {
             for system in &mut far {
                 far_start.wait();
-                let until = Instant::now() + PATIENCE;
+                let until = Instant::now() + TIMEOUT;
                 for _ in 0..PINGS {
                     system.receive(until)?;
                     system.send();
@@ -188,12 +190,12 @@ fn ping_pong() -> io::Result<()> {
     for _ in 0..ROUNDS {
         for (system, times) in near.iter_mut().zip(&mut times) {
             start.wait();
-            let begun = Instant::now();
+            let start_time = Instant::now();
             for _ in 0..PINGS {
                 system.send();
-                system.receive(begun + PATIENCE)?;
+                system.receive(start_time + TIMEOUT)?;
             }
-            times.push(begun.elapsed().as_nanos() as f64 / f64::from(PINGS) / 2.0);
+            times.push(start_time.elapsed().as_nanos() as f64 / f64::from(PINGS) / 2.0);
         }
     }
     echo.join().expect("the echoing thread")?;
@@ -206,8 +208,8 @@ fn ping_pong() -> io::Result<()> {
     Ok(())
 }
 
-/// GB/s of 64 KiB messages cut into frames, with as much in flight as an ordinary receive buffer holds; what is
-/// lost counts as not moved.
+/// Returns GB/s of 64 KiB messages in frames, with as much in flight as an ordinary receive buffer holds;
+/// lost frames do not count.
 fn stream(frame: usize, gso: bool, gro: bool) -> io::Result<f64> {
     let config = || UdpConfig { slot_payload: Some(frame.max(1_232)), gso, gro, ..UdpConfig::default() };
     let (mut a, mut b) = (Udp::open(config())?, Udp::open(config())?);
@@ -235,14 +237,14 @@ fn stream(frame: usize, gso: bool, gro: bool) -> io::Result<f64> {
     });
     pin(0);
     let message = vec![7_u8; MESSAGE];
-    let begun = Instant::now();
+    let start_time = Instant::now();
     let mut sent = 0;
     for _ in 0..MESSAGES {
         let mut slots = Vec::with_capacity(64);
-        for piece in message.chunks(frame) {
+        for part in message.chunks(frame) {
             let slot = a.arena().take().expect("a slot");
-            a.arena().payload_mut(slot)[..piece.len()].copy_from_slice(piece);
-            a.send(route, slot, HEADROOM..HEADROOM + piece.len());
+            a.arena().payload_mut(slot)[..part.len()].copy_from_slice(part);
+            a.send(route, slot, HEADROOM..HEADROOM + part.len());
             slots.push(slot);
         }
         a.flush();
@@ -251,13 +253,13 @@ fn stream(frame: usize, gso: bool, gro: bool) -> io::Result<f64> {
         let waiting = Instant::now();
         while sent - received.load(Ordering::Acquire) > 2 * MESSAGE as u64 {
             if waiting.elapsed() > Duration::from_millis(20) {
-                // Lost for want of room.
+                // Lost for lack of room.
                 sent = received.load(Ordering::Acquire);
             }
             std::hint::spin_loop();
         }
     }
-    let seconds = begun.elapsed().as_secs_f64();
+    let seconds = start_time.elapsed().as_secs_f64();
     done.store(true, Ordering::Relaxed);
     taker.join().expect("the receiving thread")?;
     Ok(received.load(Ordering::Acquire) as f64 / seconds / 1e9)

@@ -1,6 +1,8 @@
-//! What a frame costs over a veth pair between two namespaces, by each way there is: one-way time of a ping-pong, and a stream's rate.
+//! The cost of a frame over a veth pair between two namespaces, by each transport: the one-way time of a
+//! ping-pong, and the rate of a stream.
 //!
-//! `cargo run --release -p tautline-device --example xdp_cost [ping-pongs [transport]]`, as root. It makes two namespaces and takes them away again.
+//! `cargo run --release -p tautline-device --example xdp_cost [ping-pongs [transport]]`, as root. It creates
+//! two namespaces and removes them again.
 #![allow(clippy::print_stdout)]
 
 #[path = "../tests/netns_device/mod.rs"]
@@ -19,7 +21,7 @@ use tautline_device::udp::{Udp, UdpConfig};
 use tautline_device::xdp::{Framing, Mode, Receive, Xdp, XdpConfig};
 use tautline_device::{Datagram, HEADROOM, RouteId, RxBatch};
 
-/// How a device is opened; none for UDP.
+/// How a device is opened; `None` for UDP.
 type Config = fn() -> Option<XdpConfig>;
 
 const PORTS: [u16; 2] = [7_001, 7_002];
@@ -53,7 +55,7 @@ fn send(device: &mut dyn Datagram, route: RouteId, frame: &[u8]) {
     device.arena().give(slot);
 }
 
-/// Returns nanoseconds one way: what a quarter of the round trips stay below, because it is the machine's noise that makes the others longer.
+/// Returns nanoseconds one way: the lower quartile, because noise of the machine makes the others longer.
 fn ping_pong(spaces: &Arc<Spaces>, config: Config, len: usize, rounds: usize) -> f64 {
     let (mut far, to_near) = open(spaces, 1, config());
     let (mut near, to_far) = open(spaces, 0, config());
@@ -95,7 +97,7 @@ fn ping_pong(spaces: &Arc<Spaces>, config: Config, len: usize, rounds: usize) ->
     time
 }
 
-/// Returns frames received per second, with 32 sent by each doorbell.
+/// Returns frames received per second, with 32 frames per doorbell.
 fn stream(spaces: &Arc<Spaces>, config: Config, len: usize, frames: usize) -> f64 {
     let (mut far, _) = open(spaces, 1, config());
     let (mut near, to_far) = open(spaces, 0, config());
@@ -139,7 +141,7 @@ fn stream(spaces: &Arc<Spaces>, config: Config, len: usize, frames: usize) -> f6
 fn main() {
     let rounds = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(50_000);
     let Some(spaces) = spaces::spaces("xdp_cost", Shape::default()) else { return };
-    let ways: [(&str, Config); 6] = [
+    let configs: [(&str, Config); 6] = [
         ("udp", || None),
         ("xdp generic", || Some(XdpConfig { mode: Mode::Generic, ..XdpConfig::default() })),
         ("xdp native", || Some(XdpConfig { mode: Mode::Native, ..XdpConfig::default() })),
@@ -155,7 +157,9 @@ fn main() {
     ];
     println!("{:26} {:>10} {:>10} {:>12} {:>12}", "", "64 B ns", "1472 B ns", "64 B M/s", "1472 B GB/s");
     let only = std::env::args().nth(2);
-    for (name, config) in ways.into_iter().filter(|(name, _)| only.as_ref().is_none_or(|only| only == name)) {
+    for (name, config) in
+        configs.into_iter().filter(|(name, _)| only.as_ref().is_none_or(|only| only == name))
+    {
         let small = ping_pong(&spaces, config, 64, rounds);
         let large = ping_pong(&spaces, config, 1_472, rounds);
         let rate = stream(&spaces, config, 64, rounds * 4) / 1e6;

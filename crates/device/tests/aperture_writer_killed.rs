@@ -1,5 +1,6 @@
-//! A process that is killed after every single instruction of a store into an aperture that it has mapped, or of a put through shared memory. Whoever looks, then or meanwhile, finds each word of eight
-//! bytes as it was or as it shall be, and nothing else changed.
+//! A process is killed after every instruction of a store into an aperture that it has mapped, or of a put
+//! through shared memory. A reader, then or meanwhile, finds each word of eight bytes with its old or its new
+//! value, and nothing else changed.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #![allow(clippy::print_stdout)]
 
@@ -16,13 +17,13 @@ use tautline_wire::memory::{MemoryRecord, PUT_HEAD, Target};
 use tautline_wire::record::Records;
 use tracee::{Stop, Tracee, may_trace, pause};
 
-/// One at a time: children are told apart by nobody else's doing.
+/// One test at a time, because each waits for its own children.
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// Bytes of the aperture.
 const LEN: usize = 4096;
 
-/// What is there before, and what is stored.
+/// Returns the old contents, or the new ones.
 const fn bytes<const N: usize>(salt: usize) -> [u8; N] {
     let mut bytes = [0; N];
     let mut i = 0;
@@ -34,10 +35,10 @@ const fn bytes<const N: usize>(salt: usize) -> [u8; N] {
 }
 
 static OLD: [u8; LEN] = bytes(1);
-/// No byte of it is what it was at the same place.
+/// Differs from the old contents in every byte.
 static NEW: [u8; LEN] = bytes(130);
 
-/// A store: of `NEW[at..at + len]` to the same place.
+/// A store of `NEW[at..at + len]` at the same offset.
 struct Store {
     name: &'static str,
     at: usize,
@@ -59,7 +60,7 @@ fn swap_word(memory: &ApertureMemory, at: usize, _: usize) {
     let _ = std::hint::black_box(memory.compare_exchange(at, word(&OLD), word(&NEW)));
 }
 
-/// As no aperture is written.
+/// A store that tears, for comparison: no aperture is written like this.
 fn write_halves(memory: &ApertureMemory, at: usize, _: usize) {
     let _ = std::hint::black_box(memory.write(at, &NEW[at..at + 4]));
     let _ = std::hint::black_box(memory.write(at + 4, &NEW[at + 4..at + 8]));
@@ -74,7 +75,7 @@ const STORES: &[Store] = &[
     Store { name: "many words and a few bytes", at: 203, len: 1001, store: write },
 ];
 
-/// The word at a place as it was, and as it shall be.
+/// Returns the old and the new value of the word at an offset.
 fn before_and_after(at: usize, store: &Store) -> (u64, u64) {
     let mut after = OLD;
     after[store.at..store.at + store.len].copy_from_slice(&NEW[store.at..store.at + store.len]);
@@ -82,7 +83,8 @@ fn before_and_after(at: usize, store: &Store) -> (u64, u64) {
     (word(&OLD), word(&after))
 }
 
-/// How many words are as they shall be and were not so before; every other one must be as it was. If not, where one is torn.
+/// Returns how many words have a new value; all others must have the old one. If not, returns where one is
+/// torn.
 fn stored(memory: &ApertureMemory, store: &Store) -> Result<usize, usize> {
     let mut count = 0;
     for at in (0..LEN).step_by(8) {
@@ -96,7 +98,8 @@ fn stored(memory: &ApertureMemory, store: &Store) -> Result<usize, usize> {
     Ok(count)
 }
 
-/// Kills a child after so many instructions of a store. Returns whether it was over, and what is found then; what is found on the way is checked, too.
+/// Kills a child after `steps` instructions of a store. Returns whether the store was over, and what is found
+/// then. The memory is also checked between the instructions.
 fn kill_after(store: &Store, steps: usize) -> (bool, Result<usize, usize>) {
     let memory = ApertureMemory::allocate(LEN).unwrap();
     memory.write(0, &OLD).unwrap();
@@ -116,13 +119,13 @@ fn kill_after(store: &Store, steps: usize) -> (bool, Result<usize, usize>) {
             Stop::Paused => true,
             other => panic!("{}: {other:?}", store.name),
         };
-        // Looking at all of it after every instruction of every life would take long.
+        // A check of the whole memory after every instruction of every run would take too long.
         if steps.is_multiple_of(16) || store.len <= 8 {
             let now = stored(&memory, store);
             if now.is_err() {
                 return (over, now);
             }
-            assert!(now >= seen, "{}: a word is as it was again", store.name);
+            assert!(now >= seen, "{}: a word has its old value again", store.name);
             seen = now;
         }
         if over {
@@ -134,7 +137,8 @@ fn kill_after(store: &Store, steps: usize) -> (bool, Result<usize, usize>) {
     (over, stored(&memory, store))
 }
 
-/// a process that dies after any instruction of a store leaves no word torn, and nobody who looks meanwhile sees one.
+/// a process that dies after any instruction of a store leaves no torn word, and no reader sees one
+/// meanwhile.
 #[test]
 fn killed_while_storing() {
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -162,13 +166,13 @@ fn killed_while_storing() {
         assert!(kills > 3, "{}: it was stepped", store.name);
         println!("{}: {kills} kills, {all} words", store.name);
     }
-    // What tears is noticed.
+    // The check detects a torn word.
     let halves = Store { name: "a word in two halves", at: 64, len: 8, store: write_halves };
     let torn = (0..1000).map(|kills| kill_after(&halves, kills)).take_while(|(over, _)| !over);
     assert!(torn.into_iter().any(|(_, found)| found == Err(64)));
 }
 
-/// A put of eight bytes, as a line of the ring that two processes share.
+/// Returns a put of eight bytes, as a line of the shared ring.
 fn put() -> ([u64; 7], usize) {
     let mut line = [0; 56];
     let target = Target { handle: 1, id: 1, at: 64 };
@@ -182,7 +186,7 @@ fn put() -> ([u64; 7], usize) {
     (words, head + 8)
 }
 
-/// Serves what has come, as the owner of the memory does; whether it was anything.
+/// Serves a put, as the owner of the memory does. Returns whether there was one.
 fn serve(shm: &mut Shm, memory: &ApertureMemory) -> bool {
     let mut out = vec![0; shm.max_frame()];
     let Some(len) = shm.pop(&mut out) else { return false };
@@ -193,7 +197,8 @@ fn serve(shm: &mut Shm, memory: &ApertureMemory) -> bool {
     true
 }
 
-/// A-1, S-3: a process that dies after any instruction of a put through shared memory has put the word whole, or not at all.
+/// A-1, S-3: a process that dies after any instruction of a put through shared memory has put the whole word,
+/// or nothing.
 #[test]
 fn killed_while_putting() {
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -204,10 +209,10 @@ fn killed_while_putting() {
     let store = Store { name: "a put", at: 64, len: 8, store: write };
     for asleep in [false, true] {
         let dir = TempDir::new("put");
-        let listener = Listener::bind(&dir.listener()).unwrap();
+        let listener = Listener::bind(&dir.listener_path()).unwrap();
         let (mut kills, mut first) = (0, None);
         loop {
-            let path = dir.listener();
+            let path = dir.listener_path();
             let mut child = Tracee::fork(|| {
                 let mut shm = dial(&path);
                 pause();
@@ -232,7 +237,7 @@ fn killed_while_putting() {
             let came = serve(&mut shm, &memory);
             assert_eq!(stored(&memory, &store), Ok(usize::from(came)));
             assert!(!serve(&mut shm, &memory) && shm.is_finished() && !shm.is_corrupt());
-            assert!(came || first.is_none(), "it was there after fewer instructions than {kills}");
+            assert!(came || first.is_none(), "the put had arrived after fewer than {kills} instructions");
             if came {
                 first.get_or_insert(kills);
             }
@@ -243,6 +248,6 @@ fn killed_while_putting() {
             kills += 1;
         }
         assert!(first.is_some() && kills > 5, "it was stepped");
-        println!("a put: {kills} kills, it is there after {first:?} instructions");
+        println!("a put: {kills} kills, it arrives after {first:?} instructions");
     }
 }

@@ -1,4 +1,4 @@
-//! A capture opens in Wireshark's command-line sibling.
+//! A capture can be read by tshark.
 #![allow(clippy::print_stdout)]
 
 use std::fs::File;
@@ -9,9 +9,9 @@ use tautline_device::udp::{Udp, UdpConfig};
 use tautline_device::{Datagram, HEADROOM, RxBatch};
 
 #[test]
-fn tshark_opens_the_capture() {
+fn tshark_reads_the_capture() {
     if Command::new("tshark").arg("--version").output().is_err() {
-        println!("SKIPPED tshark_opens_the_capture: tshark is not installed");
+        println!("SKIPPED tshark_reads_the_capture: tshark is not installed");
         return;
     }
     for bind in ["127.0.0.1:0", "[::1]:0"] {

@@ -1,4 +1,4 @@
-//! Every device of this crate, held to the same rules.
+//! The conformance suites for every device of this crate but AF_XDP.
 #![allow(clippy::print_stdout)]
 
 use std::net::{SocketAddr, UdpSocket};
@@ -13,7 +13,7 @@ use tautline_device::shm::{self, Dial, Greeting, Listener};
 use tautline_device::trace::{Trace, lines};
 use tautline_device::udp::{Udp, UdpConfig};
 
-/// Runs the suite for UDP devices at an address, wrapped as told.
+/// Runs the suite for UDP devices at an address, wrapped by `wrap`.
 fn run(ip: &str, config: impl Fn(UdpConfig) -> UdpConfig, wrap: impl Fn(Udp) -> Box<dyn Datagram>) {
     let bind = SocketAddr::new(ip.parse().unwrap(), 0);
     let open = || {
@@ -99,7 +99,7 @@ fn loopback() {
     }
 }
 
-/// Two ends of shared memory, both in this process.
+/// Returns two ends of a shared-memory channel in this process.
 fn shm_pair() -> Ends {
     static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     let number = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -111,17 +111,17 @@ fn shm_pair() -> Ends {
     let hello =
         Greeting { from: 0, to: 1, epoch: 1, answers: 0, window: 1, asymmetric: true, pool: 0, beacon: 0 };
     let dial = Dial::new(&path, bell().as_fd(), || (hello.to_bytes(prove), None)).unwrap();
-    let incoming = listener.accept().unwrap().expect("somebody knocked");
-    let (greeting, handover) = incoming.poll_greeting(prove).unwrap().expect("it has spoken");
+    let incoming = listener.accept().unwrap().expect("a connection");
+    let (greeting, handover) = incoming.poll_greeting(prove).unwrap().expect("a greeting");
     assert_eq!(greeting, hello);
     let answer =
         Greeting { from: 1, to: 0, epoch: 2, answers: 1, window: 1, asymmetric: true, pool: 0, beacon: 0 };
     let callee = incoming.accept(handover, &answer.to_bytes(prove), (bell().as_fd(), None), true).unwrap();
-    let (greeting, bell) = dial.poll_greeting(prove).unwrap().expect("it has answered");
+    let (greeting, bell) = dial.poll_greeting(prove).unwrap().expect("an answer");
     assert_eq!(greeting, answer);
     let caller = dial.establish(bell, true);
     drop(listener);
-    assert!(!path.exists(), "a door is taken down");
+    assert!(!path.exists(), "the listener is unlinked");
     let _ = std::fs::remove_file(place.join(".swept"));
     let _ = std::fs::remove_dir(&place);
     if number.is_multiple_of(2) {

@@ -1,4 +1,4 @@
-//! The fault wrapper does what it was told, and the same again for the same seed.
+//! The fault wrapper applies the faults that it was configured with, and the same ones for the same seed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ fn open() -> Udp {
     Udp::open(UdpConfig { tx_slots: 256, ..UdpConfig::default() }).unwrap()
 }
 
-/// A frame that carries its number, and the number again in every word.
+/// Returns a frame that contains its number in every word.
 fn frame(number: u32) -> [u8; LEN] {
     std::array::from_fn(|i| number.to_le_bytes()[i % 4])
 }
@@ -25,7 +25,7 @@ fn number(bytes: &[u8]) -> Option<u32> {
     (bytes == frame(number)).then_some(number)
 }
 
-/// Sends numbered frames from one device to the other; returns what came, damaged ones as `None`.
+/// Sends numbered frames from one device to the other. Returns what arrived, corrupted frames as `None`.
 fn transfer(a: &mut dyn Datagram, b: &mut dyn Datagram) -> Vec<Option<u32>> {
     let route = a.route(b.local_addr()).unwrap();
     let mut batch = RxBatch::new(32);
@@ -42,13 +42,13 @@ fn transfer(a: &mut dyn Datagram, b: &mut dyn Datagram) -> Vec<Option<u32>> {
         poll(a, &mut got);
         a.arena().give(slot);
     }
-    // What is held comes while we poll on.
+    // Held frames are released by further polls.
     (0..500).for_each(|_| poll(a, &mut got));
     assert_eq!(a.arena_ref().available(), a.arena_ref().capacity(), "no slot is kept");
     got
 }
 
-/// With the faults at the sender, or at the receiver.
+/// Runs with the faults at the sender, or at the receiver.
 fn run(seed: u64, faults: Faults, sending: bool) -> Vec<Option<u32>> {
     let none = Faults::default();
     if sending {
@@ -96,7 +96,7 @@ fn duplicates_come_twice() {
         assert!(is_about(got.len() - FRAMES as usize, 0.3), "{} arrived", got.len());
         got.sort_unstable();
         got.dedup();
-        assert_eq!(got.len(), FRAMES as usize, "every frame came");
+        assert_eq!(got.len(), FRAMES as usize, "every frame arrived");
     }
 }
 
@@ -117,13 +117,13 @@ fn reordering_is_bounded_and_loses_nothing() {
         let got: Vec<_> = got.into_iter().map(Option::unwrap).collect();
         let mut sorted = got.clone();
         sorted.sort_unstable();
-        assert!(sorted.into_iter().eq(0..FRAMES), "all came, once");
+        assert!(sorted.into_iter().eq(0..FRAMES), "all arrived, once");
         let late = got.windows(2).filter(|pair| pair[1] < pair[0]).count();
-        assert!(late > FRAMES as usize / 20, "{late} came late");
+        assert!(late > FRAMES as usize / 20, "{late} arrived late");
         let mut newest = 0;
         for number in got {
             newest = newest.max(number);
-            assert!(newest - number <= by + 1, "{number} came after {newest}");
+            assert!(newest - number <= by + 1, "{number} arrived after {newest}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! D-5: the path's limit changes under way, in two network namespaces of our own.
+//! D-5: the path MTU changes during traffic, between two network namespaces.
 #![allow(clippy::print_stdout)]
 
 use std::fs::File;
@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use tautline_device::udp::{Udp, UdpConfig};
 use tautline_device::{Datagram, DeviceEvent, HEADROOM, RouteId, RxBatch};
 
-/// Two namespaces joined by a veth pair; gone when dropped, also by a panic.
+/// Two namespaces joined by a veth pair; removed when dropped, also after a panic.
 struct Spaces {
     names: [String; 2],
 }
@@ -87,10 +87,10 @@ fn change_mtu(spaces: &Spaces, from: &str, to: &str, headers: usize) {
         receive(&mut b, 1) == 1
     });
     assert!(warmed, "the veth pair carries frames");
-    // Frames of earlier tries may have waited for the neighbour's address.
+    // Frames of earlier attempts may have waited for the neighbour's address.
     while receive(&mut b, 1) == 1 {}
     let mut a = open(from);
-    assert_eq!(a.arena_ref().payload_len(), high, "slots are of the interface's size");
+    assert_eq!(a.arena_ref().payload_len(), high, "slots have the interface's size");
     let route = a.route(b.local_addr()).unwrap();
     assert_eq!(a.max_frame(route), high);
     send(&mut a, route, 20, high);
@@ -100,7 +100,7 @@ fn change_mtu(spaces: &Spaces, from: &str, to: &str, headers: usize) {
         ip(&format!("-n {} link set v0 mtu 1280", spaces.names[0])).unwrap();
         let lost = a.counters().send_failures;
         send(&mut a, route, frames, high);
-        assert_eq!(a.counters().send_failures - lost, frames as u64, "they count as lost");
+        assert_eq!(a.counters().send_failures - lost, frames as u64, "the frames count as lost");
         assert_eq!(a.poll_event(), Some(DeviceEvent::PathLimit { route, max_frame: low }));
         assert_eq!((a.poll_event(), a.max_frame(route)), (None, low));
         send(&mut a, route, 20, low);

@@ -1,5 +1,5 @@
-//! Somebody overwrites the shared memory with random bytes while a pair uses it: errors and nonsense, but no panic, no hang, and no byte
-//! touched outside (S-2).
+//! Shared memory is overwritten with random bytes while a pair uses it: that leads to errors and invalid
+//! frames, but to no panic, no hang, and no access outside (S-2).
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod shm_pair;
@@ -14,7 +14,7 @@ use tautline_device::Channel;
 use tautline_device::shm::{InlineFrame, LINE_FRAME, LINE_WORDS, Listener, PoppedLine, ReturnStatus, Shm};
 use tautline_mem::Segment;
 
-/// Numbers without a pattern, the same for the same seed.
+/// Pseudo-random numbers, the same for the same seed.
 struct Random(u64);
 
 impl Random {
@@ -30,7 +30,7 @@ impl Random {
     }
 }
 
-/// The segment of the only pair in this process, mapped once more.
+/// Maps the segment of the only pair in this process once more.
 fn third_mapping() -> Segment {
     let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
     let path = links
@@ -38,24 +38,24 @@ fn third_mapping() -> Segment {
         .find(|path| {
             std::fs::read_link(path).is_ok_and(|to| to.to_string_lossy().contains("memfd:tautline "))
         })
-        .expect("the pair has one");
+        .expect("the pair has a segment");
     let file = std::fs::File::options().read(true).write(true).open(path).unwrap();
     let len = file.metadata().unwrap().len() as usize;
     Segment::attach(OwnedFd::from(file), len).unwrap()
 }
 
-/// Bytes of the segment's end.
+/// Bytes at the segment's end.
 const RETURNS: usize = 2 * (2048 + 64);
 
-/// Overwrites one place: anywhere, or where it hurts.
+/// Overwrites one place: anywhere, or a critical one.
 fn overwrite(segment: &Segment, random: &mut Random) {
-    // Two rings, and behind them where loans come back.
+    // Two rings, and behind them the rings for returned loans.
     let ring = random.below(2) * (segment.len() - RETURNS) / 2;
     let word = match random.below(9) {
         4 => segment.len() - RETURNS + 8 * random.below(RETURNS / 8),
-        // What has been consumed, and who sleeps.
+        // Consumed positions, and who sleeps.
         0 => ring + 8 * random.below(32),
-        // The words of lines, and what is in them.
+        // The words of lines, and their contents.
         1 => ring + 256 + 64 * random.below(512),
         2 => ring + 256 + 8 * random.below(8 * 512),
         3 => {
@@ -67,7 +67,7 @@ fn overwrite(segment: &Segment, random: &mut Random) {
     };
     let old = segment.word(word).load(Ordering::Relaxed);
     let new = match random.below(5) {
-        // A stamp of the first laps with a length that may be.
+        // A stamp of the first laps with a possible length.
         0 => (1 + random.below(4) as u64) | ((random.below(33 << 10) as u64) << 32),
         1 => (1 + random.below(4) as u64) | (random.next() << 32),
         2 => old ^ (1 << random.below(64)),
@@ -77,7 +77,7 @@ fn overwrite(segment: &Segment, random: &mut Random) {
     segment.word(word).store(new, Ordering::Relaxed);
 }
 
-/// Lends, reads what is lent, and gives something back.
+/// Lends, reads a loan, and returns one.
 fn lend_and_borrow(shm: &mut Shm, random: &mut Random) {
     let _ = shm.has_returns();
     if let Ok(mut extent) = shm.loan(random.below(9_000)) {
@@ -101,7 +101,7 @@ fn lend_and_borrow(shm: &mut Shm, random: &mut Random) {
     }
 }
 
-/// All that a node does with its end, once. Returns frames sent and frames taken.
+/// Does everything once that a node does with its end. Returns the numbers of frames sent and taken.
 fn use_end(shm: &mut Shm, random: &mut Random, out: &mut [u8]) -> (u64, u64) {
     let (mut sent, mut taken) = (0, 0);
     for _ in 0..1 + random.below(8) {
@@ -147,7 +147,7 @@ fn use_end(shm: &mut Shm, random: &mut Random, out: &mut [u8]) -> (u64, u64) {
     (sent, taken)
 }
 
-/// What came of it.
+/// What happened.
 #[derive(Default, Debug)]
 struct Tally {
     pairs: u64,
@@ -161,19 +161,19 @@ struct Tally {
 /// The segment in use; none while there is no pair.
 type Current = Mutex<Option<Segment>>;
 
-/// Uses pairs until `over`, a fresh one whenever one is found spoilt or moves nothing any more.
+/// Uses pairs until `over`, a new one whenever one is corrupt or makes no progress.
 fn use_pairs(
     seed: u64,
     current: &Current,
     mut before: impl FnMut(&mut Random),
     mut over: impl FnMut() -> bool,
 ) -> Tally {
-    let dir = TempDir::new("scribbler");
-    let listener = Listener::bind(&dir.listener()).unwrap();
+    let dir = TempDir::new("overwritten");
+    let listener = Listener::bind(&dir.listener_path()).unwrap();
     let (mut random, mut tally) = (Random(seed), Tally::default());
     let mut out = vec![0; 32 << 10];
     while !over() {
-        let (mut a, mut b) = pair(&listener, &dir.listener());
+        let (mut a, mut b) = pair(&listener, &dir.listener_path());
         *current.lock().unwrap() = Some(third_mapping());
         tally.pairs += 1;
         let mut idle = 0;
@@ -196,7 +196,7 @@ fn use_pairs(
         *current.lock().unwrap() = None;
         a.close();
         b.close();
-        // A peer that is gone ends whatever is left.
+        // Without its peer, whatever is left comes to an end.
         drop(a);
         (0..2_000).find(|_| b.pop(&mut out).is_none());
         assert!(b.is_dead());
@@ -208,7 +208,7 @@ fn wanted() -> u64 {
     std::env::var("TAUTLINE_SCRIBBLES").map_or(200_000, |n| n.parse().unwrap())
 }
 
-/// Ends the process if a test hangs.
+/// Exits the process if a test hangs.
 fn limit(seconds: u64) -> Arc<AtomicBool> {
     let done = Arc::new(AtomicBool::new(false));
     let (seen, start) = (done.clone(), Instant::now());
@@ -224,10 +224,10 @@ fn limit(seconds: u64) -> Arc<AtomicBool> {
     done
 }
 
-/// One at a time: the pair's segment is found by being the only one.
+/// One test at a time: the pair's segment must be the only one.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// S-2: a scribbler in a thread of its own, as fast as it can.
+/// S-2: another thread overwrites the memory as fast as it can. `TAUTLINE_SCRIBBLES` sets how often.
 #[test]
 fn overwritten_concurrently() {
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -244,18 +244,18 @@ fn overwritten_concurrently() {
                     (0..16).for_each(|_| overwrite(segment, &mut random));
                     count.fetch_add(16, Ordering::Relaxed);
                 }
-                // So that the pair gets somewhere between.
+                // Lets the pair make progress in between.
                 (0..random.below(4_000)).for_each(|_| std::hint::spin_loop());
             }
         });
         use_pairs(3, current, |_| {}, || writer.is_finished())
     });
     done.store(true, Ordering::Relaxed);
-    println!("{} scribbles all the time: {tally:?}", count.load(Ordering::Relaxed));
+    println!("{} writes concurrently: {tally:?}", count.load(Ordering::Relaxed));
     assert!(tally.corrupt > 0 && tally.taken > 0, "{tally:?}");
 }
 
-/// S-2: one place is overwritten, then everything is tried; the same again for the same seed.
+/// S-2: places are overwritten between the steps of the pair; reproducible by the seed.
 #[test]
 fn overwritten_step_by_step() {
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -263,7 +263,7 @@ fn overwritten_step_by_step() {
     let done = limit(60 + wanted / 2_000);
     let (count, current) = (AtomicU64::new(0), Current::new(None));
     let step = |random: &mut Random| {
-        // Seldom at first, so that the rings are under way; sometimes a lot.
+        // Often none, so that the rings make progress; sometimes many.
         let writes = [0, 0, 0, 1, 2, 40][random.below(6)];
         if let Some(segment) = &*current.lock().unwrap() {
             (0..writes).for_each(|_| overwrite(segment, random));
@@ -272,6 +272,6 @@ fn overwritten_step_by_step() {
     };
     let tally = use_pairs(11, &current, step, || count.load(Ordering::Relaxed) >= wanted);
     done.store(true, Ordering::Relaxed);
-    println!("{} scribbles step by step: {tally:?}", count.load(Ordering::Relaxed));
+    println!("{} writes step by step: {tally:?}", count.load(Ordering::Relaxed));
     assert!(tally.corrupt > 0 && tally.taken > 0, "{tally:?}");
 }

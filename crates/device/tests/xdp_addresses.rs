@@ -1,4 +1,5 @@
-//! The AF_XDP device and the addresses of its host: which interface has them, where routes lead, who takes raw frames there.
+//! The AF_XDP device and the addresses of its host: their interfaces, routes, hardware addresses and MTUs,
+//! and raw frames.
 #![allow(clippy::print_stdout)]
 
 mod netns_device;
@@ -15,7 +16,7 @@ use tautline_device::udp::UdpConfig;
 use tautline_device::xdp::{Framing, Xdp, XdpConfig};
 use tautline_device::{Datagram, DeviceEvent, Transport};
 
-/// D-13: a link-local address belongs to one interface, whichever others have the same.
+/// D-13: a link-local address belongs to one interface, even if others have the same.
 #[test]
 fn link_local_addresses_belong_to_one_interface() {
     in_namespaces("link_local_addresses_belong_to_one_interface", Shape::default(), |spaces| {
@@ -28,9 +29,9 @@ fn link_local_addresses_belong_to_one_interface() {
             let host = format!("fe80::ff:fe54:4c{:02x}", side + 1).parse().unwrap();
             std::net::SocketAddr::V6(std::net::SocketAddrV6::new(host, port, 0, 77 + side as u32))
         };
-        let told = |bind| UdpConfig { bind, tx_slots: 64, ..UdpConfig::default() };
-        // An address that was just made is not there at once.
-        let patient = |side: usize| {
+        let config_at = |bind| UdpConfig { bind, tx_slots: 64, ..UdpConfig::default() };
+        // A new address cannot be used at once.
+        let wait_for_address = |side: usize| {
             spaces.enter(side);
             let until = Instant::now() + Duration::from_secs(10);
             while std::net::UdpSocket::bind(at(side, 0)).is_err() {
@@ -38,11 +39,11 @@ fn link_local_addresses_belong_to_one_interface() {
                 std::thread::sleep(Duration::from_millis(10));
             }
         };
-        patient(1);
-        let b = tautline_device::udp::Udp::open(told(at(1, 0))).unwrap();
+        wait_for_address(1);
+        let b = tautline_device::udp::Udp::open(config_at(at(1, 0))).unwrap();
         let mut b = NetnsDevice { device: b, spaces: spaces.clone(), side: 1 };
-        patient(0);
-        let a = Xdp::open(XdpConfig { udp: told(at(0, 0)), rx_chunks: 512, ..XdpConfig::default() });
+        wait_for_address(0);
+        let a = Xdp::open(XdpConfig { udp: config_at(at(0, 0)), rx_chunks: 512, ..XdpConfig::default() });
         let a = a.unwrap_or_else(|r| panic!("{}", r.why));
         let mut a = NetnsDevice { device: a, spaces: spaces.clone(), side: 0 };
         assert!(a.device.describe().contains(" on e0 "), "{}", a.device.describe());
@@ -62,7 +63,7 @@ fn link_local_addresses_belong_to_one_interface() {
     });
 }
 
-/// D-11: frames come by the ring for the hardware address that the interface has now, and for no other.
+/// D-11: frames for the present hardware address of the interface arrive by the ring, and no others.
 #[test]
 fn a_new_hardware_address_is_used() {
     for framing in [Framing::Udp, Framing::Raw] {
@@ -85,17 +86,17 @@ fn a_new_hardware_address_is_used() {
             poll(&mut b);
             let by_socket = b.device.frames_by_socket();
             (0..50).for_each(|number| assert_arrives(&mut a, &mut b, route, number));
-            // Once a second one goes through the socket, to keep the neighbour.
+            // Once per second a frame goes through the socket, to confirm the neighbour.
             assert!(b.device.frames_by_socket() - by_socket < 25, "by the ring");
             know(spaces::MACS[1]);
             poll(&mut a);
             netns_device::send(&mut a, route, &netns_device::data_frame(1, 100));
-            assert!(receive(&mut b, 1).is_empty(), "for somebody else");
+            assert!(receive(&mut b, 1).is_empty(), "for another host");
         });
     }
 }
 
-/// D-13: rules of routing may look at protocol and ports; the kernel is asked with them.
+/// D-13: routing rules may depend on protocol and ports; the kernel's answer takes them into account.
 #[test]
 fn routing_rules_may_depend_on_ports() {
     in_namespaces("routing_rules_may_depend_on_ports", Shape::default(), |spaces| {
@@ -118,7 +119,7 @@ fn routing_rules_may_depend_on_ports() {
     });
 }
 
-/// D-22: whether raw frames are taken follows the interface, and each change is told once.
+/// D-22: whether raw frames are taken follows the interface, and each change is reported once.
 #[test]
 fn raw_acceptance_follows_the_interface() {
     in_namespaces("raw_acceptance_follows_the_interface", Shape::default(), |spaces| {
@@ -127,18 +128,18 @@ fn raw_acceptance_follows_the_interface() {
         let (to_b, to_a) = (a.route(b.local_addr()).unwrap(), b.route(a.local_addr()).unwrap());
         assert!(a.device.takes_raw());
         assert_arrives(&mut b, &mut a, to_a, 1);
-        let changes = |told: &[DeviceEvent]| told.iter().filter(|e| **e == DeviceEvent::Raw).count();
+        let changes = |events: &[DeviceEvent]| events.iter().filter(|e| **e == DeviceEvent::Raw).count();
         ip(&format!("-n {} link del v0", spaces.names[0])).unwrap();
         poll(&mut a);
-        let told: Vec<_> = std::iter::from_fn(|| a.poll_event()).collect();
-        assert!(!a.device.takes_raw() && changes(&told) == 1, "{told:?}");
+        let events: Vec<_> = std::iter::from_fn(|| a.poll_event()).collect();
+        assert!(!a.device.takes_raw() && changes(&events) == 1, "{events:?}");
         spaces.join().unwrap();
-        let told = until_reopened(&mut a, &mut b, to_b);
-        assert!(a.device.takes_raw() && changes(&told) == 1, "{told:?}");
+        let events = until_reopened(&mut a, &mut b, to_b);
+        assert!(a.device.takes_raw() && changes(&events) == 1, "{events:?}");
         until_reopened(&mut b, &mut a, to_a);
         while !receive(&mut a, 1).is_empty() {}
         assert_arrives(&mut b, &mut a, to_a, 2);
-        // Who is told that the other one takes none goes through the socket, and back again.
+        // A device whose peer takes no raw frames uses the socket, until it takes them again.
         b.device.set_peer_takes_raw(to_a, false);
         assert_eq!(b.transport(to_a), Some(Transport::Udp), "{}", b.transport_reason(to_a));
         assert_arrives(&mut b, &mut a, to_a, 3);
@@ -148,8 +149,8 @@ fn raw_acceptance_follows_the_interface() {
     });
 }
 
-/// D-26: an address that moves to another interface of its host takes the device along; meanwhile the socket
-/// is used. One that is nowhere is waited for.
+/// D-26: the device follows an address that moves to another interface of its host, and uses the socket
+/// meanwhile. It waits for an address that is gone.
 #[test]
 fn the_device_follows_its_address() {
     in_namespaces("the_device_follows_its_address", Shape::default(), |spaces| {
@@ -164,9 +165,9 @@ fn the_device_follows_its_address() {
         for (from, to, macs) in [("v0", "v1", ["4c:11", "4c:12"]), ("v1", "v0", ["4c:01", "4c:02"])] {
             ip(&format!("-n {at_a} addr del 10.211.9.1/24 dev {from}")).unwrap();
             poll(&mut a);
-            let told: Vec<_> = std::iter::from_fn(|| a.poll_event()).collect();
+            let events: Vec<_> = std::iter::from_fn(|| a.poll_event()).collect();
             let lost = |e: &DeviceEvent| matches!(e, DeviceEvent::Transport { transport: Transport::Udp, why, .. } if why.contains("has lost the address"));
-            assert!(told.iter().any(lost), "{told:?}");
+            assert!(events.iter().any(lost), "{events:?}");
             ip(&format!("-n {at_a} addr add 10.211.9.1/24 dev {to}")).unwrap();
             ip(&format!("-n {at_b} route replace 10.211.9.1/32 dev {to}")).unwrap();
             for (side, ip_of, mac) in [(at_a, 2, macs[1]), (at_b, 1, macs[0])] {
@@ -186,7 +187,8 @@ fn the_device_follows_its_address() {
     });
 }
 
-/// D-5: an MTU that changes while the link is down counts when it is up again, and a route that was made meanwhile is raised to it.
+/// D-5: an MTU that changes while the link is down is used when it is up again, also by a route that was
+/// created meanwhile.
 #[test]
 fn an_mtu_changed_while_the_link_is_down_counts() {
     let jumbo = Shape { mtu: 9_000, ..Shape::default() };
@@ -201,7 +203,7 @@ fn an_mtu_changed_while_the_link_is_down_counts() {
         both("down");
         both("mtu 8000");
         poll(&mut a);
-        assert_eq!(a.max_frame(early), 8_972, "nothing leads there, which says nothing");
+        assert_eq!(a.max_frame(early), 8_972, "unreachable, so the limit is kept");
         let late = a.route(b.local_addr()).unwrap();
         assert_eq!(a.max_frame(late), 1_232, "what every path takes");
         both("up");
@@ -211,14 +213,14 @@ fn an_mtu_changed_while_the_link_is_down_counts() {
             assert!(Instant::now() < until, "{} and {}", a.max_frame(early), a.max_frame(late));
             poll(&mut a);
         }
-        let told: Vec<_> = std::iter::from_fn(|| a.poll_event()).collect();
+        let events: Vec<_> = std::iter::from_fn(|| a.poll_event()).collect();
         for route in [early, late] {
-            assert!(told.contains(&DeviceEvent::PathLimit { route, max_frame: 7_972 }), "{told:?}");
+            assert!(events.contains(&DeviceEvent::PathLimit { route, max_frame: 7_972 }), "{events:?}");
         }
         until_transport(&mut a, &mut b, early, Transport::Xdp);
         while !receive(&mut b, 1).is_empty() {}
         let frame = netns_device::data_frame(1, 7_972);
         netns_device::send(&mut a, early, &frame);
-        assert!(receive(&mut b, 1) == [frame], "as long as it may be");
+        assert!(receive(&mut b, 1) == [frame], "the longest frame");
     });
 }

@@ -1,4 +1,5 @@
-//! Checksums that are left to the card: on veth the kernel stands in for it, or leaves them unfinished where it is told that there is one.
+//! Checksums that are left to the card. On veth the kernel computes them instead, or leaves them partial if
+//! the interface claims to.
 #![allow(clippy::print_stdout)]
 
 mod forge;
@@ -16,23 +17,24 @@ use tautline_device::udp::UdpConfig;
 use tautline_device::xdp::{Mode, Xdp, XdpConfig};
 use tautline_device::{Datagram, Transport};
 
-/// Says whether an interface completes checksums (`ETHTOOL_STXCSUM` of `linux/ethtool.h`).
-fn set_card(interface: &str, completes: bool) {
+/// Sets whether an interface claims to compute checksums (`ETHTOOL_STXCSUM` of `linux/ethtool.h`).
+fn set_offload(interface: &str, completes: bool) {
     const SIOCETHTOOL: libc::c_ulong = 0x8946;
     let mut order = [0x17_u32, completes.into()];
-    // SAFETY: `ifreq` is made of integers and unions of integers and pointers, for which zero is a value.
+    // SAFETY: `ifreq` consists of integers and unions of integers and pointers, for which zero is valid.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, from) in request.ifr_name.iter_mut().zip(interface.bytes()) {
         *to = from as libc::c_char;
     }
     request.ifr_ifru.ifru_data = order.as_mut_ptr().cast();
     let socket = UdpSocket::bind("[::]:0").unwrap();
-    // SAFETY: the request has a name ended by zero and a pointer to two words, as the command has them, which live.
+    // SAFETY: the request has a zero-terminated name and a pointer to the two live words of the command.
     let done = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &raw mut request) };
     assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// What UDP's checksum is made over, added up: all ones if it is right. And whether the checksum is that of the addresses alone.
+/// Returns the sum over everything that UDP's checksum covers, which is all ones if it is correct; and
+/// whether the checksum covers only the pseudo header.
 fn sums(frame: &[u8]) -> (u16, bool) {
     let (addresses, udp) = match frame[12..14] {
         [0x08, 0x00] => (&frame[26..34], &frame[34..]),
@@ -53,8 +55,8 @@ fn sums(frame: &[u8]) -> (u16, bool) {
     (fold(pseudo + add(udp)), fold(pseudo) == u16::from_be_bytes([udp[6], udp[7]]))
 }
 
-/// The next frame on the cable for a port.
-fn overhear(wire: &OwnedFd, port: u16) -> Vec<u8> {
+/// Returns the next frame on the wire for a port.
+fn capture(wire: &OwnedFd, port: u16) -> Vec<u8> {
     for _ in 0..1_000 {
         let mut frame = vec![0; 2_000];
         let (len, _) = rustix::net::recv(wire, &mut frame[..], rustix::net::RecvFlags::empty()).unwrap();
@@ -71,7 +73,7 @@ fn overhear(wire: &OwnedFd, port: u16) -> Vec<u8> {
     panic!("other frames only");
 }
 
-fn left_to_the_card(test: &str, mode: Mode, v6: bool) {
+fn checksums_by_the_card(test: &str, mode: Mode, v6: bool) {
     in_namespaces(test, Shape::default(), |spaces| {
         spaces.enter(1);
         let them = UdpSocket::bind((spaces.addr(1, v6), 0)).unwrap();
@@ -82,16 +84,13 @@ fn left_to_the_card(test: &str, mode: Mode, v6: bool) {
         rustix::net::sockopt::set_socket_timeout(&wire, rustix::net::sockopt::Timeout::Recv, time).unwrap();
         spaces.enter(0);
         for completes in [true, false] {
-            set_card(&upper(Shape::default()), completes);
+            set_offload(&upper(Shape::default()), completes);
             let bind = SocketAddr::new(spaces.addr(0, v6), 0);
             let udp = UdpConfig { bind, tx_slots: 64, ..UdpConfig::default() };
             let config = XdpConfig { udp, mode, checksum_offload: Some(true), ..XdpConfig::default() };
             let device = Xdp::open(config).unwrap_or_else(|r| panic!("{}", r.why));
             if !device.describe().contains("checksums by the card") {
-                println!(
-                    "SKIPPED: this kernel takes no orders with frames (Linux 6.11): {}",
-                    device.describe()
-                );
+                println!("SKIPPED: this kernel has no tx metadata (Linux 6.11): {}", device.describe());
                 return;
             }
             let mut we = NetnsDevice { device, spaces: spaces.clone(), side: 0 };
@@ -101,11 +100,12 @@ fn left_to_the_card(test: &str, mode: Mode, v6: bool) {
                 let frame = data_frame(number, [48, 49, 200, 1_452 - number][number % 4]);
                 send(&mut we, route, &frame);
                 let mut got = [0; 2_000];
-                let len = them.recv(&mut got).expect("the kernel takes it, so its checksum is right");
+                let len = them.recv(&mut got).expect("the kernel accepts the checksum");
                 assert_eq!(got[..len], frame);
-                // On this cable nobody completes what the card would; without a card the kernel does.
-                let (sum, unfinished) = sums(&overhear(&wire, to.port()));
-                assert_eq!((sum == 0xffff, unfinished), (!completes, completes), "{mode:?} {number}");
+                // If the interface claims to compute checksums, nobody completes them on this wire; otherwise
+                // the kernel does.
+                let (sum, partial) = sums(&capture(&wire, to.port()));
+                assert_eq!((sum == 0xffff, partial), (!completes, completes), "{mode:?} {number}");
             }
         }
     });
@@ -113,15 +113,15 @@ fn left_to_the_card(test: &str, mode: Mode, v6: bool) {
 
 #[test]
 fn generic_v4() {
-    left_to_the_card("generic_v4", Mode::Generic, false);
+    checksums_by_the_card("generic_v4", Mode::Generic, false);
 }
 
 #[test]
 fn generic_v6() {
-    left_to_the_card("generic_v6", Mode::Generic, true);
+    checksums_by_the_card("generic_v6", Mode::Generic, true);
 }
 
 #[test]
 fn native_v6() {
-    left_to_the_card("native_v6", Mode::Native, true);
+    checksums_by_the_card("native_v6", Mode::Native, true);
 }

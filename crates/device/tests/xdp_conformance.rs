@@ -1,4 +1,4 @@
-//! The AF_XDP device between two network namespaces, held to the same rules as every other.
+//! The conformance suite for the AF_XDP device, between two network namespaces.
 #![allow(clippy::print_stdout, clippy::needless_pass_by_value)]
 
 mod netns_device;
@@ -26,7 +26,7 @@ fn open(spaces: &Arc<Spaces>, side: usize, v6: bool, config: XdpConfig) -> Netns
     NetnsDevice { device, spaces: spaces.clone(), side }
 }
 
-/// One frame there, one back, each by the ring.
+/// Frames arrive by the rings in both directions, without a system call to receive.
 #[test]
 fn frames_cross_without_system_calls_to_receive() {
     let Some(spaces) = spaces("frames_cross_without_system_calls_to_receive", Shape::default()) else {
@@ -50,7 +50,7 @@ fn suite(test: &'static str, shape: Shape, v6: bool, config: fn() -> XdpConfig) 
     let Some(spaces) = spaces(test, shape) else { return };
     let spaces = &spaces;
     let run = || {
-        // A frame to where nobody listens makes the kernel answer that, and nothing else.
+        // The kernel answers a frame to a port without a listener by an ICMP message, and nothing else.
         let dead = SocketAddr::new(spaces.addr(1, v6), 9);
         let pair = || -> (Box<dyn Datagram>, Box<dyn Datagram>) {
             let any = XdpConfig { any_shape: true, ..config() };
@@ -65,7 +65,8 @@ fn suite(test: &'static str, shape: Shape, v6: bool, config: fn() -> XdpConfig) 
     assert!(spaces.is_left_alone(), "no program is left");
 }
 
-/// D-10: full frames of our shape, in bursts, all by the ring, read where they lie; a batch that is dropped gives its frames back.
+/// D-10: frames up to the limit arrive in bursts, all by the rings, and are read in place; a dropped batch
+/// returns its chunks.
 fn frames_arrive_by_rings(spaces: &Arc<Spaces>, v6: bool, config: fn() -> XdpConfig) {
     let mut a = open(spaces, 0, v6, config());
     let mut b = open(spaces, 1, v6, config());
@@ -88,7 +89,7 @@ fn frames_arrive_by_rings(spaces: &Arc<Spaces>, v6: bool, config: fn() -> XdpCon
         slots.into_iter().for_each(|slot| a.arena().give(slot));
         assert!(receive(&mut b, burst.len()) == burst, "every byte, in order");
     }
-    // Far more than there are chunks, each batch dropped with its frames.
+    // Far more frames than there are chunks; each batch is dropped with its frames.
     for round in 0..100 {
         let frame = data_frame(round, 300);
         (0..8).for_each(|_| send(&mut a, route, &frame));
@@ -106,7 +107,7 @@ fn mode(mode: Mode) -> XdpConfig {
     XdpConfig { mode, ..XdpConfig::default() }
 }
 
-/// Wrappers see frames that lie in the device's memory as they see any others.
+/// Wrappers handle frames that lie in the device's memory.
 #[test]
 fn wrapped_devices() {
     let Some(spaces) = spaces("wrapped_devices", Shape::default()) else { return };

@@ -16,7 +16,8 @@ use spaces::Shape;
 use tautline_device::xdp::{Mode, XdpConfig};
 use tautline_device::{Datagram, HEADROOM};
 
-/// What others send over the same interface arrives byte for byte, while this device sends as fast as it can.
+/// Traffic of other programs over the same interface arrives byte for byte, while this device sends as fast
+/// as it can.
 #[test]
 fn foreign_traffic_is_undisturbed() {
     const BYTES: usize = 8 << 20;
@@ -51,7 +52,7 @@ fn foreign_traffic_is_undisturbed() {
                 let pings = scope.spawn(|| {
                     let mut buffer = [0; 2_000];
                     for i in 0..200usize {
-                        // Even what looks like a frame of ours, for another port.
+                        // It looks like our frames, but is for another port.
                         let ping = data_frame(i, 100 + i);
                         near.send_to(&ping, udp).unwrap();
                         let len = other.recv(&mut buffer).unwrap();
@@ -78,14 +79,15 @@ fn foreign_traffic_is_undisturbed() {
                 });
                 let done = [server.join(), pings.join()];
                 over.store(true, Ordering::Relaxed);
-                assert!(flood.join().unwrap() > 1_000, "Tautline ran all the while");
+                assert!(flood.join().unwrap() > 1_000, "Tautline ran meanwhile");
                 assert!(done.iter().all(Result::is_ok));
             });
         });
     }
 }
 
-/// Hostile frames from the peer's namespace: dropped and counted, or passed to the socket as the strays they are; never taken as frames.
+/// Hostile frames from the peer's namespace are dropped and counted, or passed to the socket; none is taken
+/// as a frame.
 #[test]
 fn hostile_frames_are_never_taken() {
     for mode in [Mode::Generic, Mode::Native] {
@@ -100,9 +102,9 @@ fn hostile_frames_are_never_taken() {
             let good =
                 frame_by_hand(SocketAddr::new(spaces.addr(0, false), 9_999), local, &data_frame(1, 100));
             inject(&good);
-            assert_eq!(receive(&mut b, 1).len(), 1, "the hand-made frame is right");
+            assert_eq!(receive(&mut b, 1).len(), 1, "the hand-made frame is valid");
             let mut injected = 0u64;
-            // The UDP checksum, the payload, cut short, run together.
+            // The UDP checksum, the payload, and truncation.
             let mut wrong = Vec::new();
             for at in [40, 41, 43, 60, 141] {
                 let mut frame = good.clone();
@@ -125,7 +127,7 @@ fn hostile_frames_are_never_taken() {
             let counted = b.device.refused_frames();
             assert_eq!(b.counters().frames_refused, counted.total());
             assert_eq!(counted.total(), injected, "all are counted: {counted:?}");
-            // And then all goes on.
+            // Valid frames still arrive.
             inject(&good);
             assert_eq!(receive(&mut b, 1).len(), 1);
         });

@@ -15,7 +15,8 @@ use tautline_device::Datagram;
 use tautline_device::udp::{Udp, UdpConfig};
 use tautline_device::xdp::{self, Unavailable, Xdp, XdpConfig};
 
-/// A second program on the interface is refused, by name and number, and the refused gets back what UDP needs.
+/// An interface with another program is refused with the program's name and id, and the error contains what
+/// UDP needs.
 #[test]
 fn an_occupied_interface_is_refused() {
     in_namespaces("an_occupied_interface_is_refused", Shape::default(), |spaces| {
@@ -41,7 +42,7 @@ fn an_occupied_interface_is_refused() {
     });
 }
 
-/// Opening and closing leaves nothing behind: in a process of its own, where nobody else opens anything.
+/// Opening and closing leaks nothing; tested in a process of its own, where nothing else is opened.
 #[test]
 fn opening_and_closing_leaks_nothing() {
     in_namespaces("opening_and_closing_leaks_nothing", Shape::default(), |spaces| {
@@ -52,7 +53,7 @@ fn opening_and_closing_leaks_nothing() {
     });
 }
 
-/// Descriptors, mappings of sockets and maps, and mapped bytes.
+/// Returns the numbers of descriptors, of mapped sockets and maps, and of mapped kilobytes.
 fn resources() -> (usize, usize, usize) {
     let open = std::fs::read_dir("/proc/self/fd").unwrap().count();
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
@@ -67,7 +68,7 @@ fn open_and_close(config: fn() -> XdpConfig) {
     let before = resources();
     for _ in 0..20 {
         let device = Xdp::open(config()).unwrap_or_else(|r| panic!("{}", r.why));
-        assert!(resources().1 > before.1, "what is counted is what devices map");
+        assert!(resources().1 > before.1, "the mappings of a device are counted");
         drop(device);
     }
     let after = resources();
@@ -76,7 +77,7 @@ fn open_and_close(config: fn() -> XdpConfig) {
     println!("NOTHING LEAKED");
 }
 
-/// What a child of these tests does: opens a device, says so, and lives on.
+/// The child of these tests: opens a device, reports it, and lives on.
 #[test]
 fn child() {
     let Ok(role) = std::env::var("TAUTLINE_XDP_CHILD") else { return };
@@ -109,10 +110,10 @@ fn child() {
             break;
         }
     }
-    println!("WAY {:?}", device.transport(route));
+    println!("TRANSPORT {:?}", device.transport(route));
 }
 
-/// This very program, as a child in a namespace.
+/// Returns a command that runs this program as a child in a namespace.
 fn as_child(spaces: &Spaces, role: &str, before: &str) -> Command {
     let me = std::env::current_exe().unwrap();
     let mut command = Command::new("ip");
@@ -122,7 +123,7 @@ fn as_child(spaces: &Spaces, role: &str, before: &str) -> Command {
     command
 }
 
-/// D-19: a process that is killed at any time leaves no program: the kernel takes it away.
+/// D-19: a process that is killed at any time leaves no program: the kernel detaches it.
 #[test]
 fn killed_processes_leave_no_program() {
     let kills: u32 = std::env::var("TAUTLINE_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(12);
@@ -139,11 +140,11 @@ fn killed_processes_leave_no_program() {
                 assert!(Instant::now() < until, "round {round}: a program is left");
             }
         }
-        assert!(attached > 0, "some were killed while their program was attached");
+        assert!(attached > 0, "some had attached their program when they were killed");
     });
 }
 
-/// N-14: the three privileges suffice; without one of them it is named, with how to grant it; and they can be given up.
+/// N-14: three capabilities suffice; a missing one is named, with how to grant it; and they can be dropped.
 #[test]
 fn three_privileges_suffice() {
     if spaces::run("setpriv", "--version").is_err() {
@@ -157,9 +158,9 @@ fn three_privileges_suffice() {
             String::from_utf8_lossy(&out.stdout).into_owned()
         };
         let said = run("once", ",+net_raw,+net_admin,+bpf");
-        assert!(said.contains("OPEN") && said.contains("WAY Some(Xdp)"), "{said}");
+        assert!(said.contains("OPEN") && said.contains("TRANSPORT Some(Xdp)"), "{said}");
         let said = run("drop", ",+net_raw,+net_admin,+bpf");
-        assert!(said.contains("WAY Some(Xdp)") && said.contains("CapEff:\t0000000000000000"), "{said}");
+        assert!(said.contains("TRANSPORT Some(Xdp)") && said.contains("CapEff:\t0000000000000000"), "{said}");
         let said = run("once", ",+net_raw,+bpf");
         assert!(
             said.contains("REFUSED") && said.contains("cap_net_admin") && said.contains("setcap"),
@@ -170,7 +171,8 @@ fn three_privileges_suffice() {
     });
 }
 
-/// N-14: in a user namespace a process may have all privileges, and they do not count; that is said, by the device and by the probe.
+/// N-14: a process in a user namespace may have all capabilities, without effect; the device and the probe
+/// say so.
 #[test]
 fn ineffective_privileges_are_reported() {
     let script = "ip link add v0 type veth peer name v1 && ip addr add 10.211.9.1/24 dev v0 && ip link set v0 up && exec \"$0\" --exact child --nocapture";
@@ -179,7 +181,7 @@ fn ineffective_privileges_are_reported() {
     let out = command.env("TAUTLINE_XDP_CHILD", "once").output();
     let said = out.map_or(String::new(), |out| String::from_utf8_lossy(&out.stdout).into_owned());
     if !said.contains("running 1 test") {
-        println!("SKIPPED ineffective_privileges_are_reported: no user namespace can be had");
+        println!("SKIPPED ineffective_privileges_are_reported: user namespaces cannot be created");
         return;
     }
     assert!(
@@ -189,7 +191,8 @@ fn ineffective_privileges_are_reported() {
     assert!(said.contains("PROBE Err(\"the privileges of this process have no effect"), "{said}");
 }
 
-/// N-14: too little memory to pin is refused with the number to set; a little more, and fewer chunks and queues are taken. The probe says the same.
+/// N-14: too low a limit on pinned memory is refused with the value to set; with a slightly higher one, fewer
+/// chunks and queues are used.
 #[test]
 fn a_low_memlock_limit_is_reported() {
     if spaces::run("setpriv", "--version").is_err() || spaces::run("prlimit", "--version").is_err() {
@@ -216,8 +219,7 @@ fn a_low_memlock_limit_is_reported() {
             let wanted = number(said.split("ulimit -l ").nth(1));
             let least = number(said.split("REFUSED ").nth(1));
             assert!(least < wanted, "{said}");
-            for (kib, what) in [(wanted, "the number suffices"), (least, "fewer queues are better than none")]
-            {
+            for (kib, what) in [(wanted, "the value suffices"), (least, "fewer queues are used")] {
                 if spaces::run("prlimit", &format!("--memlock={} true", kib * 1_024)).is_err() {
                     println!("SKIPPED: nobody may raise RLIMIT_MEMLOCK to {kib} KiB here");
                     continue;
@@ -240,8 +242,14 @@ fn unusable_addresses_are_refused() {
     };
     let loopback = refused("127.0.0.1:0");
     assert!(loopback.why.to_string().contains("loopback"), "{}", loopback.why);
-    let bound =
-        loopback.udp.socket.as_ref().expect("the socket comes back").as_fd().try_clone_to_owned().unwrap();
+    let bound = loopback
+        .udp
+        .socket
+        .as_ref()
+        .expect("the error contains the socket")
+        .as_fd()
+        .try_clone_to_owned()
+        .unwrap();
     assert!(Udp::open(loopback.udp).is_ok());
     drop(bound);
     assert!(refused("0.0.0.0:0").why.to_string().contains("no particular address"));

@@ -1,4 +1,5 @@
-//! The AF_XDP device on interfaces with several queues: one device with all of them, and several processes that share.
+//! The AF_XDP device on interfaces with several queues: one device with all of them, and several processes
+//! that share.
 #![allow(clippy::print_stdout, clippy::needless_pass_by_value)]
 
 mod forge;
@@ -20,11 +21,11 @@ use tautline_device::xdp::{Mode, Unavailable, Xdp, XdpConfig, probe};
 use tautline_device::{Datagram, Transport};
 
 const FOUR: Shape = Shape { mtu: 1_500, vlan: None, acquainted: true, queues: Some(4) };
-/// Senders' ports: the host's hash of them decides the queue.
+/// Senders' ports; the kernel's hash of them selects the queue.
 const FLOWS: u16 = 64;
 
-/// A frame of each of many flows, from side 1 to a device at side 0.
-fn from_many(spaces: &Spaces, to: SocketAddr) -> Vec<Vec<u8>> {
+/// Sends a frame of each of many flows, from side 1 to a device at side 0.
+fn send_flows(spaces: &Spaces, to: SocketAddr) -> Vec<Vec<u8>> {
     spaces.enter(1);
     let socket = raw_socket("v0");
     let frames: Vec<_> = (0..FLOWS).map(|flow| data_frame(flow.into(), 100 + usize::from(flow))).collect();
@@ -40,7 +41,7 @@ fn sorted(mut frames: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     frames
 }
 
-/// D-15: a device that is alone on an interface has all of its queues, and every frame comes by a ring.
+/// D-15: a device that is alone on an interface has all of its queues, and every frame arrives by a ring.
 #[test]
 fn every_queue_receives() {
     for mode in [Mode::Generic, Mode::Native] {
@@ -48,7 +49,7 @@ fn every_queue_receives() {
             let mut a = open(spaces, 0, XdpConfig { mode, ..XdpConfig::default() });
             assert_eq!(a.device.queues(), [0, 1, 2, 3], "{}", a.device.describe());
             for _ in 0..40 {
-                let sent = from_many(spaces, a.local_addr());
+                let sent = send_flows(spaces, a.local_addr());
                 let got = receive(&mut a, sent.len());
                 assert!(sorted(got) == sorted(sent), "every flow arrives");
             }
@@ -57,14 +58,15 @@ fn every_queue_receives() {
     }
 }
 
-/// D-15, D-18: with one queue of four the rest comes through the socket, is counted, and none is lost.
+/// D-15, D-18: a device with one queue of four receives the rest through the socket, counts it, and loses
+/// nothing.
 #[test]
 fn frames_of_other_queues_arrive_by_the_socket() {
     for mode in [Mode::Generic, Mode::Native] {
         in_namespaces("frames_of_other_queues_arrive_by_the_socket", FOUR, |spaces| {
             let mut a = open(spaces, 0, XdpConfig { mode, sharers: 4, ..XdpConfig::default() });
             assert_eq!(a.device.queues(), [0]);
-            let sent = from_many(spaces, a.local_addr());
+            let sent = send_flows(spaces, a.local_addr());
             let got = receive(&mut a, sent.len());
             assert!(sorted(got) == sorted(sent.clone()), "every flow arrives");
             let by_socket = a.device.frames_by_socket();
@@ -73,7 +75,7 @@ fn frames_of_other_queues_arrive_by_the_socket() {
     }
 }
 
-/// Opens a device while another one is polled, as a node does all the time.
+/// Opens a device while another one is polled, as a node does.
 fn open_beside(
     first: &mut impl Datagram,
     spaces: &Arc<Spaces>,
@@ -96,8 +98,8 @@ fn open_beside(
     .map(|device| NetnsDevice { device, spaces: spaces.clone(), side: 0 })
 }
 
-/// D-15, D-19, D-29: the second takes the next queue and has a part in the first one's program; each gets its
-/// own frames, by ring or by socket; and the program stays until the last is gone.
+/// D-15, D-19, D-29: the second device takes the next queues and a share of the first one's program. Each
+/// gets its own frames, by ring or by socket, and the program stays until the last one is closed.
 #[test]
 fn two_share_an_interface() {
     for mode in [Mode::Generic, Mode::Native] {
@@ -112,11 +114,11 @@ fn two_share_an_interface() {
             let verdict = probed.unwrap().verdict;
             assert!(verdict.as_ref().is_ok_and(|said| said.contains("of this user share")), "{verdict:?}");
             for device in [&mut first, &mut second] {
-                let sent = from_many(spaces, device.local_addr());
+                let sent = send_flows(spaces, device.local_addr());
                 let got = receive(device, sent.len());
                 assert!(sorted(got) == sorted(sent), "every flow arrives");
                 let by_socket = device.device.frames_by_socket();
-                assert!(by_socket < FLOWS.into(), "some come by the rings");
+                assert!(by_socket < FLOWS.into(), "some arrive by the rings");
             }
             // Both send by queues of their own, too.
             let mut b = open(spaces, 1, XdpConfig { mode, ..XdpConfig::default() });
@@ -128,13 +130,13 @@ fn two_share_an_interface() {
             }
             assert_eq!(b.device.frames_by_socket(), 0, "by rings");
             drop(first);
-            assert!(spaces.has_program(0), "it is the second one's, too");
-            let sent = from_many(spaces, second.local_addr());
+            assert!(spaces.has_program(0), "the second device still has it");
+            let sent = send_flows(spaces, second.local_addr());
             let got = receive(&mut second, sent.len());
             assert!(sorted(got) == sorted(sent), "every flow arrives");
-            // And the place of the first can be taken again, from the second.
+            // The first one's queues can be taken again, with a share from the second one.
             let third = open_beside(&mut second, spaces, config()).unwrap_or_else(|why| panic!("{why}"));
-            // The kernel may not have let go of both yet.
+            // The kernel may not have released both yet.
             let queues = third.device.queues();
             assert!(!queues.is_empty() && queues.iter().all(|queue| *queue < 2), "{queues:?}");
             drop((second, third, b));
@@ -143,7 +145,8 @@ fn two_share_an_interface() {
     }
 }
 
-/// D-15: on veth ranks that divide the queues hear by their rings in the mode that is chosen by itself, not only the one with the first queue.
+/// D-15: on veth, ranks that divide the queues all receive by their rings in the default mode, not only the
+/// rank with the first queue.
 #[test]
 fn every_sharer_receives_by_its_rings() {
     const FRAMES: usize = 40;
@@ -159,13 +162,14 @@ fn every_sharer_receives_by_its_rings() {
             send(&mut b, route, &data_frame(number, 300));
             assert!(receive(&mut second, 1) == [data_frame(number, 300)]);
         }
-        // One in a second keeps the neighbour known.
+        // Once per second a frame goes through the socket, to confirm the neighbour.
         let by_socket = second.device.frames_by_socket();
         assert!(by_socket < FRAMES as u64 / 2, "{by_socket} of {FRAMES}");
     });
 }
 
-/// D-15: the door is in a folder of this user's alone. What a dead process left there is replaced, whatever cannot be is told, and nothing is left behind.
+/// D-15: the request socket is in a directory of this user alone. A stale file is replaced, an error is
+/// reported, and nothing is left behind.
 #[test]
 fn request_sockets_are_in_a_private_directory() {
     use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -176,26 +180,26 @@ fn request_sockets_are_in_a_private_directory() {
         let link = spaces::ip(&format!("-n {} -o link show v0", spaces.names[0])).unwrap();
         let interface = link.split(':').next().unwrap().trim().to_owned();
         drop(open(spaces, 0, config()));
-        let place = tautline_device::shm::discovery_dir();
-        assert_eq!(std::fs::metadata(&place).unwrap().mode() & 0o7777, 0o700);
-        let door = place.join(format!("xdp-{network}-{interface}-0"));
-        // A name that its owner did not take down.
-        drop(std::os::unix::net::UnixDatagram::bind(&door).unwrap());
+        let dir = tautline_device::shm::discovery_dir();
+        assert_eq!(std::fs::metadata(&dir).unwrap().mode() & 0o7777, 0o700);
+        let socket = dir.join(format!("xdp-{network}-{interface}-0"));
+        // A file that its owner did not unlink.
+        drop(std::os::unix::net::UnixDatagram::bind(&socket).unwrap());
         let mut first = open(spaces, 0, config());
-        assert!(std::fs::metadata(&door).unwrap().file_type().is_socket());
+        assert!(std::fs::metadata(&socket).unwrap().file_type().is_socket());
         let second = open_beside(&mut first, spaces, config()).unwrap_or_else(|why| panic!("{why}"));
         assert!(second.device.describe().contains("another process"), "{}", second.device.describe());
         drop((first, second));
-        assert!(!door.exists(), "taken down");
-        std::fs::create_dir(&door).unwrap();
+        assert!(!socket.exists(), "unlinked");
+        std::fs::create_dir(&socket).unwrap();
         let first = open(spaces, 0, config());
-        std::fs::remove_dir(&door).unwrap();
+        std::fs::remove_dir(&socket).unwrap();
         let said = first.device.describe();
         assert!(said.contains("no other process can share the program because"), "{said}");
     });
 }
 
-/// D-30: what cannot be shared is refused with the reason.
+/// D-30: a program that cannot be shared is refused with the reason.
 #[test]
 fn conflicts_between_sharers_are_reported() {
     let one = Shape { queues: Some(1), ..FOUR };
@@ -211,7 +215,7 @@ fn conflicts_between_sharers_are_reported() {
     });
 }
 
-/// What a child of these tests does: shares the interface, and lives on.
+/// The child of these tests: shares the interface, and lives on.
 #[test]
 fn child() {
     if std::env::var("TAUTLINE_XDP_QUEUES_CHILD").is_err() {
@@ -230,8 +234,8 @@ fn child() {
     }
 }
 
-/// D-19, D-29: the process that attached the program is killed. Who shares it goes on as if nothing had
-/// happened, and can be joined; then nothing is left.
+/// D-19, D-29: the process that attached the program is killed. A process that shares it goes on unaffected,
+/// and can be joined; in the end nothing is left.
 #[test]
 fn sharers_survive_the_first_process() {
     in_namespaces("sharers_survive_the_first_process", FOUR, |spaces| {
@@ -248,14 +252,17 @@ fn sharers_survive_the_first_process() {
             assert_eq!(mine.device.queues(), [2, 3], "{}", mine.device.describe());
             owner.kill().unwrap();
             owner.wait().unwrap();
-            assert!(spaces.has_program(0), "the survivor's");
+            assert!(spaces.has_program(0), "the survivor still has it");
             let before = mine.device.frames_by_socket();
             for _ in 0..10 {
-                let sent = from_many(spaces, mine.local_addr());
+                let sent = send_flows(spaces, mine.local_addr());
                 let got = receive(&mut mine, sent.len());
                 assert!(sorted(got) == sorted(sent), "every flow arrives");
             }
-            assert!(mine.device.frames_by_socket() - before < 10 * u64::from(FLOWS), "some by its rings");
+            assert!(
+                mine.device.frames_by_socket() - before < 10 * u64::from(FLOWS),
+                "some arrive by its rings"
+            );
             drop(mine);
             assert!(spaces.is_left_alone(), "nothing is left");
         }

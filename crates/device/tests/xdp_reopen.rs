@@ -14,7 +14,7 @@ use spaces::{Shape, ip};
 use tautline_device::xdp::{Completion, Framing, Mode, XdpConfig};
 use tautline_device::{Datagram, DeviceEvent, HEADROOM, Transport};
 
-/// D-26: the interface vanishes; the device says so, holds nothing, and lives.
+/// D-26: when the interface is removed, the device reports it, holds no slots, and keeps working.
 #[test]
 fn a_removed_interface_is_reported() {
     in_namespaces("a_removed_interface_is_reported", Shape::default(), |spaces| {
@@ -25,21 +25,21 @@ fn a_removed_interface_is_reported() {
         ip(&format!("-n {} link del v0", spaces.names[0])).unwrap();
         poll(&mut a);
         assert_eq!(a.transport(route), Some(Transport::Udp));
-        let told: Vec<_> = std::iter::from_fn(|| a.poll_event()).collect();
+        let events: Vec<_> = std::iter::from_fn(|| a.poll_event()).collect();
         assert!(
-            told.iter().any(|e| matches!(e, DeviceEvent::Transport { transport: Transport::Udp, why, .. } if why.contains("gone") || why.contains("down"))),
-            "{told:?}"
+            events.iter().any(|e| matches!(e, DeviceEvent::Transport { transport: Transport::Udp, why, .. } if why.contains("gone") || why.contains("down"))),
+            "{events:?}"
         );
         for number in 0..100 {
             send(&mut a, route, &data_frame(number, 100));
             poll(&mut a);
         }
-        assert_eq!(a.arena_ref().available(), a.arena_ref().capacity(), "no slot is held for ever");
+        assert_eq!(a.arena_ref().available(), a.arena_ref().capacity(), "no slot is held forever");
     });
 }
 
-/// D-26: an interface that was removed and made anew is opened again, whatever its queues; slots, routes and
-/// memory stay, and frames go directly again, which is told with the reason.
+/// D-26: an interface that was removed and created again is reopened, whatever its queues. Slots, routes and
+/// memory stay, and frames use AF_XDP again, which is reported with the reason.
 #[test]
 fn a_recreated_interface_is_reopened() {
     for (mode, completion) in [
@@ -54,29 +54,29 @@ fn a_recreated_interface_is_reopened() {
             let (to_b, to_a) = (a.route(b.local_addr()).unwrap(), b.route(a.local_addr()).unwrap());
             for round in 0..2 {
                 assert_arrives(&mut a, &mut b, to_b, round);
-                // A slot that is in use all the while.
+                // A slot that is in use all the time.
                 let kept = a.arena().take().unwrap();
                 a.arena().payload_mut(kept)[..100].copy_from_slice(&data_frame(77, 100));
-                // What is on its way then may be lost, as anything may.
+                // A frame in flight may be lost, as any frame.
                 send(&mut b, to_a, &data_frame(1, 100));
                 spaces.rejoin().unwrap();
-                let told = until_reopened(&mut a, &mut b, to_b);
+                let events = until_reopened(&mut a, &mut b, to_b);
                 until_reopened(&mut b, &mut a, to_a);
                 let back = |e: &DeviceEvent| matches!(e, DeviceEvent::Transport { transport: Transport::Xdp, why, .. } if why.contains("known"));
-                assert!(told.iter().any(back), "{told:?}");
-                assert!(told.contains(&DeviceEvent::Descriptors), "{told:?}");
+                assert!(events.iter().any(back), "{events:?}");
+                assert!(events.contains(&DeviceEvent::Descriptors), "{events:?}");
                 while !receive(&mut b, 1).is_empty() {}
                 while !receive(&mut a, 1).is_empty() {}
                 a.send(to_b, kept, HEADROOM..HEADROOM + 100);
                 a.flush();
                 a.arena().give(kept);
-                assert!(receive(&mut b, 1) == [data_frame(77, 100)], "from the slot that was kept");
-                // More than there are chunks: none was lost.
+                assert!(receive(&mut b, 1) == [data_frame(77, 100)], "from the slot in use");
+                // More frames than there are chunks: no chunk was lost.
                 let before = b.device.frames_by_socket();
                 for number in 0..700 {
                     assert_arrives(&mut a, &mut b, to_b, number);
                 }
-                // Once a second one goes through the socket, to keep the neighbour.
+                // Once per second a frame goes through the socket, to confirm the neighbour.
                 assert!(b.device.frames_by_socket() - before < 100, "by the ring again");
                 send(&mut a, to_b, &data_frame(1, 100));
                 assert_eq!(receive(&mut b, 1).len(), 1);
@@ -89,8 +89,8 @@ fn a_recreated_interface_is_reopened() {
     }
 }
 
-/// D-26: an interface that travels to another namespace and back keeps its link and loses its sockets: the
-/// device lets go of the one, tells what it sees, and goes directly again, all queues included.
+/// D-26: an interface that is moved to another namespace and back keeps its link and loses its sockets. The
+/// device detaches the program, reports what happens, and uses AF_XDP again, with all queues.
 #[test]
 fn an_interface_moved_between_namespaces_is_reopened() {
     for mode in [Mode::Generic, Mode::Native] {
@@ -106,10 +106,13 @@ fn an_interface_moved_between_namespaces_is_reopened() {
                 let [at_a, at_b] = &spaces.names;
                 ip(&format!("-n {at_b} link set v0 netns {at_a} name t0")).unwrap();
                 poll(&mut b);
-                let told: Vec<_> = std::iter::from_fn(|| b.poll_event()).collect();
+                let events: Vec<_> = std::iter::from_fn(|| b.poll_event()).collect();
                 let gone = |e: &DeviceEvent| matches!(e, DeviceEvent::Transport { transport: Transport::Udp, why, .. } if why.contains("gone"));
-                assert!(told.iter().any(gone), "{told:?}");
-                assert!(told.contains(&DeviceEvent::Descriptors), "the door is closed: {told:?}");
+                assert!(events.iter().any(gone), "{events:?}");
+                assert!(
+                    events.contains(&DeviceEvent::Descriptors),
+                    "the request socket is closed: {events:?}"
+                );
                 ip(&format!("-n {at_a} link set t0 netns {at_b} name v0")).unwrap();
                 ip(&format!("-n {at_b} link set v0 up")).unwrap();
                 ip(&format!("-n {at_b} addr add 10.211.9.2/24 dev v0")).unwrap();
@@ -117,7 +120,7 @@ fn an_interface_moved_between_namespaces_is_reopened() {
                 spaces.acquaint().unwrap();
                 until_reopened(&mut b, &mut a, to_a);
                 until_transport(&mut a, &mut b, to_b, Transport::Xdp);
-                assert_eq!(b.device.queues().len(), queues, "all of them again");
+                assert_eq!(b.device.queues().len(), queues, "all queues again");
                 while !receive(&mut b, 1).is_empty() {}
                 while !receive(&mut a, 1).is_empty() {}
             }
@@ -130,8 +133,8 @@ fn an_interface_moved_between_namespaces_is_reopened() {
     }
 }
 
-/// D-26: an interface that came back and is taken by then: that is told, with who has it; and once it is free
-/// it is used.
+/// D-26: if the interface is occupied when it comes back, that is reported with the process that has it; once
+/// it is free, it is used.
 #[test]
 fn an_occupied_interface_is_reopened_later() {
     in_namespaces("an_occupied_interface_is_reopened_later", Shape::default(), |spaces| {
@@ -143,23 +146,23 @@ fn an_occupied_interface_is_reopened_later() {
         while a.poll_event().is_some() {}
         spaces.join().unwrap();
         let taker = open(spaces, 0, XdpConfig { framing: Framing::Raw, ..XdpConfig::default() });
-        let mut told = Vec::new();
-        let is_told = |e: &DeviceEvent| matches!(e, DeviceEvent::Transport { transport: Transport::Udp, why, .. } if why.contains("came back and cannot be used"));
+        let mut events = Vec::new();
+        let is_reported = |e: &DeviceEvent| matches!(e, DeviceEvent::Transport { transport: Transport::Udp, why, .. } if why.contains("came back and cannot be used"));
         let until = Instant::now() + Duration::from_secs(10);
-        while !told.iter().any(is_told) {
-            assert!(Instant::now() < until, "{told:?}");
+        while !events.iter().any(is_reported) {
+            assert!(Instant::now() < until, "{events:?}");
             poll(&mut a);
-            told.extend(std::iter::from_fn(|| a.poll_event()));
+            events.extend(std::iter::from_fn(|| a.poll_event()));
         }
         let held = format!("process {}", std::process::id());
         assert!(a.transport_reason(route).contains(&held), "{}", a.transport_reason(route));
-        // Told once, however often it is looked at.
+        // Reported once, although it is tried often.
         let until = Instant::now() + Duration::from_millis(500);
         while Instant::now() < until {
             poll(&mut a);
-            told.extend(std::iter::from_fn(|| a.poll_event()));
+            events.extend(std::iter::from_fn(|| a.poll_event()));
         }
-        assert_eq!(told.iter().filter(|e| is_told(e)).count(), 1, "{told:?}");
+        assert_eq!(events.iter().filter(|e| is_reported(e)).count(), 1, "{events:?}");
         drop(taker);
         let until = Instant::now() + Duration::from_secs(10);
         while a.transport(route) != Some(Transport::Xdp) {

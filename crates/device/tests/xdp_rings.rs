@@ -11,7 +11,8 @@ use spaces::Shape;
 use tautline_device::xdp::{Completion, Mode, Receive, Xdp, XdpConfig};
 use tautline_device::{Datagram, DeviceEvent, HEADROOM, RouteId, Transport};
 
-/// Who moves frames is measured on the first traffic, which is answered as ever, and then stays; whoever it is, frames arrive.
+/// Who moves frames is measured on the first traffic, which is not disturbed, and then stays; frames arrive
+/// either way.
 #[test]
 fn measuring_the_receive_mode_ends() {
     in_namespaces("measuring_the_receive_mode_ends", Shape::default(), |spaces| {
@@ -33,8 +34,8 @@ fn measuring_the_receive_mode_ends() {
     });
 }
 
-/// D-9, D-16, D-25: while the kernel has not said that it is done, a slot that was given back is not taken
-/// anew, and what is sent again from it goes from a copy; then all is free.
+/// D-9, D-16, D-25: until the kernel returns a slot, it is not taken again after it was given back, and a
+/// frame sent from it again is copied; then all slots are free.
 #[test]
 fn slots_are_held_until_completion() {
     in_namespaces("slots_are_held_until_completion", Shape::default(), |spaces| {
@@ -46,12 +47,12 @@ fn slots_are_held_until_completion() {
         for number in 0..2_000 {
             let frame = data_frame(number, 200);
             let slot = a.arena().take().expect("slots come back");
-            assert!(!a.arena_ref().is_held(slot), "a slot that is free is not held");
+            assert!(!a.arena_ref().is_held(slot), "a free slot is not held");
             a.arena().payload_mut(slot)[..200].copy_from_slice(&frame);
             a.send(route, slot, HEADROOM..HEADROOM + 200);
-            // Once a second one goes through the socket, to keep the neighbour.
+            // Once per second a frame goes through the socket, to confirm the neighbour.
             by_socket += u64::from(!a.arena_ref().is_held(slot));
-            // (The device's clock moves in steps of some milliseconds.)
+            // (The device's clock advances in steps of some milliseconds.)
             let seconds = (start.elapsed() + Duration::from_millis(20)).as_secs();
             assert!(by_socket <= seconds, "held from the moment it is queued");
             a.send(route, slot, HEADROOM..HEADROOM + 200);
@@ -60,7 +61,7 @@ fn slots_are_held_until_completion() {
             a.arena().give(slot);
             assert!(receive(&mut b, 2) == [frame.clone(), frame], "frame {number}, twice");
         }
-        // Whatever is still held is let go by the next flush.
+        // The next flush releases whatever is still held.
         send(&mut a, route, &data_frame(1, 100));
         assert!(a.arena_ref().available() + 4 >= all, "{} of {all}", a.arena_ref().available());
     });
@@ -77,7 +78,8 @@ fn queue(device: &mut NetnsDevice<Xdp>, route: RouteId, frames: &[Vec<u8>]) -> V
     slots.collect()
 }
 
-/// A doorbell that the system misses is rung again: by the next flush at the latest everything is on its way, once.
+/// A doorbell that the system misses is rung again: by the next flush at the latest every frame is sent,
+/// once.
 #[test]
 fn lost_doorbells_lose_no_frame() {
     for (mode, receive_mode) in
@@ -96,7 +98,7 @@ fn lost_doorbells_lose_no_frame() {
                 let mut got = Vec::new();
                 if lost > 100 {
                     got.extend(receive(&mut b, 1));
-                    assert!(got.is_empty(), "nobody has rung");
+                    assert!(got.is_empty(), "no doorbell was rung");
                 }
                 // As a node does with every poll.
                 for _ in 0..=lost / 64 {
@@ -114,7 +116,8 @@ fn lost_doorbells_lose_no_frame() {
     }
 }
 
-/// D-13: a ring that does not move for long is given up, frames go through the socket, and it is used again once it moves; all of it is told.
+/// D-13: a ring without progress is given up; frames go through the socket until it makes progress again, and
+/// both are reported.
 #[test]
 fn a_stuck_ring_is_bypassed() {
     in_namespaces("a_stuck_ring_is_bypassed", Shape::default(), |spaces| {
@@ -135,21 +138,21 @@ fn a_stuck_ring_is_bypassed() {
         a.device.lose_doorbells(0);
         a.flush();
         assert_eq!(a.transport(route), Some(Transport::Xdp), "{}", a.transport_reason(route));
-        assert!(receive(&mut b, 1) == stuck, "late, but there");
-        let told: Vec<_> = std::iter::from_fn(|| a.poll_event()).collect();
-        let ways: Vec<_> = told
+        assert!(receive(&mut b, 1) == stuck, "late, but it arrives");
+        let events: Vec<_> = std::iter::from_fn(|| a.poll_event()).collect();
+        let transports: Vec<_> = events
             .iter()
             .filter_map(|e| {
                 if let DeviceEvent::Transport { transport, .. } = e { Some(*transport) } else { None }
             })
             .collect();
-        assert_eq!(ways, [Transport::Udp, Transport::Xdp]);
+        assert_eq!(transports, [Transport::Udp, Transport::Xdp]);
         slots.into_iter().for_each(|slot| a.arena().give(slot));
         assert_eq!(a.arena_ref().available(), a.arena_ref().capacity());
     });
 }
 
-/// D-3: what finds the ring to send by full counts as lost, and is counted; what was in it goes, and so does what comes later.
+/// D-3: frames that find the send ring full are counted as lost; those in it are sent, and so are later ones.
 #[test]
 fn frames_for_a_full_ring_count_as_lost() {
     in_namespaces("frames_for_a_full_ring_count_as_lost", Shape::default(), |spaces| {
@@ -162,14 +165,15 @@ fn frames_for_a_full_ring_count_as_lost() {
         assert_eq!(a.counters().send_failures, 12, "eight fit");
         a.device.lose_doorbells(0);
         a.flush();
-        assert!(receive(&mut b, 8) == frames[..8], "those that fitted arrive, in order");
+        assert!(receive(&mut b, 8) == frames[..8], "the frames in the ring arrive, in order");
         slots.into_iter().for_each(|slot| a.arena().give(slot));
         assert_arrives(&mut a, &mut b, route, 99);
         assert_eq!(a.arena_ref().available(), a.arena_ref().capacity(), "no slot is lost");
     });
 }
 
-/// Frames that find no chunk to receive into are lost, and counted; when there is room again, frames come again.
+/// Frames that find no chunk to receive into are lost and counted; later frames arrive when there is room
+/// again.
 #[test]
 fn frames_without_a_chunk_count_as_overflows() {
     for mode in [Mode::Generic, Mode::Native] {
@@ -184,7 +188,8 @@ fn frames_without_a_chunk_count_as_overflows() {
                 (0..SENT).for_each(|number| send(&mut a, route, &data_frame(number, 100)));
                 let got = receive(&mut b, SENT);
                 assert!(got.len() >= 256 && got.len() < SENT, "{} of {SENT}", got.len());
-                // In the end the loss shows, wherever the kernel noticed it; what it drops before our program sees it only the interface knows.
+                // The loss shows somewhere; frames that the kernel drops before our program are only counted
+                // by the interface.
                 assert!(b.counters().receive_overflows > 0, "{:?}", b.counters());
                 for number in 0..1_000 {
                     assert_arrives(&mut a, &mut b, route, number);

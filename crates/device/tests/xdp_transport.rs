@@ -1,4 +1,5 @@
-//! The transport of each route of an AF_XDP device: UDP peers, neighbours, gateways, links, a detached program.
+//! The transport of each route of an AF_XDP device: UDP peers, neighbours, gateways, links, a detached
+//! program.
 #![allow(clippy::print_stdout)]
 
 mod netns_device;
@@ -15,7 +16,7 @@ use tautline_device::{Datagram, DeviceEvent, HEADROOM, Transport};
 
 const UNACQUAINTED: Shape = Shape { mtu: 1_500, vlan: None, acquainted: false, queues: None };
 
-/// An xdp device and a udp device understand each other, both ways, in all sizes.
+/// An xdp device and a udp device exchange frames of all sizes, in both directions.
 #[test]
 fn xdp_and_udp_interoperate() {
     in_namespaces("xdp_and_udp_interoperate", Shape::default(), |spaces| {
@@ -32,9 +33,9 @@ fn xdp_and_udp_interoperate() {
                 assert!(receive(&mut a, 1) == [frame], "{len} bytes, udp to xdp");
             }
             if mode == Mode::Native {
-                assert_eq!(a.counters().receive_calls, 0, "all of it came by the ring");
+                assert_eq!(a.counters().receive_calls, 0, "all frames arrived by the ring");
             }
-            // A train that a card would cut, or in generic mode nobody.
+            // A train that only a card would segment; in generic mode there is none.
             let slot = b.arena().take().unwrap();
             b.arena().payload_mut(slot)[..1_000].copy_from_slice(&data_frame(1, 1_000));
             (0..20).for_each(|_| b.send(to_a, slot, HEADROOM..HEADROOM + 1_000));
@@ -45,7 +46,8 @@ fn xdp_and_udp_interoperate() {
     });
 }
 
-/// D-13: an unknown neighbour is reached through the socket until the kernel knows it; a neighbour that moves is followed.
+/// D-13: an unknown neighbour is reached through the socket until the kernel knows it; a change of its
+/// hardware address is followed.
 #[test]
 fn transports_follow_the_neighbour_table() {
     in_namespaces("transports_follow_the_neighbour_table", UNACQUAINTED, |spaces| {
@@ -54,8 +56,11 @@ fn transports_follow_the_neighbour_table() {
         let route = a.route(b.local_addr()).unwrap();
         assert_eq!(a.transport(route), Some(Transport::Udp));
         assert!(a.transport_reason(route).contains("10.211.9.2"), "{}", a.transport_reason(route));
-        let told = until_transport(&mut a, &mut b, route, Transport::Xdp);
-        assert!(matches!(&told[..], [DeviceEvent::Transport { transport: Transport::Xdp, .. }]), "{told:?}");
+        let events = until_transport(&mut a, &mut b, route, Transport::Xdp);
+        assert!(
+            matches!(&events[..], [DeviceEvent::Transport { transport: Transport::Xdp, .. }]),
+            "{events:?}"
+        );
         assert_arrives(&mut a, &mut b, route, 1);
 
         ip(&format!("-n {} link set v0 address 02:00:00:54:4c:99", spaces.names[1])).unwrap();
@@ -70,14 +75,14 @@ fn transports_follow_the_neighbour_table() {
 
         ip(&format!("-n {} neigh del 10.211.9.2 dev v0", spaces.names[0])).unwrap();
         poll(&mut a);
-        assert_eq!(a.transport(route), Some(Transport::Udp), "nobody knows where it is");
+        assert_eq!(a.transport(route), Some(Transport::Udp), "the neighbour is unknown");
         until_transport(&mut a, &mut b, route, Transport::Xdp);
         assert_arrives(&mut a, &mut b, route, 3);
     });
 }
 
-/// D-23: who is behind a gateway gets no raw frames, which it would not forward, but goes through the socket;
-/// UDP framing goes directly.
+/// D-23: a destination behind a gateway gets no raw frames, which the gateway would not forward, but uses the
+/// socket; UDP framing uses AF_XDP.
 #[test]
 fn gateways_get_no_raw_frames() {
     in_namespaces("gateways_get_no_raw_frames", Shape::default(), |spaces| {
@@ -103,8 +108,8 @@ fn gateways_get_no_raw_frames() {
     });
 }
 
-/// D-27: a steering program that somebody detaches is attached again, and that is told; meanwhile frames come
-/// through the socket. One that cannot be attached again is told, too.
+/// D-27: a detached steering program is attached again, which is reported; meanwhile frames arrive through
+/// the socket.
 #[test]
 fn a_detached_program_is_attached_again() {
     in_namespaces("a_detached_program_is_attached_again", Shape::default(), |spaces| {
@@ -116,27 +121,27 @@ fn a_detached_program_is_attached_again() {
             b.device.detach_program();
             assert!(!spaces.has_program(1));
             let until = Instant::now() + Duration::from_secs(5);
-            let mut told = Vec::new();
+            let mut events = Vec::new();
             for number in 2.. {
                 assert_arrives(&mut a, &mut b, to_b, number);
                 assert_arrives(&mut b, &mut a, to_a, number);
-                told.extend(std::iter::from_fn(|| b.poll_event()));
-                if spaces.has_program(1) && !told.is_empty() {
+                events.extend(std::iter::from_fn(|| b.poll_event()));
+                if spaces.has_program(1) && !events.is_empty() {
                     break;
                 }
-                assert!(Instant::now() < until, "it stays away");
+                assert!(Instant::now() < until, "the program is not attached again");
             }
             let again = |e: &DeviceEvent| matches!(e, DeviceEvent::Transport { transport: Transport::Xdp, why, .. } if why.contains("attached again"));
-            assert!(told.iter().all(again), "{told:?}");
+            assert!(events.iter().all(again), "{events:?}");
             let before = b.device.frames_by_socket();
             (0..10).for_each(|number| assert_arrives(&mut a, &mut b, to_b, number));
-            // One in a second keeps the neighbour known.
+            // Once per second a frame goes through the socket, to confirm the neighbour.
             assert!(b.device.frames_by_socket() < before + 10, "by the ring again");
         }
     });
 }
 
-/// D-13: a link that goes down and comes up again is told both times, and frames go on.
+/// D-13: a link that goes down and up is reported both times, and frames arrive afterwards.
 #[test]
 fn a_flapping_link_is_reported() {
     in_namespaces("a_flapping_link_is_reported", Shape::default(), |spaces| {
@@ -147,10 +152,10 @@ fn a_flapping_link_is_reported() {
             for flap in 0..2 {
                 assert_arrives(&mut a, &mut b, route, flap);
                 ip(&format!("-n {} link set v0 down", spaces.names[1])).unwrap();
-                // The kernel takes its time to notice.
-                let told = until_transport(&mut a, &mut b, route, Transport::Udp);
+                // The kernel reports it with a delay.
+                let events = until_transport(&mut a, &mut b, route, Transport::Udp);
                 let down = |e: &DeviceEvent| matches!(e, DeviceEvent::Transport { transport: Transport::Udp, why, .. } if why.contains("down"));
-                assert!(told.iter().any(down), "{told:?}");
+                assert!(events.iter().any(down), "{events:?}");
                 send(&mut a, route, &data_frame(9, 100));
                 ip(&format!("-n {} link set v0 up", spaces.names[1])).unwrap();
                 spaces.acquaint().unwrap();
@@ -163,7 +168,7 @@ fn a_flapping_link_is_reported() {
     });
 }
 
-/// D-13, D-24: a hundred changes of way while frames flow lose none.
+/// D-13, D-24: a hundred changes of transport during traffic lose no frame.
 #[test]
 fn transport_changes_lose_nothing() {
     in_namespaces("transport_changes_lose_nothing", Shape::default(), |spaces| {
@@ -177,8 +182,11 @@ fn transport_changes_lose_nothing() {
                 if i == 4 {
                     a.prefer_transport(route, Some(transport));
                     assert_eq!(a.transport(route), Some(transport));
+                    let event = a.poll_event();
+                    let changed = |now: Transport| now == transport;
                     assert!(
-                        matches!(a.poll_event(), Some(DeviceEvent::Transport { transport: told, .. }) if told == transport)
+                        matches!(event, Some(DeviceEvent::Transport { transport, .. }) if changed(transport)),
+                        "{event:?}"
                     );
                 }
                 let slot = a.arena().take().unwrap();
@@ -187,7 +195,7 @@ fn transport_changes_lose_nothing() {
                 if i % 3 == 0 {
                     a.flush();
                 }
-                // A slot that waits for the flush is given back only behind it, as everywhere.
+                // A queued slot is given back only after the flush.
                 a.flush();
                 a.arena().give(slot);
             }

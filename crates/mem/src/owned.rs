@@ -88,8 +88,8 @@ impl<T> Owned<T> {
 
     #[cold]
     fn own_slowly(&self, thread: usize) -> Owner<'_, T> {
-        let nobody = self.usual.compare_exchange(0, thread, Ordering::Relaxed, Ordering::Relaxed);
-        if nobody.is_err_and(|usual| usual != thread) {
+        let claimed = self.usual.compare_exchange(0, thread, Ordering::Relaxed, Ordering::Relaxed);
+        if claimed.is_err_and(|usual| usual != thread) {
             return self.own_as_other();
         }
         loop {

@@ -1,5 +1,7 @@
-//! What memory costs on this machine: a word that is put and noticed beside a message, puts of all sizes beside messages, and matching
-//! against 1 to 100,000 tripwires. Two endpoints in two threads. Run it as `cargo run --release -p tautline --example memory_cost [shm|udp]`.
+//! What memory operations cost on this machine: a put with a tripwire compared with a message, puts of all sizes
+//! compared with messages, and matching against 1 to 100,000 tripwires. Two endpoints in two threads.
+//!
+//! `cargo run --release -p tautline --example memory_cost [shm|udp]`
 #![allow(clippy::print_stdout)]
 
 use std::cell::{Cell, RefCell};
@@ -58,13 +60,13 @@ fn pair(device: DeviceName) -> tautline::Result<()> {
 const SIZES: [usize; 6] = [64, 512, 1024, 4096, 65_536, 1 << 20];
 const APERTURE: usize = 4 << 20;
 
-/// One endpoint with an aperture, and what it knows of the other's.
+/// One endpoint with an aperture, and access to the other's.
 struct Side {
     ep: Endpoint,
     peer: u32,
     arrived: Rc<Cell<u64>>,
-    meetings: Rc<Cell<u64>>,
-    met: Cell<u64>,
+    barriers: Rc<Cell<u64>>,
+    passed: Cell<u64>,
     aperture: Aperture,
     remote: Remote,
     wire: RefCell<Tripwire>,
@@ -77,10 +79,10 @@ impl Side {
         let given = Rc::new(Cell::new(None));
         let got = given.clone();
         let place = Rc::new(RefCell::new(vec![0; APERTURE]));
-        let meetings = Rc::new(Cell::new(0));
-        let meeting = meetings.clone();
+        let barriers = Rc::new(Cell::new(0));
+        let barrier = barriers.clone();
         let ep = Endpoint::builder()
-            .on_short("meet", move |_: Short<'_>| meeting.set(meeting.get() + 1))
+            .on_short("barrier", move |_: Short<'_>| barrier.set(barrier.get() + 1))
             .on_short("word", move |m: Short<'_>| {
                 std::hint::black_box(m.data());
                 short.set(short.get() + 1);
@@ -107,7 +109,7 @@ impl Side {
         ep.send(peer, "cookie", &aperture.cookie(.., Rights::ALL)?.to_bytes())?;
         ep.run_until(|| given.get().is_some())?;
         let remote = ep.remote(&given.get().expect("it came"));
-        Ok(Side { ep, peer, arrived, meetings, met: Cell::new(0), aperture, remote, wire })
+        Ok(Side { ep, peer, arrived, barriers, passed: Cell::new(0), aperture, remote, wire })
     }
 
     fn run(self) -> tautline::Result<()> {
@@ -143,7 +145,7 @@ impl Side {
                 median(ratios)
             ));
         }
-        self.meet()?;
+        self.barrier()?;
         self.ep.close()
     }
 
@@ -153,12 +155,12 @@ impl Side {
         }
     }
 
-    /// Both are here, and nothing is under way.
-    fn meet(&self) -> tautline::Result<()> {
+    /// Waits until both sides are here and nothing is in progress.
+    fn barrier(&self) -> tautline::Result<()> {
         for round in 0..2 {
-            let before = self.met.replace(self.met.get() + 1);
-            self.ep.send(self.peer, "meet", &[0; 8])?;
-            self.ep.run_until(|| self.meetings.get() > before)?;
+            let before = self.passed.replace(self.passed.get() + 1);
+            self.ep.send(self.peer, "barrier", &[0; 8])?;
+            self.ep.run_until(|| self.barriers.get() > before)?;
             if round == 0 {
                 self.arrived.set(0);
             }
@@ -168,7 +170,7 @@ impl Side {
 
     fn words_by_message(&self, count: u64) -> tautline::Result<f64> {
         let word = self.ep.handler("word")?;
-        self.meet()?;
+        self.barrier()?;
         let start = Instant::now();
         for i in 1..=count {
             if self.ep.rank() == 0 {
@@ -184,9 +186,9 @@ impl Side {
 
     fn words_by_put(&self, count: u64) -> tautline::Result<f64> {
         let mut wire = self.wire.borrow_mut();
-        self.meet()?;
+        self.barrier()?;
         wire.take();
-        self.meet()?;
+        self.barrier()?;
         let start = Instant::now();
         for i in 1..=count {
             if self.ep.rank() == 0 {
@@ -194,7 +196,7 @@ impl Side {
             }
             wire.wait()?;
             if self.aperture.read_u64(0)? != i {
-                return Err(tautline::Error::other("not what was put"));
+                return Err(tautline::Error::other("the word is not the one that was put"));
             }
             if self.ep.rank() == 1 {
                 self.remote.put(0, &i.to_le_bytes())?;
@@ -205,7 +207,7 @@ impl Side {
 
     fn bulk_by_message(&self, bytes: usize, count: usize) -> tautline::Result<f64> {
         let name = self.ep.handler("bulk")?;
-        self.meet()?;
+        self.barrier()?;
         let start = Instant::now();
         if self.ep.rank() == 0 {
             let mut data = vec![1; bytes];
@@ -223,7 +225,7 @@ impl Side {
 
     fn bulk_by_put(&self, bytes: usize, count: usize) -> tautline::Result<f64> {
         let mut wire = self.aperture.tripwire(APERTURE as u64 - 1..).arm()?;
-        self.meet()?;
+        self.barrier()?;
         let start = Instant::now();
         if self.ep.rank() == 0 {
             let mut data = vec![1; bytes];
@@ -241,10 +243,11 @@ impl Side {
     }
 }
 
-/// A node puts to itself, at random places of an aperture, with ever more tripwires in it.
+/// A node puts to itself, at random offsets of an aperture with more and more tripwires.
 fn matching() -> tautline::Result<()> {
     println!(
-        "tripwires: cost of a put of 8 B to oneself, batched, at random places of 8 MiB that they watch, but for reads: all are matched, none fires"
+        "tripwires: cost of a batched put of 8 B to oneself, at random offsets of 8 MiB that they watch for reads: \
+         all are matched, none fires"
     );
     for (sort, step, len) in
         [("disjoint, 8 B each", 80u64, 8u64), ("overlapping by half, 160 B each", 80, 160)]
@@ -296,7 +299,7 @@ fn match_cost(wires: u64, step: u64, len: u64) -> tautline::Result<f64> {
         costs.push(start.elapsed().as_nanos() as f64 / 20_000.0);
     }
     if armed.iter().any(|wire| wire.fires() > 0) {
-        return Err(tautline::Error::other("fired, and should not have"));
+        return Err(tautline::Error::other("a tripwire fired that should not have"));
     }
     ep.close()?;
     Ok(median(costs))

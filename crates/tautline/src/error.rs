@@ -149,3 +149,20 @@ impl From<SendError> for Error {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A lost peer is `PeerGone`, whichever layer reports it, and `Debug` shows the variant.
+    #[test]
+    fn one_variant_for_lost_peers() {
+        let sent = Error::from(SendError::PeerGone(3, Down::Closed));
+        let operated = Error::from(Failure::PeerGone(3, Down::Closed));
+        for error in [sent, operated] {
+            assert!(matches!(error, Error::PeerGone(3, Down::Closed)));
+            assert_eq!(format!("{error:?}"), "PeerGone(3, Closed)");
+            assert_eq!(error.to_string(), "rank 3 is gone: it closed");
+        }
+    }
+}

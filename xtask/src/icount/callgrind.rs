@@ -1,13 +1,13 @@
-//! Reads what callgrind writes: instructions by function, and calls between functions.
+//! Reads the profiles that callgrind writes: instructions by function, and calls between functions.
 //!
-//! The format is described in the Valgrind manual, chapter "Callgrind Format Specification". Names are written once,
-//! as `(7) name`, and later as `(7)`.
+//! The format is described in the Valgrind manual, chapter "Callgrind Format Specification". Names are
+//! written once, as `(7) name`, and later as `(7)`.
 
 use std::collections::HashMap;
 
 use anyhow::{Context, Result, bail};
 
-/// Crates that choose an implementation at run time, by processor features, or that compile C or assembly.
+/// Crates that choose an implementation at run time, or that contain C or assembly.
 const LIBRARIES: [&str; 8] =
     ["aegis", "aes", "blake3", "cpufeatures", "memchr", "polyval", "ring", "std_detect"];
 
@@ -23,7 +23,7 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// The cost of the run whose profile `text` is; `program` is the file name of the program that ran.
+    /// Reads the profile `text` of a run of the program with this file name.
     pub fn read(text: &str, program: &str) -> Result<Cost> {
         let mut cost = Cost::default();
         let [mut objects, mut functions] = [Names::default(), Names::default()];
@@ -54,7 +54,7 @@ impl Cost {
             } else if let Some(rest) = line.strip_prefix("totals: ") {
                 cost.total = number(rest, line)?;
             } else if line.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '+' | '-' | '*')) {
-                // The line after a call is what the call cost in all; the callee's own lines say the same.
+                // The line after a call is the cost of the callee, which has lines of its own.
                 if !std::mem::take(&mut is_inclusive) && caller.is_own(program) {
                     let (_, count) = line.split_once(' ').with_context(|| format!("no cost: `{line}`"))?;
                     cost.own += number(count, line)?;

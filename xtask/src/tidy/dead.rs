@@ -1,5 +1,5 @@
-//! Files that nothing leads to: modules nobody declares, pages nobody links, examples nobody mentions; and links that
-//! lead to nothing.
+//! Dead files: modules that are not declared, pages that are not linked, examples that are not mentioned. And
+//! dead links.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +23,7 @@ fn check_modules(tree: &Tree, report: &mut Report) {
     }
     for file in tree.rust() {
         if in_sources(&file.path).is_some() && !reached.contains(&file.path) {
-            report.error(&file.path, 0, "no `mod` leads to this file");
+            report.error(&file.path, 0, "no `mod` declares this file");
         }
     }
 }
@@ -45,7 +45,7 @@ fn is_crate_root(path: &str) -> bool {
     binary || matches!(inside, "lib.rs" | "main.rs")
 }
 
-/// Every place where a module declared or included by `file` may be; not all of them exist.
+/// The paths at which modules that `file` declares or includes may be; not all of them exist.
 fn declared(file: &File) -> Vec<String> {
     let code = &file.source.code;
     let modules = modules(code);
@@ -97,7 +97,7 @@ fn check_pages(tree: &Tree, report: &mut Report) {
                 report.error(
                     &file.path,
                     line_of(&file.text, at),
-                    format!("links to {target}, which is not there"),
+                    format!("links to {target}, which does not exist"),
                 );
             }
             if path != file.path {
@@ -138,12 +138,12 @@ fn check_examples(tree: &Tree, report: &mut Report) {
         let mentions = |page: &File| names.iter().any(|name| mentions(&page.text, name));
         let pages = tree.markdown().filter(|page| page.path.starts_with("docs/") || !page.path.contains('/'));
         if !pages.into_iter().any(mentions) {
-            report.error(&file.path, 0, "this example is mentioned neither in the README nor in the docs");
+            report.error(&file.path, 0, "neither the README nor the docs mention this example");
         }
     }
 }
 
-/// Whether `name` stands in `text` and does not go on as a longer name.
+/// Whether `text` contains `name`, and not only as the start of a longer name.
 fn mentions(text: &str, name: &str) -> bool {
     let goes_on = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-');
     text.match_indices(name).any(|(at, _)| !text[at + name.len()..].starts_with(goes_on))
@@ -187,11 +187,11 @@ mod tests {
             ("crates/a/src/lib.rs", "// mod old;\nconst A: &str = \"mod old;\";"),
             ("crates/a/src/old.rs", ""),
         ];
-        assert_one(&errors_of(check, &files), "crates/a/src/old.rs: no `mod` leads");
+        assert_one(&errors_of(check, &files), "crates/a/src/old.rs: no `mod` declares");
     }
 
     #[test]
-    fn an_island_of_modules_is_caught() {
+    fn modules_that_only_declare_each_other_are_caught() {
         let files = [
             ("crates/a/src/lib.rs", ""),
             ("crates/a/src/x.rs", "mod y;"),
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_to_nothing_is_caught() {
+    fn a_dead_link_is_caught() {
         assert_one(
             &errors_of(check, &[("README.md", "\n[p](docs/P.md)")]),
             "README.md:2: links to docs/P.md",
@@ -229,11 +229,11 @@ mod tests {
         );
         assert_one(
             &errors_of(check, &[example, ("README.md", "--example hello_world")]),
-            "neither in the README",
+            "neither the README nor the docs",
         );
         assert_one(
             &errors_of(check, &[("examples/hello/main.rs", ""), ("README.md", "")]),
-            "neither in the README",
+            "neither the README nor the docs",
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Dependency direction between the crates, and which outside crates each may use, as `layers.rs` allows.
+//! Every crate depends only on what `layers.rs` allows it.
 
 use toml::{Table, Value};
 
@@ -18,7 +18,7 @@ fn check_against(map: &[Layer], tree: &Tree, report: &mut Report) {
             continue;
         }
         let Some(layer) = map.iter().find(|layer| layer.folder == folder) else {
-            report.error(&file.path, 0, "this crate is not in the map: add it to xtask/src/tidy/layers.rs");
+            report.error(&file.path, 0, "this crate is not in xtask/src/tidy/layers.rs: add it");
             continue;
         };
         match file.text.parse::<Table>() {
@@ -38,8 +38,8 @@ fn check_manifest(path: &str, manifest: &Table, workspace: &Table, layer: &Layer
             report.error(path, 0, format!("may not depend on {name}; allowed: {allowed}"));
         }
         if !ours && !layer.outside.iter().any(|(allowed, _)| allowed == name) {
-            let hint = "give the reason in xtask/src/tidy/layers.rs, or do without";
-            report.error(path, 0, format!("{name} is not among its outside crates: {hint}"));
+            let hint = "add it to xtask/src/tidy/layers.rs with a reason, or do not use it";
+            report.error(path, 0, format!("{name} is not among the external crates allowed here: {hint}"));
         }
     }
     for (name, _) in layer.outside {
@@ -47,13 +47,13 @@ fn check_manifest(path: &str, manifest: &Table, workspace: &Table, layer: &Layer
             report.error(
                 path,
                 0,
-                format!("xtask/src/tidy/layers.rs allows {name}, which is not used: take it out"),
+                format!("xtask/src/tidy/layers.rs allows {name}, which is not used: remove it"),
             );
         }
     }
 }
 
-/// The package names behind the ordinary and build dependencies, those of single targets included.
+/// The packages of the normal and build dependencies, including those of single targets.
 fn dependencies(manifest: &Table, workspace: &Table) -> Vec<String> {
     let inherited = workspace.get("workspace").and_then(|table| table.get("dependencies"));
     let targets = manifest.get("target").and_then(Value::as_table);
@@ -101,13 +101,13 @@ mod tests {
     }
 
     #[test]
-    fn a_dependency_against_the_direction_is_caught() {
+    fn a_dependency_that_is_not_allowed_is_caught() {
         let errors = errors_with("tautline-node.workspace = true\n");
         assert_one(&errors, "may not depend on tautline-node; allowed: tautline");
     }
 
     #[test]
-    fn renaming_and_targets_hide_nothing() {
+    fn renamed_and_target_specific_dependencies_are_seen() {
         assert_one(&errors_with("hidden.workspace = true\n"), "tautline-mem");
         let renamed = "w = { package = \"tautline-wire\", version = \"1\" }\n";
         assert_one(&errors_with(renamed), "tautline-wire");
@@ -117,12 +117,12 @@ mod tests {
     }
 
     #[test]
-    fn an_outside_crate_needs_a_reason() {
-        assert_one(&errors_with("left-pad = \"1\"\n"), "left-pad is not among its outside crates");
+    fn an_external_crate_needs_a_reason() {
+        assert_one(&errors_with("left-pad = \"1\"\n"), "left-pad is not among the external crates");
     }
 
     #[test]
-    fn an_allowance_that_nobody_uses_is_caught() {
+    fn an_external_crate_that_is_not_used_is_caught() {
         let files = [("crates/top/Cargo.toml", "[dependencies]\ntautline = \"1\"\n")];
         let errors = errors_of(|tree, report| check_against(MAP, tree, report), &files);
         assert_one(&errors, "allows rustix, which is not used");
@@ -131,6 +131,6 @@ mod tests {
     #[test]
     fn an_unknown_crate_is_caught() {
         let errors = errors_of(check, &[("crates/chain/Cargo.toml", "[package]\nname = \"chain\"\n")]);
-        assert_one(&errors, "not in the map");
+        assert_one(&errors, "this crate is not in");
     }
 }

@@ -1,5 +1,5 @@
-//! docs/GUARANTEES.md is a table of promises; its last column names the tests that hold each as `path::test`.
-//! Every promise names one, and every one named is there.
+//! docs/GUARANTEES.md is a table of promises. Its last column names the tests of each as `path::test`. Every
+//! promise has a test, and every test that is named exists.
 
 use super::Report;
 use super::source::functions;
@@ -14,7 +14,7 @@ pub fn check(tree: &Tree, report: &mut Report) {
     };
     let rows = promises(&page.text);
     if rows.is_empty() {
-        report.error(GUARANTEES, 0, "has no table whose last column is headed by the word test");
+        report.error(GUARANTEES, 0, "has no table whose last column is called test");
     }
     for (line, tests) in rows {
         let mut named =
@@ -30,7 +30,7 @@ pub fn check(tree: &Tree, report: &mut Report) {
     }
 }
 
-/// The last cells of the tables whose last heading speaks of tests, with their lines.
+/// The last cells, with their lines, of the tables whose last column is called test.
 fn promises(text: &str) -> Vec<(usize, String)> {
     let mut rows = Vec::new();
     let mut heading: Option<String> = None;
@@ -59,7 +59,7 @@ fn is_rule(cell: &str) -> bool {
 }
 
 fn find_test(tree: &Tree, path: &str, name: &str) -> Result<(), String> {
-    let file = tree.get(path).ok_or_else(|| format!("{path} is not there"))?;
+    let file = tree.get(path).ok_or_else(|| format!("{path} does not exist"))?;
     let name = name.rsplit("::").next().unwrap_or(name);
     let functions = functions(&file.source.code);
     let mut same_name = functions.iter().filter(|function| function.name == name).peekable();
@@ -108,8 +108,8 @@ mod tests {
     }
 
     #[test]
-    fn a_test_that_is_not_there_is_caught() {
-        assert_one(&errors_with("`crates/link/tests/gone.rs::in_order`"), "gone.rs is not there");
+    fn a_test_that_does_not_exist_is_caught() {
+        assert_one(&errors_with("`crates/link/tests/gone.rs::in_order`"), "gone.rs does not exist");
         assert_one(&errors_with("`crates/link/tests/order.rs::in_orde`"), "has no function in_orde");
         assert_one(
             &errors_with("`crates/link/tests/order.rs::helper`"),
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn other_tables_are_let_be_but_one_of_promises_must_be_there() {
+    fn other_tables_are_ignored_but_one_of_promises_must_exist() {
         let page = "| a | b |\n|---|---|\n| c | d |\n";
         assert_one(&errors_of(check, &[(GUARANTEES, page)]), "has no table");
         assert_one(&errors_of(check, &[("a.rs", "")]), "docs/GUARANTEES.md: is missing");

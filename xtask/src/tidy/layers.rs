@@ -1,12 +1,12 @@
-//! The map of crates as one table: who may use whom, who may hold unsafe code, and which outside crates each may
-//! depend on, with the reason. Development dependencies and xtask itself are free.
+//! The crates of this workspace: which crates each may depend on, of ours and external ones, and whether it
+//! may contain unsafe code. Development dependencies, and those of xtask, are not restricted.
 
 pub struct Layer {
     /// The folder below `crates/`, which is also the package's name after `tautline-`.
     pub folder: &'static str,
     /// Packages of this workspace that it may depend on.
     pub inside: &'static [&'static str],
-    /// Packages from elsewhere that it may depend on, and why.
+    /// External packages that it may depend on, and why.
     pub outside: &'static [(&'static str, &'static str)],
     pub may_be_unsafe: bool,
 }
@@ -16,17 +16,14 @@ pub const LAYERS: &[Layer] = &[
         folder: "cli",
         inside: &["tautline", "tautline-sim", "tautline-baseline"],
         outside: &[
-            ("anyhow", "errors of a program for people: what was wrong, and the chain of causes"),
+            ("anyhow", "error messages for users, with the chain of causes"),
             ("clap", "one definition per flag: name, help, parser"),
             ("indicatif", "progress bars"),
             ("rustix", "pinning, descriptors, signals and parent-death signals as safe calls"),
             ("serde", "rows and reports as JSON"),
             ("serde_json", "rows and reports as JSON"),
-            (
-                "signal-hook",
-                "ctrl-C and termination as something that can be waited for, without unsafe code",
-            ),
-            ("tracing-subscriber", "log lines of the libraries, when asked for"),
+            ("signal-hook", "waiting for SIGINT and SIGTERM without unsafe code"),
+            ("tracing-subscriber", "log output of the libraries, if requested"),
         ],
         may_be_unsafe: false,
     },
@@ -42,10 +39,10 @@ pub const LAYERS: &[Layer] = &[
         inside: &["tautline-node"],
         outside: &[
             ("zerocopy", "typed reads and writes of plain types without unsafe code"),
-            ("serde", "requests and answers of typed calls are any type that derives it"),
-            ("postcard", "how they travel: compact, specified, and nothing but serde at run time"),
-            ("futures-core", "the trait of event streams, if asked for"),
-            ("futures-io", "the traits of byte streams, if asked for"),
+            ("serde", "requests and replies of typed calls"),
+            ("postcard", "the encoding of typed calls: compact and specified, without a runtime of its own"),
+            ("futures-core", "the `Stream` trait for events, as an optional feature"),
+            ("futures-io", "the `AsyncRead` and `AsyncWrite` traits, as an optional feature"),
         ],
         may_be_unsafe: false,
     },
@@ -54,7 +51,7 @@ pub const LAYERS: &[Layer] = &[
         inside: &["tautline-link", "tautline-device", "tautline-mem", "tautline-wire"],
         outside: &[
             ("rustix", "waiting, clocks, random bits and the job's key, as safe calls"),
-            ("tracing", "log lines, which the program's own subscriber takes"),
+            ("tracing", "log output for the subscriber of the program"),
         ],
         may_be_unsafe: false,
     },
@@ -84,7 +81,7 @@ pub const LAYERS: &[Layer] = &[
         folder: "mem",
         inside: &[],
         outside: &[
-            ("loom", "the sync façade becomes it under --cfg loom, never in a normal build"),
+            ("loom", "model checking of the lock-free structures, only with --cfg loom"),
             ("rustix", "mapped pages"),
         ],
         may_be_unsafe: true,
@@ -93,18 +90,15 @@ pub const LAYERS: &[Layer] = &[
         folder: "baseline",
         inside: &[],
         outside: &[
-            (
-                "futures",
-                "the calls of tarpc that are under way at once, in no build that does not ask for it",
-            ),
-            ("iceoryx2", "a rival to measure, in no build that does not ask for it"),
+            ("futures", "concurrent calls of tarpc; optional"),
+            ("iceoryx2", "a library to compare with; optional"),
             (
                 "libc",
                 "packed UDP with sendmmsg, UDP_SEGMENT and UDP_GRO, eBPF and dlopen, which rustix does not have",
             ),
             ("rustix", "pipes, sockets, pinning and clocks as safe calls"),
-            ("tarpc", "a rival to measure, in no build that does not ask for it"),
-            ("tokio", "what tarpc runs on, in no build that does not ask for it"),
+            ("tarpc", "a library to compare with; optional"),
+            ("tokio", "the runtime of tarpc; optional"),
         ],
         may_be_unsafe: true,
     },
@@ -125,15 +119,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_map_has_no_cycle() {
-        // Each round takes away the crates that stand on nothing that is left.
+    fn the_allowed_dependencies_have_no_cycle() {
+        // Each round removes the crates that depend on none of those that are left.
         let mut left: Vec<_> = LAYERS.iter().collect();
         while !left.is_empty() {
             let folders: Vec<_> = left.iter().map(|layer| layer.folder).collect();
             let before = left.len();
-            let stands_on_left =
+            let depends_on_left =
                 |name: &&str| folders.contains(&name.strip_prefix("tautline-").unwrap_or(name));
-            left.retain(|layer| layer.inside.iter().any(stands_on_left));
+            left.retain(|layer| layer.inside.iter().any(depends_on_left));
             assert!(left.len() < before, "a cycle among {folders:?}");
         }
     }

@@ -1,9 +1,9 @@
-//! What people leave behind: unfinished code, debugging, stray white space, paths of one machine.
+//! What must not be committed: unfinished code, debugging output, trailing white space, paths of one machine.
 
 use super::Report;
 use super::tree::{File, Tree};
 
-// Spelt in two halves, so that this file does not find itself.
+// In two halves, so that this file does not contain them.
 const MARKS: [&str; 2] = [concat!("FIX", "ME"), concat!("XX", "X")];
 const MACHINE_PATHS: [&str; 3] = [concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/ho", "me/")];
 
@@ -16,7 +16,7 @@ const UNFINISHED: [(&str, &str); 4] = [
 
 pub fn check(tree: &Tree, report: &mut Report) {
     for file in tree.files() {
-        // Inputs of fuzz targets are data, whatever they look like.
+        // Inputs of fuzz targets are data.
         if file.path.starts_with("fuzz/corpus/") {
             continue;
         }
@@ -43,7 +43,7 @@ fn check_text(file: &File, report: &mut Report) {
             error(line, "a tab");
         }
         for mark in MARKS.iter().filter(|mark| contains_apart(text, mark, char::is_alphanumeric)) {
-            error(line, &format!("{mark}: do it, or write an issue"));
+            error(line, &format!("{mark}: do it, or open an issue"));
         }
         for path in MACHINE_PATHS.iter().filter(|path| contains_path(text, path)) {
             error(line, &format!("{path} is a path of one machine"));
@@ -51,7 +51,7 @@ fn check_text(file: &File, report: &mut Report) {
     }
 }
 
-/// Whether `found` stands in `text` without a neighbour that would make it part of something longer.
+/// Whether `text` contains `found`, and not only as part of a longer word.
 fn contains_apart(text: &str, found: &str, joins: fn(char) -> bool) -> bool {
     text.match_indices(found).any(|(at, _)| {
         let after = &text[at + found.len()..];
@@ -60,7 +60,7 @@ fn contains_apart(text: &str, found: &str, joins: fn(char) -> bool) -> bool {
     })
 }
 
-/// Whether an absolute path begins with `path` here; the same letters inside a longer path are harmless.
+/// Whether `text` contains an absolute path that begins with `path`.
 fn contains_path(text: &str, path: &str) -> bool {
     let joins = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '~' | '}' | ')');
     text.match_indices(path).any(|(at, _)| !text[..at].ends_with(joins))

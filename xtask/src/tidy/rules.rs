@@ -1,9 +1,9 @@
-//! Numbered protocol rules: each is defined once in docs/PROTOCOL.md, cited by the code that keeps it and by a test that
-//! holds it, and nothing cites a rule that is not there.
+//! Numbered protocol rules: each is defined once in docs/PROTOCOL.md, cited by the code that implements it
+//! and by a test that checks it. No other rule is cited.
 
 use std::collections::BTreeMap;
 
-use super::source::{Module, line_of, modules};
+use super::source::{Module, is_test_file, is_test_module, line_of, modules};
 use super::tree::{File, Tree};
 use super::{Report, layers};
 
@@ -11,9 +11,6 @@ const PROTOCOL: &str = "docs/PROTOCOL.md";
 
 /// Wire, handshake, link, device, shared memory, node, messages, apertures, tripwires, job.
 const FAMILIES: &str = "WHLDSNMATJ";
-
-/// Modules of these names, or with names that end in `_tests`, hold tests wherever they stand.
-const TEST_MODULES: [&str; 3] = ["tests", "loom", "conformance"];
 
 #[derive(Default)]
 struct Rule {
@@ -28,7 +25,7 @@ pub fn check(tree: &Tree, report: &mut Report) {
         return;
     };
     let mut rules = defined(&protocol.text, report);
-    // This program's own tests cite rules of trees that are not this one.
+    // The tests of this program cite rules of made-up trees.
     for file in tree.rust().filter(|file| !file.path.starts_with("xtask/")) {
         let tests = TestParts::of(file);
         for (at, id) in ids(&file.source.comments) {
@@ -65,11 +62,11 @@ fn defined<'a>(protocol: &'a str, report: &mut Report) -> BTreeMap<&'a str, Rule
         let marked = text.len() - bare.len();
         let Some(id) = id_at_start(bare).filter(|_| text[..marked].ends_with("**")) else { continue };
         if !FAMILIES.contains(&id[..1]) {
-            report.error(PROTOCOL, line, format!("{id}: the letters are {FAMILIES}"));
+            report.error(PROTOCOL, line, format!("{id}: the letter must be one of {FAMILIES}"));
         }
         match rules.get(id) {
             Some(first) => {
-                report.error(PROTOCOL, line, format!("{id} is already defined in line {}", first.line));
+                report.error(PROTOCOL, line, format!("{id} is already defined on line {}", first.line));
             }
             None => {
                 rules.insert(id, Rule { line, ..Rule::default() });
@@ -77,12 +74,16 @@ fn defined<'a>(protocol: &'a str, report: &mut Report) -> BTreeMap<&'a str, Rule
         }
     }
     if rules.is_empty() {
-        report.error(PROTOCOL, 0, "defines no rule (a heading or list item that begins like **L-17**)");
+        report.error(
+            PROTOCOL,
+            0,
+            "defines no rule (a heading or list item that begins with a number such as **L-17**)",
+        );
     }
     rules
 }
 
-/// Every rule number in `text` that stands for itself, with its place.
+/// Every rule number in `text`, with its offset.
 fn ids(text: &str) -> impl Iterator<Item = (usize, &str)> {
     text.match_indices('-').filter_map(move |(dash, _)| {
         let at = dash.checked_sub(1).filter(|at| text.is_char_boundary(*at))?;
@@ -92,7 +93,7 @@ fn ids(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// A capital, a dash and a number that does not go on.
+/// The capital, dash and number that `text` begins with.
 fn id_at_start(text: &str) -> Option<&str> {
     let number = text.strip_prefix(|c: char| c.is_ascii_uppercase())?.strip_prefix('-')?;
     let digits = number.find(|c: char| !c.is_ascii_digit()).unwrap_or(number.len());
@@ -114,15 +115,14 @@ enum TestParts<'a> {
 impl TestParts<'_> {
     fn of(file: &File) -> TestParts<'_> {
         let path = &file.path;
-        let mut parts = path.trim_end_matches(".rs").split('/');
         let code = &file.source.code;
         let integration = path.starts_with("tests/") || (path.contains("/tests/") && !path.contains("/src/"));
         if integration {
-            // A helper without a test of its own holds no rule.
+            // A helper without a test checks no rule.
             let has_test = code.contains("#[test]") || code.contains("conformance!");
             return if has_test { TestParts::All } else { TestParts::Modules(Vec::new()) };
         }
-        if path.starts_with("crates/sim/") || parts.any(is_test_module) {
+        if path.starts_with("crates/sim/") || is_test_file(path) {
             return TestParts::All;
         }
         let mut modules = modules(code);
@@ -138,10 +138,6 @@ impl TestParts<'_> {
             }
         }
     }
-}
-
-fn is_test_module(name: &str) -> bool {
-    TEST_MODULES.contains(&name) || name.ends_with("_tests")
 }
 
 #[cfg(test)]
@@ -197,9 +193,9 @@ mod tests {
         let sim = ("crates/sim/src/lib.rs", "// L-1\n");
         let code = ("crates/link/src/lib.rs", "// L-1\n");
         let twice = errors_of(check, &[(PROTOCOL, "- **L-1** a\n- **L-1** b\n"), sim, code]);
-        assert_one(&twice, "L-1 is already defined in line 1");
+        assert_one(&twice, "L-1 is already defined on line 1");
         let foreign = errors_of(check, &[(PROTOCOL, "- **L-1** a\n- **Q-1** b\n"), sim, code]);
-        assert!(foreign[0].contains("the letters are"), "{foreign:?}");
+        assert!(foreign[0].contains("must be one of"), "{foreign:?}");
     }
 
     #[test]

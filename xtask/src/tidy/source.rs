@@ -1,7 +1,7 @@
-//! Rust text taken apart just far enough for the checks: code without comments and literals, comments alone,
-//! and where functions and modules begin and end. Not a parser: no macro is expanded.
+//! Splits Rust text as far as the checks need it: code without comments and literals, comments alone, and the
+//! extent of functions and modules. This is not a parser, and macros are not expanded.
 
-/// Two views of one text, equal to it in length and in lines; what does not belong to a view is blank there.
+/// Two views of one text, with the same length and lines. What does not belong to a view is blank in it.
 #[derive(Default)]
 pub struct Source {
     pub code: String,
@@ -122,14 +122,14 @@ pub fn functions(code: &str) -> Vec<Function<'_>> {
     let named = names_after(code, "fn");
     let with_body = named.filter_map(|(at, name)| {
         let open = body_open(code, at)?;
-        // A body without an end is taken for a long one, so that no misreading hides a function.
+        // A body whose end is not found counts as long: a mistake here must not hide a function.
         let close = matching_brace(code, open).unwrap_or(code.len());
         Some(Function { name, at, first_line: line_of(code, at), last_line: line_of(code, close) })
     });
     with_body.collect()
 }
 
-/// A `mod` item: its body's first and last byte when it is inline, nothing when it is a file of its own.
+/// A `mod` item, with the offsets of its braces if it is inline.
 pub struct Module<'a> {
     pub name: &'a str,
     pub at: usize,
@@ -150,12 +150,12 @@ pub fn modules(code: &str) -> Vec<Module<'_>> {
     items.collect()
 }
 
-/// Counts from one.
+/// The line of an offset, from one.
 pub fn line_of(text: &str, at: usize) -> usize {
     text.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count() + 1
 }
 
-/// Every place of the whole word `keyword` that a name follows, with that name (`$name` inside a macro).
+/// The offsets of the word `keyword` before a name, with that name (`$name` in a macro).
 fn names_after<'a>(code: &'a str, keyword: &'static str) -> impl Iterator<Item = (usize, &'a str)> {
     code.match_indices(keyword).filter_map(move |(at, _)| {
         let before_is_word = code[..at].chars().next_back().is_some_and(is_word);
@@ -173,8 +173,26 @@ fn is_word(character: char) -> bool {
     character.is_alphanumeric() || character == '_'
 }
 
+/// The word that begins at `at`; empty if none does.
+pub fn word_at(code: &str, at: usize) -> &str {
+    let rest = &code[at..];
+    &rest[..rest.find(|character| !is_word(character)).unwrap_or(rest.len())]
+}
+
+/// Modules with these names, or names that end in `_tests`, contain tests.
+const TEST_MODULES: [&str; 3] = ["tests", "loom", "conformance"];
+
+pub fn is_test_module(name: &str) -> bool {
+    TEST_MODULES.contains(&name) || name.ends_with("_tests")
+}
+
+/// Whether a file is a test module, or part of one.
+pub fn is_test_file(path: &str) -> bool {
+    path.trim_end_matches(".rs").split('/').any(is_test_module)
+}
+
 /// The brace that opens the body of the function at `at`; `None` for a declaration without one.
-fn body_open(code: &str, at: usize) -> Option<usize> {
+pub fn body_open(code: &str, at: usize) -> Option<usize> {
     let mut depth = 0_i32;
     for (offset, byte) in code.bytes().enumerate().skip(at) {
         match byte {
@@ -188,7 +206,7 @@ fn body_open(code: &str, at: usize) -> Option<usize> {
     None
 }
 
-fn matching_brace(code: &str, open: usize) -> Option<usize> {
+pub fn matching_brace(code: &str, open: usize) -> Option<usize> {
     let mut depth = 0_i32;
     for (offset, byte) in code.bytes().enumerate().skip(open) {
         match byte {

@@ -1,4 +1,4 @@
-//! Small trees on disk for the tests of the checks.
+//! Small made-up trees for the tests of the checks.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::Report;
 use super::tree::{Tree, folder};
 
-/// A folder of its own, removed when dropped.
+/// A temporary folder, removed when dropped.
 pub struct TempTree {
     root: PathBuf,
 }
@@ -50,7 +50,7 @@ pub fn report_of(check: fn(&Tree, &mut Report), files: &[(&str, &str)]) -> Repor
     report
 }
 
-/// Exactly one error, and it says `expected`.
+/// Asserts that there is exactly one error, and that it contains `expected`.
 #[track_caller]
 pub fn assert_one(errors: &[String], expected: &str) {
     assert!(

@@ -1,4 +1,4 @@
-//! The tree under check: every text file that git tracks or would track, read once.
+//! The tree to check: every text file that git tracks or would track, read once.
 
 use std::fs;
 use std::path::Path;
@@ -9,10 +9,10 @@ use anyhow::{Context, Result};
 use super::source::Source;
 
 pub struct File {
-    /// From the root, with `/` between the parts.
+    /// Relative to the root, with `/` between the parts.
     pub path: String,
     pub text: String,
-    /// Code and comments apart; empty for anything but Rust.
+    /// Code and comments; empty unless this is Rust.
     pub source: Source,
 }
 
@@ -32,7 +32,7 @@ impl Tree {
         let mut files = Vec::new();
         for path in paths {
             let place = root.join(&path);
-            // Links lead to files that are read at their own place.
+            // The target of a symbolic link is read under its own path.
             if !fs::symlink_metadata(&place).is_ok_and(|data| data.is_file()) {
                 continue;
             }
@@ -64,7 +64,7 @@ impl Tree {
         Some(&self.files[at])
     }
 
-    /// Whether `path` is a file, or a folder that holds one.
+    /// Whether `path` is a file, or a folder that contains one.
     pub fn has(&self, path: &str) -> bool {
         let path = path.trim_end_matches('/');
         let inside = |file: &File| file.path.strip_prefix(path).is_some_and(|rest| rest.starts_with('/'));
@@ -72,7 +72,7 @@ impl Tree {
     }
 }
 
-/// What git tracks, and what it would if asked; `None` where git cannot say.
+/// The files that git tracks, and new ones that it does not ignore; `None` without git.
 fn tracked(root: &Path) -> Option<Vec<String>> {
     if !root.join(".git").exists() {
         return None;
@@ -87,7 +87,7 @@ fn tracked(root: &Path) -> Option<Vec<String>> {
     output.status.success().then_some(paths)
 }
 
-/// Every file below the root but for what is built and what git keeps.
+/// Every file below the root, without `.git` and `target`.
 fn walked(root: &Path) -> Result<Vec<String>> {
     let mut paths = Vec::new();
     let mut folders = vec![String::new()];
@@ -107,7 +107,7 @@ fn walked(root: &Path) -> Result<Vec<String>> {
     Ok(paths)
 }
 
-/// `path` with `.` and `..` worked out; `None` when it leaves the root.
+/// `path` without `.` and `..`; `None` if it leaves the root.
 pub fn normalized(path: &str) -> Option<String> {
     let mut parts = Vec::new();
     for part in path.split('/') {
@@ -141,13 +141,13 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_there_when_it_holds_a_file() {
+    fn a_folder_exists_if_it_contains_a_file() {
         let tree = TempTree::new(&[("docs/decisions/one.md", "")]).load();
         assert!(tree.has("docs/decisions/") && tree.has("docs") && !tree.has("doc"));
     }
 
     #[test]
-    fn paths_are_worked_out_and_stay_inside() {
+    fn paths_are_normalized_and_stay_inside() {
         assert_eq!(normalized("docs/../README.md").as_deref(), Some("README.md"));
         assert_eq!(normalized("docs/../../x"), None);
     }

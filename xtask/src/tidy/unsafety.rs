@@ -1,4 +1,4 @@
-//! Crates that may hold no unsafe code say so to the compiler, in every root that it compiles.
+//! Crates without unsafe code forbid it to the compiler, in every crate root.
 
 use super::{Report, layers, tree::Tree};
 
@@ -9,7 +9,7 @@ pub fn check(tree: &Tree, report: &mut Report) {
         let Some(layer) = layers::folder_of(&file.path).and_then(layers::of_folder) else { continue };
         let inside = file.path.strip_prefix("crates/").and_then(|path| path.strip_prefix(layer.folder));
         if !layer.may_be_unsafe && inside.is_some_and(is_root) && !file.source.code.contains(FORBID) {
-            report.error(&file.path, 0, format!("must say {FORBID}"));
+            report.error(&file.path, 0, format!("lacks {FORBID}"));
         }
     }
 }
@@ -34,14 +34,14 @@ mod tests {
     }
 
     #[test]
-    fn a_root_without_it_is_caught() {
-        assert_one(&errors_of(check, &[("crates/wire/src/lib.rs", "")]), "crates/wire/src/lib.rs: must say");
-        assert_one(&errors_of(check, &[("crates/cli/src/main.rs", "")]), "crates/cli/src/main.rs: must say");
+    fn a_root_without_it_is_an_error() {
+        assert_one(&errors_of(check, &[("crates/wire/src/lib.rs", "")]), "crates/wire/src/lib.rs: lacks");
+        assert_one(&errors_of(check, &[("crates/cli/src/main.rs", "")]), "crates/cli/src/main.rs: lacks");
     }
 
     #[test]
-    fn saying_it_in_a_comment_does_not_count() {
+    fn the_attribute_in_a_comment_does_not_count() {
         let text = format!("// {FORBID}\n");
-        assert_one(&errors_of(check, &[("crates/node/src/lib.rs", text.as_str())]), "must say");
+        assert_one(&errors_of(check, &[("crates/node/src/lib.rs", text.as_str())]), "lacks");
     }
 }

@@ -12,27 +12,27 @@ pub enum Ends {
 }
 
 impl Ends {
-    fn near(&mut self) -> &mut dyn Channel {
+    fn push_end(&mut self) -> &mut dyn Channel {
         match self {
-            Ends::Pair(near, _) | Ends::Loop(near) => &mut **near,
+            Ends::Pair(first, _) | Ends::Loop(first) => &mut **first,
         }
     }
 
-    fn far(&mut self) -> &mut dyn Channel {
+    fn pop_end(&mut self) -> &mut dyn Channel {
         match self {
-            Ends::Pair(_, far) | Ends::Loop(far) => &mut **far,
+            Ends::Pair(_, second) | Ends::Loop(second) => &mut **second,
         }
     }
 
     fn push(&mut self, head: &[u8], body: &[u8]) -> Result<(), PushError> {
-        let pushed = self.near().push(head, body);
-        self.near().flush();
+        let pushed = self.push_end().push(head, body);
+        self.push_end().flush();
         pushed
     }
 
     fn pop(&mut self) -> Option<Vec<u8>> {
-        let mut out = vec![0; self.far().max_frame()];
-        let len = self.far().pop(&mut out)?;
+        let mut out = vec![0; self.pop_end().max_frame()];
+        let len = self.pop_end().pop(&mut out)?;
         out.truncate(len);
         Some(out)
     }
@@ -52,17 +52,17 @@ pub fn channel_suite(make: impl Fn() -> Ends) {
 }
 
 fn a_new_channel_is_usable(mut ends: Ends) {
-    let near = ends.near();
+    let first = ends.push_end();
     assert!(
-        !near.name().is_empty() && near.max_frame() > 0 && near.room() > 0,
+        !first.name().is_empty() && first.max_frame() > 0 && first.room() > 0,
         "D-7: a new channel has a name and room"
     );
-    assert!(!near.is_finished(), "D-7: a new channel is not finished");
+    assert!(!first.is_finished(), "D-7: a new channel is not finished");
     assert_eq!(ends.pop(), None, "D-7: a new channel is empty");
 }
 
 fn frames_arrive_in_order(mut ends: Ends) {
-    let max = ends.near().max_frame();
+    let max = ends.push_end().max_frame();
     let (mut pushed, mut popped) = (0, 0);
     for round in 0..200 {
         // As many as fit, of all sizes, split anywhere between the parts.
@@ -92,8 +92,8 @@ fn frames_arrive_in_order(mut ends: Ends) {
 }
 
 fn a_full_channel_refuses(mut ends: Ends) {
-    let max = ends.near().max_frame();
-    let room = ends.near().room();
+    let max = ends.push_end().max_frame();
+    let room = ends.push_end().room();
     for i in 0..room {
         assert_eq!(ends.push(&pattern(max, i), &[]), Ok(()), "D-7: as many largest frames as `room` says");
     }
@@ -105,18 +105,18 @@ fn a_full_channel_refuses(mut ends: Ends) {
         result.err()
     });
     assert_eq!(refusal, Some(PushError::Full), "D-7: a full channel refuses");
-    assert_eq!(ends.near().room(), 0, "D-7: a full channel has no room");
+    assert_eq!(ends.push_end().room(), 0, "D-7: a full channel has no room");
     for i in 0..pushed {
         assert_eq!(ends.pop(), Some(pattern(max, i)), "D-7: a refused push changes nothing");
     }
     assert_eq!(ends.pop(), None, "D-7: a refused frame was not pushed");
-    assert!(ends.near().room() > 0, "D-7: popping makes room");
+    assert!(ends.push_end().room() > 0, "D-7: popping makes room");
     assert_eq!(ends.push(b"again", b""), Ok(()), "D-7: and then pushing works again");
     assert_eq!(ends.pop().as_deref(), Some(&b"again"[..]));
 }
 
 fn long_frames_are_refused(mut ends: Ends) {
-    let max = ends.near().max_frame();
+    let max = ends.push_end().max_frame();
     assert_eq!(ends.push(&vec![1; max], &[2]), Err(PushError::TooLong), "D-7: too long is refused");
     assert_eq!(ends.push(&[], &vec![1; max + 1]), Err(PushError::TooLong), "D-7: too long is refused");
     assert_eq!(ends.pop(), None, "D-7: a refused frame was not pushed");
@@ -127,14 +127,14 @@ fn long_frames_are_refused(mut ends: Ends) {
 fn frames_survive_a_close(mut ends: Ends) {
     assert_eq!(ends.push(b"one", b""), Ok(()));
     assert_eq!(ends.push(b"t", b"wo"), Ok(()));
-    ends.near().close();
+    ends.push_end().close();
     assert_eq!(ends.push(b"three", b""), Err(PushError::Closed), "D-7: nothing is pushed after the close");
-    assert!(!ends.far().is_finished(), "D-7: not finished while frames are left");
+    assert!(!ends.pop_end().is_finished(), "D-7: not finished while frames are left");
     assert_eq!(ends.pop().as_deref(), Some(&b"one"[..]), "D-7: what was pushed is still popped");
-    assert!(!ends.far().is_finished(), "D-7: not finished while frames are left");
+    assert!(!ends.pop_end().is_finished(), "D-7: not finished while frames are left");
     assert_eq!(ends.pop().as_deref(), Some(&b"two"[..]), "D-7: what was pushed is still popped");
-    assert!(ends.far().is_finished(), "D-7: finished when closed and empty");
+    assert!(ends.pop_end().is_finished(), "D-7: finished when closed and empty");
     assert_eq!(ends.pop(), None);
-    ends.near().close();
-    assert!(ends.far().is_finished(), "D-7: closing twice has no effect");
+    ends.push_end().close();
+    assert!(ends.pop_end().is_finished(), "D-7: closing twice has no effect");
 }

@@ -6,9 +6,9 @@
 //! | rule | promise |
 //! |---|---|
 //! | D-1 | a new device has a name, an address of its own, free slots and zero counters |
-//! | D-2 | frames arrive byte for byte from any range of a slot, which can be reused once `flush` has returned |
-//! | D-3 | `send` never blocks, a full queue flushes itself, and a frame that cannot be sent counts as lost and affects no other |
-//! | D-4 | `recv` never blocks, replaces the batch, keeps what did not fit for the next call, and returns the source |
+//! | D-2 | frames arrive byte for byte from any range of a slot, which is free for reuse after `flush` |
+//! | D-3 | `send` never blocks, a full queue flushes itself, and what cannot be sent counts as lost |
+//! | D-4 | `recv` never blocks, replaces the batch, and keeps what did not fit for the next call |
 //! | D-5 | every route has a limit that fits the slots, frames up to it arrive, and a new limit is reported |
 //! | D-6 | the device returns how many bytes the system buffers for it, and as many small frames may wait |
 //! | D-7 | a channel delivers everything pushed, once, in order, unaltered, until it is closed |

@@ -35,7 +35,7 @@ impl Due {
         Due { time, ..Due::NEVER }
     }
 
-    /// Returns the time at which so many later frames have overtaken it.
+    /// Returns when `overtakers` later frames have passed.
     pub(super) fn after(moment: Moment, overtakers: u64) -> Due {
         Due { frames: moment.frames + overtakers, polls: moment.polls + WAIT_POLLS, ..Due::NEVER }
     }

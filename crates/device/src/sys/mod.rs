@@ -14,6 +14,7 @@ mod send;
 mod socket;
 mod umem;
 mod xsk;
+mod xsk_ring;
 
 pub(crate) use clock::{coarse_now, now};
 pub(crate) use iface::interface_mtu;

@@ -110,7 +110,7 @@ impl Queues {
         self.others.iter_mut().for_each(Xsk::submit_chunks);
     }
 
-    /// Whether a driver waits to be told of new chunks.
+    /// Whether a driver waits for a wake-up to use new chunks.
     #[inline]
     pub(crate) fn needs_rx_wakeup(&self) -> bool {
         self.first.needs_rx_wakeup() || self.others.iter().any(Xsk::needs_rx_wakeup)

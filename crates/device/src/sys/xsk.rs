@@ -2,15 +2,15 @@
 
 use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::ptr::{self, NonNull};
+use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
 use super::last_errno;
 use super::umem::{Chunk, ReceivedChunk, Umem, prefetch_line};
+use super::xsk_ring::Ring;
 
 /// From `linux/if_xdp.h` of Linux 6.17: the most frames that one `sendto` takes from the ring in copy mode.
 const XDP_MAX_TX_SKB_BUDGET: libc::c_int = 9;
@@ -175,7 +175,7 @@ impl Xsk {
         self.fill.submit();
     }
 
-    /// Whether the driver waits to be told of new chunks.
+    /// Whether the driver waits for a wake-up to use new chunks.
     #[inline]
     pub(crate) fn needs_rx_wakeup(&self) -> bool {
         self.fill.needs_wakeup()
@@ -349,161 +349,4 @@ fn get<T: Plain>(fd: &OwnedFd, name: libc::c_int) -> Result<T, Errno> {
         libc::getsockopt(fd.as_raw_fd(), libc::SOL_XDP, name, (&raw mut value).cast(), &raw mut len)
     };
     if done == 0 { Ok(value) } else { Err(last_errno()) }
-}
-
-/// One of the four rings. The kernel is the other side; the methods determine which of the two words is ours.
-#[derive(Debug)]
-struct Ring<T> {
-    map: NonNull<u8>,
-    map_len: usize,
-    producer: NonNull<AtomicU32>,
-    consumer: NonNull<AtomicU32>,
-    flags: NonNull<AtomicU32>,
-    entries: NonNull<T>,
-    mask: u32,
-    /// Our own word, ahead of what was submitted to the kernel.
-    ours: u32,
-    /// The kernel's word when it was last read.
-    theirs: u32,
-}
-
-// SAFETY: the pointers are to a mapping of the socket that only this value uses; the kernel does not care
-// about threads.
-unsafe impl<T: Send> Send for Ring<T> {}
-
-impl<T: Copy> Ring<T> {
-    fn map(
-        fd: &OwnedFd,
-        at: libc::xdp_ring_offset,
-        count: u32,
-        offset: libc::off_t,
-    ) -> Result<Ring<T>, Errno> {
-        assert!(count.is_power_of_two());
-        let len = at.desc as usize + count as usize * size_of::<T>();
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
-        // SAFETY: a new mapping of this socket's ring, at an address that the kernel chooses.
-        let map = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, fd.as_raw_fd(), offset) };
-        if map == libc::MAP_FAILED {
-            return Err(last_errno());
-        }
-        let map = NonNull::new(map.cast::<u8>()).ok_or(Errno::NOMEM)?;
-        // SAFETY: (all four) the kernel says where in the mapping its words and entries lie; they are aligned
-        // to their size.
-        let at_word = |offset: u64| unsafe { map.add(offset as usize) }.cast::<AtomicU32>();
-        Ok(Ring {
-            producer: at_word(at.producer),
-            consumer: at_word(at.consumer),
-            flags: at_word(at.flags),
-            // SAFETY: as above.
-            entries: unsafe { map.add(at.desc as usize) }.cast(),
-            map,
-            map_len: len,
-            mask: count - 1,
-            ours: 0,
-            theirs: 0,
-        })
-    }
-
-    #[inline]
-    fn word(at: &NonNull<AtomicU32>) -> &AtomicU32 {
-        // SAFETY: it points into the mapping, which lives as long as the ring that the pointer is borrowed
-        // from.
-        unsafe { at.as_ref() }
-    }
-
-    #[inline]
-    fn needs_wakeup(&self) -> bool {
-        Self::word(&self.flags).load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
-    }
-
-    /// Producer: whether `entries` entries can be written.
-    #[inline]
-    fn has_room(&mut self, entries: u32) -> bool {
-        if self.ours.wrapping_sub(self.theirs) + entries <= self.mask + 1 {
-            return true;
-        }
-        self.theirs = Self::word(&self.consumer).load(Ordering::Acquire);
-        self.ours.wrapping_sub(self.theirs) + entries <= self.mask + 1
-    }
-
-    /// Producer: returns the number of entries that the kernel has not taken.
-    #[inline]
-    fn untaken(&mut self) -> u32 {
-        self.theirs = Self::word(&self.consumer).load(Ordering::Acquire);
-        Self::word(&self.producer).load(Ordering::Relaxed).wrapping_sub(self.theirs)
-    }
-
-    /// Producer: writes the next entry. There must be room.
-    #[inline]
-    fn write(&mut self, entry: T) {
-        // SAFETY: within the ring; the kernel does not read it before the word is advanced.
-        unsafe { self.entry(self.ours).write(entry) };
-        self.ours = self.ours.wrapping_add(1);
-    }
-
-    /// Producer: makes written entries visible to the kernel.
-    #[inline]
-    fn submit(&mut self) {
-        Self::word(&self.producer).store(self.ours, Ordering::Release);
-    }
-
-    /// Returns the address of an entry, by its number since the beginning.
-    #[inline]
-    fn entry(&self, number: u32) -> NonNull<T> {
-        // SAFETY: masked, so within the ring.
-        unsafe { self.entries.add((number & self.mask) as usize) }
-    }
-
-    /// Producer: returns an entry that was written, by its number since the beginning, if it was not
-    /// overwritten since.
-    #[inline]
-    fn at(&self, number: u32) -> T {
-        // SAFETY: within the ring; only this side writes there, and the mapping is initially zero, which is a
-        // valid entry.
-        unsafe { self.entry(number).read() }
-    }
-
-    /// Consumer: returns the number of entries that are known to be there.
-    #[inline]
-    fn known(&self) -> u32 {
-        self.theirs.wrapping_sub(self.ours)
-    }
-
-    /// Consumer: returns the number of entries that can be read.
-    #[inline]
-    fn available(&mut self) -> u32 {
-        let known = self.known();
-        if known > 0 {
-            return known;
-        }
-        self.theirs = Self::word(&self.producer).load(Ordering::Acquire);
-        self.theirs.wrapping_sub(self.ours)
-    }
-
-    /// Consumer: reads the next entry.
-    #[inline]
-    fn read(&mut self) -> Option<T> {
-        if self.available() == 0 {
-            return None;
-        }
-        // SAFETY: within the ring; the kernel wrote it before it advanced its word, and does not touch it
-        // until ours advances.
-        let entry = unsafe { self.entry(self.ours).read() };
-        self.ours = self.ours.wrapping_add(1);
-        Some(entry)
-    }
-
-    /// Consumer: lets the kernel overwrite what was read.
-    #[inline]
-    fn release(&mut self) {
-        Self::word(&self.consumer).store(self.ours, Ordering::Release);
-    }
-}
-
-impl<T> Drop for Ring<T> {
-    fn drop(&mut self) {
-        // SAFETY: mapped in `map`, unmapped once, and nothing refers to it.
-        unsafe { libc::munmap(self.map.as_ptr().cast(), self.map_len) };
-    }
 }

@@ -180,7 +180,7 @@ fn attach(
                     return Err(occupied(point, refused, Some("its process does not answer")));
                 }
             }
-            Err(JoinError::Nobody) => {}
+            Err(JoinError::NoPeer) => {}
         }
         // Another program stays. Ours may belong to a process that is exiting, or be gone by now.
         if occupant(point).is_some_and(|(_, info)| !info.is_ok_and(|info| info.name == PROGRAM)) {
@@ -217,7 +217,7 @@ fn load(
         .map_err(|refused| unloaded("the steering program", &refused))
 }
 
-/// Attaches the program again after somebody has detached it. The maps stay, and with them all sockets. Of
+/// Attaches the program again after it was detached. The maps stay, and with them all sockets. Of
 /// several processes that share the program, one attaches it and gives the others a share.
 pub(super) fn reattach(
     (config, point, local): (&XdpConfig, &AttachPoint, SocketAddr),

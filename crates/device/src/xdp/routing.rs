@@ -133,7 +133,7 @@ impl Health {
             Health { moved: true, .. } => Some("the interface has lost the address".into()),
             Health { gone: true, .. } => Some("the interface is gone".into()),
             Health { watch: ProgramWatch { problem: Some(why), .. }, .. } => Some(format!(
-                "somebody has detached the steering program, and it cannot be attached again: {why}"
+                "another process has detached the steering program, and it cannot be attached again: {why}"
             )),
             Health { down: true, .. } => Some("the link is down".into()),
             Health { send_error: Some(errno), .. } => Some(format!("the system refuses frames: {errno}")),

@@ -117,7 +117,7 @@ impl Terms {
 /// Why no program could be shared.
 pub(super) enum JoinError {
     /// No process listens.
-    Nobody,
+    NoPeer,
     /// A process listens, but did not answer in time.
     NoAnswer,
     /// A process answered, but its program cannot be shared.
@@ -133,7 +133,7 @@ pub(super) fn join(
 ) -> Result<Attached, JoinError> {
     let until = Instant::now() + total;
     let mut bytes = [0; ANSWER + 1];
-    let mut result = JoinError::Nobody;
+    let mut result = JoinError::NoPeer;
     for queue in 0..wanted.queues {
         let timeout = each.min(until.saturating_duration_since(Instant::now()));
         let answer = request_path(interface, queue)

@@ -2,8 +2,8 @@
 //! first traffic, and the kernel stays unless the caller is clearly faster in two trials.
 //!
 //! What is measured is the time from a doorbell to the next frame, if the caller only polled meanwhile: a
-//! caller that sleeps or works gains nothing from either. The lowest times tell the cost of the way; the
-//! others tell how busy the machine is. A trial costs some clock reads around the first few hundred frames,
+//! caller that sleeps or works gains nothing from either. The lowest times show the cost; the others
+//! show how busy the machine is. A trial costs some clock reads around the first few hundred frames,
 //! and nothing afterwards.
 
 use super::config::Receive;
@@ -114,7 +114,7 @@ impl Polling {
     }
 }
 
-/// Configures new sockets for the way of receiving; without busy polling there is nothing to do.
+/// Configures new sockets for busy polling, if it is wanted.
 pub(super) fn configure(queues: &Queues, receive: Receive) -> Result<(), Errno> {
     match receive {
         Receive::Kernel | Receive::Measured => Ok(()),
@@ -246,7 +246,7 @@ mod tests {
         assert_eq!(run(|busy, _| if busy { 5_000 } else { 3_000 }).0, Verdict::Kernel);
     }
 
-    /// Noise neither makes a slower way look faster nor hides a faster one.
+    /// Noise neither makes the slower one seem faster nor hides the faster one.
     #[test]
     fn noise_decides_nothing() {
         for seed in 1..200u64 {

@@ -1,5 +1,5 @@
-//! Checks that the steering program is still attached. One that somebody has detached is attached again; if
-//! that fails, frames go through the UDP socket and the caller is told why (D-27).
+//! Checks that the steering program is still attached. One that was detached is attached again; if
+//! that fails, frames go through the UDP socket and the reason is reported (D-27).
 //!
 //! No frame is lost meanwhile: what the program does not take arrives through the socket. The kernel does not
 //! notify us, so we poll.
@@ -70,8 +70,9 @@ impl Xdp {
         if self.routing.health.watch.problem.take().is_some() {
             return self.choose_all();
         }
-        self.routing
-            .report_direct_routes("somebody had detached the steering program, and it is attached again");
+        self.routing.report_direct_routes(
+            "another process had detached the steering program, and it is attached again",
+        );
     }
 
     /// Detaches the program as another process could; for tests.

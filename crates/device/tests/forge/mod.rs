@@ -1,9 +1,9 @@
-//! Frames made by hand, and a raw socket to send them by, for tests.
+//! Hand-made frames, and a raw socket to send them, for tests.
 #![allow(dead_code)]
 
 use std::net::SocketAddr;
 
-/// A raw socket on an interface of the current namespace.
+/// Opens a raw socket on an interface of the current namespace.
 pub fn raw_socket(interface: &str) -> std::os::fd::OwnedFd {
     use rustix::net::{AddressFamily, SocketType, netdevice, socket};
     let fd = socket(AddressFamily::PACKET, SocketType::RAW, None).unwrap();
@@ -19,7 +19,7 @@ pub fn raw_socket(interface: &str) -> std::os::fd::OwnedFd {
     fd
 }
 
-/// An IPv4 frame as another program would build it.
+/// Builds an IPv4 frame as another program would.
 pub fn frame_by_hand(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Vec<u8> {
     let (SocketAddr::V4(from), SocketAddr::V4(to)) = (from, to) else { panic!("IPv4 only") };
     let sum = |bytes: &[u8]| {
@@ -51,7 +51,7 @@ pub fn frame_by_hand(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Vec<u8
     pseudo.extend(&udp);
     let check = sum(&pseudo).to_be_bytes();
     udp[6..8].copy_from_slice(&check);
-    // The pair's hardware addresses end as its addresses do.
+    // The last byte of each hardware address equals that of its IP address.
     let end = |of: &std::net::SocketAddrV4| of.ip().octets()[3];
     let mut frame = vec![2, 0, 0, 0x54, 0x4c, end(&to), 2, 0, 0, 0x54, 0x4c, end(&from), 8, 0];
     frame.extend(ip);

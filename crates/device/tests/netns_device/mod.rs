@@ -1,4 +1,4 @@
-//! Devices that live in a network namespace, for tests.
+//! Devices in network namespaces, for tests.
 #![allow(dead_code, clippy::needless_pass_by_value)]
 
 use std::io;
@@ -50,7 +50,7 @@ impl<D: Datagram> Datagram for NetnsDevice<D> {
         self.device.flush();
     }
     fn recv(&mut self, batch: &mut RxBatch) -> io::Result<usize> {
-        // A device that finds its interface again opens sockets there.
+        // A device that reopens its interface opens sockets there.
         self.spaces.enter(self.side);
         self.device.recv(batch)
     }
@@ -92,7 +92,7 @@ pub fn send(device: &mut impl Datagram, route: RouteId, bytes: &[u8]) {
     device.arena().give(slot);
 }
 
-/// Receives until so many frames have come, or for half a second.
+/// Receives until `want` frames have arrived, or for half a second.
 pub fn receive(device: &mut impl Datagram, want: usize) -> Vec<Vec<u8>> {
     let mut batch = RxBatch::new(16);
     let until = Instant::now() + Duration::from_millis(500);
@@ -104,7 +104,7 @@ pub fn receive(device: &mut impl Datagram, want: usize) -> Vec<Vec<u8>> {
     got
 }
 
-/// A frame that looks like data (W-1).
+/// Returns a frame that looks like data (W-1).
 pub fn data_frame(number: usize, len: usize) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..len).map(|i| (i * 31 + number * 97 + 5) as u8).collect();
     bytes[0] = 0x71;
@@ -133,7 +133,7 @@ pub fn in_namespaces(test: &str, shape: Shape, run: impl FnOnce(&Arc<Spaces>) + 
     std::thread::scope(|scope| scope.spawn(|| run(&spaces)).join()).expect("the thread in the namespaces");
 }
 
-/// Receives what is there, and news.
+/// Receives frames, and handles changes of the kernel's tables.
 pub fn poll(device: &mut impl Datagram) {
     let mut batch = tautline_device::RxBatch::new(8);
     for _ in 0..50 {
@@ -141,7 +141,7 @@ pub fn poll(device: &mut impl Datagram) {
     }
 }
 
-/// Sends numbered frames until one arrives, and more until the route goes the way that is wanted; returns what was told.
+/// Sends frames until the route uses the wanted transport; returns the events meanwhile.
 pub fn until_transport(
     from: &mut NetnsDevice<Xdp>,
     to: &mut impl Datagram,
@@ -149,20 +149,20 @@ pub fn until_transport(
     transport: Transport,
 ) -> Vec<DeviceEvent> {
     let until = Instant::now() + Duration::from_secs(5);
-    let mut told = Vec::new();
+    let mut events = Vec::new();
     while from.transport(route) != Some(transport) {
         assert!(
             Instant::now() < until,
-            "{} for ever, because {}",
+            "not yet {}, because {}",
             transport.name(),
             from.transport_reason(route)
         );
         send(from, route, &data_frame(0, 64));
         poll(to);
         poll(from);
-        told.extend(std::iter::from_fn(|| from.poll_event()));
+        events.extend(std::iter::from_fn(|| from.poll_event()));
     }
-    told
+    events
 }
 
 pub fn assert_arrives(from: &mut impl Datagram, to: &mut impl Datagram, route: RouteId, number: usize) {
@@ -171,20 +171,20 @@ pub fn assert_arrives(from: &mut impl Datagram, to: &mut impl Datagram, route: R
     assert!(receive(to, 1) == [frame], "frame {number} arrives");
 }
 
-/// Polls until the device has told that it has other descriptors, and goes directly.
+/// Polls until the device has reported new descriptors and uses AF_XDP; returns the events meanwhile.
 pub fn until_reopened(
     from: &mut NetnsDevice<Xdp>,
     to: &mut impl Datagram,
     route: RouteId,
 ) -> Vec<DeviceEvent> {
     let until = Instant::now() + Duration::from_secs(10);
-    let mut told = Vec::new();
-    while from.transport(route) != Some(Transport::Xdp) || !told.contains(&DeviceEvent::Descriptors) {
-        assert!(Instant::now() < until, "not back, because {}; {told:?}", from.transport_reason(route));
+    let mut events = Vec::new();
+    while from.transport(route) != Some(Transport::Xdp) || !events.contains(&DeviceEvent::Descriptors) {
+        assert!(Instant::now() < until, "not reopened, because {}; {events:?}", from.transport_reason(route));
         poll(from);
         poll(to);
         send(from, route, &data_frame(0, 64));
-        told.extend(std::iter::from_fn(|| from.poll_event()));
+        events.extend(std::iter::from_fn(|| from.poll_event()));
     }
-    told
+    events
 }

@@ -1,4 +1,4 @@
-//! Shared memory for tests: a folder to meet in, greetings without a key, and both halves of a meeting.
+//! Shared memory for tests: a directory of its own, greetings without a key, and both sides of a handover.
 #![allow(dead_code)]
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,7 +10,7 @@ use tautline_device::shm::{
     self, Dial, GREETING_LEN, Greeting, Handover, Incoming, Listener, POOL_UNIT, Pool, Shm,
 };
 
-/// A folder of this test's own, with a name of a door in it; removed when dropped.
+/// A directory of this test, removed when dropped.
 pub struct TempDir(pub PathBuf);
 
 impl TempDir {
@@ -20,7 +20,7 @@ impl TempDir {
         TempDir(std::env::temp_dir().join(format!("tautline-{what}-{}-{number}", std::process::id())))
     }
 
-    pub fn listener(&self) -> PathBuf {
+    pub fn listener_path(&self) -> PathBuf {
         shm::listener_path(&self.0, 1, 0)
     }
 }
@@ -35,7 +35,7 @@ pub fn prove(_: &[u8]) -> [u8; 16] {
     [5; 16]
 }
 
-/// What each side can lend.
+/// The size of each side's pool.
 const POOL: usize = 2 * POOL_UNIT;
 
 fn greet(from: u32, answers: u64) -> ([u8; GREETING_LEN], Option<Pool>) {
@@ -50,7 +50,7 @@ pub fn hello() -> ([u8; GREETING_LEN], Option<Pool>) {
     greet(0, 0)
 }
 
-/// Answers a visitor.
+/// Accepts a connection.
 pub fn answer_incoming(incoming: Incoming, handover: Handover) -> std::io::Result<Shm> {
     let (answer, pool) = greet(1, 1);
     incoming.accept(handover, &answer, (bell().as_fd(), pool), true)
@@ -61,46 +61,46 @@ pub fn bell() -> OwnedFd {
     rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap()
 }
 
-/// Tries again until there is an answer; never for ever.
-pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+/// Tries again until there is a result; panics after ten seconds.
+pub fn until<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
-        if let Some(found) = look() {
+        if let Some(found) = check() {
             return found;
         }
-        assert!(start.elapsed() < Duration::from_secs(10), "{what} takes for ever");
+        assert!(start.elapsed() < Duration::from_secs(10), "{what} takes too long");
         std::thread::yield_now();
     }
 }
 
-/// Knocks and enters.
+/// Connects to a listener and establishes a channel.
 pub fn dial(listener: &Path) -> Shm {
     let dial = Dial::new(listener, bell().as_fd(), hello).unwrap();
     let (_, bell) = until("an answer", || dial.poll_greeting(prove).unwrap());
     dial.establish(bell, true)
 }
 
-/// Lets the next caller in.
+/// Accepts the next connection and establishes a channel.
 pub fn accept(listener: &Listener) -> Shm {
-    let incoming = until("a visitor", || listener.accept().unwrap());
+    let incoming = until("a connection", || listener.accept().unwrap());
     let (_, handover) = until("a greeting", || incoming.poll_greeting(prove).unwrap());
     answer_incoming(incoming, handover).unwrap()
 }
 
-/// Both ends in this process.
+/// Returns both ends of a channel in this process.
 pub fn pair(listener: &Listener, path: &Path) -> (Shm, Shm) {
     let dial = Dial::new(path, bell().as_fd(), hello).unwrap();
     let callee = accept(listener);
-    let (_, bell) = dial.poll_greeting(prove).unwrap().expect("it has answered");
+    let (_, bell) = dial.poll_greeting(prove).unwrap().expect("an answer");
     (dial.establish(bell, true), callee)
 }
 
-/// Bytes that tell which frame they belong to.
+/// Returns bytes that differ between frames.
 pub fn frame(number: usize, len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 31 + number * 97 + 5) as u8).collect()
 }
 
-/// How many mappings and descriptors of segments this process has.
+/// Returns the numbers of mappings and descriptors of segments in this process.
 pub fn segments() -> (usize, usize) {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let mapped = maps.lines().filter(|line| line.contains("memfd:tautline")).count();

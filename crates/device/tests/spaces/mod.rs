@@ -1,4 +1,4 @@
-//! Two network namespaces of our own, joined by a veth pair, for tests.
+//! Two network namespaces joined by a veth pair, for tests.
 #![allow(dead_code, clippy::print_stdout)]
 
 use std::cell::Cell;
@@ -11,15 +11,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// How the pair is made.
+/// The properties of the pair.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     pub mtu: usize,
-    /// Addresses are on a VLAN of this number.
+    /// Addresses are on a VLAN with this tag.
     pub vlan: Option<u16>,
-    /// The neighbours know each other from the start, for good.
+    /// Permanent neighbour entries from the start.
     pub acquainted: bool,
-    /// Queues of each end; by default what the system gives.
+    /// Queues of each end; by default as the system chooses.
     pub queues: Option<u32>,
 }
 
@@ -29,7 +29,7 @@ impl Default for Shape {
     }
 }
 
-/// Two namespaces joined by a veth pair; gone when dropped, also by a panic.
+/// Two namespaces joined by a veth pair; removed when dropped, also after a panic.
 pub struct Spaces {
     pub names: [String; 2],
     number: u32,
@@ -54,7 +54,7 @@ pub fn ip(args: &str) -> Result<String, String> {
     run("ip", args)
 }
 
-/// Takes namespaces away, whatever happens in between.
+/// Removes namespaces when dropped.
 struct Names([String; 2]);
 
 impl Drop for Names {
@@ -97,19 +97,19 @@ impl Spaces {
         Ok(spaces)
     }
 
-    /// Takes the pair away, and makes it anew.
+    /// Removes the pair, and creates it again.
     pub fn rejoin(&self) -> Result<(), String> {
         ip(&format!("-n {} link del v0", self.names[0]))?;
         self.join()
     }
 
-    /// Makes the pair anew.
+    /// Creates the pair again.
     pub fn join(&self) -> Result<(), String> {
         join(&self.names, self.shape)?;
         if self.shape.acquainted { self.acquaint() } else { Ok(()) }
     }
 
-    /// Tells each side the other's hardware address, for good.
+    /// Adds permanent neighbour entries on both sides.
     pub fn acquaint(&self) -> Result<(), String> {
         for (side, name) in self.names.iter().enumerate() {
             let (other, mac) = (2 - side, MACS[1 - side]);
@@ -127,7 +127,7 @@ impl Spaces {
         text.parse().unwrap()
     }
 
-    /// Moves this thread to a side; nothing is done if it is there already.
+    /// Moves this thread to a side, unless it is there already.
     pub fn enter(&self, side: usize) {
         thread_local!(static HERE: Cell<Option<(u32, usize)>> = const { Cell::new(None) });
         if HERE.replace(Some((self.number, side))) == Some((self.number, side)) {
@@ -136,7 +136,8 @@ impl Spaces {
         move_into_link_name_space(self.files[side].as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
     }
 
-    /// Whether no program is attached on either side, at the latest when children that were being started have closed what they inherited.
+    /// Whether no program is attached on either side. Waits for children that were being forked to close
+    /// inherited descriptors.
     pub fn is_left_alone(&self) -> bool {
         (0..200).any(|_| {
             let alone = !self.has_program(0) && !self.has_program(1);
@@ -147,7 +148,7 @@ impl Spaces {
         })
     }
 
-    /// XDP programs attached in a namespace, by what `ip` shows.
+    /// Whether `ip` shows an XDP program in a namespace.
     pub fn has_program(&self, side: usize) -> bool {
         ip(&format!("-n {} link show v0", self.names[side])).unwrap().contains("xdp")
     }
@@ -186,7 +187,7 @@ impl Drop for Spaces {
     }
 }
 
-/// Namespaces, or a loud word why there are none.
+/// Creates the namespaces, or prints why that is not possible.
 pub fn spaces(test: &str, shape: Shape) -> Option<Arc<Spaces>> {
     if !rustix::process::geteuid().is_root() {
         println!("SKIPPED {test}: network namespaces need root");

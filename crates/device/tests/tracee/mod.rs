@@ -1,4 +1,4 @@
-//! A forked child that is run instruction by instruction, or from one system call to the next, and killed.
+//! A forked child that is run by single instructions, or from one system call to the next, and killed.
 #![allow(dead_code)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,36 +9,36 @@ use std::ptr::null_mut;
 pub enum Stop {
     /// It called [`pause`].
     Paused,
-    /// One instruction is over.
+    /// It executed one instruction.
     Step,
-    /// It is about to make a system call, or has made it.
+    /// It enters or leaves a system call.
     Call,
-    /// It ended, with this status.
+    /// It exited, with this status.
     Ended(i32),
-    /// Some other signal.
+    /// Another signal.
     Signal(i32),
 }
 
-/// Stops the calling child until it is told to go on.
+/// Stops the calling child until it is continued.
 pub fn pause() {
-    // SAFETY: sends a signal to this very process.
+    // SAFETY: sends a signal to this process.
     unsafe { libc::kill(libc::getpid(), libc::SIGSTOP) };
 }
 
-/// A child under control; killed and reaped when dropped.
+/// A traced child; killed and reaped when dropped.
 pub struct Tracee {
     pid: libc::pid_t,
     reaped: bool,
 }
 
 impl Tracee {
-    /// Forks; the child stops once before `work`, and ends after it.
+    /// Forks; the child stops once before `work`, and exits after it.
     pub fn fork(work: impl FnOnce()) -> Tracee {
-        // SAFETY: the child makes system calls and allocates, which glibc allows it, and leaves by _exit.
+        // SAFETY: the child makes system calls and allocates, which glibc allows, and leaves by _exit.
         let pid = unsafe { libc::fork() };
         assert!(pid >= 0, "fork: {}", std::io::Error::last_os_error());
         if pid == 0 {
-            // SAFETY: plain system calls about this process.
+            // SAFETY: system calls that concern only this process.
             unsafe {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                 if libc::ptrace(libc::PTRACE_TRACEME, 0, null_mut::<()>(), null_mut::<()>()) != 0 {
@@ -47,7 +47,7 @@ impl Tracee {
             }
             pause();
             let good = catch_unwind(AssertUnwindSafe(work)).is_ok();
-            // SAFETY: leaves at once, without the parent's destructors.
+            // SAFETY: exits at once, without the parent's destructors.
             unsafe { libc::_exit(if good { 0 } else { 101 }) }
         }
         let mut child = Tracee { pid, reaped: false };
@@ -63,18 +63,18 @@ impl Tracee {
         unsafe { libc::ptrace(request, self.pid, null_mut::<()>(), data as usize as *mut ()) == 0 }
     }
 
-    /// Lets it run.
+    /// Continues the child.
     pub fn go(&self) {
         self.ptrace(libc::PTRACE_CONT, 0);
     }
 
-    /// Lets it run one instruction.
+    /// Executes one instruction.
     pub fn step(&mut self) -> Stop {
         self.ptrace(libc::PTRACE_SINGLESTEP, 0);
         self.await_stop()
     }
 
-    /// Lets it run to where the next system call begins or ends.
+    /// Continues the child to the next entry or exit of a system call.
     pub fn next_call(&mut self) -> Stop {
         self.ptrace(libc::PTRACE_SYSCALL, 0);
         self.await_stop()
@@ -83,7 +83,7 @@ impl Tracee {
     /// Waits until it stops.
     pub fn await_stop(&mut self) -> Stop {
         let mut status = 0;
-        // SAFETY: the status is written to a variable of ours.
+        // SAFETY: the status is written to a local variable.
         let got = unsafe { libc::waitpid(self.pid, &raw mut status, libc::__WALL) };
         assert_eq!(got, self.pid, "waitpid: {}", std::io::Error::last_os_error());
         if !libc::WIFSTOPPED(status) {
@@ -98,24 +98,24 @@ impl Tracee {
         }
     }
 
-    /// `kill -9`. It is a zombie then, until it is reaped.
+    /// Sends SIGKILL. The child is a zombie until it is reaped.
     pub fn kill(&self) {
-        // SAFETY: the child is ours and was not reaped, so the number is its own.
+        // SAFETY: the child is ours and was not reaped, so the id is its own.
         unsafe { libc::kill(self.pid, libc::SIGKILL) };
     }
 
-    /// Waits until it has died, and leaves the zombie there.
+    /// Waits until the child has died, without reaping it.
     pub fn await_death(&self) {
-        // SAFETY: the zeroed value is a valid one, and is only written to.
+        // SAFETY: the zeroed value is valid, and is only written to.
         let mut info = unsafe { std::mem::zeroed() };
         let pid = self.pid as libc::id_t;
-        // SAFETY: as above; WNOWAIT leaves the child where it is.
+        // SAFETY: as above; WNOWAIT does not reap the child.
         unsafe {
             libc::waitid(libc::P_PID, pid, &raw mut info, libc::WEXITED | libc::WNOWAIT | libc::__WALL)
         };
     }
 
-    /// Takes note of its end.
+    /// Reaps the child.
     pub fn reap(&mut self) {
         while !self.reaped {
             self.await_stop();
@@ -132,7 +132,7 @@ impl Drop for Tracee {
     }
 }
 
-/// Whether this process may trace children of its own.
+/// Whether this process may trace its children.
 pub fn may_trace() -> bool {
     let mut child = Tracee::fork(pause);
     if child.reaped {

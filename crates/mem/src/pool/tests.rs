@@ -97,8 +97,8 @@ fn extents_do_not_overlap() {
 fn numbers_run_out() {
     let (mut pool, _view) = pair(1 << 20);
     let elsewhere = pool.reserve_external().unwrap();
-    let pieces: Vec<_> = std::iter::from_fn(|| pool.take(8).unwrap()).collect();
-    assert_eq!(pieces.len(), MAX_LOANS - 1);
+    let extents: Vec<_> = std::iter::from_fn(|| pool.take(8).unwrap()).collect();
+    assert_eq!(extents.len(), MAX_LOANS - 1);
     assert!(pool.take_status(elsewhere).is_none());
     pool.returned(elsewhere, ReturnStatus::Incomplete).unwrap();
     assert_eq!(pool.take_status(elsewhere), Some(ReturnStatus::Incomplete));
