@@ -1,5 +1,5 @@
-//! The receiver paces the network: rank 1 extracts at most 64 KiB at a time and pauses in between. Rank 0 sends
-//! as fast as it can, and is held back by what rank 1 has not extracted.
+//! The receiver paces the network: rank 1 extracts at most 64 KiB at a time and pauses in between. Rank 0
+//! sends as fast as it can, and is held back by what rank 1 has not extracted.
 #![allow(clippy::print_stdout)]
 
 use std::time::{Duration, Instant};

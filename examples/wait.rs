@@ -1,5 +1,5 @@
-//! A program's own loop, without a runtime: extract, read events, do something else, sleep. Every rank sends a
-//! word around the ring of ranks, and closes when its own word has come back.
+//! A program's own loop, without a runtime: extract, read events, do something else, sleep. Every rank sends
+//! a word around the ring of ranks, and closes when its own word has come back.
 #![allow(clippy::print_stdout)]
 
 use std::cell::Cell;

@@ -1,5 +1,5 @@
-//! A peer is killed at every system call of connecting and disconnecting. The survivor never hangs, and nothing
-//! is leaked.
+//! A peer is killed at every system call of connecting and disconnecting. The survivor never hangs, and
+//! nothing is leaked.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #![allow(clippy::print_stdout)]
 

@@ -192,7 +192,7 @@ fn lend(shm: &mut Shm) {
     }
 }
 
-/// S-8: a loan that a dead process has committed can be read.
+/// S-8, S-19: a loan that a dead process has committed can be read.
 fn read_loan(shm: &mut Shm, sent: bool) {
     let view = shm.view().expect("the other side lends").clone();
     let mut got = vec![0; LENT];

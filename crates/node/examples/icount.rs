@@ -1,8 +1,8 @@
-//! What `link` and `node` cost per small frame, without the kernel: two nodes in one thread, on a wire made of memory.
-//! Scenario `shm`: two nodes that share memory, which takes no link.
+//! What `link` and `node` cost per small frame, without the kernel: two nodes in one thread, on a wire made
+//! of memory. Scenario `shm`: two nodes that share memory, which takes no link.
 //!
-//! `icount SCENARIO N` sends and receives N frames, in turns. `cargo xtask icount` counts the instructions of two
-//! different N and divides the difference. `icount SCENARIO N time` prints nanoseconds per frame.
+//! `icount SCENARIO N` sends and receives N frames, in turns. `cargo xtask icount` counts the instructions of
+//! two different N and divides the difference. `icount SCENARIO N time` prints nanoseconds per frame.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod wire;

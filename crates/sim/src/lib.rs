@@ -8,8 +8,8 @@
 //!   order, unaltered, nothing of a former incarnation, lost only with a peer whose end was reported, no
 //!   false death, progress after healing, no slot leaked.
 //! * [`run_many`]: many seeds on a few threads. [`replay`]: one seed with a readable trace and a capture.
-//! * Nodes of a simulated host (`hosts`) share memory; the seed decides which nodes do. Other pairs use links,
-//!   and every node sends to itself, too: all kinds of channel run in one world.
+//! * Nodes of a simulated host (`hosts`) share memory; the seed decides which nodes do. Other pairs use
+//!   links, and every node sends to itself, too: all kinds of channel run in one world.
 //! * [`memory`]: a world of its own for apertures and tripwires, under the same faults.
 //! * [`goodput`]: goodput at given loss rates, windows and recovery policies; a golden table.
 //!

@@ -1,11 +1,12 @@
-//! What a message, and a put that a polled tripwire notices, cost a program: two endpoints in one thread, on a wire made
-//! of memory (`-wire`) or with shared memory (`-shm`).
+//! What a message, and a put that a polled tripwire notices, cost a program: two endpoints in one thread, on
+//! a wire made of memory (`-wire`) or with shared memory (`-shm`).
 //!
-//! `icount_api SCENARIO N` sends and receives N times eight bytes, in turns. `cargo xtask icount` counts the instructions
-//! of two different N and divides the difference. `icount_api SCENARIO N time` prints nanoseconds.
+//! `icount_api SCENARIO N` sends and receives N times eight bytes, in turns. `cargo xtask icount` counts the
+//! instructions of two different N and divides the difference. `icount_api SCENARIO N time` prints
+//! nanoseconds.
 //!
-//! Only names of the public API that have not changed for long are used here: the same source must compile in an older
-//! tree that this one is compared with (`cargo xtask icount --against`).
+//! Only names of the public API that have not changed for long are used here: the same source must compile in
+//! an older tree that this one is compared with (`cargo xtask icount --against`).
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 #[path = "../../node/examples/wire/mod.rs"]

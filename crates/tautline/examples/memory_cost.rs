@@ -1,5 +1,5 @@
-//! What memory operations cost on this machine: a put with a tripwire compared with a message, puts of all sizes
-//! compared with messages, and matching against 1 to 100,000 tripwires. Two endpoints in two threads.
+//! What memory operations cost on this machine: a put with a tripwire compared with a message, puts of all
+//! sizes compared with messages, and matching against 1 to 100,000 tripwires. Two endpoints in two threads.
 //!
 //! `cargo run --release -p tautline --example memory_cost [shm|udp]`
 #![allow(clippy::print_stdout)]

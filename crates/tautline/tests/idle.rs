@@ -23,8 +23,9 @@ const WAITS: u64 = 3;
 /// Wake-ups that need no frame: one for each return, and contended locks. The same number of polls.
 const SPARE_WAKE_UPS: u64 = 8;
 
-/// Wake-ups of all other threads. The watchdog may wake shortly before the program parks, and after it returns. A
-/// watchdog that ignores that the program is parked wakes every 100 ms at least: 40 times in the window.
+/// Wake-ups of all other threads. The watchdog may wake shortly before the program parks, and after it
+/// returns. A watchdog that ignores that the program is parked wakes every 100 ms at least: 40 times in the
+/// window.
 const OTHER_WAKE_UPS: u64 = 12;
 
 /// One test at a time: peers that compute take the cores from the others.
@@ -33,8 +34,9 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// L-17, N-6: a parked node with 16 idle peers, each a process of its own, wakes for their heartbeats and for nothing
-/// else. How many heartbeats there are is `idle_heartbeats` in crates/link/tests/pair/timers_and_close.rs.
+/// L-17, N-6: a parked node with 16 idle peers, each a process of its own, wakes for their heartbeats and for
+/// nothing else. How many heartbeats there are is `idle_heartbeats` in
+/// crates/link/tests/pair/timers_and_close.rs.
 #[test]
 fn idle_udp_peers_wake_by_heartbeats_only() {
     idle(DeviceName::Udp, "idle_udp_member");
@@ -64,8 +66,9 @@ fn idle_udp_member() {
     let frames = counts.frames_sent + counts.frames_received;
     counts.check(frames);
 
-    // L-17: however slow its peer is, a side asks at most every eighth of a heartbeat. It sends a frame for each
-    // question of its own and for each one of the peer's; some of those may have waited in the socket's buffer.
+    // L-17: however slow its peer is, a side asks at most every eighth of a heartbeat. It sends a frame for
+    // each question of its own and for each one of the peer's; some of those may have waited in the socket's
+    // buffer.
     let question = Duration::from_nanos(Config::default().link.silence / 3 / 8);
     let questions = counts.wall.div_duration_f64(question).ceil() as u64 + 8;
     assert!(frames <= u64::from(PEERS) * 4 * questions, "too many heartbeats: {counts:?}");
@@ -83,7 +86,8 @@ fn idle_shm_member() {
 #[derive(Debug)]
 #[allow(dead_code, reason = "the CPU time is printed")]
 struct Counts {
-    /// How often the program waited and was told that there may be something for it, or that the time is over.
+    /// How often the program waited and was told that there may be something for it, or that the time is
+    /// over.
     waits: u64,
     /// How often the node polled its device, in whatever thread.
     receive_calls: u64,
@@ -109,8 +113,8 @@ impl Counts {
     }
 }
 
-/// Runs a member of an idle job. Rank 0 returns its counts; the other ranks never return. `None` if this process is
-/// not a member.
+/// Runs a member of an idle job. Rank 0 returns its counts; the other ranks never return. `None` if this
+/// process is not a member.
 fn counts_of_member(name: &str) -> Option<Counts> {
     if !is_member(name) {
         return None;
@@ -176,8 +180,8 @@ fn process_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// N-5: a peer that computes for ten seconds without a call is never taken for dead. Its senders make progress until
-/// their credit runs out, and nothing is lost.
+/// N-5: a peer that computes for ten seconds without a call is never taken for dead. Its senders make
+/// progress until their credit runs out, and nothing is lost.
 #[test]
 fn computing_peer() {
     computing(DeviceName::Udp);

@@ -140,8 +140,8 @@ impl Endpoint {
         Ok(lane.poll(now))
     }
 
-    /// Polls, then takes slots of up to `limit` bytes (rounded up to whole slots) into `delivery`, which must be empty. If it
-    /// stays empty, it need not be given back. Returns whether events wait.
+    /// Polls, then takes slots of up to `limit` bytes (rounded up to whole slots) into `delivery`, which must
+    /// be empty. If it stays empty, it need not be given back. Returns whether events wait.
     #[inline]
     pub fn take(&self, limit: usize, delivery: &mut Delivery) -> Result<bool, SendError> {
         debug_assert!(delivery.is_empty());

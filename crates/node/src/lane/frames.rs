@@ -1,5 +1,5 @@
-//! Frames of a local peer on their way to the program by the fast path: taken out of the ring and handled without
-//! the inbox.
+//! Frames of a local peer on their way to the program by the fast path: taken out of the ring and handled
+//! without the inbox.
 
 use tautline_device::shm::{self, InlineFrame};
 

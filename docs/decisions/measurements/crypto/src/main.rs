@@ -99,7 +99,8 @@ impl PolyvalAes {
         low64(&h.finalize()) ^ pad
     }
 
-    /// As the tag of short frames: whole groups of four blocks, of which the last reaches back. Whole blocks at least.
+    /// As the tag of short frames: whole groups of four blocks, of which the last reaches back. Whole blocks
+    /// at least.
     fn tag_reaching_back(&self, n: u64, m: &[u8]) -> u64 {
         let pad = self.pad(n, 0, m.len());
         let mut h = self.hash.clone();
