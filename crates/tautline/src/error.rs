@@ -8,7 +8,9 @@ use crate::{Down, JoinError, Rank, SendError};
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why a call failed.
-#[derive(Debug)]
+///
+/// `Debug` shows the variant and the text, because a `main` that returns an error prints it, and the text says
+/// what to do (J-1).
 #[non_exhaustive]
 pub enum Error {
     /// The process could not join its job.
@@ -78,6 +80,33 @@ impl Error {
     /// Whether the same call may succeed later.
     pub fn is_would_block(&self) -> bool {
         matches!(self, Error::Send(SendError::WouldBlock))
+    }
+}
+
+impl std::fmt::Debug for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Error::Join(error) => write!(f, "Join({error:?})"),
+            Error::Send(error) => write!(f, "Send({error:?})"),
+            Error::PeerGone(rank, why) => write!(f, "PeerGone({rank}, {why:?})"),
+            Error::PieceTooLong { .. } => f.write_str("PieceTooLong"),
+            Error::MessageTooShort { .. } => f.write_str("MessageTooShort"),
+            Error::EndOfMessage { .. } => f.write_str("EndOfMessage"),
+            Error::Aborted => f.write_str("Aborted"),
+            Error::Reentrant => f.write_str("Reentrant"),
+            Error::Stale => f.write_str("Stale"),
+            Error::Operation(failure) => write!(f, "Operation({failure:?})"),
+            Error::OutOfRange => f.write_str("OutOfRange"),
+            Error::TooMany(_) => f.write_str("TooMany"),
+            Error::Disarmed(_) => f.write_str("Disarmed"),
+            Error::Revoked => f.write_str("Revoked"),
+            Error::ReadOnly => f.write_str("ReadOnly"),
+            Error::CannotMap(_) => f.write_str("CannotMap"),
+            Error::EntryTooLong { .. } => f.write_str("EntryTooLong"),
+            Error::Violation(_) => f.write_str("Violation"),
+            Error::Other(error) => write!(f, "Other({error:?})"),
+        }?;
+        write!(f, ": {self}")
     }
 }
 
@@ -154,14 +183,14 @@ impl From<SendError> for Error {
 mod tests {
     use super::*;
 
-    /// A lost peer is `PeerGone`, whichever layer reports it, and `Debug` shows the variant.
+    /// A lost peer is `PeerGone`, whichever layer reports it, and `Debug` shows the variant and the text.
     #[test]
     fn one_variant_for_lost_peers() {
         let sent = Error::from(SendError::PeerGone(3, Down::Closed));
         let operated = Error::from(Failure::PeerGone(3, Down::Closed));
         for error in [sent, operated] {
             assert!(matches!(error, Error::PeerGone(3, Down::Closed)));
-            assert_eq!(format!("{error:?}"), "PeerGone(3, Closed)");
+            assert_eq!(format!("{error:?}"), "PeerGone(3, Closed): rank 3 is gone: it closed");
             assert_eq!(error.to_string(), "rank 3 is gone: it closed");
         }
     }

@@ -1,6 +1,6 @@
 //! Remote memory: apertures that peers write and read, and tripwires that report it.
 //!
-//! [`Memory`] is all of it: the apertures and cookies of this node (`apertures`, `cookie`), its tripwires and
+//! `Memory` is all of it: the apertures and cookies of this node (`apertures`, `cookie`), its tripwires and
 //! tripsets (`tripwires`, over `index`), the requests of others (`serve`, `answers`), the requests to others
 //! (`operations`, `requests`, `replies`), both halves of a put (`puts`), and what the program is told
 //! (`events`). It is given a channel to write to (`writer`) and the records that arrive; it knows no device,
