@@ -345,10 +345,14 @@ impl World {
         lock(&self.net).unplug(index);
         let shares = (0..self.size()).any(|peer| up.ep.node().is_local(peer));
         self.totals.local_crashes += u64::from(shares);
-        for peer in self.hosts.neighbours(index).filter(|peer| self.nodes[*peer as usize].up.is_some()) {
-            if let Some((number, _)) =
-                up.ep.node().channel_numbers(peer).filter(|_| up.ep.node().is_local(peer))
-            {
+        for peer in self.hosts.neighbours(index).filter(|peer| up.ep.node().is_local(*peer)) {
+            let (own, other) = (up.ep.node().channel_numbers(peer), &self.nodes[peer as usize].up);
+            // The peer may have crashed before, unseen by this node.
+            let same = |number: &(u32, u32)| {
+                let theirs = other.as_ref().and_then(|other| other.ep.node().channel_numbers(index));
+                theirs == Some((number.1, number.0))
+            };
+            if let Some((number, _)) = own.filter(same) {
                 self.check.borrow_mut().survives(index, peer, (up.incarnation.number, number));
             }
         }
