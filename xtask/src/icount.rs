@@ -123,7 +123,8 @@ pub fn bless() -> Result<()> {
     println!("{HEADING}");
     for (scenario, counted) in count_all(&Tree::this())? {
         println!("{}", row(scenario, counted));
-        writeln!(text, "{scenario} {:.1} {:.2}", counted.own, counted.library_calls)?;
+        // Start-up may call more in the shorter run: then the difference is a small negative number.
+        writeln!(text, "{scenario} {:.1} {:.2}", counted.own, counted.library_calls.max(0.0))?;
     }
     fs::write(run::root().join(GOLDEN), text).with_context(|| format!("could not write {GOLDEN}"))
 }

@@ -9,8 +9,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why a call failed.
 ///
-/// `Debug` shows the variant and the text, because a `main` that returns an error prints it, and the text says
-/// what to do (J-1).
+/// `Debug` shows the variant and the text, because a `main` that returns an error prints it, and the text
+/// says what to do (J-1).
 #[non_exhaustive]
 pub enum Error {
     /// The process could not join its job.

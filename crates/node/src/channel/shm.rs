@@ -161,7 +161,7 @@ impl ShmChannel {
     }
 
     /// Sends a whole put, its head given as words. False for want of room.
-    #[inline]
+    #[inline(always)]
     pub(super) fn push_put(&mut self, head: [u64; PUT_HEAD / 8], bytes: &[u8]) -> bool {
         if PUT_HEAD + bytes.len() <= LINE_FRAME {
             self.shm.push_words(head, bytes)

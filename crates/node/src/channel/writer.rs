@@ -29,13 +29,13 @@ impl<'a> ChannelWriter<'a> {
     }
 
     /// Whether a put of `len` bytes can go straight into the ring in one frame.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn takes_inline_puts(&self, len: usize) -> bool {
         self.is_direct() && !self.port.closed && self.channel.open.is_none() && PUT_HEAD + len <= shm::PART
     }
 
     /// Pushes a whole put, its head given as words, into the ring. False for want of room.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push_put(&mut self, head: [u64; PUT_HEAD / 8], bytes: &[u8]) -> bool {
         self.channel.shm_mut().is_some_and(|shm| shm.push_put(head, bytes))
     }

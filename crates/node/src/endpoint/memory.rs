@@ -167,7 +167,7 @@ impl Endpoint {
 
     /// Puts bytes to a peer on this host in one frame, if nothing is in the way: what happens to most puts
     /// there. No clock is read.
-    #[inline]
+    #[inline(always)]
     fn try_put_inline(
         &self,
         (cookie, at): (&Cookie, u64),

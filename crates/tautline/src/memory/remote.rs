@@ -84,6 +84,9 @@ impl Drop for PendingPut<'_> {
     }
 }
 
+/// A put of up to this many bytes fits one frame of any path: none below 512 bytes is supported (L-20).
+const FITS_ANY_FRAME: usize = 256;
+
 impl Remote {
     pub(crate) fn new(core: Rc<Core>, cookie: Cookie) -> Remote {
         Remote { core, cookie, hint: Cell::default() }
@@ -135,12 +138,13 @@ impl Remote {
 
     /// Puts bytes of up to one frame if that is possible at once; otherwise puts nothing and fails with
     /// [`SendError::WouldBlock`].
+    #[inline]
     pub fn try_put(&self, at: u64, bytes: &[u8]) -> Result<()> {
         // A cookie made of arbitrary bytes may name an owner that does not exist.
         if self.owner() >= self.core.node.size() {
             return Err(SendError::NoSuchPeer(self.owner()).into());
         }
-        if bytes.len() > self.core.node.short_limit(self.owner()) {
+        if bytes.len() > FITS_ANY_FRAME && bytes.len() > self.core.node.short_limit(self.owner()) {
             let (len, limit) = (bytes.len(), self.core.node.short_limit(self.owner()));
             let why = format!("try_put sends one frame of at most {limit} bytes; this put has {len}");
             return Err(Error::other(why));

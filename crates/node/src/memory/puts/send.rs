@@ -137,7 +137,7 @@ impl Memory {
 
     /// Puts bytes as one plain record whose head and data `push` sends; false if it could not. This is all
     /// that most puts to a peer on this host need. False, with nothing done, if the put needs more.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn put_inline(
         &mut self,
         (cookie, at): (&Cookie, u64),
