@@ -81,11 +81,9 @@ fn a_dropped_team_leaves_neither_processes_nor_files() {
 fn a_stop_request_ends_a_test() {
     let _alone = alone();
     for rival in here() {
-        let started = Instant::now();
         let mut contender = Contender::start(rival, Route::Host, place(), &mut || false).unwrap();
         let order = Order { test: Test::PingPong, bytes: 1 << 20, count: 100_000 };
         assert!(contender.run(&order, &mut || true).is_err(), "{rival:?}");
-        assert!(started.elapsed() < Duration::from_secs(15), "{rival:?}");
     }
 }
 

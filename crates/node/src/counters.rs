@@ -40,6 +40,8 @@ pub struct Counters {
     pub frames_held: u64,
     /// Polls made by the watchdog.
     pub watchdog_polls: u64,
+    /// Times that a waiting program went to sleep. An idle program sleeps once, and long.
+    pub sleeps: u64,
     /// Events that were dropped because the program did not read them.
     pub events_lost: u64,
 }

@@ -37,6 +37,9 @@ pub enum Error {
         /// Bytes left.
         left: u64,
     },
+    /// A message is lost: its bytes lie in the memory of the rank that sent it, and that memory can no longer
+    /// be read.
+    Unreadable(Rank),
     /// The sender aborted the message, or the other end of a queue or stream is closed, or this end is.
     Aborted,
     /// A handler tried to extract, or to wait.
@@ -92,6 +95,7 @@ impl std::fmt::Debug for Error {
             Error::PieceTooLong { .. } => f.write_str("PieceTooLong"),
             Error::MessageTooShort { .. } => f.write_str("MessageTooShort"),
             Error::EndOfMessage { .. } => f.write_str("EndOfMessage"),
+            Error::Unreadable(rank) => write!(f, "Unreadable({rank})"),
             Error::Aborted => f.write_str("Aborted"),
             Error::Reentrant => f.write_str("Reentrant"),
             Error::Stale => f.write_str("Stale"),
@@ -124,6 +128,10 @@ impl std::fmt::Display for Error {
                 write!(f, "the message ended {missing} bytes before its announced size and was aborted")
             }
             Error::EndOfMessage { left } => write!(f, "the message has only {left} bytes left"),
+            Error::Unreadable(rank) => write!(
+                f,
+                "the message of rank {rank} is lost: its memory can no longer be read; most likely rank {rank} is gone"
+            ),
             Error::Aborted => f.write_str("the other side aborted it, or one side has closed it"),
             Error::Reentrant => f.write_str("a handler must not extract or wait; it may send, and await"),
             Error::Stale => f.write_str("the handler has finished, or the result was taken already"),

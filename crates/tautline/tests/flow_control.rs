@@ -7,7 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::{Arc, Barrier};
 use std::task::{Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::{config, extract_for, join, pattern, run, run_over};
 use tautline::{DeviceName, Endpoint, Error, Message, Short};
@@ -96,6 +96,7 @@ fn window_per_message() {
 /// M-8: what is not extracted holds its sender back; `extract` exceeds its limit by less than a frame.
 #[test]
 fn extract_respects_its_limit() {
+    let (extracted, blocked) = (Barrier::new(2), Barrier::new(2));
     run(2, |job| {
         let ep = join(
             Endpoint::builder()
@@ -105,25 +106,28 @@ fn extract_respects_its_limit() {
         );
         if ep.rank() == 0 {
             ep.send(1, "work", &[0; 1000]).unwrap();
-            // The receiver does not extract for a while: credit runs out.
-            let mut sent = 1u64;
-            let until = Instant::now() + Duration::from_millis(200);
-            while Instant::now() < until {
+            // The receiver does not extract: credit runs out.
+            extracted.wait();
+            let (mut sent, mut refused) = (1u64, 0);
+            while refused < 100 {
                 match ep.try_send(1, "work", &[0; 1000]) {
-                    Ok(()) => sent += 1,
+                    Ok(()) => (sent, refused) = (sent + 1, 0),
                     Err(error) => {
                         assert!(error.is_would_block(), "{error}");
-                        ep.progress().unwrap();
+                        ep.wait(Some(Duration::from_millis(1))).unwrap();
+                        refused += 1;
                     }
                 }
             }
+            blocked.wait();
             let queued = 16 + tautline::node::limits::TX_QUEUE as u64 + 1;
             assert!((16..=queued * 65).contains(&sent), "{sent} messages went into 16 frames and the queue");
             ep.send(1, "work", b"last").unwrap();
         } else {
             ep.run_until(|| ep.handled() > 0).unwrap();
             let before = ep.handled();
-            std::thread::sleep(Duration::from_millis(300));
+            extracted.wait();
+            blocked.wait();
             assert_eq!(ep.handled(), before, "N-1: nothing runs behind the program's back");
             ep.progress().unwrap();
             ep.wait(Some(Duration::from_millis(1))).unwrap();
@@ -131,8 +135,10 @@ fn extract_respects_its_limit() {
             assert_eq!(ep.extract(0).unwrap(), 0);
             let taken = ep.extract(1).unwrap();
             assert!((1..=65_536).contains(&taken), "one frame: {taken}");
-            let taken = ep.extract(10_000).unwrap();
-            assert!((10_000..=10_000 + 65_536).contains(&taken), "{taken}");
+            // Half of the credit is kept for windows (L-12), so at least seven more slots have arrived, each
+            // with one message or more.
+            let taken = ep.extract(4_000).unwrap();
+            assert!((4_000..=4_000 + 65_536).contains(&taken), "{taken}");
             let closed = |ep: &Endpoint| matches!(ep.peer_state(0), Some(tautline::PeerState::Down(_)));
             while !(closed(&ep) && ep.extract(usize::MAX).unwrap() == 0) {
                 ep.extract(usize::MAX).unwrap();
@@ -200,7 +206,6 @@ fn send_async_under_backpressure() {
             });
         let ep = join(builder.config(config(|c| c.link.credit_slots = 16)), job);
         let other = 1 - ep.rank();
-        let start = Instant::now();
         let bytes = vec![5; 20_000];
         let mut sent = 0;
         while sent < ROUNDS {
@@ -218,7 +223,6 @@ fn send_async_under_backpressure() {
             sent += 1;
         }
         ep.run_until(|| got.get() == 2 * ROUNDS && echoed.get() == ROUNDS).unwrap();
-        assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
         assert_eq!(ep.poll_failure(), None);
         ep.close().unwrap();
     });

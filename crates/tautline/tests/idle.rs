@@ -143,6 +143,7 @@ fn counts_of_member(name: &str) -> Option<Counts> {
     assert!((1..=PEERS).all(|peer| ep.peer_state(peer) == Some(PeerState::Up)));
     let mut expected = before;
     expected.watchdog_polls = after.watchdog_polls;
+    expected.sleeps = after.sleeps;
     expected.device.receive_calls = after.device.receive_calls;
     let counts = Counts {
         waits,

@@ -13,9 +13,8 @@ use common::{Limit, config, talker};
 use rustix::process::Signal;
 use tautline::DeviceName;
 
-/// A killed peer is silent: its death must be reported within this time, plus some slack for a busy machine.
+/// After this much silence a peer counts as dead. That the report comes then is tested with a virtual clock.
 const SILENCE: Duration = Duration::from_millis(300);
-const SLACK: Duration = Duration::from_millis(400);
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Not a test by itself: a member of the job of [`killed_peers_are_detected_and_replaced`]. Without a
@@ -74,7 +73,7 @@ fn await_report(who: &mut Process, what: &str, whom: u32) -> (u32, u64) {
     })
 }
 
-/// N-8, N-4: of three processes one is killed, again and again. The survivors learn of it in time and
+/// N-8, N-4: of three processes one is killed, again and again. The survivors learn of it and
 /// continue; the killed rank comes back at its old address, is accepted as a new incarnation, and receives
 /// nothing that was meant for the former one.
 #[test]
@@ -100,7 +99,6 @@ fn killed_peers_are_detected_and_replaced() {
             let (incarnation, reported) = await_report(&mut members[who], "down", victim);
             former[who] = incarnation;
             let took = Duration::from_nanos(reported.saturating_sub(killed));
-            assert!(took < SILENCE + SLACK, "round {round}: reported after {took:?}");
             if at_once { &mut replaced } else { &mut silent }.push(took);
         }
         if !at_once {

@@ -11,14 +11,13 @@ use std::time::{Duration, Instant};
 
 use common::launch::{Launcher, Process, is_member, now};
 use common::victim::{
-    Received, VICTIM, await_down, await_up, check_failures, listener, live, message, start, until,
+    Received, VICTIM, await_down, await_down_untimed, await_up, check_failures, listener, live, message,
+    start, until,
 };
-use common::{Limit, config, extract_for};
+use common::{FEW_SLEEPS, Limit, config, extract_for};
 use rustix::process::{Pid, Signal, kill_process};
 use tautline::{DeviceName, Down, Endpoint, Error, Event, Waiting};
 
-/// The promise is 10 ms; the test allows more, so that a busy machine does not decide it.
-const SOON: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// One test at a time: they measure, and count what this process has open.
@@ -44,8 +43,12 @@ struct Scene {
 
 impl Scene {
     fn new(ranks: usize, waiting: Waiting) -> Scene {
+        Scene::with(ranks, config(|c| c.waiting = waiting))
+    }
+
+    fn with(ranks: usize, config: tautline::Config) -> Scene {
         let launcher = Launcher::over(DeviceName::Shm, ranks);
-        let (builder, received) = listener(ranks, config(|c| c.waiting = waiting));
+        let (builder, received) = listener(ranks, config);
         let ep = builder.join_job(launcher.job(0)).unwrap();
         Scene { launcher, ep, received }
     }
@@ -96,8 +99,8 @@ fn state_of(pid: Pid) -> Option<char> {
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
-/// S-6, N-8: a program that waits, spins or is blocked in a send learns of a death at once. A zombie is dead:
-/// the victim is not reaped before.
+/// S-6, N-8: a program that waits, spins or is blocked in a send is woken by a death: its waits have no end of
+/// their own, and there is no watchdog. A zombie is dead: the victim is not reaped before.
 #[test]
 fn deaths_are_reported_at_once() {
     let _alone = alone();
@@ -112,7 +115,13 @@ fn deaths_are_reported_at_once() {
     ] {
         let mut times = Vec::new();
         for _ in 0..7 {
-            let scene = Scene::new(2, waiting);
+            let scene = Scene::with(
+                2,
+                config(|c| {
+                    c.waiting = waiting;
+                    c.watchdog = None;
+                }),
+            );
             let victim = scene.start(role);
             let killer = kill_later(victim.id(), Duration::from_millis(20));
             let mut reported = None;
@@ -123,12 +132,10 @@ fn deaths_are_reported_at_once() {
                 let gone = matches!(error, Error::PeerGone(VICTIM, Down::Exited));
                 assert!(gone, "{what}: {error:?}");
             }
-            assert_eq!(await_down(&scene.ep, VICTIM), Down::Exited, "{what}");
+            assert_eq!(await_down_untimed(&scene.ep, VICTIM), Down::Exited, "{what}");
             let reported = reported.unwrap_or_else(now);
             assert!(state_of(victim.id()).is_some(), "{what}: it is not reaped yet");
-            let took = Duration::from_nanos(reported - killer.join().unwrap());
-            assert!(took < SOON, "{what}: reported after {took:?}");
-            times.push(took);
+            times.push(Duration::from_nanos(reported - killer.join().unwrap()));
         }
         report(what, &mut times);
     }
@@ -162,10 +169,8 @@ fn a_forked_child_is_not_the_peer() {
     let mut victim = scene.start("fork");
     let child: i32 = victim.expect("@child", PATIENCE, |line| line.strip_prefix("@child ")?.parse().ok());
     let child = Pid::from_raw(child).unwrap();
-    let killed = now();
     victim.signal(Signal::KILL);
-    assert_eq!(await_down(&scene.ep, VICTIM), Down::Exited);
-    let took = Duration::from_nanos(now() - killed);
+    assert_eq!(await_down_untimed(&scene.ep, VICTIM), Down::Exited);
     assert_eq!(state_of(victim.id()), Some('Z'), "the child has its socket, so it is dead as a zombie only");
     // Its successor comes while it is a zombie, and another one afterwards.
     let mut successor = scene.start("talk");
@@ -176,7 +181,6 @@ fn a_forked_child_is_not_the_peer() {
     let successor = scene.start("talk");
     assert!(state_of(child).is_some_and(|state| state != 'Z'), "the child lives on");
     kill_process(child, Signal::KILL).unwrap();
-    assert!(took < SOON, "reported after {took:?}");
     drop(successor);
 }
 
@@ -200,20 +204,17 @@ fn a_survivor_with_a_child_sleeps() {
     }
     victim.kill();
     assert_eq!(await_down(&scene.ep, VICTIM), Down::Exited);
-    let used = || {
-        let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
-    };
-    let before = used();
-    let start = Instant::now();
+    let before = scene.ep.counters().sleeps;
+    let (start, mut waits) = (Instant::now(), 0);
     while start.elapsed() < Duration::from_millis(500) {
         scene.ep.wait(Some(Duration::from_millis(500))).unwrap();
+        waits += 1;
     }
-    let spent = used() - before;
+    let sleeps = scene.ep.counters().sleeps - before;
     let child = Pid::from_raw(child).unwrap();
     kill_process(child, Signal::KILL).unwrap();
     rustix::process::waitpid(Some(child), rustix::process::WaitOptions::empty()).unwrap();
-    assert!(spent < Duration::from_millis(100), "{spent:?} of processor time in half a second of sleep");
+    assert!(waits + sleeps <= FEW_SLEEPS, "{waits} waits and {sleeps} sleeps in half a second");
 }
 
 /// S-5: a node without free descriptors is dialed: it continues, and accepts when it can.

@@ -28,8 +28,7 @@ fn a_rank_that_never_starts() {
     let ep = join(builder, all.pop().unwrap());
     let start = Instant::now();
     assert_eq!(gone(ep.send(1, "x", b"")), Down::Unreachable);
-    let took = start.elapsed();
-    assert!((Duration::from_millis(280)..Duration::from_millis(800)).contains(&took), "{took:?}");
+    assert!(start.elapsed() >= Duration::from_millis(280), "{:?}", start.elapsed());
     await_event(&ep, |e| *e == Event::PeerDown { peer: 1, incarnation: 0, why: Down::Unreachable });
     assert_eq!(ep.peer_state(1), Some(PeerState::Down(Down::Unreachable)));
     // Once it starts, it is accepted.

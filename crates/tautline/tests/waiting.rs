@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use common::{Limit, config, jobs, join, run};
+use common::{FEW_SLEEPS, Limit, config, jobs, join, run};
 use rustix::event::epoll;
 use tautline::{Config, Endpoint, Message, Short, Waiting};
 
@@ -189,7 +189,6 @@ fn armed_while_blocked() {
             ep.send(1, "flood", b"").unwrap();
             ep.serve(20_000).unwrap();
         } else {
-            let start = Instant::now();
             let outer = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
             epoll::add(&outer, ep.as_fd(), epoll::EventData::new_u64(0), epoll::EventFlags::IN).unwrap();
             while ep.handled() == 0 {
@@ -199,7 +198,6 @@ fn armed_while_blocked() {
                     epoll::wait(&outer, rustix::buffer::spare_capacity(&mut events), None).unwrap();
                 }
             }
-            assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
         }
         ep.close().unwrap();
     });
@@ -214,7 +212,7 @@ fn wakers_and_timeouts() {
         while ep.poll_event().is_some() {}
         let start = Instant::now();
         assert!(!ep.wait(Some(Duration::from_millis(30))).unwrap());
-        assert!((Duration::from_millis(30)..Duration::from_millis(130)).contains(&start.elapsed()));
+        assert!(start.elapsed() >= Duration::from_millis(30), "{:?}", start.elapsed());
         let waker = ep.waker();
         let woken = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
         let flag = woken.clone();
@@ -237,7 +235,7 @@ fn unread_events_do_not_keep_awake() {
     assert!(ep.wait(Some(Duration::from_millis(10))).unwrap(), "the choice of device is an event");
     assert!(!ep.wait(Some(Duration::from_millis(10))).unwrap(), "but ends one wait only");
     assert!(ep.poll_event().is_some(), "and it is still there");
-    let before = thread_time();
+    let before = ep.counters().sleeps;
     let until = Instant::now() + Duration::from_millis(300);
     let waker = ep.waker();
     std::thread::spawn(move || {
@@ -245,14 +243,8 @@ fn unread_events_do_not_keep_awake() {
         waker.wake();
     });
     ep.run_until(|| Instant::now() > until).unwrap();
-    let used = thread_time() - before;
-    assert!(used < Duration::from_millis(50), "{used:?} of CPU to wait for 300 ms");
-}
-
-/// CPU time of this thread.
-fn thread_time() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    let sleeps = ep.counters().sleeps - before;
+    assert!((1..=FEW_SLEEPS).contains(&sleeps), "{sleeps} sleeps in one wait");
 }
 
 /// N-6: a wake-up from another thread is not lost, at whichever moment it comes while the endpoint prepares

@@ -120,15 +120,16 @@ mod tests {
 
     #[test]
     fn output_failure_and_timeout_are_distinguished() {
-        let shell = |script: &str| {
+        let shell = |script: &str, limit| {
             let mut command = Command::new("sh");
             command.args(["-c", script]);
-            run(&mut command, Duration::from_millis(300))
+            run(&mut command, limit)
         };
-        assert_eq!(shell("echo hello").as_deref(), Ok("hello\n"));
-        assert!(shell("exit 3").unwrap_err().contains('3'));
-        assert!(shell("echo why >&2; echo --- >&2; exit 3").unwrap_err().ends_with(": why"));
-        assert!(shell("sleep 60").unwrap_err().contains("not done"));
+        let long = Duration::from_secs(60);
+        assert_eq!(shell("echo hello", long).as_deref(), Ok("hello\n"));
+        assert!(shell("exit 3", long).unwrap_err().contains('3'));
+        assert!(shell("echo why >&2; echo --- >&2; exit 3", long).unwrap_err().ends_with(": why"));
+        assert!(shell("sleep 600", Duration::from_millis(300)).unwrap_err().contains("not done"));
         assert!(run(&mut Command::new("/no/such/program"), Duration::from_secs(1)).is_err());
     }
 }

@@ -119,8 +119,12 @@ impl Shared {
     pub(crate) fn park(&self, until: Option<Nanos>) {
         let Some(descriptors) = &self.descriptors else { return };
         let left = self.time_left(until);
-        if !self.lock().announce_sleep() {
-            return;
+        {
+            let mut lane = self.lock();
+            lane.counters.sleeps += 1;
+            if !lane.announce_sleep() {
+                return;
+            }
         }
         if descriptors.sleep(left) {
             descriptors.silence();

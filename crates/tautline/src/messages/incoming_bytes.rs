@@ -243,10 +243,7 @@ impl IncomingBytes {
         match self.end {
             None => Poll::Pending,
             Some(End::Aborted) => Poll::Ready(Err(Error::Aborted)),
-            Some(End::Unreadable) => {
-                let why = "the message is lost: it can no longer be read in its sender's memory";
-                Poll::Ready(Err(Error::other(why)))
-            }
+            Some(End::Unreadable) => Poll::Ready(Err(Error::Unreadable(self.from))),
             Some(End::PeerGone(why)) => Poll::Ready(Err(Error::PeerGone(self.from, why))),
         }
     }

@@ -108,6 +108,10 @@ pub fn await_event(ep: &Endpoint, mut wanted: impl FnMut(&Event) -> bool) -> Eve
     }
 }
 
+/// Sleeps of a program that has nothing to do for half a second: one, and some for what its peers still
+/// send. One that is kept awake tries to sleep thousands of times.
+pub const FEW_SLEEPS: u64 = 20;
+
 /// Extracts for a time.
 pub fn extract_for(ep: &Endpoint, time: Duration) {
     let until = std::time::Instant::now() + time;
