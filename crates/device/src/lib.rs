@@ -82,6 +82,7 @@ impl Transport {
 
 /// What a device counted. Counters never decrease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Counters {
     /// Frames handed to the network.
     pub frames_sent: u64,

@@ -40,6 +40,7 @@ impl std::fmt::Display for Death {
 
 /// Counters of a link. They never decrease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Counters {
     /// Frames sent, of all kinds.
     pub frames_sent: u64,

@@ -28,14 +28,7 @@ fn pair(security: Security) -> Pair {
     let time = Arc::new(AtomicU64::new(0));
     let mut rank = 0;
     let ends = wire::wires(addrs).map(|wire| {
-        let job = Job {
-            rank,
-            key: JobKey::new([1; 32]),
-            members: addrs.map(|addr| Member { addr }).to_vec(),
-            security: None,
-            device: None,
-            socket: None,
-        };
+        let job = Job::new(rank, JobKey::new([1; 32]), addrs.map(|addr| Member::new(addr)).to_vec());
         let mut config = Config::default();
         config.link.security = security;
         rank += 1;
@@ -56,17 +49,12 @@ fn pair(security: Security) -> Pair {
 /// Two nodes that share memory, both in this thread.
 fn shm() -> Pair {
     let sockets = [0, 1].map(|_| std::net::UdpSocket::bind("127.0.0.1:0").unwrap());
-    let members: Vec<Member> = sockets.iter().map(|s| Member { addr: s.local_addr().unwrap() }).collect();
+    let members: Vec<Member> = sockets.iter().map(|s| Member::new(s.local_addr().unwrap())).collect();
     let mut rank = 0;
     let ends = sockets.map(|socket| {
-        let job = Job {
-            rank,
-            key: JobKey::new([1; 32]),
-            members: members.clone(),
-            security: None,
-            device: Some(DeviceName::Shm),
-            socket: Some(socket.into()),
-        };
+        let job = Job::new(rank, JobKey::new([1; 32]), members.clone())
+            .with_device(DeviceName::Shm)
+            .with_socket(socket);
         rank += 1;
         let config = Config::with(|config| config.watchdog = None);
         Endpoint::join(job, config, vec![("ping".to_owned(), true)]).unwrap()

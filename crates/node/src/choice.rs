@@ -2,6 +2,7 @@
 
 /// A device that was considered and not used.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PassedOver {
     /// Its name.
     pub device: &'static str,
@@ -11,6 +12,7 @@ pub struct PassedOver {
 
 /// The device that was chosen, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Choice {
     /// Its name.
     pub device: &'static str,

@@ -2,6 +2,7 @@
 
 /// Frames through shared memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LocalCounters {
     /// Frames sent.
     pub frames_sent: u64,
@@ -21,6 +22,7 @@ impl LocalCounters {
 
 /// Counters of a node; all of them only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Counters {
     /// Frames through memory that is shared with peers on this host.
     pub local: LocalCounters,

@@ -25,13 +25,22 @@ const HEADER: &str = "tautline-job 1";
 
 /// One process of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Member {
     /// Where it receives datagrams.
     pub addr: SocketAddr,
 }
 
+impl Member {
+    /// The process that receives datagrams at `addr`.
+    pub fn new(addr: SocketAddr) -> Member {
+        Member { addr }
+    }
+}
+
 /// A job, as one of its processes sees it.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Job {
     /// This process.
     pub rank: Rank,
@@ -48,6 +57,23 @@ pub struct Job {
 }
 
 impl Job {
+    /// Describes a job for one of its processes. Usually a launcher does that.
+    pub fn new(rank: Rank, key: JobKey, members: Vec<Member>) -> Job {
+        Job { rank, key, members, security: None, device: None, socket: None }
+    }
+
+    /// Sets the only device to use.
+    pub fn with_device(mut self, device: DeviceName) -> Job {
+        self.device = Some(device);
+        self
+    }
+
+    /// Sets the socket that is bound to this member's address.
+    pub fn with_socket(mut self, socket: impl Into<OwnedFd>) -> Job {
+        self.socket = Some(socket.into());
+        self
+    }
+
     /// How many processes there are.
     pub fn size(&self) -> u32 {
         self.members.len() as u32

@@ -154,13 +154,12 @@ mod tests {
     /// D-23: if ranks share an address, no rank of the job uses raw framing, and the reason is given.
     #[test]
     fn raw_framing_wants_an_address_for_each_rank() {
-        let of = |rank, addrs: &[&str]| Job {
-            rank,
-            key: JobKey::new([7; 32]),
-            members: addrs.iter().map(|addr| Member { addr: addr.parse().unwrap() }).collect(),
-            security: None,
-            device: None,
-            socket: None,
+        let of = |rank, addrs: &[&str]| {
+            Job::new(
+                rank,
+                JobKey::new([7; 32]),
+                addrs.iter().map(|addr| Member::new(addr.parse().unwrap())).collect(),
+            )
         };
         let alone = of(0, &["10.0.0.1:7000", "10.0.0.2:7000"]);
         assert_eq!(framing(Framing::Raw, &alone), (Framing::Raw, String::new()));

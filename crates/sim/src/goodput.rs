@@ -157,14 +157,7 @@ fn send(ep: &Endpoint, piece: &[u8], sending: &mut Option<(tautline::Outgoing, u
 }
 
 fn join(net: &SharedNet, rank: u32, policy: RecoveryPolicy, got: &Rc<Cell<u64>>) -> Endpoint {
-    let job = Job {
-        rank,
-        key: JobKey::new([9; 32]),
-        members: (0..2).map(|n| Member { addr: address(n) }).collect(),
-        security: None,
-        device: None,
-        socket: None,
-    };
+    let job = Job::new(rank, JobKey::new([9; 32]), (0..2).map(|n| Member::new(address(n))).collect());
     let mut config = Config::default();
     config.link.recovery = policy;
     // Small messages and large windows need more than the default.

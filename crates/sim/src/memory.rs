@@ -149,14 +149,7 @@ pub fn run(seed: u64, ops: u64, hosts: Hosts, mistake: Mistake) -> Result<Summar
 impl World {
     fn start(&mut self, node: u32) {
         self.sum.incarnations += 1;
-        let job = Job {
-            rank: node,
-            key: JobKey::new([9; 32]),
-            members: (0..NODES).map(|n| Member { addr: address(n) }).collect(),
-            security: None,
-            device: None,
-            socket: None,
-        };
+        let job = Job::new(node, JobKey::new([9; 32]), (0..NODES).map(|n| Member::new(address(n))).collect());
         let device = SimDevice::plug(&self.net, node, self.sum.incarnations, 256, MAX_FRAME);
         let clock = Clock::Virtual(lock(&self.net).clock());
         let given = Rc::new(RefCell::new(None));

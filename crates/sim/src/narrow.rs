@@ -23,14 +23,7 @@ fn message(number: usize) -> Vec<u8> {
 }
 
 fn join(net: &SharedNet, rank: u32, got: &Got) -> Endpoint {
-    let job = Job {
-        rank,
-        key: JobKey::new([9; 32]),
-        members: (0..2).map(|n| Member { addr: address(n) }).collect(),
-        security: None,
-        device: None,
-        socket: None,
-    };
+    let job = Job::new(rank, JobKey::new([9; 32]), (0..2).map(|n| Member::new(address(n))).collect());
     let device = SimDevice::plug(net, rank, u64::from(rank) + 1, 256, WIDE);
     let clock = Clock::Virtual(lock(net).clock());
     let got = got.clone();

@@ -154,14 +154,11 @@ impl World {
         config.link.congestion = options.congestion;
         config.link.ack_every = options.ack_every;
         config.link.ack_delay = options.ack_delay;
-        let job = Job {
-            rank: node,
-            key: JobKey::new(Rng::new(self.seed, 0x006b_6579).bytes()),
-            members: (0..size).map(|n| Member { addr: address(n) }).collect(),
-            security: None,
-            device: None,
-            socket: None,
-        };
+        let job = Job::new(
+            node,
+            JobKey::new(Rng::new(self.seed, 0x006b_6579).bytes()),
+            (0..size).map(|n| Member::new(address(n))).collect(),
+        );
         let clock = Clock::Virtual(self.clock.clone());
         let builder = register(Endpoint::builder().config(config), &incarnation);
         let joined = builder.join_over(&job, Box::new(device), clock, self.entropy.bytes());

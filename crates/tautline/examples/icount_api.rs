@@ -71,7 +71,7 @@ struct Pair {
 impl Pair {
     fn over_wire() -> Pair {
         let addrs: [SocketAddr; 2] = [([10, 0, 0, 1], 1).into(), ([10, 0, 0, 2], 1).into()];
-        let members = addrs.map(|addr| Member { addr });
+        let members = addrs.map(|addr| Member::new(addr));
         let (time, arrived, mut rank) = (Arc::default(), Rc::default(), 0);
         let ends = wire::wires(addrs).map(|wire| {
             let job = job(rank, &members, None, None);
@@ -84,8 +84,7 @@ impl Pair {
 
     fn over_shm() -> Pair {
         let sockets = [0, 1].map(|_| UdpSocket::bind("127.0.0.1:0").expect("a socket on loopback"));
-        let members =
-            [0, 1].map(|end: usize| Member { addr: sockets[end].local_addr().expect("it is bound") });
+        let members = [0, 1].map(|end: usize| Member::new(sockets[end].local_addr().expect("it is bound")));
         let (arrived, mut rank) = (Rc::default(), 0);
         let ends = sockets.map(|socket| {
             let job = job(rank, &members, Some(DeviceName::Shm), Some(socket));
@@ -174,12 +173,8 @@ fn builder(arrived: &Rc<Cell<u64>>) -> Builder {
 }
 
 fn job(rank: u32, members: &[Member], device: Option<DeviceName>, socket: Option<UdpSocket>) -> Job {
-    Job {
-        rank,
-        key: JobKey::new([1; 32]),
-        members: members.to_vec(),
-        security: None,
-        device,
-        socket: socket.map(Into::into),
-    }
+    let mut job = Job::new(rank, JobKey::new([1; 32]), members.to_vec());
+    job.device = device;
+    job.socket = socket.map(Into::into);
+    job
 }

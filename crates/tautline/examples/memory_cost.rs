@@ -31,18 +31,13 @@ fn main() -> tautline::Result<()> {
 fn jobs(device: DeviceName) -> std::io::Result<Vec<Job>> {
     let sockets: Vec<UdpSocket> = (0..2).map(|_| UdpSocket::bind("127.0.0.1:0")).collect::<Result<_, _>>()?;
     let members: Vec<Member> =
-        sockets.iter().map(|s| Ok(Member { addr: s.local_addr()? })).collect::<std::io::Result<_>>()?;
+        sockets.iter().map(|s| Ok(Member::new(s.local_addr()?))).collect::<std::io::Result<_>>()?;
     let key = JobKey::new([7; 32]);
     Ok(sockets
         .into_iter()
         .enumerate()
-        .map(|(rank, socket)| Job {
-            rank: rank as u32,
-            key: key.clone(),
-            members: members.clone(),
-            security: None,
-            device: Some(device),
-            socket: Some(socket.into()),
+        .map(|(rank, socket)| {
+            Job::new(rank as u32, key.clone(), members.clone()).with_device(device).with_socket(socket)
         })
         .collect())
 }
@@ -265,15 +260,8 @@ fn matching() -> tautline::Result<()> {
 fn match_cost(wires: u64, step: u64, len: u64) -> tautline::Result<f64> {
     const PLACE: u64 = 8 << 20;
     let socket = UdpSocket::bind("127.0.0.1:0").map_err(tautline::Error::other)?;
-    let members = vec![Member { addr: socket.local_addr().map_err(tautline::Error::other)? }];
-    let job = Job {
-        rank: 0,
-        key: JobKey::new([7; 32]),
-        members,
-        security: None,
-        device: None,
-        socket: Some(socket.into()),
-    };
+    let members = vec![Member::new(socket.local_addr().map_err(tautline::Error::other)?)];
+    let job = Job::new(0, JobKey::new([7; 32]), members).with_socket(socket);
     let ep = Endpoint::builder().join_job(job)?;
     let aperture = ep.aperture(PLACE as usize + 4096)?;
     let mut armed = vec![aperture.tripwire(PLACE + 4095..).arm()?];

@@ -8,9 +8,9 @@ use tautline_node::limits::MAX_EVENTS;
 /// An endpoint that is alone in its job.
 fn alone() -> Endpoint {
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-    let members = vec![Member { addr: socket.local_addr().unwrap() }];
+    let members = vec![Member::new(socket.local_addr().unwrap())];
     let key = tautline_node::link::JobKey::new([1; 32]);
-    let job = Job { rank: 0, key, members, security: None, device: None, socket: Some(socket.into()) };
+    let job = Job::new(0, key, members).with_socket(socket);
     Endpoint::builder().join_job(job).unwrap()
 }
 

@@ -20,8 +20,8 @@ fn address() -> SocketAddr {
 
 /// Joins a job of one rank at an address.
 fn join(builder: Builder, addr: SocketAddr) -> Endpoint {
-    let (key, members) = (JobKey::new([7; 32]), vec![Member { addr }]);
-    let job = Job { rank: 0, key, members, security: None, device: None, socket: None };
+    let (key, members) = (JobKey::new([7; 32]), vec![Member::new(addr)]);
+    let job = Job::new(0, key, members);
     builder.join_job(job).unwrap()
 }
 

@@ -99,8 +99,8 @@ fn state_of(pid: Pid) -> Option<char> {
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
-/// S-6, N-8: a program that waits, spins or is blocked in a send is woken by a death: its waits have no end of
-/// their own, and there is no watchdog. A zombie is dead: the victim is not reaped before.
+/// S-6, N-8: a program that waits, spins or is blocked in a send is woken by a death: its waits have no
+/// timeout, and there is no watchdog. A zombie is dead: the victim is not reaped before.
 #[test]
 fn deaths_are_reported_at_once() {
     let _alone = alone();

@@ -136,14 +136,8 @@ fn a_peer_comes_back() {
         let ep = join(Endpoint::builder().on_short("first", |_: Short<'_>| {}), job);
         ep.serve(1).unwrap();
         ep.close().unwrap();
-        let job = tautline::Job {
-            rank: 1,
-            key: JobKey::new([42; 32]),
-            members,
-            security: None,
-            device: None,
-            socket: Some(UdpSocket::bind(address).unwrap().into()),
-        };
+        let job = tautline::Job::new(1, JobKey::new([42; 32]), members)
+            .with_socket(UdpSocket::bind(address).unwrap());
         let ep = join(Endpoint::builder().on_short("second", |_: Short<'_>| {}), job);
         ep.serve(1).unwrap();
         ep.close().unwrap();

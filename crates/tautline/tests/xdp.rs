@@ -223,7 +223,7 @@ fn start(spaces: &Spaces, rank: usize, role: &str, device: &str) -> Running {
 fn start_of(spaces: &Spaces, (rank, each): (usize, usize), role: &str, device: &str) -> Running {
     let side = rank / each;
     let addr = |rank: usize| SocketAddr::new(spaces.addr(rank / each, false), 7_300 + (rank % each) as u16);
-    let members: Vec<_> = (0..2 * each).map(|rank| Member { addr: addr(rank) }).collect();
+    let members: Vec<_> = (0..2 * each).map(|rank| Member::new(addr(rank))).collect();
     let text = Job::describe(rank as u32, &JobKey::new([9; 32]), &members, None, None, None);
     let job = std::env::temp_dir().join(format!("{}-{rank}.job", spaces.names[side]));
     let mut file =
@@ -351,16 +351,11 @@ fn too_small_an_mtu() {
     ip(&format!("-n {} link set v0 mtu 539", spaces.names[0])).unwrap();
     spaces.enter(0);
     for device in [DeviceName::Xdp, DeviceName::Udp] {
-        let job = Job {
-            rank: 0,
-            key: JobKey::new([9; 32]),
-            members: (0..2)
-                .map(|side| Member { addr: SocketAddr::new(spaces.addr(side, false), 7_300) })
-                .collect(),
-            security: None,
-            device: None,
-            socket: None,
-        };
+        let job = Job::new(
+            0,
+            JobKey::new([9; 32]),
+            (0..2).map(|side| Member::new(SocketAddr::new(spaces.addr(side, false), 7_300))).collect(),
+        );
         let config = Config::with(|config| config.device = Some(device));
         let refused = Endpoint::builder().config(config).join_job(job).unwrap_err().to_string();
         for word in ["10.211.9.1", "MTU of 539", "need 540", "ip link set"] {
@@ -557,14 +552,7 @@ fn ranks_share_an_interface() {
 #[test]
 fn limited_files_member() {
     if std::env::var("TAUTLINE_XDP_ROLE").is_ok_and(|role| role == "poor") {
-        let job = Job {
-            rank: 0,
-            key: JobKey::new([9; 32]),
-            members: vec![Member { addr: "127.0.0.1:0".parse().unwrap() }],
-            security: None,
-            device: None,
-            socket: None,
-        };
+        let job = Job::new(0, JobKey::new([9; 32]), vec![Member::new("127.0.0.1:0".parse().unwrap())]);
         println!("{:?}", Endpoint::builder().join_job(job).map(drop).map_err(|e| e.to_string()));
     }
 }

@@ -9,7 +9,7 @@ use super::source::functions;
 use super::tree::{File, Tree};
 
 const FILE_LINES_TO_WARN: usize = 500;
-const FILE_LINES_MAX: usize = 1000;
+const FILE_LINES_MAX: usize = 600;
 const FUNCTION_LINES_MAX: usize = 100;
 
 pub fn check(tree: &Tree, report: &mut Report) {
@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn what_fits_passes() {
         assert_eq!(errors_with(&function_of(100), "# none\n"), [] as [&str; 0]);
-        assert_eq!(errors_with(&file_of(1000), ""), [] as [&str; 0]);
+        assert_eq!(errors_with(&file_of(600), ""), [] as [&str; 0]);
     }
 
     #[test]
@@ -89,7 +89,7 @@ mod tests {
         let report = report_of(check, &[("a.rs", text.as_str())]);
         assert_eq!(report.errors, [] as [&str; 0]);
         assert_one(&report.warnings, "501 lines");
-        assert_one(&errors_with(&file_of(1001), ""), "a.rs has 1001 lines, allowed are 1000");
+        assert_one(&errors_with(&file_of(601), ""), "a.rs has 601 lines, allowed are 600");
     }
 
     #[test]

@@ -63,8 +63,8 @@ fn alone() -> io::Result<Endpoint> {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
     let mut key = [0; 32];
     rustix::rand::getrandom(&mut key, rustix::rand::GetRandomFlags::empty())?;
-    let members = vec![Member { addr: socket.local_addr()? }];
+    let members = vec![Member::new(socket.local_addr()?)];
     let key = JobKey::new(key);
-    let job = Job { rank: 0, key, members, security: None, device: None, socket: Some(socket.into()) };
+    let job = Job::new(0, key, members).with_socket(socket);
     Endpoint::builder().join_job(job).map_err(other)
 }

@@ -407,18 +407,11 @@ pub(super) fn job(setup: &mut Setup<'_>) -> io::Result<Job> {
     let theirs = setup.exchange(&key)?;
     let key = if setup.side == Side::A { key } else { theirs };
     let port = u16::from_le_bytes(setup.exchange(&ours.port().to_le_bytes())?);
-    let ours = Member { addr: ours };
-    let theirs = Member { addr: (setup.remote, port).into() };
+    let ours = Member::new(ours);
+    let theirs = Member::new((setup.remote, port).into());
     let (rank, members) = match setup.side {
         Side::A => (0, vec![ours, theirs]),
         Side::B => (1, vec![theirs, ours]),
     };
-    Ok(Job {
-        rank,
-        key: JobKey::new(key),
-        members,
-        security: None,
-        device: None,
-        socket: Some(socket.into()),
-    })
+    Ok(Job::new(rank, JobKey::new(key), members).with_socket(socket))
 }

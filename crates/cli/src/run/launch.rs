@@ -74,7 +74,7 @@ pub fn start(args: &RunArgs, program: &Path) -> Result<(Started, Option<Relay>, 
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     let listeners = ListenerCleanup {
         key: key.clone(),
-        members: addresses.iter().map(|addr| Member { addr: *addr }).collect(),
+        members: addresses.iter().map(|addr| Member::new(*addr)).collect(),
     };
     let mut started = Started { ranks: Ranks(Vec::with_capacity(args.n)), output: tag::Output::default() };
     for (rank, socket) in sockets.into_iter().enumerate() {
@@ -106,7 +106,7 @@ fn start_one(
     seen: &[SocketAddr],
     socket: &UdpSocket,
 ) -> Result<Child> {
-    let members: Vec<_> = seen.iter().map(|addr| Member { addr: *addr }).collect();
+    let members: Vec<_> = seen.iter().map(|addr| Member::new(*addr)).collect();
     let socket = Inherited::new(socket)?;
     // Faults and captures need datagrams.
     let relayed = args.fault.is_some() || args.pcap.is_some();

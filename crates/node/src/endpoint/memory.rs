@@ -241,7 +241,7 @@ impl Endpoint {
     }
 
     /// Nobody will poll an operation's result; the operation goes on.
-    pub fn let_go(&self, ticket: Ticket) -> Result<(), SendError> {
+    pub fn detach_operation(&self, ticket: Ticket) -> Result<(), SendError> {
         self.with(|lane| lane.memory.detach_operation(ticket))
     }
 

@@ -99,14 +99,7 @@ fn address(rank: usize) -> SocketAddr {
 }
 
 fn job(rank: usize) -> Job {
-    Job {
-        rank: rank as Rank,
-        key: JobKey::new([1; 32]),
-        members: (0..2).map(|rank| Member { addr: address(rank) }).collect(),
-        security: None,
-        device: None,
-        socket: None,
-    }
+    Job::new(rank as Rank, JobKey::new([1; 32]), (0..2).map(|rank| Member::new(address(rank))).collect())
 }
 
 impl Pair {

@@ -96,7 +96,7 @@ impl Drop for Completion {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket {
             self.core.waits.remove_memory(Wakeup::Op(ticket));
-            let _ = self.core.node.let_go(ticket);
+            let _ = self.core.node.detach_operation(ticket);
         }
     }
 }

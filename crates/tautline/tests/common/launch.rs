@@ -26,7 +26,7 @@ pub struct Launcher {
 impl Launcher {
     pub fn new(n: usize) -> Launcher {
         let sockets: Vec<_> = (0..n).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
-        let members = sockets.iter().map(|s| Member { addr: s.local_addr().unwrap() }).collect();
+        let members = sockets.iter().map(|s| Member::new(s.local_addr().unwrap())).collect();
         Launcher { sockets, members, device: None }
     }
 

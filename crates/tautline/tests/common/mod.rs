@@ -7,7 +7,6 @@ pub mod talker;
 pub mod victim;
 
 use std::net::UdpSocket;
-use std::os::fd::OwnedFd;
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -23,17 +22,12 @@ pub fn jobs(n: usize) -> Vec<Job> {
 /// As [`jobs`], at addresses of a given kind.
 pub fn jobs_at(address: &str, n: usize) -> Vec<Job> {
     let sockets: Vec<_> = (0..n).map(|_| UdpSocket::bind(address).unwrap()).collect();
-    let members: Vec<_> = sockets.iter().map(|s| Member { addr: s.local_addr().unwrap() }).collect();
+    let members: Vec<_> = sockets.iter().map(|s| Member::new(s.local_addr().unwrap())).collect();
     sockets
         .into_iter()
         .enumerate()
-        .map(|(rank, socket)| Job {
-            rank: rank as u32,
-            key: JobKey::new([42; 32]),
-            members: members.clone(),
-            security: None,
-            device: None,
-            socket: Some(OwnedFd::from(socket)),
+        .map(|(rank, socket)| {
+            Job::new(rank as u32, JobKey::new([42; 32]), members.clone()).with_socket(socket)
         })
         .collect()
 }

@@ -71,7 +71,7 @@ pub fn until(ep: &Endpoint, mut done: impl FnMut() -> bool) {
 pub fn await_down(ep: &Endpoint, peer: Rank) -> Down {
     let event =
         super::await_event(ep, |event| matches!(event, Event::PeerDown { peer: p, .. } if *p == peer));
-    finish_down(ep, event)
+    finish_down(ep, &event)
 }
 
 /// The same with waits that only the death, or a message, can end.
@@ -80,18 +80,18 @@ pub fn await_down_untimed(ep: &Endpoint, peer: Rank) -> Down {
         ep.extract(usize::MAX).unwrap();
         while let Some(event) = ep.poll_event() {
             if matches!(event, Event::PeerDown { peer: p, .. } if p == peer) {
-                return finish_down(ep, event);
+                return finish_down(ep, &event);
             }
         }
         ep.wait(None).unwrap();
     }
 }
 
-fn finish_down(ep: &Endpoint, event: Event) -> Down {
+fn finish_down(ep: &Endpoint, event: &Event) -> Down {
     while ep.extract(usize::MAX).unwrap() > 0 {}
     check_failures(ep);
     let Event::PeerDown { why, .. } = event else { unreachable!("it was asked for") };
-    why
+    *why
 }
 
 pub fn check_failures(ep: &Endpoint) {

@@ -72,6 +72,7 @@ impl Condition {
 
 /// How the program learns that a tripwire fired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Report {
     /// It reads the counter.
     Poll,

@@ -314,7 +314,7 @@ impl Drop for RingWriter {
     fn drop(&mut self) {
         self.core.waits.room.remove(&self.waiter);
         if let State::SendingCookie(ticket) = self.state {
-            let _ = self.core.node.let_go(ticket);
+            let _ = self.core.node.detach_operation(ticket);
         }
         match self.state {
             _ if self.ended => {}
