@@ -28,7 +28,7 @@ fn pair(security: Security) -> Pair {
     let time = Arc::new(AtomicU64::new(0));
     let mut rank = 0;
     let ends = wire::wires(addrs).map(|wire| {
-        let job = Job::new(rank, JobKey::new([1; 32]), addrs.map(|addr| Member::new(addr)).to_vec());
+        let job = Job::new(rank, JobKey::new([1; 32]), addrs.map(Member::new).to_vec());
         let mut config = Config::default();
         config.link.security = security;
         rank += 1;

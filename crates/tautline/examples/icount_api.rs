@@ -71,7 +71,7 @@ struct Pair {
 impl Pair {
     fn over_wire() -> Pair {
         let addrs: [SocketAddr; 2] = [([10, 0, 0, 1], 1).into(), ([10, 0, 0, 2], 1).into()];
-        let members = addrs.map(|addr| Member::new(addr));
+        let members = addrs.map(Member::new);
         let (time, arrived, mut rank) = (Arc::default(), Rc::default(), 0);
         let ends = wire::wires(addrs).map(|wire| {
             let job = job(rank, &members, None, None);

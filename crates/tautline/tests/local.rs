@@ -5,7 +5,7 @@ mod common;
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{FEW_SLEEPS, Limit, await_event, jobs, jobs_at, join, run_jobs};
 use tautline::{DeviceName, Down, Endpoint, Event, Job, Message, PeerState, Short};
@@ -57,6 +57,42 @@ fn late_local_peers_share_memory() {
             assert_eq!(talk(job), ["shm"]);
         });
     }
+}
+
+/// N-18: a program that extracts all the time, and never waits, polls its device however idle its local peers
+/// are: a remote peer can connect.
+#[test]
+fn polling_rings_does_not_starve_the_device() {
+    let mut all = jobs(3);
+    all[2].device = Some(DeviceName::Udp);
+    let connected = std::sync::Barrier::new(3);
+    run_jobs(all, |job| {
+        let ep = join(Endpoint::builder().on_short("x", |_: Short<'_>| {}), job);
+        match ep.rank() {
+            0 => {
+                await_event(&ep, |event| *event == Event::PeerUp { peer: 1, incarnation: 1 });
+                connected.wait();
+                let mut extractions = 0;
+                while ep.peer_state(2) != Some(PeerState::Up) {
+                    ep.extract(usize::MAX).unwrap();
+                    // Not for so long that the watchdog polls instead.
+                    let computed = Instant::now() + Duration::from_micros(200);
+                    while Instant::now() < computed {}
+                    extractions += 1;
+                    assert!(extractions < 8000, "no hello was heard");
+                }
+            }
+            1 => {
+                ep.send(0, "x", b"").unwrap();
+                connected.wait();
+            }
+            _ => {
+                connected.wait();
+                ep.send(0, "x", b"").unwrap();
+            }
+        }
+        connected.wait();
+    });
 }
 
 /// N-12, N-17: a rank that requests datagrams gets them, also from peers that requested nothing; those report

@@ -134,9 +134,15 @@ impl ShmPoll {
         due
     }
 
-    /// The datagram device is polled next.
+    /// The next poll that is not a fast one polls the datagram device.
     pub(crate) fn poll_device_soon(&mut self) {
         self.until_device = 0;
+    }
+
+    /// The next poll is not a fast one, and polls the datagram device.
+    pub(crate) fn poll_device_next(&mut self) {
+        self.until_device = 0;
+        self.budget = 0;
     }
 }
 
@@ -177,5 +183,8 @@ mod tests {
         assert_eq!((0..).take_while(|_| !poll.is_device_due(1, true)).count(), DEVICE_EVERY as usize);
         assert!(poll.is_device_due(0, true));
         assert!(!poll.is_device_due(0, false));
+        assert!(poll.may_poll_fast(false));
+        poll.poll_device_next();
+        assert!(!poll.may_poll_fast(false) && poll.is_device_due(0, false));
     }
 }

@@ -15,6 +15,8 @@ use crate::{Clock, Config, Rank};
 const LONGEST_SLEEP: Nanos = 100_000_000;
 /// The same while local peers may reach for memory: they do not ring for a program that computes.
 const LOCAL_SERVICE: Nanos = 1_000_000;
+/// The longest time that a polling program may leave its device unpolled.
+const DEVICE_NEGLECTED: Nanos = 10_000_000;
 
 /// The present owner of the lane.
 pub(crate) type Guard<'a> = tautline_mem::Owner<'a, Lane>;
@@ -75,6 +77,15 @@ impl Shared {
             // The program may be about to sleep, and what was received here will not wake it: a slot to take,
             // or an acknowledgement that makes room to send.
             self.ring();
+        }
+    }
+
+    /// A program that polls little but the rings of its local peers polls the device next, so that remote
+    /// peers can connect (N-18).
+    pub(crate) fn poll_device_soon(&self) {
+        let mut lane = self.lock();
+        if self.clock.now().saturating_sub(lane.status.received_at) >= DEVICE_NEGLECTED {
+            lane.local.poll.poll_device_next();
         }
     }
 

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::shared::Shared;
 
-/// After this many checks in a row that found the program polling, the checks become rarer.
+/// After this many checks in a row that found the program polling, the checks become rarer. Once in as many
+/// checks the watchdog makes sure that the program polls the device, too.
 const BUSY_CHECKS: u32 = 16;
 
 /// Starts the watchdog's thread; it ends when the node is closed.
@@ -19,7 +20,7 @@ pub(crate) fn start(shared: Arc<Shared>, tick: Duration) -> std::io::Result<std:
 
 fn watch(shared: &Shared, tick: Duration) {
     let polls = &shared.polls;
-    let mut busy = 0;
+    let mut busy = 0u32;
     loop {
         polls.await_timer();
         if polls.is_closing() {
@@ -31,6 +32,9 @@ fn watch(shared: &Shared, tick: Duration) {
         }
         if polls.has_moved() {
             busy += 1;
+            if busy.is_multiple_of(BUSY_CHECKS) {
+                shared.poll_device_soon();
+            }
         } else {
             busy = 0;
             poll_until_back(shared, polls.polls(), tick);
