@@ -1,8 +1,8 @@
 //! The bare limits and the rivals that `tautline bench` compares with.
 //!
-//! Nothing here knows Tautline: this crate depends on no other crate of the workspace, so that a fault of
-//! ours cannot hide in the yardstick. The limits do a user's work (rewritten buffers, ordinary socket
-//! buffers, and in latency tests bytes that are read), because a limit that does less is no limit.
+//! This crate depends on no other crate of the workspace, so a bug in Tautline cannot distort the reference.
+//! The limits do the work that a user's program does (rewritten buffers, ordinary socket buffers, and in
+//! latency tests bytes that are read); otherwise they would not be comparable.
 //!
 //! | module | what lives there |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! Devices, which move bytes.
+//! Devices that move frames.
 //!
 //! What lives here: the two kinds of device as traits ([`Datagram`], [`Channel`]), the [`udp`] device, the
 //! [`xdp`] device, shared memory ([`shm`]), the channel of a process to itself ([`loopback`]), the wrappers

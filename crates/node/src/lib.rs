@@ -1,14 +1,14 @@
 //! One process on the fabric.
 //!
 //! An [`Endpoint`] is what a program's thread holds: it adds records to frames, takes delivered ones, reads
-//! events and waits. Behind it a *lane* owns the device and the channels; one owner word stands between the
-//! two, because the watchdog polls the lane while the program computes. What does not live here: the meaning
+//! events and waits. Behind it a *lane* owns the device and the channels; a lock, the *owner word*, protects
+//! the lane, because the watchdog polls it while the program computes. What does not live here: the meaning
 //! of messages, which is the `tautline` crate's.
 //!
 //! Modules, from the bottom up: `channel` (what connects with a peer), `memory` (apertures, requests,
 //! tripwires), `membership` (who the peers are), `local` (processes of this host), `lane` (what one thread
-//! drives), `wait` (sleeping, waking, the watchdog), `endpoint` (the verbs of upper crates). None uses one
-//! that stands after it.
+//! drives), `wait` (sleeping, waking, the watchdog), `endpoint` (the verbs of upper crates). No module uses a
+//! later one.
 //!
 //! The rule numbers in comments (`N-1`, …) are those of `docs/PROTOCOL.md`.
 #![forbid(unsafe_code)]

@@ -4,9 +4,9 @@
 //! # The map
 //! * [`run`]: one seed. The seed draws everything (`swarm`, `schedule`); the network (`net`) loses, repeats,
 //!   reorders and damages frames; nodes (`world`) pause, compute, crash and restart; programs (`program`,
-//!   `handlers`) send messages of all kinds; the checkers (`check`) hold the promises: exactly once, in
-//!   order, unaltered, nothing of a former incarnation, lost only with a peer whose end was reported, no
-//!   false death, progress after healing, no slot leaked.
+//!   `handlers`) send messages of all kinds; the checkers (`check`) verify the promises: exactly once, in
+//!   order, unaltered, nothing of a former incarnation, messages lost only to a peer that was reported down,
+//!   no false death, progress after healing, no slot leaked.
 //! * [`run_many`]: many seeds on a few threads. [`replay`]: one seed with a readable trace and a capture.
 //! * Nodes of a simulated host (`hosts`) share memory; the seed decides which nodes do. Other pairs use
 //!   links, and every node sends to itself, too: all kinds of channel run in one world.

@@ -48,14 +48,16 @@
 //! * Threads: [`Endpoint`], [`Message`] and [`Outgoing`] are neither `Send` nor `Sync`. An endpoint belongs
 //!   to the thread that made it, so handlers may hold `Rc` and `Cell`. [`Waker`] is both, and wakes the
 //!   endpoint from other threads.
-//! * Handlers run inside [`Endpoint::extract`] and calls that extract, never elsewhere. They may send, but
-//!   not extract or wait ([`Error::Reentrant`]): a verb that ends in `_async` suspends the handler instead.
+//! * Handlers run inside [`Endpoint::extract`] and calls that extract, never elsewhere. They must not extract
+//!   or wait ([`Error::Reentrant`]). To send, an `async` handler uses the verbs that end in `_async`, which
+//!   suspend it, and any other handler uses `try_send`: a blocking send in a handler stops extraction and can
+//!   deadlock.
 //! * Cancellation: dropping an [`Outgoing`] before its end aborts the message, and the receiver's handler
 //!   gets [`Error::Aborted`]. Dropping the future of [`Message::read`] or [`Message::read_with`] loses
 //!   nothing; longer reads may have taken a part, as [`Message::remaining`] shows. Other futures say on their
 //!   own page what dropping them does.
-//! * Loss of a peer: every call that cannot complete without it returns [`Error::PeerGone`], and nothing else
-//!   does.
+//! * Loss of a peer: every call that needs the lost peer returns [`Error::PeerGone`]; other calls are
+//!   unaffected.
 //! * Fork and exec: a forked child has no node, and every call in it returns an error that says so. Nothing
 //!   is inherited over `exec`.
 #![forbid(unsafe_code)]
