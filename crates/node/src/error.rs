@@ -40,7 +40,7 @@ impl std::fmt::Display for SendError {
             SendError::UnknownHandler(rank) => {
                 write!(
                     f,
-                    "rank {rank} has registered no handler of that name; check the spelling on both sides"
+                    "rank {rank} has registered no handler or service of that name; check the spelling on both sides"
                 )
             }
             SendError::TooLongForHandler(limit) => {

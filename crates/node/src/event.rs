@@ -19,11 +19,12 @@ pub enum Event {
         /// Why this one.
         reason: String,
     },
-    /// A peer can be reached; `incarnation` counts how often this has happened.
+    /// A peer can be reached.
     PeerUp {
         /// The peer.
         peer: Rank,
-        /// Starts at one.
+        /// Counts the channels to this rank, from one: a process that was started again has a new one, and so
+        /// has a process that was unreachable for too long.
         incarnation: u32,
     },
     /// A peer can no longer be reached. What was sent to it and not acknowledged may or may not have arrived.
@@ -50,4 +51,33 @@ pub enum Event {
     },
     /// A tripwire, an operation's end, a notice: something that happened to memory.
     Memory(MemoryEvent),
+}
+
+impl std::fmt::Display for Event {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Event::Device(choice) => write!(f, "device {}: {}", choice.device, choice.reason),
+            Event::Transport { peer, device, reason } => write!(f, "rank {peer} uses {device}: {reason}"),
+            Event::PeerUp { peer, .. } => write!(f, "rank {peer} is up"),
+            Event::PeerDown { peer, why, .. } => write!(f, "rank {peer} is down: {why}"),
+            Event::PathChanged { peer, max_frame } => {
+                write!(f, "frames to rank {peer} have at most {max_frame} bytes")
+            }
+            Event::Lost { events } => write!(f, "{events} events were dropped because nobody read them"),
+            Event::Memory(event) => write!(f, "memory: {event:?}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_read_as_sentences() {
+        let down = Event::PeerDown { peer: 3, incarnation: 1, why: Down::Exited };
+        assert_eq!(down.to_string(), "rank 3 is down: its process has ended");
+        let narrower = Event::PathChanged { peer: 1, max_frame: 1232 };
+        assert_eq!(narrower.to_string(), "frames to rank 1 have at most 1232 bytes");
+    }
 }

@@ -95,7 +95,9 @@ impl Job {
             |why: String| JoinError::Unreadable(format!("descriptor {number} ({JOB_FD}): {why}"));
         let raw = number.parse().map_err(|_| unreadable("not a number".into()))?;
         let fd = tautline_device::inherit::take(raw).map_err(|e| {
-            unreadable(format!("{e}; it is handed over once, to the process that was launched"))
+            unreadable(format!(
+                "{e}; it is handed over once: this process has joined already, or is not the one that was launched"
+            ))
         })?;
         let mut text = String::new();
         std::fs::File::from(fd)
@@ -123,7 +125,10 @@ impl Job {
         }
         let mut text = String::new();
         file.take(MAX_JOB_FILE as u64).read_to_string(&mut text).map_err(|e| unreadable(e.to_string()))?;
-        Job::parse(&text)
+        Job::parse(&text).map_err(|error| match error {
+            JoinError::Nonsense(why) => JoinError::Nonsense(format!("{}: {why}", path.display())),
+            other => other,
+        })
     }
 
     /// Reads a description (J-3).

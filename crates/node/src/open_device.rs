@@ -35,7 +35,7 @@ pub fn open_device(job: &mut Job, config: &Config) -> Result<(Box<dyn Datagram>,
     let reason = match config.device {
         Some(DeviceName::Xdp | DeviceName::XdpWith(_)) => "xdp was asked for and cannot be used".to_owned(),
         Some(DeviceName::Udp) => "asked for by the configuration".to_owned(),
-        Some(DeviceName::Shm) => "to be reached by nobody: shared memory was asked for".to_owned(),
+        Some(DeviceName::Shm) => "open but unused: only shared memory was asked for".to_owned(),
         None => "works everywhere".to_owned(),
     };
     let choice = Choice { device: "udp", reason, details: udp.describe(), passed_over };

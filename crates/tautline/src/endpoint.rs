@@ -188,7 +188,7 @@ impl Endpoint {
     }
 
     /// Returns the next event: a peer up or down, a device chosen, a path changed, something that happened to
-    /// memory.
+    /// memory. It does not poll the network: call [`Endpoint::extract`] or [`Endpoint::progress`] first.
     pub fn poll_event(&self) -> Option<Event> {
         if !self.core.extraction.is_running() {
             self.core.absorb_events();

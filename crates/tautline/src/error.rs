@@ -133,7 +133,9 @@ impl std::fmt::Display for Error {
                 "the message of rank {rank} is lost: its memory can no longer be read; most likely rank {rank} is gone"
             ),
             Error::Aborted => f.write_str("the other side aborted it, or one side has closed it"),
-            Error::Reentrant => f.write_str("a handler must not extract or wait; it may send, and await"),
+            Error::Reentrant => {
+                f.write_str("a handler must not extract or wait; it may await, and `try_send`")
+            }
             Error::Stale => f.write_str("the handler has finished, or the result was taken already"),
             Error::Operation(failure) => failure.fmt(f),
             Error::OutOfRange => f.write_str("the range is not within the memory, or a word is not aligned"),

@@ -232,12 +232,14 @@ impl Remote {
         self.submit(at, &Operation::Atomic(Atomic::Swap(value)), None)
     }
 
-    /// Completes when all earlier requests to this node are in place.
+    /// Completes when the owner has served all earlier requests to it. It completes without an error although
+    /// one of them was refused: only a completion of its own shows that.
     pub fn flush(&self) -> Result<Completion> {
         self.submit(0, &Operation::Flush, None)
     }
 
-    /// Later requests to this node do not begin before all earlier ones, gets included, are complete.
+    /// Later requests to the owner do not begin before all earlier ones, gets included, are complete. The
+    /// returned completion is that of the earlier ones.
     pub fn fence(&self) -> Result<Completion> {
         self.submit(0, &Operation::Fence, None)
     }

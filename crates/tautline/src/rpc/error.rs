@@ -37,7 +37,12 @@ impl CallError {
 impl std::fmt::Display for CallError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            CallError::Failed(why) => write!(f, "the service failed: {}", String::from_utf8_lossy(why)),
+            CallError::Failed(why) => match std::str::from_utf8(why) {
+                Ok(why) if !why.contains(|c: char| c.is_control() && !c.is_whitespace()) => {
+                    write!(f, "the service failed: {why}")
+                }
+                _ => f.write_str("the service failed; `CallError::service` returns its error"),
+            },
             CallError::Panicked(why) => write!(f, "the service panicked: {why}"),
             CallError::Unreadable => f.write_str("caller and service do not use the same types"),
             CallError::Busy => f.write_str(
