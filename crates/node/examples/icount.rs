@@ -14,7 +14,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tautline_node::link::JobKey;
 use tautline_node::wire::Security;
 use tautline_node::{
-    Clock, Config, Delivery, DeviceName, Endpoint, FastPoll, FrameBatch, Job, Key, Member, PeerState,
+    Clock, Config, Delivery, DeviceName, Endpoint, Environment, FastPoll, FrameBatch, Job, Key, Member,
+    PeerState,
 };
 
 struct Pair {
@@ -34,7 +35,8 @@ fn pair(security: Security) -> Pair {
         rank += 1;
         let clock = Clock::Virtual(time.clone());
         let names = vec![("ping".to_owned(), true)];
-        Endpoint::over(&job, config, Box::new(wire), clock, [rank as u8; 32], names, None).unwrap()
+        let environment = Environment::new(Box::new(wire), clock, [rank as u8; 32]);
+        Endpoint::over(&job, config, environment, names, None).unwrap()
     });
     let keys = [0, 1].map(|rank: usize| ends[rank].key("ping").unwrap());
     let pair = Pair { time, ends, keys };

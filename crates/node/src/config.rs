@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use tautline_device::fault::Faults;
 
-pub use xdp::XdpOptions;
+use crate::JoinError;
 
-use crate::local::simulated::SimulatedHost;
+pub use xdp::XdpOptions;
 
 /// How a thread waits for something to happen (N-7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -163,9 +163,10 @@ pub struct Config {
     pub pcap: Option<PathBuf>,
     /// Write a line per frame to standard error.
     pub trace: bool,
-    /// The simulated host whose nodes share memory with this one: only for nodes on a virtual clock.
-    pub simulated_host: Option<SimulatedHost>,
 }
+
+/// A century: as good as for ever, and far from overflow.
+const LONGEST: u64 = 100 * 365 * 24 * 3600 * 1_000_000_000;
 
 impl Config {
     /// The default configuration, as `change` changes it.
@@ -191,6 +192,39 @@ impl Config {
             }
             other => other,
         });
+    }
+
+    /// Refuses values that no channel can work with, and bounds times, so that sums of them do not overflow.
+    pub(crate) fn check(&mut self) -> Result<(), JoinError> {
+        let (link, most_credit) = (&mut self.link, tautline_wire::handshake::MAX_CREDIT);
+        let needs = [
+            ("link.credit_slots", u64::from(link.credit_slots), 2..=u64::from(most_credit)),
+            ("link.message_window", link.message_window.into(), 1..=u64::from(u32::MAX)),
+            ("link.window_initial", link.window_initial.into(), 1..=u64::from(u32::MAX)),
+            ("link.silence", link.silence, 1_000_000..=u64::MAX),
+            ("local_window", self.local_window.into(), 1..=u64::from(u32::MAX)),
+            ("tx_slots", self.tx_slots as u64, 8..=1 << 24),
+        ];
+        for (name, value, allowed) in needs {
+            if !allowed.contains(&value) {
+                let (least, most) = (allowed.start(), allowed.end());
+                return Err(JoinError::Config(format!("{name} is {value}; allowed is {least} to {most}")));
+            }
+        }
+        let times = [
+            &mut link.silence,
+            &mut link.ack_delay,
+            &mut link.rto_min,
+            &mut link.rto_max,
+            &mut link.rto_initial,
+        ];
+        times.into_iter().chain([&mut link.hello_interval]).for_each(|time| *time = LONGEST.min(*time));
+        let longest = Duration::from_nanos(LONGEST);
+        for time in [&mut self.spin, &mut self.connect_timeout, &mut self.close_timeout] {
+            *time = longest.min(*time);
+        }
+        self.watchdog = self.watchdog.map(|tick| tick.clamp(Duration::from_micros(1), longest));
+        Ok(())
     }
 
     /// Settles the device: the program's choice comes before the job's, but the job's options for the device
@@ -230,7 +264,35 @@ impl Default for Config {
             fault: None,
             pcap: None,
             trace: false,
-            simulated_host: None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// J-1: values that no channel works with are refused by name; times without a bound are as good as for
+    /// ever.
+    #[test]
+    fn useless_values_are_refused() {
+        let refused = |change: fn(&mut Config)| match Config::with(change).check() {
+            Err(JoinError::Config(why)) => why,
+            other => panic!("{other:?}"),
+        };
+        assert!(refused(|c| c.link.credit_slots = 1).starts_with("link.credit_slots is 1; allowed is 2 to"));
+        assert!(refused(|c| c.link.credit_slots = u32::MAX).starts_with("link.credit_slots"));
+        assert!(refused(|c| c.link.message_window = 0).starts_with("link.message_window"));
+        assert!(refused(|c| c.link.window_initial = 0).starts_with("link.window_initial"));
+        assert!(refused(|c| c.link.silence = 0).starts_with("link.silence"));
+        assert!(refused(|c| c.local_window = 0).starts_with("local_window"));
+        assert!(refused(|c| c.tx_slots = 7).starts_with("tx_slots is 7; allowed is 8 to"));
+        let mut endless = Config::with(|c| {
+            (c.connect_timeout, c.close_timeout, c.spin) = (Duration::MAX, Duration::MAX, Duration::MAX);
+            c.link.silence = u64::MAX;
+        });
+        endless.check().unwrap();
+        assert!(endless.connect_timeout.as_nanos() + endless.spin.as_nanos() < u128::from(u64::MAX));
+        assert!(endless.link.silence.checked_add(LONGEST).is_some());
     }
 }

@@ -5,8 +5,8 @@
 //! the lane, because the watchdog polls it while the program computes. What does not live here: the meaning
 //! of messages, which is the `tautline` crate's.
 //!
-//! Modules, from the bottom up: `channel` (what connects with a peer), `memory` (apertures, requests,
-//! tripwires), `membership` (who the peers are), `local` (processes of this host), `lane` (what one thread
+//! Modules, from the bottom up: `memory` (apertures, requests, tripwires), `channel` (what connects with a
+//! peer), `membership` (who the peers are), `local` (processes of this host), `lane` (what one thread
 //! drives), `wait` (sleeping, waking, the watchdog), `endpoint` (the verbs of upper crates). No module uses a
 //! later one.
 //!
@@ -20,6 +20,7 @@ mod config;
 mod counters;
 mod down;
 mod endpoint;
+mod environment;
 mod error;
 mod event;
 mod job;
@@ -29,9 +30,11 @@ mod local;
 mod membership;
 pub mod memory;
 mod open_device;
+mod peer_id;
 mod secrets;
 mod wait;
 
+pub use channel::ChannelNumbers;
 pub use channel::loans::{BorrowedLoan, Loan, Offer};
 pub use choice::{Choice, PassedOver};
 pub use clock::Clock;
@@ -39,13 +42,15 @@ pub use config::{Config, DeviceName, Waiting, XdpOptions};
 pub use counters::{Counters, LocalCounters};
 pub use down::Down;
 pub use endpoint::{Endpoint, WaitFor, Waker};
+pub use environment::Environment;
 pub use error::{JoinError, SendError};
 pub use event::Event;
 pub use job::{Job, Member};
 pub use lane::{Delivery, FastPoll, FrameBatch, Item};
 pub use local::{SimulatedHost, unlink_stale_listeners};
-pub use membership::{Key, Liveness, MessageId, PeerId, PeerState};
+pub use membership::{Key, Liveness, PeerState};
 pub use open_device::{open_device, xdp_chunks};
+pub use peer_id::{MessageId, PeerId};
 
 /// Re-exported so that layers above need not depend on the crates below.
 pub mod wire {

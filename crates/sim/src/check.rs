@@ -14,6 +14,8 @@ pub(crate) use flow::{BegunMessage, Flow, GenId, Generation, Intent};
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use tautline_node::ChannelNumbers;
+
 use crate::Nanos;
 use crate::handlers::Kind;
 use crate::rng::mix;
@@ -236,8 +238,8 @@ impl Check {
 
     /// `who` got the report that `peer` is gone; `live` is a channel of the two that goes on nevertheless, if
     /// any, by the number that its sender gave it, in both directions.
-    pub(crate) fn peer_down(&mut self, who: u32, peer: u32, live: Option<(u32, u32)>) {
-        let (mine, theirs) = live.unzip();
+    pub(crate) fn peer_down(&mut self, who: u32, peer: u32, live: Option<ChannelNumbers>) {
+        let (mine, theirs) = (live.map(|live| live.ours), live.map(|live| live.theirs));
         for g in self.flow_mut(who, peer).generations.iter_mut().filter(|g| Some(g.id.1) != mine) {
             g.end_reported = true;
         }

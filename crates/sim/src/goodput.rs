@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
-use tautline::{Clock, Config, Endpoint, Job, Member, Message};
+use tautline::{Clock, Config, Endpoint, Environment, Job, Member, Message};
 use tautline_link::{JobKey, RecoveryPolicy};
 
 use crate::Nanos;
@@ -178,6 +178,6 @@ fn join(net: &SharedNet, rank: u32, policy: RecoveryPolicy, got: &Rc<Cell<u64>>)
     Endpoint::builder()
         .config(config)
         .on("bulk", bulk)
-        .join_over(&job, Box::new(device), clock, [rank as u8 + 1; 32])
+        .join_in(&job, Environment::new(Box::new(device), clock, [rank as u8 + 1; 32]))
         .expect("a simulated node joins")
 }

@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
 use tautline::memory::{Access, Failure, MemoryEvent, Rights, Test, WireId};
-use tautline::{Aperture, Clock, Config, Cookie, Endpoint, Event, Job, Member, Remote, Short, Tripwire};
+use tautline::{Aperture, Clock, Cookie, Endpoint, Environment, Event, Job, Member, Remote, Short, Tripwire};
 use tautline_link::JobKey;
 
 use crate::device::{SharedNet, SimDevice, lock};
@@ -152,14 +152,15 @@ impl World {
         let job = Job::new(node, JobKey::new([9; 32]), (0..NODES).map(|n| Member::new(address(n))).collect());
         let device = SimDevice::plug(&self.net, node, self.sum.incarnations, 256, MAX_FRAME);
         let clock = Clock::Virtual(lock(&self.net).clock());
+        let environment = Environment::new(Box::new(device), clock, self.rng.bytes());
+        let environment = environment.on_host(self.hosts.shared(node).cloned());
         let given = Rc::new(RefCell::new(None));
         let got = given.clone();
         let ep = Endpoint::builder()
-            .config(Config::with(|config| config.simulated_host = self.hosts.shared(node).cloned()))
             .on_short("cookie", move |m: Short<'_>| {
                 *got.borrow_mut() = m.data().try_into().ok().map(Cookie::from_bytes);
             })
-            .join_over(&job, Box::new(device), clock, self.rng.bytes())
+            .join_in(&job, environment)
             .expect("a simulated node joins");
         self.incarnations[node as usize] = Some(Incarnation {
             ep,

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
-use tautline::{Clock, Config, Endpoint, Event, Job, Member, Short};
+use tautline::{Clock, Config, Endpoint, Environment, Event, Job, Member, Short};
 use tautline_link::JobKey;
 
 use crate::Nanos;
@@ -30,7 +30,7 @@ fn join(net: &SharedNet, rank: u32, got: &Got) -> Endpoint {
     Endpoint::builder()
         .config(Config::default())
         .on_short("short", move |m: Short<'_>| got.borrow_mut().push(m.data().to_vec()))
-        .join_over(&job, Box::new(device), clock, [rank as u8 + 1; 32])
+        .join_in(&job, Environment::new(Box::new(device), clock, [rank as u8 + 1; 32]))
         .expect("a simulated node joins")
 }
 

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, PoisonError};
 
-use tautline::{Clock, Config, Endpoint, Event, Job, Member};
+use tautline::{Clock, Config, Endpoint, Environment, Event, Job, Member};
 use tautline_link::JobKey;
-use tautline_node::{FastPoll, FrameBatch};
+use tautline_node::{ChannelNumbers, FastPoll, FrameBatch};
 
 use crate::check::Check;
 use crate::device::{SharedNet, SimDevice, lock};
@@ -143,7 +143,6 @@ impl World {
             SimDevice::plug(&self.net, node, self.incarnations, options.tx_slots, self.swarm.max_frame);
         device.leaks = self.options.sabotage == Sabotage::Leak;
         let mut config = Config::with(|config| config.share_frames = options.share_frames);
-        config.simulated_host = self.hosts.shared(node).cloned();
         config.loan_pool = options.loan_pool;
         config.local_window = options.local_window;
         config.link.security = self.swarm.security;
@@ -161,7 +160,10 @@ impl World {
         );
         let clock = Clock::Virtual(self.clock.clone());
         let builder = register(Endpoint::builder().config(config), &incarnation);
-        let joined = builder.join_over(&job, Box::new(device), clock, self.entropy.bytes());
+        let joined = {
+            let environment = Environment::new(Box::new(device), clock, self.entropy.bytes());
+            builder.join_in(&job, environment.on_host(self.hosts.shared(node).cloned()))
+        };
         let ep = joined.expect("a simulated node joins");
         let messages = self.nodes[node as usize].messages;
         let program = Program::new(self.seed, self.incarnations, options, messages);
@@ -345,12 +347,12 @@ impl World {
         for peer in self.hosts.neighbours(index).filter(|peer| up.ep.node().is_local(*peer)) {
             let (own, other) = (up.ep.node().channel_numbers(peer), &self.nodes[peer as usize].up);
             // The peer may have crashed before, unseen by this node.
-            let same = |number: &(u32, u32)| {
+            let same = |own: &ChannelNumbers| {
                 let theirs = other.as_ref().and_then(|other| other.ep.node().channel_numbers(index));
-                theirs == Some((number.1, number.0))
+                theirs == Some(ChannelNumbers { ours: own.theirs, theirs: own.ours })
             };
-            if let Some((number, _)) = own.filter(same) {
-                self.check.borrow_mut().survives(index, peer, (up.incarnation.number, number));
+            if let Some(numbers) = own.filter(same) {
+                self.check.borrow_mut().survives(index, peer, (up.incarnation.number, numbers.ours));
             }
         }
         let size = self.size();

@@ -23,8 +23,8 @@ use std::time::Instant;
 use tautline::memory::Rights;
 use tautline::node::link::JobKey;
 use tautline::{
-    Aperture, Builder, Clock, Config, DeviceName, Endpoint, Handler, Job, Member, Message, PeerState, Remote,
-    Result, Short, Tripwire,
+    Aperture, Builder, Clock, Config, DeviceName, Endpoint, Environment, Handler, Job, Member, Message,
+    PeerState, Remote, Result, Short, Tripwire,
 };
 
 const USAGE: &str = "usage: icount_api short-wire|short-shm|async-wire|async-shm|put-wire|put-shm N [time]";
@@ -77,7 +77,8 @@ impl Pair {
             let job = job(rank, &members, None, None);
             rank += 1;
             let clock = Clock::Virtual(Arc::clone(&time));
-            builder(&arrived).join_over(&job, Box::new(wire), clock, [rank as u8; 32]).expect("it joins")
+            let environment = Environment::new(Box::new(wire), clock, [rank as u8; 32]);
+            builder(&arrived).join_in(&job, environment).expect("it joins")
         });
         Pair { time, ends, arrived }.connected()
     }

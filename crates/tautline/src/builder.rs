@@ -3,7 +3,6 @@
 use std::any::Any;
 use std::future::Future;
 
-use tautline_node::device::Datagram;
 use tautline_node::limits::{MAX_HANDLERS, MAX_NAME};
 
 use crate::core::Core;
@@ -12,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::messages::handlers::Registered;
 use crate::messages::inbox::Inbox;
 use crate::messages::{Borrowed, Message, Short};
-use crate::{Clock, Config, Job, JoinError, Security, Waiting};
+use crate::{Config, Environment, Job, JoinError, Security, Waiting};
 
 /// Registers handlers and joins a job; see [`Endpoint::builder`].
 #[derive(Default)]
@@ -148,17 +147,11 @@ impl Builder {
         Ok(self.endpoint(node))
     }
 
-    /// Joins a given job over a given device and clock, as simulations do. `entropy` must never repeat.
-    pub fn join_over(
-        self,
-        job: &Job,
-        device: Box<dyn Datagram>,
-        clock: Clock,
-        entropy: [u8; 32],
-    ) -> Result<Endpoint> {
+    /// Joins a given job in an environment of the program's own, as simulations do.
+    pub fn join_in(self, job: &Job, environment: Environment) -> Result<Endpoint> {
         self.check()?;
         let (config, names) = (self.config.clone(), self.names());
-        let node = tautline_node::Endpoint::over(job, config, device, clock, entropy, names, None)?;
+        let node = tautline_node::Endpoint::over(job, config, environment, names, None)?;
         Ok(self.endpoint(node))
     }
 

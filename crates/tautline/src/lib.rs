@@ -90,8 +90,8 @@ pub use memory::{Aperture, ApertureMemory, Cookie, Remote, Tripset, Tripwire};
 pub use messages::{Borrowed, Loan, Message, Outgoing, Short};
 pub use tautline_node::wire::Security;
 pub use tautline_node::{
-    Choice, Clock, Config, Counters, DeviceName, Down, Event, Job, JoinError, Member, PassedOver, PeerId,
-    PeerState, Rank, SendError, Waiting,
+    Choice, Clock, Config, Counters, DeviceName, Down, Environment, Event, Job, JoinError, Member,
+    PassedOver, PeerId, PeerState, Rank, SendError, Waiting,
 };
 
 /// The layers below, for tools and tests.

@@ -42,17 +42,26 @@ fn panics_while_filling() {
         run_over(device, 2, |job| {
             let (ep, count) = counter(job);
             if ep.rank() == 0 {
-                for i in 0..60 {
-                    let len = [40_000, 200_000][i % 2];
-                    let mut out = ep.begin(1, "data", len as u64).unwrap();
-                    let filled =
-                        catch_unwind(AssertUnwindSafe(|| out.fill(len, |_, _| panic!("as it should"))));
+                for i in 0..90 {
+                    let (before, len) = [(0, 32), (0, 40_000), (0, 200_000), (10, 22), (5_000, 900)][i % 5];
+                    let mut out = ep.begin(1, "data", (before + len) as u64).unwrap();
+                    out.piece(&pattern(before, 0)).unwrap();
+                    let filled = catch_unwind(AssertUnwindSafe(|| {
+                        out.fill(len, |_, room| {
+                            room[0] = 1;
+                            panic!("as it should")
+                        })
+                    }));
                     assert!(filled.is_err());
-                    drop(out);
+                    // Dropped or ended, it is aborted.
+                    assert!(i % 2 == 0 || matches!(out.end(), Err(Error::MessageTooShort { .. })));
                 }
                 ep.send(1, "data", &pattern(100_000, 100_000)).unwrap();
             } else {
                 ep.run_until(|| count.get().0 == 1).unwrap();
+                let failures: Vec<_> = std::iter::from_fn(|| ep.poll_failure()).collect();
+                assert!(failures.iter().all(|failure| failure.reason.contains("aborted")), "{failures:?}");
+                assert_eq!(count.get().0, 1, "no message that was not filled is delivered");
             }
             ep.close().unwrap();
         });

@@ -1,6 +1,7 @@
-//! Files of a crate do not import each other, directly or through others. A module and its children may.
+//! Files of a crate do not import each other, directly or through others. A module and its children may. The
+//! modules next to each other in a folder, each with all that it contains, do not import each other either.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::Report;
 use super::imports::{Crate, Module};
@@ -22,6 +23,12 @@ pub fn check(tree: &Tree, report: &mut Report) {
             let text = format!("imports in a circle: {path}");
             violations.push(Violation { path: module.file.path.clone(), line: 0, text });
         }
+        for siblings in siblings_of(&all, &edges).values() {
+            violations.extend(siblings.circle().map(|circle| {
+                let text = format!("modules import each other in a circle: {circle}");
+                Violation { path: source.clone(), line: 0, text }
+            }));
+        }
     }
     Ratchet::of_kind(tree, "circle").judge(violations, report);
 }
@@ -34,6 +41,45 @@ fn edges_of(all: &Crate<'_>, at: usize) -> BTreeSet<usize> {
 
 fn are_nested(one: &Module<'_>, other: &Module<'_>) -> bool {
     one.path.starts_with(&other.path) || other.path.starts_with(&one.path)
+}
+
+/// The modules of one folder, each with all that it contains.
+#[derive(Default)]
+struct Siblings<'a> {
+    names: Vec<&'a str>,
+    edges: Vec<BTreeSet<usize>>,
+}
+
+impl<'a> Siblings<'a> {
+    fn at(&mut self, name: &'a str) -> usize {
+        self.names.iter().position(|known| *known == name).unwrap_or_else(|| {
+            self.names.push(name);
+            self.edges.push(BTreeSet::new());
+            self.names.len() - 1
+        })
+    }
+
+    /// One of the shortest circles, if there is any.
+    fn circle(&self) -> Option<String> {
+        let circles = (0..self.names.len()).filter_map(|at| shortest_circle(&self.edges, at));
+        let names = |circle: Vec<usize>| circle.iter().map(|at| self.names[*at]).collect::<Vec<_>>();
+        circles.min_by_key(Vec::len).map(|circle| names(circle).join(" → "))
+    }
+}
+
+/// The siblings of each folder, by the folder's path.
+fn siblings_of<'a>(all: &Crate<'a>, edges: &[BTreeSet<usize>]) -> BTreeMap<Vec<&'a str>, Siblings<'a>> {
+    let mut folders: BTreeMap<Vec<&str>, Siblings<'_>> = BTreeMap::new();
+    for (from, used) in edges.iter().enumerate() {
+        for to in used {
+            let (one, other) = (&all.modules[from].path, &all.modules[*to].path);
+            let common = one.iter().zip(other).take_while(|(one, other)| one == other).count();
+            let siblings = folders.entry(one[..common].to_vec()).or_default();
+            let (one, other) = (siblings.at(one[common]), siblings.at(other[common]));
+            siblings.edges[one].insert(other);
+        }
+    }
+    folders
 }
 
 /// The shortest circle of edges through `start`, which is its first and last element.
@@ -74,7 +120,7 @@ mod tests {
             ("crates/link/src/d.rs", "use crate::{a::A, b::B};"),
         ];
         let errors = errors_of(check, &files);
-        assert_eq!(errors.len(), 3, "{errors:?}");
+        assert_eq!(errors.len(), 4, "one for each file, and one for the modules: {errors:?}");
         assert_eq!(errors[0], "crates/link/src/a.rs: imports in a circle: a.rs → b.rs → c.rs → a.rs");
     }
 
@@ -89,6 +135,23 @@ mod tests {
     }
 
     #[test]
+    fn modules_that_use_each_other_are_caught() {
+        let files = [
+            ("crates/node/src/lib.rs", "mod a; mod b; pub use b::two::Two;"),
+            ("crates/node/src/a/mod.rs", "mod one; mod other; pub use other::Other;"),
+            ("crates/node/src/a/one.rs", "use crate::Two; pub struct One;"),
+            ("crates/node/src/a/other.rs", "pub struct Other;"),
+            ("crates/node/src/b/mod.rs", "pub mod two; mod last; use crate::a::Other;"),
+            ("crates/node/src/b/two.rs", "pub struct Two;"),
+            ("crates/node/src/b/last.rs", "use super::two::Two;"),
+        ];
+        assert_eq!(
+            errors_of(check, &files),
+            ["crates/node/src/: modules import each other in a circle: a → b → a"]
+        );
+    }
+
+    #[test]
     fn other_crates_and_tests_are_not_looked_at() {
         let circle = |folder: &str| {
             let files = [
@@ -98,7 +161,7 @@ mod tests {
             let files: Vec<(&str, &str)> = files.iter().map(|(path, text)| (path.as_str(), *text)).collect();
             errors_of(check, &files).len()
         };
-        assert_eq!(circle("device/src/sys"), 2);
+        assert_eq!(circle("device/src/sys"), 3);
         assert_eq!(circle("device/src/tests"), 0);
         assert_eq!(circle("device/tests"), 0);
         assert_eq!(circle("cli/src"), 0);

@@ -27,7 +27,6 @@ pub const LAYERS: &[Layer] = &[
         ],
         may_be_unsafe: false,
     },
-    Layer { folder: "mpi", inside: &["tautline"], outside: &[], may_be_unsafe: true },
     Layer {
         folder: "sim",
         inside: &["tautline", "tautline-node", "tautline-link", "tautline-device", "tautline-wire"],

@@ -51,6 +51,11 @@ impl LinkChannel {
         self.is_live() || self.peering.is_connecting()
     }
 
+    /// Whether frames of the device may be for it: there is a link, over or not, or one is being opened.
+    pub(crate) fn is_polled(&self) -> bool {
+        self.link().is_some() || self.peering.is_connecting()
+    }
+
     /// Whether there is a link that is not over.
     pub(crate) fn is_live(&self) -> bool {
         self.link().is_some_and(|link| !link.is_over())

@@ -29,7 +29,7 @@ pub(crate) use shm::ShmChannel;
 pub(crate) use writer::ChannelWriter;
 
 use tautline_device::{RxBatch, RxFrame, SlotId};
-use tautline_link::Nanos;
+use tautline_link::{Event, Nanos};
 use tautline_wire::Seq;
 use tautline_wire::record::{self, LONG_LEN, SHORT_LEN};
 
@@ -51,6 +51,15 @@ pub(crate) struct Channel {
     dirty: bool,
     /// When the last channel ended, no frame was open.
     all_left: bool,
+}
+
+/// How the two sides of a channel number it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChannelNumbers {
+    /// This side's number.
+    pub ours: u32,
+    /// The peer's number.
+    pub theirs: u32,
 }
 
 #[derive(Debug)]
@@ -424,6 +433,23 @@ impl Channel {
         false
     }
 
+    /// Frees slots that the link no longer needs, and returns its next event. A link that shared memory has
+    /// replaced has none to tell.
+    #[inline]
+    pub(crate) fn poll_event(&mut self, port: &mut Port) -> Option<Event> {
+        self.link.free_acknowledged(port);
+        let event = self.link.peering.link_mut()?.poll_event()?;
+        // Rare enough that the next poll may take the next one.
+        self.mark_dirty(port);
+        (!self.is_shared()).then_some(event)
+    }
+
+    /// Stops sending hellos. False if there is a link.
+    pub(crate) fn stop_connecting(&mut self) -> bool {
+        self.link.peering.stop_connecting();
+        self.link.link().is_none()
+    }
+
     /// Starts to close in good order (N-9).
     pub(crate) fn close(&mut self, port: &mut Port, now: Nanos) {
         self.close_frame(port);
@@ -442,16 +468,14 @@ impl Channel {
         u64::from(if self.is_shared() { shm } else { link })
     }
 
-    /// Returns this side's number for the channel, the peer's, and whether the channel is live.
-    pub(crate) fn numbers(&self) -> Option<(u32, u32, bool)> {
+    /// Returns the numbers of the channel, and whether it is live.
+    pub(crate) fn numbers(&self) -> Option<(ChannelNumbers, bool)> {
         match &self.kind {
-            Kind::Shm(shm) => {
-                let (ours, theirs) = shm.numbers();
-                Some((ours, theirs, true))
-            }
+            Kind::Shm(shm) => Some((shm.numbers(), true)),
             _ => {
                 let link = self.link.link()?;
-                Some((link.channel(), link.peer().channel, !link.is_over()))
+                let numbers = ChannelNumbers { ours: link.channel(), theirs: link.peer().channel };
+                Some((numbers, !link.is_over()))
             }
         }
     }

@@ -180,10 +180,16 @@ impl Channel {
         let len = self.messages.allowed(message, offset, len);
         let mut done = 0;
         while done < len {
-            let Some((at, room)) = self.grow(port, message, offset + done as u64, len - done) else { break };
-            let slot = self.open.as_ref().expect("grown above").slot;
-            fill(done, &mut port.device.arena().payload_mut(slot)[at..at + room]);
-            done += room;
+            let Some(take) = self.make_room(port, message, offset + done as u64, len - done) else { break };
+            let open = self.open.as_mut().expect("opened above");
+            let frame = &mut port.device.arena().payload_mut(open.slot)[..open.capacity];
+            fill(done, &mut frame[open.used..open.used + take]);
+            // Only now do the bytes belong to the message: a program that panics while it fills leaves none.
+            open.used += take;
+            if let Some((_, head)) = open.tail {
+                record::write::set_len(&mut frame[head..], open.used - head - LONG_LEN);
+            }
+            done += take;
             if self.has_long_train() {
                 self.transmit(port, now);
                 port.flush();
@@ -193,31 +199,23 @@ impl Channel {
         done
     }
 
-    /// Makes room for up to `want` more bytes of a message in the open frame, or in a new one; returns where,
-    /// and how much.
+    /// Makes room for up to `want` more bytes of a message at the end of the open frame, or of a new one;
+    /// returns for how many.
     #[inline]
-    fn grow(&mut self, port: &mut Port, message: u32, offset: u64, want: usize) -> Option<(usize, usize)> {
+    fn make_room(&mut self, port: &mut Port, message: u32, offset: u64, want: usize) -> Option<usize> {
         let tail = self.open.as_ref().filter(|open| open.used < open.capacity).and_then(|open| open.tail);
         let continues = tail.is_some_and(|(of, _)| of == message);
         if !continues {
             self.open_frame(port, LONG_LEN + 1, false).ok()?;
         }
         let open = self.open.as_mut().expect("there is one now");
-        let room = &mut port.device.arena().payload_mut(open.slot)[..open.capacity];
-        let head = match open.tail {
-            Some((of, head)) if of == message && continues => head,
-            _ => {
-                let head = open.used;
-                open.used += record::write::more(&mut room[head..], message, offset, 0);
-                open.tail = Some((message, head));
-                head
-            }
-        };
-        let at = open.used;
-        let take = want.min(open.capacity - at);
-        open.used += take;
-        record::write::set_len(&mut room[head..], open.used - head - LONG_LEN);
-        Some((at, take))
+        if !continues {
+            let room = &mut port.device.arena().payload_mut(open.slot)[..open.capacity];
+            let head = open.used;
+            open.used += record::write::more(&mut room[head..], message, offset, 0);
+            open.tail = Some((message, head));
+        }
+        Some(want.min(open.capacity - open.used))
     }
 
     /// Lends bytes of a message to the peer instead of copying them, part by part; a message of which nothing

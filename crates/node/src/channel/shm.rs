@@ -15,7 +15,7 @@ use tautline_wire::record::{self, LOAN_LEN, LOAN_MORE_LEN, LONG_LEN, LoanLocatio
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use super::Port;
+use super::{ChannelNumbers, Port};
 use crate::Down;
 
 /// Bytes of a long piece, a put or an answer that the receiver sees at a time: it copies them out while the
@@ -44,8 +44,8 @@ pub(crate) struct ShmChannel {
     pub(super) offered: Vec<u32>,
     /// Bytes of a message that may be sent before the peer grants more.
     window: u32,
-    /// This side's number for the channel and the peer's: the low halves of their epochs.
-    numbers: (u32, u32),
+    /// The low halves of the epochs.
+    numbers: ChannelNumbers,
 }
 
 /// Bytes of the longest part of a put of `whole` bytes that is worth lending when `left` remain.
@@ -87,14 +87,12 @@ fn filled(shm: &mut Shm, extent: Extent, fill: impl FnOnce(&mut [u8])) -> Extent
 }
 
 impl ShmChannel {
-    /// `window`: bytes of a message that may be sent before the peer grants more. `numbers`: this side's
-    /// number for the channel and the peer's.
-    pub(crate) fn new(shm: Shm, window: u32, numbers: (u32, u32)) -> ShmChannel {
+    /// `window`: bytes of a message that may be sent before the peer grants more.
+    pub(crate) fn new(shm: Shm, window: u32, numbers: ChannelNumbers) -> ShmChannel {
         ShmChannel { shm, pending: 0, stalled: false, wanting: None, offered: Vec::new(), window, numbers }
     }
 
-    /// This side's number for the channel, and the peer's.
-    pub(super) fn numbers(&self) -> (u32, u32) {
+    pub(super) fn numbers(&self) -> ChannelNumbers {
         self.numbers
     }
 

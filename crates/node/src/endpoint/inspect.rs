@@ -7,7 +7,7 @@ use tautline_link::Nanos;
 
 use super::Endpoint;
 use crate::lane::Lane;
-use crate::{Config, Counters, Liveness, PeerId, PeerState, Rank, SendError};
+use crate::{ChannelNumbers, Config, Counters, Liveness, PeerId, PeerState, Rank, SendError};
 
 impl Endpoint {
     /// This process's rank.
@@ -127,6 +127,12 @@ impl Endpoint {
         self.with(|lane| lane.violation(peer))
     }
 
+    /// Whether messages to a peer are cheaper when they share frames: where a frame costs a system call.
+    #[inline]
+    pub fn prefers_batches(&self, peer: Rank) -> bool {
+        !self.is_local(peer)
+    }
+
     /// Whether a peer is reached through shared memory.
     pub fn is_local(&self, peer: Rank) -> bool {
         let local = self.with(|lane| lane.peers.get(peer).is_some_and(|peer| peer.channel.is_shared()));
@@ -154,16 +160,16 @@ impl Endpoint {
         })
     }
 
-    /// This side's number for the live channel to a peer, and the peer's number for it. For tools and tests.
-    pub fn channel_numbers(&self, peer: Rank) -> Option<(u32, u32)> {
+    /// The numbers of the live channel to a peer. For tools and tests.
+    pub fn channel_numbers(&self, peer: Rank) -> Option<ChannelNumbers> {
         let numbers = self.with(|lane| lane.peers.get(peer)?.channel.numbers());
-        numbers.ok().flatten().filter(|(_, _, live)| *live).map(|(ours, theirs, _)| (ours, theirs))
+        numbers.ok().flatten().filter(|(_, live)| *live).map(|(numbers, _)| numbers)
     }
 
     /// This side's number for the channel to a peer, live or over. For tools and tests.
     pub fn channel_number(&self, peer: Rank) -> Option<u32> {
         let numbers = self.with(|lane| lane.peers.get(peer)?.channel.numbers());
-        numbers.ok().flatten().map(|(ours, ..)| ours)
+        numbers.ok().flatten().map(|(numbers, _)| numbers.ours)
     }
 
     /// Whether this node or a peer on its simulated host has sent frames to it, or a peer has made room:

@@ -86,8 +86,10 @@ impl Endpoint {
     pub fn borrow_loan(&self, from: PeerId, number: u32, at: LoanLocation, len: u64) -> Option<BorrowedLoan> {
         let mut lane = self.lock().ok()?;
         let peer = lane.peers.get_mut(from.rank)?;
-        if peer.incarnation == from.incarnation && peer.channel.is_shared() {
-            return peer.channel.borrow(from, number, at, len);
+        if peer.incarnation == from.incarnation
+            && let Some(loan) = peer.channel.borrow(from, number, at, len)
+        {
+            return Some(loan);
         }
         match at {
             LoanLocation::Pool(at) => lane.local.former.borrow(from, number, at, len),

@@ -17,14 +17,13 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tautline_device::Datagram;
 use tautline_link::Nanos;
 use tautline_mem::{ForkGuard, Owned};
 
 use crate::lane::{Delivery, FastPoll, FrameBatch, Lane};
 use crate::local::{self, Discovery};
 use crate::wait::{Descriptors, Guard, PollActivity, Shared, SpinBackoff, watchdog};
-use crate::{Choice, Clock, Config, DeviceName, Event, Job, JoinError, SendError};
+use crate::{Choice, Clock, Config, DeviceName, Environment, Event, Job, JoinError, SendError};
 
 /// A thread's hold on its node. Clones share the node.
 ///
@@ -53,29 +52,31 @@ impl Endpoint {
         if let Some(security) = job.security {
             config.link.security = security;
         }
+        config.check()?;
         config.settle_device(job.device);
         let (device, choice) = crate::open_device(&mut job, &config)?;
         let mut entropy = [0; 32];
         rustix::rand::getrandom(&mut entropy, rustix::rand::GetRandomFlags::empty())
             .map_err(io::Error::from)?;
-        Endpoint::over(&job, config, device, Clock::system(), entropy, handlers, Some(choice))
+        let environment = Environment::new(device, Clock::system(), entropy);
+        Endpoint::over(&job, config, environment, handlers, Some(choice))
     }
 
-    /// Joins a job over a given device and clock: for simulations, and for devices of one's own.
+    /// Joins a job in an environment of the program's own.
     pub fn over(
         job: &Job,
-        config: Config,
-        device: Box<dyn Datagram>,
-        clock: Clock,
-        entropy: [u8; 32],
+        mut config: Config,
+        environment: Environment,
         handlers: Vec<(String, bool)>,
         choice: Option<Choice>,
     ) -> Result<Endpoint, JoinError> {
+        config.check()?;
+        let Environment { device, clock, entropy, host } = environment;
         let mut descriptors = if clock.is_virtual() { None } else { Descriptors::new(&*device)? };
         let tick = config.watchdog.filter(|_| descriptors.is_some());
         let mut lane = Lane::new(job, config.clone(), device, entropy, handlers)?;
-        if let Some(host) = config.simulated_host.as_ref().filter(|_| clock.is_virtual()) {
-            lane.local.discovery = Some(Box::new(Discovery::simulated(job, &config, host)?));
+        if let Some(host) = host.filter(|_| clock.is_virtual()) {
+            lane.local.discovery = Some(Box::new(Discovery::simulated(job, &config, &host)?));
         }
         if let Some(mut choice) = choice {
             if let Some(descriptors) = &mut descriptors {

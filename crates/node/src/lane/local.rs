@@ -9,7 +9,7 @@ use tautline_wire::record;
 use super::Lane;
 use super::frames::{FastPoll, FrameBatch};
 use super::inbox::Place;
-use crate::channel::{NextFrame, ShmChannel};
+use crate::channel::{ChannelNumbers, NextFrame, ShmChannel};
 use crate::local::{Dialled, Hello, IncomingDial, explain};
 use crate::{Down, PeerId, PeerState, Rank};
 
@@ -460,11 +460,8 @@ impl Lane {
         let (peer, port) = self.channel(rank);
         peer.channel.link.peering.stop_connecting();
         peer.reset_channel(port);
-        peer.channel.establish_shm(ShmChannel::new(
-            shm,
-            greeting.window,
-            (epoch as u32, greeting.epoch as u32),
-        ));
+        let numbers = ChannelNumbers { ours: epoch as u32, theirs: greeting.epoch as u32 };
+        peer.channel.establish_shm(ShmChannel::new(shm, greeting.window, numbers));
         peer.local.refused = None;
         peer.incarnation += 1;
         peer.state = PeerState::Connecting;

@@ -25,10 +25,7 @@ impl Lane {
                 return found;
             }
             self.inbox.hold();
-            let in_use = |peer: &crate::membership::Peer| {
-                peer.channel.link.link().is_some() || peer.channel.link.peering.is_connecting()
-            };
-            self.status.has_links = self.peers.iter().any(in_use);
+            self.status.has_links = self.peers.iter().any(|peer| peer.channel.link.is_polled());
         }
         self.status.received_at = now;
         let mut batch = self.inbox.take_batch();

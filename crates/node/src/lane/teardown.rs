@@ -15,29 +15,17 @@ impl Lane {
             self.retire_former_links(rank);
         }
         let peer = self.peers.member_mut(rank);
-        let link = &mut peer.channel.link;
-        if link.link().is_none() {
-            if peer.state == PeerState::Connecting && now >= peer.connect_by {
-                link.peering.stop_connecting();
-                self.teardown(rank, Down::Unreachable);
-            }
-            return;
+        let overdue = peer.state == PeerState::Connecting && now >= peer.connect_by;
+        if overdue && peer.channel.stop_connecting() {
+            return self.teardown(rank, Down::Unreachable);
         }
-        link.free_acknowledged(&mut self.port);
-        if let Some(event) = link.peering.link_mut().and_then(tautline_link::Link::poll_event) {
+        if let Some(event) = peer.channel.poll_event(&mut self.port) {
             self.handle_link_event(rank, &event);
         }
     }
 
     #[cold]
     fn handle_link_event(&mut self, rank: Rank, event: &LinkEvent) {
-        let channel = &mut self.peers.member_mut(rank).channel;
-        // Rare enough that the next poll may take the next one.
-        channel.mark_dirty(&mut self.port);
-        if channel.is_shared() {
-            // Shared memory has taken the place of this link.
-            return;
-        }
         match event {
             LinkEvent::Died(why) => self.teardown(rank, Down::Died(*why)),
             LinkEvent::PeerClosed | LinkEvent::Closed => self.teardown(rank, Down::Closed),
@@ -109,7 +97,6 @@ impl Lane {
 
     /// Whether every channel is over.
     pub(crate) fn is_closed(&self) -> bool {
-        let over = |link: &tautline_link::Link| link.is_over();
-        self.port.closed && self.peers.iter().all(|peer| peer.channel.link.link().is_none_or(over))
+        self.port.closed && self.peers.iter().all(|peer| !peer.channel.link.is_live())
     }
 }

@@ -55,7 +55,7 @@ pub(crate) struct Discovery {
     bell: OwnedFd,
     /// Readable when somebody dials, answers or dies.
     watch: OwnedFd,
-    dials: Vec<(Rank, u64, Box<dyn OutgoingDial>)>,
+    dials: Vec<Dial>,
     incoming: Vec<Box<dyn IncomingDial>>,
     asymmetric: bool,
     /// Datagrams are not to be used.
@@ -69,14 +69,30 @@ pub(crate) struct Discovery {
     timers: Timers,
 }
 
+/// A dial that has not ended.
+#[derive(Debug)]
+struct Dial {
+    to: Rank,
+    /// What the answer refers to.
+    epoch: u64,
+    connection: Box<dyn OutgoingDial>,
+}
+
+/// The listener of a process that died, which may still be there.
+#[derive(Debug)]
+struct StaleListener {
+    rank: Rank,
+    tries_left: u32,
+    next: Nanos,
+}
+
 /// What has to be done at a certain time.
 #[derive(Debug, Default)]
 struct Timers {
     next_poll: Nanos,
     /// Ranks to dial again.
     redial: Vec<(Rank, Nanos)>,
-    /// Ranks that died and whose listeners may still be there, how often that is tried, and when next.
-    unlink: Vec<(Rank, u32, Nanos)>,
+    unlink: Vec<StaleListener>,
 }
 
 impl Discovery {
@@ -178,7 +194,7 @@ impl Discovery {
 
     /// Whether an answer of this rank is awaited.
     pub(crate) fn is_dialling(&self, rank: Rank) -> bool {
-        self.dials.iter().any(|(to, ..)| *to == rank)
+        self.dials.iter().any(|dial| dial.to == rank)
     }
 
     /// Dials a peer's listener.
@@ -187,9 +203,9 @@ impl Discovery {
             let (pool, units) = self.pool();
             (self.greeting(hello, 0, units).to_bytes(self.prove()), pool)
         };
-        let dial = self.transport.dial(hello.to, self.bell.as_fd(), &greet)?;
-        self.watch_stranger(dial.fd());
-        self.dials.push((hello.to, hello.epoch, dial));
+        let connection = self.transport.dial(hello.to, self.bell.as_fd(), &greet)?;
+        self.watch_stranger(connection.fd());
+        self.dials.push(Dial { to: hello.to, epoch: hello.epoch, connection });
         Ok(())
     }
 
@@ -208,20 +224,21 @@ impl Discovery {
 
     /// Gives up dials to a rank.
     pub(crate) fn cancel_dials(&mut self, rank: Rank) {
-        let cancelled: Vec<_> = self.dials.extract_if(.., |(to, ..)| *to == rank).collect();
-        cancelled.iter().for_each(|(.., dial)| self.unwatch_stranger(dial.fd()));
+        let cancelled: Vec<_> = self.dials.extract_if(.., |dial| dial.to == rank).collect();
+        cancelled.iter().for_each(|dial| self.unwatch_stranger(dial.connection.fd()));
     }
 
     /// Takes out the dials that have ended, with what became of them.
     pub(crate) fn take_dialled(&mut self, me: Rank) -> Vec<(Rank, Dialled)> {
         let prove = self.prove();
         let mut ended = Vec::new();
-        for (rank, epoch, mut dial) in std::mem::take(&mut self.dials) {
-            let answer = dial.poll_greeting(&prove);
+        for mut dial in std::mem::take(&mut self.dials) {
+            let answer = dial.connection.poll_greeting(&prove);
             if let Ok(None) = answer {
-                self.dials.push((rank, epoch, dial));
+                self.dials.push(dial);
                 continue;
             }
+            let Dial { to: rank, epoch, connection: dial } = dial;
             self.unwatch_stranger(dial.fd());
             let dialled = match answer {
                 Ok(None) => continue,
@@ -344,7 +361,7 @@ impl Discovery {
     pub(crate) fn next_deadline(&self) -> Option<Nanos> {
         let Timers { redial, unlink, next_poll } = &self.timers;
         let noticed = self.transport.has_notice().then_some(*next_poll);
-        redial.iter().map(|(_, at)| *at).chain(unlink.iter().map(|(.., at)| *at)).chain(noticed).min()
+        redial.iter().map(|(_, at)| *at).chain(unlink.iter().map(|stale| stale.next)).chain(noticed).min()
     }
 
     /// Whether dials have to be repeated.
@@ -367,19 +384,22 @@ impl Discovery {
 
     /// A peer died and may have left its listener behind.
     pub(crate) fn peer_exited(&mut self, now: Nanos, rank: Rank) {
-        self.timers.unlink.push((rank, UNLINK_TRIES, 0));
+        self.timers.unlink.push(StaleListener { rank, tries_left: UNLINK_TRIES, next: 0 });
         self.unlink_exited(now);
     }
 
     /// Unlinks the listeners of peers that had no time to. Their connections close before their listeners do,
     /// so it is tried for a while.
     pub(crate) fn unlink_exited(&mut self, now: Nanos) {
-        for (rank, tries, at) in std::mem::take(&mut self.timers.unlink) {
-            let over = at <= now && (self.transport.unlink_listener(rank) || tries == 0);
-            if !over {
-                let (tries, at) = if at <= now { (tries - 1, now + LOCAL_POLL_NS) } else { (tries, at) };
-                self.timers.unlink.push((rank, tries, at));
+        for mut stale in std::mem::take(&mut self.timers.unlink) {
+            if stale.next <= now {
+                if self.transport.unlink_listener(stale.rank) || stale.tries_left == 0 {
+                    continue;
+                }
+                stale.tries_left -= 1;
+                stale.next = now + LOCAL_POLL_NS;
             }
+            self.timers.unlink.push(stale);
         }
     }
 }

@@ -16,7 +16,7 @@ use tautline_device::shm::{GREETING_LEN, Greeting, PairEnd, Pool, Shm};
 use super::transport::{Greet, IncomingDial, LocalTransport, OutgoingDial, Prove};
 use crate::Rank;
 
-/// A simulated host. Nodes on a virtual clock that have clones of it in [`crate::Config::simulated_host`]
+/// A simulated host. Nodes on a virtual clock that have clones of it in their [`crate::Environment`]
 /// share memory.
 #[derive(Clone, Debug, Default)]
 pub struct SimulatedHost(Arc<Mutex<Host>>);

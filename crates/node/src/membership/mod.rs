@@ -9,7 +9,7 @@ mod peer;
 pub use handlers::Key;
 pub(crate) use handlers::{HandlerNames, SHORT_ONLY, UNKNOWN};
 pub(crate) use peer::Peer;
-pub use peer::{Liveness, MessageId, PeerId, PeerState};
+pub use peer::{Liveness, PeerState};
 
 use crate::Rank;
 

@@ -362,10 +362,10 @@ impl AnswerSender {
     }
 }
 
-/// Between hosts a frame costs more than an answer: answers to requests that arrived together leave together.
+/// Where a frame costs more than an answer, answers to requests that arrived together leave together.
 #[inline]
 fn share_frames(ep: &Endpoint, to: Rank) {
-    if !ep.node().is_local(to) {
+    if ep.node().prefers_batches(to) {
         ep.batch_extraction();
     }
 }
