@@ -226,16 +226,15 @@ impl Endpoint {
 
     /// Prepares to sleep on this endpoint's descriptor ([`AsFd`]); false if there is something to extract
     /// first. After each wake-up: [`Endpoint::extract`], then arm again.
+    ///
+    /// Other tasks of the thread may use the endpoint meanwhile, and wake its handlers: the descriptor becomes
+    /// readable then, so that the program looks again.
     pub fn arm(&self) -> Result<bool> {
         if self.core.events.take_unseen() || self.core.has_work() {
             return Ok(false);
         }
         // Arming silences the bell of a wake-up that came meanwhile.
-        let armed = self.core.node.arm()? && !self.core.has_work();
-        match self.core.blocked_since().filter(|_| armed) {
-            Some(seen) => Ok(self.core.node.activity()? == seen),
-            None => Ok(armed),
-        }
+        Ok(self.core.node.arm(self.core.blocked_since())? && !self.core.has_work())
     }
 
     /// Returns a handle that wakes this endpoint from any thread.

@@ -117,7 +117,18 @@ impl Endpoint {
         if !self.shared.fork.is_mine() {
             return Err(SendError::Forked);
         }
+        if self.shared.is_armed() {
+            self.disarm();
+        }
         Ok(self.shared.lock())
+    }
+
+    /// A program that sleeps on the descriptor uses the endpoint elsewhere meanwhile, in another task or
+    /// thread: it looks again, because what it slept for may have changed (N-6).
+    #[cold]
+    fn disarm(&self) {
+        self.shared.armed.store(false, Ordering::Relaxed);
+        self.shared.ring();
     }
 
     #[inline]
@@ -170,6 +181,7 @@ impl Endpoint {
     /// [`Endpoint::take`] is due, so that everything else has its turn.
     #[inline]
     pub fn take_frames(&self, limit: usize, batch: &mut FrameBatch) -> Result<FastPoll, SendError> {
+        self.shared.armed.store(false, Ordering::Relaxed);
         let mut lane = self.lock()?;
         self.shared.polls.polled();
         if lane.memory.wants_time() {

@@ -117,16 +117,20 @@ impl Endpoint {
         }
     }
 
-    /// Prepares to sleep on the descriptor of [`AsFd`]: false if there is something to do first. Look again
-    /// after every wake-up; a wake-up for nothing is possible, a lost one is not (N-6).
-    pub fn arm(&self) -> Result<bool, SendError> {
+    /// Prepares to sleep on the descriptor of [`AsFd`]: false if there is something to do first, or
+    /// [`Endpoint::activity`] is no longer `blocked_since`. Look again after every wake-up; a wake-up for
+    /// nothing is possible, a lost one is not (N-6). Any other call while the endpoint is armed makes the
+    /// descriptor readable.
+    pub fn arm(&self, blocked_since: Option<u64>) -> Result<bool, SendError> {
+        self.shared.armed.store(false, Ordering::Relaxed);
         let (mut lane, now) = self.enter()?;
         if let Some(descriptors) = &self.shared.descriptors {
             descriptors.silence();
         }
         // Frames that make no slot ready may still make room to send, so they count, too.
         let came = std::mem::take(&mut lane.status.watchdog_polled) | (lane.poll(now) > 0);
-        if came || lane.has_ready() || !lane.announce_sleep() {
+        let moved = blocked_since.is_some_and(|seen| lane.activity() != seen);
+        if came || moved || lane.has_ready() || !lane.announce_sleep() {
             return Ok(false);
         }
         lane.poll_all_soon();
@@ -190,6 +194,14 @@ pub struct WaitFor {
 pub struct Waker(Arc<Shared>);
 
 impl Waker {
+    /// As [`Waker::wake`], for the thread that drives the endpoint: nobody is woken unless the endpoint is
+    /// armed.
+    pub fn wake_if_armed(&self) {
+        if self.0.is_armed() {
+            self.wake();
+        }
+    }
+
     /// Wakes whoever waits in [`Endpoint::wait`] or on the endpoint's descriptor.
     pub fn wake(&self) {
         self.0.signal.store(true, Ordering::SeqCst);

@@ -98,8 +98,11 @@ impl std::task::Wake for SlotWaker {
         woken.push(self.which.clone());
         self.wakes.any.store(true, Ordering::Release);
         drop(woken);
-        // The endpoint's own thread checks `any` before it sleeps; another thread must ring.
-        if std::thread::current().id() != self.wakes.home {
+        // The endpoint's own thread checks `any` before it sleeps, unless it sleeps in a runtime already and
+        // runs another task; another thread must ring.
+        if std::thread::current().id() == self.wakes.home {
+            self.wakes.bell.wake_if_armed();
+        } else {
             self.wakes.bell.wake();
         }
     }
