@@ -227,8 +227,8 @@ impl Endpoint {
     /// Prepares to sleep on this endpoint's descriptor ([`AsFd`]); false if there is something to extract
     /// first. After each wake-up: [`Endpoint::extract`], then arm again.
     ///
-    /// Other tasks of the thread may use the endpoint meanwhile, and wake its handlers: the descriptor becomes
-    /// readable then, so that the program looks again.
+    /// Other tasks of the thread may use the endpoint meanwhile, and wake its handlers: then the descriptor
+    /// becomes readable, so that the program looks again.
     pub fn arm(&self) -> Result<bool> {
         if self.core.events.take_unseen() || self.core.has_work() {
             return Ok(false);
