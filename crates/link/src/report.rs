@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 /// Something that happened to a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Event {
     /// The peer closed the channel; everything it sent has been received.
     PeerClosed,
@@ -19,6 +20,7 @@ pub enum Event {
 
 /// Why a channel died.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Death {
     /// Nothing arrived for the configured time.
     Silence,

@@ -45,6 +45,7 @@ impl Lane {
                 self.push_event(Event::PathChanged { peer: rank, max_frame: *max_frame });
             }
             LinkEvent::PeerAcceptsRaw(takes) => self.note_peer_raw(rank, *takes),
+            other => tracing::debug!(peer = rank, event = ?other, "ignored an event of the link"),
         }
     }
 
