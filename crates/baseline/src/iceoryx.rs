@@ -15,7 +15,7 @@ use iceoryx2::sample::Sample;
 use iceoryx2::sample_mut::SampleMut;
 
 use crate::pattern::{self, Pattern};
-use crate::shm::Memory;
+use crate::shm::SharedMapping;
 use crate::transport::{Kind, SMALL_WINDOW, Setup, Side, SpinLimit, Transport};
 
 /// Bytes of messages in progress, beside the least and the greatest number.
@@ -131,7 +131,7 @@ pub fn loan_ping_pong(setup: &mut Setup<'_>, bytes: usize, warm_up: u64, count: 
     let pair = Iceoryx2::open(setup, bytes)?;
     // Says that the other side has filled its next message, or else the time would be that of the slower
     // side.
-    let [into, from] = Memory::pair(setup, 1, 0)?;
+    let [into, from] = SharedMapping::pair(setup, 1, 0)?;
     let pattern = Pattern::new(bytes);
     let mut round_trips = Vec::with_capacity(count as usize);
     let mut next = pair.filled(&pattern, 0, bytes)?;

@@ -158,7 +158,7 @@ pub enum Test {
 
 /// Where a rival's two processes run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Placement {
     /// A core for each.
     pub cores: [usize; 2],
     /// Network namespaces to run in, if requested.
@@ -195,7 +195,7 @@ impl Figures {
 
 /// A rival with processes of its own, ready to be measured. Its processes sleep meanwhile, or do not exist.
 pub struct Contender {
-    place: Place,
+    placement: Placement,
     /// `None` if a program is started for each figure.
     team: Option<Team>,
 }
@@ -214,7 +214,7 @@ impl Contender {
     pub fn start(
         rival: Rival,
         route: Route,
-        place: Place,
+        placement: Placement,
         stop: &mut dyn FnMut() -> bool,
     ) -> Result<Self, String> {
         if !Self::is_one(rival) {
@@ -222,9 +222,9 @@ impl Contender {
         }
         let team = match rival {
             Rival::UcxPerftest => None,
-            _ => Some(Team::start(rival, route, &place, stop)?),
+            _ => Some(Team::start(rival, route, &placement, stop)?),
         };
-        Ok(Self { place, team })
+        Ok(Self { placement, team })
     }
 
     /// Has its two processes run an order, unless `stop` returns true meanwhile. After an error it cannot be
@@ -235,7 +235,7 @@ impl Contender {
     pub fn run(&mut self, order: &Order, stop: &mut dyn FnMut() -> bool) -> Result<[Figures; 2], String> {
         match &mut self.team {
             Some(team) => team.run(order, stop),
-            None => perftest::measure(&self.place, order, stop),
+            None => perftest::measure(&self.placement, order, stop),
         }
     }
 }
@@ -247,11 +247,11 @@ mod tests {
     #[test]
     fn a_missing_rival_is_no_error() {
         assert_eq!(detect().len(), Rival::ALL.len());
-        let place = Place { cores: [0, 0], namespaces: None };
+        let placement = Placement { cores: [0, 0], namespaces: None };
         let mut never = || false;
-        assert!(Contender::start(Rival::Iperf3, Route::Host, place.clone(), &mut never).is_err());
+        assert!(Contender::start(Rival::Iperf3, Route::Host, placement.clone(), &mut never).is_err());
         if Rival::OpenMpi.version().is_none() {
-            assert!(Contender::start(Rival::OpenMpi, Route::Host, place, &mut never).is_err());
+            assert!(Contender::start(Rival::OpenMpi, Route::Host, placement, &mut never).is_err());
         }
     }
 }

@@ -9,7 +9,7 @@ mod ring;
 mod stream;
 
 #[cfg(feature = "iceoryx2")]
-pub(crate) use memory::Memory;
+pub(crate) use memory::SharedMapping;
 pub use pingpong::{HandOff, ping_pong};
 pub use ring::{WINDOW, ring_stream, ring_window};
 pub use stream::{Plan, best_plan, copies, two_copies};

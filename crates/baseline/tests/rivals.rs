@@ -5,11 +5,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tautline_baseline::cpu;
-use tautline_baseline::rivals::{Contender, Order, Place, Rival, Route, Test};
+use tautline_baseline::rivals::{Contender, Order, Placement, Rival, Route, Test};
 
-fn place() -> Place {
+fn placement() -> Placement {
     let cores = cpu::allowed_cores().unwrap();
-    Place { cores: [cores[0], cores[1 % cores.len()]], namespaces: None }
+    Placement { cores: [cores[0], cores[1 % cores.len()]], namespaces: None }
 }
 
 /// The installed ones; two that poll need a core each.
@@ -42,7 +42,7 @@ fn ranks() -> Vec<String> {
 fn every_rival_runs_every_test_repeatedly() {
     let _alone = alone();
     for rival in here() {
-        let mut contender = Contender::start(rival, Route::Host, place(), &mut || false).unwrap();
+        let mut contender = Contender::start(rival, Route::Host, placement(), &mut || false).unwrap();
         let mut run = |test, bytes, count| {
             let order = Order { test, bytes, count };
             let [a, _] = contender.run(&order, &mut || false).unwrap_or_else(|e| panic!("{rival:?}: {e}"));
@@ -67,7 +67,7 @@ fn every_rival_runs_every_test_repeatedly() {
 fn a_dropped_team_leaves_neither_processes_nor_files() {
     let _alone = alone();
     for rival in here() {
-        let contender = Contender::start(rival, Route::Host, place(), &mut || false).unwrap();
+        let contender = Contender::start(rival, Route::Host, placement(), &mut || false).unwrap();
         drop(contender);
         let since = Instant::now();
         while !ranks().is_empty() && since.elapsed() < Duration::from_secs(10) {
@@ -81,7 +81,7 @@ fn a_dropped_team_leaves_neither_processes_nor_files() {
 fn a_stop_request_ends_a_test() {
     let _alone = alone();
     for rival in here() {
-        let mut contender = Contender::start(rival, Route::Host, place(), &mut || false).unwrap();
+        let mut contender = Contender::start(rival, Route::Host, placement(), &mut || false).unwrap();
         let order = Order { test: Test::PingPong, bytes: 1 << 20, count: 100_000 };
         assert!(contender.run(&order, &mut || true).is_err(), "{rival:?}");
     }
@@ -89,6 +89,6 @@ fn a_stop_request_ends_a_test() {
 
 #[test]
 fn a_missing_rival_is_reported() {
-    let refused = Contender::start(Rival::Sockperf, Route::Host, place(), &mut || false);
+    let refused = Contender::start(Rival::Sockperf, Route::Host, placement(), &mut || false);
     assert!(refused.err().is_some_and(|reason| reason.contains("sockperf")));
 }

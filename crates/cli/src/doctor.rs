@@ -113,8 +113,9 @@ fn tried(name: &'static str, result: Result<(), String>, well: &str, otherwise: 
 /// What AF_XDP can do here, interface by interface.
 fn af_xdp(findings: &mut Vec<Finding>) {
     // As a node of a small job with the default configuration would open it.
-    let udp = udp::UdpConfig { tx_slots: Config::default().tx_slots, ..udp::UdpConfig::default() };
-    let probe = xdp::probe(&xdp::XdpConfig { udp, rx_chunks: xdp_chunks(2), ..xdp::XdpConfig::default() });
+    let udp = udp::UdpConfig::with(|config| config.tx_slots = Config::default().tx_slots);
+    let probe =
+        xdp::probe(&xdp::XdpConfig::with(|config| (config.udp, config.rx_chunks) = (udp, xdp_chunks(2))));
     let allowed = probe.allowed.is_ok();
     findings.push(tried(
         "xdp",

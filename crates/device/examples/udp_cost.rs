@@ -211,7 +211,13 @@ fn ping_pong() -> io::Result<()> {
 /// Returns GB/s of 64 KiB messages in frames, with as much in flight as an ordinary receive buffer holds;
 /// lost frames do not count.
 fn stream(frame: usize, gso: bool, gro: bool) -> io::Result<f64> {
-    let config = || UdpConfig { slot_payload: Some(frame.max(1_232)), gso, gro, ..UdpConfig::default() };
+    let config = || {
+        UdpConfig::with(|config| {
+            config.slot_payload = Some(frame.max(1_232));
+            config.gso = gso;
+            config.gro = gro;
+        })
+    };
     let (mut a, mut b) = (Udp::open(config())?, Udp::open(config())?);
     let route = a.route(b.local_addr())?;
     let received = Arc::new(AtomicU64::new(0));

@@ -29,11 +29,12 @@ const PORTS: [u16; 2] = [7_001, 7_002];
 fn open(spaces: &Spaces, side: usize, config: Option<XdpConfig>) -> (Box<dyn Datagram>, RouteId) {
     spaces.enter(side);
     let addr = |side| SocketAddr::new(spaces.addr(side, false), PORTS[side]);
-    let udp = UdpConfig { bind: addr(side), tx_slots: 1_024, ..UdpConfig::default() };
+    let udp = UdpConfig::with(|config| (config.bind, config.tx_slots) = (addr(side), 1_024));
     let mut device: Box<dyn Datagram> = match config {
         None => Box::new(Udp::open(udp).expect("a UDP device")),
-        Some(config) => {
-            Box::new(Xdp::open(XdpConfig { udp, ..config }).unwrap_or_else(|r| panic!("{}", r.why)))
+        Some(mut config) => {
+            config.udp = udp;
+            Box::new(Xdp::open(config).unwrap_or_else(|r| panic!("{}", r.why)))
         }
     };
     device.want_sources(false);
@@ -143,16 +144,16 @@ fn main() {
     let Some(spaces) = spaces::spaces("xdp_cost", Shape::default()) else { return };
     let configs: [(&str, Config); 6] = [
         ("udp", || None),
-        ("xdp generic", || Some(XdpConfig { mode: Mode::Generic, ..XdpConfig::default() })),
-        ("xdp native", || Some(XdpConfig { mode: Mode::Native, ..XdpConfig::default() })),
+        ("xdp generic", || Some(XdpConfig::with(|config| config.mode = Mode::Generic))),
+        ("xdp native", || Some(XdpConfig::with(|config| config.mode = Mode::Native))),
         ("xdp generic, busy poll", || {
-            Some(XdpConfig { mode: Mode::Generic, receive: Receive::BusyPoll, ..XdpConfig::default() })
+            Some(XdpConfig::with(|config| (config.mode, config.receive) = (Mode::Generic, Receive::BusyPoll)))
         }),
         ("xdp native, busy poll", || {
-            Some(XdpConfig { mode: Mode::Native, receive: Receive::BusyPoll, ..XdpConfig::default() })
+            Some(XdpConfig::with(|config| (config.mode, config.receive) = (Mode::Native, Receive::BusyPoll)))
         }),
         ("xdp generic, raw framing", || {
-            Some(XdpConfig { mode: Mode::Generic, framing: Framing::Raw, ..XdpConfig::default() })
+            Some(XdpConfig::with(|config| (config.mode, config.framing) = (Mode::Generic, Framing::Raw)))
         }),
     ];
     println!("{:26} {:>10} {:>10} {:>12} {:>12}", "", "64 B ns", "1472 B ns", "64 B M/s", "1472 B GB/s");

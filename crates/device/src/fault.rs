@@ -16,6 +16,7 @@ use held::{Due, Held, Moment};
 
 /// The faults of one direction. Shares are between 0 and 1; the default has no faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct Faults {
     /// Share of frames that are lost.
     pub loss: f64,
@@ -34,8 +35,18 @@ pub struct Faults {
     pub delay: Delay,
 }
 
+impl Faults {
+    /// Returns no faults, as `change` changes them.
+    pub fn with(change: impl FnOnce(&mut Faults)) -> Faults {
+        let mut faults = Faults::default();
+        change(&mut faults);
+        faults
+    }
+}
+
 /// How long frames are delayed; drawn for each frame, so that a range also reorders them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Delay {
     /// Not at all.
     #[default]
@@ -48,6 +59,7 @@ pub enum Delay {
 
 /// The faults that were applied in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FaultCounters {
     /// All frames.
     pub frames: u64,

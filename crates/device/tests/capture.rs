@@ -15,7 +15,7 @@ fn tshark_reads_the_capture() {
         return;
     }
     for bind in ["127.0.0.1:0", "[::1]:0"] {
-        let config = || UdpConfig { bind: bind.parse().unwrap(), ..UdpConfig::default() };
+        let config = || UdpConfig::with(|config| config.bind = bind.parse().unwrap());
         let Ok(mut b) = Udp::open(config()) else {
             println!("SKIPPED {bind}: no such address here");
             continue;

@@ -12,7 +12,7 @@ const FRAMES: u32 = 4_000;
 const LEN: usize = 32;
 
 fn open() -> Udp {
-    Udp::open(UdpConfig { tx_slots: 256, ..UdpConfig::default() }).unwrap()
+    Udp::open(UdpConfig::with(|config| config.tx_slots = 256)).unwrap()
 }
 
 /// Returns a frame that contains its number in every word.
@@ -65,7 +65,7 @@ fn is_about(value: usize, share: f64) -> bool {
 
 #[test]
 fn loss_is_the_share_asked_for_and_the_same_for_a_seed() {
-    let faults = Faults { loss: 0.1, ..Faults::default() };
+    let faults = Faults::with(|faults| faults.loss = 0.1);
     for sending in [true, false] {
         let first = run(42, faults, sending);
         assert!(is_about(FRAMES as usize - first.len(), 0.1), "{} arrived", first.len());
@@ -77,8 +77,9 @@ fn loss_is_the_share_asked_for_and_the_same_for_a_seed() {
 
 #[test]
 fn other_faults_do_not_change_which_frames_are_lost() {
-    let faults = Faults { loss: 0.1, ..Faults::default() };
-    let more = Faults { corrupt: 0.5, corrupt_bits: 9, duplicate: 0.2, ..faults };
+    let faults = Faults::with(|faults| faults.loss = 0.1);
+    let mut more = faults;
+    (more.corrupt, more.corrupt_bits, more.duplicate) = (0.5, 9, 0.2);
     let lost = |got: Vec<Option<u32>>| {
         let mut got: Vec<_> = got.into_iter().flatten().collect();
         got.sort_unstable();
@@ -92,7 +93,7 @@ fn other_faults_do_not_change_which_frames_are_lost() {
 #[test]
 fn duplicates_come_twice() {
     for sending in [true, false] {
-        let mut got: Vec<_> = run(1, Faults { duplicate: 0.3, ..Faults::default() }, sending);
+        let mut got: Vec<_> = run(1, Faults::with(|faults| faults.duplicate = 0.3), sending);
         assert!(is_about(got.len() - FRAMES as usize, 0.3), "{} arrived", got.len());
         got.sort_unstable();
         got.dedup();
@@ -103,7 +104,7 @@ fn duplicates_come_twice() {
 #[test]
 fn corruption_is_the_share_asked_for() {
     for sending in [true, false] {
-        let got = run(9, Faults { corrupt: 0.25, corrupt_bits: 5, ..Faults::default() }, sending);
+        let got = run(9, Faults::with(|faults| (faults.corrupt, faults.corrupt_bits) = (0.25, 5)), sending);
         assert_eq!(got.len(), FRAMES as usize);
         assert!(is_about(got.iter().filter(|frame| frame.is_none()).count(), 0.25));
     }
@@ -113,7 +114,8 @@ fn corruption_is_the_share_asked_for() {
 fn reordering_is_bounded_and_loses_nothing() {
     let by = 8;
     for sending in [true, false] {
-        let got: Vec<_> = run(3, Faults { reorder: 0.2, reorder_by: by, ..Faults::default() }, sending);
+        let got: Vec<_> =
+            run(3, Faults::with(|faults| (faults.reorder, faults.reorder_by) = (0.2, by)), sending);
         let got: Vec<_> = got.into_iter().map(Option::unwrap).collect();
         let mut sorted = got.clone();
         sorted.sort_unstable();
@@ -131,14 +133,14 @@ fn reordering_is_bounded_and_loses_nothing() {
 #[test]
 fn delay_in_polls_and_by_a_clock() {
     for sending in [true, false] {
-        let got = run(5, Faults { delay: Delay::Polls(3, 20), ..Faults::default() }, sending);
+        let got = run(5, Faults::with(|faults| faults.delay = Delay::Polls(3, 20)), sending);
         assert_eq!(got.len(), FRAMES as usize);
     }
     let clock = Arc::new(AtomicU64::new(0));
     let reading = Arc::clone(&clock);
     let now = Box::new(move || Duration::from_micros(reading.load(Ordering::Relaxed)));
     let delay = Delay::Time(Duration::from_micros(100), Duration::from_micros(200));
-    let faults = Faults { delay, ..Faults::default() };
+    let faults = Faults::with(|faults| faults.delay = delay);
     let mut a = Fault::with_clock(open(), 1, faults, Faults::default(), now);
     let mut b = open();
     let route = a.route(b.local_addr()).unwrap();

@@ -75,8 +75,7 @@ fn receive(device: &mut Udp, want: usize) -> usize {
 /// Runs in a thread of its own, because a thread that entered a namespace stays there.
 fn change_mtu(spaces: &Spaces, from: &str, to: &str, headers: usize) {
     let (high, low) = (1_500 - headers, 1_280 - headers);
-    let open =
-        |bind: &str| Udp::open(UdpConfig { bind: bind.parse().unwrap(), ..UdpConfig::default() }).unwrap();
+    let open = |bind: &str| Udp::open(UdpConfig::with(|config| config.bind = bind.parse().unwrap())).unwrap();
     spaces.enter(1);
     let mut b = open(to);
     spaces.enter(0);

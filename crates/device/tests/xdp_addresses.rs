@@ -29,7 +29,7 @@ fn link_local_addresses_belong_to_one_interface() {
             let host = format!("fe80::ff:fe54:4c{:02x}", side + 1).parse().unwrap();
             std::net::SocketAddr::V6(std::net::SocketAddrV6::new(host, port, 0, 77 + side as u32))
         };
-        let config_at = |bind| UdpConfig { bind, tx_slots: 64, ..UdpConfig::default() };
+        let config_at = |bind| UdpConfig::with(|config| (config.bind, config.tx_slots) = (bind, 64));
         // A new address cannot be used at once.
         let wait_for_address = |side: usize| {
             spaces.enter(side);
@@ -43,7 +43,8 @@ fn link_local_addresses_belong_to_one_interface() {
         let b = tautline_device::udp::Udp::open(config_at(at(1, 0))).unwrap();
         let mut b = NetnsDevice { device: b, spaces: spaces.clone(), side: 1 };
         wait_for_address(0);
-        let a = Xdp::open(XdpConfig { udp: config_at(at(0, 0)), rx_chunks: 512, ..XdpConfig::default() });
+        let a =
+            Xdp::open(XdpConfig::with(|config| (config.udp, config.rx_chunks) = (config_at(at(0, 0)), 512)));
         let a = a.unwrap_or_else(|r| panic!("{}", r.why));
         let mut a = NetnsDevice { device: a, spaces: spaces.clone(), side: 0 };
         assert!(a.device.describe().contains(" on e0 "), "{}", a.device.describe());
@@ -68,7 +69,7 @@ fn link_local_addresses_belong_to_one_interface() {
 fn a_new_hardware_address_is_used() {
     for framing in [Framing::Udp, Framing::Raw] {
         in_namespaces("a_new_hardware_address_is_used", Shape::default(), |spaces| {
-            let config = || XdpConfig { framing, ..XdpConfig::default() };
+            let config = || XdpConfig::with(|config| config.framing = framing);
             let (mut a, mut b) = (open(spaces, 0, config()), open(spaces, 1, config()));
             let route = a.route(b.local_addr()).unwrap();
             assert_arrives(&mut a, &mut b, route, 1);
@@ -123,7 +124,7 @@ fn routing_rules_may_depend_on_ports() {
 #[test]
 fn raw_acceptance_follows_the_interface() {
     in_namespaces("raw_acceptance_follows_the_interface", Shape::default(), |spaces| {
-        let raw = || XdpConfig { framing: Framing::Raw, ..XdpConfig::default() };
+        let raw = || XdpConfig::with(|config| config.framing = Framing::Raw);
         let (mut a, mut b) = (open(spaces, 0, raw()), open(spaces, 1, raw()));
         let (to_b, to_a) = (a.route(b.local_addr()).unwrap(), b.route(a.local_addr()).unwrap());
         assert!(a.device.takes_raw());

@@ -86,8 +86,12 @@ fn checksums_by_the_card(test: &str, mode: Mode, v6: bool) {
         for completes in [true, false] {
             set_offload(&upper(Shape::default()), completes);
             let bind = SocketAddr::new(spaces.addr(0, v6), 0);
-            let udp = UdpConfig { bind, tx_slots: 64, ..UdpConfig::default() };
-            let config = XdpConfig { udp, mode, checksum_offload: Some(true), ..XdpConfig::default() };
+            let udp = UdpConfig::with(|config| (config.bind, config.tx_slots) = (bind, 64));
+            let config = XdpConfig::with(|config| {
+                config.udp = udp;
+                config.mode = mode;
+                config.checksum_offload = Some(true);
+            });
             let device = Xdp::open(config).unwrap_or_else(|r| panic!("{}", r.why));
             if !device.describe().contains("checksums by the card") {
                 println!("SKIPPED: this kernel has no tx metadata (Linux 6.11): {}", device.describe());

@@ -17,12 +17,12 @@ use tautline_device::udp::UdpConfig;
 use tautline_device::xdp::{Framing, Mode, Receive, Xdp, XdpConfig};
 use tautline_device::{Datagram, Transport};
 
-fn open(spaces: &Arc<Spaces>, side: usize, v6: bool, config: XdpConfig) -> NetnsDevice<Xdp> {
+fn open(spaces: &Arc<Spaces>, side: usize, v6: bool, mut config: XdpConfig) -> NetnsDevice<Xdp> {
     spaces.enter(side);
     let bind = SocketAddr::new(spaces.addr(side, v6), 0);
-    let udp = UdpConfig { bind, tx_slots: 256, ..UdpConfig::default() };
-    let device =
-        Xdp::open(XdpConfig { udp, rx_chunks: 512, ..config }).unwrap_or_else(|r| panic!("{}", r.why));
+    config.udp = UdpConfig::with(|config| (config.bind, config.tx_slots) = (bind, 256));
+    config.rx_chunks = 512;
+    let device = Xdp::open(config).unwrap_or_else(|r| panic!("{}", r.why));
     NetnsDevice { device, spaces: spaces.clone(), side }
 }
 
@@ -53,10 +53,12 @@ fn suite(test: &'static str, shape: Shape, v6: bool, config: fn() -> XdpConfig) 
         // The kernel answers a frame to a port without a listener by an ICMP message, and nothing else.
         let dead = SocketAddr::new(spaces.addr(1, v6), 9);
         let pair = || -> (Box<dyn Datagram>, Box<dyn Datagram>) {
-            let any = XdpConfig { any_shape: true, ..config() };
-            let (a, b) =
-                (open(spaces, 0, v6, any), open(spaces, 1, v6, XdpConfig { any_shape: true, ..config() }));
-            (Box::new(a), Box::new(b))
+            let open = |side| {
+                let mut any = config();
+                any.any_shape = true;
+                open(spaces, side, v6, any)
+            };
+            (Box::new(open(0)), Box::new(open(1)))
         };
         datagram_suite(pair, &DatagramOptions { dead: Some(dead), ..DatagramOptions::default() });
         frames_arrive_by_rings(spaces, v6, config);
@@ -104,7 +106,7 @@ const TAGGED: Shape = Shape { mtu: 1_500, vlan: Some(7), acquainted: true, queue
 const PLAIN: Shape = Shape { mtu: 1_500, vlan: None, acquainted: true, queues: None };
 
 fn mode(mode: Mode) -> XdpConfig {
-    XdpConfig { mode, ..XdpConfig::default() }
+    XdpConfig::with(|config| config.mode = mode)
 }
 
 /// Wrappers handle frames that lie in the device's memory.
@@ -113,7 +115,7 @@ fn wrapped_devices() {
     let Some(spaces) = spaces("wrapped_devices", Shape::default()) else { return };
     let run = || {
         let wrap = |side| -> Box<dyn Datagram> {
-            let inner = open(&spaces, side, false, XdpConfig { any_shape: true, ..XdpConfig::default() });
+            let inner = open(&spaces, side, false, XdpConfig::with(|config| config.any_shape = true));
             let captured =
                 Pcap::new(Fault::new(inner, 1, Faults::default(), Faults::default()), Vec::new()).unwrap();
             Box::new(Trace::new(captured, lines(std::io::sink())))
@@ -170,57 +172,63 @@ fn native_tagged_v4() {
 
 #[test]
 fn generic_busy_polled() {
-    suite("generic_busy_polled", PLAIN, false, || XdpConfig {
-        receive: Receive::BusyPoll,
-        ..mode(Mode::Generic)
+    suite("generic_busy_polled", PLAIN, false, || {
+        XdpConfig::with(|config| (config.mode, config.receive) = (Mode::Generic, Receive::BusyPoll))
     });
 }
 
 #[test]
 fn native_busy_polled() {
-    suite("native_busy_polled", PLAIN, false, || XdpConfig {
-        receive: Receive::BusyPoll,
-        ..mode(Mode::Native)
+    suite("native_busy_polled", PLAIN, false, || {
+        XdpConfig::with(|config| (config.mode, config.receive) = (Mode::Native, Receive::BusyPoll))
     });
 }
 
 #[test]
 fn generic_raw_frames() {
-    suite("generic_raw_frames", PLAIN, false, || XdpConfig { framing: Framing::Raw, ..mode(Mode::Generic) });
+    suite("generic_raw_frames", PLAIN, false, || {
+        XdpConfig::with(|config| (config.mode, config.framing) = (Mode::Generic, Framing::Raw))
+    });
 }
 
 #[test]
 fn native_raw_frames_tagged() {
-    suite("native_raw_frames_tagged", TAGGED, true, || XdpConfig {
-        framing: Framing::Raw,
-        ..mode(Mode::Native)
+    suite("native_raw_frames_tagged", TAGGED, true, || {
+        XdpConfig::with(|config| (config.mode, config.framing) = (Mode::Native, Framing::Raw))
     });
 }
 
 #[test]
 fn generic_own_tags_v4() {
-    suite("generic_own_tags_v4", PLAIN, false, || XdpConfig { vlan: Some(7), ..mode(Mode::Generic) });
+    suite("generic_own_tags_v4", PLAIN, false, || {
+        XdpConfig::with(|config| (config.mode, config.vlan) = (Mode::Generic, Some(7)))
+    });
 }
 
 #[test]
 fn native_own_tags_v6() {
-    suite("native_own_tags_v6", PLAIN, true, || XdpConfig { vlan: Some(4_094), ..mode(Mode::Native) });
+    suite("native_own_tags_v6", PLAIN, true, || {
+        XdpConfig::with(|config| (config.mode, config.vlan) = (Mode::Native, Some(4_094)))
+    });
 }
 
 #[test]
 fn native_own_tags_jumbo_v4() {
-    suite("native_own_tags_jumbo_v4", JUMBO, false, || XdpConfig { vlan: Some(7), ..mode(Mode::Native) });
+    suite("native_own_tags_jumbo_v4", JUMBO, false, || {
+        XdpConfig::with(|config| (config.mode, config.vlan) = (Mode::Native, Some(7)))
+    });
 }
 
 #[test]
 fn native_card_sums_v6() {
-    suite("native_card_sums_v6", PLAIN, true, || XdpConfig {
-        checksum_offload: Some(true),
-        ..mode(Mode::Native)
+    suite("native_card_sums_v6", PLAIN, true, || {
+        XdpConfig::with(|config| (config.mode, config.checksum_offload) = (Mode::Native, Some(true)))
     });
 }
 
 #[test]
 fn generic_small_ring() {
-    suite("generic_small_ring", PLAIN, false, || XdpConfig { tx_ring: 4, ..mode(Mode::Generic) });
+    suite("generic_small_ring", PLAIN, false, || {
+        XdpConfig::with(|config| (config.mode, config.tx_ring) = (Mode::Generic, 4))
+    });
 }

@@ -26,8 +26,8 @@ fn foreign_traffic_is_undisturbed() {
     }
     for mode in [Mode::Generic, Mode::Native] {
         in_namespaces("foreign_traffic_is_undisturbed", Shape::default(), |spaces| {
-            let mut a = open(spaces, 0, XdpConfig { mode, ..XdpConfig::default() });
-            let mut b = open(spaces, 1, XdpConfig { mode, ..XdpConfig::default() });
+            let mut a = open(spaces, 0, XdpConfig::with(|config| config.mode = mode));
+            let mut b = open(spaces, 1, XdpConfig::with(|config| config.mode = mode));
             let route = a.route(b.local_addr()).unwrap();
             spaces.enter(1);
             let listener = TcpListener::bind(SocketAddr::new(spaces.addr(1, false), 0)).unwrap();
@@ -92,7 +92,7 @@ fn foreign_traffic_is_undisturbed() {
 fn hostile_frames_are_never_taken() {
     for mode in [Mode::Generic, Mode::Native] {
         in_namespaces("hostile_frames_are_never_taken", Shape::default(), |spaces| {
-            let mut b = open(spaces, 1, XdpConfig { mode, ..XdpConfig::default() });
+            let mut b = open(spaces, 1, XdpConfig::with(|config| config.mode = mode));
             let local = b.local_addr();
             spaces.enter(0);
             let socket = raw_socket("v0");

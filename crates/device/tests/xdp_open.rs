@@ -22,8 +22,7 @@ fn an_occupied_interface_is_refused() {
     in_namespaces("an_occupied_interface_is_refused", Shape::default(), |spaces| {
         let first = open(spaces, 0, XdpConfig::default());
         spaces.enter(0);
-        let refused =
-            Xdp::open(XdpConfig { udp: udp_config(spaces, 0), ..XdpConfig::default() }).err().unwrap();
+        let refused = Xdp::open(XdpConfig::with(|config| config.udp = udp_config(spaces, 0))).err().unwrap();
         let Unavailable::Occupied { interface, program, owner } = &refused.why else {
             panic!("{}", refused.why)
         };
@@ -83,14 +82,14 @@ fn child() {
     let Ok(role) = std::env::var("TAUTLINE_XDP_CHILD") else { return };
     let bind = "10.211.9.1:7100".parse().unwrap();
     if role == "leak" {
-        return open_and_close(|| XdpConfig {
-            udp: UdpConfig { bind: "10.211.9.1:7100".parse().unwrap(), ..UdpConfig::default() },
-            ..XdpConfig::default()
+        return open_and_close(|| {
+            XdpConfig::with(|config| config.udp.bind = "10.211.9.1:7100".parse().unwrap())
         });
     }
-    let udp = UdpConfig { bind, tx_slots: 256, ..UdpConfig::default() };
+    let udp = UdpConfig::with(|config| (config.bind, config.tx_slots) = (bind, 256));
     let drop_privileges = role == "drop";
-    let mut device = match Xdp::open(XdpConfig { udp, drop_privileges, ..XdpConfig::default() }) {
+    let config = XdpConfig::with(|config| (config.udp, config.drop_privileges) = (udp, drop_privileges));
+    let mut device = match Xdp::open(config) {
         Ok(device) => device,
         Err(refused) => {
             println!("REFUSED {}\nPROBE {:?}", refused.why, xdp::probe(&XdpConfig::default()).allowed);
@@ -237,8 +236,8 @@ fn a_low_memlock_limit_is_reported() {
 #[test]
 fn unusable_addresses_are_refused() {
     let refused = |bind: &str| {
-        let udp = UdpConfig { bind: bind.parse().unwrap(), ..UdpConfig::default() };
-        Xdp::open(XdpConfig { udp, ..XdpConfig::default() }).err().unwrap()
+        let udp = UdpConfig::with(|config| config.bind = bind.parse().unwrap());
+        Xdp::open(XdpConfig::with(|config| config.udp = udp)).err().unwrap()
     };
     let loopback = refused("127.0.0.1:0");
     assert!(loopback.why.to_string().contains("loopback"), "{}", loopback.why);

@@ -46,7 +46,7 @@ fn sorted(mut frames: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
 fn every_queue_receives() {
     for mode in [Mode::Generic, Mode::Native] {
         in_namespaces("every_queue_receives", FOUR, |spaces| {
-            let mut a = open(spaces, 0, XdpConfig { mode, ..XdpConfig::default() });
+            let mut a = open(spaces, 0, XdpConfig::with(|config| config.mode = mode));
             assert_eq!(a.device.queues(), [0, 1, 2, 3], "{}", a.device.describe());
             for _ in 0..40 {
                 let sent = send_flows(spaces, a.local_addr());
@@ -64,7 +64,7 @@ fn every_queue_receives() {
 fn frames_of_other_queues_arrive_by_the_socket() {
     for mode in [Mode::Generic, Mode::Native] {
         in_namespaces("frames_of_other_queues_arrive_by_the_socket", FOUR, |spaces| {
-            let mut a = open(spaces, 0, XdpConfig { mode, sharers: 4, ..XdpConfig::default() });
+            let mut a = open(spaces, 0, XdpConfig::with(|config| (config.mode, config.sharers) = (mode, 4)));
             assert_eq!(a.device.queues(), [0]);
             let sent = send_flows(spaces, a.local_addr());
             let got = receive(&mut a, sent.len());
@@ -79,13 +79,13 @@ fn frames_of_other_queues_arrive_by_the_socket() {
 fn open_beside(
     first: &mut impl Datagram,
     spaces: &Arc<Spaces>,
-    config: XdpConfig,
+    mut config: XdpConfig,
 ) -> Result<NetnsDevice<Xdp>, Unavailable> {
     let opened = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let opening = scope.spawn(|| {
             spaces.enter(0);
-            let config = XdpConfig { udp: udp_config(spaces, 0), rx_chunks: 512, ..config };
+            (config.udp, config.rx_chunks) = (udp_config(spaces, 0), 512);
             let device = Xdp::open(config).map_err(|refused| refused.why);
             opened.store(true, Ordering::Relaxed);
             device
@@ -104,7 +104,7 @@ fn open_beside(
 fn two_share_an_interface() {
     for mode in [Mode::Generic, Mode::Native] {
         in_namespaces("two_share_an_interface", FOUR, |spaces| {
-            let config = || XdpConfig { mode, sharers: 2, ..XdpConfig::default() };
+            let config = || XdpConfig::with(|config| (config.mode, config.sharers) = (mode, 2));
             let mut first = open(spaces, 0, config());
             let mut second = open_beside(&mut first, spaces, config()).unwrap_or_else(|why| panic!("{why}"));
             assert_eq!((first.device.queues(), second.device.queues()), (&[0, 1][..], &[2, 3][..]));
@@ -121,7 +121,7 @@ fn two_share_an_interface() {
                 assert!(by_socket < FLOWS.into(), "some arrive by the rings");
             }
             // Both send by queues of their own, too.
-            let mut b = open(spaces, 1, XdpConfig { mode, ..XdpConfig::default() });
+            let mut b = open(spaces, 1, XdpConfig::with(|config| config.mode = mode));
             for device in [&mut first, &mut second] {
                 let route = device.route(b.local_addr()).unwrap();
                 assert_eq!(device.transport(route), Some(Transport::Xdp));
@@ -151,11 +151,11 @@ fn two_share_an_interface() {
 fn every_sharer_receives_by_its_rings() {
     const FRAMES: usize = 40;
     in_namespaces("every_sharer_receives_by_its_rings", FOUR, |spaces| {
-        let shared = || XdpConfig { sharers: 2, ..XdpConfig::default() };
+        let shared = || XdpConfig::with(|config| config.sharers = 2);
         let mut first = open(spaces, 0, shared());
         let mut second = open_beside(&mut first, spaces, shared()).unwrap_or_else(|why| panic!("{why}"));
         assert!(second.device.describe().contains("native mode"), "{}", second.device.describe());
-        let mut b = open(spaces, 1, XdpConfig { queue: 2, ..shared() });
+        let mut b = open(spaces, 1, XdpConfig::with(|config| (config.sharers, config.queue) = (2, 2)));
         let route = b.route(second.local_addr()).unwrap();
         assert_eq!(b.transport(route), Some(Transport::Xdp));
         for number in 0..FRAMES {
@@ -174,7 +174,7 @@ fn every_sharer_receives_by_its_rings() {
 fn request_sockets_are_in_a_private_directory() {
     use std::os::unix::fs::{FileTypeExt, MetadataExt};
     in_namespaces("request_sockets_are_in_a_private_directory", FOUR, |spaces| {
-        let config = || XdpConfig { sharers: 2, ..XdpConfig::default() };
+        let config = || XdpConfig::with(|config| config.sharers = 2);
         spaces.enter(0);
         let network = std::fs::metadata("/proc/thread-self/ns/net").unwrap().ino();
         let link = spaces::ip(&format!("-n {} -o link show v0", spaces.names[0])).unwrap();
@@ -204,11 +204,11 @@ fn request_sockets_are_in_a_private_directory() {
 fn conflicts_between_sharers_are_reported() {
     let one = Shape { queues: Some(1), ..FOUR };
     in_namespaces("conflicts_between_sharers_are_reported", one, |spaces| {
-        let mut first = open(spaces, 0, XdpConfig { mode: Mode::Generic, ..XdpConfig::default() });
+        let mut first = open(spaces, 0, XdpConfig::with(|config| config.mode = Mode::Generic));
         let why = open_beside(&mut first, spaces, XdpConfig::default()).err().unwrap();
         assert!(matches!(why, Unavailable::Queues(_)), "{why}");
         assert!(why.to_string().contains("the 1 queue(s) of v0 is taken"), "{why}");
-        let native = XdpConfig { mode: Mode::Native, ..XdpConfig::default() };
+        let native = XdpConfig::with(|config| config.mode = Mode::Native);
         let why = open_beside(&mut first, spaces, native).err().unwrap();
         assert!(matches!(why, Unavailable::Occupied { .. }), "{why}");
         assert!(why.to_string().contains("cannot be shared: it is in generic mode"), "{why}");
@@ -221,8 +221,14 @@ fn child() {
     if std::env::var("TAUTLINE_XDP_QUEUES_CHILD").is_err() {
         return;
     }
-    let udp = UdpConfig { bind: "10.211.9.1:7200".parse().unwrap(), tx_slots: 64, ..UdpConfig::default() };
-    let mut device = match Xdp::open(XdpConfig { udp, rx_chunks: 256, sharers: 2, ..XdpConfig::default() }) {
+    let udp =
+        UdpConfig::with(|config| (config.bind, config.tx_slots) = ("10.211.9.1:7200".parse().unwrap(), 64));
+    let config = XdpConfig::with(|config| {
+        config.udp = udp;
+        config.rx_chunks = 256;
+        config.sharers = 2;
+    });
+    let mut device = match Xdp::open(config) {
         Ok(device) => device,
         Err(refused) => return println!("REFUSED {}", refused.why),
     };
@@ -248,7 +254,7 @@ fn sharers_survive_the_first_process() {
             let said =
                 lines.into_iter().find(|line| line.contains("OPEN") || line.contains("REFUSED")).unwrap();
             assert!(said.contains("OPEN [0, 1]"), "{said}");
-            let mut mine = open(spaces, 0, XdpConfig { sharers: 2, ..XdpConfig::default() });
+            let mut mine = open(spaces, 0, XdpConfig::with(|config| config.sharers = 2));
             assert_eq!(mine.device.queues(), [2, 3], "{}", mine.device.describe());
             owner.kill().unwrap();
             owner.wait().unwrap();

@@ -18,7 +18,7 @@ use tautline_device::{Datagram, DeviceEvent, HEADROOM, Transport};
 #[test]
 fn a_removed_interface_is_reported() {
     in_namespaces("a_removed_interface_is_reported", Shape::default(), |spaces| {
-        let mut a = open(spaces, 0, XdpConfig { completion: Completion::Ring, ..XdpConfig::default() });
+        let mut a = open(spaces, 0, XdpConfig::with(|config| config.completion = Completion::Ring));
         let b = open_udp(spaces, 1);
         let route = a.route(b.local_addr()).unwrap();
         send(&mut a, route, &data_frame(1, 100));
@@ -48,7 +48,7 @@ fn a_recreated_interface_is_reopened() {
         (Mode::Generic, Completion::Ring),
     ] {
         in_namespaces("a_recreated_interface_is_reopened", Shape::default(), |spaces| {
-            let config = || XdpConfig { mode, completion, ..XdpConfig::default() };
+            let config = || XdpConfig::with(|config| (config.mode, config.completion) = (mode, completion));
             let mut a = open(spaces, 0, config());
             let mut b = open(spaces, 1, config());
             let (to_b, to_a) = (a.route(b.local_addr()).unwrap(), b.route(a.local_addr()).unwrap());
@@ -95,7 +95,7 @@ fn a_recreated_interface_is_reopened() {
 fn an_interface_moved_between_namespaces_is_reopened() {
     for mode in [Mode::Generic, Mode::Native] {
         in_namespaces("an_interface_moved_between_namespaces_is_reopened", Shape::default(), |spaces| {
-            let config = || XdpConfig { mode, ..XdpConfig::default() };
+            let config = || XdpConfig::with(|config| config.mode = mode);
             let mut a = open(spaces, 0, config());
             let mut b = open(spaces, 1, config());
             let (to_b, to_a) = (a.route(b.local_addr()).unwrap(), b.route(a.local_addr()).unwrap());
@@ -145,7 +145,7 @@ fn an_occupied_interface_is_reopened_later() {
         poll(&mut a);
         while a.poll_event().is_some() {}
         spaces.join().unwrap();
-        let taker = open(spaces, 0, XdpConfig { framing: Framing::Raw, ..XdpConfig::default() });
+        let taker = open(spaces, 0, XdpConfig::with(|config| config.framing = Framing::Raw));
         let mut events = Vec::new();
         let is_reported = |e: &DeviceEvent| matches!(e, DeviceEvent::Transport { transport: Transport::Udp, why, .. } if why.contains("came back and cannot be used"));
         let until = Instant::now() + Duration::from_secs(10);

@@ -17,7 +17,8 @@ use tautline_device::{Datagram, DeviceEvent, HEADROOM, RouteId, Transport};
 fn measuring_the_receive_mode_ends() {
     in_namespaces("measuring_the_receive_mode_ends", Shape::default(), |spaces| {
         for mode in [Mode::Generic, Mode::Native] {
-            let measured = || XdpConfig { mode, receive: Receive::Measured, ..XdpConfig::default() };
+            let measured =
+                || XdpConfig::with(|config| (config.mode, config.receive) = (mode, Receive::Measured));
             let (mut a, mut b) = (open(spaces, 0, measured()), open(spaces, 1, measured()));
             let (to_b, to_a) = (a.route(b.local_addr()).unwrap(), b.route(a.local_addr()).unwrap());
             assert!(a.device.is_measuring() && b.device.is_measuring());
@@ -39,7 +40,7 @@ fn measuring_the_receive_mode_ends() {
 #[test]
 fn slots_are_held_until_completion() {
     in_namespaces("slots_are_held_until_completion", Shape::default(), |spaces| {
-        let mut a = open(spaces, 0, XdpConfig { completion: Completion::Ring, ..XdpConfig::default() });
+        let mut a = open(spaces, 0, XdpConfig::with(|config| config.completion = Completion::Ring));
         let mut b = open(spaces, 1, XdpConfig::default());
         let (start, mut by_socket) = (Instant::now(), 0);
         let route = a.route(b.local_addr()).unwrap();
@@ -86,7 +87,7 @@ fn lost_doorbells_lose_no_frame() {
         [(Mode::Generic, Receive::Kernel), (Mode::Native, Receive::Kernel), (Mode::Native, Receive::BusyPoll)]
     {
         in_namespaces("lost_doorbells_lose_no_frame", Shape::default(), |spaces| {
-            let config = || XdpConfig { mode, receive: receive_mode, ..XdpConfig::default() };
+            let config = || XdpConfig::with(|config| (config.mode, config.receive) = (mode, receive_mode));
             let mut a = open(spaces, 0, config());
             let mut b = open(spaces, 1, config());
             let route = a.route(b.local_addr()).unwrap();
@@ -156,7 +157,7 @@ fn a_stuck_ring_is_bypassed() {
 #[test]
 fn frames_for_a_full_ring_count_as_lost() {
     in_namespaces("frames_for_a_full_ring_count_as_lost", Shape::default(), |spaces| {
-        let mut a = open(spaces, 0, XdpConfig { tx_ring: 8, ..XdpConfig::default() });
+        let mut a = open(spaces, 0, XdpConfig::with(|config| config.tx_ring = 8));
         let mut b = open(spaces, 1, XdpConfig::default());
         let route = a.route(b.local_addr()).unwrap();
         let frames: Vec<_> = (0..20).map(|i| data_frame(i, 100 + i)).collect();
@@ -181,8 +182,8 @@ fn frames_without_a_chunk_count_as_overflows() {
             "frames_without_a_chunk_count_as_overflows",
             Shape { queues: Some(1), ..Shape::default() },
             |spaces| {
-                let mut a = open(spaces, 0, XdpConfig { mode, ..XdpConfig::default() });
-                let mut b = open(spaces, 1, XdpConfig { mode, ..XdpConfig::default() });
+                let mut a = open(spaces, 0, XdpConfig::with(|config| config.mode = mode));
+                let mut b = open(spaces, 1, XdpConfig::with(|config| config.mode = mode));
                 let route = a.route(b.local_addr()).unwrap();
                 const SENT: usize = 2_000;
                 (0..SENT).for_each(|number| send(&mut a, route, &data_frame(number, 100)));

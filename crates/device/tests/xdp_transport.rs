@@ -21,7 +21,7 @@ const UNACQUAINTED: Shape = Shape { mtu: 1_500, vlan: None, acquainted: false, q
 fn xdp_and_udp_interoperate() {
     in_namespaces("xdp_and_udp_interoperate", Shape::default(), |spaces| {
         for mode in [Mode::Generic, Mode::Native] {
-            let mut a = open(spaces, 0, XdpConfig { mode, ..XdpConfig::default() });
+            let mut a = open(spaces, 0, XdpConfig::with(|config| config.mode = mode));
             let mut b = open_udp(spaces, 1);
             let (to_b, to_a) = (a.route(b.local_addr()).unwrap(), b.route(a.local_addr()).unwrap());
             assert_eq!(a.transport(to_b), Some(Transport::Xdp));
@@ -89,7 +89,7 @@ fn gateways_get_no_raw_frames() {
         ip(&format!("-n {} route add 10.212.9.0/24 via 10.211.9.2", spaces.names[0])).unwrap();
         let behind = "10.212.9.7:9000".parse().unwrap();
         for (framing, transport) in [(Framing::Raw, Transport::Udp), (Framing::Udp, Transport::Xdp)] {
-            let mut a = open(spaces, 0, XdpConfig { framing, ..XdpConfig::default() });
+            let mut a = open(spaces, 0, XdpConfig::with(|config| config.framing = framing));
             let near = a.route(std::net::SocketAddr::new(spaces.addr(1, false), 9_000)).unwrap();
             let far = a.route(behind).unwrap();
             assert_eq!(
@@ -114,8 +114,8 @@ fn gateways_get_no_raw_frames() {
 fn a_detached_program_is_attached_again() {
     in_namespaces("a_detached_program_is_attached_again", Shape::default(), |spaces| {
         for mode in [Mode::Generic, Mode::Native] {
-            let mut a = open(spaces, 0, XdpConfig { mode, ..XdpConfig::default() });
-            let mut b = open(spaces, 1, XdpConfig { mode, ..XdpConfig::default() });
+            let mut a = open(spaces, 0, XdpConfig::with(|config| config.mode = mode));
+            let mut b = open(spaces, 1, XdpConfig::with(|config| config.mode = mode));
             let (to_b, to_a) = (a.route(b.local_addr()).unwrap(), b.route(a.local_addr()).unwrap());
             assert_arrives(&mut a, &mut b, to_b, 1);
             b.device.detach_program();
@@ -146,8 +146,8 @@ fn a_detached_program_is_attached_again() {
 fn a_flapping_link_is_reported() {
     in_namespaces("a_flapping_link_is_reported", Shape::default(), |spaces| {
         for mode in [Mode::Generic, Mode::Native] {
-            let mut a = open(spaces, 0, XdpConfig { mode, ..XdpConfig::default() });
-            let mut b = open(spaces, 1, XdpConfig { mode, ..XdpConfig::default() });
+            let mut a = open(spaces, 0, XdpConfig::with(|config| config.mode = mode));
+            let mut b = open(spaces, 1, XdpConfig::with(|config| config.mode = mode));
             let route = a.route(b.local_addr()).unwrap();
             for flap in 0..2 {
                 assert_arrives(&mut a, &mut b, route, flap);

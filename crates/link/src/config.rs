@@ -6,6 +6,7 @@ use crate::{MICRO, MILLI, Nanos};
 
 /// How lost slots are recovered (L-11).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum RecoveryPolicy {
     /// Keeps slots that arrive ahead of a gap, and resends only the missing ones.
     #[default]
@@ -38,6 +39,7 @@ impl std::str::FromStr for RecoveryPolicy {
 
 /// The configuration of a link. The two sides of a channel may differ in everything but [`Config::security`].
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Config {
     /// Protection of frames.
     pub security: Security,
@@ -97,6 +99,13 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Returns the default configuration, as `change` changes it.
+    pub fn with(change: impl FnOnce(&mut Config)) -> Config {
+        let mut config = Config::default();
+        change(&mut config);
+        config
+    }
+
     /// Returns the heartbeat interval of an idle link. The higher rank of a pair waits a little longer, so
     /// that one exchange serves both (L-17).
     pub(crate) fn heartbeat(&self, higher: bool) -> Nanos {

@@ -19,6 +19,7 @@ pub enum Event {
 
 /// Why a channel died.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Death {
     /// Nothing arrived for the configured time.
     Silence,

@@ -7,6 +7,7 @@ use tautline_link::Nanos;
 
 /// Where a node gets its time from.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub enum Clock {
     /// The system's monotonic clock.
     System,

@@ -50,19 +50,17 @@ fn open_xdp(
     job: &Job,
 ) -> Result<(Box<dyn Datagram>, Choice), Box<OpenError>> {
     let (framing, reframed) = framing(config.xdp_framing, job);
-    let told = XdpConfig {
-        udp,
-        mode: config.xdp_mode,
-        receive: receive(config),
-        framing,
-        drop_privileges: config.xdp_drop_privileges,
-        sharers: sharers(job, job.members[job.rank as usize].addr.ip()),
-        rx_chunks: xdp_chunks(job.size()),
+    let device = Xdp::open(XdpConfig::with(|xdp| {
+        xdp.udp = udp;
+        xdp.mode = config.xdp_mode;
+        xdp.receive = receive(config);
+        xdp.framing = framing;
+        xdp.drop_privileges = config.xdp_drop_privileges;
+        xdp.sharers = sharers(job, job.members[job.rank as usize].addr.ip());
+        xdp.rx_chunks = xdp_chunks(job.size());
         // L-22, L-23: with a key every frame has a tag over all of it.
-        checksums: config.link.security == Security::Open,
-        ..XdpConfig::default()
-    };
-    let device = Xdp::open(told)?;
+        xdp.checksums = config.link.security == Security::Open;
+    }))?;
     let reason = "asked for by the configuration".to_owned();
     let details = format!("{}{reframed}", device.describe());
     let choice = Choice { device: "xdp", reason, details, passed_over: Vec::new() };
@@ -109,16 +107,14 @@ fn framing(asked: Framing, job: &Job) -> (Framing, String) {
 }
 
 fn udp_config(job: &mut Job, config: &Config, bind: SocketAddr) -> UdpConfig {
-    UdpConfig {
-        bind,
-        socket: job.socket.take(),
-        tx_slots: config.tx_slots,
-        gso: config.gso,
-        gro: config.gro,
-        busy_poll_us: config.busy_poll_us,
-        rcvbuf: config.receive_buffer,
-        ..UdpConfig::default()
-    }
+    UdpConfig::with(|udp| {
+        udp.bind = bind;
+        udp.socket = job.socket.take();
+        udp.tx_slots = config.tx_slots;
+        (udp.gso, udp.gro) = (config.gso, config.gro);
+        udp.busy_poll_us = config.busy_poll_us;
+        udp.rcvbuf = config.receive_buffer;
+    })
 }
 
 /// Wraps the device: faults outermost, so that the capture and the trace show what really went over the wire.

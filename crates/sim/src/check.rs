@@ -10,7 +10,7 @@ mod deaths;
 mod flow;
 
 pub(crate) use deaths::Deaths;
-pub(crate) use flow::{BegunMessage, Flow, GenId, Generation, Intent};
+pub(crate) use flow::{BegunMessage, Flow, Flows, GenId, Generation, Intent};
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -77,30 +77,15 @@ pub(crate) struct Expected {
     pub(crate) key: u64,
 }
 
-/// Violations that are kept; more are only counted.
-const KEPT: usize = 20;
-
 #[derive(Debug)]
 pub(crate) struct Check {
-    nodes: u32,
-    flows: Vec<Flow>,
-    open: BTreeMap<u64, Open>,
-    tokens: u64,
-    /// Generations whose end a node reported or caused.
-    ended: BTreeSet<GenId>,
-    /// Handlers that got an error of an end that nobody has reported yet.
-    unreported: Vec<(GenId, String)>,
+    flows: Flows,
+    running: RunningHandlers,
+    ends: GenerationEnds,
     pub(crate) deaths: Deaths,
     pub(crate) now: Nanos,
-    pub(crate) begun: u64,
-    pub(crate) started: u64,
-    pub(crate) completed: u64,
-    pub(crate) bytes: u64,
-    pub(crate) lost: u64,
-    /// A hash of the handlers that were called, and when.
-    pub(crate) digest: u64,
-    violations: Vec<String>,
-    violation_count: u64,
+    pub(crate) counts: MessageCounts,
+    violations: Violations,
     pub(crate) sabotage: Sabotage,
     /// The nodes close in good order: reports of closed peers are expected.
     pub(crate) closing: bool,
@@ -109,51 +94,37 @@ pub(crate) struct Check {
 impl Check {
     pub(crate) fn new(nodes: u32, sabotage: Sabotage) -> Check {
         Check {
-            nodes,
-            flows: (0..nodes * nodes).map(|_| Flow::default()).collect(),
-            open: BTreeMap::new(),
-            tokens: 0,
-            ended: BTreeSet::new(),
-            unreported: Vec::new(),
+            flows: Flows::new(nodes),
+            running: RunningHandlers::default(),
+            ends: GenerationEnds::default(),
             deaths: Deaths::new(nodes),
             now: 0,
-            begun: 0,
-            started: 0,
-            completed: 0,
-            bytes: 0,
-            lost: 0,
-            digest: 0,
-            violations: Vec::new(),
-            violation_count: 0,
+            counts: MessageCounts::default(),
+            violations: Violations::default(),
             sabotage,
             closing: false,
         }
     }
 
     pub(crate) fn violation(&mut self, what: impl AsRef<str>) {
-        self.violation_count += 1;
-        if self.violations.len() < KEPT {
-            self.violations.push(format!("{} {}", time(self.now), what.as_ref()));
+        self.violations.count += 1;
+        if self.violations.kept.len() < KEPT {
+            self.violations.kept.push(format!("{} {}", time(self.now), what.as_ref()));
         }
     }
 
     pub(crate) fn has_violations(&self) -> bool {
-        self.violation_count > 0
+        self.violations.count > 0
     }
 
     pub(crate) fn take_violations(&mut self) -> (u64, Vec<String>) {
-        (self.violation_count, std::mem::take(&mut self.violations))
-    }
-
-    fn flow_mut(&mut self, from: u32, to: u32) -> &mut Flow {
-        &mut self.flows[(from * self.nodes + to) as usize]
+        (self.violations.count, std::mem::take(&mut self.violations.kept))
     }
 
     /// A sender has begun a message.
     pub(crate) fn message_begun(&mut self, (from, to): (u32, u32), generation: GenId, message: BegunMessage) {
-        self.begun += 1;
         let now = self.now;
-        let flow = self.flow_mut(from, to);
+        let flow = self.flows.get_mut(from, to);
         if flow.generations.back().is_none_or(|g| g.id != generation) {
             flow.generations.push_back(Generation::new(generation, now));
         }
@@ -168,47 +139,46 @@ impl Check {
         from: u32,
         (kind, len, head): (Kind, u64, Option<u64>),
     ) -> Option<Expected> {
-        if self.sabotage == Sabotage::Skip && self.started > 100 {
+        if self.sabotage == Sabotage::Skip && self.counts.started > 100 {
             self.sabotage = Sabotage::None;
-            self.flow_mut(from, to).next(kind, len, head);
+            self.flows.get_mut(from, to).next(kind, len, head);
         }
         let now = self.now;
-        let flow = self.flow_mut(from, to);
+        let flow = self.flows.get_mut(from, to);
         flow.progress = now;
         let found = flow.next(kind, len, head);
         let Some((generation, message, dropped)) = found else {
-            let why = self.flow_mut(from, to).explain(kind, len, head);
+            let why = self.flows.get_mut(from, to).explain(kind, len, head);
             self.violation(format!("order {from} → {to}: {why}"));
             return None;
         };
         let Generation { began, receiver, id, .. } = *generation;
         generation.receiver = Some(to_incarnation);
-        self.lost += dropped;
+        self.counts.lost += dropped;
         if began < born || receiver.is_some_and(|incarnation| incarnation != to_incarnation) {
             self.violation(format!(
                 "former incarnation {from} → {to}: a message of {id:?} reached a restarted node"
             ));
         }
-        if self.sabotage == Sabotage::Repeat && self.started > 100 {
+        if self.sabotage == Sabotage::Repeat && self.counts.started > 100 {
             self.sabotage = Sabotage::None;
             self.handler_started((to, to_incarnation, born), from, (kind, len, head));
         }
-        self.started += 1;
-        self.digest = mix(self.digest ^ now ^ message.key ^ u64::from(from) << 48 ^ u64::from(to) << 56);
-        self.tokens += 1;
-        let token = self.tokens;
+        self.counts.started += 1;
+        self.counts.digest =
+            mix(self.counts.digest ^ now ^ message.key ^ u64::from(from) << 48 ^ u64::from(to) << 56);
         let open =
             Open { from, to, to_incarnation, generation: id, kind, key: message.key, intent: message.intent };
-        self.open.insert(token, open);
+        let token = self.running.insert(open);
         Some(Expected { token, key: message.key })
     }
 
     /// A handler took bytes; `good` says whether they are as they were sent.
     pub(crate) fn handler_read(&mut self, expected: Expected, offset: u64, len: usize, good: bool) {
-        self.bytes += len as u64;
+        self.counts.bytes += len as u64;
         let now = self.now;
-        let Some(open) = self.open.get(&expected.token).copied() else { return };
-        self.flow_mut(open.from, open.to).progress = now;
+        let Some(open) = self.running.open.get(&expected.token).copied() else { return };
+        self.flows.get_mut(open.from, open.to).progress = now;
         if !good {
             let (from, to, kind) = (open.from, open.to, open.kind);
             self.violation(format!("altered {from} → {to}: {kind:?} message, {len} bytes at {offset}"));
@@ -218,18 +188,18 @@ impl Check {
     /// A handler ended.
     pub(crate) fn handler_finished(&mut self, expected: Expected, outcome: Outcome) {
         let now = self.now;
-        let Some(open) = self.open.remove(&expected.token) else { return };
+        let Some(open) = self.running.open.remove(&expected.token) else { return };
         let Open { from, to, generation, kind, key, intent, .. } = open;
-        self.flow_mut(from, to).progress = now;
+        self.flows.get_mut(from, to).progress = now;
         let text = || {
             format!(
                 "outcome {from} → {to}: {kind:?} message {key:016x} of intent {intent:?} ended as {outcome:?}"
             )
         };
         match (intent, outcome) {
-            (Intent::Whole, Outcome::Complete) => self.completed += 1,
+            (Intent::Whole, Outcome::Complete) => self.counts.completed += 1,
             (_, Outcome::Quit) | (Intent::Abandon, Outcome::Aborted) => {}
-            (_, Outcome::PeerGone) => self.unreported.push((generation, text())),
+            (_, Outcome::PeerGone) => self.ends.unreported.push((generation, text())),
             (Intent::Whole, Outcome::Aborted) | (Intent::Abandon, Outcome::Complete) => {
                 self.violation(text());
             }
@@ -240,38 +210,38 @@ impl Check {
     /// any, by the number that its sender gave it, in both directions.
     pub(crate) fn peer_down(&mut self, who: u32, peer: u32, live: Option<ChannelNumbers>) {
         let (mine, theirs) = (live.map(|live| live.ours), live.map(|live| live.theirs));
-        for g in self.flow_mut(who, peer).generations.iter_mut().filter(|g| Some(g.id.1) != mine) {
+        for g in self.flows.get_mut(who, peer).generations.iter_mut().filter(|g| Some(g.id.1) != mine) {
             g.end_reported = true;
         }
         self.end(who, peer, mine);
         self.end(peer, who, theirs);
-        let flow = self.flow_mut(who, peer);
+        let flow = self.flows.get_mut(who, peer);
         flow.abandoned.clear();
     }
 
     fn end(&mut self, from: u32, to: u32, except: Option<u32>) {
-        let flow = &self.flows[(from * self.nodes + to) as usize];
+        let flow = self.flows.get(from, to);
         let over = flow.generations.iter().map(|g| g.id).filter(|id| Some(id.1) != except);
-        self.ended.extend(over.chain(flow.abandoned.iter().copied()));
+        self.ends.reported.extend(over.chain(flow.abandoned.iter().copied()));
     }
 
     /// A node is about to crash that shares memory with `to`: what it has sent whole still arrives (S-6).
     pub(crate) fn survives(&mut self, from: u32, to: u32, generation: GenId) {
-        let flow = self.flow_mut(from, to);
+        let flow = self.flows.get_mut(from, to);
         flow.generations.iter_mut().filter(|g| g.id == generation).for_each(|g| g.survives = true);
     }
 
     /// A node crashed.
     pub(crate) fn node_crashed(&mut self, node: u32) {
-        self.open.retain(|_, open| open.to != node);
-        for other in 0..self.nodes {
+        self.running.open.retain(|_, open| open.to != node);
+        for other in 0..self.flows.nodes() {
             self.end(node, other, None);
             self.end(other, node, None);
-            let flow = self.flow_mut(node, other);
+            let flow = self.flows.get_mut(node, other);
             flow.generations.iter_mut().for_each(|g| g.end_reported = true);
             flow.abandoned.clear();
             // It receives nothing more.
-            self.flow_mut(other, node).generations.iter_mut().for_each(|g| g.survives = false);
+            self.flows.get_mut(other, node).generations.iter_mut().for_each(|g| g.survives = false);
         }
         self.deaths.crashed(node);
     }
@@ -284,16 +254,16 @@ impl Check {
                 oldest = Some((from, to, at));
             }
         };
-        for from in 0..self.nodes {
-            for to in 0..self.nodes {
-                let flow = &self.flows[(from * self.nodes + to) as usize];
+        for from in 0..self.flows.nodes() {
+            for to in 0..self.flows.nodes() {
+                let flow = self.flows.get(from, to);
                 if flow.owes() {
                     consider(from, to, flow.progress);
                 }
             }
         }
-        for open in self.open.values() {
-            consider(open.from, open.to, self.flows[(open.from * self.nodes + open.to) as usize].progress);
+        for open in self.running.open.values() {
+            consider(open.from, open.to, self.flows.get(open.from, open.to).progress);
         }
         oldest
     }
@@ -306,7 +276,7 @@ impl Check {
 
     /// Names handlers that never ended, for a report.
     pub(crate) fn describe_open(&self) -> String {
-        let names = self.open.values().take(5).map(|o| {
+        let names = self.running.open.values().take(5).map(|o| {
             format!("{:?} {} → {} of incarnation {} ({:?})", o.kind, o.from, o.to, o.to_incarnation, o.intent)
         });
         names.collect::<Vec<_>>().join(", ")
@@ -314,8 +284,8 @@ impl Check {
 
     /// At the end: whatever is missing must have been reported.
     pub(crate) fn settle(&mut self) {
-        for (generation, text) in std::mem::take(&mut self.unreported) {
-            if !self.ended.contains(&generation) {
+        for (generation, text) in std::mem::take(&mut self.ends.unreported) {
+            if !self.ends.reported.contains(&generation) {
                 self.violation(format!("{text}, but nobody reported an end"));
             }
         }
@@ -325,7 +295,7 @@ impl Check {
             self.violation(format!("loss: {perished} messages in shared memory were lost with their sender"));
         }
         let mut unreported = Vec::new();
-        for flow in &self.flows {
+        for flow in self.flows.iter() {
             unreported.extend(flow.abandoned.iter().copied());
         }
         for (incarnation, channel) in unreported {
@@ -340,6 +310,51 @@ impl Check {
             .filter(|g| g.end_reported)
             .map(|g| g.expected.len())
             .sum();
-        self.lost += lost as u64;
+        self.counts.lost += lost as u64;
     }
+}
+
+/// The handlers that run, by their tokens.
+#[derive(Debug, Default)]
+struct RunningHandlers {
+    open: BTreeMap<u64, Open>,
+    /// The last token.
+    tokens: u64,
+}
+
+impl RunningHandlers {
+    fn insert(&mut self, open: Open) -> u64 {
+        self.tokens += 1;
+        self.open.insert(self.tokens, open);
+        self.tokens
+    }
+}
+
+/// The ends of generations, as nodes and handlers saw them.
+#[derive(Debug, Default)]
+struct GenerationEnds {
+    /// Generations whose end a node reported or caused.
+    reported: BTreeSet<GenId>,
+    /// Handlers that got an error of an end that nobody has reported yet.
+    unreported: Vec<(GenId, String)>,
+}
+
+/// What the handlers received, for the report.
+#[derive(Debug, Default)]
+pub(crate) struct MessageCounts {
+    pub(crate) started: u64,
+    pub(crate) completed: u64,
+    pub(crate) bytes: u64,
+    pub(crate) lost: u64,
+    /// A hash of the handlers that were called, and when.
+    pub(crate) digest: u64,
+}
+
+/// Violations that are kept; more are only counted.
+const KEPT: usize = 20;
+
+#[derive(Debug, Default)]
+struct Violations {
+    kept: Vec<String>,
+    count: u64,
 }

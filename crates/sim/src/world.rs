@@ -2,9 +2,9 @@
 
 mod faults;
 mod finish;
+mod pairs;
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -25,6 +25,7 @@ use crate::rng::Rng;
 use crate::swarm::Swarm;
 use crate::trace::{Trace, time};
 use crate::{Nanos, Options, Sabotage};
+use pairs::PairLog;
 
 /// How often the watchdog polls while a program computes.
 const WATCHDOG: Nanos = 1_000_000;
@@ -56,18 +57,27 @@ pub(crate) struct World {
     clock: Arc<AtomicU64>,
     check: Rc<RefCell<Check>>,
     nodes: Vec<Node>,
-    entropy: Rng,
-    incarnations: u64,
-    /// When a fault that may cause silence last affected a pair.
-    disturbed_at: Vec<Nanos>,
+    incarnations: Incarnations,
     hosts: WorldHosts,
-    /// Pairs that had a channel through shared memory, and pairs that had a link.
-    pairs: [BTreeSet<(u32, u32)>; 2],
-    /// Whether the present channel of a node to another goes through shared memory, as its events say.
-    over_shm: Vec<bool>,
-    sabotaged: bool,
-    healed_at: Option<Nanos>,
+    pairs: PairLog,
+    phase: Phase,
     totals: Totals,
+}
+
+/// What the next incarnation of a node gets.
+struct Incarnations {
+    /// The number of the last one.
+    last: u64,
+    entropy: Rng,
+}
+
+/// How far the run is.
+#[derive(Default)]
+struct Phase {
+    healed_at: Option<Nanos>,
+    /// Frames in shared memory were dropped or repeated.
+    sabotaged: bool,
+    /// Everything is done, or never will be.
     stop: bool,
 }
 
@@ -92,16 +102,11 @@ impl World {
             nodes: (0..size)
                 .map(|_| Node { up: None, computing_until: 0, next_extract: 0, sends_often: false, messages })
                 .collect(),
-            entropy: Rng::new(seed, 0x656e_7472),
-            incarnations: 0,
-            disturbed_at: vec![0; (size * size) as usize],
+            incarnations: Incarnations { last: 0, entropy: Rng::new(seed, 0x656e_7472) },
             hosts: WorldHosts::new(swarm.hosts.clone()),
-            pairs: Default::default(),
-            over_shm: vec![false; (size * size) as usize],
-            sabotaged: false,
-            healed_at: None,
+            pairs: PairLog::new(size),
+            phase: Phase::default(),
             totals: Totals::default(),
-            stop: false,
             swarm,
         };
         (0..size).for_each(|node| world.start(node));
@@ -129,18 +134,18 @@ impl World {
 
     /// Starts a node, with fresh entropy and so under a new epoch.
     fn start(&mut self, node: u32) {
-        self.incarnations += 1;
+        self.incarnations.last += 1;
         let (now, size) = (self.now(), self.size());
         let options = self.swarm.nodes[node as usize];
         let incarnation = Incarnation::new(
-            (node, self.incarnations, now),
+            (node, self.incarnations.last, now),
             size,
             self.clock.clone(),
             self.check.clone(),
             self.seed,
         );
         let mut device =
-            SimDevice::plug(&self.net, node, self.incarnations, options.tx_slots, self.swarm.max_frame);
+            SimDevice::plug(&self.net, node, self.incarnations.last, options.tx_slots, self.swarm.max_frame);
         device.leaks = self.options.sabotage == Sabotage::Leak;
         let mut config = Config::with(|config| config.share_frames = options.share_frames);
         config.loan_pool = options.loan_pool;
@@ -160,30 +165,28 @@ impl World {
         );
         let clock = Clock::Virtual(self.clock.clone());
         let builder = register(Endpoint::builder().config(config), &incarnation);
-        let joined = {
-            let environment = Environment::new(Box::new(device), clock, self.entropy.bytes());
-            builder.join_in(&job, environment.on_host(self.hosts.shared(node).cloned()))
-        };
+        let environment = Environment::new(Box::new(device), clock, self.incarnations.entropy.bytes());
+        let joined = builder.join_in(&job, environment.on_host(self.hosts.shared(node).cloned()));
         let ep = joined.expect("a simulated node joins");
         let messages = self.nodes[node as usize].messages;
-        let program = Program::new(self.seed, self.incarnations, options, messages);
+        let program = Program::new(self.seed, self.incarnations.last, options, messages);
         self.nodes[node as usize].up = Some(RunningNode { program, incarnation, ep });
-        self.trace_line(|| format!("node {node} starts, incarnation {}", self.incarnations));
+        self.trace_line(|| format!("node {node} starts, incarnation {}", self.incarnations.last));
         let mut net = lock(&self.net);
         net.ports[node as usize].latency = options.latency_ns;
-        net.note(now, u64::from(node) << 32 | self.incarnations);
+        net.note(now, u64::from(node) << 32 | self.incarnations.last);
         net.wake(node, now);
     }
 
     /// Runs to the end: faults until the horizon, then healing, then everything owed must arrive.
     pub(crate) fn run(mut self) -> Report {
-        while !self.stop {
+        while !self.phase.stop {
             let next = lock(&self.net).advance();
             let Some((now, what)) = next else {
                 // No node has anything to do: either all is done, or it never will be.
                 self.totals.steps = 0;
                 self.check_completion(self.now());
-                if !self.stop {
+                if !self.phase.stop {
                     let owing = self.check.borrow().describe_pending();
                     self.violation(format!("nothing is left to do, and not everything is done: {owing}"));
                 }
@@ -195,7 +198,7 @@ impl World {
                 What::Fault { index } => self.fault(index, now),
                 _ => {}
             }
-            if self.healed_at.is_some() {
+            if self.phase.healed_at.is_some() {
                 self.check_completion(now);
             }
             self.totals.steps += 1;
@@ -230,12 +233,13 @@ impl World {
             next = if node.sends_often { now + 300_000 } else { node.next_extract };
         } else {
             node.sends_often = false;
-            if options.extract_gap_ns > 0 && self.healed_at.is_none() {
+            if options.extract_gap_ns > 0 && self.phase.healed_at.is_none() {
                 node.next_extract = now + options.extract_gap_ns;
                 next = node.next_extract;
             }
             next = next.min(up.incarnation.wake_sleepers());
-            self.sabotaged = self.sabotaged || sabotage_local(up, self.options.sabotage, self.totals.steps);
+            self.phase.sabotaged =
+                self.phase.sabotaged || sabotage_local(up, self.options.sabotage, self.totals.steps);
             if let Err(error) = extract(up, options.extract, options.rounds) {
                 self.violation(format!("extracting failed: {error}"));
                 return;
@@ -303,13 +307,11 @@ impl World {
             let Some(event) = up.ep.poll_event() else { break };
             self.trace_line(|| format!("node {index}: {event:?}"));
             lock(&self.net).note(now ^ 0xe7e7, u64::from(index));
-            let pair = |peer: u32| (index * self.nodes.len() as u32 + peer) as usize;
             match event {
-                Event::Transport { peer, device, .. } => self.over_shm[pair(peer)] = device == "shm",
-                Event::PeerUp { peer, .. } => {
-                    let kind = usize::from(!self.over_shm[pair(peer)]);
-                    self.pairs[kind].insert((index.min(peer), index.max(peer)));
+                Event::Transport { peer, device, .. } => {
+                    self.pairs.transport_changed(index, peer, device == "shm");
                 }
+                Event::PeerUp { peer, .. } => self.pairs.peer_up(index, peer),
                 _ => {}
             }
             if let Event::PeerDown { peer, why, .. } = event {
@@ -317,7 +319,7 @@ impl World {
                 let mut check = self.check.borrow_mut();
                 check.peer_down(index, peer, live);
                 let expected = check.closing && why == tautline::Down::Closed;
-                let local = std::mem::take(&mut self.over_shm[pair(peer)]);
+                let local = self.pairs.peer_down(index, peer);
                 let report = check.deaths.report(now, (index, peer), why, local);
                 if let (false, Err(wrong)) = (expected, report) {
                     drop(check);
@@ -355,8 +357,7 @@ impl World {
                 self.check.borrow_mut().survives(index, peer, (up.incarnation.number, numbers.ours));
             }
         }
-        let size = self.size();
-        self.over_shm[(index * size) as usize..((index + 1) * size) as usize].fill(false);
+        self.pairs.node_crashed(index);
         up.ep.node().kill();
         self.check.borrow_mut().node_crashed(index);
         self.nodes[index as usize].messages = up.program.left();

@@ -162,7 +162,7 @@ fn tripwire_conditions_events_and_sets() {
             let aperture = pair.ep.aperture(4096).unwrap();
             let mut high = aperture.tripwire(0..8).when(Test::AtLeast(3)).arm().unwrap();
             let four = aperture.tripwire(0..8).when(Test::Equal(4)).event(44).arm().unwrap();
-            let odd = Condition { at: 0, width: 1, test: Test::Masked(1, 1) };
+            let odd = Condition::new(0, 1, Test::Masked(1, 1));
             let odd = aperture.tripwire(0..8).condition(odd).each_event(11).arm().unwrap();
             let mut once = aperture.tripwire(..).once().arm().unwrap();
             let reads = aperture.tripwire(0..8).on(Access::READ).arm().unwrap();

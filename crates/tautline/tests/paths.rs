@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use common::{config, jobs, jobs_at, join, pattern, run_jobs};
-use tautline::node::device::fault::{Delay, Faults};
+use tautline::node::device::fault::Faults;
 use tautline::{Config, Endpoint, Job, Message, Security, Short};
 
 /// Both sides send messages of many sizes, count those that arrive, and check every byte and the order.
@@ -88,15 +88,11 @@ fn ipv6() {
 }
 
 fn spoiled(seed: u64) -> Config {
-    let faults = Faults {
-        loss: 0.05,
-        duplicate: 0.05,
-        reorder: 0.1,
-        reorder_by: 16,
-        corrupt: 0.02,
-        corrupt_bits: 8,
-        delay: Delay::None,
-    };
+    let faults = Faults::with(|faults| {
+        (faults.loss, faults.duplicate) = (0.05, 0.05);
+        (faults.reorder, faults.reorder_by) = (0.1, 16);
+        (faults.corrupt, faults.corrupt_bits) = (0.02, 8);
+    });
     config(|c| c.fault = Some((seed, faults)))
 }
 

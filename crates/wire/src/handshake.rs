@@ -89,6 +89,7 @@ impl std::str::FromStr for Security {
 /// Why a hello was refused (H-5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u16)]
+#[non_exhaustive]
 pub enum RefuseReason {
     /// No common wire version.
     Version = 1,

@@ -65,6 +65,7 @@ pub enum Atomic {
 /// Why a request was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
+#[non_exhaustive]
 pub enum Refusal {
     /// The cookie was never issued, or it was altered.
     Forged = 1,

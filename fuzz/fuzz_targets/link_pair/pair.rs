@@ -92,12 +92,11 @@ fn content(channel: u32, number: u32, len: u32) -> impl Iterator<Item = u8> {
 impl Pair {
     pub fn new(program: &mut Program<'_>) -> Pair {
         let bits = program.small();
-        let config = Config {
-            security: [Security::Fabric, Security::Open, Security::Sealed][bits % 3],
-            recovery: [RecoveryPolicy::SelectiveRepeat, RecoveryPolicy::GoBackN][bits / 4 % 2],
-            credit_slots: [1, 16, 64, 256][bits / 8 % 4],
-            ..Config::default()
-        };
+        let config = Config::with(|config| {
+            config.security = [Security::Fabric, Security::Open, Security::Sealed][bits % 3];
+            config.recovery = [RecoveryPolicy::SelectiveRepeat, RecoveryPolicy::GoBackN][bits / 4 % 2];
+            config.credit_slots = [1, 16, 64, 256][bits / 8 % 4];
+        });
         let max_frame = [1232, 1472, 4000, 9000][bits / 32 % 4];
         let side = |rank| Side {
             peering: Peering::new(params(rank, max_frame), config.clone()),

@@ -27,8 +27,8 @@ impl Cost {
     pub fn read(text: &str, program: &str) -> Result<Cost> {
         let mut cost = Cost::default();
         let [mut objects, mut functions] = [Names::default(), Names::default()];
-        let mut caller = Place::default();
-        let mut callee = Place::default();
+        let mut caller = Symbol::default();
+        let mut callee = Symbol::default();
         let mut is_inclusive = false;
         for line in text.lines() {
             if let Some((key, value)) = line.split_once('=').filter(|(key, _)| is_word(key)) {
@@ -42,11 +42,11 @@ impl Cost {
                         let count: u64 = count.parse().with_context(|| format!("not calls: `{line}`"))?;
                         // Without an object of its own, the callee is in the caller's.
                         let object = if callee.object.is_empty() { caller.object } else { callee.object };
-                        let to = Place { object, function: callee.function };
+                        let to = Symbol { object, function: callee.function };
                         if caller.is_own(program) && !to.is_own(program) {
                             cost.library_calls += count;
                         }
-                        callee = Place::default();
+                        callee = Symbol::default();
                         is_inclusive = true;
                     }
                     _ => {}
@@ -95,12 +95,12 @@ impl<'a> Names<'a> {
 
 /// A function in an object.
 #[derive(Clone, Copy, Default)]
-struct Place<'a> {
+struct Symbol<'a> {
     object: &'a str,
     function: &'a str,
 }
 
-impl Place<'_> {
+impl Symbol<'_> {
     fn is_own(&self, program: &str) -> bool {
         let in_program = self.object.rsplit('/').next() == Some(program);
         // C functions and assembly have no path.

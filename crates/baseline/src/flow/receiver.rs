@@ -174,9 +174,9 @@ mod tests {
     const PACKET: usize = 100;
 
     /// Copies bytes to their place.
-    struct Place(Vec<u8>);
+    struct CopySink(Vec<u8>);
 
-    impl Sink for Place {
+    impl Sink for CopySink {
         fn take(&mut self, position: u64, bytes: &[u8]) {
             self.0[position as usize..][..bytes.len()].copy_from_slice(bytes);
         }
@@ -199,7 +199,7 @@ mod tests {
         let pair = UdpPair { socket, payload_max: 1472, peer_rcvbuf: 1 << 16 };
         let cut = Cut { datagram: PACKET + HEAD, per_packet: 1 };
         let shape = Shape { message: 3 * PACKET, count: 1, cut, gso: true, batch: 1, window: 1 << 16 };
-        let mut sink = Place(vec![0xEE; 3 * PACKET]);
+        let mut sink = CopySink(vec![0xEE; 3 * PACKET]);
         let mut receiver = Receiver::new(&pair, &shape, false);
         for run in runs {
             receiver.take_run(run, &mut sink).unwrap();

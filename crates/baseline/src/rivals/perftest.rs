@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use super::child::{Background, run_unless};
 use super::tools::find_tool;
-use super::{Figures, Order, Place, Test};
+use super::{Figures, Order, Placement, Test};
 
 const TEST_TIME: Duration = Duration::from_secs(15);
 /// The server needs a moment to listen, and gives no sign to wait for.
 const TRIES: u32 = 20;
 
 pub(super) fn measure(
-    place: &Place,
+    placement: &Placement,
     order: &Order,
     stop: &mut dyn FnMut() -> bool,
 ) -> Result<[Figures; 2], String> {
@@ -28,7 +28,7 @@ pub(super) fn measure(
     let start = |side: usize| {
         let mut command = Command::new(&tool);
         command.env("UCX_TLS", "sm,self");
-        command.args(["-p", &port, "-c", &place.cores[side].to_string()]);
+        command.args(["-p", &port, "-c", &placement.cores[side].to_string()]);
         command
     };
     let _server = Background::start(&mut start(1), Stdio::null())?;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::child::{Background, TempDir, last_complaint, run};
 use super::tools;
-use super::{Figures, Order, Place, Rival, Route, Test};
+use super::{Figures, Order, Placement, Rival, Route, Test};
 
 /// For compiling the program, or for both ranks to report.
 const START_TIME: Duration = Duration::from_secs(20);
@@ -34,7 +34,7 @@ impl Team {
     pub(super) fn start(
         rival: Rival,
         route: Route,
-        place: &Place,
+        placement: &Placement,
         stop: &mut dyn FnMut() -> bool,
     ) -> Result<Self, String> {
         let folder = TempDir::new()?;
@@ -42,9 +42,9 @@ impl Team {
         let listener = UnixListener::bind(&socket).map_err(|e| e.to_string())?;
         listener.set_nonblocking(true).map_err(|e| e.to_string())?;
         let commands = match rival {
-            Rival::Ucx => ucx(route, place, &folder, &socket)?,
-            Rival::OpenMpi => vec![open_mpi(route, place, &folder, &socket)?],
-            _ => vec![mpich(place, &folder, &socket)?],
+            Rival::Ucx => ucx(route, placement, &folder, &socket)?,
+            Rival::OpenMpi => vec![open_mpi(route, placement, &folder, &socket)?],
+            _ => vec![mpich(placement, &folder, &socket)?],
         };
         let file = File::create(folder.path().join(COMPLAINTS)).map_err(|e| e.to_string())?;
         let mut processes = Vec::new();
@@ -118,14 +118,14 @@ fn compile(compiler: &Path, folder: &TempDir, link: &str, libraries: &[&str]) ->
 }
 
 /// Adds the arguments of every rank.
-fn arguments(command: &mut Command, place: &Place, socket: &Path) {
-    command.arg(socket).args(place.cores.map(|core| core.to_string()));
+fn arguments(command: &mut Command, placement: &Placement, socket: &Path) {
+    command.arg(socket).args(placement.cores.map(|core| core.to_string()));
 }
 
-fn open_mpi(route: Route, place: &Place, folder: &TempDir, socket: &Path) -> Result<Command, String> {
+fn open_mpi(route: Route, placement: &Placement, folder: &TempDir, socket: &Path) -> Result<Command, String> {
     let mpi = tools::open_mpi().ok_or("its mpirun or mpicc is not installed")?;
     let program = compile(&mpi.mpicc, folder, "link_mpi.h", &[])?;
-    let mut command = match &place.namespaces {
+    let mut command = match &placement.namespaces {
         Some(namespaces) => namespaces.node(&mpi.mpirun),
         None => Command::new(&mpi.mpirun),
     };
@@ -135,7 +135,7 @@ fn open_mpi(route: Route, place: &Place, folder: &TempDir, socket: &Path) -> Res
     if route == Route::Tcp {
         command.args(["--mca", "pml", "ob1", "--mca", "btl", "tcp,self"]);
     }
-    match &place.namespaces {
+    match &placement.namespaces {
         Some(namespaces) => namespaces.options(&mut command, folder)?,
         None if route == Route::Tcp => {
             command.args(["-n", "2", "--mca", "btl_tcp_if_include", "lo"]);
@@ -144,20 +144,20 @@ fn open_mpi(route: Route, place: &Place, folder: &TempDir, socket: &Path) -> Res
             command.args(["-n", "2"]);
         }
     }
-    arguments(command.arg(program), place, socket);
+    arguments(command.arg(program), placement, socket);
     Ok(command)
 }
 
-fn mpich(place: &Place, folder: &TempDir, socket: &Path) -> Result<Command, String> {
+fn mpich(placement: &Placement, folder: &TempDir, socket: &Path) -> Result<Command, String> {
     let mpi = tools::mpich().ok_or("its mpirun or mpicc is not installed")?;
     let program = compile(&mpi.mpicc, folder, "link_mpi.h", &[])?;
     let mut command = Command::new(&mpi.mpirun);
-    arguments(command.args(["-n", "2"]).arg(program), place, socket);
+    arguments(command.args(["-n", "2"]).arg(program), placement, socket);
     Ok(command)
 }
 
 /// UCX has no launcher, so the processes are started here.
-fn ucx(route: Route, place: &Place, folder: &TempDir, socket: &Path) -> Result<Vec<Command>, String> {
+fn ucx(route: Route, placement: &Placement, folder: &TempDir, socket: &Path) -> Result<Vec<Command>, String> {
     let compiler = tools::ucx().ok_or("its headers or a C compiler are not installed")?;
     let program = compile(&compiler, folder, "link_ucx.h", &["-lucp", "-lucs"])?;
     let start = |rank: &str| {
@@ -166,7 +166,7 @@ fn ucx(route: Route, place: &Place, folder: &TempDir, socket: &Path) -> Result<V
         if route == Route::Tcp {
             command.env("UCX_NET_DEVICES", "lo");
         }
-        arguments(&mut command, place, socket);
+        arguments(&mut command, placement, socket);
         command.arg(rank);
         command
     };

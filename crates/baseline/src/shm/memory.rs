@@ -34,14 +34,14 @@ impl Line {
     }
 }
 
-/// Mapped until dropped.
-pub(crate) struct Memory {
+/// A mapping of the shared memory, until dropped.
+pub(crate) struct SharedMapping {
     at: NonNull<u8>,
     lines: usize,
     bytes: usize,
 }
 
-impl Memory {
+impl SharedMapping {
     /// One memory that this side writes to, and one that it reads from. Both are zeroed, and all their pages
     /// are present.
     pub(crate) fn pair(setup: &mut Setup<'_>, lines: usize, bytes: usize) -> io::Result<[Self; 2]> {
@@ -83,7 +83,7 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for SharedMapping {
     fn drop(&mut self) {
         // SAFETY: this is what was mapped, and every reference to it has ended with the borrow of `self`.
         let _ = unsafe { rustix::mm::munmap(self.at.as_ptr().cast(), self.lines * LINE + self.bytes) };

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use super::memory::Memory;
+use super::memory::SharedMapping;
 use crate::drive::{self, Content};
 use crate::pattern::{self, Pattern};
 use crate::transport::{Setup, Side, Transport};
@@ -37,12 +37,14 @@ pub fn ping_pong(
     if hand_off == HandOff::Line && bytes > 8 {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "a line holds eight bytes beside its flag"));
     }
-    let [into, from] = Memory::pair(setup, LINES, if hand_off == HandOff::Line { 0 } else { bytes })?;
-    let mut place = Place { into, from, sent: 0, received: 0 };
+    let [into, from] = SharedMapping::pair(setup, LINES, if hand_off == HandOff::Line { 0 } else { bytes })?;
+    let mut buffers = Buffers { into, from, sent: 0, received: 0 };
     let mut run = |count| match hand_off {
-        HandOff::Line => place.lines(setup.side, bytes, count),
-        HandOff::CopyInCopyOut => drive::ping_pong(&mut place, setup.side, bytes, count, Content::Rewritten),
-        HandOff::WriteFlagCopy => Direct::new(&mut place, bytes).ping_pong(setup.side, count),
+        HandOff::Line => buffers.lines(setup.side, bytes, count),
+        HandOff::CopyInCopyOut => {
+            drive::ping_pong(&mut buffers, setup.side, bytes, count, Content::Rewritten)
+        }
+        HandOff::WriteFlagCopy => Direct::new(&mut buffers, bytes).ping_pong(setup.side, count),
     };
     run(warm_up)?;
     run(count)
@@ -52,14 +54,14 @@ pub fn ping_pong(
 const LINES: usize = 2;
 
 /// One buffer for a message in each direction.
-struct Place {
-    into: Memory,
-    from: Memory,
+struct Buffers {
+    into: SharedMapping,
+    from: SharedMapping,
     sent: u64,
     received: u64,
 }
 
-impl Place {
+impl Buffers {
     /// Says that a message is there.
     #[inline]
     fn raise(&mut self) {
@@ -112,7 +114,7 @@ impl Place {
     }
 }
 
-impl Transport for Place {
+impl Transport for Buffers {
     fn name(&self) -> &'static str {
         "hand-over"
     }
@@ -136,14 +138,14 @@ impl Transport for Place {
 
 /// A sender whose buffer is the shared memory itself.
 struct Direct<'a> {
-    place: &'a mut Place,
+    buffers: &'a mut Buffers,
     pattern: Pattern,
     incoming: Vec<u8>,
 }
 
 impl<'a> Direct<'a> {
-    fn new(place: &'a mut Place, bytes: usize) -> Self {
-        Self { place, pattern: Pattern::new(bytes), incoming: vec![0; bytes] }
+    fn new(buffers: &'a mut Buffers, bytes: usize) -> Self {
+        Self { buffers, pattern: Pattern::new(bytes), incoming: vec![0; bytes] }
     }
 
     fn ping_pong(&mut self, side: Side, count: u64) -> io::Result<Vec<u64>> {
@@ -168,12 +170,12 @@ impl<'a> Direct<'a> {
     fn send(&mut self, number: u64) {
         // SAFETY: the other side has answered the last message, so it has read it, and reads no more until
         // the flag.
-        self.pattern.write(number, unsafe { self.place.into.area(0, self.incoming.len()) });
-        self.place.raise();
+        self.pattern.write(number, unsafe { self.buffers.into.area(0, self.incoming.len()) });
+        self.buffers.raise();
     }
 
     fn receive(&mut self, number: u64) -> io::Result<()> {
-        self.place.recv(&mut self.incoming)?;
+        self.buffers.recv(&mut self.incoming)?;
         pattern::check(number, &self.incoming)?;
         pattern::read_out(&self.incoming);
         Ok(())

@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::io;
 use std::sync::atomic::Ordering;
 
-use super::memory::{Line, Memory};
+use super::memory::{Line, SharedMapping};
 use crate::cpu::{Measured, Stopwatch};
 use crate::transport::{Setup, Side, SpinLimit};
 
@@ -56,8 +56,8 @@ const WARM_UP: u64 = 64;
 
 /// One side of a ring. Side A produces into its own memory; side B answers in the first line of its own.
 struct Ring {
-    into: Memory,
-    from: Memory,
+    into: SharedMapping,
+    from: SharedMapping,
     /// Messages produced or consumed so far.
     position: u64,
     /// How many messages the other side is known to have consumed.
@@ -66,7 +66,7 @@ struct Ring {
 
 impl Ring {
     fn open(setup: &mut Setup<'_>) -> io::Result<Self> {
-        let [into, from] = Memory::pair(setup, SLOTS as usize, 0)?;
+        let [into, from] = SharedMapping::pair(setup, SLOTS as usize, 0)?;
         Ok(Self { into, from, position: 0, taken: 0 })
     }
 
@@ -151,6 +151,6 @@ impl Ring {
 }
 
 #[inline]
-fn slot(memory: &Memory, position: u64) -> &Line {
+fn slot(memory: &SharedMapping, position: u64) -> &Line {
     &memory.lines()[(position % SLOTS) as usize]
 }

@@ -8,7 +8,7 @@ use std::hint::black_box;
 use std::io;
 use std::sync::atomic::Ordering;
 
-use super::memory::Memory;
+use super::memory::SharedMapping;
 use crate::cpu::{Measured, Stopwatch};
 use crate::pattern::{self, Pattern};
 use crate::transport::{Setup, Side, SpinLimit};
@@ -50,7 +50,7 @@ impl Plan {
 /// [`io::ErrorKind::TimedOut`] if the other side is silent.
 pub fn two_copies(setup: &mut Setup<'_>, plan: &Plan) -> io::Result<Measured> {
     let bytes = plan.bytes.max(1);
-    let [into, from] = Memory::pair(setup, LINES, plan.chunk * plan.slots)?;
+    let [into, from] = SharedMapping::pair(setup, LINES, plan.chunk * plan.slots)?;
     let mut chunks = Chunks { into, from, plan: Plan { bytes, ..*plan }, passed: 0, known: 0 };
     let pattern = Pattern::new(bytes);
     let mut message = vec![0; bytes];
@@ -114,8 +114,8 @@ const LINES: usize = 2;
 
 /// One side of the ring of chunks. Chunks lie in side A's memory; each side counts in its own.
 struct Chunks {
-    into: Memory,
-    from: Memory,
+    into: SharedMapping,
+    from: SharedMapping,
     plan: Plan,
     /// Chunks written or read so far.
     passed: u64,

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use anyhow::{Result, bail};
-use tautline_baseline::rivals::{Contender, Figures, Order, Place, Route, Test};
+use tautline_baseline::rivals::{Contender, Figures, Order, Placement, Route, Test};
 
 use super::case::{Case, Other, Outcome, System, Work};
 use super::pair::Interrupted;
@@ -33,7 +33,7 @@ struct Entry {
 
 impl Contenders {
     /// Has a rival run a case. A failure affects this figure only.
-    pub fn run(&mut self, case: &Case, place: &Place, signals: &mut Signals) -> Result<[Outcome; 2]> {
+    pub fn run(&mut self, case: &Case, placement: &Placement, signals: &mut Signals) -> Result<[Outcome; 2]> {
         let System::Rival { other, tcp } = case.system else { bail!("no rival") };
         let test = match case.work {
             Work::PingPong { .. } => Test::PingPong,
@@ -47,7 +47,7 @@ impl Contenders {
             bail!("not tried again after {FAILURES} failures: {}", entry.last);
         }
         let mut signal = None;
-        let done = entry.measure(other, tcp, place, &order, &mut || {
+        let done = entry.measure(other, tcp, placement, &order, &mut || {
             signal = signal.or_else(|| signals.take());
             signal.is_some()
         });
@@ -71,7 +71,7 @@ impl Entry {
         &mut self,
         other: Other,
         tcp: bool,
-        place: &Place,
+        placement: &Placement,
         order: &Order,
         stop: &mut dyn FnMut() -> bool,
     ) -> Result<[Figures; 2], String> {
@@ -79,7 +79,7 @@ impl Entry {
             Some(contender) => contender,
             None => {
                 let route = if tcp { Route::Tcp } else { Route::Host };
-                Contender::start(other.rival(), route, place.clone(), stop)?
+                Contender::start(other.rival(), route, placement.clone(), stop)?
             }
         };
         let figures = contender.run(order, stop)?;

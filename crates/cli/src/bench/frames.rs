@@ -51,7 +51,7 @@ impl Frames {
     fn open(setup: &mut Setup<'_>) -> io::Result<Frames> {
         let socket = UdpSocket::bind((setup.local, 0))?;
         let port = u16::from_le_bytes(setup.exchange(&socket.local_addr()?.port().to_le_bytes())?);
-        let mut device = Udp::open(UdpConfig { socket: Some(socket.into()), ..UdpConfig::default() })?;
+        let mut device = Udp::open(UdpConfig::with(|config| config.socket = Some(socket.into())))?;
         let route = device.route((setup.remote, port).into())?;
         let window = device.receive_buffer() as u64 / 2;
         Ok(Frames { device, route, batch: RxBatch::new(16), window, slots: Vec::new() })

@@ -20,7 +20,7 @@ pub(super) fn other<E: Into<Box<dyn std::error::Error + Send + Sync>>>(error: E)
 }
 
 /// One side of a pair of endpoints that can reach each other's memory.
-pub struct Memory {
+pub struct MemorySide {
     endpoint: Endpoint,
     style: Style,
     aperture: Aperture,
@@ -54,9 +54,9 @@ fn parse_cookies(data: &[u8]) -> Option<(Cookie, Cookie, MapCookie)> {
     Some((cookie(memory)?, cookie(queue)?, map.try_into().ok().map(MapCookie::from_bytes)?))
 }
 
-impl Memory {
+impl MemorySide {
     /// Joins a fresh job with the other side, for puts of `bytes`, and connects.
-    pub fn open(setup: &mut Setup<'_>, device: Device, style: Style, bytes: usize) -> io::Result<Memory> {
+    pub fn open(setup: &mut Setup<'_>, device: Device, style: Style, bytes: usize) -> io::Result<MemorySide> {
         let mail = Mailbox::default();
         let inbox = mail.clone();
         let builder = Endpoint::builder()
@@ -87,7 +87,7 @@ impl Memory {
         let outgoing = vec![0; bytes];
         setup.barrier()?;
         let incoming = vec![0; bytes];
-        Ok(Memory {
+        Ok(MemorySide {
             _share: share,
             incoming,
             style,

@@ -34,7 +34,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tautline_baseline::cpu::{self, Burner};
-use tautline_baseline::rivals::{Namespaces, Place};
+use tautline_baseline::rivals::{Namespaces, Placement};
 
 use crate::sys::Signals;
 use case::{Case, Other, Shared, System, Work};
@@ -289,7 +289,7 @@ impl Bench {
             addresses: [a, b],
             interface: netns::interface(lane),
         });
-        self.contenders.run(case, &Place { cores: self.pinned, namespaces }, signals)
+        self.contenders.run(case, &Placement { cores: self.pinned, namespaces }, signals)
     }
 
     /// Lets the sides find the best bare streams of the sizes that will be measured.

@@ -22,7 +22,7 @@ use super::calls::Calls;
 use super::case::{Case, Device, Mode, Other, Outcome, Policy, Reply, Shared, Style, System, Work};
 use super::loans::Lender;
 use super::matching::matching;
-use super::memory::Memory;
+use super::memory::MemorySide;
 use super::server::Server;
 use super::taut::Taut;
 use super::{frames, netns, tune};
@@ -198,13 +198,13 @@ impl Worker {
         let mut setup = self.setup(System::Memory { device, style });
         match work {
             Work::PingPong { bytes, count, .. } => {
-                let mut memory = Memory::open(&mut setup, device, style, bytes)?;
+                let mut memory = MemorySide::open(&mut setup, device, style, bytes)?;
                 memory.ping_pong(side, 0, warm_up(count))?;
                 let outcome = timed(|| memory.ping_pong(side, warm_up(count), count))?;
                 memory.close(&mut setup).map(|()| outcome)
             }
             Work::Stream { bytes, count, .. } => {
-                let mut memory = Memory::open(&mut setup, device, style, bytes)?;
+                let mut memory = MemorySide::open(&mut setup, device, style, bytes)?;
                 let outcome = moved(|| memory.stream(side, count))?;
                 memory.close(&mut setup).map(|()| outcome)
             }

@@ -97,7 +97,7 @@ impl Leg {
     ) -> Result<Leg> {
         let bind = SocketAddr::new(addresses[from].ip(), 0);
         let mut device: Box<dyn Datagram> =
-            Box::new(Udp::open(UdpConfig { bind, tx_slots: 512, ..UdpConfig::default() })?);
+            Box::new(Udp::open(UdpConfig::with(|config| (config.bind, config.tx_slots) = (bind, 512)))?);
         // One of the two legs of a pair sees all frames of the pair.
         if let Some(folder) = pcap.filter(|_| from < to) {
             let file = folder.join(format!("ranks-{from}-{to}.pcap"));

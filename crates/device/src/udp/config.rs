@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 
 /// How to open a UDP device. The default is a socket on loopback that uses everything the system offers.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct UdpConfig {
     /// The address to bind; port 0 lets the system choose one. Decides between IPv4 and IPv6.
     pub bind: SocketAddr,
@@ -58,6 +59,13 @@ impl Default for UdpConfig {
 }
 
 impl UdpConfig {
+    /// Returns the default configuration, as `change` changes it.
+    pub fn with(change: impl FnOnce(&mut UdpConfig)) -> UdpConfig {
+        let mut config = UdpConfig::default();
+        change(&mut config);
+        config
+    }
+
     pub(super) fn check(&self) -> io::Result<()> {
         let refuse = |why| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         if !(1..=BATCH_MAX).contains(&self.batch) {

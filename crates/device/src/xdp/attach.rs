@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use super::attach_point::AttachPoint;
-use super::bind::{Memory, bind, bind_queues, divide, no_socket, options, share};
+use super::bind::{FrameMemory, bind, bind_queues, divide, no_socket, options, share};
 use super::config::{Mode, XdpConfig};
 use super::headers::Framing;
 use super::neighbour;
@@ -22,7 +22,7 @@ use crate::udp;
 pub(super) struct Opened {
     pub attached: Attached,
     pub queues: Queues,
-    pub memory: Memory,
+    pub memory: FrameMemory,
     /// The numbers of the queues.
     pub numbers: Vec<u32>,
     pub failed_modes: FailedModes,
@@ -249,7 +249,11 @@ pub(super) fn reattach(
 fn fragment_flag(config: &XdpConfig, point: &AttachPoint, mode: Mode, local: SocketAddr) -> u32 {
     let payload = config.udp.slot_payload.unwrap_or_else(|| udp::slot_payload(local.ip()));
     let layout = divide(payload, point.lower.mtu, config.udp.tx_slots, config.rx_chunks);
-    if mode == Mode::Generic && !Memory::is_split(layout, point.lower.mtu) { 0 } else { bpf::F_HAS_FRAGS }
+    if mode == Mode::Generic && !FrameMemory::is_split(layout, point.lower.mtu) {
+        0
+    } else {
+        bpf::F_HAS_FRAGS
+    }
 }
 
 /// The program's name in the kernel's tables.

@@ -11,8 +11,8 @@ use super::unavailable::{Unavailable, system};
 use crate::sys::{Chunk, Errno, Layout, Queues, Umem, XskOptions, caps};
 use crate::{Arena, HEADROOM};
 
-/// Memory, and how it is divided.
-pub(super) struct Memory {
+/// The memory of frames, and how it is divided.
+pub(super) struct FrameMemory {
     pub layout: Layout,
     pub umem: Arc<Umem>,
     pub arena: Arena,
@@ -36,12 +36,12 @@ pub(super) fn divide(payload: usize, mtu: usize, slots: usize, chunks: u32) -> L
     Layout { chunk, slot_chunks: slot.div_ceil(chunk), slots, copies: COPIES, chunks: chunks as usize }
 }
 
-impl Memory {
-    pub(super) fn new(layout: Layout, payload: usize) -> Result<Memory, Unavailable> {
+impl FrameMemory {
+    pub(super) fn new(layout: Layout, payload: usize) -> Result<FrameMemory, Unavailable> {
         let failed =
             |e| Unavailable::Memory(format!("cannot allocate {} bytes of memory: {e}", layout.len()));
         let (umem, [arena, copies], chunks) = Umem::new(layout, payload).map_err(failed)?;
-        Ok(Memory { layout, umem, arena, copies, chunks })
+        Ok(FrameMemory { layout, umem, arena, copies, chunks })
     }
 
     /// Whether a received frame may need several chunks.
@@ -79,12 +79,12 @@ pub(super) fn bind(
     point: &AttachPoint,
     attached: &Attached,
     payload: usize,
-) -> Result<(Queues, Memory, Vec<u32>), Unavailable> {
+) -> Result<(Queues, FrameMemory, Vec<u32>), Unavailable> {
     let mut share = share(config, point.lower.queues);
     let mut chunks = chunks_per_queue(config, share);
     loop {
         let layout = divide(payload, point.lower.mtu, config.udp.tx_slots, chunks * share);
-        let memory = Memory::new(layout, payload)?;
+        let memory = FrameMemory::new(layout, payload)?;
         let options = options(config, point, attached.terms.mode, layout, chunks);
         match bind_queues(config, point, options, &memory.umem, (share, attached.joined), RetryLimits::OPEN) {
             Ok((queues, numbers)) => return Ok((queues, memory, numbers)),
@@ -122,7 +122,7 @@ pub(super) fn options(
         ifindex: point.lower.index,
         queue: 0,
         zero_copy: mode == Mode::ZeroCopy,
-        multi_buffer: Memory::is_split(layout, point.lower.mtu),
+        multi_buffer: FrameMemory::is_split(layout, point.lower.mtu),
         // Every chunk would need room for metadata, and only the first chunk of a slot has it.
         tx_metadata: layout.slot_chunks == 1
             && config.checksum_offload.unwrap_or_else(|| offers_checksums(point)),

@@ -5,6 +5,7 @@ use crate::udp::UdpConfig;
 
 /// How the steering program is attached, and how frames get from the card to our memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum Mode {
     /// The best mode that works: zero copy, then native, then generic. On veth, which has no zero copy,
     /// generic comes first because it is faster there, unless several ranks divide the queues, which only
@@ -47,6 +48,7 @@ impl std::str::FromStr for Mode {
 
 /// Who moves frames from the card to the rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum Receive {
     /// The kernel, on interrupts; polling reads memory and makes no system call.
     #[default]
@@ -83,6 +85,7 @@ impl std::str::FromStr for Receive {
 
 /// When the kernel no longer reads the bytes of a frame (D-9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum Completion {
     /// When it has taken the frame from the ring, if the driver is known to copy; otherwise as
     /// [`Completion::Ring`].
@@ -94,6 +97,7 @@ pub enum Completion {
 
 /// How to open an AF_XDP device.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct XdpConfig {
     /// The socket that owns the port, and the device for destinations that AF_XDP cannot reach. Its address
     /// determines the interface.
@@ -125,6 +129,15 @@ pub struct XdpConfig {
     pub any_shape: bool,
     /// Drop the privileges that opening needed, in this thread.
     pub drop_privileges: bool,
+}
+
+impl XdpConfig {
+    /// Returns the default configuration, as `change` changes it.
+    pub fn with(change: impl FnOnce(&mut XdpConfig)) -> XdpConfig {
+        let mut config = XdpConfig::default();
+        change(&mut config);
+        config
+    }
 }
 
 impl Default for XdpConfig {

@@ -31,6 +31,7 @@ const HOPS: u8 = 64;
 
 /// The headers around frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum Framing {
     /// UDP over IP: the same frames as the `udp` device's.
     #[default]

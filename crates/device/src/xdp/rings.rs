@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::bind::Memory;
+use super::bind::FrameMemory;
 use crate::sys::{Layout, Queues, Umem};
 use crate::{Arena, SlotId};
 
@@ -40,11 +40,11 @@ impl Rings {
     pub(super) fn new(
         mut queues: Queues,
         numbers: Vec<u32>,
-        memory: Memory,
+        memory: FrameMemory,
         tx_ring: u32,
         by_completion: bool,
     ) -> (Rings, Arena) {
-        let Memory { layout, umem, arena, copies, chunks } = memory;
+        let FrameMemory { layout, umem, arena, copies, chunks } = memory;
         chunks.into_iter().for_each(|chunk| queues.fill(chunk));
         queues.submit_chunks();
         let rings = Rings {

@@ -112,12 +112,14 @@ pub fn data_frame(number: usize, len: usize) -> Vec<u8> {
 }
 
 pub fn udp_config(spaces: &Spaces, side: usize) -> UdpConfig {
-    UdpConfig { bind: SocketAddr::new(spaces.addr(side, false), 0), tx_slots: 256, ..UdpConfig::default() }
+    UdpConfig::with(|config| {
+        (config.bind, config.tx_slots) = (SocketAddr::new(spaces.addr(side, false), 0), 256);
+    })
 }
 
-pub fn open(spaces: &Arc<Spaces>, side: usize, config: XdpConfig) -> NetnsDevice<Xdp> {
+pub fn open(spaces: &Arc<Spaces>, side: usize, mut config: XdpConfig) -> NetnsDevice<Xdp> {
     spaces.enter(side);
-    let config = XdpConfig { udp: udp_config(spaces, side), rx_chunks: 512, ..config };
+    (config.udp, config.rx_chunks) = (udp_config(spaces, side), 512);
     let device = Xdp::open(config).unwrap_or_else(|r| panic!("{}", r.why));
     NetnsDevice { device, spaces: spaces.clone(), side }
 }

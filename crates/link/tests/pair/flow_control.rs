@@ -12,7 +12,7 @@ const OF_64: u64 = 64 - 8;
 /// L-12: a receiver that consumes nothing stops the sender at its credit, until it consumes again.
 #[test]
 fn credit_stops_the_sender() {
-    let config = Config { credit_slots: 64, ..Config::default() };
+    let config = Config::with(|config| config.credit_slots = 64);
     let mut world = World::open(1, &config);
     world.sides[1].consume = Consume::Never;
     world.sides[0].load.left = 500;
@@ -35,7 +35,7 @@ fn credit_stops_the_sender() {
 /// and no frame of the peer arrives.
 #[test]
 fn raw_frames_are_announced_without_credit() {
-    let config = Config { credit_slots: 64, raw_frames: true, ..Config::default() };
+    let config = Config::with(|config| (config.credit_slots, config.raw_frames) = (64, true));
     let mut world = World::open(1, &config);
     world.run(SECOND / 10);
     assert!([0, 1].iter().all(|side| world.link(*side).peer_accepts_raw()), "both sides announced it");
@@ -58,7 +58,7 @@ fn raw_frames_are_announced_without_credit() {
 #[test]
 fn the_newest_frame_announces_raw_frames() {
     // Reordered frames arrive so late that the peer could seem dead; this test is not about that.
-    let config = Config { raw_frames: true, silence: 60 * SECOND, ..Config::default() };
+    let config = Config::with(|config| (config.raw_frames, config.silence) = (true, 60 * SECOND));
     let mut world = World::open(7, &config);
     world.set_faults(&crate::world::Faults { loss: 100, reorder: 300, ..Default::default() });
     for round in 0..200 {
@@ -79,7 +79,7 @@ fn the_newest_frame_announces_raw_frames() {
 /// L-26: a lost credit update is sent again.
 #[test]
 fn lost_credit_update_is_repeated() {
-    let config = Config { credit_slots: 64, ..Config::default() };
+    let config = Config::with(|config| config.credit_slots = 64);
     let mut world = World::open(1, &config);
     world.sides[1].consume = Consume::Never;
     world.sides[0].load.left = 100;
@@ -96,7 +96,7 @@ fn lost_credit_update_is_repeated() {
 #[test]
 fn smallest_and_largest_credit() {
     for (credit_slots, slots) in [(0, 100), (1, 100), (2, 100), (3, 100), (4 * MAX_CREDIT, 200_000)] {
-        let config = Config { credit_slots, ..Config::default() };
+        let config = Config::with(|config| config.credit_slots = credit_slots);
         let mut world = World::open(1, &config);
         world.sides[0].load = crate::world::Load { left: slots, queue: 1000, len: 8 };
         assert!(world.run_until_true(20 * SECOND, World::is_settled), "{credit_slots}\n{}", world.report());
@@ -106,7 +106,7 @@ fn smallest_and_largest_credit() {
 }
 
 fn world_under_load(seed: u64) -> World {
-    let config = Config { credit_slots: 1000, ..Config::default() };
+    let config = Config::with(|config| config.credit_slots = 1000);
     let mut world = World::open(seed, &config);
     world.sides[0].load = crate::world::Load { left: usize::MAX, queue: 500, len: 1400 };
     world.sides.iter_mut().for_each(|s| s.every = 50 * MICRO);

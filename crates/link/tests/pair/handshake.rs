@@ -114,7 +114,8 @@ fn refusal(world: &mut World) -> Option<RefuseReason> {
 #[test]
 fn refused_initiator_gets_the_reason() {
     let config = Config::default();
-    let mut world = World::with(1, [Config { security: Security::Sealed, ..config.clone() }, config.clone()]);
+    let sealed = Config::with(|config| config.security = Security::Sealed);
+    let mut world = World::with(1, [sealed, config.clone()]);
     assert_eq!(refusal(&mut world), Some(RefuseReason::Security));
     assert!(!world.sides[0].peering.is_connecting());
 
@@ -161,7 +162,7 @@ fn unknown_versions_and_features_are_refused() {
 #[test]
 fn restart_while_the_old_link_is_live() {
     for (security, restarted) in MODES.into_iter().flat_map(|m| [(m, 0), (m, 1)]) {
-        let mut world = World::open(11, &Config { security, ..Config::default() });
+        let mut world = World::open(11, &Config::with(|config| config.security = security));
         world.pipes.iter_mut().for_each(|p| p.tap = Some(Vec::new()));
         world.sides[0].load.left = 50;
         world.sides[1].load.left = 50;

@@ -44,7 +44,11 @@ fn cause_outages(world: &mut World, rng: &mut Rng) {
 
 fn one_run(seed: u64, policy: RecoveryPolicy, security: Security) {
     let mut rng = Rng(seed);
-    let mut config = Config { security, recovery: policy, silence: SILENCE, ..Config::default() };
+    let mut config = Config::with(|config| {
+        config.security = security;
+        config.recovery = policy;
+        config.silence = SILENCE;
+    });
     config.credit_slots = [16, 64, 256, 1000][rng.below(4) as usize];
     let mut world = World::new(rng.next(), &config);
     for i in 0..2 {

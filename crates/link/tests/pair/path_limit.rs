@@ -13,7 +13,8 @@ fn all() -> impl Iterator<Item = (RecoveryPolicy, Security)> {
 }
 
 fn open(limit: usize, recovery: RecoveryPolicy, security: Security) -> World {
-    let mut world = World::new(limit as u64, &Config { security, recovery, ..Config::default() });
+    let config = Config::with(|config| (config.security, config.recovery) = (security, recovery));
+    let mut world = World::new(limit as u64, &config);
     for side in &mut world.sides {
         side.peering.set_path_limit(0, limit);
     }

@@ -27,7 +27,8 @@ struct Captured {
 /// Opens a link and captures its frames from side 0 to side 1: small and large slots, fragments, selective
 /// acknowledgements, requests for acknowledgements.
 fn capture_frames(seed: u64, security: Security) -> (World, Captured) {
-    let mut world = World::open(seed, &Config { security, silence: 100 * SECOND, ..Config::default() });
+    let config = Config::with(|config| (config.security, config.silence) = (security, 100 * SECOND));
+    let mut world = World::open(seed, &config);
     world.pipes[0].tap = Some(Vec::new());
     world.sides[0].load.left = 50;
     world.run(10 * MILLI);

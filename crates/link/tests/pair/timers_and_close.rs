@@ -11,7 +11,7 @@ fn death_by_silence() {
     for seed in 0..30 {
         let mut rng = Rng(seed);
         let silence = [200 * MILLI, SECOND, 3 * SECOND][rng.below(3) as usize];
-        let config = Config { silence, ..Config::default() };
+        let config = Config::with(|config| config.silence = silence);
         let mut world = World::open(rng.next(), &config);
         if rng.below(2) == 0 {
             world.sides[0].load.left = usize::MAX;
@@ -78,7 +78,7 @@ fn peer_stopped_for_500_ms_is_alive() {
 /// L-16: a side that was stopped for 5 s does not count its peer as dead.
 #[test]
 fn own_stop_is_no_silence_of_the_peer() {
-    let long_silence = Config { silence: 20 * SECOND, ..Config::default() };
+    let long_silence = Config::with(|config| config.silence = 20 * SECOND);
     let mut world = World::with(4, [Config::default(), long_silence]);
     world.sides[0].connect(world.now);
     assert!(world.run_until_true(SECOND, World::is_open));
@@ -194,7 +194,7 @@ fn one_slot(world: &mut World, side: usize) -> (Nanos, bool) {
 #[test]
 fn requested_acknowledgement_is_immediate() {
     let delay = 5 * MILLI;
-    let mut config = Config { ack_delay: delay, rto_min: 50 * MILLI, ..Config::default() };
+    let mut config = Config::with(|config| (config.ack_delay, config.rto_min) = (delay, 50 * MILLI));
     let (took, requested) = one_slot(&mut World::open(1, &config), 0);
     assert!(!requested && (delay..delay + MILLI).contains(&took), "{took} ns, requested: {requested}");
     // With credit for one slot, the sender needs an acknowledgement to go on.
@@ -206,7 +206,7 @@ fn requested_acknowledgement_is_immediate() {
 /// L-8: the time that a frame spends in the peer's host is no part of the round trip.
 #[test]
 fn round_trip_excludes_residence_time() {
-    let config = Config { ack_delay: 20 * MILLI, rto_min: 100 * MILLI, ..Config::default() };
+    let config = Config::with(|config| (config.ack_delay, config.rto_min) = (20 * MILLI, 100 * MILLI));
     let mut world = World::open(1, &config);
     for _ in 0..50 {
         let (took, _) = one_slot(&mut world, 0);

@@ -10,6 +10,7 @@ use crate::Config;
 
 /// The options that were given; none leaves what the program configures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub struct XdpOptions {
     /// As [`Config::xdp_framing`].
     pub framing: Option<Framing>,
@@ -20,6 +21,13 @@ pub struct XdpOptions {
 }
 
 impl XdpOptions {
+    /// No options, as `change` changes them.
+    pub fn with(change: impl FnOnce(&mut XdpOptions)) -> XdpOptions {
+        let mut options = XdpOptions::default();
+        change(&mut options);
+        options
+    }
+
     /// Applies the options to a configuration.
     pub(crate) fn apply(self, config: &mut Config) {
         config.xdp_framing = self.framing.unwrap_or(config.xdp_framing);
@@ -80,6 +88,8 @@ mod tests {
             let device: DeviceName = text.parse().unwrap();
             assert_eq!((device.to_string().as_str(), device.name()), (text, "xdp"));
         }
+        let raw = XdpOptions::with(|options| options.framing = Some(Framing::Raw));
+        assert_eq!("xdp,framing=raw".parse(), Ok(DeviceName::XdpWith(raw)));
         let mut config = Config { xdp_mode: Mode::Generic, ..Config::default() };
         config.ask_for("xdp,framing=raw,receive=busy-poll".parse().unwrap());
         assert_eq!(config.device, Some(DeviceName::Xdp));

@@ -32,6 +32,7 @@ impl Local {
 
 /// What can be done with another node's memory.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub enum Operation {
     /// Writes bytes there. They must not change until the operation is complete.
     Put(Local),

@@ -61,6 +61,35 @@ impl Generation {
     }
 }
 
+/// The flows between all nodes.
+#[derive(Debug)]
+pub(crate) struct Flows {
+    nodes: u32,
+    flows: Vec<Flow>,
+}
+
+impl Flows {
+    pub(crate) fn new(nodes: u32) -> Flows {
+        Flows { nodes, flows: (0..nodes * nodes).map(|_| Flow::default()).collect() }
+    }
+
+    pub(crate) fn nodes(&self) -> u32 {
+        self.nodes
+    }
+
+    pub(crate) fn get(&self, from: u32, to: u32) -> &Flow {
+        &self.flows[(from * self.nodes + to) as usize]
+    }
+
+    pub(crate) fn get_mut(&mut self, from: u32, to: u32) -> &mut Flow {
+        &mut self.flows[(from * self.nodes + to) as usize]
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Flow> {
+        self.flows.iter()
+    }
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Flow {
     pub(crate) generations: VecDeque<Generation>,

@@ -28,7 +28,7 @@ impl World {
         };
         self.trace_line(|| format!("{fault:?}"));
         lock(&self.net).note(now ^ 0xfa17, u64::from(index));
-        if self.healed_at.is_some() {
+        if self.phase.healed_at.is_some() {
             return;
         }
         match fault {
@@ -64,9 +64,9 @@ impl World {
 
     /// A fault affects a pair: silence is excused if the fault lasts, or follows soon upon another.
     fn disturb(&mut self, a: u32, b: u32, now: Nanos, for_ns: Nanos, harmless: Nanos) {
-        let at = (a.min(b) * self.size() + a.max(b)) as usize;
-        let again = self.disturbed_at[at] > 0 && now < self.disturbed_at[at] + 2 * SILENCE;
-        self.disturbed_at[at] = self.disturbed_at[at].max(now + for_ns);
+        let last = self.pairs.disturbed_at(a, b);
+        let again = *last > 0 && now < *last + 2 * SILENCE;
+        *last = (now + for_ns).max(*last);
         if for_ns > harmless || again {
             self.check.borrow_mut().deaths.excuse(a, b, now + for_ns + SILENCE + SLACK);
         }
@@ -196,7 +196,7 @@ impl World {
             self.nodes[1].computing_until = Nanos::MAX;
         }
         self.check.borrow_mut().deaths.healed(now + 2 * SILENCE + 2 * SLACK);
-        self.healed_at = Some(now);
+        self.phase.healed_at = Some(now);
         for node in 0..self.size() {
             if self.nodes[node as usize].up.is_none() {
                 self.excuse_all(node, now + SILENCE + SLACK);

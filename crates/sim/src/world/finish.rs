@@ -4,7 +4,7 @@ use super::{World, at, finish_trace};
 use crate::Nanos;
 use crate::device::lock;
 use crate::net::What;
-use crate::report::{Pairs, Report};
+use crate::report::Report;
 
 const MILLI: Nanos = 1_000_000;
 /// Ten times the longest retransmission timeout (G3): a flow that owes something must have made progress
@@ -25,11 +25,11 @@ impl World {
         if !self.totals.steps.is_multiple_of(64) {
             return;
         }
-        let healed = self.healed_at.unwrap_or(now);
+        let healed = self.phase.healed_at.unwrap_or(now);
         let pending = self.check.borrow().pending();
         let sending = self.nodes.iter().any(|n| n.up.as_ref().is_some_and(|up| up.program.left() > 0));
         if pending.is_none() && !sending {
-            self.stop = true;
+            self.phase.stop = true;
             return;
         }
         if let Some((from, to, moved)) = pending {
@@ -37,12 +37,12 @@ impl World {
             if now > since + PROGRESS {
                 let open = self.check.borrow().describe_open();
                 self.violation(format!("no progress {from} → {to} since {}; open: {open}", at(moved)));
-                self.stop = true;
+                self.phase.stop = true;
             }
         }
         if now > healed + LONGEST {
             self.violation("not finished long after healing");
-            self.stop = true;
+            self.phase.stop = true;
         }
     }
 
@@ -70,8 +70,8 @@ impl World {
         let end = self.now();
         let hash = {
             let mut net = lock(&self.net);
-            net.note(end, self.check.borrow().completed);
-            net.note(self.check.borrow().digest, self.totals.local_crashes);
+            net.note(end, self.check.borrow().counts.completed);
+            net.note(self.check.borrow().counts.digest, self.totals.local_crashes);
             net.hash
         };
         if self.hosts.failures() > 0 {
@@ -93,13 +93,13 @@ impl World {
             seed: self.seed,
             per_seed: self.options.messages,
             options: self.swarm.to_string(),
-            messages: check.started,
-            completed: check.completed,
-            bytes: check.bytes,
-            lost: check.lost,
+            messages: check.counts.started,
+            completed: check.counts.completed,
+            bytes: check.counts.bytes,
+            lost: check.counts.lost,
             deaths: check.deaths.reports,
             frames: net.delivered,
-            pairs: Pairs { shm: self.pairs[0].len(), link: self.pairs[1].len() },
+            pairs: self.pairs.count(),
             virtual_ns: end,
             violation_count,
             violations,

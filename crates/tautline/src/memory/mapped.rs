@@ -332,13 +332,7 @@ impl Mapped {
         loop {
             for _ in 0..256 {
                 let value = self.read_u64(at)?;
-                let passes = match test {
-                    Test::Equal(it) => value == it,
-                    Test::NotEqual(it) => value != it,
-                    Test::AtLeast(it) => value >= it,
-                    Test::Masked(mask, it) => value & mask == it & mask,
-                };
-                if passes {
+                if test.passes(value) {
                     return Ok(true);
                 }
                 std::hint::spin_loop();

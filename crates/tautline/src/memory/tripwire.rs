@@ -27,16 +27,7 @@ pub struct TripwireBuilder<'a> {
 impl Aperture {
     /// Describes a tripwire on a range.
     pub fn tripwire(&self, range: impl RangeBounds<u64>) -> TripwireBuilder<'_> {
-        let trip = Trip {
-            start: 0,
-            len: 0,
-            on: Access::WRITE,
-            condition: None,
-            once: false,
-            report: Report::Poll,
-            tag: 0,
-        };
-        TripwireBuilder { aperture: self, span: Span::new(&range, self.len()), trip }
+        TripwireBuilder { aperture: self, span: Span::new(&range, self.len()), trip: Trip::new(0, 0) }
     }
 }
 
@@ -51,7 +42,7 @@ impl<'a> TripwireBuilder<'a> {
     /// place.
     pub fn when(mut self, test: Test) -> TripwireBuilder<'a> {
         let at = self.span.as_ref().map_or(0, |span| span.start);
-        self.trip.condition = Some(Condition { at, width: 8, test });
+        self.trip.condition = Some(Condition::new(at, 8, test));
         self
     }
 
@@ -82,7 +73,8 @@ impl<'a> TripwireBuilder<'a> {
     /// Arms it: from now on it fires.
     pub fn arm(self) -> Result<Tripwire> {
         let Span { start, len } = self.span?;
-        let trip = Trip { start, len, ..self.trip };
+        let mut trip = self.trip;
+        (trip.start, trip.len) = (start, len);
         let core = self.aperture.core().clone();
         let armed = core.node.arm_wire(self.aperture.id(), trip)?;
         let (id, cell) = armed.ok_or_else(|| {

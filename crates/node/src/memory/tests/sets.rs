@@ -4,7 +4,7 @@ use super::*;
 
 /// Describes a polled tripwire.
 fn plain(start: u64, len: u64) -> Trip {
-    Trip { start, len, on: Access::WRITE, condition: None, once: false, report: Report::Poll, tag: 0 }
+    Trip::new(start, len)
 }
 
 /// A tripset of the model.

@@ -25,6 +25,7 @@ impl Access {
 
 /// How a value is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Test {
     /// It equals this.
     Equal(u64),
@@ -36,8 +37,22 @@ pub enum Test {
     Masked(u64, u64),
 }
 
+impl Test {
+    /// Returns whether a value passes.
+    #[inline]
+    pub fn passes(self, value: u64) -> bool {
+        match self {
+            Test::Equal(it) => value == it,
+            Test::NotEqual(it) => value != it,
+            Test::AtLeast(it) => value >= it,
+            Test::Masked(mask, it) => value & mask == it & mask,
+        }
+    }
+}
+
 /// A condition on a word of memory, tested when the access is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct Condition {
     /// The place of the word, a multiple of its width.
     pub at: u64,
@@ -48,6 +63,11 @@ pub struct Condition {
 }
 
 impl Condition {
+    /// Returns the condition that the word of `width` bytes at `at` passes the test.
+    pub fn new(at: u64, width: u8, test: Test) -> Condition {
+        Condition { at, width, test }
+    }
+
     /// Returns whether the word is aligned and lies in a memory of `len` bytes.
     pub fn is_sound(&self, len: u64) -> bool {
         matches!(self.width, 1 | 2 | 4 | 8)
@@ -61,12 +81,7 @@ impl Condition {
             return false;
         }
         let value = u64::from_le_bytes(word);
-        match self.test {
-            Test::Equal(it) => value == it,
-            Test::NotEqual(it) => value != it,
-            Test::AtLeast(it) => value >= it,
-            Test::Masked(mask, it) => value & mask == it & mask,
-        }
+        self.test.passes(value)
     }
 }
 
@@ -84,6 +99,7 @@ pub enum Report {
 
 /// The description of a tripwire.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Trip {
     /// The first byte of its range.
     pub start: u64,
@@ -99,6 +115,13 @@ pub struct Trip {
     pub report: Report,
     /// The program's tag, which its events carry.
     pub tag: u64,
+}
+
+impl Trip {
+    /// Describes a tripwire that watches for writes, fires every time, and is polled.
+    pub fn new(start: u64, len: u64) -> Trip {
+        Trip { start, len, on: Access::WRITE, condition: None, once: false, report: Report::Poll, tag: 0 }
+    }
 }
 
 /// The counter of a tripwire's fires, which the program reads with one load (T-4).
