@@ -10,6 +10,7 @@ use tautline_device::fault::Faults;
 
 pub use xdp::XdpOptions;
 
+use crate::JoinError;
 use crate::local::simulated::SimulatedHost;
 
 /// How a thread waits for something to happen (N-7).
@@ -191,6 +192,16 @@ impl Config {
             }
             other => other,
         });
+    }
+
+    /// Checks that a node can work with this configuration.
+    pub(crate) fn check(&self) -> Result<(), JoinError> {
+        let credit = self.link.credit_slots;
+        if credit < 2 {
+            // L-35: one slot for messages, and one for windows (L-27).
+            return Err(JoinError::Config(format!("link.credit_slots is {credit}, and must be at least 2")));
+        }
+        Ok(())
     }
 
     /// Settles the device: the program's choice comes before the job's, but the job's options for the device

@@ -78,6 +78,8 @@ pub enum JoinError {
     Unreadable(String),
     /// The job's description makes no sense.
     Nonsense(String),
+    /// The configuration cannot work.
+    Config(String),
     /// The handlers cannot be registered.
     Handlers(String),
     /// No device could be opened; each with its reason.
@@ -95,6 +97,7 @@ impl std::fmt::Display for JoinError {
             ),
             JoinError::Unreadable(why) => write!(f, "cannot read the job description: {why}"),
             JoinError::Nonsense(why) => write!(f, "the job description makes no sense: {why}"),
+            JoinError::Config(why) => write!(f, "this configuration cannot work: {why}"),
             JoinError::Handlers(why) => write!(f, "these handlers cannot be registered: {why}"),
             JoinError::NoDevice(tried) => {
                 f.write_str("no device could be opened:")?;

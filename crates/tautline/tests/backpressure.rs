@@ -298,3 +298,29 @@ fn windows_pass_short_messages() {
         send_long_against_short(device, 8_000_000, &common::config(|_| ()));
     }
 }
+
+/// L-27, S-29: so it is with the smallest credit.
+#[test]
+fn windows_pass_the_smallest_credit() {
+    for device in DEVICES {
+        for credit in [2, 3, 4] {
+            let config = common::config(|c| {
+                c.link.credit_slots = credit;
+                c.link.message_window = 20_000;
+                c.local_window = 20_000;
+            });
+            send_long_against_short(device, 200_000, &config);
+        }
+    }
+}
+
+/// L-35: a credit of one slot, which leaves none for windows, is refused with a reason.
+#[test]
+fn a_credit_of_one_slot_is_refused() {
+    for credit in [0, 1] {
+        let builder = Endpoint::builder().config(common::config(|c| c.link.credit_slots = credit));
+        let refused = builder.join_job(common::jobs(1).remove(0)).unwrap_err();
+        assert!(matches!(refused, Error::Join(tautline::JoinError::Config(_))), "{refused:?}");
+        assert!(refused.to_string().contains("credit_slots"), "{refused}");
+    }
+}

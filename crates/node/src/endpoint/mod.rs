@@ -71,6 +71,7 @@ impl Endpoint {
         handlers: Vec<(String, bool)>,
         choice: Option<Choice>,
     ) -> Result<Endpoint, JoinError> {
+        config.check()?;
         let mut descriptors = if clock.is_virtual() { None } else { Descriptors::new(&*device)? };
         let tick = config.watchdog.filter(|_| descriptors.is_some());
         let mut lane = Lane::new(job, config.clone(), device, entropy, handlers)?;
