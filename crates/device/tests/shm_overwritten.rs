@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 
 use shm_pair::{TempDir, frame, pair};
 use tautline_device::Channel;
-use tautline_device::shm::{InlineFrame, LINE_FRAME, LINE_WORDS, Listener, PoppedLine, ReturnStatus, Shm};
+use tautline_device::shm::{
+    InlineFrame, LINE_FRAME, LINE_WORDS, Listener, MAX_WINDOWS, PoppedLine, ReturnStatus, Shm,
+};
 use tautline_mem::Segment;
 
 /// Pseudo-random numbers, the same for the same seed.
@@ -44,15 +46,18 @@ fn third_mapping() -> Segment {
     Segment::attach(OwnedFd::from(file), len).unwrap()
 }
 
-/// Bytes at the segment's end.
+/// Bytes of the rings for returned loans, and of those for windows at the segment's end.
 const RETURNS: usize = 2 * (2048 + 64);
+const WINDOWS: usize = 2 * (1024 + 64);
 
 /// Overwrites one place: anywhere, or a critical one.
 fn overwrite(segment: &Segment, random: &mut Random) {
-    // Two rings, and behind them the rings for returned loans.
-    let ring = random.below(2) * (segment.len() - RETURNS) / 2;
-    let word = match random.below(9) {
-        4 => segment.len() - RETURNS + 8 * random.below(RETURNS / 8),
+    // Two rings, and behind them the rings for returned loans and for windows.
+    let rings = segment.len() - RETURNS - WINDOWS;
+    let ring = random.below(2) * rings / 2;
+    let word = match random.below(10) {
+        4 => rings + 8 * random.below(RETURNS / 8),
+        5 => rings + RETURNS + 8 * random.below(WINDOWS / 8),
         // Consumed positions, and who sleeps.
         0 => ring + 8 * random.below(32),
         // The words of lines, and their contents.
@@ -101,9 +106,22 @@ fn lend_and_borrow(shm: &mut Shm, random: &mut Random) {
     }
 }
 
-/// Does everything once that a node does with its end. Returns the numbers of frames sent and taken.
-fn use_end(shm: &mut Shm, random: &mut Random, out: &mut [u8]) -> (u64, u64) {
-    let (mut sent, mut taken) = (0, 0);
+/// Grants windows, and takes those of the other side.
+fn exchange_windows(shm: &mut Shm, random: &mut Random) -> u64 {
+    for _ in 0..random.below(2 * MAX_WINDOWS) {
+        if !shm.push_window(random.next() as u32, random.next()) {
+            break;
+        }
+    }
+    let _ = shm.has_window_room();
+    let most = random.below(2 * MAX_WINDOWS);
+    (0..most).take_while(|_| shm.has_windows() && shm.take_window().is_some()).count() as u64
+}
+
+/// Does everything once that a node does with its end. Returns the numbers of frames sent, frames taken and
+/// windows taken.
+fn use_end(shm: &mut Shm, random: &mut Random, out: &mut [u8]) -> (u64, u64, u64) {
+    let (mut sent, mut taken, mut windows) = (0, 0, 0);
     for _ in 0..1 + random.below(8) {
         let len = [16, 48, 56, 57, 224, 225, 5_000, 32 << 10][random.below(8)];
         sent += u64::from(match random.below(5) {
@@ -138,13 +156,16 @@ fn use_end(shm: &mut Shm, random: &mut Random, out: &mut [u8]) -> (u64, u64) {
         lend_and_borrow(shm, random);
     }
     if random.below(4) == 0 {
+        windows += exchange_windows(shm, random);
+    }
+    if random.below(4) == 0 {
         shm.announce_sleep();
         shm.barrier();
         let _ = shm.has_frames();
         shm.announce_wake();
     }
     assert!(!shm.is_dead(), "the other end lives");
-    (sent, taken)
+    (sent, taken, windows)
 }
 
 /// What happened.
@@ -156,6 +177,7 @@ struct Tally {
     stuck: u64,
     sent: u64,
     taken: u64,
+    windows: u64,
 }
 
 /// The segment in use; none while there is no pair.
@@ -179,10 +201,11 @@ fn use_pairs(
         let mut idle = 0;
         for _ in 0..4_000 {
             before(&mut random);
-            let (sent, taken) = use_end(&mut a, &mut random, &mut out);
-            let (sent_too, taken_too) = use_end(&mut b, &mut random, &mut out);
+            let (sent, taken, windows) = use_end(&mut a, &mut random, &mut out);
+            let (sent_too, taken_too, windows_too) = use_end(&mut b, &mut random, &mut out);
             tally.sent += sent + sent_too;
             tally.taken += taken + taken_too;
+            tally.windows += windows + windows_too;
             idle = if sent + taken + sent_too + taken_too == 0 { idle + 1 } else { 0 };
             tally.stuck += u64::from(idle == 20);
             let corrupt = a.is_corrupt() || b.is_corrupt();
@@ -252,7 +275,7 @@ fn overwritten_concurrently() {
     });
     done.store(true, Ordering::Relaxed);
     println!("{} writes concurrently: {tally:?}", count.load(Ordering::Relaxed));
-    assert!(tally.corrupt > 0 && tally.taken > 0, "{tally:?}");
+    assert!(tally.corrupt > 0 && tally.taken > 0 && tally.windows > 0, "{tally:?}");
 }
 
 /// S-2: places are overwritten between the steps of the pair; reproducible by the seed.
@@ -273,5 +296,5 @@ fn overwritten_step_by_step() {
     let tally = use_pairs(11, &current, step, || count.load(Ordering::Relaxed) >= wanted);
     done.store(true, Ordering::Relaxed);
     println!("{} writes step by step: {tally:?}", count.load(Ordering::Relaxed));
-    assert!(tally.corrupt > 0 && tally.taken > 0, "{tally:?}");
+    assert!(tally.corrupt > 0 && tally.taken > 0 && tally.windows > 0, "{tally:?}");
 }

@@ -45,7 +45,7 @@ pub struct Config {
     pub security: Security,
     /// Recovery of lost slots.
     pub recovery: RecoveryPolicy,
-    /// Slots that this side accepts before the program has consumed any.
+    /// Slots that this side accepts before the program has consumed any; a node needs at least two (L-35).
     pub credit_slots: u32,
     /// Bytes of receive buffer for this channel; the peer keeps less than this in flight.
     pub receive_buffer: u32,

@@ -32,9 +32,9 @@ pub(crate) struct Slot {
     priority: bool,
 }
 
-/// Returns how much of a credit is reserved for priority slots (L-27).
+/// Returns how much of a credit is reserved for priority slots (L-27). One slot is left for the others.
 pub(crate) fn reserved_credit(credit: u32) -> u32 {
-    (credit / 4).min(8)
+    (credit / 4).clamp(1, 8).min(credit.saturating_sub(1))
 }
 
 /// Slots from the oldest unacknowledged one to the newest.
@@ -52,6 +52,8 @@ pub(crate) struct SendQueue {
     reserved: u32,
     /// Priority slots that were never sent.
     priority_unsent: u32,
+    /// Priority slots that were sent; those before `base` are removed when others are looked for.
+    priority_sent: VecDeque<Seq>,
     /// The next priority slot is inserted here at the earliest.
     priority_from: Seq,
     /// Charged bytes of slots in flight.
@@ -73,6 +75,7 @@ impl SendQueue {
             normal_credit: start.ahead(credit - reserved_credit(credit)),
             reserved: reserved_credit(credit),
             priority_unsent: 0,
+            priority_sent: VecDeque::new(),
             priority_from: start,
             in_flight: 0,
             // So that recovery allocates nothing.
@@ -131,10 +134,35 @@ impl SendQueue {
     pub(crate) fn take_next(&mut self) -> Seq {
         let seq = self.next;
         self.next = seq.next();
-        if self.priority_unsent > 0 {
-            self.priority_unsent -= u32::from(self.slot_mut(seq).priority);
+        if self.priority_unsent > 0 && self.slot_mut(seq).priority {
+            self.note_priority_sent(seq);
         }
         seq
+    }
+
+    #[cold]
+    fn note_priority_sent(&mut self, seq: Seq) {
+        self.priority_unsent -= 1;
+        self.prune_priority_sent();
+        self.priority_sent.push_back(seq);
+    }
+
+    /// Forgets priority slots that were acknowledged.
+    fn prune_priority_sent(&mut self) {
+        while self.priority_sent.front().is_some_and(|seq| seq.before(self.base)) {
+            self.priority_sent.pop_front();
+        }
+    }
+
+    /// Returns whether there is credit for the next slot where [`SendQueue::has_credit`] says that there is
+    /// none: priority slots use the reserved credit, and those in flight, which the peer consumes at once,
+    /// use nothing of the other credit (L-35). One is moved to the front only if the next slot must wait.
+    #[cold]
+    pub(crate) fn has_reserved_credit(&mut self) -> bool {
+        self.prune_priority_sent();
+        let in_flight = self.priority_sent.len() as u32;
+        let due = self.next.before(self.normal_credit.ahead(in_flight)) && self.next.before(self.credit);
+        due || self.promote_priority()
     }
 
     /// Adds a slot and counts it as sent. The queue must be idle.
@@ -148,8 +176,7 @@ impl SendQueue {
     /// Moves the first unsent priority slot in front of the other unsent slots. It may use the reserved
     /// credit, and the peer may need it before it grants more. Returns whether there is a priority slot and
     /// credit for it.
-    #[cold]
-    pub(crate) fn promote_priority(&mut self) -> bool {
+    fn promote_priority(&mut self) -> bool {
         if self.priority_unsent == 0 || !self.next.before(self.credit) {
             return false;
         }
@@ -382,8 +409,36 @@ mod tests {
         assert_eq!((queue.next, queue.promote_priority()), (queue.normal_credit, true));
         let order: Vec<_> = queue.slots.iter().map(|slot| slot.token).filter(|token| *token < 30).collect();
         assert_eq!(order, (0..20).collect::<Vec<_>>());
-        // Of a credit below four, none is reserved.
-        assert_eq!(SendQueue::new(Seq(0), 3).normal_credit, Seq(3));
+        for (credit, normal) in [(0, 0), (1, 1), (2, 1), (3, 2), (4, 3), (8, 6), (256, 248)] {
+            assert_eq!(SendQueue::new(Seq(0), credit).normal_credit, Seq(normal));
+        }
+    }
+
+    /// L-27, L-35: priority slots in flight, however many follow them, do not keep other slots from their
+    /// part of the credit, and the other slots leave the reserved credit alone.
+    #[test]
+    fn priority_slots_starve_no_others() {
+        for credit in [2, 3, 4, 8, 64] {
+            let mut queue = SendQueue::new(Seq(u32::MAX - 3), credit);
+            let (mut normal, mut priority) = (0, 0);
+            (0..300).for_each(|token| _ = queue.push(token, 1));
+            // The peer consumes priority slots alone, each a round trip after it was sent.
+            for round in 0..300 {
+                (0..credit).for_each(|_| _ = queue.push_priority(1_000, 1));
+                while queue.has_credit() || queue.has_reserved_credit() {
+                    let seq = queue.take_next();
+                    let first = queue.slot_mut(seq).priority;
+                    (normal, priority) = (normal + u32::from(!first), priority + u32::from(first));
+                }
+                assert!(priority > round, "credit {credit}: there is always room for a priority slot");
+                queue.base = queue.next;
+                queue
+                    .slots
+                    .drain(..queue.slots.len() - (300 - normal as usize) - queue.priority_unsent as usize);
+                queue.grant(Seq(u32::MAX - 3).ahead(credit + priority));
+            }
+            assert_eq!(normal, credit - reserved_credit(credit), "credit {credit}");
+        }
     }
 
     /// W-12: priority slots go in front of unsent ones, with one other slot between two of them.

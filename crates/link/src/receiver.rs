@@ -45,6 +45,10 @@ pub(crate) struct Receiver {
     farthest: Seq,
     consumed: Seq,
     capacity: u32,
+    /// A sender that has less credit left than this may be waiting for more.
+    low_credit: i32,
+    /// The least credit that is worth a frame of its own.
+    worth_telling: i32,
     advertised: Seq,
     duplicates: u32,
     pub(crate) replay: ReplayWindow,
@@ -61,6 +65,9 @@ impl Receiver {
             farthest: start,
             consumed: start,
             capacity,
+            // What is reserved is of no use to most slots.
+            low_credit: (capacity / 2).max(1 + reserved_credit(capacity)) as i32,
+            worth_telling: (capacity / 4).max(1) as i32,
             advertised: start.ahead(capacity),
             duplicates: 0,
             replay: ReplayWindow::new(),
@@ -102,9 +109,8 @@ impl Receiver {
         self.consumed = self.consumed.ahead(slots);
         debug_assert!(!self.next.before(self.consumed), "more slots consumed than received");
         let left = self.advertised.distance(self.next);
-        let little = (self.capacity / 2).max(1) as i32;
         let fresh = self.consumed.ahead(self.capacity).distance(self.advertised);
-        if left < little && fresh >= (self.capacity / 4).max(1) as i32 {
+        if left < self.low_credit && fresh >= self.worth_telling {
             self.ack.request();
         }
     }

@@ -73,7 +73,7 @@ impl Sender {
         if self.queue.unsent() == 0 || !self.window_is_open() {
             return None;
         }
-        if !self.queue.has_credit() && !self.queue.promote_priority() {
+        if !self.queue.has_credit() && !self.queue.has_reserved_credit() {
             counters.credit_stalls += 1;
             return None;
         }

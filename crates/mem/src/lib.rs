@@ -2,8 +2,9 @@
 //!
 //! What lives here: the slot [`Arena`], the owner word [`Owned`], the [`ForkGuard`]; memory that peers may
 //! access ([`ApertureMemory`]); shared memory ([`Segment`]), the [`ring`] in it, the [`pool`] that messages
-//! are lent from and the [`returns`] that give them back, and the asymmetric [`Barrier`]; and the [`sync`]
-//! façade that becomes loom's types under `--cfg loom`. What does not: any protocol.
+//! are lent from, the [`returns`] that give them back and the [`windows`] of messages, and the asymmetric
+//! [`Barrier`]; and the [`sync`] façade that becomes loom's types under `--cfg loom`. What does not: any
+//! protocol.
 
 #[cfg(not(loom))]
 mod aperture;
@@ -17,6 +18,7 @@ pub mod returns;
 pub mod ring;
 mod segment;
 pub mod sync;
+pub mod windows;
 
 #[cfg(not(loom))]
 pub use aperture::{ApertureMemory, OutOfRange, WORD};

@@ -197,6 +197,7 @@ impl Config {
     /// Refuses values that no channel can work with, and bounds times, so that sums of them do not overflow.
     pub(crate) fn check(&mut self) -> Result<(), JoinError> {
         let (link, most_credit) = (&mut self.link, tautline_wire::handshake::MAX_CREDIT);
+        // L-35: one slot of credit is for messages, and one for windows (L-27).
         let needs = [
             ("link.credit_slots", u64::from(link.credit_slots), 2..=u64::from(most_credit)),
             ("link.message_window", link.message_window.into(), 1..=u64::from(u32::MAX)),

@@ -268,3 +268,68 @@ fn windows_pass_a_full_channel() {
         ep.close().unwrap();
     });
 }
+
+/// Sends a message of `len` bytes by a blocking call, which runs no handlers, to a peer that sends as many
+/// short messages as it can all the while.
+fn send_long_against_short(device: DeviceName, len: usize, config: &tautline::Config) {
+    run_over(device, 2, |job| {
+        let read = Rc::new(Cell::new(0));
+        let sum = read.clone();
+        let builder = Endpoint::builder()
+            .config(config.clone())
+            .on("long", move |mut m: Message| {
+                let sum = sum.clone();
+                async move {
+                    sum.set(m.read_to_end().await?.len());
+                    Ok(())
+                }
+            })
+            .on_short("short", |_: Short<'_>| ());
+        let ep = join(builder, job);
+        if ep.rank() == 0 {
+            ep.send(1, "long", &vec![5; len]).unwrap();
+        } else {
+            while read.get() != len {
+                while ep.try_send(0, "short", &[1; 800]).is_ok() {}
+                ep.extract(usize::MAX).unwrap();
+                ep.wait(Some(Duration::from_millis(1))).unwrap();
+            }
+        }
+        ep.close().unwrap();
+    });
+}
+
+/// S-28, S-29, L-27: a long message is sent, although short ones of its receiver have filled the way back and
+/// nobody extracts them.
+#[test]
+fn windows_pass_short_messages() {
+    for device in DEVICES {
+        send_long_against_short(device, 8_000_000, &common::config(|_| ()));
+    }
+}
+
+/// L-27, S-29: so it is with the smallest credit.
+#[test]
+fn windows_pass_the_smallest_credit() {
+    for device in DEVICES {
+        for credit in [2, 3, 4] {
+            let config = common::config(|c| {
+                c.link.credit_slots = credit;
+                c.link.message_window = 20_000;
+                c.local_window = 20_000;
+            });
+            send_long_against_short(device, 200_000, &config);
+        }
+    }
+}
+
+/// L-35: a credit of one slot, which leaves none for windows, is refused with a reason.
+#[test]
+fn a_credit_of_one_slot_is_refused() {
+    for credit in [0, 1] {
+        let builder = Endpoint::builder().config(common::config(|c| c.link.credit_slots = credit));
+        let refused = builder.join_job(common::jobs(1).remove(0)).unwrap_err();
+        assert!(matches!(refused, Error::Join(tautline::JoinError::Config(_))), "{refused:?}");
+        assert!(refused.to_string().contains("credit_slots"), "{refused}");
+    }
+}

@@ -5,7 +5,7 @@ pub const GREETING_LEN: usize = 64;
 /// Bytes of a greeting that the proof covers.
 const PROVEN: usize = 48;
 
-const MAGIC: u32 = u32::from_le_bytes(*b"TSH2");
+const MAGIC: u32 = u32::from_le_bytes(*b"TSH3");
 const ASYMMETRIC: u32 = 1;
 
 /// The sender of a greeting, its receiver, and their incarnations.

@@ -1,6 +1,6 @@
 //! Shared memory: a channel between two processes of one host (S-1 … S-7).
 //!
-//! Each pair has one segment, with a ring for each direction. The process that connects creates it and hands
+//! Each pair has one segment, with rings for each direction. The process that connects creates it and hands
 //! it over a socket, together with its bell; the other one answers with its own bell. Frames carry no packet
 //! number, no tag and no acknowledgement: memory loses nothing, and the kernel authenticates the process that
 //! has it.
@@ -10,6 +10,7 @@ mod listener;
 mod loans;
 mod pair;
 mod probe;
+mod windows;
 mod words;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -33,8 +34,10 @@ pub(crate) use listener::{prepare_dir, unlink_stale_listeners_if_due};
 pub use loans::{LoanError, PeerMemory};
 pub use pair::PairEnd;
 pub use probe::{ShmProbe, probe};
+pub use windows::MAX_WINDOWS;
 
 use loans::Loans;
+use windows::{WINDOWS_LEN, Windows};
 
 use crate::sys::local;
 use crate::{Channel, PushError};
@@ -45,7 +48,7 @@ const SHAPE: Shape = Shape { lines: 512, span: 4, bytes: 512 << 10, max_frame: 3
 const RING_LEN: usize = SHAPE.size().next_multiple_of(4096);
 /// Bytes of the ring that returns numbers, for each direction.
 const RETURNS_LEN: usize = 8 * MAX_EXTENTS + LINE;
-const SEGMENT_LEN: usize = 2 * RING_LEN + 2 * RETURNS_LEN;
+const SEGMENT_LEN: usize = 2 * RING_LEN + 2 * RETURNS_LEN + 2 * WINDOWS_LEN;
 
 const _: () = assert!(SHAPE.is_sound());
 
@@ -85,6 +88,7 @@ pub struct Shm {
     ended: bool,
     rings: u64,
     loans: Loans,
+    windows: Windows,
 }
 
 impl Shm {
@@ -104,6 +108,7 @@ impl Shm {
             tx: ring::Sender::new(segment.clone(), out, SHAPE),
             rx: ring::Receiver::new(segment.clone(), back, SHAPE),
             loans: Loans::new(&segment, side, pool, peer.view),
+            windows: Windows::new(&segment, side),
             bell: peer.bell,
             process,
             socket,

@@ -48,6 +48,11 @@ impl OutgoingMessages {
         self.windows.contains_key(&message)
     }
 
+    /// Whether a message is longer than the peer's first window.
+    pub(super) fn has_windows(&self) -> bool {
+        !self.windows.is_empty()
+    }
+
     /// The peer lets this side send up to `limit` bytes of a message.
     pub(crate) fn widen(&mut self, message: u32, limit: u64) {
         if let Some(window) = self.windows.get_mut(&message) {
@@ -78,9 +83,10 @@ mod tests {
         messages.widen(long, 50);
         assert_eq!(messages.allowed(long, 100, 10), 1, "a window never shrinks");
         messages.widen(short, 7);
-        assert!(!messages.is_windowed(short) && messages.is_windowed(long));
+        assert!(!messages.is_windowed(short) && messages.is_windowed(long) && messages.has_windows());
         messages.end(long);
-        assert!(!messages.is_windowed(long));
+        messages.widen(long, u64::MAX);
+        assert!(!messages.is_windowed(long) && !messages.has_windows());
     }
 
     /// M-10: no more than 65,536 messages are begun at once; ending one makes room.

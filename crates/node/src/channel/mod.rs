@@ -10,6 +10,7 @@
 //! once, or as a slot of the link, which [`Channel::transmit`] sends. Small messages and long pieces through
 //! shared memory skip the slot.
 
+mod awaited;
 mod link;
 pub(crate) mod loans;
 mod loopback;
@@ -250,8 +251,8 @@ impl Channel {
     }
 
     /// Sends control records in a frame of their own (W-11): they do not wait behind messages that are being
-    /// written. A frame that overtakes does not wait behind messages that were never sent, either. False for
-    /// want of room.
+    /// written. A frame that overtakes does not wait behind messages that were never sent, either; only links
+    /// have such frames. False for want of room.
     pub(crate) fn push_control(&mut self, port: &mut Port, bytes: &[u8], overtakes: bool) -> bool {
         // The room of the open frame is taken.
         let taken = usize::from(self.open.is_some());

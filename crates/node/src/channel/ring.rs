@@ -108,7 +108,7 @@ impl Channel {
         self.shm_mut().map(super::shm::ShmChannel::add_pending).is_some()
     }
 
-    /// Returns whether the peer has made room, or returned a loan, that a sender found missing.
+    /// Returns whether the peer has made room, returned a loan or granted a window that a sender waits for.
     #[inline]
     pub(crate) fn has_new_room(&mut self) -> bool {
         match &mut self.kind {
@@ -117,11 +117,13 @@ impl Channel {
         }
     }
 
-    /// Counts room that a sender found missing, and that is there now, as activity.
+    /// Counts what a sender waits for, and is there now, as activity, and takes the peer's windows (S-29).
+    /// Returns whether a message waits for windows.
     #[inline]
-    pub(crate) fn note_new_room(&mut self, port: &mut Port) {
-        if let Kind::Shm(shm) = &mut self.kind {
-            shm.note_new_room(port);
+    pub(crate) fn note_new_room(&mut self, port: &mut Port) -> bool {
+        match &mut self.kind {
+            Kind::Shm(shm) => shm.note_new_room(port, &mut self.messages),
+            _ => false,
         }
     }
 

@@ -112,6 +112,11 @@ impl Channel {
             (Kind::Link, None) => u64::MAX,
         };
         let message = self.messages.begin(total, first_window);
+        if let Kind::Shm(shm) = &mut self.kind
+            && total > first_window
+        {
+            shm.want_windows();
+        }
         let open = self.open.as_mut().expect("opened above");
         let at = open.used;
         let room = &mut port.device.arena().payload_mut(open.slot)[at..open.capacity];
@@ -271,6 +276,16 @@ impl Channel {
 
     /// Lets the peer send up to `limit` bytes of a message (M-5). False if that must be tried again.
     pub(crate) fn grant_window(&mut self, port: &mut Port, message: u32, limit: u64) -> bool {
+        match &mut self.kind {
+            Kind::Shm(shm) => return shm.push_window(message, limit),
+            // The sender is this node.
+            Kind::Loopback(_) => {
+                self.messages.widen(message, limit);
+                port.activity += 1;
+                return true;
+            }
+            Kind::Link => {}
+        }
         let mut bytes = [0; LONG_LEN];
         record::write::window(&mut bytes, message, limit);
         self.push_control(port, &bytes, true)

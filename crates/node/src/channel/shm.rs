@@ -1,4 +1,4 @@
-//! The shared-memory kind: two rings that this process shares with a peer on its host (S-1 … S-8).
+//! The shared-memory kind: rings that this process shares with a peer on its host (S-1 … S-8, S-28).
 
 use tautline_device::shm::{
     Extent, INLINE_FRAME, InlineFrame, LINE_FRAME, LINE_WORDS, LoanError, MAX_FRAMES, PoolView, PoppedLine,
@@ -15,7 +15,8 @@ use tautline_wire::record::{self, LOAN_LEN, LOAN_MORE_LEN, LONG_LEN, LoanLocatio
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use super::{ChannelNumbers, Port};
+use super::awaited::Awaited;
+use super::{ChannelNumbers, OutgoingMessages, Port};
 use crate::Down;
 
 /// Bytes of a long piece, a put or an answer that the receiver sees at a time: it copies them out while the
@@ -36,10 +37,7 @@ pub(crate) struct ShmChannel {
     pub(super) shm: Shm,
     /// Frames taken out that are ready or with the program; bounded as credit is.
     pending: usize,
-    /// A send found no room.
-    stalled: bool,
-    /// A loan found no room when so much had come back.
-    wanting: Option<u64>,
+    awaited: Awaited,
     /// Offers that the peer is not known to have read.
     pub(super) offered: Vec<u32>,
     /// Bytes of a message that may be sent before the peer grants more.
@@ -89,7 +87,8 @@ fn filled(shm: &mut Shm, extent: Extent, fill: impl FnOnce(&mut [u8])) -> Extent
 impl ShmChannel {
     /// `window`: bytes of a message that may be sent before the peer grants more.
     pub(crate) fn new(shm: Shm, window: u32, numbers: ChannelNumbers) -> ShmChannel {
-        ShmChannel { shm, pending: 0, stalled: false, wanting: None, offered: Vec::new(), window, numbers }
+        let awaited = Awaited::default();
+        ShmChannel { shm, pending: 0, awaited, offered: Vec::new(), window, numbers }
     }
 
     pub(super) fn numbers(&self) -> ChannelNumbers {
@@ -111,14 +110,14 @@ impl ShmChannel {
     pub(super) fn has_room(&mut self, port: &mut Port) -> bool {
         let clear = self.shm.has_room();
         // A sender that found no room may try again, and nobody else would notice that there is some.
-        port.activity += u64::from(clear && self.stalled);
-        self.stalled = !clear;
+        port.activity += u64::from(self.awaited.take_room() && clear);
+        self.awaited.note_room(clear);
         clear
     }
 
     pub(super) fn has_room_for_record(&mut self) -> bool {
         let clear = self.shm.has_room();
-        self.stalled |= !clear;
+        self.awaited.note_room(clear);
         clear
     }
 
@@ -132,7 +131,7 @@ impl ShmChannel {
     /// Pushes a control frame, beside `taken` frames whose room is promised. False for want of room.
     pub(super) fn push_control(&mut self, bytes: &[u8], taken: usize) -> bool {
         let pushed = self.shm.room() > taken && self.push(bytes);
-        self.stalled |= !pushed;
+        self.awaited.note_room(pushed);
         pushed
     }
 
@@ -189,7 +188,7 @@ impl ShmChannel {
             }
         }
         let sent = self.shm.push(&head[..len], data).is_ok();
-        self.stalled |= !sent;
+        self.awaited.note_room(sent);
         self.shm.flush();
         sent
     }
@@ -201,7 +200,7 @@ impl ShmChannel {
             let mut head = [0; LONG_LEN];
             record::write::more(&mut head, message, offset + done as u64, part.len());
             if self.shm.push(&head, part).is_err() {
-                self.stalled = true;
+                self.awaited.note_room(false);
                 break;
             }
             self.shm.flush();
@@ -303,38 +302,39 @@ impl ShmChannel {
         let mut bytes = [0; LOAN_LEN];
         record::write::loan(&mut bytes, handler, number, at, len);
         let pushed = self.shm.push_line(&words_of(&bytes), LOAN_LEN);
-        self.stalled |= !pushed;
+        self.awaited.note_room(pushed);
         pushed
+    }
+
+    /// Lets the peer send up to `limit` bytes of a message (S-28). False for want of room.
+    pub(super) fn push_window(&mut self, message: u32, limit: u64) -> bool {
+        let pushed = self.shm.push_window(message, limit);
+        self.awaited.note_window_room(pushed);
+        pushed
+    }
+
+    /// Windows that the peer grants count as activity, until no message is longer than its first window.
+    pub(super) fn want_windows(&mut self) {
+        self.awaited.want_windows();
     }
 
     /// Loans that come back from now on count as activity.
     #[inline]
     pub(super) fn want_returns(&mut self) {
-        self.wanting.get_or_insert(self.shm.returned_count());
+        self.awaited.want_returns(self.shm.returned_count());
     }
 
-    #[inline]
-    fn has_wanted(&self) -> bool {
-        self.wanting.is_some_and(|seen| self.shm.has_returned_since(seen))
-    }
-
-    /// Whether there is room, or a loan is back, that a sender found missing.
+    /// Whether there is room, a loan is back or a window was granted that a sender waits for.
     #[inline]
     pub(crate) fn has_new_room(&mut self) -> bool {
-        self.stalled && self.shm.has_room() || self.has_wanted()
+        self.awaited.is_there(&mut self.shm)
     }
 
-    /// Turns what a sender found missing, and is there now, into activity.
+    /// Turns what a sender waits for, and is there now, into activity; windows go to their `messages`.
+    /// Returns whether a message waits for windows.
     #[inline]
-    pub(crate) fn note_new_room(&mut self, port: &mut Port) {
-        if self.stalled && self.shm.has_room() {
-            self.stalled = false;
-            port.activity += 1;
-        }
-        if self.has_wanted() {
-            self.wanting = None;
-            port.activity += 1;
-        }
+    pub(crate) fn note_new_room(&mut self, port: &mut Port, messages: &mut OutgoingMessages) -> bool {
+        self.awaited.take(&mut self.shm, port, messages)
     }
 
     // Receiving.

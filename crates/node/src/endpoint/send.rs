@@ -94,6 +94,7 @@ impl Endpoint {
         let (peer, port) = lane.channel(to.peer.rank);
         let added = peer.channel.add(port, now, (to.number, offset), len, fill);
         if added < len {
+            lane.local.poll.poll_slowly_soon();
             lane.send_now(now, to.peer.rank);
         }
         Ok(added)
@@ -107,6 +108,7 @@ impl Endpoint {
         let (peer, port) = lane.channel(to.peer.rank);
         let added = peer.channel.add_bytes(port, now, (to.number, offset), bytes);
         if added < bytes.len() {
+            lane.local.poll.poll_slowly_soon();
             lane.send_now(now, to.peer.rank);
         }
         Ok(added)

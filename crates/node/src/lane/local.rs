@@ -33,8 +33,8 @@ impl Lane {
         self.local.poll.active().iter().any(|rank| self.peers.member(*rank).channel.has_frames())
     }
 
-    /// Whether a local peer has made room that a sender found missing: [`Lane::receive`] turns it into
-    /// activity.
+    /// Whether a local peer has made room, or granted a window, that a sender waits for: [`Lane::receive`]
+    /// turns it into activity.
     #[inline]
     pub(crate) fn has_new_local_room(&mut self) -> bool {
         let Lane { local, peers, .. } = self;
@@ -163,7 +163,9 @@ impl Lane {
             // What peers send may end their channels.
             let Some(rank) = self.local.poll.at(self.local.poll.place(i)) else { continue };
             let (peer, port) = self.channel(rank);
-            peer.channel.note_new_room(port);
+            if peer.channel.note_new_room(port) {
+                self.local.poll.poll_slowly_soon();
+            }
             while bytes < AT_ONCE
                 && let Some(frame) = self.peers.member_mut(rank).channel.take_frame(&mut batch, limit)
             {
@@ -286,9 +288,11 @@ impl Lane {
             local.poll.asleep = true;
             peers.member(rank).channel.barrier();
         }
+        let room = self.has_new_local_room();
         // Nobody might wake this node for a ring that is corrupt.
-        let corrupt = local.poll.active().iter().any(|rank| peers.member(*rank).channel.is_corrupt());
-        if self.has_new_local_room() || corrupt || self.memory.has_more() || self.has_takeable_frames() {
+        let corrupt =
+            self.local.poll.active().iter().any(|rank| self.peers.member(*rank).channel.is_corrupt());
+        if room || corrupt || self.memory.has_more() || self.has_takeable_frames() {
             self.announce_wake();
             return false;
         }

@@ -6,6 +6,8 @@ use crate::Rank;
 const DEVICE_EVERY: u32 = 64;
 /// Polls of the fast path before everything else has its turn.
 const FAST_POLLS: u32 = 256;
+/// The same while a message waits for its receiver's window.
+const FEW_FAST_POLLS: u32 = 8;
 /// Finds in close succession that make a burst.
 const BURST: u32 = 8;
 /// Spins of a receiver that has caught up with a burst.
@@ -94,6 +96,11 @@ impl ShmPoll {
         }
         self.budget -= 1;
         true
+    }
+
+    /// A message waits for its receiver's window, which the fast path does not look for.
+    pub(crate) fn poll_slowly_soon(&mut self) {
+        self.budget = self.budget.min(FEW_FAST_POLLS);
     }
 
     /// Waits a moment for a sender that is sending one small frame after the other, if that is so. A receiver
@@ -186,5 +193,7 @@ mod tests {
         assert!(poll.may_poll_fast(false));
         poll.poll_device_next();
         assert!(!poll.may_poll_fast(false) && poll.is_device_due(0, false));
+        poll.poll_slowly_soon();
+        assert_eq!((0..).take_while(|_| poll.may_poll_fast(false)).count(), FEW_FAST_POLLS as usize);
     }
 }
