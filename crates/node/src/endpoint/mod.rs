@@ -14,7 +14,7 @@ pub use waiting::{WaitFor, Waker};
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tautline_link::Nanos;
@@ -90,7 +90,6 @@ impl Endpoint {
             polls: PollActivity::new(tick)?,
             fork: ForkGuard::new(),
             descriptors,
-            armed: AtomicBool::new(false),
             signal: AtomicBool::new(false),
             backoff: SpinBackoff::default(),
             config,
@@ -112,23 +111,39 @@ impl Endpoint {
         Ok(verb(&mut *self.lock()?))
     }
 
-    #[inline]
+    #[inline(always)]
     fn lock(&self) -> Result<Guard<'_>, SendError> {
-        if !self.shared.fork.is_mine() {
+        if !self.shared.fork.is_mine_unflagged() && !self.wake_driver() {
             return Err(SendError::Forked);
-        }
-        if self.shared.is_armed() {
-            self.disarm();
         }
         Ok(self.shared.lock())
     }
 
     /// A program that sleeps on the descriptor uses the endpoint elsewhere meanwhile, in another task or
-    /// thread: it looks again, because what it slept for may have changed (N-6).
+    /// thread: it looks again, because what it slept for may have changed (N-6). False in a forked child.
     #[cold]
-    fn disarm(&self) {
-        self.shared.armed.store(false, Ordering::Relaxed);
+    #[inline(never)]
+    fn wake_driver(&self) -> bool {
+        let mine = self.disarm();
         self.shared.ring();
+        mine
+    }
+
+    /// As [`Endpoint::lock`], for the calls that a program makes when it has woken.
+    #[inline(always)]
+    fn lock_awake(&self) -> Result<Guard<'_>, SendError> {
+        if !self.shared.fork.is_mine_unflagged() && !self.disarm() {
+            return Err(SendError::Forked);
+        }
+        Ok(self.shared.lock())
+    }
+
+    /// The program does not sleep on the descriptor, or no longer. False in a forked child.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn disarm(&self) -> bool {
+        self.shared.fork.set_flag(false);
+        self.shared.fork.is_mine()
     }
 
     #[inline]
@@ -157,8 +172,7 @@ impl Endpoint {
     #[inline]
     pub fn take(&self, limit: usize, delivery: &mut Delivery) -> Result<bool, SendError> {
         debug_assert!(delivery.is_empty());
-        self.shared.armed.store(false, Ordering::Relaxed);
-        let mut lane = self.lock()?;
+        let mut lane = self.lock_awake()?;
         lane.announce_wake();
         if !lane.local.former.is_empty() && lane.inbox.is_empty() {
             // What was taken before has been handled.
@@ -181,8 +195,7 @@ impl Endpoint {
     /// [`Endpoint::take`] is due, so that everything else has its turn.
     #[inline]
     pub fn take_frames(&self, limit: usize, batch: &mut FrameBatch) -> Result<FastPoll, SendError> {
-        self.shared.armed.store(false, Ordering::Relaxed);
-        let mut lane = self.lock()?;
+        let mut lane = self.lock_awake()?;
         self.shared.polls.polled();
         if lane.memory.wants_time() {
             lane.memory.set_time(self.shared.clock.now());

@@ -32,7 +32,8 @@ impl Endpoint {
     }
 
     /// Sends a whole message if it fits one frame; false, with nothing sent, if it does not. Never blocks.
-    #[inline]
+    // Always inlined: the short path is little more than its checks.
+    #[inline(always)]
     pub fn try_send(&self, peer: Rank, key: Key, data: &[u8]) -> Result<bool, SendError> {
         let mut lane = self.lock()?;
         if lane.send_direct(peer, key, data) {

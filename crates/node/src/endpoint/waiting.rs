@@ -67,7 +67,7 @@ impl Endpoint {
         let mut parked = None;
         loop {
             let now = {
-                if !self.shared.fork.is_mine() {
+                if !self.shared.fork.is_mine_unflagged() && !self.disarm() {
                     return Err(SendError::Forked);
                 }
                 let mut lane = self.shared.lock();
@@ -122,7 +122,9 @@ impl Endpoint {
     /// nothing is possible, a lost one is not (N-6). Any other call while the endpoint is armed makes the
     /// descriptor readable.
     pub fn arm(&self, blocked_since: Option<u64>) -> Result<bool, SendError> {
-        self.shared.armed.store(false, Ordering::Relaxed);
+        if self.shared.is_armed() {
+            self.disarm();
+        }
         let (mut lane, now) = self.enter()?;
         if let Some(descriptors) = &self.shared.descriptors {
             descriptors.silence();
@@ -143,7 +145,7 @@ impl Endpoint {
             tracing::warn!(%error, "cannot prepare to sleep");
             return Ok(false);
         }
-        self.shared.armed.store(true, Ordering::Relaxed);
+        self.shared.fork.set_flag(true);
         Ok(true)
     }
 

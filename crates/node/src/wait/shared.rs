@@ -1,6 +1,6 @@
 //! What the threads of a node share: its lane, and how they sleep and wake.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use tautline_link::Nanos;
 use tautline_mem::{ForkGuard, Owned};
@@ -26,9 +26,9 @@ pub(crate) struct Shared {
     pub(crate) lane: Owned<Lane>,
     pub(crate) clock: Clock,
     pub(crate) polls: PollActivity,
+    /// Flagged while the program may sleep on the descriptor.
     pub(crate) fork: ForkGuard,
     pub(crate) descriptors: Option<Descriptors>,
-    pub(crate) armed: AtomicBool,
     /// [`crate::Waker::wake`] was called, and nobody has waited since.
     pub(crate) signal: AtomicBool,
     pub(crate) backoff: SpinBackoff,
@@ -57,7 +57,7 @@ impl Shared {
     }
 
     pub(crate) fn is_armed(&self) -> bool {
-        self.armed.load(Ordering::Relaxed)
+        self.fork.is_flagged()
     }
 
     /// Polls in the program's place.
