@@ -17,6 +17,7 @@ pub mod pool;
 pub mod returns;
 pub mod ring;
 mod segment;
+mod stamped;
 pub mod sync;
 pub mod windows;
 

@@ -1,33 +1,10 @@
 //! Numbers that one process returns to another, in any order: a ring of words that never overflows (S-20).
 
 use crate::Segment;
-use crate::sync::{Arc, Ordering};
+use crate::stamped::StampedRing;
+use crate::sync::Arc;
 
-/// The layout of a ring in its segment, and how many numbers can be out at a time.
-#[derive(Debug)]
-struct ReturnRing {
-    segment: Arc<Segment>,
-    base: usize,
-    count: usize,
-}
-
-impl ReturnRing {
-    fn new(segment: Arc<Segment>, base: usize, count: usize) -> ReturnRing {
-        assert!(count.is_power_of_two() && base.is_multiple_of(64) && base + 8 * count <= segment.len());
-        ReturnRing { segment, base, count }
-    }
-
-    #[inline]
-    fn at(&self, turn: u64) -> usize {
-        self.base + 8 * (turn as usize & (self.count - 1))
-    }
-
-    /// Returns the stamp that distinguishes this lap's words from the last lap's.
-    #[inline]
-    fn stamp(&self, turn: u64) -> u32 {
-        (turn >> self.count.trailing_zeros()) as u32 + 1
-    }
-}
+type ReturnRing = StampedRing<8>;
 
 /// The end that returns numbers.
 #[derive(Debug)]
@@ -49,8 +26,7 @@ impl ReturnSender {
     /// room.
     #[inline]
     pub fn send(&mut self, number: u32) {
-        let word = u64::from(self.ring.stamp(self.turn)) | u64::from(number) << 32;
-        self.ring.segment.word(self.ring.at(self.turn)).store(word, Ordering::Release);
+        self.ring.publish(self.turn, number);
         self.turn += 1;
     }
 }
@@ -71,22 +47,16 @@ impl ReturnReceiver {
         ReturnReceiver { ring: ReturnRing::new(segment, base, count), turn: 0 }
     }
 
-    #[inline]
-    fn word(&self) -> Option<u32> {
-        let word = self.ring.segment.word(self.ring.at(self.turn)).load(Ordering::Acquire);
-        (word as u32 == self.ring.stamp(self.turn)).then_some((word >> 32) as u32)
-    }
-
     /// Whether no number has come back since the last [`ReturnReceiver::take`].
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.word().is_none()
+        self.ring.number(self.turn).is_none()
     }
 
     /// Takes the next number that came back. The caller must check that it was out.
     #[inline]
     pub fn take(&mut self) -> Option<u32> {
-        let number = self.word()?;
+        let number = self.ring.number(self.turn)?;
         self.turn += 1;
         Some(number)
     }

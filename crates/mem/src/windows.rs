@@ -7,40 +7,35 @@
 
 use crate::Segment;
 use crate::ring::{Corrupt, LINE};
-use crate::sync::{Arc, Ordering};
+use crate::stamped::StampedRing;
+use crate::sync::{Arc, AtomicU64, Ordering};
 
-/// Bytes of an entry.
+/// Bytes of an entry, and the place of the limit in it.
 const ENTRY: usize = 16;
+const LIMIT: usize = 8;
 
 /// Returns the bytes of a segment that a ring of `count` entries takes.
 pub const fn windows_size(count: usize) -> usize {
     LINE + ENTRY * count
 }
 
-/// The layout of a ring in its segment: a line with the number of entries taken, followed by the entries.
+/// The ring in its segment: a line with the number of entries taken, followed by the entries.
 #[derive(Debug)]
 struct WindowRing {
     segment: Arc<Segment>,
     base: usize,
-    count: usize,
+    entries: StampedRing<ENTRY>,
 }
 
 impl WindowRing {
     fn new(segment: Arc<Segment>, base: usize, count: usize) -> WindowRing {
-        assert!(count.is_power_of_two() && count >= 2 && base.is_multiple_of(LINE));
-        assert!(base + windows_size(count) <= segment.len());
-        WindowRing { segment, base, count }
+        assert!(count >= 2);
+        WindowRing { entries: StampedRing::new(segment.clone(), base + LINE, count), segment, base }
     }
 
-    #[inline]
-    fn at(&self, turn: u64) -> usize {
-        self.base + LINE + ENTRY * (turn as usize & (self.count - 1))
-    }
-
-    /// Returns the stamp that distinguishes this lap's entries from the last lap's.
-    #[inline]
-    fn stamp(&self, turn: u64) -> u32 {
-        (turn >> self.count.trailing_zeros()) as u32 + 1
+    /// The number of entries that the receiver says it has taken.
+    fn taken(&self) -> &AtomicU64 {
+        self.segment.word(self.base)
     }
 }
 
@@ -67,19 +62,17 @@ impl WindowSender {
         if !self.has_room()? {
             return Ok(false);
         }
-        let (segment, at) = (&self.ring.segment, self.ring.at(self.turn));
-        segment.word(at + 8).store(limit, Ordering::Relaxed);
-        let word = u64::from(self.ring.stamp(self.turn)) | u64::from(message) << 32;
-        segment.word(at).store(word, Ordering::Release);
+        self.ring.entries.word(self.turn, LIMIT).store(limit, Ordering::Relaxed);
+        self.ring.entries.publish(self.turn, message);
         self.turn += 1;
         Ok(true)
     }
 
     /// Whether there is room for an entry.
     pub fn has_room(&mut self) -> Result<bool, Corrupt> {
-        let count = self.ring.count as u64;
+        let count = self.ring.entries.count();
         if self.turn - self.taken == count {
-            let taken = self.ring.segment.word(self.ring.base).load(Ordering::Acquire);
+            let taken = self.ring.taken().load(Ordering::Acquire);
             if !(self.taken..=self.turn).contains(&taken) {
                 return Err(Corrupt);
             }
@@ -106,29 +99,22 @@ impl WindowReceiver {
         WindowReceiver { ring: WindowRing::new(segment, base, count), turn: 0, published: 0 }
     }
 
-    /// Returns the message of the next entry.
-    #[inline]
-    fn message(&self) -> Option<u32> {
-        let word = self.ring.segment.word(self.ring.at(self.turn)).load(Ordering::Acquire);
-        (word as u32 == self.ring.stamp(self.turn)).then_some((word >> 32) as u32)
-    }
-
     /// Whether there is no entry.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.message().is_none()
+        self.ring.entries.number(self.turn).is_none()
     }
 
     /// Takes the next entry: a message and a limit, which the caller must not trust.
     pub fn take(&mut self) -> Option<(u32, u64)> {
-        let message = self.message()?;
-        let limit = self.ring.segment.word(self.ring.at(self.turn) + 8).load(Ordering::Relaxed);
+        let message = self.ring.entries.number(self.turn)?;
+        let limit = self.ring.entries.word(self.turn, LIMIT).load(Ordering::Relaxed);
         self.turn += 1;
         // A sender without room has filled the ring beyond what was published, so that this is reached when
         // its entries are taken.
-        if self.turn - self.published >= self.ring.count as u64 / 2 {
+        if self.turn - self.published >= self.ring.entries.count() / 2 {
             self.published = self.turn;
-            self.ring.segment.word(self.ring.base).store(self.turn, Ordering::Release);
+            self.ring.taken().store(self.turn, Ordering::Release);
         }
         Some((message, limit))
     }

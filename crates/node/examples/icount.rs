@@ -36,7 +36,7 @@ fn pair(security: Security) -> Pair {
         let clock = Clock::Virtual(time.clone());
         let names = vec![("ping".to_owned(), true)];
         let environment = Environment::new(Box::new(wire), clock, [rank as u8; 32]);
-        Endpoint::over(&job, config, environment, names, None).unwrap()
+        Endpoint::over(&job, config, environment, names).unwrap()
     });
     let keys = [0, 1].map(|rank: usize| ends[rank].key("ping").unwrap());
     let pair = Pair { time, ends, keys };

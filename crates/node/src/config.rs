@@ -9,6 +9,7 @@ use std::time::Duration;
 use tautline_device::fault::Faults;
 
 use crate::JoinError;
+use crate::limits::TX_RESERVE;
 
 pub use xdp::XdpOptions;
 
@@ -113,7 +114,7 @@ pub struct Config {
     pub spin: Duration,
     /// The watchdog polls when the program has not for this long; `None` for no watchdog (N-5).
     pub watchdog: Option<Duration>,
-    /// Slots to send from.
+    /// Slots to send from; at least 32.
     pub tx_slots: usize,
     /// Small messages share the next frame while earlier ones are unacknowledged. Saves frames, costs
     /// latency.
@@ -204,7 +205,7 @@ impl Config {
             ("link.window_initial", link.window_initial.into(), 1..=u64::from(u32::MAX)),
             ("link.silence", link.silence, 1_000_000..=u64::MAX),
             ("local_window", self.local_window.into(), 1..=u64::from(u32::MAX)),
-            ("tx_slots", self.tx_slots as u64, 8..=1 << 24),
+            ("tx_slots", self.tx_slots as u64, 2 * TX_RESERVE as u64..=1 << 24),
         ];
         for (name, value, allowed) in needs {
             if !allowed.contains(&value) {
@@ -287,7 +288,7 @@ mod tests {
         assert!(refused(|c| c.link.window_initial = 0).starts_with("link.window_initial"));
         assert!(refused(|c| c.link.silence = 0).starts_with("link.silence"));
         assert!(refused(|c| c.local_window = 0).starts_with("local_window"));
-        assert!(refused(|c| c.tx_slots = 7).starts_with("tx_slots is 7; allowed is 8 to"));
+        assert!(refused(|c| c.tx_slots = 31).starts_with("tx_slots is 31; allowed is 32 to"));
         let mut endless = Config::with(|c| {
             (c.connect_timeout, c.close_timeout, c.spin) = (Duration::MAX, Duration::MAX, Duration::MAX);
             c.link.silence = u64::MAX;

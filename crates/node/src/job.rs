@@ -162,17 +162,23 @@ impl Job {
         }
         let rank: Rank = rank.ok_or_else(|| bad("there is no rank".into()))?;
         let key = key.ok_or_else(|| bad("there is no key".into()))?;
-        if rank as usize >= members.len() {
-            return Err(bad(format!("rank {rank} is not among the {} members", members.len())));
-        }
-        if members.len() > MAX_PEERS {
-            return Err(bad(format!(
-                "{} members are more than the {MAX_PEERS} that a job may have",
-                members.len()
-            )));
-        }
         check_addresses(&members)?;
-        Ok(Job { rank, key, members, security, device, socket })
+        let job = Job { rank, key, members, security, device, socket };
+        job.check()?;
+        Ok(job)
+    }
+
+    /// Checks that the process is one of the members, and that there are not too many of them.
+    pub(crate) fn check(&self) -> Result<(), JoinError> {
+        let (rank, members) = (self.rank, self.members.len());
+        if rank as usize >= members {
+            return Err(JoinError::Nonsense(format!("rank {rank} is not among the {members} members")));
+        }
+        if members > MAX_PEERS {
+            let most = format!("{members} members are more than the {MAX_PEERS} that a job may have");
+            return Err(JoinError::Nonsense(most));
+        }
+        Ok(())
     }
 
     /// Writes a description for the process of `rank`; `socket` is the number of an inherited descriptor.

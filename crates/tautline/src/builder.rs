@@ -151,7 +151,7 @@ impl Builder {
     pub fn join_in(self, job: &Job, environment: Environment) -> Result<Endpoint> {
         self.check()?;
         let (config, names) = (self.config.clone(), self.names());
-        let node = tautline_node::Endpoint::over(job, config, environment, names, None)?;
+        let node = tautline_node::Endpoint::over(job, config, environment, names)?;
         Ok(self.endpoint(node))
     }
 

@@ -16,6 +16,10 @@ const DEVICES: [DeviceName; 2] = [DeviceName::Udp, DeviceName::Shm];
 
 /// An endpoint that counts messages and their bytes.
 fn counter(job: tautline::Job) -> (Endpoint, Rc<Cell<(u64, u64)>>) {
+    counter_with(job, tautline::Config::default())
+}
+
+fn counter_with(job: tautline::Job, config: tautline::Config) -> (Endpoint, Rc<Cell<(u64, u64)>>) {
     let count = Rc::new(Cell::new((0, 0)));
     let (streamed, lent) = (count.clone(), count.clone());
     let note = |count: &Cell<(u64, u64)>, bytes: u64| count.set((count.get().0 + 1, count.get().1 + bytes));
@@ -32,7 +36,7 @@ fn counter(job: tautline::Job) -> (Endpoint, Rc<Cell<(u64, u64)>>) {
         })
         .on_loan("lent", move |message: Borrowed| note(&lent, message.len() as u64))
         .on_short("short", |_: Short<'_>| {});
-    (join(builder, job), count)
+    (join(builder.config(config), job), count)
 }
 
 /// M-7: a program that panics while it fills a message loses that message, and no room, however often.
@@ -62,6 +66,34 @@ fn panics_while_filling() {
                 let failures: Vec<_> = std::iter::from_fn(|| ep.poll_failure()).collect();
                 assert!(failures.iter().all(|failure| failure.reason.contains("aborted")), "{failures:?}");
                 assert_eq!(count.get().0, 1, "no message that was not filled is delivered");
+            }
+            ep.close().unwrap();
+        });
+    }
+}
+
+/// The smallest values that a configuration may have work, both ways, for messages of one frame and of many.
+#[test]
+fn the_smallest_configuration() {
+    for device in DEVICES {
+        run_over(device, 2, |job| {
+            let config = tautline::Config::with(|c| {
+                c.tx_slots = 32;
+                c.link.credit_slots = 2;
+                (c.link.message_window, c.local_window, c.link.window_initial) = (1, 1, 1);
+            });
+            let (ep, count) = counter_with(job, config);
+            let other = 1 - ep.rank();
+            if ep.rank() == 0 {
+                for len in [1, 100, 3_000, 50_000] {
+                    ep.send(other, "data", &pattern(len, len)).unwrap();
+                }
+            }
+            ep.run_until(|| count.get().0 == 4).unwrap();
+            if ep.rank() == 1 {
+                for len in [1, 100, 3_000, 50_000] {
+                    ep.send(other, "data", &pattern(len, len)).unwrap();
+                }
             }
             ep.close().unwrap();
         });

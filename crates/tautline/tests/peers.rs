@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use common::{await_event, config, extract_for, jobs, join, run, run_jobs, run_over};
 use tautline::node::link::JobKey;
-use tautline::{Config, DeviceName, Down, Endpoint, Error, Event, PeerState, Security, SendError, Short};
+use tautline::{
+    Config, DeviceName, Down, Endpoint, Error, Event, Job, Member, PeerState, Security, SendError, Short,
+};
 
 fn gone(result: tautline::Result<()>) -> Down {
     match result {
@@ -41,6 +43,16 @@ fn a_rank_that_never_starts() {
     ep.send(1, "x", b"").unwrap();
     late.join().unwrap();
     ep.close().unwrap();
+}
+
+/// J-3: a job that the program describes itself is checked as one that was read.
+#[test]
+fn a_rank_that_is_not_a_member() {
+    for members in [vec![], vec![Member::new("127.0.0.1:0".parse().unwrap())]] {
+        let job = Job::new(5, JobKey::new([1; 32]), members);
+        let refused = Endpoint::builder().join_job(job).map(drop).unwrap_err();
+        assert!(refused.to_string().contains("rank 5 is not among the"), "{refused}");
+    }
 }
 
 /// Members with different security modes refuse each other, and both report why.
@@ -136,8 +148,7 @@ fn a_peer_comes_back() {
         let ep = join(Endpoint::builder().on_short("first", |_: Short<'_>| {}), job);
         ep.serve(1).unwrap();
         ep.close().unwrap();
-        let job = tautline::Job::new(1, JobKey::new([42; 32]), members)
-            .with_socket(UdpSocket::bind(address).unwrap());
+        let job = Job::new(1, JobKey::new([42; 32]), members).with_socket(UdpSocket::bind(address).unwrap());
         let ep = join(Endpoint::builder().on_short("second", |_: Short<'_>| {}), job);
         ep.serve(1).unwrap();
         ep.close().unwrap();

@@ -461,6 +461,12 @@ impl Channel {
         self.mark_dirty(port);
     }
 
+    /// Whether messages are cheaper when they share frames: where a frame costs a system call.
+    #[inline]
+    pub(crate) fn prefers_batches(&self) -> bool {
+        !self.is_shared()
+    }
+
     // Telling the user.
 
     /// Bytes of a message that the peer may send before this side grants more: `shm` through shared memory

@@ -130,7 +130,8 @@ impl Endpoint {
     /// Whether messages to a peer are cheaper when they share frames: where a frame costs a system call.
     #[inline]
     pub fn prefers_batches(&self, peer: Rank) -> bool {
-        !self.is_local(peer)
+        self.with(|lane| lane.peers.get(peer).is_none_or(|peer| peer.channel.prefers_batches()))
+            .unwrap_or(true)
     }
 
     /// Whether a peer is reached through shared memory.

@@ -52,6 +52,7 @@ impl Endpoint {
         if let Some(security) = job.security {
             config.link.security = security;
         }
+        job.check()?;
         config.check()?;
         config.settle_device(job.device);
         let (device, choice) = crate::open_device(&mut job, &config)?;
@@ -59,7 +60,7 @@ impl Endpoint {
         rustix::rand::getrandom(&mut entropy, rustix::rand::GetRandomFlags::empty())
             .map_err(io::Error::from)?;
         let environment = Environment::new(device, Clock::system(), entropy);
-        Endpoint::over(&job, config, environment, handlers, Some(choice))
+        Endpoint::start(&job, config, environment, handlers, Some(choice))
     }
 
     /// Joins a job in an environment of the program's own.
@@ -68,9 +69,19 @@ impl Endpoint {
         mut config: Config,
         environment: Environment,
         handlers: Vec<(String, bool)>,
+    ) -> Result<Endpoint, JoinError> {
+        job.check()?;
+        config.check()?;
+        Endpoint::start(job, config, environment, handlers, None)
+    }
+
+    fn start(
+        job: &Job,
+        config: Config,
+        environment: Environment,
+        handlers: Vec<(String, bool)>,
         choice: Option<Choice>,
     ) -> Result<Endpoint, JoinError> {
-        config.check()?;
         let Environment { device, clock, entropy, host } = environment;
         let mut descriptors = if clock.is_virtual() { None } else { Descriptors::new(&*device)? };
         let tick = config.watchdog.filter(|_| descriptors.is_some());
