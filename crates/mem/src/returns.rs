@@ -88,7 +88,7 @@ mod tests {
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;
-    use crate::sync::thread;
+    use crate::sync::{Ordering, thread};
 
     /// S-20: the receiver sees what the sender did before it returned a number, and gets no number twice.
     #[test]

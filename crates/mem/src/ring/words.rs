@@ -1,10 +1,11 @@
 //! Frames whose heads are words, written to their line and read from it without a detour through bytes.
 
 #[cfg(not(loom))]
-use crate::{ApertureMemory, OutOfRange};
-
-use super::{LINE_DATA, LINE_DATA_WORDS, MAX_SPAN, Receiver};
+use super::MAX_SPAN;
+use super::{LINE_DATA, LINE_DATA_WORDS, Receiver};
 use crate::sync::Ordering;
+#[cfg(not(loom))]
+use crate::{ApertureMemory, OutOfRange};
 
 /// The result of [`Receiver::pop_words`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
