@@ -1,6 +1,7 @@
 //! Memory for frames, and the words that threads and processes synchronise by.
 //!
-//! What lives here: the slot [`Arena`], the owner word [`Owned`], the [`ForkGuard`]; memory that peers may
+//! What lives here: the slot [`Arena`], the owner word [`Owned`], the
+//! [`Turns`] of threads that wait, the [`ForkGuard`]; memory that peers may
 //! access ([`ApertureMemory`]); shared memory ([`Segment`]), the [`ring`] in it, the [`pool`] that messages
 //! are lent from, the [`returns`] that give them back and the [`windows`] of messages, and the asymmetric
 //! [`Barrier`]; and the [`sync`] façade that becomes loom's types under `--cfg loom`. What does not: any
@@ -19,6 +20,7 @@ pub mod ring;
 mod segment;
 mod stamped;
 pub mod sync;
+mod turns;
 pub mod windows;
 
 #[cfg(not(loom))]
@@ -28,3 +30,4 @@ pub use barrier::Barrier;
 pub use fork::ForkGuard;
 pub use owned::{Owned, Owner};
 pub use segment::Segment;
+pub use turns::Turns;

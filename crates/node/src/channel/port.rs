@@ -13,8 +13,9 @@ pub(crate) struct Port {
     scratch: Vec<SlotId>,
     /// Ranks whose channels have to be served.
     dirty: Vec<Rank>,
-    /// Open batches; frames stay open while there is one.
+    /// Open batches of the thread that entered the lane last; frames stay open while there is one.
     pub(crate) batch_depth: u32,
+    batches: Batches,
     /// Changes whenever a send that would have blocked may succeed.
     pub(crate) activity: u64,
     /// Never later than the first deadline of any channel.
@@ -40,6 +41,7 @@ impl Port {
             scratch: Vec::new(),
             dirty: Vec::new(),
             batch_depth: 0,
+            batches: Batches::default(),
             activity: 0,
             next_deadline: Nanos::MAX,
             soonest,
@@ -49,6 +51,17 @@ impl Port {
             loopback_frames: 0,
             bytes: Vec::new(),
         }
+    }
+
+    /// Another thread has entered the lane: the batches of the former one wait until it comes back (N-20).
+    pub(crate) fn enter_thread(&mut self, thread: usize) {
+        self.batch_depth = self.batches.enter(thread, self.batch_depth);
+    }
+
+    /// Closes the batches of all threads.
+    pub(crate) fn close_batches(&mut self) {
+        self.batch_depth = 0;
+        self.batches.others.clear();
     }
 
     /// Bytes of payload that a slot of the arena holds.
@@ -155,6 +168,25 @@ impl Port {
         for slot in self.scratch.drain(..) {
             self.device.arena().give(slot);
         }
+    }
+}
+
+/// The open batches of threads other than the one that entered the lane last.
+#[derive(Debug, Default)]
+struct Batches {
+    thread: usize,
+    others: Vec<(usize, u32)>,
+}
+
+impl Batches {
+    /// A thread enters; the former one has `depth` open batches. Returns how many this one has.
+    fn enter(&mut self, thread: usize, depth: u32) -> u32 {
+        let former = std::mem::replace(&mut self.thread, thread);
+        if depth > 0 {
+            self.others.push((former, depth));
+        }
+        let own = self.others.iter().position(|(of, _)| *of == thread);
+        own.map_or(0, |at| self.others.swap_remove(at).1)
     }
 }
 

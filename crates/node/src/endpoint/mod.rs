@@ -18,7 +18,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tautline_link::Nanos;
-use tautline_mem::{ForkGuard, Owned};
+use tautline_mem::{ForkGuard, Owned, Turns};
 
 use crate::lane::{Delivery, FastPoll, FrameBatch, Lane};
 use crate::local::{self, Discovery};
@@ -27,8 +27,9 @@ use crate::{Choice, Clock, Config, DeviceName, Environment, Event, Job, JoinErro
 
 /// A thread's hold on its node. Clones share the node.
 ///
-/// `Endpoint` is `Send` and `Sync`: calls from several threads take turns. After `fork` the child's copy
-/// refuses every call with [`SendError::Forked`] (N-10).
+/// `Endpoint` is `Send` and `Sync`: several threads may send, poll and wait (N-19). Only one at a time takes
+/// slots: [`Endpoint::take`], [`Endpoint::take_frames`] and [`Endpoint::give_back`] belong together. After
+/// `fork` the child's copy refuses every call with [`SendError::Forked`] (N-10).
 #[derive(Clone, Debug)]
 pub struct Endpoint {
     pub(crate) shared: Arc<Shared>,
@@ -95,12 +96,14 @@ impl Endpoint {
             }
             lane.push_event(Event::Device(choice));
         }
+        lane.status.bell = descriptors.as_ref().map(Descriptors::bell).transpose()?;
         let shared = Arc::new(Shared {
             lane: Owned::new(lane),
             clock,
             polls: PollActivity::new(tick)?,
             fork: ForkGuard::new(),
             descriptors,
+            turns: Turns::default(),
             signal: AtomicBool::new(false),
             backoff: SpinBackoff::default(),
             config,

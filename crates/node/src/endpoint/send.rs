@@ -148,12 +148,14 @@ impl Endpoint {
         Ok(granted)
     }
 
-    /// Opens a batch: messages leave when a frame is full or the outermost batch is closed.
+    /// Opens a batch of this thread: its messages leave when a frame is full or its outermost batch is
+    /// closed. Other threads of the lane are not affected, but what they send may take the batch's frames
+    /// along.
     pub fn open_batch(&self) -> Result<(), SendError> {
         self.with(|lane| lane.port.batch_depth += 1)
     }
 
-    /// Closes a batch.
+    /// Closes a batch of this thread.
     pub fn close_batch(&self) -> Result<(), SendError> {
         let (mut lane, now) = self.enter()?;
         lane.port.batch_depth = lane.port.batch_depth.saturating_sub(1);

@@ -66,7 +66,9 @@ impl Endpoint {
         let mut times = None;
         let mut parked = None;
         loop {
-            let now = {
+            // Before `done` is called: what has woken another thread since, this one must not sleep through.
+            let turn = self.shared.turns.current();
+            let (now, seen) = {
                 if !self.shared.fork.is_mine_unflagged() && !self.disarm() {
                     return Err(SendError::Forked);
                 }
@@ -96,7 +98,7 @@ impl Endpoint {
                 if !lane.port.dirty().is_empty() {
                     lane.service(now);
                 }
-                now
+                (now, lane.activity())
             };
             let (until, spinner) = times.get_or_insert_with(|| {
                 let until =
@@ -110,7 +112,7 @@ impl Endpoint {
                 Turn::Spin => std::hint::spin_loop(),
                 Turn::Park => {
                     parked.get_or_insert_with(|| Parked::new(&self.shared.polls));
-                    self.shared.park(*until);
+                    self.shared.park((turn, seen), *until);
                     spinner.slept(self.now());
                 }
             }

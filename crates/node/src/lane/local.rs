@@ -309,6 +309,10 @@ impl Lane {
 
     /// Tells local peers that this node is awake again.
     pub(crate) fn announce_wake(&mut self) {
+        if self.status.sleepers > 0 {
+            // Another thread still sleeps, and wants to be rung for.
+            return;
+        }
         if std::mem::take(&mut self.local.poll.asleep) {
             for rank in self.local.poll.active() {
                 self.peers.member(*rank).channel.announce_wake();

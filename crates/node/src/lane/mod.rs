@@ -21,6 +21,7 @@ pub use frames::{FastPoll, FrameBatch};
 pub use inbox::{Delivery, Item};
 
 use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
 
 use tautline_device::{Datagram, DeviceEvent};
 use tautline_link::{Nanos, Peering, PeeringParams};
@@ -67,6 +68,11 @@ pub(crate) struct Status {
     pub(crate) watchdog_polled: bool,
     /// A channel that is dirty has something that its peer waits for.
     pub(crate) urgent: bool,
+    /// Threads that sleep inside the library, and the doorbell that wakes one of them.
+    pub(crate) sleepers: u32,
+    pub(crate) bell: Option<OwnedFd>,
+    /// The activity that sleeping threads were last rung for.
+    rung_for: u64,
     /// The device has other descriptors than before.
     pub(crate) descriptors_changed: bool,
     /// There are, or may soon be, links.
@@ -131,6 +137,12 @@ impl Lane {
         Ok(lane)
     }
 
+    /// Another thread uses the lane than before.
+    #[cold]
+    pub(crate) fn enter_thread(&mut self, thread: usize) {
+        self.port.enter_thread(thread);
+    }
+
     /// The channel of the node to itself is open from the start.
     fn open_loopback(&mut self) {
         let frame = self.port.slot_len();
@@ -172,6 +184,9 @@ impl Lane {
             self.after_receive(now);
         } else {
             self.port.note_timer(now);
+            if self.status.sleepers > 0 {
+                self.wake_sleepers();
+            }
         }
     }
 
@@ -214,6 +229,20 @@ impl Lane {
             self.serve_timers(now);
         }
         self.port.flush();
+        if self.status.sleepers > 0 {
+            self.wake_sleepers();
+        }
+    }
+
+    /// This thread has found what another one, which sleeps, may wait for (N-19).
+    #[cold]
+    pub(crate) fn wake_sleepers(&mut self) {
+        let activity = self.activity();
+        if std::mem::replace(&mut self.status.rung_for, activity) != activity
+            && let Some(bell) = &self.status.bell
+        {
+            let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+        }
     }
 
     #[inline]

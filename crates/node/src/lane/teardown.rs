@@ -83,7 +83,7 @@ impl Lane {
     /// Starts to close every channel in good order (N-9). Poll until [`Lane::is_closed`].
     pub(crate) fn close(&mut self, now: Nanos) {
         self.port.closed = true;
-        self.port.batch_depth = 0;
+        self.port.close_batches();
         for peer in self.peers.iter_mut() {
             peer.channel.close(&mut self.port, now);
         }

@@ -9,7 +9,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::time::{
@@ -24,7 +24,8 @@ pub(crate) struct PollActivity {
     polls: AtomicU64,
     /// The count that the watchdog compares with.
     seen: AtomicU64,
-    parked: AtomicBool,
+    /// Threads of the program that are parked inside the library.
+    parked: AtomicU32,
     closing: AtomicBool,
     /// The watchdog's timer, and its time after the program has left the library.
     timer: Option<(OwnedFd, Duration)>,
@@ -37,7 +38,7 @@ impl PollActivity {
             Some(tick) => Some((timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC)?, tick)),
             None => None,
         };
-        let (parked, closing) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (parked, closing) = (AtomicU32::new(0), AtomicBool::new(false));
         Ok(PollActivity { polls: AtomicU64::new(0), seen: AtomicU64::new(0), parked, closing, timer })
     }
 
@@ -60,24 +61,28 @@ impl PollActivity {
         self.seen.swap(polls, Ordering::Relaxed) != polls
     }
 
-    /// The program is about to sleep inside the library, and polls by itself when it wakes.
+    /// A thread of the program is about to sleep inside the library, and polls by itself when it wakes.
     pub(crate) fn park(&self) {
-        self.parked.store(true, Ordering::SeqCst);
-        self.arm_timer(Duration::ZERO);
+        if self.parked.fetch_add(1, Ordering::SeqCst) == 0 {
+            self.arm_timer(Duration::ZERO);
+        }
     }
 
-    /// The program leaves the library.
+    /// The thread leaves the library.
     pub(crate) fn unpark(&self) {
-        self.parked.store(false, Ordering::SeqCst);
+        if self.parked.fetch_sub(1, Ordering::SeqCst) > 1 {
+            // Another thread looks after the network.
+            return;
+        }
         self.seen.store(self.polls(), Ordering::Relaxed);
         if let Some((_, tick)) = self.timer {
             self.arm_timer(tick);
         }
     }
 
-    /// Whether the program is parked inside the library.
+    /// Whether a thread of the program is parked inside the library.
     pub(crate) fn is_parked(&self) -> bool {
-        self.parked.load(Ordering::SeqCst)
+        self.parked.load(Ordering::SeqCst) > 0
     }
 
     /// Ends the watchdog.
@@ -139,7 +144,6 @@ mod tests {
         });
         assert!(dog.recv_timeout(Duration::from_millis(50)).is_err(), "woken while the program is parked");
         activity.close();
-        activity.park();
         assert_eq!(dog.recv_timeout(Duration::from_secs(10)), Ok(true));
         thread.join().unwrap();
     }

@@ -1,9 +1,10 @@
 //! What the threads of a node share: its lane, and how they sleep and wake.
 
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use tautline_link::Nanos;
-use tautline_mem::{ForkGuard, Owned};
+use tautline_mem::{ForkGuard, Owned, Turns};
 
 use super::activity::PollActivity;
 use super::descriptors::Descriptors;
@@ -29,6 +30,8 @@ pub(crate) struct Shared {
     /// Flagged while the program may sleep on the descriptor.
     pub(crate) fork: ForkGuard,
     pub(crate) descriptors: Option<Descriptors>,
+    /// Which of the threads that wait sleeps on the descriptors.
+    pub(crate) turns: Turns,
     /// [`crate::Waker::wake`] was called, and nobody has waited since.
     pub(crate) signal: AtomicBool,
     pub(crate) backoff: SpinBackoff,
@@ -41,7 +44,12 @@ impl Shared {
     /// Takes the owner word. Its holders run no code of the program, so the wait is short.
     #[inline]
     pub(crate) fn lock(&self) -> Guard<'_> {
-        self.lane.own()
+        self.lane.own(Lane::enter_thread)
+    }
+
+    /// Takes the owner word for the watchdog, which leaves it to the program's threads who is favoured.
+    fn lock_as_guest(&self) -> Guard<'_> {
+        self.lane.own_as_guest()
     }
 
     /// Notes that the program polls, and returns the time. It is read under the owner word, so that it never
@@ -63,7 +71,7 @@ impl Shared {
     /// Polls in the program's place.
     pub(crate) fn poll_as_watchdog(&self) {
         let ready = {
-            let mut lane = self.lock();
+            let mut lane = self.lock_as_guest();
             lane.counters.watchdog_polls += 1;
             let before = lane.activity();
             lane.status.watchdog_polls = true;
@@ -83,7 +91,7 @@ impl Shared {
     /// A program that polls little but the rings of its local peers polls the device next, so that remote
     /// peers can connect (N-18).
     pub(crate) fn poll_device_soon(&self) {
-        let mut lane = self.lock();
+        let mut lane = self.lock_as_guest();
         if self.clock.now().saturating_sub(lane.status.received_at) >= DEVICE_NEGLECTED {
             lane.local.poll.poll_device_next();
         }
@@ -92,8 +100,11 @@ impl Shared {
     /// Sleeps until a frame comes or a timer is due.
     pub(crate) fn sleep_on_device(&self) {
         let Some(descriptors) = &self.descriptors else { return };
-        let most = if self.lock().serves_local_memory() { LOCAL_SERVICE } else { LONGEST_SLEEP };
-        descriptors.sleep_on_device(self.time_left(Some(self.clock.now() + most)));
+        let mut lane = self.lock_as_guest();
+        let most = if lane.serves_local_memory() { LOCAL_SERVICE } else { LONGEST_SLEEP };
+        let left = self.time_left(&mut lane, Some(self.clock.now() + most));
+        drop(lane);
+        descriptors.sleep_on_device(left);
     }
 
     /// Wakes the program, from any thread.
@@ -116,31 +127,32 @@ impl Shared {
     }
 
     /// Returns the time until the lane's next deadline, or `until`, whichever is first.
-    pub(crate) fn time_left(&self, until: Option<Nanos>) -> Option<Nanos> {
-        let deadline = {
-            let mut lane = self.lock();
-            self.renew(&mut lane);
-            lane.next_deadline()
-        };
+    fn time_left(&self, lane: &mut Lane, until: Option<Nanos>) -> Option<Nanos> {
+        self.renew(lane);
+        let deadline = lane.next_deadline();
         let at = deadline.into_iter().chain(until).min()?;
         Some(at.saturating_sub(self.clock.now()))
     }
 
-    /// Sleeps until something may have happened.
-    pub(crate) fn park(&self, until: Option<Nanos>) {
+    /// Sleeps until something may have happened since the turn was `turn` and the lane's activity `seen`. Of
+    /// several threads one sleeps on the descriptors, and wakes the others when it wakes (N-19).
+    pub(crate) fn park(&self, (turn, seen): (u64, u64), until: Option<Nanos>) {
         let Some(descriptors) = &self.descriptors else { return };
-        let left = self.time_left(until);
-        {
-            let mut lane = self.lock();
-            lane.counters.sleeps += 1;
-            if !lane.announce_sleep() {
-                return;
-            }
-        }
-        if descriptors.sleep(left) {
-            descriptors.silence();
-        }
         let mut lane = self.lock();
+        let left = self.time_left(&mut lane, until);
+        lane.counters.sleeps += 1;
+        if lane.activity() != seen || !lane.announce_sleep() {
+            return;
+        }
+        lane.status.sleepers += 1;
+        drop(lane);
+        self.turns.wait(turn, left.map(Duration::from_nanos), || {
+            if descriptors.sleep(left) {
+                descriptors.silence();
+            }
+        });
+        let mut lane = self.lock();
+        lane.status.sleepers -= 1;
         lane.announce_wake();
         lane.poll_all_soon();
     }
