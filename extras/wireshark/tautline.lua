@@ -28,7 +28,7 @@ local FRAME = {
 local HANDSHAKE = {
     { "kind", 0, 1 },
     { "flags", 1, 1 },
-    { "reason", 2, 2 },
+    { "reason_or_port", 2, 2 },
     { "magic", 4, 4 },
     { "version_min", 8, 1 },
     { "version_max", 9, 1 },
@@ -38,8 +38,8 @@ local HANDSHAKE = {
     { "job", 16, 8 },
     { "from", 24, 4 },
     { "to", 28, 4 },
-    { "from_endpoint", 32, 2 },
-    { "to_endpoint", 34, 2 },
+    { "from_lane", 32, 2 },
+    { "to_lane", 34, 2 },
     { "channel", 36, 4 },
     { "epoch", 40, 8 },
     { "peer_epoch", 48, 8 },
@@ -77,7 +77,7 @@ local REASONS = {
     [1] = "no common protocol version",
     [2] = "different security modes",
     [3] = "another rank has that address",
-    [4] = "no such endpoint",
+    [4] = "no such lane",
     [5] = "table full",
     [6] = "required feature missing",
 }
@@ -154,7 +154,7 @@ local SLOT, ACK_REQUESTED, SEALED, CLOSE_REPLY, RAW = 0x01, 0x02, 0x04, 0x08, 0x
 local NAMED = {
     ["frame.kind"] = KINDS,
     ["handshake.kind"] = KINDS,
-    ["handshake.reason"] = REASONS,
+    ["handshake.reason_or_port"] = REASONS,
     ["handshake.security"] = SECURITY,
     ["record.kind"] = RECORDS,
     ["memory.why"] = REFUSALS,

@@ -29,12 +29,26 @@ pub struct PeeringParams {
     pub me: u32,
     /// The peer's rank.
     pub peer: u32,
-    /// Our endpoint.
-    pub endpoint: u16,
-    /// The peer's endpoint.
-    pub peer_endpoint: u16,
+    /// Our lane.
+    pub lane: u16,
+    /// The peer's lane.
+    pub peer_lane: u16,
+    /// The port of our lane, which the peer cannot know; zero for lane 0.
+    pub port: u16,
     /// The largest frame that the path to the peer carries.
     pub max_frame: usize,
+}
+
+impl PeeringParams {
+    /// Whether our hello counts when both sides send one (H-11).
+    fn takes_precedence(&self) -> bool {
+        (self.me, self.lane) < (self.peer, self.peer_lane)
+    }
+}
+
+/// A lane as keys are derived for it: the rank alone for lane 0.
+fn party(rank: u32, lane: u16) -> u32 {
+    rank | u32::from(lane) << 16
 }
 
 /// Numbers for a channel, which the caller supplies whenever one may be opened.
@@ -53,6 +67,8 @@ pub enum HandshakeOutcome {
     Ignored,
     /// This frame is to be sent to the peer.
     Reply(HandshakeFrame),
+    /// The peer's lane is at this port: hellos go there from now on (H-13).
+    Redirected(u16),
     /// The link is live on our side.
     Opened,
     /// The peer refused our hello.
@@ -274,7 +290,18 @@ impl Peering {
 
     /// Returns a frame that requires the sender of a hello to prove its address (H-7). Keeps no state.
     pub fn retry(&self, hello: &Handshake, cookie: [u8; 16]) -> HandshakeFrame {
-        self.frame(Kind::Retry, ChannelIds { epoch: 1, channel: 0 }, hello.epoch, cookie)
+        let mut retry = self.handshake(Kind::Retry, ChannelIds { epoch: 1, channel: 0 }, hello.epoch, cookie);
+        retry.port = 0;
+        self.signed(&retry)
+    }
+
+    /// Returns a frame that tells the sender of a hello for another lane of this node where that lane is
+    /// (H-13). Keeps no state.
+    pub fn redirect(&self, hello: &Handshake, port: u16) -> HandshakeFrame {
+        let ids = ChannelIds { epoch: 1, channel: 0 };
+        let mut retry = self.handshake(Kind::Retry, ids, hello.epoch, hello.cookie);
+        (retry.from_lane, retry.to_lane, retry.port) = (hello.to_lane, hello.from_lane, port);
+        self.signed(&retry)
     }
 
     /// Handles a handshake frame that [`Peering::is_authentic`].
@@ -297,10 +324,11 @@ impl Peering {
         if let Some(reason) = self.refuse_reason(hello) {
             return HandshakeOutcome::Reply(self.refuse(hello, ids, reason));
         }
-        // H-11: of two simultaneous hellos the lower rank's counts. After a welcome, the peer's hello is
-        // ignored until its first frame arrives: the hello may have been sent before the welcome.
+        // H-11: of two simultaneous hellos that of the lower rank, or of the lower lane, counts. After a
+        // welcome, the peer's hello is ignored until its first frame arrives: the hello may have been sent
+        // before the welcome.
         let welcomed = self.link().is_some_and(|link| !link.is_confirmed() && !link.is_over());
-        if welcomed || self.is_connecting() && self.params.me < self.params.peer {
+        if welcomed || self.is_connecting() && self.params.takes_precedence() {
             return HandshakeOutcome::Ignored;
         }
         // H-9: a repeated hello gets the same answer. The initiator relies on that answer, so the candidate's
@@ -328,8 +356,8 @@ impl Peering {
 
     fn handle_welcome(&mut self, now: Nanos, welcome: &Handshake) -> HandshakeOutcome {
         let State::Connecting(attempt) = &self.state else { return HandshakeOutcome::Ignored };
-        // H-11: we answered the lower rank's hello, so its channel counts until the candidate expires.
-        if self.params.me > self.params.peer && self.candidate.is_some() {
+        // H-11: we answered a hello that takes precedence, so its channel counts until the candidate expires.
+        if !self.params.takes_precedence() && self.candidate.is_some() {
             return HandshakeOutcome::Ignored;
         }
         if welcome.peer_epoch != attempt.ids.epoch || welcome.security != self.config.security {
@@ -343,10 +371,15 @@ impl Peering {
     }
 
     fn handle_retry(&mut self, now: Nanos, retry: &Handshake) -> HandshakeOutcome {
-        if let State::Connecting(attempt) = &mut self.state
-            && retry.peer_epoch == attempt.ids.epoch
-            && !constant_eq(&retry.cookie, &attempt.cookie)
-        {
+        let State::Connecting(attempt) = &mut self.state else { return HandshakeOutcome::Ignored };
+        if retry.peer_epoch != attempt.ids.epoch {
+            return HandshakeOutcome::Ignored;
+        }
+        if retry.port != 0 {
+            attempt.next = now;
+            return HandshakeOutcome::Redirected(retry.port);
+        }
+        if !constant_eq(&retry.cookie, &attempt.cookie) {
             attempt.cookie = retry.cookie;
             attempt.next = now;
         }
@@ -368,8 +401,8 @@ impl Peering {
         if hello.to != self.params.me {
             return Some(RefuseReason::WrongRank);
         }
-        if hello.to_endpoint != self.params.endpoint {
-            return Some(RefuseReason::NoEndpoint);
+        if hello.to_lane != self.params.lane {
+            return Some(RefuseReason::NoLane);
         }
         if !(hello.version_min..=hello.version_max).contains(&VERSION) {
             return Some(RefuseReason::Version);
@@ -381,7 +414,9 @@ impl Peering {
     }
 
     fn make_link(&self, now: Nanos, role: Role, peer: &Handshake, ids: ChannelIds) -> Link {
-        let (mine, theirs) = ((self.params.me, ids.epoch), (self.params.peer, peer.epoch));
+        let params = &self.params;
+        let mine = (party(params.me, params.lane), ids.epoch);
+        let theirs = (party(params.peer, params.peer_lane), peer.epoch);
         let (initiator, responder) = match role {
             Role::Initiator => (mine, theirs),
             Role::Responder => (theirs, mine),
@@ -404,7 +439,8 @@ impl Peering {
     fn refuse(&self, hello: &Handshake, ids: ChannelIds, reason: RefuseReason) -> HandshakeFrame {
         let mut handshake = self.handshake(Kind::Refuse, ids, hello.epoch, [0; 16]);
         handshake.reason = Some(reason);
-        handshake.from = hello.to;
+        (handshake.from, handshake.from_lane) = (hello.to, hello.to_lane);
+        handshake.to_lane = hello.from_lane;
         self.signed(&handshake)
     }
 
@@ -423,6 +459,7 @@ impl Peering {
         Handshake {
             kind,
             reason: None,
+            port: self.params.port,
             version_min: VERSION,
             version_max: VERSION,
             security: self.config.security,
@@ -430,8 +467,8 @@ impl Peering {
             job: self.job,
             from: self.params.me,
             to: self.params.peer,
-            from_endpoint: self.params.endpoint,
-            to_endpoint: self.params.peer_endpoint,
+            from_lane: self.params.lane,
+            to_lane: self.params.peer_lane,
             channel: ids.channel,
             epoch: ids.epoch,
             peer_epoch,

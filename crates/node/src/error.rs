@@ -1,6 +1,6 @@
 //! Errors, one type per operation; each says what was wrong and what to do.
 
-use crate::{Down, Rank};
+use crate::{Address, Down, Rank};
 
 /// Why a send did not happen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,12 +35,13 @@ impl std::fmt::Display for SendError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             SendError::WouldBlock => f.write_str("no room to send now; extract, or wait, and try again"),
-            SendError::PeerGone(rank, why) => write!(f, "rank {rank} is gone: {why}"),
-            SendError::NoSuchPeer(rank) => write!(f, "there is no rank {rank} in this job"),
+            SendError::PeerGone(rank, why) => write!(f, "{} is gone: {why}", Address::from(*rank)),
+            SendError::NoSuchPeer(rank) => write!(f, "there is no {} in this job", Address::from(*rank)),
             SendError::UnknownHandler(rank) => {
                 write!(
                     f,
-                    "rank {rank} has registered no handler or service of that name; check the spelling on both sides"
+                    "{} has registered no handler or service of that name; check the spelling on both sides",
+                    Address::from(*rank)
                 )
             }
             SendError::TooLongForHandler(limit) => {
@@ -54,11 +55,13 @@ impl std::fmt::Display for SendError {
             ),
             SendError::Unread(rank) => write!(
                 f,
-                "rank {rank} could not read the message in this process's memory to its end; send it without `single_copy`"
+                "{} could not read the message in this process's memory to its end; send it without `single_copy`",
+                Address::from(*rank)
             ),
             SendError::Unextracted(rank) => write!(
                 f,
-                "answers of rank {rank} stand behind its messages, which this program has not extracted; extract, and try again"
+                "answers of {} stand behind its messages, which this program has not extracted; extract, and try again",
+                Address::from(*rank)
             ),
             SendError::TooMany(what) => write!(f, "there are too many {what} already"),
             SendError::Closed => f.write_str("the node is closed"),
@@ -84,6 +87,8 @@ pub enum JoinError {
     Handlers(String),
     /// No device could be opened; each with its reason.
     NoDevice(Vec<crate::PassedOver>),
+    /// The node is closed, so that it has no further lanes.
+    Closed,
     /// The system refused something else.
     System(std::io::Error),
 }
@@ -106,6 +111,7 @@ impl std::fmt::Display for JoinError {
                     write!(f, "{} {}: {}", std::mem::replace(&mut between, ";"), t.device, t.reason)
                 })
             }
+            JoinError::Closed => f.write_str("the node is closed, and opens no further lanes"),
             JoinError::System(error) => write!(f, "cannot join: {}", explain(error)),
         }
     }

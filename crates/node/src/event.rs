@@ -1,7 +1,7 @@
 //! What can happen to a node. Failures are events, never a crash of the process (N-8).
 
 use crate::memory::MemoryEvent;
-use crate::{Choice, Down, Rank};
+use crate::{Address, Choice, Down, Rank};
 
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,11 +57,13 @@ impl std::fmt::Display for Event {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Event::Device(choice) => write!(f, "device {}: {}", choice.device, choice.reason),
-            Event::Transport { peer, device, reason } => write!(f, "rank {peer} uses {device}: {reason}"),
-            Event::PeerUp { peer, .. } => write!(f, "rank {peer} is up"),
-            Event::PeerDown { peer, why, .. } => write!(f, "rank {peer} is down: {why}"),
+            Event::Transport { peer, device, reason } => {
+                write!(f, "{} uses {device}: {reason}", Address::from(*peer))
+            }
+            Event::PeerUp { peer, .. } => write!(f, "{} is up", Address::from(*peer)),
+            Event::PeerDown { peer, why, .. } => write!(f, "{} is down: {why}", Address::from(*peer)),
             Event::PathChanged { peer, max_frame } => {
-                write!(f, "frames to rank {peer} have at most {max_frame} bytes")
+                write!(f, "frames to {} have at most {max_frame} bytes", Address::from(*peer))
             }
             Event::Lost { events } => write!(f, "{events} events were dropped because nobody read them"),
             Event::Memory(event) => write!(f, "memory: {event:?}"),

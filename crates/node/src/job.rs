@@ -168,6 +168,13 @@ impl Job {
         Ok(job)
     }
 
+    /// The same job without the socket that the launcher opened.
+    pub(crate) fn without_socket(&self) -> Job {
+        let Job { rank, key, members, security, device, socket: _ } = self;
+        let (rank, key, members) = (*rank, key.clone(), members.clone());
+        Job { rank, key, members, security: *security, device: *device, socket: None }
+    }
+
     /// Checks that the process is one of the members, and that there are not too many of them.
     pub(crate) fn check(&self) -> Result<(), JoinError> {
         let (rank, members) = (self.rank, self.members.len());

@@ -13,6 +13,7 @@
 //! The rule numbers in comments (`N-1`, …) are those of `docs/PROTOCOL.md`.
 #![forbid(unsafe_code)]
 
+mod address;
 mod channel;
 mod choice;
 mod clock;
@@ -31,9 +32,11 @@ mod membership;
 pub mod memory;
 mod open_device;
 mod peer_id;
+mod peer_table;
 mod secrets;
 mod wait;
 
+pub use address::Address;
 pub use channel::ChannelNumbers;
 pub use channel::loans::{BorrowedLoan, Loan, Offer};
 pub use choice::{Choice, PassedOver};
@@ -41,7 +44,7 @@ pub use clock::Clock;
 pub use config::{Config, DeviceName, Waiting, XdpOptions};
 pub use counters::{Counters, LocalCounters};
 pub use down::Down;
-pub use endpoint::{Endpoint, WaitFor, Waker};
+pub use endpoint::{Endpoint, Lanes, WaitFor, Waker};
 pub use environment::Environment;
 pub use error::{JoinError, SendError};
 pub use event::Event;
@@ -49,8 +52,10 @@ pub use job::{Job, Member};
 pub use lane::{Delivery, FastPoll, FrameBatch, Item};
 pub use local::{SimulatedHost, unlink_stale_listeners};
 pub use membership::{Key, Liveness, PeerState};
+pub(crate) use open_device::open_lane_device;
 pub use open_device::{open_device, xdp_chunks};
 pub use peer_id::{MessageId, PeerId};
+pub use peer_table::PeerTable;
 
 /// Re-exported so that layers above need not depend on the crates below.
 pub mod wire {
@@ -61,5 +66,6 @@ pub use tautline_device as device;
 pub use tautline_link as link;
 pub use tautline_mem::{ApertureMemory, OutOfRange};
 
-/// A process of the job, counted from zero.
+/// A process of the job, counted from zero. As the number of a peer it stands for lane 0 of that process;
+/// other lanes have other numbers, see [`Address`].
 pub type Rank = u32;

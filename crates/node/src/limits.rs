@@ -4,6 +4,12 @@
 pub const MAX_SHORT: usize = 65_507;
 /// Peers of one node. Channel numbers keep the peer's index in their low 16 bits.
 pub const MAX_PEERS: usize = 1 << 12;
+/// Lanes elsewhere that one lane may have met.
+pub const MAX_LANE_PEERS: usize = 1 << 16;
+/// Addresses that one lane may send to: the peers' lanes may have been closed and opened many times.
+pub const MAX_ROUTES: usize = 1 << 16;
+/// Lanes of one node.
+pub const MAX_LANES: usize = 1 << 10;
 /// Names of handlers that one side may announce.
 pub const MAX_HANDLERS: usize = 1 << 10;
 /// Bytes of a handler's name.
@@ -59,4 +65,6 @@ pub const MAX_NOTICES: usize = 1 << 16;
 pub const MAX_OUT_OF_BAND_WAITING: usize = 1 << 12;
 
 const _: () = assert!(2 * ASK_EVERY <= MAX_UNANSWERED);
-const _: () = assert!(MAX_PEERS <= 1 << 16 && MAX_HANDLERS < 1 << 15 && MAX_NAME < 256);
+const _: () = assert!(
+    MAX_PEERS < MAX_LANE_PEERS && MAX_LANE_PEERS <= 1 << 16 && MAX_HANDLERS < 1 << 15 && MAX_NAME < 256
+);

@@ -1,6 +1,7 @@
 //! Chooses and opens the device, and says why (N-11).
 
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
 
 use tautline_device::Datagram;
 use tautline_device::fault::Fault;
@@ -16,7 +17,7 @@ use crate::{Choice, Config, DeviceName, Job, JoinError, PassedOver, Waiting};
 /// Opens the best device, or the one that the configuration asks for.
 pub fn open_device(job: &mut Job, config: &Config) -> Result<(Box<dyn Datagram>, Choice), JoinError> {
     let bind = config.bind.unwrap_or(job.members[job.rank as usize].addr);
-    let mut told = udp_config(job, config, bind);
+    let mut told = udp_config(job.socket.take(), config, bind);
     let mut passed_over = Vec::new();
     if config.device == Some(DeviceName::Xdp) {
         match open_xdp(told, config, job) {
@@ -40,6 +41,29 @@ pub fn open_device(job: &mut Job, config: &Config) -> Result<(Box<dyn Datagram>,
     };
     let choice = Choice { device: "udp", reason, details: udp.describe(), passed_over };
     tracing::info!(device = choice.device, reason = %choice.reason, details = %choice.details, "device chosen");
+    Ok((wrap(Box::new(udp), config)?, choice))
+}
+
+/// Opens the device of a lane other than lane 0: a UDP socket at the address of this rank, with a port of its
+/// own. AF_XDP queues belong to lane 0 (N-23).
+pub(crate) fn open_lane_device(
+    job: &Job,
+    config: &Config,
+    lane: u16,
+) -> Result<(Box<dyn Datagram>, Choice), JoinError> {
+    let mut bind = config.bind.unwrap_or(job.members[job.rank as usize].addr);
+    bind.set_port(0);
+    let udp = Udp::open(udp_config(None, config, bind)).map_err(|e| {
+        JoinError::NoDevice(vec![PassedOver { device: "udp", reason: format!("{bind}: {}", explain(&e)) }])
+    })?;
+    let mut passed_over = Vec::new();
+    if matches!(config.device, Some(DeviceName::Xdp | DeviceName::XdpWith(_))) {
+        let reason = "the queues of the interface belong to lane 0".to_owned();
+        passed_over.push(PassedOver { device: "xdp", reason });
+    }
+    let reason = format!("lane {lane} has a socket of its own");
+    let choice = Choice { device: "udp", reason, details: udp.describe(), passed_over };
+    tracing::info!(lane, device = choice.device, details = %choice.details, "device chosen");
     Ok((wrap(Box::new(udp), config)?, choice))
 }
 
@@ -106,10 +130,10 @@ fn framing(asked: Framing, job: &Job) -> (Framing, String) {
     }
 }
 
-fn udp_config(job: &mut Job, config: &Config, bind: SocketAddr) -> UdpConfig {
+fn udp_config(socket: Option<OwnedFd>, config: &Config, bind: SocketAddr) -> UdpConfig {
     UdpConfig::with(|udp| {
         udp.bind = bind;
-        udp.socket = job.socket.take();
+        udp.socket = socket;
         udp.tx_slots = config.tx_slots;
         (udp.gso, udp.gro) = (config.gso, config.gro);
         udp.busy_poll_us = config.busy_poll_us;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 
-use tautline::{Builder, Endpoint, Error, Message, Rank, Result, Short};
+use tautline::{AsyncEndpoint, Builder, Error, Message, Rank, Result, Short};
 
 use crate::Nanos;
 use crate::check::{BegunMessage, Check, Expected, Intent, Outcome};
@@ -110,7 +110,7 @@ impl Incarnation {
         self.clock.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn name(&self, ep: &Endpoint, kind: Kind) -> Result<tautline::Handler> {
+    pub(crate) fn name(&self, ep: &AsyncEndpoint, kind: Kind) -> Result<tautline::Handler> {
         if let Some(names) = self.names.get() {
             return Ok(names[kind as usize]);
         }
@@ -144,7 +144,7 @@ impl Incarnation {
     }
 
     /// Returns the number of the channel to a peer.
-    pub(crate) fn channel(&self, ep: &Endpoint, peer: Rank) -> Option<u32> {
+    pub(crate) fn channel(&self, ep: &AsyncEndpoint, peer: Rank) -> Option<u32> {
         if peer == self.rank {
             return Some(0);
         }
@@ -165,7 +165,7 @@ impl Incarnation {
     }
 
     /// Sends a whole message, if that is possible at once.
-    pub(crate) fn post(&self, ep: &Endpoint, peer: Rank, kind: Kind, len: usize) -> Result<()> {
+    pub(crate) fn post(&self, ep: &AsyncEndpoint, peer: Rank, kind: Kind, len: usize) -> Result<()> {
         let channel = self.channel(ep, peer);
         if self.is_new(peer, channel) && !(kind.is_short() && len >= 8) {
             self.post(ep, peer, Kind::Short, 8)?;
@@ -292,7 +292,7 @@ async fn relay(incarnation: &Incarnation, message: &Message, rng: &mut Rng) -> R
     let len = rng.range(8, 100) as usize;
     content::fill(key, 0, &mut bytes[..len]);
     let name = incarnation.name(&ep, Kind::Short)?;
-    ep.send_async(peer, name, &bytes[..len]).await?;
+    ep.send(peer, name, &bytes[..len]).await?;
     let channel = incarnation.channel(&ep, peer);
     if !incarnation.over.get() {
         incarnation.note(

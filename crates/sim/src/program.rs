@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use tautline::{Endpoint, Error, Outgoing, Rank, Result, SendError};
+use tautline::{AsyncEndpoint, AsyncOutgoing, Error, Rank, Result, SendError};
 
 use crate::Nanos;
 use crate::check::{BegunMessage, Intent};
@@ -19,7 +19,7 @@ const MAX_PIECE: usize = 32 * 1024;
 
 /// A message in progress.
 struct Sending {
-    out: Outgoing,
+    out: AsyncOutgoing,
     key: u64,
     total: u64,
     at: u64,
@@ -85,7 +85,7 @@ impl Program {
     }
 
     /// Does what can be done now; returns when it wants to run again if nothing arrives before.
-    pub(crate) fn step(&mut self, incarnation: &Rc<Incarnation>, ep: &Endpoint, size: u32) -> Nanos {
+    pub(crate) fn step(&mut self, incarnation: &Rc<Incarnation>, ep: &AsyncEndpoint, size: u32) -> Nanos {
         let now = incarnation.now();
         // Timers that are due are handled before the first message, not within the call that sends it.
         let _ = ep.connect((incarnation.rank + 1) % size);
@@ -148,7 +148,7 @@ impl Program {
         Draft { peer, kind, len, whole }
     }
 
-    fn begin(&mut self, incarnation: &Rc<Incarnation>, ep: &Endpoint, draft: Draft) -> Result<()> {
+    fn begin(&mut self, incarnation: &Rc<Incarnation>, ep: &AsyncEndpoint, draft: Draft) -> Result<()> {
         let Draft { peer, kind, len, whole } = draft;
         if whole {
             return incarnation.post(ep, peer, kind, len as usize);
@@ -176,7 +176,7 @@ impl Program {
     }
 
     /// Calls that a correct library refuses.
-    fn expect_refusals(&mut self, incarnation: &Incarnation, ep: &Endpoint, peer: Rank) -> Result<()> {
+    fn expect_refusals(&mut self, incarnation: &Incarnation, ep: &AsyncEndpoint, peer: Rank) -> Result<()> {
         let unknown = ep.try_send(peer, "nobody", b"x");
         let long = ep.try_begin(peer, incarnation.name(ep, Kind::Short)?, 1 << 20).map(drop);
         for (result, name) in [(unknown, "an unknown handler"), (long, "a long message for a short handler")]

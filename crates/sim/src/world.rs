@@ -249,8 +249,9 @@ impl World {
         let size = self.size();
         let Some(up) = &mut self.nodes[index as usize].up else { return };
         if !computing {
-            next =
-                next.min(up.program.step(&up.incarnation, &up.ep, size)).min(up.incarnation.wake_sleepers());
+            next = next
+                .min(up.program.step(&up.incarnation, &up.ep.to_async(), size))
+                .min(up.incarnation.wake_sleepers());
         }
         let lazy = now < self.nodes[index as usize].next_extract;
         let Some(up) = &mut self.nodes[index as usize].up else { return };

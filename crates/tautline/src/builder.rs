@@ -2,12 +2,14 @@
 
 use std::any::Any;
 use std::future::Future;
+use std::sync::Arc;
 
 use tautline_node::limits::{MAX_HANDLERS, MAX_NAME};
 
-use crate::core::Core;
-use crate::endpoint::Endpoint;
-use crate::error::{Error, Result};
+use crate::collective::{self, Collectives};
+use crate::core::{Core, Failures, OnFailure, SharedStyle};
+use crate::endpoint::{Endpoint, Lanes};
+use crate::error::{Error, HandlerFailure, Result};
 use crate::messages::handlers::Registered;
 use crate::messages::inbox::Inbox;
 use crate::messages::{Borrowed, Message, Short};
@@ -20,6 +22,10 @@ pub struct Builder {
     config: Config,
     handlers: Vec<(String, Registered)>,
     attachments: Vec<Box<dyn Any>>,
+    on_failure: Option<OnFailure>,
+    /// Handlers that tell their senders of failures.
+    telling: Vec<String>,
+    shared: Vec<Arc<dyn SharedStyle>>,
 }
 
 /// Something that registers handlers of its own: a service, a queue, a whole style of communication. See
@@ -46,6 +52,21 @@ impl Endpoint {
     /// Returns a builder: register handlers, then join.
     pub fn builder() -> Builder {
         Builder::default()
+    }
+}
+
+impl Lanes {
+    /// Opens a lane with the handlers of `builder`, to be driven by this thread. Its number is the lowest
+    /// that is free. Peers that have been sending to it are connected from now on.
+    ///
+    /// The lane has the configuration of its node: that of `builder` is not used.
+    pub fn open(&self, builder: Builder) -> Result<Endpoint> {
+        builder.open(|names| self.0.open(names))
+    }
+
+    /// Opens a lane in an environment of the program's own, as simulations do.
+    pub fn open_in(&self, builder: Builder, environment: Environment) -> Result<Endpoint> {
+        builder.open(|names| self.0.open_over(environment, names))
     }
 }
 
@@ -84,7 +105,8 @@ impl Builder {
     }
 
     /// Registers an `async` handler that is started by `whole`, in place, if the message arrived in one
-    /// frame, and by `handler` otherwise. For styles such as [`crate::rpc`], which answer every message.
+    /// frame, and by `handler` otherwise. For styles such as [`crate::rpc`], which answer every message (see
+    /// [`Builder::tells_sender`]).
     ///
     /// The flag is true if more than [`crate::node::limits::MAX_RUNNING`] handlers are unfinished: then this
     /// one should refuse the message and return soon. For other handlers such messages are dropped.
@@ -94,7 +116,14 @@ impl Builder {
         W: Fn(Short<'_>, bool) -> F + 'static,
         F: Future<Output = Result<()>> + 'static,
     {
-        self.register(name, Registered::whole(handler, whole))
+        self.register(name, Registered::whole(handler, whole)).tells_sender(name)
+    }
+
+    /// Notes that a handler tells its sender when it fails, as a style that answers every message does. Such
+    /// a failure ends no wait of this rank; see [`Endpoint::run_until`].
+    pub fn tells_sender(mut self, name: &str) -> Builder {
+        self.telling.push(name.to_owned());
+        self
     }
 
     fn register(mut self, name: &str, handler: Registered) -> Builder {
@@ -113,6 +142,21 @@ impl Builder {
     pub fn attach<T: 'static>(mut self, value: T) -> Builder {
         self.attachments.retain(|attached| !attached.is::<T>());
         self.attachments.push(Box::new(value));
+        self
+    }
+
+    /// Hands every handler that panics or returns an error to `function`, for servers that go on: such
+    /// failures are neither logged nor returned by [`Endpoint::run_until`] or [`Endpoint::poll_failure`].
+    ///
+    /// `function` runs where the handler ran, so it must not extract or wait.
+    pub fn on_failure(mut self, function: impl FnMut(HandlerFailure) + 'static) -> Builder {
+        self.on_failure = Some(Box::new(function));
+        self
+    }
+
+    /// Attaches a value that handles on other threads find.
+    pub(crate) fn attach_shared(mut self, value: Arc<dyn SharedStyle>) -> Builder {
+        self.shared.push(value);
         self
     }
 
@@ -142,17 +186,36 @@ impl Builder {
 
     /// Joins a given job.
     pub fn join_job(self, job: Job) -> Result<Endpoint> {
-        self.check()?;
-        let node = tautline_node::Endpoint::join(job, self.config.clone(), self.names())?;
-        Ok(self.endpoint(node))
+        let config = self.config.clone();
+        self.open(|names| tautline_node::Endpoint::join(job, config, names))
     }
 
     /// Joins a given job in an environment of the program's own, as simulations do.
     pub fn join_in(self, job: &Job, environment: Environment) -> Result<Endpoint> {
-        self.check()?;
-        let (config, names) = (self.config.clone(), self.names());
-        let node = tautline_node::Endpoint::over(job, config, environment, names)?;
-        Ok(self.endpoint(node))
+        let config = self.config.clone();
+        self.open(|names| tautline_node::Endpoint::over(job, config, environment, names))
+    }
+
+    /// Opens the node below, or a lane of it, with the names of the handlers.
+    pub(crate) fn open(
+        self,
+        open: impl FnOnce(Vec<(String, bool)>) -> Result<tautline_node::Endpoint, JoinError>,
+    ) -> Result<Endpoint> {
+        let this = self.with_collectives();
+        this.check()?;
+        let node = open(this.names())?;
+        let inbox = Box::new(Inbox::new(this.handlers));
+        let failures = Failures::new(this.on_failure, this.telling);
+        let core = Core::new(node, inbox, this.attachments, (failures, this.shared));
+        Collectives::bind(&core);
+        Ok(Endpoint::new(core))
+    }
+
+    /// Registers the handlers of barriers and exchanges behind those of the program.
+    fn with_collectives(mut self) -> Builder {
+        let collectives = Collectives::default();
+        self.handlers.extend(collectives.handlers());
+        self.attach(collectives)
     }
 
     /// The handlers' names, and which of them take only messages that fit one frame.
@@ -160,14 +223,12 @@ impl Builder {
         self.handlers.iter().map(|(name, handler)| (name.clone(), handler.is_short())).collect()
     }
 
-    fn endpoint(self, node: tautline_node::Endpoint) -> Endpoint {
-        Endpoint::new(Core::new(node, Box::new(Inbox::new(self.handlers)), self.attachments))
-    }
-
     fn check(&self) -> Result<()> {
         let bad = |why: String| Err(Error::Join(JoinError::Handlers(why)));
         if self.handlers.len() > MAX_HANDLERS {
-            return bad(format!("{} handlers are more than the {MAX_HANDLERS} allowed", self.handlers.len()));
+            let (own, most) =
+                (self.handlers.len() - collective::HANDLERS, MAX_HANDLERS - collective::HANDLERS);
+            return bad(format!("{own} handlers are more than the {most} allowed"));
         }
         for (i, (name, _)) in self.handlers.iter().enumerate() {
             if name.len() > MAX_NAME {

@@ -1,24 +1,27 @@
 //! What a program holds. The verbs that send are in [`crate::messages`], those of memory in
 //! [`crate::memory`].
 
+use std::future::Future;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tautline_node::Key;
+use tautline_node::Address;
 
-use crate::core::{Core, HandlerFailure, Wakes};
-use crate::error::Result;
-use crate::{Counters, Event, PeerState, Rank};
+use crate::core::{Core, Wakes};
+use crate::error::{HandlerFailure, Result};
+use crate::handle::Handle;
+use crate::handler_name::Handler;
+use crate::{Counters, Event, PeerState, Rank, blocking};
 
 /// A process's access to its job. Clones share it. Neither `Send` nor `Sync`: it belongs to the thread that
 /// made it.
 ///
 /// Dropping the last clone closes it in good order, as [`Endpoint::close`] does, but reports no error.
 ///
-/// Endpoints that handlers get from [`crate::Message::endpoint`] and [`crate::Short::endpoint`] do not keep
-/// it open: otherwise a suspended handler would keep alive what it waits for.
+/// Its calls that wait stop the thread. Handlers, and tasks of an executor, use an [`crate::AsyncEndpoint`],
+/// whose calls suspend the caller instead: [`crate::Message::endpoint`], [`crate::Endpoint::to_async`].
 #[derive(Clone, Debug)]
 pub struct Endpoint {
     pub(crate) core: Rc<Core>,
@@ -32,29 +35,6 @@ struct KeepOpen(Rc<Core>);
 impl Drop for KeepOpen {
     fn drop(&mut self) {
         self.0.close_on_drop();
-    }
-}
-
-/// A handler's name, looked up once; see [`Endpoint::handler`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Handler(pub(crate) Key);
-
-/// The name of a handler: a string, or a [`Handler`] that was looked up beforehand, which is faster.
-pub trait Name {
-    #[doc(hidden)]
-    fn key(&self, endpoint: &Endpoint) -> Result<Handler>;
-}
-
-impl Name for Handler {
-    #[inline]
-    fn key(&self, _: &Endpoint) -> Result<Handler> {
-        Ok(*self)
-    }
-}
-
-impl Name for &str {
-    fn key(&self, endpoint: &Endpoint) -> Result<Handler> {
-        endpoint.handler(self)
     }
 }
 
@@ -88,6 +68,35 @@ impl Drop for Batch<'_> {
     }
 }
 
+/// Opens further lanes of a node, from any thread: `Send`, `Sync` and `Clone`. It does not keep the node
+/// open.
+///
+/// A lane is what one thread drives: an [`Endpoint`] with handlers, apertures, events, channels and a socket
+/// of its own, at the number [`Endpoint::address`]. The lane that joins is lane 0; peers reach it by the rank
+/// alone. Another lane is reached by its [`Address`], and messages from it come from that address.
+///
+/// ```no_run
+/// use tautline::{Address, Endpoint, Short};
+///
+/// fn main() -> tautline::Result<()> {
+///     let ep = Endpoint::builder().on_short("done", |_: Short<'_>| ()).join()?;
+///     let (me, lanes) = (ep.rank(), ep.lanes());
+///     let worker = std::thread::spawn(move || -> tautline::Result<()> {
+///         let lane = lanes.open(Endpoint::builder().on_short("work", |work: Short<'_>| {
+///             let _ = work.endpoint().try_send(work.from(), "done", work.data());
+///         }))?;
+///         lane.serve(1)?;
+///         lane.close()
+///     });
+///     ep.send(Address::new(me, 1).into(), "work", b"something")?;
+///     ep.serve(1)?;
+///     worker.join().expect("the worker does not panic")?;
+///     ep.close()
+/// }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Lanes(pub(crate) tautline_node::Lanes);
+
 impl Endpoint {
     /// An endpoint that stays open until its last clone is dropped.
     pub(crate) fn new(core: Rc<Core>) -> Endpoint {
@@ -95,15 +104,35 @@ impl Endpoint {
         Endpoint { core, _keep_open: keep_open }
     }
 
-    /// An endpoint, as handlers get it, that does not keep itself open.
+    /// An endpoint that does not keep itself open.
     #[inline]
-    pub(crate) fn handle(core: Rc<Core>) -> Endpoint {
+    pub(crate) fn view(core: Rc<Core>) -> Endpoint {
         Endpoint { core, _keep_open: None }
     }
 
     /// This process's rank in the job.
     pub fn rank(&self) -> Rank {
         self.core.node.rank()
+    }
+
+    /// Where this endpoint is reached: its rank, and its lane.
+    pub fn address(&self) -> Address {
+        Address::from(self.core.node.number())
+    }
+
+    /// The number of the lane that this endpoint drives; zero for the one that joined.
+    pub fn lane(&self) -> u16 {
+        self.core.node.lane()
+    }
+
+    /// Opens further lanes of this process, for other threads.
+    pub fn lanes(&self) -> Lanes {
+        Lanes(self.core.node.lanes())
+    }
+
+    /// Returns a handle that sends, calls and puts from any thread.
+    pub fn handle(&self) -> Handle {
+        Handle(self.core.shared.clone())
     }
 
     /// The number of processes in the job.
@@ -146,6 +175,11 @@ impl Endpoint {
     /// Extracts and waits until `done` returns true. If the last reachable peer goes down meanwhile, so that
     /// nobody is left to wait for, returns [`crate::Error::PeerGone`], once. A further wait accepts peers
     /// that come back.
+    ///
+    /// If a handler has failed, and nobody has read that ([`Endpoint::poll_failure`]), returns
+    /// [`crate::Error::HandlerFailed`] instead of going to sleep: `done` may never become true because of it.
+    /// Each failure is returned once. [`crate::Builder::on_failure`] is for programs that go on. Failures of
+    /// handlers that answer their senders, such as services of [`crate::rpc`], end no wait.
     pub fn run_until(&self, mut done: impl FnMut() -> bool) -> Result<()> {
         let core = &self.core;
         loop {
@@ -164,16 +198,34 @@ impl Endpoint {
             {
                 return Err(lost.into());
             }
+            if core.failures.end_waits() {
+                if taken > 0 {
+                    continue;
+                }
+                core.check_failures()?;
+            }
             if !core.events.take_unseen() {
                 core.sleep(None)?;
             }
         }
     }
 
-    /// Extracts and waits until `messages` more messages have been handled.
+    /// Extracts and waits until `messages` more messages have been handled, successfully or not. Ends early
+    /// as [`Endpoint::run_until`] does.
     pub fn serve(&self, messages: u64) -> Result<()> {
         let until = self.handled() + messages;
         self.run_until(|| self.handled() >= until)
+    }
+
+    /// Polls a future until it is ready, and extracts and waits meanwhile: handlers run, and what they or
+    /// other threads wake is polled again. For one thing at a time that a plain loop wants of the `async`
+    /// verbs. Not in handlers.
+    ///
+    /// As [`Endpoint::run_until`], it returns [`crate::Error::HandlerFailed`] if it would sleep while a
+    /// failure of a handler is unread. To go on with the future, pass `future.as_mut()` of a pinned one. A
+    /// future learns of lost peers itself.
+    pub fn block_on<F: Future>(&self, future: F) -> Result<F::Output> {
+        blocking::block_on(&self.core, future)
     }
 
     /// The number of messages whose handlers have finished here.
@@ -204,7 +256,9 @@ impl Endpoint {
         Ok(!self.core.events.is_empty() || self.core.node.acknowledge_memory_events()?)
     }
 
-    /// Returns the next handler that panicked or returned an error.
+    /// Returns the next handler that panicked or returned an error. A failure that is still unread when the
+    /// program is about to sleep inside the library, or closes the endpoint, is logged
+    /// (`tracing::error`), and [`Endpoint::run_until`] returns it as an error.
     pub fn poll_failure(&self) -> Option<HandlerFailure> {
         self.core.failures.pop()
     }
@@ -225,14 +279,22 @@ impl Endpoint {
     }
 
     /// Prepares to sleep on this endpoint's descriptor ([`AsFd`]); false if there is something to extract
-    /// first. After each wake-up: [`Endpoint::extract`], then arm again.
+    /// first. After each wake-up: [`Endpoint::extract`], then arm again. For tokio, the feature `tokio` has a
+    /// driver that does this.
     ///
-    /// Other tasks of the thread may use the endpoint meanwhile, and wake its handlers: then the descriptor
-    /// becomes readable, so that the program looks again.
+    /// # What may be called between `arm` and waiting
+    /// Everything: no wake-up is lost. Any call on the endpoint, on a clone or on something that was made of
+    /// it may end the armed state. Then the descriptor becomes readable, and the program looks again. So
+    /// other tasks of the thread may send, call, put and wake handlers while one task sleeps on the
+    /// descriptor.
+    ///
+    /// Only [`Endpoint::extract`] makes handlers, and tasks that wait for an answer or for room, continue: a
+    /// program that was woken extracts before it arms again.
     pub fn arm(&self) -> Result<bool> {
         if self.core.events.take_unseen() || self.core.has_work() {
             return Ok(false);
         }
+        self.core.failures.log_unread();
         // Arming silences the bell of a wake-up that came meanwhile.
         Ok(self.core.node.arm(self.core.blocked_since())? && !self.core.has_work())
     }
@@ -249,7 +311,8 @@ impl Endpoint {
 
     /// Closes in good order: delivers what was sent first, unless its peer is gone or
     /// [`crate::Config::close_timeout`] passes. Not in handlers. Calls on clones then fail, and so do futures
-    /// that wait for something.
+    /// that wait for something. Only if sends are under way that were started and have found no room
+    /// ([`Endpoint::start_send`], answers of calls), it extracts meanwhile, and so runs handlers.
     ///
     /// Drops the program's handlers, also suspended ones, with all they hold. The socket and its address are
     /// free again when everything that was made of the endpoint is dropped, too: clones, apertures, remotes,

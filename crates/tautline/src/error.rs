@@ -2,10 +2,32 @@
 
 use tautline_node::memory::Failure;
 
-use crate::{Down, JoinError, Rank, SendError};
+use crate::{Address, Down, JoinError, Rank, SendError};
 
 /// The result of most calls in this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// A handler that returned an error or panicked; see [`crate::Endpoint::poll_failure`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HandlerFailure {
+    /// The handler's name.
+    pub handler: String,
+    /// The sender of the message.
+    pub from: Rank,
+    /// The text of the error or of the panic.
+    pub reason: String,
+    /// Whether the handler panicked.
+    pub panicked: bool,
+}
+
+impl std::fmt::Display for HandlerFailure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let HandlerFailure { handler, from, reason, panicked } = self;
+        let how = if *panicked { "panicked" } else { "failed" };
+        write!(f, "the handler \"{handler}\" {how} on a message of rank {from}: {reason}")
+    }
+}
 
 /// Why a call failed.
 ///
@@ -42,8 +64,11 @@ pub enum Error {
     Unreadable(Rank),
     /// The sender aborted the message, or the other end of a queue or stream is closed, or this end is.
     Aborted,
-    /// A handler tried to extract, or to wait.
+    /// A handler tried to extract, or called something that blocks and would have had to wait.
     Reentrant,
+    /// A handler failed, and what the program waits for may never happen because of it. Each failure is
+    /// returned once, and then no longer by [`crate::Endpoint::poll_failure`]; a further wait continues.
+    HandlerFailed(Box<HandlerFailure>),
     /// The object is used up: the message's handler has finished, or the operation's result was taken.
     Stale,
     /// An operation on another node's memory failed. Never [`Failure::PeerGone`]: that is
@@ -98,6 +123,7 @@ impl std::fmt::Debug for Error {
             Error::Unreadable(rank) => write!(f, "Unreadable({rank})"),
             Error::Aborted => f.write_str("Aborted"),
             Error::Reentrant => f.write_str("Reentrant"),
+            Error::HandlerFailed(_) => f.write_str("HandlerFailed"),
             Error::Stale => f.write_str("Stale"),
             Error::Operation(failure) => write!(f, "Operation({failure:?})"),
             Error::OutOfRange => f.write_str("OutOfRange"),
@@ -119,7 +145,7 @@ impl std::fmt::Display for Error {
         match self {
             Error::Join(error) => error.fmt(f),
             Error::Send(error) => error.fmt(f),
-            Error::PeerGone(rank, why) => write!(f, "rank {rank} is gone: {why}"),
+            Error::PeerGone(rank, why) => write!(f, "{} is gone: {why}", Address::from(*rank)),
             Error::PieceTooLong { room, piece } => write!(
                 f,
                 "a piece of {piece} bytes does not fit: the message was announced with only {room} more"
@@ -130,12 +156,14 @@ impl std::fmt::Display for Error {
             Error::EndOfMessage { left } => write!(f, "the message has only {left} bytes left"),
             Error::Unreadable(rank) => write!(
                 f,
-                "the message of rank {rank} is lost: its memory can no longer be read; most likely rank {rank} is gone"
+                "the message of {0} is lost: its memory can no longer be read; most likely {0} is gone",
+                Address::from(*rank)
             ),
             Error::Aborted => f.write_str("the other side aborted it, or one side has closed it"),
             Error::Reentrant => {
-                f.write_str("a handler must not extract or wait; it may await, and `try_send`")
+                f.write_str("a handler must not extract or block; it awaits the calls of its AsyncEndpoint")
             }
+            Error::HandlerFailed(failure) => failure.fmt(f),
             Error::Stale => f.write_str("the handler has finished, or the result was taken already"),
             Error::Operation(failure) => failure.fmt(f),
             Error::OutOfRange => f.write_str("the range is not within the memory, or a word is not aligned"),

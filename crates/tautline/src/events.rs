@@ -16,11 +16,9 @@ pub struct Events {
     waiter: Waiter,
 }
 
-impl Endpoint {
-    /// Returns the events as a stream. [`Endpoint::extract`], which somebody has to call, wakes it, and so
-    /// does [`Endpoint::close`]: then it yields the events that are left, and ends.
-    pub fn events(&self) -> Events {
-        Events { endpoint: Endpoint::handle(self.core.clone()), waiter: Waiter::default() }
+impl Events {
+    pub(crate) fn new(endpoint: &Endpoint) -> Events {
+        Events { endpoint: Endpoint::view(endpoint.core.clone()), waiter: Waiter::default() }
     }
 }
 

@@ -5,42 +5,48 @@
 //! the sender has registered:
 //!
 //! ```no_run
-//! # use std::{cell::RefCell, rc::Rc};
-//! # fn register(slot: Rc<RefCell<Option<tautline::queue::Sender>>>) -> tautline::Result<()> {
+//! use std::{cell::RefCell, rc::Rc};
 //! use tautline::{Endpoint, queue};
-//! let ep = Endpoint::builder()
-//!     .with(queue::on_offer("jobs", move |_from, sender| *slot.borrow_mut() = Some(sender)))
-//!     .join()?;
-//! # Ok(())
-//! # }
-//! # fn receive(ep: &tautline::Endpoint) -> tautline::Result<()> {
-//! # use tautline::queue;
-//! let mut jobs = queue::offer(ep, 1, "jobs", 1 << 16)?;
-//! while let Some(job) = jobs.pop()? {
-//!     println!("{} bytes", job.len());
+//!
+//! fn main() -> tautline::Result<()> {
+//!     let offered = Rc::new(RefCell::new(None));
+//!     let slot = offered.clone();
+//!     let ep = Endpoint::builder()
+//!         .with(queue::on_offer("jobs", move |_from, sender| *slot.borrow_mut() = Some(sender)))
+//!         .join()?;
+//!     if ep.rank() == 0 {
+//!         let mut jobs = queue::offer(&ep, 1, "jobs", 1 << 16)?;
+//!         while let Some(job) = jobs.pop()? {
+//!             println!("{} bytes", job.len());
+//!         }
+//!     } else {
+//!         ep.run_until(|| offered.borrow().is_some())?;
+//!         let mut jobs = offered.take().expect("rank 0 has offered it");
+//!         jobs.push(b"first")?;
+//!         jobs.push_pieces(&[b"head", b"body"])?;
+//!         jobs.end()?;
+//!     }
+//!     ep.close()
 //! }
-//! # Ok(())
-//! # }
-//! # fn send(mut jobs: tautline::queue::Sender) -> tautline::Result<()> {
-//! jobs.push(b"first")?;
-//! jobs.push_pieces(&[b"head", b"body"])?;
-//! jobs.end()?;
-//! # Ok(())
-//! # }
 //! ```
 //!
 //! Without a name, [`pair`] returns the cookie, which can be sent in any message, and [`Sender::new`] uses
 //! it.
+//!
+//! Handlers and tasks use [`AsyncReceiver`] and [`AsyncSender`], whose calls suspend the caller.
 
-use std::future::poll_fn;
-use std::task::{Context, Poll};
+mod async_ends;
+
+pub use async_ends::{AsyncReceiver, AsyncSender};
 
 use tautline_node::memory::Cookie;
 
 use crate::Rank;
+use crate::async_endpoint::AsyncEndpoint;
 use crate::builder::Style;
-use crate::endpoint::{Endpoint, Name};
+use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
+use crate::handler_name::Name;
 use crate::memory::ring::{RingReader, RingWriter};
 use crate::offers;
 
@@ -64,7 +70,7 @@ pub fn offer(ep: &Endpoint, peer: Rank, name: impl Name, capacity: usize) -> Res
 /// Registers a name to which peers [`offer`] queues; `accept` gets the sending end of each, with the rank of
 /// its receiver. For [`crate::Builder::with`].
 pub fn on_offer(name: &str, accept: impl FnMut(Rank, Sender) + 'static) -> impl Style {
-    offers::on_offer(name, Sender::new, accept)
+    offers::on_offer(name, Sender::begin, accept)
 }
 
 /// The receiving end of a queue. Once it is dropped, the sender's calls fail.
@@ -90,7 +96,7 @@ impl Receiver {
     /// all methods that take entries.
     ///
     /// An entry does not end a wait for messages ([`Endpoint::run_until`], [`Endpoint::wait`]): wait for it
-    /// with [`Receiver::pop`] or [`Receiver::next`].
+    /// with [`Receiver::pop`] or [`AsyncReceiver::pop`].
     pub fn peek(&self) -> Result<Option<u64>> {
         let available = self.ring.poll_available(HEAD)?;
         if available < HEAD {
@@ -127,23 +133,10 @@ impl Receiver {
     }
 
     /// Takes the next entry; extracts and waits for it. Nothing at the end of the queue. Not in handlers: use
-    /// [`Receiver::next`] there.
+    /// [`AsyncReceiver::pop`] there.
     pub fn pop(&mut self) -> Result<Option<Vec<u8>>> {
         self.ring.wait(HEAD)?;
         self.try_pop()
-    }
-
-    /// Takes the next entry, when there is one. Nothing at the end of the queue.
-    pub async fn next(&mut self) -> Result<Option<Vec<u8>>> {
-        poll_fn(|context| self.poll_next_entry(context)).await
-    }
-
-    fn poll_next_entry(&mut self, context: &Context<'_>) -> Poll<Result<Option<Vec<u8>>>> {
-        match self.ring.poll_wait(context, HEAD) {
-            Poll::Ready(Ok(())) => Poll::Ready(self.try_pop()),
-            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-            Poll::Pending => Poll::Pending,
-        }
     }
 
     /// Whether the sender has ended the queue and every entry was taken.
@@ -153,11 +146,16 @@ impl Receiver {
 }
 
 impl Sender {
-    /// Opens the queue of a cookie. Extracts and waits until it is claimed; in handlers it does not wait, and
-    /// the first push reports errors. A queue has one sender, ever: a second one, also after a restart of the
-    /// first, is [`Error::TooMany`].
+    /// Opens the queue of a cookie; extracts and waits until it is claimed. A queue has one sender, ever: a
+    /// second one, also after a restart of the first, is [`Error::TooMany`]. Not in handlers: use
+    /// [`AsyncSender::new`] there.
     pub fn new(ep: &Endpoint, cookie: &Cookie) -> Result<Sender> {
         Ok(Sender { ring: RingWriter::new(ep, cookie)? })
+    }
+
+    /// Opens the queue of a cookie without waiting: the first push reports errors.
+    fn begin(ep: &AsyncEndpoint, cookie: &Cookie) -> Result<Sender> {
+        Ok(Sender { ring: RingWriter::begin(ep.plain(), cookie)? })
     }
 
     /// The length of the longest possible entry.
@@ -179,29 +177,22 @@ impl Sender {
 
     /// Adds an entry if there is room in the queue; false if not. In handlers it never waits.
     pub fn try_push(&mut self, entry: &[u8]) -> Result<bool> {
+        self.try_push_with(entry, RingWriter::write_now)
+    }
+
+    fn try_push_with(
+        &mut self,
+        entry: &[u8],
+        write: fn(&mut RingWriter, &[&[u8]]) -> Result<()>,
+    ) -> Result<bool> {
         let need = self.need(&[entry])?;
         if self.ring.room()?.is_none_or(|room| room < need) {
             return Ok(false);
         }
-        match with_frame(&[entry], |all| self.ring.write_now(all)) {
+        match with_frame(&[entry], |all| write(&mut self.ring, all)) {
             Err(error) if error.is_would_block() => Ok(false),
             result => result.map(|()| true),
         }
-    }
-
-    /// Adds an entry when there is room. For use in handlers. Dropped before it is done, it adds nothing.
-    pub async fn push_async(&mut self, entry: &[u8]) -> Result<()> {
-        self.push_pieces_async(&[entry]).await
-    }
-
-    /// As [`Sender::push_async`], for an entry that consists of several pieces.
-    pub async fn push_pieces_async(&mut self, pieces: &[&[u8]]) -> Result<()> {
-        let need = self.need(pieces)?;
-        poll_fn(|context| match self.ring.poll_wait(context, need) {
-            Poll::Ready(Ok(())) => with_frame(pieces, |all| self.ring.poll_write(context, all)),
-            other => other,
-        })
-        .await
     }
 
     /// Ends the queue behind all entries.

@@ -41,15 +41,15 @@ fn dropped_futures_leave_no_waiters() {
     let aperture = ep.aperture(64).unwrap();
     let mut wires: Vec<_> = (0..8).map(|i| aperture.tripwire(i..i + 1).arm().unwrap()).collect();
     let mut set = ep.tripset(&wires.iter().collect::<Vec<_>>(), 1, None).unwrap();
-    let (mut queue, _) = crate::queue::pair(&ep, 64).unwrap();
-    let (mut reader, _) = crate::stream::pair(&ep, 64).unwrap();
+    let (mut queue, _) = crate::queue::AsyncReceiver::pair(&ep.to_async(), 64).unwrap();
+    let (mut reader, _) = crate::stream::AsyncReader::pair(&ep.to_async(), 64).unwrap();
     for _ in 0..100 {
         for wire in &mut wires {
             assert!(pin!(wire.fired()).poll(&mut context).is_pending());
         }
         assert!(pin!(set.ready()).poll(&mut context).is_pending());
-        assert!(pin!(queue.next()).poll(&mut context).is_pending());
-        assert!(pin!(reader.read_async(&mut [0; 8])).poll(&mut context).is_pending());
+        assert!(pin!(queue.pop()).poll(&mut context).is_pending());
+        assert!(pin!(reader.read(&mut [0; 8])).poll(&mut context).is_pending());
         let full = || Err::<(), _>(crate::SendError::WouldBlock.into());
         assert!(pin!(crate::waiting::until_room(&ep.core, full)).poll(&mut context).is_pending());
         // A queue and a stream each keep the waker of the last poll.

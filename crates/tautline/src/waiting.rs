@@ -11,26 +11,60 @@ use tautline_node::WaitFor;
 use crate::core::Core;
 use crate::error::Result;
 use crate::waiters::Waiter;
-use crate::{Rank, SendError};
+use crate::{Address, PeerState, Rank, SendError};
 
-/// Repeats `attempt` until it does not block; in between, waits for the network and runs no handlers. A
-/// message to oneself is attempted once: only extraction makes room for it.
-pub(crate) fn block_until_room<T>(
+/// A blocking call that has waited this long for room logs a warning.
+pub(crate) const STALL: Duration = Duration::from_secs(3);
+
+/// Repeats `attempt` until it does not block; in between, waits for the network and runs no handlers. In a
+/// handler it would stop extraction, so that is an error. A message to oneself is attempted once: only
+/// extraction makes room for it.
+pub(crate) fn block_until_room<T>(core: &Core, peer: Rank, attempt: impl FnMut() -> Result<T>) -> Result<T> {
+    block_or_warn(core, peer, attempt, || {
+        tracing::warn!(
+            rank = core.node.rank(),
+            peer,
+            "a blocking call has found no room for {STALL:?}: {} does not extract, or waits for this rank to \
+             extract",
+            Address::from(peer)
+        );
+    })
+}
+
+/// As [`block_until_room`]; calls `warn` once if the peer is connected and there is no room for some seconds.
+pub(crate) fn block_or_warn<T>(
     core: &Core,
     peer: Rank,
     mut attempt: impl FnMut() -> Result<T>,
+    warn: impl FnOnce(),
 ) -> Result<T> {
+    let mut warn = Some(warn);
+    let mut since = None;
     loop {
         let seen = core.node.activity()?;
         match attempt() {
             Err(error) if error.is_would_block() => {
-                if core.node.is_virtual() || peer == core.node.rank() {
+                if core.node.is_virtual() || peer == core.node.number() {
                     return Err(error);
                 }
-                core.node.wait_for_activity(seen)?;
+                core.check_not_in_handler()?;
             }
             result => return result,
         }
+        core.failures.log_unread();
+        let now = core.node.now();
+        let mut waited = Duration::from_nanos(now.saturating_sub(*since.get_or_insert(now)));
+        if waited >= STALL && core.node.peer_state(peer) != Some(PeerState::Up) {
+            // It waits for the connection, which has a time limit of its own.
+            (since, waited) = (Some(now), Duration::ZERO);
+        }
+        if waited >= STALL
+            && let Some(warn) = warn.take()
+        {
+            warn();
+        }
+        let until_warning = warn.is_some().then(|| STALL.saturating_sub(waited));
+        core.node.wait_for_activity(seen, until_warning)?;
     }
 }
 
@@ -50,7 +84,7 @@ pub(crate) fn block_until_served<T>(
             }
             result => result,
         });
-        let own = owner == core.node.rank() && !core.node.is_virtual();
+        let own = owner == core.node.number() && !core.node.is_virtual();
         match result {
             Err(error) if own && error.is_would_block() => {
                 core.node.progress()?;
@@ -123,6 +157,7 @@ pub(crate) fn wait_until(
             return Ok(());
         }
         if !core.has_work() {
+            core.failures.log_unread();
             let wanted = WaitFor { activity: core.blocked_since(), memory: Some(served) };
             let more = core.node.wait(left, wanted)?;
             if done() || !more {

@@ -98,6 +98,32 @@ fn rpc() {
     }
 }
 
+/// Threads that send, beside the endpoint's.
+#[test]
+fn handle() {
+    for (rank, lines) in run("handle", 3).iter().enumerate() {
+        assert_eq!(lines, &[format!("rank {rank}: the sum is 20")]);
+    }
+}
+
+/// Tasks of several threads that call.
+#[test]
+fn tokio_threads() {
+    for lines in &run("tokio_threads", 3)[1..] {
+        assert_eq!(lines, &["the sum is 338350"]);
+    }
+}
+
+/// Answers of a pool of threads.
+#[test]
+fn pool() {
+    for lines in &run("pool", 3)[1..] {
+        let counts = ["4 primes below 10", "168 primes below 1000", "9592 primes below 100000"];
+        assert_eq!(lines[..3], counts);
+        assert_eq!(lines[3..], ["10000000: that takes too long"]);
+    }
+}
+
 #[test]
 fn stream() {
     assert_eq!(run("stream", 2)[1], ["TRIPWIRES NEED NO HELP OF THE SENDER'S"]);
@@ -110,6 +136,18 @@ fn without_a_job() {
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("tautline run -n 2"), "{said}");
+}
+
+/// The recipes of docs/THREADS.md are examples, word for word.
+#[test]
+fn the_threads_page_shows_examples() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let page = std::fs::read_to_string(format!("{root}/docs/THREADS.md")).unwrap();
+    for name in ["hello", "handle", "pool", "tokio_threads"] {
+        let example = std::fs::read_to_string(format!("{root}/examples/{name}.rs")).unwrap();
+        let program = example.split_once("\n\n").unwrap().1.trim();
+        assert!(page.contains(program), "docs/THREADS.md does not show examples/{name}.rs");
+    }
 }
 
 /// The README's program is the example, word for word.

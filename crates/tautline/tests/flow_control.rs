@@ -174,9 +174,9 @@ fn sends_run_no_handlers() {
     });
 }
 
-/// M-4: under backpressure `send_async` suspends its handler; both sides do so, and both make progress.
+/// M-4: under backpressure an `async` send suspends its handler; both sides do so, and both make progress.
 #[test]
-fn send_async_under_backpressure() {
+fn async_sends_under_backpressure() {
     const ROUNDS: u64 = 300;
     run(2, |job| {
         let (got, echoed) = (Rc::new(Cell::new(0u64)), Rc::new(Cell::new(0u64)));
@@ -187,10 +187,10 @@ fn send_async_under_backpressure() {
                 async move {
                     let bytes = msg.read_to_end().await?;
                     let ep = msg.endpoint();
-                    ep.send_async(msg.from(), "back", &bytes).await?;
-                    let mut out = ep.begin_async(msg.from(), "back", 2 * bytes.len() as u64).await?;
-                    out.piece_async(&bytes).await?;
-                    out.piece_async(&bytes).await?;
+                    ep.send(msg.from(), "back", &bytes).await?;
+                    let mut out = ep.begin(msg.from(), "back", 2 * bytes.len() as u64).await?;
+                    out.piece(&bytes).await?;
+                    out.piece(&bytes).await?;
                     out.end()?;
                     count.set(count.get() + 1);
                     Ok(())
@@ -251,7 +251,7 @@ fn room_wakes_all_waiters() {
             .on("fill", |msg: Message| async move {
                 let ep = msg.endpoint();
                 while would_block(ep.try_send(1, "junk", &[0; 1000])).is_some() {}
-                ep.send_async(1, "late", &[1; 1000]).await
+                ep.send(1, "late", &[1; 1000]).await
             })
             .on("next", move |msg: Message| {
                 let meet = meet.clone();
@@ -259,7 +259,7 @@ fn room_wakes_all_waiters() {
                     // Only now is there room, and this message finds it first.
                     meet.wait();
                     meet.wait();
-                    msg.endpoint().send_async(1, "late", &[1; 100_000]).await
+                    msg.endpoint().send(1, "late", &[1; 100_000]).await
                 }
             });
         let ep = join(builder, job);

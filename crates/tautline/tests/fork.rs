@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::{Limit, jobs, join, run};
-use tautline::{Endpoint, Error, Message, SendError, Short};
+use tautline::{Cookie, Endpoint, Error, Message, SendError, Short};
 
 fn forked<T>(result: tautline::Result<T>) -> bool {
     matches!(result.map(drop), Err(Error::Send(SendError::Forked)))
@@ -17,7 +17,7 @@ fn forked<T>(result: tautline::Result<T>) -> bool {
 /// What the child tries; each number is the exit code of a failure.
 fn in_child(ep: Endpoint, half: tautline::Outgoing) -> i32 {
     type Try = (i32, fn(&Endpoint) -> bool);
-    let tries: [Try; 9] = [
+    let tries: [Try; 12] = [
         (1, |ep| forked(ep.send(1, "x", b"child"))),
         (2, |ep| forked(ep.begin(1, "x", 10))),
         (3, |ep| forked(ep.extract(usize::MAX))),
@@ -26,7 +26,10 @@ fn in_child(ep: Endpoint, half: tautline::Outgoing) -> i32 {
         (6, |ep| forked(ep.arm())),
         (7, |ep| forked(ep.connect(1)) && ep.poll_event().is_none() && ep.peer_state(1).is_none()),
         (8, |ep| forked(ep.handler("y")) && ep.counters() == tautline::Counters::default()),
-        (9, |ep| forked(ep.clone().close())),
+        (9, |ep| forked(ep.handle().send(1, "x", b"child"))),
+        (10, |ep| forked(ep.handle().call_raw(1, "x", b"child").map_err(Error::from))),
+        (11, |ep| forked(ep.handle().remote(&Cookie::from_bytes(&[0; Cookie::LEN])).flush())),
+        (12, |ep| forked(ep.clone().close())),
     ];
     if let Some((code, _)) = tries.iter().find(|(_, good)| !good(&ep)) {
         return *code;

@@ -9,8 +9,10 @@ use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use common::{config, join, pattern, run};
-use tautline::{Endpoint, Error, Message, Short};
+use common::{Limit, config, failures_until, jobs, join, pattern, run};
+use tautline::memory::{Cookie, Rights};
+use tautline::rpc::Rpc;
+use tautline::{Endpoint, Error, Message, Short, queue, stream};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 #[derive(Clone, Copy, Debug, PartialEq, FromBytes, IntoBytes, Immutable)]
@@ -149,9 +151,8 @@ fn failures_affect_one_message() {
             ep.send(1, "short", b"bad").unwrap();
             ep.send(1, "short", b"good").unwrap();
         } else {
-            ep.serve(8 + 8 + 4).unwrap();
+            let failures = failures_until(&ep, || ep.handled() == 8 + 8 + 4);
             assert_eq!(whole.get(), 4 + 8 + 1);
-            let failures: Vec<_> = std::iter::from_fn(|| ep.poll_failure()).collect();
             let reasons: Vec<_> = failures.iter().map(|f| (f.reason.as_str(), f.panicked)).collect();
             assert_eq!(reasons[..2], [("on purpose", true), ("refused on purpose", false)]);
             assert_eq!(reasons[2], ("later, on purpose 300000", true));
@@ -202,7 +203,10 @@ fn what_a_handler_may_call() {
     run(2, |job| {
         let refused = Rc::new(Cell::new(0));
         let no = refused.clone();
-        let check = move |ep: &Endpoint| {
+        let mine: Rc<RefCell<Option<Endpoint>>> = Rc::default();
+        let clone = mine.clone();
+        let check = move || {
+            let ep = clone.borrow().clone().expect("it has joined");
             assert!(matches!(ep.extract(usize::MAX), Err(Error::Reentrant)));
             assert!(matches!(ep.wait(Some(Duration::ZERO)), Err(Error::Reentrant)));
             assert!(matches!(ep.run_until(|| true), Err(Error::Reentrant)));
@@ -214,18 +218,18 @@ fn what_a_handler_may_call() {
         let builder = Endpoint::builder()
             .on_short("echo short", move |msg: Short<'_>| {
                 let ep = msg.endpoint();
-                check(&ep);
-                ep.send(msg.from(), "sink", msg.data()).unwrap();
+                check();
+                ep.try_send(msg.from(), "sink", msg.data()).unwrap();
             })
             .on("echo", move |mut msg: Message| {
                 let check = also.clone();
                 async move {
                     let ep = msg.endpoint();
-                    check(&ep);
+                    check();
                     let bytes = msg.read_to_end().await?;
-                    ep.send_async(msg.from(), "sink", &bytes).await?;
-                    let mut out = ep.begin_async(msg.from(), "sink", bytes.len() as u64).await?;
-                    out.piece_async(&bytes).await?;
+                    ep.send(msg.from(), "sink", &bytes).await?;
+                    let mut out = ep.begin(msg.from(), "sink", bytes.len() as u64).await?;
+                    out.piece(&bytes).await?;
                     out.end()
                 }
             })
@@ -235,6 +239,7 @@ fn what_a_handler_may_call() {
                 Ok(())
             });
         let ep = join(builder, job);
+        *mine.borrow_mut() = Some(ep.clone());
         if ep.rank() == 0 {
             for size in [0, 10, 1000] {
                 ep.send(1, "echo short", &pattern(size, 0)).unwrap();
@@ -250,6 +255,54 @@ fn what_a_handler_may_call() {
         assert_eq!(ep.poll_failure(), None);
         ep.close().unwrap();
     });
+}
+
+/// M-4: in a handler, blocking calls that would have to wait are errors. Rank 1 never joins, and connecting
+/// takes an hour: a call that waited would not return.
+#[test]
+fn blocking_calls_in_handlers() {
+    let _limit = Limit::seconds(60);
+    let mut both = jobs(2);
+    let absent = both.pop();
+    let rpc = Rpc::new();
+    let mine: Rc<RefCell<Option<Endpoint>>> = Rc::default();
+    let (clone, caller) = (mine.clone(), rpc.clone());
+    let refused = Rc::new(RefCell::new(Vec::new()));
+    let said = refused.clone();
+    let builder = Endpoint::builder()
+        .config(config(|c| c.connect_timeout = Duration::from_secs(3600)))
+        .with(&rpc)
+        .on_short("try", move |_: Short<'_>| {
+            let ep = clone.borrow().clone().expect("it has joined");
+            let mut bytes = ep.aperture(64).unwrap().cookie(.., Rights::ALL).unwrap().to_bytes();
+            // The owner's rank comes first.
+            bytes[..4].copy_from_slice(&1u32.to_le_bytes());
+            let cookie = Cookie::from_bytes(&bytes);
+            assert_eq!(cookie.owner(), 1);
+            let call = caller.call_raw(&ep, 1, "echo", b"").map(drop);
+            *said.borrow_mut() = vec![
+                ep.send(1, "try", b""),
+                ep.begin(1, "try", 5).map(drop),
+                ep.loan(1, 5).map(drop),
+                ep.send_out_of_band(1, b"x"),
+                ep.remote(&cookie).put(0, b"x"),
+                ep.remote(&cookie).flush().map(drop),
+                queue::Sender::new(&ep, &cookie).map(drop),
+                stream::offer(&ep, 1, "try", 64).map(drop),
+                call.map_err(Error::from),
+            ];
+        });
+    let ep = join(builder, both.remove(0));
+    *mine.borrow_mut() = Some(ep.clone());
+    ep.send(0, "try", b"").unwrap();
+    ep.serve(1).unwrap();
+    assert_eq!(ep.poll_failure(), None);
+    assert_eq!(refused.borrow().len(), 9);
+    for (i, result) in refused.borrow().iter().enumerate() {
+        assert!(matches!(result, Err(Error::Reentrant)), "{i}: {result:?}");
+    }
+    ep.close().unwrap();
+    drop(absent);
 }
 
 /// M-4: a suspended handler is woken from another thread, also while the endpoint sleeps.
@@ -315,7 +368,7 @@ fn dropped_reads() {
                 once(poll_once(msg.read_into(&mut buffer)).await);
                 let taken = 1000 - msg.remaining() as usize;
                 assert!((500..1000).contains(&taken) && buffer[..taken] == pattern(1000, 0)[..taken]);
-                msg.endpoint().send(0, "more", b"")?;
+                msg.endpoint().send(0, "more", b"").await?;
                 assert!(msg.read_to_end().await? == pattern(1000, 0)[taken..]);
                 Ok(())
             })

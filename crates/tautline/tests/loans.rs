@@ -7,7 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use common::{await_event, config, jobs, join, run, run_jobs, run_over};
+use common::{await_event, config, failures_until, jobs, join, run, run_jobs, run_over};
 use tautline::{Borrowed, DeviceName, Down, Endpoint, Error, Event, Message, SendError, Short};
 
 /// The byte at an offset of the message with a number.
@@ -249,7 +249,9 @@ fn dropped_loans_are_returned() {
             }
             return ep.close().unwrap();
         }
-        ep.serve(4 * rounds * 2 / 3).unwrap();
+        let failures = failures_until(&ep, || ep.handled() == 4 * rounds * 2 / 3);
+        assert_eq!(failures.len() as u64, rounds * 2 / 3);
+        assert!(failures.iter().all(|failure| failure.handler == "panic" && failure.panicked));
         ep.close().unwrap();
     });
 }
@@ -295,10 +297,10 @@ fn loans_from_handlers() {
             .config(config(|config| config.loan_pool = 1 << 20))
             .on("ask", |mut message: Message| async move {
                 let number = message.read::<u64>().await?;
-                let mut loan = message.endpoint().loan_async(message.from(), 400_000).await?;
+                let mut loan = message.endpoint().loan(message.from(), 400_000).await?;
                 loan[..8].copy_from_slice(&number.to_le_bytes());
                 fill(number as usize, &mut loan[8..]);
-                loan.send_async("answer").await
+                loan.send("answer").await
             })
             .on_loan("answer", move |message: Borrowed| {
                 // Any handler may have got room first.

@@ -112,7 +112,7 @@ fn aborted_while_full() {
     ep.close().unwrap();
 }
 
-/// M-4: a handler sends to its own node, a chain of thousands, with and without `send_async`.
+/// M-4: a handler sends to its own node, a chain of thousands, with and without an `async` send.
 #[test]
 fn sends_from_handlers() {
     let _limit = Limit::seconds(30);
@@ -122,7 +122,7 @@ fn sends_from_handlers() {
         if left > 0 {
             let mut next = vec![0; if left.is_multiple_of(100) { 600_000 } else { 8 }];
             next[..8].copy_from_slice(&(left - 1).to_le_bytes());
-            msg.endpoint().send_async(0, "count", &next).await?;
+            msg.endpoint().send(0, "count", &next).await?;
         }
         Ok(())
     }));

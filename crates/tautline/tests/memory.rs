@@ -560,12 +560,15 @@ fn operations_awaited_in_handlers() {
                     let cookie = Cookie::from_bytes(bytes.as_slice().try_into().expect("a cookie"));
                     let remote = message.endpoint().remote(&cookie);
                     for i in 0..10u64 {
-                        remote.put_async(8, &i.to_le_bytes()).await?;
-                        total.set(total.get() + remote.fetch_add(0, 1)?.await?);
+                        remote.put(8, &i.to_le_bytes()).await?;
+                        total.set(total.get() + remote.fetch_add(0, 1).await?);
                     }
-                    let bytes = remote.get(8, 8)?.await?;
+                    let bytes = remote.get(8, 8).await?;
                     assert_eq!(bytes[0], 9);
-                    remote.put_with_completion(16, &[1])?.await?;
+                    let first = remote.put_with_completion(24, &[1]).await?;
+                    let second = remote.after(&first).fetch_add(32, 5).await?;
+                    remote.after(&second).put(16, &[1]).await?.await?;
+                    assert_eq!(remote.after(&second).get(32, 1).await?.await?, [5]);
                     Ok(())
                 }
             })

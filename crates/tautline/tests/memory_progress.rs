@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use common::pair::Pair;
 use common::{join, run, run_over};
-use tautline::memory::{Cookie, Remote, Rights};
+use tautline::memory::{AsyncRemote, Cookie, Rights};
 use tautline::{DeviceName, Endpoint, Error, Message, SendError, Short, queue, stream};
 
 /// More puts than may be unanswered at a time.
@@ -174,38 +174,38 @@ async fn work(mut message: Message, turn: u32, done: Rc<Cell<u32>>) -> tautline:
     let ep = message.endpoint();
     match turn {
         0 => {
-            let remote: Remote = ep.remote(&cookie);
+            let remote: AsyncRemote = ep.remote(&cookie);
             for round in 0..5u8 {
-                remote.put_async(64, &vec![round; LONG - 64]).await?;
-                remote.put_list_async(&[(8, &[round]), (16, &[round; 8])]).await?;
-                remote.put_pieces_async(24, &[&[round], &[round]]).await?;
-                remote.fill_async(26, 4, |room| room.fill(round)).await?;
-                assert_eq!(remote.get_async(24, 6).await?, [round; 6]);
-                assert_eq!(remote.get_list_async(&[(8, 1), (16, 1)]).await?, [round; 2]);
-                assert_eq!(remote.fetch_add_async(0, 8).await?, u64::from(round) * 8);
-                assert_eq!(remote.swap_async(48, 1).await?, 0);
-                assert_eq!(remote.compare_swap_async(48, 1, 0).await?, 1);
+                remote.put(64, &vec![round; LONG - 64]).await?;
+                remote.put_list(&[(8, &[round]), (16, &[round; 8])]).await?;
+                remote.put_pieces(24, &[&[round], &[round]]).await?;
+                remote.fill(26, 4, |room| room.fill(round)).await?;
+                assert_eq!(remote.get(24, 6).await?, [round; 6]);
+                assert_eq!(remote.get_list(&[(8, 1), (16, 1)]).await?, [round; 2]);
+                assert_eq!(remote.fetch_add(0, 8).await?, u64::from(round) * 8);
+                assert_eq!(remote.swap(48, 1).await?, 0);
+                assert_eq!(remote.compare_swap(48, 1, 0).await?, 1);
                 let mine = ep.aperture(64)?;
-                remote.get_into_async(24, &mine, 0..4).await?;
-                remote.get_list_into_async(&mine, &[(24, 8..9), (26, 9..10)]).await?;
-                remote.put_from_async(32, &mine, 0..8).await?;
-                remote.put_notice_async(40, &[1], 5).await?;
-                remote.fence_async().await?;
-                remote.flush_async().await?;
-                ep.send_out_of_band_async(0, b"so far").await?;
+                remote.get_into(24, &mine, 0..4).await?;
+                remote.get_list_into(&mine, &[(24, 8..9), (26, 9..10)]).await?;
+                remote.put_from(32, &mine, 0..8).await?;
+                remote.put_notice(40, &[1], 5).await?;
+                remote.fence().await?;
+                remote.flush().await?;
+                ep.send_out_of_band(0, b"so far").await?;
             }
         }
         1 => {
-            let mut entries = queue::Sender::new(&ep, &cookie)?;
+            let mut entries = queue::AsyncSender::new(&ep, &cookie).await?;
             for _ in 0..5 {
-                entries.push_pieces_async(&[&[3; LONG / 4], &[3; LONG / 4]]).await?;
+                entries.push_pieces(&[&[3; LONG / 4], &[3; LONG / 4]]).await?;
             }
             entries.end()?;
         }
         _ => {
-            let mut writer = stream::Writer::new(&ep, &cookie)?;
+            let mut writer = stream::AsyncWriter::new(&ep, &cookie).await?;
             for _ in 0..5 {
-                writer.write_async(&vec![4; LONG]).await?;
+                writer.write_all(&vec![4; LONG]).await?;
             }
             writer.close()?;
         }

@@ -9,10 +9,10 @@ use std::io::Write;
 use std::rc::Rc;
 use std::time::Duration;
 
-use common::{join, run};
+use common::{Limit, config, jobs, join, run, run_over};
 use tautline::node::limits::MAX_RUNNING;
 use tautline::rpc::{CallError, Rpc};
-use tautline::{Builder, Endpoint, Short};
+use tautline::{Builder, DeviceName, Endpoint, PeerState, Short};
 
 /// A handler for [`part`].
 fn with_end(builder: Builder) -> (Builder, Rc<Cell<bool>>) {
@@ -201,4 +201,59 @@ fn answers_of_raw_services() {
         }
         part(ep, &ended);
     });
+}
+
+/// A deadline bounds connecting, too. Rank 1 never joins, and connecting takes an hour: without the
+/// deadline this would not end.
+#[test]
+fn a_deadline_bounds_connecting() {
+    let _limit = Limit::seconds(60);
+    for device in [None, Some(DeviceName::Udp), Some(DeviceName::Shm)] {
+        let mut both = jobs(2);
+        let absent = both.pop();
+        let mut job = both.remove(0);
+        job.device = device;
+        let rpc = Rpc::new();
+        let hour = config(|c| c.connect_timeout = Duration::from_secs(3600));
+        let ep = join(Endpoint::builder().with(&rpc).config(hour), job);
+        let limit = Some(Duration::from_millis(50));
+        let late = rpc.call_timeout::<_, u64>(&ep, 1, "add", &(1u64, 2u64), limit).unwrap().wait();
+        assert!(matches!(late, Err(CallError::DeadlinePassed)), "{late:?}");
+        let late = rpc.call_raw_timeout(&ep, 1, "echo", &vec![0; 1 << 20], limit).unwrap().wait();
+        assert!(matches!(late, Err(CallError::DeadlinePassed)), "{late:?}");
+        assert_eq!(ep.peer_state(1), Some(PeerState::Connecting));
+        drop((ep, absent));
+    }
+}
+
+/// A deadline bounds waiting for room, too: the peer extracts nothing until the calls have failed, and there
+/// is no room for all of them. Those that did not leave in time never arrive.
+#[test]
+fn a_deadline_bounds_waiting_for_room() {
+    const CALLS: usize = 20_000;
+    for device in [DeviceName::Udp, DeviceName::Shm] {
+        let failed = std::sync::Barrier::new(2);
+        run_over(device, 2, |job| {
+            let rpc = Rpc::new();
+            let served = Rc::new(Cell::new(0));
+            let serves = served.clone();
+            let (builder, ended) = with_end(Endpoint::builder().with(&rpc));
+            let builder = builder.with(rpc.serve_raw("count", move |_, _, _| serves.set(serves.get() + 1)));
+            let ep = join(builder, job);
+            if ep.rank() == 0 {
+                failed.wait();
+            } else {
+                let limit = Some(Duration::from_millis(100));
+                let make = |_| rpc.call_raw_timeout(&ep, 0, "count", &[0; 1000], limit).unwrap();
+                let calls: Vec<_> = (0..CALLS).map(make).collect();
+                for call in calls {
+                    let late = call.wait();
+                    assert!(matches!(late, Err(CallError::DeadlinePassed)), "{late:?}");
+                }
+                failed.wait();
+            }
+            part(ep, &ended);
+            assert!(served.get() < CALLS, "there was room for all calls");
+        });
+    }
 }

@@ -120,12 +120,13 @@ fn a_stream_both_ways() {
         let (reader, cookie) = stream::pair(&ep, 10_000).unwrap();
         ep.send(1 - ep.rank(), "cookie", &cookie.to_bytes()).unwrap();
         let writer = stream::Writer::new(&ep, &next_cookie(&ep, &mail)).unwrap();
-        let mut stream = stream::Stream { reader, writer };
         // An empty read or write needs nothing to be there.
-        assert_eq!(stream.reader.read(&mut []).unwrap(), 0);
+        let mut reader = reader.into_async();
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-        let polled = std::pin::pin!(stream.reader.read_async(&mut [])).poll(&mut context);
+        let polled = std::pin::pin!(reader.read(&mut [])).poll(&mut context);
         assert!(matches!(polled, std::task::Poll::Ready(Ok(0))));
+        let mut stream = stream::Stream { reader: reader.into_blocking(), writer };
+        assert_eq!(stream.reader.read(&mut []).unwrap(), 0);
         let text: Vec<u8> = (0..200_000u32).map(|i| (i / 7) as u8).collect();
         if ep.rank() == 0 {
             stream.writer.write_all(&text).unwrap();
@@ -188,18 +189,13 @@ fn node(job: Job) -> Node {
         }
         Ok::<(), ()>(())
     }));
-    let nested = rpc.clone();
-    let builder = builder.with(rpc.serve("factorial", move |caller, n: u64| {
-        let nested = nested.clone();
-        async move {
-            if n < 2 {
-                return Ok::<u64, String>(1);
-            }
-            // Back to the caller, and so on.
-            let call = nested.call::<_, u64>(caller.endpoint(), caller.rank(), "factorial", &(n - 1));
-            let rest = call.map_err(|e| e.to_string())?.await.map_err(|e| e.to_string())?;
-            Ok(n * rest)
+    let builder = builder.with(rpc.serve("factorial", |caller, n: u64| async move {
+        if n < 2 {
+            return Ok::<u64, String>(1);
         }
+        // Back to the caller, and so on.
+        let rest = caller.endpoint().call::<_, u64>(caller.rank(), "factorial", &(n - 1)).await;
+        Ok(n * rest.map_err(|e| e.to_string())?)
     }));
     let drops = dropped.clone();
     let builder = builder.with(rpc.serve_bytes("never", move |_, _| {
@@ -290,16 +286,11 @@ fn deadlines_in_handlers() {
         let rpc = Rpc::new();
         let (builder, mail) = with_mail(Endpoint::builder().with(&rpc));
         let builder = builder.with(rpc.serve_bytes("never", |_, _| std::future::pending()));
-        let inner = rpc.clone();
-        let builder = builder.with(rpc.serve("try", move |caller, (): ()| {
-            let inner = inner.clone();
-            async move {
-                let limit = Some(Duration::from_millis(20));
-                let call = inner.call_raw_timeout(caller.endpoint(), caller.rank(), "never", b"", limit);
-                match call.map_err(|e| e.to_string())?.await {
-                    Err(CallError::DeadlinePassed) => Ok::<bool, String>(true),
-                    other => Err(format!("{other:?}")),
-                }
+        let builder = builder.with(rpc.serve("try", |caller, (): ()| async move {
+            let limit = Some(Duration::from_millis(20));
+            match caller.endpoint().call_raw_timeout(caller.rank(), "never", b"", limit).await {
+                Err(CallError::DeadlinePassed) => Ok::<bool, String>(true),
+                other => Err(format!("{other:?}")),
             }
         }));
         let ep = join(builder, job);
@@ -396,14 +387,10 @@ fn nested_calls_of_any_length() {
             builder.with(rpc.serve_bytes("inner", |_, bytes| async move {
                 Ok((bytes.len() as u64).to_le_bytes().to_vec())
             }));
-        let nested = rpc.clone();
-        let builder = builder.with(rpc.serve_bytes("outer", move |caller, _| {
-            let nested = nested.clone();
-            async move {
-                let call = nested.call_raw(caller.endpoint(), caller.rank(), "inner", &vec![1; 4 << 20]);
-                let call = call.map_err(|e| e.to_string().into_bytes())?;
-                call.await.map_err(|e| e.to_string().into_bytes())
-            }
+        let builder = builder.with(rpc.serve_bytes("outer", |caller, _| async move {
+            let request = vec![1; 4 << 20];
+            let call = caller.endpoint().call_raw(caller.rank(), "inner", &request);
+            call.await.map_err(|e| e.to_string().into_bytes())
         }));
         let ep = join(builder, job);
         for _ in 0..3 {

@@ -155,9 +155,9 @@ fn readers_whose_writer_never_comes() {
         let builder = Endpoint::builder().on("read", move |message: Message| {
             let (reports, begins) = (reports.clone(), begins.clone());
             async move {
-                let (mut reader, _cookie) = stream::pair(&message.endpoint(), 64)?;
+                let (mut reader, _cookie) = stream::AsyncReader::pair(&message.endpoint(), 64)?;
                 begins.set(true);
-                let gone = reader.read_async(&mut [0; 8]).await;
+                let gone = reader.read(&mut [0; 8]).await;
                 assert!(matches!(gone, Err(Error::PeerGone(1, _))), "{gone:?}");
                 reports.set(1);
                 Ok(())
@@ -211,18 +211,20 @@ fn futures_of_a_closed_endpoint() {
         pair.give(&ring);
         let mut filled = queue::Sender::new(&pair.ep, pair.take_cookie().cookie()).unwrap();
         filled.push(&[0; 56]).unwrap();
+        let mut filled = filled.into_async();
         pair.say("filled");
         pair.receive();
         assert!(entries.peek().unwrap().is_some());
         let woken: Vec<_> = (0..3).map(|_| std::sync::Arc::new(Wakeup(AtomicBool::new(false)))).collect();
         let wakers: Vec<std::task::Waker> = woken.iter().map(|it| it.clone().into()).collect();
-        let (mut emptied, _cookie) = queue::pair(&pair.ep, 64).unwrap();
+        let (emptied, _cookie) = queue::pair(&pair.ep, 64).unwrap();
+        let mut emptied = emptied.into_async();
         {
             let mut waits = [
                 Box::pin(async { wire.fired().await.map(drop) })
                     as std::pin::Pin<Box<dyn Future<Output = tautline::Result<()>>>>,
-                Box::pin(async { filled.push_async(&[0; 56]).await }),
-                Box::pin(async { emptied.next().await.map(drop) }),
+                Box::pin(async { filled.push(&[0; 56]).await }),
+                Box::pin(async { emptied.pop().await.map(drop) }),
             ];
             for (wait, waker) in waits.iter_mut().zip(&wakers) {
                 assert!(wait.as_mut().poll(&mut std::task::Context::from_waker(waker)).is_pending());
@@ -257,17 +259,15 @@ fn a_second_writer_is_refused() {
             .on_short("cookie", move |m: Short<'_>| {
                 inbox.borrow_mut().push(Cookie::from_bytes(m.data().try_into().expect("a cookie")));
             })
-            // In a handler it fails with the first write.
             .on("second", move |mut m: Message| {
                 let reports = reports.clone();
                 async move {
                     let bytes = m.read_to_end().await?;
                     let cookie = Cookie::from_bytes(bytes.as_slice().try_into().expect("a cookie"));
-                    let mut writer = stream::Writer::new(&m.endpoint(), &cookie)?;
-                    let said = writer.write_async(b"mixed in").await;
+                    let said = stream::AsyncWriter::new(&m.endpoint(), &cookie).await;
                     assert!(matches!(said, Err(Error::TooMany(_))), "{said:?}");
-                    let mut sender = queue::Sender::new(&m.endpoint(), &cookie)?;
-                    sender.end()?;
+                    let said = queue::AsyncSender::new(&m.endpoint(), &cookie).await;
+                    assert!(matches!(said, Err(Error::TooMany(_))), "{said:?}");
                     reports.set(true);
                     Ok(())
                 }

@@ -60,7 +60,9 @@ fn threads_that_wait_for_room() {
                                     let seen = node.activity().unwrap();
                                     match node.try_send(1, key, &bytes) {
                                         Ok(sent) => break assert!(sent, "it fits one frame"),
-                                        Err(SendError::WouldBlock) => node.wait_for_activity(seen).unwrap(),
+                                        Err(SendError::WouldBlock) => {
+                                            node.wait_for_activity(seen, None).unwrap();
+                                        }
                                         Err(error) => panic!("{error}"),
                                     }
                                 }

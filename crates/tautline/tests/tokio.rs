@@ -1,16 +1,17 @@
-//! Under tokio: one task drives the endpoint, and no wake-up of a handler or of another task is lost (N-6).
+//! Under tokio: a driver extracts, and no wake-up of a handler or of a task is lost (N-6).
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod common;
 
 use std::future::Future;
-use std::os::fd::AsFd;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
-use common::{config, join, run_over};
-use tautline::rpc::Rpc;
-use tautline::{Builder, Config, DeviceName, Endpoint, Job};
-use tokio::io::unix::AsyncFd;
+use common::{Limit, config, jobs, join, run_over};
+use tautline::rpc::{CallError, Rpc};
+use tautline::{AsyncEndpoint, Builder, Config, DeviceName, Endpoint, Error, Job, SendError};
 use tokio::sync::oneshot;
 
 const ROUNDS: u64 = 100;
@@ -24,32 +25,12 @@ fn quiet() -> Config {
     })
 }
 
-/// Extracts for ever; the runtime waits for the descriptor. As in the example.
-async fn serve(ep: &Endpoint) {
-    // SAFETY: the descriptor is borrowed from `ep`, which keeps it open for longer than the registration.
-    let descriptor = unsafe { AsyncFd::register(ep.as_fd()) }.unwrap();
-    loop {
-        ep.extract(usize::MAX).unwrap();
-        if ep.arm().unwrap() {
-            descriptor.readable().await.unwrap().clear_ready();
-        } else {
-            tokio::task::yield_now().await;
-        }
-    }
-}
-
 /// Drives an endpoint on a runtime of its own until `work` is done.
-fn drive<F: Future<Output = ()>>(builder: Builder, job: Job, work: impl FnOnce(Endpoint) -> F) {
+fn drive<F: Future<Output = ()>>(builder: Builder, job: Job, work: impl FnOnce(AsyncEndpoint) -> F) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let ep = join(builder.config(quiet()), job);
     let tasks = tokio::task::LocalSet::new();
-    tasks.block_on(&runtime, async {
-        tokio::select! {
-            () = serve(&ep) => {}
-            () = work(ep.clone()) => {}
-        }
-    });
-    ep.close().unwrap();
+    tasks.block_on(&runtime, tautline::tokio::run(ep, async |ep| work(ep).await)).unwrap();
 }
 
 /// Waits in the runtime, as a service may: for a timer, or for another task of its thread.
@@ -84,10 +65,10 @@ fn services_that_wait_in_the_runtime() {
             drive(builder, job, |ep| async move {
                 if ep.rank() == 0 {
                     for number in 0..ROUNDS {
-                        let call = rpc.call::<_, u64>(&ep, 1, "wait", &number).unwrap();
-                        assert_eq!(call.await.unwrap(), number + 1);
+                        let answer = ep.call::<_, u64>(1, "wait", &number).await;
+                        assert_eq!(answer.unwrap(), number + 1);
                     }
-                    ep.send_async(1, "over", b"").await.unwrap();
+                    ep.send(1, "over", b"").await.unwrap();
                 }
                 // The sender's own end of the channel is dropped with the endpoint only.
                 if ep.rank() == 1 {
@@ -112,8 +93,8 @@ fn calls_to_oneself() {
             drive(builder, job, |ep| async move {
                 for number in 0..ROUNDS {
                     tokio::time::sleep(Duration::from_micros(100)).await;
-                    let call = rpc.call::<_, u64>(&ep, ep.rank(), "wait", &number).unwrap();
-                    assert_eq!(call.await.unwrap(), number + 1);
+                    let answer = ep.call::<_, u64>(ep.rank(), "wait", &number).await;
+                    assert_eq!(answer.unwrap(), number + 1);
                 }
             });
         });
@@ -132,10 +113,123 @@ fn sends_that_wait_for_room() {
                 let other = 1 - ep.rank();
                 let mut total = total;
                 for _ in 0..MESSAGES {
-                    ep.send_async(other, "data", &[0; 1000]).await.unwrap();
+                    ep.send(other, "data", &[0; 1000]).await.unwrap();
                 }
                 total.wait_for(|n| *n == MESSAGES).await.unwrap();
             });
         });
+    }
+}
+
+/// What a future returns if it is done now.
+async fn poll_once<T>(future: &mut (impl Future<Output = T> + Unpin)) -> Option<T> {
+    std::future::poll_fn(|context| match Pin::new(&mut *future).poll(context) {
+        Poll::Ready(done) => Poll::Ready(Some(done)),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
+}
+
+/// A driver that sleeps ends when the endpoint is closed or its last clone is dropped, and does not keep it
+/// open. Futures that wait fail then.
+#[test]
+fn drivers_end_with_their_endpoint() {
+    let _limit = Limit::seconds(60);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    for close in [true, false] {
+        let rpc = Rpc::new();
+        let builder = Endpoint::builder()
+            .with(&rpc)
+            .with(rpc.serve("never", |_, (): ()| std::future::pending::<Result<(), ()>>()));
+        let ep = join(builder.config(quiet()), jobs(1).remove(0));
+        tokio::task::LocalSet::new().block_on(&runtime, async {
+            // Another driver continues where one was dropped; a second one beside it is an error.
+            let mut former = Box::pin(tautline::tokio::drive(&ep));
+            assert!(poll_once(&mut former).await.is_none());
+            drop(former);
+            let driver = tokio::task::spawn_local(tautline::tokio::drive(&ep));
+            tokio::task::yield_now().await;
+            assert!(matches!(tautline::tokio::drive(&ep).await, Err(Error::Other(_))));
+            let tasks = ep.to_async();
+            let waits = tokio::task::spawn_local(async move { tasks.call::<_, ()>(0, "never", &()).await });
+            // The driver sleeps, and the service waits.
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            assert!(!driver.is_finished() && !waits.is_finished());
+            let after = ep.to_async();
+            if close {
+                ep.close().unwrap();
+            } else {
+                drop(ep);
+            }
+            driver.await.unwrap().unwrap();
+            let ended = waits.await.unwrap();
+            assert!(matches!(ended, Err(CallError::Endpoint(Error::Send(SendError::Closed)))), "{ended:?}");
+            assert!(after.send(0, "never", b"").await.is_err());
+        });
+    }
+}
+
+/// `run` returns what the program returns, closes the endpoint, and accepts one that was closed before.
+#[test]
+fn run_closes_the_endpoint() {
+    let _limit = Limit::seconds(60);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let ep = join(Endpoint::builder(), jobs(1).remove(0));
+    let other = ep.clone();
+    assert_eq!(runtime.block_on(tautline::tokio::run(ep, async |ep| ep.size())).unwrap(), 1);
+    assert!(matches!(other.extract(0), Err(Error::Send(SendError::Closed))));
+    let ep = join(Endpoint::builder(), jobs(1).remove(0));
+    let clone = ep.clone();
+    let closed = runtime.block_on(tautline::tokio::run(ep, async |_| {
+        tokio::task::yield_now().await;
+        clone.close().unwrap();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        "closed"
+    }));
+    assert_eq!(closed.unwrap(), "closed");
+}
+
+/// The deadline of a call bounds connecting, and the runtime runs other tasks meanwhile. Rank 1 never joins,
+/// and connecting takes an hour: without the deadline this would not end.
+#[test]
+fn a_deadline_does_not_stop_the_runtime() {
+    let _limit = Limit::seconds(60);
+    for device in [None, Some(DeviceName::Udp), Some(DeviceName::Shm)] {
+        let mut both = jobs(2);
+        let absent = both.pop();
+        let mut job = both.remove(0);
+        job.device = device;
+        let rpc = Rpc::new();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let slow = config(|c| {
+            c.watchdog = None;
+            c.connect_timeout = Duration::from_secs(3600);
+        });
+        let ep = join(Endpoint::builder().with(&rpc).config(slow), job);
+        let blocking = ep.clone();
+        let order = Rc::new(std::cell::RefCell::new(Vec::new()));
+        let tasks = tokio::task::LocalSet::new();
+        let done = tasks.block_on(
+            &runtime,
+            tautline::tokio::run(ep, async |ep| {
+                let other = order.clone();
+                let tick = tokio::task::spawn_local(async move {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                    other.borrow_mut().push("a timer");
+                });
+                let limit = Some(Duration::from_secs(1));
+                let late = ep.call_timeout::<_, u64>(1, "add", &1u64, limit).await;
+                assert!(matches!(late, Err(CallError::DeadlinePassed)), "{late:?}");
+                order.borrow_mut().push("the deadline");
+                // A call with a deadline that was made without `to_async` does not block either.
+                let limit = Some(Duration::from_millis(50));
+                let late = rpc.call_timeout::<_, u64>(&blocking, 1, "add", &1u64, limit).unwrap().await;
+                assert!(matches!(late, Err(CallError::DeadlinePassed)), "{late:?}");
+                tick.await.unwrap();
+            }),
+        );
+        done.unwrap();
+        assert_eq!(order.take(), ["a timer", "the deadline"]);
+        drop(absent);
     }
 }

@@ -180,7 +180,7 @@ fn armed_while_blocked() {
         let builder =
             Endpoint::builder().on_short("work", |_: Short<'_>| {}).on("flood", |msg: Message| async move {
                 for _ in 0..20_000 {
-                    msg.endpoint().send_async(msg.from(), "work", &[0; 1000]).await?;
+                    msg.endpoint().send(msg.from(), "work", &[0; 1000]).await?;
                 }
                 Ok(())
             });

@@ -15,7 +15,7 @@ pub const MAGIC: u32 = u32::from_le_bytes(*b"TAUT");
 fields! { HANDSHAKE_LEN;
     AT_KIND: 0, 1;
     AT_FLAGS: 1, 1;
-    AT_REASON: 2, 2;
+    AT_REASON_OR_PORT: 2, 2;
     AT_MAGIC: 4, 4;
     AT_VERSION_MIN: 8, 1;
     AT_VERSION_MAX: 9, 1;
@@ -25,8 +25,8 @@ fields! { HANDSHAKE_LEN;
     AT_JOB: 16, 8;
     AT_FROM: 24, 4;
     AT_TO: 28, 4;
-    AT_FROM_ENDPOINT: 32, 2;
-    AT_TO_ENDPOINT: 34, 2;
+    AT_FROM_LANE: 32, 2;
+    AT_TO_LANE: 34, 2;
     AT_CHANNEL: 36, 4;
     AT_EPOCH: 40, 8;
     AT_PEER_EPOCH: 48, 8;
@@ -97,8 +97,8 @@ pub enum RefuseReason {
     Security = 2,
     /// The hello is for another rank.
     WrongRank = 3,
-    /// The endpoint does not exist.
-    NoEndpoint = 4,
+    /// The lane is not open.
+    NoLane = 4,
     /// The receiver's table of peers is full.
     Full = 5,
     /// The receiver does not support a required feature.
@@ -112,7 +112,7 @@ impl RefuseReason {
             1 => RefuseReason::Version,
             2 => RefuseReason::Security,
             3 => RefuseReason::WrongRank,
-            4 => RefuseReason::NoEndpoint,
+            4 => RefuseReason::NoLane,
             5 => RefuseReason::Full,
             6 => RefuseReason::Feature,
             _ => return Err(Malformed::BadValue),
@@ -126,7 +126,7 @@ impl std::fmt::Display for RefuseReason {
             RefuseReason::Version => "no common protocol version",
             RefuseReason::Security => "the two sides use different security modes",
             RefuseReason::WrongRank => "another rank has that address",
-            RefuseReason::NoEndpoint => "no such endpoint",
+            RefuseReason::NoLane => "no such lane",
             RefuseReason::Full => "the peer's table is full",
             RefuseReason::Feature => "the peer lacks a required feature",
         })
@@ -140,6 +140,9 @@ pub struct Handshake {
     pub kind: Kind,
     /// The reason, only in a refuse frame.
     pub reason: Option<RefuseReason>,
+    /// In a hello or welcome, the port of the sender's lane, zero for lane 0. In a retry, the port of the
+    /// lane that the hello was for; zero if the hello came to the right port (H-13). Zero in a refuse frame.
+    pub port: u16,
     /// The lowest wire version that the sender supports.
     pub version_min: u8,
     /// The highest wire version that the sender supports; in a welcome, the version chosen.
@@ -154,10 +157,10 @@ pub struct Handshake {
     pub from: u32,
     /// The receiver's rank.
     pub to: u32,
-    /// The sender's endpoint.
-    pub from_endpoint: u16,
-    /// The receiver's endpoint.
-    pub to_endpoint: u16,
+    /// The sender's lane.
+    pub from_lane: u16,
+    /// The receiver's lane.
+    pub to_lane: u16,
     /// The channel number of frames to the sender.
     pub channel: u32,
     /// The sender's epoch, new for each attempt.
@@ -195,9 +198,15 @@ impl Handshake {
         if u32_at(bytes, AT_MAGIC) != MAGIC {
             return Err(Malformed::NotOurs);
         }
+        let reason_or_port = u16_at(bytes, AT_REASON_OR_PORT);
+        let (reason, port) = match kind {
+            Kind::Refuse => (RefuseReason::from_wire(reason_or_port)?, 0),
+            _ => (None, reason_or_port),
+        };
         let handshake = Handshake {
             kind,
-            reason: RefuseReason::from_wire(u16_at(bytes, AT_REASON))?,
+            reason,
+            port,
             version_min: bytes[AT_VERSION_MIN],
             version_max: bytes[AT_VERSION_MAX],
             security: Security::from_wire(bytes[AT_SECURITY])?,
@@ -205,8 +214,8 @@ impl Handshake {
             job: u64_at(bytes, AT_JOB),
             from: u32_at(bytes, AT_FROM),
             to: u32_at(bytes, AT_TO),
-            from_endpoint: u16_at(bytes, AT_FROM_ENDPOINT),
-            to_endpoint: u16_at(bytes, AT_TO_ENDPOINT),
+            from_lane: u16_at(bytes, AT_FROM_LANE),
+            to_lane: u16_at(bytes, AT_TO_LANE),
             channel: u32_at(bytes, AT_CHANNEL),
             epoch: u64_at(bytes, AT_EPOCH),
             peer_epoch: u64_at(bytes, AT_PEER_EPOCH),
@@ -235,14 +244,15 @@ impl Handshake {
         out[AT_VERSION_MIN] = self.version_min;
         out[AT_VERSION_MAX] = self.version_max;
         out[AT_SECURITY] = self.security as u8;
-        put(out, AT_REASON, self.reason.map_or(0, |r| r as u16).to_le_bytes());
+        let reason_or_port = self.reason.map_or(self.port, |reason| reason as u16);
+        put(out, AT_REASON_OR_PORT, reason_or_port.to_le_bytes());
         put(out, AT_MAGIC, MAGIC.to_le_bytes());
         put(out, AT_FEATURES, self.features.to_le_bytes());
         put(out, AT_JOB, self.job.to_le_bytes());
         put(out, AT_FROM, self.from.to_le_bytes());
         put(out, AT_TO, self.to.to_le_bytes());
-        put(out, AT_FROM_ENDPOINT, self.from_endpoint.to_le_bytes());
-        put(out, AT_TO_ENDPOINT, self.to_endpoint.to_le_bytes());
+        put(out, AT_FROM_LANE, self.from_lane.to_le_bytes());
+        put(out, AT_TO_LANE, self.to_lane.to_le_bytes());
         put(out, AT_CHANNEL, self.channel.to_le_bytes());
         put(out, AT_EPOCH, self.epoch.to_le_bytes());
         put(out, AT_PEER_EPOCH, self.peer_epoch.to_le_bytes());
@@ -268,15 +278,16 @@ mod tests {
         Handshake {
             kind: Kind::Hello,
             reason: None,
+            port: 7001,
             version_min: 1,
-            version_max: 1,
+            version_max: 2,
             security: Security::Sealed,
             features: 0x0001_0003,
             job: 0x0102_0304_0506_0708,
             from: 1,
             to: 2,
-            from_endpoint: 0,
-            to_endpoint: 3,
+            from_lane: 0,
+            to_lane: 3,
             channel: 77,
             epoch: 0xfeed,
             peer_epoch: 0xbeef,
@@ -303,11 +314,15 @@ mod tests {
     #[test]
     fn values_out_of_range_are_rejected() {
         let mut bytes = [0; HANDSHAKE_LEN];
-        for (at, value) in [(AT_VERSION_MIN, 9), (AT_SECURITY, 7), (AT_MAX_FRAME + 3, 1), (AT_REASON, 99)] {
+        for (at, value) in [(AT_VERSION_MIN, 9), (AT_SECURITY, 7), (AT_MAX_FRAME + 3, 1)] {
             sample().write(&mut bytes);
             bytes[at] = value;
             assert_eq!(Handshake::parse(&bytes), Err(Malformed::BadValue), "{at}");
         }
+        Handshake { kind: Kind::Refuse, reason: Some(RefuseReason::Full), port: 0, ..sample() }
+            .write(&mut bytes);
+        bytes[AT_REASON_OR_PORT] = 99;
+        assert_eq!(Handshake::parse(&bytes), Err(Malformed::BadValue));
         sample().write(&mut bytes);
         bytes[AT_MAGIC] ^= 1;
         assert_eq!(Handshake::parse(&bytes), Err(Malformed::NotOurs));

@@ -24,7 +24,7 @@ pub use record::{Record, Records};
 pub use seq::Seq;
 
 /// The wire version that this crate implements (W-2).
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 
 /// Returns the fields of a layout: `frame`, `handshake` or `record`.
 pub fn layout(name: &str) -> Option<&'static [Field]> {

@@ -43,6 +43,7 @@ fn hello() -> Vec<u8> {
     let handshake = Handshake {
         kind: Kind::Hello,
         reason: None,
+        port: 0,
         version_min: VERSION,
         version_max: VERSION,
         security: Security::Fabric,
@@ -50,8 +51,8 @@ fn hello() -> Vec<u8> {
         job: 0x0102_0304_0506_0708,
         from: 4,
         to: 9,
-        from_endpoint: 1,
-        to_endpoint: 2,
+        from_lane: 1,
+        to_lane: 2,
         channel: 77,
         epoch: 0xfeed_f00d,
         peer_epoch: 0,

@@ -77,8 +77,9 @@ fn params(rank: u32, max_frame: usize) -> PeeringParams {
         key: JobKey::new([7; 32]),
         me: rank,
         peer: 1 - rank,
-        endpoint: 0,
-        peer_endpoint: 0,
+        lane: 0,
+        peer_lane: 0,
+        port: 0,
         max_frame,
     }
 }

@@ -42,6 +42,8 @@ pub const LAYERS: &[Layer] = &[
             ("postcard", "the encoding of typed calls: compact and specified, without a runtime of its own"),
             ("futures-core", "the `Stream` trait for events, as an optional feature"),
             ("futures-io", "the `AsyncRead` and `AsyncWrite` traits, as an optional feature"),
+            ("tokio", "the driver that waits for a node's descriptor in a runtime, as an optional feature"),
+            ("tracing", "log output for the subscriber of the program"),
         ],
         may_be_unsafe: false,
     },

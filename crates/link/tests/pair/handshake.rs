@@ -121,9 +121,9 @@ fn refused_initiator_gets_the_reason() {
 
     let mut world = World::new(1, &config);
     let mut wrong = params(0, 1472);
-    wrong.peer_endpoint = 7;
+    wrong.peer_lane = 7;
     world.sides[0].peering = Peering::new(wrong, config.clone());
-    assert_eq!(refusal(&mut world), Some(RefuseReason::NoEndpoint));
+    assert_eq!(refusal(&mut world), Some(RefuseReason::NoLane));
 
     // Rank 5 has the address of rank 1. It answers as rank 1, because the initiator accepts no other sender.
     let mut world = World::new(1, &config);
@@ -131,6 +131,33 @@ fn refused_initiator_gets_the_reason() {
     other.me = 5;
     world.sides[1].peering = Peering::new(other, config);
     assert_eq!(refusal(&mut world), Some(RefuseReason::WrongRank));
+}
+
+/// H-13: a hello for another lane is told where that lane is, and goes on to be sent; the cookie that the
+/// sender has proven its address with stays valid.
+#[test]
+fn hellos_for_another_lane_are_redirected() {
+    let config = Config::default();
+    let mut world = World::new(1, &config);
+    let mut other = params(0, 1472);
+    (other.lane, other.peer_lane, other.port) = (2, 7, 7002);
+    let mut peering = Peering::new(other, config);
+    peering.connect(world.now, ChannelIds { epoch: 5, channel: 1 });
+    let frame = peering.poll_hello(world.now).unwrap();
+    let hello = Handshake::parse(&frame).unwrap();
+    assert_eq!((hello.from_lane, hello.to_lane, hello.port), (2, 7, 7002));
+    let lane_0 = &mut world.sides[1].peering;
+    assert!(lane_0.is_authentic(&frame, &hello));
+    let retry = Handshake::parse(&lane_0.redirect(&hello, 7007)).unwrap();
+    assert_eq!((retry.from_lane, retry.to_lane, retry.port), (7, 2, 7007));
+    let ids = ChannelIds { epoch: 6, channel: 2 };
+    let outcome = peering.handle_handshake(world.now, &retry, ids);
+    assert!(matches!(outcome, HandshakeOutcome::Redirected(7007)), "{outcome:?}");
+    let again = Handshake::parse(&peering.poll_hello(world.now).unwrap()).unwrap();
+    assert_eq!((again.epoch, again.cookie), (hello.epoch, hello.cookie));
+    // One for another attempt changes nothing.
+    let stale = Handshake { peer_epoch: 4, ..retry };
+    assert!(matches!(peering.handle_handshake(world.now, &stale, ids), HandshakeOutcome::Ignored));
 }
 
 /// W-2, H-4, H-5: unknown versions and required features are refused; optional features are not.

@@ -7,7 +7,8 @@ use tautline_link::Nanos;
 
 use super::Endpoint;
 use crate::lane::Lane;
-use crate::{ChannelNumbers, Config, Counters, Liveness, PeerId, PeerState, Rank, SendError};
+use crate::membership::Peer;
+use crate::{Address, ChannelNumbers, Config, Counters, Liveness, PeerId, PeerState, Rank, SendError};
 
 impl Endpoint {
     /// This process's rank.
@@ -15,9 +16,26 @@ impl Endpoint {
         self.shared.rank
     }
 
+    /// The number of this endpoint's lane: the rank, for lane 0. See [`Address`].
+    #[inline]
+    pub fn number(&self) -> Rank {
+        self.shared.number
+    }
+
+    /// The numbers of all peers that there may be a channel to, this lane included.
+    pub fn peers(&self) -> Result<Vec<Rank>, SendError> {
+        self.with(|lane| lane.peers.ranks().collect())
+    }
+
     /// How many processes the job has.
     pub fn size(&self) -> u32 {
         self.shared.size
+    }
+
+    /// An error in a forked child, which has no node (N-10).
+    #[inline]
+    pub fn check_fork(&self) -> Result<(), SendError> {
+        if self.shared.fork.is_mine() { Ok(()) } else { Err(SendError::Forked) }
     }
 
     /// The node's configuration.
@@ -70,17 +88,26 @@ impl Endpoint {
 
     /// How things stand with a peer.
     pub fn peer_state(&self, peer: Rank) -> Option<PeerState> {
-        self.with(|lane| Some(lane.peers.get(peer)?.state)).ok().flatten()
+        let state = self.with(|lane| match lane.peers.get(peer) {
+            Some(peer) => Some(peer.state),
+            None => lane.peers.may_contain(peer).then_some(PeerState::Unknown),
+        });
+        state.ok().flatten()
     }
 
-    /// Whether every other rank of the job is gone.
+    /// Whether every other rank of the job is gone, and no other lane of this process is connected.
     pub fn all_peers_lost(&self) -> bool {
-        let me = self.rank();
-        self.with(|lane| {
-            let mut others = lane.peers.iter().filter(|peer| peer.rank != me).peekable();
-            others.peek().is_some() && others.all(|peer| matches!(peer.state, PeerState::Down(_)))
-        })
-        .unwrap_or(false)
+        let (me, size) = (self.rank(), self.size());
+        let is_lost = |peer: &Peer| match peer.state {
+            PeerState::Down(_) => true,
+            PeerState::Unknown => Address::from(peer.rank).rank == me,
+            PeerState::Connecting | PeerState::Up => false,
+        };
+        let own = self.number();
+        size > 1
+            && self
+                .with(|lane| lane.peers.iter().all(|peer| peer.rank == own || is_lost(peer)))
+                .unwrap_or(false)
     }
 
     /// The incarnation of a peer that can be reached now, if any.

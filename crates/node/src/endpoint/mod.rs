@@ -5,25 +5,29 @@
 //! put in place. It must not call the endpoint, and should only write the bytes.
 
 mod inspect;
+mod lanes;
 mod loans;
 mod memory;
 mod send;
 mod waiting;
 
+pub use lanes::Lanes;
 pub use waiting::{WaitFor, Waker};
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, PoisonError};
 
 use tautline_link::Nanos;
 use tautline_mem::{ForkGuard, Owned, Turns};
 
 use crate::lane::{Delivery, FastPoll, FrameBatch, Lane};
-use crate::local::{self, Discovery};
-use crate::wait::{Descriptors, Guard, PollActivity, Shared, SpinBackoff, watchdog};
-use crate::{Choice, Clock, Config, DeviceName, Environment, Event, Job, JoinError, SendError};
+use crate::local::{self, Discovery, Mailbox};
+use crate::wait::watchdog::Watchdog;
+use crate::wait::{Descriptors, Guard, PollActivity, Shared, SpinBackoff};
+use crate::{Address, Choice, Clock, Config, DeviceName, Environment, Event, Job, JoinError, SendError};
+use lanes::Node;
 
 /// A thread's hold on its node. Clones share the node.
 ///
@@ -36,11 +40,12 @@ pub struct Endpoint {
     owner: Arc<Owner>,
 }
 
-/// Ends the watchdog when the last endpoint is dropped.
+/// Ends the lane when its last endpoint is dropped.
 #[derive(Debug)]
 struct Owner {
     shared: Arc<Shared>,
-    watchdog: Mutex<Option<std::thread::JoinHandle<()>>>,
+    node: Arc<Node>,
+    lane: u16,
 }
 
 impl Endpoint {
@@ -57,11 +62,8 @@ impl Endpoint {
         config.check()?;
         config.settle_device(job.device);
         let (device, choice) = crate::open_device(&mut job, &config)?;
-        let mut entropy = [0; 32];
-        rustix::rand::getrandom(&mut entropy, rustix::rand::GetRandomFlags::empty())
-            .map_err(io::Error::from)?;
-        let environment = Environment::new(device, Clock::system(), entropy);
-        Endpoint::start(&job, config, environment, handlers, Some(choice))
+        let environment = Environment::new(device, Clock::system(), fresh_entropy()?);
+        Endpoint::start_node(job, config, environment, handlers, Some(choice))
     }
 
     /// Joins a job in an environment of the program's own.
@@ -73,34 +75,58 @@ impl Endpoint {
     ) -> Result<Endpoint, JoinError> {
         job.check()?;
         config.check()?;
-        Endpoint::start(job, config, environment, handlers, None)
+        Endpoint::start_node(job.without_socket(), config, environment, handlers, None)
     }
 
-    fn start(
-        job: &Job,
+    fn start_node(
+        job: Job,
         config: Config,
         environment: Environment,
         handlers: Vec<(String, bool)>,
         choice: Option<Choice>,
     ) -> Result<Endpoint, JoinError> {
+        let watched = !environment.clock.is_virtual() && environment.device.fd().is_some();
+        let tick = config.watchdog.filter(|_| watched);
+        let dog = tick.map(Watchdog::new).transpose()?.map(Arc::new);
+        let node = Arc::new(Node::new(job, config, dog));
+        node.directory.reserve();
+        Endpoint::start(&node, 0, environment, handlers, choice)
+    }
+
+    /// Starts a lane of a node.
+    fn start(
+        node: &Arc<Node>,
+        number: u16,
+        environment: Environment,
+        handlers: Vec<(String, bool)>,
+        choice: Option<Choice>,
+    ) -> Result<Endpoint, JoinError> {
+        let (job, config) = (&node.job, node.config.clone());
         let Environment { device, clock, entropy, host } = environment;
         let mut descriptors = if clock.is_virtual() { None } else { Descriptors::new(&*device)? };
-        let tick = config.watchdog.filter(|_| descriptors.is_some());
-        let mut lane = Lane::new(job, config.clone(), device, entropy, handlers)?;
-        if let Some(host) = host.filter(|_| clock.is_virtual()) {
+        let port = device.local_addr().port();
+        let mut lane = Lane::new(job, number, config.clone(), device, entropy, handlers)?;
+        let bell = descriptors.as_ref().map(Descriptors::bell).transpose()?;
+        lane.local.directory = node.directory.clone();
+        lane.local.mailbox = Arc::new(Mailbox::new(bell));
+        if number > 0 {
+            discover_with(node, number, &mut lane, descriptors.as_mut())?;
+        } else if let Some(host) = host.filter(|_| clock.is_virtual()) {
             lane.local.discovery = Some(Box::new(Discovery::simulated(job, &config, &host)?));
         }
         if let Some(mut choice) = choice {
-            if let Some(descriptors) = &mut descriptors {
+            if let Some(descriptors) = descriptors.as_mut().filter(|_| number == 0) {
                 discover(job, &config, &mut lane, descriptors, &mut choice)?;
             }
             lane.push_event(Event::Device(choice));
         }
+        let mailbox = lane.local.mailbox.clone();
         lane.status.bell = descriptors.as_ref().map(Descriptors::bell).transpose()?;
+        lane.status.driver_bell = descriptors.as_ref().map(Descriptors::driver_bell).transpose()?;
         let shared = Arc::new(Shared {
             lane: Owned::new(lane),
             clock,
-            polls: PollActivity::new(tick)?,
+            polls: PollActivity::new(config.watchdog.filter(|_| node.dog.is_some()))?,
             fork: ForkGuard::new(),
             descriptors,
             turns: Turns::default(),
@@ -108,16 +134,39 @@ impl Endpoint {
             backoff: SpinBackoff::default(),
             config,
             rank: job.rank,
+            number: Address::new(job.rank, number).into(),
             size: job.size(),
         });
-        // The thread that joins is the usual owner of the lane.
+        // The thread that opens the lane is the favoured one.
         drop(shared.lock());
-        let thread = match tick {
-            Some(tick) => Some(watchdog::start(shared.clone(), tick)?),
-            None => None,
-        };
-        let owner = Arc::new(Owner { shared: shared.clone(), watchdog: Mutex::new(thread) });
+        node.add(&shared);
+        if let Some(dog) = &node.dog {
+            dog.add(&shared)?;
+        }
+        node.directory.open(number, port, mailbox);
+        let owner = Arc::new(Owner { shared: shared.clone(), node: node.clone(), lane: number });
         Ok(Endpoint { shared, owner })
+    }
+
+    /// Opens further lanes of this node.
+    pub fn lanes(&self) -> Lanes {
+        Lanes(Arc::downgrade(&self.owner.node))
+    }
+
+    /// The number of this endpoint's lane.
+    pub fn lane(&self) -> u16 {
+        self.owner.lane
+    }
+
+    /// Lane 0 lives as long as the node: before it closes, it closes the others.
+    fn close_others(&self) {
+        if self.owner.lane != 0 {
+            return;
+        }
+        for shared in self.owner.node.others() {
+            let other = Endpoint { shared, owner: self.owner.clone() };
+            let _ = other.close_lane();
+        }
     }
 
     /// Runs `verb` under the owner word; for verbs that need no time.
@@ -139,7 +188,7 @@ impl Endpoint {
     #[inline(never)]
     fn wake_driver(&self) -> bool {
         let mine = self.disarm();
-        self.shared.ring();
+        self.shared.ring_driver();
         mine
     }
 
@@ -156,8 +205,13 @@ impl Endpoint {
     #[cold]
     #[inline(never)]
     pub(crate) fn disarm(&self) -> bool {
+        if !self.shared.fork.is_mine() {
+            return false;
+        }
+        let mut lane = self.shared.lock();
+        lane.set_armed(false);
         self.shared.fork.set_flag(false);
-        self.shared.fork.is_mine()
+        true
     }
 
     #[inline]
@@ -241,19 +295,28 @@ impl Endpoint {
     }
 
     /// Closes in good order (N-9): everything sent is delivered, or its peer is gone, or the configured time
-    /// is over. True in the first two cases.
+    /// is over. True in the first two cases. Closing lane 0 closes all lanes of the node.
     pub fn close(&self) -> Result<bool, SendError> {
+        self.close_others();
+        self.owner.withdraw();
+        let closed = self.close_lane()?;
+        if !self.shared.clock.is_virtual() {
+            self.owner.stop();
+        }
+        Ok(closed)
+    }
+
+    fn close_lane(&self) -> Result<bool, SendError> {
         {
             let (mut lane, now) = self.enter()?;
             lane.close(now);
         }
+        self.shared.ring();
         if self.shared.clock.is_virtual() {
             return self.is_closed();
         }
         let timeout = Some(self.shared.config.close_timeout);
-        let closed = self.wait_until(timeout, |lane| lane.is_closed())?;
-        self.owner.stop();
-        Ok(closed)
+        self.wait_until(timeout, |lane| lane.is_closed())
     }
 
     /// Ends the node as a killed process ends: peers on its simulated host see it exit, and nothing that the
@@ -304,17 +367,45 @@ fn discover(
     Ok(())
 }
 
+/// Lets a further lane share the listener of its node.
+fn discover_with(
+    node: &Node,
+    number: u16,
+    lane: &mut Lane,
+    descriptors: Option<&mut Descriptors>,
+) -> Result<(), JoinError> {
+    let first = node.first().ok_or(JoinError::Closed)?;
+    let first = first.lock();
+    lane.local.unavailable = first.local.unavailable.clone();
+    let Some(discovery) = &first.local.discovery else { return Ok(()) };
+    let bell = match &descriptors {
+        Some(descriptors) => descriptors.bell()?,
+        None => local::no_bell()?,
+    };
+    let discovery = discovery.for_lane(&node.job, &node.config, number, bell)?;
+    if let Some(descriptors) = descriptors {
+        descriptors.add_local(discovery.fd())?;
+    }
+    lane.local.discovery = Some(Box::new(discovery));
+    Ok(())
+}
+
+/// Bytes that nobody can guess.
+fn fresh_entropy() -> io::Result<[u8; 32]> {
+    let mut entropy = [0; 32];
+    rustix::rand::getrandom(&mut entropy, rustix::rand::GetRandomFlags::empty())?;
+    Ok(entropy)
+}
+
 impl Owner {
     fn stop(&self) {
         if !self.shared.fork.is_mine() {
             // The watchdog is not here, and its locks may be held for ever.
-            let thread = self.watchdog.try_lock().ok().and_then(|mut thread| thread.take());
-            return std::mem::forget(thread);
+            return std::mem::forget(self.node.clone());
         }
-        self.shared.polls.close();
-        let thread = self.watchdog.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(thread) = thread {
-            let _ = thread.join();
+        self.withdraw();
+        if let Some(dog) = &self.node.dog {
+            dog.remove(&self.shared);
         }
     }
 }

@@ -18,10 +18,15 @@ impl Endpoint {
         })
     }
 
+    /// The name that has a key.
+    pub fn key_name(&self, key: Key) -> Option<String> {
+        self.with(|lane| lane.names.name(key).map(str::to_owned)).ok().flatten()
+    }
+
     /// Starts to open a channel to a peer, without waiting for it.
     pub fn connect(&self, peer: Rank) -> Result<(), SendError> {
         let (mut lane, now) = self.enter()?;
-        if !lane.peers.contains(peer) {
+        if !lane.add_peer(peer) {
             return Err(SendError::NoSuchPeer(peer));
         }
         if peer != lane.rank {

@@ -12,34 +12,46 @@ use crate::SendError;
 use crate::lane::Lane;
 use crate::wait::{PollActivity, Shared, Spinner, Turn};
 
+/// Pauses between two polls of a lane that other threads use.
+const SHARED_PAUSE: u32 = 16;
+
 impl Endpoint {
     /// Polls and waits, by the configured policy, until there may be something for the program to do (true)
-    /// or `timeout` has passed (false).
+    /// or `timeout` has passed (false). An error if the lane is closed meanwhile.
     pub fn wait(&self, timeout: Option<Duration>, wanted: WaitFor) -> Result<bool, SendError> {
         let signal = &self.shared.signal;
-        if wanted.memory.is_none() {
-            return self.wait_until(timeout, |lane| {
-                lane.has_ready()
-                    || signal.load(Ordering::Acquire)
-                    || wanted.activity.is_some_and(|seen| lane.activity() != seen)
-            });
-        }
-        self.wait_until(timeout, |lane| {
-            if lane.memory.wants_time() {
-                lane.memory.set_time(self.now());
-            }
-            lane.poll_memory();
-            wanted.memory.is_some_and(|seen| lane.memory.served() != seen)
+        let mut closed = false;
+        let mut ready = |lane: &Lane| {
+            // By another thread: the program knows of its own closing.
+            closed = lane.port.closed;
+            closed
                 || lane.has_ready()
                 || signal.load(Ordering::Acquire)
                 || wanted.activity.is_some_and(|seen| lane.activity() != seen)
-        })
+        };
+        let waited = match wanted.memory {
+            None => self.wait_until(timeout, |lane| ready(lane)),
+            Some(seen) => self.wait_until(timeout, |lane| {
+                if lane.memory.wants_time() {
+                    lane.memory.set_time(self.now());
+                }
+                lane.poll_memory();
+                lane.memory.served() != seen || ready(lane)
+            }),
+        }?;
+        if closed { Err(SendError::Closed) } else { Ok(waited) }
     }
 
-    /// Waits until [`Endpoint::activity`] is no longer `seen`; frames that wait to be taken are no reason to
-    /// return.
-    pub fn wait_for_activity(&self, seen: u64) -> Result<(), SendError> {
-        self.wait_until(None, |lane| lane.activity() != seen).map(|_| ())
+    /// Waits until [`Endpoint::activity`] is no longer `seen` (true) or `timeout` has passed (false); frames
+    /// that wait to be taken are no reason to return.
+    pub fn wait_for_activity(&self, seen: u64, timeout: Option<Duration>) -> Result<bool, SendError> {
+        self.wait_until(timeout, |lane| lane.port.closed || lane.activity() != seen)
+    }
+
+    /// As [`Endpoint::wait_for_activity`], whatever the configured policy: sleeps at once, and never spins.
+    /// For threads that wait beside the one that drives the node. False if `timeout` has passed.
+    pub fn sleep_until_activity(&self, seen: u64, timeout: Option<Duration>) -> Result<bool, SendError> {
+        self.wait_by(crate::Waiting::Park, timeout, |lane| lane.activity() != seen)
     }
 
     /// Polls for `time`, by the configured policy, whatever arrives.
@@ -60,6 +72,15 @@ impl Endpoint {
     pub(crate) fn wait_until(
         &self,
         timeout: Option<Duration>,
+        done: impl FnMut(&mut Lane) -> bool,
+    ) -> Result<bool, SendError> {
+        self.wait_by(self.shared.config.waiting, timeout, done)
+    }
+
+    fn wait_by(
+        &self,
+        waiting: crate::Waiting,
+        timeout: Option<Duration>,
         mut done: impl FnMut(&mut Lane) -> bool,
     ) -> Result<bool, SendError> {
         let config = &self.shared.config;
@@ -69,12 +90,14 @@ impl Endpoint {
             // Before `done` is called: what has woken another thread since, this one must not sleep through.
             let turn = self.shared.turns.current();
             let (now, seen) = {
-                if !self.shared.fork.is_mine_unflagged() && !self.disarm() {
+                if !self.shared.fork.is_mine_unflagged() && !self.wake_driver() {
                     return Err(SendError::Forked);
                 }
+                // Other threads need the lane, too: it is held for one poll at a time.
+                let shared = self.shared.lane.is_shared();
                 let mut lane = self.shared.lock();
                 // Polling shared memory costs less than reading the clock.
-                let spins = if config.waiting == crate::Waiting::Park { 1 } else { lane.spins() };
+                let spins = if waiting == crate::Waiting::Park || shared { 1 } else { lane.spins() };
                 for _ in 1..spins {
                     if done(&mut lane) {
                         return Ok(true);
@@ -103,12 +126,15 @@ impl Endpoint {
             let (until, spinner) = times.get_or_insert_with(|| {
                 let until =
                     timeout.map(|t| now.saturating_add(Nanos::try_from(t.as_nanos()).unwrap_or(Nanos::MAX)));
-                (until, Spinner::new(config.waiting, config.spin, now, &self.shared.backoff))
+                (until, Spinner::new(waiting, config.spin, now, &self.shared.backoff))
             });
             if until.is_some_and(|at| now >= at) {
                 return Ok(false);
             }
             match spinner.turn(now) {
+                Turn::Spin if self.shared.lane.is_shared() => {
+                    (0..SHARED_PAUSE).for_each(|_| std::hint::spin_loop());
+                }
                 Turn::Spin => std::hint::spin_loop(),
                 Turn::Park => {
                     parked.get_or_insert_with(|| Parked::new(&self.shared.polls));
@@ -129,7 +155,7 @@ impl Endpoint {
         }
         let (mut lane, now) = self.enter()?;
         if let Some(descriptors) = &self.shared.descriptors {
-            descriptors.silence();
+            descriptors.silence_all();
         }
         // Frames that make no slot ready may still make room to send, so they count, too.
         let came = std::mem::take(&mut lane.status.watchdog_polled) | (lane.poll(now) > 0);
@@ -140,14 +166,17 @@ impl Endpoint {
         lane.poll_all_soon();
         self.shared.renew(&mut lane);
         let deadline = lane.next_deadline();
+        // Under the owner word: a thread that polls after this one counts it among the sleepers.
+        lane.set_armed(true);
+        self.shared.fork.set_flag(true);
         drop(lane);
         if let Some(descriptors) = &self.shared.descriptors
             && let Err(error) = descriptors.arm(deadline.map(|at| at.saturating_sub(now)))
         {
             tracing::warn!(%error, "cannot prepare to sleep");
+            self.disarm();
             return Ok(false);
         }
-        self.shared.fork.set_flag(true);
         Ok(true)
     }
 

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use tautline_device::Transport;
+use tautline_device::{RouteId, Transport};
 use tautline_link::{ChannelIds, HandshakeFrame, HandshakeOutcome, Nanos};
 use tautline_wire::handshake::HANDSHAKE_LEN;
 use tautline_wire::record::{self, HandlerNames as AnnouncedNames};
@@ -12,9 +12,15 @@ use super::Lane;
 use crate::channel::Port;
 use crate::limits::{MAX_HANDLERS, MAX_NAME};
 use crate::membership::{HandlerNames, Peer, SHORT_ONLY};
-use crate::{Down, Event, PeerState, Rank};
+use crate::{Address, Down, Event, PeerState, Rank};
 
 impl Lane {
+    /// Makes sure that a peer is there. False if the job has no such rank.
+    pub(crate) fn add_peer(&mut self, rank: Rank) -> bool {
+        let Lane { peers, port, config, .. } = self;
+        peers.add(&mut *port.device, &config.link, rank)
+    }
+
     /// Starts to open a channel, unless there is one.
     pub(crate) fn connect(&mut self, now: Nanos, rank: Rank) {
         if self.peers.member(rank).channel.link.is_in_use() || !self.dial(now, rank) {
@@ -36,10 +42,14 @@ impl Lane {
         let fresh = self.fresh(rank);
         let timeout = self.config.connect_timeout.as_nanos() as Nanos;
         self.status.has_links = true;
-        let (peer, port) = self.channel(rank);
-        if peer.channel.link.is_in_use() {
+        if self.peers.member(rank).channel.link.is_in_use() {
             return;
         }
+        if Address::from(rank).lane != 0 {
+            // H-13: the lane may have been closed, and opened at another port.
+            self.set_route(now, rank, 0);
+        }
+        let (peer, port) = self.channel(rank);
         peer.channel.link.peering.connect(now, fresh);
         if peer.state == PeerState::Unknown {
             peer.state = PeerState::Connecting;
@@ -51,7 +61,8 @@ impl Lane {
     fn fresh(&mut self, rank: Rank) -> ChannelIds {
         let epoch = self.secrets.number();
         // The low half finds the peer without a search, the high half tells incarnations apart.
-        let channel = rank & 0xffff | (self.secrets.number() as u32) << 16;
+        let place = self.peers.place(rank) as u32;
+        let channel = place & 0xffff | (self.secrets.number() as u32) << 16;
         ChannelIds { epoch, channel }
     }
 
@@ -63,14 +74,26 @@ impl Lane {
             return;
         };
         let frame: &HandshakeFrame = bytes[..HANDSHAKE_LEN].try_into().expect("parse checked the length");
-        let rank = shake.from;
+        let rank = Address::new(shake.from, shake.from_lane).into();
+        // Lanes of a rank have its key.
+        let process = self.peers.get(shake.from).filter(|_| shake.from < Address::RANKS);
         let authentic = |peer: &Peer| peer.channel.link.peering.is_authentic(frame, &shake);
-        if rank == self.rank || !self.peers.get(rank).is_some_and(authentic) {
+        // Only for another lane does a node get its own hello.
+        let own = rank == self.rank && shake.to_lane == Address::from(self.rank).lane;
+        if own || !process.is_some_and(authentic) || !self.add_peer(rank) {
             self.counters.forged_handshakes += 1;
             return;
         }
+        let mut route = self.peers.member(rank).channel.link.route;
         if shake.kind == Kind::Hello {
-            if self.port.closed || self.must_prove(now, &shake, from) {
+            if shake.from_lane != 0 {
+                // H-13: only the lane itself knows its port.
+                let Lane { peers, port, .. } = self;
+                let Ok(answer_to) = peers.route(&mut *port.device, rank, shake.port) else { return };
+                route = answer_to;
+            }
+            if self.port.closed || self.must_prove(now, &shake, (route, from)) || self.redirect(&shake, route)
+            {
                 return;
             }
             // N-16: a peer on this host is answered through its listener.
@@ -82,8 +105,13 @@ impl Lane {
         let fresh = self.fresh(rank);
         let outcome = self.peers.member_mut(rank).channel.link.peering.handle_handshake(now, &shake, fresh);
         match outcome {
-            HandshakeOutcome::Ignored | HandshakeOutcome::Opened => {}
-            HandshakeOutcome::Reply(reply) => self.send_shake(rank, &reply),
+            HandshakeOutcome::Ignored => {}
+            HandshakeOutcome::Opened => self.peers.member_mut(rank).answered_at = None,
+            HandshakeOutcome::Reply(reply) => {
+                self.peers.member_mut(rank).answered_at = (shake.from_lane != 0).then_some(route);
+                self.port.send_bytes(route, &reply);
+            }
+            HandshakeOutcome::Redirected(port) => self.set_route(now, rank, port),
             HandshakeOutcome::Refused(reason) => self.teardown(rank, Down::Refused(reason)),
         }
         self.note_link(now, rank);
@@ -93,7 +121,12 @@ impl Lane {
 
     /// H-7: under a flood of hellos, a sender first proves its address. Only then do sources matter; a hello
     /// that came without its source is dropped, and comes again.
-    fn must_prove(&mut self, now: Nanos, hello: &Handshake, from: Option<SocketAddr>) -> bool {
+    fn must_prove(
+        &mut self,
+        now: Nanos,
+        hello: &Handshake,
+        (route, from): (RouteId, Option<SocketAddr>),
+    ) -> bool {
         let mut address = [0; 18];
         match from {
             Some(SocketAddr::V4(a)) => address[..4].copy_from_slice(&a.ip().octets()),
@@ -108,16 +141,36 @@ impl Lane {
         }
         self.counters.retries += 1;
         let cookie = self.secrets.limiter.cookie(&address, hello.epoch);
-        let retry = self.peers.member(hello.from).channel.link.peering.retry(hello, cookie);
-        self.send_shake(hello.from, &retry);
+        let rank = Address::new(hello.from, hello.from_lane).into();
+        let retry = self.peers.member(rank).channel.link.peering.retry(hello, cookie);
+        self.port.send_bytes(route, &retry);
         true
     }
 
-    /// Sends to the address that the job names for the rank, wherever the frame that is answered came from
-    /// (H-6).
-    fn send_shake(&mut self, rank: Rank, frame: &HandshakeFrame) {
-        let route = self.peers.member(rank).channel.link.route;
-        self.port.send_bytes(route, frame);
+    /// H-13: a hello for another lane of this node is told where that lane is. True if it is for another
+    /// lane.
+    fn redirect(&mut self, hello: &Handshake, route: RouteId) -> bool {
+        let me = Address::from(self.rank);
+        if hello.to != me.rank || hello.to_lane == me.lane || me.lane != 0 {
+            return false;
+        }
+        if let Some(port) = self.local.directory.port(hello.to_lane) {
+            let frame = self.peers.member(hello.from).channel.link.peering.redirect(hello, port);
+            self.port.send_bytes(route, &frame);
+        }
+        true
+    }
+
+    /// Frames for a peer go to this port of its host from now on; to lane 0 of its rank if that is zero.
+    fn set_route(&mut self, now: Nanos, rank: Rank, port: u16) {
+        let Lane { peers, port: out, .. } = self;
+        let Ok(route) = peers.route(&mut *out.device, rank, port) else { return };
+        let max_frame = out.device.max_frame(route);
+        let link = &mut peers.member_mut(rank).channel.link;
+        if link.route != route {
+            link.route = route;
+            link.peering.set_path_limit(now, max_frame);
+        }
     }
 
     /// Announces this node's handlers on a link that has been opened (M-1).
@@ -135,6 +188,9 @@ impl Lane {
         let (peer, port) = self.channel(rank);
         peer.reset_channel(port);
         peer.incarnation += 1;
+        if let Some(route) = peer.answered_at.take() {
+            peer.channel.link.route = route;
+        }
         if peer.state != PeerState::Up {
             peer.state = PeerState::Connecting;
             peer.connect_by = connect_by;

@@ -11,7 +11,7 @@ use super::frames::{FastPoll, FrameBatch};
 use super::inbox::Place;
 use crate::channel::{ChannelNumbers, NextFrame, ShmChannel};
 use crate::local::{Dialled, Hello, IncomingDial, explain};
-use crate::{Down, PeerId, PeerState, Rank};
+use crate::{Address, Down, PeerId, PeerState, Rank};
 
 /// Polls of shared memory for each read of the clock.
 const SPINS: u32 = 64;
@@ -380,12 +380,18 @@ impl Lane {
         }
         let Some(discovery) = &mut self.local.discovery else { return };
         let (peers, strangers) = discovery.readable();
+        let strangers = strangers || discovery.has_incoming();
         // Deaths first: whoever dials may be the successor of the dead peer.
         for rank in peers {
             self.check_alive(now, rank);
         }
         if strangers {
             self.accept_all(now);
+        }
+        if self.local.mailbox.is_filled() {
+            for (incoming, greeting) in self.local.mailbox.take() {
+                self.accept(now, incoming, &greeting);
+            }
         }
     }
 
@@ -403,7 +409,12 @@ impl Lane {
         let (greeted, forged) = discovery.take_greeted();
         self.counters.forged_handshakes += forged;
         for (incoming, greeting) in greeted {
-            self.accept(now, incoming, &greeting);
+            let (to, me) = (Address::from(greeting.to), Address::from(self.rank));
+            if to.rank == me.rank && to.lane != me.lane {
+                self.local.directory.hand_over(to.lane, (incoming, greeting));
+            } else {
+                self.accept(now, incoming, &greeting);
+            }
         }
         let Some(discovery) = &mut self.local.discovery else { return };
         for (rank, dialled) in discovery.take_dialled(self.rank) {
@@ -413,15 +424,20 @@ impl Lane {
 
     fn accept(&mut self, now: Nanos, incoming: Box<dyn IncomingDial>, greeting: &Greeting) {
         let (me, from) = (self.rank, greeting.from);
-        if greeting.to != me || from == me || !self.peers.contains(from) || self.port.closed {
+        if greeting.to != me || from == me || self.port.closed || !self.add_peer(from) {
             return;
         }
         let peer = self.peers.member_mut(from);
         let Some(discovery) = &mut self.local.discovery else { return };
-        // N-12: a peer that the device reaches which was asked for is not accepted. When both sides dial, the
-        // lower rank's dial counts. A live link is not replaced; a restarted peer comes by datagram then.
-        let ours_counts = me < from && discovery.is_dialling(from);
+        // N-12: a peer that the device reaches which was asked for is not accepted. When both sides dial,
+        // that of the lower rank, or of the lower lane, counts. A live link is not replaced; a restarted peer
+        // comes by datagram then.
+        let ours_counts = Address::from(me) < Address::from(from) && discovery.is_dialling(from);
         if peer.channel.link.is_live() || !discovery.reaches(from) || ours_counts {
+            return;
+        }
+        // S-30: a dial that was given up may be handed over late, when the channel has long been established.
+        if peer.channel.is_shared() && peer.channel.end().is_none() && !peer.channel.is_dead() {
             return;
         }
         discovery.cancel_dials(from);

@@ -24,9 +24,9 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 
 use tautline_device::{Datagram, DeviceEvent};
-use tautline_link::{Nanos, Peering, PeeringParams};
+use tautline_link::Nanos;
 
-use crate::channel::{Channel, LinkChannel, Port};
+use crate::channel::Port;
 use crate::limits::HELLOS_FREE;
 use crate::local::LocalPeers;
 use crate::membership::{HandlerNames, Peer, Peers};
@@ -41,6 +41,7 @@ const CATCH_UP: usize = 16;
 
 /// The device, channels and queues that one thread drives.
 pub(crate) struct Lane {
+    /// Its own number: the rank, for lane 0.
     pub(crate) rank: Rank,
     pub(crate) config: Config,
     pub(crate) port: Port,
@@ -71,6 +72,10 @@ pub(crate) struct Status {
     /// Threads that sleep inside the library, and the doorbell that wakes one of them.
     pub(crate) sleepers: u32,
     pub(crate) bell: Option<OwnedFd>,
+    /// The program sleeps on the descriptor in an event loop of its own, and counts as a sleeper; and the
+    /// doorbell that wakes it.
+    pub(crate) armed: bool,
+    pub(crate) driver_bell: Option<OwnedFd>,
     /// The activity that sleeping threads were last rung for.
     rung_for: u64,
     /// The device has other descriptors than before.
@@ -86,10 +91,12 @@ impl std::fmt::Debug for Lane {
 }
 
 impl Lane {
-    /// Makes a lane for `job` over `device`. `entropy` must be fresh and unpredictable: epochs come from it.
-    /// `handlers` are the names that this node announces, each with whether it takes only short messages.
+    /// Makes the lane of number `lane` for `job` over `device`. `entropy` must be fresh and unpredictable:
+    /// epochs come from it. `handlers` are the names that this node announces, each with whether it takes
+    /// only short messages.
     pub(crate) fn new(
         job: &Job,
+        lane: u16,
         mut config: Config,
         mut device: Box<dyn Datagram>,
         entropy: [u8; 32],
@@ -99,34 +106,20 @@ impl Lane {
         let senders = (job.members.len() as u32).saturating_sub(1).clamp(1, 16);
         config.link.receive_buffer = (device.receive_buffer() as u32 / senders).max(16 * 1024);
         config.link.raw_frames = device.takes_raw();
-        let mut peers = Vec::with_capacity(job.members.len());
-        for (rank, member) in job.members.iter().enumerate() {
-            let route = device.route(member.addr)?;
-            let who = PeeringParams {
-                key: job.key.clone(),
-                me: job.rank,
-                peer: rank as u32,
-                endpoint: 0,
-                peer_endpoint: 0,
-                max_frame: device.max_frame(route),
-            };
-            let link = LinkChannel::new(Peering::new(who, config.link.clone()), route);
-            let (here, there) = (job.members[job.rank as usize].addr.ip(), member.addr.ip());
-            let same_host = here == there || here.is_loopback() && there.is_loopback();
-            peers.push(Peer::new(rank as Rank, Channel::new(rank as Rank, link), same_host));
-        }
+        let peers = Peers::new(job, lane, &mut *device, &config.link)?;
         // H-7: only a flood of hellos makes sources matter.
         device.want_sources(false);
-        let mut secrets = Secrets::new(entropy, HELLOS_FREE + 4 * peers.len() as u32);
+        let (me, members) = (peers.me(), job.members.len());
+        let mut secrets = Secrets::new(entropy, HELLOS_FREE + 4 * members as u32);
         let mut lane = Lane {
-            rank: job.rank,
-            port: Port::new(device, &config, peers.len()),
-            peers: Peers::new(peers),
+            rank: me,
+            port: Port::new(device, &config, members),
+            peers,
             names: HandlerNames::new(handlers),
             inbox: Inbox::new(config.link.credit_slots as usize),
-            events: EventQueue::new(job.rank),
+            events: EventQueue::new(me),
             local: LocalPeers::default(),
-            memory: Box::new(Memory::new(job.rank, secrets.number())),
+            memory: Box::new(Memory::new(me, secrets.number())),
             secrets,
             counters: Counters::default(),
             aborts: VecDeque::new(),
@@ -238,10 +231,21 @@ impl Lane {
     #[cold]
     pub(crate) fn wake_sleepers(&mut self) {
         let activity = self.activity();
-        if std::mem::replace(&mut self.status.rung_for, activity) != activity
-            && let Some(bell) = &self.status.bell
-        {
+        if std::mem::replace(&mut self.status.rung_for, activity) == activity {
+            return;
+        }
+        let driver = self.status.driver_bell.iter().filter(|_| self.status.armed);
+        for bell in self.status.bell.iter().chain(driver) {
             let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// The program sleeps on the descriptor in an event loop of its own, or no longer.
+    pub(crate) fn set_armed(&mut self, armed: bool) {
+        match (std::mem::replace(&mut self.status.armed, armed), armed) {
+            (false, true) => self.status.sleepers += 1,
+            (true, false) => self.status.sleepers -= 1,
+            _ => {}
         }
     }
 

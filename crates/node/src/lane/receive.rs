@@ -54,8 +54,10 @@ impl Lane {
             Err(_) => return self.counters.strays += 1,
         }
         let Ok(channel) = channel_of(bytes) else { return self.counters.strays += 1 };
-        let rank = channel & 0xffff;
-        let Some(peer) = self.peers.get_mut(rank) else { return self.counters.strays += 1 };
+        let Some(peer) = self.peers.at_place(channel as usize & 0xffff) else {
+            return self.counters.strays += 1;
+        };
+        let rank = peer.rank;
         let peering = &mut peer.channel.link.peering;
         let Ok((arrival, payload)) = peering.handle_frame(now, channel, bytes) else {
             if peering.link().is_none_or(|link| link.channel() != channel) {

@@ -54,14 +54,17 @@ impl Lane {
     /// Checks that a peer can be reached now; starts to connect if need be.
     #[inline]
     pub(crate) fn reach(&mut self, now: Nanos, rank: Rank) -> Result<(), SendError> {
-        let peer = self.peers.get(rank).ok_or(SendError::NoSuchPeer(rank))?;
-        if peer.is_up() && !self.port.closed { Ok(()) } else { Err(self.unreachable(now, rank)) }
+        let up = self.peers.get(rank).is_some_and(Peer::is_up);
+        if up && !self.port.closed { Ok(()) } else { Err(self.unreachable(now, rank)) }
     }
 
     #[cold]
     fn unreachable(&mut self, now: Nanos, rank: Rank) -> SendError {
         if self.port.closed {
             return SendError::Closed;
+        }
+        if !self.add_peer(rank) {
+            return SendError::NoSuchPeer(rank);
         }
         self.connect(now, rank);
         match self.peers.member(rank).state {

@@ -83,6 +83,8 @@ impl Lane {
     /// Starts to close every channel in good order (N-9). Poll until [`Lane::is_closed`].
     pub(crate) fn close(&mut self, now: Nanos) {
         self.port.closed = true;
+        // Reason for other threads to try again, and to learn of it.
+        self.port.activity += 1;
         self.port.close_batches();
         for peer in self.peers.iter_mut() {
             peer.channel.close(&mut self.port, now);

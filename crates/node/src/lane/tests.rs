@@ -123,7 +123,7 @@ impl Pair {
             let (mut job, mut config) = (job(rank), Config::default());
             change(&mut job, &mut config);
             let names = vec![("short".to_owned(), true), ("stream".to_owned(), false)];
-            Lane::new(&job, config, Box::new(wire), [rank as u8 + 1; 32], names).unwrap()
+            Lane::new(&job, 0, config, Box::new(wire), [rank as u8 + 1; 32], names).unwrap()
         });
         let [short, stream] = ["short", "stream"].map(|name| {
             let keys = lanes.each_mut().map(|lane| {

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
@@ -13,7 +14,7 @@ use super::simulated::{self, SimulatedHost};
 use super::sockets::{ListenerPaths, Sockets, job_name};
 use super::transport::{IncomingDial, LocalTransport, OutgoingDial};
 use crate::limits::{LOCAL_POLL_NS, MAX_INCOMING};
-use crate::{Config, DeviceName, Job, Member, PassedOver, Rank};
+use crate::{Address, Config, DeviceName, Job, Member, PassedOver, Rank};
 
 /// How often the listener of a dead peer is tried to be unlinked.
 const UNLINK_TRIES: u32 = 50;
@@ -49,14 +50,18 @@ pub(crate) type Greeted = (Box<dyn IncomingDial>, Greeting);
 /// How this node and others of its host find each other.
 #[derive(Debug)]
 pub(crate) struct Discovery {
-    transport: Box<dyn LocalTransport>,
+    transport: Arc<dyn LocalTransport>,
+    /// The lane that this is for.
+    lane: u16,
     key: JobKey,
     /// The doorbell that others ring to wake this node.
     bell: OwnedFd,
     /// Readable when somebody dials, answers or dies.
-    watch: OwnedFd,
+    watch: Arc<OwnedFd>,
     dials: Vec<Dial>,
-    incoming: Vec<Box<dyn IncomingDial>>,
+    /// Connections that have not greeted. All lanes of the node share them, so that none waits for the lane
+    /// that accepted it.
+    incoming: Arc<Mutex<Vec<Incoming>>>,
     asymmetric: bool,
     /// Datagrams are not to be used.
     pub(crate) only: bool,
@@ -67,6 +72,22 @@ pub(crate) struct Discovery {
     /// What peers that may read this process find there: the job's name (S-9).
     beacon: Box<u64>,
     timers: Timers,
+}
+
+/// A connection that has not greeted.
+#[derive(Debug)]
+struct Incoming {
+    connection: Box<dyn IncomingDial>,
+    /// What watches it: that of the lane that accepted it.
+    watch: Arc<OwnedFd>,
+}
+
+impl Incoming {
+    fn unwatch(&self) {
+        if let Some(fd) = self.connection.fd() {
+            let _ = epoll::delete(&self.watch, fd);
+        }
+    }
 }
 
 /// A dial that has not ended.
@@ -95,47 +116,70 @@ struct Timers {
     unlink: Vec<StaleListener>,
 }
 
+fn lock(incoming: &Mutex<Vec<Incoming>>) -> MutexGuard<'_, Vec<Incoming>> {
+    incoming.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Discovery {
     /// Opens this node's listener; `bell` is what others ring to wake it.
     fn new(job: &Job, config: &Config, bell: OwnedFd) -> io::Result<Discovery> {
         let listeners = ListenerPaths::new(&job.key, &job.members);
-        let transport = Box::new(Sockets::bind(job.rank, listeners)?);
-        let discovery = Discovery::over(job, config, bell, transport, shm::is_asymmetric())?;
-        discovery.watch_stranger(discovery.transport.listener_fd());
-        Ok(discovery)
+        let transport = Arc::new(Sockets::bind(job.rank, listeners)?);
+        Discovery::over(job, config, bell, (transport, 0), shm::is_asymmetric())
+    }
+
+    /// The same for another lane of the node. It shares the listener: whichever lane polls accepts, and hands
+    /// over what is for another.
+    pub(crate) fn for_lane(
+        &self,
+        job: &Job,
+        config: &Config,
+        lane: u16,
+        bell: OwnedFd,
+    ) -> io::Result<Discovery> {
+        let mut lane = Discovery::over(job, config, bell, (self.transport.clone(), lane), self.asymmetric)?;
+        lane.incoming = self.incoming.clone();
+        Ok(lane)
     }
 
     /// Makes this node a process of a simulated host.
     pub(crate) fn simulated(job: &Job, config: &Config, host: &SimulatedHost) -> io::Result<Discovery> {
-        Discovery::over(job, config, simulated::event()?, Box::new(host.start(job.rank)?), false)
+        let process = Arc::new(host.start(job.rank)?);
+        Discovery::over(job, config, simulated::event()?, (process, 0), false)
     }
 
     fn over(
         job: &Job,
         config: &Config,
         bell: OwnedFd,
-        transport: Box<dyn LocalTransport>,
+        (transport, lane): (Arc<dyn LocalTransport>, u16),
         asymmetric: bool,
     ) -> io::Result<Discovery> {
-        Ok(Discovery {
+        transport.attach(lane);
+        let discovery = Discovery {
             transport,
+            lane,
             key: job.key.clone(),
             bell,
-            watch: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            watch: Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?),
             dials: Vec::new(),
-            incoming: Vec::new(),
+            incoming: Arc::default(),
             asymmetric,
             only: config.device == Some(DeviceName::Shm),
             reached: same_address(job, config),
             pool: config.loan_pool,
             beacon: Box::new(job_name(&job.key, &job.members)),
             timers: Timers::default(),
-        })
+        };
+        discovery.watch_stranger(discovery.transport.listener_fd());
+        Ok(discovery)
     }
 
     /// Whether a rank is reached through shared memory if it is on this host.
     pub(crate) fn reaches(&self, rank: Rank) -> bool {
-        self.reached.as_ref().is_none_or(|reached| reached.get(rank as usize) == Some(&true))
+        self.reached
+            .as_ref()
+            .is_none_or(|reached| reached.get(Address::from(rank).rank as usize) == Some(&true))
     }
 
     /// The job's name on this host.
@@ -203,7 +247,7 @@ impl Discovery {
             let (pool, units) = self.pool();
             (self.greeting(hello, 0, units).to_bytes(self.prove()), pool)
         };
-        let connection = self.transport.dial(hello.to, self.bell.as_fd(), &greet)?;
+        let connection = self.transport.dial(Address::from(hello.to).rank, self.bell.as_fd(), &greet)?;
         self.watch_stranger(connection.fd());
         self.dials.push(Dial { to: hello.to, epoch: hello.epoch, connection });
         Ok(())
@@ -262,21 +306,26 @@ impl Discovery {
 
     // Accepting.
 
+    /// Whether connections wait for their greetings, accepted by whichever lane.
+    pub(crate) fn has_incoming(&self) -> bool {
+        !lock(&self.incoming).is_empty()
+    }
+
     /// Accepts connections to the listener. Returns how many were dropped: of another user, gone already, or
     /// silent for longest when too many wait.
     pub(crate) fn accept_incoming(&mut self) -> u64 {
         let mut dropped = 0;
         for _ in 0..MAX_INCOMING {
             match self.transport.accept() {
-                Ok(Some(incoming)) => {
+                Ok(Some(connection)) => {
+                    self.watch_stranger(connection.fd());
+                    let mut all = lock(&self.incoming);
+                    all.push(Incoming { connection, watch: self.watch.clone() });
                     // A peer greets at once; the connection that has been silent for longest makes room.
-                    if self.incoming.len() >= MAX_INCOMING {
-                        self.unwatch_stranger(self.incoming[0].fd());
-                        self.incoming.remove(0);
+                    if all.len() > MAX_INCOMING {
+                        all.remove(0).unwatch();
                         dropped += 1;
                     }
-                    self.watch_stranger(incoming.fd());
-                    self.incoming.push(incoming);
                 }
                 Ok(None) => break,
                 // Of another user, or gone already; or this process has too many descriptors.
@@ -293,16 +342,17 @@ impl Discovery {
     pub(crate) fn take_greeted(&mut self) -> (Vec<Greeted>, u64) {
         let prove = self.prove();
         let (mut greeted, mut forged) = (Vec::new(), 0);
-        for mut incoming in std::mem::take(&mut self.incoming) {
-            match incoming.poll_greeting(&prove) {
-                Ok(None) => self.incoming.push(incoming),
-                said => {
-                    self.unwatch_stranger(incoming.fd());
-                    match said {
-                        Ok(Some(greeting)) => greeted.push((incoming, greeting)),
-                        _ => forged += 1,
-                    }
-                }
+        let mut all = lock(&self.incoming);
+        for mut incoming in std::mem::take(&mut *all) {
+            let said = incoming.connection.poll_greeting(&prove);
+            if let Ok(None) = said {
+                all.push(incoming);
+                continue;
+            }
+            incoming.unwatch();
+            match said {
+                Ok(Some(greeting)) => greeted.push((incoming.connection, greeting)),
+                _ => forged += 1,
             }
         }
         (greeted, forged)
@@ -360,7 +410,7 @@ impl Discovery {
     /// When to poll at the latest although nothing happens.
     pub(crate) fn next_deadline(&self) -> Option<Nanos> {
         let Timers { redial, unlink, next_poll } = &self.timers;
-        let noticed = self.transport.has_notice().then_some(*next_poll);
+        let noticed = self.transport.has_notice(self.lane).then_some(*next_poll);
         redial.iter().map(|(_, at)| *at).chain(unlink.iter().map(|stale| stale.next)).chain(noticed).min()
     }
 
@@ -378,12 +428,13 @@ impl Discovery {
         let count = epoll::wait(&self.watch, &mut events[..], Some(&none)).unwrap_or(0);
         let of = events[..count].iter().map(|event| event.data.u64());
         let (strangers, peers): (Vec<u64>, Vec<u64>) = of.partition(|of| *of == STRANGER);
-        let noticed = self.transport.take_notice();
+        let noticed = self.transport.take_notice(self.lane);
         (peers.into_iter().map(|of| of as Rank).collect(), noticed || !strangers.is_empty())
     }
 
     /// A peer died and may have left its listener behind.
     pub(crate) fn peer_exited(&mut self, now: Nanos, rank: Rank) {
+        let rank = Address::from(rank).rank;
         self.timers.unlink.push(StaleListener { rank, tries_left: UNLINK_TRIES, next: 0 });
         self.unlink_exited(now);
     }
@@ -401,6 +452,16 @@ impl Discovery {
             }
             self.timers.unlink.push(stale);
         }
+    }
+}
+
+impl Drop for Discovery {
+    /// Closes the connections that this lane watches: nobody else would learn of their greetings. Those who
+    /// dialled dial again.
+    fn drop(&mut self) {
+        let watched = |incoming: &mut Incoming| Arc::ptr_eq(&incoming.watch, &self.watch);
+        let closed: Vec<Incoming> = lock(&self.incoming).extract_if(.., watched).collect();
+        drop(closed);
     }
 }
 

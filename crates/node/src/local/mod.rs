@@ -6,15 +6,18 @@
 //! who was there first (N-16). What is shared needs no progress while the program computes, so the watchdog
 //! has nothing to do here but to accept (N-13).
 
+mod directory;
 mod discovery;
 mod poll;
 pub(crate) mod simulated;
 mod sockets;
 mod transport;
 
+pub(crate) use directory::{Directory, Mailbox};
 pub(crate) use discovery::{Dialled, Discovery, Hello, explain, start, unavailable};
 pub(crate) use poll::ShmPoll;
 pub use simulated::SimulatedHost;
+pub(crate) use simulated::event as no_bell;
 pub use sockets::unlink_stale_listeners;
 pub(crate) use transport::IncomingDial;
 
@@ -35,6 +38,10 @@ pub(crate) struct LocalPeers {
     pub(crate) unavailable: Option<String>,
     pub(crate) poll: ShmPoll,
     pub(crate) former: FormerLoans,
+    /// The lanes of this node.
+    pub(crate) directory: Arc<Directory>,
+    /// What other lanes of this node hand over to this one.
+    pub(crate) mailbox: Arc<Mailbox>,
 }
 
 impl LocalPeers {
@@ -46,7 +53,8 @@ impl LocalPeers {
 
     /// When to poll at the latest although nothing happens.
     pub(crate) fn next_deadline(&self) -> Option<Nanos> {
-        self.discovery.as_ref()?.next_deadline()
+        let mail = self.mailbox.is_filled().then_some(0);
+        mail.or_else(|| self.discovery.as_ref()?.next_deadline())
     }
 }
 

@@ -32,7 +32,14 @@ struct Host {
 #[derive(Debug, Default)]
 struct Process {
     backlog: VecDeque<SimulatedIncoming>,
-    notice: bool,
+    /// Its lanes, each with whether it has been told.
+    notices: BTreeMap<u16, bool>,
+}
+
+impl Process {
+    fn notify(&mut self) {
+        self.notices.values_mut().for_each(|notice| *notice = true);
+    }
 }
 
 impl SimulatedHost {
@@ -53,12 +60,12 @@ impl SimulatedHost {
 
     fn notify(&self, rank: Rank) {
         if let Some(process) = self.lock().processes.get_mut(&rank) {
-            process.notice = true;
+            process.notify();
         }
     }
 
     fn notify_all(&self) {
-        self.lock().processes.values_mut().for_each(|process| process.notice = true);
+        self.lock().processes.values_mut().for_each(Process::notify);
     }
 
     /// Counts an error of the real host.
@@ -80,7 +87,7 @@ impl SimulatedHost {
 }
 
 /// Makes a descriptor that becomes readable when it is written to.
-pub(super) fn event() -> io::Result<OwnedFd> {
+pub(crate) fn event() -> io::Result<OwnedFd> {
     Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
 }
 
@@ -122,7 +129,7 @@ impl LocalTransport for SimulatedProcess {
         };
         if let Some(process) = self.host.lock().processes.get_mut(&to) {
             process.backlog.push_back(incoming);
-            process.notice = true;
+            process.notify();
         }
         Ok(Box::new(SimulatedDial { host: self.host.clone(), to, state, shm: None }))
     }
@@ -138,13 +145,21 @@ impl LocalTransport for SimulatedProcess {
         None
     }
 
-    fn has_notice(&self) -> bool {
-        self.host.lock().processes.get(&self.rank).is_some_and(|own| own.notice)
+    fn attach(&self, lane: u16) {
+        if let Some(own) = self.host.lock().processes.get_mut(&self.rank) {
+            own.notices.insert(lane, false);
+        }
     }
 
-    fn take_notice(&self) -> bool {
+    fn has_notice(&self, lane: u16) -> bool {
+        let host = self.host.lock();
+        host.processes.get(&self.rank).and_then(|own| own.notices.get(&lane)).is_some_and(|notice| *notice)
+    }
+
+    fn take_notice(&self, lane: u16) -> bool {
         let mut host = self.host.lock();
-        host.processes.get_mut(&self.rank).is_some_and(|own| std::mem::take(&mut own.notice))
+        let notice = host.processes.get_mut(&self.rank).and_then(|own| own.notices.get_mut(&lane));
+        notice.is_some_and(std::mem::take)
     }
 
     fn channel_closed(&self) {

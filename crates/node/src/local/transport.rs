@@ -15,7 +15,10 @@ pub(super) type Prove<'a> = &'a dyn Fn(&[u8]) -> [u8; 16];
 pub(super) type Greet<'a> = &'a dyn Fn() -> ([u8; GREETING_LEN], Option<Pool>);
 
 /// How the processes of one host connect.
-pub(crate) trait LocalTransport: Debug + Send {
+pub(crate) trait LocalTransport: Debug + Send + Sync {
+    /// A lane of this process uses it, too. Only simulated hosts need to know.
+    fn attach(&self, _lane: u16) {}
+
     /// Connects to a rank's listener, and greets it. `bell` wakes this process.
     fn dial(&self, to: Rank, bell: BorrowedFd<'_>, greet: Greet<'_>) -> io::Result<Box<dyn OutgoingDial>>;
 
@@ -25,15 +28,15 @@ pub(crate) trait LocalTransport: Debug + Send {
     /// Becomes readable when a process connects; none on a simulated host.
     fn listener_fd(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Whether a process has dialled, answered, died or closed a channel since the last
+    /// Whether a process has dialled, answered, died or closed a channel since this lane last called
     /// [`LocalTransport::take_notice`]. Only simulated hosts need it: on a real one the kernel wakes the
     /// node.
-    fn has_notice(&self) -> bool {
+    fn has_notice(&self, _lane: u16) -> bool {
         false
     }
 
     /// As [`LocalTransport::has_notice`], once.
-    fn take_notice(&self) -> bool {
+    fn take_notice(&self, _lane: u16) -> bool {
         false
     }
 

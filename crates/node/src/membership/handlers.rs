@@ -38,6 +38,11 @@ impl HandlerNames {
         self.by_name.get(name).copied()
     }
 
+    /// The name of a key.
+    pub(crate) fn name(&self, key: Key) -> Option<&str> {
+        self.keys.get(key.0 as usize).map(String::as_str)
+    }
+
     /// Gives a name a new key.
     pub(crate) fn insert(&mut self, name: &str) -> Key {
         let key = Key(self.keys.len() as u32);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use tautline_device::RouteId;
 use tautline_link::Nanos;
 
 use super::handlers::PeerHandlers;
@@ -52,6 +53,9 @@ pub(crate) struct Peer {
     /// This node has announced its handlers on the channel.
     pub(crate) announced: bool,
     pub(crate) local: LocalHints,
+    /// Where the hello came from that was answered last, if the peer is another lane than lane 0 of its rank
+    /// (H-13).
+    pub(crate) answered_at: Option<RouteId>,
     liveness: Option<Arc<Liveness>>,
 }
 
@@ -77,6 +81,7 @@ impl Peer {
             connect_by: 0,
             announced: false,
             local: LocalHints { same_host, ..LocalHints::default() },
+            answered_at: None,
             liveness: None,
         }
     }

@@ -2,7 +2,7 @@
 
 use tautline_wire::memory::Refusal;
 
-use crate::{Down, Rank};
+use crate::{Address, Down, Rank};
 
 /// Why an operation did not happen, or may not have happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -22,7 +22,7 @@ impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Failure::Refused(why) => write!(f, "refused: {why}"),
-            Failure::PeerGone(rank, why) => write!(f, "rank {rank} is gone: {why}"),
+            Failure::PeerGone(rank, why) => write!(f, "{} is gone: {why}", Address::from(*rank)),
             Failure::Closed => f.write_str("the node was closed"),
             Failure::Before => f.write_str("not tried, because what it was to follow failed"),
         }

@@ -6,7 +6,7 @@ use super::failure::Failure;
 use super::operations::Request;
 use super::requests::{Outstanding, Requests};
 use super::serve::Served;
-use crate::{PeerId, Rank};
+use crate::{PeerId, PeerTable, Rank};
 
 /// What memory keeps of one peer.
 #[derive(Debug)]
@@ -35,18 +35,18 @@ impl PeerMemory {
 /// A sparse table of all peers that there ever was a channel to.
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
-    table: Vec<Option<Box<PeerMemory>>>,
+    table: PeerTable<Box<PeerMemory>>,
 }
 
 impl Peers {
     #[inline]
     pub(super) fn get(&self, rank: Rank) -> Option<&PeerMemory> {
-        self.table.get(rank as usize)?.as_deref()
+        self.table.get(rank).map(|peer| &**peer)
     }
 
     #[inline]
     pub(super) fn get_mut(&mut self, rank: Rank) -> Option<&mut PeerMemory> {
-        self.table.get_mut(rank as usize)?.as_deref_mut()
+        self.table.get_mut(rank).map(|peer| &mut **peer)
     }
 
     /// Returns whether answers or requests wait to be sent to a peer.
@@ -56,17 +56,13 @@ impl Peers {
 
     /// Adds a peer unless it is there.
     pub(super) fn add(&mut self, id: PeerId) -> &mut PeerMemory {
-        let at = id.rank as usize;
-        if self.table.len() <= at {
-            self.table.resize_with(at + 1, || None);
-        }
-        self.table[at].get_or_insert_with(|| {
+        self.table.entry(id.rank).get_or_insert_with(|| {
             let (requests, served) = Default::default();
             Box::new(PeerMemory { id, ended: None, busy: false, requests, served })
         })
     }
 
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut PeerMemory> {
-        self.table.iter_mut().filter_map(Option::as_deref_mut)
+        self.table.iter_mut().map(|peer| &mut **peer)
     }
 }

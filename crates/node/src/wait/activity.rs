@@ -9,7 +9,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::time::{
@@ -26,7 +26,6 @@ pub(crate) struct PollActivity {
     seen: AtomicU64,
     /// Threads of the program that are parked inside the library.
     parked: AtomicU32,
-    closing: AtomicBool,
     /// The watchdog's timer, and its time after the program has left the library.
     timer: Option<(OwnedFd, Duration)>,
 }
@@ -35,11 +34,14 @@ impl PollActivity {
     /// `tick`: the time of the watchdog's timer, if there is a watchdog.
     pub(crate) fn new(tick: Option<Duration>) -> io::Result<PollActivity> {
         let timer = match tick {
-            Some(tick) => Some((timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC)?, tick)),
+            Some(tick) => {
+                let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+                Some((timerfd_create(TimerfdClockId::Monotonic, flags)?, tick))
+            }
             None => None,
         };
-        let (parked, closing) = (AtomicU32::new(0), AtomicBool::new(false));
-        Ok(PollActivity { polls: AtomicU64::new(0), seen: AtomicU64::new(0), parked, closing, timer })
+        let [polls, seen] = [0; 2].map(AtomicU64::new);
+        Ok(PollActivity { polls, seen, parked: AtomicU32::new(0), timer })
     }
 
     /// Counts a poll of the program.
@@ -85,66 +87,57 @@ impl PollActivity {
         self.parked.load(Ordering::SeqCst) > 0
     }
 
-    /// Ends the watchdog.
-    pub(crate) fn close(&self) {
-        self.closing.store(true, Ordering::SeqCst);
-        self.arm_timer(Duration::ZERO);
-    }
-
-    pub(crate) fn is_closing(&self) -> bool {
-        self.closing.load(Ordering::SeqCst)
-    }
-
     /// Arms the timer; zero disarms it. In whatever order program and watchdog do this, the timer may expire
-    /// for nothing, but never fails to expire: a program that leaves arms it after it has said so, and after
-    /// a close it expires at once.
+    /// for nothing, but never fails to expire: a program that leaves arms it after it has said so.
     pub(crate) fn arm_timer(&self, after: Duration) {
         let Some((timer, _)) = &self.timer else { return };
-        let set = |nanos| {
-            let spec = Itimerspec { it_interval: timespec(0), it_value: timespec(nanos) };
-            // Only an invalid time could be refused.
-            let _ = timerfd_settime(timer, TimerfdTimerFlags::empty(), &spec);
-        };
-        set(after.as_nanos() as u64);
-        if self.is_closing() {
-            set(1);
-        }
+        let spec = Itimerspec { it_interval: timespec(0), it_value: timespec(after.as_nanos() as u64) };
+        // Only an invalid time could be refused.
+        let _ = timerfd_settime(timer, TimerfdTimerFlags::empty(), &spec);
     }
 
-    /// For the watchdog: sleeps until the timer expires.
-    pub(crate) fn await_timer(&self) {
-        if let Some((timer, _)) = &self.timer {
-            let _ = rustix::io::read(timer, &mut [0; 8]);
-        }
+    /// For the watchdog: readable when the timer has expired.
+    pub(crate) fn timer(&self) -> Option<&OwnedFd> {
+        self.timer.as_ref().map(|(timer, _)| timer)
+    }
+
+    /// For the watchdog: whether the timer has expired since the last call.
+    pub(crate) fn has_expired(&self) -> bool {
+        self.timer().is_some_and(|timer| rustix::io::read(timer, &mut [0; 8]).is_ok())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
-    use std::sync::mpsc::channel;
 
-    /// N-6: whatever the order of parking, leaving and closing, the timer expires after a leave and after a
-    /// close.
+    use rustix::event::{PollFd, PollFlags, poll};
+
+    /// Whether the timer expires within some time.
+    fn expires(activity: &PollActivity, within: Duration) -> bool {
+        let timer = activity.timer().unwrap();
+        let within = timespec(within.as_nanos() as u64);
+        let ready = poll(&mut [PollFd::new(timer, PollFlags::IN)], Some(&within)).unwrap();
+        ready > 0 && activity.has_expired()
+    }
+
+    /// N-6: whatever the order of parking and leaving, the timer expires after a leave, and not while the
+    /// program is parked.
     #[test]
-    fn the_timer_expires_after_leave_and_close() {
-        let activity = Arc::new(PollActivity::new(Some(Duration::from_millis(1))).unwrap());
+    fn the_timer_expires_after_leave() {
+        let activity = PollActivity::new(Some(Duration::from_millis(1))).unwrap();
         for _ in 0..100 {
             activity.park();
             activity.unpark();
-            activity.await_timer();
+            assert!(expires(&activity, Duration::from_secs(10)));
+            assert!(!activity.has_expired(), "once");
         }
+        // Two threads: the first that leaves is not the last.
         activity.park();
-        let (told, dog) = channel();
-        let asleep = activity.clone();
-        let thread = std::thread::spawn(move || {
-            asleep.await_timer();
-            told.send(asleep.is_closing()).unwrap();
-        });
-        assert!(dog.recv_timeout(Duration::from_millis(50)).is_err(), "woken while the program is parked");
-        activity.close();
-        assert_eq!(dog.recv_timeout(Duration::from_secs(10)), Ok(true));
-        thread.join().unwrap();
+        activity.park();
+        activity.unpark();
+        assert!(!expires(&activity, Duration::from_millis(50)), "expired while a thread is parked");
+        activity.unpark();
+        assert!(expires(&activity, Duration::from_secs(10)));
     }
 }

@@ -17,6 +17,9 @@ pub(crate) struct Descriptors {
     /// Readable when the device has frames.
     device: Mutex<Arc<[OwnedFd]>>,
     bell: OwnedFd,
+    /// Wakes the program that sleeps on `all`. Threads that sleep inside the library do not hear it, and so
+    /// cannot silence it before the program has.
+    driver: OwnedFd,
     timer: OwnedFd,
     /// Readable when a process on this host dials, answers or dies.
     local: Option<OwnedFd>,
@@ -34,12 +37,14 @@ impl Descriptors {
         }
         let device = Mutex::new(of_device(device)?);
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let driver = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let timer =
             timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
         let all = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let descriptors =
-            Descriptors { device, bell, timer, local: None, all, watched: AtomicBool::new(false) };
+            Descriptors { device, bell, driver, timer, local: None, all, watched: AtomicBool::new(false) };
         descriptors.watch(descriptors.bell.as_fd())?;
+        descriptors.watch(descriptors.driver.as_fd())?;
         descriptors.watch(descriptors.timer.as_fd())?;
         Ok(Some(descriptors))
     }
@@ -72,6 +77,11 @@ impl Descriptors {
         self.bell.try_clone()
     }
 
+    /// A copy of the doorbell of the program that sleeps on [`Descriptors::all`].
+    pub(crate) fn driver_bell(&self) -> io::Result<OwnedFd> {
+        self.driver.try_clone()
+    }
+
     /// Wakes this node for processes on its host, too.
     pub(crate) fn add_local(&mut self, local: BorrowedFd<'_>) -> io::Result<()> {
         self.watch(local)?;
@@ -102,15 +112,30 @@ impl Descriptors {
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 
+    /// Wakes the program that sleeps on [`Descriptors::all`].
+    pub(crate) fn ring_driver(&self) {
+        let _ = rustix::io::write(&self.driver, &1u64.to_ne_bytes());
+    }
+
+    /// For the program that is about to sleep on [`Descriptors::all`]: resets both doorbells.
+    pub(crate) fn silence_all(&self) {
+        self.silence();
+        let _ = rustix::io::read(&self.driver, &mut [0; 8]);
+    }
+
     /// Resets the doorbell.
     pub(crate) fn silence(&self) {
         let _ = rustix::io::read(&self.bell, &mut [0; 8]);
     }
 
-    /// Sleeps until a frame comes or `left` is over.
-    pub(crate) fn sleep_on_device(&self, left: Option<Nanos>) {
-        let device = self.lock().clone();
-        poll_all(device.iter().chain(&self.local), left);
+    /// The device's descriptors.
+    pub(crate) fn device(&self) -> Arc<[OwnedFd]> {
+        self.lock().clone()
+    }
+
+    /// Readable when a process on this host dials, answers or dies.
+    pub(crate) fn local(&self) -> Option<&OwnedFd> {
+        self.local.as_ref()
     }
 
     /// Sleeps until a frame comes, the doorbell rings, or `left` is over. True if the doorbell rang.
@@ -120,20 +145,27 @@ impl Descriptors {
     }
 }
 
-/// More descriptors than a device has, with doorbell and discovery.
-const SOURCES_MAX: usize = 64;
+/// Descriptors that are polled without an allocation: more than a device has, with doorbell and discovery.
+const SOURCES: usize = 64;
 
-/// Sleeps until one of them is readable; true if the first one is. Allocates nothing.
-fn poll_all<'a>(mut fds: impl Iterator<Item = &'a OwnedFd>, left: Option<Nanos>) -> bool {
+/// Sleeps until one of them is readable; true if the first one is.
+pub(crate) fn poll_all<'a>(mut fds: impl Iterator<Item = &'a OwnedFd>, left: Option<Nanos>) -> bool {
     let Some(first) = fds.next() else { return false };
     let mut count = 1;
-    let mut fds: [PollFd<'a>; SOURCES_MAX] = std::array::from_fn(|i| {
+    let mut some: [PollFd<'a>; SOURCES] = std::array::from_fn(|i| {
         let fd = if i == 0 { None } else { fds.next() };
         count += usize::from(fd.is_some());
         PollFd::new(fd.unwrap_or(first), PollFlags::IN)
     });
-    let _ = poll(&mut fds[..count], left.map(timespec).as_ref());
-    fds[0].revents().contains(PollFlags::IN)
+    let left = left.map(timespec);
+    let Some(next) = fds.next() else {
+        let _ = poll(&mut some[..count], left.as_ref());
+        return some[0].revents().contains(PollFlags::IN);
+    };
+    let rest = std::iter::once(next).chain(fds).map(|fd| PollFd::new(fd, PollFlags::IN));
+    let mut all: Vec<PollFd<'a>> = some.into_iter().chain(rest).collect();
+    let _ = poll(&mut all, left.as_ref());
+    all[0].revents().contains(PollFlags::IN)
 }
 
 /// Copies of a device's descriptors.

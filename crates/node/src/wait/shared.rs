@@ -37,6 +37,8 @@ pub(crate) struct Shared {
     pub(crate) backoff: SpinBackoff,
     pub(crate) config: Config,
     pub(crate) rank: Rank,
+    /// The number of the lane.
+    pub(crate) number: Rank,
     pub(crate) size: u32,
 }
 
@@ -97,14 +99,11 @@ impl Shared {
         }
     }
 
-    /// Sleeps until a frame comes or a timer is due.
-    pub(crate) fn sleep_on_device(&self) {
-        let Some(descriptors) = &self.descriptors else { return };
+    /// How long the watchdog may sleep until it polls again in the program's place, if nothing happens.
+    pub(crate) fn watchdog_sleep(&self) -> Nanos {
         let mut lane = self.lock_as_guest();
         let most = if lane.serves_local_memory() { LOCAL_SERVICE } else { LONGEST_SLEEP };
-        let left = self.time_left(&mut lane, Some(self.clock.now() + most));
-        drop(lane);
-        descriptors.sleep_on_device(left);
+        self.time_left(&mut lane, Some(self.clock.now() + most)).unwrap_or(most)
     }
 
     /// Wakes the program, from any thread.
@@ -112,6 +111,16 @@ impl Shared {
         // A forked child shares the doorbell with its parent and must not ring it.
         if let Some(descriptors) = self.descriptors.as_ref().filter(|_| self.fork.is_mine()) {
             descriptors.ring();
+            if self.is_armed() {
+                descriptors.ring_driver();
+            }
+        }
+    }
+
+    /// Wakes the program that sleeps on the descriptor of an event loop of its own.
+    pub(crate) fn ring_driver(&self) {
+        if let Some(descriptors) = self.descriptors.as_ref().filter(|_| self.fork.is_mine()) {
+            descriptors.ring_driver();
         }
     }
 

@@ -38,6 +38,7 @@ impl Core {
     fn peer_down(&self, lost: LostPeer) {
         self.peer_loss.push(lost);
         self.waits.peers.wake();
+        self.shared.peer_down(lost.peer.rank, lost.why);
         if self.node.all_peers_lost() {
             self.peer_loss.last_peer_lost(lost);
         }
@@ -46,7 +47,7 @@ impl Core {
     /// Events were dropped: derives from the state of all peers which of them went down.
     #[cold]
     fn find_lost_peers(&self) {
-        for rank in 0..self.node.size() {
+        for rank in self.node.peers().unwrap_or_default() {
             let Ok(incarnation) = self.node.last_incarnation(rank) else { return };
             match self.node.peer_state(rank) {
                 Some(PeerState::Down(why)) => {

@@ -2,11 +2,13 @@
 //! handlers nor styles: those are above it, and reached through [`Extract`].
 
 mod absorb;
+mod attendant;
 mod events;
 mod extraction;
 mod failures;
 mod outbox;
 mod peer_loss;
+mod shared;
 mod waits;
 mod wakes;
 
@@ -22,11 +24,11 @@ use crate::error::{Error, Result};
 use crate::{PeerState, Rank, SendError};
 use events::EventQueue;
 use extraction::Extraction;
-use failures::Failures;
-pub use failures::HandlerFailure;
+pub(crate) use failures::{Failures, OnFailure};
 use outbox::Outbox;
 pub(crate) use outbox::{WindowGrant, is_settled};
 use peer_loss::PeerLoss;
+pub(crate) use shared::{ActivityWaiter, Shared, SharedStyle};
 use waits::Waits;
 pub(crate) use wakes::{SlotWaker, Wakes};
 
@@ -41,6 +43,8 @@ pub(crate) struct Core {
     pub(crate) failures: Failures,
     pub(crate) peer_loss: PeerLoss,
     pub(crate) wakes: Arc<Wakes>,
+    /// What handles on other threads hold.
+    pub(crate) shared: Arc<Shared>,
     /// Values that styles attached to the builder.
     attachments: Vec<Box<dyn Any>>,
     inbox: Box<dyn Extract>,
@@ -66,8 +70,10 @@ impl Core {
         node: tautline_node::Endpoint,
         inbox: Box<dyn Extract>,
         attachments: Vec<Box<dyn Any>>,
+        (failures, styles): (Failures, Vec<Arc<dyn SharedStyle>>),
     ) -> Rc<Core> {
         let wakes = Wakes::new(node.waker());
+        let shared = Shared::new(node.clone(), wakes.clone(), styles);
         Rc::new(Core {
             node,
             closed: Cell::new(false),
@@ -75,9 +81,10 @@ impl Core {
             waits: Waits::default(),
             outbox: Outbox::default(),
             events: EventQueue::default(),
-            failures: Failures::default(),
+            failures,
             peer_loss: PeerLoss::default(),
             wakes,
+            shared,
             attachments,
             inbox,
         })
@@ -117,6 +124,14 @@ impl Core {
         }
     }
 
+    #[cold]
+    fn finish_extraction(&self) {
+        if self.extraction.take_batch() {
+            let _ = self.node.close_batch();
+        }
+        self.extraction.wake();
+    }
+
     /// Waits until there may be something to extract or to do for handlers; false if `timeout` passed first.
     /// Unread events do not end the wait.
     pub(crate) fn sleep(&self, timeout: Option<Duration>) -> Result<bool> {
@@ -125,7 +140,17 @@ impl Core {
         if self.has_work() {
             return Ok(true);
         }
+        self.failures.log_unread();
         Ok(self.node.wait(timeout, WaitFor { activity: self.blocked_since(), memory: None })?)
+    }
+
+    /// Returns an unread failure of a handler as an error, unless there is something to extract or to do.
+    #[cold]
+    pub(crate) fn check_failures(&self) -> Result<()> {
+        if self.has_work() || self.node.has_slots()? {
+            return Ok(());
+        }
+        self.failures.take_ending().map_or(Ok(()), |failure| Err(Error::HandlerFailed(Box::new(failure))))
     }
 
     /// If something waits for room: the node's activity when it was tried. Any later activity may have made
@@ -159,7 +184,7 @@ impl Core {
             return Some(closed.into());
         }
         match (known, self.node.peer_state(rank)) {
-            (Some(_), _) if rank == self.node.rank() => None,
+            (Some(_), _) if rank == self.node.number() => None,
             (Some(peer), _) => match self.node.check(peer) {
                 Err(SendError::PeerGone(peer, why)) => Some(Error::PeerGone(peer, why)),
                 _ => None,
@@ -175,14 +200,16 @@ impl Core {
         if self.closed.get() { Err(SendError::Closed) } else { Ok(()) }
     }
 
-    #[cfg(feature = "futures")]
+    #[cfg(any(feature = "futures", feature = "tokio"))]
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.get()
     }
 
     /// Closes the node in good order, then drops the handlers and wakes everybody who waits.
-    pub(crate) fn close(&self) -> Result<()> {
+    pub(crate) fn close(self: &Rc<Core>) -> Result<()> {
+        self.empty_outbox();
         self.closed.set(true);
+        self.shared.set_closed();
         let closed = self.node.close();
         self.drop_handlers();
         self.wake_all();
@@ -191,13 +218,33 @@ impl Core {
     }
 
     /// The last clone of the endpoint is dropped: closes it, if that has not been done.
-    pub(crate) fn close_on_drop(&self) {
+    pub(crate) fn close_on_drop(self: &Rc<Core>) {
+        if !std::thread::panicking() {
+            self.empty_outbox();
+        }
         self.closed.set(true);
+        self.shared.set_closed();
         self.drop_handlers();
         if !self.node.is_closed().unwrap_or(true) {
             let _ = self.node.close();
         }
         self.wake_all();
+    }
+
+    /// Extracts until everything in the outbox is sent, or the time to close is over: a peer that does the
+    /// same takes nothing unless this node takes what the peer has sent.
+    fn empty_outbox(self: &Rc<Core>) {
+        if self.outbox.has_no_jobs() || self.closed.get() || self.node.is_virtual() {
+            return;
+        }
+        let timeout = u64::try_from(self.node.config().close_timeout.as_nanos()).unwrap_or(u64::MAX);
+        let until = self.node.now().saturating_add(timeout);
+        while self.extract(usize::MAX).is_ok() && !self.outbox.has_no_jobs() {
+            let left = until.saturating_sub(self.node.now());
+            if left == 0 || self.sleep(Some(Duration::from_nanos(left))).is_err() {
+                break;
+            }
+        }
     }
 
     /// Drops the program's handlers with all they hold. If one of them is running, the next extraction does
@@ -206,10 +253,14 @@ impl Core {
         if !self.extraction.is_running() {
             self.inbox.drop_handlers(self);
             self.extraction.no_handlers();
+            self.failures.log_unread();
+            self.failures.drop_taker();
         }
     }
 
     fn wake_all(&self) {
+        self.outbox.clear();
+        self.shared.end();
         self.waits.wake_all();
         self.events.waiters.wake();
     }
@@ -227,7 +278,7 @@ impl Drop for ExtractionGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         if self.0.extraction.end() {
-            let _ = self.0.node.close_batch();
+            self.0.finish_extraction();
         }
     }
 }

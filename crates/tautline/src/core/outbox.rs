@@ -70,6 +70,18 @@ impl Outbox {
         self.running.set(false);
     }
 
+    /// Drops all jobs: the endpoint is closed.
+    pub(super) fn clear(&self) {
+        // Taken out first: dropping a job may run code of the program.
+        drop(self.jobs.take());
+        self.any.set(false);
+    }
+
+    /// Whether jobs for a peer wait. Not while jobs run.
+    pub(crate) fn has_jobs_for(&self, peer: Rank) -> bool {
+        self.jobs.borrow().contains_key(&peer)
+    }
+
     /// Keeps a window grant that found no slot.
     pub(crate) fn push_grant(&self, grant: WindowGrant) {
         self.grants.borrow_mut().push(grant);

@@ -14,6 +14,9 @@ pub(crate) struct Waits {
     pub(crate) room: Waiters,
     /// Wait for something that a lost peer will never do.
     pub(crate) peers: Waiters,
+    /// Drive the endpoint, and end when it is closed.
+    #[cfg(feature = "tokio")]
+    pub(crate) drivers: Waiters,
     /// Wait for a tripwire, a tripset or an operation. Each of those has one holder, hence at most one
     /// waiter.
     memory: RefCell<HashMap<Wakeup, Waker>>,
@@ -26,6 +29,8 @@ impl Default for Waits {
         Waits {
             room: Waiters::default(),
             peers: Waiters::default(),
+            #[cfg(feature = "tokio")]
+            drivers: Waiters::default(),
             memory: RefCell::default(),
             tried_at: Cell::new(u64::MAX),
         }
@@ -73,5 +78,7 @@ impl Waits {
         self.peers.wake();
         self.memory.take().into_values().for_each(Waker::wake);
         self.room.wake();
+        #[cfg(feature = "tokio")]
+        self.drivers.wake();
     }
 }

@@ -41,6 +41,16 @@ impl Wakes {
         self.any.load(Ordering::Acquire)
     }
 
+    /// Whether the calling thread is the endpoint's.
+    pub(super) fn is_home(&self) -> bool {
+        std::thread::current().id() == self.home
+    }
+
+    /// Wakes whoever sleeps on the node: there is something to extract that no peer rings for.
+    pub(super) fn ring(&self) {
+        self.bell.wake();
+    }
+
     /// Wakes the program.
     pub(crate) fn wake_program(&self) {
         self.program.store(true, Ordering::Release);

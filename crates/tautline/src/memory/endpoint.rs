@@ -12,7 +12,7 @@ use super::tripwire::Tripwire;
 use crate::Rank;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
-use crate::waiting::{block_until_served, until_room};
+use crate::waiting::block_until_served;
 
 impl Endpoint {
     /// Makes an aperture of `len` bytes of new memory, all zero. Peers on this host can also map it. Up to 64
@@ -54,13 +54,6 @@ impl Endpoint {
     pub fn send_out_of_band(&self, peer: Rank, bytes: &[u8]) -> Result<()> {
         let message = out_of_band(bytes)?;
         block_until_served(&self.core, peer, || Ok(self.core.node.send_out_of_band(peer, &message)?))
-    }
-
-    /// As [`Endpoint::send_out_of_band`], but suspends the handler while there is no room. For use in
-    /// handlers.
-    pub async fn send_out_of_band_async(&self, peer: Rank, bytes: &[u8]) -> Result<()> {
-        let message = out_of_band(bytes)?;
-        until_room(&self.core, || Ok(self.core.node.send_out_of_band(peer, &message)?)).await
     }
 
     /// Counters of this node's memory operations.

@@ -6,29 +6,25 @@
 //! know.
 //!
 //! ```no_run
-//! use tautline::memory::{Cookie, Rights};
-//! use tautline::{Endpoint, Short};
-//! use std::{cell::Cell, rc::Rc};
+//! use tautline::Endpoint;
+//! use tautline::memory::Rights;
 //!
 //! fn main() -> tautline::Result<()> {
-//!     let given = Rc::new(Cell::new(None));
-//!     let got = given.clone();
-//!     let ep = Endpoint::builder()
-//!         .on_short("cookie", move |m: Short<'_>| got.set(m.data().try_into().ok().map(Cookie::from_bytes)))
-//!         .join()?;
+//!     let ep = Endpoint::builder().join()?;
+//!     let aperture = ep.aperture(4096)?;
+//!     let mut wire = aperture.tripwire(0..8).arm()?;
+//!     // Every rank hands a cookie of its own to all others.
+//!     let cookies = ep.share(aperture.cookie(.., Rights::ALL)?)?;
 //!     if ep.rank() == 0 {
-//!         let aperture = ep.aperture(4096)?;
-//!         let mut wire = aperture.tripwire(0..8).arm()?;
-//!         let cookie = aperture.cookie(.., Rights::ALL)?;
-//!         ep.send(1, "cookie", &cookie.to_bytes())?;
 //!         wire.wait()?;
 //!         println!("rank 1 wrote {}", aperture.read_u64(0)?);
-//!     } else {
-//!         ep.run_until(|| given.get().is_some())?;
-//!         let remote = ep.remote(&given.get().expect("it came"));
+//!     } else if ep.rank() == 1 {
+//!         let remote = ep.remote(&cookies[0].expect("rank 0 has shared one"));
 //!         remote.put(0, &42u64.to_le_bytes())?;
 //!         remote.flush()?.wait()?;
 //!     }
+//!     // The owner is there until nobody needs its memory any more.
+//!     ep.barrier()?;
 //!     ep.close()
 //! }
 //! ```
@@ -37,6 +33,7 @@
 //! a reader can see of a word that is being written.
 
 mod aperture;
+mod async_remote;
 mod completion;
 mod endpoint;
 mod fire_counter;
@@ -44,15 +41,17 @@ mod holder;
 mod mapped;
 mod operations;
 mod remote;
-mod remote_async;
+mod remote_handle;
 pub(crate) mod ring;
 mod tripset;
 mod tripwire;
 
 pub use aperture::Aperture;
+pub use async_remote::{AsyncAfter, AsyncRemote};
 pub use completion::{Completion, Fetch};
 pub use mapped::{MapCookie, Mapped, Share};
 pub use remote::{After, Remote};
+pub use remote_handle::{AsyncRemoteHandle, RemoteHandle};
 pub use tautline_node::ApertureMemory;
 pub use tautline_node::memory::{
     Access, ApertureId, Condition, Cookie, Failure, MAX_OUT_OF_BAND, MemoryCounters, MemoryEvent, OutOfBand,

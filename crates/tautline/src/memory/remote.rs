@@ -21,7 +21,7 @@ use crate::{Rank, SendError};
 /// Offsets count from the start of the cookie's range.
 ///
 /// Methods that return a [`Completion`] or a [`Fetch`] wait for the connection, and for room in the queue of
-/// requests, as [`Remote::put`] does. Those that end in `_async` never block, and so are for handlers.
+/// requests, as [`Remote::put`] does. Handlers and tasks use an [`super::AsyncRemote`].
 #[derive(Clone, Debug)]
 #[repr(align(64))]
 pub struct Remote {

@@ -8,8 +8,8 @@ use tautline_node::{BorrowedLoan, PeerId};
 use zerocopy::FromBytes;
 
 use crate::Rank;
+use crate::async_endpoint::AsyncEndpoint;
 use crate::core::Core;
-use crate::endpoint::Endpoint;
 
 /// Memory that a peer lent to this node; returned when dropped.
 #[derive(Debug)]
@@ -145,8 +145,8 @@ impl Borrowed {
     ///
     /// # Panics
     /// If the endpoint was dropped, which can happen only to a message that is kept.
-    pub fn endpoint(&self) -> Endpoint {
-        Endpoint::handle(self.core.upgrade().expect("the endpoint is still there"))
+    pub fn endpoint(&self) -> AsyncEndpoint {
+        AsyncEndpoint::new(self.core.upgrade().expect("the endpoint is still there"))
     }
 
     /// Copies the bytes from `at` on to their final place.

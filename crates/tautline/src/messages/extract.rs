@@ -8,7 +8,7 @@ use super::incoming_bytes::End;
 use super::open_messages::TaskId;
 use super::runner::Runner;
 use crate::core::{Core, Extract};
-use crate::error::Result;
+use crate::error::{HandlerFailure, Result};
 
 impl Extract for Inbox {
     fn extract(&self, core: &Rc<Core>, bytes: usize) -> Result<usize> {
@@ -23,7 +23,10 @@ impl Extract for Inbox {
 
     fn drop_handlers(&self, core: &Core) {
         for (name, handler) in self.names.iter().zip(&self.handlers) {
-            handler.clear(|panic| core.failures.push(name, panic.from, panic.text, true));
+            handler.clear(|panic| {
+                let (handler, from, reason) = (name.clone(), panic.from, panic.text);
+                core.failures.push(HandlerFailure { handler, from, reason, panicked: true });
+            });
         }
     }
 }

@@ -10,8 +10,8 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::borrowed::Borrowed;
 use super::incoming_bytes::IncomingBytes;
 use crate::Rank;
+use crate::async_endpoint::AsyncEndpoint;
 use crate::core::Core;
-use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 
 /// A message, as its handler sees it: a stream of bytes that arrives while the handler runs.
@@ -72,8 +72,8 @@ impl Message {
     ///
     /// # Panics
     /// If the endpoint was dropped, which can happen only to a message that is kept beyond its handler.
-    pub fn endpoint(&self) -> Endpoint {
-        Endpoint::handle(self.core.upgrade().expect("the endpoint lives as long as its handlers"))
+    pub fn endpoint(&self) -> AsyncEndpoint {
+        AsyncEndpoint::new(self.core.upgrade().expect("the endpoint lives as long as its handlers"))
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut IncomingBytes) -> T) -> Result<T> {
@@ -203,7 +203,7 @@ impl Short<'_> {
     }
 
     /// The endpoint that received the message, to send from.
-    pub fn endpoint(&self) -> Endpoint {
-        Endpoint::handle(self.core.clone())
+    pub fn endpoint(&self) -> AsyncEndpoint {
+        AsyncEndpoint::new(self.core.clone())
     }
 }

@@ -5,9 +5,10 @@ use std::rc::Rc;
 
 use crate::Rank;
 use crate::core::Core;
-use crate::endpoint::{Endpoint, Handler, Name};
+use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
-use crate::waiting::{block_until_room, until_room};
+use crate::handler_name::{Handler, Name};
+use crate::waiting::block_until_room;
 
 /// A buffer to fill and send to one peer; see [`Endpoint::loan`].
 ///
@@ -35,7 +36,7 @@ enum Buffer {
 #[allow(clippy::needless_pass_by_value)]
 impl Loan {
     pub(super) fn try_new(core: &Rc<Core>, peer: Rank, len: usize) -> Result<Loan> {
-        let shared = if peer == core.node.rank() { None } else { core.node.try_loan(peer, len)? };
+        let shared = if peer == core.node.number() { None } else { core.node.try_loan(peer, len)? };
         let buffer = match shared {
             Some(loan) => Buffer::Shared(Some(loan)),
             None => {
@@ -46,6 +47,10 @@ impl Loan {
             }
         };
         Ok(Loan { core: core.clone(), peer, buffer })
+    }
+
+    pub(super) fn core(&self) -> &Rc<Core> {
+        &self.core
     }
 
     /// The peer that it is for.
@@ -61,23 +66,12 @@ impl Loan {
     /// Sends it as a message of its length; waits for room if necessary. See [`Endpoint::send`].
     #[inline]
     pub fn send(mut self, handler: impl Name) -> Result<()> {
-        let handler = handler.key(&Endpoint::handle(self.core.clone()))?;
+        let handler = handler.key(&self.core.node)?;
         let core = self.core.clone();
         if block_until_room(&core, self.peer, || self.try_lend(handler))? {
             return Ok(());
         }
-        Endpoint::handle(core).send(self.peer, handler, &self)
-    }
-
-    /// As [`Loan::send`], but suspends the handler while there is no room. For use in handlers.
-    pub async fn send_async(mut self, handler: impl Name) -> Result<()> {
-        let endpoint = Endpoint::handle(self.core.clone());
-        let handler = handler.key(&endpoint)?;
-        let core = self.core.clone();
-        if until_room(&core, || self.try_lend(handler)).await? {
-            return Ok(());
-        }
-        endpoint.send_async(self.peer, handler, &self).await
+        Endpoint::view(core).send(self.peer, handler, &self)
     }
 
     /// Sends it if that is possible at once.
@@ -87,8 +81,8 @@ impl Loan {
     /// [`Endpoint::try_send`].
     #[inline]
     pub fn try_send(mut self, handler: impl Name) -> std::result::Result<(), (Loan, Error)> {
-        let endpoint = Endpoint::handle(self.core.clone());
-        let sent = handler.key(&endpoint).and_then(|handler| {
+        let endpoint = Endpoint::view(self.core.clone());
+        let sent = handler.key(&self.core.node).and_then(|handler| {
             if self.try_lend(handler)? {
                 return Ok(());
             }
@@ -99,7 +93,7 @@ impl Loan {
 
     /// Sends it without a copy; false if it is not shared.
     #[inline]
-    fn try_lend(&mut self, handler: Handler) -> Result<bool> {
+    pub(super) fn try_lend(&mut self, handler: Handler) -> Result<bool> {
         match &mut self.buffer {
             Buffer::Shared(loan) => Ok(self.core.node.try_lend(handler.0, loan)?),
             Buffer::Private(_) => Ok(false),

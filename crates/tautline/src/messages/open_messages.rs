@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use tautline_node::limits::MAX_BEGUN;
-use tautline_node::{MessageId, PeerId};
+use tautline_node::{MessageId, PeerId, PeerTable};
 
 use super::incoming_bytes::IncomingBytes;
 use crate::hash::Seeded;
@@ -37,7 +37,7 @@ pub(super) struct TaskId {
 pub(super) struct OpenMessages {
     messages: HashMap<MessageId, OpenMessage, Seeded>,
     /// By rank.
-    counts: Vec<OpenCount>,
+    counts: PeerTable<OpenCount>,
 }
 
 /// How many messages an incarnation of a peer has open.
@@ -63,11 +63,7 @@ impl OpenMessages {
             return true;
         }
         let PeerId { rank, incarnation } = id.peer;
-        let at = rank as usize;
-        if self.counts.len() <= at {
-            self.counts.resize(at + 1, OpenCount::default());
-        }
-        let count = &mut self.counts[at];
+        let count = self.counts.entry(rank).get_or_insert_default();
         if count.incarnation != incarnation {
             *count = OpenCount { incarnation, open: 0 };
         }
@@ -77,7 +73,7 @@ impl OpenMessages {
 
     pub(super) fn remove(&mut self, id: MessageId) -> Option<OpenMessage> {
         let state = self.messages.remove(&id)?;
-        let count = self.counts.get_mut(id.peer.rank as usize);
+        let count = self.counts.get_mut(id.peer.rank);
         if let Some(count) = count.filter(|count| count.incarnation == id.peer.incarnation) {
             count.open -= 1;
         }
@@ -133,7 +129,7 @@ mod tests {
         let mut open = OpenMessages::default();
         assert!(open.insert(id(0, 1, 5), collect()) && open.insert(id(0, 2, 5), collect()));
         assert!(open.remove(id(0, 1, 5)).is_some());
-        assert_eq!(open.counts[0], OpenCount { incarnation: 2, open: 1 });
+        assert_eq!(open.counts.get(0), Some(&OpenCount { incarnation: 2, open: 1 }));
         assert_eq!(open.of(PeerId::new(0, 1)), []);
         assert_eq!(open.of(PeerId::new(0, 2)), [id(0, 2, 5)]);
     }

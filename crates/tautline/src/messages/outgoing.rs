@@ -8,7 +8,7 @@ use zerocopy::{Immutable, IntoBytes};
 use crate::SendError;
 use crate::core::Core;
 use crate::error::{Error, Result};
-use crate::waiting::{block_until_room, until_room};
+use crate::waiting::block_until_room;
 
 /// A message that was begun. Add pieces until the announced size is reached, then [`Outgoing::end`] it.
 ///
@@ -29,12 +29,16 @@ impl Outgoing {
         Outgoing { core, id, total, sent: 0, over: false }
     }
 
+    pub(super) fn core(&self) -> &Rc<Core> {
+        &self.core
+    }
+
     /// Bytes that are still to be added.
     pub fn remaining(&self) -> u64 {
         self.total - self.sent
     }
 
-    fn check(&self, len: usize) -> Result<()> {
+    pub(super) fn check(&self, len: usize) -> Result<()> {
         let (room, piece) = (self.remaining(), len as u64);
         if piece > room { Err(Error::PieceTooLong { room, piece }) } else { Ok(()) }
     }
@@ -85,7 +89,7 @@ impl Outgoing {
         if added == 0 { Err(SendError::WouldBlock.into()) } else { Ok(added) }
     }
 
-    fn try_fill(&mut self, len: usize, fill: impl FnMut(usize, &mut [u8])) -> Result<usize> {
+    pub(super) fn try_fill(&mut self, len: usize, fill: impl FnMut(usize, &mut [u8])) -> Result<usize> {
         self.check(len)?;
         if len == 0 {
             return Ok(0);
@@ -94,17 +98,6 @@ impl Outgoing {
             self.core.node.try_add(self.id, self.sent, len, fill).inspect_err(|_| self.over = true)?;
         self.sent += added as u64;
         if added == 0 { Err(SendError::WouldBlock.into()) } else { Ok(added) }
-    }
-
-    /// As [`Outgoing::piece`], but suspends the handler while there is no room. For use in handlers.
-    pub async fn piece_async(&mut self, bytes: &[u8]) -> Result<()> {
-        self.check(bytes.len())?;
-        let core = self.core.clone();
-        let mut done = 0;
-        while done < bytes.len() {
-            done += until_room(&core, || self.try_piece(&bytes[done..])).await?;
-        }
-        Ok(())
     }
 
     /// Ends the message: it leaves at once, or with its batch. If bytes are missing, returns an error and

@@ -16,6 +16,7 @@ use super::open_messages::{OpenMessage, TaskId};
 use super::panics::into_panic_text;
 use crate::Rank;
 use crate::core::{Core, WindowGrant};
+use crate::error::HandlerFailure;
 
 /// What running handlers needs.
 #[derive(Clone, Copy)]
@@ -56,8 +57,11 @@ impl<'a> Runner<'a> {
         let _ = self.core.node.report_violation(from);
     }
 
+    #[cold]
+    #[inline(never)]
     fn fail(self, handler: usize, from: Rank, reason: String, panicked: bool) {
-        self.core.failures.push(&self.inbox.names[handler], from, reason, panicked);
+        let handler = self.inbox.names[handler].clone();
+        self.core.failures.push(HandlerFailure { handler, from, reason, panicked });
     }
 
     /// Calls a plain handler; a panic is a failure of that message alone (M-7).

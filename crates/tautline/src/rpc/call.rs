@@ -14,9 +14,11 @@ use super::calls::Ended;
 use super::error::CallError;
 use super::protocol::{CANCEL, REQUEST_HEAD, Status};
 use super::timer::{Alarm, Timer};
-use super::{Rpc, State};
-use crate::endpoint::{Endpoint, Handler, Name};
+use super::{Rpc, State, not_registered};
+use crate::async_endpoint::AsyncEndpoint;
+use crate::endpoint::Endpoint;
 use crate::error::Error;
+use crate::handler_name::{Handler, Name};
 use crate::style::{Hooks, PeerWaiter, PendingMessage};
 use crate::{PeerId, Rank, SendError};
 
@@ -29,7 +31,7 @@ const SMALLEST: usize = 80;
 
 /// Explains, in terms of calls, why a request was not sent.
 #[cold]
-fn explain(error: Error) -> Error {
+pub(super) fn explain(error: Error) -> Error {
     match error {
         Error::Send(SendError::TooLongForHandler(limit)) => Error::other(format!(
             "the service takes requests of up to {} bytes, because its owner registered it with serve_raw; \
@@ -41,22 +43,33 @@ fn explain(error: Error) -> Error {
 }
 
 /// A time limit in nanoseconds; `u64::MAX` for none.
-fn limit_nanos(limit: Option<Duration>) -> u64 {
+pub(super) fn limit_nanos(limit: Option<Duration>) -> u64 {
     limit.map_or(u64::MAX, |limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// What happens to a request for which there is no room, or no connection yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NoRoom {
+    /// The caller waits.
+    Wait,
+    /// The request leaves when there is room.
+    Later,
 }
 
 impl Rpc {
     /// Calls a raw service with a request of bytes. A service registered with [`Rpc::serve_raw`] takes
     /// requests that fit one frame, one registered with [`Rpc::serve_bytes`] requests of any length.
     ///
-    /// Waits for room if necessary, as [`Endpoint::send`] does. In handlers it never waits, and with a
-    /// deadline only for the connection: then the request leaves when there is room.
+    /// Waits for the connection and for room if necessary, as [`Endpoint::send`] does. Handlers and tasks use
+    /// [`AsyncEndpoint::call_raw`].
     #[inline]
     pub fn call_raw(&self, ep: &Endpoint, peer: Rank, service: impl Name, request: &[u8]) -> Result<Call> {
         self.call_raw_timeout(ep, peer, service, request, None)
     }
 
-    /// As [`Rpc::call_raw`]. After `limit` the call fails, and the service is cancelled.
+    /// As [`Rpc::call_raw`]. After `limit` the call fails, and the service is cancelled. The limit includes
+    /// the time to connect, and to wait for room: with a limit this never waits, and the request leaves when
+    /// it can.
     #[allow(clippy::needless_pass_by_value)]
     pub fn call_raw_timeout(
         &self,
@@ -67,11 +80,24 @@ impl Rpc {
         limit: Option<Duration>,
     ) -> Result<Call> {
         self.check_registered(ep)?;
-        let service = service.key(ep)?;
+        let service = service.key(ep.node())?;
+        let no_room = if limit.is_some() { NoRoom::Later } else { NoRoom::Wait };
+        self.begin(ep, (peer, service), request, limit, no_room)
+    }
+
+    /// Makes a call of a service of a peer.
+    fn begin(
+        &self,
+        ep: &Endpoint,
+        (peer, service): (Rank, Handler),
+        request: &[u8],
+        limit: Option<Duration>,
+        no_room: NoRoom,
+    ) -> Result<Call> {
         let number = self.0.calls.borrow_mut().begin(ep, peer)?;
         let mut call = Call {
             state: self.0.clone(),
-            endpoint: ep.handle(),
+            endpoint: ep.view(),
             peer,
             callee: ep.peer_id(peer),
             number,
@@ -89,18 +115,18 @@ impl Rpc {
             let mut bytes = [0; REQUEST_HEAD + SMALLEST];
             fill_head(&mut bytes);
             bytes[REQUEST_HEAD..REQUEST_HEAD + request.len()].copy_from_slice(request);
-            call.send(ep, service, &bytes[..REQUEST_HEAD + request.len()])?;
+            call.send(ep, service, &bytes[..REQUEST_HEAD + request.len()], no_room)?;
         } else if request.len() <= SMALL {
             let mut bytes = [0; REQUEST_HEAD + SMALL];
             fill_head(&mut bytes);
             bytes[REQUEST_HEAD..REQUEST_HEAD + request.len()].copy_from_slice(request);
-            call.send(ep, service, &bytes[..REQUEST_HEAD + request.len()])?;
+            call.send(ep, service, &bytes[..REQUEST_HEAD + request.len()], no_room)?;
         } else {
             let mut bytes = Vec::with_capacity(REQUEST_HEAD + request.len());
             bytes.resize(REQUEST_HEAD, 0);
             fill_head(&mut bytes);
             bytes.extend_from_slice(request);
-            call.send(ep, service, &bytes)?;
+            call.send(ep, service, &bytes, no_room)?;
         }
         Ok(call)
     }
@@ -116,7 +142,8 @@ impl Rpc {
         self.call_timeout(ep, peer, service, request, None)
     }
 
-    /// As [`Rpc::call`]. After `limit` the call fails, and the service is cancelled.
+    /// As [`Rpc::call`]. After `limit` the call fails, and the service is cancelled; see
+    /// [`Rpc::call_raw_timeout`].
     pub fn call_timeout<Q: Serialize + ?Sized, A: DeserializeOwned>(
         &self,
         ep: &Endpoint,
@@ -125,16 +152,136 @@ impl Rpc {
         request: &Q,
         limit: Option<Duration>,
     ) -> Result<TypedCall<A>> {
-        let mut small = [0; SMALL];
-        let call = match postcard::to_slice(request, &mut small) {
-            Ok(request) => self.call_raw_timeout(ep, peer, service, request, limit)?,
-            Err(postcard::Error::SerializeBufferFull) => {
-                let request = postcard::to_allocvec(request).map_err(Error::other)?;
-                self.call_raw_timeout(ep, peer, service, &request, limit)?
-            }
-            Err(error) => return Err(Error::other(error).into()),
-        };
+        let call = serialize(request, |request| self.call_raw_timeout(ep, peer, service, request, limit))?;
         Ok(TypedCall { call, answer: PhantomData })
+    }
+}
+
+/// Passes a serialised request to `call`.
+#[inline]
+fn serialize<Q: Serialize + ?Sized>(request: &Q, call: impl FnOnce(&[u8]) -> Result<Call>) -> Result<Call> {
+    let mut small = [0; SMALL];
+    match postcard::to_slice(request, &mut small) {
+        Ok(request) => call(request),
+        Err(postcard::Error::SerializeBufferFull) => {
+            call(&postcard::to_allocvec(request).map_err(Error::other)?)
+        }
+        Err(error) => Err(Error::other(error).into()),
+    }
+}
+
+/// Calls from handlers and tasks, with the [`Rpc`] that is registered at the endpoint.
+// A name is read, not kept; by value it reads better at the call: a string or a `Handler`.
+#[allow(clippy::needless_pass_by_value)]
+impl AsyncEndpoint {
+    /// Calls a typed service, and waits for the answer. An error if no [`Rpc`] is registered here. Dropped
+    /// before it is done, it cancels the call.
+    ///
+    /// ```no_run
+    /// # async fn example(caller: tautline::rpc::Caller) -> Result<u64, tautline::rpc::CallError> {
+    /// let sum: u64 = caller.endpoint().call(1, "add", &(2u64, 3u64)).await?;
+    /// # Ok(sum)
+    /// # }
+    /// ```
+    pub async fn call<Q, A>(&self, peer: Rank, service: impl Name, request: &Q) -> Result<A>
+    where
+        Q: Serialize + ?Sized,
+        A: DeserializeOwned,
+    {
+        self.start_call(peer, service, request, None)?.await
+    }
+
+    /// As [`AsyncEndpoint::call`]. After `limit` the call fails, and the service is cancelled. The limit
+    /// includes the time to connect, and to wait for room.
+    ///
+    /// ```no_run
+    /// # async fn example(ep: &tautline::AsyncEndpoint) -> Result<(), tautline::rpc::CallError> {
+    /// use std::time::Duration;
+    /// use tautline::rpc::CallError;
+    /// let limit = Some(Duration::from_millis(200));
+    /// match ep.call_timeout::<_, u64>(1, "add", &(2u64, 3u64), limit).await {
+    ///     Ok(sum) => println!("{sum}"),
+    ///     Err(CallError::DeadlinePassed) => println!("rank 1 is not there, or slow"),
+    ///     Err(error) => return Err(error),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn call_timeout<Q, A>(
+        &self,
+        peer: Rank,
+        service: impl Name,
+        request: &Q,
+        limit: Option<Duration>,
+    ) -> Result<A>
+    where
+        Q: Serialize + ?Sized,
+        A: DeserializeOwned,
+    {
+        self.start_call(peer, service, request, limit)?.await
+    }
+
+    /// Calls a raw service with a request of bytes, as [`Rpc::call_raw`] does, and waits for the answer.
+    ///
+    /// ```no_run
+    /// # async fn example(ep: &tautline::AsyncEndpoint) -> Result<(), tautline::rpc::CallError> {
+    /// assert_eq!(ep.call_raw(1, "echo", b"hello").await?, b"hello");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn call_raw(&self, peer: Rank, service: impl Name, request: &[u8]) -> Result<Vec<u8>> {
+        self.start_call_raw(peer, service, request, None)?.await
+    }
+
+    /// As [`AsyncEndpoint::call_raw`], with a limit; see [`AsyncEndpoint::call_timeout`].
+    pub async fn call_raw_timeout(
+        &self,
+        peer: Rank,
+        service: impl Name,
+        request: &[u8],
+        limit: Option<Duration>,
+    ) -> Result<Vec<u8>> {
+        self.start_call_raw(peer, service, request, limit)?.await
+    }
+
+    /// Makes a call of a typed service without waiting: the request leaves now, or when there is a connection
+    /// and room. Await what it returns, which does not borrow the endpoint.
+    ///
+    /// ```no_run
+    /// # async fn example(ep: &tautline::AsyncEndpoint) -> Result<u64, tautline::rpc::CallError> {
+    /// let one = ep.start_call::<_, u64>(1, "add", &(2u64, 3u64), None)?;
+    /// let other = ep.start_call::<_, u64>(2, "add", &(4u64, 5u64), None)?;
+    /// # Ok(
+    /// one.await? + other.await?
+    /// # )
+    /// # }
+    /// ```
+    pub fn start_call<Q, A>(
+        &self,
+        peer: Rank,
+        service: impl Name,
+        request: &Q,
+        limit: Option<Duration>,
+    ) -> Result<TypedCall<A>>
+    where
+        Q: Serialize + ?Sized,
+        A: DeserializeOwned,
+    {
+        let call = serialize(request, |request| self.start_call_raw(peer, service, request, limit))?;
+        Ok(TypedCall { call, answer: PhantomData })
+    }
+
+    /// As [`AsyncEndpoint::start_call`], for a raw service.
+    pub fn start_call_raw(
+        &self,
+        peer: Rank,
+        service: impl Name,
+        request: &[u8],
+        limit: Option<Duration>,
+    ) -> Result<Call> {
+        let rpc = self.attachment::<Rpc>().ok_or_else(|| not_registered(false))?;
+        let service = service.key(self.node())?;
+        rpc.begin(self.plain(), (peer, service), request, limit, NoRoom::Later)
     }
 }
 
@@ -167,14 +314,16 @@ impl std::fmt::Debug for Call {
 impl Call {
     /// Sends the request, or leaves it to be sent when there is room.
     #[inline]
-    fn send(&mut self, ep: &Endpoint, service: Handler, frame: &[u8]) -> Result<()> {
+    fn send(&mut self, ep: &Endpoint, service: Handler, frame: &[u8], no_room: NoRoom) -> Result<()> {
         match ep.try_send_frame(self.peer, service, frame) {
             Ok(true) => {}
-            Ok(false) | Err(Error::Send(SendError::WouldBlock)) if self.must_not_wait() => {
-                self.send_later(service, frame.to_vec());
-            }
             Ok(false) | Err(Error::Send(SendError::WouldBlock)) => {
-                ep.send(self.peer, service, frame).map_err(explain)?;
+                // A call to oneself would have to make the room.
+                if no_room == NoRoom::Later || self.peer == self.endpoint.core.node.number() {
+                    self.send_later(service, frame.to_vec());
+                } else {
+                    ep.send(self.peer, service, frame).map_err(explain)?;
+                }
             }
             Err(error) => return Err(explain(error).into()),
         }
@@ -182,14 +331,6 @@ impl Call {
         // If it waited for the connection, the incarnation is known only now.
         self.callee = self.callee.or_else(|| ep.peer_id(self.peer));
         Ok(())
-    }
-
-    /// Whether the caller must not wait for room: it is a handler, calls itself and would have to make the
-    /// room, or is connected and has a deadline.
-    fn must_not_wait(&self) -> bool {
-        self.endpoint.in_handler()
-            || self.peer == self.endpoint.rank()
-            || self.deadline.is_some() && self.callee.is_some()
     }
 
     #[cold]
@@ -294,7 +435,7 @@ impl Call {
 }
 
 #[cold]
-fn call_error(ended: Ended, bytes: Vec<u8>) -> CallError {
+pub(super) fn call_error(ended: Ended, bytes: Vec<u8>) -> CallError {
     match ended {
         Ended::Answered(Status::Failed) => CallError::Failed(bytes),
         Ended::Answered(Status::Panicked) => {
@@ -343,7 +484,7 @@ pub struct TypedCall<A> {
     answer: PhantomData<fn() -> A>,
 }
 
-fn deserialize<A: DeserializeOwned>(bytes: &[u8]) -> Result<A> {
+pub(super) fn deserialize<A: DeserializeOwned>(bytes: &[u8]) -> Result<A> {
     postcard::from_bytes(bytes).map_err(|_| CallError::Unreadable)
 }
 

@@ -38,7 +38,9 @@ pub(super) enum Ended {
 }
 
 /// Bits of a call's number that are its index; the others count.
-const INDEX_BITS: u32 = 24;
+pub(super) const INDEX_BITS: u32 = 24;
+/// Set in the index of a call that was made through a handle; those are in a table of their own.
+pub(super) const THROUGH_HANDLE: u64 = 1 << (INDEX_BITS - 1);
 
 fn index(number: u64) -> usize {
     (number & ((1 << INDEX_BITS) - 1)) as usize
@@ -57,7 +59,7 @@ impl Calls {
         };
         let index = match self.free.pop() {
             Some(index) => index,
-            None if self.entries.len() >> INDEX_BITS > 0 => return Err(SendError::WouldBlock.into()),
+            None if self.entries.len() as u64 >= THROUGH_HANDLE => return Err(SendError::WouldBlock.into()),
             None => {
                 self.entries.push(Entry::default());
                 self.entries.len() as u32 - 1
@@ -135,14 +137,14 @@ impl Calls {
         }
     }
 
-    /// An answer has arrived. One that nobody waits for, or from another peer, is ignored.
+    /// An answer has arrived. False if nobody waits for it here, or it is from another peer.
     #[inline]
-    pub(super) fn answered(&mut self, from: Rank, number: u64, status: Status, bytes: &[u8]) {
+    pub(super) fn answered(&mut self, from: Rank, number: u64, status: Status, bytes: &[u8]) -> bool {
         let entry = self.get(number).filter(|entry| entry.peer == from && entry.ended.is_none());
-        if let Some(entry) = entry {
-            entry.bytes.extend_from_slice(bytes);
-            entry.end(Ended::Answered(status));
-        }
+        let Some(entry) = entry else { return false };
+        entry.bytes.extend_from_slice(bytes);
+        entry.end(Ended::Answered(status));
+        true
     }
 }
 

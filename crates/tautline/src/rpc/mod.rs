@@ -28,32 +28,55 @@
 //! }
 //! ```
 //!
+//! Handlers, services and tasks of an executor call with their [`crate::AsyncEndpoint`], which uses the
+//! [`Rpc`] that is registered:
+//!
+//! ```no_run
+//! # use tautline::rpc::Rpc;
+//! # fn example(rpc: &Rpc) -> impl tautline::style::Style {
+//! rpc.serve("add twice", |caller, (a, b): (u64, u64)| async move {
+//!     let sum = caller.endpoint().call::<_, u64>(caller.rank(), "add", &(a, b)).await;
+//!     Ok::<u64, String>(2 * sum.map_err(|error| error.to_string())?)
+//! })
+//! # }
+//! ```
+//!
+//! A deadline ([`Rpc::call_timeout`], [`crate::AsyncEndpoint::call_timeout`]) bounds everything that a call
+//! waits for: the connection, room to send, and the answer.
+//!
 //! For many bytes use [`Rpc::serve_bytes`] and [`Rpc::call_raw`]: to serde, a `Vec<u8>` is a sequence of
 //! numbers, which are written and read one by one. If bytes are part of a typed request, use the crate
 //! `serde_bytes`.
 //!
 //! Both sides register the [`Rpc`] itself ([`crate::Builder::with`]); the serving side also registers its
-//! services. Calls are made with the registered [`Rpc`] or a clone of it.
+//! services. Calls of an [`crate::Endpoint`] are made with the registered [`Rpc`] or a clone of it.
 
 mod answer;
 mod call;
 mod calls;
+mod deferred;
 mod error;
+mod handle_call;
 mod protocol;
 mod serve;
+mod shared_calls;
 mod timer;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::Waker;
 
 pub use answer::Answer;
 pub use call::{Call, TypedCall};
+pub use deferred::{Replier, TypedReplier};
 pub use error::CallError;
+pub use handle_call::{HandleCall, TypedHandleCall};
 pub use serve::Caller;
 
 use crate::Rank;
+use crate::async_endpoint::AsyncEndpoint;
 use crate::builder::{Builder, Style};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
@@ -61,6 +84,7 @@ use crate::messages::{Message, Short};
 use crate::style::Hooks;
 use calls::Calls;
 use protocol::{ANSWER, ANSWER_HEAD, CANCEL, LONG_ANSWER, Status, word};
+use shared_calls::SharedCalls;
 use timer::Timer;
 
 /// The calls and services of one endpoint. Clones share them.
@@ -72,13 +96,17 @@ pub struct Rpc(Rc<State>);
 
 impl std::fmt::Debug for Rpc {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Rpc").field("calls", &self.0.calls.borrow().len()).finish_non_exhaustive()
+        f.debug_struct("Rpc")
+            .field("calls", &(self.0.calls.borrow().len() + self.0.shared.len()))
+            .finish_non_exhaustive()
     }
 }
 
 #[derive(Default)]
 struct State {
     calls: RefCell<Calls>,
+    /// Calls through handles, of other threads.
+    shared: Arc<SharedCalls>,
     /// Services in progress that were suspended.
     services: RefCell<HashMap<CallId, SuspendedService>>,
     timer: RefCell<Option<Timer>>,
@@ -128,12 +156,13 @@ impl Style for &Rpc {
         let (short, long, cancel) = (self.0.clone(), self.0.clone(), self.0.clone());
         builder
             .attach(self.clone())
-            .on_short(ANSWER, move |m: Short<'_>| short.answered(m.from(), m.data()))
+            .attach_shared(self.0.shared.clone())
+            .on_short(ANSWER, move |m: Short<'_>| short.answered(m.from(), m.data(), || m.endpoint()))
             .on(LONG_ANSWER, move |mut m: Message| {
                 let long = long.clone();
                 async move {
                     let data = m.read_to_end().await?;
-                    long.answered(m.from(), &data);
+                    long.answered(m.from(), &data, || m.endpoint());
                     Ok(())
                 }
             })
@@ -148,10 +177,15 @@ impl Style for &Rpc {
 impl State {
     // Part of the answer handler, which is hot.
     #[inline(always)]
-    fn answered(&self, from: Rank, data: &[u8]) {
+    fn answered(&self, from: Rank, data: &[u8], endpoint: impl FnOnce() -> AsyncEndpoint) {
         if let (Some(number), Some(status)) = (word(data, 0), word(data, 8)) {
             let status = Status::from_wire(status);
-            self.calls.borrow_mut().answered(from, number, status, &data[ANSWER_HEAD..]);
+            let answer = &data[ANSWER_HEAD..];
+            if !self.calls.borrow_mut().answered(from, number, status, answer)
+                && let Some(waker) = self.shared.answered(from, number, status, answer)
+            {
+                endpoint().core().extraction.wake_at_end(waker);
+            }
         }
     }
 

@@ -15,9 +15,10 @@ use serde::de::DeserializeOwned;
 use super::answer::Answer;
 use super::protocol::{ANSWER, ANSWER_HEAD, LONG_ANSWER, REQUEST_HEAD, Status, shrink, word};
 use super::{CallId, Rpc, State, SuspendedService};
+use crate::async_endpoint::AsyncEndpoint;
 use crate::builder::{Builder, Style};
-use crate::endpoint::{Endpoint, Handler};
 use crate::error::{Error, Result};
+use crate::handler_name::Handler;
 use crate::messages::{Message, Short};
 use crate::style::{Hooks, PeerWaiter, PendingMessage, panic_text};
 use crate::{Rank, SendError};
@@ -27,7 +28,7 @@ use crate::{Rank, SendError};
 pub struct Caller {
     from: Rank,
     limit_nanos: u64,
-    endpoint: Endpoint,
+    endpoint: AsyncEndpoint,
 }
 
 impl Caller {
@@ -42,7 +43,7 @@ impl Caller {
     }
 
     /// The endpoint that was called, to call others from.
-    pub fn endpoint(&self) -> &Endpoint {
+    pub fn endpoint(&self) -> &AsyncEndpoint {
         &self.endpoint
     }
 }
@@ -58,7 +59,7 @@ impl Rpc {
         let mut answer = Answer::new();
         let sender = AnswerSender::default();
         move |builder: Builder| {
-            builder.on_short(name, move |m: Short<'_>| {
+            builder.tells_sender(name).on_short(name, move |m: Short<'_>| {
                 let data = m.data();
                 let (Some(number), true) = (word(data, 0), data.len() >= REQUEST_HEAD) else { return };
                 answer.begin(number);
@@ -158,12 +159,12 @@ enum Request<F> {
     /// The service was begun, unless it panicked.
     Begun {
         id: CallId,
-        endpoint: Endpoint,
+        endpoint: AsyncEndpoint,
         run: std::result::Result<F, Panic>,
     },
     Refused {
         id: CallId,
-        endpoint: Endpoint,
+        endpoint: AsyncEndpoint,
     },
     /// It is shorter than its head.
     Malformed,
@@ -174,7 +175,13 @@ where
     S: Fn(&Rc<AnswerSender>, Caller, Cow<'_, [u8]>) -> F,
 {
     /// Begins to serve a whole request.
-    fn begin(&self, endpoint: &Endpoint, from: Rank, request: Cow<'_, [u8]>, overload: bool) -> Request<F> {
+    fn begin(
+        &self,
+        endpoint: &AsyncEndpoint,
+        from: Rank,
+        request: Cow<'_, [u8]>,
+        overload: bool,
+    ) -> Request<F> {
         let (Some(number), Some(limit_nanos)) = (word(&request, 0), word(&request, 8)) else {
             return Request::Malformed;
         };
@@ -270,7 +277,7 @@ impl Drop for Suspended<'_> {
 /// Runs a service; nothing if it was cancelled first, or the caller is gone.
 async fn until_cancelled(
     state: &State,
-    ep: &Endpoint,
+    ep: &AsyncEndpoint,
     id: CallId,
     run: impl Future<Output = Vec<u8>>,
 ) -> Option<Ended> {
@@ -326,7 +333,7 @@ impl AnswerSender {
     }
 
     #[inline]
-    fn short(&self, ep: &Endpoint) -> Result<Handler> {
+    fn short(&self, ep: &AsyncEndpoint) -> Result<Handler> {
         match self.short.get() {
             Some(handler) => Ok(handler),
             None => {
@@ -339,7 +346,7 @@ impl AnswerSender {
 
     /// Sends an answer at once if there is room, otherwise later.
     #[inline]
-    fn send(&self, ep: &Endpoint, to: Rank, answer: &[u8]) {
+    fn send(&self, ep: &AsyncEndpoint, to: Rank, answer: &[u8]) {
         share_frames(ep, to);
         if self.short(ep).is_ok_and(|short| ep.try_send(to, short, answer).is_ok()) {
             return;
@@ -348,7 +355,7 @@ impl AnswerSender {
     }
 
     /// As [`AnswerSender::send`]; fills in the call's number, and keeps the buffer for the next answer.
-    fn send_owned(&self, ep: &Endpoint, id: CallId, mut answer: Vec<u8>) {
+    fn send_owned(&self, ep: &AsyncEndpoint, id: CallId, mut answer: Vec<u8>) {
         answer[..8].copy_from_slice(&id.number.to_le_bytes());
         share_frames(ep, id.from);
         let sent = self.short(ep).and_then(|short| ep.try_send_frame(id.from, short, &answer));
@@ -364,7 +371,7 @@ impl AnswerSender {
 
 /// Where a frame costs more than an answer, answers to requests that arrived together leave together.
 #[inline]
-fn share_frames(ep: &Endpoint, to: Rank) {
+fn share_frames(ep: &AsyncEndpoint, to: Rank) {
     if ep.node().prefers_batches(to) {
         ep.batch_extraction();
     }
@@ -373,7 +380,7 @@ fn share_frames(ep: &Endpoint, to: Rank) {
 /// Sends an answer of any length when there is room, behind those that wait already. The service has ended,
 /// and does not wait for it.
 #[cold]
-fn send_later(ep: &Endpoint, to: Rank, answer: Vec<u8>) {
+fn send_later(ep: &AsyncEndpoint, to: Rank, answer: Vec<u8>) {
     let (Ok(short), Ok(long)) = (ep.handler(ANSWER), ep.handler(LONG_ANSWER)) else { return };
     let handler = if answer.len() <= ep.node().short_limit(to) { short } else { long };
     let mut message = PendingMessage::new(to, handler, answer);

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use futures_io::{AsyncRead, AsyncWrite};
 
-use super::{Reader, Stream, Writer};
+use super::{AsyncReader, AsyncWriter, Reader, Stream, Writer};
 use crate::error::Error;
 
 fn io_error(error: Error) -> io::Error {
@@ -46,6 +46,26 @@ impl AsyncRead for Stream {
 }
 
 impl AsyncWrite for Stream {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().writer).poll_write(context, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().writer).poll_flush(context)
+    }
+
+    fn poll_close(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().writer).poll_close(context)
+    }
+}
+
+impl AsyncRead for AsyncReader {
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, out: &mut [u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().reader).poll_read(context, out)
+    }
+}
+
+impl AsyncWrite for AsyncWriter {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.get_mut().writer).poll_write(context, bytes)
     }

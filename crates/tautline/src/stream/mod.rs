@@ -2,46 +2,54 @@
 //! writer back.
 //!
 //! The [`Reader`] has the memory, and the [`Writer`] fills it with puts ([`crate::memory`]); a [`Stream`] is
-//! one of each. With the feature `futures` they implement `AsyncRead` and `AsyncWrite` of futures-io. The
-//! reader makes its half and offers the other one to a name that the writer has registered:
+//! one of each. With the feature `futures` all halves implement `AsyncRead` or `AsyncWrite` of futures-io.
+//! The reader makes its half and offers the other one to a name that the writer has registered:
 //!
 //! ```no_run
-//! # use std::{cell::RefCell, rc::Rc};
-//! # fn register(slot: Rc<RefCell<Option<tautline::stream::Writer>>>) -> tautline::Result<()> {
+//! use std::{cell::RefCell, rc::Rc};
 //! use tautline::{Endpoint, stream};
-//! let ep = Endpoint::builder()
-//!     .with(stream::on_offer("log", move |_from, writer| *slot.borrow_mut() = Some(writer)))
-//!     .join()?;
-//! # Ok(())
-//! # }
-//! # fn read(ep: &tautline::Endpoint) -> tautline::Result<()> {
-//! # use tautline::stream;
-//! let mut reader = stream::offer(ep, 1, "log", 1 << 16)?;
-//! let mut text = [0; 5];
-//! reader.read_exact(&mut text)?;
-//! # Ok(())
-//! # }
-//! # fn write(mut writer: tautline::stream::Writer) -> tautline::Result<()> {
-//! writer.write_all(b"hello")?;
-//! writer.close()?;
-//! # Ok(())
-//! # }
+//!
+//! fn main() -> tautline::Result<()> {
+//!     let offered = Rc::new(RefCell::new(None));
+//!     let slot = offered.clone();
+//!     let ep = Endpoint::builder()
+//!         .with(stream::on_offer("log", move |_from, writer| *slot.borrow_mut() = Some(writer)))
+//!         .join()?;
+//!     if ep.rank() == 0 {
+//!         let mut reader = stream::offer(&ep, 1, "log", 1 << 16)?;
+//!         let mut text = [0; 5];
+//!         reader.read_exact(&mut text)?;
+//!         println!("{}", String::from_utf8_lossy(&text));
+//!     } else {
+//!         ep.run_until(|| offered.borrow().is_some())?;
+//!         let mut writer = offered.take().expect("rank 0 has offered it");
+//!         writer.write_all(b"hello")?;
+//!         writer.close()?;
+//!     }
+//!     ep.close()
+//! }
 //! ```
 //!
 //! Without a name, [`pair`] returns the cookie, which can be sent in any message, and [`Writer::new`] uses
 //! it.
+//!
+//! Handlers and tasks use [`AsyncReader`] and [`AsyncWriter`], whose calls suspend the caller.
 
+mod async_halves;
 #[cfg(feature = "futures")]
 mod futures;
 
-use std::future::poll_fn;
+pub use async_halves::{AsyncReader, AsyncWriter};
+
 use std::task::{Context, Poll};
 
 use tautline_node::memory::Cookie;
 
+use crate::async_endpoint::AsyncEndpoint;
 use crate::builder::Style;
-use crate::endpoint::{Endpoint, Name};
+use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
+use crate::handler_name::Name;
 use crate::memory::ring::{RingReader, RingWriter};
 use crate::{Rank, SendError, offers};
 
@@ -62,7 +70,7 @@ pub fn offer(ep: &Endpoint, peer: Rank, name: impl Name, capacity: usize) -> Res
 /// Registers a name to which peers [`offer`] streams; `accept` gets the writing half of each, with the rank
 /// of its reader. For [`crate::Builder::with`].
 pub fn on_offer(name: &str, accept: impl FnMut(Rank, Writer) + 'static) -> impl Style {
-    offers::on_offer(name, Writer::new, accept)
+    offers::on_offer(name, Writer::begin, accept)
 }
 
 /// The reading half of a stream. Once it is dropped, the writer's calls fail.
@@ -109,7 +117,7 @@ impl Reader {
     }
 
     /// Takes bytes; extracts and waits until there are some. Zero at the end, or if `out` is empty. Not in
-    /// handlers: use [`Reader::read_async`] there.
+    /// handlers: use [`AsyncReader::read`] there.
     pub fn read(&mut self, out: &mut [u8]) -> Result<usize> {
         if out.is_empty() {
             return Ok(0);
@@ -130,24 +138,6 @@ impl Reader {
         Ok(())
     }
 
-    /// Fills `out` as bytes arrive; an error if the stream ends first. Dropped before it is done, it loses
-    /// the bytes it has taken.
-    pub async fn read_exact_async(&mut self, out: &mut [u8]) -> Result<()> {
-        let mut done = 0;
-        while done < out.len() {
-            match self.read_async(&mut out[done..]).await? {
-                0 => return Err(Error::EndOfMessage { left: 0 }),
-                len => done += len,
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes bytes, when there are some. Zero at the end, or if `out` is empty.
-    pub async fn read_async(&mut self, out: &mut [u8]) -> Result<usize> {
-        poll_fn(|context| self.poll_read_some(context, out)).await
-    }
-
     pub(crate) fn poll_read_some(&mut self, context: &Context<'_>, out: &mut [u8]) -> Poll<Result<usize>> {
         if out.is_empty() {
             return Poll::Ready(Ok(0));
@@ -161,39 +151,44 @@ impl Reader {
 }
 
 impl Writer {
-    /// Opens the stream of a cookie. Extracts and waits until it is claimed; in handlers it does not wait,
-    /// and the first write reports errors. A stream has one writer, ever: a second one, also after a restart
-    /// of the first, is [`Error::TooMany`].
+    /// Opens the stream of a cookie; extracts and waits until it is claimed. A stream has one writer, ever: a
+    /// second one, also after a restart of the first, is [`Error::TooMany`]. Not in handlers: use
+    /// [`AsyncWriter::new`] there.
     pub fn new(ep: &Endpoint, cookie: &Cookie) -> Result<Writer> {
         Ok(Writer { ring: RingWriter::new(ep, cookie)? })
+    }
+
+    /// Opens the stream of a cookie without waiting: the first write reports errors.
+    fn begin(ep: &AsyncEndpoint, cookie: &Cookie) -> Result<Writer> {
+        Ok(Writer { ring: RingWriter::begin(ep.plain(), cookie)? })
     }
 
     /// Writes as many bytes as there is room for; [`SendError::WouldBlock`] if there is none. In handlers it
     /// never waits.
     pub fn try_write(&mut self, bytes: &[u8]) -> Result<usize> {
+        self.try_write_with(bytes, RingWriter::write_now)
+    }
+
+    fn try_write_with(
+        &mut self,
+        bytes: &[u8],
+        write: fn(&mut RingWriter, &[&[u8]]) -> Result<()>,
+    ) -> Result<usize> {
         let len = self.ring.room()?.unwrap_or(0).min(bytes.len() as u64) as usize;
         if len == 0 && !bytes.is_empty() {
             return Err(SendError::WouldBlock.into());
         }
-        self.ring.write_now(&[&bytes[..len]])?;
+        write(&mut self.ring, &[&bytes[..len]])?;
         Ok(len)
     }
 
-    /// Writes all bytes; extracts and waits for room. Not in handlers: use [`Writer::write_async`] there.
+    /// Writes all bytes; extracts and waits for room. Not in handlers: use
+    /// [`AsyncWriter::write_all`] there.
     pub fn write_all(&mut self, bytes: &[u8]) -> Result<()> {
         let mut done = 0;
         while done < bytes.len() {
             self.ring.wait(1)?;
             done += self.try_write(&bytes[done..])?;
-        }
-        Ok(())
-    }
-
-    /// Writes all bytes, as there is room.
-    pub async fn write_async(&mut self, bytes: &[u8]) -> Result<()> {
-        let mut done = 0;
-        while done < bytes.len() {
-            done += poll_fn(|context| self.poll_write_some(context, &bytes[done..])).await?;
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 #![allow(dead_code)]
 
 pub mod launch;
+pub mod log;
 pub mod pair;
 pub mod talker;
 pub mod victim;
@@ -11,7 +12,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use tautline::node::link::JobKey;
-use tautline::{Builder, Config, DeviceName, Endpoint, Event, Job, Member};
+use tautline::{Builder, Config, DeviceName, Endpoint, Error, Event, HandlerFailure, Job, Member};
 
 /// Descriptions of a job of `n` processes on loopback. The sockets are bound, so that no port can be taken
 /// meanwhile.
@@ -100,6 +101,20 @@ pub fn await_event(ep: &Endpoint, mut wanted: impl FnMut(&Event) -> bool) -> Eve
         }
         ep.wait(Some(Duration::from_millis(100))).unwrap();
     }
+}
+
+/// Extracts and waits until `done`, and returns the failures of handlers, in order.
+pub fn failures_until(ep: &Endpoint, mut done: impl FnMut() -> bool) -> Vec<HandlerFailure> {
+    let mut failures = Vec::new();
+    loop {
+        match ep.run_until(&mut done) {
+            Ok(()) => break,
+            Err(Error::HandlerFailed(failure)) => failures.push(*failure),
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+    failures.extend(std::iter::from_fn(|| ep.poll_failure()));
+    failures
 }
 
 /// Sleeps of a program that has nothing to do for half a second: one, and some for what its peers still

@@ -60,8 +60,9 @@ pub fn params(rank: u32, max_frame: usize) -> PeeringParams {
         key: JobKey::new(KEY),
         me: rank,
         peer: 1 - rank,
-        endpoint: 0,
-        peer_endpoint: 0,
+        lane: 0,
+        peer_lane: 0,
+        port: 0,
         max_frame,
     }
 }

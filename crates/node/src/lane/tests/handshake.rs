@@ -148,7 +148,7 @@ fn a_restarted_peer_is_another_incarnation() {
         events: Arc::default(),
     };
     let names = vec![("short".to_owned(), true)];
-    pair.lanes[0] = Lane::new(&job(0), Config::default(), Box::new(wire), [9; 32], names).unwrap();
+    pair.lanes[0] = Lane::new(&job(0), 0, Config::default(), Box::new(wire), [9; 32], names).unwrap();
     pair.lanes[0].connect(pair.now, 1);
     pair.settle();
     assert_eq!([pair.state(0), pair.state(1)], [PeerState::Up; 2]);

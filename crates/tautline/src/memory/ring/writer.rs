@@ -1,11 +1,13 @@
 //! The writing end of a ring: it claims the ring, then puts.
 
+use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use tautline_node::memory::{Atomic, Cookie, Operation, Rights, Ticket, Wakeup};
 
 use super::{BYTES, CLAIM, ENDED, GONE, READ, RETURN, WRITTEN, put_later};
+use crate::async_endpoint::AsyncEndpoint;
 use crate::core::{Core, is_settled};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
@@ -51,9 +53,26 @@ enum State {
 }
 
 impl RingWriter {
-    /// Writes to the ring of a cookie. Outside handlers it extracts and waits until the ring is claimed; in
-    /// handlers the first write finds out.
+    /// Writes to the ring of a cookie; extracts and waits until the ring is claimed.
     pub(crate) fn new(ep: &Endpoint, cookie: &Cookie) -> Result<RingWriter> {
+        ep.core.check_not_in_handler()?;
+        let mut writer = RingWriter::begin(ep, cookie)?;
+        if !writer.core.node.is_virtual() {
+            writer.wait(0)?;
+        }
+        Ok(writer)
+    }
+
+    /// As [`RingWriter::new`], for handlers and tasks.
+    pub(crate) async fn open(ep: &AsyncEndpoint, cookie: &Cookie) -> Result<RingWriter> {
+        let mut writer = RingWriter::begin(ep.plain(), cookie)?;
+        poll_fn(|context| writer.poll_wait(context, 0)).await?;
+        Ok(writer)
+    }
+
+    /// Requests to write to the ring of a cookie, without waiting. The first write waits until the ring is
+    /// claimed, and reports if it was not.
+    pub(crate) fn begin(ep: &Endpoint, cookie: &Cookie) -> Result<RingWriter> {
         let capacity = cookie.len().checked_sub(BYTES).filter(|left| *left > 0).ok_or(Error::OutOfRange)?;
         let aperture = ep.aperture(16)?;
         let wire = aperture.tripwire(..).arm()?;
@@ -69,11 +88,7 @@ impl RingWriter {
             ended: false,
             waiter: Waiter::default(),
         };
-        if writer.core.extraction.is_running() || writer.core.node.is_virtual() {
-            writer.claim()?;
-        } else {
-            writer.wait(0)?;
-        }
+        writer.claim()?;
         Ok(writer)
     }
 
@@ -154,7 +169,7 @@ impl RingWriter {
     /// frames as possible. `wait`: waits for room in the network if necessary. Otherwise bytes that find none
     /// are copied and sent later, or all are refused ([`SendError::WouldBlock`]).
     pub(crate) fn write(&mut self, pieces: &[&[u8]], wait: bool) -> Result<()> {
-        let ep = Endpoint::handle(self.core.clone());
+        let ep = Endpoint::view(self.core.clone());
         let _batch = ep.batch();
         let mut written = self.written;
         for piece in pieces {
@@ -176,6 +191,11 @@ impl RingWriter {
     pub(crate) fn write_now(&mut self, pieces: &[&[u8]]) -> Result<()> {
         let wait = !self.core.extraction.is_running();
         self.write(pieces, wait)
+    }
+
+    /// As [`RingWriter::write`]; never waits.
+    pub(crate) fn write_at_once(&mut self, pieces: &[&[u8]]) -> Result<()> {
+        self.write(pieces, false)
     }
 
     /// Puts bytes behind all earlier ones.
@@ -226,7 +246,7 @@ impl RingWriter {
                 // There is no connection yet, or no room in the network.
                 self.core.check_not_in_handler()?;
                 self.core.extract(usize::MAX)?;
-                self.core.node.wait_for_activity(seen)?;
+                self.core.node.wait_for_activity(seen, None)?;
                 continue;
             }
             let memory = self.aperture.memory().clone();

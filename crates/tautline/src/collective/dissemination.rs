@@ -1,0 +1,310 @@
+//! Barriers and sharing, by dissemination: in round `k` each rank sends what it knows to the rank `2^k` after
+//! it, and waits for the rank `2^k` before it. After log2(n) rounds it knows of everybody (M-16).
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+use tautline_node::link::Death;
+
+use super::{ROUND, handler};
+use crate::blocking::{Step, extract_until};
+use crate::core::{Core, is_settled};
+use crate::error::{Error, Result};
+use crate::memory::Cookie;
+use crate::messages::transfer::Transfer;
+use crate::{Address, Down, Rank};
+
+/// Which call a round belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Call {
+    Barrier = 0,
+    Share = 1,
+}
+
+/// On the wire in place of a [`Call`]: a rank is gone, and all calls fail from now on.
+const GONE: u8 = 2;
+
+/// Bytes in front of what is gathered: the number of the call, which call it is, and the round.
+const HEAD: usize = 10;
+/// Messages of one round that this rank has not taken. A rank is at most one call ahead of the next.
+const MAX_UNTAKEN: usize = 2;
+
+/// The rounds of one endpoint.
+#[derive(Default)]
+pub(super) struct Rounds {
+    /// Calls so far.
+    calls: Cell<u64>,
+    /// What has arrived, by round.
+    arrived: RefCell<Vec<VecDeque<Arrived>>>,
+    /// The first call that fails because a rank has gone down; so do all later ones.
+    gone: Cell<Option<Gone>>,
+}
+
+/// Why calls fail from a given one on.
+#[derive(Clone, Copy)]
+struct Gone {
+    call: u64,
+    rank: Rank,
+    why: Down,
+}
+
+impl From<Gone> for Error {
+    fn from(gone: Gone) -> Error {
+        Error::PeerGone(gone.rank, gone.why)
+    }
+}
+
+struct Arrived {
+    call: u64,
+    kind: u8,
+    gathered: Vec<u8>,
+}
+
+/// The cookies of the ranks that this rank knows of.
+#[derive(Default)]
+pub(super) struct Gathered(BTreeMap<Rank, Option<Cookie>>);
+
+/// The ranks before and after this one that take part in a round.
+#[derive(Clone, Copy)]
+struct Neighbours {
+    before: Rank,
+    after: Rank,
+}
+
+/// The number of rounds of a job.
+fn rounds(size: u32) -> u32 {
+    size.next_power_of_two().trailing_zeros()
+}
+
+fn neighbours(core: &Core, round: u32) -> Neighbours {
+    let (rank, size, distance) = (u64::from(core.node.rank()), u64::from(core.node.size()), 1u64 << round);
+    let of = |rank: u64| Rank::from(Address::new((rank % size) as Rank, core.node.lane()));
+    Neighbours { before: of(rank + size - distance), after: of(rank + distance) }
+}
+
+impl Rounds {
+    /// A message of a round has arrived.
+    pub(super) fn arrived(&self, core: &Rc<Core>, from: Rank, bytes: &[u8]) -> Result<()> {
+        let malformed = || Error::Violation("a malformed message of a barrier");
+        let (call, rest) = bytes.split_first_chunk().ok_or_else(malformed)?;
+        let call = u64::from_le_bytes(*call);
+        let (&[kind, round], gathered) = rest.split_first_chunk().ok_or_else(malformed)?;
+        if kind == GONE {
+            let (rank, why) = gathered.split_first_chunk().ok_or_else(malformed)?;
+            let why = why.first().map_or(Down::Exited, |code| reason(*code));
+            self.end(core, Gone { call, rank: Rank::from_le_bytes(*rank), why });
+            return Ok(());
+        }
+        let round = u32::from(round);
+        if round >= rounds(core.node.size()) || neighbours(core, round).before != from {
+            return Err(malformed());
+        }
+        let mut arrived = self.arrived.borrow_mut();
+        if arrived.len() <= round as usize {
+            arrived.resize_with(round as usize + 1, VecDeque::new);
+        }
+        let queue = &mut arrived[round as usize];
+        if queue.len() == MAX_UNTAKEN {
+            return Err(malformed());
+        }
+        queue.push_back(Arrived { call, kind, gathered: gathered.to_vec() });
+        Ok(())
+    }
+
+    /// Takes part in all rounds of one call.
+    pub(super) fn run(&self, core: &Rc<Core>, call: Call, gathered: &mut Gathered) -> Result<()> {
+        core.check_not_in_handler()?;
+        core.check_open()?;
+        let number = self.calls.get();
+        if let Some(gone) = self.gone.get().filter(|gone| gone.call <= number) {
+            // A rank that was started again has not heard of it.
+            tell(core, gone, true);
+            return Err(gone.into());
+        }
+        let all = rounds(core.node.size());
+        // A neighbour that is already gone is noticed only if there is a channel.
+        for round in 0..all {
+            core.node.connect(neighbours(core, round).before)?;
+        }
+        self.calls.set(number + 1);
+        for round in 0..all {
+            match self.round(core, (call, number), round, gathered) {
+                Err(Error::PeerGone(rank, why)) => {
+                    self.end(core, Gone { call: number, rank, why });
+                    return Err(Error::PeerGone(rank, why));
+                }
+                result => result?,
+            }
+        }
+        Ok(())
+    }
+
+    fn round(
+        &self,
+        core: &Rc<Core>,
+        (call, number): (Call, u64),
+        round: u32,
+        gathered: &mut Gathered,
+    ) -> Result<()> {
+        let Neighbours { before, after } = neighbours(core, round);
+        let known = core.peer_id(before);
+        let mut bytes = Vec::with_capacity(HEAD);
+        bytes.extend_from_slice(&number.to_le_bytes());
+        bytes.extend_from_slice(&[call as u8, round as u8]);
+        gathered.write(&mut bytes);
+        let mut unsent = Some(Transfer::new(after, handler(core, ROUND)?));
+        let arrived = extract_until(core, |taken| {
+            if let Some(gone) = self.gone.get().filter(|gone| gone.call <= number) {
+                return Err(gone.into());
+            }
+            if let Some(transfer) = &mut unsent {
+                let sent = transfer.try_send(core, &bytes);
+                if is_settled(&sent) {
+                    unsent = None;
+                    sent?;
+                }
+            }
+            let mut arrived = self.arrived.borrow_mut();
+            let queue = arrived.get_mut(round as usize);
+            match (unsent.is_some(), queue.filter(|queue| !queue.is_empty())) {
+                (true, _) => Ok(Step::WaitForRoom),
+                (false, Some(queue)) => Ok(Step::Done(queue.pop_front())),
+                (false, None) => {
+                    // What it sent before it went down comes first. It is there when the loss is noticed.
+                    if taken == 0
+                        && let Some(error) = core.peer_error(before, known)
+                        && !core.node.has_slots()?
+                    {
+                        return Err(error);
+                    }
+                    Ok(Step::Wait)
+                }
+            }
+        })?;
+        match arrived {
+            Some(arrived) if (arrived.call, arrived.kind) == (number, call as u8) => {
+                gathered.read(&arrived.gathered)
+            }
+            Some(arrived) if arrived.call == number => {
+                Err(Error::Violation("one rank calls barrier where another calls share"))
+            }
+            _ => Err(Error::Violation("the ranks have called barrier and share a different number of times")),
+        }
+    }
+
+    /// A rank is gone: a call and all later ones fail, and so do those of the ranks that wait for this one.
+    /// Earlier calls can still succeed.
+    #[cold]
+    fn end(&self, core: &Rc<Core>, gone: Gone) {
+        if self.gone.get().is_none_or(|known| gone.call < known.call) {
+            self.gone.set(Some(gone));
+            tell(core, gone, false);
+        }
+    }
+}
+
+/// Tells the ranks that wait for this one that a rank is gone, as there is room.
+fn tell(core: &Rc<Core>, gone: Gone, again: bool) {
+    let Ok(handler) = handler(core, ROUND) else { return };
+    for round in 0..rounds(core.node.size()) {
+        let after = neighbours(core, round).after;
+        if again && core.outbox.has_jobs_for(after) {
+            // The last one is still to be sent.
+            continue;
+        }
+        let mut bytes = gone.call.to_le_bytes().to_vec();
+        bytes.extend_from_slice(&[GONE, round as u8]);
+        bytes.extend_from_slice(&gone.rank.to_le_bytes());
+        bytes.push(code(gone.why));
+        let mut transfer = Transfer::new(after, handler);
+        core.post(after, move |core| is_settled(&transfer.try_send(core, &bytes)));
+    }
+}
+
+/// The number of a reason on the wire.
+fn code(why: Down) -> u8 {
+    match why {
+        Down::Closed => 1,
+        Down::Unreachable => 2,
+        Down::Died(Death::Silence) => 3,
+        Down::Died(Death::Restarted) => 4,
+        Down::Died(Death::Violation) => 5,
+        _ => 0,
+    }
+}
+
+fn reason(code: u8) -> Down {
+    match code {
+        1 => Down::Closed,
+        2 => Down::Unreachable,
+        3 => Down::Died(Death::Silence),
+        4 => Down::Died(Death::Restarted),
+        5 => Down::Died(Death::Violation),
+        _ => Down::Exited,
+    }
+}
+
+impl Gathered {
+    /// The cookie of one rank.
+    pub(super) fn of(rank: Rank, cookie: Option<Cookie>) -> Gathered {
+        Gathered(BTreeMap::from([(rank, cookie)]))
+    }
+
+    /// The cookies of all ranks.
+    pub(super) fn into_cookies(self, size: u32) -> Result<Vec<Option<Cookie>>> {
+        let Gathered(cookies) = self;
+        let missing = Error::Violation("a cookie of a rank is missing");
+        if cookies.len() == size as usize { Ok(cookies.into_values().collect()) } else { Err(missing) }
+    }
+
+    fn write(&self, bytes: &mut Vec<u8>) {
+        for (rank, cookie) in &self.0 {
+            bytes.extend_from_slice(&rank.to_le_bytes());
+            bytes.push(u8::from(cookie.is_some()));
+            cookie.iter().for_each(|cookie| bytes.extend_from_slice(&cookie.to_bytes()));
+        }
+    }
+
+    fn read(&mut self, mut bytes: &[u8]) -> Result<()> {
+        let malformed = || Error::Violation("a malformed list of cookies");
+        while !bytes.is_empty() {
+            let (rank, rest) = bytes.split_first_chunk().ok_or_else(malformed)?;
+            let (&[some], mut rest) = rest.split_first_chunk().ok_or_else(malformed)?;
+            let cookie = if some == 0 {
+                None
+            } else {
+                let (cookie, after) = rest.split_first_chunk().ok_or_else(malformed)?;
+                rest = after;
+                Some(Cookie::from_bytes(cookie))
+            };
+            self.0.insert(Rank::from_le_bytes(*rank), cookie);
+            bytes = rest;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// After the last round a rank has heard, directly or not, of every rank.
+    #[test]
+    fn everybody_is_heard_of() {
+        for size in 1..70u32 {
+            let mut known: Vec<std::collections::BTreeSet<u32>> =
+                (0..size).map(|rank| [rank].into()).collect();
+            for round in 0..rounds(size) {
+                let before = known.clone();
+                for (rank, known) in known.iter_mut().enumerate() {
+                    let from = (rank + size as usize - (1 << round)) % size as usize;
+                    known.extend(&before[from]);
+                }
+            }
+            assert!(known.iter().all(|known| known.len() == size as usize), "{size} ranks");
+        }
+        assert_eq!([1, 2, 3, 4, 5, 8, 9].map(rounds), [0, 1, 2, 2, 3, 3, 4]);
+    }
+}
