@@ -117,7 +117,7 @@ impl PendingMessage {
         PendingMessage { transfer: Transfer::new(peer, handler), bytes }
     }
 
-    /// Sends as much as there is room for; [`SendError::WouldBlock`] if that is not all.
+    /// Sends as much as there is room for; [`crate::SendError::WouldBlock`] if that is not all.
     pub fn try_send(&mut self, ep: &impl Hooks) -> Result<()> {
         self.transfer.try_send(&ep.endpoint().core, &self.bytes)
     }

@@ -16,7 +16,7 @@ use crate::handler_name::{Handler, Name};
 use crate::{PeerState, Rank, SendError};
 
 /// Sends, calls and puts from any thread, through an endpoint that belongs to another. `Send`, `Sync` and
-/// cheap to clone. Made by [`Endpoint::handle`].
+/// cheap to clone. Made by [`crate::Endpoint::handle`].
 ///
 /// Its methods block the calling thread; those of [`Handle::to_async`] are futures. Whoever waits for room
 /// makes protocol progress, and does not depend on the endpoint's thread. Answers of calls do: they arrive
@@ -75,8 +75,8 @@ impl Handle {
 
     /// Sends a whole message of any length; sleeps until there is a connection and room, if necessary.
     ///
-    /// On the endpoint's own thread it acts as [`Endpoint::send`]. On other threads a message to this node
-    /// itself waits, too, until the endpoint's thread has extracted earlier ones.
+    /// On the endpoint's own thread it acts as [`crate::Endpoint::send`]. On other threads a message to this
+    /// node itself waits, too, until the endpoint's thread has extracted earlier ones.
     pub fn send(&self, peer: Rank, handler: impl Name, bytes: &[u8]) -> Result<()> {
         let handler = handler.key(&self.0.node)?;
         let mut message = Sending::new(&self.0, peer, handler, bytes);
