@@ -101,6 +101,7 @@ pub mod style;
 mod tests;
 #[cfg(feature = "tokio")]
 pub mod tokio;
+mod transfer;
 mod waiters;
 mod waiting;
 

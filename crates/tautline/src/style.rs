@@ -10,9 +10,9 @@ use crate::core::{Core, is_settled};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::handler_name::Handler;
-use crate::messages::transfer::Transfer;
+use crate::transfer::Transfer;
 use crate::waiters::Waiter;
-use crate::{PeerId, Rank, waiting};
+use crate::{PeerId, Rank, SendError, waiting};
 
 pub use crate::builder::Style;
 pub use crate::messages::panics::panic_text;
@@ -117,9 +117,14 @@ impl PendingMessage {
         PendingMessage { transfer: Transfer::new(peer, handler), bytes }
     }
 
-    /// Sends as much as there is room for; [`crate::SendError::WouldBlock`] if that is not all.
+    /// Sends as much as there is room for; [`SendError::WouldBlock`] if that is not all.
     pub fn try_send(&mut self, ep: &impl Hooks) -> Result<()> {
-        self.transfer.try_send(&ep.endpoint().core, &self.bytes)
+        Ok(self.try_send_on(&ep.endpoint().core.node)?)
+    }
+
+    /// As [`PendingMessage::try_send`], on any thread.
+    pub(crate) fn try_send_on(&mut self, node: &tautline_node::Endpoint) -> Result<(), SendError> {
+        self.transfer.try_send(node, &self.bytes)
     }
 
     /// Changes the handler of a message of which nothing was sent.
@@ -129,7 +134,7 @@ impl PendingMessage {
 
     /// Aborts the message, if part of it was sent.
     pub fn abort(&self, ep: &impl Hooks) {
-        self.transfer.abort(&ep.endpoint().core);
+        self.transfer.abort(&ep.endpoint().core.node);
     }
 }
 

@@ -9,7 +9,7 @@ use std::io::Write;
 use std::rc::Rc;
 use std::time::Duration;
 
-use common::{Limit, config, jobs, join, run, run_over};
+use common::{Limit, config, job_beside_an_absent_rank, join, run, run_over};
 use tautline::node::limits::MAX_RUNNING;
 use tautline::rpc::{CallError, Rpc};
 use tautline::{Builder, DeviceName, Endpoint, PeerState, Short};
@@ -209,10 +209,7 @@ fn answers_of_raw_services() {
 fn a_deadline_bounds_connecting() {
     let _limit = Limit::seconds(60);
     for device in [None, Some(DeviceName::Udp), Some(DeviceName::Shm)] {
-        let mut both = jobs(2);
-        let absent = both.pop();
-        let mut job = both.remove(0);
-        job.device = device;
+        let (job, absent) = job_beside_an_absent_rank(device);
         let rpc = Rpc::new();
         let hour = config(|c| c.connect_timeout = Duration::from_secs(3600));
         let ep = join(Endpoint::builder().with(&rpc).config(hour), job);

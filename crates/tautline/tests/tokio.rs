@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use common::{Limit, config, jobs, join, run_over};
+use common::{Limit, config, job_beside_an_absent_rank, jobs, join, run_over};
 use tautline::rpc::{CallError, Rpc};
 use tautline::{AsyncEndpoint, Builder, Config, DeviceName, Endpoint, Error, Job, SendError};
 use tokio::sync::oneshot;
@@ -195,10 +195,7 @@ fn run_closes_the_endpoint() {
 fn a_deadline_does_not_stop_the_runtime() {
     let _limit = Limit::seconds(60);
     for device in [None, Some(DeviceName::Udp), Some(DeviceName::Shm)] {
-        let mut both = jobs(2);
-        let absent = both.pop();
-        let mut job = both.remove(0);
-        job.device = device;
+        let (job, absent) = job_beside_an_absent_rank(device);
         let rpc = Rpc::new();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let slow = config(|c| {

@@ -5,14 +5,15 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
+use tautline_node::SendError;
 use tautline_node::link::Death;
 
 use super::{ROUND, handler};
 use crate::blocking::{Step, extract_until};
-use crate::core::{Core, is_settled};
+use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::memory::Cookie;
-use crate::messages::transfer::Transfer;
+use crate::transfer::Transfer;
 use crate::{Address, Down, Rank};
 
 /// Which call a round belongs to.
@@ -160,8 +161,8 @@ impl Rounds {
                 return Err(gone.into());
             }
             if let Some(transfer) = &mut unsent {
-                let sent = transfer.try_send(core, &bytes);
-                if is_settled(&sent) {
+                let sent = transfer.try_send(&core.node, &bytes);
+                if !matches!(sent, Err(SendError::WouldBlock)) {
                     unsent = None;
                     sent?;
                 }
@@ -219,7 +220,9 @@ fn tell(core: &Rc<Core>, gone: Gone, again: bool) {
         bytes.extend_from_slice(&gone.rank.to_le_bytes());
         bytes.push(code(gone.why));
         let mut transfer = Transfer::new(after, handler);
-        core.post(after, move |core| is_settled(&transfer.try_send(core, &bytes)));
+        core.post(after, move |core| {
+            !matches!(transfer.try_send(&core.node, &bytes), Err(SendError::WouldBlock))
+        });
     }
 }
 

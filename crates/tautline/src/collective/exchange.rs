@@ -4,11 +4,13 @@ use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 
+use tautline_node::SendError;
+
 use super::{EXCHANGE, handler};
 use crate::blocking::{Step, extract_until};
 use crate::core::Core;
 use crate::error::{Error, Result};
-use crate::messages::transfer::Transfer;
+use crate::transfer::Transfer;
 use crate::{PeerId, Rank};
 
 /// Messages of one peer that no call has taken. A correct peer sends the next one when its call has ended, so
@@ -115,8 +117,8 @@ impl Partner<'_> {
     fn send(&mut self, core: &Core) -> Result<bool> {
         let Some(transfer) = &mut self.unsent else { return Ok(false) };
         self.peer = self.peer.or_else(|| core.peer_id(self.rank));
-        let sent = transfer.try_send(core, self.bytes);
-        if matches!(&sent, Err(error) if error.is_would_block()) {
+        let sent = transfer.try_send(&core.node, self.bytes);
+        if matches!(sent, Err(SendError::WouldBlock)) {
             return Ok(true);
         }
         self.unsent = None;
@@ -144,6 +146,6 @@ impl Drop for Partners<'_> {
         self.all
             .iter()
             .filter_map(|partner| partner.unsent.as_ref())
-            .for_each(|unsent| unsent.abort(self.core));
+            .for_each(|unsent| unsent.abort(&self.core.node));
     }
 }

@@ -2,7 +2,6 @@
 //! handlers nor styles: those are above it, and reached through [`Extract`].
 
 mod absorb;
-mod attendant;
 mod events;
 mod extraction;
 mod failures;
@@ -10,6 +9,7 @@ mod outbox;
 mod peer_loss;
 mod shared;
 mod waits;
+mod waker_thread;
 mod wakes;
 
 use std::any::Any;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use super::attendant::{Attendant, Entry};
+use super::waker_thread::{Entry, WakerThread};
 use super::wakes::Wakes;
 use crate::error::{Error, Result};
 use crate::{Down, Rank, SendError};
@@ -29,7 +29,7 @@ pub(crate) struct Shared {
     /// The endpoint was closed. Set before the styles are told.
     closed: AtomicBool,
     wakes: Arc<Wakes>,
-    attendant: Arc<Attendant>,
+    waker_thread: Arc<WakerThread>,
     styles: Vec<Arc<dyn SharedStyle>>,
 }
 
@@ -45,7 +45,7 @@ impl Shared {
         wakes: Arc<Wakes>,
         styles: Vec<Arc<dyn SharedStyle>>,
     ) -> Arc<Shared> {
-        Arc::new(Shared { node, closed: AtomicBool::new(false), wakes, attendant: Arc::default(), styles })
+        Arc::new(Shared { node, closed: AtomicBool::new(false), wakes, waker_thread: Arc::default(), styles })
     }
 
     /// The value of a type that a style attached.
@@ -126,7 +126,7 @@ impl Shared {
             match attempt() {
                 Err(error) if error.is_would_block() && !self.node.is_virtual() => {
                     let of = entry.0.get_or_insert_with(|| (self.clone(), Entry::default()));
-                    if self.attendant.register(&mut of.1, seen, context.waker(), &self.node) {
+                    if self.waker_thread.register(&mut of.1, seen, context.waker(), &self.node) {
                         return Poll::Pending;
                     }
                 }
@@ -142,7 +142,7 @@ impl Shared {
     pub(crate) fn post(&self, mut job: impl FnMut(&tautline_node::Endpoint) -> bool + Send + 'static) {
         let Ok(seen) = self.node.activity() else { return };
         if !job(&self.node) {
-            self.attendant.post(seen, Box::new(job), &self.node);
+            self.waker_thread.post(seen, Box::new(job), &self.node);
         }
     }
 
@@ -150,7 +150,7 @@ impl Shared {
     pub(super) fn set_closed(&self) {
         self.closed.store(true, Ordering::SeqCst);
         if self.node.check_fork().is_ok() {
-            self.attendant.set_closed();
+            self.waker_thread.set_closed();
         }
     }
 
@@ -158,7 +158,7 @@ impl Shared {
     pub(super) fn end(&self) {
         if self.node.check_fork().is_ok() {
             self.styles.iter().for_each(|style| style.closed());
-            self.attendant.end();
+            self.waker_thread.end();
         }
     }
 
@@ -176,7 +176,7 @@ impl Drop for ActivityWaiter {
         if let Some((shared, entry)) = self.0.take()
             && shared.node.check_fork().is_ok()
         {
-            shared.attendant.remove(&entry);
+            shared.waker_thread.remove(&entry);
         }
     }
 }

@@ -8,7 +8,7 @@ mod sending;
 use std::future::poll_fn;
 use std::sync::Arc;
 
-pub(crate) use sending::{OwnedMessage, Sending};
+pub(crate) use sending::HandleMessage;
 
 use crate::core::{ActivityWaiter, Shared};
 use crate::error::Result;
@@ -79,7 +79,7 @@ impl Handle {
     /// node itself waits, too, until the endpoint's thread has extracted earlier ones.
     pub fn send(&self, peer: Rank, handler: impl Name, bytes: &[u8]) -> Result<()> {
         let handler = handler.key(&self.0.node)?;
-        let mut message = Sending::new(&self.0, peer, handler, bytes);
+        let mut message = HandleMessage::new(&self.0, peer, handler, bytes);
         match message.attempt() {
             Err(error) if error.is_would_block() => self.0.block(peer, || message.attempt()),
             result => result,
@@ -126,7 +126,7 @@ impl AsyncHandle {
     pub async fn send(&self, peer: Rank, handler: impl Name, bytes: &[u8]) -> Result<()> {
         let shared = &self.0.0;
         let handler = handler.key(&shared.node)?;
-        let mut message = Sending::new(shared, peer, handler, bytes);
+        let mut message = HandleMessage::new(shared, peer, handler, bytes);
         let mut waiting = ActivityWaiter::default();
         poll_fn(|context| shared.poll(&mut waiting, context, || message.attempt())).await
     }

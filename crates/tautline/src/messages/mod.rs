@@ -55,7 +55,6 @@ pub(crate) mod panics;
 mod runner;
 mod sending;
 mod started;
-pub(crate) mod transfer;
 
 pub use crate::error::HandlerFailure;
 pub use async_sending::{AsyncLoan, AsyncOutgoing};

@@ -6,11 +6,11 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use super::transfer::Transfer;
 use crate::blocking::{Step, extract_until};
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::handler_name::Handler;
+use crate::transfer::Transfer;
 use crate::{PeerId, Rank, SendError};
 
 /// A message that [`crate::Endpoint::start_send`] has started. It is sent as there is room, by every call
@@ -96,7 +96,7 @@ impl Sending {
     /// [`Error::Aborted`], otherwise it is never called.
     pub fn abort(self) {
         if let Some(unsent) = self.state.unsent.take() {
-            unsent.transfer.abort(&self.core);
+            unsent.transfer.abort(&self.core.node);
             self.state.end(Err(Error::Aborted));
         }
     }
@@ -159,7 +159,7 @@ impl Unsent {
                 return Err(gone);
             }
         }
-        self.transfer.try_send(core, &self.bytes)
+        Ok(self.transfer.try_send(&core.node, &self.bytes)?)
     }
 }
 

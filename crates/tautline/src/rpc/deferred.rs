@@ -12,8 +12,10 @@ use super::{CallId, Rpc};
 use crate::async_endpoint::AsyncEndpoint;
 use crate::builder::{Builder, Style};
 use crate::error::{Error, Result};
-use crate::handle::{Handle, OwnedMessage};
+use crate::handle::Handle;
+use crate::handler_name::Handler;
 use crate::messages::{Message, Short};
+use crate::style::PendingMessage;
 use crate::{Rank, SendError};
 
 /// Answers one call of a service registered with [`Rpc::serve_bytes_deferred`], from any thread. Dropped
@@ -79,13 +81,13 @@ impl Replier {
         }
         let shared = self.handle.0.clone();
         let first = if answer.len() <= node.short_limit(to) { short } else { long };
-        let mut message = OwnedMessage::new(to, first, answer);
+        let mut message = PendingMessage::new(to, Handler(first), answer);
         self.handle.0.post(move |node| {
-            let mut sent = message.try_send(node);
+            let mut sent = message.try_send_on(node);
             if let Err(SendError::TooLongForHandler(_)) = sent {
                 // Frames have become shorter since the handler was chosen.
-                message.redirect(long);
-                sent = message.try_send(node);
+                message.redirect(Handler(long));
+                sent = message.try_send_on(node);
             }
             if sent.is_ok() {
                 shared.sent(to);

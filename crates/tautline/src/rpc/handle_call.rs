@@ -20,7 +20,7 @@ use super::shared_calls::SharedCalls;
 use super::timer::Alarm;
 use crate::core::ActivityWaiter;
 use crate::error::Error;
-use crate::handle::{AsyncHandle, Handle, Sending};
+use crate::handle::{AsyncHandle, Handle, HandleMessage};
 use crate::handler_name::{Handler, Name};
 use crate::{PeerState, Rank, SendError};
 
@@ -83,7 +83,7 @@ impl Handle {
     ) -> Result<HandleCall> {
         let (mut call, service) = HandleCall::begin(self, peer, &service, limit)?;
         let frame = Frame::new(call.number, limit, request);
-        let mut message = Sending::new(&self.0, peer, service, frame.bytes());
+        let mut message = HandleMessage::new(&self.0, peer, service, frame.bytes());
         let sent = match message.attempt() {
             Err(error) if error.is_would_block() => {
                 self.0.block_until(peer, call.deadline, || message.attempt())
@@ -139,7 +139,7 @@ impl AsyncHandle {
         {
             let shared = &self.0.0;
             let frame = Frame::new(call.number, limit, request);
-            let mut message = Sending::new(shared, peer, service, frame.bytes());
+            let mut message = HandleMessage::new(shared, peer, service, frame.bytes());
             let mut waiting = ActivityWaiter::default();
             let sent = poll_fn(|context| match shared.poll(&mut waiting, context, || message.attempt()) {
                 Poll::Ready(sent) => Poll::Ready(sent.map_err(|error| explain(error).into())),

@@ -39,42 +39,39 @@ impl AsyncWrite for Writer {
     }
 }
 
-impl AsyncRead for Stream {
-    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, out: &mut [u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().reader).poll_read(context, out)
-    }
+/// Passes on what is asked of a type to the half of a stream that it holds.
+macro_rules! delegate {
+    (AsyncRead: $($type:ty),*) => {$(
+        impl AsyncRead for $type {
+            fn poll_read(
+                self: Pin<&mut Self>,
+                context: &mut Context<'_>,
+                out: &mut [u8],
+            ) -> Poll<io::Result<usize>> {
+                Pin::new(&mut self.get_mut().reader).poll_read(context, out)
+            }
+        }
+    )*};
+    (AsyncWrite: $($type:ty),*) => {$(
+        impl AsyncWrite for $type {
+            fn poll_write(
+                self: Pin<&mut Self>,
+                context: &mut Context<'_>,
+                bytes: &[u8],
+            ) -> Poll<io::Result<usize>> {
+                Pin::new(&mut self.get_mut().writer).poll_write(context, bytes)
+            }
+
+            fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+                Pin::new(&mut self.get_mut().writer).poll_flush(context)
+            }
+
+            fn poll_close(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+                Pin::new(&mut self.get_mut().writer).poll_close(context)
+            }
+        }
+    )*};
 }
 
-impl AsyncWrite for Stream {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().writer).poll_write(context, bytes)
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().writer).poll_flush(context)
-    }
-
-    fn poll_close(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().writer).poll_close(context)
-    }
-}
-
-impl AsyncRead for AsyncReader {
-    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, out: &mut [u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().reader).poll_read(context, out)
-    }
-}
-
-impl AsyncWrite for AsyncWriter {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().writer).poll_write(context, bytes)
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().writer).poll_flush(context)
-    }
-
-    fn poll_close(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().writer).poll_close(context)
-    }
-}
+delegate!(AsyncRead: Stream, AsyncReader);
+delegate!(AsyncWrite: Stream, AsyncWriter);

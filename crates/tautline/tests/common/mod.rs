@@ -20,6 +20,15 @@ pub fn jobs(n: usize) -> Vec<Job> {
     jobs_at("127.0.0.1:0", n)
 }
 
+/// The job of rank 0 of two, over a device if one is named, and rank 1, which is not to join.
+pub fn job_beside_an_absent_rank(device: Option<DeviceName>) -> (Job, Job) {
+    let mut both = jobs(2);
+    let absent = both.remove(1);
+    let mut job = both.remove(0);
+    job.device = device;
+    (job, absent)
+}
+
 /// As [`jobs`], at addresses of a given kind.
 pub fn jobs_at(address: &str, n: usize) -> Vec<Job> {
     let sockets: Vec<_> = (0..n).map(|_| UdpSocket::bind(address).unwrap()).collect();

@@ -20,7 +20,7 @@ type Job = Box<dyn FnMut(&Endpoint) -> bool + Send>;
 
 /// Those who wait for activity of the node.
 #[derive(Default)]
-pub(super) struct Attendant {
+pub(super) struct WakerThread {
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -52,14 +52,14 @@ impl State {
     }
 }
 
-impl Attendant {
+impl WakerThread {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Wakes `waker` when the node's activity is no longer `seen`. False if it is not any more: try again.
     pub(super) fn register(
-        self: &Arc<Attendant>,
+        self: &Arc<WakerThread>,
         entry: &mut Entry,
         seen: u64,
         waker: &Waker,
@@ -94,7 +94,7 @@ impl Attendant {
     }
 
     /// Calls `job`, which blocked when the activity was `seen`, until it returns true.
-    pub(super) fn post(self: &Arc<Attendant>, seen: u64, job: Job, node: &Endpoint) {
+    pub(super) fn post(self: &Arc<WakerThread>, seen: u64, job: Job, node: &Endpoint) {
         let mut state = self.lock();
         if !state.closed {
             state.jobs.push(job);
@@ -109,20 +109,20 @@ impl Attendant {
     }
 
     /// Starts the thread, or wakes it.
-    fn start(self: &Arc<Attendant>, state: &mut State, node: &Endpoint) {
+    fn start(self: &Arc<WakerThread>, state: &mut State, node: &Endpoint) {
         if state.running {
             return self.changed.notify_one();
         }
-        let (attendant, node) = (self.clone(), node.clone());
+        let (this, node) = (self.clone(), node.clone());
         let thread = std::thread::Builder::new().name("tautline-handles".into());
-        match thread.spawn(move || attendant.run(&node)) {
+        match thread.spawn(move || this.run(&node)) {
             Ok(thread) => (state.thread, state.running) = (Some(thread), true),
             // Without the thread, everybody tries again at once.
             Err(_) => std::mem::take(&mut state.wakers).into_values().for_each(Waker::wake),
         }
     }
 
-    fn run(self: &Arc<Attendant>, node: &Endpoint) {
+    fn run(self: &Arc<WakerThread>, node: &Endpoint) {
         while let Some(seen) = self.next() {
             if node.sleep_until_activity(seen, None).is_err() {
                 return;
@@ -146,7 +146,7 @@ impl Attendant {
     }
 
     /// Wakes everybody, and runs all jobs.
-    fn run_due(self: &Arc<Attendant>, node: &Endpoint) {
+    fn run_due(self: &Arc<WakerThread>, node: &Endpoint) {
         let (wakers, mut jobs) = {
             let mut state = self.lock();
             state.seen = None;

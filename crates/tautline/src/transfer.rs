@@ -2,8 +2,6 @@
 
 use tautline_node::MessageId;
 
-use crate::core::Core;
-use crate::error::Result;
 use crate::handler_name::Handler;
 use crate::{Rank, SendError};
 
@@ -22,15 +20,14 @@ impl Transfer {
         Transfer { peer, handler, begun: None, sent: 0 }
     }
 
-    /// Whether part of the message was sent.
+    /// Whether part of the message was sent, and not all of it.
     pub(crate) fn is_begun(&self) -> bool {
         self.begun.is_some()
     }
 
     /// Sends as much of `bytes`, which are the same at every call, as there is room for;
     /// [`SendError::WouldBlock`] if that is not all.
-    pub(crate) fn try_send(&mut self, core: &Core, bytes: &[u8]) -> Result<()> {
-        let node = &core.node;
+    pub(crate) fn try_send(&mut self, node: &tautline_node::Endpoint, bytes: &[u8]) -> Result<(), SendError> {
         let id = match self.begun {
             Some(id) => id,
             None if node.try_send(self.peer, self.handler.0, bytes)? => return Ok(()),
@@ -38,18 +35,19 @@ impl Transfer {
         };
         while self.sent < bytes.len() {
             match node.try_piece(id, self.sent as u64, &bytes[self.sent..])? {
-                0 => return Err(SendError::WouldBlock.into()),
+                0 => return Err(SendError::WouldBlock),
                 added => self.sent += added,
             }
         }
-        Ok(node.end(id)?)
+        self.begun = None;
+        node.end(id)
     }
 
-    /// Aborts the message, if part of it was sent. Not after its end.
-    pub(crate) fn abort(&self, core: &Core) {
+    /// Aborts the message, if only part of it was sent.
+    pub(crate) fn abort(&self, node: &tautline_node::Endpoint) {
         if let Some(id) = self.begun {
             // A lost peer need not be told.
-            let _ = core.node.abort(id);
+            let _ = node.abort(id);
         }
     }
 }
