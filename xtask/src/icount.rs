@@ -42,6 +42,10 @@ const TOLERANCE_CALLS: f64 = 0.25;
 /// How much more than another checkout a scenario may cost.
 const RATIO_MAX: f64 = 1.02;
 
+/// How much more one scenario may cost than another: what several threads on a lane, and several lanes of a
+/// thread, may cost each of them.
+const LIMITS: [(&str, &str, f64); 2] = [("shm-threads", "shm", 2.0), ("shm-lanes", "shm", 1.05)];
+
 /// A program that runs scenarios.
 struct Example {
     package: &'static str,
@@ -56,7 +60,7 @@ const EXAMPLES: [Example; 2] = [
         package: "tautline-node",
         folder: "node",
         name: "icount",
-        scenarios: &["open", "fabric", "sealed", "batch", "shm"],
+        scenarios: &["open", "fabric", "sealed", "batch", "shm", "shm-threads", "shm-lanes"],
     },
     Example {
         package: "tautline",
@@ -95,7 +99,17 @@ pub fn check() -> Result<Option<String>> {
     let other_compiler = !text.lines().any(|line| line.strip_prefix("# ") == Some(rustc.as_str()));
     let mut off = Vec::new();
     println!("{HEADING}  against the golden file");
-    for (scenario, counted) in count_all(&Tree::this())? {
+    let all = count_all(&Tree::this())?;
+    let own =
+        |name: &str| all.iter().find(|(scenario, _)| *scenario == name).map_or(f64::NAN, |(_, c)| c.own);
+    for (scenario, than, most) in LIMITS {
+        let ratio = own(scenario) / own(than);
+        println!("{scenario} takes {ratio:.3} times the instructions of {than}; at most {most} are allowed");
+        if ratio.is_nan() || ratio > most {
+            bail!("{scenario} takes {ratio:.3} times the instructions of {than}, and {most} are allowed");
+        }
+    }
+    for &(scenario, counted) in &all {
         let Some(expected) = golden.iter().find(|line| line.scenario == scenario) else {
             bail!("{GOLDEN} has no line for {scenario}; `cargo xtask icount --bless` writes it");
         };

@@ -13,7 +13,7 @@ const CLIPPY: &str = "cargo clippy --workspace --all-targets -- -D warnings";
 /// Names no targets: only then does cargo build the examples, which the tests start as programs.
 const TESTS: &str = "cargo test --workspace";
 const LOOM: &str = "cargo test -p tautline-mem --release --lib loom";
-const SIMULATION: &str = "cargo run --release -p tautline-cli -- sim --seeds 1000 --messages 10000000";
+const SIMULATION: &str = "cargo run -p tautline-cli -- sim --seeds 1000 --messages 10000000";
 const DOCS: &str = "cargo doc --workspace --no-deps";
 const DENY: &str = "cargo deny check bans licenses sources";
 const DENY_ADVISORIES: &str = "cargo deny check advisories";

@@ -5,7 +5,7 @@ pub const MAX_SHORT: usize = 65_507;
 /// Peers of one node. Channel numbers keep the peer's index in their low 16 bits.
 pub const MAX_PEERS: usize = 1 << 12;
 /// Lanes elsewhere that one lane may have met.
-pub const MAX_LANE_PEERS: usize = 1 << 16;
+pub const MAX_LANE_PEERS: usize = (1 << 16) - 1;
 /// Addresses that one lane may send to: the peers' lanes may have been closed and opened many times.
 pub const MAX_ROUTES: usize = 1 << 16;
 /// Lanes of one node.
@@ -66,5 +66,5 @@ pub const MAX_OUT_OF_BAND_WAITING: usize = 1 << 12;
 
 const _: () = assert!(2 * ASK_EVERY <= MAX_UNANSWERED);
 const _: () = assert!(
-    MAX_PEERS < MAX_LANE_PEERS && MAX_LANE_PEERS <= 1 << 16 && MAX_HANDLERS < 1 << 15 && MAX_NAME < 256
+    MAX_PEERS < MAX_LANE_PEERS && MAX_LANE_PEERS < 1 << 16 && MAX_HANDLERS < 1 << 15 && MAX_NAME < 256
 );

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tautline_device::{Arena, Counters, Datagram, DeviceEvent, RouteId, RxBatch, SlotId};
 
-use crate::net::{Net, address};
+use crate::net::Net;
 
 /// The network, as its devices share it. Everything runs in one thread; the lock is there because devices are
 /// `Send`.
@@ -26,7 +26,7 @@ const QUEUE: usize = 64;
 #[derive(Debug)]
 pub struct SimDevice {
     net: SharedNet,
-    node: u32,
+    place: u32,
     incarnation: u64,
     arena: Arena,
     routes: Vec<(SocketAddr, usize)>,
@@ -40,19 +40,19 @@ pub struct SimDevice {
 impl SimDevice {
     pub(crate) fn plug(
         net: &SharedNet,
-        node: u32,
+        place: u32,
         incarnation: u64,
         slots: usize,
         max_frame: usize,
     ) -> SimDevice {
         let receive_buffer = {
             let mut net = lock(net);
-            net.ports[node as usize].incarnation = incarnation;
-            net.ports[node as usize].rx_limit
+            net.ports[place as usize].incarnation = incarnation;
+            net.ports[place as usize].rx_limit
         };
         SimDevice {
             net: net.clone(),
-            node,
+            place,
             incarnation,
             arena: Arena::new(slots, max_frame),
             routes: Vec::new(),
@@ -70,7 +70,7 @@ impl Datagram for SimDevice {
     }
 
     fn local_addr(&self) -> SocketAddr {
-        address(self.node)
+        lock(&self.net).address(self.place)
     }
 
     fn arena(&mut self) -> &mut Arena {
@@ -102,7 +102,7 @@ impl Datagram for SimDevice {
             return;
         }
         let mut net = lock(&self.net);
-        let plugged = net.ports[self.node as usize].incarnation == self.incarnation;
+        let plugged = net.ports[self.place as usize].incarnation == self.incarnation;
         self.counters.send_calls += 1;
         if self.leaks && self.counters.send_calls == 100 {
             self.arena.take();
@@ -112,7 +112,7 @@ impl Datagram for SimDevice {
             self.counters.bytes_sent += range.len() as u64;
             if plugged {
                 let to = self.routes[route.0 as usize].0;
-                net.transmit(self.node, route, to, self.arena.bytes(slot, range));
+                net.transmit(self.place, to, self.arena.bytes(slot, range));
             }
         }
     }
@@ -121,13 +121,13 @@ impl Datagram for SimDevice {
         batch.clear();
         self.counters.receive_calls += 1;
         let mut net = lock(&self.net);
-        if net.ports[self.node as usize].incarnation != self.incarnation {
+        if net.ports[self.place as usize].incarnation != self.incarnation {
             return Ok(0);
         }
         while batch.has_room() {
-            let Some(frame) = net.receive(self.node) else { break };
+            let Some(frame) = net.receive(self.place) else { break };
             let arrived = net.frame(frame);
-            batch.push(address(arrived.from), &arrived.bytes);
+            batch.push(net.address(arrived.from), &arrived.bytes);
             self.counters.bytes_received += arrived.bytes.len() as u64;
             net.recycle(frame);
         }
@@ -144,11 +144,13 @@ impl Datagram for SimDevice {
     }
 
     fn poll_event(&mut self) -> Option<DeviceEvent> {
-        let (route, event) = lock(&self.net).ports[self.node as usize].events.pop_front()?;
-        if let DeviceEvent::PathLimit { max_frame, .. } = event {
-            self.routes[route.0 as usize].1 = max_frame;
+        loop {
+            let (to, max_frame) = lock(&self.net).ports[self.place as usize].path_limits.pop_front()?;
+            if let Some(at) = self.routes.iter().position(|route| route.0 == to) {
+                self.routes[at].1 = max_frame;
+                return Some(DeviceEvent::PathLimit { route: RouteId(at as u32), max_frame });
+            }
         }
-        Some(event)
     }
 
     fn counters(&self) -> Counters {
@@ -162,7 +164,8 @@ mod tests {
     use std::cell::RefCell;
     use tautline_device::conformance::{DatagramOptions, datagram_suite};
 
-    use crate::net::PathOptions;
+    use crate::net::{PathOptions, address};
+    use crate::places::Places;
 
     /// D-1 … D-6, as for every device.
     #[test]
@@ -170,7 +173,7 @@ mod tests {
         let current: RefCell<Option<SharedNet>> = RefCell::new(None);
         let make = || -> (Box<dyn Datagram>, Box<dyn Datagram>) {
             let options = PathOptions { delay_ns: 1_000, ..PathOptions::default() };
-            let net = Arc::new(Mutex::new(Net::new(3, 1, options, 1_472, 212_992)));
+            let net = Arc::new(Mutex::new(Net::new(Places::single(3), 1, options, 1_472, 212_992)));
             *current.borrow_mut() = Some(net.clone());
             let plug = |node| SimDevice::plug(&net, node, u64::from(node) + 1, 256, 1_472);
             (Box::new(plug(0)), Box::new(plug(1)))

@@ -12,6 +12,7 @@ use tautline_link::{JobKey, RecoveryPolicy};
 use crate::Nanos;
 use crate::device::{SharedNet, SimDevice, lock};
 use crate::net::{Net, PathOptions, What, address};
+use crate::places::Places;
 
 /// Loss rates of the table, in millionths, the same in both directions.
 pub const LOSSES_PPM: [u32; 8] = [0, 1_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000];
@@ -59,8 +60,13 @@ pub fn measure(policy: RecoveryPolicy, window: usize, loss_ppm: u32) -> f64 {
         loss_ppm,
         ..PathOptions::default()
     };
-    let net: SharedNet =
-        Arc::new(Mutex::new(Net::new(2, u64::from(loss_ppm) + 1, options, MAX_FRAME, window)));
+    let net: SharedNet = Arc::new(Mutex::new(Net::new(
+        Places::single(2),
+        u64::from(loss_ppm) + 1,
+        options,
+        MAX_FRAME,
+        window,
+    )));
     let got = Rc::new(Cell::new(0));
     let nodes = [join(&net, 0, policy, &got), join(&net, 1, policy, &got)];
     let piece = vec![7; MESSAGE];
@@ -97,7 +103,7 @@ pub fn measure(policy: RecoveryPolicy, window: usize, loss_ppm: u32) -> f64 {
 pub fn one_way(bytes: usize) -> Option<Nanos> {
     let options =
         PathOptions { mbps: 1_000, delay_ns: 50_000, queue_bytes: 1 << 20, ..PathOptions::default() };
-    let net: SharedNet = Arc::new(Mutex::new(Net::new(2, 1, options, MAX_FRAME, WINDOWS[2])));
+    let net: SharedNet = Arc::new(Mutex::new(Net::new(Places::single(2), 1, options, MAX_FRAME, WINDOWS[2])));
     let got = Rc::new(Cell::new(0));
     let policy = RecoveryPolicy::SelectiveRepeat;
     let nodes = [join(&net, 0, policy, &got), join(&net, 1, policy, &got)];

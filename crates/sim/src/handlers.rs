@@ -13,6 +13,7 @@ use tautline::{AsyncEndpoint, Builder, Error, Message, Rank, Result, Short};
 use crate::Nanos;
 use crate::check::{BegunMessage, Check, Expected, Intent, Outcome};
 use crate::content;
+use crate::places::Places;
 use crate::rng::{Rng, mix};
 
 /// What a handler does with its message.
@@ -66,7 +67,8 @@ pub(crate) type Names = [tautline::Handler; Kind::ALL.len()];
 
 /// One incarnation of a node, as its program and its handlers share it.
 pub(crate) struct Incarnation {
-    pub(crate) rank: Rank,
+    /// Where it runs. The other places are named likewise, but for the calls of the library.
+    pub(crate) place: u32,
     pub(crate) number: u64,
     pub(crate) born: Nanos,
     clock: Arc<AtomicU64>,
@@ -79,19 +81,19 @@ pub(crate) struct Incarnation {
     channels: RefCell<Vec<Option<u32>>>,
     keys: Cell<u64>,
     scratch: RefCell<Vec<u8>>,
-    size: u32,
+    pub(crate) places: Places,
 }
 
 impl Incarnation {
     pub(crate) fn new(
-        (rank, number, born): (Rank, u64, Nanos),
-        size: u32,
+        (place, number, born): (u32, u64, Nanos),
+        places: Places,
         clock: Arc<AtomicU64>,
         check: Rc<RefCell<Check>>,
         seed: u64,
     ) -> Rc<Incarnation> {
         Rc::new(Incarnation {
-            rank,
+            place,
             number,
             born,
             clock,
@@ -99,10 +101,10 @@ impl Incarnation {
             sleepers: RefCell::default(),
             over: Cell::new(false),
             names: Cell::new(None),
-            channels: RefCell::new(vec![None; size as usize]),
+            channels: RefCell::new(vec![None; places.count() as usize]),
             keys: Cell::new(mix(seed ^ mix(number))),
             scratch: RefCell::default(),
-            size,
+            places,
         })
     }
 
@@ -144,28 +146,28 @@ impl Incarnation {
     }
 
     /// Returns the number of the channel to a peer.
-    pub(crate) fn channel(&self, ep: &AsyncEndpoint, peer: Rank) -> Option<u32> {
-        if peer == self.rank {
+    pub(crate) fn channel(&self, ep: &AsyncEndpoint, peer: u32) -> Option<u32> {
+        if peer == self.place {
             return Some(0);
         }
-        ep.node().channel_number(peer)
+        ep.node().channel_number(self.places.number(peer))
     }
 
     /// Notes a message that was begun on the channel to a peer.
-    pub(crate) fn note(&self, peer: Rank, channel: Option<u32>, message: BegunMessage) {
+    pub(crate) fn note(&self, peer: u32, channel: Option<u32>, message: BegunMessage) {
         self.channels.borrow_mut()[peer as usize] = channel;
         let generation = (self.number, channel.unwrap_or(0));
-        self.check.borrow_mut().message_begun((self.rank, peer), generation, message);
+        self.check.borrow_mut().message_begun((self.place, peer), generation, message);
     }
 
     /// Whether the first message on a channel is still to be sent: it shows its key to a handler that sees it
     /// at once.
-    pub(crate) fn is_new(&self, peer: Rank, channel: Option<u32>) -> bool {
+    pub(crate) fn is_new(&self, peer: u32, channel: Option<u32>) -> bool {
         channel.is_none() || self.channels.borrow()[peer as usize] != channel
     }
 
     /// Sends a whole message, if that is possible at once.
-    pub(crate) fn post(&self, ep: &AsyncEndpoint, peer: Rank, kind: Kind, len: usize) -> Result<()> {
+    pub(crate) fn post(&self, ep: &AsyncEndpoint, peer: u32, kind: Kind, len: usize) -> Result<()> {
         let channel = self.channel(ep, peer);
         if self.is_new(peer, channel) && !(kind.is_short() && len >= 8) {
             self.post(ep, peer, Kind::Short, 8)?;
@@ -174,7 +176,7 @@ impl Incarnation {
         let mut scratch = self.scratch.borrow_mut();
         scratch.resize(len, 0);
         content::fill(key, 0, &mut scratch);
-        ep.try_send(peer, self.name(ep, kind)?, &scratch)?;
+        ep.try_send(self.places.number(peer), self.name(ep, kind)?, &scratch)?;
         // Sending polls first when a timer is due; the channel may be another one now.
         let channel = self.channel(ep, peer);
         self.note(
@@ -189,7 +191,11 @@ impl Incarnation {
         if self.over.get() {
             return None;
         }
-        self.check.borrow_mut().handler_started((self.rank, self.number, self.born), from, (kind, len, head))
+        self.check.borrow_mut().handler_started(
+            (self.place, self.number, self.born),
+            self.places.at(from),
+            (kind, len, head),
+        )
     }
 
     fn handler_read(&self, expected: Expected, offset: u64, bytes: &[u8]) {
@@ -213,7 +219,7 @@ impl Incarnation {
         match kind {
             Kind::Echo => {
                 // No room is no fault: nothing was promised.
-                let _ = self.post(&message.endpoint(), message.from(), Kind::Short, 16);
+                let _ = self.post(&message.endpoint(), self.places.at(message.from()), Kind::Short, 16);
             }
             Kind::PanicShort => unwind(),
             _ => {}
@@ -286,13 +292,13 @@ async fn relay(incarnation: &Incarnation, message: &Message, rng: &mut Rng) -> R
         return Ok(());
     }
     let ep = message.endpoint();
-    let peer = rng.below(u64::from(incarnation.size)) as Rank;
+    let peer = rng.below(u64::from(incarnation.places.count())) as u32;
     let key = incarnation.fresh_key();
     let mut bytes = [0; 100];
     let len = rng.range(8, 100) as usize;
     content::fill(key, 0, &mut bytes[..len]);
     let name = incarnation.name(&ep, Kind::Short)?;
-    ep.send(peer, name, &bytes[..len]).await?;
+    ep.send(incarnation.places.number(peer), name, &bytes[..len]).await?;
     let channel = incarnation.channel(&ep, peer);
     if !incarnation.over.get() {
         incarnation.note(

@@ -3,6 +3,7 @@
 use tautline_node::SimulatedHost;
 
 use crate::Hosts;
+use crate::places::Places;
 use crate::rng::Rng;
 
 /// Nodes that may share a host, at most: every channel has a dozen descriptors and some megabytes.
@@ -33,27 +34,31 @@ pub(crate) fn draw(seed: u64, nodes: usize, hosts: Hosts) -> Vec<u32> {
 #[derive(Debug)]
 pub(crate) struct WorldHosts {
     hosts: Vec<SimulatedHost>,
-    /// The host of each node.
+    /// The host of each rank.
     of: Vec<u32>,
+    places: Places,
 }
 
 impl WorldHosts {
-    pub(crate) fn new(of: Vec<u32>) -> WorldHosts {
+    pub(crate) fn new(of: Vec<u32>, places: Places) -> WorldHosts {
         let count = of.iter().max().map_or(0, |most| most + 1);
-        WorldHosts { hosts: (0..count).map(|_| SimulatedHost::new()).collect(), of }
+        WorldHosts { hosts: (0..count).map(|_| SimulatedHost::new()).collect(), of, places }
     }
 
-    /// The host of a node, if other nodes are on it.
-    pub(crate) fn shared(&self, node: u32) -> Option<&SimulatedHost> {
-        self.neighbours(node).next()?;
-        self.hosts.get(self.of[node as usize] as usize)
+    fn of(&self, place: u32) -> u32 {
+        self.of[self.places.rank(place) as usize]
     }
 
-    /// The other nodes on a node's host.
-    pub(crate) fn neighbours(&self, node: u32) -> impl Iterator<Item = u32> + use<'_> {
-        let host = self.of[node as usize];
-        let others = self.of.iter().enumerate().filter(move |(_, of)| **of == host);
-        others.map(|(other, _)| other as u32).filter(move |other| *other != node)
+    /// The host of a place, if other places are on it.
+    pub(crate) fn shared(&self, place: u32) -> Option<&SimulatedHost> {
+        self.neighbours(place).next()?;
+        self.hosts.get(self.of(place) as usize)
+    }
+
+    /// The other places on a place's host.
+    pub(crate) fn neighbours(&self, place: u32) -> impl Iterator<Item = u32> + use<'_> {
+        let host = self.of(place);
+        (0..self.places.count()).filter(move |other| *other != place && self.of(*other) == host)
     }
 
     /// How often the real host had too few descriptors or too little memory: then the seed did not decide

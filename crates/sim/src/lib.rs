@@ -8,6 +8,7 @@
 //!   order, unaltered, nothing of a former incarnation, messages lost only to a peer that was reported down,
 //!   no false death, progress after healing, no slot leaked.
 //! * [`run_many`]: many seeds on a few threads. [`replay`]: one seed with a readable trace and a capture.
+//! * Nodes have one lane or several (`places`), which all take part.
 //! * Nodes of a simulated host (`hosts`) share memory; the seed decides which nodes do. Other pairs use
 //!   links, and every node sends to itself, too: all kinds of channel run in one world.
 //! * [`memory`]: a world of its own for apertures and tripwires, under the same faults.
@@ -28,6 +29,7 @@ pub mod memory;
 #[cfg(test)]
 mod narrow;
 mod net;
+mod places;
 mod program;
 mod report;
 mod rng;
@@ -67,6 +69,8 @@ pub struct Options {
     pub stop_at_violation: bool,
     /// Which nodes share memory.
     pub hosts: Hosts,
+    /// How many lanes each node has; the seed decides if there is none.
+    pub lanes: Option<u32>,
     /// A deliberate mistake, to show that the checkers detect it.
     pub sabotage: Sabotage,
 }
@@ -77,6 +81,7 @@ impl Default for Options {
             messages: 10_000,
             stop_at_violation: true,
             hosts: Hosts::default(),
+            lanes: None,
             sabotage: Sabotage::None,
         }
     }

@@ -18,6 +18,7 @@ use tautline_link::JobKey;
 use crate::device::{SharedNet, SimDevice, lock};
 use crate::hosts::{self, WorldHosts};
 use crate::net::{Net, PathOptions, What, address};
+use crate::places::Places;
 use crate::rng::Rng;
 use crate::{Hosts, Nanos};
 
@@ -126,10 +127,11 @@ pub fn run(seed: u64, ops: u64, hosts: Hosts, mistake: Mistake) -> Result<Summar
         reorder_by: rng.range(1, 40),
         corrupt_ppm: rng.pick(&[0, 1_000, 20_000]),
     };
-    let net: SharedNet = Arc::new(Mutex::new(Net::new(NODES, seed, options, MAX_FRAME, 256 * 1024)));
+    let net: SharedNet =
+        Arc::new(Mutex::new(Net::new(Places::single(NODES), seed, options, MAX_FRAME, 256 * 1024)));
     let incarnations = (0..NODES).map(|_| None).collect();
     let drawn = hosts::draw(seed, NODES as usize, hosts);
-    let hosts = WorldHosts::new(drawn.clone());
+    let hosts = WorldHosts::new(drawn.clone(), Places::single(NODES));
     let mut world = World { net, hosts, rng, incarnations, ops, tags: 0, sum: Summary::default(), mistake };
     (0..NODES).for_each(|node| world.start(node));
     world.plan();

@@ -10,6 +10,7 @@ use tautline_link::JobKey;
 use crate::Nanos;
 use crate::device::{SharedNet, SimDevice, lock};
 use crate::net::{Net, PathOptions, What, address};
+use crate::places::Places;
 
 const WIDE: usize = 8_000;
 const NARROW: usize = 1_300;
@@ -39,7 +40,7 @@ fn join(net: &SharedNet, rank: u32, got: &Got) -> Endpoint {
 fn run(reports_mtu: bool) -> Vec<usize> {
     let options =
         PathOptions { mbps: 1_000, delay_ns: 50_000, queue_bytes: 1 << 20, ..PathOptions::default() };
-    let net: SharedNet = Arc::new(Mutex::new(Net::new(2, 1, options, WIDE, 512 * 1024)));
+    let net: SharedNet = Arc::new(Mutex::new(Net::new(Places::single(2), 1, options, WIDE, 512 * 1024)));
     let got = Got::default();
     let nodes = [join(&net, 0, &got), join(&net, 1, &got)];
     let (mut sent, mut limits) = (0, Vec::new());

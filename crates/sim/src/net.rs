@@ -10,9 +10,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tautline_device::{DeviceEvent, RouteId};
+use tautline::Address;
 
 use crate::Nanos;
+use crate::places::Places;
 use crate::rng::Rng;
 use crate::trace::Trace;
 
@@ -83,7 +84,8 @@ pub(crate) struct Port {
     pub(crate) rx: VecDeque<u32>,
     rx_bytes: usize,
     pub(crate) rx_limit: usize,
-    pub(crate) events: VecDeque<(RouteId, DeviceEvent)>,
+    /// Limits of paths that its device has not reported yet: to where, and the longest frame.
+    pub(crate) path_limits: VecDeque<(SocketAddr, usize)>,
     /// When the node runs next; `Nanos::MAX` if nothing is planned.
     run_at: Nanos,
     /// It does not run before this.
@@ -133,6 +135,7 @@ pub(crate) struct Net {
     clock: Arc<AtomicU64>,
     heap: BinaryHeap<Reverse<(Nanos, u64, What)>>,
     sequence: u64,
+    places: Places,
     pub(crate) ports: Vec<Port>,
     pub(crate) paths: Vec<Path>,
     frames: Vec<Frame>,
@@ -143,29 +146,22 @@ pub(crate) struct Net {
     pub(crate) trace: Option<Trace>,
 }
 
-/// The address of a node.
-pub(crate) fn address(node: u32) -> SocketAddr {
-    SocketAddr::from(([10, 0, (node >> 8) as u8, node as u8 + 1], 7_000))
-}
+/// The port of lane 0; the other lanes have the next ones.
+const FIRST_PORT: u16 = 7_000;
 
-fn node_of(addr: SocketAddr) -> Option<u32> {
-    match addr {
-        SocketAddr::V4(a) if a.port() == 7_000 && a.ip().octets()[..2] == [10, 0] => {
-            let [_, _, high, low] = a.ip().octets();
-            Some(u32::from(high) << 8 | u32::from(low.checked_sub(1)?))
-        }
-        _ => None,
-    }
+/// The address of lane 0 of a rank.
+pub(crate) fn address(rank: u32) -> SocketAddr {
+    SocketAddr::from(([10, 0, (rank >> 8) as u8, rank as u8 + 1], FIRST_PORT))
 }
 
 impl Net {
-    pub(crate) fn new(nodes: u32, seed: u64, options: PathOptions, mtu: usize, rx_limit: usize) -> Net {
+    pub(crate) fn new(places: Places, seed: u64, options: PathOptions, mtu: usize, rx_limit: usize) -> Net {
         let port = |_| Port {
             incarnation: 0,
             rx: VecDeque::new(),
             rx_bytes: 0,
             rx_limit,
-            events: VecDeque::new(),
+            path_limits: VecDeque::new(),
             run_at: Nanos::MAX,
             not_before: 0,
             latency: 1_000,
@@ -185,8 +181,9 @@ impl Net {
             clock: Arc::default(),
             heap: BinaryHeap::new(),
             sequence: 0,
-            ports: (0..nodes).map(port).collect(),
-            paths: (0..nodes * nodes).map(path).collect(),
+            places,
+            ports: (0..places.count()).map(port).collect(),
+            paths: (0..places.count() * places.count()).map(path).collect(),
             frames: Vec::new(),
             free: Vec::new(),
             rng: Rng::new(seed, 0x6e65_7477),
@@ -203,6 +200,22 @@ impl Net {
     #[inline]
     pub(crate) fn now(&self) -> Nanos {
         self.clock.load(Ordering::Relaxed)
+    }
+
+    /// The address of a place.
+    pub(crate) fn address(&self, place: u32) -> SocketAddr {
+        let mut address = address(self.places.rank(place));
+        address.set_port(FIRST_PORT + self.places.lane(place));
+        address
+    }
+
+    fn place_of(&self, addr: SocketAddr) -> Option<u32> {
+        let SocketAddr::V4(addr) = addr else { return None };
+        let [10, 0, high, low] = addr.ip().octets() else { return None };
+        let rank = u32::from(high) << 8 | u32::from(low.checked_sub(1)?);
+        let lane = addr.port().checked_sub(FIRST_PORT)?;
+        let exists = rank < self.places.ranks && u32::from(lane) < self.places.lanes;
+        exists.then(|| self.places.at(Address::new(rank, lane).into()))
     }
 
     fn path_index(&self, from: u32, to: u32) -> usize {
@@ -289,9 +302,10 @@ impl Net {
             self.wake(to, at + latency);
             ""
         };
+        let from = self.frames[frame as usize].from;
+        let addresses = (self.address(from), self.address(to));
         if let Some(trace) = &mut self.trace {
-            let from = self.frames[frame as usize].from;
-            trace.frame(at, from, to, &self.frames[frame as usize].bytes, verdict);
+            trace.frame(at, (from, to), addresses, &self.frames[frame as usize].bytes, verdict);
         }
         if !verdict.is_empty() {
             self.recycle(frame);
@@ -330,15 +344,15 @@ impl Net {
         }
         let port = &mut self.ports[node as usize];
         port.incarnation = 0;
-        port.events.clear();
+        port.path_limits.clear();
         port.run_at = Nanos::MAX;
     }
 
     /// Sends a frame through the faults that the head of this file lists.
-    pub(crate) fn transmit(&mut self, from: u32, route: RouteId, to: SocketAddr, bytes: &[u8]) {
+    pub(crate) fn transmit(&mut self, from: u32, to: SocketAddr, bytes: &[u8]) {
         self.counters.sent += 1;
         let now = self.now();
-        let Some(to) = node_of(to).filter(|to| (*to as usize) < self.ports.len()) else {
+        let Some(to) = self.place_of(to) else {
             self.counters.unplugged += 1;
             return;
         };
@@ -349,8 +363,8 @@ impl Net {
             // A router reports it, but not for every frame.
             if path.reports_mtu && now >= path.reported_at {
                 path.reported_at = now + 1_000_000;
-                let event = DeviceEvent::PathLimit { route, max_frame: path.mtu };
-                self.ports[from as usize].events.push_back((route, event));
+                let limit = (self.address(to), self.paths[index].mtu);
+                self.ports[from as usize].path_limits.push_back(limit);
             }
             return self.trace_line(now, from, to, bytes, "too large");
         }
@@ -386,8 +400,9 @@ impl Net {
 
     #[inline]
     fn trace_line(&mut self, now: Nanos, from: u32, to: u32, bytes: &[u8], verdict: &str) {
+        let addresses = (self.address(from), self.address(to));
         if let Some(trace) = &mut self.trace {
-            trace.frame(now, from, to, bytes, verdict);
+            trace.frame(now, (from, to), addresses, bytes, verdict);
         }
     }
 

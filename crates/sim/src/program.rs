@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use tautline::{AsyncEndpoint, AsyncOutgoing, Error, Rank, Result, SendError};
+use tautline::{AsyncEndpoint, AsyncOutgoing, Error, Result, SendError};
 
 use crate::Nanos;
 use crate::check::{BegunMessage, Intent};
@@ -48,7 +48,8 @@ pub(crate) struct Program {
 /// The next message to send.
 #[derive(Clone, Copy)]
 struct Draft {
-    peer: Rank,
+    /// The place that it is for.
+    peer: u32,
     kind: Kind,
     len: u64,
     whole: bool,
@@ -85,10 +86,10 @@ impl Program {
     }
 
     /// Does what can be done now; returns when it wants to run again if nothing arrives before.
-    pub(crate) fn step(&mut self, incarnation: &Rc<Incarnation>, ep: &AsyncEndpoint, size: u32) -> Nanos {
-        let now = incarnation.now();
+    pub(crate) fn step(&mut self, incarnation: &Rc<Incarnation>, ep: &AsyncEndpoint) -> Nanos {
+        let (now, places) = (incarnation.now(), incarnation.places);
         // Timers that are due are handled before the first message, not within the call that sends it.
-        let _ = ep.connect((incarnation.rank + 1) % size);
+        let _ = ep.connect(places.number((incarnation.place + 1) % places.count()));
         let batch = self.rng.chance(self.options.batch_ppm).then(|| ep.batch());
         self.continue_messages(incarnation);
         if self.left > 0 && self.burst == 0 && now >= self.next_burst {
@@ -96,7 +97,7 @@ impl Program {
             self.next_burst = now + self.rng.below(2 * self.options.gap_ns + 1);
         }
         while self.burst > 0 && self.open.len() < MAX_OPEN {
-            let draft = self.draw(incarnation.rank, size);
+            let draft = self.draw(incarnation.place, places.count());
             match self.begin(incarnation, ep, draft) {
                 Ok(()) => {}
                 Err(Error::Send(SendError::WouldBlock)) => break,
@@ -125,11 +126,11 @@ impl Program {
         }
     }
 
-    fn draw(&mut self, me: Rank, size: u32) -> Draft {
+    fn draw(&mut self, me: u32, places: u32) -> Draft {
         let rng = &mut self.rng;
-        let mut peer = rng.below(u64::from(size)) as Rank;
+        let mut peer = rng.below(u64::from(places)) as u32;
         if peer == me && !rng.chance(100_000) {
-            peer = (peer + 1) % size;
+            peer = (peer + 1) % places;
         }
         let kind = match rng.below(100) {
             0..=49 => Kind::Short,
@@ -161,7 +162,7 @@ impl Program {
         if incarnation.is_new(peer, incarnation.channel(ep, peer)) {
             incarnation.post(ep, peer, Kind::Short, 8)?;
         }
-        let out = ep.try_begin(peer, incarnation.name(ep, kind)?, len)?;
+        let out = ep.try_begin(incarnation.places.number(peer), incarnation.name(ep, kind)?, len)?;
         let channel = incarnation.channel(ep, peer);
         let given_up = len > 0 && self.rng.chance(self.options.give_up_ppm);
         let stop_at = given_up.then(|| self.rng.below(len));
@@ -176,7 +177,8 @@ impl Program {
     }
 
     /// Calls that a correct library refuses.
-    fn expect_refusals(&mut self, incarnation: &Incarnation, ep: &AsyncEndpoint, peer: Rank) -> Result<()> {
+    fn expect_refusals(&mut self, incarnation: &Incarnation, ep: &AsyncEndpoint, peer: u32) -> Result<()> {
+        let peer = incarnation.places.number(peer);
         let unknown = ep.try_send(peer, "nobody", b"x");
         let long = ep.try_begin(peer, incarnation.name(ep, Kind::Short)?, 1 << 20).map(drop);
         for (result, name) in [(unknown, "an unknown handler"), (long, "a long message for a short handler")]

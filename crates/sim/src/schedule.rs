@@ -1,5 +1,6 @@
 //! Faults and their times: drawn beforehand, so that they can be printed.
 
+use crate::places::Places;
 use crate::rng::Rng;
 use crate::swarm::Swarm;
 use crate::{Nanos, Sabotage};
@@ -17,10 +18,10 @@ pub(crate) enum Fault {
     Partition { mask: u32, both: bool, for_ns: Nanos },
     /// The node does not run at all.
     Pause { node: u32, for_ns: Nanos },
-    /// The node's program computes: it neither extracts nor sends, but the watchdog keeps the network going.
-    Compute { node: u32, for_ns: Nanos },
-    /// The node's program sends as often as it can, and does not extract.
-    SendOnly { node: u32, for_ns: Nanos },
+    /// The program of a lane computes: it neither extracts nor sends. The watchdog keeps the network going.
+    Compute { place: u32, for_ns: Nanos },
+    /// The program of a lane sends as often as it can, and does not extract.
+    SendOnly { place: u32, for_ns: Nanos },
     /// The node crashes, and restarts under a new epoch.
     Crash { node: u32, back_after: Nanos },
     /// A crashed node restarts.
@@ -50,11 +51,20 @@ pub(crate) fn draw(rng: &mut Rng, swarm: &Swarm, sabotage: Sabotage) -> Vec<Plan
         })
         .collect();
     if sabotage == Sabotage::NoWatchdog {
-        let fault = Fault::Compute { node: 0, for_ns: 3_000 * MILLI };
+        let fault = Fault::Compute { place: 0, for_ns: 3_000 * MILLI };
         faults = vec![Planned { at: swarm.horizon / 4, fault }];
     }
     faults.sort_by_key(|p| p.at);
     faults
+}
+
+/// Programs of all lanes compute or send, not only those of lane 0.
+pub(crate) fn spread_over_lanes(rng: &mut Rng, faults: &mut [Planned], places: Places) {
+    for planned in faults {
+        if let Fault::Compute { place, .. } | Fault::SendOnly { place, .. } = &mut planned.fault {
+            *place += places.ranks * rng.below(u64::from(places.lanes)) as u32;
+        }
+    }
 }
 
 fn draw_one(rng: &mut Rng, sort: u64, nodes: u64, max_frame: usize) -> Fault {
@@ -76,8 +86,8 @@ fn draw_one(rng: &mut Rng, sort: u64, nodes: u64, max_frame: usize) -> Fault {
             let long = if rng.chance(50_000) { 3_000 * MILLI } else { 500 * MILLI };
             Fault::Pause { node: from, for_ns: rng.magnitude(MILLI, long) }
         }
-        4 => Fault::Compute { node: from, for_ns: rng.magnitude(MILLI, 5_000 * MILLI) },
-        5 => Fault::SendOnly { node: from, for_ns: rng.magnitude(MILLI, 3_000 * MILLI) },
+        4 => Fault::Compute { place: from, for_ns: rng.magnitude(MILLI, 5_000 * MILLI) },
+        5 => Fault::SendOnly { place: from, for_ns: rng.magnitude(MILLI, 3_000 * MILLI) },
         6 => Fault::Crash { node: from, back_after: rng.magnitude(MILLI / 10, 2_000 * MILLI) },
         _ => {
             let mtu =

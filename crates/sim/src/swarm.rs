@@ -5,8 +5,9 @@ use tautline_link::RecoveryPolicy;
 
 use crate::hosts;
 use crate::net::PathOptions;
+use crate::places::Places;
 use crate::rng::Rng;
-use crate::schedule::{Planned, draw as draw_faults};
+use crate::schedule::{self, Planned, draw as draw_faults};
 use crate::{Nanos, Options, Sabotage};
 
 /// The options of one node.
@@ -53,6 +54,8 @@ pub(crate) struct Swarm {
     pub(crate) rx_limit: usize,
     pub(crate) path: PathOptions,
     pub(crate) nodes: Vec<NodeOptions>,
+    /// The lanes of all nodes.
+    pub(crate) places: Places,
     /// The host of each node; nodes of one host share memory.
     pub(crate) hosts: Vec<u32>,
     pub(crate) messages: u64,
@@ -83,6 +86,8 @@ impl Swarm {
         let messages = rng.range(options.messages / 2, options.messages + options.messages / 2).max(1);
         let per_node = messages / nodes + 1;
         let largest = if rng.chance(300_000) { 1 << 20 } else { rng.magnitude(1_000, 100_000) };
+        let hosts = hosts::draw(seed, nodes as usize, options.hosts);
+        let places = Places::draw(seed, &hosts, options.lanes);
         let draw_node = |rng: &mut Rng| draw_node(rng, per_node, horizon, largest);
         let mut swarm = Swarm {
             security,
@@ -90,7 +95,8 @@ impl Swarm {
             rx_limit: rng.pick(&[48, 128, 208, 208, 1_024]) * 1_024,
             path,
             nodes: (0..nodes).map(|_| draw_node(&mut rng)).collect(),
-            hosts: hosts::draw(seed, nodes as usize, options.hosts),
+            places,
+            hosts,
             messages,
             horizon,
             faults: Vec::new(),
@@ -102,6 +108,7 @@ impl Swarm {
             swarm.nodes.iter_mut().for_each(|node| node.congestion = true);
         }
         swarm.faults = draw_faults(&mut rng, &swarm, sabotage);
+        schedule::spread_over_lanes(&mut Rng::new(seed, 0x6661_756c), &mut swarm.faults, places);
         swarm
     }
 }
@@ -184,6 +191,10 @@ impl std::fmt::Display for Swarm {
             self.rx_limit
         )?;
         writeln!(f, "hosts of the nodes: {:?}", self.hosts)?;
+        let Places { ranks, lanes } = self.places;
+        if lanes > 1 {
+            writeln!(f, "{lanes} lanes of each node: number n is lane n / {ranks} of node n % {ranks}")?;
+        }
         writeln!(f, "{:?}", self.path)?;
         for (rank, node) in self.nodes.iter().enumerate() {
             writeln!(f, "node {rank}: {node:?}")?;

@@ -1,6 +1,7 @@
 //! A readable trace of a run, and a capture of its network.
 
 use std::io::Write;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use tautline_device::pcap::Capture;
@@ -8,7 +9,6 @@ use tautline_wire::frame::flags;
 use tautline_wire::{Frame, Handshake};
 
 use crate::Nanos;
-use crate::net::address;
 
 /// Where the trace of a run goes.
 pub struct Trace {
@@ -32,14 +32,21 @@ impl Trace {
         Ok(Trace { text, capture: capture.map(Capture::new).transpose()? })
     }
 
-    pub(crate) fn frame(&mut self, at: Nanos, from: u32, to: u32, bytes: &[u8], verdict: &str) {
+    pub(crate) fn frame(
+        &mut self,
+        at: Nanos,
+        (from, to): (u32, u32),
+        addresses: (SocketAddr, SocketAddr),
+        bytes: &[u8],
+        verdict: &str,
+    ) {
         if let Some(text) = &mut self.text {
             let what = describe(bytes);
             // A trace that cannot be written is no reason to stop the run.
             let _ = writeln!(text, "{} {from} → {to} {:5} B {what} {verdict}", time(at), bytes.len());
         }
         if let Some(capture) = self.capture.as_mut().filter(|_| verdict.is_empty()) {
-            capture.packet(Duration::from_nanos(at), address(from), address(to), bytes);
+            capture.packet(Duration::from_nanos(at), addresses.0, addresses.1, bytes);
         }
     }
 

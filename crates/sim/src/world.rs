@@ -1,4 +1,5 @@
-//! The world: nodes that run, pause, compute, crash and restart, on a virtual clock, in one thread.
+//! The world: nodes that run, pause, compute, crash and restart, on a virtual clock, in one thread. Each of
+//! their lanes has a program of its own.
 
 mod faults;
 mod finish;
@@ -19,10 +20,11 @@ use crate::device::{SharedNet, SimDevice, lock};
 use crate::handlers::{Incarnation, Kind, register};
 use crate::hosts::WorldHosts;
 use crate::net::{Net, What, address};
+use crate::places::Places;
 use crate::program::Program;
 use crate::report::{Report, Totals};
 use crate::rng::Rng;
-use crate::swarm::Swarm;
+use crate::swarm::{NodeOptions, Swarm};
 use crate::trace::{Trace, time};
 use crate::{Nanos, Options, Sabotage};
 use pairs::PairLog;
@@ -30,22 +32,22 @@ use pairs::PairLog;
 /// How often the watchdog polls while a program computes.
 const WATCHDOG: Nanos = 1_000_000;
 
-/// A running node with its program.
-struct RunningNode {
+/// A running lane with its program.
+struct RunningLane {
     // Fields are dropped in this order: half-sent messages before the endpoint.
     program: Program,
     incarnation: Rc<Incarnation>,
     ep: Endpoint,
 }
 
-/// A node, running or crashed.
-struct Node {
-    up: Option<RunningNode>,
+/// A lane, running or crashed.
+struct LaneState {
+    up: Option<RunningLane>,
     computing_until: Nanos,
     next_extract: Nanos,
     /// It tries to send so often that its watchdog sees it poll.
     sends_often: bool,
-    /// Messages that a restarted program is to send.
+    /// Messages that its program is to send after a restart.
     messages: u64,
 }
 
@@ -56,7 +58,7 @@ pub(crate) struct World {
     net: SharedNet,
     clock: Arc<AtomicU64>,
     check: Rc<RefCell<Check>>,
-    nodes: Vec<Node>,
+    lanes: Vec<LaneState>,
     incarnations: Incarnations,
     hosts: WorldHosts,
     pairs: PairLog,
@@ -84,37 +86,49 @@ struct Phase {
 impl World {
     pub(crate) fn new(seed: u64, options: &Options, trace: Option<Trace>) -> World {
         let swarm = Swarm::draw(seed, options);
-        let size = swarm.nodes.len() as u32;
-        let mut net = Net::new(size, seed, swarm.path, swarm.max_frame, swarm.rx_limit);
+        let places = swarm.places;
+        let mut net = Net::new(places, seed, swarm.path, swarm.max_frame, swarm.rx_limit);
         net.trace = trace;
         let clock = net.clock();
         for (index, planned) in swarm.faults.iter().enumerate() {
             net.schedule(planned.at, What::Fault { index: index as u32 });
         }
         net.schedule(swarm.horizon, What::Fault { index: u32::MAX });
-        let messages = swarm.messages / u64::from(size) + 1;
+        let count = places.count();
+        let messages = swarm.messages / u64::from(count) + 1;
         let mut world = World {
             seed,
             options: options.clone(),
             net: Arc::new(Mutex::new(net)),
             clock,
-            check: Rc::new(RefCell::new(Check::new(size, options.sabotage))),
-            nodes: (0..size)
-                .map(|_| Node { up: None, computing_until: 0, next_extract: 0, sends_often: false, messages })
+            check: Rc::new(RefCell::new(Check::new(count, options.sabotage))),
+            lanes: (0..count)
+                .map(|_| LaneState {
+                    up: None,
+                    computing_until: 0,
+                    next_extract: 0,
+                    sends_often: false,
+                    messages,
+                })
                 .collect(),
             incarnations: Incarnations { last: 0, entropy: Rng::new(seed, 0x656e_7472) },
-            hosts: WorldHosts::new(swarm.hosts.clone()),
-            pairs: PairLog::new(size),
+            hosts: WorldHosts::new(swarm.hosts.clone(), places),
+            pairs: PairLog::new(count),
             phase: Phase::default(),
             totals: Totals::default(),
             swarm,
         };
-        (0..size).for_each(|node| world.start(node));
+        (0..places.ranks).for_each(|node| world.start(node));
         world
     }
 
-    fn size(&self) -> u32 {
-        self.nodes.len() as u32
+    fn places(&self) -> Places {
+        self.swarm.places
+    }
+
+    /// The options of a place's node.
+    fn node_options(&self, place: u32) -> NodeOptions {
+        self.swarm.nodes[self.places().rank(place) as usize]
     }
 
     fn now(&self) -> Nanos {
@@ -132,21 +146,52 @@ impl World {
         self.check.borrow_mut().violation(what);
     }
 
-    /// Starts a node, with fresh entropy and so under a new epoch.
+    /// Starts a node with all its lanes.
     fn start(&mut self, node: u32) {
+        self.places().of(node).for_each(|place| self.start_lane(place));
+    }
+
+    /// Starts a lane, with fresh entropy and so under a new epoch.
+    fn start_lane(&mut self, place: u32) {
         self.incarnations.last += 1;
-        let (now, size) = (self.now(), self.size());
-        let options = self.swarm.nodes[node as usize];
-        let incarnation = Incarnation::new(
-            (node, self.incarnations.last, now),
-            size,
-            self.clock.clone(),
-            self.check.clone(),
-            self.seed,
-        );
-        let mut device =
-            SimDevice::plug(&self.net, node, self.incarnations.last, options.tx_slots, self.swarm.max_frame);
+        let (now, places, number) = (self.now(), self.places(), self.incarnations.last);
+        let options = self.node_options(place);
+        let incarnation =
+            Incarnation::new((place, number, now), places, self.clock.clone(), self.check.clone(), self.seed);
+        let mut device = SimDevice::plug(&self.net, place, number, options.tx_slots, self.swarm.max_frame);
         device.leaks = self.options.sabotage == Sabotage::Leak;
+        let clock = Clock::Virtual(self.clock.clone());
+        let environment = Environment::new(Box::new(device), clock, self.incarnations.entropy.bytes());
+        let builder = register(Endpoint::builder(), &incarnation);
+        let joined = match places.lane(place) {
+            0 => {
+                let job = self.job(place);
+                let environment = environment.on_host(self.hosts.shared(place).cloned());
+                builder.config(self.config(&options)).join_in(&job, environment)
+            }
+            _ => {
+                let first = self.lanes[places.rank(place) as usize].up.as_ref().expect("lane 0 runs");
+                first.ep.lanes().open_in(builder, environment)
+            }
+        };
+        let ep = joined.expect("a simulated lane opens");
+        assert_eq!(ep.lane(), places.lane(place), "lanes are numbered in the order in which they are opened");
+        let messages = self.lanes[place as usize].messages;
+        let program = Program::new(self.seed, number, options, messages);
+        self.lanes[place as usize].up = Some(RunningLane { program, incarnation, ep });
+        self.trace_line(|| format!("node {place} starts, incarnation {number}"));
+        let mut net = lock(&self.net);
+        net.ports[place as usize].latency = options.latency_ns;
+        net.note(now, u64::from(place) << 32 | number);
+        net.wake(place, now);
+    }
+
+    fn job(&self, rank: u32) -> Job {
+        let key = JobKey::new(Rng::new(self.seed, 0x006b_6579).bytes());
+        Job::new(rank, key, (0..self.places().ranks).map(|n| Member::new(address(n))).collect())
+    }
+
+    fn config(&self, options: &NodeOptions) -> Config {
         let mut config = Config::with(|config| config.share_frames = options.share_frames);
         config.loan_pool = options.loan_pool;
         config.local_window = options.local_window;
@@ -158,24 +203,7 @@ impl World {
         config.link.congestion = options.congestion;
         config.link.ack_every = options.ack_every;
         config.link.ack_delay = options.ack_delay;
-        let job = Job::new(
-            node,
-            JobKey::new(Rng::new(self.seed, 0x006b_6579).bytes()),
-            (0..size).map(|n| Member::new(address(n))).collect(),
-        );
-        let clock = Clock::Virtual(self.clock.clone());
-        let builder = register(Endpoint::builder().config(config), &incarnation);
-        let environment = Environment::new(Box::new(device), clock, self.incarnations.entropy.bytes());
-        let joined = builder.join_in(&job, environment.on_host(self.hosts.shared(node).cloned()));
-        let ep = joined.expect("a simulated node joins");
-        let messages = self.nodes[node as usize].messages;
-        let program = Program::new(self.seed, self.incarnations.last, options, messages);
-        self.nodes[node as usize].up = Some(RunningNode { program, incarnation, ep });
-        self.trace_line(|| format!("node {node} starts, incarnation {}", self.incarnations.last));
-        let mut net = lock(&self.net);
-        net.ports[node as usize].latency = options.latency_ns;
-        net.note(now, u64::from(node) << 32 | self.incarnations.last);
-        net.wake(node, now);
+        config
     }
 
     /// Runs to the end: faults until the horizon, then healing, then everything owed must arrive.
@@ -209,11 +237,11 @@ impl World {
         self.finish()
     }
 
-    /// One step of a node's program.
+    /// One step of a lane's program.
     fn step(&mut self, index: u32, now: Nanos) {
-        let node = &mut self.nodes[index as usize];
+        let options = self.node_options(index);
+        let node = &mut self.lanes[index as usize];
         let Some(up) = &mut node.up else { return };
-        let options = self.swarm.nodes[index as usize];
         let mut next = Nanos::MAX;
         let computing = now < node.computing_until;
         let extracts = !computing && now >= node.next_extract;
@@ -246,15 +274,14 @@ impl World {
             }
         }
         self.take_events(index, now);
-        let size = self.size();
-        let Some(up) = &mut self.nodes[index as usize].up else { return };
+        let Some(up) = &mut self.lanes[index as usize].up else { return };
         if !computing {
             next = next
-                .min(up.program.step(&up.incarnation, &up.ep.to_async(), size))
+                .min(up.program.step(&up.incarnation, &up.ep.to_async()))
                 .min(up.incarnation.wake_sleepers());
         }
-        let lazy = now < self.nodes[index as usize].next_extract;
-        let Some(up) = &mut self.nodes[index as usize].up else { return };
+        let lazy = now < self.lanes[index as usize].next_extract;
+        let Some(up) = &mut self.lanes[index as usize].up else { return };
         let deadline = up.ep.node().next_deadline().ok().flatten().unwrap_or(Nanos::MAX);
         let node = up.ep.node();
         let waits = node.has_slots().unwrap_or(false) || node.has_local_work().unwrap_or(false);
@@ -282,7 +309,7 @@ impl World {
     /// a doorbell wakes them.
     fn wake_neighbours(&mut self, index: u32, now: Nanos) {
         for other in self.hosts.neighbours(index) {
-            let node = &self.nodes[other as usize];
+            let node = &self.lanes[other as usize];
             let Some(up) = &node.up else { continue };
             let computing = now < node.computing_until;
             if computing && self.options.sabotage == Sabotage::NoWatchdog {
@@ -303,20 +330,22 @@ impl World {
 
     /// Takes the events and failures that a node reports.
     fn take_events(&mut self, index: u32, now: Nanos) {
+        let places = self.places();
         loop {
-            let Some(up) = &self.nodes[index as usize].up else { return };
+            let Some(up) = &self.lanes[index as usize].up else { return };
             let Some(event) = up.ep.poll_event() else { break };
             self.trace_line(|| format!("node {index}: {event:?}"));
             lock(&self.net).note(now ^ 0xe7e7, u64::from(index));
             match event {
                 Event::Transport { peer, device, .. } => {
-                    self.pairs.transport_changed(index, peer, device == "shm");
+                    self.pairs.transport_changed(index, places.at(peer), device == "shm");
                 }
-                Event::PeerUp { peer, .. } => self.pairs.peer_up(index, peer),
+                Event::PeerUp { peer, .. } => self.pairs.peer_up(index, places.at(peer)),
                 _ => {}
             }
             if let Event::PeerDown { peer, why, .. } = event {
                 let live = up.ep.node().channel_numbers(peer);
+                let peer = places.at(peer);
                 let mut check = self.check.borrow_mut();
                 check.peer_down(index, peer, live);
                 let expected = check.closing && why == tautline::Down::Closed;
@@ -332,7 +361,7 @@ impl World {
         if let Some(overdue) = overdue {
             self.violation(overdue);
         }
-        let Some(up) = &self.nodes[index as usize].up else { return };
+        let Some(up) = &self.lanes[index as usize].up else { return };
         while let Some(failure) = up.ep.poll_failure() {
             if failure.panicked && !Kind::panics(&failure.handler) {
                 self.violation(format!("handler {} panicked: {}", failure.handler, failure.reason));
@@ -340,36 +369,56 @@ impl World {
         }
     }
 
-    /// A node crashes: its device is unplugged before its endpoint is dropped, so that no frame of its
-    /// teardown gets out.
-    fn crash(&mut self, index: u32) {
-        let Some(up) = self.nodes[index as usize].up.take() else { return };
-        lock(&self.net).unplug(index);
-        let shares = (0..self.size()).any(|peer| up.ep.node().is_local(peer));
-        self.totals.local_crashes += u64::from(shares);
-        for peer in self.hosts.neighbours(index).filter(|peer| up.ep.node().is_local(*peer)) {
-            let (own, other) = (up.ep.node().channel_numbers(peer), &self.nodes[peer as usize].up);
+    /// A node crashes with all its lanes: their devices are unplugged before their endpoints are dropped, so
+    /// that no frame of the teardown gets out.
+    fn crash(&mut self, node: u32) {
+        let places = self.places();
+        for place in places.of(node) {
+            lock(&self.net).unplug(place);
+            self.note_survivors(place);
+            self.pairs.node_crashed(place);
+        }
+        if let Some(first) = &self.lanes[node as usize].up {
+            first.ep.node().kill();
+        }
+        for place in places.of(node) {
+            self.check.borrow_mut().node_crashed(place);
+        }
+        // Lane 0 lives as long as the node.
+        for place in places.of(node).rev() {
+            let lane = &mut self.lanes[place as usize];
+            let Some(up) = lane.up.take() else { continue };
+            lane.messages = up.program.left();
+            lane.computing_until = 0;
+            self.totals.add(&up.ep.counters());
+            self.drop_endpoint(up);
+        }
+    }
+
+    /// What a lane that is about to crash has sent through shared memory still arrives.
+    fn note_survivors(&mut self, place: u32) {
+        let places = self.places();
+        let Some(up) = &self.lanes[place as usize].up else { return };
+        let node = up.ep.node();
+        let local = |peer: &u32| node.is_local(places.number(*peer));
+        self.totals.local_crashes += u64::from(places.beside(places.rank(place)).any(|peer| local(&peer)));
+        for peer in self.hosts.neighbours(place).filter(local) {
+            let (own, other) = (node.channel_numbers(places.number(peer)), &self.lanes[peer as usize].up);
             // The peer may have crashed before, unseen by this node.
             let same = |own: &ChannelNumbers| {
-                let theirs = other.as_ref().and_then(|other| other.ep.node().channel_numbers(index));
+                let number = places.number(place);
+                let theirs = other.as_ref().and_then(|other| other.ep.node().channel_numbers(number));
                 theirs == Some(ChannelNumbers { ours: own.theirs, theirs: own.ours })
             };
             if let Some(numbers) = own.filter(same) {
-                self.check.borrow_mut().survives(index, peer, (up.incarnation.number, numbers.ours));
+                self.check.borrow_mut().survives(place, peer, (up.incarnation.number, numbers.ours));
             }
         }
-        self.pairs.node_crashed(index);
-        up.ep.node().kill();
-        self.check.borrow_mut().node_crashed(index);
-        self.nodes[index as usize].messages = up.program.left();
-        self.nodes[index as usize].computing_until = 0;
-        self.totals.add(&up.ep.counters());
-        self.drop_endpoint(up);
     }
 
     /// Drops an endpoint for good: suspended handlers may hold it.
-    fn drop_endpoint(&self, up: RunningNode) {
-        let RunningNode { program, incarnation, ep } = up;
+    fn drop_endpoint(&self, up: RunningLane) {
+        let RunningLane { program, incarnation, ep } = up;
         incarnation.over.set(true);
         drop(program);
         let _ = ep.node().close();
@@ -381,7 +430,7 @@ impl World {
 
 /// Takes frames out of shared memory and drops or repeats them, if that is the sabotage. Returns whether it
 /// did.
-fn sabotage_local(up: &RunningNode, sabotage: Sabotage, steps: u64) -> bool {
+fn sabotage_local(up: &RunningLane, sabotage: Sabotage, steps: u64) -> bool {
     if steps < 100 || !matches!(sabotage, Sabotage::DropLocal | Sabotage::RepeatLocal) {
         return false;
     }
@@ -396,7 +445,7 @@ fn sabotage_local(up: &RunningNode, sabotage: Sabotage, steps: u64) -> bool {
     true
 }
 
-fn extract(up: &RunningNode, limit: usize, rounds: u32) -> tautline::Result<()> {
+fn extract(up: &RunningLane, limit: usize, rounds: u32) -> tautline::Result<()> {
     for _ in 0..rounds {
         if up.ep.extract(limit)? == 0 {
             break;
@@ -406,7 +455,7 @@ fn extract(up: &RunningNode, limit: usize, rounds: u32) -> tautline::Result<()> 
 }
 
 /// What the watchdog does while the program computes.
-fn watch(up: &RunningNode, rounds: u32) {
+fn watch(up: &RunningLane, rounds: u32) {
     for _ in 0..rounds {
         if up.ep.node().progress().unwrap_or(0) == 0 {
             break;

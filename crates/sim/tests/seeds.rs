@@ -79,12 +79,37 @@ fn seeds_keep_the_promises_over_shared_memory() {
     assert!(crashes > 5, "{crashes} crashes");
 }
 
+/// N-21, N-23, H-13: nodes with several lanes, all of which send to all, to their siblings too, under pauses,
+/// crashes and restarts, with shared memory and without.
+#[test]
+fn seeds_keep_the_promises_with_several_lanes() {
+    let (mut shm, mut link, mut deaths) = (0, 0, 0);
+    for seed in 500..530 {
+        let hosts = if seed % 2 == 0 { Hosts::Drawn } else { Hosts::Separate };
+        let options =
+            Options { messages: 2_000, hosts, lanes: Some(2 + seed as u32 % 2), ..Options::default() };
+        let report = run(seed, &options);
+        assert!(report.is_good(), "{report}");
+        shm += report.pairs.shm;
+        link += report.pairs.link;
+        deaths += report.deaths;
+    }
+    assert!(
+        shm > 30 && link > 300 && deaths > 50,
+        "{shm} pairs share memory, {link} do not, {deaths} deaths"
+    );
+    let drawn: Vec<bool> =
+        (0..40).map(|seed| describe(seed, &Options::default()).contains("lanes of each node")).collect();
+    let several = drawn.iter().filter(|several| **several).count();
+    assert!((10..30).contains(&several), "{several} of 40 seeds draw several lanes");
+}
+
 /// M-5: a window for peers on this host that is smaller than that for links: the receiver grants more. It did
 /// not, and these seeds stalled.
 #[test]
 fn a_small_window_over_shared_memory_is_widened() {
     for seed in [5, 16, 20, 22, 30] {
-        let report = run(seed, &Options { messages: 2_000, ..Options::default() });
+        let report = run(seed, &Options { messages: 2_000, lanes: Some(1), ..Options::default() });
         assert!(report.is_good() && report.totals.local_frames > 0, "{report}");
     }
 }
@@ -186,7 +211,7 @@ fn a_replay_is_the_same_run() {
 #[test]
 fn control_slots_do_not_starve_messages() {
     for seed in [1_001_756, 1_005_330, 2_001_923, 3_006_950] {
-        let report = run(seed, &Options { hosts: Hosts::Separate, ..Options::default() });
+        let report = run(seed, &Options { hosts: Hosts::Separate, lanes: Some(1), ..Options::default() });
         assert!(report.is_good(), "{report}");
     }
 }

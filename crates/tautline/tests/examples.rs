@@ -124,6 +124,21 @@ fn pool() {
     }
 }
 
+/// Calls to the lanes of a server with a thread per core.
+#[test]
+fn lanes() {
+    let ranks = run("lanes", 5);
+    let sum: u64 = (0..1000).map(|number| number * number).sum();
+    for lines in &ranks[1..] {
+        let [line] = &lines[..] else { panic!("{lines:?}") };
+        let rest = format!(" squared 1000 numbers, and their sum is {sum}");
+        assert!(line.starts_with("rank 0") && line.ends_with(&rest), "{line}");
+    }
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let used: std::collections::HashSet<_> = ranks[1..].iter().map(|lines| &lines[0]).collect();
+    assert_eq!(used.len(), cores.min(4), "the clients spread over all lanes: {used:?}");
+}
+
 #[test]
 fn stream() {
     assert_eq!(run("stream", 2)[1], ["TRIPWIRES NEED NO HELP OF THE SENDER'S"]);
@@ -143,7 +158,7 @@ fn without_a_job() {
 fn the_threads_page_shows_examples() {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
     let page = std::fs::read_to_string(format!("{root}/docs/THREADS.md")).unwrap();
-    for name in ["hello", "handle", "pool", "tokio_threads"] {
+    for name in ["hello", "handle", "pool", "tokio_threads", "lanes"] {
         let example = std::fs::read_to_string(format!("{root}/examples/{name}.rs")).unwrap();
         let program = example.split_once("\n\n").unwrap().1.trim();
         assert!(page.contains(program), "docs/THREADS.md does not show examples/{name}.rs");

@@ -322,16 +322,19 @@ impl Endpoint {
     /// Ends the node as a killed process ends: peers on its simulated host see it exit, and nothing that the
     /// endpoint does afterwards reaches them. For simulations.
     pub fn kill(&self) {
-        let _ = self.with(|lane| {
-            // The process exits first: a peer whose channel is closed by a living process may use datagrams
-            // instead.
-            lane.local.discovery = None;
+        // The process exits first: a peer whose channel is closed by a living process may use datagrams
+        // instead.
+        let others = self.owner.node.others();
+        let lanes = || others.iter().chain([&self.shared]);
+        lanes().for_each(|lane| lane.lock().local.discovery = None);
+        for shared in lanes() {
+            let lane = &mut *shared.lock();
             for rank in lane.local.poll.take_all() {
                 if let Some(shm) = lane.peers.member_mut(rank).channel.detach_shm() {
                     lane.counters.local.add(shm.counts());
                 }
             }
-        });
+        }
     }
 }
 

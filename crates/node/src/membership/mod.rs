@@ -17,17 +17,22 @@ use std::io;
 use tautline_device::{Datagram, RouteId};
 
 use crate::limits::MAX_LANE_PEERS;
-use crate::{Address, Job, PeerTable, Rank};
+use crate::{Address, Job, Rank};
 use roster::Roster;
+
+/// In place of a place: no such peer was added.
+const NOWHERE: u16 = u16::MAX;
 
 /// The peers of a lane, by number. Lane 0 of every rank is there from the start; further lanes are added when
 /// they are first used.
 #[derive(Debug)]
 pub(crate) struct Peers {
-    ranks: Vec<Peer>,
-    lanes: Vec<Peer>,
-    /// Places in `lanes`.
-    places: PeerTable<u16>,
+    /// Lane 0 of each rank, then the other lanes in the order in which they were added.
+    all: Vec<Peer>,
+    /// The number of ranks.
+    ranks: usize,
+    /// Places in `all` of lanes other than lane 0, by lane, less one, and rank.
+    places: Vec<u16>,
     roster: Roster,
 }
 
@@ -40,9 +45,9 @@ impl Peers {
         config: &tautline_link::Config,
     ) -> io::Result<Peers> {
         let mut roster = Roster::new(job, lane, device.local_addr());
-        let ranks =
+        let all: Vec<Peer> =
             roster.ranks().map(|rank| roster.peer(device, config, rank)).collect::<io::Result<_>>()?;
-        let mut peers = Peers { ranks, lanes: Vec::new(), places: PeerTable::default(), roster };
+        let mut peers = Peers { ranks: all.len(), all, places: Vec::new(), roster };
         let me = peers.roster.me();
         peers.add(device, config, me);
         Ok(peers)
@@ -61,18 +66,32 @@ impl Peers {
     /// A peer by its number; none if it has not been added.
     #[inline]
     pub(crate) fn get(&self, rank: Rank) -> Option<&Peer> {
-        match self.ranks.get(rank as usize) {
-            Some(peer) => Some(peer),
-            None => self.lanes.get(usize::from(*self.places.get(rank)?)),
-        }
+        self.all.get(self.find(rank)?)
     }
 
     #[inline]
     pub(crate) fn get_mut(&mut self, rank: Rank) -> Option<&mut Peer> {
-        match self.ranks.get_mut(rank as usize) {
-            Some(peer) => Some(peer),
-            None => self.lanes.get_mut(usize::from(*self.places.get(rank)?)),
+        let place = self.find(rank)?;
+        self.all.get_mut(place)
+    }
+
+    /// The place of a peer; none, or one that nobody has, if it has not been added.
+    #[inline(always)]
+    fn find(&self, rank: Rank) -> Option<usize> {
+        let place = rank as usize;
+        if place < self.ranks {
+            Some(place)
+        } else {
+            self.places.get(self.index(rank)?).map(|p| usize::from(*p))
         }
+    }
+
+    /// Where the place of a lane other than lane 0 is kept.
+    #[inline]
+    fn index(&self, number: Rank) -> Option<usize> {
+        let Address { rank, lane } = number.into();
+        let exists = (rank as usize) < self.ranks && lane > 0;
+        exists.then(|| (usize::from(lane) - 1) * self.ranks + rank as usize)
     }
 
     /// A peer that is known to be there.
@@ -96,16 +115,12 @@ impl Peers {
     /// The peer at a place, which frames of its channel name.
     #[inline]
     pub(crate) fn at_place(&mut self, place: usize) -> Option<&mut Peer> {
-        let ranks = self.ranks.len();
-        if place < ranks { Some(&mut self.ranks[place]) } else { self.lanes.get_mut(place - ranks) }
+        self.all.get_mut(place)
     }
 
     /// The place of a peer that is there.
     pub(crate) fn place(&self, rank: Rank) -> usize {
-        match self.places.get(rank) {
-            Some(place) => self.ranks.len() + usize::from(*place),
-            None => rank as usize,
-        }
+        self.find(rank).unwrap_or(usize::from(NOWHERE))
     }
 
     /// Adds a lane of a rank unless it is there. False if the job has no such rank, or there is no place
@@ -119,12 +134,16 @@ impl Peers {
         if self.contains(rank) {
             return true;
         }
-        if !self.may_contain(rank) || self.ranks.len() + self.lanes.len() >= MAX_LANE_PEERS {
+        if !self.may_contain(rank) || self.all.len() >= MAX_LANE_PEERS {
             return false;
         }
+        let Some(index) = self.index(rank) else { return false };
         let Ok(peer) = self.roster.peer(device, config, rank) else { return false };
-        *self.places.entry(rank) = Some(self.lanes.len() as u16);
-        self.lanes.push(peer);
+        // A full row for each lane that some peer has.
+        let rows = (index / self.ranks + 1) * self.ranks;
+        self.places.resize(self.places.len().max(rows), NOWHERE);
+        self.places[index] = self.all.len() as u16;
+        self.all.push(peer);
         true
     }
 
@@ -135,20 +154,20 @@ impl Peers {
 
     /// Whether the job has the rank of a peer, added or not.
     pub(crate) fn may_contain(&self, rank: Rank) -> bool {
-        (Address::from(rank).rank as usize) < self.ranks.len()
+        (Address::from(rank).rank as usize) < self.ranks
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Peer> {
-        self.ranks.iter().chain(&self.lanes)
+        self.all.iter()
     }
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Peer> {
-        self.ranks.iter_mut().chain(&mut self.lanes)
+        self.all.iter_mut()
     }
 
     /// The numbers of all peers.
     pub(crate) fn ranks(&self) -> impl Iterator<Item = Rank> + use<> {
-        let lanes: Vec<Rank> = self.lanes.iter().map(|peer| peer.rank).collect();
-        (0..self.ranks.len() as Rank).chain(lanes)
+        let lanes: Vec<Rank> = self.all.iter().skip(self.ranks).map(|peer| peer.rank).collect();
+        (0..self.ranks as Rank).chain(lanes)
     }
 }

@@ -22,7 +22,10 @@ const DEVICE_NEGLECTED: Nanos = 10_000_000;
 /// The present owner of the lane.
 pub(crate) type Guard<'a> = tautline_mem::Owner<'a, Lane>;
 
+/// A lane, and what its threads and its watchdog share. No cache line holds parts of two lanes; processors
+/// fetch lines in pairs.
 #[derive(Debug)]
+#[repr(align(128))]
 pub(crate) struct Shared {
     pub(crate) lane: Owned<Lane>,
     pub(crate) clock: Clock,

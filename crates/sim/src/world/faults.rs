@@ -1,7 +1,6 @@
 //! Applies faults when their time has come.
 
 use tautline::PeerState;
-use tautline_device::{DeviceEvent, RouteId};
 
 use super::World;
 use crate::device::lock;
@@ -33,7 +32,9 @@ impl World {
         }
         match fault {
             Fault::Burst { from, to, for_ns } => {
-                lock(&self.net).path_mut(from, to).burst_until = now + for_ns;
+                for (from, to) in self.paths(from, to) {
+                    lock(&self.net).path_mut(from, to).burst_until = now + for_ns;
+                }
             }
             Fault::BlackHole { from, to, both, for_ns } => {
                 self.block_path(from, to, now, for_ns);
@@ -43,14 +44,14 @@ impl World {
             }
             Fault::Partition { mask, both, for_ns } => self.partition(mask, both, now, for_ns),
             Fault::Pause { node, for_ns } => self.pause(node, now, for_ns),
-            Fault::Compute { node, for_ns } => {
-                let computing = &mut self.nodes[node as usize].computing_until;
+            Fault::Compute { place, for_ns } => {
+                let computing = &mut self.lanes[place as usize].computing_until;
                 *computing = (now + for_ns).max(*computing);
             }
-            Fault::SendOnly { node, for_ns } => {
-                let extract = &mut self.nodes[node as usize].next_extract;
+            Fault::SendOnly { place, for_ns } => {
+                let extract = &mut self.lanes[place as usize].next_extract;
                 *extract = (now + for_ns).max(*extract);
-                self.nodes[node as usize].sends_often = true;
+                self.lanes[place as usize].sends_often = true;
             }
             Fault::Crash { node, back_after } => self.crash_node(node, now, back_after),
             Fault::Restart { node } => self.restart_node(node, now),
@@ -72,19 +73,27 @@ impl World {
         }
     }
 
+    /// The paths from the lanes of one node to those of another.
+    fn paths(&self, from: u32, to: u32) -> Vec<(u32, u32)> {
+        let places = self.places();
+        places.of(from).flat_map(|from| places.of(to).map(move |to| (from, to))).collect()
+    }
+
     fn block_path(&mut self, from: u32, to: u32, now: Nanos, for_ns: Nanos) {
-        {
-            let mut net = lock(&self.net);
-            let path = net.path_mut(from, to);
-            path.blocked_until = path.blocked_until.max(now + for_ns);
+        for (from, to) in self.paths(from, to) {
+            {
+                let mut net = lock(&self.net);
+                let path = net.path_mut(from, to);
+                path.blocked_until = path.blocked_until.max(now + for_ns);
+            }
+            self.disturb(from, to, now, for_ns, HARMLESS);
         }
-        self.disturb(from, to, now, for_ns, HARMLESS);
     }
 
     fn partition(&mut self, mask: u32, both: bool, now: Nanos, for_ns: Nanos) {
         let inside = |node: u32| mask & (1 << node) != 0;
-        for from in 0..self.size() {
-            for to in 0..self.size() {
+        for from in 0..self.places().ranks {
+            for to in 0..self.places().ranks {
                 if inside(from) != inside(to) && (inside(from) || both) {
                     self.block_path(from, to, now, for_ns);
                 }
@@ -92,81 +101,95 @@ impl World {
         }
     }
 
+    /// A process does not run, with all its lanes.
     fn pause(&mut self, node: u32, now: Nanos, for_ns: Nanos) {
-        {
-            let mut net = lock(&self.net);
-            let port = &mut net.ports[node as usize];
-            port.not_before = port.not_before.max(now + for_ns);
-        }
-        self.check.borrow_mut().deaths.defer(node, for_ns + SILENCE);
-        for other in (0..self.size()).filter(|other| *other != node) {
-            self.disturb(node, other, now, for_ns, 500 * MILLI);
+        let places = self.places();
+        for place in places.of(node) {
+            {
+                let mut net = lock(&self.net);
+                let port = &mut net.ports[place as usize];
+                port.not_before = port.not_before.max(now + for_ns);
+            }
+            self.check.borrow_mut().deaths.defer(place, for_ns + SILENCE);
+            for other in (0..places.count()).filter(|other| *other != place) {
+                self.disturb(place, other, now, for_ns, 500 * MILLI);
+            }
         }
     }
 
     fn crash_node(&mut self, node: u32, now: Nanos, back_after: Nanos) {
-        if self.nodes[node as usize].up.is_none() {
+        let places = self.places();
+        if self.lanes[node as usize].up.is_none() {
             return;
         }
-        for other in (0..self.size()).filter(|other| *other != node) {
-            let paused = lock(&self.net).ports[other as usize].not_before.saturating_sub(now);
-            let Some(up) = &self.nodes[other as usize].up else { continue };
-            if up.ep.peer_state(node) == Some(PeerState::Up) {
-                // Frames of the crashed node that are still in transit arrive; repetitions by the network do
-                // not count.
-                let heard = lock(&self.net).last_arrival(node, other).max(now);
-                let mut until = heard + SILENCE + 200 * MILLI;
-                if up.ep.node().is_local(node) && self.polls_always(other) {
-                    until = now + EXIT_SEEN;
-                }
-                // Frames in the buffer of a node that polls rarely count when they are read.
-                if self.nodes[other as usize].next_extract > now {
-                    until += SILENCE;
-                }
-                if paused > MILLI {
-                    until += paused + SILENCE;
-                }
-                self.check.borrow_mut().deaths.owe(other, node, until);
-            }
+        for place in places.of(node) {
+            places.beside(node).for_each(|other| self.owe_report(other, place, now));
+            self.excuse_all(place, now + back_after + SILENCE + SLACK);
         }
-        self.excuse_all(node, now + back_after + SILENCE + SLACK);
         self.crash(node);
-        self.wake_neighbours(node, now);
+        places.of(node).for_each(|place| self.wake_neighbours(place, now));
         lock(&self.net).schedule(now + back_after, What::Fault { index: node + (1 << 16) });
     }
 
-    /// Whether a node's program never leaves out polls for long, paused or not.
-    fn polls_always(&self, node: u32) -> bool {
-        let sends_only = |fault: &Fault| matches!(fault, Fault::SendOnly { node: at, .. } if *at == node);
-        self.swarm.nodes[node as usize].extract_gap_ns == 0
+    /// `gone` is about to crash, and `other` must report it, if the two have a channel.
+    fn owe_report(&mut self, other: u32, gone: u32, now: Nanos) {
+        let number = self.places().number(gone);
+        let paused = lock(&self.net).ports[other as usize].not_before.saturating_sub(now);
+        let Some(up) = &self.lanes[other as usize].up else { return };
+        if up.ep.peer_state(number) != Some(PeerState::Up) {
+            return;
+        }
+        // Frames of the crashed node that are still in transit arrive; repetitions by the network do not
+        // count.
+        let heard = lock(&self.net).last_arrival(gone, other).max(now);
+        let mut until = heard + SILENCE + 200 * MILLI;
+        if up.ep.node().is_local(number) && self.polls_always(other) {
+            until = now + EXIT_SEEN;
+        }
+        // Frames in the buffer of a node that polls rarely count when they are read.
+        if self.lanes[other as usize].next_extract > now {
+            until += SILENCE;
+        }
+        if paused > MILLI {
+            until += paused + SILENCE;
+        }
+        self.check.borrow_mut().deaths.owe(other, gone, until);
+    }
+
+    /// Whether a lane's program never leaves out polls for long, paused or not.
+    fn polls_always(&self, place: u32) -> bool {
+        let sends_only = |fault: &Fault| matches!(fault, Fault::SendOnly { place: at, .. } if *at == place);
+        self.node_options(place).extract_gap_ns == 0
             && !self.swarm.faults.iter().any(|planned| sends_only(&planned.fault))
     }
 
     fn restart_node(&mut self, node: u32, now: Nanos) {
-        if self.nodes[node as usize].up.is_none() {
-            self.excuse_all(node, now + SILENCE + SLACK);
+        if self.lanes[node as usize].up.is_none() {
+            for place in self.places().of(node) {
+                self.excuse_all(place, now + SILENCE + SLACK);
+            }
             self.start(node);
         }
     }
 
-    fn excuse_all(&mut self, node: u32, until: Nanos) {
+    fn excuse_all(&mut self, place: u32, until: Nanos) {
         let mut check = self.check.borrow_mut();
-        for other in (0..self.size()).filter(|other| *other != node) {
-            check.deaths.excuse(node, other, until);
+        for other in (0..self.places().count()).filter(|other| *other != place) {
+            check.deaths.excuse(place, other, until);
         }
     }
 
     fn set_mtu(&mut self, from: u32, to: u32, mtu: usize, reports_mtu: bool) {
-        let mut net = lock(&self.net);
-        let path = net.path_mut(from, to);
-        let raised = mtu > path.mtu;
-        path.mtu = mtu;
-        path.reports_mtu = reports_mtu;
-        if raised && reports_mtu {
-            // Routes are made in the order of ranks.
-            let route = RouteId(to);
-            let event = DeviceEvent::PathLimit { route, max_frame: mtu };
-            net.ports[from as usize].events.push_back((route, event));
+        for (from, to) in self.paths(from, to) {
+            let mut net = lock(&self.net);
+            let path = net.path_mut(from, to);
+            let raised = mtu > path.mtu;
+            path.mtu = mtu;
+            path.reports_mtu = reports_mtu;
+            if raised && reports_mtu {
+                let limit = (net.address(to), mtu);
+                net.ports[from as usize].path_limits.push_back(limit);
+            }
         }
     }
 
@@ -182,26 +205,21 @@ impl World {
                 path.options.reorder_ppm = 0;
                 path.options.corrupt_ppm = 0;
             }
-            for node in 0..self.nodes.len() as u32 {
-                let port = &mut net.ports[node as usize];
+            for place in 0..self.lanes.len() as u32 {
+                let port = &mut net.ports[place as usize];
                 port.not_before = port.not_before.min(now);
-                net.wake(node, now);
+                net.wake(place, now);
             }
         }
-        for node in &mut self.nodes {
+        for node in &mut self.lanes {
             node.computing_until = 0;
             node.next_extract = 0;
         }
         if self.options.sabotage == Sabotage::Stall {
-            self.nodes[1].computing_until = Nanos::MAX;
+            self.lanes[1].computing_until = Nanos::MAX;
         }
         self.check.borrow_mut().deaths.healed(now + 2 * SILENCE + 2 * SLACK);
         self.phase.healed_at = Some(now);
-        for node in 0..self.size() {
-            if self.nodes[node as usize].up.is_none() {
-                self.excuse_all(node, now + SILENCE + SLACK);
-                self.start(node);
-            }
-        }
+        (0..self.places().ranks).for_each(|node| self.restart_node(node, now));
     }
 }

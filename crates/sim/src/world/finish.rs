@@ -27,7 +27,7 @@ impl World {
         }
         let healed = self.phase.healed_at.unwrap_or(now);
         let pending = self.check.borrow().pending();
-        let sending = self.nodes.iter().any(|n| n.up.as_ref().is_some_and(|up| up.program.left() > 0));
+        let sending = self.lanes.iter().any(|n| n.up.as_ref().is_some_and(|up| up.program.left() > 0));
         if pending.is_none() && !sending {
             self.phase.stop = true;
             return;
@@ -79,8 +79,9 @@ impl World {
                 "this machine has too few descriptors, or too little memory, for what the seed decided",
             );
         }
-        let nodes = std::mem::take(&mut self.nodes);
-        for up in nodes.into_iter().filter_map(|node| node.up) {
+        let lanes = std::mem::take(&mut self.lanes);
+        // Lane 0 lives as long as the node.
+        for up in lanes.into_iter().rev().filter_map(|node| node.up) {
             self.totals.add(&up.ep.counters());
             self.totals.refused += up.program.refused;
             self.drop_endpoint(up);
@@ -121,7 +122,7 @@ impl World {
             return;
         }
         self.check.borrow_mut().closing = true;
-        for node in self.nodes.iter().filter_map(|n| n.up.as_ref()) {
+        for node in self.lanes.iter().rev().filter_map(|n| n.up.as_ref()) {
             if let Err(error) = node.ep.node().close() {
                 self.check.borrow_mut().violation(format!("closing failed: {error}"));
             }
@@ -135,7 +136,7 @@ impl World {
     }
 
     fn is_closed(&self) -> bool {
-        self.nodes.iter().filter_map(|n| n.up.as_ref()).all(|up| up.ep.node().is_closed().unwrap_or(true))
+        self.lanes.iter().filter_map(|n| n.up.as_ref()).all(|up| up.ep.node().is_closed().unwrap_or(true))
     }
 
     /// Whether all slots of all nodes are free.
@@ -144,7 +145,7 @@ impl World {
     }
 
     fn slots(&self) -> impl Iterator<Item = (usize, usize)> {
-        self.nodes
+        self.lanes
             .iter()
             .filter_map(|n| n.up.as_ref())
             .map(|up| up.ep.node().send_slots().unwrap_or_default())
