@@ -1,4 +1,4 @@
-//! The handshake (H-1 … H-12) and the relation to one other rank, over restarts of either side.
+//! The handshake (H-1 … H-16) and the relation to one other rank, over restarts of either side.
 
 use std::ops::Range;
 
@@ -13,6 +13,9 @@ use crate::{Arrival, Config, Death, FrameError, JobKey, Link, MICRO, MILLI, Nano
 
 /// The interval between hellos stops doubling here.
 const HELLO_MAX: Nanos = 320 * MILLI;
+
+/// Hellos of one attempt that are sent at once because a retry asked for them (H-15).
+const PROMPTS: u8 = 8;
 
 /// Feature bits of this side (H-4). Version 1 defines none.
 const FEATURES: u16 = 0;
@@ -65,8 +68,11 @@ pub struct ChannelIds {
 pub enum HandshakeOutcome {
     /// The frame is out of date, or another hello takes precedence. It is not answered.
     Ignored,
-    /// This frame is to be sent to the peer.
+    /// This frame is to be sent to the sender of the hello. Nothing has changed.
     Reply(HandshakeFrame),
+    /// This welcome is to be sent to the sender of the hello. Frames of the channel that it offers go there,
+    /// too, once the first one has arrived (H-8).
+    Welcome(HandshakeFrame),
     /// The peer's lane is at this port: hellos go there from now on (H-13).
     Redirected(u16),
     /// The link is live on our side.
@@ -88,6 +94,7 @@ struct ConnectAttempt {
     next: Nanos,
     interval: Nanos,
     cookie: [u8; 16],
+    prompts: u8,
 }
 
 /// A link for a hello that we answered, until its first frame arrives (H-8).
@@ -104,8 +111,12 @@ pub struct Peering {
     params: PeeringParams,
     config: Config,
     job: u64,
+    /// Whether frames of links are checked. False only for fuzzing.
+    authenticates: bool,
     state: State,
     candidate: Option<Candidate>,
+    /// What a hello must bring as its cookie to count as recent, once a retry has asked for it (H-12).
+    challenge: Option<[u8; 16]>,
     /// Links that a newer one replaced; the caller takes their tokens and events.
     superseded: Vec<Link>,
     /// The peer's epoch and our welcome for the live link, in case the peer repeats its hello.
@@ -120,11 +131,20 @@ impl Peering {
             params,
             config,
             job,
+            authenticates: true,
             state: State::Down,
             candidate: None,
+            challenge: None,
             superseded: Vec::new(),
             welcome: None,
         }
+    }
+
+    /// Makes a peering whose links accept every well-formed frame, for fuzzers, which cannot make authentic
+    /// ones. Nothing else may call it, and no build setting has the same effect.
+    #[doc(hidden)]
+    pub fn without_authentication(params: PeeringParams, config: Config) -> Peering {
+        Peering { authenticates: false, ..Peering::new(params, config) }
     }
 
     /// Starts to send hellos, unless there is a live link or an attempt is under way.
@@ -137,7 +157,8 @@ impl Peering {
         if over {
             self.supersede();
             let interval = self.config.hello_interval;
-            self.state = State::Connecting(ConnectAttempt { ids, next: now, interval, cookie: [0; 16] });
+            let (cookie, prompts) = ([0; 16], PROMPTS);
+            self.state = State::Connecting(ConnectAttempt { ids, next: now, interval, cookie, prompts });
         }
     }
 
@@ -288,8 +309,30 @@ impl Peering {
         handshake.job == self.job && handshake.from == self.params.peer && self.params.key.verify(bytes)
     }
 
-    /// Returns a frame that requires the sender of a hello to prove its address (H-7). Keeps no state.
-    pub fn retry(&self, hello: &Handshake, cookie: [u8; 16]) -> HandshakeFrame {
+    /// Returns whether a hello brings the cookie that was asked for: it was sent after the retry, by a sender
+    /// that receives at its address, and has not been used yet (H-12).
+    pub fn is_proven(&self, hello: &Handshake) -> bool {
+        self.challenge.is_some_and(|cookie| constant_eq(&cookie, &hello.cookie))
+    }
+
+    /// Uses up the proof that a hello has brought, if it has: when it comes again it proves nothing. For a
+    /// caller that answers the hello in a way of its own.
+    pub fn take_proof(&mut self, hello: &Handshake) -> bool {
+        let proven = self.is_proven(hello);
+        if proven {
+            self.challenge = None;
+        }
+        proven
+    }
+
+    /// Returns a frame that asks the sender of a hello for proof that the hello is recent (H-7). The same
+    /// cookie is asked for until a hello has brought it, so that a replay changes nothing (H-14).
+    fn retry(&mut self, hello: &Handshake, ids: ChannelIds) -> HandshakeFrame {
+        let cookie = *self.challenge.get_or_insert_with(|| {
+            let mut cookie = [0; 16];
+            cookie[..8].copy_from_slice(&ids.epoch.to_le_bytes());
+            cookie
+        });
         let mut retry = self.handshake(Kind::Retry, ChannelIds { epoch: 1, channel: 0 }, hello.epoch, cookie);
         retry.port = 0;
         self.signed(&retry)
@@ -311,6 +354,10 @@ impl Peering {
         handshake: &Handshake,
         ids: ChannelIds,
     ) -> HandshakeOutcome {
+        // Answers count only from the one that was asked, and for the one that asked (H-5).
+        if handshake.kind != Kind::Hello && !self.is_between_us(handshake) {
+            return HandshakeOutcome::Ignored;
+        }
         match handshake.kind {
             Kind::Hello => self.handle_hello(now, handshake, ids),
             Kind::Welcome => self.handle_welcome(now, handshake),
@@ -324,39 +371,53 @@ impl Peering {
         if let Some(reason) = self.refuse_reason(hello) {
             return HandshakeOutcome::Reply(self.refuse(hello, ids, reason));
         }
-        // H-11: of two simultaneous hellos that of the lower rank, or of the lower lane, counts. After a
-        // welcome, the peer's hello is ignored until its first frame arrives: the hello may have been sent
-        // before the welcome.
-        let welcomed = self.link().is_some_and(|link| !link.is_confirmed() && !link.is_over());
-        if welcomed || self.is_connecting() && self.params.takes_precedence() {
-            return HandshakeOutcome::Ignored;
-        }
-        // H-9: a repeated hello gets the same answer. The initiator relies on that answer, so the candidate's
-        // time limit starts again.
-        if let Some(candidate) = &mut self.candidate
-            && candidate.link.peer().epoch == hello.epoch
-        {
-            candidate.expires = now + self.config.silence;
-            return HandshakeOutcome::Reply(candidate.welcome);
-        }
         if let Some((epoch, welcome)) = &self.welcome
             && *epoch == hello.epoch
         {
             return HandshakeOutcome::Reply(*welcome);
         }
-        if self.link().is_some_and(|link| link.peer().epoch == hello.epoch) {
+        // After a welcome, the peer's hello is ignored until its first frame arrives: the hello may have been
+        // sent before the welcome.
+        let welcomed = self.link().is_some_and(|link| !link.is_confirmed() && !link.is_over());
+        if welcomed || self.link().is_some_and(|link| link.peer().epoch == hello.epoch) {
             return HandshakeOutcome::Ignored;
+        }
+        // H-11: of two simultaneous hellos that of the lower rank, or of the lower lane, counts.
+        if self.is_connecting() && self.params.takes_precedence() {
+            let proven = self.is_proven(hello);
+            return if proven {
+                HandshakeOutcome::Ignored
+            } else {
+                HandshakeOutcome::Reply(self.retry(hello, ids))
+            };
+        }
+        let proven = self.take_proof(hello);
+        let expires = now + self.config.silence;
+        // H-9: a repeated hello gets the same answer. The initiator relies on that answer for half the bound
+        // at least, so an older candidate needs proof that its initiator still waits.
+        if let Some(candidate) = &mut self.candidate
+            && candidate.link.peer().epoch == hello.epoch
+        {
+            if proven {
+                candidate.expires = expires;
+            }
+            if candidate.expires > now + self.config.silence / 2 {
+                return HandshakeOutcome::Welcome(candidate.welcome);
+            }
+        }
+        if !proven {
+            return HandshakeOutcome::Reply(self.retry(hello, ids));
         }
         let welcome = self.frame(Kind::Welcome, ids, hello.epoch, [0; 16]);
         let link = Box::new(self.make_link(now, Role::Responder, hello, ids));
-        let expires = now + self.config.silence;
         self.candidate = Some(Candidate { link, welcome, expires });
-        HandshakeOutcome::Reply(welcome)
+        HandshakeOutcome::Welcome(welcome)
     }
 
     fn handle_welcome(&mut self, now: Nanos, welcome: &Handshake) -> HandshakeOutcome {
         let State::Connecting(attempt) = &self.state else { return HandshakeOutcome::Ignored };
-        // H-11: we answered a hello that takes precedence, so its channel counts until the candidate expires.
+        // H-11: we answered a recent hello that takes precedence, so its channel counts until the candidate
+        // expires.
         if !self.params.takes_precedence() && self.candidate.is_some() {
             return HandshakeOutcome::Ignored;
         }
@@ -375,14 +436,19 @@ impl Peering {
         if retry.peer_epoch != attempt.ids.epoch {
             return HandshakeOutcome::Ignored;
         }
+        if retry.port == 0 && constant_eq(&retry.cookie, &attempt.cookie) {
+            return HandshakeOutcome::Ignored;
+        }
+        // H-15: however many retries arrive, few of them are answered at once.
+        if attempt.next > now
+            && let Some(left) = attempt.prompts.checked_sub(1)
+        {
+            (attempt.prompts, attempt.next) = (left, now);
+        }
         if retry.port != 0 {
-            attempt.next = now;
             return HandshakeOutcome::Redirected(retry.port);
         }
-        if !constant_eq(&retry.cookie, &attempt.cookie) {
-            attempt.cookie = retry.cookie;
-            attempt.next = now;
-        }
+        attempt.cookie = retry.cookie;
         HandshakeOutcome::Ignored
     }
 
@@ -394,6 +460,12 @@ impl Peering {
             }
             _ => HandshakeOutcome::Ignored,
         }
+    }
+
+    fn is_between_us(&self, handshake: &Handshake) -> bool {
+        let PeeringParams { me, peer, lane, peer_lane, .. } = self.params;
+        (handshake.from, handshake.from_lane) == (peer, peer_lane)
+            && (handshake.to, handshake.to_lane) == (me, lane)
     }
 
     /// Returns why a hello must be refused, if it must (H-4, H-5).
@@ -423,6 +495,7 @@ impl Peering {
         };
         let keys = self.params.key.derive(role, initiator, responder);
         let seal = Seal::new(self.config.security, &keys);
+        let seal = if self.authenticates { seal } else { Seal::Unchecked(Box::new(seal)) };
         let negotiated = Negotiated {
             peer: *peer,
             my_channel: ids.channel,
@@ -434,13 +507,11 @@ impl Peering {
         Link::new(now, &self.config, negotiated)
     }
 
-    /// Returns a refuse frame. Its sender is the rank that the hello was for, even if that is not ours: the
-    /// initiator accepts it from that rank only (H-5).
+    /// Returns a refuse frame, in our own name even if the hello was for another rank or lane: the initiator
+    /// believes it only from the one that it names (H-5).
     fn refuse(&self, hello: &Handshake, ids: ChannelIds, reason: RefuseReason) -> HandshakeFrame {
         let mut handshake = self.handshake(Kind::Refuse, ids, hello.epoch, [0; 16]);
         handshake.reason = Some(reason);
-        (handshake.from, handshake.from_lane) = (hello.to, hello.to_lane);
-        handshake.to_lane = hello.from_lane;
         self.signed(&handshake)
     }
 

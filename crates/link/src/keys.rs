@@ -2,9 +2,17 @@
 
 use tautline_wire::handshake::{HANDSHAKE_LEN, MAC_RANGE};
 
-/// The secret that the processes of a job share. Never printed.
+use crate::erase::erase;
+
+/// The secret that the processes of a job share. Never printed, and erased when it is dropped.
 #[derive(Clone)]
 pub struct JobKey([u8; 32]);
+
+impl Drop for JobKey {
+    fn drop(&mut self) {
+        erase(&mut self.0);
+    }
+}
 
 impl std::fmt::Debug for JobKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -25,6 +33,13 @@ pub(crate) enum Role {
 pub(crate) struct LinkKeys {
     pub(crate) tx: [u8; 32],
     pub(crate) rx: [u8; 32],
+}
+
+impl Drop for LinkKeys {
+    fn drop(&mut self) {
+        erase(&mut self.tx);
+        erase(&mut self.rx);
+    }
 }
 
 impl JobKey {
@@ -86,6 +101,39 @@ impl JobKey {
             Role::Initiator => LinkKeys { tx: forth, rx: back },
             Role::Responder => LinkKeys { tx: back, rx: forth },
         }
+    }
+}
+
+/// An endless sequence of unpredictable bytes, made of one secret.
+pub struct RandomSequence {
+    secret: [u8; 32],
+    next: u64,
+}
+
+impl std::fmt::Debug for RandomSequence {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("RandomSequence(…)")
+    }
+}
+
+impl Drop for RandomSequence {
+    fn drop(&mut self) {
+        erase(&mut self.secret);
+    }
+}
+
+impl RandomSequence {
+    /// Begins the sequence of `secret`, which must be fresh and unpredictable.
+    pub fn new(secret: [u8; 32]) -> RandomSequence {
+        RandomSequence { secret, next: 0 }
+    }
+
+    /// Returns the next bytes of the sequence.
+    pub fn bytes(&mut self) -> [u8; 16] {
+        self.next += 1;
+        let mut hasher = blake3::Hasher::new_keyed(&self.secret);
+        hasher.update(b"tautline v1 random").update(&self.next.to_le_bytes());
+        hasher.finalize().as_bytes()[..16].try_into().expect("the slice has sixteen bytes")
     }
 }
 

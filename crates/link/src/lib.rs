@@ -17,6 +17,7 @@
 mod ack_timer;
 mod config;
 mod congestion;
+mod erase;
 mod handshake;
 mod keys;
 mod limiter;
@@ -37,8 +38,9 @@ mod sender;
 mod tag;
 
 pub use config::{Config, RecoveryPolicy};
+pub use erase::erase;
 pub use handshake::{ChannelIds, HandshakeFrame, HandshakeOutcome, Peering, PeeringParams};
-pub use keys::JobKey;
+pub use keys::{JobKey, RandomSequence};
 pub use limiter::HandshakeLimiter;
 pub use link::{FrameError, Link, SlotRef, Transmit};
 pub use reassembly::Reassembly;

@@ -1,92 +1,69 @@
-//! Proof of address when hellos arrive too fast (H-7, H-12).
+//! Bounds the answers to hellos (H-16).
 
 use crate::{MILLI, Nanos};
 
-/// How long a secret is used. Cookies made with the previous secret are still accepted.
-const SECRET_LIFETIME: Nanos = 60_000 * MILLI;
-/// The period over which hellos are counted.
+/// The period over which answers are counted.
 const PERIOD: Nanos = 100 * MILLI;
+/// Answers to hellos of one attempt in a period.
+const ANSWERS: u8 = 8;
+/// Attempts are counted by a hash of their epochs.
+const BUCKETS: usize = 256;
 
-/// Counts hellos and requires proof of address when there are too many. Keeps no state per sender.
+/// Bounds how often hellos are answered. One that is replayed at any rate gets few answers, and none of those
+/// that others are due: they have other epochs, which nobody can choose without the job key.
 #[derive(Debug)]
 pub struct HandshakeLimiter {
-    secret: [u8; 32],
-    previous: [u8; 32],
-    rotated_at: Nanos,
     period_start: Nanos,
-    seen: u32,
-    limit: u32,
+    answers: [u8; BUCKETS],
+}
+
+impl Default for HandshakeLimiter {
+    fn default() -> HandshakeLimiter {
+        HandshakeLimiter { period_start: 0, answers: [0; BUCKETS] }
+    }
 }
 
 impl HandshakeLimiter {
-    /// Accepts `limit` hellos per 100 ms without proof.
-    pub fn new(secret: [u8; 32], limit: u32) -> HandshakeLimiter {
-        HandshakeLimiter { secret, previous: secret, rotated_at: 0, period_start: 0, seen: 0, limit }
-    }
-
-    /// Counts a hello from `address`. Returns whether it must be sent again with a cookie.
-    pub fn requires_proof(&mut self, now: Nanos, address: &[u8], epoch: u64, cookie: &[u8; 16]) -> bool {
-        self.rotate_secret(now);
+    /// Counts an authentic hello of the attempt with this epoch. Returns whether it may be answered.
+    pub fn admits(&mut self, now: Nanos, epoch: u64) -> bool {
         if now.saturating_sub(self.period_start) >= PERIOD {
-            self.period_start = now;
-            self.seen = 0;
+            *self = HandshakeLimiter { period_start: now, ..HandshakeLimiter::default() };
         }
-        self.seen = self.seen.saturating_add(1);
-        if self.seen <= self.limit {
-            return false;
-        }
-        let good = [&self.secret, &self.previous]
-            .into_iter()
-            .any(|secret| crate::keys::constant_eq(&make_cookie(secret, address, epoch), cookie));
-        !good
+        // Two epochs that share a bucket have different ones in the next period.
+        let hash = (epoch ^ self.period_start).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let answers = &mut self.answers[(hash >> 56) as usize];
+        let admitted = *answers < ANSWERS;
+        *answers += u8::from(admitted);
+        admitted
     }
-
-    /// Returns the cookie for `address`.
-    pub fn cookie(&self, address: &[u8], epoch: u64) -> [u8; 16] {
-        make_cookie(&self.secret, address, epoch)
-    }
-
-    fn rotate_secret(&mut self, now: Nanos) {
-        if now.saturating_sub(self.rotated_at) >= SECRET_LIFETIME {
-            self.rotated_at = now;
-            self.previous = self.secret;
-            self.secret = *blake3::keyed_hash(&self.secret, b"tautline v1 next cookie secret").as_bytes();
-        }
-    }
-}
-
-fn make_cookie(secret: &[u8; 32], address: &[u8], epoch: u64) -> [u8; 16] {
-    let mut hasher = blake3::Hasher::new_keyed(secret);
-    hasher.update(b"tautline v1 cookie").update(&epoch.to_le_bytes()).update(address);
-    hasher.finalize().as_bytes()[..16].try_into().expect("the slice has sixteen bytes")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// H-7, H-12: above the limit only hellos with the right cookie pass, and a cookie is valid for one
-    /// address only.
+    /// H-16: a hello that comes too often is not answered, and others are.
     #[test]
-    fn proof_is_required_above_the_limit() {
-        let mut limiter = HandshakeLimiter::new([1; 32], 3);
-        for _ in 0..3 {
-            assert!(!limiter.requires_proof(5, b"a", 9, &[0; 16]));
-        }
-        assert!(limiter.requires_proof(5, b"a", 9, &[0; 16]));
-        let cookie = limiter.cookie(b"a", 9);
-        assert!(!limiter.requires_proof(5, b"a", 9, &cookie));
-        assert!(limiter.requires_proof(5, b"b", 9, &cookie));
-        assert!(limiter.requires_proof(5, b"a", 8, &cookie));
-        assert!(!limiter.requires_proof(5 + PERIOD, b"a", 9, &[0; 16]));
+    fn answers_are_bounded() {
+        let mut limiter = HandshakeLimiter::default();
+        let mut admitted = |now, epoch| (0..1000).filter(|_| limiter.admits(now, epoch)).count();
+        assert_eq!(admitted(PERIOD, 1 << 40), usize::from(ANSWERS));
+        let others = (1..=200u64).filter(|n| admitted(PERIOD, (n + 9) << 40) > 0).count();
+        assert!(others >= 100, "{others} of 200 others are answered");
+        assert_eq!(admitted(2 * PERIOD, 1 << 40), usize::from(ANSWERS), "in the next period");
     }
 
-    /// H-12: a cookie stays valid over one change of the secret, not over two.
+    /// H-16: two attempts that share a count in one period do not share it for good.
     #[test]
-    fn cookies_expire_with_their_secret() {
-        let mut limiter = HandshakeLimiter::new([1; 32], 0);
-        let cookie = limiter.cookie(b"a", 9);
-        assert!(!limiter.requires_proof(SECRET_LIFETIME, b"a", 9, &cookie));
-        assert!(limiter.requires_proof(2 * SECRET_LIFETIME, b"a", 9, &cookie));
+    fn attempts_share_a_count_for_one_period_only() {
+        let mut limiter = HandshakeLimiter::default();
+        let others: Vec<u64> = (1..=1000u64).map(|n| n.wrapping_mul(0xdead_beef_1234_5677)).collect();
+        let mut starved: Vec<u64> = others.clone();
+        for period in 1..20 {
+            let now = period * (PERIOD + 1_234_567);
+            while limiter.admits(now, 7) {}
+            starved.retain(|epoch| !limiter.admits(now, *epoch));
+        }
+        assert!(starved.is_empty(), "{} of 1000 are never answered", starved.len());
     }
 }

@@ -198,6 +198,7 @@ impl Link {
             return;
         }
         self.state = State::Dead;
+        self.seal.erase();
         self.sender.queue.clear();
         self.reports.events.push_back(Event::Died(why));
     }

@@ -2,12 +2,15 @@
 
 use crate::{Config, Nanos};
 
+/// Absences of our own that are no silence of the peer, from one of its frames to the next (L-36).
+const MAX_ABSENCES: u8 = 8;
+
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Liveness {
-    /// When a frame was last accepted.
+    /// When a frame was last accepted, moved on by the time that this side has been absent since.
     received: Nanos,
-    /// When the clock was last advanced.
-    tick: Nanos,
+    /// Absences since then.
+    absences: u8,
     /// When an acknowledgement was last requested without data.
     requested: Nanos,
     /// A frame has been accepted on this link.
@@ -18,14 +21,14 @@ pub(crate) struct Liveness {
 
 impl Liveness {
     pub(crate) fn new(now: Nanos, higher: bool) -> Liveness {
-        Liveness { received: now, tick: now, requested: now, confirmed: false, higher }
+        Liveness { received: now, absences: 0, requested: now, confirmed: false, higher }
     }
 
     /// Records that an authentic frame arrived.
     #[inline]
     pub(crate) fn on_frame(&mut self, now: Nanos) {
         self.received = now;
-        self.tick = now;
+        self.absences = 0;
         self.confirmed = true;
     }
 
@@ -41,12 +44,14 @@ impl Liveness {
 
     /// Advances the clock to `now`. Returns whether the peer has been silent for too long.
     pub(crate) fn advance(&mut self, now: Nanos, config: &Config) -> bool {
-        let half = config.silence / 2;
-        if now.saturating_sub(self.tick) > half {
-            // L-16: this process did not run, and frames that arrived meanwhile may not have been read yet.
-            self.received = self.received.max(now - half);
+        // L-16: this side should have run by then, to send a heartbeat.
+        let late = now.saturating_sub(self.heartbeat_at(config));
+        if late > config.silence / 16 && self.absences < MAX_ABSENCES {
+            self.absences += 1;
+            // Frames that arrived meanwhile may not have been read yet.
+            let rest = if late > config.silence / 4 { config.silence / 2 } else { config.silence / 16 };
+            self.received = (self.received + late).max((now + rest).saturating_sub(config.silence));
         }
-        self.tick = now;
         now.saturating_sub(self.received) >= config.silence
     }
 

@@ -7,6 +7,7 @@ use ring::aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, Tag, UnboundKe
 use tautline_wire::frame::{HEADER_LEN, TAG_RANGE, flags};
 use tautline_wire::{Header, handshake::Security};
 
+use crate::erase::{erase, overwrite};
 use crate::keys::LinkKeys;
 use crate::tag::{TagKey, low64};
 
@@ -19,9 +20,24 @@ const MAX_GENERATIONS_AHEAD: u64 = 1;
 
 /// The keys of a link, one per direction.
 pub(crate) enum Seal {
-    Open { tx: u64, rx: u64 },
-    Fabric { tx: Box<TagKey>, rx: Box<TagKey> },
-    Sealed { tx: Box<Ratchet>, rx: Box<Ratchet> },
+    Open {
+        tx: u64,
+        rx: u64,
+    },
+    Fabric {
+        tx: Box<TagKey>,
+        rx: Box<TagKey>,
+    },
+    Sealed {
+        tx: Box<Ratchet>,
+        rx: Box<Ratchet>,
+    },
+    /// Sends as the other one, and accepts every frame.
+    Unchecked(Box<Seal>),
+    /// The link is dead, and its keys are erased.
+    Erased {
+        sealed: bool,
+    },
 }
 
 impl std::fmt::Debug for Seal {
@@ -30,6 +46,8 @@ impl std::fmt::Debug for Seal {
             Seal::Open { .. } => "open",
             Seal::Fabric { .. } => "fabric(…)",
             Seal::Sealed { .. } => "sealed(…)",
+            Seal::Unchecked(_) => "unchecked(…)",
+            Seal::Erased { .. } => "erased",
         })
     }
 }
@@ -50,7 +68,11 @@ impl Seal {
 
     #[inline]
     pub(crate) fn is_sealed(&self) -> bool {
-        matches!(self, Seal::Sealed { .. })
+        match self {
+            Seal::Unchecked(sending) => sending.is_sealed(),
+            Seal::Erased { sealed } => *sealed,
+            _ => matches!(self, Seal::Sealed { .. }),
+        }
     }
 
     /// Returns the tag of a frame whose tag field is zero.
@@ -60,13 +82,18 @@ impl Seal {
             // With the length, so that concatenated and truncated frames are detected in this mode, too.
             Seal::Open { tx, .. } => tx.wrapping_add(frame.len() as u64),
             Seal::Fabric { tx, .. } => tx.tag(packet, frame),
-            Seal::Sealed { .. } => 0,
+            Seal::Sealed { .. } | Seal::Erased { .. } => 0,
+            Seal::Unchecked(sending) => sending.tag(packet, frame),
         }
     }
 
     /// Enciphers the payload, all of `rest` but its last [`SEAL_LEN`] bytes, and writes the seal to those.
     pub(crate) fn encipher(&mut self, packet: u64, head: &[u8], rest: &mut [u8]) {
-        let Seal::Sealed { tx, .. } = self else { unreachable!("only sealed links encipher") };
+        let tx = match self {
+            Seal::Sealed { tx, .. } => tx,
+            Seal::Unchecked(sending) => return sending.encipher(packet, head, rest),
+            _ => unreachable!("only sealed links encipher"),
+        };
         let (payload, seal) = rest.split_at_mut(rest.len() - SEAL_LEN);
         let key = tx.key(packet).expect("our own packet numbers are consecutive");
         let tag = key
@@ -84,9 +111,6 @@ impl Seal {
         bytes: &mut [u8],
         payload: Range<usize>,
     ) -> Option<Range<usize>> {
-        if is_authentication_waived() {
-            return Some(payload);
-        }
         let sealed = header.flags & flags::SEALED != 0;
         match self {
             Seal::Open { rx, .. } => {
@@ -111,13 +135,15 @@ impl Seal {
                 rx.advance(header.packet);
                 Some(payload.start..payload.end - SEAL_LEN)
             }
+            Seal::Unchecked(_) => Some(payload),
+            Seal::Erased { .. } => None,
         }
     }
-}
 
-/// Fuzzers cannot make authentic frames. In a fuzzing build only the layout is checked.
-const fn is_authentication_waived() -> bool {
-    cfg!(fuzzing)
+    /// Forgets the keys, because the link is dead.
+    pub(crate) fn erase(&mut self) {
+        *self = Seal::Erased { sealed: self.is_sealed() };
+    }
 }
 
 /// The sealing keys of one direction. The two newest are kept, because frames are reordered.
@@ -151,12 +177,36 @@ impl Ratchet {
     }
 }
 
+impl Drop for Ratchet {
+    fn drop(&mut self) {
+        erase(&mut self.secret);
+        // The crate does not erase its keys.
+        for (_, key) in self.keys.iter_mut().flatten() {
+            overwrite(key, cipher_key(&[0; 16]));
+        }
+    }
+}
+
 #[cold]
 fn derive(secret: &[u8; 32], generation: u64) -> LessSafeKey {
     let mut hasher = blake3::Hasher::new_keyed(secret);
     hasher.update(b"tautline v1 seal").update(&generation.to_le_bytes());
-    let key = first16(hasher.finalize().as_bytes());
-    LessSafeKey::new(UnboundKey::new(&AES_128_GCM, &key).expect("the key has sixteen bytes"))
+    let mut bytes = first16(hasher.finalize().as_bytes());
+    let key = cipher_key(&bytes);
+    erase(&mut bytes);
+    key
+}
+
+fn cipher_key(bytes: &[u8; 16]) -> LessSafeKey {
+    LessSafeKey::new(UnboundKey::new(&AES_128_GCM, bytes).expect("the key has sixteen bytes"))
+}
+
+/// The bytes of the first sealing key.
+#[cfg(test)]
+pub(crate) fn first_key(secret: &[u8; 32]) -> [u8; 16] {
+    let mut hasher = blake3::Hasher::new_keyed(secret);
+    hasher.update(b"tautline v1 seal").update(&0u64.to_le_bytes());
+    first16(hasher.finalize().as_bytes())
 }
 
 fn nonce(packet: u64) -> Nonce {

@@ -16,6 +16,8 @@ use polyval::{Block, Polyval};
 
 use tautline_wire::frame::HEADER_LEN;
 
+use crate::erase::{erase, overwrite};
+
 /// Frames up to this length are hashed with POLYVAL.
 const SHORT_FRAME: usize = 256;
 const BLOCK: usize = 16;
@@ -33,11 +35,11 @@ pub(crate) struct TagKey {
 impl TagKey {
     /// Derives three independent secrets from one.
     pub(crate) fn new(secret: &[u8; 32]) -> TagKey {
-        let mut bytes = [[0; 16]; 3];
-        let mut stream = blake3::Hasher::new_keyed(secret).update(b"tautline v1 tag").finalize_xof();
-        bytes.iter_mut().for_each(|part| stream.fill(part));
-        let [hash, pad, long] = bytes;
-        TagKey { hash: Polyval::new(&hash.into()), pad: Aes128Enc::new(&pad.into()), long }
+        let mut parts = secrets(secret);
+        let [hash, pad, long] = parts;
+        let key = TagKey { hash: Polyval::new(&hash.into()), pad: Aes128Enc::new(&pad.into()), long };
+        parts.iter_mut().for_each(|part| erase(part));
+        key
     }
 
     /// Returns the tag of a frame whose tag field is zero. A packet number must be used only once.
@@ -78,6 +80,22 @@ impl TagKey {
         nonce[..8].copy_from_slice(&packet.to_le_bytes());
         low64(&Aegis128X4::<16>::new(&self.long, &nonce).encrypt_in_place(&mut [], frame))
     }
+}
+
+impl Drop for TagKey {
+    fn drop(&mut self) {
+        overwrite(&mut self.hash, Polyval::new(&[0; 16].into()));
+        overwrite(&mut self.pad, Aes128Enc::new(&[0; 16].into()));
+        erase(&mut self.long);
+    }
+}
+
+/// The three secrets that are derived from that of a direction.
+pub(crate) fn secrets(secret: &[u8; 32]) -> [[u8; 16]; 3] {
+    let mut parts = [[0; 16]; 3];
+    let mut stream = blake3::Hasher::new_keyed(secret).update(b"tautline v1 tag").finalize_xof();
+    parts.iter_mut().for_each(|part| stream.fill(part));
+    parts
 }
 
 /// Views bytes as blocks. Their length must be a multiple of the block length.

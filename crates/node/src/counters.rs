@@ -36,8 +36,10 @@ pub struct Counters {
     pub stale: u64,
     /// Handshake frames that were not authentic.
     pub forged_handshakes: u64,
-    /// Hellos answered with a request for proof of address.
+    /// Hellos answered with a request for proof that they are recent.
     pub retries: u64,
+    /// Hellos that were not answered, because they came too often.
+    pub hellos_dropped: u64,
     /// Frames that had to be copied because the program was not extracting.
     pub frames_held: u64,
     /// Polls made by the watchdog.

@@ -99,12 +99,18 @@ impl Job {
                 "{e}; it is handed over once: this process has joined already, or is not the one that was launched"
             ))
         })?;
-        let mut text = String::new();
-        std::fs::File::from(fd)
-            .take(MAX_JOB_FILE as u64)
-            .read_to_string(&mut text)
-            .map_err(|e| unreadable(e.to_string()))?;
-        Job::parse(&text)
+        Job::read(std::fs::File::from(fd)).map_err(|e| unreadable(e.to_string()))?
+    }
+
+    /// Reads a description, and erases its text, which has the key in it (H-17).
+    fn read(file: std::fs::File) -> std::io::Result<Result<Job, JoinError>> {
+        // With room for all of it, so that no part is copied and left behind.
+        let mut text = String::with_capacity(MAX_JOB_FILE + 64);
+        let read = file.take(MAX_JOB_FILE as u64).read_to_string(&mut text);
+        let job = Job::parse(&text);
+        let mut bytes = text.into_bytes();
+        tautline_link::erase(&mut bytes);
+        read.map(|_| job)
     }
 
     /// Reads a job file, which must be readable by its owner alone (J-2).
@@ -123,9 +129,8 @@ impl Job {
                 path.display()
             )));
         }
-        let mut text = String::new();
-        file.take(MAX_JOB_FILE as u64).read_to_string(&mut text).map_err(|e| unreadable(e.to_string()))?;
-        Job::parse(&text).map_err(|error| match error {
+        let job = Job::read(file).map_err(|e| unreadable(e.to_string()))?;
+        job.map_err(|error| match error {
             JoinError::Nonsense(why) => JoinError::Nonsense(format!("{}: {why}", path.display())),
             other => other,
         })

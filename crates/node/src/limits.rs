@@ -23,10 +23,8 @@ pub const MAX_EVENTS: usize = 4096;
 pub const TX_QUEUE: usize = 128;
 /// Slots of the arena that only acknowledgements and other control frames may use.
 pub const TX_RESERVE: usize = 16;
-/// Slots being put together from fragments, per peer.
+/// Slots being put together from fragments, per peer. One place is for the slot that is due (L-37).
 pub const MAX_REASSEMBLIES: usize = 64;
-/// Hellos per tenth of a second that need no proof of address, beside four per peer.
-pub const HELLOS_FREE: u32 = 64;
 /// Bytes of the longest job description.
 pub const MAX_JOB_FILE: usize = 1 << 20;
 

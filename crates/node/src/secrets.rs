@@ -1,27 +1,23 @@
-//! Numbers that were never used before and cannot be guessed, and who must prove its address first (H-7).
+//! Numbers that were never used before and cannot be guessed, and which hellos are answered (H-16).
 
-use tautline_link::HandshakeLimiter;
+use tautline_link::{HandshakeLimiter, RandomSequence};
 
-/// A keyed sequence, and the limiter of handshakes that shares its key.
+/// A keyed sequence, and the limiter of handshakes.
 #[derive(Debug)]
 pub(crate) struct Secrets {
     pub(crate) limiter: HandshakeLimiter,
-    next: u64,
+    sequence: RandomSequence,
 }
 
 impl Secrets {
-    /// `entropy` must be fresh and unpredictable. Up to `hellos` hellos per tenth of a second need no proof
-    /// of address.
-    pub(crate) fn new(entropy: [u8; 32], hellos: u32) -> Secrets {
-        let mut seed = [0; 8];
-        seed.copy_from_slice(&entropy[..8]);
-        Secrets { limiter: HandshakeLimiter::new(entropy, hellos), next: u64::from_le_bytes(seed) }
+    /// `entropy` must be fresh and unpredictable.
+    pub(crate) fn new(entropy: [u8; 32]) -> Secrets {
+        Secrets { limiter: HandshakeLimiter::default(), sequence: RandomSequence::new(entropy) }
     }
 
     /// Bytes that were never used before and cannot be guessed.
     pub(crate) fn bytes(&mut self) -> [u8; 16] {
-        self.next = self.next.wrapping_add(1);
-        self.limiter.cookie(b"fresh", self.next)
+        self.sequence.bytes()
     }
 
     /// A number, not zero, that was never used before and cannot be guessed.

@@ -13,7 +13,8 @@ fn seeds() -> u64 {
 #[test]
 fn seeds_keep_the_promises() {
     let mut all = Summary::default();
-    for seed in 1..=seeds() {
+    // Among these some operations fail because a channel ends.
+    for seed in 141..141 + seeds() {
         let sum = run(seed, 150, Hosts::Drawn, Mistake::None).unwrap();
         all.complete += sum.complete;
         all.failed += sum.failed;

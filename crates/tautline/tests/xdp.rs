@@ -139,7 +139,7 @@ fn xdp_member() {
     let all = endpoint.counters();
     let links = all.links;
     let refused = all.device.frames_refused
-        + [all.strays, all.stale, all.forged_handshakes, all.retries].iter().sum::<u64>()
+        + [all.strays, all.stale, all.forged_handshakes, all.retries, all.hellos_dropped].iter().sum::<u64>()
         + [links.bad_tag, links.replayed, links.malformed].iter().sum::<u64>();
     println!("OVERFLOWS {}", all.device.receive_overflows);
     println!("REFUSED {refused}\nSENT {}\nACCEPTED {}", links.frames_sent, links.frames_accepted);

@@ -1,4 +1,4 @@
-//! The frames that open a channel: hello, welcome, retry, refuse (H-1 … H-12).
+//! The frames that open a channel: hello, welcome, retry, refuse (H-1 … H-16).
 //!
 //! All four have one layout of 112 bytes, so that an answer is never longer than the hello (H-6).
 

@@ -1,5 +1,5 @@
-//! Two peerings driven by a program of operations: traffic, faults, time, and injected bytes. Authentication
-//! is waived in fuzzing builds, so that injected bytes reach the state machine. Nothing may panic. As long as
+//! Two peerings driven by a program of operations: traffic, faults, time, and injected bytes. They are made
+//! without authentication, so that injected bytes reach the state machine. Nothing may panic. As long as
 //! nothing was injected, slots are delivered unaltered and in order.
 #![no_main]
 

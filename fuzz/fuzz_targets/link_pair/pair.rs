@@ -100,7 +100,7 @@ impl Pair {
         });
         let max_frame = [1232, 1472, 4000, 9000][bits / 32 % 4];
         let side = |rank| Side {
-            peering: Peering::new(params(rank, max_frame), config.clone()),
+            peering: Peering::without_authentication(params(rank, max_frame), config.clone()),
             tracker: Tracker::default(),
             out: VecDeque::new(),
         };
@@ -242,8 +242,11 @@ impl Pair {
     fn handshake(&mut self, to: usize, handshake: &Handshake) {
         let ids = self.new_ids();
         let side = &mut self.sides[to];
-        if let HandshakeOutcome::Reply(reply) = side.peering.handle_handshake(self.now, handshake, ids) {
-            side.out.push_back(reply.to_vec());
+        match side.peering.handle_handshake(self.now, handshake, ids) {
+            HandshakeOutcome::Reply(reply) | HandshakeOutcome::Welcome(reply) => {
+                side.out.push_back(reply.to_vec());
+            }
+            _ => {}
         }
         side.track();
     }
@@ -285,7 +288,7 @@ impl Pair {
             0 => {
                 // A restart: slots under way from the other side are lost.
                 self.honest = false;
-                side.peering = Peering::new(params(i as u32, 1472), self.config.clone());
+                side.peering = Peering::without_authentication(params(i as u32, 1472), self.config.clone());
                 side.tracker = Tracker::default();
             }
             1 => side.peering.stop_connecting(),

@@ -4,6 +4,7 @@ mod flow_control;
 mod handshake;
 mod network_faults;
 mod path_limit;
+mod replays;
 mod tampered_frames;
 mod timers_and_close;
 mod world;

@@ -98,6 +98,47 @@ fn own_stop_is_no_silence_of_the_peer() {
     assert!(world.deaths().is_empty(), "{:?}", world.deaths());
 }
 
+/// L-16: time in which this side did not run is no silence of the peer, even if it is less than half the
+/// bound. Here the peer is stopped for 0.7 s, and this side for 0.45 s of that.
+#[test]
+fn short_stops_of_our_own_are_no_silence() {
+    for seed in 0..400 {
+        let mut rng = Rng(seed);
+        let mut world = World::open(rng.next(), &Config::default());
+        world.run(SECOND + rng.below(SECOND));
+        let (ours, peer) = if rng.below(2) == 0 { (0, 1) } else { (1, 0) };
+        world.sides[peer].paused_until = world.now + 700 * MILLI;
+        world.run(rng.below(250) * MILLI);
+        world.sides[ours].paused_until = world.now + 450 * MILLI;
+        world.run(3 * SECOND);
+        assert!(world.deaths().is_empty(), "seed {seed}: {:?}", world.deaths());
+    }
+}
+
+/// L-15, L-36: a side that polls rarely, however rarely, reports a dead peer after a bounded number of polls.
+#[test]
+fn rare_polls_detect_death() {
+    for (every, polls) in [(100, 13), (300, 12), (450, 12), (600, 12), (1_500, 12), (10_000, 12)] {
+        for twice in [false, true] {
+            let mut world = World::open(6, &Config::default());
+            world.run(SECOND);
+            world.pipes.iter_mut().for_each(|p| p.faults.cut = true);
+            let mut count = 0;
+            while world.deaths().is_empty() {
+                count += 1;
+                assert!(count <= polls, "no death after {polls} polls, {every} ms apart, twice: {twice}");
+                for side in &mut world.sides {
+                    side.paused_until = world.now + every * MILLI;
+                }
+                world.run(every * MILLI);
+                if twice {
+                    world.run(MICRO);
+                }
+            }
+        }
+    }
+}
+
 /// L-17: an idle pair exchanges one request and one answer per heartbeat, and no more.
 #[test]
 fn idle_heartbeats() {

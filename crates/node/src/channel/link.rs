@@ -181,8 +181,10 @@ impl LinkChannel {
         // Slots that arrived whole after some of their fragments are done with.
         self.fragments.retain(|(of, _)| !of.before(due));
         let at = self.fragments.iter().position(|(of, _)| *of == seq).or_else(|| {
+            // L-37: one place is for the slot that is due.
+            let places = MAX_REASSEMBLIES - usize::from(seq != due);
             let fresh = Reassembly::new(total, tautline_wire::frame::MAX_FRAME)
-                .filter(|_| self.fragments.len() < MAX_REASSEMBLIES)?;
+                .filter(|_| self.fragments.len() < places)?;
             self.fragments.push((seq, fresh));
             Some(self.fragments.len() - 1)
         })?;

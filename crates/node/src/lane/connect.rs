@@ -1,7 +1,5 @@
 //! Opening channels: hellos out, handshake frames in, handler tables across.
 
-use std::net::SocketAddr;
-
 use tautline_device::{RouteId, Transport};
 use tautline_link::{ChannelIds, HandshakeFrame, HandshakeOutcome, Nanos};
 use tautline_wire::handshake::HANDSHAKE_LEN;
@@ -68,7 +66,7 @@ impl Lane {
 
     /// Handles a frame that is not of an established channel.
     #[cold]
-    pub(super) fn handle_handshake(&mut self, now: Nanos, bytes: &[u8], from: Option<SocketAddr>) {
+    pub(super) fn handle_handshake(&mut self, now: Nanos, bytes: &[u8]) {
         let Ok(shake) = Handshake::parse(bytes) else {
             self.counters.strays += 1;
             return;
@@ -92,12 +90,17 @@ impl Lane {
                 let Ok(answer_to) = peers.route(&mut *port.device, rank, shake.port) else { return };
                 route = answer_to;
             }
-            if self.port.closed || self.must_prove(now, &shake, (route, from)) || self.redirect(&shake, route)
-            {
+            if !self.secrets.limiter.admits(now, shake.epoch) {
+                self.counters.hellos_dropped += 1;
+                return;
+            }
+            if self.port.closed || self.redirect(&shake, route) {
                 return;
             }
             // N-16: a peer on this host is answered through its listener.
-            if !self.peers.member(rank).channel.link.is_live() && self.dial(now, rank) {
+            let link = &self.peers.member(rank).channel.link;
+            if link.peering.is_proven(&shake) && !link.is_live() && self.dial(now, rank) {
+                self.peers.member_mut(rank).channel.link.peering.take_proof(&shake);
                 return;
             }
         }
@@ -108,6 +111,10 @@ impl Lane {
             HandshakeOutcome::Ignored => {}
             HandshakeOutcome::Opened => self.peers.member_mut(rank).answered_at = None,
             HandshakeOutcome::Reply(reply) => {
+                self.counters.retries += u64::from(Kind::of(&reply) == Ok(Kind::Retry));
+                self.port.send_bytes(route, &reply);
+            }
+            HandshakeOutcome::Welcome(reply) => {
                 self.peers.member_mut(rank).answered_at = (shake.from_lane != 0).then_some(route);
                 self.port.send_bytes(route, &reply);
             }
@@ -117,34 +124,6 @@ impl Lane {
         self.note_link(now, rank);
         let (peer, port) = self.channel(rank);
         peer.channel.mark_dirty(port);
-    }
-
-    /// H-7: under a flood of hellos, a sender first proves its address. Only then do sources matter; a hello
-    /// that came without its source is dropped, and comes again.
-    fn must_prove(
-        &mut self,
-        now: Nanos,
-        hello: &Handshake,
-        (route, from): (RouteId, Option<SocketAddr>),
-    ) -> bool {
-        let mut address = [0; 18];
-        match from {
-            Some(SocketAddr::V4(a)) => address[..4].copy_from_slice(&a.ip().octets()),
-            Some(SocketAddr::V6(a)) => address[..16].copy_from_slice(&a.ip().octets()),
-            None => {}
-        }
-        address[16..].copy_from_slice(&from.map_or(0, |a| a.port()).to_le_bytes());
-        let proof = self.secrets.limiter.requires_proof(now, &address, hello.epoch, &hello.cookie);
-        self.port.device.want_sources(proof);
-        if !proof || from.is_none() {
-            return proof;
-        }
-        self.counters.retries += 1;
-        let cookie = self.secrets.limiter.cookie(&address, hello.epoch);
-        let rank = Address::new(hello.from, hello.from_lane).into();
-        let retry = self.peers.member(rank).channel.link.peering.retry(hello, cookie);
-        self.port.send_bytes(route, &retry);
-        true
     }
 
     /// H-13: a hello for another lane of this node is told where that lane is. True if it is for another

@@ -27,7 +27,6 @@ use tautline_device::{Datagram, DeviceEvent};
 use tautline_link::Nanos;
 
 use crate::channel::Port;
-use crate::limits::HELLOS_FREE;
 use crate::local::LocalPeers;
 use crate::membership::{HandlerNames, Peer, Peers};
 use crate::memory::Memory;
@@ -107,10 +106,10 @@ impl Lane {
         config.link.receive_buffer = (device.receive_buffer() as u32 / senders).max(16 * 1024);
         config.link.raw_frames = device.takes_raw();
         let peers = Peers::new(job, lane, &mut *device, &config.link)?;
-        // H-7: only a flood of hellos makes sources matter.
+        // H-6: answers go to the addresses of the job.
         device.want_sources(false);
         let (me, members) = (peers.me(), job.members.len());
-        let mut secrets = Secrets::new(entropy, HELLOS_FREE + 4 * members as u32);
+        let mut secrets = Secrets::new(entropy);
         let mut lane = Lane {
             rank: me,
             port: Port::new(device, &config, members),

@@ -47,10 +47,7 @@ impl Lane {
         let bytes = batch.bytes_mut(frame);
         match Kind::of(bytes) {
             Ok(Kind::Data | Kind::Close) => {}
-            Ok(_) => {
-                let from = batch.source(frame);
-                return self.handle_handshake(now, batch.bytes(frame), from);
-            }
+            Ok(_) => return self.handle_handshake(now, batch.bytes(frame)),
             Err(_) => return self.counters.strays += 1,
         }
         let Ok(channel) = channel_of(bytes) else { return self.counters.strays += 1 };

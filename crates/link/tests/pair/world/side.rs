@@ -2,13 +2,11 @@
 
 use std::collections::VecDeque;
 
-use tautline_link::{
-    Arrival, ChannelIds, Config, Event, HandshakeLimiter, HandshakeOutcome, JobKey, Link, Nanos, Peering,
-};
+use tautline_link::{Arrival, ChannelIds, Config, Event, HandshakeOutcome, JobKey, Link, Nanos, Peering};
 use tautline_link::{HandshakeFrame, PeeringParams, Reassembly, Transmit};
 use tautline_wire::frame::{MAX_FRAME, channel_of};
 use tautline_wire::handshake::HANDSHAKE_LEN;
-use tautline_wire::{Handshake, Kind, Seq};
+use tautline_wire::{Handshake, Seq};
 
 use super::{Rng, Stream};
 
@@ -39,7 +37,6 @@ pub struct Side {
     pub consume: Consume,
     pub load: Load,
     pub unconsumed: u32,
-    pub limiter: Option<HandshakeLimiter>,
     /// The side does nothing before this time, as a stopped process.
     pub paused_until: Nanos,
     /// The interval between two polls of the network.
@@ -79,7 +76,6 @@ impl Side {
             consume: Consume::AtOnce,
             load: Load { left: 0, queue: 200, len: 0 },
             unconsumed: 0,
-            limiter: None,
             paused_until: 0,
             every: 0,
             refused: 0,
@@ -123,14 +119,12 @@ impl Side {
             self.refused += 1;
             return None;
         }
-        if let (Some(limiter), Kind::Hello) = (&mut self.limiter, handshake.kind)
-            && limiter.requires_proof(now, b"there", handshake.epoch, &handshake.cookie)
-        {
-            return Some(self.peering.retry(handshake, limiter.cookie(b"there", handshake.epoch)));
-        }
         let ids = self.new_ids();
         let outcome = self.peering.handle_handshake(now, handshake, ids);
-        let reply = if let HandshakeOutcome::Reply(reply) = &outcome { Some(*reply) } else { None };
+        let reply = match &outcome {
+            HandshakeOutcome::Reply(reply) | HandshakeOutcome::Welcome(reply) => Some(*reply),
+            _ => None,
+        };
         self.outcomes.push(outcome);
         reply
     }

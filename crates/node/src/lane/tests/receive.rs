@@ -81,6 +81,25 @@ fn fragments_make_a_slot() {
     assert_eq!(pair.take_short(1), [long]);
 }
 
+/// L-37: however many slots ahead wait for their fragments, there is room for those of the slot that is due.
+#[test]
+fn slots_ahead_do_not_starve_the_one_that_is_due() {
+    let mut pair = Pair::connected();
+    let now = pair.now;
+    let link = &mut pair.lanes[1].peers.member_mut(0).channel.link;
+    let due = link.link().unwrap().next_expected();
+    for round in 0..3 {
+        for ahead in 1..200 {
+            let complete = link.add_fragment(now, (due.ahead(round + ahead), 0, 1_000), &[1; 250]);
+            assert!(complete.is_none());
+        }
+        let due = due.ahead(round);
+        assert!(link.add_fragment(now, (due, 500, 1_000), &[1; 500]).is_none());
+        let (arrival, bytes) = link.add_fragment(now, (due, 0, 1_000), &[1; 500]).expect("there was no room");
+        assert_eq!((arrival, bytes.len()), (tautline_link::Arrival::Next { released: 0 }, 1_000));
+    }
+}
+
 /// W-1: what is no frame, and frames for ranks that are not there, are strays.
 #[test]
 fn strays_are_counted() {
