@@ -2,7 +2,6 @@
 #![allow(clippy::print_stdout)]
 
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::AsFd;
 
 use tautline_device::Datagram;
 use tautline_device::conformance::{DatagramOptions, Ends, channel_suite, datagram_suite};
@@ -106,16 +105,16 @@ fn shm_pair() -> Ends {
     let path = shm::listener_path(&place, 1, number);
     let listener = Listener::bind(&path).unwrap();
     let prove = |_: &[u8]| [5; 16];
-    let bell = || rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
     let hello =
         Greeting { from: 0, to: 1, epoch: 1, answers: 0, window: 1, asymmetric: true, pool: 0, beacon: 0 };
-    let dial = Dial::new(&path, bell().as_fd(), || (hello.to_bytes(prove), None)).unwrap();
-    let incoming = listener.accept().unwrap().expect("a connection");
+    let dial = Dial::new(&path, || (hello.to_bytes(prove), None)).unwrap();
+    let accepted = listener.accept(|error| shm::Refusal::of(error).to_bytes(prove));
+    let shm::Accepted::Connection(incoming) = accepted else { panic!("no connection: {accepted:?}") };
     let (greeting, handover) = incoming.poll_greeting(prove).unwrap().expect("a greeting");
     assert_eq!(greeting, hello);
     let answer =
         Greeting { from: 1, to: 0, epoch: 2, answers: 1, window: 1, asymmetric: true, pool: 0, beacon: 0 };
-    let callee = incoming.accept(handover, &answer.to_bytes(prove), (bell().as_fd(), None), true).unwrap();
+    let callee = incoming.accept(handover, &answer.to_bytes(prove), None, true).unwrap();
     let (greeting, bell) = dial.poll_greeting(prove).unwrap().expect("an answer");
     assert_eq!(greeting, answer);
     let caller = dial.establish(bell, true);

@@ -6,9 +6,7 @@
 mod shm_pair;
 mod tracee;
 
-use std::os::fd::AsFd;
-
-use shm_pair::{TempDir, answer_incoming, bell, frame, hello, prove, segments, until};
+use shm_pair::{TempDir, answer_incoming, frame, hello, next, prove, segments, until};
 use tautline_device::Channel;
 use tautline_device::shm::{Dial, Incoming, Listener, Shm, unlink_stale_listeners};
 use tracee::{Stop, Tracee, may_trace, pause};
@@ -24,7 +22,7 @@ impl Survivor {
     fn turn(&mut self, dir: &TempDir) {
         match self {
             Survivor::Listening { listener, incoming, shm } => {
-                if let Ok(Some(next)) = listener.accept() {
+                if let Some(next) = next(listener) {
                     *incoming = Some(next);
                 }
                 match incoming.as_ref().map(|v| v.poll_greeting(prove)) {
@@ -39,7 +37,7 @@ impl Survivor {
             }
             Survivor::Dialing { dial, shm } => {
                 if dial.is_none() && shm.is_none() {
-                    *dial = Dial::new(&dir.listener_path(), bell().as_fd(), hello).ok();
+                    *dial = Dial::new(&dir.listener_path(), hello).ok();
                 }
                 match dial.as_ref().map(|c| c.poll_greeting(prove)) {
                     Some(Ok(Some((_, bell)))) => {
@@ -69,7 +67,7 @@ impl Survivor {
         let (incoming, dial, shm) = match self {
             Survivor::Listening { listener, incoming, shm } => {
                 // A process that connected and died is detected without waiting.
-                while let Ok(Some(incoming)) = listener.accept() {
+                while let Some(incoming) = next(&listener) {
                     if let Ok(None) = incoming.poll_greeting(prove) {
                         panic!("the death is not visible");
                     }
@@ -113,7 +111,7 @@ fn run(role: Role, dir: &TempDir) {
     };
     match role {
         Role::Dialer => {
-            let Ok(dial) = Dial::new(&dir.listener_path(), bell().as_fd(), hello) else { return };
+            let Ok(dial) = Dial::new(&dir.listener_path(), hello) else { return };
             for _ in 0..1_000 {
                 match dial.poll_greeting(prove) {
                     Ok(Some((_, bell))) => return exchange(dial.establish(bell, true)),
@@ -124,7 +122,7 @@ fn run(role: Role, dir: &TempDir) {
         }
         Role::Listener => {
             let listener = Listener::bind(&dir.listener_path()).unwrap();
-            let incoming = until("a connection", || listener.accept().unwrap());
+            let incoming = until("a connection", || next(&listener));
             let (_, handover) = until("a greeting", || incoming.poll_greeting(prove).unwrap());
             exchange(answer_incoming(incoming, handover).unwrap());
         }

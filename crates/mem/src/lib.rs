@@ -11,6 +11,8 @@
 mod aperture;
 pub mod arena;
 mod barrier;
+#[cfg(not(loom))]
+mod foreign;
 mod fork;
 mod owned;
 #[cfg(not(loom))]
@@ -27,6 +29,8 @@ pub mod windows;
 pub use aperture::{ApertureMemory, OutOfRange, WORD};
 pub use arena::{Arena, SlotId};
 pub use barrier::Barrier;
+#[cfg(not(loom))]
+pub use foreign::open_memory_of;
 pub use fork::ForkGuard;
 pub use owned::{Owned, Owner};
 pub use segment::Segment;

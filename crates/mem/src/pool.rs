@@ -401,10 +401,11 @@ impl PoolView {
     /// If it is not sealed, or does not have exactly `len` bytes: it could vanish later.
     pub fn attach(fd: &OwnedFd, len: usize) -> io::Result<PoolView> {
         let refuse = |why: &str| Err(io::Error::new(io::ErrorKind::InvalidData, why));
-        crate::segment::check_kind(fd)?;
-        if !rustix::fs::fcntl_get_seals(fd)?.contains(SEALS) {
+        // The seals first: only memory has them, and other files may not answer for ever.
+        if !rustix::fs::fcntl_get_seals(fd).is_ok_and(|seals| seals.contains(SEALS)) {
             return refuse("the pool is not sealed");
         }
+        crate::segment::check_kind(fd)?;
         if len == 0 || rustix::fs::fstat(fd)?.st_size as u64 != len as u64 {
             return refuse("the pool has the wrong size");
         }

@@ -95,10 +95,11 @@ mod real {
 
         fn check(fd: &OwnedFd, len: usize) -> io::Result<()> {
             let refuse = |why: &str| Err(io::Error::new(io::ErrorKind::InvalidData, why));
-            super::check_kind(fd)?;
-            if !rustix::fs::fcntl_get_seals(fd)?.contains(SEALS) {
+            // The seals first: only memory has them, and other files may not answer for ever.
+            if !rustix::fs::fcntl_get_seals(fd).is_ok_and(|seals| seals.contains(SEALS)) {
                 return refuse("the segment is not sealed");
             }
+            super::check_kind(fd)?;
             if rustix::fs::fstat(fd)?.st_size as u64 != len as u64 {
                 return refuse("the segment has the wrong size");
             }
@@ -362,8 +363,11 @@ mod tests {
         rustix::fs::ftruncate(&bare, 8192).unwrap();
         assert!(Segment::attach(bare, 8192).unwrap_err().to_string().contains("not sealed"));
         // A machine without huge pages cannot create such memory at all.
-        let flags = rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::HUGETLB;
+        use rustix::fs::{MemfdFlags, SealFlags};
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | MemfdFlags::ALLOW_SEALING;
         if let Ok(huge) = rustix::fs::memfd_create(c"huge", flags) {
+            let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+            rustix::fs::fcntl_add_seals(&huge, seals).unwrap();
             assert!(Segment::attach(huge, 8192).unwrap_err().to_string().contains("ordinary pages"));
         }
     }

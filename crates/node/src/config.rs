@@ -140,10 +140,12 @@ pub struct Config {
     /// more takes longer than copying.
     pub local_window: u32,
     /// Messages of at least this many bytes, sent by a blocking send in one call, are copied by the peer
-    /// itself if it is on this host and the system permits it; by default none are. This saves a copy on this
-    /// process's core, and costs time where both cores are free (docs/decisions/0005). The send waits until
-    /// the peer's handler has read the message or ended: a handler that first waits for another message of
-    /// the same program waits for ever.
+    /// itself if it is on this host, has set this to any length too, and the system permits it; by default
+    /// none are. This saves a copy on this process's core, and costs time where both cores are free
+    /// (docs/decisions/0005). The send waits until the peer's handler has read the message or ended: a
+    /// handler that first waits for another message of the same program waits for ever. Set it only among
+    /// peers that trust each other: a handler that reads such a message waits for as long as the memory of
+    /// its sender lets it (S-32).
     pub single_copy: Option<usize>,
     /// How [`DeviceName::Xdp`] gets frames from the card to our memory.
     pub xdp_mode: tautline_device::xdp::Mode,

@@ -19,6 +19,12 @@ pub enum Event {
         /// Why this one.
         reason: String,
     },
+    /// This process lacks descriptors or memory, and refuses to share memory with peers on its host; they
+    /// use datagrams instead. Reported when that begins, not for every peer.
+    LocalRefused {
+        /// What it lacks, and what to do about it.
+        reason: String,
+    },
     /// A peer can be reached.
     PeerUp {
         /// The peer.
@@ -60,6 +66,7 @@ impl std::fmt::Display for Event {
             Event::Transport { peer, device, reason } => {
                 write!(f, "{} uses {device}: {reason}", Address::from(*peer))
             }
+            Event::LocalRefused { reason } => write!(f, "a peer on this host was refused: {reason}"),
             Event::PeerUp { peer, .. } => write!(f, "{} is up", Address::from(*peer)),
             Event::PeerDown { peer, why, .. } => write!(f, "{} is down: {why}", Address::from(*peer)),
             Event::PathChanged { peer, max_frame } => {

@@ -64,7 +64,7 @@ pub mod wire {
 }
 pub use tautline_device as device;
 pub use tautline_link as link;
-pub use tautline_mem::{ApertureMemory, OutOfRange};
+pub use tautline_mem::{ApertureMemory, OutOfRange, open_memory_of};
 
 /// A process of the job, counted from zero. As the number of a peer it stands for lane 0 of that process;
 /// other lanes have other numbers, see [`Address`].

@@ -61,6 +61,9 @@ pub const ASK_EVERY: u32 = 1 << 9;
 pub const MAX_NOTICES: usize = 1 << 16;
 /// Out-of-band messages that wait for the program.
 pub const MAX_OUT_OF_BAND_WAITING: usize = 1 << 12;
+/// Bytes of address space that must be left when a process joins; a node of the default configuration takes
+/// fewer.
+pub const JOIN_SPACE: usize = 20 << 20;
 
 const _: () = assert!(2 * ASK_EVERY <= MAX_UNANSWERED);
 const _: () = assert!(

@@ -46,7 +46,9 @@ impl Scene {
         Scene::with(ranks, config(|c| c.waiting = waiting))
     }
 
-    fn with(ranks: usize, config: tautline::Config) -> Scene {
+    fn with(ranks: usize, mut config: tautline::Config) -> Scene {
+        // It reads what victims offer, and offers nothing.
+        config.single_copy = Some(usize::MAX);
         let launcher = Launcher::over(DeviceName::Shm, ranks);
         let (builder, received) = listener(ranks, config);
         let ep = builder.join_job(launcher.job(0)).unwrap();
@@ -229,6 +231,36 @@ fn dialing_a_node_without_descriptors() {
     victim.expect("@alive", PATIENCE, |line| (line == "@alive").then_some(()));
     await_up(&scene.ep, VICTIM);
     until(&scene.ep, || scene.received() > 20);
+}
+
+/// S-5, N-12: a restarted peer shares memory, although the survivor of the lower rank still waits for the
+/// answer of its former process.
+#[test]
+fn a_restarted_peer_shares_memory() {
+    let _alone = alone();
+    let _limit = Limit::seconds(120);
+    let launcher = Launcher::new(2);
+    let (builder, received) = listener(2, config(|c| c.watchdog = None));
+    let ep = builder.join_job(launcher.job(0)).unwrap();
+    let mut transports = Vec::new();
+    for round in 0..5 {
+        let mut victim = start(&launcher, VICTIM, "mute");
+        victim.expect("@mute", PATIENCE, |line| (line == "@mute").then_some(()));
+        ep.connect(VICTIM).unwrap();
+        victim.kill();
+        let mut victim = start(&launcher, VICTIM, "dial");
+        victim.expect("@dialled", PATIENCE, |line| (line == "@dialled").then_some(()));
+        let event = common::await_event(&ep, |event| matches!(event, Event::Transport { .. }));
+        let Event::Transport { device, .. } = event else { unreachable!("it was asked for") };
+        transports.push(device);
+        await_up(&ep, VICTIM);
+        until(&ep, || received.borrow()[VICTIM as usize].1 > 0);
+        victim.kill();
+        await_down(&ep, VICTIM);
+        received.borrow_mut()[VICTIM as usize].1 = 0;
+        println!("round {round}: {device}");
+    }
+    assert_eq!(transports, ["shm"; 5]);
 }
 
 /// S-6, N-10: a peer that becomes another program is gone.

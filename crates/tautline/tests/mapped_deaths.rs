@@ -4,6 +4,11 @@
 mod common;
 
 use std::cell::Cell;
+use std::ffi::CString;
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -84,4 +89,33 @@ fn a_mapper_is_killed() {
     }
     assert!(mappings.iter().all(|theirs| matches!(theirs.read_u64(8), Err(Error::PeerGone(1, _)))));
     ep.close().unwrap();
+}
+
+/// a share that names a FIFO instead of memory is refused, and nobody waits for the FIFO's other end.
+#[test]
+fn a_share_that_names_a_fifo_is_refused() {
+    let _limit = Limit::seconds(60);
+    let dir = std::env::temp_dir().join(format!("tautline-fifo-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    // A name that looks like that of memory does not help, either.
+    for name in ["fifo", "memfd:tautline (deleted)"] {
+        let path = dir.join(name);
+        let c_path = CString::new(path.as_os_str().as_bytes()).unwrap();
+        // SAFETY: the path is a string that ends with zero, and lives until the call returns.
+        assert_eq!(unsafe { libc::mkfifo(c_path.as_ptr(), 0o600) }, 0);
+        let fifo = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&path).unwrap();
+        let ep = taker().0.join_job(common::jobs(1).remove(0)).unwrap();
+        let aperture = ep.aperture(64).unwrap();
+        let share = aperture.share(Rights::READ).unwrap();
+        let mut cookie = share.cookie().to_bytes();
+        assert!(ep.map(&MapCookie::from_bytes(&cookie)).is_ok());
+        let number = |at: usize| u32::from_le_bytes(cookie[at..at + 4].try_into().unwrap());
+        let page = File::options().write(true).open(format!("/proc/self/fd/{}", number(12))).unwrap();
+        page.write_at(&fifo.metadata().unwrap().ino().to_le_bytes(), 24).unwrap();
+        cookie[8..12].copy_from_slice(&fifo.as_raw_fd().to_le_bytes());
+        let refused = ep.map(&MapCookie::from_bytes(&cookie)).unwrap_err();
+        assert!(refused.to_string().contains("no memory of an aperture"), "{refused}");
+        std::fs::remove_file(&path).unwrap();
+    }
+    std::fs::remove_dir(&dir).unwrap();
 }

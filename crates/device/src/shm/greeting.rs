@@ -1,11 +1,14 @@
-//! The message that two processes exchange before they share memory (S-15).
+//! The messages that two processes exchange before they share memory (S-15, S-33).
+
+use std::io;
 
 /// Bytes of a greeting.
 pub const GREETING_LEN: usize = 64;
 /// Bytes of a greeting that the proof covers.
 const PROVEN: usize = 48;
 
-const MAGIC: u32 = u32::from_le_bytes(*b"TSH3");
+const MAGIC: u32 = u32::from_le_bytes(*b"TSH4");
+const REFUSAL_MAGIC: u32 = u32::from_le_bytes(*b"TSHR");
 const ASYMMETRIC: u32 = 1;
 
 /// The sender of a greeting, its receiver, and their incarnations.
@@ -54,9 +57,7 @@ impl Greeting {
         let bytes: &[u8; GREETING_LEN] = bytes.try_into().ok()?;
         let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
         let long = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
-        let proof = prove(&bytes[..PROVEN]);
-        let differs = proof.iter().zip(&bytes[PROVEN..]).fold(0, |all, (a, b)| all | (a ^ b));
-        if word(0) != MAGIC || std::hint::black_box(differs) != 0 {
+        if word(0) != MAGIC || !is_proven(bytes, prove) {
             return None;
         }
         Some(Greeting {
@@ -72,9 +73,99 @@ impl Greeting {
     }
 }
 
+/// Why a process does not share memory with one that dialled it (S-33).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// It has no descriptors left.
+    Descriptors,
+    /// It has no memory, or address space, left.
+    Memory,
+    /// Anything else.
+    Other,
+}
+
+impl Refusal {
+    /// What to tell a process that cannot be served because of `error`.
+    pub fn of(error: &io::Error) -> Refusal {
+        match error.raw_os_error() {
+            Some(libc::EMFILE | libc::ENFILE) => Refusal::Descriptors,
+            Some(libc::ENOMEM | libc::ENOBUFS) => Refusal::Memory,
+            _ => Refusal::Other,
+        }
+    }
+
+    /// Returns the bytes of a refusal, as long as a greeting; `prove` as in [`Greeting::to_bytes`].
+    pub fn to_bytes(self, prove: impl FnOnce(&[u8]) -> [u8; 16]) -> [u8; GREETING_LEN] {
+        let mut bytes = [0; GREETING_LEN];
+        bytes[0..4].copy_from_slice(&REFUSAL_MAGIC.to_le_bytes());
+        bytes[4] = match self {
+            Refusal::Other => 0,
+            Refusal::Descriptors => 1,
+            Refusal::Memory => 2,
+        };
+        let proof = prove(&bytes[..PROVEN]);
+        bytes[PROVEN..].copy_from_slice(&proof);
+        bytes
+    }
+
+    /// Parses a refusal; `None` if it is something else, or its proof is wrong.
+    pub fn parse(bytes: &[u8], prove: impl FnOnce(&[u8]) -> [u8; 16]) -> Option<Refusal> {
+        let bytes: &[u8; GREETING_LEN] = bytes.try_into().ok()?;
+        if bytes[..4] != REFUSAL_MAGIC.to_le_bytes() || !is_proven(bytes, prove) {
+            return None;
+        }
+        Some(match bytes[4] {
+            1 => Refusal::Descriptors,
+            2 => Refusal::Memory,
+            _ => Refusal::Other,
+        })
+    }
+}
+
+impl From<Refusal> for io::Error {
+    fn from(refusal: Refusal) -> io::Error {
+        let why = match refusal {
+            Refusal::Descriptors => {
+                "the peer has no descriptors left; raise its limit, for example: ulimit -n 1024"
+            }
+            Refusal::Memory => {
+                "the peer has no memory or address space left; raise its limits (ulimit -v, ulimit -m), or \
+                 start fewer processes"
+            }
+            Refusal::Other => "the peer could not map what was handed over; its log says why",
+        };
+        io::Error::new(io::ErrorKind::ConnectionRefused, why)
+    }
+}
+
+fn is_proven(bytes: &[u8; GREETING_LEN], prove: impl FnOnce(&[u8]) -> [u8; 16]) -> bool {
+    let proof = prove(&bytes[..PROVEN]);
+    let differs = proof.iter().zip(&bytes[PROVEN..]).fold(0, |all, (a, b)| all | (a ^ b));
+    std::hint::black_box(differs) == 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// S-33: a refusal reads back as written; nothing else is one.
+    #[test]
+    fn refusals() {
+        let prove = |bytes: &[u8]| [bytes.iter().fold(3, |all, byte| all ^ byte.rotate_left(1)); 16];
+        for refusal in [Refusal::Descriptors, Refusal::Memory, Refusal::Other] {
+            let bytes = refusal.to_bytes(prove);
+            assert_eq!(Refusal::parse(&bytes, prove), Some(refusal));
+            assert_eq!(Greeting::parse(&bytes, prove), None);
+            for i in 0..GREETING_LEN {
+                let mut other = bytes;
+                other[i] ^= 4;
+                assert_eq!(Refusal::parse(&other, prove), None, "byte {i}");
+            }
+        }
+        let full = io::Error::from_raw_os_error(libc::EMFILE);
+        assert_eq!(Refusal::of(&full), Refusal::Descriptors);
+        assert_eq!(Refusal::of(&io::ErrorKind::Other.into()), Refusal::Other);
+    }
 
     /// S-15: a greeting reads back as written, and an altered one does not parse.
     #[test]

@@ -4,12 +4,13 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tautline_mem::Segment;
 use tautline_mem::pool::{POOL_UNIT, Pool, PoolView};
 
-use super::greeting::{GREETING_LEN, Greeting};
+use super::greeting::{GREETING_LEN, Greeting, Refusal};
 use super::{SEGMENT_LEN, Shm, Side};
 use crate::sys::local;
 
@@ -25,6 +26,12 @@ pub fn discovery_dir() -> PathBuf {
     PathBuf::from(format!("/tmp/tautline-{}", rustix::process::geteuid().as_raw()))
 }
 
+/// Returns the directory to use where another user has taken [`discovery_dir`]. Its name contains a number
+/// that only members of the job can compute, so nobody else can have made it before.
+pub fn private_dir(secret: u64) -> PathBuf {
+    PathBuf::from(format!("{}.{secret:016x}", discovery_dir().display()))
+}
+
 /// Returns the path of a rank's listener.
 pub fn listener_path(dir: &Path, job: u64, rank: u32) -> PathBuf {
     dir.join(format!("{job:016x}.{rank}"))
@@ -37,6 +44,27 @@ pub struct Listener {
     listener: OwnedFd,
     path: PathBuf,
     pid: u32,
+    /// The directory is removed with the last listener in it.
+    private: bool,
+    /// A descriptor that is given up to accept, and refuse, a connection when there is no other left (S-33).
+    spare: Mutex<Option<OwnedFd>>,
+}
+
+/// What became of a connection to a listener.
+#[derive(Debug)]
+pub enum Accepted {
+    /// It can be greeted.
+    Connection(Incoming),
+    /// There is none.
+    None,
+    /// It was closed: its process belongs to another user or is gone, or this process lacks something.
+    Refused(io::Error),
+    /// It waits, and would be found again at once: this process lacks descriptors or memory.
+    Waiting(io::Error),
+}
+
+fn open_spare() -> Option<OwnedFd> {
+    rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).ok()
 }
 
 impl Listener {
@@ -45,9 +73,20 @@ impl Listener {
     /// # Errors
     /// If a living process has a listener of that name.
     pub fn bind(path: &Path) -> io::Result<Listener> {
+        Listener::bind_with(path, false)
+    }
+
+    /// As [`Listener::bind`], in a directory of this job alone, which is removed with the last listener.
+    pub fn bind_private(path: &Path) -> io::Result<Listener> {
+        Listener::bind_with(path, true)
+    }
+
+    fn bind_with(path: &Path, private: bool) -> io::Result<Listener> {
         let dir = path.parent().unwrap_or(Path::new("."));
         prepare_dir(dir)?;
-        unlink_stale_listeners_if_due(dir);
+        if !private {
+            unlink_stale_listeners_if_due(dir);
+        }
         if owner_of(path) == Owner::Alive {
             return Err(io::Error::new(
                 io::ErrorKind::AddrInUse,
@@ -61,14 +100,37 @@ impl Listener {
         let _ = std::fs::remove_file(&temporary);
         let listener = local::listen(&temporary)?;
         std::fs::rename(&temporary, path)?;
-        Ok(Listener { listener, path: path.to_owned(), pid })
+        Ok(Listener { listener, path: path.to_owned(), pid, private, spare: Mutex::new(open_spare()) })
     }
 
-    /// Returns the next connection, if there is one.
-    pub fn accept(&self) -> io::Result<Option<Incoming>> {
-        let Some(socket) = local::accept(&self.listener)? else { return Ok(None) };
-        let process = local::peer_process(&socket)?;
-        Ok(Some(Incoming { socket, process }))
+    /// Returns the next connection, if there is one. A connection that cannot be used for want of something
+    /// is sent what `refusal` returns for that error.
+    pub fn accept(&self, refusal: impl Fn(&io::Error) -> [u8; GREETING_LEN]) -> Accepted {
+        let refuse = |socket: &OwnedFd, error: io::Error| {
+            // Whether or not that arrives, the end of the connection does.
+            let _ = local::send(socket, &refusal(&error), &[]);
+            Accepted::Refused(error)
+        };
+        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        let error = match local::accept(&self.listener) {
+            Ok(None) => return Accepted::None,
+            Ok(Some(socket)) => match local::peer_process(&socket) {
+                Ok(process) => {
+                    *spare = spare.take().or_else(open_spare);
+                    return Accepted::Connection(Incoming { socket, process });
+                }
+                Err(error) => return refuse(&socket, error),
+            },
+            Err(error) => error,
+        };
+        drop(spare.take());
+        let accepted = match local::accept(&self.listener) {
+            Ok(None) => Accepted::None,
+            Ok(Some(socket)) => refuse(&socket, error),
+            Err(_) => Accepted::Waiting(error),
+        };
+        *spare = open_spare();
+        accepted
     }
 
     /// Returns a descriptor that becomes readable when a process connects.
@@ -81,6 +143,9 @@ impl Drop for Listener {
     fn drop(&mut self) {
         if std::process::id() == self.pid {
             let _ = std::fs::remove_file(&self.path);
+            if let Some(dir) = self.path.parent().filter(|_| self.private) {
+                let _ = std::fs::remove_dir(dir);
+            }
         }
     }
 }
@@ -94,12 +159,16 @@ pub(crate) fn prepare_dir(dir: &Path) -> io::Result<()> {
         return Err(error);
     }
     let meta = std::fs::symlink_metadata(dir)?;
-    let mine = meta.is_dir() && meta.uid() == rustix::process::geteuid().as_raw() && meta.mode() & 0o077 == 0;
-    if mine {
+    let (me, owner, dir) = (rustix::process::geteuid().as_raw(), meta.uid(), dir.display());
+    let why = if owner != me {
+        format!("{dir} belongs to user {owner}, who or root has to remove it")
+    } else if !meta.is_dir() {
+        format!("{dir} is not a directory; remove it: rm {dir}")
+    } else if meta.mode() & 0o077 != 0 {
+        format!("others may access the directory {dir}; close it to them: chmod 700 {dir}")
+    } else {
         return Ok(());
-    }
-    let why =
-        format!("{0} is not a directory of this user alone; remove it, or: chmod 700 {0}", dir.display());
+    };
     Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
 }
 
@@ -169,27 +238,39 @@ pub struct Incoming {
 
 /// What a process hands over with its greeting.
 #[derive(Debug)]
-pub struct Handover {
-    segment: Segment,
-    peer: PeerHandles,
+pub struct Handover(io::Result<(Segment, PeerHandles)>);
+
+impl Handover {
+    fn new(segment: Option<OwnedFd>, pool: Option<OwnedFd>, greeting: &Greeting) -> io::Result<Handover> {
+        let segment = Segment::attach(segment.ok_or_else(bad_greeting)?, SEGMENT_LEN)?;
+        Ok(Handover(Ok((segment, PeerHandles::new(pool, greeting)?))))
+    }
+
+    /// Whether it cannot be used: the connection is to be refused.
+    pub fn is_unusable(&self) -> bool {
+        self.0.is_err()
+    }
+
+    /// Returns why it cannot be used, if so.
+    pub fn into_error(self) -> Option<io::Error> {
+        self.0.err()
+    }
 }
 
-/// The other side's bell, and a view of its pool.
+/// A view of the other side's pool.
 #[derive(Debug)]
 pub struct PeerHandles {
-    pub(super) bell: OwnedFd,
     pub(super) view: Option<PoolView>,
 }
 
 impl PeerHandles {
-    fn new(bell: Option<OwnedFd>, pool: Option<OwnedFd>, greeting: &Greeting) -> io::Result<PeerHandles> {
-        let Some(bell) = bell else { return Err(bad_greeting()) };
+    fn new(pool: Option<OwnedFd>, greeting: &Greeting) -> io::Result<PeerHandles> {
         let view = match (pool, greeting.pool as usize * POOL_UNIT) {
             (None, 0) => None,
             (Some(pool), len) if len > 0 => Some(PoolView::attach(&pool, len)?),
             _ => return Err(bad_greeting()),
         };
-        Ok(PeerHandles { bell, view })
+        Ok(PeerHandles { view })
     }
 }
 
@@ -197,13 +278,13 @@ impl PeerHandles {
 fn send_greeting(
     socket: &OwnedFd,
     greeting: &[u8; GREETING_LEN],
-    first: &[BorrowedFd<'_>],
+    segment: Option<&Segment>,
     pool: Option<&Pool>,
 ) -> io::Result<()> {
-    match (first, pool) {
-        (&[a, b], Some(pool)) => local::send(socket, greeting, &[a, b, pool.fd()]),
-        (&[a], Some(pool)) => local::send(socket, greeting, &[a, pool.fd()]),
-        (fds, _) => local::send(socket, greeting, fds),
+    match (segment.map(Segment::fd), pool.map(Pool::fd)) {
+        (Some(segment), Some(pool)) => local::send(socket, greeting, &[segment, pool]),
+        (Some(fd), None) | (None, Some(fd)) => local::send(socket, greeting, &[fd]),
+        (None, None) => local::send(socket, greeting, &[]),
     }
 }
 
@@ -217,13 +298,21 @@ impl Incoming {
         prove: impl FnOnce(&[u8]) -> [u8; 16],
     ) -> io::Result<Option<(Greeting, Handover)>> {
         let mut bytes = [0; GREETING_LEN];
-        let Some((len, [segment, bell, pool])) = local::receive::<3>(&self.socket, &mut bytes)? else {
+        let Some((len, [segment, pool], missing)) = local::receive::<2>(&self.socket, &mut bytes)? else {
             return Ok(None);
         };
         let greeting = Greeting::parse(&bytes[..len], prove).ok_or_else(bad_greeting)?;
-        let segment = Segment::attach(segment.ok_or_else(bad_greeting)?, SEGMENT_LEN)?;
-        let peer = PeerHandles::new(bell, pool, &greeting)?;
-        Ok(Some((greeting, Handover { segment, peer })))
+        let handover = match Handover::new(segment, pool, &greeting) {
+            Ok(handover) if !missing => handover,
+            Err(error) if !missing => Handover(Err(error)),
+            _ => Handover(Err(no_descriptors())),
+        };
+        Ok(Some((greeting, handover)))
+    }
+
+    /// Refuses the connection, with the bytes of a [`Refusal`].
+    pub fn refuse(self, refusal: &[u8; GREETING_LEN]) {
+        let _ = local::send(&self.socket, refusal, &[]);
     }
 
     /// Accepts the connection. We lend from `pool`, if there is one; the answer contains its size.
@@ -231,18 +320,23 @@ impl Incoming {
         self,
         handover: Handover,
         answer: &[u8; GREETING_LEN],
-        (bell, pool): (BorrowedFd<'_>, Option<Pool>),
+        pool: Option<Pool>,
         asymmetric: bool,
     ) -> io::Result<Shm> {
-        send_greeting(&self.socket, answer, &[bell], pool.as_ref())?;
+        let (segment, peer) = handover.0?;
+        send_greeting(&self.socket, answer, None, pool.as_ref())?;
         let fds = (self.socket, self.process);
-        Ok(Shm::new(handover.segment, Side::Callee, fds, (handover.peer, pool), asymmetric))
+        Ok(Shm::new(segment, Side::Callee, fds, (peer, pool), asymmetric))
     }
 
     /// Returns a descriptor that becomes readable when the greeting arrives or the process disconnects.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
+}
+
+fn no_descriptors() -> io::Error {
+    io::Error::from_raw_os_error(libc::EMFILE)
 }
 
 fn bad_greeting() -> io::Error {
@@ -266,7 +360,6 @@ impl Dial {
     /// If no process listens there, or one of another user.
     pub fn new(
         listener: &Path,
-        bell: BorrowedFd<'_>,
         greet: impl FnOnce() -> ([u8; GREETING_LEN], Option<Pool>),
     ) -> io::Result<Dial> {
         let socket = local::connect(listener)?;
@@ -276,25 +369,40 @@ impl Dial {
         }
         let segment = Segment::create(SEGMENT_LEN)?;
         let (greeting, pool) = greet();
-        send_greeting(&socket, &greeting, &[segment.fd(), bell], pool.as_ref())?;
+        match send_greeting(&socket, &greeting, Some(&segment), pool.as_ref()) {
+            // It may have said why, before it closed the connection.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+            sent => sent?,
+        }
         Ok(Dial { socket, process, segment, pool })
     }
 
     /// Returns the answer, once it has arrived.
     ///
     /// # Errors
-    /// If it is malformed, or the process has disconnected.
+    /// If it is malformed or a refusal, or the process has disconnected.
     pub fn poll_greeting(
         &self,
-        prove: impl FnOnce(&[u8]) -> [u8; 16],
+        prove: impl Fn(&[u8]) -> [u8; 16],
     ) -> io::Result<Option<(Greeting, PeerHandles)>> {
         let mut bytes = [0; GREETING_LEN];
-        let Some((len, [bell, pool])) = local::receive::<2>(&self.socket, &mut bytes)? else {
+        let Some((len, [pool], missing)) = local::receive::<1>(&self.socket, &mut bytes)? else {
             return Ok(None);
         };
+        if let Some(refusal) = Refusal::parse(&bytes[..len], &prove) {
+            return Err(refusal.into());
+        }
         let greeting = Greeting::parse(&bytes[..len], prove).ok_or_else(bad_greeting)?;
-        let peer = PeerHandles::new(bell, pool, &greeting)?;
+        if missing {
+            return Err(no_descriptors());
+        }
+        let peer = PeerHandles::new(pool, &greeting)?;
         Ok(Some((greeting, peer)))
+    }
+
+    /// Whether an answer may still come, or has come: the process lives, and has not disconnected.
+    pub fn is_open(&self) -> bool {
+        !local::is_readable(self.process.as_fd()) && !local::has_ended(&self.socket)
     }
 
     /// Establishes the channel with the handles from the answer.

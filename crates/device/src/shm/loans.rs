@@ -3,8 +3,8 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
 use tautline_mem::Segment;
 use tautline_mem::pool::{Extent, MAX_EXTENTS, NUMBER_MASK, Pool, PoolView, ReturnStatus};
@@ -38,6 +38,29 @@ pub(super) struct Loans {
     peer_memory: Option<Arc<PeerMemory>>,
 }
 
+/// Finds out whether this process may read the other one (S-27). The other side decides how long that takes,
+/// even for ever: its memory may be where page faults are its own business.
+#[derive(Debug)]
+pub struct PeerMemoryProbe {
+    peer: Arc<PeerMemory>,
+    /// Not kept for the sake of the probe, which may take for ever.
+    segment: Weak<Segment>,
+    /// Where success is announced.
+    may_read: usize,
+}
+
+impl PeerMemoryProbe {
+    /// Reads the word that both know, and announces to the other side if it is there.
+    pub fn run(self) {
+        if self.peer.read(self.peer.beacon, &mut []).is_ok() {
+            self.peer.confirmed.store(true, Ordering::Release);
+            if let Some(segment) = self.segment.upgrade() {
+                segment.word(self.may_read).store(1, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
 /// Another process's memory, for copying from it (S-9, S-25).
 #[derive(Debug)]
 pub struct PeerMemory {
@@ -46,6 +69,8 @@ pub struct PeerMemory {
     /// The address of a word that exists as long as the process keeps its memory.
     beacon: u64,
     expected: u64,
+    /// It could be read.
+    confirmed: AtomicBool,
 }
 
 impl PeerMemory {
@@ -163,20 +188,20 @@ impl Shm {
         }
     }
 
-    /// Checks whether this process may read the other one, where it should find `expected`, and announces it.
-    pub fn probe_peer_memory(&mut self, beacon: u64, expected: u64) {
-        let Ok(pid) = local::peer_pid(&self.socket) else { return };
-        let Ok(process) = self.process.try_clone() else { return };
-        let peer_memory = PeerMemory { pid, process, beacon, expected };
-        if peer_memory.read(beacon, &mut []).is_ok() {
-            self.loans.peer_memory = Some(Arc::new(peer_memory));
-            self.loans.segment.word(self.loans.may_read.0).store(1, Ordering::Relaxed);
-        }
+    /// Prepares to read the other process, where this one should find `expected`. Whoever runs the probe may
+    /// have to wait for as long as the other process likes.
+    pub fn probe_peer_memory(&mut self, beacon: u64, expected: u64) -> io::Result<PeerMemoryProbe> {
+        let (pid, process) = (local::peer_pid(&self.socket)?, self.process.try_clone()?);
+        let confirmed = AtomicBool::new(false);
+        let peer = Arc::new(PeerMemory { pid, process, beacon, expected, confirmed });
+        self.loans.peer_memory = Some(peer.clone());
+        let segment = Arc::downgrade(&self.loans.segment);
+        Ok(PeerMemoryProbe { peer, segment, may_read: self.loans.may_read.0 })
     }
 
     /// Returns the other process's memory, if this process may read it.
     pub fn peer_memory(&self) -> Option<&Arc<PeerMemory>> {
-        self.loans.peer_memory.as_ref()
+        self.loans.peer_memory.as_ref().filter(|peer| peer.confirmed.load(Ordering::Acquire))
     }
 
     /// Whether the other side may read this process.

@@ -1,9 +1,8 @@
 //! Shared memory: a channel between two processes of one host (S-1 … S-7).
 //!
 //! Each pair has one segment, with rings for each direction. The process that connects creates it and hands
-//! it over a socket, together with its bell; the other one answers with its own bell. Frames carry no packet
-//! number, no tag and no acknowledgement: memory loses nothing, and the kernel authenticates the process that
-//! has it.
+//! it over a socket, which then is the doorbell of both (S-31). Frames carry no packet number, no tag and no
+//! acknowledgement: memory loses nothing, and the kernel authenticates the process that has it.
 
 mod greeting;
 mod listener;
@@ -25,13 +24,13 @@ pub use tautline_mem::ring::PoppedLine;
 pub use tautline_mem::pool::{Extent, POOL_UNIT, Pool, PoolView, ReturnStatus};
 pub use tautline_mem::ring::InlineFrame;
 
-pub use greeting::{GREETING_LEN, Greeting};
+pub use greeting::{GREETING_LEN, Greeting, Refusal};
 pub use listener::{
-    Dial, Handover, Incoming, Listener, PeerHandles, discovery_dir, listener_path, unlink_stale_listener,
-    unlink_stale_listeners,
+    Accepted, Dial, Handover, Incoming, Listener, PeerHandles, discovery_dir, listener_path, private_dir,
+    unlink_stale_listener, unlink_stale_listeners,
 };
 pub(crate) use listener::{prepare_dir, unlink_stale_listeners_if_due};
-pub use loans::{LoanError, PeerMemory};
+pub use loans::{LoanError, PeerMemory, PeerMemoryProbe};
 pub use pair::PairEnd;
 pub use probe::{ShmProbe, probe};
 pub use windows::MAX_WINDOWS;
@@ -39,7 +38,7 @@ pub use windows::MAX_WINDOWS;
 use loans::Loans;
 use windows::{WINDOWS_LEN, Windows};
 
-use crate::sys::local;
+use crate::sys::local::{self, Ring};
 use crate::{Channel, PushError};
 
 /// The rings of a pair: lines for bursts of small messages that stay in the L1 cache, bytes that stay in the
@@ -63,6 +62,9 @@ pub const INLINE_FRAME: usize = SHAPE.inline_max();
 /// Words of a frame in one cache line.
 pub const LINE_WORDS: usize = LINE_DATA_WORDS;
 
+/// The most rings that are taken in one go.
+const RINGS_AT_ONCE: usize = 16;
+
 /// The role of this side; decides which ring it sends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
@@ -75,11 +77,11 @@ enum Side {
 pub struct Shm {
     tx: ring::Sender,
     rx: ring::Receiver,
-    /// The other side's bell.
-    bell: OwnedFd,
-    /// The other process, and the connection to it.
+    /// The other process, and the connection to it, which is also the doorbell.
     process: OwnedFd,
     socket: OwnedFd,
+    /// This side has announced that it sleeps, and has seen no ring since.
+    asleep: bool,
     barrier: Barrier,
     /// Frames were pushed, and the other side was not woken for them yet.
     unflushed: bool,
@@ -109,9 +111,9 @@ impl Shm {
             rx: ring::Receiver::new(segment.clone(), back, SHAPE),
             loans: Loans::new(&segment, side, pool, peer.view),
             windows: Windows::new(&segment, side),
-            bell: peer.bell,
             process,
             socket,
+            asleep: false,
             barrier: if asymmetric { Barrier::between_processes() } else { Barrier::symmetric() },
             unflushed: false,
             corrupt: false,
@@ -225,9 +227,17 @@ impl Shm {
         self.ended
     }
 
-    /// Whether the other process has exited or disconnected (S-6).
+    /// Whether the other process has exited or disconnected (S-6). Takes its rings.
     pub fn is_dead(&self) -> bool {
-        local::is_readable(self.process.as_fd()) || local::is_readable(self.socket.as_fd())
+        self.has_exited() || self.has_disconnected()
+    }
+
+    /// Takes rings; whether there was an end behind them. One that sends more gets its turn again.
+    fn has_disconnected(&self) -> bool {
+        (0..RINGS_AT_ONCE).find_map(|_| match local::take_ring(&self.socket) {
+            Ring::Taken => None,
+            ring => Some(ring == Ring::Closed),
+        }) == Some(true)
     }
 
     /// Whether the other process has exited.
@@ -251,7 +261,8 @@ impl Shm {
     #[cold]
     fn ring(&mut self) {
         self.rings += 1;
-        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        // S-31: it fails only if rings are waiting, or nobody is there to be woken.
+        local::ring(&self.socket);
     }
 
     /// Returns the numbers of frames sent, frames taken, and doorbells.
@@ -266,10 +277,23 @@ impl Shm {
             self.wake_if_asleep();
         }
         self.rx.set_asleep(true);
+        self.asleep = true;
+    }
+
+    /// Takes the other side's ring, if it rang since this side announced that it sleeps. If it is about to,
+    /// the ring remains, and makes the socket readable.
+    pub fn take_ring(&mut self) {
+        if self.asleep && !self.rx.is_asleep() {
+            self.asleep = false;
+            // An end is visible to whoever polls the socket.
+            let _ = local::take_ring(&self.socket);
+        }
     }
 
     /// Announces that this side is awake.
-    pub fn announce_wake(&self) {
+    pub fn announce_wake(&mut self) {
+        self.take_ring();
+        self.asleep = false;
         self.rx.set_asleep(false);
     }
 

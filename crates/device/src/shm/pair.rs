@@ -13,8 +13,6 @@ use super::{SEGMENT_LEN, Shm, Side};
 /// What one end of a pair contributes.
 #[derive(Debug)]
 pub struct PairEnd {
-    /// Its doorbell.
-    pub bell: OwnedFd,
     /// Becomes readable when its process counts as ended.
     pub process: OwnedFd,
     /// The memory that it lends from.
@@ -28,7 +26,7 @@ impl PairEnd {
             Some(pool) => Some(PoolView::attach(&pool.fd().try_clone_to_owned()?, pool.size())?),
             None => None,
         };
-        Ok(PeerHandles { bell: self.bell.try_clone()?, view })
+        Ok(PeerHandles { view })
     }
 }
 
@@ -57,7 +55,7 @@ mod tests {
 
     fn end() -> PairEnd {
         let fd = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
-        PairEnd { bell: fd(), process: fd(), pool: Pool::create(1 << 20).ok() }
+        PairEnd { process: fd(), pool: Pool::create(1 << 20).ok() }
     }
 
     /// S-6: frames cross in both directions, and an end that is dropped counts as dead, though what it sent

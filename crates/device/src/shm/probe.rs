@@ -1,10 +1,6 @@
 //! Whether shared memory works here, found out by trying it.
 
-use std::os::fd::{AsFd, OwnedFd};
-
-use rustix::event::{EventfdFlags, eventfd};
-
-use super::{Dial, Greeting, Listener, discovery_dir, is_asymmetric, listener_path};
+use super::{Accepted, Dial, Greeting, Listener, Refusal, discovery_dir, is_asymmetric, listener_path};
 use crate::Channel;
 
 /// The result of the probe.
@@ -26,16 +22,18 @@ fn frame() -> std::io::Result<()> {
     let path = listener_path(&discovery_dir(), u64::from(std::process::id()), 0);
     let listener = Listener::bind(&path)?;
     let prove = |_: &[u8]| [0; 16];
-    let bell =
-        || -> std::io::Result<OwnedFd> { Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?) };
     let hello =
         Greeting { from: 1, to: 0, epoch: 1, answers: 0, window: 0, asymmetric: false, pool: 0, beacon: 0 };
-    let dial = Dial::new(&path, bell()?.as_fd(), || (hello.to_bytes(prove), None))?;
-    let incoming = listener.accept()?.ok_or_else(|| failed("no connection arrived"))?;
+    let dial = Dial::new(&path, || (hello.to_bytes(prove), None))?;
+    let incoming = match listener.accept(|error| Refusal::of(error).to_bytes(prove)) {
+        Accepted::Connection(incoming) => incoming,
+        Accepted::None => return Err(failed("no connection arrived")),
+        Accepted::Refused(error) | Accepted::Waiting(error) => return Err(error),
+    };
     let (_, handover) = incoming.poll_greeting(prove)?.ok_or_else(|| failed("no greeting arrived"))?;
-    let mut there = incoming.accept(handover, &hello.to_bytes(prove), (bell()?.as_fd(), None), false)?;
-    let (_, bell) = dial.poll_greeting(prove)?.ok_or_else(|| failed("no answer arrived"))?;
-    let mut here = dial.establish(bell, false);
+    let mut there = incoming.accept(handover, &hello.to_bytes(prove), None, false)?;
+    let (_, handles) = dial.poll_greeting(prove)?.ok_or_else(|| failed("no answer arrived"))?;
+    let mut here = dial.establish(handles, false);
     let mut out = vec![0; there.max_frame()];
     here.push(b"through", b"").map_err(std::io::Error::other)?;
     match there.pop(&mut out) {

@@ -8,7 +8,7 @@ use std::path::Path;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
 use super::Errno;
@@ -51,19 +51,41 @@ pub(crate) fn accept(listener: &OwnedFd) -> io::Result<Option<OwnedFd>> {
 
 /// Returns a descriptor of the process at the other end of a connection, which must belong to this user.
 pub(crate) fn peer_process(socket: &OwnedFd) -> io::Result<OwnedFd> {
-    let other = sockopt::socket_peercred(socket)?;
-    if other.uid != rustix::process::geteuid() {
-        let why = format!("it belongs to another user ({})", other.uid.as_raw());
+    let (pid, uid) = peer_credentials(socket)?;
+    if uid != rustix::process::geteuid().as_raw() {
+        let why = format!("it belongs to another user ({uid})");
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
     }
     match peer_pidfd(socket) {
         // Kernels before 6.5 only return the process id. If the id was reused since, the connection is
         // closed.
         Err(Errno::NOPROTOOPT) => {
-            Ok(rustix::process::pidfd_open(other.pid, rustix::process::PidfdFlags::empty())?)
+            Ok(rustix::process::pidfd_open(visible(pid)?, rustix::process::PidfdFlags::empty())?)
         }
         other => Ok(other?),
     }
+}
+
+/// Returns the id of the process at the other end, zero if it has none in this PID namespace, and its user.
+fn peer_credentials(socket: &OwnedFd) -> io::Result<(i32, u32)> {
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes to `peer`, which is as long and may hold any bytes, and
+    // the new length to `len`.
+    let done = unsafe {
+        let to = std::ptr::from_mut(&mut peer).cast();
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, to, &raw mut len)
+    };
+    if done == 0 { Ok((peer.pid, peer.uid)) } else { Err(super::last_errno().into()) }
+}
+
+/// Checks that a process has an id here.
+fn visible(pid: i32) -> io::Result<rustix::process::Pid> {
+    rustix::process::Pid::from_raw(pid).ok_or_else(|| {
+        let why = "it is in another PID namespace, where only Linux 6.5 and later can watch it; start both \
+                   in one";
+        io::Error::new(io::ErrorKind::Unsupported, why)
+    })
 }
 
 /// Returns a descriptor of the process that listens or connected.
@@ -87,7 +109,7 @@ fn peer_pidfd(socket: &OwnedFd) -> Result<OwnedFd, Errno> {
 
 /// Returns the id of the process at the other end of a connection.
 pub(crate) fn peer_pid(socket: &OwnedFd) -> io::Result<i32> {
-    Ok(sockopt::socket_peercred(socket)?.pid.as_raw_nonzero().get())
+    Ok(visible(peer_credentials(socket)?.0)?.as_raw_nonzero().get())
 }
 
 /// Copies bytes out of another process, and a word from elsewhere in it, both from the same address space: a
@@ -119,32 +141,71 @@ pub(crate) fn is_readable(fd: BorrowedFd<'_>) -> bool {
     matches!(poll(&mut fds, Some(&now)), Ok(n) if n > 0)
 }
 
+/// What was found at a doorbell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ring {
+    Taken,
+    None,
+    /// The other side has disconnected.
+    Closed,
+}
+
+/// Rings: makes the other end of a connection readable. Never waits, whatever the other side does with its
+/// end (S-31): if there is no room, there are rings that it has not taken.
+pub(crate) fn ring(socket: &OwnedFd) {
+    let _ = rustix::net::send(socket, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+}
+
+/// Takes a ring. Never waits.
+pub(crate) fn take_ring(socket: &OwnedFd) -> Ring {
+    match rustix::net::recv(socket, &mut [0; 1], RecvFlags::DONTWAIT) {
+        Ok((_, 1..)) => Ring::Taken,
+        Err(Errno::AGAIN | Errno::INTR) => Ring::None,
+        Ok(_) | Err(_) => Ring::Closed,
+    }
+}
+
+/// Whether the other side has disconnected, and everything that it sent was received.
+pub(crate) fn has_ended(socket: &OwnedFd) -> bool {
+    let peeked = rustix::net::recv(socket, &mut [0; 1], RecvFlags::DONTWAIT | RecvFlags::PEEK);
+    !matches!(peeked, Ok((_, 1..)) | Err(Errno::AGAIN | Errno::INTR))
+}
+
 /// Sends bytes with descriptors.
 pub(crate) fn send(socket: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    assert!(control.push(SendAncillaryMessage::ScmRights(fds)), "there is space for three");
-    let sent = rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?;
+    assert!(fds.is_empty() || control.push(SendAncillaryMessage::ScmRights(fds)), "there is space for three");
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    let sent = rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags)?;
     if sent == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
 }
+
+/// What arrived at a socket: the number of bytes, descriptors, and whether some descriptors are missing,
+/// because this process may not have as many.
+pub(crate) type Received<const N: usize> = (usize, [Option<OwnedFd>; N], bool);
 
 /// Receives bytes and up to `N` descriptors; `None` if nothing has arrived.
 ///
 /// # Errors
 /// If the other side has disconnected.
-pub(crate) fn receive<const N: usize>(
-    socket: &OwnedFd,
-    bytes: &mut [u8],
-) -> io::Result<Option<(usize, [Option<OwnedFd>; N])>> {
+pub(crate) fn receive<const N: usize>(socket: &OwnedFd, bytes: &mut [u8]) -> io::Result<Option<Received<N>>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [IoSliceMut::new(bytes)];
-    let message = match rustix::net::recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let mut received = rustix::net::recvmsg(socket, &mut parts, &mut control, flags);
+    if matches!(received, Err(Errno::CONNRESET)) {
+        // The other side closed without reading what we sent; what it sent comes behind that error.
+        received = rustix::net::recvmsg(socket, &mut parts, &mut control, flags);
+    }
+    let message = match received {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
         other => other?,
     };
     if message.bytes == 0 {
-        return Err(io::ErrorKind::UnexpectedEof.into());
+        let why = "the other process closed the connection before it answered";
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, why));
     }
     let mut fds = [const { None }; N];
     let mut slots = fds.iter_mut();
@@ -158,5 +219,6 @@ pub(crate) fn receive<const N: usize>(
             });
         }
     }
-    Ok(Some((message.bytes, fds)))
+    let missing = message.flags.contains(rustix::net::ReturnFlags::CTRUNC);
+    Ok(Some((message.bytes, fds, missing)))
 }

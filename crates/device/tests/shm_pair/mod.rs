@@ -1,13 +1,12 @@
 //! Shared memory for tests: a directory of its own, greetings without a key, and both sides of a handover.
 #![allow(dead_code)]
 
-use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use tautline_device::shm::{
-    self, Dial, GREETING_LEN, Greeting, Handover, Incoming, Listener, POOL_UNIT, Pool, Shm,
+    self, Accepted, Dial, GREETING_LEN, Greeting, Handover, Incoming, Listener, POOL_UNIT, Pool, Refusal, Shm,
 };
 
 /// A directory of this test, removed when dropped.
@@ -53,12 +52,7 @@ pub fn hello() -> ([u8; GREETING_LEN], Option<Pool>) {
 /// Accepts a connection.
 pub fn answer_incoming(incoming: Incoming, handover: Handover) -> std::io::Result<Shm> {
     let (answer, pool) = greet(1, 1);
-    incoming.accept(handover, &answer, (bell().as_fd(), pool), true)
-}
-
-pub fn bell() -> OwnedFd {
-    use rustix::event::EventfdFlags;
-    rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap()
+    incoming.accept(handover, &answer, pool, true)
 }
 
 /// Tries again until there is a result; panics after ten seconds.
@@ -75,24 +69,32 @@ pub fn until<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> T {
 
 /// Connects to a listener and establishes a channel.
 pub fn dial(listener: &Path) -> Shm {
-    let dial = Dial::new(listener, bell().as_fd(), hello).unwrap();
-    let (_, bell) = until("an answer", || dial.poll_greeting(prove).unwrap());
-    dial.establish(bell, true)
+    let dial = Dial::new(listener, hello).unwrap();
+    let (_, handles) = until("an answer", || dial.poll_greeting(prove).unwrap());
+    dial.establish(handles, true)
+}
+
+/// The next connection, if there is one.
+pub fn next(listener: &Listener) -> Option<Incoming> {
+    match listener.accept(|error| Refusal::of(error).to_bytes(prove)) {
+        Accepted::Connection(incoming) => Some(incoming),
+        Accepted::None | Accepted::Refused(_) | Accepted::Waiting(_) => None,
+    }
 }
 
 /// Accepts the next connection and establishes a channel.
 pub fn accept(listener: &Listener) -> Shm {
-    let incoming = until("a connection", || listener.accept().unwrap());
+    let incoming = until("a connection", || next(listener));
     let (_, handover) = until("a greeting", || incoming.poll_greeting(prove).unwrap());
     answer_incoming(incoming, handover).unwrap()
 }
 
 /// Returns both ends of a channel in this process.
 pub fn pair(listener: &Listener, path: &Path) -> (Shm, Shm) {
-    let dial = Dial::new(path, bell().as_fd(), hello).unwrap();
+    let dial = Dial::new(path, hello).unwrap();
     let callee = accept(listener);
-    let (_, bell) = dial.poll_greeting(prove).unwrap().expect("an answer");
-    (dial.establish(bell, true), callee)
+    let (_, handles) = dial.poll_greeting(prove).unwrap().expect("an answer");
+    (dial.establish(handles, true), callee)
 }
 
 /// Returns bytes that differ between frames.

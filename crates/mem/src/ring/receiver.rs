@@ -247,4 +247,9 @@ impl Receiver {
     pub fn set_asleep(&self, asleep: bool) {
         self.memory.head.get(ASLEEP)[0].store(u64::from(asleep), Ordering::Relaxed);
     }
+
+    /// Whether the sender has not cleared what [`Receiver::set_asleep`] declared: it clears it when it rings.
+    pub fn is_asleep(&self) -> bool {
+        self.memory.head.get(ASLEEP)[0].load(Ordering::Relaxed) != 0
+    }
 }

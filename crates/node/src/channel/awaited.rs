@@ -122,7 +122,7 @@ mod tests {
 
     fn end() -> PairEnd {
         let fd = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
-        PairEnd { bell: fd(), process: fd(), pool: None }
+        PairEnd { process: fd(), pool: None }
     }
 
     fn port() -> Port {

@@ -133,9 +133,16 @@ impl Channel {
     }
 
     /// Tells the peer that this side is awake.
-    pub(crate) fn announce_wake(&self) {
-        if let Some(shm) = self.shm() {
+    pub(crate) fn announce_wake(&mut self) {
+        if let Some(shm) = self.shm_mut() {
             shm.announce_wake();
+        }
+    }
+
+    /// Takes the peer's ring, if it rang since this side announced its sleep (S-31).
+    pub(crate) fn take_ring(&mut self) {
+        if let Some(shm) = self.shm_mut() {
+            shm.take_ring();
         }
     }
 

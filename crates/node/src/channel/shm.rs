@@ -492,8 +492,13 @@ impl ShmChannel {
         self.shm.announce_sleep();
     }
 
-    pub(crate) fn announce_wake(&self) {
+    pub(crate) fn announce_wake(&mut self) {
         self.shm.announce_wake();
+    }
+
+    /// Takes the peer's ring, if it rang since this side announced its sleep (S-31).
+    pub(crate) fn take_ring(&mut self) {
+        self.shm.take_ring();
     }
 
     /// Makes what was announced visible before what is read next (S-14).

@@ -15,7 +15,6 @@ pub use lanes::Lanes;
 pub use waiting::{WaitFor, Waker};
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -23,6 +22,7 @@ use tautline_link::Nanos;
 use tautline_mem::{ForkGuard, Owned, Turns};
 
 use crate::lane::{Delivery, FastPoll, FrameBatch, Lane};
+use crate::limits::JOIN_SPACE;
 use crate::local::{self, Discovery, Mailbox};
 use crate::wait::watchdog::Watchdog;
 use crate::wait::{Descriptors, Guard, PollActivity, Shared, SpinBackoff};
@@ -61,6 +61,7 @@ impl Endpoint {
         job.check()?;
         config.check()?;
         config.settle_device(job.device);
+        check_address_space()?;
         let (device, choice) = crate::open_device(&mut job, &config)?;
         let environment = Environment::new(device, Clock::system(), fresh_entropy()?);
         Endpoint::start_node(job, config, environment, handlers, Some(choice))
@@ -109,6 +110,10 @@ impl Endpoint {
         let bell = descriptors.as_ref().map(Descriptors::bell).transpose()?;
         lane.local.directory = node.directory.clone();
         lane.local.mailbox = Arc::new(Mailbox::new(bell));
+        lane.status.bell = descriptors.as_ref().map(Descriptors::bell).transpose()?;
+        lane.status.driver_bell = descriptors.as_ref().map(Descriptors::driver_bell).transpose()?;
+        let polls = PollActivity::new(config.watchdog.filter(|_| node.dog.is_some()))?;
+        // Last: if there are too few descriptors for it, the node goes without.
         if number > 0 {
             discover_with(node, number, &mut lane, descriptors.as_mut())?;
         } else if let Some(host) = host.filter(|_| clock.is_virtual()) {
@@ -121,12 +126,10 @@ impl Endpoint {
             lane.push_event(Event::Device(choice));
         }
         let mailbox = lane.local.mailbox.clone();
-        lane.status.bell = descriptors.as_ref().map(Descriptors::bell).transpose()?;
-        lane.status.driver_bell = descriptors.as_ref().map(Descriptors::driver_bell).transpose()?;
         let shared = Arc::new(Shared {
             lane: Owned::new(lane),
             clock,
-            polls: PollActivity::new(config.watchdog.filter(|_| node.dog.is_some()))?,
+            polls,
             fork: ForkGuard::new(),
             descriptors,
             turns: Turns::default(),
@@ -346,9 +349,8 @@ fn discover(
     descriptors: &mut Descriptors,
     choice: &mut Choice,
 ) -> Result<(), JoinError> {
-    let bell = || -> io::Result<OwnedFd> { descriptors.bell() };
     let started =
-        local::start(job, config, bell).and_then(|discovery| match descriptors.add_local(discovery.fd()) {
+        local::start(job, config).and_then(|discovery| match descriptors.add_local(discovery.fd()) {
             Ok(()) => Ok(discovery),
             Err(error) => Err(local::unavailable(job, &error)),
         });
@@ -381,16 +383,29 @@ fn discover_with(
     let first = first.lock();
     lane.local.unavailable = first.local.unavailable.clone();
     let Some(discovery) = &first.local.discovery else { return Ok(()) };
-    let bell = match &descriptors {
-        Some(descriptors) => descriptors.bell()?,
-        None => local::no_bell()?,
-    };
-    let discovery = discovery.for_lane(&node.job, &node.config, number, bell)?;
+    let discovery = discovery.for_lane(&node.job, &node.config, number)?;
     if let Some(descriptors) = descriptors {
         descriptors.add_local(discovery.fd())?;
     }
     lane.local.discovery = Some(Box::new(discovery));
     Ok(())
+}
+
+/// Checks that there is room for a node: an allocation that fails later would abort the process.
+fn check_address_space() -> io::Result<()> {
+    let mut room: Vec<u8> = Vec::new();
+    let reserved = room.try_reserve_exact(JOIN_SPACE);
+    // Or the compiler leaves out what nobody uses.
+    std::hint::black_box(&room);
+    reserved.map_err(|_| {
+        let why = format!(
+            "joining takes {} MiB of address space, which are not left; raise the limit, for example: \
+             ulimit -v {}",
+            JOIN_SPACE >> 20,
+            JOIN_SPACE >> 8
+        );
+        io::Error::new(io::ErrorKind::OutOfMemory, why)
+    })
 }
 
 /// Bytes that nobody can guess.

@@ -1,9 +1,8 @@
 //! Peers on this host: opening channels through shared memory, taking frames out of their rings, and sleeping
 //! while they may send (N-12, N-13).
 
-use tautline_device::shm::{Greeting, LINE_WORDS, PoppedLine, Shm};
+use tautline_device::shm::{Greeting, Shm};
 use tautline_link::{Death, Nanos};
-use tautline_mem::ApertureMemory;
 use tautline_wire::record;
 
 use super::Lane;
@@ -11,7 +10,7 @@ use super::frames::{FastPoll, FrameBatch};
 use super::inbox::Place;
 use crate::channel::{ChannelNumbers, NextFrame, ShmChannel};
 use crate::local::{Dialled, Hello, IncomingDial, explain};
-use crate::{Address, Down, PeerId, PeerState, Rank};
+use crate::{Address, Down, Event, PeerId, PeerState, Rank};
 
 /// Polls of shared memory for each read of the clock.
 const SPINS: u32 = 64;
@@ -19,8 +18,6 @@ const SPINS: u32 = 64;
 const DEVICE_SPINS: u32 = 48;
 /// Bytes that are taken out in one go: they stay in the first cache, or near it, until they are read.
 const AT_ONCE: usize = 64 << 10;
-/// Memory records of one peer that are served before everything else has its turn.
-const MEMORY_AT_ONCE: u32 = 256;
 /// How long the listener of a peer that rejected us is left alone.
 const REJECTED: Nanos = 1_000_000_000;
 
@@ -191,87 +188,6 @@ impl Lane {
         }
     }
 
-    // Memory records.
-
-    /// Serves memory records of local peers, as far as no message stands before them: for a program that
-    /// waits for a tripwire. The time is set before, if memory wants to know it.
-    #[inline]
-    pub(crate) fn poll_memory(&mut self) {
-        if self.local.poll.asleep {
-            return;
-        }
-        let mut i = 0;
-        while let Some(rank) = self.local.poll.at(i) {
-            i += 1;
-            match self.peers.member_mut(rank).channel.pop_memory_words() {
-                PoppedLine::Empty => {}
-                line => self.serve_lines(rank, line),
-            }
-        }
-    }
-
-    /// Serves the memory records of a peer of which the first small one has been taken.
-    #[inline(never)]
-    fn serve_lines(&mut self, rank: Rank, mut line: PoppedLine) {
-        let mut frames = 0;
-        loop {
-            match line {
-                PoppedLine::Empty => break,
-                PoppedLine::Words(len, words) => self.serve_words(rank, len, &words),
-                PoppedLine::Other if self.serve_long(rank) => {}
-                PoppedLine::Other => break,
-            }
-            frames += 1;
-            if frames == MEMORY_AT_ONCE {
-                break;
-            }
-            line = self.peers.member_mut(rank).channel.pop_memory_words();
-        }
-        if frames > 0 {
-            self.port.activity += 1;
-            if self.memory.is_busy() {
-                self.pump_memory();
-            }
-        }
-    }
-
-    /// Serves a memory record that came in a line of its own.
-    #[inline]
-    fn serve_words(&mut self, rank: Rank, len: usize, words: &[u64; LINE_WORDS]) {
-        let peer = self.peers.member_mut(rank);
-        let from = peer.id();
-        if !self.memory.handle_words(from, &mut peer.channel, len, words) {
-            self.teardown(rank, Down::Died(Death::Violation));
-        }
-    }
-
-    /// Serves the next frame, which is longer than a line, if it holds memory records. False if it does not,
-    /// or there is none.
-    fn serve_long(&mut self, rank: Rank) -> bool {
-        let peer = self.peers.member_mut(rank);
-        let from = peer.id();
-        let Some((len, words)) = peer.channel.peek_memory() else { return false };
-        let take_rest = |to: &ApertureMemory, at: usize| peer.channel.take_memory_rest(len, (to, at));
-        let placed = self.memory.place_long(from, &words, len, take_rest);
-        let good = placed.unwrap_or_else(|| {
-            let mut bytes = self.inbox.take_buffer();
-            bytes.resize(len, 0);
-            self.peers.member_mut(rank).channel.take_memory(&mut bytes);
-            let good = self.handle_memory(rank, &bytes);
-            self.inbox.recycle(bytes);
-            good
-        });
-        if !good {
-            self.teardown(rank, Down::Died(Death::Violation));
-        }
-        true
-    }
-
-    /// Whether local peers may reach for memory of this node: nobody rings for a program that computes.
-    pub(crate) fn serves_local_memory(&self) -> bool {
-        self.memory.is_used() && !self.local.poll.is_empty()
-    }
-
     // Sleeping.
 
     /// Tells local peers that this node is about to sleep, and polls once more: false if it should not sleep.
@@ -313,10 +229,19 @@ impl Lane {
             // Another thread still sleeps, and wants to be rung for.
             return;
         }
-        if std::mem::take(&mut self.local.poll.asleep) {
-            for rank in self.local.poll.active() {
-                self.peers.member(*rank).channel.announce_wake();
+        let Lane { local, peers, .. } = self;
+        if std::mem::take(&mut local.poll.asleep) {
+            for rank in local.poll.active() {
+                peers.member_mut(*rank).channel.announce_wake();
             }
+        }
+    }
+
+    /// A thread that slept on the descriptors takes the rings that woke it, so that they wake no other.
+    pub(crate) fn take_rings(&mut self) {
+        let Lane { local, peers, .. } = self;
+        for rank in local.poll.active() {
+            peers.member_mut(*rank).channel.take_ring();
         }
     }
 
@@ -368,6 +293,7 @@ impl Lane {
     fn poll_discovery(&mut self, now: Nanos) {
         let Some(discovery) = &mut self.local.discovery else { return };
         discovery.unlink_exited(now);
+        discovery.listen_again(now);
         if discovery.has_redials() {
             for rank in discovery.take_redials(now) {
                 // A peer that had been there may come back, too.
@@ -397,6 +323,8 @@ impl Lane {
 
     #[cold]
     fn check_alive(&mut self, now: Nanos, rank: Rank) {
+        // It may have rung for a thread that sleeps, which does not see that ring any more (N-19).
+        self.port.activity += 1;
         if self.peers.member(rank).channel.is_dead() && !self.is_rejected(now, rank) {
             self.peer_exited(rank);
         }
@@ -405,9 +333,17 @@ impl Lane {
     #[cold]
     fn accept_all(&mut self, now: Nanos) {
         let Some(discovery) = &mut self.local.discovery else { return };
-        self.counters.strays += discovery.accept_incoming();
+        let (dropped, lacking) = discovery.accept_incoming(now);
+        self.counters.strays += dropped;
         let (greeted, forged) = discovery.take_greeted();
         self.counters.forged_handshakes += forged;
+        // Dials first: those to a process whose successor has dialled are over.
+        for (rank, dialled) in discovery.take_dialled(self.rank) {
+            self.finish_dial(now, rank, dialled);
+        }
+        if let Some(error) = lacking {
+            self.push_event(Event::LocalRefused { reason: explain(&error) });
+        }
         for (incoming, greeting) in greeted {
             let (to, me) = (Address::from(greeting.to), Address::from(self.rank));
             if to.rank == me.rank && to.lane != me.lane {
@@ -416,10 +352,6 @@ impl Lane {
                 self.accept(now, incoming, &greeting);
             }
         }
-        let Some(discovery) = &mut self.local.discovery else { return };
-        for (rank, dialled) in discovery.take_dialled(self.rank) {
-            self.finish_dial(now, rank, dialled);
-        }
     }
 
     fn accept(&mut self, now: Nanos, incoming: Box<dyn IncomingDial>, greeting: &Greeting) {
@@ -427,16 +359,19 @@ impl Lane {
         if greeting.to != me || from == me || self.port.closed || !self.add_peer(from) {
             return;
         }
-        let peer = self.peers.member_mut(from);
-        let Some(discovery) = &mut self.local.discovery else { return };
+        let Lane { peers, local, port, .. } = self;
+        let peer = peers.member_mut(from);
+        let Some(discovery) = &mut local.discovery else { return };
         // N-12: a peer that the device reaches which was asked for is not accepted. When both sides dial,
-        // that of the lower rank, or of the lower lane, counts. A live link is not replaced; a restarted peer
-        // comes by datagram then.
-        let ours_counts = Address::from(me) < Address::from(from) && discovery.is_dialling(from);
+        // that of the lower rank, or of the lower lane, counts, if it was not to a former process (S-5). A
+        // live link is not replaced; a restarted peer comes by datagram then.
+        let ours_counts = Address::from(me) < Address::from(from) && discovery.may_be_answered(from);
         if peer.channel.link.is_live() || !discovery.reaches(from) || ours_counts {
             return;
         }
         // S-30: a dial that was given up may be handed over late, when the channel has long been established.
+        // Asking for its end takes its rings, as in `check_alive`.
+        port.activity += 1;
         if peer.channel.is_shared() && peer.channel.end().is_none() && !peer.channel.is_dead() {
             return;
         }
@@ -478,8 +413,7 @@ impl Lane {
             self.teardown(rank, Down::Died(Death::Restarted));
         }
         let Some(discovery) = &mut self.local.discovery else { return };
-        shm.probe_peer_memory(greeting.beacon, discovery.job());
-        discovery.established(rank, &shm);
+        discovery.established(rank, &mut shm, greeting.beacon);
         let connect_by = now + self.config.connect_timeout.as_nanos() as Nanos;
         let (peer, port) = self.channel(rank);
         peer.channel.link.peering.stop_connecting();

@@ -1,7 +1,9 @@
 //! Receiving: from the device's frames to slots that are ready for the program.
 
+use tautline_device::shm::{LINE_WORDS, PoppedLine};
 use tautline_device::{RxBatch, RxFrame};
 use tautline_link::{Arrival, Death, Nanos};
+use tautline_mem::ApertureMemory;
 use tautline_wire::frame::{Kind, channel_of};
 use tautline_wire::record::{Record, Records, is_control, is_memory};
 
@@ -9,6 +11,9 @@ use super::Lane;
 use super::inbox::{Delivery, Place};
 use crate::channel::Ahead;
 use crate::{Down, PeerState, Rank};
+
+/// Memory records of one peer that are served before everything else has its turn.
+const MEMORY_AT_ONCE: u32 = 256;
 
 impl Lane {
     /// Takes what local peers, the device and this node itself have sent. Slots that are due end up in the
@@ -229,5 +234,86 @@ impl Lane {
                 peer.channel.mark_dirty(port);
             }
         });
+    }
+
+    // Memory records.
+
+    /// Serves memory records of local peers, as far as no message stands before them: for a program that
+    /// waits for a tripwire. The time is set before, if memory wants to know it.
+    #[inline]
+    pub(crate) fn poll_memory(&mut self) {
+        if self.local.poll.asleep {
+            return;
+        }
+        let mut i = 0;
+        while let Some(rank) = self.local.poll.at(i) {
+            i += 1;
+            match self.peers.member_mut(rank).channel.pop_memory_words() {
+                PoppedLine::Empty => {}
+                line => self.serve_lines(rank, line),
+            }
+        }
+    }
+
+    /// Serves the memory records of a peer of which the first small one has been taken.
+    #[inline(never)]
+    fn serve_lines(&mut self, rank: Rank, mut line: PoppedLine) {
+        let mut frames = 0;
+        loop {
+            match line {
+                PoppedLine::Empty => break,
+                PoppedLine::Words(len, words) => self.serve_words(rank, len, &words),
+                PoppedLine::Other if self.serve_long(rank) => {}
+                PoppedLine::Other => break,
+            }
+            frames += 1;
+            if frames == MEMORY_AT_ONCE {
+                break;
+            }
+            line = self.peers.member_mut(rank).channel.pop_memory_words();
+        }
+        if frames > 0 {
+            self.port.activity += 1;
+            if self.memory.is_busy() {
+                self.pump_memory();
+            }
+        }
+    }
+
+    /// Serves a memory record that came in a line of its own.
+    #[inline]
+    fn serve_words(&mut self, rank: Rank, len: usize, words: &[u64; LINE_WORDS]) {
+        let peer = self.peers.member_mut(rank);
+        let from = peer.id();
+        if !self.memory.handle_words(from, &mut peer.channel, len, words) {
+            self.teardown(rank, Down::Died(Death::Violation));
+        }
+    }
+
+    /// Serves the next frame, which is longer than a line, if it holds memory records. False if it does not,
+    /// or there is none.
+    fn serve_long(&mut self, rank: Rank) -> bool {
+        let peer = self.peers.member_mut(rank);
+        let from = peer.id();
+        let Some((len, words)) = peer.channel.peek_memory() else { return false };
+        let take_rest = |to: &ApertureMemory, at: usize| peer.channel.take_memory_rest(len, (to, at));
+        let placed = self.memory.place_long(from, &words, len, take_rest);
+        let good = placed.unwrap_or_else(|| {
+            let mut bytes = self.inbox.take_buffer();
+            bytes.resize(len, 0);
+            self.peers.member_mut(rank).channel.take_memory(&mut bytes);
+            let good = self.handle_memory(rank, &bytes);
+            self.inbox.recycle(bytes);
+            good
+        });
+        if !good {
+            self.teardown(rank, Down::Died(Death::Violation));
+        }
+        true
+    }
+
+    /// Whether local peers may reach for memory of this node: nobody rings for a program that computes.
+    pub(crate) fn serves_local_memory(&self) -> bool {
+        self.memory.is_used() && !self.local.poll.is_empty()
     }
 }

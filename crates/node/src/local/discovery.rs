@@ -7,17 +7,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
-use tautline_device::shm::{self, Greeting, POOL_UNIT, Pool, Shm};
+use tautline_device::shm::{self, Greeting, POOL_UNIT, Pool, Refusal, Shm};
 use tautline_link::{JobKey, Nanos};
 
-use super::simulated::{self, SimulatedHost};
+use super::simulated::SimulatedHost;
 use super::sockets::{ListenerPaths, Sockets, job_name};
-use super::transport::{IncomingDial, LocalTransport, OutgoingDial};
+use super::transport::{IncomingDial, LocalTransport, NextDial, OutgoingDial};
 use crate::limits::{LOCAL_POLL_NS, MAX_INCOMING};
 use crate::{Address, Config, DeviceName, Job, Member, PassedOver, Rank};
 
 /// How often the listener of a dead peer is tried to be unlinked.
 const UNLINK_TRIES: u32 = 50;
+
+/// How long a listener is left alone whose connections cannot be accepted.
+const LISTEN_AGAIN: Nanos = 100_000_000;
 
 /// Stands for a process whose rank is not known yet.
 const STRANGER: u64 = u64::MAX;
@@ -54,8 +57,6 @@ pub(crate) struct Discovery {
     /// The lane that this is for.
     lane: u16,
     key: JobKey,
-    /// The doorbell that others ring to wake this node.
-    bell: OwnedFd,
     /// Readable when somebody dials, answers or dies.
     watch: Arc<OwnedFd>,
     dials: Vec<Dial>,
@@ -71,6 +72,8 @@ pub(crate) struct Discovery {
     pool: usize,
     /// What peers that may read this process find there: the job's name (S-9).
     beacon: Box<u64>,
+    /// This node copies messages out of its peers' processes.
+    single_copy: bool,
     timers: Timers,
 }
 
@@ -114,6 +117,10 @@ struct Timers {
     /// Ranks to dial again.
     redial: Vec<(Rank, Nanos)>,
     unlink: Vec<StaleListener>,
+    /// When the listener is watched again, while it is not.
+    listen_again: Option<Nanos>,
+    /// The last connection was refused for want of something.
+    is_short: bool,
 }
 
 fn lock(incoming: &Mutex<Vec<Incoming>>) -> MutexGuard<'_, Vec<Incoming>> {
@@ -121,23 +128,17 @@ fn lock(incoming: &Mutex<Vec<Incoming>>) -> MutexGuard<'_, Vec<Incoming>> {
 }
 
 impl Discovery {
-    /// Opens this node's listener; `bell` is what others ring to wake it.
-    fn new(job: &Job, config: &Config, bell: OwnedFd) -> io::Result<Discovery> {
+    /// Opens this node's listener.
+    fn new(job: &Job, config: &Config) -> io::Result<Discovery> {
         let listeners = ListenerPaths::new(&job.key, &job.members);
         let transport = Arc::new(Sockets::bind(job.rank, listeners)?);
-        Discovery::over(job, config, bell, (transport, 0), shm::is_asymmetric())
+        Discovery::over(job, config, (transport, 0), shm::is_asymmetric())
     }
 
     /// The same for another lane of the node. It shares the listener: whichever lane polls accepts, and hands
     /// over what is for another.
-    pub(crate) fn for_lane(
-        &self,
-        job: &Job,
-        config: &Config,
-        lane: u16,
-        bell: OwnedFd,
-    ) -> io::Result<Discovery> {
-        let mut lane = Discovery::over(job, config, bell, (self.transport.clone(), lane), self.asymmetric)?;
+    pub(crate) fn for_lane(&self, job: &Job, config: &Config, lane: u16) -> io::Result<Discovery> {
+        let mut lane = Discovery::over(job, config, (self.transport.clone(), lane), self.asymmetric)?;
         lane.incoming = self.incoming.clone();
         Ok(lane)
     }
@@ -145,13 +146,12 @@ impl Discovery {
     /// Makes this node a process of a simulated host.
     pub(crate) fn simulated(job: &Job, config: &Config, host: &SimulatedHost) -> io::Result<Discovery> {
         let process = Arc::new(host.start(job.rank)?);
-        Discovery::over(job, config, simulated::event()?, (process, 0), false)
+        Discovery::over(job, config, (process, 0), false)
     }
 
     fn over(
         job: &Job,
         config: &Config,
-        bell: OwnedFd,
         (transport, lane): (Arc<dyn LocalTransport>, u16),
         asymmetric: bool,
     ) -> io::Result<Discovery> {
@@ -160,7 +160,6 @@ impl Discovery {
             transport,
             lane,
             key: job.key.clone(),
-            bell,
             watch: Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?),
             dials: Vec::new(),
             incoming: Arc::default(),
@@ -169,6 +168,7 @@ impl Discovery {
             reached: same_address(job, config),
             pool: config.loan_pool,
             beacon: Box::new(job_name(&job.key, &job.members)),
+            single_copy: config.single_copy.is_some(),
             timers: Timers::default(),
         };
         discovery.watch_stranger(discovery.transport.listener_fd());
@@ -182,9 +182,15 @@ impl Discovery {
             .is_none_or(|reached| reached.get(Address::from(rank).rank as usize) == Some(&true))
     }
 
-    /// The job's name on this host.
-    pub(crate) fn job(&self) -> u64 {
-        *self.beacon
+    /// Finds out whether a peer's memory can be read, if messages are to be copied out of it.
+    fn probe_memory(&self, shm: &mut Shm, beacon: u64) {
+        if !self.single_copy {
+            return;
+        }
+        match shm.probe_peer_memory(beacon, *self.beacon) {
+            Ok(probe) => self.transport.probe(probe),
+            Err(error) => tracing::warn!(%error, "messages are not copied out of a peer's process"),
+        }
     }
 
     /// Readable when somebody dials, answers or dies.
@@ -225,7 +231,8 @@ impl Discovery {
     }
 
     /// Watches the process and the socket of a peer that memory is shared with from now on.
-    pub(crate) fn established(&mut self, rank: Rank, shm: &Shm) {
+    pub(crate) fn established(&mut self, rank: Rank, shm: &mut Shm, beacon: u64) {
+        self.probe_memory(shm, beacon);
         let [process, socket] = shm.liveness_fds();
         // It was a stranger's so far.
         self.unwatch(socket);
@@ -241,13 +248,18 @@ impl Discovery {
         self.dials.iter().any(|dial| dial.to == rank)
     }
 
+    /// Whether an answer of this rank may still come: not from a process that has ended (S-5).
+    pub(crate) fn may_be_answered(&self, rank: Rank) -> bool {
+        self.dials.iter().any(|dial| dial.to == rank && dial.connection.is_open())
+    }
+
     /// Dials a peer's listener.
     pub(crate) fn dial(&mut self, hello: Hello) -> io::Result<()> {
         let greet = || {
             let (pool, units) = self.pool();
             (self.greeting(hello, 0, units).to_bytes(self.prove()), pool)
         };
-        let connection = self.transport.dial(Address::from(hello.to).rank, self.bell.as_fd(), &greet)?;
+        let connection = self.transport.dial(Address::from(hello.to).rank, &greet)?;
         self.watch_stranger(connection.fd());
         self.dials.push(Dial { to: hello.to, epoch: hello.epoch, connection });
         Ok(())
@@ -311,13 +323,17 @@ impl Discovery {
         !lock(&self.incoming).is_empty()
     }
 
-    /// Accepts connections to the listener. Returns how many were dropped: of another user, gone already, or
-    /// silent for longest when too many wait.
-    pub(crate) fn accept_incoming(&mut self) -> u64 {
-        let mut dropped = 0;
+    /// Accepts connections to the listener. Returns how many were dropped (of another user, gone already, for
+    /// want of something, or silent for longest when too many wait), and what this process lacks, when that
+    /// begins (S-33).
+    pub(crate) fn accept_incoming(&mut self, now: Nanos) -> (u64, Option<io::Error>) {
+        let (mut dropped, mut lacking) = (0, None);
+        let prove = self.prove();
+        let refuse = |error: &io::Error| Refusal::of(error).to_bytes(&prove);
         for _ in 0..MAX_INCOMING {
-            match self.transport.accept() {
-                Ok(Some(connection)) => {
+            match self.transport.accept(&refuse) {
+                NextDial::Dial(connection) => {
+                    self.timers.is_short = false;
                     self.watch_stranger(connection.fd());
                     let mut all = lock(&self.incoming);
                     all.push(Incoming { connection, watch: self.watch.clone() });
@@ -327,15 +343,31 @@ impl Discovery {
                         dropped += 1;
                     }
                 }
-                Ok(None) => break,
-                // Of another user, or gone already; or this process has too many descriptors.
-                Err(error) => {
+                NextDial::None => break,
+                NextDial::Refused(error) => {
                     tracing::debug!(%error, "a connection was rejected");
                     dropped += 1;
+                    lacking = Some(error).filter(|error| Refusal::of(error) != Refusal::Other);
+                }
+                NextDial::Waiting(error) => {
+                    // The listener stays readable, and would keep this node awake.
+                    self.unwatch_stranger(self.transport.listener_fd());
+                    self.timers.listen_again = Some(now + LISTEN_AGAIN);
+                    lacking = Some(error);
+                    break;
                 }
             }
         }
-        dropped
+        let known = self.timers.is_short;
+        self.timers.is_short |= lacking.is_some();
+        (dropped, lacking.filter(|_| !known))
+    }
+
+    /// Watches the listener again, if it is time to.
+    pub(crate) fn listen_again(&mut self, now: Nanos) {
+        if self.timers.listen_again.take_if(|at| *at <= now).is_some() {
+            self.watch_stranger(self.transport.listener_fd());
+        }
     }
 
     /// Takes out the connections that have greeted, and how many did so without knowing the key.
@@ -361,13 +393,17 @@ impl Discovery {
     /// Answers a greeting, and so shares memory with its sender.
     pub(crate) fn accept(
         &self,
-        incoming: Box<dyn IncomingDial>,
+        mut incoming: Box<dyn IncomingDial>,
         greeting: &Greeting,
         hello: Hello,
     ) -> io::Result<Shm> {
+        if let Some(error) = incoming.take_error() {
+            incoming.refuse(&Refusal::of(&error).to_bytes(self.prove()));
+            return Err(error);
+        }
         let (pool, units) = self.pool();
         let answer = self.greeting(hello, greeting.epoch, units).to_bytes(self.prove());
-        incoming.accept(&answer, (self.bell.as_fd(), pool), greeting.asymmetric && self.asymmetric)
+        incoming.accept(&answer, pool, greeting.asymmetric && self.asymmetric)
     }
 
     fn greeting(&self, hello: Hello, answers: u64, pool: u32) -> Greeting {
@@ -409,9 +445,10 @@ impl Discovery {
 
     /// When to poll at the latest although nothing happens.
     pub(crate) fn next_deadline(&self) -> Option<Nanos> {
-        let Timers { redial, unlink, next_poll } = &self.timers;
+        let Timers { redial, unlink, next_poll, listen_again, .. } = &self.timers;
         let noticed = self.transport.has_notice(self.lane).then_some(*next_poll);
-        redial.iter().map(|(_, at)| *at).chain(unlink.iter().map(|stale| stale.next)).chain(noticed).min()
+        let others = noticed.into_iter().chain(*listen_again);
+        redial.iter().map(|(_, at)| *at).chain(unlink.iter().map(|stale| stale.next)).chain(others).min()
     }
 
     /// Whether dials have to be repeated.
@@ -474,11 +511,7 @@ fn same_address(job: &Job, config: &Config) -> Option<Vec<bool>> {
 
 /// Opens this node's listener, so that peers on this host are reached through shared memory; or says why not,
 /// and whether it was wanted.
-pub(crate) fn start(
-    job: &Job,
-    config: &Config,
-    bell: impl FnOnce() -> io::Result<OwnedFd>,
-) -> Result<Discovery, (PassedOver, bool)> {
+pub(crate) fn start(job: &Job, config: &Config) -> Result<Discovery, (PassedOver, bool)> {
     let not = |reason: String, wanted: bool| Err((PassedOver { device: "shm", reason }, wanted));
     if config.device == Some(DeviceName::Udp) {
         return not("udp was asked for".to_owned(), false);
@@ -492,7 +525,7 @@ pub(crate) fn start(
     if job.size() < 2 {
         return not("there is nobody else in the job".to_owned(), false);
     }
-    bell().and_then(|bell| Discovery::new(job, config, bell)).map_err(|error| unavailable(job, &error))
+    Discovery::new(job, config).map_err(|error| unavailable(job, &error))
 }
 
 /// Shared memory was wanted and cannot be had.

@@ -17,7 +17,6 @@ pub(crate) use directory::{Directory, Mailbox};
 pub(crate) use discovery::{Dialled, Discovery, Hello, explain, start, unavailable};
 pub(crate) use poll::ShmPoll;
 pub use simulated::SimulatedHost;
-pub(crate) use simulated::event as no_bell;
 pub use sockets::unlink_stale_listeners;
 pub(crate) use transport::IncomingDial;
 

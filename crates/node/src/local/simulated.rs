@@ -11,9 +11,9 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
-use tautline_device::shm::{GREETING_LEN, Greeting, PairEnd, Pool, Shm};
+use tautline_device::shm::{GREETING_LEN, Greeting, PairEnd, PeerMemoryProbe, Pool, Shm};
 
-use super::transport::{Greet, IncomingDial, LocalTransport, OutgoingDial, Prove};
+use super::transport::{Greet, IncomingDial, LocalTransport, NextDial, OutgoingDial, Prove, Refuse};
 use crate::Rank;
 
 /// A simulated host. Nodes on a virtual clock that have clones of it in their [`crate::Environment`]
@@ -87,7 +87,7 @@ impl SimulatedHost {
 }
 
 /// Makes a descriptor that becomes readable when it is written to.
-pub(crate) fn event() -> io::Result<OwnedFd> {
+fn event() -> io::Result<OwnedFd> {
     Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
 }
 
@@ -111,19 +111,18 @@ impl Drop for SimulatedProcess {
 }
 
 impl LocalTransport for SimulatedProcess {
-    fn dial(&self, to: Rank, bell: BorrowedFd<'_>, greet: Greet<'_>) -> io::Result<Box<dyn OutgoingDial>> {
+    fn dial(&self, to: Rank, greet: Greet<'_>) -> io::Result<Box<dyn OutgoingDial>> {
         if !self.host.lock().processes.contains_key(&to) {
             return Err(io::ErrorKind::NotFound.into());
         }
         let (greeting, pool) = greet();
-        let descriptors = || Ok((bell.try_clone_to_owned()?, self.exited.try_clone()?));
-        let (bell, process) = self.host.counted(descriptors())?;
+        let process = self.host.counted(self.exited.try_clone())?;
         let state = Arc::new(Mutex::new(DialState::Waiting));
         let incoming = SimulatedIncoming {
             host: self.host.clone(),
             dialler: self.rank,
             greeting,
-            end: Some(PairEnd { bell, process, pool }),
+            end: Some(PairEnd { process, pool }),
             acceptor: None,
             state: state.clone(),
         };
@@ -134,11 +133,14 @@ impl LocalTransport for SimulatedProcess {
         Ok(Box::new(SimulatedDial { host: self.host.clone(), to, state, shm: None }))
     }
 
-    fn accept(&self) -> io::Result<Option<Box<dyn IncomingDial>>> {
+    fn accept(&self, _: Refuse<'_>) -> NextDial {
         let next = self.host.lock().processes.get_mut(&self.rank).and_then(|own| own.backlog.pop_front());
-        let Some(mut incoming) = next else { return Ok(None) };
-        incoming.acceptor = Some(self.host.counted(self.exited.try_clone())?);
-        Ok(Some(Box::new(incoming)))
+        let Some(mut incoming) = next else { return NextDial::None };
+        match self.host.counted(self.exited.try_clone()) {
+            Ok(exited) => incoming.acceptor = Some(exited),
+            Err(error) => return NextDial::Refused(error),
+        }
+        NextDial::Dial(Box::new(incoming))
     }
 
     fn listener_fd(&self) -> Option<BorrowedFd<'_>> {
@@ -160,6 +162,11 @@ impl LocalTransport for SimulatedProcess {
         let mut host = self.host.lock();
         let notice = host.processes.get_mut(&self.rank).and_then(|own| own.notices.get_mut(&lane));
         notice.is_some_and(std::mem::take)
+    }
+
+    fn probe(&self, probe: PeerMemoryProbe) {
+        // It is this process that is read.
+        probe.run();
     }
 
     fn channel_closed(&self) {
@@ -212,6 +219,10 @@ impl OutgoingDial for SimulatedDial {
         }
     }
 
+    fn is_open(&self) -> bool {
+        matches!(*lock(&self.state), DialState::Waiting | DialState::Answered(..))
+    }
+
     fn establish(mut self: Box<Self>, _: bool) -> io::Result<Shm> {
         let shm = self.shm.take().ok_or(io::ErrorKind::NotConnected)?;
         Ok(*shm)
@@ -253,7 +264,7 @@ impl IncomingDial for SimulatedIncoming {
     fn accept(
         mut self: Box<Self>,
         answer: &[u8; GREETING_LEN],
-        (bell, pool): (BorrowedFd<'_>, Option<Pool>),
+        pool: Option<Pool>,
         _: bool,
     ) -> io::Result<Shm> {
         let mut state = lock(&self.state);
@@ -262,9 +273,7 @@ impl IncomingDial for SimulatedIncoming {
         else {
             return Err(io::ErrorKind::BrokenPipe.into());
         };
-        let pair =
-            bell.try_clone_to_owned().and_then(|bell| Shm::pair(dialler, PairEnd { bell, process, pool }));
-        let (there, here) = self.host.counted(pair)?;
+        let (there, here) = self.host.counted(Shm::pair(dialler, PairEnd { process, pool }))?;
         *state = DialState::Answered(*answer, Box::new(there));
         self.host.notify(self.dialler);
         Ok(here)

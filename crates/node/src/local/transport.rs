@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use tautline_device::shm::{GREETING_LEN, Greeting, Pool, Shm};
+use tautline_device::shm::{GREETING_LEN, Greeting, PeerMemoryProbe, Pool, Shm};
 
 use crate::Rank;
 
@@ -14,16 +14,33 @@ pub(super) type Prove<'a> = &'a dyn Fn(&[u8]) -> [u8; 16];
 /// Makes a greeting, and the memory to lend from whose size the greeting states.
 pub(super) type Greet<'a> = &'a dyn Fn() -> ([u8; GREETING_LEN], Option<Pool>);
 
+/// Makes a refusal for an error.
+pub(super) type Refuse<'a> = &'a dyn Fn(&io::Error) -> [u8; GREETING_LEN];
+
+/// What was found at the listener.
+#[derive(Debug)]
+pub(crate) enum NextDial {
+    /// A connection.
+    Dial(Box<dyn IncomingDial>),
+    /// Nothing.
+    None,
+    /// A connection that was refused.
+    Refused(io::Error),
+    /// A connection that waits until this process has descriptors or memory.
+    Waiting(io::Error),
+}
+
 /// How the processes of one host connect.
 pub(crate) trait LocalTransport: Debug + Send + Sync {
     /// A lane of this process uses it, too. Only simulated hosts need to know.
     fn attach(&self, _lane: u16) {}
 
-    /// Connects to a rank's listener, and greets it. `bell` wakes this process.
-    fn dial(&self, to: Rank, bell: BorrowedFd<'_>, greet: Greet<'_>) -> io::Result<Box<dyn OutgoingDial>>;
+    /// Connects to a rank's listener, and greets it.
+    fn dial(&self, to: Rank, greet: Greet<'_>) -> io::Result<Box<dyn OutgoingDial>>;
 
-    /// The next connection to this process's listener, if there is one.
-    fn accept(&self) -> io::Result<Option<Box<dyn IncomingDial>>>;
+    /// The next connection to this process's listener, if there is one. `refuse` makes a refusal for those
+    /// that cannot be used.
+    fn accept(&self, refuse: Refuse<'_>) -> NextDial;
 
     /// Becomes readable when a process connects; none on a simulated host.
     fn listener_fd(&self) -> Option<BorrowedFd<'_>>;
@@ -38,6 +55,15 @@ pub(crate) trait LocalTransport: Debug + Send + Sync {
     /// As [`LocalTransport::has_notice`], once.
     fn take_notice(&self, _lane: u16) -> bool {
         false
+    }
+
+    /// Finds out whether a peer's memory can be read. The peer decides how long that takes, so nobody waits
+    /// for it (S-32).
+    fn probe(&self, probe: PeerMemoryProbe) {
+        let thread = std::thread::Builder::new().name("tautline-probe".into()).stack_size(64 * 1024);
+        if let Err(error) = thread.spawn(|| probe.run()) {
+            tracing::warn!(%error, "messages are not copied out of a peer's process");
+        }
     }
 
     /// A channel to a living process was closed.
@@ -55,6 +81,9 @@ pub(crate) trait OutgoingDial: Debug + Send {
     /// This side's end of the shared memory. Only after an answer.
     fn establish(self: Box<Self>, asymmetric: bool) -> io::Result<Shm>;
 
+    /// Whether an answer may still come, or has come.
+    fn is_open(&self) -> bool;
+
     /// Becomes readable when there is an answer; none on a simulated host.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 }
@@ -64,11 +93,19 @@ pub(crate) trait IncomingDial: Debug + Send {
     /// The greeting, if it has come. An error if it is invalid, or the peer went away.
     fn poll_greeting(&mut self, prove: Prove<'_>) -> io::Result<Option<Greeting>>;
 
+    /// Why what came with the greeting cannot be used, if so.
+    fn take_error(&mut self) -> Option<io::Error> {
+        None
+    }
+
+    /// Refuses it, and says why.
+    fn refuse(self: Box<Self>, _refusal: &[u8; GREETING_LEN]) {}
+
     /// Answers, and returns this side's end of the shared memory. Only after a greeting.
     fn accept(
         self: Box<Self>,
         answer: &[u8; GREETING_LEN],
-        own: (BorrowedFd<'_>, Option<Pool>),
+        pool: Option<Pool>,
         asymmetric: bool,
     ) -> io::Result<Shm>;
 

@@ -165,6 +165,7 @@ impl Shared {
         });
         let mut lane = self.lock();
         lane.status.sleepers -= 1;
+        lane.take_rings();
         lane.announce_wake();
         lane.poll_all_soon();
     }

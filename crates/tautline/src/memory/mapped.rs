@@ -1,7 +1,7 @@
 //! Memory of a peer on this host, mapped: loads and stores instead of requests, with promises of its own
 //!
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::rc::Rc;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use tautline_node::link::Death;
 use tautline_node::memory::{Rights, Test};
-use tautline_node::{ApertureMemory, Liveness};
+use tautline_node::{ApertureMemory, Liveness, open_memory_of};
 
 use super::aperture::Aperture;
 use super::holder::Holder;
@@ -101,9 +101,10 @@ fn system(error: std::io::Error) -> Error {
 
 /// Opens a descriptor of another process of this user.
 fn descriptor(process: u32, number: u32, writable: bool) -> Result<File> {
-    let path = format!("/proc/{process}/fd/{number}");
-    OpenOptions::new().read(true).write(writable).open(path).map_err(|error| {
-        Error::other(format!("cannot open the memory that process {process} shared: {error}"))
+    open_memory_of(process, number, writable).map(File::from).map_err(|error| {
+        let hint = "; a process of another PID namespace cannot be reached by its number";
+        let hint = if error.kind() == std::io::ErrorKind::NotFound { hint } else { "" };
+        Error::other(format!("cannot open the memory that process {process} shared: {error}{hint}"))
     })
 }
 

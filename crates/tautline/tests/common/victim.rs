@@ -116,10 +116,22 @@ pub fn live() {
         // Half of its long messages are copied by their receiver.
         config.single_copy = Some(50_000);
     }
+    if role == "mute" {
+        config.watchdog = None;
+    }
     let (builder, _) = listener(size, config);
     let ep = builder.join().unwrap();
     match role.as_str() {
         "crowd" => return crowd(&ep),
+        // Can be dialled, and never answers.
+        "mute" => {
+            println!("@mute");
+            std::thread::sleep(Duration::from_secs(600));
+        }
+        "dial" => {
+            ep.connect(SURVIVOR).unwrap();
+            println!("@dialled");
+        }
         "full" => hoard(&ep),
         _ => {}
     }
@@ -129,7 +141,7 @@ pub fn live() {
         "talk" | "full" => talk(&ep, stream),
         "lend" => lend(&ep, stream),
         "offer" => offer(&ep, stream),
-        "listen" => loop {
+        "listen" | "dial" => loop {
             ep.extract(usize::MAX).unwrap();
             ep.wait(None).unwrap();
         },
