@@ -138,6 +138,12 @@ impl Link {
         self.sender.queue.len()
     }
 
+    /// Iterates over the tokens and lengths of the slots that the peer has not acknowledged, or had not when
+    /// the link ended (L-18).
+    pub fn unacknowledged_slots(&self) -> impl Iterator<Item = (Token, u32)> {
+        self.sender.queue.unacknowledged()
+    }
+
     /// Returns how many slots have never been sent.
     #[inline]
     pub fn unsent(&self) -> usize {

@@ -63,6 +63,8 @@ pub(crate) struct SendQueue {
     fragmenting: Option<(Seq, u32)>,
     /// Tokens of slots that are no longer needed.
     freed: Vec<Token>,
+    /// Slots that were not acknowledged when the link ended, with their lengths.
+    abandoned: Vec<(Token, u32)>,
 }
 
 impl SendQueue {
@@ -82,6 +84,7 @@ impl SendQueue {
             lost: VecDeque::with_capacity(credit.min(1024) as usize),
             fragmenting: None,
             freed: Vec::new(),
+            abandoned: Vec::new(),
         }
     }
 
@@ -364,6 +367,7 @@ impl SendQueue {
         for slot in self.slots.drain(..) {
             if slot.state != SlotState::Acknowledged {
                 self.freed.push(slot.token);
+                self.abandoned.push((slot.token, slot.len));
             }
         }
         self.priority_unsent = 0;
@@ -372,6 +376,13 @@ impl SendQueue {
         self.in_flight = 0;
         self.lost.clear();
         self.fragmenting = None;
+    }
+
+    /// Iterates over the tokens and lengths of all slots that are not acknowledged, or were not when the
+    /// queue was cleared.
+    pub(crate) fn unacknowledged(&self) -> impl Iterator<Item = (Token, u32)> {
+        let waiting = self.slots.iter().filter(|slot| slot.state != SlotState::Acknowledged);
+        waiting.map(|slot| (slot.token, slot.len)).chain(self.abandoned.iter().copied())
     }
 
     #[inline]

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tautline_device::fault::Faults;
 
 use crate::JoinError;
-use crate::limits::TX_RESERVE;
+use crate::limits::{MAX_LOAN_POOL, MAX_SHORT, TX_RESERVE};
 
 pub use xdp::XdpOptions;
 
@@ -139,6 +139,12 @@ pub struct Config {
     /// As [`tautline_link::Config::message_window`], for messages from peers on this host, where granting
     /// more takes longer than copying.
     pub local_window: u32,
+    /// Bytes of the longest message that is kept whole; a longer one is an error where it is read. Handlers
+    /// that take a message piece by piece have no such limit (M-19).
+    pub max_whole: u64,
+    /// Bytes of one process's messages that are kept while they arrive, or until the program takes them. A
+    /// message that exceeds the limit is an error where it is read (M-19).
+    pub max_held: u64,
     /// Messages of at least this many bytes, sent by a blocking send in one call, are copied by the peer
     /// itself if it is on this host, has set this to any length too, and the system permits it; by default
     /// none are. This saves a copy on this process's core, and costs time where both cores are free
@@ -200,6 +206,7 @@ impl Config {
     /// Refuses values that no channel can work with, and bounds times, so that sums of them do not overflow.
     pub(crate) fn check(&mut self) -> Result<(), JoinError> {
         let (link, most_credit) = (&mut self.link, tautline_wire::handshake::MAX_CREDIT);
+        let window = u64::from(link.message_window.max(self.local_window));
         // L-35: one slot of credit is for messages, and one for windows (L-27).
         let needs = [
             ("link.credit_slots", u64::from(link.credit_slots), 2..=u64::from(most_credit)),
@@ -207,6 +214,11 @@ impl Config {
             ("link.window_initial", link.window_initial.into(), 1..=u64::from(u32::MAX)),
             ("link.silence", link.silence, 1_000_000..=u64::MAX),
             ("local_window", self.local_window.into(), 1..=u64::from(u32::MAX)),
+            ("max_whole", self.max_whole, 1..=u64::MAX),
+            // One message that the program leaves unread is no reason to lose it.
+            ("max_held", self.max_held, window.max(MAX_SHORT as u64)..=u64::MAX),
+            // S-31, with room for parts.
+            ("loan_pool", self.loan_pool as u64, 0..=MAX_LOAN_POOL),
             ("tx_slots", self.tx_slots as u64, 2 * TX_RESERVE as u64..=1 << 24),
         ];
         for (name, value, allowed) in needs {
@@ -260,6 +272,8 @@ impl Default for Config {
             receive_buffer: None,
             loan_pool: 256 << 20,
             local_window: 2 << 20,
+            max_whole: crate::limits::MAX_WHOLE,
+            max_held: crate::limits::MAX_HELD,
             single_copy: None,
             xdp_mode: tautline_device::xdp::Mode::default(),
             xdp_receive: tautline_device::xdp::Receive::Measured,
@@ -290,6 +304,11 @@ mod tests {
         assert!(refused(|c| c.link.window_initial = 0).starts_with("link.window_initial"));
         assert!(refused(|c| c.link.silence = 0).starts_with("link.silence"));
         assert!(refused(|c| c.local_window = 0).starts_with("local_window"));
+        assert!(refused(|c| c.loan_pool = usize::MAX).starts_with("loan_pool"));
+        assert!(refused(|c| c.max_whole = 0).starts_with("max_whole"));
+        assert!(
+            refused(|c| c.max_held = (2 << 20) - 1).starts_with("max_held is 2097151; allowed is 2097152")
+        );
         assert!(refused(|c| c.tx_slots = 31).starts_with("tx_slots is 31; allowed is 32 to"));
         let mut endless = Config::with(|c| {
             (c.connect_timeout, c.close_timeout, c.spin) = (Duration::MAX, Duration::MAX, Duration::MAX);

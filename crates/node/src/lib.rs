@@ -34,6 +34,7 @@ mod open_device;
 mod peer_id;
 mod peer_table;
 mod secrets;
+mod undelivered;
 mod wait;
 
 pub use address::Address;
@@ -56,6 +57,7 @@ pub(crate) use open_device::open_lane_device;
 pub use open_device::{open_device, xdp_chunks};
 pub use peer_id::{MessageId, PeerId};
 pub use peer_table::PeerTable;
+pub use undelivered::Undelivered;
 
 /// Re-exported so that layers above need not depend on the crates below.
 pub mod wire {
@@ -67,5 +69,6 @@ pub use tautline_link as link;
 pub use tautline_mem::{ApertureMemory, OutOfRange, open_memory_of};
 
 /// A process of the job, counted from zero. As the number of a peer it stands for lane 0 of that process;
-/// other lanes have other numbers, see [`Address`].
+/// other lanes have other numbers. Whatever names a peer or a sender in this way, [`Address::from`] takes it
+/// apart into rank and lane, and `Rank::from` of an [`Address`] makes the number.
 pub type Rank = u32;

@@ -34,7 +34,15 @@ pub const MAX_RUNNING: usize = 1 << 16;
 /// Messages of a pair, in one direction, that are begun and not ended (M-10).
 pub const MAX_BEGUN: u32 = 1 << 16;
 
-/// Connections to the listener that have not greeted yet (S-17).
+/// Bytes of the longest message that is kept whole; [`crate::Config::max_whole`] is another (M-19).
+pub const MAX_WHOLE: u64 = 1 << 30;
+/// Bytes of unfinished messages that are kept for one peer; [`crate::Config::max_held`] is another (M-19).
+pub const MAX_HELD: u64 = 1 << 31;
+
+/// Bytes that [`crate::Config::loan_pool`] may be: peers map that much, and no more than twice that (S-31).
+pub const MAX_LOAN_POOL: u64 = 32 << 30;
+
+/// Connections to the listener that have not greeted yet, and those that wait for another lane (S-17).
 pub const MAX_INCOMING: usize = 64;
 /// Nanoseconds between two polls for processes on this host that died or dial.
 pub const LOCAL_POLL_NS: u64 = 2_000_000;
@@ -65,6 +73,7 @@ pub const MAX_OUT_OF_BAND_WAITING: usize = 1 << 12;
 /// fewer.
 pub const JOIN_SPACE: usize = 20 << 20;
 
+const _: () = assert!(MAX_SHORT as u64 <= MAX_WHOLE && MAX_WHOLE <= MAX_HELD);
 const _: () = assert!(2 * ASK_EVERY <= MAX_UNANSWERED);
 const _: () = assert!(
     MAX_PEERS < MAX_LANE_PEERS && MAX_LANE_PEERS < 1 << 16 && MAX_HANDLERS < 1 << 15 && MAX_NAME < 256

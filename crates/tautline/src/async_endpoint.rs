@@ -2,7 +2,9 @@
 //! in [`crate::messages`], those of memory in [`crate::memory`], calls in [`crate::rpc`].
 
 use std::rc::Rc;
+use std::time::Duration;
 
+use crate::closing;
 use crate::core::Core;
 use crate::endpoint::{Batch, Endpoint, Waker};
 use crate::error::HandlerFailure;
@@ -21,7 +23,7 @@ use crate::{Counters, Event, PeerState, Rank};
 ///
 /// Something has to extract meanwhile, otherwise nothing that waits is woken: a loop of the program's own, or
 /// the driver of the feature `tokio`. That is why what extracts, [`Endpoint::extract`], [`Endpoint::wait`],
-/// [`Endpoint::serve`] and [`Endpoint::run_until`], is not here, and neither is [`Endpoint::close`].
+/// [`Endpoint::serve`] and [`Endpoint::run_until`], is not here.
 ///
 /// ```no_run
 /// use tautline::{Endpoint, Message};
@@ -147,6 +149,20 @@ impl AsyncEndpoint {
     /// As [`Endpoint::counters`].
     pub fn counters(&self) -> Counters {
         self.endpoint.counters()
+    }
+
+    /// As [`Endpoint::close`], for tasks: suspends the task, not the thread. Not in handlers, and not in
+    /// [`Endpoint::block_on`], which needs an open endpoint.
+    ///
+    /// Something has to extract while sends are under way that were started; after that nothing has to.
+    /// Dropped before then, the endpoint stays open.
+    pub async fn close(&self) -> Result<()> {
+        self.close_within(self.core().close_timeout()).await
+    }
+
+    /// As [`AsyncEndpoint::close`], but waits for at most `time`; see [`Endpoint::close_within`].
+    pub async fn close_within(&self, time: Duration) -> Result<()> {
+        closing::close(self.core(), time).await
     }
 
     /// As [`Endpoint::waker`].

@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tautline_node::limits::{MAX_HANDLERS, MAX_NAME};
 
@@ -175,6 +176,29 @@ impl Builder {
     /// Sets how this endpoint waits.
     pub fn waiting(mut self, waiting: Waiting) -> Builder {
         self.config.waiting = waiting;
+        self
+    }
+
+    /// Sets how many bytes the longest message has that is kept whole: by [`Message::read_to_end`], for
+    /// [`Builder::on_loan`], as a request or an answer of [`crate::rpc`], in an exchange. A longer one is
+    /// [`Error::TooLong`] where it is read. The default is 1 GiB ([`crate::node::limits::MAX_WHOLE`]).
+    pub fn max_whole(mut self, bytes: u64) -> Builder {
+        self.config.max_whole = bytes;
+        self
+    }
+
+    /// Sets how many bytes are kept of one process's messages that are unfinished, or wait for the program: a
+    /// message that exceeds it is [`Error::TooMuchHeld`] where it is read. The default is 2 GiB
+    /// ([`crate::node::limits::MAX_HELD`]).
+    pub fn max_held(mut self, bytes: u64) -> Builder {
+        self.config.max_held = bytes;
+        self
+    }
+
+    /// Sets for how long closing waits for peers to take what was sent; see [`Endpoint::close`]. The default
+    /// is 2 s.
+    pub fn close_timeout(mut self, time: Duration) -> Builder {
+        self.config.close_timeout = time;
         self
     }
 

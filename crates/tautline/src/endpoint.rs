@@ -18,7 +18,8 @@ use crate::{Counters, Event, PeerState, Rank, blocking};
 /// A process's access to its job. Clones share it. Neither `Send` nor `Sync`: it belongs to the thread that
 /// made it.
 ///
-/// Dropping the last clone closes it in good order, as [`Endpoint::close`] does, but reports no error.
+/// Dropping the last clone closes it in good order, as [`Endpoint::close`] does; an error is only logged
+/// (`tracing::error`).
 ///
 /// Its calls that wait stop the thread. Handlers, and tasks of an executor, use an [`crate::AsyncEndpoint`],
 /// whose calls suspend the caller instead: [`crate::Message::endpoint`], [`crate::Endpoint::to_async`].
@@ -309,17 +310,32 @@ impl Endpoint {
         &self.core.node
     }
 
-    /// Closes in good order: delivers what was sent first, unless its peer is gone or
-    /// [`crate::Config::close_timeout`] passes. Not in handlers. Calls on clones then fail, and so do futures
-    /// that wait for something. Only if sends are under way that were started and have found no room
-    /// ([`Endpoint::start_send`], answers of calls), it extracts meanwhile, and so runs handlers.
+    /// Closes in good order: delivers what was sent first. Not in handlers. Calls on clones then fail, and so
+    /// do futures that wait for something. Waits for at most [`crate::Builder::close_timeout`], 2 s unless
+    /// set.
+    ///
+    /// What peers have not acknowledged in time is an error, [`crate::Error::Undelivered`], which says how
+    /// much, and to whom; so is what a peer that died meanwhile had not acknowledged. The endpoint is closed
+    /// all the same. A peer that has acknowledged a message has it, and its handler runs when the peer
+    /// extracts. What a peer that closes does not take is no error, and neither are messages to oneself that
+    /// were not extracted.
+    ///
+    /// Only if sends are under way that were started and have found no room ([`Endpoint::start_send`],
+    /// answers of calls), it extracts meanwhile, and so runs handlers.
     ///
     /// Drops the program's handlers, also suspended ones, with all they hold. The socket and its address are
     /// free again when everything that was made of the endpoint is dropped, too: clones, apertures, remotes,
     /// queues, streams.
     pub fn close(self) -> Result<()> {
+        let time = self.core.close_timeout();
+        self.close_within(time)
+    }
+
+    /// As [`Endpoint::close`], but waits for at most `time`. With zero it returns at once; [`Duration::MAX`]
+    /// is for ever, or until the peers have taken everything or are gone.
+    pub fn close_within(self, time: Duration) -> Result<()> {
         self.core.check_not_in_handler()?;
-        self.core.close()
+        self.core.close(time)
     }
 }
 

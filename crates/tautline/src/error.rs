@@ -2,7 +2,7 @@
 
 use tautline_node::memory::Failure;
 
-use crate::{Address, Down, JoinError, Rank, SendError};
+use crate::{Address, Down, JoinError, Rank, SendError, Undelivered};
 
 /// The result of most calls in this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -13,7 +13,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub struct HandlerFailure {
     /// The handler's name.
     pub handler: String,
-    /// The sender of the message.
+    /// The sender's number: its rank, if it is lane 0 ([`Address::from`] takes it apart).
     pub from: Rank,
     /// The text of the error or of the panic.
     pub reason: String,
@@ -25,7 +25,8 @@ impl std::fmt::Display for HandlerFailure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let HandlerFailure { handler, from, reason, panicked } = self;
         let how = if *panicked { "panicked" } else { "failed" };
-        write!(f, "the handler \"{handler}\" {how} on a message of rank {from}: {reason}")
+        let from = Address::from(*from);
+        write!(f, "the handler \"{handler}\" {how} on a message of {from}: {reason}")
     }
 }
 
@@ -58,6 +59,22 @@ pub enum Error {
     EndOfMessage {
         /// Bytes left.
         left: u64,
+    },
+    /// A message is longer than this rank keeps whole ([`crate::Builder::max_whole`]). A handler can still
+    /// take it piece by piece.
+    TooLong {
+        /// Bytes of the message.
+        len: u64,
+        /// Bytes of the longest message that is kept whole.
+        limit: u64,
+    },
+    /// A message is lost: this rank keeps as many bytes of its sender's messages as it may
+    /// ([`crate::Builder::max_held`]).
+    TooMuchHeld {
+        /// The sender.
+        peer: Rank,
+        /// Bytes that may be kept.
+        limit: u64,
     },
     /// A message is lost: its bytes lie in the memory of the rank that sent it, and that memory can no longer
     /// be read.
@@ -93,6 +110,9 @@ pub enum Error {
         /// Bytes of the longest possible entry.
         longest: u64,
     },
+    /// The endpoint is closed, and peers had not acknowledged everything that was sent to them: the time to
+    /// close was over, or a peer died meanwhile. One entry for each peer.
+    Undelivered(Vec<Undelivered>),
     /// The other end of a queue or stream violates the protocol.
     Violation(&'static str),
     /// An error of the program's own, for handlers to return, or one of the system.
@@ -120,6 +140,8 @@ impl std::fmt::Debug for Error {
             Error::PieceTooLong { .. } => f.write_str("PieceTooLong"),
             Error::MessageTooShort { .. } => f.write_str("MessageTooShort"),
             Error::EndOfMessage { .. } => f.write_str("EndOfMessage"),
+            Error::TooLong { .. } => f.write_str("TooLong"),
+            Error::TooMuchHeld { .. } => f.write_str("TooMuchHeld"),
             Error::Unreadable(rank) => write!(f, "Unreadable({rank})"),
             Error::Aborted => f.write_str("Aborted"),
             Error::Reentrant => f.write_str("Reentrant"),
@@ -133,6 +155,7 @@ impl std::fmt::Debug for Error {
             Error::ReadOnly => f.write_str("ReadOnly"),
             Error::CannotMap(_) => f.write_str("CannotMap"),
             Error::EntryTooLong { .. } => f.write_str("EntryTooLong"),
+            Error::Undelivered(_) => f.write_str("Undelivered"),
             Error::Violation(_) => f.write_str("Violation"),
             Error::Other(error) => write!(f, "Other({error:?})"),
         }?;
@@ -154,6 +177,17 @@ impl std::fmt::Display for Error {
                 write!(f, "the message ended {missing} bytes before its announced size and was aborted")
             }
             Error::EndOfMessage { left } => write!(f, "the message has only {left} bytes left"),
+            Error::TooLong { len, limit } => write!(
+                f,
+                "the message has {len} bytes, and this rank keeps at most {limit} whole; take it piece by piece, \
+                 or raise `max_whole`"
+            ),
+            Error::TooMuchHeld { peer, limit } => write!(
+                f,
+                "this rank keeps {limit} bytes of unfinished messages of {} at most; take them sooner, or raise \
+                 `max_held`",
+                Address::from(*peer)
+            ),
             Error::Unreadable(rank) => write!(
                 f,
                 "the message of {0} is lost: its memory can no longer be read; most likely {0} is gone",
@@ -175,10 +209,28 @@ impl std::fmt::Display for Error {
             Error::EntryTooLong { entry, longest } => {
                 write!(f, "an entry of {entry} bytes is too long for the queue, which takes up to {longest}")
             }
+            Error::Undelivered(peers) => explain_undelivered(f, peers),
             Error::Violation(what) => write!(f, "the other end violates the protocol: {what}"),
             Error::Other(error) => error.fmt(f),
         }
     }
+}
+
+/// Peers that the text of an error names.
+const NAMED: usize = 8;
+
+fn explain_undelivered(f: &mut std::fmt::Formatter<'_>, peers: &[Undelivered]) -> std::fmt::Result {
+    f.write_str("closed before everything was acknowledged: ")?;
+    for (i, peer) in peers.iter().take(NAMED).enumerate() {
+        write!(f, "{}{peer}", if i > 0 { "; " } else { "" })?;
+    }
+    if peers.len() > NAMED {
+        write!(f, "; and to {} other peers", peers.len() - NAMED)?;
+    }
+    if peers.iter().any(|peer| peer.why.is_none()) {
+        f.write_str("; give closing more time (`close_within`), or have the peers extract")?;
+    }
+    Ok(())
 }
 
 impl std::error::Error for Error {

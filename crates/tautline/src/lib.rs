@@ -81,6 +81,7 @@
 mod async_endpoint;
 mod blocking;
 mod builder;
+mod closing;
 mod collective;
 mod core;
 mod endpoint;
@@ -120,7 +121,7 @@ pub use messages::{
 pub use tautline_node::wire::Security;
 pub use tautline_node::{
     Address, Choice, Clock, Config, Counters, DeviceName, Down, Environment, Event, Job, JoinError, Member,
-    PassedOver, PeerId, PeerState, Rank, SendError, Waiting,
+    PassedOver, PeerId, PeerState, Rank, SendError, Undelivered, Waiting,
 };
 
 /// The layers below, for tools and tests.

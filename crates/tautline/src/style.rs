@@ -50,14 +50,18 @@ pub trait Hooks {
     /// Sends a message without waiting: now, or by later extractions, behind what was posted to that peer
     /// before.
     fn send_later(&self, mut message: PendingMessage) {
-        let peer = message.transfer.peer;
-        self.post(peer, move |ep| is_settled(&message.try_send(ep)));
+        let (peer, bytes) = (message.transfer.peer, message.bytes.len());
+        self.post(peer, Some(bytes), move |ep| is_settled(&message.try_send(ep)));
     }
 
     /// Calls `job` now and in later extractions until it returns true, behind what was posted to that peer
-    /// before. The job must not hold a clone of the endpoint: it gets one.
-    fn post(&self, peer: Rank, mut job: impl FnMut(&AsyncEndpoint) -> bool + 'static) {
-        self.endpoint().core.post(peer, move |core| job(&AsyncEndpoint::new(core.clone())));
+    /// before. The job must not hold a clone of the endpoint: it gets one. `bytes` is the length of the
+    /// message that it sends; [`crate::Endpoint::close`] reports it if it is never sent. None if nobody would
+    /// miss it.
+    fn post(&self, peer: Rank, bytes: Option<usize>, mut job: impl FnMut(&AsyncEndpoint) -> bool + 'static) {
+        self.endpoint()
+            .core
+            .post(peer, bytes.map(|bytes| bytes as u64), move |core| job(&AsyncEndpoint::new(core.clone())));
     }
 
     /// Lets all messages that handlers send from now on share frames, until the running extraction ends.

@@ -7,7 +7,7 @@
 use std::future::{Future, poll_fn};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 
 use ::tokio::io::Interest;
@@ -58,30 +58,41 @@ pub fn drive(ep: &Endpoint) -> impl Future<Output = Result<()>> + use<> {
 /// }
 /// ```
 pub async fn run<T>(ep: Endpoint, main: impl AsyncFnOnce(AsyncEndpoint) -> T) -> Result<T> {
-    let done = {
-        let mut driver = pin!(drive(&ep));
-        let mut main = pin!(main(ep.to_async()));
-        let mut driven = true;
+    let mut driver = Driver { drive: Some(Box::pin(drive(&ep))) };
+    let done = driver.run(main(ep.to_async())).await?;
+    // Not if the program has closed a clone already.
+    if !ep.core.is_closed() {
+        driver.run(ep.to_async().close()).await??;
+    }
+    Ok(done)
+}
+
+/// Drives an endpoint while futures run, until it is closed.
+struct Driver<F> {
+    drive: Option<Pin<Box<F>>>,
+}
+
+impl<F: Future<Output = Result<()>>> Driver<F> {
+    /// Runs a future. If driving fails, the future is dropped.
+    async fn run<T>(&mut self, future: impl Future<Output = T>) -> Result<T> {
+        let mut future = pin!(future);
         poll_fn(|context| {
-            if let Poll::Ready(done) = main.as_mut().poll(context) {
+            if let Poll::Ready(done) = future.as_mut().poll(context) {
                 return Poll::Ready(Ok(done));
             }
-            if driven && let Poll::Ready(ended) = driver.as_mut().poll(context) {
+            if let Some(driver) = &mut self.drive
+                && let Poll::Ready(ended) = driver.as_mut().poll(context)
+            {
                 // The endpoint was closed; what is left to do fails, or needs no endpoint.
-                driven = false;
+                self.drive = None;
                 if let Err(error) = ended {
                     return Poll::Ready(Err(error));
                 }
             }
             Poll::Pending
         })
-        .await?
-    };
-    // Not if the program has closed a clone already.
-    if !ep.core.is_closed() {
-        ep.close()?;
+        .await
     }
-    Ok(done)
 }
 
 async fn drive_until_closed(ep: AsyncEndpoint) -> Result<()> {

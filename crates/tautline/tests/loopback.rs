@@ -49,13 +49,41 @@ fn messages_that_fit() {
     ep.close().unwrap();
 }
 
-/// Only the program itself can make room for more; a send that would wait for that fails instead of hanging.
+/// A message to oneself that is longer than a window is sent as this thread extracts, behind what began
+/// before it.
+#[test]
+fn long_messages_to_oneself() {
+    let _limit = Limit::seconds(30);
+    let (ep, bytes) = counting();
+    let mut sum = 0;
+    for size in [600_000, 1 << 20, 5_000_000] {
+        ep.send(0, "data", &pattern(size, 0)).unwrap();
+        ep.send(0, "data", &pattern(size + 1, 0)).unwrap();
+        ep.send(0, "data", &pattern(10, 0)).unwrap();
+        ep.serve(3).unwrap();
+        sum += 2 * size as u64 + 11;
+        assert_eq!(bytes.get(), sum);
+    }
+    // Not through a handle on the same thread, and the error says what to do.
+    let error = ep.handle().send(0, "data", &pattern(1 << 20, 0)).unwrap_err();
+    assert!(!error.is_would_block() && error.to_string().contains("Endpoint::send"), "{error}");
+    ep.serve(1).unwrap();
+    assert_eq!(ep.poll_failure().unwrap().reason, Error::Aborted.to_string());
+    // What was sent is handled before the endpoint closes.
+    ep.send(0, "data", &pattern(1 << 20, 0)).unwrap();
+    ep.close().unwrap();
+    assert_eq!(bytes.get(), sum + (1 << 20));
+}
+
+/// Only the program itself can make room for more: a piece that would wait for that fails instead of hanging.
 #[test]
 fn messages_that_do_not_fit() {
     let _limit = Limit::seconds(30);
     let (ep, bytes) = counting();
     let data = pattern(5_000_000, 0);
-    assert!(ep.send(0, "data", &data).unwrap_err().is_would_block());
+    let mut out = ep.begin(0, "data", data.len() as u64).unwrap();
+    assert!(out.piece(&data).unwrap_err().is_would_block());
+    drop(out);
     // That one was aborted; now with extraction in between.
     let mut out = ep.begin(0, "data", data.len() as u64).unwrap();
     while out.remaining() > 0 {

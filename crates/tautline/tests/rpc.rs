@@ -12,7 +12,7 @@ use std::time::Duration;
 use common::{Limit, config, job_beside_an_absent_rank, join, run, run_over};
 use tautline::node::limits::MAX_RUNNING;
 use tautline::rpc::{CallError, Rpc};
-use tautline::{Builder, DeviceName, Endpoint, PeerState, Short};
+use tautline::{Builder, DeviceName, Endpoint, Error, PeerState, Short};
 
 /// A handler for [`part`].
 fn with_end(builder: Builder) -> (Builder, Rc<Cell<bool>>) {
@@ -253,4 +253,40 @@ fn a_deadline_bounds_waiting_for_room() {
             assert!(served.get() < CALLS, "there was room for all calls");
         });
     }
+}
+
+/// M-19: a request that the service's rank does not keep is refused, and an answer that the caller's rank
+/// does not keep ends the call. Both are errors of that call alone.
+#[test]
+fn requests_and_answers_over_the_limit() {
+    const LIMIT: usize = 1 << 20;
+    run(2, |job| {
+        let rpc = Rpc::new();
+        let builder = Endpoint::builder()
+            .max_whole(LIMIT as u64)
+            .with(&rpc)
+            .with(rpc.serve_bytes("bytes", |_, request| async move { Ok(request) }))
+            .with(rpc.serve_bytes("grow", |_, _| async move { Ok(vec![7; LIMIT + 1]) }))
+            .with(rpc.serve_bytes_deferred("deferred", |replier, request| replier.answer(&request)));
+        let ep = join(builder, job);
+        if ep.rank() == 1 {
+            for service in ["bytes", "deferred"] {
+                let long = rpc.call_raw(&ep, 0, service, &[7; LIMIT + 1]).unwrap().wait();
+                assert!(matches!(long, Err(CallError::TooLong)), "{service}: {:?}", long.map(|it| it.len()));
+                let fits = rpc.call_raw(&ep, 0, service, &[7; LIMIT - 16]).unwrap().wait().unwrap();
+                assert_eq!(fits.len(), LIMIT - 16);
+            }
+            let long = rpc.call_raw(&ep, 0, "grow", b"").unwrap().wait();
+            let limit = |error: &CallError| matches!(error, CallError::Endpoint(Error::TooLong { .. }));
+            assert!(long.as_ref().is_err_and(limit), "{:?}", long.map(|it| it.len()));
+            let handle = ep.handle();
+            let thread = std::thread::spawn(move || handle.call_raw(0, "grow", b"").unwrap().wait());
+            ep.run_until(|| thread.is_finished() || ep.peer_state(0).is_none()).unwrap_or_default();
+            let long = thread.join().unwrap();
+            assert!(long.as_ref().is_err_and(limit), "{:?}", long.map(|it| it.len()));
+        } else {
+            let _ = ep.run_until(|| matches!(ep.peer_state(1), Some(PeerState::Down(_))));
+        }
+        ep.close().unwrap();
+    });
 }

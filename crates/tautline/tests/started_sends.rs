@@ -175,7 +175,7 @@ fn closing_delivers_what_was_started() {
     });
 }
 
-/// Closing gives up after its time limit, and tells the send.
+/// N-9: closing gives up after its time limit, and tells the send, and its own caller.
 #[test]
 fn closing_ends_a_send_that_nobody_takes() {
     run(2, |job| {
@@ -183,7 +183,9 @@ fn closing_ends_a_send_that_nobody_takes() {
         let ep = join(builder.config(config(|c| c.close_timeout = Duration::from_millis(200))), job);
         if ep.rank() == 0 {
             let mut sending = ep.start_send(1, "data", pattern(LONG, 3)).unwrap();
-            ep.close().unwrap();
+            let Err(Error::Undelivered(lost)) = ep.close() else { panic!("nobody took the message") };
+            assert_eq!(lost.iter().map(|lost| lost.peer).collect::<Vec<_>>(), [1]);
+            assert!(lost[0].messages >= 1 && lost[0].bytes >= LONG as u64, "{}", lost[0]);
             assert!(matches!(sending.wait(), Err(Error::Send(SendError::Closed))));
         } else {
             while !matches!(ep.peer_state(0), Some(PeerState::Down(_))) {

@@ -24,6 +24,13 @@ const DATA: u8 = 29;
 const LOANED_PART: u8 = 30;
 const _: () = assert!(OPEN == *record::MEMORY_KINDS.start() && LOANED_PART == *record::MEMORY_KINDS.end());
 
+/// Returns whether a memory record of this kind changes something at its receiver, and begins an operation;
+/// the further parts of a long put only change something.
+pub fn changes(kind: u8) -> (bool, bool) {
+    let begins = matches!(kind, PUT | NOTICE | SWAP | ADD | CAS | OUT_OF_BAND);
+    (begins || matches!(kind, PART | LOANED_PART), begins)
+}
+
 /// The requester wants an answer when this request and all before it are done.
 pub const COMPLETION_REQUESTED: u8 = 1;
 

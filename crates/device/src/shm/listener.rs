@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tautline_mem::Segment;
-use tautline_mem::pool::{POOL_UNIT, Pool, PoolView};
+use tautline_mem::pool::{MAX_POOL, POOL_UNIT, Pool, PoolView};
 
 use super::greeting::{GREETING_LEN, Greeting, Refusal};
 use super::{SEGMENT_LEN, Shm, Side};
@@ -265,9 +265,10 @@ pub struct PeerHandles {
 
 impl PeerHandles {
     fn new(pool: Option<OwnedFd>, greeting: &Greeting) -> io::Result<PeerHandles> {
-        let view = match (pool, greeting.pool as usize * POOL_UNIT) {
+        let len = greeting.pool as usize * POOL_UNIT;
+        let view = match (pool, len) {
             (None, 0) => None,
-            (Some(pool), len) if len > 0 => Some(PoolView::attach(&pool, len)?),
+            (Some(pool), 1..=MAX_POOL) => Some(PoolView::attach(&pool, len)?),
             _ => return Err(bad_greeting()),
         };
         Ok(PeerHandles { view })
@@ -414,5 +415,31 @@ impl Dial {
     /// Returns a descriptor that becomes readable when the answer arrives or the process disconnects.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// S-31: a pool that takes more address space than any correct peer lends from is not mapped. The memory
+    /// itself is sparse, so that a peer can claim any amount.
+    #[test]
+    fn oversized_pools_are_refused() {
+        let handles = |len: usize| {
+            let pool = Pool::create(len)?;
+            let (from, to, epoch, answers, window, beacon, asymmetric) = (0, 1, 1, 0, 1, 0, false);
+            let units = (pool.size() / POOL_UNIT) as u32;
+            let greeting = Greeting { from, to, epoch, answers, window, pool: units, beacon, asymmetric };
+            let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?;
+            let fd = pool.fd().try_clone_to_owned()?;
+            Ok::<_, io::Error>(PeerHandles::new(Some(bell), Some(fd), &greeting))
+        };
+        assert!(handles(1 << 20).unwrap().is_ok());
+        match handles(MAX_POOL) {
+            Ok(attached) => assert!(attached.is_err(), "a pool of more than {MAX_POOL} bytes was mapped"),
+            // A limit of the system on files or address space.
+            Err(error) => eprintln!("skipped: no sparse memory of {MAX_POOL} bytes: {error}"),
+        }
     }
 }

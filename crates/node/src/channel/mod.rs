@@ -35,7 +35,7 @@ use tautline_wire::Seq;
 use tautline_wire::record::{self, LONG_LEN, SHORT_LEN};
 
 use crate::limits::TX_QUEUE;
-use crate::{Rank, SendError};
+use crate::{Rank, SendError, Undelivered};
 use loopback::LoopbackChannel;
 
 /// A reliable, ordered connection of this lane with one peer.
@@ -459,6 +459,15 @@ impl Channel {
             link.close(now);
         }
         self.mark_dirty(port);
+    }
+
+    /// What the peer has not acknowledged, or had not when the link ended. Before the link's slots are freed.
+    #[cold]
+    pub(crate) fn undelivered(&self, port: &Port) -> Undelivered {
+        let arena = port.device.arena_ref();
+        let slots = self.link.link().into_iter().flat_map(tautline_link::Link::unacknowledged_slots);
+        let bytes = slots.map(|(token, len)| &arena.payload(SlotId(token))[..len as usize]);
+        Undelivered::count(self.rank, bytes)
     }
 
     /// Whether messages are cheaper when they share frames: where a frame costs a system call.

@@ -17,6 +17,7 @@ pub use waiting::{WaitFor, Waker};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use tautline_link::Nanos;
 use tautline_mem::{ForkGuard, Owned, Turns};
@@ -26,7 +27,9 @@ use crate::limits::JOIN_SPACE;
 use crate::local::{self, Discovery, Mailbox};
 use crate::wait::watchdog::Watchdog;
 use crate::wait::{Descriptors, Guard, PollActivity, Shared, SpinBackoff};
-use crate::{Address, Choice, Clock, Config, DeviceName, Environment, Event, Job, JoinError, SendError};
+use crate::{
+    Address, Choice, Clock, Config, DeviceName, Environment, Event, Job, JoinError, SendError, Undelivered,
+};
 use lanes::Node;
 
 /// A thread's hold on its node. Clones share the node.
@@ -161,17 +164,6 @@ impl Endpoint {
         self.owner.lane
     }
 
-    /// Lane 0 lives as long as the node: before it closes, it closes the others.
-    fn close_others(&self) {
-        if self.owner.lane != 0 {
-            return;
-        }
-        for shared in self.owner.node.others() {
-            let other = Endpoint { shared, owner: self.owner.clone() };
-            let _ = other.close_lane();
-        }
-    }
-
     /// Runs `verb` under the owner word; for verbs that need no time.
     pub(crate) fn with<T>(&self, verb: impl FnOnce(&mut Lane) -> T) -> Result<T, SendError> {
         Ok(verb(&mut *self.lock()?))
@@ -297,29 +289,57 @@ impl Endpoint {
         self.with(Lane::poll_event).ok().flatten()
     }
 
-    /// Closes in good order (N-9): everything sent is delivered, or its peer is gone, or the configured time
-    /// is over. True in the first two cases. Closing lane 0 closes all lanes of the node.
-    pub fn close(&self) -> Result<bool, SendError> {
-        self.close_others();
+    /// As [`Endpoint::close_within`], with the configured time.
+    pub fn close(&self) -> Result<Vec<Undelivered>, SendError> {
+        self.close_within(self.shared.config.close_timeout)
+    }
+
+    /// Closes in good order (N-9): everything sent is delivered, or its peer is gone, or `time` is over.
+    /// Returns what was not acknowledged. Closing lane 0 closes all lanes of the node, in the same time.
+    ///
+    /// On a virtual clock it returns at once what is not acknowledged yet; poll until
+    /// [`Endpoint::is_closed`].
+    pub fn close_within(&self, time: Duration) -> Result<Vec<Undelivered>, SendError> {
+        let until = self.now().saturating_add(Nanos::try_from(time.as_nanos()).unwrap_or(Nanos::MAX));
+        let lanes = self.closing_lanes();
+        for lane in &lanes {
+            // Requests that found no room are still to be sent, which a closed channel does not do.
+            lane.wait_before(until, |lane| lane.port.closed || !lane.memory.has_unsent())?;
+        }
         self.owner.withdraw();
-        let closed = self.close_lane()?;
+        for lane in &lanes {
+            let (mut closing, now) = lane.enter()?;
+            closing.close(now);
+            drop(closing);
+            lane.shared.ring();
+        }
+        let mut undelivered = Vec::new();
+        for lane in &lanes {
+            lane.wait_before(until, |lane| lane.is_closed())?;
+            lane.with(|lane| lane.undelivered())?
+                .into_iter()
+                .for_each(|entry| entry.merge_into(&mut undelivered));
+        }
         if !self.shared.clock.is_virtual() {
             self.owner.stop();
         }
-        Ok(closed)
+        Ok(undelivered)
     }
 
-    fn close_lane(&self) -> Result<bool, SendError> {
-        {
-            let (mut lane, now) = self.enter()?;
-            lane.close(now);
+    /// The lanes that closing this one closes: lane 0 lives as long as the node, and comes last.
+    fn closing_lanes(&self) -> Vec<Endpoint> {
+        let others = if self.owner.lane == 0 { self.owner.node.others() } else { Vec::new() };
+        let others = others.into_iter().map(|shared| Endpoint { shared, owner: self.owner.clone() });
+        others.chain([self.clone()]).collect()
+    }
+
+    /// Polls and waits until `done` returns true, or the time is `until`.
+    fn wait_before(&self, until: Nanos, done: impl FnMut(&mut Lane) -> bool) -> Result<(), SendError> {
+        if !self.shared.clock.is_virtual() {
+            let left = Duration::from_nanos(until.saturating_sub(self.now()));
+            self.wait_until(Some(left), done)?;
         }
-        self.shared.ring();
-        if self.shared.clock.is_virtual() {
-            return self.is_closed();
-        }
-        let timeout = Some(self.shared.config.close_timeout);
-        self.wait_until(timeout, |lane| lane.is_closed())
+        Ok(())
     }
 
     /// Ends the node as a killed process ends: peers on its simulated host see it exit, and nothing that the

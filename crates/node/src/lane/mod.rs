@@ -31,7 +31,7 @@ use crate::local::LocalPeers;
 use crate::membership::{HandlerNames, Peer, Peers};
 use crate::memory::Memory;
 use crate::secrets::Secrets;
-use crate::{Config, Counters, Event, Job, JoinError, MessageId, PeerState, Rank};
+use crate::{Config, Counters, Event, Job, JoinError, MessageId, PeerState, Rank, Undelivered};
 use events::EventQueue;
 use inbox::Inbox;
 
@@ -54,6 +54,8 @@ pub(crate) struct Lane {
     pub(crate) counters: Counters,
     /// Messages given up whose receivers could not be told yet, for want of room.
     aborts: VecDeque<MessageId>,
+    /// What could not be delivered while the lane closed (N-9).
+    undelivered: Vec<Undelivered>,
     pub(crate) status: Status,
 }
 
@@ -122,6 +124,7 @@ impl Lane {
             secrets,
             counters: Counters::default(),
             aborts: VecDeque::new(),
+            undelivered: Vec::new(),
             status: Status { has_links: true, ..Status::default() },
             config,
         };

@@ -125,6 +125,11 @@ impl Lane {
     /// Handles memory records. False if no correct peer sends them.
     #[inline]
     pub(super) fn handle_memory(&mut self, rank: Rank, bytes: &[u8]) -> bool {
+        // N-25: a node that closes has ended its requests and its memory. What peers sent before they learn of it
+        // is no violation, and must not end the channel before the last messages are acknowledged.
+        if self.port.closed {
+            return true;
+        }
         let peer = self.peers.member_mut(rank);
         let from = peer.id();
         self.memory.handle_records(from, &mut peer.channel, bytes)
@@ -167,7 +172,7 @@ impl Lane {
                 Some(Ahead::Bytes(bytes)) => self.deliver(rank, batch, Place::Held(bytes)),
                 Some(Ahead::Placed(placed)) => {
                     let from = self.peers.member(rank).id();
-                    let good = self.memory.settle_placed(from, placed);
+                    let good = self.port.closed || self.memory.settle_placed(from, placed);
                     self.end_control(rank, good);
                 }
                 None => break,

@@ -5,7 +5,7 @@ use tautline_link::{Death, Event as LinkEvent, Nanos};
 
 use super::Lane;
 use crate::memory::Failure;
-use crate::{Down, Event, PeerId, PeerState, Rank};
+use crate::{Down, Event, PeerId, PeerState, Rank, Undelivered};
 
 impl Lane {
     /// Frees slots that a link no longer needs, and handles its next event.
@@ -19,7 +19,13 @@ impl Lane {
         if overdue && peer.channel.stop_connecting() {
             return self.teardown(rank, Down::Unreachable);
         }
+        // N-9: read before the slots are freed.
+        let ends = self.port.closed && peer.channel.link.link().is_some_and(tautline_link::Link::is_over);
+        let unacknowledged = ends.then(|| peer.channel.undelivered(&self.port));
         if let Some(event) = peer.channel.poll_event(&mut self.port) {
+            if let (LinkEvent::Died(why), Some(lost)) = (&event, unacknowledged) {
+                Undelivered { why: Some(Down::Died(*why)), ..lost }.merge_into(&mut self.undelivered);
+            }
             self.handle_link_event(rank, &event);
         }
     }
@@ -90,11 +96,23 @@ impl Lane {
             peer.channel.close(&mut self.port, now);
         }
         for rank in self.peers.ranks() {
+            let (requests, bytes) = self.memory.unsent(rank);
+            Undelivered::new(rank, requests, bytes).merge_into(&mut self.undelivered);
             self.memory.peer_down(rank, Failure::Closed);
             self.peers.member_mut(rank).end_liveness();
         }
         self.close_local();
         self.service(now);
+    }
+
+    /// What the peers have not acknowledged of what was sent before the lane began to close. What a peer that
+    /// closed in good order did not take is not counted: it would not have handled it (N-24).
+    pub(crate) fn undelivered(&self) -> Vec<Undelivered> {
+        let mut all = self.undelivered.clone();
+        for peer in self.peers.iter().filter(|peer| peer.channel.link.is_live()) {
+            peer.channel.undelivered(&self.port).merge_into(&mut all);
+        }
+        all
     }
 
     /// Whether every channel is over.

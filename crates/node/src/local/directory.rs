@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::discovery::Greeted;
-use crate::limits::MAX_LANES;
+use crate::limits::{MAX_INCOMING, MAX_LANES};
 
 /// The lanes of a node. Locked only when lanes open and close and when channels are opened.
 #[derive(Debug, Default)]
@@ -83,8 +83,14 @@ impl Mailbox {
         Mailbox { bell, ..Mailbox::default() }
     }
 
+    /// Adds a connection. One that finds as many as may wait is closed (S-17).
     fn put(&self, greeted: Greeted) {
-        self.greeted.lock().unwrap_or_else(PoisonError::into_inner).push(greeted);
+        let mut waiting = self.greeted.lock().unwrap_or_else(PoisonError::into_inner);
+        if waiting.len() >= MAX_INCOMING {
+            return;
+        }
+        waiting.push(greeted);
+        drop(waiting);
         self.filled.store(true, Ordering::Release);
         if let Some(bell) = &self.bell {
             let _ = rustix::io::write(bell, &1u64.to_ne_bytes());

@@ -300,6 +300,25 @@ impl Memory {
         Ok(())
     }
 
+    /// Returns how many requests to a peer have not been sent, or not whole, and how many bytes of their
+    /// puts.
+    pub(crate) fn unsent(&self, rank: Rank) -> (u64, u64) {
+        let left = |request: &Request| match &request.operation {
+            Operation::Put(local) => (1, local.len - request.sent),
+            Operation::Atomic(_) | Operation::Notice { .. } => (1, 0),
+            Operation::Get(_) | Operation::Flush | Operation::Fence => (0, 0),
+        };
+        let queue = self.peers.get(rank).map(|peer| &peer.requests.queue);
+        let all = queue.into_iter().flatten().map(left);
+        all.fold((0, 0), |(requests, bytes), (more, len)| (requests + more, bytes + len))
+    }
+
+    /// Returns whether requests wait to be sent to a peer that can be reached.
+    pub(crate) fn has_unsent(&self) -> bool {
+        let waits = |rank: &Rank| self.peers.get(*rank).is_some_and(|it| !it.requests.queue.is_empty());
+        self.busy.iter().any(waits)
+    }
+
     fn check_queue(&self, rank: Rank) -> Result<(), SendError> {
         let peer = self.peers.get(rank).ok_or(SendError::WouldBlock)?;
         if peer.requests.queue.len() >= MAX_QUEUED { Err(SendError::WouldBlock) } else { Ok(()) }

@@ -79,6 +79,11 @@ fn rounds(size: u32) -> u32 {
     size.next_power_of_two().trailing_zeros()
 }
 
+/// Bytes of the longest message of a round: the cookies of all ranks.
+pub(super) fn longest_round(size: u32) -> u64 {
+    (HEAD + (size as usize).max(1) * (size_of::<Rank>() + 1 + Cookie::LEN)) as u64
+}
+
 fn neighbours(core: &Core, round: u32) -> Neighbours {
     let (rank, size, distance) = (u64::from(core.node.rank()), u64::from(core.node.size()), 1u64 << round);
     let of = |rank: u64| Rank::from(Address::new((rank % size) as Rank, core.node.lane()));
@@ -220,7 +225,7 @@ fn tell(core: &Rc<Core>, gone: Gone, again: bool) {
         bytes.extend_from_slice(&gone.rank.to_le_bytes());
         bytes.push(code(gone.why));
         let mut transfer = Transfer::new(after, handler);
-        core.post(after, move |core| {
+        core.post(after, Some(bytes.len() as u64), move |core| {
             !matches!(transfer.try_send(&core.node, &bytes), Err(SendError::WouldBlock))
         });
     }

@@ -8,7 +8,7 @@ use tautline_node::SendError;
 
 use super::{EXCHANGE, handler};
 use crate::blocking::{Step, extract_until};
-use crate::core::Core;
+use crate::core::{Charge, Core};
 use crate::error::{Error, Result};
 use crate::transfer::Transfer;
 use crate::{PeerId, Rank};
@@ -21,15 +21,18 @@ const MAX_UNTAKEN: usize = 1 << 10;
 #[derive(Default)]
 pub(super) struct Exchanges(RefCell<HashMap<Rank, VecDeque<Rc<Place>>>>);
 
+/// A message, and what its sender is charged for it until a call takes it (M-19).
+type Kept = (Vec<u8>, Charge);
+
 /// A message that has begun to arrive.
 pub(super) struct Place {
     from: PeerId,
-    content: RefCell<Option<Result<Vec<u8>>>>,
+    content: RefCell<Option<Result<Kept>>>,
 }
 
 impl Place {
     /// The message has arrived, or will not.
-    pub(super) fn fill(&self, content: Result<Vec<u8>>) {
+    pub(super) fn fill(&self, content: Result<Kept>) {
         *self.content.borrow_mut() = Some(content);
     }
 }
@@ -67,7 +70,7 @@ impl Exchanges {
     }
 
     /// Takes the next message of a peer's incarnation, if it is complete.
-    fn take(&self, peer: PeerId) -> Option<Result<Vec<u8>>> {
+    fn take(&self, peer: PeerId) -> Option<Result<Kept>> {
         let mut places = self.0.borrow_mut();
         let places = places.get_mut(&peer.rank)?;
         while places.front()?.from != peer {
@@ -135,7 +138,7 @@ impl Partner<'_> {
             && let Some(peer) = self.peer
             && let Some(content) = exchanges.take(peer)
         {
-            self.received = Some(content?);
+            self.received = Some(content?.0);
         }
         Ok(())
     }

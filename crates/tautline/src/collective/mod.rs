@@ -17,7 +17,7 @@ use crate::memory::Cookie;
 use crate::messages::Message;
 use crate::messages::handlers::Registered;
 use crate::{PeerId, Rank};
-use dissemination::{Call, Gathered, Rounds};
+use dissemination::{Call, Gathered, Rounds, longest_round};
 use exchange::Exchanges;
 
 /// The handlers' names.
@@ -43,9 +43,17 @@ impl Collectives {
         let round = move |mut message: Message| {
             let (rounds, home) = (rounds.clone(), first.get().cloned().unwrap_or_default());
             async move {
-                let bytes = message.read_to_end().await;
+                let size = home.upgrade().map_or(0, |core| core.node.size());
+                let bytes = if message.len() > longest_round(size) {
+                    Err(Error::Violation("a message of a barrier that is too long"))
+                } else {
+                    message.read_to_end().await
+                };
                 let Some(core) = home.upgrade() else { return Ok(()) };
                 core.extraction.not_of_the_program();
+                if let Err(error @ Error::Violation(_)) = bytes {
+                    return Err(error);
+                }
                 // A sender that is gone is noticed by those who wait for it.
                 bytes.map_or(Ok(()), |bytes| rounds.arrived(&core, message.from(), &bytes))
             }
@@ -57,7 +65,7 @@ impl Collectives {
             let incarnation = home.upgrade().and_then(incarnation).unwrap_or_default();
             let place = exchanges.reserve(PeerId::new(message.from(), incarnation));
             async move {
-                let bytes = message.read_to_end().await;
+                let bytes = message.read_whole().await;
                 if let Some(core) = home.upgrade() {
                     core.extraction.not_of_the_program();
                 }

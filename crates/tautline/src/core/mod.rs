@@ -2,6 +2,7 @@
 //! handlers nor styles: those are above it, and reached through [`Extract`].
 
 mod absorb;
+mod budget;
 mod events;
 mod extraction;
 mod failures;
@@ -21,7 +22,8 @@ use std::time::Duration;
 use tautline_node::{PeerId, WaitFor};
 
 use crate::error::{Error, Result};
-use crate::{PeerState, Rank, SendError};
+use crate::{PeerState, Rank, SendError, Undelivered};
+pub(crate) use budget::{Budgets, Charge};
 use events::EventQueue;
 use extraction::Extraction;
 pub(crate) use failures::{Failures, OnFailure};
@@ -42,6 +44,7 @@ pub(crate) struct Core {
     pub(crate) events: EventQueue,
     pub(crate) failures: Failures,
     pub(crate) peer_loss: PeerLoss,
+    pub(crate) budgets: Budgets,
     pub(crate) wakes: Arc<Wakes>,
     /// What handles on other threads hold.
     pub(crate) shared: Arc<Shared>,
@@ -74,6 +77,7 @@ impl Core {
     ) -> Rc<Core> {
         let wakes = Wakes::new(node.waker());
         let shared = Shared::new(node.clone(), wakes.clone(), styles);
+        let budgets = Budgets::new(node.config().max_whole, node.config().max_held);
         Rc::new(Core {
             node,
             closed: Cell::new(false),
@@ -83,6 +87,7 @@ impl Core {
             events: EventQueue::default(),
             failures,
             peer_loss: PeerLoss::default(),
+            budgets,
             wakes,
             shared,
             attachments,
@@ -200,46 +205,80 @@ impl Core {
         if self.closed.get() { Err(SendError::Closed) } else { Ok(()) }
     }
 
-    #[cfg(any(feature = "futures", feature = "tokio"))]
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.get()
     }
 
-    /// Closes the node in good order, then drops the handlers and wakes everybody who waits.
-    pub(crate) fn close(self: &Rc<Core>) -> Result<()> {
-        self.empty_outbox();
+    /// The time to close that was configured.
+    pub(crate) fn close_timeout(&self) -> Duration {
+        self.node.config().close_timeout
+    }
+
+    /// Closes the node in good order, then drops the handlers and wakes everybody who waits. Does nothing if
+    /// that was done before.
+    pub(crate) fn close(self: &Rc<Core>, time: Duration) -> Result<()> {
+        if self.closed.get() {
+            return Ok(());
+        }
+        let until = self.node.now().saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+        self.empty_outbox(until);
+        let unsent = self.begin_close();
+        let left = Duration::from_nanos(until.saturating_sub(self.node.now()));
+        self.end_close(unsent, self.node.close_within(left))
+    }
+
+    /// No call succeeds from now on. Returns what was started and has not been sent.
+    pub(crate) fn begin_close(&self) -> Vec<Undelivered> {
+        let mut unsent = self.outbox.unsent();
         self.closed.set(true);
-        self.shared.set_closed();
-        let closed = self.node.close();
+        self.shared.set_closed().into_iter().for_each(|entry| entry.merge_into(&mut unsent));
+        unsent
+    }
+
+    /// The node is closed. An error if something was not delivered (N-9).
+    pub(crate) fn end_close(
+        &self,
+        mut unsent: Vec<Undelivered>,
+        closed: Result<Vec<Undelivered>, SendError>,
+    ) -> Result<()> {
         self.drop_handlers();
         self.wake_all();
-        closed?;
-        Ok(())
+        closed?.into_iter().for_each(|entry| entry.merge_into(&mut unsent));
+        // A simulated node has only begun to close.
+        if unsent.is_empty() || self.node.is_virtual() { Ok(()) } else { Err(Error::Undelivered(unsent)) }
     }
 
     /// The last clone of the endpoint is dropped: closes it, if that has not been done.
     pub(crate) fn close_on_drop(self: &Rc<Core>) {
-        if !std::thread::panicking() {
-            self.empty_outbox();
-        }
-        self.closed.set(true);
-        self.shared.set_closed();
-        self.drop_handlers();
-        if !self.node.is_closed().unwrap_or(true) {
-            let _ = self.node.close();
-        }
-        self.wake_all();
-    }
-
-    /// Extracts until everything in the outbox is sent, or the time to close is over: a peer that does the
-    /// same takes nothing unless this node takes what the peer has sent.
-    fn empty_outbox(self: &Rc<Core>) {
-        if self.outbox.has_no_jobs() || self.closed.get() || self.node.is_virtual() {
+        if self.closed.get() {
             return;
         }
-        let timeout = u64::try_from(self.node.config().close_timeout.as_nanos()).unwrap_or(u64::MAX);
-        let until = self.node.now().saturating_add(timeout);
-        while self.extract(usize::MAX).is_ok() && !self.outbox.has_no_jobs() {
+        let time = self.close_timeout();
+        // A program that panics runs no more handlers.
+        let closed = if std::thread::panicking() {
+            let unsent = self.begin_close();
+            self.end_close(unsent, self.node.close_within(time))
+        } else {
+            self.close(time)
+        };
+        if let Err(error) = closed {
+            tracing::error!(rank = self.node.rank(), %error, "an endpoint was dropped");
+        }
+    }
+
+    /// Whether something was started that has not been sent.
+    pub(crate) fn has_unsent(&self) -> bool {
+        !self.outbox.has_no_jobs() || self.shared.has_unsent()
+    }
+
+    /// Extracts until everything that was started is sent, or it is `until`: a peer that does the same takes
+    /// nothing unless this node takes what the peer has sent.
+    fn empty_outbox(self: &Rc<Core>, until: u64) {
+        if self.node.is_virtual() {
+            return;
+        }
+        self.shared.set_closing(None);
+        while self.has_unsent() && self.extract(usize::MAX).is_ok() && self.has_unsent() {
             let left = until.saturating_sub(self.node.now());
             if left == 0 || self.sleep(Some(Duration::from_nanos(left))).is_err() {
                 break;

@@ -8,10 +8,19 @@ use std::rc::Rc;
 use tautline_node::MessageId;
 
 use super::Core;
-use crate::{Rank, Result};
+use crate::waiters::Waiters;
+use crate::{Rank, Result, Undelivered};
 
 /// Called until it returns true. It must not hold a clone of the endpoint.
-type Job = Box<dyn FnMut(&Rc<Core>) -> bool>;
+type Run = Box<dyn FnMut(&Rc<Core>) -> bool>;
+
+/// Something that has still to be sent.
+struct Job {
+    run: Run,
+    /// Bytes of the message; none if nobody misses it.
+    bytes: Option<u64>,
+}
+
 type Jobs = BTreeMap<Rank, VecDeque<Job>>;
 
 /// What one endpoint has still to send.
@@ -22,6 +31,8 @@ pub(crate) struct Outbox {
     any: Cell<bool>,
     /// Jobs are being run; those that they add wait for the next run.
     running: Cell<bool>,
+    /// Wait until there are no jobs.
+    pub(crate) emptied: Waiters,
     /// Window grants that found no slot.
     grants: RefCell<Vec<WindowGrant>>,
 }
@@ -57,7 +68,7 @@ impl Outbox {
             Err(_) => jobs.clear(),
         }
         jobs.retain(|_, queue| {
-            while queue.front_mut().is_some_and(|job| job(core)) {
+            while queue.front_mut().is_some_and(|job| (job.run)(core)) {
                 queue.pop_front();
             }
             !queue.is_empty()
@@ -68,6 +79,21 @@ impl Outbox {
         self.any.set(!jobs.is_empty());
         *self.jobs.borrow_mut() = jobs;
         self.running.set(false);
+        if self.has_no_jobs() {
+            self.emptied.wake();
+        }
+    }
+
+    /// Messages that have not been sent, or not whole.
+    pub(super) fn unsent(&self) -> Vec<Undelivered> {
+        let jobs = self.jobs.borrow();
+        let mut unsent = Vec::new();
+        for (peer, queue) in &*jobs {
+            let (messages, bytes) = (queue.iter().filter_map(|job| job.bytes))
+                .fold((0, 0), |(messages, bytes), more| (messages + 1, bytes + more));
+            Undelivered::new(*peer, messages, bytes).merge_into(&mut unsent);
+        }
+        unsent
     }
 
     /// Drops all jobs: the endpoint is closed.
@@ -95,10 +121,17 @@ impl Outbox {
 }
 
 impl Core {
-    /// Runs a job for a peer as soon as all jobs before it are done, and again until it returns true.
+    /// Runs a job for a peer as soon as all jobs before it are done, and again until it returns true. `bytes`
+    /// is the length of the message that it sends; none if nobody misses it.
     #[cold]
-    pub(crate) fn post(self: &Rc<Core>, peer: Rank, job: impl FnMut(&Rc<Core>) -> bool + 'static) {
-        self.outbox.jobs.borrow_mut().entry(peer).or_default().push_back(Box::new(job));
+    pub(crate) fn post(
+        self: &Rc<Core>,
+        peer: Rank,
+        bytes: Option<u64>,
+        job: impl FnMut(&Rc<Core>) -> bool + 'static,
+    ) {
+        let job = Job { run: Box::new(job), bytes };
+        self.outbox.jobs.borrow_mut().entry(peer).or_default().push_back(job);
         self.outbox.any.set(true);
         self.outbox.run(self);
     }

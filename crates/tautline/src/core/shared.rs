@@ -3,13 +3,13 @@
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-use super::waker_thread::{Entry, WakerThread};
+use super::waker_thread::{Entry, Job, WakerThread};
 use super::wakes::Wakes;
 use crate::error::{Error, Result};
-use crate::{Down, Rank, SendError};
+use crate::{Down, Rank, SendError, Undelivered};
 
 /// Attempts of one poll of a future, if the network is active after each.
 const ATTEMPTS: usize = 4;
@@ -70,6 +70,11 @@ impl Shared {
         Ok(())
     }
 
+    /// Whether the calling thread would wait for itself if it waited for room at `peer`.
+    pub(crate) fn is_own(&self, peer: Rank) -> bool {
+        peer == self.node.number() && self.wakes.is_home()
+    }
+
     /// Something was sent to this node itself: its thread extracts it.
     pub(crate) fn sent(&self, peer: Rank) {
         if peer == self.node.number() {
@@ -97,7 +102,7 @@ impl Shared {
                 Err(error) if error.is_would_block() => {
                     // Only extraction makes room for messages to oneself, and nothing happens by itself on a
                     // simulated node.
-                    if self.node.is_virtual() || peer == self.node.number() && self.wakes.is_home() {
+                    if self.node.is_virtual() || self.is_own(peer) {
                         return Err(error);
                     }
                     let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -138,20 +143,35 @@ impl Shared {
         Poll::Pending
     }
 
-    /// Calls `job` now, and whenever the network was active, until it returns true.
-    pub(crate) fn post(&self, mut job: impl FnMut(&tautline_node::Endpoint) -> bool + Send + 'static) {
+    /// Calls `job` now, and whenever the network was active, until it returns true. `sends` is what it sends;
+    /// none if nobody misses it.
+    pub(crate) fn post(
+        &self,
+        sends: Option<Undelivered>,
+        mut job: impl FnMut(&tautline_node::Endpoint) -> bool + Send + 'static,
+    ) {
         let Ok(seen) = self.node.activity() else { return };
         if !job(&self.node) {
-            self.waker_thread.post(seen, Box::new(job), &self.node);
+            self.waker_thread.post(seen, Job { run: Box::new(job), sends }, &self.node);
         }
     }
 
-    /// Calls fail from now on.
-    pub(super) fn set_closed(&self) {
-        self.closed.store(true, Ordering::SeqCst);
+    /// Whether other threads have posted something that has not been sent.
+    pub(super) fn has_unsent(&self) -> bool {
+        self.node.check_fork().is_ok() && self.waker_thread.has_jobs()
+    }
+
+    /// The endpoint's thread waits until everything that was posted is sent, or a task does.
+    pub(crate) fn set_closing(&self, task: Option<&Waker>) {
         if self.node.check_fork().is_ok() {
-            self.waker_thread.set_closed();
+            self.waker_thread.set_closing(task);
         }
+    }
+
+    /// Calls fail from now on. Returns what other threads have posted, and has not been sent.
+    pub(super) fn set_closed(&self) -> Vec<Undelivered> {
+        self.closed.store(true, Ordering::SeqCst);
+        if self.node.check_fork().is_ok() { self.waker_thread.set_closed() } else { Vec::new() }
     }
 
     /// The node is closed: ends all that waits.

@@ -12,11 +12,18 @@ use std::time::Duration;
 
 use tautline_node::Endpoint;
 
+use crate::Undelivered;
+
 /// How long the thread stays when nobody waits.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Called until it returns true.
-type Job = Box<dyn FnMut(&Endpoint) -> bool + Send>;
+/// Something that has still to be sent.
+pub(super) struct Job {
+    /// Called until it returns true.
+    pub(super) run: Box<dyn FnMut(&Endpoint) -> bool + Send>,
+    /// What it sends; none if nobody misses it.
+    pub(super) sends: Option<Undelivered>,
+}
 
 /// Those who wait for activity of the node.
 #[derive(Default)]
@@ -29,12 +36,17 @@ pub(super) struct WakerThread {
 struct State {
     wakers: BTreeMap<u64, Waker>,
     jobs: Vec<Job>,
+    /// Jobs that are being run.
+    running_jobs: usize,
     /// The least activity that anybody of them has seen.
     seen: Option<u64>,
     /// The last number given to an [`Entry`].
     last: u64,
     thread: Option<JoinHandle<()>>,
     running: bool,
+    /// The endpoint's thread, or this task, waits for the last job.
+    closing: bool,
+    closer: Option<Waker>,
     closed: bool,
 }
 
@@ -150,6 +162,7 @@ impl WakerThread {
         let (wakers, mut jobs) = {
             let mut state = self.lock();
             state.seen = None;
+            state.running_jobs += state.jobs.len();
             (std::mem::take(&mut state.wakers), std::mem::take(&mut state.jobs))
         };
         wakers.into_values().for_each(Waker::wake);
@@ -157,9 +170,16 @@ impl WakerThread {
             return;
         }
         // Read before the attempts: later activity is reason to try again.
-        let Ok(seen) = node.activity() else { return };
-        jobs.retain_mut(|job| !job(node));
+        let (seen, all) = (node.activity(), jobs.len());
+        jobs.retain_mut(|job| seen.is_ok() && !(job.run)(node));
         let mut state = self.lock();
+        state.running_jobs -= all;
+        if state.closing {
+            self.changed.notify_all();
+            node.waker().wake();
+            state.closer.take().into_iter().for_each(Waker::wake);
+        }
+        let Ok(seen) = seen else { return };
         if !jobs.is_empty() && !state.closed {
             jobs.append(&mut state.jobs);
             state.jobs = jobs;
@@ -169,9 +189,30 @@ impl WakerThread {
         }
     }
 
-    /// The node is about to be closed, which is activity: nobody waits from now on.
-    pub(super) fn set_closed(&self) {
-        self.lock().closed = true;
+    /// Whether any job is not done.
+    pub(super) fn has_jobs(&self) -> bool {
+        let state = self.lock();
+        !state.jobs.is_empty() || state.running_jobs > 0
+    }
+
+    /// From now on the end of a job wakes the endpoint's thread, and `closer`.
+    pub(super) fn set_closing(&self, closer: Option<&Waker>) {
+        let mut state = self.lock();
+        (state.closing, state.closer) = (true, closer.cloned());
+    }
+
+    /// The node is about to be closed, which is activity: nobody waits from now on. Returns what has not been
+    /// sent.
+    pub(super) fn set_closed(&self) -> Vec<Undelivered> {
+        let mut state = self.lock();
+        state.closing = true;
+        // Jobs never wait.
+        let running = |state: &mut State| state.running_jobs > 0;
+        let mut state = self.changed.wait_while(state, running).unwrap_or_else(PoisonError::into_inner);
+        state.closed = true;
+        let mut unsent = Vec::new();
+        state.jobs.iter().filter_map(|job| job.sends.clone()).for_each(|it| it.merge_into(&mut unsent));
+        unsent
     }
 
     /// The node is closed: wakes everybody, and ends the thread.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 pub(crate) use sending::HandleMessage;
 
 use crate::core::{ActivityWaiter, Shared};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::handler_name::{Handler, Name};
 use crate::{PeerState, Rank, SendError};
 
@@ -75,12 +75,20 @@ impl Handle {
 
     /// Sends a whole message of any length; sleeps until there is a connection and room, if necessary.
     ///
-    /// On the endpoint's own thread it acts as [`crate::Endpoint::send`]. On other threads a message to this
-    /// node itself waits, too, until the endpoint's thread has extracted earlier ones.
+    /// On the endpoint's own thread it acts as [`crate::Endpoint::send`], but a long message to this node
+    /// itself is an error there. On other threads such a message waits, too, until the endpoint's thread has
+    /// extracted earlier ones.
     pub fn send(&self, peer: Rank, handler: impl Name, bytes: &[u8]) -> Result<()> {
         let handler = handler.key(&self.0.node)?;
         let mut message = HandleMessage::new(&self.0, peer, handler, bytes);
         match message.attempt() {
+            Err(error) if error.is_would_block() && message.is_begun() && self.0.is_own(peer) => {
+                Err(Error::other(format!(
+                    "{} bytes to oneself find no room before this thread extracts; use Endpoint::send, or \
+                     another thread",
+                    bytes.len()
+                )))
+            }
             Err(error) if error.is_would_block() => self.0.block(peer, || message.attempt()),
             result => result,
         }

@@ -25,6 +25,11 @@ impl<'a> HandleMessage<'a> {
         HandleMessage { shared, transfer: Transfer::new(peer, handler), bytes }
     }
 
+    /// Whether part of the message was sent, and not all of it.
+    pub(crate) fn is_begun(&self) -> bool {
+        self.transfer.is_begun()
+    }
+
     /// Sends as much as there is room for; [`crate::SendError::WouldBlock`] if that is not all.
     pub(crate) fn attempt(&mut self) -> Result<()> {
         let sent = self.transfer.try_send(&self.shared.node, self.bytes);

@@ -60,7 +60,7 @@ struct Counts {
 fn put_later(core: &Rc<Core>, cookie: Cookie, at: u64, word: u64) {
     let put = move |core: &Rc<Core>| Remote::new(core.clone(), cookie).try_put(at, &word.to_le_bytes());
     if !is_settled(&put(core)) {
-        core.post(cookie.owner(), move |core| is_settled(&put(core)));
+        core.post(cookie.owner(), Some(8), move |core| is_settled(&put(core)));
     }
 }
 
@@ -139,7 +139,7 @@ impl RingReader {
             settled
         };
         if !report(&self.core) {
-            self.core.post(cookie.owner(), report);
+            self.core.post(cookie.owner(), None, report);
         }
     }
 

@@ -116,7 +116,9 @@ impl Borrowed {
         Borrowed { core: Rc::downgrade(core), from, bytes: Bytes::Private(bytes) }
     }
 
-    /// The sender.
+    /// The sender's number, to answer to. It is the rank if the sender is lane 0 of its process, as the
+    /// endpoint that joined is; in general it is an address: [`crate::Address::from`] takes it apart into
+    /// rank and lane.
     #[inline]
     pub fn from(&self) -> Rank {
         self.from

@@ -6,9 +6,10 @@ use tautline_node::{Delivery, MessageId, PeerId};
 use super::borrowed::LoanGuard;
 use super::handlers::Registered;
 use super::incoming::Short;
-use super::incoming_bytes::End;
+use super::incoming_bytes::{End, IncomingBytes};
 use super::open_messages::{OpenMessage, TaskId};
 use super::runner::{NewMessage, Runner};
+use crate::core::Charge;
 
 /// Hands out the records of one delivery, in order.
 pub(super) struct Dispatcher<'a> {
@@ -177,8 +178,10 @@ impl<'a> Dispatcher<'a> {
                     let message = Short { core: runner.core, from: id.peer.rank, data };
                     runner.call(handler, function, message);
                 } else if total <= tautline_node::limits::MAX_SHORT as u64 {
-                    let bytes = data.to_vec();
-                    runner.keep_open(id, OpenMessage::Collect { handler, bytes, total });
+                    let (bytes, charge) = (Vec::new(), Charge::default());
+                    runner.keep_open(id, OpenMessage::Collect { handler, bytes, total, charge });
+                    let part = Part { message: id, offset: 0 };
+                    self.more_without_task(part, data.len(), |to| copy_slice(to, data));
                 } else {
                     runner.violation(id.peer);
                 }
@@ -211,13 +214,15 @@ impl<'a> Dispatcher<'a> {
         };
         let Some(task) = task else {
             self.flush();
-            return self.more_without_task(part, self.bytes(data));
+            let data = self.bytes(data);
+            return self.more_without_task(part, data.len(), |to| copy_slice(to, data));
         };
         if self.due != Some(task) {
             self.flush();
             // The handler may have finished in there.
             if !matches!(runner.inbox.open.borrow().get(part.message), Some(OpenMessage::Task(_))) {
-                return self.more_without_task(part, self.bytes(data));
+                let data = self.bytes(data);
+                return self.more_without_task(part, data.len(), |to| copy_slice(to, data));
             }
         }
         let Some(stream) = runner.stream_handler(task.handler) else { return };
@@ -253,11 +258,12 @@ impl<'a> Dispatcher<'a> {
             if runner.inbox.open.borrow().get(part.message).is_none() {
                 return runner.violation(part.message.peer);
             }
-            let mut bytes = vec![0; loan.len() as usize];
-            if loan.copy_to(0, &mut bytes) {
-                self.more_without_task(part, &bytes);
-            }
-            return;
+            let len = loan.len() as usize;
+            return self.more_without_task(part, len, |to| {
+                let start = to.len();
+                to.resize(start + len, 0);
+                loan.copy_to(0, &mut to[start..])
+            });
         };
         let Some(stream) = runner.stream_handler(task.handler) else { return };
         let (good, complete) = stream.with(|slots| {
@@ -282,19 +288,21 @@ impl<'a> Dispatcher<'a> {
         self.due = Some(task);
     }
 
-    /// A further part of a message that no `async` handler reads.
+    /// A further part of a message that no `async` handler reads; `copy` appends its `len` bytes, if they can
+    /// be read.
     #[cold]
-    fn more_without_task(&self, part: Part, data: &[u8]) {
+    fn more_without_task(&self, part: Part, len: usize, copy: impl FnOnce(&mut Vec<u8>) -> bool) {
         let runner = self.runner;
         let Part { message: id, offset } = part;
+        let end = offset.saturating_add(len as u64);
         let mut open = runner.inbox.open.borrow_mut();
         match open.get_mut(id) {
             Some(OpenMessage::Discard(bytes)) => {
-                if offset != bytes.arrived || offset + data.len() as u64 > bytes.total {
+                if offset != bytes.arrived || end > bytes.total {
                     drop(open);
                     return runner.violation(id.peer);
                 }
-                bytes.arrived += data.len() as u64;
+                bytes.arrived = end;
                 let due = bytes.window_due(true);
                 if bytes.arrived == bytes.total {
                     open.remove(id);
@@ -304,14 +312,20 @@ impl<'a> Dispatcher<'a> {
                     runner.grant(due);
                 }
             }
-            Some(OpenMessage::Collect { handler, bytes, total }) => {
-                if offset != bytes.len() as u64 || offset + data.len() as u64 > *total {
+            Some(OpenMessage::Collect { handler, bytes, total, charge }) => {
+                if offset != bytes.len() as u64 || end > *total {
                     drop(open);
                     return runner.violation(id.peer);
                 }
-                bytes.extend_from_slice(data);
-                if bytes.len() as u64 == *total {
-                    let (handler, bytes) = (*handler, std::mem::take(bytes));
+                let handler = *handler;
+                if let Err(error) = charge.set(&runner.core.budgets, id.peer.rank, end) {
+                    let rest = IncomingBytes::discarded(id, *total, end);
+                    open.insert(id, OpenMessage::Discard(Box::new(rest)));
+                    drop(open);
+                    return runner.fail(handler, id.peer.rank, error.to_string(), false);
+                }
+                if copy(bytes) && end == *total {
+                    let bytes = std::mem::take(bytes);
                     open.remove(id);
                     drop(open);
                     if let Some(Registered::Short(function)) = runner.handler(handler) {
@@ -338,8 +352,13 @@ impl<'a> Dispatcher<'a> {
         let bytes = stream.with(|slots| slots.bytes(task.slot).clone());
         bytes.borrow_mut().lend(self.delivery.take().expect("no handler has it between records"));
         self.runner.poll(task);
-        self.delivery = Some(bytes.borrow_mut().reclaim());
+        self.delivery = Some(bytes.borrow_mut().reclaim(&self.runner.core.budgets));
     }
+}
+
+fn copy_slice(to: &mut Vec<u8>, bytes: &[u8]) -> bool {
+    to.extend_from_slice(bytes);
+    true
 }
 
 /// Reads the record at `at`; returns it with the start and the end of its data.

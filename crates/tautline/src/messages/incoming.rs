@@ -11,7 +11,7 @@ use super::borrowed::Borrowed;
 use super::incoming_bytes::IncomingBytes;
 use crate::Rank;
 use crate::async_endpoint::AsyncEndpoint;
-use crate::core::Core;
+use crate::core::{Charge, Core};
 use crate::error::{Error, Result};
 
 /// A message, as its handler sees it: a stream of bytes that arrives while the handler runs.
@@ -43,7 +43,9 @@ impl Message {
         }
     }
 
-    /// The sender.
+    /// The sender's number, to answer to. It is the rank if the sender is lane 0 of its process, as the
+    /// endpoint that joined is; in general it is an address: [`crate::Address::from`] takes it apart into
+    /// rank and lane.
     pub fn from(&self) -> Rank {
         self.from
     }
@@ -143,13 +145,52 @@ impl Message {
         .await
     }
 
-    /// Takes everything that is left. An error if it does not fit memory.
+    /// Takes everything that is left. An error if it does not fit memory, is longer than
+    /// [`crate::Builder::max_whole`], or its sender has more than [`crate::Builder::max_held`] bytes here.
+    /// Memory is allocated as bytes arrive, not as the sender announces them (M-18).
     pub async fn read_to_end(&mut self) -> Result<Vec<u8>> {
-        let left = self.with(|bytes| bytes.left())?;
+        self.read_charged(&mut Charge::default()).await
+    }
+
+    /// As [`Message::read_to_end`]; the bytes count as kept until the charge is dropped (M-19).
+    pub(crate) async fn read_whole(&mut self) -> Result<(Vec<u8>, Charge)> {
+        let mut charge = Charge::default();
+        let bytes = self.read_charged(&mut charge).await?;
+        self.core()?.budgets.charge(&mut charge, self.from, &bytes)?;
+        Ok((bytes, charge))
+    }
+
+    async fn read_charged(&mut self, charge: &mut Charge) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        bytes.try_reserve_exact(usize::try_from(left).unwrap_or(usize::MAX)).map_err(Error::other)?;
-        while self.read_with(usize::MAX, |part| bytes.extend_from_slice(part)).await? > 0 {}
+        self.core()?.budgets.check_whole(self.with(|incoming| incoming.left())?)?;
+        poll_fn(|_| self.read_arrived(&mut bytes, charge).unwrap_or_else(|error| Poll::Ready(Err(error))))
+            .await?;
         Ok(bytes)
+    }
+
+    /// Takes what has arrived; ready when that is all.
+    fn read_arrived(&self, bytes: &mut Vec<u8>, charge: &mut Charge) -> Result<Poll<Result<()>>> {
+        loop {
+            let step = |incoming: &mut IncomingBytes| -> Result<_> {
+                let here = incoming.available();
+                grow(bytes, here, incoming.left())?;
+                incoming.take(here, |part| bytes.extend_from_slice(part));
+                incoming.release_taken();
+                Ok((incoming.left(), incoming.ready(incoming.left().min(1))))
+            };
+            match self.with(step)?? {
+                (0, ready) => return Ok(ready),
+                (_, Poll::Ready(Ok(()))) => {}
+                (_, ready) => {
+                    self.core()?.budgets.charge(charge, self.from, bytes)?;
+                    return Ok(ready);
+                }
+            }
+        }
+    }
+
+    fn core(&self) -> Result<Rc<Core>> {
+        self.core.upgrade().ok_or(Error::Stale)
     }
 
     /// Takes the whole message as a loan, to be read where its sender wrote it. Nothing if it was not lent,
@@ -181,6 +222,16 @@ impl Message {
     }
 }
 
+/// Reserves memory for `here` further bytes of a message of which `left` are left: as much as has arrived so
+/// far, so that no byte is moved often, and no memory waits for bytes that were only announced (M-18).
+fn grow(bytes: &mut Vec<u8>, here: usize, left: u64) -> Result<()> {
+    if bytes.capacity() - bytes.len() < here {
+        let most = usize::try_from(left).unwrap_or(usize::MAX);
+        bytes.try_reserve_exact(here.max(bytes.len()).min(most)).map_err(Error::other)?;
+    }
+    Ok(())
+}
+
 /// A whole message that arrived in one frame, read in place.
 #[derive(Debug)]
 pub struct Short<'a> {
@@ -190,7 +241,9 @@ pub struct Short<'a> {
 }
 
 impl Short<'_> {
-    /// The sender.
+    /// The sender's number, to answer to. It is the rank if the sender is lane 0 of its process, as the
+    /// endpoint that joined is; in general it is an address: [`crate::Address::from`] takes it apart into
+    /// rank and lane.
     #[inline]
     pub fn from(&self) -> Rank {
         self.from

@@ -7,11 +7,13 @@ use tautline_node::{Delivery, MessageId};
 
 use super::borrowed::LoanGuard;
 use crate::Rank;
-use crate::core::WindowGrant;
+use crate::core::{Budgets, Charge, WindowGrant};
 use crate::error::{Error, Result};
 
 /// Bytes of a borrowed message that are copied and shown at a time: they fit the first-level cache.
 const PART: usize = 16 << 10;
+/// Bytes of an empty buffer that stay allocated.
+const KEPT: usize = 16 << 10;
 
 /// Why no more bytes will arrive.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +22,10 @@ pub(super) enum End {
     /// Borrowed bytes can no longer be read where the sender has them.
     Unreadable,
     PeerGone(crate::Down),
+    /// The sender has more bytes here than it may, and this message is the one that is given up (M-19).
+    TooMuchHeld {
+        limit: u64,
+    },
 }
 
 /// Bytes that have arrived and were not taken. They lie in three places, oldest first: in a buffer of this
@@ -37,6 +43,8 @@ pub(super) struct IncomingBytes {
     window: Window,
     pub(super) end: Option<End>,
     buffer: Buffer,
+    /// For the buffer.
+    charge: Charge,
     /// The borrowed parts, and whether they are the whole message and nobody waits for their return.
     borrowed: VecDeque<BorrowedPart>,
     borrowed_whole: bool,
@@ -66,9 +74,21 @@ impl Buffer {
         self.bytes.len() - self.taken
     }
 
+    /// Empties it. The slot of a handler keeps little memory for its next message.
     fn clear(&mut self) {
         self.bytes.clear();
         self.taken = 0;
+        if self.bytes.capacity() > KEPT {
+            self.bytes = Vec::new();
+        }
+    }
+
+    /// Removes bytes that were taken, once they are most of it.
+    fn compact(&mut self) {
+        if self.taken > self.bytes.len() / 2 {
+            self.bytes.drain(..self.taken);
+            self.taken = 0;
+        }
     }
 }
 
@@ -116,7 +136,7 @@ impl IncomingBytes {
         self.taken = 0;
         self.window = Window { granted: window, size: window };
         self.end = None;
-        self.buffer.clear();
+        self.clear_buffer();
         self.delivered.ranges.clear();
         self.borrowed.clear();
         self.borrowed_whole = false;
@@ -124,7 +144,9 @@ impl IncomingBytes {
 
     /// Ends the message in this slot. Returns what is needed to discard the rest of it, if more is to arrive.
     pub(super) fn finish(&mut self) -> Option<IncomingBytes> {
-        let incomplete = self.message.is_some() && self.arrived < self.total && self.end.is_none();
+        // After an abort, and after its peer is lost, nothing more arrives.
+        let over = matches!(self.end, Some(End::Aborted | End::PeerGone(_)));
+        let incomplete = self.message.is_some() && self.arrived < self.total && !over;
         let rest = incomplete.then(|| {
             let mut rest = IncomingBytes::default();
             rest.restart(self.from, self.message, self.total, self.window.size);
@@ -133,6 +155,22 @@ impl IncomingBytes {
         });
         self.generation += 1;
         self.borrowed.clear();
+        self.clear_buffer();
+        rest
+    }
+
+    fn clear_buffer(&mut self) {
+        self.buffer.clear();
+        if self.charge.is_any() {
+            self.charge.clear();
+        }
+    }
+
+    /// A message whose rest is discarded, and that needs no further window.
+    pub(super) fn discarded(message: MessageId, total: u64, arrived: u64) -> IncomingBytes {
+        let mut rest = IncomingBytes::default();
+        rest.restart(message.peer.rank, Some(message), total, total);
+        rest.arrived = arrived;
         rest
     }
 
@@ -151,6 +189,9 @@ impl IncomingBytes {
     pub(super) fn arrive_borrowed(&mut self, loan: LoanGuard) {
         debug_assert!(self.delivered.ranges.is_empty(), "they would be overtaken");
         self.arrived += loan.len();
+        if self.end.is_some() {
+            return;
+        }
         if loan.len() > 0 || self.total == 0 {
             self.borrowed.push_back(BorrowedPart { loan, taken: 0 });
         }
@@ -175,7 +216,8 @@ impl IncomingBytes {
     /// Bytes are there, in a delivery that will be lent.
     pub(super) fn arrive(&mut self, item: usize, start: usize, len: usize) {
         self.arrived += len as u64;
-        if len > 0 {
+        // What follows bytes that were lost is of no use.
+        if len > 0 && self.end.is_none() {
             let range = DeliveredRange { item: item as u32, start: start as u32, len: len as u32 };
             self.delivered.ranges.push_back(range);
         }
@@ -187,29 +229,50 @@ impl IncomingBytes {
     }
 
     /// Takes the delivery back; what the handler did not take is copied.
-    pub(super) fn reclaim(&mut self) -> Box<Delivery> {
+    pub(super) fn reclaim(&mut self, budgets: &Budgets) -> Box<Delivery> {
         let delivery = self.delivered.delivery.take().expect("lent for the time that the handler runs");
-        self.settle();
-        for range in self.delivered.ranges.drain(..) {
-            self.buffer.bytes.extend_from_slice(range.bytes(&delivery));
+        self.settle(budgets);
+        if !self.delivered.ranges.is_empty() {
+            self.copy_delivered(&delivery, budgets);
         }
         delivery
     }
 
+    fn copy_delivered(&mut self, delivery: &Delivery, budgets: &Budgets) {
+        let more = self.delivered.ranges.iter().map(|range| range.len as usize).sum();
+        if self.hold(more, budgets) {
+            for range in self.delivered.ranges.drain(..) {
+                self.buffer.bytes.extend_from_slice(range.bytes(delivery));
+            }
+        }
+    }
+
     /// The handler was polled; borrowed bytes that it did not take and that the sender waits for are copied
     /// (S-23).
-    pub(super) fn settle(&mut self) {
+    pub(super) fn settle(&mut self, budgets: &Budgets) {
         if self.buffer.len() == 0 {
-            self.buffer.clear();
+            self.clear_buffer();
         }
         if !self.borrowed_whole && !self.borrowed.is_empty() {
-            self.copy_borrowed();
+            self.copy_borrowed(budgets);
+        }
+    }
+
+    /// The buffer's memory is no longer needed if all of it was taken.
+    #[inline]
+    pub(super) fn release_taken(&mut self) {
+        if self.charge.is_any() && self.buffer.len() == 0 {
+            self.clear_buffer();
         }
     }
 
     /// Copies borrowed parts to the buffer: their memory is needed for the next parts, of whichever message.
     #[cold]
-    fn copy_borrowed(&mut self) {
+    fn copy_borrowed(&mut self, budgets: &Budgets) {
+        let more = self.borrowed.iter().map(BorrowedPart::left).fold(0, usize::saturating_add);
+        if !self.hold(more, budgets) {
+            return;
+        }
         while let Some(part) = self.borrowed.pop_front() {
             let start = self.buffer.bytes.len();
             self.buffer.bytes.resize(start + part.left(), 0);
@@ -218,6 +281,22 @@ impl IncomingBytes {
                 return self.lose();
             }
         }
+    }
+
+    /// Makes room in the buffer for bytes that have arrived. False, and the message is given up, if that is
+    /// more than its sender may have here (M-19).
+    fn hold(&mut self, more: usize, budgets: &Budgets) -> bool {
+        self.buffer.compact();
+        let bytes = (self.buffer.bytes.len() as u64).saturating_add(more as u64);
+        let charged = self.charge.set(budgets, self.from, bytes);
+        if charged.is_ok() && self.buffer.bytes.try_reserve(more).is_ok() {
+            return true;
+        }
+        self.clear_buffer();
+        self.borrowed.clear();
+        self.delivered.ranges.clear();
+        self.end = Some(End::TooMuchHeld { limit: budgets.max_held() });
+        false
     }
 
     /// Bytes that can be taken now.
@@ -245,6 +324,9 @@ impl IncomingBytes {
             Some(End::Aborted) => Poll::Ready(Err(Error::Aborted)),
             Some(End::Unreadable) => Poll::Ready(Err(Error::Unreadable(self.from))),
             Some(End::PeerGone(why)) => Poll::Ready(Err(Error::PeerGone(self.from, why))),
+            Some(End::TooMuchHeld { limit }) => {
+                Poll::Ready(Err(Error::TooMuchHeld { peer: self.from, limit }))
+            }
         }
     }
 

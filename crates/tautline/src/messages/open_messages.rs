@@ -6,6 +6,7 @@ use tautline_node::limits::MAX_BEGUN;
 use tautline_node::{MessageId, PeerId, PeerTable};
 
 use super::incoming_bytes::IncomingBytes;
+use crate::core::Charge;
 use crate::hash::Seeded;
 
 /// What happens to the rest of a message.
@@ -21,6 +22,7 @@ pub(super) enum OpenMessage {
         handler: usize,
         bytes: Vec<u8>,
         total: u64,
+        charge: Charge,
     },
 }
 
@@ -100,7 +102,7 @@ mod tests {
     }
 
     fn collect() -> OpenMessage {
-        OpenMessage::Collect { handler: 0, bytes: Vec::new(), total: 1 }
+        OpenMessage::Collect { handler: 0, bytes: Vec::new(), total: 1, charge: Charge::default() }
     }
 
     /// M-10: the limit counts messages per incarnation of a peer.

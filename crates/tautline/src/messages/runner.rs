@@ -59,7 +59,7 @@ impl<'a> Runner<'a> {
 
     #[cold]
     #[inline(never)]
-    fn fail(self, handler: usize, from: Rank, reason: String, panicked: bool) {
+    pub(super) fn fail(self, handler: usize, from: Rank, reason: String, panicked: bool) {
         let handler = self.inbox.names[handler].clone();
         self.core.failures.push(HandlerFailure { handler, from, reason, panicked });
     }
@@ -136,7 +136,7 @@ impl<'a> Runner<'a> {
                 stream.with(|slots| slots.bytes(task.slot).borrow_mut().arrive_whole(message));
                 self.start(stream, task);
                 self.poll(task);
-                stream.with(|slots| slots.bytes(task.slot).borrow_mut().settle());
+                stream.with(|slots| slots.bytes(task.slot).borrow_mut().settle(&self.core.budgets));
             }
             // No correct peer lends to a handler that takes only short messages.
             Some(Registered::Short(_)) | None => self.violation(message.lender()),
@@ -151,7 +151,11 @@ impl<'a> Runner<'a> {
         match result {
             Ok(None) => {}
             Ok(Some(Poll::Pending)) => {
-                let due = stream.with(|slots| slots.bytes(task.slot).borrow_mut().window_due(false));
+                let due = stream.with(|slots| {
+                    let mut bytes = slots.bytes(task.slot).borrow_mut();
+                    bytes.release_taken();
+                    bytes.window_due(false)
+                });
                 if let Some(due) = due {
                     self.grant(due);
                 }

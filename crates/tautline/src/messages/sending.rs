@@ -7,6 +7,7 @@ use crate::handler_name::{Handler, Name};
 use crate::messages::loan::Loan;
 use crate::messages::outgoing::Outgoing;
 use crate::messages::started::{Sending, wait_all, wait_any};
+use crate::transfer::Transfer;
 use crate::waiting::{STALL, block_or_warn, block_until_room};
 use crate::{Rank, SendError};
 
@@ -25,8 +26,9 @@ impl Endpoint {
     /// receives at the same time.
     ///
     /// In a handler it fails with [`crate::Error::Reentrant`] if it would have to wait: use
-    /// [`crate::AsyncEndpoint::send`] there. A message to oneself never waits: without room it fails
-    /// with [`SendError::WouldBlock`], because only extraction makes room for it.
+    /// [`crate::AsyncEndpoint::send`] there. A message to oneself never waits, because only extraction makes
+    /// room for it. A long one is begun, and its rest is copied and sent by later extractions. If there is no
+    /// room to begin it, it fails with [`SendError::WouldBlock`]: extract, and try again.
     #[inline]
     pub fn send(&self, peer: Rank, handler: impl Name, bytes: &[u8]) -> Result<()> {
         let handler = handler.key(&self.core.node)?;
@@ -60,7 +62,24 @@ impl Endpoint {
         }
     }
 
+    /// Begins a long message to oneself, and leaves its rest to later extractions.
+    fn send_to_oneself(&self, peer: Rank, handler: Handler, bytes: &[u8]) -> Result<()> {
+        let mut transfer = Transfer::new(peer, handler);
+        let sent = transfer.try_send(&self.core.node, bytes);
+        if matches!(sent, Err(SendError::WouldBlock)) && transfer.is_begun() {
+            let bytes = bytes.to_vec();
+            self.core.post(peer, None, move |core| {
+                !matches!(transfer.try_send(&core.node, &bytes), Err(SendError::WouldBlock))
+            });
+            return Ok(());
+        }
+        Ok(sent?)
+    }
+
     fn send_long(&self, peer: Rank, handler: Handler, bytes: &[u8]) -> Result<()> {
+        if peer == self.core.node.number() {
+            return self.send_to_oneself(peer, handler, bytes);
+        }
         if self.core.node.config().single_copy.is_some_and(|least| bytes.len() >= least)
             && send_single_copy(&self.core, peer, handler, bytes)?
         {

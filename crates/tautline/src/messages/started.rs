@@ -74,7 +74,8 @@ impl Sending {
         let sending = Sending { core: core.clone(), state: Rc::new(state) };
         if !sending.is_done() {
             let job = Job(sending.state.clone());
-            core.post(peer, move |core| job.0.advance(core));
+            let bytes = job.0.unsent.borrow().as_ref().map(|unsent| unsent.bytes.len() as u64);
+            core.post(peer, bytes, move |core| job.0.advance(core));
         }
         Ok(sending)
     }

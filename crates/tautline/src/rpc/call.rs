@@ -16,6 +16,7 @@ use super::protocol::{CANCEL, REQUEST_HEAD, Status};
 use super::timer::{Alarm, Timer};
 use super::{Rpc, State, not_registered};
 use crate::async_endpoint::AsyncEndpoint;
+use crate::core::is_settled;
 use crate::endpoint::Endpoint;
 use crate::error::Error;
 use crate::handler_name::{Handler, Name};
@@ -337,7 +338,8 @@ impl Call {
     fn send_later(&self, service: Handler, frame: Vec<u8>) {
         let (state, number) = (self.state.clone(), self.number);
         let mut message = PendingMessage::new(self.peer, service, frame);
-        self.endpoint.post(self.peer, move |ep| {
+        // The caller learns of the end of its call.
+        self.endpoint.post(self.peer, None, move |ep| {
             if !state.calls.borrow_mut().is_live(number) {
                 message.abort(ep);
                 return true;
@@ -442,6 +444,7 @@ pub(super) fn call_error(ended: Ended, bytes: Vec<u8>) -> CallError {
             CallError::Panicked(String::from_utf8_lossy(&bytes).into_owned())
         }
         Ended::Answered(Status::Busy) => CallError::Busy,
+        Ended::Answered(Status::TooLong) => CallError::TooLong,
         Ended::Answered(Status::Good | Status::Unreadable) => CallError::Unreadable,
         Ended::Unsent(error) => CallError::Endpoint(error),
     }
@@ -471,7 +474,8 @@ impl Drop for Call {
             return;
         }
         if let Ok(cancel) = ep.handler(CANCEL) {
-            ep.send_later(PendingMessage::new(self.peer, cancel, number.to_vec()));
+            let mut message = PendingMessage::new(self.peer, cancel, number.to_vec());
+            ep.post(self.peer, None, move |ep| is_settled(&message.try_send(ep)));
         }
     }
 }

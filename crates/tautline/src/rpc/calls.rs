@@ -3,6 +3,7 @@
 use std::task::Waker;
 
 use super::protocol::{Status, shrink, word};
+use crate::core::Charge;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::{Rank, SendError};
@@ -26,6 +27,8 @@ struct Entry {
     ended: Option<Ended>,
     /// The answer.
     bytes: Vec<u8>,
+    /// For an answer of more than one frame.
+    charge: Charge,
     waker: Option<Waker>,
 }
 
@@ -113,6 +116,7 @@ impl Calls {
         if let Some(entry) = self.get(number) {
             entry.live = false;
             shrink(&mut entry.bytes);
+            entry.charge.clear();
             entry.waker = None;
             self.live -= 1;
             self.free.push(index(number) as u32);
@@ -135,6 +139,35 @@ impl Calls {
         if let Some(entry) = self.get(number).filter(|entry| entry.ended.is_none()) {
             entry.end(Ended::Unsent(error));
         }
+    }
+
+    /// An answer cannot be kept: ends the call with the error, which is returned if nobody waits here.
+    pub(super) fn refused(&mut self, number: u64, error: Error) -> Option<Error> {
+        match self.get(number).filter(|entry| entry.ended.is_none()) {
+            Some(entry) => entry.end(Ended::Unsent(error)),
+            None => return Some(error),
+        }
+        None
+    }
+
+    /// Whether somebody waits here for an answer of a peer.
+    pub(super) fn is_awaited(&mut self, from: Rank, number: u64) -> bool {
+        self.get(number).is_some_and(|entry| entry.peer == from && entry.ended.is_none())
+    }
+
+    /// An answer of more than one frame has arrived; returned if nobody waits for it here.
+    pub(super) fn answered_whole(
+        &mut self,
+        from: Rank,
+        number: u64,
+        status: Status,
+        answer: (Vec<u8>, Charge),
+    ) -> Option<(Vec<u8>, Charge)> {
+        let entry = self.get(number).filter(|entry| entry.peer == from && entry.ended.is_none());
+        let Some(entry) = entry else { return Some(answer) };
+        (entry.bytes, entry.charge) = answer;
+        entry.end(Ended::Answered(status));
+        None
     }
 
     /// An answer has arrived. False if nobody waits for it here, or it is from another peer.

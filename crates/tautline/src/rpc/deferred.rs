@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::protocol::{ANSWER, ANSWER_HEAD, LONG_ANSWER, REQUEST_HEAD, Status, word};
+use super::serve::is_limit;
 use super::{CallId, Rpc};
 use crate::async_endpoint::AsyncEndpoint;
 use crate::builder::{Builder, Style};
@@ -16,7 +17,7 @@ use crate::handle::Handle;
 use crate::handler_name::Handler;
 use crate::messages::{Message, Short};
 use crate::style::PendingMessage;
-use crate::{Rank, SendError};
+use crate::{Rank, SendError, Undelivered};
 
 /// Answers one call of a service registered with [`Rpc::serve_bytes_deferred`], from any thread. Dropped
 /// without an answer, it tells the caller so ([`super::CallError::Panicked`]).
@@ -81,8 +82,9 @@ impl Replier {
         }
         let shared = self.handle.0.clone();
         let first = if answer.len() <= node.short_limit(to) { short } else { long };
+        let unsent = Undelivered::new(to, 1, answer.len() as u64);
         let mut message = PendingMessage::new(to, Handler(first), answer);
-        self.handle.0.post(move |node| {
+        self.handle.0.post(Some(unsent), move |node| {
             let mut sent = message.try_send_on(node);
             if let Err(SendError::TooLongForHandler(_)) = sent {
                 // Frames have become shorter since the handler was chosen.
@@ -222,27 +224,36 @@ enum Request {
 }
 
 async fn run<S: Fn(Replier, Vec<u8>)>(service: Rc<S>, request: Request) -> Result<()> {
-    let (endpoint, from, mut bytes, overload) = match request {
+    let (endpoint, from, head, bytes, overload) = match request {
         Request::Arriving(mut m, overload) => {
-            let bytes = if overload {
-                m.read::<[u8; REQUEST_HEAD]>().await?.to_vec()
-            } else {
-                m.read_to_end().await?
-            };
-            (m.endpoint(), m.from(), bytes, overload)
+            // The head first: a caller whose request is too long is told.
+            let head: [u8; REQUEST_HEAD] = m.read().await?;
+            let bytes = if overload { Ok(Vec::new()) } else { m.read_to_end().await };
+            (m.endpoint(), m.from(), head, bytes, overload)
         }
-        Request::Whole(endpoint, from, bytes, overload) => (endpoint, from, bytes, overload),
+        Request::Whole(endpoint, from, mut bytes, overload) => {
+            let Some(head) = bytes.first_chunk().copied() else {
+                return Err(Error::other("a request that is shorter than its head"));
+            };
+            bytes.drain(..REQUEST_HEAD);
+            (endpoint, from, head, Ok(bytes), overload)
+        }
     };
-    let (Some(number), Some(limit_nanos)) = (word(&bytes, 0), word(&bytes, 8)) else {
-        return Err(Error::other("a request that is shorter than its head"));
-    };
+    let number = word(&head, 0).unwrap_or_default();
+    let limit_nanos = word(&head, 8).unwrap_or_default();
     let id = CallId { from, number };
     let replier = Replier { handle: endpoint.plain().handle(), id, limit_nanos, answered: false };
     if overload {
         replier.finish(Status::Busy, &[]);
         return Err(Error::other("too many handlers are unfinished; the caller was told"));
     }
-    bytes.drain(..REQUEST_HEAD);
-    service(replier, bytes);
+    match bytes {
+        Ok(bytes) => service(replier, bytes),
+        Err(error) => {
+            let status = if is_limit(&error) { Status::TooLong } else { Status::Unreadable };
+            replier.finish(status, &[]);
+            return Err(error);
+        }
+    }
     Ok(())
 }

@@ -17,6 +17,9 @@ pub enum CallError {
     Unreadable,
     /// Too many handlers are unfinished at the peer, and it did not begin the service. Call again later.
     Busy,
+    /// The request is longer than the peer keeps whole, or the peer keeps as much of this process's messages
+    /// as it may; it did not begin the service. See [`crate::Builder::max_whole`].
+    TooLong,
     /// The deadline passed. The service may still run.
     DeadlinePassed,
     /// The call could not be sent or waited for. If the peer is gone ([`Error::PeerGone`]), the service may
@@ -47,6 +50,9 @@ impl std::fmt::Display for CallError {
             CallError::Unreadable => f.write_str("caller and service do not use the same types"),
             CallError::Busy => f.write_str(
                 "the peer has too many unfinished handlers and did not begin the service; call again later",
+            ),
+            CallError::TooLong => f.write_str(
+                "the request is longer than the peer keeps (`max_whole`, `max_held`), and it did not begin the service",
             ),
             CallError::DeadlinePassed => f.write_str("no answer arrived before the deadline"),
             CallError::Endpoint(error) => error.fmt(f),

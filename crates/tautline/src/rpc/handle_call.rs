@@ -351,9 +351,9 @@ impl Drop for HandleCall {
         }
         let Ok(cancel) = self.handle.handler(CANCEL) else { return };
         let (peer, number) = (self.peer, self.number.to_le_bytes());
-        self.handle
-            .0
-            .post(move |node| !matches!(node.try_send(peer, cancel.0, &number), Err(SendError::WouldBlock)));
+        self.handle.0.post(None, move |node| {
+            !matches!(node.try_send(peer, cancel.0, &number), Err(SendError::WouldBlock))
+        });
     }
 }
 

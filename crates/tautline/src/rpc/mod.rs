@@ -158,14 +158,7 @@ impl Style for &Rpc {
             .attach(self.clone())
             .attach_shared(self.0.shared.clone())
             .on_short(ANSWER, move |m: Short<'_>| short.answered(m.from(), m.data(), || m.endpoint()))
-            .on(LONG_ANSWER, move |mut m: Message| {
-                let long = long.clone();
-                async move {
-                    let data = m.read_to_end().await?;
-                    long.answered(m.from(), &data, || m.endpoint());
-                    Ok(())
-                }
-            })
+            .on(LONG_ANSWER, move |m: Message| long.clone().long_answer(m))
             .on_short(CANCEL, move |m: Short<'_>| {
                 if let Some(number) = word(m.data(), 0) {
                     cancel.cancel(CallId { from: m.from(), number });
@@ -175,6 +168,43 @@ impl Style for &Rpc {
 }
 
 impl State {
+    /// Receives an answer of more than one frame. One that nobody waits for is dropped as it arrives (M-20).
+    async fn long_answer(self: Rc<State>, mut m: Message) -> Result<()> {
+        if m.len() < ANSWER_HEAD as u64 {
+            return Ok(());
+        }
+        let mut head = [0; ANSWER_HEAD];
+        m.read_into(&mut head[..8]).await?;
+        let number = u64::from_le_bytes(head[..8].try_into().expect("eight bytes"));
+        if !self.is_awaited(m.from(), number) {
+            return Ok(());
+        }
+        m.read_into(&mut head[8..]).await?;
+        let status = Status::from_wire(word(&head, 8).unwrap_or_default());
+        let waker = match m.read_whole().await {
+            Ok(answer) => {
+                let unclaimed = self.calls.borrow_mut().answered_whole(m.from(), number, status, answer);
+                unclaimed.and_then(|answer| self.shared.answered_whole(m.from(), number, status, answer))
+            }
+            Err(error) if serve::is_limit(&error) => {
+                if let Some(error) = self.calls.borrow_mut().refused(number, error) {
+                    self.shared.fail(number, error);
+                }
+                None
+            }
+            Err(error) => return Err(error),
+        };
+        if let Some(waker) = waker {
+            m.endpoint().core().extraction.wake_at_end(waker);
+        }
+        Ok(())
+    }
+
+    /// Whether somebody waits for an answer of a peer.
+    fn is_awaited(&self, from: Rank, number: u64) -> bool {
+        self.calls.borrow_mut().is_awaited(from, number) || self.shared.is_awaited(from, number)
+    }
+
     // Part of the answer handler, which is hot.
     #[inline(always)]
     fn answered(&self, from: Rank, data: &[u8], endpoint: impl FnOnce() -> AsyncEndpoint) {

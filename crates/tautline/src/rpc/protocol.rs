@@ -20,6 +20,8 @@ pub(super) enum Status {
     Panicked = 2,
     Unreadable = 3,
     Busy = 4,
+    /// The request was longer than the service's rank keeps.
+    TooLong = 5,
 }
 
 impl Status {
@@ -30,6 +32,7 @@ impl Status {
             1 => Status::Failed,
             2 => Status::Panicked,
             4 => Status::Busy,
+            5 => Status::TooLong,
             _ => Status::Unreadable,
         }
     }

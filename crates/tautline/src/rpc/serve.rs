@@ -32,7 +32,7 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// Its rank.
+    /// Its number: the rank, if lane 0 called. [`crate::Address::from`] takes it apart into rank and lane.
     pub fn rank(&self) -> Rank {
         self.from
     }
@@ -94,7 +94,7 @@ impl Rpc {
                     Ok(answer) => (Status::Good, answer),
                     Err(answer) => (Status::Failed, answer),
                 };
-                let mut framed = head(status, Vec::with_capacity(ANSWER_HEAD + answer.len()));
+                let mut framed = begin_answer(status, Vec::with_capacity(ANSWER_HEAD + answer.len()));
                 framed.extend_from_slice(&answer);
                 framed
             }
@@ -115,12 +115,12 @@ impl Rpc {
             let run = postcard::from_bytes(&bytes).ok().map(|request| service(caller, request));
             let answers = answers.clone();
             async move {
-                let Some(run) = run else { return head(Status::Unreadable, answers.buffer()) };
+                let Some(run) = run else { return begin_answer(Status::Unreadable, answers.buffer()) };
                 let written = match run.await {
-                    Ok(answer) => postcard::to_extend(&answer, head(Status::Good, answers.buffer())),
-                    Err(error) => postcard::to_extend(&error, head(Status::Failed, answers.buffer())),
+                    Ok(answer) => postcard::to_extend(&answer, begin_answer(Status::Good, answers.buffer())),
+                    Err(error) => postcard::to_extend(&error, begin_answer(Status::Failed, answers.buffer())),
                 };
-                written.unwrap_or_else(|_| head(Status::Unreadable, Vec::new()))
+                written.unwrap_or_else(|_| begin_answer(Status::Unreadable, Vec::new()))
             }
         })
     }
@@ -137,7 +137,9 @@ impl Rpc {
                 name,
                 move |message, overload| run(service.clone(), Request::Arriving(message, overload)),
                 move |m, overload| {
-                    let request = whole.begin(&m.endpoint(), m.from(), Cow::Borrowed(m.data()), overload);
+                    let (head, request) = m.data().split_at(REQUEST_HEAD.min(m.data().len()));
+                    let request =
+                        whole.begin(&m.endpoint(), m.from(), head, Cow::Borrowed(request), overload);
                     run(whole.clone(), request)
                 },
             )
@@ -174,15 +176,16 @@ impl<S, F> Service<S>
 where
     S: Fn(&Rc<AnswerSender>, Caller, Cow<'_, [u8]>) -> F,
 {
-    /// Begins to serve a whole request.
+    /// Begins to serve a whole request, which follows its head.
     fn begin(
         &self,
         endpoint: &AsyncEndpoint,
         from: Rank,
+        head: &[u8],
         request: Cow<'_, [u8]>,
         overload: bool,
     ) -> Request<F> {
-        let (Some(number), Some(limit_nanos)) = (word(&request, 0), word(&request, 8)) else {
+        let (Some(number), Some(limit_nanos)) = (word(head, 0), word(head, 8)) else {
             return Request::Malformed;
         };
         let id = CallId { from, number };
@@ -190,16 +193,14 @@ where
             return Request::Refused { id, endpoint: endpoint.clone() };
         }
         let caller = Caller { from, limit_nanos, endpoint: endpoint.clone() };
-        let bytes = match request {
-            Cow::Borrowed(bytes) => Cow::Borrowed(&bytes[REQUEST_HEAD..]),
-            Cow::Owned(mut bytes) => {
-                bytes.drain(..REQUEST_HEAD);
-                Cow::Owned(bytes)
-            }
-        };
-        let run = catch_unwind(AssertUnwindSafe(|| (self.function)(&self.answers, caller, bytes)));
+        let run = catch_unwind(AssertUnwindSafe(|| (self.function)(&self.answers, caller, request)));
         Request::Begun { id, endpoint: endpoint.clone(), run }
     }
+}
+
+/// Whether a message was not kept because of a limit (M-19).
+pub(super) fn is_limit(error: &Error) -> bool {
+    matches!(error, Error::TooLong { .. } | Error::TooMuchHeld { .. })
 }
 
 /// Serves one call.
@@ -214,15 +215,25 @@ where
             Request::Refused { id: CallId { from: m.from(), number }, endpoint: m.endpoint() }
         }
         Request::Arriving(mut m, false) => {
-            let bytes = m.read_to_end().await?;
-            service.begin(&m.endpoint(), m.from(), Cow::Owned(bytes), false)
+            // The head first: a caller whose request is too long is told.
+            let head: [u8; REQUEST_HEAD] = m.read().await?;
+            let number = u64::from_le_bytes(head[..8].try_into().expect("eight bytes"));
+            match m.read_to_end().await {
+                Ok(bytes) => service.begin(&m.endpoint(), m.from(), &head, Cow::Owned(bytes), false),
+                Err(error) if is_limit(&error) => {
+                    let (id, endpoint) = (CallId { from: m.from(), number }, m.endpoint());
+                    service.answers.send_owned(&endpoint, id, begin_answer(Status::TooLong, Vec::new()));
+                    return Err(error);
+                }
+                Err(error) => return Err(error),
+            }
         }
         begun => begun,
     };
     let (id, endpoint, run) = match begun {
         Request::Begun { id, endpoint, run } => (id, endpoint, run),
         Request::Refused { id, endpoint } => {
-            service.answers.send_owned(&endpoint, id, head(Status::Busy, Vec::new()));
+            service.answers.send_owned(&endpoint, id, begin_answer(Status::Busy, Vec::new()));
             return Err(Error::other("too many handlers are unfinished; the caller was told"));
         }
         Request::Malformed | Request::Arriving(..) => {
@@ -238,7 +249,7 @@ where
     let (answer, panicked) = match ended {
         Ok(answer) => (answer, None),
         Err(panic) => {
-            let mut answer = head(Status::Panicked, Vec::new());
+            let mut answer = begin_answer(Status::Panicked, Vec::new());
             answer.extend_from_slice(panic_text(&*panic).as_bytes());
             (answer, Some(panic))
         }
@@ -252,7 +263,7 @@ where
 }
 
 /// Appends the head of an answer to an empty buffer; the call's number is filled in later.
-fn head(status: Status, mut answer: Vec<u8>) -> Vec<u8> {
+fn begin_answer(status: Status, mut answer: Vec<u8>) -> Vec<u8> {
     answer.extend_from_slice(&[0; 8]);
     answer.extend_from_slice(&status.to_bytes());
     answer
@@ -383,9 +394,10 @@ fn share_frames(ep: &AsyncEndpoint, to: Rank) {
 fn send_later(ep: &AsyncEndpoint, to: Rank, answer: Vec<u8>) {
     let (Ok(short), Ok(long)) = (ep.handler(ANSWER), ep.handler(LONG_ANSWER)) else { return };
     let handler = if answer.len() <= ep.node().short_limit(to) { short } else { long };
+    let bytes = answer.len();
     let mut message = PendingMessage::new(to, handler, answer);
     // A lost peer needs no answer.
-    ep.post(to, move |ep| {
+    ep.post(to, Some(bytes), move |ep| {
         let mut sent = message.try_send(ep);
         if let Err(Error::Send(SendError::TooLongForHandler(_))) = sent {
             // Frames have become shorter since the handler was chosen.

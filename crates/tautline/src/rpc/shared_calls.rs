@@ -9,7 +9,7 @@ use std::task::Waker;
 use super::calls::{Ended, INDEX_BITS, THROUGH_HANDLE};
 use super::protocol::{Status, word};
 use super::timer::Timer;
-use crate::core::SharedStyle;
+use crate::core::{Charge, SharedStyle};
 use crate::error::{Error, Result};
 use crate::{Down, Rank, SendError};
 
@@ -52,6 +52,8 @@ struct Entry {
     live: bool,
     ended: Option<Ended>,
     answer: Bytes,
+    /// For an answer of more than one frame.
+    charge: Charge,
     waker: Option<Waker>,
     /// The list of free entries that it belongs to.
     list: usize,
@@ -205,6 +207,7 @@ impl SharedCalls {
 
     fn release(&self, mut entry: MutexGuard<'_, Entry>) {
         entry.live = false;
+        entry.charge.clear();
         let waker = entry.waker.take();
         let (index, list) = (index(entry.number), entry.list);
         drop(entry);
@@ -219,7 +222,26 @@ impl SharedCalls {
             return None;
         }
         let entry = self.get(number).filter(|entry| entry.peer == from)?;
-        end(entry, Ended::Answered(status), bytes)
+        end(entry, Ended::Answered(status), bytes.into())
+    }
+
+    /// As [`SharedCalls::answered`], for an answer of more than one frame.
+    pub(super) fn answered_whole(
+        &self,
+        from: Rank,
+        number: u64,
+        status: Status,
+        (bytes, charge): (Vec<u8>, Charge),
+    ) -> Option<Waker> {
+        let mut entry = self.get(number).filter(|entry| entry.peer == from && entry.ended.is_none())?;
+        entry.charge = charge;
+        end(entry, Ended::Answered(status), Bytes::Large(bytes))
+    }
+
+    /// Whether somebody waits for an answer of a peer.
+    pub(super) fn is_awaited(&self, from: Rank, number: u64) -> bool {
+        number & THROUGH_HANDLE != 0
+            && self.get(number).is_some_and(|entry| entry.peer == from && entry.ended.is_none())
     }
 
     /// Ends every call that `chosen` names.
@@ -231,7 +253,7 @@ impl SharedCalls {
             if entry.live
                 && let Some(error) = chosen(entry.peer)
             {
-                wake(end(entry, Ended::Unsent(error), &[]));
+                wake(end(entry, Ended::Unsent(error), Bytes::default()));
             }
         }
     }
@@ -239,7 +261,7 @@ impl SharedCalls {
     /// Ends a call without an answer.
     pub(super) fn fail(&self, number: u64, error: Error) {
         if let Some(entry) = self.get(number) {
-            wake(end(entry, Ended::Unsent(error), &[]));
+            wake(end(entry, Ended::Unsent(error), Bytes::default()));
         }
     }
 
@@ -253,11 +275,11 @@ impl SharedCalls {
 /// Ends a call, unless it has ended, and returns who waits for it. A waker is the program's code, and must be
 /// woken without a lock.
 #[inline]
-fn end(mut entry: MutexGuard<'_, Entry>, ended: Ended, bytes: &[u8]) -> Option<Waker> {
+fn end(mut entry: MutexGuard<'_, Entry>, ended: Ended, answer: Bytes) -> Option<Waker> {
     if entry.ended.is_some() {
         return None;
     }
-    entry.answer = bytes.into();
+    entry.answer = answer;
     entry.ended = Some(ended);
     entry.waker.take()
 }

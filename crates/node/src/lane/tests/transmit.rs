@@ -127,3 +127,21 @@ fn closing_delivers_first() {
     assert_eq!(pair.state(1), PeerState::Down(Down::Closed));
     assert!(matches!(pair.send(0, b"more"), Err(SendError::Closed)));
 }
+
+/// N-9: what a peer had not acknowledged when it died, while this node closed, is reported with the reason.
+#[test]
+fn a_death_while_closing_is_reported() {
+    let mut pair = Pair::connected();
+    pair.send(0, b"last").unwrap();
+    pair.frames[1].lock().unwrap().clear();
+    pair.lanes[0].close(pair.now);
+    assert_eq!(pair.lanes[0].undelivered(), [Undelivered::new(1, 1, 4)]);
+    for _ in 0..2_000 {
+        pair.now += 5_000_000;
+        pair.lanes[0].poll(pair.now);
+        pair.frames[1].lock().unwrap().clear();
+    }
+    assert!(pair.lanes[0].is_closed());
+    let why = Some(Down::Died(tautline_link::Death::Silence));
+    assert_eq!(pair.lanes[0].undelivered(), [Undelivered { why, ..Undelivered::new(1, 1, 4) }]);
+}

@@ -316,7 +316,7 @@ impl RingWriter {
         let State::Claiming(ticket) = self.state else { return };
         let cookie = *self.remote.cookie();
         let mut claimed = false;
-        self.core.post(cookie.owner(), move |core| {
+        self.core.post(cookie.owner(), Some(8), move |core| {
             if !claimed {
                 match core.node.poll_operation(ticket, true) {
                     Ok(None) => return false,
