@@ -23,6 +23,9 @@ Commands for developers of Tautline.
   cargo xtask tidy --shrink           lower the numbers in that file that are too high
   cargo xtask test                    run everything that a change must pass; .ci/run calls it
   cargo xtask test --quick            run format, clippy, tidy and tests only
+  cargo xtask attack [ATTACK…]        attack running jobs: hostile datagrams and frames, kills, stops, shortages
+  cargo xtask attack --long           the same with millions of datagrams and thousands of kills and stops
+  cargo xtask attack --help           list the attacks and their sizes
   cargo xtask setup                   list the optional Debian packages and what needs them
   cargo xtask setup --yes             install the missing ones (as root)
   cargo xtask icount                  count instructions per frame and compare with xtask/golden/icount.txt
@@ -52,6 +55,7 @@ fn dispatch(args: &[&str]) -> Result<()> {
         ["tidy", "--all"] => tidy::run(&run::root(), tidy::Show::All)?,
         ["test"] => test::run(test::Extent::Full)?,
         ["test", "--quick"] => test::run(test::Extent::Quick)?,
+        ["attack", rest @ ..] => attack(rest)?,
         ["setup"] => setup::list(),
         ["setup", "--yes"] => setup::install_all()?,
         ["icount"] => icount::check()?.into_iter().for_each(|why| println!("{why}")),
@@ -60,6 +64,12 @@ fn dispatch(args: &[&str]) -> Result<()> {
         other => bail!("unknown command `{}`; see `cargo xtask help`", other.join(" ")),
     }
     Ok(())
+}
+
+/// Builds the attacks and runs them; they print their record on standard output.
+fn attack(args: &[&str]) -> Result<()> {
+    let mut command = run::command("cargo run --quiet --release -p tautline-attack --");
+    run::check(command.args(args))
 }
 
 #[cfg(test)]

@@ -17,7 +17,8 @@ const SIMULATION: &str = "cargo run -p tautline-cli -- sim --seeds 1000 --messag
 const DOCS: &str = "cargo doc --workspace --no-deps";
 const DENY: &str = "cargo deny check bans licenses sources";
 const DENY_ADVISORIES: &str = "cargo deny check advisories";
-const PACKAGE: &str = "cargo package --quiet --workspace --exclude xtask --allow-dirty";
+const PACKAGE: &str =
+    "cargo package --quiet --workspace --exclude xtask --exclude tautline-attack --allow-dirty";
 
 /// The time for all fuzz targets together, without that for building them.
 const FUZZ_SECONDS: u32 = 60;

@@ -9,6 +9,7 @@
 //! | [`transport`] | the two-sided [`Transport`] trait, how two processes open one, and the [`Kind`]s there are |
 //! | [`drive`] | ping-pong, stream, request-and-answer and paced drivers over any [`Transport`], ours included |
 //! | [`udp_gso`] | one-way streams of large messages over raw UDP, the limit for bandwidth |
+//! | [`packet`] | a raw Ethernet socket, for frames that no protocol stack would send |
 //! | [`packed`] | small records packed into datagrams, the limit for message rate |
 //! | [`shm`] | what two processes can do with memory that they share, the limits on one host |
 //! | [`xdp`] | bare AF_XDP frames between two interfaces, the limits of OS bypass |
@@ -29,6 +30,7 @@ mod iceoryx;
 pub mod limits;
 mod mmsg;
 pub mod packed;
+pub mod packet;
 mod pattern;
 pub mod rivals;
 pub mod shm;

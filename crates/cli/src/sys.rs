@@ -91,9 +91,12 @@ impl Drop for Inherited<'_> {
     }
 }
 
+/// The file of this program.
+pub const THIS_PROGRAM: &str = "/proc/self/exe";
+
 /// This program, to be started again, even if its file was replaced or removed meanwhile.
 pub fn this_program() -> Command {
-    let mut command = Command::new("/proc/self/exe");
+    let mut command = Command::new(THIS_PROGRAM);
     command.arg0("tautline");
     command
 }

@@ -5,15 +5,16 @@ mod netns_device;
 mod spaces;
 
 use std::io::Write;
+use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use netns_device::{data_frame, in_namespaces, open, poll, send, udp_config};
 use spaces::{Shape, Spaces};
-use tautline_device::Datagram;
 use tautline_device::udp::{Udp, UdpConfig};
 use tautline_device::xdp::{self, Unavailable, Xdp, XdpConfig};
+use tautline_device::{Datagram, RxBatch};
 
 /// An interface with another program is refused with the program's name and id, and the error contains what
 /// UDP needs.
@@ -252,4 +253,29 @@ fn unusable_addresses_are_refused() {
     assert!(Udp::open(loopback.udp).is_ok());
     drop(bound);
     assert!(refused("0.0.0.0:0").why.to_string().contains("no particular address"));
+}
+
+/// D-1: a datagram that was in the socket before the device was opened is received at once, and not after
+/// thousands of polls during which the socket keeps an idle program awake.
+#[test]
+fn early_datagrams_are_received() {
+    in_namespaces("early_datagrams_are_received", Shape::default(), |spaces| {
+        spaces.enter(1);
+        let socket = UdpSocket::bind(SocketAddr::new(spaces.addr(1, false), 0)).unwrap();
+        let to = socket.local_addr().unwrap();
+        spaces.enter(0);
+        let sender = UdpSocket::bind(SocketAddr::new(spaces.addr(0, false), 0)).unwrap();
+        sender.send_to(&data_frame(1, 100), to).unwrap();
+        spaces.enter(1);
+        socket.peek(&mut [0; 200]).unwrap();
+        let mut device = Xdp::open(XdpConfig::with(|config| {
+            config.udp = udp_config(spaces, 1);
+            config.udp.socket = Some(socket.into());
+            config.rx_chunks = 512;
+        }))
+        .unwrap_or_else(|refused| panic!("{}", refused.why));
+        let mut batch = RxBatch::new(8);
+        let received = (0..1_000).any(|_| device.recv(&mut batch).unwrap() > 0);
+        assert!(received, "it was not received in 1,000 polls");
+    });
 }

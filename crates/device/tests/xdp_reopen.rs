@@ -2,6 +2,7 @@
 #![allow(clippy::print_stdout)]
 
 mod netns_device;
+mod no_waiting;
 mod spaces;
 
 use std::time::{Duration, Instant};
@@ -169,5 +170,48 @@ fn an_occupied_interface_is_reopened_later() {
             assert!(Instant::now() < until, "{}", a.transport_reason(route));
             poll(&mut a);
         }
+    });
+}
+
+/// D-4: receiving does not wait, even while the device opens an interface that came back and requests a share
+/// of the program that another one has attached. Both are polled by one thread: a device that waited for the
+/// other's answer would never get it.
+#[test]
+fn reopening_does_not_wait() {
+    let two = Shape { queues: Some(2), ..Shape::default() };
+    in_namespaces("reopening_does_not_wait", two, |spaces| {
+        let config = || XdpConfig::with(|config| (config.mode, config.sharers) = (Mode::Native, 2));
+        let mut first = open(spaces, 0, config());
+        let mut second = std::thread::scope(|scope| {
+            let opening = scope.spawn(|| open(spaces, 0, config()));
+            while !opening.is_finished() {
+                poll(&mut first);
+            }
+            opening.join().unwrap()
+        });
+        let b = open_udp(spaces, 1);
+        let routes = [&mut first, &mut second].map(|device| device.route(b.local_addr()).unwrap());
+        spaces.rejoin().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                spaces.enter(0);
+                no_waiting::forbid_waiting();
+                let until = Instant::now() + Duration::from_secs(20);
+                let mut reopened = [false; 2];
+                while reopened != [true; 2] {
+                    for (at, device) in [&mut first, &mut second].into_iter().enumerate() {
+                        poll(device);
+                        let events: Vec<_> = std::iter::from_fn(|| device.poll_event()).collect();
+                        let back = |e: &DeviceEvent| {
+                            matches!(e, DeviceEvent::Transport { transport: Transport::Xdp, .. })
+                        };
+                        reopened[at] |= events.iter().any(back);
+                        let why = device.transport_reason(routes[at]);
+                        assert!(Instant::now() < until, "{reopened:?}: {at} is not reopened, because {why}");
+                    }
+                }
+                assert_eq!(first.device.queues().len() + second.device.queues().len(), 2);
+            });
+        });
     });
 }

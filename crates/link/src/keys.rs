@@ -55,7 +55,7 @@ impl JobKey {
 
     /// Returns the job's public name. It identifies frames of other jobs without a check of their
     /// authentication (H-10).
-    pub(crate) fn job_id(&self) -> u64 {
+    pub fn job_id(&self) -> u64 {
         let hash = blake3::keyed_hash(&self.0, b"tautline v1 job id");
         u64::from_le_bytes(hash.as_bytes()[..8].try_into().expect("the slice has eight bytes"))
     }

@@ -59,7 +59,7 @@ impl ReturnStatus {
 /// A pool's size is a multiple of this.
 pub const POOL_UNIT: usize = 64 << 10;
 /// Bytes of the largest pool that is attached: its peer claims them, and they are address space of this
-/// process (S-31).
+/// process (S-34).
 pub const MAX_POOL: usize = 64 << 30;
 
 const LINE: usize = 64;

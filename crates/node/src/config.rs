@@ -217,7 +217,7 @@ impl Config {
             ("max_whole", self.max_whole, 1..=u64::MAX),
             // One message that the program leaves unread is no reason to lose it.
             ("max_held", self.max_held, window.max(MAX_SHORT as u64)..=u64::MAX),
-            // S-31, with room for parts.
+            // S-34, with room for parts.
             ("loan_pool", self.loan_pool as u64, 0..=MAX_LOAN_POOL),
             ("tx_slots", self.tx_slots as u64, 2 * TX_RESERVE as u64..=1 << 24),
         ];

@@ -39,7 +39,7 @@ pub const MAX_WHOLE: u64 = 1 << 30;
 /// Bytes of unfinished messages that are kept for one peer; [`crate::Config::max_held`] is another (M-19).
 pub const MAX_HELD: u64 = 1 << 31;
 
-/// Bytes that [`crate::Config::loan_pool`] may be: peers map that much, and no more than twice that (S-31).
+/// Bytes that [`crate::Config::loan_pool`] may be: peers map that much, and no more than twice that (S-34).
 pub const MAX_LOAN_POOL: u64 = 32 << 30;
 
 /// Connections to the listener that have not greeted yet, and those that wait for another lane (S-17).

@@ -82,6 +82,7 @@ fn open_xdp(
         xdp.drop_privileges = config.xdp_drop_privileges;
         xdp.sharers = sharers(job, job.members[job.rank as usize].addr.ip());
         xdp.rx_chunks = xdp_chunks(job.size());
+        xdp.job = Some(job.key.job_id());
         // L-22, L-23: with a key every frame has a tag over all of it.
         xdp.checksums = config.link.security == Security::Open;
     }))?;

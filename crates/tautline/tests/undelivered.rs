@@ -235,8 +235,8 @@ fn a_dropped_close_changes_nothing() {
     assert_eq!(arrived, MESSAGES);
 }
 
-/// N-25: requests and answers of memory that arrive while a node closes are no violation: they end no channel,
-/// and so lose no message. Rank 1 puts all the time, and takes messages only afterwards.
+/// N-25: requests and answers of memory that arrive while a node closes are no violation: they end no
+/// channel, and so lose no message. Rank 1 puts all the time, and takes messages only afterwards.
 #[test]
 fn memory_traffic_does_not_disturb_closing() {
     common::run_over(DeviceName::Udp, 2, |job| {

@@ -21,6 +21,13 @@ use tautline::node::device::xdp::Framing;
 use tautline::node::link::JobKey;
 use tautline::{Config, DeviceName, Down, Endpoint, Event, Job, Member, Short, Waiting};
 
+/// Where a handshake frame names its job (H-10).
+const JOB_RANGE: std::ops::Range<usize> = 16..24;
+
+fn key() -> JobKey {
+    JobKey::new([9; 32])
+}
+
 /// Messages of one run.
 const MESSAGES: u64 = 20_000;
 /// Changes of transport during one run.
@@ -224,7 +231,7 @@ fn start_of(spaces: &Spaces, (rank, each): (usize, usize), role: &str, device: &
     let side = rank / each;
     let addr = |rank: usize| SocketAddr::new(spaces.addr(rank / each, false), 7_300 + (rank % each) as u16);
     let members: Vec<_> = (0..2 * each).map(|rank| Member::new(addr(rank))).collect();
-    let text = Job::describe(rank as u32, &JobKey::new([9; 32]), &members, None, None, None);
+    let text = Job::describe(rank as u32, &key(), &members, None, None, None);
     let job = std::env::temp_dir().join(format!("{}-{rank}.job", spaces.names[side]));
     let mut file =
         std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&job).unwrap();
@@ -353,7 +360,7 @@ fn too_small_an_mtu() {
     for device in [DeviceName::Xdp, DeviceName::Udp] {
         let job = Job::new(
             0,
-            JobKey::new([9; 32]),
+            key(),
             (0..2).map(|side| Member::new(SocketAddr::new(spaces.addr(side, false), 7_300))).collect(),
         );
         let config = Config::with(|config| config.device = Some(device));
@@ -443,6 +450,9 @@ fn corpus() -> Vec<Vec<u8>> {
         all.extend(shaped.into_iter().map(|mut bytes| {
             bytes[0] = kind;
             bytes.resize(bytes.len().max(112 + usize::from(kind)), 0x5a);
+            if (0x72..=0x75).contains(&kind) {
+                bytes[JOB_RANGE].copy_from_slice(&key().job_id().to_le_bytes());
+            }
             bytes
         }));
     }
@@ -501,8 +511,9 @@ fn inject(spaces: &Spaces) -> u64 {
     for payload in corpus() {
         send(&forge::frame_by_hand(at(0), to, &payload));
         send(&forge::frame_by_hand(stranger, to, &payload));
-        if !(0x71..=0x76).contains(&payload[0]) {
-            // Bytes that are no frame of ours go to the kernel, which would count these itself.
+        let names_us = payload.get(JOB_RANGE) == Some(&key().job_id().to_le_bytes()[..]);
+        if !matches!((payload[0], names_us), (0x71 | 0x76, _) | (0x72..=0x75, true)) {
+            // Bytes that are no frame of our job go to the kernel, which would count these itself (D-31).
             continue;
         }
         send(&forge::frame_by_hand(to, to, &payload));
@@ -552,7 +563,7 @@ fn ranks_share_an_interface() {
 #[test]
 fn limited_files_member() {
     if std::env::var("TAUTLINE_XDP_ROLE").is_ok_and(|role| role == "poor") {
-        let job = Job::new(0, JobKey::new([9; 32]), vec![Member::new("127.0.0.1:0".parse().unwrap())]);
+        let job = Job::new(0, key(), vec![Member::new("127.0.0.1:0".parse().unwrap())]);
         println!("{:?}", Endpoint::builder().join_job(job).map(drop).map_err(|e| e.to_string()));
     }
 }

@@ -9,6 +9,8 @@ use crate::{Kind, Malformed, array, put, u16_at, u32_at, u64_at};
 pub const HANDSHAKE_LEN: usize = 112;
 /// The range of the authentication code: the last 16 bytes. It covers everything before them.
 pub const MAC_RANGE: std::ops::Range<usize> = AT_MAC..AT_MAC + 16;
+/// The range of the job's public name (H-10).
+pub const JOB_RANGE: std::ops::Range<usize> = AT_JOB..AT_JOB + 8;
 /// "TAUT". Identifies handshake frames, also for the dissector's heuristic.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"TAUT");
 

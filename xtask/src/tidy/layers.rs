@@ -28,6 +28,19 @@ pub const LAYERS: &[Layer] = &[
         may_be_unsafe: false,
     },
     Layer {
+        folder: "attack",
+        inside: &["tautline", "tautline-baseline"],
+        outside: &[
+            ("anyhow", "error messages for users, with the chain of causes"),
+            ("clap", "one definition per flag: name, help, parser"),
+            ("command-fds", "descriptors for children, by number"),
+            ("rustix", "signals and parent-death signals as safe calls"),
+            ("serde", "records as JSON"),
+            ("serde_json", "records as JSON"),
+        ],
+        may_be_unsafe: false,
+    },
+    Layer {
         folder: "sim",
         inside: &["tautline", "tautline-node", "tautline-link", "tautline-device", "tautline-wire"],
         outside: &[],

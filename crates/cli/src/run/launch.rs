@@ -5,6 +5,7 @@ use std::io::{Seek, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
@@ -13,7 +14,7 @@ use tautline::node::link::JobKey;
 use tautline::{DeviceName, Job, Member};
 
 use super::relay::Relay;
-use super::{RunArgs, tag};
+use super::{RunArgs, leftovers, limits, tag};
 use crate::sys::{self, Inherited};
 
 /// Names the descriptor to the program, for `tautline` to find.
@@ -32,6 +33,10 @@ impl Drop for Ranks {
                 let _ = child.wait();
             }
         }
+        leftovers::end_all(Duration::ZERO, |time| {
+            std::thread::sleep(time);
+            false
+        });
     }
 }
 
@@ -64,14 +69,13 @@ pub fn start(args: &RunArgs, program: &Path) -> Result<(Started, Option<Relay>, 
             )
         })?;
     let addresses = sockets.iter().map(UdpSocket::local_addr).collect::<Result<Vec<_>, _>>()?;
-    let relay = if args.fault.is_some() || args.pcap.is_some() {
+    let relay = if args.is_relayed() {
         Some(Relay::start(&addresses, args.fault.as_ref(), args.pcap.as_deref())?)
     } else {
         None
     };
     let key = random_key()?;
-    // Orphans of the ranks become our children, so that they can be ended too.
-    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+    leftovers::adopt()?;
     let listeners = ListenerCleanup {
         key: key.clone(),
         members: addresses.iter().map(|addr| Member::new(*addr)).collect(),
@@ -109,8 +113,7 @@ fn start_one(
     let members: Vec<_> = seen.iter().map(|addr| Member::new(*addr)).collect();
     let socket = Inherited::new(socket)?;
     // Faults and captures need datagrams.
-    let relayed = args.fault.is_some() || args.pcap.is_some();
-    let device = if relayed { Some(DeviceName::Udp) } else { args.device };
+    let device = if args.is_relayed() { Some(DeviceName::Udp) } else { args.device };
     let text = Job::describe(rank as u32, key, &members, args.security, device, Some(socket.number()));
     let description = sealed(&text)?;
     let description = Inherited::new(&description)?;
@@ -128,8 +131,9 @@ fn start_one(
     if args.tag {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
     }
-    command.spawn().with_context(|| {
-        format!("cannot start rank {rank}\nare there too many processes? ulimit -u; the reason was")
+    command.spawn().map_err(|error| {
+        let advice = limits::advice(&error);
+        anyhow::Error::from(error).context(format!("cannot start rank {rank}\n{advice}; the reason was"))
     })
 }
 

@@ -5,6 +5,8 @@
 
 mod faults;
 mod launch;
+mod leftovers;
+mod limits;
 mod lookup;
 mod relay;
 mod tag;
@@ -78,6 +80,13 @@ pub struct RunArgs {
     program: Vec<OsString>,
 }
 
+impl RunArgs {
+    /// Whether frames pass through the launcher.
+    fn is_relayed(&self) -> bool {
+        self.fault.is_some() || self.pcap.is_some()
+    }
+}
+
 /// The arguments of a process that becomes a program of a job.
 #[derive(Debug, Args)]
 pub struct ChildArgs {
@@ -95,12 +104,13 @@ fn seconds(text: &str) -> Result<Duration, String> {
 /// Starts the job and waits for its end.
 pub fn run(args: &RunArgs) -> Result<ExitCode> {
     check_count(args.n)?;
-    if args.device == Some(DeviceName::Shm) && (args.fault.is_some() || args.pcap.is_some()) {
+    if args.device == Some(DeviceName::Shm) && args.is_relayed() {
         bail!("shared memory has neither faults nor captures\nleave out --device shm, or --fault and --pcap");
     }
     let program = lookup::find(&args.program[0])?;
+    limits::check(args)?;
     if let Some(DeviceName::Xdp | DeviceName::XdpWith(_)) = args.device {
-        let instead = if args.fault.is_some() || args.pcap.is_some() {
+        let instead = if args.is_relayed() {
             "they use udp, as --fault and --pcap require"
         } else {
             "they share memory, unless the program requests udp"
@@ -117,13 +127,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     code
 }
 
-/// Descriptors that a rank costs the launcher: its socket, its pidfd, two pipes for its output, and what
-/// starting needs.
-const DESCRIPTORS_EACH: u64 = 4;
-const DESCRIPTORS_SPARE: u64 = 64;
-
 fn check_count(n: usize) -> Result<()> {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     if n == 0 {
         bail!(
             "a job needs at least one process\ngive -n 1 or more, for example: tautline run -n 2 ./program"
@@ -131,17 +135,6 @@ fn check_count(n: usize) -> Result<()> {
     }
     if n > MAX_PEERS {
         bail!("{n} processes are more than the {MAX_PEERS} that a job may have\ngive a smaller -n");
-    }
-    let needed = n as u64 * DESCRIPTORS_EACH + DESCRIPTORS_SPARE;
-    let limit = getrlimit(Resource::Nofile);
-    if limit.current.is_some_and(|soft| soft < needed) {
-        if limit.maximum.is_some_and(|hard| hard < needed) {
-            let hard = limit.maximum.unwrap_or(0);
-            bail!(
-                "{n} processes need {needed} open files here, and {hard} are allowed\ngive a smaller -n, or raise the limit: ulimit -Hn {needed}"
-            );
-        }
-        setrlimit(Resource::Nofile, Rlimit { current: Some(needed), maximum: limit.maximum })?;
     }
     Ok(())
 }

@@ -6,11 +6,10 @@ use std::process::{ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, pidfd_send_signal, wait,
-};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::launch::{Ranks, Started};
+use super::leftovers;
 use crate::sys::{Signals, poll_until, readable};
 
 /// The phases in which a job ends.
@@ -39,8 +38,8 @@ struct Watch {
     /// When the next phase begins.
     due: Option<Instant>,
     grace: Duration,
-    /// Some output of the ranks could not be forwarded.
-    output_lost: bool,
+    /// Some output of the ranks could not be forwarded, or some process could not be ended.
+    incomplete: bool,
 }
 
 /// Waits until no process is left, and returns the launcher's own exit code.
@@ -58,17 +57,26 @@ pub fn wait_for_ranks(job: Started, mut signals: Signals, grace: Duration) -> Re
         phase: Phase::Running,
         due: None,
         grace,
-        output_lost: false,
+        incomplete: false,
     };
     while watch.alive.iter().any(Option::is_some) {
         watch.turn(&mut signals)?;
     }
-    end_orphans(grace);
-    let passed_on = output.finish();
+    let left = watch.end_leftovers(&mut signals)?;
+    // Whoever is left may keep the output open.
+    let passed_on = if left.is_empty() { output.finish() } else { Ok(()) };
     watch.report();
+    if !left.is_empty() {
+        let numbers: Vec<_> = left.iter().map(ToString::to_string).collect();
+        eprintln!("tautline: processes of the ranks could not be ended: {}", numbers.join(", "));
+        eprintln!(
+            "  they are stuck in the kernel, or belong to another user: ps -o pid,user,stat,args shows it"
+        );
+        watch.incomplete = true;
+    }
     if let Err(error) = passed_on {
         eprintln!("tautline: output of the ranks was lost: {error}\n  is there space where it goes?");
-        watch.output_lost = true;
+        watch.incomplete = true;
     }
     Ok(watch.exit_code())
 }
@@ -136,12 +144,29 @@ impl Watch {
         }
     }
 
+    /// Ends what the ranks left behind, and returns what could not be ended.
+    fn end_leftovers(&mut self, signals: &mut Signals) -> Result<Vec<Pid>> {
+        let mut failed = Ok(());
+        let left = leftovers::end_all(self.grace, |time| {
+            let mut fds: Vec<_> = signals.fds().map(readable).collect();
+            if let Err(error) = poll_until(&mut fds, Some(Instant::now() + time)) {
+                failed = Err(error);
+                return true;
+            }
+            drop(fds);
+            // The second signal ends the job at once, here too.
+            signals.take().is_some_and(|signal| self.interrupted.replace(signal).is_some())
+        });
+        failed?;
+        Ok(left)
+    }
+
     fn exit_code(&self) -> ExitCode {
         if let Some(signal) = self.interrupted {
             return ExitCode::from((128 + signal.as_raw()) as u8);
         }
         let failed = self.first_failure.and_then(|rank| self.ended[rank]);
-        let otherwise = if self.output_lost { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+        let otherwise = if self.incomplete { ExitCode::FAILURE } else { ExitCode::SUCCESS };
         failed.map_or(otherwise, |status| ExitCode::from(code_of(status)))
     }
 
@@ -201,45 +226,4 @@ fn name_of(signal: i32) -> &'static str {
         15 => " (TERM)",
         _ => "",
     }
-}
-
-/// Ends the processes that the ranks left behind: orphans have become our children.
-fn end_orphans(grace: Duration) {
-    let ask = |signal| orphans().into_iter().for_each(|pid| kill_process(pid, signal).unwrap_or_default());
-    let all_gone = |until: Instant| {
-        loop {
-            match wait(WaitOptions::NOHANG) {
-                Ok(Some(_)) => {}
-                Ok(None) if Instant::now() < until => std::thread::sleep(Duration::from_millis(5)),
-                Ok(None) => return false,
-                Err(_) => return true,
-            }
-        }
-    };
-    if all_gone(Instant::now()) {
-        return;
-    }
-    ask(Signal::TERM);
-    if all_gone(Instant::now() + grace) {
-        return;
-    }
-    ask(Signal::KILL);
-    all_gone(Instant::now() + Duration::from_secs(2));
-}
-
-/// Our children, from /proc: the kernel's own list of children is not compiled in everywhere.
-fn orphans() -> Vec<Pid> {
-    let ours = std::process::id();
-    let numbers = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    numbers
-        .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
-        .filter(|pid| parent_of(*pid) == Some(ours))
-        .filter_map(Pid::from_raw)
-        .collect()
-}
-
-fn parent_of(pid: i32) -> Option<u32> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in parentheses, may itself contain parentheses and spaces; state and parent follow it.
-    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }

@@ -422,7 +422,7 @@ impl Dial {
 mod tests {
     use super::*;
 
-    /// S-31: a pool that takes more address space than any correct peer lends from is not mapped. The memory
+    /// S-34: a pool that takes more address space than any correct peer lends from is not mapped. The memory
     /// itself is sparse, so that a peer can claim any amount.
     #[test]
     fn oversized_pools_are_refused() {
@@ -431,9 +431,8 @@ mod tests {
             let (from, to, epoch, answers, window, beacon, asymmetric) = (0, 1, 1, 0, 1, 0, false);
             let units = (pool.size() / POOL_UNIT) as u32;
             let greeting = Greeting { from, to, epoch, answers, window, pool: units, beacon, asymmetric };
-            let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?;
             let fd = pool.fd().try_clone_to_owned()?;
-            Ok::<_, io::Error>(PeerHandles::new(Some(bell), Some(fd), &greeting))
+            Ok::<_, io::Error>(PeerHandles::new(Some(fd), &greeting))
         };
         assert!(handles(1 << 20).unwrap().is_ok());
         match handles(MAX_POOL) {

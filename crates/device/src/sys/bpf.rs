@@ -99,6 +99,8 @@ pub(crate) struct Addressee {
     pub mac: [u8; 6],
     /// Zero for none.
     pub port: u16,
+    /// The name of the job, in the byte order of handshake frames; zero for any.
+    pub job: u64,
 }
 
 /// Addressees by queue, or AF_XDP sockets by queue.

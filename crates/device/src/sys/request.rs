@@ -77,13 +77,8 @@ pub(crate) fn network() -> io::Result<u64> {
     std::fs::metadata("/proc/thread-self/ns/net").map(|meta| meta.ino())
 }
 
-/// Sends a request to the socket at a path, and waits for the answer.
-pub(crate) fn request(
-    path: &Path,
-    request: &[u8],
-    out: &mut [u8],
-    timeout: Duration,
-) -> io::Result<Received> {
+/// Sends a request to the socket at a path; returns the socket that the answer comes to.
+pub(crate) fn request(path: &Path, request: &[u8]) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let (ours, peers) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
     sockopt::set_socket_passcred(&ours, true)?;
@@ -91,10 +86,20 @@ pub(crate) fn request(
     let sender = socket()?;
     rustix::net::connect(&sender, &to)?;
     send(sender.as_fd(), request, &[peers.as_fd()])?;
-    drop(peers);
+    Ok(ours)
+}
+
+/// Waits for the answer to a request.
+pub(crate) fn await_answer(socket: &OwnedFd, out: &mut [u8], timeout: Duration) -> io::Result<Received> {
     let time = Timespec { tv_sec: 0, tv_nsec: timeout.as_nanos().min(999_999_999) as i64 };
-    poll(&mut [PollFd::new(&ours, PollFlags::IN)], Some(&time))?;
-    receive(ours.as_fd(), out)?.ok_or_else(|| io::Error::from(io::ErrorKind::TimedOut))
+    poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&time))?;
+    receive(socket.as_fd(), out)?.ok_or_else(|| io::Error::from(io::ErrorKind::TimedOut))
+}
+
+/// Whether something can be read now.
+pub(crate) fn is_readable(fd: BorrowedFd<'_>) -> bool {
+    let none = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&none)).is_ok_and(|ready| ready > 0)
 }
 
 /// Sends bytes with descriptors.

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use super::program;
 use super::unavailable::{Unavailable, system, unloaded};
 use crate::sys::bpf::{self, WordMap};
+use crate::sys::request::is_readable;
 
 /// The word that counts datagrams for the socket that owns the port.
 const UDP_WORD: usize = 0;
@@ -38,7 +39,7 @@ impl Arrivals {
     /// Makes the UDP socket and the netlink socket count their packets.
     pub(super) fn new(udp: BorrowedFd<'_>, netlink: BorrowedFd<'_>) -> Result<Arrivals, Unavailable> {
         let words = WordMap::new(2).map_err(|e| system("a map of words", e))?;
-        let arrivals = Arrivals {
+        let mut arrivals = Arrivals {
             words,
             udp_seen: 0,
             events_seen: 0,
@@ -48,13 +49,19 @@ impl Arrivals {
             udp_had_turn: false,
         };
         arrivals.attach(UDP_WORD, udp)?;
-        arrivals.attach(EVENT_WORD, netlink)?;
+        // What arrived before the filter was not counted.
+        arrivals.udp_polls = if is_readable(udp) { POLLS } else { 0 };
+        arrivals.add_event_source(netlink)?;
         Ok(arrivals)
     }
 
     /// Makes another socket count among events.
-    pub(super) fn add_event_source(&self, socket: BorrowedFd<'_>) -> Result<(), Unavailable> {
-        self.attach(EVENT_WORD, socket)
+    pub(super) fn add_event_source(&mut self, socket: BorrowedFd<'_>) -> Result<(), Unavailable> {
+        self.attach(EVENT_WORD, socket)?;
+        if is_readable(socket) {
+            self.event_polls = POLLS;
+        }
+        Ok(())
     }
 
     fn attach(&self, word: usize, socket: BorrowedFd<'_>) -> Result<(), Unavailable> {

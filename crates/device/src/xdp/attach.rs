@@ -10,10 +10,10 @@ use super::config::{Mode, XdpConfig};
 use super::headers::Framing;
 use super::neighbour;
 use super::program::{self, DROP_CAUSES, Steering, Target};
-use super::retry::{PAUSE, RetryLimits};
-use super::shared::{self, Attached, JoinError, Terms};
+use super::retry::{ANSWER_TIMEOUTS, RetryLimits, with_pauses};
+use super::shared::{self, Attached, JoinError, PendingRequests, Terms};
 use super::unavailable::{Unavailable, system, unloaded};
-use crate::sys::bpf::{self, Addressee, CounterMap, QueueMap};
+use crate::sys::bpf::{self, CounterMap, QueueMap};
 use crate::sys::netlink::Netlink;
 use crate::sys::{Errno, Layout, Queues, Umem, caps, request};
 use crate::udp;
@@ -52,15 +52,18 @@ pub(super) fn is_divided(config: &XdpConfig, point: &AttachPoint) -> bool {
 /// Modes that were tried and did not work, and why.
 type FailedModes = Vec<(Mode, String)>;
 
+/// Requests a share of a program that another process has attached to an interface.
+type Join<'a> = dyn FnMut(u32, Terms) -> Result<Attached, JoinError> + 'a;
+
 /// Attaches the program in the best mode in which `then` works, too.
 fn in_best_mode<T>(
     what: (&XdpConfig, &AttachPoint, SocketAddr),
-    limits: RetryLimits,
+    (limits, join): (RetryLimits, &mut Join<'_>),
     mut then: impl FnMut(&mut Attached) -> Result<T, Unavailable>,
 ) -> Result<(Attached, T, FailedModes), Unavailable> {
     let mut failed = Vec::new();
     for &mode in modes(what.0, what.1) {
-        let tried = attach(what, mode, limits)
+        let tried = attach(what, mode, limits, join)
             .and_then(|mut attached| then(&mut attached).map(|bound| (attached, bound)));
         match tried {
             Ok((attached, bound)) => return Ok((attached, bound, failed)),
@@ -78,29 +81,32 @@ pub(super) fn open(
     local: SocketAddr,
     payload: usize,
 ) -> Result<Opened, Unavailable> {
+    let mut join = |interface, terms| shared::join(interface, terms, ANSWER_TIMEOUTS);
     let (attached, (queues, memory, numbers), failed_modes) =
-        in_best_mode((config, point, local), RetryLimits::OPEN, |attached| {
+        in_best_mode((config, point, local), (RetryLimits::OPEN, &mut join), |attached| {
             let bound = bind(config, point, attached, payload)?;
-            steer_to(attached, point, local.port(), &bound.0, &bound.2)?;
+            steer_to(config, attached, (point, local.port()), &bound.0, &bound.2)?;
             Ok(bound)
         })?;
     Ok(Opened { attached, queues, memory, numbers, failed_modes })
 }
 
-/// Does the same on an interface that came back, with existing memory.
+/// Does the same on an interface that came back, with existing memory, and without waiting (D-4).
 pub(super) fn reopen(
     config: &XdpConfig,
     point: &AttachPoint,
     local: SocketAddr,
     (umem, layout, chunks_per_queue): (&Arc<Umem>, Layout, u32),
-    limits: RetryLimits,
+    (limits, requests): (RetryLimits, &mut PendingRequests),
 ) -> Result<(Attached, Queues, Vec<u32>), Unavailable> {
-    let (attached, (queues, numbers), _) = in_best_mode((config, point, local), limits, |attached| {
+    let mut join = |interface, terms| requests.poll(interface, terms);
+    let how = (limits, &mut join as &mut Join<'_>);
+    let (attached, (queues, numbers), _) = in_best_mode((config, point, local), how, |attached| {
         let options = options(config, point, attached.terms.mode, layout, chunks_per_queue);
         let share = share(config, point.lower.queues).min(layout.chunks as u32 / chunks_per_queue);
         let (queues, numbers) = bind_queues(config, point, options, umem, (share, attached.joined), limits)
             .map_err(|e| no_socket(point, (umem.len(), umem.len()), e))?;
-        steer_to(attached, point, local.port(), &queues, &numbers)?;
+        steer_to(config, attached, (point, local.port()), &queues, &numbers)?;
         Ok((queues, numbers))
     })?;
     Ok((attached, queues, numbers))
@@ -109,15 +115,15 @@ pub(super) fn reopen(
 /// Makes the program redirect frames for our port to our sockets, and lets other processes request a share of
 /// it.
 fn steer_to(
+    config: &XdpConfig,
     attached: &mut Attached,
-    point: &AttachPoint,
-    port: u16,
+    (point, port): (&AttachPoint, u16),
     queues: &Queues,
     numbers: &[u32],
 ) -> Result<(), Unavailable> {
-    let mac = point.upper.mac;
+    let to = config.addressee(point.upper.mac, port);
     for (&number, socket) in numbers.iter().zip(queues.fds()) {
-        attached.ports.set_addressee(number, Addressee { mac, port }).map_err(|e| system("the port", e))?;
+        attached.ports.set_addressee(number, to).map_err(|e| system("the port", e))?;
         attached.sockets.set_socket(number, socket).map_err(|e| system("the socket", e))?;
     }
     attached.accept_requests(point.lower.index, numbers[0]);
@@ -145,6 +151,7 @@ fn attach(
     (config, point, local): (&XdpConfig, &AttachPoint, SocketAddr),
     mode: Mode,
     limits: RetryLimits,
+    join: &mut Join<'_>,
 ) -> Result<Attached, Unavailable> {
     check_privileges()?;
     let terms = Terms {
@@ -161,7 +168,7 @@ fn attach(
     let program = load((config, point, local), &terms, (&sockets, &ports, &drops))?;
     let flags = flags_of(mode);
     let (mut refused, mut requests) = (Errno::BUSY, limits.requests);
-    for _ in 0..limits.attempts {
+    for _ in with_pauses(limits.attempts) {
         match bpf::attach(program.as_fd(), point.lower.index, flags) {
             Ok(link) => {
                 let link = Some(link);
@@ -170,8 +177,7 @@ fn attach(
             Err(errno @ (Errno::BUSY | Errno::EXIST)) => refused = errno,
             Err(errno) => return Err(system("to attach the steering program", errno)),
         }
-        let timeouts = (limits.answer_timeout, limits.total_timeout);
-        match shared::join(point.lower.index, Terms { mode: config.mode, ..terms }, timeouts) {
+        match join(point.lower.index, Terms { mode: config.mode, ..terms }) {
             Ok(attached) => return Ok(attached),
             Err(JoinError::Incompatible(why)) => return Err(occupied(point, refused, Some(&why))),
             Err(JoinError::NoAnswer) => {
@@ -186,7 +192,6 @@ fn attach(
         if occupant(point).is_some_and(|(_, info)| !info.is_ok_and(|info| info.name == PROGRAM)) {
             break;
         }
-        std::thread::sleep(PAUSE);
     }
     Err(occupied(point, refused, None))
 }
@@ -222,6 +227,7 @@ fn load(
 pub(super) fn reattach(
     (config, point, local): (&XdpConfig, &AttachPoint, SocketAddr),
     attached: &Attached,
+    requests: &mut PendingRequests,
 ) -> Result<OwnedFd, Unavailable> {
     check_privileges()?;
     let maps = (&attached.sockets, &attached.ports, &attached.drops);
@@ -229,8 +235,7 @@ pub(super) fn reattach(
     match bpf::attach(program.as_fd(), point.lower.index, flags_of(attached.terms.mode)) {
         Ok(link) => Ok(link),
         Err(errno @ (Errno::BUSY | Errno::EXIST)) => {
-            let timeouts = (RetryLimits::REOPEN.answer_timeout, RetryLimits::REOPEN.total_timeout);
-            match shared::join(point.lower.index, attached.terms, timeouts) {
+            match requests.poll(point.lower.index, attached.terms) {
                 // A process that has not noticed the loss answers with the detached link.
                 Ok(Attached { link: Some(link), .. }) if bpf::is_attached(link.as_fd()) => Ok(link),
                 Err(JoinError::Incompatible(why)) => Err(occupied(point, errno, Some(&why))),

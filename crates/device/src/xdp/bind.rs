@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::attach_point::AttachPoint;
 use super::config::{Mode, XdpConfig};
 use super::features::features;
-use super::retry::{PAUSE, RetryLimits};
+use super::retry::{RetryLimits, with_pauses};
 use super::shared::Attached;
 use super::unavailable::{Unavailable, system};
 use crate::sys::{Chunk, Errno, Layout, Queues, Umem, XskOptions, caps};
@@ -164,7 +164,7 @@ pub(super) fn bind_queues(
 ) -> Result<(Queues, Vec<u32>), Errno> {
     let mut last = point.lower.queues.max(config.queue + 1);
     let (mut taken, mut all): (Option<(Queues, Vec<u32>)>, bool) = (None, false);
-    for _ in 0..if joined { limits.attempts } else { limits.release_attempts } {
+    for _ in with_pauses(if joined { limits.attempts } else { limits.release_attempts }) {
         for queue in config.queue..last {
             let options = XskOptions { queue, ..options };
             let bound = match &mut taken {
@@ -192,7 +192,6 @@ pub(super) fn bind_queues(
             all = true;
             break;
         }
-        std::thread::sleep(PAUSE);
     }
     taken.filter(|_| all || joined || limits.accept_fewer).ok_or(Errno::BUSY)
 }

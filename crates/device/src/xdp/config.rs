@@ -1,6 +1,7 @@
 //! The options of the AF_XDP device.
 
-use super::headers::Framing;
+use super::headers::{Framing, Mac};
+use crate::sys::bpf::Addressee;
 use crate::udp::UdpConfig;
 
 /// How the steering program is attached, and how frames get from the card to our memory.
@@ -125,6 +126,9 @@ pub struct XdpConfig {
     pub queue: u32,
     /// The number of processes that share the interface; each takes its part of the queues, at least one.
     pub sharers: u32,
+    /// The public name of the job (H-10). Handshake frames that carry another one pass to the kernel; without
+    /// a name all of them are taken.
+    pub job: Option<u64>,
     /// Take every datagram for the port, not only those that look like frames; for tests of the device alone.
     pub any_shape: bool,
     /// Drop the privileges that opening needed, in this thread.
@@ -137,6 +141,11 @@ impl XdpConfig {
         let mut config = XdpConfig::default();
         change(&mut config);
         config
+    }
+
+    /// What the steering program compares frames with.
+    pub(super) fn addressee(&self, mac: Mac, port: u16) -> Addressee {
+        Addressee { mac, port, job: self.job.map_or(0, u64::to_le) }
     }
 }
 
@@ -155,6 +164,7 @@ impl Default for XdpConfig {
             tx_ring: 512,
             queue: 0,
             sharers: 1,
+            job: None,
             any_shape: false,
             drop_privileges: false,
         }

@@ -173,7 +173,7 @@ impl Xdp {
         };
         let udp = Udp::open_over(udp_config, Some(arena)).map_err(|e| failed(e.to_string()))?;
         let socket = udp.fd().ok_or_else(|| failed("the UDP device has no socket".into()))?;
-        let arrivals =
+        let mut arrivals =
             Arrivals::new(socket, routing.notifications.fd()).map_err(|e| failed(e.to_string()))?;
         let busy = trial::configure(&rings.queues, config.receive);
         if let Some(requests) = attached.requests_fd() {

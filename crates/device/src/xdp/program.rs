@@ -1,17 +1,19 @@
 //! The steering program, which runs for every frame that the interface receives.
 //!
 //! It takes frames for this device's address and port that look like ours, drops and counts those that are
-//! for us and malformed, and passes everything else to the kernel untouched (D-11, D-18). Fragments, packets
-//! with IP options or extension headers, and datagrams that do not look like frames (W-1) pass, too: the
-//! socket that owns the port gets them.
+//! for us and malformed, and passes everything else to the kernel untouched (D-11, D-18). Handshake frames of
+//! other jobs pass (D-31). Fragments, packets with IP options or extension headers, and datagrams that do not
+//! look like frames (W-1) pass, too: the socket that owns the port gets them.
 
+use std::mem::offset_of;
 use std::net::IpAddr;
 
 use tautline_wire::frame::{HEADER_LEN, MARK};
-use tautline_wire::handshake::HANDSHAKE_LEN;
+use tautline_wire::handshake::{HANDSHAKE_LEN, JOB_RANGE};
 
 use super::asm::{Asm, If, Op, Reg, Reg::*, Size};
 use super::headers::{ETHER_IPV4, ETHER_IPV6, ETHER_RAW, ETHER_VLAN, Mac, RAW_LEN};
+use crate::sys::bpf::Addressee;
 
 /// Why the program drops a frame; each cause has a counter (D-17).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +68,8 @@ const FRAME_LEN: i32 = 188;
 
 /// The offset of the receive queue in the context.
 const QUEUE: i16 = 16;
-/// Offsets on the stack: a hardware address, and a key.
+/// Offsets on the stack: the name of our job, a hardware address, and a key.
+const JOB: i16 = -24;
 const MAC: i16 = -16;
 const KEY: i16 = -4;
 const ETHERNET: i16 = 14;
@@ -158,7 +161,7 @@ fn ipv4(p: &mut Asm, ip: [u8; 4], to: &Steering) {
     p.jump_unless_word(R7, ETHERNET + 16, ip, "pass");
     check_addressee(p, to, UDP4 + 2, "addressed");
     if !to.any_shape {
-        check_mark(p, UDP4 + UDP_LEN);
+        check_mark(p, UDP4 + UDP_LEN, "marked");
     }
     if to.pass_partial_checksums {
         pass_partial(p, ETHERNET + 12, 2, UDP4);
@@ -239,7 +242,7 @@ fn ipv6(p: &mut Asm, ip: [u8; 16], to: &Steering) {
     }
     check_addressee(p, to, UDP6 + 2, "addressed");
     if !to.any_shape {
-        check_mark(p, UDP6 + UDP_LEN);
+        check_mark(p, UDP6 + UDP_LEN, "marked");
     }
     if to.pass_partial_checksums {
         pass_partial(p, ETHERNET + 8, 8, UDP6);
@@ -276,7 +279,7 @@ fn raw(p: &mut Asm, to: &Steering) {
     need(p, ETHERNET + RAW_LEN as i16, "pass");
     check_addressee(p, to, ETHERNET + 2, "addressed_raw");
     if !to.any_shape {
-        check_mark(p, ETHERNET + RAW_LEN as i16);
+        check_mark(p, ETHERNET + RAW_LEN as i16, "marked_raw");
     }
     p.load(Size::Half, R3, R7, ETHERNET + 6);
     p.jump_if_number(R3, If::NotEqual, 0, "checksum");
@@ -299,6 +302,8 @@ fn check_addressee(p: &mut Asm, to: &Steering, at: i16, addressed: &'static str)
     p.load(Size::Half, R3, R0, size_of::<Mac>() as i16);
     p.load_be16(R4, R7, at);
     p.jump_if(R3, If::NotEqual, R4, "pass");
+    p.load(Size::Double, R3, R0, offset_of!(Addressee, job) as i16);
+    p.store(Size::Double, R10, JOB, R3);
     p.load(Size::Byte, R3, R10, MAC);
     p.jump_if_number(R3, If::Bits, 1, addressed);
     for (size, at) in [(Size::Word, 0), (Size::Half, 4)] {
@@ -318,12 +323,22 @@ fn look_up(p: &mut Asm, map: i32, key: Reg) {
     p.call(MAP_LOOKUP);
 }
 
-/// Checks that the frame looks like ours (W-1); others pass, and the socket's owner counts them.
-fn check_mark(p: &mut Asm, payload: i16) {
+/// Checks that the frame looks like ours (W-1) and, if it names a job, that it names ours (D-31); others
+/// pass, and the socket's owner counts them.
+fn check_mark(p: &mut Asm, payload: i16, marked: &'static str) {
     need(p, payload + 1, "pass");
     p.load(Size::Byte, R3, R7, payload);
     p.jump_if_number(R3, If::Less, i32::from(MARK) + 1, "pass");
     p.jump_if_number(R3, If::Greater, i32::from(MARK) + 6, "pass");
+    // Data and close frames name no job. A handshake that ends before the name is too short.
+    p.jump_if_number(R3, If::Less, i32::from(MARK) + 2, marked);
+    p.jump_if_number(R3, If::Greater, i32::from(MARK) + 5, marked);
+    need(p, payload + JOB_RANGE.end as i16, marked);
+    p.load(Size::Double, R4, R10, JOB);
+    p.jump_if_number(R4, If::Equal, 0, marked);
+    p.load(Size::Double, R3, R7, payload + JOB_RANGE.start as i16);
+    p.jump_if(R3, If::NotEqual, R4, "pass");
+    p.label(marked);
 }
 
 /// Checks the length of UDP header and payload in `R4`: no frame is shorter than its kind's header.

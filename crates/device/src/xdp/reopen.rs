@@ -71,7 +71,8 @@ impl Xdp {
         let limits = RetryLimits { accept_fewer, ..RetryLimits::REOPEN };
         let chunks = self.rings.queues.chunks_per_queue() as u32;
         let memory = (&self.rings.umem, self.rings.layout, chunks);
-        let (attached, queues, numbers) = attach::reopen(&self.config, &point, self.local, memory, limits)?;
+        let how = (limits, &mut self.routing.health.requests);
+        let (attached, queues, numbers) = attach::reopen(&self.config, &point, self.local, memory, how)?;
         if let Some(requests) = attached.requests_fd() {
             self.arrivals.add_event_source(requests)?;
         }

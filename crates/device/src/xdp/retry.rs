@@ -1,48 +1,46 @@
 //! How long to wait for other processes and for the kernel. Opening may take seconds; reopening happens
-//! within a poll, so it gives up quickly and is tried again later.
+//! within a poll, so it waits for nothing and is tried again later (D-4).
 
 use std::time::Duration;
 
 /// Limits on waiting.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RetryLimits {
-    /// Pauses for a program that is still attached, and for a queue that another process may have. A closed
-    /// device's program stays attached until children that were just being forked have closed their inherited
-    /// descriptors.
+    /// Attempts, with pauses between them, at a program that is still attached, and at a queue that another
+    /// process may have. A closed device's program stays attached until children that were just being forked
+    /// have closed their inherited descriptors.
     pub attempts: u32,
-    /// Pauses for a queue that no other process can have: the kernel releases it with a delay.
+    /// Attempts at a queue that no other process can have: the kernel releases it with a delay.
     pub release_attempts: u32,
     /// Requests to the process that has the program attached.
     pub requests: u32,
-    /// How long to wait for each answer. A node that computes answers when its watchdog polls.
-    pub answer_timeout: Duration,
-    /// How long to wait for all answers together.
-    pub total_timeout: Duration,
     /// Whether fewer queues than wanted are accepted.
     pub accept_fewer: bool,
 }
 
+/// How long opening waits for each answer of another process, and for all of them together. A node that
+/// computes answers when its watchdog polls.
+pub(super) const ANSWER_TIMEOUTS: (Duration, Duration) =
+    (Duration::from_millis(300), Duration::from_secs(60));
+
 /// The length of one pause.
-pub(super) const PAUSE: Duration = Duration::from_millis(2);
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// Returns the numbers of the attempts, with a pause before each but the first.
+pub(super) fn with_pauses(attempts: u32) -> impl Iterator<Item = u32> {
+    (0..attempts).inspect(|attempt| {
+        if *attempt > 0 {
+            std::thread::sleep(PAUSE);
+        }
+    })
+}
 
 impl RetryLimits {
     /// For opening a device.
-    pub(super) const OPEN: RetryLimits = RetryLimits {
-        attempts: 100,
-        release_attempts: 1_500,
-        requests: 3,
-        answer_timeout: Duration::from_millis(300),
-        total_timeout: Duration::from_secs(60),
-        accept_fewer: true,
-    };
+    pub(super) const OPEN: RetryLimits =
+        RetryLimits { attempts: 100, release_attempts: 1_500, requests: 3, accept_fewer: true };
 
     /// For one of many attempts to reopen.
-    pub(super) const REOPEN: RetryLimits = RetryLimits {
-        attempts: 3,
-        release_attempts: 3,
-        requests: 1,
-        answer_timeout: Duration::from_millis(20),
-        total_timeout: Duration::from_millis(20),
-        accept_fewer: false,
-    };
+    pub(super) const REOPEN: RetryLimits =
+        RetryLimits { attempts: 1, release_attempts: 1, requests: 1, accept_fewer: false };
 }

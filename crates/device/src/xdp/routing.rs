@@ -6,9 +6,9 @@ use std::net::{IpAddr, SocketAddr};
 use super::Xdp;
 use super::headers::{FrameAddresses, Framing, Mac, Template};
 use super::neighbour::{self, Hop, Link, TableChange};
+use super::shared::PendingRequests;
 use super::unavailable::Unavailable;
 use super::watch::ProgramWatch;
-use crate::sys::bpf::Addressee;
 use crate::sys::netlink::Netlink;
 use crate::sys::{self, Errno};
 use crate::{DeviceEvent, RouteId, Transport};
@@ -85,6 +85,8 @@ pub(super) struct Health {
     pub back: bool,
     pub reopen: Reopen,
     pub watch: ProgramWatch,
+    /// Requests to share the program of another process.
+    pub requests: PendingRequests,
     /// The link is down.
     pub down: bool,
     /// The program does not know our new hardware address.
@@ -368,7 +370,7 @@ impl Xdp {
     /// Tells the program our present hardware address. If that fails, frames pass to the socket, and raw
     /// frames are lost.
     pub(super) fn update_addressee(&mut self) {
-        let to = Addressee { mac: self.point.upper.mac, port: self.local.port() };
+        let to = self.config.addressee(self.point.upper.mac, self.local.port());
         self.routing.health.stale_address = self.attached.set_addressee(&self.rings.numbers, to).is_err();
         self.report_raw();
     }

@@ -15,7 +15,7 @@ use super::config::Mode;
 use crate::shm;
 use crate::sys::Errno;
 use crate::sys::bpf::{Addressee, CounterMap, QueueMap};
-use crate::sys::request::{self, RequestSocket};
+use crate::sys::request::{self, Received, RequestSocket};
 
 /// What the program was made for: all processes that share it must agree on this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ pub(super) struct Attached {
 }
 
 /// A request. The layout of maps and terms belongs to the number in it.
-const REQUEST: &[u8] = b"tautline-xdp 2";
+const REQUEST: &[u8] = b"tautline-xdp 3";
 /// Bytes of an answer.
 const ANSWER: usize = 28;
 /// The most requests that are answered in one poll.
@@ -135,43 +135,78 @@ pub(super) fn join(
     let mut bytes = [0; ANSWER + 1];
     let mut result = JoinError::NoPeer;
     for queue in 0..wanted.queues {
+        let Some(socket) = send_request(interface, queue, &mut result)? else { continue };
         let timeout = each.min(until.saturating_duration_since(Instant::now()));
-        let answer = request_path(interface, queue)
-            .and_then(|path| request::request(&path, REQUEST, &mut bytes, timeout));
-        let answer = match answer {
-            Ok(answer) => answer,
-            Err(error)
-                if matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) =>
-            {
-                continue;
+        match request::await_answer(&socket, &mut bytes, timeout) {
+            Ok(answer) => {
+                if let Some(attached) = share_of(answer, &bytes, wanted)? {
+                    return Ok(attached);
+                }
             }
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                return Err(JoinError::Incompatible(error.to_string()));
-            }
-            Err(_) => {
-                result = JoinError::NoAnswer;
-                continue;
-            }
-        };
-        if answer.uid != request::user() {
-            continue;
+            Err(_) => result = JoinError::NoAnswer,
         }
-        let Some(terms) = Terms::read(&bytes[..answer.len]) else { continue };
-        if let Some(why) = terms.conflict(wanted) {
-            return Err(JoinError::Incompatible(why));
-        }
-        let Ok([link, sockets, ports, drops]) = <[OwnedFd; 4]>::try_from(answer.fds) else { continue };
-        return Ok(Attached {
-            link: Some(link),
-            sockets: QueueMap::of(sockets),
-            ports: QueueMap::of(ports),
-            drops: CounterMap::of(drops),
-            terms,
-            joined: true,
-            requests: None,
-        });
     }
     Err(result)
+}
+
+/// Requests that were sent and may be answered until the next attempt: so nobody waits for an answer (D-4).
+#[derive(Debug, Default)]
+pub(super) struct PendingRequests(Vec<OwnedFd>);
+
+impl PendingRequests {
+    /// Takes a share that was granted since the last call; otherwise requests one anew.
+    pub(super) fn poll(&mut self, interface: u32, wanted: Terms) -> Result<Attached, JoinError> {
+        let mut bytes = [0; ANSWER + 1];
+        for socket in std::mem::take(&mut self.0) {
+            if let Ok(Some(answer)) = request::receive(socket.as_fd(), &mut bytes)
+                && let Some(attached) = share_of(answer, &bytes, wanted)?
+            {
+                return Ok(attached);
+            }
+        }
+        let mut result = JoinError::NoPeer;
+        for queue in 0..wanted.queues {
+            self.0.extend(send_request(interface, queue, &mut result)?);
+        }
+        Err(if self.0.is_empty() { result } else { JoinError::NoAnswer })
+    }
+}
+
+/// Sends a request to the process that has a queue; none if there is no such process. A process that cannot
+/// be asked now is noted in `result`.
+fn send_request(interface: u32, queue: u32, result: &mut JoinError) -> Result<Option<OwnedFd>, JoinError> {
+    match request_path(interface, queue).and_then(|path| request::request(&path, REQUEST)) {
+        Ok(socket) => Ok(Some(socket)),
+        Err(error) => match error.kind() {
+            io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => Ok(None),
+            io::ErrorKind::PermissionDenied => Err(JoinError::Incompatible(error.to_string())),
+            _ => {
+                *result = JoinError::NoAnswer;
+                Ok(None)
+            }
+        },
+    }
+}
+
+/// The share that an answer grants; none if it is not from a process of this user, or malformed.
+fn share_of(answer: Received, bytes: &[u8], wanted: Terms) -> Result<Option<Attached>, JoinError> {
+    if answer.uid != request::user() {
+        return Ok(None);
+    }
+    let Some(terms) = Terms::read(&bytes[..answer.len]) else { return Ok(None) };
+    if let Some(why) = terms.conflict(wanted) {
+        return Err(JoinError::Incompatible(why));
+    }
+    let Ok([link, sockets, ports, drops]) = <[OwnedFd; 4]>::try_from(answer.fds) else { return Ok(None) };
+    Ok(Some(Attached {
+        link: Some(link),
+        sockets: QueueMap::of(sockets),
+        ports: QueueMap::of(ports),
+        drops: CounterMap::of(drops),
+        terms,
+        joined: true,
+        requests: None,
+    }))
 }
 
 impl Attached {

@@ -33,7 +33,11 @@ fn redirect(_: u64, queue: u64, otherwise: u64, _: u64, _: u64) -> u64 {
 /// Stands for the map of addressees; the other map is that of counters, which are checked in the kernel.
 const PORTS: i32 = 77;
 /// The addressee of our queue.
-static PORT: Addressee = Addressee { mac: [2, 0, 0, 0, 0, 3], port: 7_000 };
+static PORT: Addressee = Addressee { mac: [2, 0, 0, 0, 0, 3], port: 7_000, job: JOB.to_le() };
+/// The name of our job.
+const JOB: u64 = 0x0123_4567_89ab_cdef;
+/// The offset of the job's name in a handshake frame (H-10).
+const AT_JOB: usize = tautline_wire::handshake::JOB_RANGE.start;
 
 fn lookup(map: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
     if map == PORTS as u64 { (&raw const PORT).addr() as u64 } else { 0 }
@@ -67,7 +71,7 @@ fn interpret(to: &Steering, frame: &[u8]) -> u64 {
     vm.register_helper(51, redirect).unwrap();
     vm.register_helper(1, lookup).unwrap();
     let port = (&raw const PORT).addr() as u64;
-    vm.register_allowed_memory(port..port + 8);
+    vm.register_allowed_memory(port..port + size_of::<Addressee>() as u64);
     FRAME_LEN.set(frame.len() as u64);
     let start = frame.as_ptr().addr() as u64;
     let mut context = Vec::new();
@@ -145,7 +149,39 @@ fn payload(first: u8, len: usize) -> Vec<u8> {
     if let Some(byte) = bytes.first_mut() {
         *byte = first;
     }
+    if let (0x72..=0x75, Some(name)) = (first, bytes.get_mut(AT_JOB..AT_JOB + 8)) {
+        name.copy_from_slice(&JOB.to_le_bytes());
+    }
     bytes
+}
+
+/// D-31: handshake frames of other jobs pass, whatever the rest of them is; data frames name no job.
+#[test]
+fn handshakes_of_other_jobs_pass() {
+    for (us, them, framing) in
+        [(US4, THEM4, Framing::Udp), (US6, THEM6, Framing::Udp), (US4, THEM4, Framing::Raw)]
+    {
+        let to = Steering { raw: framing == Framing::Raw, ..steer(us) };
+        for first in 0x71..=0x76 {
+            let ours = framed(&addresses(them, us, None), framing, &payload(first, 112));
+            check(&to, &ours, Verdict::Taken, &format!("kind {first:x}"));
+            for bit in 0..64 {
+                let mut other = payload(first, 112);
+                other[AT_JOB + bit / 8] ^= 1 << (bit % 8);
+                let frame = framed(&addresses(them, us, None), framing, &other);
+                let names_a_job = (0x72..=0x75).contains(&first);
+                let expected = if names_a_job { Verdict::Passed } else { Verdict::Taken };
+                check(&to, &frame, expected, &format!("kind {first:x}, another bit {bit} of the job"));
+            }
+        }
+        // Cut before the end of the name it is nobody's; behind it, and too short, it is another job's.
+        let short = framed(&addresses(them, us, None), framing, &payload(0x72, AT_JOB + 7));
+        check(&to, &short, Verdict::Dropped(DropCause::Short), "no whole name");
+        let mut other = payload(0x72, AT_JOB + 8);
+        other[AT_JOB] ^= 1;
+        let short = framed(&addresses(them, us, None), framing, &other);
+        check(&to, &short, Verdict::Passed, "another job's, and short");
+    }
 }
 
 /// D-11: our frames are taken, with and without a tag.

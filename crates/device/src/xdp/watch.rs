@@ -48,7 +48,8 @@ impl Xdp {
         if self.routing.health.gone || bpf::is_attached(link.as_fd()) {
             return;
         }
-        match attach::reattach((&self.config, &self.point, self.local), &self.attached) {
+        let (what, requests) = ((&self.config, &self.point, self.local), &mut self.routing.health.requests);
+        match attach::reattach(what, &self.attached, requests) {
             Ok(link) => {
                 self.attached.link = Some(link);
                 self.program_reattached();

@@ -125,8 +125,8 @@ impl Lane {
     /// Handles memory records. False if no correct peer sends them.
     #[inline]
     pub(super) fn handle_memory(&mut self, rank: Rank, bytes: &[u8]) -> bool {
-        // N-25: a node that closes has ended its requests and its memory. What peers sent before they learn of it
-        // is no violation, and must not end the channel before the last messages are acknowledged.
+        // N-25: a node that closes has ended its requests and its memory. What peers sent before they learn
+        // of it is no violation, and must not end the channel before the last messages are acknowledged.
         if self.port.closed {
             return true;
         }

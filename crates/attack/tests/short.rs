@@ -1,0 +1,66 @@
+//! The short form of every attack: counts that take seconds. `cargo xtask attack --long` has the long form.
+#![forbid(unsafe_code)]
+#![allow(clippy::print_stdout)]
+
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+
+/// One at a time: they start many processes.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn attack(args: &[&str]) {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let out = Command::new(env!("CARGO_BIN_EXE_tautline-attack")).args(args).output().unwrap();
+    let said = [String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr)].concat();
+    said.lines().filter(|line| line.contains("SKIPPED")).for_each(|line| println!("{line}"));
+    assert!(out.status.success(), "{said}");
+}
+
+/// H-2, H-10, L-3, L-22, W-1: nothing forged is accepted, and no message is harmed.
+#[test]
+fn hostile_datagrams() {
+    attack(&["datagrams"]);
+}
+
+/// D-11, D-14, D-17: the same past the kernel.
+#[test]
+fn hostile_frames() {
+    attack(&["frames"]);
+}
+
+/// H-8, H-9: neither replays nor copies of handshakes keep a rank out.
+#[test]
+fn handshakes() {
+    attack(&["handshakes"]);
+}
+
+/// N-4, N-8, N-16: killed ranks come back, by the transport that they had.
+#[test]
+fn kills() {
+    attack(&["kills"]);
+}
+
+/// N-8, L-16: stopped ranks are not dead.
+#[test]
+fn stops() {
+    attack(&["stops"]);
+}
+
+/// Whatever is missing is named, and nobody else suffers.
+#[test]
+fn shortages() {
+    attack(&["shortages"]);
+}
+
+/// M-5: a message holds what it has sent, not what it claims.
+#[test]
+fn claims() {
+    attack(&["claims"]);
+}
+
+#[test]
+fn unknown_attacks_are_named() {
+    let out = Command::new(env!("CARGO_BIN_EXE_tautline-attack")).arg("dragons").output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.code() == Some(2) && said.contains("there is no attack"), "{said}");
+}

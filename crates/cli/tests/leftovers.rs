@@ -1,0 +1,134 @@
+//! `tautline run` leaves no process behind, however deep, stubborn or busy the processes are that its ranks
+//! started.
+
+mod common;
+
+use std::io::Read;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use common::{PATIENCE, kill, tautline, until};
+
+/// In the environment of everything that a job starts: so a test finds processes without knowing them.
+const MARK: &str = "TAUTLINE_TEST_MARK";
+
+/// Three generations below the rank, each of which lives on by itself and ignores SIGTERM. The last one
+/// writes to the FIFO `$1`, and the rank goes on.
+const GENERATIONS: &str = r#"
+    trap "" TERM
+    sh -c 'sh -c "sh -c \"echo ready > $1; exec sleep 1000\" & exec sleep 1000" & exec sleep 1000' &
+    read ready < $1
+"#;
+
+/// A process that starts another one every few milliseconds, and leaves the terminal's session.
+const SPAWNER: &str = r#"
+    trap "" TERM
+    setsid sh -c 'echo ready > $1; while :; do sleep 1000 & sleep 0.01; done' &
+    read ready < $1
+"#;
+
+/// A job of one rank that runs `script`, which finds a FIFO in `$1`.
+struct Job {
+    mark: String,
+    folder: std::path::PathBuf,
+    launcher: Child,
+}
+
+impl Job {
+    fn start(name: &str, script: &str) -> Job {
+        Job::start_with_grace(name, "0.1", script)
+    }
+
+    fn start_with_grace(name: &str, grace: &str, script: &str) -> Job {
+        let folder = common::folder(name);
+        let fifo = folder.join("fifo");
+        assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+        let mark = folder.to_str().unwrap().to_owned();
+        // The scripts within the script name the FIFO too, at every depth.
+        let script = script.replace("$1", fifo.to_str().unwrap());
+        let mut command = tautline();
+        command.args(["run", "-n", "1", "--grace", grace, "sh", "-c", &script]).env(MARK, &mark);
+        let launcher = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        Job { mark, folder, launcher }
+    }
+
+    /// Waits for the launcher; checks its exit code, and that nothing of the job is left.
+    fn ends_with(mut self, code: i32) {
+        let status = self.launcher.wait().unwrap();
+        let left = marked(&self.mark);
+        let mut said = String::new();
+        self.launcher.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        assert_eq!(status.code(), Some(code), "{said}");
+        assert!(left.is_empty(), "left behind: {left:?}; {said}");
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        end_marked(&self.mark);
+        let _ = self.launcher.wait();
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Ends what a failed test would leave.
+fn end_marked(mark: &str) {
+    for _ in 0..100 {
+        let left = marked(mark);
+        if left.is_empty() {
+            return;
+        }
+        let numbers = left.iter().map(ToString::to_string);
+        let _ = Command::new("kill").arg("-KILL").args(numbers).stderr(Stdio::null()).status();
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+}
+
+/// The processes that were started with the mark and still run; a zombie has no environment.
+fn marked(mark: &str) -> Vec<u32> {
+    let line = format!("{MARK}={mark}");
+    let has_mark = |pid: &u32| {
+        let environment = std::fs::read(Path::new("/proc").join(pid.to_string()).join("environ"));
+        environment.is_ok_and(|bytes| bytes.split(|b| *b == 0).any(|entry| entry == line.as_bytes()))
+    };
+    let numbers = std::fs::read_dir("/proc").unwrap().flatten();
+    numbers.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(has_mark).collect()
+}
+
+/// J-6: after a normal end.
+#[test]
+fn three_generations_are_ended() {
+    Job::start("generations", &format!("{GENERATIONS} exit 0")).ends_with(0);
+}
+
+/// J-6: after a failure, by a process that starts others all the time.
+#[test]
+fn a_process_that_starts_others_is_ended() {
+    Job::start("spawner", &format!("{SPAWNER} exit 4")).ends_with(4);
+}
+
+/// J-6: on a request to end, which the ranks and all that they started ignore.
+#[test]
+fn an_interrupt_ends_every_generation() {
+    let mut job = Job::start("interrupt", &format!("{GENERATIONS} echo up; while :; do sleep 1; done"));
+    assert_eq!(common::read_line(job.launcher.stdout.as_mut().unwrap()), "up");
+    kill(job.launcher.id(), "INT");
+    job.ends_with(130);
+}
+
+/// J-6: a second request ends everything at once, whatever the grace is.
+#[test]
+fn a_second_interrupt_does_not_wait_for_grace() {
+    let script = r#"trap "" TERM; sleep 1000 & echo up"#;
+    let mut job = Job::start_with_grace("second-interrupt", "86400", script);
+    assert_eq!(common::read_line(job.launcher.stdout.as_mut().unwrap()), "up");
+    // Signals of one kind that arrive together are one; so they are repeated until the end.
+    until(PATIENCE, || {
+        let ended = job.launcher.try_wait().unwrap().is_some();
+        if !ended {
+            kill(job.launcher.id(), "INT");
+        }
+        ended
+    });
+    job.ends_with(130);
+}
