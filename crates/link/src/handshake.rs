@@ -291,6 +291,7 @@ impl Peering {
         self.supersede();
         self.welcome = Some((candidate.link.peer().epoch, candidate.welcome));
         self.state = State::Live(candidate.link);
+        self.challenge = None;
         result
     }
 
@@ -427,7 +428,8 @@ impl Peering {
         let ids = attempt.ids;
         let link = self.make_link(now, Role::Initiator, welcome, ids);
         self.state = State::Live(Box::new(link));
-        self.candidate = None;
+        // H-14: what was asked of hellos that lost is void.
+        (self.candidate, self.challenge) = (None, None);
         HandshakeOutcome::Opened
     }
 

@@ -99,6 +99,26 @@ fn replays_delay_no_handshake() {
     }
 }
 
+/// H-12, H-14: a hello that brought its cookie, but lost to that of the lower rank, is of no use later.
+#[test]
+fn an_ignored_hello_is_used_up() {
+    let mut world = World::new(5, &Config::default());
+    let now = world.now;
+    let ids = |epoch| ChannelIds { epoch, channel: epoch as u32 };
+    world.sides[1].connect(now);
+    let first = world.sides[1].peering.poll_hello(now).unwrap();
+    world.deliver(0, first.to_vec());
+    let retry = world.pipes[0].pop(now + SECOND).unwrap();
+    world.sides[0].connect(now);
+    world.deliver(1, retry);
+    let proven = Handshake::parse(&world.sides[1].peering.poll_hello(now).unwrap()).unwrap();
+    let outcome = world.sides[0].peering.handle_handshake(now, &proven, ids(3));
+    assert!(matches!(outcome, HandshakeOutcome::Ignored), "{outcome:?}");
+    assert!(world.run_until_true(SECOND, World::is_open));
+    let outcome = world.sides[0].peering.handle_handshake(world.now, &proven, ids(4));
+    assert!(matches!(outcome, HandshakeOutcome::Reply(_)), "{outcome:?}");
+}
+
 /// H-15: retries that are replayed make nobody send more than a few hellos.
 #[test]
 fn replayed_retries_prompt_few_hellos() {
