@@ -65,7 +65,9 @@ impl Lane {
     /// of one peer, or a longer one that holds a whole message.
     #[inline]
     pub(crate) fn take_frames(&mut self, limit: usize, batch: &mut FrameBatch) -> FastPoll {
-        if !self.local.poll.may_poll_fast(!self.inbox.is_empty() || self.memory.is_busy()) {
+        // Messages of a node to itself have little room, and nothing but extraction makes more.
+        let others = !self.inbox.is_empty() || self.memory.is_busy() || self.port.loopback_frames > 0;
+        if !self.local.poll.may_poll_fast(others) {
             return FastPoll::SlowPath;
         }
         let mut found = self.find_frames(limit, batch);
