@@ -20,6 +20,8 @@ pub mod pool;
 pub mod returns;
 pub mod ring;
 mod segment;
+#[cfg(not(loom))]
+mod space;
 mod stamped;
 pub mod sync;
 mod turns;
@@ -34,4 +36,6 @@ pub use foreign::open_memory_of;
 pub use fork::ForkGuard;
 pub use owned::{Owned, Owner};
 pub use segment::Segment;
+#[cfg(not(loom))]
+pub use space::has_address_space;
 pub use turns::Turns;

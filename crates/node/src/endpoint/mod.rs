@@ -20,7 +20,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use tautline_link::Nanos;
-use tautline_mem::{ForkGuard, Owned, Turns};
+use tautline_mem::{ForkGuard, Owned, Turns, has_address_space};
 
 use crate::lane::{Delivery, FastPoll, FrameBatch, Lane};
 use crate::limits::JOIN_SPACE;
@@ -413,19 +413,15 @@ fn discover_with(
 
 /// Checks that there is room for a node: an allocation that fails later would abort the process.
 fn check_address_space() -> io::Result<()> {
-    let mut room: Vec<u8> = Vec::new();
-    let reserved = room.try_reserve_exact(JOIN_SPACE);
-    // Or the compiler leaves out what nobody uses.
-    std::hint::black_box(&room);
-    reserved.map_err(|_| {
-        let why = format!(
-            "joining takes {} MiB of address space, which are not left; raise the limit, for example: \
-             ulimit -v {}",
-            JOIN_SPACE >> 20,
-            JOIN_SPACE >> 8
-        );
-        io::Error::new(io::ErrorKind::OutOfMemory, why)
-    })
+    if has_address_space(JOIN_SPACE) {
+        return Ok(());
+    }
+    let why = format!(
+        "joining takes {} MiB of address space, which are not left; raise the limit, for example: ulimit -v {}",
+        JOIN_SPACE >> 20,
+        JOIN_SPACE >> 8
+    );
+    Err(io::Error::new(io::ErrorKind::OutOfMemory, why))
 }
 
 /// Bytes that nobody can guess.
