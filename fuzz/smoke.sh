@@ -1,7 +1,7 @@
 #!/bin/sh
-# Runs every fuzz target from the committed corpus, FUZZ_SECONDS (60) in all, on stable Rust, without cargo-fuzz.
-# Exits 77, with the reason in the last line, where that cannot be done. FUZZ_TARGETS names some targets only; with
-# FUZZ_GROW=1 inputs that reach new code are added to the corpus.
+# Runs every fuzz target from the committed corpus, FUZZ_SECONDS (60) of one processor in all, on stable Rust,
+# without cargo-fuzz. Exits 77, with the reason in the last line, where that cannot be done. FUZZ_TARGETS names some
+# targets only; with FUZZ_GROW=1 inputs that reach new code are added to the corpus.
 set -eu
 cd "$(dirname "$0")"
 
@@ -31,22 +31,46 @@ RUSTFLAGS=$flags CARGO_TARGET_DIR=$out cargo build --quiet --locked --release --
         { [ -d "$HOME/.cargo/registry" ] && exit 1 || cannot "the fuzzing crates could not be fetched"; }; }
 
 count=$(echo "$targets" | wc -w)
+# Two at a time, where there are two processors.
+at_once=$(nproc 2>/dev/null || echo 1)
+[ "$at_once" -le 2 ] || at_once=2
 each=$((seconds / count))
 [ "$each" -ge 1 ] || each=1
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 mkdir -p artifacts
-for target in $targets; do
-    mkdir -p "corpus/$target" "$scratch/$target"
+
+# Fuzzes one target; leaves its verdict in a file.
+fuzz() {
+    mkdir -p "corpus/$1" "$scratch/$1"
     # libFuzzer adds what it finds to the first folder.
-    if [ "${FUZZ_GROW:-0}" = 1 ]; then folders="corpus/$target"; else folders="$scratch/$target corpus/$target"; fi
+    if [ "${FUZZ_GROW:-0}" = 1 ]; then folders="corpus/$1"; else folders="$scratch/$1 corpus/$1"; fi
     # shellcheck disable=SC2086
-    if ! "$out/$host/release/$target" -max_total_time="$each" -timeout=10 -rss_limit_mb=1024 -print_final_stats=1 \
-        -artifact_prefix="artifacts/$target-" $folders >"$scratch/$target.log" 2>&1; then
-        tail -n 40 "$scratch/$target.log"
-        echo "fuzz target $target failed; the input is in fuzz/artifacts, replay it with: $out/$host/release/$target <input>"
-        exit 1
+    if "$out/$host/release/$1" -max_total_time="$each" -timeout=10 -rss_limit_mb=1024 -print_final_stats=1 \
+        -artifact_prefix="artifacts/$1-" $folders >"$scratch/$1.log" 2>&1; then
+        echo good >"$scratch/$1.verdict"
     fi
-    runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$scratch/$target.log")
-    echo "$target: $runs executions in $each s"
+}
+
+# Waits for what was started, and says what became of it.
+finish() {
+    wait
+    for target in $started; do
+        if [ ! -f "$scratch/$target.verdict" ]; then
+            tail -n 40 "$scratch/$target.log"
+            echo "fuzz target $target failed; the input is in fuzz/artifacts, replay it with: $out/$host/release/$target <input>"
+            exit 1
+        fi
+        runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$scratch/$target.log")
+        echo "$target: $runs executions in $each s"
+    done
+    started=
+}
+
+started=
+for target in $targets; do
+    fuzz "$target" &
+    started="$started $target"
+    [ "$(echo "$started" | wc -w)" -lt "$at_once" ] || finish
 done
+finish

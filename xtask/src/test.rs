@@ -231,9 +231,8 @@ fn package() -> Result<Outcome> {
     let now = std::time::UNIX_EPOCH.elapsed().context("the clock is before 1970")?;
     let folder = run::target_dir().join(format!("package-{}", now.as_nanos()));
     let mut command = run::command(PACKAGE);
-    command.env("CARGO_TARGET_DIR", &folder);
-    // It must build, not run.
-    command.env("CARGO_PROFILE_DEV_OPT_LEVEL", "0").env("CARGO_PROFILE_DEV_DEBUG", "0");
+    // Other crates are taken from where the tests have built them.
+    command.env("CARGO_TARGET_DIR", &folder).env("CARGO_BUILD_BUILD_DIR", run::target_dir());
     println!("{}", run::shown(&command));
     let packaged = run::check(&mut command);
     std::fs::remove_dir_all(&folder).with_context(|| format!("could not remove {}", folder.display()))?;

@@ -17,8 +17,8 @@ use crate::{Address, PeerState, Rank, SendError};
 pub(crate) const STALL: Duration = Duration::from_secs(3);
 
 /// Repeats `attempt` until it does not block; in between, waits for the network and runs no handlers. In a
-/// handler it would stop extraction, so that is an error. A message to oneself is attempted once: only
-/// extraction makes room for it.
+/// handler it would stop extraction, so that is an error; and so is a message to oneself for which only
+/// extraction makes room.
 pub(crate) fn block_until_room<T>(core: &Core, peer: Rank, attempt: impl FnMut() -> Result<T>) -> Result<T> {
     block_or_warn(core, peer, attempt, || {
         tracing::warn!(
@@ -44,7 +44,7 @@ pub(crate) fn block_or_warn<T>(
         let seen = core.node.activity()?;
         match attempt() {
             Err(error) if error.is_would_block() => {
-                if core.node.is_virtual() || peer == core.node.number() {
+                if core.node.is_virtual() || core.node.waits_for_extraction(peer)? {
                     return Err(error);
                 }
                 core.check_not_in_handler()?;

@@ -187,6 +187,11 @@ impl Channel {
         room && port.may_take(self.unacknowledged())
     }
 
+    /// Whether this is the loopback channel, and full: nothing but extraction makes room.
+    pub(crate) fn waits_for_extraction(&mut self) -> bool {
+        matches!(&mut self.kind, Kind::Loopback(loopback) if loopback.room() == 0)
+    }
+
     /// Slots that the peer has not acknowledged, where slots stay until it has.
     #[inline]
     fn unacknowledged(&self) -> Option<usize> {

@@ -73,6 +73,11 @@ impl Endpoint {
         Ok(true)
     }
 
+    /// Whether nothing but extraction makes room for messages to a peer: it is this lane itself.
+    pub fn waits_for_extraction(&self, peer: Rank) -> Result<bool, SendError> {
+        self.with(|lane| lane.waits_for_extraction(peer))
+    }
+
     /// Begins a message of `total` bytes. Never blocks.
     pub fn try_begin(&self, peer: Rank, key: Key, total: u64) -> Result<MessageId, SendError> {
         let (mut lane, now) = self.enter()?;

@@ -96,13 +96,19 @@ impl Lane {
     }
 
     /// A send would block: makes the progress that may change that, because the watchdog does nothing while
-    /// the program is here (N-5). Only extraction makes room on the loopback channel.
+    /// the program is here (N-5). Only extraction makes room on the loopback channel, but slots, which it
+    /// takes for a moment, become free as peers acknowledge them.
     #[cold]
     pub(crate) fn make_progress(&mut self, now: Nanos, to: Rank) {
         self.service(now);
-        if to != self.rank {
+        if !self.waits_for_extraction(to) {
             self.poll(now);
         }
+    }
+
+    /// Whether nothing but extraction makes room for messages to a peer: it is this lane itself.
+    pub(crate) fn waits_for_extraction(&mut self, to: Rank) -> bool {
+        to == self.rank && self.peers.member_mut(to).channel.waits_for_extraction()
     }
 
     /// The peer of a rank that is known to be a member, and what its channel writes to.
