@@ -20,11 +20,14 @@ fn service(rpc: &Rpc, lanes: u16) -> Builder {
 
 /// Answers calls until all is over.
 fn serve(lane: &Endpoint, is_over: impl Fn() -> bool) -> Result<()> {
-    while !is_over() {
+    loop {
         lane.extract(usize::MAX)?;
+        // After the extraction, which is when things change, and before the wait.
+        if is_over() {
+            return Ok(());
+        }
         lane.wait(None)?;
     }
-    Ok(())
 }
 
 fn main() -> Result<()> {

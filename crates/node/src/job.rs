@@ -105,7 +105,11 @@ impl Job {
     /// Reads a description, and erases its text, which has the key in it (H-17).
     fn read(file: std::fs::File) -> std::io::Result<Result<Job, JoinError>> {
         // With room for all of it, so that no part is copied and left behind.
-        let mut text = String::with_capacity(MAX_JOB_FILE + 64);
+        let mut text = String::new();
+        text.try_reserve_exact(MAX_JOB_FILE + 64).map_err(|_| {
+            let why = "no memory is left to read it; raise the limit, for example: ulimit -v 100000";
+            std::io::Error::new(std::io::ErrorKind::OutOfMemory, why)
+        })?;
         let read = file.take(MAX_JOB_FILE as u64).read_to_string(&mut text);
         let job = Job::parse(&text);
         let mut bytes = text.into_bytes();

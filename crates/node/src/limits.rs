@@ -8,8 +8,8 @@ pub const MAX_PEERS: usize = 1 << 12;
 pub const MAX_LANE_PEERS: usize = (1 << 16) - 1;
 /// Addresses that one lane may send to: the peers' lanes may have been closed and opened many times.
 pub const MAX_ROUTES: usize = 1 << 16;
-/// Lanes of one node.
-pub const MAX_LANES: usize = 1 << 10;
+/// Lanes of one node. All watch one listener, and the kernel lets 500 sets of descriptors watch another.
+pub const MAX_LANES: usize = 1 << 8;
 /// Names of handlers that one side may announce.
 pub const MAX_HANDLERS: usize = 1 << 10;
 /// Bytes of a handler's name.

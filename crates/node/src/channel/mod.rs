@@ -189,7 +189,10 @@ impl Channel {
 
     /// Whether this is the loopback channel, and full: nothing but extraction makes room.
     pub(crate) fn waits_for_extraction(&mut self) -> bool {
-        matches!(&mut self.kind, Kind::Loopback(loopback) if loopback.room() == 0)
+        match &mut self.kind {
+            Kind::Loopback(loopback) => loopback.room() == 0,
+            Kind::Shm(_) | Kind::Link => false,
+        }
     }
 
     /// Slots that the peer has not acknowledged, where slots stay until it has.

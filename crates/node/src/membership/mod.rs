@@ -16,7 +16,7 @@ use std::io;
 
 use tautline_device::{Datagram, RouteId};
 
-use crate::limits::MAX_LANE_PEERS;
+use crate::limits::{MAX_LANE_PEERS, MAX_LANES};
 use crate::{Address, Job, Rank};
 use roster::Roster;
 
@@ -152,9 +152,10 @@ impl Peers {
         self.get(rank).is_some()
     }
 
-    /// Whether the job has the rank of a peer, added or not.
-    pub(crate) fn may_contain(&self, rank: Rank) -> bool {
-        (Address::from(rank).rank as usize) < self.ranks
+    /// Whether the job has the rank of a peer, added or not, and ranks may have its lane.
+    pub(crate) fn may_contain(&self, number: Rank) -> bool {
+        let Address { rank, lane } = number.into();
+        (rank as usize) < self.ranks && usize::from(lane) < MAX_LANES
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Peer> {

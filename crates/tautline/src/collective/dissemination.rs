@@ -216,8 +216,8 @@ fn tell(core: &Rc<Core>, gone: Gone, again: bool) {
     let Ok(handler) = handler(core, ROUND) else { return };
     for round in 0..rounds(core.node.size()) {
         let after = neighbours(core, round).after;
-        if again && core.outbox.has_jobs_for(after) {
-            // The last one is still to be sent.
+        // The last one may still have to be sent.
+        if after == gone.rank || again && core.outbox.has_jobs_for(after) {
             continue;
         }
         let mut bytes = gone.call.to_le_bytes().to_vec();
@@ -225,7 +225,8 @@ fn tell(core: &Rc<Core>, gone: Gone, again: bool) {
         bytes.extend_from_slice(&gone.rank.to_le_bytes());
         bytes.push(code(gone.why));
         let mut transfer = Transfer::new(after, handler);
-        core.post(after, Some(bytes.len() as u64), move |core| {
+        // A rank that does not wait for it does not miss it.
+        core.post(after, None, move |core| {
             !matches!(transfer.try_send(&core.node, &bytes), Err(SendError::WouldBlock))
         });
     }

@@ -201,6 +201,8 @@ impl Message {
 
     /// Takes the whole message: as a loan, or collected.
     pub(super) async fn collect(&mut self) -> Result<Borrowed> {
+        // Whether it was lent or not, so that the host of the sender makes no difference.
+        self.core()?.budgets.check_whole(self.len())?;
         if let Some(borrowed) = self.borrowed() {
             return Ok(borrowed);
         }
