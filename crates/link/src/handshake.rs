@@ -496,8 +496,7 @@ impl Peering {
             Role::Responder => (theirs, mine),
         };
         let keys = self.params.key.derive(role, initiator, responder);
-        let seal = Seal::new(self.config.security, &keys);
-        let seal = if self.authenticates { seal } else { Seal::Unchecked(Box::new(seal)) };
+        let seal = if self.authenticates { Seal::new(self.config.security, &keys) } else { Seal::Unchecked };
         let negotiated = Negotiated {
             peer: *peer,
             my_channel: ids.channel,
