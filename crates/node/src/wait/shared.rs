@@ -162,10 +162,12 @@ impl Shared {
             if descriptors.sleep(left) {
                 descriptors.silence();
             }
+            // Here, before the turn ends: a ring that another thread took would not wake the one that it was
+            // for.
+            self.lock().take_rings();
         });
         let mut lane = self.lock();
         lane.status.sleepers -= 1;
-        lane.take_rings();
         lane.announce_wake();
         lane.poll_all_soon();
     }
