@@ -44,12 +44,23 @@ impl Undelivered {
         }
     }
 
-    /// Counts the records of slots that a peer has not acknowledged. Control records do not count: nobody
-    /// misses them.
-    pub(crate) fn count<'a>(peer: Rank, slots: impl Iterator<Item = &'a [u8]>) -> Undelivered {
+    /// Counts the records of slots that a peer has not acknowledged, in the order in which they were sent.
+    /// Control records do not count, nor do messages to handlers that are not `reported`: nobody misses them
+    /// (N-24).
+    pub(crate) fn count<'a>(
+        peer: Rank,
+        slots: impl Iterator<Item = &'a [u8]>,
+        reported: impl Fn(u16) -> bool,
+    ) -> Undelivered {
         let (mut whole, mut bytes, mut parts) = (0, 0, BTreeSet::new());
+        let mut skipped = BTreeSet::new();
         for record in slots.flat_map(|slot| Records::new(slot, 0)).flatten() {
             match record {
+                Record::Short { handler, .. } if !reported(handler) => {}
+                Record::First { handler, message, .. } if !reported(handler) => {
+                    skipped.insert(message);
+                }
+                Record::More { message, .. } if skipped.contains(&message) => {}
                 Record::Short { data, .. } => {
                     whole += 1;
                     bytes += data.len() as u64;
@@ -73,7 +84,8 @@ impl Undelivered {
 impl std::fmt::Display for Undelivered {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Undelivered { peer, messages, bytes, why } = self;
-        write!(f, "{messages} messages ({bytes} bytes) to {}", Address::from(*peer))?;
+        let plural = if *messages == 1 { "" } else { "s" };
+        write!(f, "{messages} message{plural} ({bytes} bytes) to {}", Address::from(*peer))?;
         why.map_or(Ok(()), |why| write!(f, ", which is gone: {why}"))
     }
 }
@@ -97,11 +109,13 @@ mod tests {
         let mut window = vec![0; 24];
         write::window(&mut window, 9, 1000);
         let slots = [&slot[..], &more, &window];
-        let counted = Undelivered::count(3, slots.into_iter());
+        let counted = Undelivered::count(3, slots.into_iter(), |_| true);
         assert_eq!(counted, Undelivered::new(3, 2, 33));
         assert_eq!(counted.to_string(), "2 messages (33 bytes) to rank 3");
+        assert_eq!(Undelivered::new(3, 1, 9).to_string(), "1 message (9 bytes) to rank 3");
         let mut list = Vec::new();
-        Undelivered::count(3, [&window[..]].into_iter()).merge_into(&mut list);
+        Undelivered::count(3, [&window[..]].into_iter(), |_| true).merge_into(&mut list);
+        Undelivered::count(3, slots.into_iter(), |handler| handler != 1).merge_into(&mut list);
         assert_eq!(list, []);
         counted.clone().merge_into(&mut list);
         Undelivered { why: Some(Down::Exited), ..Undelivered::new(3, 1, 1) }.merge_into(&mut list);

@@ -471,11 +471,11 @@ impl Channel {
 
     /// What the peer has not acknowledged, or had not when the link ended. Before the link's slots are freed.
     #[cold]
-    pub(crate) fn undelivered(&self, port: &Port) -> Undelivered {
+    pub(crate) fn undelivered(&self, port: &Port, reported: impl Fn(u16) -> bool) -> Undelivered {
         let arena = port.device.arena_ref();
         let slots = self.link.link().into_iter().flat_map(tautline_link::Link::unacknowledged_slots);
         let bytes = slots.map(|(token, len)| &arena.payload(SlotId(token))[..len as usize]);
-        Undelivered::count(self.rank, bytes)
+        Undelivered::count(self.rank, bytes, reported)
     }
 
     /// Whether messages are cheaper when they share frames: where a frame costs a system call.

@@ -18,6 +18,12 @@ impl Endpoint {
         })
     }
 
+    /// Messages to this handler are not reported when the node closes (N-24): for messages of a library whose
+    /// calls report failures themselves.
+    pub fn leave_unreported(&self, key: Key) -> Result<(), SendError> {
+        self.with(|lane| lane.names.leave_unreported(key))
+    }
+
     /// The name that has a key.
     pub fn key_name(&self, key: Key) -> Option<String> {
         self.with(|lane| lane.names.name(key).map(str::to_owned)).ok().flatten()

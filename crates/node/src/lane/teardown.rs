@@ -21,7 +21,8 @@ impl Lane {
         }
         // N-9: read before the slots are freed.
         let ends = self.port.closed && peer.channel.link.link().is_some_and(tautline_link::Link::is_over);
-        let unacknowledged = ends.then(|| peer.channel.undelivered(&self.port));
+        let reported = |number: u16| self.names.is_reported(number, &peer.handlers);
+        let unacknowledged = ends.then(|| peer.channel.undelivered(&self.port, reported));
         if let Some(event) = peer.channel.poll_event(&mut self.port) {
             if let (LinkEvent::Died(why), Some(lost)) = (&event, unacknowledged) {
                 Undelivered { why: Some(Down::Died(*why)), ..lost }.merge_into(&mut self.undelivered);
@@ -110,7 +111,8 @@ impl Lane {
     pub(crate) fn undelivered(&self) -> Vec<Undelivered> {
         let mut all = self.undelivered.clone();
         for peer in self.peers.iter().filter(|peer| peer.channel.link.is_live()) {
-            peer.channel.undelivered(&self.port).merge_into(&mut all);
+            let reported = |number: u16| self.names.is_reported(number, &peer.handlers);
+            peer.channel.undelivered(&self.port, reported).merge_into(&mut all);
         }
         all
     }

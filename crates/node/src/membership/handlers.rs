@@ -20,11 +20,13 @@ pub(crate) struct HandlerNames {
     /// What the program sends to, by key.
     keys: Vec<String>,
     by_name: HashMap<String, Key>,
+    /// Handlers whose messages are not reported as undelivered (N-24).
+    unreported: Vec<Key>,
 }
 
 impl HandlerNames {
     pub(crate) fn new(announced: Vec<(String, bool)>) -> HandlerNames {
-        HandlerNames { announced, keys: Vec::new(), by_name: HashMap::new() }
+        HandlerNames { announced, keys: Vec::new(), by_name: HashMap::new(), unreported: Vec::new() }
     }
 
     /// What peers are told: number and name of each handler.
@@ -49,6 +51,18 @@ impl HandlerNames {
         self.keys.push(name.to_owned());
         self.by_name.insert(name.to_owned(), key);
         key
+    }
+
+    /// Messages to this handler are not reported as undelivered from now on.
+    pub(crate) fn leave_unreported(&mut self, key: Key) {
+        if !self.unreported.contains(&key) {
+            self.unreported.push(key);
+        }
+    }
+
+    /// Whether messages to a handler, by its number at a peer, are reported as undelivered.
+    pub(crate) fn is_reported(&self, number: u16, peer: &PeerHandlers) -> bool {
+        !self.unreported.iter().any(|key| peer.number(*key) & !SHORT_ONLY == number)
     }
 }
 

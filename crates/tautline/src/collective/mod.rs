@@ -82,6 +82,8 @@ impl Collectives {
         if let Some(collectives) = core.attachment::<Collectives>() {
             let _ = collectives.home.set(Rc::downgrade(core));
         }
+        // Barriers fail themselves when a rank is gone.
+        let _ = core.node.key(ROUND).and_then(|key| core.node.leave_unreported(key));
     }
 
     fn of(core: &Core) -> Result<&Collectives> {

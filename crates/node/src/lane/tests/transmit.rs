@@ -145,3 +145,15 @@ fn a_death_while_closing_is_reported() {
     let why = Some(Down::Died(tautline_link::Death::Silence));
     assert_eq!(pair.lanes[0].undelivered(), [Undelivered { why, ..Undelivered::new(1, 1, 4) }]);
 }
+
+/// N-24: messages to a handler that the layer above does not want reported are not.
+#[test]
+fn unreported_handlers_are_not_reported() {
+    let mut pair = Pair::connected();
+    pair.send(0, b"last").unwrap();
+    pair.frames[1].lock().unwrap().clear();
+    assert_eq!(pair.lanes[0].undelivered(), [Undelivered::new(1, 1, 4)]);
+    let names = &mut pair.lanes[0].names;
+    names.leave_unreported(names.find("short").unwrap());
+    assert_eq!(pair.lanes[0].undelivered(), []);
+}
