@@ -44,8 +44,15 @@ pub(crate) fn block_or_warn<T>(
         let seen = core.node.activity()?;
         match attempt() {
             Err(error) if error.is_would_block() => {
-                if core.node.is_virtual() || core.node.waits_for_extraction(peer)? {
+                if core.node.is_virtual() {
                     return Err(error);
+                }
+                if core.node.waits_for_extraction(peer)? {
+                    // Slots may have become free since the attempt.
+                    if core.node.activity()? == seen {
+                        return Err(error);
+                    }
+                    continue;
                 }
                 core.check_not_in_handler()?;
             }

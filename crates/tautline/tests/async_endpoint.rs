@@ -1,11 +1,9 @@
 //! What tasks do with an [`AsyncEndpoint`]: messages, loans, queues and streams, without a call that blocks.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-mod common;
-
 use std::cell::Cell;
 
-use common::{config, join, pattern, run};
+use crate::common::{config, join, pattern, run};
 use tautline::queue::{AsyncReceiver, AsyncSender};
 use tautline::stream::{AsyncReader, AsyncWriter};
 use tautline::{AsyncEndpoint, Endpoint, Error, Message, queue, stream};

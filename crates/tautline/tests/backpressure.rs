@@ -1,14 +1,12 @@
 //! Backpressure: what is held back, what counts, and what makes room.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-mod common;
-
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use common::{failures_until, join, pattern, run, run_over};
+use crate::common::{failures_until, join, pattern, run, run_over};
 use tautline::node::limits::MAX_BEGUN;
 use tautline::{Borrowed, DeviceName, Endpoint, Error, Message, SendError, Short};
 
@@ -218,8 +216,8 @@ fn silent_dialers_block_nobody() {
         let found = std::fs::read_dir(discovery_dir()).into_iter().flatten().flatten();
         found.map(|entry| entry.path()).collect::<std::collections::HashSet<_>>()
     };
-    let _limit = common::Limit::seconds(60);
-    let mut both = common::jobs(2);
+    let _limit = crate::common::Limit::seconds(60);
+    let mut both = crate::common::jobs(2);
     both.iter_mut().for_each(|job| job.device = Some(DeviceName::Shm));
     let (second, first) = (both.pop().unwrap(), both.pop().unwrap());
     // Other tests open listeners at the same time: all new ones get silent dialers, which must do no harm
@@ -336,7 +334,7 @@ fn send_long_against_short(device: DeviceName, len: usize, config: &tautline::Co
 #[test]
 fn windows_pass_short_messages() {
     for device in DEVICES {
-        send_long_against_short(device, 8_000_000, &common::config(|_| ()));
+        send_long_against_short(device, 8_000_000, &crate::common::config(|_| ()));
     }
 }
 
@@ -345,7 +343,7 @@ fn windows_pass_short_messages() {
 fn windows_pass_the_smallest_credit() {
     for device in DEVICES {
         for credit in [2, 3, 4] {
-            let config = common::config(|c| {
+            let config = crate::common::config(|c| {
                 c.link.credit_slots = credit;
                 c.link.message_window = 20_000;
                 c.local_window = 20_000;
@@ -359,8 +357,8 @@ fn windows_pass_the_smallest_credit() {
 #[test]
 fn a_credit_of_one_slot_is_refused() {
     for credit in [0, 1] {
-        let builder = Endpoint::builder().config(common::config(|c| c.link.credit_slots = credit));
-        let refused = builder.join_job(common::jobs(1).remove(0)).unwrap_err();
+        let builder = Endpoint::builder().config(crate::common::config(|c| c.link.credit_slots = credit));
+        let refused = builder.join_job(crate::common::jobs(1).remove(0)).unwrap_err();
         assert!(matches!(refused, Error::Join(tautline::JoinError::Config(_))), "{refused:?}");
         assert!(refused.to_string().contains("credit_slots"), "{refused}");
     }

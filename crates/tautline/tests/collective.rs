@@ -1,13 +1,11 @@
 //! Barriers and shared cookies.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-mod common;
-
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use common::launch::{Launcher, again, is_member};
-use common::{config, jobs, join, run, run_over};
+use crate::common::launch::{Launcher, again, is_member};
+use crate::common::{config, jobs, join, run, run_over};
 use tautline::memory::Rights;
 use tautline::{DeviceName, Down, Endpoint, Error, Job};
 
@@ -108,7 +106,7 @@ fn leave_together(ep: &Endpoint, but: u32) {
 /// The same with processes, one of which is killed.
 #[test]
 fn a_rank_that_dies() {
-    const NAME: &str = "a_rank_that_dies";
+    const NAME: &str = "collective::a_rank_that_dies";
     const N: u32 = 5;
     if is_member(NAME) {
         let ep = Endpoint::builder().join().unwrap();
@@ -146,7 +144,7 @@ fn a_rank_that_dies() {
 /// A rank that never joins ends the barrier after the time to connect.
 #[test]
 fn a_rank_that_never_joins() {
-    let _limit = common::Limit::seconds(30);
+    let _limit = crate::common::Limit::seconds(30);
     let mut all = jobs(3);
     let _silent = all.pop();
     std::thread::scope(|scope| {

@@ -5,8 +5,6 @@
 //! there are two.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +12,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use common::launch::Launcher;
+use crate::common::launch::Launcher;
 use tautline::DeviceName;
 
 /// Runs of each program on each device.

@@ -1,11 +1,9 @@
 //! Every example, run as real processes of one job.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-mod common;
-
 use std::time::Duration;
 
-use common::launch::{Launcher, example};
+use crate::common::launch::{Launcher, example};
 
 /// Runs `n` processes of an example and returns their output.
 fn run(name: &str, n: u32) -> Vec<Vec<String>> {

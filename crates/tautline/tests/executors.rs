@@ -6,8 +6,6 @@
 //! task or a handler and its next poll there are few of them.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-mod common;
-
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::os::fd::AsFd;
@@ -19,7 +17,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::ThreadId;
 use std::time::Duration;
 
-use common::{config, join, run_over};
+use crate::common::{config, join, run_over};
 use tautline::rpc::{CallError, Rpc};
 use tautline::{AsyncEndpoint, Builder, Config, DeviceName, Endpoint, Job, Short};
 

@@ -1,14 +1,12 @@
 //! Failures of handlers that the program does not read: they are logged, and end a wait.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-mod common;
-
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use common::log::logged;
-use common::{extract_for, jobs, join, run};
+use crate::common::log::logged;
+use crate::common::{extract_for, jobs, join, run};
 use tautline::{Builder, Endpoint, Error, HandlerFailure, Message, Short};
 use tracing::Level;
 
@@ -65,7 +63,7 @@ fn a_wait_returns_failures() {
 /// A failure of a handler that `serve` counts does not end it; the next wait returns it.
 #[test]
 fn serve_counts_failures() {
-    let _limit = common::Limit::seconds(30);
+    let _limit = crate::common::Limit::seconds(30);
     let ep = join(failing(), jobs(1).pop().unwrap());
     ep.send(0, "err", b"").unwrap();
     ep.serve(1).unwrap();
@@ -89,7 +87,7 @@ fn serve_counts_failures() {
 /// `block_on` returns failures, too, and a future that is pinned outside goes on.
 #[test]
 fn block_on_returns_failures() {
-    let _limit = common::Limit::seconds(30);
+    let _limit = crate::common::Limit::seconds(30);
     let ep = join(failing(), jobs(1).pop().unwrap());
     ep.send(0, "err", b"").unwrap();
     let until = ep.clone();
@@ -108,7 +106,7 @@ fn block_on_returns_failures() {
 /// An unread failure is logged once, with its text, when the program is about to sleep or closes.
 #[test]
 fn unread_failures_are_logged() {
-    let _limit = common::Limit::seconds(30);
+    let _limit = crate::common::Limit::seconds(30);
     let ep = join(failing(), jobs(1).pop().unwrap());
     let ((), lines) = logged(|lines| {
         ep.send(0, "panic", b"").unwrap();

@@ -1,15 +1,13 @@
 //! The receiving side: handlers, reads, failures, and what may be called where.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-mod common;
-
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use common::{Limit, config, failures_until, jobs, join, pattern, run};
+use crate::common::{Limit, config, failures_until, jobs, join, pattern, run};
 use tautline::memory::{Cookie, Rights};
 use tautline::rpc::Rpc;
 use tautline::{Endpoint, Error, Message, Short, queue, stream};

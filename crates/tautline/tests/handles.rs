@@ -1,8 +1,6 @@
 //! Handles: other threads and tasks send, call, put and answer through an endpoint, and nobody hangs (N-19).
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-mod common;
-
 use std::cell::RefCell;
 use std::future::Future;
 use std::os::fd::AsFd;
@@ -12,7 +10,7 @@ use std::sync::{Arc, Barrier, mpsc};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use common::{config, join, pattern, run_over};
+use crate::common::{config, join, pattern, run_over};
 use tautline::memory::{Cookie, Rights};
 use tautline::rpc::{CallError, Replier, Rpc};
 use tautline::{

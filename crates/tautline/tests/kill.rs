@@ -1,15 +1,13 @@
 //! Real processes, killed and stopped at random moments while every rank talks with every other.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-mod common;
-
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::process::Command;
 use std::time::Duration;
 
-use common::launch::{Launcher, Process, again, is_member};
-use common::{Limit, config, talker};
+use crate::common::launch::{Launcher, Process, again, is_member};
+use crate::common::{Limit, config, talker};
 use rustix::process::Signal;
 use tautline::DeviceName;
 
@@ -21,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// watchdog, so that only its own calls change what it knows about its peers: its messages carry that.
 #[test]
 fn killed_member() {
-    if is_member("killed_member") {
+    if is_member("kill::killed_member") {
         talker::talk(config(|c| {
             c.link.silence = SILENCE.as_nanos() as u64;
             c.watchdog = None;
@@ -32,7 +30,7 @@ fn killed_member() {
 /// Not a test by itself: a member of the job of [`stopped_peers_are_not_dead`].
 #[test]
 fn stopped_member() {
-    if is_member("stopped_member") {
+    if is_member("kill::stopped_member") {
         talker::talk(config(|_| {}));
     }
 }
@@ -81,7 +79,8 @@ fn killed_peers_are_detected_and_replaced() {
     let rounds: u64 = std::env::var("TAUTLINE_KILLS").map_or(20, |n| n.parse().unwrap());
     let _limit = Limit::seconds(60 + 5 * rounds);
     let launcher = Launcher::over(DeviceName::Udp, 3);
-    let mut members: Vec<_> = (0..3).map(|rank| launcher.start(rank, member("killed_member", 0))).collect();
+    let mut members: Vec<_> =
+        (0..3).map(|rank| launcher.start(rank, member("kill::killed_member", 0))).collect();
     let (mut silent, mut replaced) = (Vec::new(), Vec::new());
     for round in 1..=rounds {
         let victim = random(2) as u32;
@@ -92,7 +91,7 @@ fn killed_peers_are_detected_and_replaced() {
         // Every other time it is back before anybody can notice that it was gone.
         let at_once = round % 2 == 0;
         if at_once {
-            members[victim as usize] = launcher.start(victim, member("killed_member", round));
+            members[victim as usize] = launcher.start(victim, member("kill::killed_member", round));
         }
         let mut former = [0; 3];
         for who in [survivor as usize, 2] {
@@ -107,7 +106,7 @@ fn killed_peers_are_detected_and_replaced() {
                 let so_far = await_messages(&mut members[who as usize], whom, 0);
                 await_messages(&mut members[who as usize], whom, so_far + 10);
             }
-            members[victim as usize] = launcher.start(victim, member("killed_member", round));
+            members[victim as usize] = launcher.start(victim, member("kill::killed_member", round));
         }
         for who in [survivor as usize, 2] {
             let (new, _) = await_report(&mut members[who], "up", victim);
@@ -137,7 +136,8 @@ fn report(what: &str, times: &mut [Duration]) {
 fn stopped_peers_are_not_dead() {
     let _limit = Limit::seconds(60);
     let launcher = Launcher::over(DeviceName::Udp, 3);
-    let mut members: Vec<_> = (0..3).map(|rank| launcher.start(rank, member("stopped_member", 0))).collect();
+    let mut members: Vec<_> =
+        (0..3).map(|rank| launcher.start(rank, member("kill::stopped_member", 0))).collect();
     for _ in 0..6 {
         await_all(&mut members);
         let victim = random(3) as usize;

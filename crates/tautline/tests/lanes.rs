@@ -1,15 +1,13 @@
 //! Lanes: several threads of a process, each with an endpoint of its own (N-21 … N-23).
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-mod common;
-
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::{Barrier, mpsc};
 use std::time::Duration;
 
-use common::{config, join, run_over};
+use crate::common::{config, join, run_over};
 use tautline::memory::{Cookie, Rights};
 use tautline::{Address, Config, DeviceName, Endpoint, Error, Rank, SendError, Short};
 

@@ -1,13 +1,11 @@
 //! Messages that are lent instead of copied (M-9, S-8).
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-mod common;
-
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use common::{await_event, config, failures_until, jobs, join, run, run_jobs, run_over};
+use crate::common::{await_event, config, failures_until, jobs, join, run, run_jobs, run_over};
 use tautline::{Borrowed, DeviceName, Down, Endpoint, Error, Event, Message, SendError, Short};
 
 /// The byte at an offset of the message with a number.

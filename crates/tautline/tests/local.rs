@@ -1,13 +1,11 @@
 //! Peers on this host: which transport they use, and why.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-mod common;
-
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use common::{FEW_SLEEPS, Limit, await_event, jobs, jobs_at, join, run_jobs};
+use crate::common::{FEW_SLEEPS, Limit, await_event, jobs, jobs_at, join, run_jobs};
 use tautline::{DeviceName, Down, Endpoint, Event, Job, Message, PeerState, Short};
 
 /// Sends a message each way and returns the transports that were reported.
@@ -124,8 +122,7 @@ fn udp_without_room_for_shared_memory() {
         });
     }
     // A process that exceeds its file size limit is killed by a signal, unless it ignores that.
-    let inside =
-        "trap '' XFSZ; ulimit -f 8; exec \"$0\" --exact udp_without_room_for_shared_memory --nocapture";
+    let inside = "trap '' XFSZ; ulimit -f 8; exec \"$0\" --exact local::udp_without_room_for_shared_memory --nocapture";
     let ran = std::process::Command::new("sh")
         .args(["-c", inside])
         .arg(std::env::current_exe().unwrap())
@@ -170,7 +167,7 @@ fn unreachable_without_a_listener() {
     let mut all = jobs(2);
     let mut job = all.remove(0);
     job.device = Some(DeviceName::Shm);
-    let config = common::config(|config| config.connect_timeout = Duration::from_millis(200));
+    let config = crate::common::config(|config| config.connect_timeout = Duration::from_millis(200));
     let ep = join(Endpoint::builder().config(config), job);
     let error = ep.send(1, "x", b"").unwrap_err();
     assert!(matches!(error, tautline::Error::PeerGone(1, Down::Unreachable)), "{error}");

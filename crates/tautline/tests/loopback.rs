@@ -1,12 +1,10 @@
 //! Messages to oneself: the same contracts, without a network.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-mod common;
-
 use std::cell::Cell;
 use std::rc::Rc;
 
-use common::{Limit, jobs, join, pattern};
+use crate::common::{Limit, jobs, join, pattern};
 use tautline::{Endpoint, Error, Message, Outgoing, SendError, Short};
 
 fn alone(builder: tautline::Builder) -> Endpoint {
@@ -177,7 +175,7 @@ fn windows_leave_room_for_open_slots() {
     let _limit = Limit::seconds(30);
     let frame = alone(Endpoint::builder()).node().short_limit(0);
     let (go, waker, read) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(None)), Rc::new(Cell::new(0)));
-    let config = common::config(|c| {
+    let config = crate::common::config(|c| {
         c.link.credit_slots = 2;
         c.link.message_window = frame as u32 + 10;
     });

@@ -1,8 +1,6 @@
 //! Processes that have mapped each other's memory, killed and restarted.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-mod common;
-
 use std::cell::Cell;
 use std::ffi::CString;
 use std::fs::File;
@@ -12,9 +10,9 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::rc::Rc;
 use std::time::Duration;
 
-use common::launch::{Launcher, again, is_member};
-use common::victim::{await_up, until};
-use common::{Limit, join};
+use crate::common::launch::{Launcher, again, is_member};
+use crate::common::victim::{await_up, until};
+use crate::common::{Limit, join};
 use tautline::memory::{MapCookie, Rights};
 use tautline::{DeviceName, Endpoint, Error, Short};
 
@@ -31,7 +29,7 @@ fn taker() -> (tautline::Builder, Rc<Cell<Option<MapCookie>>>) {
 /// it is killed.
 #[test]
 fn mapping_member() {
-    if !is_member("mapping_member") {
+    if !is_member("mapped_deaths::mapping_member") {
         return;
     }
     let (builder, taken) = taker();
@@ -58,7 +56,7 @@ fn a_mapper_is_killed() {
     let first = aperture.share(Rights::ALL).unwrap();
     let mut mappings = Vec::new();
     for round in 0..3 {
-        let mut member = launcher.start(1, again("mapping_member"));
+        let mut member = launcher.start(1, again("mapped_deaths::mapping_member"));
         await_up(&ep, 1);
         let own = aperture.share(Rights::ALL).unwrap();
         let share = if round == 0 { &first } else { &own };
@@ -104,7 +102,7 @@ fn a_share_that_names_a_fifo_is_refused() {
         // SAFETY: the path is a string that ends with zero, and lives until the call returns.
         assert_eq!(unsafe { libc::mkfifo(c_path.as_ptr(), 0o600) }, 0);
         let fifo = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&path).unwrap();
-        let ep = taker().0.join_job(common::jobs(1).remove(0)).unwrap();
+        let ep = taker().0.join_job(crate::common::jobs(1).remove(0)).unwrap();
         let aperture = ep.aperture(64).unwrap();
         let share = aperture.share(Rights::READ).unwrap();
         let mut cookie = share.cookie().to_bytes();

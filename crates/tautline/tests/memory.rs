@@ -1,14 +1,12 @@
 //! Apertures, cookies, operations and tripwires between nodes, over datagrams and through shared memory.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-mod common;
-
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use common::pair::{Pair, refused};
-use common::{join, run};
+use crate::common::pair::{Pair, refused};
+use crate::common::{join, run};
 use tautline::memory::{Access, Condition, Cookie, Failure, MapCookie, MemoryEvent, Refusal, Rights, Test};
 use tautline::{Aperture, Endpoint, Error, Event, Remote, Short};
 
@@ -404,11 +402,11 @@ fn chains_and_notices() {
 /// a peer that serves nothing holds back requests to it, and nothing else.
 #[test]
 fn a_stalled_owner_stalls_no_other() {
-    let _limit = common::Limit::seconds(60);
+    let _limit = crate::common::Limit::seconds(60);
     for device in [tautline::DeviceName::Udp, tautline::DeviceName::Shm] {
         let (signal, wake) = std::sync::mpsc::channel::<()>();
         let (signal, wake) = (std::sync::Mutex::new(signal), std::sync::Mutex::new(wake));
-        common::run_over(device, 3, |job| {
+        crate::common::run_over(device, 3, |job| {
             let rank = job.rank;
             let mail = Rc::new(RefCell::new(Vec::new()));
             let inbox = mail.clone();

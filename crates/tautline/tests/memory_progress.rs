@@ -2,16 +2,14 @@
 //! block no others.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-mod common;
-
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use common::pair::Pair;
-use common::{join, run, run_over};
+use crate::common::pair::Pair;
+use crate::common::{join, run, run_over};
 use tautline::memory::{AsyncRemote, Cookie, Rights};
 use tautline::{DeviceName, Endpoint, Error, Message, SendError, Short, queue, stream};
 
@@ -137,7 +135,7 @@ const LONG: usize = 1 << 20;
 /// Owns memory, but for a while neither polls nor has a watchdog.
 fn stands_still(job: tautline::Job, go_on: &mpsc::Receiver<()>) {
     // Long time limits: nothing arrives from it meanwhile.
-    let config = common::config(|c| {
+    let config = crate::common::config(|c| {
         c.watchdog = None;
         c.link.silence = 30_000_000_000;
     });
@@ -220,7 +218,7 @@ fn works(job: tautline::Job) {
     let pings = Rc::new(Cell::new(0));
     let ping = pings.clone();
     let builder = Endpoint::builder()
-        .config(common::config(|c| c.link.silence = 30_000_000_000))
+        .config(crate::common::config(|c| c.link.silence = 30_000_000_000))
         .on("work", move |message: Message| work(message, turns.replace(turns.get() + 1), finished.clone()))
         .on_short("ping", move |m: Short<'_>| {
             ping.set(ping.get() + 1);
@@ -239,7 +237,7 @@ fn asks(job: tautline::Job, tell: &mpsc::Sender<()>) {
     let pongs = Rc::new(Cell::new(0));
     let pong = pongs.clone();
     let builder = Endpoint::builder()
-        .config(common::config(|c| c.link.silence = 30_000_000_000))
+        .config(crate::common::config(|c| c.link.silence = 30_000_000_000))
         .on_short("pong", move |_: Short<'_>| pong.set(pong.get() + 1));
     let ep = join(builder, job);
     for i in 1..=50 {

@@ -1,12 +1,10 @@
 //! Messages between real endpoints over UDP on loopback.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-mod common;
-
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use common::{await_event, join, pattern, run, run_over};
+use crate::common::{await_event, join, pattern, run, run_over};
 use tautline::{DeviceName, Endpoint, Event, Message, Short};
 
 /// M-3, M-4: messages of many sizes arrive whole and in order, whatever their pieces.

@@ -2,12 +2,10 @@
 //! network.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-mod common;
-
 use std::cell::Cell;
 use std::rc::Rc;
 
-use common::{config, jobs, jobs_at, join, pattern, run_jobs};
+use crate::common::{config, jobs, jobs_at, join, pattern, run_jobs};
 use tautline::node::device::fault::Faults;
 use tautline::{Config, Endpoint, Job, Message, Security, Short};
 

@@ -1,12 +1,10 @@
 //! Peers that come, go, never come, or are not the right ones.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-mod common;
-
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
-use common::{await_event, config, extract_for, jobs, join, run, run_jobs, run_over};
+use crate::common::{await_event, config, extract_for, jobs, join, run, run_jobs, run_over};
 use tautline::node::link::JobKey;
 use tautline::{
     Config, DeviceName, Down, Endpoint, Error, Event, Job, Member, PeerState, Security, SendError, Short,
@@ -23,7 +21,7 @@ fn gone(result: tautline::Result<()>) -> Down {
 /// the blocked call.
 #[test]
 fn a_rank_that_never_starts() {
-    let _limit = common::Limit::seconds(30);
+    let _limit = crate::common::Limit::seconds(30);
     let mut all = jobs(2);
     let silent = all.pop().unwrap();
     let builder = Endpoint::builder().config(config(|c| c.connect_timeout = Duration::from_millis(300)));
@@ -139,7 +137,7 @@ fn dropping_closes() {
 /// N-8, N-4: a peer that closes and comes back is another incarnation, with its own table of handlers.
 #[test]
 fn a_peer_comes_back() {
-    let _limit = common::Limit::seconds(30);
+    let _limit = crate::common::Limit::seconds(30);
     let mut all = jobs(2);
     let (address, job) = (all[1].members[1].addr, all.pop().unwrap());
     let members = job.members.clone();
@@ -199,7 +197,7 @@ fn builder_mistakes() {
 /// N-9: after a close, every call on a clone fails, and none hangs.
 #[test]
 fn calls_on_a_closed_endpoint_fail() {
-    let _limit = common::Limit::seconds(30);
+    let _limit = crate::common::Limit::seconds(30);
     run(2, |job| {
         let ep = join(Endpoint::builder().on_short("x", |_: Short<'_>| {}), job);
         let peer = 1 - ep.rank();

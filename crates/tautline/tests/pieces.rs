@@ -1,14 +1,12 @@
 //! The sending side: pieces, sizes, names, and aborted messages.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-mod common;
-
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use common::{config, failures_until, join, pattern, run, run_over};
+use crate::common::{config, failures_until, join, pattern, run, run_over};
 use tautline::{DeviceName, Endpoint, Error, HandlerFailure, Message, SendError, Short};
 
 /// What a handler saw of a message: its first bytes, and how it ended.

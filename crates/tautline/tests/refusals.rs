@@ -2,12 +2,10 @@
 //! Over datagrams and through shared memory.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-mod common;
-
 use std::time::Duration;
 
-use common::pair::{Pair, refused};
-use common::run;
+use crate::common::pair::{Pair, refused};
+use crate::common::run;
 use tautline::memory::{Cookie, Failure, MapCookie, MemoryEvent, Refusal, Rights, Test};
 use tautline::{Error, Event, SendError};
 
@@ -66,7 +64,7 @@ fn expired_cookies() {
                 match round % 4 {
                     0 => {}
                     1 => assert_eq!(wire.wait_for(Duration::from_millis(150)).unwrap(), 0),
-                    2 => common::extract_for(&pair.ep, Duration::from_millis(150)),
+                    2 => crate::common::extract_for(&pair.ep, Duration::from_millis(150)),
                     _ => std::thread::sleep(Duration::from_millis(150)),
                 }
                 assert_eq!(pair.receive(), b"refused");
@@ -150,12 +148,12 @@ fn a_list_of_gets() {
         let pair = Pair::join(job);
         const LEN: usize = 100_000;
         if pair.ep.rank() == 0 {
-            let aperture = pair.ep.adopt(common::pattern(LEN, 0)).unwrap();
+            let aperture = pair.ep.adopt(crate::common::pattern(LEN, 0)).unwrap();
             pair.give(&aperture.cookie(.., Rights::READ).unwrap());
             assert_eq!(pair.receive(), b"done");
         } else {
             let remote = pair.take_cookie();
-            let all = common::pattern(LEN, 0);
+            let all = crate::common::pattern(LEN, 0);
             let pieces = [(5, 3), (90_000, 10_000), (0, 0), (7, 70_001), (99_999, 1)];
             let wanted: Vec<u8> =
                 pieces.iter().flat_map(|(at, len)| all[*at as usize..*at as usize + len].to_vec()).collect();

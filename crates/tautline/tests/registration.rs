@@ -2,12 +2,10 @@
 //! program's own.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-mod common;
-
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use common::{failures_until, join, run};
+use crate::common::{failures_until, join, run};
 use tautline::style::{Hooks, PendingMessage, Style};
 use tautline::{Builder, Endpoint, Short, queue, stream};
 

@@ -2,14 +2,12 @@
 //! through shared memory.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-mod common;
-
 use std::cell::Cell;
 use std::io::Write;
 use std::rc::Rc;
 use std::time::Duration;
 
-use common::{Limit, config, job_beside_an_absent_rank, join, run, run_over};
+use crate::common::{Limit, config, job_beside_an_absent_rank, join, run, run_over};
 use tautline::node::limits::MAX_RUNNING;
 use tautline::rpc::{CallError, Rpc};
 use tautline::{Builder, DeviceName, Endpoint, Error, PeerState, Short};

@@ -1,16 +1,14 @@
 //! Sends that complete later, exchanges, and futures in a plain loop.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-mod common;
-
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use common::log::logged;
-use common::{await_event, config, jobs, join, pattern, run, run_over};
+use crate::common::log::logged;
+use crate::common::{await_event, config, jobs, join, pattern, run, run_over};
 use tautline::{Builder, DeviceName, Endpoint, Error, Event, Job, Message, PeerState, SendError, Sending};
 use tracing::Level;
 
@@ -230,7 +228,7 @@ fn a_lost_peer_ends_sends() {
 /// What can be refused at once is refused by the call itself.
 #[test]
 fn refused_at_once() {
-    let _limit = common::Limit::seconds(30);
+    let _limit = crate::common::Limit::seconds(30);
     let (builder, received) = receiver();
     let ep = join(builder, jobs(1).pop().unwrap());
     assert!(matches!(ep.start_send(7, "data", "x"), Err(Error::Send(SendError::NoSuchPeer(7)))));
@@ -305,7 +303,7 @@ fn an_exchange_with_a_lost_peer() {
 /// Every verb that extracts refuses to run in a handler.
 #[test]
 fn not_in_handlers() {
-    let _limit = common::Limit::seconds(30);
+    let _limit = crate::common::Limit::seconds(30);
     let refused = Rc::new(Cell::new(0));
     let count = refused.clone();
     let shared = Rc::new(RefCell::new(None::<Endpoint>));
@@ -372,7 +370,7 @@ fn block_on_loses_no_wake_up() {
         ep.close().unwrap();
     });
     // From another thread.
-    let _limit = common::Limit::seconds(60);
+    let _limit = crate::common::Limit::seconds(60);
     let ep = join(Endpoint::builder().waiting(tautline::Waiting::Park), jobs(1).pop().unwrap());
     let seen = AtomicU64::new(0);
     let (send, wakers) = std::sync::mpsc::channel::<std::task::Waker>();

@@ -1,8 +1,6 @@
 //! Queues, calls and streams between nodes, over datagrams and through shared memory.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-mod common;
-#[path = "styles/restarts.rs"]
 mod restarts;
 
 use std::cell::{Cell, RefCell};
@@ -10,7 +8,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{join, run};
+use crate::common::{join, run};
 use tautline::memory::{Failure, Refusal, Rights};
 use tautline::rpc::{CallError, Rpc};
 use tautline::{Builder, Cookie, DeviceName, Endpoint, Error, Job, Short, queue, stream};
@@ -332,7 +330,7 @@ fn fill(ep: &Endpoint, peer: u32) {
 fn run_with_signal(program: impl Fn(Job, &AtomicBool) + Send + Sync) {
     for device in [DeviceName::Udp, DeviceName::Shm] {
         let signal = AtomicBool::new(false);
-        common::run_over(device, 2, |job| program(job, &signal));
+        crate::common::run_over(device, 2, |job| program(job, &signal));
     }
 }
 

@@ -2,15 +2,13 @@
 //! without a writer.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-mod common;
-
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::pair::Pair;
-use common::{join, run};
+use crate::common::pair::Pair;
+use crate::common::{join, run};
 use tautline::memory::{Aperture, Cookie, Rights};
 use tautline::{Endpoint, Error, Message, SendError, Short, queue, stream};
 

@@ -1,13 +1,11 @@
 //! Several threads on one lane: they send, poll and wait at once, and no wake-up is lost (N-19).
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-mod common;
-
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use common::{config, join, run_over};
+use crate::common::{config, join, run_over};
 use tautline::node::WaitFor;
 use tautline::{Config, DeviceName, Endpoint, PeerState, SendError, Short, Waiting};
 

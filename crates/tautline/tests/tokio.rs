@@ -1,15 +1,13 @@
 //! Under tokio: a driver extracts, and no wake-up of a handler or of a task is lost (N-6).
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-mod common;
-
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use common::{Limit, config, job_beside_an_absent_rank, jobs, join, run_over};
+use crate::common::{Limit, config, job_beside_an_absent_rank, jobs, join, run_over};
 use tautline::rpc::{CallError, Rpc};
 use tautline::{AsyncEndpoint, Builder, Config, DeviceName, Endpoint, Error, Job, SendError};
 use tokio::sync::oneshot;

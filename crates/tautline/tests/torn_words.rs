@@ -1,14 +1,12 @@
 //! Long puts and gets while somebody reads the same words, and long ones that are abandoned.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-mod common;
-
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use common::pair::Pair;
-use common::run_over;
+use crate::common::pair::Pair;
+use crate::common::run_over;
 use tautline::DeviceName;
 use tautline::memory::Rights;
 

@@ -1,8 +1,6 @@
 //! What closing reports when a peer does not take everything in time (N-9).
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-mod common;
-
 use std::cell::Cell;
 use std::future::Future;
 use std::pin::pin;
@@ -12,8 +10,8 @@ use std::sync::mpsc;
 use std::task::{Context, Poll, Wake};
 use std::time::Duration;
 
-use common::log::logged;
-use common::{Limit, jobs, join};
+use crate::common::log::logged;
+use crate::common::{Limit, jobs, join};
 use tautline::{Config, DeviceName, Endpoint, Error, Job, Message, PeerState, Result, Undelivered};
 
 const MESSAGES: u64 = 150;
@@ -239,7 +237,7 @@ fn a_dropped_close_changes_nothing() {
 /// channel, and so lose no message. Rank 1 puts all the time, and takes messages only afterwards.
 #[test]
 fn memory_traffic_does_not_disturb_closing() {
-    common::run_over(DeviceName::Udp, 2, |job| {
+    crate::common::run_over(DeviceName::Udp, 2, |job| {
         let count = Rc::new(Cell::new(0));
         let handled = count.clone();
         let ep = join(

@@ -1,15 +1,13 @@
 //! Waiting: three policies, one descriptor, and no lost wake-up.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-mod common;
-
 use std::cell::Cell;
 use std::os::fd::{AsFd, AsRawFd};
 use std::rc::Rc;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use common::{FEW_SLEEPS, Limit, config, jobs, join, run};
+use crate::common::{FEW_SLEEPS, Limit, config, jobs, join, run};
 use rustix::event::epoll;
 use tautline::{Config, Endpoint, Message, Short, Waiting};
 

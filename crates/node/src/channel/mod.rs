@@ -187,10 +187,11 @@ impl Channel {
         room && port.may_take(self.unacknowledged())
     }
 
-    /// Whether this is the loopback channel, and full: nothing but extraction makes room.
-    pub(crate) fn waits_for_extraction(&mut self) -> bool {
+    /// Whether this is the loopback channel, and nothing but extraction makes room: it is full, or there are
+    /// slots, so that a message that cannot go on waits for its window.
+    pub(crate) fn waits_for_extraction(&mut self, port: &Port) -> bool {
         match &mut self.kind {
-            Kind::Loopback(loopback) => loopback.room() == 0,
+            Kind::Loopback(loopback) => loopback.room() == 0 || port.may_take(None),
             Kind::Shm(_) | Kind::Link => false,
         }
     }

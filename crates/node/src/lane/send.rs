@@ -108,7 +108,7 @@ impl Lane {
 
     /// Whether nothing but extraction makes room for messages to a peer: it is this lane itself.
     pub(crate) fn waits_for_extraction(&mut self, to: Rank) -> bool {
-        to == self.rank && self.peers.member_mut(to).channel.waits_for_extraction()
+        to == self.rank && self.peers.member_mut(to).channel.waits_for_extraction(&self.port)
     }
 
     /// The peer of a rank that is known to be a member, and what its channel writes to.

@@ -8,9 +8,9 @@ use tautline::memory::{MapCookie, Rights};
 use tautline::rpc::{Call, CallError, Rpc};
 use tautline::{Builder, DeviceName, Endpoint, Error, Job, Short, stream};
 
+use super::{CountDrop, Mail, Node, next_cookie, node, part, with_mail};
 use crate::common::launch::Launcher;
 use crate::common::{Limit, extract_for, join};
-use crate::{CountDrop, Mail, Node, next_cookie, node, part, with_mail};
 
 /// Runs two programs, of which the second has two incarnations.
 fn with_restart(first: impl Fn(Job) + Sync, second: impl Fn(Job, Job) + Sync) {

@@ -1,0 +1,35 @@
+//! The tests of the library that may share a process, in one program: each program contains the whole library, and
+//! takes as long to build as all tests of a file take to run.
+
+mod common;
+
+mod async_endpoint;
+mod backpressure;
+mod closing;
+mod collective;
+mod executors;
+mod failures;
+mod handlers;
+mod handles;
+mod lanes;
+mod loans;
+mod local;
+mod loopback;
+mod memory;
+mod memory_progress;
+mod messages;
+mod paths;
+mod peers;
+mod pieces;
+mod refusals;
+mod registration;
+mod rpc;
+mod send_sync;
+mod started_sends;
+mod styles;
+mod teardown;
+mod threads;
+mod tokio;
+mod torn_words;
+mod undelivered;
+mod waiting;
