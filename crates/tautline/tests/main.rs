@@ -1,5 +1,5 @@
-//! The tests of the library that may share a process, in one program: each program contains the whole library, and
-//! takes as long to build as all tests of a file take to run.
+//! The tests that may share a process, in one program: each program contains the whole library, and takes
+//! longer to build than most files of tests take to run.
 
 mod common;
 
