@@ -1,5 +1,5 @@
 //! Jobs for tests: several endpoints in one process, each in a thread of its own.
-#![allow(dead_code)]
+#![allow(dead_code, clippy::print_stdout, clippy::print_stderr)]
 
 pub mod launch;
 pub mod log;
