@@ -4,6 +4,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::blocking::Step;
 use crate::closing;
 use crate::core::Core;
 use crate::endpoint::{Batch, Endpoint, Waker};
@@ -12,6 +13,7 @@ use crate::error::Result;
 #[cfg(feature = "futures")]
 use crate::events::Events;
 use crate::handler_name::Handler;
+use crate::waiting::suspend_until;
 use crate::{Counters, Event, PeerState, Rank};
 
 /// An endpoint for handlers and for tasks of an executor. Handlers get it from [`crate::Message::endpoint`],
@@ -22,8 +24,7 @@ use crate::{Counters, Event, PeerState, Rank};
 /// what it waits for. Once it is closed, calls fail, and so do futures that wait.
 ///
 /// Something has to extract meanwhile, otherwise nothing that waits is woken: a loop of the program's own, or
-/// the driver of the feature `tokio`. That is why what extracts, [`Endpoint::extract`], [`Endpoint::wait`],
-/// [`Endpoint::serve`] and [`Endpoint::run_until`], is not here.
+/// the driver of the feature `tokio`. That is why [`Endpoint::extract`] and [`Endpoint::wait`] are not here.
 ///
 /// ```no_run
 /// use tautline::{Endpoint, Message};
@@ -163,6 +164,35 @@ impl AsyncEndpoint {
     /// As [`AsyncEndpoint::close`], but waits for at most `time`; see [`Endpoint::close_within`].
     pub async fn close_within(&self, time: Duration) -> Result<()> {
         closing::close(self.core(), time).await
+    }
+
+    /// As [`Endpoint::run_until`], in tasks and handlers: `done` is called after every extraction that took
+    /// something or ran a handler.
+    pub async fn run_until(&self, mut done: impl FnMut() -> bool) -> Result<()> {
+        let core = self.core();
+        let ended = suspend_until(core, |_| {
+            if done() {
+                return Ok(Step::Done(()));
+            }
+            if core.extraction.unfinished() == 0
+                && core.peer_loss.unreported().is_some()
+                && !core.node.has_slots()?
+                && let Some(lost) = core.peer_loss.take_unreported()
+            {
+                return Err(lost.into());
+            }
+            if core.failures.end_waits() {
+                core.check_failures()?;
+            }
+            Ok(Step::Wait)
+        });
+        ended.await
+    }
+
+    /// As [`Endpoint::serve`], in tasks and handlers. A handler that calls it does not count itself.
+    pub async fn serve(&self, messages: u64) -> Result<()> {
+        let until = self.handled() + messages;
+        self.run_until(|| self.handled() >= until).await
     }
 
     /// As [`Endpoint::waker`].

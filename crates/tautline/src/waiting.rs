@@ -1,5 +1,5 @@
-//! Four ways to wait: for room, blocking or as a future; for a peer to serve requests; and for anything,
-//! extracting.
+//! Ways to wait: for room, blocking or as a future; for a peer to serve requests; for anything, extracting or
+//! as a future.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tautline_node::WaitFor;
 
+use crate::blocking::Step;
 use crate::core::Core;
 use crate::error::Result;
 use crate::waiters::Waiter;
@@ -129,6 +130,57 @@ pub(crate) fn poll_room<T>(
             Poll::Pending
         }
         result => Poll::Ready(result),
+    }
+}
+
+/// As [`extract_until`](crate::blocking::extract_until), for a task: something else extracts, and the task is
+/// suspended meanwhile.
+pub(crate) async fn suspend_until<T>(
+    core: &Core,
+    mut step: impl FnMut(usize) -> Result<Step<T>>,
+) -> Result<T> {
+    let suspended =
+        Suspended { core, turn: Waiter::default(), peers: Waiter::default(), room: Waiter::default() };
+    poll_fn(|context| suspended.poll(context, &mut step)).await
+}
+
+/// What a suspended task waits for. Leaves all lists when it is dropped.
+struct Suspended<'a> {
+    core: &'a Core,
+    turn: Waiter,
+    peers: Waiter,
+    room: Waiter,
+}
+
+impl Suspended<'_> {
+    fn poll<T>(
+        &self,
+        context: &Context<'_>,
+        step: &mut impl FnMut(usize) -> Result<Step<T>>,
+    ) -> Poll<Result<T>> {
+        let Suspended { core, turn, peers, room } = self;
+        core.check_open()?;
+        let seen = core.node.activity()?;
+        let wants_room = match step(0)? {
+            Step::Done(value) => return Poll::Ready(Ok(value)),
+            Step::Wait => false,
+            Step::WaitForRoom => true,
+        };
+        core.register_turn(turn, context);
+        core.waits.peers.register(peers, context);
+        if wants_room {
+            core.waits.tried(seen);
+            core.waits.room.register(room, context);
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Suspended<'_> {
+    fn drop(&mut self) {
+        self.core.remove_turn(&self.turn);
+        self.core.waits.peers.remove(&self.peers);
+        self.core.waits.room.remove(&self.room);
     }
 }
 

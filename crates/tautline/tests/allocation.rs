@@ -40,10 +40,13 @@ static COUNTING: Counting = Counting;
 
 const WARM_UP: u64 = 5000;
 const MESSAGES: u64 = 30_000;
-/// Buffers of waiting frames grow, each once, to the largest frame that waited in them. [`grow`] causes that,
-/// but its moment depends on the scheduler. So a few allocations are allowed, whatever the number of
-/// messages; one per 200 messages is too many.
+/// Buffers of waiting frames grow, each once, to the largest frame that waited in them. [`grow`] causes that
+/// for most, but its moment depends on the scheduler. So a few allocations are allowed, whatever the number
+/// of messages; one per 200 messages is too many.
 const GROWTH: u64 = 150;
+/// There are 512 buffers, as many as the credit of both sides. So at least one of four times stays below
+/// [`GROWTH`], whatever the scheduler does, unless something allocates for messages.
+const TIMES: usize = 4;
 /// Messages that one side sends while the other does not extract: more than its credit.
 const AHEAD: u64 = 400;
 /// How long nothing is sent once the credit is used up.
@@ -54,7 +57,7 @@ const QUIET: Duration = Duration::from_millis(60);
 #[test]
 fn no_allocation_per_message() {
     let kinds = [("short", 16usize), ("stream", 16), ("stream", 150_000), ("stream", 700_000)];
-    let (barrier, sent) = (Barrier::new(2), AtomicU64::new(0));
+    let (barrier, sent, allocated) = (Barrier::new(2), AtomicU64::new(0), AtomicU64::new(0));
     run(2, |job| {
         let builder = Endpoint::builder().on_short("short", |_: Short<'_>| {}).on(
             "stream",
@@ -74,14 +77,21 @@ fn no_allocation_per_message() {
             let bytes = vec![0; size];
             grow(&ep, name, &bytes, (&barrier, &sent));
             exchange(&ep, name, &bytes, WARM_UP / rounds);
-            barrier.wait();
-            let before = ALLOCATIONS.load(Ordering::SeqCst);
-            barrier.wait();
-            exchange(&ep, name, &bytes, MESSAGES / rounds);
-            barrier.wait();
-            let allocated = ALLOCATIONS.load(Ordering::SeqCst) - before;
-            barrier.wait();
-            assert!(allocated <= GROWTH, "{allocated} allocations for messages of {size} bytes");
+            let few = (0..TIMES).any(|_| {
+                barrier.wait();
+                let before = ALLOCATIONS.load(Ordering::SeqCst);
+                barrier.wait();
+                exchange(&ep, name, &bytes, MESSAGES / rounds);
+                barrier.wait();
+                // Both ranks are to agree on whether to go on.
+                if ep.rank() == 0 {
+                    allocated.store(ALLOCATIONS.load(Ordering::SeqCst) - before, Ordering::SeqCst);
+                }
+                barrier.wait();
+                allocated.load(Ordering::SeqCst) <= GROWTH
+            });
+            let allocated = allocated.load(Ordering::SeqCst);
+            assert!(few, "{allocated} allocations for messages of {size} bytes");
         }
         ep.close().unwrap();
     });

@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::common::launch::{Launcher, again, is_member};
-use crate::common::{config, jobs, join, run, run_over};
+use crate::common::{await_event, config, jobs, join, run, run_over};
 use tautline::memory::Rights;
-use tautline::{DeviceName, Down, Endpoint, Error, Job};
+use tautline::node::link::Death;
+use tautline::{DeviceName, Down, Endpoint, Error, Event, Job};
 
 const RANKS: [usize; 5] = [1, 2, 3, 5, 8];
 
@@ -138,6 +139,43 @@ fn a_rank_that_dies() {
             assert_eq!(code, Some(0), "rank {}: {lines:?}", member.rank);
             assert!(lines.iter().any(|line| line.contains("@gone")), "rank {}: {lines:?}", member.rank);
         }
+    }
+}
+
+/// A rank that was started again has made fewer calls than the others: for them it is gone.
+#[test]
+fn a_rank_that_restarts() {
+    for device in [DeviceName::Udp, DeviceName::Shm] {
+        let _limit = crate::common::Limit::seconds(30);
+        let launcher = &Launcher::over(device, 2);
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let ep = join(Endpoint::builder(), launcher.job(0));
+                (0..2).for_each(|_| ep.barrier().unwrap());
+                await_event(&ep, |event| matches!(event, Event::PeerDown { peer: 1, .. }));
+                await_event(&ep, |event| matches!(event, Event::PeerUp { peer: 1, .. }));
+                for _ in 0..2 {
+                    let ended = ep.barrier();
+                    let restarted = Down::Died(Death::Restarted);
+                    assert!(matches!(ended, Err(Error::PeerGone(1, why)) if why == restarted), "{ended:?}");
+                }
+                ep.exchange(1, b"").unwrap();
+                ep.close().unwrap();
+            });
+            scope.spawn(move || {
+                let ep = join(Endpoint::builder(), launcher.job(1));
+                (0..2).for_each(|_| ep.barrier().unwrap());
+                ep.close().unwrap();
+                let ep = join(Endpoint::builder(), launcher.job(1));
+                match ep.barrier() {
+                    Err(Error::PeerGone(1, _)) => {}
+                    Err(Error::Violation(text)) => assert!(text.contains("restarted?"), "{text}"),
+                    other => panic!("{other:?}"),
+                }
+                ep.exchange(0, b"").unwrap();
+                ep.close().unwrap();
+            });
+        });
     }
 }
 

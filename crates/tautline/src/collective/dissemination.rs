@@ -5,8 +5,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-use tautline_node::SendError;
 use tautline_node::link::Death;
+use tautline_node::{PeerId, SendError};
 
 use super::{ROUND, handler};
 use crate::blocking::{Step, extract_until};
@@ -14,6 +14,7 @@ use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::memory::Cookie;
 use crate::transfer::Transfer;
+use crate::waiting::suspend_until;
 use crate::{Address, Down, Rank};
 
 /// Which call a round belongs to.
@@ -41,6 +42,31 @@ pub(super) struct Rounds {
     arrived: RefCell<Vec<VecDeque<Arrived>>>,
     /// The first call that fails because a rank has gone down; so do all later ones.
     gone: Cell<Option<Gone>>,
+    /// The call that is under way. One that was dropped stays here.
+    current: RefCell<Option<Current>>,
+    /// Somebody waits for the call that is under way.
+    driven: Cell<bool>,
+}
+
+/// A call that is under way.
+struct Current {
+    call: Call,
+    number: u64,
+    gathered: Gathered,
+    round: u32,
+    /// The message of this round, until it is sent.
+    sending: Option<(Transfer, Vec<u8>)>,
+    /// The rank that this round waits for, if it was connected when the round began.
+    known: Option<PeerId>,
+}
+
+/// Somebody waits for the call that is under way, until this is dropped.
+struct Driven<'a>(&'a Cell<bool>);
+
+impl Drop for Driven<'_> {
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
 }
 
 /// Why calls fail from a given one on.
@@ -100,7 +126,14 @@ impl Rounds {
         if kind == GONE {
             let (rank, why) = gathered.split_first_chunk().ok_or_else(malformed)?;
             let why = why.first().map_or(Down::Exited, |code| reason(*code));
-            self.end(core, Gone { call, rank: Rank::from_le_bytes(*rank), why });
+            let rank = Rank::from_le_bytes(*rank);
+            // A rank that was started again has made fewer calls than the others.
+            let call = if rank == core.node.number() { 0 } else { call };
+            self.end(core, Gone { call, rank, why });
+            return Ok(());
+        }
+        // Of no use to anybody: a call that has failed, or a rank that was started again.
+        if self.gone.get().is_some_and(|gone| gone.call <= call || gone.rank == from) {
             return Ok(());
         }
         let round = u32::from(round);
@@ -119,85 +152,97 @@ impl Rounds {
         Ok(())
     }
 
-    /// Takes part in all rounds of one call.
-    pub(super) fn run(&self, core: &Rc<Core>, call: Call, gathered: &mut Gathered) -> Result<()> {
+    /// Takes part in all rounds of one call, and extracts meanwhile.
+    pub(super) fn run(&self, core: &Rc<Core>, call: Call, own: Gathered) -> Result<Gathered> {
         core.check_not_in_handler()?;
+        let _driven = self.begin(core, call, own)?;
+        extract_until(core, |taken| self.step(core, taken))
+    }
+
+    /// As [`Rounds::run`], for a task. Dropped before its end, the next call goes on with it.
+    pub(super) async fn run_async(&self, core: &Rc<Core>, call: Call, own: Gathered) -> Result<Gathered> {
+        let _driven = self.begin(core, call, own)?;
+        suspend_until(core, |taken| self.step(core, taken)).await
+    }
+
+    /// Begins a call, or goes on with one that was dropped.
+    fn begin(&self, core: &Rc<Core>, call: Call, own: Gathered) -> Result<Driven<'_>> {
         core.check_open()?;
+        if self.driven.replace(true) {
+            return Err(Error::TooMany("calls of barrier or share under way"));
+        }
+        let driven = Driven(&self.driven);
+        if let Some(current) = &*self.current.borrow() {
+            return if current.call == call {
+                Ok(driven)
+            } else {
+                Err(Error::TooMany("unfinished calls of barrier or share"))
+            };
+        }
         let number = self.calls.get();
         if let Some(gone) = self.gone.get().filter(|gone| gone.call <= number) {
             // A rank that was started again has not heard of it.
             tell(core, gone, true);
             return Err(gone.into());
         }
-        let all = rounds(core.node.size());
         // A neighbour that is already gone is noticed only if there is a channel.
-        for round in 0..all {
+        for round in 0..rounds(core.node.size()) {
             core.node.connect(neighbours(core, round).before)?;
         }
         self.calls.set(number + 1);
-        for round in 0..all {
-            match self.round(core, (call, number), round, gathered) {
-                Err(Error::PeerGone(rank, why)) => {
-                    self.end(core, Gone { call: number, rank, why });
-                    return Err(Error::PeerGone(rank, why));
-                }
-                result => result?,
-            }
-        }
-        Ok(())
+        let mut current = Current { call, number, gathered: own, round: 0, sending: None, known: None };
+        current.prepare(core)?;
+        self.current.replace(Some(current));
+        Ok(driven)
     }
 
-    fn round(
-        &self,
-        core: &Rc<Core>,
-        (call, number): (Call, u64),
-        round: u32,
-        gathered: &mut Gathered,
-    ) -> Result<()> {
-        let Neighbours { before, after } = neighbours(core, round);
-        let known = core.peer_id(before);
-        let mut bytes = Vec::with_capacity(HEAD);
-        bytes.extend_from_slice(&number.to_le_bytes());
-        bytes.extend_from_slice(&[call as u8, round as u8]);
-        gathered.write(&mut bytes);
-        let mut unsent = Some(Transfer::new(after, handler(core, ROUND)?));
-        let arrived = extract_until(core, |taken| {
-            if let Some(gone) = self.gone.get().filter(|gone| gone.call <= number) {
+    /// Goes through as many rounds as it can.
+    fn step(&self, core: &Rc<Core>, taken: usize) -> Result<Step<Gathered>> {
+        let stepped = self.go_on(core, taken);
+        if let Err(Error::PeerGone(rank, why)) = stepped
+            && let Some(number) = self.current.borrow().as_ref().map(|current| current.number)
+        {
+            self.end(core, Gone { call: number, rank, why });
+        }
+        if !matches!(stepped, Ok(Step::Wait | Step::WaitForRoom)) {
+            self.current.take();
+        }
+        stepped
+    }
+
+    fn go_on(&self, core: &Rc<Core>, taken: usize) -> Result<Step<Gathered>> {
+        let mut current = self.current.borrow_mut();
+        let current = current.as_mut().ok_or(Error::Stale)?;
+        while current.round < rounds(core.node.size()) {
+            if let Some(gone) = self.gone.get().filter(|gone| gone.call <= current.number) {
                 return Err(gone.into());
             }
-            if let Some(transfer) = &mut unsent {
-                let sent = transfer.try_send(&core.node, &bytes);
-                if !matches!(sent, Err(SendError::WouldBlock)) {
-                    unsent = None;
-                    sent?;
+            if let Some((transfer, bytes)) = &mut current.sending {
+                match transfer.try_send(&core.node, bytes) {
+                    Err(SendError::WouldBlock) => return Ok(Step::WaitForRoom),
+                    sent => {
+                        current.sending = None;
+                        sent?;
+                    }
                 }
             }
             let mut arrived = self.arrived.borrow_mut();
-            let queue = arrived.get_mut(round as usize);
-            match (unsent.is_some(), queue.filter(|queue| !queue.is_empty())) {
-                (true, _) => Ok(Step::WaitForRoom),
-                (false, Some(queue)) => Ok(Step::Done(queue.pop_front())),
-                (false, None) => {
-                    // What it sent before it went down comes first. It is there when the loss is noticed.
-                    if taken == 0
-                        && let Some(error) = core.peer_error(before, known)
-                        && !core.node.has_slots()?
-                    {
-                        return Err(error);
-                    }
-                    Ok(Step::Wait)
+            let Some(arrived) = arrived.get_mut(current.round as usize).and_then(VecDeque::pop_front) else {
+                let before = neighbours(core, current.round).before;
+                // What it sent before it went down comes first. It is there when the loss is noticed.
+                if taken == 0
+                    && let Some(error) = core.peer_error(before, current.known)
+                    && !core.node.has_slots()?
+                {
+                    return Err(error);
                 }
-            }
-        })?;
-        match arrived {
-            Some(arrived) if (arrived.call, arrived.kind) == (number, call as u8) => {
-                gathered.read(&arrived.gathered)
-            }
-            Some(arrived) if arrived.call == number => {
-                Err(Error::Violation("one rank calls barrier where another calls share"))
-            }
-            _ => Err(Error::Violation("the ranks have called barrier and share a different number of times")),
+                return Ok(Step::Wait);
+            };
+            current.take(core, &arrived)?;
+            current.round += 1;
+            current.prepare(core)?;
         }
+        Ok(Step::Done(std::mem::take(&mut current.gathered)))
     }
 
     /// A rank is gone: a call and all later ones fail, and so do those of the ranks that wait for this one.
@@ -208,6 +253,41 @@ impl Rounds {
             self.gone.set(Some(gone));
             tell(core, gone, false);
         }
+    }
+}
+
+impl Current {
+    /// Prepares the message of this round, if there is one more.
+    fn prepare(&mut self, core: &Core) -> Result<()> {
+        if self.round >= rounds(core.node.size()) {
+            return Ok(());
+        }
+        let Neighbours { before, after } = neighbours(core, self.round);
+        self.known = core.peer_id(before);
+        let mut bytes = Vec::with_capacity(HEAD);
+        bytes.extend_from_slice(&self.number.to_le_bytes());
+        bytes.extend_from_slice(&[self.call as u8, self.round as u8]);
+        self.gathered.write(&mut bytes);
+        self.sending = Some((Transfer::new(after, handler(core, ROUND)?), bytes));
+        Ok(())
+    }
+
+    /// Takes the message of the rank before this one.
+    fn take(&mut self, core: &Core, arrived: &Arrived) -> Result<()> {
+        if (arrived.call, arrived.kind) == (self.number, self.call as u8) {
+            return self.gathered.read(&arrived.gathered);
+        }
+        if arrived.call == self.number {
+            return Err(Error::Violation("one rank calls barrier where another calls share"));
+        }
+        let before = neighbours(core, self.round).before;
+        if arrived.call < self.number && core.node.last_incarnation(before)? > 1 {
+            // It has begun to count anew.
+            return Err(Error::PeerGone(before, Down::Died(Death::Restarted)));
+        }
+        Err(Error::Violation(
+            "the ranks have called barrier and share a different number of times; was one of them restarted?",
+        ))
     }
 }
 

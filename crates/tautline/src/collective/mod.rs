@@ -9,6 +9,7 @@ mod exchange;
 use std::cell::OnceCell;
 use std::rc::{Rc, Weak};
 
+use crate::async_endpoint::AsyncEndpoint;
 use crate::core::Core;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
@@ -109,16 +110,15 @@ impl Endpoint {
     ///
     /// The cost is log2(n) rounds, each a short message to another rank.
     pub fn barrier(&self) -> Result<()> {
-        Collectives::of(&self.core)?.rounds.run(&self.core, Call::Barrier, &mut Gathered::default())
+        Collectives::of(&self.core)?.rounds.run(&self.core, Call::Barrier, Gathered::default()).map(drop)
     }
 
     /// Hands a cookie of this rank, or none, to all ranks of the job, and returns the cookies of all ranks,
     /// by rank. All ranks must call it, in the same order as [`Endpoint::barrier`]; it waits for them and
     /// fails as [`Endpoint::barrier`] does.
     pub fn share(&self, cookie: impl Into<Option<Cookie>>) -> Result<Vec<Option<Cookie>>> {
-        let mut gathered = Gathered::of(self.rank(), cookie.into());
-        Collectives::of(&self.core)?.rounds.run(&self.core, Call::Share, &mut gathered)?;
-        gathered.into_cookies(self.size())
+        let own = Gathered::of(self.rank(), cookie.into());
+        Collectives::of(&self.core)?.rounds.run(&self.core, Call::Share, own)?.into_cookies(self.size())
     }
 
     /// Sends `bytes` to a peer that calls this with this rank, and returns the peer's bytes. Both may be of
@@ -135,5 +135,38 @@ impl Endpoint {
     /// peers' exchanges then fail, too.
     pub fn exchange_all(&self, messages: &[(Rank, &[u8])]) -> Result<Vec<Vec<u8>>> {
         Collectives::of(&self.core)?.exchanges.run(&self.core, messages)
+    }
+}
+
+impl AsyncEndpoint {
+    /// As [`Endpoint::barrier`], in tasks and handlers. An endpoint has one call of `barrier` or
+    /// [`AsyncEndpoint::share`] under way: another one fails with [`Error::TooMany`].
+    ///
+    /// If the future is dropped before its end, this rank has begun the barrier all the same: the next call
+    /// goes on with it.
+    pub async fn barrier(&self) -> Result<()> {
+        let core = self.core();
+        Collectives::of(core)?.rounds.run_async(core, Call::Barrier, Gathered::default()).await.map(drop)
+    }
+
+    /// As [`Endpoint::share`], in tasks and handlers; otherwise as [`AsyncEndpoint::barrier`]. A call that
+    /// goes on with one that was dropped hands on the cookie of that one.
+    pub async fn share(&self, cookie: impl Into<Option<Cookie>>) -> Result<Vec<Option<Cookie>>> {
+        let (core, own) = (self.core(), Gathered::of(self.rank(), cookie.into()));
+        Collectives::of(core)?.rounds.run_async(core, Call::Share, own).await?.into_cookies(self.size())
+    }
+
+    /// As [`Endpoint::exchange`], in tasks and handlers. There is one exchange with a peer at a time: another
+    /// one fails with [`Error::TooMany`].
+    ///
+    /// If the future is dropped before its end, what was sent in part is aborted, and the peer's exchange
+    /// fails; what the peer sent is dropped.
+    pub async fn exchange(&self, peer: Rank, bytes: &[u8]) -> Result<Vec<u8>> {
+        Ok(self.exchange_all(&[(peer, bytes)]).await?.pop().unwrap_or_default())
+    }
+
+    /// As [`Endpoint::exchange_all`], in tasks and handlers; otherwise as [`AsyncEndpoint::exchange`].
+    pub async fn exchange_all(&self, messages: &[(Rank, &[u8])]) -> Result<Vec<Vec<u8>>> {
+        Collectives::of(self.core())?.exchanges.run_async(self.core(), messages).await
     }
 }

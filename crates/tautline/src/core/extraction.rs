@@ -15,8 +15,10 @@ pub(crate) struct Extraction {
     /// Wakers that are woken when the extraction ends. Answers arrive together: whoever is woken for the
     /// first one finds the others, too.
     wakers: RefCell<Vec<Waker>>,
-    /// There is a batch, or there are wakers.
+    /// There is a batch, there are wakers, or somebody waits for an extraction that takes or runs something.
     at_end: Cell<bool>,
+    /// Something was taken, or a suspended handler ran, since this was last asked.
+    progress: Cell<bool>,
     /// Messages whose handlers have finished, successfully or not.
     handled: Cell<u64>,
     /// Of those, messages that were the library's own, not the program's.
@@ -43,6 +45,25 @@ impl Extraction {
     pub(super) fn end(&self) -> bool {
         self.running.set(false);
         self.at_end.replace(false)
+    }
+
+    /// Something was taken, or a suspended handler ran.
+    #[inline]
+    pub(crate) fn note_progress(&self) {
+        // Without anybody who waits for it, nobody asks.
+        if self.at_end.get() {
+            self.progress.set(true);
+        }
+    }
+
+    /// Whether there was progress since the last call.
+    pub(super) fn take_progress(&self) -> bool {
+        self.progress.replace(false)
+    }
+
+    /// There is something to do at the end of this extraction, or of the next one.
+    pub(super) fn watch_end(&self) {
+        self.at_end.set(true);
     }
 
     /// Whether a batch is to be closed.

@@ -17,11 +17,13 @@ use std::any::Any;
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Context;
 use std::time::Duration;
 
 use tautline_node::{PeerId, WaitFor};
 
 use crate::error::{Error, Result};
+use crate::waiters::Waiter;
 use crate::{PeerState, Rank, SendError, Undelivered};
 pub(crate) use budget::{Budgets, Charge};
 use events::EventQueue;
@@ -135,6 +137,25 @@ impl Core {
             let _ = self.node.close_batch();
         }
         self.extraction.wake();
+        let progress = self.extraction.take_progress();
+        if !self.waits.turns.is_empty() {
+            if progress {
+                self.waits.turns.wake();
+            } else {
+                self.extraction.watch_end();
+            }
+        }
+    }
+
+    /// Wakes `context` at the end of the next extraction that takes or runs something, or when the endpoint
+    /// is closed.
+    pub(crate) fn register_turn(&self, waiter: &Waiter, context: &Context<'_>) {
+        self.waits.turns.register(waiter, context);
+        self.extraction.watch_end();
+    }
+
+    pub(crate) fn remove_turn(&self, waiter: &Waiter) {
+        self.waits.turns.remove(waiter);
     }
 
     /// Waits until there may be something to extract or to do for handlers; false if `timeout` passed first.

@@ -14,6 +14,8 @@ pub(crate) struct Waits {
     pub(crate) room: Waiters,
     /// Wait for something that a lost peer will never do.
     pub(crate) peers: Waiters,
+    /// Wait for an extraction that takes or runs something; see [`super::Core::register_turn`].
+    pub(super) turns: Waiters,
     /// Drive the endpoint, and end when it is closed.
     #[cfg(feature = "tokio")]
     pub(crate) drivers: Waiters,
@@ -29,6 +31,7 @@ impl Default for Waits {
         Waits {
             room: Waiters::default(),
             peers: Waiters::default(),
+            turns: Waiters::default(),
             #[cfg(feature = "tokio")]
             drivers: Waiters::default(),
             memory: RefCell::default(),
@@ -76,6 +79,7 @@ impl Waits {
     /// Wakes everybody: the endpoint is closed, and nobody will extract any more.
     pub(super) fn wake_all(&self) {
         self.peers.wake();
+        self.turns.wake();
         self.memory.take().into_values().for_each(Waker::wake);
         self.room.wake();
         #[cfg(feature = "tokio")]

@@ -15,10 +15,14 @@ impl Extract for Inbox {
         let _running = core.begin_extraction()?;
         let runner = Runner { core, inbox: self };
         runner.run_woken();
-        if let Some(taken) = runner.run_frames(bytes)? {
-            return Ok(taken);
+        let taken = match runner.run_frames(bytes)? {
+            Some(taken) => taken,
+            None => runner.run_delivery(bytes)?,
+        };
+        if taken > 0 {
+            core.extraction.note_progress();
         }
-        runner.run_delivery(bytes)
+        Ok(taken)
     }
 
     fn drop_handlers(&self, core: &Core) {
@@ -50,6 +54,7 @@ impl Runner<'_> {
 
     #[inline(never)]
     fn poll_woken(self) {
+        self.core.extraction.note_progress();
         for woken in self.core.wakes.take() {
             woken.polled();
             self.poll(TaskId { handler: woken.handler, slot: woken.slot });
