@@ -114,13 +114,13 @@ pub fn all_up(ranks: &mut [Process]) -> Result<bool, String> {
 
 /// What a member counted: frames sent and accepted, messages checked, frames refused; messages sent to each
 /// rank and received from each.
-struct Counts {
-    numbers: Vec<u64>,
+pub struct Counts {
+    pub numbers: Vec<u64>,
     out: Vec<u64>,
     received: Vec<u64>,
 }
 
-fn counts(relay: &mut Relay, ranks: &mut [Process]) -> Result<Vec<Counts>, String> {
+pub fn counts(relay: &mut Relay, ranks: &mut [Process]) -> Result<Vec<Counts>, String> {
     ranks.iter_mut().for_each(|rank| rank.ask("report"));
     let mut all: Vec<Option<Counts>> = ranks.iter().map(|_| None).collect();
     forward_until(relay, ranks, |ranks| {

@@ -9,6 +9,7 @@
 
 mod claims;
 mod datagrams;
+mod flood;
 mod frames;
 mod handshakes;
 mod hostile;
@@ -31,7 +32,8 @@ use tautline::Security;
 #[derive(Debug, Parser)]
 #[command(name = "tautline-attack")]
 struct Args {
-    /// The attacks; by default all of them: datagrams, frames, handshakes, kills, stops, shortages, claims
+    /// The attacks; by default all of them: datagrams, frames, handshakes, kills, stops, shortages, claims,
+    /// flood
     attacks: Vec<String>,
     /// The sizes of the long form: hours instead of seconds
     #[arg(long)]
@@ -57,6 +59,9 @@ struct Args {
     /// Messages that claim to be long
     #[arg(long, value_name = "N")]
     claims: Option<u64>,
+    /// Pairs of measurements, under a flood and beside it
+    #[arg(long, value_name = "N")]
+    pairs: Option<u64>,
     /// Ranks in storms
     #[arg(long, value_name = "N")]
     ranks: Option<usize>,
@@ -85,7 +90,7 @@ fn main() -> ExitCode {
 }
 
 fn attack_all(args: &Args) -> Result<Vec<Record>> {
-    let names = ["datagrams", "frames", "handshakes", "kills", "stops", "shortages", "claims"];
+    let names = ["datagrams", "frames", "handshakes", "kills", "stops", "shortages", "claims", "flood"];
     if let Some(unknown) = args.attacks.iter().find(|name| !names.contains(&name.as_str())) {
         anyhow::bail!("there is no attack \"{unknown}\"; there are {}", names.join(", "));
     }
@@ -117,7 +122,8 @@ fn attack_all(args: &Args) -> Result<Vec<Record>> {
                 }
             }
             "shortages" => records.extend(shortages::attack()),
-            _ => records.push(claims::attack(size(args.claims, 1_000, 20_000))),
+            "claims" => records.push(claims::attack(size(args.claims, 1_000, 20_000))),
+            _ => records.push(flood::attack(size(args.pairs, 1, 15), args.seed, args.long)),
         }
         for record in &records[before..] {
             eprintln!("{}", record.line());

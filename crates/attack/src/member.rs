@@ -109,7 +109,8 @@ fn report(ep: &Endpoint, traffic: &Traffic) {
 fn idle(ep: &Endpoint) -> tautline::Result<()> {
     let counts = || {
         let all = ep.counters();
-        (all.sleeps, all.device.frames_sent + all.device.frames_received)
+        let frames = all.device.frames_sent + all.device.frames_received;
+        (all.sleeps, frames + all.local.frames_sent + all.local.frames_received)
     };
     let (before, until) = (counts(), Instant::now() + IDLE);
     while Instant::now() < until {

@@ -64,3 +64,9 @@ fn unknown_attacks_are_named() {
     let said = String::from_utf8_lossy(&out.stderr);
     assert!(out.status.code() == Some(2) && said.contains("there is no attack"), "{said}");
 }
+
+/// H-16: a flood of hostile datagrams harms no message. What it costs is measured by the long form.
+#[test]
+fn flood() {
+    attack(&["flood"]);
+}

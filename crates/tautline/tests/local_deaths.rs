@@ -334,8 +334,13 @@ fn dead_peers_leave_nothing_behind() {
         drop(victim);
         let (mapped, memory, open) = remains();
         assert_eq!((mapped, memory), (0, 0), "no segment after its death");
-        // The first round may open what stays open.
-        assert_eq!(*before.get_or_insert(open), open, "descriptors");
+        // The first round may open what stays open. A thread that is about to end may hold one more for a
+        // moment, then or now; a descriptor that leaks is one more in every round.
+        let (first, start) = (*before.get_or_insert(open), std::time::Instant::now());
+        while remains().2 > first {
+            assert!(start.elapsed() < PATIENCE, "{} descriptors, {first} in the first round", remains().2);
+            std::thread::sleep(Duration::from_millis(1));
+        }
         // Other processes of this user may come and go meanwhile; this listener is known by its name.
         let other = Launcher::over(DeviceName::Shm, 2);
         let (builder, _) = listener(2, config(|_| {}));
