@@ -103,11 +103,12 @@ fn flood(target: SocketAddr, datagrams: &[Vec<u8>], over: &AtomicBool, sent: &At
     while !over.load(Ordering::Relaxed) {
         let due = begin.elapsed().as_nanos() as u64 * RATE / 1_000_000_000;
         // What a busy machine has missed is not made up for at once.
-        for _ in number..due.min(number + 4 * BURST) {
-            let _ = socket.send_to(&datagrams[number as usize % datagrams.len()], target);
-            number += 1;
+        let end = due.min(number + 4 * BURST);
+        for datagram in number..end {
+            let _ = socket.send_to(&datagrams[datagram as usize % datagrams.len()], target);
             sent.fetch_add(1, Ordering::Relaxed);
         }
+        number = end.max(number);
         std::thread::sleep(Duration::from_micros(1_000_000 * BURST / RATE));
     }
 }
