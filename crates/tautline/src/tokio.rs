@@ -24,7 +24,8 @@ use crate::waiters::Waiter;
 ///
 /// Needs a runtime with I/O enabled. The future is not `Send`: select it beside the program's own, or spawn
 /// it with `spawn_local`. An endpoint has one driver at a time; a second one fails. If the driver is dropped,
-/// nothing is lost, and another one can continue.
+/// nothing is lost, and another one can continue. One runtime can drive 100 lanes of a node: the kernel
+/// limits how often a file is reached through nested epoll descriptors, and all lanes watch one listener.
 ///
 /// ```no_run
 /// use tautline::Endpoint;

@@ -132,8 +132,9 @@ impl Rounds {
             self.end(core, Gone { call, rank, why });
             return Ok(());
         }
-        // Of no use to anybody: a call that has failed, or a rank that was started again.
-        if self.gone.get().is_some_and(|gone| gone.call <= call || gone.rank == from) {
+        // The call has failed here. An earlier one can still succeed.
+        let gone = self.gone.get();
+        if gone.is_some_and(|gone| gone.call <= call) {
             return Ok(());
         }
         let round = u32::from(round);
@@ -146,7 +147,8 @@ impl Rounds {
         }
         let queue = &mut arrived[round as usize];
         if queue.len() == MAX_UNTAKEN {
-            return Err(malformed());
+            // A rank that was started again begins to count anew, and nobody takes what it sends.
+            return if gone.is_some() { Ok(()) } else { Err(malformed()) };
         }
         queue.push_back(Arrived { call, kind, gathered: gathered.to_vec() });
         Ok(())

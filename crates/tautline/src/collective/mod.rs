@@ -106,7 +106,8 @@ impl Endpoint {
     /// If a rank goes down, every rank that waits for it, or for a rank that waits for it, gets
     /// [`Error::PeerGone`] with the rank that went down. From then on the ranks may disagree on how many
     /// barriers there were, so all further calls of `barrier` and [`Endpoint::share`] fail with the same
-    /// error, even if the rank is started again.
+    /// error, even if the rank is started again. A rank may hear of it from another one, before its own
+    /// [`Endpoint::peer_state`] says so.
     ///
     /// The cost is log2(n) rounds, each a short message to another rank.
     pub fn barrier(&self) -> Result<()> {
