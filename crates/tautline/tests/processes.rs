@@ -6,4 +6,3 @@ mod doc_programs;
 mod examples;
 mod kill;
 mod mapped_deaths;
-mod xdp;

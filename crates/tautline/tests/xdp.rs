@@ -239,7 +239,7 @@ fn start_of(spaces: &Spaces, (rank, each): (usize, usize), role: &str, device: &
     let child = Command::new("ip")
         .args(["netns", "exec", &spaces.names[side]])
         .arg(std::env::current_exe().unwrap())
-        .args(["--exact", "xdp::xdp_member", "--nocapture"])
+        .args(["--exact", "xdp_member", "--nocapture"])
         .env("TAUTLINE_XDP_ROLE", role)
         .env("TAUTLINE_XDP_DEVICE", device)
         .env("TAUTLINE_XDP_JOB", &job)
@@ -577,7 +577,7 @@ fn too_few_files() {
             .args([
                 "-c",
                 &format!(
-                    "ulimit -n {files}; exec \"$0\" --exact xdp::limited_files_member --nocapture --test-threads=1"
+                    "ulimit -n {files}; exec \"$0\" --exact limited_files_member --nocapture --test-threads=1"
                 ),
             ])
             .arg(&me)
