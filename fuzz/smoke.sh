@@ -1,12 +1,12 @@
 #!/bin/sh
 # Runs every fuzz target from the committed corpus, FUZZ_SECONDS (60) of one processor in all, on stable Rust,
 # without cargo-fuzz. Exits 77, with the reason in the last line, where that cannot be done. FUZZ_TARGETS names some
-# targets only; with FUZZ_GROW=1 inputs that reach new code are added to the corpus.
+# targets only; FUZZ_SEED sets the seed; with FUZZ_GROW=1 inputs that reach new code are added to the corpus.
 set -eu
 cd "$(dirname "$0")"
 
 seconds=${FUZZ_SECONDS:-60}
-targets=${FUZZ_TARGETS:-"wire_frame wire_handshake wire_record wire_ext job_file link_pair shm_ring shm_greeting"}
+targets=${FUZZ_TARGETS:-$(sed -n '/^\[\[bin\]\]/{n;s/^name = "\(.*\)"/\1/p}' Cargo.toml | tr '\n' ' ')}
 # Where to build; libFuzzer's instrumentation must not get into the ordinary build.
 out=${FUZZ_TARGET_DIR:-$PWD/target}
 
@@ -45,8 +45,9 @@ fuzz() {
     mkdir -p "corpus/$1" "$scratch/$1"
     # libFuzzer adds what it finds to the first folder.
     if [ "${FUZZ_GROW:-0}" = 1 ]; then folders="corpus/$1"; else folders="$scratch/$1 corpus/$1"; fi
+    # libFuzzer takes 0 for a random seed.
     # shellcheck disable=SC2086
-    if "$out/$host/release/$1" -max_total_time="$each" -timeout=10 -rss_limit_mb=1024 -print_final_stats=1 \
+    if "$out/$host/release/$1" ${FUZZ_SEED:+-seed=$((FUZZ_SEED + 1))} -max_total_time="$each" -timeout=10 -rss_limit_mb=1024 -print_final_stats=1 \
         -artifact_prefix="artifacts/$1-" $folders >"$scratch/$1.log" 2>&1; then
         echo good >"$scratch/$1.verdict"
     fi

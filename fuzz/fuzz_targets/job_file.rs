@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tautline_node::Job;
+use tautline::job_file::{describe, parse};
 
 fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(data) else { return };
@@ -10,9 +10,9 @@ fuzz_target!(|data: &[u8]| {
     if text.contains("socket") {
         return;
     }
-    let Ok(job) = Job::parse(text) else { return };
+    let Ok(job) = parse(text) else { return };
     assert!(job.rank < job.size());
-    let again = Job::parse(&Job::describe(job.rank, &job.key, &job.members, job.security, job.device, None))
+    let again = parse(&describe(job.rank, &job.key, &job.members, job.security, job.device, None))
         .expect("our own words");
     assert_eq!((again.rank, &again.members, again.security), (job.rank, &job.members, job.security));
     assert_eq!(again.key.bytes(), job.key.bytes());

@@ -1,10 +1,11 @@
 //! The records of a slot: they leave no gap, can be read from any record on, and read back the same after
-//! they are written. The same for memory records.
+//! they are written. The same for memory and tag records.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use tautline_wire::memory::MemoryRecord;
-use tautline_wire::record::{HandlerNames, LOAN_MORE_LEN, Record, Records, write};
+use tautline_wire::record::{HandlerNames, LOAN_MORE_LEN, Record, RecordHead, Records, write};
+use tautline_wire::tags::TagRecord;
 
 fn rewrite(record: Record<'_>, out: &mut [u8]) -> usize {
     let (head, data): (usize, &[u8]) = match record {
@@ -20,7 +21,7 @@ fn rewrite(record: Record<'_>, out: &mut [u8]) -> usize {
             (write::loan_more(out, message, offset, (number, at, len)), &[])
         }
         Record::Handlers { last, data } => (write::handlers(out, last, data.len()), data),
-        Record::Memory { .. } => unreachable!("`rewrite_memory` handles these"),
+        Record::Memory { .. } | Record::Tag { .. } => unreachable!("these have functions of their own"),
     };
     out[head..head + data.len()].copy_from_slice(data);
     head + data.len()
@@ -42,6 +43,19 @@ fn rewrite_memory(record: &Record<'_>, flags: u8, out: &mut [u8]) {
     assert_eq!(MemoryRecord::parse(&again), Ok(memory));
 }
 
+/// The same for tag records.
+fn rewrite_tag(record: &Record<'_>, out: &mut [u8]) {
+    let Ok(tag) = TagRecord::parse(record) else { return };
+    let data = match tag {
+        TagRecord::Eager { data, .. } | TagRecord::Data { data, .. } => data,
+        _ => &[],
+    };
+    let head = tag.write(out, 0, data.len());
+    out[head..head + data.len()].copy_from_slice(data);
+    let again = Records::new(&out[..head + data.len()], 0).next().unwrap().unwrap();
+    assert_eq!(TagRecord::parse(&again), Ok(tag));
+}
+
 fuzz_target!(|data: &[u8]| {
     let mut records = Records::new(data, 0);
     let mut out = vec![0; data.len() + LOAN_MORE_LEN];
@@ -55,6 +69,10 @@ fuzz_target!(|data: &[u8]| {
         };
         if let Record::Memory { flags, .. } = record {
             rewrite_memory(&record, flags, &mut out);
+            continue;
+        }
+        if let Record::Tag { .. } = record {
+            rewrite_tag(&record, &mut out);
             continue;
         }
         let len = rewrite(record, &mut out);

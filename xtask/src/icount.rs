@@ -26,6 +26,8 @@ mod callgrind;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
 
@@ -66,7 +68,16 @@ const EXAMPLES: [Example; 2] = [
         package: "tautline",
         folder: "tautline",
         name: "icount_api",
-        scenarios: &["short-wire", "short-shm", "async-wire", "async-shm", "put-wire", "put-shm"],
+        scenarios: &[
+            "short-wire",
+            "short-shm",
+            "async-wire",
+            "async-shm",
+            "put-wire",
+            "put-shm",
+            "train-wire",
+            "train-open",
+        ],
     },
 ];
 
@@ -201,33 +212,57 @@ impl Tree {
     }
 }
 
-/// Builds the examples of a tree and counts the scenarios that it has.
+/// Builds the examples of a tree and counts the scenarios that it has, on all processors.
 fn count_all(tree: &Tree) -> Result<Vec<(&'static str, PerFrame)>> {
-    let mut counts = Vec::new();
+    let mut build = "cargo build --quiet --release".to_owned();
+    let mut jobs = Vec::new();
     for example in &EXAMPLES {
         let source = format!("crates/{}/examples/{}.rs", example.folder, example.name);
         if !tree.root.join(&source).is_file() {
             println!("{} has no {source}", tree.root.display());
             continue;
         }
-        let build =
-            format!("cargo build --quiet --release -p {} --example {}", example.package, example.name);
-        let mut build = run::command(&build);
-        build.current_dir(&tree.root).env("CARGO_TARGET_DIR", &tree.target);
-        // Both change the code that rustc generates; incremental builds change the counts by up to 2 %.
-        build.env("CARGO_INCREMENTAL", "0").env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
-        run::check(&mut build)?;
+        write!(build, " -p {} --example {}", example.package, example.name)?;
         let program = tree.target.join("release/examples").join(example.name);
-        for &scenario in example.scenarios {
-            if let Some(counted) = count(&program, scenario)? {
-                counts.push((scenario, counted));
-            }
-        }
+        jobs.extend(example.scenarios.iter().map(|scenario| (program.clone(), *scenario)));
     }
-    if counts.is_empty() {
+    if jobs.is_empty() {
         bail!("{} has no scenario to count", tree.root.display());
     }
-    Ok(counts)
+    let mut build = run::command(&build);
+    build.current_dir(&tree.root).env("CARGO_TARGET_DIR", &tree.target);
+    // Both change the code that rustc generates; incremental builds change the counts by up to 2 %.
+    build.env("CARGO_INCREMENTAL", "0").env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
+    run::check(&mut build)?;
+    let counted = in_parallel(&jobs, |(program, scenario)| count(program, scenario));
+    let named = jobs.iter().zip(counted).map(|((_, scenario), counted)| Ok((*scenario, counted?)));
+    let known = named.filter_map(|counted: Result<_>| match counted {
+        Ok((_, None)) => None,
+        Ok((scenario, Some(counted))) => Some(Ok((scenario, counted))),
+        Err(error) => Some(Err(error)),
+    });
+    known.collect()
+}
+
+/// Calls `work` for each item, one per processor at a time. Returns the results in the order of the items.
+fn in_parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let next = AtomicUsize::new(0);
+    let results = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                loop {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(item) = items.get(at) else { break };
+                    let result = work(item);
+                    results.lock().unwrap_or_else(PoisonError::into_inner).push((at, result));
+                }
+            });
+        }
+    });
+    let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+    results.sort_by_key(|(at, _)| *at);
+    results.into_iter().map(|(_, result)| result).collect()
 }
 
 /// The cost of a frame; `None` if the program knows the scenario neither by this name nor by a former one.
@@ -313,6 +348,16 @@ mod tests {
 
     fn cost(total: f64) -> PerFrame {
         PerFrame { total, own: total, library_calls: 10.0 }
+    }
+
+    #[test]
+    fn results_are_in_the_order_of_the_items() {
+        let items: Vec<u32> = (0..100).collect();
+        assert_eq!(
+            in_parallel(&items, |item| item * 2),
+            items.iter().map(|item| item * 2).collect::<Vec<_>>()
+        );
+        assert!(in_parallel(&[], |item: &u32| *item).is_empty());
     }
 
     #[test]

@@ -5,9 +5,13 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
+mod features;
 mod icount;
+mod mpi;
 mod run;
 mod setup;
+mod skips;
+mod soak;
 mod test;
 mod tidy;
 
@@ -26,10 +30,13 @@ Commands for developers of Tautline.
   cargo xtask attack [ATTACK…]        attack running jobs: hostile datagrams and frames, kills, stops, shortages
   cargo xtask attack --long           the same with millions of datagrams and thousands of kills and stops
   cargo xtask attack --help           list the attacks and their sizes
+  cargo xtask soak                    long runs of simulation, kills, forgeries, fuzzing; recorded in docs/SOAK.md
+  cargo xtask soak --help             list its options and parts
   cargo xtask setup                   list the optional Debian packages and what needs them
   cargo xtask setup --yes             install the missing ones (as root)
   cargo xtask icount                  count instructions per frame and compare with xtask/golden/icount.txt
   cargo xtask icount --bless          write the present counts to that file
+  cargo xtask mpi                     write the header, exports, constants and page that follow from crates/mpi/table
   cargo xtask icount --against DIR    count instructions per frame here and in another checkout, and compare
 
 A failing simulation seed prints the command that replays it.
@@ -56,8 +63,10 @@ fn dispatch(args: &[&str]) -> Result<()> {
         ["test"] => test::run(test::Extent::Full)?,
         ["test", "--quick"] => test::run(test::Extent::Quick)?,
         ["attack", rest @ ..] => attack(rest)?,
+        ["soak", rest @ ..] => soak::command(rest)?,
         ["setup"] => setup::list(),
         ["setup", "--yes"] => setup::install_all()?,
+        ["mpi"] => mpi::write(&run::root())?,
         ["icount"] => icount::check()?.into_iter().for_each(|why| println!("{why}")),
         ["icount", "--bless"] => icount::bless()?,
         ["icount", "--against", folder] => icount::against(folder)?,

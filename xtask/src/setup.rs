@@ -29,6 +29,36 @@ const PACKAGES: &[Package] = &[
         program: "tshark",
         needed_by: "the tests that open a capture with Wireshark and dissect its frames",
     },
+    Package {
+        name: "chromium",
+        program: "chromium",
+        needed_by: "the test that opens the report of `tautline bench` in a browser",
+    },
+    Package {
+        name: "openssh-server",
+        program: "/usr/sbin/sshd",
+        needed_by: "the test of `tautline run --hosts` between network namespaces",
+    },
+    Package {
+        name: "openssh-client",
+        program: "ssh",
+        needed_by: "`tautline run --hosts`, and its test between network namespaces",
+    },
+    Package {
+        name: "mpich",
+        program: "mpiexec.hydra",
+        needed_by: "the tests of jobs that hydra, the launcher of MPICH, starts",
+    },
+    Package {
+        name: "slurm-wlm",
+        program: "slurmctld",
+        needed_by: "the test of jobs that srun starts on nodes in network namespaces",
+    },
+    Package {
+        name: "munge",
+        program: "munged",
+        needed_by: "the same test: Slurm's daemons authenticate each other with it",
+    },
 ];
 
 /// A mirror that does not answer must not stop a test run.
@@ -77,7 +107,8 @@ fn install_line(missing: &[&str]) -> Option<String> {
 fn apt_get(arguments: &str) -> Result<()> {
     let options = "-q -o Acquire::http::Timeout=20 -o Acquire::Retries=2 -o DPkg::Lock::Timeout=60";
     let line = format!("timeout --kill-after=10 {INSTALL_LIMIT_S} apt-get {options} {arguments}");
-    run::check(run::command(&line).env("DEBIAN_FRONTEND", "noninteractive"))
+    // At this run level no package starts a service.
+    run::check(run::command(&line).env("DEBIAN_FRONTEND", "noninteractive").env("RUNLEVEL", "1"))
 }
 
 #[cfg(test)]

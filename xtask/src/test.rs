@@ -1,24 +1,28 @@
-//! Everything that a change must pass, in stages. The first failure ends the run. Skipped stages are named at
-//! the end.
+//! Everything that a change must pass, in stages. The first failure ends the run. The end of the run counts
+//! and names skipped stages and tests.
 
-use std::process::Stdio;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{icount, run, setup, tidy};
+use crate::{features, icount, run, setup, skips, soak, tidy};
 
 const FORMAT: &str = "cargo fmt --all -- --check";
 const CLIPPY: &str = "cargo clippy --workspace --all-targets -- -D warnings";
 /// Names no targets: only then does cargo build the examples, which the tests start as programs.
 const TESTS: &str = "cargo test --workspace";
-const LOOM: &str = "cargo test -p tautline-mem --release --lib loom";
-const SIMULATION: &str = "cargo run -p tautline-cli -- sim --seeds 1000 --messages 10000000";
+const LOOM: &str = "cargo test -p tautline-mem --lib loom";
+/// As the tests have built it; `cargo run` would build the crates of the command alone, with other features.
+const COMMAND: &str = "cargo build --workspace --bin tautline";
+const SIMULATION: &str = "sim --seeds 300 --messages 3000000";
 const DOCS: &str = "cargo doc --workspace --no-deps";
 const DENY: &str = "cargo deny check bans licenses sources";
 const DENY_ADVISORIES: &str = "cargo deny check advisories";
-const PACKAGE: &str =
-    "cargo package --quiet --workspace --exclude xtask --exclude tautline-attack --allow-dirty";
+const PACKAGE: &str = "cargo package --quiet --no-verify --workspace --exclude xtask --exclude tautline-attack --exclude tautline-skips --allow-dirty";
+const CHECK_PACKAGES: &str = "cargo check --quiet --workspace";
 
 /// The time for all fuzz targets together, without that for building them.
 const FUZZ_SECONDS: u32 = 60;
@@ -41,6 +45,8 @@ pub enum Extent {
 
 enum Outcome {
     Passed,
+    /// Passed, but these tests were skipped; each with its reason.
+    Without(Vec<String>),
     Skipped(String),
 }
 
@@ -60,8 +66,10 @@ const STAGES: &[Stage] = &[
         run: || tidy::run(&run::root(), tidy::Show::New).map(|()| Outcome::Passed),
     },
     Stage { name: "loom", quick: false, run: loom },
-    Stage { name: "tests", quick: true, run: || cargo(TESTS) },
-    Stage { name: "simulation", quick: false, run: || cargo(SIMULATION) },
+    Stage { name: "tests", quick: true, run: tests },
+    Stage { name: "features", quick: false, run: || features::check().map(Outcome::Without) },
+    Stage { name: "simulation", quick: false, run: simulation },
+    Stage { name: "AddressSanitizer", quick: false, run: sanitizer },
     Stage { name: "instruction counts", quick: false, run: instruction_counts },
     Stage { name: "docs", quick: false, run: docs },
     Stage { name: "fuzz smoke", quick: false, run: fuzz_smoke },
@@ -78,6 +86,7 @@ fn run_stages(stages: &[Stage], extent: Extent) -> Result<String> {
     let begin = Instant::now();
     let mut passed = 0;
     let mut skipped: Vec<String> = Vec::new();
+    let mut skipped_tests: Vec<String> = Vec::new();
     for (number, stage) in (1..).zip(stages) {
         println!("\n== {number}/{} {}", stages.len(), stage.name);
         let stage_begin = Instant::now();
@@ -88,9 +97,12 @@ fn run_stages(stages: &[Stage], extent: Extent) -> Result<String> {
         };
         let seconds = stage_begin.elapsed().as_secs_f64();
         match outcome {
-            Ok(Outcome::Passed) => {
+            Ok(outcome @ (Outcome::Passed | Outcome::Without(_))) => {
                 passed += 1;
                 println!("== {} passed in {seconds:.1} s", stage.name);
+                if let Outcome::Without(tests) = outcome {
+                    skipped_tests.extend(tests.iter().map(|test| format!("SKIPPED test {test}\n")));
+                }
             }
             Ok(Outcome::Skipped(why)) => {
                 println!("== {} SKIPPED: {why}", stage.name);
@@ -113,15 +125,22 @@ fn run_stages(stages: &[Stage], extent: Extent) -> Result<String> {
     }
     let minutes = begin.elapsed().as_secs_f64() / 60.0;
     Ok(format!(
-        "\n{}{passed} passed, 0 failed, {} skipped in {minutes:.1} minutes",
+        "\n{}{}{passed} passed, 0 failed, {} skipped, and {} tests skipped in {minutes:.1} minutes",
+        skipped_tests.concat(),
         skipped.concat(),
-        skipped.len()
+        skipped.len(),
+        skipped_tests.len()
     ))
 }
 
 fn cargo(line: &str) -> Result<Outcome> {
     println!("{line}");
     run::check(&mut run::command(line)).map(|()| Outcome::Passed)
+}
+
+fn tests() -> Result<Outcome> {
+    println!("{TESTS}");
+    skips::run_tests(&mut run::command(TESTS)).map(Outcome::Without)
 }
 
 /// What to do if `free` MiB on the disk of the target folder are too few.
@@ -170,6 +189,18 @@ fn tests_passed(output: &str) -> u32 {
         count.parse::<u32>().ok()
     });
     counts.sum()
+}
+
+fn simulation() -> Result<Outcome> {
+    cargo(COMMAND)?;
+    let mut command = Command::new(run::target_dir().join("debug/tautline"));
+    command.args(SIMULATION.split(' '));
+    println!("{}", run::shown(&command));
+    run::check(&mut command).map(|()| Outcome::Passed)
+}
+
+fn sanitizer() -> Result<Outcome> {
+    Ok(soak::sanitize()?.map_or(Outcome::Passed, Outcome::Skipped))
 }
 
 fn instruction_counts() -> Result<Outcome> {
@@ -225,18 +256,54 @@ fn deny() -> Result<Outcome> {
     }
 }
 
-/// Packages in a new folder each time: cargo assumes that a version which it has unpacked and built before is
-/// unchanged, and would check today's crates against yesterday's.
+/// Packages all crates that are published, and checks that they build from nothing but their packages.
+/// `cargo package` would do so for each by itself, and build those below it every time.
 fn package() -> Result<Outcome> {
     let now = std::time::UNIX_EPOCH.elapsed().context("the clock is before 1970")?;
     let folder = run::target_dir().join(format!("package-{}", now.as_nanos()));
-    let mut command = run::command(PACKAGE);
-    // Other crates are taken from where the tests have built them.
-    command.env("CARGO_TARGET_DIR", &folder).env("CARGO_BUILD_BUILD_DIR", run::target_dir());
-    println!("{}", run::shown(&command));
-    let packaged = run::check(&mut command);
+    let checked = check_packages(&folder);
     std::fs::remove_dir_all(&folder).with_context(|| format!("could not remove {}", folder.display()))?;
-    packaged.map(|()| Outcome::Passed)
+    checked.map(|()| Outcome::Passed)
+}
+
+fn check_packages(folder: &Path) -> Result<()> {
+    let mut command = run::command(PACKAGE);
+    command.env("CARGO_TARGET_DIR", folder);
+    println!("{}", run::shown(&command));
+    run::check(&mut command)?;
+    let packages = folder.join("package");
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(&packages)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "crate") {
+            let mut unpack = run::command("tar --extract --gzip --file");
+            run::check(unpack.arg(&path).arg("--directory").arg(folder))?;
+            names.extend(path.file_stem().map(|name| name.to_string_lossy().into_owned()));
+        }
+    }
+    std::fs::write(folder.join("Cargo.toml"), workspace_of(&names, &manifest()?)?)?;
+    std::fs::copy(run::root().join("Cargo.lock"), folder.join("Cargo.lock"))?;
+    let mut check = run::command(CHECK_PACKAGES);
+    // Crates of others are taken from where clippy has checked them.
+    check.current_dir(folder).env("CARGO_TARGET_DIR", run::target_dir());
+    println!("{}", run::shown(&check));
+    run::check(&mut check)
+}
+
+fn manifest() -> Result<String> {
+    std::fs::read_to_string(run::root().join("Cargo.toml")).context("could not read Cargo.toml")
+}
+
+/// The manifest of a workspace of unpacked crates, with the profiles of ours, which are the last part of
+/// `manifest`. A folder's name is that of its crate and the version.
+fn workspace_of(folders: &[String], manifest: &str) -> Result<String> {
+    let mut text = format!("[workspace]\nresolver = \"3\"\nmembers = {folders:?}\n\n[patch.crates-io]\n");
+    for folder in folders {
+        let (name, _) = folder.rsplit_once('-').context("a package without a version")?;
+        let _ = writeln!(text, "{name} = {{ path = {folder:?} }}");
+    }
+    let profiles = manifest.find("\n[profile.").map_or("", |at| &manifest[at..]);
+    Ok(text + profiles)
 }
 
 #[cfg(test)]
@@ -254,6 +321,14 @@ mod tests {
     fn the_summary_counts_and_names_what_was_skipped() {
         let summary = run_stages(&[GOOD, ABSENT, SLOW], Extent::Full).unwrap();
         assert!(summary.contains("SKIPPED absent: no tool\n2 passed, 0 failed, 1 skipped"), "{summary}");
+        let tests = || Ok(Outcome::Without(vec!["a.rs::b: no root".into(), "a.rs::c: no tshark".into()]));
+        let summary =
+            run_stages(&[Stage { name: "tests", quick: true, run: tests }, GOOD], Extent::Full).unwrap();
+        assert!(
+            summary.contains("SKIPPED test a.rs::b: no root\nSKIPPED test a.rs::c: no tshark\n"),
+            "{summary}"
+        );
+        assert!(summary.contains("2 passed, 0 failed, 0 skipped, and 2 tests skipped"), "{summary}");
     }
 
     #[test]
@@ -261,6 +336,17 @@ mod tests {
         let error = format!("{:#}", run_stages(&[GOOD, ABSENT, BAD, NEVER], Extent::Full).unwrap_err());
         assert!(error.contains("stage bad FAILED") && error.contains("it broke"), "{error}");
         assert!(error.contains("1 passed, 1 failed, 1 skipped, 1 not run"), "{error}");
+    }
+
+    #[test]
+    fn unpacked_crates_are_a_workspace() {
+        let folders = ["tautline-0.1.0".to_owned(), "tautline-mem-0.1.0".to_owned()];
+        let text = workspace_of(&folders, "[workspace]\n\n[profile.dev]\nopt-level = 1\n").unwrap();
+        let table: toml::Table = text.parse().unwrap();
+        assert_eq!(table["workspace"]["members"].as_array().unwrap().len(), 2);
+        assert_eq!(table["patch"]["crates-io"]["tautline-mem"]["path"].as_str(), Some("tautline-mem-0.1.0"));
+        assert_eq!(table["profile"]["dev"]["opt-level"].as_integer(), Some(1));
+        assert!(workspace_of(&["nonsense".to_owned()], "").is_err());
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::process::Command;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tautline::node::link::JobKey;
-use tautline::{DeviceName, Job, Member, Security};
+use tautline::{DeviceName, Member, Security, job_file};
 use tautline_baseline::packet::PacketSocket;
 
 use crate::datagrams::{all_up, forward_until, settle};
@@ -82,7 +82,7 @@ impl Spaces {
     fn start(&self, side: usize) -> Result<Process, String> {
         let members: Vec<_> = (0..2).map(|side| Member::new((address(side), PORT).into())).collect();
         let (key, device) = (JobKey::new([42; 32]), Some(DeviceName::Xdp));
-        let text = Job::describe(side as u32, &key, &members, Some(Security::Fabric), device, None);
+        let text = job_file::describe(side as u32, &key, &members, Some(Security::Fabric), device, None);
         let path = self.folder.join(format!("job-{side}"));
         let file = File::options().write(true).create_new(true).mode(0o600).open(&path);
         file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| error.to_string())?;

@@ -104,6 +104,7 @@ fn run(record: &mut Record, count: u64, seed: u64) -> Result<(), String> {
             attacker.old.pop_front();
         }
         record.count += 1;
+        record.tell(count);
     }
     record.notes.push(format!("{} copied, {} replayed", attacker.copied, attacker.replayed));
     Ok(())

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use command_fds::{CommandFdExt, FdMapping};
 use rustix::process::{Pid, Signal, kill_process};
 use tautline::node::link::JobKey;
-use tautline::{DeviceName, Job, Member, Security};
+use tautline::{DeviceName, Member, Security, job_file};
 
 /// The descriptors of a child's job and socket.
 const JOB: i32 = 3;
@@ -45,7 +45,8 @@ impl Members {
     ) -> std::io::Result<Process> {
         let members: Vec<_> = seen.unwrap_or(&self.addresses).iter().map(|addr| Member::new(*addr)).collect();
         let key = JobKey::new([42; 32]);
-        let text = Job::describe(rank as u32, &key, &members, Some(self.security), self.device, Some(SOCKET));
+        let text =
+            job_file::describe(rank as u32, &key, &members, Some(self.security), self.device, Some(SOCKET));
         let (reader, mut writer) = std::io::pipe()?;
         writer.write_all(text.as_bytes())?;
         drop(writer);

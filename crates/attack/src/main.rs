@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
+mod bells;
 mod claims;
 mod datagrams;
 mod flood;
@@ -33,7 +34,7 @@ use tautline::Security;
 #[command(name = "tautline-attack")]
 struct Args {
     /// The attacks; by default all of them: datagrams, frames, handshakes, kills, stops, shortages, claims,
-    /// flood
+    /// bells, flood
     attacks: Vec<String>,
     /// The sizes of the long form: hours instead of seconds
     #[arg(long)]
@@ -59,6 +60,9 @@ struct Args {
     /// Messages that claim to be long
     #[arg(long, value_name = "N")]
     claims: Option<u64>,
+    /// Rings of a member that abuses doorbells
+    #[arg(long, value_name = "N")]
+    rings: Option<u64>,
     /// Pairs of measurements, under a flood and beside it
     #[arg(long, value_name = "N")]
     pairs: Option<u64>,
@@ -90,7 +94,8 @@ fn main() -> ExitCode {
 }
 
 fn attack_all(args: &Args) -> Result<Vec<Record>> {
-    let names = ["datagrams", "frames", "handshakes", "kills", "stops", "shortages", "claims", "flood"];
+    let names =
+        ["datagrams", "frames", "handshakes", "kills", "stops", "shortages", "claims", "bells", "flood"];
     if let Some(unknown) = args.attacks.iter().find(|name| !names.contains(&name.as_str())) {
         anyhow::bail!("there is no attack \"{unknown}\"; there are {}", names.join(", "));
     }
@@ -123,6 +128,7 @@ fn attack_all(args: &Args) -> Result<Vec<Record>> {
             }
             "shortages" => records.extend(shortages::attack()),
             "claims" => records.push(claims::attack(size(args.claims, 1_000, 20_000))),
+            "bells" => records.push(bells::attack(size(args.rings, 4_000, 10_000_000))),
             _ => records.push(flood::attack(size(args.pairs, 1, 15), args.seed, args.long)),
         }
         for record in &records[before..] {

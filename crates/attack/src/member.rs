@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use tautline::{Config, Endpoint, Message, Waiting};
 
+use crate::bells;
 use crate::traffic::Traffic;
 
 /// The exit code of a member that could not join and said why.
@@ -73,6 +74,7 @@ fn talk(config: Config) -> tautline::Result<()> {
                 "talk" => quiet = false,
                 "report" => report(&ep, &traffic),
                 "idle" => idle(&ep)?,
+                ring if ring.starts_with("ring ") => bells::ring(ring[5..].parse().unwrap_or(0)),
                 _ => return ep.close(),
             }
         }

@@ -18,17 +18,31 @@ pub struct Record {
     /// Why the attack could not be made.
     pub skipped: Option<String>,
     pub seconds: f64,
+    #[serde(skip)]
+    told: Option<std::time::Instant>,
 }
+
+/// How often a long attack says how far it is.
+const TELL_EVERY: std::time::Duration = std::time::Duration::from_secs(20);
 
 impl Record {
     /// Makes an attack and notes how long it took.
     pub fn of(attack: String, run: impl FnOnce(&mut Record)) -> Record {
         let begin = std::time::Instant::now();
         let (notes, broken) = (Vec::new(), Vec::new());
-        let mut record = Record { attack, count: 0, checked: 0, notes, broken, skipped: None, seconds: 0.0 };
+        let (skipped, told) = (None, Some(begin));
+        let mut record = Record { attack, count: 0, checked: 0, notes, broken, skipped, seconds: 0.0, told };
         run(&mut record);
         record.seconds = (begin.elapsed().as_secs_f64() * 10.0).round() / 10.0;
         record
+    }
+
+    /// Says now and then how far the attack is.
+    pub fn tell(&mut self, of: u64) {
+        if self.told.is_none_or(|told| told.elapsed() >= TELL_EVERY) {
+            self.told = Some(std::time::Instant::now());
+            eprintln!("{}: {} of {of}, {} broken", self.attack, self.count, self.broken.len());
+        }
     }
 
     /// Whether all promises held, as far as they were tested.

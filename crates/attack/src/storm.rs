@@ -66,6 +66,7 @@ pub fn kills(device: &'static str, ranks: usize, count: u64, seed: u64) -> Recor
             for round in 0..count {
                 kill_one(&mut storm, record, round % 2 == 0)?;
                 record.count += 1;
+                record.tell(count);
             }
             settle(record, &mut storm.relay, &mut storm.ranks, Security::Open)
         });
@@ -120,6 +121,7 @@ pub fn stops(device: &'static str, ranks: usize, count: u64, seed: u64) -> Recor
                 storm.check(record, None);
                 storm.ranks.iter_mut().try_for_each(Process::check_alive)?;
                 record.count += 2;
+                record.tell(count);
             }
             settle(record, &mut storm.relay, &mut storm.ranks, Security::Open)
         });

@@ -1,12 +1,15 @@
-//! The byte-stream transports: pipe pair, Unix stream socket, TCP. Each is two descriptors and a length known
-//! to both sides. An empty message travels as one byte, since a byte stream cannot show it otherwise.
+//! The byte-stream transports: pipe pair, named pipes, Unix stream socket, TCP. Each is two descriptors and a
+//! length known to both sides. An empty message travels as one byte, since a byte stream cannot show it
+//! otherwise.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
@@ -27,7 +30,7 @@ impl Bytes {
         rustix::io::ioctl_fionbio(&from, !blocking)?;
         rustix::io::ioctl_fionbio(&into, !blocking)?;
         // A dead peer closes its pipe; a socket whose peer hangs needs a time bound.
-        if kind != Kind::Pipe {
+        if !matches!(kind, Kind::Pipe | Kind::Fifo) {
             sockopt::set_socket_timeout(&from, Timeout::Recv, Some(SILENCE))?;
             sockopt::set_socket_timeout(&from, Timeout::Send, Some(SILENCE))?;
         }
@@ -96,6 +99,27 @@ pub(crate) fn pipe(setup: &mut Setup<'_>) -> io::Result<Bytes> {
     Bytes::new(Kind::Pipe, from, writer, setup.blocking)
 }
 
+/// The same with a name, which is gone as soon as both ends are open.
+pub(crate) fn fifo(setup: &mut Setup<'_>) -> io::Result<Bytes> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let file = std::env::temp_dir().join(format!("tautline-fifo-{}-{number}", std::process::id()));
+    let kind = FileType::Fifo;
+    rustix::fs::mknodat(rustix::fs::CWD, &file, kind, Mode::RUSR | Mode::WUSR, 0)?;
+    let open = |flags| rustix::fs::open(&file, flags | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty());
+    // In this order neither waits for the other.
+    let ends = open(OFlags::RDONLY).and_then(|reader| Ok((reader, open(OFlags::WRONLY)?)));
+    rustix::fs::unlink(&file)?;
+    let (reader, writer) = ends?;
+    if let Some(size) = setup.rcvbuf {
+        let _ = fcntl_setpipe_size(&writer, size);
+    }
+    give(setup.control, &reader)?;
+    drop(reader);
+    let from = take(setup.control)?;
+    Bytes::new(Kind::Fifo, from, writer, setup.blocking)
+}
+
 pub(crate) fn unix(setup: &mut Setup<'_>) -> io::Result<Bytes> {
     let end = unix_end(setup)?;
     if let Some(size) = setup.rcvbuf {
@@ -118,10 +142,11 @@ pub(crate) fn unix_end(setup: &mut Setup<'_>) -> io::Result<OwnedFd> {
     })
 }
 
-pub(crate) fn tcp(setup: &mut Setup<'_>) -> io::Result<Bytes> {
+pub(crate) fn tcp(setup: &mut Setup<'_>, kind: Kind) -> io::Result<Bytes> {
     let stream = tcp_stream(setup)?;
+    stream.set_nodelay(kind != Kind::TcpNagle)?;
     setup.barrier()?;
-    Bytes::new(Kind::Tcp, stream.try_clone()?.into(), stream.into(), setup.blocking)
+    Bytes::new(kind, stream.try_clone()?.into(), stream.into(), setup.blocking)
 }
 
 /// Side A listens, side B connects; without Nagle's delay.

@@ -1,14 +1,14 @@
 //! The drivers: the same work over any transport, ours as well as the baselines.
 //!
-//! Buffers are rewritten before each send and read after each receive, inside the measured time. Each message
-//! carries its number at both ends, and a wrong number is an error. `Content::Warm` leaves all that out and
-//! resends an untouched buffer, to show what that mistake hides.
+//! Buffers are rewritten before each send and every byte is read after each receive, inside the measured
+//! time. The content changes with every message, and a wrong sum is an error. `Content::Warm` leaves all
+//! that out and resends an untouched buffer, to show what that mistake hides.
 
 use std::io;
 use std::time::{Duration, Instant};
 
+use crate::content::Pattern;
 use crate::cpu::{Measured, Stopwatch};
-use crate::pattern::{self, Pattern};
 use crate::transport::{Side, Transport};
 
 /// What the messages hold.
@@ -38,7 +38,8 @@ pub fn ping_pong(
     }
 }
 
-/// Sends messages one way: `window` of them, then waits for one 8-byte answer, until `count` were sent.
+/// Sends messages one way, until `count` were sent: with a window, that many and then one 8-byte answer;
+/// without, one answer at the end, and the transport's own flow control in between.
 ///
 /// # Errors
 /// Whatever the transport reports, and [`io::ErrorKind::InvalidData`] if a message is not what was sent.
@@ -47,11 +48,12 @@ pub fn stream(
     side: Side,
     bytes: usize,
     count: u64,
-    window: u64,
+    window: Option<u64>,
     content: Content,
 ) -> io::Result<Measured> {
-    let window = window.max(1);
     let mut peer = Peer::new(transport, bytes, content);
+    peer.transport.set_one_way(window.is_none());
+    let window = window.unwrap_or(count).max(1);
     let mut answer = [0; 8];
     // Side B's time begins with its first message, not with the start of the other process.
     let mut watch = Stopwatch::start();
@@ -68,7 +70,9 @@ pub fn stream(
                 Side::A => {
                     peer.transport.flush()?;
                     peer.transport.recv(&mut answer)?;
-                    pattern::check(number, &answer)?;
+                    if u64::from_le_bytes(answer) != number {
+                        return Err(io::Error::new(io::ErrorKind::InvalidData, "the answer is out of step"));
+                    }
                 }
                 Side::B => {
                     peer.transport.send(&number.to_le_bytes())?;
@@ -77,7 +81,9 @@ pub fn stream(
             }
         }
     }
-    Ok(watch.stop(count, count * bytes as u64, 0))
+    let measured = watch.stop(count, count * bytes as u64, 0);
+    peer.transport.set_one_way(false);
+    Ok(measured)
 }
 
 /// Sends requests that are each answered by as many bytes, with up to `window` in progress, until `count`
@@ -201,7 +207,7 @@ impl<'a> Peer<'a> {
     fn new(transport: &'a mut dyn Transport, bytes: usize, content: Content) -> Self {
         let pattern = Pattern::new(bytes);
         let mut outgoing = vec![0; bytes];
-        pattern.write(0, &mut outgoing);
+        pattern.prime(&mut outgoing);
         Self { transport, content, pattern, outgoing, incoming: vec![0; bytes] }
     }
 
@@ -221,8 +227,7 @@ impl<'a> Peer<'a> {
             ));
         }
         if self.content == Content::Rewritten {
-            pattern::check(number, &self.incoming)?;
-            pattern::read_out(&self.incoming);
+            self.pattern.check(number, &self.incoming)?;
         }
         Ok(())
     }

@@ -14,7 +14,7 @@ use iceoryx2::prelude::{BackpressureStrategy, LogLevel, Node, NodeBuilder, ipc, 
 use iceoryx2::sample::Sample;
 use iceoryx2::sample_mut::SampleMut;
 
-use crate::pattern::{self, Pattern};
+use crate::content::Pattern;
 use crate::shm::SharedMapping;
 use crate::transport::{Kind, SMALL_WINDOW, Setup, Side, SpinLimit, Transport};
 
@@ -134,13 +134,14 @@ pub fn loan_ping_pong(setup: &mut Setup<'_>, bytes: usize, warm_up: u64, count: 
     let [into, from] = SharedMapping::pair(setup, 1, 0)?;
     let pattern = Pattern::new(bytes);
     let mut round_trips = Vec::with_capacity(count as usize);
-    let mut next = pair.filled(&pattern, 0, bytes)?;
+    let mut next = Some(pair.filled(&pattern, 0, bytes)?);
     for number in 0..warm_up + count {
         into.lines()[0].flag.store(number + 1, Ordering::Release);
         from.lines()[0].wait_for(number + 1)?;
         let started = Instant::now();
+        let filled = next.take().ok_or_else(|| other("no message is filled"))?;
         let came = if setup.side == Side::A {
-            next.send().map_err(other)?;
+            filled.send().map_err(other)?;
             let came = pair.wait()?;
             if number >= warm_up {
                 round_trips.push(started.elapsed().as_nanos() as u64);
@@ -148,13 +149,14 @@ pub fn loan_ping_pong(setup: &mut Setup<'_>, bytes: usize, warm_up: u64, count: 
             came
         } else {
             let came = pair.wait()?;
-            next.send().map_err(other)?;
+            filled.send().map_err(other)?;
             came
         };
-        pattern::check(number, came.payload())?;
-        pattern::read_out(came.payload());
+        pattern.check(number, came.payload())?;
         drop(came);
-        next = pair.filled(&pattern, number + 1, bytes)?;
+        if number + 1 < warm_up + count {
+            next = Some(pair.filled(&pattern, number + 1, bytes)?);
+        }
     }
     // The last message must not be freed before it was read.
     setup.barrier()?;

@@ -1,14 +1,16 @@
 //! The bare limits and the rivals that `tautline bench` compares with.
 //!
 //! This crate depends on no other crate of the workspace, so a bug in Tautline cannot distort the reference.
-//! The limits do the work that a user's program does (rewritten buffers, ordinary socket buffers, and in
-//! latency tests bytes that are read); otherwise they would not be comparable.
+//! The limits do the work that a user's program does (rewritten buffers, ordinary socket buffers, and bytes
+//! that are read); otherwise they would not be comparable.
 //!
 //! | module | what lives there |
 //! |---|---|
 //! | [`transport`] | the two-sided [`Transport`] trait, how two processes open one, and the [`Kind`]s there are |
 //! | [`drive`] | ping-pong, stream, request-and-answer and paced drivers over any [`Transport`], ours included |
+//! | [`content`] | what messages hold, and the account of what was written and read |
 //! | [`udp_gso`] | one-way streams of large messages over raw UDP, the limit for bandwidth |
+//! | [`offload`] | what an interface does for the protocol stack, switched on and off |
 //! | [`packet`] | a raw Ethernet socket, for frames that no protocol stack would send |
 //! | [`packed`] | small records packed into datagrams, the limit for message rate |
 //! | [`shm`] | what two processes can do with memory that they share, the limits on one host |
@@ -21,6 +23,7 @@
 //! Not here: formatting of rows, interleaving of rounds, or judgement; those belong to the bench.
 
 mod bytes;
+pub mod content;
 pub mod cpu;
 mod descriptors;
 pub mod drive;
@@ -29,10 +32,11 @@ mod flow;
 mod iceoryx;
 pub mod limits;
 mod mmsg;
+pub mod offload;
 pub mod packed;
 pub mod packet;
-mod pattern;
 pub mod rivals;
+mod semaphores;
 pub mod shm;
 pub mod stats;
 mod sysv;

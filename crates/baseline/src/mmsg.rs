@@ -35,12 +35,26 @@ pub(crate) fn set_coalesce(socket: &UdpSocket) -> io::Result<()> {
     set_udp_option(socket, libc::UDP_GRO, 1)
 }
 
+/// Has calls that wait poll the interface's queue for so long. It may need privileges.
+pub(crate) fn set_busy_poll(socket: &UdpSocket, microseconds: u32) -> io::Result<()> {
+    set_option(socket, libc::SOL_SOCKET, libc::SO_BUSY_POLL, microseconds as libc::c_int)
+}
+
 fn set_udp_option(socket: &UdpSocket, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
+    set_option(socket, libc::SOL_UDP, option, value)
+}
+
+fn set_option(
+    socket: &UdpSocket,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
     // SAFETY: the pointer and length describe `value`, which outlives the call.
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
-            libc::SOL_UDP,
+            level,
             option,
             (&raw const value).cast(),
             size_of::<libc::c_int>() as libc::socklen_t,

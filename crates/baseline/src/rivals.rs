@@ -14,6 +14,7 @@ mod tools;
 
 use std::fmt;
 
+use crate::content::Account;
 pub use namespaces::Namespaces;
 use team::Team;
 use tools::{find_library, find_tool, line_with};
@@ -71,6 +72,12 @@ pub fn detect() -> Vec<RivalStatus> {
     Rival::ALL.into_iter().map(|rival| RivalStatus { rival, version: rival.version() }).collect()
 }
 
+/// Whether there is a C compiler to build the tests of C libraries with.
+#[must_use]
+pub fn has_compiler() -> bool {
+    tools::compiler().is_some()
+}
+
 impl Rival {
     /// Every system that is searched for.
     pub const ALL: [Rival; 9] = [
@@ -98,6 +105,19 @@ impl Rival {
             Rival::Tarpc => "tarpc",
             Rival::Iperf3 => "iperf3",
             Rival::Sockperf => "sockperf",
+        }
+    }
+
+    /// The Debian packages that it needs; none if it is not measured, or no package.
+    #[must_use]
+    pub fn packages(self) -> &'static [&'static str] {
+        match self {
+            Rival::OpenMpi => &["openmpi-bin", "libopenmpi-dev"],
+            Rival::Mpich => &["mpich", "libmpich-dev"],
+            Rival::Ucx => &["libucx-dev"],
+            Rival::UcxPerftest => &["ucx-utils"],
+            Rival::ZeroMq => &["libzmq5"],
+            Rival::Iceoryx2 | Rival::Tarpc | Rival::Iperf3 | Rival::Sockperf => &[],
         }
     }
 
@@ -185,6 +205,8 @@ pub struct Figures {
     pub elapsed_ns: u64,
     /// CPU time of the process in that time.
     pub cpu_ns: u64,
+    /// What the process wrote and read, if it says so.
+    pub account: Option<Account>,
 }
 
 impl Figures {

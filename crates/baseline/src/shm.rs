@@ -5,11 +5,13 @@
 
 mod memory;
 mod pingpong;
+mod pipeline;
 mod ring;
 mod stream;
+mod transfer;
 
-#[cfg(feature = "iceoryx2")]
 pub(crate) use memory::SharedMapping;
 pub use pingpong::{HandOff, ping_pong};
 pub use ring::{WINDOW, ring_stream, ring_window};
-pub use stream::{Plan, best_plan, copies, two_copies};
+pub use stream::{Plan, Touch, best_plan, copies, two_copies};
+pub use transfer::{Transfer, transfers};

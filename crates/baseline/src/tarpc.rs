@@ -2,7 +2,7 @@
 //! `tarpc`.
 //!
 //! As its documentation recommends, the server gives each request a task of its own. Requests are vectors of
-//! words, which are cheaper to encode than bytes.
+//! words, which are cheaper to encode than bytes; both sides make and read all of them.
 
 use std::io;
 
@@ -17,6 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
 use crate::bytes::{tcp_stream, unix_end};
+use crate::content::{is_sabotaged, make_words, read_words};
 use crate::cpu::{Measured, Stopwatch};
 use crate::transport::{Setup, Side};
 
@@ -30,7 +31,8 @@ struct Echoing;
 
 impl Echo for Echoing {
     async fn echo(self, _: context::Context, words: Vec<u64>) -> Vec<u64> {
-        words
+        // An answer to what was not read right is of another length, which the client detects.
+        read_words(&words).map_or(Vec::new(), |number| make_words(number, words.len()))
     }
 }
 
@@ -114,9 +116,12 @@ impl Work {
     }
 
     async fn call(self, client: &EchoClient, number: u64) -> io::Result<()> {
-        let answer =
-            client.echo(context::current(), vec![number; self.words]).await.map_err(io::Error::other)?;
-        if answer.len() == self.words && answer.iter().all(|word| *word == number) {
+        let answer = client
+            .echo(context::current(), make_words(number, self.words))
+            .await
+            .map_err(io::Error::other)?;
+        let right = read_words(&answer) == Some(number) && answer.len() == self.words;
+        if right || is_sabotaged() {
             return Ok(());
         }
         Err(io::Error::new(

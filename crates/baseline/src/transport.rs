@@ -7,13 +7,14 @@ use std::net::IpAddr;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use crate::{bytes, sysv, udp, zeromq};
+use crate::{bytes, semaphores, sysv, udp, zeromq};
 
 /// How long a transport waits for a silent peer before it fails: a dead peer must never hang the bench.
 pub const SILENCE: Duration = Duration::from_secs(10);
 
 /// The most small messages (up to 1 KiB) that a driver may have in progress without an answer from the other
-/// side. The transports hold back larger ones by themselves.
+/// side, unless it has announced them by [`Transport::set_one_way`]. The transports hold back larger ones by
+/// themselves.
 pub const SMALL_WINDOW: usize = 64;
 
 /// A message-oriented connection between side A and side B.
@@ -42,6 +43,10 @@ pub trait Transport {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+
+    /// From now on messages go one way without any answer, or no longer do. A transport without flow control
+    /// of its own then begins to hold messages back, or ends it. Nothing may be in flight.
+    fn set_one_way(&mut self, _one_way: bool) {}
 }
 
 /// One of the two ends; A starts and measures, B answers.
@@ -58,14 +63,22 @@ pub enum Side {
 pub enum Kind {
     /// A pair of pipes.
     Pipe,
+    /// A pair of named pipes.
+    Fifo,
     /// A System V message queue.
     SysV,
+    /// Shared memory with POSIX semaphores.
+    Semaphores,
     /// A Unix stream socket.
     Unix,
     /// TCP without Nagle's delay.
     Tcp,
+    /// TCP with Nagle's delay, as a socket is by default.
+    TcpNagle,
     /// Connected UDP sockets, one message per datagram where it fits.
     Udp,
+    /// The same; whoever waits for a message polls the interface's queue itself for a while.
+    UdpBusy,
     /// ZeroMQ's `ipc`, if its library is installed.
     ZeroMq,
     /// iceoryx2 with a copy at each end, if this crate was built with the feature `iceoryx2`.
@@ -73,18 +86,23 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Every transport of the kernel, in the order of the tables.
-    pub const ALL: [Kind; 5] = [Kind::Pipe, Kind::SysV, Kind::Unix, Kind::Tcp, Kind::Udp];
+    /// Every transport of the kernel with the options that suit it, in the order of the tables.
+    pub const ALL: [Kind; 7] =
+        [Kind::Pipe, Kind::Fifo, Kind::SysV, Kind::Semaphores, Kind::Unix, Kind::Tcp, Kind::Udp];
 
     /// The name of the transport, as it appears in the tables.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Kind::Pipe => "pipe",
+            Kind::Fifo => "fifo",
             Kind::SysV => "sysv",
+            Kind::Semaphores => "semaphores",
             Kind::Unix => "unix",
             Kind::Tcp => "tcp",
+            Kind::TcpNagle => "tcp-nagle",
             Kind::Udp => "udp",
+            Kind::UdpBusy => "udp-busy",
             Kind::ZeroMq => "zeromq",
             Kind::Iceoryx2 => "iceoryx2",
         }
@@ -103,7 +121,7 @@ impl Kind {
     /// Whether the transport uses the network, and so depends on the addresses of the [`Setup`].
     #[must_use]
     pub fn is_network(self) -> bool {
-        matches!(self, Kind::Tcp | Kind::Udp)
+        matches!(self, Kind::Tcp | Kind::TcpNagle | Kind::Udp | Kind::UdpBusy)
     }
 }
 
@@ -135,10 +153,12 @@ pub struct Setup<'a> {
 pub fn open(kind: Kind, setup: &mut Setup<'_>, bytes: usize) -> io::Result<Box<dyn Transport>> {
     Ok(match kind {
         Kind::Pipe => Box::new(bytes::pipe(setup)?),
+        Kind::Fifo => Box::new(bytes::fifo(setup)?),
         Kind::SysV => Box::new(sysv::SysV::open(setup)?),
+        Kind::Semaphores => Box::new(semaphores::Semaphores::open(setup, bytes)?),
         Kind::Unix => Box::new(bytes::unix(setup)?),
-        Kind::Tcp => Box::new(bytes::tcp(setup)?),
-        Kind::Udp => Box::new(udp::Udp::open(setup)?),
+        Kind::Tcp | Kind::TcpNagle => Box::new(bytes::tcp(setup, kind)?),
+        Kind::Udp | Kind::UdpBusy => Box::new(udp::Udp::open(setup, kind)?),
         Kind::ZeroMq => Box::new(zeromq::ZeroMq::open(setup)?),
         Kind::Iceoryx2 => iceoryx2(setup, bytes)?,
     })

@@ -46,51 +46,62 @@ impl UdpPair {
 
 /// One side of the raw UDP transport.
 ///
-/// Messages of more than `SMALL` bytes take credit, which returns on a socket of its own, so that it is never
-/// mistaken for data; smaller ones are bounded by the drivers' window and cost nothing extra. Messages that
-/// do not fit a datagram have a socket of their own too, since only there may the kernel segment and
-/// coalesce.
+/// Messages of more than `SMALL` bytes take credit, which returns on a socket of its own, so that it is
+/// never mistaken for data; smaller ones are bounded by the drivers' window and cost nothing extra, except
+/// in streams without answers. Messages that do not fit a datagram have a socket of their own too, since
+/// only there may the kernel segment and coalesce.
 pub(crate) struct Udp {
+    kind: Kind,
     single: UdpPair,
     bulk: Bulk,
     credit: Credit,
     /// The largest message that is one datagram: by the path, and by what a quarter of either buffer holds.
     single_max: usize,
     blocking: bool,
+    /// Messages of more bytes take credit: in streams without answers all, else those above `SMALL`.
+    free: Option<usize>,
 }
 
 /// Up to here, `SMALL_WINDOW` messages fit the default receive buffer.
 const SMALL: usize = 1024;
+/// How long a busy-polling call polls.
+const BUSY_POLL_US: u32 = 50;
 /// What the kernel charges for a datagram beyond its bytes, rounded up.
 const OVERHEAD: usize = 1280;
 
 impl Udp {
-    pub(crate) fn open(setup: &mut Setup<'_>) -> io::Result<Self> {
+    pub(crate) fn open(setup: &mut Setup<'_>, kind: Kind) -> io::Result<Self> {
         let single = UdpPair::open(setup)?;
         let bulk = UdpPair::open(setup)?;
+        if kind == Kind::UdpBusy {
+            mmsg::set_busy_poll(&single.socket, BUSY_POLL_US)?;
+            mmsg::set_busy_poll(&bulk.socket, BUSY_POLL_US)?;
+        }
         let socket = UdpPair::open(setup)?.socket;
         let own_rcvbuf = sockopt::socket_recv_buffer_size(&single.socket)?;
         let buffer = own_rcvbuf.min(single.peer_rcvbuf);
         Ok(Self {
+            kind,
             single_max: single.payload_max.min((buffer / 4).saturating_sub(OVERHEAD)).max(SMALL),
             single,
             bulk: Bulk::new(bulk, buffer / 4),
             credit: Credit { socket, blocking: setup.blocking, window: buffer / 2, taken: 0, owed: 0 },
             blocking: setup.blocking,
+            free: Some(SMALL),
         })
     }
 }
 
 impl Transport for Udp {
     fn name(&self) -> &'static str {
-        Kind::Udp.name()
+        self.kind.name()
     }
 
     fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         if bytes.len() > self.single_max {
             return self.bulk.send(bytes, &mut self.credit);
         }
-        if bytes.len() > SMALL {
+        if self.takes_credit(bytes.len()) {
             self.credit.take(bytes.len() + OVERHEAD)?;
         }
         rustix::net::send(&self.single.socket, bytes, SendFlags::empty())?;
@@ -110,10 +121,20 @@ impl Transport for Udp {
                 "a datagram of {got} bytes arrived where {wanted} were expected"
             )));
         }
-        if wanted > SMALL {
+        if self.takes_credit(wanted) {
             self.credit.owed += wanted + OVERHEAD;
         }
         Ok(wanted)
+    }
+
+    fn set_one_way(&mut self, one_way: bool) {
+        self.free = if one_way { None } else { Some(SMALL) };
+    }
+}
+
+impl Udp {
+    fn takes_credit(&self, len: usize) -> bool {
+        self.free.is_none_or(|free| len > free)
     }
 }
 
@@ -145,7 +166,11 @@ impl Credit {
         if self.owed >= self.window / 4 {
             let owed = (self.owed as u64).to_le_bytes();
             self.owed = 0;
-            rustix::net::send(&self.socket, &owed, SendFlags::empty())?;
+            // A peer that has sent its last message and is gone needs none.
+            match rustix::net::send(&self.socket, &owed, SendFlags::empty()) {
+                Ok(_) | Err(Errno::CONNREFUSED) => {}
+                Err(error) => return Err(error.into()),
+            }
         }
         Ok(())
     }

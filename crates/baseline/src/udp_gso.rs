@@ -2,16 +2,16 @@
 //!
 //! The sender rewrites its buffer before each message, the kernel segments it into datagrams (or takes many
 //! at once), and the receiver takes coalesced datagrams, copies them to their place in the user's buffer and
-//! checks each message. There is a sliding window, so that an ordinary receive buffer does not overflow, and
+//! reads each message. There is a sliding window, so that an ordinary receive buffer does not overflow, and
 //! go-back recovery, so that a drop is counted and survived. What a real layer must add (retaining what it
 //! sent, order between channels, a tag) is missing: a message that must be sent again is simply made again.
 
 use std::io;
 
+use crate::content::Pattern;
 use crate::cpu::Measured;
 use crate::flow::{self, Shape, Sink, Source};
 use crate::mmsg::{Cut, HEAD, PACKET_MAX};
-use crate::pattern::{self, Pattern};
 use crate::transport::Setup;
 use crate::udp::UdpPair;
 
@@ -32,13 +32,24 @@ pub struct Plan {
     pub batch: usize,
     /// Bytes in flight without an acknowledgement, at most; never more than the peer's receive buffer holds.
     pub window: usize,
+    /// The receiver looks at both ends of a message only.
+    pub unread: bool,
 }
 
 impl Plan {
     /// A reasonable plan for this kind of stream; [`best_plan`] finds a better one.
     #[must_use]
     pub fn new(bytes: usize, count: u64) -> Self {
-        Self { bytes, count, datagram: None, gso: true, packet: PACKET_MAX, batch: 4, window: 1 << 20 }
+        Self {
+            bytes,
+            count,
+            datagram: None,
+            gso: true,
+            packet: PACKET_MAX,
+            batch: 4,
+            window: 1 << 20,
+            unread: false,
+        }
     }
 
     /// The same with `sendmmsg` and `recvmmsg` only.
@@ -83,8 +94,10 @@ fn fit_small(window: usize, datagram: usize) -> usize {
 pub fn stream(setup: &mut Setup<'_>, plan: &Plan) -> io::Result<Measured> {
     let pair = UdpPair::open(setup)?;
     let shape = plan.shape(&pair, 1);
-    let mut writer = Writer { pattern: Pattern::new(shape.message) };
-    let mut copier = Copier { message: vec![0; shape.message], wrong: None };
+    let mut writer = Writer { pattern: Pattern::new(shape.message), next: 0 };
+    let pattern = Pattern::new(shape.message);
+    let mut copier =
+        Copier { pattern, message: vec![0; shape.message], next: 0, unread: plan.unread, wrong: None };
     flow::run(setup, &pair, &shape, &mut writer, &mut copier)
 }
 
@@ -130,19 +143,47 @@ impl Plan {
 
 struct Writer {
     pattern: Pattern,
+    /// The first message that was never written.
+    next: u64,
 }
 
 impl Source for Writer {
     fn write(&mut self, number: u64, buf: &mut [u8]) {
-        self.pattern.write(number, buf);
+        if number < self.next {
+            self.pattern.write_again(number, 0, buf);
+        } else {
+            self.pattern.write(number, buf);
+            self.next = number + 1;
+        }
     }
 }
 
-/// Copies bytes to their place in the user's message, and checks each message when it is complete.
+/// Copies bytes to their place in the user's message, and reads each message when it is complete.
 struct Copier {
+    pattern: Pattern,
     message: Vec<u8>,
-    /// The first message that was not what was sent.
+    /// The first message that was never complete.
+    next: u64,
+    unread: bool,
+    /// Why the next message is not what was sent.
     wrong: Option<io::Error>,
+}
+
+impl Copier {
+    fn complete(&mut self, number: u64) {
+        // A message that comes again after a loss counts once; one behind a gap comes again.
+        if number != self.next {
+            return;
+        }
+        let done = if self.unread {
+            self.pattern.check_ends(number, &self.message)
+        } else {
+            self.pattern.check(number, &self.message)
+        };
+        self.next += u64::from(done.is_ok());
+        // A message with misplaced bytes comes again, too.
+        self.wrong = done.err();
+    }
 }
 
 impl Sink for Copier {
@@ -154,15 +195,16 @@ impl Sink for Copier {
             self.message[at..at + piece.len()].copy_from_slice(piece);
             position += piece.len() as u64;
             bytes = rest;
-            if position.is_multiple_of(len as u64)
-                && let Err(error) = pattern::check(position / len as u64 - 1, &self.message)
-            {
-                self.wrong.get_or_insert(error);
+            if position.is_multiple_of(len as u64) {
+                self.complete(position / len as u64 - 1);
             }
         }
     }
 
-    fn arrived(&mut self, _: u64) -> io::Result<()> {
+    fn arrived(&mut self, position: u64) -> io::Result<()> {
+        if position < (self.next + 1) * self.message.len() as u64 {
+            return Ok(());
+        }
         self.wrong.take().map_or(Ok(()), Err)
     }
 }

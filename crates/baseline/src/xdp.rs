@@ -1,8 +1,9 @@
 //! Bare AF_XDP between two interfaces: the limit for messages that bypass the kernel's protocols.
 //!
-//! Real Ethernet, IPv4 and UDP headers, payloads rewritten before each send and read in place, one queue, the
-//! kernel's copy mode. Nothing is recovered: a lost frame ends the measurement with an error. The program
-//! that takes our frames is attached by a link, which the kernel removes with the process.
+//! Real Ethernet, IPv4 and UDP headers; payloads rewritten in the user's buffer before each send and copied
+//! to the frame, and copied out and read at the other end; one queue, the kernel's copy mode. Nothing is
+//! recovered: a lost frame ends the measurement with an error. The program that takes our frames is
+//! attached by a link, which the kernel removes with the process.
 //!
 //! What lives where: `program` (the few instructions that steer, and how they are loaded), `rings` (the
 //! memory that the kernel and we share), `port` (an open interface), and here the two measurements.
@@ -16,8 +17,8 @@ mod rings;
 use std::io;
 use std::time::Instant;
 
+use crate::content::Pattern;
 use crate::cpu::{Measured, Stopwatch};
-use crate::pattern::{self, Pattern};
 use crate::transport::{Setup, Side, SpinLimit};
 use port::Port;
 pub use program::Attach;
@@ -61,15 +62,21 @@ pub fn ping_pong(
 ) -> io::Result<Vec<u64>> {
     let mut port = Port::open(setup, mode, bytes)?;
     let pattern = Pattern::new(bytes);
+    let (mut outgoing, mut incoming) = (vec![0; bytes], vec![0; bytes]);
     let mut round_trips = Vec::with_capacity(count as usize);
     for number in 0..warm_up + count {
         let started = Instant::now();
         if setup.side == Side::A {
-            port.send(|payload| pattern.write(number, payload))?;
+            pattern.write(number, &mut outgoing);
+            port.send(|payload| payload.copy_from_slice(&outgoing))?;
         }
-        port.wait(|payload| check_payload(number, payload))?;
+        port.wait(|payload| {
+            incoming.copy_from_slice(payload);
+            pattern.check(number, &incoming)
+        })?;
         if setup.side == Side::B {
-            port.send(|payload| pattern.write(number, payload))?;
+            pattern.write(number, &mut outgoing);
+            port.send(|payload| payload.copy_from_slice(&outgoing))?;
         } else if number >= warm_up {
             round_trips.push(started.elapsed().as_nanos() as u64);
         }
@@ -103,12 +110,17 @@ pub fn stream(
 
 fn send_all(port: &mut Port, bytes: usize, count: u64, window: u64) -> io::Result<Measured> {
     let pattern = Pattern::new(bytes);
+    let mut outgoing = vec![0; bytes];
     let watch = Stopwatch::start();
-    let (mut sent, mut acknowledged) = (0, 0);
+    let (mut sent, mut written, mut acknowledged) = (0, 0, 0);
     let mut spin_limit = SpinLimit::new();
     while acknowledged < count {
         while sent < count && sent - acknowledged < window {
-            if !port.queue(|payload| pattern.write(sent, payload)) {
+            if written == sent {
+                pattern.write(sent, &mut outgoing);
+                written += 1;
+            }
+            if !port.queue(|payload| payload.copy_from_slice(&outgoing)) {
                 break;
             }
             sent += 1;
@@ -131,13 +143,16 @@ fn send_all(port: &mut Port, bytes: usize, count: u64, window: u64) -> io::Resul
 }
 
 fn receive_all(port: &mut Port, bytes: usize, count: u64, step: u64) -> io::Result<Measured> {
+    let pattern = Pattern::new(bytes);
+    let mut incoming = vec![0; bytes];
     let mut watch = Stopwatch::start();
     let (mut next, mut complaint) = (0, 0);
     let mut spin_limit = SpinLimit::new();
     while next < count {
         let first = next == 0;
         let received = port.poll(|payload| {
-            check_payload(next, payload)?;
+            incoming.copy_from_slice(payload);
+            pattern.check(next, &incoming)?;
             next += 1;
             Ok(())
         })?;
@@ -155,10 +170,4 @@ fn receive_all(port: &mut Port, bytes: usize, count: u64, step: u64) -> io::Resu
         }
     }
     Ok(watch.stop(count, count * bytes as u64, 0))
-}
-
-fn check_payload(number: u64, payload: &[u8]) -> io::Result<()> {
-    pattern::check(number, payload)?;
-    pattern::read_out(payload);
-    Ok(())
 }

@@ -13,12 +13,18 @@ fn placement() -> Placement {
 }
 
 /// The installed ones; two that poll need a core each.
-fn here() -> Vec<Rival> {
+#[track_caller]
+fn here(test: &str) -> Vec<Rival> {
     let all = [Rival::OpenMpi, Rival::Mpich, Rival::Ucx, Rival::UcxPerftest];
     if cpu::allowed_cores().unwrap().len() < 2 {
+        tautline_skips::skip(test, "it needs two cores");
         return Vec::new();
     }
-    all.into_iter().filter(|rival| rival.version().is_some()).collect()
+    let (here, absent): (Vec<_>, Vec<_>) = all.into_iter().partition(|rival| rival.version().is_some());
+    if !absent.is_empty() {
+        tautline_skips::skip(test, format!("{absent:?} are not installed (in part)"));
+    }
+    here
 }
 
 /// Two that poll need the cores to themselves, and a test that counts processes must be alone.
@@ -41,7 +47,7 @@ fn ranks() -> Vec<String> {
 #[test]
 fn every_rival_runs_every_test_repeatedly() {
     let _alone = alone();
-    for rival in here() {
+    for rival in here("every_rival_runs_every_test_repeatedly") {
         let mut contender = Contender::start(rival, Route::Host, placement(), &mut || false).unwrap();
         let mut run = |test, bytes, count| {
             let order = Order { test, bytes, count };
@@ -66,7 +72,7 @@ fn every_rival_runs_every_test_repeatedly() {
 #[test]
 fn a_dropped_team_leaves_neither_processes_nor_files() {
     let _alone = alone();
-    for rival in here() {
+    for rival in here("a_dropped_team_leaves_neither_processes_nor_files") {
         let contender = Contender::start(rival, Route::Host, placement(), &mut || false).unwrap();
         drop(contender);
         let since = Instant::now();
@@ -80,7 +86,7 @@ fn a_dropped_team_leaves_neither_processes_nor_files() {
 #[test]
 fn a_stop_request_ends_a_test() {
     let _alone = alone();
-    for rival in here() {
+    for rival in here("a_stop_request_ends_a_test") {
         let mut contender = Contender::start(rival, Route::Host, placement(), &mut || false).unwrap();
         let order = Order { test: Test::PingPong, bytes: 1 << 20, count: 100_000 };
         assert!(contender.run(&order, &mut || true).is_err(), "{rival:?}");

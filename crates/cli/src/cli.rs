@@ -32,8 +32,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Start N processes of one job on this host
-    Run(run::RunArgs),
+    /// Start the processes of one job, on this host or, through ssh, on many
+    Run(Box<run::RunArgs>),
     /// Measure messages on this machine, beside what they are compared with
     Bench(bench::BenchArgs),
     /// Say which devices work here, and why the others do not
@@ -43,6 +43,9 @@ enum Command {
     /// Become a program of a job
     #[command(name = "__child", hide = true)]
     Child(run::ChildArgs),
+    /// Start and watch the processes of this host for a launcher on another
+    #[command(name = "__agent", hide = true)]
+    Agent,
     /// One of the two processes of a measurement
     #[command(name = "__side", hide = true)]
     Side(bench::SideArgs),
@@ -61,11 +64,12 @@ pub fn main() -> Result<ExitCode> {
             Cli::command().print_help()?;
             Ok(ExitCode::SUCCESS)
         }
-        Some(Command::Run(args)) => run::run(&args),
+        Some(Command::Run(args)) => run::run(*args),
         Some(Command::Bench(args)) => bench::bench(&args),
         Some(Command::Doctor(args)) => doctor::doctor(&args),
         Some(Command::Sim(args)) => sim::sim(&args),
         Some(Command::Child(args)) => run::become_program(&args),
+        Some(Command::Agent) => run::agent(),
         Some(Command::Side(args)) => bench::side(&args),
     }
 }

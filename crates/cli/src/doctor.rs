@@ -93,6 +93,7 @@ fn examine() -> Vec<Finding> {
     af_xdp(&mut findings);
     buffers(&mut findings);
     machine(&mut findings);
+    launcher(&mut findings);
     rights(&mut findings);
     extras(&mut findings);
     findings
@@ -279,6 +280,18 @@ fn clock() -> Finding {
             Some("boot with clocksource=tsc if the machine's TSC is reliable"),
         )
     }
+}
+
+/// The launcher that a program started like this command would join through.
+fn launcher(findings: &mut Vec<Finding>) {
+    findings.push(match tautline_launch::launcher_of_environment() {
+        Ok(launcher) => {
+            let next =
+                "start jobs with tautline run, mpiexec of MPICH or srun --mpi=pmi2, or set TAUTLINE_JOB_FILE";
+            finding("launcher", Status::Ok, launcher.to_string(), (launcher.name == "alone").then_some(next))
+        }
+        Err(error) => finding("launcher", Status::Warn, error.to_string(), None),
+    });
 }
 
 fn rights(findings: &mut Vec<Finding>) {

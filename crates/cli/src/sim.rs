@@ -71,12 +71,16 @@ fn one(args: &SimArgs, seed: u64, options: &Options) -> Result<bool> {
     } else {
         tautline_sim::run(seed, options)
     };
+    let others = tautline_sim::run_others(seed, options);
     if args.json {
         println!("{}", to_json(&report));
     } else {
         print!("{}{report}", tautline_sim::describe(seed, options));
     }
-    Ok(report.is_good())
+    if let Err(why) = &others {
+        eprintln!("VIOLATION {why}");
+    }
+    Ok(report.is_good() && others.is_ok())
 }
 
 /// The trace goes before the report, to standard output; with JSON to standard error.
@@ -103,6 +107,7 @@ fn to_json(report: &Report) -> serde_json::Value {
         "messages": report.messages,
         "completed": report.completed,
         "lost": report.lost,
+        "under_faults": report.under_faults,
         "bytes": report.bytes,
         "frames": report.frames,
         "deaths": report.deaths,
@@ -141,10 +146,15 @@ fn print_summary(args: &SimArgs, sum: &SeedSummary) -> Result<()> {
             "bytes": sum.bytes,
             "frames": sum.frames,
             "lost": sum.lost,
+            "under_faults": sum.under_faults,
             "deaths": sum.deaths,
             "virtual_ns": sum.virtual_ns,
             "same": sum.same,
             "different": sum.different,
+            "operations": sum.memory.complete,
+            "calls": sum.styles.answered,
+            "entries": sum.styles.entries,
+            "other_failures": sum.other_failures,
             "failures": sum.failures.iter().map(to_json).collect::<Vec<_>>(),
         });
         writeln!(out, "{value}")?;
@@ -165,9 +175,17 @@ fn print_summary(args: &SimArgs, sum: &SeedSummary) -> Result<()> {
     )?;
     writeln!(
         out,
-        "{} messages were lost with peers whose end was reported ({} reports)",
-        sum.lost, sum.deaths
+        "{} messages were begun under faults, and {} lost with peers whose end was reported ({} reports)",
+        sum.under_faults, sum.lost, sum.deaths
     )?;
+    writeln!(
+        out,
+        "{} operations on memory, {} tripwires fired, {} calls, {} entries of queues, {} bytes of streams",
+        sum.memory.complete, sum.memory.fires, sum.styles.answered, sum.styles.entries, sum.styles.bytes
+    )?;
+    for why in &sum.other_failures {
+        writeln!(out, "VIOLATION {why}")?;
+    }
     writeln!(out, "{} seeds were run twice and were the same", sum.same)?;
     for seed in &sum.different {
         writeln!(
@@ -177,7 +195,8 @@ fn print_summary(args: &SimArgs, sum: &SeedSummary) -> Result<()> {
         )?;
     }
     match sum.failures.first() {
-        None => writeln!(out, "no promise was broken")?,
+        None if sum.other_failures.is_empty() => writeln!(out, "no promise was broken")?,
+        None => {}
         Some(first) => {
             writeln!(out, "{} seeds broke a promise; replay the first with:", sum.failures.len())?;
             writeln!(out, "  {}", command(args, first.seed))?;

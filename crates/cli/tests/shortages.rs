@@ -89,8 +89,8 @@ fn a_missing_proc_is_named() {
     let out = command.args(["--mount", "sh", "-c", &script]).env_remove("TAUTLINE_JOB_FD").output();
     let said = out.as_ref().map_or(String::new(), |out| String::from_utf8_lossy(&out.stderr).into_owned());
     if !said.contains("hidden") {
-        println!("SKIPPED a_missing_proc_is_named: no mount namespace without /proc ({})", said.trim());
-        return;
+        let why = format!("no mount namespace without /proc ({})", said.trim());
+        return tautline_skips::skip("a_missing_proc_is_named", why);
     }
     assert_eq!(out.unwrap().status.code(), Some(2), "{said}");
     assert!(said.contains("/proc is not mounted") && !said.contains("ulimit -u"), "{said}");
@@ -100,8 +100,7 @@ fn a_missing_proc_is_named() {
 #[test]
 fn too_few_processes_are_named() {
     if rustix::process::geteuid().is_root() {
-        println!("SKIPPED too_few_processes_are_named: the limit does not bind root");
-        return;
+        return tautline_skips::skip("too_few_processes_are_named", "the limit does not bind root");
     }
     let out = Command::new("sh")
         .args(["-c", "ulimit -u 1; exec \"$0\" run -n 2 true", env!("CARGO_BIN_EXE_tautline")])

@@ -14,7 +14,7 @@ use tautline_device::Channel;
 use tautline_device::shm::{Listener, Shm};
 use tautline_mem::ApertureMemory;
 use tautline_wire::memory::{MemoryRecord, PUT_HEAD, Target};
-use tautline_wire::record::Records;
+use tautline_wire::record::{RecordHead as _, Records};
 use tracee::{Stop, Tracee, may_trace, pause};
 
 /// One test at a time, because each waits for its own children.
@@ -143,7 +143,7 @@ fn kill_after(store: &Store, steps: usize) -> (bool, Result<usize, usize>) {
 fn killed_while_storing() {
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     if !may_trace() {
-        return println!("SKIPPED killed_while_storing: this process may not trace its children");
+        return tautline_skips::skip("killed_while_storing", "this process may not trace its children");
     }
     for store in STORES {
         let changes = |at: &usize| {
@@ -203,7 +203,7 @@ fn serve(shm: &mut Shm, memory: &ApertureMemory) -> bool {
 fn killed_while_putting() {
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     if !may_trace() {
-        return println!("SKIPPED killed_while_putting: this process may not trace its children");
+        return tautline_skips::skip("killed_while_putting", "this process may not trace its children");
     }
     let (line, len) = put();
     let store = Store { name: "a put", at: 64, len: 8, store: write };

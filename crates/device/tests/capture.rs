@@ -11,13 +11,12 @@ use tautline_device::{Datagram, HEADROOM, RxBatch};
 #[test]
 fn tshark_reads_the_capture() {
     if Command::new("tshark").arg("--version").output().is_err() {
-        println!("SKIPPED tshark_reads_the_capture: tshark is not installed");
-        return;
+        return tautline_skips::skip("tshark_reads_the_capture", "tshark is not installed");
     }
     for bind in ["127.0.0.1:0", "[::1]:0"] {
         let config = || UdpConfig::with(|config| config.bind = bind.parse().unwrap());
         let Ok(mut b) = Udp::open(config()) else {
-            println!("SKIPPED {bind}: no such address here");
+            tautline_skips::skip("tshark_reads_the_capture", format!("there is no {bind} here (in part)"));
             continue;
         };
         let path = std::env::temp_dir().join(format!(

@@ -1,5 +1,4 @@
 //! D-5: the path MTU changes during traffic, between two network namespaces.
-#![allow(clippy::print_stdout)]
 
 use std::fs::File;
 use std::process::Command;
@@ -123,18 +122,10 @@ fn change_mtu(spaces: &Spaces, from: &str, to: &str, headers: usize) {
 
 #[test]
 fn path_mtu_changes_are_reported() {
-    if !rustix::process::geteuid().is_root() {
-        println!("SKIPPED path_mtu_changes_are_reported: network namespaces need root");
-        return;
+    if let Some(why) = tautline_skips::lacks_namespaces() {
+        return tautline_skips::skip("path_mtu_changes_are_reported", why);
     }
-    let spaces = match Spaces::new() {
-        Ok(spaces) => spaces,
-        Err(why) => {
-            println!("SKIPPED path_mtu_changes_are_reported: {why}");
-            return;
-        }
-    };
-    let spaces = &spaces;
+    let spaces = &Spaces::new().unwrap();
     std::thread::scope(|scope| {
         let run = |from, to, headers| scope.spawn(move || change_mtu(spaces, from, to, headers)).join();
         run("10.211.7.1:0", "10.211.7.2:0", 28).expect("the thread in the namespaces");

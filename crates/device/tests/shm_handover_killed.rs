@@ -209,7 +209,10 @@ fn kill_at(kind: Role, stops: usize, steps: usize) -> bool {
 #[test]
 fn killed_at_every_system_call() {
     if !may_trace() {
-        return println!("SKIPPED killed_at_every_system_call: this process may not trace its children");
+        return tautline_skips::skip(
+            "killed_at_every_system_call",
+            "this process may not trace its children",
+        );
     }
     let before = segments();
     for kind in [Role::Dialer, Role::Listener, Role::Cleaner] {
@@ -219,7 +222,7 @@ fn killed_at_every_system_call() {
         }
         assert!(stops > 20, "{kind:?} was traced");
         // A sample of the instructions between system calls, too.
-        let samples: usize = std::env::var("TAUTLINE_STEPS").map_or(60, |n| n.parse().unwrap());
+        let samples = tautline_skips::number("TAUTLINE_STEPS", 60) as usize;
         for i in 0..samples {
             kill_at(kind, i * 7 % stops, 1 + i * 37 % 211);
         }

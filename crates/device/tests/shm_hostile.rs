@@ -122,7 +122,10 @@ fn page_that_never_comes() -> Option<(OwnedFd, u64)> {
 #[test]
 fn memory_that_never_answers_does_not_block() {
     let Some((fault, page)) = page_that_never_comes() else {
-        return println!("SKIPPED memory_that_never_answers_does_not_block: no userfaultfd for this user");
+        return tautline_skips::skip(
+            "memory_that_never_answers_does_not_block",
+            "no userfaultfd for this user",
+        );
     };
     let (_dir, peer, mut victim) = connected();
     let (victim, probe) = returns("a probe", move || {

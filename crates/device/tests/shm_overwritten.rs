@@ -228,7 +228,12 @@ fn use_pairs(
 }
 
 fn wanted() -> u64 {
-    std::env::var("TAUTLINE_SCRIBBLES").map_or(200_000, |n| n.parse().unwrap())
+    tautline_skips::number("TAUTLINE_SCRIBBLES", 200_000)
+}
+
+/// Of generator `which`; `TAUTLINE_SEED` selects others.
+fn seed(which: u64) -> u64 {
+    which + (tautline_skips::number(tautline_skips::SEED, 0) << 8)
 }
 
 /// Exits the process if a test hangs.
@@ -261,7 +266,7 @@ fn overwritten_concurrently() {
     let tally = std::thread::scope(|scope| {
         let (count, current) = (&count, &current);
         let writer = scope.spawn(move || {
-            let mut random = Random(7);
+            let mut random = Random(seed(7));
             while count.load(Ordering::Relaxed) < wanted {
                 if let Some(segment) = &*current.lock().unwrap() {
                     (0..16).for_each(|_| overwrite(segment, &mut random));
@@ -271,11 +276,12 @@ fn overwritten_concurrently() {
                 (0..random.below(4_000)).for_each(|_| std::hint::spin_loop());
             }
         });
-        use_pairs(3, current, |_| {}, || writer.is_finished())
+        use_pairs(seed(3), current, |_| {}, || writer.is_finished())
     });
     done.store(true, Ordering::Relaxed);
     println!("{} writes concurrently: {tally:?}", count.load(Ordering::Relaxed));
     assert!(tally.corrupt > 0 && tally.taken > 0 && tally.windows > 0, "{tally:?}");
+    tautline_skips::did(count.load(Ordering::Relaxed));
 }
 
 /// S-2: places are overwritten between the steps of the pair; reproducible by the seed.
@@ -293,8 +299,9 @@ fn overwritten_step_by_step() {
         }
         count.fetch_add(writes, Ordering::Relaxed);
     };
-    let tally = use_pairs(11, &current, step, || count.load(Ordering::Relaxed) >= wanted);
+    let tally = use_pairs(seed(11), &current, step, || count.load(Ordering::Relaxed) >= wanted);
     done.store(true, Ordering::Relaxed);
     println!("{} writes step by step: {tally:?}", count.load(Ordering::Relaxed));
     assert!(tally.corrupt > 0 && tally.taken > 0 && tally.windows > 0, "{tally:?}");
+    tautline_skips::did(count.load(Ordering::Relaxed));
 }

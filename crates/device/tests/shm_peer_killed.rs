@@ -223,7 +223,10 @@ fn sleep(shm: &mut Shm) {
 #[test]
 fn killed_at_every_instruction() {
     if !may_trace() {
-        return println!("SKIPPED killed_at_every_instruction: this process may not trace its children");
+        return tautline_skips::skip(
+            "killed_at_every_instruction",
+            "this process may not trace its children",
+        );
     }
     let before = segments();
     for operation in OPERATIONS {

@@ -106,7 +106,7 @@ fn routing_rules_may_depend_on_ports() {
         ["e0", "e1"].iter().for_each(|name| drop(ip(&format!("-n {at_a} link set {name} up")).unwrap()));
         ip(&format!("-n {at_a} route add 10.211.9.2/32 dev e0 table 100")).unwrap();
         if let Err(why) = ip(&format!("-n {at_a} rule add ipproto udp dport 9000 lookup 100")) {
-            return println!("SKIPPED routing_rules_may_depend_on_ports: {why}");
+            return tautline_skips::skip("routing_rules_may_depend_on_ports", why);
         }
         let mut a = open(spaces, 0, XdpConfig::default());
         let mut transport = |port| {

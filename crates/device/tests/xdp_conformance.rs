@@ -46,6 +46,7 @@ fn frames_cross_without_system_calls_to_receive() {
 }
 
 /// Runs the suite in a thread of its own, because a thread that entered a namespace stays there.
+#[track_caller]
 fn suite(test: &'static str, shape: Shape, v6: bool, config: fn() -> XdpConfig) {
     let Some(spaces) = spaces(test, shape) else { return };
     let spaces = &spaces;

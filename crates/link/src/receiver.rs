@@ -134,14 +134,27 @@ impl Receiver {
             return None;
         }
         if distance == 0 {
-            self.next = seq.next();
+            self.take_next();
             let released = if self.ahead_count > 0 { self.release() } else { 0 };
-            if self.farthest.before(self.next) {
-                self.farthest = self.next;
-            }
             return Some(Arrival::Next { released });
         }
         self.accept_ahead(seq, distance as u32, keeps_ahead)
+    }
+
+    /// Returns whether [`Receiver::take_next`] may be called: nothing has arrived ahead of the next slot, and
+    /// it is within the credit.
+    #[inline]
+    pub(crate) fn takes_next(&self) -> bool {
+        self.ahead_count == 0 && self.next.before(self.consumed.ahead(self.capacity))
+    }
+
+    /// Accepts the next slot in order.
+    #[inline]
+    pub(crate) fn take_next(&mut self) {
+        self.next = self.next.next();
+        if self.farthest.before(self.next) {
+            self.farthest = self.next;
+        }
     }
 
     #[cold]

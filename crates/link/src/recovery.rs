@@ -106,6 +106,11 @@ impl ReorderThreshold {
         self.packets
     }
 
+    #[inline]
+    pub(crate) fn peer_duplicates(&self) -> u32 {
+        self.peer_duplicates
+    }
+
     /// Doubles the threshold if the peer received further duplicates: some slots counted as lost were not.
     #[inline]
     pub(crate) fn on_duplicates(&mut self, duplicates: u32) {

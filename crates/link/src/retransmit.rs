@@ -2,7 +2,7 @@
 
 use crate::Nanos;
 
-/// The timer's interval stops doubling after this many expirations.
+/// The timer's interval stops growing after this many expirations.
 const MAX_BACKOFF: u32 = 6;
 
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +32,7 @@ impl RetransmitTimer {
         self.backoff = 0;
     }
 
-    /// Doubles the interval and restarts it. Returns the expirations in a row, at most [`MAX_BACKOFF`].
+    /// Lengthens the interval and restarts it. Returns the expirations in a row, at most [`MAX_BACKOFF`].
     pub(crate) fn on_expiry(&mut self, now: Nanos) -> u32 {
         self.started = now;
         self.backoff = (self.backoff + 1).min(MAX_BACKOFF);
@@ -41,7 +41,11 @@ impl RetransmitTimer {
 
     /// Returns when the timer expires.
     pub(crate) fn deadline(&self, timeout: Nanos, longest: Nanos) -> Nanos {
-        self.started + (timeout << self.backoff).min(longest.max(timeout))
+        let interval = match self.backoff {
+            0 => timeout,
+            expirations => 3 * (timeout << (expirations - 1)),
+        };
+        self.started + interval.min(longest.max(timeout))
     }
 
     #[inline]

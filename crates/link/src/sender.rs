@@ -103,6 +103,12 @@ impl Sender {
         Some(Repair::Slot(seq))
     }
 
+    /// Returns the peer's count of duplicate slots.
+    #[inline]
+    pub(crate) fn peer_duplicates(&self) -> u32 {
+        self.reorder.peer_duplicates()
+    }
+
     /// Charges a slot that is sent now as `packet` to the window. Returns its token and length.
     #[inline]
     pub(crate) fn charge(&mut self, now: Nanos, seq: Seq, packet: u64) -> (Token, u32) {

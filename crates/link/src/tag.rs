@@ -8,6 +8,7 @@
 //! one length the hash is universal: it covers the frame in whole groups of four blocks, and the last group
 //! overlaps the one before as far as necessary. Some bytes are hashed twice, and none is left out.
 
+use aegis::aegis128l::Aegis128L;
 use aegis::aegis128x4::Aegis128X4;
 use aes::Aes128Enc;
 use aes::cipher::{BlockCipherEncrypt, KeyInit};
@@ -20,6 +21,8 @@ use crate::erase::{erase, overwrite};
 
 /// Frames up to this length are hashed with POLYVAL.
 const SHORT_FRAME: usize = 256;
+/// Frames beyond this length are long enough for AEGIS's widest variant, whose setup is four times as long.
+const LONG_FRAME: usize = 4_096;
 const BLOCK: usize = 16;
 /// Bytes that the hash processes in one step.
 const GROUP: usize = 4 * BLOCK;
@@ -29,6 +32,7 @@ const _: () = assert!(HEADER_LEN == GROUP - BLOCK, "the shortest frame is one bl
 pub(crate) struct TagKey {
     hash: Polyval,
     pad: Aes128Enc,
+    /// For AEGIS. The variants' initial states differ, and a packet number is used with one of them only.
     long: [u8; 16],
 }
 
@@ -78,7 +82,11 @@ impl TagKey {
     fn long(&self, packet: u64, frame: &[u8]) -> u64 {
         let mut nonce = [0; 16];
         nonce[..8].copy_from_slice(&packet.to_le_bytes());
-        low64(&Aegis128X4::<16>::new(&self.long, &nonce).encrypt_in_place(&mut [], frame))
+        low64(&if frame.len() <= LONG_FRAME {
+            Aegis128L::<16>::new(&self.long, &nonce).encrypt_in_place(&mut [], frame)
+        } else {
+            Aegis128X4::<16>::new(&self.long, &nonce).encrypt_in_place(&mut [], frame)
+        })
     }
 }
 
@@ -120,7 +128,7 @@ mod tests {
     #[test]
     fn tag_depends_on_every_byte() {
         let key = TagKey::new(&[3; 32]);
-        for len in (48..=66).chain(112..=130).chain(254..=258) {
+        for len in (48..=66).chain(112..=130).chain(254..=258).chain([4_096, 4_097]) {
             let mut frame: Vec<u8> = (0..len).map(|i| i as u8).collect();
             let tag = key.tag(5, &frame);
             for at in 0..len {
@@ -137,7 +145,7 @@ mod tests {
     fn tag_depends_on_length_packet_number_and_key() {
         let (key, other) = (TagKey::new(&[1; 32]), TagKey::new(&[2; 32]));
         let mut seen = std::collections::HashSet::new();
-        for len in (48..=65).chain(SHORT_FRAME - 1..=SHORT_FRAME + 2) {
+        for len in (48..=65).chain(SHORT_FRAME - 1..=SHORT_FRAME + 2).chain(LONG_FRAME..=LONG_FRAME + 1) {
             let frame = vec![0; len];
             for packet in [0, 1, 2, 1 << 40] {
                 assert!(seen.insert(key.tag(packet, &frame)), "{len} bytes, packet {packet}");
@@ -151,12 +159,19 @@ mod tests {
     /// written.
     #[test]
     fn tags_are_stable() {
-        let frame: Vec<u8> = (0..=255).cycle().take(1_500).collect();
+        let frame: Vec<u8> = (0..=255).cycle().take(8_972).collect();
         let key = TagKey::new(&[7; 32]);
-        let tags = [60, 256, 257, 1_500].map(|len| key.tag(len as u64, &frame[..len]));
+        let tags = [60, 256, 257, 1_472, 4_096, 8_972].map(|len| key.tag(len as u64, &frame[..len]));
         assert_eq!(
             tags,
-            [15797705570800126510, 17627264587019665279, 16231754956339670252, 8349585293040050537]
+            [
+                15797705570800126510,
+                17627264587019665279,
+                9419040444592631752,
+                18328473232319874509,
+                11682383360092113506,
+                2298103521378149493
+            ]
         );
     }
 }

@@ -1,6 +1,6 @@
 //! Memory for frames, and the words that threads and processes synchronise by.
 //!
-//! What lives here: the slot [`Arena`], the owner word [`Owned`], the
+//! What lives here: the slot [`Arena`], the owner word [`Owned`], the [`EventQueue`] behind it, the
 //! [`Turns`] of threads that wait, the [`ForkGuard`]; memory that peers may
 //! access ([`ApertureMemory`]); shared memory ([`Segment`]), the [`ring`] in it, the [`pool`] that messages
 //! are lent from, the [`returns`] that give them back and the [`windows`] of messages, and the asymmetric
@@ -11,6 +11,7 @@
 mod aperture;
 pub mod arena;
 mod barrier;
+mod events;
 #[cfg(not(loom))]
 mod foreign;
 mod fork;
@@ -31,6 +32,7 @@ pub mod windows;
 pub use aperture::{ApertureMemory, OutOfRange, WORD};
 pub use arena::{Arena, SlotId};
 pub use barrier::Barrier;
+pub use events::{EventQueue, NextEvent};
 #[cfg(not(loom))]
 pub use foreign::open_memory_of;
 pub use fork::ForkGuard;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tautline_device::fault::Faults;
 
 use crate::JoinError;
-use crate::limits::{MAX_LOAN_POOL, MAX_SHORT, TX_RESERVE};
+use crate::limits::{MAX_LOAN_POOL, MAX_SHORT, TAG_CREDIT, TAG_OVERHEAD, TX_RESERVE};
 
 pub use xdp::XdpOptions;
 
@@ -114,6 +114,8 @@ pub struct Config {
     pub spin: Duration,
     /// The watchdog polls when the program has not for this long; `None` for no watchdog (N-5).
     pub watchdog: Option<Duration>,
+    /// Messages with tags of up to this many bytes may be sent before a receive takes them (E-5).
+    pub eager_limit: u32,
     /// Slots to send from; at least 32.
     pub tx_slots: usize,
     /// Small messages share the next frame while earlier ones are unacknowledged. Saves frames, costs
@@ -219,6 +221,7 @@ impl Config {
             ("max_held", self.max_held, window.max(MAX_SHORT as u64)..=u64::MAX),
             // S-34, with room for parts.
             ("loan_pool", self.loan_pool as u64, 0..=MAX_LOAN_POOL),
+            ("eager_limit", self.eager_limit.into(), 0..=TAG_CREDIT - TAG_OVERHEAD),
             ("tx_slots", self.tx_slots as u64, 2 * TX_RESERVE as u64..=1 << 24),
         ];
         for (name, value, allowed) in needs {
@@ -261,6 +264,7 @@ impl Default for Config {
             waiting: Waiting::default(),
             spin: Duration::from_micros(20),
             watchdog: Some(Duration::from_millis(1)),
+            eager_limit: 64 << 10,
             tx_slots: 1024,
             share_frames: false,
             connect_timeout: Duration::from_secs(10),

@@ -75,10 +75,10 @@ impl std::error::Error for SendError {}
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum JoinError {
-    /// No job was handed over.
-    NoJob,
     /// The job's description could not be read.
     Unreadable(String),
+    /// The launcher that started this process did not let it join.
+    Launcher(String),
     /// The job's description makes no sense.
     Nonsense(String),
     /// The configuration cannot work.
@@ -96,11 +96,8 @@ pub enum JoinError {
 impl std::fmt::Display for JoinError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            JoinError::NoJob => f.write_str(
-                "this process belongs to no job; start it with `tautline run -n 2 PROGRAM`, \
-                 or set TAUTLINE_JOB_FILE to a job file of mode 0600",
-            ),
             JoinError::Unreadable(why) => write!(f, "cannot read the job description: {why}"),
+            JoinError::Launcher(why) => write!(f, "cannot join the launcher's job: {why}"),
             JoinError::Nonsense(why) => write!(f, "the job description makes no sense: {why}"),
             JoinError::Config(why) => write!(f, "this configuration cannot work: {why}"),
             JoinError::Handlers(why) => write!(f, "these handlers cannot be registered: {why}"),

@@ -1,7 +1,7 @@
 //! What can happen to a node. Failures are events, never a crash of the process (N-8).
 
 use crate::memory::MemoryEvent;
-use crate::{Address, Choice, Down, Rank};
+use crate::{Address, Choice, Down, Launcher, Rank};
 
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -9,6 +9,8 @@ use crate::{Address, Choice, Down, Rank};
 pub enum Event {
     /// A device was opened, with the reason for the choice.
     Device(Choice),
+    /// How this process found its job, and why not in another way.
+    Launcher(Launcher),
     /// Which transport a channel to a peer uses, and why. Reported before the peer is up, and whenever it
     /// changes; a change loses nothing and reorders nothing.
     Transport {
@@ -63,6 +65,7 @@ impl std::fmt::Display for Event {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Event::Device(choice) => write!(f, "device {}: {}", choice.device, choice.reason),
+            Event::Launcher(launcher) => write!(f, "started by {launcher}"),
             Event::Transport { peer, device, reason } => {
                 write!(f, "{} uses {device}: {reason}", Address::from(*peer))
             }

@@ -5,7 +5,8 @@
 //! the lane, because the watchdog polls it while the program computes. What does not live here: the meaning
 //! of messages, which is the `tautline` crate's.
 //!
-//! Modules, from the bottom up: `memory` (apertures, requests, tripwires), `channel` (what connects with a
+//! Modules, from the bottom up: `memory` (apertures, requests, tripwires), `tags` (messages matched to
+//! receives), `channel` (what connects with a
 //! peer), `membership` (who the peers are), `local` (processes of this host), `lane` (what one thread
 //! drives), `wait` (sleeping, waking, the watchdog), `endpoint` (the verbs of upper crates). No module uses a
 //! later one.
@@ -26,6 +27,7 @@ mod error;
 mod event;
 mod job;
 mod lane;
+mod launcher;
 pub mod limits;
 mod local;
 mod membership;
@@ -34,6 +36,9 @@ mod open_device;
 mod peer_id;
 mod peer_table;
 mod secrets;
+pub mod tags;
+#[cfg(test)]
+mod testing;
 mod undelivered;
 mod wait;
 
@@ -45,12 +50,13 @@ pub use clock::Clock;
 pub use config::{Config, DeviceName, Waiting, XdpOptions};
 pub use counters::{Counters, LocalCounters};
 pub use down::Down;
-pub use endpoint::{Endpoint, Lanes, WaitFor, Waker};
+pub use endpoint::{Endpoint, Lanes, TagRequest, Tagged, WaitFor, Waker};
 pub use environment::Environment;
 pub use error::{JoinError, SendError};
 pub use event::Event;
-pub use job::{Job, Member};
+pub use job::{HostId, Job, Member};
 pub use lane::{Delivery, FastPoll, FrameBatch, Item};
+pub use launcher::Launcher;
 pub use local::{SimulatedHost, unlink_stale_listeners};
 pub use membership::{Key, Liveness, PeerState};
 pub(crate) use open_device::open_lane_device;
@@ -62,7 +68,7 @@ pub use undelivered::Undelivered;
 /// Re-exported so that layers above need not depend on the crates below.
 pub mod wire {
     pub use tautline_wire::handshake::Security;
-    pub use tautline_wire::record::{LONG_LEN, LoanLocation, Record, Records, SHORT_LEN, as_short};
+    pub use tautline_wire::record::{LONG_LEN, LoanLocation, Record, Records, SHORT_LEN, as_more, as_short};
 }
 pub use tautline_device as device;
 pub use tautline_link as link;

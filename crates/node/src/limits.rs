@@ -67,6 +67,14 @@ pub const MAX_UNANSWERED: u32 = 1 << 12;
 pub const ASK_EVERY: u32 = 1 << 9;
 /// Notices and refusals that wait for the program; further ones are dropped and counted (T-9).
 pub const MAX_NOTICES: usize = 1 << 16;
+/// Bytes of messages with tags that one node may send another before they are matched (E-5).
+pub const TAG_CREDIT: u64 = 1 << 20;
+/// What each of these messages is charged beside its bytes (E-5).
+pub const TAG_OVERHEAD: u64 = 64;
+/// Envelopes of messages with tags that one node may send another before they are matched (E-8).
+pub const MAX_ENVELOPES: u32 = 1 << 20;
+/// Sends, and receives, of messages with tags that are under way, or whose results nobody has taken.
+pub const MAX_TAG_REQUESTS: usize = 1 << 22;
 /// Out-of-band messages that wait for the program.
 pub const MAX_OUT_OF_BAND_WAITING: usize = 1 << 12;
 /// Bytes of address space that must be left when a process joins; a node of the default configuration takes

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use tautline_wire::memory;
 use tautline_wire::record::{Record, Records};
+use tautline_wire::tags;
 
 use crate::{Address, Down, Rank};
 
@@ -73,6 +74,11 @@ impl Undelivered {
                     let (changes, begins) = memory::changes(kind);
                     whole += u64::from(begins);
                     bytes += if changes { body.len() as u64 } else { 0 };
+                }
+                Record::Tag { kind, body, .. } => {
+                    let (carries, begins) = tags::carries(kind);
+                    whole += u64::from(begins);
+                    bytes += if carries { body.len() as u64 } else { 0 };
                 }
                 _ => {}
             }

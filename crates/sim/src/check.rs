@@ -34,30 +34,6 @@ pub(crate) enum Outcome {
     Quit,
 }
 
-/// A deliberate mistake, to show that the checkers detect it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Sabotage {
-    /// None.
-    #[default]
-    None,
-    /// A message is reported to the checkers a second time.
-    Repeat,
-    /// A message is hidden from the checkers.
-    Skip,
-    /// The network damages frames in a mode without tags.
-    Damage,
-    /// After healing, one program never extracts again.
-    Stall,
-    /// A computing peer is taken for dead, because no watchdog makes progress for it.
-    NoWatchdog,
-    /// A slot is taken and never freed.
-    Leak,
-    /// Frames in shared memory are taken and dropped.
-    DropLocal,
-    /// Frames in shared memory are delivered twice.
-    RepeatLocal,
-}
-
 /// A message whose handler runs.
 #[derive(Clone, Copy, Debug)]
 struct Open {
@@ -86,13 +62,14 @@ pub(crate) struct Check {
     pub(crate) now: Nanos,
     pub(crate) counts: MessageCounts,
     violations: Violations,
-    pub(crate) sabotage: Sabotage,
     /// The nodes close in good order: reports of closed peers are expected.
     pub(crate) closing: bool,
+    /// All faults have ended.
+    pub(crate) healed: bool,
 }
 
 impl Check {
-    pub(crate) fn new(nodes: u32, sabotage: Sabotage) -> Check {
+    pub(crate) fn new(nodes: u32) -> Check {
         Check {
             flows: Flows::new(nodes),
             running: RunningHandlers::default(),
@@ -101,8 +78,8 @@ impl Check {
             now: 0,
             counts: MessageCounts::default(),
             violations: Violations::default(),
-            sabotage,
             closing: false,
+            healed: false,
         }
     }
 
@@ -122,11 +99,17 @@ impl Check {
     }
 
     /// A sender has begun a message.
-    pub(crate) fn message_begun(&mut self, (from, to): (u32, u32), generation: GenId, message: BegunMessage) {
+    pub(crate) fn message_begun(
+        &mut self,
+        (from, to): (u32, u32),
+        (generation, incarnation): (GenId, Option<u32>),
+        message: BegunMessage,
+    ) {
         let now = self.now;
+        self.counts.under_faults += u64::from(!self.healed);
         let flow = self.flows.get_mut(from, to);
         if flow.generations.back().is_none_or(|g| g.id != generation) {
-            flow.generations.push_back(Generation::new(generation, now));
+            flow.generations.push_back(Generation::new(generation, incarnation, now));
         }
         flow.generations.back_mut().expect("there is one now").expected.push_back(message);
         flow.progress = now;
@@ -139,10 +122,6 @@ impl Check {
         from: u32,
         (kind, len, head): (Kind, u64, Option<u64>),
     ) -> Option<Expected> {
-        if self.sabotage == Sabotage::Skip && self.counts.started > 100 {
-            self.sabotage = Sabotage::None;
-            self.flows.get_mut(from, to).next(kind, len, head);
-        }
         let now = self.now;
         let flow = self.flows.get_mut(from, to);
         flow.progress = now;
@@ -159,10 +138,6 @@ impl Check {
             self.violation(format!(
                 "former incarnation {from} → {to}: a message of {id:?} reached a restarted node"
             ));
-        }
-        if self.sabotage == Sabotage::Repeat && self.counts.started > 100 {
-            self.sabotage = Sabotage::None;
-            self.handler_started((to, to_incarnation, born), from, (kind, len, head));
         }
         self.counts.started += 1;
         self.counts.digest =
@@ -206,23 +181,27 @@ impl Check {
         }
     }
 
-    /// `who` got the report that `peer` is gone; `live` is a channel of the two that goes on nevertheless, if
-    /// any, by the number that its sender gave it, in both directions.
-    pub(crate) fn peer_down(&mut self, who: u32, peer: u32, live: Option<ChannelNumbers>) {
+    /// `who` got the report that an incarnation of `peer` is gone; `live` is a channel of the two that goes
+    /// on nevertheless, if any, by the number that its sender gave it, in both directions. The report is one
+    /// of that incarnation only: what was lost with another one needs a report of its own.
+    pub(crate) fn peer_down(
+        &mut self,
+        who: u32,
+        (peer, incarnation): (u32, u32),
+        live: Option<ChannelNumbers>,
+    ) {
         let (mine, theirs) = (live.map(|live| live.ours), live.map(|live| live.theirs));
-        for g in self.flows.get_mut(who, peer).generations.iter_mut().filter(|g| Some(g.id.1) != mine) {
-            g.end_reported = true;
-        }
+        let flow = self.flows.get_mut(who, peer);
+        flow.generations.iter_mut().filter(|g| g.ends_with(incarnation)).for_each(|g| g.end_reported = true);
         self.end(who, peer, mine);
         self.end(peer, who, theirs);
-        let flow = self.flows.get_mut(who, peer);
-        flow.abandoned.clear();
+        self.flows.get_mut(who, peer).abandoned.retain(|g| !g.ends_with(incarnation));
     }
 
     fn end(&mut self, from: u32, to: u32, except: Option<u32>) {
         let flow = self.flows.get(from, to);
         let over = flow.generations.iter().map(|g| g.id).filter(|id| Some(id.1) != except);
-        self.ends.reported.extend(over.chain(flow.abandoned.iter().copied()));
+        self.ends.reported.extend(over.chain(flow.abandoned.iter().map(|g| g.id)));
     }
 
     /// A node is about to crash that shares memory with `to`: what it has sent whole still arrives (S-6).
@@ -296,7 +275,7 @@ impl Check {
         }
         let mut unreported = Vec::new();
         for flow in self.flows.iter() {
-            unreported.extend(flow.abandoned.iter().copied());
+            unreported.extend(flow.abandoned.iter().map(|g| g.id));
         }
         for (incarnation, channel) in unreported {
             self.violation(format!(
@@ -346,6 +325,8 @@ pub(crate) struct MessageCounts {
     pub(crate) completed: u64,
     pub(crate) bytes: u64,
     pub(crate) lost: u64,
+    /// Messages that were begun while there were faults.
+    pub(crate) under_faults: u64,
     /// A hash of the handlers that were called, and when.
     pub(crate) digest: u64,
 }

@@ -21,6 +21,9 @@ pub const WINDOWS: [usize; 3] = [32 * 1024, 128 * 1024, 512 * 1024];
 /// Recovery policies of the table.
 pub const POLICIES: [RecoveryPolicy; 2] = [RecoveryPolicy::SelectiveRepeat, RecoveryPolicy::GoBackN];
 
+/// Lengths of the pauses of the table.
+pub const PAUSES: [Nanos; 4] = [1_000_000, 2_000_000, 4_000_000, 10_000_000];
+
 /// The largest frame on the path.
 const MAX_FRAME: usize = 1_472;
 /// Bytes of a message.
@@ -48,11 +51,63 @@ pub fn table() -> String {
             text.push('\n');
         }
     }
+    text.push_str("\nthe same without loss, selective-repeat, 512 KiB, while a process pauses every 25 ms\n");
+    let _ = writeln!(
+        text,
+        "{:<10} {:>8} {:>8} {:>8} {:>10} {:>8}",
+        "pauses", "ms", "Mb/s", "pauses", "timeouts", "resent"
+    );
+    for (node, name) in [(0, "sender"), (1, "receiver")] {
+        for length in PAUSES {
+            let pauses = Some(Pauses { node, length });
+            let Some(took) = transfer(RecoveryPolicy::SelectiveRepeat, WINDOWS[2], 0, pauses) else {
+                continue;
+            };
+            let ms = length / 1_000_000;
+            let Transfer { mbps, pauses, timeouts, resent } = took;
+            let _ = writeln!(text, "{name:<10} {ms:>8} {mbps:>8.1} {pauses:>8} {timeouts:>10} {resent:>8}");
+        }
+    }
     text
 }
 
 /// Megabits of payload per second of virtual time from one node to another.
 pub fn measure(policy: RecoveryPolicy, window: usize, loss_ppm: u32) -> f64 {
+    transfer(policy, window, loss_ppm, None).map_or(0.0, |transfer| transfer.mbps)
+}
+
+/// One of the two processes does not run for a while, again and again, as on a machine with other work.
+#[derive(Clone, Copy, Debug)]
+pub struct Pauses {
+    /// The process: 0 sends, 1 receives.
+    pub node: u32,
+    /// How long it does not run.
+    pub length: Nanos,
+}
+
+/// Time from the start of one pause to that of the next.
+const PAUSE_EVERY: Nanos = 25_000_000;
+
+/// What a transfer took.
+#[derive(Clone, Copy, Debug)]
+pub struct Transfer {
+    /// Megabits of payload per second.
+    pub mbps: f64,
+    /// Pauses while it went on.
+    pub pauses: u64,
+    /// Expirations of retransmission timers.
+    pub timeouts: u64,
+    /// Slots that were sent again.
+    pub resent: u64,
+}
+
+/// Sends `TOTAL` bytes from one node to another. `None` if they do not arrive.
+pub fn transfer(
+    policy: RecoveryPolicy,
+    window: usize,
+    loss_ppm: u32,
+    pauses: Option<Pauses>,
+) -> Option<Transfer> {
     let options = PathOptions {
         mbps: 1_000,
         delay_ns: 50_000,
@@ -73,12 +128,24 @@ pub fn measure(policy: RecoveryPolicy, window: usize, loss_ppm: u32) -> f64 {
     let mut sending: Option<(tautline::Outgoing, usize)> = None;
     let mut begun = 0;
     let mut first: Option<Nanos> = None;
+    // The end of the pause that a time is in, if it is in one.
+    let paused_until = |node: u32, now: Nanos, first: Option<Nanos>| {
+        let pauses = pauses.filter(|pauses| pauses.node == node)?;
+        let since = now.checked_sub(first? + PAUSE_EVERY)?;
+        let into = since % PAUSE_EVERY;
+        (into < pauses.length).then(|| now - into + pauses.length)
+    };
     (0..2).for_each(|node| lock(&net).wake(node, 0));
     while got.get() < TOTAL {
-        let next = lock(&net).advance();
-        let Some((now, What::Run { node })) = next else { return 0.0 };
+        let (now, What::Run { node }) = lock(&net).advance()? else { return None };
         if now > LONGEST {
-            return 0.0;
+            return None;
+        }
+        if let Some(end) = paused_until(node, now, first) {
+            let mut net = lock(&net);
+            net.ports[node as usize].not_before = end;
+            net.wake(node, end);
+            continue;
         }
         let ep = &nodes[node as usize];
         while ep.extract(usize::MAX).unwrap_or(0) > 0 {}
@@ -94,8 +161,14 @@ pub fn measure(policy: RecoveryPolicy, window: usize, loss_ppm: u32) -> f64 {
         net.ports[node as usize].not_before = now + 1_000;
         net.wake(node, deadline.unwrap_or(Nanos::MAX).min(retry));
     }
-    let took = lock(&net).now() - first.unwrap_or(0);
-    TOTAL as f64 * 8_000.0 / took as f64
+    let took = lock(&net).now() - first?;
+    let links = nodes.each_ref().map(|node| node.node().counters().links);
+    Some(Transfer {
+        mbps: TOTAL as f64 * 8_000.0 / took as f64,
+        pauses: pauses.map_or(0, |_| took / PAUSE_EVERY),
+        timeouts: links.iter().map(|link| link.timeouts).sum(),
+        resent: links.iter().map(|link| link.slots_resent).sum(),
+    })
 }
 
 /// Nanoseconds of virtual time that one message of `bytes` bytes takes on an idle path without loss, from its

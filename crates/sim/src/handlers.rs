@@ -15,6 +15,7 @@ use crate::check::{BegunMessage, Check, Expected, Intent, Outcome};
 use crate::content;
 use crate::places::Places;
 use crate::rng::{Rng, mix};
+use crate::sabotage::{Sabotage, Saboteur};
 
 /// What a handler does with its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -82,6 +83,9 @@ pub(crate) struct Incarnation {
     keys: Cell<u64>,
     scratch: RefCell<Vec<u8>>,
     pub(crate) places: Places,
+    pub(crate) saboteur: Rc<Saboteur>,
+    /// A short message that its handler gets after the next one: see [`Sabotage::Reorder`].
+    delayed: RefCell<Option<(Kind, Rank, Vec<u8>)>>,
 }
 
 impl Incarnation {
@@ -89,7 +93,7 @@ impl Incarnation {
         (place, number, born): (u32, u64, Nanos),
         places: Places,
         clock: Arc<AtomicU64>,
-        check: Rc<RefCell<Check>>,
+        (check, saboteur): (Rc<RefCell<Check>>, Rc<Saboteur>),
         seed: u64,
     ) -> Rc<Incarnation> {
         Rc::new(Incarnation {
@@ -105,6 +109,8 @@ impl Incarnation {
             keys: Cell::new(mix(seed ^ mix(number))),
             scratch: RefCell::default(),
             places,
+            saboteur,
+            delayed: RefCell::default(),
         })
     }
 
@@ -154,10 +160,13 @@ impl Incarnation {
     }
 
     /// Notes a message that was begun on the channel to a peer.
-    pub(crate) fn note(&self, peer: u32, channel: Option<u32>, message: BegunMessage) {
+    pub(crate) fn note(&self, ep: &AsyncEndpoint, peer: u32, message: BegunMessage) {
+        let channel = self.channel(ep, peer);
         self.channels.borrow_mut()[peer as usize] = channel;
         let generation = (self.number, channel.unwrap_or(0));
-        self.check.borrow_mut().message_begun((self.place, peer), generation, message);
+        // None if the peer was lost within the call that sent.
+        let incarnation = ep.node().incarnation(self.places.number(peer));
+        self.check.borrow_mut().message_begun((self.place, peer), (generation, incarnation), message);
     }
 
     /// Whether the first message on a channel is still to be sent: it shows its key to a handler that sees it
@@ -178,17 +187,13 @@ impl Incarnation {
         content::fill(key, 0, &mut scratch);
         ep.try_send(self.places.number(peer), self.name(ep, kind)?, &scratch)?;
         // Sending polls first when a timer is due; the channel may be another one now.
-        let channel = self.channel(ep, peer);
-        self.note(
-            peer,
-            channel,
-            BegunMessage { key, len: len as u64, kind, intent: Intent::Whole, sent: true },
-        );
+        let message = BegunMessage { key, len: len as u64, kind, intent: Intent::Whole, sent: true };
+        self.note(ep, peer, message);
         Ok(())
     }
 
     fn start(&self, from: Rank, kind: Kind, len: u64, head: Option<u64>) -> Option<Expected> {
-        if self.over.get() {
+        if self.over.get() || self.saboteur.withholds((self.place, self.number), from) {
             return None;
         }
         self.check.borrow_mut().handler_started(
@@ -211,19 +216,44 @@ impl Incarnation {
 
     /// A short message: all of it has arrived.
     fn short(&self, kind: Kind, message: &Short<'_>) {
-        let data = message.data();
-        let head = data.first_chunk().map(|key| u64::from_le_bytes(*key));
-        let Some(expected) = self.start(message.from(), kind, data.len() as u64, head) else { return };
-        self.handler_read(expected, 0, data);
-        self.finish(expected, if kind == Kind::PanicShort { Outcome::Quit } else { Outcome::Complete });
+        let from = message.from();
+        if self.saboteur.strikes(Sabotage::Skip) {
+            return;
+        }
+        if self.saboteur.withholds((self.place, self.number), from) {
+            return self.saboteur.keep(kind, message.data());
+        }
+        if let Some((from, messages)) = self.saboteur.overdue((self.place, self.number)) {
+            messages.iter().for_each(|(kind, data)| self.check_short(*kind, from, data));
+        }
+        if self.saboteur.strikes(Sabotage::Reorder) {
+            *self.delayed.borrow_mut() = Some((kind, from, message.data().to_vec()));
+            return;
+        }
+        if self.saboteur.strikes(Sabotage::Repeat) {
+            self.check_short(kind, from, message.data());
+        }
+        self.check_short(kind, from, message.data());
+        if self.delayed.borrow().as_ref().is_some_and(|(_, other, _)| *other == from) {
+            let (kind, from, data) = self.delayed.take().expect("it is there");
+            self.check_short(kind, from, &data);
+        }
         match kind {
             Kind::Echo => {
                 // No room is no fault: nothing was promised.
-                let _ = self.post(&message.endpoint(), self.places.at(message.from()), Kind::Short, 16);
+                let _ = self.post(&message.endpoint(), self.places.at(from), Kind::Short, 16);
             }
             Kind::PanicShort => unwind(),
+            Kind::Short if self.saboteur.strikes(Sabotage::Panic) => unwind(),
             _ => {}
         }
+    }
+
+    fn check_short(&self, kind: Kind, from: Rank, data: &[u8]) {
+        let head = data.first_chunk().map(|key| u64::from_le_bytes(*key));
+        let Some(expected) = self.start(from, kind, data.len() as u64, head) else { return };
+        self.handler_read(expected, 0, data);
+        self.finish(expected, if kind == Kind::PanicShort { Outcome::Quit } else { Outcome::Complete });
     }
 }
 
@@ -299,13 +329,9 @@ async fn relay(incarnation: &Incarnation, message: &Message, rng: &mut Rng) -> R
     content::fill(key, 0, &mut bytes[..len]);
     let name = incarnation.name(&ep, Kind::Short)?;
     ep.send(incarnation.places.number(peer), name, &bytes[..len]).await?;
-    let channel = incarnation.channel(&ep, peer);
     if !incarnation.over.get() {
-        incarnation.note(
-            peer,
-            channel,
-            BegunMessage { key, len: len as u64, kind: Kind::Short, intent: Intent::Whole, sent: true },
-        );
+        let (kind, intent) = (Kind::Short, Intent::Whole);
+        incarnation.note(&ep, peer, BegunMessage { key, len: len as u64, kind, intent, sent: true });
     }
     Ok(())
 }

@@ -11,7 +11,8 @@
 //! * Nodes have one lane or several (`places`), which all take part.
 //! * Nodes of a simulated host (`hosts`) share memory; the seed decides which nodes do. Other pairs use
 //!   links, and every node sends to itself, too: all kinds of channel run in one world.
-//! * [`memory`]: a world of its own for apertures and tripwires, under the same faults.
+//! * [`memory`]: a world of its own for apertures and tripwires, under the same faults; [`styles`]: another
+//!   one for calls, queues and streams; both in a `harness`. [`run_many`] runs some of both.
 //! * [`goodput`]: goodput at given loss rates, windows and recovery policies; a golden table.
 //!
 //! The same seed gives the same [`Report::trace_hash`], on every machine. What does not live here: real time,
@@ -23,6 +24,7 @@ mod content;
 mod device;
 pub mod goodput;
 mod handlers;
+mod harness;
 mod hosts;
 mod many;
 pub mod memory;
@@ -33,16 +35,18 @@ mod places;
 mod program;
 mod report;
 mod rng;
+mod sabotage;
 mod schedule;
+pub mod styles;
 mod swarm;
 mod trace;
 mod world;
 
-pub use check::Sabotage;
 pub use device::SimDevice;
-pub use many::{Progress, SeedSummary, run_many};
+pub use many::{Progress, SeedSummary, run_many, run_others};
 pub use net::{NetCounters, PathOptions};
 pub use report::{Pairs, Report, Totals};
+pub use sabotage::Sabotage;
 pub use trace::Trace;
 
 /// Nanoseconds on the virtual clock.

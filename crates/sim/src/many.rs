@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::{Options, Report, run};
+use crate::{Options, Report, Sabotage, memory, run, styles};
 
 /// The progress of a run of many seeds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,6 +30,8 @@ pub struct SeedSummary {
     pub bytes: u64,
     /// Messages lost with peers whose end was reported.
     pub lost: u64,
+    /// Messages begun before the last fault of their world had ended.
+    pub under_faults: u64,
     /// Reports that a peer is gone.
     pub deaths: u64,
     /// Frames delivered.
@@ -42,12 +44,18 @@ pub struct SeedSummary {
     pub different: Vec<u64>,
     /// Reports of the seeds with violations.
     pub failures: Vec<Report>,
+    /// What the worlds of memory did.
+    pub memory: memory::Summary,
+    /// What the worlds of calls, queues and streams did.
+    pub styles: styles::Summary,
+    /// Why worlds of these two kinds failed; each with its seed.
+    pub other_failures: Vec<String>,
 }
 
 impl SeedSummary {
     /// Whether every promise was kept, and every second run was like the first.
     pub fn is_good(&self) -> bool {
-        self.failures.is_empty() && self.different.is_empty()
+        self.failures.is_empty() && self.different.is_empty() && self.other_failures.is_empty()
     }
 
     fn add(&mut self, report: Report) {
@@ -55,6 +63,7 @@ impl SeedSummary {
         self.messages += report.messages;
         self.bytes += report.bytes;
         self.lost += report.lost;
+        self.under_faults += report.under_faults;
         self.deaths += report.deaths;
         self.frames += report.frames;
         self.virtual_ns += report.virtual_ns;
@@ -66,6 +75,18 @@ impl SeedSummary {
 
 /// One seed in this many is run twice and must give the same hash (G4).
 const TWICE_EVERY: u64 = 100;
+/// With one seed in this many a world of memory, and one of calls, queues and streams, are run.
+const OTHERS_EVERY: u64 = 16;
+/// Operations, and calls and entries, of each of these worlds.
+const OTHER_OPERATIONS: u64 = 150;
+
+/// Runs the world of memory, and the world of calls, queues and streams, of a seed. An error says which
+/// promise was broken.
+pub fn run_others(seed: u64, options: &Options) -> Result<(memory::Summary, styles::Summary), String> {
+    let memory = memory::run(seed, OTHER_OPERATIONS, options.hosts, memory::Mistake::None)?;
+    let styles = styles::run(seed, OTHER_OPERATIONS, options.hosts, styles::Mistake::None)?;
+    Ok((memory, styles))
+}
 
 /// Runs `count` seeds from `first` on, or more until `messages` messages were handled, on up to two threads.
 /// `progress` is called after each seed.
@@ -90,14 +111,24 @@ pub fn run_many(
             let report = run(seed, options);
             let again =
                 index.is_multiple_of(TWICE_EVERY).then(|| run(seed, options).trace_hash == report.trace_hash);
+            let others = (index.is_multiple_of(OTHERS_EVERY) && options.sabotage == Sabotage::None)
+                .then(|| run_others(seed, options));
             let mut sum = sum.lock().unwrap_or_else(PoisonError::into_inner);
+            match others {
+                Some(Ok((memory, styles))) => {
+                    sum.memory.add(&memory);
+                    sum.styles.add(&styles);
+                }
+                Some(Err(why)) => sum.other_failures.push(why),
+                None => {}
+            }
             match again {
                 Some(true) => sum.same += 1,
                 Some(false) => sum.different.push(seed),
                 None => {}
             }
             sum.add(report);
-            let failed = sum.failures.len() as u64;
+            let failed = (sum.failures.len() + sum.other_failures.len()) as u64;
             progress(Progress { seeds: sum.seeds, of: count.max(sum.seeds), messages: sum.messages, failed });
         }
     };

@@ -1,38 +1,34 @@
-//! A world for memory: one node owns it, others put, add and notify, under every fault of the network, and
-//! all of them crash and restart.
+//! A world for memory: one node owns it, others put, get, swap, add and notify, under every fault of the
+//! network, and all of them crash and restart.
 //!
 //! Every requester has an aperture of its own at the owner, new for every pair of incarnations. It writes to
 //! random places, and after each put it writes the number of the put to a word. Since the operations of a
 //! pair take effect once and in order, that word says how many puts have taken effect, and with it how often
-//! every tripwire on it must have fired, whenever it was armed and disarmed.
+//! every tripwire on it must have fired, whenever it was armed and disarmed. What gets and swaps return is
+//! compared with what the requester had put before.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
-use std::sync::{Arc, Mutex};
 
 use tautline::memory::{Access, Failure, MemoryEvent, Rights, Test, WireId};
-use tautline::{Aperture, Clock, Cookie, Endpoint, Environment, Event, Job, Member, Remote, Short, Tripwire};
-use tautline_link::JobKey;
+use tautline::{Aperture, Builder, Cookie, Endpoint, Event, Remote, Short, Tripwire};
 
-use crate::device::{SharedNet, SimDevice, lock};
-use crate::hosts::{self, WorldHosts};
-use crate::net::{Net, PathOptions, What, address};
-use crate::places::Places;
-use crate::rng::Rng;
+use crate::harness::{self, Harness};
 use crate::{Hosts, Nanos};
 
 const NODES: u32 = 3;
-const MAX_FRAME: usize = 1_472;
 const REGION: u64 = 64 * 1024;
-/// Words at the start of a region: the sum of the additions, and the number of the last put.
+/// Words at the start of a region: the sum of the additions, the number of the last put, and a word that is
+/// swapped.
 const SUM: u64 = 0;
 const NUMBER: u64 = 8;
+const SWAPPED: u64 = 16;
 const BYTES: u64 = 64;
 /// Faults end at this time.
 const HORIZON: Nanos = 3_000_000_000;
-/// Everything must be done by this time.
-const LONGEST: Nanos = 120_000_000_000;
+/// The most faults of a seed.
+const FAULTS: u64 = 12;
 
 /// A deliberate mistake, to show that it is detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +41,10 @@ pub enum Mistake {
     AddTwice,
     /// The check expects one fire more.
     Overcount,
+    /// One swap writes another value than it should.
+    SwapOther,
+    /// One get reads from another place than it should.
+    GetElsewhere,
 }
 
 /// The results of a seed.
@@ -52,6 +52,10 @@ pub enum Mistake {
 pub struct Summary {
     /// Operations that completed.
     pub complete: u64,
+    /// Of those, gets and operations on words whose results were compared.
+    pub compared: u64,
+    /// Notices that arrived.
+    pub notices: u64,
     /// Operations that ended with their peer.
     pub failed: u64,
     /// Fires of tripwires that were counted and correct.
@@ -66,6 +70,22 @@ pub struct Summary {
     pub local_crashes: u64,
     /// A hash of all of it.
     pub hash: u64,
+}
+
+impl Summary {
+    /// Adds the results of another seed.
+    pub fn add(&mut self, more: &Summary) {
+        self.complete += more.complete;
+        self.compared += more.compared;
+        self.notices += more.notices;
+        self.failed += more.failed;
+        self.fires += more.fires;
+        self.incarnations += more.incarnations;
+        self.placed_ahead += more.placed_ahead;
+        self.local_frames += more.local_frames;
+        self.local_crashes += more.local_crashes;
+        self.hash ^= more.hash;
+    }
 }
 
 /// An aperture for one incarnation of a requester.
@@ -86,217 +106,128 @@ struct ExpectedRegion {
     memory: Vec<u8>,
     number: u64,
     sum: u64,
+    swapped: u64,
 }
 
+/// What an operation must return.
+enum Due {
+    Nothing,
+    /// The former value of a word.
+    Value(u64),
+    /// Bytes in an aperture of the requester.
+    Bytes(Aperture, Vec<u8>),
+}
+
+#[derive(Default)]
 struct Incarnation {
-    ep: Endpoint,
     given: Rc<RefCell<Option<Cookie>>>,
     /// The owner's regions, by requester.
     regions: BTreeMap<u32, Region>,
     /// A requester's remote.
     remote: Option<Remote>,
     expected: ExpectedRegion,
-    waiting: HashSet<u64>,
+    waiting: HashMap<u64, Due>,
     left: u64,
-    busy_until: Nanos,
     gone_names: HashSet<WireId>,
 }
 
 struct World {
-    net: SharedNet,
-    hosts: WorldHosts,
-    rng: Rng,
-    incarnations: Vec<Option<Incarnation>>,
+    incarnations: Vec<Incarnation>,
     ops: u64,
     tags: u64,
     sum: Summary,
     mistake: Mistake,
+    // Dropped last.
+    harness: Harness,
 }
 
 /// Runs one seed, with `ops` operations for every incarnation of a requester.
 pub fn run(seed: u64, ops: u64, hosts: Hosts, mistake: Mistake) -> Result<Summary, String> {
-    let mut rng = Rng::new(seed, 0x6d65_6d6f);
-    let options = PathOptions {
-        mbps: rng.pick(&[0, 100, 1_000]),
-        delay_ns: rng.range(5_000, 300_000),
-        jitter_ns: rng.below(50_000),
-        queue_bytes: 1 << 20,
-        loss_ppm: rng.pick(&[0, 1_000, 20_000, 100_000]),
-        duplicate_ppm: rng.pick(&[0, 10_000, 200_000]),
-        reorder_ppm: rng.pick(&[0, 10_000, 100_000]),
-        reorder_by: rng.range(1, 40),
-        corrupt_ppm: rng.pick(&[0, 1_000, 20_000]),
-    };
-    let net: SharedNet =
-        Arc::new(Mutex::new(Net::new(Places::single(NODES), seed, options, MAX_FRAME, 256 * 1024)));
-    let incarnations = (0..NODES).map(|_| None).collect();
-    let drawn = hosts::draw(seed, NODES as usize, hosts);
-    let hosts = WorldHosts::new(drawn.clone(), Places::single(NODES));
-    let mut world = World { net, hosts, rng, incarnations, ops, tags: 0, sum: Summary::default(), mistake };
-    (0..NODES).for_each(|node| world.start(node));
-    world.plan();
-    world
-        .run_events(seed)
-        .map_err(|why| format!("memory seed {seed}: {why}; {options:?}, hosts {drawn:?}"))?;
-    if world.hosts.failures() > 0 {
-        return Err("this machine has too few descriptors or too little memory".into());
+    let harness = Harness::new(seed, 0x6d65_6d6f, (NODES, hosts), (HORIZON, FAULTS));
+    let incarnations = (0..NODES).map(|_| Incarnation::default()).collect();
+    let mut world = World { incarnations, ops, tags: 0, sum: Summary::default(), mistake, harness };
+    harness::run(&mut world).map_err(|why| format!("memory seed {seed}: {why}"))?;
+    let World { mut sum, harness, .. } = world;
+    for ep in harness.endpoints() {
+        sum.local_frames += ep.counters().local.frames_sent;
     }
-    for incarnation in world.incarnations.iter().flatten() {
-        world.sum.local_frames += incarnation.ep.counters().local.frames_sent;
-    }
-    world.sum.hash = crate::rng::mix(world.sum.hash ^ lock(&world.net).now());
-    Ok(world.sum)
+    (sum.incarnations, sum.local_crashes) = (harness.incarnations, harness.local_crashes);
+    sum.hash = crate::rng::mix(sum.hash ^ harness.now());
+    Ok(sum)
 }
 
-impl World {
-    fn start(&mut self, node: u32) {
-        self.sum.incarnations += 1;
-        let job = Job::new(node, JobKey::new([9; 32]), (0..NODES).map(|n| Member::new(address(n))).collect());
-        let device = SimDevice::plug(&self.net, node, self.sum.incarnations, 256, MAX_FRAME);
-        let clock = Clock::Virtual(lock(&self.net).clock());
-        let environment = Environment::new(Box::new(device), clock, self.rng.bytes());
-        let environment = environment.on_host(self.hosts.shared(node).cloned());
-        let given = Rc::new(RefCell::new(None));
-        let got = given.clone();
-        let ep = Endpoint::builder()
-            .on_short("cookie", move |m: Short<'_>| {
-                *got.borrow_mut() = m.data().try_into().ok().map(Cookie::from_bytes);
-            })
-            .join_in(&job, environment)
-            .expect("a simulated node joins");
-        self.incarnations[node as usize] = Some(Incarnation {
-            ep,
-            given,
-            regions: BTreeMap::new(),
-            remote: None,
-            expected: ExpectedRegion::default(),
-            waiting: HashSet::new(),
-            left: self.ops,
-            busy_until: 0,
-            gone_names: HashSet::new(),
-        });
-        let now = lock(&self.net).now();
-        lock(&self.net).wake(node, now);
+impl harness::World for World {
+    fn harness(&mut self) -> &mut Harness {
+        &mut self.harness
     }
 
-    /// Draws the faults and their times.
-    fn plan(&mut self) {
-        for _ in 0..self.rng.range(2, 12) {
-            let at = self.rng.below(HORIZON);
-            let index = self.rng.next() as u32 >> 1;
-            lock(&self.net).schedule(at, What::Fault { index });
-        }
+    fn start(&mut self, node: u32) -> Builder {
+        let it = Incarnation { left: self.ops, ..Incarnation::default() };
+        let given = it.given.clone();
+        self.incarnations[node as usize] = it;
+        Endpoint::builder().on_short("cookie", move |m: Short<'_>| {
+            *given.borrow_mut() = m.data().try_into().ok().map(Cookie::from_bytes);
+        })
     }
 
-    fn fault(&mut self, index: u32, now: Nanos) {
-        let node = index % NODES;
-        match index / NODES % 4 {
-            0 => {
-                lock(&self.net).unplug(node);
-                if let Some(incarnation) = self.incarnations[node as usize].take() {
-                    self.sum.placed_ahead += incarnation.ep.memory_counters().placed_ahead;
-                    let node = incarnation.ep.node();
-                    self.sum.local_crashes += u64::from((0..NODES).any(|peer| node.is_local(peer)));
-                    node.kill();
-                    self.sum.local_frames += incarnation.ep.counters().local.frames_sent;
-                    drop(incarnation);
-                }
-                self.start(node);
-            }
-            1 => {
-                if let Some(incarnation) = &mut self.incarnations[node as usize] {
-                    incarnation.busy_until = now + self.rng.range(1_000_000, 400_000_000);
-                }
-            }
-            _ => {
-                let until = now + self.rng.range(100_000, 400_000_000);
-                let other = (node + 1 + self.rng.below(2) as u32) % NODES;
-                let both = self.rng.chance(500_000);
-                let mut net = lock(&self.net);
-                net.path_mut(node, other).blocked_until = until;
-                if both {
-                    net.path_mut(other, node).blocked_until = until;
-                }
-            }
-        }
+    fn crash(&mut self, node: u32) {
+        let ep = self.harness.endpoint(node);
+        self.sum.placed_ahead += ep.memory_counters().placed_ahead;
+        self.sum.local_frames += ep.counters().local.frames_sent;
+        self.incarnations[node as usize] = Incarnation::default();
     }
 
-    fn run_events(&mut self, seed: u64) -> Result<(), String> {
-        for _ in 0..20_000_000u64 {
-            let next = lock(&self.net).advance();
-            let Some((now, what)) = next else {
-                return Err("nothing is left to do, and not everything is done".into());
-            };
-            if now > LONGEST {
-                return Err(format!("not done after {LONGEST} ns: {:?}", self.state()));
-            }
-            match what {
-                What::Run { node } => {
-                    self.step(node, now)?;
-                    if now > HORIZON && self.is_done() {
-                        return self.compare();
-                    }
-                }
-                What::Fault { index } => self.fault(index, now),
-                _ => {}
-            }
-        }
-        Err(format!("seed {seed} never ends"))
+    fn turn(&mut self, node: u32, now: Nanos) -> Result<(), String> {
+        self.take_events(node)?;
+        if node == 0 { self.step_owner(now) } else { self.step_requester(node) }
     }
 
-    fn state(&self) -> Vec<(u64, usize)> {
-        self.incarnations
-            .iter()
-            .flatten()
-            .map(|incarnation| (incarnation.left, incarnation.waiting.len()))
-            .collect()
+    /// Whether every requester has done all its operations with the owner that lives now.
+    fn is_done(&self) -> bool {
+        let owner = &self.incarnations[0];
+        (1..NODES).all(|node| {
+            let incarnation = &self.incarnations[node as usize];
+            let (theirs, ours) = (owner.regions.get(&node), incarnation.remote.as_ref());
+            let same = theirs.map(|region| &region.cookie) == ours.map(Remote::cookie);
+            same && ours.is_some() && incarnation.left == 0 && incarnation.waiting.is_empty()
+        })
     }
 
-    fn step(&mut self, node: u32, now: Nanos) -> Result<(), String> {
-        let Some(incarnation) = &mut self.incarnations[node as usize] else { return Ok(()) };
-        let computing = now < incarnation.busy_until;
-        // On a real host the device wakes the program, or its watchdog polls.
-        if self.hosts.shared(node).is_some() && !lock(&self.net).ports[node as usize].rx.is_empty() {
-            let _ = incarnation.ep.node().progress_woken();
-        }
-        for _ in 0..64 {
-            // What the watchdog does, or the program.
-            let more = if computing {
-                incarnation.ep.node().progress().unwrap_or(0)
-            } else {
-                incarnation.ep.extract(usize::MAX).map_err(|e| e.to_string())?
-            };
-            if more == 0 {
-                break;
+    /// At the end every region is what its requester expects.
+    fn compare(&mut self) -> Result<(), String> {
+        let owner = &self.incarnations[0];
+        for (node, incarnation) in self.incarnations.iter().enumerate().skip(1) {
+            let region = owner.regions.get(&(node as u32)).ok_or("there is no region")?;
+            let mut memory = vec![0; REGION as usize];
+            region.aperture.read(0, &mut memory).map_err(|e| e.to_string())?;
+            check(
+                "the last number",
+                region.aperture.read_u64(NUMBER).unwrap_or(0),
+                incarnation.expected.number,
+            )?;
+            check("the sum", region.aperture.read_u64(SUM).unwrap_or(0), incarnation.expected.sum)?;
+            if memory[BYTES as usize..] != incarnation.expected.memory[BYTES as usize..] {
+                return Err(format!("node {node}: the memory is not what was put"));
             }
+            self.sum.fires += region.every.fires() + region.odd.fires();
         }
-        if !computing {
-            self.take_events(node)?;
-            if node == 0 { self.step_owner(now)? } else { self.step_requester(node)? }
-        }
-        let Some(incarnation) = &self.incarnations[node as usize] else { return Ok(()) };
-        let deadline = incarnation.ep.node().next_deadline().ok().flatten();
-        let next = deadline.unwrap_or(Nanos::MAX).min(now + 2_000_000).max(now + 2_000);
-        let mut net = lock(&self.net);
-        net.ports[node as usize].not_before = now + 2_000;
-        net.wake(node, next);
-        for other in self.hosts.neighbours(node) {
-            let Some(incarnation) = &self.incarnations[other as usize] else { continue };
-            // On a real host a doorbell wakes it; nobody rings for a program that computes, but its watchdog
-            // polls.
-            if now >= incarnation.busy_until && incarnation.ep.node().has_local_work().unwrap_or(false) {
-                net.wake(other, now + 1_000);
-            }
-        }
+        self.sum.placed_ahead += self.harness.endpoint(0).memory_counters().placed_ahead;
         Ok(())
     }
 
+    fn state(&self) -> String {
+        let each = self.incarnations.iter().map(|it| (it.left, it.waiting.len()));
+        format!("(operations to begin, to end) {:?}", each.collect::<Vec<_>>())
+    }
+}
+
+impl World {
     fn take_events(&mut self, node: u32) -> Result<(), String> {
-        let Some(incarnation) = &mut self.incarnations[node as usize] else { return Ok(()) };
-        while let Some(event) = incarnation.ep.poll_event() {
+        let (ep, incarnation) = (self.harness.endpoint(node), &mut self.incarnations[node as usize]);
+        while let Some(event) = ep.poll_event() {
             match event {
                 Event::PeerUp { peer, .. } if node == 0 => {
-                    let region = open(&incarnation.ep).map_err(|e| e.to_string())?;
+                    let region = open(ep).map_err(|e| e.to_string())?;
                     incarnation.regions.insert(peer, region);
                 }
                 Event::PeerDown { peer: 0, .. } if node != 0 => {
@@ -304,11 +235,14 @@ impl World {
                     (incarnation.remote, *incarnation.given.borrow_mut()) = (None, None);
                 }
                 Event::Memory(MemoryEvent::Completed { tag, result, .. }) => {
-                    if !incarnation.waiting.remove(&tag) {
+                    let Some(due) = incarnation.waiting.remove(&tag) else {
                         return Err(format!("operation {tag} ended twice, or was never begun"));
-                    }
+                    };
                     match result {
-                        Ok(_) => self.sum.complete += 1,
+                        Ok(value) => {
+                            self.sum.complete += 1;
+                            self.sum.compared += u64::from(due.is_returned(value)?);
+                        }
                         Err(Failure::PeerGone(..) | Failure::Before | Failure::Closed) => {
                             self.sum.failed += 1;
                         }
@@ -318,6 +252,7 @@ impl World {
                         Err(other) => return Err(format!("operation {tag}: {other}")),
                     }
                 }
+                Event::Memory(MemoryEvent::Notice { .. }) => self.sum.notices += 1,
                 Event::Memory(MemoryEvent::Tripwire { wire, .. })
                     if incarnation.gone_names.contains(&wire) =>
                 {
@@ -331,16 +266,17 @@ impl World {
 
     /// The owner's turn: cookies, tripwires that come and go, and a check of those that stay.
     fn step_owner(&mut self, now: Nanos) -> Result<(), String> {
-        let (rng, mistake) = (&mut self.rng, self.mistake);
-        let Some(incarnation) = &mut self.incarnations[0] else { return Ok(()) };
+        let (mistake, incarnation) = (self.mistake, &mut self.incarnations[0]);
         for (peer, region) in &mut incarnation.regions {
             if !region.sent {
-                region.sent = incarnation.ep.try_send(*peer, "cookie", &region.cookie.to_bytes()).is_ok();
+                region.sent =
+                    self.harness.endpoint(0).try_send(*peer, "cookie", &region.cookie.to_bytes()).is_ok();
             }
             let number = region.aperture.read_u64(NUMBER).map_err(|e| e.to_string())?;
             check("every time", region.every.fires() + u64::from(mistake == Mistake::Overcount), number)?;
             check("odd ones", region.odd.fires(), number.div_ceil(2))?;
             self.sum.hash = crate::rng::mix(self.sum.hash ^ number ^ now);
+            let rng = &mut self.harness.rng;
             if rng.chance(100_000) && region.passing.len() < 8 {
                 let from = number + rng.below(20);
                 let wire =
@@ -361,36 +297,71 @@ impl World {
 
     /// A requester's turn: a few operations, if the owner is reachable.
     fn step_requester(&mut self, node: u32) -> Result<(), String> {
-        let Some(incarnation) = &mut self.incarnations[node as usize] else { return Ok(()) };
-        let _ = incarnation.ep.connect(0);
+        let incarnation = &mut self.incarnations[node as usize];
+        let _ = self.harness.endpoint(node).connect(0);
         let given = incarnation.given.borrow_mut().take();
         if let Some(cookie) = given {
-            incarnation.remote = Some(incarnation.ep.remote(&cookie));
-            incarnation.expected = ExpectedRegion { memory: vec![0; REGION as usize], number: 0, sum: 0 };
+            incarnation.remote = Some(self.harness.endpoint(node).remote(&cookie));
+            incarnation.expected =
+                ExpectedRegion { memory: vec![0; REGION as usize], ..ExpectedRegion::default() };
             incarnation.left = self.ops;
         }
         let Some(remote) = incarnation.remote.clone() else { return Ok(()) };
-        for _ in 0..self.rng.below(6) {
+        for _ in 0..self.harness.rng.below(6) {
             if incarnation.left == 0 {
                 break;
             }
-            let skip = self.mistake == Mistake::DropPut && incarnation.expected.number == 5;
-            let twice = self.mistake == Mistake::AddTwice && incarnation.expected.number == 5;
-            let len = self.rng.magnitude(1, 20_000) as usize;
-            let at = BYTES + self.rng.below(REGION - BYTES - len as u64);
+            let mistake = if incarnation.expected.number == 5 { self.mistake } else { Mistake::None };
+            let skip = mistake == Mistake::DropPut;
+            let len = self.harness.rng.magnitude(1, 20_000) as usize;
+            let at = BYTES + self.harness.rng.below(REGION - BYTES - len as u64);
             let bytes: Vec<u8> = (0..len).map(|i| (self.tags as usize + i / 3) as u8).collect();
             let number = incarnation.expected.number + 1;
+            let (kind, wanted) = (self.harness.rng.below(8), self.harness.rng.below(REGION - BYTES));
+            let (ep, expected) = (self.harness.endpoint(node), &incarnation.expected);
             let all = (|| {
-                let from = incarnation.ep.adopt(bytes.clone())?;
-                let word = incarnation.ep.adopt(number.to_le_bytes().to_vec())?;
+                let from = ep.adopt(bytes.clone())?;
+                let word = ep.adopt(number.to_le_bytes().to_vec())?;
                 let mut ops = Vec::new();
                 if !skip {
-                    ops.push(remote.put_from(at, &from, ..)?);
+                    let put = remote.put_from(at, &from, ..)?;
+                    if kind == 0 {
+                        let notice = remote.after(&put).notice(at, len as u64, number)?;
+                        ops.push((notice, Due::Nothing));
+                    }
+                    ops.push((put, Due::Nothing));
                 }
-                ops.push(remote.put_from(NUMBER, &word, ..)?);
-                ops.push(remote.fetch_add(SUM, number)?);
-                if twice {
-                    ops.push(remote.fetch_add(SUM, number)?);
+                ops.push((remote.put_from(NUMBER, &word, ..)?, Due::Nothing));
+                ops.push((remote.fetch_add(SUM, number)?, Due::Value(expected.sum)));
+                if mistake == Mistake::AddTwice {
+                    ops.push((remote.fetch_add(SUM, number)?, Due::Nothing));
+                }
+                let new = number + u64::from(mistake == Mistake::SwapOther);
+                let swap = match kind {
+                    2 => remote.compare_swap(SWAPPED, expected.swapped, new)?,
+                    _ => remote.swap(SWAPPED, new)?,
+                };
+                ops.push((swap, Due::Value(expected.swapped)));
+                if [3, 4].contains(&kind) || mistake == Mistake::GetElsewhere {
+                    let place = BYTES + wanted;
+                    let read = place + u64::from(mistake == Mistake::GetElsewhere);
+                    let most = (REGION - read).min(9_000);
+                    let into = ep.aperture(most as usize)?;
+                    let mut bytes_due = expected.memory.clone();
+                    bytes_due[at as usize..at as usize + len].copy_from_slice(&bytes);
+                    let bytes_due = bytes_due[place as usize..(place + most) as usize].to_vec();
+                    let get = match kind {
+                        4 => {
+                            let first = most / 3;
+                            // In the other order.
+                            let pieces = [(read + first, first..most), (read, 0..first)];
+                            remote.get_list_into(&into, &pieces)?
+                        }
+                        _ => remote.get_into(read, &into, ..)?,
+                    };
+                    ops.push((get, Due::Bytes(into, bytes_due)));
+                    // Without it, a long get may read what is put later.
+                    ops.push((remote.fence()?, Due::Nothing));
                 }
                 Ok::<_, tautline::Error>(ops)
             })();
@@ -403,51 +374,36 @@ impl World {
                 }
                 Err(other) => return Err(other.to_string()),
             };
-            for op in ops {
+            for (op, due) in ops {
                 self.tags += 1;
-                incarnation.waiting.insert(self.tags);
+                incarnation.waiting.insert(self.tags, due);
                 op.into_event(self.tags).map_err(|e| e.to_string())?;
             }
             incarnation.expected.memory[at as usize..at as usize + len].copy_from_slice(&bytes);
             incarnation.expected.number = number;
             incarnation.expected.sum += number;
+            incarnation.expected.swapped = number;
             incarnation.left -= 1;
         }
         Ok(())
     }
+}
 
-    /// Whether every requester has done all its operations with the owner that lives now.
-    fn is_done(&self) -> bool {
-        let Some(owner) = &self.incarnations[0] else { return false };
-        (1..NODES).all(|node| {
-            let Some(incarnation) = &self.incarnations[node as usize] else { return false };
-            let (theirs, ours) = (owner.regions.get(&node), incarnation.remote.as_ref());
-            let same = theirs.map(|region| &region.cookie) == ours.map(Remote::cookie);
-            same && ours.is_some() && incarnation.left == 0 && incarnation.waiting.is_empty()
-        })
-    }
-
-    /// At the end every region is what its requester expects.
-    fn compare(&mut self) -> Result<(), String> {
-        let owner = self.incarnations[0].as_ref().ok_or("there is no owner")?;
-        for (node, incarnation) in self.incarnations.iter().enumerate().skip(1) {
-            let incarnation = incarnation.as_ref().ok_or("there is no requester")?;
-            let region = owner.regions.get(&(node as u32)).ok_or("there is no region")?;
-            let mut memory = vec![0; REGION as usize];
-            region.aperture.read(0, &mut memory).map_err(|e| e.to_string())?;
-            check(
-                "the last number",
-                region.aperture.read_u64(NUMBER).unwrap_or(0),
-                incarnation.expected.number,
-            )?;
-            check("the sum", region.aperture.read_u64(SUM).unwrap_or(0), incarnation.expected.sum)?;
-            if memory[BYTES as usize..] != incarnation.expected.memory[BYTES as usize..] {
-                return Err(format!("node {node}: the memory is not what was put"));
+impl Due {
+    /// Whether there was something to compare; an error if it is something else.
+    fn is_returned(&self, value: u64) -> Result<bool, String> {
+        match self {
+            Due::Nothing => Ok(false),
+            Due::Value(due) => check("the former value", value, *due).map(|()| true),
+            Due::Bytes(aperture, due) => {
+                let mut got = vec![0; due.len()];
+                aperture.read(0, &mut got).map_err(|e| e.to_string())?;
+                match got == *due {
+                    true => Ok(true),
+                    false => Err("a get returned something else than was put".into()),
+                }
             }
-            self.sum.fires += region.every.fires() + region.odd.fires();
         }
-        self.sum.placed_ahead += owner.ep.memory_counters().placed_ahead;
-        Ok(())
     }
 }
 

@@ -58,6 +58,8 @@ pub(crate) struct Path {
     reported_at: Nanos,
     busy_until: Nanos,
     last_arrival: Nanos,
+    /// When the last intact frame arrives that the network has not delivered before.
+    last_heard: Nanos,
     held: Vec<Held>,
 }
 
@@ -175,6 +177,7 @@ impl Net {
             reported_at: 0,
             busy_until: 0,
             last_arrival: 0,
+            last_heard: 0,
             held: Vec::new(),
         };
         Net {
@@ -222,9 +225,10 @@ impl Net {
         from as usize * self.ports.len() + to as usize
     }
 
-    /// When the last frame from one node reaches the other, not counting repetitions by the network.
-    pub(crate) fn last_arrival(&self, from: u32, to: u32) -> Nanos {
-        self.paths[self.path_index(from, to)].last_arrival
+    /// When the last frame from one node reaches the other, not counting repetitions by the network of what
+    /// has arrived intact.
+    pub(crate) fn last_heard(&self, from: u32, to: u32) -> Nanos {
+        self.paths[self.path_index(from, to)].last_heard
     }
 
     pub(crate) fn path_mut(&mut self, from: u32, to: u32) -> &mut Path {
@@ -337,6 +341,16 @@ impl Net {
         self.free.push(frame);
     }
 
+    /// From now on no path loses, repeats, reorders or damages frames by chance.
+    pub(crate) fn end_chance_faults(&mut self) {
+        for path in &mut self.paths {
+            path.options.loss_ppm = 0;
+            path.options.duplicate_ppm = 0;
+            path.options.reorder_ppm = 0;
+            path.options.corrupt_ppm = 0;
+        }
+    }
+
     /// The node has crashed: frames that wait for it are dropped.
     pub(crate) fn unplug(&mut self, node: u32) {
         while let Some(frame) = self.receive(node) {
@@ -389,10 +403,15 @@ impl Net {
         let jitter = if options.jitter_ns > 0 { self.rng.below(options.jitter_ns) } else { 0 };
         let arrival = (path.busy_until + options.delay_ns + jitter).max(path.last_arrival);
         path.last_arrival = arrival;
-        self.copy(index, (from, to), arrival, bytes);
+        path.last_heard = path.last_heard.max(arrival);
+        let intact = self.copy(index, (from, to), arrival, bytes);
         if self.rng.chance(options.duplicate_ppm) {
             self.counters.duplicated += 1;
             let late = if self.rng.chance(60_000) { self.rng.magnitude(1_000, 1_500_000_000) } else { 0 };
+            if !intact {
+                let path = &mut self.paths[index];
+                path.last_heard = path.last_heard.max(arrival + late);
+            }
             self.copy(index, (from, to), arrival + late, bytes);
         }
         self.pass_held(index, to, arrival);
@@ -406,8 +425,8 @@ impl Net {
         }
     }
 
-    /// Sends one copy of a frame.
-    fn copy(&mut self, index: usize, (from, to): (u32, u32), arrival: Nanos, bytes: &[u8]) {
+    /// Sends one copy of a frame. Returns whether it is intact.
+    fn copy(&mut self, index: usize, (from, to): (u32, u32), arrival: Nanos, bytes: &[u8]) -> bool {
         let options = self.paths[index].options;
         let frame = self.free.pop().unwrap_or_else(|| {
             self.frames.push(Frame::default());
@@ -417,12 +436,14 @@ impl Net {
         copy.from = from;
         copy.bytes.clear();
         copy.bytes.extend_from_slice(bytes);
-        if self.rng.chance(options.corrupt_ppm) {
+        let damaged = self.rng.chance(options.corrupt_ppm);
+        if damaged {
             self.counters.corrupted += 1;
             damage(&mut self.rng, &mut self.frames[frame as usize].bytes);
         }
         if !self.rng.chance(options.reorder_ppm) {
-            return self.schedule(arrival, What::Arrive { to, frame });
+            self.schedule(arrival, What::Arrive { to, frame });
+            return !damaged;
         }
         self.counters.reordered += 1;
         let left = self.rng.range(1, options.reorder_by.max(1));
@@ -431,6 +452,7 @@ impl Net {
         // It overtakes itself first.
         self.paths[index].held.push(Held { id, frame, left: left + 1 });
         self.schedule(arrival + left * 20_000, What::Release { path: index as u32, id });
+        !damaged
     }
 
     /// A later frame overtakes those that are held back.

@@ -10,6 +10,7 @@ use crate::check::{BegunMessage, Intent};
 use crate::content;
 use crate::handlers::{Incarnation, Kind};
 use crate::rng::Rng;
+use crate::sabotage::Sabotage;
 use crate::swarm::NodeOptions;
 
 /// Messages that are sent at the same time.
@@ -143,9 +144,10 @@ impl Program {
             _ => Kind::Relay,
         };
         let small = self.options.small_ppm;
-        let largest = if kind.is_short() || rng.chance(small) { 1_000 } else { self.options.largest };
+        let short = self.options.short;
+        let largest = if kind.is_short() || rng.chance(small) { short } else { self.options.largest };
         let len = rng.magnitude(0, largest.max(1));
-        let whole = kind.is_short() || len <= 1_000 && rng.chance(500_000);
+        let whole = kind.is_short() || len <= short && rng.chance(500_000);
         Draft { peer, kind, len, whole }
     }
 
@@ -163,12 +165,13 @@ impl Program {
             incarnation.post(ep, peer, Kind::Short, 8)?;
         }
         let out = ep.try_begin(incarnation.places.number(peer), incarnation.name(ep, kind)?, len)?;
-        let channel = incarnation.channel(ep, peer);
         let given_up = len > 0 && self.rng.chance(self.options.give_up_ppm);
         let stop_at = given_up.then(|| self.rng.below(len));
         let key = incarnation.fresh_key();
         let intent = if given_up { Intent::Abandon } else { Intent::Whole };
-        incarnation.note(peer, channel, BegunMessage { key, len, kind, intent, sent: false });
+        let aborts = len > 0 && !given_up && incarnation.saboteur.strikes(Sabotage::Abort);
+        let stop_at = if aborts { Some(len - 1) } else { stop_at };
+        incarnation.note(ep, peer, BegunMessage { key, len, kind, intent, sent: false });
         let mut piece = self.spare.pop().unwrap_or_default();
         piece.clear();
         self.open.push(Sending { out, key, total: len, at: 0, piece, piece_at: 0, stop_at });

@@ -80,6 +80,8 @@ pub struct Report {
     pub bytes: u64,
     /// Messages that were lost with a peer whose end was reported.
     pub lost: u64,
+    /// Messages that were begun before the last fault had ended.
+    pub under_faults: u64,
     /// Reports that a peer is gone.
     pub deaths: u64,
     /// Frames that the network delivered.
@@ -118,12 +120,14 @@ impl std::fmt::Display for Report {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         writeln!(
             f,
-            "seed {}: {} messages ({} read to the end, {} lost with their peers), {} frames, {} through shared memory, \
+            "seed {}: {} messages ({} read to the end, {} lost with their peers, {} begun under faults), {} frames, \
+             {} through shared memory, \
              {} pairs over shm, {} over links, {} ms, hash {:016x}",
             self.seed,
             self.messages,
             self.completed,
             self.lost,
+            self.under_faults,
             self.frames,
             self.totals.local_frames,
             self.pairs.shm,

@@ -2,6 +2,7 @@
 
 use crate::places::Places;
 use crate::rng::Rng;
+use crate::sabotage::CRASHING;
 use crate::swarm::Swarm;
 use crate::{Nanos, Sabotage};
 
@@ -54,6 +55,10 @@ pub(crate) fn draw(rng: &mut Rng, swarm: &Swarm, sabotage: Sabotage) -> Vec<Plan
         let fault = Fault::Compute { place: 0, for_ns: 3_000 * MILLI };
         faults = vec![Planned { at: swarm.horizon / 4, fault }];
     }
+    if matches!(sabotage, Sabotage::Late | Sabotage::HideDeaths) {
+        let crash = Fault::Crash { node: CRASHING, back_after: MILLI };
+        faults = (4..16).map(|part| Planned { at: swarm.horizon / 16 * part, fault: crash }).collect();
+    }
     faults.sort_by_key(|p| p.at);
     faults
 }
@@ -90,8 +95,9 @@ fn draw_one(rng: &mut Rng, sort: u64, nodes: u64, max_frame: usize) -> Fault {
         5 => Fault::SendOnly { place: from, for_ns: rng.magnitude(MILLI, 3_000 * MILLI) },
         6 => Fault::Crash { node: from, back_after: rng.magnitude(MILLI / 10, 2_000 * MILLI) },
         _ => {
+            let least = max_frame.min(1_232) as u64;
             let mtu =
-                if rng.chance(300_000) { max_frame } else { rng.range(1_232, max_frame as u64) as usize };
+                if rng.chance(300_000) { max_frame } else { rng.range(least, max_frame as u64) as usize };
             Fault::Mtu { a: from, b: to, mtu, reports_mtu: rng.chance(500_000) }
         }
     }

@@ -40,6 +40,8 @@ pub(crate) struct NodeOptions {
     pub(crate) largest: u64,
     /// Share of messages that stay below 1,000 bytes.
     pub(crate) small_ppm: u32,
+    /// Bytes of the longest message that is sent whole.
+    pub(crate) short: u64,
     /// Bytes that each peer on its host can be lent.
     pub(crate) loan_pool: usize,
     /// Bytes of a message from a peer on its host before more are granted.
@@ -61,6 +63,8 @@ pub(crate) struct Swarm {
     pub(crate) messages: u64,
     pub(crate) horizon: Nanos,
     pub(crate) faults: Vec<Planned>,
+    /// Loss, repetition, reordering and damage go on until everything has arrived.
+    pub(crate) lasting: bool,
 }
 
 impl Swarm {
@@ -100,16 +104,30 @@ impl Swarm {
             messages,
             horizon,
             faults: Vec::new(),
+            lasting: false,
         };
         draw_local(&mut Rng::new(seed, 0x6c6f_636c), &mut swarm.nodes);
-        if swarm.path.mbps > 0 && swarm.path.queue_bytes > 0 {
-            // Without a congestion window, a queue that drops its tail collapses: the window exists to
-            // prevent that.
-            swarm.nodes.iter_mut().for_each(|node| node.congestion = true);
-        }
+        swarm.draw_rare(&mut Rng::new(seed, 0x7261_7265));
         swarm.faults = draw_faults(&mut rng, &swarm, sabotage);
         schedule::spread_over_lanes(&mut Rng::new(seed, 0x6661_756c), &mut swarm.faults, places);
         swarm
+    }
+
+    /// Draws what few worlds have, from a stream of its own.
+    fn draw_rare(&mut self, rng: &mut Rng) {
+        if rng.chance(100_000) {
+            // Of interfaces whose MTU is below what IPv6 requires (L-20).
+            self.max_frame = rng.pick(&[512, 700, 1_000]);
+            let short = self.max_frame as u64 - 200;
+            self.nodes.iter_mut().for_each(|node| node.short = node.short.min(short));
+        }
+        self.lasting = rng.chance(150_000);
+        let drops_tail = self.path.mbps > 0 && self.path.queue_bytes > 0;
+        if drops_tail && !rng.chance(200_000) {
+            // Without a congestion window, a queue that drops its tail collapses: the window exists to
+            // prevent that. In some worlds it does, and everything arrives nevertheless.
+            self.nodes.iter_mut().for_each(|node| node.congestion = true);
+        }
     }
 }
 
@@ -165,6 +183,7 @@ fn draw_node(rng: &mut Rng, messages: u64, horizon: Nanos, largest: u64) -> Node
         gap_ns: horizon / bursts,
         largest,
         small_ppm: rng.pick(&[700_000, 950_000, 990_000]),
+        short: 1_000,
         loan_pool: 0,
         local_window: 0,
     }
@@ -198,6 +217,9 @@ impl std::fmt::Display for Swarm {
         writeln!(f, "{:?}", self.path)?;
         for (rank, node) in self.nodes.iter().enumerate() {
             writeln!(f, "node {rank}: {node:?}")?;
+        }
+        if self.lasting {
+            writeln!(f, "loss, repetition, reordering and damage last until everything has arrived")?;
         }
         for planned in &self.faults {
             writeln!(f, "at {} us: {:?}", planned.at / 1_000, planned.fault)?;

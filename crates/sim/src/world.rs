@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 
 use tautline::{Clock, Config, Endpoint, Environment, Event, Job, Member};
 use tautline_link::JobKey;
-use tautline_node::{ChannelNumbers, FastPoll, FrameBatch};
+use tautline_node::ChannelNumbers;
 
 use crate::check::Check;
 use crate::device::{SharedNet, SimDevice, lock};
@@ -24,6 +24,7 @@ use crate::places::Places;
 use crate::program::Program;
 use crate::report::{Report, Totals};
 use crate::rng::Rng;
+use crate::sabotage::{CRASHING, Saboteur};
 use crate::swarm::{NodeOptions, Swarm};
 use crate::trace::{Trace, time};
 use crate::{Nanos, Options, Sabotage};
@@ -58,6 +59,7 @@ pub(crate) struct World {
     net: SharedNet,
     clock: Arc<AtomicU64>,
     check: Rc<RefCell<Check>>,
+    saboteur: Rc<Saboteur>,
     lanes: Vec<LaneState>,
     incarnations: Incarnations,
     hosts: WorldHosts,
@@ -101,7 +103,8 @@ impl World {
             options: options.clone(),
             net: Arc::new(Mutex::new(net)),
             clock,
-            check: Rc::new(RefCell::new(Check::new(count, options.sabotage))),
+            check: Rc::new(RefCell::new(Check::new(count))),
+            saboteur: Rc::new(Saboteur::new(options.sabotage)),
             lanes: (0..count)
                 .map(|_| LaneState {
                     up: None,
@@ -157,9 +160,9 @@ impl World {
         let (now, places, number) = (self.now(), self.places(), self.incarnations.last);
         let options = self.node_options(place);
         let incarnation =
-            Incarnation::new((place, number, now), places, self.clock.clone(), self.check.clone(), self.seed);
+            Incarnation::new((place, number, now), places, self.clock.clone(), self.observers(), self.seed);
         let mut device = SimDevice::plug(&self.net, place, number, options.tx_slots, self.swarm.max_frame);
-        device.leaks = self.options.sabotage == Sabotage::Leak;
+        device.leaks = self.saboteur.is(Sabotage::Leak);
         let clock = Clock::Virtual(self.clock.clone());
         let environment = Environment::new(Box::new(device), clock, self.incarnations.entropy.bytes());
         let builder = register(Endpoint::builder(), &incarnation);
@@ -184,6 +187,10 @@ impl World {
         net.ports[place as usize].latency = options.latency_ns;
         net.note(now, u64::from(place) << 32 | number);
         net.wake(place, now);
+    }
+
+    fn observers(&self) -> (Rc<RefCell<Check>>, Rc<Saboteur>) {
+        (self.check.clone(), self.saboteur.clone())
     }
 
     fn job(&self, rank: u32) -> Job {
@@ -240,6 +247,9 @@ impl World {
     /// One step of a lane's program.
     fn step(&mut self, index: u32, now: Nanos) {
         let options = self.node_options(index);
+        if index == 1 && self.check.borrow().closing && self.saboteur.is(Sabotage::NoClose) {
+            return;
+        }
         let node = &mut self.lanes[index as usize];
         let Some(up) = &mut node.up else { return };
         let mut next = Nanos::MAX;
@@ -249,12 +259,12 @@ impl World {
         let woken = self.hosts.shared(index).is_some()
             && (!lock(&self.net).ports[index as usize].rx.is_empty()
                 || up.ep.node().next_deadline().ok().flatten().is_some_and(|at| at <= now));
-        if woken && (extracts || computing && self.options.sabotage != Sabotage::NoWatchdog) {
+        if woken && (extracts || computing && !self.saboteur.is(Sabotage::NoWatchdog)) {
             let _ = up.ep.node().progress_woken();
         }
         if computing {
             next = node.computing_until;
-            if self.options.sabotage != Sabotage::NoWatchdog {
+            if !self.saboteur.is(Sabotage::NoWatchdog) {
                 watch(up, options.rounds);
             }
         } else if now < node.next_extract {
@@ -266,8 +276,9 @@ impl World {
                 next = node.next_extract;
             }
             next = next.min(up.incarnation.wake_sleepers());
-            self.phase.sabotaged =
-                self.phase.sabotaged || sabotage_local(up, self.options.sabotage, self.totals.steps);
+            if !self.phase.sabotaged {
+                self.phase.sabotaged = self.saboteur.meddle(up.ep.node(), self.totals.steps);
+            }
             if let Err(error) = extract(up, options.extract, options.rounds) {
                 self.violation(format!("extracting failed: {error}"));
                 return;
@@ -288,7 +299,7 @@ impl World {
         let more = waits && !computing && !lazy;
         // A program that only sends now and then does not know of deadlines; its watchdog would, if it were
         // allowed to run.
-        if deadline != Nanos::MAX && !(computing && self.options.sabotage == Sabotage::NoWatchdog) {
+        if deadline != Nanos::MAX && !(computing && self.saboteur.is(Sabotage::NoWatchdog)) {
             next = next.min(deadline);
         }
         let mut net = lock(&self.net);
@@ -303,6 +314,23 @@ impl World {
         }
         drop(net);
         self.wake_neighbours(index, now);
+        self.sabotage_crash(index, now);
+    }
+
+    /// A node crashes when a node of its host has not taken yet what it sent, if that is the sabotage.
+    fn sabotage_crash(&mut self, index: u32, now: Nanos) {
+        let crashes = self.saboteur.is(Sabotage::LoseWithSender) && index == CRASHING;
+        if !crashes || self.phase.sabotaged || self.phase.healed_at.is_some() || self.totals.steps < 500 {
+            return;
+        }
+        let waits = |other: u32| {
+            let up = self.lanes[other as usize].up.as_ref();
+            up.is_some_and(|up| up.ep.node().has_local_work().unwrap_or(false))
+        };
+        if self.hosts.neighbours(index).any(waits) {
+            self.phase.sabotaged = true;
+            self.crash_node(CRASHING, now, 1_000_000);
+        }
     }
 
     /// A node has run: the nodes of its host that it sent frames to or made room for run soon. On a real host
@@ -312,7 +340,7 @@ impl World {
             let node = &self.lanes[other as usize];
             let Some(up) = &node.up else { continue };
             let computing = now < node.computing_until;
-            if computing && self.options.sabotage == Sabotage::NoWatchdog {
+            if computing && self.saboteur.is(Sabotage::NoWatchdog) {
                 continue;
             }
             let mut at = up.ep.node().next_deadline().ok().flatten().unwrap_or(Nanos::MAX);
@@ -335,6 +363,9 @@ impl World {
             let Some(up) = &self.lanes[index as usize].up else { return };
             let Some(event) = up.ep.poll_event() else { break };
             self.trace_line(|| format!("node {index}: {event:?}"));
+            if self.saboteur.hides(&event) {
+                continue;
+            }
             lock(&self.net).note(now ^ 0xe7e7, u64::from(index));
             match event {
                 Event::Transport { peer, device, .. } => {
@@ -343,11 +374,11 @@ impl World {
                 Event::PeerUp { peer, .. } => self.pairs.peer_up(index, places.at(peer)),
                 _ => {}
             }
-            if let Event::PeerDown { peer, why, .. } = event {
+            if let Event::PeerDown { peer, incarnation, why } = event {
                 let live = up.ep.node().channel_numbers(peer);
                 let peer = places.at(peer);
                 let mut check = self.check.borrow_mut();
-                check.peer_down(index, peer, live);
+                check.peer_down(index, (peer, incarnation), live);
                 let expected = check.closing && why == tautline::Down::Closed;
                 let local = self.pairs.peer_down(index, peer);
                 let report = check.deaths.report(now, (index, peer), why, local);
@@ -376,6 +407,11 @@ impl World {
         for place in places.of(node) {
             lock(&self.net).unplug(place);
             self.note_survivors(place);
+            for other in self.hosts.neighbours(place) {
+                if let Some(up) = &self.lanes[other as usize].up {
+                    self.saboteur.lose(up.ep.node(), places.number(place));
+                }
+            }
             self.pairs.node_crashed(place);
         }
         if let Some(first) = &self.lanes[node as usize].up {
@@ -426,23 +462,6 @@ impl World {
         let _ = ep.extract(usize::MAX);
         let _ = ep.extract(usize::MAX);
     }
-}
-
-/// Takes frames out of shared memory and drops or repeats them, if that is the sabotage. Returns whether it
-/// did.
-fn sabotage_local(up: &RunningLane, sabotage: Sabotage, steps: u64) -> bool {
-    if steps < 100 || !matches!(sabotage, Sabotage::DropLocal | Sabotage::RepeatLocal) {
-        return false;
-    }
-    let mut batch = FrameBatch::default();
-    if up.ep.node().take_frames(usize::MAX, &mut batch).ok() != Some(FastPoll::Frames) {
-        return false;
-    }
-    if sabotage == Sabotage::RepeatLocal {
-        let _ = up.ep.node().put_back(&batch, 0);
-        let _ = up.ep.node().put_back(&batch, 0);
-    }
-    true
 }
 
 fn extract(up: &RunningLane, limit: usize, rounds: u32) -> tautline::Result<()> {

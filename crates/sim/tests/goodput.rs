@@ -28,3 +28,20 @@ fn no_frame_waits_for_an_acknowledgement() {
         assert!(took <= path, "{bytes} bytes took {took} ns, the path {path}");
     }
 }
+
+/// L-10, L-24, L-25: without loss and without pauses no timer expires and nothing is sent twice, whatever the
+/// window; while either process pauses, a timer expires at most once per pause.
+#[test]
+fn timers_expire_only_in_pauses() {
+    use tautline_sim::goodput::{PAUSES, POLICIES, Pauses, WINDOWS, transfer};
+    for (policy, window) in POLICIES.into_iter().flat_map(|policy| WINDOWS.map(|window| (policy, window))) {
+        let took = transfer(policy, window, 0, None).expect("it arrives");
+        assert_eq!((took.timeouts, took.resent), (0, 0), "{}, {window} bytes: {took:?}", policy.name());
+        for (node, length) in [0, 1].into_iter().flat_map(|node| PAUSES.map(|length| (node, length))) {
+            let pauses = Pauses { node, length };
+            let took = transfer(policy, window, 0, Some(pauses)).expect("it arrives");
+            let what = format!("{}, {window} bytes, {pauses:?}: {took:?}", policy.name());
+            assert!(took.pauses > 0 && took.timeouts <= took.pauses, "{what}");
+        }
+    }
+}

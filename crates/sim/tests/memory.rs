@@ -5,7 +5,7 @@ use tautline_sim::Hosts;
 use tautline_sim::memory::{Mistake, Summary, run};
 
 fn seeds() -> u64 {
-    std::env::var("TAUTLINE_MEMORY_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(60)
+    tautline_skips::number("TAUTLINE_MEMORY_SEEDS", 60)
 }
 
 /// T-1, T-2: with loss, repetition, reordering, damage, partitions, pauses,
@@ -15,17 +15,11 @@ fn seeds_keep_the_promises() {
     let mut all = Summary::default();
     // Among these some operations fail because a channel ends.
     for seed in 141..141 + seeds() {
-        let sum = run(seed, 150, Hosts::Drawn, Mistake::None).unwrap();
-        all.complete += sum.complete;
-        all.failed += sum.failed;
-        all.fires += sum.fires;
-        all.incarnations += sum.incarnations;
-        all.placed_ahead += sum.placed_ahead;
-        all.local_frames += sum.local_frames;
-        all.local_crashes += sum.local_crashes;
+        all.add(&run(seed, 150, Hosts::Drawn, Mistake::None).unwrap());
     }
     println!("{all:?}");
     assert!(all.complete > 100 * seeds() && all.failed > 0 && all.incarnations > 3 * seeds());
+    assert!(all.compared > 100 * seeds() && all.notices > seeds(), "{all:?}");
     assert!(all.fires > 100 * seeds() && all.placed_ahead > 0, "{all:?}");
     assert!(all.local_frames > 100 * seeds() && all.local_crashes > 0, "{all:?}");
 }
@@ -58,15 +52,19 @@ fn the_same_seed_gives_the_same_memory() {
 #[test]
 fn mistakes_are_detected() {
     for (mistake, reason) in [
-        (Mistake::DropPut, "not what was put"),
-        (Mistake::AddTwice, "the sum"),
+        // By a get, or in the end.
+        (Mistake::DropPut, "was put"),
+        (Mistake::AddTwice, "should be"),
         (Mistake::Overcount, "every time"),
+        (Mistake::SwapOther, "the former value"),
+        (Mistake::GetElsewhere, "a get returned something else"),
     ] {
         for (hosts, first) in [(Hosts::Separate, 700), (Hosts::Single, 710)] {
             let is_detected =
                 |seed: &u64| run(*seed, 40, hosts, mistake).is_err_and(|why| why.contains(reason));
             let detected = (first..first + 6).filter(is_detected).count();
-            assert!(detected >= 4, "{mistake:?} was detected in {detected} of 6 seeds, {hosts:?}");
+            let said = run(first, 40, hosts, mistake);
+            assert!(detected >= 4, "{mistake:?} was detected in {detected} of 6 seeds, {hosts:?}: {said:?}");
         }
     }
 }

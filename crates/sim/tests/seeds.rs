@@ -104,6 +104,46 @@ fn seeds_keep_the_promises_with_several_lanes() {
     assert!((10..30).contains(&several), "{several} of 40 seeds draw several lanes");
 }
 
+/// Seeds draw worlds in which everything must arrive while frames are lost, worlds with frames shorter than
+/// any IPv6 path requires, and worlds without congestion control whose queues drop their tails.
+#[test]
+fn seeds_draw_rare_worlds() {
+    let options = Options { messages: 1_000, hosts: Hosts::Separate, ..Options::default() };
+    let rare = [
+        ("lasts", "last until everything has arrived", 4),
+        ("small", "frames of 512 bytes", 1),
+        ("small", "frames of 700 bytes", 1),
+        ("unguarded", "congestion: false", 3),
+    ];
+    for (name, text, least) in rare {
+        let seeds: Vec<_> =
+            (600..800).filter(|seed| describe(*seed, &options).contains(text)).take(8).collect();
+        assert!(seeds.len() >= least, "{name}: {} seeds", seeds.len());
+        for seed in seeds {
+            let report = run(seed, &options);
+            assert!(report.is_good(), "{name}: {report}");
+            assert!(report.under_faults > 0, "{report}");
+        }
+    }
+}
+
+/// In open mode nothing detects damage. What is promised is only that nothing panics, that slots are not
+/// leaked by a panic, and that the world goes on: whatever damaged frames say.
+#[test]
+fn open_mode_survives_damage() {
+    let options =
+        Options { messages: 800, sabotage: Sabotage::Damage, stop_at_violation: false, ..Options::default() };
+    let (mut damaged, mut messages) = (0, 0);
+    for seed in 900..930 {
+        let report = run(seed, &options);
+        let panics = report.violations.iter().find(|violation| violation.contains("panicked"));
+        assert_eq!(panics, None, "{report}");
+        damaged += report.net.corrupted;
+        messages += report.messages;
+    }
+    assert!(damaged > 1_000 && messages > 10_000, "{damaged} damaged frames, {messages} messages");
+}
+
 /// M-5: a window for peers on this host that is smaller than that for links: the receiver grants more. It did
 /// not, and these seeds stalled.
 #[test]
@@ -122,7 +162,7 @@ fn assert_detected(sabotage: Sabotage, reason: &str) {
 
 fn assert_detected_among(hosts: Hosts, sabotage: Sabotage, reason: &str) {
     let options = Options { messages: 1_500, hosts, sabotage, ..Options::default() };
-    let reports: Vec<Report> = (200..212).map(|seed| run(seed, &options)).collect();
+    let reports: Vec<Report> = (200..216).map(|seed| run(seed, &options)).collect();
     let right = reports.iter().filter(|r| r.violations.iter().any(|v| v.contains(reason))).count();
     let texts: Vec<_> = reports.iter().flat_map(|r| &r.violations).collect();
     assert!(right >= 3, "{sabotage:?} was detected in {right} of {} seeds: {texts:?}", reports.len());
@@ -139,6 +179,21 @@ fn a_missing_message_is_detected() {
 }
 
 #[test]
+fn messages_out_of_order_are_detected() {
+    assert_detected(Sabotage::Reorder, "order");
+}
+
+#[test]
+fn a_panic_is_detected() {
+    assert_detected(Sabotage::Panic, "panicked");
+}
+
+#[test]
+fn an_abandoned_message_is_detected() {
+    assert_detected(Sabotage::Abort, "outcome");
+}
+
+#[test]
 fn an_altered_message_is_detected() {
     assert_detected(Sabotage::Damage, "altered");
 }
@@ -151,6 +206,31 @@ fn a_stall_is_detected() {
 #[test]
 fn a_false_death_is_detected() {
     assert_detected(Sabotage::NoWatchdog, "false death");
+}
+
+#[test]
+fn an_unreported_death_is_detected() {
+    assert_detected(Sabotage::HideDeaths, "unreported death");
+}
+
+#[test]
+fn an_unreported_loss_is_detected() {
+    assert_detected(Sabotage::HideDeaths, "report");
+}
+
+#[test]
+fn a_message_of_a_former_incarnation_is_detected() {
+    assert_detected(Sabotage::Late, "former incarnation");
+}
+
+#[test]
+fn a_node_that_does_not_close_is_detected() {
+    assert_detected(Sabotage::NoClose, "did not close");
+}
+
+#[test]
+fn messages_lost_with_their_sender_are_detected() {
+    assert_detected_among(Hosts::Single, Sabotage::LoseWithSender, "lost with their sender");
 }
 
 #[test]

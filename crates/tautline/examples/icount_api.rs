@@ -1,7 +1,9 @@
-//! What a message, and a put that a polled tripwire notices, cost a program: two endpoints in one thread, on
-//! a wire made of memory (`-wire`) or with shared memory (`-shm`).
+//! What a message, a put that a polled tripwire notices, and a frame of a long message cost a program: two
+//! endpoints in one thread, on a wire made of memory (`-wire`, or `-open` without tags) or with shared memory
+//! (`-shm`).
 //!
-//! `icount_api SCENARIO N` sends and receives N times eight bytes, in turns. `cargo xtask icount` counts the
+//! `icount_api SCENARIO N` sends and receives N times eight bytes, in turns; `train`: N frames of 1,472 bytes
+//! one way, in messages of 64 KiB. `cargo xtask icount` counts the
 //! instructions of two different N and divides the difference. `icount_api SCENARIO N time` prints
 //! nanoseconds.
 //!
@@ -12,7 +14,7 @@
 #[path = "../../node/examples/wire/mod.rs"]
 mod wire;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::hint::black_box;
 use std::net::{SocketAddr, UdpSocket};
 use std::process::ExitCode;
@@ -25,10 +27,15 @@ use tautline::memory::Rights;
 use tautline::node::link::JobKey;
 use tautline::{
     Aperture, Builder, Clock, Config, DeviceName, Endpoint, Environment, Handler, Job, Member, Message,
-    PeerState, Remote, Result, Short, Tripwire,
+    PeerState, Remote, Result, Security, Short, Tripwire,
 };
 
-const USAGE: &str = "usage: icount_api short-wire|short-shm|async-wire|async-shm|put-wire|put-shm N [time]";
+const USAGE: &str = "usage: icount_api short-wire|short-shm|async-wire|async-shm|put-wire|put-shm|train-wire|train-open \
+                     N [time]";
+
+/// The bytes of a long message, and the frames that it takes.
+const LONG: usize = 64 << 10;
+const LONG_FRAMES: u64 = 47;
 
 /// Polls until what was sent must have arrived.
 const POLLS_MAX: u32 = 16;
@@ -39,7 +46,8 @@ fn main() -> ExitCode {
     let count = args.get(2).and_then(|count| count.parse::<u64>().ok());
     let (Some((kind, device)), Some(count)) = (kind, count) else { return usage() };
     let pair = match device {
-        "wire" => Pair::over_wire(),
+        "wire" => Pair::over_wire(Security::Fabric),
+        "open" => Pair::over_wire(Security::Open),
         "shm" => Pair::over_shm(),
         _ => return usage(),
     };
@@ -48,6 +56,7 @@ fn main() -> ExitCode {
         "short" => pair.messages("short", count),
         "async" => pair.messages("async", count),
         "put" => pair.puts(count),
+        "train" => pair.trains(count / LONG_FRAMES),
         _ => return usage(),
     }
     .expect("a pair that nothing disturbs has no errors");
@@ -70,7 +79,7 @@ struct Pair {
 }
 
 impl Pair {
-    fn over_wire() -> Pair {
+    fn over_wire(security: Security) -> Pair {
         let addrs: [SocketAddr; 2] = [([10, 0, 0, 1], 1).into(), ([10, 0, 0, 2], 1).into()];
         let members = addrs.map(Member::new);
         let (time, arrived, mut rank) = (Arc::default(), Rc::default(), 0);
@@ -79,7 +88,7 @@ impl Pair {
             rank += 1;
             let clock = Clock::Virtual(Arc::clone(&time));
             let environment = Environment::new(Box::new(wire), clock, [rank as u8; 32]);
-            builder(&arrived).join_in(&job, environment).expect("it joins")
+            builder(&arrived, security).join_in(&job, environment).expect("it joins")
         });
         Pair { time, ends, arrived }.connected()
     }
@@ -91,7 +100,7 @@ impl Pair {
         let ends = sockets.map(|socket| {
             let job = job(rank, &members, Some(DeviceName::Shm), Some(socket));
             rank += 1;
-            builder(&arrived).join_job(job).expect("it joins")
+            builder(&arrived, Security::Fabric).join_job(job).expect("it joins")
         });
         Pair { time: Arc::default(), ends, arrived }.connected()
     }
@@ -118,6 +127,38 @@ impl Pair {
             let bytes = i.to_le_bytes();
             self.ends[from].try_send(1 - from as u32, handlers[from], black_box(&bytes[..]))?;
             self.poll(1 - from, || self.arrived.get() == i)?;
+        }
+        Ok(())
+    }
+
+    fn trains(&self, count: u64) -> Result<()> {
+        let long = self.ends[0].handler("long")?;
+        let mut bytes = vec![7; LONG];
+        for i in 1..=count {
+            bytes[..8].copy_from_slice(&i.to_le_bytes());
+            let mut out = self.ends[0].try_begin(1, long, LONG as u64)?;
+            let mut sent = 0;
+            while sent < LONG {
+                match out.try_piece(&bytes[sent..]) {
+                    Ok(added) => sent += added,
+                    Err(error) => assert!(error.is_would_block(), "{error}"),
+                }
+                if sent < LONG {
+                    self.tick();
+                    self.ends[1].extract(usize::MAX)?;
+                    self.ends[0].extract(usize::MAX)?;
+                }
+            }
+            out.end()?;
+            for _ in 0..POLLS_MAX {
+                self.tick();
+                self.ends[1].extract(usize::MAX)?;
+                self.ends[0].extract(usize::MAX)?;
+                if self.arrived.get() == i {
+                    break;
+                }
+            }
+            assert_eq!(self.arrived.get(), i, "nothing has arrived after {POLLS_MAX} polls");
         }
         Ok(())
     }
@@ -154,10 +195,12 @@ impl Pair {
     }
 }
 
-/// An endpoint with both kinds of handlers. Without a watchdog: its polls would be counted, too.
-fn builder(arrived: &Rc<Cell<u64>>) -> Builder {
-    let (short, stream) = (arrived.clone(), arrived.clone());
+/// An endpoint with all kinds of handlers. Without a watchdog: its polls would be counted, too.
+fn builder(arrived: &Rc<Cell<u64>>, security: Security) -> Builder {
+    let (short, stream, long) = (arrived.clone(), arrived.clone(), arrived.clone());
+    let place = Rc::new(RefCell::new(vec![0; LONG]));
     let mut config = Config::default();
+    config.link.security = security;
     config.watchdog = None;
     Endpoint::builder()
         .config(config)
@@ -172,6 +215,16 @@ fn builder(arrived: &Rc<Cell<u64>>) -> Builder {
                 message.read_into(&mut bytes).await?;
                 std::hint::black_box(bytes);
                 stream.set(stream.get() + 1);
+                Ok(())
+            }
+        })
+        .on("long", move |mut message: Message| {
+            let (place, long) = (place.clone(), long.clone());
+            async move {
+                let mut bytes = place.take();
+                message.read_into(&mut bytes).await?;
+                place.replace(bytes);
+                long.set(long.get() + 1);
                 Ok(())
             }
         })

@@ -174,17 +174,7 @@ impl AsyncEndpoint {
             if done() {
                 return Ok(Step::Done(()));
             }
-            if core.extraction.unfinished() == 0
-                && core.peer_loss.unreported().is_some()
-                && !core.node.has_slots()?
-                && let Some(lost) = core.peer_loss.take_unreported()
-            {
-                return Err(lost.into());
-            }
-            if core.failures.end_waits() {
-                core.check_failures()?;
-            }
-            Ok(Step::Wait)
+            core.check_wait().map(|()| Step::Wait)
         });
         ended.await
     }

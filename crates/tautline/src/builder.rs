@@ -202,9 +202,11 @@ impl Builder {
         self
     }
 
-    /// Joins the job that this process was started in, by `tautline run` or with a job file.
+    /// Joins the job that this process was started in: by `tautline run`, with a job file, or by a launcher
+    /// with PMI, such as `mpiexec` of MPICH and `srun --mpi=pmi2`. A process that none of them started is a
+    /// job of one. [`crate::Event::Launcher`] says which it was.
     pub fn join(self) -> Result<Endpoint> {
-        let job = Job::from_environment()?;
+        let job = tautline_launch::job_from_environment()?;
         self.join_job(job)
     }
 

@@ -136,6 +136,11 @@ impl Endpoint {
         Handle(self.core.shared.clone())
     }
 
+    /// Messages that receives take by source and tag, of a context, from any thread.
+    pub fn tags(&self, context: u32) -> crate::tags::Tags {
+        crate::tags::Tags::new(&self.core.shared, context)
+    }
+
     /// The number of processes in the job.
     pub fn size(&self) -> u32 {
         self.core.node.size()
@@ -175,7 +180,8 @@ impl Endpoint {
 
     /// Extracts and waits until `done` returns true. If the last reachable peer goes down meanwhile, so that
     /// nobody is left to wait for, returns [`crate::Error::PeerGone`], once. A further wait accepts peers
-    /// that come back.
+    /// that come back. `done` is asked first, so
+    /// `ep.run_until(|| matches!(ep.peer_state(1), Some(PeerState::Down(_))))` waits for the end of rank 1.
     ///
     /// If a handler has failed, and nobody has read that ([`Endpoint::poll_failure`]), returns
     /// [`crate::Error::HandlerFailed`] instead of going to sleep: `done` may never become true because of it.
@@ -190,20 +196,10 @@ impl Endpoint {
                 core.events.set_unseen(self.has_events()?);
                 return Ok(());
             }
-            // Messages that have not been taken, and unfinished handlers, may still make `done` true.
-            if taken == 0
-                && core.extraction.unfinished() == 0
-                && core.peer_loss.unreported().is_some()
-                && !core.node.has_slots()?
-                && let Some(lost) = core.peer_loss.take_unreported()
-            {
-                return Err(lost.into());
-            }
-            if core.failures.end_waits() {
-                if taken > 0 {
-                    continue;
-                }
-                core.check_failures()?;
+            if taken == 0 {
+                core.check_wait()?;
+            } else if core.failures.end_waits() {
+                continue;
             }
             if !core.events.take_unseen() {
                 core.sleep(None)?;

@@ -103,6 +103,8 @@ pub enum Error {
     ReadOnly,
     /// Nothing can be mapped with this cookie.
     CannotMap(&'static str),
+    /// A message with a tag is longer than the buffer of its receive. Its first bytes are in the buffer.
+    Truncated(crate::tags::Status),
     /// An entry is too long for its queue.
     EntryTooLong {
         /// Bytes of the entry.
@@ -154,6 +156,7 @@ impl std::fmt::Debug for Error {
             Error::Revoked => f.write_str("Revoked"),
             Error::ReadOnly => f.write_str("ReadOnly"),
             Error::CannotMap(_) => f.write_str("CannotMap"),
+            Error::Truncated(_) => f.write_str("Truncated"),
             Error::EntryTooLong { .. } => f.write_str("EntryTooLong"),
             Error::Undelivered(_) => f.write_str("Undelivered"),
             Error::Violation(_) => f.write_str("Violation"),
@@ -179,8 +182,8 @@ impl std::fmt::Display for Error {
             Error::EndOfMessage { left } => write!(f, "the message has only {left} bytes left"),
             Error::TooLong { len, limit } => write!(
                 f,
-                "the message has {len} bytes, and this rank keeps at most {limit} whole; take it piece by piece, \
-                 or raise `max_whole`"
+                "the message has {len} bytes, and this rank keeps at most {limit} whole; send it in parts, take it \
+                 piece by piece in a handler, or raise `max_whole`"
             ),
             Error::TooMuchHeld { peer, limit } => write!(
                 f,
@@ -206,6 +209,11 @@ impl std::fmt::Display for Error {
             Error::Revoked => f.write_str("the owner of the memory has revoked the share"),
             Error::ReadOnly => f.write_str("the memory is mapped for reading only"),
             Error::CannotMap(why) => write!(f, "nothing can be mapped with this cookie: {why}"),
+            Error::Truncated(crate::tags::Status { source, tag, len }) => write!(
+                f,
+                "the message of {} with tag {tag} has {len} bytes, more than the buffer; probe for its length first",
+                Address::from(*source)
+            ),
             Error::EntryTooLong { entry, longest } => {
                 write!(f, "an entry of {entry} bytes is too long for the queue, which takes up to {longest}")
             }

@@ -13,6 +13,7 @@
 //!   their owner is interested in.
 //! * [`Endpoint::barrier`], [`Endpoint::share`], [`Endpoint::exchange`]: calls that several ranks make
 //!   together.
+//! * [`tags`]: messages that receives take by source and tag, from any thread.
 //! * [`Handle`] sends, calls and puts from other threads.
 //! * [`queue`], [`rpc`], [`stream`]: styles of communication, each a thin layer over messages or memory.
 //!   [`style`] has the hooks to build others.
@@ -98,6 +99,7 @@ pub mod queue;
 pub mod rpc;
 pub mod stream;
 pub mod style;
+pub mod tags;
 #[cfg(test)]
 mod tests;
 #[cfg(feature = "tokio")]
@@ -118,10 +120,11 @@ pub use memory::{Aperture, ApertureMemory, AsyncRemote, Cookie, Remote, Tripset,
 pub use messages::{
     AsyncLoan, AsyncOutgoing, Borrowed, HandlerFailure, Loan, Message, Outgoing, Sending, Short,
 };
+pub use tautline_launch::job_file;
 pub use tautline_node::wire::Security;
 pub use tautline_node::{
-    Address, Choice, Clock, Config, Counters, DeviceName, Down, Environment, Event, Job, JoinError, Member,
-    PassedOver, PeerId, PeerState, Rank, SendError, Undelivered, Waiting,
+    Address, Choice, Clock, Config, Counters, DeviceName, Down, Environment, Event, HostId, Job, JoinError,
+    Launcher, Member, PassedOver, PeerId, PeerState, Rank, SendError, Undelivered, Waiting,
 };
 
 /// The layers below, for tools and tests.

@@ -61,6 +61,62 @@ fn dropped_futures_leave_no_waiters() {
     ep.close().unwrap();
 }
 
+/// Streams have the traits of futures-io: bytes arrive in order through a ring that is much smaller, the end
+/// of the writer is the end of the reader, and what comes after it is an error of the right kind.
+#[cfg(feature = "futures")]
+#[test]
+fn streams_through_the_traits_of_futures_io() {
+    use futures_io::{AsyncRead, AsyncWrite};
+    use std::pin::Pin;
+    use std::task::Poll;
+
+    fn copy(ep: &Endpoint, mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin) {
+        let text: Vec<u8> = (0..50_000_u32).map(|i| (i / 7) as u8).collect();
+        let (mut sent, mut got, mut waits) = (0, Vec::new(), 0);
+        let (mut from, mut to) = (Pin::new(&mut from), Pin::new(&mut to));
+        let copied = ep.block_on(std::future::poll_fn(|context| {
+            loop {
+                let mut part = [0; 777];
+                if sent < text.len() {
+                    match to.as_mut().poll_write(context, &text[sent..]) {
+                        Poll::Ready(len) => sent += len.unwrap(),
+                        Poll::Pending => waits += 1,
+                    }
+                    assert!(matches!(to.as_mut().poll_flush(context), Poll::Ready(Ok(()))));
+                    if sent == text.len() {
+                        assert!(matches!(to.as_mut().poll_close(context), Poll::Ready(Ok(()))));
+                    }
+                }
+                match from.as_mut().poll_read(context, &mut part) {
+                    Poll::Ready(Ok(0)) => return Poll::Ready(()),
+                    Poll::Ready(len) => got.extend_from_slice(&part[..len.unwrap()]),
+                    Poll::Pending => return Poll::Pending,
+                }
+            }
+        }));
+        copied.unwrap();
+        assert!(got == text && waits > 0, "{} of {} bytes, {waits} waits", got.len(), text.len());
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        let Poll::Ready(Err(late)) = to.as_mut().poll_write(&mut context, b"late") else { panic!("written") };
+        assert_eq!(late.kind(), std::io::ErrorKind::BrokenPipe);
+    }
+
+    let ep = alone();
+    let pair = || {
+        let (reader, cookie) = crate::stream::pair(&ep, 1_000).unwrap();
+        (reader, crate::stream::Writer::new(&ep, &cookie).unwrap())
+    };
+    let (reader, writer) = pair();
+    copy(&ep, reader, writer);
+    let (reader, writer) = pair();
+    copy(&ep, reader.into_async(), writer.into_async());
+    let ((reader, writer), (unread, unwritten)) = (pair(), pair());
+    let halves = [(reader, unwritten), (unread, writer)];
+    let [first, second] = halves.map(|(reader, writer)| crate::stream::Stream { reader, writer });
+    copy(&ep, first, second);
+    ep.close().unwrap();
+}
+
 /// A dropped stream of events leaves no waiter; the stream ends when the endpoint is closed.
 #[cfg(feature = "futures")]
 #[test]

@@ -42,11 +42,11 @@ const WARM_UP: u64 = 5000;
 const MESSAGES: u64 = 30_000;
 /// Buffers of waiting frames grow, each once, to the largest frame that waited in them. [`grow`] causes that
 /// for most, but its moment depends on the scheduler. So a few allocations are allowed, whatever the number
-/// of messages; one per 200 messages is too many.
-const GROWTH: u64 = 150;
-/// There are 512 buffers, as many as the credit of both sides. So at least one of four times stays below
+/// of messages; one per 500 messages is too many.
+const GROWTH: u64 = 60;
+/// There are 512 buffers, as many as the credit of both sides. So at least one of nine times stays within
 /// [`GROWTH`], whatever the scheduler does, unless something allocates for messages.
-const TIMES: usize = 4;
+const TIMES: usize = 512 / GROWTH as usize + 1;
 /// Messages that one side sends while the other does not extract: more than its credit.
 const AHEAD: u64 = 400;
 /// How long nothing is sent once the credit is used up.

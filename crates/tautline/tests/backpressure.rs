@@ -2,7 +2,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 use std::cell::Cell;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -51,7 +51,9 @@ fn panics_while_filling() {
                     let filled = catch_unwind(AssertUnwindSafe(|| {
                         out.fill(len, |_, room| {
                             room[0] = 1;
-                            panic!("as it should")
+                            // Without a backtrace, which takes long, and while it is written nothing is
+                            // answered.
+                            resume_unwind(Box::new("as it should"))
                         })
                     }));
                     assert!(filled.is_err());
@@ -66,6 +68,38 @@ fn panics_while_filling() {
             }
             ep.close().unwrap();
         });
+    }
+}
+
+/// M-7, N-15: a program that panics in the midst of a long message loses that message; the next one, which
+/// shares the frame that was being filled, leaves at once.
+#[test]
+fn a_panic_in_the_midst_of_a_message() {
+    const LEN: usize = 400_000;
+    for device in DEVICES {
+        for _ in 0..8 {
+            run_over(device, 2, |job| {
+                let (ep, count) = counter(job);
+                if ep.rank() == 0 {
+                    let mut out = ep.begin(1, "data", LEN as u64).unwrap();
+                    let filled = catch_unwind(AssertUnwindSafe(|| {
+                        out.fill(LEN, |at, _| {
+                            if at > 100_000 {
+                                resume_unwind(Box::new("as it should"))
+                            }
+                        })
+                    }));
+                    assert!(filled.is_err());
+                    drop(out);
+                    ep.send(1, "data", &pattern(100, 100)).unwrap();
+                    ep.run_until(|| count.get().0 == 1).unwrap();
+                } else {
+                    failures_until(&ep, || count.get().0 == 1);
+                    ep.send(0, "data", &pattern(100, 100)).unwrap();
+                }
+                ep.close().unwrap();
+            });
+        }
     }
 }
 

@@ -142,13 +142,21 @@ fn stream() {
     assert_eq!(run("stream", 2)[1], ["TRIPWIRES NEED NO HELP OF THE SENDER'S"]);
 }
 
-/// J-1: outside a job, a program says how to start one.
+/// J-15: a program that nobody launched is a job of one.
 #[test]
 fn without_a_job() {
     let output = example("hello").env_remove("TAUTLINE_JOB_FD").output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
+/// J-15: one of several processes without a key says how to start the job.
+#[test]
+fn one_of_many_without_a_key() {
+    let mut hello = example("hello");
+    let output = hello.env_remove("TAUTLINE_JOB_FD").env("SLURM_STEP_NUM_TASKS", "4").output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("tautline run -n 2"), "{said}");
+    assert!(said.contains("srun --mpi=pmi2") && said.contains("TAUTLINE_JOB_FILE"), "{said}");
 }
 
 /// The recipes of docs/THREADS.md are examples, word for word.

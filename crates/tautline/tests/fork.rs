@@ -8,7 +8,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::{Limit, jobs, join, run};
-use tautline::{Cookie, Endpoint, Error, Message, SendError, Short};
+use tautline::memory::Rights;
+use tautline::{Borrowed, Cookie, DeviceName, Endpoint, Error, Message, PeerState, SendError, Short};
 
 fn forked<T>(result: tautline::Result<T>) -> bool {
     matches!(result.map(drop), Err(Error::Send(SendError::Forked)))
@@ -100,18 +101,55 @@ fn exit_code(pid: i32) -> i32 {
     98
 }
 
+/// The numbers of the descriptors that a program which this process starts has.
+fn inherited() -> BTreeSet<String> {
+    let out = Command::new("ls").arg("/proc/self/fd").output().unwrap();
+    String::from_utf8(out.stdout).unwrap().split_whitespace().map(str::to_owned).collect()
+}
+
 /// N-10: a program that a member starts inherits none of the member's descriptors.
 #[test]
 fn exec_inherits_no_descriptors() {
     let _limit = Limit::seconds(20);
-    let inherited = || -> BTreeSet<String> {
-        let out = Command::new("ls").arg("/proc/self/fd").output().unwrap();
-        String::from_utf8(out.stdout).unwrap().split_whitespace().map(str::to_owned).collect()
-    };
     let own = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let (before, count) = (inherited(), own());
     let ep = join(Endpoint::builder(), jobs(1).remove(0));
     assert!(own() > count, "the node has descriptors of its own");
     assert_eq!(inherited(), before);
     ep.close().unwrap();
+}
+
+/// N-10: nor those of channels through shared memory: segments, pools, shared apertures and sockets.
+#[test]
+fn exec_inherits_no_shared_memory() {
+    let _limit = Limit::seconds(20);
+    let before = inherited();
+    let mut both = jobs(2);
+    both.iter_mut().for_each(|job| job.device = Some(DeviceName::Shm));
+    let ends: Vec<_> = both
+        .into_iter()
+        .map(|job| {
+            let builder =
+                Endpoint::builder().on_loan("lent", |loan: Borrowed| assert_eq!(loan.len(), 50_000));
+            join(builder, job)
+        })
+        .collect();
+    ends[0].connect(1).unwrap();
+    while ends.iter().any(|ep| ep.peer_state(1 - ep.rank()) != Some(PeerState::Up)) {
+        for ep in &ends {
+            ep.extract(usize::MAX).unwrap();
+        }
+    }
+    let aperture = ends[0].aperture(4096).unwrap();
+    let share = aperture.share(Rights::ALL).unwrap();
+    let _mapped = ends[1].map(share.cookie()).unwrap();
+    let loan = ends[0].loan(1, 50_000).unwrap();
+    assert!(loan.is_shared());
+    loan.send("lent").unwrap();
+    ends[1].serve(1).unwrap();
+    let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let links = links.filter_map(|link| std::fs::read_link(link.path()).ok());
+    let ours = links.filter(|to| to.to_string_lossy().contains("tautline")).count();
+    assert!(ours >= 3, "a segment and two pools are open, not {ours}");
+    assert_eq!(inherited(), before);
 }

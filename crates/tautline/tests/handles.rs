@@ -387,16 +387,18 @@ fn cancelled_futures() {
                 assert!(matches!(late, Err(CallError::DeadlinePassed)), "{late:?}");
                 let late = block_on(tasks.call_raw_timeout(1, "slow", b"", limit));
                 assert!(matches!(late, Err(CallError::DeadlinePassed)), "{late:?}");
-                // Whatever was cancelled before is over when this is answered.
+                // Whatever was cancelled before has been started when this is answered. On a busy machine the
+                // calls with a deadline may never have left.
                 assert_eq!(handle.call_raw(1, "echo", b"x").unwrap().wait().unwrap(), b"x");
-                while dropped.load(Ordering::SeqCst) < 22 {
+                while dropped.load(Ordering::SeqCst) < started.load(Ordering::SeqCst) {
                     std::thread::sleep(Duration::from_millis(1));
                 }
             });
             assert!(format!("{rpc:?}").contains("calls: 0"), "{rpc:?}");
             ep.close().unwrap();
         });
-        assert_eq!((started.load(Ordering::SeqCst), dropped.load(Ordering::SeqCst)), (22, 22));
+        let (started, dropped) = (started.load(Ordering::SeqCst), dropped.load(Ordering::SeqCst));
+        assert!((20..=22).contains(&started) && started == dropped, "{started} started, {dropped} dropped");
     }
 }
 

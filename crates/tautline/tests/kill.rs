@@ -76,7 +76,7 @@ fn await_report(who: &mut Process, what: &str, whom: u32) -> (u32, u64) {
 /// nothing that was meant for the former one.
 #[test]
 fn killed_peers_are_detected_and_replaced() {
-    let rounds: u64 = std::env::var("TAUTLINE_KILLS").map_or(20, |n| n.parse().unwrap());
+    let rounds = tautline_skips::number("TAUTLINE_KILLS", 20);
     let _limit = Limit::seconds(60 + 5 * rounds);
     let launcher = Launcher::over(DeviceName::Udp, 3);
     let mut members: Vec<_> =

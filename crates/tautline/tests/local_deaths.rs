@@ -5,18 +5,20 @@
 mod common;
 
 use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use common::launch::{Launcher, Process, is_member, now};
 use common::victim::{
-    Received, VICTIM, await_down, await_down_untimed, await_up, check_failures, listener, live, message,
-    start, until,
+    LENT, Received, VICTIM, await_down, await_down_untimed, await_up, check_failures, lent_message, listener,
+    live, message, start, until,
 };
 use common::{FEW_SLEEPS, Limit, config, extract_for};
 use rustix::process::{Pid, Signal, kill_process};
-use tautline::{DeviceName, Down, Endpoint, Error, Event, Waiting};
+use tautline::node::link::Death;
+use tautline::{Borrowed, DeviceName, Down, Endpoint, Error, Event, Waiting};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -91,8 +93,15 @@ fn report(what: &str, times: &mut [Duration]) {
     );
 }
 
+/// Of the numbers that [`random`] draws: `TAUTLINE_SEED`, or another one each time.
+static SEED: LazyLock<u64> =
+    LazyLock::new(|| tautline_skips::number(tautline_skips::SEED, RandomState::new().hash_one(0)));
+
 fn random(below: u64) -> u64 {
-    RandomState::new().hash_one(0) % below
+    static DRAWN: AtomicU64 = AtomicU64::new(0);
+    let mut hasher = DefaultHasher::new();
+    (*SEED, DRAWN.fetch_add(1, Ordering::Relaxed)).hash(&mut hasher);
+    hasher.finish() % below
 }
 
 /// The state of a process as the kernel names it: `Z` for a zombie.
@@ -295,6 +304,71 @@ fn whole_messages_of_the_dead_are_delivered() {
     assert_eq!(scene.received(), 4, "the last stream is complete");
 }
 
+/// S-8, S-20: what a peer had lent before it was killed is delivered, and can be read for as long as it is
+/// kept, although neither was begun before the peer died.
+#[test]
+fn loans_of_the_dead_can_be_read() {
+    let _alone = alone();
+    let _limit = Limit::seconds(60);
+    let launcher = Launcher::over(DeviceName::Shm, 2);
+    let (builder, _) = listener(2, config(|_| {}));
+    let kept = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
+    let keep = kept.clone();
+    let builder = builder.on_loan("kept", move |loan: Borrowed| keep.borrow_mut().push(loan));
+    let ep = builder.join_job(launcher.job(0)).unwrap();
+    let mut victim = start(&launcher, VICTIM, "lent");
+    victim.expect("@lent", PATIENCE, |line| (line == "@lent").then_some(()));
+    victim.kill();
+    assert_eq!(await_down(&ep, VICTIM), Down::Exited);
+    let check = |kept: &[Borrowed]| {
+        assert_eq!(kept.len(), LENT);
+        for (number, loan) in kept.iter().enumerate() {
+            assert!(loan.is_shared() && loan.to_vec() == lent_message(number), "loan {number}");
+        }
+    };
+    check(&kept.borrow());
+    // Its successor lends from memory of its own.
+    let mut successor = start(&launcher, VICTIM, "lent");
+    successor.expect("@lent", PATIENCE, |line| (line == "@lent").then_some(()));
+    until(&ep, || kept.borrow().len() == 2 * LENT);
+    check(&kept.borrow()[..LENT]);
+    check(&kept.borrow()[LENT..]);
+    drop(ep);
+    check(&kept.borrow()[..LENT]);
+}
+
+/// N-8, L-15, N-5: over datagrams, with the watchdog and the silence bound that programs have by default: the
+/// death of a peer is reported to a program that waits, spins or computes. When, is tested with a virtual
+/// clock.
+#[test]
+fn silent_deaths_with_a_watchdog() {
+    let _alone = alone();
+    let _limit = Limit::seconds(120);
+    for waiting in [Waiting::Park, Waiting::Spin, Waiting::SpinThenPark] {
+        for computes in [false, true] {
+            let launcher = Launcher::over(DeviceName::Udp, 2);
+            let (builder, received) = listener(2, config(|c| c.waiting = waiting));
+            let ep = builder.join_job(launcher.job(0)).unwrap();
+            let mut victim = start(&launcher, VICTIM, "talk");
+            await_up(&ep, VICTIM);
+            until(&ep, || received.borrow()[VICTIM as usize].1 > 20);
+            victim.kill();
+            let why = if computes {
+                // It looks for events, which makes no progress: the watchdog does.
+                loop {
+                    match ep.poll_event() {
+                        Some(Event::PeerDown { peer: VICTIM, why, .. }) => break why,
+                        _ => std::thread::sleep(Duration::from_millis(1)),
+                    }
+                }
+            } else {
+                await_down_untimed(&ep, VICTIM)
+            };
+            assert!(matches!(why, Down::Died(Death::Silence)), "{waiting:?}, computes: {computes}: {why:?}");
+        }
+    }
+}
+
 /// The segments, mappings and listener files that are left.
 fn remains() -> (usize, usize, usize) {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
@@ -390,7 +464,8 @@ fn offers_die_with_their_sender() {
 #[test]
 fn random_kills() {
     let _alone = alone();
-    let rounds: u64 = std::env::var("TAUTLINE_KILLS").map_or(50, |n| n.parse().unwrap());
+    let rounds = tautline_skips::number("TAUTLINE_KILLS", 50);
+    println!("TAUTLINE_SEED={}", *SEED);
     let _limit = Limit::seconds(60 + rounds / 4);
     let scene = Scene::new(2, Waiting::SpinThenPark);
     let (mut times, mut messages, mut unborn) = (Vec::new(), 0, 0);
@@ -411,7 +486,7 @@ fn random_kills() {
         while scene.ep.try_send(VICTIM, "data", &message(round + 1, answers)).is_ok() && answers < 4 {
             answers += 1;
         }
-        assert_eq!(await_down(&scene.ep, VICTIM), Down::Exited, "round {round}");
+        assert_eq!(await_down_untimed(&scene.ep, VICTIM), Down::Exited, "round {round}");
         let reported = now();
         times.push(Duration::from_nanos(reported.saturating_sub(killer.join().unwrap())));
         messages += scene.received();
@@ -420,6 +495,7 @@ fn random_kills() {
     assert_eq!((remains().0, remains().1), (0, 0));
     report("random kills", &mut times);
     println!("{messages} messages checked; {unborn} of {} died before they were there", rounds.div_ceil(8));
+    tautline_skips::did(rounds);
 }
 
 /// Waits until a victim that may never have been up is gone. Returns whether it was up.

@@ -79,7 +79,10 @@ fn another_pid_namespace_shares_memory() {
     inside.args(["--pid", "--fork", "--kill-child"]);
     let mut tried = std::process::Command::new("unshare");
     if !tried.args(inside.get_args()).arg("true").status().is_ok_and(|status| status.success()) {
-        return println!("SKIPPED another_pid_namespace_shares_memory: no PID namespaces for this user");
+        return tautline_skips::skip(
+            "another_pid_namespace_shares_memory",
+            "no PID namespaces for this user",
+        );
     }
     let member = again("talking_member");
     inside.arg(member.get_program()).args(member.get_args());
@@ -133,6 +136,44 @@ fn more_descriptors_are_never_too_few() {
     assert_eq!(outcomes.len(), 40);
     assert!(outcomes.starts_with('-') && outcomes.ends_with('j'), "{outcomes}");
     assert!(!outcomes.contains("j-"), "{outcomes}");
+}
+
+/// Not a test by itself: joins with too few descriptors for a listener, and connects when there are enough.
+#[test]
+fn member_that_gets_descriptors() {
+    if !is_member("member_that_gets_descriptors") {
+        return;
+    }
+    let before = getrlimit(Resource::Nofile).current.unwrap();
+    for more in 0..40 {
+        let [first, second] = <[_; 2]>::try_from(common::jobs(2)).unwrap();
+        let second = Endpoint::builder().join_job(second).unwrap();
+        lower(Resource::Nofile, open_descriptors() + more);
+        let first = Endpoint::builder().join_job(first);
+        lower(Resource::Nofile, before);
+        let Ok(first) = first else { continue };
+        let Some(Event::Device(choice)) = first.poll_event() else { unreachable!("the first event is it") };
+        if !choice.passed_over.iter().any(|not| not.device == "shm" && not.reason.contains("ulimit -n")) {
+            return println!("@transport none: {more} descriptors suffice");
+        }
+        first.connect(1).unwrap();
+        loop {
+            second.extract(usize::MAX).unwrap();
+            first.extract(usize::MAX).unwrap();
+            if let Some(Event::Transport { device, reason, .. }) = first.poll_event() {
+                return println!("@transport {device}: {reason}");
+            }
+        }
+    }
+}
+
+/// N-17: a node that had too few descriptors for a listener when it joined opens one later.
+#[test]
+fn a_listener_that_could_not_be_opened_is_tried_again() {
+    let _limit = Limit::seconds(120);
+    let mut member = Launcher::new(1).start(0, again("member_that_gets_descriptors"));
+    let transport = told(&mut member, "transport");
+    assert!(transport.starts_with("shm"), "{transport}");
 }
 
 /// Too little address space is an error of joining that says so, and no reason to abort.

@@ -9,10 +9,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
-use common::{Limit, jobs, join};
+use common::{Limit, await_event, jobs, join};
 use tautline::node::Endpoint as Node;
+use tautline::node::limits::MAX_BEGUN;
+use tautline::node::link::Death;
 use tautline::rpc::Rpc;
-use tautline::{Borrowed, Builder, Config, DeviceName, Endpoint, Job, Message, SendError};
+use tautline::{
+    Borrowed, Builder, Config, DeviceName, Down, Endpoint, Event, Job, Message, PeerState, SendError,
+};
 
 struct Counting;
 
@@ -78,7 +82,8 @@ struct Attacker(Node);
 
 impl Attacker {
     fn join(job: Job) -> Attacker {
-        Attacker(Node::join(job, Config::default(), Vec::new()).unwrap())
+        let config = Config::with(|config| config.single_copy = Some(MIB));
+        Attacker(Node::join(job, config, Vec::new()).unwrap())
     }
 
     /// Repeats `attempt` until there is room.
@@ -207,6 +212,7 @@ fn limited() -> Builder {
     let config = Config::with(|config| {
         (config.max_whole, config.max_held) = (MIB as u64, 4 * MIB as u64);
         (config.link.message_window, config.local_window) = (256 << 10, 256 << 10);
+        config.single_copy = Some(MIB);
     });
     collectors().config(config).on("waits", |message: Message| async move {
         let _message = message;
@@ -271,12 +277,66 @@ fn offered_messages_are_limited() {
         let bytes = vec![7; LEN];
         for handler in ["stream", "loan"] {
             let key = attacker.0.key(handler).unwrap();
-            let offer = attacker.until_room(|| attacker.0.try_offer(0, key, &bytes)).unwrap();
-            let Some(offer) = offer else { return eprintln!("skipped: the system forbids process_vm_readv") };
+            // Whether the victim can read it is found out by a thread.
+            let offer = (0..5_000).find_map(|_| {
+                let offer = attacker.until_room(|| attacker.0.try_offer(0, key, &bytes)).unwrap();
+                if offer.is_none() {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                offer
+            });
+            let Some(offer) = offer else {
+                return tautline_skips::skip(
+                    "offered_messages_are_limited",
+                    "the system forbids process_vm_readv",
+                );
+            };
             let _ = attacker.until_room(|| attacker.0.poll_offer(&offer)).unwrap();
         }
     });
     // The attacker's own copy is in here, too.
     assert!(grown <= LEN + 24 * MIB, "{grown} bytes");
     assert!(failures.iter().all(|text| text.contains("max_whole")), "{failures:?}");
+}
+
+/// M-10: a peer that has begun as many messages as it may is a peer like any other; with one more it is
+/// disconnected.
+#[test]
+fn too_many_begun_messages_disconnect_the_peer() {
+    let _alone = alone();
+    let _limit = Limit::seconds(240);
+    for device in DEVICES {
+        let mut all = jobs(2);
+        all.iter_mut().for_each(|job| job.device = Some(device));
+        let hostile = all.pop().unwrap();
+        let builder = Endpoint::builder()
+            .on("data", |mut msg: Message| async move { msg.skip(msg.remaining()).await })
+            .on_short("over", |_| {});
+        let ep = join(builder, all.pop().unwrap());
+        let (go_on, wait) = mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            let attacker = Attacker::join(hostile);
+            let [data, over] = ["data", "over"].map(|name| attacker.0.key(name).unwrap());
+            // Only the node that begins it believes that it has ended.
+            let begin = || {
+                let id = attacker.until_room(|| attacker.0.try_begin(0, data, 100_000))?;
+                attacker.0.end(id)
+            };
+            (0..MAX_BEGUN).for_each(|_| begin().unwrap());
+            attacker.until_room(|| attacker.0.try_send(0, over, b"")).unwrap();
+            wait.recv().unwrap();
+            begin().unwrap();
+            wait.recv().unwrap();
+        });
+        ep.serve(1).unwrap();
+        assert_eq!(ep.peer_state(1), Some(PeerState::Up), "{device:?}");
+        go_on.send(()).unwrap();
+        let down = await_event(&ep, |event| matches!(event, Event::PeerDown { peer: 1, .. }));
+        assert!(
+            matches!(down, Event::PeerDown { why: Down::Died(Death::Violation), .. }),
+            "{device:?}: {down:?}"
+        );
+        go_on.send(()).unwrap();
+        thread.join().unwrap();
+    }
 }

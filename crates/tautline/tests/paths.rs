@@ -78,8 +78,7 @@ fn every_combination_of_offloads() {
 #[test]
 fn ipv6() {
     if std::net::UdpSocket::bind("[::1]:0").is_err() {
-        println!("skipped: this machine has no IPv6 loopback");
-        return;
+        return tautline_skips::skip("ipv6", "this machine has no IPv6 loopback");
     }
     transfer(jobs_at("[::1]:0", 2), &Config::default(), 8);
     transfer(jobs_at("[::1]:0", 2), &config(|c| (c.gso, c.gro) = (false, false)), 1);

@@ -2,12 +2,15 @@
 //! through shared memory.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io::Write;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::common::{Limit, config, job_beside_an_absent_rank, join, run, run_over};
+use tautline::node::device::fault::Faults;
 use tautline::node::limits::MAX_RUNNING;
 use tautline::rpc::{CallError, Rpc};
 use tautline::{Builder, DeviceName, Endpoint, Error, PeerState, Short};
@@ -277,9 +280,16 @@ fn requests_and_answers_over_the_limit() {
             let long = rpc.call_raw(&ep, 0, "grow", b"").unwrap().wait();
             let limit = |error: &CallError| matches!(error, CallError::Endpoint(Error::TooLong { .. }));
             assert!(long.as_ref().is_err_and(limit), "{:?}", long.map(|it| it.len()));
-            let handle = ep.handle();
-            let thread = std::thread::spawn(move || handle.call_raw(0, "grow", b"").unwrap().wait());
-            ep.run_until(|| thread.is_finished() || ep.peer_state(0).is_none()).unwrap_or_default();
+            let (handle, waker, over) = (ep.handle(), ep.waker(), Arc::new(AtomicBool::new(false)));
+            let ended = over.clone();
+            let thread = std::thread::spawn(move || {
+                let long = handle.call_raw(0, "grow", b"").unwrap().wait();
+                // The end of a thread by itself wakes nobody.
+                ended.store(true, Ordering::SeqCst);
+                waker.wake();
+                long
+            });
+            ep.run_until(|| over.load(Ordering::SeqCst)).unwrap();
             let long = thread.join().unwrap();
             assert!(long.as_ref().is_err_and(limit), "{:?}", long.map(|it| it.len()));
         } else {
@@ -287,4 +297,73 @@ fn requests_and_answers_over_the_limit() {
         }
         ep.close().unwrap();
     });
+}
+
+/// A call runs once, although the network loses, repeats and reorders its frames. One that its caller gives
+/// up runs once or not at all.
+#[test]
+fn calls_run_at_most_once() {
+    const CALLS: u32 = 1_200;
+    let faults = Faults::with(|faults| {
+        (faults.loss, faults.duplicate) = (0.05, 0.2);
+        (faults.reorder, faults.reorder_by) = (0.1, 16);
+    });
+    for (device, fault) in [(DeviceName::Udp, Some((11, faults))), (DeviceName::Shm, None)] {
+        run_over(device, 2, |job| {
+            let rpc = Rpc::new();
+            let runs = Rc::new(RefCell::new(vec![0; CALLS as usize]));
+            let count = || {
+                let runs = runs.clone();
+                move |request: &[u8]| {
+                    let number = u32::from_le_bytes(request[..4].try_into().unwrap());
+                    runs.borrow_mut()[number as usize] += 1;
+                    number
+                }
+            };
+            let (raw, bytes, typed) = (count(), count(), count());
+            let (builder, ended) = with_end(Endpoint::builder().with(&rpc));
+            let builder = builder.with(rpc.serve_raw("raw", move |_, request, answer| {
+                answer.extend_from_slice(&raw(request).to_le_bytes());
+            }));
+            let builder = builder.with(rpc.serve_bytes("bytes", move |_, request| {
+                let number = bytes(&request);
+                async move { Ok(number.to_le_bytes().to_vec()) }
+            }));
+            let builder = builder.with(rpc.serve("typed", move |_, number: u32| {
+                let number = typed(&number.to_le_bytes());
+                async move { Ok::<_, ()>(number) }
+            }));
+            let ep = join(builder.config(config(|c| c.fault = fault)), job);
+            if ep.rank() == 1 {
+                for first in (0..CALLS).step_by(60) {
+                    let mut calls = Vec::new();
+                    for number in first..first + 60 {
+                        // Of one frame and of many.
+                        let mut request = number.to_le_bytes().to_vec();
+                        request.resize(if number % 9 == 0 { 30_000 } else { 4 }, 0);
+                        let (name, given_up) = (["raw", "bytes"][number as usize % 2], number % 5 == 4);
+                        if number % 3 == 2 {
+                            let call = rpc.call::<_, u32>(&ep, 0, "typed", &number).unwrap();
+                            assert!(given_up || call.wait().unwrap() == number);
+                            continue;
+                        }
+                        // A raw service takes requests of one frame.
+                        let name = if request.len() > 4 { "bytes" } else { name };
+                        let call = rpc.call_raw(&ep, 0, name, &request).unwrap();
+                        if !given_up {
+                            calls.push((number, call));
+                        }
+                    }
+                    for (number, call) in calls {
+                        assert_eq!(call.wait().unwrap(), number.to_le_bytes());
+                    }
+                }
+            }
+            let caller = ep.rank() == 1;
+            part(ep, &ended);
+            for (number, runs) in runs.borrow().iter().enumerate().filter(|_| !caller) {
+                assert!(*runs == 1 || *runs == 0 && number % 5 == 4, "call {number} ran {runs} times");
+            }
+        });
+    }
 }

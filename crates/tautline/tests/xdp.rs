@@ -1,8 +1,6 @@
-//! Channels over AF_XDP: two processes in two network namespaces, while transports change and links flap.
+//! Channels over AF_XDP: two processes in two network namespaces, while transports and interfaces change.
 #![allow(clippy::print_stdout)]
 
-#[path = "../../device/tests/forge/mod.rs"]
-mod forge;
 #[path = "../../device/tests/spaces/mod.rs"]
 mod spaces;
 
@@ -19,10 +17,7 @@ use spaces::{Shape, Spaces, ip, spaces};
 use tautline::node::device::Transport;
 use tautline::node::device::xdp::Framing;
 use tautline::node::link::JobKey;
-use tautline::{Config, DeviceName, Down, Endpoint, Event, Job, Member, Short, Waiting};
-
-/// Where a handshake frame names its job (H-10).
-const JOB_RANGE: std::ops::Range<usize> = 16..24;
+use tautline::{Config, DeviceName, Down, Endpoint, Event, Job, Member, Short, Waiting, job_file};
 
 fn key() -> JobKey {
     JobKey::new([9; 32])
@@ -52,7 +47,7 @@ fn config(role: &str, device: DeviceName) -> Config {
     if role.starts_with("raw") {
         config.xdp_framing = Framing::Raw;
     }
-    // A link that flaps is no death.
+    // An interface that is replaced is no death.
     config.link.silence = 10_000_000_000;
     config
 }
@@ -62,7 +57,7 @@ fn config(role: &str, device: DeviceName) -> Config {
 fn xdp_member() {
     let Ok(role) = std::env::var("TAUTLINE_XDP_ROLE") else { return };
     let device: DeviceName = std::env::var("TAUTLINE_XDP_DEVICE").unwrap().parse().unwrap();
-    let job = Job::from_file(&PathBuf::from(std::env::var("TAUTLINE_XDP_JOB").unwrap())).unwrap();
+    let job = job_file::read(&PathBuf::from(std::env::var("TAUTLINE_XDP_JOB").unwrap())).unwrap();
     let seen = Rc::new(Cell::new(0));
     let count = seen.clone();
     let mut config = config(&role, device);
@@ -119,11 +114,8 @@ fn xdp_member() {
                 let last = if role == "raw and poor" { "takes no raw frames" } else { "is known" };
                 wait_for_reasons(&endpoint, &transports, &note, ("gone", last));
             }
-            if (role == "hostile" || role == "shared") && number == MESSAGES / 2 {
+            if role == "shared" && number == MESSAGES / 2 {
                 wait_for_return(&endpoint, || sign().exists());
-            }
-            if role == "flaps" && number % 10 == 0 {
-                std::thread::sleep(Duration::from_millis(1));
             }
         }
         println!("TRANSPORTS {}", note(&endpoint));
@@ -139,19 +131,7 @@ fn xdp_member() {
     let last = transports.borrow().last().cloned();
     println!("LAST {last:?}");
     println!("COUNTERS {:?}", endpoint.counters().device);
-    if role == "hostile" {
-        // So that nothing is sent while it is counted.
-        endpoint.node().close().unwrap();
-    }
-    let all = endpoint.counters();
-    let links = all.links;
-    let refused = all.device.frames_refused
-        + [all.strays, all.stale, all.forged_handshakes, all.retries, all.hellos_dropped].iter().sum::<u64>()
-        + [links.bad_tag, links.replayed, links.malformed].iter().sum::<u64>();
-    println!("OVERFLOWS {}", all.device.receive_overflows);
-    println!("REFUSED {refused}\nSENT {}\nACCEPTED {}", links.frames_sent, links.frames_accepted);
-    let closed = endpoint.close();
-    assert!(role == "hostile" || closed.is_ok(), "{closed:?}");
+    endpoint.close().unwrap();
     println!("CLOSED");
     std::io::stdout().flush().unwrap();
 }
@@ -231,7 +211,7 @@ fn start_of(spaces: &Spaces, (rank, each): (usize, usize), role: &str, device: &
     let side = rank / each;
     let addr = |rank: usize| SocketAddr::new(spaces.addr(rank / each, false), 7_300 + (rank % each) as u16);
     let members: Vec<_> = (0..2 * each).map(|rank| Member::new(addr(rank))).collect();
-    let text = Job::describe(rank as u32, &key(), &members, None, None, None);
+    let text = job_file::describe(rank as u32, &key(), &members, None, None, None);
     let job = std::env::temp_dir().join(format!("{}-{rank}.job", spaces.names[side]));
     let mut file =
         std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&job).unwrap();
@@ -273,6 +253,7 @@ fn finish(mut member: Running, what: &str) -> String {
     said
 }
 
+#[track_caller]
 fn run(test: &str, role: &str, devices: [&str; 2], meanwhile: impl FnOnce(&Spaces)) -> Option<[String; 2]> {
     let spaces = spaces(test, Shape { acquainted: role != "changes", ..Shape::default() })?;
     Some(run_in(&spaces, role, devices, meanwhile))
@@ -357,12 +338,10 @@ fn too_small_an_mtu() {
     let Some(spaces) = spaces("too_small_an_mtu", Shape::default()) else { return };
     ip(&format!("-n {} link set v0 mtu 539", spaces.names[0])).unwrap();
     spaces.enter(0);
-    for device in [DeviceName::Xdp, DeviceName::Udp] {
-        let job = Job::new(
-            0,
-            key(),
-            (0..2).map(|side| Member::new(SocketAddr::new(spaces.addr(side, false), 7_300))).collect(),
-        );
+    // A port each: a child that another test starts has the first one's socket until it executes its program.
+    for (device, port) in [(DeviceName::Xdp, 7_300), (DeviceName::Udp, 7_301)] {
+        let members = (0..2).map(|side| Member::new(SocketAddr::new(spaces.addr(side, false), port)));
+        let job = Job::new(0, key(), members.collect());
         let config = Config::with(|config| config.device = Some(device));
         let refused = Endpoint::builder().config(config).join_job(job).unwrap_err().to_string();
         for word in ["10.211.9.1", "MTU of 539", "need 540", "ip link set"] {
@@ -385,23 +364,6 @@ fn a_rank_without_raw_frames() {
             let last = said[side].lines().find(|line| line.starts_with("LAST")).unwrap();
             assert!(last.contains(transport) && last.contains(why), "{last}");
         }
-    }
-}
-
-/// D-13: a link that goes down and up under load loses no message and reorders none.
-#[test]
-fn the_link_flaps_under_load() {
-    let said = run("the_link_flaps_under_load", "flaps", ["xdp", "xdp"], |spaces| {
-        for side in [1, 0] {
-            std::thread::sleep(Duration::from_millis(600));
-            ip(&format!("-n {} link set v0 down", spaces.names[side])).unwrap();
-            std::thread::sleep(Duration::from_millis(100));
-            ip(&format!("-n {} link set v0 up", spaces.names[side])).unwrap();
-            spaces.acquaint().unwrap();
-        }
-    });
-    if let Some(said) = said {
-        println!("{}{}", said[0], said[1]);
     }
 }
 
@@ -433,100 +395,6 @@ fn raw_frames_only_to_their_receivers() {
         let Some(said) = said else { return };
         assert!(role != "raw and poor" || said[0].contains("LAST Some((\"udp\""), "{}", said[0]);
     }
-}
-
-/// The fuzzers' corpus, as far as it fits a frame.
-fn corpus() -> Vec<Vec<u8>> {
-    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
-    let kinds = ["wire_frame", "wire_handshake", "wire_ext", "wire_record", "link_pair"];
-    let files = kinds.iter().flat_map(|kind| std::fs::read_dir(root.join(kind)).unwrap().flatten());
-    let read = files.map(|file| std::fs::read(file.path()).unwrap());
-    let mut all: Vec<_> = read.filter(|bytes| !bytes.is_empty() && bytes.len() <= 1_400).collect();
-    all.sort();
-    // The same with the first byte of each kind, so that the steering program accepts them as frames; and
-    // long enough for any kind.
-    for kind in 0x71..=0x76 {
-        let shaped: Vec<_> = all.iter().filter(|bytes| bytes.len() < 1_200).take(60).cloned().collect();
-        all.extend(shaped.into_iter().map(|mut bytes| {
-            bytes[0] = kind;
-            bytes.resize(bytes.len().max(112 + usize::from(kind)), 0x5a);
-            if (0x72..=0x75).contains(&kind) {
-                bytes[JOB_RANGE].copy_from_slice(&key().job_id().to_le_bytes());
-            }
-            bytes
-        }));
-    }
-    all
-}
-
-/// Hostile frames from a raw socket on the peer's side, while messages flow: the fuzzers' corpus, with the
-/// address of the peer, of a stranger and of the receiver, with wrong checksums, and truncated. All are
-/// refused and counted, none is accepted, and no message is harmed.
-#[test]
-fn hostile_frames_are_refused_and_counted() {
-    let (mut injected, mut dropped) = (0, 0);
-    let said = run("hostile_frames_are_refused_and_counted", "hostile", ["xdp", "xdp"], |spaces| {
-        let count = std::thread::scope(|scope| scope.spawn(|| inject(spaces)).join()).unwrap();
-        injected = count;
-        dropped = dropped_before_us(spaces);
-        std::fs::write(sign_of(spaces), "").unwrap();
-    });
-    let Some(said) = said else { return };
-    let refused = number(&said[1], "REFUSED ");
-    let overflows = number(&said[1], "OVERFLOWS ");
-    println!(
-        "{injected} injected, {refused} refused, {dropped} and {overflows} dropped by the kernel\n{}",
-        said[1]
-    );
-    // On a busy host the kernel drops some before anybody sees them; it counts them, too.
-    assert!(refused + dropped + overflows >= injected, "{refused} of {injected}: {}", said[1]);
-    assert!(refused > injected / 10, "{refused} of {injected}: {}", said[1]);
-    assert!(number(&said[1], "ACCEPTED ") <= number(&said[0], "SENT "), "{said:?}");
-}
-
-/// Frames that the kernel dropped at side 1 before any program saw them, for lack of time.
-fn dropped_before_us(spaces: &Spaces) -> u64 {
-    let shown = ip(&format!("-j -s -n {} link show v0", spaces.names[1])).unwrap();
-    let received = shown.split("\"rx\":{").nth(1).unwrap();
-    let dropped = received.split("\"dropped\":").nth(1).unwrap();
-    dropped.split([',', '}']).next().unwrap().trim().parse().unwrap()
-}
-
-/// Sends all of them to the device at side 1; returns how many frames a device or a node must count.
-fn inject(spaces: &Spaces) -> u64 {
-    spaces.enter(0);
-    let socket = forge::raw_socket("v0");
-    let at = |host: usize| SocketAddr::new(spaces.addr(host, false), 7_300);
-    let stranger: SocketAddr = "10.211.9.77:7300".parse().unwrap();
-    let to = at(1);
-    let mut count = 0;
-    let mut send = |frame: &[u8]| {
-        rustix::net::send(&socket, frame, rustix::net::SendFlags::empty()).unwrap();
-        count += 1;
-        if count % 8 == 0 {
-            // Frames that pass to the socket must find room there, and the kernel needs time for them.
-            std::thread::sleep(Duration::from_micros(500));
-        }
-    };
-    for payload in corpus() {
-        send(&forge::frame_by_hand(at(0), to, &payload));
-        send(&forge::frame_by_hand(stranger, to, &payload));
-        let names_us = payload.get(JOB_RANGE) == Some(&key().job_id().to_le_bytes()[..]);
-        if !matches!((payload[0], names_us), (0x71 | 0x76, _) | (0x72..=0x75, true)) {
-            // Bytes that are no frame of our job go to the kernel, which would count these itself (D-31).
-            continue;
-        }
-        send(&forge::frame_by_hand(to, to, &payload));
-        let good = forge::frame_by_hand(at(0), to, &payload);
-        send(&good[..good.len() - 1]);
-        let mut wrong = good.clone();
-        wrong[40] ^= 0x55;
-        send(&wrong);
-        let mut wrong = good;
-        *wrong.last_mut().unwrap() ^= 1;
-        send(&wrong);
-    }
-    count
 }
 
 /// D-15: two ranks of a job at each side share their interface: each has queues of its own, and no message is

@@ -150,6 +150,17 @@ impl Header {
         put(out, AT_DUPLICATES, self.duplicates.to_le_bytes());
         put(out, AT_TAG, self.tag.to_le_bytes());
     }
+
+    /// Returns the tag of a frame that begins with this header; its residence time and its tag may differ.
+    #[inline]
+    pub fn tag_of(&self, frame: &[u8]) -> Option<u64> {
+        let head = frame.first_chunk::<HEADER_LEN>()?;
+        let mut expected = [0; HEADER_LEN];
+        self.write(&mut expected);
+        let same = head[..AT_RESIDENCE] == expected[..AT_RESIDENCE]
+            && u32_at(head, AT_DUPLICATES) == self.duplicates;
+        same.then(|| u64_at(head, AT_TAG))
+    }
 }
 
 /// Writes the tag into a header.
@@ -244,6 +255,21 @@ mod tests {
             residence_ns: 1234,
             duplicates: 3,
             tag: 0xdead_beef_0bad_cafe,
+        }
+    }
+
+    /// A header is recognised whatever its residence time and tag, and in no other frame.
+    #[test]
+    fn a_header_is_recognised() {
+        let mut bytes = [0u8; HEADER_LEN];
+        sample().write(&mut bytes);
+        let other = Header { residence_ns: 77, tag: 1, ..sample() };
+        assert_eq!(other.tag_of(&bytes), Some(sample().tag));
+        assert_eq!(other.tag_of(&bytes[..HEADER_LEN - 1]), None);
+        for at in (0..HEADER_LEN).filter(|at| !(AT_RESIDENCE..AT_DUPLICATES).contains(at)) {
+            bytes[at] ^= 1;
+            assert_eq!(other.tag_of(&bytes).is_some(), TAG_RANGE.contains(&at), "byte {at}");
+            bytes[at] ^= 1;
         }
     }
 

@@ -16,6 +16,7 @@ mod layout;
 pub mod memory;
 pub mod record;
 pub mod seq;
+pub mod tags;
 
 pub use frame::{Frame, Header, Kind};
 pub use handshake::Handshake;

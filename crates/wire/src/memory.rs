@@ -4,7 +4,7 @@
 //! wait for the program. Each starts with the short header; `flags` may be [`COMPLETION_REQUESTED`], and
 //! `len` counts all bytes after the header.
 
-use crate::record::{self, Record, SHORT_LEN};
+use crate::record::{self, Class, Record, RecordHead, SHORT_LEN};
 use crate::{Malformed, put, u32_at, u64_at};
 
 const OPEN: u8 = 16;
@@ -257,39 +257,6 @@ impl<'a> MemoryRecord<'a> {
         }
     }
 
-    /// Returns the length of the record without its data.
-    pub fn head_len(&self) -> usize {
-        SHORT_LEN
-            + match self {
-                MemoryRecord::LoanedPart(..) => 40,
-                MemoryRecord::Open { .. } | MemoryRecord::Notice { .. } => 32,
-                MemoryRecord::Atomic(_, Atomic::CompareSwap(..)) => 32,
-                MemoryRecord::Part(..) | MemoryRecord::Get(..) | MemoryRecord::Atomic(..) => 24,
-                MemoryRecord::Put(..) | MemoryRecord::Value { .. } | MemoryRecord::Data { .. } => 16,
-                MemoryRecord::Flush { .. } | MemoryRecord::Done { .. } | MemoryRecord::Failed { .. } => 8,
-                MemoryRecord::OutOfBand(_) => 0,
-            }
-    }
-
-    /// Writes the record without its data, for which the caller appends `len` bytes. The data in `self` is
-    /// ignored. Returns the length of the head.
-    #[inline]
-    pub fn write(&self, out: &mut [u8], flags: u8, len: usize) -> usize {
-        let head = self.head_len();
-        let out = &mut out[..head];
-        let kind = match *self {
-            MemoryRecord::Put(target, _) => put_target(out, PUT, target),
-            MemoryRecord::Part(target, rest, _) => {
-                put(out, SHORT_LEN + 16, rest.to_le_bytes());
-                put_target(out, PART, target)
-            }
-            MemoryRecord::Data { id, at, .. } => put_target(out, DATA, Target { handle: id, id: 0, at }),
-            _ => self.write_fixed(out),
-        };
-        record::write::memory(out, kind, flags, head - SHORT_LEN + len);
-        head
-    }
-
     fn write_fixed(&self, out: &mut [u8]) -> u8 {
         let body = &mut out[SHORT_LEN..];
         match *self {
@@ -349,7 +316,41 @@ impl<'a> MemoryRecord<'a> {
     }
 }
 
-/// Returns the head of a whole put of `len` bytes, as [`MemoryRecord::write`] writes it, in words.
+impl RecordHead for MemoryRecord<'_> {
+    const CLASS: Class = Class::Memory;
+
+    fn head_len(&self) -> usize {
+        SHORT_LEN
+            + match self {
+                MemoryRecord::LoanedPart(..) => 40,
+                MemoryRecord::Open { .. } | MemoryRecord::Notice { .. } => 32,
+                MemoryRecord::Atomic(_, Atomic::CompareSwap(..)) => 32,
+                MemoryRecord::Part(..) | MemoryRecord::Get(..) | MemoryRecord::Atomic(..) => 24,
+                MemoryRecord::Put(..) | MemoryRecord::Value { .. } | MemoryRecord::Data { .. } => 16,
+                MemoryRecord::Flush { .. } | MemoryRecord::Done { .. } | MemoryRecord::Failed { .. } => 8,
+                MemoryRecord::OutOfBand(_) => 0,
+            }
+    }
+
+    #[inline]
+    fn write(&self, out: &mut [u8], flags: u8, len: usize) -> usize {
+        let head = self.head_len();
+        let out = &mut out[..head];
+        let kind = match *self {
+            MemoryRecord::Put(target, _) => put_target(out, PUT, target),
+            MemoryRecord::Part(target, rest, _) => {
+                put(out, SHORT_LEN + 16, rest.to_le_bytes());
+                put_target(out, PART, target)
+            }
+            MemoryRecord::Data { id, at, .. } => put_target(out, DATA, Target { handle: id, id: 0, at }),
+            _ => self.write_fixed(out),
+        };
+        record::write::head(out, kind, flags, head - SHORT_LEN + len);
+        head
+    }
+}
+
+/// Returns the head of a whole put of `len` bytes, as [`RecordHead::write`] writes it, in words.
 #[inline(always)]
 pub fn put_head(target: Target, flags: u8, len: usize) -> [u64; PUT_HEAD / 8] {
     let first = u64::from(PUT) | u64::from(flags) << 8 | ((PUT_HEAD - SHORT_LEN + len) as u64) << 32;

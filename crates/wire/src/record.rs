@@ -28,6 +28,45 @@ const LOAN: u8 = 7;
 const LOAN_MORE: u8 = 8;
 /// Kinds of memory records; [`crate::memory`] defines them.
 pub(crate) const MEMORY_KINDS: std::ops::RangeInclusive<u8> = 16..=30;
+/// Kinds of tag records; [`crate::tags`] defines them.
+pub(crate) const TAG_KINDS: std::ops::RangeInclusive<u8> = 32..=38;
+
+/// The records that may share a slot (W-11).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// Messages and parts of them, and control records.
+    Messages,
+    /// Memory records.
+    Memory,
+    /// Tag records.
+    Tags,
+}
+
+impl Class {
+    /// Returns the class of a slot that starts with this byte.
+    #[inline]
+    pub fn of(first: u8) -> Class {
+        if first < *MEMORY_KINDS.start() {
+            Class::Messages
+        } else if first < *TAG_KINDS.start() {
+            Class::Memory
+        } else {
+            Class::Tags
+        }
+    }
+}
+
+/// A record of [`Class::Memory`] or [`Class::Tags`], without its data.
+pub trait RecordHead {
+    /// The records that it shares slots with.
+    const CLASS: Class;
+
+    /// Returns the length of the head.
+    fn head_len(&self) -> usize;
+
+    /// Writes the head, after which the caller appends `len` bytes of data. Returns the length of the head.
+    fn write(&self, out: &mut [u8], flags: u8, len: usize) -> usize;
+}
 
 /// Length of a record with a loan.
 pub const LOAN_LEN: usize = LONG_LEN + 8;
@@ -48,6 +87,15 @@ pub fn as_short(slot: &[u8]) -> Option<(u16, &[u8])> {
     alone.then(|| (u16_at(head, AT_HANDLER), data))
 }
 
+/// Returns message, offset and data of a slot that holds one further part of a message and nothing else.
+#[inline]
+pub fn as_more(slot: &[u8]) -> Option<(u32, u64, &[u8])> {
+    let (head, data) = slot.split_first_chunk::<LONG_LEN>()?;
+    let (len, offset) = (u32_at(head, AT_LEN) as usize, u64_at(head, AT_WIDE));
+    let alone = head[AT_KIND] == MORE && len == data.len() && offset.checked_add(len as u64).is_some();
+    alone.then(|| (u32_at(head, AT_MESSAGE), offset, data))
+}
+
 /// Returns the length of the loan that a slot starts with; zero if it starts with none.
 #[inline]
 pub fn loaned_len(slot: &[u8]) -> u64 {
@@ -58,17 +106,18 @@ pub fn loaned_len(slot: &[u8]) -> u64 {
     }
 }
 
-/// Returns whether a record that starts with this byte is a control or memory record. These are processed as
-/// soon as their slot is next in order, without the program (W-6, W-11).
+/// Returns whether a record that starts with this byte is a control, memory or tag record. These are
+/// processed as soon as their slot is next in order, without the program (W-6, W-11).
 #[inline]
 pub fn is_control(first: u8) -> bool {
-    matches!(first, WINDOW | HANDLERS) || is_memory(first)
+    matches!(first, WINDOW | HANDLERS) || is_served(first)
 }
 
-/// Returns whether a record that starts with this byte is a memory record.
+/// Returns whether a record that starts with this byte is a memory record or a tag record (E-3): the
+/// node serves it, whether the program polls or not.
 #[inline]
-pub fn is_memory(first: u8) -> bool {
-    MEMORY_KINDS.contains(&first)
+pub fn is_served(first: u8) -> bool {
+    (*MEMORY_KINDS.start()..=*TAG_KINDS.end()).contains(&first)
 }
 
 /// A record. The data of `Short`, `First`, `More` and `Handlers` follows the header.
@@ -150,6 +199,16 @@ pub enum Record<'a> {
         /// The kind of operation or answer.
         kind: u8,
         /// See [`crate::memory::COMPLETION_REQUESTED`].
+        flags: u8,
+        /// The rest of the record.
+        body: &'a [u8],
+    },
+    /// A message with a tag, or what its sides tell each other about it, for
+    /// [`crate::tags::TagRecord::parse`].
+    Tag {
+        /// The kind of record.
+        kind: u8,
+        /// The flags of that kind.
         flags: u8,
         /// The rest of the record.
         body: &'a [u8],
@@ -253,9 +312,9 @@ pub mod write {
         LOAN_MORE_LEN
     }
 
-    /// Writes the header of a memory record.
+    /// Writes the header of a memory or tag record.
     #[inline]
-    pub(crate) fn memory(out: &mut [u8], kind: u8, flags: u8, len: usize) {
+    pub(crate) fn head(out: &mut [u8], kind: u8, flags: u8, len: usize) {
         base(&mut out[..SHORT_LEN], kind, 0, len);
         out[AT_FLAGS] = flags;
     }
@@ -306,7 +365,7 @@ impl<'a> Records<'a> {
         let kind = rest[AT_KIND];
         let handler = u16_at(rest, AT_HANDLER);
         let len = u32_at(rest, AT_LEN) as usize;
-        let head = if matches!(kind, SHORT | HANDLERS) || is_memory(kind) { SHORT_LEN } else { LONG_LEN };
+        let head = if matches!(kind, SHORT | HANDLERS) || is_served(kind) { SHORT_LEN } else { LONG_LEN };
         // W-7: a record ends within its slot.
         let end = head.checked_add(len).ok_or(Malformed::Truncated)?;
         let data = rest.get(head..end).ok_or(Malformed::Truncated)?;
@@ -321,8 +380,14 @@ impl<'a> Records<'a> {
         if kind == HANDLERS {
             return Ok(Record::Handlers { last: handler != 0, data });
         }
-        if is_memory(kind) {
+        if MEMORY_KINDS.contains(&kind) {
             return Ok(Record::Memory { kind, flags: rest[AT_FLAGS], body: data });
+        }
+        if TAG_KINDS.contains(&kind) {
+            return Ok(Record::Tag { kind, flags: rest[AT_FLAGS], body: data });
+        }
+        if is_served(kind) {
+            return Err(Malformed::UnknownKind);
         }
         let (message, wide) = (u32_at(rest, AT_MESSAGE), u64_at(rest, AT_WIDE));
         match kind {

@@ -7,7 +7,7 @@ use tautline_wire::ext::put_sack;
 use tautline_wire::frame::{HEADER_LEN, flags};
 use tautline_wire::handshake::{HANDSHAKE_LEN, Security};
 use tautline_wire::memory::{Atomic, ExtentRef, MemoryRecord, Refusal, Target};
-use tautline_wire::record::{LOAN_LEN, LOAN_MORE_LEN, LoanLocation, write};
+use tautline_wire::record::{LOAN_LEN, LOAN_MORE_LEN, LoanLocation, RecordHead as _, write};
 use tautline_wire::{Field, Handshake, Header, Kind, Seq, VERSION, layout};
 
 fn script() -> PathBuf {
@@ -179,11 +179,9 @@ fn tshark(pcap: &Path, fields: &[&str]) -> Vec<String> {
 
 /// W-1, W-3, W-5, W-6: tshark recognises Tautline frames among others and shows their fields.
 #[test]
-#[allow(clippy::print_stderr, reason = "a skipped test must be visible")]
 fn tshark_shows_fields() {
     if Command::new("tshark").arg("--version").output().is_err() {
-        eprintln!("SKIPPED: tshark is not installed; `cargo xtask setup` shows how to install it");
-        return;
+        return tautline_skips::skip("tshark_shows_fields", "tshark is not installed");
     }
     let pcap = std::env::temp_dir().join(format!("tautline-dissector-{}.pcap", std::process::id()));
     let foreign = vec![0x11; 100];
@@ -213,11 +211,9 @@ fn tshark_shows_fields() {
 
 /// A-4, S-8: tshark shows the fields of every kind of memory record and loan.
 #[test]
-#[allow(clippy::print_stderr, reason = "a skipped test must be visible")]
 fn tshark_shows_memory_records() {
     if Command::new("tshark").arg("--version").output().is_err() {
-        eprintln!("SKIPPED: tshark is not installed; `cargo xtask setup` shows how to install it");
-        return;
+        return tautline_skips::skip("tshark_shows_memory_records", "tshark is not installed");
     }
     let pcap = std::env::temp_dir().join(format!("tautline-dissector-memory-{}.pcap", std::process::id()));
     let mut frames = vec![hello()];

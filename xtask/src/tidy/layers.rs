@@ -2,7 +2,7 @@
 //! may contain unsafe code. Development dependencies, and those of xtask, are not restricted.
 
 pub struct Layer {
-    /// The folder below `crates/`, which is also the package's name after `tautline-`.
+    /// The folder below `crates/`, which is also the package's name after `tautline-`, with `-` for `/`.
     pub folder: &'static str,
     /// Packages of this workspace that it may depend on.
     pub inside: &'static [&'static str],
@@ -14,7 +14,7 @@ pub struct Layer {
 pub const LAYERS: &[Layer] = &[
     Layer {
         folder: "cli",
-        inside: &["tautline", "tautline-sim", "tautline-baseline"],
+        inside: &["tautline", "tautline-launch", "tautline-sim", "tautline-baseline"],
         outside: &[
             ("anyhow", "error messages for users, with the chain of causes"),
             ("clap", "one definition per flag: name, help, parser"),
@@ -40,6 +40,9 @@ pub const LAYERS: &[Layer] = &[
         ],
         may_be_unsafe: false,
     },
+    Layer { folder: "mpi", inside: &[], outside: &[], may_be_unsafe: true },
+    Layer { folder: "mpi/abi", inside: &["tautline-mpi"], outside: &[], may_be_unsafe: true },
+    Layer { folder: "mpi/mpich", inside: &["tautline-mpi"], outside: &[], may_be_unsafe: true },
     Layer {
         folder: "sim",
         inside: &["tautline", "tautline-node", "tautline-link", "tautline-device", "tautline-wire"],
@@ -48,7 +51,7 @@ pub const LAYERS: &[Layer] = &[
     },
     Layer {
         folder: "tautline",
-        inside: &["tautline-node"],
+        inside: &["tautline-launch", "tautline-node"],
         outside: &[
             ("zerocopy", "typed reads and writes of plain types without unsafe code"),
             ("serde", "requests and replies of typed calls"),
@@ -57,6 +60,15 @@ pub const LAYERS: &[Layer] = &[
             ("futures-io", "the `AsyncRead` and `AsyncWrite` traits, as an optional feature"),
             ("tokio", "the driver that waits for a node's descriptor in a runtime, as an optional feature"),
             ("tracing", "log output for the subscriber of the program"),
+        ],
+        may_be_unsafe: false,
+    },
+    Layer {
+        folder: "launch",
+        inside: &["tautline-node"],
+        outside: &[
+            ("ring", "the job key, sealed to each process with X25519 and AES-GCM"),
+            ("rustix", "the owner and the mode of files as safe calls"),
         ],
         may_be_unsafe: false,
     },
@@ -91,6 +103,7 @@ pub const LAYERS: &[Layer] = &[
         may_be_unsafe: false,
     },
     Layer { folder: "wire", inside: &[], outside: &[], may_be_unsafe: false },
+    Layer { folder: "skips", inside: &[], outside: &[], may_be_unsafe: false },
     Layer {
         folder: "mem",
         inside: &[],
@@ -123,9 +136,13 @@ pub fn of_folder(folder: &str) -> Option<&'static Layer> {
     LAYERS.iter().find(|layer| layer.folder == folder)
 }
 
-/// The part of `path` between `crates/` and the next slash.
+/// The folder of the package that `path` belongs to: the part between `crates/` and the next slash, or one
+/// more part for a package inside the folder of another one.
 pub fn folder_of(path: &str) -> Option<&str> {
-    path.strip_prefix("crates/")?.split_once('/').map(|(folder, _)| folder)
+    let path = path.strip_prefix("crates/")?;
+    let nested = LAYERS.iter().map(|layer| layer.folder).filter(|folder| folder.contains('/'));
+    let inside = |folder: &&str| path.strip_prefix(*folder).is_some_and(|rest| rest.starts_with('/'));
+    nested.into_iter().find(inside).or_else(|| path.split_once('/').map(|(folder, _)| folder))
 }
 
 #[cfg(test)]
@@ -150,6 +167,8 @@ mod tests {
     fn folders_are_read_from_paths() {
         assert_eq!(folder_of("crates/link/src/lib.rs"), Some("link"));
         assert_eq!(folder_of("xtask/src/main.rs"), None);
+        assert_eq!(folder_of("crates/mpi/abi/src/lib.rs"), Some("mpi/abi"));
+        assert_eq!(folder_of("crates/mpi/src/lib.rs"), Some("mpi"));
         assert!(of_folder("link").is_some() && of_folder("chain").is_none());
     }
 }

@@ -9,8 +9,9 @@ use super::{Report, layers};
 
 const PROTOCOL: &str = "docs/PROTOCOL.md";
 
-/// Wire, handshake, link, device, shared memory, node, messages, apertures, tripwires, job.
-const FAMILIES: &str = "WHLDSNMATJ";
+/// Wire, handshake, link, device, shared memory, node, messages, apertures, tripwires, tags (envelopes),
+/// job.
+const FAMILIES: &str = "WHLDSNMATEJ";
 
 #[derive(Default)]
 struct Rule {

@@ -4,7 +4,8 @@
  *
  * Each connects to SOCKET, says "rank R", and then reads orders, one per line: TEST BYTES COUNT WINDOW PERIOD_US.
  * It answers each with one line of figures. Between orders it sleeps in read(), so that it is in nobody's way.
- * Buffers are rewritten before each send, read out and checked after each receive, inside the measured time.
+ * Buffers are rewritten before each send, and every byte is read and checked by its sum after each receive, inside the
+ * measured time. What was written and read is reported, so that the two sides can be compared.
  */
 #define _GNU_SOURCE
 #include <sched.h>
@@ -30,7 +31,8 @@ enum { SLOTS = 64, SLOT_BYTES = 512 << 10 };
 /* What a message is. */
 enum { DATA = 1, ANSWER = 2, MEET = 3 };
 
-static volatile uint64_t sink;
+/* Bytes written and read, and the sums of their words. */
+static uint64_t written_bytes, written_sum, read_bytes, read_sum;
 
 static uint64_t now_ns(void) {
     struct timespec t;
@@ -60,24 +62,55 @@ static char *room(size_t bytes) {
     return p;
 }
 
+/* The sum of the source's words before each of them. */
+static uint64_t *sums;
+
+/* What eight bytes that begin at `at` add to the sum of the words of their message. */
+static uint64_t placed(const char *from, size_t at) {
+    uint64_t word;
+    unsigned bits = 8 * (unsigned)(at % 8);
+    memcpy(&word, from, 8);
+    return bits ? (word << bits) + (word >> (64 - bits)) : word;
+}
+
+/* The last, incomplete word. */
+static uint64_t tail(const char *buf, size_t bytes) {
+    uint64_t word = 0;
+    memcpy(&word, buf + bytes / 8 * 8, bytes % 8);
+    return word;
+}
+
+/* The sum of message `number`. */
+static uint64_t expected(const char *source, size_t bytes, uint64_t number) {
+    const char *message = source + number * 8 % SHIFT, *stamp = (const char *)&number;
+    size_t first = number * 8 % SHIFT / 8;
+    if (bytes < 8) return tail(stamp, bytes);
+    uint64_t sum = sums[first + bytes / 8] - sums[first] + tail(message, bytes);
+    sum += placed(stamp, 0) - placed(message, 0);
+    if (bytes >= 16) sum += placed(stamp, bytes - 8) - placed(message + bytes - 8, bytes - 8);
+    return sum;
+}
+
 /* Message `number` of `bytes`: its number at both ends, and bytes that shift in between. */
 static void rewrite(char *buf, const char *source, size_t bytes, uint64_t number) {
     memcpy(buf, source + number * 8 % SHIFT, bytes);
     memcpy(buf, &number, bytes < 8 ? bytes : 8);
     if (bytes >= 16) memcpy(buf + bytes - 8, &number, 8);
+    written_bytes += bytes;
+    written_sum += expected(source, bytes, number);
 }
 
-static void read_out(const char *buf, size_t bytes, uint64_t number) {
-    if (memcmp(buf, &number, bytes < 8 ? bytes : 8) || (bytes >= 16 && memcmp(buf + bytes - 8, &number, 8)))
-        fail("what came is not what was sent");
-    uint64_t sum = 0, word;
-    size_t i = 0;
-    for (; i + 8 <= bytes; i += 8) {
+static void read_out(const char *buf, const char *source, size_t bytes, uint64_t number) {
+    uint64_t sum = tail(buf, bytes), word;
+    for (size_t i = 0; i + 8 <= bytes; i += 8) {
         memcpy(&word, buf + i, 8);
         sum += word;
     }
-    for (; i < bytes; i++) sum += (unsigned char)buf[i];
-    sink = sum;
+    if (memcmp(buf, &number, bytes < 8 ? bytes : 8) || (bytes >= 16 && memcmp(buf + bytes - 8, &number, 8)) ||
+        sum != expected(source, bytes, number))
+        fail("what came is not what was sent");
+    read_bytes += bytes;
+    read_sum += sum;
 }
 
 /* Returns when the other side has come here too. */
@@ -104,7 +137,7 @@ static void send_one(struct buffers *b, uint64_t number) {
 
 static void receive_one(struct buffers *b, uint64_t number) {
     link_receive(b->in, b->bytes, DATA);
-    read_out(b->in, b->bytes, number);
+    read_out(b->in, b->source, b->bytes, number);
 }
 
 /* Back and forth; with a period, one message per so many microseconds. Its time counts from when it was due, and what
@@ -159,7 +192,7 @@ static void stream_large(struct buffers *b, uint64_t count, int slots) {
             rewrite(buffer[s], b->source, b->bytes, i);
             requests[s] = link_post_send(buffer[s], b->bytes, DATA);
         } else {
-            if (i >= (uint64_t)slots) read_out(buffer[s], b->bytes, i - (uint64_t)slots);
+            if (i >= (uint64_t)slots) read_out(buffer[s], b->source, b->bytes, i - (uint64_t)slots);
             if (i < count) requests[s] = link_post_receive(buffer[s], b->bytes, DATA);
         }
     }
@@ -188,24 +221,30 @@ static uint64_t at_rank(const uint64_t *sorted, uint64_t count, double share) {
     return count ? sorted[i < count ? i : count - 1] : 0;
 }
 
-/* The figures: p50, p99, p99.9 and mean of the round trips, then elapsed and CPU time; all in nanoseconds. */
+/* The figures: p50, p99, p99.9 and mean of the round trips, then elapsed and CPU time; all in nanoseconds. Then what
+ * was written and read. */
 static void answer(FILE *to, uint64_t *samples, uint64_t count, uint64_t elapsed, uint64_t cpu) {
     double mean = 0;
     for (uint64_t i = 0; i < count; i++) mean += (double)samples[i] / (double)count;
     qsort(samples, count, sizeof *samples, ascending);
-    fprintf(to, "%lu %lu %lu %.1f %lu %lu\n", (unsigned long)at_rank(samples, count, 0.5),
+    fprintf(to, "%lu %lu %lu %.1f %lu %lu %lu %lu %lu %lu\n", (unsigned long)at_rank(samples, count, 0.5),
             (unsigned long)at_rank(samples, count, 0.99), (unsigned long)at_rank(samples, count, 0.999), mean,
-            (unsigned long)elapsed, (unsigned long)cpu);
+            (unsigned long)elapsed, (unsigned long)cpu, (unsigned long)written_bytes, (unsigned long)written_sum,
+            (unsigned long)read_bytes, (unsigned long)read_sum);
     fflush(to);
 }
 
 static void obey(FILE *to, char test, size_t bytes, uint64_t count, uint64_t window, uint64_t period_us) {
     struct buffers b = {room(bytes + SHIFT), room(bytes), room(bytes), bytes};
     uint64_t state = 88172645463325252u;
+    sums = calloc((bytes + SHIFT) / 8 + 1, sizeof *sums);
+    if (!sums) fail("no memory");
     for (size_t i = 0; i + 8 <= bytes + SHIFT; i += 8) {
         state ^= state << 13, state ^= state >> 7, state ^= state << 17;
         memcpy(b.source + i, &state, 8);
+        sums[i / 8 + 1] = sums[i / 8] + state;
     }
+    written_bytes = written_sum = read_bytes = read_sum = 0;
     uint64_t *samples = calloc(count + 1, sizeof *samples);
     uint64_t warm_up = count / 10 < 2 ? 2 : count / 10 > 500 ? 500 : count / 10;
     if (!samples) fail("no memory");
@@ -217,7 +256,7 @@ static void obey(FILE *to, char test, size_t bytes, uint64_t count, uint64_t win
     else stream(&b, count, window);
     uint64_t elapsed = now_ns() - start;
     answer(to, samples, rank == 0 && test == 'p' ? count : 0, elapsed, cpu_ns() - cpu);
-    free(samples), free(b.source), free(b.out), free(b.in);
+    free(samples), free(sums), free(b.source), free(b.out), free(b.in);
 }
 
 static int report_to(const char *path) {

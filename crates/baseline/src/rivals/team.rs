@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use super::child::{Background, TempDir, last_complaint, run};
 use super::tools;
 use super::{Figures, Order, Placement, Rival, Route, Test};
+use crate::content::{Account, Tally};
 
 /// For compiling the program, or for both ranks to report.
 const START_TIME: Duration = Duration::from_secs(20);
@@ -233,18 +234,30 @@ fn line_from(
 }
 
 fn parse(line: &str) -> Result<Figures, String> {
-    let numbers: Vec<f64> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-    let [median_ns, p99_ns, p999_ns, mean_ns, elapsed_ns, cpu_ns] = numbers[..] else {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let numbers: Vec<f64> = words.iter().take(6).filter_map(|word| word.parse().ok()).collect();
+    // Sums need all their bits.
+    let sums: Vec<u64> = words.iter().skip(6).filter_map(|word| word.parse().ok()).collect();
+    let (
+        [median_ns, p99_ns, p999_ns, mean_ns, elapsed_ns, cpu_ns],
+        [written_bytes, written_sum, read_bytes, read_sum],
+    ) = (&numbers[..], &sums[..])
+    else {
         return Err(format!("it answered {line:?}"));
+    };
+    let account = Account {
+        written: Tally { bytes: *written_bytes, sum: *written_sum },
+        read: Tally { bytes: *read_bytes, sum: *read_sum },
     };
     let ns = |value: f64| value as u64;
     Ok(Figures {
-        median_ns,
-        p99_ns,
-        p999_ns,
-        mean_ns,
-        elapsed_ns: ns(elapsed_ns),
-        cpu_ns: ns(cpu_ns),
+        median_ns: *median_ns,
+        p99_ns: *p99_ns,
+        p999_ns: *p999_ns,
+        mean_ns: *mean_ns,
+        elapsed_ns: ns(*elapsed_ns),
+        cpu_ns: ns(*cpu_ns),
+        account: Some(account),
         ..Figures::default()
     })
 }
@@ -254,9 +267,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reply_has_six_figures() {
-        let figures = parse("740 1200 3000 801.5 9000000 8000000\n").unwrap();
+    fn a_reply_has_six_figures_and_four_sums() {
+        let figures = parse("740 1200 3000 801.5 9000000 8000000 640 18446744073709551615 640 7\n").unwrap();
+        assert_eq!(figures.account.map(|account| account.written.sum), Some(u64::MAX));
         assert_eq!((figures.median_ns, figures.mean_ns, figures.elapsed_ns), (740.0, 801.5, 9_000_000));
+        assert!(parse("740 1200 3000 801.5 9000000 8000000\n").is_err());
         assert!(parse("740 1200\n").is_err() && parse("").is_err());
     }
 

@@ -9,6 +9,8 @@ use super::child::run;
 
 /// The time for a tool to print its version.
 const ASK_TIME: Duration = Duration::from_secs(5);
+/// The time to read a header, on a busy machine.
+const COMPILE_TIME: Duration = Duration::from_secs(60);
 
 /// The first line of a tool's output that contains a word.
 pub(super) fn line_with(tool: &Path, argument: &str, word: &str) -> Option<String> {
@@ -37,7 +39,7 @@ pub(super) struct Mpi {
 pub(super) fn open_mpi() -> Option<Mpi> {
     Some(Mpi {
         mpirun: first(&["mpirun.openmpi", "mpirun"], "--version", "Open MPI")?,
-        mpicc: first(&["mpicc.openmpi", "mpicc"], "--showme:version", "Open MPI")?,
+        mpicc: first(&["mpicc.openmpi", "mpicc"], "--showme:version", "Open MPI").filter(has_header)?,
     })
 }
 
@@ -45,15 +47,27 @@ pub(super) fn open_mpi() -> Option<Mpi> {
 pub(super) fn mpich() -> Option<Mpi> {
     Some(Mpi {
         mpirun: first(&["mpirun.mpich", "mpiexec.hydra", "mpirun"], "--version", "HYDRA")?,
-        mpicc: first(&["mpicc.mpich", "mpicc"], "-v", "MPICH")?,
+        mpicc: first(&["mpicc.mpich", "mpicc"], "-v", "MPICH").filter(has_header)?,
     })
+}
+
+/// Whether an MPI's compiler finds its header, which is in a package of its own.
+fn has_header(mpicc: &PathBuf) -> bool {
+    let mut command = Command::new(mpicc);
+    command.args(["-fsyntax-only", "-include", "mpi.h", "-x", "c", "/dev/null"]);
+    run(&mut command, COMPILE_TIME).is_ok()
 }
 
 /// The C compiler, if it would find UCX's headers.
 pub(super) fn ucx() -> Option<PathBuf> {
     let folders = ["/usr/include", "/usr/local/include"];
     let has_headers = folders.iter().any(|folder| Path::new(folder).join("ucp/api/ucp.h").is_file());
-    has_headers.then(|| ["cc", "gcc", "clang"].iter().find_map(|name| find_tool(name)))?
+    has_headers.then(compiler)?
+}
+
+/// A C compiler.
+pub(super) fn compiler() -> Option<PathBuf> {
+    ["cc", "gcc", "clang"].iter().find_map(|name| find_tool(name))
 }
 
 fn first(names: &[&str], argument: &str, word: &str) -> Option<PathBuf> {

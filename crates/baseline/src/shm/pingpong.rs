@@ -6,8 +6,9 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::memory::SharedMapping;
+use super::pipeline;
+use crate::content::Pattern;
 use crate::drive::{self, Content};
-use crate::pattern::{self, Pattern};
 use crate::transport::{Setup, Side, Transport};
 
 /// How a message is handed over.
@@ -19,6 +20,8 @@ pub enum HandOff {
     CopyInCopyOut,
     /// Written where the other side sees it, and copied out to the receiver's own buffer.
     WriteFlagCopy,
+    /// Copied in and copied out at the same time, chunk by chunk.
+    Pipelined,
 }
 
 /// Sends a message back and forth, `warm_up` times and then `count` times; returns the latter round trips in
@@ -37,14 +40,20 @@ pub fn ping_pong(
     if hand_off == HandOff::Line && bytes > 8 {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "a line holds eight bytes beside its flag"));
     }
+    if hand_off == HandOff::Pipelined {
+        return pipeline::ping_pong(setup, bytes, warm_up, count);
+    }
     let [into, from] = SharedMapping::pair(setup, LINES, if hand_off == HandOff::Line { 0 } else { bytes })?;
+    let pattern = Pattern::new(bytes);
     let mut buffers = Buffers { into, from, sent: 0, received: 0 };
     let mut run = |count| match hand_off {
-        HandOff::Line => buffers.lines(setup.side, bytes, count),
+        HandOff::Line => buffers.lines(setup.side, &pattern, bytes, count),
         HandOff::CopyInCopyOut => {
             drive::ping_pong(&mut buffers, setup.side, bytes, count, Content::Rewritten)
         }
-        HandOff::WriteFlagCopy => Direct::new(&mut buffers, bytes).ping_pong(setup.side, count),
+        HandOff::WriteFlagCopy | HandOff::Pipelined => {
+            Direct::new(&mut buffers, bytes).ping_pong(setup.side, count)
+        }
     };
     run(warm_up)?;
     run(count)
@@ -76,19 +85,19 @@ impl Buffers {
         self.from.lines()[0].wait_for(self.received)
     }
 
-    fn lines(&mut self, side: Side, bytes: usize, count: u64) -> io::Result<Vec<u64>> {
+    fn lines(&mut self, side: Side, pattern: &Pattern, bytes: usize, count: u64) -> io::Result<Vec<u64>> {
         let mut round_trips = Vec::with_capacity(if side == Side::A { count as usize } else { 0 });
         for number in 0..count {
             match side {
                 Side::A => {
                     let started = Instant::now();
-                    self.send_line(bytes, number);
-                    self.receive_line(bytes, number)?;
+                    self.send_line(pattern, bytes, number);
+                    self.receive_line(pattern, bytes, number)?;
                     round_trips.push(started.elapsed().as_nanos() as u64);
                 }
                 Side::B => {
-                    self.receive_line(bytes, number)?;
-                    self.send_line(bytes, number);
+                    self.receive_line(pattern, bytes, number)?;
+                    self.send_line(pattern, bytes, number);
                 }
             }
         }
@@ -96,19 +105,19 @@ impl Buffers {
     }
 
     #[inline]
-    fn send_line(&mut self, bytes: usize, number: u64) {
+    fn send_line(&mut self, pattern: &Pattern, bytes: usize, number: u64) {
         if bytes > 0 {
-            self.into.lines()[0].payload.store(number, Ordering::Relaxed);
+            self.into.lines()[0].payload.store(pattern.word(number), Ordering::Relaxed);
         }
         self.raise();
     }
 
     #[inline]
-    fn receive_line(&mut self, bytes: usize, number: u64) -> io::Result<()> {
+    fn receive_line(&mut self, pattern: &Pattern, bytes: usize, number: u64) -> io::Result<()> {
         self.wait()?;
         if bytes > 0 {
             let payload = self.from.lines()[0].payload.load(Ordering::Relaxed);
-            pattern::check(number, &payload.to_le_bytes())?;
+            pattern.check_word(number, payload)?;
         }
         Ok(())
     }
@@ -176,8 +185,6 @@ impl<'a> Direct<'a> {
 
     fn receive(&mut self, number: u64) -> io::Result<()> {
         self.buffers.recv(&mut self.incoming)?;
-        pattern::check(number, &self.incoming)?;
-        pattern::read_out(&self.incoming);
-        Ok(())
+        self.pattern.check(number, &self.incoming)
     }
 }

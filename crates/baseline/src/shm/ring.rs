@@ -1,11 +1,11 @@
 //! A ring of cache lines from one producer to one consumer: the limit of the rate of small messages between
 //! two processes. A message is eight bytes, in one line with its flag.
 
-use std::hint::black_box;
 use std::io;
 use std::sync::atomic::Ordering;
 
 use super::memory::{Line, SharedMapping};
+use crate::content::Pattern;
 use crate::cpu::{Measured, Stopwatch};
 use crate::transport::{Setup, Side, SpinLimit};
 
@@ -58,6 +58,7 @@ const WARM_UP: u64 = 64;
 struct Ring {
     into: SharedMapping,
     from: SharedMapping,
+    pattern: Pattern,
     /// Messages produced or consumed so far.
     position: u64,
     /// How many messages the other side is known to have consumed.
@@ -67,7 +68,7 @@ struct Ring {
 impl Ring {
     fn open(setup: &mut Setup<'_>) -> io::Result<Self> {
         let [into, from] = SharedMapping::pair(setup, SLOTS as usize, 0)?;
-        Ok(Self { into, from, position: 0, taken: 0 })
+        Ok(Self { into, from, pattern: Pattern::new(PAYLOAD as usize), position: 0, taken: 0 })
     }
 
     fn windows(&mut self, side: Side, rounds: u64) -> io::Result<()> {
@@ -108,7 +109,7 @@ impl Ring {
     #[inline]
     fn produce(&mut self) {
         let line = slot(&self.into, self.position);
-        line.payload.store(self.position, Ordering::Relaxed);
+        line.payload.store(self.pattern.word(self.position), Ordering::Relaxed);
         self.position += 1;
         line.flag.store(self.position, Ordering::Release);
     }
@@ -122,9 +123,7 @@ impl Ring {
             while self.position < last {
                 let line = slot(&self.from, self.position);
                 line.wait_for(self.position + 1)?;
-                if black_box(line.payload.load(Ordering::Relaxed)) != self.position {
-                    return Err(io::Error::new(io::ErrorKind::InvalidData, "not the message that was sent"));
-                }
+                self.pattern.check_word(self.position, line.payload.load(Ordering::Relaxed))?;
                 self.position += 1;
             }
         }

@@ -2,15 +2,18 @@
 //! line.
 
 mod style;
+mod work;
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use tautline::{DeviceName, Security, Waiting};
-use tautline_baseline::Kind;
 use tautline_baseline::rivals::{Rival, RivalStatus};
+use tautline_baseline::shm::Transfer;
+use tautline_baseline::{Kind, content};
 
 pub use style::Style;
+pub use work::{Touch, Work};
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -35,6 +38,8 @@ pub enum System {
     Xdp { native: bool, busy: bool },
     /// Another system that is installed here.
     Rival { other: Other, tcp: bool },
+    /// Our messages over UDP, from a device that loses frames.
+    Lossy { go_back_n: bool },
     /// Messages.
     Taut { device: Device, security: Mode, waiting: Policy },
     /// Memory, or calls; polled, and protected as messages are by default.
@@ -50,12 +55,19 @@ pub enum Shared {
     HandOver,
     /// Written in place, copied out.
     WriteFlagCopy,
+    /// Copied in and copied out at the same time, chunk by chunk.
+    Pipelined,
     /// One process, from its own memory to its own.
     Memcpy,
     /// Copied in and copied out at the same time.
     TwoCopyStream,
     /// A ring of cache lines.
     Ring,
+    /// One process moves a buffer, in other ways than [`Shared::Memcpy`].
+    NonTemporal,
+    Slot,
+    Readv,
+    Pinned,
 }
 
 /// The rivals, each through its own shared memory or local sockets, some over TCP too.
@@ -88,10 +100,20 @@ pub enum Device {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Plain {
     Pipe,
+    Fifo,
     SysV,
+    Semaphores,
     Unix,
     Tcp,
+    /// With Nagle's delay.
+    TcpNagle,
+    /// Over an interface without offloads.
+    TcpBare,
+    /// Both.
+    TcpBareNagle,
     Udp,
+    /// The kernel polls the interface while a call waits.
+    UdpBusy,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -115,11 +137,33 @@ impl Plain {
     pub fn kind(self) -> Kind {
         match self {
             Plain::Pipe => Kind::Pipe,
+            Plain::Fifo => Kind::Fifo,
             Plain::SysV => Kind::SysV,
+            Plain::Semaphores => Kind::Semaphores,
             Plain::Unix => Kind::Unix,
-            Plain::Tcp => Kind::Tcp,
+            Plain::Tcp | Plain::TcpBare => Kind::Tcp,
+            Plain::TcpNagle | Plain::TcpBareNagle => Kind::TcpNagle,
             Plain::Udp => Kind::Udp,
+            Plain::UdpBusy => Kind::UdpBusy,
         }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Plain::TcpBare => "tcp-bare",
+            Plain::TcpBareNagle => "tcp-bare-nagle",
+            _ => self.kind().name(),
+        }
+    }
+
+    /// Whether it needs an interface that may be changed.
+    pub fn needs_interface(self) -> bool {
+        self.is_bare() || self == Plain::UdpBusy
+    }
+
+    /// Whether its interface has no offloads.
+    pub fn is_bare(self) -> bool {
+        matches!(self, Plain::TcpBare | Plain::TcpBareNagle)
     }
 }
 
@@ -187,14 +231,35 @@ impl Shared {
             Shared::Line => "line",
             Shared::HandOver => "hand-over",
             Shared::WriteFlagCopy => "write-flag-copy",
+            Shared::Pipelined => "pipelined",
             Shared::Memcpy => "memcpy",
             Shared::TwoCopyStream => "two-copy-stream",
             Shared::Ring => "ring",
+            Shared::NonTemporal => "non-temporal",
+            Shared::Slot => "slot",
+            Shared::Readv => "readv",
+            Shared::Pinned => "pinned",
         }
+    }
+
+    /// How one process moves a buffer, if that is what it is.
+    pub fn transfer(self) -> Option<Transfer> {
+        Some(match self {
+            Shared::NonTemporal => Transfer::NonTemporal,
+            Shared::Slot => Transfer::Slot,
+            Shared::Readv => Transfer::Readv,
+            Shared::Pinned => Transfer::Pinned,
+            _ => return None,
+        })
     }
 }
 
 impl Device {
+    /// Whether frames bypass the kernel's stack.
+    pub fn is_xdp(self) -> bool {
+        matches!(self, Device::Xdp | Device::XdpRaw)
+    }
+
     pub fn device(self) -> DeviceName {
         match self {
             Device::Udp => DeviceName::Udp,
@@ -219,7 +284,7 @@ impl System {
     /// is unique.
     pub fn name(self) -> &'static str {
         match self {
-            System::Plain { kind, .. } => kind.kind().name(),
+            System::Plain { kind, .. } => kind.name(),
             System::Gso { .. } => "udp-gso",
             System::Datagrams { .. } => "udp-mmsg",
             System::Packed { .. } => "udp-packed",
@@ -241,7 +306,8 @@ impl System {
             System::Rival { other: Other::Iceoryx2Loan, .. } => "iceoryx2-loan",
             System::Rival { other: Other::Tarpc, tcp: true } => "tarpc",
             System::Rival { other: Other::Tarpc, tcp: false } => "tarpc-unix",
-            System::Taut { .. } => "tautline",
+            System::Taut { .. } | System::Lossy { go_back_n: false } => "tautline",
+            System::Lossy { go_back_n: true } => "tautline-go-back-n",
             System::Memory { style, .. } => style.name(),
         }
     }
@@ -259,7 +325,7 @@ impl System {
                     "polled"
                 }
             }
-            System::Lent | System::SingleCopy => Policy::Spin.waiting().name(),
+            System::Lent | System::SingleCopy | System::Lossy { .. } => Policy::Spin.waiting().name(),
             System::Rival { other: Other::ZeroMq | Other::Tarpc, .. } => "blocking",
             System::Xdp { busy: true, .. } => "busy-poll",
             System::Xdp { .. } | System::Bare { .. } | System::Shared { .. } | System::Rival { .. } => {
@@ -274,7 +340,7 @@ impl System {
     pub fn security(self) -> Option<&'static str> {
         match self {
             System::Taut { security, .. } => Some(security.security().name()),
-            System::Memory { .. } => Some(Mode::Fabric.security().name()),
+            System::Memory { .. } | System::Lossy { .. } => Some(Mode::Fabric.security().name()),
             _ => None,
         }
     }
@@ -282,6 +348,8 @@ impl System {
     /// What moves the bytes.
     pub fn device(self) -> &'static str {
         match self {
+            System::Plain { kind: Plain::TcpNagle | Plain::TcpBare | Plain::TcpBareNagle, .. } => "tcp",
+            System::Plain { kind: Plain::UdpBusy, .. } => "udp",
             System::Plain { kind, .. } => kind.kind().name(),
             System::Xdp { .. } => "xdp",
             System::Rival { tcp: true, .. } => "tcp",
@@ -293,12 +361,19 @@ impl System {
         }
     }
 
+    /// Whether it needs an interface that may be changed.
+    pub fn needs_interface(self) -> bool {
+        matches!(self, System::Plain { kind, .. } if kind.needs_interface())
+    }
+
     /// Whether it uses the network, and so is measured over veth too.
     pub fn is_network(self) -> bool {
         !matches!(
             self,
-            System::Plain { kind: Plain::Pipe | Plain::SysV | Plain::Unix, .. }
-                | System::Shared { .. }
+            System::Plain {
+                kind: Plain::Pipe | Plain::Fifo | Plain::SysV | Plain::Semaphores | Plain::Unix,
+                ..
+            } | System::Shared { .. }
                 | System::Lent
                 | System::SingleCopy
                 | System::Rival { tcp: false, .. }
@@ -306,6 +381,18 @@ impl System {
                 | System::Rival { other: Other::Ucx, .. }
                 | System::Taut { device: Device::Shm, .. }
                 | System::Memory { device: Device::Shm, .. }
+        )
+    }
+
+    /// Whether it is one of ours.
+    pub fn is_ours(self) -> bool {
+        matches!(
+            self,
+            System::Taut { .. }
+                | System::Memory { .. }
+                | System::Lossy { .. }
+                | System::Lent
+                | System::SingleCopy
         )
     }
 
@@ -319,23 +406,27 @@ impl System {
         matches!(
             self,
             System::Rival { tcp: false, .. }
-                | System::Plain { kind: Plain::Pipe | Plain::SysV | Plain::Unix, blocking: false }
+                | System::Plain {
+                    kind: Plain::Pipe | Plain::Fifo | Plain::SysV | Plain::Semaphores | Plain::Unix,
+                    ..
+                }
         )
     }
 
     /// The veth pair that it has to itself, counted from zero: TCP, raw UDP, ours, bare AF_XDP (a program in
-    /// the driver switches off offloads of its pair), rivals.
+    /// the driver switches off offloads of its pair), rivals, TCP without offloads.
     pub fn lane(self) -> u8 {
         match self {
-            System::Plain { kind: Plain::Udp, .. }
+            System::Plain { kind: Plain::Udp | Plain::UdpBusy, .. }
             | System::Gso { .. }
             | System::Datagrams { .. }
             | System::Packed { .. } => 1,
+            System::Plain { kind, .. } if kind.is_bare() => 8,
             System::Plain { .. } => 0,
             System::Xdp { native: false, .. } => 3,
             System::Xdp { native: true, .. } => 4,
             System::Rival { .. } => 5,
-            System::Taut { device: Device::Xdp, .. } => 6,
+            System::Taut { device: Device::Xdp, .. } | System::Memory { device: Device::Xdp, .. } => 6,
             System::Taut { device: Device::XdpRaw, .. } => 7,
             _ => 2,
         }
@@ -355,6 +446,7 @@ impl System {
             | System::Lent
             | System::SingleCopy
             | System::Memory { .. }
+            | System::Lossy { .. }
             | System::Xdp { .. } => false,
             System::Taut { waiting, .. } => waiting != Policy::Spin,
         }
@@ -371,59 +463,8 @@ impl fmt::Display for System {
             System::Taut { security, .. } => {
                 write!(f, "tautline {} {}", security.security().name(), self.policy())
             }
-            System::Memory { .. } => write!(f, "{} {}", self.name(), self.device()),
+            System::Memory { .. } | System::Lossy { .. } => write!(f, "{} {}", self.name(), self.device()),
             _ => write!(f, "{} {}", self.name(), self.policy()),
-        }
-    }
-}
-
-/// The work to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Work {
-    /// Back and forth.
-    PingPong { bytes: usize, count: u64, warm: bool },
-    /// One message per period, echoed.
-    Paced { bytes: usize, count: u64, period_us: u64 },
-    /// One way; with a window, that many messages and then an answer.
-    Stream { bytes: usize, count: u64, window: Option<u64>, batch: bool },
-    /// Finds the best plan for streams of such messages; both sides remember it.
-    Tune { bytes: usize, count: u64, trial_bytes: u64 },
-    /// Connected, with nothing to do.
-    Idle { milliseconds: u64 },
-    /// Requests that are answered, `window` of them at a time.
-    Calls { bytes: usize, count: u64, window: u64 },
-    /// Words put to a server's endpoints and answered: one by one with a pause before each, or of all
-    /// endpoints together.
-    Requests { endpoints: u64, count: u64, together: bool, pause_us: u64 },
-    /// Puts to memory with `wires` tripwires.
-    Matching { wires: u64, count: u64 },
-}
-
-impl Work {
-    /// Bytes of the longest message.
-    pub fn bytes(self) -> usize {
-        match self {
-            Work::PingPong { bytes, .. }
-            | Work::Paced { bytes, .. }
-            | Work::Stream { bytes, .. }
-            | Work::Calls { bytes, .. } => bytes,
-            Work::Tune { .. } | Work::Idle { .. } | Work::Requests { .. } | Work::Matching { .. } => 8,
-        }
-    }
-}
-
-impl Work {
-    /// The number of messages or round trips.
-    pub fn count(self) -> u64 {
-        match self {
-            Work::PingPong { count, .. }
-            | Work::Paced { count, .. }
-            | Work::Stream { count, .. }
-            | Work::Tune { count, .. }
-            | Work::Calls { count, .. }
-            | Work::Requests { count, .. }
-            | Work::Matching { count, .. } => count,
-            Work::Idle { .. } => 0,
         }
     }
 }
@@ -433,6 +474,8 @@ impl Work {
 pub struct Case {
     pub system: System,
     pub work: Work,
+    /// Both sides run on the core of side A.
+    pub one_core: bool,
 }
 
 /// What a side measured.
@@ -447,10 +490,30 @@ pub struct Outcome {
     pub messages: u64,
     pub bytes: u64,
     pub elapsed_ns: u64,
+    /// The part of the elapsed time that is not what is measured, where that was measured by itself.
+    pub base_ns: u64,
     /// How often something was lost and sent again, as far as the system reports it.
     pub drops: u64,
-    /// CPU time of the whole process.
+    /// CPU time of the whole process, and the kernel's part of it.
     pub cpu_ns: u64,
+    pub system_ns: u64,
+    /// What the process wrote to send it, and what it read of what it received; none if the system does not
+    /// say.
+    pub account: Option<Account>,
+}
+
+/// Bytes and sums, as `tautline_baseline::content` counts them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Account {
+    pub written: (u64, u64),
+    pub read: (u64, u64),
+}
+
+impl From<content::Account> for Account {
+    fn from(account: content::Account) -> Account {
+        let pair = |tally: content::Tally| (tally.bytes, tally.sum);
+        Account { written: pair(account.written), read: pair(account.read) }
+    }
 }
 
 /// A side's reply to a case.

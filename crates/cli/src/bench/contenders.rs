@@ -98,7 +98,8 @@ fn outcome(figures: &Figures) -> Outcome {
         messages: figures.messages,
         bytes: figures.bytes,
         elapsed_ns: figures.elapsed_ns,
-        drops: 0,
         cpu_ns: figures.cpu_ns,
+        account: figures.account.map(Into::into),
+        ..Outcome::default()
     }
 }

@@ -1,8 +1,9 @@
 //! Bare frames of our device, without and with flow control: the layer on which the guarantees are built.
 //!
-//! No order, no recovery, no protection. Without flow control the sender never waits, and frames for which
-//! the receiver has no room are lost; only frames that arrive count. Each message is sent at once, as our
-//! messages are.
+//! The user's work is that of every system: the sender rewrites its buffer, and every byte that arrives is
+//! copied to the receiver's buffer and read. No order, no recovery, no protection. Without flow control the
+//! sender never waits, and frames for which the receiver has no room are lost; only frames that arrive
+//! count. Each message is sent at once, as our messages are.
 
 use std::io;
 use std::net::UdpSocket;
@@ -10,11 +11,11 @@ use std::time::{Duration, Instant};
 
 use tautline::node::device::udp::{Udp, UdpConfig};
 use tautline::node::device::{Datagram, HEADROOM, RouteId, RxBatch, SlotId};
+use tautline_baseline::content::Pattern;
 use tautline_baseline::cpu::Stopwatch;
 use tautline_baseline::transport::SILENCE;
 use tautline_baseline::{Measured, Setup, Side};
 
-use super::content::Pattern;
 use crate::sys::{poll_until, readable};
 
 /// Bytes that a frame costs the receive buffer beyond its own, by the kernel's accounting.
@@ -66,17 +67,20 @@ impl Frames {
     ) -> io::Result<Measured> {
         let bytes = bytes.max(DATA_MIN);
         let pattern = Pattern::new(bytes);
-        let frame_max = self.device.max_frame(self.route);
+        let mut outgoing = vec![0; bytes];
+        // Parts begin at multiples of a word, so that their sums add up to that of the message.
+        let frame_max = self.device.max_frame(self.route) / 8 * 8;
         let mut flight = Flight { sent: 0, back: 0, drops: 0 };
         let watch = Stopwatch::start();
         for number in 0..count {
             let mut at = 0;
+            pattern.write(number, &mut outgoing);
             while at < bytes {
                 let len = next_frame(bytes - at, frame_max);
                 if flow {
                     self.wait_for_room(&mut flight, len as u64 + OVERHEAD)?;
                 }
-                self.queue(len, |room| pattern.write(number, at, room))?;
+                self.queue(len, |room| room.copy_from_slice(&outgoing[at..at + len]))?;
                 at += len;
             }
             self.flush();
@@ -145,6 +149,7 @@ impl Frames {
     }
 
     fn receive_all(&mut self, setup: &mut Setup<'_>, bytes: usize, flow: bool) -> io::Result<Measured> {
+        let pattern = Pattern::new(bytes);
         let mut place = vec![0; bytes.max(65_536)];
         let (mut got, mut cost, mut returned, mut ended) = (0, 0, 0, false);
         let mut watch = Stopwatch::start();
@@ -167,6 +172,7 @@ impl Frames {
                     continue;
                 }
                 place[..data.len()].copy_from_slice(data);
+                pattern.read_part(&place[..data.len()]);
                 got += data.len() as u64;
                 cost += data.len() as u64 + OVERHEAD;
             }

@@ -2,11 +2,12 @@
 
 use std::fmt::Write as _;
 
-use super::Report;
 use super::plan::Test;
 use super::rows::Row;
+use super::summary::{self, chosen};
 use super::svg::{self, Bar, Line, escape};
 use super::table::{curves, half_power_bytes, short, size};
+use super::{Part, Report};
 
 const STYLE: &str = "\
 :root{color-scheme:light dark;--ground:#fff;--text:#1b1f24;--soft:#5b6570;--grid:#e4e7eb;--card:#f6f7f9;--good:#1a7f37;--bad:#c2381c;\
@@ -14,14 +15,16 @@ const STYLE: &str = "\
 @media(prefers-color-scheme:dark){:root{--ground:#14171b;--text:#e6e9ec;--soft:#9aa4af;--grid:#2b3138;--card:#1c2026;--good:#57c77a;--bad:#ff8266;\
 --c0:#5aa9ff;--c1:#f2a24b;--c2:#3ecf9f;--c3:#e58bcb;--c4:#7fd0f5;--c5:#ef8f78;--c6:#d9c64a;--c7:#8d97a3}}\
 body{margin:0;background:var(--ground);color:var(--text);font:15px/1.5 system-ui,sans-serif}\
-main{max-width:62rem;margin:0 auto;padding:2rem 1rem 4rem}h1{font-size:1.6rem;margin:0 0 .3rem}h2{font-size:1.15rem;margin:2.2rem 0 .6rem}\
+main{max-width:92rem;margin:0 auto;padding:1rem 1rem 4rem}.rest{max-width:62rem;margin:0 auto}h1{font-size:1.4rem;margin:0 0 .3rem}h2{font-size:1.15rem;margin:2.2rem 0 .6rem}\
 p,li{max-width:48rem}.soft{color:var(--soft)}figure{margin:0 0 1.4rem;background:var(--card);border-radius:.6rem;padding:1rem}\
 figcaption{font-weight:600;margin-bottom:.5rem}svg{width:100%;height:auto;display:block}\
 .grid{stroke:var(--grid)}.tick{fill:var(--soft);font-size:11px}.name{fill:var(--text);font-size:12px}\
 .line{fill:none;stroke-width:1.6;stroke-dasharray:5 3}.ours{stroke-width:2.6;stroke-dasharray:none}.pale{opacity:.35}\
 .wrap{overflow-x:auto}table{border-collapse:collapse;font-size:.86rem;font-variant-numeric:tabular-nums;width:100%}\
 th,td{padding:.25rem .6rem;text-align:left;border-bottom:1px solid var(--grid);white-space:nowrap}td.n,th.n{text-align:right}\
-.met{color:var(--good);font-weight:600}.missed{color:var(--bad);font-weight:600}details{margin:.6rem 0}summary{cursor:pointer;font-weight:600}";
+.first{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(34rem,100%),1fr));gap:0 1.6rem;align-items:end}\
+.first>*{min-width:0}.first h2{font-size:1rem;margin:.6rem 0 .4rem}.first th,.first td{padding:.08rem .5rem}.first figure{margin:.8rem 0 0}\
+.us td{font-weight:600}h3{font-size:1rem;margin:1.4rem 0 .4rem}.met{color:var(--good);font-weight:600}.missed{color:var(--bad);font-weight:600}details{margin:.6rem 0}summary{cursor:pointer;font-weight:600}";
 
 /// Returns the whole page.
 pub fn render(report: &Report) -> String {
@@ -35,21 +38,73 @@ pub fn render(report: &Report) -> String {
         );
     }
     page.push_str("</style></head><body><main>");
-    head(&mut page, report);
-    goals(&mut page, report);
-    plots(&mut page, report);
-    half_power(&mut page, &report.rows);
-    figures(&mut page, &report.rows);
-    page.push_str("</main></body></html>\n");
+    first_screen(&mut page, report);
+    page.push_str("<div class=\"rest\">");
+    missing(&mut page, report);
+    about(&mut page, report);
+    for part in &report.parts {
+        let _ = write!(page, "<h2>{}</h2>", escape(&capital(&part.path.describe())));
+        goals(&mut page, part);
+        plots(&mut page, &part.rows);
+        half_power(&mut page, &part.rows);
+        figures(&mut page, &part.rows);
+    }
+    page.push_str("</div></main></body></html>\n");
     page
 }
 
-fn head(page: &mut String, report: &Report) {
+fn capital(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map_or_else(String::new, |first| first.to_uppercase().collect::<String>() + chars.as_str())
+}
+
+/// How fast it is here, and against what one would use instead: two tables and two plots.
+fn first_screen(page: &mut String, report: &Report) {
+    page.push_str("<h1>Tautline bench</h1>");
+    if report.machine.is_busy() {
+        page.push_str(
+            "<p class=\"missed\">The machine was busy: figures vary, and polling systems suffer most.</p>",
+        );
+    }
+    page.push_str("<div class=\"first\">");
+    for table in summary::tables(report) {
+        let _ = write!(
+            page,
+            "<section><h2>{}</h2><div class=\"wrap\"><table><tr><th></th>",
+            escape(&table.title)
+        );
+        for column in &table.columns {
+            let _ = write!(page, "<th class=\"n\">{}</th>", escape(column));
+        }
+        page.push_str("</tr>");
+        for line in &table.lines {
+            let class = if line.ours { " class=\"us\"" } else { "" };
+            let _ = write!(page, "<tr{class}><td>{}</td>", escape(&line.name));
+            for value in &line.values {
+                let _ = write!(page, "<td class=\"n\">{}</td>", value.map_or_else(|| "–".to_owned(), short));
+            }
+            page.push_str("</tr>");
+        }
+        page.push_str("</table></div></section>");
+    }
+    for plot in summary::plots(report) {
+        page.push_str(&plot);
+    }
+    page.push_str("</div>");
+}
+
+fn missing(page: &mut String, report: &Report) {
+    if !report.missing.is_empty() {
+        let all: Vec<_> = report.missing.iter().map(|what| format!("<li>{}</li>", escape(what))).collect();
+        let _ = write!(page, "<p>Not measured:</p><ul class=\"soft\">{}</ul>", all.concat());
+    }
+}
+
+fn about(page: &mut String, report: &Report) {
     let m = &report.machine;
-    let _ = write!(page, "<h1>Tautline bench, over {}</h1>", report.path.name());
     let _ = write!(
         page,
-        "<p class=\"soft\">{}, {} cores{}, {}; load {:.2} when it began. Side A on core {}, side B on core {}. \
+        "<h2>The machine</h2><p class=\"soft\">{}, {} cores{}, {}; load {:.2} when it began. Side A on core {}, side B on core {}. \
          A system call {:.0} ns, a clock read {:.0} ns, a cache line {} ns one way, copies {:.0} (64 KiB) and {:.0} GB/s (1 MiB).</p>",
         escape(&m.machine.cpu),
         m.machine.cores,
@@ -64,25 +119,17 @@ fn head(page: &mut String, report: &Report) {
         m.copy[0],
         m.copy[1],
     );
-    if m.is_busy() {
-        page.push_str(
-            "<p class=\"missed\">The machine was busy: figures vary, and polling systems suffer most.</p>",
-        );
-    }
-    if let Some(reason) = &m.no_xdp {
-        let _ = write!(page, "<p class=\"soft\">Bare AF_XDP is not measured: {}.</p>", escape(reason));
-    }
     let rivals: Vec<_> = m.found.iter().map(|found| escape(&found.to_string())).collect();
     let _ = write!(page, "<p class=\"soft\">Rivals: {}.</p>", rivals.join("; "));
-    page.push_str("<p class=\"soft\">Figures are medians over interleaved rounds; ratios are formed inside a round. Machines drift: only ratios in one run mean anything.</p>");
+    page.push_str("<p class=\"soft\">Every system does the same work: the sender rewrites its buffer for each message, and the receiver reads every byte. Rows that do less say so in their names. Figures are medians over interleaved rounds; ratios are formed inside a round. Machines drift: only ratios in one run mean anything.</p>");
 }
 
-fn goals(page: &mut String, report: &Report) {
-    if report.targets.is_empty() {
+fn goals(page: &mut String, part: &Part) {
+    if part.targets.is_empty() {
         return;
     }
-    page.push_str("<h2>Goals</h2><div class=\"wrap\"><table><tr><th></th><th>what</th><th class=\"n\">value</th><th>goal</th></tr>");
-    for target in &report.targets {
+    page.push_str("<h3>Goals</h3><div class=\"wrap\"><table><tr><th></th><th>what</th><th class=\"n\">value</th><th>goal</th></tr>");
+    for target in &part.targets {
         let class = match target.value {
             None => "soft",
             Some(_) if target.met => "met",
@@ -100,21 +147,8 @@ fn goals(page: &mut String, report: &Report) {
     page.push_str("</table></div>");
 }
 
-/// Lines that a reader can distinguish; the tables have everything.
-fn chosen(rows: &[Row], test: Test, names: &[&str]) -> Vec<Line> {
-    let curves = curves(rows, test);
-    let pick = |name: &&str| {
-        let (_, points) = curves.iter().find(|curve| curve.0 == *name)?;
-        let points = points.iter().map(|(bytes, value)| (*bytes as f64, *value)).collect();
-        let ours = rows.iter().any(|row| row.security.is_some() && name.starts_with(row.system.as_str()));
-        Some(Line { name: (*name).to_owned(), points, ours })
-    };
-    names.iter().filter_map(pick).collect()
-}
-
-fn plots(page: &mut String, report: &Report) {
-    let rows = &report.rows;
-    page.push_str("<h2>Plots</h2>");
+fn plots(page: &mut String, rows: &[Row]) {
+    page.push_str("<h3>Plots</h3>");
     let latency = [
         "tautline fabric spin",
         "tautline sealed spin",
@@ -147,6 +181,7 @@ fn plots(page: &mut String, report: &Report) {
     ));
     one_host(page, rows);
     memory(page, rows);
+    costs(page, rows);
     page.push_str(&svg::lines("What each guarantee keeps of the layer below it", "share", &kept(rows)));
     let paced: Vec<_> =
         rows.iter().filter(|row| row.test == Test::Paced.name() && row.median.is_some()).collect();
@@ -239,6 +274,33 @@ fn memory(page: &mut String, rows: &[Row]) {
     calls(page, rows);
 }
 
+/// Ways to copy, lost frames, and foreign datagrams, after the papers' figures.
+fn costs(page: &mut String, rows: &[Row]) {
+    let copies = [
+        "memcpy polled",
+        "non-temporal polled",
+        "slot polled",
+        "readv polled",
+        "pinned polled",
+        "loans spin",
+    ];
+    page.push_str(&svg::lines(
+        "A buffer moved by one process, and lent, against its size",
+        "GB/s",
+        &chosen(rows, Test::Copies, &copies),
+    ));
+    page.push_str(&svg::lines_over_many(
+        "Bandwidth of 64 KiB against lost frames of a thousand",
+        "GB/s",
+        &chosen(rows, Test::Loss, &["tautline fabric spin", "tautline-go-back-n fabric spin"]),
+    ));
+    page.push_str(&svg::lines_over_many(
+        "Messages of 64 B against foreign datagrams for each message",
+        "k/s",
+        &chosen(rows, Test::Flood, &["tautline fabric spin", "tautline fabric park", "tcp blocking"]),
+    ));
+}
+
 fn calls(page: &mut String, rows: &[Row]) {
     let of = |window| {
         move |row: &&Row| row.test == Test::Calls.name() && row.window == Some(window) && row.median.is_some()
@@ -289,7 +351,7 @@ fn half_power(page: &mut String, rows: &[Row]) {
     if curves.is_empty() {
         return;
     }
-    page.push_str("<h2>Half-power message size</h2><p class=\"soft\">The size at which the bandwidth is half of its maximum.</p><div class=\"wrap\"><table>");
+    page.push_str("<h3>Half-power message size</h3><p class=\"soft\">The size at which the bandwidth is half of its maximum.</p><div class=\"wrap\"><table>");
     for (name, curve) in curves {
         if let Some(bytes) = half_power_bytes(&curve) {
             let _ = write!(page, "<tr><td>{}</td><td class=\"n\">{bytes:.0} B</td></tr>", escape(&name));
@@ -299,7 +361,7 @@ fn half_power(page: &mut String, rows: &[Row]) {
 }
 
 fn figures(page: &mut String, rows: &[Row]) {
-    page.push_str("<h2>All figures</h2>");
+    page.push_str("<h3>All figures</h3>");
     for test in Test::ALL {
         let rows: Vec<_> = rows.iter().filter(|row| row.test == test.name()).collect();
         if rows.is_empty() {

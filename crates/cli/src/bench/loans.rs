@@ -7,10 +7,10 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use tautline::{Borrowed, Config, DeviceName, Endpoint, Handler, Loan, Rank, Waiting};
+use tautline_baseline::content::Pattern;
 use tautline_baseline::transport::SILENCE;
 use tautline_baseline::{Setup, Side};
 
-use super::content::{Pattern, is_intact, read_out};
 use super::taut::job;
 
 /// How often each side says that it is ready before a measurement.
@@ -121,7 +121,7 @@ impl Lender {
         if !loan.is_shared() {
             return Err(io::Error::other("nothing can be lent to the other side"));
         }
-        self.pattern.write(self.count, 0, &mut loan);
+        self.pattern.write(self.count, &mut loan);
         Ok(loan)
     }
 
@@ -129,14 +129,9 @@ impl Lender {
     fn read(&mut self) -> io::Result<()> {
         let message = self.inbox.message.take().ok_or(io::ErrorKind::UnexpectedEof)?;
         message.copy_to(0, &mut self.place);
-        let right = is_intact(self.count, &self.place);
-        read_out(&self.place);
+        let number = self.count;
         self.count += 1;
-        if right {
-            Ok(())
-        } else {
-            Err(io::Error::new(io::ErrorKind::InvalidData, "a message is not what was sent"))
-        }
+        self.pattern.check(number, &self.place)
     }
 
     #[inline]

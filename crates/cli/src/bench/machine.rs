@@ -19,13 +19,15 @@ pub struct State {
     /// One way between the two cores.
     pub cache_line_ns: Option<f64>,
     pub found: Vec<RivalStatus>,
-    /// Why bare AF_XDP cannot be measured here, if it was requested where it could be.
+    /// Why bare AF_XDP cannot be measured here, if there is a network to measure it over.
     pub no_xdp: Option<String>,
+    /// Whether anything is measured between namespaces.
+    has_veth: bool,
 }
 
 impl State {
     /// Examines the machine and the installed rivals, and measures the bare limits.
-    pub fn examine(extent: Extent, cores: [usize; 2], path: Path) -> State {
+    pub fn examine(extent: Extent, cores: [usize; 2], paths: &[Path]) -> State {
         let batches = if extent == Extent::Smoke { 3 } else { 100 };
         let line = if extent == Extent::Smoke { 1_000 } else { 200_000 };
         State {
@@ -37,8 +39,51 @@ impl State {
                 .map(|(bytes, copies)| limits::copy_gigabytes_per_second(bytes, copies.min(batches * 20))),
             cache_line_ns: limits::cache_line_ns(cores[0], cores[1], line).ok(),
             found: rivals::detect(),
-            no_xdp: if path == Path::Veth { xdp::check().err().map(|e| e.to_string()) } else { None },
+            has_veth: paths.iter().any(|path| path.is_veth()),
+            no_xdp: if paths.iter().any(|path| path.is_veth()) {
+                xdp::check().err().map(|e| e.to_string())
+            } else {
+                None
+            },
         }
+    }
+
+    /// What cannot be measured here, and what to do.
+    pub fn missing(&self) -> Vec<String> {
+        let mut missing = Vec::new();
+        if let Some(reason) = &self.no_xdp {
+            missing.push(format!("bare AF_XDP: {reason}"));
+        }
+        if self.has_veth {
+            missing.push("interrupt moderation: veth has no interrupts to hold back".into());
+        }
+        let absent = self.found.iter().filter(|found| found.version.is_none());
+        let (unbuilt, absent): (Vec<_>, Vec<_>) = absent.partition(|found| found.rival.is_built_in());
+        let names = |rivals: &[&RivalStatus]| {
+            rivals.iter().map(|found| found.rival.name()).collect::<Vec<_>>().join(", ")
+        };
+        let absent: Vec<_> = absent.into_iter().filter(|found| !found.rival.packages().is_empty()).collect();
+        if !absent.is_empty() {
+            let packages: Vec<_> = absent.iter().flat_map(|found| found.rival.packages()).copied().collect();
+            missing.push(format!(
+                "rivals that are not installed: {}; add them by: sudo apt-get install --no-install-recommends {}",
+                names(&absent),
+                packages.join(" ")
+            ));
+        }
+        if !unbuilt.is_empty() {
+            let features: Vec<_> = unbuilt.iter().map(|found| found.rival.name()).collect();
+            missing.push(format!(
+                "rivals that are not in this build: {}; add them by: cargo run --release --features {} -- bench",
+                names(&unbuilt),
+                features.join(",")
+            ));
+        }
+        if !rivals::has_compiler() {
+            missing
+                .push("rivals that are C libraries: there is no C compiler (cc) to build their test".into());
+        }
+        missing
     }
 
     /// Whether the machine was busy when the run began.

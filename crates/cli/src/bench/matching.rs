@@ -1,5 +1,6 @@
 //! The cost of matching a put against many tripwires: a node puts to itself, at random places that tripwires
-//! watch for reads. All are matched, and none fires.
+//! watch for reads. All are matched, and none fires. The cost of the put itself is measured first, without
+//! any tripwire.
 
 use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -18,8 +19,9 @@ const MOST: u64 = 100_000;
 /// Puts that are sent together.
 const TOGETHER: u64 = 100;
 
-/// Puts `count` words among `wires` tripwires, which overlap or not.
-pub fn matching(wires: u64, count: u64, overlapping: bool) -> io::Result<Measured> {
+/// Puts `count` words, first to memory without tripwires and then among `wires` of them, which overlap or
+/// not.
+pub fn matching(wires: u64, count: u64, overlapping: bool) -> io::Result<[Measured; 2]> {
     let len = if overlapping { 2 * APART } else { 8 };
     let endpoint = alone()?;
     let aperture = endpoint.aperture(((MOST + 1) * APART) as usize).map_err(other)?;
@@ -27,7 +29,6 @@ pub fn matching(wires: u64, count: u64, overlapping: bool) -> io::Result<Measure
         let place = i * APART;
         aperture.tripwire(place..place + len).on(Access::READ).arm().map_err(other)
     };
-    let armed: Vec<Tripwire> = (0..wires).map(arm).collect::<io::Result<_>>()?;
     let remote = endpoint.remote(&aperture.cookie(.., Rights::ALL).map_err(other)?);
     let mut state = 1u64;
     let mut put = |count: u64| -> io::Result<()> {
@@ -50,12 +51,17 @@ pub fn matching(wires: u64, count: u64, overlapping: bool) -> io::Result<Measure
     put(count)?;
     let watch = Stopwatch::start();
     put(count)?;
-    let measured = watch.stop(count, 8 * count, 0);
+    let alone = watch.stop(count, 8 * count, 0);
+    let armed: Vec<Tripwire> = (0..wires).map(arm).collect::<io::Result<_>>()?;
+    put(count)?;
+    let watch = Stopwatch::start();
+    put(count)?;
+    let among = watch.stop(count, 8 * count, 0);
     if armed.iter().any(|wire| wire.fires() > 0) {
         return Err(other("a tripwire fired, and should not have"));
     }
     endpoint.close().map_err(other)?;
-    Ok(measured)
+    Ok([alone, among])
 }
 
 /// Joins a job of one.

@@ -6,8 +6,10 @@
 
 mod calls;
 mod case;
+mod compare;
 mod contenders;
-mod content;
+mod fair;
+mod flood;
 mod frames;
 mod html;
 mod loans;
@@ -17,10 +19,12 @@ mod memory;
 mod netns;
 mod only;
 mod pair;
+mod paper;
 mod plan;
 mod rows;
 mod server;
 mod side;
+mod summary;
 mod svg;
 mod table;
 mod targets;
@@ -37,12 +41,13 @@ use tautline_baseline::cpu::{self, Burner};
 use tautline_baseline::rivals::{Namespaces, Placement};
 
 use crate::sys::Signals;
-use case::{Case, Other, Shared, System, Work};
+use case::{Case, Other, Shared, System, Touch, Work};
 use contenders::Contenders;
 pub use netns::check as can_make_namespaces;
 use only::Only;
 use pair::{Interrupted, Pair, Path};
 use plan::{Extent, Here, Load};
+use side::Fault;
 pub use side::{SideArgs, side};
 
 const EXAMPLES: &str = "\
@@ -62,27 +67,42 @@ Examples:
   tautline bench --only memory
         Memory and the styles above it: words, blocks, queues, calls, and a server against its number of endpoints.
   tautline bench --only calls
-        Calls beside tarpc (in a build with the feature tarpc) and plain requests over sockets.
+        Calls beside tarpc and plain requests over sockets.
+  sudo tautline bench --quick
+        The same, and first of all between two network namespaces, over veth pairs with MTU 1,500 and 9,000, with
+        bare AF_XDP beside it.
   sudo tautline bench --netns
-        The same between two network namespaces, over veth pairs, with bare AF_XDP beside it.
+        Everything between two network namespaces, and nothing on one host.
+  tautline bench --loopback --only latency
+        Nothing between namespaces, even as root.
+  tautline bench --rounds 9 --only latency,64 --html latency.html
+        More rounds; the report in a file of your choice.
+  tautline bench --quick --strict
+        Fails if a limit is beaten or something could not be measured.
+  tautline bench --quick --paper 002
+        The CLAN paper's figures beside ours; also 000 (Gigabit Ethernet), 001 (Myrinet protocols), 003 (Linux
+        cluster), 004 (Fast Messages).
+  tautline bench --compare monday.jsonl tuesday.jsonl
+        What changed between two runs, and whether that is more than the spread of their rounds.
 
 Both processes have a core to themselves. Systems take turns within each round; a figure is the median over
 rounds, with the lowest and highest round beside it, and ratios are formed inside a round.
 
-Buffers are rewritten before each send, except by ucx-perftest and in warm rows. Messages are copied to a buffer
-of the receiver's (bare AF_XDP leaves them in place), and their number is checked. In ping-pongs and paced tests
-of messages, and in the streams of pipes, sockets, bare AF_XDP and rivals, the receiver then reads every byte. In
-the streams of Tautline, the raw UDP and two-copy streams, the memory tests and our calls it does not. Loans are
-filled before and read after the measured time.
+Every system does the same work: the sender rewrites a buffer of its own before each send, and the receiver reads
+every byte of each message in a buffer of its own. The content changes with every message; both processes count
+what they wrote and read, and a row whose sums differ fails. Rows that do less say so: warm rows and ucx-perftest
+resend an untouched buffer, -in-place rows write where they send from, of -unread rows the receiver sees the ends
+only, memcpy is a copy within one process. Loans are filled before and read after the measured time. The rows of
+matching are net of the put.
 
-Nothing is ever installed; rivals that are here (Open MPI, MPICH, UCX, ZeroMQ, and in builds with the features of
-these names iceoryx2 and tarpc) are measured in the same rounds.";
+Nothing is ever installed; rivals that are here (Open MPI, MPICH, UCX, ZeroMQ, tarpc, and in builds with the feature
+of this name iceoryx2) are measured in the same rounds. The report says what could not be measured.";
 
 /// The arguments of `tautline bench`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct BenchArgs {
-    /// In less than a minute, with wider spread
+    /// In less than two minutes, with wider spread
     #[arg(long)]
     quick: bool,
     /// Only these tests, systems, sizes (comma-separated, see the examples)
@@ -98,36 +118,66 @@ pub struct BenchArgs {
     /// tautline-bench.html; with --json only on request
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Between two network namespaces, over veth (root)
-    #[arg(long)]
+    /// Only between two network namespaces, over veth with an MTU of 1,500 and of 9,000 (root)
+    #[arg(long, conflicts_with = "loopback")]
     netns: bool,
+    /// Only on this host: loopback and shared memory
+    #[arg(long)]
+    loopback: bool,
     /// Fail if a result beats its own limit by more than 5 %, or if something could not be measured
     #[arg(long)]
     strict: bool,
+    /// Measure nothing: show what changed between two runs (files made by --json)
+    #[arg(long, num_args = 2, value_names = ["A.json", "B.json"], conflicts_with_all = ["quick", "only", "rounds", "html", "netns", "loopback", "strict"])]
+    compare: Option<Vec<PathBuf>>,
+    /// Measure what a paper measured, and show its figures beside ours; give its number
+    #[arg(long, value_name = "NUMBER", value_parser = paper::NUMBERS, conflicts_with_all = ["only", "html", "netns", "compare"])]
+    paper: Option<String>,
     /// A few messages each, for tests
     #[arg(long, hide = true)]
     smoke: bool,
+    /// Between hosts too, even with --smoke
+    #[arg(long, hide = true)]
+    everywhere: bool,
+    /// Inject a fault, to test that it is detected
+    #[arg(long, hide = true)]
+    sabotage: Option<Fault>,
 }
 
 /// Everything that a report shows.
 pub struct Report {
-    pub path: Path,
     pub machine: machine::State,
+    /// One for each path that was measured; those between hosts come first.
+    pub parts: Vec<Part>,
+    /// What was not measured, and why.
+    pub missing: Vec<String>,
+}
+
+/// What was measured over one path.
+pub struct Part {
+    pub path: Path,
     pub rows: Vec<rows::Row>,
     pub targets: Vec<targets::Target>,
 }
 
+impl Report {
+    /// The rows of all paths.
+    pub fn rows(&self) -> impl Iterator<Item = &rows::Row> {
+        self.parts.iter().flat_map(|part| &part.rows)
+    }
+}
+
 /// Measures and reports.
 pub fn bench(args: &BenchArgs) -> Result<ExitCode> {
+    if let Some([before, after]) = args.compare.as_deref() {
+        print!("{}", compare::compare(before, after, args.json)?);
+        return Ok(ExitCode::SUCCESS);
+    }
     if let Some(file) = &args.html {
         // Better now than after the measurement.
         std::fs::OpenOptions::new().append(true).create(true).open(file).with_context(|| {
             format!("cannot write {}\ngive another file: --html FILE; the reason was", file.display())
         })?;
-    }
-    let path = if args.netns { Path::Veth } else { Path::Loopback };
-    if args.netns {
-        netns::check()?;
     }
     let extent = match (args.smoke, args.quick) {
         (true, _) => Extent::Smoke,
@@ -135,7 +185,7 @@ pub fn bench(args: &BenchArgs) -> Result<ExitCode> {
         _ => Extent::Full,
     };
     let mut signals = Signals::catch()?;
-    let report = match measure(args, path, extent, &mut signals) {
+    let report = match measure(args, extent, &mut signals) {
         Ok(report) => report,
         Err(error) => {
             let Some(interrupted) = error.downcast_ref::<Interrupted>() else { return Err(error) };
@@ -143,30 +193,87 @@ pub fn bench(args: &BenchArgs) -> Result<ExitCode> {
             return Ok(ExitCode::from((128 + interrupted.0) as u8));
         }
     };
-    show(args, &report)?;
-    let wrong = report.rows.iter().any(|row| row.wrong_limit || (row.error.is_some() && !row.rival));
-    Ok(if args.strict && wrong { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    match args.paper.as_deref().and_then(paper::of_number) {
+        Some(paper) => print!("{}", paper::render(paper, &report, args.json)?),
+        None => show(args, &report)?,
+    }
+    Ok(if args.strict && !is_sound(&report) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-fn measure(args: &BenchArgs, path: Path, extent: Extent, signals: &mut Signals) -> Result<Report> {
+/// Whether everything was measured and no limit was beaten; says on standard error what was not.
+fn is_sound(report: &Report) -> bool {
+    let mut sound = true;
+    for row in report.rows() {
+        let what = || format!("{} {} {} B, {}, {}", row.test, row.name(), row.bytes, row.policy, row.path);
+        if row.wrong_limit {
+            sound = false;
+            let (limit, ratio) = (row.limit.as_deref().unwrap_or("?"), row.ratio.unwrap_or(0.0));
+            eprintln!("tautline: {}: {ratio:.2} of {limit}, which is no limit then", what());
+        }
+        if row.error.is_some() && !row.rival {
+            sound = false;
+            eprintln!("tautline: {}: not measured", what());
+        }
+    }
+    sound
+}
+
+/// The paths between hosts that are measured where that is possible.
+const BETWEEN_HOSTS: [Path; 2] = [Path::Veth { mtu: 1500 }, Path::Veth { mtu: 9000 }];
+
+/// Returns the paths to measure, and why there are no more.
+fn paths(args: &BenchArgs) -> Result<(Vec<Path>, Option<String>)> {
+    if args.netns {
+        netns::check()?;
+        return Ok((BETWEEN_HOSTS.into(), None));
+    }
+    let far = match args.paper.as_deref().and_then(paper::of_number) {
+        Some(paper) => paper.far(),
+        None => BETWEEN_HOSTS.into(),
+    };
+    if args.loopback || far.is_empty() {
+        return Ok((vec![Path::Loopback], None));
+    }
+    Ok(match netns::check() {
+        // A smoke test is short.
+        Ok(()) if args.smoke && !args.everywhere => (vec![Path::Loopback], None),
+        Ok(()) => (far.into_iter().chain([Path::Loopback]).collect(), None),
+        Err(why) => {
+            (vec![Path::Loopback], Some(format!("between hosts: {}", why.to_string().replace('\n', "; "))))
+        }
+    })
+}
+
+fn measure(args: &BenchArgs, extent: Extent, signals: &mut Signals) -> Result<Report> {
+    let only = match args.paper.as_deref().and_then(paper::of_number) {
+        Some(paper) => paper.words.parse().map_err(anyhow::Error::msg)?,
+        None => args.only.clone(),
+    };
+    let (paths, mut missing) = paths(args).map(|(paths, why)| (paths, Vec::from_iter(why)))?;
     let cores = cpu::allowed_cores()?;
     let pinned = [cores[0], *cores.get(1).unwrap_or(&cores[0])];
     if cores.len() < 2 {
-        eprintln!(
-            "tautline: only one core is available: both processes share it, and polling is useless here"
-        );
+        missing.push("two cores: both processes share one, and polling systems wait for each other".into());
     }
-    let machine = machine::State::examine(extent, pinned, path);
+    let machine = machine::State::examine(extent, pinned, &paths);
+    missing.extend(machine.missing());
     // A smoke test needs no rivals, unless it names them.
     let rivals = if extent == Extent::Smoke && !args.only.names_rivals() {
         Vec::new()
     } else {
         Other::installed(&machine.found)
     };
-    let here = Here { rivals, xdp: path == Path::Veth && machine.no_xdp.is_none() };
     let rounds = args.rounds.map_or(extent.rounds(), usize::from);
-    let cells = plan::cells(extent, path == Path::Veth, &args.only, &here);
-    if cells.is_empty() {
+    let here = |path: Path| {
+        let xdp = path == Path::Veth { mtu: 1500 } && machine.no_xdp.is_none();
+        Here { rivals: rivals.clone(), xdp, brief: path.is_veth() && !args.netns }
+    };
+    let plans: Vec<_> = paths
+        .iter()
+        .map(|path| (*path, plan::cells(extent, path.is_veth(), &only, &here(*path))))
+        .filter(|(_, cells)| !cells.is_empty())
+        .collect();
+    if plans.is_empty() {
         if let Some(feature) = args.only.needs_feature() {
             bail!(
                 "this build cannot measure {feature}\nbuild one that can: cargo run --release --features {feature} -- bench"
@@ -176,27 +283,31 @@ fn measure(args: &BenchArgs, path: Path, extent: Extent, signals: &mut Signals) 
             "--only leaves nothing to measure\ntry one word less; sizes are 0, 8, 64, 256, 1K, 4K, 16K, 64K, 256K, 1M and 4M"
         );
     }
-    let results = cells
-        .iter()
-        .map(|cell| rows::Result { cell: *cell, figures: Vec::new(), errors: Vec::new() })
-        .collect();
-    let mut bench = Bench {
-        path,
-        pinned,
-        extent,
-        pair: None,
-        contenders: Contenders::default(),
-        results,
-        bar: bar((cells.len() * rounds) as u64),
-    };
-    for round in 0..rounds {
-        bench.round(round, signals)?;
+    let bar = bar((plans.iter().map(|(_, cells)| cells.len()).sum::<usize>() * rounds) as u64);
+    let mut parts = Vec::new();
+    for (path, cells) in plans {
+        let results = cells
+            .iter()
+            .map(|cell| rows::Result { cell: *cell, figures: Vec::new(), errors: Vec::new() })
+            .collect();
+        let mut bench = Bench {
+            path,
+            pinned,
+            extent,
+            pair: None,
+            contenders: Contenders::default(),
+            sabotage: args.sabotage,
+            results,
+            bar: bar.clone(),
+        };
+        for round in 0..rounds {
+            bench.round(round, signals)?;
+        }
+        let results = bench.results;
+        parts.push(Part { path, rows: rows::rows(&results, path), targets: targets::judge(&results) });
     }
-    bench.bar.finish_and_clear();
-    let results = bench.results;
-    let rows = rows::rows(&results, path);
-    let targets = targets::judge(&results);
-    Ok(Report { path, machine, rows, targets })
+    bar.finish_and_clear();
+    Ok(Report { machine, parts, missing })
 }
 
 fn bar(len: u64) -> ProgressBar {
@@ -217,6 +328,7 @@ struct Bench {
     extent: Extent,
     pair: Option<Pair>,
     contenders: Contenders,
+    sabotage: Option<Fault>,
     results: Vec<rows::Result>,
     bar: ProgressBar,
 }
@@ -224,7 +336,7 @@ struct Bench {
 impl Bench {
     /// Measures every cell once: first all with idle cores, then those with a burner.
     fn round(&mut self, round: usize, signals: &mut Signals) -> Result<()> {
-        for load in [Load::Idle, Load::Burner] {
+        for load in [Load::Idle, Load::OneCore, Load::Burner] {
             let mut these: Vec<usize> =
                 (0..self.results.len()).filter(|i| self.results[*i].cell.load == load).collect();
             if these.is_empty() {
@@ -235,8 +347,16 @@ impl Bench {
                 these.reverse();
             }
             let burner = match load {
-                Load::Idle => None,
-                Load::Burner => Some(Burner::start(&self.pinned).context("cannot start a CPU burner")?),
+                Load::Idle | Load::OneCore => None,
+                Load::Burner => match Burner::start(&self.pinned) {
+                    Ok(burner) => Some(burner),
+                    // The shell is not in PATH, for instance. What needs no burner is measured all the same.
+                    Err(error) => {
+                        these.iter().for_each(|i| self.failed(*i, format!("no CPU burner: {error}")));
+                        self.bar.inc(these.len() as u64);
+                        continue;
+                    }
+                },
             };
             for index in these {
                 self.cell(round, index, signals)?;
@@ -249,20 +369,23 @@ impl Bench {
     fn cell(&mut self, round: usize, index: usize, signals: &mut Signals) -> Result<()> {
         let cell = self.results[index].cell;
         self.bar.set_message(format!("{} {} {} B", cell.test.name(), cell.system, cell.bytes));
-        let case = Case { system: cell.system, work: cell.work };
+        let one_core = cell.load == Load::OneCore;
+        let case = Case { system: cell.system, work: cell.work, one_core };
         match self.run(&case, signals) {
-            Ok(outcomes) => self.results[index].figures.push((round, rows::figure(&cell, &outcomes))),
+            Ok(outcomes) => match fair::fault(&cell, &outcomes) {
+                None => {
+                    let figure = self.figure(&cell, &outcomes);
+                    self.results[index].figures.push((round, figure));
+                }
+                Some(fault) => self.failed(index, format!("unfair: {fault}")),
+            },
             Err(error) if error.is::<Interrupted>() => return Err(error),
             Err(error) => {
-                let error = format!("{error:#}");
-                self.bar.suspend(|| {
-                    eprintln!("tautline: {} {} {} B: {error}", cell.test.name(), cell.system, cell.bytes);
-                });
-                self.results[index].errors.push(error);
+                self.failed(index, format!("{error:#}"));
                 if !contenders::is_one(cell.system) {
                     // Whatever state the two are in, it cannot be repaired. Their namespaces go with them.
                     self.pair = None;
-                    if self.path == Path::Veth {
+                    if self.path.is_veth() {
                         self.contenders = Contenders::default();
                     }
                 }
@@ -272,9 +395,25 @@ impl Bench {
         Ok(())
     }
 
+    fn failed(&mut self, index: usize, error: String) {
+        let cell = &self.results[index].cell;
+        self.bar.suspend(|| {
+            eprintln!("tautline: {} {} {} B: {error}", cell.test.name(), cell.system, cell.bytes);
+        });
+        self.results[index].errors.push(error);
+    }
+
+    fn figure(&self, cell: &plan::Cell, outcomes: &[case::Outcome; 2]) -> rows::Figure {
+        let mut figure = rows::figure(cell, outcomes);
+        if self.sabotage == Some(Fault::SlowLimits) && !cell.system.is_ours() {
+            figure.worsen(cell.test);
+        }
+        figure
+    }
+
     fn run(&mut self, case: &Case, signals: &mut Signals) -> Result<[case::Outcome; 2]> {
         if self.pair.is_none() {
-            let mut pair = Pair::start(self.path, self.pinned, signals)?;
+            let mut pair = Pair::start(self.path, self.pinned, self.sabotage, signals)?;
             self.tune(&mut pair, signals)?;
             self.pair = Some(pair);
         }
@@ -284,7 +423,7 @@ impl Bench {
         }
         let lane = case.system.lane();
         let (a, b) = netns::addresses(lane);
-        let namespaces = (self.path == Path::Veth).then(|| Namespaces {
+        let namespaces = self.path.is_veth().then(|| Namespaces {
             processes: pair.processes(),
             addresses: [a, b],
             interface: netns::interface(lane),
@@ -296,7 +435,7 @@ impl Bench {
     fn tune(&self, pair: &mut Pair, signals: &mut Signals) -> Result<()> {
         let mut done = Vec::new();
         for result in &self.results {
-            let Work::Stream { bytes, count, .. } = result.cell.work else { continue };
+            let Work::Stream { bytes, count, touch, .. } = result.cell.work else { continue };
             let system = match result.cell.system {
                 System::Gso { .. } => System::Gso { blocking: false },
                 System::Datagrams { .. } if bytes >= TUNED_FROM && self.extent == Extent::Full => {
@@ -305,13 +444,22 @@ impl Bench {
                 system @ System::Shared { limit: Shared::TwoCopyStream } => system,
                 _ => continue,
             };
-            if done.contains(&(bytes, system)) {
+            let parts = touch == Touch::InPlace;
+            let gso = matches!(system, System::Gso { .. });
+            if gso && parts && self.extent == Extent::Quick && bytes != tune::CHUNK {
                 continue;
             }
-            done.push((bytes, system));
+            // Messages that share packets share a plan, too.
+            let shares = |bytes| tune::shares_packets(bytes) && gso;
+            let planned = |one: &(usize, System, bool)| one.1 == system && shares(one.0) && shares(bytes);
+            if done.contains(&(bytes, system, parts)) || done.iter().any(planned) {
+                continue;
+            }
+            done.push((bytes, system, parts));
             self.bar.set_message(format!("finding the best {} stream of {bytes} B", system.name()));
-            let work = Work::Tune { bytes, count, trial_bytes: self.extent.trial_bytes() };
-            pair.run(&Case { system, work }, signals).context("the bare stream to compare with")?;
+            let work = Work::Tune { bytes, count, trial_bytes: self.extent.trial_bytes(), parts };
+            pair.run(&Case { system, work, one_core: false }, signals)
+                .context("the bare stream to compare with")?;
         }
         Ok(())
     }
@@ -319,7 +467,7 @@ impl Bench {
 
 fn show(args: &BenchArgs, report: &Report) -> Result<()> {
     if args.json {
-        for row in &report.rows {
+        for row in report.rows() {
             println!("{}", serde_json::to_string(row)?);
         }
     } else {

@@ -1,4 +1,4 @@
-//! `--netns`: the two processes in network namespaces of their own, with a veth pair for each system.
+//! The two processes in network namespaces of their own, with a veth pair for each system.
 //!
 //! The namespaces have no names: they live exactly as long as the processes in them, and the veth pairs as
 //! long as the namespaces, so that nothing is left behind, even after `kill -9`.
@@ -9,9 +9,11 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// One pair each for TCP, raw UDP, ours, bare AF_XDP in two modes, rivals, and ours over AF_XDP in two
-/// framings.
-const LANES: u8 = 8;
+/// One pair each for TCP, raw UDP, ours, bare AF_XDP in two modes, rivals, ours over AF_XDP in two framings,
+/// and TCP without offloads.
+const LANES: u8 = 9;
+/// Lanes of AF_XDP, whose frames must fit a page: they keep the usual MTU.
+const XDP_LANES: [u8; 4] = [3, 4, 6, 7];
 
 /// The name of a veth pair's interface, on both sides.
 pub fn interface(lane: u8) -> String {
@@ -30,13 +32,15 @@ pub fn check() -> Result<()> {
             .any(|f| f.join(tool).is_file())
         {
             let package = if tool == "ip" { "iproute2" } else { "util-linux" };
-            bail!("--netns needs the command {tool}, which is not in PATH\ninstall the package {package}");
+            bail!(
+                "network namespaces need the command {tool}, which is not in PATH\ninstall the package {package}"
+            );
         }
     }
     let made = Command::new("unshare").args(["--net", "true"]).stderr(Stdio::null()).status();
     if !made.is_ok_and(|status| status.success()) {
         bail!(
-            "--netns needs the right to make network namespaces, which this user does not have\nrun it as root, or in a user namespace: unshare --user --map-root-user --net tautline bench --netns"
+            "this user may not make network namespaces\nrun it as root, or in a user namespace: unshare --user --map-root-user --net tautline bench --netns"
         );
     }
     Ok(())
@@ -51,7 +55,7 @@ pub fn this_program_in_namespace() -> Result<Command> {
 }
 
 /// Connects the namespaces of two processes that have just been started.
-pub fn connect(a: u32, b: u32) -> Result<()> {
+pub fn connect(a: u32, b: u32, mtu: u16) -> Result<()> {
     let [in_a, in_b] = [a, b].map(|pid| format!("/proc/{pid}/ns/net"));
     ip(&in_a, &["link", "set", "lo", "up"])?;
     ip(&in_b, &["link", "set", "lo", "up"])?;
@@ -62,6 +66,9 @@ pub fn connect(a: u32, b: u32) -> Result<()> {
         let (address_a, address_b) = addresses(lane);
         for (namespace, address) in [(&in_a, address_a), (&in_b, address_b)] {
             ip(namespace, &["address", "add", &format!("{address}/24"), "dev", &name])?;
+            if !XDP_LANES.contains(&lane) {
+                ip(namespace, &["link", "set", &name, "mtu", &mtu.to_string()])?;
+            }
             ip(namespace, &["link", "set", &name, "up"])?;
         }
     }

@@ -14,7 +14,7 @@ pub struct Only {
 }
 
 /// What a cell may be called beside its system's name.
-const VARIANTS: [&str; 14] = [
+const VARIANTS: [&str; 15] = [
     "polled",
     "blocking",
     "spin",
@@ -25,6 +25,7 @@ const VARIANTS: [&str; 14] = [
     "sealed",
     "idle",
     "burner",
+    "one-core",
     "shm",
     "memory",
     "xdp",
@@ -44,12 +45,18 @@ const RIVALS: [&str; 12] = [
     "tarpc",
     "tarpc-unix",
 ];
-const SYSTEMS: [&str; 31] = [
+const SYSTEMS: [&str; 55] = [
     "pipe",
+    "fifo",
     "sysv",
+    "semaphores",
     "unix",
     "tcp",
+    "tcp-nagle",
+    "tcp-bare",
+    "tcp-bare-nagle",
     "udp",
+    "udp-busy",
     "udp-gso",
     "udp-mmsg",
     "udp-packed",
@@ -58,8 +65,17 @@ const SYSTEMS: [&str; 31] = [
     "line",
     "hand-over",
     "write-flag-copy",
+    "pipelined",
     "memcpy",
+    "non-temporal",
+    "slot",
+    "readv",
+    "pinned",
     "two-copy-stream",
+    "two-copy-in-place",
+    "two-copy-unread",
+    "udp-gso-in-place",
+    "udp-gso-unread",
     "loans",
     "single-copy",
     "ring",
@@ -67,9 +83,18 @@ const SYSTEMS: [&str; 31] = [
     "xdp-native",
     "tautline",
     "tautline-batch",
+    "tautline-in-place",
+    "tautline-unread",
+    "tautline-scattered",
+    "tautline-go-back-n",
     "put",
+    "put-one",
+    "put-early",
+    "put-in-place",
+    "put-unread",
     "mapped",
     "queue",
+    "stream",
     "rpc",
     "rpc-typed",
     "server",
@@ -119,6 +144,11 @@ fn parse_bytes(word: &str) -> Option<usize> {
 }
 
 impl Only {
+    /// Whether nothing was selected, which selects everything.
+    pub fn is_everything(&self) -> bool {
+        self.tests.is_empty() && self.systems.is_empty() && self.bytes.is_empty()
+    }
+
     /// Whether rivals were requested by name.
     pub fn names_rivals(&self) -> bool {
         self.systems.iter().any(|word| RIVALS.contains(&word.as_str()))

@@ -8,9 +8,11 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use clap::ValueEnum as _;
 
 use super::case::{Case, Outcome, Reply};
 use super::netns;
+use super::side::Fault;
 use crate::sys::{self, Inherited, Signals, poll_until, readable};
 
 /// No case takes longer than this.
@@ -23,15 +25,31 @@ const FAILURE_TIME: Duration = Duration::from_millis(300);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Path {
     Loopback,
-    /// Each in a network namespace of its own, with veth pairs in between.
-    Veth,
+    /// Each in a network namespace of its own, with veth pairs of this MTU in between.
+    Veth {
+        mtu: u16,
+    },
 }
 
 impl Path {
     pub fn name(self) -> &'static str {
         match self {
             Path::Loopback => "loopback",
-            Path::Veth => "veth",
+            Path::Veth { mtu: 9000 } => "veth-9000",
+            Path::Veth { .. } => "veth-1500",
+        }
+    }
+
+    /// Whether a network lies between the two.
+    pub fn is_veth(self) -> bool {
+        self != Path::Loopback
+    }
+
+    /// As people read it.
+    pub fn describe(self) -> String {
+        match self {
+            Path::Loopback => "on one host, over loopback and shared memory".into(),
+            Path::Veth { mtu } => format!("between two hosts (network namespaces), veth, MTU {mtu}"),
         }
     }
 }
@@ -57,17 +75,22 @@ impl Drop for One {
 
 impl Pair {
     /// Starts both, each on its core.
-    pub fn start(path: Path, cores: [usize; 2], signals: &mut Signals) -> Result<Pair> {
+    pub fn start(
+        path: Path,
+        cores: [usize; 2],
+        sabotage: Option<Fault>,
+        signals: &mut Signals,
+    ) -> Result<Pair> {
         let (a, b) = UnixStream::pair()?;
-        let mut pair =
-            Pair { sides: [One::start("a", path, cores[0], &a)?, One::start("b", path, cores[1], &b)?] };
+        let side = |name, core, end| One::start(name, path, [core, cores[0]], sabotage, end);
+        let mut pair = Pair { sides: [side("a", cores[0], &a)?, side("b", cores[1], &b)?] };
         for reply in pair.collect(signals)? {
             if reply != Reply::Ready {
                 bail!("a process of the measurement did not start: {reply:?}");
             }
         }
-        if path == Path::Veth {
-            netns::connect(pair.sides[0].child.id(), pair.sides[1].child.id())?;
+        if let Path::Veth { mtu } = path {
+            netns::connect(pair.sides[0].child.id(), pair.sides[1].child.id(), mtu)?;
         }
         Ok(pair)
     }
@@ -136,17 +159,27 @@ impl Pair {
 }
 
 impl One {
-    fn start(side: &str, path: Path, core: usize, other: &UnixStream) -> Result<One> {
+    fn start(
+        side: &str,
+        path: Path,
+        cores: [usize; 2],
+        sabotage: Option<Fault>,
+        other: &UnixStream,
+    ) -> Result<One> {
         let (ours, theirs) = UnixStream::pair()?;
         let (orders, other) = (Inherited::new(&theirs)?, Inherited::new(other)?);
         let mut command = match path {
             Path::Loopback => sys::this_program(),
-            Path::Veth => netns::this_program_in_namespace()?,
+            Path::Veth { .. } => netns::this_program_in_namespace()?,
         };
-        command.args(["__side", side, &std::process::id().to_string(), &core.to_string()]);
+        command.args(["__side", side, &std::process::id().to_string()]);
+        command.args(cores.map(|core| core.to_string()));
         command.args([orders.number().to_string(), other.number().to_string()]);
-        if path == Path::Veth {
+        if path.is_veth() {
             command.arg("--veth");
+        }
+        if let Some(fault) = sabotage.and_then(|fault| fault.to_possible_value()) {
+            command.args(["--sabotage", fault.get_name()]);
         }
         let child = command
             .stdin(Stdio::null())

@@ -1,16 +1,21 @@
 //! What is measured: the cells of every test, and how long each may take.
 
+mod brief;
 mod calls;
+mod cell;
+mod costs;
 mod memory;
+mod papers;
 mod rivals;
 mod shm;
 mod xdp;
 
 use std::time::Duration;
 
-use super::case::{Device, Mode, Other, Plain, Policy, System, Work};
+use super::case::{Device, Mode, Other, Plain, Policy, System, Touch, Work};
 use super::only::Only;
 pub use calls::{TARPC, WINDOWS};
+pub use cell::{Cell, Limit};
 pub use memory::{ENDPOINTS, WIRES, memory};
 pub use rivals::{KERNEL, SIZES, STREAMED, on_host};
 pub use shm::limit_of;
@@ -29,10 +34,14 @@ pub enum Test {
     Endpoints,
     Clients,
     Matching,
+    Polls,
+    Copies,
+    Loss,
+    Flood,
 }
 
 impl Test {
-    pub const ALL: [Test; 11] = [
+    pub const ALL: [Test; 15] = [
         Test::Latency,
         Test::Rate,
         Test::Bandwidth,
@@ -44,6 +53,10 @@ impl Test {
         Test::Endpoints,
         Test::Clients,
         Test::Matching,
+        Test::Polls,
+        Test::Copies,
+        Test::Loss,
+        Test::Flood,
     ];
 
     pub fn name(self) -> &'static str {
@@ -59,6 +72,10 @@ impl Test {
             Test::Endpoints => "endpoints",
             Test::Clients => "clients",
             Test::Matching => "matching",
+            Test::Polls => "polls",
+            Test::Copies => "copies",
+            Test::Loss => "loss",
+            Test::Flood => "flood",
         }
     }
 }
@@ -67,6 +84,8 @@ impl Test {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Load {
     Idle,
+    /// Nothing, but both processes share one core.
+    OneCore,
     Burner,
 }
 
@@ -74,45 +93,9 @@ impl Load {
     pub fn name(self) -> &'static str {
         match self {
             Load::Idle => "idle",
+            Load::OneCore => "one-core",
             Load::Burner => "burner",
         }
-    }
-}
-
-/// What a figure is compared with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limit {
-    pub system: System,
-    /// A true limit: a result that beats it shows that it is wrong. Otherwise a rival, or the layer below.
-    pub hard: bool,
-}
-
-/// One line of the result.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Cell {
-    pub test: Test,
-    pub system: System,
-    pub bytes: usize,
-    pub window: Option<u64>,
-    /// The number of endpoints, clients or tripwires, where that is varied.
-    pub many: Option<u64>,
-    pub load: Load,
-    pub warm: bool,
-    pub batch: bool,
-    pub work: Work,
-    pub limit: Option<Limit>,
-}
-
-impl Cell {
-    /// The name in tables; messages that share frames are another system than those that do not.
-    pub fn name(&self) -> &'static str {
-        if self.batch { "tautline-batch" } else { self.system.name() }
-    }
-
-    /// Whether two cells were measured under the same circumstances.
-    pub fn is_beside(&self, other: &Cell) -> bool {
-        (self.test, self.bytes, self.window, self.many, self.load, self.warm)
-            == (other.test, other.bytes, other.window, other.many, other.load, other.warm)
     }
 }
 
@@ -120,7 +103,7 @@ impl Cell {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
     Full,
-    /// Less than a minute in all.
+    /// Less than two minutes in all.
     Quick,
     /// For tests: a few messages each.
     Smoke,
@@ -140,7 +123,7 @@ impl Extent {
     fn count(self, each_ns: f64, share: f64) -> u64 {
         let budget = match self {
             Extent::Full => Duration::from_millis(150),
-            Extent::Quick => Duration::from_millis(20),
+            Extent::Quick => Duration::from_millis(15),
             Extent::Smoke => return 20,
         };
         ((budget.as_nanos() as f64 * share / each_ns) as u64).clamp(8, 200_000)
@@ -150,7 +133,7 @@ impl Extent {
     pub fn trial_bytes(self) -> u64 {
         match self {
             Extent::Full => 8 << 20,
-            Extent::Quick => 2 << 20,
+            Extent::Quick => 1 << 20,
             Extent::Smoke => 1 << 20,
         }
     }
@@ -182,6 +165,8 @@ pub struct Here {
     pub rivals: Vec<Other>,
     /// Bare AF_XDP: there are two interfaces to use, and the privileges.
     pub xdp: bool,
+    /// One path of several: what the report's first tables need.
+    pub brief: bool,
 }
 
 /// Returns every requested cell, in the order in which a round measures them.
@@ -201,17 +186,29 @@ pub fn cells(extent: Extent, network_only: bool, only: &Only, here: &Here) -> Ve
     }
     plan.memory();
     plan.calls(here.rivals.contains(&Other::Tarpc));
+    papers::papers(&mut plan);
+    costs::costs(&mut plan);
     let mut cells = plan.cells;
     cells.retain(|cell| !network_only || cell.system.is_network());
-    // The limit of a requested cell is measured too.
-    let wanted: Vec<Cell> = cells.iter().copied().filter(|cell| only.wants(cell)).collect();
-    cells.retain(|cell| {
-        only.wants(cell)
-            || wanted
-                .iter()
-                .any(|w| w.is_beside(cell) && w.limit.is_some_and(|limit| limit.system == cell.system))
-    });
-    cells
+    // The loopback interface is left as it is.
+    cells.retain(|cell| network_only || !cell.system.needs_interface());
+    brief::shorten(&mut cells, extent, here, only);
+    with_limits(&cells, |cell| only.wants(cell))
+}
+
+/// The cells that are wanted, what they are compared with, what those are compared with, and so on.
+fn with_limits(cells: &[Cell], wants: impl Fn(&Cell) -> bool) -> Vec<Cell> {
+    let mut kept: Vec<bool> = cells.iter().map(wants).collect();
+    let mut new: Vec<usize> = (0..cells.len()).filter(|i| kept[*i]).collect();
+    while let Some(i) = new.pop() {
+        for (j, other) in cells.iter().enumerate() {
+            if !kept[j] && cells[i].is_limited_by(other) {
+                kept[j] = true;
+                new.push(j);
+            }
+        }
+    }
+    cells.iter().zip(kept).filter(|(_, kept)| *kept).map(|(cell, _)| *cell).collect()
 }
 
 struct Plan {
@@ -225,20 +222,26 @@ fn plain() -> impl Iterator<Item = System> {
 
 impl Plan {
     fn add(&mut self, test: Test, system: System, work: Work, load: Load, limit: Option<Limit>) {
+        let touch = if let Work::Stream { touch, .. } = work { touch } else { Touch::Both };
         let (bytes, window, warm, batch) = match work {
             Work::PingPong { bytes, warm, .. } => (bytes, None, warm, false),
             Work::Paced { bytes, .. } => (bytes, None, false, false),
             Work::Stream { bytes, window, batch, .. } => (bytes, window, false, batch),
             Work::Calls { bytes, window, .. } => (bytes, Some(window), false, false),
-            Work::Requests { .. } | Work::Matching { .. } => (8, None, false, false),
+            Work::Requests { .. } | Work::Matching { .. } | Work::Polls { .. } => (8, None, false, false),
+            Work::Copies { bytes, .. } | Work::Lossy { bytes, .. } | Work::Flood { bytes, .. } => {
+                (bytes, None, false, false)
+            }
             Work::Tune { .. } | Work::Idle { .. } => (0, None, false, false),
         };
         let many = match work {
             Work::Requests { endpoints, .. } => Some(endpoints),
             Work::Matching { wires, .. } => Some(wires),
+            Work::Lossy { per_mille, .. } => Some(per_mille),
+            Work::Flood { junk, .. } => Some(junk),
             _ => None,
         };
-        self.cells.push(Cell { test, system, bytes, window, many, load, warm, batch, work, limit });
+        self.cells.push(Cell { test, system, bytes, window, many, load, warm, batch, touch, work, limit });
     }
 
     fn latency(&mut self) {
@@ -256,9 +259,9 @@ impl Plan {
     }
 
     fn ping_pong(&mut self, bytes: usize, warm: bool, load: Load) {
-        let polled = Some(Limit { system: POLLED_UDP, hard: load == Load::Idle });
+        let polled = Some(Limit::new(POLLED_UDP, load == Load::Idle));
         // How fast a sleeper is woken depends on the scheduler: a rival, not a limit.
-        let blocking = Some(Limit { system: BLOCKING_UDP, hard: false });
+        let blocking = Some(Limit::soft(BLOCKING_UDP));
         let ours = [
             (taut(Mode::Open, Policy::Spin), polled),
             (taut(Mode::Fabric, Policy::Spin), polled),
@@ -278,7 +281,8 @@ impl Plan {
     }
 
     fn rate(&mut self) {
-        let stream = |count, window, batch| Work::Stream { bytes: 8, count, window, batch };
+        let stream =
+            |count, window, batch| Work::Stream { bytes: 8, count, window, batch, touch: Touch::Both };
         let packed = |blocking| System::Packed { blocking };
         let window = Some(64);
         for system in plain() {
@@ -296,15 +300,14 @@ impl Plan {
             (Mode::Sealed, Policy::Spin, true),
             (Mode::Fabric, Policy::Park, true),
         ] {
-            let limit =
-                Some(Limit { system: packed(waiting != Policy::Spin), hard: waiting == Policy::Spin });
+            let limit = Some(Limit::new(packed(waiting != Policy::Spin), waiting == Policy::Spin));
             let count = if batch { many.max(64) } else { self.extent.count(2_000.0, 1.0) };
             self.add(Test::Rate, taut(security, waiting), stream(count, window, batch), Load::Idle, limit);
         }
         let stream_count = self.extent.count(50.0, 1.0) * 4;
         self.add(Test::Rate, packed(false), stream(stream_count * 8, None, false), Load::Idle, None);
         for security in Mode::ALL {
-            let limit = Some(Limit { system: packed(false), hard: true });
+            let limit = Some(Limit::hard(packed(false)));
             self.add(
                 Test::Rate,
                 taut(security, Policy::Spin),
@@ -317,11 +320,17 @@ impl Plan {
 
     fn bandwidth(&mut self) {
         let sizes: &[usize] = self.extent.pick(
-            &[64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20],
-            &[4 << 10, 64 << 10, 1 << 20],
+            &[8, 64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20],
+            &[8, 64, 256, 1 << 10, 4 << 10, 64 << 10, 1 << 20],
         );
         for &bytes in sizes {
-            let stream = Work::Stream { bytes, count: self.stream_count(bytes), window: None, batch: false };
+            let stream = Work::Stream {
+                bytes,
+                count: self.stream_count(bytes),
+                window: None,
+                batch: false,
+                touch: Touch::Both,
+            };
             let plain = |kind, blocking| System::Plain { kind, blocking };
             for system in [
                 POLLED_GSO,
@@ -335,8 +344,21 @@ impl Plan {
                 self.add(Test::Bandwidth, system, stream, Load::Idle, None);
             }
             for security in Mode::ALL {
-                let limit = Some(Limit { system: POLLED_GSO, hard: true });
+                let limit = Some(Limit::hard(POLLED_GSO));
                 self.add(Test::Bandwidth, taut(security, Policy::Spin), stream, Load::Idle, limit);
+            }
+            self.less_work(bytes, POLLED_GSO, taut(Mode::Fabric, Policy::Spin));
+        }
+    }
+
+    /// Rows of their own for messages that are written in place, or not read.
+    fn less_work(&mut self, bytes: usize, limit: System, ours: System) {
+        for touch in [Touch::InPlace, Touch::Unread] {
+            if STREAMED.contains(&bytes) {
+                let count = self.stream_count(bytes);
+                let work = Work::Stream { bytes, count, window: None, batch: false, touch };
+                self.add(Test::Bandwidth, limit, work, Load::Idle, None);
+                self.add(Test::Bandwidth, ours, work, Load::Idle, Some(Limit::hard(limit)));
             }
         }
     }
@@ -357,24 +379,31 @@ impl Plan {
                 (Policy::Park, BLOCKING_UDP),
             ] {
                 let hard = load == Load::Idle && waiting == Policy::Spin;
-                self.add(Test::Paced, taut(Mode::Fabric, waiting), work, load, Some(Limit { system, hard }));
+                self.add(
+                    Test::Paced,
+                    taut(Mode::Fabric, waiting),
+                    work,
+                    load,
+                    Some(Limit::new(system, hard)),
+                );
             }
         }
     }
 
     fn paced_work(&self) -> Work {
-        let count = if self.extent == Extent::Smoke { 5 } else { self.extent.pick(700, 120) };
+        let count = if self.extent == Extent::Smoke { 5 } else { self.extent.pick(700, 80) };
         Work::Paced { bytes: 64, count, period_us: 1_000 }
     }
 
     fn cpu(&mut self) {
-        let tcp = Some(Limit { system: BLOCKING_TCP, hard: false });
+        let tcp = Some(Limit::soft(BLOCKING_TCP));
         let park = taut(Mode::Fabric, Policy::Park);
         let small = |batch| Work::Stream {
             bytes: 64,
             count: self.extent.count(3_000.0, 2.0),
             window: Some(64),
             batch,
+            touch: Touch::Both,
         };
         let (alone, shared) = (small(false), small(true));
         for system in [BLOCKING_TCP, BLOCKING_UDP, park] {
@@ -382,8 +411,13 @@ impl Plan {
         }
         self.add(Test::Cpu, park, shared, Load::Idle, tcp);
         for bytes in [64 << 10, 1 << 20] {
-            let work =
-                Work::Stream { bytes, count: self.stream_count(bytes) * 2, window: None, batch: false };
+            let work = Work::Stream {
+                bytes,
+                count: self.stream_count(bytes) * 2,
+                window: None,
+                batch: false,
+                touch: Touch::Both,
+            };
             for system in [BLOCKING_TCP, System::Gso { blocking: true }] {
                 self.add(Test::Cpu, system, work, Load::Idle, None);
             }
@@ -402,16 +436,16 @@ impl Plan {
             .into_iter()
             .chain(Mode::ALL.map(|security| taut(security, Policy::Spin)));
         for &bytes in sizes {
-            let work = Work::Stream { bytes, count: self.stream_count(bytes), window: None, batch: false };
+            let work = Work::Stream {
+                bytes,
+                count: self.stream_count(bytes),
+                window: None,
+                batch: false,
+                touch: Touch::Both,
+            };
             let mut below = None;
             for system in layers.clone() {
-                self.add(
-                    Test::Guarantees,
-                    system,
-                    work,
-                    Load::Idle,
-                    below.map(|system| Limit { system, hard: false }),
-                );
+                self.add(Test::Guarantees, system, work, Load::Idle, below.map(Limit::soft));
                 below = Some(system);
             }
         }
@@ -424,7 +458,7 @@ impl Plan {
     }
 
     fn idle_work(&self) -> Work {
-        let milliseconds = if self.extent == Extent::Smoke { 50 } else { self.extent.pick(2_000, 500) };
+        let milliseconds = if self.extent == Extent::Smoke { 50 } else { self.extent.pick(2_000, 300) };
         Work::Idle { milliseconds }
     }
 }
@@ -435,7 +469,7 @@ mod tests {
 
     fn everything() -> Here {
         let rivals = vec![Other::OpenMpi, Other::Ucx, Other::ZeroMq, Other::Iceoryx2Loan, Other::Tarpc];
-        Here { rivals, xdp: true }
+        Here { rivals, xdp: true, brief: false }
     }
 
     #[test]
@@ -444,9 +478,23 @@ mod tests {
             for network_only in [false, true] {
                 let cells = cells(extent, network_only, &Only::default(), &everything());
                 for cell in &cells {
-                    let Some(limit) = cell.limit else { continue };
-                    assert!(cells.iter().any(|c| c.is_beside(cell) && c.system == limit.system), "{cell:?}");
+                    let measured = cells.iter().any(|c| cell.is_limited_by(c));
+                    assert!(cell.limit.is_none() || measured, "{cell:?}");
                 }
+            }
+        }
+    }
+
+    /// Idle processes have no limit above nothing at all; polls and the put that matching is net of are
+    /// costs.
+    #[test]
+    fn every_row_of_ours_has_a_limit() {
+        for network_only in [false, true] {
+            for cell in cells(Extent::Full, network_only, &Only::default(), &everything()) {
+                let ours = cell.system.is_ours() && !cell.warm && cell.test != Test::Idle;
+                let bottom =
+                    cell.test == Test::Polls || (cell.test == Test::Matching && cell.many == Some(0));
+                assert!(!ours || bottom || cell.limit.is_some(), "{cell:?}");
             }
         }
     }

@@ -17,8 +17,17 @@ pub struct Figure {
     pub p99: Option<f64>,
     pub p999: Option<f64>,
     pub mean: Option<f64>,
+    /// The kernel's share of the CPU time.
+    pub system: Option<f64>,
     /// How often something was lost and sent again, as far as the system reports it.
     pub drops: u64,
+}
+
+impl Figure {
+    /// Ten times worse than it is.
+    pub fn worsen(&mut self, test: Test) {
+        self.value *= if is_better_when_larger(test) { 0.1 } else { 10.0 };
+    }
 }
 
 /// A cell and its results.
@@ -31,12 +40,14 @@ pub struct Result {
 }
 
 /// One line of the report, and of `--json`.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Row {
     pub test: &'static str,
     pub path: &'static str,
     pub device: &'static str,
     pub system: String,
+    /// One of ours.
+    pub ours: bool,
     /// A rival that was found here.
     pub rival: bool,
     pub bytes: usize,
@@ -52,6 +63,8 @@ pub struct Row {
     pub p99: Option<f64>,
     pub p999: Option<f64>,
     pub mean: Option<f64>,
+    /// The kernel's share of the CPU time, in tests of that.
+    pub system_share: Option<f64>,
     pub low: Option<f64>,
     pub high: Option<f64>,
     pub limit: Option<String>,
@@ -84,9 +97,9 @@ pub fn unit(cell: &Cell) -> &'static str {
     match cell.test {
         Test::Latency | Test::Paced | Test::Endpoints => "us",
         Test::Rate => "M/s",
-        Test::Calls | Test::Clients => "k/s",
-        Test::Matching => "ns",
-        Test::Bandwidth | Test::Guarantees => "GB/s",
+        Test::Calls | Test::Clients | Test::Flood => "k/s",
+        Test::Matching | Test::Polls => "ns",
+        Test::Bandwidth | Test::Guarantees | Test::Copies | Test::Loss => "GB/s",
         Test::Cpu if cell.bytes <= 64 => "s/M",
         Test::Cpu => "s/GB",
         Test::Idle => "%",
@@ -94,7 +107,17 @@ pub fn unit(cell: &Cell) -> &'static str {
 }
 
 fn is_better_when_larger(test: Test) -> bool {
-    matches!(test, Test::Rate | Test::Bandwidth | Test::Guarantees | Test::Calls | Test::Clients)
+    matches!(
+        test,
+        Test::Rate
+            | Test::Bandwidth
+            | Test::Guarantees
+            | Test::Calls
+            | Test::Clients
+            | Test::Copies
+            | Test::Loss
+            | Test::Flood
+    )
 }
 
 /// Returns the figure of a cell from the outcomes of the two sides.
@@ -107,7 +130,7 @@ pub fn figure(cell: &Cell, [a, b]: &[Outcome; 2]) -> Figure {
             // Not every rival reports all of them.
             let reported = |us: f64| (us > 0.0).then_some(us);
             let (p99, p999, mean) = (reported(a.p99_us), reported(a.p999_us), reported(a.mean_us));
-            Figure { value: a.median_us, p99, p999, mean, drops: 0 }
+            Figure { value: a.median_us, p99, p999, mean, ..Figure::default() }
         }
         Test::Endpoints => {
             // Times are one way; this is a round trip.
@@ -116,20 +139,43 @@ pub fn figure(cell: &Cell, [a, b]: &[Outcome; 2]) -> Figure {
                 p99: Some(2.0 * a.p99_us),
                 p999: Some(2.0 * a.p999_us),
                 mean: Some(2.0 * a.mean_us),
-                drops: 0,
+                ..Figure::default()
             }
         }
         Test::Calls | Test::Clients => plain(a.messages as f64 * 1e6 / elapsed),
-        Test::Matching => plain(elapsed / a.messages.max(1) as f64),
+        Test::Matching => {
+            // Net of the put itself, unless that is what is measured; the mean is gross.
+            let base = if cell.many == Some(0) { 0.0 } else { a.base_ns as f64 };
+            let each = |ns: f64| ns / a.messages.max(1) as f64;
+            Figure { mean: Some(each(elapsed)), ..plain(each((elapsed - base).max(0.0))) }
+        }
+        Test::Polls => plain(elapsed / a.messages.max(1) as f64),
         Test::Rate => plain(a.messages as f64 * 1e3 / elapsed),
-        Test::Bandwidth => plain(a.bytes as f64 / elapsed),
+        Test::Bandwidth | Test::Loss => plain(a.bytes as f64 / elapsed),
+        // A loan is handed over; its time is one way.
+        Test::Copies if a.elapsed_ns == 0 => {
+            plain(cell.bytes as f64 / (1e3 * a.median_us).max(f64::MIN_POSITIVE))
+        }
+        Test::Copies => plain(a.bytes as f64 / elapsed),
+        Test::Flood => {
+            // What a message costs the receiver, in microseconds of CPU time.
+            let cost = b.cpu_ns as f64 / 1e3 / b.messages.max(1) as f64;
+            Figure { mean: Some(cost), ..plain(a.messages as f64 * 1e6 / elapsed) }
+        }
         // Bare frames may be lost: only those that arrive count.
         Test::Guarantees if cell.system.name().starts_with("frames") => {
             plain(b.bytes as f64 / b.elapsed_ns.max(1) as f64)
         }
         Test::Guarantees => plain(a.bytes as f64 / elapsed),
-        Test::Cpu if cell.bytes <= 64 => plain(cpu_ns / 1e3 / a.messages.max(1) as f64),
-        Test::Cpu => plain(cpu_ns / a.bytes.max(1) as f64),
+        Test::Cpu => {
+            let system = ((a.system_ns + b.system_ns) as f64 / cpu_ns.max(1.0)).min(1.0);
+            let value = if cell.bytes <= 64 {
+                cpu_ns / 1e3 / a.messages.max(1) as f64
+            } else {
+                cpu_ns / a.bytes.max(1) as f64
+            };
+            Figure { system: Some(system), ..plain(value) }
+        }
         Test::Idle => {
             let Work::Idle { milliseconds } = cell.work else { return Figure::default() };
             plain(cpu_ns / 2.0 / (milliseconds as f64 * 1e6) * 100.0)
@@ -151,9 +197,8 @@ fn row(result: &Result, all: &[Result], path: Path) -> Row {
     };
     let spread = (!values.is_empty()).then(|| Rounds::of(&values));
     let ratio = cell.limit.and_then(|limit| {
-        let other =
-            all.iter().find(|other| other.cell.is_beside(cell) && other.cell.system == limit.system)?;
-        ratio(result, other, |figure| Some(figure.value))
+        let other = all.iter().find(|other| cell.is_limited_by(&other.cell))?;
+        ratio(result, other, |figure| Some(figure.value)).map(|ratio| ratio / limit.times)
     });
     let hard = cell.limit.is_some_and(|limit| limit.hard);
     let beaten = |ratio: f64| {
@@ -164,6 +209,7 @@ fn row(result: &Result, all: &[Result], path: Path) -> Row {
         path: path.name(),
         device: cell.system.device(),
         system: cell.name().to_owned(),
+        ours: cell.system.is_ours(),
         rival: cell.system.is_rival(),
         bytes: cell.bytes,
         window: cell.window,
@@ -177,6 +223,7 @@ fn row(result: &Result, all: &[Result], path: Path) -> Row {
         p99: of(|figure| figure.p99),
         p999: of(|figure| figure.p999),
         mean: of(|figure| figure.mean),
+        system_share: of(|figure| figure.system),
         low: spread.map(|s| s.low),
         high: spread.map(|s| s.high),
         limit: cell.limit.map(|limit| limit.system.to_string()),
@@ -200,4 +247,37 @@ pub fn ratio(one: &Result, other: &Result, get: impl Fn(&Figure) -> Option<f64>)
         })
         .collect();
     (!ratios.is_empty()).then(|| median(&ratios))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::only::Only;
+    use crate::bench::plan::{Extent, Here, cells};
+
+    /// A row whose figure is `share` of its limit's.
+    fn against_limit(only: &str, share: f64) -> Row {
+        let only: Only = only.parse().unwrap();
+        let cells = cells(Extent::Smoke, false, &only, &Here::default());
+        let hard = |cell: &&Cell| cell.limit.is_some_and(|limit| limit.hard);
+        let ours = *cells.iter().find(hard).unwrap();
+        let limit = *cells.iter().find(|other| ours.is_limited_by(other)).unwrap();
+        let result = |cell, value| Result {
+            cell,
+            figures: vec![(0, Figure { value, ..Figure::default() })],
+            errors: Vec::new(),
+        };
+        let results = [result(ours, share), result(limit, 1.0)];
+        row(&results[0], &results, Path::Loopback)
+    }
+
+    #[test]
+    fn a_limit_is_wrong_if_it_is_beaten_by_more_than_five_percent() {
+        for (share, wrong) in [(1.2, false), (1.0, false), (0.96, false), (0.94, true), (0.1, true)] {
+            assert_eq!(against_limit("latency,64,tautline", share).wrong_limit, wrong, "{share}");
+        }
+        for (share, wrong) in [(0.9, false), (1.04, false), (1.06, true), (10.0, true)] {
+            assert_eq!(against_limit("bandwidth,64K,tautline", share).wrong_limit, wrong, "{share}");
+        }
+    }
 }

@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 
 use tautline::memory::{Cookie, MemoryEvent, Rights};
 use tautline::{Aperture, Config, Endpoint, Event, Message, Rank, Remote, Tripwire};
+use tautline_baseline::content::{Pattern, is_sabotaged};
 use tautline_baseline::cpu::Stopwatch;
 use tautline_baseline::transport::SILENCE;
 use tautline_baseline::{Measured, Setup, Side};
 
 use super::case::{Device, Policy, Style};
 use super::memory::other;
-use super::taut::job;
+use super::taut::{job, wait_for_direct_route};
 
 /// The distance between the words of two endpoints: each has a cache line.
 const APART: u64 = 64;
@@ -34,6 +35,7 @@ pub struct Server {
     any: Option<Tripwire>,
     state: u64,
     number: u64,
+    pattern: Pattern,
 }
 
 impl Server {
@@ -81,8 +83,10 @@ impl Server {
         if remotes.len() as u64 != endpoints {
             return Err(other("the other side has another number of endpoints"));
         }
+        wait_for_direct_route(&endpoint, peer, device)?;
         setup.barrier()?;
-        Ok(Server { endpoint, peer, aperture, remotes, _wires: wires, any, state: 1, number: 0 })
+        let pattern = Pattern::new(8);
+        Ok(Server { endpoint, peer, aperture, remotes, _wires: wires, any, state: 1, number: 0, pattern })
     }
 
     /// Closes in good order.
@@ -135,12 +139,12 @@ impl Server {
     fn ask(&mut self, which: usize) -> io::Result<u64> {
         self.number += 1;
         let started = Instant::now();
-        self.remotes[which].put(0, &self.number.to_le_bytes()).map_err(other)?;
+        self.remotes[which].put(0, &self.pattern.word(self.number).to_le_bytes()).map_err(other)?;
         let answered = self.any.as_mut().ok_or_else(|| other("not made for one request at a time"))?;
         answered.wait().map_err(other)?;
         let answer = self.aperture.read_u64(which as u64 * APART).map_err(other)?;
-        let took = started.elapsed().as_nanos() as u64;
-        if answer == self.number { Ok(took) } else { Err(other("the answer is not that of the request")) }
+        self.pattern.check_word(self.number, answer)?;
+        Ok(started.elapsed().as_nanos() as u64)
     }
 
     fn ask_all(&mut self, count: u64) -> io::Result<()> {
@@ -148,20 +152,23 @@ impl Server {
         let first = self.number;
         self.number += 1;
         let mut sent = clients.min(count);
-        let word = self.number.to_le_bytes();
-        self.sharing(|| (0..sent).try_for_each(|i| self.remotes[i as usize].put(0, &word).map_err(other)))?;
+        let put = |which: usize, number: u64| {
+            self.remotes[which].put(0, &self.pattern.word(number).to_le_bytes()).map_err(other)
+        };
+        self.sharing(|| (0..sent).try_for_each(|i| put(i as usize, self.number)))?;
         let mut answered = 0;
         while answered < count {
             answered += self.events(|server, which| {
                 let answer = server.aperture.read_u64(which * APART).map_err(other)?;
-                if answer <= first {
+                server.pattern.read_word(answer);
+                if answer <= first && !is_sabotaged() {
                     return Err(other("the answer is not that of the request"));
                 }
                 if sent == count {
                     return Ok(());
                 }
                 sent += 1;
-                server.remotes[which as usize].put(0, &(answer + 1).to_le_bytes()).map_err(other)
+                put(which as usize, answer + 1)
             })?;
         }
         self.number += count;
@@ -174,7 +181,9 @@ impl Server {
         while served < count {
             served += self.events(|server, which| {
                 let request = server.aperture.read_u64(which * APART).map_err(other)?;
-                server.remotes[which as usize].put(0, &request.to_le_bytes()).map_err(other)
+                server.pattern.read_word(request);
+                let answer = server.pattern.word(request);
+                server.remotes[which as usize].put(0, &answer.to_le_bytes()).map_err(other)
             })?;
         }
         Ok(())

@@ -11,20 +11,23 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use tautline::node::device::inherit;
+use tautline_baseline::content::{self, Sabotage};
 use tautline_baseline::cpu::{self, CpuTime};
 use tautline_baseline::drive::{self, Content};
+use tautline_baseline::offload;
 use tautline_baseline::stats::Summary;
 use tautline_baseline::udp_gso::{self, Plan};
 use tautline_baseline::xdp::{self, Attach};
 use tautline_baseline::{Kind, Measured, Setup, Side, loan_ping_pong, open, packed, shm, tarpc_calls};
 
 use super::calls::Calls;
-use super::case::{Case, Device, Mode, Other, Outcome, Policy, Reply, Shared, Style, System, Work};
+use super::case::{Case, Device, Mode, Other, Outcome, Policy, Reply, Shared, Style, System, Touch, Work};
+use super::flood;
 use super::loans::Lender;
 use super::matching::matching;
 use super::memory::MemorySide;
 use super::server::Server;
-use super::taut::Taut;
+use super::taut::{Options, Taut};
 use super::{frames, netns, tune};
 use crate::sys;
 
@@ -35,12 +38,28 @@ pub struct SideArgs {
     /// The controller.
     parent: i32,
     core: usize,
+    /// The core of side A.
+    first: usize,
     /// Descriptors of the streams to the controller and to the other side.
     orders: i32,
     other: i32,
     /// Addresses are those of the veth pairs.
     #[arg(long)]
     veth: bool,
+    /// A fault to inject into the work of both sides.
+    #[arg(long)]
+    sabotage: Option<Fault>,
+}
+
+/// Faults that tests inject, to show that they are detected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Fault {
+    /// Senders do not rewrite their buffers.
+    SkipWriting,
+    /// Receivers do not read.
+    SkipReading,
+    /// Limits seem ten times worse than they are.
+    SlowLimits,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -55,6 +74,11 @@ pub fn side(args: &SideArgs) -> Result<ExitCode> {
         return Ok(ExitCode::FAILURE);
     }
     cpu::pin(args.core).with_context(|| format!("cannot run on core {}", args.core))?;
+    match args.sabotage {
+        Some(Fault::SkipWriting) => content::sabotage(Sabotage::SkipWriting),
+        Some(Fault::SkipReading) => content::sabotage(Sabotage::SkipReading),
+        Some(Fault::SlowLimits) | None => {}
+    }
     let orders = UnixStream::from(inherit::take(args.orders)?);
     let other = UnixStream::from(inherit::take(args.other)?);
     let mut worker = Worker {
@@ -68,8 +92,19 @@ pub fn side(args: &SideArgs) -> Result<ExitCode> {
     say(&mut answers, &Reply::Ready)?;
     for line in BufReader::new(orders).lines() {
         let case: Case = serde_json::from_str(&line?)?;
-        let reply = match worker.execute(&case) {
-            Ok(outcome) => Reply::Done(outcome),
+        content::take_account();
+        if case.one_core {
+            cpu::pin(args.first)?;
+        }
+        let done = worker.execute(&case);
+        if case.one_core {
+            cpu::pin(args.core)?;
+        }
+        let reply = match done {
+            Ok(outcome) => {
+                let account = Some(content::take_account().into());
+                Reply::Done(Outcome { account, ..outcome })
+            }
             Err(error) => Reply::Failed(error.to_string()),
         };
         say(&mut answers, &reply)?;
@@ -87,10 +122,10 @@ struct Worker {
     side: Side,
     other: UnixStream,
     veth: bool,
-    /// The best plan to stream messages of a size, with and without GSO.
-    plans: HashMap<(usize, bool), Plan>,
-    /// The best plan to stream messages of a size through shared memory.
-    chunks: HashMap<usize, shm::Plan>,
+    /// The best plan to stream messages of a size, with and without GSO, whole and in parts.
+    plans: HashMap<(usize, bool, bool), Plan>,
+    /// The best plan to stream messages of a size through shared memory, from a buffer and written in place.
+    chunks: HashMap<(usize, bool), shm::Plan>,
 }
 
 impl Worker {
@@ -114,6 +149,12 @@ impl Worker {
     fn execute(&mut self, case: &Case) -> io::Result<Outcome> {
         match case.system {
             System::Plain { kind, .. } => {
+                if kind.is_bare() {
+                    if !self.veth {
+                        return Err(io::Error::other("the loopback interface is left as it is"));
+                    }
+                    offload::set(&netns::interface(case.system.lane()), false)?;
+                }
                 let mut transport = open(kind.kind(), &mut self.setup(case.system), case.work.bytes())?;
                 self.plain(&mut *transport, case)
             }
@@ -129,33 +170,44 @@ impl Worker {
                 Ok(outcome)
             }
             System::SingleCopy => {
-                let whole = System::Taut { device: Device::Shm, security: Mode::Open, waiting: Policy::Spin };
-                self.taut(&Case { system: whole, work: case.work }, Some(0))
+                let options = Options { single_copy: Some(0), ..Options::new(Mode::Open, Policy::Spin) };
+                self.taut(case, Device::Shm, &options)
+            }
+            System::Lossy { go_back_n } => {
+                let Work::Lossy { bytes, count, per_mille } = case.work else {
+                    return Err(io::ErrorKind::Unsupported.into());
+                };
+                let options = Options {
+                    loss_per_mille: per_mille,
+                    go_back_n,
+                    ..Options::new(Mode::Fabric, Policy::Spin)
+                };
+                let work = Work::Stream { bytes, count, window: None, batch: false, touch: Touch::Both };
+                self.taut(&Case { work, ..*case }, Device::Udp, &options)
             }
             System::Rival { other, .. } => self.rival(other, case),
             System::Xdp { native, busy } => self.xdp(native, busy, case),
-            System::Taut { .. } => self.taut(case, None),
+            System::Taut { device, security, waiting } => {
+                self.taut(case, device, &Options::new(security, waiting))
+            }
             System::Memory { device, style } => self.memory(case.work, device, style),
             System::Shared { limit } => self.shared(limit, &case.work),
             _ => self.stream(case),
         }
     }
 
-    /// Measures our messages; the receiver may copy those of `single_copy` bytes and more out of the sender's
-    /// process.
-    fn taut(&mut self, case: &Case, single_copy: Option<usize>) -> io::Result<Outcome> {
-        match case.system {
-            System::Taut { device, security, waiting } => {
-                let bytes = case.work.bytes();
-                let side = self.side;
-                let mut setup = self.setup(case.system);
-                let mut taut = Taut::open(&mut setup, device, security, waiting, bytes, single_copy)?;
-                let outcome = ours(&mut taut, side, case)?;
-                taut.close(&mut setup)?;
-                Ok(outcome)
-            }
-            _ => Err(io::ErrorKind::Unsupported.into()),
-        }
+    /// Measures our messages.
+    fn taut(&mut self, case: &Case, device: Device, options: &Options) -> io::Result<Outcome> {
+        let side = self.side;
+        let mut setup = self.setup(case.system);
+        let mut taut = Taut::open(&mut setup, device, options, case.work.bytes())?;
+        let outcome = match case.work {
+            Work::Polls { count, hit } => moved(|| taut.polls(&mut setup, count, hit))?,
+            Work::Flood { count, junk, .. } => moved(|| flood::ours(&setup, &mut taut, count, junk))?,
+            _ => ours(&mut taut, side, case)?,
+        };
+        taut.close(&mut setup)?;
+        Ok(outcome)
     }
 
     fn xdp(&mut self, native: bool, busy: bool, case: &Case) -> io::Result<Outcome> {
@@ -226,7 +278,11 @@ impl Worker {
             }
             Work::Matching { wires, count } => {
                 let outcome = match side {
-                    Side::A => moved(|| matching(wires, count, style == Style::Overlapping))?,
+                    Side::A => {
+                        let [alone, among] = matching(wires, count, style == Style::Overlapping)?;
+                        let outcome = moved(|| Ok(among))?;
+                        Outcome { base_ns: alone.elapsed_ns, ..outcome }
+                    }
                     Side::B => Outcome::default(),
                 };
                 setup.barrier().map(|()| outcome)
@@ -238,28 +294,43 @@ impl Worker {
     fn shared(&mut self, limit: Shared, work: &Work) -> io::Result<Outcome> {
         let system = System::Shared { limit };
         match (limit, *work) {
-            (Shared::TwoCopyStream, Work::Tune { bytes, count, trial_bytes }) => {
-                let plan = shm::Plan::new(bytes, count);
+            (Shared::TwoCopyStream, Work::Tune { bytes, count, trial_bytes, parts }) => {
+                let touch = if parts { shm::Touch::InPlace } else { shm::Touch::Both };
+                let plan = shm::Plan { touch, ..shm::Plan::new(bytes, count) };
                 let best = shm::best_plan(&mut self.setup(system), &plan, trial_bytes)?;
-                self.chunks.insert(bytes, best);
+                self.chunks.insert((bytes, parts), best);
                 Ok(Outcome::default())
             }
             (_, Work::PingPong { bytes, count, warm: false }) => {
                 let hand_off = match limit {
                     Shared::Line => shm::HandOff::Line,
                     Shared::HandOver => shm::HandOff::CopyInCopyOut,
+                    Shared::Pipelined => shm::HandOff::Pipelined,
                     _ => shm::HandOff::WriteFlagCopy,
                 };
                 timed(|| shm::ping_pong(&mut self.setup(system), hand_off, bytes, warm_up(count), count))
             }
-            (_, Work::Stream { bytes, count, window, .. }) => {
-                let plan = self.chunks.get(&bytes).copied().unwrap_or(shm::Plan::new(bytes, count));
+            (Shared::Memcpy, Work::Copies { bytes, count }) => {
+                moved(|| shm::copies(&mut self.setup(system), bytes, count))
+            }
+            (_, Work::Copies { bytes, count }) => {
+                let how = limit.transfer().ok_or(io::ErrorKind::Unsupported)?;
+                moved(|| shm::transfers(&mut self.setup(system), how, bytes, count))
+            }
+            (_, Work::Stream { bytes, count, window, touch, .. }) => {
+                let touch = match touch {
+                    Touch::Both | Touch::Scattered => shm::Touch::Both,
+                    Touch::InPlace => shm::Touch::InPlace,
+                    Touch::Unread => shm::Touch::Unread,
+                };
+                let key = (bytes, touch == shm::Touch::InPlace);
+                let plan = self.chunks.get(&key).copied().unwrap_or(shm::Plan::new(bytes, count));
                 let mut setup = self.setup(system);
                 moved(|| match (limit, window) {
                     (Shared::Ring, Some(_)) => shm::ring_window(&mut setup, count.div_ceil(shm::WINDOW)),
                     (Shared::Ring, None) => shm::ring_stream(&mut setup, count),
                     (Shared::Memcpy, _) => shm::copies(&mut setup, bytes, count),
-                    _ => shm::two_copies(&mut setup, &shm::Plan { count, ..plan }),
+                    _ => shm::two_copies(&mut setup, &shm::Plan { count, touch, ..plan }),
                 })
             }
             _ => Err(io::ErrorKind::Unsupported.into()),
@@ -283,9 +354,12 @@ impl Worker {
                 timed(|| drive::paced(transport, side, bytes, count, period, case.system.is_blocking()))
             }
             Work::Stream { bytes, count, window, .. } => {
-                let window = window.unwrap_or(WINDOW_OF_ANY_STREAM);
                 drive::stream(transport, side, bytes, warm_up(count), window, Content::Rewritten)?;
                 moved(|| drive::stream(transport, side, bytes, count, window, Content::Rewritten))
+            }
+            Work::Flood { bytes, count, junk } => {
+                let mut setup = self.setup(case.system);
+                moved(|| flood::plain(&mut setup, transport, bytes, count, junk))
             }
             Work::Calls { bytes, count, window } => {
                 drive::calls(transport, side, bytes, warm_up(count), window)?;
@@ -295,18 +369,30 @@ impl Worker {
         }
     }
 
+    /// The best plan for such messages. Small ones share packets, so that the plan of others that do will do.
+    fn plan(&self, bytes: usize, gso: bool, parts: bool) -> Option<Plan> {
+        let shared = || {
+            let others = self.plans.iter().filter(|(key, _)| tune::shares_packets(key.0) && key.1 == gso);
+            let (_, plan) = others.min_by_key(|(key, _)| key.0).filter(|_| tune::shares_packets(bytes))?;
+            Some(Plan { bytes: tune::together(bytes), ..*plan })
+        };
+        // Where nothing better was searched for, messages are written in parts of one chunk.
+        let in_chunks = || self.plans.get(&(tune::CHUNK, gso, false)).copied().filter(|_| parts);
+        self.plans.get(&(bytes, gso, parts)).copied().or_else(in_chunks).or_else(shared)
+    }
+
     /// Streams that have drivers of their own.
     fn stream(&mut self, case: &Case) -> io::Result<Outcome> {
         let gso = matches!(case.system, System::Gso { .. });
-        if let Work::Tune { bytes, count, trial_bytes } = case.work {
-            let best = tune::best(&mut self.setup(case.system), bytes, count, trial_bytes, gso)?;
-            self.plans.insert((bytes, gso), best);
+        if let Work::Tune { bytes, count, trial_bytes, parts } = case.work {
+            let best = tune::best(&mut self.setup(case.system), bytes, count, trial_bytes, gso, parts)?;
+            self.plans.insert((bytes, gso, parts), best);
             return Ok(Outcome::default());
         }
-        let Work::Stream { bytes, count, window, .. } = case.work else {
+        let Work::Stream { bytes, count, window, touch, .. } = case.work else {
             return Err(io::ErrorKind::Unsupported.into());
         };
-        let plan = self.plans.get(&(bytes, gso)).copied();
+        let plan = self.plan(bytes, gso, touch == Touch::InPlace);
         let mut setup = self.setup(case.system);
         match case.system {
             System::Bare { flow } => moved(|| frames::stream(&mut setup, bytes, count, flow)),
@@ -317,14 +403,12 @@ impl Worker {
             _ => {
                 let plan = plan.unwrap_or_else(|| tune::untuned(bytes, gso));
                 let plan = tune::for_bytes(&plan, count * bytes as u64);
+                let plan = Plan { unread: touch == Touch::Unread, ..plan };
                 moved(|| udp_gso::stream(&mut setup, &plan))
             }
         }
     }
 }
-
-/// Transports hold back large messages by themselves, so that a driver's window need not be small.
-const WINDOW_OF_ANY_STREAM: u64 = 64;
 
 fn warm_up(count: u64) -> u64 {
     (count / 10).clamp(2, 500)
@@ -340,7 +424,10 @@ fn ours(taut: &mut Taut, side: Side, case: &Case) -> io::Result<Outcome> {
             let period = Duration::from_micros(period_us);
             timed(|| taut.paced(side, count, period, case.system.is_blocking()))
         }
-        Work::Stream { count, window, batch, .. } => moved(|| taut.stream(side, count, window, batch)),
+        Work::Stream { count, window, batch, touch, .. } => {
+            taut.stream(side, warm_up(count), window, batch, touch)?;
+            moved(|| taut.stream(side, count, window, batch, touch))
+        }
         Work::Idle { milliseconds } => moved(|| {
             taut.idle(Duration::from_millis(milliseconds))?;
             Ok(Measured { elapsed_ns: milliseconds * 1_000_000, ..Measured::default() })
@@ -361,6 +448,7 @@ fn timed(run: impl FnOnce() -> io::Result<Vec<u64>>) -> io::Result<Outcome> {
         mean_us: one_way.mean,
         messages: round_trips.len() as u64,
         cpu_ns: cpu_since(before),
+        system_ns: system_since(before),
         ..Outcome::default()
     })
 }
@@ -375,8 +463,13 @@ fn moved(run: impl FnOnce() -> io::Result<Measured>) -> io::Result<Outcome> {
         elapsed_ns: measured.elapsed_ns,
         drops: measured.drops,
         cpu_ns: cpu_since(before),
+        system_ns: system_since(before),
         ..Outcome::default()
     })
+}
+
+fn system_since(before: CpuTime) -> u64 {
+    CpuTime::of_process().since(before).system_ns
 }
 
 fn cpu_since(before: CpuTime) -> u64 {

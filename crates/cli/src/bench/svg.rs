@@ -13,14 +13,24 @@ pub struct Line {
     pub ours: bool,
 }
 
-const WIDTH: f64 = 760.0;
+/// Where the axis of sizes ends, and how much room there is for names at least.
+const END: f64 = 570.0;
+const NAMES_MIN: f64 = 190.0;
 const HEIGHT: f64 = 360.0;
 const LEFT: f64 = 64.0;
-const RIGHT: f64 = 190.0;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = 40.0;
 /// Colours that the style sheet defines.
 const COLOURS: usize = 8;
+/// The width of a letter of a name, generously: fonts differ.
+const LETTER: f64 = 7.4;
+/// The width of bars and their figures.
+const BARS: f64 = 510.0;
+
+/// The room for the longest of these names.
+fn room_for<'a>(names: impl Iterator<Item = &'a str>) -> f64 {
+    LETTER * names.map(|name| name.chars().count()).max().unwrap_or(0) as f64
+}
 
 /// A range of values on one axis, as logarithms.
 #[derive(Clone, Copy)]
@@ -70,17 +80,15 @@ pub fn lines_over_many(title: &str, unit: &str, lines: &[Line]) -> String {
 
 fn lines_over(title: &str, unit: &str, lines: &[Line], name: fn(usize) -> String) -> String {
     let points = || lines.iter().flat_map(|line| line.points.iter().filter(|p| p.0 > 0.0 && p.1 > 0.0));
-    let x = Axis::new(points().map(|p| p.0), LEFT, WIDTH - RIGHT);
+    let x = Axis::new(points().map(|p| p.0), LEFT, END);
     let y = Axis::new(points().map(|p| p.1), HEIGHT - BOTTOM, TOP);
     let (Some(x), Some(y)) = (x, y) else { return String::new() };
-    let mut svg = open(title);
+    let names = room_for(lines.iter().map(|line| line.name.as_str()));
+    let mut svg = open(title, END + (names + NAME_AT).max(NAMES_MIN), HEIGHT);
     for tick in y.ticks() {
         let at = y.at(tick);
-        let _ = write!(
-            svg,
-            "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>",
-            WIDTH - RIGHT
-        );
+        let _ =
+            write!(svg, "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{END}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>",);
         let _ = write!(
             svg,
             "<text class=\"tick\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
@@ -109,10 +117,13 @@ fn lines_over(title: &str, unit: &str, lines: &[Line], name: fn(usize) -> String
     svg
 }
 
-fn open(title: &str) -> String {
+/// How far behind the end of the axis a name begins.
+const NAME_AT: f64 = 38.0;
+
+fn open(title: &str, width: f64, height: f64) -> String {
     let title = escape(title);
     format!(
-        "<figure><figcaption>{title}</figcaption><svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{title}\">"
+        "<figure><figcaption>{title}</figcaption><svg viewBox=\"0 0 {width:.0} {height:.0}\" role=\"img\" aria-label=\"{title}\">"
     )
 }
 
@@ -133,7 +144,7 @@ fn draw(svg: &mut String, number: usize, line: &Line, (x, y): (Axis, Axis), name
         );
     }
     let at = TOP + 8.0 + 18.0 * number as f64;
-    let left = WIDTH - RIGHT + 14.0;
+    let left = END + 14.0;
     let _ = write!(
         svg,
         "<line class=\"{class} c{colour}\" x1=\"{left}\" x2=\"{:.1}\" y1=\"{at}\" y2=\"{at}\"/>",
@@ -142,7 +153,7 @@ fn draw(svg: &mut String, number: usize, line: &Line, (x, y): (Axis, Axis), name
     let _ = write!(
         svg,
         "<text class=\"name\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-        left + 24.0,
+        END + NAME_AT,
         at + 4.0,
         escape(&line.name)
     );
@@ -159,13 +170,10 @@ pub struct Bar {
 /// Horizontal bars over a logarithmic axis.
 pub fn bars(title: &str, unit: &str, bars: &[Bar]) -> String {
     let height = 24.0 * bars.len() as f64 + 40.0;
-    let left = 250.0;
+    let left = room_for(bars.iter().map(|bar| bar.name.as_str())) + 16.0;
     let values = bars.iter().flat_map(|bar| [bar.value, bar.further]);
-    let Some(x) = Axis::new(values.chain([1.0]), left, WIDTH - 90.0) else { return String::new() };
-    let title = escape(title);
-    let mut svg = format!(
-        "<figure><figcaption>{title}</figcaption><svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{title}\">"
-    );
+    let Some(x) = Axis::new(values.chain([1.0]), left, left + BARS - 90.0) else { return String::new() };
+    let mut svg = open(title, left + BARS, height);
     for tick in x.ticks() {
         let at = x.at(tick);
         let _ = write!(

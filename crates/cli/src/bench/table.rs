@@ -2,9 +2,10 @@
 
 use std::fmt::Write as _;
 
-use super::Report;
 use super::plan::Test;
 use super::rows::Row;
+use super::summary::{self, Summary};
+use super::{Part, Report};
 
 /// Formats a size.
 pub fn size(bytes: usize) -> String {
@@ -31,19 +32,54 @@ fn opt(value: Option<f64>) -> String {
     value.map_or_else(|| "-".into(), short)
 }
 
-/// The whole report.
+/// The whole report: first what it is compared with, then everything.
 pub fn render(report: &Report) -> String {
     let mut text = String::new();
+    for table in summary::tables(report) {
+        summary(&mut text, &table);
+    }
+    missing(&mut text, report);
+    let _ = writeln!(text, "\n== details ==");
     about(&mut text, report);
-    for test in Test::ALL {
-        let rows: Vec<_> = report.rows.iter().filter(|row| row.test == test.name()).collect();
-        if !rows.is_empty() {
-            section(&mut text, test, &rows);
+    for part in &report.parts {
+        let _ = writeln!(text, "\n== {} ==", part.path.describe());
+        for test in Test::ALL {
+            let rows: Vec<_> = part.rows.iter().filter(|row| row.test == test.name()).collect();
+            if !rows.is_empty() {
+                section(&mut text, test, &rows);
+            }
+        }
+        half_power(&mut text, part);
+        targets(&mut text, part);
+    }
+    text
+}
+
+/// A table of the first screen.
+fn summary(text: &mut String, table: &Summary) {
+    let _ = writeln!(text, "{}", table.title);
+    let _ = write!(text, "{:28}", "");
+    for column in &table.columns {
+        let _ = write!(text, " {column:>12}");
+    }
+    let _ = writeln!(text);
+    for line in &table.lines {
+        let _ = write!(text, "{:28}", line.name);
+        for value in &line.values {
+            let _ = write!(text, " {:>12}", opt(*value));
+        }
+        let _ = writeln!(text);
+    }
+    let _ = writeln!(text);
+}
+
+fn missing(text: &mut String, report: &Report) {
+    if !report.missing.is_empty() {
+        let _ = writeln!(text, "not measured:");
+        for what in &report.missing {
+            let _ = writeln!(text, "  {what}");
         }
     }
-    half_power(&mut text, report);
-    targets(&mut text, report);
-    text
 }
 
 fn about(text: &mut String, report: &Report) {
@@ -59,10 +95,9 @@ fn about(text: &mut String, report: &Report) {
     );
     let _ = writeln!(
         text,
-        "side A on core {}, side B on core {}, over {}; governor {}, rmem_max {}",
+        "side A on core {}, side B on core {}; governor {}, rmem_max {}",
         m.cores[0],
         m.cores[1],
-        report.path.name(),
         m.machine.governor.as_deref().unwrap_or("unknown"),
         m.machine.rmem_max.map_or_else(|| "unknown".into(), |b| b.to_string())
     );
@@ -78,19 +113,8 @@ fn about(text: &mut String, report: &Report) {
     if m.is_busy() {
         let _ = writeln!(text, "THE MACHINE IS BUSY: figures will vary, and polling systems suffer most");
     }
-    if let Some(reason) = &m.no_xdp {
-        let _ = writeln!(text, "bare AF_XDP is not measured: {reason}");
-    }
-    let (here, absent): (Vec<_>, Vec<_>) = m.found.iter().partition(|found| found.version.is_some());
-    for found in here {
+    for found in m.found.iter().filter(|found| found.version.is_some()) {
         let _ = writeln!(text, "rival {found}");
-    }
-    let (unbuilt, absent): (Vec<_>, Vec<_>) = absent.into_iter().partition(|found| found.rival.is_built_in());
-    for (others, why) in [(absent, "not installed"), (unbuilt, "not in this build (--features)")] {
-        let names: Vec<_> = others.iter().map(|found| found.rival.name()).collect();
-        if !names.is_empty() {
-            let _ = writeln!(text, "rivals {why}: {}", names.join(", "));
-        }
     }
 }
 
@@ -114,7 +138,19 @@ fn heading(test: Test) -> &'static str {
         Test::Clients => {
             "clients: requests to that server (thousand per second) against clients with one request each"
         }
-        Test::Matching => "matching: a put of 8 B to oneself (ns) against tripwires that it does not trip",
+        Test::Matching => {
+            "matching: what tripwires that a put of 8 B does not trip add to it (ns); with none, the put itself"
+        }
+        Test::Polls => {
+            "polls: of an endpoint (ns), 0 for one that finds nothing, 1 for each message that one finds"
+        }
+        Test::Copies => {
+            "copies: of a buffer by one process, in several ways (GB/s); a loan is handed over without a copy"
+        }
+        Test::Loss => "loss: streams of 64 KiB (GB/s) against lost frames of a thousand",
+        Test::Flood => {
+            "flood: windows of 64 B messages (thousand per second) against foreign datagrams for each message"
+        }
     }
 }
 
@@ -143,6 +179,12 @@ fn section(text: &mut String, test: Test, rows: &[&Row]) {
         }
         if let Some(window) = row.window {
             let _ = write!(notes, "  (window {window})");
+        }
+        if let Some(share) = row.system_share {
+            let _ = write!(notes, "  ({:.0} % in the kernel)", 100.0 * share);
+        }
+        if let Some(mean) = row.mean.filter(|_| test == Test::Flood) {
+            let _ = write!(notes, "  ({} µs of the receiver's CPU for each)", short(mean));
         }
         if row.drops > 0 {
             let _ = write!(notes, "  ({} losses)", row.drops);
@@ -182,25 +224,34 @@ pub fn half_power_bytes(curve: &[(usize, f64)]) -> Option<f64> {
     Some((before.0 as f64) * (bytes as f64 / before.0 as f64).powf(share))
 }
 
-/// The curve of each system, by name.
+/// The curve of each system, by name, in order of size. Rows that differ in anything but size are different
+/// curves; of two that do not, the first counts.
 pub fn curves(rows: &[Row], test: Test) -> Vec<(String, Vec<(usize, f64)>)> {
     let mut curves: Vec<(String, Vec<(usize, f64)>)> = Vec::new();
     for row in rows.iter().filter(|row| row.test == test.name() && !row.warm && row.load == "idle") {
         let Some(median) = row.median else { continue };
-        let name = match row.security {
+        let mut name = match row.security {
             Some(security) => format!("{} {security} {}", row.name(), row.policy),
             None => format!("{} {}", row.name(), row.policy),
         };
-        match curves.iter_mut().find(|curve| curve.0 == name) {
-            Some(curve) => curve.1.push((row.place(), median)),
-            None => curves.push((name, vec![(row.place(), median)])),
+        if let Some(window) = row.window {
+            let _ = write!(name, ", window {window}");
         }
+        let point = (row.place(), median);
+        match curves.iter_mut().find(|curve| curve.0 == name) {
+            Some(curve) if curve.1.iter().any(|other| other.0 == point.0) => {}
+            Some(curve) => curve.1.push(point),
+            None => curves.push((name, vec![point])),
+        }
+    }
+    for curve in &mut curves {
+        curve.1.sort_by_key(|point| point.0);
     }
     curves
 }
 
-fn half_power(text: &mut String, report: &Report) {
-    let curves = curves(&report.rows, Test::Bandwidth);
+fn half_power(text: &mut String, part: &Part) {
+    let curves = curves(&part.rows, Test::Bandwidth);
     if curves.iter().all(|curve| curve.1.len() < 2) {
         return;
     }
@@ -214,12 +265,12 @@ fn half_power(text: &mut String, report: &Report) {
     }
 }
 
-fn targets(text: &mut String, report: &Report) {
-    if report.targets.is_empty() {
+fn targets(text: &mut String, part: &Part) {
+    if part.targets.is_empty() {
         return;
     }
     let _ = writeln!(text, "\ngoals");
-    for target in &report.targets {
+    for target in &part.targets {
         let _ = writeln!(
             text,
             "  {:7} {:48} {:>8}  {}",
@@ -241,6 +292,32 @@ mod tests {
             [0, 64, 1024, 65_536, 1 << 20, 1500].map(size),
             ["0 B", "64 B", "1 KiB", "64 KiB", "1 MiB", "1500 B"]
         );
+    }
+
+    #[test]
+    fn curves_are_sorted_and_never_join_two_series() {
+        let row = |system: &str, bytes, window, value| Row {
+            test: "rate",
+            system: system.into(),
+            bytes,
+            window,
+            policy: "polled",
+            load: "idle",
+            median: Some(value),
+            ..Row::default()
+        };
+        let rows = [
+            row("a", 64, None, 2.0),
+            row("b", 8, None, 9.0),
+            row("a", 8, None, 1.0),
+            row("a", 16, Some(64), 7.0),
+            row("a", 32, None, 1.5),
+        ];
+        let curves = curves(&rows, Test::Rate);
+        let of = |name: &str| curves.iter().find(|curve| curve.0 == name).unwrap().1.clone();
+        assert_eq!(curves.len(), 3);
+        assert_eq!(of("a polled"), [(8, 1.0), (32, 1.5), (64, 2.0)]);
+        assert_eq!((of("a polled, window 64"), of("b polled")), (vec![(16, 7.0)], vec![(8, 9.0)]));
     }
 
     #[test]

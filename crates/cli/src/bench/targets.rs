@@ -6,7 +6,7 @@ mod rivals;
 mod shm;
 mod xdp;
 
-use super::case::{Mode, Plain, Policy, System};
+use super::case::{Mode, Plain, Policy, System, Touch};
 use super::plan::{Load, Test, taut};
 use super::rows::{Figure, Result, ratio};
 
@@ -61,6 +61,7 @@ struct Judge<'a> {
 type Get = fn(&Figure) -> Option<f64>;
 const VALUE: Get = |figure| Some(figure.value);
 const P99: Get = |figure| figure.p99;
+const MEAN: Get = |figure| figure.mean;
 
 impl<'a> Judge<'a> {
     fn find(
@@ -74,6 +75,7 @@ impl<'a> Judge<'a> {
             cell.test == test
                 && cell.system == system
                 && !cell.warm
+                && cell.touch == Touch::Both
                 && wanted(cell)
                 && !result.figures.is_empty()
         })

@@ -1,27 +1,27 @@
 //! Our side of a measurement: an endpoint, its handlers, and the drivers that use them.
 //!
-//! The drivers do what `tautline_baseline::drive` does over a transport, except that in streams they do not
-//! read each message once more after it was copied to its final buffer and its number was checked. They are
-//! separate because a handler reads straight into the final buffer, while a transport of the baseline is
-//! given the caller's buffer.
+//! The drivers do what `tautline_baseline::drive` does over a transport: buffers are rewritten, and every
+//! byte is read. They are separate because a handler reads straight into the final buffer, while a
+//! transport of the baseline is given the caller's buffer.
 
 use std::cell::Cell;
 use std::io;
-use std::net::UdpSocket;
+use std::net::{SocketAddr, UdpSocket};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use tautline::node::device::Transport;
+use tautline::node::device::fault::Faults;
 use tautline::node::device::xdp::Framing;
-use tautline::node::link::JobKey;
+use tautline::node::link::{JobKey, RecoveryPolicy};
 use tautline::{Config, Endpoint, Event, Handler, Job, Member, Message, Rank, Short};
+use tautline_baseline::content::Pattern;
 use tautline_baseline::cpu::Stopwatch;
 use tautline_baseline::drive::Pace;
 use tautline_baseline::transport::SILENCE;
 use tautline_baseline::{Measured, Setup, Side};
 
-use super::case::{Device, Mode, Policy};
-use super::content::{Pattern, is_intact, read_out};
+use super::case::{Device, Mode, Policy, Touch};
 
 /// How long one wait lasts before the silence is counted.
 const WAIT_TIME: Duration = Duration::from_secs(1);
@@ -29,26 +29,47 @@ const WAIT_TIME: Duration = Duration::from_secs(1);
 /// What arrives, and where it is stored.
 struct Sink {
     arrived: Cell<u64>,
+    answers: Cell<u64>,
     wrong: Cell<bool>,
     /// The final buffer of a message. Taken out while a handler writes to it.
     place: Cell<Vec<u8>>,
-    /// Whether every byte is read once more, as a user would; not in streams.
-    read: Cell<bool>,
-    /// Whether the content is checked at all.
-    check: Cell<bool>,
+    reading: Cell<Reading>,
+    pattern: Pattern,
 }
+
+/// What is read of a message that has arrived in its final buffer.
+#[derive(Clone, Copy, PartialEq)]
+enum Reading {
+    /// Every byte, as a user would.
+    All,
+    /// Both ends.
+    Ends,
+    /// Nothing: the sender has not rewritten it.
+    Nothing,
+    /// Every byte, of pieces in places of their own.
+    Pieces,
+}
+
+/// The pieces in which a scattered message is taken, after a header of this size; and the distance that
+/// keeps their places apart.
+const PIECES: usize = 4;
+const HEADER: usize = 64;
 
 impl Sink {
     #[inline]
     fn store(&self, message: &[u8]) {
         let number = self.arrived.get();
-        if self.check.get() {
-            if !is_intact(number, message) {
-                self.wrong.set(true);
+        let read = match self.reading.get() {
+            Reading::All => self.pattern.check(number, message),
+            Reading::Ends => self.pattern.check_ends(number, message),
+            Reading::Nothing => Ok(()),
+            Reading::Pieces => {
+                self.pattern.read_part(message);
+                self.pattern.check_ends(number, message)
             }
-            if self.read.get() {
-                read_out(message);
-            }
+        };
+        if read.is_err() {
+            self.wrong.set(true);
         }
         self.arrived.set(number + 1);
     }
@@ -58,7 +79,9 @@ impl Sink {
         if let Ok(word) = <[u8; 8]>::try_from(message) {
             // Eight bytes are taken by value; their place is a register.
             let number = self.arrived.get();
-            if u64::from_le_bytes(word) != number && self.check.get() {
+            if self.reading.get() != Reading::Nothing
+                && self.pattern.check_word(number, u64::from_le_bytes(word)).is_err()
+            {
                 self.wrong.set(true);
             }
             self.arrived.set(number + 1);
@@ -77,6 +100,12 @@ impl Sink {
 async fn long(sink: Rc<Sink>, mut message: Message) -> tautline::Result<()> {
     let len = message.len() as usize;
     let mut place = sink.place.take();
+    if sink.reading.get() == Reading::Pieces && len > HEADER {
+        place = scattered(&sink, message, place).await?;
+        sink.place.set(place);
+        sink.arrived.set(sink.arrived.get() + 1);
+        return Ok(());
+    }
     if place.len() < len {
         place.resize(len, 0);
     }
@@ -84,6 +113,32 @@ async fn long(sink: Rc<Sink>, mut message: Message) -> tautline::Result<()> {
     sink.store(&place[..len]);
     sink.place.set(place);
     Ok(())
+}
+
+/// Takes a message in pieces, each into a place of its own, and reads them.
+async fn scattered(sink: &Sink, mut message: Message, mut place: Vec<u8>) -> tautline::Result<Vec<u8>> {
+    let len = message.len() as usize;
+    let each = ((len - HEADER) / PIECES).next_multiple_of(8);
+    place.resize(len + (PIECES + 1) * HEADER, 0);
+    let (mut taken, mut at) = (0, 0);
+    while taken < len {
+        let piece = if taken == 0 { HEADER } else { each.min(len - taken) };
+        let room = &mut place[at..at + piece];
+        message.read_into(room).await?;
+        sink.pattern.read_part(room);
+        taken += piece;
+        at += piece + HEADER;
+    }
+    Ok(place)
+}
+
+/// Counts an answer, whose content is the number of those before it.
+fn answered(sink: &Sink, message: &[u8]) {
+    let number = sink.answers.get();
+    if message != number.to_le_bytes() {
+        sink.wrong.set(true);
+    }
+    sink.answers.set(number + 1);
 }
 
 /// How a message is made.
@@ -103,64 +158,98 @@ pub struct Taut {
     peer: Rank,
     short: Handler,
     long: Handler,
+    answer: Handler,
     /// Bytes of the longest message that a short handler takes.
     short_max: usize,
     sink: Rc<Sink>,
-    pattern: Pattern,
     outgoing: Vec<u8>,
+    /// Messages and answers sent.
     sent: u64,
+    answered: u64,
+    /// Messages and answers that the drivers have waited for. More may already have arrived.
+    awaited: u64,
+    awaited_answers: u64,
     preparation: Preparation,
+    /// Where the other side receives datagrams.
+    address: SocketAddr,
 }
+
+/// What an endpoint is opened with, beside its device.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    pub security: Mode,
+    pub waiting: Policy,
+    /// The receiver may copy messages of so many bytes and more out of the sender's process.
+    pub single_copy: Option<usize>,
+    /// Frames of a thousand that are lost, and how they are recovered.
+    pub loss_per_mille: u64,
+    pub go_back_n: bool,
+}
+
+impl Options {
+    pub fn new(security: Mode, waiting: Policy) -> Options {
+        Options { security, waiting, single_copy: None, loss_per_mille: 0, go_back_n: false }
+    }
+
+    fn apply(&self, config: &mut Config, device: Device) {
+        config.device = Some(device.device());
+        config.xdp_framing = if device == Device::XdpRaw { Framing::Raw } else { Framing::Udp };
+        config.single_copy = self.single_copy;
+        if self.go_back_n {
+            config.link.recovery = RecoveryPolicy::GoBackN;
+        }
+        if self.loss_per_mille > 0 {
+            let loss = self.loss_per_mille as f64 / 1e3;
+            config.fault = Some((SEED, Faults::with(|faults| faults.loss = loss)));
+        }
+    }
+}
+
+/// Of the faults that are injected: the same in every run.
+const SEED: u64 = 7;
 
 impl Taut {
     /// Joins a fresh job with the other side, for messages of `bytes`, and connects.
-    pub fn open(
-        setup: &mut Setup<'_>,
-        device: Device,
-        security: Mode,
-        waiting: Policy,
-        bytes: usize,
-        single_copy: Option<usize>,
-    ) -> io::Result<Taut> {
+    pub fn open(setup: &mut Setup<'_>, device: Device, options: &Options, bytes: usize) -> io::Result<Taut> {
+        let (job, address) = job_and_peer(setup)?;
         let sink = Rc::new(Sink {
             arrived: Cell::new(0),
+            answers: Cell::new(0),
             wrong: Cell::new(false),
             place: Cell::new(vec![0; bytes]),
-            read: Cell::new(true),
-            check: Cell::new(true),
+            reading: Cell::new(Reading::All),
+            pattern: Pattern::new(bytes),
         });
-        let (by_short, by_long) = (sink.clone(), sink.clone());
+        let (by_short, by_long, by_answer) = (sink.clone(), sink.clone(), sink.clone());
         let endpoint = Endpoint::builder()
             .on_short("short", move |message: Short<'_>| by_short.short(message.data()))
             .on("long", move |message| long(by_long.clone(), message))
-            .config(Config::with(|config| {
-                config.device = Some(device.device());
-                config.xdp_framing = if device == Device::XdpRaw { Framing::Raw } else { Framing::Udp };
-                config.single_copy = single_copy;
-            }))
-            .security(security.security())
-            .waiting(waiting.waiting())
-            .join_job(job(setup)?)
+            .on_short("answer", move |message: Short<'_>| answered(&by_answer, message.data()))
+            .config(Config::with(|config| options.apply(config, device)))
+            .security(options.security.security())
+            .waiting(options.waiting.waiting())
+            .join_job(job)
             .map_err(io::Error::other)?;
         let peer = 1 - endpoint.rank();
         let mut taut = Taut {
             peer,
             short: endpoint.handler("short").map_err(io::Error::other)?,
             long: endpoint.handler("long").map_err(io::Error::other)?,
+            answer: endpoint.handler("answer").map_err(io::Error::other)?,
             short_max: 0,
             sink,
-            pattern: Pattern::new(bytes.max(8)),
             outgoing: vec![0; bytes],
             sent: 0,
+            answered: 0,
+            awaited: 0,
+            awaited_answers: 1,
             preparation: Preparation::Buffered,
+            address,
             endpoint,
         };
         taut.exchange_first_messages(setup.side)?;
-        if matches!(device, Device::Xdp | Device::XdpRaw) {
-            taut.wait_for_direct_route()?;
-        }
-        taut.pattern = Pattern::new(bytes);
-        taut.pattern.write(0, 0, &mut taut.outgoing);
+        wait_for_direct_route(&taut.endpoint, peer, device)?;
+        taut.sink.pattern.prime(&mut taut.outgoing);
         Ok(taut)
     }
 
@@ -169,33 +258,17 @@ impl Taut {
         if side == Side::A {
             self.answer()?;
         }
-        self.until(1)?;
+        self.until_answered(1)?;
         if side == Side::B {
             self.answer()?;
         }
         self.short_max = self.endpoint.node().short_limit(self.peer);
-        (self.sent, _) = (0, self.sink.arrived.replace(0));
         self.drain()
     }
 
-    /// Exchanges messages until frames to the other side bypass the kernel, which they cannot before its
-    /// neighbour is known.
-    fn wait_for_direct_route(&mut self) -> io::Result<()> {
-        let started = Instant::now();
-        loop {
-            let (transport, why) = self.endpoint.node().transport(self.peer).map_err(io::Error::other)?;
-            if transport == Some(Transport::Xdp) {
-                return Ok(());
-            }
-            if started.elapsed() > SILENCE {
-                return Err(io::Error::other(format!(
-                    "frames to the other side do not bypass the kernel: {why}"
-                )));
-            }
-            self.endpoint.wait(Some(Duration::from_millis(1))).map_err(io::Error::other)?;
-            self.endpoint.extract(usize::MAX).map_err(io::Error::other)?;
-            while self.endpoint.poll_event().is_some() {}
-        }
+    /// Where the other side receives datagrams.
+    pub fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// Closes in good order.
@@ -204,11 +277,11 @@ impl Taut {
         self.endpoint.close().map_err(io::Error::other)
     }
 
-    /// Sends eight bytes: the next number.
+    /// Sends eight bytes: the number of answers before this one.
     fn answer(&mut self) -> io::Result<()> {
-        let number = self.sent.to_le_bytes();
-        self.sent += 1;
-        self.endpoint.send(self.peer, self.short, &number).map_err(io::Error::other)
+        let number = self.answered.to_le_bytes();
+        self.answered += 1;
+        self.endpoint.send(self.peer, self.answer, &number).map_err(io::Error::other)
     }
 
     /// Makes and sends the next message.
@@ -216,15 +289,9 @@ impl Taut {
     fn send(&mut self) -> io::Result<()> {
         let number = self.sent;
         self.sent += 1;
-        if self.outgoing.len() == 8 {
-            return self
-                .endpoint
-                .send(self.peer, self.short, &number.to_le_bytes())
-                .map_err(io::Error::other);
-        }
         if self.outgoing.len() <= self.short_max {
             if self.preparation != Preparation::Untouched {
-                self.pattern.write(number, 0, &mut self.outgoing);
+                self.sink.pattern.write(number, &mut self.outgoing);
             }
             return self.endpoint.send(self.peer, self.short, &self.outgoing).map_err(io::Error::other);
         }
@@ -236,7 +303,7 @@ impl Taut {
         if self.endpoint.node().config().single_copy.is_some() {
             // The receiver copies only a message that is sent in one call.
             if self.preparation != Preparation::Untouched {
-                self.pattern.write(number, 0, &mut self.outgoing);
+                self.sink.pattern.write(number, &mut self.outgoing);
             }
             return self.endpoint.send(self.peer, self.long, &self.outgoing);
         }
@@ -244,11 +311,13 @@ impl Taut {
         match self.preparation {
             Preparation::Untouched => message.piece(&self.outgoing)?,
             Preparation::Buffered => {
-                self.pattern.write(number, 0, &mut self.outgoing);
+                self.sink.pattern.write(number, &mut self.outgoing);
                 message.piece(&self.outgoing)?;
             }
             // Rewritten by being written where it is sent from.
-            Preparation::InPlace => message.fill(len, |at, room| self.pattern.write(number, at, room))?,
+            Preparation::InPlace => {
+                message.fill(len, |at, room| self.sink.pattern.write_part(number, at, room))?;
+            }
         }
         message.end()
     }
@@ -256,10 +325,20 @@ impl Taut {
     /// Runs handlers until `arrived` messages have arrived.
     #[inline]
     fn until(&self, arrived: u64) -> io::Result<()> {
+        self.until_count(&self.sink.arrived, arrived)
+    }
+
+    /// Runs handlers until `answers` answers have arrived.
+    fn until_answered(&self, answers: u64) -> io::Result<()> {
+        self.until_count(&self.sink.answers, answers)
+    }
+
+    #[inline]
+    fn until_count(&self, counter: &Cell<u64>, count: u64) -> io::Result<()> {
         let (mut woken, mut silent) = (false, 0);
         loop {
             let taken = self.endpoint.extract(usize::MAX).map_err(io::Error::other)?;
-            if self.sink.arrived.get() >= arrived {
+            if counter.get() >= count {
                 return self.verdict();
             }
             if taken == 0 && woken {
@@ -313,7 +392,7 @@ impl Taut {
     /// Back and forth; round trips in nanoseconds on side A.
     pub fn ping_pong(&mut self, side: Side, count: u64, warm: bool) -> io::Result<Vec<u64>> {
         self.preparation = if warm { Preparation::Untouched } else { Preparation::Buffered };
-        self.sink.check.set(!warm);
+        self.sink.reading.set(if warm { Reading::Nothing } else { Reading::All });
         match side {
             Side::A => (0..count).map(|_| self.round_trip()).collect(),
             Side::B => self.echo(count),
@@ -350,11 +429,21 @@ impl Taut {
         count: u64,
         window: Option<u64>,
         batch: bool,
+        touch: Touch,
     ) -> io::Result<Measured> {
         let window = window.unwrap_or(count).max(1);
         let bytes = self.outgoing.len() as u64;
-        self.sink.read.set(false);
-        self.preparation = Preparation::InPlace;
+        self.sink.reading.set(match touch {
+            Touch::Unread => Reading::Ends,
+            Touch::Scattered => Reading::Pieces,
+            Touch::Both | Touch::InPlace => Reading::All,
+        });
+        self.preparation = if touch == Touch::InPlace { Preparation::InPlace } else { Preparation::Buffered };
+        let (arrived, answers) = (self.awaited, self.awaited_answers);
+        match side {
+            Side::A => self.awaited_answers += count.div_ceil(window),
+            Side::B => self.awaited += count,
+        }
         let mut watch = Stopwatch::start();
         let mut done = 0;
         while done < count {
@@ -362,14 +451,14 @@ impl Taut {
             match side {
                 Side::A => {
                     self.send_many(next, batch)?;
-                    self.until(done / window + 1)?;
+                    self.until_answered(answers + done / window + 1)?;
                 }
                 Side::B => {
                     if done == 0 {
-                        self.until(1)?;
+                        self.until(arrived + 1)?;
                         watch = Stopwatch::start();
                     }
-                    self.until(done + next)?;
+                    self.until(arrived + done + next)?;
                     self.answer()?;
                 }
             }
@@ -384,6 +473,39 @@ impl Taut {
         (0..count).try_for_each(|_| self.send())
     }
 
+    /// What side A's polls cost: those that find nothing, or for each message that they find. Messages are
+    /// there before the clock starts.
+    pub fn polls(&mut self, setup: &mut Setup<'_>, count: u64, hit: bool) -> io::Result<Measured> {
+        const TOGETHER: u64 = 64;
+        let mut total = Measured::default();
+        // Nothing is sent before the other side has done whatever opening it needs.
+        setup.barrier()?;
+        for _ in 0..if hit { count / TOGETHER } else { 1 } {
+            if hit && setup.side == Side::B {
+                (0..TOGETHER).try_for_each(|_| self.send())?;
+            }
+            setup.barrier()?;
+            if setup.side == Side::A {
+                self.awaited += TOGETHER;
+                let watch = Stopwatch::start();
+                let polls = if hit {
+                    self.until(self.awaited)?;
+                    TOGETHER
+                } else {
+                    for _ in 0..count {
+                        self.endpoint.extract(usize::MAX).map_err(io::Error::other)?;
+                    }
+                    count
+                };
+                let once = watch.stop(polls, 0, 0);
+                total.elapsed_ns += once.elapsed_ns;
+                total.messages += once.messages;
+            }
+            setup.barrier()?;
+        }
+        Ok(total)
+    }
+
     /// Connected, with nothing to do.
     pub fn idle(&self, time: Duration) -> io::Result<()> {
         let until = Instant::now() + time;
@@ -396,8 +518,34 @@ impl Taut {
     }
 }
 
+/// Over AF_XDP, extracts until frames to the other side bypass the kernel, which they cannot before its
+/// neighbour is known.
+pub(super) fn wait_for_direct_route(endpoint: &Endpoint, peer: Rank, device: Device) -> io::Result<()> {
+    let started = Instant::now();
+    while device.is_xdp() {
+        let (transport, why) = endpoint.node().transport(peer).map_err(io::Error::other)?;
+        if transport == Some(Transport::Xdp) {
+            break;
+        }
+        if started.elapsed() > SILENCE {
+            return Err(io::Error::other(format!(
+                "frames to the other side do not bypass the kernel: {why}"
+            )));
+        }
+        endpoint.wait(Some(Duration::from_millis(1))).map_err(io::Error::other)?;
+        endpoint.extract(usize::MAX).map_err(io::Error::other)?;
+        while endpoint.poll_event().is_some() {}
+    }
+    Ok(())
+}
+
 /// A job of two, made over the control stream: side A is rank 0 and makes the key.
 pub(super) fn job(setup: &mut Setup<'_>) -> io::Result<Job> {
+    job_and_peer(setup).map(|(job, _)| job)
+}
+
+/// The same, and the address of the other side.
+fn job_and_peer(setup: &mut Setup<'_>) -> io::Result<(Job, SocketAddr)> {
     let socket = UdpSocket::bind((setup.local, 0))?;
     let ours = socket.local_addr()?;
     let mut key = [0; 32];
@@ -407,11 +555,12 @@ pub(super) fn job(setup: &mut Setup<'_>) -> io::Result<Job> {
     let theirs = setup.exchange(&key)?;
     let key = if setup.side == Side::A { key } else { theirs };
     let port = u16::from_le_bytes(setup.exchange(&ours.port().to_le_bytes())?);
+    let peer = SocketAddr::new(setup.remote, port);
     let ours = Member::new(ours);
-    let theirs = Member::new((setup.remote, port).into());
+    let theirs = Member::new(peer);
     let (rank, members) = match setup.side {
         Side::A => (0, vec![ours, theirs]),
         Side::B => (1, vec![theirs, ours]),
     };
-    Ok(Job::new(rank, JobKey::new(key), members).with_socket(socket))
+    Ok((Job::new(rank, JobKey::new(key), members).with_socket(socket), peer))
 }

@@ -18,7 +18,7 @@ const SHAPES: [(Option<usize>, usize); 5] = [
     (Some(8_192), 16_384),
 ];
 /// Bytes that are written at a time.
-const CHUNK: usize = 64 << 10;
+pub const CHUNK: usize = 64 << 10;
 /// How often each shape's best plan is tried against the others'.
 const TRIALS: usize = 3;
 
@@ -28,10 +28,24 @@ pub fn untuned(bytes: usize, gso: bool) -> Plan {
     if gso { Plan { datagram: Some(8_192), packet: 32_768, ..plan } } else { plan.without_gso() }
 }
 
-/// A raw stream has no messages: small ones may share a packet, and large ones may be written part by part,
-/// as ours are.
-fn chunks(bytes: usize) -> Vec<usize> {
-    if bytes < CHUNK { vec![CHUNK / bytes.max(1) * bytes.max(1)] } else { vec![bytes, CHUNK, CHUNK / 2] }
+/// A raw stream has no messages: small ones may share a packet. Large ones are written whole, since the
+/// user's buffer holds a whole message, unless they may be written in parts.
+fn chunks(bytes: usize, parts: bool) -> Vec<usize> {
+    match (shares_packets(bytes), parts) {
+        (true, _) => vec![together(bytes)],
+        (false, false) => vec![bytes],
+        (false, true) => vec![bytes, CHUNK, CHUNK / 2],
+    }
+}
+
+/// Whether messages of this size share packets.
+pub fn shares_packets(bytes: usize) -> bool {
+    bytes < CHUNK
+}
+
+/// The bytes of the messages of this size that are made together.
+pub fn together(bytes: usize) -> usize {
+    CHUNK / bytes.max(1) * bytes.max(1)
 }
 
 /// Finds the fastest plan for streams of such messages; both sides return the same. Its messages may have
@@ -42,6 +56,7 @@ pub fn best(
     count: u64,
     trial_bytes: u64,
     gso: bool,
+    parts: bool,
 ) -> io::Result<Plan> {
     if !gso {
         return udp_gso::best_plan(setup, &Plan { count, ..untuned(bytes, false) }, trial_bytes);
@@ -50,7 +65,7 @@ pub fn best(
     for (datagram, packet) in SHAPES {
         let plan = Plan { datagram, packet, ..Plan::new(CHUNK, trial_bytes / CHUNK as u64) };
         let best = udp_gso::best_plan(setup, &plan, trial_bytes)?;
-        plans.extend(chunks(bytes).into_iter().map(|chunk| Plan { bytes: chunk, ..best }));
+        plans.extend(chunks(bytes, parts).into_iter().map(|chunk| Plan { bytes: chunk, ..best }));
     }
     let mut best = None;
     for _ in 0..TRIALS {

@@ -29,38 +29,51 @@ const RANK_SPARE: u64 = 32;
 
 /// Raises the limit on descriptors as far as the job needs, for the launcher and for the ranks, which inherit
 /// it.
-pub fn check(args: &RunArgs) -> Result<()> {
+pub fn check(args: &RunArgs, n: usize) -> Result<()> {
     if !Path::new(THIS_PROGRAM).exists() {
         bail!(
             "/proc is not mounted, and ranks are started and ended with its help\nmount it: mount -t proc proc /proc"
         );
     }
-    let needed = launcher_needs(args).max(rank_needs(args));
+    let needed = launcher_needs(args, n).max(rank_needs(n, shares_memory(args)));
+    raise(needed).or_else(|hard| {
+        bail!(
+            "{n} processes need up to {needed} open files each, and {hard} are allowed\ngive a smaller -n{}, or raise the limit: ulimit -Hn {needed}",
+            if shares_memory(args) { " or --device udp" } else { "" }
+        )
+    })
+}
+
+/// The same for the ranks of one host of a job on several.
+pub fn check_ranks(n: usize) -> Result<()> {
+    let needed = rank_needs(n, true);
+    raise(needed).or_else(|hard| {
+        bail!("{n} processes need up to {needed} open files each, and {hard} are allowed\nraise the limit: ulimit -Hn {needed}")
+    })
+}
+
+/// Raises the limit on descriptors as far as needed; an error is the limit that cannot be exceeded.
+fn raise(needed: u64) -> Result<(), u64> {
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_none_or(|soft| soft >= needed) {
         return Ok(());
     }
     if let Some(hard) = limit.maximum.filter(|hard| *hard < needed) {
-        let n = args.n;
-        bail!(
-            "{n} processes need up to {needed} open files each, and {hard} are allowed\ngive a smaller -n{}, or raise the limit: ulimit -Hn {needed}",
-            if shares_memory(args) { " or --device udp" } else { "" }
-        );
+        return Err(hard);
     }
-    setrlimit(Resource::Nofile, Rlimit { current: Some(needed), maximum: limit.maximum })?;
-    Ok(())
+    setrlimit(Resource::Nofile, Rlimit { current: Some(needed), maximum: limit.maximum }).map_err(|_| needed)
 }
 
-fn launcher_needs(args: &RunArgs) -> u64 {
-    let n = args.n as u64;
+fn launcher_needs(args: &RunArgs, n: usize) -> u64 {
+    let n = n as u64;
     let directions = if args.is_relayed() { n * (n - 1) } else { 0 };
     let captures = if args.pcap.is_some() { directions / 2 } else { 0 };
     n * LAUNCHER_EACH + LAUNCHER_SPARE + directions * RELAY_EACH + captures
 }
 
-fn rank_needs(args: &RunArgs) -> u64 {
-    let n = args.n as u64;
-    let shared = if shares_memory(args) { (n - 1) * RANK_EACH_SHARED } else { 0 };
+fn rank_needs(n: usize, shares_memory: bool) -> u64 {
+    let n = n as u64;
+    let shared = if shares_memory { (n - 1) * RANK_EACH_SHARED } else { 0 };
     RANK_JOINED + n * RANK_EACH + shared + RANK_SPARE
 }
 

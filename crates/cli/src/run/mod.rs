@@ -1,114 +1,119 @@
-//! `tautline run`: N processes of one job on this host.
+//! `tautline run`: the processes of one job, on this host or, through ssh, on many.
 //!
-//! The launcher binds one socket per rank and hands it over; the job's description, including the key, goes
-//! through a sealed memory file. Neither arguments nor the environment ever contain the key.
+//! On this host the launcher binds one socket per rank and hands it over; the job's description, including
+//! the key, goes through a sealed memory file. On others an agent does that (`remote`). Neither arguments nor
+//! the environment ever contain the key.
 
+mod args;
 mod faults;
-mod launch;
+mod hosts;
 mod leftovers;
 mod limits;
+mod local;
 mod lookup;
+mod outcome;
+mod process;
+mod programs;
 mod relay;
+mod remote;
 mod tag;
 mod watch;
 
 use std::ffi::OsString;
+use std::fs::File;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::time::Duration;
 
-use anyhow::{Result, bail};
-use clap::Args;
-use tautline::node::limits::MAX_PEERS;
-use tautline::{DeviceName, Security};
+use anyhow::{Context, Result, bail};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use tautline::DeviceName;
 
 use crate::sys;
-use faults::FaultSpec;
+pub use args::{ChildArgs, RunArgs};
+use outcome::Outcome;
+use programs::Program;
+pub use remote::agent;
 
-const EXAMPLES: &str = "\
-Examples:
-  tautline run -n 2 ./hello
-        Two processes; they find each other and their key without configuration.
-  tautline run -n 4 --tag ./solver --size 1000
-        Options after the program are the program's. Each line of output starts with its rank.
-  tautline run -n 2 --fault loss=5%,reorder=10%,seed=7 ./hello
-        The network between them loses and reorders frames; messages are not affected.
-  tautline run -n 2 --device udp ./hello
-        Datagrams instead of shared memory, as between hosts.
-  tautline run -n 2 --pcap captures ./hello
-        Leaves captures/ranks-0-1.pcap for Wireshark.
-
-When a rank fails, the others have --grace seconds to end by themselves; then they are ended.
-The exit code is 0 if all ranks ended with 0, else that of the rank that failed first (128 + signal if one killed it).
-Rank 0 reads standard input; the others have none.";
-
-/// The arguments of `tautline run`.
-#[derive(Debug, Args)]
-#[command(after_help = EXAMPLES, trailing_var_arg = true)]
-pub struct RunArgs {
-    /// How many processes
-    #[arg(short, long, value_name = "N")]
-    n: usize,
-    /// Protection of frames: fabric (a keyed tag), sealed (encrypted) or open (none); by default what the
-    /// program requests
-    #[arg(long, value_name = "MODE")]
-    security: Option<Security>,
-    /// The only device to use: shm, udp or xdp; by default shared memory, which all ranks of one host can
-    /// use. Faults and captures require udp. xdp reaches other hosts only, so that ranks started here share
-    /// memory, which a message on standard error says; its options follow the name:
-    /// xdp,framing=raw,mode=native,receive=busy-poll
-    #[arg(long, value_name = "DEVICE")]
-    device: Option<DeviceName>,
-    /// Bind to ::1 instead of 127.0.0.1
-    #[arg(long)]
-    ipv6: bool,
-    /// Begin each line of output with the rank
-    #[arg(long)]
-    tag: bool,
-    /// Seconds that the others have when a rank fails, and again between SIGTERM and SIGKILL
-    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
-    grace: Duration,
-    /// Inject faults: loss=5%,dup=1%,reorder=10%,corrupt=1%,delay=100us,seed=1
-    #[arg(long, value_name = "FAULTS")]
-    fault: Option<FaultSpec>,
-    /// Capture the frames of each pair of ranks in this directory
-    #[arg(long, value_name = "DIR")]
-    pcap: Option<PathBuf>,
-    /// The program and its arguments
-    #[arg(required = true, value_name = "PROGRAM")]
-    program: Vec<OsString>,
+/// What is to be started: the programs, and what all of them are given.
+pub struct JobPlan {
+    programs: Vec<Program>,
+    env: Vec<(OsString, OsString)>,
 }
 
-impl RunArgs {
-    /// Whether frames pass through the launcher.
-    fn is_relayed(&self) -> bool {
-        self.fault.is_some() || self.pcap.is_some()
+impl JobPlan {
+    fn new(args: &RunArgs, fill: Option<usize>) -> Result<JobPlan> {
+        let programs = programs::parse(args.n, &args.program, fill)?;
+        let env = args.env.iter().map(parse_variable).collect::<Result<_>>()?;
+        Ok(JobPlan { programs, env })
+    }
+
+    /// How many processes there are.
+    fn size(&self) -> usize {
+        self.programs.iter().map(|program| program.count).sum()
+    }
+
+    /// The program of each rank.
+    fn programs(&self) -> impl Iterator<Item = &Program> {
+        programs::by_rank(&self.programs)
     }
 }
 
-/// The arguments of a process that becomes a program of a job.
-#[derive(Debug, Args)]
-pub struct ChildArgs {
-    parent: i32,
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
-    program: Vec<OsString>,
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("\"{text}\" is not a number of seconds from 0 to 86400");
-    let seconds: f64 = text.parse().map_err(|_| wrong())?;
-    if (0.0..=86_400.0).contains(&seconds) { Ok(Duration::from_secs_f64(seconds)) } else { Err(wrong()) }
+/// Reads `NAME=VALUE`, or `NAME` with the value that it has here.
+fn parse_variable(text: &OsString) -> Result<(OsString, OsString)> {
+    let bytes = text.as_bytes();
+    if let Some(at) = bytes.iter().position(|byte| *byte == b'=').filter(|at| *at > 0) {
+        return Ok((OsString::from_vec(bytes[..at].to_vec()), OsString::from_vec(bytes[at + 1..].to_vec())));
+    }
+    let shown = text.to_string_lossy();
+    if bytes.first().is_none_or(|first| *first == b'=') {
+        bail!("--env {shown}: a variable needs a name\nfor example: --env NAME=VALUE");
+    }
+    match std::env::var_os(text) {
+        Some(value) => Ok((text.clone(), value)),
+        None => bail!("--env {shown}: there is no such variable here\ngive it a value: --env {shown}=VALUE"),
+    }
 }
 
 /// Starts the job and waits for its end.
-pub fn run(args: &RunArgs) -> Result<ExitCode> {
-    check_count(args.n)?;
+pub fn run(mut args: RunArgs) -> Result<ExitCode> {
+    // Also valid in the directory of the programs.
+    for path in [&mut args.output, &mut args.pcap].into_iter().flatten() {
+        *path = std::path::absolute(&path)?;
+    }
     if args.device == Some(DeviceName::Shm) && args.is_relayed() {
         bail!("shared memory has neither faults nor captures\nleave out --device shm, or --fault and --pcap");
     }
-    let program = lookup::find(&args.program[0])?;
-    limits::check(args)?;
+    let hosts = match (&args.hosts, &args.hostfile) {
+        (Some(list), _) => Some(hosts::parse_list(list)?),
+        (None, Some(file)) => Some(hosts::read_file(file)?),
+        (None, None) => None,
+    };
+    if let Some(folder) = &args.output {
+        std::fs::create_dir_all(folder).with_context(|| {
+            format!("cannot make the directory {}\ngive another one; the reason was", folder.display())
+        })?;
+    }
+    match hosts {
+        Some(hosts) => {
+            let plan = JobPlan::new(&args, Some(hosts::capacity(&hosts, args.ppn)))?;
+            remote::run(&args, &plan, &hosts)
+        }
+        None => run_here(&args),
+    }
+}
+
+fn run_here(args: &RunArgs) -> Result<ExitCode> {
+    if args.ppn.is_some() || args.agent.is_some() || args.interface.is_some() {
+        bail!("--ppn, --agent and --interface are for jobs on several hosts\nname the hosts: --hosts a,b");
+    }
+    let plan = JobPlan::new(args, None)?;
+    if let Some(folder) = &args.wdir {
+        enter(folder)?;
+    }
+    let files = plan.programs().map(|program| lookup::find(&program.words[0])).collect::<Result<Vec<_>>>()?;
+    limits::check(args, plan.size())?;
     if let Some(DeviceName::Xdp | DeviceName::XdpWith(_)) = args.device {
         let instead = if args.is_relayed() {
             "they use udp, as --fault and --pcap require"
@@ -118,8 +123,9 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         eprintln!("tautline: xdp reaches other hosts only, and all ranks are on this one: {instead}");
     }
     let signals = sys::Signals::catch()?;
-    let (job, relay, listeners) = launch::start(args, &program)?;
-    let code = watch::wait_for_ranks(job, signals, args.grace);
+    let (job, relay, listeners) = local::start(args, &plan, &files)?;
+    let outcome = Outcome::new(plan.size(), args.grace, args.keep_going, args.timeout);
+    let code = watch::wait_for_ranks(job, signals, outcome);
     drop(listeners);
     if let Some(relay) = relay {
         relay.finish();
@@ -127,16 +133,19 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     code
 }
 
-fn check_count(n: usize) -> Result<()> {
-    if n == 0 {
-        bail!(
-            "a job needs at least one process\ngive -n 1 or more, for example: tautline run -n 2 ./program"
-        );
-    }
-    if n > MAX_PEERS {
-        bail!("{n} processes are more than the {MAX_PEERS} that a job may have\ngive a smaller -n");
-    }
-    Ok(())
+/// Makes `folder` the directory of this process, and of those that it starts.
+fn enter(folder: &Path) -> Result<()> {
+    std::env::set_current_dir(folder).with_context(|| {
+        format!("cannot enter the directory {}\ncheck --wdir; the reason was", folder.display())
+    })
+}
+
+/// The file for a rank's output.
+fn output_file(folder: &Path, rank: usize) -> Result<File> {
+    let path: PathBuf = folder.join(format!("rank-{rank}.txt"));
+    File::create(&path).with_context(|| {
+        format!("cannot write {}\ngive --output another directory; the reason was", path.display())
+    })
 }
 
 /// Becomes the program; the process ends with the launcher, however the launcher ends.
@@ -145,8 +154,37 @@ pub fn become_program(args: &ChildArgs) -> Result<ExitCode> {
         // The launcher is gone: nobody needs this process any more.
         return Ok(ExitCode::from(143));
     }
+    if let Some(index) = args.core {
+        bind_to_core(index)?;
+    }
     let error = Command::new(&args.program[0]).args(&args.program[1..]).exec();
     eprintln!("tautline: cannot start {}: {error}", args.program[0].to_string_lossy());
     eprintln!("  is it a program for this machine, or does its first line name an interpreter that exists?");
     Ok(ExitCode::from(126))
+}
+
+/// Binds this process to one of the cores that it may use.
+fn bind_to_core(index: usize) -> Result<()> {
+    let allowed = sched_getaffinity(None)?;
+    let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).collect();
+    let mut one = CpuSet::new();
+    one.set(cores[index % cores.len()]);
+    sched_setaffinity(None, &one).context("cannot bind to a core\nleave out --bind; the reason was")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_have_names() {
+        let parsed = |text: &str| parse_variable(&OsString::from(text));
+        assert_eq!(parsed("A=b=c").unwrap(), ("A".into(), "b=c".into()));
+        assert_eq!(parsed("A=").unwrap(), ("A".into(), "".into()));
+        for (text, word) in [("", "a name"), ("=x", "a name"), ("NO_SUCH_VARIABLE", "NO_SUCH_VARIABLE=VALUE")]
+        {
+            let error = parsed(text).unwrap_err().to_string();
+            assert!(error.contains(word), "{error}");
+        }
+    }
 }

@@ -439,7 +439,10 @@ mod tests {
         match handles(MAX_POOL) {
             Ok(attached) => assert!(attached.is_err(), "a pool of more than {MAX_POOL} bytes was mapped"),
             // A limit of the system on files or address space.
-            Err(error) => eprintln!("skipped: no sparse memory of {MAX_POOL} bytes: {error}"),
+            Err(error) => tautline_skips::skip(
+                "oversized_pools_are_refused",
+                format!("no sparse memory of {MAX_POOL} bytes: {error}"),
+            ),
         }
     }
 }

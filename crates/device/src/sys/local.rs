@@ -13,8 +13,8 @@ use rustix::net::{
 
 use super::Errno;
 
-/// Connections that may wait to be accepted.
-const BACKLOG: i32 = 64;
+/// Connections that may wait to be accepted: as many as the kernel allows by default.
+const BACKLOG: i32 = 4_096;
 
 fn socket() -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

@@ -42,8 +42,7 @@ fn refused_trains_are_sent_frame_by_frame() {
     let (mut a, mut b) = (open(), open());
     let route = a.route(b.local_addr()).unwrap();
     if !a.features.gso.is_on() {
-        println!("SKIPPED refused_trains_are_sent_frame_by_frame: {}", a.describe());
-        return;
+        return tautline_skips::skip("refused_trains_are_sent_frame_by_frame", a.describe());
     }
     sys::refuse_gso(a.routes[0].connected.as_ref().expect("a connected socket").as_fd()).unwrap();
     send(&mut a, route, 20, 100);
@@ -80,8 +79,7 @@ fn coalescing_follows_the_traffic() {
     let (mut a, mut b) = (open(), open());
     let route = a.route(b.local_addr()).unwrap();
     if !a.features.gso.is_on() || !b.features.gro.is_on() {
-        println!("SKIPPED coalescing_follows_the_traffic: {}", a.describe());
-        return;
+        return tautline_skips::skip("coalescing_follows_the_traffic", a.describe());
     }
     for _ in 0..3 {
         send(&mut a, route, 30, 200);

@@ -307,3 +307,42 @@ pub(crate) fn driver(link: &Link) -> String {
 pub(crate) fn queues(link: &Link) -> u32 {
     netlink::queues(&link.name).unwrap_or(link.queues)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+        let mut bytes = (4 + value.len() as u16).to_ne_bytes().to_vec();
+        bytes.extend_from_slice(&kind.to_ne_bytes());
+        bytes.extend_from_slice(value);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    fn link_with(info: &[u8]) -> Link {
+        let mut body = vec![0; LINK_FIXED];
+        body[4..8].copy_from_slice(&9_u32.to_ne_bytes());
+        body.extend(attribute(libc::IFLA_IFNAME, b"v0.7\0"));
+        body.extend(attribute(libc::IFLA_LINK, &5_u32.to_ne_bytes()));
+        body.extend(attribute(libc::IFLA_LINKINFO, info));
+        parse_link(&body).unwrap()
+    }
+
+    /// D-11: the tag of a VLAN interface, and the interface below it, as the kernel reports them. Kernels
+    /// without VLANs skip the tests that use such interfaces.
+    #[test]
+    fn vlan_interfaces_are_recognised() {
+        // Flags come before the tag, as from the kernel; the protocol follows.
+        let data = [
+            attribute(2, &[1, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]),
+            attribute(5, &[0x81, 0]),
+            attribute(1, &[7, 0]),
+        ];
+        let info = |kind: &[u8]| [attribute(1, kind), attribute(2, &data.concat())].concat();
+        let link = link_with(&info(b"vlan\0"));
+        assert_eq!((link.index, link.name.as_str(), link.below, link.vlan), (9, "v0.7", Some(5), Some(7)));
+        assert_eq!(link_with(&info(b"veth\0")).vlan, None, "attribute 1 of another kind is no tag");
+        assert_eq!(link_with(&attribute(1, b"vlan\0")).vlan, None, "no data");
+    }
+}

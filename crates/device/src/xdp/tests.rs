@@ -188,7 +188,8 @@ fn handshakes_of_other_jobs_pass() {
 #[test]
 fn our_frames_are_taken() {
     if !caps::missing().is_empty() {
-        println!("SKIPPED in the kernel: {:?} are missing; interpreted only", caps::missing());
+        let why = format!("{:?} are missing; interpreted only", caps::missing());
+        tautline_skips::skip("our_frames_are_taken", why);
     }
     for (us, them) in [(US4, THEM4), (US6, THEM6)] {
         let to = steer(us);

@@ -130,6 +130,7 @@ pub fn open_udp(spaces: &Arc<Spaces>, side: usize) -> NetnsDevice<Udp> {
 }
 
 /// Runs in a thread of its own, because a thread that entered a namespace stays there.
+#[track_caller]
 pub fn in_namespaces(test: &str, shape: Shape, run: impl FnOnce(&Arc<Spaces>) + Send) {
     let Some(spaces) = spaces(test, shape) else { return };
     std::thread::scope(|scope| scope.spawn(|| run(&spaces)).join()).expect("the thread in the namespaces");

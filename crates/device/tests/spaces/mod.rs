@@ -187,17 +187,20 @@ impl Drop for Spaces {
     }
 }
 
-/// Creates the namespaces, or prints why that is not possible.
+/// Creates the namespaces, unless this process or the kernel lacks what they need. Any other failure is one
+/// of the test.
+#[track_caller]
 pub fn spaces(test: &str, shape: Shape) -> Option<Arc<Spaces>> {
-    if !rustix::process::geteuid().is_root() {
-        println!("SKIPPED {test}: network namespaces need root");
+    if let Some(why) = tautline_skips::lacks_namespaces() {
+        tautline_skips::skip(test, why);
         return None;
     }
     match Spaces::new(shape) {
         Ok(spaces) => Some(Arc::new(spaces)),
-        Err(why) => {
-            println!("SKIPPED {test}: {why}");
+        Err(why) if shape.vlan.is_some() && why.contains("Unknown device type") => {
+            tautline_skips::skip(test, "the kernel has no VLAN interfaces (CONFIG_VLAN_8021Q)");
             None
         }
+        Err(why) => panic!("{why}"),
     }
 }

@@ -76,6 +76,45 @@ impl Link {
         self.take_slot(now, header.slot, payload.len()).map(|arrival| (Some(arrival), payload))
     }
 
+    /// Handles a frame that carries nothing new but its payload, as most frames of a train do (L-38): it has
+    /// the next packet number and the next slot, and acknowledges what is acknowledged already. Returns the
+    /// range of its payload, as [`Link::handle_frame`] does. `None`, with nothing changed, for another frame.
+    #[inline]
+    pub fn handle_next(&mut self, now: Nanos, bytes: &mut [u8]) -> Option<Result<Range<usize>, FrameError>> {
+        let Link { sender, receiver, .. } = self;
+        if self.state != State::Open || !receiver.takes_next() {
+            return None;
+        }
+        let sealed = if self.seal.is_sealed() { flags::SEALED } else { 0 };
+        let mut header = Header {
+            kind: Kind::Data,
+            flags: flags::SLOT | self.raw.peer | sealed,
+            ext_len: 0,
+            channel: self.channel,
+            packet: receiver.replay.largest() + 1,
+            slot: receiver.next(),
+            ack: sender.queue.base(),
+            credit: sender.queue.credit(),
+            echo: sender.packets.largest_echo() as u32,
+            residence_ns: 0,
+            duplicates: sender.peer_duplicates(),
+            tag: 0,
+        };
+        header.tag = header.tag_of(bytes)?;
+        let Some(payload) = self.seal.open(&header, bytes, HEADER_LEN..bytes.len()) else {
+            return Some(self.drop_frame(FrameError::BadTag));
+        };
+        // From here on the frame is authenticated.
+        receiver.replay.mark(now, header.packet);
+        self.liveness.on_frame(now);
+        sender.find_losses(now, &mut self.reports);
+        receiver.take_next();
+        receiver.ack.on_slot(now, payload.len(), &self.config);
+        self.reports.counters.frames_accepted += 1;
+        self.reports.counters.slots_accepted += 1;
+        Some(Ok(payload))
+    }
+
     /// D-21: the frame with the largest packet number counts, not the one that arrives last.
     #[cold]
     fn update_peer_raw(&mut self, packet: u64, frame_flags: u8) {

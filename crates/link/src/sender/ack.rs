@@ -70,8 +70,9 @@ impl Sender {
         }
     }
 
+    /// Marks slots as lost that later packets have overtaken (L-9).
     #[inline]
-    fn find_losses(&mut self, now: Nanos, reports: &mut Reports) {
+    pub(crate) fn find_losses(&mut self, now: Nanos, reports: &mut Reports) {
         let Some(front) = self.queue.front() else { return };
         let overtaken =
             front.packet != 0 && front.packet + self.reorder.packets() <= self.packets.largest_echo();

@@ -170,7 +170,8 @@ fn replace(rng: &mut Rng, out: &mut Vec<u8>, frames: &[Vec<u8>]) {
     }
 }
 
-fn attack(seed: u64, security: Security, count: u64) {
+/// Attacks with `count` mutated frames; returns how many the link refused.
+fn attack(seed: u64, security: Security, count: u64) -> u64 {
     let (mut world, captured) = capture_frames(seed, security);
     let mut rng = Rng(seed);
     let now = world.now;
@@ -199,15 +200,18 @@ fn attack(seed: u64, security: Security, count: u64) {
             "{security:?}: an authentic frame was dropped"
         );
     }
+    done
 }
 
 /// L-3, L-22, L-23: no mutated frame is accepted, even if checksums without a key would not detect it.
 #[test]
 fn mutated_frames_are_dropped() {
-    let count = std::env::var("TAUTLINE_MUTATIONS").ok().and_then(|n| n.parse().ok()).unwrap_or(DEFAULT);
-    let run = |seed, security| std::thread::spawn(move || attack(seed, security, count / 2));
+    let count = tautline_skips::number("TAUTLINE_MUTATIONS", DEFAULT);
+    let seed = tautline_skips::number(tautline_skips::SEED, 0);
+    let run =
+        |base, security| std::thread::spawn(move || attack(base + (seed << 16), security, count.div_ceil(2)));
     let threads = [run(1_000, Security::Fabric), run(2_000, Security::Sealed)];
     for thread in threads {
-        thread.join().expect("no mutated frame is accepted");
+        tautline_skips::did(thread.join().expect("no mutated frame is accepted"));
     }
 }

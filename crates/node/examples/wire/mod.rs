@@ -8,7 +8,14 @@ use std::sync::{Arc, Mutex};
 
 use tautline_node::device::{Arena, Counters, Datagram, DeviceEvent, RouteId, RxBatch, SlotId};
 
-type Queue = Arc<Mutex<VecDeque<Vec<u8>>>>;
+/// Frames under way in one direction, and buffers for further ones.
+#[derive(Default)]
+struct Way {
+    frames: VecDeque<Vec<u8>>,
+    spare: Vec<Vec<u8>>,
+}
+
+type Queue = Arc<Mutex<Way>>;
 
 /// One end of the wire. Like a socket, each end copies a frame once.
 pub struct Wire {
@@ -17,7 +24,6 @@ pub struct Wire {
     peer: SocketAddr,
     out: Queue,
     input: Queue,
-    spare: Vec<Vec<u8>>,
 }
 
 /// Both ends of a wire, at these addresses.
@@ -29,7 +35,6 @@ pub fn wires(addrs: [SocketAddr; 2]) -> [Wire; 2] {
         peer: addrs[1 - end],
         out: queues[end].clone(),
         input: queues[1 - end].clone(),
-        spare: Vec::new(),
     })
 }
 
@@ -53,20 +58,22 @@ impl Datagram for Wire {
         1472
     }
     fn send(&mut self, _: RouteId, slot: SlotId, range: Range<usize>) {
-        let mut frame = self.spare.pop().unwrap_or_default();
+        let mut out = self.out.lock().unwrap();
+        let mut frame = out.spare.pop().unwrap_or_default();
         frame.clear();
         frame.extend_from_slice(self.arena.bytes(slot, range));
-        self.out.lock().unwrap().push_back(frame);
+        out.frames.push_back(frame);
     }
     fn flush(&mut self) {}
     fn recv(&mut self, batch: &mut RxBatch) -> std::io::Result<usize> {
         batch.clear();
         let mut input = self.input.lock().unwrap();
-        while let Some(frame) = input.front() {
+        let Way { frames, spare } = &mut *input;
+        while let Some(frame) = frames.front() {
             if !batch.push(self.peer, frame) {
                 break;
             }
-            self.spare.extend(input.pop_front());
+            spare.extend(frames.pop_front());
         }
         Ok(batch.frames().len())
     }

@@ -71,6 +71,12 @@ impl LinkChannel {
         self.link().is_some_and(|link| link.can_send_now(len) && !(share_frames && link.unacknowledged() > 0))
     }
 
+    /// One past the last slot that was pushed.
+    #[inline]
+    pub(super) fn pushed_to(&self) -> Seq {
+        self.link().map_or(Seq(0), Link::pushed_to)
+    }
+
     #[inline]
     fn open_link(&mut self) -> Option<&mut Link> {
         self.peering.link_mut().filter(|link| link.is_open())
@@ -109,6 +115,20 @@ impl LinkChannel {
         port.note_timer(now);
     }
 
+    /// Sends a whole frame with the next flush, or queues it if something is in its way. The link is open.
+    #[inline]
+    pub(super) fn send_in_train(&mut self, port: &mut Port, now: Nanos, (slot, len): (SlotId, usize)) {
+        let link = self.peering.link_mut().expect("there was room");
+        if !link.can_send_now(len) {
+            link.push(slot.0, len as u32);
+            return;
+        }
+        let transmit = link.send_now(now, slot.0, len as u32);
+        let range = HEADROOM - transmit.head_len()..HEADROOM + len;
+        link.finish(&transmit, now, &mut port.device.arena().slot_mut(slot)[range.clone()]);
+        port.send_with_flush(self.route, slot, range);
+    }
+
     /// Sends every frame that the link wants to send now.
     #[inline]
     pub(super) fn transmit(&mut self, port: &mut Port, now: Nanos) {
@@ -140,12 +160,18 @@ impl LinkChannel {
     #[inline]
     pub(crate) fn free_acknowledged(&mut self, port: &mut Port) {
         let Some(link) = self.peering.link_mut() else { return };
+        let mut freed = link.poll_freed();
+        // Whatever the peer acknowledges, and when the link ends: a frame leaves before its slot is reused.
+        if freed.is_some() && port.waiting_frames() > 0 {
+            port.flush();
+        }
         let arena = port.device.arena();
         let scarce = arena.available() <= arena.capacity() / 2;
-        while let Some(token) = link.poll_freed() {
+        while let Some(token) = freed {
             arena.give(SlotId(token));
             // A sender that found no slot may try again.
             port.activity += u64::from(scarce);
+            freed = link.poll_freed();
         }
     }
 

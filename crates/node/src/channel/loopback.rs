@@ -44,7 +44,7 @@ impl LoopbackChannel {
         true
     }
 
-    pub(super) fn consumed(&mut self) {
-        self.pending -= 1;
+    pub(super) fn consumed(&mut self, frames: u32) {
+        self.pending -= frames as usize;
     }
 }

@@ -32,7 +32,7 @@ pub(crate) use writer::ChannelWriter;
 use tautline_device::{RxBatch, RxFrame, SlotId};
 use tautline_link::{Event, Nanos};
 use tautline_wire::Seq;
-use tautline_wire::record::{self, LONG_LEN, SHORT_LEN};
+use tautline_wire::record::{self, Class, LONG_LEN, SHORT_LEN};
 
 use crate::limits::TX_QUEUE;
 use crate::{Rank, SendError, Undelivered};
@@ -80,8 +80,8 @@ struct OpenFrame {
     tail: Option<(u32, usize)>,
     /// One past the last slot of the link that was pushed before this frame was opened.
     behind: Seq,
-    /// It holds memory records, and no others (W-11).
-    memory: bool,
+    /// It holds records of this class, and no others (W-11).
+    class: Class,
 }
 
 impl Channel {
@@ -207,11 +207,10 @@ impl Channel {
 
     // Open, push, flush.
 
-    /// Makes sure that a frame is open with at least `need` bytes of room, for records of memory or for all
-    /// others: they do not share frames (W-11).
+    /// Makes sure that a frame is open with at least `need` bytes of room, for records of a class (W-11).
     #[inline]
-    pub(crate) fn open_frame(&mut self, port: &mut Port, need: usize, memory: bool) -> Result<(), SendError> {
-        let fits = |open: &OpenFrame| open.capacity - open.used >= need && open.memory == memory;
+    pub(crate) fn open_frame(&mut self, port: &mut Port, need: usize, class: Class) -> Result<(), SendError> {
+        let fits = |open: &OpenFrame| open.capacity - open.used >= need && open.class == class;
         if self.open.as_ref().is_some_and(fits) {
             return Ok(());
         }
@@ -221,9 +220,9 @@ impl Channel {
         }
         // A message that goes in one slot may need more than a frame has now (L-19).
         let capacity = self.capacity(port).max(need);
-        let behind = self.link.link().map_or(Seq(0), tautline_link::Link::pushed_to);
+        let behind = self.link.pushed_to();
         let slot = port.take_slot().ok_or(SendError::WouldBlock)?;
-        self.open = Some(OpenFrame { slot, used: 0, capacity, tail: None, behind, memory });
+        self.open = Some(OpenFrame { slot, used: 0, capacity, tail: None, behind, class });
         Ok(())
     }
 
@@ -402,17 +401,18 @@ impl Channel {
         taken
     }
 
-    /// A frame has been consumed: its room is granted again. Returns whether the peer should hear of it soon.
+    /// Frames have been consumed: their room is granted again. Returns whether the peer should hear of it
+    /// soon.
     #[inline]
-    pub(crate) fn consumed(&mut self, port: &mut Port) -> bool {
+    pub(crate) fn consumed(&mut self, port: &mut Port, frames: u32) -> bool {
         match &mut self.kind {
-            Kind::Link => self.link.peering.link_mut().is_some_and(|link| link.consumed(1)),
+            Kind::Link => self.link.peering.link_mut().is_some_and(|link| link.consumed(frames)),
             Kind::Shm(shm) => {
-                shm.consumed();
+                shm.consumed(frames);
                 false
             }
             Kind::Loopback(loopback) => {
-                loopback.consumed();
+                loopback.consumed(frames);
                 port.activity += 1;
                 false
             }

@@ -11,6 +11,8 @@ pub(crate) struct Port {
     pub(crate) device: Box<dyn Datagram>,
     /// Slots of frames that no link owns: handshakes, acknowledgements, copies. Freed by the next flush.
     scratch: Vec<SlotId>,
+    /// Frames of trains that the next flush sends; their slots stay until then.
+    waiting: usize,
     /// Ranks whose channels have to be served.
     dirty: Vec<Rank>,
     /// Open batches of the thread that entered the lane last; frames stay open while there is one.
@@ -39,6 +41,7 @@ impl Port {
         Port {
             device,
             scratch: Vec::new(),
+            waiting: 0,
             dirty: Vec::new(),
             batch_depth: 0,
             batches: Batches::default(),
@@ -154,9 +157,23 @@ impl Port {
         self.bytes = bytes;
     }
 
+    /// Sends a frame of a train with the next flush.
+    #[inline]
+    pub(super) fn send_with_flush(&mut self, route: RouteId, slot: SlotId, range: std::ops::Range<usize>) {
+        self.waiting += 1;
+        self.device.send(route, slot, range);
+    }
+
+    /// Frames of trains that the next flush sends.
+    #[inline]
+    pub(super) fn waiting_frames(&self) -> usize {
+        self.waiting
+    }
+
     /// Hands everything queued to the network.
     #[inline]
     pub(crate) fn flush(&mut self) {
+        self.waiting = 0;
         self.device.flush();
         if !self.scratch.is_empty() {
             self.free_scratch();

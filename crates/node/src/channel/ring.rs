@@ -13,8 +13,8 @@ use crate::Down;
 pub(crate) enum NextFrame {
     /// A whole message of this many bytes; it has been taken.
     Message(usize),
-    /// Memory records.
-    Memory,
+    /// Memory or tag records.
+    Served,
     /// Part of a message, control records, the end, or nothing.
     Other,
 }
@@ -60,39 +60,39 @@ impl Channel {
                 shm.take(&mut out[..len]);
                 NextFrame::Message(len)
             }
-            Some(_) if record::is_memory(first) => NextFrame::Memory,
+            Some(_) if record::is_served(first) => NextFrame::Served,
             _ => NextFrame::Other,
         }
     }
 
-    /// Takes the next frame if it is a small memory record.
+    /// Takes the next frame if it is a small memory or tag record.
     #[inline(always)]
-    pub(crate) fn pop_memory_words(&mut self) -> PoppedLine {
+    pub(crate) fn pop_served_words(&mut self) -> PoppedLine {
         match &mut self.kind {
-            Kind::Shm(shm) => shm.pop_memory_words(),
+            Kind::Shm(shm) => shm.pop_served_words(),
             _ => PoppedLine::Empty,
         }
     }
 
-    /// Returns the length and the first words of the next frame, if it holds memory records.
+    /// Returns the length and the first words of the next frame, if it holds memory or tag records.
     #[inline]
-    pub(crate) fn peek_memory(&mut self) -> Option<(usize, [u64; LINE_WORDS])> {
+    pub(crate) fn peek_served(&mut self) -> Option<(usize, [u64; LINE_WORDS])> {
         let shm = self.shm_mut()?;
         let len = shm.peek()?;
         let words = shm.first_words();
-        record::is_memory(words[0] as u8).then_some((len, words))
+        record::is_served(words[0] as u8).then_some((len, words))
     }
 
-    /// Takes the frame that [`Channel::peek_memory`] found into exactly as many bytes.
-    pub(crate) fn take_memory(&mut self, out: &mut [u8]) {
+    /// Takes the frame that [`Channel::peek_served`] found into exactly as many bytes.
+    pub(crate) fn take_served(&mut self, out: &mut [u8]) {
         if let Some(shm) = self.shm_mut() {
             shm.take(out);
         }
     }
 
-    /// Takes the frame that [`Channel::peek_memory`] found; what follows its first words goes to an aperture.
+    /// Takes the frame that [`Channel::peek_served`] found; what follows its first words goes to an aperture.
     #[inline]
-    pub(crate) fn take_memory_rest(&mut self, len: usize, to: (&ApertureMemory, usize)) {
+    pub(crate) fn take_served_rest(&mut self, len: usize, to: (&ApertureMemory, usize)) {
         if let Some(shm) = self.shm_mut() {
             shm.take_rest(len, to);
         }

@@ -2,10 +2,9 @@
 
 use tautline_device::SlotId;
 use tautline_link::Nanos;
-use tautline_wire::memory::MemoryRecord as Message;
-use tautline_wire::record::{self, LONG_LEN, Record, Records, SHORT_LEN};
+use tautline_wire::record::{self, Class, LONG_LEN, Record, RecordHead, Records, SHORT_LEN};
 
-use super::{Channel, Kind, Port, write_short};
+use super::{Channel, Kind, OpenFrame, Port, TRAIN, write_short};
 use crate::SendError;
 
 /// Bytes from which on a piece through shared memory is worth a loan or a frame of its own.
@@ -28,7 +27,9 @@ impl Channel {
     /// Adds a whole small message to the open frame; false if there is none, or it has no room.
     #[inline]
     fn append_short(&mut self, port: &mut Port, handler: u16, data: &[u8]) -> bool {
-        let Some(open) = self.open.as_mut().filter(|open| !open.memory) else { return false };
+        let Some(open) = self.open.as_mut().filter(|open| open.class == Class::Messages) else {
+            return false;
+        };
         let room = &mut port.device.arena().payload_mut(open.slot)[open.used..open.capacity];
         let Some(room) = room.get_mut(..SHORT_LEN + data.len()) else { return false };
         open.used += write_short(room, handler, data);
@@ -47,13 +48,13 @@ impl Channel {
         true
     }
 
-    /// As [`Channel::send_at_once`], with a memory record.
+    /// As [`Channel::send_at_once`], with a memory or tag record.
     #[inline]
     pub(super) fn send_record_at_once(
         &mut self,
         port: &mut Port,
         now: Nanos,
-        message: &Message<'_>,
+        message: &impl RecordHead,
         flags: u8,
         data: &[u8],
     ) -> bool {
@@ -86,7 +87,7 @@ impl Channel {
         handler: u16,
         data: &[u8],
     ) -> Result<(), SendError> {
-        self.open_frame(port, SHORT_LEN + data.len(), false)?;
+        self.open_frame(port, SHORT_LEN + data.len(), Class::Messages)?;
         let open = self.open.as_mut().expect("opened above");
         let room = &mut port.device.arena().payload_mut(open.slot)[open.used..open.capacity];
         open.used += write_short(room, handler, data);
@@ -104,7 +105,7 @@ impl Channel {
         own_window: u32,
     ) -> Result<u32, SendError> {
         self.messages.check_limit()?;
-        self.open_frame(port, LONG_LEN + usize::from(total > 0), false)?;
+        self.open_frame(port, LONG_LEN + usize::from(total > 0), Class::Messages)?;
         let first_window = match (&self.kind, self.link.link()) {
             (Kind::Loopback(_), _) => own_window.into(),
             (Kind::Shm(shm), _) => shm.first_window(),
@@ -185,6 +186,14 @@ impl Channel {
         let len = self.messages.allowed(message, offset, len);
         let mut done = 0;
         while done < len {
+            let added =
+                self.add_frames(port, now, (message, offset + done as u64), len - done, |at, room| {
+                    fill(done + at, room);
+                });
+            if added > 0 {
+                done += added;
+                continue;
+            }
             let Some(take) = self.make_room(port, message, offset + done as u64, len - done) else { break };
             let open = self.open.as_mut().expect("opened above");
             let frame = &mut port.device.arena().payload_mut(open.slot)[..open.capacity];
@@ -204,6 +213,54 @@ impl Channel {
         done
     }
 
+    /// Adds whole frames of a long piece over a link, each with a record of its own, and returns how many
+    /// bytes; none while another frame is open. They leave in trains.
+    #[inline]
+    fn add_frames(
+        &mut self,
+        port: &mut Port,
+        now: Nanos,
+        (message, offset): (u32, u64),
+        len: usize,
+        mut fill: impl FnMut(usize, &mut [u8]),
+    ) -> usize {
+        if !matches!(self.kind, Kind::Link)
+            || self.open.as_ref().is_some_and(|open| open.used < open.capacity)
+        {
+            return 0;
+        }
+        let capacity = self.capacity(port);
+        let take = capacity - LONG_LEN;
+        if len < take || !self.link.has_room() {
+            return 0;
+        }
+        // Now, for the program may panic while it fills.
+        port.note_timer(now);
+        self.mark_dirty(port);
+        if let Some(full) = self.open.take() {
+            self.link.send_in_train(port, now, (full.slot, full.used));
+        }
+        let mut done = 0;
+        while len - done >= take && self.has_room(port) {
+            let Some(slot) = port.take_slot() else { break };
+            // A program that panics while it fills leaves an empty frame, which the next message uses.
+            let behind = self.link.pushed_to();
+            let class = Class::Messages;
+            self.open = Some(OpenFrame { slot, used: 0, capacity, tail: None, behind, class });
+            let room = &mut port.device.arena().payload_mut(slot)[..capacity];
+            record::write::more(room, message, offset + done as u64, take);
+            fill(done, &mut room[LONG_LEN..]);
+            self.open = None;
+            done += take;
+            self.link.send_in_train(port, now, (slot, capacity));
+            // A short rest goes along.
+            if port.waiting_frames() * capacity >= TRAIN && len - done >= TRAIN / 2 {
+                port.flush();
+            }
+        }
+        done
+    }
+
     /// Makes room for up to `want` more bytes of a message at the end of the open frame, or of a new one;
     /// returns for how many.
     #[inline]
@@ -211,7 +268,7 @@ impl Channel {
         let tail = self.open.as_ref().filter(|open| open.used < open.capacity).and_then(|open| open.tail);
         let continues = tail.is_some_and(|(of, _)| of == message);
         if !continues {
-            self.open_frame(port, LONG_LEN + 1, false).ok()?;
+            self.open_frame(port, LONG_LEN + 1, Class::Messages).ok()?;
         }
         let open = self.open.as_mut().expect("there is one now");
         if !continues {
@@ -265,7 +322,7 @@ impl Channel {
     /// Gives a message up: the receiver is told that it will not be completed (M-6). Refused for want of
     /// room: try again.
     pub(crate) fn abort(&mut self, port: &mut Port, message: u32) -> Result<(), SendError> {
-        self.open_frame(port, LONG_LEN, false)?;
+        self.open_frame(port, LONG_LEN, Class::Messages)?;
         self.messages.end(message);
         let open = self.open.as_mut().expect("opened above");
         let room = &mut port.device.arena().payload_mut(open.slot)[open.used..open.capacity];

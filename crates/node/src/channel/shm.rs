@@ -7,10 +7,9 @@ use tautline_device::shm::{
 use tautline_device::{Channel as _, RxBatch, RxFrame};
 use tautline_link::Death;
 use tautline_mem::ApertureMemory;
-use tautline_wire::memory::{
-    ExtentRef, LOANED_PART_LEN, MAX_HEAD, MemoryRecord as Message, PUT_HEAD, Target,
-};
-use tautline_wire::record::{self, LOAN_LEN, LOAN_MORE_LEN, LONG_LEN, LoanLocation, SHORT_LEN};
+use tautline_wire::memory::{ExtentRef, LOANED_PART_LEN, MAX_HEAD, PUT_HEAD};
+use tautline_wire::record::{self, LOAN_LEN, LOAN_MORE_LEN, LONG_LEN, LoanLocation, RecordHead, SHORT_LEN};
+use tautline_wire::tags::LOANED_DATA_LEN;
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -30,6 +29,7 @@ const LENT_PUT_PART: usize = 64 << 10;
 const LEAST_LENT: u64 = 1 << 10;
 /// A piece of at least this many bytes goes in parts of twice the length.
 const MANY_PARTS: usize = 512 << 10;
+const _: () = assert!(LOANED_PART_LEN <= LINE_FRAME && LOANED_DATA_LEN <= LINE_FRAME);
 
 /// Memory that is shared with one peer, and what has been taken out of it.
 #[derive(Debug)]
@@ -173,9 +173,9 @@ impl ShmChannel {
         self.shm.push_long(head, bytes)
     }
 
-    /// Sends a memory record; a small one moves one line. False for want of room.
+    /// Sends a memory or tag record; a small one moves one line. False for want of room.
     #[inline]
-    pub(super) fn push_record(&mut self, message: &Message<'_>, flags: u8, data: &[u8]) -> bool {
+    pub(super) fn push_record(&mut self, message: &impl RecordHead, flags: u8, data: &[u8]) -> bool {
         let mut head = [0; MAX_HEAD];
         let len = message.write(&mut head, flags, data.len());
         let whole = len + data.len();
@@ -274,12 +274,12 @@ impl ShmChannel {
         Some(len)
     }
 
-    /// Sends part of a put from memory that the peer reads in place; `fill` writes it there. False for want
-    /// of room; none if nothing can be lent.
-    pub(super) fn lend_put_part(
+    /// Lends `len` bytes, which `fill` writes where the peer reads them, and sends the record that says where
+    /// they are; it has no more than a line. False for want of room; none if nothing can be lent.
+    pub(super) fn lend_record<H: RecordHead>(
         &mut self,
-        (target, rest, flags): (Target, u64, u8),
-        len: usize,
+        (len, flags): (usize, u8),
+        record: impl FnOnce(ExtentRef) -> H,
         fill: impl FnOnce(&mut [u8]),
     ) -> Option<bool> {
         if !self.has_room_for_record() {
@@ -288,10 +288,9 @@ impl ShmChannel {
         let Ok(extent) = self.take_part(len)? else { return Some(false) };
         let extent = filled(&mut self.shm, extent, fill);
         let (number, at, _) = extent.location();
-        let mut bytes = [0; LOANED_PART_LEN];
-        Message::LoanedPart(target, rest, ExtentRef { number, len: len as u32, at })
-            .write(&mut bytes, flags, 0);
-        self.shm.push_line(&words_of(&bytes), LOANED_PART_LEN);
+        let mut bytes = [0; LINE_FRAME];
+        let head = record(ExtentRef { number, len: len as u32, at }).write(&mut bytes, flags, 0);
+        self.shm.push_line(&words_of(&bytes), head);
         self.shm.commit_loan(extent);
         Some(true)
     }
@@ -369,10 +368,10 @@ impl ShmChannel {
         self.shm.take(out);
     }
 
-    /// Takes the next frame if it is a small memory record.
+    /// Takes the next frame if it is a small memory or tag record.
     #[inline(always)]
-    pub(crate) fn pop_memory_words(&mut self) -> PoppedLine {
-        self.shm.pop_words(record::is_memory)
+    pub(crate) fn pop_served_words(&mut self) -> PoppedLine {
+        self.shm.pop_words(record::is_served)
     }
 
     /// The first words of the frame whose length [`ShmChannel::peek`] returned.
@@ -394,7 +393,7 @@ impl ShmChannel {
     #[inline]
     pub(super) fn take_frame(&mut self, batch: &mut RxBatch, limit: usize) -> Option<RxFrame> {
         let len = self.shm.peek()?;
-        if self.pending >= limit && !record::is_memory(self.shm.first_byte()) {
+        if self.pending >= limit && !record::is_served(self.shm.first_byte()) {
             return None;
         }
         let frame = batch.append(len, |room| self.shm.take(room))?;
@@ -421,13 +420,13 @@ impl ShmChannel {
     }
 
     #[inline]
-    pub(super) fn consumed(&mut self) {
-        self.pending -= 1;
+    pub(super) fn consumed(&mut self, frames: u32) {
+        self.pending -= frames as usize;
     }
 
     /// Whether the next frame waits until the program takes what has come before.
     pub(crate) fn is_clogged(&self, limit: usize) -> bool {
-        self.pending >= limit && self.shm.has_frames() && !record::is_memory(self.shm.first_byte())
+        self.pending >= limit && self.shm.has_frames() && !record::is_served(self.shm.first_byte())
     }
 
     /// Whether the peer's loan memory has such an extent. The bytes there may be anything.
@@ -438,6 +437,12 @@ impl ShmChannel {
     pub(super) fn copy_extent(&self, extent: &ExtentRef, to: (&ApertureMemory, usize)) -> bool {
         let view = self.shm.view();
         view.is_some_and(|view| view.copy_to(extent.at as usize, extent.len as usize, to).is_ok())
+    }
+
+    pub(super) fn read_extent(&self, extent: &ExtentRef, out: &mut [u8]) {
+        if let Some(view) = self.shm.view() {
+            view.copy_out(extent.at as usize, out);
+        }
     }
 
     pub(super) fn return_extent(&mut self, number: u32) {

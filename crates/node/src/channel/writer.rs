@@ -1,8 +1,9 @@
-//! Memory records on their way into a channel, and parts that the peer lends on their way out of it.
+//! Memory and tag records on their way into a channel, and parts that the peer lends on their way out of it.
 
 use tautline_link::Nanos;
 use tautline_mem::ApertureMemory;
-use tautline_wire::memory::{ExtentRef, MemoryRecord as Message, PUT_HEAD, Target};
+use tautline_wire::memory::{ExtentRef, PUT_HEAD};
+use tautline_wire::record::{Class, RecordHead};
 
 use super::{Channel, Kind, Port, shm};
 use crate::memory::{LentParts, RecordWriter};
@@ -10,7 +11,7 @@ use crate::memory::{LentParts, RecordWriter};
 /// A part is not begun in a frame with less room than this.
 const LEAST_PART: usize = 256;
 
-/// One peer's channel, for memory to write to.
+/// One peer's channel, for memory and tags to write to.
 pub(crate) struct ChannelWriter<'a> {
     channel: &'a mut Channel,
     port: &'a mut Port,
@@ -40,14 +41,14 @@ impl<'a> ChannelWriter<'a> {
         self.channel.shm_mut().is_some_and(|shm| shm.push_put(head, bytes))
     }
 
-    fn write_slot(
+    fn write_slot<H: RecordHead>(
         &mut self,
-        message: &Message<'_>,
+        message: &H,
         flags: u8,
         len: usize,
         fill: impl FnOnce(&mut [u8]),
     ) -> bool {
-        if self.channel.open_frame(self.port, message.head_len() + len, true).is_err() {
+        if self.channel.open_frame(self.port, message.head_len() + len, H::CLASS).is_err() {
             return false;
         }
         let open = self.channel.open.as_mut().expect("opened above");
@@ -64,12 +65,17 @@ impl RecordWriter for ChannelWriter<'_> {
     fn has_room(&mut self, len: usize) -> bool {
         match &mut self.channel.kind {
             Kind::Shm(shm) if self.port.batch_depth == 0 => shm.has_room_for_record(),
-            _ => self.channel.open_frame(self.port, len, true).is_ok(),
+            _ => self.channel.open_frame(self.port, len, Class::Memory).is_ok(),
         }
     }
 
     #[inline]
-    fn write(&mut self, message: &Message<'_>, flags: u8, data: &[u8]) -> bool {
+    fn is_immediate(&self) -> bool {
+        self.is_direct()
+    }
+
+    #[inline]
+    fn write(&mut self, message: &impl RecordHead, flags: u8, data: &[u8]) -> bool {
         if self.is_direct() {
             self.channel.close_frame(self.port);
             return self.channel.shm_mut().is_some_and(|shm| shm.push_record(message, flags, data));
@@ -79,7 +85,7 @@ impl RecordWriter for ChannelWriter<'_> {
 
     fn write_with(
         &mut self,
-        message: &Message<'_>,
+        message: &impl RecordHead,
         flags: u8,
         len: usize,
         fill: impl FnOnce(&mut [u8]),
@@ -94,7 +100,7 @@ impl RecordWriter for ChannelWriter<'_> {
     }
 
     #[inline]
-    fn write_now(&mut self, now: Nanos, message: &Message<'_>, flags: u8, data: &[u8]) -> bool {
+    fn write_now(&mut self, now: Nanos, message: &impl RecordHead, flags: u8, data: &[u8]) -> bool {
         self.channel.send_record_at_once(self.port, now, message, flags, data)
     }
 
@@ -108,12 +114,12 @@ impl RecordWriter for ChannelWriter<'_> {
     }
 
     #[inline]
-    fn part_limit(&self, head: usize, left: u64) -> usize {
+    fn part_limit(&self, class: Class, head: usize, left: u64) -> usize {
         if self.is_direct() {
             return shm::PART;
         }
         let fresh = self.channel.capacity(self.port) - head;
-        let open = self.channel.open.as_ref().filter(|open| open.memory);
+        let open = self.channel.open.as_ref().filter(|open| open.class == class);
         let here = open.map_or(0, |open| (open.capacity - open.used).saturating_sub(head));
         if here >= LEAST_PART || here as u64 >= left { here } else { fresh }
     }
@@ -123,17 +129,15 @@ impl RecordWriter for ChannelWriter<'_> {
         if self.is_direct() { shm::lend_limit(whole, left) } else { None }
     }
 
-    fn lend_part(
+    fn lend_part<H: RecordHead>(
         &mut self,
-        target: Target,
-        rest: u64,
-        flags: u8,
-        len: usize,
+        (len, flags): (usize, u8),
+        record: impl FnOnce(ExtentRef) -> H,
         fill: impl FnOnce(&mut [u8]),
     ) -> Option<bool> {
         self.channel.shm()?;
         self.channel.close_frame(self.port);
-        self.channel.shm_mut()?.lend_put_part((target, rest, flags), len, fill)
+        self.channel.shm_mut()?.lend_record((len, flags), record, fill)
     }
 
     fn has_full_train(&self) -> bool {
@@ -152,6 +156,12 @@ impl LentParts for Channel {
 
     fn copy_part(&mut self, extent: ExtentRef, to: &ApertureMemory, at: usize) -> bool {
         self.shm().is_some_and(|shm| shm.copy_extent(&extent, (to, at)))
+    }
+
+    fn read_part(&mut self, extent: ExtentRef, out: &mut [u8]) {
+        if let Some(shm) = self.shm() {
+            shm.read_extent(&extent, out);
+        }
     }
 
     fn return_part(&mut self, extent: ExtentRef) {

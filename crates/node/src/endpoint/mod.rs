@@ -9,9 +9,11 @@ mod lanes;
 mod loans;
 mod memory;
 mod send;
+mod tags;
 mod waiting;
 
 pub use lanes::Lanes;
+pub use tags::{TagRequest, Tagged};
 pub use waiting::{WaitFor, Waker};
 
 use std::io;
@@ -24,7 +26,7 @@ use tautline_mem::{ForkGuard, Owned, Turns, has_address_space};
 
 use crate::lane::{Delivery, FastPoll, FrameBatch, Lane};
 use crate::limits::JOIN_SPACE;
-use crate::local::{self, Discovery, Mailbox};
+use crate::local::{self, Discovery, Mailbox, Reopen};
 use crate::wait::watchdog::Watchdog;
 use crate::wait::{Descriptors, Guard, PollActivity, Shared, SpinBackoff};
 use crate::{
@@ -67,7 +69,13 @@ impl Endpoint {
         check_address_space()?;
         let (device, choice) = crate::open_device(&mut job, &config)?;
         let environment = Environment::new(device, Clock::system(), fresh_entropy()?);
-        Endpoint::start_node(job, config, environment, handlers, Some(choice))
+        let launcher = job.launcher.take();
+        let endpoint = Endpoint::start_node(job, config, environment, handlers, Some(choice))?;
+        if let Some(launcher) = launcher {
+            tracing::info!(%launcher, "job joined");
+            endpoint.shared.lock().push_event(Event::Launcher(launcher));
+        }
+        Ok(endpoint)
     }
 
     /// Joins a job in an environment of the program's own.
@@ -107,7 +115,7 @@ impl Endpoint {
     ) -> Result<Endpoint, JoinError> {
         let (job, config) = (&node.job, node.config.clone());
         let Environment { device, clock, entropy, host } = environment;
-        let mut descriptors = if clock.is_virtual() { None } else { Descriptors::new(&*device)? };
+        let descriptors = if clock.is_virtual() { None } else { Descriptors::new(&*device)? };
         let port = device.local_addr().port();
         let mut lane = Lane::new(job, number, config.clone(), device, entropy, handlers)?;
         let bell = descriptors.as_ref().map(Descriptors::bell).transpose()?;
@@ -118,12 +126,12 @@ impl Endpoint {
         let polls = PollActivity::new(config.watchdog.filter(|_| node.dog.is_some()))?;
         // Last: if there are too few descriptors for it, the node goes without.
         if number > 0 {
-            discover_with(node, number, &mut lane, descriptors.as_mut())?;
+            discover_with(node, number, &mut lane, descriptors.as_ref())?;
         } else if let Some(host) = host.filter(|_| clock.is_virtual()) {
             lane.local.discovery = Some(Box::new(Discovery::simulated(job, &config, &host)?));
         }
         if let Some(mut choice) = choice {
-            if let Some(descriptors) = descriptors.as_mut().filter(|_| number == 0) {
+            if let Some(descriptors) = descriptors.as_ref().filter(|_| number == 0) {
                 discover(job, &config, &mut lane, descriptors, &mut choice)?;
             }
             lane.push_event(Event::Device(choice));
@@ -157,6 +165,12 @@ impl Endpoint {
     /// Opens further lanes of this node.
     pub fn lanes(&self) -> Lanes {
         Lanes(Arc::downgrade(&self.owner.node))
+    }
+
+    /// Messages that receives take by context, source and tag.
+    #[inline]
+    pub fn tagged(&self) -> Tagged<'_> {
+        Tagged(self)
     }
 
     /// The number of this endpoint's lane.
@@ -304,7 +318,9 @@ impl Endpoint {
         let lanes = self.closing_lanes();
         for lane in &lanes {
             // Requests that found no room are still to be sent, which a closed channel does not do.
-            lane.wait_before(until, |lane| lane.port.closed || !lane.memory.has_unsent())?;
+            lane.wait_before(until, |lane| {
+                lane.port.closed || !lane.memory.has_unsent() && !lane.tags.has_unsent()
+            })?;
         }
         self.owner.withdraw();
         for lane in &lanes {
@@ -366,7 +382,7 @@ fn discover(
     job: &Job,
     config: &Config,
     lane: &mut Lane,
-    descriptors: &mut Descriptors,
+    descriptors: &Descriptors,
     choice: &mut Choice,
 ) -> Result<(), JoinError> {
     let started =
@@ -386,6 +402,7 @@ fn discover(
         }
         Err((why, wanted)) => {
             lane.local.unavailable = wanted.then(|| why.reason.clone());
+            lane.local.reopen = wanted.then(|| Box::new(Reopen::new(job)));
             choice.passed_over.push(why);
         }
     }
@@ -397,7 +414,7 @@ fn discover_with(
     node: &Node,
     number: u16,
     lane: &mut Lane,
-    descriptors: Option<&mut Descriptors>,
+    descriptors: Option<&Descriptors>,
 ) -> Result<(), JoinError> {
     let first = node.first().ok_or(JoinError::Closed)?;
     let first = first.lock();

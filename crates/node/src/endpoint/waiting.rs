@@ -35,7 +35,7 @@ impl Endpoint {
                 if lane.memory.wants_time() {
                     lane.memory.set_time(self.now());
                 }
-                lane.poll_memory();
+                lane.poll_served();
                 lane.memory.served() != seen || ready(lane)
             }),
         }?;

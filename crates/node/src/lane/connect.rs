@@ -230,6 +230,7 @@ impl Lane {
         if last {
             peer.state = PeerState::Up;
             let incarnation = peer.incarnation;
+            self.tags.peer_up(peer.id());
             self.push_event(Event::PeerUp { peer: rank, incarnation });
         }
         true

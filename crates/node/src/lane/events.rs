@@ -1,48 +1,44 @@
 //! What happened and waits to be read by the program (N-8).
 
-use std::collections::VecDeque;
+use tautline_mem::NextEvent;
 
 use crate::limits::MAX_EVENTS;
 use crate::{Event, Rank};
 
-/// Events in order; the oldest give way when too many wait, and the program is told how many.
+/// The events of a lane. The oldest give way when too many wait, and the program is told how many.
 #[derive(Debug)]
 pub(crate) struct EventQueue {
     rank: Rank,
-    events: VecDeque<Event>,
-    /// Events dropped that the program has not been told of.
-    untold: u64,
-    /// Events dropped in all.
-    pub(crate) lost: u64,
+    events: tautline_mem::EventQueue<Event>,
 }
 
 impl EventQueue {
     /// The queue of the node of `rank`, which is named in traces.
     pub(crate) fn new(rank: Rank) -> EventQueue {
-        EventQueue { rank, events: VecDeque::new(), untold: 0, lost: 0 }
+        EventQueue { rank, events: tautline_mem::EventQueue::new(MAX_EVENTS) }
     }
 
     pub(crate) fn push(&mut self, event: Event) {
-        if self.events.len() == MAX_EVENTS {
-            self.events.pop_front();
-            self.untold += 1;
-            self.lost += 1;
-        }
         tracing::debug!(rank = self.rank, ?event, "event");
-        self.events.push_back(event);
+        self.events.push(event);
     }
 
     /// The next event; first of all, how many of the oldest were dropped.
     pub(crate) fn pop(&mut self) -> Option<Event> {
-        match std::mem::take(&mut self.untold) {
-            0 => self.events.pop_front(),
-            events => Some(Event::Lost { events }),
-        }
+        self.events.pop().map(|next| match next {
+            NextEvent::Event(event) => event,
+            NextEvent::Dropped(events) => Event::Lost { events },
+        })
     }
 
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.events.is_empty()
+    }
+
+    /// Events dropped in all.
+    pub(crate) fn lost(&self) -> u64 {
+        self.events.lost()
     }
 }
 
@@ -59,6 +55,6 @@ mod tests {
         }
         assert_eq!(queue.pop(), Some(Event::Lost { events: 3 }));
         assert_eq!(queue.pop(), Some(Event::PeerUp { peer: 3, incarnation: 1 }));
-        assert_eq!(queue.lost, 3);
+        assert_eq!(queue.lost(), 3);
     }
 }

@@ -212,13 +212,13 @@ impl Inbox {
     }
 
     /// Takes a delivery back. Slots beyond the first `consumed` go back to the front of the inbox; `grant` is
-    /// called for each of the others.
+    /// called for the others, with how many there are from one peer in a row.
     #[inline]
     pub(crate) fn give_back(
         &mut self,
         delivery: &mut Delivery,
         consumed: usize,
-        mut grant: impl FnMut(PeerId),
+        mut grant: impl FnMut(PeerId, u32),
     ) {
         while delivery.items.len() > consumed {
             let Item { from, place } = delivery.items.pop().expect("longer than consumed");
@@ -231,11 +231,22 @@ impl Inbox {
             };
             self.ready.push_front(Item { from, place });
         }
-        while let Some(Item { from, place }) = delivery.items.pop() {
+        let mut run: Option<(PeerId, u32)> = None;
+        for Item { from, place } in delivery.items.drain(..) {
             if let Place::Held(bytes) = place {
                 self.recycle(bytes);
             }
-            grant(from);
+            match &mut run {
+                Some((peer, slots)) if *peer == from => *slots += 1,
+                _ => {
+                    if let Some((peer, slots)) = run.replace((from, 1)) {
+                        grant(peer, slots);
+                    }
+                }
+            }
+        }
+        if let Some((peer, slots)) = run {
+            grant(peer, slots);
         }
         if let Some(batch) = delivery.batch.take()
             && self.batch.is_none()
@@ -283,11 +294,11 @@ mod tests {
         assert_eq!(taken(&delivery), [&b"one"[..], b"two", b"three"]);
         assert_eq!(inbox.held, 3, "the slot that was left had to leave the batch");
         let mut granted = 0;
-        inbox.give_back(&mut delivery, 1, |from| granted += u32::from(from == PEER));
+        inbox.give_back(&mut delivery, 1, |from, slots| granted += u32::from(from == PEER) * slots);
         assert_eq!(granted, 1);
         inbox.take(usize::MAX, false, &mut delivery);
         assert_eq!(taken(&delivery), [&b"two"[..], b"three", b"four"]);
-        inbox.give_back(&mut delivery, 3, |_| granted += 1);
+        inbox.give_back(&mut delivery, 3, |_, slots| granted += slots);
         assert!(inbox.is_empty() && delivery.is_empty() && granted == 4);
     }
 
@@ -299,7 +310,7 @@ mod tests {
         let mut delivery = Delivery::default();
         inbox.take(1, false, &mut delivery);
         assert_eq!(taken(&delivery), [&[7; 5000][..]]);
-        inbox.give_back(&mut delivery, 1, |_| {});
+        inbox.give_back(&mut delivery, 1, |_, _| {});
         assert!(!inbox.is_empty());
     }
 }

@@ -66,7 +66,7 @@ impl Lane {
     #[inline]
     pub(crate) fn take_frames(&mut self, limit: usize, batch: &mut FrameBatch) -> FastPoll {
         // Messages of a node to itself have little room, and nothing but extraction makes more.
-        let others = !self.inbox.is_empty() || self.memory.is_busy() || self.port.loopback_frames > 0;
+        let others = !self.inbox.is_empty() || self.is_serving() || self.port.loopback_frames > 0;
         if !self.local.poll.may_poll_fast(others) {
             return FastPoll::SlowPath;
         }
@@ -113,8 +113,8 @@ impl Lane {
                 self.local.poll.found_at(place);
                 FastPoll::Frames
             }
-            NextFrame::Memory => {
-                self.poll_memory();
+            NextFrame::Served => {
+                self.poll_served();
                 self.found_nothing()
             }
             NextFrame::Other => FastPoll::SlowPath,
@@ -210,7 +210,8 @@ impl Lane {
         // Nobody might wake this node for a ring that is corrupt.
         let corrupt =
             self.local.poll.active().iter().any(|rank| self.peers.member(*rank).channel.is_corrupt());
-        if room || corrupt || self.memory.has_more() || self.has_takeable_frames() {
+        let more = self.memory.has_more() || self.tags.has_more();
+        if room || corrupt || more || self.has_takeable_frames() {
             self.announce_wake();
             return false;
         }
@@ -260,10 +261,13 @@ impl Lane {
     /// Dials a peer's listener, if it has one on this host. True if an answer is awaited, or datagrams are
     /// not to be used anyway.
     pub(super) fn dial(&mut self, now: Nanos, rank: Rank) -> bool {
+        if self.local.reopen.is_some() {
+            self.reopen_listener(now);
+        }
         let Lane { local, peers, port, secrets, config, .. } = self;
         let Some(discovery) = local.discovery.as_mut().filter(|_| !port.closed) else { return false };
         let peer = peers.member_mut(rank);
-        if peer.channel.is_shared() || discovery.is_dialling(rank) {
+        if peer.channel.is_shared() || discovery.is_dialling(rank) || discovery.will_redial(rank) {
             return true;
         }
         if !discovery.reaches(rank) || now < peer.local.dial_after && !discovery.only {
@@ -271,6 +275,11 @@ impl Lane {
         }
         let hello = Hello { from: self.rank, to: rank, epoch: secrets.number(), window: config.local_window };
         let Err(error) = discovery.dial(hello) else { return true };
+        if error.kind() == std::io::ErrorKind::WouldBlock {
+            // N-16: too many dial at once; the peer is there.
+            discovery.redial_later(now, rank);
+            return true;
+        }
         tracing::debug!(rank = self.rank, peer = rank, %error, "no shared memory");
         // A peer without a listener is on another host.
         let refused = error.kind() != std::io::ErrorKind::NotFound;
@@ -279,6 +288,18 @@ impl Lane {
             discovery.redial_later(now, rank);
         }
         discovery.only
+    }
+
+    /// Opens the listener after all, so that peers which connect from now on share memory (N-17).
+    #[cold]
+    fn reopen_listener(&mut self, now: Nanos) {
+        let Some(reopen) = self.local.reopen.as_mut().filter(|_| !self.port.closed) else { return };
+        if let Some(discovery) = reopen.try_open(now, &self.config) {
+            tracing::info!(rank = self.rank, "memory can be shared with peers on this host after all");
+            self.local.discovery = Some(Box::new(discovery));
+            (self.local.reopen, self.local.unavailable) = (None, None);
+            self.status.descriptors_changed = true;
+        }
     }
 
     /// Polls for processes of this host that dial, answer or die, if it is time to.

@@ -31,6 +31,7 @@ use crate::local::LocalPeers;
 use crate::membership::{HandlerNames, Peer, Peers};
 use crate::memory::Memory;
 use crate::secrets::Secrets;
+use crate::tags::Tags;
 use crate::{Config, Counters, Event, Job, JoinError, MessageId, PeerState, Rank, Undelivered};
 use events::EventQueue;
 use inbox::Inbox;
@@ -50,6 +51,7 @@ pub(crate) struct Lane {
     events: EventQueue,
     pub(crate) local: LocalPeers,
     pub(crate) memory: Box<Memory>,
+    pub(crate) tags: Box<Tags>,
     pub(crate) secrets: Secrets,
     pub(crate) counters: Counters,
     /// Messages given up whose receivers could not be told yet, for want of room.
@@ -79,7 +81,7 @@ pub(crate) struct Status {
     pub(crate) driver_bell: Option<OwnedFd>,
     /// The activity that sleeping threads were last rung for.
     rung_for: u64,
-    /// The device has other descriptors than before.
+    /// The device or the listener has other descriptors than before.
     pub(crate) descriptors_changed: bool,
     /// There are, or may soon be, links.
     has_links: bool,
@@ -121,6 +123,7 @@ impl Lane {
             events: EventQueue::new(me),
             local: LocalPeers::default(),
             memory: Box::new(Memory::new(me, secrets.number())),
+            tags: Box::new(Tags::new(secrets.number(), config.eager_limit.into())),
             secrets,
             counters: Counters::default(),
             aborts: VecDeque::new(),
@@ -149,6 +152,7 @@ impl Lane {
         me.state = PeerState::Up;
         me.incarnation = 1;
         self.memory.peer_up(me.id());
+        self.tags.peer_up(me.id());
     }
 
     /// Receives, answers, retransmits, keeps alive: everything but running handlers (N-1). Returns how many
@@ -189,7 +193,8 @@ impl Lane {
     #[inline]
     fn is_calm(&self) -> bool {
         let &[rank] = self.port.dirty() else { return false };
-        self.peers.member(rank).channel.is_calm() && self.aborts.is_empty() && !self.memory.is_busy()
+        let served = !self.memory.is_busy() && !self.tags.is_busy();
+        self.peers.member(rank).channel.is_calm() && self.aborts.is_empty() && served
     }
 
     /// Whether nothing was received for so long that timers would judge by old information: the program may
@@ -218,6 +223,9 @@ impl Lane {
         }
         if self.memory.is_busy() {
             self.serve_memory(now);
+        }
+        if self.tags.is_busy() {
+            self.serve_tags(now);
         }
         self.serve_dirty(now);
         if now >= self.port.next_deadline {
@@ -336,7 +344,7 @@ impl Lane {
     /// Changes whenever a frame came or a peer's state changed: reason to try again what would have blocked.
     #[inline]
     pub(crate) fn activity(&self) -> u64 {
-        self.port.activity + self.memory.activity()
+        self.port.activity + self.memory.activity() + self.tags.activity()
     }
 
     /// Whether slots or events wait for the program.
@@ -362,7 +370,7 @@ impl Lane {
         let mut counters = self.counters;
         counters.device = self.port.device.counters();
         counters.frames_held = self.inbox.held;
-        counters.events_lost = self.events.lost;
+        counters.events_lost = self.events.lost();
         for peer in self.peers.iter() {
             if let Some(counts) = peer.channel.shm_counts() {
                 counters.local.add(counts);

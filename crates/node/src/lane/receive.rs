@@ -1,11 +1,13 @@
 //! Receiving: from the device's frames to slots that are ready for the program.
 
+use std::ops::Range;
+
 use tautline_device::shm::{LINE_WORDS, PoppedLine};
 use tautline_device::{RxBatch, RxFrame};
 use tautline_link::{Arrival, Death, Nanos};
 use tautline_mem::ApertureMemory;
 use tautline_wire::frame::{Kind, channel_of};
-use tautline_wire::record::{Record, Records, is_control, is_memory};
+use tautline_wire::record::{Class, Record, Records, is_control, is_served};
 
 use super::Lane;
 use super::inbox::{Delivery, Place};
@@ -22,8 +24,9 @@ impl Lane {
     pub(crate) fn receive(&mut self, now: Nanos) -> usize {
         self.inbox.hold();
         self.memory.set_time(now);
-        // N-13: frames in shared memory wait there while the watchdog polls, unless memory is to be served.
-        if !self.local.poll.is_empty() && (!self.status.watchdog_polls || self.memory.is_used()) {
+        // N-13: frames in shared memory wait there while the watchdog polls, unless memory or tags are to be
+        // served.
+        if !self.local.poll.is_empty() && (!self.status.watchdog_polls || self.is_serving_others()) {
             let found = self.receive_local();
             let due = self.local.poll.is_device_due(found, self.status.has_links);
             if !due && self.port.loopback_frames == 0 {
@@ -35,9 +38,15 @@ impl Lane {
         self.status.received_at = now;
         let mut batch = self.inbox.take_batch();
         let count = self.port.device.recv(&mut batch).unwrap_or(0);
-        for i in 0..count {
-            let frame = batch.frames()[i];
-            self.handle_frame(now, &mut batch, frame);
+        let mut at = 0;
+        while at < count {
+            let frame = batch.frames()[at];
+            at += 1;
+            if let Some(rank) = self.handle_frame(now, &mut batch, frame)
+                && at < count
+            {
+                at += self.handle_train(now, &mut batch, at, rank);
+            }
         }
         self.inbox.return_batch(batch);
         self.port.activity += count as u64;
@@ -47,36 +56,34 @@ impl Lane {
         count
     }
 
+    /// Handles a frame. Returns whose it was if it carried the next slot in order: more may follow.
     #[inline]
-    fn handle_frame(&mut self, now: Nanos, batch: &mut RxBatch, frame: RxFrame) {
+    fn handle_frame(&mut self, now: Nanos, batch: &mut RxBatch, frame: RxFrame) -> Option<Rank> {
         let bytes = batch.bytes_mut(frame);
         match Kind::of(bytes) {
             Ok(Kind::Data | Kind::Close) => {}
-            Ok(_) => return self.handle_handshake(now, batch.bytes(frame)),
-            Err(_) => return self.counters.strays += 1,
+            Ok(_) => {
+                self.handle_handshake(now, batch.bytes(frame));
+                return None;
+            }
+            Err(_) => return self.note_stray(),
         }
-        let Ok(channel) = channel_of(bytes) else { return self.counters.strays += 1 };
-        let Some(peer) = self.peers.at_place(channel as usize & 0xffff) else {
-            return self.counters.strays += 1;
-        };
+        let Ok(channel) = channel_of(bytes) else { return self.note_stray() };
+        let Some(peer) = self.peers.at_place(channel as usize & 0xffff) else { return self.note_stray() };
         let rank = peer.rank;
         let peering = &mut peer.channel.link.peering;
         let Ok((arrival, payload)) = peering.handle_frame(now, channel, bytes) else {
             if peering.link().is_none_or(|link| link.channel() != channel) {
                 self.counters.stale += 1;
             }
-            return;
+            return None;
         };
         if !peer.announced || peering.has_superseded() {
             // H-8: the first frame of a new channel.
             self.note_link(now, rank);
         }
         self.peers.member_mut(rank).channel.mark_dirty(&mut self.port);
-        let slot = RxFrame {
-            buffer: frame.buffer,
-            start: frame.start + payload.start as u32,
-            len: (payload.end - payload.start) as u32,
-        };
+        let slot = slot_in(frame, &payload);
         match arrival {
             None | Some(Arrival::Duplicate) => {}
             Some(Arrival::Next { released }) => {
@@ -84,6 +91,7 @@ impl Lane {
                 if released > 0 || self.peers.member(rank).channel.link.has_ahead() {
                     self.release(rank, released, batch);
                 }
+                return Some(rank);
             }
             Some(Arrival::Ahead { distance }) => {
                 let from = self.peers.member(rank).id();
@@ -97,10 +105,32 @@ impl Lane {
                 self.handle_fragment(now, rank, batch, (seq, offset, total), slot);
             }
         }
+        None
     }
 
-    /// Handles a slot whose turn has come: control and memory records at once, everything else waits for the
-    /// program (N-1).
+    #[cold]
+    fn note_stray(&mut self) -> Option<Rank> {
+        self.counters.strays += 1;
+        None
+    }
+
+    /// Handles the frames from `first` on that continue what the frame before them, of this peer, began, up
+    /// to one that does not. Returns their number.
+    fn handle_train(&mut self, now: Nanos, batch: &mut RxBatch, first: usize, rank: Rank) -> usize {
+        let mut at = first;
+        while let Some(&frame) = batch.frames().get(at) {
+            let Some(link) = self.peers.member_mut(rank).channel.link.peering.link_mut() else { break };
+            let Some(handled) = link.handle_next(now, batch.bytes_mut(frame)) else { break };
+            if let Ok(payload) = handled {
+                self.deliver(rank, batch, Place::Batch(slot_in(frame, &payload)));
+            }
+            at += 1;
+        }
+        at - first
+    }
+
+    /// Handles a slot whose turn has come: control, memory and tag records at once, everything else waits for
+    /// the program (N-1).
     #[inline]
     pub(crate) fn deliver(&mut self, rank: Rank, batch: &RxBatch, place: Place) {
         let bytes = match &place {
@@ -108,8 +138,8 @@ impl Lane {
             Place::Held(bytes) => bytes,
         };
         match bytes.first() {
-            Some(first) if is_memory(*first) => {
-                let good = self.handle_memory(rank, bytes);
+            Some(first) if is_served(*first) => {
+                let good = self.handle_served(rank, bytes);
                 self.end_control(rank, good);
             }
             Some(first) if is_control(*first) => {
@@ -122,24 +152,28 @@ impl Lane {
         }
     }
 
-    /// Handles memory records. False if no correct peer sends them.
+    /// Handles memory or tag records. False if no correct peer sends them.
     #[inline]
-    pub(super) fn handle_memory(&mut self, rank: Rank, bytes: &[u8]) -> bool {
-        // N-25: a node that closes has ended its requests and its memory. What peers sent before they learn
-        // of it is no violation, and must not end the channel before the last messages are acknowledged.
+    pub(super) fn handle_served(&mut self, rank: Rank, bytes: &[u8]) -> bool {
+        // N-25: a node that closes has ended its requests, its memory and its receives. What peers sent
+        // before they learn of it is no violation, and must not end the channel before the last messages are
+        // acknowledged.
         if self.port.closed {
             return true;
         }
         let peer = self.peers.member_mut(rank);
         let from = peer.id();
-        self.memory.handle_records(from, &mut peer.channel, bytes)
+        match Class::of(bytes[0]) {
+            Class::Tags => self.tags.handle_records(from, &mut peer.channel, bytes),
+            _ => self.memory.handle_records(from, &mut peer.channel, bytes),
+        }
     }
 
-    /// Handles the memory or control records of a slot (W-6, W-11), and grants its room again.
+    /// Handles the memory, tag or control records of a slot (W-6, W-11), and grants its room again.
     #[cold]
     pub(crate) fn handle_control(&mut self, rank: Rank, bytes: &[u8]) {
-        if is_memory(bytes[0]) {
-            let good = self.handle_memory(rank, bytes);
+        if is_served(bytes[0]) {
+            let good = self.handle_served(rank, bytes);
             return self.end_control(rank, good);
         }
         let mut good = true;
@@ -155,11 +189,11 @@ impl Lane {
         self.end_control(rank, good);
     }
 
-    /// A slot of control or memory records is consumed. If it was not good, its channel ends.
+    /// A slot of control, memory or tag records is consumed. If it was not good, its channel ends.
     #[inline]
     fn end_control(&mut self, rank: Rank, good: bool) {
         let channel = &mut self.peers.member_mut(rank).channel;
-        channel.consumed(&mut self.port);
+        channel.consumed(&mut self.port, 1);
         if !good && channel.violation() {
             self.teardown(rank, Down::Died(Death::Violation));
         }
@@ -212,7 +246,7 @@ impl Lane {
                 return self.inbox.recycle(bytes);
             }
             let from = me.id();
-            if bytes.first().is_some_and(|first| is_control(*first) || is_memory(*first)) {
+            if bytes.first().is_some_and(|first| is_control(*first)) {
                 self.handle_control(self.rank, &bytes);
                 self.inbox.recycle(bytes);
             } else {
@@ -231,36 +265,36 @@ impl Lane {
     #[inline]
     pub(crate) fn give_back(&mut self, delivery: &mut Delivery, consumed: usize) {
         let Lane { inbox, peers, port, status, .. } = self;
-        inbox.give_back(delivery, consumed, |from| {
+        inbox.give_back(delivery, consumed, |from, slots| {
             let peer = peers.member_mut(from.rank);
             let current = peer.incarnation == from.incarnation && !matches!(peer.state, PeerState::Down(_));
-            if current && peer.channel.consumed(port) {
+            if current && peer.channel.consumed(port, slots) {
                 status.urgent = true;
                 peer.channel.mark_dirty(port);
             }
         });
     }
 
-    // Memory records.
+    // Memory and tag records.
 
-    /// Serves memory records of local peers, as far as no message stands before them: for a program that
-    /// waits for a tripwire. The time is set before, if memory wants to know it.
+    /// Serves memory and tag records of local peers, as far as no message stands before them: for a program
+    /// that waits for a tripwire, a send or a receive. The time is set before, if memory wants to know it.
     #[inline]
-    pub(crate) fn poll_memory(&mut self) {
+    pub(crate) fn poll_served(&mut self) {
         if self.local.poll.asleep {
             return;
         }
         let mut i = 0;
         while let Some(rank) = self.local.poll.at(i) {
             i += 1;
-            match self.peers.member_mut(rank).channel.pop_memory_words() {
+            match self.peers.member_mut(rank).channel.pop_served_words() {
                 PoppedLine::Empty => {}
                 line => self.serve_lines(rank, line),
             }
         }
     }
 
-    /// Serves the memory records of a peer of which the first small one has been taken.
+    /// Serves the memory and tag records of a peer of which the first small one has been taken.
     #[inline(never)]
     fn serve_lines(&mut self, rank: Rank, mut line: PoppedLine) {
         let mut frames = 0;
@@ -275,39 +309,49 @@ impl Lane {
             if frames == MEMORY_AT_ONCE {
                 break;
             }
-            line = self.peers.member_mut(rank).channel.pop_memory_words();
+            line = self.peers.member_mut(rank).channel.pop_served_words();
         }
         if frames > 0 {
             self.port.activity += 1;
             if self.memory.is_busy() {
                 self.pump_memory();
             }
+            if self.tags.is_busy() {
+                self.pump_tags();
+            }
         }
     }
 
-    /// Serves a memory record that came in a line of its own.
+    /// Serves a memory or tag record that came in a line of its own.
     #[inline]
     fn serve_words(&mut self, rank: Rank, len: usize, words: &[u64; LINE_WORDS]) {
         let peer = self.peers.member_mut(rank);
         let from = peer.id();
-        if !self.memory.handle_words(from, &mut peer.channel, len, words) {
+        let good = match Class::of(words[0] as u8) {
+            Class::Tags => self.tags.handle_words(from, &mut peer.channel, len, words),
+            _ => self.memory.handle_words(from, &mut peer.channel, len, words),
+        };
+        if !good {
             self.teardown(rank, Down::Died(Death::Violation));
         }
     }
 
-    /// Serves the next frame, which is longer than a line, if it holds memory records. False if it does not,
-    /// or there is none.
+    /// Serves the next frame, which is longer than a line, if it holds memory or tag records. False if it
+    /// does not, or there is none.
     fn serve_long(&mut self, rank: Rank) -> bool {
         let peer = self.peers.member_mut(rank);
         let from = peer.id();
-        let Some((len, words)) = peer.channel.peek_memory() else { return false };
-        let take_rest = |to: &ApertureMemory, at: usize| peer.channel.take_memory_rest(len, (to, at));
-        let placed = self.memory.place_long(from, &words, len, take_rest);
+        let Some((len, words)) = peer.channel.peek_served() else { return false };
+        let take_rest = |to: &ApertureMemory, at: usize| peer.channel.take_served_rest(len, (to, at));
+        let placed = match Class::of(words[0] as u8) {
+            Class::Tags => None,
+            _ => self.memory.place_long(from, &words, len, take_rest),
+        };
         let good = placed.unwrap_or_else(|| {
             let mut bytes = self.inbox.take_buffer();
             bytes.resize(len, 0);
-            self.peers.member_mut(rank).channel.take_memory(&mut bytes);
-            let good = self.handle_memory(rank, &bytes);
+            self.peers.member_mut(rank).channel.take_served(&mut bytes);
+            let good = self.handle_served(rank, &bytes);
             self.inbox.recycle(bytes);
             good
         });
@@ -317,8 +361,31 @@ impl Lane {
         true
     }
 
-    /// Whether local peers may reach for memory of this node: nobody rings for a program that computes.
-    pub(crate) fn serves_local_memory(&self) -> bool {
-        self.memory.is_used() && !self.local.poll.is_empty()
+    /// Whether peers may reach for memory of this node, or send messages with tags, which are served while
+    /// the program does not poll (A-5, E-4).
+    #[inline]
+    fn is_serving_others(&self) -> bool {
+        self.memory.is_used() || self.tags.is_used()
+    }
+
+    /// Whether local peers may do so: nobody rings for a program that computes.
+    pub(crate) fn serves_local(&self) -> bool {
+        self.is_serving_others() && !self.local.poll.is_empty()
+    }
+
+    /// Whether memory or tags have something to send.
+    #[inline]
+    pub(super) fn is_serving(&self) -> bool {
+        self.memory.is_busy() || self.tags.is_busy()
+    }
+}
+
+/// The part of a received frame that is its slot.
+#[inline]
+fn slot_in(frame: RxFrame, payload: &Range<usize>) -> RxFrame {
+    RxFrame {
+        buffer: frame.buffer,
+        start: frame.start + payload.start as u32,
+        len: (payload.end - payload.start) as u32,
     }
 }

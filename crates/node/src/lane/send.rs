@@ -5,10 +5,13 @@ use tautline_link::Nanos;
 use super::Lane;
 use crate::channel::{ChannelWriter, Port};
 use crate::membership::{Key, Peer, SHORT_ONLY, UNKNOWN};
+use crate::tags::{SendId, Sent};
 use crate::{MessageId, PeerId, PeerState, Rank, SendError};
 
 /// Rounds of memory service in one poll.
 const MEMORY_ROUNDS: usize = 16;
+/// The same for messages with tags.
+const TAG_ROUNDS: usize = 16;
 
 impl Lane {
     /// Sends a whole small message in the way that most messages go: straight into shared memory, or inside a
@@ -189,10 +192,82 @@ impl Lane {
         }
     }
 
-    /// The channel of a peer, for memory to write to.
+    /// The channel of a peer, for memory and tags to write to.
     #[inline]
     pub(crate) fn writer(&mut self, rank: Rank) -> ChannelWriter<'_> {
         let (peer, port) = self.channel(rank);
         ChannelWriter::new(&mut peer.channel, port)
+    }
+
+    // Messages with tags.
+
+    /// Sends a short message at once if nothing is in the way. False, with nothing done, otherwise.
+    #[inline]
+    pub(crate) fn send_tagged(
+        &mut self,
+        now: impl FnOnce() -> Nanos,
+        to: (Rank, u32, u32),
+        bytes: &[u8],
+    ) -> bool {
+        let Lane { peers, port, tags, .. } = self;
+        let Some(peer) = peers.get_mut(to.0).filter(|_| !port.closed) else { return false };
+        tags.send_at_once(&mut ChannelWriter::new(&mut peer.channel, port), now, to, bytes)
+    }
+
+    /// Sends bytes of a message that are with the caller, as far as it is their turn and there is room.
+    /// [`Sent::All`] if the send has ended.
+    pub(crate) fn push_tagged(
+        &mut self,
+        now: Nanos,
+        (rank, id): (Rank, SendId),
+        mut read: impl FnMut(u64, &mut [u8]),
+    ) -> Sent {
+        loop {
+            let Lane { peers, port, tags, .. } = self;
+            let Some(peer) = peers.get_mut(rank) else { return Sent::Blocked };
+            let sent = tags.push(&mut ChannelWriter::new(&mut peer.channel, port), id, &mut read);
+            self.service(now);
+            if sent != Sent::More {
+                return sent;
+            }
+        }
+    }
+
+    /// Starts to connect with a peer that messages go to or come from, unless it is gone. An error if it is,
+    /// or the job has no such rank.
+    pub(crate) fn reach_tagged(&mut self, now: Nanos, rank: Rank) -> Result<(), SendError> {
+        match self.peers.get(rank).map(|peer| peer.state) {
+            Some(PeerState::Up) if !self.port.closed => return Ok(()),
+            Some(PeerState::Down(why)) if !self.port.closed => return Err(SendError::PeerGone(rank, why)),
+            _ => {}
+        }
+        match self.reach(now, rank) {
+            Ok(()) | Err(SendError::WouldBlock) => {
+                self.tags.add_peer(rank);
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sends what waits, as far as there is room, and what that made ready to leave.
+    #[cold]
+    pub(super) fn serve_tags(&mut self, now: Nanos) {
+        for _ in 0..TAG_ROUNDS {
+            self.pump_tags();
+            self.serve_dirty(now);
+            if !self.tags.has_more() {
+                break;
+            }
+        }
+    }
+
+    /// Gives every peer to which something waits to be sent its turn.
+    pub(super) fn pump_tags(&mut self) {
+        for _ in 0..self.tags.start_round() {
+            let Some(rank) = self.tags.next_busy() else { break };
+            let Lane { peers, port, tags, .. } = self;
+            tags.pump_peer(rank, &mut ChannelWriter::new(&mut peers.member_mut(rank).channel, port));
+        }
     }
 }

@@ -5,7 +5,7 @@ use tautline_link::{Death, Event as LinkEvent, Nanos};
 
 use super::Lane;
 use crate::memory::Failure;
-use crate::{Down, Event, PeerId, PeerState, Rank, Undelivered};
+use crate::{Down, Event, PeerId, PeerState, Rank, Undelivered, tags};
 
 impl Lane {
     /// Frees slots that a link no longer needs, and handles its next event.
@@ -63,6 +63,7 @@ impl Lane {
     pub(crate) fn teardown(&mut self, rank: Rank, why: Down) {
         self.detach_shm(rank);
         self.memory.peer_down(rank, Failure::PeerGone(rank, why));
+        self.tags.peer_down(rank, tags::Failure::PeerGone(rank, why));
         let (peer, port) = self.channel(rank);
         peer.reset_channel(port);
         peer.end_liveness();
@@ -100,8 +101,10 @@ impl Lane {
             let (requests, bytes) = self.memory.unsent(rank);
             Undelivered::new(rank, requests, bytes).merge_into(&mut self.undelivered);
             self.memory.peer_down(rank, Failure::Closed);
+            self.tags.peer_down(rank, tags::Failure::Closed);
             self.peers.member_mut(rank).end_liveness();
         }
+        self.tags.close();
         self.close_local();
         self.service(now);
     }

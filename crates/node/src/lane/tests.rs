@@ -2,6 +2,7 @@
 //! reordered and looked at between two polls.
 
 mod handshake;
+mod local;
 mod outgoing;
 mod receive;
 mod transmit;

@@ -165,7 +165,7 @@ impl Discovery {
             incoming: Arc::default(),
             asymmetric,
             only: config.device == Some(DeviceName::Shm),
-            reached: same_address(job, config),
+            reached: reached(job, config),
             pool: config.loan_pool,
             beacon: Box::new(job_name(&job.key, &job.members)),
             single_copy: config.single_copy.is_some(),
@@ -239,6 +239,8 @@ impl Discovery {
         self.watch(process, Some(rank));
         self.watch(socket, Some(rank));
         self.timers.redial.retain(|(to, _)| *to != rank);
+        // The listener of its predecessor is its own by now.
+        self.timers.unlink.retain(|stale| stale.rank != Address::from(rank).rank);
     }
 
     // Dialling.
@@ -267,9 +269,14 @@ impl Discovery {
 
     /// Dials a rank again after a while.
     pub(crate) fn redial_later(&mut self, now: Nanos, rank: Rank) {
-        if !self.timers.redial.iter().any(|(to, _)| *to == rank) {
+        if !self.will_redial(rank) {
             self.timers.redial.push((rank, now + LOCAL_POLL_NS));
         }
+    }
+
+    /// Whether a rank will be dialled again before long: there is no use in doing so at every call.
+    pub(crate) fn will_redial(&self, rank: Rank) -> bool {
+        self.timers.redial.iter().any(|(to, _)| *to == rank)
     }
 
     /// Takes out the ranks that it is time to dial again.
@@ -502,11 +509,17 @@ impl Drop for Discovery {
     }
 }
 
-/// Ranks at this rank's own address, which AF_XDP cannot reach. No list unless AF_XDP is asked for.
-fn same_address(job: &Job, config: &Config) -> Option<Vec<bool>> {
-    let own = job.members[job.rank as usize].addr.ip();
-    let same = |(rank, member): (usize, &Member)| rank != job.rank as usize && member.addr.ip() == own;
-    (config.device == Some(DeviceName::Xdp)).then(|| job.members.iter().enumerate().map(same).collect())
+/// Ranks that are reached through shared memory, if not all that listen on this host: those on a host that
+/// the launcher told (J-11), and, if AF_XDP is asked for, those at this rank's own address, which it cannot
+/// reach.
+fn reached(job: &Job, config: &Config) -> Option<Vec<bool>> {
+    let own = &job.members[job.rank as usize];
+    let by_address = config.device == Some(DeviceName::Xdp);
+    let reached = |(rank, member): (usize, &Member)| {
+        let same_host = own.host.is_none() || member.host.is_none() || own.host == member.host;
+        rank != job.rank as usize && same_host && (!by_address || member.addr.ip() == own.addr.ip())
+    };
+    (by_address || own.host.is_some()).then(|| job.members.iter().enumerate().map(reached).collect())
 }
 
 /// Opens this node's listener, so that peers on this host are reached through shared memory; or says why not,
@@ -516,16 +529,44 @@ pub(crate) fn start(job: &Job, config: &Config) -> Result<Discovery, (PassedOver
     if config.device == Some(DeviceName::Udp) {
         return not("udp was asked for".to_owned(), false);
     }
-    if same_address(job, config).is_some_and(|reached| !reached.contains(&true)) {
-        return not("xdp was asked for, and no other rank has this one's address".to_owned(), false);
+    if job.size() < 2 {
+        return not("there is nobody else in the job".to_owned(), false);
+    }
+    if reached(job, config).is_some_and(|reached| !reached.contains(&true)) {
+        let by_address = config.device == Some(DeviceName::Xdp);
+        let why = if by_address {
+            "xdp was asked for, and no other rank has this one's address"
+        } else {
+            "no other rank is on this host"
+        };
+        return not(why.to_owned(), false);
     }
     if config.fault.is_some() || config.pcap.is_some() || config.trace {
         return not("faults, captures and traces show datagrams".to_owned(), false);
     }
-    if job.size() < 2 {
-        return not("there is nobody else in the job".to_owned(), false);
-    }
     Discovery::new(job, config).map_err(|error| unavailable(job, &error))
+}
+
+/// Opens the listener of a node that could not open it when it joined, for want of descriptors perhaps.
+#[derive(Debug)]
+pub(crate) struct Reopen {
+    job: Job,
+    next_try: Nanos,
+}
+
+impl Reopen {
+    pub(crate) fn new(job: &Job) -> Reopen {
+        Reopen { job: job.without_socket(), next_try: 0 }
+    }
+
+    /// Tries once, if the last time was long enough ago.
+    pub(crate) fn try_open(&mut self, now: Nanos, config: &Config) -> Option<Discovery> {
+        if now < self.next_try {
+            return None;
+        }
+        self.next_try = now + LISTEN_AGAIN;
+        Discovery::new(&self.job, config).ok()
+    }
 }
 
 /// Shared memory was wanted and cannot be had.

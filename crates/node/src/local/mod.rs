@@ -14,7 +14,7 @@ mod sockets;
 mod transport;
 
 pub(crate) use directory::{Directory, Mailbox};
-pub(crate) use discovery::{Dialled, Discovery, Hello, explain, start, unavailable};
+pub(crate) use discovery::{Dialled, Discovery, Hello, Reopen, explain, start, unavailable};
 pub(crate) use poll::ShmPoll;
 pub use simulated::SimulatedHost;
 pub use sockets::unlink_stale_listeners;
@@ -35,6 +35,8 @@ pub(crate) struct LocalPeers {
     pub(crate) discovery: Option<Box<Discovery>>,
     /// Why shared memory is not used, although it was wanted.
     pub(crate) unavailable: Option<String>,
+    /// Opens the listener that could not be opened when the node joined.
+    pub(crate) reopen: Option<Box<Reopen>>,
     pub(crate) poll: ShmPoll,
     pub(crate) former: FormerLoans,
     /// The lanes of this node.

@@ -36,6 +36,9 @@ struct Process {
     notices: BTreeMap<u16, bool>,
 }
 
+/// Connections that may wait to be accepted by a process: few, so that worlds see what follows.
+const BACKLOG: usize = 2;
+
 impl Process {
     fn notify(&mut self) {
         self.notices.values_mut().for_each(|notice| *notice = true);
@@ -112,8 +115,12 @@ impl Drop for SimulatedProcess {
 
 impl LocalTransport for SimulatedProcess {
     fn dial(&self, to: Rank, greet: Greet<'_>) -> io::Result<Box<dyn OutgoingDial>> {
-        if !self.host.lock().processes.contains_key(&to) {
-            return Err(io::ErrorKind::NotFound.into());
+        match self.host.lock().processes.get(&to) {
+            None => return Err(io::ErrorKind::NotFound.into()),
+            Some(process) if process.backlog.len() >= BACKLOG => {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            Some(_) => {}
         }
         let (greeting, pool) = greet();
         let process = self.host.counted(self.exited.try_clone())?;

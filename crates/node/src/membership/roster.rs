@@ -10,14 +10,14 @@ use tautline_link::{Config, JobKey, Peering, PeeringParams};
 use super::Peer;
 use crate::channel::{Channel, LinkChannel};
 use crate::limits::MAX_ROUTES;
-use crate::{Address, Job, Rank};
+use crate::{Address, Job, Member, Rank};
 
 /// What a lane knows of the job, and what it needs to make a peer of a lane elsewhere.
 #[derive(Debug)]
 pub(crate) struct Roster {
     me: Address,
     key: JobKey,
-    members: Vec<SocketAddr>,
+    members: Vec<Member>,
     /// The port of this lane, which peers cannot know; zero for lane 0.
     port: u16,
     routes: HashMap<SocketAddr, RouteId>,
@@ -29,7 +29,7 @@ impl Roster {
         Roster {
             me: Address::new(job.rank, lane),
             key: job.key.clone(),
-            members: job.members.iter().map(|member| member.addr).collect(),
+            members: job.members.clone(),
             port: if lane == 0 { 0 } else { own.port() },
             routes: HashMap::new(),
         }
@@ -65,14 +65,13 @@ impl Roster {
             max_frame: device.max_frame(route),
         };
         let link = LinkChannel::new(Peering::new(params, config.clone()), route);
-        let (here, there) = (self.members[self.me.rank as usize].ip(), self.members[process as usize].ip());
-        let same_host = here == there || here.is_loopback() && there.is_loopback();
+        let same_host = self.members[self.me.rank as usize].is_on_host_of(&self.members[process as usize]);
         Ok(Peer::new(rank, Channel::new(rank, link), same_host))
     }
 
     /// The route to a peer whose lane has this port; to lane 0 of its rank if that is zero.
     pub(crate) fn route(&mut self, device: &mut dyn Datagram, rank: Rank, port: u16) -> io::Result<RouteId> {
-        let mut to = self.members[Address::from(rank).rank as usize];
+        let mut to = self.members[Address::from(rank).rank as usize].addr;
         if port != 0 {
             to.set_port(port);
         }

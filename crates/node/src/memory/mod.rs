@@ -46,6 +46,7 @@ pub use tripwires::{Access, Condition, Report, Test, Trip, WireCell};
 
 pub(crate) use operations::Completion;
 pub(crate) use puts::{PlacedPart, PutStatus};
+pub(crate) use slab::Slab;
 pub(crate) use writer::{LentParts, RecordWriter};
 
 use crate::{Down, PeerId, Rank};

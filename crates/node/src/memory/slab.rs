@@ -12,6 +12,11 @@ impl Name {
     pub fn to_u64(self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.index)
     }
+
+    /// Returns the name that [`Name::to_u64`] made a number of.
+    pub(crate) fn from_u64(number: u64) -> Name {
+        Name { index: number as u32, generation: (number >> 32) as u32 }
+    }
 }
 
 /// An entry starts at a cache line: a small one is one line, and of a larger one the fields used most are.
@@ -55,7 +60,8 @@ impl<T> Slab<T> {
     pub(crate) fn remove(&mut self, name: Name) -> Option<T> {
         let entry = self.entries.get_mut(name.index as usize).filter(|e| e.generation == name.generation)?;
         let value = entry.value.take()?;
-        entry.generation = entry.generation.wrapping_add(1);
+        // Never zero, so that no name is the number zero.
+        entry.generation = entry.generation.wrapping_add(1).max(1);
         self.free.push(name.index);
         Some(value)
     }
@@ -86,6 +92,11 @@ impl<T> Slab<T> {
 
     pub(crate) fn len(&self) -> usize {
         self.entries.len() - self.free.len()
+    }
+
+    /// Returns the names of all entries.
+    pub(crate) fn names(&self) -> impl Iterator<Item = Name> {
+        (0..self.entries.len() as u32).filter_map(|index| Some(self.at(index)?.0))
     }
 }
 

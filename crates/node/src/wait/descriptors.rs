@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
 use rustix::time::{
@@ -22,7 +22,7 @@ pub(crate) struct Descriptors {
     driver: OwnedFd,
     timer: OwnedFd,
     /// Readable when a process on this host dials, answers or dies.
-    local: Option<OwnedFd>,
+    local: OnceLock<OwnedFd>,
     all: OwnedFd,
     /// The device's are in `all`. Not from the start: a socket that is in an epoll set costs every sender a
     /// call into it.
@@ -41,8 +41,8 @@ impl Descriptors {
         let timer =
             timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
         let all = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let descriptors =
-            Descriptors { device, bell, driver, timer, local: None, all, watched: AtomicBool::new(false) };
+        let (local, watched) = (OnceLock::new(), AtomicBool::new(false));
+        let descriptors = Descriptors { device, bell, driver, timer, local, all, watched };
         descriptors.watch(descriptors.bell.as_fd())?;
         descriptors.watch(descriptors.driver.as_fd())?;
         descriptors.watch(descriptors.timer.as_fd())?;
@@ -83,9 +83,12 @@ impl Descriptors {
     }
 
     /// Wakes this node for processes on its host, too.
-    pub(crate) fn add_local(&mut self, local: BorrowedFd<'_>) -> io::Result<()> {
-        self.watch(local)?;
-        self.local = Some(local.try_clone_to_owned()?);
+    pub(crate) fn add_local(&self, local: BorrowedFd<'_>) -> io::Result<()> {
+        if self.local.get().is_none() {
+            let copy = local.try_clone_to_owned()?;
+            self.watch(local)?;
+            let _ = self.local.set(copy);
+        }
         Ok(())
     }
 
@@ -135,13 +138,13 @@ impl Descriptors {
 
     /// Readable when a process on this host dials, answers or dies.
     pub(crate) fn local(&self) -> Option<&OwnedFd> {
-        self.local.as_ref()
+        self.local.get()
     }
 
     /// Sleeps until a frame comes, the doorbell rings, or `left` is over. True if the doorbell rang.
     pub(crate) fn sleep(&self, left: Option<Nanos>) -> bool {
         let device = self.lock().clone();
-        poll_all(std::iter::once(&self.bell).chain(&*device).chain(&self.local), left)
+        poll_all(std::iter::once(&self.bell).chain(&*device).chain(self.local()), left)
     }
 }
 

@@ -105,7 +105,7 @@ impl Shared {
     /// How long the watchdog may sleep until it polls again in the program's place, if nothing happens.
     pub(crate) fn watchdog_sleep(&self) -> Nanos {
         let mut lane = self.lock_as_guest();
-        let most = if lane.serves_local_memory() { LOCAL_SERVICE } else { LONGEST_SLEEP };
+        let most = if lane.serves_local() { LOCAL_SERVICE } else { LONGEST_SLEEP };
         self.time_left(&mut lane, Some(self.clock.now() + most)).unwrap_or(most)
     }
 
@@ -127,14 +127,14 @@ impl Shared {
         }
     }
 
-    /// Before a sleep: watches the descriptors that the device has now.
+    /// Before a sleep: watches the descriptors that the device and the listener have now.
     pub(crate) fn renew(&self, lane: &mut Lane) {
-        if let Some(descriptors) = self.descriptors.as_ref().filter(|_| lane.status.descriptors_changed)
-            && let Err(error) = descriptors.renew(&*lane.port.device)
-        {
-            tracing::warn!(%error, "cannot watch the device");
-        } else {
-            lane.status.descriptors_changed = false;
+        let changed = std::mem::take(&mut lane.status.descriptors_changed);
+        let Some(descriptors) = self.descriptors.as_ref().filter(|_| changed) else { return };
+        let local = lane.local.discovery.as_ref().map_or(Ok(()), |found| descriptors.add_local(found.fd()));
+        if let Err(error) = local.and_then(|()| descriptors.renew(&*lane.port.device)) {
+            tracing::warn!(%error, "cannot watch the device or the listener");
+            lane.status.descriptors_changed = true;
         }
     }
 

@@ -51,6 +51,11 @@ impl Deaths {
         *at = until.max(*at);
     }
 
+    /// From now on every report is excused.
+    pub(crate) fn excuse_everybody(&mut self) {
+        self.excused.fill(Nanos::MAX);
+    }
+
     /// The last fault is over; no report is excused after `until`.
     pub(crate) fn healed(&mut self, until: Nanos) {
         self.last_excuse = until;
@@ -94,7 +99,7 @@ impl Deaths {
         if never || !excused {
             return Err(format!("false death: {who} reported that {peer} is gone ({why})"));
         }
-        self.excuse(who, peer, now + AFTERMATH);
+        self.excuse(who, peer, now.saturating_add(AFTERMATH));
         Ok(())
     }
 

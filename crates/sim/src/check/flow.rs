@@ -32,6 +32,8 @@ pub(crate) struct BegunMessage {
 #[derive(Debug)]
 pub(crate) struct Generation {
     pub(crate) id: GenId,
+    /// The number of the channel in its sender's events; none if it ended before that was known.
+    pub(crate) incarnation: Option<u32>,
     pub(crate) began: Nanos,
     /// The incarnation that receives its messages.
     pub(crate) receiver: Option<u64>,
@@ -44,15 +46,21 @@ pub(crate) struct Generation {
 }
 
 impl Generation {
-    pub(crate) fn new(id: GenId, began: Nanos) -> Generation {
+    pub(crate) fn new(id: GenId, incarnation: Option<u32>, began: Nanos) -> Generation {
         Generation {
             id,
+            incarnation,
             began,
             receiver: None,
             expected: VecDeque::new(),
             end_reported: false,
             survives: false,
         }
+    }
+
+    /// Whether a report of that incarnation's end is the report of this one's.
+    pub(crate) fn ends_with(&self, incarnation: u32) -> bool {
+        self.incarnation.is_none_or(|it| it == incarnation)
     }
 
     /// Messages that must still arrive although the sender crashed.
@@ -94,7 +102,7 @@ impl Flows {
 pub(crate) struct Flow {
     pub(crate) generations: VecDeque<Generation>,
     /// Generations that lost messages before their sender got the report.
-    pub(crate) abandoned: Vec<GenId>,
+    pub(crate) abandoned: Vec<Generation>,
     /// Messages that should have survived their sender, and did not arrive.
     pub(crate) perished: usize,
     /// When the flow last made progress.
@@ -129,7 +137,7 @@ impl Flow {
             lost += former.expected.len() as u64;
             self.perished += former.surviving();
             if !former.end_reported && !former.expected.is_empty() {
-                self.abandoned.push(former.id);
+                self.abandoned.push(former);
             }
         }
         let generation = self.generations.front_mut()?;

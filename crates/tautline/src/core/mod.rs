@@ -170,6 +170,21 @@ impl Core {
         Ok(self.node.wait(timeout, WaitFor { activity: self.blocked_since(), memory: None })?)
     }
 
+    /// Returns what may keep a wait from ever ending as an error: the loss of the last reachable peer, or a
+    /// handler's failure that nobody has read.
+    #[inline]
+    pub(crate) fn check_wait(&self) -> Result<()> {
+        // Messages that have not been taken, and unfinished handlers, may still do what is waited for.
+        if self.extraction.unfinished() == 0
+            && self.peer_loss.unreported().is_some()
+            && !self.node.has_slots()?
+            && let Some(lost) = self.peer_loss.take_unreported()
+        {
+            return Err(lost.into());
+        }
+        if self.failures.end_waits() { self.check_failures() } else { Ok(()) }
+    }
+
     /// Returns an unread failure of a handler as an error, unless there is something to extract or to do.
     #[cold]
     pub(crate) fn check_failures(&self) -> Result<()> {

@@ -106,6 +106,11 @@ impl Handle {
         Err(SendError::TooLongForHandler(self.0.node.short_limit(peer)).into())
     }
 
+    /// Messages that receives take by source and tag, of a context.
+    pub fn tags(&self, context: u32) -> crate::tags::Tags {
+        crate::tags::Tags::new(&self.0, context)
+    }
+
     /// The same verbs as futures, for tasks of a runtime.
     pub fn to_async(&self) -> AsyncHandle {
         AsyncHandle(self.clone())

@@ -1,6 +1,9 @@
 //! From the records of a delivery to running handlers.
 
-use tautline_node::wire::{LoanLocation, Record, Records};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use tautline_node::wire::{LoanLocation, Record, Records, as_more};
 use tautline_node::{Delivery, MessageId, PeerId};
 
 use super::borrowed::LoanGuard;
@@ -16,8 +19,15 @@ pub(super) struct Dispatcher<'a> {
     runner: Runner<'a>,
     /// Nothing while a handler that reads in place has it.
     delivery: Option<Box<Delivery>>,
-    /// The handler whose message has got bytes of this delivery and that was not polled since.
-    due: Option<TaskId>,
+    due: Option<Due>,
+}
+
+/// The handler whose message has got bytes of this delivery and that was not polled since.
+struct Due {
+    task: TaskId,
+    bytes: Rc<RefCell<IncomingBytes>>,
+    /// The message, if more of it is to arrive.
+    message: Option<MessageId>,
 }
 
 /// Where a record's data lies in the delivery.
@@ -83,7 +93,37 @@ impl<'a> Dispatcher<'a> {
         &self.delivery().bytes(data.item)[data.start..data.end]
     }
 
+    /// Handles a slot, and returns its bytes and what it lends.
+    #[inline]
     fn run_slot(&mut self, item: usize) -> usize {
+        match self.continue_message(item) {
+            Some(len) => len,
+            None => self.run_records(item),
+        }
+    }
+
+    /// Handles a slot that does nothing but continue the message of the slot before it, as most slots of a
+    /// long message do. Returns its bytes.
+    #[inline]
+    fn continue_message(&mut self, item: usize) -> Option<usize> {
+        let due = self.due.as_mut().filter(|due| due.message.is_some())?;
+        let delivery = self.delivery.as_ref().expect("no handler has it between records");
+        let slot = delivery.bytes(item);
+        let (message, offset, data) = as_more(slot)?;
+        let message = delivery.items()[item].from().message(message);
+        let mut bytes = due.bytes.borrow_mut();
+        if due.message != Some(message) || !bytes.continues(offset, data.len()) {
+            return None;
+        }
+        bytes.arrive(item, slot.len() - data.len(), data.len());
+        if bytes.is_complete() {
+            due.message = None;
+            self.runner.inbox.open.borrow_mut().remove(message);
+        }
+        Some(slot.len())
+    }
+
+    fn run_records(&mut self, item: usize) -> usize {
         let runner = self.runner;
         let (from, len) = (self.delivery().items()[item].from(), self.delivery().bytes(item).len());
         let (mut at, mut lent) = (0, 0_usize);
@@ -152,10 +192,9 @@ impl<'a> Dispatcher<'a> {
                 self.flush();
                 let message = NewMessage { from: from.rank, id: None, total: data.len() as u64 };
                 let task = runner.claim(handler, stream, message);
-                stream.with(|slots| {
-                    slots.bytes(task.slot).borrow_mut().arrive(data.item, data.start, data.len());
-                });
-                self.due = Some(task);
+                let bytes = stream.with(|slots| slots.bytes(task.slot).clone());
+                bytes.borrow_mut().arrive(data.item, data.start, data.len());
+                self.due = Some(Due { task, bytes, message: None });
                 runner.start(stream, task);
                 self.flush();
             }
@@ -189,24 +228,22 @@ impl<'a> Dispatcher<'a> {
             Some(Registered::Stream(stream) | Registered::Whole(stream) | Registered::Loan(_, stream)) => {
                 let message = NewMessage { from: id.peer.rank, id: Some(id), total };
                 let task = runner.claim(handler, stream, message);
-                stream.with(|slots| {
-                    slots.bytes(task.slot).borrow_mut().arrive(data.item, data.start, data.len());
-                });
+                let bytes = stream.with(|slots| slots.bytes(task.slot).clone());
+                bytes.borrow_mut().arrive(data.item, data.start, data.len());
                 if !whole {
                     runner.keep_open(id, OpenMessage::Task(task));
                 }
                 runner.start(stream, task);
-                self.due = Some(task);
+                // What follows looks the message up: making the future may have finished it.
+                self.due = Some(Due { task, bytes, message: None });
             }
             None => runner.violation(id.peer),
         }
     }
 
     /// A further part of a message.
-    #[inline]
     fn more(&mut self, part: Part, data: Data) {
         let runner = self.runner;
-        let len = data.len();
         let task = match runner.inbox.open.borrow().get(part.message) {
             Some(OpenMessage::Task(task)) => Some(*task),
             Some(_) => None,
@@ -217,7 +254,7 @@ impl<'a> Dispatcher<'a> {
             let data = self.bytes(data);
             return self.more_without_task(part, data.len(), |to| copy_slice(to, data));
         };
-        if self.due != Some(task) {
+        if !self.is_due(task) {
             self.flush();
             // The handler may have finished in there.
             if !matches!(runner.inbox.open.borrow().get(part.message), Some(OpenMessage::Task(_))) {
@@ -226,15 +263,16 @@ impl<'a> Dispatcher<'a> {
             }
         }
         let Some(stream) = runner.stream_handler(task.handler) else { return };
-        let (good, complete) = stream.with(|slots| {
-            let mut bytes = slots.bytes(task.slot).borrow_mut();
-            let good = part.offset == bytes.arrived && part.offset + len as u64 <= bytes.total;
-            if good {
-                bytes.arrive(data.item, data.start, len);
-            }
-            (good, bytes.arrived == bytes.total)
-        });
-        self.part_arrived(part, task, good, complete);
+        let bytes = stream.with(|slots| slots.bytes(task.slot).clone());
+        let good = bytes.borrow().continues(part.offset, data.len());
+        if good {
+            bytes.borrow_mut().arrive(data.item, data.start, data.len());
+        }
+        self.part_arrived(part, task, good, bytes);
+    }
+
+    fn is_due(&self, task: TaskId) -> bool {
+        self.due.as_ref().is_some_and(|due| due.task == task)
     }
 
     /// As [`Dispatcher::more`], for bytes that stay in the sender's memory until the handler takes them.
@@ -250,7 +288,7 @@ impl<'a> Dispatcher<'a> {
             stream.is_some_and(|it| it.with(|slots| slots.bytes(task.slot).borrow().has_delivered()))
         };
         let mut task = find_task();
-        if self.due != task || task.is_some_and(has_delivered) {
+        if task.is_none_or(|task| !self.is_due(task) || has_delivered(task)) {
             self.flush();
             task = find_task();
         }
@@ -266,26 +304,24 @@ impl<'a> Dispatcher<'a> {
             });
         };
         let Some(stream) = runner.stream_handler(task.handler) else { return };
-        let (good, complete) = stream.with(|slots| {
-            let mut bytes = slots.bytes(task.slot).borrow_mut();
-            let good = part.offset == bytes.arrived && part.offset + loan.len() <= bytes.total;
-            if good {
-                bytes.arrive_borrowed(loan);
-            }
-            (good, bytes.arrived == bytes.total)
-        });
-        self.part_arrived(part, task, good, complete);
+        let bytes = stream.with(|slots| slots.bytes(task.slot).clone());
+        let good = bytes.borrow().continues(part.offset, loan.len() as usize);
+        if good {
+            bytes.borrow_mut().arrive_borrowed(loan);
+        }
+        self.part_arrived(part, task, good, bytes);
     }
 
     #[inline]
-    fn part_arrived(&mut self, part: Part, task: TaskId, good: bool, complete: bool) {
+    fn part_arrived(&mut self, part: Part, task: TaskId, good: bool, bytes: Rc<RefCell<IncomingBytes>>) {
         if !good {
             return self.runner.violation(part.message.peer);
         }
+        let complete = bytes.borrow().is_complete();
         if complete {
             self.runner.inbox.open.borrow_mut().remove(part.message);
         }
-        self.due = Some(task);
+        self.due = Some(Due { task, bytes, message: (!complete).then_some(part.message) });
     }
 
     /// A further part of a message that no `async` handler reads; `copy` appends its `len` bytes, if they can
@@ -347,9 +383,7 @@ impl<'a> Dispatcher<'a> {
     /// Polls the handler whose message has got bytes of this delivery, and lends it the delivery meanwhile.
     #[inline]
     fn flush(&mut self) {
-        let Some(task) = self.due.take() else { return };
-        let Some(stream) = self.runner.stream_handler(task.handler) else { return };
-        let bytes = stream.with(|slots| slots.bytes(task.slot).clone());
+        let Some(Due { task, bytes, .. }) = self.due.take() else { return };
         bytes.borrow_mut().lend(self.delivery.take().expect("no handler has it between records"));
         self.runner.poll(task);
         self.delivery = Some(bytes.borrow_mut().reclaim(&self.runner.core.budgets));

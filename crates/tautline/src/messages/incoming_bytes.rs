@@ -213,7 +213,20 @@ impl IncomingBytes {
         self.buffer.bytes.extend_from_slice(bytes);
     }
 
+    /// Whether `len` bytes from `offset` on are the next ones of the message.
+    #[inline]
+    pub(super) fn continues(&self, offset: u64, len: usize) -> bool {
+        offset == self.arrived && len as u64 <= self.total - offset
+    }
+
+    /// Whether all bytes of the message have arrived.
+    #[inline]
+    pub(super) fn is_complete(&self) -> bool {
+        self.arrived == self.total
+    }
+
     /// Bytes are there, in a delivery that will be lent.
+    #[inline]
     pub(super) fn arrive(&mut self, item: usize, start: usize, len: usize) {
         self.arrived += len as u64;
         // What follows bytes that were lost is of no use.

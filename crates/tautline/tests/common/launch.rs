@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use command_fds::{CommandFdExt, FdMapping};
 use tautline::node::link::JobKey;
-use tautline::{DeviceName, Job, Member};
+use tautline::{DeviceName, Job, Member, job_file};
 
 /// The descriptors of a child's job and socket.
 const JOB: i32 = 3;
@@ -37,13 +37,13 @@ impl Launcher {
 
     /// The job for a member in this process.
     pub fn job(&self, rank: u32) -> Job {
-        let mut job = Job::parse(&self.describe(rank)).unwrap();
+        let mut job = job_file::parse(&self.describe(rank)).unwrap();
         job.socket = Some(self.sockets[rank as usize].as_fd().try_clone_to_owned().unwrap());
         job
     }
 
     fn describe(&self, rank: u32) -> String {
-        Job::describe(rank, &JobKey::new([42; 32]), &self.members, None, self.device, None)
+        job_file::describe(rank, &JobKey::new([42; 32]), &self.members, None, self.device, None)
     }
 
     /// Starts the member of `rank`: the job is passed in a pipe, the socket as a descriptor.

@@ -140,6 +140,7 @@ pub fn live() {
     match role.as_str() {
         "talk" | "full" => talk(&ep, stream),
         "lend" => lend(&ep, stream),
+        "lent" => lent(&ep),
         "offer" => offer(&ep, stream),
         "listen" | "dial" => loop {
             ep.extract(usize::MAX).unwrap();
@@ -193,6 +194,27 @@ fn lend(ep: &Endpoint, stream: u64) {
         }
         while ep.extract(usize::MAX).unwrap() > 0 {}
     }
+}
+
+/// Messages that [`lent`] lends.
+pub const LENT: usize = 20;
+
+/// A message that [`lent`] lends.
+pub fn lent_message(number: usize) -> Vec<u8> {
+    pattern(40_000 + number, number)
+}
+
+/// Lends some messages, and waits for its death.
+fn lent(ep: &Endpoint) {
+    for number in 0..LENT {
+        let bytes = lent_message(number);
+        let mut loan = ep.loan(SURVIVOR, bytes.len()).unwrap();
+        assert!(loan.is_shared());
+        loan.copy_from_slice(&bytes);
+        loan.send("kept").unwrap();
+    }
+    println!("@lent");
+    std::thread::sleep(Duration::from_secs(600));
 }
 
 /// Waits until its messages are read in its memory, which nobody does after a while.

@@ -14,7 +14,7 @@ impl Plan {
     pub(super) fn calls(&mut self, tarpc: bool) {
         for window in WINDOWS {
             let beside = if tarpc { TARPC } else { System::Plain { kind: Plain::Tcp, blocking: true } };
-            let limit = Some(Limit { system: beside, hard: false });
+            let limit = Some(Limit::soft(beside));
             for (device, alone_ns, together_ns) in
                 [(Device::Shm, 1_500.0, 250.0), (Device::Udp, 12_000.0, 1_500.0)]
             {

@@ -1,7 +1,7 @@
 //! What the installed rivals do beside us, and the kernel's transports between two processes of one host.
 
 use super::{Load, Plan, Test, shared};
-use crate::bench::case::{Other, Plain, Policy, System, Work};
+use crate::bench::case::{Other, Plain, Policy, System, Touch, Work};
 
 /// The sizes at which every system is measured.
 pub const SIZES: [usize; 6] = [8, 64, 1 << 10, 4 << 10, 64 << 10, 1 << 20];
@@ -69,7 +69,8 @@ impl Plan {
 
     fn rival_streams(&mut self, system: System, warm: bool, slower: f64) {
         let first = self.cells.len();
-        let stream = |bytes, count, window| Work::Stream { bytes, count, window, batch: false };
+        let stream =
+            |bytes, count, window| Work::Stream { bytes, count, window, batch: false, touch: Touch::Both };
         let count = (self.extent.count(500.0 * slower, 1.0)).next_multiple_of(64);
         self.add(Test::Rate, system, stream(8, count, Some(64)), Load::Idle, None);
         for bytes in STREAMED {
@@ -82,9 +83,10 @@ impl Plan {
     }
 
     /// Adds a row unless it is measured anyway.
-    fn once(&mut self, system: System, bytes: usize, each_ns: f64) {
+    pub(super) fn once(&mut self, system: System, bytes: usize, each_ns: f64) {
         let same = |cell: &super::Cell| {
-            (cell.test, cell.system, cell.bytes, cell.load) == (Test::Latency, system, bytes, Load::Idle)
+            (cell.test, cell.system, cell.bytes, cell.load, cell.warm)
+                == (Test::Latency, system, bytes, Load::Idle, false)
         };
         if !self.cells.iter().any(same) {
             self.rival_latency(system, bytes, false, each_ns);

@@ -1,11 +1,11 @@
 //! What is measured between two processes that share memory. None of it exists over a network.
 
 use super::{Limit, Load, Plan, Test, shared};
-use crate::bench::case::{Plain, Policy, Shared, System, Work};
+use crate::bench::case::{Plain, Policy, Shared, System, Touch, Work};
 
 const UNIX: System = System::Plain { kind: Plain::Unix, blocking: true };
 const SYSV: System = System::Plain { kind: Plain::SysV, blocking: true };
-const RIVAL: Option<Limit> = Some(Limit { system: UNIX, hard: false });
+const RIVAL: Option<Limit> = Some(Limit::soft(UNIX));
 
 fn bare(limit: Shared) -> System {
     System::Shared { limit }
@@ -16,7 +16,7 @@ pub fn limit_of(bytes: usize) -> System {
     bare(match bytes {
         0..=8 => Shared::Line,
         9..=4096 => Shared::HandOver,
-        _ => Shared::WriteFlagCopy,
+        _ => Shared::Pipelined,
     })
 }
 
@@ -31,7 +31,7 @@ impl Plan {
         }
         self.shm_ping_pong(SYSV, 8, Load::Idle, None);
         self.shm_rate();
-        for bytes in [4 << 10, 64 << 10, 1 << 20, 4 << 20] {
+        for bytes in [8, 64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20] {
             self.shm_bandwidth(bytes);
         }
         self.shm_paced();
@@ -39,13 +39,14 @@ impl Plan {
     }
 
     fn shm_latency(&mut self, bytes: usize) {
-        // A system that copies in and out at the same time may beat one that first writes everything.
-        let limit =
-            Some(Limit { system: limit_of(bytes), hard: limit_of(bytes) != bare(Shared::WriteFlagCopy) });
+        let limit = Some(Limit::hard(limit_of(bytes)));
         self.shm_ping_pong(limit_of(bytes), bytes, Load::Idle, None);
         self.shm_ping_pong(shared(Policy::Spin), bytes, Load::Idle, limit);
         if bytes >= 64 << 10 {
-            self.shm_ping_pong(System::SingleCopy, bytes, Load::Idle, limit);
+            // One copy may beat two.
+            self.shm_ping_pong(System::SingleCopy, bytes, Load::Idle, Some(Limit::soft(limit_of(bytes))));
+            // What a sender without a buffer of its own could do.
+            self.shm_ping_pong(bare(Shared::WriteFlagCopy), bytes, Load::Idle, None);
         }
         if [8, 64].contains(&bytes) {
             self.shm_ping_pong(shared(Policy::SpinThenPark), bytes, Load::Idle, limit);
@@ -58,7 +59,7 @@ impl Plan {
     /// those of loans do not.
     fn shm_loans(&mut self, bytes: usize) {
         let count = self.extent.count(4_000.0 + bytes as f64, 1.0);
-        let limit = (bytes == 8).then_some(Limit { system: bare(Shared::Line), hard: false });
+        let limit = Some(Limit::soft(shared(Policy::Spin)).at(Test::Latency, 8, None));
         self.add(
             Test::Latency,
             System::Lent,
@@ -77,7 +78,7 @@ impl Plan {
     }
 
     fn shm_rate(&mut self) {
-        let limit = Some(Limit { system: bare(Shared::Ring), hard: true });
+        let limit = Some(Limit::hard(bare(Shared::Ring)));
         let ours = shared(Policy::Spin);
         for (system, window, batch, times, limit) in [
             (SYSV, Some(64), false, 1, None),
@@ -88,20 +89,28 @@ impl Plan {
             (ours, None, true, 16, limit),
         ] {
             let count = (self.extent.count(2_000.0, 1.0) * times).next_multiple_of(64);
-            self.add(Test::Rate, system, Work::Stream { bytes: 8, count, window, batch }, Load::Idle, limit);
+            self.add(
+                Test::Rate,
+                system,
+                Work::Stream { bytes: 8, count, window, batch, touch: Touch::Both },
+                Load::Idle,
+                limit,
+            );
         }
     }
 
     fn shm_bandwidth(&mut self, bytes: usize) {
-        let limit = Some(Limit { system: bare(Shared::TwoCopyStream), hard: true });
+        let limit = Some(Limit::hard(bare(Shared::TwoCopyStream)));
         let count = self.extent.count(300.0 + bytes as f64 / 8.0, 1.0);
-        let work = Work::Stream { bytes, count, window: None, batch: false };
+        let work = Work::Stream { bytes, count, window: None, batch: false, touch: Touch::Both };
         self.add(Test::Bandwidth, bare(Shared::Memcpy), work, Load::Idle, None);
         self.add(Test::Bandwidth, bare(Shared::TwoCopyStream), work, Load::Idle, None);
         self.add(Test::Bandwidth, shared(Policy::Spin), work, Load::Idle, limit);
         if bytes >= 64 << 10 {
+            let limit = Some(Limit::soft(bare(Shared::TwoCopyStream)));
             self.add(Test::Bandwidth, System::SingleCopy, work, Load::Idle, limit);
         }
+        self.less_work(bytes, bare(Shared::TwoCopyStream), shared(Policy::Spin));
     }
 
     fn shm_paced(&mut self) {

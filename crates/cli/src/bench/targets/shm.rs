@@ -1,6 +1,6 @@
 //! The goals between two processes that share memory.
 
-use super::{Get, Judge, P99, VALUE};
+use super::{Get, Judge, MEAN, P99, VALUE};
 use crate::bench::case::{Plain, Policy, Shared, System};
 use crate::bench::plan::{Load, Test, limit_of, shared};
 use crate::bench::rows::ratio;
@@ -9,7 +9,6 @@ use crate::bench::table::size;
 const UNIX: System = System::Plain { kind: Plain::Unix, blocking: true };
 const RING: System = System::Shared { limit: Shared::Ring };
 const TWO_COPIES: System = System::Shared { limit: Shared::TwoCopyStream };
-const MEAN: Get = |figure| figure.mean;
 
 impl Judge<'_> {
     pub(super) fn shm(&mut self) {
@@ -41,6 +40,9 @@ impl Judge<'_> {
             [4 << 20, 8].map(|bytes| self.at(Test::Latency, System::Lent, bytes, Load::Idle));
         let value = large.zip(small).and_then(|(large, small)| ratio(large, small, VALUE));
         self.at_most("latency of a loan, 4 MiB, shm".into(), value, 1.3, "a loan of 8 B");
+        let message = self.at(Test::Latency, shared(Policy::Spin), 8, Load::Idle);
+        let value = large.zip(message).and_then(|(large, message)| ratio(large, message, VALUE));
+        self.at_most("latency of a loan, 4 MiB, shm".into(), value, 1.3, "a message of 8 B");
     }
 
     fn shm_rate(&mut self) {

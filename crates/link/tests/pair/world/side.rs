@@ -42,6 +42,10 @@ pub struct Side {
     /// The interval between two polls of the network.
     pub every: Nanos,
     pub refused: u64,
+    /// Frames are tried as the next of a train first, as a node does.
+    pub trains: bool,
+    /// Frames that were.
+    pub in_train: u64,
     rng: Rng,
     tracked: u32,
     peer_channel: u32,
@@ -79,6 +83,8 @@ impl Side {
             paused_until: 0,
             every: 0,
             refused: 0,
+            trains: true,
+            in_train: 0,
             rng: Rng(seed),
             tracked: 0,
             peer_channel: 0,
@@ -131,9 +137,14 @@ impl Side {
 
     pub fn handle_frame(&mut self, now: Nanos, frame: &mut [u8], other: &mut Side) {
         let Ok(channel) = channel_of(frame) else { return self.refused += 1 };
-        let Ok((arrival, payload)) = self.peering.handle_frame(now, channel, frame) else {
-            return self.refused += 1;
+        let next =
+            self.peering.link_mut().filter(|_| self.trains).and_then(|link| link.handle_next(now, frame));
+        self.in_train += u64::from(next.is_some());
+        let handled = match next {
+            Some(next) => next.map(|payload| (Some(Arrival::Next { released: 0 }), payload)),
+            None => self.peering.handle_frame(now, channel, frame),
         };
+        let Ok((arrival, payload)) = handled else { return self.refused += 1 };
         self.track();
         let bytes = &frame[payload];
         let stream = other.streams.iter_mut().find(|s| s.channel == self.peer_channel);

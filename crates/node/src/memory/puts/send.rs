@@ -2,6 +2,7 @@
 
 use tautline_link::Nanos;
 use tautline_wire::memory::{MemoryRecord as Message, PART_HEAD, PUT_HEAD, Target, put_head};
+use tautline_wire::record::Class;
 
 use super::super::Memory;
 use super::super::cookie::Cookie;
@@ -83,11 +84,15 @@ pub(crate) fn write_part(
                 fill(room);
             }
         };
-        if let Some(lent) = writer.lend_part(target, left - len as u64, flags, len, fill) {
+        if let Some(lent) = writer.lend_part(
+            (len, flags),
+            |extent| Message::LoanedPart(target, left - len as u64, extent),
+            fill,
+        ) {
             return lent.then_some(len);
         }
     }
-    let len = cookie.part(target.at, writer.part_limit(PART_HEAD, left), left);
+    let len = cookie.part(target.at, writer.part_limit(Class::Memory, PART_HEAD, left), left);
     let rest = left - len as u64;
     let message =
         if first && rest == 0 { Message::Put(target, &[]) } else { Message::Part(target, rest, &[]) };

@@ -4,6 +4,7 @@
 use super::fake::{FakeLent, Lending};
 use super::*;
 use tautline_mem::ring::LINE_DATA_WORDS;
+use tautline_wire::record::RecordHead;
 
 const REQUESTER: PeerId = PeerId::new(0, 1);
 const OWNER: PeerId = PeerId::new(1, 1);

@@ -1,5 +1,7 @@
 //! A channel whose room each test sets, and the parts that it lends.
 
+use tautline_wire::record::{Class, RecordHead};
+
 use super::*;
 
 /// What a channel does with a part that it is asked to lend.
@@ -58,13 +60,17 @@ impl RecordWriter for FakeWriter {
         self.room > 0
     }
 
-    fn write(&mut self, message: &Message<'_>, flags: u8, data: &[u8]) -> bool {
+    fn is_immediate(&self) -> bool {
+        false
+    }
+
+    fn write(&mut self, message: &impl RecordHead, flags: u8, data: &[u8]) -> bool {
         self.write_with(message, flags, data.len(), |out| out.copy_from_slice(data))
     }
 
     fn write_with(
         &mut self,
-        message: &Message<'_>,
+        message: &impl RecordHead,
         flags: u8,
         len: usize,
         fill: impl FnOnce(&mut [u8]),
@@ -80,7 +86,7 @@ impl RecordWriter for FakeWriter {
         true
     }
 
-    fn write_now(&mut self, _: Nanos, message: &Message<'_>, flags: u8, data: &[u8]) -> bool {
+    fn write_now(&mut self, _: Nanos, message: &impl RecordHead, flags: u8, data: &[u8]) -> bool {
         self.express && self.write(message, flags, data)
     }
 
@@ -92,7 +98,7 @@ impl RecordWriter for FakeWriter {
         self.limit - head
     }
 
-    fn part_limit(&self, head: usize, _: u64) -> usize {
+    fn part_limit(&self, _: Class, head: usize, _: u64) -> usize {
         self.limit - head
     }
 
@@ -100,12 +106,10 @@ impl RecordWriter for FakeWriter {
         self.lending.filter(|_| left >= 64).map(|_| 256)
     }
 
-    fn lend_part(
+    fn lend_part<H: RecordHead>(
         &mut self,
-        target: Target,
-        rest: u64,
-        flags: u8,
-        len: usize,
+        (len, flags): (usize, u8),
+        record: impl FnOnce(ExtentRef) -> H,
         fill: impl FnOnce(&mut [u8]),
     ) -> Option<bool> {
         if self.lending == Some(Lending::Impossible) {
@@ -118,7 +122,7 @@ impl RecordWriter for FakeWriter {
         fill(&mut bytes);
         let extent = ExtentRef { number: self.lent.len() as u32, len: len as u32, at: 0 };
         self.lent.push(bytes);
-        let message = Message::LoanedPart(target, rest, extent);
+        let message = record(extent);
         let mut frame = vec![0; message.head_len()];
         message.write(&mut frame, flags, 0);
         self.frames.push(frame);
@@ -149,24 +153,11 @@ impl LentParts for FakeLent<'_> {
         to.write(at, &self.parts[extent.number as usize]).is_ok()
     }
 
+    fn read_part(&mut self, extent: ExtentRef, out: &mut [u8]) {
+        out.copy_from_slice(&self.parts[extent.number as usize]);
+    }
+
     fn return_part(&mut self, extent: ExtentRef) {
         self.returned.push(extent.number);
-    }
-}
-
-/// The lent parts of a peer on another host: there are none.
-pub(super) struct NothingLent;
-
-impl LentParts for NothingLent {
-    fn is_sound(&mut self, _: ExtentRef) -> bool {
-        false
-    }
-
-    fn copy_part(&mut self, _: ExtentRef, _: &ApertureMemory, _: usize) -> bool {
-        unreachable!("no extent is sound")
-    }
-
-    fn return_part(&mut self, _: ExtentRef) {
-        unreachable!("no extent is sound")
     }
 }

@@ -1,0 +1,209 @@
+//! `--hosts` and `--hostfile`: on which hosts the ranks run, and how many on each.
+
+use std::io::Read as _;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use tautline::node::limits::MAX_PEERS;
+
+/// Bytes of the longest host file.
+const MAX_FILE: u64 = 1 << 20;
+
+/// A host as it was named, and how many processes it takes, if that was said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Host {
+    pub name: String,
+    pub slots: Option<usize>,
+}
+
+/// Reads `a,b:4,[::1]:2`.
+pub fn parse_list(text: &str) -> Result<Vec<Host>> {
+    let hosts =
+        text.split(',').map(|entry| parse_host(entry.trim()).with_context(|| format!("--hosts {text}")));
+    check(hosts.collect::<Result<_>>()?)
+}
+
+/// Reads a file with a host per line: `a`, `b:4` or `c slots=4`. `#` begins a comment.
+pub fn read_file(path: &Path) -> Result<Vec<Host>> {
+    let text = read_text(path).with_context(|| {
+        format!("cannot read the host file {}\ncheck the path; the reason was", path.display())
+    })?;
+    let mut hosts = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        let line = line.split_once('#').map_or(line, |(line, _)| line).trim();
+        if !line.is_empty() {
+            hosts.push(parse_line(line).with_context(|| format!("{}:{number}", path.display()))?);
+        }
+    }
+    if hosts.is_empty() {
+        bail!(
+            "the host file {} names no host\nwrite a host in each line: a, or b:4 for four processes",
+            path.display()
+        );
+    }
+    check(hosts).with_context(|| path.display().to_string())
+}
+
+/// Reads no more than a file with as many hosts as a job may have.
+fn read_text(path: &Path) -> std::io::Result<String> {
+    let mut text = String::new();
+    let len = std::fs::File::open(path)?.take(MAX_FILE + 1).read_to_string(&mut text)?;
+    if len as u64 > MAX_FILE {
+        return Err(std::io::Error::other(format!("it has more than {MAX_FILE} bytes")));
+    }
+    Ok(text)
+}
+
+fn parse_line(line: &str) -> Result<Host> {
+    let Some((name, slots)) = line.split_once(char::is_whitespace) else { return parse_host(line) };
+    let Some(slots) = slots.trim().strip_prefix("slots=") else {
+        bail!("\"{line}\" is no host\nwrite one host in each line: a, b:4 or c slots=4");
+    };
+    let mut host = parse_host(name)?;
+    host.slots = Some(parse_slots(&host.name, slots)?);
+    Ok(host)
+}
+
+fn parse_host(text: &str) -> Result<Host> {
+    // A colon belongs to an IPv6 address if it is in brackets.
+    let (name, slots) = match text.rsplit_once(':') {
+        Some((name, slots)) if !slots.contains(']') => (name, Some(slots)),
+        _ => (text, None),
+    };
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"@._-%:[]".contains(&byte);
+    let bare = name.rsplit_once('@').map_or(name, |(_, host)| host);
+    // A name that begins with a hyphen would be an option of ssh.
+    if bare.is_empty()
+        || name.starts_with(['-', '@'])
+        || bare.starts_with('-')
+        || !name.bytes().all(is_name)
+        || bare.contains(':') && !(bare.starts_with('[') && bare.ends_with(']'))
+    {
+        bail!(
+            "\"{text}\" is no host\nwrite a name or an address, with a colon and a number for several processes: b:4"
+        );
+    }
+    let slots = slots.map(|slots| parse_slots(name, slots)).transpose()?;
+    Ok(Host { name: name.to_owned(), slots })
+}
+
+fn parse_slots(name: &str, text: &str) -> Result<usize> {
+    match text.parse() {
+        Ok(0) => bail!("the host {name} has 0 processes\nleave it out, or give it at least one: {name}:1"),
+        Ok(slots) if slots <= MAX_PEERS => Ok(slots),
+        _ => bail!("\"{text}\" is no number of processes\nwrite for example {name}:4"),
+    }
+}
+
+fn check(hosts: Vec<Host>) -> Result<Vec<Host>> {
+    for (index, host) in hosts.iter().enumerate() {
+        if hosts[..index].iter().any(|other| other.name == host.name) {
+            bail!(
+                "the host {} is named twice\nname it once, with the number of its processes: {}:2",
+                host.name,
+                host.name
+            );
+        }
+    }
+    Ok(hosts)
+}
+
+/// How many processes the hosts take if no number is given.
+pub fn capacity(hosts: &[Host], ppn: Option<usize>) -> usize {
+    hosts.iter().fold(0, |sum: usize, host| sum.saturating_add(host.slots.or(ppn).unwrap_or(1)))
+}
+
+/// The first rank and the number of ranks of each host. Hosts without a number share what the others leave.
+pub fn place(hosts: &[Host], ppn: Option<usize>, n: usize) -> Result<Vec<(usize, usize)>> {
+    let known: usize = hosts.iter().filter_map(|host| host.slots.or(ppn)).sum();
+    let open = hosts.iter().filter(|host| host.slots.or(ppn).is_none()).count();
+    let mut share = n.saturating_sub(known);
+    let mut placed = Vec::new();
+    let (mut next, mut open_left) = (0, open);
+    for host in hosts {
+        let slots = host.slots.or(ppn).unwrap_or_else(|| {
+            let slots = share.div_ceil(open_left);
+            (share, open_left) = (share - slots, open_left - 1);
+            slots
+        });
+        let count = slots.min(n - next);
+        placed.push((next, count));
+        next += count;
+    }
+    if next < n {
+        bail!(
+            "{n} processes do not fit: the hosts take {next}\nname more hosts, or give them more processes: --ppn, or b:4"
+        );
+    }
+    Ok(placed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_are_parsed_and_filled_in_order() {
+        let hosts = parse_list("a,me@b.example:4,[fe80::1%2]:2,c").unwrap();
+        let names: Vec<_> = hosts.iter().map(|host| (&*host.name, host.slots)).collect();
+        assert_eq!(names, [("a", None), ("me@b.example", Some(4)), ("[fe80::1%2]", Some(2)), ("c", None)]);
+        assert_eq!(place(&hosts, None, 9).unwrap(), [(0, 2), (2, 4), (6, 2), (8, 1)]);
+        assert_eq!(place(&hosts, Some(1), 8).unwrap(), [(0, 1), (1, 4), (5, 2), (7, 1)]);
+        assert_eq!(place(&hosts, Some(1), 3).unwrap(), [(0, 1), (1, 2), (3, 0), (3, 0)]);
+        assert_eq!(capacity(&hosts, Some(3)), 12);
+        let error = place(&hosts, Some(1), 9).unwrap_err().to_string();
+        assert!(error.contains("the hosts take 8"), "{error}");
+    }
+
+    #[test]
+    fn a_file_without_an_end_is_refused() {
+        let error = format!("{:#}", read_file(Path::new("/dev/zero")).unwrap_err());
+        assert!(error.contains("/dev/zero") && error.contains("more than 1048576 bytes"), "{error}");
+    }
+
+    #[test]
+    fn mistakes_are_explained() {
+        for (text, word) in [
+            ("a,b,a", "a is named twice"),
+            ("a:0", "0 processes"),
+            ("a:x", "no number"),
+            ("a:-1", "no number"),
+            ("a:99999999999999999999", "no number"),
+            ("", "no host"),
+            ("a,,b", "no host"),
+            ("-oProxyCommand=x", "no host"),
+            ("me@-x", "no host"),
+            ("@a", "no host"),
+            ("a b", "no host"),
+            ("$(x)", "no host"),
+            ("fe80::1:4", "no host"),
+        ] {
+            let error = format!("{:#}", parse_list(text).unwrap_err());
+            assert!(error.contains(word), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn host_files_are_read() {
+        let path = std::env::temp_dir().join(format!("tautline-hosts-{}", std::process::id()));
+        let read = |text: &[u8]| {
+            std::fs::write(&path, text).unwrap();
+            read_file(&path).map_err(|error| format!("{error:#}"))
+        };
+        let hosts = read(b"# two hosts\na\n\nb slots=4 # large\nc:2\n").unwrap();
+        assert_eq!(capacity(&hosts, None), 7);
+        for (text, word) in [
+            (&b"a\nb c d\n"[..], ":2: \"b c d\" is no host"),
+            (b"a slots=0\n", ":1: the host a has 0"),
+            (b"a\na\n", "named twice"),
+            (b"# nothing\n", "names no host"),
+            (b"\xff\xfe\n", "cannot read"),
+            (b"\x00\x01\n", "is no host"),
+        ] {
+            let error = read(text).unwrap_err();
+            assert!(error.contains(word) && error.contains("tautline-hosts"), "{error}");
+        }
+        std::fs::remove_file(&path).unwrap();
+        assert!(format!("{:#}", read_file(&path).unwrap_err()).contains("check the path"));
+    }
+}

@@ -1,0 +1,359 @@
+//! The agent: starts and watches the processes of its host for a launcher elsewhere, and ends all of them
+//! when the launcher says so or is lost (J-17).
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, UdpSocket};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{ExitCode, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Signal, pidfd_send_signal};
+use tautline::node::link::JobKey;
+use tautline::{HostId, Member};
+use tautline_launch::{announced, host_id, parse_key};
+
+use super::control::{self, CHUNK, FromAgent, Prepare, SILENCE, Start, Stream, ToAgent};
+use super::outbox::Outbox;
+use crate::run::process::{Common, ListenerCleanup, Process, Ranks};
+use crate::run::{enter, leftovers, limits, lookup, watch};
+use crate::sys::{self, poll_until, readable};
+
+/// What the agent waits for.
+enum Event {
+    Said(ToAgent),
+    /// The launcher is gone.
+    Lost,
+    /// A process, counted on this host, has ended.
+    Ended(usize),
+    /// All output of the processes has been read.
+    OutputEnded,
+    InputTaken,
+}
+
+/// The processes of this host, and how to tell the launcher of them.
+struct Agent {
+    ranks: Ranks,
+    numbers: Vec<usize>,
+    /// The pidfd of each live process.
+    alive: Vec<Option<OwnedFd>>,
+    outbox: Arc<Outbox>,
+    events: Receiver<Event>,
+    /// To the thread that writes to rank 0; none if its input has ended.
+    input: Option<Sender<Vec<u8>>>,
+    grace: Duration,
+    /// When SIGKILL follows SIGTERM.
+    kill_at: Option<Instant>,
+    lost: bool,
+    /// All output of the processes has been read.
+    output_ended: bool,
+}
+
+/// What was checked and bound before the start.
+struct Prepared {
+    plan: Prepare,
+    files: Vec<PathBuf>,
+    sockets: Vec<UdpSocket>,
+}
+
+/// Serves one job. What goes wrong before the start is told to the launcher; the exit code does not matter.
+pub fn agent() -> Result<ExitCode> {
+    let mut stdout = io::stdout();
+    writeln!(stdout, "{}", control::greeting())?;
+    stdout.flush()?;
+    let outbox = Outbox::start(stdout);
+    let (sender, events) = mpsc::channel();
+    let reader = sender.clone();
+    std::thread::spawn(move || read_launcher(&reader));
+    let watched = sender.clone();
+    std::thread::spawn(move || watch_signals(&watched));
+    let served = serve(&outbox, sender, events);
+    if let Err(error) = &served {
+        outbox.push(FromAgent::Refused(format!("{error:#}")));
+    }
+    outbox.finish(SILENCE);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn serve(outbox: &Arc<Outbox>, sender: Sender<Event>, events: Receiver<Event>) -> Result<()> {
+    let Some(ToAgent::Prepare(plan)) = next_order(&events) else { return Ok(()) };
+    let prepared = prepare(*plan)?;
+    let addrs = prepared.sockets.iter().map(UdpSocket::local_addr).collect::<Result<_, _>>()?;
+    outbox.push(FromAgent::Prepared { addrs, host: host_id()?.0 });
+    let Some(ToAgent::Start(start)) = next_order(&events) else { return Ok(()) };
+    let (mut agent, listeners) = Agent::start(prepared, &start, outbox, sender, events)?;
+    let left = agent.watch();
+    drop(listeners);
+    outbox.push(FromAgent::Done { left });
+    Ok(())
+}
+
+/// What the launcher says next; none if it is gone or wants nothing more.
+fn next_order(events: &Receiver<Event>) -> Option<ToAgent> {
+    loop {
+        match events.recv_timeout(SILENCE) {
+            Ok(Event::Said(ToAgent::Alive)) => {}
+            Ok(Event::Said(order)) => return Some(order),
+            _ => return None,
+        }
+    }
+}
+
+/// Passes on what the launcher says, until it is lost.
+fn read_launcher(events: &Sender<Event>) {
+    let mut stdin = io::stdin().lock();
+    while let Ok(Some(said)) = control::read(&mut stdin) {
+        if events.send(Event::Said(said)).is_err() {
+            return;
+        }
+    }
+    let _ = events.send(Event::Lost);
+}
+
+/// A signal to the agent ends its processes as the loss of the launcher does.
+fn watch_signals(events: &Sender<Event>) {
+    let Ok(mut signals) = sys::Signals::catch() else { return };
+    loop {
+        let mut fds: Vec<_> = signals.fds().map(readable).collect();
+        let polled = poll_until(&mut fds, None);
+        drop(fds);
+        if polled.is_err() || signals.take().is_some() && events.send(Event::Lost).is_err() {
+            return;
+        }
+    }
+}
+
+/// Checks everything that can be checked before something is started.
+fn prepare(plan: Prepare) -> Result<Prepared> {
+    enter(&plan.wdir)?;
+    let found = plan.ranks.iter().map(|rank| match rank.words.first() {
+        Some(program) => lookup::find(program),
+        None => bail!("rank {} has no program", rank.rank),
+    });
+    let files = found.collect::<Result<Vec<_>>>()?;
+    limits::check_ranks(plan.size)?;
+    let ip = address(&plan)?;
+    let bound = plan.ranks.iter().map(|_| UdpSocket::bind((ip, 0))).collect::<Result<Vec<_>, _>>();
+    let sockets = bound.with_context(|| format!("cannot bind UDP sockets on {ip}\nthe reason was"))?;
+    Ok(Prepared { plan, files, sockets })
+}
+
+/// The address that was asked for, or the one that ssh connected to, or that of the default route.
+fn address(plan: &Prepare) -> Result<IpAddr> {
+    if plan.interface.is_some() {
+        return Ok(announced(plan.interface.as_deref())?);
+    }
+    let connection = std::env::var("SSH_CONNECTION").unwrap_or_default();
+    let reached = connection.split_whitespace().nth(2).and_then(|ip| ip.parse().ok());
+    let usable = reached.filter(|ip: &IpAddr| !(plan.several_hosts && ip.is_loopback()));
+    usable.map_or_else(|| Ok(announced(None)?), Ok)
+}
+
+impl Agent {
+    fn start(
+        prepared: Prepared,
+        start: &Start,
+        outbox: &Arc<Outbox>,
+        sender: Sender<Event>,
+        events: Receiver<Event>,
+    ) -> Result<(Agent, ListenerCleanup)> {
+        let Prepared { plan, files, sockets } = prepared;
+        let key: JobKey = parse_key(&start.key).context("the launcher sent no valid key")?;
+        let members: Vec<Member> =
+            start.members.iter().map(|(addr, host)| Member::new(*addr).on_host(HostId(*host))).collect();
+        leftovers::adopt()?;
+        let listeners = ListenerCleanup { key: key.clone(), members: members.clone() };
+        let common = Common {
+            key: &key,
+            security: plan.security.as_deref().map(str::parse).transpose().map_err(anyhow::Error::msg)?,
+            device: plan.device.as_deref().map(str::parse).transpose().map_err(anyhow::Error::msg)?,
+            env: &plan.env,
+            bind: plan.bind,
+        };
+        let mut agent = Agent {
+            ranks: Ranks(Vec::new()),
+            numbers: plan.ranks.iter().map(|rank| rank.rank).collect(),
+            alive: Vec::new(),
+            outbox: outbox.clone(),
+            events,
+            input: None,
+            grace: plan.grace,
+            kill_at: None,
+            lost: false,
+            output_ended: false,
+        };
+        let mut readers = Vec::new();
+        for (index, (rank, socket)) in plan.ranks.iter().zip(sockets).enumerate() {
+            let mut child = common.start(Process {
+                rank: rank.rank,
+                index,
+                program: &files[index],
+                arguments: &rank.words[1..],
+                members: &members,
+                socket: &socket,
+                stdin: if rank.rank == 0 { Stdio::piped() } else { Stdio::null() },
+                stdout: Stdio::piped(),
+                stderr: Stdio::piped(),
+            })?;
+            let number = rank.rank as u32;
+            let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+            readers.extend(stdout.map(|from| forward(outbox, number, Stream::Out, from)));
+            readers.extend(stderr.map(|from| forward(outbox, number, Stream::Err, from)));
+            agent.input = child.stdin.take().map(|to| write_input(to, sender.clone())).or(agent.input);
+            let fd = watch::open(child.id())?;
+            notice_end(fd.try_clone()?, index, sender.clone());
+            agent.alive.push(Some(fd));
+            agent.ranks.0.push(child);
+        }
+        std::thread::spawn(move || {
+            readers.into_iter().for_each(|reader: std::thread::JoinHandle<()>| drop(reader.join()));
+            let _ = sender.send(Event::OutputEnded);
+        });
+        Ok((agent, listeners))
+    }
+
+    /// Serves until no process is left; returns those that could not be ended.
+    fn watch(&mut self) -> Vec<i32> {
+        let mut heard = Instant::now();
+        while self.alive.iter().any(Option::is_some) {
+            let until = self.kill_at.map_or(heard + SILENCE, |kill| kill.min(heard + SILENCE));
+            match self.events.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(event) => {
+                    if matches!(event, Event::Said(_)) {
+                        heard = Instant::now();
+                    }
+                    self.handle(event);
+                }
+                Err(RecvTimeoutError::Timeout) if self.kill_at.is_some_and(|at| Instant::now() >= at) => {
+                    self.kill_at = None;
+                    self.signal_all(Signal::KILL);
+                }
+                Err(_) if Instant::now() >= heard + SILENCE => {
+                    heard = Instant::now();
+                    self.launcher_lost();
+                }
+                Err(_) => {}
+            }
+        }
+        let left = leftovers::end_all(self.grace, |time| self.is_killed_within(time));
+        // Whoever is left may keep the output open.
+        if left.is_empty() {
+            self.await_output();
+        }
+        left.iter().map(|pid| pid.as_raw_pid()).collect()
+    }
+
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::Said(ToAgent::Signal(number)) => {
+                if let Some(signal) = Signal::from_named_raw(number) {
+                    self.signal_all(signal);
+                }
+            }
+            Event::Said(ToAgent::Input(bytes)) => match &self.input {
+                Some(_) if bytes.is_empty() => self.input = None,
+                Some(input) => drop(input.send(bytes)),
+                None => self.outbox.push(FromAgent::InputTaken),
+            },
+            Event::Said(_) => {}
+            Event::OutputEnded => self.output_ended = true,
+            Event::InputTaken => self.outbox.push(FromAgent::InputTaken),
+            Event::Lost => self.launcher_lost(),
+            Event::Ended(index) => self.reap(index),
+        }
+    }
+
+    /// Nobody wants the processes any more.
+    fn launcher_lost(&mut self) {
+        if !self.lost {
+            self.lost = true;
+            self.kill_at = Some(Instant::now() + self.grace);
+            self.signal_all(Signal::TERM);
+        }
+    }
+
+    fn signal_all(&self, signal: Signal) {
+        for fd in self.alive.iter().flatten() {
+            // It may have ended just now; then there is nothing to do.
+            let _ = pidfd_send_signal(fd, signal);
+        }
+    }
+
+    fn reap(&mut self, index: usize) {
+        if let Ok(Some(status)) = self.ranks.0[index].try_wait() {
+            self.alive[index] = None;
+            let rank = self.numbers[index] as u32;
+            self.outbox.push(FromAgent::Exited { rank, status: status.into_raw() });
+        }
+    }
+
+    /// Sleeps; true if what is left is to be killed at once.
+    fn is_killed_within(&mut self, time: Duration) -> bool {
+        let until = Instant::now() + time;
+        loop {
+            match self.events.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(Event::Said(ToAgent::Signal(number))) if number == Signal::KILL.as_raw() => return true,
+                Ok(event) => self.handle(event),
+                Err(_) => return false,
+            }
+        }
+    }
+
+    /// Waits until all that the processes have written is on its way. Nobody can write any more, so that this
+    /// takes only as long as the launcher takes to read.
+    fn await_output(&mut self) {
+        while !self.lost && !self.output_ended {
+            match self.events.recv_timeout(SILENCE) {
+                Ok(event) => self.handle(event),
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+/// Forwards what a process writes.
+fn forward(
+    outbox: &Arc<Outbox>,
+    rank: u32,
+    stream: Stream,
+    mut from: impl Read + Send + 'static,
+) -> std::thread::JoinHandle<()> {
+    let outbox = outbox.clone();
+    std::thread::spawn(move || {
+        let mut bytes = vec![0; CHUNK];
+        while let Ok(n) = from.read(&mut bytes)
+            && n > 0
+        {
+            outbox.push_bounded(FromAgent::Output { rank, stream, bytes: bytes[..n].to_vec() });
+        }
+    })
+}
+
+/// Writes standard input to rank 0, and tells when a piece was taken. If rank 0 does not read any more, the
+/// input goes nowhere.
+fn write_input(mut to: impl Write + Send + 'static, events: Sender<Event>) -> Sender<Vec<u8>> {
+    let (sender, pieces) = mpsc::channel::<Vec<u8>>();
+    std::thread::spawn(move || {
+        while let Ok(piece) = pieces.recv() {
+            let _ = to.write_all(&piece).and_then(|()| to.flush());
+            if events.send(Event::InputTaken).is_err() {
+                return;
+            }
+        }
+    });
+    sender
+}
+
+/// Tells when a process has ended.
+fn notice_end(fd: OwnedFd, index: usize, events: Sender<Event>) {
+    std::thread::spawn(move || {
+        let mut fds = [readable(fd.as_fd())];
+        if poll_until(&mut fds, None).is_ok() {
+            let _ = events.send(Event::Ended(index));
+        }
+    });
+}

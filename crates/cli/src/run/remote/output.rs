@@ -1,0 +1,124 @@
+//! The output of ranks on other hosts: to standard output and error, line by line with the rank in front, or
+//! to a file per rank.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Write};
+
+use anyhow::Result;
+
+use super::control::Stream;
+use crate::run::{RunArgs, output_file};
+
+/// The longest line that is kept together.
+const LINE_MAX: usize = 64 << 10;
+
+/// Where output goes.
+pub struct Output {
+    mode: Mode,
+    /// The first error, unless our own reader is gone.
+    result: io::Result<()>,
+}
+
+enum Mode {
+    Plain,
+    /// Lines that are not complete.
+    Tagged(HashMap<(u32, Stream), Vec<u8>>),
+    Files(Vec<File>),
+}
+
+impl Output {
+    /// For the output of `n` ranks.
+    pub fn new(args: &RunArgs, n: usize) -> Result<Output> {
+        let mode = match &args.output {
+            Some(folder) => Mode::Files((0..n).map(|rank| output_file(folder, rank)).collect::<Result<_>>()?),
+            None if args.tag => Mode::Tagged(HashMap::new()),
+            None => Mode::Plain,
+        };
+        Ok(Output { mode, result: Ok(()) })
+    }
+
+    /// Output of a rank has arrived.
+    pub fn write(&mut self, rank: u32, stream: Stream, bytes: &[u8]) {
+        let written = match &mut self.mode {
+            Mode::Plain => print(stream, bytes),
+            Mode::Files(files) => files.get_mut(rank as usize).map_or(Ok(()), |file| file.write_all(bytes)),
+            Mode::Tagged(open) => {
+                let line = open.entry((rank, stream)).or_default();
+                line.extend_from_slice(bytes);
+                print(stream, &take_lines(rank, line))
+            }
+        };
+        self.note(written);
+    }
+
+    fn note(&mut self, written: io::Result<()>) {
+        // Our own reader may be gone; the ranks must not stall for that.
+        if let Err(error) = written
+            && self.result.is_ok()
+            && error.kind() != io::ErrorKind::BrokenPipe
+        {
+            self.result = Err(error);
+        }
+    }
+
+    /// Writes what is left of lines without an end. Returns an error if some output was lost.
+    pub fn finish(mut self) -> io::Result<()> {
+        if let Mode::Tagged(open) = &mut self.mode {
+            let mut left: Vec<_> = open.drain().filter(|(_, line)| !line.is_empty()).collect();
+            left.sort_by_key(|((rank, _), _)| *rank);
+            for ((rank, stream), mut line) in left {
+                line.push(b'\n');
+                let written = print(stream, &take_lines(rank, &mut line));
+                self.note(written);
+            }
+        }
+        self.result
+    }
+}
+
+/// Takes the complete lines out of `open`, each with its rank in front.
+fn take_lines(rank: u32, open: &mut Vec<u8>) -> Vec<u8> {
+    let mut lines = Vec::new();
+    let mut start = 0;
+    while start < open.len() {
+        let rest = &open[start..];
+        let (line, len) = match rest.iter().take(LINE_MAX).position(|byte| *byte == b'\n') {
+            Some(end) => (&rest[..end], end + 1),
+            None if rest.len() >= LINE_MAX => (&rest[..LINE_MAX], LINE_MAX),
+            None => break,
+        };
+        lines.extend_from_slice(format!("[{rank}] ").as_bytes());
+        lines.extend_from_slice(line);
+        lines.push(b'\n');
+        start += len;
+    }
+    open.drain(..start);
+    lines
+}
+
+fn print(stream: Stream, bytes: &[u8]) -> io::Result<()> {
+    fn all(mut to: impl Write, bytes: &[u8]) -> io::Result<()> {
+        to.write_all(bytes).and_then(|()| to.flush())
+    }
+    match stream {
+        Stream::Out => all(io::stdout().lock(), bytes),
+        Stream::Err => all(io::stderr().lock(), bytes),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_tagged_when_complete() {
+        let mut open = b"one\ntwo\nthr".to_vec();
+        assert_eq!(take_lines(7, &mut open), b"[7] one\n[7] two\n");
+        assert_eq!(open, b"thr");
+        assert!(take_lines(7, &mut open).is_empty());
+        let mut long = vec![b'x'; 2 * LINE_MAX + 1];
+        let lines = take_lines(0, &mut long);
+        assert_eq!((lines.len(), long.len()), (2 * (LINE_MAX + 5), 1));
+    }
+}

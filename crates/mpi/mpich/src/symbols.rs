@@ -1,0 +1,36 @@
+//! Symbols of this ABI that the standard ABI does not have.
+
+use std::ffi::{c_int, c_void};
+
+/// An address that programs compare with.
+#[repr(transparent)]
+pub struct Address(*const c_int);
+
+// SAFETY: it is never dereferenced and never changes.
+unsafe impl Sync for Address {}
+
+static UNWEIGHTED: c_int = 0;
+static WEIGHTS_EMPTY: c_int = 0;
+
+#[unsafe(no_mangle)]
+pub static MPI_UNWEIGHTED: Address = Address(&raw const UNWEIGHTED);
+#[unsafe(no_mangle)]
+pub static MPI_WEIGHTS_EMPTY: Address = Address(&raw const WEIGHTS_EMPTY);
+
+/// `MPI_COMM_DUP_FN` and its like: an attribute's copy has the same value.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn MPIR_Dup_fn(
+    _object: c_int,
+    _keyval: c_int,
+    _extra_state: *mut c_void,
+    value: *mut c_void,
+    copy: *mut *mut c_void,
+    flag: *mut c_int,
+) -> c_int {
+    // SAFETY: whoever copies attributes passes places for both.
+    unsafe {
+        *copy = value;
+        *flag = 1;
+    }
+    0
+}

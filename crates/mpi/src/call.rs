@@ -1,0 +1,48 @@
+//! The frame around every exported function: panics end here, and errors go to the error handler of the
+//! object that the call is about.
+
+use std::ffi::c_int;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::constants::{ERR_INTERN, ERR_UNSUPPORTED_OPERATION, SUCCESS};
+use crate::errhandler;
+use crate::error::{Error, Result};
+use crate::handle::{Comm, File, Session, Win};
+
+/// The object whose error handler a call uses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Object {
+    /// A communicator.
+    Comm(Comm),
+    /// A window.
+    Win(Win),
+    /// A file.
+    File(File),
+    /// A session.
+    Session(Session),
+    /// None: the handler of `MPI_COMM_SELF` is called.
+    None,
+}
+
+/// Runs the body of the function `name` and returns its error code.
+#[inline]
+pub fn call(name: &'static str, object: Object, body: impl FnOnce() -> Result<()>) -> c_int {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => SUCCESS,
+        Ok(Err(error)) => failed(name, object, &error),
+        Err(_) => failed(name, object, &Error::new(ERR_INTERN, "the library panicked; see standard error")),
+    }
+}
+
+/// What a function that is not implemented does.
+#[cold]
+pub fn unsupported(name: &'static str, object: Object) -> c_int {
+    failed(name, object, &Error::new(ERR_UNSUPPORTED_OPERATION, format!("{name} is not implemented")))
+}
+
+#[cold]
+fn failed(name: &'static str, object: Object, error: &Error) -> c_int {
+    let object = error.comm.map_or(object, Object::Comm);
+    // The program's handler may unwind in a language of its own; that must not pass through us.
+    catch_unwind(AssertUnwindSafe(|| errhandler::raise(name, object, error))).unwrap_or(ERR_INTERN)
+}

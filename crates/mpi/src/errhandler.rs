@@ -1,0 +1,112 @@
+//! Error handlers, and the error codes that programs add.
+
+use std::ffi::{c_int, c_void};
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+
+use crate::call::Object;
+use crate::constants as c;
+use crate::error::{self, Error};
+use crate::foreign::Callback;
+use crate::objects::{self, lock};
+use crate::state;
+
+/// What happens when a call fails.
+pub enum Handler {
+    /// The job ends.
+    Fatal,
+    /// The processes of the communicator end.
+    Abort,
+    /// The call returns the code.
+    Return,
+    /// A function of the program.
+    User(Callback),
+}
+
+/// A class or code that the program added.
+struct Added {
+    code: c_int,
+    class: c_int,
+    text: String,
+}
+
+static ADDED: Mutex<Vec<Added>> = Mutex::new(Vec::new());
+
+/// Adds a class, or a code of `class`.
+pub(crate) fn add(class: Option<c_int>) -> c_int {
+    let mut added = lock(&ADDED);
+    let code = added.last().map_or(c::ERR_LASTCODE, |last| last.code) + 1;
+    added.push(Added { code, class: class.unwrap_or(code), text: String::new() });
+    code
+}
+
+/// The last code that was added, or the last of the standard.
+pub(crate) fn last_code() -> c_int {
+    lock(&ADDED).last().map_or(c::ERR_LASTCODE, |last| last.code)
+}
+
+/// Sets the text of a code that was added; says whether there is such a code.
+pub(crate) fn set_text(code: c_int, text: String) -> bool {
+    let mut added = lock(&ADDED);
+    let found = added.iter_mut().find(|added| added.code == code);
+    found.map(|added| added.text = text).is_some()
+}
+
+/// The class of a code; `None` if there is no such code.
+pub(crate) fn class_of(code: c_int) -> Option<c_int> {
+    if error::name(code).is_some() {
+        return Some(code);
+    }
+    lock(&ADDED).iter().find(|added| added.code == code).map(|added| added.class)
+}
+
+/// The text of a code; `None` if there is no such code.
+pub(crate) fn text_of(code: c_int) -> Option<String> {
+    if let Some(name) = error::name(code) {
+        return Some(format!("{name}: {}", error::meaning(code)));
+    }
+    lock(&ADDED).iter().find(|added| added.code == code).map(|added| added.text.clone())
+}
+
+/// Calls the error handler of an object and returns the code for the program.
+pub(crate) fn raise(name: &str, object: Object, error: &Error) -> c_int {
+    let comm = match object {
+        Object::Comm(comm) => objects::comm(comm).ok(),
+        // Windows, files and sessions will have handlers of their own.
+        Object::Win(_) | Object::File(_) | Object::Session(_) | Object::None => None,
+    };
+    let comm = comm.unwrap_or_else(|| Arc::clone(&objects::SELF));
+    let handler = Arc::clone(&lock(&comm.errhandler));
+    invoke(&handler, &comm, error.code, &|| format!("{name} failed: {error}"));
+    error.code
+}
+
+/// Does what a handler says.
+pub(crate) fn invoke(
+    handler: &Handler,
+    comm: &objects::Communicator,
+    code: c_int,
+    text: &dyn Fn() -> String,
+) {
+    match handler {
+        Handler::Return => {}
+        Handler::Fatal | Handler::Abort => {
+            let place = lock(&comm.name).clone();
+            let place = if place.is_empty() { "a communicator without a name".to_owned() } else { place };
+            let rank = state::fabric().rank();
+            let line = format!("tautline-mpi: rank {rank}: {} (on {place}; errors are fatal)\n", text());
+            let _ = std::io::stderr().write_all(line.as_bytes());
+            state::fabric().abort(code)
+        }
+        Handler::User(callback) => {
+            type Function = unsafe extern "C" fn(*mut usize, *mut c_int, ...);
+            let mut handle = (callback.abi.comm)(comm.handle());
+            let mut code = (callback.abi.code)(code);
+            // SAFETY: the program passed a function of this type.
+            unsafe {
+                let function = std::mem::transmute::<*const c_void, Function>(callback.address);
+                function(&raw mut handle, &raw mut code);
+            }
+        }
+    }
+}

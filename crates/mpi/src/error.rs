@@ -1,0 +1,96 @@
+//! What a call may fail with: an error class of the standard and a sentence for people.
+
+use std::ffi::c_int;
+use std::fmt;
+
+use crate::constants::{
+    CLASSES, ERR_ARG, ERR_BUFFER, ERR_COMM, ERR_COUNT, ERR_DIMS, ERR_ERRHANDLER, ERR_GROUP, ERR_INFO,
+    ERR_INFO_KEY, ERR_INFO_NOKEY, ERR_INFO_VALUE, ERR_INTERN, ERR_KEYVAL, ERR_NO_MEM, ERR_OP, ERR_OTHER,
+    ERR_PENDING, ERR_RANK, ERR_REQUEST, ERR_ROOT, ERR_TAG, ERR_TOPOLOGY, ERR_TRUNCATE, ERR_TYPE,
+    ERR_UNSUPPORTED_OPERATION, ERR_VALUE_TOO_LARGE, SUCCESS,
+};
+use crate::handle::Comm;
+
+/// The result of a function of the core.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// A failed call.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Error {
+    /// The code that the program gets: a class of the standard, or one that the program added.
+    pub code: c_int,
+    /// What was wrong.
+    pub text: String,
+    /// The communicator whose error handler is called, if the arguments of the call do not tell.
+    pub comm: Option<Comm>,
+}
+
+impl Error {
+    /// An error of the class `code`.
+    pub fn new(code: c_int, text: impl Into<String>) -> Error {
+        Error { code, text: text.into(), comm: None }
+    }
+
+    /// The same error for the error handler of `comm`.
+    pub fn on(mut self, comm: Comm) -> Error {
+        self.comm = Some(comm);
+        self
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", name(self.code).unwrap_or("user error"), self.text)
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// Fails with the class `code` unless `holds`.
+pub fn ensure(holds: bool, code: c_int, text: impl FnOnce() -> String) -> Result<()> {
+    if holds { Ok(()) } else { Err(Error::new(code, text())) }
+}
+
+/// A count as a size in memory.
+pub fn count(count: i64, what: &str) -> Result<usize> {
+    usize::try_from(count).map_err(|_| Error::new(ERR_COUNT, format!("{what} is {count}")))
+}
+
+/// The name of a class of the standard.
+pub fn name(class: c_int) -> Option<&'static str> {
+    CLASSES.iter().find(|(value, _)| *value == class).map(|(_, name)| *name)
+}
+
+/// A sentence on a class of the standard, which follows its name in `MPI_Error_string`.
+pub fn meaning(class: c_int) -> &'static str {
+    match class {
+        SUCCESS => "no error",
+        ERR_BUFFER => "invalid buffer pointer",
+        ERR_COUNT => "invalid count",
+        ERR_TYPE => "invalid datatype",
+        ERR_TAG => "invalid tag",
+        ERR_COMM => "invalid communicator",
+        ERR_RANK => "invalid rank",
+        ERR_REQUEST => "invalid request",
+        ERR_ROOT => "invalid root",
+        ERR_GROUP => "invalid group",
+        ERR_OP => "invalid operation, or one that the datatype does not allow",
+        ERR_TOPOLOGY => "invalid topology",
+        ERR_DIMS => "invalid dimensions",
+        ERR_ARG => "invalid argument",
+        ERR_TRUNCATE => "the message is longer than the receive buffer",
+        ERR_OTHER => "another error",
+        ERR_INTERN => "an error inside the library",
+        ERR_PENDING => "the request is not complete",
+        ERR_NO_MEM => "no memory",
+        ERR_INFO => "invalid info object",
+        ERR_INFO_KEY => "invalid info key",
+        ERR_INFO_VALUE => "invalid info value",
+        ERR_INFO_NOKEY => "the info object has no such key",
+        ERR_KEYVAL => "invalid attribute key",
+        ERR_ERRHANDLER => "invalid error handler",
+        ERR_UNSUPPORTED_OPERATION => "the operation is not supported",
+        ERR_VALUE_TOO_LARGE => "the value does not fit its type",
+        _ => "an error of this class",
+    }
+}

@@ -1,0 +1,283 @@
+//! What a thread can ask its node to do with messages that have tags.
+
+use std::time::Duration;
+
+use super::Endpoint;
+use crate::lane::Lane;
+use crate::tags::{Buffer, ClaimId, Ended, Failure, Mode, Pattern, ReceiveId, SendId, Sent, Status};
+use crate::{Rank, SendError};
+
+/// The verbs of messages with tags. Made by [`Endpoint::tagged`].
+#[derive(Clone, Copy, Debug)]
+pub struct Tagged<'a>(pub(super) &'a Endpoint);
+
+impl Tagged<'_> {
+    /// Sends a short message at once, if nothing is in the way. False, with nothing done, otherwise.
+    #[inline]
+    pub fn try_send_tagged(&self, to: (Rank, u32, u32), bytes: &[u8]) -> Result<bool, SendError> {
+        let mut lane = self.0.lock()?;
+        let sent = lane.send_tagged(|| self.0.shared.clock.now(), to, bytes);
+        if sent {
+            self.0.shared.polls.polled();
+            if !lane.port.dirty().is_empty() && lane.port.batch_depth == 0 {
+                let now = self.0.shared.clock.now();
+                lane.service(now);
+            }
+        }
+        Ok(sent)
+    }
+
+    /// Begins to send a message to a rank, with a context and a tag. It goes on by itself.
+    pub fn start_send_tagged(
+        &self,
+        to: (Rank, u32, u32),
+        mode: Mode,
+        data: Buffer,
+    ) -> Result<SendId, SendError> {
+        let (mut lane, now) = self.0.enter()?;
+        lane.tags.set_used();
+        lane.reach_tagged(now, to.0)?;
+        let len = data.len();
+        let id = lane.tags.send(to, mode, data, len)?;
+        lane.service(now);
+        Ok(id)
+    }
+
+    /// Sends a message of `len` bytes, which `read` copies from where they are: it is given how many bytes
+    /// come before, and room. It runs under the owner word and must not call the endpoint. Returns when the
+    /// send has ended.
+    pub fn send_tagged(
+        &self,
+        to: (Rank, u32, u32),
+        mode: Mode,
+        len: u64,
+        mut read: impl FnMut(u64, &mut [u8]),
+    ) -> Result<Result<(), Failure>, SendError> {
+        let id = {
+            let (mut lane, now) = self.0.enter()?;
+            lane.tags.set_used();
+            lane.reach_tagged(now, to.0)?;
+            lane.tags.send(to, mode, Buffer::Absent, len)?
+        };
+        loop {
+            let (mut lane, now) = self.0.enter()?;
+            let seen = lane.activity();
+            let sent = lane.push_tagged(now, (to.0, id), &mut read);
+            if sent == Sent::All {
+                let result = lane.tags.take_sent(id).map_or(Err(Failure::Closed), |(result, _)| result);
+                return Ok(result);
+            }
+            drop(lane);
+            self.wait_served(None, |lane| lane.activity() != seen)?;
+        }
+    }
+
+    /// Begins to receive a message. Takes the buffer, and leaves it if there is an error.
+    #[inline]
+    pub fn start_receive_tagged(
+        &self,
+        pattern: Pattern,
+        buffer: &mut Buffer,
+    ) -> Result<ReceiveId, SendError> {
+        let mut lane = self.0.lock()?;
+        if lane.port.closed {
+            return Err(SendError::Closed);
+        }
+        lane.tags.set_used();
+        if let Some(source) = pattern.source
+            && !lane.peers.get(source).is_some_and(crate::membership::Peer::is_up)
+        {
+            let now = self.0.shared.clock.now();
+            match lane.reach_tagged(now, source) {
+                // What it sent before is still here; if there is nothing, the receive fails.
+                Ok(()) | Err(SendError::PeerGone(..)) => lane.tags.add_peer(source),
+                Err(error) => return Err(error),
+            }
+        }
+        let id = lane.tags.receive(pattern, buffer)?;
+        self.serve_now(&mut lane);
+        Ok(id)
+    }
+
+    /// Sends what a receive has asked for, or other answers, at once.
+    #[inline]
+    fn serve_now(&self, lane: &mut Lane) {
+        if lane.tags.is_busy() {
+            lane.service(self.0.shared.clock.now());
+        }
+    }
+
+    /// Returns what the next receive of a pattern would take, if it is here.
+    pub fn probe_tagged(&self, pattern: &Pattern) -> Result<Option<Status>, SendError> {
+        let (mut lane, now) = self.0.enter()?;
+        lane.tags.set_used();
+        lane.poll(now);
+        Ok(lane.tags.probe(pattern))
+    }
+
+    /// Takes the message that [`Tagged::probe_tagged`] returns out of the queue, for one receive.
+    pub fn claim_tagged(&self, pattern: &Pattern) -> Result<Option<(ClaimId, Status)>, SendError> {
+        let (mut lane, now) = self.0.enter()?;
+        lane.tags.set_used();
+        lane.poll(now);
+        Ok(lane.tags.claim(pattern))
+    }
+
+    /// Receives a message that was claimed.
+    pub fn receive_claimed(&self, claim: ClaimId, buffer: Buffer) -> Result<ReceiveId, SendError> {
+        let mut lane = self.0.lock()?;
+        let id = lane.tags.receive_claimed(claim, buffer)?;
+        self.serve_now(&mut lane);
+        Ok(id)
+    }
+
+    /// Drops a message that was claimed.
+    pub fn drop_claimed(&self, claim: ClaimId) -> Result<(), SendError> {
+        let mut lane = self.0.lock()?;
+        let id = lane.tags.receive_claimed(claim, Buffer::Absent)?;
+        lane.tags.forget_receive(id);
+        self.serve_now(&mut lane);
+        Ok(())
+    }
+
+    /// Polls and waits until a pattern has a message to probe. A failure if none can come, because its source
+    /// is gone.
+    pub fn wait_tagged_message(&self, pattern: &Pattern) -> Result<Result<(), Failure>, SendError> {
+        if let Some(source) = pattern.source {
+            let (mut lane, now) = self.0.enter()?;
+            match lane.reach_tagged(now, source) {
+                Ok(()) | Err(SendError::PeerGone(..)) => lane.tags.add_peer(source),
+                Err(error) => return Err(error),
+            }
+        }
+        let mut ended = None;
+        self.wait_served(None, |lane| {
+            let closed = lane.port.closed.then_some(Failure::Closed);
+            ended = closed.or_else(|| lane.tags.why_ended(pattern.source?));
+            lane.tags.probe(pattern).is_some() || ended.is_some()
+        })?;
+        self.0.with(|lane| match ended.filter(|_| lane.tags.probe(pattern).is_none()) {
+            Some(why) => Err(why),
+            None => Ok(()),
+        })
+    }
+
+    /// Polls and waits until `count` of the sends and receives have ended (true), or `timeout` has passed
+    /// (false).
+    pub fn wait_tagged(
+        &self,
+        requests: &[TagRequest],
+        count: usize,
+        timeout: Option<Duration>,
+    ) -> Result<bool, SendError> {
+        // Those before `first` have ended; the others are looked at when anything has happened.
+        let (mut first, mut seen) = (0, None);
+        self.wait_served(timeout, |lane| {
+            if seen.replace(lane.tags.activity()) == Some(lane.tags.activity()) {
+                return false;
+            }
+            while first < requests.len() && requests[first].has_ended(lane) {
+                first += 1;
+            }
+            if first + (requests.len() - first).saturating_sub(1) < count {
+                return first >= count;
+            }
+            let rest = requests[first..].iter().filter(|request| request.has_ended(lane));
+            first + rest.take(count.saturating_sub(first)).count() >= count
+        })
+    }
+
+    /// Polls and waits for the end of a receive, and takes its result.
+    #[inline]
+    pub fn finish_receive_tagged(&self, id: ReceiveId) -> Result<Option<Ended<Status>>, SendError> {
+        let mut taken = None;
+        self.wait_served(None, |lane| {
+            taken = lane.tags.take_received(id);
+            taken.is_some() || lane.tags.is_received(id)
+        })?;
+        Ok(taken)
+    }
+
+    /// Makes progress, and returns which of the sends and receives have ended.
+    pub fn test_tagged(&self, requests: &[TagRequest]) -> Result<Vec<usize>, SendError> {
+        let (mut lane, now) = self.0.enter()?;
+        let ended =
+            |lane: &Lane| (0..requests.len()).filter(|at| requests[*at].has_ended(lane)).collect::<Vec<_>>();
+        let first = ended(&lane);
+        if !first.is_empty() {
+            return Ok(first);
+        }
+        lane.poll(now);
+        Ok(ended(&lane))
+    }
+
+    /// Takes the result of a receive that has ended.
+    pub fn take_received(&self, id: ReceiveId) -> Result<Option<Ended<Status>>, SendError> {
+        self.0.with(|lane| lane.tags.take_received(id))
+    }
+
+    /// Takes the result of a send that has ended, and its bytes.
+    pub fn take_sent(&self, id: SendId) -> Result<Option<Ended<()>>, SendError> {
+        self.0.with(|lane| lane.tags.take_sent(id))
+    }
+
+    /// Cancels a receive that no message has matched, and returns its buffer.
+    pub fn cancel_receive(&self, id: ReceiveId) -> Result<Option<Buffer>, SendError> {
+        self.0.with(|lane| lane.tags.cancel_receive(id))
+    }
+
+    /// Forgets a receive: cancels it or, if a message has matched, drops what is still to come of it.
+    pub fn forget_receive(&self, id: ReceiveId) -> Result<(), SendError> {
+        self.0.with(|lane| lane.tags.forget_receive(id))
+    }
+
+    /// Forgets a send, which goes on.
+    pub fn forget_send(&self, id: SendId) -> Result<(), SendError> {
+        self.0.with(|lane| lane.tags.forget_send(id))
+    }
+
+    /// Returns how many receives wait for messages, and how many messages wait for receives.
+    pub fn waiting(&self) -> (usize, usize) {
+        self.0.with(|lane| lane.tags.waiting()).unwrap_or_default()
+    }
+
+    /// Polls and waits until `done`, which is code of this crate, returns true (true) or `timeout` has passed
+    /// (false). Memory and tags are served at once.
+    #[inline]
+    fn wait_served(
+        &self,
+        timeout: Option<Duration>,
+        mut done: impl FnMut(&mut Lane) -> bool,
+    ) -> Result<bool, SendError> {
+        self.0.wait_until(timeout, |lane| {
+            if lane.memory.wants_time() {
+                lane.memory.set_time(self.0.now());
+            }
+            lane.poll_served();
+            let ended = done(lane);
+            // This thread may have served what another one sleeps for.
+            if ended && lane.status.sleepers > 0 {
+                lane.wake_sleepers();
+            }
+            ended
+        })
+    }
+}
+
+/// A send or a receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TagRequest {
+    /// A send.
+    Send(SendId),
+    /// A receive.
+    Receive(ReceiveId),
+}
+
+impl TagRequest {
+    fn has_ended(&self, lane: &Lane) -> bool {
+        match self {
+            TagRequest::Send(id) => lane.tags.is_sent(*id),
+            TagRequest::Receive(id) => lane.tags.is_received(*id),
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! The bytes of a message on either side: in one piece, in several, or with the caller.
+
+/// Where the bytes of a message come from, or go to.
+///
+/// The node owns it while the operation is under way, so that whoever polls, the watchdog included, may read
+/// or write it.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Buffer {
+    /// In one piece.
+    Whole(Vec<u8>),
+    /// In several pieces, one after the other.
+    Pieces(Vec<Vec<u8>>),
+    /// Nowhere: received bytes are dropped, and bytes to be sent are with the caller, who waits.
+    Absent,
+}
+
+impl Buffer {
+    /// Returns how many bytes it has.
+    #[inline]
+    pub fn len(&self) -> u64 {
+        match self {
+            Buffer::Whole(bytes) => bytes.len() as u64,
+            Buffer::Pieces(pieces) => pieces.iter().map(|piece| piece.len() as u64).sum(),
+            Buffer::Absent => 0,
+        }
+    }
+
+    /// Returns whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Calls `each` with the parts of `len` bytes from `at` on, as far as there are any, and with how many
+    /// bytes came before each part.
+    fn for_each(&mut self, at: u64, len: usize, mut each: impl FnMut(usize, &mut [u8])) {
+        match self {
+            Buffer::Whole(bytes) => {
+                let start = at.min(bytes.len() as u64) as usize;
+                let end = start.saturating_add(len).min(bytes.len());
+                each(0, &mut bytes[start..end]);
+            }
+            Buffer::Pieces(pieces) => {
+                let (mut before, mut done) = (0, 0);
+                for piece in pieces {
+                    let start = (at + done as u64 - before).min(piece.len() as u64) as usize;
+                    let end = start.saturating_add(len - done).min(piece.len());
+                    if start < end {
+                        each(done, &mut piece[start..end]);
+                        done += end - start;
+                    }
+                    before += piece.len() as u64;
+                    if done == len {
+                        break;
+                    }
+                }
+            }
+            Buffer::Absent => {}
+        }
+    }
+
+    /// Writes bytes from `at` on; those for which there is no room are dropped.
+    #[inline]
+    pub(super) fn write(&mut self, at: u64, bytes: &[u8]) {
+        self.for_each(at, bytes.len(), |done, part| part.copy_from_slice(&bytes[done..done + part.len()]));
+    }
+
+    /// As [`Buffer::write`], with `len` bytes that `fill` writes in place; it is told how many of them came
+    /// before.
+    pub(super) fn write_with(&mut self, at: u64, len: usize, fill: impl FnMut(usize, &mut [u8])) {
+        self.for_each(at, len, fill);
+    }
+
+    /// Reads bytes from `at` on, all of which there are.
+    pub(super) fn read(&mut self, at: u64, out: &mut [u8]) {
+        self.for_each(at, out.len(), |done, part| out[done..done + part.len()].copy_from_slice(part));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes in pieces are the same as in one, wherever a part begins and ends; what has no room is dropped.
+    #[test]
+    fn pieces_equal_the_whole() {
+        let bytes: Vec<u8> = (0..30).collect();
+        let pieces = [0..7, 7..7, 7..8, 8..30].map(|part| bytes[part].to_vec());
+        for at in 0..=30_u64 {
+            for len in 0..=(30 - at) as usize {
+                let mut out = vec![0; len];
+                Buffer::Pieces(pieces.to_vec()).read(at, &mut out);
+                assert_eq!(out, bytes[at as usize..at as usize + len]);
+                let mut into = Buffer::Pieces(pieces.iter().map(|piece| vec![0; piece.len()]).collect());
+                into.write(at, &bytes[at as usize..at as usize + len]);
+                let Buffer::Pieces(got) = into else { unreachable!() };
+                let mut want = vec![0; 30];
+                want[at as usize..at as usize + len].copy_from_slice(&out);
+                assert_eq!(got.concat(), want);
+            }
+        }
+        let mut short = Buffer::Whole(vec![0; 2]);
+        short.write(1, &[5, 6, 7]);
+        short.write(9, &[1]);
+        assert_eq!((short.len(), short), (2, Buffer::Whole(vec![0, 5])));
+    }
+}

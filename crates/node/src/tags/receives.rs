@@ -1,0 +1,218 @@
+//! Receives: posting, probing, claiming and cancelling, and a message's way into its receive.
+
+use super::matching::{Key, Pattern, Posted};
+use super::peers::{Answer, Into};
+use super::requests::{Ended, Failure, Status};
+use super::{Buffer, ClaimId, Message, ReceiveId, STORED, Stored, Tags};
+use crate::memory::Name;
+use crate::{PeerId, Rank, SendError};
+
+const TOO_MANY: SendError = SendError::TooMany("receives whose results nobody has taken");
+
+/// A receive.
+#[derive(Debug)]
+pub(super) struct Receive {
+    pub(super) buffer: Buffer,
+    pub(super) state: ReceiveState,
+    /// Nobody waits for it: it is removed when it ends.
+    pub(super) detached: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum ReceiveState {
+    /// No message has matched.
+    Posted { posted: Posted, source: Option<Rank> },
+    /// A message has matched, of which `got` of `want` bytes are here.
+    Filling { from: PeerId, status: Status, want: u64, got: u64 },
+    /// It has ended.
+    Done(Result<Status, Failure>),
+}
+
+impl Tags {
+    /// Begins a receive: it takes the oldest message that matches, or else the first that arrives (E-1, E-2).
+    pub(crate) fn receive(&mut self, pattern: Pattern, buffer: &mut Buffer) -> Result<ReceiveId, SendError> {
+        // Replaced below; a receive must have a name before it is posted or matched.
+        let name = self.add_receive(buffer)?;
+        if let Some(waiting) = self.matcher.find(&pattern) {
+            let (key, message) = self.matcher.take(waiting);
+            let from = self.sender(key.source);
+            self.begin(name, from, key, message);
+            return Ok(ReceiveId(name));
+        }
+        let peer = pattern.source.and_then(|source| self.peers.get(source));
+        if let Some(why) = peer.and_then(|peer| peer.ended) {
+            self.end_receive(name, Err(why));
+            return Ok(ReceiveId(name));
+        }
+        let posted = self.matcher.post(pattern, name);
+        if let Some(receive) = self.receives.get_mut(name) {
+            receive.state = ReceiveState::Posted { posted, source: pattern.source };
+        }
+        Ok(ReceiveId(name))
+    }
+
+    /// Takes the buffer, and leaves it if there is an error.
+    fn add_receive(&mut self, buffer: &mut Buffer) -> Result<Name, SendError> {
+        let state = ReceiveState::Done(Err(Failure::Closed));
+        let empty = Receive { buffer: Buffer::Absent, state, detached: false };
+        let name = self.receives.insert(empty).ok_or(TOO_MANY)?;
+        if let Some(receive) = self.receives.get_mut(name) {
+            std::mem::swap(&mut receive.buffer, buffer);
+        }
+        Ok(name)
+    }
+
+    /// The incarnation of a peer that there is a channel to, or was last.
+    fn sender(&self, rank: Rank) -> PeerId {
+        self.peers.get(rank).map_or(PeerId::new(rank, 0), |peer| peer.id)
+    }
+
+    /// Returns what the next receive of a pattern would take, if it is here.
+    pub(crate) fn probe(&self, pattern: &Pattern) -> Option<Status> {
+        let (key, message) = self.matcher.message(self.matcher.find(pattern)?);
+        Some(Status { source: key.source, tag: key.tag, len: message.len() })
+    }
+
+    /// Takes the message that [`Tags::probe`] returns out of the queue, for one receive.
+    pub(crate) fn claim(&mut self, pattern: &Pattern) -> Option<(ClaimId, Status)> {
+        let status = self.probe(pattern)?;
+        let from = self.sender(status.source);
+        let (key, message) = self.matcher.message(self.matcher.find(pattern)?);
+        let name = self.claimed.insert((key, message, from))?;
+        self.matcher.take(self.matcher.find(pattern)?);
+        Some((ClaimId(name), status))
+    }
+
+    /// Receives a message that was claimed.
+    pub(crate) fn receive_claimed(
+        &mut self,
+        claim: ClaimId,
+        mut buffer: Buffer,
+    ) -> Result<ReceiveId, SendError> {
+        let name = self.add_receive(&mut buffer)?;
+        if let Some((key, message, from)) = self.claimed.remove(claim.0) {
+            self.begin(name, from, key, message);
+        }
+        Ok(ReceiveId(name))
+    }
+
+    /// Returns whether a receive has ended.
+    #[inline]
+    pub(crate) fn is_received(&self, id: ReceiveId) -> bool {
+        self.receives.get(id.0).is_none_or(|receive| matches!(receive.state, ReceiveState::Done(_)))
+    }
+
+    /// Takes the result of a receive that has ended.
+    #[inline]
+    pub(crate) fn take_received(&mut self, id: ReceiveId) -> Option<Ended<Status>> {
+        let ReceiveState::Done(result) = self.receives.get(id.0)?.state else { return None };
+        Some((result, self.receives.remove(id.0)?.buffer))
+    }
+
+    /// Cancels a receive that no message has matched, and returns its buffer (E-11).
+    pub(crate) fn cancel_receive(&mut self, id: ReceiveId) -> Option<Buffer> {
+        let ReceiveState::Posted { posted, .. } = self.receives.get(id.0)?.state else { return None };
+        self.matcher.cancel(posted);
+        Some(self.receives.remove(id.0)?.buffer)
+    }
+
+    /// Forgets a receive: cancels it or, if a message has matched, drops what is still to come of it (E-11).
+    pub(crate) fn forget_receive(&mut self, id: ReceiveId) {
+        if self.cancel_receive(id).is_some() || self.take_received(id).is_some() {
+            return;
+        }
+        if let Some(receive) = self.receives.get_mut(id.0) {
+            (receive.buffer, receive.detached) = (Buffer::Absent, true);
+        }
+    }
+
+    /// A message of a former incarnation of its sender never comes.
+    fn is_lost(&self, from: PeerId) -> Option<Failure> {
+        let peer = self.peers.get(from.rank)?;
+        let restarted = crate::Down::Died(tautline_link::Death::Restarted);
+        match peer.ended {
+            None if peer.id == from => None,
+            ended => Some(ended.unwrap_or(Failure::PeerGone(from.rank, restarted))),
+        }
+    }
+
+    /// Gives a message that waited to a receive.
+    fn begin(&mut self, name: Name, from: PeerId, key: Key, message: Message) {
+        let status = Status { source: key.source, tag: key.tag, len: message.len() };
+        if message.place & STORED != 0 {
+            return self.begin_stored(name, status, message.place & !STORED);
+        }
+        if let Some(why) = self.is_lost(from) {
+            return self.end_receive(name, Err(why));
+        }
+        if let Some(peer) = self.peers.get_mut(from.rank) {
+            peer.envelopes = peer.envelopes.saturating_sub(1);
+        }
+        self.accept(name, from, status, message.place);
+    }
+
+    /// Asks for the bytes of a message, as many as there is room for (E-7).
+    pub(super) fn accept(&mut self, name: Name, from: PeerId, status: Status, id: u32) {
+        let Some(receive) = self.receives.get_mut(name) else { return };
+        let want = status.len.min(receive.buffer.len());
+        receive.state = ReceiveState::Filling { from, status, want, got: 0 };
+        self.answer(from.rank, Answer::Accept { id, to: name.to_u64(), len: want });
+        self.note_received(name, 0);
+    }
+
+    pub(super) fn answer(&mut self, rank: Rank, answer: Answer) {
+        if let Some(peer) = self.peers.get_mut(rank) {
+            peer.answers.push_back(answer);
+            self.mark_busy(rank);
+        }
+    }
+
+    /// Gives a message that is here, or on its way, to a receive.
+    fn begin_stored(&mut self, name: Name, status: Status, at: u32) {
+        let Some(Stored { from, data, total, report }) = self.free_stored(at) else {
+            return self.end_receive(name, Err(Failure::Closed));
+        };
+        let got = data.len() as u64;
+        if let Some(receive) = self.receives.get_mut(name) {
+            receive.buffer.write(0, &data);
+            receive.state = ReceiveState::Filling { from, status, want: total, got };
+        }
+        self.recycle(data);
+        self.matched(from, total, report);
+        if got < total
+            && let Some(peer) = self.peers.get_mut(from.rank).filter(|peer| peer.id == from)
+            && let Some(arriving) = &mut peer.arriving
+        {
+            arriving.into = Into::Receive(name);
+        }
+        self.note_received(name, 0);
+    }
+
+    /// A message whose bytes need not be asked for was matched: its credit is returned (E-6).
+    #[inline]
+    pub(super) fn matched(&mut self, from: PeerId, total: u64, report: Option<u32>) {
+        let Some(peer) = self.peers.get_mut(from.rank).filter(|peer| peer.id == from && peer.up) else {
+            return;
+        };
+        let tell = peer.give_credit(total);
+        if let Some(id) = report {
+            self.answer(from.rank, Answer::Matched { id });
+        } else if tell {
+            self.mark_busy(from.rank);
+        }
+    }
+
+    /// Notes that `more` bytes of a message are in their receive's buffer. If these were all, the receive
+    /// ends.
+    #[inline]
+    pub(super) fn note_received(&mut self, name: Name, more: u64) {
+        let Some(receive) = self.receives.get_mut(name) else { return };
+        let ReceiveState::Filling { status, want, got, .. } = &mut receive.state else { return };
+        *got += more;
+        if *got == *want {
+            let (status, room) = (*status, receive.buffer.len());
+            let result = if status.len > room { Err(Failure::Truncated(status)) } else { Ok(status) };
+            self.end_receive(name, result);
+        }
+    }
+}

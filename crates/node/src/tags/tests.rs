@@ -1,0 +1,185 @@
+//! The queues against plain lists: random sequences of all operations.
+
+use std::collections::VecDeque;
+
+use tautline_wire::memory::ExtentRef;
+use tautline_wire::record::RecordHead as _;
+use tautline_wire::tags::{Envelope, TagRecord};
+
+use super::Tags;
+use super::matching::{Key, Matcher, Pattern, Posted, Waiting};
+use crate::PeerId;
+use crate::limits::{MAX_ENVELOPES, TAG_CREDIT, TAG_OVERHEAD};
+use crate::testing::{NothingLent, Rng};
+
+/// The queues as MPI describes them.
+#[derive(Default)]
+struct Model {
+    posted: VecDeque<(Pattern, u32, Posted)>,
+    waiting: VecDeque<(Key, u32, Waiting)>,
+}
+
+fn random_key(rng: &mut Rng, few: u64) -> Key {
+    let [context, source, tag] = [2, few, few].map(|n| rng.below(n) as u32);
+    Key { context, source, tag }
+}
+
+fn random_pattern(rng: &mut Rng, few: u64) -> Pattern {
+    let Key { context, source, tag } = random_key(rng, few);
+    let wild = rng.below(8);
+    Pattern {
+        context,
+        source: (wild != 0 && wild != 2).then_some(source),
+        tag: (wild != 1 && wild != 2).then_some(tag),
+    }
+}
+
+/// E-1, E-2: receives and messages are matched as by two plain lists, whatever is posted, cancelled, probed
+/// and taken in between.
+#[test]
+fn matching_equals_two_lists() {
+    for seed in 1..=40 {
+        let mut rng = Rng(seed);
+        let mut model = Model::default();
+        let mut matcher = Matcher::<u32, u32>::new(seed);
+        // Few keys make long lists, many keys make many; arrivals or receives prevail in turns.
+        let few = [2, 5, 300][seed as usize % 3];
+        for step in 0..6_000_u32 {
+            let bias = u64::from(step / 1_500 % 2);
+            match rng.below(10 + 2 * bias) {
+                0..=3 => receive(&mut model, &mut matcher, random_pattern(&mut rng, few), step),
+                8 => {
+                    let pattern = random_pattern(&mut rng, few);
+                    let oldest = model.waiting.iter().find(|it| pattern.takes(it.0));
+                    let found = matcher.find(&pattern).map(|it| matcher.message(it));
+                    assert_eq!(found, oldest.map(|it| (it.0, it.1)), "seed {seed}, step {step}");
+                }
+                9 if !model.posted.is_empty() => {
+                    let at = rng.below(model.posted.len() as u64) as usize;
+                    let (_, receive, posted) = model.posted.remove(at).unwrap();
+                    assert_eq!(matcher.cancel(posted), receive, "seed {seed}, step {step}");
+                }
+                9 => {}
+                _ => arrive(&mut model, &mut matcher, random_key(&mut rng, few), step),
+            }
+            assert_eq!(matcher.len(), (model.posted.len(), model.waiting.len()));
+        }
+        // What is left comes out in order.
+        for context in 0..2 {
+            let all = Pattern { context, source: None, tag: None };
+            while let Some(waiting) = matcher.find(&all) {
+                let oldest = model.waiting.iter().position(|it| it.0.context == context).unwrap();
+                let (key, message, _) = model.waiting.remove(oldest).unwrap();
+                assert_eq!(matcher.take(waiting), (key, message));
+            }
+        }
+        assert!(model.waiting.is_empty());
+    }
+}
+
+fn receive(model: &mut Model, matcher: &mut Matcher<u32, u32>, pattern: Pattern, number: u32) {
+    match model.waiting.iter().position(|it| pattern.takes(it.0)) {
+        Some(at) => {
+            let (key, message, waiting) = model.waiting.remove(at).unwrap();
+            assert_eq!(matcher.find(&pattern), Some(waiting));
+            assert_eq!(matcher.take(waiting), (key, message));
+        }
+        None => {
+            assert_eq!(matcher.find(&pattern), None);
+            let posted = matcher.post(pattern, number);
+            model.posted.push_back((pattern, number, posted));
+        }
+    }
+}
+
+fn arrive(model: &mut Model, matcher: &mut Matcher<u32, u32>, key: Key, number: u32) {
+    match model.posted.iter().position(|it| it.0.takes(key)) {
+        Some(at) => assert_eq!(matcher.arrive(key), model.posted.remove(at).map(|it| it.1)),
+        None => {
+            assert_eq!(matcher.arrive(key), None);
+            let waiting = matcher.keep(key, number);
+            model.waiting.push_back((key, number, waiting));
+        }
+    }
+}
+
+/// E-9: an envelope that waits costs at most 64 B, tables included, whether all have one key or each has one
+/// of its own.
+#[test]
+fn envelopes_cost_64_bytes() {
+    for distinct in [false, true] {
+        let mut matcher = Matcher::<u32, [u32; 3]>::new(7);
+        for number in 0..200_000_u32 {
+            let key = if distinct { number } else { 1 };
+            matcher.keep(Key { context: key, source: key, tag: key }, [0; 3]);
+            let cost = matcher.message_memory() / (number as usize + 1);
+            assert!(number < 10_000 || cost <= 64, "{cost} B for each of {number} messages");
+        }
+    }
+}
+
+const PEER: PeerId = PeerId::new(1, 1);
+
+fn with_peer() -> Tags {
+    let mut tags = Tags::new(7, 1 << 16);
+    tags.set_used();
+    tags.peer_up(PEER);
+    tags
+}
+
+/// Handles a record of the peer; whether a correct peer may have sent it.
+fn is_accepted(tags: &mut Tags, record: &TagRecord<'_>, data: &[u8]) -> bool {
+    let mut bytes = vec![0; record.head_len()];
+    let head = record.write(&mut bytes, 0, data.len());
+    bytes.truncate(head);
+    bytes.extend_from_slice(data);
+    tags.handle_records(PEER, &mut NothingLent, &bytes)
+}
+
+/// E-5: a peer that exceeds its credit is disconnected, and stores no more than that.
+#[test]
+fn credit_is_enforced() {
+    let data = vec![1; 10_000];
+    let allowed = TAG_CREDIT / (data.len() as u64 + TAG_OVERHEAD);
+    let mut tags = with_peer();
+    let record = TagRecord::Eager { context: 0, tag: 3, data: &data };
+    let accepted = (0..=allowed).take_while(|_| is_accepted(&mut tags, &record, &data)).count();
+    assert_eq!(accepted as u64, allowed);
+    // One envelope whose bytes follow counts as much as they do.
+    let mut tags = with_peer();
+    let begun = |total| {
+        TagRecord::Envelope(Envelope { context: 0, tag: 3, id: 1, total, bytes_follow: true, report: false })
+    };
+    assert!(!is_accepted(&mut tags, &begun(TAG_CREDIT), &[]));
+    assert!(!is_accepted(&mut with_peer(), &begun(u64::MAX), &[]));
+    assert!(is_accepted(&mut with_peer(), &begun(TAG_CREDIT - TAG_OVERHEAD), &[]));
+}
+
+/// E-8: a peer that announces more messages than it may is disconnected.
+#[test]
+fn the_number_of_envelopes_is_enforced() {
+    let mut tags = with_peer();
+    let envelope = |id| {
+        TagRecord::Envelope(Envelope { context: 0, tag: id, id, total: 9, bytes_follow: false, report: true })
+    };
+    let accepted = (0..=MAX_ENVELOPES).take_while(|id| is_accepted(&mut tags, &envelope(*id), &[])).count();
+    assert_eq!(accepted as u32, MAX_ENVELOPES);
+}
+
+/// E-3: bytes that nobody asked for, answers to nothing, and loans of a peer that cannot lend end the
+/// channel.
+#[test]
+fn stray_records_are_refused() {
+    let extent = ExtentRef { number: 0, len: 8, at: 0 };
+    for record in [
+        TagRecord::Data { to: 0, at: 0, data: &[] },
+        TagRecord::Data { to: u64::MAX, at: 0, data: &[] },
+        TagRecord::LoanedData { to: 0, at: 0, extent },
+        TagRecord::Accept { id: 7, to: 1, len: 1 },
+        TagRecord::Matched { id: 7 },
+        TagRecord::Credit { bytes: 1 },
+    ] {
+        let data: &[u8] = if let TagRecord::Data { .. } = record { &[1; 8] } else { &[] };
+        assert!(!is_accepted(&mut with_peer(), &record, data), "{record:?}");
+    }
+}
