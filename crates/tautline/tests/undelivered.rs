@@ -17,6 +17,15 @@ use tautline::{Config, DeviceName, Endpoint, Error, Job, Message, PeerState, Res
 const MESSAGES: u64 = 150;
 const LEN: usize = 20_000;
 
+/// Connects to a peer, and makes progress until the peer can be reached, or is gone again.
+fn meet(ep: &Endpoint, peer: u32) {
+    ep.connect(peer).unwrap();
+    while !matches!(ep.peer_state(peer), Some(PeerState::Up | PeerState::Down(_))) {
+        ep.wait(Some(Duration::from_millis(10))).unwrap();
+        ep.progress().unwrap();
+    }
+}
+
 /// Rank 1 of two over datagrams computes until it is told to go on, extracts until nothing more comes, and
 /// returns how many messages arrived whole.
 fn receive_late(job: Job, go_on: &mpsc::Receiver<()>) -> u64 {
@@ -31,11 +40,7 @@ fn receive_late(job: Job, go_on: &mpsc::Receiver<()>) -> u64 {
         }
     });
     let ep = join(builder, job);
-    ep.connect(0).unwrap();
-    while ep.peer_state(0) != Some(PeerState::Up) {
-        ep.wait(Some(Duration::from_millis(10))).unwrap();
-        ep.progress().unwrap();
-    }
+    meet(&ep, 0);
     let _ = go_on.recv();
     // The end of rank 0 ends the wait, also as the failure of a handler whose message broke off.
     while let Err(Error::HandlerFailed(_)) = ep.run_until(|| count.get() == MESSAGES) {}
@@ -157,6 +162,8 @@ fn lane_0_reports_for_all_lanes() {
             let _ = closed.1.recv();
         });
         sent.1.recv().unwrap();
+        // Rank 1 waits for lane 0, which sends nothing by itself.
+        meet(&ep, 1);
         let lost = ep.close();
         drop(closed.0);
         lane.join().unwrap();
