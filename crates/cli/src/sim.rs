@@ -1,5 +1,7 @@
 //! `tautline sim`: many seeds of the deterministic world, or a replay of one.
 
+mod cluster;
+
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -18,6 +20,10 @@ Examples:
         At least that many seeds and that many messages in all.
   tautline sim --seed 42 --replay
         One seed again, with a trace of everything that happens; add --pcap world.pcap for Wireshark.
+  tautline sim --nodes 10000 --pattern barrier --rounds 10
+        Ten barriers among ten thousand nodes on one switch: time, frames, and memory per node.
+  tautline sim --nodes 1000 --pattern random --peers 16 --bytes 1024 --network mbps=25000,latency_ns=2000
+        Every node sends ten messages to 16 others, over a faster network.
 
 The same seed gives the same world on every machine. A seed that breaks a promise is reported with the command that
 replays it, and the exit code is 1.";
@@ -50,10 +56,16 @@ pub struct SimArgs {
     /// One JSON object
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    cluster: cluster::ClusterArgs,
 }
 
 /// Runs seeds.
 pub fn sim(args: &SimArgs) -> Result<ExitCode> {
+    if let Some(many) = args.cluster.cluster(args.seed)? {
+        cluster::run(&many, args.json)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     if args.seed.is_none() && args.seeds == 0 && args.messages == 0 {
         bail!("no seed to run\ngive --seeds 1 or more, or --messages");
     }

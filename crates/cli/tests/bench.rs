@@ -422,6 +422,24 @@ fn a_replay_prints_everything_and_is_the_same_run() {
     assert!(once == again && once.is_string() && silent == 0 && told > 0);
 }
 
+/// The size of a cluster changes its memory, and nothing else is left to chance.
+#[test]
+fn many_nodes_on_a_switch() {
+    let run = |args: &[&str]| tautline().args(["sim", "--nodes", "300"]).args(args).output().unwrap();
+    let out = run(&["--pattern", "barrier", "--rounds", "2", "--json"]);
+    let report: Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!((&report["messages"], &report["deaths"]), (&(300 * 9 * 2).into(), &0.into()), "{report}");
+    assert!(report["p99_ns"].as_u64() >= report["median_ns"].as_u64(), "{report}");
+    assert!(report["memory_per_node"].as_u64() > Some(10_000), "{report}");
+    let slow = run(&["--pattern", "barrier", "--rounds", "2", "--json", "--network", "latency_ns=50000"]);
+    let slow: Value = serde_json::from_slice(&slow.stdout).unwrap();
+    assert!(slow["virtual_ns"].as_u64() > report["virtual_ns"].as_u64(), "{slow}");
+    for (args, why) in [(["--peers", "300"], "300 peers"), (["--network", "speed=1"], "\"speed\"")] {
+        let out = run(&args);
+        assert!(!out.status.success() && String::from_utf8_lossy(&out.stderr).contains(why), "{out:?}");
+    }
+}
+
 #[test]
 fn help_shows_examples() {
     let out = tautline().output().unwrap();

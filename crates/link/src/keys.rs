@@ -81,7 +81,7 @@ impl JobKey {
     }
 
     /// Returns whether a handshake frame was signed with this key.
-    pub(crate) fn verify(&self, frame: &[u8; HANDSHAKE_LEN]) -> bool {
+    pub fn verify(&self, frame: &[u8; HANDSHAKE_LEN]) -> bool {
         let mac = self.mac(frame);
         constant_eq(&mac, &frame[MAC_RANGE])
     }

@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use tautline_link::JobKey;
 use tautline_wire::handshake::Security;
@@ -56,7 +57,7 @@ pub struct Job {
     /// The shared secret.
     pub key: JobKey,
     /// All processes, by rank.
-    pub members: Vec<Member>,
+    pub members: Arc<[Member]>,
     /// The security mode that the launcher asked for.
     pub security: Option<Security>,
     /// The only device to use, if the launcher asked for one.
@@ -70,6 +71,11 @@ pub struct Job {
 impl Job {
     /// Describes a job for one of its processes. Usually a launcher does that.
     pub fn new(rank: Rank, key: JobKey, members: Vec<Member>) -> Job {
+        Job::with_shared_members(rank, key, members.into())
+    }
+
+    /// As [`Job::new`]; several nodes of one process, as in a simulation, have one list of members.
+    pub fn with_shared_members(rank: Rank, key: JobKey, members: Arc<[Member]>) -> Job {
         Job { rank, key, members, security: None, device: None, socket: None, launcher: None }
     }
 
@@ -92,7 +98,7 @@ impl Job {
 
     /// The same job without the socket that the launcher opened.
     pub(crate) fn without_socket(&self) -> Job {
-        let mut job = Job::new(self.rank, self.key.clone(), self.members.clone());
+        let mut job = Job::with_shared_members(self.rank, self.key.clone(), self.members.clone());
         (job.security, job.device) = (self.security, self.device);
         job
     }

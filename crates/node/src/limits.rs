@@ -2,9 +2,9 @@
 
 /// Bytes of the longest message for a handler of short messages: what fits the largest frame.
 pub const MAX_SHORT: usize = 65_507;
-/// Peers of one node. Channel numbers keep the peer's index in their low 16 bits.
-pub const MAX_PEERS: usize = 1 << 12;
-/// Lanes elsewhere that one lane may have met.
+/// Ranks of a job. The low 16 bits of a peer's number are its rank.
+pub const MAX_PEERS: usize = 1 << 16;
+/// Lanes elsewhere that one lane may have met. Channel numbers keep the peer's place in their low 16 bits.
 pub const MAX_LANE_PEERS: usize = (1 << 16) - 1;
 /// Addresses that one lane may send to: the peers' lanes may have been closed and opened many times.
 pub const MAX_ROUTES: usize = 1 << 16;
@@ -26,7 +26,7 @@ pub const TX_RESERVE: usize = 16;
 /// Slots being put together from fragments, per peer. One place is for the slot that is due (L-37).
 pub const MAX_REASSEMBLIES: usize = 64;
 /// Bytes of the longest job description.
-pub const MAX_JOB_FILE: usize = 1 << 20;
+pub const MAX_JOB_FILE: usize = 1 << 23;
 
 /// Handlers that may be under way at once; further messages for `async` handlers are dropped, and reported as
 /// failures.
@@ -83,6 +83,6 @@ pub const JOIN_SPACE: usize = 20 << 20;
 
 const _: () = assert!(MAX_SHORT as u64 <= MAX_WHOLE && MAX_WHOLE <= MAX_HELD);
 const _: () = assert!(2 * ASK_EVERY <= MAX_UNANSWERED);
-const _: () = assert!(
-    MAX_PEERS < MAX_LANE_PEERS && MAX_LANE_PEERS < 1 << 16 && MAX_HANDLERS < 1 << 15 && MAX_NAME < 256
-);
+const _: () =
+    assert!(MAX_PEERS <= crate::Address::RANKS as usize && MAX_LANE_PEERS <= crate::PeerTable::<()>::MAX);
+const _: () = assert!(MAX_HANDLERS < 1 << 15 && MAX_NAME < 256);

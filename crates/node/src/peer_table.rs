@@ -1,65 +1,107 @@
-//! A table of what is kept of each peer, sparse by lane.
+//! A table of what is kept of each peer, sparse by rank and lane.
 
 use crate::{Address, Rank};
 
-/// Values by the peer's number. Lane 0 of every rank is found by one load; a further lane takes room only if
-/// some peer's lane of that number has a value.
+/// Values by the peer's number. A value is found by two loads. A rank without one costs two bytes, and so do
+/// its lanes, once some peer's lane of that number has a value.
 #[derive(Clone, Debug)]
 pub struct PeerTable<T> {
-    ranks: Vec<Option<T>>,
-    /// By lane, less one, and rank.
-    lanes: Vec<Vec<Option<T>>>,
+    /// One more than the place of lane 0 of each rank; zero without a value.
+    ranks: Vec<u16>,
+    /// The same of further lanes, by lane, less one, and rank.
+    lanes: Vec<Vec<u16>>,
+    values: Vec<T>,
 }
 
 impl<T> Default for PeerTable<T> {
     fn default() -> PeerTable<T> {
-        PeerTable { ranks: Vec::new(), lanes: Vec::new() }
+        PeerTable { ranks: Vec::new(), lanes: Vec::new(), values: Vec::new() }
     }
 }
 
 impl<T> PeerTable<T> {
+    /// How many values there may be.
+    pub const MAX: usize = u16::MAX as usize;
+
+    /// The place of a peer's value, which stays the same.
+    #[inline(always)]
+    pub(crate) fn place(&self, peer: Rank) -> Option<usize> {
+        let place = match self.ranks.get(peer as usize) {
+            Some(place) => *place,
+            None => self.place_of_lane(peer)?,
+        };
+        usize::from(place).checked_sub(1)
+    }
+
+    #[cold]
+    fn place_of_lane(&self, peer: Rank) -> Option<u16> {
+        let lane = Address::from(peer).lane.checked_sub(1)?;
+        self.lanes.get(usize::from(lane))?.get(column(peer)).copied()
+    }
+
     /// The value of a peer, if it has one.
     #[inline]
     pub fn get(&self, peer: Rank) -> Option<&T> {
-        match self.ranks.get(peer as usize) {
-            Some(value) => value.as_ref(),
-            None => self.row(peer)?.get(column(peer))?.as_ref(),
-        }
+        self.values.get(self.place(peer)?)
     }
 
     /// The value of a peer, to be changed.
     #[inline]
     pub fn get_mut(&mut self, peer: Rank) -> Option<&mut T> {
-        if (peer as usize) < self.ranks.len() {
-            return self.ranks[peer as usize].as_mut();
-        }
-        let lane = Address::from(peer).lane.checked_sub(1)?;
-        self.lanes.get_mut(usize::from(lane))?.get_mut(column(peer))?.as_mut()
+        let place = self.place(peer)?;
+        self.values.get_mut(place)
+    }
+
+    /// The value at a place, to be changed.
+    #[inline]
+    pub(crate) fn at_mut(&mut self, place: usize) -> Option<&mut T> {
+        self.values.get_mut(place)
+    }
+
+    /// The value of a peer, which `make` makes unless there is one.
+    ///
+    /// # Panics
+    /// If there are [`PeerTable::MAX`] values.
+    #[inline]
+    pub fn get_or_insert_with(&mut self, peer: Rank, make: impl FnOnce() -> T) -> &mut T {
+        let place = match self.place(peer) {
+            Some(place) => place,
+            None => self.insert(peer, make()),
+        };
+        &mut self.values[place]
     }
 
     #[cold]
-    fn row(&self, peer: Rank) -> Option<&Vec<Option<T>>> {
-        self.lanes.get(usize::from(Address::from(peer).lane.checked_sub(1)?))
-    }
-
-    /// The place of a peer's value.
-    pub fn entry(&mut self, peer: Rank) -> &mut Option<T> {
-        let row = match Address::from(peer).lane {
+    fn insert(&mut self, peer: Rank, value: T) -> usize {
+        let row = match usize::from(Address::from(peer).lane) {
             0 => &mut self.ranks,
             lane => {
-                let lane = usize::from(lane);
                 self.lanes.resize_with(self.lanes.len().max(lane), Vec::new);
                 &mut self.lanes[lane - 1]
             }
         };
-        let at = column(peer);
-        row.resize_with(row.len().max(at + 1), || None);
-        &mut row[at]
+        let (at, place) = (column(peer), self.values.len());
+        if row.len() <= at {
+            row.resize(at + 1, 0);
+        }
+        row[at] = u16::try_from(place + 1).expect("no lane has met more peers");
+        self.values.push(value);
+        place
     }
 
-    /// All values.
+    /// How many values there are.
+    pub(crate) fn len(&self) -> usize {
+        self.values.len()
+    }
+
+    /// All values, in the order in which they were inserted.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.values.iter()
+    }
+
+    /// All values, to be changed.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
-        self.ranks.iter_mut().chain(self.lanes.iter_mut().flatten()).filter_map(Option::as_mut)
+        self.values.iter_mut()
     }
 }
 
@@ -77,14 +119,16 @@ mod tests {
         let peers = [0, 7, Address::new(0, 1).into(), Address::new(7, 3).into(), Address::new(9, 3).into()];
         for (value, peer) in peers.into_iter().enumerate() {
             assert!(table.get(peer).is_none() && table.get_mut(peer).is_none());
-            *table.entry(peer) = Some(value);
+            assert_eq!(*table.get_or_insert_with(peer, || value), value);
+            assert_eq!(*table.get_or_insert_with(peer, || 99), value);
         }
         for (value, peer) in peers.into_iter().enumerate() {
             assert_eq!(table.get(peer), Some(&value));
             assert_eq!(table.get_mut(peer).copied(), Some(value));
+            assert_eq!((table.place(peer), table.at_mut(value).copied()), (Some(value), Some(value)));
         }
         let absent = [1, 8, Address::new(7, 1).into(), Address::new(7, 2).into(), Address::new(0, 9).into()];
         assert!(absent.iter().all(|peer| table.get(*peer).is_none()));
-        assert_eq!(table.iter_mut().count(), peers.len());
+        assert!(table.iter().copied().eq(0..peers.len()));
     }
 }

@@ -13,6 +13,8 @@
 //!   links, and every node sends to itself, too: all kinds of channel run in one world.
 //! * [`memory`]: a world of its own for apertures and tripwires, under the same faults; [`styles`]: another
 //!   one for calls, queues and streams; both in a `harness`. [`run_many`] runs some of both.
+//! * [`cluster`]: up to tens of thousands of nodes on one switch, without faults: how long patterns of
+//!   messages take, and what a node costs.
 //! * [`goodput`]: goodput at given loss rates, windows and recovery policies; a golden table.
 //!
 //! The same seed gives the same [`Report::trace_hash`], on every machine. What does not live here: real time,
@@ -20,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 mod check;
+pub mod cluster;
 mod content;
 mod device;
 pub mod goodput;
@@ -44,7 +47,7 @@ mod world;
 
 pub use device::SimDevice;
 pub use many::{Progress, SeedSummary, run_many, run_others};
-pub use net::{NetCounters, PathOptions};
+pub use net::{NetCounters, NetworkModel, PathOptions};
 pub use report::{Pairs, Report, Totals};
 pub use sabotage::Sabotage;
 pub use trace::Trace;

@@ -57,9 +57,9 @@ fn run(reports_mtu: bool) -> Vec<usize> {
                 }
             }
             if got.borrow().len() >= MESSAGES / 4 {
-                for path in &mut lock(&net).paths {
+                lock(&net).paths.change_all(|path| {
                     (path.mtu, path.reports_mtu) = (NARROW, reports_mtu);
-                }
+                });
             }
             // A few at a time, so that most are sent when the path is narrow already.
             while sent < MESSAGES && sent < got.borrow().len() + 3 {

@@ -4,6 +4,9 @@
 //! All of it is ordered by (time, sequence), so that a seed decides everything. What does not live here:
 //! nodes and what their programs do.
 
+mod paths;
+mod switch;
+
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::net::SocketAddr;
@@ -16,6 +19,9 @@ use crate::Nanos;
 use crate::places::Places;
 use crate::rng::Rng;
 use crate::trace::Trace;
+use paths::{Held, Paths};
+pub use switch::NetworkModel;
+use switch::Switch;
 
 /// A path without temporary faults. Shares are in millionths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,29 +52,6 @@ const OVERHEAD: u64 = 66;
 const CHARGE: usize = 256;
 /// The share of frames that a burst drops.
 const BURST_PPM: u32 = 950_000;
-
-#[derive(Debug)]
-pub(crate) struct Path {
-    pub(crate) options: PathOptions,
-    pub(crate) mtu: usize,
-    /// Frames that are too large are reported, as routers do; otherwise they vanish.
-    pub(crate) reports_mtu: bool,
-    pub(crate) burst_until: Nanos,
-    pub(crate) blocked_until: Nanos,
-    reported_at: Nanos,
-    busy_until: Nanos,
-    last_arrival: Nanos,
-    /// When the last intact frame arrives that the network has not delivered before.
-    last_heard: Nanos,
-    held: Vec<Held>,
-}
-
-#[derive(Debug)]
-struct Held {
-    id: u64,
-    frame: u32,
-    left: u64,
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum What {
@@ -139,7 +122,9 @@ pub(crate) struct Net {
     sequence: u64,
     places: Places,
     pub(crate) ports: Vec<Port>,
-    pub(crate) paths: Vec<Path>,
+    pub(crate) paths: Paths,
+    /// If there is one, frames pass it instead of the paths, and without their faults.
+    switch: Option<Switch>,
     frames: Vec<Frame>,
     free: Vec<u32>,
     rng: Rng,
@@ -153,7 +138,8 @@ const FIRST_PORT: u16 = 7_000;
 
 /// The address of lane 0 of a rank.
 pub(crate) fn address(rank: u32) -> SocketAddr {
-    SocketAddr::from(([10, 0, (rank >> 8) as u8, rank as u8 + 1], FIRST_PORT))
+    let [_, high, middle, low] = (rank + 1).to_be_bytes();
+    SocketAddr::from(([10, high, middle, low], FIRST_PORT))
 }
 
 impl Net {
@@ -168,25 +154,14 @@ impl Net {
             not_before: 0,
             latency: 1_000,
         };
-        let path = |_| Path {
-            options,
-            mtu,
-            reports_mtu: false,
-            burst_until: 0,
-            blocked_until: 0,
-            reported_at: 0,
-            busy_until: 0,
-            last_arrival: 0,
-            last_heard: 0,
-            held: Vec::new(),
-        };
         Net {
             clock: Arc::default(),
             heap: BinaryHeap::new(),
             sequence: 0,
             places,
             ports: (0..places.count()).map(port).collect(),
-            paths: (0..places.count() * places.count()).map(path).collect(),
+            paths: Paths::new(options, mtu),
+            switch: None,
             frames: Vec::new(),
             free: Vec::new(),
             rng: Rng::new(seed, 0x6e65_7477),
@@ -194,6 +169,30 @@ impl Net {
             counters: NetCounters::default(),
             trace: None,
         }
+    }
+
+    /// A network of one switch, without faults.
+    pub(crate) fn switched(places: Places, model: NetworkModel, mtu: usize, rx_limit: usize) -> Net {
+        let mut net = Net::new(places, 0, PathOptions::default(), mtu, rx_limit);
+        net.ports.iter_mut().for_each(|port| port.latency = model.wake_ns);
+        net.switch = Some(Switch::new(model, places.count()));
+        net
+    }
+
+    /// A node begins to run.
+    pub(crate) fn begin_run(&mut self, node: u32) {
+        let now = self.now();
+        if let Some(switch) = &mut self.switch {
+            switch.begin_run(now, node);
+        }
+    }
+
+    /// A node has run: it does not run again before its processor is free, and at the latest at `at`.
+    pub(crate) fn end_run(&mut self, node: u32, at: Nanos) {
+        if let Some(switch) = &self.switch {
+            self.ports[node as usize].not_before = switch.busy_until(node);
+        }
+        self.wake(node, at);
     }
 
     pub(crate) fn clock(&self) -> Arc<AtomicU64> {
@@ -214,26 +213,22 @@ impl Net {
 
     fn place_of(&self, addr: SocketAddr) -> Option<u32> {
         let SocketAddr::V4(addr) = addr else { return None };
-        let [10, 0, high, low] = addr.ip().octets() else { return None };
-        let rank = u32::from(high) << 8 | u32::from(low.checked_sub(1)?);
+        let [10, high, middle, low] = addr.ip().octets() else { return None };
+        let rank = u32::from_be_bytes([0, high, middle, low]).checked_sub(1)?;
         let lane = addr.port().checked_sub(FIRST_PORT)?;
         let exists = rank < self.places.ranks && u32::from(lane) < self.places.lanes;
         exists.then(|| self.places.at(Address::new(rank, lane).into()))
     }
 
-    fn path_index(&self, from: u32, to: u32) -> usize {
-        from as usize * self.ports.len() + to as usize
-    }
-
     /// When the last frame from one node reaches the other, not counting repetitions by the network of what
     /// has arrived intact.
     pub(crate) fn last_heard(&self, from: u32, to: u32) -> Nanos {
-        self.paths[self.path_index(from, to)].last_heard
+        self.paths.get(from, to).last_heard
     }
 
-    pub(crate) fn path_mut(&mut self, from: u32, to: u32) -> &mut Path {
-        let at = self.path_index(from, to);
-        &mut self.paths[at]
+    pub(crate) fn path_mut(&mut self, from: u32, to: u32) -> &mut paths::Path {
+        let number = self.paths.number(from, to);
+        self.paths.at(number)
     }
 
     /// Adds an event to the hash of the trace.
@@ -317,10 +312,10 @@ impl Net {
     }
 
     fn release(&mut self, at: Nanos, path: u32, id: u64) {
-        let held = &mut self.paths[path as usize].held;
-        if let Some(i) = held.iter().position(|h| h.id == id) {
-            let frame = held.remove(i).frame;
-            let to = path % self.ports.len() as u32;
+        let path = self.paths.at(path);
+        let to = path.to;
+        if let Some(i) = path.held.iter().position(|h| h.id == id) {
+            let frame = path.held.remove(i).frame;
             self.schedule(at, What::Arrive { to, frame });
         }
     }
@@ -330,6 +325,9 @@ impl Net {
         let port = &mut self.ports[node as usize];
         let frame = port.rx.pop_front()?;
         port.rx_bytes -= self.frames[frame as usize].bytes.len() + CHARGE;
+        if let Some(switch) = &mut self.switch {
+            switch.received(node);
+        }
         Some(frame)
     }
 
@@ -343,12 +341,12 @@ impl Net {
 
     /// From now on no path loses, repeats, reorders or damages frames by chance.
     pub(crate) fn end_chance_faults(&mut self) {
-        for path in &mut self.paths {
+        self.paths.change_all(|path| {
             path.options.loss_ppm = 0;
             path.options.duplicate_ppm = 0;
             path.options.reorder_ppm = 0;
             path.options.corrupt_ppm = 0;
-        }
+        });
     }
 
     /// The node has crashed: frames that wait for it are dropped.
@@ -370,14 +368,22 @@ impl Net {
             self.counters.unplugged += 1;
             return;
         };
-        let index = self.path_index(from, to);
-        let path = &mut self.paths[index];
+        if let Some(switch) = &mut self.switch {
+            let Some(arrival) = switch.pass(from, to, bytes.len() as u64 + OVERHEAD) else {
+                self.counters.tail_dropped += 1;
+                return self.trace_line(now, from, to, bytes, "queue full");
+            };
+            let frame = self.keep(from, bytes);
+            return self.schedule(arrival, What::Arrive { to, frame });
+        }
+        let index = self.paths.number(from, to);
+        let path = self.paths.at(index);
         if bytes.len() > path.mtu {
             self.counters.too_large += 1;
             // A router reports it, but not for every frame.
             if path.reports_mtu && now >= path.reported_at {
                 path.reported_at = now + 1_000_000;
-                let limit = (self.address(to), self.paths[index].mtu);
+                let limit = (self.address(to), self.paths.at(index).mtu);
                 self.ports[from as usize].path_limits.push_back(limit);
             }
             return self.trace_line(now, from, to, bytes, "too large");
@@ -409,7 +415,7 @@ impl Net {
             self.counters.duplicated += 1;
             let late = if self.rng.chance(60_000) { self.rng.magnitude(1_000, 1_500_000_000) } else { 0 };
             if !intact {
-                let path = &mut self.paths[index];
+                let path = self.paths.at(index);
                 path.last_heard = path.last_heard.max(arrival + late);
             }
             self.copy(index, (from, to), arrival + late, bytes);
@@ -425,9 +431,8 @@ impl Net {
         }
     }
 
-    /// Sends one copy of a frame. Returns whether it is intact.
-    fn copy(&mut self, index: usize, (from, to): (u32, u32), arrival: Nanos, bytes: &[u8]) -> bool {
-        let options = self.paths[index].options;
+    /// Copies a frame.
+    fn keep(&mut self, from: u32, bytes: &[u8]) -> u32 {
         let frame = self.free.pop().unwrap_or_else(|| {
             self.frames.push(Frame::default());
             self.frames.len() as u32 - 1
@@ -436,6 +441,13 @@ impl Net {
         copy.from = from;
         copy.bytes.clear();
         copy.bytes.extend_from_slice(bytes);
+        frame
+    }
+
+    /// Sends one copy of a frame. Returns whether it is intact.
+    fn copy(&mut self, index: u32, (from, to): (u32, u32), arrival: Nanos, bytes: &[u8]) -> bool {
+        let options = self.paths.at(index).options;
+        let frame = self.keep(from, bytes);
         let damaged = self.rng.chance(options.corrupt_ppm);
         if damaged {
             self.counters.corrupted += 1;
@@ -450,19 +462,18 @@ impl Net {
         self.sequence += 1;
         let id = self.sequence;
         // It overtakes itself first.
-        self.paths[index].held.push(Held { id, frame, left: left + 1 });
-        self.schedule(arrival + left * 20_000, What::Release { path: index as u32, id });
+        self.paths.at(index).held.push(Held { id, frame, left: left + 1 });
+        self.schedule(arrival + left * 20_000, What::Release { path: index, id });
         !damaged
     }
 
     /// A later frame overtakes those that are held back.
-    fn pass_held(&mut self, index: usize, to: u32, arrival: Nanos) {
+    fn pass_held(&mut self, index: u32, to: u32, arrival: Nanos) {
         let mut i = 0;
-        while i < self.paths[index].held.len() {
-            let held = &mut self.paths[index].held[i];
+        while let Some(held) = self.paths.at(index).held.get_mut(i) {
             held.left -= 1;
             if held.left == 0 {
-                let frame = self.paths[index].held.remove(i).frame;
+                let frame = self.paths.at(index).held.remove(i).frame;
                 self.schedule(arrival, What::Arrive { to, frame });
             } else {
                 i += 1;

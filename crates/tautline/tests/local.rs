@@ -152,7 +152,7 @@ fn xdp_on_request() {
         let mut apart = jobs(2);
         let mut other = jobs_at("127.0.0.2:0", 2).remove(1);
         for (job, asked) in apart.iter_mut().zip(asked) {
-            job.members[1] = other.members[1].clone();
+            std::sync::Arc::make_mut(&mut job.members)[1] = other.members[1].clone();
             job.device = asked.then_some(DeviceName::Xdp);
         }
         apart[1].socket = other.socket.take();

@@ -140,7 +140,7 @@ fn a_peer_comes_back() {
     let _limit = crate::common::Limit::seconds(30);
     let mut all = jobs(2);
     let (address, job) = (all[1].members[1].addr, all.pop().unwrap());
-    let members = job.members.clone();
+    let members = job.members.to_vec();
     let stay = all.pop().unwrap();
     let other = std::thread::spawn(move || {
         let ep = join(Endpoint::builder().on_short("first", |_: Short<'_>| {}), job);

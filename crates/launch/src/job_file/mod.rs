@@ -163,7 +163,7 @@ mod tests {
         assert_eq!((job.rank, job.size(), job.security), (1, 2, Some(Security::Sealed)));
         assert_eq!(job.device, Some(DeviceName::Udp));
         assert_eq!(job.key.bytes(), key.bytes());
-        assert_eq!(job.members, members());
+        assert_eq!(*job.members, members());
         let spaced =
             parse(&text.replace("device ", "device \t ").replace("member 1 ", "member  1  ")).unwrap();
         assert_eq!((spaced.device, spaced.members), (job.device, job.members));
@@ -174,7 +174,7 @@ mod tests {
     fn hosts_are_told() {
         let told: Vec<_> = members().into_iter().map(|member| member.on_host(HostId(7))).collect();
         let text = describe(0, &JobKey::new([1; 32]), &told, None, None, None);
-        assert_eq!(parse(&text).unwrap().members, told, "{text}");
+        assert_eq!(*parse(&text).unwrap().members, told, "{text}");
     }
 
     /// J-9, J-10: one file for all processes, with names, ports counted from a base, and ranks from outside.

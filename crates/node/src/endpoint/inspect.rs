@@ -22,9 +22,9 @@ impl Endpoint {
         self.shared.number
     }
 
-    /// The numbers of all peers that there may be a channel to, this lane included.
+    /// The numbers of all peers that were ever used, or used this lane; this lane included.
     pub fn peers(&self) -> Result<Vec<Rank>, SendError> {
-        self.with(|lane| lane.peers.ranks().collect())
+        self.with(|lane| lane.peers.iter().map(|peer| peer.rank).collect())
     }
 
     /// How many processes the job has.
@@ -104,10 +104,18 @@ impl Endpoint {
             PeerState::Connecting | PeerState::Up => false,
         };
         let own = self.number();
-        size > 1
-            && self
-                .with(|lane| lane.peers.iter().all(|peer| peer.rank == own || is_lost(peer)))
-                .unwrap_or(false)
+        let all_lost = self.with(|lane| {
+            let mut ranks_lost = 0;
+            let mut others = lane.peers.iter().filter(|peer| peer.rank != own);
+            let lost = others.all(|peer| {
+                let Address { rank, lane } = peer.rank.into();
+                ranks_lost += u32::from(lane == 0 && rank != me);
+                is_lost(peer)
+            });
+            // Ranks that were never used are not lost.
+            lost && ranks_lost + 1 == size
+        });
+        size > 1 && all_lost.unwrap_or(false)
     }
 
     /// The incarnation of a peer that can be reached now, if any.
@@ -131,10 +139,10 @@ impl Endpoint {
     /// Something that says, without a call, whether the channel to a peer lasts that there is, or will be
     /// next. An error if the peer is gone.
     pub fn liveness(&self, peer: Rank) -> Result<Arc<Liveness>, SendError> {
-        self.with(|lane| match lane.peers.get_mut(peer) {
-            None => Err(SendError::NoSuchPeer(peer)),
-            Some(_) if lane.port.closed => Err(SendError::Closed),
-            Some(it) => match it.state {
+        self.with(|lane| match (lane.port.closed, lane.peer(peer)) {
+            (_, None) => Err(SendError::NoSuchPeer(peer)),
+            (true, _) => Err(SendError::Closed),
+            (false, Some(it)) => match it.state {
                 PeerState::Down(why) => Err(SendError::PeerGone(peer, why)),
                 _ => Ok(it.liveness()),
             },
@@ -169,9 +177,9 @@ impl Endpoint {
 
     /// The transport that frames for a peer use now, where the device has several, and why.
     pub fn transport(&self, peer: Rank) -> Result<(Option<Transport>, String), SendError> {
-        self.with(|lane| match lane.peers.get(peer) {
-            Some(peer) => {
-                let (device, route) = (&lane.port.device, peer.channel.link.route);
+        self.with(|lane| match lane.peer(peer).map(|peer| peer.channel.link.route) {
+            Some(route) => {
+                let device = &lane.port.device;
                 (device.transport(route), device.transport_reason(route).to_owned())
             }
             None => (None, "there is no such rank".to_owned()),
@@ -182,8 +190,8 @@ impl Endpoint {
     /// What becomes of it is an event.
     pub fn prefer_transport(&self, peer: Rank, transport: Option<Transport>) -> Result<(), SendError> {
         self.with(|lane| {
-            if let Some(peer) = lane.peers.get(peer) {
-                lane.port.device.prefer_transport(peer.channel.link.route, transport);
+            if let Some(route) = lane.peer(peer).map(|peer| peer.channel.link.route) {
+                lane.port.device.prefer_transport(route, transport);
             }
         })
     }

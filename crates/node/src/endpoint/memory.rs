@@ -132,9 +132,8 @@ impl Endpoint {
 
     /// Bytes of the longest put that goes in one record now, and so happens as a whole or not at all.
     pub fn put_limit(&self, peer: Rank) -> usize {
-        let limit = self.with(|lane| {
-            if lane.peers.contains(peer) { lane.writer(peer).record_limit() - PUT_HEAD } else { 0 }
-        });
+        let limit = self
+            .with(|lane| if lane.add_peer(peer) { lane.writer(peer).record_limit() - PUT_HEAD } else { 0 });
         limit.unwrap_or(0)
     }
 

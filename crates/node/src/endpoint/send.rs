@@ -183,7 +183,9 @@ impl Endpoint {
 
     /// The longest message that [`Endpoint::try_send`] takes for a peer now.
     pub fn short_limit(&self, peer: Rank) -> usize {
-        let limit = self.with(|lane| Some(lane.peers.get(peer)?.channel.short_limit(&lane.port)));
-        limit.ok().flatten().unwrap_or(0)
+        let limit = self.with(|lane| {
+            if lane.add_peer(peer) { lane.peers.member(peer).channel.short_limit(&lane.port) } else { 0 }
+        });
+        limit.unwrap_or(0)
     }
 }

@@ -19,6 +19,12 @@ impl Lane {
         peers.add(&mut *port.device, &config.link, rank)
     }
 
+    /// A peer, which is added unless it is there. None if the job has no such rank.
+    pub(crate) fn peer(&mut self, rank: Rank) -> Option<&mut Peer> {
+        self.add_peer(rank);
+        self.peers.get_mut(rank)
+    }
+
     /// Starts to open a channel, unless there is one.
     pub(crate) fn connect(&mut self, now: Nanos, rank: Rank) {
         if self.peers.member(rank).channel.link.is_in_use() || !self.dial(now, rank) {
@@ -73,12 +79,9 @@ impl Lane {
         };
         let frame: &HandshakeFrame = bytes[..HANDSHAKE_LEN].try_into().expect("parse checked the length");
         let rank = Address::new(shake.from, shake.from_lane).into();
-        // Lanes of a rank have its key.
-        let process = self.peers.get(shake.from).filter(|_| shake.from < Address::RANKS);
-        let authentic = |peer: &Peer| peer.channel.link.peering.is_authentic(frame, &shake);
         // Only for another lane does a node get its own hello.
         let own = rank == self.rank && shake.to_lane == Address::from(self.rank).lane;
-        if own || !process.is_some_and(authentic) || !self.add_peer(rank) {
+        if own || !self.peers.is_authentic(frame, &shake) || !self.add_peer(rank) {
             self.counters.forged_handshakes += 1;
             return;
         }
@@ -94,7 +97,7 @@ impl Lane {
                 self.counters.hellos_dropped += 1;
                 return;
             }
-            if self.port.closed || self.redirect(&shake, route) {
+            if self.port.closed || self.redirect(rank, &shake, route) {
                 return;
             }
             // N-16: a peer on this host is answered through its listener.
@@ -128,13 +131,13 @@ impl Lane {
 
     /// H-13: a hello for another lane of this node is told where that lane is. True if it is for another
     /// lane.
-    fn redirect(&mut self, hello: &Handshake, route: RouteId) -> bool {
+    fn redirect(&mut self, rank: Rank, hello: &Handshake, route: RouteId) -> bool {
         let me = Address::from(self.rank);
         if hello.to != me.rank || hello.to_lane == me.lane || me.lane != 0 {
             return false;
         }
         if let Some(port) = self.local.directory.port(hello.to_lane) {
-            let frame = self.peers.member(hello.from).channel.link.peering.redirect(hello, port);
+            let frame = self.peers.member(rank).channel.link.peering.redirect(hello, port);
             self.port.send_bytes(route, &frame);
         }
         true
@@ -241,8 +244,10 @@ impl Lane {
     pub(super) fn announce_raw(&mut self, now: Nanos) {
         let takes = self.port.device.takes_raw();
         self.config.link.raw_frames = takes;
-        for rank in self.peers.ranks() {
-            self.peers.member_mut(rank).channel.link.peering.set_raw_frames(takes);
+        for place in 0..self.peers.len() {
+            let Some(peer) = self.peers.at_place(place) else { continue };
+            let rank = peer.rank;
+            peer.channel.link.peering.set_raw_frames(takes);
             self.serve(now, rank);
         }
     }

@@ -270,8 +270,9 @@ impl Lane {
     #[cold]
     fn serve_timers(&mut self, now: Nanos) {
         self.port.next_deadline = Nanos::MAX;
-        for rank in self.peers.ranks() {
-            let peer = self.peers.member_mut(rank);
+        for place in 0..self.peers.len() {
+            let Some(peer) = self.peers.at_place(place) else { continue };
+            let rank = peer.rank;
             let peering = &mut peer.channel.link.peering;
             if peering.next_deadline().is_some_and(|at| at <= now) {
                 peering.handle_timeout(now);

@@ -97,12 +97,13 @@ impl Lane {
         for peer in self.peers.iter_mut() {
             peer.channel.close(&mut self.port, now);
         }
-        for rank in self.peers.ranks() {
+        for peer in self.peers.iter_mut() {
+            let rank = peer.rank;
             let (requests, bytes) = self.memory.unsent(rank);
             Undelivered::new(rank, requests, bytes).merge_into(&mut self.undelivered);
             self.memory.peer_down(rank, Failure::Closed);
             self.tags.peer_down(rank, tags::Failure::Closed);
-            self.peers.member_mut(rank).end_liveness();
+            peer.end_liveness();
         }
         self.tags.close();
         self.close_local();

@@ -124,7 +124,9 @@ impl Pair {
             let (mut job, mut config) = (job(rank), Config::default());
             change(&mut job, &mut config);
             let names = vec![("short".to_owned(), true), ("stream".to_owned(), false)];
-            Lane::new(&job, 0, config, Box::new(wire), [rank as u8 + 1; 32], names).unwrap()
+            let mut lane = Lane::new(&job, 0, config, Box::new(wire), [rank as u8 + 1; 32], names).unwrap();
+            assert!(lane.add_peer(1 - rank as Rank));
+            lane
         });
         let [short, stream] = ["short", "stream"].map(|name| {
             let keys = lanes.each_mut().map(|lane| {

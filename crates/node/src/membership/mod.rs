@@ -15,41 +15,33 @@ pub use peer::{Liveness, PeerState};
 use std::io;
 
 use tautline_device::{Datagram, RouteId};
+use tautline_link::HandshakeFrame;
+use tautline_wire::handshake::Handshake;
 
 use crate::limits::{MAX_LANE_PEERS, MAX_LANES};
+use crate::peer_table::PeerTable;
 use crate::{Address, Job, Rank};
 use roster::Roster;
 
-/// In place of a place: no such peer was added.
-const NOWHERE: u16 = u16::MAX;
-
-/// The peers of a lane, by number. Lane 0 of every rank is there from the start; further lanes are added when
-/// they are first used.
+/// The peers of a lane, by number. A peer is added when it is first used, and stays.
 #[derive(Debug)]
 pub(crate) struct Peers {
-    /// Lane 0 of each rank, then the other lanes in the order in which they were added.
-    all: Vec<Peer>,
-    /// The number of ranks.
-    ranks: usize,
-    /// Places in `all` of lanes other than lane 0, by lane, less one, and rank.
-    places: Vec<u16>,
+    table: PeerTable<Peer>,
     roster: Roster,
 }
 
 impl Peers {
-    /// The peers of a lane of `job`.
+    /// The peers of a lane of `job`: at first, only the lane itself.
     pub(crate) fn new(
         job: &Job,
         lane: u16,
         device: &mut dyn Datagram,
         config: &tautline_link::Config,
     ) -> io::Result<Peers> {
-        let mut roster = Roster::new(job, lane, device.local_addr());
-        let all: Vec<Peer> =
-            roster.ranks().map(|rank| roster.peer(device, config, rank)).collect::<io::Result<_>>()?;
-        let mut peers = Peers { ranks: all.len(), all, places: Vec::new(), roster };
-        let me = peers.roster.me();
-        peers.add(device, config, me);
+        let mut peers =
+            Peers { table: PeerTable::default(), roster: Roster::new(job, lane, device.local_addr()) };
+        let me = peers.roster.peer(device, config, peers.me())?;
+        peers.table.get_or_insert_with(peers.roster.me(), || me);
         Ok(peers)
     }
 
@@ -63,68 +55,55 @@ impl Peers {
         self.roster.route(device, rank, port)
     }
 
+    /// Whether a handshake frame comes from a rank of the job, added or not.
+    pub(crate) fn is_authentic(&self, bytes: &HandshakeFrame, handshake: &Handshake) -> bool {
+        self.roster.is_authentic(bytes, handshake)
+    }
+
     /// A peer by its number; none if it has not been added.
     #[inline]
     pub(crate) fn get(&self, rank: Rank) -> Option<&Peer> {
-        self.all.get(self.find(rank)?)
+        self.table.get(rank)
     }
 
     #[inline]
     pub(crate) fn get_mut(&mut self, rank: Rank) -> Option<&mut Peer> {
-        let place = self.find(rank)?;
-        self.all.get_mut(place)
+        self.table.get_mut(rank)
     }
 
-    /// The place of a peer; none, or one that nobody has, if it has not been added.
-    #[inline(always)]
-    fn find(&self, rank: Rank) -> Option<usize> {
-        let place = rank as usize;
-        if place < self.ranks {
-            Some(place)
-        } else {
-            self.places.get(self.index(rank)?).map(|p| usize::from(*p))
-        }
-    }
-
-    /// Where the place of a lane other than lane 0 is kept.
-    #[inline]
-    fn index(&self, number: Rank) -> Option<usize> {
-        let Address { rank, lane } = number.into();
-        let exists = (rank as usize) < self.ranks && lane > 0;
-        exists.then(|| (usize::from(lane) - 1) * self.ranks + rank as usize)
-    }
-
-    /// A peer that is known to be there.
+    /// A peer that is known to have been added.
     ///
     /// # Panics
-    /// If it is not.
+    /// If it has not.
     #[inline]
     pub(crate) fn member(&self, rank: Rank) -> &Peer {
-        self.get(rank).expect("the peer is there")
+        self.get(rank).expect("the peer has been added")
     }
 
-    /// A peer that is known to be there, to be changed.
+    /// A peer that is known to have been added, to be changed.
     ///
     /// # Panics
-    /// If it is not.
+    /// If it has not.
     #[inline]
     pub(crate) fn member_mut(&mut self, rank: Rank) -> &mut Peer {
-        self.get_mut(rank).expect("the peer is there")
+        self.get_mut(rank).expect("the peer has been added")
     }
 
     /// The peer at a place, which frames of its channel name.
     #[inline]
     pub(crate) fn at_place(&mut self, place: usize) -> Option<&mut Peer> {
-        self.all.get_mut(place)
+        self.table.at_mut(place)
     }
 
-    /// The place of a peer that is there.
+    /// The place of a peer that has been added.
+    ///
+    /// # Panics
+    /// If it has not.
     pub(crate) fn place(&self, rank: Rank) -> usize {
-        self.find(rank).unwrap_or(usize::from(NOWHERE))
+        self.table.place(rank).expect("the peer has been added")
     }
 
-    /// Adds a lane of a rank unless it is there. False if the job has no such rank, or there is no place
-    /// left.
+    /// Adds a peer unless it is there. False if the job has no such rank, or there is no place left.
     pub(crate) fn add(
         &mut self,
         device: &mut dyn Datagram,
@@ -134,16 +113,11 @@ impl Peers {
         if self.contains(rank) {
             return true;
         }
-        if !self.may_contain(rank) || self.all.len() >= MAX_LANE_PEERS {
+        if !self.may_contain(rank) || self.table.len() >= MAX_LANE_PEERS {
             return false;
         }
-        let Some(index) = self.index(rank) else { return false };
         let Ok(peer) = self.roster.peer(device, config, rank) else { return false };
-        // A full row for each lane that some peer has.
-        let rows = (index / self.ranks + 1) * self.ranks;
-        self.places.resize(self.places.len().max(rows), NOWHERE);
-        self.places[index] = self.all.len() as u16;
-        self.all.push(peer);
+        self.table.get_or_insert_with(rank, || peer);
         true
     }
 
@@ -155,20 +129,20 @@ impl Peers {
     /// Whether the job has the rank of a peer, added or not, and ranks may have its lane.
     pub(crate) fn may_contain(&self, number: Rank) -> bool {
         let Address { rank, lane } = number.into();
-        (rank as usize) < self.ranks && usize::from(lane) < MAX_LANES
+        rank < self.roster.size() && usize::from(lane) < MAX_LANES
     }
 
+    /// The peers that have been added.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Peer> {
-        self.all.iter()
+        self.table.iter()
     }
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Peer> {
-        self.all.iter_mut()
+        self.table.iter_mut()
     }
 
-    /// The numbers of all peers.
-    pub(crate) fn ranks(&self) -> impl Iterator<Item = Rank> + use<> {
-        let lanes: Vec<Rank> = self.all.iter().skip(self.ranks).map(|peer| peer.rank).collect();
-        (0..self.ranks as Rank).chain(lanes)
+    /// How many peers have been added: places are below this.
+    pub(crate) fn len(&self) -> usize {
+        self.table.len()
     }
 }

@@ -3,9 +3,11 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use tautline_device::{Datagram, RouteId};
-use tautline_link::{Config, JobKey, Peering, PeeringParams};
+use tautline_link::{Config, HandshakeFrame, JobKey, Peering, PeeringParams};
+use tautline_wire::handshake::Handshake;
 
 use super::Peer;
 use crate::channel::{Channel, LinkChannel};
@@ -17,7 +19,9 @@ use crate::{Address, Job, Member, Rank};
 pub(crate) struct Roster {
     me: Address,
     key: JobKey,
-    members: Vec<Member>,
+    /// The number of the job, as handshakes have it.
+    job: u64,
+    members: Arc<[Member]>,
     /// The port of this lane, which peers cannot know; zero for lane 0.
     port: u16,
     routes: HashMap<SocketAddr, RouteId>,
@@ -29,6 +33,7 @@ impl Roster {
         Roster {
             me: Address::new(job.rank, lane),
             key: job.key.clone(),
+            job: job.key.job_id(),
             members: job.members.clone(),
             port: if lane == 0 { 0 } else { own.port() },
             routes: HashMap::new(),
@@ -40,9 +45,14 @@ impl Roster {
         self.me.into()
     }
 
-    /// Lane 0 of every rank.
-    pub(crate) fn ranks(&self) -> std::ops::Range<Rank> {
-        0..self.members.len() as Rank
+    /// How many ranks there are.
+    pub(crate) fn size(&self) -> u32 {
+        self.members.len() as u32
+    }
+
+    /// Whether a handshake frame comes from a rank of the job: its lanes all have the job's key.
+    pub(crate) fn is_authentic(&self, bytes: &HandshakeFrame, handshake: &Handshake) -> bool {
+        handshake.job == self.job && handshake.from < self.size() && self.key.verify(bytes)
     }
 
     /// A peer that nothing is known of yet but its rank. Its first hello goes to lane 0 of that rank, which

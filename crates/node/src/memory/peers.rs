@@ -56,7 +56,7 @@ impl Peers {
 
     /// Adds a peer unless it is there.
     pub(super) fn add(&mut self, id: PeerId) -> &mut PeerMemory {
-        self.table.entry(id.rank).get_or_insert_with(|| {
+        self.table.get_or_insert_with(id.rank, || {
             let (requests, served) = Default::default();
             Box::new(PeerMemory { id, ended: None, busy: false, requests, served })
         })

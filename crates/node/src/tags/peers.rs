@@ -156,6 +156,6 @@ impl Peers {
 
     /// Adds a peer unless it is there.
     pub(super) fn add(&mut self, id: PeerId) -> &mut PeerTags {
-        self.table.entry(id.rank).get_or_insert_with(|| Box::new(PeerTags::new(id)))
+        self.table.get_or_insert_with(id.rank, || Box::new(PeerTags::new(id)))
     }
 }

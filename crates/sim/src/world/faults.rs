@@ -197,10 +197,10 @@ impl World {
     fn heal(&mut self, now: Nanos) {
         {
             let mut net = lock(&self.net);
-            for path in &mut net.paths {
+            net.paths.change_all(|path| {
                 path.burst_until = 0;
                 path.blocked_until = 0;
-            }
+            });
             if !self.swarm.lasting {
                 net.end_chance_faults();
             }

@@ -39,7 +39,7 @@ impl Budgets {
     }
 
     fn used(&self, peer: Rank) -> Arc<AtomicU64> {
-        self.peers.borrow_mut().entry(Address::from(peer).rank).get_or_insert_default().clone()
+        self.peers.borrow_mut().get_or_insert_with(Address::from(peer).rank, Arc::default).clone()
     }
 }
 

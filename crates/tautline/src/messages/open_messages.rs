@@ -65,7 +65,7 @@ impl OpenMessages {
             return true;
         }
         let PeerId { rank, incarnation } = id.peer;
-        let count = self.counts.entry(rank).get_or_insert_default();
+        let count = self.counts.get_or_insert_with(rank, OpenCount::default);
         if count.incarnation != incarnation {
             *count = OpenCount { incarnation, open: 0 };
         }

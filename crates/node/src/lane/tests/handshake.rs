@@ -199,6 +199,7 @@ fn a_restarted_peer_is_another_incarnation() {
     };
     let names = vec![("short".to_owned(), true)];
     pair.lanes[0] = Lane::new(&job(0), 0, Config::default(), Box::new(wire), [9; 32], names).unwrap();
+    assert!(pair.lanes[0].add_peer(1));
     pair.lanes[0].connect(pair.now, 1);
     pair.settle();
     assert_eq!([pair.state(0), pair.state(1)], [PeerState::Up; 2]);
