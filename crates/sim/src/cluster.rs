@@ -20,7 +20,7 @@ const MAX_FRAME: usize = 1_472;
 /// The receive buffer of a node, as Linux grants it by default.
 const RECEIVE_BUFFER: usize = 212_992;
 /// Slots of a node's arena.
-const SLOTS: usize = 256;
+const SLOTS: usize = 1_024;
 /// Bytes at the head of each message: when it was sent, its round, and its number among those to the same
 /// node.
 const HEAD: usize = 16;
