@@ -37,6 +37,8 @@ mod failure;
 mod plan;
 mod reduction;
 mod run;
+#[cfg(test)]
+mod tests;
 mod typed;
 
 use std::sync::Arc;
@@ -107,7 +109,7 @@ fn groups(tags: &Tags) -> &Groups {
 fn new(tags: &Tags, members: Vec<Rank>, id: Id, choices: Choices) -> Result<Inner> {
     let own = tags.node().number();
     let me = members.iter().position(|rank| *rank == own);
-    let me = me.ok_or_else(|| Error::other("this rank is not a member of the group that it creates"))?;
+    let me = me.ok_or(Error::Violation("a group without this rank"))?;
     let of = |purpose| tags.with_context(id.context(purpose));
     let inner = Inner {
         tags: of(Purpose::PointToPoint),
@@ -131,6 +133,9 @@ fn new(tags: &Tags, members: Vec<Rank>, id: Id, choices: Choices) -> Result<Inne
 /// An error unless the ranks are of the job, and different.
 fn check_members(tags: &Tags, members: &[Rank]) -> Result<()> {
     let (lane, size) = (tags.node().lane(), tags.node().size());
+    if !members.contains(&tags.node().number()) {
+        return Err(Error::other("this rank is not a member of the group that it creates"));
+    }
     let mut sorted = members.to_vec();
     sorted.sort_unstable();
     for (at, rank) in sorted.iter().enumerate() {
@@ -296,7 +301,9 @@ impl Group {
         let plan = call.plan(self.0.me, self.size(), &self.0.choices)?;
         let (len, wanted) = (output.len(), plan.output_len());
         if len != wanted {
-            return Err(Error::other(format!("a collective's output has room for {len} bytes, not {wanted}")));
+            return Err(Error::other(format!(
+                "a collective's output has room for {len} bytes, not {wanted}"
+            )));
         }
         let mut run = Run::copied(Arc::new(plan), input)?;
         self.0.drive(self.ticket(), &mut run)?;
