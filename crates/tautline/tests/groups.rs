@@ -2,7 +2,7 @@
 
 use crate::common::{config, join, run_over};
 use tautline::group::{Algorithm, Call, Choice, Choices, Group, Kind, Max, Reduction, Sum};
-use tautline::{DeviceName, Endpoint, Job};
+use tautline::{DeviceName, Endpoint, Error, Job};
 
 fn enter(job: Job) -> (Endpoint, Group) {
     let ep = join(Endpoint::builder().config(config(|_| {})), job);
@@ -363,8 +363,99 @@ fn bad_calls_are_refused() {
         assert!(error.contains("room for 3 bytes, not 2"), "{error}");
         let create = |ranks: &[u32]| Group::create(&ep.tags(0), ranks, 0).unwrap_err().to_string();
         assert!(create(&[0, 1, 0]).contains("rank 0 is in the list of members twice"));
-        assert!(create(&[0, 2]).contains("cannot have rank 2"));
+        assert!(create(&[ep.rank(), 2]).contains("cannot have rank 2"));
         assert!(create(&[1 - ep.rank()]).contains("not a member"));
+        world.barrier().unwrap();
+        ep.close().unwrap();
+    });
+}
+
+/// A random number from a seed, which it changes.
+fn draw(seed: &mut u64, below: u64) -> u64 {
+    *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    (*seed >> 33) % below
+}
+
+/// G-6 … G-11: in 50 runs a random member leaves at a random collective. Each other member gets right
+/// results, and then errors; tagged messages go on; the members that are left agree, and their group works.
+#[test]
+fn a_member_is_lost_in_a_collective() {
+    for run in 0..50_u64 {
+        let mut seed = run;
+        let n = 2 + draw(&mut seed, 6) as usize;
+        let victim = draw(&mut seed, n as u64) as usize;
+        let (last, half) = (draw(&mut seed, 40) as usize, draw(&mut seed, 2) == 1);
+        let device = if run % 5 == 4 { DeviceName::Udp } else { DeviceName::Shm };
+        run_over(device, n, |job| {
+            let (ep, world) = enter(job);
+            let me = world.member();
+            let calls: Vec<Case> = [1, 3_000].into_iter().flat_map(|len| cases(n, me, len)).collect();
+            let mut failed = false;
+            for (number, (call, input, output)) in calls.iter().enumerate() {
+                if me == victim && number == last {
+                    if half {
+                        // It takes part, and does not wait for the end.
+                        drop(world.start(call, input.clone()));
+                    }
+                    return ep.close().unwrap();
+                }
+                match world.run(call, input) {
+                    Ok(got) => assert!(!failed && got == *output, "run {run}: {call:?}"),
+                    Err(error) => {
+                        assert!(
+                            matches!(error, Error::PeerGone(rank, _) if rank == victim as u32),
+                            "{error:?}"
+                        );
+                        failed = true;
+                    }
+                }
+            }
+            if n == 2 {
+                return ep.close().unwrap();
+            }
+            // Everybody needs everybody.
+            assert!(world.run(&Call::AllGather { len: 1 }, &[1]).is_err());
+            // The members that are left, in a ring.
+            let left: Vec<u32> = (0..n as u32).filter(|rank| *rank != victim as u32).collect();
+            let at = left.iter().position(|rank| *rank == me as u32).unwrap();
+            let (next, previous) = (left[(at + 1) % left.len()], left[(at + left.len() - 1) % left.len()]);
+            let mut bytes = vec![0];
+            world.tags().send(next, 5, &[at as u8]).unwrap();
+            world.tags().receive(previous, 5, &mut bytes).unwrap();
+            assert_eq!(usize::from(bytes[0]), (at + left.len() - 1) % left.len());
+            let (value, lost) = world.agree(u64::MAX ^ 1 << me).unwrap();
+            assert_eq!(lost, [victim]);
+            assert_eq!(value, left.iter().fold(u64::MAX, |value, rank| value ^ 1 << rank));
+            let rest = world.shrink().unwrap();
+            assert_eq!(rest.ranks(), left);
+            check_all(&rest, &[7]);
+            rest.barrier().unwrap();
+            ep.close().unwrap();
+        });
+    }
+}
+
+/// G-8, G-10: a group that one member revokes fails at all, also at members that wait for others; the members
+/// then agree, and make a new group.
+#[test]
+fn revoked_groups_fail_everywhere() {
+    run_over(DeviceName::Shm, 5, |job| {
+        let (ep, world) = enter(job);
+        let group = world.duplicate().unwrap();
+        if group.member() == 3 {
+            // The others wait for this member in a collective that it never calls.
+            group.revoke();
+            assert!(matches!(group.barrier(), Err(Error::Revoked)));
+        } else {
+            assert!(matches!(group.barrier(), Err(Error::Revoked)));
+        }
+        assert!(matches!(group.all_reduce(&mut [1_u8], Sum), Err(Error::Revoked)));
+        for round in 0..20 {
+            assert_eq!(group.agree(round).unwrap(), (round, vec![]));
+        }
+        let again = group.shrink().unwrap();
+        assert_eq!(again.ranks(), world.ranks());
+        check_all(&again, &[5]);
         world.barrier().unwrap();
         ep.close().unwrap();
     });

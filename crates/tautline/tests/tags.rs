@@ -115,7 +115,9 @@ fn messages_to_oneself() {
             for (receive, number) in posted.into_iter().zip(1..) {
                 assert!(receive.wait().unwrap().1 == content(number, len));
             }
-            sends.map(|send| send.wait().unwrap());
+            for send in sends {
+                send.wait().unwrap();
+            }
             if len <= 3_000 {
                 let mut buffer = vec![0; len];
                 tags.send(0, 2, &content(3, len)).unwrap();

@@ -14,6 +14,9 @@ use crate::error::{Error, Result};
 /// Set in the tags of persistent collectives, which have numbers of their own.
 const PERSISTENT: u32 = 1 << 31;
 
+/// The number in a tag. Agreements set another bit.
+const NUMBER: u32 = (1 << 30) - 1;
+
 /// The number and the tag of a collective (G-3).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ticket {
@@ -24,13 +27,13 @@ pub(super) struct Ticket {
 impl Ticket {
     /// The `number`th collective of a group.
     pub(super) fn once(number: u64) -> Ticket {
-        Ticket { number, tag: number as u32 & !PERSISTENT }
+        Ticket { number, tag: number as u32 & NUMBER }
     }
 
     /// The `number`th persistent collective of a group.
     pub(super) fn persistent(number: u32) -> Ticket {
         // It fails when any collective of the group fails.
-        Ticket { number: u64::MAX - 1, tag: number | PERSISTENT }
+        Ticket { number: u64::MAX - 1, tag: number & NUMBER | PERSISTENT }
     }
 
     /// The number of the first collective that fails if this one does.

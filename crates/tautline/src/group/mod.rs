@@ -12,7 +12,8 @@
 //!
 //! If a member is lost during a collective, each other member gets the right result or an error, also members
 //! that have no channel to the one that was lost. From then on collectives of the group fail, while tagged
-//! messages between the others go on.
+//! messages between the others go on. Those that are left can agree on what to do ([`Group::agree`]) and make
+//! a group of themselves ([`Group::shrink`]).
 //!
 //! ```no_run
 //! use tautline::Endpoint;
@@ -28,6 +29,7 @@
 //! }
 //! ```
 
+mod agreement;
 mod algorithms;
 mod call;
 mod choice;
@@ -83,6 +85,8 @@ struct Inner {
     next: AtomicU64,
     /// Persistent collectives that were made.
     next_persistent: AtomicU32,
+    /// Agreements so far.
+    agreements: AtomicU32,
     choices: Choices,
     failures: Failures,
 }
@@ -121,6 +125,7 @@ fn new(tags: &Tags, members: Vec<Rank>, id: Id, choices: Choices) -> Result<Inne
         own_id: false,
         next: AtomicU64::new(0),
         next_persistent: AtomicU32::new(0),
+        agreements: AtomicU32::new(0),
         choices,
         failures: Failures::new(),
     };
