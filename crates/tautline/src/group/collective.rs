@@ -5,8 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tautline_node::TagRequest;
 
 use super::context::Groups;
-use super::plan::Plan;
-use super::run::{Run, Wires};
+use super::run::{Planned, Run, Wires};
 use super::{Group, Inner};
 use crate::SendError;
 use crate::error::{Error, Result};
@@ -215,14 +214,14 @@ impl Collective {
 #[derive(Debug)]
 pub struct Persistent {
     group: Group,
-    plan: Arc<Plan>,
+    plan: Planned,
     ticket: Ticket,
     running: Option<Collective>,
 }
 
 impl Persistent {
-    pub(super) fn new(group: &Group, plan: Plan, ticket: Ticket) -> Persistent {
-        Persistent { group: group.clone(), plan: Arc::new(plan), ticket, running: None }
+    pub(super) fn new(group: &Group, plan: Planned, ticket: Ticket) -> Persistent {
+        Persistent { group: group.clone(), plan, ticket, running: None }
     }
 
     /// Starts it with this member's input. [`Error::TooMany`] if it was started and not waited for.
