@@ -77,7 +77,6 @@ const EXAMPLES: [Example; 2] = [
             "put-shm",
             "train-wire",
             "train-open",
-            "tag-8",
         ],
     },
 ];

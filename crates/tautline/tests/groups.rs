@@ -376,8 +376,9 @@ fn draw(seed: &mut u64, below: u64) -> u64 {
     (*seed >> 33) % below
 }
 
-/// G-6 … G-11: in 50 runs a random member leaves at a random collective. Each other member gets right
-/// results, and then errors; tagged messages go on; the members that are left agree, and their group works.
+/// G-6, G-7, G-9, G-11: in 50 runs a random member leaves at a random collective. Each other member gets
+/// right results, and then errors; tagged messages go on; the members that are left agree, and their group
+/// works.
 #[test]
 fn a_member_is_lost_in_a_collective() {
     for run in 0..50_u64 {

@@ -129,7 +129,7 @@ impl Agreement<'_> {
         }
     }
 
-    /// Collects reports, and decides.
+    /// Collects reports, and decides (G-9, G-10).
     fn coordinate(&mut self) -> Result<Decision> {
         let (group, me) = (self.group, self.group.me);
         let tags = &group.collective;
@@ -168,7 +168,8 @@ impl Agreement<'_> {
         Ok(self.latest.take().map_or(own, |latest| Decision { by: me as u32, ..latest }))
     }
 
-    /// Reports to a coordinator, and waits for a decision. None if the coordinator is lost.
+    /// Reports to a coordinator, and waits for a decision that it or a later one has made (G-11). None if
+    /// the coordinator is lost.
     fn follow(&mut self, coordinator: usize) -> Result<Option<Decision>> {
         let group = self.group;
         let (tags, rank) = (&group.collective, group.members[coordinator]);

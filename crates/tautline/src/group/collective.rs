@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tautline_node::TagRequest;
 
-use super::context::Groups;
+use super::context::Started;
 use super::run::{Planned, Run, Wires};
 use super::{Group, Inner};
 use crate::SendError;
@@ -80,30 +80,6 @@ impl Inner {
     }
 }
 
-impl Groups {
-    /// Does what can be done now of all collectives that were started.
-    pub(super) fn progress(&self) {
-        self.advance_all(None, &mut Vec::new());
-    }
-
-    /// Does what can be done now of all collectives that were started, except one, and appends what they
-    /// wait for.
-    fn advance_all(&self, except: Option<&Arc<Operation>>, waits: &mut Vec<TagRequest>) {
-        for operation in self.active() {
-            if except.is_some_and(|it| Arc::ptr_eq(it, &operation)) {
-                continue;
-            }
-            // One that is locked is being advanced.
-            let Ok(mut state) = operation.state.try_lock() else { continue };
-            if operation.advance(&mut state) {
-                self.remove(&operation);
-            } else {
-                operation.waits(&state, waits);
-            }
-        }
-    }
-}
-
 /// A collective that was started.
 #[derive(Debug)]
 pub(super) struct Operation {
@@ -148,20 +124,12 @@ impl Operation {
         true
     }
 
-    /// Appends what it waits for.
-    fn waits(&self, state: &State, waits: &mut Vec<TagRequest>) {
-        if let State::Running(run) = state {
-            run.requests(waits);
-            waits.extend(self.group.notice_request());
-        }
-    }
-
     fn test(self: &Arc<Self>) -> bool {
         let groups = self.group.groups();
-        groups.advance_all(Some(self), &mut Vec::new());
+        groups.advance_all(Some(&**self), &mut Vec::new());
         let ended = self.advance(&mut self.lock());
         if ended {
-            groups.remove(self);
+            groups.remove(&**self);
         }
         ended
     }
@@ -178,13 +146,28 @@ impl Operation {
                 run.requests(&mut own);
             }
             unless.extend(self.group.notice_request());
-            self.group.groups().advance_all(Some(self), &mut unless);
+            self.group.groups().advance_all(Some(&**self), &mut unless);
             self.group.collective.node().tagged().wait_tagged_unless(&own, &unless)?;
         }
         match std::mem::replace(&mut *self.lock(), State::Taken) {
             State::Ended(result) => result,
             _ => Err(Error::Stale),
         }
+    }
+}
+
+impl Started for Operation {
+    fn advance_started(&self, waits: &mut Vec<TagRequest>) -> bool {
+        // One that is locked is being advanced.
+        let Ok(mut state) = self.state.try_lock() else { return false };
+        if self.advance(&mut state) {
+            return true;
+        }
+        if let State::Running(run) = &*state {
+            run.requests(waits);
+            waits.extend(self.group.notice_request());
+        }
+        false
     }
 }
 

@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tautline_node::TagRequest;
+
 use super::Inner;
-use super::collective::Operation;
 use crate::core::SharedStyle;
 use crate::error::{Error, Result};
 use crate::{Down, Rank};
@@ -71,13 +72,20 @@ fn ids_of(rank: Rank, size: u32) -> std::ops::Range<u32> {
     (rank * each).max(1)..(rank + 1) * each
 }
 
+/// A collective that was started.
+pub(super) trait Started: std::fmt::Debug + Send + Sync {
+    /// Does what can be done now, unless another thread is at it. Appends what it waits for. True if it has
+    /// ended.
+    fn advance_started(&self, waits: &mut Vec<TagRequest>) -> bool;
+}
+
 /// What an endpoint keeps for all of its groups.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
     world: Mutex<Option<Arc<Inner>>>,
     ids: Mutex<Ids>,
     /// Collectives that were started, and that nobody waits for now.
-    active: Mutex<Vec<Arc<Operation>>>,
+    active: Mutex<Vec<Arc<dyn Started>>>,
     active_count: AtomicUsize,
 }
 
@@ -122,26 +130,35 @@ impl Groups {
         lock(&self.ids).free.push_back(id);
     }
 
-    pub(super) fn add(&self, operation: Arc<Operation>) {
-        lock(&self.active).push(operation);
+    pub(super) fn add(&self, started: Arc<dyn Started>) {
+        lock(&self.active).push(started);
         self.active_count.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn remove(&self, operation: &Arc<Operation>) {
+    pub(super) fn remove(&self, started: &dyn Started) {
         let mut active = lock(&self.active);
-        if let Some(at) = active.iter().position(|it| Arc::ptr_eq(it, operation)) {
+        if let Some(at) = active.iter().position(|it| std::ptr::addr_eq(Arc::as_ptr(it), started)) {
             active.swap_remove(at);
             self.active_count.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
-    /// The collectives that were started and have not ended.
+    /// Does what can be done now of all collectives that were started, except one, and appends what they
+    /// wait for.
     #[inline]
-    pub(super) fn active(&self) -> Vec<Arc<Operation>> {
+    pub(super) fn advance_all(&self, except: Option<&dyn Started>, waits: &mut Vec<TagRequest>) {
         if self.active_count.load(Ordering::Relaxed) == 0 {
-            return Vec::new();
+            return;
         }
-        lock(&self.active).clone()
+        let active = lock(&self.active).clone();
+        for started in active {
+            if except.is_some_and(|it| std::ptr::addr_eq(Arc::as_ptr(&started), it)) {
+                continue;
+            }
+            if started.advance_started(waits) {
+                self.remove(&*started);
+            }
+        }
     }
 }
 

@@ -169,7 +169,7 @@ impl Inner {
         }
     }
 
-    /// Collectives fail from the one of a notice on, here and, if that is news, at the other members.
+    /// Collectives fail from the one of a notice on, here and, if that is news, at the other members (G-7).
     fn note(&self, notice: Notice) {
         {
             let mut state = self.failures.lock();

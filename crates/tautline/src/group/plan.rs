@@ -133,7 +133,8 @@ impl Draft {
         self.plan.steps.push(Step::Fold { lower, upper, count, into });
     }
 
-    /// Reduces a block with one that came from another member. The result stays in `own`.
+    /// Reduces a block with one that came from another member, in the order of members (G-5). The result
+    /// stays in `own`.
     pub(super) fn fold_from(&mut self, member: usize, own: Block, theirs: Block, count: u32) {
         if member < self.me {
             self.fold(theirs, own, count, Into::Upper);

@@ -269,7 +269,7 @@ fn check_input(plan: &Plan, len: usize) -> Result<()> {
     Err(Error::other(format!("the input of a collective has {len} bytes, and its call says {wanted}")))
 }
 
-/// A message has another length than this member's call says.
+/// A message has another length than this member's call says (G-4).
 fn mismatch() -> Error {
     Error::other("members called a collective with different lengths: make the calls agree")
 }

@@ -17,6 +17,8 @@ struct Member {
     receives: Vec<(usize, Range<Block>)>,
 }
 
+type Write<'a> = &'a dyn Fn(&mut Draft, usize, usize);
+
 type Mail = HashMap<(usize, usize), VecDeque<Vec<u8>>>;
 
 impl Member {
@@ -96,7 +98,7 @@ impl Member {
 /// were combined as a count of inversions. A lower operand must have lower members only.
 fn concatenate(lower: &[u8], upper: &mut [u8]) {
     for (lower, upper) in lower.chunks_exact(9).zip(upper.chunks_exact_mut(9)) {
-        let [low, high] = [&*lower, &*upper].map(|bytes| u64::from_le_bytes(bytes[..8].try_into().unwrap()));
+        let [low, high] = [lower, &*upper].map(|bytes| u64::from_le_bytes(bytes[..8].try_into().unwrap()));
         assert_eq!(low & high, 0, "an operand is reduced once");
         let in_order = low.ilog2() < high.trailing_zeros();
         upper[..8].copy_from_slice(&(low | high).to_le_bytes());
@@ -173,7 +175,7 @@ fn movements() {
                 let linear = |draft: &mut Draft, root: usize, len: usize| {
                     gather::linear(draft, root, &vec![len; members], len);
                 };
-                let gathers: [&dyn Fn(&mut Draft, usize, usize); 2] = [&gather::binomial, &linear];
+                let gathers: [Write<'_>; 2] = [&gather::binomial, &linear];
                 for algorithm in gathers {
                     let outputs = run(members, |draft| algorithm(draft, root, len), |me| content(me, len));
                     for (me, output) in outputs.iter().enumerate() {
@@ -183,7 +185,7 @@ fn movements() {
                 let linear = |draft: &mut Draft, root: usize, len: usize| {
                     scatter::linear(draft, root, &vec![len; members], len);
                 };
-                let scatters: [&dyn Fn(&mut Draft, usize, usize); 2] = [&scatter::binomial, &linear];
+                let scatters: [Write<'_>; 2] = [&scatter::binomial, &linear];
                 for algorithm in scatters {
                     let outputs = run(members, |draft| algorithm(draft, root, len), |me| at_root(me, &all));
                     for (me, output) in outputs.iter().enumerate() {
@@ -221,8 +223,8 @@ fn reductions() {
                     }
                 }
             }
-            type Write = fn(&mut Draft, usize);
-            let all: [(Write, bool); 3] = [
+            type Algorithm = fn(&mut Draft, usize);
+            let all: [(Algorithm, bool); 3] = [
                 (all_reduce::recursive_doubling, true),
                 (|draft, len| all_reduce::halving_doubling(draft, len, 9), false),
                 (|draft, len| all_reduce::ring(draft, len, 9), false),
