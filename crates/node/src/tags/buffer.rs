@@ -1,4 +1,7 @@
-//! The bytes of a message on either side: in one piece, in several, or with the caller.
+//! The bytes of a message on either side: in one piece, in several, in memory that the program has lent, or
+//! with the caller.
+
+use tautline_mem::Region;
 
 /// Where the bytes of a message come from, or go to.
 ///
@@ -10,6 +13,8 @@ pub enum Buffer {
     Whole(Vec<u8>),
     /// In several pieces, one after the other.
     Pieces(Vec<Vec<u8>>),
+    /// In memory that the program has lent until the operation has ended.
+    Lent(Region),
     /// Nowhere: received bytes are dropped, and bytes to be sent are with the caller, who waits.
     Absent,
 }
@@ -21,6 +26,7 @@ impl Buffer {
         match self {
             Buffer::Whole(bytes) => bytes.len() as u64,
             Buffer::Pieces(pieces) => pieces.iter().map(|piece| piece.len() as u64).sum(),
+            Buffer::Lent(region) => region.len() as u64,
             Buffer::Absent => 0,
         }
     }
@@ -54,6 +60,11 @@ impl Buffer {
                     }
                 }
             }
+            Buffer::Lent(region) => {
+                let start = at.min(region.len() as u64) as usize;
+                let end = start.saturating_add(len).min(region.len());
+                each(0, &mut region.as_mut_slice()[start..end]);
+            }
             Buffer::Absent => {}
         }
     }
@@ -72,6 +83,9 @@ impl Buffer {
 
     /// Reads bytes from `at` on, all of which there are.
     pub(super) fn read(&mut self, at: u64, out: &mut [u8]) {
+        if let Buffer::Lent(region) = self {
+            return region.read(at as usize, out);
+        }
         self.for_each(at, out.len(), |done, part| out[done..done + part.len()].copy_from_slice(part));
     }
 }

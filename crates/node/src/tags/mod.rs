@@ -21,6 +21,7 @@ use std::collections::VecDeque;
 pub use buffer::Buffer;
 pub use matching::{Key, Pattern};
 pub use requests::{Ended, Failure, Status};
+pub use tautline_mem::Region;
 pub(crate) use sends::Sent;
 
 use crate::limits::MAX_TAG_REQUESTS;

@@ -33,12 +33,15 @@
 //! }
 //! ```
 
+mod lent;
 mod requests;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use requests::{Claimed, Receive, Request, Send};
-pub use tautline_node::tags::Status;
+pub use tautline_node::TagRequest as RequestId;
+pub use tautline_node::tags::{Region, Status};
 
 use crate::core::Shared;
 use crate::error::{Error, Result};
@@ -113,6 +116,12 @@ impl Tags {
             return Ok(());
         }
         self.start_send(to, tag, bytes.to_vec()).map(drop)
+    }
+
+    /// Sends a short message at once, if there is room and credit. False, with nothing done, otherwise.
+    #[inline]
+    pub fn try_send(&self, to: Rank, tag: u32, bytes: &[u8]) -> Result<bool> {
+        Ok(self.node().tagged().try_send_tagged((to, self.context, tag), bytes)?)
     }
 
     fn send_by(&self, (to, tag): (Rank, u32), mode: Mode, pieces: &[&[u8]]) -> Result<()> {
@@ -267,6 +276,17 @@ impl Tags {
     /// The indices of those requests that have ended.
     pub fn test_some(&self, requests: &[&dyn Request]) -> Result<Vec<usize>> {
         Ok(self.node().tagged().test_tagged(&ids(requests))?)
+    }
+
+    /// Waits until `count` of the requests have ended (true), or `timeout` has passed (false). A request that
+    /// was taken meanwhile has ended.
+    pub fn wait_ids(&self, requests: &[RequestId], count: usize, timeout: Option<Duration>) -> Result<bool> {
+        Ok(self.node().tagged().wait_tagged(requests, count, timeout)?)
+    }
+
+    /// Makes progress. It never blocks.
+    pub fn progress(&self) -> Result<()> {
+        Ok(self.node().progress().map(drop)?)
     }
 
     fn wait_count(&self, requests: &[&dyn Request], count: usize) -> Result<()> {
