@@ -14,21 +14,25 @@ pub mod call;
 pub mod constants;
 pub mod datatype;
 pub mod error;
-pub mod fabric;
 pub mod foreign;
 pub mod handle;
-pub mod loopback;
 pub mod op;
 pub mod standard;
 
 mod attribute;
+mod collective;
 mod errhandler;
 mod export;
 mod exports;
+mod grequest;
 mod group;
+mod network;
 mod objects;
+mod operation;
 mod pool;
 #[cfg(test)]
 mod random;
 mod request;
 mod state;
+mod topology;
+mod waiting;

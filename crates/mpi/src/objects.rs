@@ -1,9 +1,10 @@
 //! The objects behind handles, and how they are found. A lookup that fails has the error class of its kind.
 
-use std::collections::HashMap;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use tautline::tags::Tags;
 
 use crate::attribute::Attributes;
 use crate::constants as c;
@@ -12,8 +13,10 @@ use crate::errhandler::Handler;
 use crate::error::{Error, Result};
 use crate::group::Members;
 use crate::handle::{Comm, Datatype, Errhandler, Group, Info, Op};
+use crate::network::network;
 use crate::op::Operation;
 use crate::pool::Pool;
+use crate::topology::Cartesian;
 
 /// Locks what no panic leaves half done.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -37,10 +40,14 @@ impl TypeObject {
 pub struct Communicator {
     /// The handle that it was made with.
     pub handle: OnceLock<Comm>,
-    pub context: u32,
+    /// Messages of point-to-point communication and of collectives, once the members have agreed on contexts.
+    channels: OnceLock<(Tags, Tags)>,
+    /// How many collectives were begun.
+    pub collectives: AtomicU32,
     pub members: Arc<Members>,
     /// The rank of this process in it.
     pub rank: u32,
+    pub topology: Option<Cartesian>,
     pub errhandler: Mutex<Arc<Handler>>,
     pub name: Mutex<String>,
     pub attributes: Attributes,
@@ -48,18 +55,22 @@ pub struct Communicator {
 }
 
 impl Communicator {
-    /// A communicator of `members` with the error handler and the info of `like`.
+    /// A communicator of `members` with the error handler and the info of `like`. Its contexts are not known
+    /// yet.
     pub fn like(
         like: &Communicator,
         members: Arc<Members>,
         rank: u32,
         attributes: Attributes,
+        topology: Option<Cartesian>,
     ) -> Communicator {
         Communicator {
             handle: OnceLock::new(),
-            context: NEXT_CONTEXT.fetch_add(1, Ordering::Relaxed),
+            channels: OnceLock::new(),
+            collectives: AtomicU32::new(0),
             members,
             rank,
+            topology,
             errhandler: Mutex::new(Arc::clone(&lock(&like.errhandler))),
             name: Mutex::default(),
             attributes,
@@ -67,17 +78,21 @@ impl Communicator {
         }
     }
 
-    fn predefined(handle: Comm, name: &str) -> Arc<Communicator> {
-        Arc::new(Communicator {
+    fn predefined(handle: Comm, name: &str, (members, rank): (Vec<u32>, u32), context: u32) -> Arc<Communicator> {
+        let comm = Communicator {
             handle: OnceLock::from(handle),
-            context: NEXT_CONTEXT.fetch_add(1, Ordering::Relaxed),
-            members: Arc::new(Members(vec![0])),
-            rank: 0,
+            channels: OnceLock::new(),
+            collectives: AtomicU32::new(0),
+            members: Arc::new(Members(members)),
+            rank,
+            topology: None,
             errhandler: Mutex::new(Arc::new(Handler::Fatal)),
             name: Mutex::new(name.to_owned()),
             attributes: Attributes::default(),
             info: Mutex::default(),
-        })
+        };
+        comm.set_context(context);
+        Arc::new(comm)
     }
 
     /// The number of members.
@@ -89,21 +104,61 @@ impl Communicator {
     pub fn handle(&self) -> Comm {
         self.handle.get().copied().unwrap_or(c::COMM_NULL)
     }
+
+    /// Sets what the members have agreed on. Each number stands for two contexts.
+    pub fn set_context(&self, number: u32) {
+        let network = network();
+        let _ = self.channels.set((network.tags(2 * number), network.tags(2 * number + 1)));
+    }
+
+    /// The messages of point-to-point communication, and those of collectives.
+    #[inline]
+    pub fn channels(&self) -> Result<&(Tags, Tags)> {
+        let channels = self.channels.get();
+        channels.ok_or_else(|| Error::new(c::ERR_COMM, "the request that makes this communicator is pending"))
+    }
 }
 
-static NEXT_CONTEXT: AtomicU32 = AtomicU32::new(0);
+const WORLD_CONTEXT: u32 = 0;
+const SELF_CONTEXT: u32 = 1;
 
-/// `MPI_COMM_WORLD` of a job of one. A job of several will make it when it starts.
-pub static WORLD: LazyLock<Arc<Communicator>> =
-    LazyLock::new(|| Communicator::predefined(c::COMM_WORLD, "MPI_COMM_WORLD"));
-pub static SELF: LazyLock<Arc<Communicator>> =
-    LazyLock::new(|| Communicator::predefined(c::COMM_SELF, "MPI_COMM_SELF"));
+/// A number that no other communicator of the job has or had. Each rank gives out numbers of its own, so
+/// threads and ranks need not agree on a counter.
+pub fn new_context() -> Result<u32> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let network = network();
+    let share = (u32::MAX / 2 - 2) / network.size;
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    if number >= share {
+        NEXT.fetch_sub(1, Ordering::Relaxed);
+        return Err(Error::new(c::ERR_OTHER, format!("this rank has made {share} communicators, the most it may")));
+    }
+    Ok(2 + network.rank * share + number)
+}
 
-static PREDEFINED: LazyLock<HashMap<Datatype, Arc<TypeObject>>> = LazyLock::new(|| {
-    let objects = c::DATATYPES.iter().filter_map(|(handle, name)| {
-        Some((*handle, Arc::new(TypeObject::new(Arc::new(Type::predefined(*handle)?), name))))
-    });
-    objects.collect()
+/// `MPI_COMM_WORLD`, for use after the job was joined.
+pub static WORLD: LazyLock<Arc<Communicator>> = LazyLock::new(|| {
+    let members = ((0..network().size).collect(), network().rank);
+    Communicator::predefined(c::COMM_WORLD, "MPI_COMM_WORLD", members, WORLD_CONTEXT)
+});
+/// `MPI_COMM_SELF`, likewise.
+pub static SELF: LazyLock<Arc<Communicator>> = LazyLock::new(|| {
+    let members = (vec![network().rank], 0);
+    Communicator::predefined(c::COMM_SELF, "MPI_COMM_SELF", members, SELF_CONTEXT)
+});
+
+/// Predefined handles of datatypes begin with this one.
+const FIRST_TYPE: usize = 0x200;
+
+/// The predefined datatypes, by handle.
+static PREDEFINED: LazyLock<Vec<Option<Arc<TypeObject>>>> = LazyLock::new(|| {
+    let mut objects = vec![None; 0x100];
+    for (handle, name) in c::DATATYPES {
+        if let (Some(of), Some(place)) = (Type::predefined(*handle), objects.get_mut(handle.0 - FIRST_TYPE)) {
+            *place = Some(Arc::new(TypeObject::new(Arc::new(of), name)));
+        }
+    }
+    objects
 });
 
 pub static TYPES: Pool<TypeObject> = Pool::new();
@@ -133,7 +188,7 @@ fn invalid(code: c_int, what: &str, handle: usize, null: usize) -> Error {
 
 pub fn datatype(handle: Datatype) -> Result<Arc<TypeObject>> {
     let found = match handle.0 {
-        0x200..0x300 => PREDEFINED.get(&handle).cloned(),
+        value @ FIRST_TYPE..0x300 => PREDEFINED[value - FIRST_TYPE].clone(),
         value => TYPES.get(value),
     };
     found.ok_or_else(|| invalid(c::ERR_TYPE, "datatype", handle.0, c::DATATYPE_NULL.0))

@@ -1,4 +1,4 @@
-//! Communicators. Those that are made here have one member: making larger ones needs collectives.
+//! Communicators.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -6,21 +6,15 @@ use std::sync::Arc;
 use super::{Ptr, groups, infos, set_string, string};
 use crate::attribute::{Attributes, Owner};
 use crate::call::Object;
+use crate::collective::{self, Channel, Collective, algorithms};
 use crate::constants as c;
 use crate::error::{Error, Result};
 use crate::foreign::Foreign;
+use crate::group::Members;
 use crate::handle::{Comm, Group, Info, Request};
 use crate::objects::{self, COMMS, Communicator, lock};
-use crate::request;
-
-/// Fails for communicators of several ranks.
-pub(super) fn alone(comm: Comm) -> Result<Arc<Communicator>> {
-    let object = objects::comm(comm)?;
-    if object.size() == 1 {
-        return Ok(object);
-    }
-    Err(Error::new(c::ERR_UNSUPPORTED_OPERATION, "collectives of several ranks are not implemented"))
-}
+use crate::topology::Cartesian;
+use crate::{network, request};
 
 /// `MPI_Comm_size`.
 pub unsafe fn comm_size(comm: Comm, size: Foreign<c_int>) -> Result<()> {
@@ -70,14 +64,48 @@ pub unsafe fn comm_get_parent(parent: Foreign<Comm>) -> Result<()> {
     Ok(())
 }
 
+/// The first of the members of a new communicator gives it a number and tells the others. `ranks` are those
+/// of the members in the communicator of the channel.
+async fn agree(channel: &Channel, ranks: &[usize]) -> Result<u32> {
+    let relative = ranks.iter().position(|rank| *rank == channel.rank).unwrap_or(0);
+    let mut bytes = if relative == 0 { objects::new_context()? } else { 0 }.to_le_bytes().to_vec();
+    algorithms::broadcast_among(channel, (relative, ranks.len()), &|number| ranks[number], &mut bytes).await?;
+    let bytes = bytes.try_into().map_err(|_| Error::new(c::ERR_INTERN, "a context has 4 bytes"))?;
+    Ok(u32::from_le_bytes(bytes))
+}
+
+/// Makes a communicator of members of `parent`, by rank there; the null communicator for others.
+pub(super) fn make(
+    parent: &Arc<Communicator>,
+    channel: &Channel,
+    ranks: &[usize],
+    topology: Option<Cartesian>,
+) -> Result<Comm> {
+    let Some(rank) = ranks.iter().position(|rank| *rank == channel.rank) else { return Ok(c::COMM_NULL) };
+    let members = Members(ranks.iter().map(|rank| parent.members.0[*rank]).collect());
+    let context = collective::run(parent, agree(channel, ranks))?;
+    let made = Communicator::like(parent, Arc::new(members), rank as u32, Attributes::default(), topology);
+    made.set_context(context);
+    objects::add_comm(made)
+}
+
+/// A copy of a communicator without contexts, with its attributes.
+unsafe fn copy(object: &Communicator, comm: Comm) -> Result<Communicator> {
+    // SAFETY: the program's callbacks keep to the standard.
+    let attributes = unsafe { object.attributes.copy(&Owner(Object::Comm(comm), None))? };
+    let (members, topology) = (Arc::clone(&object.members), object.topology.clone());
+    Ok(Communicator::like(object, members, object.rank, attributes, topology))
+}
+
 /// `MPI_Comm_dup`.
 pub unsafe fn comm_dup(comm: Comm, new: Foreign<Comm>) -> Result<()> {
-    let object = alone(comm)?;
+    let object = objects::comm(comm)?;
     // SAFETY: the arguments are as the standard says.
     unsafe {
-        let attributes = object.attributes.copy(&Owner(Object::Comm(comm), None))?;
-        let copy = Communicator::like(&object, Arc::clone(&object.members), object.rank, attributes);
-        new.set(0, objects::add_comm(copy)?);
+        let made = copy(&object, comm)?;
+        let (channel, ranks) = (Channel::next(&object)?, (0..object.size()).collect::<Vec<_>>());
+        made.set_context(collective::run(&object, agree(&channel, &ranks))?);
+        new.set(0, objects::add_comm(made)?);
     }
     Ok(())
 }
@@ -93,44 +121,74 @@ pub unsafe fn comm_dup_with_info(comm: Comm, info: Info, new: Foreign<Comm>) -> 
     Ok(())
 }
 
-/// `MPI_Comm_idup`.
+/// `MPI_Comm_idup`: the handle is there at once, the contexts when the request is complete.
 pub unsafe fn comm_idup(comm: Comm, new: Foreign<Comm>, request: Foreign<Request>) -> Result<()> {
+    let object = objects::comm(comm)?;
     // SAFETY: the arguments are as the standard says.
     unsafe {
-        comm_dup(comm, new)?;
-        request.set(0, request::started(comm, None)?);
+        let handle = objects::add_comm(copy(&object, comm)?)?;
+        let made = objects::comm(handle)?;
+        let (channel, ranks) = (Channel::next(&object)?, (0..object.size()).collect::<Vec<_>>());
+        let future = async move {
+            made.set_context(agree(&channel, &ranks).await?);
+            Ok(())
+        };
+        new.set(0, handle);
+        request.set(0, request::started(comm, Collective::start(&object, Box::pin(future)))?);
     }
     Ok(())
 }
 
-/// A communicator with this process alone, if it belongs to it.
-unsafe fn split(comm: Comm, belongs: bool, new: Foreign<Comm>) -> Result<()> {
-    let object = alone(comm)?;
-    let handle = if belongs {
-        let members = Arc::clone(&object.members);
-        objects::add_comm(Communicator::like(&object, members, object.rank, Attributes::default()))?
-    } else {
-        c::COMM_NULL
-    };
+/// `MPI_Comm_idup_with_info`.
+pub unsafe fn comm_idup_with_info(
+    comm: Comm,
+    info: Info,
+    new: Foreign<Comm>,
+    request: Foreign<Request>,
+) -> Result<()> {
     // SAFETY: the arguments are as the standard says.
-    unsafe { new.set(0, handle) };
+    unsafe {
+        let hints = if info == c::INFO_NULL { Vec::new() } else { lock(&*objects::info(info)?).clone() };
+        comm_idup(comm, new, request)?;
+        *lock(&objects::comm(new.get(0))?.info) = hints;
+    }
     Ok(())
+}
+
+/// Members with the same colour are together, ordered by key and then by rank; those without one are in none.
+fn split(comm: Comm, color: Option<u64>, key: c_int) -> Result<Comm> {
+    let object = objects::comm(comm)?;
+    let channel = Channel::next(&object)?;
+    let mut own = vec![u8::from(color.is_some())];
+    own.extend_from_slice(&color.unwrap_or(0).to_le_bytes());
+    own.extend_from_slice(&key.to_le_bytes());
+    let lens = vec![own.len(); object.size()];
+    let all = collective::run(&object, algorithms::gather_all(&channel, own.clone(), &lens))?;
+    let mut together: Vec<(c_int, usize)> = (all.iter().enumerate())
+        .filter(|(_, theirs)| color.is_some() && theirs[..9] == own[..9])
+        .map(|(rank, theirs)| (c_int::from_le_bytes([theirs[9], theirs[10], theirs[11], theirs[12]]), rank))
+        .collect();
+    together.sort_unstable();
+    let ranks: Vec<usize> = together.into_iter().map(|(_, rank)| rank).collect();
+    make(&object, &channel, &ranks, None)
 }
 
 /// `MPI_Comm_split`.
-pub unsafe fn comm_split(comm: Comm, color: c_int, _key: c_int, new: Foreign<Comm>) -> Result<()> {
-    if color < 0 && color != c::UNDEFINED {
-        return Err(Error::new(c::ERR_ARG, format!("color is {color}")));
-    }
+pub unsafe fn comm_split(comm: Comm, color: c_int, key: c_int, new: Foreign<Comm>) -> Result<()> {
+    let color = match color {
+        c::UNDEFINED => None,
+        color => Some(u64::try_from(color).map_err(|_| Error::new(c::ERR_ARG, format!("color is {color}")))?),
+    };
     // SAFETY: the arguments are as the standard says.
-    unsafe { split(comm, color != c::UNDEFINED, new) }
+    unsafe { new.set(0, split(comm, color, key)?) };
+    Ok(())
 }
 
-/// `MPI_Comm_split_type`.
+/// `MPI_Comm_split_type`: ranks that share memory are those of one host. Other hardware is not told apart.
 pub unsafe fn comm_split_type(
     comm: Comm,
     kind: c_int,
-    _key: c_int,
+    key: c_int,
     _info: Info,
     new: Foreign<Comm>,
 ) -> Result<()> {
@@ -138,24 +196,39 @@ pub unsafe fn comm_split_type(
     if !known && kind != c::UNDEFINED {
         return Err(Error::new(c::ERR_ARG, format!("{kind} is no split type")));
     }
+    let color = (kind == c::COMM_TYPE_SHARED).then(network::host_number);
     // SAFETY: the arguments are as the standard says.
-    unsafe { split(comm, kind == c::COMM_TYPE_SHARED, new) }
+    unsafe { new.set(0, split(comm, color, key)?) };
+    Ok(())
+}
+
+/// The ranks of a group's members in a communicator.
+fn ranks_in(comm: &Communicator, group: Group) -> Result<Vec<usize>> {
+    let members = objects::group(group)?;
+    let ranks: Option<Vec<usize>> = members.0.iter().map(|member| comm.members.rank_of(*member)).collect();
+    ranks.ok_or_else(|| {
+        Error::new(c::ERR_GROUP, "the group has members that the communicator does not have")
+    })
 }
 
 /// `MPI_Comm_create`.
 pub unsafe fn comm_create(comm: Comm, group: Group, new: Foreign<Comm>) -> Result<()> {
-    let (object, members) = (alone(comm)?, objects::group(group)?);
-    if members.0.iter().any(|member| object.members.rank_of(*member).is_none()) {
-        return Err(Error::new(c::ERR_GROUP, "the group has members that the communicator does not have"));
-    }
+    let object = objects::comm(comm)?;
+    let ranks = ranks_in(&object, group)?;
+    let channel = Channel::next(&object)?;
     // SAFETY: the arguments are as the standard says.
-    unsafe { split(comm, !members.0.is_empty(), new) }
+    unsafe { new.set(0, make(&object, &channel, &ranks, None)?) };
+    Ok(())
 }
 
-/// `MPI_Comm_create_group`.
-pub unsafe fn comm_create_group(comm: Comm, group: Group, _tag: c_int, new: Foreign<Comm>) -> Result<()> {
+/// `MPI_Comm_create_group`: only the members of the group call it.
+pub unsafe fn comm_create_group(comm: Comm, group: Group, tag: c_int, new: Foreign<Comm>) -> Result<()> {
+    let object = objects::comm(comm)?;
+    let tag = u32::try_from(tag).map_err(|_| Error::new(c::ERR_TAG, format!("the tag is {tag}")))?;
+    let channel = Channel::by_group(&object, tag)?;
     // SAFETY: the arguments are as the standard says.
-    unsafe { comm_create(comm, group, new) }
+    unsafe { new.set(0, make(&object, &channel, &ranks_in(&object, group)?, None)?) };
+    Ok(())
 }
 
 /// `MPI_Comm_free`. Operations under way keep the communicator.

@@ -4,13 +4,15 @@ use std::alloc::Layout;
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use super::{Ptr, set_string};
+use super::{Ptr, buffered, set_string};
 use crate::attribute::Owner;
-use crate::call::Object;
+use crate::call::{self, Object};
+use crate::collective::{self, Channel, algorithms};
 use crate::constants as c;
 use crate::error::{Error, Result};
 use crate::foreign::Foreign;
 use crate::handle::{Comm, Info};
+use crate::network::{self, network};
 use crate::objects::{self, INFOS};
 use crate::state;
 
@@ -32,13 +34,18 @@ pub unsafe fn init_thread(
     Ok(())
 }
 
-/// `MPI_Finalize`: the attributes of `MPI_COMM_SELF` are deleted first.
+/// `MPI_Finalize`: the attributes of `MPI_COMM_SELF` are deleted first. No rank leaves before all are here.
 pub unsafe fn finalize() -> Result<()> {
     for comm in [&objects::SELF, &objects::WORLD] {
         // SAFETY: the program's callbacks keep to the standard.
         unsafe { comm.attributes.delete_all(&Owner(Object::Comm(comm.handle()), None))? };
     }
-    state::finalize()
+    let together = buffered::flush().and_then(|()| {
+        let channel = Channel::next(&objects::WORLD)?;
+        collective::run(&objects::WORLD, algorithms::barrier(&channel))
+    });
+    // Whatever happened to the others, this rank leaves.
+    state::finalize().and(together)
 }
 
 /// `MPI_Initialized`.
@@ -71,7 +78,9 @@ pub unsafe fn is_thread_main(flag: Foreign<c_int>) -> Result<()> {
 
 /// `MPI_Abort`.
 pub unsafe fn abort(_comm: Comm, code: c_int) -> Result<()> {
-    state::fabric().abort(code)
+    let rank = network().rank;
+    call::report(&format!("rank {rank}: MPI_Abort was called with the code {code}"));
+    network::abort(code)
 }
 
 /// `MPI_Get_version`.

@@ -220,6 +220,21 @@ impl Tags {
         self.wait_for(&pattern, || Ok(self.node().tagged().probe_tagged(&pattern)?))
     }
 
+    /// As [`Tags::probe`]; `None` if no message has come within `time`.
+    pub fn probe_within(
+        &self,
+        source: impl Into<Option<Rank>>,
+        tag: impl Into<Option<u32>>,
+        time: Duration,
+    ) -> Result<Option<Status>> {
+        let pattern = self.pattern(source.into(), tag.into());
+        if let Some(found) = self.node().tagged().probe_tagged(&pattern)? {
+            return Ok(Some(found));
+        }
+        self.node().tagged().wait_tagged_message(&pattern, Some(time))??;
+        Ok(self.node().tagged().probe_tagged(&pattern)?)
+    }
+
     /// Takes the message that the next receive would take out of the queue, if it is here: only
     /// [`Claimed::receive`] receives it.
     pub fn try_claim(
@@ -249,7 +264,7 @@ impl Tags {
             if self.node().is_virtual() {
                 return Err(SendError::WouldBlock.into());
             }
-            self.node().tagged().wait_tagged_message(pattern)??;
+            self.node().tagged().wait_tagged_message(pattern, None)??;
         }
     }
 
