@@ -9,6 +9,9 @@
 //! The functions in [`api`] take the pointers that the program passed. They are sound to call as far as the
 //! program keeps to the standard: that is what their safety rests on, here as in every MPI.
 
+/// The C header `mpi.h` of the standard ABI.
+pub const HEADER: &str = include_str!("../include/mpi.h");
+
 pub mod api;
 pub mod call;
 pub mod constants;
@@ -20,7 +23,6 @@ pub mod op;
 pub mod standard;
 
 mod attribute;
-mod collective;
 mod errhandler;
 mod export;
 mod exports;
@@ -32,6 +34,7 @@ mod operation;
 mod pool;
 #[cfg(test)]
 mod random;
+mod reducer;
 mod request;
 mod state;
 mod topology;

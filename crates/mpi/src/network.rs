@@ -6,6 +6,7 @@ use std::ffi::c_int;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::OnceLock;
 
+use tautline::group::Group;
 use tautline::tags::Tags;
 use tautline::{Endpoint, Handle, PeerState};
 
@@ -16,6 +17,7 @@ use crate::error::{Error, Result};
 pub struct Network {
     handle: Handle,
     tags: Tags,
+    world: Group,
     /// The rank of this process in the job.
     pub rank: u32,
     /// The number of ranks of the job.
@@ -36,6 +38,7 @@ pub fn join() -> Result<()> {
     let network = Network {
         handle: endpoint.handle(),
         tags: endpoint.tags(0),
+        world: endpoint.world().map_err(failure)?,
         rank: endpoint.rank(),
         size: endpoint.size(),
     };
@@ -51,25 +54,20 @@ pub fn leave() -> Result<()> {
     }
 }
 
-/// The job, once it was joined.
-pub fn joined() -> Option<&'static Network> {
-    NETWORK.get()
-}
-
 /// The job. Functions that use it run between `MPI_Init` and `MPI_Finalize`, as `call` checks.
 pub fn network() -> &'static Network {
     NETWORK.get().expect("the job is joined before any function that uses it runs")
 }
 
 impl Network {
-    /// Messages of one context.
-    pub fn tags(&self, context: u32) -> Tags {
-        self.tags.with_context(context)
+    /// Messages of a context that no communicator has: for waiting, and for making groups.
+    pub fn tags(&self) -> &Tags {
+        &self.tags
     }
 
-    /// Messages of the context 0: for waiting, which needs no context.
-    pub fn any_tags(&self) -> &Tags {
-        &self.tags
+    /// The group of all ranks.
+    pub fn world(&self) -> &Group {
+        &self.world
     }
 
     /// An error if one of these ranks of the job is known to be lost.
@@ -103,9 +101,10 @@ pub fn failure(error: tautline::Error) -> Error {
 
 /// A number that processes on this host, under one kernel and in one network namespace, have in common, and
 /// others do not.
-pub fn host_number() -> u64 {
+pub fn host_number() -> u32 {
     let mut hasher = DefaultHasher::new();
     std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default().hash(&mut hasher);
     std::fs::read_link("/proc/self/ns/net").unwrap_or_default().hash(&mut hasher);
-    hasher.finish()
+    let hash = hasher.finish();
+    (hash ^ hash >> 32) as u32
 }

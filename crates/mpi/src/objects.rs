@@ -4,6 +4,7 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use tautline::group::{CHOSEN_IDS, Group};
 use tautline::tags::Tags;
 
 use crate::attribute::Attributes;
@@ -12,7 +13,7 @@ use crate::datatype::Type;
 use crate::errhandler::Handler;
 use crate::error::{Error, Result};
 use crate::group::Members;
-use crate::handle::{Comm, Datatype, Errhandler, Group, Info, Op};
+use crate::handle::{self, Comm, Datatype, Errhandler, Info, Op};
 use crate::network::network;
 use crate::op::Operation;
 use crate::pool::Pool;
@@ -40,10 +41,8 @@ impl TypeObject {
 pub struct Communicator {
     /// The handle that it was made with.
     pub handle: OnceLock<Comm>,
-    /// Messages of point-to-point communication and of collectives, once the members have agreed on contexts.
-    channels: OnceLock<(Tags, Tags)>,
-    /// How many collectives were begun.
-    pub collectives: AtomicU32,
+    /// The group that carries its messages, once the members have agreed on it.
+    group: OnceLock<Group>,
     pub members: Arc<Members>,
     /// The rank of this process in it.
     pub rank: u32,
@@ -66,8 +65,7 @@ impl Communicator {
     ) -> Communicator {
         Communicator {
             handle: OnceLock::new(),
-            channels: OnceLock::new(),
-            collectives: AtomicU32::new(0),
+            group: OnceLock::new(),
             members,
             rank,
             topology,
@@ -78,11 +76,11 @@ impl Communicator {
         }
     }
 
-    fn predefined(handle: Comm, name: &str, (members, rank): (Vec<u32>, u32), context: u32) -> Arc<Communicator> {
-        let comm = Communicator {
+    fn predefined(handle: Comm, name: &str, group: Group) -> Arc<Communicator> {
+        let (members, rank) = (group.ranks().to_vec(), group.member() as u32);
+        Arc::new(Communicator {
             handle: OnceLock::from(handle),
-            channels: OnceLock::new(),
-            collectives: AtomicU32::new(0),
+            group: OnceLock::from(group),
             members: Arc::new(Members(members)),
             rank,
             topology: None,
@@ -90,9 +88,7 @@ impl Communicator {
             name: Mutex::new(name.to_owned()),
             attributes: Attributes::default(),
             info: Mutex::default(),
-        };
-        comm.set_context(context);
-        Arc::new(comm)
+        })
     }
 
     /// The number of members.
@@ -105,46 +101,49 @@ impl Communicator {
         self.handle.get().copied().unwrap_or(c::COMM_NULL)
     }
 
-    /// Sets what the members have agreed on. Each number stands for two contexts.
-    pub fn set_context(&self, number: u32) {
-        let network = network();
-        let _ = self.channels.set((network.tags(2 * number), network.tags(2 * number + 1)));
+    /// Sets what the members have agreed on.
+    pub fn set_group(&self, group: Group) {
+        let _ = self.group.set(group);
     }
 
-    /// The messages of point-to-point communication, and those of collectives.
+    /// The group that carries its messages.
     #[inline]
-    pub fn channels(&self) -> Result<&(Tags, Tags)> {
-        let channels = self.channels.get();
-        channels.ok_or_else(|| Error::new(c::ERR_COMM, "the request that makes this communicator is pending"))
+    pub fn group(&self) -> Result<&Group> {
+        let group = self.group.get();
+        group.ok_or_else(|| Error::new(c::ERR_COMM, "the request that makes this communicator is not complete"))
+    }
+
+    /// The messages of point-to-point communication.
+    #[inline]
+    pub fn tags(&self) -> Result<&Tags> {
+        Ok(self.group()?.tags())
     }
 }
 
-const WORLD_CONTEXT: u32 = 0;
-const SELF_CONTEXT: u32 = 1;
+const SELF_ID: u32 = 0;
 
-/// A number that no other communicator of the job has or had. Each rank gives out numbers of its own, so
+/// A number that no other group of the job has or had. Each rank gives out numbers of its own, so that
 /// threads and ranks need not agree on a counter.
-pub fn new_context() -> Result<u32> {
+pub fn new_id() -> Result<u32> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let network = network();
-    let share = (u32::MAX / 2 - 2) / network.size;
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    if number >= share {
-        NEXT.fetch_sub(1, Ordering::Relaxed);
-        return Err(Error::new(c::ERR_OTHER, format!("this rank has made {share} communicators, the most it may")));
-    }
-    Ok(2 + network.rank * share + number)
+    let share = (CHOSEN_IDS - 1) / network.size;
+    let number = NEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| (next < share).then_some(next + 1));
+    let number = number.map_err(|_| {
+        Error::new(c::ERR_OTHER, format!("this rank has made {share} communicators by MPI_Comm_idup, the most it may"))
+    })?;
+    Ok(SELF_ID + 1 + network.rank * share + number)
 }
 
 /// `MPI_COMM_WORLD`, for use after the job was joined.
 pub static WORLD: LazyLock<Arc<Communicator>> = LazyLock::new(|| {
-    let members = ((0..network().size).collect(), network().rank);
-    Communicator::predefined(c::COMM_WORLD, "MPI_COMM_WORLD", members, WORLD_CONTEXT)
+    Communicator::predefined(c::COMM_WORLD, "MPI_COMM_WORLD", network().world().clone())
 });
 /// `MPI_COMM_SELF`, likewise.
 pub static SELF: LazyLock<Arc<Communicator>> = LazyLock::new(|| {
-    let members = (vec![network().rank], 0);
-    Communicator::predefined(c::COMM_SELF, "MPI_COMM_SELF", members, SELF_CONTEXT)
+    let group = Group::with_id(network().tags(), &[network().rank], SELF_ID);
+    let group = group.expect("a group of this rank alone needs no other");
+    Communicator::predefined(c::COMM_SELF, "MPI_COMM_SELF", group)
 });
 
 /// Predefined handles of datatypes begin with this one.
@@ -154,7 +153,7 @@ const FIRST_TYPE: usize = 0x200;
 static PREDEFINED: LazyLock<Vec<Option<Arc<TypeObject>>>> = LazyLock::new(|| {
     let mut objects = vec![None; 0x100];
     for (handle, name) in c::DATATYPES {
-        if let (Some(of), Some(place)) = (Type::predefined(*handle), objects.get_mut(handle.0 - FIRST_TYPE)) {
+        if let (Some(of), Some(place)) = (Type::predefined(handle), objects.get_mut(handle.0 - FIRST_TYPE)) {
             *place = Some(Arc::new(TypeObject::new(Arc::new(of), name)));
         }
     }
@@ -211,7 +210,7 @@ pub fn add_comm(object: Communicator) -> Result<Comm> {
     Ok(handle)
 }
 
-pub fn group(handle: Group) -> Result<Arc<Members>> {
+pub fn group(handle: handle::Group) -> Result<Arc<Members>> {
     let found =
         if handle == c::GROUP_EMPTY { Some(Arc::new(Members::default())) } else { GROUPS.get(handle.0) };
     found.ok_or_else(|| invalid(c::ERR_GROUP, "group", handle.0, c::GROUP_NULL.0))

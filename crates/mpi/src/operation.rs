@@ -1,17 +1,17 @@
 //! Operations under way: sends, receives, collectives and those of the program.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
+use tautline::group::{Collective, Persistent};
 use tautline::tags::{Receive, Request as _, RequestId, Send};
 
-use crate::collective::Collective;
 use crate::constants::{ERR_TRUNCATE, SUCCESS};
 use crate::datatype::Message;
 use crate::error::{Error, Result};
 use crate::foreign::Status;
 use crate::grequest::General;
 use crate::network::{self, network};
-use crate::objects::Communicator;
+use crate::objects::{Communicator, lock};
 
 /// How an operation ended.
 #[derive(Clone, Debug)]
@@ -54,8 +54,10 @@ pub enum Operation {
     /// A send and a receive that the program started together, as far as they have not ended, and the end of
     /// the receive.
     Both(Option<Send>, Option<Receiving>, Option<Completion>),
-    /// A collective.
-    Collective(Collective),
+    /// A collective, and what is done with its output.
+    Collective(Option<Collective>, Finish),
+    /// A persistent collective that was started.
+    Persistent(Arc<Mutex<Persistent>>, Finish),
     /// One that the program itself completes.
     General(Arc<General>),
     /// One that has ended.
@@ -81,7 +83,15 @@ impl Operation {
                 }
                 if send.is_none() { received.take() } else { None }
             }
-            Operation::Collective(collective) => collective.poll(idle).map(Completion::of),
+            Operation::Collective(collective, finish) => {
+                let output = collective.take_if(|collective| collective.test())?.wait();
+                Some(finished(output, finish))
+            }
+            Operation::Persistent(persistent, finish) => {
+                let mut persistent = lock(persistent);
+                let output = if persistent.test() { persistent.wait() } else { return None };
+                Some(finished(output, finish))
+            }
             Operation::General(general) => general.poll(),
             Operation::Ended(completion) => Some(completion.clone()),
         }
@@ -96,9 +106,15 @@ impl Operation {
                 ids.extend(send.iter().map(tautline::tags::Request::id));
                 ids.extend(receiving.iter().map(|receiving| receiving.receive.id()));
             }
-            Operation::Collective(collective) => ids.extend_from_slice(collective.waits_for()),
+            // What collectives wait for is known to those below.
+            Operation::Collective(..) | Operation::Persistent(..) => {}
             Operation::General(_) | Operation::Ended(_) => {}
         }
+    }
+
+    /// Whether something is put into the program's memory when it ends.
+    pub fn arrives(&self) -> bool {
+        !matches!(self, Operation::Send(_) | Operation::General(_) | Operation::Ended(_))
     }
 
     /// `MPI_Cancel`: only receives that no message has matched, and operations of the program, are cancelled.
@@ -117,6 +133,13 @@ impl Operation {
             }
         }
     }
+}
+
+/// What is done with the output of a collective.
+pub type Finish = Arc<dyn Fn(&[u8]) -> Result<()> + std::marker::Send + Sync>;
+
+fn finished(output: tautline::Result<Vec<u8>>, finish: &Finish) -> Completion {
+    Completion::of(output.map_err(network::failure).and_then(|output| finish(&output)))
 }
 
 fn poll_send(send: &mut Send) -> Option<Completion> {

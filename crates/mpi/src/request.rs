@@ -61,13 +61,8 @@ fn find(handle: Request) -> Result<Arc<Pending>> {
 
 /// A request for an operation under way.
 pub fn started(comm: Comm, operation: Operation) -> Result<Request> {
-    let background = matches!(operation, Operation::Collective(_));
     let progress = Mutex::new(Progress::Active(operation));
-    let pending = Arc::new(Pending { comm, start: None, progress });
-    if background {
-        waiting::add_background(Arc::clone(&pending));
-    }
-    add(&REQUESTS, pending)
+    add(&REQUESTS, Arc::new(Pending { comm, start: None, progress }))
 }
 
 /// A persistent request.
@@ -85,13 +80,7 @@ pub fn start(handle: Request) -> Result<()> {
     if !matches!(*progress, Progress::Inactive) {
         return Err(bad("the request is active"));
     }
-    let operation = start().map_err(|error| error.on(pending.comm))?;
-    let background = matches!(operation, Operation::Collective(_));
-    *progress = Progress::Active(operation);
-    drop(progress);
-    if background {
-        waiting::add_background(pending);
-    }
+    *progress = Progress::Active(start().map_err(|error| error.on(pending.comm))?);
     Ok(())
 }
 
@@ -99,9 +88,9 @@ pub fn start(handle: Request) -> Result<()> {
 pub fn free(handle: Request) -> Result<()> {
     let pending = find(handle)?;
     REQUESTS.remove(handle.0);
-    let receives =
-        matches!(*lock(&pending.progress), Progress::Active(Operation::Receive(_) | Operation::Both(..)));
-    if receives {
+    // Sends go on by themselves; what arrives for others is still to be put into the program's memory.
+    let arrives = matches!(*lock(&pending.progress), Progress::Active(ref operation) if operation.arrives());
+    if arrives {
         waiting::add_background(pending);
     }
     Ok(())
@@ -146,7 +135,6 @@ pub fn peek(handle: Request, wait: &mut Wait) -> Result<Option<Outcome>> {
     }
     let pending = find(handle)?;
     let mut progress = lock(&pending.progress);
-    let before = wait.ids.len();
     progress.poll(&mut wait.ids, wait.idle);
     match &*progress {
         Progress::Inactive => Ok(Some(INACTIVE)),
@@ -154,8 +142,8 @@ pub fn peek(handle: Request, wait: &mut Wait) -> Result<Option<Outcome>> {
             let (status, error) = (*status, error.clone());
             Ok(Some(Outcome { status, error, comm: Some(pending.comm), inactive: false }))
         }
-        Progress::Active(_) => {
-            wait.own |= wait.ids.len() == before;
+        Progress::Active(operation) => {
+            wait.own |= matches!(operation, Operation::General(_));
             Ok(None)
         }
     }

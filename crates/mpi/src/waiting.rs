@@ -18,7 +18,7 @@ const IDLE: Duration = Duration::from_millis(100);
 /// What the program itself completes is looked at this often.
 const OWN: Duration = Duration::from_millis(1);
 
-/// Operations that make progress whoever waits: collectives, and receives whose requests were freed.
+/// Receives whose requests were freed: they make progress whoever waits.
 static BACKGROUND: Mutex<Vec<Arc<Pending>>> = Mutex::new(Vec::new());
 static BACKGROUND_LEN: AtomicUsize = AtomicUsize::new(0);
 
@@ -29,17 +29,12 @@ pub fn add_background(pending: Arc<Pending>) {
     BACKGROUND_LEN.store(list.len(), Ordering::Release);
 }
 
-/// Whether operations are in the background.
-pub fn has_background() -> bool {
-    BACKGROUND_LEN.load(Ordering::Acquire) > 0
-}
-
-/// Polls what is in the background, and adds what it waits for.
+/// Polls collectives and what is in the background, and adds what they wait for.
 fn poll_background(ids: &mut Vec<RequestId>, idle: bool) {
-    if !has_background() {
+    network().world().progress_and_waits(ids);
+    if BACKGROUND_LEN.load(Ordering::Acquire) == 0 {
         return;
     }
-    // Collectives may call functions of the program, which may call MPI: not under the lock.
     let list = lock(&BACKGROUND).clone();
     let ended: Vec<&Arc<Pending>> = list.iter().filter(|pending| pending.poll(ids, idle)).collect();
     if !ended.is_empty() {
@@ -51,7 +46,7 @@ fn poll_background(ids: &mut Vec<RequestId>, idle: bool) {
 
 /// Makes progress without waiting.
 pub fn progress() -> Result<()> {
-    network().any_tags().progress().map_err(failure)?;
+    network().tags().progress().map_err(failure)?;
     poll_background(&mut Vec::new(), false);
     Ok(())
 }
@@ -83,12 +78,14 @@ pub fn wait_until<T>(mut look: impl FnMut(&mut Wait) -> Result<Option<T>>) -> Re
         poll_background(&mut wait.ids, wait.idle);
         let count = if wait.ids.len() == own { wait.count.unwrap_or(1) } else { 1 };
         let time = if wait.own || wait.ids.is_empty() { OWN } else { IDLE };
-        let woken = network().any_tags().wait_ids(&wait.ids, count.min(wait.ids.len()).max(1), Some(time));
+        let woken = network().tags().wait_ids(&wait.ids, count.min(wait.ids.len()).max(1), Some(time));
         wait.idle = !woken.map_err(failure)?;
     }
 }
 
-/// For how long a call waits that looks for messages, not for the end of operations.
+/// Makes progress; for how long a call may wait then that looks for messages, not for the end of operations.
 pub fn probe_time() -> Duration {
-    if has_background() { OWN } else { IDLE }
+    let mut ids = Vec::new();
+    poll_background(&mut ids, false);
+    if ids.is_empty() { IDLE } else { OWN }
 }

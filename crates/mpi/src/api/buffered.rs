@@ -3,7 +3,7 @@
 
 use std::sync::Mutex;
 
-use tautline::tags::{Request as _, Send};
+use tautline::tags::Send;
 
 use super::Ptr;
 use crate::constants as c;

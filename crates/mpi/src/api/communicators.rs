@@ -3,18 +3,21 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
+use tautline::group::{Call, Group};
+
 use super::{Ptr, groups, infos, set_string, string};
 use crate::attribute::{Attributes, Owner};
 use crate::call::Object;
-use crate::collective::{self, Channel, Collective, algorithms};
 use crate::constants as c;
 use crate::error::{Error, Result};
 use crate::foreign::Foreign;
 use crate::group::Members;
-use crate::handle::{Comm, Group, Info, Request};
+use crate::handle::{self, Comm, Info, Request};
+use crate::network::{failure, host_number, network};
 use crate::objects::{self, COMMS, Communicator, lock};
+use crate::operation::Operation;
+use crate::request;
 use crate::topology::Cartesian;
-use crate::{network, request};
 
 /// `MPI_Comm_size`.
 pub unsafe fn comm_size(comm: Comm, size: Foreign<c_int>) -> Result<()> {
@@ -51,7 +54,7 @@ pub unsafe fn comm_test_inter(comm: Comm, flag: Foreign<c_int>) -> Result<()> {
 }
 
 /// `MPI_Comm_group`.
-pub unsafe fn comm_group(comm: Comm, group: Foreign<Group>) -> Result<()> {
+pub unsafe fn comm_group(comm: Comm, group: Foreign<handle::Group>) -> Result<()> {
     let members = (*objects::comm(comm)?.members).clone();
     // SAFETY: the arguments are as the standard says.
     unsafe { groups::give(members, group) }
@@ -64,32 +67,26 @@ pub unsafe fn comm_get_parent(parent: Foreign<Comm>) -> Result<()> {
     Ok(())
 }
 
-/// The first of the members of a new communicator gives it a number and tells the others. `ranks` are those
-/// of the members in the communicator of the channel.
-async fn agree(channel: &Channel, ranks: &[usize]) -> Result<u32> {
-    let relative = ranks.iter().position(|rank| *rank == channel.rank).unwrap_or(0);
-    let mut bytes = if relative == 0 { objects::new_context()? } else { 0 }.to_le_bytes().to_vec();
-    algorithms::broadcast_among(channel, (relative, ranks.len()), &|number| ranks[number], &mut bytes).await?;
-    let bytes = bytes.try_into().map_err(|_| Error::new(c::ERR_INTERN, "a context has 4 bytes"))?;
-    Ok(u32::from_le_bytes(bytes))
-}
-
-/// Makes a communicator of members of `parent`, by rank there; the null communicator for others.
-pub(super) fn make(
-    parent: &Arc<Communicator>,
-    channel: &Channel,
-    ranks: &[usize],
-    topology: Option<Cartesian>,
-) -> Result<Comm> {
-    let Some(rank) = ranks.iter().position(|rank| *rank == channel.rank) else { return Ok(c::COMM_NULL) };
-    let members = Members(ranks.iter().map(|rank| parent.members.0[*rank]).collect());
-    let context = collective::run(parent, agree(channel, ranks))?;
-    let made = Communicator::like(parent, Arc::new(members), rank as u32, Attributes::default(), topology);
-    made.set_context(context);
+/// Makes a communicator of a group that was made of `parent`; the null communicator without one.
+pub(super) fn make(parent: &Communicator, group: Option<Group>, topology: Option<Cartesian>) -> Result<Comm> {
+    let Some(group) = group else { return Ok(c::COMM_NULL) };
+    let (members, rank) = (Members(group.ranks().to_vec()), group.member() as u32);
+    let made = Communicator::like(parent, Arc::new(members), rank, Attributes::default(), topology);
+    made.set_group(group);
     objects::add_comm(made)
 }
 
-/// A copy of a communicator without contexts, with its attributes.
+/// Makes a communicator of members of `parent`, by rank there, the same list at all of them. All members of
+/// `parent` call it.
+pub(super) fn make_subset(
+    parent: &Communicator,
+    ranks: &[usize],
+    topology: Option<Cartesian>,
+) -> Result<Comm> {
+    make(parent, parent.group()?.subset(ranks).map_err(failure)?, topology)
+}
+
+/// A copy of a communicator without a group, with its attributes.
 unsafe fn copy(object: &Communicator, comm: Comm) -> Result<Communicator> {
     // SAFETY: the program's callbacks keep to the standard.
     let attributes = unsafe { object.attributes.copy(&Owner(Object::Comm(comm), None))? };
@@ -103,8 +100,7 @@ pub unsafe fn comm_dup(comm: Comm, new: Foreign<Comm>) -> Result<()> {
     // SAFETY: the arguments are as the standard says.
     unsafe {
         let made = copy(&object, comm)?;
-        let (channel, ranks) = (Channel::next(&object)?, (0..object.size()).collect::<Vec<_>>());
-        made.set_context(collective::run(&object, agree(&channel, &ranks))?);
+        made.set_group(object.group()?.duplicate().map_err(failure)?);
         new.set(0, objects::add_comm(made)?);
     }
     Ok(())
@@ -121,20 +117,25 @@ pub unsafe fn comm_dup_with_info(comm: Comm, info: Info, new: Foreign<Comm>) -> 
     Ok(())
 }
 
-/// `MPI_Comm_idup`: the handle is there at once, the contexts when the request is complete.
+/// `MPI_Comm_idup`: the handle is there at once, the group when the request is complete. The first member
+/// chooses its number.
 pub unsafe fn comm_idup(comm: Comm, new: Foreign<Comm>, request: Foreign<Request>) -> Result<()> {
     let object = objects::comm(comm)?;
+    let input = if object.rank == 0 { objects::new_id()?.to_le_bytes().to_vec() } else { Vec::new() };
     // SAFETY: the arguments are as the standard says.
     unsafe {
         let handle = objects::add_comm(copy(&object, comm)?)?;
         let made = objects::comm(handle)?;
-        let (channel, ranks) = (Channel::next(&object)?, (0..object.size()).collect::<Vec<_>>());
-        let future = async move {
-            made.set_context(agree(&channel, &ranks).await?);
+        let finish = move |bytes: &[u8]| {
+            let id = bytes.try_into().map(u32::from_le_bytes);
+            let id = id.map_err(|_| Error::new(c::ERR_INTERN, "the number of a group has 4 bytes"))?;
+            made.set_group(Group::with_id(network().tags(), &made.members.0, id).map_err(failure)?);
             Ok(())
         };
+        let call = Call::Broadcast { root: 0, len: 4 };
+        let collective = object.group()?.start(&call, input).map_err(failure)?;
         new.set(0, handle);
-        request.set(0, request::started(comm, Collective::start(&object, Box::pin(future)))?);
+        request.set(0, request::started(comm, Operation::Collective(Some(collective), Arc::new(finish)))?);
     }
     Ok(())
 }
@@ -155,29 +156,16 @@ pub unsafe fn comm_idup_with_info(
     Ok(())
 }
 
-/// Members with the same colour are together, ordered by key and then by rank; those without one are in none.
-fn split(comm: Comm, color: Option<u64>, key: c_int) -> Result<Comm> {
+fn split(comm: Comm, color: Option<u32>, key: c_int) -> Result<Comm> {
     let object = objects::comm(comm)?;
-    let channel = Channel::next(&object)?;
-    let mut own = vec![u8::from(color.is_some())];
-    own.extend_from_slice(&color.unwrap_or(0).to_le_bytes());
-    own.extend_from_slice(&key.to_le_bytes());
-    let lens = vec![own.len(); object.size()];
-    let all = collective::run(&object, algorithms::gather_all(&channel, own.clone(), &lens))?;
-    let mut together: Vec<(c_int, usize)> = (all.iter().enumerate())
-        .filter(|(_, theirs)| color.is_some() && theirs[..9] == own[..9])
-        .map(|(rank, theirs)| (c_int::from_le_bytes([theirs[9], theirs[10], theirs[11], theirs[12]]), rank))
-        .collect();
-    together.sort_unstable();
-    let ranks: Vec<usize> = together.into_iter().map(|(_, rank)| rank).collect();
-    make(&object, &channel, &ranks, None)
+    make(&object, object.group()?.split(color, key.into()).map_err(failure)?, None)
 }
 
 /// `MPI_Comm_split`.
 pub unsafe fn comm_split(comm: Comm, color: c_int, key: c_int, new: Foreign<Comm>) -> Result<()> {
     let color = match color {
         c::UNDEFINED => None,
-        color => Some(u64::try_from(color).map_err(|_| Error::new(c::ERR_ARG, format!("color is {color}")))?),
+        color => Some(u32::try_from(color).map_err(|_| Error::new(c::ERR_ARG, format!("color is {color}")))?),
     };
     // SAFETY: the arguments are as the standard says.
     unsafe { new.set(0, split(comm, color, key)?) };
@@ -196,14 +184,14 @@ pub unsafe fn comm_split_type(
     if !known && kind != c::UNDEFINED {
         return Err(Error::new(c::ERR_ARG, format!("{kind} is no split type")));
     }
-    let color = (kind == c::COMM_TYPE_SHARED).then(network::host_number);
+    let color = (kind == c::COMM_TYPE_SHARED).then(host_number);
     // SAFETY: the arguments are as the standard says.
     unsafe { new.set(0, split(comm, color, key)?) };
     Ok(())
 }
 
 /// The ranks of a group's members in a communicator.
-fn ranks_in(comm: &Communicator, group: Group) -> Result<Vec<usize>> {
+fn ranks_in(comm: &Communicator, group: handle::Group) -> Result<Vec<usize>> {
     let members = objects::group(group)?;
     let ranks: Option<Vec<usize>> = members.0.iter().map(|member| comm.members.rank_of(*member)).collect();
     ranks.ok_or_else(|| {
@@ -212,22 +200,26 @@ fn ranks_in(comm: &Communicator, group: Group) -> Result<Vec<usize>> {
 }
 
 /// `MPI_Comm_create`.
-pub unsafe fn comm_create(comm: Comm, group: Group, new: Foreign<Comm>) -> Result<()> {
+pub unsafe fn comm_create(comm: Comm, group: handle::Group, new: Foreign<Comm>) -> Result<()> {
     let object = objects::comm(comm)?;
-    let ranks = ranks_in(&object, group)?;
-    let channel = Channel::next(&object)?;
     // SAFETY: the arguments are as the standard says.
-    unsafe { new.set(0, make(&object, &channel, &ranks, None)?) };
+    unsafe { new.set(0, make_subset(&object, &ranks_in(&object, group)?, None)?) };
     Ok(())
 }
 
 /// `MPI_Comm_create_group`: only the members of the group call it.
-pub unsafe fn comm_create_group(comm: Comm, group: Group, tag: c_int, new: Foreign<Comm>) -> Result<()> {
+pub unsafe fn comm_create_group(comm: Comm, group: handle::Group, tag: c_int, new: Foreign<Comm>) -> Result<()> {
     let object = objects::comm(comm)?;
     let tag = u32::try_from(tag).map_err(|_| Error::new(c::ERR_TAG, format!("the tag is {tag}")))?;
-    let channel = Channel::by_group(&object, tag)?;
+    ranks_in(&object, group)?;
+    let members = objects::group(group)?;
+    let made = if members.rank_of(network().rank).is_some() {
+        Some(Group::create(network().tags(), &members.0, tag).map_err(failure)?)
+    } else {
+        None
+    };
     // SAFETY: the arguments are as the standard says.
-    unsafe { new.set(0, make(&object, &channel, &ranks_in(&object, group)?, None)?) };
+    unsafe { new.set(0, make(&object, made, None)?) };
     Ok(())
 }
 

@@ -4,10 +4,11 @@ use std::alloc::Layout;
 use std::ffi::c_int;
 use std::sync::Arc;
 
+use tautline::group::Call;
+
 use super::{Ptr, buffered, set_string};
 use crate::attribute::Owner;
 use crate::call::{self, Object};
-use crate::collective::{self, Channel, algorithms};
 use crate::constants as c;
 use crate::error::{Error, Result};
 use crate::foreign::Foreign;
@@ -41,11 +42,10 @@ pub unsafe fn finalize() -> Result<()> {
         unsafe { comm.attributes.delete_all(&Owner(Object::Comm(comm.handle()), None))? };
     }
     let together = buffered::flush().and_then(|()| {
-        let channel = Channel::next(&objects::WORLD)?;
-        collective::run(&objects::WORLD, algorithms::barrier(&channel))
+        network().world().run(&Call::Barrier, &[]).map_err(network::failure)
     });
     // Whatever happened to the others, this rank leaves.
-    state::finalize().and(together)
+    together.map(drop).and(state::finalize())
 }
 
 /// `MPI_Initialized`.

@@ -87,7 +87,7 @@ unsafe fn start_send(
         return Ok(Operation::Ended(Completion::EMPTY));
     }
     let to = rank_in(&object, dest)?;
-    let tags = &object.channels()?.0;
+    let tags = object.tags()?;
     // SAFETY: the program leaves the memory alone until the send is complete.
     let bytes = unsafe { bytes(&message) };
     if mode != Mode::Synchronous && tags.try_send(to, tag, &bytes).map_err(failure)? {
@@ -154,7 +154,7 @@ unsafe fn start_receive(
     let Some(Pattern { comm, source, tag }) = pattern else {
         return Ok(Operation::Ended(Completion::with(FROM_NOBODY)));
     };
-    let tags = comm.channels()?.0.clone();
+    let tags = comm.tags()?.clone();
     let lent = |place| tags.start_receive_lent(source, tag, place);
     let owned = |room| tags.start_receive(source, tag, room);
     // SAFETY: the program keeps to the standard.

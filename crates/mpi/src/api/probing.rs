@@ -28,7 +28,7 @@ static MESSAGES: Pool<Matched> = Pool::new();
 
 /// Waits until `look` finds a message of the pattern.
 fn wait_for<T>(pattern: &Pattern, mut look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
-    let tags = &pattern.comm.channels()?.0;
+    let tags = pattern.comm.tags()?;
     loop {
         if let Some(found) = look()? {
             return Ok(found);
@@ -42,12 +42,12 @@ fn wait_for<T>(pattern: &Pattern, mut look: impl FnMut() -> Result<Option<T>>) -
 }
 
 fn try_probe(pattern: &Pattern) -> Result<Option<Status>> {
-    let found = pattern.comm.channels()?.0.try_probe(pattern.source, pattern.tag).map_err(failure)?;
+    let found = pattern.comm.tags()?.try_probe(pattern.source, pattern.tag).map_err(failure)?;
     Ok(found.map(|found| pattern.comm.status(&found)))
 }
 
 fn try_claim(pattern: &Pattern) -> Result<Option<Claimed>> {
-    pattern.comm.channels()?.0.try_claim(pattern.source, pattern.tag).map_err(failure)
+    pattern.comm.tags()?.try_claim(pattern.source, pattern.tag).map_err(failure)
 }
 
 /// `MPI_Iprobe`.

@@ -3,8 +3,7 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use super::communicators::make;
-use crate::collective::Channel;
+use super::communicators::make_subset;
 use crate::constants as c;
 use crate::error::{Error, Result, count as natural, ensure};
 use crate::foreign::Foreign;
@@ -46,7 +45,7 @@ pub unsafe fn cart_create(
     unsafe {
         let grid = read(&object, ndims, dims, periods)?;
         let ranks: Vec<usize> = (0..grid.points()).collect();
-        new.set(0, make(&object, &Channel::next(&object)?, &ranks, Some(grid))?);
+        new.set(0, make_subset(&object, &ranks, Some(grid))?);
     }
     Ok(())
 }
@@ -149,7 +148,7 @@ pub unsafe fn cart_sub(comm: Comm, remain_dims: Foreign<c_int>, new: Foreign<Com
     let own = fixed(object.rank as usize);
     let ranks: Vec<usize> = (0..object.size()).filter(|rank| fixed(*rank) == own).collect();
     // SAFETY: as above.
-    unsafe { new.set(0, make(&object, &Channel::next(&object)?, &ranks, Some(grid.sub(&remain)))?) };
+    unsafe { new.set(0, make_subset(&object, &ranks, Some(grid.sub(&remain)))?) };
     Ok(())
 }
 

@@ -191,6 +191,25 @@ impl Tagged<'_> {
         })
     }
 
+    /// Polls and waits until all of the sends and receives have ended, or any of `unless`.
+    pub fn wait_tagged_unless(
+        &self,
+        requests: &[TagRequest],
+        unless: &[TagRequest],
+    ) -> Result<(), SendError> {
+        let (mut first, mut seen) = (0, None);
+        self.wait_served(None, |lane| {
+            if seen.replace(lane.tags.activity()) == Some(lane.tags.activity()) {
+                return false;
+            }
+            while first < requests.len() && requests[first].has_ended(lane) {
+                first += 1;
+            }
+            first == requests.len() || unless.iter().any(|request| request.has_ended(lane))
+        })?;
+        Ok(())
+    }
+
     /// Polls and waits for the end of a receive, and takes its result.
     #[inline]
     pub fn finish_receive_tagged(&self, id: ReceiveId) -> Result<Option<Ended<Status>>, SendError> {

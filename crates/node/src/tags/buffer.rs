@@ -1,6 +1,9 @@
 //! The bytes of a message on either side: in one piece, in several, in memory that the program has lent, or
 //! with the caller.
 
+use std::ops::Range;
+use std::sync::Arc;
+
 use tautline_mem::Region;
 
 /// Where the bytes of a message come from, or go to.
@@ -15,6 +18,8 @@ pub enum Buffer {
     Pieces(Vec<Vec<u8>>),
     /// In memory that the program has lent until the operation has ended.
     Lent(Region),
+    /// To be sent, in several pieces that others read at the same time.
+    Shared(Vec<Arc<Vec<u8>>>),
     /// Nowhere: received bytes are dropped, and bytes to be sent are with the caller, who waits.
     Absent,
 }
@@ -27,6 +32,7 @@ impl Buffer {
             Buffer::Whole(bytes) => bytes.len() as u64,
             Buffer::Pieces(pieces) => pieces.iter().map(|piece| piece.len() as u64).sum(),
             Buffer::Lent(region) => region.len() as u64,
+            Buffer::Shared(pieces) => pieces.iter().map(|piece| piece.len() as u64).sum(),
             Buffer::Absent => 0,
         }
     }
@@ -46,17 +52,11 @@ impl Buffer {
                 each(0, &mut bytes[start..end]);
             }
             Buffer::Pieces(pieces) => {
-                let (mut before, mut done) = (0, 0);
+                let mut cut = Cut { at, len, done: 0, before: 0 };
                 for piece in pieces {
-                    let start = (at + done as u64 - before).min(piece.len() as u64) as usize;
-                    let end = start.saturating_add(len - done).min(piece.len());
-                    if start < end {
-                        each(done, &mut piece[start..end]);
-                        done += end - start;
-                    }
-                    before += piece.len() as u64;
-                    if done == len {
-                        break;
+                    let (done, part) = cut.next(piece.len());
+                    if !part.is_empty() {
+                        each(done, &mut piece[part]);
                     }
                 }
             }
@@ -65,7 +65,7 @@ impl Buffer {
                 let end = start.saturating_add(len).min(region.len());
                 each(0, &mut region.as_mut_slice()[start..end]);
             }
-            Buffer::Absent => {}
+            Buffer::Shared(_) | Buffer::Absent => {}
         }
     }
 
@@ -86,7 +86,37 @@ impl Buffer {
         if let Buffer::Lent(region) = self {
             return region.read(at as usize, out);
         }
+        if let Buffer::Shared(pieces) = self {
+            let mut cut = Cut { at, len: out.len(), done: 0, before: 0 };
+            for piece in pieces {
+                let (done, part) = cut.next(piece.len());
+                out[done..done + part.len()].copy_from_slice(&piece[part]);
+            }
+            return;
+        }
         self.for_each(at, out.len(), |done, part| out[done..done + part.len()].copy_from_slice(part));
+    }
+}
+
+/// `len` bytes from `at` on of several pieces.
+struct Cut {
+    at: u64,
+    len: usize,
+    done: usize,
+    /// Bytes of the pieces so far.
+    before: u64,
+}
+
+impl Cut {
+    /// The part of the next piece, which has `piece` bytes, and how many bytes come before that part.
+    fn next(&mut self, piece: usize) -> (usize, Range<usize>) {
+        let first = self.at + self.done as u64;
+        let start = first.saturating_sub(self.before).min(piece as u64) as usize;
+        let end = start.saturating_add(self.len - self.done).min(piece);
+        let done = self.done;
+        self.done += end - start;
+        self.before += piece as u64;
+        (done, start..end)
     }
 }
 
@@ -104,6 +134,9 @@ mod tests {
                 let mut out = vec![0; len];
                 Buffer::Pieces(pieces.to_vec()).read(at, &mut out);
                 assert_eq!(out, bytes[at as usize..at as usize + len]);
+                let mut shared = vec![0; len];
+                Buffer::Shared(pieces.iter().cloned().map(Arc::new).collect()).read(at, &mut shared);
+                assert_eq!(shared, out);
                 let mut into = Buffer::Pieces(pieces.iter().map(|piece| vec![0; piece.len()]).collect());
                 into.write(at, &bytes[at as usize..at as usize + len]);
                 let Buffer::Pieces(got) = into else { unreachable!() };

@@ -24,14 +24,12 @@ struct Elements {
 }
 
 impl Elements {
-    fn new(of: &Type, count: i64) -> Elements {
-        let (lower, extent) = of.true_extent();
-        let span = extent + (count - 1).max(0) * of.extent().abs();
-        // Elements may lie in front of the first one, and their origins outside of them.
-        let before = -lower.min(0) + if of.extent() < 0 { (count - 1).max(0) * -of.extent() } else { 0 };
-        let origin = (before + 15) / 16 * 16;
-        let bytes = (origin + lower.max(0) + span + before).max(0) as usize;
-        Elements { memory: vec![0; bytes.div_ceil(16) + 1], origin }
+    fn new(of: &Type, count: i64) -> Result<Elements> {
+        let (begin, end) = of.bounds().repeated(0, count, of.extent())?.data.unwrap_or((0, 0));
+        // The origin is aligned, and elements may lie in front of it.
+        let origin = (-begin).max(0) + 15 & !15;
+        let bytes = (origin + end.max(0)) as usize;
+        Ok(Elements { memory: vec![0; bytes.div_ceil(16)], origin })
     }
 
     fn at(&mut self) -> *mut std::ffi::c_void {
@@ -46,7 +44,13 @@ impl Reducer {
     }
 
     /// Combines packed elements: `inout = input op inout`. The input is that of lower ranks.
-    pub fn combine(&self, input: &[u8], inout: &mut [u8]) -> Result<()> {
+    pub fn combine(&self, input: &[u8], inout: &mut [u8]) {
+        // The operation was checked when the collective was called, and nothing else fails.
+        let combined = self.try_combine(input, inout);
+        debug_assert!(combined.is_ok(), "{combined:?}");
+    }
+
+    fn try_combine(&self, input: &[u8], inout: &mut [u8]) -> Result<()> {
         let element = self.element();
         if element == 0 || inout.is_empty() {
             return Ok(());
@@ -59,7 +63,7 @@ impl Reducer {
             // SAFETY: both hold `count` elements, which are packed as they lie in memory, and are aligned.
             return unsafe { self.operation.apply(input, inout, count, &self.of, self.handle) };
         }
-        let (mut one, mut other) = (Elements::new(&self.of, count), Elements::new(&self.of, count));
+        let (mut one, mut other) = (Elements::new(&self.of, count)?, Elements::new(&self.of, count)?);
         let (from, to) = (Message::new(one.at(), count, &self.of)?, Message::new(other.at(), count, &self.of)?);
         // SAFETY: both places have room for `count` elements, and are aligned for all types.
         unsafe {
