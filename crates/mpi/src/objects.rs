@@ -17,7 +17,7 @@ use crate::handle::{self, Comm, Datatype, Errhandler, Info, Op};
 use crate::network::network;
 use crate::op::Operation;
 use crate::pool::Pool;
-use crate::topology::Cartesian;
+use crate::topology::Topology;
 
 /// Locks what no panic leaves half done.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -46,7 +46,7 @@ pub struct Communicator {
     pub members: Arc<Members>,
     /// The rank of this process in it.
     pub rank: u32,
-    pub topology: Option<Cartesian>,
+    pub topology: Option<Topology>,
     pub errhandler: Mutex<Arc<Handler>>,
     pub name: Mutex<String>,
     pub attributes: Attributes,
@@ -61,7 +61,7 @@ impl Communicator {
         members: Arc<Members>,
         rank: u32,
         attributes: Attributes,
-        topology: Option<Cartesian>,
+        topology: Option<Topology>,
     ) -> Communicator {
         Communicator {
             handle: OnceLock::new(),

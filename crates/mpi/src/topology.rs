@@ -1,9 +1,62 @@
-//! Cartesian topologies: ranks as points of a grid, the last dimension varying fastest.
+//! Topologies: grids, in which the last dimension varies fastest, and graphs.
 
 use std::ffi::c_int;
 
 use crate::constants::{ERR_ARG, ERR_DIMS, ERR_RANK, PROC_NULL};
 use crate::error::{Error, Result, ensure};
+
+/// How the ranks of a communicator are related.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Topology {
+    /// A grid.
+    Grid(Cartesian),
+    /// A graph that all ranks know.
+    Graph {
+        /// Where the neighbours of each rank end in the list of edges.
+        index: Vec<c_int>,
+        /// The neighbours of all ranks.
+        edges: Vec<c_int>,
+    },
+    /// A graph of which each rank knows its own edges.
+    Distributed {
+        /// Whom messages come from, with the weights of the edges.
+        sources: Vec<(c_int, c_int)>,
+        /// Whom messages go to, likewise.
+        destinations: Vec<(c_int, c_int)>,
+        /// Whether the program gave weights.
+        weighted: bool,
+    },
+}
+
+impl Topology {
+    /// The neighbours of `rank` in a graph that all ranks know.
+    pub fn graph_neighbors(index: &[c_int], edges: &[c_int], rank: usize) -> Vec<c_int> {
+        let start = if rank == 0 { 0 } else { index[rank - 1] };
+        edges[start as usize..index[rank] as usize].to_vec()
+    }
+
+    /// Whom messages of a rank come from, and whom they go to.
+    pub fn neighbors(&self, rank: usize) -> (Vec<c_int>, Vec<c_int>) {
+        match self {
+            Topology::Grid(grid) => (grid.neighbors(rank), grid.neighbors(rank)),
+            Topology::Graph { index, edges } => {
+                let neighbors = Topology::graph_neighbors(index, edges, rank);
+                (neighbors.clone(), neighbors)
+            }
+            Topology::Distributed { sources, destinations, .. } => {
+                let ranks = |list: &[(c_int, c_int)]| list.iter().map(|(rank, _)| *rank).collect();
+                (ranks(sources), ranks(destinations))
+            }
+        }
+    }
+
+    /// The order in which messages of the sources are received. What a rank of a grid sends to its lower
+    /// neighbour comes from that one's higher neighbour; where both are the same rank, the order tells them
+    /// apart.
+    pub fn arrivals(&self, sources: usize) -> Vec<usize> {
+        (0..sources).map(|at| if matches!(self, Topology::Grid(_)) { at ^ 1 } else { at }).collect()
+    }
+}
 
 /// A grid.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -117,7 +117,7 @@ static void columns(void) {
 }
 
 static void persistent(void) {
-  int right = (rank + 1) % size, left = (rank + size - 1) % size, out, in;
+  int right = (rank + 1) % size, left = (rank + size - 1) % size, out = 0, in = 0;
   MPI_Request requests[2];
   OK(MPI_Send_init(&out, 1, MPI_INT, right, 4, MPI_COMM_WORLD, &requests[0]));
   OK(MPI_Recv_init(&in, 1, MPI_INT, left, 4, MPI_COMM_WORLD, &requests[1]));

@@ -17,7 +17,7 @@ use crate::network::{failure, host_number, network};
 use crate::objects::{self, COMMS, Communicator, lock};
 use crate::operation::Operation;
 use crate::request;
-use crate::topology::Cartesian;
+use crate::topology::Topology;
 
 /// `MPI_Comm_size`.
 pub unsafe fn comm_size(comm: Comm, size: Foreign<c_int>) -> Result<()> {
@@ -68,7 +68,7 @@ pub unsafe fn comm_get_parent(parent: Foreign<Comm>) -> Result<()> {
 }
 
 /// Makes a communicator of a group that was made of `parent`; the null communicator without one.
-pub(super) fn make(parent: &Communicator, group: Option<Group>, topology: Option<Cartesian>) -> Result<Comm> {
+pub(super) fn make(parent: &Communicator, group: Option<Group>, topology: Option<Topology>) -> Result<Comm> {
     let Some(group) = group else { return Ok(c::COMM_NULL) };
     let (members, rank) = (Members(group.ranks().to_vec()), group.member() as u32);
     let made = Communicator::like(parent, Arc::new(members), rank, Attributes::default(), topology);
@@ -81,7 +81,7 @@ pub(super) fn make(parent: &Communicator, group: Option<Group>, topology: Option
 pub(super) fn make_subset(
     parent: &Communicator,
     ranks: &[usize],
-    topology: Option<Cartesian>,
+    topology: Option<Topology>,
 ) -> Result<Comm> {
     make(parent, parent.group()?.subset(ranks).map_err(failure)?, topology)
 }

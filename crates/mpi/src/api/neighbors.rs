@@ -41,40 +41,41 @@ collectives! {
     );
 }
 
-/// A communicator and the ranks of its neighbours; `MPI_PROC_NULL` where there is none.
-fn neighbors(comm: Comm) -> Result<(Arc<Communicator>, Vec<i32>)> {
-    let object = objects::comm(comm)?;
+/// The neighbours of a rank.
+struct Around {
+    comm: Arc<Communicator>,
+    /// Whom messages come from and go to; `MPI_PROC_NULL` where there is nobody.
+    sources: Vec<i32>,
+    destinations: Vec<i32>,
+    /// The order in which messages of the sources are received.
+    arrivals: Vec<usize>,
+}
+
+fn around(comm: Comm) -> Result<Around> {
+    let comm = objects::comm(comm)?;
     let none = || Error::new(c::ERR_TOPOLOGY, "the communicator has no topology");
-    let list = object.topology.as_ref().ok_or_else(none)?.neighbors(object.rank as usize);
-    Ok((object, list))
+    let topology = comm.topology.as_ref().ok_or_else(none)?;
+    let (sources, destinations) = topology.neighbors(comm.rank as usize);
+    let arrivals = topology.arrivals(sources.len());
+    Ok(Around { sources, destinations, arrivals, comm })
 }
 
-/// The order in which messages of the neighbours are received. What a rank sends to its lower neighbour comes
-/// from that one's higher neighbour; where both are the same rank, the order tells them apart.
-fn arrivals(neighbors: &[i32]) -> impl Iterator<Item = (usize, usize)> + '_ {
-    (0..neighbors.len()).map(|at| at ^ 1).filter_map(|at| Some((at, usize::try_from(neighbors[at]).ok()?)))
-}
-
-fn exchange(
-    (object, neighbors): (Arc<Communicator>, Vec<i32>),
-    input: Vec<Message>,
-    output: Vec<Message>,
-) -> Plan {
-    let there = neighbors.iter().map(|rank| usize::try_from(*rank).ok());
+fn exchange(around: &Around, input: Vec<Message>, output: &[Message]) -> Plan {
+    let there = around.destinations.iter().map(|rank| usize::try_from(*rank).ok());
     let (destinations, input): (Vec<_>, Vec<_>) = there
         .zip(input)
         .filter_map(|(rank, message)| Some(((rank?, message.size() as usize), message)))
         .unzip();
-    let (sources, output): (Vec<_>, Vec<_>) = arrivals(&neighbors)
-        .map(|(at, rank)| ((rank, output[at].size() as usize), output[at].clone()))
+    let (sources, output): (Vec<_>, Vec<_>) = (around.arrivals.iter())
+        .filter_map(|at| Some((usize::try_from(around.sources[*at]).ok()?, &output[*at])))
+        .map(|(rank, message)| ((rank, message.size() as usize), message.clone()))
         .unzip();
-    Plan::new(&object, Call::NeighbourAllToAll { sources, destinations }, input, output)
+    Plan::new(&around.comm, Call::NeighbourAllToAll { sources, destinations }, input, output)
 }
 
 /// The same message for every neighbour.
-fn gather((object, neighbors): (Arc<Communicator>, Vec<i32>), own: Message, output: Vec<Message>) -> Plan {
-    let input = vec![own; neighbors.len()];
-    exchange((object, neighbors), input, output)
+fn gather(around: &Around, own: Message, output: &[Message]) -> Plan {
+    exchange(around, vec![own; around.destinations.len()], output)
 }
 
 unsafe fn plan_allgather(
@@ -86,9 +87,9 @@ unsafe fn plan_allgather(
     recvtype: Datatype,
     comm: Comm,
 ) -> Result<Plan> {
-    let around = neighbors(comm)?;
-    let output = blocks((recvbuf, recvcount, recvtype), around.1.len())?;
-    Ok(gather(around, data((sendbuf, sendcount, sendtype))?, output))
+    let around = around(comm)?;
+    let output = blocks((recvbuf, recvcount, recvtype), around.sources.len())?;
+    Ok(gather(&around, data((sendbuf, sendcount, sendtype))?, &output))
 }
 
 unsafe fn plan_allgatherv(
@@ -101,10 +102,10 @@ unsafe fn plan_allgatherv(
     recvtype: Datatype,
     comm: Comm,
 ) -> Result<Plan> {
-    let around = neighbors(comm)?;
+    let around = around(comm)?;
     // SAFETY: the arguments are as the standard says.
-    let output = unsafe { varied(recvbuf, recvcounts, displs, recvtype, around.1.len())? };
-    Ok(gather(around, data((sendbuf, sendcount, sendtype))?, output))
+    let output = unsafe { varied(recvbuf, recvcounts, displs, recvtype, around.sources.len())? };
+    Ok(gather(&around, data((sendbuf, sendcount, sendtype))?, &output))
 }
 
 unsafe fn plan_alltoall(
@@ -116,10 +117,10 @@ unsafe fn plan_alltoall(
     recvtype: Datatype,
     comm: Comm,
 ) -> Result<Plan> {
-    let around = neighbors(comm)?;
-    let count = around.1.len();
-    let input = blocks((sendbuf, sendcount, sendtype), count)?;
-    Ok(exchange(around, input, blocks((recvbuf, recvcount, recvtype), count)?))
+    let around = around(comm)?;
+    let (from, to) = (around.sources.len(), around.destinations.len());
+    let input = blocks((sendbuf, sendcount, sendtype), to)?;
+    Ok(exchange(&around, input, &blocks((recvbuf, recvcount, recvtype), from)?))
 }
 
 unsafe fn plan_alltoallv(
@@ -133,12 +134,12 @@ unsafe fn plan_alltoallv(
     recvtype: Datatype,
     comm: Comm,
 ) -> Result<Plan> {
-    let around = neighbors(comm)?;
-    let count = around.1.len();
+    let around = around(comm)?;
+    let (from, to) = (around.sources.len(), around.destinations.len());
     // SAFETY: the arguments are as the standard says.
     unsafe {
-        let input = varied(sendbuf, sendcounts, sdispls, sendtype, count)?;
-        Ok(exchange(around, input, varied(recvbuf, recvcounts, rdispls, recvtype, count)?))
+        let input = varied(sendbuf, sendcounts, sdispls, sendtype, to)?;
+        Ok(exchange(&around, input, &varied(recvbuf, recvcounts, rdispls, recvtype, from)?))
     }
 }
 
@@ -153,11 +154,11 @@ unsafe fn plan_alltoallw(
     recvtypes: Foreign<Datatype>,
     comm: Comm,
 ) -> Result<Plan> {
-    let around = neighbors(comm)?;
-    let count = around.1.len();
+    let around = around(comm)?;
+    let (from, to) = (around.sources.len(), around.destinations.len());
     // SAFETY: the arguments are as the standard says.
     unsafe {
-        let input = mixed(sendbuf, sendcounts, sdispls, sendtypes, count)?;
-        Ok(exchange(around, input, mixed(recvbuf, recvcounts, rdispls, recvtypes, count)?))
+        let input = mixed(sendbuf, sendcounts, sdispls, sendtypes, to)?;
+        Ok(exchange(&around, input, &mixed(recvbuf, recvcounts, rdispls, recvtypes, from)?))
     }
 }

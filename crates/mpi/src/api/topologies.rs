@@ -1,4 +1,4 @@
-//! Cartesian topologies.
+//! Grids.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -9,14 +9,16 @@ use crate::error::{Error, Result, count as natural, ensure};
 use crate::foreign::Foreign;
 use crate::handle::Comm;
 use crate::objects::{self, Communicator};
-use crate::topology::{Cartesian, balance};
+use crate::topology::{Cartesian, Topology, balance};
 
 /// A communicator and its grid.
 fn grid(comm: Comm) -> Result<(Arc<Communicator>, Cartesian)> {
     let object = objects::comm(comm)?;
     let none = || Error::new(c::ERR_TOPOLOGY, "the communicator has no Cartesian topology");
-    let grid = object.topology.clone().ok_or_else(none)?;
-    Ok((object, grid))
+    match object.topology.clone() {
+        Some(Topology::Grid(grid)) => Ok((object, grid)),
+        _ => Err(none()),
+    }
 }
 
 unsafe fn read(
@@ -45,7 +47,7 @@ pub unsafe fn cart_create(
     unsafe {
         let grid = read(&object, ndims, dims, periods)?;
         let ranks: Vec<usize> = (0..grid.points()).collect();
-        new.set(0, make_subset(&object, &ranks, Some(grid))?);
+        new.set(0, make_subset(&object, &ranks, Some(Topology::Grid(grid)))?);
     }
     Ok(())
 }
@@ -148,7 +150,7 @@ pub unsafe fn cart_sub(comm: Comm, remain_dims: Foreign<c_int>, new: Foreign<Com
     let own = fixed(object.rank as usize);
     let ranks: Vec<usize> = (0..object.size()).filter(|rank| fixed(*rank) == own).collect();
     // SAFETY: as above.
-    unsafe { new.set(0, make_subset(&object, &ranks, Some(grid.sub(&remain)))?) };
+    unsafe { new.set(0, make_subset(&object, &ranks, Some(Topology::Grid(grid.sub(&remain))))?) };
     Ok(())
 }
 
@@ -161,13 +163,5 @@ pub unsafe fn dims_create(nnodes: c_int, ndims: c_int, dims: Foreign<c_int>) -> 
         balance(nnodes, &mut list)?;
         dims.set_all(list);
     }
-    Ok(())
-}
-
-/// `MPI_Topo_test`.
-pub unsafe fn topo_test(comm: Comm, status: Foreign<c_int>) -> Result<()> {
-    let object = objects::comm(comm)?;
-    // SAFETY: the arguments are as the standard says.
-    unsafe { status.set(0, if object.topology.is_some() { c::CART } else { c::UNDEFINED }) };
     Ok(())
 }
