@@ -35,6 +35,10 @@ fn messages_to_oneself() {
             let send = tags.start_send(0, 1, content(1, len)).unwrap();
             assert_eq!(receive.wait().unwrap().1, content(1, len));
             send.wait().unwrap();
+            let send = tags.start_send_synchronous(0, 1, content(4, len)).unwrap();
+            let receive = tags.start_receive(0, 1, vec![0; len]).unwrap();
+            send.wait().unwrap();
+            assert_eq!(receive.wait().unwrap().1, content(4, len));
         }
         let receive = tags.start_receive(0, 2, vec![0; 8]).unwrap();
         assert!(tags.try_send(0, 2, &content(2, 8)).unwrap());
