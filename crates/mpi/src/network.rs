@@ -90,6 +90,7 @@ pub fn abort(code: c_int) -> ! {
 }
 
 /// An error of the library below, in terms of MPI.
+#[allow(clippy::needless_pass_by_value, reason = "it is what `map_err` calls")]
 pub fn failure(error: tautline::Error) -> Error {
     let code = match &error {
         tautline::Error::Truncated(_) => ERR_TRUNCATE,

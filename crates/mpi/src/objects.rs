@@ -110,7 +110,9 @@ impl Communicator {
     #[inline]
     pub fn group(&self) -> Result<&Group> {
         let group = self.group.get();
-        group.ok_or_else(|| Error::new(c::ERR_COMM, "the request that makes this communicator is not complete"))
+        group.ok_or_else(|| {
+            Error::new(c::ERR_COMM, "the request that makes this communicator is not complete")
+        })
     }
 
     /// The messages of point-to-point communication.
@@ -128,17 +130,20 @@ pub fn new_id() -> Result<u32> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let network = network();
     let share = (CHOSEN_IDS - 1) / network.size;
-    let number = NEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| (next < share).then_some(next + 1));
+    let number =
+        NEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| (next < share).then_some(next + 1));
     let number = number.map_err(|_| {
-        Error::new(c::ERR_OTHER, format!("this rank has made {share} communicators by MPI_Comm_idup, the most it may"))
+        Error::new(
+            c::ERR_OTHER,
+            format!("this rank has made {share} communicators by MPI_Comm_idup, the most it may"),
+        )
     })?;
     Ok(SELF_ID + 1 + network.rank * share + number)
 }
 
 /// `MPI_COMM_WORLD`, for use after the job was joined.
-pub static WORLD: LazyLock<Arc<Communicator>> = LazyLock::new(|| {
-    Communicator::predefined(c::COMM_WORLD, "MPI_COMM_WORLD", network().world().clone())
-});
+pub static WORLD: LazyLock<Arc<Communicator>> =
+    LazyLock::new(|| Communicator::predefined(c::COMM_WORLD, "MPI_COMM_WORLD", network().world().clone()));
 /// `MPI_COMM_SELF`, likewise.
 pub static SELF: LazyLock<Arc<Communicator>> = LazyLock::new(|| {
     let group = Group::with_id(network().tags(), &[network().rank], SELF_ID);

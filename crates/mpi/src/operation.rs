@@ -167,7 +167,10 @@ impl Receiving {
         let (result, bytes) = match self.receive.poll() {
             Ok(Some(ended)) => ended,
             Ok(None) if idle && self.any => {
-                return network().check_alive(&self.comm.members.0).err().map(|error| Completion::of(Err(error)));
+                return network()
+                    .check_alive(&self.comm.members.0)
+                    .err()
+                    .map(|error| Completion::of(Err(error)));
             }
             Ok(None) => return None,
             Err(error) => return Some(Completion::of(Err(network::failure(error)))),
@@ -181,7 +184,8 @@ impl Receiving {
                 Completion::with(self.comm.status(&found))
             }
             Err(tautline::Error::Truncated(found)) => {
-                let text = format!("the message has {} bytes, the receive has room for {}", found.len, self.room);
+                let text =
+                    format!("the message has {} bytes, the receive has room for {}", found.len, self.room);
                 let status = Status { bytes: self.room, ..self.comm.status(&found) };
                 Completion::failed(Error::new(ERR_TRUNCATE, text), status)
             }

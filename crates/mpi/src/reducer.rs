@@ -27,7 +27,7 @@ impl Elements {
     fn new(of: &Type, count: i64) -> Result<Elements> {
         let (begin, end) = of.bounds().repeated(0, count, of.extent())?.data.unwrap_or((0, 0));
         // The origin is aligned, and elements may lie in front of it.
-        let origin = (-begin).max(0) + 15 & !15;
+        let origin = ((-begin).max(0) + 15) & !15;
         let bytes = (origin + end.max(0)) as usize;
         Ok(Elements { memory: vec![0; bytes.div_ceil(16)], origin })
     }
@@ -64,7 +64,8 @@ impl Reducer {
             return unsafe { self.operation.apply(input, inout, count, &self.of, self.handle) };
         }
         let (mut one, mut other) = (Elements::new(&self.of, count)?, Elements::new(&self.of, count)?);
-        let (from, to) = (Message::new(one.at(), count, &self.of)?, Message::new(other.at(), count, &self.of)?);
+        let (from, to) =
+            (Message::new(one.at(), count, &self.of)?, Message::new(other.at(), count, &self.of)?);
         // SAFETY: both places have room for `count` elements, and are aligned for all types.
         unsafe {
             from.unpack(0, input);

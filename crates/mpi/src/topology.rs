@@ -166,10 +166,13 @@ fn most_equal(number: c_int, count: usize) -> Vec<c_int> {
         }
         for factor in (1..=rest.min(most)).filter(|factor| rest % factor == 0) {
             // The others are at most as large.
-            if (factor as f64).powi(left as i32) + 0.5 < f64::from(rest) {
+            if f64::from(factor).powi(left as i32) + 0.5 < f64::from(rest) {
                 continue;
             }
-            if best.as_ref().is_some_and(|best| factor > best[taken.len()] && taken[..] == best[..taken.len()]) {
+            if best
+                .as_ref()
+                .is_some_and(|best| factor > best[taken.len()] && taken[..] == best[..taken.len()])
+            {
                 break;
             }
             taken.push(factor);

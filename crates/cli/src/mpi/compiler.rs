@@ -53,8 +53,10 @@ pub fn compile(language: Language, args: Vec<OsString>) -> Result<ExitCode> {
     if let Some(words) = shown {
         return print(&words);
     }
-    let args: Vec<OsString> =
-        args.into_iter().filter(|arg| !["-show", "-showme", "--showme"].iter().any(|name| arg == name)).collect();
+    let args: Vec<OsString> = args
+        .into_iter()
+        .filter(|arg| !["-show", "-showme", "--showme"].iter().any(|name| arg == name))
+        .collect();
     let links = !args.iter().any(|arg| NO_LINKING.iter().any(|option| arg == option));
     // A compiler that is only asked about itself does not link.
     let asks = args.iter().all(|arg| arg.as_encoded_bytes().starts_with(b"-v") || arg == "--version");

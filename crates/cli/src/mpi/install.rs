@@ -44,7 +44,10 @@ pub fn install(folder: &Path) -> Result<()> {
     for part in FOLDERS {
         let part = folder.join(part);
         fs::create_dir_all(&part).with_context(|| {
-            format!("cannot make the directory {}\ngive another one by --prefix; the reason was", part.display())
+            format!(
+                "cannot make the directory {}\ngive another one by --prefix; the reason was",
+                part.display()
+            )
         })?;
     }
     put(&folder.join("include/mpi.h"), |path| fs::write(path, tautline_mpi::HEADER))?;
@@ -55,11 +58,8 @@ pub fn install(folder: &Path) -> Result<()> {
         }
     }
     for (name, command) in COMMANDS {
-        let text = format!(
-            "#!/bin/sh\n{PREFIX}={} exec {} {command} \"$@\"\n",
-            quoted(folder),
-            quoted(&program)
-        );
+        let text =
+            format!("#!/bin/sh\n{PREFIX}={} exec {} {command} \"$@\"\n", quoted(folder), quoted(&program));
         put(&folder.join("bin").join(name), |path| {
             fs::write(path, &text)?;
             fs::set_permissions(path, fs::Permissions::from_mode(0o755))
@@ -85,8 +85,10 @@ fn put(path: &Path, make: impl FnOnce(&Path) -> std::io::Result<()>) -> Result<(
 fn find(program: &Path, file: &str, name: &str) -> Result<PathBuf> {
     let folder = program.parent().unwrap_or(Path::new("."));
     // A build of tests makes those in `deps` only, so these are the newer ones.
-    let places = [folder.join("../lib/tautline"), folder.join("../lib"), folder.join("deps"), folder.to_owned()];
-    let found = places.iter().flat_map(|place| [place.join(name), place.join(file)]).find(|path| path.is_file());
+    let places =
+        [folder.join("../lib/tautline"), folder.join("../lib"), folder.join("deps"), folder.to_owned()];
+    let found =
+        places.iter().flat_map(|place| [place.join(name), place.join(file)]).find(|path| path.is_file());
     let package = if file == "libmpi.so" { "tautline-mpi-mpich" } else { "tautline-mpi-abi" };
     match found {
         Some(found) => Ok(found),

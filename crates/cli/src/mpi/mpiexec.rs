@@ -72,7 +72,9 @@ fn part_of(args: &[OsString], options: &mut Vec<OsString>) -> Result<Part> {
         match text.as_ref() {
             "-n" | "-np" | "--np" | "-c" => part.count = Some(value()?),
             "-host" | "-hosts" | "--host" | "-H" => pass("--hosts", value()?),
-            "-hostfile" | "--hostfile" | "-machinefile" | "--machinefile" | "-f" => pass("--hostfile", value()?),
+            "-hostfile" | "--hostfile" | "-machinefile" | "--machinefile" | "-f" => {
+                pass("--hostfile", value()?)
+            }
             "-ppn" | "-perhost" | "--ppn" => pass("--ppn", value()?),
             "-wdir" | "--wdir" | "-wd" => pass("--wdir", value()?),
             "-env" | "-genv" => {

@@ -172,19 +172,34 @@ pub unsafe fn comm_split(comm: Comm, color: c_int, key: c_int, new: Foreign<Comm
     Ok(())
 }
 
+/// Whether ranks that share memory are asked for by the info of a guided split.
+fn asks_for_shared_memory(info: Info) -> Result<bool> {
+    if info == c::INFO_NULL {
+        return Ok(false);
+    }
+    let hints = objects::info(info)?;
+    let hints = lock(&hints);
+    Ok(hints.iter().any(|(key, value)| key == "mpi_hw_resource_type" && value == "mpi_shared_memory"))
+}
+
 /// `MPI_Comm_split_type`: ranks that share memory are those of one host. Other hardware is not told apart.
 pub unsafe fn comm_split_type(
     comm: Comm,
     kind: c_int,
     key: c_int,
-    _info: Info,
+    info: Info,
     new: Foreign<Comm>,
 ) -> Result<()> {
     let known = (c::COMM_TYPE_SHARED..=c::COMM_TYPE_RESOURCE_GUIDED).contains(&kind);
     if !known && kind != c::UNDEFINED {
         return Err(Error::new(c::ERR_ARG, format!("{kind} is no split type")));
     }
-    let color = (kind == c::COMM_TYPE_SHARED).then(host_number);
+    let shared = match kind {
+        c::COMM_TYPE_SHARED => true,
+        c::COMM_TYPE_HW_GUIDED | c::COMM_TYPE_RESOURCE_GUIDED => asks_for_shared_memory(info)?,
+        _ => false,
+    };
+    let color = shared.then(host_number);
     // SAFETY: the arguments are as the standard says.
     unsafe { new.set(0, split(comm, color, key)?) };
     Ok(())
@@ -194,9 +209,7 @@ pub unsafe fn comm_split_type(
 fn ranks_in(comm: &Communicator, group: handle::Group) -> Result<Vec<usize>> {
     let members = objects::group(group)?;
     let ranks: Option<Vec<usize>> = members.0.iter().map(|member| comm.members.rank_of(*member)).collect();
-    ranks.ok_or_else(|| {
-        Error::new(c::ERR_GROUP, "the group has members that the communicator does not have")
-    })
+    ranks.ok_or_else(|| Error::new(c::ERR_GROUP, "the group has members that the communicator does not have"))
 }
 
 /// `MPI_Comm_create`.
@@ -208,7 +221,12 @@ pub unsafe fn comm_create(comm: Comm, group: handle::Group, new: Foreign<Comm>) 
 }
 
 /// `MPI_Comm_create_group`: only the members of the group call it.
-pub unsafe fn comm_create_group(comm: Comm, group: handle::Group, tag: c_int, new: Foreign<Comm>) -> Result<()> {
+pub unsafe fn comm_create_group(
+    comm: Comm,
+    group: handle::Group,
+    tag: c_int,
+    new: Foreign<Comm>,
+) -> Result<()> {
     let object = objects::comm(comm)?;
     let tag = u32::try_from(tag).map_err(|_| Error::new(c::ERR_TAG, format!("the tag is {tag}")))?;
     ranks_in(&object, group)?;

@@ -200,7 +200,7 @@ unsafe fn give_any(
         match outcome {
             Some(outcome) => give(requests, index as usize, &outcome, status),
             None => {
-                set_status(status, 0, Status::EMPTY);
+                status.set(0, Status::EMPTY);
                 Ok(())
             }
         }
@@ -359,7 +359,10 @@ pub unsafe fn request_get_status_any(
         flag.set(0, c_int::from(found.is_some()));
         if let Some((at, outcome)) = found {
             index.set(0, at);
-            set_status(status, 0, outcome.map_or(Status::EMPTY, |outcome| outcome.status));
+            match outcome {
+                Some(outcome) => set_status(status, 0, outcome.status),
+                None => status.set(0, Status::EMPTY),
+            }
         } else {
             index.set(0, c::UNDEFINED);
         }

@@ -41,9 +41,8 @@ pub unsafe fn finalize() -> Result<()> {
         // SAFETY: the program's callbacks keep to the standard.
         unsafe { comm.attributes.delete_all(&Owner(Object::Comm(comm.handle()), None))? };
     }
-    let together = buffered::flush().and_then(|()| {
-        network().world().run(&Call::Barrier, &[]).map_err(network::failure)
-    });
+    let together =
+        buffered::flush().and_then(|()| network().world().run(&Call::Barrier, &[]).map_err(network::failure));
     // Whatever happened to the others, this rank leaves.
     together.map(drop).and(state::finalize())
 }
@@ -124,6 +123,20 @@ pub unsafe fn abi_get_info(info: Foreign<Info>) -> Result<()> {
     let list = sizes.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
     // SAFETY: the arguments are as the standard says.
     unsafe { info.set(0, objects::add(&INFOS, Arc::new(list.into()))?) };
+    Ok(())
+}
+
+/// `MPI_Get_hw_resource_info`: nothing is known of the hardware.
+pub unsafe fn get_hw_resource_info(info: Foreign<Info>) -> Result<()> {
+    // SAFETY: the arguments are as the standard says.
+    unsafe { info.set(0, objects::add(&INFOS, Arc::default())?) };
+    Ok(())
+}
+
+/// `MPI_Abi_get_fortran_info`: nothing is known of Fortran.
+pub unsafe fn abi_get_fortran_info(info: Foreign<Info>) -> Result<()> {
+    // SAFETY: the arguments are as the standard says.
+    unsafe { info.set(0, c::INFO_NULL) };
     Ok(())
 }
 

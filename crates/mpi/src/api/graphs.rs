@@ -237,9 +237,10 @@ pub unsafe fn dist_graph_create(
     // SAFETY: as above.
     let to = unsafe { edges_of(&object, total, destinations, weights)? };
     check(&object, &sources, &[])?;
-    let from = sources.iter().zip(&degrees).flat_map(|(source, degree)| {
-        std::iter::repeat_n(*source, *degree as usize)
-    });
+    let from = sources
+        .iter()
+        .zip(&degrees)
+        .flat_map(|(source, degree)| std::iter::repeat_n(*source, *degree as usize));
     let mut own = Vec::new();
     for (from, (to, weight)) in from.zip(to) {
         [from, to, weight].iter().for_each(|number| own.extend_from_slice(&number.to_le_bytes()));
@@ -248,7 +249,8 @@ pub unsafe fn dist_graph_create(
     let lens = group.run(&Call::AllGather { len: 8 }, &(own.len() as u64).to_le_bytes()).map_err(failure)?;
     let lens = lens.as_chunks::<8>().0.iter().map(|len| u64::from_le_bytes(*len) as usize).collect();
     let all = group.run(&Call::AllGatherVaried { lens }, &own).map_err(failure)?;
-    let numbers: Vec<c_int> = all.as_chunks::<4>().0.iter().map(|bytes| c_int::from_le_bytes(*bytes)).collect();
+    let numbers: Vec<c_int> =
+        all.as_chunks::<4>().0.iter().map(|bytes| c_int::from_le_bytes(*bytes)).collect();
     let rank = object.rank as c_int;
     let (mut sources, mut destinations) = (Vec::new(), Vec::new());
     for [from, to, weight] in numbers.as_chunks::<3>().0 {

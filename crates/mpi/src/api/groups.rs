@@ -8,8 +8,8 @@ use crate::error::{Error, Result};
 use crate::foreign::Foreign;
 use crate::group::{Members, ranks_of};
 use crate::handle::Group;
-use crate::objects::{self, GROUPS};
 use crate::network::network;
+use crate::objects::{self, GROUPS};
 
 /// Gives the program a group.
 pub(super) unsafe fn give(members: Members, group: Foreign<Group>) -> Result<()> {

@@ -142,9 +142,8 @@ pub(super) fn rooted(comm: Comm, root: c_int) -> Result<(Arc<Communicator>, usiz
     let object = objects::comm(comm)?;
     let found = usize::try_from(root).ok().filter(|root| *root < object.size());
     let size = object.size();
-    let root = found.ok_or_else(|| {
-        Error::new(c::ERR_ROOT, format!("root {root} is not in a communicator of {size}"))
-    })?;
+    let root = found
+        .ok_or_else(|| Error::new(c::ERR_ROOT, format!("root {root} is not in a communicator of {size}")))?;
     Ok((object, root))
 }
 

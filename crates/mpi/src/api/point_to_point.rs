@@ -315,10 +315,15 @@ unsafe fn start_both(send: Send, receive: Send) -> Result<Operation> {
         Operation::Send(send) => Some(send),
         _ => None,
     };
-    Ok(match received {
+    Ok(both(sent, received))
+}
+
+/// A send and a receive as one operation.
+fn both(sent: Option<tautline::tags::Send>, received: Operation) -> Operation {
+    match received {
         Operation::Receive(receiving) => Operation::Both(sent, Some(receiving), None),
         _ => Operation::Both(sent, None, Some(Completion::with(FROM_NOBODY))),
-    })
+    }
 }
 
 /// `MPI_Sendrecv`.
@@ -385,4 +390,35 @@ pub unsafe fn sendrecv_replace(
         let (at, bytes) = (copy.as_mut_ptr().cast(), copy.len() as i64);
         sendrecv(at, bytes, c::BYTE, dest, sendtag, buf, count, of, source, recvtag, comm, status)
     }
+}
+
+/// `MPI_Isendrecv_replace`: a copy is sent.
+pub unsafe fn isendrecv_replace(
+    buf: Ptr,
+    count: i64,
+    of: Datatype,
+    dest: c_int,
+    sendtag: c_int,
+    source: c_int,
+    recvtag: c_int,
+    comm: Comm,
+    request: Foreign<Request>,
+) -> Result<()> {
+    let object = objects::comm(comm)?;
+    let tag = check_tag(sendtag)?;
+    let to = if dest == c::PROC_NULL { None } else { Some(rank_in(&object, dest)?) };
+    // SAFETY: the arguments are as the standard says.
+    unsafe {
+        let copy = message(buf, count, of)?.to_vec();
+        let received = start_receive((buf, count, of), (source, recvtag, comm))?;
+        let tags = object.tags()?;
+        let sent = match to {
+            Some(to) if !tags.try_send(to, tag, &copy).map_err(failure)? => {
+                Some(tags.start_send(to, tag, copy).map_err(failure)?)
+            }
+            _ => None,
+        };
+        request.set(0, request::started(comm, both(sent, received))?);
+    }
+    Ok(())
 }

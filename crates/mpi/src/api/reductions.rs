@@ -140,9 +140,8 @@ unsafe fn scattered(
     let result = data((recvbuf, counts[object.rank as usize], of))?;
     let value = if in_place(sendbuf) { message(recvbuf, total, of)? } else { data((sendbuf, total, of))? };
     let size = objects::datatype(of)?.of.size() as usize;
-    let lens: Result<Vec<usize>> = (counts.iter())
-        .map(|count| Ok(crate::error::count(*count, "recvcount")? * size))
-        .collect();
+    let lens: Result<Vec<usize>> =
+        (counts.iter()).map(|count| Ok(crate::error::count(*count, "recvcount")? * size)).collect();
     Ok(Plan::new(&object, Call::ReduceScatter { lens: lens?, with }, vec![value], vec![result]))
 }
 

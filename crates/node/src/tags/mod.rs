@@ -21,8 +21,8 @@ use std::collections::VecDeque;
 pub use buffer::Buffer;
 pub use matching::{Key, Pattern};
 pub use requests::{Ended, Failure, Status};
-pub use tautline_mem::Region;
 pub(crate) use sends::Sent;
+pub use tautline_mem::Region;
 
 use crate::limits::MAX_TAG_REQUESTS;
 use crate::memory::{Name, Slab};

@@ -150,7 +150,9 @@ impl Call {
         };
         let units = |len: usize, with: &Reduction| match len.is_multiple_of(with.unit()) {
             true => Ok(()),
-            false => Err(Error::other(format!("{len} bytes are not whole elements of {} bytes", with.unit()))),
+            false => {
+                Err(Error::other(format!("{len} bytes are not whole elements of {} bytes", with.unit())))
+            }
         };
         match self {
             Call::Barrier | Call::AllGather { .. } | Call::AllToAll { .. } => Ok(()),

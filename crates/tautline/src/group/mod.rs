@@ -296,7 +296,9 @@ impl Group {
         let plan = call.plan(self.0.me, self.size(), &self.0.choices)?;
         let (len, wanted) = (output.len(), plan.output_len());
         if len != wanted {
-            return Err(Error::other(format!("a collective's output has room for {len} bytes, not {wanted}")));
+            return Err(Error::other(format!(
+                "a collective's output has room for {len} bytes, not {wanted}"
+            )));
         }
         let mut run = Run::copied(Arc::new(plan), input)?;
         self.0.drive(self.ticket(), &mut run)?;

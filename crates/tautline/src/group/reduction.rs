@@ -17,7 +17,10 @@ pub struct Reduction {
 impl std::fmt::Debug for Reduction {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Reduction { unit, commutative, .. } = self;
-        f.debug_struct("Reduction").field("unit", unit).field("commutative", commutative).finish_non_exhaustive()
+        f.debug_struct("Reduction")
+            .field("unit", unit)
+            .field("commutative", commutative)
+            .finish_non_exhaustive()
     }
 }
 

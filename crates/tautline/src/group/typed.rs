@@ -112,7 +112,11 @@ impl Group {
     pub fn broadcast<T: Item>(&self, root: usize, values: &mut [T]) -> Result<()> {
         let call = Call::Broadcast { root, len: size_of_val(values) };
         let bytes = values.as_mut_bytes();
-        if self.member() == root { self.run(&call, bytes).map(drop) } else { self.run_into(&call, &[], bytes) }
+        if self.member() == root {
+            self.run(&call, bytes).map(drop)
+        } else {
+            self.run_into(&call, &[], bytes)
+        }
     }
 
     /// Gives the root the values of all members, in order. At the root `all` has room for them; elsewhere it
@@ -229,7 +233,11 @@ impl Group {
     /// as they are.
     pub fn exclusive_scan<T: Item>(&self, values: &mut [T], operator: impl Operator<T>) -> Result<()> {
         let call = Call::ExclusiveScan { len: size_of_val(values), with: Reduction::of(operator) };
-        if self.member() > 0 { self.replace(&call, values) } else { self.run(&call, values.as_bytes()).map(drop) }
+        if self.member() > 0 {
+            self.replace(&call, values)
+        } else {
+            self.run(&call, values.as_bytes()).map(drop)
+        }
     }
 
     /// Runs a collective whose output takes the place of its input.

@@ -32,7 +32,11 @@ pub(in crate::group) fn pairwise(draft: &mut Draft, send: &[usize], receive: &[u
 
 /// A message from each source and to each destination, with its length. Messages between the same two
 /// members are matched in the order of both lists.
-pub(in crate::group) fn neighbours(draft: &mut Draft, sources: &[(usize, usize)], destinations: &[(usize, usize)]) {
+pub(in crate::group) fn neighbours(
+    draft: &mut Draft,
+    sources: &[(usize, usize)],
+    destinations: &[(usize, usize)],
+) {
     let received = draft.blocks(sources.iter().map(|(_, len)| *len));
     let sent = draft.blocks(destinations.iter().map(|(_, len)| *len));
     draft.plan.output.extend(received..sent);

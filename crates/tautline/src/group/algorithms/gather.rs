@@ -7,7 +7,8 @@ pub(in crate::group) fn binomial(draft: &mut Draft, root: usize, len: usize) {
     let (members, relative) = (draft.members, draft.before(root));
     let first = draft.blocks(vec![len; members]);
     draft.plan.input.push(first + relative as Block);
-    let part = |from: usize, count: usize| first + from as Block..first + (from + count).min(members) as Block;
+    let part =
+        |from: usize, count: usize| first + from as Block..first + (from + count).min(members) as Block;
     let bit = low_bit(relative, members);
     let mut half = 1;
     while half < bit {
@@ -20,7 +21,10 @@ pub(in crate::group) fn binomial(draft: &mut Draft, root: usize, len: usize) {
     if relative > 0 {
         draft.send((relative - bit + root) % members, part(relative, bit));
     } else {
-        draft.plan.output.extend((0..members).map(|member| first + ((member + members - root) % members) as Block));
+        draft
+            .plan
+            .output
+            .extend((0..members).map(|member| first + ((member + members - root) % members) as Block));
     }
 }
 

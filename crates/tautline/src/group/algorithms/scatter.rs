@@ -7,7 +7,10 @@ pub(in crate::group) fn binomial(draft: &mut Draft, root: usize, len: usize) {
     let members = draft.members;
     let first = draft.blocks(vec![len; members]);
     if draft.me == root {
-        draft.plan.input.extend((0..members).map(|member| first + ((member + members - root) % members) as Block));
+        draft
+            .plan
+            .input
+            .extend((0..members).map(|member| first + ((member + members - root) % members) as Block));
     }
     draft.plan.output.push(first + draft.before(root) as Block);
     tree(draft, root, first);
@@ -18,7 +21,8 @@ pub(in crate::group) fn binomial(draft: &mut Draft, root: usize, len: usize) {
 pub(super) fn tree(draft: &mut Draft, root: usize, first: Block) {
     let (members, relative) = (draft.members, draft.before(root));
     let bit = low_bit(relative, members);
-    let part = |from: usize, count: usize| first + from as Block..first + (from + count).min(members) as Block;
+    let part =
+        |from: usize, count: usize| first + from as Block..first + (from + count).min(members) as Block;
     if relative > 0 {
         draft.receive((relative - bit + root) % members, part(relative, bit));
         draft.wait();
