@@ -1,11 +1,11 @@
 //! Memory for frames, and the words that threads and processes synchronise by.
 //!
 //! What lives here: the slot [`Arena`], the owner word [`Owned`], the [`EventQueue`] behind it, the
-//! [`Turns`] of threads that wait, the [`ForkGuard`]; memory that peers may
-//! access ([`ApertureMemory`]), or that a program has lent ([`Region`]); shared memory ([`Segment`]), the [`ring`] in it, the [`pool`] that messages
-//! are lent from, the [`returns`] that give them back and the [`windows`] of messages, and the asymmetric
-//! [`Barrier`]; and the [`sync`] façade that becomes loom's types under `--cfg loom`. What does not: any
-//! protocol.
+//! [`Turns`] of threads that wait, the [`ForkGuard`]; memory that peers may access ([`ApertureMemory`]), or
+//! that a program has lent ([`Region`]); shared memory ([`Segment`]), the [`ring`] in it, the [`pool`] that
+//! messages are lent from, the [`returns`] that give them back and the [`windows`] of messages, and the
+//! asymmetric [`Barrier`]; and the [`sync`] façade that becomes loom's types under `--cfg loom`. What does
+//! not: any protocol.
 
 #[cfg(not(loom))]
 mod aperture;

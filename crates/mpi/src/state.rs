@@ -29,8 +29,8 @@ pub(crate) fn is_running() -> bool {
     PHASE.load(Ordering::Acquire) == RUNNING
 }
 
-/// Why a function cannot be called now; `None` if it can. The standard allows some before `MPI_Init` and after
-/// `MPI_Finalize`.
+/// Why a function cannot be called now; `None` if it can. The standard allows some before `MPI_Init` and
+/// after `MPI_Finalize`.
 #[cold]
 pub(crate) fn refuses(name: &str) -> Option<&'static str> {
     const ALWAYS: [&str; 12] = [

@@ -73,7 +73,7 @@ fn part_of(args: &[OsString], options: &mut Vec<OsString>) -> Result<Part> {
             "-n" | "-np" | "--np" | "-c" => part.count = Some(value()?),
             "-host" | "-hosts" | "--host" | "-H" => pass("--hosts", value()?),
             "-hostfile" | "--hostfile" | "-machinefile" | "--machinefile" | "-f" => {
-                pass("--hostfile", value()?)
+                pass("--hostfile", value()?);
             }
             "-ppn" | "-perhost" | "--ppn" => pass("--ppn", value()?),
             "-wdir" | "--wdir" | "-wd" => pass("--wdir", value()?),

@@ -33,7 +33,6 @@
 //! }
 //! ```
 
-mod lent;
 mod requests;
 
 use std::sync::Arc;
@@ -212,6 +211,30 @@ impl Tags {
     pub(crate) fn start_receive_into(&self, from: Rank, tag: u32, mut buffer: Buffer) -> Result<Receive> {
         let pattern = self.pattern(Some(from), Some(tag));
         let id = self.node().tagged().start_receive_tagged(pattern, &mut buffer)?;
+        Ok(Receive::new(&self.shared, id))
+    }
+
+    /// As [`Tags::start_send`], with bytes that stay where they are. Dropped, the send goes on, and reads
+    /// them.
+    pub fn start_send_lent(&self, to: Rank, tag: u32, bytes: Region) -> Result<Send> {
+        self.start((to, tag), Mode::Standard, Buffer::Lent(bytes))
+    }
+
+    /// As [`Tags::start_send_synchronous`], with bytes that stay where they are.
+    pub fn start_send_lent_synchronous(&self, to: Rank, tag: u32, bytes: Region) -> Result<Send> {
+        self.start((to, tag), Mode::Synchronous, Buffer::Lent(bytes))
+    }
+
+    /// As [`Tags::start_receive`], into memory that the program has lent. Once the receive has ended or was
+    /// dropped, nothing more is written there.
+    pub fn start_receive_lent(
+        &self,
+        source: impl Into<Option<Rank>>,
+        tag: impl Into<Option<u32>>,
+        room: Region,
+    ) -> Result<Receive> {
+        let pattern = self.pattern(source.into(), tag.into());
+        let id = self.node().tagged().start_receive_tagged(pattern, &mut Buffer::Lent(room))?;
         Ok(Receive::new(&self.shared, id))
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tautline_node::TagRequest;
-use tautline_node::tags::{Buffer, ClaimId, ReceiveId, SendId, Status};
+use tautline_node::tags::{Buffer, ClaimId, ReceiveId, Region, SendId, Status};
 
 use crate::SendError;
 use crate::core::Shared;
@@ -206,7 +206,12 @@ impl Claimed {
         self.receive_into(Buffer::Whole(buffer))
     }
 
-    pub(super) fn receive_into(mut self, buffer: Buffer) -> Result<Receive> {
+    /// As [`Claimed::receive`], into memory that the program has lent.
+    pub fn receive_lent(self, room: Region) -> Result<Receive> {
+        self.receive_into(Buffer::Lent(room))
+    }
+
+    fn receive_into(mut self, buffer: Buffer) -> Result<Receive> {
         let Some(id) = self.id.take() else { return Err(Error::Stale) };
         let id = self.shared.node.tagged().receive_claimed(id, buffer)?;
         Ok(Receive::new(&self.shared, id))
