@@ -72,7 +72,6 @@ mod tests {
         region.read(2, &mut out);
         assert_eq!((&out, region.len()), (b"cde", 6));
         region.as_mut_slice()[..2].copy_from_slice(b"xy");
-        drop(region);
         assert_eq!(&memory, b"xycdef");
     }
 

@@ -234,6 +234,19 @@ impl Tagged<'_> {
         Ok(ended(&lane))
     }
 
+    /// Makes progress.
+    pub fn poll(&self) -> Result<(), SendError> {
+        let (mut lane, now) = self.0.enter()?;
+        lane.poll(now);
+        Ok(())
+    }
+
+    /// Returns whether a send or receive has ended.
+    #[inline]
+    pub fn has_ended(&self, request: TagRequest) -> Result<bool, SendError> {
+        self.0.with(|lane| request.has_ended(lane))
+    }
+
     /// Takes the result of a receive that has ended.
     pub fn take_received(&self, id: ReceiveId) -> Result<Option<Ended<Status>>, SendError> {
         self.0.with(|lane| lane.tags.take_received(id))

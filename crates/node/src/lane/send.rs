@@ -209,14 +209,9 @@ impl Lane {
         to: (Rank, u32, u32),
         bytes: &[u8],
     ) -> bool {
-        let Lane { peers, port, tags, rank, .. } = self;
+        let Lane { peers, port, tags, .. } = self;
         let Some(peer) = peers.get_mut(to.0).filter(|_| !port.closed) else { return false };
-        let sent = tags.send_at_once(&mut ChannelWriter::new(&mut peer.channel, port), now, to, bytes);
-        if sent && to.0 == *rank {
-            // Frames of links are closed when they are served; nobody serves the loopback channel.
-            peer.channel.close_frame(port);
-        }
-        sent
+        tags.send_at_once(&mut ChannelWriter::new(&mut peer.channel, port), now, to, bytes)
     }
 
     /// Sends bytes of a message that are with the caller, as far as it is their turn and there is room.

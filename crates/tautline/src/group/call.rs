@@ -139,7 +139,7 @@ pub enum Call {
 
 impl Call {
     /// An error if the call makes no sense in a group of `members`, of whom this is `me`.
-    fn check(&self, me: usize, members: usize) -> Result<()> {
+    pub(super) fn check(&self, me: usize, members: usize) -> Result<()> {
         let member = |member: usize| match member < members {
             true => Ok(()),
             false => Err(Error::other(format!("a group of {members} has no member {member}"))),
@@ -181,18 +181,35 @@ impl Call {
         }
     }
 
-    /// What a member of a group of `members` does.
-    pub(super) fn plan(&self, me: usize, members: usize, choices: &Choices) -> Result<Plan> {
-        self.check(me, members)?;
+    /// What a member of a group of `members` does. The call has been checked.
+    pub(super) fn plan(&self, me: usize, members: usize, choices: &Choices) -> Plan {
         let mut draft = Draft::new(me, members);
         self.write(&mut draft, choices);
-        Ok(draft.plan)
+        draft.plan
+    }
+
+    /// What the plan depends on; none if that is long.
+    pub(super) fn shape(&self) -> Option<Shape> {
+        let reduction = |with: &Reduction| (with.unit(), with.is_commutative());
+        let (kind, root, len, reduction) = match self {
+            Call::Barrier => (0, 0, 0, (0, false)),
+            Call::Broadcast { root, len } => (1, *root, *len, (0, false)),
+            Call::Gather { root, len } => (2, *root, *len, (0, false)),
+            Call::Scatter { root, len } => (3, *root, *len, (0, false)),
+            Call::AllGather { len } => (4, 0, *len, (0, false)),
+            Call::AllToAll { len } => (5, 0, *len, (0, false)),
+            Call::Reduce { root, len, with } => (6, *root, *len, reduction(with)),
+            Call::AllReduce { len, with } => (7, 0, *len, reduction(with)),
+            Call::Scan { len, with } => (8, 0, *len, reduction(with)),
+            Call::ExclusiveScan { len, with } => (9, 0, *len, reduction(with)),
+            _ => return None,
+        };
+        Some(Shape { kind, root, len, reduction })
     }
 
     fn write(&self, draft: &mut Draft, choices: &Choices) {
         let members = draft.members;
         let choose = |kind, bytes| choices.algorithm(kind, bytes, members);
-        draft.plan.reduction = self.reduction().cloned();
         match self {
             Call::Barrier => barrier::dissemination(draft),
             Call::Broadcast { root, len } => match choose(Kind::Broadcast, *len) {
@@ -237,7 +254,7 @@ impl Call {
         }
     }
 
-    fn reduction(&self) -> Option<&Reduction> {
+    pub(super) fn reduction(&self) -> Option<&Reduction> {
         match self {
             Call::Reduce { with, .. }
             | Call::AllReduce { with, .. }
@@ -247,6 +264,16 @@ impl Call {
             _ => None,
         }
     }
+}
+
+/// What the plan of a call depends on, besides the group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shape {
+    kind: u8,
+    root: usize,
+    len: usize,
+    /// The size of an element, and whether operands may be exchanged.
+    reduction: (usize, bool),
 }
 
 fn write_all_gather(draft: &mut Draft, lens: &[usize], choices: &Choices) {

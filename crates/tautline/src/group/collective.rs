@@ -5,14 +5,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tautline_node::TagRequest;
 
 use super::context::Groups;
-use super::plan::Plan;
-use super::run::{Run, Wires};
+use super::run::{Planned, Run, Wires};
 use super::{Group, Inner};
 use crate::SendError;
 use crate::error::{Error, Result};
 
 /// Set in the tags of persistent collectives, which have numbers of their own.
 const PERSISTENT: u32 = 1 << 31;
+
+/// The number in a tag. Agreements set another bit.
+const NUMBER: u32 = (1 << 30) - 1;
 
 /// The number and the tag of a collective (G-3).
 #[derive(Clone, Copy, Debug)]
@@ -24,13 +26,13 @@ pub(super) struct Ticket {
 impl Ticket {
     /// The `number`th collective of a group.
     pub(super) fn once(number: u64) -> Ticket {
-        Ticket { number, tag: number as u32 & !PERSISTENT }
+        Ticket { number, tag: number as u32 & NUMBER }
     }
 
     /// The `number`th persistent collective of a group.
     pub(super) fn persistent(number: u32) -> Ticket {
         // It fails when any collective of the group fails.
-        Ticket { number: u64::MAX - 1, tag: number | PERSISTENT }
+        Ticket { number: u64::MAX - 1, tag: number & NUMBER | PERSISTENT }
     }
 
     /// The number of the first collective that fails if this one does.
@@ -212,14 +214,14 @@ impl Collective {
 #[derive(Debug)]
 pub struct Persistent {
     group: Group,
-    plan: Arc<Plan>,
+    plan: Planned,
     ticket: Ticket,
     running: Option<Collective>,
 }
 
 impl Persistent {
-    pub(super) fn new(group: &Group, plan: Plan, ticket: Ticket) -> Persistent {
-        Persistent { group: group.clone(), plan: Arc::new(plan), ticket, running: None }
+    pub(super) fn new(group: &Group, plan: Planned, ticket: Ticket) -> Persistent {
+        Persistent { group: group.clone(), plan, ticket, running: None }
     }
 
     /// Starts it with this member's input. [`Error::TooMany`] if it was started and not waited for.

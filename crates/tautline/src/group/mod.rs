@@ -12,7 +12,8 @@
 //!
 //! If a member is lost during a collective, each other member gets the right result or an error, also members
 //! that have no channel to the one that was lost. From then on collectives of the group fail, while tagged
-//! messages between the others go on.
+//! messages between the others go on. Those that are left can agree on what to do ([`Group::agree`]) and make
+//! a group of themselves ([`Group::shrink`]).
 //!
 //! ```no_run
 //! use tautline::Endpoint;
@@ -28,6 +29,7 @@
 //! }
 //! ```
 
+mod agreement;
 mod algorithms;
 mod call;
 mod choice;
@@ -35,8 +37,12 @@ mod collective;
 mod context;
 mod failure;
 mod plan;
+mod plans;
 mod reduction;
 mod run;
+mod split;
+#[cfg(test)]
+mod tests;
 mod typed;
 
 use std::sync::Arc;
@@ -48,6 +54,7 @@ pub use collective::{Collective, Persistent};
 pub(crate) use context::Groups;
 pub use context::{CHOSEN_IDS, FIRST_CONTEXT};
 pub use reduction::Reduction;
+pub use split::Splitting;
 pub use typed::{Item, Max, Min, Operator, Product, Sum};
 
 use crate::Rank;
@@ -56,6 +63,8 @@ use crate::tags::{RequestId, Tags};
 use collective::Ticket;
 use context::{Id, Purpose};
 use failure::Failures;
+use plan::Plan;
+use plans::Plans;
 use run::Run;
 
 /// A group of ranks. `Send`, `Sync` and cheap to clone; clones are the same group. It is freed when the last
@@ -81,7 +90,10 @@ struct Inner {
     next: AtomicU64,
     /// Persistent collectives that were made.
     next_persistent: AtomicU32,
+    /// Agreements so far.
+    agreements: AtomicU32,
     choices: Choices,
+    plans: Plans,
     failures: Failures,
 }
 
@@ -107,7 +119,7 @@ fn groups(tags: &Tags) -> &Groups {
 fn new(tags: &Tags, members: Vec<Rank>, id: Id, choices: Choices) -> Result<Inner> {
     let own = tags.node().number();
     let me = members.iter().position(|rank| *rank == own);
-    let me = me.ok_or_else(|| Error::other("this rank is not a member of the group that it creates"))?;
+    let me = me.ok_or(Error::Violation("a group without this rank"))?;
     let of = |purpose| tags.with_context(id.context(purpose));
     let inner = Inner {
         tags: of(Purpose::PointToPoint),
@@ -119,7 +131,9 @@ fn new(tags: &Tags, members: Vec<Rank>, id: Id, choices: Choices) -> Result<Inne
         own_id: false,
         next: AtomicU64::new(0),
         next_persistent: AtomicU32::new(0),
+        agreements: AtomicU32::new(0),
         choices,
+        plans: Plans::default(),
         failures: Failures::new(),
     };
     if inner.members.len() > 1 {
@@ -131,6 +145,9 @@ fn new(tags: &Tags, members: Vec<Rank>, id: Id, choices: Choices) -> Result<Inne
 /// An error unless the ranks are of the job, and different.
 fn check_members(tags: &Tags, members: &[Rank]) -> Result<()> {
     let (lane, size) = (tags.node().lane(), tags.node().size());
+    if !members.contains(&tags.node().number()) {
+        return Err(Error::other("this rank is not a member of the group that it creates"));
+    }
     let mut sorted = members.to_vec();
     sorted.sort_unstable();
     for (at, rank) in sorted.iter().enumerate() {
@@ -221,39 +238,12 @@ impl Group {
     /// Splits the group. Members with the same colour make a new group, in the order of their keys and, for
     /// equal keys, of their numbers here. Members without a colour are in none. A collective.
     pub fn split(&self, colour: Option<u32>, key: i64) -> Result<Option<Group>> {
-        self.split_with(colour, key, self.0.choices.clone())
+        self.start_split(colour, key)?.wait()
     }
 
-    fn split_with(&self, colour: Option<u32>, key: i64, choices: Choices) -> Result<Option<Group>> {
-        const ENTRY: usize = 20;
-        let (tags, own, size) = (&self.0.tags, self.0.members[self.0.me], self.0.tags.node().size());
-        // Everybody offers an id, and the first member's is taken.
-        let id = groups(tags).give_id(own, size)?;
-        let mut entry = [0; ENTRY];
-        entry[0] = colour.is_some().into();
-        entry[4..8].copy_from_slice(&colour.unwrap_or_default().to_le_bytes());
-        entry[8..16].copy_from_slice(&key.to_le_bytes());
-        entry[16..].copy_from_slice(&id.to_bytes());
-        let result = self.run(&Call::AllGather { len: ENTRY }, &entry);
-        let taken = result.and_then(|entries| {
-            let mut members = Vec::new();
-            for (number, other) in entries.chunks_exact(ENTRY).enumerate() {
-                let key = other[8..16].try_into().map_or(0, i64::from_le_bytes);
-                if other[0] != 0 && other[..8] == entry[..8] {
-                    members.push((key, number));
-                }
-            }
-            members.sort_unstable();
-            let Some((_, first)) = members.first() else { return Ok(None) };
-            let bytes = &entries[first * ENTRY + 16..(first + 1) * ENTRY];
-            let id = Id::from_bytes(bytes, self.0.members[*first], size)?;
-            let ranks = members.iter().map(|(_, number)| self.0.members[*number]).collect();
-            Group::agreed(tags, ranks, id, choices).map(Some)
-        });
-        if !taken.as_ref().is_ok_and(|group| group.as_ref().is_some_and(|group| group.0.own_id)) {
-            groups(tags).return_id(id);
-        }
-        taken
+    /// As [`Group::split`], and does not block.
+    pub fn start_split(&self, colour: Option<u32>, key: i64) -> Result<Splitting> {
+        Splitting::start(self, colour, key, self.0.choices.clone())
     }
 
     /// A group of some members, given by their numbers here, in the order of the list. All members of this
@@ -264,18 +254,15 @@ impl Group {
         self.split(colour, position.unwrap_or_default() as i64)
     }
 
-    /// A group of the same members with contexts of its own. A collective.
+    /// A group of the same members with contexts of its own. A collective. [`Group::start_split`] with the
+    /// same colour everywhere, and this member's number as the key, does the same without blocking.
     pub fn duplicate(&self) -> Result<Group> {
-        self.duplicate_with(self.0.choices.clone())
+        self.with_choices(self.0.choices.clone())
     }
 
     /// As [`Group::duplicate`], with another table of algorithms, the same at all members.
     pub fn with_choices(&self, choices: Choices) -> Result<Group> {
-        self.duplicate_with(choices)
-    }
-
-    fn duplicate_with(&self, choices: Choices) -> Result<Group> {
-        let group = self.split_with(Some(0), self.0.me as i64, choices)?;
+        let group = Splitting::start(self, Some(0), self.0.me as i64, choices)?.wait()?;
         group.ok_or(Error::Violation("a member that is not in its group's duplicate"))
     }
 
@@ -283,24 +270,29 @@ impl Group {
         Ticket::once(self.0.next.fetch_add(1, Ordering::Relaxed))
     }
 
+    /// The plan of a call, and the reduction that it uses.
+    fn plan(&self, call: &Call) -> Result<(Arc<Plan>, Option<Reduction>)> {
+        let plan = self.0.plans.get(call, (self.0.me, self.size()), &self.0.choices)?;
+        Ok((plan, call.reduction().cloned()))
+    }
+
     /// Carries out a collective with this member's input, and returns its output.
     pub fn run(&self, call: &Call, input: &[u8]) -> Result<Vec<u8>> {
-        let plan = call.plan(self.0.me, self.size(), &self.0.choices)?;
-        let mut run = Run::copied(Arc::new(plan), input)?;
+        let mut run = Run::copied(self.plan(call)?, input)?;
         self.0.drive(self.ticket(), &mut run)?;
         Ok(run.into_output())
     }
 
     /// As [`Group::run`], with an output of the right length.
     pub fn run_into(&self, call: &Call, input: &[u8], output: &mut [u8]) -> Result<()> {
-        let plan = call.plan(self.0.me, self.size(), &self.0.choices)?;
-        let (len, wanted) = (output.len(), plan.output_len());
+        let plan = self.plan(call)?;
+        let (len, wanted) = (output.len(), plan.0.output_len());
         if len != wanted {
             return Err(Error::other(format!(
                 "a collective's output has room for {len} bytes, not {wanted}"
             )));
         }
-        let mut run = Run::copied(Arc::new(plan), input)?;
+        let mut run = Run::copied(plan, input)?;
         self.0.drive(self.ticket(), &mut run)?;
         run.copy_output(output);
         Ok(())
@@ -308,15 +300,14 @@ impl Group {
 
     /// Starts a collective with this member's input.
     pub fn start(&self, call: &Call, input: Vec<u8>) -> Result<Collective> {
-        let plan = call.plan(self.0.me, self.size(), &self.0.choices)?;
-        let run = Run::new(Arc::new(plan), input)?;
+        let run = Run::new(self.plan(call)?, input)?;
         Ok(Collective::start(self, self.ticket(), run))
     }
 
     /// Prepares a collective that can be started many times. All members prepare their collectives in the
     /// same order, and may start them in any order.
     pub fn prepare(&self, call: &Call) -> Result<Persistent> {
-        let plan = call.plan(self.0.me, self.size(), &self.0.choices)?;
+        let plan = self.plan(call)?;
         let number = self.0.next_persistent.fetch_add(1, Ordering::Relaxed);
         Ok(Persistent::new(self, plan, Ticket::persistent(number)))
     }

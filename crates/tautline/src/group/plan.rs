@@ -3,8 +3,6 @@
 
 use std::ops::Range;
 
-use super::reduction::Reduction;
-
 /// A block of memory of a collective, by number.
 pub(super) type Block = u32;
 
@@ -41,7 +39,6 @@ pub(super) struct Plan {
     /// The blocks that make the member's output, in order.
     pub(super) output: Vec<Block>,
     pub(super) steps: Vec<Step>,
-    pub(super) reduction: Option<Reduction>,
 }
 
 impl Plan {

@@ -7,6 +7,7 @@ use tautline_node::TagRequest;
 use tautline_node::tags::{Buffer, Mode};
 
 use super::plan::{Block, Into, Plan, Step};
+use super::reduction::Reduction;
 use crate::error::{Error, Result};
 use crate::tags::{Receive, Request, Send, Tags};
 
@@ -42,10 +43,14 @@ impl Data {
     }
 }
 
+/// A plan, and the reduction that it uses.
+pub(super) type Planned = (Arc<Plan>, Option<Reduction>);
+
 /// A collective under way at one member.
 #[derive(Debug)]
 pub(super) struct Run {
     plan: Arc<Plan>,
+    reduction: Option<Reduction>,
     blocks: Vec<Data>,
     /// The next step.
     at: usize,
@@ -64,9 +69,9 @@ pub(super) struct Wires<'a> {
 
 impl Run {
     /// Begins with the member's input.
-    pub(super) fn new(plan: Arc<Plan>, input: Vec<u8>) -> Result<Run> {
-        check_input(&plan, input.len())?;
-        if let [only] = plan.input[..] {
+    pub(super) fn new(plan: Planned, input: Vec<u8>) -> Result<Run> {
+        check_input(&plan.0, input.len())?;
+        if let [only] = plan.0.input[..] {
             let mut run = Run::empty(plan);
             run.blocks[only as usize] = Data::Own(input);
             return Ok(run);
@@ -75,8 +80,8 @@ impl Run {
     }
 
     /// As [`Run::new`], with a copy of the input.
-    pub(super) fn copied(plan: Arc<Plan>, input: &[u8]) -> Result<Run> {
-        check_input(&plan, input.len())?;
+    pub(super) fn copied(plan: Planned, input: &[u8]) -> Result<Run> {
+        check_input(&plan.0, input.len())?;
         let mut run = Run::empty(plan);
         let Run { plan, blocks, .. } = &mut run;
         let mut rest = input;
@@ -88,9 +93,9 @@ impl Run {
         Ok(run)
     }
 
-    fn empty(plan: Arc<Plan>) -> Run {
+    fn empty((plan, reduction): Planned) -> Run {
         let blocks = plan.sizes.iter().map(|_| Data::Absent).collect();
-        Run { plan, blocks, at: 0, receives: Vec::new(), sends: Vec::new() }
+        Run { plan, reduction, blocks, at: 0, receives: Vec::new(), sends: Vec::new() }
     }
 
     /// Does all that can be done now. True if that was all.
@@ -177,17 +182,21 @@ impl Run {
         if self.receives.is_empty() && self.sends.is_empty() {
             return Ok(true);
         }
-        let mut ids = Vec::new();
-        self.requests(&mut ids);
-        let ended = wires.tags.node().tagged().test_tagged(&ids)?;
-        let receives = self.receives.len();
-        for index in ended.iter().rev() {
-            match index.checked_sub(receives) {
-                None => {
-                    let (receive, blocks) = self.receives.swap_remove(*index);
-                    self.received(receive, &blocks)?;
-                }
-                Some(index) => drop(self.sends.swap_remove(index).finish()?),
+        let tagged = wires.tags.node().tagged();
+        tagged.poll()?;
+        let mut at = self.receives.len();
+        while at > 0 {
+            at -= 1;
+            if tagged.has_ended(self.receives[at].0.id())? {
+                let (receive, blocks) = self.receives.swap_remove(at);
+                self.received(receive, &blocks)?;
+            }
+        }
+        let mut at = self.sends.len();
+        while at > 0 {
+            at -= 1;
+            if tagged.has_ended(self.sends[at].id())? {
+                drop(self.sends.swap_remove(at).finish()?);
             }
         }
         Ok(self.receives.is_empty() && self.sends.is_empty())
@@ -211,7 +220,7 @@ impl Run {
     }
 
     fn fold(&mut self, plan: &Plan, lower: Block, upper: Block, into: Into) {
-        let Some(reduction) = plan.reduction.as_ref().filter(|_| plan.sizes[lower as usize] > 0) else {
+        let Some(reduction) = self.reduction.as_ref().filter(|_| plan.sizes[lower as usize] > 0) else {
             return;
         };
         let (lower, upper) = (lower as usize, upper as usize);
