@@ -27,7 +27,7 @@ fn meet(ep: &Endpoint, tags: &Tags) {
 
 /// E-1, E-2: a rank's messages to itself, sent before or after they are received.
 #[test]
-fn messages_to_oneself() {
+fn a_rank_sends_to_itself_before_and_after_it_receives() {
     run_over(DeviceName::Udp, 1, |job| {
         let (ep, tags) = enter(job);
         for len in [0, 8, 5_000, 100_000] {

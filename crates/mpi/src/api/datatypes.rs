@@ -289,6 +289,8 @@ pub unsafe fn type_match_size(class: c_int, size: c_int, datatype: Foreign<Datat
 
 /// `MPI_Type_get_value_index`: the pair of a value and an index, if there is one.
 pub unsafe fn type_get_value_index(value: Datatype, index: Datatype, pair: Foreign<Datatype>) -> Result<()> {
+    objects::datatype(value)?;
+    objects::datatype(index)?;
     let found = match (value, index) {
         (c::FLOAT, c::INT) => c::FLOAT_INT,
         (c::DOUBLE, c::INT) => c::DOUBLE_INT,
