@@ -1,11 +1,11 @@
 //! Memory for frames, and the words that threads and processes synchronise by.
 //!
 //! What lives here: the slot [`Arena`], the owner word [`Owned`], the [`EventQueue`] behind it, the
-//! [`Turns`] of threads that wait, the [`ForkGuard`]; memory that peers may
-//! access ([`ApertureMemory`]); shared memory ([`Segment`]), the [`ring`] in it, the [`pool`] that messages
-//! are lent from, the [`returns`] that give them back and the [`windows`] of messages, and the asymmetric
-//! [`Barrier`]; and the [`sync`] façade that becomes loom's types under `--cfg loom`. What does not: any
-//! protocol.
+//! [`Turns`] of threads that wait, the [`ForkGuard`]; memory that peers may access ([`ApertureMemory`]), or
+//! that a program has lent ([`Region`]); shared memory ([`Segment`]), the [`ring`] in it, the [`pool`] that
+//! messages are lent from, the [`returns`] that give them back and the [`windows`] of messages, and the
+//! asymmetric [`Barrier`]; and the [`sync`] façade that becomes loom's types under `--cfg loom`. What does
+//! not: any protocol.
 
 #[cfg(not(loom))]
 mod aperture;
@@ -18,6 +18,7 @@ mod fork;
 mod owned;
 #[cfg(not(loom))]
 pub mod pool;
+mod region;
 pub mod returns;
 pub mod ring;
 mod segment;
@@ -37,6 +38,7 @@ pub use events::{EventQueue, NextEvent};
 pub use foreign::open_memory_of;
 pub use fork::ForkGuard;
 pub use owned::{Owned, Owner};
+pub use region::Region;
 pub use segment::Segment;
 #[cfg(not(loom))]
 pub use space::has_address_space;
