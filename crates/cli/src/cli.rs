@@ -45,7 +45,7 @@ enum Command {
     Child(run::ChildArgs),
     /// Start and watch the processes of this host for a launcher on another
     #[command(name = "__agent", hide = true)]
-    Agent,
+    Agent(run::AgentArgs),
     /// One of the two processes of a measurement
     #[command(name = "__side", hide = true)]
     Side(bench::SideArgs),
@@ -69,7 +69,7 @@ pub fn main() -> Result<ExitCode> {
         Some(Command::Doctor(args)) => doctor::doctor(&args),
         Some(Command::Sim(args)) => sim::sim(&args),
         Some(Command::Child(args)) => run::become_program(&args),
-        Some(Command::Agent) => run::agent(),
+        Some(Command::Agent(args)) => run::agent(&args),
         Some(Command::Side(args)) => bench::side(&args),
     }
 }

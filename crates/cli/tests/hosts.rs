@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 
 use common::hosts::{Hosts, MARK, lacks_hosts, marked, parent_of};
-use common::jobs::{expected, lines, run, said};
+use common::jobs::{LIVES, check_restart, expected, lines, run, said};
 use common::{PATIENCE, as_program, kill, read_line, until};
 
 /// The program of the jobs.
@@ -14,6 +14,13 @@ use common::{PATIENCE, as_program, kill, read_line, until};
 #[ignore = "a program of jobs"]
 fn greet_all() {
     common::jobs::greet_all();
+}
+
+/// A program of jobs.
+#[test]
+#[ignore = "a program of jobs"]
+fn die_once() {
+    common::jobs::die_once();
 }
 
 /// J-16, J-17: one set of hosts for all that can be seen with them, because they take a while to start.
@@ -28,6 +35,82 @@ fn on_two_hosts() {
     mistakes_are_named_before_anything_starts(&hosts);
     failures_end_the_job(&hosts);
     nothing_survives_the_launcher_or_an_agent(&hosts);
+    an_interrupt_ends_the_job(&hosts);
+    bindings_and_interfaces(&hosts);
+    a_program_that_one_host_lacks_is_named(&hosts);
+    // J-20: on the host of rank 0 and on the other.
+    for list in ["a:2,b", "a,b:2"] {
+        let lives = format!("{LIVES}={}", hosts.folder.join("lives").display());
+        check_restart(
+            &mut hosts.tautline(&["-n", "3", "--hosts", list, "--restart", "--env", &lives]),
+            &hosts.folder.join("lives"),
+        );
+    }
+}
+
+/// Ctrl-C: every process is asked to end, and killed if it does not.
+fn an_interrupt_ends_the_job(hosts: &Hosts) {
+    for (answer, said) in [("echo asked; exit 0", 2), ("", 0)] {
+        let mark = format!("{}-interrupt-{said}", std::process::id());
+        let variable = format!("{MARK}={mark}");
+        let script = format!("trap '{answer}' TERM; echo up; while :; do sleep 0.05; done");
+        let mut command =
+            hosts.tautline(&["--hosts", "a,b", "--grace", "0.5", "--env", &variable, "sh", "-c", &script]);
+        let mut job =
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let output = job.stdout.as_mut().unwrap();
+        assert_eq!((read_line(output).as_str(), read_line(output).as_str()), ("up", "up"));
+        kill(job.id(), "INT");
+        let output = job.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(130), "{output:?}");
+        assert_eq!(lines(&output, "asked").len(), said, "{output:?}");
+        assert_eq!(marked(&mark), []);
+    }
+}
+
+fn bindings_and_interfaces(hosts: &Hosts) {
+    let bound = |to: &str| {
+        let output =
+            hosts.run(&["--hosts", "a:2", "--bind", to, "grep", "Cpus_allowed_list", "/proc/self/status"]);
+        lines(&output, "Cpus_allowed_list").join(" ").replace("Cpus_allowed_list:", "")
+    };
+    let cores: Vec<_> = bound("core").split_whitespace().map(|core| core.parse::<u32>().unwrap()).collect();
+    assert_eq!(cores.len(), 2);
+    let several = std::thread::available_parallelism().unwrap().get() > 1;
+    assert_eq!(cores[0] != cores[1], several, "{cores:?}");
+    assert!(!several || bound("none").split_whitespace().all(|cores| cores.parse::<u32>().is_err()));
+    let script = "grep ^member /proc/self/fd/$TAUTLINE_JOB_FD";
+    for (network, address) in [("10.214.1.0/24", "10.214.1"), ("10.214.0.0/24", "10.214.0")] {
+        let output = hosts.run(&["--hosts", "a,b", "--interface", network, "sh", "-c", script]);
+        let members = lines(&output, "member");
+        let expected = [format!("member 0 {address}.1:"), format!("member 1 {address}.2:")];
+        let right = |start: &String| members.iter().filter(|member| member.starts_with(start)).count() == 2;
+        assert!(members.len() == 4 && expected.iter().all(right), "{members:?}");
+    }
+}
+
+/// The hosts share their files, but for a directory that one of them hides.
+fn a_program_that_one_host_lacks_is_named(hosts: &Hosts) {
+    let folder = hosts.folder.join("programs");
+    std::fs::create_dir(&folder).unwrap();
+    let (program, agent, started) =
+        (folder.join("program"), hosts.folder.join("hiding"), hosts.folder.join("started"));
+    let hide = format!(
+        "#!/bin/sh\ncase $SSH_CONNECTION in *10.214.0.2*) mount='mount -t tmpfs none {}';; esac\n\
+         exec unshare --mount sh -c \"${{mount:-:}}; exec {} __agent\"\n",
+        folder.display(),
+        env!("CARGO_BIN_EXE_tautline")
+    );
+    for (path, text) in [(&program, &format!("#!/bin/sh\ntouch {}\n", started.display())), (&agent, &hide)] {
+        std::fs::write(path, text).unwrap();
+        assert!(Command::new("chmod").arg("755").arg(path).status().unwrap().success());
+    }
+    let agent = agent.to_str().unwrap();
+    let output = hosts.run(&["--hosts", "a,b", "--agent", agent, program.to_str().unwrap()]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains("on the host b: cannot start") && !text.contains("on the host a"), "{text}");
+    assert!(!started.exists());
 }
 
 /// J-11: shared memory within the hosts, datagrams between them, although they share their files.
@@ -45,6 +128,12 @@ fn options_reach_the_hosts(hosts: &Hosts) {
     job.stdin.take().unwrap().write_all(b"input").unwrap();
     let output = job.wait_with_output().unwrap();
     assert_eq!(lines(&output, "["), ["[0] y z / input", "[1] y z / "], "{output:?}");
+    // More input than all buffers on the way hold; it ends for rank 0 when it ends here.
+    let mut command = hosts.tautline(&["--hosts", "b,a", "--tag", "sh", "-c", "sleep 0.2; wc -c"]);
+    let mut job = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    job.stdin.take().unwrap().write_all(&vec![b'x'; 3 << 20]).unwrap();
+    let output = job.wait_with_output().unwrap();
+    assert_eq!(lines(&output, "["), ["[0] 3145728", "[1] 0"], "{output:?}");
     let folder = hosts.folder.join("output");
     let output = hosts.run(&[
         "--hosts",
@@ -89,6 +178,10 @@ fn mistakes_are_named_before_anything_starts(hosts: &Hosts) {
             &["--hosts", "a,b", "-n", "1", "touch", touch, ":", "-n", "1", "/no/such"],
             &["on the host b: cannot start /no/such"],
         ),
+        (&["--hosts", "no-such-user@a", "touch", touch], &["the host no-such-user@a cannot be reached"]),
+        (&["--hosts", "a,b,a", "touch", touch], &["the host a is named twice"]),
+        (&["--hosts", "a:0,b", "touch", touch], &["the host a has 0 processes"]),
+        (&["--hostfile", "/bin/sh", "touch", touch], &["cannot read the host file /bin/sh"]),
         (&["--hosts", "a,b", "--wdir", "/no/such", "touch", touch], &["on the host a: cannot enter"]),
         (&["--hosts", "a,b", "--interface", "no7", "touch", touch], &["on the host a:", "no7", "10.214.0.1"]),
     ] {

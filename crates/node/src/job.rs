@@ -63,6 +63,8 @@ pub struct Job {
     pub device: Option<DeviceName>,
     /// A socket, bound to this member's address, that the launcher opened.
     pub socket: Option<OwnedFd>,
+    /// A pipe on which the launcher tells what becomes of the members (N-26).
+    pub notices: Option<OwnedFd>,
     /// How this process found the job, to be reported as an event.
     pub launcher: Option<Launcher>,
 }
@@ -70,7 +72,7 @@ pub struct Job {
 impl Job {
     /// Describes a job for one of its processes. Usually a launcher does that.
     pub fn new(rank: Rank, key: JobKey, members: Vec<Member>) -> Job {
-        Job { rank, key, members, security: None, device: None, socket: None, launcher: None }
+        Job { rank, key, members, security: None, device: None, socket: None, notices: None, launcher: None }
     }
 
     /// Sets the only device to use.

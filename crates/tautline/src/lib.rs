@@ -92,6 +92,7 @@ mod events;
 mod handle;
 mod handler_name;
 mod hash;
+mod members;
 pub mod memory;
 pub mod messages;
 mod offers;

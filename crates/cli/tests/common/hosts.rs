@@ -24,6 +24,7 @@ impl Hosts {
             "set -e; a='nsenter --net=/proc/{a}/ns/net'; b='nsenter --net=/proc/{b}/ns/net'
              $a ip link add e0 type veth peer name e0 netns {b}
              $a ip address add 10.214.0.1/24 dev e0; $b ip address add 10.214.0.2/24 dev e0
+             $a ip address add 10.214.1.1/24 dev e0; $b ip address add 10.214.1.2/24 dev e0
              for n in \"$a\" \"$b\"; do $n ip link set lo up; $n ip link set e0 up; done
              cd {folder}; ssh-keygen -q -t ed25519 -N '' -f key; cp key.pub authorized; mkdir -p /run/sshd",
             folder = hosts.folder.display()
@@ -75,6 +76,15 @@ impl Hosts {
         command.args(["--ssh", &format!("ssh -F {}/ssh", self.folder.display())]).args(options);
         clean(&mut command);
         command
+    }
+
+    /// Cuts the link between the hosts, or connects them again.
+    pub fn set_link(&self, state: &str) {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/proc/{}/ns/net", self.processes[1].id()));
+        assert!(command.args(["ip", "link", "set", "e0", state]).status().unwrap().success());
+        let ssh = format!("ssh -F {}/ssh", self.folder.display());
+        until(PATIENCE, || state == "down" || self.ssh(&ssh, "b"));
     }
 
     pub fn run(&self, options: &[&str]) -> Output {

@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::process::{Child, Command, Output, Stdio};
 use std::rc::Rc;
 
-use tautline::{Endpoint, Event, Short};
+use tautline::{Down, Endpoint, Event, Short};
 
 use super::read_line;
 
@@ -73,4 +73,56 @@ pub fn hold_namespace() -> Child {
     let mut holder = holder.spawn().unwrap();
     assert_eq!(read_line(holder.stdout.as_mut().unwrap()), "up");
     holder
+}
+
+/// Names a file that exists from the first life of rank 1 on.
+pub const LIVES: &str = "TAUTLINE_TEST_LIVES";
+
+/// A program of three ranks: rank 1 dies once it has talked with rank 0, and talks with it again in its
+/// second life. Rank 2 talks with nobody, and is told of both (N-26, J-20).
+pub fn die_once() {
+    let heard = Rc::new(Cell::new(0));
+    let count = heard.clone();
+    let ep = Endpoint::builder().watch_members();
+    let ep = ep.on_short("word", move |_: Short<'_>| count.set(count.get() + 1)).join().unwrap();
+    match ep.rank() {
+        0 => {
+            for life in 1..=2 {
+                // Rank 2 may have left while rank 1 is gone: then a wait ends once because nobody is left.
+                while ep.run_until(|| heard.get() == life).is_err() {}
+                ep.send(1, "word", b"").unwrap();
+            }
+        }
+        1 => {
+            let first = std::fs::File::create_new(std::env::var_os(LIVES).unwrap()).is_ok();
+            ep.send(0, "word", b"").unwrap();
+            ep.run_until(|| heard.get() == 1).unwrap();
+            if first {
+                std::process::abort();
+            }
+        }
+        _ => {
+            let mut told = Vec::new();
+            let last = Event::MemberStarted { member: 1 };
+            ep.run_until(|| {
+                told.extend(std::iter::from_fn(|| ep.poll_event()));
+                told.contains(&last)
+            })
+            .unwrap();
+            let death = Event::PeerDown { peer: 1, incarnation: 0, why: Down::Reported };
+            assert!(told.contains(&death), "{told:?}");
+        }
+    }
+    let line = format!("\nrank {} is done\n", ep.rank());
+    std::io::stdout().write_all(line.as_bytes()).unwrap();
+    ep.close().unwrap();
+}
+
+/// Runs the program with `command`, which sets [`LIVES`], and checks what became of the ranks.
+pub fn check_restart(command: &mut Command, lives: &std::path::Path) {
+    let output = run(super::as_program(command, "die_once"));
+    let _ = std::fs::remove_file(lives);
+    assert_eq!(said(&output), ["rank 0 is done", "rank 1 is done", "rank 2 is done"]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("rank 1 is started again, and may be 2 more times: killed by signal 6"), "{text}");
 }

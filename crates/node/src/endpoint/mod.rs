@@ -7,12 +7,14 @@
 mod inspect;
 mod lanes;
 mod loans;
+mod members;
 mod memory;
 mod send;
 mod tags;
 mod waiting;
 
 pub use lanes::Lanes;
+pub use members::Members;
 pub use tags::{TagRequest, Tagged};
 pub use waiting::{WaitFor, Waker};
 
