@@ -220,7 +220,7 @@ fn failures_end_the_job(hosts: &Hosts) {
     assert_eq!(output.status.code(), Some(124), "{output:?}");
 }
 
-/// J-17: whichever process of the control connections is killed, no rank survives on any host.
+/// J-17, J-19: whichever process of the control connections is killed, no rank survives on any host.
 fn nothing_survives_the_launcher_or_an_agent(hosts: &Hosts) {
     for victim in ["tautline", "ssh", "agent"] {
         let mark = format!("{}-{victim}", std::process::id());

@@ -105,7 +105,7 @@ impl Outcome {
         self
     }
 
-    /// Whether a rank that ended in this way is to be started again. That is reported, and counted.
+    /// Whether a rank that ended in this way is to be started again (J-20). That is reported, and counted.
     pub fn restarts(&mut self, rank: usize, how: &RankEnd) -> bool {
         let again = self.phase == Phase::Running && how.is_failure() && self.restarts[rank] > 0;
         if again {

@@ -9,8 +9,8 @@ use super::hosts::Host;
 /// The value of an environment variable.
 type Variable<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// The hosts of the allocation that this process runs in, if it does, with as many processes as tasks were asked
-/// for.
+/// The hosts of the allocation that this process runs in, if it does, with as many processes as tasks were
+/// asked for.
 pub fn allocation() -> Result<Option<Vec<Host>>> {
     let variable = |name: &str| std::env::var(name).ok();
     let Some(list) = node_list(&variable)? else { return Ok(None) };

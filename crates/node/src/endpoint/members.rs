@@ -10,14 +10,11 @@ use crate::{Down, Event, PeerState, Rank, SendError};
 #[derive(Clone, Debug)]
 pub struct Members(Weak<Owner>);
 
-impl Endpoint {
-    /// For whoever watches the members, from any thread.
-    pub fn members(&self) -> Members {
-        Members(Arc::downgrade(&self.owner))
-    }
-}
-
 impl Members {
+    pub(super) fn new(endpoint: &Endpoint) -> Members {
+        Members(Arc::downgrade(&endpoint.owner))
+    }
+
     fn endpoint(&self) -> Option<Endpoint> {
         self.0.upgrade().map(|owner| Endpoint { shared: owner.shared.clone(), owner })
     }

@@ -169,6 +169,11 @@ impl Endpoint {
         Lanes(Arc::downgrade(&self.owner.node))
     }
 
+    /// For whoever watches the members, from any thread.
+    pub fn members(&self) -> Members {
+        Members::new(self)
+    }
+
     /// Messages that receives take by context, source and tag.
     #[inline]
     pub fn tagged(&self) -> Tagged<'_> {
