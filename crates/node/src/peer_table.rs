@@ -2,11 +2,14 @@
 
 use crate::{Address, Rank};
 
+/// In place of a place: there is no value.
+const NOWHERE: u16 = u16::MAX;
+
 /// Values by the peer's number. A value is found by two loads. A rank without one costs two bytes, and so do
 /// its lanes, once some peer's lane of that number has a value.
 #[derive(Clone, Debug)]
 pub struct PeerTable<T> {
-    /// One more than the place of lane 0 of each rank; zero without a value.
+    /// The place of lane 0 of each rank; [`NOWHERE`] without a value.
     ranks: Vec<u16>,
     /// The same of further lanes, by lane, less one, and rank.
     lanes: Vec<Vec<u16>>,
@@ -23,32 +26,36 @@ impl<T> PeerTable<T> {
     /// How many values there may be.
     pub const MAX: usize = u16::MAX as usize;
 
-    /// The place of a peer's value, which stays the same.
+    /// The place of a peer's value, which stays the same; one that nobody has without a value.
     #[inline(always)]
-    pub(crate) fn place(&self, peer: Rank) -> Option<usize> {
-        let place = match self.ranks.get(peer as usize) {
-            Some(place) => *place,
-            None => self.place_of_lane(peer)?,
-        };
-        usize::from(place).checked_sub(1)
+    fn find(&self, peer: Rank) -> usize {
+        match self.ranks.get(peer as usize) {
+            Some(place) => usize::from(*place),
+            None => self.find_lane(peer),
+        }
     }
 
     #[cold]
-    fn place_of_lane(&self, peer: Rank) -> Option<u16> {
-        let lane = Address::from(peer).lane.checked_sub(1)?;
-        self.lanes.get(usize::from(lane))?.get(column(peer)).copied()
+    fn find_lane(&self, peer: Rank) -> usize {
+        let row = usize::from(Address::from(peer).lane).checked_sub(1).and_then(|lane| self.lanes.get(lane));
+        usize::from(row.and_then(|row| row.get(column(peer))).copied().unwrap_or(NOWHERE))
+    }
+
+    /// The place of a peer's value, if it has one.
+    pub(crate) fn place(&self, peer: Rank) -> Option<usize> {
+        Some(self.find(peer)).filter(|place| *place < self.values.len())
     }
 
     /// The value of a peer, if it has one.
     #[inline]
     pub fn get(&self, peer: Rank) -> Option<&T> {
-        self.values.get(self.place(peer)?)
+        self.values.get(self.find(peer))
     }
 
     /// The value of a peer, to be changed.
     #[inline]
     pub fn get_mut(&mut self, peer: Rank) -> Option<&mut T> {
-        let place = self.place(peer)?;
+        let place = self.find(peer);
         self.values.get_mut(place)
     }
 
@@ -82,9 +89,10 @@ impl<T> PeerTable<T> {
         };
         let (at, place) = (column(peer), self.values.len());
         if row.len() <= at {
-            row.resize(at + 1, 0);
+            row.resize(at + 1, NOWHERE);
         }
-        row[at] = u16::try_from(place + 1).expect("no lane has met more peers");
+        let place_here = u16::try_from(place).ok().filter(|place| *place != NOWHERE);
+        row[at] = place_here.expect("no lane has met more peers");
         self.values.push(value);
         place
     }
