@@ -25,7 +25,7 @@ impl Members {
         let endpoint = self.endpoint().ok_or(SendError::Closed)?;
         let own = endpoint.rank();
         endpoint.with(|lane| {
-            let Some(peer) = lane.peers.get_mut(rank).filter(|_| rank != own) else { return };
+            let Some(peer) = lane.peer(rank).filter(|_| rank != own) else { return };
             if peer.state == PeerState::Unknown {
                 // As if a channel was being opened: what waits for the member fails, too.
                 peer.state = PeerState::Connecting;
@@ -43,7 +43,7 @@ impl Members {
         let endpoint = self.endpoint().ok_or(SendError::Closed)?;
         let own = endpoint.rank();
         endpoint.with(|lane| {
-            let Some(peer) = lane.peers.get_mut(rank).filter(|_| rank != own) else { return };
+            let Some(peer) = lane.peer(rank).filter(|_| rank != own) else { return };
             if matches!(peer.state, PeerState::Down(_)) && !peer.channel.link.is_in_use() {
                 peer.state = PeerState::Unknown;
             }
