@@ -52,7 +52,7 @@ mod real {
     pub struct Segment {
         at: NonNull<u8>,
         len: usize,
-        fd: OwnedFd,
+        fd: Option<OwnedFd>,
     }
 
     // SAFETY: the mapping is unmapped only by drop, and accessed only through atomics and raw copies, from
@@ -61,6 +61,8 @@ mod real {
     // SAFETY: as above; sharing it among threads adds nothing to sharing it among processes.
     unsafe impl Sync for Segment {}
 
+    const PAGE: usize = 4096;
+
     /// The seals that keep the memory from being removed under a process that has it mapped.
     const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
@@ -68,6 +70,19 @@ mod real {
         /// Creates a segment of zeros.
         pub fn create(len: usize) -> io::Result<Segment> {
             Segment::create_with(len, true)
+        }
+
+        /// Creates a segment of zeros whose pages the kernel allocates when they are first touched, or by
+        /// [`Segment::populate`].
+        pub fn create_sparse(len: usize) -> io::Result<Segment> {
+            Segment::create_with(len, false)
+        }
+
+        /// Maps a segment as [`Segment::attach`] does, without touching its pages, and closes the descriptor.
+        pub fn attach_sparse(fd: OwnedFd, len: usize) -> io::Result<Segment> {
+            let mut segment = Segment::attach_with(fd, len, false)?;
+            segment.close_fd();
+            Ok(segment)
         }
 
         /// Creates a segment; unless `populated`, the kernel allocates each page when it is first touched.
@@ -122,12 +137,42 @@ mod real {
             // to it.
             unsafe { rustix::mm::madvise(at, len, Advice::LinuxDontFork)? };
             let at = NonNull::new(at.cast()).expect("a mapping is never at address zero");
-            Ok(Segment { at, len, fd })
+            Ok(Segment { at, len, fd: Some(fd) })
+        }
+
+        /// Allocates the pages of a range, and maps them: later accesses cause no page faults. Kernels before
+        /// 5.14 leave that to the accesses.
+        ///
+        /// # Errors
+        /// If there is no memory.
+        ///
+        /// # Panics
+        /// If the range is not within the segment.
+        pub fn populate(&self, at: usize, len: usize) -> io::Result<()> {
+            assert!(at <= self.len && len <= self.len - at);
+            let first = at & !(PAGE - 1);
+            let len = at + len - first;
+            // SAFETY: the range is within the mapping; its contents stay as they are.
+            let populated = unsafe {
+                rustix::mm::madvise(self.at.as_ptr().add(first).cast(), len, Advice::LinuxPopulateWrite)
+            };
+            match populated {
+                Err(rustix::io::Errno::INVAL) => Ok(()),
+                other => Ok(other?),
+            }
         }
 
         /// Returns the descriptor, to be handed to the other process.
+        ///
+        /// # Panics
+        /// If it was closed.
         pub fn fd(&self) -> BorrowedFd<'_> {
-            self.fd.as_fd()
+            self.fd.as_ref().expect("the descriptor was closed").as_fd()
+        }
+
+        /// Closes the descriptor. The memory lives as long as it is mapped.
+        pub fn close_fd(&mut self) {
+            self.fd = None;
         }
 
         /// Returns the address of the first byte.
@@ -299,6 +344,10 @@ mod modelled {
         }
 
         pub fn prefetch(&self, _: usize) {}
+
+        pub fn populate(&self, _: usize, _: usize) -> std::io::Result<()> {
+            Ok(())
+        }
 
         pub fn copy_in(&self, at: usize, bytes: &[u8]) {
             for (i, part) in bytes.chunks(8).enumerate() {

@@ -11,7 +11,7 @@ use tautline_mem::Segment;
 use tautline_mem::pool::{MAX_POOL, POOL_UNIT, Pool, PoolView};
 
 use super::greeting::{GREETING_LEN, Greeting, Refusal};
-use super::{SEGMENT_LEN, Shm, Side};
+use super::{Shm, Side, attach_segment, create_segment};
 use crate::sys::local;
 
 /// The most entries of the directory that one sweep checks.
@@ -242,7 +242,7 @@ pub struct Handover(io::Result<(Segment, PeerHandles)>);
 
 impl Handover {
     fn new(segment: Option<OwnedFd>, pool: Option<OwnedFd>, greeting: &Greeting) -> io::Result<Handover> {
-        let segment = Segment::attach(segment.ok_or_else(bad_greeting)?, SEGMENT_LEN)?;
+        let segment = attach_segment(segment.ok_or_else(bad_greeting)?)?;
         Ok(Handover(Ok((segment, PeerHandles::new(pool, greeting)?))))
     }
 
@@ -368,7 +368,7 @@ impl Dial {
         if local::is_readable(process.as_fd()) {
             return Err(io::Error::new(io::ErrorKind::ConnectionRefused, "its process has exited"));
         }
-        let segment = Segment::create(SEGMENT_LEN)?;
+        let segment = create_segment()?;
         let (greeting, pool) = greet();
         match send_greeting(&socket, &greeting, Some(&segment), pool.as_ref()) {
             // It may have said why, before it closed the connection.

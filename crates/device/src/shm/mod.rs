@@ -12,8 +12,10 @@ mod probe;
 mod windows;
 mod words;
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tautline_mem::pool::MAX_EXTENTS;
 use tautline_mem::ring::{self, Corrupt, LINE, LINE_DATA, LINE_DATA_WORDS, Peeked, Shape};
@@ -48,8 +50,12 @@ const RING_LEN: usize = SHAPE.size().next_multiple_of(4096);
 /// Bytes of the ring that returns numbers, for each direction.
 const RETURNS_LEN: usize = 8 * MAX_EXTENTS + LINE;
 const SEGMENT_LEN: usize = 2 * RING_LEN + 2 * RETURNS_LEN + 2 * WINDOWS_LEN;
+/// Bytes of a segment, in pages, that are used until traffic needs more (S-35).
+const FIRST_LEN: usize =
+    2 * SHAPE.first_size().next_multiple_of(4096) + (SEGMENT_LEN - 2 * RING_LEN).next_multiple_of(4096);
 
 const _: () = assert!(SHAPE.is_sound());
+const _: () = assert!(FIRST_LEN <= 150 << 10);
 
 /// Bytes of the longest frame.
 pub const MAX_FRAME: usize = SHAPE.max_frame;
@@ -93,14 +99,48 @@ pub struct Shm {
     windows: Windows,
 }
 
+static KEEP_DESCRIPTORS: AtomicBool = AtomicBool::new(false);
+
+/// Keeps the descriptors of segments and pools open from now on: for tests that overwrite the memory of
+/// channels in use, which they find by these.
+#[doc(hidden)]
+pub fn keep_descriptors() {
+    KEEP_DESCRIPTORS.store(true, Ordering::Relaxed);
+}
+
+/// Allocates the memory of a segment that is used from the start.
+fn populate_first(segment: Segment) -> io::Result<Segment> {
+    segment.populate(0, SHAPE.first_size())?;
+    segment.populate(RING_LEN, SHAPE.first_size())?;
+    segment.populate(2 * RING_LEN, SEGMENT_LEN - 2 * RING_LEN)?;
+    Ok(segment)
+}
+
+/// Creates the segment of a pair.
+fn create_segment() -> io::Result<Segment> {
+    populate_first(Segment::create_sparse(SEGMENT_LEN)?)
+}
+
+/// Maps the segment of a pair that the other side created.
+fn attach_segment(fd: OwnedFd) -> io::Result<Segment> {
+    populate_first(Segment::attach_sparse(fd, SEGMENT_LEN)?)
+}
+
 impl Shm {
     fn new(
-        segment: Segment,
+        mut segment: Segment,
         side: Side,
         (socket, process): (OwnedFd, OwnedFd),
-        (peer, pool): (PeerHandles, Option<Pool>),
+        (peer, mut pool): (PeerHandles, Option<Pool>),
         asymmetric: bool,
     ) -> Shm {
+        // The other side has what it needs: two descriptors are left for each peer (S-36).
+        if !KEEP_DESCRIPTORS.load(Ordering::Relaxed) {
+            segment.close_fd();
+            if let Some(pool) = &mut pool {
+                pool.close_fd();
+            }
+        }
         let segment = Arc::new(segment);
         let (out, back) = match side {
             Side::Caller => (0, RING_LEN),

@@ -4,11 +4,10 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use tautline_mem::Segment;
 use tautline_mem::pool::{Pool, PoolView};
 
 use super::listener::PeerHandles;
-use super::{SEGMENT_LEN, Shm, Side};
+use super::{Shm, Side, attach_segment, create_segment};
 
 /// What one end of a pair contributes.
 #[derive(Debug)]
@@ -36,8 +35,8 @@ impl Shm {
     pub fn pair(dialler: PairEnd, acceptor: PairEnd) -> io::Result<(Shm, Shm)> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (here, there) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-        let segment = Segment::create(SEGMENT_LEN)?;
-        let mapped_again = Segment::attach(segment.fd().try_clone_to_owned()?, SEGMENT_LEN)?;
+        let segment = create_segment()?;
+        let mapped_again = attach_segment(segment.fd().try_clone_to_owned()?)?;
         let (to_dialler, to_acceptor) = (acceptor.handles()?, dialler.handles()?);
         let fds = (here, acceptor.process.as_fd().try_clone_to_owned()?);
         let first = Shm::new(segment, Side::Caller, fds, (to_dialler, dialler.pool), false);
