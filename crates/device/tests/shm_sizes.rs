@@ -51,6 +51,8 @@ fn two_descriptors_for_each_peer() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = TempDir::new("descriptors");
     let listener = Listener::bind(&dir.listener_path()).unwrap();
+    // The pages of the two lanes are created with the first pair.
+    drop(pair(&listener, &dir.listener_path()));
     let before = descriptors();
     let pairs = pairs(&dir, &listener);
     assert_eq!(descriptors() - before, 2 * 2 * PAIRS);

@@ -45,8 +45,6 @@ const WRAPPED: u32 = 1 << 30;
 const HEAD: usize = 4;
 /// The line in which the receiver publishes what it has consumed: lines, bytes.
 const CONSUMED: u64 = 0;
-/// The line in which the receiver says that it sleeps.
-const ASLEEP: u64 = 2;
 
 /// The other side wrote something that no correct peer writes; nothing in the segment can be trusted any more
 /// (S-2).

@@ -36,6 +36,7 @@ pub(crate) fn check_kind(fd: &std::os::fd::OwnedFd) -> std::io::Result<()> {
 
 #[cfg(not(loom))]
 mod real {
+    use std::ffi::CStr;
     use std::io;
     use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
     use std::ptr::NonNull;
@@ -87,11 +88,31 @@ mod real {
 
         /// Creates a segment; unless `populated`, the kernel allocates each page when it is first touched.
         pub(crate) fn create_with(len: usize, populated: bool) -> io::Result<Segment> {
-            super::check_file_size(len)?;
-            let fd = rustix::fs::memfd_create(c"tautline", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-            rustix::fs::ftruncate(&fd, len as u64)?;
+            let fd = Segment::create_file(len, c"tautline")?;
             rustix::fs::fcntl_add_seals(&fd, SEALS)?;
             Segment::map(fd, len, (ProtFlags::READ | ProtFlags::WRITE, populated))
+        }
+
+        /// Creates a segment that has another name.
+        pub(crate) fn create_named(len: usize, name: &CStr) -> io::Result<Segment> {
+            let fd = Segment::create_file(len, name)?;
+            rustix::fs::fcntl_add_seals(&fd, SEALS)?;
+            Segment::map(fd, len, (ProtFlags::READ | ProtFlags::WRITE, true))
+        }
+
+        /// Creates a segment that this process alone can write, by this mapping.
+        pub(crate) fn create_for_readers(len: usize, name: &CStr) -> io::Result<Segment> {
+            let fd = Segment::create_file(len, name)?;
+            let segment = Segment::map(fd, len, (ProtFlags::READ | ProtFlags::WRITE, true))?;
+            rustix::fs::fcntl_add_seals(segment.fd(), SEALS | SealFlags::FUTURE_WRITE)?;
+            Ok(segment)
+        }
+
+        fn create_file(len: usize, name: &CStr) -> io::Result<OwnedFd> {
+            super::check_file_size(len)?;
+            let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+            rustix::fs::ftruncate(&fd, len as u64)?;
+            Ok(fd)
         }
 
         /// Maps a segment that another process created.

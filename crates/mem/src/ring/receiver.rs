@@ -1,6 +1,6 @@
 //! The receiving end of a ring.
 
-use super::{ASLEEP, CONSUMED, Corrupt, END, InlineFrame, LINE, LINE_DATA, RingMemory, Shape, WRAPPED};
+use super::{CONSUMED, Corrupt, END, InlineFrame, LINE, LINE_DATA, RingMemory, Shape, WRAPPED};
 use crate::Segment;
 use crate::segment::{Line, Lines};
 use crate::sync::{Arc, Ordering};
@@ -279,16 +279,5 @@ impl Receiver {
     /// Returns the number of frames taken.
     pub fn taken(&self) -> u64 {
         self.lines - self.continued
-    }
-
-    /// Announces that this side sleeps, or is awake. Before sleeping: announce it, [`crate::Barrier::heavy`],
-    /// check again.
-    pub fn set_asleep(&self, asleep: bool) {
-        self.memory.head.get(ASLEEP)[0].store(u64::from(asleep), Ordering::Relaxed);
-    }
-
-    /// Whether the sender has not cleared what [`Receiver::set_asleep`] declared: it clears it when it rings.
-    pub fn is_asleep(&self) -> bool {
-        self.memory.head.get(ASLEEP)[0].load(Ordering::Relaxed) != 0
     }
 }

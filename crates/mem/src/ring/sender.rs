@@ -1,11 +1,10 @@
 //! The sending end of a ring.
 
 use super::{
-    ASLEEP, CONSUMED, CONTINUED, Corrupt, END, LINE, LINE_DATA, LINE_DATA_WORDS, MAX_SPAN, RingMemory, Shape,
-    WRAPPED,
+    CONSUMED, CONTINUED, Corrupt, END, LINE, LINE_DATA, LINE_DATA_WORDS, MAX_SPAN, RingMemory, Shape, WRAPPED,
 };
+use crate::Segment;
 use crate::sync::{Arc, AtomicU64, Ordering};
-use crate::{Barrier, Segment};
 
 /// The sending end of a ring.
 #[derive(Debug)]
@@ -295,7 +294,8 @@ impl Sender {
     #[inline]
     fn take_bytes(&mut self, len: usize) -> Result<Option<(usize, u32)>, Corrupt> {
         let mut placed = self.place(len);
-        if self.lines >= self.limit || placed.as_ref().is_none_or(|placed| placed.flag != 0) {
+        let ordinary = |placed: &Placed| placed.flag == 0 && placed.after.part == self.bytes.part;
+        if self.lines >= self.limit || !placed.as_ref().is_some_and(ordinary) {
             self.refresh()?;
             placed = self.place(len).filter(|_| self.lines < self.limit);
         }
@@ -358,20 +358,5 @@ impl Sender {
     fn has_room_now(&self) -> bool {
         let longest = self.memory.shape.max_frame - LINE_DATA;
         self.lines + self.memory.shape.span as u64 <= self.limit && self.place(longest).is_some()
-    }
-
-    /// Whether the receiver sleeps and must be rung for, to be called after sending. Returns true once per
-    /// sleep.
-    #[inline(always)]
-    pub fn must_ring(&self, barrier: Barrier) -> bool {
-        barrier.light();
-        let asleep = &self.memory.head.get(ASLEEP)[0];
-        if asleep.load(Ordering::Relaxed) == 0 {
-            return false;
-        }
-        // The side that clears it rings; a receiver that has announced its sleep again meanwhile is rung for,
-        // too.
-        asleep.store(0, Ordering::Relaxed);
-        true
     }
 }
