@@ -10,9 +10,10 @@
 use std::io;
 #[cfg(not(loom))]
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use crate::segment::Lines;
-use crate::sync::{Arc, Mutex, Ordering, fence};
+use crate::sync::{self, Mutex, Ordering, fence};
 use crate::{Barrier, Segment};
 
 /// Bytes of each page.
@@ -25,8 +26,8 @@ pub const MAX_RINGS: usize = 8 * PAGE;
 /// The pages of one lane, as the lane itself sees them.
 #[derive(Debug)]
 pub struct LanePages {
-    sleep: Arc<Segment>,
-    bits: Arc<Segment>,
+    sleep: sync::Arc<Segment>,
+    bits: sync::Arc<Segment>,
     sleep_lines: Lines,
     bit_lines: Lines,
     /// Numbers of rings that are taken. Locked when channels are opened and closed.
@@ -47,7 +48,7 @@ impl LanePages {
     }
 
     fn over(sleep: Segment, bits: Segment) -> Arc<LanePages> {
-        let (sleep, bits) = (Arc::new(sleep), Arc::new(bits));
+        let (sleep, bits) = (sync::Arc::new(sleep), sync::Arc::new(bits));
         Arc::new(LanePages {
             sleep_lines: Lines::new(&sleep, 0, LINES),
             bit_lines: Lines::new(&bits, 0, LINES),
@@ -186,7 +187,7 @@ impl PeerPages {
         Ok(PeerPages::over(&Arc::new(sleep), &Arc::new(Segment::attach_sparse(bits, PAGE)?), number))
     }
 
-    fn over(sleep: &Arc<Segment>, bits: &Arc<Segment>, number: u32) -> PeerPages {
+    fn over(sleep: &sync::Arc<Segment>, bits: &sync::Arc<Segment>, number: u32) -> PeerPages {
         let (index, mask) = place(number);
         PeerPages {
             sleep: Lines::new(sleep, 0, LINES),
@@ -324,7 +325,7 @@ mod loom_tests {
     #[test]
     fn loom_no_frame_is_slept_through() {
         model(|| {
-            let segment = Arc::new(Segment::create(SHAPE.size()).unwrap());
+            let segment = sync::Arc::new(Segment::create(SHAPE.size()).unwrap());
             let mut sender = Sender::new(segment.clone(), 0, SHAPE);
             let mut receiver = Receiver::new(segment, 0, SHAPE);
             let pages = LanePages::create().unwrap();

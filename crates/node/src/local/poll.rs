@@ -104,6 +104,8 @@ impl ShmPoll {
             self.known.resize(at / 64 + 1, 0);
         }
         self.owners[at] = Some(rank);
+        // Its bit may have been seen, and ignored, before it was known whose it is.
+        self.known[at / 64] &= !(1 << (at % 64));
         self.activate(number.get());
     }
 
@@ -202,6 +204,12 @@ impl ShmPoll {
     /// Whether a peer has rung since the last call.
     pub(crate) fn take_rung(&mut self) -> bool {
         std::mem::take(&mut self.rung)
+    }
+
+    /// Clears a bit, as a hostile peer could.
+    #[cfg(test)]
+    pub(crate) fn clear_bit(&self, number: u32) {
+        self.pages.iter().for_each(|pages| pages.clear(number));
     }
 
     // Rings that are idle.
@@ -417,10 +425,12 @@ mod tests {
         assert_eq!(poll.active().collect::<Vec<_>>(), [9, 77, 130, 150]);
         poll.remove(130);
         assert_eq!((poll.len(), poll.peers().len()), (3, RINGS as usize - 1));
-        // Nobody has this ring any more: its bit, which an enemy may set, is ignored.
+        // Nobody has this ring any more, or nobody yet: its bit is ignored until somebody has it.
         pages.set(130);
         poll.find_new();
         assert_eq!((poll.len(), poll.has_new()), (3, false));
+        poll.add(130, &numbers[130]);
+        assert_eq!((poll.len(), poll.has_new()), (4, false));
     }
 
     /// N-3: however busy the rings are, everything else has its turn.
