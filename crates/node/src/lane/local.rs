@@ -294,8 +294,11 @@ impl Lane {
     /// Somebody polls although peers were told that this node sleeps.
     #[cold]
     pub(crate) fn wake_up(&mut self) {
-        self.announce_wake();
-        self.take_rings();
+        // A ring may be for a thread that still sleeps.
+        if self.status.sleepers == 0 {
+            self.announce_wake();
+            self.take_rings();
+        }
     }
 
     /// Has peers ring while the program computes, so that the watchdog serves them at once (N-13). False if
