@@ -114,7 +114,8 @@ impl ShmPoll {
         self.active.retain(|ring| ring.rank != rank);
         for (number, owner) in self.owners.iter_mut().enumerate() {
             if owner.take_if(|owner| *owner == rank).is_some() {
-                self.known[number / 64] &= !(1 << (number % 64));
+                // Its bit may stay set: it is ignored until another peer has the number.
+                self.known[number / 64] |= 1 << (number % 64);
             }
         }
     }
@@ -423,8 +424,9 @@ mod tests {
         // A bit that a peer cleared: the ring is found when all are checked.
         assert!(poll.sweep(1, |rank| rank == 150) && !poll.sweep(2, |rank| rank == 150));
         assert_eq!(poll.active().collect::<Vec<_>>(), [9, 77, 130, 150]);
+        assert_eq!(pages.bits(130 / 64) >> (130 % 64) & 1, 1);
         poll.remove(130);
-        assert_eq!((poll.len(), poll.peers().len()), (3, RINGS as usize - 1));
+        assert_eq!((poll.len(), poll.peers().len(), poll.has_new()), (3, RINGS as usize - 1, false));
         // Nobody has this ring any more, or nobody yet: its bit is ignored until somebody has it.
         pages.set(130);
         poll.find_new();
