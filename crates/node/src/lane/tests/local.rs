@@ -151,13 +151,13 @@ fn idle_local_peers_are_not_polled() {
 #[test]
 fn cleared_bits_delay_and_lose_nothing() {
     let (mut lanes, mut now) = crowd(20);
-    for _ in 0..3 {
-        now += 20_000_000;
-        assert!(lanes[0].announce_sleep(now));
-        lanes[0].announce_wake();
-    }
     let clear = |lane: &Lane| (0..64).for_each(|number| lane.local.poll.clear_bit(number));
     for sleeps in [false, true] {
+        for _ in 0..3 {
+            now += 20_000_000;
+            assert!(lanes[0].announce_sleep(now));
+            lanes[0].announce_wake();
+        }
         let before = taken(&lanes[0]);
         lanes[0].local.poll.sweep(now, |_| false);
         push(&mut lanes[7], 0);
