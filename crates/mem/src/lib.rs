@@ -3,8 +3,8 @@
 //! What lives here: the slot [`Arena`], the owner word [`Owned`], the [`EventQueue`] behind it, the
 //! [`Turns`] of threads that wait, the [`ForkGuard`]; memory that peers may
 //! access ([`ApertureMemory`]); shared memory ([`Segment`]), the [`ring`] in it, the [`pool`] that messages
-//! are lent from, the [`returns`] that give them back and the [`windows`] of messages, and the asymmetric
-//! [`Barrier`]; and the [`sync`] façade that becomes loom's types under `--cfg loom`. What does not: any
+//! are lent from, the [`returns`] that give them back and the [`windows`] of messages, the [`LanePages`] by
+//! which lanes find work and wake each other, and the asymmetric [`Barrier`]; and the [`sync`] façade that becomes loom's types under `--cfg loom`. What does not: any
 //! protocol.
 
 #[cfg(not(loom))]
@@ -15,6 +15,7 @@ mod events;
 #[cfg(not(loom))]
 mod foreign;
 mod fork;
+mod lane_pages;
 mod owned;
 #[cfg(not(loom))]
 pub mod pool;
@@ -36,6 +37,7 @@ pub use events::{EventQueue, NextEvent};
 #[cfg(not(loom))]
 pub use foreign::open_memory_of;
 pub use fork::ForkGuard;
+pub use lane_pages::{LanePages, MAX_RINGS, PeerPages, RingNumber};
 pub use owned::{Owned, Owner};
 pub use segment::Segment;
 #[cfg(not(loom))]

@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
-use tautline_device::shm::{self, Greeting, POOL_UNIT, Pool, Refusal, Shm};
+use tautline_device::shm::{self, Contribution, Greeting, LanePages, POOL_UNIT, Pool, Refusal, Shm};
 use tautline_link::{JobKey, Nanos};
+use tautline_mem::Barrier;
 
 use super::simulated::SimulatedHost;
 use super::sockets::{ListenerPaths, Sockets, job_name};
@@ -64,10 +65,14 @@ pub(crate) struct Discovery {
     /// that accepted it.
     incoming: Arc<Mutex<Vec<Incoming>>>,
     asymmetric: bool,
+    /// Between this lane and its local peers.
+    barrier: Barrier,
     /// Datagrams are not to be used.
     pub(crate) only: bool,
     /// Ranks that are reached through shared memory; all of them if there is no list.
     reached: Option<Vec<bool>>,
+    /// The pages of the lane (S-37).
+    pages: Arc<LanePages>,
     /// Bytes that each peer can be lent.
     pool: usize,
     /// What peers that may read this process find there: the job's name (S-9).
@@ -164,8 +169,10 @@ impl Discovery {
             dials: Vec::new(),
             incoming: Arc::default(),
             asymmetric,
+            barrier: if asymmetric { Barrier::between_processes() } else { Barrier::symmetric() },
             only: config.device == Some(DeviceName::Shm),
             reached: reached(job, config),
+            pages: LanePages::create()?,
             pool: config.loan_pool,
             beacon: Box::new(job_name(&job.key, &job.members)),
             single_copy: config.single_copy.is_some(),
@@ -258,8 +265,9 @@ impl Discovery {
     /// Dials a peer's listener.
     pub(crate) fn dial(&mut self, hello: Hello) -> io::Result<()> {
         let greet = || {
-            let (pool, units) = self.pool();
-            (self.greeting(hello, 0, units).to_bytes(self.prove()), pool)
+            let (own, units) = self.contribution()?;
+            let ring = own.number.get();
+            Ok((self.greeting(hello, 0, (units, ring)).to_bytes(self.prove()), own))
         };
         let connection = self.transport.dial(Address::from(hello.to).rank, &greet)?;
         self.watch_stranger(connection.fd());
@@ -408,24 +416,33 @@ impl Discovery {
             incoming.refuse(&Refusal::of(&error).to_bytes(self.prove()));
             return Err(error);
         }
-        let (pool, units) = self.pool();
-        let answer = self.greeting(hello, greeting.epoch, units).to_bytes(self.prove());
-        incoming.accept(&answer, pool, greeting.asymmetric && self.asymmetric)
+        let (own, units) = self.contribution()?;
+        let ring = own.number.get();
+        let answer = self.greeting(hello, greeting.epoch, (units, ring)).to_bytes(self.prove());
+        incoming.accept(&answer, own, greeting.asymmetric && self.asymmetric)
     }
 
-    fn greeting(&self, hello: Hello, answers: u64, pool: u32) -> Greeting {
+    fn greeting(&self, hello: Hello, answers: u64, (pool, ring): (u32, u32)) -> Greeting {
         let Hello { from, to, epoch, window } = hello;
         let beacon = std::ptr::from_ref::<u64>(&self.beacon) as u64;
-        Greeting { from, to, epoch, answers, window, pool, beacon, asymmetric: self.asymmetric }
+        Greeting { from, to, epoch, answers, window, pool, beacon, ring, asymmetric: self.asymmetric }
     }
 
-    /// Memory to lend from, if there is to be any, and how much of it greetings tell.
-    fn pool(&self) -> (Option<Pool>, u32) {
+    /// The barrier between this lane and its local peers.
+    pub(crate) fn barrier(&self) -> Barrier {
+        self.barrier
+    }
+
+    /// What this lane contributes to a channel: the number of a ring, and memory to lend from, if there is to
+    /// be any; and how much of it greetings tell.
+    fn contribution(&self) -> io::Result<(Contribution, u32)> {
         let pool = Pool::create(self.pool)
             .inspect_err(|error| tracing::warn!(%error, "nothing can be lent to peers on this host"))
             .ok();
         let units = pool.as_ref().map_or(0, |pool| pool.size() / POOL_UNIT);
-        (pool, units as u32)
+        let too_many = || io::Error::other("this lane shares memory with as many peers as it can");
+        let number = self.pages.take_number().ok_or_else(too_many)?;
+        Ok((Contribution { pool, number }, units as u32))
     }
 
     fn prove(&self) -> impl Fn(&[u8]) -> [u8; 16] + use<> {
@@ -474,6 +491,16 @@ impl Discovery {
         let (strangers, peers): (Vec<u64>, Vec<u64>) = of.partition(|of| *of == STRANGER);
         let noticed = self.transport.take_notice(self.lane);
         (peers.into_iter().map(|of| of as Rank).collect(), noticed || !strangers.is_empty())
+    }
+
+    /// Calls `each` with the peers of which something is to be read: a ring, or an end.
+    pub(crate) fn for_each_readable(&self, mut each: impl FnMut(Rank)) {
+        let mut events =
+            [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 64];
+        let none = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let count = epoll::wait(&self.watch, &mut events[..], Some(&none)).unwrap_or(0);
+        let of = events[..count].iter().map(|event| event.data.u64());
+        of.filter(|of| *of != STRANGER).for_each(|of| each(of as Rank));
     }
 
     /// A peer died and may have left its listener behind.
