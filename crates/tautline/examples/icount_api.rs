@@ -1,6 +1,6 @@
 //! What a message, a put that a polled tripwire notices, and a frame of a long message cost a program: two
 //! endpoints in one thread, on a wire made of memory (`-wire`, or `-open` without tags) or with shared memory
-//! (`-shm`).
+//! (`-shm`). `tag-8`: a message of eight bytes with a tag, through shared memory.
 //!
 //! `icount_api SCENARIO N` sends and receives N times eight bytes, in turns; `train`: N frames of 1,472 bytes
 //! one way, in messages of 64 KiB. `cargo xtask icount` counts the
@@ -30,8 +30,8 @@ use tautline::{
     PeerState, Remote, Result, Security, Short, Tripwire,
 };
 
-const USAGE: &str = "usage: icount_api short-wire|short-shm|async-wire|async-shm|put-wire|put-shm|train-wire|train-open \
-                     N [time]";
+const USAGE: &str = "usage: icount_api short-wire|short-shm|async-wire|async-shm|put-wire|put-shm|train-wire|train-open|\
+                     tag-8 N [time]";
 
 /// The bytes of a long message, and the frames that it takes.
 const LONG: usize = 64 << 10;
@@ -48,7 +48,7 @@ fn main() -> ExitCode {
     let pair = match device {
         "wire" => Pair::over_wire(Security::Fabric),
         "open" => Pair::over_wire(Security::Open),
-        "shm" => Pair::over_shm(),
+        "shm" | "8" => Pair::over_shm(),
         _ => return usage(),
     };
     let start = Instant::now();
@@ -56,6 +56,7 @@ fn main() -> ExitCode {
         "short" => pair.messages("short", count),
         "async" => pair.messages("async", count),
         "put" => pair.puts(count),
+        "tag" => pair.tagged(count),
         "train" => pair.trains(count / LONG_FRAMES),
         _ => return usage(),
     }
@@ -127,6 +128,19 @@ impl Pair {
             let bytes = i.to_le_bytes();
             self.ends[from].try_send(1 - from as u32, handlers[from], black_box(&bytes[..]))?;
             self.poll(1 - from, || self.arrived.get() == i)?;
+        }
+        Ok(())
+    }
+
+    fn tagged(&self, count: u64) -> Result<()> {
+        let tags = [self.ends[0].tags(0), self.ends[1].tags(0)];
+        let mut buffer = vec![0; 8];
+        for i in 1..=count {
+            let from = (i % 2) as usize;
+            let bytes = i.to_le_bytes();
+            tags[from].send(1 - from as u32, 7, black_box(&bytes[..]))?;
+            tags[1 - from].receive(from as u32, 7, &mut buffer)?;
+            assert_eq!(buffer, bytes);
         }
         Ok(())
     }

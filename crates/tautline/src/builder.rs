@@ -11,6 +11,7 @@ use crate::collective::{self, Collectives};
 use crate::core::{Core, Failures, OnFailure, SharedStyle};
 use crate::endpoint::{Endpoint, Lanes};
 use crate::error::{Error, HandlerFailure, Result};
+use crate::group::Groups;
 use crate::messages::handlers::Registered;
 use crate::messages::inbox::Inbox;
 use crate::messages::{Borrowed, Message, Short};
@@ -227,7 +228,7 @@ impl Builder {
         self,
         open: impl FnOnce(Vec<(String, bool)>) -> Result<tautline_node::Endpoint, JoinError>,
     ) -> Result<Endpoint> {
-        let this = self.with_collectives();
+        let this = self.with_collectives().attach_shared(Arc::<Groups>::default());
         this.check()?;
         let node = open(this.names())?;
         let inbox = Box::new(Inbox::new(this.handlers));

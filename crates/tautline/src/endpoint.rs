@@ -141,6 +141,11 @@ impl Endpoint {
         crate::tags::Tags::new(&self.core.shared, context)
     }
 
+    /// The group of all ranks of the job, for collectives. All calls return the same group.
+    pub fn world(&self) -> Result<crate::group::Group> {
+        crate::group::Group::world(&self.tags(0))
+    }
+
     /// The number of processes in the job.
     pub fn size(&self) -> u32 {
         self.core.node.size()

@@ -14,6 +14,7 @@
 //! * [`Endpoint::barrier`], [`Endpoint::share`], [`Endpoint::exchange`]: calls that several ranks make
 //!   together.
 //! * [`tags`]: messages that receives take by source and tag, from any thread.
+//! * [`group`]: groups of ranks with collectives: broadcasts, reductions and their like.
 //! * [`Handle`] sends, calls and puts from other threads.
 //! * [`queue`], [`rpc`], [`stream`]: styles of communication, each a thin layer over messages or memory.
 //!   [`style`] has the hooks to build others.
@@ -89,6 +90,7 @@ mod endpoint;
 mod error;
 #[cfg(feature = "futures")]
 mod events;
+pub mod group;
 mod handle;
 mod handler_name;
 mod hash;

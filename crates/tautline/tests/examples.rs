@@ -36,6 +36,17 @@ fn scatter() {
     assert_eq!(out[0], ["sums of the rows: [0, 100000, 200000]"]);
 }
 
+#[test]
+fn all_reduce() {
+    for (n, line) in [
+        (1, "1 ranks, sum 1, greatest even rank 0"),
+        (2, "2 ranks, sum 3, greatest even rank 0"),
+        (5, "5 ranks, sum 15, greatest even rank 4"),
+    ] {
+        assert_eq!(run("all_reduce", n)[0], [line]);
+    }
+}
+
 /// M-9: 8 MiB, read in place.
 #[test]
 fn loan() {

@@ -11,6 +11,7 @@ mod closing;
 mod collective;
 mod executors;
 mod failures;
+mod groups;
 mod handlers;
 mod handles;
 mod lanes;

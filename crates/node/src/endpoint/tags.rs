@@ -187,6 +187,25 @@ impl Tagged<'_> {
         })
     }
 
+    /// Polls and waits until all of the sends and receives have ended, or any of `unless`.
+    pub fn wait_tagged_unless(
+        &self,
+        requests: &[TagRequest],
+        unless: &[TagRequest],
+    ) -> Result<(), SendError> {
+        let (mut first, mut seen) = (0, None);
+        self.wait_served(None, |lane| {
+            if seen.replace(lane.tags.activity()) == Some(lane.tags.activity()) {
+                return false;
+            }
+            while first < requests.len() && requests[first].has_ended(lane) {
+                first += 1;
+            }
+            first == requests.len() || unless.iter().any(|request| request.has_ended(lane))
+        })?;
+        Ok(())
+    }
+
     /// Polls and waits for the end of a receive, and takes its result.
     #[inline]
     pub fn finish_receive_tagged(&self, id: ReceiveId) -> Result<Option<Ended<Status>>, SendError> {
@@ -209,6 +228,19 @@ impl Tagged<'_> {
         }
         lane.poll(now);
         Ok(ended(&lane))
+    }
+
+    /// Makes progress.
+    pub fn poll(&self) -> Result<(), SendError> {
+        let (mut lane, now) = self.0.enter()?;
+        lane.poll(now);
+        Ok(())
+    }
+
+    /// Returns whether a send or receive has ended.
+    #[inline]
+    pub fn has_ended(&self, request: TagRequest) -> Result<bool, SendError> {
+        self.0.with(|lane| request.has_ended(lane))
     }
 
     /// Takes the result of a receive that has ended.

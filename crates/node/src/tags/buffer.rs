@@ -1,5 +1,8 @@
 //! The bytes of a message on either side: in one piece, in several, or with the caller.
 
+use std::ops::Range;
+use std::sync::Arc;
+
 /// Where the bytes of a message come from, or go to.
 ///
 /// The node owns it while the operation is under way, so that whoever polls, the watchdog included, may read
@@ -10,6 +13,8 @@ pub enum Buffer {
     Whole(Vec<u8>),
     /// In several pieces, one after the other.
     Pieces(Vec<Vec<u8>>),
+    /// To be sent, in several pieces that others read at the same time.
+    Shared(Vec<Arc<Vec<u8>>>),
     /// Nowhere: received bytes are dropped, and bytes to be sent are with the caller, who waits.
     Absent,
 }
@@ -21,6 +26,7 @@ impl Buffer {
         match self {
             Buffer::Whole(bytes) => bytes.len() as u64,
             Buffer::Pieces(pieces) => pieces.iter().map(|piece| piece.len() as u64).sum(),
+            Buffer::Shared(pieces) => pieces.iter().map(|piece| piece.len() as u64).sum(),
             Buffer::Absent => 0,
         }
     }
@@ -40,21 +46,15 @@ impl Buffer {
                 each(0, &mut bytes[start..end]);
             }
             Buffer::Pieces(pieces) => {
-                let (mut before, mut done) = (0, 0);
+                let mut cut = Cut { at, len, done: 0, before: 0 };
                 for piece in pieces {
-                    let start = (at + done as u64 - before).min(piece.len() as u64) as usize;
-                    let end = start.saturating_add(len - done).min(piece.len());
-                    if start < end {
-                        each(done, &mut piece[start..end]);
-                        done += end - start;
-                    }
-                    before += piece.len() as u64;
-                    if done == len {
-                        break;
+                    let (done, part) = cut.next(piece.len());
+                    if !part.is_empty() {
+                        each(done, &mut piece[part]);
                     }
                 }
             }
-            Buffer::Absent => {}
+            Buffer::Shared(_) | Buffer::Absent => {}
         }
     }
 
@@ -72,7 +72,37 @@ impl Buffer {
 
     /// Reads bytes from `at` on, all of which there are.
     pub(super) fn read(&mut self, at: u64, out: &mut [u8]) {
+        if let Buffer::Shared(pieces) = self {
+            let mut cut = Cut { at, len: out.len(), done: 0, before: 0 };
+            for piece in pieces {
+                let (done, part) = cut.next(piece.len());
+                out[done..done + part.len()].copy_from_slice(&piece[part]);
+            }
+            return;
+        }
         self.for_each(at, out.len(), |done, part| out[done..done + part.len()].copy_from_slice(part));
+    }
+}
+
+/// `len` bytes from `at` on of several pieces.
+struct Cut {
+    at: u64,
+    len: usize,
+    done: usize,
+    /// Bytes of the pieces so far.
+    before: u64,
+}
+
+impl Cut {
+    /// The part of the next piece, which has `piece` bytes, and how many bytes come before that part.
+    fn next(&mut self, piece: usize) -> (usize, Range<usize>) {
+        let first = self.at + self.done as u64;
+        let start = first.saturating_sub(self.before).min(piece as u64) as usize;
+        let end = start.saturating_add(self.len - self.done).min(piece);
+        let done = self.done;
+        self.done += end - start;
+        self.before += piece as u64;
+        (done, start..end)
     }
 }
 
@@ -90,6 +120,9 @@ mod tests {
                 let mut out = vec![0; len];
                 Buffer::Pieces(pieces.to_vec()).read(at, &mut out);
                 assert_eq!(out, bytes[at as usize..at as usize + len]);
+                let mut shared = vec![0; len];
+                Buffer::Shared(pieces.iter().cloned().map(Arc::new).collect()).read(at, &mut shared);
+                assert_eq!(shared, out);
                 let mut into = Buffer::Pieces(pieces.iter().map(|piece| vec![0; piece.len()]).collect());
                 into.write(at, &bytes[at as usize..at as usize + len]);
                 let Buffer::Pieces(got) = into else { unreachable!() };

@@ -48,7 +48,13 @@ impl Tags {
         let written = if writer.is_immediate() {
             writer.write(&record, 0, bytes)
         } else {
-            writer.write_now(now(), &record, 0, bytes) || writer.write(&record, 0, bytes)
+            let written = writer.write_now(now(), &record, 0, bytes);
+            // In a frame that others may share, it leaves only when that is closed; nobody else may do so.
+            let shared = !written && writer.write(&record, 0, bytes);
+            if shared {
+                writer.flush();
+            }
+            written || shared
         };
         if written {
             peer.credit -= charge(len);

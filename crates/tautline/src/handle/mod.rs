@@ -111,6 +111,11 @@ impl Handle {
         crate::tags::Tags::new(&self.0, context)
     }
 
+    /// The group of all ranks of the job, for collectives. All calls return the same group.
+    pub fn world(&self) -> Result<crate::group::Group> {
+        crate::group::Group::world(&self.tags(0))
+    }
+
     /// The same verbs as futures, for tasks of a runtime.
     pub fn to_async(&self) -> AsyncHandle {
         AsyncHandle(self.clone())

@@ -77,8 +77,12 @@ impl Tags {
         self.context
     }
 
-    fn node(&self) -> &tautline_node::Endpoint {
+    pub(crate) fn node(&self) -> &tautline_node::Endpoint {
         &self.shared.node
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
 
     /// Sends a message. Returns when `bytes` may be used again: at once if it goes eagerly and there is room,
@@ -139,7 +143,7 @@ impl Tags {
         self.start((to, tag), Mode::Standard, Buffer::Pieces(pieces))
     }
 
-    fn start(&self, (to, tag): (Rank, u32), mode: Mode, data: Buffer) -> Result<Send> {
+    pub(crate) fn start(&self, (to, tag): (Rank, u32), mode: Mode, data: Buffer) -> Result<Send> {
         let id = self.node().tagged().start_send_tagged((to, self.context, tag), mode, data)?;
         Ok(Send::new(&self.shared, id))
     }
@@ -193,6 +197,12 @@ impl Tags {
     ) -> Result<Receive> {
         let pattern = self.pattern(source.into(), tag.into());
         let id = self.node().tagged().start_receive_tagged(pattern, &mut Buffer::Pieces(pieces))?;
+        Ok(Receive::new(&self.shared, id))
+    }
+
+    pub(crate) fn start_receive_into(&self, from: Rank, tag: u32, mut buffer: Buffer) -> Result<Receive> {
+        let pattern = self.pattern(Some(from), Some(tag));
+        let id = self.node().tagged().start_receive_tagged(pattern, &mut buffer)?;
         Ok(Receive::new(&self.shared, id))
     }
 

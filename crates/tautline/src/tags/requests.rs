@@ -33,6 +33,7 @@ fn whole(buffer: Buffer) -> Vec<u8> {
     match buffer {
         Buffer::Whole(bytes) => bytes,
         Buffer::Pieces(pieces) => pieces.concat(),
+        Buffer::Shared(pieces) => pieces.iter().flat_map(|piece| piece.iter().copied()).collect(),
         Buffer::Absent => Vec::new(),
     }
 }
@@ -59,7 +60,12 @@ impl Send {
 
     /// Waits for its end: its bytes have been sent, or copied to where they are sent from, or for a
     /// synchronous send it was matched. Returns the buffer.
-    pub fn wait(mut self) -> Result<Vec<u8>> {
+    pub fn wait(self) -> Result<Vec<u8>> {
+        self.finish().map(whole)
+    }
+
+    /// As [`Send::wait`], with the buffer as it was given.
+    pub(crate) fn finish(mut self) -> Result<Buffer> {
         let Some(id) = self.id else { return Err(Error::Stale) };
         if !self.test()? {
             if self.shared.node.is_virtual() {
@@ -70,7 +76,7 @@ impl Send {
         self.id = None;
         let (result, buffer) = self.shared.node.tagged().take_sent(id)?.ok_or(Error::Stale)?;
         result?;
-        Ok(whole(buffer))
+        Ok(buffer)
     }
 }
 
@@ -119,7 +125,7 @@ impl Receive {
 
     /// Waits for the end, and returns the buffer whether the receive has failed or not.
     #[inline]
-    pub(super) fn finish(mut self) -> Result<(Result<Status>, Buffer)> {
+    pub(crate) fn finish(mut self) -> Result<(Result<Status>, Buffer)> {
         let Some(id) = self.id else { return Err(Error::Stale) };
         if self.shared.node.is_virtual() && !self.test()? {
             return Err(SendError::WouldBlock.into());

@@ -1,0 +1,269 @@
+//! Agreement among the members that are left, and the group of them (G-9 … G-11).
+//!
+//! The lowest member that is not known to be lost coordinates: it collects a report of each other member,
+//! decides, and sends the decision to all. Who takes a decision sends it on to all before it returns. If the
+//! coordinator is lost, members report to the next one, and from then on take no decision that an earlier
+//! coordinator made. A decision that arrives in place of a report shows what its sender has decided; the
+//! coordinator makes the latest of them its own. So it decides only when it knows of each other member that
+//! it is lost, or undecided, or what it has decided.
+
+use std::sync::atomic::Ordering;
+
+use super::context::Id;
+use super::{Group, Inner, groups};
+use crate::error::{Error, Result};
+use crate::tags::{ANY, Receive, Request};
+
+/// Set in the tags of agreements. Reports, decisions and signs of life have a tag each.
+const AGREEMENT: u32 = 1 << 30;
+
+/// Agreements whose late decisions are dropped when another one begins.
+const FORMER: u32 = 8;
+
+/// What members agree on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Decision {
+    /// The coordinator that sent it last.
+    by: u32,
+    value: u64,
+    /// An id for a group of those that are left, of the first of them.
+    id: [u8; 4],
+    /// Who was lost, by number.
+    lost: Vec<bool>,
+}
+
+const HEAD: usize = 16;
+
+impl Decision {
+    fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(HEAD + self.lost.len());
+        bytes.extend_from_slice(&self.by.to_le_bytes());
+        bytes.extend_from_slice(&self.id);
+        bytes.extend_from_slice(&self.value.to_le_bytes());
+        bytes.extend(self.lost.iter().map(|lost| u8::from(*lost)));
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Decision> {
+        let (by, rest) = bytes.split_first_chunk()?;
+        let (id, rest) = rest.split_first_chunk()?;
+        let (value, lost) = rest.split_first_chunk()?;
+        let (by, value) = (u32::from_le_bytes(*by), u64::from_le_bytes(*value));
+        Some(Decision { by, id: *id, value, lost: lost.iter().map(|lost| *lost != 0).collect() })
+    }
+}
+
+/// An agreement under way at one member.
+struct Agreement<'a> {
+    group: &'a Inner,
+    tag: u32,
+    value: u64,
+    id: Id,
+    lost: Vec<bool>,
+    /// Takes the next decision.
+    decided: Receive,
+    /// Who has sent a decision.
+    decisive: Vec<bool>,
+    /// The decision of the latest coordinator.
+    latest: Option<Decision>,
+}
+
+impl Agreement<'_> {
+    fn tag(&self, of: u32) -> u32 {
+        self.tag | of
+    }
+
+    const REPORT: u32 = 0;
+    const DECISION: u32 = 1;
+    /// Never sent: a receive of it ends when the member is lost.
+    const LIFE: u32 = 2;
+
+    fn listen(group: &Inner, tag: u32) -> Result<Receive> {
+        let room = vec![0; HEAD + group.members.len()];
+        group.collective.start_receive(ANY, tag | Agreement::DECISION, room)
+    }
+
+    /// Takes the decisions that are here, and returns the latest of all so far.
+    fn take_decisions(&mut self) -> Result<Option<&Decision>> {
+        while self.decided.test()? {
+            let next = Agreement::listen(self.group, self.tag)?;
+            let (status, bytes) = std::mem::replace(&mut self.decided, next).wait()?;
+            let decision = Decision::from_bytes(&bytes).filter(|it| it.lost.len() == self.lost.len());
+            let decision = decision.ok_or(Error::Violation("a malformed decision of a group"))?;
+            if let Some(from) = self.group.members.iter().position(|rank| *rank == status.source) {
+                self.decisive[from] = true;
+            }
+            if self.latest.as_ref().is_none_or(|latest| latest.by < decision.by) {
+                self.latest = Some(decision);
+            }
+        }
+        Ok(self.latest.as_ref())
+    }
+
+    fn tell(&self, decision: &Decision) {
+        for (member, rank) in self.group.members.iter().enumerate() {
+            if member != self.group.me && !self.lost[member] {
+                // One that was lost meanwhile need not know.
+                let _ = self.group.collective.send_buffered(
+                    *rank,
+                    self.tag(Self::DECISION),
+                    &decision.to_bytes(),
+                );
+            }
+        }
+    }
+
+    fn run(mut self) -> Result<Decision> {
+        let me = self.group.me;
+        loop {
+            let coordinator = self.lost.iter().position(|lost| !lost).unwrap_or(me);
+            let decision = match coordinator == me {
+                true => Some(self.coordinate()?),
+                false => self.follow(coordinator)?,
+            };
+            if let Some(decision) = decision {
+                self.tell(&decision);
+                return Ok(decision);
+            }
+            self.lost[coordinator] = true;
+        }
+    }
+
+    /// Collects reports, and decides (G-9, G-10).
+    fn coordinate(&mut self) -> Result<Decision> {
+        let (group, me) = (self.group, self.group.me);
+        let tags = &group.collective;
+        let mut waiting: Vec<(usize, Receive)> = Vec::new();
+        for member in (0..self.lost.len()).filter(|member| *member != me && !self.lost[*member]) {
+            let receive = tags.start_receive(group.members[member], self.tag(Self::REPORT), vec![0; 8])?;
+            waiting.push((member, receive));
+        }
+        loop {
+            if let Some(latest) = self.take_decisions()?.filter(|latest| latest.by as usize > me) {
+                // The others take this member for lost.
+                return Ok(latest.clone());
+            }
+            waiting.retain(|(member, _)| !self.decisive[*member]);
+            if waiting.is_empty() {
+                break;
+            }
+            let requests = waiting.iter().map(|(_, receive)| receive as &dyn Request);
+            let requests: Vec<_> = requests.chain([&self.decided as &dyn Request]).collect();
+            let mut ended = tags.wait_some(&requests)?;
+            ended.retain(|index| *index < waiting.len());
+            for index in ended.into_iter().rev() {
+                let (member, receive) = waiting.swap_remove(index);
+                match receive.wait() {
+                    Ok((_, bytes)) => {
+                        let value = bytes.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+                        self.value &= value;
+                    }
+                    Err(Error::PeerGone(..)) => self.lost[member] = true,
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        let (value, lost) = (self.value, self.lost.clone());
+        let own = Decision { by: me as u32, id: self.id.to_bytes(), value, lost };
+        Ok(self.latest.take().map_or(own, |latest| Decision { by: me as u32, ..latest }))
+    }
+
+    /// Reports to a coordinator, and waits for a decision that it or a later one has made (G-11). None if
+    /// the coordinator is lost.
+    fn follow(&mut self, coordinator: usize) -> Result<Option<Decision>> {
+        let group = self.group;
+        let (tags, rank) = (&group.collective, group.members[coordinator]);
+        let life = tags.start_receive(rank, self.tag(Self::LIFE), Vec::new())?;
+        match tags.send_buffered(rank, self.tag(Self::REPORT), &self.value.to_le_bytes()) {
+            Ok(()) => {}
+            Err(Error::PeerGone(..)) => return Ok(None),
+            Err(error) => return Err(error),
+        }
+        loop {
+            if let Some(latest) = self.take_decisions()?.filter(|latest| latest.by as usize >= coordinator) {
+                return Ok(Some(latest.clone()));
+            }
+            if life.test()? {
+                return Ok(None);
+            }
+            tags.wait_some(&[&life, &self.decided])?;
+        }
+    }
+}
+
+impl Group {
+    fn decide(&self, value: u64) -> Result<Decision> {
+        let (inner, tags) = (&*self.0, &self.0.tags);
+        let number = inner.agreements.fetch_add(1, Ordering::Relaxed);
+        let tag = |number: u32| AGREEMENT | (number << 2 & (AGREEMENT - 1));
+        // Decisions that others sent on after this member had returned.
+        for former in number.saturating_sub(FORMER)..number {
+            while inner.collective.try_claim(ANY, tag(former) | Agreement::DECISION)?.is_some() {}
+        }
+        let tag = tag(number);
+        let id = groups(tags).give_id(inner.members[inner.me], tags.node().size())?;
+        let decided = Agreement::listen(inner, tag)?;
+        let (lost, decisive) = (vec![false; inner.members.len()], vec![false; inner.members.len()]);
+        let latest = None;
+        let result = Agreement { group: inner, tag, value, id, lost, decided, decisive, latest }.run();
+        if !result.as_ref().is_ok_and(|decision| decision.id == id.to_bytes()) {
+            groups(tags).return_id(id);
+        }
+        result
+    }
+
+    /// Agrees with all members that are left, whatever happened in collectives before: returns the bitwise
+    /// and of their values, the same at all of them, and which members were lost. It succeeds when members
+    /// are lost, also meanwhile. All members call it, in the same order as other agreements.
+    ///
+    /// A value of a member that was lost meanwhile may or may not count.
+    pub fn agree(&self, value: u64) -> Result<(u64, Vec<usize>)> {
+        let decision = self.decide(value)?;
+        let (inner, tags) = (&*self.0, &self.0.tags);
+        // The id is for a group, and there is none.
+        if let Ok(id) = Id::from_bytes(&decision.id, inner.members[inner.me], tags.node().size()) {
+            groups(tags).return_id(id);
+        }
+        Ok((decision.value, lost(&decision)))
+    }
+
+    /// A group of the members that are left, in the same order. All of them call it, as [`Group::agree`]; it
+    /// succeeds whatever happened in collectives before.
+    ///
+    /// [`Error::Revoked`] at a member that the others take for lost.
+    pub fn shrink(&self) -> Result<Group> {
+        let decision = self.decide(0)?;
+        let inner = &*self.0;
+        if decision.lost[inner.me] {
+            return Err(Error::Revoked);
+        }
+        let left = inner.members.iter().zip(&decision.lost).filter(|(_, lost)| !**lost);
+        let left: Vec<_> = left.map(|(rank, _)| *rank).collect();
+        let id = Id::from_bytes(&decision.id, left[0], inner.tags.node().size())?;
+        Group::agreed(&inner.tags, left, id, inner.choices.clone())
+    }
+
+    /// Makes all collectives of the group fail with [`Error::Revoked`], here and at all other members as soon
+    /// as they call or wait for one. [`Group::agree`] and [`Group::shrink`] still work, and so do tagged
+    /// messages.
+    pub fn revoke(&self) {
+        let _ = self.0.fail(0, Error::Revoked);
+    }
+}
+
+fn lost(decision: &Decision) -> Vec<usize> {
+    decision.lost.iter().enumerate().filter(|(_, lost)| **lost).map(|(member, _)| member).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decisions_survive_the_wire() {
+        let decision =
+            Decision { by: 2, value: 1 << 63 | 5, id: [1, 2, 3, 4], lost: vec![true, false, true] };
+        assert_eq!(Decision::from_bytes(&decision.to_bytes()), Some(decision));
+        assert_eq!(Decision::from_bytes(&[0; HEAD - 1]), None);
+    }
+}

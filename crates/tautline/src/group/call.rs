@@ -1,0 +1,284 @@
+//! Which collective is called, and the plan for it.
+
+use super::algorithms::{
+    all_gather, all_reduce, all_to_all, barrier, broadcast, gather, reduce, reduce_scatter, scan, scatter,
+};
+use super::choice::{Algorithm, Choices, Kind};
+use super::plan::{Draft, Plan};
+use super::reduction::Reduction;
+use crate::error::{Error, Result};
+
+/// A collective, with what all members must agree on. Lengths are in bytes, members are numbered from zero in
+/// their group.
+///
+/// Each member gives an input and gets an output. Unless said otherwise, all members name the same root,
+/// lengths and reduction.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Call {
+    /// Ends when all members have called it. No input, no output.
+    Barrier,
+    /// The root's input is everybody's output. The others have no input.
+    Broadcast {
+        /// Who has the input.
+        root: usize,
+        /// Bytes of it.
+        len: usize,
+    },
+    /// The root's output is all members' inputs, in order. The others have no output.
+    Gather {
+        /// Who has the output.
+        root: usize,
+        /// Bytes of each input.
+        len: usize,
+    },
+    /// As [`Call::Gather`], with inputs of different lengths.
+    GatherVaried {
+        /// Who has the output.
+        root: usize,
+        /// Bytes of this member's input.
+        len: usize,
+        /// Bytes of each member's input. Only the root's list is read.
+        lens: Vec<usize>,
+    },
+    /// Each member's output is a part of the root's input, in order. The others have no input.
+    Scatter {
+        /// Who has the input.
+        root: usize,
+        /// Bytes of each part.
+        len: usize,
+    },
+    /// As [`Call::Scatter`], with parts of different lengths.
+    ScatterVaried {
+        /// Who has the input.
+        root: usize,
+        /// Bytes of this member's output.
+        len: usize,
+        /// Bytes of each member's part. Only the root's list is read.
+        lens: Vec<usize>,
+    },
+    /// Everybody's output is all members' inputs, in order.
+    AllGather {
+        /// Bytes of each input.
+        len: usize,
+    },
+    /// As [`Call::AllGather`], with inputs of different lengths.
+    AllGatherVaried {
+        /// Bytes of each member's input.
+        lens: Vec<usize>,
+    },
+    /// Each member's input has a part for each member; the outputs are the parts from each member.
+    AllToAll {
+        /// Bytes of each part.
+        len: usize,
+    },
+    /// As [`Call::AllToAll`], with parts of different lengths. What a member sends to another one has the
+    /// length that the other one says it receives.
+    AllToAllVaried {
+        /// Bytes for each member.
+        send: Vec<usize>,
+        /// Bytes from each member.
+        receive: Vec<usize>,
+    },
+    /// The root's output is the reduction of all inputs. The others have no output.
+    Reduce {
+        /// Who has the output.
+        root: usize,
+        /// Bytes of each input.
+        len: usize,
+        /// How elements are combined.
+        with: Reduction,
+    },
+    /// Everybody's output is the reduction of all inputs.
+    AllReduce {
+        /// Bytes of each input.
+        len: usize,
+        /// How elements are combined.
+        with: Reduction,
+    },
+    /// Each member's output is a part of the reduction of all inputs.
+    ReduceScatter {
+        /// Bytes of each member's part.
+        lens: Vec<usize>,
+        /// How elements are combined.
+        with: Reduction,
+    },
+    /// Each member's output is the reduction of the inputs up to its own.
+    Scan {
+        /// Bytes of each input.
+        len: usize,
+        /// How elements are combined.
+        with: Reduction,
+    },
+    /// Each member's output is the reduction of the inputs before its own. The first has no output.
+    ExclusiveScan {
+        /// Bytes of each input.
+        len: usize,
+        /// How elements are combined.
+        with: Reduction,
+    },
+    /// Sends the input to all destinations. The output is what the sources send, in order. Members call it
+    /// with lists of their own: who is a destination of another must have it as a source, as often.
+    NeighbourGather {
+        /// Members, with the bytes that they send.
+        sources: Vec<(usize, usize)>,
+        /// Members. The same one may be there several times.
+        destinations: Vec<usize>,
+        /// Bytes of the input.
+        len: usize,
+    },
+    /// Sends a part of the input to each destination; otherwise as [`Call::NeighbourGather`]. What one member
+    /// sends another several times arrives in the order of both lists.
+    NeighbourAllToAll {
+        /// Members, with the bytes that they send.
+        sources: Vec<(usize, usize)>,
+        /// Members, with the bytes for them.
+        destinations: Vec<(usize, usize)>,
+    },
+}
+
+impl Call {
+    /// An error if the call makes no sense in a group of `members`, of whom this is `me`.
+    pub(super) fn check(&self, me: usize, members: usize) -> Result<()> {
+        let member = |member: usize| match member < members {
+            true => Ok(()),
+            false => Err(Error::other(format!("a group of {members} has no member {member}"))),
+        };
+        let list = |lens: &[usize]| match lens.len() == members {
+            true => Ok(()),
+            false => Err(Error::other(format!("{} lengths for {members} members", lens.len()))),
+        };
+        let units = |len: usize, with: &Reduction| match len.is_multiple_of(with.unit()) {
+            true => Ok(()),
+            false => {
+                Err(Error::other(format!("{len} bytes are not whole elements of {} bytes", with.unit())))
+            }
+        };
+        match self {
+            Call::Barrier | Call::AllGather { .. } | Call::AllToAll { .. } => Ok(()),
+            Call::Broadcast { root, .. } | Call::Gather { root, .. } | Call::Scatter { root, .. } => {
+                member(*root)
+            }
+            Call::GatherVaried { root, lens, .. } | Call::ScatterVaried { root, lens, .. } => {
+                member(*root).and_then(|()| if me == *root { list(lens) } else { Ok(()) })
+            }
+            Call::AllGatherVaried { lens } => list(lens),
+            Call::AllToAllVaried { send, receive } => list(send).and_then(|()| list(receive)),
+            Call::Reduce { root, len, with } => member(*root).and_then(|()| units(*len, with)),
+            Call::AllReduce { len, with } | Call::Scan { len, with } | Call::ExclusiveScan { len, with } => {
+                units(*len, with)
+            }
+            Call::ReduceScatter { lens, with } => {
+                list(lens).and_then(|()| lens.iter().try_for_each(|len| units(*len, with)))
+            }
+            Call::NeighbourGather { sources, destinations, .. } => {
+                sources.iter().try_for_each(|(from, _)| member(*from))?;
+                destinations.iter().try_for_each(|to| member(*to))
+            }
+            Call::NeighbourAllToAll { sources, destinations } => {
+                sources.iter().chain(destinations).try_for_each(|(other, _)| member(*other))
+            }
+        }
+    }
+
+    /// What a member of a group of `members` does. The call has been checked.
+    pub(super) fn plan(&self, me: usize, members: usize, choices: &Choices) -> Plan {
+        let mut draft = Draft::new(me, members);
+        self.write(&mut draft, choices);
+        draft.plan
+    }
+
+    /// What the plan depends on; none if that is long.
+    pub(super) fn shape(&self) -> Option<Shape> {
+        let reduction = |with: &Reduction| (with.unit(), with.is_commutative());
+        let (kind, root, len, reduction) = match self {
+            Call::Barrier => (0, 0, 0, (0, false)),
+            Call::Broadcast { root, len } => (1, *root, *len, (0, false)),
+            Call::Gather { root, len } => (2, *root, *len, (0, false)),
+            Call::Scatter { root, len } => (3, *root, *len, (0, false)),
+            Call::AllGather { len } => (4, 0, *len, (0, false)),
+            Call::AllToAll { len } => (5, 0, *len, (0, false)),
+            Call::Reduce { root, len, with } => (6, *root, *len, reduction(with)),
+            Call::AllReduce { len, with } => (7, 0, *len, reduction(with)),
+            Call::Scan { len, with } => (8, 0, *len, reduction(with)),
+            Call::ExclusiveScan { len, with } => (9, 0, *len, reduction(with)),
+            _ => return None,
+        };
+        Some(Shape { kind, root, len, reduction })
+    }
+
+    fn write(&self, draft: &mut Draft, choices: &Choices) {
+        let members = draft.members;
+        let choose = |kind, bytes| choices.algorithm(kind, bytes, members);
+        match self {
+            Call::Barrier => barrier::dissemination(draft),
+            Call::Broadcast { root, len } => match choose(Kind::Broadcast, *len) {
+                Algorithm::ScatterAllGather => broadcast::scatter_all_gather(draft, *root, *len),
+                _ => broadcast::binomial(draft, *root, *len),
+            },
+            Call::Gather { root, len } => match choose(Kind::Gather, *len) {
+                Algorithm::Linear => gather::linear(draft, *root, &vec![*len; members], *len),
+                _ => gather::binomial(draft, *root, *len),
+            },
+            Call::GatherVaried { root, len, lens } => gather::linear(draft, *root, lens, *len),
+            Call::Scatter { root, len } => match choose(Kind::Scatter, *len) {
+                Algorithm::Linear => scatter::linear(draft, *root, &vec![*len; members], *len),
+                _ => scatter::binomial(draft, *root, *len),
+            },
+            Call::ScatterVaried { root, len, lens } => scatter::linear(draft, *root, lens, *len),
+            Call::AllGather { len } => write_all_gather(draft, &vec![*len; members], choices),
+            Call::AllGatherVaried { lens } => write_all_gather(draft, lens, choices),
+            Call::AllToAll { len } => {
+                all_to_all::pairwise(draft, &vec![*len; members], &vec![*len; members]);
+            }
+            Call::AllToAllVaried { send, receive } => all_to_all::pairwise(draft, send, receive),
+            Call::Reduce { root, len, with } => {
+                reduce::binomial(draft, *root, *len, with.is_commutative());
+            }
+            Call::AllReduce { len, with } => match choose(Kind::AllReduce, *len) {
+                Algorithm::HalvingDoubling if with.is_commutative() => {
+                    all_reduce::halving_doubling(draft, *len, with.unit());
+                }
+                Algorithm::Ring if with.is_commutative() => all_reduce::ring(draft, *len, with.unit()),
+                _ => all_reduce::recursive_doubling(draft, *len),
+            },
+            Call::ReduceScatter { lens, .. } => reduce_scatter::direct(draft, lens),
+            Call::Scan { len, .. } => scan::recursive_doubling(draft, *len, true),
+            Call::ExclusiveScan { len, .. } => scan::recursive_doubling(draft, *len, false),
+            Call::NeighbourGather { sources, destinations, len } => {
+                all_to_all::neighbours_gather(draft, sources, destinations, *len);
+            }
+            Call::NeighbourAllToAll { sources, destinations } => {
+                all_to_all::neighbours(draft, sources, destinations);
+            }
+        }
+    }
+
+    pub(super) fn reduction(&self) -> Option<&Reduction> {
+        match self {
+            Call::Reduce { with, .. }
+            | Call::AllReduce { with, .. }
+            | Call::ReduceScatter { with, .. }
+            | Call::Scan { with, .. }
+            | Call::ExclusiveScan { with, .. } => Some(with),
+            _ => None,
+        }
+    }
+}
+
+/// What the plan of a call depends on, besides the group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shape {
+    kind: u8,
+    root: usize,
+    len: usize,
+    /// The size of an element, and whether operands may be exchanged.
+    reduction: (usize, bool),
+}
+
+fn write_all_gather(draft: &mut Draft, lens: &[usize], choices: &Choices) {
+    match choices.algorithm(Kind::AllGather, lens.iter().sum(), draft.members) {
+        Algorithm::Ring => all_gather::ring(draft, lens),
+        _ => all_gather::bruck(draft, lens),
+    }
+}

@@ -1,0 +1,229 @@
+//! Collectives under way: blocking, started and persistent.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tautline_node::TagRequest;
+
+use super::context::Started;
+use super::run::{Planned, Run, Wires};
+use super::{Group, Inner};
+use crate::SendError;
+use crate::error::{Error, Result};
+
+/// Set in the tags of persistent collectives, which have numbers of their own.
+const PERSISTENT: u32 = 1 << 31;
+
+/// The number in a tag. Agreements set another bit.
+const NUMBER: u32 = (1 << 30) - 1;
+
+/// The number and the tag of a collective (G-3).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ticket {
+    number: u64,
+    tag: u32,
+}
+
+impl Ticket {
+    /// The `number`th collective of a group.
+    pub(super) fn once(number: u64) -> Ticket {
+        Ticket { number, tag: number as u32 & NUMBER }
+    }
+
+    /// The `number`th persistent collective of a group.
+    pub(super) fn persistent(number: u32) -> Ticket {
+        // It fails when any collective of the group fails.
+        Ticket { number: u64::MAX - 1, tag: number & NUMBER | PERSISTENT }
+    }
+
+    /// The number of the first collective that fails if this one does.
+    fn failing(self) -> u64 {
+        if self.tag & PERSISTENT == 0 { self.number } else { 0 }
+    }
+}
+
+impl Inner {
+    fn wires(&self, ticket: Ticket) -> Wires<'_> {
+        Wires { tags: &self.collective, tag: ticket.tag, members: &self.members }
+    }
+
+    /// Does what can be done now of a collective. True if that was all.
+    fn advance(&self, ticket: Ticket, run: &mut Run) -> Result<bool> {
+        self.failures.check(ticket.number)?;
+        match run.advance(self.wires(ticket)) {
+            Ok(false) if self.members.len() > 1 => {
+                self.take_notices()?;
+                self.failures.check(ticket.number)?;
+                Ok(false)
+            }
+            Ok(done) => Ok(done),
+            Err(error) => Err(self.fail(ticket.failing(), error)),
+        }
+    }
+
+    /// Carries out a collective, and whatever else was started meanwhile.
+    pub(super) fn drive(&self, ticket: Ticket, run: &mut Run) -> Result<()> {
+        let (mut own, mut unless) = (Vec::new(), Vec::new());
+        loop {
+            if self.advance(ticket, run)? {
+                return Ok(());
+            }
+            if self.collective.node().is_virtual() {
+                return Err(SendError::WouldBlock.into());
+            }
+            own.clear();
+            run.requests(&mut own);
+            unless.clear();
+            unless.extend(self.notice_request());
+            self.groups().advance_all(None, &mut unless);
+            self.collective.node().tagged().wait_tagged_unless(&own, &unless)?;
+        }
+    }
+}
+
+/// A collective that was started.
+#[derive(Debug)]
+pub(super) struct Operation {
+    group: Arc<Inner>,
+    ticket: Ticket,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+enum State {
+    Running(Run),
+    Ended(Result<Run>),
+    Taken,
+}
+
+impl Operation {
+    fn start(group: &Arc<Inner>, ticket: Ticket, run: Run) -> Arc<Operation> {
+        let state = Mutex::new(State::Running(run));
+        let operation = Arc::new(Operation { group: group.clone(), ticket, state });
+        let ended = operation.advance(&mut operation.lock());
+        if !ended {
+            group.groups().add(operation.clone());
+        }
+        operation
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does what can be done now. True if it has ended.
+    fn advance(&self, state: &mut State) -> bool {
+        let State::Running(run) = state else { return true };
+        let result = match self.group.advance(self.ticket, run) {
+            Ok(false) => return false,
+            Ok(true) => Ok(()),
+            Err(error) => Err(error),
+        };
+        if let State::Running(run) = std::mem::replace(state, State::Taken) {
+            *state = State::Ended(result.map(|()| run));
+        }
+        true
+    }
+
+    fn test(self: &Arc<Self>) -> bool {
+        let groups = self.group.groups();
+        groups.advance_all(Some(&**self), &mut Vec::new());
+        let ended = self.advance(&mut self.lock());
+        if ended {
+            groups.remove(&**self);
+        }
+        ended
+    }
+
+    fn wait(self: &Arc<Self>) -> Result<Run> {
+        let (mut own, mut unless) = (Vec::new(), Vec::new());
+        while !self.test() {
+            if self.group.collective.node().is_virtual() {
+                return Err(SendError::WouldBlock.into());
+            }
+            own.clear();
+            unless.clear();
+            if let State::Running(run) = &*self.lock() {
+                run.requests(&mut own);
+            }
+            unless.extend(self.group.notice_request());
+            self.group.groups().advance_all(Some(&**self), &mut unless);
+            self.group.collective.node().tagged().wait_tagged_unless(&own, &unless)?;
+        }
+        match std::mem::replace(&mut *self.lock(), State::Taken) {
+            State::Ended(result) => result,
+            _ => Err(Error::Stale),
+        }
+    }
+}
+
+impl Started for Operation {
+    fn advance_started(&self, waits: &mut Vec<TagRequest>) -> bool {
+        // One that is locked is being advanced.
+        let Ok(mut state) = self.state.try_lock() else { return false };
+        if self.advance(&mut state) {
+            return true;
+        }
+        if let State::Running(run) = &*state {
+            run.requests(waits);
+            waits.extend(self.group.notice_request());
+        }
+        false
+    }
+}
+
+/// A collective that was started. `Send` and `Sync`. Dropped, it goes on: whenever a thread of this rank
+/// waits for a collective or tests one, all that were started make progress.
+#[derive(Debug)]
+#[must_use = "a collective ends when it is waited for"]
+pub struct Collective(Arc<Operation>);
+
+impl Collective {
+    pub(super) fn start(group: &Group, ticket: Ticket, run: Run) -> Collective {
+        Collective(Operation::start(&group.0, ticket, run))
+    }
+
+    /// Makes progress; whether it has ended, well or not. Never blocks.
+    pub fn test(&self) -> bool {
+        self.0.test()
+    }
+
+    /// Waits for its end, and returns this member's output.
+    pub fn wait(self) -> Result<Vec<u8>> {
+        self.0.wait().map(Run::into_output)
+    }
+}
+
+/// A collective that can be started again and again. Made by [`Group::prepare`].
+#[derive(Debug)]
+pub struct Persistent {
+    group: Group,
+    plan: Planned,
+    ticket: Ticket,
+    running: Option<Collective>,
+}
+
+impl Persistent {
+    pub(super) fn new(group: &Group, plan: Planned, ticket: Ticket) -> Persistent {
+        Persistent { group: group.clone(), plan, ticket, running: None }
+    }
+
+    /// Starts it with this member's input. [`Error::TooMany`] if it was started and not waited for.
+    pub fn start(&mut self, input: Vec<u8>) -> Result<()> {
+        if self.running.is_some() {
+            return Err(Error::TooMany("starts of a collective that nobody has waited for"));
+        }
+        let run = Run::new(self.plan.clone(), input)?;
+        self.running = Some(Collective::start(&self.group, self.ticket, run));
+        Ok(())
+    }
+
+    /// Makes progress; whether it has ended or was not started. Never blocks.
+    pub fn test(&self) -> bool {
+        self.running.as_ref().is_none_or(Collective::test)
+    }
+
+    /// Waits for the end of what was started, and returns this member's output.
+    pub fn wait(&mut self) -> Result<Vec<u8>> {
+        self.running.take().ok_or(Error::Stale)?.wait()
+    }
+}

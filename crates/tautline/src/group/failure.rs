@@ -1,0 +1,235 @@
+//! What members do when one of them is lost in a collective (G-6 … G-8).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tautline_node::TagRequest;
+use tautline_node::link::Death;
+
+use super::Inner;
+use crate::error::{Error, Result};
+use crate::tags::{ANY, Receive, Request};
+use crate::{Down, Rank, SendError};
+
+/// Groups of up to this many members send notices to all members; larger ones to the neighbours at distances
+/// of powers of two, which hand them on.
+const TELL_ALL: usize = 64;
+
+/// Bytes of a notice.
+const NOTICE: usize = 14;
+
+/// Why collectives fail from a given one on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Notice {
+    /// The number of the first collective that fails.
+    first: u64,
+    cause: Cause,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    Gone(Rank, Down),
+    /// A member's call has failed for a reason of its own.
+    Failed(Rank),
+    /// A member has revoked the group.
+    Revoked,
+}
+
+impl Cause {
+    fn error(self) -> Error {
+        match self {
+            Cause::Gone(rank, why) => Error::PeerGone(rank, why),
+            Cause::Failed(rank) => {
+                Error::other(format!("the collective failed at {}", crate::Address::from(rank)))
+            }
+            Cause::Revoked => Error::Revoked,
+        }
+    }
+}
+
+impl Notice {
+    fn to_bytes(self) -> [u8; NOTICE] {
+        let (kind, rank, why) = match self.cause {
+            Cause::Gone(rank, why) => (0, rank, code(why)),
+            Cause::Failed(rank) => (1, rank, 0),
+            Cause::Revoked => (2, 0, 0),
+        };
+        let mut bytes = [0; NOTICE];
+        bytes[..8].copy_from_slice(&self.first.to_le_bytes());
+        bytes[8..12].copy_from_slice(&rank.to_le_bytes());
+        (bytes[12], bytes[13]) = (kind, why);
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8; NOTICE]) -> Option<Notice> {
+        let (first, rest) = bytes.split_first_chunk()?;
+        let (rank, rest) = rest.split_first_chunk()?;
+        let rank = Rank::from_le_bytes(*rank);
+        let cause = match rest[0] {
+            0 => Cause::Gone(rank, reason(rest[1])),
+            1 => Cause::Failed(rank),
+            2 => Cause::Revoked,
+            _ => return None,
+        };
+        Some(Notice { first: u64::from_le_bytes(*first), cause })
+    }
+}
+
+fn code(why: Down) -> u8 {
+    match why {
+        Down::Closed => 1,
+        Down::Unreachable => 2,
+        Down::Died(Death::Silence) => 3,
+        Down::Died(Death::Restarted) => 4,
+        Down::Died(Death::Violation) => 5,
+        _ => 0,
+    }
+}
+
+fn reason(code: u8) -> Down {
+    match code {
+        1 => Down::Closed,
+        2 => Down::Unreachable,
+        3 => Down::Died(Death::Silence),
+        4 => Down::Died(Death::Restarted),
+        5 => Down::Died(Death::Violation),
+        _ => Down::Exited,
+    }
+}
+
+/// What a member knows of failures in its group.
+#[derive(Debug)]
+pub(super) struct Failures {
+    /// The first collective that fails. Read without the lock.
+    first: AtomicU64,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    cause: Option<Cause>,
+    /// Takes the next notice.
+    receive: Option<Receive>,
+}
+
+impl Failures {
+    pub(super) fn new() -> Failures {
+        Failures { first: AtomicU64::new(u64::MAX), state: Mutex::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns whether collectives fail.
+    pub(super) fn any(&self) -> bool {
+        self.first.load(Ordering::Acquire) != u64::MAX
+    }
+
+    /// An error if the collective of this number fails.
+    #[inline]
+    pub(super) fn check(&self, number: u64) -> Result<()> {
+        if number < self.first.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        Err(self.lock().cause.map_or(Error::Stale, Cause::error))
+    }
+}
+
+impl Inner {
+    /// Begins to listen for notices.
+    pub(super) fn listen(&self) -> Result<()> {
+        let receive = self.notices.start_receive(ANY, ANY, vec![0; NOTICE])?;
+        self.failures.lock().receive = Some(receive);
+        Ok(())
+    }
+
+    /// The receive that ends when there is a notice.
+    pub(super) fn notice_request(&self) -> Option<TagRequest> {
+        self.failures.lock().receive.as_ref().map(Request::id)
+    }
+
+    /// Takes the notices that are here.
+    pub(super) fn take_notices(&self) -> Result<()> {
+        loop {
+            let mut state = self.failures.lock();
+            let Some(receive) = state.receive.take() else { return Ok(()) };
+            if !receive.test()? {
+                state.receive = Some(receive);
+                return Ok(());
+            }
+            drop(state);
+            let received = receive.wait();
+            self.listen()?;
+            // Whatever else a member sends is none.
+            let Ok((_, bytes)) = received else { continue };
+            if let Some(notice) = bytes.first_chunk().and_then(Notice::from_bytes) {
+                self.note(notice);
+            }
+        }
+    }
+
+    /// Collectives fail from the one of a notice on, here and, if that is news, at the other members (G-7).
+    fn note(&self, notice: Notice) {
+        {
+            let mut state = self.failures.lock();
+            if self.failures.first.load(Ordering::Relaxed) <= notice.first {
+                return;
+            }
+            state.cause = Some(notice.cause);
+            self.failures.first.store(notice.first, Ordering::Release);
+        }
+        let (me, members) = (self.me, self.members.len());
+        let tell = |member: usize| {
+            if member != me {
+                // One that is gone need not know.
+                let _ = self.notices.send_buffered(self.members[member], 0, &notice.to_bytes());
+            }
+        };
+        if members <= TELL_ALL {
+            return (0..members).for_each(tell);
+        }
+        let mut distance = 1;
+        while distance < members {
+            tell((me + distance) % members);
+            tell((me + members - distance) % members);
+            distance *= 2;
+        }
+    }
+
+    /// A collective has failed here: tells the others, and returns what its caller is told.
+    #[cold]
+    pub(super) fn fail(&self, number: u64, error: Error) -> Error {
+        let cause = match &error {
+            Error::PeerGone(rank, why) => Cause::Gone(*rank, *why),
+            Error::Send(SendError::Closed) => return error,
+            Error::Revoked => Cause::Revoked,
+            _ => Cause::Failed(self.members[self.me]),
+        };
+        self.note(Notice { first: number, cause });
+        error
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notices_survive_the_wire() {
+        let causes = [
+            Cause::Gone(70_000, Down::Exited),
+            Cause::Gone(1, Down::Died(Death::Silence)),
+            Cause::Gone(2, Down::Closed),
+            Cause::Failed(3),
+            Cause::Revoked,
+        ];
+        for (first, cause) in (0..).zip(causes) {
+            let notice = Notice { first, cause };
+            assert_eq!(Notice::from_bytes(&notice.to_bytes()), Some(notice));
+        }
+        let mut bytes = Notice { first: 1, cause: Cause::Revoked }.to_bytes();
+        bytes[12] = 9;
+        assert_eq!(Notice::from_bytes(&bytes), None);
+    }
+}

@@ -1,0 +1,319 @@
+//! Groups of ranks, and calls that all members of a group make together.
+//!
+//! The first group is that of all ranks, [`crate::Endpoint::world`]. Others are made of it by
+//! [`Group::split`] and [`Group::duplicate`], or of a list of ranks by [`Group::create`]. Messages of
+//! different groups never meet: each has contexts of its own, also for the tagged messages of the program
+//! ([`Group::tags`]).
+//!
+//! Collectives exist in three forms. Methods such as [`Group::all_reduce`] take slices and block.
+//! [`Group::start`] takes a [`Call`] and a buffer and does not block; several collectives of a group may be
+//! under way at once. [`Group::prepare`] makes a collective that can be started many times. All members must
+//! call the collectives of a group in the same order, whatever the form.
+//!
+//! If a member is lost during a collective, each other member gets the right result or an error, also members
+//! that have no channel to the one that was lost. From then on collectives of the group fail, while tagged
+//! messages between the others go on. Those that are left can agree on what to do ([`Group::agree`]) and make
+//! a group of themselves ([`Group::shrink`]).
+//!
+//! ```no_run
+//! use tautline::Endpoint;
+//! use tautline::group::Sum;
+//!
+//! fn main() -> tautline::Result<()> {
+//!     let ep = Endpoint::builder().join()?;
+//!     let world = ep.world()?;
+//!     let mut values = [f64::from(ep.rank()), 1.0];
+//!     world.all_reduce(&mut values, Sum)?;
+//!     println!("{} ranks, whose numbers add up to {}", values[1], values[0]);
+//!     ep.close()
+//! }
+//! ```
+
+mod agreement;
+mod algorithms;
+mod call;
+mod choice;
+mod collective;
+mod context;
+mod failure;
+mod plan;
+mod plans;
+mod reduction;
+mod run;
+mod split;
+#[cfg(test)]
+mod tests;
+mod typed;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+pub use call::Call;
+pub use choice::{Algorithm, Choice, Choices, DEFAULT_CHOICES, Kind};
+pub use collective::{Collective, Persistent};
+pub(crate) use context::Groups;
+pub use context::{CHOSEN_IDS, FIRST_CONTEXT};
+pub use reduction::Reduction;
+pub use split::Splitting;
+pub use typed::{Item, Max, Min, Operator, Product, Sum};
+
+use crate::Rank;
+use crate::error::{Error, Result};
+use crate::tags::Tags;
+use collective::Ticket;
+use context::{Id, Purpose};
+use failure::Failures;
+use plan::Plan;
+use plans::Plans;
+use run::Run;
+
+/// A group of ranks. `Send`, `Sync` and cheap to clone; clones are the same group. It is freed when the last
+/// clone is dropped, and all collectives of it have ended.
+///
+/// Its members are numbered from zero. Several threads may use a group, but must call its collectives in an
+/// order that is the same at all members.
+#[derive(Clone, Debug)]
+pub struct Group(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    tags: Tags,
+    collective: Tags,
+    notices: Tags,
+    /// The number of each member in the job.
+    members: Box<[Rank]>,
+    me: usize,
+    id: Id,
+    /// The id is this rank's, which gives it to another group later.
+    own_id: bool,
+    /// Collectives that were started.
+    next: AtomicU64,
+    /// Persistent collectives that were made.
+    next_persistent: AtomicU32,
+    /// Agreements so far.
+    agreements: AtomicU32,
+    choices: Choices,
+    plans: Plans,
+    failures: Failures,
+}
+
+impl Inner {
+    fn groups(&self) -> &Groups {
+        groups(&self.tags)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // After a failure messages of the group may still be on their way.
+        if self.own_id && !self.failures.any() {
+            self.groups().return_id(self.id);
+        }
+    }
+}
+
+fn groups(tags: &Tags) -> &Groups {
+    tags.shared().style().expect("every endpoint has groups")
+}
+
+fn new(tags: &Tags, members: Vec<Rank>, id: Id, choices: Choices) -> Result<Inner> {
+    let own = tags.node().number();
+    let me = members.iter().position(|rank| *rank == own);
+    let me = me.ok_or(Error::Violation("a group without this rank"))?;
+    let of = |purpose| tags.with_context(id.context(purpose));
+    let inner = Inner {
+        tags: of(Purpose::PointToPoint),
+        collective: of(Purpose::Collective),
+        notices: of(Purpose::Notices),
+        members: members.into_boxed_slice(),
+        me,
+        id,
+        own_id: false,
+        next: AtomicU64::new(0),
+        next_persistent: AtomicU32::new(0),
+        agreements: AtomicU32::new(0),
+        choices,
+        plans: Plans::default(),
+        failures: Failures::new(),
+    };
+    if inner.members.len() > 1 {
+        inner.listen()?;
+    }
+    Ok(inner)
+}
+
+/// An error unless the ranks are of the job, and different.
+fn check_members(tags: &Tags, members: &[Rank]) -> Result<()> {
+    let (lane, size) = (tags.node().lane(), tags.node().size());
+    if !members.contains(&tags.node().number()) {
+        return Err(Error::other("this rank is not a member of the group that it creates"));
+    }
+    let mut sorted = members.to_vec();
+    sorted.sort_unstable();
+    for (at, rank) in sorted.iter().enumerate() {
+        let address = crate::Address::from(*rank);
+        if address.rank >= size || address.lane != lane {
+            return Err(Error::other(format!("a group here cannot have {address} as a member")));
+        }
+        if at > 0 && sorted[at - 1] == *rank {
+            return Err(Error::other(format!("{address} is in the list of members twice")));
+        }
+    }
+    Ok(())
+}
+
+impl Group {
+    /// The group of all ranks of the job, in order. All calls return the same group.
+    pub fn world(tags: &Tags) -> Result<Group> {
+        let inner = groups(tags).world(|| {
+            let lane = tags.node().lane();
+            let members = (0..tags.node().size()).map(|rank| crate::Address::new(rank, lane).into());
+            new(tags, members.collect(), Id::WORLD, Choices::default())
+        })?;
+        Ok(Group(inner))
+    }
+
+    /// Creates a group of some ranks, in the order of the list, which is the same at all members. Only they
+    /// call this. `tag` tells creations apart that happen at the same time, between the same ranks.
+    ///
+    /// The first member sends the others the group's id, and they wait for it.
+    pub fn create(tags: &Tags, members: &[Rank], tag: u32) -> Result<Group> {
+        check_members(tags, members)?;
+        let first = *members.first().ok_or_else(|| Error::other("a group has at least one member"))?;
+        let (own, size) = (tags.node().number(), tags.node().size());
+        let creation = tags.with_context(Id::WORLD.context(Purpose::Creation));
+        let id = if own == first {
+            let id = groups(tags).give_id(own, size)?;
+            for member in &members[1..] {
+                creation.send_buffered(*member, tag, &id.to_bytes())?;
+            }
+            id
+        } else {
+            let mut bytes = vec![0; 4];
+            creation.receive(first, tag, &mut bytes)?;
+            Id::from_bytes(&bytes, first, size)?
+        };
+        Group::agreed(tags, members.to_vec(), id, Choices::default())
+    }
+
+    /// A group of some ranks with an id that the program has chosen, below [`CHOSEN_IDS`]. Nothing is sent:
+    /// all members call this with the same list and id, and with no other group of that id at the same time.
+    pub fn with_id(tags: &Tags, members: &[Rank], id: u32) -> Result<Group> {
+        check_members(tags, members)?;
+        Ok(Group(Arc::new(new(tags, members.to_vec(), Id::chosen(id)?, Choices::default())?)))
+    }
+
+    /// A group whose members have agreed on its id, which is one of its first member's.
+    fn agreed(tags: &Tags, members: Vec<Rank>, id: Id, choices: Choices) -> Result<Group> {
+        let mut inner = new(tags, members, id, choices)?;
+        inner.own_id = inner.me == 0;
+        Ok(Group(Arc::new(inner)))
+    }
+
+    /// The number of members.
+    pub fn size(&self) -> usize {
+        self.0.members.len()
+    }
+
+    /// This rank's number in the group.
+    pub fn member(&self) -> usize {
+        self.0.me
+    }
+
+    /// The members' ranks, in order.
+    pub fn ranks(&self) -> &[Rank] {
+        &self.0.members
+    }
+
+    /// Tagged messages of a context of this group's own. Sources and destinations are ranks of the job.
+    pub fn tags(&self) -> &Tags {
+        &self.0.tags
+    }
+
+    /// The table that chooses algorithms.
+    pub fn choices(&self) -> &Choices {
+        &self.0.choices
+    }
+
+    /// Splits the group. Members with the same colour make a new group, in the order of their keys and, for
+    /// equal keys, of their numbers here. Members without a colour are in none. A collective.
+    pub fn split(&self, colour: Option<u32>, key: i64) -> Result<Option<Group>> {
+        self.start_split(colour, key)?.wait()
+    }
+
+    /// As [`Group::split`], and does not block.
+    pub fn start_split(&self, colour: Option<u32>, key: i64) -> Result<Splitting> {
+        Splitting::start(self, colour, key, self.0.choices.clone())
+    }
+
+    /// A group of some members, given by their numbers here, in the order of the list. All members of this
+    /// group call it, those of the new group with the same list; others get none. A collective.
+    pub fn subset(&self, members: &[usize]) -> Result<Option<Group>> {
+        let position = members.iter().position(|member| *member == self.0.me);
+        let colour = position.and(members.first()).map(|first| *first as u32);
+        self.split(colour, position.unwrap_or_default() as i64)
+    }
+
+    /// A group of the same members with contexts of its own. A collective. [`Group::start_split`] with the
+    /// same colour everywhere, and this member's number as the key, does the same without blocking.
+    pub fn duplicate(&self) -> Result<Group> {
+        self.with_choices(self.0.choices.clone())
+    }
+
+    /// As [`Group::duplicate`], with another table of algorithms, the same at all members.
+    pub fn with_choices(&self, choices: Choices) -> Result<Group> {
+        let group = Splitting::start(self, Some(0), self.0.me as i64, choices)?.wait()?;
+        group.ok_or(Error::Violation("a member that is not in its group's duplicate"))
+    }
+
+    fn ticket(&self) -> Ticket {
+        Ticket::once(self.0.next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The plan of a call, and the reduction that it uses.
+    fn plan(&self, call: &Call) -> Result<(Arc<Plan>, Option<Reduction>)> {
+        let plan = self.0.plans.get(call, (self.0.me, self.size()), &self.0.choices)?;
+        Ok((plan, call.reduction().cloned()))
+    }
+
+    /// Carries out a collective with this member's input, and returns its output.
+    pub fn run(&self, call: &Call, input: &[u8]) -> Result<Vec<u8>> {
+        let mut run = Run::copied(self.plan(call)?, input)?;
+        self.0.drive(self.ticket(), &mut run)?;
+        Ok(run.into_output())
+    }
+
+    /// As [`Group::run`], with an output of the right length.
+    pub fn run_into(&self, call: &Call, input: &[u8], output: &mut [u8]) -> Result<()> {
+        let plan = self.plan(call)?;
+        let (len, wanted) = (output.len(), plan.0.output_len());
+        if len != wanted {
+            return Err(Error::other(format!(
+                "a collective's output has room for {len} bytes, not {wanted}"
+            )));
+        }
+        let mut run = Run::copied(plan, input)?;
+        self.0.drive(self.ticket(), &mut run)?;
+        run.copy_output(output);
+        Ok(())
+    }
+
+    /// Starts a collective with this member's input.
+    pub fn start(&self, call: &Call, input: Vec<u8>) -> Result<Collective> {
+        let run = Run::new(self.plan(call)?, input)?;
+        Ok(Collective::start(self, self.ticket(), run))
+    }
+
+    /// Prepares a collective that can be started many times. All members prepare their collectives in the
+    /// same order, and may start them in any order.
+    pub fn prepare(&self, call: &Call) -> Result<Persistent> {
+        let plan = self.plan(call)?;
+        let number = self.0.next_persistent.fetch_add(1, Ordering::Relaxed);
+        Ok(Persistent::new(self, plan, Ticket::persistent(number)))
+    }
+
+    /// Makes progress with all collectives that this rank has started, of all groups. Never blocks.
+    pub fn progress(&self) {
+        self.0.groups().advance_all(None, &mut Vec::new());
+    }
+}

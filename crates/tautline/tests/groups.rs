@@ -1,0 +1,463 @@
+//! Groups of ranks and their collectives, against serial models.
+
+use crate::common::{config, join, run_over};
+use tautline::group::{Algorithm, Call, Choice, Choices, Group, Kind, Max, Reduction, Sum};
+use tautline::{DeviceName, Endpoint, Error, Job};
+
+fn enter(job: Job) -> (Endpoint, Group) {
+    let ep = join(Endpoint::builder().config(config(|_| {})), job);
+    let world = ep.world().unwrap();
+    (ep, world)
+}
+
+/// Bytes that depend on a member and a call.
+fn content(member: usize, call: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 7 + at / 250 + member * 31 + call * 101) as u8).collect()
+}
+
+/// The composition of affine maps modulo 251, two bytes each: associative, and not commutative.
+fn compose(lower: &[u8], upper: &mut [u8]) {
+    for (lower, upper) in lower.chunks_exact(2).zip(upper.chunks_exact_mut(2)) {
+        let [a, b] = [lower[0], lower[1]].map(|x| u32::from(x) % 251);
+        let [c, d] = [upper[0], upper[1]].map(|x| u32::from(x) % 251);
+        upper[0] = (a * c % 251) as u8;
+        upper[1] = ((b * c + d) % 251) as u8;
+    }
+}
+
+fn add(lower: &[u8], upper: &mut [u8]) {
+    lower.iter().zip(upper).for_each(|(lower, upper)| *upper = upper.wrapping_add(*lower));
+}
+
+fn composition() -> Reduction {
+    Reduction::new(2, false, compose)
+}
+
+fn addition() -> Reduction {
+    Reduction::new(1, true, add)
+}
+
+/// The reduction of the inputs of some members, in order.
+fn folded(members: std::ops::Range<usize>, number: usize, len: usize, of: fn(&[u8], &mut [u8])) -> Vec<u8> {
+    let mut inputs = members.map(|member| content(member, number, len));
+    let first = inputs.next().unwrap();
+    inputs.fold(first, |lower, mut upper| {
+        of(&lower, &mut upper);
+        upper
+    })
+}
+
+/// A call, this member's input, and the output that a serial model has.
+type Case = (Call, Vec<u8>, Vec<u8>);
+
+/// All collectives of some length, as member `me` of `n` sees them.
+fn cases(n: usize, me: usize, len: usize) -> Vec<Case> {
+    let root = (len + n / 2) % n;
+    let at_root = |bytes: Vec<u8>| if me == root { bytes } else { Vec::new() };
+    // Different lengths, some of them zero.
+    let varied = |member: usize| len * (member % 3) + member % 2;
+    let lens: Vec<usize> = (0..n).map(varied).collect();
+    let all = |number: usize, len: usize| (0..n).map(|m| content(m, number, len)).collect::<Vec<_>>();
+    let all_varied = |number: usize| (0..n).map(|m| content(m, number, lens[m])).collect::<Vec<_>>().concat();
+    let part = |bytes: &[u8], lens: &[usize]| {
+        let start: usize = lens[..me].iter().sum();
+        bytes[start..start + lens[me]].to_vec()
+    };
+    let pair = |from: usize, to: usize| (len + from * 3 + to * 5) % 17 * usize::from((from + to) % 4 != 3);
+    let to_all: Vec<usize> = (0..n).map(|to| pair(me, to)).collect();
+    let from_all: Vec<usize> = (0..n).map(|from| pair(from, me)).collect();
+    let sent = |from: usize, to: usize, len: usize| content(from * 20 + to, 9, len);
+    let even = len * 2;
+    let mut cases: Vec<Case> = vec![
+        (Call::Barrier, vec![], vec![]),
+        (Call::Broadcast { root, len }, at_root(content(root, 1, len)), content(root, 1, len)),
+        (Call::Gather { root, len }, content(me, 2, len), at_root(all(2, len).concat())),
+        (
+            Call::GatherVaried { root, len: varied(me), lens: lens.clone() },
+            content(me, 3, varied(me)),
+            at_root(all_varied(3)),
+        ),
+        (
+            Call::Scatter { root, len },
+            at_root(content(root, 4, len * n)),
+            part(&content(root, 4, len * n), &vec![len; n]),
+        ),
+        (
+            Call::ScatterVaried { root, len: varied(me), lens: lens.clone() },
+            at_root(content(root, 5, lens.iter().sum())),
+            part(&content(root, 5, lens.iter().sum()), &lens),
+        ),
+        (Call::AllGather { len }, content(me, 6, len), all(6, len).concat()),
+        (Call::AllGatherVaried { lens: lens.clone() }, content(me, 7, varied(me)), all_varied(7)),
+        (
+            Call::AllToAll { len },
+            (0..n).flat_map(|to| sent(me, to, len)).collect(),
+            (0..n).flat_map(|from| sent(from, me, len)).collect(),
+        ),
+        (
+            Call::AllToAllVaried { send: to_all.clone(), receive: from_all.clone() },
+            (0..n).flat_map(|to| sent(me, to, to_all[to])).collect(),
+            (0..n).flat_map(|from| sent(from, me, from_all[from])).collect(),
+        ),
+        // A ring with one more edge to the member after the next; in a small group to itself, or twice to
+        // the same one.
+        (
+            Call::NeighbourGather {
+                sources: vec![((me + n - 1) % n, len), ((me + n - 2 % n) % n, len)],
+                destinations: vec![(me + 1) % n, (me + 2) % n],
+                len,
+            },
+            content(me, 8, len),
+            [content((me + n - 1) % n, 8, len), content((me + n - 2 % n) % n, 8, len)].concat(),
+        ),
+        (
+            Call::NeighbourAllToAll {
+                sources: vec![((me + n - 1) % n, len), ((me + n - 1) % n, even)],
+                destinations: vec![((me + 1) % n, len), ((me + 1) % n, even)],
+            },
+            [content(me, 10, len), content(me, 11, even)].concat(),
+            [content((me + n - 1) % n, 10, len), content((me + n - 1) % n, 11, even)].concat(),
+        ),
+    ];
+    for (with, of) in [(addition(), add as fn(&[u8], &mut [u8])), (composition(), compose)] {
+        let total = |number| folded(0..n, number, even, of);
+        let evens: Vec<usize> = lens.iter().map(|len| len * 2).collect();
+        let (sum, whole) = (evens.iter().sum(), |len| folded(0..n, 14, len, of));
+        let input = |number| content(me, number, even);
+        let before = if me == 0 { vec![] } else { folded(0..me, 16, even, of) };
+        cases.extend([
+            (Call::Reduce { root, len: even, with: with.clone() }, input(12), at_root(total(12))),
+            (Call::AllReduce { len: even, with: with.clone() }, input(13), total(13)),
+            (
+                Call::ReduceScatter { lens: evens.clone(), with: with.clone() },
+                content(me, 14, sum),
+                part(&whole(sum), &evens),
+            ),
+            (Call::Scan { len: even, with: with.clone() }, input(15), folded(0..me + 1, 15, even, of)),
+            (Call::ExclusiveScan { len: even, with }, input(16), before),
+        ]);
+    }
+    cases
+}
+
+/// The tables that lead to every algorithm.
+fn tables() -> Vec<Choices> {
+    let everywhere = |kind, algorithm| Choice { kind, bytes: usize::MAX, members: usize::MAX, algorithm };
+    [
+        [Algorithm::Binomial, Algorithm::Binomial, Algorithm::Bruck, Algorithm::RecursiveDoubling],
+        [Algorithm::ScatterAllGather, Algorithm::Linear, Algorithm::Ring, Algorithm::HalvingDoubling],
+        [Algorithm::Binomial, Algorithm::Linear, Algorithm::Ring, Algorithm::Ring],
+    ]
+    .into_iter()
+    .map(|[broadcast, tree, gather, reduce]| {
+        Choices::with([
+            everywhere(Kind::Broadcast, broadcast),
+            everywhere(Kind::Gather, tree),
+            everywhere(Kind::Scatter, tree),
+            everywhere(Kind::AllGather, gather),
+            everywhere(Kind::AllReduce, reduce),
+        ])
+    })
+    .collect()
+}
+
+fn check_all(group: &Group, lens: &[usize]) {
+    for &len in lens {
+        for (call, input, output) in cases(group.size(), group.member(), len) {
+            let got = group.run(&call, &input).unwrap();
+            assert!(got == output, "{call:?} of {len} at {} of {}", group.member(), group.size());
+        }
+    }
+}
+
+/// G-4, G-5: every collective and every algorithm equals its serial model, for 1 to 17 members and counts
+/// that nothing divides.
+#[test]
+fn collectives_equal_their_models() {
+    for n in 1..=17 {
+        run_over(DeviceName::Shm, n, |job| {
+            let (ep, world) = enter(job);
+            check_all(&world, &[0, 1, 13]);
+            for table in tables() {
+                let group = world.with_choices(table).unwrap();
+                check_all(&group, &[0, 3, 61]);
+            }
+            world.barrier().unwrap();
+            ep.close().unwrap();
+        });
+    }
+}
+
+/// The same over datagrams, and with messages of which only the envelope is sent at first.
+#[test]
+fn long_collectives_equal_their_models() {
+    for (device, n) in
+        [(DeviceName::Shm, 2), (DeviceName::Shm, 5), (DeviceName::Udp, 3), (DeviceName::Udp, 4)]
+    {
+        run_over(device, n, |job| {
+            let (ep, world) = enter(job);
+            check_all(&world, &[5, 70_001]);
+            for table in tables() {
+                let group = world.with_choices(table).unwrap();
+                check_all(&group, &[30_011]);
+            }
+            world.barrier().unwrap();
+            ep.close().unwrap();
+        });
+    }
+}
+
+/// The methods that take slices of values, in place where they say so.
+#[test]
+fn typed_collectives() {
+    run_over(DeviceName::Shm, 3, |job| {
+        let (ep, world) = enter(job);
+        let me = world.member();
+        let mut values = [me as f64, 1.0];
+        world.all_reduce(&mut values, Sum).unwrap();
+        assert_eq!(values, [3.0, 3.0]);
+        let mut greatest = [me as i32 - 5];
+        world.reduce(1, &mut greatest, Max).unwrap();
+        assert_eq!(greatest, [if me == 1 { -3 } else { me as i32 - 5 }]);
+        let mut text = if me == 2 { *b"root" } else { [0; 4] };
+        world.broadcast(2, &mut text).unwrap();
+        assert_eq!(&text, b"root");
+        let mut all = [0_u16; 6];
+        world.all_gather(&[me as u16, 7], &mut all).unwrap();
+        assert_eq!(all, [0, 7, 1, 7, 2, 7]);
+        let mut at_root = if me == 0 { vec![0_u64; 3] } else { vec![] };
+        world.gather(0, &[me as u64], &mut at_root).unwrap();
+        assert!(me != 0 || at_root == [0, 1, 2]);
+        let mut own = [0_u64];
+        world.scatter(0, &at_root, &mut own).unwrap();
+        assert_eq!(own, [me as u64]);
+        let mut swapped = [0_u8; 3];
+        world.all_to_all(&[10 * me as u8, 10 * me as u8 + 1, 10 * me as u8 + 2], &mut swapped).unwrap();
+        assert_eq!(swapped, [me as u8, 10 + me as u8, 20 + me as u8]);
+        let mut prefix = [1_u32 << me];
+        world.scan(&mut prefix, Sum).unwrap();
+        assert_eq!(prefix, [(2 << me) - 1]);
+        let mut before = [1_u32 << me];
+        world.exclusive_scan(&mut before, |a: u32, b: u32| a | b).unwrap();
+        assert_eq!(before, [if me == 0 { 1 } else { (1 << me) - 1 }]);
+        let mut part = vec![0_i64; me];
+        world.reduce_scatter(&[1, 2, 3], &mut part, &[0, 1, 2], Sum).unwrap();
+        assert_eq!(part, [vec![], vec![3], vec![6, 9]][me]);
+        world.barrier().unwrap();
+        ep.close().unwrap();
+    });
+}
+
+/// G-3: many collectives of several groups under way at once end in any order; a persistent one can be
+/// started again and again, in another order than others; one that is dropped goes on.
+#[test]
+fn several_collectives_at_once() {
+    for device in [DeviceName::Shm, DeviceName::Udp] {
+        run_over(device, 4, |job| {
+            let (ep, world) = enter(job);
+            let other = world.duplicate().unwrap();
+            let (n, me) = (world.size(), world.member());
+            for round in 0..5 {
+                let mut started = Vec::new();
+                for len in [0, 3, 20_000] {
+                    for group in [&world, &other] {
+                        for (call, input, output) in cases(n, me, len) {
+                            started.push((group.start(&call, input).unwrap(), output, call));
+                        }
+                    }
+                }
+                // Each member waits in an order of its own, and leaves some to others.
+                let count = started.len();
+                let first = (me * 7 + round) % count;
+                started.rotate_left(first);
+                for (index, (collective, output, call)) in started.into_iter().enumerate() {
+                    if index % 5 == 4 {
+                        continue;
+                    }
+                    assert!(collective.wait().unwrap() == output, "{call:?}");
+                }
+            }
+            let sum = Call::AllReduce { len: 4, with: addition() };
+            let mut persistent = [world.prepare(&sum).unwrap(), world.prepare(&sum).unwrap()];
+            for round in 0..20_u8 {
+                let order = if (me + round as usize).is_multiple_of(2) { [0, 1] } else { [1, 0] };
+                for which in order {
+                    persistent[which].start(vec![round + me as u8, which as u8, 0, 1]).unwrap();
+                }
+                for (which, it) in persistent.iter_mut().enumerate() {
+                    while !it.test() {}
+                    assert_eq!(it.wait().unwrap(), [4 * round + 6, 4 * which as u8, 0, 4]);
+                }
+            }
+            world.barrier().unwrap();
+            other.barrier().unwrap();
+            ep.close().unwrap();
+        });
+    }
+}
+
+/// G-1, G-2: groups of groups have the right members in the right order, and messages of their own.
+#[test]
+fn split_and_create() {
+    run_over(DeviceName::Shm, 6, |job| {
+        let (ep, world) = enter(job);
+        let me = world.member();
+        for _ in 0..3 {
+            let colour = (me != 5).then_some(me as u32 % 2);
+            let half = world.split(colour, -(me as i64)).unwrap();
+            let expected: [&[u32]; 2] = [&[4, 2, 0], &[3, 1]];
+            match &half {
+                Some(half) => assert_eq!(half.ranks(), expected[me % 2]),
+                None => assert_eq!(me, 5),
+            }
+            if let Some(half) = half {
+                let mut ranks = vec![0; half.size()];
+                half.all_gather(&[me as u32], &mut ranks).unwrap();
+                assert_eq!(ranks, half.ranks());
+            }
+            let some = world.subset(&[5, 0, 3]).unwrap();
+            assert_eq!(
+                some.map(|group| group.ranks().to_vec()),
+                [0, 3, 5].contains(&me).then(|| vec![5, 0, 3])
+            );
+            if me % 2 == 1 {
+                let odd = Group::create(&ep.tags(0), &[3, 5, 1], 8).unwrap();
+                let mut sum = [me as u8];
+                odd.all_reduce(&mut sum, Sum).unwrap();
+                assert_eq!(sum, [9]);
+                let chosen = Group::with_id(&ep.tags(0), &[1, 3, 5], 77).unwrap();
+                chosen.broadcast(0, &mut sum).unwrap();
+            }
+        }
+        // Tagged messages of two groups with the same members never meet.
+        let other = world.duplicate().unwrap();
+        if me == 0 {
+            other.tags().send(1, 1, b"other").unwrap();
+            world.tags().send(1, 1, b"world").unwrap();
+        } else if me == 1 {
+            let mut bytes = vec![0; 5];
+            world.tags().receive(0, 1, &mut bytes).unwrap();
+            assert_eq!(bytes, b"world");
+            other.tags().receive(0, 1, &mut bytes).unwrap();
+            assert_eq!(bytes, b"other");
+        }
+        world.barrier().unwrap();
+        ep.close().unwrap();
+    });
+}
+
+/// Calls that make no sense are refused with what is wrong, and nothing is sent.
+#[test]
+fn bad_calls_are_refused() {
+    run_over(DeviceName::Shm, 2, |job| {
+        let (ep, world) = enter(job);
+        let refused = |call: Call, input: &[u8], what: &str| {
+            let error = world.run(&call, input).unwrap_err().to_string();
+            assert!(error.contains(what), "{error}");
+        };
+        refused(Call::Broadcast { root: 2, len: 1 }, b"", "has no member 2");
+        refused(Call::AllGatherVaried { lens: vec![1] }, b"x", "1 lengths for 2 members");
+        refused(Call::AllReduce { len: 3, with: composition() }, b"abc", "3 bytes are not whole elements");
+        refused(Call::AllGather { len: 3 }, b"ab", "has 2 bytes, and its call says 3");
+        let error = world.run_into(&Call::AllGather { len: 1 }, b"a", &mut [0; 3]).unwrap_err().to_string();
+        assert!(error.contains("room for 3 bytes, not 2"), "{error}");
+        let create = |ranks: &[u32]| Group::create(&ep.tags(0), ranks, 0).unwrap_err().to_string();
+        assert!(create(&[0, 1, 0]).contains("rank 0 is in the list of members twice"));
+        assert!(create(&[ep.rank(), 2]).contains("cannot have rank 2"));
+        assert!(create(&[1 - ep.rank()]).contains("not a member"));
+        world.barrier().unwrap();
+        ep.close().unwrap();
+    });
+}
+
+/// A random number from a seed, which it changes.
+fn draw(seed: &mut u64, below: u64) -> u64 {
+    *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    (*seed >> 33) % below
+}
+
+/// G-6, G-7, G-9, G-11: in 50 runs a random member leaves at a random collective. Each other member gets
+/// right results, and then errors; tagged messages go on; the members that are left agree, and their group
+/// works.
+#[test]
+fn a_member_is_lost_in_a_collective() {
+    for run in 0..50_u64 {
+        let mut seed = run;
+        let n = 2 + draw(&mut seed, 6) as usize;
+        let victim = draw(&mut seed, n as u64) as usize;
+        let (last, half) = (draw(&mut seed, 40) as usize, draw(&mut seed, 2) == 1);
+        let device = if run % 5 == 4 { DeviceName::Udp } else { DeviceName::Shm };
+        run_over(device, n, |job| {
+            let (ep, world) = enter(job);
+            let me = world.member();
+            let calls: Vec<Case> = [1, 3_000].into_iter().flat_map(|len| cases(n, me, len)).collect();
+            let mut failed = false;
+            for (number, (call, input, output)) in calls.iter().enumerate() {
+                if me == victim && number == last {
+                    if half {
+                        // It takes part, and does not wait for the end.
+                        drop(world.start(call, input.clone()));
+                    }
+                    return ep.close().unwrap();
+                }
+                match world.run(call, input) {
+                    Ok(got) => assert!(!failed && got == *output, "run {run}: {call:?}"),
+                    Err(error) => {
+                        assert!(
+                            matches!(error, Error::PeerGone(rank, _) if rank == victim as u32),
+                            "{error:?}"
+                        );
+                        failed = true;
+                    }
+                }
+            }
+            if n == 2 {
+                return ep.close().unwrap();
+            }
+            // Everybody needs everybody.
+            assert!(world.run(&Call::AllGather { len: 1 }, &[1]).is_err());
+            // The members that are left, in a ring.
+            let left: Vec<u32> = (0..n as u32).filter(|rank| *rank != victim as u32).collect();
+            let at = left.iter().position(|rank| *rank == me as u32).unwrap();
+            let (next, previous) = (left[(at + 1) % left.len()], left[(at + left.len() - 1) % left.len()]);
+            let mut bytes = vec![0];
+            world.tags().send(next, 5, &[at as u8]).unwrap();
+            world.tags().receive(previous, 5, &mut bytes).unwrap();
+            assert_eq!(usize::from(bytes[0]), (at + left.len() - 1) % left.len());
+            let (value, lost) = world.agree(u64::MAX ^ 1 << me).unwrap();
+            assert_eq!(lost, [victim]);
+            assert_eq!(value, left.iter().fold(u64::MAX, |value, rank| value ^ 1 << rank));
+            let rest = world.shrink().unwrap();
+            assert_eq!(rest.ranks(), left);
+            check_all(&rest, &[7]);
+            rest.barrier().unwrap();
+            ep.close().unwrap();
+        });
+    }
+}
+
+/// G-8, G-10: a group that one member revokes fails at all, also at members that wait for others; the members
+/// then agree, and make a new group.
+#[test]
+fn revoked_groups_fail_everywhere() {
+    run_over(DeviceName::Shm, 5, |job| {
+        let (ep, world) = enter(job);
+        let group = world.duplicate().unwrap();
+        if group.member() == 3 {
+            // The others wait for this member in a collective that it never calls.
+            group.revoke();
+            assert!(matches!(group.barrier(), Err(Error::Revoked)));
+        } else {
+            assert!(matches!(group.barrier(), Err(Error::Revoked)));
+        }
+        assert!(matches!(group.all_reduce(&mut [1_u8], Sum), Err(Error::Revoked)));
+        for round in 0..20 {
+            assert_eq!(group.agree(round).unwrap(), (round, vec![]));
+        }
+        let again = group.shrink().unwrap();
+        assert_eq!(again.ranks(), world.ranks());
+        check_all(&again, &[5]);
+        world.barrier().unwrap();
+        ep.close().unwrap();
+    });
+}
