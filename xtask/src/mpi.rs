@@ -55,7 +55,7 @@ fn generated(root: &Path) -> Result<Vec<(&'static str, String)>> {
         }
     }
     Ok(vec![
-        ("crates/mpi/abi/include/mpi.h", header::text(&table)?),
+        ("crates/mpi/include/mpi.h", header::text(&table)?),
         ("crates/mpi/mpich/src/values.rs", constants::mpich(&table)),
         ("crates/mpi/src/constants.rs", constants::core(&table)),
         ("crates/mpi/src/exports.rs", exports::text(&table, &implemented)?),

@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::{CommandFactory, Parser, Subcommand};
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::{bench, doctor, run, sim};
+use crate::{bench, doctor, mpi, run, sim};
 
 const OVERVIEW: &str = "\
 First steps:
@@ -40,6 +40,17 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     /// Run simulated worlds full of faults, or show one of them again
     Sim(sim::SimArgs),
+    /// Install MPI for programs and build systems, or say how to find it
+    Mpi(mpi::MpiArgs),
+    /// Compile a C program that uses MPI
+    #[command(disable_help_flag = true)]
+    Mpicc(mpi::RawArgs),
+    /// Compile a C++ program that uses MPI
+    #[command(disable_help_flag = true)]
+    Mpicxx(mpi::RawArgs),
+    /// Start the processes of an MPI program, with the options of mpiexec
+    #[command(disable_help_flag = true)]
+    Mpiexec(mpi::RawArgs),
     /// Become a program of a job
     #[command(name = "__child", hide = true)]
     Child(run::ChildArgs),
@@ -68,6 +79,10 @@ pub fn main() -> Result<ExitCode> {
         Some(Command::Bench(args)) => bench::bench(&args),
         Some(Command::Doctor(args)) => doctor::doctor(&args),
         Some(Command::Sim(args)) => sim::sim(&args),
+        Some(Command::Mpi(args)) => mpi::mpi(args),
+        Some(Command::Mpicc(raw)) => mpi::compile(mpi::Language::C, raw.args),
+        Some(Command::Mpicxx(raw)) => mpi::compile(mpi::Language::Cxx, raw.args),
+        Some(Command::Mpiexec(raw)) => mpi::mpiexec(&raw.args),
         Some(Command::Child(args)) => run::become_program(&args),
         Some(Command::Agent) => run::agent(),
         Some(Command::Side(args)) => bench::side(&args),

@@ -8,6 +8,7 @@
 mod bench;
 mod cli;
 mod doctor;
+mod mpi;
 mod run;
 mod sim;
 mod sys;

@@ -1,11 +1,11 @@
 //! Memory for frames, and the words that threads and processes synchronise by.
 //!
 //! What lives here: the slot [`Arena`], the owner word [`Owned`], the [`EventQueue`] behind it, the
-//! [`Turns`] of threads that wait, the [`ForkGuard`]; memory that peers may
-//! access ([`ApertureMemory`]); shared memory ([`Segment`]), the [`ring`] in it, the [`pool`] that messages
-//! are lent from, the [`returns`] that give them back and the [`windows`] of messages, the [`LanePages`] by
-//! which lanes find work and wake each other, and the asymmetric [`Barrier`]; and the [`sync`] façade that becomes loom's types under `--cfg loom`. What does not: any
-//! protocol.
+//! [`Turns`] of threads that wait, the [`ForkGuard`]; memory that peers may access ([`ApertureMemory`]), or
+//! that a program has lent ([`Region`]); shared memory ([`Segment`]), the [`ring`] in it, the [`pool`] that
+//! messages are lent from, the [`returns`] that give them back and the [`windows`] of messages, the
+//! [`LanePages`] by which lanes find work and wake each other, and the asymmetric [`Barrier`]; and the
+//! [`sync`] façade that becomes loom's types under `--cfg loom`. What does not: any protocol.
 
 #[cfg(not(loom))]
 mod aperture;
@@ -19,6 +19,7 @@ mod lane_pages;
 mod owned;
 #[cfg(not(loom))]
 pub mod pool;
+mod region;
 pub mod returns;
 pub mod ring;
 mod segment;
@@ -39,6 +40,7 @@ pub use foreign::open_memory_of;
 pub use fork::ForkGuard;
 pub use lane_pages::{LanePages, MAX_RINGS, PeerPages, RingNumber};
 pub use owned::{Owned, Owner};
+pub use region::Region;
 pub use segment::Segment;
 #[cfg(not(loom))]
 pub use space::has_address_space;

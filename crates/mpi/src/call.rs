@@ -2,12 +2,14 @@
 //! object that the call is about.
 
 use std::ffi::c_int;
+use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::constants::{ERR_INTERN, ERR_UNSUPPORTED_OPERATION, SUCCESS};
+use crate::constants::{ERR_INTERN, ERR_OTHER, ERR_UNSUPPORTED_OPERATION, SUCCESS};
 use crate::errhandler;
 use crate::error::{Error, Result};
 use crate::handle::{Comm, File, Session, Win};
+use crate::{network, state};
 
 /// The object whose error handler a call uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,6 +29,9 @@ pub enum Object {
 /// Runs the body of the function `name` and returns its error code.
 #[inline]
 pub fn call(name: &'static str, object: Object, body: impl FnOnce() -> Result<()>) -> c_int {
+    if !state::is_running() {
+        refuse(name);
+    }
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => SUCCESS,
         Ok(Err(error)) => failed(name, object, &error),
@@ -37,11 +42,33 @@ pub fn call(name: &'static str, object: Object, body: impl FnOnce() -> Result<()
 /// What a function that is not implemented does.
 #[cold]
 pub fn unsupported(name: &'static str, object: Object) -> c_int {
+    if !state::is_running() {
+        refuse(name);
+    }
     failed(name, object, &Error::new(ERR_UNSUPPORTED_OPERATION, format!("{name} is not implemented")))
+}
+
+/// Ends the process if the standard does not allow a call now.
+#[cold]
+fn refuse(name: &str) {
+    if let Some(why) = state::refuses(name) {
+        report(&format!("{name} {why}"));
+        network::abort(ERR_OTHER)
+    }
+}
+
+/// Writes a line for people.
+pub(crate) fn report(text: &str) {
+    let _ = std::io::stderr().write_all(format!("tautline-mpi: {text}\n").as_bytes());
 }
 
 #[cold]
 fn failed(name: &'static str, object: Object, error: &Error) -> c_int {
+    if !state::is_running() {
+        // There is no communicator whose error handler could be called.
+        report(&format!("{name} failed: {error}"));
+        network::abort(error.code)
+    }
     let object = error.comm.map_or(object, Object::Comm);
     // The program's handler may unwind in a language of its own; that must not pass through us.
     catch_unwind(AssertUnwindSafe(|| errhandler::raise(name, object, error))).unwrap_or(ERR_INTERN)

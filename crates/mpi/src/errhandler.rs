@@ -1,7 +1,6 @@
 //! Error handlers, and the error codes that programs add.
 
 use std::ffi::{c_int, c_void};
-use std::io::Write;
 use std::sync::{Arc, Mutex};
 
 use crate::call::Object;
@@ -9,7 +8,7 @@ use crate::constants as c;
 use crate::error::{self, Error};
 use crate::foreign::Callback;
 use crate::objects::{self, lock};
-use crate::state;
+use crate::{call, network};
 
 /// What happens when a call fails.
 pub enum Handler {
@@ -50,6 +49,19 @@ pub(crate) fn set_text(code: c_int, text: String) -> bool {
     let mut added = lock(&ADDED);
     let found = added.iter_mut().find(|added| added.code == code);
     found.map(|added| added.text = text).is_some()
+}
+
+/// Removes a class, or a code of a class, that was added and that no code has as its class; says whether it
+/// did.
+pub(crate) fn remove(code: c_int, is_class: bool) -> bool {
+    let mut added = lock(&ADDED);
+    let used = added.iter().any(|other| other.class == code && other.code != code);
+    let Some(at) = added.iter().position(|one| one.code == code) else { return false };
+    if used || (added[at].class == code) != is_class {
+        return false;
+    }
+    added.remove(at);
+    true
 }
 
 /// The class of a code; `None` if there is no such code.
@@ -93,10 +105,9 @@ pub(crate) fn invoke(
         Handler::Fatal | Handler::Abort => {
             let place = lock(&comm.name).clone();
             let place = if place.is_empty() { "a communicator without a name".to_owned() } else { place };
-            let rank = state::fabric().rank();
-            let line = format!("tautline-mpi: rank {rank}: {} (on {place}; errors are fatal)\n", text());
-            let _ = std::io::stderr().write_all(line.as_bytes());
-            state::fabric().abort(code)
+            let rank = network::network().rank;
+            call::report(&format!("rank {rank}: {} (on {place}; errors are fatal)", text()));
+            network::abort(code)
         }
         Handler::User(callback) => {
             type Function = unsafe extern "C" fn(*mut usize, *mut c_int, ...);

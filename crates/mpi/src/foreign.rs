@@ -45,6 +45,11 @@ impl<T> Foreign<T> {
         self.at.is_null()
     }
 
+    /// Whether the program passed one of the addresses that stand for something else.
+    pub fn is_at(&self, address: usize) -> bool {
+        self.at.addr() == address
+    }
+
     /// The value at `index`.
     ///
     /// # Safety

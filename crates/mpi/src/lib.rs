@@ -9,15 +9,16 @@
 //! The functions in [`api`] take the pointers that the program passed. They are sound to call as far as the
 //! program keeps to the standard: that is what their safety rests on, here as in every MPI.
 
+/// The C header `mpi.h` of the standard ABI.
+pub const HEADER: &str = include_str!("../include/mpi.h");
+
 pub mod api;
 pub mod call;
 pub mod constants;
 pub mod datatype;
 pub mod error;
-pub mod fabric;
 pub mod foreign;
 pub mod handle;
-pub mod loopback;
 pub mod op;
 pub mod standard;
 
@@ -25,10 +26,16 @@ mod attribute;
 mod errhandler;
 mod export;
 mod exports;
+mod grequest;
 mod group;
+mod network;
 mod objects;
+mod operation;
 mod pool;
 #[cfg(test)]
 mod random;
+mod reducer;
 mod request;
 mod state;
+mod topology;
+mod waiting;

@@ -1,9 +1,11 @@
 //! The objects behind handles, and how they are found. A lookup that fails has the error class of its kind.
 
-use std::collections::HashMap;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use tautline::group::{CHOSEN_IDS, Group};
+use tautline::tags::Tags;
 
 use crate::attribute::Attributes;
 use crate::constants as c;
@@ -11,9 +13,11 @@ use crate::datatype::Type;
 use crate::errhandler::Handler;
 use crate::error::{Error, Result};
 use crate::group::Members;
-use crate::handle::{Comm, Datatype, Errhandler, Group, Info, Op};
+use crate::handle::{self, Comm, Datatype, Errhandler, Info, Op};
+use crate::network::network;
 use crate::op::Operation;
 use crate::pool::Pool;
+use crate::topology::Topology;
 
 /// Locks what no panic leaves half done.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -37,10 +41,12 @@ impl TypeObject {
 pub struct Communicator {
     /// The handle that it was made with.
     pub handle: OnceLock<Comm>,
-    pub context: u32,
+    /// The group that carries its messages, once the members have agreed on it.
+    group: OnceLock<Group>,
     pub members: Arc<Members>,
     /// The rank of this process in it.
     pub rank: u32,
+    pub topology: Option<Topology>,
     pub errhandler: Mutex<Arc<Handler>>,
     pub name: Mutex<String>,
     pub attributes: Attributes,
@@ -48,18 +54,21 @@ pub struct Communicator {
 }
 
 impl Communicator {
-    /// A communicator of `members` with the error handler and the info of `like`.
+    /// A communicator of `members` with the error handler and the info of `like`. Its contexts are not known
+    /// yet.
     pub fn like(
         like: &Communicator,
         members: Arc<Members>,
         rank: u32,
         attributes: Attributes,
+        topology: Option<Topology>,
     ) -> Communicator {
         Communicator {
             handle: OnceLock::new(),
-            context: NEXT_CONTEXT.fetch_add(1, Ordering::Relaxed),
+            group: OnceLock::new(),
             members,
             rank,
+            topology,
             errhandler: Mutex::new(Arc::clone(&lock(&like.errhandler))),
             name: Mutex::default(),
             attributes,
@@ -67,12 +76,14 @@ impl Communicator {
         }
     }
 
-    fn predefined(handle: Comm, name: &str) -> Arc<Communicator> {
+    fn predefined(handle: Comm, name: &str, group: Group) -> Arc<Communicator> {
+        let (members, rank) = (group.ranks().to_vec(), group.member() as u32);
         Arc::new(Communicator {
             handle: OnceLock::from(handle),
-            context: NEXT_CONTEXT.fetch_add(1, Ordering::Relaxed),
-            members: Arc::new(Members(vec![0])),
-            rank: 0,
+            group: OnceLock::from(group),
+            members: Arc::new(Members(members)),
+            rank,
+            topology: None,
             errhandler: Mutex::new(Arc::new(Handler::Fatal)),
             name: Mutex::new(name.to_owned()),
             attributes: Attributes::default(),
@@ -89,21 +100,69 @@ impl Communicator {
     pub fn handle(&self) -> Comm {
         self.handle.get().copied().unwrap_or(c::COMM_NULL)
     }
+
+    /// Sets what the members have agreed on.
+    pub fn set_group(&self, group: Group) {
+        let _ = self.group.set(group);
+    }
+
+    /// The group that carries its messages.
+    #[inline]
+    pub fn group(&self) -> Result<&Group> {
+        let group = self.group.get();
+        group.ok_or_else(|| {
+            Error::new(c::ERR_COMM, "the request that makes this communicator is not complete")
+        })
+    }
+
+    /// The messages of point-to-point communication.
+    #[inline]
+    pub fn tags(&self) -> Result<&Tags> {
+        Ok(self.group()?.tags())
+    }
 }
 
-static NEXT_CONTEXT: AtomicU32 = AtomicU32::new(0);
+const SELF_ID: u32 = 0;
 
-/// `MPI_COMM_WORLD` of a job of one. A job of several will make it when it starts.
+/// A number that no other group of the job has or had. Each rank gives out numbers of its own, so that
+/// threads and ranks need not agree on a counter.
+pub fn new_id() -> Result<u32> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let network = network();
+    let share = (CHOSEN_IDS - 1) / network.size;
+    let number =
+        NEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| (next < share).then_some(next + 1));
+    let number = number.map_err(|_| {
+        Error::new(
+            c::ERR_OTHER,
+            format!("this rank has made {share} communicators by MPI_Comm_idup, the most it may"),
+        )
+    })?;
+    Ok(SELF_ID + 1 + network.rank * share + number)
+}
+
+/// `MPI_COMM_WORLD`, for use after the job was joined.
 pub static WORLD: LazyLock<Arc<Communicator>> =
-    LazyLock::new(|| Communicator::predefined(c::COMM_WORLD, "MPI_COMM_WORLD"));
-pub static SELF: LazyLock<Arc<Communicator>> =
-    LazyLock::new(|| Communicator::predefined(c::COMM_SELF, "MPI_COMM_SELF"));
+    LazyLock::new(|| Communicator::predefined(c::COMM_WORLD, "MPI_COMM_WORLD", network().world().clone()));
+/// `MPI_COMM_SELF`, likewise.
+pub static SELF: LazyLock<Arc<Communicator>> = LazyLock::new(|| {
+    let group = Group::with_id(network().tags(), &[network().rank], SELF_ID);
+    let group = group.expect("a group of this rank alone needs no other");
+    Communicator::predefined(c::COMM_SELF, "MPI_COMM_SELF", group)
+});
 
-static PREDEFINED: LazyLock<HashMap<Datatype, Arc<TypeObject>>> = LazyLock::new(|| {
-    let objects = c::DATATYPES.iter().filter_map(|(handle, name)| {
-        Some((*handle, Arc::new(TypeObject::new(Arc::new(Type::predefined(*handle)?), name))))
-    });
-    objects.collect()
+/// Predefined handles of datatypes begin with this one.
+const FIRST_TYPE: usize = 0x200;
+
+/// The predefined datatypes, by handle.
+static PREDEFINED: LazyLock<Vec<Option<Arc<TypeObject>>>> = LazyLock::new(|| {
+    let mut objects = vec![None; 0x100];
+    for (handle, name) in c::DATATYPES {
+        if let (Some(of), Some(place)) = (Type::predefined(handle), objects.get_mut(handle.0 - FIRST_TYPE)) {
+            *place = Some(Arc::new(TypeObject::new(Arc::new(of), name)));
+        }
+    }
+    objects
 });
 
 pub static TYPES: Pool<TypeObject> = Pool::new();
@@ -133,7 +192,7 @@ fn invalid(code: c_int, what: &str, handle: usize, null: usize) -> Error {
 
 pub fn datatype(handle: Datatype) -> Result<Arc<TypeObject>> {
     let found = match handle.0 {
-        0x200..0x300 => PREDEFINED.get(&handle).cloned(),
+        value @ FIRST_TYPE..0x300 => PREDEFINED[value - FIRST_TYPE].clone(),
         value => TYPES.get(value),
     };
     found.ok_or_else(|| invalid(c::ERR_TYPE, "datatype", handle.0, c::DATATYPE_NULL.0))
@@ -156,7 +215,7 @@ pub fn add_comm(object: Communicator) -> Result<Comm> {
     Ok(handle)
 }
 
-pub fn group(handle: Group) -> Result<Arc<Members>> {
+pub fn group(handle: handle::Group) -> Result<Arc<Members>> {
     let found =
         if handle == c::GROUP_EMPTY { Some(Arc::new(Members::default())) } else { GROUPS.get(handle.0) };
     found.ok_or_else(|| invalid(c::ERR_GROUP, "group", handle.0, c::GROUP_NULL.0))

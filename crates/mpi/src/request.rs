@@ -1,19 +1,20 @@
 //! Requests: operations that the program has started and not yet completed.
 
-use std::ffi::c_int;
 use std::sync::{Arc, Mutex};
+
+use tautline::tags::RequestId;
 
 use crate::constants as c;
 use crate::error::{Error, Result};
-use crate::fabric::{Completion, Ticket};
 use crate::foreign::Status;
 use crate::handle::{Comm, Request};
 use crate::objects::{add, lock};
+use crate::operation::{Completion, Operation};
 use crate::pool::Pool;
-use crate::state;
+use crate::waiting::{self, Wait};
 
 /// Starts a persistent operation.
-pub type Start = Box<dyn Fn() -> Result<Option<Arc<Ticket>>> + Send + Sync>;
+pub type Start = Box<dyn Fn() -> Result<Operation> + Send + Sync>;
 
 /// What a request stands for.
 pub struct Pending {
@@ -26,9 +27,29 @@ pub struct Pending {
 enum Progress {
     /// A persistent request that is not started.
     Inactive,
-    Active(Arc<Ticket>),
-    /// An operation that needed nobody else.
-    Complete,
+    Active(Operation),
+    Complete(Completion),
+}
+
+impl Progress {
+    /// Notes the end of an operation; adds what it waits for if it has not ended.
+    fn poll(&mut self, ids: &mut Vec<RequestId>, idle: bool) {
+        if let Progress::Active(operation) = self {
+            match operation.poll(idle) {
+                Some(completion) => *self = Progress::Complete(completion),
+                None => operation.waits_for(ids),
+            }
+        }
+    }
+}
+
+impl Pending {
+    /// Makes progress in the background; whether it has ended. If another thread is at it, that one does.
+    pub fn poll(&self, ids: &mut Vec<RequestId>, idle: bool) -> bool {
+        let Ok(mut progress) = self.progress.try_lock() else { return false };
+        progress.poll(ids, idle);
+        !matches!(*progress, Progress::Active(_))
+    }
 }
 
 static REQUESTS: Pool<Pending> = Pool::new();
@@ -38,9 +59,9 @@ fn find(handle: Request) -> Result<Arc<Pending>> {
     found.ok_or_else(|| Error::new(c::ERR_REQUEST, format!("{:#x} is no request, or was freed", handle.0)))
 }
 
-/// A request for an operation under way; without a ticket it is complete.
-pub fn started(comm: Comm, ticket: Option<Arc<Ticket>>) -> Result<Request> {
-    let progress = Mutex::new(ticket.map_or(Progress::Complete, Progress::Active));
+/// A request for an operation under way.
+pub fn started(comm: Comm, operation: Operation) -> Result<Request> {
+    let progress = Mutex::new(Progress::Active(operation));
     add(&REQUESTS, Arc::new(Pending { comm, start: None, progress }))
 }
 
@@ -59,62 +80,73 @@ pub fn start(handle: Request) -> Result<()> {
     if !matches!(*progress, Progress::Inactive) {
         return Err(bad("the request is active"));
     }
-    *progress = start().map_err(|error| error.on(pending.comm))?.map_or(Progress::Complete, Progress::Active);
+    *progress = Progress::Active(start().map_err(|error| error.on(pending.comm))?);
     Ok(())
 }
 
 /// `MPI_Request_free`: the operation goes on.
 pub fn free(handle: Request) -> Result<()> {
-    find(handle)?;
+    let pending = find(handle)?;
     REQUESTS.remove(handle.0);
+    // Sends go on by themselves; what arrives for others is still to be put into the program's memory.
+    let arrives = matches!(*lock(&pending.progress), Progress::Active(ref operation) if operation.arrives());
+    if arrives {
+        waiting::add_background(pending);
+    }
     Ok(())
 }
 
 /// `MPI_Cancel`.
 pub fn cancel(handle: Request) -> Result<()> {
     let pending = find(handle)?;
-    if let Progress::Active(ticket) = &*lock(&pending.progress) {
-        state::fabric().cancel(ticket);
+    if let Progress::Active(operation) = &mut *lock(&pending.progress) {
+        operation.cancel();
     }
     Ok(())
+}
+
+/// The operation of the program behind a request.
+pub fn general(handle: Request) -> Result<Arc<crate::grequest::General>> {
+    let pending = find(handle)?;
+    match &*lock(&pending.progress) {
+        Progress::Active(Operation::General(general)) => Ok(Arc::clone(general)),
+        _ => Err(Error::new(c::ERR_REQUEST, "this is no generalized request")),
+    }
 }
 
 /// How a completed request ended.
 pub struct Outcome {
     /// The status; its error is `MPI_SUCCESS` or that of the operation.
     pub status: Status,
+    /// Why the operation failed.
+    pub error: Option<Error>,
     /// The communicator whose error handler is called.
     pub comm: Option<Comm>,
     /// Whether the request was null or inactive.
     pub inactive: bool,
 }
 
-const INACTIVE: Outcome = Outcome { status: Status::EMPTY, comm: None, inactive: true };
+const INACTIVE: Outcome = Outcome { status: Status::EMPTY, error: None, comm: None, inactive: true };
 
-/// Whether the request is complete, and how it ended. It stays as it is.
-pub fn peek(handle: Request) -> Result<Option<Outcome>> {
+/// Whether the request is complete, and how it ended. It stays as it is; `wait` learns what it waits for.
+pub fn peek(handle: Request, wait: &mut Wait) -> Result<Option<Outcome>> {
     if handle == c::REQUEST_NULL {
         return Ok(Some(INACTIVE));
     }
     let pending = find(handle)?;
-    let done = match &*lock(&pending.progress) {
-        Progress::Inactive => return Ok(Some(INACTIVE)),
-        Progress::Complete => Completion::SENT,
-        Progress::Active(ticket) => match ticket.done() {
-            Some(done) => done,
-            None => return Ok(None),
-        },
-    };
-    let status = status_of(&done);
-    Ok(Some(Outcome { status, comm: Some(pending.comm), inactive: false }))
-}
-
-/// The status of a completed operation.
-pub fn status_of(done: &Completion) -> Status {
-    let (source, tag) = done
-        .envelope
-        .map_or((Status::EMPTY.source, Status::EMPTY.tag), |from| (from.source as c_int, from.tag));
-    Status { source, tag, error: done.error, bytes: done.bytes, cancelled: done.cancelled }
+    let mut progress = lock(&pending.progress);
+    progress.poll(&mut wait.ids, wait.idle);
+    match &*progress {
+        Progress::Inactive => Ok(Some(INACTIVE)),
+        Progress::Complete(Completion { status, error }) => {
+            let (status, error) = (*status, error.clone());
+            Ok(Some(Outcome { status, error, comm: Some(pending.comm), inactive: false }))
+        }
+        Progress::Active(operation) => {
+            wait.own |= matches!(operation, Operation::General(_));
+            Ok(None)
+        }
+    }
 }
 
 /// Ends a completed request: the handle that the program has afterwards.

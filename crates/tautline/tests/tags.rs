@@ -25,6 +25,32 @@ fn meet(ep: &Endpoint, tags: &Tags) {
     tags.receive(other, u32::MAX, &mut Vec::new()).unwrap();
 }
 
+/// E-1, E-2: a rank's messages to itself, sent before or after they are received.
+#[test]
+fn a_rank_sends_to_itself_before_and_after_it_receives() {
+    run_over(DeviceName::Udp, 1, |job| {
+        let (ep, tags) = enter(job);
+        for len in [0, 8, 5_000, 100_000] {
+            let receive = tags.start_receive(0, 1, vec![0; len]).unwrap();
+            let send = tags.start_send(0, 1, content(1, len)).unwrap();
+            assert_eq!(receive.wait().unwrap().1, content(1, len));
+            send.wait().unwrap();
+            let send = tags.start_send_synchronous(0, 1, content(4, len)).unwrap();
+            let receive = tags.start_receive(0, 1, vec![0; len]).unwrap();
+            send.wait().unwrap();
+            assert_eq!(receive.wait().unwrap().1, content(4, len));
+        }
+        let receive = tags.start_receive(0, 2, vec![0; 8]).unwrap();
+        assert!(tags.try_send(0, 2, &content(2, 8)).unwrap());
+        assert_eq!(receive.wait().unwrap().1, content(2, 8));
+        assert!(tags.try_send(0, 3, &content(3, 8)).unwrap());
+        let mut buffer = vec![0; 8];
+        tags.receive(0, 3, &mut buffer).unwrap();
+        assert_eq!(buffer, content(3, 8));
+        ep.close().unwrap();
+    });
+}
+
 /// E-1, E-2, E-5, E-7: messages of every length arrive whole and in order, whether receives are posted before
 /// or after they are sent, and whatever their tags are received in.
 #[test]

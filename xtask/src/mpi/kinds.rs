@@ -131,6 +131,7 @@ pub fn argument(parameter: &Parameter, wide: bool) -> String {
         return match kind {
             "chars" | "argv" => name.clone(),
             "status" => format!("from::status({name})"),
+            "weights" => format!("Foreign::new(from::weights({name}), &codec::INT)"),
             _ => format!("Foreign::new({name}, &codec::{})", codec(kind, wide)),
         };
     }

@@ -14,7 +14,7 @@ pub struct Layer {
 pub const LAYERS: &[Layer] = &[
     Layer {
         folder: "cli",
-        inside: &["tautline", "tautline-launch", "tautline-sim", "tautline-baseline"],
+        inside: &["tautline", "tautline-launch", "tautline-mpi", "tautline-sim", "tautline-baseline"],
         outside: &[
             ("anyhow", "error messages for users, with the chain of causes"),
             ("clap", "one definition per flag: name, help, parser"),
@@ -40,7 +40,7 @@ pub const LAYERS: &[Layer] = &[
         ],
         may_be_unsafe: false,
     },
-    Layer { folder: "mpi", inside: &[], outside: &[], may_be_unsafe: true },
+    Layer { folder: "mpi", inside: &["tautline"], outside: &[], may_be_unsafe: true },
     Layer { folder: "mpi/abi", inside: &["tautline-mpi"], outside: &[], may_be_unsafe: true },
     Layer { folder: "mpi/mpich", inside: &["tautline-mpi"], outside: &[], may_be_unsafe: true },
     Layer {

@@ -40,8 +40,8 @@ mod prelude {
         }
 
         same! {
-            buffer: Ptr; rank: c_int; tag: c_int; root: c_int; keyval: c_int; code: c_int; order: c_int;
-            split: c_int; thread: c_int;
+            buffer: Ptr; weights: Ptr; rank: c_int; tag: c_int; root: c_int; keyval: c_int; code: c_int; order: c_int;
+            split: c_int; thread: c_int; typeclass: c_int;
             comm: Comm; group: Group; win: Win; file: File; session: Session; message: Message; info: Info;
             errhandler: Errhandler; request: Request; datatype: Datatype; op: Op;
         }

@@ -23,7 +23,7 @@ impl Folder {
     /// Compiles and links a program; fails with what the compiler says.
     fn compile(&self, source: &Path) -> PathBuf {
         let program = self.0.join("program");
-        let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
+        let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("../include");
         let mut command = Command::new("cc");
         command.args(["-std=c99", "-Wall", "-Wextra", "-Werror", "-I"]).arg(include).arg(source);
         command.arg("-o").arg(&program).arg("-L").arg(&self.0).arg("-lmpi_abi");

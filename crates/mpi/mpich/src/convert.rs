@@ -95,6 +95,16 @@ pub mod from {
         }
     }
 
+    /// Weights of edges, or one of the addresses that stand for something else.
+    pub fn weights(at: Ptr) -> Ptr {
+        let is = |place: &'static c_int| at.addr() == (&raw const *place).addr();
+        match () {
+            () if is(&crate::symbols::UNWEIGHTED) => std::ptr::without_provenance_mut(core::UNWEIGHTED),
+            () if is(&crate::symbols::WEIGHTS_EMPTY) => std::ptr::without_provenance_mut(core::WEIGHTS_EMPTY),
+            () => at,
+        }
+    }
+
     /// A pointer to statuses; 1 is `MPI_STATUS_IGNORE`.
     #[inline]
     pub fn status(at: Ptr) -> Foreign<Status> {

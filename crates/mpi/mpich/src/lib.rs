@@ -31,8 +31,12 @@ mod prelude {
     pub mod api {
         use std::ffi::c_int;
 
+        use tautline_mpi::constants::BUFFER_AUTOMATIC;
         use tautline_mpi::error::Result;
         use tautline_mpi::foreign::Foreign;
+        use tautline_mpi::handle::Comm;
+
+        use crate::prelude::Ptr;
 
         pub use tautline_mpi::api::*;
 
@@ -42,6 +46,37 @@ mod prelude {
             unsafe {
                 major.set(0, -1);
                 minor.set(0, -1);
+            }
+            Ok(())
+        }
+
+        /// An address that a function of the core has written, as this ABI writes it.
+        unsafe fn buffer_back(place: Ptr) {
+            // SAFETY: the program passed a place for an address, or none.
+            unsafe {
+                let place = place.cast::<Ptr>();
+                if !place.is_null() && place.read_unaligned().addr() == BUFFER_AUTOMATIC {
+                    place.write_unaligned(std::ptr::without_provenance_mut(usize::MAX - 1));
+                }
+            }
+        }
+
+        /// `MPI_Buffer_detach`.
+        pub unsafe fn buffer_detach(buffer_addr: Ptr, size: Foreign<i64>) -> Result<()> {
+            // SAFETY: the arguments are as the standard says.
+            unsafe {
+                tautline_mpi::api::buffer_detach(buffer_addr, size)?;
+                buffer_back(buffer_addr);
+            }
+            Ok(())
+        }
+
+        /// `MPI_Comm_detach_buffer`.
+        pub unsafe fn comm_detach_buffer(comm: Comm, buffer_addr: Ptr, size: Foreign<i64>) -> Result<()> {
+            // SAFETY: the arguments are as the standard says.
+            unsafe {
+                tautline_mpi::api::comm_detach_buffer(comm, buffer_addr, size)?;
+                buffer_back(buffer_addr);
             }
             Ok(())
         }

@@ -9,8 +9,8 @@ pub struct Address(*const c_int);
 // SAFETY: it is never dereferenced and never changes.
 unsafe impl Sync for Address {}
 
-static UNWEIGHTED: c_int = 0;
-static WEIGHTS_EMPTY: c_int = 0;
+pub(crate) static UNWEIGHTED: c_int = 0;
+pub(crate) static WEIGHTS_EMPTY: c_int = 0;
 
 #[unsafe(no_mangle)]
 pub static MPI_UNWEIGHTED: Address = Address(&raw const UNWEIGHTED);

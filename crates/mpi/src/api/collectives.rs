@@ -1,102 +1,86 @@
-//! Collectives over one rank: what is sent is received by the sender.
+//! Collectives that move data.
 
 use std::ffi::c_int;
 
+use tautline::group::Call;
+
 use super::Ptr;
-use super::communicators::alone;
-use super::packing::message;
+use super::plans::{Plan, blocks, data, in_place, lens, mixed, rooted, varied};
 use crate::constants as c;
-use crate::error::{Error, Result, ensure};
-use crate::handle::{Comm, Datatype, Op};
+use crate::error::{Result, ensure};
+use crate::foreign::Foreign;
+use crate::handle::{Comm, Datatype, Info, Request};
 use crate::objects;
 
-/// Data of a collective: memory, count and datatype.
-type Data = (Ptr, i64, Datatype);
-
-fn in_place(at: Ptr) -> bool {
-    at.addr() == c::IN_PLACE
+collectives! {
+    /// `MPI_Barrier`.
+    pub unsafe fn barrier, ibarrier, barrier_init: plan_barrier();
+    /// `MPI_Bcast`.
+    pub unsafe fn bcast, ibcast, bcast_init: plan_bcast(buffer: Ptr, count: i64, of: Datatype, root: c_int);
+    /// `MPI_Gather`.
+    pub unsafe fn gather, igather, gather_init: plan_gather(
+        sendbuf: Ptr, sendcount: i64, sendtype: Datatype,
+        recvbuf: Ptr, recvcount: i64, recvtype: Datatype, root: c_int
+    );
+    /// `MPI_Gatherv`.
+    pub unsafe fn gatherv, igatherv, gatherv_init: plan_gatherv(
+        sendbuf: Ptr, sendcount: i64, sendtype: Datatype,
+        recvbuf: Ptr, recvcounts: Foreign<i64>, displs: Foreign<i64>, recvtype: Datatype, root: c_int
+    );
+    /// `MPI_Scatter`.
+    pub unsafe fn scatter, iscatter, scatter_init: plan_scatter(
+        sendbuf: Ptr, sendcount: i64, sendtype: Datatype,
+        recvbuf: Ptr, recvcount: i64, recvtype: Datatype, root: c_int
+    );
+    /// `MPI_Scatterv`.
+    pub unsafe fn scatterv, iscatterv, scatterv_init: plan_scatterv(
+        sendbuf: Ptr, sendcounts: Foreign<i64>, displs: Foreign<i64>, sendtype: Datatype,
+        recvbuf: Ptr, recvcount: i64, recvtype: Datatype, root: c_int
+    );
+    /// `MPI_Allgather`.
+    pub unsafe fn allgather, iallgather, allgather_init: plan_allgather(
+        sendbuf: Ptr, sendcount: i64, sendtype: Datatype,
+        recvbuf: Ptr, recvcount: i64, recvtype: Datatype
+    );
+    /// `MPI_Allgatherv`.
+    pub unsafe fn allgatherv, iallgatherv, allgatherv_init: plan_allgatherv(
+        sendbuf: Ptr, sendcount: i64, sendtype: Datatype,
+        recvbuf: Ptr, recvcounts: Foreign<i64>, displs: Foreign<i64>, recvtype: Datatype
+    );
+    /// `MPI_Alltoall`.
+    pub unsafe fn alltoall, ialltoall, alltoall_init: plan_alltoall(
+        sendbuf: Ptr, sendcount: i64, sendtype: Datatype,
+        recvbuf: Ptr, recvcount: i64, recvtype: Datatype
+    );
+    /// `MPI_Alltoallv`.
+    pub unsafe fn alltoallv, ialltoallv, alltoallv_init: plan_alltoallv(
+        sendbuf: Ptr, sendcounts: Foreign<i64>, sdispls: Foreign<i64>, sendtype: Datatype,
+        recvbuf: Ptr, recvcounts: Foreign<i64>, rdispls: Foreign<i64>, recvtype: Datatype
+    );
+    /// `MPI_Alltoallw`.
+    pub unsafe fn alltoallw, ialltoallw, alltoallw_init: plan_alltoallw(
+        sendbuf: Ptr, sendcounts: Foreign<i64>, sdispls: Foreign<i64>, sendtypes: Foreign<Datatype>,
+        recvbuf: Ptr, recvcounts: Foreign<i64>, rdispls: Foreign<i64>, recvtypes: Foreign<Datatype>
+    );
 }
 
-fn check_root(root: c_int) -> Result<()> {
-    ensure(root == 0, c::ERR_ROOT, || format!("root {root} is not in a communicator of 1"))
+unsafe fn plan_barrier(comm: Comm) -> Result<Plan> {
+    Ok(Plan::new(&objects::comm(comm)?, Call::Barrier, Vec::new(), Vec::new()))
 }
 
-/// What a rank sends to itself.
-unsafe fn exchange(from: Data, to: Data) -> Result<()> {
-    // SAFETY: the arguments are as the standard says.
-    unsafe {
-        let bytes = message(from.0, from.1, from.2)?.to_vec();
-        let into = message(to.0, to.1, to.2)?;
-        if into.unpack(0, &bytes) < bytes.len() {
-            return Err(Error::new(c::ERR_TRUNCATE, "more was sent than is received"));
-        }
-    }
-    Ok(())
+unsafe fn plan_bcast(buffer: Ptr, count: i64, of: Datatype, root: c_int, comm: Comm) -> Result<Plan> {
+    let (object, root) = rooted(comm, root)?;
+    let message = data((buffer, count, of))?;
+    let call = Call::Broadcast { root, len: message.size() as usize };
+    Ok(if object.rank as usize == root {
+        // What the root gets is what it has.
+        Plan::new(&object, call, vec![message], Vec::new())
+    } else {
+        Plan::new(&object, call, Vec::new(), vec![message])
+    })
 }
 
-/// `MPI_Barrier`.
-pub unsafe fn barrier(comm: Comm) -> Result<()> {
-    alone(comm).map(|_| ())
-}
-
-/// `MPI_Bcast`.
-pub unsafe fn bcast(buffer: Ptr, count: i64, of: Datatype, root: c_int, comm: Comm) -> Result<()> {
-    alone(comm)?;
-    check_root(root)?;
-    message(buffer, count, of).map(|_| ())
-}
-
-/// `MPI_Allgather`.
-pub unsafe fn allgather(
-    sendbuf: Ptr,
-    sendcount: i64,
-    sendtype: Datatype,
-    recvbuf: Ptr,
-    recvcount: i64,
-    recvtype: Datatype,
-    comm: Comm,
-) -> Result<()> {
-    alone(comm)?;
-    if in_place(sendbuf) {
-        return message(recvbuf, recvcount, recvtype).map(|_| ());
-    }
-    // SAFETY: the arguments are as the standard says.
-    unsafe { exchange((sendbuf, sendcount, sendtype), (recvbuf, recvcount, recvtype)) }
-}
-
-/// `MPI_Alltoall`.
-pub unsafe fn alltoall(
-    sendbuf: Ptr,
-    sendcount: i64,
-    sendtype: Datatype,
-    recvbuf: Ptr,
-    recvcount: i64,
-    recvtype: Datatype,
-    comm: Comm,
-) -> Result<()> {
-    // SAFETY: the arguments are as the standard says.
-    unsafe { allgather(sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, comm) }
-}
-
-/// `MPI_Gather`.
-pub unsafe fn gather(
-    sendbuf: Ptr,
-    sendcount: i64,
-    sendtype: Datatype,
-    recvbuf: Ptr,
-    recvcount: i64,
-    recvtype: Datatype,
-    root: c_int,
-    comm: Comm,
-) -> Result<()> {
-    alone(comm)?;
-    check_root(root)?;
-    // SAFETY: the arguments are as the standard says.
-    unsafe { allgather(sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, comm) }
-}
-
-/// `MPI_Scatter`: the receive buffer may be in place.
-pub unsafe fn scatter(
+unsafe fn plan_gather(
     sendbuf: Ptr,
     sendcount: i64,
     sendtype: Datatype,
@@ -105,78 +89,192 @@ pub unsafe fn scatter(
     recvtype: Datatype,
     root: c_int,
     comm: Comm,
-) -> Result<()> {
-    alone(comm)?;
-    check_root(root)?;
-    if in_place(recvbuf) {
-        return message(sendbuf, sendcount, sendtype).map(|_| ());
+) -> Result<Plan> {
+    let (object, root) = rooted(comm, root)?;
+    if object.rank as usize != root {
+        let own = data((sendbuf, sendcount, sendtype))?;
+        let call = Call::Gather { root, len: own.size() as usize };
+        return Ok(Plan::new(&object, call, vec![own], Vec::new()));
     }
-    // SAFETY: the arguments are as the standard says.
-    unsafe { exchange((sendbuf, sendcount, sendtype), (recvbuf, recvcount, recvtype)) }
+    let output = blocks((recvbuf, recvcount, recvtype), object.size())?;
+    let own = if in_place(sendbuf) { output[root].clone() } else { data((sendbuf, sendcount, sendtype))? };
+    let call = Call::Gather { root, len: output[root].size() as usize };
+    Ok(Plan::new(&object, call, vec![own], output))
 }
 
-/// `MPI_Allreduce`: the reduction of one value is the value.
-pub unsafe fn allreduce(
+unsafe fn plan_gatherv(
     sendbuf: Ptr,
+    sendcount: i64,
+    sendtype: Datatype,
     recvbuf: Ptr,
-    count: i64,
-    of: Datatype,
-    op: Op,
-    comm: Comm,
-) -> Result<()> {
-    alone(comm)?;
-    objects::op(op)?.check(&objects::datatype(of)?.of)?;
-    if in_place(sendbuf) {
-        return message(recvbuf, count, of).map(|_| ());
-    }
-    // SAFETY: the arguments are as the standard says.
-    unsafe { exchange((sendbuf, count, of), (recvbuf, count, of)) }
-}
-
-/// `MPI_Reduce`.
-pub unsafe fn reduce(
-    sendbuf: Ptr,
-    recvbuf: Ptr,
-    count: i64,
-    of: Datatype,
-    op: Op,
+    recvcounts: Foreign<i64>,
+    displs: Foreign<i64>,
+    recvtype: Datatype,
     root: c_int,
     comm: Comm,
-) -> Result<()> {
-    alone(comm)?;
-    check_root(root)?;
+) -> Result<Plan> {
+    let (object, root) = rooted(comm, root)?;
+    if object.rank as usize != root {
+        let own = data((sendbuf, sendcount, sendtype))?;
+        let call = Call::GatherVaried { root, len: own.size() as usize, lens: Vec::new() };
+        return Ok(Plan::new(&object, call, vec![own], Vec::new()));
+    }
     // SAFETY: the arguments are as the standard says.
-    unsafe { allreduce(sendbuf, recvbuf, count, of, op, comm) }
+    let output = unsafe { varied(recvbuf, recvcounts, displs, recvtype, object.size())? };
+    let own = if in_place(sendbuf) { output[root].clone() } else { data((sendbuf, sendcount, sendtype))? };
+    let call = Call::GatherVaried { root, len: own.size() as usize, lens: lens(&output) };
+    Ok(Plan::new(&object, call, vec![own], output))
 }
 
-/// `MPI_Scan`.
-pub unsafe fn scan(sendbuf: Ptr, recvbuf: Ptr, count: i64, of: Datatype, op: Op, comm: Comm) -> Result<()> {
-    // SAFETY: the arguments are as the standard says.
-    unsafe { allreduce(sendbuf, recvbuf, count, of, op, comm) }
-}
-
-/// `MPI_Exscan`: the first rank receives nothing.
-pub unsafe fn exscan(
-    _sendbuf: Ptr,
-    _recvbuf: Ptr,
-    _count: i64,
-    of: Datatype,
-    op: Op,
-    comm: Comm,
-) -> Result<()> {
-    alone(comm)?;
-    objects::op(op)?.check(&objects::datatype(of)?.of)
-}
-
-/// `MPI_Reduce_scatter_block`.
-pub unsafe fn reduce_scatter_block(
+unsafe fn plan_scatter(
     sendbuf: Ptr,
+    sendcount: i64,
+    sendtype: Datatype,
     recvbuf: Ptr,
-    count: i64,
-    of: Datatype,
-    op: Op,
+    recvcount: i64,
+    recvtype: Datatype,
+    root: c_int,
     comm: Comm,
-) -> Result<()> {
+) -> Result<Plan> {
+    let (object, root) = rooted(comm, root)?;
+    if object.rank as usize != root {
+        let own = data((recvbuf, recvcount, recvtype))?;
+        let call = Call::Scatter { root, len: own.size() as usize };
+        return Ok(Plan::new(&object, call, Vec::new(), vec![own]));
+    }
+    let input = blocks((sendbuf, sendcount, sendtype), object.size())?;
+    let output = if in_place(recvbuf) { Vec::new() } else { vec![data((recvbuf, recvcount, recvtype))?] };
+    let call = Call::Scatter { root, len: input[root].size() as usize };
+    Ok(Plan::new(&object, call, input, output))
+}
+
+unsafe fn plan_scatterv(
+    sendbuf: Ptr,
+    sendcounts: Foreign<i64>,
+    displs: Foreign<i64>,
+    sendtype: Datatype,
+    recvbuf: Ptr,
+    recvcount: i64,
+    recvtype: Datatype,
+    root: c_int,
+    comm: Comm,
+) -> Result<Plan> {
+    let (object, root) = rooted(comm, root)?;
+    if object.rank as usize != root {
+        let own = data((recvbuf, recvcount, recvtype))?;
+        let call = Call::ScatterVaried { root, len: own.size() as usize, lens: Vec::new() };
+        return Ok(Plan::new(&object, call, Vec::new(), vec![own]));
+    }
     // SAFETY: the arguments are as the standard says.
-    unsafe { allreduce(sendbuf, recvbuf, count, of, op, comm) }
+    let input = unsafe { varied(sendbuf, sendcounts, displs, sendtype, object.size())? };
+    let output = if in_place(recvbuf) { Vec::new() } else { vec![data((recvbuf, recvcount, recvtype))?] };
+    let call = Call::ScatterVaried { root, len: input[root].size() as usize, lens: lens(&input) };
+    Ok(Plan::new(&object, call, input, output))
+}
+
+unsafe fn plan_allgather(
+    sendbuf: Ptr,
+    sendcount: i64,
+    sendtype: Datatype,
+    recvbuf: Ptr,
+    recvcount: i64,
+    recvtype: Datatype,
+    comm: Comm,
+) -> Result<Plan> {
+    let object = objects::comm(comm)?;
+    let output = blocks((recvbuf, recvcount, recvtype), object.size())?;
+    let own = match in_place(sendbuf) {
+        true => output[object.rank as usize].clone(),
+        false => data((sendbuf, sendcount, sendtype))?,
+    };
+    let call = Call::AllGather { len: own.size() as usize };
+    Ok(Plan::new(&object, call, vec![own], output))
+}
+
+unsafe fn plan_allgatherv(
+    sendbuf: Ptr,
+    sendcount: i64,
+    sendtype: Datatype,
+    recvbuf: Ptr,
+    recvcounts: Foreign<i64>,
+    displs: Foreign<i64>,
+    recvtype: Datatype,
+    comm: Comm,
+) -> Result<Plan> {
+    let object = objects::comm(comm)?;
+    // SAFETY: the arguments are as the standard says.
+    let output = unsafe { varied(recvbuf, recvcounts, displs, recvtype, object.size())? };
+    let own = match in_place(sendbuf) {
+        true => output[object.rank as usize].clone(),
+        false => data((sendbuf, sendcount, sendtype))?,
+    };
+    Ok(Plan::new(&object, Call::AllGatherVaried { lens: lens(&output) }, vec![own], output))
+}
+
+unsafe fn plan_alltoall(
+    sendbuf: Ptr,
+    sendcount: i64,
+    sendtype: Datatype,
+    recvbuf: Ptr,
+    recvcount: i64,
+    recvtype: Datatype,
+    comm: Comm,
+) -> Result<Plan> {
+    let object = objects::comm(comm)?;
+    let output = blocks((recvbuf, recvcount, recvtype), object.size())?;
+    let input = match in_place(sendbuf) {
+        true => output.clone(),
+        false => blocks((sendbuf, sendcount, sendtype), object.size())?,
+    };
+    let len = input[0].size() as usize;
+    ensure(len as u64 == output[0].size(), c::ERR_TRUNCATE, || {
+        format!("{len} bytes are sent to each rank, and {} received", output[0].size())
+    })?;
+    Ok(Plan::new(&object, Call::AllToAll { len }, input, output))
+}
+
+unsafe fn plan_alltoallv(
+    sendbuf: Ptr,
+    sendcounts: Foreign<i64>,
+    sdispls: Foreign<i64>,
+    sendtype: Datatype,
+    recvbuf: Ptr,
+    recvcounts: Foreign<i64>,
+    rdispls: Foreign<i64>,
+    recvtype: Datatype,
+    comm: Comm,
+) -> Result<Plan> {
+    let object = objects::comm(comm)?;
+    let size = object.size();
+    // SAFETY: the arguments are as the standard says.
+    let (input, output) = unsafe {
+        let output = varied(recvbuf, recvcounts, rdispls, recvtype, size)?;
+        let sent = || varied(sendbuf, sendcounts, sdispls, sendtype, size);
+        (if in_place(sendbuf) { output.clone() } else { sent()? }, output)
+    };
+    let call = Call::AllToAllVaried { send: lens(&input), receive: lens(&output) };
+    Ok(Plan::new(&object, call, input, output))
+}
+
+unsafe fn plan_alltoallw(
+    sendbuf: Ptr,
+    sendcounts: Foreign<i64>,
+    sdispls: Foreign<i64>,
+    sendtypes: Foreign<Datatype>,
+    recvbuf: Ptr,
+    recvcounts: Foreign<i64>,
+    rdispls: Foreign<i64>,
+    recvtypes: Foreign<Datatype>,
+    comm: Comm,
+) -> Result<Plan> {
+    let object = objects::comm(comm)?;
+    let size = object.size();
+    // SAFETY: the arguments are as the standard says.
+    let (input, output) = unsafe {
+        let output = mixed(recvbuf, recvcounts, rdispls, recvtypes, size)?;
+        let sent = || mixed(sendbuf, sendcounts, sdispls, sendtypes, size);
+        (if in_place(sendbuf) { output.clone() } else { sent()? }, output)
+    };
+    let call = Call::AllToAllVaried { send: lens(&input), receive: lens(&output) };
+    Ok(Plan::new(&object, call, input, output))
 }

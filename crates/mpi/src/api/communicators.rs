@@ -1,7 +1,9 @@
-//! Communicators. Those that are made here have one member: making larger ones needs collectives.
+//! Communicators.
 
 use std::ffi::c_int;
 use std::sync::Arc;
+
+use tautline::group::{Call, Group};
 
 use super::{Ptr, groups, infos, set_string, string};
 use crate::attribute::{Attributes, Owner};
@@ -9,18 +11,13 @@ use crate::call::Object;
 use crate::constants as c;
 use crate::error::{Error, Result};
 use crate::foreign::Foreign;
-use crate::handle::{Comm, Group, Info, Request};
+use crate::group::Members;
+use crate::handle::{self, Comm, Info, Request};
+use crate::network::{failure, host_number, network};
 use crate::objects::{self, COMMS, Communicator, lock};
+use crate::operation::Operation;
 use crate::request;
-
-/// Fails for communicators of several ranks.
-pub(super) fn alone(comm: Comm) -> Result<Arc<Communicator>> {
-    let object = objects::comm(comm)?;
-    if object.size() == 1 {
-        return Ok(object);
-    }
-    Err(Error::new(c::ERR_UNSUPPORTED_OPERATION, "collectives of several ranks are not implemented"))
-}
+use crate::topology::Topology;
 
 /// `MPI_Comm_size`.
 pub unsafe fn comm_size(comm: Comm, size: Foreign<c_int>) -> Result<()> {
@@ -57,7 +54,7 @@ pub unsafe fn comm_test_inter(comm: Comm, flag: Foreign<c_int>) -> Result<()> {
 }
 
 /// `MPI_Comm_group`.
-pub unsafe fn comm_group(comm: Comm, group: Foreign<Group>) -> Result<()> {
+pub unsafe fn comm_group(comm: Comm, group: Foreign<handle::Group>) -> Result<()> {
     let members = (*objects::comm(comm)?.members).clone();
     // SAFETY: the arguments are as the standard says.
     unsafe { groups::give(members, group) }
@@ -70,14 +67,41 @@ pub unsafe fn comm_get_parent(parent: Foreign<Comm>) -> Result<()> {
     Ok(())
 }
 
+/// Makes a communicator of a group that was made of `parent`; the null communicator without one.
+pub(super) fn make(parent: &Communicator, group: Option<Group>, topology: Option<Topology>) -> Result<Comm> {
+    let Some(group) = group else { return Ok(c::COMM_NULL) };
+    let (members, rank) = (Members(group.ranks().to_vec()), group.member() as u32);
+    let made = Communicator::like(parent, Arc::new(members), rank, Attributes::default(), topology);
+    made.set_group(group);
+    objects::add_comm(made)
+}
+
+/// Makes a communicator of members of `parent`, by rank there, the same list at all of them. All members of
+/// `parent` call it.
+pub(super) fn make_subset(
+    parent: &Communicator,
+    ranks: &[usize],
+    topology: Option<Topology>,
+) -> Result<Comm> {
+    make(parent, parent.group()?.subset(ranks).map_err(failure)?, topology)
+}
+
+/// A copy of a communicator without a group, with its attributes.
+unsafe fn copy(object: &Communicator, comm: Comm) -> Result<Communicator> {
+    // SAFETY: the program's callbacks keep to the standard.
+    let attributes = unsafe { object.attributes.copy(&Owner(Object::Comm(comm), None))? };
+    let (members, topology) = (Arc::clone(&object.members), object.topology.clone());
+    Ok(Communicator::like(object, members, object.rank, attributes, topology))
+}
+
 /// `MPI_Comm_dup`.
 pub unsafe fn comm_dup(comm: Comm, new: Foreign<Comm>) -> Result<()> {
-    let object = alone(comm)?;
+    let object = objects::comm(comm)?;
     // SAFETY: the arguments are as the standard says.
     unsafe {
-        let attributes = object.attributes.copy(&Owner(Object::Comm(comm), None))?;
-        let copy = Communicator::like(&object, Arc::clone(&object.members), object.rank, attributes);
-        new.set(0, objects::add_comm(copy)?);
+        let made = copy(&object, comm)?;
+        made.set_group(object.group()?.duplicate().map_err(failure)?);
+        new.set(0, objects::add_comm(made)?);
     }
     Ok(())
 }
@@ -93,69 +117,128 @@ pub unsafe fn comm_dup_with_info(comm: Comm, info: Info, new: Foreign<Comm>) -> 
     Ok(())
 }
 
-/// `MPI_Comm_idup`.
+/// `MPI_Comm_idup`: the handle is there at once, the group when the request is complete. The first member
+/// chooses its number.
 pub unsafe fn comm_idup(comm: Comm, new: Foreign<Comm>, request: Foreign<Request>) -> Result<()> {
+    let object = objects::comm(comm)?;
+    let input = if object.rank == 0 { objects::new_id()?.to_le_bytes().to_vec() } else { Vec::new() };
     // SAFETY: the arguments are as the standard says.
     unsafe {
-        comm_dup(comm, new)?;
-        request.set(0, request::started(comm, None)?);
+        let handle = objects::add_comm(copy(&object, comm)?)?;
+        let made = objects::comm(handle)?;
+        let finish = move |bytes: &[u8]| {
+            let id = bytes.try_into().map(u32::from_le_bytes);
+            let id = id.map_err(|_| Error::new(c::ERR_INTERN, "the number of a group has 4 bytes"))?;
+            made.set_group(Group::with_id(network().tags(), &made.members.0, id).map_err(failure)?);
+            Ok(())
+        };
+        let call = Call::Broadcast { root: 0, len: 4 };
+        let collective = object.group()?.start(&call, input).map_err(failure)?;
+        new.set(0, handle);
+        request.set(0, request::started(comm, Operation::Collective(Some(collective), Arc::new(finish)))?);
     }
     Ok(())
 }
 
-/// A communicator with this process alone, if it belongs to it.
-unsafe fn split(comm: Comm, belongs: bool, new: Foreign<Comm>) -> Result<()> {
-    let object = alone(comm)?;
-    let handle = if belongs {
-        let members = Arc::clone(&object.members);
-        objects::add_comm(Communicator::like(&object, members, object.rank, Attributes::default()))?
-    } else {
-        c::COMM_NULL
-    };
+/// `MPI_Comm_idup_with_info`.
+pub unsafe fn comm_idup_with_info(
+    comm: Comm,
+    info: Info,
+    new: Foreign<Comm>,
+    request: Foreign<Request>,
+) -> Result<()> {
     // SAFETY: the arguments are as the standard says.
-    unsafe { new.set(0, handle) };
+    unsafe {
+        let hints = if info == c::INFO_NULL { Vec::new() } else { lock(&*objects::info(info)?).clone() };
+        comm_idup(comm, new, request)?;
+        *lock(&objects::comm(new.get(0))?.info) = hints;
+    }
     Ok(())
+}
+
+fn split(comm: Comm, color: Option<u32>, key: c_int) -> Result<Comm> {
+    let object = objects::comm(comm)?;
+    make(&object, object.group()?.split(color, key.into()).map_err(failure)?, None)
 }
 
 /// `MPI_Comm_split`.
-pub unsafe fn comm_split(comm: Comm, color: c_int, _key: c_int, new: Foreign<Comm>) -> Result<()> {
-    if color < 0 && color != c::UNDEFINED {
-        return Err(Error::new(c::ERR_ARG, format!("color is {color}")));
-    }
+pub unsafe fn comm_split(comm: Comm, color: c_int, key: c_int, new: Foreign<Comm>) -> Result<()> {
+    let color = match color {
+        c::UNDEFINED => None,
+        color => Some(u32::try_from(color).map_err(|_| Error::new(c::ERR_ARG, format!("color is {color}")))?),
+    };
     // SAFETY: the arguments are as the standard says.
-    unsafe { split(comm, color != c::UNDEFINED, new) }
+    unsafe { new.set(0, split(comm, color, key)?) };
+    Ok(())
 }
 
-/// `MPI_Comm_split_type`.
+/// Whether ranks that share memory are asked for by the info of a guided split.
+fn asks_for_shared_memory(info: Info) -> Result<bool> {
+    if info == c::INFO_NULL {
+        return Ok(false);
+    }
+    let hints = objects::info(info)?;
+    let hints = lock(&hints);
+    Ok(hints.iter().any(|(key, value)| key == "mpi_hw_resource_type" && value == "mpi_shared_memory"))
+}
+
+/// `MPI_Comm_split_type`: ranks that share memory are those of one host. Other hardware is not told apart.
 pub unsafe fn comm_split_type(
     comm: Comm,
     kind: c_int,
-    _key: c_int,
-    _info: Info,
+    key: c_int,
+    info: Info,
     new: Foreign<Comm>,
 ) -> Result<()> {
     let known = (c::COMM_TYPE_SHARED..=c::COMM_TYPE_RESOURCE_GUIDED).contains(&kind);
     if !known && kind != c::UNDEFINED {
         return Err(Error::new(c::ERR_ARG, format!("{kind} is no split type")));
     }
+    let shared = match kind {
+        c::COMM_TYPE_SHARED => true,
+        c::COMM_TYPE_HW_GUIDED | c::COMM_TYPE_RESOURCE_GUIDED => asks_for_shared_memory(info)?,
+        _ => false,
+    };
+    let color = shared.then(host_number);
     // SAFETY: the arguments are as the standard says.
-    unsafe { split(comm, kind == c::COMM_TYPE_SHARED, new) }
+    unsafe { new.set(0, split(comm, color, key)?) };
+    Ok(())
+}
+
+/// The ranks of a group's members in a communicator.
+fn ranks_in(comm: &Communicator, group: handle::Group) -> Result<Vec<usize>> {
+    let members = objects::group(group)?;
+    let ranks: Option<Vec<usize>> = members.0.iter().map(|member| comm.members.rank_of(*member)).collect();
+    ranks.ok_or_else(|| Error::new(c::ERR_GROUP, "the group has members that the communicator does not have"))
 }
 
 /// `MPI_Comm_create`.
-pub unsafe fn comm_create(comm: Comm, group: Group, new: Foreign<Comm>) -> Result<()> {
-    let (object, members) = (alone(comm)?, objects::group(group)?);
-    if members.0.iter().any(|member| object.members.rank_of(*member).is_none()) {
-        return Err(Error::new(c::ERR_GROUP, "the group has members that the communicator does not have"));
-    }
+pub unsafe fn comm_create(comm: Comm, group: handle::Group, new: Foreign<Comm>) -> Result<()> {
+    let object = objects::comm(comm)?;
     // SAFETY: the arguments are as the standard says.
-    unsafe { split(comm, !members.0.is_empty(), new) }
+    unsafe { new.set(0, make_subset(&object, &ranks_in(&object, group)?, None)?) };
+    Ok(())
 }
 
-/// `MPI_Comm_create_group`.
-pub unsafe fn comm_create_group(comm: Comm, group: Group, _tag: c_int, new: Foreign<Comm>) -> Result<()> {
+/// `MPI_Comm_create_group`: only the members of the group call it.
+pub unsafe fn comm_create_group(
+    comm: Comm,
+    group: handle::Group,
+    tag: c_int,
+    new: Foreign<Comm>,
+) -> Result<()> {
+    let object = objects::comm(comm)?;
+    let tag = u32::try_from(tag).map_err(|_| Error::new(c::ERR_TAG, format!("the tag is {tag}")))?;
+    ranks_in(&object, group)?;
+    let members = objects::group(group)?;
+    let made = if members.rank_of(network().rank).is_some() {
+        Some(Group::create(network().tags(), &members.0, tag).map_err(failure)?)
+    } else {
+        None
+    };
     // SAFETY: the arguments are as the standard says.
-    unsafe { comm_create(comm, group, new) }
+    unsafe { new.set(0, make(&object, made, None)?) };
+    Ok(())
 }
 
 /// `MPI_Comm_free`. Operations under way keep the communicator.

@@ -1,24 +1,36 @@
 //! Completing operations, and starting persistent ones.
 
 use std::ffi::c_int;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::Ptr;
 use crate::constants as c;
-use crate::errhandler;
 use crate::error::{Error, Result, count as natural};
-use crate::foreign::{Foreign, Status};
+use crate::foreign::{Callback, Foreign, Status};
+use crate::grequest::General;
 use crate::handle::Request;
+use crate::operation::{Completion, Operation};
 use crate::request::{self, Outcome};
-use crate::state::fabric;
+use crate::waiting::{self, Wait};
 
-/// Makes progress until `look` finds something.
-pub(super) fn wait_for<T>(mut look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
-    loop {
-        fabric().progress();
-        if let Some(found) = look()? {
-            return Ok(found);
+/// Waits for the end of an operation.
+pub(super) fn finish_with_status(operation: &mut Operation) -> Result<Completion> {
+    waiting::wait_until(|wait| {
+        let ended = operation.poll(wait.idle);
+        if ended.is_none() {
+            operation.waits_for(&mut wait.ids);
         }
-        fabric().wait();
+        Ok(ended)
+    })
+}
+
+/// Waits for the end of an operation without a status.
+pub(super) fn finish(operation: &mut Operation) -> Result<()> {
+    if let Operation::Ended(Completion { error: None, .. }) = operation {
+        return Ok(());
     }
+    finish_with_status(operation)?.error.map_or(Ok(()), Err)
 }
 
 /// Sets a status as functions for one request do: the error stays as it is.
@@ -27,15 +39,6 @@ pub(super) unsafe fn set_status(status: Foreign<Status>, index: usize, value: St
         // SAFETY: the arguments are as the standard says.
         unsafe { status.set(index, Status { error: status.get(index).error, ..value }) };
     }
-}
-
-/// The error of an operation as the error of a call.
-pub(super) fn check(code: c_int) -> Result<()> {
-    if code == c::SUCCESS {
-        return Ok(());
-    }
-    let text = errhandler::text_of(code).unwrap_or_default();
-    Err(Error::new(code, text))
 }
 
 /// Gives one outcome to the program.
@@ -50,7 +53,10 @@ unsafe fn give(
         set_status(status, 0, outcome.status);
         requests.set(index, request::retire(requests.get(index))?);
     }
-    check(outcome.status.error).map_err(|error| outcome.comm.map_or(error.clone(), |comm| error.on(comm)))
+    match &outcome.error {
+        Some(error) => Err(outcome.comm.map_or(error.clone(), |comm| error.clone().on(comm))),
+        None => Ok(()),
+    }
 }
 
 /// `MPI_Wait`.
@@ -58,7 +64,7 @@ pub unsafe fn wait(request: Foreign<Request>, status: Foreign<Status>) -> Result
     // SAFETY: the arguments are as the standard says.
     unsafe {
         let handle = request.get(0);
-        let outcome = wait_for(|| request::peek(handle))?;
+        let outcome = waiting::wait_until(|wait| request::peek(handle, wait))?;
         give(request, 0, &outcome, status)
     }
 }
@@ -67,8 +73,8 @@ pub unsafe fn wait(request: Foreign<Request>, status: Foreign<Status>) -> Result
 pub unsafe fn test(request: Foreign<Request>, flag: Foreign<c_int>, status: Foreign<Status>) -> Result<()> {
     // SAFETY: the arguments are as the standard says.
     unsafe {
-        fabric().progress();
-        let outcome = request::peek(request.get(0))?;
+        let handle = request.get(0);
+        let outcome = look_twice(|wait| request::peek(handle, wait))?;
         flag.set(0, c_int::from(outcome.is_some()));
         match outcome {
             Some(outcome) => give(request, 0, &outcome, status),
@@ -83,8 +89,7 @@ pub unsafe fn request_get_status(
     flag: Foreign<c_int>,
     status: Foreign<Status>,
 ) -> Result<()> {
-    fabric().progress();
-    let outcome = request::peek(request)?;
+    let outcome = look_twice(|wait| request::peek(request, wait))?;
     // SAFETY: the arguments are as the standard says.
     unsafe {
         flag.set(0, c_int::from(outcome.is_some()));
@@ -93,17 +98,28 @@ pub unsafe fn request_get_status(
     Ok(())
 }
 
+/// Looks; if there is nothing, makes progress and looks again.
+fn look_twice<T>(mut look: impl FnMut(&mut Wait) -> Result<Option<T>>) -> Result<Option<T>> {
+    if let Some(found) = look(&mut Wait::default())? {
+        return Ok(Some(found));
+    }
+    waiting::progress()?;
+    look(&mut Wait::default())
+}
+
 /// All outcomes, if all requests are complete.
-unsafe fn peek_all(count: usize, requests: Foreign<Request>) -> Result<Option<Vec<Outcome>>> {
+unsafe fn peek_all(
+    count: usize,
+    requests: Foreign<Request>,
+    wait: &mut Wait,
+) -> Result<Option<Vec<Outcome>>> {
     let mut outcomes = Vec::with_capacity(count);
     for index in 0..count {
         // SAFETY: the arguments are as the standard says.
-        match request::peek(unsafe { requests.get(index) })? {
-            Some(outcome) => outcomes.push(outcome),
-            None => return Ok(None),
-        }
+        outcomes.extend(request::peek(unsafe { requests.get(index) }, wait)?);
     }
-    Ok(Some(outcomes))
+    wait.count = Some(wait.ids.len());
+    Ok((outcomes.len() == count).then_some(outcomes))
 }
 
 /// Gives all outcomes to the program; the statuses have the errors.
@@ -133,7 +149,7 @@ pub unsafe fn waitall(count: c_int, requests: Foreign<Request>, statuses: Foreig
     let count = natural(count.into(), "count")?;
     // SAFETY: the arguments are as the standard says.
     unsafe {
-        let outcomes = wait_for(|| peek_all(count, requests))?;
+        let outcomes = waiting::wait_until(|wait| peek_all(count, requests, wait))?;
         give_all(&outcomes, requests, statuses)
     }
 }
@@ -148,19 +164,22 @@ pub unsafe fn testall(
     let count = natural(count.into(), "count")?;
     // SAFETY: the arguments are as the standard says.
     unsafe {
-        fabric().progress();
-        let outcomes = peek_all(count, requests)?;
+        let outcomes = look_twice(|wait| peek_all(count, requests, wait))?;
         flag.set(0, c_int::from(outcomes.is_some()));
         outcomes.map_or(Ok(()), |outcomes| give_all(&outcomes, requests, statuses))
     }
 }
 
 /// The first complete request; the index is undefined if none is active.
-unsafe fn peek_any(count: usize, requests: Foreign<Request>) -> Result<Option<(c_int, Option<Outcome>)>> {
+unsafe fn peek_any(
+    count: usize,
+    requests: Foreign<Request>,
+    wait: &mut Wait,
+) -> Result<Option<(c_int, Option<Outcome>)>> {
     let mut active = false;
     for index in 0..count {
         // SAFETY: the arguments are as the standard says.
-        match request::peek(unsafe { requests.get(index) })? {
+        match request::peek(unsafe { requests.get(index) }, wait)? {
             Some(outcome) if !outcome.inactive => return Ok(Some((index as c_int, Some(outcome)))),
             Some(_) => {}
             None => active = true,
@@ -181,7 +200,7 @@ unsafe fn give_any(
         match outcome {
             Some(outcome) => give(requests, index as usize, &outcome, status),
             None => {
-                set_status(status, 0, Status::EMPTY);
+                status.set(0, Status::EMPTY);
                 Ok(())
             }
         }
@@ -198,7 +217,7 @@ pub unsafe fn waitany(
     let count = natural(count.into(), "count")?;
     // SAFETY: the arguments are as the standard says.
     unsafe {
-        let found = wait_for(|| peek_any(count, requests))?;
+        let found = waiting::wait_until(|wait| peek_any(count, requests, wait))?;
         give_any(found, requests, index, status)
     }
 }
@@ -214,8 +233,7 @@ pub unsafe fn testany(
     let count = natural(count.into(), "count")?;
     // SAFETY: the arguments are as the standard says.
     unsafe {
-        fabric().progress();
-        let found = peek_any(count, requests)?;
+        let found = look_twice(|wait| peek_any(count, requests, wait))?;
         flag.set(0, c_int::from(found.is_some()));
         match found {
             Some(found) => give_any(found, requests, index, status),
@@ -225,6 +243,178 @@ pub unsafe fn testany(
             }
         }
     }
+}
+
+/// All requests that are complete; `None` if some are active and none is complete, an empty list if none is
+/// active.
+unsafe fn peek_some(
+    count: usize,
+    requests: Foreign<Request>,
+    wait: &mut Wait,
+) -> Result<Option<Vec<(usize, Outcome)>>> {
+    let (mut found, mut active) = (Vec::new(), false);
+    for index in 0..count {
+        // SAFETY: the arguments are as the standard says.
+        match request::peek(unsafe { requests.get(index) }, wait)? {
+            Some(outcome) if !outcome.inactive => found.push((index, outcome)),
+            Some(_) => {}
+            None => active = true,
+        }
+    }
+    Ok((!found.is_empty() || !active).then_some(found))
+}
+
+/// Gives the outcomes of some requests to the program; the count is undefined if no request is active.
+unsafe fn give_some(
+    found: Option<Vec<(usize, Outcome)>>,
+    requests: Foreign<Request>,
+    (outcount, indices): (Foreign<c_int>, Foreign<c_int>),
+    statuses: Foreign<Status>,
+) -> Result<()> {
+    // SAFETY: the arguments are as the standard says.
+    unsafe {
+        let Some(found) = found else {
+            outcount.set(0, 0);
+            return Ok(());
+        };
+        outcount.set(0, if found.is_empty() { c::UNDEFINED } else { found.len() as c_int });
+        let mut failed = None;
+        for (place, (index, outcome)) in found.iter().enumerate() {
+            indices.set(place, *index as c_int);
+            statuses.set(place, outcome.status);
+            requests.set(*index, request::retire(requests.get(*index))?);
+            failed = failed.or(outcome.error.as_ref().map(|_| outcome.comm));
+        }
+        match failed {
+            Some(comm) => {
+                let error = Error::new(c::ERR_IN_STATUS, "an operation failed; the statuses say which");
+                Err(comm.map_or(error.clone(), |comm| error.on(comm)))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// `MPI_Waitsome`.
+pub unsafe fn waitsome(
+    count: c_int,
+    requests: Foreign<Request>,
+    outcount: Foreign<c_int>,
+    indices: Foreign<c_int>,
+    statuses: Foreign<Status>,
+) -> Result<()> {
+    let count = natural(count.into(), "incount")?;
+    // SAFETY: the arguments are as the standard says.
+    unsafe {
+        let found = waiting::wait_until(|wait| peek_some(count, requests, wait))?;
+        give_some(Some(found), requests, (outcount, indices), statuses)
+    }
+}
+
+/// `MPI_Testsome`.
+pub unsafe fn testsome(
+    count: c_int,
+    requests: Foreign<Request>,
+    outcount: Foreign<c_int>,
+    indices: Foreign<c_int>,
+    statuses: Foreign<Status>,
+) -> Result<()> {
+    let count = natural(count.into(), "incount")?;
+    // SAFETY: the arguments are as the standard says.
+    unsafe {
+        let found = look_twice(|wait| peek_some(count, requests, wait))?;
+        give_some(found, requests, (outcount, indices), statuses)
+    }
+}
+
+/// `MPI_Request_get_status_all`.
+pub unsafe fn request_get_status_all(
+    count: c_int,
+    requests: Foreign<Request>,
+    flag: Foreign<c_int>,
+    statuses: Foreign<Status>,
+) -> Result<()> {
+    let count = natural(count.into(), "count")?;
+    // SAFETY: the arguments are as the standard says.
+    unsafe {
+        let outcomes = look_twice(|wait| peek_all(count, requests, wait))?;
+        flag.set(0, c_int::from(outcomes.is_some()));
+        statuses.set_all(outcomes.into_iter().flatten().map(|outcome| outcome.status));
+    }
+    Ok(())
+}
+
+/// `MPI_Request_get_status_any`.
+pub unsafe fn request_get_status_any(
+    count: c_int,
+    requests: Foreign<Request>,
+    index: Foreign<c_int>,
+    flag: Foreign<c_int>,
+    status: Foreign<Status>,
+) -> Result<()> {
+    let count = natural(count.into(), "count")?;
+    // SAFETY: the arguments are as the standard says.
+    unsafe {
+        let found = look_twice(|wait| peek_any(count, requests, wait))?;
+        flag.set(0, c_int::from(found.is_some()));
+        if let Some((at, outcome)) = found {
+            index.set(0, at);
+            match outcome {
+                Some(outcome) => set_status(status, 0, outcome.status),
+                None => status.set(0, Status::EMPTY),
+            }
+        } else {
+            index.set(0, c::UNDEFINED);
+        }
+    }
+    Ok(())
+}
+
+/// `MPI_Request_get_status_some`.
+pub unsafe fn request_get_status_some(
+    count: c_int,
+    requests: Foreign<Request>,
+    outcount: Foreign<c_int>,
+    indices: Foreign<c_int>,
+    statuses: Foreign<Status>,
+) -> Result<()> {
+    let count = natural(count.into(), "incount")?;
+    // SAFETY: the arguments are as the standard says.
+    unsafe {
+        let found = look_twice(|wait| peek_some(count, requests, wait))?;
+        let number = match &found {
+            Some(list) if list.is_empty() => c::UNDEFINED,
+            found => found.as_ref().map_or(0, |list| list.len() as c_int),
+        };
+        outcount.set(0, number);
+        for (place, (index, outcome)) in found.into_iter().flatten().enumerate() {
+            indices.set(place, index as c_int);
+            statuses.set(place, outcome.status);
+        }
+    }
+    Ok(())
+}
+
+/// `MPI_Grequest_start`.
+pub unsafe fn grequest_start(
+    query: Callback,
+    free: Callback,
+    cancel: Callback,
+    extra_state: Ptr,
+    request: Foreign<Request>,
+) -> Result<()> {
+    let extra_state = extra_state.expose_provenance();
+    let general = General { query, free, cancel, extra_state, complete: AtomicBool::new(false) };
+    let operation = Operation::General(Arc::new(general));
+    // SAFETY: the arguments are as the standard says.
+    unsafe { request.set(0, request::started(c::COMM_SELF, operation)?) };
+    Ok(())
+}
+
+/// `MPI_Grequest_complete`.
+pub unsafe fn grequest_complete(request: Request) -> Result<()> {
+    request::general(request)?.complete.store(true, Ordering::Release);
+    Ok(())
 }
 
 /// `MPI_Start`.

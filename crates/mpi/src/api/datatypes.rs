@@ -266,3 +266,41 @@ pub unsafe fn type_get_name(datatype: Datatype, name: Ptr, length: Foreign<c_int
     // SAFETY: the arguments are as the standard says.
     unsafe { set_string(name, c::MAX_OBJECT_NAME, &text, length) }
 }
+
+/// `MPI_Type_match_size`.
+pub unsafe fn type_match_size(class: c_int, size: c_int, datatype: Foreign<Datatype>) -> Result<()> {
+    let found = match (class, size) {
+        (c::TYPECLASS_INTEGER, 1) => c::INTEGER1,
+        (c::TYPECLASS_INTEGER, 2) => c::INTEGER2,
+        (c::TYPECLASS_INTEGER, 4) => c::INTEGER4,
+        (c::TYPECLASS_INTEGER, 8) => c::INTEGER8,
+        (c::TYPECLASS_REAL, 4) => c::REAL4,
+        (c::TYPECLASS_REAL, 8) => c::REAL8,
+        (c::TYPECLASS_REAL, 16) => c::REAL16,
+        (c::TYPECLASS_COMPLEX, 8) => c::COMPLEX8,
+        (c::TYPECLASS_COMPLEX, 16) => c::COMPLEX16,
+        (c::TYPECLASS_COMPLEX, 32) => c::COMPLEX32,
+        _ => return Err(Error::new(c::ERR_ARG, format!("no datatype of that class has {size} bytes"))),
+    };
+    // SAFETY: the arguments are as the standard says.
+    unsafe { datatype.set(0, found) };
+    Ok(())
+}
+
+/// `MPI_Type_get_value_index`: the pair of a value and an index, if there is one.
+pub unsafe fn type_get_value_index(value: Datatype, index: Datatype, pair: Foreign<Datatype>) -> Result<()> {
+    objects::datatype(value)?;
+    objects::datatype(index)?;
+    let found = match (value, index) {
+        (c::FLOAT, c::INT) => c::FLOAT_INT,
+        (c::DOUBLE, c::INT) => c::DOUBLE_INT,
+        (c::LONG, c::INT) => c::LONG_INT,
+        (c::INT, c::INT) => c::TWO_INT,
+        (c::SHORT, c::INT) => c::SHORT_INT,
+        (c::LONG_DOUBLE, c::INT) => c::LONG_DOUBLE_INT,
+        _ => c::DATATYPE_NULL,
+    };
+    // SAFETY: the arguments are as the standard says.
+    unsafe { pair.set(0, found) };
+    Ok(())
+}

@@ -4,13 +4,16 @@ use std::alloc::Layout;
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use super::{Ptr, set_string};
+use tautline::group::Call;
+
+use super::{Ptr, buffered, set_string};
 use crate::attribute::Owner;
-use crate::call::Object;
+use crate::call::{self, Object};
 use crate::constants as c;
 use crate::error::{Error, Result};
 use crate::foreign::Foreign;
 use crate::handle::{Comm, Info};
+use crate::network::{self, network};
 use crate::objects::{self, INFOS};
 use crate::state;
 
@@ -32,13 +35,16 @@ pub unsafe fn init_thread(
     Ok(())
 }
 
-/// `MPI_Finalize`: the attributes of `MPI_COMM_SELF` are deleted first.
+/// `MPI_Finalize`: the attributes of `MPI_COMM_SELF` are deleted first. No rank leaves before all are here.
 pub unsafe fn finalize() -> Result<()> {
     for comm in [&objects::SELF, &objects::WORLD] {
         // SAFETY: the program's callbacks keep to the standard.
         unsafe { comm.attributes.delete_all(&Owner(Object::Comm(comm.handle()), None))? };
     }
-    state::finalize()
+    let together =
+        buffered::flush().and_then(|()| network().world().run(&Call::Barrier, &[]).map_err(network::failure));
+    // Whatever happened to the others, this rank leaves.
+    together.map(drop).and(state::finalize())
 }
 
 /// `MPI_Initialized`.
@@ -71,7 +77,9 @@ pub unsafe fn is_thread_main(flag: Foreign<c_int>) -> Result<()> {
 
 /// `MPI_Abort`.
 pub unsafe fn abort(_comm: Comm, code: c_int) -> Result<()> {
-    state::fabric().abort(code)
+    let rank = network().rank;
+    call::report(&format!("rank {rank}: MPI_Abort was called with the code {code}"));
+    network::abort(code)
 }
 
 /// `MPI_Get_version`.
@@ -115,6 +123,20 @@ pub unsafe fn abi_get_info(info: Foreign<Info>) -> Result<()> {
     let list = sizes.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
     // SAFETY: the arguments are as the standard says.
     unsafe { info.set(0, objects::add(&INFOS, Arc::new(list.into()))?) };
+    Ok(())
+}
+
+/// `MPI_Get_hw_resource_info`: nothing is known of the hardware.
+pub unsafe fn get_hw_resource_info(info: Foreign<Info>) -> Result<()> {
+    // SAFETY: the arguments are as the standard says.
+    unsafe { info.set(0, objects::add(&INFOS, Arc::default())?) };
+    Ok(())
+}
+
+/// `MPI_Abi_get_fortran_info`: nothing is known of Fortran.
+pub unsafe fn abi_get_fortran_info(info: Foreign<Info>) -> Result<()> {
+    // SAFETY: the arguments are as the standard says.
+    unsafe { info.set(0, c::INFO_NULL) };
     Ok(())
 }
 

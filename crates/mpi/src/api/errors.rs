@@ -106,3 +106,26 @@ pub unsafe fn errhandler_free(handler: Foreign<Errhandler>) -> Result<()> {
     }
     Ok(())
 }
+
+fn remove(code: c_int, is_class: bool) -> Result<()> {
+    if errhandler::remove(code, is_class) {
+        return Ok(());
+    }
+    let kind = if is_class { "class" } else { "code" };
+    Err(Error::new(c::ERR_ARG, format!("{code} is no error {kind} of the program, or is in use")))
+}
+
+/// `MPI_Remove_error_class`.
+pub unsafe fn remove_error_class(class: c_int) -> Result<()> {
+    remove(class, true)
+}
+
+/// `MPI_Remove_error_code`.
+pub unsafe fn remove_error_code(code: c_int) -> Result<()> {
+    remove(code, false)
+}
+
+/// `MPI_Remove_error_string`.
+pub unsafe fn remove_error_string(code: c_int) -> Result<()> {
+    if errhandler::set_text(code, String::new()) { Ok(()) } else { Err(unknown(code)) }
+}

@@ -8,8 +8,8 @@ use crate::error::{Error, Result};
 use crate::foreign::Foreign;
 use crate::group::{Members, ranks_of};
 use crate::handle::Group;
+use crate::network::network;
 use crate::objects::{self, GROUPS};
-use crate::state;
 
 /// Gives the program a group.
 pub(super) unsafe fn give(members: Members, group: Foreign<Group>) -> Result<()> {
@@ -34,7 +34,7 @@ pub unsafe fn group_size(group: Group, size: Foreign<c_int>) -> Result<()> {
 
 /// `MPI_Group_rank`.
 pub unsafe fn group_rank(group: Group, rank: Foreign<c_int>) -> Result<()> {
-    let own = objects::group(group)?.rank_of(state::fabric().rank());
+    let own = objects::group(group)?.rank_of(network().rank);
     // SAFETY: the arguments are as the standard says.
     unsafe { rank.set(0, own.map_or(c::UNDEFINED, |rank| rank as c_int)) };
     Ok(())

@@ -10,7 +10,11 @@
 #![allow(clippy::missing_safety_doc, reason = "the contract is that of the standard, stated above")]
 #![allow(clippy::too_many_arguments, reason = "the functions have the parameters of the standard")]
 
+#[macro_use]
+mod plans;
+
 mod attributes;
+mod buffered;
 mod collectives;
 mod communicators;
 mod completion;
@@ -18,16 +22,22 @@ mod constructors;
 mod datatypes;
 mod environment;
 mod errors;
+mod graphs;
 mod groups;
 mod infos;
+mod neighbors;
 mod operations;
 mod packing;
 mod point_to_point;
+mod probing;
+mod reductions;
 mod time;
+mod topologies;
 
 use std::ffi::{CStr, c_int, c_void};
 
 pub use attributes::*;
+pub use buffered::*;
 pub use collectives::*;
 pub use communicators::*;
 pub use completion::*;
@@ -35,12 +45,17 @@ pub use constructors::*;
 pub use datatypes::*;
 pub use environment::*;
 pub use errors::*;
+pub use graphs::*;
 pub use groups::*;
 pub use infos::*;
+pub use neighbors::*;
 pub use operations::*;
 pub use packing::*;
 pub use point_to_point::*;
+pub use probing::*;
+pub use reductions::*;
 pub use time::*;
+pub use topologies::*;
 
 use crate::constants::ERR_ARG;
 use crate::error::{Error, Result};

@@ -1,92 +1,164 @@
 //! Sending and receiving.
 
+use std::borrow::Cow;
 use std::ffi::c_int;
 use std::sync::Arc;
 
+use tautline::tags::Region;
+
 use super::attributes::TAG_UB;
 use super::packing::message;
-use super::{Ptr, completion};
+use super::{Ptr, buffered, completion};
 use crate::constants as c;
+use crate::datatype::Message;
 use crate::error::{Error, Result, ensure};
-use crate::fabric::{Completion, Envelope, Extracted, Mode, Pattern, Ticket};
 use crate::foreign::{Foreign, Status};
-use crate::handle::{Comm, Datatype, Message, Request};
+use crate::handle::{Comm, Datatype, Request};
+use crate::network::failure;
 use crate::objects::{self, Communicator};
-use crate::pool::Pool;
+use crate::operation::{Completion, Operation, Receiving};
 use crate::request;
-use crate::state::fabric;
 
 /// The status of a receive from `MPI_PROC_NULL`.
-const FROM_NOBODY: Status = Status { source: c::PROC_NULL, ..Status::EMPTY };
+pub(super) const FROM_NOBODY: Status = Status { source: c::PROC_NULL, ..Status::EMPTY };
 
-/// A message that a matched probe returned, and its communicator.
-static MESSAGES: Pool<(Extracted, Comm)> = Pool::new();
+/// When a send is complete.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Mode {
+    /// When the data is out of the program's memory.
+    Standard,
+    /// When the message is matched by a receive.
+    Synchronous,
+    /// At once: the data is copied.
+    Buffered,
+}
 
-fn rank_in(comm: &Communicator, rank: c_int) -> Result<usize> {
-    let found = usize::try_from(rank).ok().filter(|rank| *rank < comm.size());
-    found.ok_or_else(|| {
+/// A rank of a communicator as a rank of the job.
+pub(super) fn rank_in(comm: &Communicator, rank: c_int) -> Result<u32> {
+    let found = usize::try_from(rank).ok().and_then(|rank| comm.members.0.get(rank));
+    found.copied().ok_or_else(|| {
         Error::new(c::ERR_RANK, format!("rank {rank} is not in a communicator of {}", comm.size()))
     })
 }
 
-/// Starts a send. There is no ticket for one to nobody.
+fn check_tag(tag: c_int) -> Result<u32> {
+    ensure((0..=TAG_UB).contains(&tag), c::ERR_TAG, || format!("the tag is {tag}"))?;
+    Ok(tag.cast_unsigned())
+}
+
+/// The program's memory, for the time of an operation.
+///
+/// # Safety
+///
+/// The program leaves the memory alone until the operation is complete.
+unsafe fn region(message: &Message) -> Option<Region> {
+    let len = message.size() as usize;
+    // SAFETY: as promised by the caller; the memory is as the datatype says.
+    message.contiguous().map(|at| unsafe { Region::new(at, len) })
+}
+
+/// The packed bytes of a message, in place if they lie there.
+///
+/// # Safety
+///
+/// Nobody writes to the program's memory meanwhile.
+unsafe fn bytes(message: &Message) -> Cow<'_, [u8]> {
+    match message.contiguous() {
+        // SAFETY: as promised by the caller; memory that is not empty is not null.
+        Some(at) if message.size() > 0 => unsafe {
+            Cow::Borrowed(std::slice::from_raw_parts(at, message.size() as usize))
+        },
+        Some(_) => Cow::Borrowed(&[]),
+        // SAFETY: as promised by the caller.
+        None => Cow::Owned(unsafe { message.to_vec() }),
+    }
+}
+
+/// Starts a send.
 unsafe fn start_send(
     data: (Ptr, i64, Datatype),
     (dest, tag, comm): (c_int, c_int, Comm),
     mode: Mode,
-) -> Result<Option<Arc<Ticket>>> {
+) -> Result<Operation> {
     let object = objects::comm(comm)?;
     let message = message(data.0, data.1, data.2)?;
-    ensure((0..=TAG_UB).contains(&tag), c::ERR_TAG, || format!("the tag is {tag}"))?;
+    let tag = check_tag(tag)?;
     if dest == c::PROC_NULL {
-        return Ok(None);
+        return Ok(Operation::Ended(Completion::EMPTY));
     }
-    let to = object.members.0[rank_in(&object, dest)?];
-    let envelope = Envelope { context: object.context, source: object.rank, tag };
-    // SAFETY: the program keeps to the standard.
-    unsafe { fabric().send(to, envelope, mode, message) }.map(Some)
+    let to = rank_in(&object, dest)?;
+    let tags = object.tags()?;
+    // SAFETY: the program leaves the memory alone until the send is complete.
+    let bytes = unsafe { bytes(&message) };
+    if mode != Mode::Synchronous && tags.try_send(to, tag, &bytes).map_err(failure)? {
+        return Ok(Operation::Ended(Completion::EMPTY));
+    }
+    // SAFETY: as above.
+    let place = unsafe { region(&message) };
+    let send = match (mode, place) {
+        (Mode::Buffered, _) => {
+            let send = tags.start_send(to, tag, bytes.into_owned()).map_err(failure)?;
+            buffered::add(send);
+            return Ok(Operation::Ended(Completion::EMPTY));
+        }
+        (Mode::Standard, Some(place)) => tags.start_send_lent(to, tag, place),
+        (Mode::Standard, None) => tags.start_send(to, tag, bytes.into_owned()),
+        (Mode::Synchronous, Some(place)) => tags.start_send_lent_synchronous(to, tag, place),
+        (Mode::Synchronous, None) => tags.start_send_synchronous(to, tag, bytes.into_owned()),
+    };
+    send.map(Operation::Send).map_err(failure)
 }
 
-fn pattern(source: c_int, tag: c_int, comm: Comm) -> Result<Option<Pattern>> {
+/// Which messages a receive takes: source in the job and tag, `None` for any.
+pub(super) struct Pattern {
+    pub comm: Arc<Communicator>,
+    pub source: Option<u32>,
+    pub tag: Option<u32>,
+}
+
+/// The pattern of a receive; `None` if it is from nobody.
+pub(super) fn pattern(source: c_int, tag: c_int, comm: Comm) -> Result<Option<Pattern>> {
     let object = objects::comm(comm)?;
-    ensure((0..=TAG_UB).contains(&tag) || tag == c::ANY_TAG, c::ERR_TAG, || format!("the tag is {tag}"))?;
+    let tag = if tag == c::ANY_TAG { None } else { Some(check_tag(tag)?) };
     let source = match source {
         c::PROC_NULL => return Ok(None),
         c::ANY_SOURCE => None,
-        rank => Some(rank_in(&object, rank)? as u32),
+        rank => Some(rank_in(&object, rank)?),
     };
-    Ok(Some(Pattern { context: object.context, source, tag: (tag != c::ANY_TAG).then_some(tag) }))
+    Ok(Some(Pattern { comm: object, source, tag }))
+}
+
+/// Starts to receive a message into the program's memory, by `lent` or by `owned`.
+pub(super) unsafe fn receive_with(
+    comm: Arc<Communicator>,
+    any: bool,
+    message: Message,
+    lent: impl FnOnce(Region) -> tautline::Result<tautline::tags::Receive>,
+    owned: impl FnOnce(Vec<u8>) -> tautline::Result<tautline::tags::Receive>,
+) -> Result<Receiving> {
+    let room = message.size();
+    // SAFETY: the program leaves the memory alone until the receive is complete.
+    let (receive, into) = match unsafe { region(&message) } {
+        Some(place) => (lent(place), None),
+        None => (owned(vec![0; room as usize]), Some(message)),
+    };
+    Ok(Receiving { receive: receive.map_err(failure)?, comm, any, into, room })
 }
 
 unsafe fn start_receive(
     data: (Ptr, i64, Datatype),
     (source, tag, comm): (c_int, c_int, Comm),
-) -> Result<Arc<Ticket>> {
+) -> Result<Operation> {
     let pattern = pattern(source, tag, comm)?;
     let message = message(data.0, data.1, data.2)?;
-    match pattern {
-        // SAFETY: the program keeps to the standard.
-        Some(pattern) => unsafe { fabric().receive(pattern, message) },
-        None => Ok(from_nobody()),
-    }
-}
-
-/// A receive that is complete: a message of nobody.
-fn from_nobody() -> Arc<Ticket> {
-    let ticket = Ticket::default();
-    // The source is no rank, so the status is made of what the cast back gives.
-    let envelope = Envelope { context: 0, source: c::PROC_NULL.cast_unsigned(), tag: c::ANY_TAG };
-    ticket.complete(Completion { envelope: Some(envelope), ..Completion::SENT });
-    Arc::new(ticket)
-}
-
-/// Waits for a receive and sets the program's status.
-unsafe fn finish(ticket: &Ticket, status: Foreign<Status>) -> Result<()> {
-    let done = completion::wait_for(|| Ok(ticket.done()))?;
-    let result = request::status_of(&done);
-    // SAFETY: the arguments are as the standard says.
-    unsafe { completion::set_status(status, 0, result) };
-    completion::check(result.error)
+    let Some(Pattern { comm, source, tag }) = pattern else {
+        return Ok(Operation::Ended(Completion::with(FROM_NOBODY)));
+    };
+    let tags = comm.tags()?.clone();
+    let lent = |place| tags.start_receive_lent(source, tag, place);
+    let owned = |room| tags.start_receive(source, tag, room);
+    // SAFETY: the program keeps to the standard.
+    unsafe { receive_with(comm, source.is_none(), message, lent, owned) }.map(Operation::Receive)
 }
 
 macro_rules! sends {
@@ -99,12 +171,8 @@ macro_rules! sends {
         $(#[$doc])*
         pub unsafe fn $name(buf: Ptr, count: i64, of: Datatype, dest: c_int, tag: c_int, comm: Comm) -> Result<()> {
             // SAFETY: the arguments are as the standard says.
-            let ticket = unsafe { start_send((buf, count, of), (dest, tag, comm), $mode)? };
-            if let Some(ticket) = ticket {
-                let done = completion::wait_for(|| Ok(ticket.done()))?;
-                completion::check(done.error)?;
-            }
-            Ok(())
+            let mut operation = unsafe { start_send((buf, count, of), (dest, tag, comm), $mode)? };
+            completion::finish(&mut operation).map(|_| ())
         }
     };
     (@immediate $name:ident $mode:expr) => {
@@ -120,8 +188,8 @@ macro_rules! sends {
         ) -> Result<()> {
             // SAFETY: the arguments are as the standard says.
             unsafe {
-                let ticket = start_send((buf, count, of), (dest, tag, comm), $mode)?;
-                request.set(0, request::started(comm, ticket)?);
+                let operation = start_send((buf, count, of), (dest, tag, comm), $mode)?;
+                request.set(0, request::started(comm, operation)?);
             }
             Ok(())
         }
@@ -139,6 +207,7 @@ macro_rules! sends {
         ) -> Result<()> {
             let object = objects::comm(comm)?;
             message(buf, count, of)?;
+            check_tag(tag)?;
             if dest != c::PROC_NULL {
                 rank_in(&object, dest)?;
             }
@@ -159,11 +228,19 @@ sends! {
     /// `MPI_Send`.
     pub unsafe fn send, isend, send_init: Mode::Standard;
     /// `MPI_Bsend`: the data is copied, so that no buffer of the program is needed.
-    pub unsafe fn bsend, ibsend, bsend_init: Mode::Standard;
+    pub unsafe fn bsend, ibsend, bsend_init: Mode::Buffered;
     /// `MPI_Ssend`.
     pub unsafe fn ssend, issend, ssend_init: Mode::Synchronous;
     /// `MPI_Rsend`.
     pub unsafe fn rsend, irsend, rsend_init: Mode::Standard;
+}
+
+/// Waits for a receive and sets the program's status.
+pub(super) unsafe fn finish(operation: &mut Operation, status: Foreign<Status>) -> Result<()> {
+    let completion = completion::finish_with_status(operation)?;
+    // SAFETY: the arguments are as the standard says.
+    unsafe { completion::set_status(status, 0, completion.status) };
+    completion.error.map_or(Ok(()), Err)
 }
 
 /// `MPI_Recv`.
@@ -178,8 +255,8 @@ pub unsafe fn recv(
 ) -> Result<()> {
     // SAFETY: the arguments are as the standard says.
     unsafe {
-        let ticket = start_receive((buf, count, of), (source, tag, comm))?;
-        finish(&ticket, status)
+        let mut operation = start_receive((buf, count, of), (source, tag, comm))?;
+        finish(&mut operation, status)
     }
 }
 
@@ -195,8 +272,8 @@ pub unsafe fn irecv(
 ) -> Result<()> {
     // SAFETY: the arguments are as the standard says.
     unsafe {
-        let ticket = start_receive((buf, count, of), (source, tag, comm))?;
-        request.set(0, request::started(comm, Some(ticket))?);
+        let operation = start_receive((buf, count, of), (source, tag, comm))?;
+        request.set(0, request::started(comm, operation)?);
     }
     Ok(())
 }
@@ -217,11 +294,36 @@ pub unsafe fn recv_init(
     let start = move || {
         let buf = std::ptr::with_exposed_provenance_mut(at);
         // SAFETY: the program keeps to the standard.
-        unsafe { start_receive((buf, count, of), (source, tag, comm)) }.map(Some)
+        unsafe { start_receive((buf, count, of), (source, tag, comm)) }
     };
     // SAFETY: the arguments are as the standard says.
     unsafe { request.set(0, request::persistent(comm, Box::new(start))?) };
     Ok(())
+}
+
+/// What is sent, and where to.
+type Send = ((Ptr, i64, Datatype), (c_int, c_int, Comm));
+
+/// Starts a receive, and then a send.
+unsafe fn start_both(send: Send, receive: Send) -> Result<Operation> {
+    // SAFETY: the arguments are as the standard says.
+    let received = unsafe { start_receive(receive.0, receive.1)? };
+    // If this fails, the receive is dropped and thereby cancelled.
+    // SAFETY: as above.
+    let sent = unsafe { start_send(send.0, send.1, Mode::Standard)? };
+    let sent = match sent {
+        Operation::Send(send) => Some(send),
+        _ => None,
+    };
+    Ok(both(sent, received))
+}
+
+/// A send and a receive as one operation.
+fn both(sent: Option<tautline::tags::Send>, received: Operation) -> Operation {
+    match received {
+        Operation::Receive(receiving) => Operation::Both(sent, Some(receiving), None),
+        _ => Operation::Both(sent, None, Some(Completion::with(FROM_NOBODY))),
+    }
 }
 
 /// `MPI_Sendrecv`.
@@ -239,22 +341,35 @@ pub unsafe fn sendrecv(
     comm: Comm,
     status: Foreign<Status>,
 ) -> Result<()> {
+    let send = ((sendbuf, sendcount, sendtype), (dest, sendtag, comm));
+    let receive = ((recvbuf, recvcount, recvtype), (source, recvtag, comm));
     // SAFETY: the arguments are as the standard says.
     unsafe {
-        let receive = start_receive((recvbuf, recvcount, recvtype), (source, recvtag, comm))?;
-        let sent = start_send((sendbuf, sendcount, sendtype), (dest, sendtag, comm), Mode::Standard);
-        let sent = match sent {
-            Ok(sent) => sent,
-            Err(error) => {
-                fabric().cancel(&receive);
-                return Err(error);
-            }
-        };
-        if let Some(sent) = sent {
-            completion::wait_for(|| Ok(sent.done()))?;
-        }
-        finish(&receive, status)
+        let mut operation = start_both(send, receive)?;
+        finish(&mut operation, status)
     }
+}
+
+/// `MPI_Isendrecv`.
+pub unsafe fn isendrecv(
+    sendbuf: Ptr,
+    sendcount: i64,
+    sendtype: Datatype,
+    dest: c_int,
+    sendtag: c_int,
+    recvbuf: Ptr,
+    recvcount: i64,
+    recvtype: Datatype,
+    source: c_int,
+    recvtag: c_int,
+    comm: Comm,
+    request: Foreign<Request>,
+) -> Result<()> {
+    let send = ((sendbuf, sendcount, sendtype), (dest, sendtag, comm));
+    let receive = ((recvbuf, recvcount, recvtype), (source, recvtag, comm));
+    // SAFETY: the arguments are as the standard says.
+    unsafe { request.set(0, request::started(comm, start_both(send, receive)?)?) };
+    Ok(())
 }
 
 /// `MPI_Sendrecv_replace`.
@@ -277,159 +392,33 @@ pub unsafe fn sendrecv_replace(
     }
 }
 
-/// The status of a message that a probe found.
-fn probed(envelope: &Envelope, bytes: u64) -> Status {
-    Status { source: envelope.source as c_int, tag: envelope.tag, bytes, ..Status::EMPTY }
-}
-
-/// `MPI_Iprobe`.
-pub unsafe fn iprobe(
-    source: c_int,
-    tag: c_int,
-    comm: Comm,
-    flag: Foreign<c_int>,
-    status: Foreign<Status>,
-) -> Result<()> {
-    let found = match pattern(source, tag, comm)? {
-        None => Some(FROM_NOBODY),
-        Some(pattern) => {
-            fabric().progress();
-            fabric().probe(pattern).map(|(envelope, bytes)| probed(&envelope, bytes))
-        }
-    };
-    // SAFETY: the arguments are as the standard says.
-    unsafe {
-        flag.set(0, c_int::from(found.is_some()));
-        found.iter().for_each(|found| completion::set_status(status, 0, *found));
-    }
-    Ok(())
-}
-
-/// `MPI_Probe`.
-pub unsafe fn probe(source: c_int, tag: c_int, comm: Comm, status: Foreign<Status>) -> Result<()> {
-    let found = match pattern(source, tag, comm)? {
-        None => FROM_NOBODY,
-        Some(pattern) => {
-            let (envelope, bytes) = completion::wait_for(|| Ok(fabric().probe(pattern)))?;
-            probed(&envelope, bytes)
-        }
-    };
-    // SAFETY: the arguments are as the standard says.
-    unsafe { completion::set_status(status, 0, found) };
-    Ok(())
-}
-
-/// Gives the program a message that was taken out.
-unsafe fn give(
-    found: Extracted,
-    comm: Comm,
-    message: Foreign<Message>,
-    status: Foreign<Status>,
-) -> Result<()> {
-    // SAFETY: the arguments are as the standard says.
-    unsafe {
-        message.set(0, objects::add(&MESSAGES, Arc::new((found, comm)))?);
-        completion::set_status(status, 0, probed(&found.envelope, found.bytes));
-    }
-    Ok(())
-}
-
-/// `MPI_Improbe`.
-pub unsafe fn improbe(
-    source: c_int,
-    tag: c_int,
-    comm: Comm,
-    flag: Foreign<c_int>,
-    message: Foreign<Message>,
-    status: Foreign<Status>,
-) -> Result<()> {
-    let pattern = pattern(source, tag, comm)?;
-    // SAFETY: the arguments are as the standard says.
-    unsafe {
-        let Some(pattern) = pattern else {
-            flag.set(0, 1);
-            message.set(0, c::MESSAGE_NO_PROC);
-            completion::set_status(status, 0, FROM_NOBODY);
-            return Ok(());
-        };
-        fabric().progress();
-        let found = fabric().extract(pattern);
-        flag.set(0, c_int::from(found.is_some()));
-        match found {
-            Some(found) => give(found, comm, message, status),
-            None => {
-                message.set(0, c::MESSAGE_NULL);
-                Ok(())
-            }
-        }
-    }
-}
-
-/// `MPI_Mprobe`.
-pub unsafe fn mprobe(
-    source: c_int,
-    tag: c_int,
-    comm: Comm,
-    message: Foreign<Message>,
-    status: Foreign<Status>,
-) -> Result<()> {
-    let pattern = pattern(source, tag, comm)?;
-    // SAFETY: the arguments are as the standard says.
-    unsafe {
-        let Some(pattern) = pattern else {
-            message.set(0, c::MESSAGE_NO_PROC);
-            completion::set_status(status, 0, FROM_NOBODY);
-            return Ok(());
-        };
-        let found = completion::wait_for(|| Ok(fabric().extract(pattern)))?;
-        give(found, comm, message, status)
-    }
-}
-
-/// Starts to receive a message that was taken out.
-unsafe fn start_matched(data: (Ptr, i64, Datatype), handle: Foreign<Message>) -> Result<(Arc<Ticket>, Comm)> {
-    let into = message(data.0, data.1, data.2)?;
-    // SAFETY: the arguments are as the standard says.
-    unsafe {
-        if handle.get(0) == c::MESSAGE_NO_PROC {
-            handle.set(0, c::MESSAGE_NULL);
-            return Ok((from_nobody(), c::COMM_SELF));
-        }
-        let found = MESSAGES.remove(handle.get(0).0);
-        let found = found.ok_or_else(|| Error::new(c::ERR_REQUEST, "there is no such message"))?;
-        handle.set(0, c::MESSAGE_NULL);
-        let ticket = fabric().receive_extracted(found.0, into).map_err(|error| error.on(found.1))?;
-        Ok((ticket, found.1))
-    }
-}
-
-/// `MPI_Mrecv`.
-pub unsafe fn mrecv(
+/// `MPI_Isendrecv_replace`: a copy is sent.
+pub unsafe fn isendrecv_replace(
     buf: Ptr,
     count: i64,
     of: Datatype,
-    message: Foreign<Message>,
-    status: Foreign<Status>,
-) -> Result<()> {
-    // SAFETY: the arguments are as the standard says.
-    unsafe {
-        let (ticket, comm) = start_matched((buf, count, of), message)?;
-        finish(&ticket, status).map_err(|error| error.on(comm))
-    }
-}
-
-/// `MPI_Imrecv`.
-pub unsafe fn imrecv(
-    buf: Ptr,
-    count: i64,
-    of: Datatype,
-    message: Foreign<Message>,
+    dest: c_int,
+    sendtag: c_int,
+    source: c_int,
+    recvtag: c_int,
+    comm: Comm,
     request: Foreign<Request>,
 ) -> Result<()> {
+    let object = objects::comm(comm)?;
+    let tag = check_tag(sendtag)?;
+    let to = if dest == c::PROC_NULL { None } else { Some(rank_in(&object, dest)?) };
     // SAFETY: the arguments are as the standard says.
     unsafe {
-        let (ticket, comm) = start_matched((buf, count, of), message)?;
-        request.set(0, request::started(comm, Some(ticket))?);
+        let copy = message(buf, count, of)?.to_vec();
+        let received = start_receive((buf, count, of), (source, recvtag, comm))?;
+        let tags = object.tags()?;
+        let sent = match to {
+            Some(to) if !tags.try_send(to, tag, &copy).map_err(failure)? => {
+                Some(tags.start_send(to, tag, copy).map_err(failure)?)
+            }
+            _ => None,
+        };
+        request.set(0, request::started(comm, both(sent, received))?);
     }
     Ok(())
 }

@@ -140,9 +140,13 @@ impl Tagged<'_> {
         Ok(())
     }
 
-    /// Polls and waits until a pattern has a message to probe. A failure if none can come, because its source
-    /// is gone.
-    pub fn wait_tagged_message(&self, pattern: &Pattern) -> Result<Result<(), Failure>, SendError> {
+    /// Polls and waits until a pattern has a message to probe, or `timeout` has passed. A failure if none can
+    /// come, because its source is gone.
+    pub fn wait_tagged_message(
+        &self,
+        pattern: &Pattern,
+        timeout: Option<Duration>,
+    ) -> Result<Result<(), Failure>, SendError> {
         if let Some(source) = pattern.source {
             let (mut lane, now) = self.0.enter()?;
             match lane.reach_tagged(now, source) {
@@ -151,7 +155,7 @@ impl Tagged<'_> {
             }
         }
         let mut ended = None;
-        self.wait_served(None, |lane| {
+        self.wait_served(timeout, |lane| {
             let closed = lane.port.closed.then_some(Failure::Closed);
             ended = closed.or_else(|| lane.tags.why_ended(pattern.source?));
             lane.tags.probe(pattern).is_some() || ended.is_some()

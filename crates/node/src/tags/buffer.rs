@@ -1,7 +1,10 @@
-//! The bytes of a message on either side: in one piece, in several, or with the caller.
+//! The bytes of a message on either side: in one piece, in several, in memory that the program has lent, or
+//! with the caller.
 
 use std::ops::Range;
 use std::sync::Arc;
+
+use tautline_mem::Region;
 
 /// Where the bytes of a message come from, or go to.
 ///
@@ -13,6 +16,8 @@ pub enum Buffer {
     Whole(Vec<u8>),
     /// In several pieces, one after the other.
     Pieces(Vec<Vec<u8>>),
+    /// In memory that the program has lent until the operation has ended.
+    Lent(Region),
     /// To be sent, in several pieces that others read at the same time.
     Shared(Vec<Arc<Vec<u8>>>),
     /// Nowhere: received bytes are dropped, and bytes to be sent are with the caller, who waits.
@@ -26,6 +31,7 @@ impl Buffer {
         match self {
             Buffer::Whole(bytes) => bytes.len() as u64,
             Buffer::Pieces(pieces) => pieces.iter().map(|piece| piece.len() as u64).sum(),
+            Buffer::Lent(region) => region.len() as u64,
             Buffer::Shared(pieces) => pieces.iter().map(|piece| piece.len() as u64).sum(),
             Buffer::Absent => 0,
         }
@@ -54,6 +60,11 @@ impl Buffer {
                     }
                 }
             }
+            Buffer::Lent(region) => {
+                let start = at.min(region.len() as u64) as usize;
+                let end = start.saturating_add(len).min(region.len());
+                each(0, &mut region.as_mut_slice()[start..end]);
+            }
             Buffer::Shared(_) | Buffer::Absent => {}
         }
     }
@@ -72,6 +83,9 @@ impl Buffer {
 
     /// Reads bytes from `at` on, all of which there are.
     pub(super) fn read(&mut self, at: u64, out: &mut [u8]) {
+        if let Buffer::Lent(region) = self {
+            return region.read(at as usize, out);
+        }
         if let Buffer::Shared(pieces) = self {
             let mut cut = Cut { at, len: out.len(), done: 0, before: 0 };
             for piece in pieces {

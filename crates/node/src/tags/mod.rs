@@ -22,6 +22,7 @@ pub use buffer::Buffer;
 pub use matching::{Key, Pattern};
 pub use requests::{Ended, Failure, Status};
 pub(crate) use sends::Sent;
+pub use tautline_mem::Region;
 
 use crate::limits::MAX_TAG_REQUESTS;
 use crate::memory::{Name, Slab};

@@ -355,6 +355,7 @@ fn push_eager(
             return Sent::Blocked;
         }
         peer.credit -= charge(len);
+        *budget = budget.saturating_sub(DATA_HEAD);
         send.state = SendState::Eager { sent: 0 };
     }
     let SendState::Eager { sent } = &mut send.state else { return Sent::All };

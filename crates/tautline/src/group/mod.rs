@@ -59,7 +59,7 @@ pub use typed::{Item, Max, Min, Operator, Product, Sum};
 
 use crate::Rank;
 use crate::error::{Error, Result};
-use crate::tags::Tags;
+use crate::tags::{RequestId, Tags};
 use collective::Ticket;
 use context::{Id, Purpose};
 use failure::Failures;
@@ -315,5 +315,10 @@ impl Group {
     /// Makes progress with all collectives that this rank has started, of all groups. Never blocks.
     pub fn progress(&self) {
         self.0.groups().advance_all(None, &mut Vec::new());
+    }
+
+    /// As [`Group::progress`], and appends what those collectives wait for, for [`Tags::wait_ids`].
+    pub fn progress_and_waits(&self, waits: &mut Vec<RequestId>) {
+        self.0.groups().advance_all(None, waits);
     }
 }

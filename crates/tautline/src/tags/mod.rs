@@ -36,9 +36,11 @@
 mod requests;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use requests::{Claimed, Receive, Request, Send};
-pub use tautline_node::tags::Status;
+pub use tautline_node::TagRequest as RequestId;
+pub use tautline_node::tags::{Region, Status};
 
 use crate::core::Shared;
 use crate::error::{Error, Result};
@@ -117,6 +119,12 @@ impl Tags {
             return Ok(());
         }
         self.start_send(to, tag, bytes.to_vec()).map(drop)
+    }
+
+    /// Sends a short message at once, if there is room and credit. False, with nothing done, otherwise.
+    #[inline]
+    pub fn try_send(&self, to: Rank, tag: u32, bytes: &[u8]) -> Result<bool> {
+        Ok(self.node().tagged().try_send_tagged((to, self.context, tag), bytes)?)
     }
 
     fn send_by(&self, (to, tag): (Rank, u32), mode: Mode, pieces: &[&[u8]]) -> Result<()> {
@@ -206,6 +214,30 @@ impl Tags {
         Ok(Receive::new(&self.shared, id))
     }
 
+    /// As [`Tags::start_send`], with bytes that stay where they are. Dropped, the send goes on, and reads
+    /// them.
+    pub fn start_send_lent(&self, to: Rank, tag: u32, bytes: Region) -> Result<Send> {
+        self.start((to, tag), Mode::Standard, Buffer::Lent(bytes))
+    }
+
+    /// As [`Tags::start_send_synchronous`], with bytes that stay where they are.
+    pub fn start_send_lent_synchronous(&self, to: Rank, tag: u32, bytes: Region) -> Result<Send> {
+        self.start((to, tag), Mode::Synchronous, Buffer::Lent(bytes))
+    }
+
+    /// As [`Tags::start_receive`], into memory that the program has lent. Once the receive has ended or was
+    /// dropped, nothing more is written there.
+    pub fn start_receive_lent(
+        &self,
+        source: impl Into<Option<Rank>>,
+        tag: impl Into<Option<u32>>,
+        room: Region,
+    ) -> Result<Receive> {
+        let pattern = self.pattern(source.into(), tag.into());
+        let id = self.node().tagged().start_receive_tagged(pattern, &mut Buffer::Lent(room))?;
+        Ok(Receive::new(&self.shared, id))
+    }
+
     /// What the next receive would take, if it is here.
     pub fn try_probe(
         &self,
@@ -219,6 +251,21 @@ impl Tags {
     pub fn probe(&self, source: impl Into<Option<Rank>>, tag: impl Into<Option<u32>>) -> Result<Status> {
         let pattern = self.pattern(source.into(), tag.into());
         self.wait_for(&pattern, || Ok(self.node().tagged().probe_tagged(&pattern)?))
+    }
+
+    /// As [`Tags::probe`]; `None` if no message has come within `time`.
+    pub fn probe_within(
+        &self,
+        source: impl Into<Option<Rank>>,
+        tag: impl Into<Option<u32>>,
+        time: Duration,
+    ) -> Result<Option<Status>> {
+        let pattern = self.pattern(source.into(), tag.into());
+        if let Some(found) = self.node().tagged().probe_tagged(&pattern)? {
+            return Ok(Some(found));
+        }
+        self.node().tagged().wait_tagged_message(&pattern, Some(time))??;
+        Ok(self.node().tagged().probe_tagged(&pattern)?)
     }
 
     /// Takes the message that the next receive would take out of the queue, if it is here: only
@@ -250,7 +297,7 @@ impl Tags {
             if self.node().is_virtual() {
                 return Err(SendError::WouldBlock.into());
             }
-            self.node().tagged().wait_tagged_message(pattern)??;
+            self.node().tagged().wait_tagged_message(pattern, None)??;
         }
     }
 
@@ -277,6 +324,17 @@ impl Tags {
     /// The indices of those requests that have ended.
     pub fn test_some(&self, requests: &[&dyn Request]) -> Result<Vec<usize>> {
         Ok(self.node().tagged().test_tagged(&ids(requests))?)
+    }
+
+    /// Waits until `count` of the requests have ended (true), or `timeout` has passed (false). A request that
+    /// was taken meanwhile has ended.
+    pub fn wait_ids(&self, requests: &[RequestId], count: usize, timeout: Option<Duration>) -> Result<bool> {
+        Ok(self.node().tagged().wait_tagged(requests, count, timeout)?)
+    }
+
+    /// Makes progress. It never blocks.
+    pub fn progress(&self) -> Result<()> {
+        Ok(self.node().progress().map(drop)?)
     }
 
     fn wait_count(&self, requests: &[&dyn Request], count: usize) -> Result<()> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tautline_node::TagRequest;
-use tautline_node::tags::{Buffer, ClaimId, ReceiveId, SendId, Status};
+use tautline_node::tags::{Buffer, ClaimId, ReceiveId, Region, SendId, Status};
 
 use crate::SendError;
 use crate::core::Shared;
@@ -34,7 +34,7 @@ fn whole(buffer: Buffer) -> Vec<u8> {
         Buffer::Whole(bytes) => bytes,
         Buffer::Pieces(pieces) => pieces.concat(),
         Buffer::Shared(pieces) => pieces.iter().flat_map(|piece| piece.iter().copied()).collect(),
-        Buffer::Absent => Vec::new(),
+        Buffer::Lent(_) | Buffer::Absent => Vec::new(),
     }
 }
 
@@ -56,6 +56,14 @@ pub struct Send {
 impl Send {
     pub(super) fn new(shared: &Arc<Shared>, id: SendId) -> Send {
         Send { shared: shared.clone(), id: Some(id) }
+    }
+
+    /// Takes the result, if it has ended. Makes no progress. Afterwards the send is over.
+    pub fn poll(&mut self) -> Result<Option<Result<()>>> {
+        let Some(id) = self.id else { return Err(Error::Stale) };
+        let Some((result, _)) = self.shared.node.tagged().take_sent(id)? else { return Ok(None) };
+        self.id = None;
+        Ok(Some(result.map_err(Error::from)))
     }
 
     /// Waits for its end: its bytes have been sent, or copied to where they are sent from, or for a
@@ -136,6 +144,14 @@ impl Receive {
         Ok((result.map_err(Error::from), buffer))
     }
 
+    /// Takes the result and the buffer, if it has ended. Makes no progress. Afterwards the receive is over.
+    pub fn poll(&mut self) -> Result<Option<(Result<Status>, Vec<u8>)>> {
+        let Some(id) = self.id else { return Err(Error::Stale) };
+        let Some((result, buffer)) = self.shared.node.tagged().take_received(id)? else { return Ok(None) };
+        self.id = None;
+        Ok(Some((result.map_err(Error::from), whole(buffer))))
+    }
+
     /// Cancels the receive and returns its buffer; the receive itself if a message has matched already.
     pub fn cancel(mut self) -> Result<Vec<u8>, Receive> {
         let Some(id) = self.id else { return Err(self) };
@@ -186,9 +202,18 @@ impl Claimed {
     }
 
     /// Begins to receive it into `buffer`.
-    pub fn receive(mut self, buffer: Vec<u8>) -> Result<Receive> {
+    pub fn receive(self, buffer: Vec<u8>) -> Result<Receive> {
+        self.receive_into(Buffer::Whole(buffer))
+    }
+
+    /// As [`Claimed::receive`], into memory that the program has lent.
+    pub fn receive_lent(self, room: Region) -> Result<Receive> {
+        self.receive_into(Buffer::Lent(room))
+    }
+
+    fn receive_into(mut self, buffer: Buffer) -> Result<Receive> {
         let Some(id) = self.id.take() else { return Err(Error::Stale) };
-        let id = self.shared.node.tagged().receive_claimed(id, Buffer::Whole(buffer))?;
+        let id = self.shared.node.tagged().receive_claimed(id, buffer)?;
         Ok(Receive::new(&self.shared, id))
     }
 }

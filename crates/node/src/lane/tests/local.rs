@@ -72,6 +72,7 @@ fn crowd(count: u16) -> (Vec<Lane>, Nanos) {
             let mut lane = Lane::new(&job, 0, Config::default(), device, entropy, handlers).unwrap();
             let discovery = Discovery::simulated(&job, &Config::default(), &host).unwrap();
             lane.local.discovery = Some(Box::new(discovery));
+            assert!(lane.add_peer(0));
             lane
         })
         .collect();

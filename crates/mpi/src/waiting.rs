@@ -1,0 +1,91 @@
+//! Waiting for operations, and progress of those that nobody waits for. A thread that waits holds no lock, so
+//! it never holds up the calls of another.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tautline::tags::RequestId;
+
+use crate::error::Result;
+use crate::network::{failure, network};
+use crate::objects::lock;
+use crate::request::Pending;
+
+/// After this time without an event a waiting thread looks for lost ranks.
+const IDLE: Duration = Duration::from_millis(100);
+
+/// What the program itself completes is looked at this often.
+const OWN: Duration = Duration::from_millis(1);
+
+/// Receives whose requests were freed: they make progress whoever waits.
+static BACKGROUND: Mutex<Vec<Arc<Pending>>> = Mutex::new(Vec::new());
+static BACKGROUND_LEN: AtomicUsize = AtomicUsize::new(0);
+
+/// Lets an operation make progress in every call that waits or tests.
+pub fn add_background(pending: Arc<Pending>) {
+    let mut list = lock(&BACKGROUND);
+    list.push(pending);
+    BACKGROUND_LEN.store(list.len(), Ordering::Release);
+}
+
+/// Polls collectives and what is in the background, and adds what they wait for.
+fn poll_background(ids: &mut Vec<RequestId>, idle: bool) {
+    network().world().progress_and_waits(ids);
+    if BACKGROUND_LEN.load(Ordering::Acquire) == 0 {
+        return;
+    }
+    let list = lock(&BACKGROUND).clone();
+    let ended: Vec<&Arc<Pending>> = list.iter().filter(|pending| pending.poll(ids, idle)).collect();
+    if !ended.is_empty() {
+        let mut list = lock(&BACKGROUND);
+        list.retain(|one| !ended.iter().any(|other| Arc::ptr_eq(one, other)));
+        BACKGROUND_LEN.store(list.len(), Ordering::Release);
+    }
+}
+
+/// Makes progress without waiting.
+pub fn progress() -> Result<()> {
+    network().tags().progress().map_err(failure)?;
+    poll_background(&mut Vec::new(), false);
+    Ok(())
+}
+
+/// What a waiting call needs.
+#[derive(Default)]
+pub struct Wait {
+    /// What it waits for.
+    pub ids: Vec<RequestId>,
+    /// How many of them have to end before it looks again; 1 if this is not set.
+    pub count: Option<usize>,
+    /// Whether nothing has happened for some time.
+    pub idle: bool,
+    /// Whether something is waited for that has no number.
+    pub own: bool,
+}
+
+/// Waits until `look` finds something. It is called at the beginning and whenever something has ended, and
+/// adds what it still waits for.
+pub fn wait_until<T>(mut look: impl FnMut(&mut Wait) -> Result<Option<T>>) -> Result<T> {
+    let mut wait = Wait::default();
+    loop {
+        wait.ids.clear();
+        (wait.count, wait.own) = (None, false);
+        if let Some(found) = look(&mut wait)? {
+            return Ok(found);
+        }
+        let own = wait.ids.len();
+        poll_background(&mut wait.ids, wait.idle);
+        let count = if wait.ids.len() == own { wait.count.unwrap_or(1) } else { 1 };
+        let time = if wait.own || wait.ids.is_empty() { OWN } else { IDLE };
+        let woken = network().tags().wait_ids(&wait.ids, count.min(wait.ids.len()).max(1), Some(time));
+        wait.idle = !woken.map_err(failure)?;
+    }
+}
+
+/// Makes progress; for how long a call may wait then that looks for messages, not for the end of operations.
+pub fn probe_time() -> Duration {
+    let mut ids = Vec::new();
+    poll_background(&mut ids, false);
+    if ids.is_empty() { IDLE } else { OWN }
+}
