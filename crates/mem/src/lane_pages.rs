@@ -320,8 +320,8 @@ mod loom_tests {
         true
     }
 
-    /// S-14, S-38, S-39: a lane that clears the bit of an idle ring, announces its sleep, checks the ring once
-    /// more and finds nothing is rung for, and finds the bit then. So is one that sleeps twice.
+    /// S-14, S-38, S-39: a lane that clears the bit of an idle ring, announces its sleep, checks the ring
+    /// once more and finds nothing is rung for, and finds the bit then. So is one that sleeps twice.
     #[test]
     fn loom_no_frame_is_slept_through() {
         model(|| {
