@@ -8,7 +8,7 @@ use crate::run;
 
 struct Package {
     name: &'static str,
-    /// If it is on the path, the package is installed.
+    /// If it is on the path, or is a file with this path, the package is installed.
     program: &'static str,
     needed_by: &'static str,
 }
@@ -58,6 +58,16 @@ const PACKAGES: &[Package] = &[
         name: "munge",
         program: "munged",
         needed_by: "the same test: Slurm's daemons authenticate each other with it",
+    },
+    Package {
+        name: "openmpi-bin",
+        program: "mpirun.openmpi",
+        needed_by: "the test of jobs that Open MPI's mpirun starts; it brings libpmix.so.2",
+    },
+    Package {
+        name: "libpmix-dev",
+        program: "/usr/share/doc/libpmix-dev/copyright",
+        needed_by: "the test of srun --mpi=pmix: Slurm's plugin loads libpmix.so, which is in this package",
     },
 ];
 

@@ -56,7 +56,7 @@ enum Command {
     Child(run::ChildArgs),
     /// Start and watch the processes of this host for a launcher on another
     #[command(name = "__agent", hide = true)]
-    Agent,
+    Agent(run::AgentArgs),
     /// One of the two processes of a measurement
     #[command(name = "__side", hide = true)]
     Side(bench::SideArgs),
@@ -84,7 +84,7 @@ pub fn main() -> Result<ExitCode> {
         Some(Command::Mpicxx(raw)) => mpi::compile(mpi::Language::Cxx, raw.args),
         Some(Command::Mpiexec(raw)) => mpi::mpiexec(&raw.args),
         Some(Command::Child(args)) => run::become_program(&args),
-        Some(Command::Agent) => run::agent(),
+        Some(Command::Agent(args)) => run::agent(&args),
         Some(Command::Side(args)) => bench::side(&args),
     }
 }

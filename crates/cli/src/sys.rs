@@ -103,6 +103,11 @@ pub fn this_program() -> Command {
 
 /// Makes this process end with its `parent`; false if that is gone already.
 pub fn end_with(parent: i32) -> io::Result<bool> {
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    end_with_signal(parent, Signal::KILL)
+}
+
+/// The same with a signal that this process may catch.
+pub fn end_with_signal(parent: i32, signal: Signal) -> io::Result<bool> {
+    rustix::process::set_parent_process_death_signal(Some(signal))?;
     Ok(rustix::process::getppid().is_some_and(|pid| pid.as_raw_pid() == parent))
 }

@@ -265,3 +265,26 @@ fn options_after_the_program_belong_to_it() {
     let out = tautline().args(["run", "-n", "1", "echo", "--tag", "-n", "2"]).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&out.stdout), "--tag -n 2\n");
 }
+
+/// A program of jobs.
+#[test]
+#[ignore = "a program of jobs"]
+fn die_once() {
+    common::jobs::die_once();
+}
+
+/// J-20, N-26: a rank that dies is started again and rejoins; a rank without a channel to it is told.
+#[test]
+fn a_rank_is_started_again() {
+    let folder = common::folder("restart");
+    let lives = folder.join("lives");
+    for device in ["shm", "udp"] {
+        let mut command = tautline();
+        command.args(["run", "-n", "3", "--restart", "--device", device]).env(common::jobs::LIVES, &lives);
+        common::jobs::check_restart(&mut command, &lives);
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+    let output =
+        tautline().args(["run", "-n", "1", "--restart=2", "sh", "-c", "echo x; exit 3"]).output().unwrap();
+    assert_eq!((output.status.code(), &output.stdout[..]), (Some(3), &b"x\nx\nx\n"[..]), "{output:?}");
+}

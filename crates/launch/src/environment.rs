@@ -7,7 +7,7 @@ use tautline_node::device::inherit;
 use tautline_node::{Job, JoinError, Launcher, Member, Rank};
 
 use crate::key_value::Admitted;
-use crate::{INTERFACE, address, exchange, job_file, pmi1, pmi2, sealed_key, secret_file};
+use crate::{INTERFACE, address, exchange, job_file, pmi1, pmi2, pmix, sealed_key, secret_file};
 
 /// Names the inherited descriptor that a job description is read from.
 pub const JOB_FD: &str = "TAUTLINE_JOB_FD";
@@ -23,12 +23,13 @@ enum Way {
     File,
     Pmi2,
     Pmi1,
+    Pmix,
     Alone,
 }
 
 impl Way {
     /// In the order in which they are considered.
-    const ALL: [Way; 5] = [Way::Descriptor, Way::File, Way::Pmi2, Way::Pmi1, Way::Alone];
+    const ALL: [Way; 6] = [Way::Descriptor, Way::File, Way::Pmi2, Way::Pmi1, Way::Pmix, Way::Alone];
 
     fn name(self) -> &'static str {
         match self {
@@ -36,6 +37,7 @@ impl Way {
             Way::File => "job file",
             Way::Pmi2 => "pmi2",
             Way::Pmi1 => "pmi1",
+            Way::Pmix => "pmix",
             Way::Alone => "alone",
         }
     }
@@ -54,6 +56,7 @@ impl Way {
                 (Ok(_), Ok(_)) => Err("PMI_JOBID is set".into()),
                 (fd, _) => fd,
             },
+            Way::Pmix => set("PMIX_RANK"),
             Way::Alone => Ok("no launcher's variables are set".into()),
         }
     }
@@ -72,11 +75,12 @@ pub fn job_from_environment() -> Result<Job, JoinError> {
     let mut job = match way {
         Way::Descriptor => job_file::read_descriptor(&variable(JOB_FD).unwrap_or_default())?,
         Way::File => job_file::read(Path::new(&std::env::var_os(JOB_FILE).unwrap_or_default()))?,
-        Way::Pmi1 => join(way, pmi1::init)?,
+        Way::Pmi1 => join(way, || with_descriptor(pmi1::init))?,
         Way::Pmi2 => {
             let job = variable("PMI_JOBID").unwrap_or_default();
-            join(way, |fd, rank, size| pmi2::init(fd, rank, size, &job))?
+            join(way, || with_descriptor(|fd, rank, size| pmi2::init(fd, rank, size, &job)))?
         }
+        Way::Pmix => join(way, || Ok(pmix::init()?))?,
         Way::Alone => alone()?,
     };
     job.launcher = Some(launcher);
@@ -111,17 +115,10 @@ fn choose(variable: Variable<'_>) -> Result<(Way, Launcher), JoinError> {
 /// join them, and must not take itself for a job of its own (J-15).
 fn check_alone(variable: Variable<'_>) -> Result<(), JoinError> {
     for (name, launcher, advice) in [
-        ("SLURM_STEP_NUM_TASKS", "srun", "use srun --mpi=pmi2"),
+        ("SLURM_STEP_NUM_TASKS", "srun", "use srun --mpi=pmi2 or srun --mpi=pmix"),
         ("PMI_SIZE", "a launcher with PMI, and PMI_FD is not set", "let it hand over PMI_FD"),
-        (
-            "PMIX_RANK",
-            "a launcher with PMIx, which this version does not speak",
-            "use mpiexec of MPICH, srun --mpi=pmi2 or tautline run",
-        ),
     ] {
-        let value = variable(name);
-        let many = value.as_ref().is_some_and(|value| name == "PMIX_RANK" || value.trim() != "1");
-        if many {
+        if variable(name).is_some_and(|value| value.trim() != "1") {
             return Err(JoinError::Launcher(format!(
                 "this process was started with others by {launcher}, which hands over neither addresses nor a key; \
                  {advice}, or set {JOB_FILE} to a job file of mode 0600 with all members"
@@ -150,17 +147,24 @@ fn handed_over(variable: Variable<'_>) -> Result<(OwnedFd, Rank, u32), JoinError
 
 /// Joins the others through the space of the launcher, to which `init` introduces this process. What can fail
 /// on its own fails before that: launchers kill processes that end in between, before these can say why.
-fn join(
-    way: Way,
-    init: impl FnOnce(OwnedFd, Rank, u32) -> std::io::Result<Admitted>,
-) -> Result<Job, JoinError> {
+fn join(way: Way, init: impl FnOnce() -> Result<Admitted, JoinError>) -> Result<Job, JoinError> {
     let key = std::env::var_os(KEY_FILE).map(|path| secret_file::read_key(Path::new(&path))).transpose()?;
     let ip = address::announced(variable(INTERFACE).as_deref())?;
-    let (fd, rank, size) = handed_over(&variable)?;
-    let admitted = init(fd, rank, size).map_err(|error| {
-        JoinError::Launcher(format!("the launcher does not answer as {} should: {error}", way.name()))
+    let admitted = init().map_err(|error| match error {
+        JoinError::System(error) => {
+            JoinError::Launcher(format!("the launcher cannot be joined through {}: {error}", way.name()))
+        }
+        other => other,
     })?;
     exchange::join(admitted, ip, key)
+}
+
+/// Introduces this process to a launcher with PMI, on the descriptor that it has handed over.
+fn with_descriptor(
+    init: impl FnOnce(OwnedFd, Rank, u32) -> std::io::Result<Admitted>,
+) -> Result<Admitted, JoinError> {
+    let (fd, rank, size) = handed_over(&variable)?;
+    Ok(init(fd, rank, size)?)
 }
 
 /// A job of one.
@@ -191,6 +195,8 @@ mod tests {
                 &[("PMI_FD", "6"), ("PMI_SIZE", "4"), ("PMI_JOBID", "3.0"), ("SLURM_STEP_NUM_TASKS", "4")],
                 "pmi2",
             ),
+            (&[("PMIX_RANK", "0"), ("SLURM_STEP_NUM_TASKS", "4")], "pmix"),
+            (&[("PMIX_RANK", "0"), ("PMI_FD", "6")], "pmi1"),
             (&[("PMI_FD", "6"), (JOB_FILE, "/x")], "job file"),
             (&[("PMI_FD", "6"), (JOB_FILE, "/x"), (JOB_FD, "4")], "tautline run"),
         ] {
@@ -209,11 +215,9 @@ mod tests {
     /// J-15: one of several processes is not alone.
     #[test]
     fn one_of_many_is_not_alone() {
-        for (variables, word) in [
-            (&[("SLURM_STEP_NUM_TASKS", "4")][..], "--mpi=pmi2"),
-            (&[("PMI_SIZE", "2")], "PMI_FD"),
-            (&[("PMIX_RANK", "0")], "PMIx"),
-        ] {
+        for (variables, word) in
+            [(&[("SLURM_STEP_NUM_TASKS", "4")][..], "--mpi=pmi2"), (&[("PMI_SIZE", "2")], "PMI_FD")]
+        {
             let error = chosen(variables).unwrap_err().to_string();
             assert!(error.contains(word) && error.contains(JOB_FILE), "{error}");
         }

@@ -1,11 +1,11 @@
 //! How a process finds its job: which launcher started it, who the members are, and what their key is.
 //!
-//! What lives here: job files, the protocols of other launchers (PMI-1, PMI-2), the exchange of addresses and
-//! the job key through them, and which address and host this process is at. What does not: the job itself,
-//! which is `tautline-node`'s, and starting processes, which is the command's.
+//! What lives here: job files, the protocols of other launchers (PMI-1, PMI-2, PMIx), the exchange of
+//! addresses and the job key through them, and which address and host this process is at. What does not: the
+//! job itself, which is `tautline-node`'s, and starting processes, which is the command's.
 //!
 //! The rule numbers in comments (`J-1`, …) are those of `docs/PROTOCOL.md`.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod address;
 mod environment;
@@ -16,6 +16,9 @@ pub mod job_file;
 mod key_value;
 mod pmi1;
 mod pmi2;
+// Calls a C library, which it loads.
+#[allow(unsafe_code)]
+mod pmix;
 mod sealed_key;
 mod secret_file;
 

@@ -45,6 +45,12 @@ pub enum Event {
         /// Why.
         why: Down,
     },
+    /// A member that had ended was started again by its launcher. Nothing is connected with it yet. Only told
+    /// to programs that watch members.
+    MemberStarted {
+        /// The member.
+        member: Rank,
+    },
     /// Frames to this peer may now have at most this many bytes.
     PathChanged {
         /// The peer.
@@ -72,6 +78,7 @@ impl std::fmt::Display for Event {
             Event::LocalRefused { reason } => write!(f, "a peer on this host was refused: {reason}"),
             Event::PeerUp { peer, .. } => write!(f, "{} is up", Address::from(*peer)),
             Event::PeerDown { peer, why, .. } => write!(f, "{} is down: {why}", Address::from(*peer)),
+            Event::MemberStarted { member } => write!(f, "rank {member} was started again"),
             Event::PathChanged { peer, max_frame } => {
                 write!(f, "frames to {} have at most {max_frame} bytes", Address::from(*peer))
             }

@@ -64,6 +64,8 @@ pub struct Job {
     pub device: Option<DeviceName>,
     /// A socket, bound to this member's address, that the launcher opened.
     pub socket: Option<OwnedFd>,
+    /// A pipe on which the launcher tells what becomes of the members (N-26).
+    pub notices: Option<OwnedFd>,
     /// How this process found the job, to be reported as an event.
     pub launcher: Option<Launcher>,
 }
@@ -76,7 +78,7 @@ impl Job {
 
     /// As [`Job::new`]; several nodes of one process, as in a simulation, have one list of members.
     pub fn with_shared_members(rank: Rank, key: JobKey, members: Arc<[Member]>) -> Job {
-        Job { rank, key, members, security: None, device: None, socket: None, launcher: None }
+        Job { rank, key, members, security: None, device: None, socket: None, notices: None, launcher: None }
     }
 
     /// Sets the only device to use.

@@ -15,7 +15,7 @@ use crate::group::Groups;
 use crate::messages::handlers::Registered;
 use crate::messages::inbox::Inbox;
 use crate::messages::{Borrowed, Message, Short};
-use crate::{Config, Environment, Job, JoinError, Security, Waiting};
+use crate::{Config, Environment, Job, JoinError, Security, Waiting, members};
 
 /// Registers handlers and joins a job; see [`Endpoint::builder`].
 #[derive(Default)]
@@ -28,6 +28,7 @@ pub struct Builder {
     /// Handlers that tell their senders of failures.
     telling: Vec<String>,
     shared: Vec<Arc<dyn SharedStyle>>,
+    watches_members: bool,
 }
 
 /// Something that registers handlers of its own: a service, a queue, a whole style of communication. See
@@ -203,6 +204,14 @@ impl Builder {
         self
     }
 
+    /// Has the launcher tell of every member of the job that ends or is started again, whether there is a
+    /// channel to it or not: as [`crate::Event::PeerDown`] and [`crate::Event::MemberStarted`]. `tautline
+    /// run` does that; under other launchers only peers with a channel are watched, which a log line says.
+    pub fn watch_members(mut self) -> Builder {
+        self.watches_members = true;
+        self
+    }
+
     /// Joins the job that this process was started in: by `tautline run`, with a job file, or by a launcher
     /// with PMI, such as `mpiexec` of MPICH and `srun --mpi=pmi2`. A process that none of them started is a
     /// job of one. [`crate::Event::Launcher`] says which it was.
@@ -212,9 +221,18 @@ impl Builder {
     }
 
     /// Joins a given job.
-    pub fn join_job(self, job: Job) -> Result<Endpoint> {
+    pub fn join_job(self, mut job: Job) -> Result<Endpoint> {
         let config = self.config.clone();
-        self.open(|names| tautline_node::Endpoint::join(job, config, names))
+        // Closed if nobody wants them, so that the launcher sends none.
+        let notices = job.notices.take().filter(|_| self.watches_members);
+        if self.watches_members && notices.is_none() {
+            tracing::warn!("the launcher does not tell of members: only peers with a channel are watched");
+        }
+        let endpoint = self.open(|names| tautline_node::Endpoint::join(job, config, names))?;
+        if let Some(notices) = notices {
+            members::watch(endpoint.members(), notices).map_err(JoinError::System)?;
+        }
+        Ok(endpoint)
     }
 
     /// Joins a given job in an environment of the program's own, as simulations do.

@@ -131,6 +131,11 @@ impl Endpoint {
         Lanes(self.core.node.lanes())
     }
 
+    /// For whoever watches the members of the job.
+    pub(crate) fn members(&self) -> tautline_node::Members {
+        self.core.node.members()
+    }
+
     /// Returns a handle that sends, calls and puts from any thread.
     pub fn handle(&self) -> Handle {
         Handle(self.core.shared.clone())

@@ -94,6 +94,7 @@ pub mod group;
 mod handle;
 mod handler_name;
 mod hash;
+mod members;
 pub mod memory;
 pub mod messages;
 mod offers;

@@ -68,6 +68,7 @@ pub const LAYERS: &[Layer] = &[
         inside: &["tautline-node"],
         outside: &[
             ("ring", "the job key, sealed to each process with X25519 and AES-GCM"),
+            ("libc", "dlopen, for the library of PMIx"),
             ("rustix", "the owner and the mode of files as safe calls"),
         ],
         may_be_unsafe: false,

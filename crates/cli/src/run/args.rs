@@ -20,6 +20,8 @@ Examples:
   tautline run -n 8 --hosts a,b:4,c ./hello
         Through ssh on three hosts: b takes four processes, a and c share the rest. The same tautline must be
         installed at the same path on each, or at the one that --agent names.
+  salloc -N 4 -n 16 tautline run ./hello
+        On the hosts of a Slurm allocation, with as many processes as it has tasks.
   tautline run -n 2 --fault loss=5%,reorder=10%,seed=7 ./hello
         The network between them loses and reorders frames; messages are not affected.
   tautline run -n 2 --device udp ./hello
@@ -45,6 +47,9 @@ pub struct RunArgs {
     /// Start them on the hosts of this file: a, b:4 or c slots=4 in each line
     #[arg(long, value_name = "FILE")]
     pub hostfile: Option<PathBuf>,
+    /// Start them on this host, even inside a Slurm allocation
+    #[arg(long, conflicts_with_all = ["hosts", "hostfile"])]
+    pub here: bool,
     /// How many processes a host takes for which no number is given
     #[arg(long, value_name = "N")]
     pub ppn: Option<usize>,
@@ -73,6 +78,9 @@ pub struct RunArgs {
     /// Bind each process to a core of its host, in turn
     #[arg(long, value_name = "TO", default_value = "none")]
     pub bind: Bind,
+    /// Start a rank again that fails, up to so many times; 3 if no number is given
+    #[arg(long, value_name = "TIMES", num_args = 0..=1, require_equals = true, default_missing_value = "3")]
+    pub restart: Option<u32>,
     /// When a rank fails, let the others go on
     #[arg(long)]
     pub keep_going: bool,
@@ -119,6 +127,11 @@ impl RunArgs {
     /// Whether frames pass through the launcher.
     pub fn is_relayed(&self) -> bool {
         self.fault.is_some() || self.pcap.is_some()
+    }
+
+    /// How often a rank is started again.
+    pub fn restarts(&self) -> u32 {
+        self.restart.unwrap_or(0)
     }
 
     /// Whether processes are bound to cores.

@@ -11,11 +11,13 @@ mod leftovers;
 mod limits;
 mod local;
 mod lookup;
+mod notices;
 mod outcome;
 mod process;
 mod programs;
 mod relay;
 mod remote;
+mod slurm;
 mod tag;
 mod watch;
 
@@ -34,7 +36,8 @@ use crate::sys;
 pub use args::{ChildArgs, RunArgs};
 use outcome::Outcome;
 use programs::Program;
-pub use remote::agent;
+use remote::Connector;
+pub use remote::{AgentArgs, agent};
 
 /// What is to be started: the programs, and what all of them are given.
 pub struct JobPlan {
@@ -90,6 +93,11 @@ pub fn run(mut args: RunArgs) -> Result<ExitCode> {
         (None, Some(file)) => Some(hosts::read_file(file)?),
         (None, None) => None,
     };
+    let (hosts, connector) = match hosts {
+        Some(hosts) => (Some(hosts), Connector::Ssh(args.ssh.clone())),
+        None if args.here || args.is_relayed() || args.ipv6 => (None, Connector::Slurm),
+        None => (slurm::allocation()?, Connector::Slurm),
+    };
     if let Some(folder) = &args.output {
         std::fs::create_dir_all(folder).with_context(|| {
             format!("cannot make the directory {}\ngive another one; the reason was", folder.display())
@@ -98,7 +106,7 @@ pub fn run(mut args: RunArgs) -> Result<ExitCode> {
     match hosts {
         Some(hosts) => {
             let plan = JobPlan::new(&args, Some(hosts::capacity(&hosts, args.ppn)))?;
-            remote::run(&args, &plan, &hosts)
+            remote::run(&args, &plan, &hosts, &connector)
         }
         None => run_here(&args),
     }
@@ -123,13 +131,11 @@ fn run_here(args: &RunArgs) -> Result<ExitCode> {
         eprintln!("tautline: xdp reaches other hosts only, and all ranks are on this one: {instead}");
     }
     let signals = sys::Signals::catch()?;
-    let (job, relay, listeners) = local::start(args, &plan, &files)?;
-    let outcome = Outcome::new(plan.size(), args.grace, args.keep_going, args.timeout);
+    let (job, listeners) = local::start(args, &plan, &files)?;
+    let outcome =
+        Outcome::new(plan.size(), args.grace, args.keep_going, args.timeout).with_restarts(args.restarts());
     let code = watch::wait_for_ranks(job, signals, outcome);
     drop(listeners);
-    if let Some(relay) = relay {
-        relay.finish();
-    }
     code
 }
 
@@ -140,10 +146,11 @@ fn enter(folder: &Path) -> Result<()> {
     })
 }
 
-/// The file for a rank's output.
-fn output_file(folder: &Path, rank: usize) -> Result<File> {
+/// The file for a rank's output; of a rank that is started again, the end of the one that it has.
+fn output_file(folder: &Path, rank: usize, again: bool) -> Result<File> {
     let path: PathBuf = folder.join(format!("rank-{rank}.txt"));
-    File::create(&path).with_context(|| {
+    let opened = if again { File::options().append(true).open(&path) } else { File::create(&path) };
+    opened.with_context(|| {
         format!("cannot write {}\ngive --output another directory; the reason was", path.display())
     })
 }

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
+use super::notices::Notice;
+
 /// The phases in which a job ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Phase {
@@ -29,6 +31,11 @@ pub enum RankEnd {
 }
 
 impl RankEnd {
+    /// What the other ranks are told.
+    pub fn notice(&self) -> Notice {
+        if self.is_failure() { Notice::Died } else { Notice::Left }
+    }
+
     fn is_failure(&self) -> bool {
         !matches!(self, RankEnd::Status(status) if status.success())
     }
@@ -59,6 +66,8 @@ pub struct Outcome {
     /// Ranks that were still running when we sent SIGTERM.
     signalled: Vec<bool>,
     first_failure: Option<usize>,
+    /// How often each rank may still be started again.
+    restarts: Vec<u32>,
     interrupted: Option<Signal>,
     /// When the job must have ended, and for how long it may run.
     deadline: Option<(Instant, Duration)>,
@@ -82,11 +91,32 @@ impl Outcome {
             ended: vec![None; n],
             signalled: vec![false; n],
             first_failure: None,
+            restarts: vec![0; n],
             interrupted: None,
             deadline,
             timed_out: false,
             incomplete: false,
         }
+    }
+
+    /// Lets each rank be started again this often.
+    pub fn with_restarts(mut self, times: u32) -> Outcome {
+        self.restarts.fill(times);
+        self
+    }
+
+    /// Whether a rank that ended in this way is to be started again (J-20). That is reported, and counted.
+    pub fn restarts(&mut self, rank: usize, how: &RankEnd) -> bool {
+        let again = self.phase == Phase::Running && how.is_failure() && self.restarts[rank] > 0;
+        if again {
+            self.restarts[rank] -= 1;
+            let left = self.restarts[rank];
+            eprintln!(
+                "tautline: rank {rank} is started again, and may be {left} more times: {}",
+                self.account(rank, how)
+            );
+        }
+        again
     }
 
     pub fn grace(&self) -> Duration {
@@ -256,6 +286,17 @@ mod tests {
         assert_eq!((job.phase, job.due, job.time_passed()), (Phase::Running, None, None));
         assert!(job.is_running(0) && !job.is_running(1) && !job.is_running(2));
         assert_eq!(code(&job), format!("{:?}", ExitCode::from(255)));
+    }
+
+    /// J-20: failures use up the restarts; a rank that ended well is not started again, nor in a job that
+    /// ends.
+    #[test]
+    fn a_rank_is_started_again_a_few_times() {
+        let mut job = Outcome::new(2, Duration::ZERO, false, None).with_restarts(2);
+        assert!(!job.restarts(0, &exited(0)));
+        assert!(job.restarts(0, &exited(1)) && job.restarts(0, &exited(1)) && !job.restarts(0, &exited(1)));
+        assert_eq!(job.rank_ended(0, exited(1)), None);
+        assert!(!job.restarts(1, &exited(1)), "the job ends");
     }
 
     #[test]

@@ -14,6 +14,7 @@ use tautline::node::link::JobKey;
 use tautline::{DeviceName, Member, Security};
 use tautline_launch::{JOB_FD, JOB_FILE, job_file};
 
+use super::notices::Notices;
 use super::{leftovers, limits};
 use crate::sys::{self, Inherited};
 
@@ -77,11 +78,13 @@ pub struct Process<'a> {
 }
 
 impl Common<'_> {
-    /// Starts a process.
-    pub fn start(&self, process: Process<'_>) -> Result<Child> {
+    /// Starts a process. It is told of the others through what is returned with it.
+    pub fn start(&self, process: Process<'_>) -> Result<(Child, Notices)> {
         let Process { rank, index, program, arguments, members, socket, stdin, stdout, stderr } = process;
         let socket = Inherited::new(socket)?;
-        let text = job_file::describe(
+        let (notices, reader) = Notices::new()?;
+        let reader = Inherited::new(&reader)?;
+        let mut text = job_file::describe(
             rank as u32,
             self.key,
             members,
@@ -89,6 +92,7 @@ impl Common<'_> {
             self.device,
             Some(socket.number()),
         );
+        text += &format!("notices {}\n", reader.number());
         let description = sealed(&text)?;
         let description = Inherited::new(&description)?;
         let mut command: Command = sys::this_program();
@@ -106,10 +110,11 @@ impl Common<'_> {
             .stdin(stdin)
             .stdout(stdout)
             .stderr(stderr);
-        command.spawn().map_err(|error| {
+        let child = command.spawn().map_err(|error| {
             let advice = limits::advice(&error);
             anyhow::Error::from(error).context(format!("cannot start rank {rank}\n{advice}; the reason was"))
-        })
+        })?;
+        Ok((child, notices))
     }
 }
 

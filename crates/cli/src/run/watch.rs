@@ -8,28 +8,35 @@ use anyhow::Result;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::leftovers;
-use super::local::{Ranks, Started};
+use super::local::{Ranks, Started, Starter};
+use super::notices::{Notice, Notices};
 use super::outcome::{Outcome, RankEnd};
+use super::tag;
 use crate::sys::{Signals, poll_until, readable};
 
-struct Watch {
+struct Watch<'a> {
     ranks: Ranks,
     /// The pidfd of each live rank.
     alive: Vec<Option<OwnedFd>>,
+    /// Through which each rank is told of the others.
+    notices: Vec<Notices>,
+    output: tag::Output,
+    starter: Starter<'a>,
     outcome: Outcome,
 }
 
 /// Waits until no process is left, and returns the launcher's own exit code.
-pub fn wait_for_ranks(job: Started, mut signals: Signals, outcome: Outcome) -> Result<ExitCode> {
-    let Started { ranks, output } = job;
+pub fn wait_for_ranks(job: Started<'_>, mut signals: Signals, outcome: Outcome) -> Result<ExitCode> {
+    let Started { ranks, notices, output, starter } = job;
     let alive = ranks.0.iter().map(|child| open(child.id()).map(Some)).collect::<Result<Vec<_>>>()?;
-    let mut watch = Watch { ranks, alive, outcome };
+    let mut watch = Watch { ranks, alive, notices, output, starter, outcome };
     while watch.alive.iter().any(Option::is_some) {
         watch.turn(&mut signals)?;
     }
     let left = watch.end_leftovers(&mut signals)?;
     // Whoever is left may keep the output open.
-    let passed_on = if left.is_empty() { output.finish() } else { Ok(()) };
+    let passed_on = if left.is_empty() { watch.output.finish() } else { Ok(()) };
+    watch.starter.finish();
     let mut outcome = watch.outcome;
     outcome.report();
     if !left.is_empty() {
@@ -56,7 +63,7 @@ pub fn open(pid: u32) -> Result<OwnedFd> {
     Ok(pidfd_open(pid, PidfdFlags::empty())?)
 }
 
-impl Watch {
+impl Watch<'_> {
     /// Waits for an event and handles it.
     fn turn(&mut self, signals: &mut Signals) -> Result<()> {
         let mut fds: Vec<_> =
@@ -83,10 +90,33 @@ impl Watch {
             }
             let Some(status) = self.ranks.0[rank].try_wait()? else { continue };
             self.alive[rank] = None;
-            let sent = self.outcome.rank_ended(rank, RankEnd::Status(status));
+            let how = RankEnd::Status(status);
+            self.tell_others(rank, how.notice());
+            if self.outcome.restarts(rank, &how) {
+                self.start_again(rank)?;
+                continue;
+            }
+            let sent = self.outcome.rank_ended(rank, how);
             self.signal_all(sent);
         }
         Ok(())
+    }
+
+    fn start_again(&mut self, rank: usize) -> Result<()> {
+        let (mut child, notices) = self.starter.start(rank, true)?;
+        self.alive[rank] = Some(open(child.id())?);
+        self.output.follow(rank, &mut child);
+        (self.ranks.0[rank], self.notices[rank]) = (child, notices);
+        self.tell_others(rank, Notice::Started);
+        Ok(())
+    }
+
+    fn tell_others(&mut self, rank: usize, notice: Notice) {
+        for other in (0..self.alive.len()).filter(|other| *other != rank) {
+            if self.alive[other].is_some() {
+                self.notices[other].tell(rank, notice);
+            }
+        }
     }
 
     fn signal_all(&self, signal: Option<Signal>) {

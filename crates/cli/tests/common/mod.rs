@@ -2,6 +2,9 @@
 //! hanging it.
 #![allow(dead_code)]
 
+pub mod hosts;
+pub mod jobs;
+
 use std::io::Read;
 use std::path::PathBuf;
 use std::process::Command;

@@ -62,7 +62,8 @@ fn parse_in(text: &str, around: &Surroundings<'_>) -> Result<Job, JoinError> {
     if lines.next() != Some(HEADER) {
         return Err(bad(format!("the first line must be \"{HEADER}\"")));
     }
-    let (mut rank, mut key, mut security, mut device, mut socket) = (None, None, None, None, None);
+    let (mut rank, mut key, mut security, mut device) = (None, None, None, None);
+    let (mut socket, mut notices) = (None, None);
     let mut members: Vec<Member> = Vec::new();
     let mut seen = Vec::new();
     for line in lines.map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#')) {
@@ -83,7 +84,10 @@ fn parse_in(text: &str, around: &Surroundings<'_>) -> Result<Job, JoinError> {
             "host" => parse_host(rest, &mut members, around.resolve)?,
             "security" => security = Some(rest.parse().map_err(bad)?),
             "device" => device = Some(rest.parse().map_err(bad)?),
-            "socket" => socket = Some(parse_socket(rest)?),
+            "socket" | "notices" => {
+                let fd = take_descriptor(word, rest)?;
+                *(if word == "socket" { &mut socket } else { &mut notices }) = Some(fd);
+            }
             other => return Err(bad(format!("unknown word \"{other}\""))),
         }
     }
@@ -91,7 +95,7 @@ fn parse_in(text: &str, around: &Surroundings<'_>) -> Result<Job, JoinError> {
     let key = key.ok_or_else(|| bad("there is no key".into()))?;
     check_addresses(&members)?;
     let mut job = Job::new(rank, key, members);
-    (job.security, job.device, job.socket) = (security, device, socket);
+    (job.security, job.device, job.socket, job.notices) = (security, device, socket, notices);
     job.check()?;
     Ok(job)
 }
@@ -140,8 +144,8 @@ pub fn describe(
     text
 }
 
-fn parse_socket(text: &str) -> Result<OwnedFd, JoinError> {
-    let bad = |why: String| JoinError::Nonsense(format!("socket \"{text}\": {why}"));
+fn take_descriptor(word: &str, text: &str) -> Result<OwnedFd, JoinError> {
+    let bad = |why: String| JoinError::Nonsense(format!("{word} \"{text}\": {why}"));
     let raw = text.parse().map_err(|_| bad("not a descriptor's number".into()))?;
     tautline_node::device::inherit::take(raw).map_err(|e| bad(e.to_string()))
 }

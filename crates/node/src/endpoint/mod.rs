@@ -7,12 +7,14 @@
 mod inspect;
 mod lanes;
 mod loans;
+mod members;
 mod memory;
 mod send;
 mod tags;
 mod waiting;
 
 pub use lanes::Lanes;
+pub use members::Members;
 pub use tags::{TagRequest, Tagged};
 pub use waiting::{WaitFor, Waker};
 
@@ -165,6 +167,11 @@ impl Endpoint {
     /// Opens further lanes of this node.
     pub fn lanes(&self) -> Lanes {
         Lanes(Arc::downgrade(&self.owner.node))
+    }
+
+    /// For whoever watches the members, from any thread.
+    pub fn members(&self) -> Members {
+        Members::new(self)
     }
 
     /// Messages that receives take by context, source and tag.

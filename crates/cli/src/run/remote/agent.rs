@@ -6,19 +6,22 @@ use std::net::{IpAddr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{ExitCode, Stdio};
+use std::process::{Child, ExitCode, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Signal, pidfd_send_signal};
 use tautline::node::link::JobKey;
-use tautline::{HostId, Member};
+use tautline::{DeviceName, HostId, Member, Security};
 use tautline_launch::{announced, host_id, parse_key};
 
 use super::control::{self, CHUNK, FromAgent, Prepare, SILENCE, Start, Stream, ToAgent};
 use super::outbox::Outbox;
+use super::supervisor::Record;
+use crate::run::notices::Notices;
 use crate::run::process::{Common, ListenerCleanup, Process, Ranks};
 use crate::run::{enter, leftovers, limits, lookup, watch};
 use crate::sys::{self, poll_until, readable};
@@ -37,18 +40,26 @@ enum Event {
 
 /// The processes of this host, and how to tell the launcher of them.
 struct Agent {
+    crew: Crew,
     ranks: Ranks,
-    numbers: Vec<usize>,
+    /// Through which each process is told of others.
+    notices: Vec<Notices>,
     /// The pidfd of each live process.
     alive: Vec<Option<OwnedFd>>,
     outbox: Arc<Outbox>,
     events: Receiver<Event>,
+    /// For threads that tell of something.
+    sender: Sender<Event>,
+    /// Threads that forward output.
+    readers: Vec<JoinHandle<()>>,
     /// To the thread that writes to rank 0; none if its input has ended.
     input: Option<Sender<Vec<u8>>>,
     grace: Duration,
     /// When SIGKILL follows SIGTERM.
     kill_at: Option<Instant>,
     lost: bool,
+    /// Processes may be started again.
+    restarts: bool,
     /// All output of the processes has been read.
     output_ended: bool,
 }
@@ -58,10 +69,50 @@ struct Prepared {
     plan: Prepare,
     files: Vec<PathBuf>,
     sockets: Vec<UdpSocket>,
+    security: Option<Security>,
+    device: Option<DeviceName>,
 }
 
-/// Serves one job. What goes wrong before the start is told to the launcher; the exit code does not matter.
-pub fn agent() -> Result<ExitCode> {
+/// What it takes to start the processes of this host, also again.
+struct Crew {
+    prepared: Prepared,
+    key: JobKey,
+    members: Vec<Member>,
+}
+
+impl Crew {
+    /// Starts a process, counted on this host.
+    fn start(&self, index: usize) -> Result<(Child, Notices)> {
+        let Prepared { plan, files, sockets, security, device } = &self.prepared;
+        let rank = &plan.ranks[index];
+        let (security, device) = (*security, *device);
+        let common = Common { key: &self.key, security, device, env: &plan.env, bind: plan.bind };
+        common.start(Process {
+            rank: rank.rank,
+            index,
+            program: &files[index],
+            arguments: &rank.words[1..],
+            members: &self.members,
+            socket: &sockets[index],
+            stdin: if rank.rank == 0 { Stdio::piped() } else { Stdio::null() },
+            stdout: Stdio::piped(),
+            stderr: Stdio::piped(),
+        })
+    }
+
+    /// The rank of a process, and back.
+    fn rank(&self, index: usize) -> u32 {
+        self.prepared.plan.ranks[index].rank as u32
+    }
+
+    fn index(&self, rank: u32) -> Option<usize> {
+        self.prepared.plan.ranks.iter().position(|plan| plan.rank == rank as usize)
+    }
+}
+
+/// Serves one job, and notes in the record what a supervisor would have to unlink. What goes wrong before the
+/// start is told to the launcher.
+pub fn serve_job(record: Record) -> Result<ExitCode> {
     let mut stdout = io::stdout();
     writeln!(stdout, "{}", control::greeting())?;
     stdout.flush()?;
@@ -71,7 +122,7 @@ pub fn agent() -> Result<ExitCode> {
     std::thread::spawn(move || read_launcher(&reader));
     let watched = sender.clone();
     std::thread::spawn(move || watch_signals(&watched));
-    let served = serve(&outbox, sender, events);
+    let served = serve(&outbox, sender, events, record);
     if let Err(error) = &served {
         outbox.push(FromAgent::Refused(format!("{error:#}")));
     }
@@ -79,13 +130,13 @@ pub fn agent() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn serve(outbox: &Arc<Outbox>, sender: Sender<Event>, events: Receiver<Event>) -> Result<()> {
+fn serve(outbox: &Arc<Outbox>, sender: Sender<Event>, events: Receiver<Event>, record: Record) -> Result<()> {
     let Some(ToAgent::Prepare(plan)) = next_order(&events) else { return Ok(()) };
     let prepared = prepare(*plan)?;
     let addrs = prepared.sockets.iter().map(UdpSocket::local_addr).collect::<Result<_, _>>()?;
     outbox.push(FromAgent::Prepared { addrs, host: host_id()?.0 });
     let Some(ToAgent::Start(start)) = next_order(&events) else { return Ok(()) };
-    let (mut agent, listeners) = Agent::start(prepared, &start, outbox, sender, events)?;
+    let (mut agent, listeners) = Agent::start(prepared, &start, outbox, sender, events, record)?;
     let left = agent.watch();
     drop(listeners);
     outbox.push(FromAgent::Done { left });
@@ -139,7 +190,9 @@ fn prepare(plan: Prepare) -> Result<Prepared> {
     let ip = address(&plan)?;
     let bound = plan.ranks.iter().map(|_| UdpSocket::bind((ip, 0))).collect::<Result<Vec<_>, _>>();
     let sockets = bound.with_context(|| format!("cannot bind UDP sockets on {ip}\nthe reason was"))?;
-    Ok(Prepared { plan, files, sockets })
+    let security = plan.security.as_deref().map(str::parse).transpose().map_err(anyhow::Error::msg)?;
+    let device = plan.device.as_deref().map(str::parse).transpose().map_err(anyhow::Error::msg)?;
+    Ok(Prepared { plan, files, sockets, security, device })
 }
 
 /// The address that was asked for, or the one that ssh connected to, or that of the default route.
@@ -160,66 +213,84 @@ impl Agent {
         outbox: &Arc<Outbox>,
         sender: Sender<Event>,
         events: Receiver<Event>,
+        mut record: Record,
     ) -> Result<(Agent, ListenerCleanup)> {
-        let Prepared { plan, files, sockets } = prepared;
         let key: JobKey = parse_key(&start.key).context("the launcher sent no valid key")?;
         let members: Vec<Member> =
             start.members.iter().map(|(addr, host)| Member::new(*addr).on_host(HostId(*host))).collect();
         leftovers::adopt()?;
         let listeners = ListenerCleanup { key: key.clone(), members: members.clone() };
-        let common = Common {
-            key: &key,
-            security: plan.security.as_deref().map(str::parse).transpose().map_err(anyhow::Error::msg)?,
-            device: plan.device.as_deref().map(str::parse).transpose().map_err(anyhow::Error::msg)?,
-            env: &plan.env,
-            bind: plan.bind,
-        };
+        record.write(&listeners)?;
+        let (grace, restarts) = (prepared.plan.grace, prepared.plan.restarts);
         let mut agent = Agent {
+            crew: Crew { prepared, key, members },
             ranks: Ranks(Vec::new()),
-            numbers: plan.ranks.iter().map(|rank| rank.rank).collect(),
+            notices: Vec::new(),
             alive: Vec::new(),
             outbox: outbox.clone(),
             events,
+            sender,
+            readers: Vec::new(),
             input: None,
-            grace: plan.grace,
+            grace,
             kill_at: None,
             lost: false,
+            restarts,
             output_ended: false,
         };
-        let mut readers = Vec::new();
-        for (index, (rank, socket)) in plan.ranks.iter().zip(sockets).enumerate() {
-            let mut child = common.start(Process {
-                rank: rank.rank,
-                index,
-                program: &files[index],
-                arguments: &rank.words[1..],
-                members: &members,
-                socket: &socket,
-                stdin: if rank.rank == 0 { Stdio::piped() } else { Stdio::null() },
-                stdout: Stdio::piped(),
-                stderr: Stdio::piped(),
-            })?;
-            let number = rank.rank as u32;
-            let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-            readers.extend(stdout.map(|from| forward(outbox, number, Stream::Out, from)));
-            readers.extend(stderr.map(|from| forward(outbox, number, Stream::Err, from)));
-            agent.input = child.stdin.take().map(|to| write_input(to, sender.clone())).or(agent.input);
-            let fd = watch::open(child.id())?;
-            notice_end(fd.try_clone()?, index, sender.clone());
+        for index in 0..agent.crew.prepared.plan.ranks.len() {
+            let (mut child, notices) = agent.crew.start(index)?;
+            let fd = agent.follow(index, &mut child)?;
             agent.alive.push(Some(fd));
+            agent.notices.push(notices);
             agent.ranks.0.push(child);
         }
-        std::thread::spawn(move || {
-            readers.into_iter().for_each(|reader: std::thread::JoinHandle<()>| drop(reader.join()));
-            let _ = sender.send(Event::OutputEnded);
-        });
+        if !restarts {
+            // Frames to a rank that has ended are refused at once, and not stored for nobody.
+            agent.crew.prepared.sockets.clear();
+        }
         Ok((agent, listeners))
+    }
+
+    /// Forwards what a process writes, and what it is to read; returns its pidfd, which is watched, too.
+    fn follow(&mut self, index: usize, child: &mut Child) -> Result<OwnedFd> {
+        let rank = self.crew.rank(index);
+        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        self.readers.extend(stdout.map(|from| forward(&self.outbox, rank, Stream::Out, from)));
+        self.readers.extend(stderr.map(|from| forward(&self.outbox, rank, Stream::Err, from)));
+        if let Some(to) = child.stdin.take() {
+            self.input = Some(write_input(to, self.sender.clone()));
+        }
+        let fd = watch::open(child.id())?;
+        notice_end(fd.try_clone()?, index, self.sender.clone());
+        Ok(fd)
+    }
+
+    fn start_again(&mut self, rank: u32) {
+        let Some(index) = self.crew.index(rank).filter(|index| self.alive[*index].is_none() && !self.lost)
+        else {
+            return;
+        };
+        let started = self.crew.start(index).and_then(|(mut child, notices)| {
+            let fd = self.follow(index, &mut child);
+            self.ranks.0[index] = child;
+            self.notices[index] = notices;
+            fd
+        });
+        match started {
+            Ok(fd) => self.alive[index] = Some(fd),
+            Err(error) => {
+                eprintln!("tautline: rank {rank} could not be started again: {error:#}");
+                // As if it had been started and had failed at once.
+                self.outbox.push(FromAgent::Exited { rank, status: 126 << 8 });
+            }
+        }
     }
 
     /// Serves until no process is left; returns those that could not be ended.
     fn watch(&mut self) -> Vec<i32> {
         let mut heard = Instant::now();
-        while self.alive.iter().any(Option::is_some) {
+        while self.alive.iter().any(Option::is_some) || self.restarts && !self.lost {
             let until = self.kill_at.map_or(heard + SILENCE, |kill| kill.min(heard + SILENCE));
             match self.events.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 Ok(event) => {
@@ -259,6 +330,16 @@ impl Agent {
                 Some(input) => drop(input.send(bytes)),
                 None => self.outbox.push(FromAgent::InputTaken),
             },
+            Event::Said(ToAgent::Notice(rank, notice)) => {
+                let own = self.crew.index(rank);
+                for (index, notices) in self.notices.iter_mut().enumerate() {
+                    if own != Some(index) && self.alive[index].is_some() {
+                        notices.tell(rank as usize, notice);
+                    }
+                }
+            }
+            Event::Said(ToAgent::Restart(rank)) => self.start_again(rank),
+            Event::Said(ToAgent::NoRestart) => self.restarts = false,
             Event::Said(_) => {}
             Event::OutputEnded => self.output_ended = true,
             Event::InputTaken => self.outbox.push(FromAgent::InputTaken),
@@ -286,7 +367,7 @@ impl Agent {
     fn reap(&mut self, index: usize) {
         if let Ok(Some(status)) = self.ranks.0[index].try_wait() {
             self.alive[index] = None;
-            let rank = self.numbers[index] as u32;
+            let rank = self.crew.rank(index);
             self.outbox.push(FromAgent::Exited { rank, status: status.into_raw() });
         }
     }
@@ -306,6 +387,11 @@ impl Agent {
     /// Waits until all that the processes have written is on its way. Nobody can write any more, so that this
     /// takes only as long as the launcher takes to read.
     fn await_output(&mut self) {
+        let (readers, sender) = (std::mem::take(&mut self.readers), self.sender.clone());
+        std::thread::spawn(move || {
+            readers.into_iter().for_each(|reader| drop(reader.join()));
+            let _ = sender.send(Event::OutputEnded);
+        });
         while !self.lost && !self.output_ended {
             match self.events.recv_timeout(SILENCE) {
                 Ok(event) => self.handle(event),
@@ -321,7 +407,7 @@ fn forward(
     rank: u32,
     stream: Stream,
     mut from: impl Read + Send + 'static,
-) -> std::thread::JoinHandle<()> {
+) -> JoinHandle<()> {
     let outbox = outbox.clone();
     std::thread::spawn(move || {
         let mut bytes = vec![0; CHUNK];

@@ -12,15 +12,48 @@ use anyhow::{Context, Result, bail};
 
 use super::Event;
 use super::control::{self, ALIVE_EVERY, FromAgent, ToAgent};
+use crate::run::slurm;
 
 /// For how long ssh may take to end when the agent is done.
 const SSH_END: Duration = Duration::from_secs(5);
 /// Lines of ssh's own messages that are kept to explain a failure.
 const MESSAGES: usize = 4;
 
+/// How the launcher reaches hosts.
+#[derive(Clone, Debug)]
+pub enum Connector {
+    /// With this command, and the host's name and a script as arguments.
+    Ssh(String),
+    /// With `srun`, inside an allocation.
+    Slurm,
+}
+
+impl Connector {
+    /// The command that runs a script on a host.
+    fn on_host(&self, name: &str, script: &str) -> Result<Command> {
+        let Connector::Ssh(ssh) = self else { return Ok(slurm::on_host(name, script)) };
+        let mut words = ssh.split_whitespace();
+        let Some(program) = words.next() else {
+            bail!("--ssh names no command\nleave it out, or give one such as: --ssh 'ssh -p 2222'");
+        };
+        let mut command = Command::new(program);
+        command.args(words).args([name, script]);
+        Ok(command)
+    }
+
+    /// A command that shows whether a host can be reached.
+    fn check(&self, name: &str) -> String {
+        match self {
+            Connector::Ssh(_) => format!("check that this works without a password: ssh {name} true"),
+            Connector::Slurm => format!("check that this works: srun --overlap --nodelist={name} true"),
+        }
+    }
+}
+
 /// The agent of one host.
 pub struct Connection {
     pub name: String,
+    connector: Connector,
     ssh: Child,
     /// To the thread that writes; none when nothing more is to be said.
     to: Option<Sender<ToAgent>>,
@@ -42,18 +75,13 @@ impl Connection {
     pub fn open(
         host: usize,
         name: &str,
-        ssh: &str,
+        connector: &Connector,
         agent: &Path,
         events: SyncSender<(usize, Event)>,
     ) -> Result<Connection> {
-        let mut words = ssh.split_whitespace();
-        let Some(program) = words.next() else {
-            bail!("--ssh names no command\nleave it out, or give one such as: --ssh 'ssh -p 2222'");
-        };
-        let mut child = Command::new(program)
-            .args(words)
-            .arg(name)
-            .arg(format!("exec {} __agent", quoted(agent)?))
+        let mut command = connector.on_host(name, &format!("exec {} __agent", quoted(agent)?))?;
+        let program = command.get_program().to_string_lossy().into_owned();
+        let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -65,6 +93,7 @@ impl Connection {
         let (to, orders) = mpsc::channel();
         let connection = Connection {
             name: name.to_owned(),
+            connector: connector.clone(),
             ssh: child,
             to: Some(to),
             heard: Arc::new(Mutex::new(Instant::now())),
@@ -85,6 +114,11 @@ impl Connection {
         if let Some(to) = &self.to {
             let _ = to.send(order);
         }
+    }
+
+    /// What to check if the host does not answer.
+    pub fn advice(&self) -> String {
+        self.connector.check(&self.name)
     }
 
     /// For how long the agent has said nothing.
@@ -108,14 +142,13 @@ impl Connection {
         let said = self.messages.lock().unwrap_or_else(PoisonError::into_inner).last.join("; ");
         let (name, agent) = (&self.name, agent.display());
         match status.and_then(|status| status.code()) {
-            Some(255) => format!(
-                "the host {name} cannot be reached: {said}\ncheck that this works without a password: ssh {name} true"
-            ),
+            Some(255) => format!("the host {name} cannot be reached: {said}\n{}", self.advice()),
             Some(126 | 127) => format!(
                 "the host {name} has no program {agent}: {said}\ninstall tautline there, or name its path: --agent PATH"
             ),
             _ => format!(
-                "the agent on the host {name} ended at once: {said}\nrun it by hand: ssh {name} {agent} doctor"
+                "the agent on the host {name} ended at once: {said}\n{}, and run there: {agent} doctor",
+                self.advice()
             ),
         }
     }

@@ -13,6 +13,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::run::notices::Notice;
+
 /// Begins the first line of an agent.
 pub const GREETING: &str = "tautline-agent";
 /// How often a side says that it is there.
@@ -50,6 +52,8 @@ pub struct Prepare {
     pub grace: Duration,
     pub security: Option<String>,
     pub device: Option<String>,
+    /// Processes may be started again: the agent stays until it is told that none will be.
+    pub restarts: bool,
 }
 
 /// What the launcher tells the agents when all are prepared.
@@ -71,6 +75,12 @@ pub enum ToAgent {
     Input(Vec<u8>),
     /// Send this signal to all processes.
     Signal(i32),
+    /// Tell all processes but itself what has become of a rank.
+    Notice(u32, Notice),
+    /// Start this rank again.
+    Restart(u32),
+    /// No process of this host will be started again.
+    NoRestart,
 }
 
 /// Where output came from.
@@ -126,6 +136,9 @@ impl Message for ToAgent {
             ToAgent::Start(start) => (2, json(start)),
             ToAgent::Input(bytes) => (3, bytes.clone()),
             ToAgent::Signal(signal) => (4, signal.to_le_bytes().to_vec()),
+            ToAgent::Notice(rank, notice) => (5, [&rank.to_le_bytes()[..], &[*notice as u8]].concat()),
+            ToAgent::Restart(rank) => (6, rank.to_le_bytes().to_vec()),
+            ToAgent::NoRestart => (7, Vec::new()),
         }
     }
 
@@ -136,6 +149,13 @@ impl Message for ToAgent {
             2 => ToAgent::Start(serde_json::from_slice(&body).ok()?),
             3 => ToAgent::Input(body),
             4 => ToAgent::Signal(i32::from_le_bytes(body.try_into().ok()?)),
+            5 => {
+                let (rank, notice) = body.split_first_chunk()?;
+                let notice = Notice::ALL.get(usize::from(*notice.first()?))?;
+                ToAgent::Notice(u32::from_le_bytes(*rank), *notice)
+            }
+            6 => ToAgent::Restart(u32::from_le_bytes(body.try_into().ok()?)),
+            7 => ToAgent::NoRestart,
             _ => return None,
         })
     }
@@ -261,6 +281,12 @@ mod tests {
             assert_eq!(format!("{read:?}"), format!("{message:?}"));
         }
         assert!(read::<FromAgent>(&mut from).unwrap().is_none());
+        for notice in Notice::ALL {
+            let mut bytes = Vec::new();
+            write(&mut bytes, &ToAgent::Notice(7, notice)).unwrap();
+            let read: ToAgent = read(&mut &bytes[..]).unwrap().unwrap();
+            assert!(matches!(read, ToAgent::Notice(7, same) if same == notice), "{read:?}");
+        }
         assert!(read::<FromAgent>(&mut &bytes[..bytes.len() - 2]).unwrap().is_some());
     }
 
@@ -272,6 +298,7 @@ mod tests {
             assert!(read::<FromAgent>(&mut { bytes }).is_err(), "{bytes:?}");
             assert!(read::<ToAgent>(&mut { bytes }).is_err() || bytes[4] == 3, "{bytes:?}");
         }
+        assert!(read::<ToAgent>(&mut &[5, 0, 0, 0, 5, 1, 0, 0, 0, 9][..]).is_err(), "no such notice");
         assert!(read::<ToAgent>(&mut &[9, 0, 0, 0, 3, 1][..]).unwrap().is_none(), "cut off");
     }
 

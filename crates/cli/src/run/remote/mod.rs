@@ -8,6 +8,7 @@ mod connection;
 mod control;
 mod outbox;
 mod output;
+mod supervisor;
 
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
@@ -22,13 +23,15 @@ use tautline::node::link::JobKey;
 use tautline_launch::{encode_key, random_key};
 
 use super::hosts::{self, Host};
+use super::notices::Notice;
 use super::outcome::{Outcome, RankEnd};
 use super::{JobPlan, RunArgs, watch};
 use crate::sys::{self, poll_until, readable};
-pub use agent::agent;
 use connection::Connection;
+pub use connection::Connector;
 use control::{CHUNK, FromAgent, Prepare, RankPlan, SILENCE, Start, ToAgent};
 use output::Output;
+pub use supervisor::{AgentArgs, agent};
 
 /// For how long the agents may take until they are prepared.
 const PREPARE_WITHIN: Duration = Duration::from_secs(60);
@@ -54,7 +57,7 @@ enum Event {
 const HERE: usize = usize::MAX;
 
 /// Starts the job on the hosts and waits for its end.
-pub fn run(args: &RunArgs, plan: &JobPlan, hosts: &[Host]) -> Result<ExitCode> {
+pub fn run(args: &RunArgs, plan: &JobPlan, hosts: &[Host], connector: &Connector) -> Result<ExitCode> {
     if args.is_relayed() || args.ipv6 {
         bail!("--fault, --pcap and --ipv6 are for jobs on this host\nleave them out, or leave out the hosts");
     }
@@ -76,7 +79,7 @@ pub fn run(args: &RunArgs, plan: &JobPlan, hosts: &[Host]) -> Result<ExitCode> {
     let mut job = Job { connections: Vec::new(), ranks: Vec::new(), events, agent };
     let opened = used.iter().enumerate().try_for_each(|(number, (host, (first, count)))| {
         job.ranks.push(*first..first + count);
-        let opened = Connection::open(number, &host.name, &args.ssh, &job.agent, sender.clone())?;
+        let opened = Connection::open(number, &host.name, connector, &job.agent, sender.clone())?;
         job.connections.push(opened);
         Ok::<_, anyhow::Error>(())
     });
@@ -87,7 +90,8 @@ pub fn run(args: &RunArgs, plan: &JobPlan, hosts: &[Host]) -> Result<ExitCode> {
     job.start(&key, members);
     let (taken, acknowledged) = mpsc::channel();
     std::thread::spawn(move || read_input(&sender, &acknowledged));
-    let outcome = Outcome::new(plan.size(), args.grace, args.keep_going, args.timeout);
+    let outcome =
+        Outcome::new(plan.size(), args.grace, args.keep_going, args.timeout).with_restarts(args.restarts());
     Ok(Watch::new(job, outcome, output, taken).until_done())
 }
 
@@ -116,10 +120,12 @@ impl Job {
         {
             let left = until.saturating_duration_since(Instant::now());
             let Ok((host, event)) = self.events.recv_timeout(left) else {
-                let name = &self.connections[missing].name;
+                let connection = &self.connections[missing];
                 wrong[missing] = Some(format!(
-                    "the host {name} did not answer within {} s\ncheck that this works without a password: ssh {name} true",
-                    PREPARE_WITHIN.as_secs()
+                    "the host {} did not answer within {} s\n{}",
+                    connection.name,
+                    PREPARE_WITHIN.as_secs(),
+                    connection.advice()
                 ));
                 continue;
             };
@@ -174,6 +180,7 @@ impl Job {
             grace: args.grace,
             security: args.security.map(|security| security.name().to_owned()),
             device: args.device.map(|device| device.to_string()),
+            restarts: args.restart.is_some(),
         }
     }
 
@@ -266,9 +273,7 @@ impl Watch {
             FromAgent::Exited { rank, status } => {
                 let rank = rank as usize;
                 if self.job.ranks[host].contains(&rank) && self.outcome.is_running(rank) {
-                    let end = RankEnd::Status(ExitStatus::from_raw(status));
-                    let sent = self.outcome.rank_ended(rank, end);
-                    self.signal_all(sent);
+                    self.rank_ended(host, rank, RankEnd::Status(ExitStatus::from_raw(status)));
                 }
             }
             FromAgent::Done { left } => {
@@ -282,6 +287,25 @@ impl Watch {
             }
             FromAgent::Refused(why) => self.host_lost(host, &why),
             FromAgent::Alive | FromAgent::Prepared { .. } => {}
+        }
+    }
+
+    fn rank_ended(&mut self, host: usize, rank: usize, end: RankEnd) {
+        self.tell_all(rank, end.notice());
+        if !self.done[host] && self.outcome.restarts(rank, &end) {
+            self.job.connections[host].say(ToAgent::Restart(rank as u32));
+            return self.tell_all(rank, Notice::Started);
+        }
+        let sent = self.outcome.rank_ended(rank, end);
+        self.signal_all(sent);
+        if !self.job.ranks[host].clone().any(|rank| self.outcome.is_running(rank)) {
+            self.job.connections[host].say(ToAgent::NoRestart);
+        }
+    }
+
+    fn tell_all(&self, rank: usize, notice: Notice) {
+        for connection in &self.job.connections {
+            connection.say(ToAgent::Notice(rank as u32, notice));
         }
     }
 
@@ -302,9 +326,7 @@ impl Watch {
         let name = self.job.connections[host].name.clone();
         for rank in self.job.ranks[host].clone() {
             if self.outcome.is_running(rank) {
-                let end = RankEnd::Lost(format!("its host {name} was lost: {why}"));
-                let sent = self.outcome.rank_ended(rank, end);
-                self.signal_all(sent);
+                self.rank_ended(host, rank, RankEnd::Lost(format!("its host {name} was lost: {why}")));
             }
         }
     }

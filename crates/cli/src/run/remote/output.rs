@@ -31,7 +31,9 @@ impl Output {
     /// For the output of `n` ranks.
     pub fn new(args: &RunArgs, n: usize) -> Result<Output> {
         let mode = match &args.output {
-            Some(folder) => Mode::Files((0..n).map(|rank| output_file(folder, rank)).collect::<Result<_>>()?),
+            Some(folder) => {
+                Mode::Files((0..n).map(|rank| output_file(folder, rank, false)).collect::<Result<_>>()?)
+            }
             None if args.tag => Mode::Tagged(HashMap::new()),
             None => Mode::Plain,
         };

@@ -1,0 +1,79 @@
+//! What a rank is told of the others, on a pipe that it inherits (N-26).
+
+use std::io::{PipeReader, PipeWriter, Write};
+
+use anyhow::Result;
+use rustix::io::ioctl_fionbio;
+
+/// What has become of a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// It failed, or was killed, or its host was lost.
+    Died,
+    /// It ended with 0.
+    Left,
+    /// It was started again.
+    Started,
+}
+
+impl Notice {
+    /// All of them, in the order of their codes on the control connection.
+    pub const ALL: [Notice; 3] = [Notice::Died, Notice::Left, Notice::Started];
+
+    fn word(self) -> &'static str {
+        match self {
+            Notice::Died => "died",
+            Notice::Left => "left",
+            Notice::Started => "started",
+        }
+    }
+}
+
+/// The launcher's end of the pipe; closed when the rank has closed its own, because it wants no notices.
+#[derive(Debug)]
+pub struct Notices(Option<PipeWriter>);
+
+impl Notices {
+    /// The launcher's end, and the rank's.
+    pub fn new() -> Result<(Notices, PipeReader)> {
+        let (reader, writer) = std::io::pipe()?;
+        // A rank that does not read must not hold up the launcher.
+        ioctl_fionbio(&writer, true)?;
+        Ok((Notices(Some(writer)), reader))
+    }
+
+    /// Tells the rank what has become of another one. A rank that has not read thousands of notices is not
+    /// told of more: the pipe is closed, so that it can know.
+    pub fn tell(&mut self, rank: usize, notice: Notice) {
+        // One write, which is shorter than what a pipe takes at once.
+        let line = format!("{} {rank}\n", notice.word());
+        if self.0.as_mut().is_some_and(|pipe| pipe.write_all(line.as_bytes()).is_err()) {
+            self.0 = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    /// N-26: notices are lines; a reader that is slow or gone holds up nobody.
+    #[test]
+    fn notices_are_lines() {
+        let (mut notices, mut reader) = Notices::new().unwrap();
+        for (rank, notice) in (7..).zip(Notice::ALL) {
+            notices.tell(rank, notice);
+        }
+        let mut bytes = [0; 64];
+        let n = reader.read(&mut bytes).unwrap();
+        assert_eq!(&bytes[..n], b"died 7\nleft 8\nstarted 9\n");
+        (0..100_000).for_each(|rank| notices.tell(rank, Notice::Died));
+        assert!(notices.0.is_none());
+        let (mut notices, reader) = Notices::new().unwrap();
+        drop(reader);
+        notices.tell(1, Notice::Died);
+        assert!(notices.0.is_none());
+    }
+}

@@ -1,0 +1,251 @@
+//! `tautline run --hosts`: a job on two hosts through ssh. The hosts are network namespaces.
+
+mod common;
+
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+use common::hosts::{Hosts, MARK, lacks_hosts, marked, parent_of};
+use common::jobs::{LIVES, check_restart, expected, lines, run, said};
+use common::{PATIENCE, as_program, kill, read_line, until};
+
+/// The program of the jobs.
+#[test]
+#[ignore = "a program of jobs"]
+fn greet_all() {
+    common::jobs::greet_all();
+}
+
+/// A program of jobs.
+#[test]
+#[ignore = "a program of jobs"]
+fn die_once() {
+    common::jobs::die_once();
+}
+
+/// J-16, J-17: one set of hosts for all that can be seen with them, because they take a while to start.
+#[test]
+fn on_two_hosts() {
+    if let Some(why) = lacks_hosts() {
+        return tautline_skips::skip("on_two_hosts", why);
+    }
+    let hosts = Hosts::new("two-hosts");
+    the_program_runs(&hosts);
+    options_reach_the_hosts(&hosts);
+    mistakes_are_named_before_anything_starts(&hosts);
+    failures_end_the_job(&hosts);
+    nothing_survives_the_launcher_or_an_agent(&hosts);
+    an_interrupt_ends_the_job(&hosts);
+    bindings_and_interfaces(&hosts);
+    a_program_that_one_host_lacks_is_named(&hosts);
+    // J-20: on the host of rank 0 and on the other.
+    for list in ["a:2,b", "a,b:2"] {
+        let lives = format!("{LIVES}={}", hosts.folder.join("lives").display());
+        check_restart(
+            &mut hosts.tautline(&["-n", "3", "--hosts", list, "--restart", "--env", &lives]),
+            &hosts.folder.join("lives"),
+        );
+    }
+}
+
+/// Ctrl-C: every process is asked to end, and killed if it does not.
+fn an_interrupt_ends_the_job(hosts: &Hosts) {
+    for (answer, said) in [("echo asked; exit 0", 2), ("", 0)] {
+        let mark = format!("{}-interrupt-{said}", std::process::id());
+        let variable = format!("{MARK}={mark}");
+        let script = format!("trap '{answer}' TERM; echo up; while :; do sleep 0.05; done");
+        let mut command =
+            hosts.tautline(&["--hosts", "a,b", "--grace", "0.5", "--env", &variable, "sh", "-c", &script]);
+        let mut job =
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let output = job.stdout.as_mut().unwrap();
+        assert_eq!((read_line(output).as_str(), read_line(output).as_str()), ("up", "up"));
+        kill(job.id(), "INT");
+        let output = job.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(130), "{output:?}");
+        assert_eq!(lines(&output, "asked").len(), said, "{output:?}");
+        assert_eq!(marked(&mark), []);
+    }
+}
+
+fn bindings_and_interfaces(hosts: &Hosts) {
+    let bound = |to: &str| {
+        let output =
+            hosts.run(&["--hosts", "a:2", "--bind", to, "grep", "Cpus_allowed_list", "/proc/self/status"]);
+        lines(&output, "Cpus_allowed_list").join(" ").replace("Cpus_allowed_list:", "")
+    };
+    let cores: Vec<_> = bound("core").split_whitespace().map(|core| core.parse::<u32>().unwrap()).collect();
+    assert_eq!(cores.len(), 2);
+    let several = std::thread::available_parallelism().unwrap().get() > 1;
+    assert_eq!(cores[0] != cores[1], several, "{cores:?}");
+    assert!(!several || bound("none").split_whitespace().all(|cores| cores.parse::<u32>().is_err()));
+    let script = "grep ^member /proc/self/fd/$TAUTLINE_JOB_FD";
+    for (network, address) in [("10.214.1.0/24", "10.214.1"), ("10.214.0.0/24", "10.214.0")] {
+        let output = hosts.run(&["--hosts", "a,b", "--interface", network, "sh", "-c", script]);
+        let members = lines(&output, "member");
+        let expected = [format!("member 0 {address}.1:"), format!("member 1 {address}.2:")];
+        let right = |start: &String| members.iter().filter(|member| member.starts_with(start)).count() == 2;
+        assert!(members.len() == 4 && expected.iter().all(right), "{members:?}");
+    }
+}
+
+/// The hosts share their files, but for a directory that one of them hides.
+fn a_program_that_one_host_lacks_is_named(hosts: &Hosts) {
+    let folder = hosts.folder.join("programs");
+    std::fs::create_dir(&folder).unwrap();
+    let (program, agent, started) =
+        (folder.join("program"), hosts.folder.join("hiding"), hosts.folder.join("started"));
+    let hide = format!(
+        "#!/bin/sh\ncase $SSH_CONNECTION in *10.214.0.2*) mount='mount -t tmpfs none {}';; esac\n\
+         exec unshare --mount sh -c \"${{mount:-:}}; exec {} __agent\"\n",
+        folder.display(),
+        env!("CARGO_BIN_EXE_tautline")
+    );
+    for (path, text) in [(&program, &format!("#!/bin/sh\ntouch {}\n", started.display())), (&agent, &hide)] {
+        std::fs::write(path, text).unwrap();
+        assert!(Command::new("chmod").arg("755").arg(path).status().unwrap().success());
+    }
+    let agent = agent.to_str().unwrap();
+    let output = hosts.run(&["--hosts", "a,b", "--agent", agent, program.to_str().unwrap()]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains("on the host b: cannot start") && !text.contains("on the host a"), "{text}");
+    assert!(!started.exists());
+}
+
+/// J-11: shared memory within the hosts, datagrams between them, although they share their files.
+fn the_program_runs(hosts: &Hosts) {
+    let output = run(as_program(&mut hosts.tautline(&["-n", "5", "--hosts", "a:2,b"]), "greet_all"));
+    assert_eq!(said(&output), expected(5));
+    assert_eq!(lines(&output, "local "), ["local 1", "local 1", "local 2", "local 2", "local 2"]);
+}
+
+fn options_reach_the_hosts(hosts: &Hosts) {
+    let script = r#"echo "$X $(pwd) $(cat)""#;
+    let mut command =
+        hosts.tautline(&["--hosts", "a,b", "--tag", "--env", "X=y z", "--wdir", "/", "sh", "-c", script]);
+    let mut job = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    job.stdin.take().unwrap().write_all(b"input").unwrap();
+    let output = job.wait_with_output().unwrap();
+    assert_eq!(lines(&output, "["), ["[0] y z / input", "[1] y z / "], "{output:?}");
+    // More input than all buffers on the way hold; it ends for rank 0 when it ends here.
+    let mut command = hosts.tautline(&["--hosts", "b,a", "--tag", "sh", "-c", "sleep 0.2; wc -c"]);
+    let mut job = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    job.stdin.take().unwrap().write_all(&vec![b'x'; 3 << 20]).unwrap();
+    let output = job.wait_with_output().unwrap();
+    assert_eq!(lines(&output, "["), ["[0] 3145728", "[1] 0"], "{output:?}");
+    let folder = hosts.folder.join("output");
+    let output = hosts.run(&[
+        "--hosts",
+        "a",
+        "--output",
+        folder.to_str().unwrap(),
+        "-n",
+        "1",
+        "echo",
+        "x",
+        ":",
+        "-n",
+        "1",
+        "echo",
+        "y",
+    ]);
+    assert!(output.status.success() && output.stdout.is_empty(), "{output:?}");
+    let read = |rank: u32| std::fs::read_to_string(folder.join(format!("rank-{rank}.txt"))).unwrap();
+    assert_eq!((read(0).as_str(), read(1).as_str()), ("x\n", "y\n"));
+}
+
+fn mistakes_are_named_before_anything_starts(hosts: &Hosts) {
+    let started = hosts.folder.join("started");
+    let touch = started.to_str().unwrap();
+    let other = hosts.folder.join("other");
+    std::fs::write(&other, "#!/bin/sh\necho tautline-agent 0.0.1\ncat\n").unwrap();
+    assert!(Command::new("chmod").arg("755").arg(&other).status().unwrap().success());
+    for (options, words) in [
+        (
+            &["--hosts", "a,gone", "touch", touch][..],
+            &["the host gone cannot be reached", "ssh gone true"][..],
+        ),
+        (
+            &["--hosts", "a,b", "--agent", "/no/agent", "touch", touch],
+            &["the host a has no program /no/agent", "the host b"],
+        ),
+        (
+            &["--hosts", "a,b", "--agent", other.to_str().unwrap(), "touch", touch],
+            &["the host a has tautline 0.0.1, and this is"],
+        ),
+        (
+            &["--hosts", "a,b", "-n", "1", "touch", touch, ":", "-n", "1", "/no/such"],
+            &["on the host b: cannot start /no/such"],
+        ),
+        (&["--hosts", "no-such-user@a", "touch", touch], &["the host no-such-user@a cannot be reached"]),
+        (&["--hosts", "a,b,a", "touch", touch], &["the host a is named twice"]),
+        (&["--hosts", "a:0,b", "touch", touch], &["the host a has 0 processes"]),
+        (&["--hostfile", "/bin/sh", "touch", touch], &["cannot read the host file /bin/sh"]),
+        (&["--hosts", "a,b", "--wdir", "/no/such", "touch", touch], &["on the host a: cannot enter"]),
+        (&["--hosts", "a,b", "--interface", "no7", "touch", touch], &["on the host a:", "no7", "10.214.0.1"]),
+    ] {
+        let output = hosts.run(options);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{options:?}: {text}");
+        assert!(words.iter().all(|word| text.contains(word)), "{options:?}: {text}");
+        assert!(!started.exists(), "{options:?}");
+    }
+}
+
+fn failures_end_the_job(hosts: &Hosts) {
+    let output = hosts.run(&[
+        "--hosts", "a,b", "--grace", "0.1", "-n", "1", "sleep", "1000", ":", "-n", "1", "sh", "-c", "exit 7",
+    ]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(7), "{text}");
+    assert!(text.contains("the first to fail") && text.contains("ended by tautline"), "{text}");
+    let output = hosts.run(&[
+        "--hosts",
+        "a,b",
+        "--keep-going",
+        "-n",
+        "1",
+        "sh",
+        "-c",
+        "exit 7",
+        ":",
+        "-n",
+        "1",
+        "echo",
+        "on",
+    ]);
+    assert_eq!((output.status.code(), &output.stdout[..]), (Some(7), &b"on\n"[..]), "{output:?}");
+    let output = hosts.run(&["--hosts", "a,b", "--grace", "0.1", "--timeout", "0.1", "sleep", "1000"]);
+    assert_eq!(output.status.code(), Some(124), "{output:?}");
+}
+
+/// J-17, J-19: whichever process of the control connections is killed, no rank survives on any host.
+fn nothing_survives_the_launcher_or_an_agent(hosts: &Hosts) {
+    for victim in ["tautline", "ssh", "agent"] {
+        let mark = format!("{}-{victim}", std::process::id());
+        let variable = format!("{MARK}={mark}");
+        let script = "echo up; exec sleep 1000";
+        let mut command =
+            hosts.tautline(&["--hosts", "a,b", "--grace", "0.1", "--env", &variable, "sh", "-c", script]);
+        let mut job =
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let output = job.stdout.as_mut().unwrap();
+        assert_eq!((read_line(output).as_str(), read_line(output).as_str()), ("up", "up"));
+        let ranks = marked(&mark);
+        assert_eq!(ranks.len(), 2, "{ranks:?}");
+        let ssh = || {
+            let numbers = std::fs::read_dir("/proc").unwrap().flatten();
+            let mut numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+            numbers.find(|pid| parent_of(*pid) == Some(job.id())).expect("the launcher has a child: ssh")
+        };
+        match victim {
+            "tautline" => kill(job.id(), "KILL"),
+            "ssh" => kill(ssh(), "KILL"),
+            _ => kill(parent_of(ranks[0].0).unwrap(), "KILL"),
+        }
+        let status = job.wait().unwrap();
+        assert!(!status.success(), "{victim}: {status:?}");
+        until(PATIENCE, || marked(&mark).is_empty());
+    }
+}

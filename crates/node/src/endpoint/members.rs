@@ -1,0 +1,55 @@
+//! What somebody else knows of the members: a launcher, which sees processes end and starts them again
+//! (N-26).
+
+use std::sync::{Arc, Weak};
+
+use super::{Endpoint, Owner};
+use crate::{Down, Event, PeerState, Rank, SendError};
+
+/// Tells a node what becomes of the members of its job. It does not keep the node open.
+#[derive(Clone, Debug)]
+pub struct Members(Weak<Owner>);
+
+impl Members {
+    pub(super) fn new(endpoint: &Endpoint) -> Members {
+        Members(Arc::downgrade(&endpoint.owner))
+    }
+
+    fn endpoint(&self) -> Option<Endpoint> {
+        self.0.upgrade().map(|owner| Endpoint { shared: owner.shared.clone(), owner })
+    }
+
+    /// A member has ended. If there is a channel to it, that reports the end itself, after all that the
+    /// member has sent. Otherwise the program is told now. An error if this node is closed.
+    pub fn ended(&self, rank: Rank, why: Down) -> Result<(), SendError> {
+        let endpoint = self.endpoint().ok_or(SendError::Closed)?;
+        let own = endpoint.rank();
+        endpoint.with(|lane| {
+            let Some(peer) = lane.peers.get_mut(rank).filter(|_| rank != own) else { return };
+            if peer.state == PeerState::Unknown {
+                // As if a channel was being opened: what waits for the member fails, too.
+                peer.state = PeerState::Connecting;
+            }
+            if peer.state == PeerState::Connecting {
+                lane.teardown(rank, why);
+            }
+        })?;
+        endpoint.waker().wake();
+        Ok(())
+    }
+
+    /// A member that had ended was started again: it can be connected to. An error if this node is closed.
+    pub fn started(&self, rank: Rank) -> Result<(), SendError> {
+        let endpoint = self.endpoint().ok_or(SendError::Closed)?;
+        let own = endpoint.rank();
+        endpoint.with(|lane| {
+            let Some(peer) = lane.peers.get_mut(rank).filter(|_| rank != own) else { return };
+            if matches!(peer.state, PeerState::Down(_)) && !peer.channel.link.is_in_use() {
+                peer.state = PeerState::Unknown;
+            }
+            lane.push_event(Event::MemberStarted { member: rank });
+        })?;
+        endpoint.waker().wake();
+        Ok(())
+    }
+}

@@ -1,0 +1,36 @@
+//! Notices of a launcher about the members of the job (N-26): lines of a word and a rank, on an inherited
+//! pipe.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::os::fd::OwnedFd;
+
+use tautline_node::{Down, Members, Rank, SendError};
+
+/// The thread does next to nothing.
+const STACK: usize = 128 << 10;
+
+/// Starts a thread that passes on the notices, until the launcher or the node is gone.
+pub(crate) fn watch(members: Members, notices: OwnedFd) -> std::io::Result<()> {
+    let lines = BufReader::new(File::from(notices)).lines();
+    let passing = move || {
+        for line in lines.map_while(Result::ok) {
+            if pass_on(&members, &line).is_err() {
+                return;
+            }
+        }
+    };
+    std::thread::Builder::new().name("members".into()).stack_size(STACK).spawn(passing).map(drop)
+}
+
+/// Passes on a notice. Words that a later launcher may have are ignored.
+fn pass_on(members: &Members, line: &str) -> Result<(), SendError> {
+    let Some((word, rank)) = line.split_once(' ') else { return Ok(()) };
+    let Ok(rank) = rank.parse::<Rank>() else { return Ok(()) };
+    match word {
+        "died" => members.ended(rank, Down::Reported),
+        "left" => members.ended(rank, Down::Closed),
+        "started" => members.started(rank),
+        _ => Ok(()),
+    }
+}
