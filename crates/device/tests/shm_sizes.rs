@@ -91,6 +91,6 @@ fn memory_of_quiet_pairs() {
         sent = (0..).take_while(|round| a.push(&[], &frame(*round, 16 << 10)).is_ok()).count();
         assert_eq!(std::iter::from_fn(|| b.pop(&mut out)).count(), sent);
     }
-    assert!(sent >= 448 / 16, "{sent} frames of 16 KiB in flight");
+    assert!(sent >= 480 / 16, "{sent} frames of 16 KiB in flight");
     assert!(resident() > PAIRS * busy + (300 << 10));
 }

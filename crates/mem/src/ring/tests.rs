@@ -94,8 +94,8 @@ fn corruption_is_detected() {
     assert_eq!(sender.room(), Err(Corrupt));
 }
 
-/// S-35: a sender whose receiver keeps up uses the first part of the ring of bytes only, whatever the sizes of
-/// its frames; one whose receiver does not keep up uses all of it.
+/// S-35: a sender whose receiver keeps up uses the first part of the ring of bytes only, whatever the sizes
+/// of its frames; one whose receiver does not keep up uses all of it.
 #[test]
 fn little_of_the_ring_is_used_if_that_suffices() {
     const LONG: Shape = Shape { lines: 128, span: 4, bytes: 64 << 10, max_frame: 4 << 10 };

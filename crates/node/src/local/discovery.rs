@@ -5,8 +5,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{Timespec, epoll};
-use rustix::io::Errno;
-use rustix::process::{Resource, getrlimit};
 use tautline_device::shm::{self, Contribution, Greeting, LanePages, POOL_UNIT, Pool, Refusal, Shm};
 use tautline_link::{JobKey, Nanos};
 use tautline_mem::Barrier;
@@ -15,13 +13,13 @@ use super::simulated::SimulatedHost;
 use super::sockets::{ListenerPaths, Sockets, job_name};
 use super::transport::{IncomingDial, LocalTransport, NextDial, OutgoingDial};
 use crate::limits::{LOCAL_POLL_NS, MAX_INCOMING};
-use crate::{Address, Config, DeviceName, Job, Member, PassedOver, Rank};
+use crate::{Address, Config, DeviceName, Job, Member, Rank};
 
 /// How often the listener of a dead peer is tried to be unlinked.
 const UNLINK_TRIES: u32 = 50;
 
 /// How long a listener is left alone whose connections cannot be accepted.
-const LISTEN_AGAIN: Nanos = 100_000_000;
+pub(super) const LISTEN_AGAIN: Nanos = 100_000_000;
 
 /// Stands for a process whose rank is not known yet.
 const STRANGER: u64 = u64::MAX;
@@ -134,7 +132,7 @@ fn lock(incoming: &Mutex<Vec<Incoming>>) -> MutexGuard<'_, Vec<Incoming>> {
 
 impl Discovery {
     /// Opens this node's listener.
-    fn new(job: &Job, config: &Config) -> io::Result<Discovery> {
+    pub(super) fn new(job: &Job, config: &Config) -> io::Result<Discovery> {
         let listeners = ListenerPaths::new(&job.key, &job.members);
         let transport = Arc::new(Sockets::bind(job.rank, listeners)?);
         Discovery::over(job, config, (transport, 0), shm::is_asymmetric())
@@ -539,7 +537,7 @@ impl Drop for Discovery {
 /// Ranks that are reached through shared memory, if not all that listen on this host: those on a host that
 /// the launcher told (J-11), and, if AF_XDP is asked for, those at this rank's own address, which it cannot
 /// reach.
-fn reached(job: &Job, config: &Config) -> Option<Vec<bool>> {
+pub(super) fn reached(job: &Job, config: &Config) -> Option<Vec<bool>> {
     let own = &job.members[job.rank as usize];
     let by_address = config.device == Some(DeviceName::Xdp);
     let reached = |(rank, member): (usize, &Member)| {
@@ -547,73 +545,4 @@ fn reached(job: &Job, config: &Config) -> Option<Vec<bool>> {
         rank != job.rank as usize && same_host && (!by_address || member.addr.ip() == own.addr.ip())
     };
     (by_address || own.host.is_some()).then(|| job.members.iter().enumerate().map(reached).collect())
-}
-
-/// Opens this node's listener, so that peers on this host are reached through shared memory; or says why not,
-/// and whether it was wanted.
-pub(crate) fn start(job: &Job, config: &Config) -> Result<Discovery, (PassedOver, bool)> {
-    let not = |reason: String, wanted: bool| Err((PassedOver { device: "shm", reason }, wanted));
-    if config.device == Some(DeviceName::Udp) {
-        return not("udp was asked for".to_owned(), false);
-    }
-    if job.size() < 2 {
-        return not("there is nobody else in the job".to_owned(), false);
-    }
-    if reached(job, config).is_some_and(|reached| !reached.contains(&true)) {
-        let by_address = config.device == Some(DeviceName::Xdp);
-        let why = if by_address {
-            "xdp was asked for, and no other rank has this one's address"
-        } else {
-            "no other rank is on this host"
-        };
-        return not(why.to_owned(), false);
-    }
-    if config.fault.is_some() || config.pcap.is_some() || config.trace {
-        return not("faults, captures and traces show datagrams".to_owned(), false);
-    }
-    Discovery::new(job, config).map_err(|error| unavailable(job, &error))
-}
-
-/// Opens the listener of a node that could not open it when it joined, for want of descriptors perhaps.
-#[derive(Debug)]
-pub(crate) struct Reopen {
-    job: Job,
-    next_try: Nanos,
-}
-
-impl Reopen {
-    pub(crate) fn new(job: &Job) -> Reopen {
-        Reopen { job: job.without_socket(), next_try: 0 }
-    }
-
-    /// Tries once, if the last time was long enough ago.
-    pub(crate) fn try_open(&mut self, now: Nanos, config: &Config) -> Option<Discovery> {
-        if now < self.next_try {
-            return None;
-        }
-        self.next_try = now + LISTEN_AGAIN;
-        Discovery::new(&self.job, config).ok()
-    }
-}
-
-/// Shared memory was wanted and cannot be had.
-pub(crate) fn unavailable(job: &Job, error: &io::Error) -> (PassedOver, bool) {
-    let reason = explain(error);
-    tracing::warn!(rank = job.rank, %reason, "no shared memory");
-    (PassedOver { device: "shm", reason }, true)
-}
-
-/// Why no memory is shared with a process on this host.
-pub(crate) fn explain(error: &io::Error) -> String {
-    let limit = getrlimit(Resource::Nofile).current;
-    let said = match (error.raw_os_error().map(Errno::from_raw_os_error), limit) {
-        (Some(Errno::MFILE), Some(limit)) => {
-            format!(
-                "{error}: this process may have {limit} open; raise the limit, for example: ulimit -n {}",
-                (4 * limit).max(256)
-            )
-        }
-        _ => error.to_string(),
-    };
-    format!("on this host, and no memory can be shared: {said}")
 }
