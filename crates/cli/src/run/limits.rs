@@ -12,9 +12,9 @@ use tautline::DeviceName;
 use super::RunArgs;
 use crate::sys::THIS_PROGRAM;
 
-/// Descriptors of the launcher: a socket, a pidfd and two pipes for the output of each rank; standard ones,
-/// signals, and what starting a process needs for a moment.
-const LAUNCHER_EACH: u64 = 4;
+/// Descriptors of the launcher: a socket, a pidfd, two pipes for the output of each rank and one for notices;
+/// standard ones, signals, and what starting a process needs for a moment.
+const LAUNCHER_EACH: u64 = 5;
 const LAUNCHER_SPARE: u64 = 32;
 /// Descriptors of the launcher for each direction between two ranks, if it relays frames: a socket, and one
 /// that learns the limits of the path. A capture is a file for both directions.
@@ -22,9 +22,9 @@ const RELAY_EACH: u64 = 2;
 
 /// Descriptors of a rank that has joined; for each member of the job; and for each peer that it shares memory
 /// with (docs/SIZING.md). The spare ones are for the program and for connections under way.
-const RANK_JOINED: u64 = 10;
+const RANK_JOINED: u64 = 13;
 const RANK_EACH: u64 = 1;
-const RANK_EACH_SHARED: u64 = 6;
+const RANK_EACH_SHARED: u64 = 2;
 const RANK_SPARE: u64 = 32;
 
 /// Raises the limit on descriptors as far as the job needs, for the launcher and for the ranks, which inherit

@@ -89,7 +89,9 @@ pub fn die_once() {
         0 => {
             for life in 1..=2 {
                 // Rank 2 may have left while rank 1 is gone: then a wait ends once because nobody is left.
-                while ep.run_until(|| heard.get() == life).is_err() {}
+                while let Err(error) = ep.run_until(|| heard.get() == life) {
+                    assert!(matches!(error, tautline::Error::PeerGone(..)), "{error}");
+                }
                 ep.send(1, "word", b"").unwrap();
             }
         }

@@ -225,6 +225,9 @@ impl Lane {
         }
         self.inbox.return_batch(batch);
         self.port.activity += count as u64;
+        if count > 0 {
+            self.local.poll.note_found();
+        }
         self.end_closed();
         count
     }
@@ -255,7 +258,11 @@ impl Lane {
         // Nobody might wake this node for a ring that is corrupt.
         let corrupt = self.local.poll.active().any(|rank| self.peers.member(rank).channel.is_corrupt());
         let more = self.memory.has_more() || self.tags.has_more();
-        let swept = self.local.poll.asleep && self.local.poll.is_sweep_due(now) && self.sweep(now);
+        let is_sweep_due = self.local.poll.asleep && self.local.poll.is_sweep_due(now);
+        let swept = is_sweep_due && self.sweep(now);
+        if is_sweep_due {
+            self.local.poll.note_checked();
+        }
         if room || corrupt || more || swept || self.local.poll.has_new() || self.has_takeable_frames() {
             self.announce_wake();
             return false;

@@ -68,6 +68,10 @@ pub(crate) struct ShmPoll {
     rung: bool,
     /// When all rings were last checked.
     swept: Nanos,
+    /// All rings were checked after this sleep was announced: whoever sends from then on rings.
+    checked: bool,
+    /// The last sleep was not such a one, and nothing was found since it ended.
+    unchecked_before: bool,
 }
 
 impl ShmPoll {
@@ -182,9 +186,15 @@ impl ShmPoll {
         found
     }
 
-    /// Whether all rings are to be checked before a sleep: there are few, or it was not done for a while.
+    /// Whether all rings are to be checked before a sleep: there are few, it was not done for a while, or
+    /// nothing came during a sleep before which it was not done.
     pub(crate) fn is_sweep_due(&self, now: Nanos) -> bool {
-        self.peers.len() <= FEW_RINGS || now >= self.swept + SWEEP_NS
+        self.peers.len() <= FEW_RINGS || self.unchecked_before || now >= self.swept + SWEEP_NS
+    }
+
+    /// All rings were checked after the sleep was announced.
+    pub(crate) fn note_checked(&mut self) {
+        self.checked = true;
     }
 
     /// Whether all rings are to be checked by a lane that does not sleep.
@@ -193,8 +203,8 @@ impl ShmPoll {
     }
 
     /// Until when a lane may sleep before all rings are checked; none if that was done when it fell asleep.
-    pub(crate) fn sweep_at(&self, now: Nanos) -> Option<Nanos> {
-        (self.asleep && self.peers.len() > FEW_RINGS && self.swept != now).then_some(self.swept + SWEEP_NS)
+    pub(crate) fn sweep_at(&self) -> Option<Nanos> {
+        (self.asleep && !self.checked).then_some(self.swept + SWEEP_NS)
     }
 
     /// A peer has rung.
@@ -265,7 +275,7 @@ impl ShmPoll {
     pub(crate) fn announce_sleep(&mut self) {
         if let Some(pages) = self.pages.as_ref().filter(|_| !self.peers.is_empty()) {
             pages.announce_sleep();
-            self.asleep = true;
+            (self.asleep, self.checked) = (true, false);
         }
     }
 
@@ -273,6 +283,7 @@ impl ShmPoll {
     pub(crate) fn announce_wake(&mut self) {
         if let Some(pages) = self.pages.as_ref().filter(|_| self.asleep) {
             pages.announce_wake();
+            self.unchecked_before = !self.checked;
         }
         self.asleep = false;
     }
@@ -298,6 +309,13 @@ impl ShmPoll {
     #[inline]
     pub(crate) fn found_at(&mut self, place: usize) {
         self.turn = place + 1;
+        self.note_found();
+    }
+
+    /// Something was found.
+    #[inline]
+    pub(crate) fn note_found(&mut self) {
+        self.unchecked_before = false;
     }
 
     /// The next peer is polled first.

@@ -168,7 +168,7 @@ fn cleared_bits_delay_and_lose_nothing() {
         if sleeps {
             now += 1;
             assert!(lanes[0].announce_sleep(now));
-            let wakes = lanes[0].local.poll.sweep_at(now).expect("it does not sleep for long");
+            let wakes = lanes[0].local.poll.sweep_at().expect("it does not sleep for long");
             assert!(wakes <= now + 10_000_000);
             now = wakes;
             lanes[0].announce_wake();
