@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::spaces::{Shape, Spaces, spaces};
@@ -129,9 +129,12 @@ pub fn open_udp(spaces: &Arc<Spaces>, side: usize) -> NetnsDevice<Udp> {
     NetnsDevice { device: Udp::open(udp_config(spaces, side)).unwrap(), spaces: spaces.clone(), side }
 }
 
-/// Runs in a thread of its own, because a thread that entered a namespace stays there.
+/// Runs in a thread of its own, because a thread that entered a namespace stays there; and alone: a child
+/// that another test forks keeps the sockets and queues of a device open until it executes its program.
 #[track_caller]
 pub fn in_namespaces(test: &str, shape: Shape, run: impl FnOnce(&Arc<Spaces>) + Send) {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(spaces) = spaces(test, shape) else { return };
     std::thread::scope(|scope| scope.spawn(|| run(&spaces)).join()).expect("the thread in the namespaces");
 }
