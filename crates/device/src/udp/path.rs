@@ -89,8 +89,8 @@ pub(crate) fn payload_of_mtu(mtu: usize) -> usize {
 }
 
 impl Udp {
-    /// Returns the largest frame for a destination; `None` if its network cannot be reached now, which says
-    /// nothing about the path.
+    /// Returns the largest frame for a destination; `None` if its network cannot be reached now, or there is
+    /// no descriptor to ask with, which says nothing about the path.
     ///
     /// # Errors
     /// If this socket can never reach the address.
@@ -104,12 +104,13 @@ impl Udp {
         match sys::path_mtu(self.local.ip(), to) {
             Ok(mtu) => Ok(Some(frame_limit(mtu, to.ip()).min(self.arena.payload_len()))),
             Err(Errno::NETUNREACH | Errno::HOSTUNREACH | Errno::NETDOWN) => Ok(None),
+            Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => Ok(None),
             Err(errno) => Err(errno.into()),
         }
     }
 
     /// Returns the largest frame for a new destination. A network that cannot be reached now may come back,
-    /// so it gets what every path takes.
+    /// and so may descriptors: it gets what every path takes.
     pub(super) fn first_limit(&self, to: SocketAddr) -> io::Result<usize> {
         Ok(self.path_limit(to)?.unwrap_or(BASE_FRAME.min(self.arena.payload_len())))
     }

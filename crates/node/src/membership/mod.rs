@@ -20,7 +20,7 @@ use tautline_wire::handshake::Handshake;
 
 use crate::limits::{MAX_LANE_PEERS, MAX_LANES};
 use crate::peer_table::PeerTable;
-use crate::{Address, Job, Rank};
+use crate::{Address, Job, Member, Rank};
 use roster::Roster;
 
 /// The peers of a lane, by number. A peer is added when it is first used, and stays.
@@ -38,8 +38,13 @@ impl Peers {
         device: &mut dyn Datagram,
         config: &tautline_link::Config,
     ) -> io::Result<Peers> {
-        let mut peers =
-            Peers { table: PeerTable::default(), roster: Roster::new(job, lane, device.local_addr()) };
+        let own = device.local_addr();
+        let other_version = |member: &&Member| member.addr.is_ipv4() != own.is_ipv4();
+        if let Some(Member { addr, .. }) = job.members.iter().find(other_version) {
+            let why = format!("the member at {addr} cannot be reached from {own}: another IP version");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        let mut peers = Peers { table: PeerTable::default(), roster: Roster::new(job, lane, own) };
         let me = peers.roster.peer(device, config, peers.me())?;
         peers.table.get_or_insert_with(peers.roster.me(), || me);
         Ok(peers)

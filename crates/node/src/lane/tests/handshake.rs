@@ -227,3 +227,20 @@ fn rare_polls_report_a_dead_peer() {
     let died = PeerState::Down(Down::Died(tautline_link::Death::Silence));
     assert_eq!(pair.state(0), died);
 }
+
+/// A job of members with different IP versions is refused when a process joins, not when it sends.
+#[test]
+fn members_of_another_ip_version_are_refused() {
+    let wire = Wire {
+        arena: Arena::new(64, MAX_FRAME),
+        addr: address(0),
+        peer: address(1),
+        out: Frames::default(),
+        input: Frames::default(),
+        events: Arc::default(),
+    };
+    let mut job = job(0);
+    Arc::make_mut(&mut job.members)[1].addr = "[::1]:7000".parse().unwrap();
+    let refused = Lane::new(&job, 0, Config::default(), Box::new(wire), [9; 32], Vec::new()).unwrap_err();
+    assert!(refused.to_string().contains("[::1]:7000"), "{refused}");
+}
