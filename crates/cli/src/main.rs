@@ -5,6 +5,14 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
+/// Prints a line to standard error. Nobody may read it any more; a job goes on all the same.
+macro_rules! report {
+    ($($line:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($line)*);
+    }};
+}
+
 mod bench;
 mod cli;
 mod doctor;

@@ -26,6 +26,8 @@ const SLOTS: usize = 1_024;
 const HEAD: usize = 16;
 /// The longest message: it fits a frame.
 pub const MAX_BYTES: usize = 1_024;
+/// How many messages there may be in all: the time of each is kept.
+pub const MAX_MESSAGES: u64 = 100_000_000;
 /// No pattern takes longer than this.
 const LONGEST: Nanos = 600_000_000_000;
 /// How soon a node that would block tries again if nothing arrives.
@@ -263,6 +265,16 @@ impl Cluster {
         self.report(&net, &nodes, first_round_ns, total)
     }
 
+    /// Messages of all nodes in one round.
+    fn messages_per_round(&self) -> u64 {
+        let each = match self.pattern {
+            Pattern::Random { peers } => peers,
+            Pattern::Incast | Pattern::Ring => 1,
+            Pattern::Barrier => barrier_steps(self.nodes),
+        };
+        u64::from(self.nodes) * u64::from(each)
+    }
+
     fn check(&self) -> Result<(), String> {
         let most = tautline_node::limits::MAX_PEERS;
         if self.nodes < 2 || self.nodes as usize > most {
@@ -273,6 +285,12 @@ impl Cluster {
         }
         if self.rounds == 0 {
             return Err("no rounds: there must be at least 1".to_owned());
+        }
+        let messages = self.messages_per_round().saturating_mul(self.rounds.into());
+        if messages > MAX_MESSAGES {
+            return Err(format!(
+                "{messages} messages in all: at most {MAX_MESSAGES} are simulated\ngive fewer nodes or rounds"
+            ));
         }
         if self.model.mbps == 0 {
             return Err("cables of 0 Mb/s carry nothing".to_owned());
@@ -294,9 +312,7 @@ impl Cluster {
         };
         match self.pattern {
             Pattern::Ring => in_step(vec![1]),
-            Pattern::Barrier => {
-                in_step((0..nodes.next_power_of_two().ilog2()).map(|step| 1 << step).collect())
-            }
+            Pattern::Barrier => in_step((0..barrier_steps(nodes)).map(|step| 1 << step).collect()),
             Pattern::Incast => {
                 let send = |rank| if rank == 0 { Vec::new() } else { vec![0] };
                 self.free((0..nodes).map(send).collect())
@@ -390,6 +406,11 @@ impl Cluster {
             trace_hash: net.hash,
         })
     }
+}
+
+/// Steps of a dissemination barrier.
+fn barrier_steps(nodes: u32) -> u32 {
+    nodes.next_power_of_two().ilog2()
 }
 
 impl Plan {

@@ -57,6 +57,8 @@ fn impossible_clusters_are_refused() {
         (Cluster { bytes: 8, ..good }, "8 bytes"),
         (Cluster { bytes: 4_000, ..good }, "4000 bytes"),
         (Cluster { rounds: 0, ..good }, "no rounds"),
+        (Cluster { rounds: u32::MAX, ..good }, "34359738360 messages"),
+        (Cluster { rounds: u32::MAX, pattern: Pattern::Barrier, ..good }, "messages in all"),
         (Cluster { pattern: Pattern::Random { peers: 8 }, ..good }, "8 peers"),
         (Cluster { model: NetworkModel { mbps: 0, ..good.model }, ..good }, "0 Mb/s"),
     ];

@@ -86,6 +86,7 @@ mod builder;
 mod closing;
 mod collective;
 mod core;
+mod down_byte;
 mod endpoint;
 mod error;
 #[cfg(feature = "futures")]

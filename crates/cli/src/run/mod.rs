@@ -128,7 +128,7 @@ fn run_here(args: &RunArgs) -> Result<ExitCode> {
         } else {
             "they share memory, unless the program requests udp"
         };
-        eprintln!("tautline: xdp reaches other hosts only, and all ranks are on this one: {instead}");
+        report!("tautline: xdp reaches other hosts only, and all ranks are on this one: {instead}");
     }
     let signals = sys::Signals::catch()?;
     let (job, listeners) = local::start(args, &plan, &files)?;
@@ -165,8 +165,8 @@ pub fn become_program(args: &ChildArgs) -> Result<ExitCode> {
         bind_to_core(index)?;
     }
     let error = Command::new(&args.program[0]).args(&args.program[1..]).exec();
-    eprintln!("tautline: cannot start {}: {error}", args.program[0].to_string_lossy());
-    eprintln!("  is it a program for this machine, or does its first line name an interpreter that exists?");
+    report!("tautline: cannot start {}: {error}", args.program[0].to_string_lossy());
+    report!("  is it a program for this machine, or does its first line name an interpreter that exists?");
     Ok(ExitCode::from(126))
 }
 

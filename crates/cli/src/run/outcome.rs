@@ -110,11 +110,8 @@ impl Outcome {
         let again = self.phase == Phase::Running && how.is_failure() && self.restarts[rank] > 0;
         if again {
             self.restarts[rank] -= 1;
-            let left = self.restarts[rank];
-            eprintln!(
-                "tautline: rank {rank} is started again, and may be {left} more times: {}",
-                self.account(rank, how)
-            );
+            let (left, how) = (self.restarts[rank], self.account(rank, how));
+            report!("tautline: rank {rank} is started again (restarts left: {left}): {how}");
         }
         again
     }
@@ -199,7 +196,7 @@ impl Outcome {
     pub fn report(&self) {
         const LINES: usize = 32;
         if let Some((_, time)) = self.deadline.filter(|_| self.timed_out) {
-            eprintln!(
+            report!(
                 "tautline: the job was ended after {} s\n  --timeout says how long it may take",
                 time.as_secs_f64()
             );
@@ -210,13 +207,13 @@ impl Outcome {
         if failed.is_empty() {
             return;
         }
-        eprintln!("tautline: {} of {} ranks failed", failed.len(), self.ended.len());
-        eprintln!("  rank  code  how it ended");
+        report!("tautline: {} of {} ranks failed", failed.len(), self.ended.len());
+        report!("  rank  code  how it ended");
         for &(rank, end) in failed.iter().take(LINES) {
-            eprintln!("  {rank:>4}  {:>4}  {}", end.code(), self.account(rank, end));
+            report!("  {rank:>4}  {:>4}  {}", end.code(), self.account(rank, end));
         }
         if failed.len() > LINES {
-            eprintln!("  and {} more", failed.len() - LINES);
+            report!("  and {} more", failed.len() - LINES);
         }
     }
 

@@ -45,7 +45,7 @@ pub fn wait_for_ranks(job: Started<'_>, mut signals: Signals, outcome: Outcome) 
         outcome.incomplete = true;
     }
     if let Err(error) = passed_on {
-        eprintln!("tautline: output of the ranks was lost: {error}\n  is there space where it goes?");
+        report!("tautline: output of the ranks was lost: {error}\n  is there space where it goes?");
         outcome.incomplete = true;
     }
     Ok(outcome.exit_code())
@@ -53,8 +53,8 @@ pub fn wait_for_ranks(job: Started<'_>, mut signals: Signals, outcome: Outcome) 
 
 /// Names processes that could not be ended.
 pub fn report_left(place: &str, numbers: &str) {
-    eprintln!("tautline: processes of the ranks could not be ended{place}: {numbers}");
-    eprintln!("  they are stuck in the kernel, or belong to another user: ps -o pid,user,stat,args shows it");
+    report!("tautline: processes of the ranks could not be ended{place}: {numbers}");
+    report!("  they are stuck in the kernel, or belong to another user: ps -o pid,user,stat,args shows it");
 }
 
 /// Refers to a child as long as it is not waited for.

@@ -16,9 +16,9 @@ pub struct ClusterArgs {
     /// Who sends to whom
     #[arg(long, value_enum, default_value_t = PatternName::Random, requires = "nodes")]
     pattern: PatternName,
-    /// To how many others each node sends in the pattern `random`
-    #[arg(long, value_name = "K", default_value_t = 8, requires = "nodes")]
-    peers: u32,
+    /// To how many others each node sends in the pattern `random` [default: 8, or all others]
+    #[arg(long, value_name = "K", requires = "nodes")]
+    peers: Option<u32>,
     /// Rounds of the pattern: messages to each peer
     #[arg(long, value_name = "N", default_value_t = 10, requires = "nodes")]
     rounds: u32,
@@ -47,7 +47,10 @@ impl ClusterArgs {
     pub fn cluster(&self, seed: Option<u64>) -> Result<Option<Cluster>> {
         let Some(nodes) = self.nodes else { return Ok(None) };
         let pattern = match self.pattern {
-            PatternName::Random => Pattern::Random { peers: self.peers },
+            PatternName::Random => {
+                let usual = nodes.saturating_sub(1).clamp(1, 8);
+                Pattern::Random { peers: self.peers.unwrap_or(usual) }
+            }
             PatternName::Incast => Pattern::Incast,
             PatternName::Ring => Pattern::Ring,
             PatternName::Barrier => Pattern::Barrier,

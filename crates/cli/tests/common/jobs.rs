@@ -126,5 +126,5 @@ pub fn check_restart(command: &mut Command, lives: &std::path::Path) {
     let _ = std::fs::remove_file(lives);
     assert_eq!(said(&output), ["rank 0 is done", "rank 1 is done", "rank 2 is done"]);
     let text = String::from_utf8_lossy(&output.stderr);
-    assert!(text.contains("rank 1 is started again, and may be 2 more times: killed by signal 6"), "{text}");
+    assert!(text.contains("rank 1 is started again (restarts left: 2): killed by signal 6"), "{text}");
 }

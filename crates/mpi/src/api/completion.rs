@@ -264,24 +264,35 @@ unsafe fn peek_some(
     Ok((!found.is_empty() || !active).then_some(found))
 }
 
-/// Gives the outcomes of some requests to the program; the count is undefined if no request is active.
-unsafe fn give_some(
-    found: Option<Vec<(usize, Outcome)>>,
-    requests: Foreign<Request>,
+/// Tells the program which operations have ended. The count is undefined if no request is active.
+unsafe fn show_some(
+    found: Option<&[(usize, Outcome)]>,
     (outcount, indices): (Foreign<c_int>, Foreign<c_int>),
+    statuses: Foreign<Status>,
+) {
+    let number = found.map_or(0, |found| if found.is_empty() { c::UNDEFINED } else { found.len() as c_int });
+    // SAFETY: the arguments are as the standard says.
+    unsafe {
+        outcount.set(0, number);
+        for (place, (index, outcome)) in found.into_iter().flatten().enumerate() {
+            indices.set(place, *index as c_int);
+            statuses.set(place, outcome.status);
+        }
+    }
+}
+
+/// Gives the outcomes of some requests to the program.
+unsafe fn give_some(
+    found: Option<&[(usize, Outcome)]>,
+    requests: Foreign<Request>,
+    places: (Foreign<c_int>, Foreign<c_int>),
     statuses: Foreign<Status>,
 ) -> Result<()> {
     // SAFETY: the arguments are as the standard says.
     unsafe {
-        let Some(found) = found else {
-            outcount.set(0, 0);
-            return Ok(());
-        };
-        outcount.set(0, if found.is_empty() { c::UNDEFINED } else { found.len() as c_int });
+        show_some(found, places, statuses);
         let mut failed = None;
-        for (place, (index, outcome)) in found.iter().enumerate() {
-            indices.set(place, *index as c_int);
-            statuses.set(place, outcome.status);
+        for (index, outcome) in found.into_iter().flatten() {
             requests.set(*index, request::retire(requests.get(*index))?);
             failed = failed.or(outcome.error.as_ref().map(|_| outcome.comm));
         }
@@ -307,7 +318,7 @@ pub unsafe fn waitsome(
     // SAFETY: the arguments are as the standard says.
     unsafe {
         let found = waiting::wait_until(|wait| peek_some(count, requests, wait))?;
-        give_some(Some(found), requests, (outcount, indices), statuses)
+        give_some(Some(&found), requests, (outcount, indices), statuses)
     }
 }
 
@@ -323,7 +334,7 @@ pub unsafe fn testsome(
     // SAFETY: the arguments are as the standard says.
     unsafe {
         let found = look_twice(|wait| peek_some(count, requests, wait))?;
-        give_some(found, requests, (outcount, indices), statuses)
+        give_some(found.as_deref(), requests, (outcount, indices), statuses)
     }
 }
 
@@ -382,15 +393,7 @@ pub unsafe fn request_get_status_some(
     // SAFETY: the arguments are as the standard says.
     unsafe {
         let found = look_twice(|wait| peek_some(count, requests, wait))?;
-        let number = match &found {
-            Some(list) if list.is_empty() => c::UNDEFINED,
-            found => found.as_ref().map_or(0, |list| list.len() as c_int),
-        };
-        outcount.set(0, number);
-        for (place, (index, outcome)) in found.into_iter().flatten().enumerate() {
-            indices.set(place, index as c_int);
-            statuses.set(place, outcome.status);
-        }
+        show_some(found.as_deref(), (outcount, indices), statuses);
     }
     Ok(())
 }

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::memory::Cookie;
 use crate::transfer::Transfer;
 use crate::waiting::suspend_until;
-use crate::{Address, Down, Rank};
+use crate::{Address, Down, Rank, down_byte};
 
 /// Which call a round belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,7 +125,7 @@ impl Rounds {
         let (&[kind, round], gathered) = rest.split_first_chunk().ok_or_else(malformed)?;
         if kind == GONE {
             let (rank, why) = gathered.split_first_chunk().ok_or_else(malformed)?;
-            let why = why.first().map_or(Down::Exited, |code| reason(*code));
+            let why = why.first().map_or(Down::Exited, |byte| down_byte::from_byte(*byte));
             let rank = Rank::from_le_bytes(*rank);
             // A rank that was started again has made fewer calls than the others.
             let call = if rank == core.node.number() { 0 } else { call };
@@ -305,35 +305,12 @@ fn tell(core: &Rc<Core>, gone: Gone, again: bool) {
         let mut bytes = gone.call.to_le_bytes().to_vec();
         bytes.extend_from_slice(&[GONE, round as u8]);
         bytes.extend_from_slice(&gone.rank.to_le_bytes());
-        bytes.push(code(gone.why));
+        bytes.push(down_byte::to_byte(gone.why));
         let mut transfer = Transfer::new(after, handler);
         // A rank that does not wait for it does not miss it.
         core.post(after, None, move |core| {
             !matches!(transfer.try_send(&core.node, &bytes), Err(SendError::WouldBlock))
         });
-    }
-}
-
-/// The number of a reason on the wire.
-fn code(why: Down) -> u8 {
-    match why {
-        Down::Closed => 1,
-        Down::Unreachable => 2,
-        Down::Died(Death::Silence) => 3,
-        Down::Died(Death::Restarted) => 4,
-        Down::Died(Death::Violation) => 5,
-        _ => 0,
-    }
-}
-
-fn reason(code: u8) -> Down {
-    match code {
-        1 => Down::Closed,
-        2 => Down::Unreachable,
-        3 => Down::Died(Death::Silence),
-        4 => Down::Died(Death::Restarted),
-        5 => Down::Died(Death::Violation),
-        _ => Down::Exited,
     }
 }
 

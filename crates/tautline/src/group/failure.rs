@@ -4,12 +4,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tautline_node::TagRequest;
-use tautline_node::link::Death;
 
 use super::Inner;
 use crate::error::{Error, Result};
 use crate::tags::{ANY, Receive, Request};
-use crate::{Down, Rank, SendError};
+use crate::{Down, Rank, SendError, down_byte};
 
 /// Groups of up to this many members send notices to all members; larger ones to the neighbours at distances
 /// of powers of two, which hand them on.
@@ -50,7 +49,7 @@ impl Cause {
 impl Notice {
     fn to_bytes(self) -> [u8; NOTICE] {
         let (kind, rank, why) = match self.cause {
-            Cause::Gone(rank, why) => (0, rank, code(why)),
+            Cause::Gone(rank, why) => (0, rank, down_byte::to_byte(why)),
             Cause::Failed(rank) => (1, rank, 0),
             Cause::Revoked => (2, 0, 0),
         };
@@ -66,34 +65,12 @@ impl Notice {
         let (rank, rest) = rest.split_first_chunk()?;
         let rank = Rank::from_le_bytes(*rank);
         let cause = match rest[0] {
-            0 => Cause::Gone(rank, reason(rest[1])),
+            0 => Cause::Gone(rank, down_byte::from_byte(rest[1])),
             1 => Cause::Failed(rank),
             2 => Cause::Revoked,
             _ => return None,
         };
         Some(Notice { first: u64::from_le_bytes(*first), cause })
-    }
-}
-
-fn code(why: Down) -> u8 {
-    match why {
-        Down::Closed => 1,
-        Down::Unreachable => 2,
-        Down::Died(Death::Silence) => 3,
-        Down::Died(Death::Restarted) => 4,
-        Down::Died(Death::Violation) => 5,
-        _ => 0,
-    }
-}
-
-fn reason(code: u8) -> Down {
-    match code {
-        1 => Down::Closed,
-        2 => Down::Unreachable,
-        3 => Down::Died(Death::Silence),
-        4 => Down::Died(Death::Restarted),
-        5 => Down::Died(Death::Violation),
-        _ => Down::Exited,
     }
 }
 
@@ -213,6 +190,8 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
+    use tautline_node::link::Death;
+
     use super::*;
 
     #[test]

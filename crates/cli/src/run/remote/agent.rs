@@ -280,7 +280,7 @@ impl Agent {
         match started {
             Ok(fd) => self.alive[index] = Some(fd),
             Err(error) => {
-                eprintln!("tautline: rank {rank} could not be started again: {error:#}");
+                report!("tautline: rank {rank} could not be started again: {error:#}");
                 // As if it had been started and had failed at once.
                 self.outbox.push(FromAgent::Exited { rank, status: 126 << 8 });
             }

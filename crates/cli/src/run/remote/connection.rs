@@ -224,7 +224,7 @@ fn read_messages(name: &str, stderr: impl Read, messages: &Mutex<Messages>) {
     for line in BufReader::new(stderr).lines().map_while(Result::ok) {
         let mut messages = messages.lock().unwrap_or_else(PoisonError::into_inner);
         if messages.shown {
-            eprintln!("{name}: {line}");
+            report!("{name}: {line}");
         }
         if messages.last.len() == MESSAGES {
             messages.last.remove(0);

@@ -246,7 +246,7 @@ impl Watch {
         let passed_on = self.output.finish();
         self.outcome.report();
         if let Err(error) = passed_on {
-            eprintln!("tautline: output of the ranks was lost: {error}\n  is there space where it goes?");
+            report!("tautline: output of the ranks was lost: {error}\n  is there space where it goes?");
             self.outcome.incomplete = true;
         }
         self.outcome.exit_code()
