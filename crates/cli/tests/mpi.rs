@@ -38,7 +38,12 @@ fn installed(test: &str) -> Option<&'static Installed> {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../mpi/abi/tests/ranks.c");
         let program = prefix.join("ranks");
         let mut compile = Command::new(prefix.join("bin/mpicc"));
-        let output = compile.args(["-O1", "-Wall", "-Werror"]).arg(source).arg("-o").arg(&program).output();
+        let output = compile
+            .args(["-O1", "-Wall", "-Werror", "-pthread"])
+            .arg(source)
+            .arg("-o")
+            .arg(&program)
+            .output();
         let output = output.unwrap();
         assert!(output.status.success(), "{}", text(&output));
         Some(Installed { prefix, program })

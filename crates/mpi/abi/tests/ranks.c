@@ -1,6 +1,7 @@
-/* A program of any number of ranks: messages, completion, communicators, collectives, a grid. Rank 0 prints
- * `passed`. */
+/* A program of any number of ranks: messages, completion, communicators, collectives, a grid, threads. Rank 0
+ * prints `passed`. */
 #include <mpi.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -337,6 +338,41 @@ static void errors(void) {
   OK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_ARE_FATAL));
 }
 
+enum { ROUNDS = 500, THREADS = 3, LAST = 77, FIRST_TAG = 100 };
+
+static void *wait_for_last(void *into) {
+  OK(MPI_Recv(into, 1, MPI_INT, MPI_ANY_SOURCE, LAST, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
+  return 0;
+}
+
+/* Exchanges messages with both neighbours, under a tag of the thread's own. */
+static void *exchange(void *argument) {
+  int tag = *(int *)argument, next = (rank + 1) % size, before = (rank + size - 1) % size;
+  for (int i = 0; i < ROUNDS; i++) {
+    int sent = tag * 1000000 + rank * 1000 + i, got = -1;
+    OK(MPI_Sendrecv(&sent, 1, MPI_INT, next, tag, &got, 1, MPI_INT, before, tag, MPI_COMM_WORLD,
+                    MPI_STATUS_IGNORE));
+    CHECK(got == tag * 1000000 + before * 1000 + i);
+  }
+  return 0;
+}
+
+/* One thread waits for a message that is sent only after all others have exchanged theirs: a wait that held
+ * up the calls of other threads would never end. */
+static void threads(void) {
+  int last = -1, tags[THREADS];
+  pthread_t waiting, exchanging[THREADS];
+  CHECK(!pthread_create(&waiting, 0, wait_for_last, &last));
+  for (int i = 0; i < THREADS; i++) {
+    tags[i] = FIRST_TAG + i;
+    CHECK(!pthread_create(&exchanging[i], 0, exchange, &tags[i]));
+  }
+  for (int i = 0; i < THREADS; i++) CHECK(!pthread_join(exchanging[i], 0));
+  OK(MPI_Send(&rank, 1, MPI_INT, (rank + 1) % size, LAST, MPI_COMM_WORLD));
+  CHECK(!pthread_join(waiting, 0));
+  CHECK(last == (rank + size - 1) % size);
+}
+
 int main(int argc, char **argv) {
   int flag, provided;
   if (argc > 1 && !strcmp(argv[1], "early")) MPI_Comm_size(MPI_COMM_WORLD, &size);
@@ -369,6 +405,7 @@ int main(int argc, char **argv) {
   collectives(1);
   collectives(50000);
   grid();
+  threads();
   errors();
   MPI_Finalize();
   MPI_Finalized(&flag);
